@@ -1,7 +1,8 @@
 """What can be told on a GPU alone: its clocks against what is known, its driver, its energy."""
 
-import statistics
 import time
+from statistics import median
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +10,11 @@ import torch.nn.functional as F
 
 from attnbench.core import gpu as nvml
 from attnbench.core.lock import DeviceBusy, device_lock, lock_for
+from attnbench.core.record import Energy
+from attnbench.meter.clocks import EndToEndClock, clock_for, cuda_gpu
+from attnbench.meter.energy import counter_for, measure_energy
+from attnbench.meter.timed import health_for, measure_time
+from impls.problem import Problem
 
 pytestmark = [
     pytest.mark.gpu,
@@ -21,14 +27,15 @@ def nothing():
     pass
 
 
-def median(samples):
-    return statistics.median(samples)
+def middle(clock, call, count, warm=0):
+    """The median of so many samples, after others that are not looked at."""
+    if warm:
+        clock.samples(nothing, call, warm)
+    return median(clock.samples(nothing, call, count))
 
 
 @pytest.fixture(scope="module")
 def gpu():
-    from attnbench.meter.clocks import cuda_gpu
-
     return cuda_gpu(CUDA)
 
 
@@ -40,14 +47,10 @@ def board(gpu):
 
 
 def events():
-    from attnbench.meter.clocks import clock_for
-
     return clock_for(CUDA, "forward")
 
 
 def end_to_end():
-    from attnbench.meter.clocks import EndToEndClock, cuda_gpu
-
     return EndToEndClock(cuda_gpu(CUDA))
 
 
@@ -56,11 +59,9 @@ def product(n=4096):
     return lambda: a @ b
 
 
-def attention(batch=1, heads=16, q_len=4096, kv_len=4096, head_dim=128):
-    def made(length):
-        return torch.randn(batch, heads, length, head_dim, device=CUDA, dtype=torch.bfloat16)
-
-    q, k, v = made(q_len), made(kv_len), made(kv_len)
+def attention():
+    shape = (1, 16, 4096, 128)
+    q, k, v = (torch.randn(shape, device=CUDA, dtype=torch.bfloat16) for _ in range(3))
     return lambda: F.scaled_dot_product_attention(q, k, v)
 
 
@@ -81,8 +82,8 @@ def test_a_sleep_of_known_cycles_takes_them_at_the_clock_that_the_driver_says(gp
         time.sleep(0.01)
         seen.append(board.sm_mhz())  # while it runs
         gpu.synchronize()
-    taken = clock.samples(nothing, call, 16)
-    assert median(taken) == pytest.approx(cycles / (median(seen) * 1e6), rel=0.01)
+    taken = middle(clock, call, 16)
+    assert taken == pytest.approx(cycles / (median(seen) * 1e6), rel=0.01)
 
 
 @pytest.mark.parametrize("make", [product, attention])
@@ -92,7 +93,7 @@ def test_events_agree_with_tritons_do_bench_in_the_same_mode(make):
     clock.samples(nothing, call, 32)
     ours, theirs = [], []
     for _ in range(5):  # in turn, so that what drifts drifts for both
-        ours.append(median(clock.samples(nothing, call, 48)))
+        ours.append(middle(clock, call, 48))
         theirs.append(testing.do_bench(call, warmup=10, rep=50, return_mode="median") * 1e-3)
     assert clock.flags == ()
     assert median(ours) == pytest.approx(median(theirs), rel=0.02)
@@ -100,12 +101,7 @@ def test_events_agree_with_tritons_do_bench_in_the_same_mode(make):
 
 def test_a_long_call_takes_the_same_from_end_to_end(gpu):
     call = product(8192)
-    first, second = events(), end_to_end()
-    first.samples(nothing, call, 8)
-    inside, whole = (
-        median(first.samples(nothing, call, 16)),
-        median(second.samples(nothing, call, 16)),
-    )
+    inside, whole = middle(events(), call, 16, warm=8), middle(end_to_end(), call, 16)
     assert 0.98 * inside <= whole <= 1.05 * inside + 100e-6
 
 
@@ -119,11 +115,7 @@ def test_launching_stays_out_of_events_and_is_in_end_to_end():
         return y
 
     clock = events()
-    clock.samples(nothing, call, 32)
-    inside, whole = (
-        median(clock.samples(nothing, call, 48)),
-        median(end_to_end().samples(nothing, call, 16)),
-    )
+    inside, whole = middle(clock, call, 48, warm=32), middle(end_to_end(), call, 16)
     assert clock.flags == ()
     assert inside < 0.8 * whole
 
@@ -135,8 +127,8 @@ def test_work_on_a_side_stream_is_seen_from_end_to_end_alone():
         with torch.cuda.stream(side):
             torch.cuda._sleep(20_000_000)
 
-    assert median(events().samples(nothing, call, 8)) < 1e-3
-    assert median(end_to_end().samples(nothing, call, 8)) > 5e-3
+    assert middle(events(), call, 8) < 1e-3
+    assert middle(end_to_end(), call, 8) > 5e-3
 
 
 def test_a_call_that_waits_for_the_device_is_flagged():
@@ -146,17 +138,12 @@ def test_a_call_that_waits_for_the_device_is_flagged():
     assert clock.flags[0].startswith("launch-bound: ")
 
 
-def test_a_call_finds_the_cache_cold(gpu):
+def test_a_call_finds_the_cache_cold(monkeypatch):
     x = torch.ones(4 << 20, device=CUDA)  # 16 MiB: it fits
-    call = lambda: x.sum()  # noqa: E731
     clock = events()
-    clock.samples(nothing, call, 16)
-    cold = median(clock.samples(nothing, call, 48))
-    gpu_flush, clock._gpu.flush = clock._gpu.flush, nothing
-    try:
-        hot = median(clock.samples(nothing, call, 48))
-    finally:
-        clock._gpu.flush = gpu_flush
+    cold = middle(clock, x.sum, 48, warm=16)
+    monkeypatch.setattr(clock._gpu, "flush", nothing)
+    hot = middle(clock, x.sum, 48)
     assert hot < 0.9 * cold
 
 
@@ -182,11 +169,7 @@ class Held:
 
     def hold(self):
         kept = self.out
-
-        def put_back():
-            self.out = kept
-
-        return put_back
+        return lambda: setattr(self, "out", kept)
 
 
 def decoding():
@@ -196,8 +179,6 @@ def decoding():
 
 
 def graph_clock(held):
-    from attnbench.meter.clocks import clock_for
-
     clock = clock_for(CUDA, "decode")
     clock.prepare(held.before, held.run, held.hold)
     return clock
@@ -211,10 +192,8 @@ def test_a_decoders_step_is_replayed_on_fresh_values_and_its_results_are_there_t
     taken = clock.samples(held.before, held.run, 12)
     held.before()
     assert held.right >= 12
-    eager = events()
-    eager.samples(nothing, held.attend, 16)
-    assert median(taken) <= 1.1 * median(eager.samples(nothing, held.attend, 32))
-    assert median(taken) < median(end_to_end().samples(nothing, held.attend, 16))
+    assert median(taken) <= 1.1 * middle(events(), held.attend, 32, warm=16)
+    assert median(taken) < middle(end_to_end(), held.attend, 16)
 
 
 def test_a_call_that_can_not_be_captured_falls_back_and_leaves_torch_as_it_was():
@@ -227,8 +206,7 @@ def test_a_call_that_can_not_be_captured_falls_back_and_leaves_torch_as_it_was()
     assert len(clock.samples(held.before, held.run, 4)) == 4
     assert torch.cuda.current_stream() == stream
     assert torch.rand(8, device=CUDA).isfinite().all()  # a failed capture leaves this broken
-    again = graph_clock(decoding())
-    assert again.name == "graph"
+    assert graph_clock(decoding()).name == "graph"
 
 
 # ---- the driver, the lock, energy ----------------------------------------------------------------
@@ -252,10 +230,6 @@ def test_the_energy_counter_moves(board):
 
 
 def test_a_healthy_measurement_knows_its_clocks(gpu):
-    from types import SimpleNamespace
-
-    from attnbench.meter.timed import health_for, measure_time
-
     timed = SimpleNamespace(before=nothing, run=product(), settle=nothing)
     got = measure_time(timed, events(), 0.3, [], health=health_for(CUDA))
     assert got.clocks["sm_mhz"] >= got.clocks["sm_mhz_min"] > 0
@@ -263,19 +237,13 @@ def test_a_healthy_measurement_knows_its_clocks(gpu):
 
 
 def test_joules_of_a_product_lie_between_idle_and_the_power_limit(board):
-    from attnbench.core.record import Energy
-    from attnbench.meter.energy import counter_for, measure_energy
-    from impls.problem import Problem
-
     counter = counter_for(CUDA)
     if isinstance(counter, Energy):
         pytest.skip(counter.why)
     call = product(8192)
     got = measure_energy(Problem(device=CUDA), call, nothing, counter)
     assert got.why == ""
-    clock = events()
-    clock.samples(nothing, call, 8)
-    watts = got.gross_joules / median(clock.samples(nothing, call, 16))
+    watts = got.gross_joules / middle(events(), call, 16, warm=8)
     assert got.idle_w < watts < 1.1 * board.power_limit_w()
     assert 0 < got.joules < got.gross_joules
 

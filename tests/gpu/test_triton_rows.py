@@ -20,16 +20,9 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 def problem(mask, phase="train", **changes):
     shape = {
-        "batch": 2,
-        "heads": 8,
-        "kv_heads": 2,
-        "q_len": 500,
-        "kv_len": 700,
-        "head_dim": 64,
-        "dtype": "bfloat16",
-        "device": "cuda",
-    }
-    shape |= changes
+        "batch": 2, "heads": 8, "kv_heads": 2, "q_len": 500, "kv_len": 700, "head_dim": 64,
+        "dtype": "bfloat16", "device": "cuda", **changes,
+    }  # fmt: skip
     return Problem(**{"v_head_dim": shape["head_dim"], **shape}, mask=Mask.parse(mask), phase=phase)
 
 
@@ -69,19 +62,12 @@ def test_decode_passes_the_gate(head_dim, mask, dtype):
 
 
 def test_flash_reads_tokens_past_the_reach_of_32_bits():
-    p = problem(
-        "window:64,0",
-        "forward",
-        batch=1,
-        heads=64,
-        kv_heads=64,
-        q_len=300_000,
-        kv_len=300_000,
-        head_dim=128,
-    )
-    shape = (1, p.q_len, p.heads, p.head_dim)  # by token: a head's last is 2.4e9 numbers away
-    q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-    by_head = [x.transpose(1, 2) for x in (q, k, v)]
+    shape = {"batch": 1, "heads": 64, "kv_heads": 64, "q_len": 300_000, "kv_len": 300_000}
+    p = problem("window:64,0", "forward", **shape, head_dim=128)
+    by_token = (1, p.q_len, p.heads, p.head_dim)  # a head's last is 2.4e9 numbers away
+    by_head = [
+        torch.randn(by_token, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in range(3)
+    ]
     out = built("triton.flash", p)(*by_head)[:, -1:, -16:]
     end = [x[:, -1:, -128:] for x in by_head]
     want = built("triton.flash", p.with_(heads=1, kv_heads=1, q_len=128, kv_len=128))(*end)

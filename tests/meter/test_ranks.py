@@ -1,7 +1,5 @@
 """Cells that several ranks share, real processes over gloo: how they end, and their parts."""
 
-import itertools
-import json
 import os
 import signal
 import subprocess
@@ -10,66 +8,38 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import jsonschema
 import pytest
 
-import attnbench
 import impls
-from attnbench.core.record import Record, Status
+from attnbench.core.record import Status
 from attnbench.gate.findings import Wrong
 from attnbench.meter import ranks
-from attnbench.meter.cell import CALLS, Bench, audit_ranks
+from attnbench.meter.cell import CALLS, audit_ranks
 from attnbench.meter.ranks import Pages, RanksClock
 from attnbench.meter.timed import Job
 from impls.masks import Mask
 from impls.problem import Problem
-from impls.spec import Unavailable, Unsupported, Variant
+from impls.spec import Unavailable, Unsupported
 
-SCHEMA = json.loads((Path(attnbench.__file__).parent / "record.schema.json").read_text())
+TOP = "import os, time\nfrom impls.parallel.ring import build as right\n"
 HONEST = "def build(problem, ranks):\n    return right(problem, ranks, 512)\n"
-
-
-class Planted:
-    """Makes rows of two ranks whose code is the given text, and measures them."""
-
-    def __init__(self, folder):
-        self.folder, self.bench, self._number = folder, Bench(), itertools.count()
-
-    def row(self, code=HONEST, **more):
-        file = self.folder / f"planted{next(self._number)}.py"
-        top = "import os, time, torch\nfrom impls.parallel.ring import build as right\n"
-        file.write_text(top + code)
-        named = {"name": "planted", "title": "", "family": "parallel", "computes": "softmax"}
-        shared = {"cross": False, "ranks": True, "shares": "impls.parallel.shares:ring"}
-        more |= {"masks": ("none", "causal"), "options": {"world": 1}}
-        row = Variant(**named, **shared, build=f"{file}:build", **more)
-        return row.with_options({"world": "2"})
-
-    @staticmethod
-    def problem(**changes):
-        sizes = {"heads": 2, "kv_heads": 2, "q_len": 32, "kv_len": 32, "head_dim": 8}
-        return Problem(**{**sizes, "v_head_dim": 8, "mask": Mask.parse("causal"), **changes})
-
-    def measure(self, row, problem=None, **job):
-        """The record, checked against the published schema and through its own line."""
-        job = {"budget_s": 0.05, **job}
-        record = self.bench.measure(Job(row, problem or self.problem(), **job))
-        values = json.loads(record.line())
-        jsonschema.validate(values, SCHEMA)
-        assert Record.from_dict(values).line() == record.line()
-        return record
-
-    def run(self, code, problem=None, **job):
-        return self.measure(self.row(code), problem, **job)
+CAUSAL = Mask.parse("causal")
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory):
-    """Whatever ranks its rows have started are gone afterwards."""
-    yield Planted(tmp_path_factory.mktemp("planted"))
+def planted(cells_in, tmp_path_factory):
+    """Cells; whatever ranks their rows have started are gone afterwards."""
+    yield cells_in(tmp_path_factory.mktemp("planted"))
     pids = [pid for each in ranks._teams.values() for pid in each.processes]
     ranks.end_teams()
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def row_of_two(cells, code=HONEST):
+    """A row of two ranks whose code is the given text."""
+    shared = {"cross": False, "ranks": True, "shares": "impls.parallel.shares:ring"}
+    more = {"masks": ("none", "causal"), "options": {"world": 1}}
+    return cells.variant(TOP + code, **shared, **more).with_options({"world": "2"})
 
 
 RING, ULYSSES = (impls.table().find(f"{name}?world=2") for name in ("ring", "ulysses"))
@@ -109,9 +79,10 @@ def sent_by_ulysses(problem):
     ids=["grouped", "bfloat16", "backward", "forward"],
 )
 def test_what_is_right_is_measured_and_says_what_each_rank_did(planted, row, phase, more):
-    problem = planted.problem(phase=phase, **more)
+    problem = planted.problem(**{"phase": phase, "mask": CAUSAL, **more})
     ceilings = {"flops": {"float32": 1e12}, "copy": {"1000000": 1e11}}
-    record = planted.measure(row, problem, ceilings=ceilings, energy=True, bits=phase == "train")
+    more_asked = {"ceilings": ceilings, "energy": True, "bits": phase == "train"}
+    record = planted.measure(row, problem, **more_asked, budget_s=0.05)
     assert (record.status, record.reason) == (Status.MEASURED, "")
     assert set(record.error) == set(ALL if problem.gradients else ALL[:1])
     sent = (sent_by_ring if row is RING else sent_by_ulysses)(problem)
@@ -134,7 +105,7 @@ def test_what_is_right_is_measured_and_says_what_each_rank_did(planted, row, pha
 
 
 def test_two_variants_may_stand_ready_at_once(planted):
-    problem = planted.problem(phase="train")
+    problem = planted.problem(phase="train", mask=CAUSAL)
     sides = [planted.bench.ready(Job(row, problem)) for row in (RING, ULYSSES, RING)]
     for ready in (*sides, *sides[::-1]):
         timed = ready.timed()
@@ -147,7 +118,9 @@ def test_two_variants_may_stand_ready_at_once(planted):
 def test_three_ranks_are_as_right_as_two(planted):
     for name in ("ring", "ulysses"):
         row = impls.table().find(f"{name}?world=3")
-        problem = planted.problem(q_len=36, kv_len=36, heads=6, kv_heads=3, phase="train")
+        problem = planted.problem(
+            q_len=36, kv_len=36, heads=6, kv_heads=3, phase="train", mask=CAUSAL
+        )
         record = planted.measure(row, problem)
         assert (record.status, record.reason) == (Status.MEASURED, "")
         assert len(record.ranks.time_s) == 3
@@ -196,12 +169,13 @@ def test_what_one_rank_does_is_said_of_it_and_the_next_cell_gets_new_ones(
     assert ranks.team_for(2, "cpu").processes == pids  # the same for all cells
     if "sleep" in deed:
         monkeypatch.setattr(ranks, "CALL_LIMIT_S", 3.0)
-    record = planted.run(IN_RANK_1.format(deed=deed), timed="threads" in deed)
+    row, problem = row_of_two(planted, IN_RANK_1.format(deed=deed)), planted.problem(mask=CAUSAL)
+    record = planted.measure(row, problem, timed="threads" in deed)
     assert record.status == status
     assert says in record.reason
     monkeypatch.undo()
     assert "1.001" in deed or gone(pids)
-    assert planted.measure(planted.row(), timed=False).status is Status.MEASURED
+    assert planted.measure(row_of_two(planted), problem, timed=False).status is Status.MEASURED
 
 
 @pytest.mark.slow

@@ -21,18 +21,6 @@ def costing(variant, joules, why=""):
     return runs.timed(variant, 1e-3, LONG, energy=Energy(joules=joules, why=why))
 
 
-def test_the_fastest_are_ten_of_one_problem_at_the_length():
-    records = [runs.timed(f"v{n}", 1e-3 * (20 - n), LONG) for n in range(15)]
-    others = [
-        runs.timed("short", 1e-6, LONG.with_(q_len=512, kv_len=512)),
-        runs.timed("wide", 1e-6, LONG.with_(head_dim=128, v_head_dim=128)),
-        runs.timed("train", 1e-6, LONG.with_(phase="train")),
-        runs.untimed("none", Status.TIMED_OUT, problem=LONG),
-    ]
-    found = visit_energy.fastest([*records, *others])
-    assert [r.variant for r in found] == [f"v{n}" for n in range(14, 4, -1)]
-
-
 def test_the_words_are_a_run_of_the_same_problem(tmp_path):
     told = visit_energy.words([runs.timed("sdpa", 1e-3, LONG)], tmp_path)
     assert told[told.index("run") + 1] == "sdpa" and "--energy" in told

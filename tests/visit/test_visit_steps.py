@@ -69,14 +69,9 @@ def test_the_tests_that_need_a_gpu_need_of_all_others_packages_pytest_alone(tmp_
     for name in ("hypothesis", "xdist"):
         (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} is not here')")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    ran = subprocess.run(
-        [*visit_steps.PYTEST, *chain(*visit_steps.TESTS.values())],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [*visit_steps.PYTEST, *chain(*visit_steps.TESTS.values())]
+    said = {"capture_output": True, "text": True, "check": False}
+    ran = subprocess.run(command, cwd=ROOT, env=environment, **said)
     assert "error" not in ran.stdout and ran.returncode in (0, 5), ran.stdout + ran.stderr
     assert re.search(r"\d+ (skipped|passed)", ran.stdout)
 

@@ -36,19 +36,3 @@ def test_what_can_not_be_run_says_why_and_the_rest_is_compared(capsys):
     assert first.endswith("RuntimeError: no kernel image")
     assert "sdpa.cudnn" in second
     assert last == "nothing was compared, for the reasons said"
-
-
-def test_what_is_compiled_anew_is_tried_at_one_length_and_each_cell_is_summed_up(
-    monkeypatch, capsys
-):
-    asked = []
-
-    def ratio(row, problem, theirs):
-        asked.append((row.name, problem.q_len))
-        return 1.02
-
-    monkeypatch.setattr(visit_timer, "_ratio", ratio)
-    assert visit_timer.main(["cpu"], off_by(1.0), kernels=("matmul", "flex")) == 0
-    assert asked == [("matmul", 1024), ("matmul", 4096), ("flex", 4096), ("matmul", 16384)]
-    lines = capsys.readouterr().out.splitlines()
-    assert sum(line.startswith("against triton's do_bench") for line in lines) == 4

@@ -7,7 +7,6 @@ import pytest
 
 from attnbench.sweep.presets import PRESETS
 from impls.loading import load_file
-from proofs import visits_apart
 from proofs.visit_kept import Kept, Place
 from proofs.visits_apart import main
 
@@ -57,8 +56,3 @@ def test_what_is_no_visit_is_a_sentence(visit, tmp_path, capsys):
     a = visit("a", h200=1.0)
     assert main([a, str(tmp_path / "none")]) == 2
     assert f"{tmp_path / 'none'} holds no visit" in capsys.readouterr().err
-    (tmp_path / "a" / "results.tar.gz").write_bytes(b"nonsense")
-    assert main([a, a]) == 2
-    assert "can't be unpacked" in capsys.readouterr().err
-    assert main([a]) == 2
-    assert visits_apart.__doc__.partition("\n")[0] in capsys.readouterr().err
