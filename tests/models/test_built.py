@@ -100,16 +100,6 @@ def test_the_output_lies_in_memory_as_torchs_own_does(name):
         assert out.stride() == torchs(q, k, v, **more).stride(), (forms, how)
 
 
-def test_a_variant_runs_under_vmap_and_in_what_torch_compiles():
-    q, k, v = qkv()
-    attend, several = variant("matmul"), torch.stack([q, q + 1])
-    expected = torch.stack([attend(x, k, v) for x in several])
-    given = torch.func.vmap(lambda x: attend(x, k, v))(several)
-    torch.testing.assert_close(given, expected)
-    compiled = torch.compile(lambda x: attend(x, k, v) * 2, backend="eager")
-    torch.testing.assert_close(compiled(q), 2 * expected[0])
-
-
 def test_a_variant_is_built_once_for_calls_that_ask_the_same_and_kept_only_so_many_times():
     attend = variant("einsum")
     q, k, v = qkv()

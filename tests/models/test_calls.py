@@ -98,12 +98,6 @@ def test_problems_are_each_once_those_of_most_seconds_first():
     assert calls.problems() == [CAUSAL, other]
 
 
-def test_the_one_with_a_sample_stands_for_the_others():
-    some = [site(decoding(n), samples="x.npz" if n == 101 else "") for n in range(100, 120)]
-    (found,) = Gathered().add_all(some).sites()
-    assert (found.problem.kv_len, found.samples) == (101, "x.npz")
-
-
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 9)), max_size=300))
 def test_no_call_is_lost_however_they_are_gathered(calls):
     once = Gathered().add_all(site(decoding(n), some, some / 8) for n, some in calls)

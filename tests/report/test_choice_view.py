@@ -88,13 +88,6 @@ def pasted(name, problem, choice, how="to use it:", gap="\n"):
     ]
 
 
-def test_long_lines_wrap_in_a_pipe(in_a_pipe, reason):
-    none = replace(NONE, excluded=(Excluded("v", Why.STATUS, reason),), why_not=reason)
-    assert in_a_pipe(view.show, none).count(reason) == 2
-    site = SiteTimes("e.py:5", EXACTLY(0.05), "mha", None, why=reason)
-    assert in_a_pipe(view.show_calls, {PROBLEM: none}, gain([site])).count(reason) == 2
-
-
 # ---- the answers for a captured program ----------------------------------------------------------
 
 ANSWERS = {

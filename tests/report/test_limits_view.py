@@ -64,12 +64,6 @@ def test_what_crashed_and_what_the_meters_say_is_told_once_below(shown):
     assert text.count("! it holds … bytes from call to call: they are not in its peak: a forw") == 1
 
 
-def test_long_reasons_wrap_in_a_pipe(in_a_pipe, reason):
-    died = row("a", held=look(64), fails=look(128, "crashed", reason=reason))
-    text = in_a_pipe(view.show, [died, row("b", why=f"no: {reason}", limited_by="")], BUDGET, "seq")
-    assert text.count("[word 59]") == 2
-
-
 @pytest.mark.parametrize("by", ["seq", "batch"])
 def test_the_picture_shows_every_variant_and_why_it_is_held_back(tmp_path, by):
     rows = [

@@ -7,7 +7,6 @@ import pytest
 from attnbench.features.profile import view
 from attnbench.features.profile.view import curve, draw, rows_of, show
 from attnbench.features.show.view import BadPicture
-from tests.report import profiles
 from tests.report.profiles import MIB, dense, fused
 
 
@@ -99,14 +98,6 @@ def test_every_band_has_a_line_of_the_key_and_the_marks_have_words(drawn):
     assert any("operators are named instead" in t for t in texts)
 
 
-def test_two_stand_side_by_side_on_one_scale(drawn):
-    texts = drawn(dense(), fused())
-    assert any(t.startswith("dense against fused") for t in texts)
-    assert any("dense: peak 96 MiB" in t for t in texts)
-    assert any("fused: peak 8 MiB" in t for t in texts)
-    assert texts.count("100") >= 2  # the small one has the ticks of the large one
-
-
 def test_what_never_held_much_has_no_band_and_nothing_alive_is_still_a_picture(drawn, tmp_path):
     p = dense()
     for row in p["memory"]["alive"]:
@@ -144,20 +135,3 @@ def test_bands_lie_on_each_other_and_reach_the_peak_when_it_is(bands):
     assert third[2] == [0, 32, 64, 32, 96, 4, 4]
     assert [band[3]["hatch"] is not None for band in (first, second, third)] == [False, False, True]
     assert {band[3]["step"] for band in (first, second, third)} == {"post"}
-
-
-def test_no_two_bands_look_alike(bands):
-    """Of twelve sources at once, more than there are colours."""
-    p = dense()
-    more = {"there": 4, "most": 4}
-    sources = [
-        profiles.source(f"x.py:{n % 7}", "y", f"op{n}", backward=n % 5 == 4, **more)
-        for n in range(12)
-    ]
-    alive = {"at_ms": [5.0], "alive": [[4 * MIB] * 12], "peak_bytes": 48 * MIB}
-    p["memory"] |= {"sources": sources, **alive}
-    looks = [band[3] for band in bands(p)]
-    colours = [tuple(x["facecolor"]) for x in looks]
-    assert len(set(colours[:10])) == 10
-    assert len({(c, x["hatch"]) for c, x in zip(colours, looks, strict=True)}) == 12
-    assert ["/" in (x["hatch"] or "") for x in looks] == [n % 5 == 4 for n in range(12)]

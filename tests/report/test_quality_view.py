@@ -85,11 +85,6 @@ def test_the_picture_has_every_point_with_its_words(found, tmp_path):
     assert pictures.draw(evidence(row("x", flat(0.5)))) is None
 
 
-def test_nearer_is_higher_and_the_far_end_is_not_lost():
-    at = [pictures.up(x) for x in (-0.1, 0.0, 0.2, 0.5, 0.9, 0.99, 0.999)]
-    assert at == sorted(at) and at[3] - at[1] > 0.5 * (at[5] - at[4])
-
-
 NOTHING = "nothing is both faster than the original beyond doubt and keeps a median cosine of "
 EXACT, NEAR, FAR = (
     row("exact", flat(1.0), "softmax", 1.2),

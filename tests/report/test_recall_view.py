@@ -7,7 +7,7 @@ import pytest
 from attnbench.features.quality import pictures
 from attnbench.features.quality.recall_results import recall_conclusions
 from attnbench.features.quality.view import show
-from tests.models.quality.made_up import SETTING, recall_evidence, trainings, untrained
+from tests.models.quality.made_up import SETTING, recall_evidence, trainings
 
 
 def elu(*accuracies, **more):
@@ -26,12 +26,6 @@ def test_a_line_has_each_number_of_pairs_with_its_interval_and_what_a_step_costs
     shares = "linear.elu its own operator 100.0 ± 0.0 ✓ 50.0 ± 0.0"
     assert line(first, "linear.elu ") == f"{shares} 20 ms 2.00 [2.00, 2.00] 640"
     assert line(second, "linear.elu ") == f"{shares} 80"
-
-
-def test_what_did_not_train_says_why_once(shown):
-    missing = untrained("flash_attn2", "it needs cuda", "run it on a GPU")
-    text = shown(show, recall_evidence(missing, missing))
-    assert text.count("! flash_attn2: unavailable: it needs cuda; run it on a GPU") == 1
 
 
 def test_a_scan_says_where_softmax_recalls_and_another_does_not(shown):
@@ -65,7 +59,3 @@ def test_the_picture_shows_every_variant(tmp_path, seeds):
     ):
         assert words in text
     assert picture.stat().st_size > 10_000
-
-
-def test_where_nothing_was_trained_there_is_no_picture():
-    assert pictures.draw(replace(recall_evidence(), rows=[untrained("sdpa", "no")])) is None

@@ -5,7 +5,7 @@ import re
 from attnbench.core.record import Error, Status
 from attnbench.features.run import view
 from tests.report.page import runs
-from tests.report.page.runs import PROBLEM, at, memory, timed, untimed
+from tests.report.page.runs import at, memory, timed, untimed
 
 MARKUP = "[red]x[/] and [/nope] and [batch, heads]"
 
@@ -60,16 +60,6 @@ def test_no_cell_is_empty_whatever_is_missing(shown):
     assert {len(row) for row in rows} == {6}
     by_name = {row[0]: row[1:] for row in rows}
     assert by_name["b"][1] == by_name["d"][1] == by_name["e"][0] == "not run"
-
-
-def test_each_regime_has_a_table_of_its_own_and_a_shared_reason_is_said_once(shown):
-    changes = [{}, {"phase": "train"}, {"dtype": "bfloat16"}, {"batch": 2}, {"v_head_dim": 32}]
-    text = shown(view.show_results, [timed("a", 1e-3, PROBLEM.with_(**c)) for c in changes])
-    titles = [line for line in text.splitlines() if "median ms" in line]
-    assert text.count("variant") == len(set(titles)) == len(changes)
-    some = [untimed("a", Status.UNSUPPORTED, "the reason", at(n)) for n in (16, 32, 64)]
-    text = shown(view.show_results, some)
-    assert text.count("the reason") == 1 and "and 2 more" in text
 
 
 def test_nothing_is_cut_off_where_there_is_no_terminal(capsys, in_a_pipe, reason):

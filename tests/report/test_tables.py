@@ -3,9 +3,6 @@
 import csv
 import io
 import re
-import sys
-
-import pytest
 
 from attnbench.report.tables import (
     BAD,
@@ -81,15 +78,6 @@ def test_words_wrap_within_their_own_column_and_no_line_ends_in_blanks(shown):
     assert all(line == line.rstrip() for line in lines)
 
 
-def test_headings_wrap_once_and_before_words_do(shown):
-    why = " ".join("x" * 15)
-    one_line = [["name", "worst", "error", "at", "all", "why"], ["a", "1.5", *why.split()]]
-    two_lines = [["worst", "error"], ["name", "at", "all", "why"], ["a", "1.5", *why.split()]]
-    for width, wanted in ((60, one_line), (49, two_lines)):
-        lines = shown(show, table(("a", "1.5", why)), width=width).splitlines()
-        assert [line.split() for line in lines] == wanted
-
-
 def test_numbers_are_never_broken_and_a_word_without_end_is_folded(shown):
     heads = ("name", *map(str, range(8)))
     made = table(("a", *NUMBERS), heads=columns(*heads, right=heads[1:]))
@@ -99,15 +87,3 @@ def test_numbers_are_never_broken_and_a_word_without_end_is_folded(shown):
     lines = shown(show, table(("a", "1", word)), width=80).splitlines()
     assert max(map(len, lines)) <= 80
     assert "".join(line[line.rindex(" ") + 1 :] for line in lines[2:]) == word
-
-
-@pytest.mark.parametrize("width", [50, 200])
-def test_on_a_terminal_its_width_is_taken(monkeypatch, width):
-    screen = io.StringIO()
-    screen.isatty = lambda: True
-    monkeypatch.setattr(sys, "stdout", screen)
-    for name, value in (("COLUMNS", str(width)), ("TERM", "xterm"), ("NO_COLOR", "1")):
-        monkeypatch.setenv(name, value)
-    show(table(("a", "1", " ".join(["why"] * 100))))
-    lines = re.sub("\x1b.*?m", "", screen.getvalue()).splitlines()
-    assert width - 5 < max(len(x.rstrip()) for x in lines) <= width

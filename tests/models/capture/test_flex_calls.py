@@ -72,24 +72,6 @@ def test_a_score_function_that_adds_is_a_bias_and_one_that_does_more_is_none():
     assert str(hides.mask) == "causal" and not hides.note
 
 
-def test_the_same_functions_are_asked_once():
-    asked = []
-
-    def counting(s, b, h, q, k):
-        asked.append(1)
-        return s
-
-    known = Masks()
-    for _ in range(3):
-        found(None, counting, known)
-    assert len(asked) == 3  # one for each of three scores
-
-
-def test_a_mask_too_large_is_not_asked(monkeypatch):
-    monkeypatch.setattr("attnbench.models.capture.masks.FLEX_LARGEST", 1000)
-    assert "too large" in found(blocks(causal)).note
-
-
 @pytest.fixture(autouse=True)
 def fresh():
     torch._dynamo.reset()

@@ -38,14 +38,6 @@ def test_a_learned_bias_is_kept_once_for_a_place(tmp_path, looked):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_masks_without_a_name_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(masks, "MOST", 3)
-    known = Masks(tmp_path)
-    notes = [known.of(torch.rand(12, 12) > 0.5, False, SHAPE).note for _ in range(5)]
-    assert notes[:3] == [""] * 3 and all("3 such were kept" in note for note in notes[3:])
-    assert len(list(tmp_path.iterdir())) == 3
-
-
 def test_a_mask_is_too_large_by_its_scores(monkeypatch):
     monkeypatch.setattr(masks, "LARGEST", 2 * 12 * 12)
     assert Masks(None).of(CAUSAL, False, SHAPE).note == ""

@@ -4,22 +4,8 @@ import importlib.util
 import sys
 
 import pytest
-import torch
 
-from attnbench.models.capture import places
 from attnbench.models.capture.child import AfterImport
-
-
-def test_places_inside_torch_and_of_the_standard_library_are_passed_over():
-    assert places.kind_of(torch.nn.__file__) == places.INSIDE
-    assert places.kind_of(places.__file__) == places.INSIDE
-    assert places.kind_of(sys.modules["threading"].__file__) == places.INSIDE
-    assert places.kind_of(pytest.__file__) == places.MODEL
-    assert places.kind_of(__file__) == places.USER
-    inside, model, user = torch.__file__, pytest.__file__, __file__
-    some = [(inside, 1, "f"), (model, 2, "f"), (inside, 3, "f"), (model, 4, "f"), (user, 5, "f")]
-    assert places.first_of(some) == (some[1], some[4])
-    assert places.first_of(some[:3]) == (some[1], None)
 
 
 def test_a_module_is_awaited_and_keeps_its_loader(tmp_path, monkeypatch):

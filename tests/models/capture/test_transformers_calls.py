@@ -4,9 +4,8 @@ import pytest
 import torch
 
 import attnbench
-from attnbench.models.capture.libraries import layer_call, observed
+from attnbench.models.capture.libraries import layer_call
 from attnbench.models.capture.masks import Masks
-from attnbench.models.capture.originals import Original
 from impls.masks import Shape
 from tests.models.capture.seen import only, said
 
@@ -83,17 +82,6 @@ def test_what_a_problem_can_not_say_is_noted_and_counted():
         gemma(IDS)
     assert calls.sites and calls.problems() == [] and calls.attention_s > 0
     assert all("capped" in s.note and not s.faithful for s in calls.sites)
-
-
-def test_what_a_function_of_ones_own_gives_back_is_its_own_business():
-    x = torch.zeros(2, 4, 12, 8)
-    given = {"out": x}
-    with attnbench.capture() as calls:
-        odd = observed(Original(lambda *_: given), "odd")
-        assert odd(None, x, x, x, None) is given
-        assert odd(None, x, x, "no tensor", None) is given
-    assert said(calls) == [("b2 h4/4 n12 d8 f32 causal forward", "transformers odd", 1)]
-    assert any("'str'" in line for line in calls.unseen)
 
 
 @pytest.mark.parametrize(

@@ -104,10 +104,3 @@ def test_is_causal_over_unequal_lengths_is_from_the_upper_left_as_in_torch(spy, 
     upper = attnbench.dispatch(table(entry(mask="causal@upper-left", queries=8)), tables=[spy])
     torch.testing.assert_close(silently(upper, q, k, v, is_causal=True), theirs)
     assert len(called) == 1
-
-
-@pytest.mark.parametrize("scale", [None, 0.35355339])
-def test_the_usual_scale_may_be_said_in_any_way(spy, called, scale):
-    attend = attnbench.dispatch(table(), tables=[spy])
-    silently(attend, *qkv(), scale=scale)
-    assert len(called) == 1

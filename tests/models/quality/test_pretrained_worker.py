@@ -7,7 +7,6 @@ import impls
 from attnbench.features.quality import pretrained_worker as worker
 from attnbench.models.attention import NotServed
 from attnbench.models.transformers import register_row
-from impls.asked import CantBeDone
 from impls.spec import Variant
 from tests.models.quality.made_up import small_model, some_ids
 
@@ -87,14 +86,6 @@ def test_one_layer_alone_leaves_the_others_as_they_were(want):
     assert min(without) > 1 - 1e-6
 
 
-def test_without_attention_each_token_gets_its_own_value():
-    swappable = worker.SwappableModel(small_model())
-    swappable.use(worker.register_no_attention())
-    alone = swappable.model(input_ids=torch.tensor([[7, 9]])).last_hidden_state[0, 0]
-    among = swappable.model(input_ids=torch.tensor([[7, 3]])).last_hidden_state[0, 0]
-    torch.testing.assert_close(alone, among)
-
-
 def test_texts_share_a_batch_with_their_neighbours_in_length_and_padding_changes_nothing(want):
     assert worker.batches([5, 1, 3], together=False) == [[1], [2], [0]]
     assert worker.batches([4096, 10, 4096, 4096], together=True) == [[1, 0], [2, 3]]
@@ -110,15 +101,6 @@ def test_each_layer_is_recorded_with_what_it_was_given():
     projections = (attention.query, attention.key, attention.value)
     for got, project in zip(captured[0], projections, strict=True):
         torch.testing.assert_close(got, project(seen).view(2, 4, 2, 8).transpose(1, 2))
-
-
-def test_texts_are_cut_to_one_length_and_too_few_long_ones_are_refused():
-    ids = [[1, 2, 3], [4], [5, 6, 7, 8], [9, 10, 11]]
-    with pytest.raises(CantBeDone, match="the texts fill 1 rows of 4 tokens, and 2 are asked for"):
-        worker.fill_rows(ids, 4, 2)
-    long = [[n] * 150 for n in range(1, 5)]
-    (row,) = worker.fill_rows([[9] * 20, *long], 400, 1).tolist()
-    assert row == [1] * 150 + [2] * 150 + [3] * 100
 
 
 def distilled(label, steps, which="projections"):
@@ -143,8 +125,3 @@ def test_only_the_chosen_weights_move(which):
     moved = {name for name, x in model.named_parameters() if not torch.equal(x, before[name])}
     around = {name for name in before if any(part in name for part in worker.PROJECTIONS)}
     assert moved & around and (moved <= around) is (which == "projections")
-
-
-def test_a_variant_without_a_backward_is_refused_by_its_name():
-    with pytest.raises(NotServed, match=r"inplace serves forward, decode, not train: it has no"):
-        distilled("inplace", 1)

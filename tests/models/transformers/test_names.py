@@ -8,7 +8,6 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 import impls
 from attnbench.answer.paste import spelled
-from attnbench.models.attention import NotServed
 from attnbench.models.transformers import names, register
 from impls.loading import load_file
 
@@ -32,11 +31,6 @@ def test_a_variant_with_options_is_registered_by_its_label():
     torch.testing.assert_close(zoo.by(model, name, zoo.logits, question), expected)
 
 
-def test_an_unknown_name_is_transformers_own_refusal():
-    with pytest.raises(ValueError, match='"attnbench:chunkd"` is not supported'):
-        zoo.ZOO["llama"].made().set_attn_implementation("attnbench:chunkd")
-
-
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [("chunkd", "did you mean chunked"), ("mha", "mha is a layer"), ("ring", "several processes")],
@@ -44,9 +38,3 @@ def test_an_unknown_name_is_transformers_own_refusal():
 def test_what_can_not_be_registered_is_a_sentence(name, sentence):
     with pytest.raises(impls.asked.CantBeDone, match=sentence):
         register(name)
-
-
-def test_a_variant_that_can_not_run_here_says_so_when_it_is_called():
-    model, question = zoo.ZOO["bert"].made(), zoo.asked(zoo.ZOO["bert"])
-    with pytest.raises(NotServed, match=r"BertSelfAttention.*flash_attn2 .*is not installed"):
-        zoo.by(model, spelled("flash_attn2"), zoo.logits, question)

@@ -108,20 +108,3 @@ def test_dropout_of_weights_is_refused_of_what_does_not_do_it_and_in_training_al
     sentence = r"BertSelfAttention of layer 0: online: dropout_p=0\.1 .* these do: einsum, bmm, "
     with pytest.raises(NotServed, match=sentence):
         model.train()(input_ids=ids)
-
-
-def test_dropout_beside_a_learned_bias_is_refused():
-    small = zoo.ZOO["t5"]
-    model = small._replace(settings={**small.settings, "dropout_rate": 0.1}).made()
-    with pytest.raises(NotServed, match="einsum: what is added to the scores is learned"):
-        zoo.by(model, "attnbench:einsum", zoo.learned, zoo.asked(small))
-
-
-def test_a_model_without_values_is_refused_by_a_sentence():
-    small = zoo.ZOO["llama"]
-    with torch.device("meta"):
-        model = small.made()
-        ids = torch.ones(2, 6).long()
-    model.set_attn_implementation("attnbench:einsum")
-    with pytest.raises(NotServed, match="device='meta' is not cpu, cuda"):
-        model(input_ids=ids)

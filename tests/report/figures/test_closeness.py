@@ -52,16 +52,3 @@ def test_only_the_run_it_is_of_counts_and_two_exact_ones_are_needed():
     assert [d.description.split()[0] for d in found] == ["a", "b"]
     assert [d.name for d in found] == ["closeness-0", "closeness-1"]
     assert draw(timed("a"), runs.other("x")) is None
-
-
-@pytest.mark.parametrize(("worst", "end"), [(1.3, 2.0), (3.9, 4.0), (60.0, 8.0)])
-def test_the_axis_goes_as_far_as_the_worst_and_no_further_than_eight_times(kept, worst, end):
-    draw(timed("a"), timed("b", worst * 1e-3))
-    assert kept[0].axes[0].get_xlim()[1] == end
-
-
-def test_named_lines_differ_in_marker_or_dash(kept):
-    draw(*(timed(f"v{n}", 1e-3 * (1 + n * k % 7), 128 << k) for n in range(45) for k in range(4)))
-    lines = [a for a in kept[0].artists if a.get_marker() not in ("None", None)]
-    pieces = {(line.get_marker(), line._unscaled_dash_pattern) for line in lines}
-    assert len(pieces) == len(lines) == closeness.NAMED

@@ -1,7 +1,5 @@
 """Memory taken apart: bars by hand, and which are left out."""
 
-import pytest
-
 from attnbench.report.figures import memory
 from tests.report.page import runs
 from tests.report.page.runs import rows, words
@@ -40,19 +38,3 @@ def test_a_dot_is_the_peak_and_a_line_begins_at_what_is_saved(kept):
     assert key in words(drawn) and "logarithmic scale" in words(drawn)
     (tick,) = [x for x in axes.lines if list(x.get_xdata()) == [60 * MIB] * 2]
     assert tick.get_ydata()[0] < 1 < tick.get_ydata()[1]  # in its row: the least is first
-
-
-def test_who_needs_least_of_what_is_exact_is_said():
-    drawn = draw(
-        timed("a", MIB), timed("b", MIB), timed("c", 9 * MIB), timed("x", 10, computes=runs.OWN)
-    )
-    assert "Exact: least a and b, 1 MiB; most c, 9 MiB" in words(drawn)
-    assert drawn.description == "Of what is exact, a needs least, 1 MiB, and c most, 9 MiB"
-    assert draw(timed("a", 0), runs.timed("b", memory=None)) is None
-
-
-@pytest.mark.parametrize("peak", [900, 3 * 2**30, 2**41])
-def test_any_size_has_ticks_that_can_be_read(kept, peak):
-    draw(timed("a", peak), timed("b", peak // 3))
-    runs.assert_words_are_readable(kept[0])
-    assert 2 <= len(kept[0].axes[0].get_xticks()) <= 6

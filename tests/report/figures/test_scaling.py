@@ -1,14 +1,12 @@
 """Scaling: every unit by hand, who is told, and where leaders change."""
 
-import re
-
 import pytest
 
 from attnbench.core.record import Energy
 from attnbench.report.figures import scaling
 from attnbench.report.figures.scaling import TELLING, panels
 from tests.report.page import runs
-from tests.report.page.runs import at, other, rows, timed, words
+from tests.report.page.runs import other, rows, timed, words
 
 LENGTHS = (256, 512, 1024, 2048, 4096)
 
@@ -49,19 +47,6 @@ def test_each_unit_is_what_it_says_and_intervals_turn_over_where_much_is_good():
     (row, *_) = rows(tflops)
     low, high = (512 / (1e-8 * t) / 1e12 for t in (1.02, 0.98))
     assert (float(row["low"]), float(row["high"])) == (pytest.approx(low), pytest.approx(high))
-
-
-def test_figures_have_names_and_units_for_the_page():
-    (scene, *_), looks = runs.staged(
-        *line(lengths=(64, 128)), *line("linear", make=other, lengths=(64,))
-    )
-    found = {figure.name: figure for figure in scaling.draw(scene, looks, "sdpa")}
-    units = ("time-ms", "time-tflops", "time-share", "time-baseline", "memory", "error")
-    kinds = [f"r0-{kind}-{what}" for kind in ("exact", "others") for what in units]
-    assert [*found] == [name for name in kinds if name != "r0-exact-nothing"]
-    figure = found["r0-others-time-share"]
-    assert (figure.section, figure.regime, figure.unit) == ("scaling", 0, "share")
-    assert {f.unit for f in found.values() if not f.png} == {"tflops", "share", "baseline"}
 
 
 def test_others_are_drawn_by_their_distance_beside_the_fastest_exact():
@@ -109,20 +94,6 @@ def test_what_the_figure_shows_is_said_below_its_title():
     assert told.endswith("+5 (a tie of 6), 168 ms")
 
 
-def test_named_lines_differ_in_marker_or_dash_and_a_piece_of_each_stands_by_its_name(kept):
-    (scene, *_), looks = runs.staged(*runs.crowd(45))
-    for panel in list(panels(scene, looks, ""))[:1]:
-        figure = scaling.figure(panel)
-        marked = [a for a in kept[-1].artists if a.get_marker() not in ("None", None)]
-        pieces = [
-            (a.get_marker(), a._unscaled_dash_pattern) for a in marked if len(a.get_xdata()) == 3
-        ]
-        assert len(set(pieces)) == len(pieces) == len(panel.telling) == TELLING
-        assert [p[0] for p in pieces] == [panel.looks[name].marker for name in panel.telling]
-        names = {r["variant"] for r in rows(figure)}
-        assert set(re.findall(r'class="v (v\d+)"', figure.svg)) == {looks[n].name for n in names}
-
-
 def test_a_crossing_is_a_bracket_between_two_lengths():
     crossing = line("naive", 1.0) + line("flash", 512**2 * 1.4 / 512, power=1)
     ms, tflops, memory = drawn(crossing, "exact-time-ms", "exact-time-tflops", "exact-memory")
@@ -150,9 +121,3 @@ def test_energy_and_multiples_are_drawn_where_there_are_any():
     assert {r["variant"] for r in rows(energy)} == {"counted"}
     assert "exact-energy" not in there(line())
     assert "exact-time-baseline" not in there(line(), "nobody")
-
-
-def test_decoding_says_how_many_tokens_are_kept():
-    decode = [timed("sdpa", 1e-5, at(n, phase="decode").with_(q_len=1)) for n in (256, 512)]
-    (figure,) = drawn(decode, "exact-time-ms")
-    assert "tokens kept" in words(figure) and figure.title.startswith("Decoding: ")

@@ -65,15 +65,6 @@ def test_each_problem_has_a_figure_and_of_a_variant_the_last_profile_counts():
     assert draw(profiles.dense() | {"phases": []}) == []
 
 
-def test_there_are_no_more_figures_and_variants_than_can_be_read(kept):
-    some = [
-        profiles.dense() | {"slug": f"s{n}", "variant": f"v{k}"} for n in range(5) for k in range(9)
-    ]
-    assert len(draw(*some)) == len(kept) == shares.FIGURES
-    names = [t.get_text() for t in kept[0].axes[0].texts if t.get_text().startswith("v")]
-    assert len(names) == shares.VARIANTS
-
-
 def test_its_words_can_be_read_and_variants_have_their_class(kept):
     looks = runs.looks([runs.timed("dense"), runs.timed(runs.MARKUP)])
     nasty = profiles.fused() | {"variant": runs.MARKUP}

@@ -8,7 +8,6 @@ import pytest
 from attnbench.report.figures import winner_map
 from attnbench.report.figures.sheet import DEEPEST
 from attnbench.report.scenes import ReportRun, scenes
-from impls.masks import Mask
 from tests.report.page import runs
 from tests.report.page.runs import at, other, rows, timed, untimed, words
 
@@ -37,14 +36,6 @@ def test_a_tie_is_said_and_hatched_and_a_winner_is_not(monkeypatch):
     assert "<pattern" not in draw(timed("a", 1.0), timed("b", 2.0)).svg
 
 
-def test_names_of_a_tie_are_whole_and_the_rest_is_counted():
-    names = ["sdpa.flash", "matmul.prescale", "chunked", "online"]
-    lengths = (256, 512, 1024, 2048, 4096)
-    said = words(draw(*(timed(n, 1.0 + i / 1000, k) for i, n in enumerate(names) for k in lengths)))
-    assert {word for word in said if word.startswith("sdpa.flash")} == {"sdpa.flash +3"}
-    assert ", ".join(names) in words(draw(*(timed(n, 1 + i / 1000) for i, n in enumerate(names))))
-
-
 def test_who_leads_most_often_is_said():
     records = [timed("a", 1.0, n) for n in (256, 512, 1024)]
     records += [timed("b", 2.0, 256), timed("b", 1.0, 512), timed("b", 0.5, 1024)]
@@ -69,15 +60,6 @@ def test_a_length_that_nobody_won_says_why_and_what_was_tried_goes_before_what_n
     assert said.count("not run") == 2 and {"forward", "decode"} <= set(said)
     others = words(draw(timed("a", 1.0, 256), other("b", 1.0, 512)))
     assert {"nothing exact", "others timed"} <= set(others)
-
-
-def test_rows_say_only_what_tells_them_apart():
-    masks = (Mask.parse("causal"), Mask.parse("none"))
-    records = [timed(n, 1.0 + (n == "b"), at(256, mask=m)) for m in masks for n in "ab"]
-    said = words(draw(*records))
-    assert {"causal", "no mask"} <= set(said)
-    (under,) = (word for word in said if "float32" in word)
-    assert "forward" in under and "causal" not in under
 
 
 def test_the_colour_is_deeper_the_further_ahead_and_never_too_deep():

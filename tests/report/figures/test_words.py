@@ -61,19 +61,6 @@ def test_an_axis_has_from_two_to_eight_ticks_and_all_lie_on_it(low, times, base)
     assert all(low <= tick <= low * times for tick in ticks)
 
 
-@given(st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=6))
-def test_limits_hold_the_values_and_are_never_narrow(values):
-    low, high = style.limits(values)
-    assert all(low < value < high for value in values) and high / low >= 6
-
-
-def test_words_that_would_touch_are_left_out_but_the_last_and_whole_numbers_are_in_full():
-    said = ["128", "160", "192", "4k"]
-    assert style.fitting(said, [0, 100, 200, 300], 8) == said
-    assert style.fitting(said, [0, 4, 8, 12], 8) == ["", "", "", "4k"]
-    assert style.number(1048576.0) == "1048576" and style.number(0.123456789) == "0.123457"
-
-
 def test_fifty_of_any_families_look_unlike_each_other_and_neighbours_differ_in_both():
     families = (*FAMILIES, "theirs")
     found = list(looks(timed(f"v{n}", family=families[n % 8]) for n in range(50)).values())

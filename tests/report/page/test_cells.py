@@ -162,12 +162,6 @@ def test_of_many_that_tie_some_are_named_and_the_rest_is_counted():
     assert row["doubts"].count("; ") == 3 and row["doubts"].endswith("; 2 more")
 
 
-def test_one_doubtful_length_makes_its_stretch_doubtful():
-    busy = [timed("a", flags=["contended"]), timed("b", 2e-3, flags=["contended"])]
-    (row,) = rows(*busy, timed("a", 2e-3, 128), timed("b", 4e-3, 128))
-    assert row["badges"] == [("doubt", "in doubt")] and "a contended" in row["doubts"]
-
-
 def inexact(name, median, skill):
     return timed(name, median, computes=NEAR, distance=runs.far(skill))
 

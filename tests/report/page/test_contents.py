@@ -10,13 +10,12 @@ from attnbench.features.report.contents import (
     beside,
     headlines,
     how_sure,
-    margins,
     missing,
     only,
     sentences,
 )
 from attnbench.report.figures import attention, shares
-from attnbench.report.scenes import ReportRun, scenes
+from attnbench.report.scenes import scenes
 from tests.report.page import runs
 from tests.report.page.runs import NEAR, OWN, at, timed, untimed
 
@@ -163,27 +162,11 @@ def test_where_it_has_no_time_is_said_too_and_of_few_problems_nothing():
     assert told_only(*races(1, 1)) is None
 
 
-def test_the_margin_is_the_runs_own(monkeypatch):
-    shares = iter([0.05, 0.0723, 0.05])
-    monkeypatch.setattr(ReportRun, "margin", property(lambda _: next(shares)))
-    assert margins([runs.ran([])]) == "5\u00a0%"
-    assert margins([runs.ran([]), runs.ran([])]) == "5\u00a0% to 7.2\u00a0%"
-
-
 # ---- what is missing -----------------------------------------------------------------------------
 
 
 def untimed_of(*records):
     return missing(runs.staged(*records)[0])
-
-
-def test_one_reason_is_said_once_for_all_variants_and_lengths():
-    both = [(name, n) for name in ("a.b", "c?x=1") for n in (64, 128)]
-    (found,) = untimed_of(
-        *(untimed(v, "unavailable", f"{v} runs on cuda", n, remedy="a GPU") for v, n in both)
-    )
-    told = ("unavailable", "runs on cuda", "a GPU", ("a.b", "c?x=1"), ("everywhere",), 4)
-    assert tuple(found) == told
 
 
 def test_reasons_that_differ_in_numbers_alone_are_one_and_other_remedies_are_not():

@@ -1,7 +1,7 @@
 """What was found beside a run: claims of others, and what a variant costs a model."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,6 @@ from attnbench.features.report import page as html
 from attnbench.features.report.evidence import claims_of, model_cost
 from attnbench.features.report.files import summary
 from tests.claims.made import BOX, claim, point
-from tests.models.quality import made_up
 from tests.models.quality.made_up import evidence, flat, real_row, recall_evidence, row
 from tests.report.page import runs
 
@@ -120,33 +119,6 @@ def test_a_part_stands_behind_what_is_whole_and_says_that_it_is_one(beside, tmp_
     (alone,) = beside().model_cost
     assert alone.file == "2-recall.json"
     assert "stopped before its end: a part of what was" in alone.source
-
-
-def test_recall_opens_with_what_follows_then_its_picture_and_its_tables(beside):
-    kind = {"computes": runs.OWN, "family": "linear", "step_s": 0.02}
-    elu = made_up.trainings("linear.elu", *[(1.0, 0.5)] * 3, **kind)
-    said = html.render(beside(recall_1=text(recall_evidence(*elu)))).replace("&#39;", "'")
-    section = said[said.index('id="model"') : said.index('id="table"')]
-    words = (
-        "What small models recall",
-        'class="follows">After the same',
-        "not by: linear.elu (50.0 ± 0.0 %)",
-        "<figure id=",
-        "steps each",
-        "2.00 [2.00, 2.00]",
-        "0.9 s each",
-    )
-    assert (places := [section.index(word) for word in words]) == sorted(places)
-
-
-def test_of_several_settings_each_sentence_says_which_and_a_scan_has_no_picture(beside):
-    wider = replace(made_up.SETTING, width=128)
-    more = [{**each, "setting": asdict(wider)} for each in made_up.trainings("sdpa", (1.0, 0.9))]
-    said = html.render(beside(recall_1=text(recall_evidence(*more))))
-    assert f'class="follows">In {made_up.SETTING.slug}: ' in said
-    assert f'class="lead">In {wider.slug}: one seed gives no interval' in said
-    scan = html.render(beside(recall_2=text(recall_evidence(scan=True, budgets={}, seeds=1))))
-    assert "settings that were tried" in scan.lower() and 'class="in-model recall' not in scan
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "reproduce"])

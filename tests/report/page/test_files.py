@@ -1,13 +1,11 @@
 """A report on disk: whole files, the same bytes for the same records, nothing of anybody else's."""
 
-import csv
 import io
 import json
 import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -64,33 +62,6 @@ def test_the_texts_are_as_they_were(report, name):
     assert written == (GOLDEN / name).read_text()
 
 
-def test_data_has_a_row_a_record_and_no_samples(report):
-    rows = list(csv.DictReader(io.StringIO((report.index.parent / "data.csv").read_text())))
-    assert [row["variant"] for row in rows] == [r.variant for r in runs.small()]
-    assert [row["line"] for row in rows] == [str(n + 1) for n in range(len(rows))]
-    told = {
-        name: rows[0][name]
-        for name in ("time.median_s", "problem.kv_len", "error.forward.relative")
-    }
-    assert list(told.values()) == ["0.001", "64", "2e-07"]
-    assert not any("samples" in column for column in rows[0])
-
-
-@pytest.mark.slow
-def test_two_processes_write_the_same_bytes(tmp_path):
-    folder = runs.written(tmp_path / "box" / "run", runs.small())
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "attnbench", "report", folder, "--out", tmp_path / f"out{seed}"],
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONHASHSEED": seed, "LC_ALL": "C", "TZ": zone},
-        )
-        for seed, zone in (("1", "UTC"), ("4242", "Asia/Tokyo"))
-    ]
-    assert [process.wait() for process in started] == [0, 0]
-    assert read(tmp_path / "out1") == read(tmp_path / "out4242")
-
-
 def test_figures_of_before_go_and_what_is_not_ours_stays(report, tmp_path):
     out = tmp_path / "out"
     files.write(report.contents, out)
@@ -133,14 +104,6 @@ def test_a_disk_that_fills_leaves_the_file_of_before(unfigured, monkeypatch, tmp
     with pytest.raises(StoreError, match="No space left"):
         files.make([unfigured], tmp_path / "out")
     assert read(tmp_path / "out") == before
-
-
-def test_what_no_run_ever_wrote_is_a_sentence_with_the_run_and_the_error(
-    unfigured, monkeypatch, tmp_path
-):
-    monkeypatch.setattr(build, "draw_all", lambda *_: {}["colour"])
-    with pytest.raises(StoreError, match=r"made of .*/box/run: .*\(KeyError: 'colour'\)"):
-        files.make([unfigured], tmp_path / "out")
 
 
 def seconds(function):

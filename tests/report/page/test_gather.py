@@ -5,7 +5,7 @@ import json
 import pytest
 
 from attnbench.core.disk import StoreError
-from attnbench.report.scenes import ReportRun, gather, scenes
+from attnbench.report.scenes import gather, scenes
 from tests.report.page import runs
 from tests.report.page.runs import timed
 
@@ -35,22 +35,6 @@ def test_each_record_comes_with_its_line_and_each_run_with_its_number(tmp_path):
         assert json.loads(lines[line - 1]) == record.to_dict()
     assert two.notes == ("left out, for there is no record in it: void",)
     assert (one.machine, one.notes) == ("slow-box-2c", ())
-
-
-@pytest.mark.parametrize(
-    ("folder", "header", "name"),
-    [
-        ("one", {"run": "one"}, "one on box"),
-        ("copy", {"run": "one"}, "copy (one) on box"),
-        ("one", {"run": "", "machine": {"name": "slow"}}, "one on slow"),
-    ],
-)
-def test_a_run_is_called_by_its_own_name_and_by_its_folders_where_that_is_another(
-    tmp_path, folder, header, name
-):
-    path = tmp_path / "box" / folder
-    run = ReportRun(0, path, {"machine": {"name": "box"}, **header}, [], [])
-    assert run.name == name
 
 
 @pytest.mark.parametrize("tail", [b'{"status":"meas', b"\x00" * 40 + b"\n"])

@@ -4,18 +4,9 @@ import hashlib
 
 import pytest
 
-from attnbench.features.report.provenance import about, commands, machine_line
+from attnbench.features.report.provenance import about, commands
 from tests.report.page import runs
 from tests.report.page.runs import timed
-
-
-def test_a_machine_is_said_in_a_line_its_gpus_first(gathered):
-    (run,) = gathered(runs.small())
-    said = "Slow Box, 2 cores, 25 GiB · torch 2.13.0+cpu · 1 thread · 2 January 2026"
-    assert machine_line(run) == said
-    gpu = {"name": "NVIDIA H200", "memory_bytes": 139 << 30}
-    run.header["machine"]["gpus"] = [gpu, gpu]
-    assert machine_line(run).startswith("2 × NVIDIA H200, 139 GiB, Slow Box, 2 cores")
 
 
 def test_what_a_run_may_be_trusted_for_is_said(gathered):

@@ -9,7 +9,6 @@ from markdown_it import MarkdownIt
 
 from attnbench.features.report.contents import Missing
 from attnbench.features.report.files import LIMIT, summary
-from attnbench.report.tables import markdown_text
 from tests.report.page import runs
 from tests.report.page.runs import at, timed, untimed
 
@@ -94,9 +93,3 @@ def test_however_much_there_is_it_fits_a_comment(filled):
     many = [Missing("failed", *both, ["v" * 300] * 50, ["w"], 1) for both in reasons]
     text = summary(replace(filled(runs.small()), missing=many, headlines=["h" * 5000] * 100))
     assert len(text) <= LIMIT and text.rstrip().endswith("*") and "cut here" in text
-
-
-def test_nothing_missing_and_an_ampersand_that_is_only_one(filled):
-    assert "Every cell that was begun has a time." in summary(filled([timed("a")]))
-    assert markdown_text("cd a && b & c &copy d") == "cd a && b & c &copy d"
-    assert markdown_text("a &amp; b &#64; c") == "a &amp;amp; b &amp;\\#64; c"
