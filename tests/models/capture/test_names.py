@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention as by_another_name
 
 import attnbench
-from tests.models.capture.seen import only, qkv
+from tests.models.build import qkv
+from tests.models.capture.seen import only
 
 
 class Model(nn.Module):

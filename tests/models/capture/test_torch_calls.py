@@ -15,7 +15,8 @@ from torch.nn.functional import scaled_dot_product_attention as by_another_name
 import attnbench
 from attnbench.gate.inputs import make
 from impls.asked import CantBeDone
-from tests.models.capture.seen import only, qkv, said
+from tests.models.build import qkv
+from tests.models.capture.seen import only, said
 
 
 def test_what_a_call_asks_is_in_its_problem():

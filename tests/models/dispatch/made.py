@@ -28,28 +28,6 @@ def table(*entries, **more):
     return DispatchTable(made(**more), entries=entries or (entry(),))
 
 
-def qkv(
-    q_len=16,
-    kv_len=None,
-    *,
-    batch=2,
-    heads=4,
-    kv_heads=None,
-    width=8,
-    value=None,
-    seed=0,
-    dtype=torch.float32,
-    grad=False,
-):
-    make, kv = torch.Generator().manual_seed(seed), kv_heads or heads
-    sizes = (
-        (heads, q_len, width),
-        (kv, kv_len or q_len, width),
-        (kv, kv_len or q_len, value or width),
-    )
-    return [torch.randn(batch, *s, generator=make, dtype=dtype).requires_grad_(grad) for s in sizes]
-
-
 def by_hand(q, k, v, *, causal=False):
     """Softmax attention in float64, written out; causal is torch's, from the upper left corner."""
     q, k, v = (x.double() for x in (q, k, v))

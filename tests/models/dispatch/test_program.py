@@ -14,7 +14,8 @@ import attnbench
 from attnbench.answer.dispatch_table import Range
 from attnbench.models.dispatch import KEPT, DispatchWarning
 from impls.loading import load_file
-from tests.models.dispatch.made import by_hand, entry, qkv, silently, table
+from tests.models.build import qkv
+from tests.models.dispatch.made import by_hand, entry, silently, table
 
 
 def test_in_the_place_of_torchs_own_function_it_does_not_call_itself(monkeypatch):

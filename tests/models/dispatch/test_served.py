@@ -9,61 +9,46 @@ import impls
 from attnbench.answer.dispatch_table import Range
 from attnbench.core.machine import this_machine, why_not
 from attnbench.models.dispatch import DispatchWarning
-from tests.models.dispatch.made import by_hand, entry, qkv, silently, table
+from tests.models.build import qkv
+from tests.models.dispatch.made import by_hand, entry, silently, table
 
 EXACT = [
     row
     for row in impls.table().rows.values()
-    if row.level == "core"
-    and row.exact
-    and not row.ranks
-    and not row.untried
-    and why_not(row, this_machine()) is None
-    and not row.name.startswith("window.")
+    if row.level == "core" and row.exact and not (row.ranks or row.untried)
+    if not row.name.startswith("window.") and why_not(row, this_machine()) is None
 ]
 
 
 @pytest.mark.parametrize(
     "row",
-    [
-        pytest.param(row, id=row.label, marks=[pytest.mark.slow] * ("c++" in row.requires))
-        for row in EXACT
-    ],
+    [pytest.param(r, id=r.label, marks=[pytest.mark.slow] * ("c++" in r.requires)) for r in EXACT],
 )
 @pytest.mark.parametrize("mask", ["none", "causal"])
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch's compiler hides it
 def test_every_exact_variant_gives_what_torch_gives_and_its_gradients(row, mask):
-    kv_heads = 2 if row.gqa else 4
-    served = 0
-    for phase in ("forward", "train"):
-        if phase not in row.on("cpu", "phases") or mask not in row.on("cpu", "masks"):
-            continue
-        served += 1
-        one = entry(
-            row.label, phase=phase, mask=mask, kv_heads=kv_heads, head_dim=16, v_head_dim=16
-        )
-        attend = attnbench.dispatch(table(one))
+    kv_heads, how = 2 if row.gqa else 4, {"is_causal": mask == "causal", "enable_gqa": True}
+    phases = [phase for phase in ("forward", "train") if phase in row.on("cpu", "phases")]
+    assert phases and mask in row.on("cpu", "masks")
+    for phase in phases:
+        sizes = {"kv_heads": kv_heads, "head_dim": 16, "v_head_dim": 16}
+        attend = attnbench.dispatch(table(entry(row.label, phase=phase, mask=mask, **sizes)))
         # as models have them: heads and tokens change places in memory
-        q, k, v = (
-            x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_(phase == "train")
-            for x in qkv(32, kv_heads=kv_heads, width=16)
+        given = [x.transpose(1, 2).contiguous() for x in qkv(32, kv_heads=kv_heads, width=16)]
+        q, k, v = (x.transpose(1, 2).requires_grad_(phase == "train") for x in given)
+        out, theirs = (
+            silently(attend, q, k, v, **how),
+            F.scaled_dot_product_attention(q, k, v, **how),
         )
-        out = silently(attend, q, k, v, is_causal=mask == "causal", enable_gqa=True)
-        assert attend.said == {}
+        assert attend.said == {} and out.stride() == theirs.stride()
         wanted = by_hand(q, k, v, causal=mask == "causal")
         torch.testing.assert_close(out.double(), wanted, rtol=1e-4, atol=1e-5)
-        theirs = F.scaled_dot_product_attention(
-            q, k, v, is_causal=mask == "causal", enable_gqa=True
-        )
-        torch.testing.assert_close(out, theirs, rtol=1e-4, atol=1e-5)
-        assert out.stride() == theirs.stride()
         if phase == "train":
             weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
             mine = torch.autograd.grad((out * weight).sum(), (q, k, v))
             right = torch.autograd.grad((wanted * weight.double()).sum(), (q, k, v))
             for a, b in zip(mine, right, strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
-    assert served
 
 
 def test_lengths_decide_who_gets_a_call(spy, called):

@@ -24,14 +24,8 @@ CPU = recall.PRESETS["cpu"]
 
 @st.composite
 def settings(draw):
-    pairs = draw(st.integers(1, 8))
-    return Setting(
-        seq=2 * pairs + draw(st.integers(1, 9)),
-        pairs=(pairs,),
-        width=8,
-        keys=pairs + draw(st.integers(0, 5)),
-        values=draw(st.integers(1, 9)),
-    )
+    pairs, more, keys, values = (draw(st.integers(1, most)) for most in (8, 9, 6, 9))
+    return Setting(2 * pairs + more, (pairs,), width=8, keys=pairs + keys - 1, values=values)
 
 
 @given(settings(), st.integers(0, 2**32))

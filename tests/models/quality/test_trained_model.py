@@ -142,42 +142,39 @@ def test_a_worker_that_is_lost_later_leaves_what_has_arrived(tried):
     assert row["amiss"] == ["crashed: it died"]
 
 
-@pytest.fixture
-def sources(tmp_path, monkeypatch):
-    """Problems from two layers, the file of each written here."""
+class Engine:
+    """In place of a worker of the gate: the same figures for each problem."""
+
+    def ask(self, question, limit_s):
+        problem = Problem.from_dict(question["job"]["problem"])
+        error = Error(relative=1e-7, max=1e-6, worst_row=1e-7, cosine=1.0)
+        far = Distance(relative=0.25, max=1.0, worst_row=0.5, cosine=0.9, skill=0.75)
+        figures = {"error": {"forward": error}, "distance": far, "entropy": 0.6}
+        topk = impls.table().find("topk")
+        return {"record": Record.of(topk, problem, Status.MEASURED, **figures).to_dict()}
+
+    def close(self):
+        pass
+
+
+def test_made_up_inputs_and_each_layer_are_judged_and_each_cell_is_a_row(tmp_path, monkeypatch):
     files = [str(tmp_path / f"layer-{number}.npz") for number in range(2)]
     for number, file in enumerate(files):
         x = np.random.default_rng(number).normal(size=(2, 2, 8, 8)).astype("float32")
         np.savez(file, q=x, k=x, v=x)
     captured = {"captured": {"files": files, "heads": 2, "head_dim": 8}}
     monkeypatch.setattr(Worker, "messages", lambda *_: iter([captured]))
-    texts = pretrained.built_in_texts()
-    return pretrained.capture_inputs(texts, 8, 2, "float32", "cpu", tmp_path, Settings())
-
-
-def test_all_that_is_not_exact_is_planned(sources):
+    asked = pretrained.built_in_texts(), 8, 2, "float32", "cpu", tmp_path, Settings()
+    sources = pretrained.capture_inputs(*asked)
+    names = [name for name, _ in sources]
+    assert names == ["normal", "peaky", "outliers", "layer 0", "layer 1"]
     plan = pretrained.plan_sources(impls.table(), [], sources, this_machine())
-    names = {cell.variant.name for cell in plan.cells}
-    assert {"topk", "nystrom", "linear.elu", "mean_v"} <= names and "sdpa" not in names
+    planned = {cell.variant.name for cell in plan.cells}
+    assert {"topk", "nystrom", "linear.elu", "mean_v"} <= planned and "sdpa" not in planned
     left_out = {cell.variant.name for cell in plan.cells if cell.left_out is not None}
     assert "retention" in left_out and "topk" not in left_out
-
-
-def test_each_cell_is_a_row_with_the_gates_own_figures(sources):
-    class Engine:
-        def ask(self, question, limit_s):
-            problem = Problem.from_dict(question["job"]["problem"])
-            error = Error(relative=1e-7, max=1e-6, worst_row=1e-7, cosine=1.0)
-            far = Distance(relative=0.25, max=1.0, worst_row=0.5, cosine=0.9, skill=0.75)
-            figures = {"error": {"forward": error}, "distance": far, "entropy": 0.6}
-            topk = impls.table().find("topk")
-            return {"record": Record.of(topk, problem, Status.MEASURED, **figures).to_dict()}
-
-        def close(self):
-            pass
-
     plan = pretrained.plan_sources(impls.table(), ["topk"], sources, this_machine())
     rows = list(pretrained.judge_sources(plan, sources, Engine(), 0))
-    assert [row["source"] for row in rows] == [name for name, _ in sources]
+    assert [row["source"] for row in rows] == names
     assert all((row["skill"], row["distance"], row["entropy"]) == (0.75, 0.25, 0.6) for row in rows)
     assert not any("npz" in str(row) for row in rows)
