@@ -13,6 +13,31 @@ SMALL = {
 }  # fmt: skip
 
 
+OPTIONS = {  # that make a few dozen tokens several blocks, chunks, landmarks or clusters
+    "chunked": ["block=5"], "online": ["q_block=32&k_block=16"], "window.blocked": ["", "block=7"],
+    "strided": ["", "stride=7"], "fixed": ["", "stride=9&summary=2"],
+    "dilated": ["", "dilation=3&width=5"], "longformer": ["", "window=6&globals=3"],
+    "bigbird": ["", "block=8&globals=1&random=2"], "topk": ["k=1", "k=6"],
+    "lsh": ["rounds=3&bucket=8", "rounds=3&bucket=8&shared=true"],
+    "routing": ["", "clusters=4&window=30&seed=2"],
+    "linformer": ["rank=7", "projection=random&rank=9&seed=3"],
+    "nystrom": ["landmarks=7", "landmarks=7&iterations=2"],
+    "performer": ["", "features=20&chunk=7&seed=2"], "rfa": ["", "chunk=7&seed=2"],
+    "skyformer": ["", "landmarks=9&seed=1&gamma=0.01"],
+    "linear.identity": ["chunk=16", "normalise=true&chunk=16"], "linear.elu": ["chunk=16"],
+    "cosformer": ["chunk=16"], "linear.taylor": ["features=0&chunk=16", "features=5&chunk=16"],
+    "hedgehog": ["chunk=16", "init=random&chunk=16"], "cosine": ["chunk=16", "normalise=softmax"],
+    "retention": ["chunk=7"], "gla": ["chunk=7&seed=3", "chunk=32"],
+    "delta": ["chunk=7&seed=3", "chunk=32"], "ssd": ["chunk=7&seed=3", "chunk=32"],
+    "mha": ["", "key_bias=false", "bias=false", "core=linear.elu", "core=chunked?block=16"],
+    "mha.native": ["", "need_weights=true"],
+    "mla": ["", "absorbed=true", "latent=3&rope=2", "latent=50&absorbed=true"],
+    "mixed": ["form=graph", "form=full&edges=3&hidden=1", "form=matnet&seed=7"],
+    "block": ["", "norm=post&activation=relu&ff=1", "core=linear.elu"],
+    "block.native": ["", "norm=post&activation=relu"],
+}  # fmt: skip
+
+
 def problem(mask="none", length=45, **changes):
     """In float64; ``length`` is that of queries and keys."""
     extent = {**SMALL, "q_len": length, "kv_len": length}

@@ -3,7 +3,6 @@
 Precisions, other inputs and phases are asked by the gate, in test_gate_cells.
 """
 
-import itertools
 from functools import cache
 
 import numpy as np
@@ -13,7 +12,6 @@ import torch
 import impls
 from impls.masks import Mask
 from impls.problem import Problem
-from impls.spec import DTYPES, MASK_KINDS
 from tests.impls.small import cost, differentiated, inputs, made, problem
 
 TABLE = impls.table()
@@ -133,51 +131,12 @@ def test_output_and_gradients_are_those_of_the_plain_loop(brute, name, case):
             near(got, true)
 
 
-def test_rows_take_all_masks_dtypes_widths_and_gradients_on_the_cpu_but_for_the_known():
-    rows = [TABLE.rows[name] for name in NAMES if "?" not in name]
-    for row in rows:
-        kinds = tuple(m for m in MASK_KINDS if row.name != "mean_v" or m not in ("alibi", "bias"))
-        assert row.on("cpu", "masks") == kinds
-    assert {r.name for r in rows if r.on("cpu", "dtypes") != DTYPES} == {"numpy"}
-    assert {r.name for r in rows if not r.value_dim} == {"sdpa.flash"}
-    assert {r.name for r in rows if "train" not in r.on("cpu", "phases")} == {"numpy", "inplace"}
-    assert all(r.gqa and r.cross and r.head_dims is None for r in rows)
-
-
 @pytest.mark.parametrize("name", [n for n in EXACT if n != "exp.naive"])
 def test_logits_in_the_hundreds_are_exact_all_the_same(brute, name):
     given, (q, k, v), seen, bias, _ = world(brute, "causal")
     q, k = q * 12.0, k * 12.0
     assert (q @ k.repeat_interleave(2, 1).mT * given.scale).abs().max() > 300
     near(made(name, given)[0](q, k, v), plain(given, seen, bias, True)(q, k, v))
-
-
-@pytest.mark.parametrize("name", [n for n in EXACT if n not in ("numpy", "inplace")])
-@pytest.mark.parametrize("case", ["padding", "bias", "dense"])
-def test_what_flows_into_a_row_that_sees_nothing_goes_nowhere(brute, name, case):
-    given, tensors, seen, *_ = world(brute, case)
-    blind = ~seen.any(-1)
-    assert blind.any()
-    leaves = [x.clone().requires_grad_() for x in tensors]
-    out = made(name, given.with_(phase="train"))[0](*leaves)
-    above = blind[..., None].double().expand_as(out)
-    for gradient in torch.autograd.grad(out, leaves, above, materialize_grads=True):
-        assert not gradient.any()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_was_built_once_serves_any_layout_and_fresh_values_and_leaves_both_alone(brute, name):
-    given, tensors, _, _, wants = world(brute, "padding")
-    attend, want = made(name, given)[0], wants[0 if TABLE.find(name).exact else 1]
-    laid = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in tensors]
-    assert not laid[0].is_contiguous()
-    attend(*(x.flip(2) for x in tensors))
-    out = attend(*laid)
-    kept = out.clone()
-    attend(*(x.flip(2) for x in tensors))
-    assert torch.equal(out, kept), "a later call wrote into an earlier output"
-    near(out, want)
-    assert all(torch.equal(x, y) for x, y in zip(laid, tensors, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -191,15 +150,6 @@ def test_naive_exponentials_overflow_just_where_they_say(dtype, right, over):
     assert not attend(one * over, one, one).isfinite().all()
 
 
-LABELS = [f"online?q_block={q}&k_block={k}" for q, k in itertools.product((1, 3, 1000), (1, 64))]
-LABELS += [f"chunked?block={n}" for n in (1, 3, 64)]
-
-
-@pytest.mark.parametrize("case", ["causal", "window", "padding", "bias", "alibi-long"])
-@pytest.mark.parametrize("label", LABELS)
-def test_blocked_rows_are_the_same_whatever_their_blocks(brute, label, case):
-    given, tensors, _, _, wants = world(brute, case)
-    near(made(label, given)[0](*tensors), wants[0], 1e-13)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if taken("mean_v", c)])

@@ -50,23 +50,6 @@ def test_a_problem_that_cannot_exist_names_the_valid_choices(changes, says):
         assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("mask", "changes", "says"),
-    [
-        ("document:100,157", {}, "add up to 257, but the problem has 256 queries and 256 keys"),
-        ("document:100,156", {"q_len": 8}, "has 8 queries and 256 keys"),
-        ("padding:3,4", {"batch": 3}, "2 lengths for a batch of 3"),
-        ("padding:257", {}, "a length above kv_len=256"),
-        ("prefix:300", {}, "longer than kv_len=256"),
-        ("bias:nowhere.npy", {}, "there is no file nowhere.npy"),
-    ],
-)
-def test_a_mask_that_does_not_fit_the_problem_is_refused_with_its_sentence(mask, changes, says):
-    with pytest.raises(InvalidProblem, match=r"^mask ") as caught:
-        Problem(mask=Mask.parse(mask), **changes)
-    assert says in str(caught.value)
-
-
 def test_a_mask_file_is_checked_against_the_extent_of_the_scores(brute):
     mask = Mask.parse(brute.text([("dense", np.ones((4, 5), bool))]))
     assert Problem(q_len=4, kv_len=5, mask=mask).mask == mask

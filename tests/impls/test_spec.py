@@ -70,15 +70,6 @@ def test_a_row_that_no_row_may_be_is_refused_with_a_sentence(changes, says):
     assert str(changes.get("name", "some.row")).strip() in str(caught.value)
 
 
-def test_dtypes_and_masks_given_once_hold_on_every_device_of_the_row():
-    both = row(dtypes=["float32"], masks=["causal"])
-    assert both.on("cpu", "dtypes") == both.on("cuda", "dtypes") == ("float32",)
-    assert both.on("cpu", "masks") == both.on("cuda", "masks") == ("causal",)
-    one = row(devices=["cuda"], dtypes=["float32"])
-    assert one.on("cuda", "dtypes") == ("float32",)
-    assert one.on("cpu", "dtypes") == ()
-
-
 def test_dtypes_and_masks_can_differ_by_device():
     two = row(
         dtypes={"cpu": ["float64"], "cuda": ["float16"]},

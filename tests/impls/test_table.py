@@ -10,7 +10,6 @@ import pytest
 
 import impls
 from impls.loading import load_function
-from impls.spec import InvalidRow, Variant
 
 ROOT = Path(impls.__file__).parents[1]
 ROWS = impls.table().rows
@@ -103,21 +102,6 @@ def test_a_row_is_found_with_the_options_asked_for(text, label, options):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("chunked?blok=3", "chunked has no option 'blok' (its options: block)"),
-        ("chunked?block", "chunked: option block='' is not int"),
-        ("chunked?block=many", "chunked: option block='many' is not int, like 256"),
-        ("einsum?block=3", "einsum has no option 'block' (its options: none)"),
-    ],
-)
-def test_an_option_that_a_row_does_not_take_is_refused_with_a_sentence(text, says):
-    with pytest.raises(InvalidRow) as caught:
-        impls.table().find(text)
-    assert says in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("asked", "near"),
     [("einsun", "einsum"), ("sdpa.flsh", "sdpa.flash"), ("flash", "sdpa.flash"),
      ("prescal", "matmul.prescale")],
@@ -130,24 +114,6 @@ def test_an_unknown_name_suggests_the_nearest(asked, near):
     suggested = message.partition("did you mean ")[2].partition("?")[0].split(" or ")
     assert near in suggested
     assert set(suggested) <= set(ROWS)
-
-
-def _row(name, origin):
-    return Variant(
-        name=name, title="", family="dense", computes="softmax", build="a:b", origin=origin
-    )
-
-
-def test_a_name_taken_twice_costs_the_newcomer_its_place():
-    table = impls.Table()
-    first, second, third = _row("a", "here"), _row("a", "elsewhere"), _row("b", "elsewhere")
-    for row in (first, second, third):
-        table.add(row)
-    assert table.rows == {"a": first, "b": third}
-    (broken,) = table.broken
-    assert broken.name == "a"
-    assert broken.reason == "the name a is taken by a row of here"
-    assert broken.remedy
 
 
 def test_asking_for_a_broken_row_says_why_it_is_broken():

@@ -26,17 +26,19 @@ def flash(library, package, with_lse=False):
     def give(out):
         return (out, torch.zeros(1)) if with_lse else out
 
+    def alibi(call, n, m):
+        if getattr(call, "alibi_slopes", None) is None:
+            return 0.0
+        assert call.alibi_slopes.dtype == torch.float32
+        away = (torch.arange(n)[:, None] + m - n - torch.arange(m)).abs()
+        return -call.alibi_slopes[:, None, None] * away
+
     def dense(call):
-        k = getattr(call, "k_cache", None) if hasattr(call, "k_cache") else call.k
-        v = call.v_cache if hasattr(call, "v_cache") else call.v
+        cached = hasattr(call, "k_cache")
+        k, v = (call.k_cache, call.v_cache) if cached else (call.k, call.v)
         n, m = call.q.shape[1], k.shape[1]
-        added = 0.0
-        if getattr(call, "alibi_slopes", None) is not None:
-            assert call.alibi_slopes.dtype == torch.float32
-            away = (torch.arange(n)[:, None] + m - n - torch.arange(m)).abs()
-            added = -call.alibi_slopes[:, None, None] * away
         seen = sees(n, m, call.causal, *window(call))
-        return give(attention(call.q, k, v, call.softmax_scale, seen, added))
+        return give(attention(call.q, k, v, call.softmax_scale, seen, alibi(call, n, m)))
 
     def packed(call):
         assert call.cu_seqlens_q.dtype == torch.int32
@@ -44,12 +46,8 @@ def flash(library, package, with_lse=False):
         assert call.max_seqlen_q == longest == call.max_seqlen_k
         n = call.q.shape[0]
         seen = sees(n, n, call.causal, *window(call)) & blocks(call.cu_seqlens_k)
-        added = 0.0
-        if getattr(call, "alibi_slopes", None) is not None:
-            away = (torch.arange(n)[:, None] - torch.arange(n)).abs()
-            added = -call.alibi_slopes[:, None, None] * away
         q, k, v = (x[None] for x in (call.q, call.k, call.v))
-        return give(attention(q, k, v, call.softmax_scale, seen, added)[0])
+        return give(attention(q, k, v, call.softmax_scale, seen, alibi(call, n, n))[0])
 
     names = {"flash_attn_func": dense, "flash_attn_varlen_func": packed}
     if f"{package}.flash_attn_with_kvcache" in READ:
@@ -103,11 +101,7 @@ def xformers(library):
         else:
             assert q.shape[2] == k.shape[2], "it does not repeat heads by itself"
         n, m = q.shape[1], k.shape[1]
-        seen = (
-            torch.ones(n, m, dtype=torch.bool)
-            if call.attn_bias is None
-            else (call.attn_bias.seen(n, m))
-        )
+        seen = sees(n, m) if call.attn_bias is None else call.attn_bias.seen(n, m)
         return attention(q, k, v, call.scale, seen).reshape(*extents[:-1], v.shape[-1])
 
     function = library.as_read("xformers.ops.fmha.memory_efficient_attention", call_it)

@@ -75,15 +75,6 @@ def test_a_row_whose_library_is_missing_says_what_to_install(row, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_a_row_is_untried_runs_on_cuda_and_names_its_origin(row):
-    assert row.untried
-    assert row.devices == (("cpu", "cuda") if row.name == "natten" else ("cuda",))
-    assert row.origin != "attnbench"
-    refusal = row.supports(problem("padding:3"))
-    assert refusal is not None and row.name in refusal
-
-
 @pytest.mark.parametrize("row", EXACT, ids=lambda row: row.name)
 def test_an_exact_row_counts_the_pairs_of_the_mask(row):
     cost = load_function(row.cost)(problem("causal", phase="forward"), **row.options)

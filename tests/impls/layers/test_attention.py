@@ -113,16 +113,6 @@ def test_a_causal_mask_over_more_keys_ends_at_the_last():
     torch.testing.assert_close(ours(x, y, is_causal=True), ours(x, y, attn_mask=hidden))
 
 
-def test_a_query_that_may_see_nothing_gets_the_bias_alone():
-    ours = MultiHeadAttention(E, H)
-    with torch.no_grad():
-        ours.out_bias.normal_()
-    hidden = torch.zeros(N, N, dtype=torch.bool)
-    hidden[3] = True
-    out = ours(torch.randn(B, N, E), attn_mask=hidden)
-    torch.testing.assert_close(out[:, 3], ours.out_bias.expand(B, E))
-
-
 def test_grouped_heads_are_repeated_heads():
     ours = MultiHeadAttention(E, H, 2)
     full = MultiHeadAttention(E, H)

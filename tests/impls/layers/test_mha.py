@@ -11,14 +11,6 @@ from tests.impls.small import layer as problem
 from tests.impls.small import made
 
 
-def test_around_a_core_it_computes_what_the_core_does_and_takes_its_masks():
-    row = impls.table().find("mha?core=linear.elu")
-    assert row.computes == "its own operator"
-    assert row.supports(problem("window:3,0")) is not None
-    assert "k_bias" not in made("mha?key_bias=false", problem())[0].weights
-    assert set(made("mha?bias=false", problem())[0].weights) == {"in_weight", "out_weight"}
-
-
 def test_a_core_may_live_in_a_file_of_its_own(verdict, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(

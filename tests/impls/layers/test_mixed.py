@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from impls.layers.common import Layer
 from impls.layers.mixed import _edges, _MatNet
 from tests.impls.small import layer as problem
 from tests.impls.small import made
@@ -51,19 +50,6 @@ def test_the_definition_and_the_fast_form_are_loops_over_pairs(form):
         torch.testing.assert_close(attend(x)[0], want, atol=1e-12, rtol=0)
 
 
-def test_edges_that_weigh_nothing_leave_plain_attention():
-    asked = problem("causal", dtype="float64")
-    plain, _ = made("mha", asked)
-    x = torch.randn(1, 33, 32).double()
-    for form in ("graph", "full"):
-        mixed, _ = made(f"mixed?form={form}", asked)
-        assert isinstance(mixed, Layer)
-        with torch.no_grad():
-            for name, weight in mixed.weights.items():
-                weight.copy_(plain.weights[name] if name in plain.weights else 0.0 * weight)
-            torch.testing.assert_close(mixed(x), plain(x), atol=1e-12, rtol=0)
-
-
 def test_a_second_bias_would_change_nothing_and_the_first_does():
     asked = problem("causal", dtype="float64", q_len=7, kv_len=7, heads=2, kv_heads=2, head_dim=4)
     mixed, _ = made("mixed?form=matnet", asked)
@@ -76,33 +62,6 @@ def test_a_second_bias_would_change_nothing_and_the_first_does():
         mixed.mix._matnet = scores
         mixed.weights["mix1_bias"].add_(0.7)
         assert (mixed(x) - want).abs().max() > 1e-3
-
-
-def test_matnet_is_a_net_of_two_layers_as_torch_builds_it():
-    asked = problem(dtype="float64", q_len=7, kv_len=7, heads=1, kv_heads=1, head_dim=8)
-    mixed, _ = made("mixed?form=matnet&edges=1&hidden=5", asked)
-    w = mixed.weights
-    net = torch.nn.Sequential(torch.nn.Linear(2, 5), torch.nn.ReLU(), torch.nn.Linear(5, 1))
-    x, z = torch.randn(1, 7, 8).double(), _edges(asked, 1, 0)
-    with torch.no_grad():
-        net.double()[0].weight.copy_(
-            torch.stack((w["score_weight"][0], w["edge_weight"][0, :, 0]), 1)
-        )
-        net[0].bias.copy_(w["mix1_bias"][0])
-        net[2].weight.copy_(w["mix_weight"])
-        q, k, v = (t[0, 0] for t in mixed.project(x, None))
-        mixes = torch.stack((q @ k.T / 8**0.5, z[..., 0]), -1)  # the score, then the edge's cost
-        heads = net(mixes)[..., 0].softmax(-1) @ v
-        torch.testing.assert_close(mixed(x)[0], mixed.join(heads[None, None])[0])
-
-
-def test_the_forms_with_edges_differ():
-    asked = problem(dtype="float64")
-    x = torch.randn(1, 33, 32).double()
-    with torch.no_grad():
-        outs = [made(f"mixed?form={form}", asked)[0](x) for form in FORMS]
-    assert not torch.allclose(outs[0], outs[1], atol=1e-3)
-    assert not torch.allclose(outs[0], outs[2], atol=1e-3)
 
 
 def test_hidden_units_one_at_a_time_are_differentiated_right():

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from impls.linear import cosformer, cosine, elu, hedgehog, identity, taylor
+from impls.linear import cosformer, cosine, elu, hedgehog, taylor
 from impls.problem import Problem
-from tests.impls.small import inputs, made, problem, softmax
+from tests.impls.small import inputs, made, problem
 
 EYE = np.eye(5)
 
@@ -104,20 +104,6 @@ def test_chunks_and_definition_are_the_sum_over_pairs(label, mask, lengths):
 # ---- what each is known for ----------------------------------------------------------------------
 
 
-def test_the_identity_causal_is_a_recurrence_and_without_a_mask_a_product_in_any_order():
-    given = problem("causal", kv_heads=4, phase="forward")
-    q, k, v = inputs(given)
-    state = torch.zeros(2, 4, 16, 12, dtype=torch.float64)
-    got = identity.build(given, False, 4)(q, k, v)
-    for i in range(45):
-        state += k[:, :, i, :, None] * v[:, :, i, None, :]
-        out = given.scale * torch.einsum("bhd,bhde->bhe", q[:, :, i], state)
-        torch.testing.assert_close(got[:, :, i], out)
-    whole = identity.build(problem(kv_heads=4), False, 4)
-    torch.testing.assert_close(whole(q, k, v), (q @ k.mT) @ v * given.scale)
-    torch.testing.assert_close(whole(3.0 * q, -2.0 * k, v), -6.0 * whole(q, k, v))
-
-
 def test_features_of_elu_keep_their_digits_and_their_gradient_far_below_zero():
     x = torch.linspace(-6, 6, 97, dtype=torch.float64, requires_grad=True)
     want, up = torch.nn.functional.elu(x) + 1.0, torch.cos(x.detach())
@@ -143,25 +129,6 @@ def test_no_weight_of_cosformer_is_lost_at_the_far_end():
     assert not out[0, 0, :-1].any()
 
 
-@pytest.mark.parametrize("mask", ["none", "causal"])
-def test_rows_whose_weights_are_zero_give_zeros_and_a_finite_gradient(mask):
-    given = problem(mask, phase="train")
-    q, k, v = inputs(given)
-    q[:, :, 30] = -q[:, :, 30].abs()
-    leaves = [x.requires_grad_() for x in (q, k, v)]
-    out = cosformer.build(given, 8)(*leaves)
-    gradients = torch.autograd.grad(out.square().sum(), leaves)
-    assert not out[:, :, 30].any() and not gradients[0][:, :, 30].any() and out[:, :, 31].any()
-    assert all(x.isfinite().all() for x in gradients)
-
-
-def test_a_longer_problem_is_another_cosformer():
-    q, k, v = inputs(problem())
-    short, whole = (cosformer.build(problem("causal", n), 4) for n in (30, 45))
-    early = [x[:, :, :30] for x in (q, k, v)]
-    assert not torch.allclose(short(*early), whole(q, k, v)[:, :, :30], atol=1e-4)
-
-
 @pytest.mark.parametrize("features", [0, 1, 16])
 def test_the_product_of_features_is_the_series_of_taylor(features):
     given = problem(head_dim=24)
@@ -173,16 +140,6 @@ def test_the_product_of_features_is_the_series_of_taylor(features):
     torch.testing.assert_close(maps.weights(u, w), 1 + x + x**2 / 2)
 
 
-def test_without_a_projection_small_scores_come_near_softmax_in_the_third_order():
-    given = problem("causal", v_head_dim=16)
-    (q, k, v), seen = inputs(given), torch.ones(45, 45, dtype=torch.bool).tril()
-    attend, far = taylor.build(given, 0, 16), []
-    for size in (0.1, 0.2, 0.4):
-        exact = softmax(given, size * q, k, v, seen)
-        far.append((attend(size * q, k, v) - exact).norm().item())
-    assert 6 < far[1] / far[0] < 10 and 6 < far[2] / far[1] < 10  # 2^3 each time
-
-
 def test_features_of_taylor_are_counted_once_and_a_projection_is_of_unit_size():
     assert taylor.Taylor(Problem(), 16).width == 1 + 16 + 16 * 17 // 2 == 153
     assert taylor.projection(problem(), 16, torch.float32) is None
@@ -190,15 +147,6 @@ def test_features_of_taylor_are_counted_once_and_a_projection_is_of_unit_size():
     assert "no projection" in taylor.build(problem(), 99, 128).note()
     down = taylor.projection(Problem(head_dim=256), 64, torch.float64)
     assert (down @ down.T).diagonal().mean().item() == pytest.approx(1.0, abs=0.05)
-
-
-@pytest.mark.parametrize("mask", ["none", "causal"])
-def test_huge_inputs_of_hedgehog_stay_finite(mask):
-    given = problem(mask, 200, dtype="float16", phase="train")
-    leaves = [x.requires_grad_() for x in inputs(given, 1e4)]
-    out = hedgehog.build(given, "identity", 32)(*leaves)
-    gradients = torch.autograd.grad(out.float().sum(), leaves)
-    assert all(x.isfinite().all() for x in (out, *gradients))
 
 
 def test_random_maps_of_hedgehog_keep_sizes_and_channels_alike_weigh_all_keys_alike():
@@ -226,14 +174,3 @@ def test_cosines_know_no_lengths_and_zeros_have_none_and_no_gradient(mask):
         dq, dk, dv = torch.autograd.grad(out.square().sum(), leaves)
         assert not out[:, :, 4].any() and not dq[:, :, 4].any() and not dk[:, :, 6].any()
         assert not dv[:, :, 6].any() and all(x.isfinite().all() for x in (dq, dk, dv))
-
-
-def test_a_high_temperature_gives_the_mean_and_a_low_one_the_nearest():
-    given = problem(kv_heads=4)
-    q, k, v = inputs(given)
-    hot = cosine.build(given, "softmax", 1e9, 4)(q, k, v)
-    torch.testing.assert_close(hot, v.mean(2, keepdim=True).expand_as(hot))
-    cold = cosine.build(given, "softmax", 1e-9, 4)(q, k, v)
-    nearest = torch.nn.functional.cosine_similarity(q[..., None, :], k[..., None, :, :], dim=-1)
-    best = nearest.argmax(-1)[..., None].expand(2, 4, 45, 12)
-    torch.testing.assert_close(cold, v.gather(2, best))

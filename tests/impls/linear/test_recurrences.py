@@ -41,19 +41,6 @@ def test_chunks_of_any_size_and_the_definition_give_the_recurrence_of_the_paper(
 
 
 @each
-def test_a_memory_and_steps_give_what_all_tokens_give_and_leave_the_memory(name):
-    asked = problem(phase="decode", q_len=3)
-    q, k, v = make(problem(), 0)
-    attend, _ = made(f"{name}?chunk=8", asked)
-    memory = attend.remember(k[:, :, :72], v[:, :, :72])
-    before = memory.clone()
-    out, after = attend.step(q[:, :, 72:], k[:, :, 72:], v[:, :, 72:], memory)
-    np.testing.assert_allclose(out.numpy(), by_hand(name, (q, k, v), asked)[:, :, 72:], **CLOSE)
-    assert torch.equal(memory, before)
-    torch.testing.assert_close(after, attend.remember(k, v), **CLOSE)
-
-
-@each
 def test_shapes_that_no_recurrence_serves_are_refused_and_a_long_chunk_is_noted(name):
     for changes, word in (
         ({"q_len": 5}, "one query to each token"),
@@ -88,21 +75,6 @@ def test_the_cost_is_that_of_the_recurrence(name, written, gate):
     step = problem(phase="decode", q_len=1)
     assert cost(name, step).flops * 75 == forward
     assert cost(name, step) == cost(name, step.with_(kv_len=5000))
-
-
-@pytest.mark.parametrize("name", PAPERS)
-def test_gates_that_let_all_pass_leave_bare_linear_attention(monkeypatch, name):
-    if name == "delta":  # has no such gates
-        return
-    monkeypatch.setattr(retention, "log_rates", lambda heads: torch.zeros(heads).double())
-    monkeypatch.setattr(gla, "gates", lambda k, given: torch.zeros_like(k))
-    ones = lambda k, given: (torch.ones_like(k[..., 0]), torch.zeros_like(k[..., 0]))  # noqa: E731
-    monkeypatch.setattr(ssd, "gates", ones)
-    asked = problem(kv_heads=4, phase="forward")
-    q, k, v = (x.numpy() for x in make(asked, 0))
-    want = asked.scale * np.tril(q @ k.swapaxes(-1, -2)) @ v
-    got = made(f"{name}?chunk=16", asked)[0](*make(asked, 0))
-    np.testing.assert_allclose(got.numpy(), want, rtol=1e-10, atol=1e-12)
 
 
 def test_gates_start_in_the_ranges_of_their_papers_and_follow_the_seed():

@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from impls.lowrank import rfa
 from impls.lowrank.performer import directions
-from tests.impls.small import cost, inputs, made, problem, softmax
+from tests.impls.small import cost, inputs, made, problem
 
 
 def of_performer(q, k, v, w, seen):
@@ -76,19 +76,6 @@ def test_decoding_costs_a_step_however_long_the_cache(variant, new):
     assert said.bytes == sum(x.numel() for x in ends) * 4
 
 
-@pytest.mark.parametrize("mask", ["none", "causal"])
-def test_logits_of_thousands_and_vectors_of_zeros_give_numbers(mask):
-    given = problem(mask, dtype="float32")
-    q, k, v = inputs(given, 1000.0)
-    none = k.clone()
-    none[:, :, 3] = 0.0
-    for variant, keys in (("performer?features=3&chunk=8", k), ("rfa", none)):
-        leaves = [x.clone().requires_grad_() for x in (q, keys, v)]
-        out = made(variant, given)[0](*leaves)
-        gradients = torch.autograd.grad(out.sum(), leaves)
-        assert all(bool(x.isfinite().all()) for x in (out, *gradients))
-
-
 def test_rows_are_orthogonal_and_each_is_gaussian():
     w = directions(16, 8, 0)
     for block in (w[:8], w[8:]):
@@ -116,16 +103,6 @@ def test_the_kernels_are_unbiased_over_seeds_and_performer_s_gets_nearer_with_fe
     assert abs(float(drawn.mean()) - want) < 4 * float(drawn.std()) / 1000**0.5
 
 
-def test_more_features_come_nearer_to_softmax():
-    given = problem()
-    q, k, v = inputs(given, 0.5)
-    far = {}
-    for features in (4, 256, 8192):
-        outs = [made(f"performer?features={features}&seed={s}", given)[0](q, k, v) for s in "0123"]
-        far[features] = sum(float((out - softmax(given, q, k, v)).norm()) for out in outs)
-    assert far[8192] < 0.4 * far[256] < 0.4 * 0.4 * far[4]
-
-
 # ---- random feature attention --------------------------------------------------------------------
 
 
@@ -149,27 +126,3 @@ def test_both_causal_forms_are_the_papers_recurrence(features, sigma):
     rows, some = torch.tensor([12, 3]), np.array(want)[[12, 3]]
     np.testing.assert_allclose(define(q, k, v, rows)[1, 3], some, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(attend(q * 7, k / 3, v), attend(q, k, v))  # lengths say nothing
-
-
-def test_many_features_make_softmax_of_the_angle():
-    given = problem()
-    q, k, v = inputs(given, 5.0)
-    unit = [x / x.norm(dim=-1, keepdim=True) * 2 for x in (q, k)]  # 2 * 2 / d^1/2 = 1 / sigma^2
-    want = softmax(given, *unit, v)
-    far = []
-    for features in (16, 256, 4096):
-        out = made(f"rfa?features={features}", given)[0](q, k, v)
-        far.append(float((out - want).norm() / want.norm()))
-    assert far[2] < 0.1
-    assert far[2] < 0.5 * far[1] < 0.5 * 0.5 * far[0]
-
-
-def test_a_sum_below_the_floor_shrinks_the_row_and_stays_finite():
-    given = problem("causal", batch=8)
-    q, k, v = inputs(given)
-    ones = torch.ones_like(v)
-    out = made("rfa?features=1&sigma=0.3&floor=0.5", given)[0](q, k, ones)
-    assert bool(out.isfinite().all()) and bool((out <= 1 + 1e-9).all())
-    assert float(out[:, :, 0].min()) < 0  # one cosine, with its sign
-    many = made("rfa?features=512", given)[0](q, k, ones)
-    torch.testing.assert_close(many, torch.ones_like(many))

@@ -32,10 +32,6 @@ def test_under_a_causal_mask_every_rank_of_a_ring_has_as_many_pairs(world, size)
     assert len({sum(place + 1 for place in one) for one in dealt}) == 1
 
 
-def test_a_rank_of_a_ring_has_a_piece_from_either_end():
-    assert shares.ring(problem(8), 2) == [[0, 1, 6, 7], [2, 3, 4, 5]]
-
-
 @pytest.mark.parametrize(
     ("deal", "world", "more", "says"),
     [

@@ -65,21 +65,6 @@ def test_it_is_the_softmax_weighted_by_how_often_a_key_was_met(length, bucket, s
     assert np.abs(plain.numpy() - want[:, :, rows]).max() < 1e-12
 
 
-@pytest.mark.parametrize("bucket", [39, 77, 1000])
-def test_where_every_query_meets_every_key_it_is_softmax_attention(bucket):
-    problem = one(77)
-    q, k, v = inputs(problem)
-    exact = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-    assert torch.allclose(
-        build(problem, **{**CHOICE, "bucket": bucket}, shared=False)(q, k, v), exact
-    )
-    keys = q / q.norm(dim=-1, keepdim=True)
-    scores = (q @ keys.mT * 0.25).masked_fill(torch.eye(77, dtype=torch.bool), -torch.inf)
-    others = scores.softmax(-1) @ v
-    shared = build(problem, **{**CHOICE, "bucket": bucket}, shared=True)(q, k, v)
-    assert torch.allclose(shared, others)
-
-
 def test_two_smaller_hashes_stand_in_for_one_of_many_buckets():
     assert costs.hash_widths(128 * 64, 64) == (128,)
     for length in (129 * 64, 1 << 15, 1 << 20, 12345):

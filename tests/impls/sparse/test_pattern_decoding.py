@@ -1,23 +1,10 @@
 """strided, fixed, dilated, longformer, bigbird, decoding: the last rows, and the keys they read."""
 
 import pytest
-import torch
 
-from attnbench.gate.inputs import make
 from impls.loading import load_function
 from impls.spec import Unsupported
 from tests.impls.sparse.pattern_rows import ROWS, SMALL, attend_of, problem, row_of, seen_by
-
-
-@pytest.mark.parametrize(("mask", "new"), [("none", 3), ("causal", 1)])
-@pytest.mark.parametrize("name", ROWS)
-def test_decoding_gives_the_last_rows_of_the_whole_sequence(name, mask, new):
-    given = problem(61, mask, heads=4, kv_heads=2, dtype="float64")
-    q, k, v = make(given, 0)
-    want = attend_of(SMALL[name], given)(q, k, v)[:, :, -new:]
-    step = given.with_(q_len=new, phase="decode")
-    got = attend_of(SMALL[name], step)(q[:, :, -new:], k, v)
-    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(("mask", "new"), [("none", 1), ("causal", 5)])

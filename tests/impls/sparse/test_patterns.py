@@ -106,12 +106,6 @@ def test_bigbird_has_its_own_neighbouring_global_and_that_many_other_blocks(caus
         assert len(keys) == len(sure) + min(random, len(allowed - sure))
 
 
-def test_bigbird_draws_every_free_block_and_another_seed_draws_others():
-    drawn = [layout(12, 1, 2, seed, False)[6].tolist() for seed in range(60)]
-    assert set().union(*drawn) == set(range(12))
-    assert drawn[0] != drawn[1] or drawn[0] != drawn[2]
-
-
 def test_bigbird_without_causality_lets_global_rows_see_all_and_all_see_global_keys():
     seen = seen_by(SMALL["bigbird"], problem(50))
     assert seen[:8].all()
@@ -127,37 +121,6 @@ def test_bigbird_causal_is_its_layout_cut_to_earlier_keys():
     for i in range(50):
         want = [j for x in blocks[i // 8] if x >= 0 for j in range(8 * x, 8 * x + 8) if j <= i]
         assert np.flatnonzero(seen[i]).tolist() == sorted(want)
-
-
-@pytest.mark.parametrize("mask", ["none", "causal"])
-@pytest.mark.parametrize(
-    "variant",
-    [
-        "strided?stride=100",
-        "fixed?stride=100",
-        "fixed?stride=7&summary=7",
-        "longformer?window=99",
-        "longformer?window=0&globals=100",
-        "dilated?dilation=1&width=99",
-        "bigbird?random=99",
-        "bigbird?block=9&random=99&globals=0",
-        "bigbird?block=9&globals=99",
-        "bigbird?block=999",
-    ],
-)
-def test_where_the_pattern_has_all_pairs_it_is_softmax_attention(variant, mask):
-    given = problem(77, mask, dtype="float64")
-    q, k, v = make(given, 0)[:3]
-    want = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=mask == "causal")
-    torch.testing.assert_close(attend_of(variant, given)(q, k, v), want, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("variant", ["longformer?window=9&globals=0", "dilated?dilation=1&width=9"])
-def test_without_what_sets_it_apart_it_is_a_window(variant):
-    given = problem(100)
-    q, k, v = make(given, 0)[:3]
-    want = window(given.with_(mask=Mask.parse("window:9,9")), block=0)(q, k, v)
-    torch.testing.assert_close(attend_of(variant, given)(q, k, v), want)
 
 
 @pytest.mark.parametrize("length", [1, 64])

@@ -56,13 +56,6 @@ def test_it_is_the_mean_of_softmaxes_inside_clusters(changes, clusters, window, 
     assert np.abs(plain.numpy() - want[:, :, rows]).max() < 1e-12
 
 
-def test_some_queries_are_in_no_cluster_and_some_in_several():
-    problem = problem_of(length=77)
-    times = cluster_loop(problem, *inputs(problem), 9, 9, 9, 0)[1]
-    assert times.min() == 0
-    assert times.max() > 1
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_it_is_kmeans_attention_of_routing_transformer_but_for_its_epsilon():
     library = pytest.importorskip("routing_transformer.routing_transformer")

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from impls.sparse import cost as costs
-from impls.sparse.picks import largest
 from impls.sparse.topk import build, definition
 from tests.impls.small import problem as problem_of
 
@@ -66,22 +65,6 @@ def test_it_is_the_softmax_over_the_first_when_sorted_by_score_then_place(brute,
     rows = torch.tensor([36, 0, 5])
     plain = definition(bare, k=count)(*inputs, rows)
     assert np.abs(plain.numpy() - want[:, :, rows]).max() < 1e-12
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_of_equal_numbers_the_first_are_taken(dtype):
-    x = torch.randint(-3, 4, (5, 7, 400), generator=torch.Generator().manual_seed(0)).to(dtype)
-    for count in (1, 17, 200, 399, 400):
-        stable = x.sort(dim=-1, descending=True, stable=True).indices[..., :count]
-        assert torch.equal(largest(x, count).sort(-1).values, stable.sort(-1).values)
-
-
-def test_with_all_the_keys_it_is_softmax_attention(verdict):
-    problem = problem_of("causal", 37, dtype="float32", phase="train")
-    found = verdict("topk?k=37", problem)
-    assert found.reason is None
-    assert found.distance.relative < 1e-6
-    assert verdict("topk?k=3", problem).distance.relative > 0.1
 
 
 def test_blocks_of_queries_do_not_change_what_is_chosen(monkeypatch):
