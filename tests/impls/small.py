@@ -31,7 +31,7 @@ OPTIONS = {  # that make a few dozen tokens several blocks, chunks, landmarks or
     "delta": ["chunk=7&seed=3", "chunk=32"], "ssd": ["chunk=7&seed=3", "chunk=32"],
     "mha": ["", "key_bias=false", "bias=false", "core=linear.elu", "core=chunked?block=16"],
     "mha.native": ["", "need_weights=true"],
-    "mla": ["", "absorbed=true", "latent=3&rope=2", "latent=50&absorbed=true"],
+    "mla": ["", "absorbed=true", "latent=3&rope=2", "latent=20&absorbed=true"],
     "mixed": ["form=graph", "form=full&edges=3&hidden=1", "form=matnet&seed=7"],
     "block": ["", "norm=post&activation=relu&ff=1", "core=linear.elu"],
     "block.native": ["", "norm=post&activation=relu"],

@@ -45,24 +45,16 @@ MASKS = {  # asked of every row: conditions, and what is changed of the ordinary
     "dense": ((DENSE,), {}),
 }
 SHAPES = {  # asked of a few
-    "dense-by-head": ((("dense", DENSE[1][0, 0]),), GROUPED),
-    "bias-without-hiding": ((("bias", np.linspace(-3, 3, 17)),), {}),
     "padding+window": ((BLIND, WINDOW), {}),
     "causal+bias+alibi": ((CAUSAL, ("bias", table(1, 4, 17, 17)), ALIBI), {}),
     "causal-short": ((CAUSAL,), SHORT),
     "causal-long": ((CAUSAL,), {**LONG, **GROUPED}),
-    "window-short": ((("window", (2, 1)),), SHORT),
-    "alibi-long": ((ALIBI,), LONG),
     "causal-upper-left-short": ((CAUSAL, "upper-left"), SHORT),
     "window-upper-left-long": ((("window", (2, 1)), ALIBI, "upper-left"), LONG),
-    "one-token": ((CAUSAL, ALIBI), {"q_len": 1, "kv_len": 1}),
     "one-query": ((CAUSAL,), {"q_len": 1, "kv_len": 29, **GROUPED}),
-    "one-head": ((ALIBI,), {"heads": 1, "kv_heads": 1}),
     "six-heads": ((ALIBI,), {"heads": 6, "kv_heads": 3}),
     "odd": ((CAUSAL, ALIBI), {"q_len": 31, "kv_len": 31, "head_dim": 7, "v_head_dim": 7}),
-    "narrow-values": ((CAUSAL,), {"v_head_dim": 5}),
     "wide-values": ((BLIND, ALIBI), {"v_head_dim": 11, **GROUPED}),
-    "every-row-blind": ((("padding", (0,)),), {}),
 }
 CASES = {**MASKS, **SHAPES}
 
@@ -148,8 +140,6 @@ def test_naive_exponentials_overflow_just_where_they_say(dtype, right, over):
     one = torch.ones(1, 1, 1, 1, dtype=getattr(torch, dtype))
     assert attend(one * right, one, one).item() == 1.0
     assert not attend(one * over, one, one).isfinite().all()
-
-
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if taken("mean_v", c)])

@@ -132,13 +132,7 @@ def test_the_interface_read_is_the_readers_own_wherever_it_stands(tmp_path):
 ENDINGS = {
     "raises": ("raise ValueError('no good')", ["bad.py raised ValueError: no good"]),
     "does not parse": ("def :", ["bad.py raised SyntaxError"]),
-    "imports what is missing": ("import not_there_at_all", ["ModuleNotFoundError", "not_there_at"]),
-    "misspells an attribute": (
-        "import math\nROWS = [math.not_there]", ["AttributeError", "not_there"],
-    ),
-    "exits with 0": ("import sys\nsys.exit(0)", ["bad.py raised SystemExit: 0"]),
-    "exits with 3": ("import sys\nsys.exit(3)", ["bad.py raised SystemExit: 3"]),
-    "exits with a sentence": ("raise SystemExit('not today')", ["SystemExit: not today"]),
+    "exits": ("import sys\nsys.exit(0)", ["bad.py raised SystemExit: 0"]),
     "dies with 0": ("import os\nos._exit(0)", ["ended with status 0", "it said nothing"]),
     "dies with 7 and last words": (
         "import os\nos.write(1, b'first\\nlast words\\n')\nos._exit(7)",
@@ -149,7 +143,6 @@ ENDINGS = {
     ),
     "is interrupted": ("raise KeyboardInterrupt", ["KeyboardInterrupt"]),
     "defines no ROWS": ("rows = []", ["bad.py defines no ROWS"]),
-    "has one number for ROWS": ("ROWS = 5", ["bad.py raised TypeError"]),
     "raises while its rows are listed": ("ROWS = (1 // 0 for _ in [1])", ["ZeroDivisionError"]),
     "holds a row that no row may be": ("ROWS = [row('Bad Name')]", ["InvalidRow", "Bad Name"]),
     "holds an option that is no plain value": (
@@ -233,10 +226,8 @@ def test_a_file_that_reads_its_input_does_not_wait_for_anyone(tmp_path):
 
 BAD_ROWS = {
     "a number": ("5", "row 1 of {file} is int, not a Variant"),
-    "a dict": ("{'name': 'x'}", "row 1 of {file} is dict, not a Variant"),
     "the class": ("Variant", "row 1 of {file} is type, not a Variant"),
     "a paper that is code": ("row('bad', paper=print)", "row bad of {file} is not plain data"),
-    "a title of bytes": ("row('bad', title=b'x')", "row bad of {file} is not plain data"),
 }
 
 

@@ -29,28 +29,16 @@ def test_a_row_that_says_little_takes_everything():
 
 
 IMPOSSIBLE = [
-    ({"name": "Upper"}, "the name 'Upper' is not lower-case words"),
-    ({"name": ""}, "the name ''"),
-    ({"name": "a..b"}, "the name 'a..b'"),
-    ({"name": "a?b=1"}, "the name 'a?b=1'"),
-    ({"name": "a\n"}, "the name"),
-    ({"name": 3}, "the name 3"),
+    *(({"name": name}, f"the name {name!r}") for name in ("Upper", "", "a..b", "a?b=1", "a\n", 3)),
     ({"computes": "magic"}, "computes 'magic' is not one of softmax, softmax on its own"),
     ({"level": "model"}, "level 'model' is not one of core, layer, block"),
-    ({"devices": ("cpu", "tpu")}, "devices 'tpu' is not one of cpu, cuda"),
-    ({"phases": ("training",)}, "phases 'training' is not one of forward, train"),
     ({"dtypes": ("float32", "int8")}, "dtypes 'int8' is not one of float32, bfloat16"),
-    ({"masks": ("causal", "banded")}, "masks 'banded' is not one of none, causal"),
     ({"masks": {"gpu": ("none",)}}, "'gpu' is not one of cpu, cuda"),
-    ({"dtypes": {"cpu": DTYPES, "cdua": ("float16",)}}, "'cdua' is not one of cpu, cuda"),
     ({"options": ["block"]}, "options"),
-    ({"build": "some.module"}, "build='some.module' is not a dotted path"),
     ({"build": print}, "is not a dotted path 'package.module:function'"),
     ({"definition": "some.module"}, "definition='some.module' is not a dotted path"),
-    ({"cost": "cost"}, "cost='cost' is not a dotted path"),
     ({"runs": "aten::bmm"}, "runs is 'aten::bmm', not operators by device"),
     ({"runs": {"gpu": "aten::bmm"}}, "device of runs 'gpu' is not one of cpu, cuda"),
-    ({"runs": {"cpu": ""}}, "runs on cpu is '', not an operator's name"),
     ({"runs": {"cpu": ("a", "b")}}, "runs on cpu is ('a', 'b'), not an operator's name"),
     ({"runs": {"cpu?fast=true": "aten::bmm"}}, "runs names an option 'fast', which it has not"),
     ({"options": {"fast": False}, "runs": {"cpu?fast=maybe": "aten::bmm"}}, "neither true nor"),
@@ -58,7 +46,6 @@ IMPOSSIBLE = [
     ({"computes": "its own operator"}, "needs a definition"),
     ({"definition": "some.module:definition"}, "the oracle is its definition"),
     ({"cross": "forward"}, "cross='forward' is not true, false or 'decode'"),
-    ({"computes": "softmax on its own pattern"}, "needs a definition"),
 ]
 
 
@@ -104,22 +91,12 @@ REFUSED = [  # what the row says, what is asked, and the sentence
     ({"head_dims": (16, 63)}, {}, "takes head_dim 16 to 63"),
     ({"head_dims": (65, 128)}, {}, "takes head_dim 65 to 128"),
 ]  # fmt: skip
-KEPT = [
-    ({"gqa": False}, {}), ({"cross": False}, {"q_len": 256}), ({"head_dims": (64, 64)}, {}),
-    ({"value_dim": False}, {"head_dim": 8, "v_head_dim": 8}), ({"phases": ("forward",)}, {}),
-    ({"devices": ("cuda",)}, {"device": "cuda:7"}),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize(("changes", "asked", "sentence"), REFUSED)
 def test_a_refusal_is_a_sentence_and_without_the_limit_there_is_none(changes, asked, sentence):
     assert row(**changes).supports(Problem(**asked)) == f"some.row {sentence}"
     assert row().supports(Problem(**asked)) is None
-
-
-@pytest.mark.parametrize(("changes", "asked"), KEPT)
-def test_a_limit_that_the_problem_keeps_refuses_nothing(changes, asked):
-    assert row(**changes).supports(Problem(**asked)) is None
 
 
 # ---- options -------------------------------------------------------------------------------------

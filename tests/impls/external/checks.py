@@ -9,15 +9,9 @@ from impls.problem import Problem
 from tests.impls import small
 
 SHAPE = {
-    "batch": 2,
-    "heads": 4,
-    "kv_heads": 2,
-    "q_len": 11,
-    "kv_len": 11,
-    "head_dim": 16,
-    "v_head_dim": 16,
-    "phase": "train",
-}
+    "batch": 2, "heads": 4, "kv_heads": 2, "q_len": 11, "kv_len": 11, "head_dim": 16,
+    "v_head_dim": 16, "phase": "train",
+}  # fmt: skip
 """Every extent is another number, so that a layout that is mixed up fails."""
 MASKS = ("none", "causal", "window:3,2", "causal+window:4,1")
 DOCUMENTS = ("document:4,6,1", "causal+document:4,6,1", "causal+document:4,6,1+window:2,5")

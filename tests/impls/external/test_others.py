@@ -7,7 +7,14 @@ import pytest
 
 from impls.external import transformer_engine as adapter
 from tests.impls.external.checks import (
-    DECODE, DOCUMENTS, MASKS, UNEQUAL, build, check, problem, views,
+    DECODE,
+    DOCUMENTS,
+    MASKS,
+    UNEQUAL,
+    build,
+    check,
+    problem,
+    views,
 )  # fmt: skip
 from tests.impls.external.libraries import flashinfer, transformer_engine, xformers
 

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from impls.layers.attention import MultiHeadAttention, from_torch, torch_parameters
@@ -96,33 +95,11 @@ def test_masks_mean_what_they_mean_to_torch(kind):
         torch.testing.assert_close(ours_is, theirs_is, atol=1e-5, rtol=1e-4)
 
 
-def test_true_hides_as_in_torchs_layer_and_not_as_in_its_function():
-    ours = MultiHeadAttention(E, H)
-    x = torch.randn(B, N, E)
-    later = torch.ones(N, N, dtype=torch.bool).triu(1)
-    q, k, v = ours.project(x)
-    want = ours.join(F.scaled_dot_product_attention(q, k, v, ~later))
-    torch.testing.assert_close(ours(x, attn_mask=later), want)
-    torch.testing.assert_close(ours(x, is_causal=True), want)
-
-
 def test_a_causal_mask_over_more_keys_ends_at_the_last():
     ours = MultiHeadAttention(E, H)
     x, y = torch.randn(B, 2, E), torch.randn(B, 5, E)
     hidden = torch.tensor([[0, 0, 0, 0, 1], [0, 0, 0, 0, 0]]).bool()
     torch.testing.assert_close(ours(x, y, is_causal=True), ours(x, y, attn_mask=hidden))
-
-
-def test_grouped_heads_are_repeated_heads():
-    ours = MultiHeadAttention(E, H, 2)
-    full = MultiHeadAttention(E, H)
-    with torch.no_grad():
-        q, k, v = ours.in_weight.split((E, E // 2, E // 2))
-        repeated = [w.view(2, 6, E).repeat_interleave(2, 0).flatten(0, 1) for w in (k, v)]
-        full.in_weight.copy_(torch.cat((q, *repeated)))
-        full.out_weight.copy_(ours.out_weight)
-    x = torch.randn(B, N, E)
-    torch.testing.assert_close(ours(x), full(x))
 
 
 def test_a_core_of_ones_own_takes_the_place_of_softmax():
@@ -179,3 +156,15 @@ def test_a_converted_layer_drops_as_much_and_nothing_in_evaluation():
     ours.eval(), theirs.eval()
     torch.testing.assert_close(ours(x), theirs(x, x, x)[0], atol=1e-5, rtol=1e-4)
     assert torch.equal(ours(x), ours(x))
+
+
+def test_grouped_heads_are_repeated_heads():
+    ours = MultiHeadAttention(E, H, 2)
+    full = MultiHeadAttention(E, H)
+    with torch.no_grad():
+        q, k, v = ours.in_weight.split((E, E // 2, E // 2))
+        repeated = [w.view(2, 6, E).repeat_interleave(2, 0).flatten(0, 1) for w in (k, v)]
+        full.in_weight.copy_(torch.cat((q, *repeated)))
+        full.out_weight.copy_(ours.out_weight)
+    x = torch.randn(B, N, E)
+    torch.testing.assert_close(ours(x), full(x))

@@ -8,24 +8,11 @@ import itertools
 import numpy as np
 
 from impls.linear import delta, gla, ssd
-from impls.masks import Mask
-from impls.problem import Problem
+from tests.impls import small
 
 
-def problem(**changes):
-    given = {
-        "batch": 2,
-        "heads": 4,
-        "kv_heads": 2,
-        "q_len": 75,
-        "kv_len": 75,
-        "head_dim": 16,
-        "v_head_dim": 12,
-        "mask": Mask.parse("causal"),
-        "phase": "train",
-        "dtype": "float64",
-    }
-    return Problem(**given | changes)
+def problem(mask="causal", length=75, **changes):
+    return small.problem(mask, length, **{"phase": "train", **changes})
 
 
 def walked(q, k, v, asked, step):

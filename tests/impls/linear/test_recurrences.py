@@ -8,7 +8,6 @@ import torch
 
 from attnbench.gate.inputs import make
 from impls.linear import decay, delta, gla, retention, ssd, unrolled
-from impls.masks import Mask
 from impls.spec import Unsupported
 from tests.impls.linear import papers
 from tests.impls.linear.papers import PAPERS, problem
@@ -45,11 +44,11 @@ def test_shapes_that_no_recurrence_serves_are_refused_and_a_long_chunk_is_noted(
     for changes, word in (
         ({"q_len": 5}, "one query to each token"),
         ({"phase": "decode", "q_len": 76}, "at most kv_len"),
-        ({"phase": "decode", "q_len": 2, "mask": Mask.parse("causal@upper-left")}, "upper-left"),
+        ({"phase": "decode", "q_len": 2, "mask": "causal@upper-left"}, "upper-left"),
     ):
         with pytest.raises(Unsupported, match=word):
             made(name, problem(**changes))
-    short, long = problem(), problem(q_len=200, kv_len=200)
+    short, long = problem(), problem(length=200)
     assert "all there are, below chunk=100" in made(f"{name}?chunk=100", short)[0].note()
     assert "chunk=" not in made(f"{name}?chunk=100", long)[0].note()
 
@@ -58,7 +57,7 @@ def test_shapes_that_no_recurrence_serves_are_refused_and_a_long_chunk_is_noted(
 def test_what_backward_keeps_grows_as_the_length(name):
     kept = []
     for length in (1024, 2048):
-        asked = problem(q_len=length, kv_len=length, dtype="float32")
+        asked = problem(length=length, dtype="float32")
         kept.append(kept_bytes(made(name, asked)[0], make(asked, 0)))
     assert kept[1] < 2.05 * kept[0]
 
@@ -138,13 +137,13 @@ def test_scan_chain_and_gates_have_the_gradients_of_finite_differences():
 
     assert torch.autograd.gradcheck(decay.states_before, (drawn(3, 2), drawn(3, 1)))
     assert torch.autograd.gradcheck(delta._Chain.apply, (drawn(3, 2), drawn(3, 3)))
-    asked = problem(batch=1, q_len=6, kv_len=6, head_dim=3, v_head_dim=2)
+    asked = problem(batch=1, length=6, head_dim=3, v_head_dim=2)
     leaves = [x.requires_grad_() for x in make(asked, 0)]
     assert torch.autograd.gradcheck(gla.build(asked, chunk=4, seed=0), leaves)
 
 
 def test_a_definition_run_again_in_stretches_is_the_same(monkeypatch):
-    asked, rows = problem(q_len=90, kv_len=90), torch.tensor([80, 7])
+    asked, rows = problem(length=90), torch.tensor([80, 7])
     define = retention.definition(asked, chunk=1)
     whole = differentiated(lambda *qkv: define(*qkv, rows), make(asked, 0))
     monkeypatch.setattr(unrolled, "CACHE_BYTES", 1)  # a token at a time
@@ -156,7 +155,7 @@ def test_a_definition_run_again_in_stretches_is_the_same(monkeypatch):
 
 
 def test_gates_that_close_to_nothing_overflow_nowhere():
-    asked = problem(dtype="float32", q_len=130, kv_len=130)
+    asked = problem(dtype="float32", length=130)
     q, k, v = make(asked, 0)
     leaves = [x.requires_grad_() for x in (q, k * 1e4, v)]
     out = gla.build(asked, chunk=64, seed=0)(*leaves)
@@ -171,7 +170,7 @@ def test_gates_that_close_to_nothing_overflow_nowhere():
 def test_a_delta_rule_wide_open_gives_back_what_was_stored_last(monkeypatch, chunk):
     """b = 1: the old value goes, the new one stays."""
     monkeypatch.setattr(delta, "gates", lambda k, w: torch.ones_like(k[..., :1]))
-    asked = problem(heads=2, q_len=32, kv_len=32, phase="forward")
+    asked = problem(heads=2, length=32, phase="forward")
     keys = torch.linalg.qr(torch.randn(2, 2, 16, 16, dtype=torch.float64))[0] * 1e3
     q, k, v = make(asked, 0)
     k = torch.cat((keys, keys), 2)  # every key twice: the second value takes the first's place
@@ -191,7 +190,7 @@ def test_a_delta_rule_wide_open_gives_back_what_was_stored_last(monkeypatch, chu
 def test_chunks_end_where_their_rounding_would_be_more_than_the_recurrence_s(
     verdict, width, inputs
 ):
-    asked = problem(head_dim=width, dtype="float32", inputs=inputs, q_len=300, kv_len=300)
+    asked = problem(head_dim=width, dtype="float32", inputs=inputs, length=300)
     note = made("delta?chunk=1000", asked)[0].note()
     assert note.startswith(f"chunks of {16 * width} tokens: the")
     assert verdict("delta?chunk=1000", asked).reason is None
@@ -199,7 +198,7 @@ def test_chunks_end_where_their_rounding_would_be_more_than_the_recurrence_s(
 
 def test_state_spaces_are_the_product_with_the_semiseparable_matrix_too():
     """Of q_i . k_j prod(exp(dt a), j < u <= i) dt_j, one pair a time (arXiv:2405.21060)."""
-    asked = problem(batch=1, heads=2, phase="forward", q_len=40, kv_len=40)
+    asked = problem(batch=1, heads=2, phase="forward", length=40)
     tensors = make(asked, 0)
     q, k, v = (x.numpy() for x in tensors)
     dt, a = papers.steps(k, asked)
@@ -214,7 +213,7 @@ def test_state_spaces_are_the_product_with_the_semiseparable_matrix_too():
 
 def test_a_short_sum_after_long_ones_keeps_its_digits():
     """Decays of e^-70 a token, then gentle ones: a difference of running sums would be off."""
-    asked = problem(batch=1, heads=1, kv_heads=1, q_len=64, kv_len=64, dtype="float32")
+    asked = problem(batch=1, heads=1, kv_heads=1, length=64, dtype="float32")
     w, _, a = ssd.parameters(asked, 0)
     q, k, v = make(asked, 0)
     direction = (w[0] / (w[0] @ w[0]))[None, None, None]

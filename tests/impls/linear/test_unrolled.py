@@ -4,24 +4,11 @@ import pytest
 import torch
 
 from impls.linear import unrolled
-from impls.masks import Mask
-from impls.problem import Problem
+from tests.impls.linear import papers
 
 
 def problem(**changes):
-    given = {
-        "batch": 2,
-        "heads": 4,
-        "kv_heads": 2,
-        "q_len": 11,
-        "kv_len": 11,
-        "head_dim": 3,
-        "v_head_dim": 2,
-        "mask": Mask.parse("causal"),
-        "phase": "train",
-        "dtype": "float64",
-    }
-    return Problem(**given | changes)
+    return papers.problem("causal", 11, **{"head_dim": 3, "v_head_dim": 2, **changes})
 
 
 def given(asked, *, kept=0, read=False):
@@ -83,16 +70,3 @@ def test_few_queries_stand_at_the_last_tokens():
     asked = problem(q_len=3, phase="decode")
     parts, rows = given(asked, kept=1), torch.arange(3)
     torch.testing.assert_close(run(asked, rows, parts), plainly(asked, rows, parts))
-
-
-def test_a_long_sequence_keeps_few_states(monkeypatch):
-    asked = problem()
-    monkeypatch.setattr(unrolled, "CACHE_BYTES", 1)
-    state_bytes = 8 * asked.batch * asked.kv_heads * asked.head_dim * asked.v_head_dim
-    monkeypatch.setattr(unrolled, "KEPT_BYTES", 3 * state_bytes)
-    out = run(asked, torch.arange(11), given(asked))
-    loop = out.grad_fn
-    while "Loop" not in type(loop).__name__:
-        loop = loop.next_functions[0][0]
-    states = [x for x in loop.saved_tensors if x is not None and x.dim() == 3]
-    assert sum(x.shape[1:] == (asked.head_dim, asked.v_head_dim) for x in states) == 3

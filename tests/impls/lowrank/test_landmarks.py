@@ -83,23 +83,6 @@ def test_nystrom_agrees_with_the_public_library_which_starts_all_heads_from_the_
     assert (library(q, k, v) - apart).norm() > 1e-3 * apart.norm()
 
 
-def test_as_many_landmarks_as_tokens_are_exact_with_the_exact_inverse_alone():
-    given = problem(length=16, kv_heads=4)
-    q, k, v = inputs(given)
-    want, far = softmax(given, q, k, v), {}
-    for iterations in (0, 6, 12):
-        attend, _ = made(f"nystrom?landmarks=99&iterations={iterations}", given)
-        assert "16 of the queries, 16 of the keys" in attend.note()
-        far[iterations] = float((attend(q, k, v) - want).norm() / want.norm())
-    assert far[0] < 1e-9
-    assert 1e-3 < far[6] < 0.7  # six steps leave the small singular values behind
-    assert far[12] < far[6] / 2
-    one = problem(q_len=1)
-    tensors = inputs(one)
-    out = made("nystrom?landmarks=8", one)[0](*tensors)
-    torch.testing.assert_close(out, softmax(one, *tensors), rtol=1e-9, atol=1e-10)
-
-
 # ---- Skyformer -----------------------------------------------------------------------------------
 
 
@@ -141,16 +124,6 @@ def test_all_rows_as_landmarks_make_the_kernel_exact_and_more_come_nearer():
     assert float(attend(q, k + 50.0, v).abs().max()) < 1e-9  # keys out of reach give nothing
 
 
-def test_landmarks_come_from_both_ends_and_none_twice():
-    given = problem(q_len=300, kv_len=100)
-    at_q, at_k = places(given, 200, 0)
-    assert len(at_q) + len(at_k) == 200
-    assert len(set(at_q.tolist())) == len(at_q) and len(set(at_k.tolist())) == len(at_k)
-    assert int(at_q.max()) < 300 and int(at_k.max()) < 100
-    assert 130 < len(at_q) < 170  # three quarters of them, on average
-    assert not torch.equal(places(given, 200, 1)[0], at_q)
-
-
 # ---- Linformer -----------------------------------------------------------------------------------
 
 
@@ -184,3 +157,13 @@ def test_linformer_agrees_with_the_public_library_given_its_projections():
     attend, _ = made("linformer?projection=random&rank=9", given)
     torch.testing.assert_close(attend(q, k, k)[0], want, rtol=1e-5, atol=1e-5)
     assert not torch.allclose(attend(q, k, v)[0], want, atol=0.1)
+
+
+def test_landmarks_come_from_both_ends_and_none_twice():
+    given = problem(q_len=300, kv_len=100)
+    at_q, at_k = places(given, 200, 0)
+    assert len(at_q) + len(at_k) == 200
+    assert len(set(at_q.tolist())) == len(at_q) and len(set(at_k.tolist())) == len(at_k)
+    assert int(at_q.max()) < 300 and int(at_k.max()) < 100
+    assert 130 < len(at_q) < 170  # three quarters of them, on average
+    assert not torch.equal(places(given, 200, 1)[0], at_q)

@@ -11,6 +11,7 @@ from impls.problem import Problem
 from impls.spec import InvalidRow, Unsupported, Variant
 
 WORLDS, SIZES = st.integers(2, 6), st.integers(1, 9)
+SEVERAL = {"ranks": True, "shares": "a:b", "options": {"world": 1}}
 ROW = {"name": "a", "title": "", "family": "f", "computes": "softmax", "build": "a:b"}
 
 
@@ -93,20 +94,11 @@ def test_a_layer_around_a_variant_of_several_processes_is_refused():
     [
         ({"ranks": True, "options": {"world": 1}}, "it needs an option world"),
         ({"ranks": True, "shares": "a:b"}, "it needs an option world"),
-        ({"ranks": True, "shares": "a:b", "options": {"world": "two"}}, "a whole number"),
+        ({**SEVERAL, "options": {"world": "two"}}, "a whole number"),
         ({"shares": "a:b"}, "shares are of a row that runs over several processes"),
         ({"ranks": "yes"}, "neither true nor false"),
-        ({"ranks": True, "shares": "a", "options": {"world": 1}}, "not a dotted path"),
-        (
-            {
-                "ranks": True,
-                "shares": "a:b",
-                "options": {"world": 1},
-                "level": "layer",
-                "definition": "a:b",
-            },
-            "only a core can",
-        ),
+        ({**SEVERAL, "shares": "a"}, "not a dotted path"),
+        ({**SEVERAL, "level": "layer", "definition": "a:b"}, "only a core can"),
     ],
 )
 def test_a_row_of_several_processes_that_says_too_little_is_refused(more, says):

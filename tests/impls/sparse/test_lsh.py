@@ -147,15 +147,6 @@ def test_it_says_how_the_tokens_were_cut_up():
     assert note.startswith("10 chunks of 8 tokens, 10 buckets hashed to; the keys are the queries:")
 
 
-def test_shared_never_reads_the_keys():
-    problem = COMMON
-    q, k, v = inputs(problem)
-    attend = build(problem, **CHOICE, shared=True)
-    assert torch.equal(attend(q, k, v), attend(q, torch.full_like(k, torch.nan), v))
-    own, shared = (costs.lsh(problem, **CHOICE, shared=s).bytes for s in (False, True))
-    assert own - shared == k.nbytes
-
-
 def test_the_cost_counts_hashing_and_two_chunks_a_token():
     problem = one(64, dtype="float32")
     attend = 4 * 3 * 64 * 16 * 16

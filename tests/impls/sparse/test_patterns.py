@@ -6,9 +6,7 @@ import torch
 
 from attnbench.gate.inputs import make
 from impls.loading import load_function
-from impls.masks import Mask
 from impls.sparse.layouts import bigbird_layout as layout
-from impls.sparse.window import build as window
 from tests.impls.sparse.pattern_rows import ROWS, SMALL, attend_of, problem, row_of, seen_by
 
 
@@ -48,7 +46,6 @@ CAUSAL = [
     ("fixed?stride=5&summary=5", fixed_set, (5, 5)),
     ("fixed?stride=8&summary=0", fixed_set, (8, 0)),
     ("dilated?dilation=3&width=5", dilated_set, (3, 5)),
-    ("dilated?dilation=49&width=5", dilated_set, (49, 5)),
     ("longformer?window=6&globals=3", longformer_set, (6, 3)),
     ("longformer?window=0&globals=0", longformer_set, (0, 0)),
 ]
@@ -63,14 +60,6 @@ def test_a_row_sees_the_keys_of_the_papers_set(variant, keys, numbers):
     for i in range(n):
         want[i, sorted(keys(i, n, *numbers))] = True
     np.testing.assert_array_equal(seen_by(variant, problem(n, "causal")), want)
-
-
-@pytest.mark.parametrize("name", ["strided", "dilated", "longformer"])
-def test_without_causality_the_pattern_is_its_own_mirror_image(name):
-    n = 50
-    both, left = (seen_by(SMALL[name], problem(n, mask)) for mask in ("none", "causal"))
-    np.testing.assert_array_equal(np.tril(both), left)
-    np.testing.assert_array_equal(both, both.T)
 
 
 def test_fixed_without_causality_sees_summaries_of_later_blocks_too():
