@@ -30,17 +30,11 @@ def carrying(x):
     ("out", "said"),
     [
         (lambda x: None, "is a NoneType"),
-        (lambda x: (x, None), "is a tuple"),
         (lambda x: x.detach().numpy(), "is a ndarray"),
         (lambda x: torch.nn.Parameter(x), "is a Parameter"),
         (lambda x: x.transpose(1, 2), "has the shape (2, 24, 2, 8), not (2, 2, 24, 8)"),
-        (lambda x: x.flatten(0, 1), "has the shape (4, 24, 8)"),
-        (lambda x: x[:, :, 1:], "has the shape (2, 2, 23, 8), not (2, 2, 24, 8)"),
-        (lambda x: x.double(), "is float64, not float32"),
         (lambda x: x.half(), "is float16, not float32"),
         (lambda x: x.to("meta"), "is on meta"),
-        (lambda x: x.detach(), "is detached"),
-        (lambda x: x.to_sparse(), "has the layout"),
         (carrying, "carries more than its values: note"),
     ],
 )
@@ -141,23 +135,21 @@ def goes_on(truth, attend=None, wait_s=hygiene.WAIT_S):
     hygiene.check_nothing_goes_on(problem, attend or truth.attention(problem), inputs, wait_s)
 
 
-def test_other_threads_that_work_on_after_every_return_are_named(truth, quiet):
-    quiet(0.004, 0.004, 0.004)
-    said = refused(goes_on, truth)
-    assert said == "other threads worked on for 4 ms after it had returned"
-
-
-@pytest.mark.parametrize("taken", [[0.0005], [0.004, 0.0], [0.004, 0.004, 0.0]])
-def test_what_other_threads_do_once_or_twice_is_housekeeping(truth, quiet, taken):
+@pytest.mark.parametrize(
+    ("taken", "waits", "said"),
+    [
+        ([0.004] * 3, 1, "other threads worked on for 4 ms after it had returned"),
+        ([0.0005], 1, None),  # once or twice is housekeeping
+        ([0.004, 0.0], 1, None),
+        ([0.004, 0.004, 0.0], 1, None),
+        ([0.0019], 2, None),  # in a longer wait they may do more
+        ([0.0021] * 3, 2, "other threads worked on"),
+    ],
+)
+def test_other_threads_that_work_on_after_every_return_are_named(truth, quiet, taken, waits, said):
     quiet(*taken)
-    goes_on(truth)
-
-
-def test_in_a_longer_wait_others_may_do_more(truth, quiet):
-    quiet(0.0019)
-    goes_on(truth, wait_s=2 * hygiene.WAIT_S)
-    quiet(0.0021, 0.0021, 0.0021)
-    assert "other threads worked on" in refused(goes_on, truth, None, 2 * hygiene.WAIT_S)
+    given = truth, None, waits * hygiene.WAIT_S
+    assert refused(goes_on, *given).startswith(said) if said else goes_on(*given) is None
 
 
 def test_an_output_that_is_filled_in_after_the_return_is_refused(truth, quiet):

@@ -23,7 +23,6 @@ from attnbench.meter.pairs import (
     floor_of,
     two,
 )
-from attnbench.meter.timed import Job
 
 RIGHT = "build = right"
 CALLS = """
@@ -128,20 +127,6 @@ def test_the_floor_is_how_far_intervals_lie_off_one(monkeypatch, logs, floor, ap
 
 
 # ---- the calls of one side -----------------------------------------------------------------------
-
-
-def test_fresh_tensors_lie_elsewhere_and_the_old_results_are_checked(cells):
-    ready = cells.bench.ready(Job(cells.variant(LIES_LATER), cells.problem()))
-    calls, places = ReadyCalls(ready), set()
-    for _ in range(3):
-        calls.fresh()
-        places.add(calls._timed.call.leaves[0].data_ptr())
-    assert len(places) == 3
-    with pytest.raises(Wrong, match="planted: while it was timed"):
-        for _ in range(20):
-            calls.fresh()
-            for _ in range(5):
-                calls.sample()
 
 
 class StandIn:
