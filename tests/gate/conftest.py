@@ -34,47 +34,40 @@ class Truth:
         return Problem(**{**ordinary, **changes})
 
     @staticmethod
-    def tables(problem, seen, added=None):
+    def tables(problem, seen, added=lambda *at: 0.0):
         """``seen(b, h, i, j)`` and ``added(b, h, i, j)`` as arrays [b, h, n, m]."""
         shape = (problem.batch, problem.heads, problem.q_len, problem.kv_len)
         visible, bias = np.zeros(shape, bool), np.zeros(shape)
         for at in np.ndindex(*shape):
-            visible[at] = bool(seen(*at))
-            bias[at] = added(*at) if added is not None else 0.0
+            visible[at], bias[at] = seen(*at), added(*at)
         return visible, bias
 
     @staticmethod
     def dense(problem, inputs, dout, visible, bias):
         """Output, dq, dk, dv and entropy share of softmax attention, in float64 NumPy."""
+        group, scale = problem.heads // problem.kv_heads, problem.head_dim**-0.5
         q, k, v = (x.double().numpy() for x in inputs)
-        g = problem.heads // problem.kv_heads
-        scale = problem.head_dim**-0.5
-        out = np.zeros((*q.shape[:3], v.shape[3]))
-        dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
-        shares = []
-        for b in range(problem.batch):
-            for h in range(problem.heads):
-                for i in range(problem.q_len):
-                    keys = np.flatnonzero(visible[b, h, i])
-                    if len(keys) == 0:
-                        continue
-                    kk, vv = k[b, h // g, keys], v[b, h // g, keys]
-                    s = kk @ q[b, h, i] * scale + bias[b, h, i, keys]
-                    p = np.exp(s - s.max())
-                    p /= p.sum()
-                    out[b, h, i] = p @ vv
-                    if len(keys) > 1:
-                        some = p[p > 0]
-                        shares.append(-(some * np.log(some)).sum() / np.log(len(keys)))
-                    if dout is None:
-                        continue
-                    do = dout[b, h, i].double().numpy()
-                    jacobian = np.diag(p) - np.outer(p, p)
-                    ds = jacobian @ (vv @ do)
-                    dq[b, h, i] = ds @ kk * scale
-                    dk[b, h // g, keys] += np.outer(ds, q[b, h, i]) * scale
-                    dv[b, h // g, keys] += np.outer(p, do)
-        return out, dq, dk, dv, float(np.mean(shares)) if shares else 0.0
+        k, v = (np.repeat(x, group, 1) for x in (k, v))
+
+        def t(x):
+            return x.swapaxes(-1, -2)
+
+        p = np.where(visible, q @ t(k) * scale + bias, -1e300)  # all equal where nothing is seen
+        p = np.exp(p - p.max(-1, keepdims=True)) * visible
+        p /= np.maximum(p.sum(-1, keepdims=True), 1e-300)
+        count = visible.sum(-1)
+        shares = -(p * np.log(np.where(p > 0, p, 1))).sum(-1)[count > 1] / np.log(count[count > 1])
+        entropy = float(shares.mean()) if shares.size else 0.0
+        if dout is None:
+            return p @ v, None, None, None, entropy
+        dout = dout.double().numpy()
+        dp = dout @ t(v)
+        ds = p * (dp - (p * dp).sum(-1, keepdims=True)) * scale
+        dk, dv = (
+            x.reshape(problem.batch, problem.kv_heads, group, *x.shape[2:]).sum(2)
+            for x in (t(ds) @ q, t(p) @ dout)
+        )
+        return p @ v, ds @ k, dk, dv, entropy
 
     @staticmethod
     def verdict(problem, build, define=None, seed=0):

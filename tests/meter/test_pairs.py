@@ -267,31 +267,23 @@ def test_a_variant_that_is_held_gives_as_many_samples_as_are_asked_for(cells):
     assert len(seconds) == 3 and all(0 < s < 1 for s in seconds)
 
 
-@pytest.mark.parametrize(
-    ("variant", "says"),
-    [
+def test_a_variant_that_can_not_be_held_is_refused_in_a_sentence(cells, tmp_path):
+    for variant, says in (
         ("nothere", "there is no variant 'nothere'"),
         ("sdpa.cudnn", "sdpa.cudnn runs on cuda"),
         ("chunked?nothere=1", "nothere"),
-    ],
-)
-def test_a_variant_that_can_not_be_held_is_refused_in_a_sentence(cells, variant, says):
-    assert says in HeldVariant().answer(cells.bench, hold(variant))["refused"]
-
-
-def test_a_table_that_can_not_be_read_and_a_variant_that_is_wrong_are_refused(cells, tmp_path):
-    file = tmp_path / "rows.py"
-    file.write_text("import nowhere\n")
-    asked = hold("x")
+    ):
+        assert says in HeldVariant().answer(cells.bench, hold(variant))["refused"]
+    file, asked = tmp_path / "rows.py", hold("x")
     asked["hold"]["tables"] = [str(file)]
-    answer = HeldVariant().answer(cells.bench, asked)
-    assert answer["status"] == "failed" and "nowhere" in answer["refused"]
-    file.write_text(
-        f"{INVERTED}\nfrom impls.spec import Variant\n"
-        "ROWS = [Variant(name='x', title='x', family='x', computes='softmax', build=':build')]\n"
-    )
-    answer = HeldVariant().answer(cells.bench, asked)
-    assert answer["status"] == "wrong" and answer["refused"].startswith("wrong: ")
+    row = "Variant(name='x', title='x', family='x', computes='softmax', build=':build')"
+    for code, status, says in (
+        ("import nowhere\n", "failed", "nowhere"),
+        (f"{INVERTED}\nfrom impls.spec import Variant\nROWS = [{row}]\n", "wrong", "wrong: "),
+    ):
+        file.write_text(code)
+        answer = HeldVariant().answer(cells.bench, asked)
+        assert answer["status"] == status and says in answer["refused"]
 
 
 # ---- two folders with modules of the same names --------------------------------------------------

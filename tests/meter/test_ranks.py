@@ -203,45 +203,36 @@ WAITS = '  File "/x/impls/parallel/ranks.py", line 30 in wait\n  File "/x/ring.p
 WORKS = '  File "/x/ring.py", line 7 in attend'
 
 
+AFTER = " in their forward pass after 240 s"
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (
-            {0: WAITS, 1: WORKS},
-            "rank 1 was still at its forward pass after 240 s, and rank 0 was waiting",
-        ),
-        ({0: WORKS}, "rank 0 was still at its forward pass after 240 s"),
-        (
-            {0: WORKS, 1: WAITS, 2: WORKS},
-            "ranks 0 and 2 were still at their forward pass after 240 s, and rank 1 was waiting",
-        ),
-        (
-            {0: WAITS, 1: WAITS},
-            "ranks 0 and 1 were waiting for each other in their forward pass after 240 s",
-        ),
-        ({1: WAITS}, "rank 1 was still waiting for others in its forward pass after 240 s"),
+        ((WAITS, WORKS),
+         "rank 1 was still at its forward pass after 240 s, and rank 0 was waiting"),
+        ((WORKS, WAITS, WORKS),
+         "ranks 0 and 2 were still at their forward pass after 240 s, and rank 1 was waiting"),
+        ((WAITS, WAITS), "ranks 0 and 1 were waiting for each other" + AFTER),
+        ((WAITS,), "rank 0 was still waiting for others in its forward pass after 240 s"),
     ],
-)
+)  # fmt: skip
 def test_those_that_are_stuck_are_named_and_those_that_wait(words, reason):
-    lost = ranks.silent(words, "forward pass", 240.0)
+    lost = ranks.silent(dict(enumerate(words)), "forward pass", 240.0)
     assert str(lost) == lost.fields["reason"] == reason
     assert lost.fields["status"] is Status.TIMED_OUT
 
 
-def failed(reason, exchanging=False):
-    return {"failed": {"status": "failed", "reason": reason}, "exchanging": exchanging}
+LEFT = {"failed": {"status": "failed", "reason": "it raised Lost"}, "exchanging": True}
+RAISED = {"failed": {"status": "failed", "reason": "it raised ValueError"}, "exchanging": False}
 
 
 @pytest.mark.parametrize(
     ("troubles", "kind", "says"),
     [
-        (
-            {0: failed("it raised Lost", True), 2: failed("it raised ValueError")},
-            ranks.RankLost,
-            "rank 2 raised ValueError",
-        ),
-        ({0: failed("it raised Lost", True)}, ranks.RankLost, "rank 0 raised Lost"),
-        ({1: {"wrong": "it is off"}, 0: failed("it raised Lost", True)}, Wrong, "rank 1: it is"),
+        ({0: LEFT, 2: RAISED}, ranks.RankLost, "rank 2 raised ValueError"),
+        ({0: LEFT}, ranks.RankLost, "rank 0 raised Lost"),
+        ({1: {"wrong": "it is off"}, 0: LEFT}, Wrong, "rank 1: it is"),
         ({0: {"unsupported": "not so"}}, Unsupported, "not so"),
         ({0: {"unavailable": ["no such thing", "get one"]}}, Unavailable, "no such thing"),
     ],
