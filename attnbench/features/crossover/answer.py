@@ -7,10 +7,9 @@ lengths between, where they can't be told apart, are its ties.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from math import log
 from typing import Any, NamedTuple
 
 from attnbench.answer.ranking import torch_rank
@@ -18,8 +17,6 @@ from attnbench.features.crossover.search import A, CrossoverSearch, LengthRatio
 
 BUDGET, STOPPED = "the budget was spent", "it was stopped"
 """Why a search ended before it was over."""
-FURTHER = 16
-"""A look further goes to so many times the length, or that part of it."""
 
 
 class CrossoverStretch(NamedTuple):
@@ -66,22 +63,20 @@ class CrossoverAnswer:
     @property
     def all_looks(self) -> list[LengthRatio]:
         """All results, by length."""
-        looks = [*self.search.looks, *self.search.failed]
-        return sorted(looks, key=lambda look: look.length)
+        return sorted([*self.looks, *self.search.failed], key=lambda look: look.length)
 
     def stretches(self) -> list[CrossoverStretch]:
         """All, by length."""
-        groups = groupby(self.search.looks, key=lambda look: look.leader)
-        return [
-            CrossoverStretch(self._label(leader), looks[0].length, looks[-1].length, looks)
-            for leader, looks in ((leader, tuple(group)) for leader, group in groups)
-        ]
+        found = []
+        for leader, group in groupby(self.looks, key=lambda look: look.leader):
+            looks = tuple(group)
+            ends = looks[0].length, looks[-1].length
+            found.append(CrossoverStretch(self._label(leader), *ends, looks))
+        return found
 
     def crossovers(self) -> list[Crossover]:
         """Each change of leader, by length."""
-        return list(self._crossovers())
-
-    def _crossovers(self) -> Iterator[Crossover]:
+        found: list[Crossover] = []
         ahead: CrossoverStretch | None = None
         ties: list[CrossoverStretch] = []
         for stretch in self.stretches():
@@ -96,8 +91,9 @@ class CrossoverAnswer:
                     for length in self.search.rungs
                 )
                 ends = ahead.last, stretch.first
-                yield Crossover(ahead.leader, stretch.leader, *ends, tied, tight)
+                found.append(Crossover(ahead.leader, stretch.leader, *ends, tied, tight))
             ahead, ties = stretch, []
+        return found
 
     def _label(self, leader: str) -> str:
         return "" if not leader else self.a if leader == A else self.b
@@ -106,19 +102,21 @@ class CrossoverAnswer:
 
     def sentence(self) -> str:
         """Which one leads where, where that changes, and how many pairs it rests on."""
-        looks = self.search.looks
+        looks = self.looks
         if not looks:
             return f"{self.a} and {self.b} were compared at no length"
         pairs = sum(look.comparison.n for look in looks if look.comparison)
         basis = f"({pairs:,} pairs at {len(looks)} length{'s' if len(looks) > 1 else ''})"
         loose = f", and no tighter, for {self.ended or 'lengths between could not be compared'}"
-        crossovers = [
-            f"{c.after} overtakes {c.before} between {c.low:,} and {c.high:,}"
-            + ("" if c.tight else loose)
-            for c in self.crossovers()
-        ]
-        texts = [self._course(), *crossovers, self._advice(), self._beyond()]
-        return f"{'. '.join(filter(None, texts))} {basis}"
+        texts = [self._course()]
+        for c in self.crossovers():
+            between = f"{c.after} overtakes {c.before} between {c.low:,} and {c.high:,}"
+            texts.append(between if c.tight else between + loose)
+        first, other = sorted((self.a, self.b), key=torch_rank)
+        tie = any(not one.leader for one in self.stretches())
+        if tie and torch_rank(first) != torch_rank(other):
+            texts.append(f"Where they tie, use {first}: it is torch's own")
+        return f"{'. '.join(texts)} {basis}"
 
     def _course(self) -> str:
         """Which one leads where."""
@@ -144,26 +142,6 @@ class CrossoverAnswer:
         other = self.b if one.leader == self.a else self.a
         return f"{one.leader} is faster {throughout}{where}: it takes {taken} of {other}'s time"
 
-    def _advice(self) -> str:
-        """Which to use where they tie; empty where neither is nearer to torch's own."""
-        first, other = sorted((self.a, self.b), key=torch_rank)
-        tie = any(not one.leader for one in self.stretches())
-        if not tie or torch_rank(first) == torch_rank(other):
-            return ""
-        return f"Where they tie, use {first}: it is torch's own"
-
-    def _beyond(self) -> str:
-        """Where there is no crossover: on which side one may lie."""
-        looks, (low, high), where = self.looks, self.asked, ""
-        if self.crossovers() or len(looks) < 2:
-            return ""
-        first, last = _lead(looks[0]), _lead(looks[-1])
-        if last[1] < first[0] and looks[-1].length == high:
-            where = f"above {high:,} (--seq {high},{FURTHER * high})"
-        elif first[1] < last[0] and looks[0].length == low > 1:
-            where = f"below {low:,} (--seq {max(1, low // FURTHER)},{low})"
-        return where and f"The lead shrinks that way: a crossover may lie {where}"
-
     def notes(self) -> list[str]:
         """What else must be known."""
         search, end, longest = self.search, self.search.end, self.search.rungs[-1]
@@ -176,9 +154,9 @@ class CrossoverAnswer:
             notes.append(f"{BUDGET} while {search.cut:,} was looked at")
         elif self.ended and end is None and not any(x.length == longest for x in self.looks):
             notes.append(f"{self.ended} before {longest:,} was looked at")
-        if undecided := [f"{look.length:,}" for look in search.looks if not look.decided]:
+        if undecided := [f"{look.length:,}" for look in self.looks if not look.decided]:
             notes.append(f"at {', '.join(undecided)} the pairs did not decide")
-        if len(search.looks) > 1:
+        if len(self.looks) > 1:
             notes.append("two crossovers within an octave of lengths would not be seen")
         return notes
 
@@ -194,22 +172,21 @@ class CrossoverAnswer:
                 for each in self.stretches()
             ],
             "crossovers": [{**c, "ties": c["ties"] and list(c["ties"])} for c in crossovers],
-            "looks": [self._plain(look) for look in self.all_looks],
+            "looks": [
+                {
+                    "length": look.length,
+                    "status": str(look.status),
+                    "why": look.why,
+                    "leader": self._label(look.leader) if look.comparison else None,
+                    "median_s": look.comparison and {self.a: look.a_s, self.b: look.b_s},
+                    "took_s": look.took_s,
+                    "comparison": look.comparison and look.comparison.to_dict(),
+                }
+                for look in self.all_looks
+            ],
             "ended": self.ended or "found",
             "notes": self.notes(),
             "sentence": self.sentence(),
-        }
-
-    def _plain(self, look: LengthRatio) -> dict[str, Any]:
-        compared = look.comparison is not None
-        return {
-            "length": look.length,
-            "status": str(look.status),
-            "why": look.why,
-            "leader": self._label(look.leader) if compared else None,
-            "median_s": {self.a: look.a_s, self.b: look.b_s} if compared else None,
-            "took_s": look.took_s,
-            "comparison": look.comparison and look.comparison.to_dict(),
         }
 
 
@@ -228,11 +205,3 @@ def _margin(looks: Sequence[LengthRatio]) -> str:
     margins = {f"{100 * x.comparison.margin:.2g}" for x in looks if x.comparison}
     low, high = min(margins, key=float), max(margins, key=float)
     return f"{low} %" if low == high else f"{low} to {high} %"
-
-
-def _lead(look: LengthRatio) -> tuple[float, float]:
-    """The smallest and the largest possible lead of either, as logarithms."""
-    assert look.comparison is not None
-    low, high = log(look.comparison.low), log(look.comparison.high)
-    least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
-    return least, max(abs(low), abs(high))

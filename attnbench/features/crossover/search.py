@@ -14,7 +14,7 @@ from attnbench.answer.search import GRACE_S, in_turn, refuse_several, sized
 from attnbench.core.machine import Machine, why_not
 from attnbench.core.record import Status
 from attnbench.core.stats import Comparison, Verdict, holm
-from attnbench.sweep.compare import START_AND_GATE_S, Compared, compare_cell
+from attnbench.sweep.compare import START_AND_GATE_S, compare_cell
 from attnbench.sweep.engine import LocalEngine
 from attnbench.sweep.plan import Cell, problems
 from attnbench.sweep.presets import Preset
@@ -322,11 +322,13 @@ class PairServer:
 
     def __call__(self, length: int, left_s: float) -> LengthRatio | None:
         """The result of a length; None where only the wall clock ended it."""
-        pairs_s = min(PAIRS_S, PAIRS_SHARE * left_s)
-        found = self._compared(length, left_s, pairs_s)
+        problem, pairs_s = self.duel.at(length), min(PAIRS_S, PAIRS_SHARE * left_s)
+        both = [Cell(row, problem, None, 0.0) for row in (self.duel.b, self.duel.a)]
+        asked = (*both, self.engine, self.seed, self.margin, self.floors, pairs_s, left_s + GRACE_S)
+        found = compare_cell(*asked)
         if found.status is Status.OUT_OF_MEMORY:
             self.engine.close()  # what others left in its heap may have been in the way
-            found = self._compared(length, left_s, pairs_s)
+            found = compare_cell(*asked)
         if found.status is Status.TIMED_OUT and left_s + GRACE_S < START_AND_GATE_S + 4 * pairs_s:
             return None
         if found.pairs is None:
@@ -336,17 +338,3 @@ class PairServer:
             self.margin = pairs.comparison.margin
         a_s, b_s = statistics.median(pairs.a_s), statistics.median(pairs.b_s)
         return LengthRatio(length, pairs.comparison, a_s=a_s, b_s=b_s)
-
-    def _compared(self, length: int, left_s: float, pairs_s: float) -> Compared:
-        problem = self.duel.at(length)
-        judged, against = (Cell(row, problem, None, 0.0) for row in (self.duel.b, self.duel.a))
-        return compare_cell(
-            judged,
-            against,
-            self.engine,
-            self.seed,
-            self.margin,
-            self.floors,
-            pairs_s,
-            limit_s=left_s + GRACE_S,
-        )
