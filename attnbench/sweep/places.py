@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import attnbench
-import impls
 from attnbench.core import gpu as nvml
 from attnbench.core.lock import DeviceBusy, lock_for
 from attnbench.core.machine import Gpu, Machine, this_machine
@@ -19,6 +15,7 @@ from attnbench.core.record import PROTOCOL
 from attnbench.core.settings import Settings
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.plan import here
+from attnbench.sweep.start import digest, sources
 from attnbench.sweep.sweep import Slot
 from impls.asked import CantBeDone
 from impls.problem import InvalidProblem
@@ -92,19 +89,9 @@ class NoCluster(CantBeDone):
 
 def facts() -> dict[str, Any]:
     """Those of the machine that this runs on: its method, its code, its fingerprint and kind."""
-    machine, own = this_machine(), {"protocol": PROTOCOL, "sources": sources()}
+    code = digest(file for files in sources().values() for file in files)
+    machine, own = this_machine(), {"protocol": PROTOCOL, "sources": code}
     return {**own, "machine": machine.to_dict(), "kind": machine.kind}
-
-
-@cache
-def sources() -> str:
-    """A digest of the ruler's code and the table's."""
-    found = hashlib.sha256()
-    for package in (attnbench, impls):
-        root = Path(str(package.__file__)).parent
-        for file in sorted(root.rglob("*.py")):
-            found.update(str(file.relative_to(root)).encode() + file.read_bytes())
-    return found.hexdigest()[:12]
 
 
 class Place:
@@ -147,14 +134,10 @@ def machine_of(values: Mapping[str, Any]) -> Machine:
 
 def checked(name: str, values: dict[str, Any]) -> dict[str, Any]:
     """A node's facts; raises a sentence where it has another method or other code."""
-    if values["protocol"] != PROTOCOL:
-        raise NoCluster(
-            f"{name} measures by protocol {values['protocol']} and this attnbench by {PROTOCOL}: "
-            "numbers of unlike protocols can't share a run; install the same attnbench there"
-        )
-    if values["sources"] != sources():
-        raise NoCluster(
-            f"{name} has another attnbench (sources {values['sources']}, here {sources()}): what "
-            "would be measured is not the same; install the same there"
-        )
+    for fact, what in (("protocol", "protocol"), ("sources", "the code")):
+        if values[fact] != (own := facts()[fact]):
+            raise NoCluster(
+                f"{name} measures by {what} {values[fact]} and this attnbench by {own}: such "
+                "numbers can't share a run; install the same attnbench there"
+            )
     return values

@@ -20,7 +20,7 @@ from attnbench.core.disk import StoreError, long, named, short
 from attnbench.core.evidence import stored_floors, stored_selfcheck
 from attnbench.core.format import milliseconds
 from attnbench.core.machine import Machine, this_machine, version_of
-from attnbench.core.record import PROTOCOL, Record, Status
+from attnbench.core.record import PROTOCOL, Record, Status, Time
 from attnbench.core.run_folder import RunFolder
 from attnbench.core.settings import Settings
 from attnbench.core.store import read_header, read_records
@@ -48,8 +48,8 @@ def leg_facts(plan: Plan, tables: Sequence[str | Path], machine: Machine) -> dic
     """The code, the files and the versions that a plan's records depend on, for a header."""
     wanted = {word.partition(">")[0] for cell in plan.cells for word in cell.variant.requires}
     return {
-        "code": {**code(), **{name: _digest(files) for name, files in _sources().items()}},
-        "files": {short(str(f)): _digest([f]) for f in _files_of_leg(plan, tables)},
+        "code": {**code(), **{name: digest(files) for name, files in sources().items()}},
+        "files": {short(str(f)): digest([f]) for f in _files_of_leg(plan, tables)},
         "requires": {name: found for name in sorted(wanted) if (found := version_of(name))},
         "machine": machine.to_dict(),
     }
@@ -57,7 +57,7 @@ def leg_facts(plan: Plan, tables: Sequence[str | Path], machine: Machine) -> dic
 
 def _last_leg(header: Mapping[str, Any]) -> Mapping[str, Any]:
     """A run's header, with the facts of its last leg."""
-    return {**header, **([{}, *header.get("legs", ())])[-1]}
+    return {**header, **[{}, *header.get("legs", ())][-1]}
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -89,13 +89,11 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def _versions(leg: Mapping[str, Any]) -> dict[str, str]:
     machine = leg["machine"]
-    packages = {**leg.get("requires", {}), **machine.get("versions", {})}
-    gpus = {
-        f"GPU {number}": f"{gpu['name']} with driver {gpu['driver']}"
-        for number, gpu in enumerate(machine.get("gpus", ()))
-    }
-    kept = {name: version for name, version in packages.items() if name not in OF_NO_ACCOUNT}
-    return {name: str(machine.get(name)) for name in ALIKE} | kept | gpus
+    found = {name: str(machine.get(name)) for name in ALIKE}
+    found |= {**leg.get("requires", {}), **machine.get("versions", {})}
+    for number, gpu in enumerate(machine.get("gpus", ())):
+        found[f"GPU {number}"] = f"{gpu['name']} with driver {gpu['driver']}"
+    return {name: version for name, version in found.items() if name not in OF_NO_ACCOUNT}
 
 
 class Unchanged:
@@ -103,19 +101,19 @@ class Unchanged:
 
     def __init__(self, header: Mapping[str, Any]) -> None:
         leg = _last_leg(header)
-        self._digests = {long(file): digest for file, digest in (leg.get("files") or {}).items()}
+        self._digests = {long(file): was for file, was in (leg.get("files") or {}).items()}
         self._code = {k: v for k, v in (leg.get("code") or {}).items() if k in ("impls", "ruler")}
         self._stamps: dict[Path, tuple[int, int]] | None = None
 
     def check(self) -> None:
         """Raises :class:`CodeChanged`. While no file is written, only their times are compared."""
-        sources = _sources() if self._code else {}
-        files = [*self._digests, *(file for each in sources.values() for file in each)]
+        code = sources() if self._code else {}
+        files = [*self._digests, *(file for each in code.values() for file in each)]
         stamps = {file: _stamp(file) for file in files}
         if stamps == self._stamps:
             return
-        changed = [name for name, digest in self._code.items() if _digest(sources[name]) != digest]
-        changed += [str(f) for f, digest in self._digests.items() if _digest([f]) != digest]
+        changed = [name for name, was in self._code.items() if digest(code[name]) != was]
+        changed += [str(f) for f, was in self._digests.items() if digest([f]) != was]
         if changed:
             known = self._stamps or stamps
             written = [str(f) for f, stamp in stamps.items() if known.get(f) != stamp]
@@ -134,7 +132,7 @@ def _stamp(file: Path) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
-def _sources() -> dict[str, list[Path]]:
+def sources() -> dict[str, list[Path]]:
     """The files of the code that is measured, and of the code that measures."""
     variants, own = (Path(str(package.__file__)).parent for package in (impls, attnbench))
     ruler = [*own.glob("*.py"), *(f for room in MEASURING for f in (own / room).rglob("*.py"))]
@@ -174,7 +172,7 @@ def _imported(tables: Sequence[Path]) -> Iterator[Path]:
             seen.update(files)
 
 
-def _digest(files: Iterable[Path]) -> str:
+def digest(files: Iterable[Path]) -> str:
     """A digest of some files' names and contents."""
     found = hashlib.sha256()
     for file in files:
@@ -199,12 +197,10 @@ class _Kept(NamedTuple):
     """What is kept of a record to hold others against: a long run has many thousands."""
 
     problem: Problem
+    time: Time
+    """Without its samples."""
     flops: float | None
     """None too where ranks wait for each other, which is no work."""
-    min_s: float
-    low_s: float
-    median_s: float
-    high_s: float
 
 
 class RunRecords:
@@ -231,45 +227,40 @@ class RunRecords:
 
     def _keep(self, record: Record) -> str:
         """Keep a record's time, unless it contradicts another's: why, then."""
-        p, t = record.problem, record.time
-        if t is None:
+        if record.time is None:
             return ""
-        flops = record.cost.flops if record.cost and not record.ranks else None
-        kept = _Kept(p, flops, t.min_s, t.low_s, t.median_s, t.high_s)
+        p, flops = record.problem, record.cost.flops if record.cost and not record.ranks else None
+        kept = _Kept(p, record.time.with_(samples_s=[]), flops)
         # its mask may fit one length alone
         alike = p.with_(phase="forward", q_len=1, kv_len=1, mask=Mask())
-        kin = (record.variant, record.node, str(p.mask), alike)
-        others = self._times.setdefault(kin, [])
-        for other in others:
-            if why := _contradiction(kept, other):
-                return why
-        others.append(kept)
-        return ""
+        others = self._times.setdefault((record.variant, record.node, str(p.mask), alike), [])
+        why = next(filter(None, (_contradiction(kept, other) for other in others)), "")
+        if not why:
+            others.append(kept)
+        return why
 
 
 def _contradiction(one: _Kept, other: _Kept) -> str:
     """Why two times can't both be true; empty where they can."""
-    if (one.problem.q_len, one.problem.kv_len) == (other.problem.q_len, other.problem.kv_len):
-        phases = {kept.problem.phase: kept for kept in (one, other)}
-        train, forward = phases.get("train"), phases.get("forward")
+    less, more = sorted((one, other), key=lambda kept: kept.problem.kv_len)
+    p, q, short_s, long_s = less.problem, more.problem, less.time, more.time
+    if (p.q_len, p.kv_len) == (q.q_len, q.kv_len):
+        times = {p.phase: short_s, q.phase: long_s}
+        train, forward = times.get("train"), times.get("forward")
         if train and forward and train.high_s < LESS * forward.min_s:
             return (
                 f"a training step took {milliseconds(train.median_s)} and its forward pass alone "
                 f"{milliseconds(forward.median_s)}"
             )
         return ""
-    less, more = sorted((one, other), key=lambda kept: kept.problem.kv_len)
-    overhead_s = OVERHEAD_S[less.problem.device.split(":")[0]]
-    if less.problem.phase != more.problem.phase or less.median_s < overhead_s:
+    if p.phase != q.phase or short_s.median_s < OVERHEAD_S[p.device.split(":")[0]]:
         return ""
-    if less.flops is None or more.flops is None:
-        return ""
-    grows = more.flops / max(less.flops, 1)
-    if grows < WORK_GROWS or more.high_s >= TIME_STANDS * less.low_s:
+    grows = more.flops / max(less.flops, 1) if less.flops is not None and more.flops else 0.0
+    if grows < WORK_GROWS or long_s.high_s >= TIME_STANDS * short_s.low_s:
         return ""
     return (
-        f"its time stands still from {less.problem.kv_len} to {more.problem.kv_len} tokens "
-        f"({milliseconds(less.median_s)}, {milliseconds(more.median_s)}) while its work grows "
+        f"its time stands still from {p.kv_len} to {q.kv_len} tokens "
+        f"({milliseconds(short_s.median_s)}, {milliseconds(long_s.median_s)}) while its work grows "
         f"{grows:.2g}-fold"
     )
 

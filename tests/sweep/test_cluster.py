@@ -45,7 +45,7 @@ def facts(**changes):
     ("changes", "words"),
     [
         ({"protocol": PROTOCOL + 1}, f"protocol {PROTOCOL + 1} and this attnbench by {PROTOCOL}"),
-        ({"sources": "another"}, "has another attnbench"),
+        ({"sources": "another"}, "by the code another and this attnbench by"),
     ],
 )
 def test_a_node_that_measures_something_else_is_refused(changes, words):

@@ -28,7 +28,7 @@ def test_a_header_keeps_what_the_self_check_said(tmp_path):
 
 
 def test_what_measures_is_the_code_of_four_folders():
-    files = start._sources()["ruler"]
+    files = start.sources()["ruler"]
     folders = {file.relative_to(files[0].parent).parts[0] for file in files}
     assert {"core", "gate", "meter", "sweep"} == {f for f in folders if not f.endswith(".py")}
     assert any(file.parts[-2:] == ("meter", "clocks.py") for file in files)
