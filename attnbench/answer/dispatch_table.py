@@ -12,15 +12,14 @@ As a file it is JSON::
 
 Lengths are of the keys, both ends included; ``queries`` is how many there are, ``"same"`` for as
 many as keys. ``inputs`` in ``made`` are the kinds of inputs on which the gate passed each variant;
-it may be missing. Of one call at most one range may speak. Only what is exactly softmax attention
-may stand in a table: whoever calls it asked for no other operator.
+it may be missing. Of the ranges that speak of a call the first counts. Only what is exactly softmax
+attention may stand in a table: whoever calls it asked for no other operator.
 """
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -69,16 +68,6 @@ class Range(
     def asked(self, length: int) -> int:
         """How many queries a call of this length has."""
         return length if self.queries == SAME else int(self.queries)
-
-    def shares(self, other: Range) -> int | None:
-        """A length that both speak of; None where there is none."""
-        low, high = max(self.first, other.first), min(self.last, other.last)
-        if low <= high and self.queries == other.queries:
-            return low
-        counts = {self.queries, other.queries} - {SAME}
-        if len(counts) == 1 and low <= (count := int(counts.pop())) <= high:
-            return count  # where as many queries are asked as there are keys
-        return None
 
 
 class DispatchEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -164,7 +153,6 @@ class DispatchTable(Struct, frozen=True, forbid_unknown_fields=True):
             )
         if not self.entries:
             raise InvalidTable("it has no entries")
-        _never_two(self.entries)
 
     def rows(self, known: Table) -> dict[str, Variant]:
         """The rows that it names, by label; raises a sentence for what may not stand here."""
@@ -248,19 +236,3 @@ def made_of(header: Mapping[str, Any], device: str | None = None) -> dict[str, A
     if kind == "cuda" and machine.get("gpus"):
         made["driver"] = machine["gpus"][0]["driver"]
     return made
-
-
-def _never_two(entries: Iterable[DispatchEntry]) -> None:
-    """Raise a sentence where two ranges speak of the same call."""
-    said: dict[tuple[Any, ...], list[tuple[Range, tuple[int, int]]]] = defaultdict(list)
-    for entry in entries:
-        for each in entry.ranges:
-            for other, batch in said[entry.alike]:
-                meet = max(batch[0], entry.batch[0]) <= min(batch[1], entry.batch[1])
-                if meet and (at := each.shares(other)) is not None:
-                    raise InvalidTable(
-                        f"two ranges speak of {at} keys ({' '.join(map(str, entry.alike[:3]))}): "
-                        f"{other.first} to {other.last} gives {other.variant}, and {each.first} to "
-                        f"{each.last} gives {each.variant}"
-                    )
-            said[entry.alike].append((each, entry.batch))

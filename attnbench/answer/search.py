@@ -33,14 +33,13 @@ S = TypeVar("S", bound=Search)
 
 def in_turn(
     searches: Sequence[S],
-    look: Callable[[S, int, float], bool],
     seconds: float,
     *,
     late_s: float = 0.0,
     now: Callable[[], float] = monotonic,
-) -> Iterator[tuple[S, float]]:
-    """Each search that was looked at, with the seconds left, until all are over, ``look`` returns
-    False or the time is spent. Of searches whose turn it is, the cheapest comes first.
+) -> Iterator[tuple[S, int, float]]:
+    """The search to look at and the size, with the seconds left, until all are over or the time is
+    spent. Of searches whose turn it is, the cheapest comes first.
 
     No look is begun that is expected to end more than ``late_s`` too late.
     """
@@ -55,9 +54,7 @@ def in_turn(
         if not ready:
             return
         *_, number, size = min(ready)
-        if not look(searches[number], size, left):
-            return
-        yield searches[number], max(0.0, until - now())
+        yield searches[number], size, left
 
 
 def sized(problem: Problem, by: By, size: int) -> Problem:

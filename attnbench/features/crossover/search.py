@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby, pairwise
 from math import inf, log
 from time import monotonic
@@ -207,20 +208,16 @@ def seek(
 
     ``ask``: the result of a length, given the seconds left; None if only the wall clock ended it.
     """
-    taken: list[LengthRatio] = []
-
-    def look(search: CrossoverSearch, length: int, left_s: float) -> bool:
+    until = now() + seconds
+    for _, length, left_s in in_turn([search], seconds, late_s=GRACE_S, now=now):
         began = now()
         found = ask(length, left_s)
         if found is None:
             search.cut = length
-            return False
-        taken.append(replace(found, took_s=now() - began))
-        search.hear(taken[-1])
-        return True
-
-    for _, left_s in in_turn([search], look, seconds, late_s=GRACE_S, now=now):
-        yield taken[-1], left_s
+            return
+        look = replace(found, took_s=now() - began)
+        search.hear(look)
+        yield look, max(0.0, until - now())
 
 
 # ---- the two variants and their lengths ----------------------------------------------------------
@@ -323,12 +320,12 @@ class PairServer:
     def __call__(self, length: int, left_s: float) -> LengthRatio | None:
         """The result of a length; None where only the wall clock ended it."""
         problem, pairs_s = self.duel.at(length), min(PAIRS_S, PAIRS_SHARE * left_s)
-        both = [Cell(row, problem, None, 0.0) for row in (self.duel.b, self.duel.a)]
-        asked = (*both, self.engine, self.seed, self.margin, self.floors, pairs_s, left_s + GRACE_S)
-        found = compare_cell(*asked)
+        judged, against = (Cell(row, problem, None, 0.0) for row in (self.duel.b, self.duel.a))
+        ask = partial(compare_cell, judged, against, self.engine, self.seed, self.margin)
+        found = ask(self.floors, pairs_s, left_s + GRACE_S)
         if found.status is Status.OUT_OF_MEMORY:
             self.engine.close()  # what others left in its heap may have been in the way
-            found = compare_cell(*asked)
+            found = ask(self.floors, pairs_s, left_s + GRACE_S)
         if found.status is Status.TIMED_OUT and left_s + GRACE_S < START_AND_GATE_S + 4 * pairs_s:
             return None
         if found.pairs is None:

@@ -317,14 +317,22 @@ class Limit:
     closed; and the wall time of each look without its calls, by size.
     """
 
-    variant: Variant
-    problem: Problem
     gate: Cell
     by: By
     search: LimitSearch
     gated: Record | None = None
     closed: SizeResult | None = None
     spent_s: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def variant(self) -> Variant:
+        """Whose limit it is."""
+        return self.gate.variant
+
+    @property
+    def problem(self) -> Problem:
+        """At the size where the gate is passed."""
+        return self.gate.problem
 
     @property
     def turn(self) -> int:
@@ -380,14 +388,13 @@ def _limit(cell: Cell, by: By, budget: CallBudget) -> Limit:
         except Exception:  # a formula may refuse what its variant does
             return None
 
-    def expected(size: int) -> int | None:
-        return getattr(cost(size), "peak_bytes", None)
-
-    def work(size: int) -> float | None:
-        return getattr(cost(size), "flops", None)
-
-    search = LimitSearch(budget, sizes, expected, work)
-    limit = Limit(cell.variant, cell.problem, cell, by, search)
+    search = LimitSearch(
+        budget,
+        sizes,
+        lambda size: getattr(cost(size), "peak_bytes", None),
+        lambda size: getattr(cost(size), "flops", None),
+    )
+    limit = Limit(cell, by, search)
     if (out := cell.left_out) is not None:
         limit.closed = SizeResult(0, str(out.status), out.reason, ran=False)
     elif cell.variant.ranks:
@@ -417,15 +424,10 @@ class Hunt:
         """Each limit after each look, with its result in a few words and the seconds left, until
         all are found or the wall clock is spent.
         """
-        said = ""
-
-        def look(limit: Limit, size: int, left_s: float) -> bool:
-            nonlocal said
+        until = self.now() + seconds
+        for limit, size, left_s in in_turn(self.limits, seconds, now=self.now):
             said = self._look(limit, size, left_s) if size else self._gate(limit, left_s)
-            return True
-
-        for limit, left_s in in_turn(self.limits, look, seconds, now=self.now):
-            yield limit, said, left_s
+            yield limit, said, max(0.0, until - self.now())
 
     def _gate(self, limit: Limit, left_s: float) -> str:
         header = {"seed": self.seed, "budget_s": 0.0}
@@ -507,12 +509,8 @@ def frontier(
     """
     groups = list(dict.fromkeys((x.problem.phase, str(x.problem.mask)) for x in limits))
     rows = [_row(limit, stopped=stopped, ended=ended) for limit in limits]
-
-    def place(row: dict[str, Any]) -> tuple[int, int]:
-        held = row["held"]["size"] if row["held"] else 0
-        return groups.index((row["phase"], row["mask"])), -held
-
-    return sorted(rows, key=place)
+    rows.sort(key=lambda row: -(row["held"] or {"size": 0})["size"])
+    return sorted(rows, key=lambda row: groups.index((row["phase"], row["mask"])))
 
 
 def finding(limits: Sequence[Limit]) -> bool:
