@@ -280,10 +280,8 @@ def _judge(
     computes = known.row.computes if known.row else known.seen[0].computes
     if computes not in wants.computes:
         return Excluded(label, Why.COMPUTES, f"it computes {computes}")
-    if said := next(_refusals(known, problem), None):
-        return Excluded(label, Why.SUPPORT, said)
-    if said := next(_failures(known.seen, problem), None):
-        return Excluded(label, Why.STATUS, said)
+    for why, said in _rules_it_out(known, problem):
+        return Excluded(label, why, said)
     memory, error = known.memory(problem), known.error(problem)
     if (broken := _breaks(label, memory, error, wants)) is not None:
         return broken
@@ -331,27 +329,23 @@ def _breaks(
     return Excluded(label, why, " and ".join(said), needs) if needs else None
 
 
-def _refusals(known: VariantRecords, problem: Problem) -> Iterator[str | None]:
-    """Why it doesn't take the problem: by its row, by its own word, or by where it was tried."""
-    if known.row is not None:
-        yield from filter(None, [known.row.supports(problem)])
+def _rules_it_out(known: VariantRecords, problem: Problem) -> Iterator[tuple[Why, str]]:
+    """Why it doesn't take the problem, by its row, by its own word, or by where it was tried; and
+    the results elsewhere that rule it out.
+    """
+    if known.row is not None and (said := known.row.supports(problem)):
+        yield Why.SUPPORT, said
     for record in known.seen:
         own = record.status == "unsupported" and record.problem == problem
-        if own or record.status == "unavailable":
-            yield record.reason
-
-
-def _failures(records: Sequence[Record], problem: Problem) -> Iterator[str]:
-    """The results elsewhere that rule it out."""
+        if (own or record.status == "unavailable") and record.reason:
+            yield Why.SUPPORT, record.reason
     sizes = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim")
-    for record in records:
-        where = f"{record.problem}: {record.reason}"
+    for record in known.seen:
+        p, where = record.problem, f"{record.problem}: {record.reason}"
         if record.status in FINDINGS:
-            yield f"{record.status} on {where}"
-        elif record.status in TOO_MUCH and all(
-            getattr(record.problem, name) <= getattr(problem, name) for name in sizes
-        ):
-            yield f"{record.status.replace('_', ' ')} already on {where}"
+            yield Why.STATUS, f"{record.status} on {where}"
+        elif record.status in TOO_MUCH and all(getattr(p, x) <= getattr(problem, x) for x in sizes):
+            yield Why.STATUS, f"{record.status.replace('_', ' ')} already on {where}"
 
 
 # ---- who is chosen -------------------------------------------------------------------------------

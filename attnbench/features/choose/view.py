@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from attnbench.answer.choose_calls import Gain
-    from attnbench.answer.ranking import Candidate
     from impls.problem import Problem
 
 
@@ -88,38 +87,27 @@ def _candidates(choice: Choice) -> None:
             f"{c.median_s / best:.2f}",
             None if c.memory_bytes is None else size(c.memory_bytes),
             None if c.error is None else f"{c.error:.1e}",
-            "; ".join(word for word, said in _words(c, choice).items() if said),
+            "; ".join(
+                ["predicted"] * (not c.measured)
+                + ["can't be told from it"] * (c in choice.equal)
+                + [c.computes] * (c.computes != EXACT)
+                + ["in doubt"] * bool(c.flags)
+            ),
         )
         for c in choice.ranked
     ]
     show_table(Table("", columns(*names, right=names[1:-1]), rows))
 
 
-def _words(c: Candidate, choice: Choice) -> dict[str, bool]:
-    """What is said of a candidate, and whether."""
-    tied, inexact = c in choice.equal, c.computes != EXACT
-    return {
-        "predicted": not c.measured,
-        "can't be told from it": tied,
-        c.computes: inexact,
-        "in doubt": bool(c.flags),
-    }
-
-
 def _left_out(choice: Choice) -> Iterator[str]:
     """Everybody else, by reason."""
     for why in Why:
         out = [e for e in choice.excluded if e.why is why]
-        if not out:
-            continue
-        if why in BRIEF:
-            yield f"left out, {why}: {_names([e.variant for e in out])}"
-            continue
         reasons: dict[str, list[str]] = {}
         for each in out:
-            reasons.setdefault(each.said, []).append(each.variant)
+            reasons.setdefault("" if why in BRIEF else each.said, []).append(each.variant)
         for said, names in reasons.items():
-            yield f"left out, {why}: {_names(names)}: {said}"
+            yield f"left out, {why}: {_names(names)}" + (f": {said}" if said else "")
 
 
 def _names(names: list[str]) -> str:
