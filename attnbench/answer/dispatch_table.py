@@ -217,13 +217,10 @@ class DispatchTable(Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.convert(fields, cls)
 
 
-def made_of(header: Mapping[str, Any], device: str | None = None) -> dict[str, Any]:
-    """What a table says of where it was made, from the header of the run behind it.
-
-    ``device``: that of the problems, where it is another than the grid's.
-    """
+def made_of(header: Mapping[str, Any]) -> dict[str, Any]:
+    """What a table says of where it was made, from the header of the run behind it."""
     machine = header["machine"]
-    kind = (device or header.get("grid", {}).get("device", "cpu")).split(":")[0]
+    kind = header.get("grid", {}).get("device", "cpu").split(":")[0]
     made = {
         "device": kind,
         "torch": machine["versions"].get("torch"),
