@@ -75,19 +75,6 @@ def test_each_reason_for_exclusion_has_its_line_and_who_might_be_faster_is_named
     assert "too little is known of flex, quick: they might be faster" in said
 
 
-def pasted(name, problem, choice, how="to use it:", gap="\n"):
-    return [
-        how,
-        *(f"    {line}" for line in paste.lines(name, problem)),
-        *([""] if gap else []),
-        "or in a model of transformers:",
-        *(f"    {line}" for line in paste.in_transformers(name)),
-        *([""] if gap else []),
-        "what proves it:",
-        f"    {paste.proof(choice)}",
-    ]
-
-
 # ---- the answers for a captured program ----------------------------------------------------------
 
 ANSWERS = {
@@ -144,13 +131,10 @@ def test_each_variant_to_take_is_pasted_once_and_several_are_dispatched(program)
     again = replace(FASTER, site="f.py:6", share=EXACTLY(0.1))
     text = "\n".join(program(ANSWERS, FASTER, again, LONGER))
     for name, problem in (("sdpa", SHORT), ("chunked", PROBLEM)):
-        block = pasted(name, problem, ANSWERS[problem], f"to use {name}:", "")
-        assert text.count("\n".join(block)) == 1
+        for block in (paste.lines(name, problem), paste.in_transformers(name)):
+            assert text.count("\n".join(f"    {line}" for line in block)) == 1
+        assert text.count(f"to use {name}:") == text.count(paste.proof(ANSWERS[problem])) == 1
     several = "several variants, for several kinds of call: measure them in one run"
     assert several in text and several not in "\n".join(program(ANSWERS, FASTER, SAME))
-    both = {PROBLEM: won(), SHORT: won(problem=SHORT)}
-    text = "\n".join(program(both, FASTER))
-    assert paste.proof(both[PROBLEM]) in text and paste.proof(both[SHORT]) not in text
     said = program({SHORT: ANSWERS[SHORT]}, SAME)
     assert "no site would take another variant" in "\n".join(said)
-    assert said[-1] == "c.py:3: it uses sdpa already"

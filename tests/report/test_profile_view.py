@@ -76,34 +76,19 @@ def test_the_curve_is_as_high_as_what_is_alive():
     assert "▁" in small.plain  # beside a large one it is not invisible
 
 
-@pytest.fixture
-def drawn(tmp_path):
-    def make(*some):
-        files = [tmp_path / "memory.svg", tmp_path / "memory.png"]
-        draw(some, files)
-        assert files[1].read_bytes().startswith(b"\x89PNG")
-        texts = ET.parse(files[0]).getroot().iter("{http://www.w3.org/2000/svg}text")
+def test_the_picture_has_a_line_of_its_key_for_every_band_and_two_are_on_one_scale(tmp_path):
+    def drawn(*some):
+        file = tmp_path / "memory.svg"
+        draw(some, [file])
+        texts = ET.parse(file).getroot().iter("{http://www.w3.org/2000/svg}text")
         return ["".join(text.itertext()).strip() for text in texts]
 
-    return make
-
-
-def test_every_band_has_a_line_of_the_key_and_the_marks_have_words(drawn):
-    texts = drawn(dense() | {"caveats": ["operators are named instead"]})
+    texts = drawn(dense() | {"caveats": ["operators are named instead"]}, fused())
     keys = [t for t in texts if "dense.py:" in t and "MiB" in t]
-    assert len(keys) == 3
-    assert "softmax(-1)" in keys[0] and "in gradient" in keys[0]  # what comes last lies on top
-    assert "scores = q @ k" in keys[2]
-    assert {"peak 96 MiB", "backward", "all scores once: 32 MiB"} <= set(texts)
+    assert len(keys) == 3 and "softmax(-1)" in keys[0] and "in gradient" in keys[0]  # on top
+    assert any("dense: peak 96 MiB" in t for t in texts) and texts.count("100") >= 2
     assert any("operators are named instead" in t for t in texts)
-
-
-def test_what_never_held_much_has_no_band_and_nothing_alive_is_still_a_picture(drawn, tmp_path):
     p = dense()
-    for row in p["memory"]["alive"]:
-        row[0] = 8
-    p["memory"]["sources"][0] |= {"most_bytes": 8}
-    assert not any("scores = q @ k" in t for t in drawn(p))
     p["memory"] |= {"sources": [], "alive": [], "at_ms": [], "peak_bytes": 0, "peak_ms": 0.0}
     p["memory"] |= {"turn_ms": None, "turn_bytes": None, "end_ms": 1.0}
     assert any("dense: peak 0 B" in t for t in drawn(p))

@@ -18,7 +18,7 @@ from attnbench.report.figures.sheet import (
     width,
 )
 from attnbench.report.figures.style import DASHES, MARKERS, looks
-from tests.report.page.runs import NEAR, OWN, PATTERN, timed
+from tests.report.page.runs import NEAR, OWN, timed
 
 
 def test_what_fits_is_as_it_was_and_the_rest_ends_in_an_ellipsis():
@@ -72,12 +72,7 @@ def test_fifty_of_any_families_look_unlike_each_other_and_neighbours_differ_in_b
 
 @pytest.mark.parametrize(
     ("computes", "fill", "face"),
-    [
-        ("softmax", "full", "own"),
-        (NEAR, "left", "own"),
-        (PATTERN, "left", "own"),
-        (OWN, "none", PAPER),
-    ],
+    [("softmax", "full", "own"), (NEAR, "left", "own"), (OWN, "none", PAPER)],
 )
 def test_the_filling_of_a_marker_says_what_is_computed(computes, fill, face):
     from matplotlib.lines import Line2D

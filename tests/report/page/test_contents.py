@@ -14,7 +14,6 @@ from attnbench.features.report.contents import (
     only,
     sentences,
 )
-from attnbench.report.figures import attention, shares
 from attnbench.report.scenes import scenes
 from tests.report.page import runs
 from tests.report.page.runs import NEAR, OWN, at, timed, untimed
@@ -203,19 +202,6 @@ def test_the_baseline_is_the_first_known_or_the_one_most_timed(names, base):
     assert build.baseline(runs.staged(*records)[0]) == base
 
 
-def test_runs_are_compared_with_the_first_by_name_and_each_answers_for_itself(filled):
-    found = filled(runs.small(), runs.small(), [timed("nobody's")])
-    assert found.to_run == {0: "..", 1: "../../run1", 2: "../../run2"}
-    assert found.title == "Which attention to use on slow-box-2c: 3 runs side by side"
-    assert [scene.run.number for scene in found.scenes] == [0, 0, 1, 1, 2]
-    for number, line in enumerate(found.headlines):
-        assert f"run{number} on slow-box-2c" in line
-    (one,), (sentence,) = found.comparisons, found.incomparable
-    assert (one.a, one.b) == ("run0 on slow-box-2c", "run1 on slow-box-2c")
-    assert len(one.cells) == 24
-    assert "run0 on slow-box-2c and run2 on slow-box-2c have no cell in common" in sentence
-
-
 # ---- figures -------------------------------------------------------------------------------------
 
 FIGURES = ("winner_map", "scaling", "tradeoffs", "roofline", "closeness", "memory")
@@ -271,22 +257,11 @@ def test_very_many_lines_leave_room_for_few_regimes(variants, shown):
     assert len(drawn._shown(found)) == shown
 
 
-def test_profiles_and_maps_beside_a_run_are_drawn_or_said_to_be_damaged(
-    monkeypatch, hollow, gathered
-):
-    ran = gathered(runs.small(), runs.small())
-    profile = ran[0].path / "profiles" / "x" / "profile.json"
-    profile.parent.mkdir(parents=True)
-    for file in (profile, ran[0].path / "maps.json", ran[1].path / "maps.json"):
-        file.write_text("{")
-    looks = build.looks(runs.small())
-    _, absent = drawn.draw_all(ran, scenes(ran), looks, "sdpa")
+def test_profiles_and_maps_that_are_damaged_are_said_to_be(hollow, gathered):
+    (run,) = gathered(runs.small())
+    for file in ("profiles/x/profile.json", "maps.json"):
+        (run.path / file).parent.mkdir(parents=True, exist_ok=True)
+        (run.path / file).write_text("{")
+    _, absent = drawn.draw_all([run], scenes([run]), build.looks(runs.small()), "sdpa")
     assert absent["shares"] == ["x/profile.json is damaged, so its profile is not shown"]
     assert absent["attention"] == ["maps.json is damaged, so no map is shown"]
-    profile.write_text('{"profiles": []}')
-    (ran[1].path / "maps.json").write_text('{"words": [], "maps": []}')
-    asked = []
-    for module in (shares, attention):
-        monkeypatch.setattr(module, "draw", lambda *given: asked.append(given[0]))
-    drawn.draw_all(ran, scenes(ran), looks, "sdpa")
-    assert attention.Maps([], []) in asked

@@ -79,7 +79,10 @@ def test_no_words_are_markup(filled, words, tmp_path):
 
 def test_runs_stand_side_by_side_and_are_compared(filled):
     other = [r.with_(note="x") for r in runs.small()]
-    text = summary(filled(runs.small(), other, [timed("nobody's")]))
+    found = filled(runs.small(), other, [timed("nobody's")])
+    assert found.to_run == {0: "..", 1: "../../run1", 2: "../../run2"}
+    assert [scene.run.number for scene in found.scenes] == [0, 0, 1, 1, 2]
+    text = summary(found)
     assert text.index("## run0 on slow-box-2c") < text.index("## run1 on slow-box-2c")
     verdicts = r"\*\*run1 on slow-box-2c\*\* against run0 on slow-box-2c: \d+ [\w ']+"
     assert re.search(verdicts + r".*\(unpaired, margin \d+\.\d%\)\.", text)
