@@ -48,13 +48,9 @@ def test_calls_come_back_from_their_file(tmp_path):
     ("text", "said"),
     [
         ("", "no captured calls"),
-        ("{}", "no captured calls"),
-        ("[1]", "no captured calls"),
         ('{"calls": 7}', "no captured calls"),
         ('{"calls": 1, "sites": [{"site": 3}]}', "damaged"),
-        ('{"calls": 1, "sites": 5}', "damaged"),
         ("[" * 100_000, "no captured calls"),
-        ('{"calls": ' + "1" * 5_000 + "}", "no captured calls"),
     ],
     ids=lambda x: x[:30],
 )
@@ -68,11 +64,8 @@ def test_what_holds_no_calls_is_a_sentence(text, said, tmp_path):
     ("changed", "said"),
     [
         ({"step_s": "fast"}, ".*step_s"),
-        ({"wall_s": -1}, ".*wall_s"),
         ({"step_share": float("nan")}, ".*step_share"),
         ({"sites": {"calls": 0}}, "calls of model.py:5 is 0"),
-        ({"sites": {"seconds": -1}}, ".*seconds"),
-        ({"sites": {"backward_s": True}}, ".*backward_s"),
         ({"sites": {"problem": {"batch": 2}}}, "'heads' is missing"),  # no default stands for it
     ],
 )

@@ -27,15 +27,8 @@ def found():
     )
 
 
-TITLES = (
-    "exact softmax",
-    "near softmax",
-    "operators of their own",
-    "what a step takes",
-    "at the same quality",
-    "each layer",
-    "after distillation",
-)
+TITLES = ("exact softmax", "near softmax", "operators of their own", "what a step takes",
+          "at the same quality", "each layer", "after distillation")  # fmt: skip
 
 
 def test_exact_ranked_and_other_operators_stand_in_tables_of_their_own(found, capsys):
@@ -48,13 +41,11 @@ def test_exact_ranked_and_other_operators_stand_in_tables_of_their_own(found, ca
     assert "0.9800 [0.9780, 0.9820]" in near and "alone" in near
     assert "cosine" in text[at[2] : at[3]] and "NO" in text[at[0] : at[1]]
     for words in (
-        "no attention at all",
         "! broken: wrong: it is off",
         "! retention: refused: it takes causal",
         "! cosine: crashed: it died",
         "! nystrom: it has no backward",
         "! x: step at 256: x: not that",
-        "same rank: can't be told apart",
         "need not be: bigbird",
         "Without any attention a step of 256 tokens takes 0.800",
     ):
@@ -68,15 +59,8 @@ def test_the_picture_has_every_point_with_its_words(found, tmp_path):
     picture = pictures.draw_beside(found, tmp_path / "1-model.json")
     assert picture.read_bytes().startswith(b"\x89PNG")
     svg = picture.with_suffix(".svg").read_text()
-    for words in (
-        "topk[x]: cosine 0.9800, 0.9×",
-        "nystrom",
-        "no attention at all",
-        "the original",
-        "nobody is faster than the original; next to it: einsum (1.100",
-        "0.99 or more:",
-    ):
-        assert words in svg
+    assert "topk[x]: cosine 0.9800, 0.9×" in svg and "nystrom" in svg
+    assert "nobody is faster than the original; next to it: einsum (1.100" in svg
     assert "broken" not in svg  # what is wrong has no time
     lines = pictures.draw(found).csv.splitlines()
     assert lines[0].startswith("variant,computes,cosine") and len(lines) == 5

@@ -38,13 +38,6 @@ def test_a_learned_bias_is_kept_once_for_a_place(tmp_path, looked):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_mask_is_too_large_by_its_scores(monkeypatch):
-    monkeypatch.setattr(masks, "LARGEST", 2 * 12 * 12)
-    assert Masks(None).of(CAUSAL, False, SHAPE).note == ""
-    many = CAUSAL.repeat(3, 1, 1, 1)
-    assert "too large" in Masks(None).of(many, False, Shape(3, 4, 12, 12)).note
-
-
 def test_samples_are_one_an_octave_and_those_of_an_earlier_capture_stay(tmp_path):
     x = torch.ones(1, 1, 8, 4)
     for n in range(2):

@@ -126,7 +126,6 @@ def test_a_whole_answer_is_a_row_with_summaries(tried):
     [
         ([WorkerLost("it died", "")], "crashed", "it died"),
         ([WorkerLost("too long", "", timed_out=True)], "timed_out", "too long"),
-        ([{"refused": "not that"}], "refused", "not that"),
         ([{"failed": "RuntimeError: no"}], "failed", "RuntimeError: no"),
         ([{"quality": {**QUALITY, "wrong": "it is off"}}], "wrong", "it is off"),
     ],

@@ -31,8 +31,6 @@ def call(*, mask=None, training=False, q_len=6, **asked):
 REFUSED = [
     ({"softcap": 50.0}, "softcap is asked for, which no variant does; take attn_implementation"),
     ({"s_aux": torch.zeros(4)}, "s_aux is asked for"),
-    ({"sinks": torch.zeros(4)}, "sinks is asked for"),
-    ({"indices": torch.zeros(4)}, "indices is asked for"),
     ({"a_word_of_tomorrow": False}, "a_word_of_tomorrow is asked for"),
     ({"cache": object()}, "cache is asked for"),
     ({"output_attentions": True}, "output_attentions=True, and no variant hands out its weights"),

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
@@ -53,6 +53,7 @@ def test_names_are_whole_and_the_rest_is_counted():
 
 
 @given(st.floats(1e-9, 1e9), st.floats(6, 1e8), st.sampled_from([2, 10]))
+@settings(max_examples=30)
 def test_an_axis_has_from_two_to_eight_ticks_and_all_lie_on_it(low, times, base):
     axes = Figure().add_subplot()
     style.scale(axes, "x", (low, low * times), str, base)

@@ -147,7 +147,6 @@ def test_a_large_run_has_a_small_page(tmp_path, variants, lengths, phases, limit
 
 
 ODD = {
-    "nothing timed": lambda: [untimed(f"v{n}", "failed", f"it broke {n}") for n in range(9)],
     "no numbers": lambda: [runs.changed(timed("sdpa"), time__median_s=float("nan"), memory=None)],
     "odd names": lambda: [timed(name) for name in ("", " ", "\n", "x" * 300)],
 }
