@@ -93,33 +93,22 @@ def test_the_gradient_of_a_call_is_timed_and_of_nothing_else(clock):
     assert tally.attention_s == 12.0
 
 
-def made_again(tally, clock, tick):
-    """What calls within a gradient, and the entries of both, after a backward pass."""
-    first, second = Entry(), Entry()
+def test_what_is_recorded_within_a_gradient_is_not_counted_twice(clock):
+    tally, spans, first, second = Tally(), SpanClock(), Entry(), Entry()
 
     def again():
-        begun = clock.now()
-        tick()
-        span = Span(clock, begun, clock.now())
+        begun = spans.now()
+        clock.now += 4.0
+        tally.mine.looked += 1.5
+        span = Span(spans, begun, spans.now())
         span.add_to(tally, second, backward=False)
         if tally.mine.within is not None:
             tally.mine.within.append(span)
 
     x = torch.ones(3, requires_grad=True)
     out = Does.apply(x, again)
-    watch_gradient(out, (x,), first, tally, clock)
+    watch_gradient(out, (x,), first, tally, spans)
     out.sum().backward()
-    return again, first, second
-
-
-def test_what_is_recorded_within_a_gradient_is_not_counted_twice(clock):
-    tally = Tally()
-
-    def tick():
-        clock.now += 4.0
-        tally.mine.looked += 1.5
-
-    again, first, second = made_again(tally, SpanClock(), tick)
     again()  # outside of the gradient: nothing is taken off
     assert tally.by_entry == {first: [0.0, 0.0, -1.5], second: [0.0, 8.0, 0.0]}
 

@@ -153,20 +153,6 @@ def test_the_fast_path_is_seen_and_its_seconds_are_not_taken_for_attention():
     assert any("not in the share" in line for line in calls.unseen)
 
 
-def test_compiled_code_goes_on_and_is_met_without_counts():
-    def double(q, k, v):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True) * 2
-
-    with attnbench.capture() as calls:
-        compiled = torch.compile(double, backend="eager", fullgraph=True)
-        outs = [compiled(*qkv()) for _ in range(3)]
-    assert all(torch.equal(out, double(*qkv())) for out in outs)
-    site = only(calls)
-    assert (str(site.problem), site.calls) == ("b2 h4/4 n16 d8 f32 causal forward", 0)
-    assert site.site.endswith("double") and "how often" in site.note
-    assert any("compiled into larger code: 1;" in line for line in calls.unseen)
-
-
 def test_what_the_program_does_wrong_is_its_own_error_and_one_captures_at_a_time():
     q, k, v = qkv()
     with attnbench.capture() as calls, pytest.raises(RuntimeError):

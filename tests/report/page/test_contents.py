@@ -25,14 +25,6 @@ def told(*records):
     return headlines(runs.staged(*records)[0], several_runs=False)
 
 
-def test_a_clear_lead_is_said_with_its_interval():
-    assert told(timed("sdpa"), timed("matmul", 2e-3)) == [
-        "To run forward at 64 tokens, use sdpa: 1.00 ms [0.980, 1.02], 2.00× "
-        "[1.92, 2.08] faster than matmul. Nothing else that was measured is faster for sure, exact "
-        "or not."
-    ]
-
-
 @pytest.mark.parametrize(
     ("ties", "said"), [(1, "v1 can't"), (2, "v1 and v2 can't"), (5, "v1, v2, v3 and 2 more can't")]
 )
@@ -88,12 +80,7 @@ def test_what_is_faster_and_not_exact_is_said_with_what_it_loses(others, said):
     assert said in str(beside(scene.standings[0]))
 
 
-def test_a_regime_is_told_stretch_by_stretch_with_its_crossovers_and_doubts():
-    (train, _), _ = runs.staged(*runs.small())
-    lines = list(sentences(train))
-    assert lines[0].startswith("128 to 256: at 256 use sdpa: 12.0 ms [11.8, 12.2], 3.20× [3.07, ")
-    assert lines[1].startswith("64: use matmul: 2.40 ms") and "70\u00a0%" in lines[2]
-    assert lines[3].startswith("sdpa overtakes matmul between 64 and 128 (about 80)")
+def test_a_stretch_is_in_doubt_where_any_of_its_lengths_is():
     busy = [timed("sdpa", flags=["contended: 3 of 9"]), timed("matmul", 2e-3)]
     (scene,), _ = runs.staged(*busy, timed("sdpa", 2e-3, 128), timed("matmul", 4e-3, 128))
     first, *_ = sentences(scene)

@@ -78,21 +78,6 @@ def test_a_part_of_a_header_that_is_none_is_a_sentence(read, header):
         read(runs.small(), **header)
 
 
-def test_no_run_no_records_and_no_folder_are_sentences(tmp_path):
-    with pytest.raises(StoreError, match="there is no "):
-        gather([tmp_path / "nothing"])
-    with pytest.raises(StoreError, match=r"there is no run in .*run\.json"):
-        gather([tmp_path])
-    empty = runs.written(tmp_path / "empty", [])
-    (empty / "records.jsonl").unlink()
-    with pytest.raises(StoreError, match="holds no record"):
-        gather([tmp_path])
-    for header in ("[]", "not json", '{"schema": 99}'):
-        (empty / "run.json").write_text(header)
-        with pytest.raises(StoreError, match="run"):
-            gather([empty])
-
-
 def test_what_torch_chose_is_said_once_a_variant_the_most_frequent_backend_first(read):
     ran = ("FlashAttention-2 (aten::_a)", "cuDNN (aten::_b)", "cuDNN (aten::_b)")
     notes = ["own", *(f"own; torch chose {name}" for name in ran)]

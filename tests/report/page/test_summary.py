@@ -13,23 +13,6 @@ from tests.report.page import runs
 from tests.report.page.runs import at, timed, untimed
 
 
-def test_the_answer_comes_first_and_how_sure_it_is_and_what_is_missing_below(filled):
-    text = summary(filled(runs.small()))
-    lines = text.splitlines()
-    assert lines[0] == "# Which attention to use on Slow Box, 2 cores, 25 GiB"
-    assert lines[2].startswith("To train at 256 tokens, use sdpa: 12.0 ms")
-    at_sure = next(n for n, line in enumerate(lines) if line.startswith("How sure: of 6 answers"))
-    assert lines[at_sure + 2].startswith("If you may choose only one: sdpa, within 1.25× of the")
-    assert at_sure < lines.index("## Winners")
-    remedy = "→ run it on a machine with a GPU"
-    missing = (
-        f"- unavailable: sdpa.efficient (6 cells): runs on cuda; this machine has cpu {remedy}"
-    )
-    assert missing in lines
-    assert "- not run: einsum (2 cells): there is no record of it" in text
-    assert "\n\n\n" not in text
-
-
 def test_winners_are_a_table_with_ties_and_doubts_and_what_has_none(filled):
     records = [
         *(timed("sdpa", 1e-3, n) for n in (64, 128, 256)),
