@@ -3,11 +3,10 @@
 import itertools
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn.attention.flex_attention import create_block_mask, create_mask, flex_attention
+from torch.nn.attention.flex_attention import create_mask
 
 from impls.masks import Mask, Shape
 
@@ -166,31 +165,3 @@ def test_the_flex_score_adds_the_bias(brute, world):
     index = [torch.arange(n) for n in shape]
     expected = scores.numpy() + brute.bias(conditions, shape, upper_left)
     np.testing.assert_allclose(modifier(scores, *index).numpy(), expected, rtol=1e-6, atol=1e-6)
-
-
-FLEX = {
-    "cross": ([("causal", ()), ("alibi", ())], 5, 9),
-    "blind": ([("causal", ())], 9, 5),
-    "bias": ([("bias", np.random.default_rng(3).choice([-np.inf, 0.5, -1.0], (2, 4, 9, 9)))], 9, 9),
-}
-
-
-@pytest.mark.parametrize("case", FLEX)
-def test_flex_attention_under_both_forms_is_the_attention_of_the_double_loop(brute, case):
-    conditions, q_len, kv_len = FLEX[case]
-    shape = Shape(2, 4, q_len, kv_len)
-    mask = Mask.parse(brute.text(conditions))
-    torch.manual_seed(0)
-    q = torch.randn(2, 4, q_len, 8)
-    k, v = torch.randn(2, 2, 4, kv_len, 8)
-    block_mask, modifier = None, mask.flex_mask(shape, "cpu")
-    if modifier is not None:
-        block_mask = create_block_mask(modifier, *shape, device="cpu")
-    out = flex_attention(q, k, v, mask.flex_score(shape, "cpu"), block_mask)
-    expected = brute.attention(
-        *(x.double().numpy() for x in (q, k, v)),
-        brute.visible(conditions, shape),
-        brute.bias(conditions, shape),
-        8**-0.5,
-    )
-    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-4, atol=1e-5)

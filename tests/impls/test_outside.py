@@ -95,18 +95,13 @@ def test_rows_come_in_the_order_of_the_files_and_a_taken_name_costs_its_row(tmp_
     }
 
 
-def test_a_path_to_elsewhere_stays_as_it_is(tmp_path):
-    code = 'ROWS = [row("far", build="impls.dense.einsum:build")]'
-    (row,) = rows_of(write(tmp_path / "far.py", HEAD, code))
-    assert row.build == "impls.dense.einsum:build"
-    assert load_function(row.build).__module__ == "impls.dense.einsum"
-
-
-def test_a_file_may_import_what_lies_beside_it(tmp_path):
+def test_a_file_may_name_what_lies_elsewhere_and_import_what_lies_beside_it(tmp_path):
     write(tmp_path / "beside_the_rows.py", "def build(problem): return 'from beside'")
-    code = 'from beside_the_rows import build\nROWS = [row("helped")]'
-    (row,) = rows_of(write(tmp_path / "helped.py", HEAD, code))
-    assert load_function(row.build)(Problem()) == "from beside"
+    far = 'row("far", build="impls.dense.einsum:build")'
+    code = f'from beside_the_rows import build\nROWS = [row("helped"), {far}]'
+    helped, other = rows_of(write(tmp_path / "helped.py", HEAD, code))
+    assert load_function(helped.build)(Problem()) == "from beside"
+    assert other.build == "impls.dense.einsum:build"
 
 
 def test_the_interface_read_is_the_readers_own_wherever_it_stands(tmp_path):
@@ -164,15 +159,11 @@ def test_a_file_that_ends_badly_is_a_sentence(tmp_path, ending):
         assert words in message
 
 
-def test_a_file_that_is_not_there_says_so(tmp_path):
+def test_what_is_no_python_file_says_what_it_should_be(tmp_path):
     with pytest.raises(BrokenTable, match=r"there is no table file .*absent\.py"):
         rows_of(tmp_path / "absent.py")
-
-
-def test_a_file_that_is_not_python_says_what_it_should_be(tmp_path):
-    file = write(tmp_path / "rows.txt", HEAD, "ROWS = []")
     with pytest.raises(BrokenTable, match=r"\.py"):
-        rows_of(file)
+        rows_of(write(tmp_path / "rows.txt", HEAD, "ROWS = []"))
 
 
 def test_a_file_that_hangs_is_ended(tmp_path, hurry):

@@ -1,17 +1,14 @@
 """The table: every row stands on code that exists, and listing it costs nothing."""
 
 import inspect
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import impls
 from impls.loading import load_function
+from tests.impls.row_files import python
 
-ROOT = Path(impls.__file__).parents[1]
 ROWS = impls.table().rows
 PATHS = [
     (name, what, path)
@@ -19,20 +16,6 @@ PATHS = [
     for what in ("build", "definition", "cost")
     if (path := getattr(row, what)) is not None
 ]
-
-
-def python(code):
-    """What a fresh interpreter prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
 
 
 def test_nothing_in_the_table_is_broken():
@@ -57,7 +40,7 @@ def test_the_code_that_a_row_names_exists_and_takes_its_options(name, what, path
 
 
 def test_reading_the_table_imports_no_torch_and_no_kernel():
-    loaded = python("import sys, impls; impls.table(); print(*sys.modules)")
+    loaded = python("import json, sys, impls; impls.table(); print(json.dumps(list(sys.modules)))")
     assert "impls.dense" in loaded
     assert "torch" not in loaded
     kernels = [m for m in loaded if any(m.startswith(f"impls.{f}.") for f in impls.FAMILIES)]
@@ -65,20 +48,16 @@ def test_reading_the_table_imports_no_torch_and_no_kernel():
 
 
 def test_a_cost_is_read_without_torch():
-    rows_that_need_torch = python(
-        "import sys\n"
-        "sys.modules['torch'] = None  # from here on, importing it raises\n"
-        "import impls\n"
-        "from impls.outside import load_function\n"
-        "for row in impls.table().rows.values():\n"
-        "    try:\n"
-        "        load_function(row.cost)\n"
-        "    except ImportError:\n"
-        "        print(row.name)\n"
-        "    except AttributeError:\n"
-        "        pass  # a path that leads nowhere is another test's finding\n"
-    )
-    assert rows_that_need_torch == []
+    code = """
+        import sys
+        sys.modules['torch'] = None  # from here on, importing it raises
+        import impls
+        from impls.loading import load_function
+        for row in impls.table().rows.values():
+            load_function(row.cost)
+        print("[]")
+        """
+    assert python(code) == []
 
 
 # ---- asking for a row ----------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import torch
 
 import impls
+from attnbench.gate.oracle import exact
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
@@ -32,30 +33,18 @@ def inputs(p):
     return [x.requires_grad_(p.gradients) for x in small.inputs(p, seed=7)]
 
 
-def truth(p, q, k, v):
-    """Softmax attention from the mask's own dense form, in float64."""
-    q, k, v = (x.detach().double().requires_grad_(p.gradients) for x in (q, k, v))
-    seen = torch.from_numpy(p.mask.visible(p.shape))
-    bias = p.mask.bias(p.shape)
-    keys, values = (x.repeat_interleave(p.group, 1) for x in (k, v))
-    scores = q @ keys.transpose(-1, -2) * p.scale + (0.0 if bias is None else torch.tensor(bias))
-    blind = ~seen.any(-1, keepdim=True)
-    weights = scores.masked_fill(~(seen | blind), -torch.inf).softmax(-1)
-    return (q, k, v), (weights @ values).masked_fill(blind, 0.0)
-
-
 def check(p, attend):
-    """The output and, where there are any, the gradients; and that no layout was a copy."""
-    leaves = inputs(p)
+    """The output and, where there are any, the gradients, against the oracle."""
+    leaves, every = inputs(p), torch.arange(p.q_len)
     out = attend(*leaves)
-    twins, want = truth(p, *leaves)
-    assert out.shape == want.shape
-    torch.testing.assert_close(out.double(), want, atol=2e-6, rtol=2e-6)
+    dout = torch.randn(p.output_shape, generator=torch.Generator().manual_seed(8))
+    ends = (x.detach() for x in leaves)
+    want = exact(p, *ends, every, dout if p.gradients else None)
+    assert out.shape == want.out.shape
+    torch.testing.assert_close(out.double(), want.out, atol=2e-6, rtol=2e-6)
     if p.gradients:
-        dout = torch.randn(want.shape, generator=torch.Generator().manual_seed(8))
         got = torch.autograd.grad(out, leaves, dout)
-        expected = torch.autograd.grad(want, twins, dout.double())
-        for one, other in zip(got, expected, strict=True):
+        for one, other in zip(got, (want.dq, want.dk, want.dv), strict=True):
             torch.testing.assert_close(one.double(), other, atol=1e-5, rtol=1e-5)
     return leaves
 

@@ -33,13 +33,6 @@ def test_a_core_may_live_in_a_file_of_its_own(verdict, tmp_path):
     assert row.supports(problem("causal")) is not None
 
 
-def test_a_core_with_a_state_decodes_from_its_state():
-    asked = problem("causal", "decode", q_len=1)
-    attend, _ = made("mha?core=linear.elu", asked)
-    memory = attend.remember(torch.randn(1, 32, 32))
-    assert not isinstance(memory.kept, list), "keys and values were kept"
-
-
 def test_a_decoder_with_more_queries_than_tokens_is_refused():
     with pytest.raises(impls.spec.Unsupported, match="q_len=9 is above kv_len=4"):
         made("mha", problem("none", "decode", q_len=9, kv_len=4))

@@ -10,7 +10,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import impls.linear.common as common
 from impls.linear.common import FeatureMap, Linear
-from impls.spec import Unsupported
 from tests.impls.small import cost, differentiated, inputs, kept_bytes, made, problem
 
 POSITIVE = ["linear.elu", "cosformer", "linear.taylor", "hedgehog"]
@@ -86,13 +85,6 @@ def test_the_cost_is_what_is_counted(name):
         made(name, given)[0](*inputs(given))
     said = cost(name, given).flops
     assert said <= counter.get_total_flops() <= 1.05 * said
-
-
-@pytest.mark.parametrize("name", [*(n for n in NAMES if n != "cosine"), "performer"])
-def test_the_upper_left_corner_is_refused_where_it_differs(name):
-    with pytest.raises(Unsupported, match=r"lower-right|upper-left"):
-        made(name, problem("causal@upper-left", q_len=5))
-    made(name, problem("causal@upper-left"))
 
 
 # ---- public implementations, given the same features ---------------------------------------------

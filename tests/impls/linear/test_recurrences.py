@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attnbench.gate.inputs import make
-from impls.linear import decay, delta, gla, retention, ssd, unrolled
+from impls.linear import decay, delta, gla, retention, ssd
 from impls.spec import Unsupported
 from tests.impls.linear import papers
 from tests.impls.linear.papers import PAPERS, problem
@@ -102,18 +102,6 @@ def test_gates_start_in_the_ranges_of_their_papers_and_follow_the_seed():
 # ---- retention, and the scan that it and others share --------------------------------------------
 
 
-@pytest.mark.parametrize("chunk", [7, 64])
-def test_retention_is_the_parallel_form_of_arxiv_2307_08621(chunk):
-    """s (q k^T . D) v with D_nm = g^(n-m) below the diagonal."""
-    asked = problem(kv_heads=4, phase="forward")
-    tensors, n = make(asked, 0), np.arange(75)
-    q, k, v = (x.numpy() for x in tensors)
-    fades = [np.tril((1 - 2.0 ** (-5 - h)) ** (n[:, None] - n).clip(0)) for h in range(4)]
-    want = asked.scale * (q @ k.swapaxes(-1, -2) * np.array(fades)) @ v
-    got = retention.build(asked, chunk=chunk)(*tensors)
-    np.testing.assert_allclose(got.numpy(), want, rtol=1e-10, atol=1e-12)
-
-
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize(("chunks", "rates"), [(64, (1, 1)), (65, (5, 1)), (100, (1, 1))])
 def test_the_scan_in_two_steps_is_the_scan(backward, chunks, rates):
@@ -142,15 +130,6 @@ def test_scan_chain_and_gates_have_the_gradients_of_finite_differences():
     assert torch.autograd.gradcheck(gla.build(asked, chunk=4, seed=0), leaves)
 
 
-def test_a_definition_run_again_in_stretches_is_the_same(monkeypatch):
-    asked, rows = problem(length=90), torch.tensor([80, 7])
-    define = retention.definition(asked, chunk=1)
-    whole = differentiated(lambda *qkv: define(*qkv, rows), make(asked, 0))
-    monkeypatch.setattr(unrolled, "CACHE_BYTES", 1)  # a token at a time
-    again = differentiated(lambda *qkv: define(*qkv, rows), make(asked, 0))
-    assert all(torch.equal(got, want) for got, want in zip(again, whole, strict=True))
-
-
 # ---- gated linear attention, the delta rule, state spaces ----------------------------------------
 
 
@@ -166,26 +145,6 @@ def test_gates_that_close_to_nothing_overflow_nowhere():
     np.testing.assert_allclose(out.detach().numpy(), want, rtol=1e-4, atol=1e-5 * abs(want).max())
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 16])
-def test_a_delta_rule_wide_open_gives_back_what_was_stored_last(monkeypatch, chunk):
-    """b = 1: the old value goes, the new one stays."""
-    monkeypatch.setattr(delta, "gates", lambda k, w: torch.ones_like(k[..., :1]))
-    asked = problem(heads=2, length=32, phase="forward")
-    keys = torch.linalg.qr(torch.randn(2, 2, 16, 16, dtype=torch.float64))[0] * 1e3
-    q, k, v = make(asked, 0)
-    k = torch.cat((keys, keys), 2)  # every key twice: the second value takes the first's place
-    q = torch.cat((keys, keys.flip(2)), 2)
-    out = delta.build(asked, chunk=chunk, seed=0)(q, k, v) / asked.scale
-    want = v.clone()
-    for t in range(16, 32):  # asks for the key of place 31 - t in its half
-        asked_for = 31 - t
-        want[:, :, t] = v[:, :, asked_for + 16 if asked_for + 16 <= t else asked_for]
-    torch.testing.assert_close(out, want, rtol=1e-10, atol=1e-11)
-    same = k[:, :, :1].expand_as(k).contiguous()
-    out = delta.build(asked, chunk=64, seed=0)(same, same, v) / asked.scale
-    torch.testing.assert_close(out, v, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize(("width", "inputs"), [(1, "normal"), (4, "equal_keys"), (16, "outliers")])
 def test_chunks_end_where_their_rounding_would_be_more_than_the_recurrence_s(
     verdict, width, inputs
@@ -194,21 +153,6 @@ def test_chunks_end_where_their_rounding_would_be_more_than_the_recurrence_s(
     note = made("delta?chunk=1000", asked)[0].note()
     assert note.startswith(f"chunks of {16 * width} tokens: the")
     assert verdict("delta?chunk=1000", asked).reason is None
-
-
-def test_state_spaces_are_the_product_with_the_semiseparable_matrix_too():
-    """Of q_i . k_j prod(exp(dt a), j < u <= i) dt_j, one pair a time (arXiv:2405.21060)."""
-    asked = problem(batch=1, heads=2, phase="forward", length=40)
-    tensors = make(asked, 0)
-    q, k, v = (x.numpy() for x in tensors)
-    dt, a = papers.steps(k, asked)
-    want = np.zeros(asked.output_shape)
-    for h, i in np.ndindex(2, 40):
-        for j in range(i + 1):
-            fade = np.prod(np.exp(dt[0, h, j + 1 : i + 1] * a[h])) * dt[0, h, j]
-            want[0, h, i] += asked.scale * q[0, h, i] @ k[0, h, j] * fade * v[0, h, j]
-    got = ssd.build(asked, chunk=16, seed=0)(*tensors)
-    np.testing.assert_allclose(got.numpy(), want, rtol=1e-10, atol=1e-12)
 
 
 def test_a_short_sum_after_long_ones_keeps_its_digits():

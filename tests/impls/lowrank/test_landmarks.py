@@ -106,21 +106,14 @@ def test_both_forms_of_skyformer_are_the_papers(iterations):
     check(label, given, want, rtol=1e-9, atol=1e-11)
 
 
-def test_all_rows_as_landmarks_make_the_kernel_exact_and_more_come_nearer():
+def test_all_rows_as_landmarks_make_the_kernel_exact():
     given = problem(q_len=13)
-    q, k, v = inputs(given)
     x, y, values = one_head(given)
     label = "skyformer?landmarks=99&iterations=0&gamma=0"
     check(label, given, kappa(x, y) @ values, rtol=1e-7, atol=1e-9)
     assert "13 queries, 45 keys" in made(label, given)[0].note()
-    given = problem(kv_heads=4)
-    q, k, v = inputs(given, 0.5)
-    want, far = (-torch.cdist(q, k).square() / 8).exp() @ v, []
-    for landmarks in (4, 24, 90):
-        attend, _ = made(f"skyformer?landmarks={landmarks}&gamma=0.001&iterations=12", given)
-        far.append(float((attend(q, k, v) - want).norm() / want.norm()))
-    assert far[2] < 0.6 * far[1] < 0.6 * far[0]
-    attend, _ = made("skyformer?landmarks=20", given)
+    attend, _ = made("skyformer?landmarks=20", problem(kv_heads=4))
+    q, k, v = inputs(problem(kv_heads=4))
     assert float(attend(q, k + 50.0, v).abs().max()) < 1e-9  # keys out of reach give nothing
 
 

@@ -27,12 +27,6 @@ def test_every_token_has_one_rank_and_every_rank_as_many(world, size):
         assert {len(one) for one in dealt} == {length // world}
 
 
-@given(WORLDS, SIZES)
-def test_under_a_causal_mask_every_rank_of_a_ring_has_as_many_pairs(world, size):
-    dealt = shares.ring(problem(2 * world * size), world)
-    assert len({sum(place + 1 for place in one) for one in dealt}) == 1
-
-
 @pytest.mark.parametrize(
     ("deal", "world", "more", "says"),
     [
@@ -76,7 +70,6 @@ def test_an_option_out_of_range_is_refused_by_its_value(option):
         ("ring?world=2", {"kv_len": 256}, "needs q_len equal to kv_len"),
         ("ring?world=2", {"phase": "decode", "q_len": 1}, "not decode"),
         ("ring?world=3", {}, "lengths that 6 divides"),
-        ("ulysses?world=2", {"heads": 3, "kv_heads": 3}, "heads that 2 divides"),
     ],
 )
 def test_what_a_row_cannot_take_is_said_before_a_process_is_started(name, changes, says):

@@ -101,30 +101,6 @@ def test_a_file_that_is_no_layout_is_refused_with_a_sentence(tmp_path, made, say
     definition(problem, layout=str(file), block=8)
 
 
-@pytest.mark.parametrize(
-    ("device", "block", "says"),
-    [
-        ("cpu", 0, "block=0 must be 1 or more"),
-        ("cuda", 64, "block=64 must be a multiple of 128 on CUDA"),
-    ],
-)
-def test_a_block_that_can_not_be_is_refused_with_a_sentence(device, block, says):
-    problem = Problem(**SMALL, device=device)
-    with pytest.raises(Unsupported, match=says):
-        build(problem, layout="", block=block)
-    assert costs.blocksparse(problem, "", block).flops > 0
-    definition(problem, layout="", block=block)
-
-
-def test_it_says_how_many_blocks_are_visited(by_head):
-    file, table = by_head
-    problem = Problem(**SMALL, mask=Mask.parse("causal"))
-    count = int((table & np.tril(np.ones((10, 10), bool))).sum())
-    share = f"{count / 400:.1%}"
-    note = build(problem, layout=file, block=8).note()
-    assert note == f"FlexAttention visits {count} of 400 blocks of 8 ({share})"
-
-
 def test_decoding_costs_the_keys_that_the_layout_lets_a_group_see(by_head, tmp_path):
     file = tmp_path / "step.npy"
     np.save(file, by_head[1][:, :1])
