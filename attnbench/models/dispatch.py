@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -73,35 +73,39 @@ class DispatchWarning(UserWarning):
     """The table does not cover some calls, or was made under other circumstances."""
 
 
+class PlainCall(NamedTuple):
+    """All that the choice for a call of plain tensors follows from; each of q, k and v."""
+
+    shapes: tuple[torch.Size, torch.Size, torch.Size]
+    dtypes: tuple[torch.dtype, ...]
+    devices: tuple[torch.device, ...]
+    causal: bool
+    scale: Any
+    grouped: bool
+    gradient: bool
+
+
 def find_entry(
-    entries: Mapping[tuple[Any, ...], Sequence[DispatchEntry]],
-    shapes: Sequence[Sequence[int]],
-    dtypes: Sequence[torch.dtype],
-    *,
-    causal: bool,
-    scale: float | None,
-    grouped: bool,
-    gradient: bool,
+    entries: Mapping[tuple[Any, ...], Sequence[DispatchEntry]], call: PlainCall
 ) -> tuple[DispatchEntry, str]:
     """The entry and the variant for a call; raises :class:`Unseen` for what no table has.
 
     ``entries`` are by what makes calls alike.
     """
-    _check_shapes(shapes, dtypes, scale, grouped)
-    (batch, heads, queries, width), (_, kv_heads, keys, _), (*_, value_width) = shapes
-    one = (str(dtypes[0]).removeprefix("torch."), heads, kv_heads, width, value_width)
-    phases, masks = _phases(queries, keys, gradient), _masks(queries, keys, causal)
+    _check(call)
+    (batch, heads, queries, width), (_, kv_heads, keys, _), (*_, value_width) = call.shapes
+    one = (str(call.dtypes[0]).removeprefix("torch."), heads, kv_heads, width, value_width)
+    phases, masks = _phases(queries, keys, call.gradient), _masks(queries, keys, call.causal)
     alike = [e for both in product(phases, masks) for e in entries.get((*both, *one), ())]
     for entry in alike:
         if (variant := entry.takes(batch, keys, queries)) is not None:
             return entry, variant
     if not alike:
         mine = (phases, masks, *((value,) for value in one))
-        for place, name in enumerate(FEATURES):
-            has = {known[place] for known in entries}
-            if has.isdisjoint(mine[place]):
-                some = ", ".join(map(str, sorted(has)))
-                raise Unseen(f"{name} {mine[place][0]} is not in the table, which has {some}", name)
+        for name, values, known in zip(FEATURES, mine, zip(*entries, strict=True), strict=True):
+            if set(known).isdisjoint(values):
+                some = ", ".join(map(str, sorted(set(known))))
+                raise Unseen(f"{name} {values[0]} is not in the table, which has {some}", name)
         what = f"{phases[0]}, mask {masks[0]}, {one[0]}, h{heads}/{kv_heads} d{width}/{value_width}"
         raise Unseen(f"the table has no entry for {what} together")
     spans = [
@@ -125,19 +129,17 @@ def reachable(entry: DispatchEntry) -> bool:
     )
 
 
-def _check_shapes(
-    shapes: Sequence[Sequence[int]], dtypes: Sequence[torch.dtype], scale: Any, grouped: bool
-) -> None:
+def _check(call: PlainCall) -> None:
     """Raise for what is in no table, and for what torch's own function refuses better."""
-    q, k, v = shapes
+    (q, k, v), scale = call.shapes, call.scale
     if not len(q) == len(k) == len(v) == 4:
         raise Unseen(f"tensors of {len(q)} dimensions were not measured", "dimensions")
     if q[0] != k[0] or k[:3] != v[:3] or q[3] != k[3] or q[1] % (k[1] or 1):
         what = f"q {list(q)}, k {list(k)} and v {list(v)}"
         raise Unseen(f"{what} are no problem of the table's kind", "shapes")
-    if q[1] != k[1] and not grouped:
+    if q[1] != k[1] and not call.grouped:
         raise Unseen(f"{q[1]} heads on {k[1]} key/value heads without enable_gqa", "grouped")
-    if len(set(dtypes)) > 1:
+    if len(set(call.dtypes)) > 1:
         raise Unseen("q, k and v of unlike dtypes were not measured")
     number = isinstance(scale, int | float)
     if scale is not None and q[3] and not (number and is_usual(scale, q[3])):
@@ -224,8 +226,8 @@ class Dispatch:
                     q.requires_grad or k.requires_grad or v.requires_grad
                 )
                 shapes, dtypes = (q.shape, k.shape, v.shape), (q.dtype, k.dtype, v.dtype)
-                devices = q.device, k.device, v.device
-                attend = self._way(shapes, dtypes, devices, is_causal, scale, enable_gqa, gradient)
+                given = (q.device, k.device, v.device), is_causal, scale, enable_gqa, gradient
+                attend = self._way(PlainCall(shapes, dtypes, *given))
             if attend is not None:
                 self._inside.a_variant = True
                 try:
@@ -238,31 +240,21 @@ class Dispatch:
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
 
-    def _find(
-        self,
-        shapes: tuple[torch.Size, ...],
-        dtypes: tuple[torch.dtype, ...],
-        devices: tuple[torch.device, ...],
-        causal: bool,
-        scale: float | None,
-        grouped: bool,
-        gradient: bool,
-    ) -> Attend | None:
+    def _find(self, call: PlainCall) -> Attend | None:
         """The variant as it was built for such calls; None where torch's own serves."""
-        device = devices[0]
+        device = call.devices[0]
         if device.type not in (self._device, "meta"):
             raise DispatchRefused(
                 f"the tensors are on {device}, and the table was made for {self._device}: move "
                 f"them there, or make a table on {device.type}"
             )
         try:
-            if device.type == "meta" or len(set(devices)) > 1:
+            if device.type == "meta" or len(set(call.devices)) > 1:
                 raise Unseen("tensors on the meta device, or on several, were not measured")
-            kind = {"causal": causal, "scale": scale, "grouped": grouped, "gradient": gradient}
-            entry, variant = find_entry(self._entries, shapes, dtypes, **kind)  # type: ignore[arg-type]
-            q, k, v = map(tuple, shapes)
-            call = CallShape(q, k, v, dtypes[0], device, Mask.parse(entry.mask), entry.phase)
-            return self._built[variant].attend(call)
+            entry, variant = find_entry(self._entries, call)
+            shapes, mask = map(tuple, call.shapes), Mask.parse(entry.mask)
+            built = self._built[variant]
+            return built.attend(CallShape(*shapes, call.dtypes[0], device, mask, entry.phase))
         except Unseen as why:
             self._left_to_torch(why.cause, why)
         except NotServed as why:

@@ -12,6 +12,7 @@ seen                ``F.scaled_dot_product_attention``, ``nn.MultiheadAttention`
 met, not counted    calls inside of what ``torch.compile`` compiles: which problems, not how often;
                     but for ``nn.MultiheadAttention`` and attention that is written out
 met, not recorded   attention written out as products and a softmax; named with its place
+not recorded        calls inside of torch.func's transforms; counted
 not seen            other libraries' kernels, called directly; a softmax written as exponentials;
                     Python started with ``-I``, ``-E`` or ``-S``, or with packages of its own that
                     are named as ours; with ``attnbench.capture()``, a function that a running

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import wraps
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -64,27 +64,16 @@ class AfterImport(MetaPathFinder):
             return None
         finders = (finder for finder in sys.meta_path if finder is not self)
         found = next((spec for x in finders if (spec := x.find_spec(name, path, target))), None)
-        if found is not None and found.loader is not None:
-            found.loader = _Watched(found.loader, self)
+        with suppress(AttributeError, TypeError):  # a loader that can't be watched loads
+            loader: Any = found and found.loader
+            load = loader.exec_module
+
+            def watched(module: ModuleType) -> None:
+                load(module)
+                self.imported(module.__name__)
+
+            loader.exec_module = watched
         return found
-
-
-class _Watched(Loader):
-    """A loader that reports when it is done, and is gone then."""
-
-    def __init__(self, loader: Loader, after: AfterImport) -> None:
-        self._loader, self._after = loader, after
-        self.create_module = loader.create_module  # type: ignore[method-assign]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """As the loader does; then the action."""
-        if module.__spec__ is not None:
-            module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        self._after.imported(module.__name__)
 
 
 FOLDER, MASKS = "ATTNBENCH_CAPTURE", "ATTNBENCH_CAPTURE_MASKS"

@@ -70,11 +70,8 @@ def sdpa(original: Original) -> Function:
         )
         if begun is not None:
             via = "mha" if NOW.state().heads > 0 else "sdpa"
-
-            def call() -> CapturedCall:
-                return CapturedCall(via, query, key, value, attn_mask, is_causal, scale, dropout_p)
-
-            NOW.made(call, out, begun)
+            given = via, query, key, value, attn_mask, is_causal, scale, dropout_p
+            NOW.made(partial(CapturedCall, *given), out, begun)
         return out
 
     return scaled_dot_product_attention
@@ -117,7 +114,7 @@ def _fast_path(via: str, tensors: int, places: tuple[int, int], original: Origin
         if torch.compiler.is_compiling() or (begun := NOW.begin(args[0], nested=True)) is None:
             return original.call(*args, **more)
         out = original.call(*args, **more)
-        NOW.made(lambda: read(args, more), out, begun)
+        NOW.made(partial(read, args, more), out, begun)
         return out
 
     return fast_path
@@ -181,9 +178,7 @@ def _flex(original: Original) -> Function:
             def find(masks: Masks, shape: Shape) -> FoundMask:
                 return masks.of_flex(block_mask, score_mod, shape, query.device)
 
-            def call() -> CapturedCall:
-                return CapturedCall("flex", query, key, value, scale=scale, find_mask=find)
-
+            call = partial(CapturedCall, "flex", query, key, value, scale=scale, find_mask=find)
             NOW.made(call, out, begun)
         return out
 
@@ -321,11 +316,8 @@ def observed(original: Original, name: str) -> Function:
             inner = state.inner
         finally:
             state.outer, state.inner = before
-
-        def call() -> CapturedCall:
-            return layer_call(via, module, (query, key, value), attention_mask, inner, more)
-
-        NOW.made(call, out, begun)
+        given = via, module, (query, key, value), attention_mask, inner, more
+        NOW.made(partial(layer_call, *given), out, begun)
         return out
 
     return attention
@@ -341,13 +333,9 @@ def layer_call(
 ) -> CapturedCall:
     """A layer's call, by what it called of torch's or else by its arguments."""
     notes = [note for word, note in INEXPRESSIBLE.items() if more.get(word) is not None]
-    scale, dropout, bias = (
-        more.get("scaling"),
-        more.get("dropout") or 0.0,
-        more.get("position_bias"),
-    )
-    call = CapturedCall(via, *qkv, scale=scale, dropout=dropout, bias=bias)
-    call = call._replace(note="; ".join(notes), faithful=not notes)
+    words = {"note": "; ".join(notes), "faithful": not notes, "bias": more.get("position_bias")}
+    scale, dropout = more.get("scaling"), more.get("dropout") or 0.0
+    call = CapturedCall(via, *qkv, scale=scale, dropout=dropout, **words)
     tensor = mask if isinstance(mask, Tensor) else None
     if len(inner) == 1:
         its, (_, k, v) = inner[0](), qkv

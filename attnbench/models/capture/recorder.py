@@ -38,7 +38,7 @@ from attnbench.models.capture.clocks import (
 )
 from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.capture.places import Where, place_text, where
-from attnbench.models.mask_of import FULL, has_data, is_usual, phase_of, problem_of
+from attnbench.models.mask_of import has_data, is_usual, phase_of, problem_of
 from impls.asked import CantBeDone
 from impls.masks import Shape
 from impls.problem import Problem
@@ -114,39 +114,22 @@ class CapturedCall(NamedTuple):
 
     def request(self, where: Where, masks: Masks) -> SiteRequest:
         """What its site follows from."""
-        forms = [four(x, self.heads) for x in (self.q, self.k, self.v)]
-        times = mapped(self.q, self.k, self.v)
-        q, k, v = ((times * form[0], *form[1:]) for form in forms)
+        q, k, v = (four(x, self.heads) for x in (self.q, self.k, self.v))
         gradients = any(x.requires_grad for x in (self.q, self.k, self.v))
         gradients = torch.is_grad_enabled() and gradients
-        found = self._mask(Shape(q[0], q[1], q[2], k[2]), times > 1, where, masks)
+        found = self._mask(Shape(q[0], q[1], q[2], k[2]), where, masks)
         dtype, device = _dtype(self.q), self.q.device
         more = self.scale, self.dropout, self.note, self.faithful
         return SiteRequest(where, self.via, q, k, v, dtype, device, gradients, found, *more)
 
-    def _mask(self, shape: Shape, mapped: bool, where: Where, masks: Masks) -> FoundMask:
+    def _mask(self, shape: Shape, where: Where, masks: Masks) -> FoundMask:
         mask = self.attn_mask
-        if mapped and (mask is not None or self.find_mask is not None):
-            return FoundMask(FULL, "torch.vmap maps it, and what its mask hides is not known")
         if self.find_mask is not None:
             return self.find_mask(masks, shape)
         if mask is not None and self.q.dim() == 3 and mask.dim() == 3:
             heads = self.heads if mask.shape[0] > 1 else 0
             mask = mask.unflatten(0, (-1, heads)) if heads else mask[:, None]
         return masks.of(mask, self.is_causal, shape, where, self.bias)
-
-
-def mapped(*tensors: Tensor) -> int:
-    """How many calls torch.vmap makes one of: no tensor's shape shows that."""
-    sizes: dict[int, int] = {}
-    for x in tensors:
-        while functorch.is_functorch_wrapped_tensor(x):
-            inner = functorch.get_unwrapped(x)
-            if functorch.is_batchedtensor(x):
-                level = functorch.maybe_get_level(x)
-                sizes[level] = inner.shape[functorch.maybe_get_bdim(x)]
-            x = inner
-    return prod(sizes.values())
 
 
 def four(x: Tensor, heads: int = 0) -> Form:
@@ -278,8 +261,7 @@ class Recorder:
         except CantBeDone as error:
             entry = Entry(why=str(error))
         else:
-            plain = has_data(call.q) and call.q.dim() == 4 and mapped(call.q, call.k, call.v) == 1
-            if self.samples and plain:
+            if self.samples and has_data(call.q) and call.q.dim() == 4:
                 file = self.samples.keep(site.site, site.problem, (call.q, call.k, call.v))
                 site = replace(site, samples=file)
             entry = Entry(site)
@@ -341,6 +323,8 @@ class Now:
         why = None
         if torch.jit.is_tracing():
             why = "torch.jit traced it, and what is traced is not called by its sizes"
+        elif functorch.maybe_current_level() is not None:
+            why = "torch.func transformed it, and no shape says of how many calls it is one"
         elif query.is_nested and not nested:
             why = "its tensors are nested, and a problem's are not"
         if why is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -75,11 +76,8 @@ def _part_of_mha(product: Function, given: tuple[Any, ...]) -> Tensor:
     (begun, q, k, mask), state.scores = state.scores, None
     heads, out = state.heads, product(*given)
     if begun is not None:
-
-        def call() -> CapturedCall:
-            return CapturedCall("mha", q, k.mT, b, mask, scale=q.shape[-1] ** -0.5, heads=heads)
-
-        NOW.made(call, out, begun)
+        words = {"scale": q.shape[-1] ** -0.5, "heads": heads}
+        NOW.made(partial(CapturedCall, "mha", q, k.mT, b, mask, **words), out, begun)
     return out
 
 
