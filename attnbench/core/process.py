@@ -1,4 +1,4 @@
-"""Child processes that answer questions: started behind a keeper, asked, and ended with all theirs.
+"""Other processes: workers that are asked behind a keeper, and programs that run to their end.
 
 :mod:`attnbench.core.process_child` is the other side and describes the messages. A process runs
 code that is not ours and can write wherever that process does. Three things tell its answer from a
@@ -18,9 +18,12 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from time import monotonic, sleep
 from typing import Any, Self
 
@@ -54,6 +57,10 @@ GROUP = Path("/sys/fs/cgroup")
 """Where a container's memory limit is."""
 SHARE = 0.9
 """The share of the memory free at its start that a worker may take."""
+LEAVE_S = 5.0
+"""For a program that is interrupted to end by itself."""
+LAST_LINES = 1000
+"""Of a program's output, that are kept."""
 MARK = "ATTNBENCH_WORKER"
 """The variable that marks all processes of one worker, in case its keeper is killed."""
 
@@ -406,5 +413,94 @@ def _marked(word: str) -> list[int]:
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
             if entry.name.isdigit() and word.encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+class Program:
+    """Another program in a session of its own, which ends with it; the end of its output is kept.
+
+    Both its streams are one, and ``watch`` is given each line.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        folder: Path | None = None,
+        variables: Mapping[str, str] = os.environ,
+        given: str = "",
+        watch: Callable[[str], object] = lambda line: None,
+    ) -> None:
+        self._lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._watch = watch
+        with tempfile.TemporaryFile() as stdin:
+            stdin.write(given.encode())
+            stdin.seek(0)
+            self._process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env={**variables, "PYTHONUNBUFFERED": "1"},  # so that both streams keep their order
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Interrupt it, if it runs, and kill what is left of its session."""
+        try:
+            if self._process.poll() is None:
+                with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                    os.killpg(self._process.pid, signal.SIGINT)
+                    self._process.wait(LEAVE_S)
+        finally:
+            until = monotonic() + END_S
+            while (left := _of_session(self._process.pid)) and monotonic() < until:
+                for process in left:
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(process, signal.SIGKILL)
+                sleep(0.01)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(DRAIN_S)
+            self._reader.join(DRAIN_S)
+
+    def wait(self, limit_s: float | None = None) -> int | None:
+        """Its exit status; None where it still runs after the limit."""
+        try:
+            status = self._process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return None
+        self._reader.join(DRAIN_S)
+        return status
+
+    def last_line(self) -> str:
+        """The last line that it said, except for valgrind's own."""
+        said = [line for line in self._lines if line.strip() and not line.startswith("==")]
+        return said[-1].strip() if said else "it said nothing"
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as output:
+            for line in output:
+                self._lines.append(line)
+                with suppress(OSError):  # reading goes on, or the program waits for ever
+                    self._watch(line)
+
+
+def _of_session(leader: int) -> list[int]:
+    """The processes of a session that have not ended."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            state, *numbers = (entry / "stat").read_text().rpartition(")")[2].split()
+            if int(numbers[2]) == leader and state != "Z":
                 found.append(int(entry.name))
     return found

@@ -211,6 +211,15 @@ def unpaired(
     return replace(found, paired=False)
 
 
+def verdict_of(low: float, high: float, edge: float) -> Verdict:
+    """The verdict that an interval of log(b/a) allows, where ``edge`` is the margin's logarithm."""
+    if high < -edge:
+        return Verdict.FASTER
+    if low > edge:
+        return Verdict.SLOWER
+    return Verdict.EQUIVALENT if -edge < low and high < edge else Verdict.INCONCLUSIVE
+
+
 def _judged(
     middle: float,
     medians: np.ndarray,
@@ -224,14 +233,7 @@ def _judged(
     drawn = [float(x) for x in np.quantile(medians, [tail, 1 - tail])]
     low, high = min([*drawn, *exact]), max([*drawn, *exact])
     edge = math.log1p(margin)
-    verdict = Verdict.INCONCLUSIVE
-    if n >= LEAST_PAIRS:
-        if high < -edge:
-            verdict = Verdict.FASTER
-        elif low > edge:
-            verdict = Verdict.SLOWER
-        elif -edge < low and high < edge:
-            verdict = Verdict.EQUIVALENT
+    verdict = verdict_of(low, high, edge) if n >= LEAST_PAIRS else Verdict.INCONCLUSIVE
     different = verdict in (Verdict.FASTER, Verdict.SLOWER)
     towards = middle - low if middle > 0 else high - middle
     width = towards if different else (high - low) / 2

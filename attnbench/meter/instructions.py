@@ -12,7 +12,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 import torch
 
+from attnbench.core.process import Program
 from attnbench.core.settings import Settings, apply
 from attnbench.gate.inputs import Call, make
 from attnbench.meter.ranks import attend_of
@@ -27,6 +27,8 @@ from impls import table
 from impls.problem import Problem
 
 SEED = 0
+CONTROL_S = 300.0
+"""For callgrind_control to switch the instrumentation on."""
 WARM_UP, COUNTS = 3, 5
 """Calls of a cell before it counts, as the allocators' free lists take a few calls to settle, and
 calls that are counted, each by itself."""
@@ -46,9 +48,10 @@ def main(question: str, answer: str) -> None:
         except Exception as error:
             calls.append(None)
             answers.append({"why": f"{type(error).__name__}: {error}"})
-    subprocess.run(  # not before: without it all the rest is much faster
-        ["callgrind_control", "--instr=on", str(os.getpid())], check=True, capture_output=True
-    )
+    # not before: without it all the rest is much faster
+    with Program(["callgrind_control", "--instr=on", str(os.getpid())]) as control:
+        if control.wait(CONTROL_S) != 0:
+            raise OSError(f"callgrind_control: {control.last_line()}")
     gc.collect()
     gc.disable()  # for good: a collection frees what the next call would find ready
     marks = 0

@@ -90,12 +90,13 @@ def test_rates_are_counted_as_the_source_counts_them(name, point_name, ms):
 
 
 def test_printed_tables_have_the_form_of_their_sentences():
-    for sentence, rows in word_vectors.WEIGHTS.items():
-        count, ship = len(sentence.split()), word_vectors.SHIP_WEIGHTS[sentence]
-        assert [len(row) for row in rows] == [count] * count
-        assert all(sum(row) == pytest.approx(1.0, abs=0.005 * count) for row in rows)
+    for name in word_vectors.SENTENCES:
+        printed = word_vectors.PRINTED[name]
+        count, ship = len(printed["sentence"].split()), printed["ship_weights"]
+        assert [len(row) for row in printed["weights"]] == [count] * count
+        assert all(sum(row) == pytest.approx(1.0, abs=0.005 * count) for row in printed["weights"])
         assert (len(ship), sum(ship)) == (count, pytest.approx(1.0, abs=6e-4))
-        assert len(word_vectors.BY_ATTENTION[sentence]) == len(word_vectors.SHIP_VECTOR) == 50
+        assert len(printed["output"]) == len(word_vectors.PRINTED["vector"]) == 50
 
 
 # ---- what is missing -----------------------------------------------------------------------------

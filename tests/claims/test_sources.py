@@ -188,9 +188,9 @@ def test_projections_that_are_not_the_identity_are_found_out(monkeypatch):
 
 def test_one_wrong_digit_in_what_is_printed_is_found_out(monkeypatch):
     """The sign of one of the fifty numbers of 'ship'."""
-    vector = list(word_vectors.SHIP_VECTOR)
+    vector = [*word_vectors.PRINTED["vector"]]
     vector[8] = -vector[8]
-    monkeypatch.setattr(word_vectors, "SHIP_VECTOR", tuple(vector))
+    monkeypatch.setitem(word_vectors.PRINTED, "vector", vector)
     assert set(failed(tried("words-tables"))) == {"output odyssey", "output amazon", "by cosines"}
 
 
@@ -204,7 +204,8 @@ def glove(path, tokens, chance=None, width=50):
     return str(path)
 
 
-WORDS = sorted({*word_vectors.ODYSSEY.lower().split(), *word_vectors.AMAZON.lower().split()})
+SENTENCES = [word_vectors.PRINTED[name]["sentence"] for name in word_vectors.SENTENCES]
+WORDS = sorted(set(" ".join(SENTENCES).lower().split()))
 
 
 def test_other_vectors_than_gloves_do_not_give_its_figures(tmp_path):

@@ -339,3 +339,51 @@ def test_a_forked_answer_that_dies_costs_that_question_alone(worker, tmp_path):
     assert one.pid == server
     assert list(one.messages({"do": ""}, 20))[1:] == second
     assert lost(one, 1.0, do="time.sleep(600)").timed_out
+
+
+# ---- programs that run to their end --------------------------------------------------------------
+
+STARTING = """
+    import os, signal, subprocess, sys, time
+    print("begun"); print("no error", file=sys.stderr); print(sys.stdin.read(), os.getcwd())
+    alone = lambda: os.setpgid(0, 0)
+    child = subprocess.Popen(["sleep", "600"], preexec_fn=alone)
+    print(child.pid)
+    {}
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    def started(then, **more):
+        code = textwrap.dedent(STARTING).format(then)
+        return process.Program([sys.executable, "-c", code], folder=tmp_path, **more)
+
+    return started
+
+
+def test_a_program_is_told_its_input_and_what_it_says_is_kept_in_order(program, tmp_path):
+    lines = []
+    with program("sys.exit('the last word')", given="given", watch=lines.append) as running:
+        assert running.wait(60) == 1
+        assert running.last_line() == "the last word"
+    assert lines[:3] == ["begun\n", "no error\n", f"given {tmp_path}\n"]
+    assert gone(int(lines[3]))  # though it did not end it
+
+
+@pytest.mark.parametrize("before", ["", "signal.signal(signal.SIGINT, signal.SIG_IGN); "])
+@pytest.mark.parametrize("stopped", [True, False])
+def test_of_a_program_that_is_stopped_nothing_is_left(program, monkeypatch, before, stopped):
+    monkeypatch.setattr(process, "LEAVE_S", 0.2)
+    lines = []
+    try:
+        with program(f"{before}time.sleep(600)", watch=lines.append) as running:
+            until(lambda: len(lines) == 4)
+            assert running.wait(0.01) is None
+            if stopped:
+                raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        assert stopped
+    assert gone(running._process.pid)
+    assert gone(int(lines[3]))
+    assert lines[:2] == ["begun\n", "no error\n"]

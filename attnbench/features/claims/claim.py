@@ -23,6 +23,8 @@ import impls
 from attnbench.core.machine import Machine, why_not
 from impls.asked import CantBeDone
 
+DATA = Path(__file__).with_name("claims.toml")
+
 
 class ClaimRule(StrEnum):
     """How our figure must stand to the published one, given the tolerance."""
@@ -123,7 +125,7 @@ def claims() -> list[Claim]:
     """All claims, in the order in which they are shown."""
     from attnbench.features.claims import gpu_rates
 
-    said = tomllib.loads(Path(__file__).with_name("claims.toml").read_text())
+    said = tomllib.loads(DATA.read_text())
     found = []
     for row in said["claim"]:
         if "rates" in row:

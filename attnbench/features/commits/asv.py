@@ -8,9 +8,7 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import product
@@ -20,6 +18,7 @@ from typing import Any
 from attnbench.core.checkout import Commit, changed, without_git
 from attnbench.core.disk import from_json, make_folder, write_whole
 from attnbench.core.machine import this_machine
+from attnbench.core.process import Program
 from attnbench.features.commits import suite
 from attnbench.features.commits.suite import AsvRequest
 from impls.asked import CantBeDone
@@ -95,29 +94,15 @@ class Asv:
         # -P: a folder named asv in the current directory is not imported
         command = [sys.executable, "-P", "-m", "asv", words[0]]
         command += ["--config", str(self.root / CONFIGURATION), *words[1:]]
-        last: deque[str] = deque(maxlen=1)
-        with subprocess.Popen(
-            command,
-            cwd=self.root,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env={**without_git(os.environ), "PYTHONUNBUFFERED": "1"},
-        ) as child:
-            assert child.stdin is not None and child.stdout is not None
-            with child.stdin as asking:
-                asking.write(given)
-            for line in child.stdout:
-                last.extend(filter(None, [line.strip()]))
-                sys.stderr.write(line)
-                sys.stderr.flush()
-            status = child.wait()
+        variables = without_git(os.environ)
+        with Program(
+            command, folder=self.root, variables=variables, given=given, watch=sys.stderr.write
+        ) as program:
+            status = program.wait()
         if status not in well:
-            said = last[0] if last else "it said nothing"
             raise AsvError(
-                f"'asv {words[0]}' ended with status {status}: {said}; what it said before is above"
+                f"'asv {words[0]}' ended with status {status}: {program.last_line()}; what it said "
+                "before is above"
             )
         return status
 

@@ -12,17 +12,16 @@ import json
 import re
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attnbench.core.checkout import Commit, laid_out
-from attnbench.core.process import variables_of
+from attnbench.core.process import Program, variables_of
 from attnbench.features.commits.pairs import Open
 from attnbench.sweep.holding import Refused
 from attnbench.sweep.plan import Cell
@@ -90,7 +89,7 @@ def count(
     tables: Sequence[str] = (),
 ) -> list[Counted]:
     """The instructions of every cell in both commits, which are counted side by side."""
-    counting: list[tuple[Commit, Path, list[str], subprocess.Popen[bytes]]] = []
+    counting: list[tuple[Commit, Path, list[str], Program]] = []
     with ExitStack() as stack:
         for commit in commits:
             folder = stack.enter_context(laid_out(commit, root, bool(tables)))
@@ -128,48 +127,31 @@ def _refusals(folder: Path, cells: Sequence[Cell], opened: Open) -> list[str]:
     return found
 
 
-@contextmanager
-def _valgrind(folder: Path, place: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _valgrind(folder: Path, place: Path) -> Program:
     """A process under valgrind that counts the cells of the commit in a folder."""
     command = [
         *("valgrind", "--tool=callgrind", "--instr-atstart=no", "--collect-atstart=no"),
         "--callgrind-out-file=counted",
         *(sys.executable, "-P", "-m", "attnbench.meter.instructions", "asked", "answer"),
     ]
-    with (place / "output").open("w") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=place,
-            # the same hashes each time, or sets and dictionaries take other paths
-            env={**variables_of(1, folder), "PYTHONHASHSEED": "0"},
-            stdout=output,
-            stderr=output,
-            stdin=subprocess.DEVNULL,
-        )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+    # the same hashes each time, or sets and dictionaries take other paths
+    variables = {**variables_of(1, folder), "PYTHONHASHSEED": "0"}
+    return Program(command, folder=place, variables=variables)
 
 
 def _counts(
-    commit: Commit, place: Path, whys: Sequence[str], process: subprocess.Popen[bytes]
+    commit: Commit, place: Path, whys: Sequence[str], program: Program
 ) -> list[tuple[int | None, str]]:
     """The instructions of each cell, or why there are none; raises NoCounter."""
-    try:
-        status = process.wait(LIMIT_S)
-    except subprocess.TimeoutExpired:
+    status = program.wait(LIMIT_S)
+    if status is None:
         raise NoCounter(
             f"commit {commit}: counting took longer than {LIMIT_S:.0f} s; give a shorter --seq or "
             "fewer variants"
-        ) from None
+        )
     if status:
-        lines = (place / "output").read_text(errors="replace").splitlines()
-        said = [line for line in lines if line and not line.startswith("==")]
         raise NoCounter(
-            f"commit {commit}: valgrind's process ended with status {status}: "
-            f"{(said or ['it said nothing'])[-1]}"
+            f"commit {commit}: valgrind's process ended with status {status}: {program.last_line()}"
         )
     answers, found = iter(json.loads((place / "answer").read_text())), list[Any]()
     for why in whys:

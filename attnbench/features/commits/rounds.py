@@ -15,7 +15,6 @@ import json
 import math
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ from time import perf_counter
 
 from attnbench.core.checkout import Commit, changed, laid_out
 from attnbench.core.machine import Machine
+from attnbench.core.process import Program
 from attnbench.core.stats import (
     VERDICT_CONFIDENCE,
     Comparison,
@@ -35,6 +35,7 @@ from attnbench.core.stats import (
     corrected,
     student,
     student_quantile,
+    verdict_of,
 )
 from attnbench.features.commits.pairs import CommitCell, CommitsComparison, Open, compare_cell
 from attnbench.sweep.plan import Cell, make_plan
@@ -171,13 +172,7 @@ def judged(medians: Sequence[float], margin: float, pairs: int) -> Comparison:
     tail, edge = (1 - VERDICT_CONFIDENCE) / len(LOOKS) / 2, math.log1p(margin)
     half = student_quantile(1 - tail, n - 1) * error
     low, high = middle - half, middle + half
-    verdict = Verdict.INCONCLUSIVE
-    if low > edge:
-        verdict = Verdict.SLOWER
-    elif high < -edge:
-        verdict = Verdict.FASTER
-    elif -edge < low and high < edge:
-        verdict = Verdict.EQUIVALENT
+    verdict = verdict_of(low, high, edge)
     p = min(1.0, 2 * len(LOOKS) * (1 - student((abs(middle) - edge) / error, n - 1)))
     ratio, low, high = (math.exp(x) for x in (middle, low, high))
     return Comparison(verdict, ratio, low, high, margin, math.expm1(edge + half), pairs, p)
@@ -242,22 +237,14 @@ def rows_of(commit: Commit, root: Path, tables: Sequence[str] = ()) -> dict[str,
         answer = Path(name) / "rows.json"
         path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
         files = [str(folder / table) for table in tables]
-        try:
-            done = subprocess.run(
-                [sys.executable, "-P", "-c", READ, str(answer), *files],
-                capture_output=True,
-                env={**os.environ, "PYTHONPATH": path},
-                timeout=READ_LIMIT_S,
-                check=False,
-                stdin=subprocess.DEVNULL,
-            )
-        except subprocess.TimeoutExpired:
-            raise Unreadable(f"its table was still importing after {READ_LIMIT_S} s") from None
+        command = [sys.executable, "-P", "-c", READ, str(answer), *files]
+        with Program(command, variables={**os.environ, "PYTHONPATH": path}) as reading:
+            status = reading.wait(READ_LIMIT_S)
+        if status is None:
+            raise Unreadable(f"its table was still importing after {READ_LIMIT_S} s")
         here = f"{folder}{os.sep}"  # another one each time
-        if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().splitlines()
-            last = said[-1] if said else f"it ended with status {done.returncode}"
-            raise Unreadable(f"its table can't be read: {last.replace(here, '')}")
+        if status:
+            raise Unreadable(f"its table can't be read: {reading.last_line().replace(here, '')}")
         sent = json.loads(answer.read_text().replace(json.dumps(here)[1:-1], ""))
     return {row["name"]: Variant.from_dict(row) for row in sent}
 
