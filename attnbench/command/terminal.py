@@ -37,14 +37,18 @@ def tried(records: list[Record]) -> bool:
 
 def finding(records: list[Record]) -> int:
     """The exit status: 1 where a variant is wrong or fails, 2 where none was tried."""
-    from attnbench.core.record import FINDINGS
+    statuses = [str(r.status) for r in records]
+    return status_of(statuses, "nothing was run: no variant takes these problems here")
 
-    if not tried(records):
-        say(
-            "attnbench: nothing was run: no variant takes these problems here, for the reasons said"
-        )
+
+def status_of(statuses: list[str], nothing: str = "nothing was compared") -> int:
+    """The same, of the statuses alone."""
+    from attnbench.core.record import FINDINGS, NOT_TRIED
+
+    if all(s in NOT_TRIED for s in statuses):
+        say(f"attnbench: {nothing}, for the reasons said")
         return 2
-    return int(any(r.status in FINDINGS for r in records))
+    return int(any(s in FINDINGS for s in statuses))
 
 
 RAISING = ("strict", "surrogateescape")

@@ -38,6 +38,11 @@ def _in_units(
     return f"{digits(value / units[unit])} {unit}"
 
 
+def counted(n: int, noun: str) -> str:
+    """``1 cell``, ``3 cells``"""
+    return f"{n} {noun}{'s' * (n != 1)}"
+
+
 def seconds(value: float) -> str:
     """``523 ms``"""
     return _in_units(value, {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}, three, 0.9995)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,8 +11,10 @@ from attnbench.core.record import NOT_TRIED, Record, Status
 from attnbench.core.stats import Comparison, Pairs, Verdict, corrected
 from attnbench.sweep.engine import LocalEngine, WorkerLost, lost_status
 from attnbench.sweep.plan import Cell, Plan
+from impls.asked import CantBeDone
 from impls.loading import load_function
 from impls.problem import InvalidProblem, Problem
+from impls.spec import Variant
 
 START_AND_GATE_S = 300.0
 
@@ -40,6 +42,31 @@ class Compared:
             "why": self.why,
             "pairs": self.pairs and self.pairs.to_dict(),
         }
+
+
+class NothingToCompare(CantBeDone):
+    """What was asked can't be compared; a sentence."""
+
+
+def unlike(judged: Variant, against: Variant) -> Iterator[str]:
+    """What must be known of two that do not do the same."""
+    if judged.level != against.level:
+        raise NothingToCompare(
+            f"{judged.label} is a {judged.level} and {against.label} a {against.level}: their "
+            "times are of other work; put the core into a layer, as in 'mha?core=sdpa', or take "
+            "two of a level"
+        )
+    if judged.computes != against.computes:
+        yield (
+            f"note: {judged.label} computes {judged.computes}, {against.label} {against.computes}: "
+            "which is faster says nothing of which is right for a model"
+        )
+    if judged.world != against.world:
+        over = [f"{x.world} processes" if x.world > 1 else "one process" for x in (judged, against)]
+        yield (
+            f"note: {judged.label} runs over {over[0]} and {against.label} over {over[1]}: which "
+            "is faster says nothing of which makes better use of a device"
+        )
 
 
 def compare_cells(

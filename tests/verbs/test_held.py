@@ -3,11 +3,12 @@
 import pytest
 
 from attnbench import cli
+from attnbench.command.terminal import status_of
 from attnbench.core.evidence import save_machine
 from attnbench.core.machine import this_machine
 from attnbench.core.record import PROTOCOL
 from attnbench.core.stats import LEAST_MARGIN
-from attnbench.features.commits import revisions, rounds, verb
+from attnbench.features.commits import revisions, rounds
 
 SMALL = ("--seq", "16", "--heads", "1", "--kv-heads", "1", "--head-dim", "8")
 
@@ -125,4 +126,4 @@ def test_commits_are_held_to_the_largest_floor_or_the_margin_given(
     ],
 )
 def test_a_comparison_ends_with_what_was_found(statuses, status):
-    assert verb.status(statuses) == status
+    assert status_of(statuses) == status

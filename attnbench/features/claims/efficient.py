@@ -178,7 +178,7 @@ def measure_low_rank(request: ClaimRequest) -> ClaimFindings:
     search_s = SEARCH_SHARE * request.seconds / len(MECHANISMS)
     times: dict[tuple[str, int], float] = {}
     skills: dict[tuple[str, str], float] = {}
-    leads, notes = dict[str, str](), list[str]()
+    notes: list[str] = []
     with open_engine(request) as engine:
         for name, n in product(names, TIMED_AT):
             record = measure_cell(engine, find(name), _one_head(n), request, cell_s)
@@ -197,19 +197,18 @@ def measure_low_rank(request: ClaimRequest) -> ClaimFindings:
         for name in MECHANISMS:
             both, problem = (find(EXACT), find(name)), _one_head(BETWEEN[0])
             try:
-                leads[name] = _lead(
-                    find_crossing(engine, *both, problem, BETWEEN, request, search_s)
-                )
+                crossing = find_crossing(engine, *both, problem, BETWEEN, request, search_s)
+                notes.append(f"by pairs: {crossing.sentence()}")
             except CantBeDone as error:
                 notes.append(f"{name}: {error}")
     figures, shares = _improving(times, skills)
     over = [[_over(times, name, n) for n in TIMED_AT] for name in MECHANISMS]
     rows: list[Cells] = [
-        [name, *ratios, *(skills.get((name, kind)) for kind in INPUTS), leads.get(name, "")]
+        [name, *ratios, *(skills.get((name, kind)) for kind in INPUTS)]
         for name, ratios in zip(MECHANISMS, over, strict=True)
     ]
     columns = ["mechanism", *(f"time at {n:,} over {EXACT}'s" for n in TIMED_AT)]
-    columns += [*(f"skill, {kind}" for kind in INPUTS), "faster, by pairs"]
+    columns += [f"skill, {kind}" for kind in INPUTS]
     table = ClaimTable("mechanisms of low rank and inferred sparsity", columns, rows)
     return ClaimFindings(figures, notes, [table, shares])
 
@@ -243,16 +242,3 @@ def _over(times: Mapping[tuple[str, int], float], name: str, n: int) -> float | 
 
 def _one_head(length: int, inputs: str = "normal") -> Problem:
     return Problem(heads=1, kv_heads=1, q_len=length, kv_len=length, inputs=inputs)
-
-
-def _lead(answer: CrossoverAnswer) -> str:
-    """Where one overtakes the other, or which leads throughout."""
-    if crossings := answer.crossovers():
-        return "; ".join(f"{c.after} from {c.high:,} on (not yet at {c.low:,})" for c in crossings)
-    lengths = [look.length for look in answer.looks]
-    if not lengths:
-        return "no length was compared"
-    leaders = [stretch.leader for stretch in answer.stretches() if stretch.leader]
-    who = leaders[0] if leaders else "can't be told apart"
-    why = f" ({answer.ended})" if answer.ended else ""
-    return f"{who} from {lengths[0]:,} to {lengths[-1]:,}{why}"

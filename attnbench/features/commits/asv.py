@@ -125,10 +125,6 @@ FORM = 1
 NONE = "none"
 
 
-class MachineFileError(CantBeDone):
-    """asv's machine file can't be read or written; a sentence."""
-
-
 def entry(machine: Mapping[str, Any]) -> dict[str, str]:
     """asv's entry for a machine, from its fingerprint as plain values."""
     gpus, versions = machine.get("gpus") or (), machine.get("versions") or {}
@@ -170,7 +166,7 @@ def ensure_machine(path: Path | None = None) -> str:
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(path, wanted)
         except OSError as error:
-            raise MachineFileError(
+            raise AsvError(
                 f"can't write {path}, where asv looks a machine up: {error.strerror}; make it "
                 "writable, or set HOME to a folder of yours"
             ) from None
@@ -178,18 +174,17 @@ def ensure_machine(path: Path | None = None) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    remedy = "mend it or move it away; it is made anew"
     try:
         known = from_json(path.read_text())
+        if not isinstance(known, dict) or known.get("version", FORM) != FORM:
+            raise ValueError("it is not of asv's as it is now")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is no JSON"
-        raise MachineFileError(
-            f"asv's machine file {path} can't be read ({why}): {remedy}"
+        raise AsvError(
+            f"asv's machine file {path} can't be read ({error}): mend it or move it away; it is "
+            "made anew"
         ) from None
-    if not isinstance(known, dict) or known.get("version", FORM) != FORM:
-        raise MachineFileError(f"{path} is not a machine file of asv's as it is now: {remedy}")
     return known
 
 

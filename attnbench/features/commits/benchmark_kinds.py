@@ -83,24 +83,10 @@ class TimeBenchmark(FigureBenchmark):
         return {"samples": super().look_up(row, key), "number": 1}
 
 
-class MemoryBenchmark(FigureBenchmark):
-    """Bytes above the inputs at the worst instant."""
-
-    figure = "memory"
-
-
-class ErrorBenchmark(FigureBenchmark):
-    """The largest relative error of outputs and gradients."""
-
-    figure = "error"
-
-
-class EnergyBenchmark(FigureBenchmark):
-    """Joules a call."""
-
-    figure = "energy"
-
-
+MemoryBenchmark, ErrorBenchmark, EnergyBenchmark = (
+    type(f"{figure.title()}Benchmark", (FigureBenchmark,), {"figure": figure})
+    for figure in ("memory", "error", "energy")
+)
 KINDS = (TimeBenchmark, MemoryBenchmark, ErrorBenchmark, EnergyBenchmark)
 
 

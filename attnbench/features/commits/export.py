@@ -43,9 +43,7 @@ if TYPE_CHECKING:
 FAILED = None
 SKIPPED = math.nan
 Value = list[float] | float | None
-"""A time of each run, or one figure, or how asv says that there is none: :data:`SKIPPED`,
-:data:`FAILED`.
-"""
+"""A time of each run, or one figure, or why there is none: SKIPPED or FAILED, as asv has it."""
 Values = dict[str, dict[asv.Cell, Value]]
 """Of each benchmark each cell, by asv's text of its parameters."""
 
@@ -87,18 +85,15 @@ class Sheet:
     def add(self, machine: Mapping[str, Any], record: Record) -> None:
         """What a run says of a cell, beside what those before it said."""
         own = max(1, machine["cores"] - 1)  # threads that a measurement takes by itself
-        threads = self.run.header["settings"]["threads"]
-        threads = None if threads == own else threads
-        name, problem = group_on(machine, record.problem, threads), record.problem
+        threads, problem = self.run.header["settings"]["threads"], record.problem
+        name = group_on(machine, problem, None if threads == own else threads)
         cell = tuple(suite.written((record.variant, problem.kv_len, problem.phase)))
         for figure, found in suite.row(record).figures.items():
             if figure == "energy" and not self.run.header.get("energy"):
                 continue
-            value: Value = found
-            if record.status is not Status.MEASURED:
-                value = SKIPPED if record.status in NOT_TRIED else FAILED
-            elif found is None:
-                value = SKIPPED
+            value: Value = SKIPPED if found is None or record.status in NOT_TRIED else found
+            if record.status is not Status.MEASURED and record.status not in NOT_TRIED:
+                value = FAILED
             put(self.values.setdefault(f"{name}.{figure}", {}), cell, value)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,13 @@ from typing import Any
 import impls
 from attnbench.answer import compare_runs
 from attnbench.command import arguments
-from attnbench.command.terminal import say
+from attnbench.command.terminal import say, status_of
 from attnbench.core import lock
 from attnbench.core.checkout import BadCommit, Commit
 from attnbench.core.disk import HEADER
 from attnbench.core.evidence import stored_floors, stored_margin
+from attnbench.core.format import counted
 from attnbench.core.machine import Machine, this_machine
-from attnbench.core.record import FINDINGS, NOT_TRIED
 from attnbench.core.settings import Settings
 from attnbench.features.commits import export, instructions, revisions, rounds, view
 from attnbench.features.commits.asv import Asv, checked_regex, ensure_machine, report
@@ -30,17 +30,11 @@ from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import PRESETS, Preset, default_preset
 from attnbench.sweep.start import find_preset, pinned
 from impls import UnknownVariant
-from impls.asked import CantBeDone
-from impls.spec import Variant
 
 PAIRS_S = 30.0
 """Seconds of pairs a problem."""
 COMMITS_VARIANT = "matmul"
 """Of two commits, what is compared if no --variant says."""
-
-
-class NothingToCompare(CantBeDone):
-    """What was asked can't be compared; a sentence."""
 
 
 RUN, VARIANT, NEITHER = "a run folder", "a variant", "neither a run folder nor a variant"
@@ -59,7 +53,7 @@ def compare(given: argparse.Namespace) -> int:
                 hint = hint if Path(name).exists() else f" ({unknown})"
     if kinds[0] == kinds[1]:
         return {RUN: _runs, VARIANT: _variants, NEITHER: _commits}[kinds[0]](given)
-    raise NothingToCompare(
+    raise pairs.NothingToCompare(
         f"{given.a} is {kinds[0]} and {given.b} is {kinds[1]}; compare takes two variants, two "
         f"run folders or two commits{hint}"
     )
@@ -81,30 +75,9 @@ def begin(
 # ---- variants ------------------------------------------------------------------------------------
 
 
-def unlike(judged: Variant, against: Variant) -> Iterator[str]:
-    """What must be known of two that do not do the same."""
-    if judged.level != against.level:
-        raise NothingToCompare(
-            f"{judged.label} is a {judged.level} and {against.label} a {against.level}: their "
-            "times are of other work; put the core into a layer, as in 'mha?core=sdpa', or take "
-            "two of a level"
-        )
-    if judged.computes != against.computes:
-        yield (
-            f"note: {judged.label} computes {judged.computes}, {against.label} {against.computes}: "
-            "which is faster says nothing of which is right for a model"
-        )
-    if judged.world != against.world:
-        over = [f"{x.world} processes" if x.world > 1 else "one process" for x in (judged, against)]
-        yield (
-            f"note: {judged.label} runs over {over[0]} and {against.label} over {over[1]}: which "
-            "is faster says nothing of which makes better use of a device"
-        )
-
-
 def _variants(given: argparse.Namespace) -> int:
     if given.variant:
-        raise NothingToCompare("--variant is for two commits; A and B are the variants here")
+        raise pairs.NothingToCompare("--variant is for two commits; A and B are the variants here")
     (machine, settings, grid), table = begin(given), impls.table(given.table)
     ranks = {name: table.find(name).ranks for name in (given.a, given.b)}
     mixed = len({bool(each) for each in ranks.values()}) > 1  # only the one runs over several
@@ -113,12 +86,12 @@ def _variants(given: argparse.Namespace) -> int:
         for name, many in ((given.a, ranks[given.a]), (given.b, ranks[given.b]))
     )
     names = judged[0].variant.label, against[0].variant.label
-    for note in unlike(judged[0].variant, against[0].variant):
+    for note in pairs.unlike(judged[0].variant, against[0].variant):
         say(note)
     seconds = given.budget or PAIRS_S
     say(
-        f"comparing on {len(judged)} problem{'s' * (len(judged) > 1)}: up to {seconds:.0f} s of "
-        "pairs each, and the checks before them"
+        f"comparing on {counted(len(judged), 'problem')}: up to {seconds:.0f} s of pairs each, and "
+        "the checks before them"
     )
     floors = stored_floors(Path(given.out), machine, settings.threads)
     if given.margin is None and not floors:
@@ -146,15 +119,7 @@ def _variants(given: argparse.Namespace) -> int:
         print(json.dumps({**sent, "cells": [one.to_dict() for one in found]}))
     else:
         view.show_pairs(found, *names)
-    return status([str(one.status) for one in found])
-
-
-def status(statuses: list[str]) -> int:
-    """1 where one was not what it says it is; 2 where nothing was compared."""
-    if all(s in NOT_TRIED for s in statuses):
-        say("attnbench: nothing was compared, for the reasons said")
-        return 2
-    return int(any(s in FINDINGS for s in statuses))
+    return status_of([str(one.status) for one in found])
 
 
 # ---- runs, and commits ---------------------------------------------------------------------------
@@ -165,7 +130,7 @@ def _runs(given: argparse.Namespace) -> int:
     asked |= {n for n in ("preset", "margin", "variant", "threads", "seed") if getattr(given, n)}
     if asked:
         options = ", ".join("--" + name.replace("_", "-") for name in sorted(asked))
-        raise NothingToCompare(
+        raise pairs.NothingToCompare(
             f"{options} says nothing of two run folders, which were measured already; leave it out"
         )
     found = compare_runs.compare_runs(Path(given.a), Path(given.b))
@@ -181,7 +146,7 @@ def _commits(given: argparse.Namespace) -> int:
     try:
         a, b = revisions.find_commit(given.a, root), revisions.find_commit(given.b, root)
     except BadCommit as why:
-        raise NothingToCompare(
+        raise pairs.NothingToCompare(
             f"{given.a} and {given.b} are no variants and no run folders; as commits, {why}"
         ) from None
     begun = begin(given)
@@ -227,7 +192,7 @@ def compare_commits(
 def history(given: argparse.Namespace) -> int:
     """The form that was asked for."""
     if given.table and given.form != "compare":
-        raise NothingToCompare(
+        raise pairs.NothingToCompare(
             "--table says nothing to asv, which measures the benchmarks of the table; 'attnbench "
             "history compare BASE HEAD --table FILE' compares a repository's own rows"
         )
@@ -243,8 +208,8 @@ def _history(given: argparse.Namespace) -> int:
     there = sorted(file.parent.name for file in asv.results.glob("*/machine.json"))
     others = [name for name in there if name != machine]
     say(
-        f"measuring {len(commits)} commit{'s' * (len(commits) > 1)} with asv, in {given.rounds} "
-        f"round{'s' * (given.rounds > 1)} through all of them, as machine {machine}"
+        f"measuring {counted(len(commits), 'commit')} with asv, in "
+        f"{counted(given.rounds, 'round')} through all of them, as machine {machine}"
     )
     if others:
         say(
@@ -268,7 +233,7 @@ def _history(given: argparse.Namespace) -> int:
 
 def _compare(given: argparse.Namespace) -> int:
     if given.json and given.markdown:
-        raise NothingToCompare(
+        raise pairs.NothingToCompare(
             "--json and --markdown are two forms of one answer; give one of them"
         )
     if given.instructions:
@@ -297,7 +262,7 @@ def _instructions(
 ) -> int:
     machine, _, grid = begin(given, instructions.GRID)
     if grid.device != "cpu":
-        raise NothingToCompare(
+        raise pairs.NothingToCompare(
             "--instructions are counted on a CPU; leave --device and --preset out"
         )
     planned = rounds.plan_cells(base, head, given.variant or [], grid, machine, root, tables)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
 from attnbench.answer.ranking import regime, regime_on_device
+from attnbench.core.format import counted
 from attnbench.core.stats import Comparison, Pairs, Verdict
-from attnbench.features.commits.pairs import (
-    FINDINGS,
-    CommitCell,
-    CommitsComparison,
-    CommitVerdict,
-)
+from attnbench.features.commits.pairs import FINDINGS, CommitCell, CommitsComparison, CommitVerdict
 from attnbench.features.commits.rounds import LOOKS
 from attnbench.report.tables import (
     BAD,
@@ -73,9 +69,8 @@ def _pairs_figures(pairs: Pairs | None) -> list[str | None]:
 
 
 def _faint(some: Iterable[str]) -> None:
-    out = console()
     for each in some:
-        out.print(escape(each), style=FAINT)
+        console().print(escape(each), style=FAINT)
 
 
 # ---- two variants --------------------------------------------------------------------------------
@@ -84,11 +79,9 @@ def _faint(some: Iterable[str]) -> None:
 def pairs_line(one: Compared, judged: str, against: str) -> str:
     """One problem as a sentence."""
     c = one.comparison
-    return f"{regime(one.problem)}: {c.sentence(against, judged) if c else _why(one)}"
-
-
-def _why(one: Compared) -> str:
-    return f"{one.status}: {one.why}"
+    return (
+        f"{regime(one.problem)}: {c.sentence(against, judged) if c else f'{one.status}: {one.why}'}"
+    )
 
 
 def show_pairs(found: Sequence[Compared], judged: str, against: str) -> None:
@@ -103,9 +96,9 @@ def show_pairs(found: Sequence[Compared], judged: str, against: str) -> None:
         rows.append((str(one.problem), verdict, judged_ms, against_ms, *rest, margin))
     heads = columns("problem", "verdict", *right, right=right, wrap=("problem", "verdict", "pairs"))
     show(Table("", heads, rows))
-    _faint(f"{one.problem}: {_why(one)}" for one in found if one.pairs is None)
+    _faint(f"{one.problem}: {one.status}: {one.why}" for one in found if one.pairs is None)
     many = ", ".join(f"{verdict} on {n}" for verdict, n in counts(found).items())
-    problems = f"{len(found)} problem" + "s" * (len(found) != 1)
+    problems = counted(len(found), "problem")
     console().print(escape(f"{judged} against {against}, {problems}: {many}"))
 
 
@@ -145,12 +138,9 @@ def runs(found: RunsComparison) -> None:
     ]
     show(Table("", heads, cells))
     _faint(_run_remarks(found, shown))
-    words = {"worse": "that ended worse", "better": "that ended better"}
-    some = [
-        f"{n} {words.get(word, word)}"
-        for word, n in found.counts().items()
-        if n or word not in words
-    ]
+    ended = {"worse": "that ended worse", "better": "that ended better"}
+    counts = found.counts().items()
+    some = [f"{n} {ended.get(word, word)}" for word, n in counts if n or word not in ended]
     out.print(", ".join(some))
 
 
@@ -184,7 +174,7 @@ def _run_remarks(found: RunsComparison, shown: Sequence[ComparedCell]) -> Iterat
             more = f"; and {len(names) - MANY} more" if len(names) > MANY else ""
             yield f"only in {side}: {'; '.join(names[:MANY])}{more}"
     if found.alike:
-        yield f"{found.alike} cell{'s' * (found.alike > 1)} ended alike in both, without a time"
+        yield f"{counted(found.alike, 'cell')} ended alike in both, without a time"
     if found.apart:
         middle, most = (f"{share:.1%}" for share in found.apart)
         yield (
@@ -200,15 +190,11 @@ def plan(cells: Sequence[Cell], budget_s: float) -> str:
     """What is going to be done, in a sentence."""
     runs = [cell for cell in cells if cell.left_out is None]
     return (
-        f"comparing {_count(len(runs), 'cell')} of "
-        f"{_count(len({cell.variant.label for cell in runs}), 'variant')}, in {LOOKS[0]} to "
+        f"comparing {counted(len(runs), 'cell')} of "
+        f"{counted(len({cell.variant.label for cell in runs}), 'variant')}, in {LOOKS[0]} to "
         f"{LOOKS[-1]} rounds, a new process each; {duration(len(runs) * budget_s)} at the most, a "
         "quarter of that as a rule"
     )
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}{'s' * (n != 1)}"
 
 
 def line(cell: CommitCell, a: str, b: str) -> str:
@@ -302,23 +288,14 @@ def instructions(
 ) -> None:
     """Instructions of a call in both commits, and why there are none."""
     base, head = commits
-    names = ("variant", "problem", "base", "head", "change")
-    rows = [
-        (
-            one.variant,
-            regime(one.problem),
-            *(None if n is None else f"{n:,}" for n in (one.base, one.head)),
-            None if one.change is None else f"{one.change:+.2%}",
-        )
-        for one in cells
-    ]
+    names, rows, whys = ("variant", "problem", "base", "head", "change"), [], []
+    for one in cells:
+        where, change = regime(one.problem), one.change
+        both = [None if n is None else f"{n:,}" for n in (one.base, one.head)]
+        rows.append((one.variant, where, *both, None if change is None else f"{change:+.2%}"))
+        said = (base, one.why_base), (head, one.why_head)
+        whys += [f"{one.variant} on {where}: {commit} {why}" for commit, why in said if why]
     table = Table("", columns(*names, right=names[2:], wrap=["problem"]), rows)
-    whys = [
-        f"{one.variant} on {regime(one.problem)}: {commit} {why}"
-        for one in cells
-        for commit, why in ((base, one.why_base), (head, one.why_head))
-        if why
-    ]
     if markdown:
         remarks = [f"- {markdown_text(why)}" for why in whys]
         title = f"### Instructions of a call, {base} to {head}"
@@ -343,9 +320,8 @@ def history(found: Sequence[CommitHistory], factor: float) -> None:
     right = {"measured": "", "skipped": FAINT, "failed": BAD, "slower": BAD, "faster": GOOD}
     rows = []
     for one in found:
-        lists: tuple[Sequence[object], ...] = (one.failed, one.slower, one.faster)
-        numbers = (one.measured, one.skipped, *map(len, lists))
-        styles = zip(numbers, right.values(), strict=True)
+        many = len(one.failed), len(one.slower), len(one.faster)
+        styles = zip((one.measured, one.skipped, *many), right.values(), strict=True)
         shown = [Styled(n, style if n else "") for n, style in styles]
         rows.append((one.commit.sha[:8], one.commit.subject, *shown))
     show(Table("", columns("commit", "subject", *right, right=[*right], wrap=["subject"]), rows))
@@ -362,14 +338,11 @@ def history(found: Sequence[CommitHistory], factor: float) -> None:
 
 
 def _moves(one: CommitHistory) -> Iterator[str]:
-    named: Mapping[str, list[str]] = {
-        word: [
-            f"{m.name}: {m.before:.4g} → {m.after:.4g} ({m.ratio:.3f})"
-            for m in sorted(moved, key=lambda m: -m.far)
-        ]
-        for word, moved in (("slower", one.slower), ("faster", one.faster))
-    }
-    for word, names in {**named, "fails now": list(one.newly_failed)}.items():
+    for word, moved in (("slower", one.slower), ("faster", one.faster), ("fails now", None)):
+        names = one.newly_failed
+        if moved is not None:
+            far = sorted(moved, key=lambda m: -m.far)
+            names = [f"{m.name}: {m.before:.4g} → {m.after:.4g} ({m.ratio:.3f})" for m in far]
         yield from (f"{word}: {name}" for name in names[:MANY])
         if len(names) > MANY:
             yield f"{word}: {len(names) - MANY} more"

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnbench.command import arguments
-from attnbench.command.terminal import INTERRUPTED, say
-from attnbench.features.commits.verb import status, unlike
+from attnbench.command.terminal import INTERRUPTED, say, status_of
 
 if TYPE_CHECKING:
     import argparse
@@ -30,6 +29,7 @@ def crossover(given: argparse.Namespace) -> int:
     from attnbench.core.machine import this_machine
     from attnbench.features.crossover.answer import STOPPED
     from attnbench.features.crossover.search import plan
+    from attnbench.sweep.compare import unlike
 
     machine = this_machine()
     table = impls.table(given.table)
@@ -47,7 +47,7 @@ def crossover(given: argparse.Namespace) -> int:
         view.show(found)
     if found.ended == STOPPED:
         return INTERRUPTED
-    return status([str(look.status) for look in found.all_looks]) if found.all_looks else 2
+    return status_of([str(look.status) for look in found.all_looks]) if found.all_looks else 2
 
 
 def _grid(given: argparse.Namespace, machine: Machine) -> Preset:
