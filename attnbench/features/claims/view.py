@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from rich.markup import escape
 
-from attnbench.core.format import NONE, percent, three
+from attnbench.core.format import NONE, counted, percent, three
 from attnbench.features.claims.claim import (
     Claim,
     ClaimOutcome,
@@ -155,7 +155,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> None:
         show(Table("", columns(both[0], "", both[1], wrap=both), rest))
     if any(MARK in str(words) for _, words, *_ in tried):
         out.print(f"\n{FOOTNOTE}", style=FAINT)
-    out.print(f"\n{len(rows)} claim{'' if len(rows) == 1 else 's'}: {counts(rows)}")
+    out.print(f"\n{counted(len(rows), 'claim')}: {counts(rows)}")
 
 
 def details(row: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -344,10 +344,6 @@ class CommitHistory:
     changed: list[str] = field(default_factory=list)
     """Files of ``impls`` that the commit before has otherwise."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return asdict(self)
-
 
 def report(
     commits: Sequence[Commit], results: Path, machine: str, factor: float, root: Path
@@ -377,6 +373,12 @@ def report(
 def _against(
     commit: Commit, before: Mapping[str, Value], now: Mapping[str, Value], factor: float
 ) -> CommitHistory:
+    from asv.commands.compare import _is_result_better
+
+    def better(one: Value, than: Value) -> bool:
+        both = (one.stats, one.samples), (than.stats, than.samples)
+        return bool(_is_result_better(one.result, than.result, *both, factor))
+
     failed = [name for name, value in now.items() if value.result is None]
     skipped = sum(value.skipped for value in now.values())
     slower, faster = [], []
@@ -387,21 +389,13 @@ def _against(
         if not a.result or b.result is None:  # it failed, or was nought
             continue
         moved = Moved(name, a.result, b.result)
-        if _better(a, b, factor):
+        if better(a, b):
             slower.append(moved)
-        elif _better(b, a, factor):
+        elif better(b, a):
             faster.append(moved)
     newly = [n for n in failed if n in before and before[n].result is not None]
     measured = len(now) - len(failed) - skipped
     return CommitHistory(commit, measured, skipped, failed, newly, slower, faster)
-
-
-def _better(a: Value, b: Value, factor: float) -> bool:
-    from asv.commands.compare import _is_result_better
-
-    return bool(
-        _is_result_better(a.result, b.result, (a.stats, a.samples), (b.stats, b.samples), factor)
-    )
 
 
 def _values(results: Path, machine: str, sha: str) -> Iterator[tuple[str, Value]]:

@@ -115,14 +115,13 @@ def _refusals(folder: Path, cells: Sequence[Cell], opened: Open) -> list[str]:
     found = []
     with opened(folder) as worker:
         for cell in cells:
-            why = cell.left_out.reason if cell.left_out else ""
-            if not why and set(COMPILERS) & set(cell.variant.requires):
-                why = COMPILES
-            if not why:
-                try:
+            why = COMPILES if set(COMPILERS) & set(cell.variant.requires) else ""
+            why = cell.left_out.reason if cell.left_out else why
+            try:
+                if not why:
                     worker.hold(cell.variant.label, cell.problem)
-                except Refused as refused:
-                    why = str(refused)
+            except Refused as refused:
+                why = str(refused)
             found.append(why)
     return found
 

@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import impls
 from attnbench.answer import compare_runs
@@ -111,12 +110,9 @@ def _variants(given: argparse.Namespace) -> int:
             watch=lambda one: say(view.pairs_line(one, *names)),
         )
     if given.json:
-        sent: dict[str, Any] = {
-            "judged": names[0],
-            "against": names[1],
-            "counts": pairs.counts(found),
-        }
-        print(json.dumps({**sent, "cells": [one.to_dict() for one in found]}))
+        cells = [one.to_dict() for one in found]
+        sides = {"judged": names[0], "against": names[1]}
+        print(json.dumps({**sides, "counts": pairs.counts(found), "cells": cells}))
     else:
         view.show_pairs(found, *names)
     return status_of([str(one.status) for one in found])
@@ -222,7 +218,7 @@ def _history(given: argparse.Namespace) -> int:
     found = report(commits, asv.results, machine, given.factor, root)
     if given.json:
         sent = {"machine": machine, "factor": given.factor, "page": str(page)}
-        print(json.dumps({**sent, "commits": [one.to_dict() for one in found]}))
+        print(json.dumps({**sent, "commits": [asdict(one) for one in found]}))
     else:
         view.history(found, given.factor)
     say(f"pages: {page}; to see them: {asv.preview_command}")

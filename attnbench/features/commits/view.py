@@ -275,12 +275,9 @@ def _commits_remarks(found: CommitsComparison) -> Iterator[str]:
     for word, names in (("added", found.added), ("removed", found.removed)):
         if names:
             yield f"{word}: {', '.join(names)}"
-    for cell, verdict in found.judged():
+    for cell, _ in found.judged():
         if why := found.reason(cell):
             yield f"{_where(cell)}: {why}"
-        if verdict is CommitVerdict.UNDECIDED and cell.comparison is not None:
-            seen = cell.comparison.smallest_effect
-            yield f"{_where(cell)}: can't tell; {seen:.1%} would have been seen"
 
 
 def instructions(

@@ -13,6 +13,7 @@ from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 from attnbench.answer.ranking import torch_rank
+from attnbench.core.format import counted
 from attnbench.features.crossover.search import A, CrossoverSearch, LengthRatio
 
 BUDGET, STOPPED = "the budget was spent", "it was stopped"
@@ -106,7 +107,7 @@ class CrossoverAnswer:
         if not looks:
             return f"{self.a} and {self.b} were compared at no length"
         pairs = sum(look.comparison.n for look in looks if look.comparison)
-        basis = f"({pairs:,} pairs at {len(looks)} length{'s' if len(looks) > 1 else ''})"
+        basis = f"({pairs:,} pairs at {counted(len(looks), 'length')})"
         loose = f", and no tighter, for {self.ended or 'lengths between could not be compared'}"
         texts = [self._course()]
         for c in self.crossovers():
