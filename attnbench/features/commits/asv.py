@@ -99,7 +99,7 @@ class Asv:
             command, folder=self.root, variables=variables, given=given, watch=sys.stderr.write
         ) as program:
             status = program.wait()
-        if status not in well:
+        if status is None or status not in well:
             raise AsvError(
                 f"'asv {words[0]}' ended with status {status}: {program.last_line()}; what it said "
                 "before is above"

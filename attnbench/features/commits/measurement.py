@@ -32,7 +32,6 @@ from attnbench.features.commits import suite
 from attnbench.features.commits.suite import AsvRequest, Cache, Key, SuiteRow
 
 if TYPE_CHECKING:
-    from attnbench.core.record import Record
     from attnbench.sweep.holding import HoldingWorker
     from impls.problem import Problem
 
@@ -203,6 +202,7 @@ def _swept(
     from attnbench.core.store import read_records
     from attnbench.sweep.places import Local
     from attnbench.sweep.plan import Plan
+    from attnbench.sweep.progress import PlainLines
     from attnbench.sweep.start import begin
     from attnbench.sweep.sweep import Interrupt, sweep
     from impls.asked import CantBeDone
@@ -230,22 +230,10 @@ def _swept(
     some = [c for c in begun.plan.cells if cell_of(c.variant.label, c.problem) in wanted]
     try:
         with places.slots(begun.settings, grid.device) as slots:
-            printed = PrintedProgress()
-            sweep(Plan(some), begun.done, begun.folder, slots, printed, Interrupt(print))
+            # a line a cell, which asv shows where the set-up fails
+            sweep(Plan(some), begun.done, begun.folder, slots, PlainLines(), Interrupt(print))
     finally:
         begun.folder.close()
     for record in read_records(begun.folder.path):
         rows[wanted[cell_of(record.variant, record.problem)]] = suite.row(record)
     return rows
-
-
-class PrintedProgress:
-    """Prints a line for each cell, which asv shows where the set-up fails."""
-
-    def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
-        """A cell has ended."""
-        print(f"{done}/{total} {record.variant} {record.status}")
-
-    def tell(self, sentence: str) -> None:
-        """Something that is not about one cell."""
-        print(sentence)
