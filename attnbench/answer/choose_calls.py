@@ -158,13 +158,11 @@ class Gain:
         )
         if not self.told:
             return f"what is gained can't be told from nothing: {taken}"
-        more = f"{1 / factor.value:.2f}× faster"
-        if factor.value > 1:
-            more = f"{factor.value:.2f}× slower"
+        way, times = ("slower", factor.value) if factor.value > 1 else ("faster", 1 / factor.value)
+        more = f"{times:.2f}× {way}"
         if abs(factor.value - 1) < LEAST_MARGIN:
             more = "less than a hundredth apart"
-        bound = f"were attention free it would take {1 - self.share.value:.2f}"
-        return f"{taken} ({more}; {bound})"
+        return f"{taken} ({more}; were attention free it would take {1 - self.share.value:.2f})"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
