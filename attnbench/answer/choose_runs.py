@@ -21,12 +21,12 @@ from attnbench.sweep.compare import ContestResult
 from attnbench.sweep.engine import LocalEngine
 from attnbench.sweep.places import Local
 from attnbench.sweep.plan import grid_of, make_plan
-from attnbench.sweep.sweep import sweep
+from attnbench.sweep.sweep import Interrupt, sweep
 
 if TYPE_CHECKING:
     from attnbench.sweep.presets import Preset
     from attnbench.sweep.start import Run
-    from attnbench.sweep.sweep import Interrupt, Watcher
+    from attnbench.sweep.sweep import Watcher
     from impls import Table
     from impls.problem import Problem
 
@@ -46,7 +46,6 @@ class Means:
     say: Callable[[str], None]
     watching: Callable[[int], AbstractContextManager[Watcher]]
     """Shows the progress of so many cells."""
-    interrupt: Callable[[], Interrupt]
     out: Path = Path("results")
     tables: Sequence[str] = ()
     seed: int = 0
@@ -251,7 +250,7 @@ def _run(names: Sequence[str], problem: Problem, budget_s: float, means: Means) 
         Local().slots(run.settings, problem.device) as slots,
         means.watching(len(run.plan.to_run)) as watcher,
     ):
-        sweep(run.plan, run.done, run.folder, slots, watcher, means.interrupt())
+        sweep(run.plan, run.done, run.folder, slots, watcher, Interrupt(means.say))
     return run
 
 

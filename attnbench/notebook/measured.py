@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from html import escape
 from pathlib import Path
 from time import monotonic
@@ -28,7 +27,7 @@ from attnbench.sweep.places import Local
 from attnbench.sweep.plan import duration
 from attnbench.sweep.plan import problems as grid_problems
 from attnbench.sweep.presets import one_problem
-from attnbench.sweep.sweep import Interrupt, Stopped
+from attnbench.sweep.sweep import Stopped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -275,7 +274,6 @@ def choose(
     means = Means(
         line.tell,
         line.watching,
-        partial(Interrupt, line.tell),
         Path(out),
         files,
         _optional("seed", seed) or 0,

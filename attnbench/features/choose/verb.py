@@ -82,10 +82,10 @@ def _answer(given: argparse.Namespace, problem: Problem, wants: Wants, table: Ta
     from attnbench.answer import choose_runs
     from attnbench.answer.choose_runs import Means
     from attnbench.sweep import progress
-    from attnbench.sweep.sweep import Interrupt, Stopped
+    from attnbench.sweep.sweep import Stopped
 
     how = (given.table, given.seed or 0, given.threads)
-    means = Means(say, progress.watcher, lambda: Interrupt(say), Path(given.out), *how)
+    means = Means(say, progress.watcher, Path(given.out), *how)
     named = [Path(x) for x in given.source or ()]
     try:
         return choose_runs.answer(problem, wants, table, means, named=named, anew=given.measure)
