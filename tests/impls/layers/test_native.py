@@ -24,6 +24,25 @@ def built(name, asked):
 
 
 @pytest.mark.parametrize(
+    "cell",
+    [
+        {"mask": "causal", "dtype": "bfloat16"},
+        {"mask": "window:5,2", "batch": 2, "dtype": "float64"},
+        {"mask": "causal+padding:37,20", "batch": 2, "inputs": "peaky"},
+        {"q_len": 1, "kv_len": 1},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "name", ["mha.native", "mha.native?need_weights=true", "block.native?norm=post"]
+)
+def test_the_gate_takes_the_fast_path(verdict, name, cell):
+    asked = problem("block" if name.startswith("block") else "layer", **cell)
+    label = f"{name}{'&' if '?' in name else '?'}fastpath=true"
+    assert verdict(label, asked).reason is None
+
+
+@pytest.mark.parametrize(
     ("mask", "fastpath"), [("none", True), ("padding:20", True), ("causal", False)]
 )
 @pytest.mark.parametrize("name", ["mha.native", "block.native"])

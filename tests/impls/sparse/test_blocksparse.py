@@ -10,11 +10,7 @@ from impls.sparse import cost as costs
 from impls.sparse.blocksparse import build, definition
 from impls.sparse.layouts import block_layout
 from impls.spec import Unsupported
-
-SMALL = {
-    "batch": 2, "heads": 4, "kv_heads": 2, "q_len": 77, "kv_len": 77, "head_dim": 16,
-    "v_head_dim": 16,
-}  # fmt: skip
+from tests.impls.sparse.test_flex import SMALL
 
 
 @pytest.fixture(scope="module")

@@ -4,17 +4,10 @@ import pytest
 import torch
 
 from attnbench.gate.inputs import make
-from impls.masks import Mask
-from impls.problem import Problem
 from impls.sparse.cost import window
 from impls.sparse.window import build
 from impls.spec import Unsupported
-
-
-def problem(length, mask, keys=None, **more):
-    shape = {"heads": 2, "kv_heads": 2, "head_dim": 16, "v_head_dim": 16, "batch": 1}
-    keys = length if keys is None else keys
-    return Problem(q_len=length, kv_len=keys, mask=Mask.parse(mask), **{**shape, **more})
+from tests.impls.sparse.pattern_rows import problem
 
 
 def test_slabs_of_blocks_give_what_all_blocks_at_once_give():
