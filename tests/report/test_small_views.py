@@ -9,17 +9,13 @@ from attnbench.features.show import view
 from attnbench.features.show.view import BadPicture, draw
 from impls import BrokenRow
 from impls.spec import Variant
+from tests.report.page import runs
 from tests.report.page.runs import at, error, timed, untimed
 
 MARKUP = "[red]x[/] and [/nope] and [batch, heads]"
-MACHINE = {
-    "name": "box", "cpu": "a cpu", "cores": 2, "memory_bytes": 1 << 33, "gpus": [],
-    "system": "Linux", "python": "3.11", "versions": {"torch": "2"}, "torch_cuda": None,
-    "compiler": None,
-}  # fmt: skip
 CPU = {"mhz": 2600.0, "governor": "performance", "load_1min": 1.5, "load_5min": 0.25}
 FACTS = {
-    "machine": MACHINE,
+    "machine": {**runs.MACHINE, "compiler": None},
     "settings": {"threads": 1, "environment": {"A": "1"}},
     "observed": {"cpu": CPU, "gpus": []},
     "ceilings": {"flops": {"float32": 1e11}, "copy": {str(2 << 20): 5e10}},
@@ -31,7 +27,7 @@ def test_each_fact_of_a_machine_has_its_line(shown):
     gpu = {"uuid": "GPU-1", "sm_mhz": 1980, "power_w": "the driver doesn't say its power: MIG"}
     text = shown(view.show_env, {**FACTS, "observed": {"cpu": CPU, "gpus": [gpu]}})
     for said in (
-        "8.0 GiB",
+        "25.0 GiB",
         "none that NVIDIA",
         "compiled variants are unavailable",
         "100.0 GFLOP/s",

@@ -93,14 +93,9 @@ def test_a_stretch_is_in_doubt_where_any_of_its_lengths_is():
 
 def test_answers_are_counted_by_how_sure_they_are():
     flags = ["drifted: much"]
-    pairs = ((2e-3, [], []), (1e-3, [], []), (1e-3, [], flags), (2e-3, flags, []))
-    records = []
-    for n, (second, *doubts) in enumerate(pairs, 1):
-        records += [
-            timed("a", 1e-3, 64 * n, flags=doubts[0]),
-            timed("b", second, 64 * n, flags=doubts[1]),
-        ]
-    records += [timed("a", 1e-3, 1024), timed("near", 1e-3, 1024, computes=OWN)]
+    records = [timed("a", 1e-3, n, flags=flags * (n == 256)) for n in (64, 128, 192, 256, 1024)]
+    records += [timed("b", 2e-3, 64), timed("b", 1e-3, 128), timed("b", 1e-3, 192, flags=flags)]
+    records += [timed("b", 2e-3, 256), timed("near", 1e-3, 1024, computes=OWN)]
     assert how_sure(runs.staged(*records)[0]) == (
         "of 5 answers 1 is clear, 1 is a tie, 2 are in doubt, 1 had nothing exact beside it; "
         "9 samples a time at the median; something was amiss while 2 of 10 times were taken"
