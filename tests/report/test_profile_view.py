@@ -96,27 +96,17 @@ def test_the_picture_has_a_line_of_its_key_for_every_band_and_two_are_on_one_sca
         draw([dense()], [tmp_path / "no" / "memory.svg"])
 
 
-@pytest.fixture
-def bands(monkeypatch, tmp_path):
-    """The sides and the look of each band of a picture."""
-
-    def made(profile):
-        found = []
-        monkeypatch.setattr(
-            "matplotlib.axes.Axes.fill_between",
-            lambda axes, *sides, **look: found.append((*map(list, sides), look)),
-        )
-        draw([profile], [tmp_path / "memory.svg"])
-        return found
-
-    return made
-
-
-def test_bands_lie_on_each_other_and_reach_the_peak_when_it_is(bands):
-    first, second, third = bands(dense())
+def test_bands_lie_on_each_other_and_reach_the_peak_when_it_is(monkeypatch, tmp_path):
+    found = []
+    monkeypatch.setattr(
+        "matplotlib.axes.Axes.fill_between",
+        lambda axes, *sides, **look: found.append((*map(list, sides), look)),
+    )
+    draw([dense()], [tmp_path / "memory.svg"])
+    first, second, third = found
     assert first[0] == second[0] == third[0] == [0.0, 5.0, 15.0, 25.0, 60.0, 70.0, 80.0]
     assert first[2] == [0, 32, 32, 0, 0, 0, 0]
     assert second[1] == first[2] and third[1] == second[2]
     assert third[2] == [0, 32, 64, 32, 96, 4, 4]
-    assert [band[3]["hatch"] is not None for band in (first, second, third)] == [False, False, True]
-    assert {band[3]["step"] for band in (first, second, third)} == {"post"}
+    assert [band[3]["hatch"] is not None for band in found] == [False, False, True]
+    assert {band[3]["step"] for band in found} == {"post"}

@@ -1,5 +1,7 @@
 """A variant that tells who called it, and what it was called with."""
 
+import functools
+
 import pytest
 
 import impls
@@ -35,21 +37,13 @@ ROWS = [Variant(name="spy", title="tells who called", family="mine", build=":bui
 """
 
 
-READ = {}
+read = functools.cache(impls.table)
 
 
 @pytest.fixture(autouse=True)
 def read_once(monkeypatch):
     """Rows of a file are read by another process: here once for all tests."""
-    real = impls.table
-
-    def table(files=()):
-        key = tuple(map(str, files))
-        if key not in READ:
-            READ[key] = real(files)
-        return READ[key]
-
-    monkeypatch.setattr(impls, "table", table)
+    monkeypatch.setattr(impls, "table", lambda files=(): read(tuple(files)))
 
 
 @pytest.fixture(scope="module")

@@ -39,19 +39,14 @@ def test_winners_are_a_table_with_ties_and_doubts_and_what_has_none(filled):
 def test_no_words_are_markup(filled, words, tmp_path):
     """They come out of a Markdown reader as they went in."""
     read = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render
-    text = summary(
-        filled(
-            [
-                timed("b", 2e-3),
-                timed("plain", 1e-3),
-                untimed("c", "failed", "plain", remedy="plain"),
-            ]
-        )
-    )
+
+    def told(name):
+        failed = untimed("c", "failed", name, remedy=name)
+        return summary(filled([timed("b", 2e-3), timed(name), failed]))
+
+    text = told("plain")
     (tmp_path / "m").rename(tmp_path / "before")
-    said = summary(
-        filled([timed("b", 2e-3), timed(words, 1e-3), untimed("c", "failed", words, remedy=words)])
-    )
+    said = told(words)
     assert "@" not in said  # nobody is called by it
     plain, marked = read(text), read(said)
     tags = re.compile(r"<[^>]*>")
