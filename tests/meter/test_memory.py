@@ -252,15 +252,11 @@ class Free:
         self.free, self.kept = self.free + self.kept - self.used, self.used
 
 
-@pytest.mark.parametrize(("need", "deeds"), [(9, []), (10, ["emptied"]), (36, ["emptied"])])
-def test_what_torch_keeps_is_given_back_where_the_driver_has_too_little(monkeypatch, need, deeds):
-    found = Free(monkeypatch, free=10 * GIB, kept=35 * GIB, used=5 * GIB)
-    memory.insist(need * GIB, "cuda", "it", "above")
-    assert found.deeds == deeds
-
-
-def test_what_does_not_fit_even_then_is_said_with_what_is_free(monkeypatch):
-    Free(monkeypatch, free=10 * GIB, kept=35 * GIB, used=5 * GIB)
+def test_what_torch_keeps_is_given_back_and_what_does_not_fit_even_then_is_said(monkeypatch):
+    for need, deeds in ((9, []), (10, ["emptied"]), (36, ["emptied"])):
+        found = Free(monkeypatch, free=10 * GIB, kept=35 * GIB, used=5 * GIB)
+        memory.insist(need * GIB, "cuda", "it", "above")
+        assert found.deeds == deeds
     says = r"^predicted, not run: it needs 37\.0 GiB with its inputs and 40\.0 GiB are free$"
     with pytest.raises(MemoryError, match=says):
         memory.insist(37 * GIB, "cuda", "it", "with")

@@ -157,23 +157,21 @@ def test_the_sentence_tells_what_was_replaced_and_what_was_changed():
     check(before)
 
 
-def test_who_replaces_what_would_notice_is_named_by_a_seal():
+def test_who_replaces_what_would_notice_or_what_that_goes_by_is_named_by_a_seal():
     broken = sealed()
     assert broken() == []
+    for name, value, wanted in (
+        ("changes", lambda before: [], ["attnbench.gate.watch.changes"]),
+        ("OTHERS", (), ["attnbench.gate.watch.OTHERS"]),
+        ("_EVERY", lambda found: True, ["attnbench.gate.watch._EVERY"]),
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(watch, name, value)
+            assert broken() == wanted
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(watch, "changes", lambda before: [])
-        assert broken() == ["attnbench.gate.watch.changes"]
-        patch.undo()
         patch.setattr(watch.check, "__code__", (lambda before: None).__code__)
         assert broken() == ["attnbench.gate.watch.check"]
     assert broken() == []
-
-
-def test_what_the_functions_that_notice_go_by_is_sealed_too(monkeypatch):
-    broken = sealed()
-    monkeypatch.setattr(watch, "_EVERY", lambda found: True)
-    monkeypatch.setattr(watch, "OTHERS", ())
-    assert broken() == [f"{watch.__name__}.OTHERS", f"{watch.__name__}._EVERY"]
 
 
 class EqualsAll:
@@ -206,22 +204,16 @@ def test_what_was_taken_down_serves_again_until_a_name_or_a_module_comes(monkeyp
     assert still(before) is None
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_every_library_is_told_the_same_number_of_threads(threads):
-    told = environment(threads)
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    assert [told[name] for name in names] == [str(threads)] * 3
-    assert told["OMP_WAIT_POLICY"] == "passive"
-    assert all(isinstance(value, str) for value in told.values())
-
-
-def test_apply_sets_threads_and_the_precision_of_float32_products():
-    for given, threads, precision in (
-        (Settings(threads=2, tf32=True), 2, "high"),
-        (Settings(threads=1), 1, "highest"),
+def test_every_library_is_told_the_threads_and_torch_the_precision_of_products():
+    for given, precision in (
+        (Settings(threads=2, tf32=True), "high"),
+        (Settings(threads=1), "highest"),
     ):
+        told, names = environment(given.threads), ("OMP", "MKL", "OPENBLAS")
+        assert {told[f"{name}_NUM_THREADS"] for name in names} == {str(given.threads)}
+        assert told["OMP_WAIT_POLICY"] == "passive"
         settings.apply(given)
-        assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == given.threads
         assert torch.get_float32_matmul_precision() == precision
     assert not torch.backends.cuda.matmul.allow_tf32
 
