@@ -1,5 +1,7 @@
 """A backend that was forced is the backend that ran, or the record says otherwise."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -33,22 +35,16 @@ def observed(row, **changes):
     return observe(problem, attend, make(problem, 0), dout, None)
 
 
-def forced(operator, name="some.row", **more):
-    return Variant(
-        name=name,
-        title="a row",
-        family="dense",
-        computes="softmax",
-        build="impls.dense.sdpa:build",
-        runs={"cpu": operator, "cuda": "aten::on_a_gpu"},
-        **more,
-    )
+PLAIN = Variant(name="a", title="", family="dense", computes="softmax", build="a:b")
+
+
+def forced(operator):
+    return replace(PLAIN, runs={"cpu": operator, "cuda": "aten::on_a_gpu"})
 
 
 # ---- what is said --------------------------------------------------------------------------------
 
 
-PLAIN = Variant(name="a", title="", family="dense", computes="softmax", build="a:b")
 MANY = {f"aten::op{n}" for n in range(6)}
 
 
@@ -104,7 +100,7 @@ def test_the_operator_that_a_row_names_is_seen_on_the_cpu(text, operator):
 @pytest.mark.parametrize(("name", "other"), [("sdpa.flash", MATH), ("sdpa.math", FLASH)])
 def test_a_row_whose_code_lets_another_backend_run_is_found_out(name, other):
     code = "build_math" if name == "sdpa.flash" else "build_flash"
-    lying = Variant.from_dict({**TABLE.find(name).to_dict(), "build": f"impls.dense.sdpa:{code}"})
+    lying = replace(TABLE.find(name), build=f"impls.dense.sdpa:{code}")
     said = unattested(lying, "cpu", observed(lying).ran)
     assert said == f"it should run {lying.attested_by('cpu')} and ran {other}"
 
