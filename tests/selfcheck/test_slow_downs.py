@@ -67,10 +67,8 @@ class Engine:
 def test_each_is_held_against_the_same_code_at_the_margin_of_the_first():
     engine = Engine()
     outcomes = list(run_slow_downs(engine, seed=1))
-    assert [o.deed for o in outcomes] == [
-        "no more work",
-        *(f"{n} % more work" for n in (1, 2, 5, 10)),
-    ]
+    more = [f"{n} % more work" for n in (1, 2, 5, 10)]
+    assert [o.deed for o in outcomes] == ["no more work", *more]
     assert [o.caught for o in outcomes] == [True, True, False, False, False]
     assert [q["margin"] for q in engine.asked] == [None] + [0.017] * 7
     asked_in_all = [0, 1, *(n for n in (2, 5, 10) for _ in range(2))]  # who was wrong twice

@@ -73,10 +73,8 @@ def test_every_step_is_run_in_turn_and_told_by_the_line_that_counts(visited):
     kept, machine, status = visited([step("a"), step("b")], 100, a=(5, 0, said), b=(7, 1, "x\ny"))
     assert [name for name, _ in machine.asked] == ["a", "b"]
     assert status == {"a": "done", "b": "finding"}
-    assert [(one["seconds"], one["line"]) for one in kept.steps.values()] == [
-        (5.0, "that counts: 74/74"),
-        (7.0, "y"),
-    ]
+    told = [(one["seconds"], one["line"]) for one in kept.steps.values()]
+    assert told == [(5.0, "that counts: 74/74"), (7.0, "y")]
     assert {p.name for p in kept.folder.iterdir()} == {"summary.json", "log.txt", "results.tar.gz"}
     assert archived(kept.folder) == {"a.txt", "b.txt"}
     assert "==== a\nfirst" in (kept.folder / "log.txt").read_text()
@@ -146,9 +144,8 @@ def without_gpu(monkeypatch):
 def test_a_visit_where_there_is_no_gpu_says_so_and_keeps_that(capsys, tmp_path, without_gpu):
     assert main(["--out", str(tmp_path), "--steps", "tests, timer,sweep"]) == 2
     out, err = capsys.readouterr()
-    assert [line.split()[:3] for line in out.splitlines()[1:]] == [
-        [name, "left", "out"] for name in ("tests", "timer", "sweep")
-    ]
+    steps = [line.split()[:3] for line in out.splitlines()[1:]]
+    assert steps == [[name, "left", "out"] for name in ("tests", "timer", "sweep")]
     assert "note: nothing is here" in err
     told = json.loads((tmp_path / "summary.json").read_text())
     assert (told["amiss"], told["device"]) == (["nothing is here"], "cuda")
