@@ -145,17 +145,16 @@ def _commits(given: argparse.Namespace) -> int:
         raise pairs.NothingToCompare(
             f"{given.a} and {given.b} are no variants and no run folders; as commits, {why}"
         ) from None
-    begun = begin(given)
-    variants = given.variant or [COMMITS_VARIANT]
-    found = compare_commits(given, root, tables, (a, b), begun, variants, ("a", "b"))
+    variants, names = given.variant or [COMMITS_VARIANT], ("a", "b")
+    found = _in_rounds(given, root, tables, (a, b), begin(given), variants, names)
     if given.json:
         print(json.dumps({**found.to_dict(), "counts": found.counts_of_pairs()}))
     else:
-        view.commits(found, ("a", "b"))
+        view.commits(found, names)
     return found.exit_status
 
 
-def compare_commits(
+def _in_rounds(
     given: argparse.Namespace,
     root: Path,
     tables: Sequence[str],
@@ -243,7 +242,7 @@ def _compare(given: argparse.Namespace) -> int:
     suite = "history-cuda" if "cuda" in machine.devices else "history"
     grid = grid.with_(variants=grid.variants or PRESETS[suite].variants)
     begun, names = (machine, settings, grid), ("base", "head")
-    found = compare_commits(given, root, tables, (base, head), begun, given.variant or [], names)
+    found = _in_rounds(given, root, tables, (base, head), begun, given.variant or [], names)
     if given.json:
         print(json.dumps(found.to_dict()))
     elif given.markdown:
@@ -283,6 +282,5 @@ def _export(given: argparse.Namespace) -> int:
     asv = Asv.of(revisions.repository()[0])
     written = [str(file) for file in export.export(given.runs, asv.results, root=asv.root, say=say)]
     print(json.dumps({"files": written}) if given.json else "\n".join(written))
-    page = asv.publish()
-    say(f"pages: {page}; to see them: {asv.preview_command}")
+    say(f"pages: {asv.publish()}; to see them: {asv.preview_command}")
     return 0
