@@ -252,9 +252,9 @@ class Dispatch:
             if device.type == "meta" or len(set(call.devices)) > 1:
                 raise Unseen("tensors on the meta device, or on several, were not measured")
             entry, variant = find_entry(self._entries, call)
-            shapes, mask = map(tuple, call.shapes), Mask.parse(entry.mask)
+            (q, k, v), mask = map(tuple, call.shapes), Mask.parse(entry.mask)
             built = self._built[variant]
-            return built.attend(CallShape(*shapes, call.dtypes[0], device, mask, entry.phase))
+            return built.attend(CallShape(q, k, v, call.dtypes[0], device, mask, entry.phase))
         except Unseen as why:
             self._left_to_torch(why.cause, why)
         except NotServed as why:

@@ -333,9 +333,9 @@ def layer_call(
 ) -> CapturedCall:
     """A layer's call, by what it called of torch's or else by its arguments."""
     notes = [note for word, note in INEXPRESSIBLE.items() if more.get(word) is not None]
-    words = {"note": "; ".join(notes), "faithful": not notes, "bias": more.get("position_bias")}
-    scale, dropout = more.get("scaling"), more.get("dropout") or 0.0
-    call = CapturedCall(via, *qkv, scale=scale, dropout=dropout, **words)
+    scale, dropout, bias = (more.get(word) for word in ("scaling", "dropout", "position_bias"))
+    call = CapturedCall(via, *qkv, scale=scale, dropout=dropout or 0.0, bias=bias)
+    call = call._replace(note="; ".join(notes), faithful=not notes)
     tensor = mask if isinstance(mask, Tensor) else None
     if len(inner) == 1:
         its, (_, k, v) = inner[0](), qkv

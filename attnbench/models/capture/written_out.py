@@ -76,8 +76,8 @@ def _part_of_mha(product: Function, given: tuple[Any, ...]) -> Tensor:
     (begun, q, k, mask), state.scores = state.scores, None
     heads, out = state.heads, product(*given)
     if begun is not None:
-        words = {"scale": q.shape[-1] ** -0.5, "heads": heads}
-        NOW.made(partial(CapturedCall, "mha", q, k.mT, b, mask, **words), out, begun)
+        call = partial(CapturedCall, "mha", q, k.mT, b, mask, scale=q.shape[-1] ** -0.5)
+        NOW.made(partial(call, heads=heads), out, begun)
     return out
 
 
