@@ -35,6 +35,7 @@ import torch
 from torch import Tensor
 
 import attnbench
+from attnbench.core.format import counted
 from attnbench.core.lock import collector_off
 from attnbench.core.record import Error
 from attnbench.gate import budget
@@ -242,7 +243,7 @@ def judge_host(calls: list[HostCall], threads: int, most: float = MORE_PROCESSOR
             "did not see"
         )
     elif wall >= ENOUGH_S and wanted > most * threads * wall:
-        given = f"{threads} thread" + "s" * (threads > 1)
+        given = counted(threads, "thread")
         reason = f"it kept {wanted / wall:.2g} processors busy and was given {given}"
     return Audit(median(seconds), "process", (), reason, min(seconds))
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from attnbench.core import process
+from attnbench.core.format import counted
 from attnbench.core.record import Memory, Ranks, Status, Time
 from attnbench.core.settings import Settings
 from attnbench.gate.findings import Wrong
@@ -311,7 +312,7 @@ class Together:
 
     def note(self) -> str:
         """The number of ranks, and the variant's own note."""
-        threads = f"{self.team.threads} thread" + "s" * (self.team.threads > 1)
+        threads = counted(self.team.threads, "thread")
         ranks = f"{self.team.world} ranks of {threads} each over {self.team.backend}"
         return f"{ranks}; {self._note}" if self._note else ranks
 

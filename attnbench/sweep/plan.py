@@ -10,6 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from attnbench.core.format import counted
 from attnbench.core.machine import Machine, gpu_warnings, why_not
 from attnbench.core.record import Record, Status, cell_key
 from attnbench.sweep.presets import Preset
@@ -101,8 +102,8 @@ class Plan:
         """One line: how many cells, how many are left out and why, about how long."""
         runs, left = self.to_run, [c.left_out for c in self.cells if c.left_out is not None]
         variants, problems = len({c.variant.label for c in runs}), len({c.problem for c in runs})
-        text = f"{_many(len(runs), 'cell')}: {_many(variants, 'variant')} on "
-        text += _many(problems, "problem")
+        text = f"{counted(len(runs), 'cell')}: {counted(variants, 'variant')} on "
+        text += counted(problems, "problem")
         if left:
             why = Counter(record.reason for record in left).most_common(3)
             more = len(left) - sum(n for _, n in why)
@@ -117,10 +118,6 @@ class Plan:
             if blind.any():
                 share = f"{int(blind.sum())} of {blind.size} rows"
                 yield f"note: {share} of {problem} see no key under {problem.mask}, and give zeros"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}" + "s" * (count != 1)
 
 
 def duration(seconds: float) -> str:

@@ -93,7 +93,7 @@ def headlines(scenes: Sequence[Scene], several_runs: bool) -> list[str]:
             on = f" on {scene.run.name}" if several_runs else ""
             words, others = ", ".join(names[scene.number].split(" · ")[1:]), len(some) - 1
             if others and words:  # the phase has several regimes
-                on += f" ({words}; {others} other{'s' if others > 1 else ''} below)"
+                on += f" ({words}; {format.counted(others, 'other')} below)"
             doing = TO_DO.get(scene.regime.phase, f"For {scene.regime.phase}")
             length = f"{standing.length:,} {_unit(scene)}"
             line = f"{doing} at {length}{on}, {advice(standing)}. {beside(standing) or ''}"
@@ -198,7 +198,7 @@ def how_sure(scenes: Sequence[Scene]) -> str:
     if amiss:
         disturbed = f"something was amiss while {amiss:,} of {len(times):,} times were taken"
     samples = median(time.n for time in times.values())
-    answered = f"of {len(answers)} answer{'s' if len(answers) > 1 else ''} {told}"
+    answered = f"of {format.counted(len(answers), 'answer')} {told}"
     return f"{answered}; {samples:,.0f} samples a time at the median; {disturbed}"
 
 

@@ -6,7 +6,7 @@ import hashlib
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import PurePath
 from statistics import median
@@ -14,6 +14,7 @@ from typing import Any
 
 from attnbench.core.disk import RECORDS, SPOILED
 from attnbench.core.evidence import selfcheck_said
+from attnbench.core.format import counted
 from attnbench.core.record import FINDINGS
 from attnbench.features.report.contents import About
 from attnbench.report.scenes import ReportRun
@@ -37,17 +38,15 @@ def about(run: ReportRun) -> About:
 
 def machine_line(run: ReportRun) -> str:
     """``AMD EPYC, 2 cores, 24 GiB · torch 2.13.0+cpu · 1 thread · 22 November 2026``"""
-    machine = _part(run.header, "machine")
+    machine, settings = _part(run.header, "machine"), _part(run.header, "settings")
     words = [", ".join(_hardware(machine)) or run.machine]
     if version := _part(machine, "versions").get("torch"):
         words.append(f"torch {version}")
-    if threads := _part(run.header, "settings").get("threads"):
-        words.append(f"{threads} thread{'' if threads == 1 else 's'}")
-    try:
-        day = datetime.fromisoformat(str(run.header.get("started")))
+    if threads := settings.get("threads"):
+        words.append(counted(threads, "thread"))
+    if started := run.header.get("started"):
+        day = datetime.fromisoformat(started)
         words.append(f"{day.day} {MONTHS[day.month - 1]} {day.year}")
-    except ValueError:
-        pass
     return " · ".join(words)
 
 
@@ -66,11 +65,11 @@ def commands(run: ReportRun) -> tuple[str, ...]:
 def _trust(run: ReportRun) -> Iterator[str]:
     timed = [r.time for r in run.records if r.time is not None]
     yield selfcheck_said(run.header)
-    yield _noise(run.header.get("noise"))
+    yield _noise(run.header.get("noise") or ())
     refused = Counter(str(r.status) for r in run.records if r.status in FINDINGS)
     each = "; ".join(f"{count} {word}" for word, count in sorted(refused.items()))
-    cells, have = ("cell", "has") if len(timed) == 1 else ("cells", "have")
-    passed = f"{len(timed)} {cells} passed the checks and {have} a time"
+    have = "has" if len(timed) == 1 else "have"
+    passed = f"{counted(len(timed), 'cell')} passed the checks and {have} a time"
     yield f"{passed}; {each or 'none was wrong, implausible or failed'}"
     flags = Counter(word for t in timed for word in {flag.split(":")[0] for flag in t.flags})
     if flags:
@@ -83,13 +82,11 @@ def _trust(run: ReportRun) -> Iterator[str]:
     yield from run.notes
 
 
-def _noise(noise: Any) -> str:
+def _noise(noise: Sequence[Mapping[str, float]]) -> str:
     floors = []
-    for each in noise if isinstance(noise, list) else ():
-        floor, call = (each.get("floor"), each.get("call_s")) if isinstance(each, dict) else (0, 0)
-        if isinstance(floor, float) and isinstance(call, float):
-            unit, scale = ("µs", 1e6) if call < 1e-3 else ("ms", 1e3)
-            floors.append(f"{floor:.2%} for calls of {call * scale:.3g} {unit}")
+    for each in noise:
+        unit, scale = ("µs", 1e6) if each["call_s"] < 1e-3 else ("ms", 1e3)
+        floors.append(f"{each['floor']:.2%} for calls of {each['call_s'] * scale:.3g} {unit}")
     if not floors:
         return "noise floor: not measured on this machine yet; 'attnbench env' does it"
     of = "noise floor, by which a variant in pairs seems to differ from itself"
@@ -114,8 +111,7 @@ def _drift(run: ReportRun) -> Iterator[str]:
     spoiled = run.path / SPOILED
     again = spoiled.read_bytes().count(b"\n") if spoiled.is_file() else 0
     if again:
-        cells = "cell" if again == 1 else "cells"
-        yield f"{again} {cells} measured while the machine drifted were done again"
+        yield f"{counted(again, 'cell')} measured while the machine drifted were done again"
 
 
 def _facts(run: ReportRun) -> Iterator[tuple[str, str]]:
@@ -153,13 +149,11 @@ def _code(code: Mapping[str, Any]) -> str:
 
 def _hardware(machine: Mapping[str, Any]) -> list[str]:
     """The GPUs, the CPU, its cores and the memory of a machine."""
-    gpus = machine.get("gpus")
-    names = [g for g in gpus if isinstance(g, Mapping)] if isinstance(gpus, list) else []
-    counted = Counter(f"{g.get('name')}, {_gib(g.get('memory_bytes'))}" for g in names)
-    parts = [f"{count} × {gpu}" if count > 1 else gpu for gpu, count in counted.items()]
-    said = (("cpu", "{}"), ("cores", "{} cores"))
-    parts += [words.format(machine[name]) for name, words in said if machine.get(name)]
-    return [*parts, *([_gib(machine["memory_bytes"])] if machine.get("memory_bytes") else [])]
+    gpus = Counter(f"{g['name']}, {_gib(g['memory_bytes'])}" for g in machine.get("gpus") or ())
+    parts = [f"{count} × {gpu}" if count > 1 else gpu for gpu, count in gpus.items()]
+    said: dict[str, Callable[[Any], str]]
+    said = {"cpu": str, "cores": "{} cores".format, "memory_bytes": _gib}
+    return parts + [say(machine[name]) for name, say in said.items() if machine.get(name)]
 
 
 def _clocks(run: ReportRun) -> Iterator[str]:
@@ -193,28 +187,23 @@ def _values(grid: Mapping[str, Any]) -> list[str]:
 
 def _ceilings(ceilings: Mapping[str, Any]) -> str:
     flops, copies = _part(ceilings, "flops"), _part(ceilings, "copy")
-    rates = [f"{_number(rate, 1e12)} TFLOP/s in {dtype}" for dtype, rate in flops.items()]
+    rates = [f"{rate / 1e12:.3g} TFLOP/s in {dtype}" for dtype, rate in flops.items() if rate]
     rates += [
-        f"{_number(rate, 1e9)} GB/s copying {int(size) / 2**20:g} MiB"
+        f"{rate / 1e9:.3g} GB/s copying {int(size) / 2**20:g} MiB"
         for size, rate in copies.items()
-        if str(size).isdigit()
+        if rate
     ]
     return "; ".join(rates) or "not measured"
-
-
-def _number(value: Any, unit: float) -> str:
-    return f"{value / unit:.3g}" if isinstance(value, int | float) else "?"
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{k} {v}" for k, v in values.items()) or UNKNOWN
 
 
-def _gib(value: Any) -> str:
-    return f"{value / 2**30:.0f} GiB" if isinstance(value, int | float) else "memory not said"
+def _gib(value: float) -> str:
+    return f"{value / 2**30:.0f} GiB"
 
 
-def _part(values: Any, name: str) -> Mapping[str, Any]:
-    """A part of a header; empty where it has another form."""
-    part = values.get(name) if isinstance(values, Mapping) else None
-    return part if isinstance(part, Mapping) else {}
+def _part(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of a header; empty where it has none."""
+    return values.get(name) or {}

@@ -11,6 +11,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from attnbench.answer.ranking import Closeness, advised, closeness
+from attnbench.core.format import counted
 from attnbench.report.figures import style
 from attnbench.report.figures.sheet import Drawn, add_axes, at, finish, heading, sheet, shorten
 from attnbench.report.figures.style import End, Looks
@@ -37,7 +38,7 @@ def draw(run: ReportRun, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
     many, best = lines[0].problems, advised(lines)
     factor, count = best.mostly()
     near = f"is within {factor:g}× of the fastest on {count} of {many} problems"
-    title = f"How near to the best, over {many} problem{'s' if many > 1 else ''}"
+    title = f"How near to the best, over {counted(many, 'problem')}"
     told = (
         f"{best.variant} takes no more than 1.1 times the best on {best.share(1.1):.0%} of the "
         f"problems, and no more than twice on {best.share(2.0):.0%}; only exact softmax counts"

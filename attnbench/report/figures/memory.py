@@ -40,8 +40,8 @@ def draw(scene: Scene, looks: Looks) -> Drawn | None:
     with sheet(style.WIDE / 72, (style.ROW * len(bars) + ABOVE + BELOW) / 72) as figure:
         axes = style.bar_axes(figure, len(bars), BELOW)
         top = max(max(m.peak_bytes, m.expected_bytes or 0) for m in bars.values())
-        least = min(m.peak_bytes for m in bars.values())
-        small = min([least, *(s for m in bars.values() if (s := m.saved_bytes or 0) > least / 30)])
+        low = min(m.peak_bytes for m in bars.values())
+        small = min([low, *(s for m in bars.values() if (s := m.saved_bytes or 0) > low / 30)])
         style.scale(axes, "x", (small / 1.5, max(top, 2 * small) * 1.15), size, base=2, most=4)
         for row, (variant, memory) in enumerate(bars.items()):
             _draw_row(axes, row, memory, looks[variant])
@@ -50,14 +50,9 @@ def draw(scene: Scene, looks: Looks) -> Drawn | None:
         below = ["logarithmic scale"]
         below += [f"{len(every) - len(bars)} more in the CSV"] if len(every) > len(bars) else []
         axes.set_xlabel("; ".join(below), fontsize=6.8, color=FAINT, labelpad=2)
-        (least, low), *_, (most, high) = list((exact or every).items()) * 2
-        told = (
-            f"{least} needs least, {size(low.peak_bytes)}, and {most} most, {size(high.peak_bytes)}"
-        )
-        told = f"Of what is exact, {told}" if exact else told
         name, title = f"memory-{scene.name}", f"{title} ({scene.regime})"
         rows = _rows(every, looks, length)
-        return finish(figure, "memory", name, title, told, rows, regime=scene.number)
+        return finish(figure, "memory", name, title, finding, rows, regime=scene.number)
 
 
 def _choose(every: Sequence[str], looks: Looks) -> set[str]:

@@ -87,12 +87,10 @@ class Roofline:
         share, regime = f"{paths[best][-1].share:.0%}", str(self.scene.regime)
         finding = f"Nearest to the ceilings{of}: {best}, {share} of what they allow"
         labels.heading(figure, title, regime, finding)
-        told = (
-            f"{best} comes nearest to the roof{of}: it does {share} of what the product and the "
-            "fastest copy measured here allow"
-        )
         name, title = f"roofline-{self.scene.name}", f"{title} ({regime})"
-        return finish(figure, "roofline", name, title, told, self.rows(), regime=self.scene.number)
+        return finish(
+            figure, "roofline", name, title, finding, self.rows(), regime=self.scene.number
+        )
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """All points."""

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from attnbench.core.format import milliseconds, plain
+from attnbench.core.format import counted, milliseconds, plain
 from attnbench.report.figures.sheet import (
     FAINT,
     INK,
@@ -46,11 +46,11 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Operator(msgspec.Struct, frozen=True):
-    """An operator's part of a phase."""
+    """An operator's part of a phase; that of several has no calls."""
 
     name: str
     self_s: Seconds
-    calls: Seconds
+    calls: Seconds | None
 
 
 class Phase(msgspec.Struct, frozen=True):
@@ -78,14 +78,6 @@ class Profile(msgspec.Struct, frozen=True):
 
 class _File(msgspec.Struct):
     profiles: list[Profile]
-
-
-class OperatorShare(NamedTuple):
-    """An operator's part of a phase, or that of several."""
-
-    name: str
-    seconds: float
-    calls: float | None
 
 
 def read(files: Iterable[Path]) -> tuple[list[Profile], list[str]]:
@@ -120,17 +112,17 @@ def _taken(profile: Profile) -> float:
     return math.fsum(phase.profiled_s for phase in profile.phases)
 
 
-def _parts(phase: Phase) -> list[OperatorShare]:
+def _parts(phase: Phase) -> list[Operator]:
     """The largest operators first, then all others, then the time outside of all."""
     whole = math.fsum([*(x.self_s for x in phase.operators), phase.outside])
     ranked = sorted(phase.operators, key=lambda x: (-x.self_s, x.name))
     large = [x for x in ranked if x.self_s >= LEAST * whole][:OPERATORS]
     others = len(ranked) - len(large)
     rest = math.fsum(x.self_s for x in ranked[len(large) :])
-    parts = [OperatorShare(plain(x.name), x.self_s, x.calls) for x in large]
-    parts.append(OperatorShare(f"{others} other" + "s" * (others > 1), rest, None))
-    parts.append(OperatorShare(OUTSIDE, phase.outside, None))
-    return [part for part in parts if part.seconds > 0] if whole > 0 else []
+    parts = [msgspec.structs.replace(x, name=plain(x.name)) for x in large]
+    parts.append(Operator(counted(others, "other"), rest, None))
+    parts.append(Operator(OUTSIDE, phase.outside, None))
+    return [part for part in parts if part.self_s > 0] if whole > 0 else []
 
 
 def _draw(name: str, slug: str, profiles: Sequence[Profile], looks: Looks) -> Drawn:
@@ -164,10 +156,10 @@ def _draw_variant(axes: Axes, top: float, profile: Profile, looks: Looks) -> flo
         axes.text(-0.02, middle, shorten(phase.name, 46, 7.5), ha="right", **more)
         axes.text(1.015, middle, milliseconds(phase.profiled_s), **more)
         parts = _parts(phase)
-        whole, left = math.fsum(part.seconds for part in parts), 0.0
+        whole, left = math.fsum(part.self_s for part in parts), 0.0
         for part, shade in zip(parts, (*SHADES, 1.0, 1.0), strict=False):
-            share = part.seconds / whole
-            words = f"{part.name} {milliseconds(part.seconds)}, {share:.1%}"
+            share = part.self_s / whole
+            words = f"{part.name} {milliseconds(part.self_s)}, {share:.1%}"
             words = f"{gid}|{profile.variant}, {phase.name}: {words}"
             kind = (FAINT, 0.25) if part.calls is None else (colour, shade)
             _draw_piece(axes, (left, top, share), part.name, kind, words if gid else None)
@@ -204,7 +196,7 @@ def _largest(profiles: Sequence[Profile]) -> Iterator[str]:
     for profile in profiles:
         for phase in profile.phases:
             if parts := _parts(phase):
-                share = parts[0].seconds / math.fsum(part.seconds for part in parts)
+                share = parts[0].self_s / math.fsum(part.self_s for part in parts)
                 yield f"{profile.variant} {phase.name}: {parts[0].name} {share:.0%}"
 
 
@@ -212,10 +204,9 @@ def _rows(profiles: Sequence[Profile]) -> Iterator[tuple[Any, ...]]:
     yield "variant", "problem", "phase", "operator", "self_s", "calls", "share"
     for profile in profiles:
         for phase in profile.phases:
-            times: list[tuple[str, float, float | None]]
-            times = [(x.name, x.self_s, x.calls) for x in phase.operators]
-            times += [(OUTSIDE, phase.outside, None)] if phase.outside else []
-            whole = math.fsum(seconds for _, seconds, _ in times) or 1.0
-            for name, seconds, calls in times:
+            outside = [Operator(OUTSIDE, phase.outside, None)] if phase.outside else []
+            times = [*phase.operators, *outside]
+            whole = math.fsum(x.self_s for x in times) or 1.0
+            for x in times:
                 of = profile.variant, profile.slug, phase.name
-                yield *of, name, seconds, calls, seconds / whole
+                yield *of, x.name, x.self_s, x.calls, x.self_s / whole

@@ -2,8 +2,6 @@
 
 import hashlib
 
-import pytest
-
 from attnbench.features.report.provenance import about, commands
 from tests.report.page import runs
 from tests.report.page.runs import timed
@@ -28,28 +26,13 @@ def test_what_a_run_may_be_trusted_for_is_said(gathered):
     assert again.startswith("2 cells measured while the machine drifted were done again")
 
 
-PARTS = ("machine", "settings", "code", "selfcheck", "ceilings", "started", "command", "grid")
+PARTS = (
+    "machine", "settings", "code", "selfcheck", "ceilings", "started", "command", "grid", "noise",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        {**dict.fromkeys(PARTS), "noise": {}},
-        {
-            "ceilings": {"flops": [], "copy": {"x": None}},
-            "started": "soon",
-            "command": "a 'b",
-            "selfcheck": {},
-            "nodes": {"a": 1, "b": {"machine": {}}},
-            "grid": {"seq": 3},
-            "machine": {"gpus": [None, {}], "versions": [], "cores": "two", "memory_bytes": "much"},
-            "noise": [1, {"floor": "x"}, {"floor": 0.1}],
-            "run": None,
-        },
-    ],
-)
-def test_a_header_that_says_little_or_nonsense_is_shown_as_it_is(gathered, header):
-    (run,) = gathered(runs.small(), **header)
+def test_a_header_that_says_little_is_shown_as_it_is(gathered):
+    (run,) = gathered(runs.small(), **dict.fromkeys(PARTS))
     found = about(run)
     assert all(isinstance(value, str) and value for _, value in found.facts)
     assert all(found.trust) and found.trust[1].startswith("noise floor: not measured")
