@@ -107,11 +107,6 @@ def share(value: float | None) -> str:
     return f"{round(value * 100)}\N{NO-BREAK SPACE}%"
 
 
-def counted(count: int, what: str) -> str:
-    """``1 cell``, ``3 cells``"""
-    return f"{count} {what}" + "s" * (count != 1)
-
-
 def plain(name: str) -> str:
     """An operator's name without its library's."""
     return name.removeprefix("aten::")
