@@ -17,8 +17,8 @@ inverted = calling.inverted
 
 
 def test_check_finds_nothing_wrong_with_honest_variants():
-    records = json.loads(well("check", "sdpa.flash", "chunked", "--json").stdout)
-    assert len(records) == 2 * 3 * 3 * 2  # variants, masks, phases, with and without grouped heads
+    records = json.loads(well("check", "chunked", "--json").stdout)
+    assert len(records) == 3 * 3 * 2  # masks, phases, with and without grouped heads
     assert {r["status"] for r in records} == {"measured"}
     for record in records:
         VALID.validate(record)
@@ -132,12 +132,3 @@ def test_bare_exponentials_are_right_on_normal_inputs_and_wrong_on_peaky_ones(pe
     assert by_cell["exp.naive", "peaky"]["time"] is None
     assert by_cell["einsum", "peaky"]["status"] == "measured"
     assert by_cell["einsum", "peaky"]["entropy"] < 0.2 < by_cell["einsum", "normal"]["entropy"]
-
-
-def test_an_inverted_mask_is_wrong_by_row_and_key_and_has_no_time(peaky):
-    record = peaky[1]["inverted", "normal"]
-    assert record["status"] == "wrong"
-    assert re.search(r"\brow \d+", record["reason"])
-    assert re.search(r"\bkey \d+", record["reason"])
-    assert record["time"] is None
-    assert all(a["winner"] != "inverted" for a in peaky[0]["answers"])

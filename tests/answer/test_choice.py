@@ -6,15 +6,7 @@ import math
 import pytest
 
 import impls
-from attnbench.answer.choose import (
-    Contradiction,
-    Excluded,
-    Wants,
-    Why,
-    choose,
-    make_choice,
-    settle,
-)
+from attnbench.answer.choose import Excluded, Wants, Why, choose, make_choice, settle
 from attnbench.answer.predict import outside
 from attnbench.answer.ranking import Candidate
 from attnbench.core.stats import paired
@@ -201,43 +193,7 @@ def test_who_ran_out_of_memory_on_a_smaller_problem_is_not_tried_on_this():
     assert chosen(records, problem(700)).winner.variant == "matmul"
 
 
-def test_what_else_is_said_of_a_choice():
-    asked = problem(phase="train")
-    found = chosen([seen("sdpa", asked, 1.0), ended("inplace", asked, "unsupported")], asked)
-    assert "no backward" in out(found, "inplace").said  # in the row's own words
-    assert "matmul" in [e.variant for e in found.unknown]
-    record = seen("sdpa", ONE, 1.0).with_(setup_s=10.0)
-    record.time.flags.append("drifted: the canary before it was +9% off")
-    assert "(in doubt: drifted)" in chosen([record]).sentence()
-    found = chosen([record, seen("matmul", ONE, 1.5).with_(setup_s=1.0)])
-    assert found.pays_after == 18  # 9 s more once, 0.5 s less a call
-
-
 # ---- what will do --------------------------------------------------------------------------------
-
-
-def of(**more):
-    return Wants.of(**{"exact": False, "allow": (), "max_memory": None, "max_error": None, **more})
-
-
-def test_what_is_allowed_joins_exact_softmax():
-    assert of().computes == of(exact=True).computes == ("softmax",)
-    wants = of(allow=("approximate", "other"), max_memory=8 << 30, max_error=1e-2)
-    assert wants.computes == ("softmax", "approximates softmax", "its own operator")
-    assert wants.words() == ["exact or approximate or other", "in 8 GiB", "error at most 0.01"]
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({"exact": True, "allow": ("other",)}, "contradict each other"),
-        ({"allow": ("fast",)}, "'fast' is not one of pattern, approximate, other"),
-        ({"max_error": 0.0}, "give one above 0"),
-    ],
-)
-def test_contradictions_are_refused_in_a_sentence(asked, said):
-    with pytest.raises(Contradiction, match=said):
-        of(**asked)
 
 
 # ---- what is too far from what was measured ------------------------------------------------------

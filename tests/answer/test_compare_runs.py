@@ -1,8 +1,5 @@
 """Two run folders written by hand: verdicts, changes of status, and how the two differ."""
 
-import json
-
-import numpy as np
 import pytest
 
 from attnbench.answer.compare_runs import Incomparable, compare_runs
@@ -64,19 +61,6 @@ def test_the_margin_is_a_twentieth_or_the_larger_noise_floor_of_either(run, nois
     assert compare_runs(b, a).margin == pytest.approx(margin)
 
 
-def test_a_difference_among_many_cells_must_survive_the_correction(run):
-    rng = np.random.default_rng(2)
-    sides = [
-        [timed(length=n, taken=list(rng.lognormal(at, 0.1, 25))) for n in range(1, 40)]
-        for at in (0, 0.145)
-    ]
-    alone = [
-        compare_runs(run(one), run(other)) for one, other in list(zip(*sides, strict=True))[:9]
-    ]
-    together = verdicts(compare_runs(*(run(*some) for some in sides)))[:9]
-    assert [v for (v,) in map(verdicts, alone)].count("SLOWER") > together.count("SLOWER")
-
-
 # ---- statuses ------------------------------------------------------------------------------------
 
 
@@ -99,19 +83,6 @@ def test_what_ended_otherwise_is_better_or_worse(run, a, b, change):
     assert cell.reason.endswith("b: it was so")
     assert found.exit_status == (change == "worse")
     assert back.cells[0].change == {"worse": "better", "better": "worse", "": ""}[change]
-
-
-def test_all_of_it_can_be_sent(run):
-    alike = ended("failed", "w")
-    a = run(timed(), timed("y"), ended("wrong", "z"), alike)
-    b = run(timed(taken=samples(4, scale=2e-3)), timed("z"), alike, machine__cores=4)
-    sent = json.loads(json.dumps(compare_runs(a, b).to_dict(), allow_nan=False))
-    assert (sent["counts"]["SLOWER"], sent["counts"]["better"], sent["alike"]) == (1, 1, 1)
-    assert sent["differences"] == [{"what": "cores", "a": "2", "b": "4"}]
-    assert sent["cells"][0]["comparison"]["paired"] is False
-    assert sent["cells"][1]["status_a"] == "wrong"
-    assert sent["only_a"] == ["y on forward, mask none, 8 tokens, b1 h8/8 d64 float32"]
-    assert sent["only_b"] == [] and "samples" not in json.dumps(sent)
 
 
 # ---- runs that are not alike ---------------------------------------------------------------------
@@ -169,12 +140,6 @@ def test_runs_of_unlike_protocols_are_refused(run, header, records, said):
 def test_each_thing_that_the_headers_have_otherwise_is_said(run, path, value, said):
     found = compare_runs(run(timed()), run(timed(), **{path: value}))
     assert [(d.what, d.a, d.b) for d in found.differences][:1] == ([said] if said else [])
-
-
-def test_a_file_that_lies_elsewhere_is_the_same(run):
-    files = [{"~/m.npy": held, f"~/{held}.py": "the same"} for held in ("one", "other")]
-    found = compare_runs(*(run(timed(), files=each) for each in files))
-    assert [(d.what, d.a, d.b) for d in found.differences] == [("~/m.npy", "one", "other")]
 
 
 def test_what_ran_on_another_device_is_marked(run):

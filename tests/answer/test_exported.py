@@ -1,16 +1,13 @@
 """A run as a dispatch table: who takes which lengths, and where that changes."""
 
-from pathlib import Path
-
 import pytest
 
 import impls
 from attnbench.answer.choose import Wants
 from attnbench.answer.exported import table_of
 from attnbench.core.disk import StoreError
-from impls.loading import load_file
+from tests.verbs import chosen_runs as made
 
-made = load_file(Path(__file__).parents[1] / "verbs" / "chosen_runs.py")
 TABLE = impls.table()
 
 
@@ -41,15 +38,6 @@ def test_where_another_takes_over_is_found_between_the_lengths(tmp_path):
     assert (first, last, one, two) == (128, 2048, "sdpa", "matmul")
     assert start == end + 1
     assert 900 <= start <= 1124  # the truth is 1,000
-
-
-def test_who_can_t_be_told_from_the_next_leader_stays(tmp_path):
-    other = [
-        made.record("matmul", p, made.quadratic(p) * (0.99 if i % 2 else 1.01))
-        for i, p in enumerate(map(made.problem, made.LENGTHS))
-    ]
-    (found,) = ranges(exported(tmp_path, [*made.lines(sdpa=1.0), *other]))
-    assert len(found) == 1
 
 
 def test_what_a_call_can_t_say_is_left_out(tmp_path):

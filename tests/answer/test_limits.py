@@ -27,7 +27,7 @@ from attnbench.features.limits.search import (
 )
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.presets import PRESETS
-from impls.problem import InvalidProblem, Problem
+from impls.problem import Problem
 from impls.spec import Variant
 
 SIZES = Sizes(step=64, shortest=64, longest=1 << 20, start=1024)
@@ -121,23 +121,6 @@ def test_both_ends_of_the_sizes():
     assert one.held.size <= 37 < one.failed.size <= one.held.size + 2
 
 
-def test_what_one_budget_alone_would_hold():
-    one = make(2 * GIB, 1.0, expected=lambda n: 32 * n * n)
-    run(one, time_s=lambda n: (n / 3000) ** 2, peak=lambda n: 32 * n * n)
-    assert one.failed.why == TIME and one.reaches(MEMORY) == 8192
-    assert one.held.size <= one.reaches(TIME) < one.failed.size
-    asked = []
-
-    def jumps(n):
-        asked.append(n)
-        return n if n < 700_000 else n * 10**6
-
-    one = make(10**6, expected=jumps)
-    one.looks.append(SizeResult(1024, "", "", 1e-6, 1024))
-    assert one.reaches(MEMORY) == 699_968
-    assert len(asked) < 60  # a formula may cost as much as its size
-
-
 # ---- what is searched ----------------------------------------------------------------------------
 
 FORMS = {
@@ -169,22 +152,6 @@ def test_without_names_it_is_every_core_that_can_run_here():
     whys = {row["variant"]: row["why"] for row in hunted(Worker(), found)}
     assert whys["many"] == f"unsupported: {search.RANKS}"
     assert whys["sdpa.cudnn"].startswith("unavailable: sdpa.cudnn runs on cuda")
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"inputs": ("captured:x.npz",)}, "captured inputs have one size"),
-        ({"mask": ("document:100,156",)}, "the seq under this mask: at 64, .*use --by batch"),
-        (
-            {"by": "batch", "batch": (3,), "mask": ("padding:90,128,256",)},
-            "under this mask: at 2, .*use --by seq",
-        ),
-    ],
-)
-def test_what_makes_no_search_is_refused(changes, said):
-    with pytest.raises(InvalidProblem, match=said):
-        planned("einsum", **changes)
 
 
 # ---- looks in turn -------------------------------------------------------------------------------
@@ -240,16 +207,6 @@ def row_of(worker, name="einsum", **more):
 THREE = ("einsum", "topk", "linear.elu")
 
 
-def test_each_has_its_gate_and_two_looks_before_the_cheapest_comes_first():
-    worker = Worker(seconds=lambda name, n: n / (90_000 if name == "linear.elu" else 20_000))
-    hunted(worker, planned(*THREE))
-    turns = [what for *_, what in worker.asked]
-    assert turns[:6] == ["gate"] * 6 and turns[6:12] == [1024] * 6 and "gate" not in turns[6:]
-    assert len({x[:2] for x in worker.asked[12:18]}) == 6
-    second = {name: n for name, phase, n in worker.asked[12:18] if phase == "forward"}
-    assert list(second)[-1] == "linear.elu" and second["einsum"] < second["linear.elu"]
-
-
 def test_time_that_is_spent_leaves_wide_brackets_and_no_blanks():
     worker = Worker()
     rows = hunted(worker, planned(*THREE), seconds=4.0)
@@ -266,23 +223,6 @@ def test_time_that_is_spent_leaves_wide_brackets_and_no_blanks():
     assert {row["why"] for row in rows} == {"not looked at: the wall clock was spent first"}
     stopped = {row["why"] for row in frontier(found, stopped=True)}
     assert stopped == {"not looked at: it was stopped first"}
-
-
-def test_a_row_says_which_budget_it_was():
-    def peak(n):
-        return 32 * n * n
-
-    row, _ = row_of(Worker(seconds=lambda name, n: n / 20_000, peak=peak), seconds=1.8)
-    assert row["formula"] and row["predicted"]["time"] < row["predicted"]["memory"] == 8192
-    assert (row["limited_by"], row["fails"]) == (TIME, None)  # ruled out, but time comes first
-    row, _ = row_of(Worker(seconds=lambda name, n: 1e-6 * n, peak=peak))
-    assert (row["held"]["size"], row["fails"]["size"], row["fails"]["ran"]) == (8192, 8256, False)
-    row, _ = row_of(Worker(seconds=lambda _, n: 1e-6 * n, peak=lambda n: 40 * n * n), name="topk")
-    assert row["held"]["size"] <= (2 * GIB / 40) ** 0.5 < row["fails"]["size"]
-    assert (row["fails"]["why"], row["fails"]["reason"]) == (MEMORY, "observed")
-    row, found = row_of(Worker(peak=peak), budget=CallBudget(1000, 0.2))
-    assert (row["held"], row["fails"]["size"], row["fails"]["why"]) == (None, 64, MEMORY)
-    assert row["why"] == "nothing held that was run, down to seq 64" and not finding(found)
 
 
 @pytest.mark.parametrize(("status", "is_finding"), [("wrong", True), ("out_of_memory", False)])

@@ -1,6 +1,5 @@
 """What a whole model gains, against steps that are added up by hand, and drawn from intervals."""
 
-import json
 import math
 import random
 
@@ -128,12 +127,3 @@ def test_shares_that_can_not_be_are_refused(sites):
     with pytest.raises(NoGain, match="can't be parts of a step"):
         gain(sites)
     gain([site(0.1 + 1e-9, name=str(n)) for n in range(10)])  # but for rounding
-
-
-def test_it_can_be_sent_as_plain_values():
-    sent = json.loads(json.dumps(gain([site(0.3), site(None, name="two")]).to_dict()))
-    assert sent["factor"]["value"] == pytest.approx(0.85)
-    assert sent["told"] is True and sent["of"] == "a step"
-    assert sent["sites"][0]["ratio"] == {"value": 0.5, "low": 0.5, "high": 0.5}
-    assert sent["sites"][0]["saved"]["value"] == pytest.approx(0.15)
-    assert sent["sites"][1]["unchanged"] == "its share was not measured"

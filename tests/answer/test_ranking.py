@@ -17,7 +17,6 @@ from attnbench.answer.ranking import (
     margin_of,
     margin_reason,
     standings,
-    stretches,
     twins_apart,
     unrest,
 )
@@ -136,14 +135,6 @@ def test_unlike_problems_nodes_and_worlds_are_ranked_apart():
     assert (alone.world, two.world) == (None, 2) and "over 2 processes" in two.sentence()
 
 
-def test_the_most_frugal_is_named_where_it_needs_half_the_winners_memory():
-    fast = one("fast", 1.5e-5, peak=8 << 20)
-    said = only(fast, one("frugal", 4.5e-5, peak=2 << 20)).sentence()
-    assert "at 0.015 [0.015, 0.015] ms and 8 MiB" in said
-    assert "frugal needs least memory, 2 MiB, at 3.00x the time" in said
-    assert "least memory" not in only(fast, one("frugal", 3e-3, peak=5 << 20)).sentence()
-
-
 DRIFTING, DRIFTED, WAITED = "drifting: x", "drifted: the canary", "it waited: 20% of each call"
 
 
@@ -254,35 +245,6 @@ def test_unrest_is_two_deviations_of_the_canarys_readings_on_each_node():
 def standing(*records):
     (found,) = regimes(records)
     return standings(found)
-
-
-@pytest.mark.parametrize(
-    ("records", "leaders", "sure", "count"),
-    [
-        ([one("a", 1.0), one("b", 1.3)], ("a",), "clear", 2),
-        ([one("a", 1.0), one("b", 1.05), one("c", 2.0)], ("a", "b"), "a tie of 2", 3),
-        ([one("a", 1.0), untimed("b", 64)], ("a",), "the only one measured", 1),
-        ([one("a", 1.0, flags=["contended: x"]), one("b", 2.0)], ("a",), "in doubt", 2),
-        ([one("x", 1.0, computes="other"), untimed("a", 64)], (), "nothing exact was measured", 1),
-        ([timed("a", 64, inf), one("b", 1.0)], ("b",), "the only one measured", 1),
-    ],
-)
-def test_the_standing_of_a_length(records, leaders, sure, count):
-    (found,) = standing(*records)
-    assert (found.leaders, found.sure, found.timed) == (leaders, sure, count)
-
-
-def test_lengths_with_the_same_leaders_are_one_stretch():
-    times = {128: 1.0, 1024: 2.0, 2048: 3.0, 4096: 4.0, 8192: 5.0}
-    other = {128: 0.5, 1024: 3.0, 2048: 4.0, 4096: 4.01, 8192: 4.99}
-    found = stretches(standing(*line("a", times), *line("b", other), failed("a", 512)))
-    spans = [(s.span, set(s.last.leaders), s.last.length) for s in found]
-    assert spans[0][:2] == ("128", {"b"})
-    assert spans[-2:] == [
-        ("1,024 to 2,048", {"a"}, 2048),
-        ("4,096 to 8,192", {"a", "b"}, 8192),
-    ]
-    assert found[-1].doubts == ["a is wrong at 512 tokens"] and found[0].doubts == []
 
 
 def test_faster_inexact_variants_and_the_best_substitute():

@@ -37,23 +37,11 @@ def test_what_differs_otherwise_is_another_regime(other):
     assert len({str(r) for r in found}) == 2
 
 
-def test_what_was_never_tried_is_missing_on_each_device():
-    records = [timed("a", 128, 1.0, node="x"), timed("a", 128, 2.0, node="y"), untimed("b", 128)]
-    found = [(r.node, list(r.cells[128]), list(r.timed(128))) for r in regimes(records)]
-    assert found == [("x", ["a", "b"], ["a"]), ("y", ["a", "b"], ["a"])]
-    records = [timed("ring", 128, 1.0, world=2), timed("a", 128, 2.0), untimed("b", 128)]
-    found = [(r.world, list(r.cells[128])) for r in regimes(records)]
-    assert found == [(2, ["ring", "b"]), (None, ["a", "b"])]
-
-
 @pytest.mark.parametrize(
     ("places", "expected"),
     [
         # (batch, length); the batch, the tokens and the lengths of each line
-        (
-            [(1, 128), (1, 256), (4, 128), (4, 256)],
-            [(1, None, [128, 256]), (4, None, [128, 256])],
-        ),
+        ([(1, 128), (1, 256), (4, 128), (4, 256)], [(1, None, [128, 256]), (4, None, [128, 256])]),
         ([(8, 128), (4, 256), (2, 512), (1, 1024)], [(None, 1024, [128, 256, 512, 1024])]),
         (
             [(1, 256), (1, 512), (1, 1024), (4, 256)],  # a place may lie on a line of either sort
@@ -68,18 +56,6 @@ def test_lines_are_of_one_batch_or_of_as_many_tokens(places, expected):
     assert [(r.fixed.get("batch"), r.tokens, r.lengths) for r in found] == expected
 
 
-def test_training_comes_first_and_layers_last():
-    records = [
-        timed("a", 128, 1.0, level="layer", phase="train"),
-        timed("a", 128, 1.0),
-        timed("a", 128, 1.0, q_len=1, phase="decode"),
-        timed("a", 128, 1.0, phase="train"),
-    ]
-    found = [(r.phase, r.fixed["level"]) for r in regimes(records)]
-    order = [("train", "core"), ("forward", "core"), ("decode", "core"), ("train", "layer")]
-    assert found == order
-
-
 @pytest.mark.parametrize("median", [None, math.nan, math.inf, 0.0, -1.0])
 def test_what_is_no_number_above_zero_is_no_time(median):
     (found,) = regimes([timed("a", 128, median), timed("b", 128, 1.0)])
@@ -88,20 +64,6 @@ def test_what_is_no_number_above_zero_is_no_time(median):
     odd = record.with_(time=record.time.with_(high_s=median))
     assert time_of(odd) is None
     assert time_of(untimed("a", 128)) is None is time_of(None)
-
-
-def test_the_longest_is_where_at_least_half_of_the_most_have_a_time():
-    records = [timed(v, 128, 1.0) for v in "abcd"] + [timed(v, 256, 1.0) for v in "ab"]
-    records += [untimed(v, 256) for v in "cd"] + [timed("a", 512, 1.0)]
-    assert regimes(records)[0].longest() == 256
-    assert regimes([untimed("a", 128)])[0].longest() is None
-
-
-def test_a_mask_of_a_file_is_called_by_the_file_s_name_alone():
-    record = timed("a", 128, 1.0)
-    problem = {**record.problem.to_dict(), "mask": "causal+bias:../b.npy"}
-    (found,) = regimes([record.with_(problem=problem)])
-    assert str(found).startswith("forward, causal+bias:b.npy, ")
 
 
 # ---- what nobody beats ---------------------------------------------------------------------------

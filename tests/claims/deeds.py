@@ -1,6 +1,5 @@
 """Measuring functions that behave well, and ones that do not."""
 
-import math
 import os
 import signal
 import subprocess
@@ -55,7 +54,3 @@ def leaves(request: ClaimRequest) -> ClaimFindings:
     """A process of its own that outlives it, unless somebody ends it."""
     left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     return ClaimFindings({"one": ClaimFigure(0.5)}, [str(left.pid)])
-
-
-def nan(request: ClaimRequest) -> ClaimFindings:
-    return _found(math.nan)

@@ -52,10 +52,6 @@ def test_nothing_is_left_running():
     assert gone(left)
 
 
-def test_no_number_does_not_hold():
-    assert tried("nan").verdict is ClaimVerdict.NOT_REPRODUCED
-
-
 def test_it_has_the_rulers_environment_and_its_own_threads():
     one = outcome(claim(how=f"{DEEDS}:environment"), ClaimRequest(seed=7, threads=1))
     seen = dict(one.findings.tables[0].rows)

@@ -5,14 +5,12 @@ from contextlib import contextmanager
 
 import pytest
 
-import impls
 from attnbench.core.record import Distance, Record, Status, Time
 from attnbench.core.stats import Pairs, paired
 from attnbench.features.claims import claim as claims
 from attnbench.features.claims import efficient, timing
 from attnbench.features.claims.claim import ClaimOutcome, ClaimRequest, ClaimVerdict
 from attnbench.features.claims.gpu_rates import flops, rates
-from impls.asked import CantBeDone
 from impls.loading import load_function
 from impls.problem import Problem
 from impls.spec import Variant
@@ -140,12 +138,6 @@ def test_mechanisms_refute_the_claim_only_where_they_are_fast_and_as_good(tried)
     assert good.figure("8192").value == 1.0
 
 
-def test_a_search_over_lengths_that_nobody_takes_says_so():
-    a, b = map(impls.table().find, ("matmul", "retention"))  # which takes no mask but causal
-    with pytest.raises(CantBeDone, match="matmul and retention share no lengths"):
-        efficient.find_crossing(Worker(grows(1)), a, b, Problem(), (64, 256), ClaimRequest(), 1.0)
-
-
 # ---- rates on GPUs -------------------------------------------------------------------------------
 
 ABOUT_GPUS = [claim for claim in claims.claims() if claim.needs.gpu]
@@ -198,19 +190,3 @@ def test_a_cell_without_a_time_is_no_verdict():
     one = rated(ABOUT_GPUS[0], status=Status.OUT_OF_MEMORY)
     assert one.verdict is ClaimVerdict.NOT_RUN
     assert "out_of_memory: it was too much" in one.reason
-
-
-@pytest.mark.parametrize(
-    ("phase", "mask", "share"),
-    [
-        ("forward", "none", 1.0),
-        ("forward", "causal", 0.5),
-        ("backward", "none", 2.5),
-        ("train", "causal", 1.75),
-    ],
-)
-def test_work_is_counted_by_the_convention_of_the_sources(phase, mask, share):
-    of = timing.problem_of(
-        {"heads": 3, "kv_heads": 3, "q_len": 100, "kv_len": 100, "phase": phase, "mask": mask}
-    )
-    assert flops(of) == pytest.approx(4 * 3 * 100 * 100 * 64 * share)

@@ -120,12 +120,6 @@ def skipped(value):
     return isinstance(value, float) and math.isnan(value)
 
 
-def altered(folder, **changes):
-    header = json.loads((folder / HEADER).read_text()) | changes
-    (folder / HEADER).write_text(json.dumps(header))
-    return folder
-
-
 class Place:
     """A repository of two commits, and where its runs and their results are."""
 

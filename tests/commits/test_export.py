@@ -10,11 +10,10 @@ from asv.machine import Machine as AsvMachine
 
 from attnbench.core.disk import HEADER, RECORDS
 from attnbench.core.machine import this_machine
-from attnbench.core.record import PROTOCOL, Energy, Status
+from attnbench.core.record import PROTOCOL, Status
 from attnbench.features.commits import asv, suite
 from attnbench.features.commits.asv import FACETS, ensure_machine, entry
 from attnbench.features.commits.suite import AsvRequest
-from impls.asked import CantBeDone
 from tests.commits import runs
 
 CELL = ("'sdpa'", "128", "'forward'")
@@ -52,17 +51,6 @@ def test_what_is_not_to_be_had_is_skipped_and_what_did_not_end_as_measured_faile
             assert value is None or runs.skipped(value)
         assert runs.skipped(found["'matmul'", "128", "'forward'"][0])
         assert found["'matmul'", "64", "'forward'"][0] > 0
-
-
-def test_a_figure_that_a_measured_record_lacks_is_skipped(place):
-    without = runs.measured("matmul").with_(energy=Energy(why="no counter"))
-    found = place.cells(
-        place.run("a", runs.measured(energy=2.0), without, energy=True), name="attention.energy"
-    )
-    assert found[CELL] == (2.0, None)
-    assert runs.skipped(found[MATMUL][0])
-    assert not place.cells(place.run("b", runs.measured(energy=2.0), sha=place.first),
-                           name="attention.energy")  # fmt: skip
 
 
 def test_parameters_are_in_the_order_of_the_suite(place):
@@ -178,12 +166,6 @@ def test_another_problem_is_in_graphs_of_its_own(place, change, group):
     assert listed(place)[f"{group}.time"]["pretty_name"].endswith(f", {group}")
 
 
-def test_files_that_masks_are_read_from_are_told_apart(place):
-    masks = ("dense:a/b.npy", "dense:a_b.npy")
-    place.export(place.run("a", *(runs.changed(runs.measured(), mask=mask) for mask in masks)))
-    assert len([name for name in listed(place) if name.endswith(".time")]) == 2
-
-
 def test_another_number_of_threads_is_in_graphs_of_its_own(place):
     (file,) = place.export(place.run("a", runs.measured(), settings={"threads": 2}))
     assert runs.cells(file) == {}
@@ -214,14 +196,6 @@ def test_what_is_in_the_results_is_listed_whatever_asv_listed_before(place):
     variants, lengths, _ = listed(place)["attention.time"]["params"]
     assert set(variants) == {"'lsh'", *before["attention.time"]["params"][0]}
     assert lengths == [*before["attention.time"]["params"][1], "4096"]
-
-
-def test_what_another_ruler_measured_is_not_listed(place):
-    (file,) = place.export(place.run("a", runs.measured("lsh"), sha=place.first))
-    file.write_text(file.read_text().replace(suite.VERSION, "protocol 0"))
-    (place.results / asv.FILE).unlink()
-    place.export(place.run("b", runs.measured("gla")))
-    assert listed(place)["attention.time"]["params"][0] == ["'gla'"]
 
 
 # ---- refused -------------------------------------------------------------------------------------
@@ -263,14 +237,6 @@ def test_damaged_lines_are_refused_with_their_number_and_a_torn_last_one_is_left
     place.refused(ran, holding=[str(ran), "damaged"])
 
 
-def test_where_there_is_nothing_to_export_that_is_said(place):
-    place.runs.mkdir()
-    place.refused(place.runs, holding=["no run", str(place.runs)])
-    place.refused(place.run("empty"), holding=["no record"])
-    runs.altered(place.runs / "empty", code={"commit": None, "dirty": None})
-    place.refused(place.runs, holding=["of the 1 runs", "says no commit"])
-
-
 def test_a_damaged_file_of_asvs_is_named_and_kept(place):
     ran = place.run("a", runs.measured())
     (file,) = place.export(ran)
@@ -280,11 +246,6 @@ def test_a_damaged_file_of_asvs_is_named_and_kept(place):
         file.write_text(text)
         place.refused(ran, holding=[str(file), "move it away"])
         assert file.read_text() == text
-
-
-def test_a_folder_that_can_not_be_written_is_said(place):
-    place.results.write_text("a file")
-    place.refused(place.run("a", runs.measured()), holding=[str(place.results)])
 
 
 # ---- machines ------------------------------------------------------------------------------------
@@ -306,21 +267,6 @@ def test_an_entry_says_what_asv_asks_for_and_what_becomes_facets():
     assert told | wanted == told
     assert entry({**runs.GPU_BOX, "gpus": [runs.GPU] * 8}) == told
     assert [entry(runs.BOX)[name] for name in ("gpu", "driver", "cuda", "triton")] == ["none"] * 4
-
-
-@pytest.mark.parametrize(
-    ("change", "other"),
-    [
-        ({"versions": {"torch": "2.14.0+cpu"}}, True),
-        ({"gpus": [runs.GPU]}, True),
-        ({"name": "crate"}, True),
-        ({"memory_bytes": (1 << 33) - 4096}, False),
-        ({"versions": {"torch": "2.13.0+cpu", "attnbench": "9", "asv": "0.6.7"}}, False),
-    ],
-)
-def test_machines_with_unlike_facets_have_unlike_names(change, other):
-    same = entry(runs.BOX)["machine"] == entry({**runs.BOX, **change})["machine"]
-    assert same != other
 
 
 def test_this_machine_is_entered_without_asking_and_what_is_others_stays(tmp_path):
@@ -349,12 +295,3 @@ def test_a_run_of_this_machine_has_the_facets_that_asv_gives_its_own(place, tmp_
     theirs.save(str(tmp_path / "theirs"))
     asvs, ours = (folder / name / "machine.json" for folder in (tmp_path / "theirs", place.results))
     assert json.loads(ours.read_text()) == json.loads(asvs.read_text())
-
-
-@pytest.mark.parametrize("text", [b"{", b"[1]", b'{"version": 2}', b"\xff"])
-def test_a_machine_file_that_is_none_of_asvs_is_named_and_kept(tmp_path, text):
-    file = tmp_path / "machines"
-    file.write_bytes(text)
-    with pytest.raises(CantBeDone, match=str(file)):
-        ensure_machine(file)
-    assert file.read_bytes() == text

@@ -76,21 +76,6 @@ def test_of_each_cell_that_passes_the_gate_the_instructions_are_told(
     assert instructions.exit_status([*cells.values()]) == status
 
 
-def test_what_compiles_and_what_fails_under_valgrind_are_left_out_by_a_sentence(
-    repository, stand_in, monkeypatch
-):
-    monkeypatch.setenv("STAND_IN", "matmul")
-    cells = counted(repository, "same", ["compiled", "matmul", "einsum"])
-    both = {cells["matmul"].why_base, cells["matmul"].why_head}
-    assert both == {"RuntimeError: not under valgrind"}
-    assert "compile" in cells["compiled"].why_head
-    assert cells["compiled"].head is None
-    assert cells["einsum"].change == 0.0
-    monkeypatch.setenv("STAND_IN", "dies")
-    with pytest.raises(instructions.NoCounter, match=r"ended with status 3: the last word$"):
-        counted(repository, "same")
-
-
 def test_the_verb_prints_a_table_or_json(repository, stand_in, monkeypatch, capsys):
     monkeypatch.chdir(repository)
     monkeypatch.setattr(holding, "open_worker", lambda *_, **__: planted.Opened())

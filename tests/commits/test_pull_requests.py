@@ -1,6 +1,5 @@
 """What a pull request is told: workers are stood in for, commits and their tables are real."""
 
-import json
 import math
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,7 +12,6 @@ from attnbench.core.stats import Verdict
 from attnbench.features.commits import view
 from attnbench.features.commits.rounds import LOOKS, PAIRS, NoCommonCells, judged
 from attnbench.sweep.holding import Refused, open_worker
-from impls import UnknownVariant
 from tests.commits import planted
 from tests.commits.planted import GRID, ROOT, Opened, Worker, compared, in_rounds
 from tests.repositories import git
@@ -78,11 +76,6 @@ def test_a_table_that_can_not_be_read_costs_no_worker(repository):
     assert (opened.folders, found.added, found.removed) == ([], (), ())  # nobody knows
     with pytest.raises(NoCommonCells, match="can't be read"):
         compared(repository, "door", "door")
-
-
-def test_an_unknown_variant_is_a_sentence(repository):
-    with pytest.raises(UnknownVariant, match="there is no variant 'nothere'"):
-        compared(repository, "same", asked=["nothere"])
 
 
 def test_rows_of_a_repository_of_ones_own_are_each_commits(tmp_path):
@@ -205,27 +198,6 @@ def test_the_luck_of_two_processes_is_no_difference(
     assert (len(opened.folders) == 3 * LOOKS[0]) == (stop == "budget")
 
 
-def test_a_cell_that_is_decided_is_not_measured_again(repository):
-    """Einsum is slower where it is at home, and each commit is every other time."""
-    seen = []
-
-    class Counted(Worker):
-        einsum = 1.3
-
-        def hold(self, variant, problem):
-            seen.append(variant)
-            self.takes["einsum"] = self.einsum
-            return super().hold(variant, problem)
-
-        def beside(self, folder):
-            other = type(self)(folder)
-            other.einsum = 1.0
-            return other
-
-    in_rounds(repository, "slower", Opened(kind=Counted), "matmul", "einsum")
-    assert seen.count("matmul") == 2 * LOOKS[0] < seen.count("einsum")
-
-
 def test_a_difference_among_many_must_survive_the_correction(repository):
     """Four rounds that say so by chance one time in some hundred."""
 
@@ -274,14 +246,6 @@ def test_a_comment_is_short_findings_first_and_the_unchanged_folded(repository):
     assert "Nothing that was compared has changed." in nothing
 
 
-def test_a_comment_says_why_and_what_came_and_went(repository):
-    text = view.markdown(usual(repository, "wrong"))
-    assert "**wrong**" in text
-    assert "row 3 is off" in text
-    assert "- added: fresh" in view.markdown(usual(repository, "fresh"))
-    assert "- removed: einsum" in view.markdown(usual(repository, "gone"))
-
-
 def test_the_terminal_shows_the_same_and_a_line_as_each_cell_ends(repository, capsys):
     seen = []
     found = compared(repository, "slower", watch=seen.append)
@@ -296,15 +260,6 @@ def test_the_terminal_shows_the_same_and_a_line_as_each_cell_ends(repository, ca
     assert "head is SLOWER than base: 1.050 of its time" in line
     lost = replace(seen[0], pairs=None, why_b="commit b: gone")
     assert view.line(lost, "base", "head").endswith(": commit b: gone")
-
-
-def test_all_of_it_can_be_sent(repository):
-    sent = json.loads(json.dumps(usual(repository, "wrong").to_dict(), allow_nan=False))
-    assert sent["counts"] == {"wrong": 1, "unchanged": 1}
-    assert sent["cells"][0]["status_b"] == "wrong"
-    assert sent["cells"][0]["why"].endswith("wrong: row 3 is off")
-    assert sent["cells"][1]["pairs"]["comparison"]["verdict"] == "EQUIVALENT"
-    assert (sent["b"]["name"], sent["changed"]) == ("wrong", ["impls/takes.json"])
 
 
 @pytest.mark.slow

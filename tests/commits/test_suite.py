@@ -72,15 +72,6 @@ def test_the_benchmarks_are_described_as_asv_finds_them(tmp_path):
     assert "attention.energy" not in suite.benchmarks(AsvRequest())
 
 
-def test_only_the_cells_that_an_expression_names_are_measured():
-    asked = AsvRequest(bench=(r"time.*'sdpa', (128|256), 'forward'", "memory.*gla.*512.*train"))
-    wanted = [("sdpa", 128, "forward"), ("sdpa", 256, "forward"), ("gla", 512, "train")]
-    assert suite.keys(asked) == wanted
-    assert suite.keys(AsvRequest(bench=("energy",))) == []
-    lengths = {n for _, n, _ in suite.keys(AsvRequest(bench=("energy",), energy=True))}
-    assert lengths == {512}
-
-
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
@@ -194,24 +185,6 @@ def test_a_variant_that_the_commit_has_not_costs_its_own_rows(tmp_path):
     row = measurement._swept([key], AsvRequest(), tmp_path, tmp_path, energy=False)[key]
     assert row.status == "unavailable"
     assert row.reason.startswith("in the commit's table there is no variant 'no.such'")
-
-
-def test_energy_is_counted_where_it_was_asked_for_and_nowhere_else(tmp_path, monkeypatch):
-    swept = []
-
-    def sweep(keys, asked, here, first, *, energy):
-        swept.append((energy, {length for _, length, _ in keys}, len(keys)))
-        return {}
-
-    monkeypatch.setattr(measurement, "_swept", sweep)
-    for bench in ((), ("time",), ("energy.*gla",)):
-        measurement.measure_all(AsvRequest(energy=True, bench=bench, quick=True), tmp_path)
-    assert swept == [
-        (False, {128, 256}, 28),
-        (True, {512}, 14),
-        (False, {128, 256, 512}, 42),
-        (True, {512}, 2),
-    ]
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from impls.problem import Problem
 
 PROBLEM = Problem(q_len=64, kv_len=64, mask=Mask.parse("causal"))
 WHERE = "forward, mask causal, 64 tokens, b1 h8/8 d64 float32"
-LONG = " ".join(f"[word {n}]" for n in range(60))
 
 
 @pytest.fixture
@@ -114,19 +113,3 @@ def test_two_variants_have_their_times_in_their_own_columns_and_reasons_once(sho
     line = view.pairs_line(found[0], "new", "old")
     assert "new is FASTER than old: 0.500 of its time [0.500, 0.500] (40 pairs" in line
     assert view.pairs_line(STOPPED, "new", "old").endswith("wrong: a: row 3 moved")
-
-
-def test_tables_fit_into_a_pipe_and_no_number_is_broken(shown):
-    long = cell(2.0, 9999, variant="transformer_engine", across_devices=True, memory_ratio=1.25)
-    broken = cell(comparison=None, status_b=Status.WRONG, reason=LONG)
-    found = of_runs(long, broken, differences=[Difference("OMP_NUM_THREADS", LONG, LONG)])
-    text = shown(view.runs, found, width=120)
-    assert all(f" {number} " in text for number in ("2.000–2.000", "9999", "5.0%", "1.25"))
-    assert LONG in text
-    capped = compared(0.0005, n=640, stop="budget")
-    stopped = Compared(PROBLEM, None, Status.OUT_OF_MEMORY, LONG)
-    names = "mha?core=transformer_engine", "mha?core=sdpa.efficient"
-    text = shown(view.show_pairs, [capped, stopped], *names, width=120)
-    assert f"{PROBLEM}: out_of_memory: {LONG}" in text
-    c = capped.pairs.comparison
-    assert f" {c.low:.3f}–{c.high:.3f} 640 " in text

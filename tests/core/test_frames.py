@@ -105,11 +105,6 @@ def test_the_line_of_a_damaged_record_is_counted_over_all_batches(tmp_path, monk
         assert load([path])["variant"].tolist() == list("abcdefg")
 
 
-def test_no_record_makes_an_empty_table(folder):
-    assert load([folder.path]).empty
-    assert list(load([folder.path]).columns) == []
-
-
 @pytest.mark.slow
 def test_many_records_load_in_little_more_than_json_takes_to_read_them(tmp_path):
     """By the processor's time, and not the time on the wall, which is others' too."""

@@ -1,6 +1,5 @@
 """One run on each GPU, one writer to each run: the second learns who the first is."""
 
-import errno
 import os
 import re
 import signal
@@ -81,18 +80,6 @@ def test_every_user_may_lock_the_file_whatever_the_umask(tmp_path, monkeypatch):
         pass
     assert all(how & os.O_EXCL for how in seen if how & os.O_CREAT)
     assert any(not how & os.O_CREAT for how in seen)
-
-
-@pytest.mark.parametrize("call", ["os.open", "fcntl.flock"])
-def test_where_it_can_not_be_known_that_is_a_sentence(tmp_path, monkeypatch, call):
-    def fails(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(f"attnbench.core.lock.{call}", fails)
-        text = refusal(tmp_path)
-    assert text.startswith("can't tell whether another run is using GPU GPU-1: the lock file ")
-    assert "(No locks available)" in text and "have its owner remove it" in text
 
 
 def test_a_link_is_not_followed_and_no_uuid_leads_out_of_the_folder(tmp_path):

@@ -11,22 +11,10 @@ import pytest
 import torch
 
 from attnbench.core import machine
-from attnbench.core.machine import Gpu, Machine, this_machine, why_not
+from attnbench.core.machine import Machine, this_machine, why_not
 from impls.spec import Variant
+from tests.machines import BOX, GPU, WITH_GPU
 
-GPU = Gpu(name="NVIDIA H200", uuid="GPU-1", capability=9.0, memory_bytes=1 << 37, driver="580.1")
-BOX = Machine(
-    name="box",
-    cpu="a cpu",
-    cores=4,
-    memory_bytes=1 << 33,
-    system="Linux",
-    python="3.11.7",
-    versions={},
-    torch_cuda=None,
-    compiler=None,
-)
-WITH_GPU = replace(BOX, gpus=(GPU,), torch_cuda="13.0")
 CUDA = ("cuda",)
 
 

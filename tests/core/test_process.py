@@ -141,11 +141,6 @@ def test_how_it_ended_is_reported_with_its_last_words(worker, does, reason, last
     assert not found.timed_out and not found.wrong
 
 
-def test_a_module_that_can_t_be_loaded_says_why(worker):
-    found = lost(worker("import nothing_of_that_name"))
-    assert "ended with status 1: ModuleNotFoundError" in str(found)
-
-
 @pytest.mark.parametrize("does", ["time.sleep(600)", "while True: answers.send({'doing': 'x'})"])
 def test_what_is_not_done_in_time_is_ended(worker, does):
     started = time.monotonic()
@@ -248,12 +243,8 @@ def _sleeps(entry):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "does",
-    ["while True: os.fork()", "for _ in range(600): os.fork() or time.sleep(600)\ntime.sleep(600)"],
-)
-def test_more_processes_than_any_compiler_starts_end_it(worker, mark, does):
-    found = lost(worker(SERVING), 60.0, do=does)
+def test_more_processes_than_any_compiler_starts_end_it(worker, mark):
+    found = lost(worker(SERVING), 60.0, do="while True: os.fork()")
     assert found.reason == "it had started more than 512 processes, and was ended"
     until(lambda: not marked(mark), 30)
 

@@ -17,7 +17,7 @@ from attnbench.core.disk import HEADER, RECORDS, SPOILED, TORN, StoreError
 from attnbench.core.evidence import check_writable
 from attnbench.core.record import SCHEMA, DamagedRun, Status
 from attnbench.core.run_folder import RunFolder
-from attnbench.core.store import each_run, read_header, read_records
+from attnbench.core.store import read_header, read_records
 from tests.core.records import record, refused, timed
 
 ROOT = Path(attnbench.__file__).parents[1]
@@ -90,23 +90,6 @@ def test_a_clock_that_was_set_back_gives_no_run_the_name_of_another(tmp_path, mo
     assert [read_header(each.path)["number"] for each in made] == list(range(5))
     for each in made:
         each.close()
-
-
-def test_two_runs_joined_by_cat_read_as_one(tmp_path):
-    parts = [RunFolder.create(tmp_path / "parts", "box", {}) for _ in "ab"]
-    for part, variant in zip(parts, "ab", strict=True):
-        part.append(record(variant, run=part.name))
-        part.close()
-    (tmp_path / RECORDS).write_text("".join((p.path / RECORDS).read_text() for p in parts))
-    assert [r.run for r in read_records(tmp_path)] == [part.name for part in parts]
-
-
-def test_a_run_that_is_given_twice_or_below_another_path_is_one_run(tmp_path):
-    one, other = (RunFolder.create(tmp_path / n, "box", {}) for n in "ab")
-    for run in (one, other):
-        run.close()
-    found = each_run([other.path, tmp_path, one.path, tmp_path / "a" / ".." / "b"])
-    assert [path.resolve() for path in found] == [other.path, one.path]
 
 
 def test_each_record_is_on_disk_when_append_returns_and_so_is_the_way_to_it(tmp_path, monkeypatch):
@@ -231,14 +214,6 @@ def test_lines_do_not_go_through_a_link(folder, tmp_path, file):
     assert (tmp_path / "victim").read_text() == "mine"
 
 
-def test_a_draft_that_a_death_left_is_cleared_away(folder):
-    folder.close()
-    for file in (HEADER, RECORDS):
-        os.close(disk.open_draft(folder.path / file)[0])
-    RunFolder.reopen(folder.path).close()
-    assert {p.name for p in folder.path.iterdir()} == {HEADER, RECORDS}
-
-
 # ---- where nothing can be written ----------------------------------------------------------------
 
 
@@ -275,65 +250,6 @@ def test_a_write_that_takes_only_part_goes_on_with_the_rest(folder, monkeypatch)
     monkeypatch.setattr(disk.os, "write", lambda to, data: real(to, data[:7]))
     folder.append(record("a"))
     assert variants(folder.path) == ["a"]
-
-
-def test_a_folder_that_can_not_be_synced_is_no_hindrance(tmp_path, monkeypatch):
-    real = os.fsync
-
-    def instead(descriptor):
-        if Path(f"/proc/self/fd/{descriptor}").is_dir():
-            raise OSError(errno.EINVAL, "Invalid argument")
-        real(descriptor)
-
-    monkeypatch.setattr(os, "fsync", instead)
-    RunFolder.create(tmp_path, "box", {}).close()
-
-
-MOUNTED = """
-import sys
-from pathlib import Path
-from attnbench.core.disk import StoreError
-from attnbench.core.run_folder import RunFolder
-from attnbench.core.store import read_records
-from tests.core.records import record
-
-place, kind = Path(sys.argv[1]), sys.argv[2]
-try:
-    folder = RunFolder.reopen(next(place.glob("*/*"))) if kind == "old" else None
-    folder = RunFolder.create(place, "box", {})
-    for number in range(99):
-        folder.append(record(f"v{number}", detail="x" * 3000))
-except StoreError as error:
-    print(error)
-if kind == "full":
-    found = [r.variant for r in read_records(folder.path)]
-    print((folder.path / "records.jsonl").read_bytes()[-1:], found[-1])
-"""
-
-
-@pytest.mark.parametrize("kind", ["full", "new", "old"])
-def test_a_real_file_system_that_is_full_or_may_only_be_read_is_named(tmp_path, kind):
-    place = tmp_path / "there"
-    RunFolder.create(place, "box", {}).close()
-    how = (
-        f"-t tmpfs -o size=64k none {place}" if kind == "full" else f"--bind -o ro {place} {place}"
-    )
-    mount = f'mount {how} || exit 77; exec {sys.executable} -c "$MOUNTED" {place} {kind}'
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", mount],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "MOUNTED": MOUNTED},
-    )
-    if done.returncode == 77 or "unshare" in done.stderr:
-        pytest.skip("file systems may not be mounted here")
-    assert done.returncode == 0, done.stderr
-    sentence, *kept = done.stdout.splitlines()
-    why, remedy = ("Read-only file system", "--out"), ("No space left on device", "--resume")
-    assert all(word in sentence for word in (*(remedy if kind == "full" else why), str(place)))
-    assert kind != "full" or kept[0].startswith(r"b'\n' v")
 
 
 # ---- headers that are none -----------------------------------------------------------------------

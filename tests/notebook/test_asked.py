@@ -66,11 +66,6 @@ def test_what_can_not_be_asked_is_a_sentence_and_leaves_no_folder(asked, said, t
     assert not list(tmp_path.iterdir())
 
 
-def test_bad_words_are_value_errors_too():
-    with pytest.raises(ValueError, match="batch: 'many'"):
-        attnbench.run(batch="many")
-
-
 @pytest.fixture
 def planned(monkeypatch):
     """In place of sweeping: the problems that would have been measured."""

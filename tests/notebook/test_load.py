@@ -17,7 +17,6 @@ from attnbench.core.run_folder import RunFolder
 from attnbench.core.store import read_records
 from attnbench.notebook.arguments import BadWord
 from attnbench.notebook.frames import FIRST
-from impls.asked import CantBeDone
 from tests.answer import lines
 from tests.answer.run_folders import HEADER
 
@@ -96,12 +95,6 @@ def test_several_runs_are_one_table_that_knows_the_folder_of_each_row(one, other
     assert len(attnbench.load(one.parents[2])) == 10
 
 
-def test_a_folder_that_is_not_there_is_a_sentence(tmp_path):
-    for function in (attnbench.load, attnbench.show):
-        with pytest.raises(CantBeDone, match="there is no"):
-            function(tmp_path / "nowhere")
-
-
 def images(html):
     """The figures in a page's text, each read as the XML that it must be."""
     found = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', html)
@@ -141,15 +134,6 @@ def test_a_figure_shows_itself_and_is_written_as_what_its_name_says(one, tmp_pat
         attnbench.show(one, "map")["nap"]
 
 
-def test_rows_of_several_runs_are_shown_run_by_run(one, other):
-    both = pd.concat([attnbench.load(one), attnbench.load(other)], ignore_index=True)
-    shown = attnbench.show(both, "map")
-    assert [picture.name for picture in shown.figures] == ["map-0", "map-1"]
-    for path in (one, other):
-        assert any(line.startswith(f"{path.name} on box") for line in shown.answers)
-    assert repr(attnbench.show([one, other], "map")) == repr(shown)
-
-
 def test_a_figure_that_fails_costs_itself_alone(one, monkeypatch):
     def fall(*_):
         raise RuntimeError("ink")
@@ -158,14 +142,6 @@ def test_a_figure_that_fails_costs_itself_alone(one, monkeypatch):
     shown = attnbench.show(one, ["map", "closeness"])
     assert [p.name for p in shown.figures] == ["closeness-0"]
     assert "a figure of map could not be drawn (RuntimeError: ink)" in shown.notes
-
-
-def test_only_the_rows_that_are_given_are_answered_for(one):
-    df = attnbench.load(one)
-    some = attnbench.show(df[(df["variant"] != "sdpa") & (df["problem.kv_len"] < 1024)], ())
-    assert not any("sdpa" in line for line in [*some.answers, *some.headlines])
-    assert any("matmul" in line for line in some.answers)
-    assert (some.missing, some.figures) == ([], [])
 
 
 def test_what_somebody_named_is_words_and_no_markup(tmp_path):

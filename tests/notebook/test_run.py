@@ -11,10 +11,8 @@ import pytest
 
 import attnbench
 from attnbench.core.store import read_header, read_records
-from attnbench.notebook.measured import OneLine
 from attnbench.sweep import start
 from attnbench.sweep.sweep import Stopped
-from tests.answer import lines
 
 ROOT = Path(attnbench.__file__).parents[1]
 
@@ -92,17 +90,3 @@ def test_a_thread_beside_the_main_one_can_measure_too(tmp_path, monkeypatch):
     thread.join()
     assert failed == []
     assert len(heard) == 1
-
-
-def test_the_line_is_written_over_where_somebody_watches(monkeypatch, capsys):
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    line = OneLine(quiet=False)
-    line.cell(lines.timed("a-long-name", 256, 1e-3), 1, 2, 3.0)
-    line.cell(lines.timed("b", 16, 1e-3), 2, 2, 0.0)
-    line.end(Path("there"))
-    first, second, gone, last = capsys.readouterr().err.split("\r")[1:]
-    assert first.startswith("[1/2, 3 s left] a-long-name b1")
-    assert second.startswith("[2/2, 0 s left] b b1")
-    assert len(second) == len(first)
-    assert gone.strip() == ""
-    assert re.fullmatch(r"2 measured, in \d+ m?s; the run is there\n", last)

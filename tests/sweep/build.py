@@ -3,7 +3,7 @@
 from math import inf
 
 import impls
-from attnbench.core.machine import Machine, this_machine
+from attnbench.core.machine import this_machine
 from attnbench.core.record import Record, Status, Time
 from attnbench.core.store import read_records
 from attnbench.sweep import sweep
@@ -14,18 +14,9 @@ from attnbench.sweep.sweep import Slot
 from impls import Table
 from impls.problem import Problem
 from impls.spec import Variant
+from tests.machines import BOX
+from tests.times import figures
 
-BOX = Machine(
-    name="box",
-    cpu="a cpu",
-    cores=2,
-    memory_bytes=1 << 33,
-    system="Linux",
-    python="3.11.7",
-    versions={},
-    torch_cuda=None,
-    compiler=None,
-)
 ONE = Preset(
     "one small problem", seq=("16",), heads=(1,), head_dim=(8,), phase=("forward",), budget=0.01
 )
@@ -59,15 +50,14 @@ def plan_of(*names, grid=GRID):
 
 
 def timed(seconds):
-    figures = dict.fromkeys(("median_s", "low_s", "high_s", "q25_s", "q75_s", "min_s"), seconds)
-    return Time(**figures, n=7, clock="host", stop="converged", samples_s=[seconds] * 7)
+    return Time(clock="host", stop="converged", **figures([seconds] * 7))
 
 
 class ToldEngine:
     """Answers from a list and keeps what it was asked; an exception is raised."""
 
     def __init__(self, *answers):
-        self.answers, self.asked = list(answers), []
+        self.answers, self.asked, self.closed = list(answers), [], 0
 
     def ask(self, question, limit_s):
         self.asked.append(question)
@@ -75,6 +65,9 @@ class ToldEngine:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def close(self):
+        self.closed += 1
 
 
 class Answering:

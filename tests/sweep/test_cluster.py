@@ -64,13 +64,6 @@ def test_a_run_takes_the_kind_of_machine_that_most_nodes_are_and_says_who_is_lef
     assert "1 of kind a (--kind)" in note
 
 
-def test_a_kind_that_is_asked_for_is_taken_and_one_that_is_not_there_refused():
-    assert cluster._alike(*told("a", "b", "b"), "a")[0] == [("n0", 0)]
-    assert "left out" not in cluster._alike(*told("a", "a"), None)[2]
-    with pytest.raises(NoCluster, match="no node is of kind c; there are a, b"):
-        cluster._alike(*told("a", "b"), "c")
-
-
 class Ray:
     """What a remote engine needs of Ray; ``said`` is what every answer is."""
 

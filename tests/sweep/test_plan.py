@@ -16,7 +16,8 @@ from attnbench.sweep import start
 from attnbench.sweep.plan import make_plan, problems
 from attnbench.sweep.presets import PRESETS, Preset
 from impls.problem import InvalidProblem
-from tests.sweep.build import BOX, PLAIN, plan, row, table
+from tests.machines import BOX
+from tests.sweep.build import PLAIN, plan, row, table
 
 H200 = replace(
     BOX,
@@ -103,16 +104,6 @@ def test_the_levels_are_those_of_the_variants_named_and_else_core():
     assert left.status is Status.UNSUPPORTED and "level layer" in left.reason
 
 
-def test_the_sentence_says_what_is_left_out_and_why():
-    lacking = [row(f"c{n}", devices=("cuda",)) for n in range(2)]
-    refusing = [row(f"d{n}", phases=("train",)) for n in range(3)]
-    text = plan(row("a"), *lacking, *refusing, seq=("16", "32")).sentence()
-    assert text.startswith("2 cells: 1 variant on 2 problems; 10 left out (")
-    assert "2 × " in text
-    assert "; 4 more)" in text  # five reasons twice, three of them told
-    assert " more)" not in plan(row("a"), *lacking).sentence()
-
-
 # ---- what can't be planned -----------------------------------------------------------------------
 
 
@@ -155,23 +146,6 @@ def captured(tmp_path):
         return plan(row("a"), inputs=(f"captured:{file}",), **FITTING), file
 
     return plans
-
-
-def test_captured_inputs_that_fit_are_planned(captured):
-    made, file = captured()
-    assert [cell.problem.inputs for cell in made.to_run] == [f"captured:{file}"]
-
-
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [("q", (1, 4, 17, 8)), ("k", (1, 4, 16, 8)), ("v", (1, 2, 16, 8)), ("q", (4, 16, 8))],
-)
-def test_captured_inputs_of_another_shape_are_a_sentence(captured, name, shape):
-    with pytest.raises(InvalidProblem) as caught:
-        captured(**{name: shape})
-    said = str(caught.value)
-    assert f"{name} has the shape {shape}" in said and f"needs {SHAPES[name]}" in said
-    assert "x.npz" in said
 
 
 @pytest.mark.parametrize("data", [b"", b"no arrays here", "cut", "array", "without q", "folder"])
@@ -255,21 +229,6 @@ def test_every_preset_can_be_planned_where_its_device_is(name):
     compiled = ["c++" in c.variant.requires and c.problem.device != "cpu" for c in cells]
     if PRESETS[name].parts:  # they take as long as many others, and come last
         assert compiled == sorted(compiled)
-
-
-def test_a_visit_begins_with_what_is_asked_most():
-    head = [
-        ("forward", 64, 512),
-        ("forward", 16, 2048),
-        ("forward", 4, 8192),
-        ("forward", 1, 32768),
-    ]
-    first = list(dict.fromkeys(problems(PRESETS["h200"])))[:10]
-    train = [("train", batch, length) for _, batch, length in head]
-    decode = [("decode", 1, 8192), ("decode", 1, 131072)]
-    assert [(p.phase, p.batch, p.kv_len) for p in first] == [*head, *train, *decode]
-    alike = {(str(p.mask), p.head_dim, p.dtype) for p in first}
-    assert alike == {("causal", 128, "bfloat16")}
 
 
 @pytest.mark.parametrize(("name", "minutes"), [("h200", 15), ("h200-quick", 5)])

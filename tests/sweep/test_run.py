@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from attnbench import cli
 from attnbench.core.record import Record, Status
 from attnbench.core.settings import Settings
 from attnbench.sweep import engine as engines
@@ -50,13 +49,6 @@ def test_what_has_a_record_is_not_asked_again_but_others_are_held_against_it(fol
     (found,) = swept(plan, folder, engine, done=[done.with_(time=timed(0.010))])
     assert [job["problem"] for job in engine.jobs] == [train.problem.to_dict()]
     assert (found.key, found.status) == (train.key, Status.IMPLAUSIBLE)
-
-
-def test_what_is_left_out_is_written_down_once_though_there_is_no_time(folder):
-    plan = plan_of("sdpa.cudnn")
-    found = swept(plan, folder, Answering(), until=0.0)
-    assert [r.status for r in found] == [Status.UNAVAILABLE] * 4
-    assert swept(plan, folder, Answering(), done=found) == found
 
 
 @pytest.mark.parametrize(
@@ -235,24 +227,6 @@ def test_after_the_limit_no_cell_is_begun_and_the_first_ones_are_kept(
     kept = [json.loads(x) for x in file.read_text().splitlines()] if measured else []
     cells = [c.problem.to_dict() for c in plan.to_run[:measured]]
     assert [r["problem"] for r in kept] == cells
-
-
-def test_a_run_says_what_its_limit_left_and_how_to_go_on(capsys, tmp_path):
-    def called(*words):
-        status = cli.main(["run", *map(str, words), "--no-report"])
-        return status, *capsys.readouterr()
-
-    grid = ["--heads", "1", "--head-dim", "8", "--phase", "forward", "--budget", "0.01"]
-    asked = ["einsum", "sdpa.cudnn", "--seq", "16", *grid, "--limit", "1ms", "--out", tmp_path]
-    first = called(*asked)
-    folder = first[2].rpartition("attnbench run --resume ")[2].strip()
-    again = called("--resume", folder, "--limit", "1ms")  # what was left out was not measured
-    for status, out, err in (first, again):
-        assert (status, out) == (2, "")
-        assert "the limit of 1 ms is reached: 1 of 1 cells were not begun" in err
-    _, out, err = called("--resume", folder, "--limit", "5min", "--json")
-    assert len(json.loads(out)["records"]) == 2, err
-    assert "not begun" not in err
 
 
 # ---- a machine that becomes another meanwhile ----------------------------------------------------

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench.answer.ranking import answers
 from attnbench.core.machine import Gpu
 from attnbench.core.record import Ranks, Record, Status, Work
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
 from attnbench.sweep.start import RunRecords
 from impls.problem import InvalidProblem, Problem
+from tests import machines
 from tests.calling import well
 from tests.sweep import build
 
 GPU = Gpu(name="g", uuid="u", capability=9.0, memory_bytes=1 << 37, driver="1")
-BOX = replace(build.BOX, cores=4, torch_cuda="12.8", gpus=(GPU, GPU))
+BOX = replace(machines.BOX, torch_cuda="12.8", gpus=(GPU, GPU))
 GRID = Preset("a grid", seq=("32",), heads=(4,), phase=("forward",))
 
 
@@ -73,26 +73,6 @@ def record(variant, median, world=None, **changes):
         ranks=ranks or None,
         cost=cost,
     )
-
-
-def test_those_that_ran_over_as_many_are_ranked_among_themselves():
-    alone, two, four = answers(
-        [
-            record("sdpa", 3e-3),
-            record("ring", 1e-3, 2),
-            record("ulysses", 2e-3, 2),
-            record("einsum", 9e-3),
-            record("ring", 5e-4, 4),
-        ]
-    )
-    assert [(a.winner, a.next, a.world) for a in (alone, two, four)] == [
-        ("sdpa", "einsum", None),
-        ("ring", "ulysses", 2),
-        ("ring", None, 4),
-    ]
-    assert "processes" not in alone.sentence()
-    assert ", over 2 processes: ring is the fastest exact variant" in two.sentence()
-    assert two.to_dict()["world"] == 2
 
 
 def test_ranks_that_wait_for_each_other_may_take_as_long_for_less():

@@ -4,23 +4,14 @@ import json
 
 import impls
 from attnbench.core.machine import this_machine, why_not
-from attnbench.core.record import PROTOCOL, SCHEMA, Error, Memory, Record, Status, Time
-from impls.masks import Mask
-from impls.problem import Problem
-from tests.times import around, figures
+from attnbench.core.record import PROTOCOL, SCHEMA
+from tests.answer import seen
 
 LENGTHS = (128, 256, 512, 1024, 2048)
 
 
 def problem(length, phase="forward", mask="causal", heads=4):
-    return Problem(
-        heads=heads,
-        kv_heads=heads,
-        q_len=1 if phase == "decode" else length,
-        kv_len=length,
-        mask=Mask.parse(mask),
-        phase=phase,
-    )
+    return seen.problem(length, phase=phase, mask=mask, heads=heads)
 
 
 def quadratic(p, once=1e-4):
@@ -28,30 +19,15 @@ def quadratic(p, once=1e-4):
 
 
 def record(variant, p, seconds, peak=1 << 20, **more):
-    time = Time(clock="host", stop="steady", **figures(around(seconds, 0.01)))
-    memory = Memory(peak_bytes=peak, saved_bytes=None, expected_bytes=None, method="made up")
-    error = {"forward": Error(relative=2e-7, max=1e-6, worst_row=1e-6, cosine=1.0)}
-    given = {"computes": "softmax", "family": "dense", "error": error, "setup_s": 1e-3, **more}
-    return Record(
-        status=Status.MEASURED,
-        variant=variant,
-        problem=p.to_dict(),
-        time=time,
-        memory=memory,
-        **given,
-    )
+    return seen.seen(variant, p, seconds, peak=peak, **more)
 
 
 def lines(phases=("forward",), mask="causal", **factors):
     """Records at five lengths of variants that take so many times a quadratic time."""
+    problems = [problem(n, phase, mask) for phase in phases for n in LENGTHS]
     return [
-        record(
-            name.replace("_", "."),
-            problem(n, phase, mask),
-            factor * quadratic(problem(n, phase, mask)),
-        )
-        for phase in phases
-        for n in LENGTHS
+        record(name.replace("_", "."), p, factor * quadratic(p))
+        for p in problems
         for name, factor in factors.items()
     ]
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -14,10 +13,8 @@ from attnbench import cli
 from attnbench.models.capture import program
 from attnbench.models.capture.calls import SeenCalls
 from impls.asked import CantBeDone
-from impls.loading import load_file
+from tests import processes
 from tests.calling import ROOT
-
-processes = load_file(Path(__file__).parents[1] / "processes.py")
 
 BEGINNING = """
 import os, sys, threading, time
@@ -254,11 +251,7 @@ def test_a_program_without_calls_is_a_sentence(program, why, tmp_path, monkeypat
 
 @pytest.mark.parametrize(
     ("out", "why"),
-    [
-        ("no/such/calls.json", "No such file"),
-        (".", "it is a folder"),
-        ("a+b.json", "without them"),
-    ],
+    [("no/such/calls.json", "No such file"), (".", "it is a folder"), ("a+b.json", "without them")],
 )
 def test_where_it_can_not_be_written_is_said_before_anything_is_run(
     out, why, tmp_path, monkeypatch, capfd

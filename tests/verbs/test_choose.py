@@ -1,10 +1,7 @@
 """``attnbench choose`` as its users meet it: answers, silence, limits, and what is refused."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,9 +11,8 @@ from attnbench.features.crossover import verb as crossover
 from attnbench.features.limits import verb as limits
 from attnbench.sweep import presets, start
 from attnbench.sweep.plan import problems
-from impls.loading import load_file
+from tests.verbs import chosen_runs as made
 
-made = load_file(Path(__file__).with_name("chosen_runs.py"))
 lines, problem, record, written = made.lines, made.problem, made.record, made.written
 SHAPE = ("--heads", 4, "--phase", "forward")
 
@@ -129,17 +125,6 @@ def test_a_run_of_another_machine_is_exported_and_said_not_to_be_checked(chooses
     status, _, err = chooses("--export", tmp_path / "table.json", "--from", run)
     assert status == 0 and "could not be checked" in err
     assert "inputs" not in DispatchTable.read(tmp_path / "table.json").made
-
-
-def test_torch_is_not_loaded(run):
-    code = (
-        "import sys; from attnbench.cli import main; "
-        f"status = main(['choose', '--seq', '700', '--heads', '4', '--phase', 'forward', "
-        f"'--from', {str(run)!r}]); "
-        "assert status == 0; assert 'torch' not in sys.modules; assert 'pandas' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_an_empty_folder_and_a_run_of_another_protocol_are_sentences(chooses, run, tmp_path):

@@ -1,15 +1,12 @@
 """``attnbench choose --problems calls.json``: an answer a call site, and what the model gains."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from attnbench.answer.choose_calls import site_times
 from attnbench.models.capture.calls import SeenCalls, Site
-from impls.loading import load_file
-
-made = load_file(Path(__file__).with_name("chosen_runs.py"))
+from tests.verbs import chosen_runs as made
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import pytest
 
 from attnbench import cli
-from attnbench.command.terminal import status_of
 from attnbench.core.evidence import save_machine
 from attnbench.core.machine import this_machine
 from attnbench.core.record import PROTOCOL
@@ -114,16 +113,3 @@ def test_commits_are_held_to_the_largest_floor_or_the_margin_given(
     asked = ["compare", "one", "other", "--device", "cpu", "--json", "--out", str(tmp_path)]
     assert cli.main([*asked, *words]) == 1  # what the comparison ends with
     assert margins == [margin]
-
-
-@pytest.mark.parametrize(
-    ("statuses", "status"),
-    [
-        (["measured", "unsupported"], 0),
-        (["unavailable", "unsupported"], 2),
-        (["measured", "wrong"], 1),
-        (["crashed"], 1),
-    ],
-)
-def test_a_comparison_ends_with_what_was_found(statuses, status):
-    assert status_of(statuses) == status

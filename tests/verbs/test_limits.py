@@ -108,16 +108,6 @@ def test_a_variant_that_does_not_pass_its_gate_is_a_finding_and_none_to_try_is_2
     assert "nothing was run" in said.stderr and "runs on cuda" in said.stdout
 
 
-@pytest.mark.slow
-def test_a_real_search_in_a_small_budget(tmp_path):
-    words = ["--max-memory", "4MiB", "--max-time", "20s", "--budget", "60", "--phase", "forward"]
-    limits("einsum", "sdpa.flash", *words, out=tmp_path)
-    rows = {row["variant"]: row for row in kept(tmp_path)[1]["rows"]}
-    assert rows["einsum"]["held"]["size"] == 320  # two matrices of four heads: 361 would fit
-    assert rows["einsum"]["limited_by"] == "memory"
-    assert rows["sdpa.flash"]["held"]["size"] == 3456
-
-
 def test_a_profiles_folder_holds_its_traces_and_names_them(worker, tmp_path):
     made = iter([profiles.dense(), profiles.fused()])
 

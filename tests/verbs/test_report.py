@@ -32,16 +32,6 @@ def run(tmp_path):
     return runs.written(tmp_path / "results" / "box" / "one", runs.small())
 
 
-def test_as_json_it_says_paths_and_answers(run, tmp_path):
-    status, out, _ = asked(run, "--json", "--out", tmp_path / "there")
-    sent = json.loads(out)
-    assert (status, sent["index"]) == (0, str(tmp_path / "there" / "index.html"))
-    assert all(Path(path).exists() for path in sent["files"])
-    assert len(sent["answers"]) == 6
-    assert {a["winner"] for a in sent["answers"]} == {"sdpa", "matmul"}
-    assert {a["sure"] for a in sent["answers"]} == {"clear"}
-
-
 def test_several_runs_want_a_place_and_are_never_one_ranking(run, tmp_path):
     other = runs.written(run.parent / "two", [runs.timed("sdpa", 1e-4)])
     status, out, err = asked(run, other)
@@ -122,9 +112,3 @@ def test_a_report_that_fails_costs_a_run_nothing(monkeypatch, capsys, run, error
     assert said.count("\n") == 1
     assert type(error).__name__ in said
     assert f"'attnbench report {run}' tries again" in said
-
-
-def test_a_run_s_own_report_is_made_where_it_is_said_to_be(capsys, run):
-    report_of(run)
-    assert capsys.readouterr().err == f"the report is {run}/report/index.html\n"
-    assert (run / "report" / "summary.md").exists()

@@ -17,7 +17,8 @@ from attnbench.features.claims.claim import (
 from attnbench.features.report import page as html
 from attnbench.features.report.evidence import claims_of, model_cost
 from attnbench.features.report.files import summary
-from tests.claims.made import BOX, claim, point
+from tests.claims.made import claim, point
+from tests.machines import BOX
 from tests.models.quality.made_up import evidence, flat, real_row, recall_evidence, row
 from tests.report.page import runs
 

@@ -1,9 +1,7 @@
 """A disk that is full, too small or read-only, and a run that somebody else has."""
 
 import shutil
-import signal
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -16,11 +14,6 @@ campaign = load_file(Path(__file__).with_name("campaign.py"))
 VARIANTS = ["einsum", "matmul", "bmm", "baddbmm", "inplace", "sdpa.math"]
 WORDS = [*VARIANTS, "--seq", "16,24,32,40", *campaign.SMALL]
 CELLS = 4 * len(VARIANTS)
-LIMITED = """
-import os, resource, sys
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 @pytest.fixture
@@ -73,14 +66,6 @@ def test_a_disk_that_fills_up_ends_the_run_with_a_sentence_and_it_goes_on_once_t
     goes_on(campaign.only_run(folder))
 
 
-@pytest.mark.slow
-def test_a_file_that_may_not_grow_ends_the_run_with_a_sentence_and_it_goes_on_later(tmp_path):
-    limited = [sys.executable, "-c", LIMITED, "24000"]
-    done = campaign.finished(*WORDS, "--out", tmp_path, before=limited)
-    refused(done, "File too large", "what was measured before is kept", "--resume")
-    goes_on(campaign.only_run(tmp_path))
-
-
 def test_a_disk_that_can_not_be_written_is_told_before_anything_is_started(disk):
     folder, change = disk
     with (folder / "everything").open("wb", buffering=0) as file, pytest.raises(OSError):
@@ -92,15 +77,3 @@ def test_a_disk_that_can_not_be_written_is_told_before_anything_is_started(disk)
     fixed = campaign.finished(*WORDS, "--out", folder)
     refused(fixed, "Read-only file system", "--out")
     assert "records go to" not in full.stderr + fixed.stderr
-
-
-@pytest.mark.slow
-def test_who_comes_second_to_a_run_is_told_who_has_it(tmp_path):
-    with campaign.started(*WORDS, "--out", tmp_path) as run:
-        some = tmp_path.glob
-        campaign.processes.until(lambda: any(map(campaign.lines, some("*/2*"))), 120)
-        run.send_signal(signal.SIGSTOP)  # it has it, for as long as this takes
-        before = campaign.lines(path := campaign.only_run(tmp_path))
-        done = campaign.finished("--resume", path)
-        refused(done, f"process {run.pid}", "attnbench run", "since")
-        assert campaign.lines(path) == before
