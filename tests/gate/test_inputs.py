@@ -7,27 +7,20 @@ import torch
 from attnbench.gate.inputs import RUN, make
 from attnbench.gate.oracle import exact
 
-KINDS = ("normal", "peaky", "outliers", "equal_keys")
 
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_same_seed_gives_the_same_values_and_another_seed_others(truth, kind):
-    problem = truth.problem(inputs=kind)
-    first, again, other = make(problem, 3), make(problem, 3), make(problem, 4)
-    for a, b, c in zip(first, again, other, strict=True):
-        assert torch.equal(a, b)
-        assert not torch.equal(a, c)
-
-
-@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-def test_shapes_and_dtype_are_the_problems_and_values_those_of_float32(truth, dtype):
+def test_the_seed_decides_values_and_the_problem_their_shapes_and_dtype(truth):
+    for kind in ("normal", "peaky", "outliers", "equal_keys"):
+        problem = truth.problem(inputs=kind)
+        first, again, other = (make(problem, seed) for seed in (3, 3, 4))
+        for a, b, c in zip(first, again, other, strict=True):
+            assert torch.equal(a, b) and not torch.equal(a, c)
     problem = truth.problem(heads=4, kv_heads=2, q_len=5, kv_len=9, v_head_dim=3)
-    wide, cast = make(problem, 0), make(problem.with_(dtype=dtype), 0)
-    assert [tuple(x.shape) for x in cast] == [(2, 4, 5, 8), (2, 2, 9, 8), (2, 2, 9, 3)]
-    for a, b in zip(wide, cast, strict=True):
-        assert b.dtype == getattr(torch, dtype)
-        assert b.is_contiguous()
-        assert torch.equal(b, a.to(b.dtype))
+    for dtype in ("float64", "bfloat16"):
+        wide, cast = make(problem, 0), make(problem.with_(dtype=dtype), 0)
+        assert [tuple(x.shape) for x in cast] == [(2, 4, 5, 8), (2, 2, 9, 8), (2, 2, 9, 3)]
+        for a, b in zip(wide, cast, strict=True):
+            assert b.dtype == getattr(torch, dtype) and b.is_contiguous()
+            assert torch.equal(b, a.to(b.dtype))
 
 
 def test_normal_is_standard_and_spread_and_peaky_has_a_saturated_softmax(truth):

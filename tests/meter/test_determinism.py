@@ -152,31 +152,25 @@ def test_torchs_mode_is_tried_where_calls_differ_and_its_cost_is_measured(tried,
     assert raised.why.endswith("deterministic mode: scatter has no deterministic form")
 
 
-@pytest.mark.parametrize(
-    ("code", "before"), [(OBEYS, (False, True)), (RAISES, (True, True)), (BY_CALL, (True, False))]
-)
-def test_torchs_mode_is_left_as_it_was(tried, code, before):
-    torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-    try:
-        tried(code)
-        warns = torch.is_deterministic_algorithms_warn_only_enabled()
-        after = (torch.are_deterministic_algorithms_enabled(), warns)
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert after == before
+def test_torchs_mode_is_left_as_it_was(tried):
+    for code, before in ((OBEYS, (False, True)), (RAISES, (True, True)), (BY_CALL, (True, False))):
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        try:
+            tried(code)
+            warns = torch.is_deterministic_algorithms_warn_only_enabled()
+            after = (torch.are_deterministic_algorithms_enabled(), warns)
+        finally:
+            torch.use_deterministic_algorithms(False)
+        assert after == before
 
 
-@pytest.mark.parametrize(
-    ("told", "words"),
-    [
-        ((True, True, True), "same bits"),
-        ((False, None, None), "not over repeats"),
-        ((True, False, True), "not across batches"),
-        ((True, False, False), "not across batches or places"),
-        ((True, None, None, "it is dear"), "same bits over repeats; batch not tried: it is dear"),
-        ((None, None, None, "it was not asked for"), "not tried: it was not asked for"),
-    ],
-)
-def test_a_few_words_for_a_table(told, words):
-    named = dict(zip(("repeats", "batch", "place", "why"), told, strict=False))
-    assert Determinism(**named).words() == words
+def test_a_few_words_for_a_table():
+    for repeats, batch, place, why, words in (
+        (True, True, True, "", "same bits"),
+        (False, None, None, "", "not over repeats"),
+        (True, False, True, "", "not across batches"),
+        (True, False, False, "", "not across batches or places"),
+        (True, None, None, "dear", "same bits over repeats; batch not tried: dear"),
+        (None, None, None, "it was not asked for", "not tried: it was not asked for"),
+    ):
+        assert Determinism(repeats, batch, place, why=why).words() == words

@@ -52,7 +52,6 @@ def test_a_file_is_known_by_its_folder_through_a_link_too(tmp_path, file, whose)
         (f"{Path(torch.__file__).parents[1]}/torchvision/ops.py", Owner.LIBRARY),
         (f"{Path(attnbench.__file__).parents[1]}/attnbench_rows/mine.py", Owner.OTHER),
         ("<frozen os>", Owner.PYTHON),
-        ("<frozen importlib._bootstrap>", Owner.PYTHON),
         ("<frozen mine>", Owner.OTHER),
         ("<string>", Owner.OTHER),
     ],
