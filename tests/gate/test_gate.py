@@ -108,7 +108,6 @@ def test_honest_rows_pass_under_masks_from_files(tmp_path):
         (RuntimeError("it is spent"), "row 0 (batch 0, head 0) did not move"),
         (None, "row 0 (batch 0, head 0) did not move"),
     ],
-    ids=["late", "fails", "in time"],
 )
 def test_who_is_wrong_is_looked_at_again_for_work_put_off(truth, monkeypatch, second, said):
     looks = iter([None, second])
@@ -133,7 +132,6 @@ def test_work_put_off_that_comes_late_on_a_busy_machine_is_named_all_the_same(tr
 @pytest.mark.parametrize(
     ("spent", "waits"),
     [([1.0, 1.0], [WAIT_S, WAIT_S]), ([1.0, 1.1], [WAIT_S, PATIENT_S, PATIENT_S])],
-    ids=["nobody", "somebody"],
 )
 def test_it_is_waited_longer_only_where_other_threads_worked(truth, monkeypatch, spent, waits):
     waited, spent = [], iter(spent)

@@ -65,7 +65,6 @@ WRONG = ("wrong", "it left changed what other variants share: torch's kernels")
         ({"built": [FLASH, PRODUCT], "swaps": [FLASH]}, WRONG),
         ({"called": [FLASH], "swaps": [FLASH]}, WRONG),
     ],
-    ids=["declared", "not declared", "not put back", "another besides", "not until called"],
 )
 def test_a_kernel_may_be_replaced_only_where_declared_when_built_and_until_the_end(ends, deed, end):
     assert ends(**deed) == end
