@@ -20,9 +20,9 @@ UNEQUAL = {"q_len": 5, "kv_len": 13}
 DECODE = {"q_len": 1, "kv_len": 13, "phase": "decode"}
 
 
-def build(row, p, **options):
+def build(row, p, what="build", **options):
     found = impls.table().rows[row]
-    return load_function(found.build)(p, **{**found.options, **options})
+    return load_function(getattr(found, what))(p, **{**found.options, **options})
 
 
 def problem(mask="none", **changes):

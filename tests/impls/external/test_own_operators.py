@@ -7,12 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import impls
 from impls.external import fla
 from impls.external.sageattention import rounded
-from impls.loading import load_function
 from impls.spec import Unavailable, Unsupported
 from tests.impls.external import checks, stand_ins
+from tests.impls.external.checks import build as made
 from tests.impls.small import inputs
 
 OPERATORS = ("linear", "retention", "gla", "simple_gla", "delta")
@@ -27,11 +26,6 @@ KERNELS = {
 
 def problem(mask="causal", **changes):
     return checks.problem(mask, **{"heads": 3, "kv_heads": 3, "v_head_dim": 24, **changes})
-
-
-def made(row, p, what="build", **options):
-    found = impls.table().rows[row]
-    return load_function(getattr(found, what))(p, **{**found.options, **options})
 
 
 # ---- flash-linear-attention ----------------------------------------------------------------------
