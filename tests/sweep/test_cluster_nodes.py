@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import attnbench
+from attnbench.core.record import PROTOCOL
 from attnbench.core.store import read_records
 from tests import processes
 
@@ -33,11 +34,24 @@ class Cluster:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
-        words = ["--port", self.address.rpartition(":")[2], "--include-dashboard=false"]
-        self.head = self._started("--head", *words, "--temp-dir", str(folder))
-        processes.until(lambda: self._alive() == 1, 120)
-        self.other = self._started("--address", self.address)
-        processes.until(lambda: self._alive() == 2, 120)
+        port = self.address.rpartition(":")[2]
+        self.head = self._started(
+            "--head", "--port", port, "--include-dashboard=false", "--temp-dir", str(folder)
+        )
+        processes.until(self._answers)
+        self.other = self.join()
+
+    def join(self, *within):
+        """One more node, started by another command."""
+        processes.until(self._alive)
+        before = self._alive()
+        started = self._started("--address", self.address, within=within)
+        processes.until(lambda: self._alive() - before, 120)
+        return started
+
+    def stop(self):
+        for node in (self.other, self.head):
+            self.kill(node)
 
     @staticmethod
     def kill(node):
@@ -47,24 +61,36 @@ class Cluster:
                 os.kill(pid, signal.SIGKILL)
         node.wait()
 
+    def replace(self):
+        """A new node in the place of the one that was killed, once the cluster has noticed."""
+        processes.until(lambda: len(self._alive()) == 1, 120)
+        self.other = self.join()
+
+    def _answers(self):
+        host, _, port = self.address.rpartition(":")
+        with socket.socket() as probe:
+            return probe.connect_ex((host, int(port))) == 0
+
     def _alive(self):
-        """How many nodes the cluster takes for alive."""
+        """The nodes that the cluster takes for alive, by their ids."""
         code = (
             "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, "
-            "logging_level='ERROR'); print(sum(n['Alive'] for n in ray.nodes()))"
+            "logging_level='ERROR'); "
+            "print('nodes', *(n['NodeID'] for n in ray.nodes() if n['Alive']))"
         )
         done = subprocess.run(
             [sys.executable, "-c", code, self.address], capture_output=True, text=True, timeout=120
         )
         last = (done.stdout.strip().splitlines() or [""])[-1]
-        return int(last) if last.isdigit() else 0
+        return set(last.split()[1:]) if last.startswith("nodes ") else set()
 
     @staticmethod
-    def _started(*words):
-        ray, mark = Path(sys.executable).with_name("ray"), uuid.uuid4().hex
+    def _started(*words, within=()):
+        ray = Path(sys.executable).with_name("ray")
         more = ["--num-cpus", "1", "--disable-usage-stats", "--object-store-memory", "100000000"]
+        command, mark = [*within, ray, "start", *words, *more, "--block"], uuid.uuid4().hex
         node = subprocess.Popen(
-            [ray, "start", *words, *more, "--block"],
+            list(map(str, command)),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -82,8 +108,7 @@ def nodes():
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     started = Cluster(folder)
     yield started
-    for node in (started.other, started.head):
-        started.kill(node)
+    started.stop()
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -122,16 +147,41 @@ def test_two_nodes_give_the_records_of_one_machine(nodes, tmp_path):
 
 @pytest.mark.slow
 def test_killing_a_node_while_it_measures_loses_nothing(nodes, tmp_path):
-    """The last test of the two nodes: one of them is gone afterwards."""
     grid = ["--engine", "ray", "--address", nodes.address, "--budget", "1"]
     spread = run(tmp_path, *grid, variants=["einsum", "matmul", "sdpa", "numpy", "chunked"])
     processes.until(lambda: len(list(tmp_path.glob("*/*/records.jsonl"))) == 1, 120)
     (file,) = tmp_path.glob("*/*/records.jsonl")
     processes.until(lambda: file.read_text().count("\n") >= 3, 120)
     nodes.kill(nodes.other)
-    _, err = spread.communicate(timeout=300)
+    try:
+        _, err = spread.communicate(timeout=300)
+    finally:
+        nodes.replace()
     assert spread.returncode == 0, err
     assert "is lost" in err
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    assert Counter(line["status"] for line in lines) == {"measured": 18, "unsupported": 2}
+    assert Counter(line["status"] for line in lines) == {
+        "measured": 18,
+        "unsupported": 2,
+    }
     assert len({(x["variant"], json.dumps(x["problem"])) for x in lines}) == 20
+
+
+@pytest.mark.slow
+def test_a_node_whose_ruler_is_another_is_refused_and_nothing_is_started(nodes, tmp_path):
+    copy = shutil.copytree(ROOT / "attnbench", tmp_path / "copy")
+    record = copy / "core" / "protocol.py"
+    record.write_text(record.read_text().replace(f"PROTOCOL = {PROTOCOL}", "PROTOCOL = 99"))
+    inside = ["unshare", "-m", "sh", "-c"]  # where another attnbench lies in the place of this one
+    if subprocess.run([*inside, "mount -t tmpfs none /mnt"], capture_output=True).returncode:
+        pytest.skip("nothing may be mounted here")
+    third = nodes.join(*inside, f'mount --bind {copy} {ROOT}/attnbench && exec "$@"', "sh")
+    out = tmp_path / "out"
+    try:
+        _, err = (refused := run(out, "--engine", "ray", "--address", nodes.address)).communicate()
+    finally:
+        nodes.kill(third)
+    assert refused.returncode == 2, err
+    assert "protocol 99" in err
+    assert "Traceback" not in err
+    assert not out.exists()
