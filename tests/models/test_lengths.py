@@ -45,13 +45,6 @@ def quickly(monkeypatch):
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
 
 
-@pytest.fixture
-def graphs(users):
-    """A function that returns how many graphs were compiled since the test began."""
-    before = counters["stats"]["unique_graphs"]
-    return lambda: counters["stats"]["unique_graphs"] - before
-
-
 def check(attend, lengths, mask="none", again=1):
     config = torch._dynamo.config.get_config_copy()
     for _ in range(again):
@@ -75,11 +68,11 @@ def test_more_lengths_than_torch_compiles_one_function_for_leave_the_programs_ow
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mask", ["none", "causal"])
-@pytest.mark.parametrize("name", ["compiled", "flex"])
-def test_two_hundred_lengths_are_compiled_for_a_few_times(users, graphs, name, mask):
-    check(attention(name), [(n, n) for n in range(8, 208)], mask)
-    assert graphs() <= 4
+@pytest.mark.parametrize(("name", "mask"), [("compiled", "none"), ("flex", "causal")])
+def test_many_lengths_are_compiled_for_a_few_times(users, name, mask):
+    before = counters["stats"]["unique_graphs"]
+    check(attention(name), [(n, n) for n in range(8, 40)], mask)
+    assert counters["stats"]["unique_graphs"] - before <= 4
     assert users() == 2
 
 
