@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from attnbench.core.evidence import Evidence
 
 
-class Shown(NamedTuple):
+class EvidenceText(NamedTuple):
     """All that is said of a file of evidence."""
 
     conclusions: Sequence[str]
@@ -25,7 +25,7 @@ class Shown(NamedTuple):
     """What has no figures and why, and what the words of the tables mean."""
 
 
-def shown(found: Evidence, named: int = NAMED) -> Shown:
+def shown(found: Evidence, named: int = NAMED) -> EvidenceText:
     """``named``: of variants that tie, so many are named."""
     if found.kind == "recall":
         by_setting = recall_results.recall_conclusions(found).items()
@@ -37,7 +37,7 @@ def shown(found: Evidence, named: int = NAMED) -> Shown:
         tables, lines = model_view.model_tables(found, named), model_view.model_lines(found)
     else:
         some, tables, lines = [], model_view.real_tables(found), model_view.real_lines(found)
-    return Shown([f"{line[0].upper()}{line[1:]}." for line in some], tables, lines)
+    return EvidenceText([f"{line[0].upper()}{line[1:]}." for line in some], tables, lines)
 
 
 def show(found: Evidence) -> None:
