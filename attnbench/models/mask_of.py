@@ -257,8 +257,8 @@ class WhileAlive:
 class _KeptFile:
     """A mask's file, as long as the mask of any tensor needs it."""
 
-    def __init__(self, file: str, drop: Callable[[str, int], None]) -> None:
-        weakref.finalize(self, drop, file, os.getpid()).atexit = False
+    def __init__(self, file: str, drop: Callable[[str], None]) -> None:
+        weakref.finalize(self, drop, file).atexit = False
 
 
 class KnownMasks:
@@ -268,6 +268,7 @@ class KnownMasks:
         self._known = WhileAlive()
         self._files: weakref.WeakValueDictionary[str, _KeptFile] = weakref.WeakValueDictionary()
         self._lock = threading.RLock()
+        self._process = os.getpid()
 
     def __call__(self, tensor: Tensor | None, is_causal: bool, shape: Shape) -> Mask:
         """The mask that F.scaled_dot_product_attention makes of ``tensor`` and ``is_causal``."""
@@ -286,9 +287,9 @@ class KnownMasks:
             del alive
         return mask
 
-    def _drop(self, file: str, process: int) -> None:
-        with self._lock:
-            if file not in self._files and process == os.getpid():  # not in a fork of it
+    def _drop(self, file: str) -> None:
+        with self._lock:  # forks of a process share its folder, and may need the file
+            if file not in self._files and self._process == os.getpid():
                 Path(file).unlink(missing_ok=True)
 
 

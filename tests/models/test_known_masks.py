@@ -70,6 +70,15 @@ def test_a_file_lives_as_long_as_a_tensor_that_says_the_same():
     assert not file.exists()
 
 
+def test_a_forked_process_leaves_the_files_that_others_may_need():
+    known, mask = KnownMasks(), nameless()
+    known._process = -1  # the one that it was forked from
+    (file,) = files(known(mask, False, SHAPE))
+    del mask
+    gc.collect()
+    assert file.is_file()
+
+
 def test_a_bias_that_is_learned_leaves_one_file():
     known, bias = KnownMasks(), torch.randn(6, 6)
     names = set()
