@@ -23,3 +23,17 @@ def one_thread():
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def shown(monkeypatch, capsys):
+    """Calls a function of a view and returns the text that it printed, so many columns wide."""
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def show(function, *given, width=400):
+        monkeypatch.setattr("attnbench.report.tables.PIPED", width)
+        function(*given)
+        return capsys.readouterr().out
+
+    return show

@@ -17,15 +17,11 @@ WHERE = "forward, mask causal, 64 tokens, b1 h8/8 d64 float32"
 
 
 @pytest.fixture
-def shown(monkeypatch, capsys):
+def shown(shown):
     """What a function prints, in a terminal so wide; in a narrow one as a single line."""
-    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
-        monkeypatch.delenv(name, raising=False)
 
     def show(function, *given, width=400):
-        monkeypatch.setattr("attnbench.report.tables.PIPED", width)
-        function(*given)
-        text = capsys.readouterr().out
+        text = shown(function, *given, width=width)
         if width == 400:
             return text
         assert all(len(line) <= width and line == line.rstrip() for line in text.splitlines())

@@ -6,20 +6,6 @@ from attnbench.report.tables import PIPED
 
 
 @pytest.fixture
-def shown(monkeypatch, capsys):
-    """Calls a function of a view and returns the text that it printed, so many columns wide."""
-    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
-        monkeypatch.delenv(name, raising=False)
-
-    def show(function, *given, width=400):
-        monkeypatch.setattr("attnbench.report.tables.PIPED", width)
-        function(*given)
-        return capsys.readouterr().out
-
-    return show
-
-
-@pytest.fixture
 def reason():
     """More words than any line has room for."""
     return " ".join(f"[word {n}]" for n in range(60))
