@@ -22,7 +22,7 @@ ROOT = HERE.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from attnbench.features.quality.recall_results import TargetStanding, TrainingBudget  # noqa: E402
+from attnbench.features.quality.recall_view import TargetStanding, TrainingBudget  # noqa: E402
 from proofs import answer_figures as figures  # noqa: E402
 
 MACHINE = ROOT / "results" / "amd-epyc-2c"
@@ -131,7 +131,7 @@ def claims(data: figures.Data) -> Iterator[tuple[str, bool]]:
     yield "nobody gains at any quality", not any(level.gains for level in levels)
     recalls = {each.variant: each for each in data.recalls()}
     for budget, (name, said) in product(TrainingBudget, RECALLED.items()):
-        held = recalls[name].standing(budget, figures.PAIRS_OF_RECALL) is said
+        held = recalls[name].accuracy[budget][figures.PAIRS_OF_RECALL].standing is said
         yield f"{name} {said} of recalling 99 % ({budget})", held
     for claim in ("reassociated", "sparse-long", "low-rank"):
         yield f"{claim} is reproduced", data.verdict(claim) == "reproduced"

@@ -14,8 +14,9 @@ from attnbench.answer.regimes import Regime, time_of
 from attnbench.core.evidence import Evidence, evidence_of, read_evidence
 from attnbench.core.record import Record, Time
 from attnbench.features.quality import model_results
-from attnbench.features.quality.model_results import format_cosine, summarize
-from attnbench.features.quality.recall_results import (
+from attnbench.features.quality.model_results import summarize
+from attnbench.features.quality.model_view import format_cosine
+from attnbench.features.quality.recall_view import (
     RecallResult,
     TargetStanding,
     TrainingBudget,
@@ -186,9 +187,7 @@ class Data:
 def recall_cell(each: RecallResult, budget: TrainingBudget) -> str:
     """``86.5 ± 2.3``, with what is known of it."""
     found = each.accuracy[budget][PAIRS_OF_RECALL]
-    mark = {TargetStanding.REACHES: " ✓", TargetStanding.OPEN: " ?"}.get(
-        each.standing(budget, PAIRS_OF_RECALL), ""
-    )
+    mark = {TargetStanding.REACHES: " ✓", TargetStanding.OPEN: " ?"}.get(found.standing, "")
     return f"{100 * found.mean:.1f} ± {100 * found.half:.1f}{mark}"
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from attnbench.features.quality import pictures
-from attnbench.features.quality.model_view import model_conclusions, progress_line
-from attnbench.features.quality.view import show
+from attnbench.features.quality.model_results import conclude
+from attnbench.features.quality.model_view import progress_line
+from attnbench.features.quality.verb import draw, show
 from tests.models.quality.made_up import evidence, flat, row, step
 
 PATTERN = "softmax on its own pattern"
@@ -42,18 +42,16 @@ def test_what_went_amiss_is_said_below_the_tables(found, capsys):
     assert lines[6] == "retention: refused: it takes causal"
 
 
-def test_the_picture_has_every_point_with_its_words(found, tmp_path):
-    picture = pictures.draw_beside(found, tmp_path / "1-model.json")
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    svg = picture.with_suffix(".svg").read_text()
+def test_the_picture_has_every_point_with_its_words(found):
+    svg = draw(found).svg
     assert "topk[x]: cosine 0.9800, 0.9×" in svg and "nystrom" in svg
     assert "nobody is faster than the original; next to it: einsum (1.100" in svg
     assert "broken" not in svg  # what is wrong has no time
-    lines = pictures.draw(found).csv.splitlines()
+    lines = draw(found).csv.splitlines()
     assert lines[0].startswith("variant,computes,cosine") and len(lines) == 5
     quick = evidence(row("quick", flat(1.0), "softmax", 0.9), row("far", flat(0.5), ratio=1.1))
-    assert "1 of all" in pictures.draw(quick).svg
-    assert pictures.draw(evidence(row("x", flat(0.5)))) is None
+    assert "1 of all" in draw(quick).svg
+    assert draw(evidence(row("x", flat(0.5)))) is None
 
 
 NOTHING = "nothing is both faster than the original beyond doubt and keeps a median cosine of "
@@ -80,6 +78,7 @@ EXACT, NEAR, FAR = (
     ],
 )  # fmt: skip
 def test_what_is_both_faster_and_as_near_is_concluded(rows, sentences):
-    conclusions = model_conclusions(evidence(*rows))
+    found = evidence(*rows)
+    conclusions = conclude(found.rows, found.made["original"])
     for sentence, start in zip(conclusions, sentences, strict=False):
         assert sentence.startswith(start)

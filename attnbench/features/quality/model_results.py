@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from attnbench.answer.regimes import frontier
-from attnbench.core.format import NONE
 from attnbench.core.stats import (
     CONFIDENCE,
     VERDICT_CONFIDENCE,
@@ -45,16 +44,17 @@ def estimate_median(values: Cosines) -> dict[str, Any] | None:
     return {**found, "n": len(known), "worst": min(known)}
 
 
-def rank_values(values: Sequence[float] | np.ndarray) -> np.ndarray:
-    """The rank of each value, from 1; values that are equal share the mean of their ranks."""
-    _, which, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
-    ranks: np.ndarray = (np.cumsum(counts) - (counts - 1) / 2)[which]
-    return ranks
-
-
 def rank_correlation(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> float:
-    """Spearman's: Pearson's of the ranks; NaN where all values of one side are equal."""
-    x, y = (rank_values(side) - (len(side) + 1) / 2 for side in (a, b))
+    """Spearman's: Pearson's of the ranks; NaN where all values of one side are equal.
+
+    Values that are equal share the mean of their ranks.
+    """
+    centred = []
+    for side in (a, b):
+        _, which, counts = np.unique(side, return_inverse=True, return_counts=True)
+        ranks = (np.cumsum(counts) - (counts - 1) / 2)[which]
+        centred.append(ranks - (len(side) + 1) / 2)
+    x, y = centred
     scale = float(np.sqrt((x @ x) * (y @ y)))
     return float(x @ y) / scale if scale else float("nan")
 
@@ -84,7 +84,6 @@ def estimate_correlation(
 LONG, ENOUGH = 128, 8
 """Tokens from which a text is long (in a shorter one, many patterns leave nothing out), and how
 many long texts there must be for ranks to go by these alone."""
-ALIKE, UNLIKE = "paraphrase", "unrelated"
 
 
 def long_texts(original: Row) -> list[int]:
@@ -98,7 +97,7 @@ def summarize(row: Row, original: Row) -> dict[str, Any]:
     more: dict[str, Any] = {}
     long = long_texts(original)
     if cosines := row.get("cosines"):
-        short = sorted(set(range(len(original["tokens"]))) - set(long))
+        short = [n for n in range(len(original["tokens"])) if n not in long]
         more["cosine"] = {
             name: estimate_median([cosines[n] for n in places])
             for name, places in (("long", long), ("short", short))
@@ -124,11 +123,12 @@ def summarize(row: Row, original: Row) -> dict[str, Any]:
 
 def order_kept(similarities: Cosines, pairs: Sequence[Row]) -> float | None:
     """How often a paraphrase is more alike than an unrelated pair; None where there are none."""
-    of_kind: dict[str, list[float]] = {ALIKE: [], UNLIKE: []}
-    for similarity, pair in zip(similarities, pairs, strict=True):
-        if similarity is not None and pair["kind"] in of_kind:
-            of_kind[pair["kind"]].append(similarity)
-    kept = [a > b for a in of_kind[ALIKE] for b in of_kind[UNLIKE]]
+    both = list(zip(similarities, (pair["kind"] for pair in pairs), strict=True))
+    alike, unlike = (
+        [x for x, kind in both if kind == wanted and x is not None]
+        for wanted in ("paraphrase", "unrelated")
+    )
+    kept = [a > b for a in alike for b in unlike]
     return sum(kept) / len(kept) if kept else None
 
 
@@ -195,28 +195,23 @@ class CostPoint:
 
 @dataclass(frozen=True)
 class Level:
-    """The fastest of those that keep so much."""
+    """Those that keep so much, and the fastest of them."""
 
     cosine: float
     keep: Sequence[CostPoint]
     """Whose whole interval is above it, the fastest first."""
     doubtful: Sequence[CostPoint]
     """Whose interval of the cosine holds the level: more texts would tell."""
+    fastest: CostPoint | None
+    tied: Sequence[CostPoint]
+    """Whose interval of time reaches the fastest's."""
+    gains: bool
+    """Whether the fastest is faster than the original beyond doubt."""
 
-    @property
-    def fastest(self) -> CostPoint | None:
-        """The first of those that keep it."""
-        return self.keep[0] if self.keep else None
 
-    @property
-    def tied(self) -> list[CostPoint]:
-        """Whose interval of time reaches the fastest's."""
-        return [p for p in self.keep[1:] if p.ratio[1] <= self.keep[0].ratio[2]]
-
-    @property
-    def gains(self) -> bool:
-        """Whether the fastest is faster than the original beyond doubt."""
-        return bool(self.keep) and self.keep[0].faster
+def lengths_of(rows: Sequence[Row]) -> list[int]:
+    """The lengths at which any step was timed."""
+    return sorted({step["seq"] for row in rows for step in timed_steps(row)})
 
 
 def points(rows: Sequence[Row], seq: int) -> list[CostPoint]:
@@ -240,14 +235,14 @@ def points(rows: Sequence[Row], seq: int) -> list[CostPoint]:
 def levels_of(found: Sequence[CostPoint], levels: Sequence[float] = LEVELS) -> list[Level]:
     """At each level: those whose whole interval is above it, and those that may be."""
     by_time = sorted(found, key=lambda p: (p.ratio[0], p.variant))
-    return [
-        Level(
-            level,
-            [p for p in by_time if p.cosine[1] >= level],
-            [p for p in found if p.cosine[1] < level <= p.cosine[2]],
-        )
-        for level in levels
-    ]
+    made = []
+    for level in levels:
+        keep = [p for p in by_time if p.cosine[1] >= level]
+        doubtful = [p for p in found if p.cosine[1] < level <= p.cosine[2]]
+        first = keep[0] if keep else None
+        tied = [p for p in keep[1:] if p.ratio[1] <= keep[0].ratio[2]]
+        made.append(Level(level, keep, doubtful, first, tied, bool(first and first.faster)))
+    return made
 
 
 def best(found: Sequence[CostPoint]) -> list[str]:
@@ -255,30 +250,11 @@ def best(found: Sequence[CostPoint]) -> list[str]:
     return frontier({p.variant: (p.ratio[0], 1 - p.cosine[0]) for p in found})
 
 
-def lengths_of(rows: Sequence[Row]) -> list[int]:
-    """The lengths at which any step was timed."""
-    return sorted({step["seq"] for row in rows for step in timed_steps(row)})
-
-
 NAMED = 4
 """Of those that tie with the fastest, how many are named."""
 
 
-def format_cosine(value: float | None) -> str:
-    """``0.9876``, or ``> 0.9999``"""
-    if value is None:
-        return NONE
-    return "> 0.9999" if value >= 0.99995 else f"{value:.4f}"
-
-
-def format_interval(found: Row | None, form: Callable[[float], str] = format_cosine) -> str:
-    """``0.9876 [0.9812, 0.9899]``"""
-    if found is None:
-        return NONE
-    return f"{form(found['value'])} [{form(found['low'])}, {form(found['high'])}]"
-
-
-def format_triple(found: Triple) -> str:
+def format_triple(found: Sequence[float]) -> str:
     """``0.987 [0.981, 0.993]``"""
     return "{:.3f} [{:.3f}, {:.3f}]".format(*found)
 
@@ -289,25 +265,15 @@ def name_points(some: Sequence[CostPoint], named: int) -> str:
     return ", ".join(p.variant for p in some[:named]) + more
 
 
-def nearest_level(points: Sequence[CostPoint]) -> str:
-    """The fastest of those that keep 0.99, or that none of them is faster than the original."""
-    (level,) = levels_of(points, (LEVEL,))
-    if level.fastest is None:
-        return f"Nobody keeps a median cosine of {LEVEL:g}"
-    fastest = f"{level.fastest.variant} ({level.fastest.ratio[0]:.3f} of the original's time)"
-    if not level.gains:
-        return f"At a cosine of {LEVEL:g} nobody is faster than the original; next to it: {fastest}"
-    return f"At a cosine of {LEVEL:g} the fastest is {fastest}"
-
-
 def conclude(rows: Sequence[Row], original: Row) -> Iterator[str]:
     """What is both faster and as good at each length; then what there was to gain at all."""
     lengths = lengths_of(rows)
     for seq in lengths:
         at = f"at {seq:,} tokens: " if len(lengths) > 1 else ""
-        yield from (at + sentence for sentence in _conclude_length(points(rows, seq)))
+        if found := points(rows, seq):
+            yield from (at + sentence for sentence in _conclude_length(found))
     for step in original["floor"]:
-        ratio = format_triple(tuple(step["comparison"][x] for x in ("ratio", "low", "high")))
+        ratio = format_triple([step["comparison"][end] for end in ("ratio", "low", "high")])
         yield (
             f"without any attention a step of {step['seq']:,} tokens takes {ratio} of the "
             "original's time: what a variant can gain ends there"
@@ -316,34 +282,29 @@ def conclude(rows: Sequence[Row], original: Row) -> Iterator[str]:
 
 def _conclude_length(found: Sequence[CostPoint]) -> Iterator[str]:
     levels = levels_of(found)
-    without = [level for level in levels if not level.gains]
-    if found and without:
-        *most, last = (f"{level.cosine:g}" for level in without)
-        kept = f"{', '.join(most)} or {last}" if most else last
+    fastest = {}
+    for level in levels:
+        if level.fastest is not None:
+            name = level.fastest.variant
+            who = f"of the {len(level.keep)} that keep {level.cosine:g} {name} is fastest"
+            who = f"only {name} keeps {level.cosine:g}" if len(level.keep) == 1 else who
+            tied = f"; {name_points(level.tied, NAMED)} can't be told from it" * bool(level.tied)
+            ratio = format_triple(level.fastest.ratio)
+            fastest[level.cosine] = f"{who}: {ratio} of the original's time{tied}"
+    without = [level.cosine for level in levels if not level.gains]
+    if without:
+        kept = " or ".join(filter(None, [", ".join(f"{x:g}" for x in without[:-1]), "{:g}"]))
         yield (
             "nothing is both faster than the original beyond doubt and keeps a median cosine of "
-            + "; ".join(filter(None, [kept, _fastest_of(without[0])]))
+            + "; ".join(filter(None, [kept.format(without[-1]), fastest.get(without[0])]))
         )
-    yield from (_fastest_of(level) for level in levels if level.gains)
-    if found and without:
-        if not (faster := [p for p in found if p.faster]):
-            yield "nothing at all is faster than the original beyond doubt"
-            return
+    yield from (fastest[level.cosine] for level in levels if level.gains)
+    faster = [p for p in found if p.faster]
+    if without and not faster:
+        yield "nothing at all is faster than the original beyond doubt"
+    elif without:
         near = max(faster, key=lambda p: p.cosine)
         yield (
             f"the nearest to the original of what is faster beyond doubt is {near.variant}: a "
             f"cosine of {format_triple(near.cosine)} in {format_triple(near.ratio)} of the time"
         )
-
-
-def _fastest_of(level: Level) -> str:
-    """Of those that keep a level; empty where none does."""
-    if level.fastest is None:
-        return ""
-    name, tied = level.fastest.variant, ""
-    who = f"of the {len(level.keep)} that keep {level.cosine:g} {name} is fastest"
-    if len(level.keep) == 1:
-        who = f"only {name} keeps {level.cosine:g}"
-    if level.tied:
-        tied = f"; {name_points(level.tied, NAMED)} can't be told from it"
-    return f"{who}: {format_triple(level.fastest.ratio)} of the original's time{tied}"

@@ -1,20 +1,22 @@
-"""The tables of ``quality model`` and ``quality real``; the report's page has the same."""
+"""What ``quality model`` and ``quality real`` show: lines, tables, and a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import log10
 from typing import TYPE_CHECKING, Any
 
 from attnbench.core import format
 from attnbench.core.stats import Pairs, Verdict
 from attnbench.features.commits.view import STYLE
 from attnbench.features.quality.model_results import (
+    LEVEL,
+    LEVELS,
     LONG,
     NAMED,
     RANKED,
-    conclude,
-    format_cosine,
-    format_interval,
+    CostPoint,
+    best,
     format_triple,
     lengths_of,
     levels_of,
@@ -24,9 +26,15 @@ from attnbench.features.quality.model_results import (
     points,
     timed_steps,
 )
+from attnbench.report.figures import sheet as labels
+from attnbench.report.figures import style
+from attnbench.report.figures.sheet import FAINT, GRID, PAPER, Drawn, finish, sheet
+from attnbench.report.figures.style import End, Look, Looks, on_a_page
 from attnbench.report.tables import BAD, GOOD, Styled, Table, columns
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from attnbench.core.evidence import Evidence
 
 
@@ -41,6 +49,20 @@ def status_words(row: Row) -> str:
     return f"{row['status'].replace('_', ' ')}: {row['reason']}"
 
 
+def format_cosine(value: float | None) -> str:
+    """``0.9876``, or ``> 0.9999``"""
+    if value is None:
+        return format.NONE
+    return "> 0.9999" if value >= 0.99995 else f"{value:.4f}"
+
+
+def format_interval(found: Row | None, form: Callable[[float], str] = format_cosine) -> str:
+    """``0.9876 [0.9812, 0.9899]``"""
+    if found is None:
+        return format.NONE
+    return f"{form(found['value'])} [{form(found['low'])}, {form(found['high'])}]"
+
+
 def progress_line(row: Row) -> str:
     """One variant in the model, as it ends."""
     if row["status"] != "measured":
@@ -50,9 +72,7 @@ def progress_line(row: Row) -> str:
     return f"{row['variant']}: {'; '.join(filter(None, words))}"
 
 
-def model_conclusions(found: Evidence) -> list[str]:
-    """What is faster and as good, and what there was to gain at all."""
-    return list(conclude(found.rows, found.made["original"]))
+# ---- the model with each variant -----------------------------------------------------------------
 
 
 def model_tables(found: Evidence, named: int = NAMED) -> list[Table]:
@@ -65,14 +85,12 @@ def model_tables(found: Evidence, named: int = NAMED) -> list[Table]:
     )
     others = [row for row in tried if row["computes"] == "its own operator"]
     others.sort(key=lambda row: str(row["variant"]))
+    title = "near softmax, or softmax on its own pattern: the nearest to the original first"
+    other = "operators of their own: another function, in no order with the rest"
     tables = (
         _exact_table([row for row in tried if row["computes"] == "softmax"], original),
-        _near_table(
-            "near softmax, or softmax on its own pattern: the nearest to the original first",
-            near,
-            ranks=True,
-        ),
-        _near_table("operators of their own: another function, in no order with the rest", others),
+        _near_table(title, near, ranks=True),
+        _near_table(other, others),
         _steps_table(rows, original),
         _levels_table(rows, named),
         _layers_table([*near, *others]),
@@ -94,6 +112,12 @@ def _exact_table(rows: Sequence[Row], original: Row) -> Table:
     return Table("exact softmax: it has to agree with the original", heads, lines)
 
 
+def _batching(row: Row) -> str:
+    """Whether the texts went in batches or each alone; and how many were refused."""
+    left = sum(len(places) for places in row["left_out"].values())
+    return ("together" if row["together"] else "alone") + (f", {left} refused" if left else "")
+
+
 def _near_table(title: str, rows: Sequence[Row], *, ranks: bool = False) -> Table:
     right = ("long texts: cosine", "worst", "short texts", "rank correlation", "paraphrases found")
     heads = columns(*["rank"] * ranks, "variant", *right, "texts", right=(*right, "rank"))
@@ -107,13 +131,7 @@ def _near_table(title: str, rows: Sequence[Row], *, ranks: bool = False) -> Tabl
     return Table(title, heads, lines)
 
 
-def _batching(row: Row) -> str:
-    """Whether the texts went in batches or each alone; and how many were refused."""
-    left = sum(len(places) for places in row["left_out"].values())
-    return ("together" if row["together"] else "alone") + (f", {left} refused" if left else "")
-
-
-def _steps_table(rows: Iterable[Row], original: Row) -> Table:
+def _steps_table(rows: Sequence[Row], original: Row) -> Table:
     right = ("tokens", "ms", "of the original's", "99 %", "pairs", "could be seen")
     floor: Row = {"variant": "no attention at all", "steps": original["floor"]}
     steps = [(row["variant"], step) for row in [floor, *rows] for step in timed_steps(row)]
@@ -178,16 +196,11 @@ def _distilled_table(rows: Sequence[Row]) -> Table:
     return Table(title, columns("variant", *right, right=right), lines)
 
 
-def model_lines(found: Evidence) -> list[str]:
-    """What the tables leave out, and what their words mean."""
-    return [*_model_problems(found.rows), *_model_notes(found)]
-
-
-def _model_problems(rows: Sequence[Row]) -> Iterator[str]:
-    """What has no figures, and why; of what this machine can't run, the names."""
-    if away := [row["variant"] for row in rows if row["status"] == "unavailable"]:
-        yield f"{UNAVAILABLE}: {', '.join(away)}"
-    for row in rows:
+def model_lines(found: Evidence) -> Iterator[str]:
+    """What has no figures and why, and what the words of the tables mean."""
+    original, texts, wanted = (found.made[name] for name in ("original", "texts", "wanted"))
+    yield from _unavailable(found.rows)
+    for row in found.rows:
         notes = [*row.get("amiss", ()), (row.get("distilled") or {}).get("why")]
         if row["status"] not in ("measured", "unavailable"):
             notes.insert(0, status_words(row))
@@ -195,22 +208,14 @@ def _model_problems(rows: Sequence[Row]) -> Iterator[str]:
         notes += [f"{len(places)} texts refused: {why}" for why, places in refused]
         notes += [f"step at {s['seq']}: {s['why']}" for s in row.get("steps") or () if "why" in s]
         yield from (f"! {row['variant']}: {note}" for note in notes if note)
-
-
-UNAVAILABLE = "not available here ('attnbench list' says why)"
-
-
-def _model_notes(found: Evidence) -> Iterator[str]:
-    original, texts, wanted = (found.made[name] for name in ("original", "texts", "wanted"))
     tokens = original["tokens"]
     long = sum(length >= LONG for length in tokens)
-    few = "; too few, so what is said of long texts is of all"
+    few = "; too few, so what is said of long texts is of all" * (long < len(long_texts(original)))
+    own = format.share(order_kept(original["similarities"], original["pairs"]))
     yield (
         f"{found.made['model']['name']}, {wanted['dtype']} on {wanted['device']}; "
         f"{texts['texts']} texts ({texts['source']}, {texts['digest']}) of {min(tokens)} to "
-        f"{max(tokens)} tokens, {long} of them long ({LONG} and more)"
-        + few
-        * (long < len(long_texts(original)))
+        f"{max(tokens)} tokens, {long} of them long ({LONG} and more){few}"
     )
     yield (
         "cosine: of a text's embedding with that of the original in float64; median over texts, "
@@ -221,7 +226,6 @@ def _model_notes(found: Evidence) -> Iterator[str]:
         "a step: one text without padding, without gradients; its verdicts survive Holm's "
         "correction over all of them"
     )
-    own = format.share(order_kept(original["similarities"], original["pairs"]))
     yield (
         "rank correlation: Spearman's, of the similarities of pairs with the original's; "
         "paraphrases found: how often a paraphrase is more alike than an unrelated pair (the "
@@ -234,6 +238,14 @@ def _model_notes(found: Evidence) -> Iterator[str]:
         )
 
 
+def _unavailable(rows: Sequence[Row]) -> Iterator[str]:
+    """The names of what this machine can't run."""
+    if away := dict.fromkeys(row["variant"] for row in rows if row["status"] == "unavailable"):
+        yield f"not available here ('attnbench list' says why): {', '.join(away)}"
+
+
+# ---- the inputs of the model's layers ------------------------------------------------------------
+
 TITLES = {
     "softmax": "exact softmax",
     "approximates softmax": "near softmax",
@@ -242,42 +254,34 @@ TITLES = {
 }
 
 
-def real_tables(found: Evidence) -> list[Table]:
-    """The entropies, then skill and distance of each kind."""
+def real_tables(found: Evidence) -> Iterator[Table]:
+    """The entropies, then skill and distance of each kind, the best mean skill on layers first."""
     sources = list(dict.fromkeys(row["source"] for row in found.rows))
     entropies = {r["source"]: f"{r['entropy']:.3f}" for r in found.rows if r["entropy"] is not None}
     title = "how spread the attention is: its mean entropy, as a share of the most"
     spread = ("entropy", *map(entropies.get, sources))
-    tables = [Table(title, columns("", *sources, right=sources), [spread])]
+    yield Table(title, columns("", *sources, right=sources), [spread])
     left_out = ("refused", "unavailable")
     tried = {row["variant"] for row in found.rows if row["status"] not in left_out}
     for computes, title in TITLES.items():
-        rows = [r for r in found.rows if r["computes"] == computes and r["variant"] in tried]
+        cells: dict[str, dict[str, Row]] = {}
+        for row in found.rows:
+            if row["computes"] == computes and row["variant"] in tried:
+                cells.setdefault(row["variant"], {})[row["source"]] = row
+        means = {}
+        for name, by_source in cells.items():
+            layers = [row["skill"] for s, row in by_source.items() if s.startswith("layer")]
+            known = [skill for skill in layers if skill is not None]
+            means[name] = sum(known) / len(known) if known else float("-inf")
+        order = sorted(cells, key=lambda name: -means[name])
         for what, words in (("skill", "skill"), ("distance", "distance from softmax")):
-            if rows:
-                tables.append(_source_table(f"{title}: {words}", rows, sources, what))
-    return tables
-
-
-def real_lines(found: Evidence) -> list[str]:
-    """What the tables leave out, and what their words mean."""
-    return [*_real_problems(found.rows), *_real_notes(found)]
-
-
-def _source_table(title: str, rows: Sequence[Row], sources: Sequence[str], what: str) -> Table:
-    """A line a variant, the best mean skill on the model's layers first."""
-    by_variant: dict[str, dict[str, Row]] = {}
-    skills: dict[str, list[float]] = {}
-    for row in rows:
-        by_variant.setdefault(row["variant"], {})[row["source"]] = row
-        if row["source"].startswith("layer") and row["skill"] is not None:
-            skills.setdefault(row["variant"], []).append(row["skill"])
-    mean = {name: sum(some) / len(some) for name, some in skills.items()}
-    lines = [
-        (name, *(_source_cell(by_variant[name].get(source), what) for source in sources))
-        for name in sorted(by_variant, key=lambda name: -mean.get(name, float("-inf")))
-    ]
-    return Table(title, columns("variant", *sources, right=sources), lines)
+            lines = [
+                (name, *(_source_cell(cells[name].get(source), what) for source in sources))
+                for name in order
+            ]
+            if lines:
+                heads = columns("variant", *sources, right=sources)
+                yield Table(f"{title}: {words}", heads, lines)
 
 
 def _source_cell(row: Row | None, what: str) -> str | Styled | None:
@@ -290,21 +294,17 @@ def _source_cell(row: Row | None, what: str) -> str | Styled | None:
     return Styled(f"{value:.3f}", GOOD if value >= 0.5 else "")
 
 
-def _real_problems(rows: Sequence[Row]) -> Iterator[str]:
-    """What has no figures, and why; once for all sources where it is the same."""
-    if away := dict.fromkeys(row["variant"] for row in rows if row["status"] == "unavailable"):
-        yield f"{UNAVAILABLE}: {', '.join(away)}"
+def real_lines(found: Evidence) -> Iterator[str]:
+    """What has no figures and why, once for all sources where it is the same; what words mean."""
+    yield from _unavailable(found.rows)
     sources_of: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
+    for row in found.rows:
         if row["status"] not in ("measured", "unavailable"):
             sources_of.setdefault((row["variant"], status_words(row)), []).append(row["source"])
-    every = len({row["source"] for row in rows})
+    every = len({row["source"] for row in found.rows})
     for (name, why), sources in sources_of.items():
         on = f" on {', '.join(sources)}" if len(sources) < every else ""
         yield f"! {name}{on}: {why}"
-
-
-def _real_notes(found: Evidence) -> Iterator[str]:
     wanted, made = found.made["wanted"], found.made
     problem = next((row["problem"] for row in found.rows), "")
     yield (
@@ -320,3 +320,124 @@ def _real_notes(found: Evidence) -> Iterator[str]:
         "entropy: of softmax's weights in float64; 1 is uniform, 0 picks one key; peaky: logits in "
         "the hundreds; outliers: a few channels of keys and values are loud"
     )
+
+
+# ---- the picture ---------------------------------------------------------------------------------
+
+WIDE, HIGH = 500.0, 320.0
+"""Points: of the figure, and of its axes."""
+LEFT, RIGHT, ABOVE, BELOW = 52.0, 112.0, 52.0, 32.0
+NEAREST = 1e-4
+"""One minus a cosine: what is nearer to the original lies at the top edge."""
+WIDER = 1.5
+"""By so much more than in logarithms what is far is spread."""
+TICKS = (0.9999, 0.999, 0.99, 0.95, 0.9, 0.8, 0.6, 0.4, 0.2, 0.0)
+RATIOS = (0.2, 0.5, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
+GROUND = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
+"""Of words that a line goes through."""
+
+
+def draw_model(found: Evidence, known: Looks) -> Drawn | None:
+    """Likeness × time at the longest step that was timed; None where none was."""
+    lengths, made = lengths_of(found.rows), found.made
+    shown = points(found.rows, lengths[-1]) if lengths else []
+    if not shown:
+        return None
+    seq, looks, front = lengths[-1], on_a_page(shown, known), best(shown)
+    floors = {s["seq"]: s["comparison"]["ratio"] for s in made["original"]["floor"]}
+    title = f"What a variant costs {made['model']['name']}: likeness × time"
+    where = f"{made['wanted']['dtype']}, {made['machine']['name']}"
+    under = f"a step of {seq:,} tokens, {where}; intervals: 95 % up, 99 % across"
+    items = style.lines(style.of(looks.values()), WIDE - 12)
+    bottom = BELOW + style.LINE * len(items)
+    with sheet(WIDE / 72, (bottom + HIGH + ABOVE) / 72) as figure:
+        labels.heading(figure, title, under, _finding(shown))
+        style.put(figure, 6, 5, items)
+        axes = labels.add_axes(figure, (LEFT, bottom, WIDE - RIGHT, bottom + HIGH))
+        xs = style.limits([x for p in shown for x in p.ratio] + [1.0, *floors.values()], least=1.5)
+        inside = [x for x in RATIOS if xs[0] <= x <= xs[1]]
+        axes.set(xscale="log", xlim=xs)
+        axes.set_xticks(inside, [f"{x:g}" for x in inside])
+        axes.minorticks_off()
+        axes.set_xlabel("step time over the original's (less is better)", labelpad=1, fontsize=8)
+        low, high = up(min(0.85, *(p.cosine[0] for p in shown))) - 0.12, up(1.0) + 0.2
+        ticks = [x for x in TICKS if up(x) >= low]
+        axes.set_ylim(low, high)
+        axes.set_yticks([up(x) for x in ticks], [f"{x:g}" for x in ticks])
+        axes.set_ylabel("median cosine to the original", labelpad=2, fontsize=8)
+        _draw_levels(axes, shown, floors.get(seq))
+        cloud = [p for name in front for p in shown if p.variant == name]
+        times, heights = [p.ratio[0] for p in cloud], [up(p.cosine[0]) for p in cloud]
+        steps = [times[0], *times, xs[1]], [low, *heights, heights[-1]]
+        axes.step(*steps, where="post", color=FAINT, linewidth=1.0, alpha=0.8)
+        for p in shown:
+            _mark(axes, p, looks[p.variant], best=p.variant in front)
+        order = sorted(shown, key=lambda p: (p.variant not in front, p.ratio))
+        ends = [
+            End(looks[p.variant], labels.at(axes, p.ratio[0], up(p.cosine[0])), p.variant)
+            for p in order[: int(HIGH / style.NAME_STEP)]
+        ]
+        style.name_ends(figure, ends, WIDE - RIGHT, bottom + 2, bottom + HIGH - 2, lines=False)
+        some = (
+            f"{p.variant} (cosine {format_cosine(p.cosine[0])}, {p.ratio[0]:.3f})" for p in cloud
+        )
+        words = f"Beaten by none both ways: {', '.join(some)}"
+        return finish(figure, "model", f"model-{seq}", title, words, _csv(shown, front))
+
+
+def _finding(shown: Sequence[CostPoint]) -> str:
+    """The fastest of those that keep 0.99, or that none of them is faster than the original."""
+    (level,) = levels_of(shown, (LEVEL,))
+    if level.fastest is None:
+        return f"Nobody keeps a median cosine of {LEVEL:g}"
+    fastest = f"{level.fastest.variant} ({level.fastest.ratio[0]:.3f} of the original's time)"
+    if not level.gains:
+        return f"At a cosine of {LEVEL:g} nobody is faster than the original; next to it: {fastest}"
+    return f"At a cosine of {LEVEL:g} the fastest is {fastest}"
+
+
+def up(cosine: float) -> float:
+    """How high a cosine lies: in logarithms of what is missing to one, and what is far wider."""
+    far = max(NEAREST, 1 - cosine)
+    return -log10(far) - WIDER * far
+
+
+def _draw_levels(axes: Axes, shown: Sequence[CostPoint], floor: float | None) -> None:
+    """The levels, the corner of what is faster and near enough, and the times to compare with."""
+    for level in LEVELS:
+        axes.axhline(up(level), color=GRID, linewidth=1.4)
+    left, top, corner = axes.get_xlim()[0], axes.get_ylim()[1], up(LEVEL)
+    axes.fill_between([left, 1.0], corner, top, color=GRID, alpha=0.45, linewidth=0)
+    gain = sum(p.cosine[1] >= LEVEL and p.faster for p in shown)
+    words = f"faster, and\n{LEVEL:g} or more:\n{f'{gain} of all' if gain else 'nobody'}"
+    beside: dict[str, Any] = {"textcoords": "offset points", "va": "bottom"}
+    place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "xytext": (3, 4), **beside}
+    axes.annotate(words, (0, corner), fontsize=8, bbox=GROUND, **place)
+    for x, dash, words in ((floor, "--", "no attention at all"), (1.0, "-", "the original")):
+        if x is not None:
+            axes.axvline(x, color=FAINT, linewidth=0.9, linestyle=dash)
+            place = {"xycoords": ("data", "axes fraction"), "xytext": (-2, 0), **beside}
+            axes.annotate(
+                words, (x, 0.4), ha="right", rotation=90, fontsize=7, color=FAINT, **place
+            )
+
+
+def _mark(axes: Axes, point: CostPoint, look: Look, *, best: bool) -> None:
+    """A point, with the ends of both intervals."""
+    (x, low, high), (y, under, over) = point.ratio, map(up, point.cosine)
+    pale = 1.0 if best else 0.75
+    ink: dict[str, Any] = {"color": look.colour, "linewidth": 0.9, "alpha": 0.6 * pale, "zorder": 2}
+    axes.plot([low, high], [y, y], gid=look.gid(), **ink)
+    axes.plot([x, x], [under, over], gid=look.gid(), **ink)
+    words = f"cosine {format_cosine(point.cosine[0])}, {format.times(x)} the time"
+    gid, more = look.gid(f"{point.variant}: {words}"), look.marks(5.5 if best else 4.5)
+    axes.plot([x], [y], linestyle="none", zorder=3, clip_on=False, alpha=pale, gid=gid, **more)
+
+
+def _csv(shown: Sequence[CostPoint], front: Sequence[str]) -> Iterator[Sequence[object]]:
+    ends = ("", "_low", "_high")
+    figures = [f"{name}{end}" for name in ("cosine", "ratio") for end in ends]
+    yield ("variant", "computes", *figures, "step_s", "frontier")
+    for p in shown:
+        numbers = map(style.number, (*p.cosine, *p.ratio, p.step_s))
+        yield (p.variant, p.computes, *numbers, "yes" if p.variant in front else "no")

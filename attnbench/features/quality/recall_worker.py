@@ -17,6 +17,7 @@ from statistics import median
 from time import perf_counter, process_time
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -28,7 +29,6 @@ from attnbench.features.quality.recall import (
     NOTHING,
     TESTING,
     TRAINING,
-    Batch,
     Setting,
     TrainingJob,
     stream,
@@ -54,42 +54,33 @@ class RecallLayer(nn.Module):
 
     def forward(self, x_bnE: Tensor) -> Tensor:
         """The tokens after attention and MLP."""
-        x_bnE = x_bnE + self._attention(self.norm(x_bnE))
-        hidden = F.gelu(self.up(self.norm_mlp(x_bnE)))
-        out: Tensor = x_bnE + self.down(hidden)
-        return out
-
-    def _attention(self, y_bnE: Tensor) -> Tensor:
+        y_bnE = self.norm(x_bnE)
         before_bnE = F.pad(y_bnE[:, :-1], (0, 0, 1, 0))
         heads_bnx = self.into(torch.cat((y_bnE, before_bnE), -1)).chunk(3, -1)
         q, k, v = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in heads_bnx)
         out_bhnd = self.core(q, k, v)
         out_bhnd = F.layer_norm(out_bhnd, out_bhnd.shape[-1:])
-        out: Tensor = self.out(out_bhnd.transpose(1, 2).flatten(2))
-        return out
+        x_bnE = x_bnE + self.out(out_bhnd.transpose(1, 2).flatten(2))
+        return x_bnE + self.down(F.gelu(self.up(self.norm_mlp(x_bnE))))
 
 
 class RecallModel(nn.Module):
-    """Tokens to logits of the values."""
+    """Tokens to logits of the values; the first weights follow from the seed alone."""
 
-    def __init__(self, setting: Setting, core: Core) -> None:
+    def __init__(self, setting: Setting, core: Core, seed: int) -> None:
         super().__init__()
+        torch.manual_seed(seed)
         width = setting.width
-        self.embedding = nn.Embedding(setting.tokens, width)
+        self.embedding = nn.Embedding(setting.keys + setting.values, width)
         layers = [RecallLayer(width, setting.heads, core) for _ in range(setting.layers)]
         self.layers, self.norm = nn.Sequential(*layers), nn.LayerNorm(width)
         self.head = nn.Linear(width, setting.values, bias=False)
+        self.to(setting.device)
 
     def forward(self, tokens_bn: Tensor) -> Tensor:
         """[b, n, V]"""
         logits: Tensor = self.head(self.norm(self.layers(self.embedding(tokens_bn))))
         return logits
-
-
-def seeded_model(setting: Setting, core: Core, seed: int) -> RecallModel:
-    """A model whose first weights follow from the seed alone."""
-    torch.manual_seed(seed)
-    return RecallModel(setting, core).to(setting.device)
 
 
 DECAY, CLIP = 0.1, 1.0
@@ -103,13 +94,13 @@ class Training:
         settings.apply(settings.Settings(threads=job.threads))
         self.job, self.setting = job, job.setting
         built = Built(job.variant)
-        self.model = seeded_model(self.setting, lambda q, k, v: built(q, k, v, CAUSAL), job.seed)
+        self.model = RecallModel(self.setting, lambda q, k, v: built(q, k, v, CAUSAL), job.seed)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=self.setting.rate, weight_decay=DECAY
         )
         self.stream, tests = stream(job.seed, TRAINING), stream(job.seed, TESTING)
         self.tests = {
-            pairs: self._on_device(self.setting.draw(pairs, self.setting.tests, tests))
+            pairs: self._on_device(*self.setting.draw(self.setting.tests, tests, pairs))
             for pairs in self.setting.pairs
         }
         one_thread = job.threads == 1 and self.setting.device == "cpu"
@@ -117,9 +108,13 @@ class Training:
         self.steps_s: list[float] = []
         self.clock_s, self.wall_s, self.loss = 0.0, 0.0, math.nan
 
+    def _on_device(self, *arrays: np.ndarray) -> list[Tensor]:
+        return [torch.from_numpy(x).to(self.setting.device) for x in arrays]
+
     def run(self, tell: Tell) -> str:
         """Tell each checkpoint; return why it ended too early, or nothing."""
-        every = -(-self.setting.steps // self.setting.looks)
+        steps, limit_s = self.setting.steps, self.job.limit_s
+        every = -(-steps // self.setting.looks)
         tell(
             {
                 "parameters": sum(x.numel() for x in self.model.parameters()),
@@ -127,27 +122,33 @@ class Training:
             }
         )
         time_over = self.job.seconds is None
-        while not (time_over and len(self.steps_s) >= self.setting.steps):
-            self.step()
+        while not (time_over and len(self.steps_s) >= steps):
+            self._step()
             done = len(self.steps_s)
             if not math.isfinite(self.loss):
                 return f"its loss is not finite from step {done} on"
             due = not time_over and self.clock_s >= (self.job.seconds or 0.0)
-            if due or done == self.setting.steps or done % every == 0:
-                tell({"checkpoint": {**self.checkpoint(), "in_time": due}})
+            if due or done == steps or done % every == 0:
+                look = {
+                    "step": done,
+                    "seconds": self.clock_s,
+                    "wall_s": self.wall_s,
+                    "loss": self.loss,
+                    "step_s": median(self.steps_s[1:] or self.steps_s),
+                    "accuracy": {str(pairs): self.accuracy(pairs) for pairs in self.tests},
+                    "in_time": due,
+                }
+                tell({"checkpoint": look})
             time_over = time_over or due
-            if self.clock_s > self.job.limit_s and done < self.setting.steps:
-                return (
-                    f"it had taken {done} of {self.setting.steps} steps when its "
-                    f"{self.job.limit_s:.0f} s were over"
-                )
+            if self.clock_s > limit_s and done < steps:
+                return f"it had taken {done} of {steps} steps when its {limit_s:.0f} s were over"
         return ""
 
-    def step(self) -> None:
+    def _step(self) -> None:
         """One step on fresh sequences."""
         start, wall = self.clock(), perf_counter()
-        batch = self.setting.draw_mixed(self.setting.batch, self.stream)
-        tokens_bn, targets_bn = self._on_device(batch)
+        drawn = self.setting.draw(self.setting.batch, self.stream)
+        tokens_bn, targets_bn = self._on_device(*drawn)
         loss = F.cross_entropy(
             self.model(tokens_bn).flatten(0, 1), targets_bn.flatten(), ignore_index=NOTHING
         )
@@ -165,17 +166,6 @@ class Training:
         self.clock_s += self.steps_s[-1]
         self.wall_s += perf_counter() - wall
 
-    def checkpoint(self) -> dict[str, Any]:
-        """What it has taken so far, and its accuracy in the test."""
-        return {
-            "step": len(self.steps_s),
-            "seconds": self.clock_s,
-            "wall_s": self.wall_s,
-            "loss": self.loss,
-            "step_s": median(self.steps_s[1:] or self.steps_s),
-            "accuracy": {str(pairs): self.accuracy(pairs) for pairs in self.setting.pairs},
-        }
-
     def accuracy(self, pairs: int) -> float:
         """The share of the test's questions that are answered right."""
         tokens_bn, targets_bn = self.tests[pairs]
@@ -186,10 +176,6 @@ class Training:
         questions = targets_bn != NOTHING
         right = (torch.cat(answers) == targets_bn) & questions
         return float(right.sum() / questions.sum())
-
-    def _on_device(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        tokens_bn, targets_bn = (torch.from_numpy(x).to(self.setting.device) for x in batch)
-        return tokens_bn, targets_bn
 
 
 def state_numbers(variant: Variant, setting: Setting) -> int:

@@ -10,9 +10,8 @@ from attnbench.core.disk import StoreError
 from attnbench.core.evidence import Evidence, evidence_of, read_evidence
 from attnbench.core.format import NONE
 from attnbench.features.claims.view import FOOTNOTE, MARK, alike, counts, points
-from attnbench.features.quality import pictures
 from attnbench.features.quality.model_view import LEVELS_TITLE
-from attnbench.features.quality.view import shown
+from attnbench.features.quality.verb import draw, shown
 from attnbench.report.figures.sheet import Drawn
 from attnbench.report.figures.style import Looks
 from attnbench.report.scenes import ReportRun
@@ -145,7 +144,7 @@ def _show(file: Path, found: Evidence, title: str, known: Looks) -> ShownEvidenc
             source += "; stopped before its end: a part of what was asked"
         conclusions, tables, lines = shown(found, ALL)
         tables = sorted(tables, key=lambda each: each.title != LEVELS_TITLE)
-        figure = None if found.kind == "real" else pictures.draw(found, known)
+        figure = draw(found, known)
         return ShownEvidence(title, file.name, source, conclusions, tables, lines, figure)
     except MISFORMED as error:
         first = f"{type(error).__name__}: {error}".splitlines()[0]

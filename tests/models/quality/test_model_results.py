@@ -11,9 +11,8 @@ from tests.models.quality.made_up import flat, original, row
 
 
 @pytest.mark.parametrize("digits", [0, 9])  # with ties and without
-def test_ranks_and_their_correlation_are_those_of_pandas(digits):
+def test_rank_correlation_is_that_of_pandas(digits):
     a, b = np.random.default_rng(1).normal(size=(2, 20)).round(digits)
-    assert results.rank_values(a).tolist() == pd.Series(a).rank().tolist()
     want = pd.DataFrame({"a": a, "b": b}).corr(method="spearman").loc["a", "b"]
     assert results.rank_correlation(a, b) == pytest.approx(want)
 

@@ -8,14 +8,8 @@ from hypothesis import strategies as st
 import impls
 from attnbench.core.machine import this_machine
 from attnbench.features.quality import recall
-from attnbench.features.quality.recall import (
-    NOTHING,
-    TESTING,
-    TRAINING,
-    Setting,
-    TrainingProgress,
-    stream,
-)
+from attnbench.features.quality.recall import NOTHING, TESTING, TRAINING, Setting, stream
+from attnbench.features.quality.recall_view import chance
 from impls.asked import CantBeDone
 from tests.models.quality.made_up import SETTING, training
 
@@ -31,12 +25,14 @@ def settings(draw):
 @given(settings(), st.integers(0, 2**32))
 def test_every_question_has_its_answer_earlier_and_only_as_its_pair(setting, seed):
     (pairs,) = setting.pairs
-    batch = setting.draw(pairs, 3, np.random.default_rng(seed))
+    batch = setting.draw(3, np.random.default_rng(seed))
     for tokens, targets in zip(*(x.tolist() for x in batch), strict=True):
         values = dict(zip(tokens[0 : 2 * pairs : 2], tokens[1 : 2 * pairs : 2], strict=True))
         assert len(values) == pairs, "a key stands twice"
         assert all(0 <= key < setting.keys for key in values)
-        assert all(setting.keys <= value < setting.tokens for value in values.values())
+        assert all(
+            setting.keys <= value < setting.keys + setting.values for value in values.values()
+        )
         assert targets[: 2 * pairs] == [NOTHING] * (2 * pairs)
         questions = tokens[2 * pairs :]
         assert targets[2 * pairs :] == [values[key] - setting.keys for key in questions]
@@ -44,11 +40,11 @@ def test_every_question_has_its_answer_earlier_and_only_as_its_pair(setting, see
 
 def test_sequences_follow_from_the_seed_and_none_of_the_test_is_trained_on():
     setting = Setting(seq=32, pairs=(8,), width=8, keys=32, values=32)
-    first, same, other = (setting.draw_mixed(9, stream(s, TRAINING))[0] for s in (1, 1, 2))
+    first, same, other = (setting.draw(9, stream(s, TRAINING))[0] for s in (1, 1, 2))
     assert (first == same).all() and (first != other).any()
     generator = stream(0, TRAINING)
-    seen = {row.tobytes() for _ in range(200) for row in setting.draw_mixed(32, generator)[0]}
-    tested = setting.draw(8, 256, stream(0, TESTING)).tokens_bn
+    seen = {row.tobytes() for _ in range(200) for row in setting.draw(32, generator)[0]}
+    tested = setting.draw(256, stream(0, TESTING))[0]
     assert len(seen) == 200 * 32
     assert seen.isdisjoint(row.tobytes() for row in tested)
 
@@ -57,16 +53,16 @@ def test_sequences_follow_from_the_seed_and_none_of_the_test_is_trained_on():
 def test_chance_is_the_accuracy_of_naming_the_value_of_any_pair(pairs, values):
     setting = Setting(2 * pairs + 1, (pairs,), 8, keys=pairs, values=values)
     generator = np.random.default_rng(5)
-    batch = setting.draw(pairs, 40_000, generator)
+    tokens, targets = setting.draw(40_000, generator)
     any_pair = generator.integers(pairs, size=(40_000, 1))
-    named = np.take_along_axis(batch.tokens_bn, 2 * any_pair + 1, 1) - pairs
-    right = (named[:, 0] == batch.targets_bn[:, -1]).mean()
-    assert right == pytest.approx(recall.chance(pairs, values), abs=4 * (0.25 / 40_000) ** 0.5)
+    named = np.take_along_axis(tokens, 2 * any_pair + 1, 1) - pairs
+    right = (named[:, 0] == targets[:, -1]).mean()
+    assert right == pytest.approx(chance(pairs, values), abs=4 * (0.25 / 40_000) ** 0.5)
 
 
 def plan(*names, preset=CPU, settings=None, seeds=(0, 1, 2), machine=None):
     what = impls.table(), names, preset, settings or preset.settings, machine or this_machine()
-    return recall.make_training_plan(*what, seeds=seeds, threads=1)
+    return recall.plan_trainings(*what, seeds=seeds, threads=1)
 
 
 def labels(plan):
@@ -75,7 +71,7 @@ def labels(plan):
 
 def test_the_small_preset_has_six_that_differ_in_kind_and_softmax_is_always_there():
     six = plan()
-    assert labels(six) == list(recall.SIX) and not six.left_out and six.trainings == 18
+    assert labels(six) == list(recall.SIX) and not six.rows and six.count == 18
     assert len({row.computes for row in six.variants[six.settings[0]]}) == 4
     assert labels(plan("linear.elu")) == ["sdpa", "linear.elu"]
 
@@ -92,7 +88,7 @@ def test_the_small_preset_has_six_that_differ_in_kind_and_softmax_is_always_ther
 def test_a_variant_that_can_not_train_is_a_row_and_the_others_go_on(name, status, reason):
     made = plan(name, "linear.elu")
     assert labels(made) == ["sdpa", "linear.elu"]
-    (row,) = made.left_out
+    (row,) = made.rows
     assert (row["variant"], row["status"]) == (name, status) and reason in row["reason"]
 
 
@@ -111,37 +107,40 @@ def test_a_task_that_can_not_be_is_refused(changes, text):
         recall.preset_settings(CPU, **changes)
 
 
-class Carried:
+@pytest.fixture
+def carried(monkeypatch):
     """A plan carried out with made-up trainings; by variant how they end badly."""
 
-    def __init__(self, *names, ends=(), **options):
-        self.jobs, self.lines, self.ends = [], [], dict(ends)
+    def carry(*names, **ends):
+        jobs, lines = [], []
+
+        def train(job):
+            jobs.append(job)
+            shares = {4: 1.0, 8: 0.9}
+            made = training(job.variant.label, job.seed, shares, shares if job.seconds else None)
+            return made | ends.get(job.variant.label, {})
+
+        monkeypatch.setattr(recall, "run_training", train)
         made = plan(*names, settings=(SETTING,), seeds=(0, 1))
-        self.progress = TrainingProgress(made, self.lines.append, self.train)
-        self.rows = self.progress.rows
-        self.progress.run(**options)
+        made.run(lines.append)
+        return made, jobs, lines
 
-    def train(self, job):
-        self.jobs.append(job)
-        shares = {4: 1.0, 8: 0.9}
-        end = self.ends.get(job.variant.label, {})
-        return training(job.variant.label, job.seed, shares, shares if job.seconds else None) | end
+    return carry
 
 
-def test_the_baselines_own_time_is_the_budget_of_all():
-    carried = Carried("linear.elu")
-    first, *others = carried.jobs
+def test_the_baselines_own_time_is_the_budget_of_all(carried):
+    made, (first, *others), lines = carried("linear.elu")
     assert (first.variant.label, first.seconds, first.seed) == ("sdpa", None, 2)
     assert {job.seconds for job in others} == {1.0}  # what the made-up training took
-    assert carried.progress.budgets == {SETTING.slug: 1.0}
-    assert len(carried.rows) == 4 and len(carried.lines) == 5
-    assert "sdpa took 1.0 s for 100 steps" in carried.lines[0]
+    assert made.budgets == {SETTING.slug: 1.0}
+    assert len(made.rows) == 4 and len(lines) == 5
+    assert "sdpa took 1.0 s for 100 steps" in lines[0]
 
 
-def test_a_refusal_is_met_once_and_the_others_go_on():
+def test_a_refusal_is_met_once_and_the_others_go_on(carried):
     refusal = {"status": "unsupported", "reason": "gla wants something else", "curve": []}
-    carried = Carried("gla", "linear.elu", "flash_attn2", ends={"gla": refusal})
-    names = [row["variant"] for row in carried.rows]
+    made, _, lines = carried("gla", "linear.elu", "flash_attn2", gla=refusal)
+    names = [row["variant"] for row in made.rows]
     assert (names.count("gla"), names.count("linear.elu")) == (1, 2)
-    assert any("gla wants something else" in line for line in carried.lines)
-    assert carried.lines[0].startswith("not trained: flash_attn2")
+    assert any("gla wants something else" in line for line in lines)
+    assert lines[0].startswith("not trained: flash_attn2")

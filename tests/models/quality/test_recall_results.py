@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnbench.features.quality.recall_results import (
+from attnbench.features.quality.recall_view import (
     TARGET,
     SettingResults,
     TrainingBudget,
@@ -39,7 +39,7 @@ def test_a_steps_time_is_compared_with_the_baselines_of_the_same_seed():
 
 def conclude(*rows):
     found = recall_results(rows, "sdpa")
-    return conclude_setting(SettingResults("", SETTING, rows, found, "sdpa", None))
+    return list(conclude_setting(SettingResults("", SETTING, rows, found, "sdpa", None)))
 
 
 SHARES = st.sampled_from([0.0, 0.5, 0.97, 0.985, 0.9895, 0.99, 0.9901, 0.995, 1.0])

@@ -11,12 +11,7 @@ import torch
 import impls
 from attnbench.features.quality import recall
 from attnbench.features.quality.recall import CAUSAL, NOTHING, Setting, TrainingJob
-from attnbench.features.quality.recall_worker import (
-    RecallModel,
-    Training,
-    seeded_model,
-    state_numbers,
-)
+from attnbench.features.quality.recall_worker import RecallModel, Training, state_numbers
 from attnbench.models.attention import Built
 
 SETTING = Setting(seq=40, pairs=(4, 8), width=16, keys=12, values=8, batch=3)
@@ -40,7 +35,7 @@ def logits_of_two(model, at):
 @pytest.mark.parametrize("name", ["sdpa", "linear.elu", "delta", "topk?k=4"])
 def test_a_logit_depends_on_earlier_tokens_and_on_no_later_one(name):
     at = 23
-    one, other = logits_of_two(seeded_model(SETTING, core_of(name), 1), at)
+    one, other = logits_of_two(RecallModel(SETTING, core_of(name), 1), at)
     torch.testing.assert_close(one[:, :at], other[:, :at], rtol=0, atol=1e-5)
     assert ((one[:, at:] - other[:, at:]).abs().amax((0, 2)) > 1e-4)[:2].all()
 
@@ -53,7 +48,7 @@ def written_by_hand(core):
     """
     keys, values = SETTING.keys, SETTING.values
     width = keys + values
-    model = RecallModel(replace(SETTING, width=width), core)
+    model = RecallModel(replace(SETTING, width=width), core, 0)
     (layer,) = model.layers
     own, before, q, k, v = 0, width, 0, width, 2 * width
     with torch.no_grad():
@@ -73,10 +68,9 @@ def written_by_hand(core):
 
 @pytest.mark.parametrize(("name", "solved"), [("sdpa", True), ("mean_v", False)])
 def test_weights_written_by_hand_solve_it_with_softmax_and_not_with_a_mean(name, solved):
-    batch = SETTING.draw_mixed(64, np.random.default_rng(3))
-    targets = torch.from_numpy(batch.targets_bn)
+    tokens, targets = map(torch.from_numpy, SETTING.draw(64, np.random.default_rng(3)))
     with torch.no_grad():
-        named = written_by_hand(core_of(name))(torch.from_numpy(batch.tokens_bn)).argmax(-1)
+        named = written_by_hand(core_of(name))(tokens).argmax(-1)
     right = (named == targets)[targets != NOTHING].float().mean()
     assert right == 1.0 if solved else right < 0.5
 
@@ -105,7 +99,7 @@ def test_it_goes_on_until_both_budgets_are_over():
 
 
 def test_neither_the_test_nor_others_on_the_processor_are_on_the_clock(monkeypatch):
-    training, draw = Training(job()), Setting.draw_mixed
+    training, draw = Training(job()), Setting.draw
 
     def busy(pairs):
         until = time.process_time() + 0.05
@@ -114,7 +108,7 @@ def test_neither_the_test_nor_others_on_the_processor_are_on_the_clock(monkeypat
         return 0.0
 
     monkeypatch.setattr(training, "accuracy", busy)
-    monkeypatch.setattr(Setting, "draw_mixed", lambda *given: time.sleep(0.05) or draw(*given))
+    monkeypatch.setattr(Setting, "draw", lambda *given: time.sleep(0.05) or draw(*given))
     start = time.process_time()
     looks, _, _ = run(training)
     assert time.process_time() - start > 0.3 > looks[-1]["seconds"]
@@ -124,7 +118,7 @@ def test_neither_the_test_nor_others_on_the_processor_are_on_the_clock(monkeypat
 
 def test_all_variants_of_a_seed_begin_alike_and_see_the_same_sequences():
     one, other = Training(job("sdpa", seed=4)), Training(job("linear.elu", seed=4))
-    draws = [x.setting.draw_mixed(4, x.stream).tokens_bn for x in (one, other)]
+    draws = [x.setting.draw(4, x.stream)[0] for x in (one, other)]
     assert (draws[0] == draws[1]).all()
     assert torch.equal(one.tests[4][0], other.tests[4][0])
     weights = [x.model.state_dict() for x in (one, other)]

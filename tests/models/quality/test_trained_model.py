@@ -11,29 +11,26 @@ from attnbench.core.process import Worker, WorkerLost
 from attnbench.core.record import Distance, Error, Record, Status
 from attnbench.core.settings import Settings
 from attnbench.features.quality import pretrained
-from attnbench.features.quality.pretrained import Pair, Texts, Trial, TrialOptions
+from attnbench.features.quality.pretrained import Texts, Trial, TrialOptions
 from impls.asked import CantBeDone
 from impls.problem import Problem
 from tests.models.quality.made_up import flat, original, step
 
 
-def test_the_built_in_texts_have_pairs_of_each_kind_and_none_is_split_for_learning():
+def test_the_built_in_texts_have_pairs_of_each_kind():
     built_in = pretrained.built_in_texts()
     kinds = ("paraphrase", "related", "unrelated", "negated")
-    assert Counter(pair.kind for pair in built_in.pairs) == dict.fromkeys(kinds, 12)
+    assert Counter(pair["kind"] for pair in built_in.pairs) == dict.fromkeys(kinds, 12)
     assert sum(len(text.split()) > 220 for text in built_in.texts) == 16
     assert len(set(built_in.texts)) == len(built_in.texts) == 112
-    learn, judged = map(set, built_in.halves())
-    assert learn | judged == set(range(112)) and not learn & judged
-    assert all(({p.a, p.b} <= learn) or ({p.a, p.b} <= judged) for p in built_in.pairs)
 
 
 def test_a_file_is_a_text_a_line_each_paired_with_the_next(tmp_path):
     file = tmp_path / "own.txt"
     file.write_bytes("\ufeffOne is here.\n\n  Zwei für dich \r\nthree\nvier\n".encode())
     texts = pretrained.read_texts(file)
-    assert texts.texts == ("One is here.", "Zwei für dich", "three", "vier")
-    assert [(p.a, p.b) for p in texts.pairs] == [(0, 1), (1, 2), (2, 3)]
+    assert texts.texts == ["One is here.", "Zwei für dich", "three", "vier"]
+    assert [(p["a"], p["b"]) for p in texts.pairs] == [(0, 1), (1, 2), (2, 3)]
     assert texts.source == "own.txt"
 
 
@@ -70,7 +67,7 @@ def test_a_variant_that_can_not_be_tried_is_refused_before_any_process(name, sta
     assert reason in (refusal or {}).get("reason", "")
 
 
-TEXTS = Texts(("a", "b", "c", "d"), (Pair(0, 1, "paraphrase"), Pair(2, 3, "unrelated")), "here")
+TEXTS = Texts(["a", "b", "c", "d"], original()["pairs"], "here")
 QUALITY = {
     "cosines": flat(0.98, 0.001),
     "similarities": [0.7, 0.2],
@@ -118,6 +115,7 @@ def test_a_whole_answer_is_a_row_with_summaries(tried):
     assert row["cosine"]["long"]["value"] == pytest.approx(0.98)
     assert row["steps"][0]["comparison"]["verdict"] == "FASTER"
     assert [layer["value"] for layer in row["by_layer"]] == pytest.approx([0.85, 1.0])
+    assert (question["learn"], question["judged"]) == ([2, 3], [0, 1])  # no pair is split
     assert question["layer_texts"] == [4, 5] and limit_s == TrialOptions(distil=3).limit_s
 
 
