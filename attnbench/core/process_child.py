@@ -1,10 +1,11 @@
-"""The child's side of :mod:`attnbench.core.process`: its keeper, and the answers to questions.
+"""The other side of :mod:`attnbench.core.process`: the one start of a process, its keeper, and the
+answers to questions. Only the standard library is loaded, since a commit's code may be broken.
 
-A module that is started calls :func:`serve` or :func:`serve_forked`. The process splits: the first
-becomes the keeper, which adopts whatever the worker starts and ends it all when the worker ends or
-the parent does. Each question is a JSON object on a line, with its number as ``asked``. Messages
-about it carry that number too: ``{"doing": …}`` and ``{"stage": …}`` before the answer, then the
-answer itself. ``{"settle": word}`` is answered with the word.
+The keeper runs this file. It starts a command, adopts whatever that starts, and ends it all when
+the command ends or the parent does. A worker's module calls :func:`serve`: each question is a JSON
+object on a line, with its number as ``asked``. Messages about it carry that number too:
+``{"doing": …}`` and ``{"stage": …}`` before the answer, then the answer itself.
+``{"settle": word}`` is answered with the word.
 """
 
 from __future__ import annotations
@@ -15,42 +16,44 @@ import os
 import resource
 import select
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from impls.asked import CantBeDone
-
 MOST_PROCESSES = 512
 """More than this at once is no compiler at work."""
-LOOK_S, LOOK_OFTEN_S = 1.0, 0.05
-"""Between two looks at the worker; the second where the system can't wake the keeper at its end."""
+LOOK_S = 1.0
+"""Between two counts of the processes."""
 KEEPER_END_S = 10.0
 """For killed processes to go."""
 DIE_WITH_PARENT, ADOPT = 1, 36
 """prctl's PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER."""
-FIRST_TO_GO = "1000"
-"""Makes the system end this process rather than any other when memory runs out."""
 
 Tell = Callable[[Mapping[str, Any]], None]
-Question = Mapping[str, Any]
+
+
+def start(
+    command: Sequence[str], passed: Collection[int] = (), **more: Any
+) -> subprocess.Popen[bytes]:
+    """A process in a session of its own, which Ctrl-C does not reach."""
+    return subprocess.Popen(command, pass_fds=passed, start_new_session=True, **more)
 
 
 class Answers:
     """The way back to the parent, for one process alone."""
 
     def __init__(self, pipe: int, *, allow_nan: bool) -> None:
-        self._pipe, self._allow_nan = os.fdopen(pipe, "w"), allow_nan
-        self.owner = os.getpid()
+        self._pipe, self._allow_nan, self._owner = os.fdopen(pipe, "w"), allow_nan, os.getpid()
         self.asked = 0
         """The number of the question that is being answered."""
 
     def send(self, message: Mapping[str, Any]) -> None:
         """One line. A child that a variant forked must not answer too."""
-        if os.getpid() != self.owner:
+        if os.getpid() != self._owner:
             os._exit(1)
         line = json.dumps({**message, "asked": self.asked}, allow_nan=self._allow_nan)
         self._pipe.write(line + "\n")
@@ -65,10 +68,9 @@ def serve(
     respond: Callable[[dict[str, Any], Answers], dict[str, Any]], *, allow_nan: bool = False
 ) -> None:
     """Answer questions with what ``respond`` returns, until the parent closes the pipe."""
-    questions, pipe, life, report, memory = map(int, sys.argv[1:])
-    keep(life, report, (questions, pipe))
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO)
+    questions, pipe, memory = map(int, sys.argv[1:])
+    with suppress(OSError):  # the system ends this process rather than any other without memory
+        Path("/proc/self/oom_score_adj").write_text("1000")
     if memory:
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     answers = Answers(pipe, allow_nan=allow_nan)
@@ -82,122 +84,66 @@ def serve(
                 answers.send(respond(question, answers))
 
 
-def serve_forked(stages: Callable[[Question], Iterator[dict[str, Any]]]) -> None:
-    """Answer each question in a fork of this process, stage by stage.
+def keep(life: int, report: int, passed: Sequence[int], command: Sequence[str]) -> None:
+    """Run a command until it has ended or the parent has, and then end all that it started.
 
-    What was imported before is there in each fork at once. Nothing is computed before the fork:
-    a thread that torch had started would not be there after it.
-    """
-
-    def respond(question: dict[str, Any], answers: Answers) -> dict[str, Any]:
-        child = os.fork()
-        if child == 0:
-            try:
-                ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
-                os.setsid()
-                answers.owner = os.getpid()
-                _send_stages(question, stages, answers.stage)
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(0)
-        _, status = os.waitpid(child, 0)
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(child, signal.SIGKILL)  # whatever it started
-        return {"ended": os.waitstatus_to_exitcode(status)}
-
-    serve(respond)
-
-
-def _send_stages(
-    question: Question, stages: Callable[[Question], Iterator[dict[str, Any]]], tell: Tell
-) -> None:
-    """A sentence for the caller ends the stages as ``refused``, any other exception as ``failed``;
-    neither is this process's own failure.
-    """
-    from attnbench.core import settings
-
-    settings.apply(settings.Settings(threads=int(os.environ["OMP_NUM_THREADS"])))
-    try:
-        for stage in stages(question):
-            tell(stage)
-    except CantBeDone as why:
-        tell({"refused": str(why)})
-    except Exception as error:
-        first_line = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
-        tell({"failed": first_line})
-
-
-def keep(life: int, report: int, others: tuple[int, ...]) -> None:
-    """Return in the worker, a process of its own; the keeper itself never returns.
-
-    ``life`` ends when the parent does. To ``report`` go two lines: the worker's number; its exit
-    status, and a sentence where it was ended. ``others`` are the worker's alone.
+    ``life`` ends when the parent does. To ``report`` go two lines: the process's number; its exit
+    status, and a sentence where it was ended. ``passed`` are the command's alone.
     """
     prctl = ctypes.CDLL(None).prctl
     prctl(ADOPT, 1)
-    worker = os.fork()
-    if worker == 0:
-        prctl(DIE_WITH_PARENT, signal.SIGKILL)
-        os.setsid()
-        os.close(life)
-        os.close(report)
+    wake, woken = os.pipe()
+    os.set_blocking(woken, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(woken)
+
+    def tell(line: str) -> None:
+        with suppress(OSError):  # the parent is gone
+            os.write(report, f"{line}\n".encode())
+
+    try:
+        worker = start(
+            command, passed, preexec_fn=lambda: prctl(DIE_WITH_PARENT, signal.SIGKILL)
+        ).pid
+    except OSError as error:  # as a shell says it
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+        tell(f"0\n127 {command[0]} can't be started: {error.strerror}")
         return
-    for number in (0, 1, 2, *others):
+    for number in (0, 1, 2, *passed):
         os.close(number)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        _report(report, worker)
-        end = watch(worker, life)
-        _end_all(worker)
-        _report(report, end)
-    finally:
-        os._exit(0)
-
-
-def watch(worker: int, life: int) -> str:
-    """Wait until the worker has ended or has to be; its exit status, and why it has to end."""
-    try:
-        gone = [os.pidfd_open(worker)]
-    except (OSError, AttributeError):  # a sandbox refuses it, or this Python has none
-        gone = []
-    look = time.monotonic() + LOOK_S
-    while True:
-        ready, _, _ = select.select([life, *gone], [], [], LOOK_S if gone else LOOK_OFTEN_S)
-        if worker in (ended := _reap() or {}):
-            return str(ended[worker])
-        if life in ready:
-            return str(-signal.SIGKILL)
-        if time.monotonic() < look:
-            continue
-        look = time.monotonic() + LOOK_S
-        if _too_many(worker):
-            words = f"it had started more than {MOST_PROCESSES} processes, and was ended"
-            return f"{-signal.SIGKILL} {words}"
-
-
-def _too_many(worker: int) -> bool:
-    """Whether a process, and those that it started, have started too many."""
-    found = _children(worker)
-    for process in found:  # the list grows meanwhile
-        if len(found) >= MOST_PROCESSES:
-            break
-        found += _children(process)
-    return len(found) >= MOST_PROCESSES
-
-
-def _end_all(worker: int) -> None:
-    """Kill the worker, what it started, and what those started, until nothing is left."""
+    tell(str(worker))
+    end = _wait(worker, life, wake)
     until = time.monotonic() + KEEPER_END_S
-    while time.monotonic() < until:
+    while True:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(worker, signal.SIGKILL)
         for process in _children(os.getpid()):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)
-        if _reap() is None:
-            return
+        if _reap() is None or time.monotonic() >= until:
+            break
         time.sleep(0.001)
+    tell(end)
+
+
+def _wait(worker: int, life: int, wake: int) -> str:
+    """Wait until a process has ended or has to be; its exit status, and why it has to end."""
+    look = time.monotonic() + LOOK_S
+    while True:
+        ready, _, _ = select.select([life, wake], [], [], LOOK_S)
+        if wake in ready:
+            os.read(wake, 1 << 12)
+        if worker in (ended := _reap() or {}):
+            return str(ended[worker])
+        if life in ready:
+            return str(-signal.SIGKILL)
+        if time.monotonic() >= look:
+            look, found = time.monotonic() + LOOK_S, _children(worker)
+            for process in found:  # the list grows meanwhile
+                if len(found) >= MOST_PROCESSES:
+                    words = f"it had started more than {MOST_PROCESSES} processes, and was ended"
+                    return f"{-signal.SIGKILL} {words}"
+                found += _children(process)
 
 
 def _reap() -> dict[int, int] | None:
@@ -220,6 +166,5 @@ def _children(process: int) -> list[int]:
     return found
 
 
-def _report(report: int, line: object) -> None:
-    with suppress(OSError):  # the parent is gone
-        os.write(report, f"{line}\n".encode())
+if __name__ == "__main__":
+    keep(int(sys.argv[1]), int(sys.argv[2]), [*map(int, sys.argv[3].split())], sys.argv[4:])

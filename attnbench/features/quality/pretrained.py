@@ -1,8 +1,7 @@
 """A trained model with each variant in it, and the inputs of its layers. Without torch.
 
-The model runs in a child process (``pretrained_worker``), which forks for each question, since
-loading takes longer than most answers. An answer comes in stages; a stage that has arrived counts,
-whatever happens to the child later.
+The model runs in a child process (``pretrained_worker``), another one for each question. An answer
+comes in stages; a stage that has arrived counts, whatever happens to the child later.
 """
 
 from __future__ import annotations
@@ -252,7 +251,7 @@ def capture_inputs(
     question |= {"dtype": dtype, "device": device, "folder": str(folder)}
     what = "the model's layers could not be read"
     captured: Row = {}
-    with Worker(WORKER, settings.threads, limited=False, forks=True) as worker:
+    with Worker(WORKER, settings.threads, limited=False) as worker:
         for stage in _stages(worker, question, CAPTURE_LIMIT_S, what):
             captured |= stage["captured"]
     heads, width = captured["heads"], captured["head_dim"]

@@ -1,4 +1,5 @@
-"""The process that runs the trained model. It forks for each question and answers in stages.
+"""The process that runs the trained model. It answers one question in stages, and the next goes to
+another process.
 
 {"do": "original", …}  -> {"original": …}, {"floor": …} a length
 {"do": "variant", …}   -> {"quality": …}, {"step": …} a length, {"layers": …}, {"distilled": …}
@@ -8,6 +9,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import reduce
@@ -23,8 +25,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
 
 import impls
-from attnbench.core.process_child import serve_forked
+from attnbench.core.process_child import Answers, serve
 from attnbench.core.record import Error
+from attnbench.core.settings import Settings, apply
 from attnbench.core.stats import StopRule
 from attnbench.core.stats import compare as compare_in_pairs
 from attnbench.features.quality.model_results import LONG
@@ -429,5 +432,20 @@ def capture_layers(model: nn.Module, ids_tn: Tensor) -> list[tuple[Tensor, ...]]
 
 ANSWERS = {"original": answer_original, "variant": answer_variant, "capture": answer_capture}
 
+
+def respond(question: dict[str, Any], answers: Answers) -> dict[str, Any]:
+    """Send the stages; a refusal or an exception of the variant's is the last of them."""
+    apply(Settings(threads=int(os.environ["OMP_NUM_THREADS"])))
+    try:
+        for stage in ANSWERS[question["do"]](question):
+            answers.stage(stage)
+    except CantBeDone as why:
+        answers.stage({"refused": str(why)})
+    except Exception as error:
+        first_line = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
+        answers.stage({"failed": first_line})
+    return {"spoiled": True}
+
+
 if __name__ == "__main__":
-    serve_forked(lambda question: ANSWERS[question["do"]](question))
+    serve(respond)

@@ -279,7 +279,7 @@ def model(args: argparse.Namespace) -> int:
     with (
         tempfile.TemporaryDirectory() as folder,
         lock_for([start.device]),
-        Worker(pretrained.WORKER, threads, limited=start.device == "cpu", forks=True) as worker,
+        Worker(pretrained.WORKER, threads, limited=start.device == "cpu") as worker,
     ):
         trial = pretrained.Trial(start.texts, options, worker, args.table, Path(folder))
         rows, stopped = _until_interrupted(tried(trial))
