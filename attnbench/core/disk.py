@@ -21,12 +21,11 @@ HEADER, RECORDS = "run.json", "records.jsonl"
 MACHINE, SELFCHECK = "env.json", "selfcheck.json"
 """Beside a machine's runs: its own facts, and what the ruler's self-check found there."""
 TORN, SPOILED = "torn.txt", "spoiled.jsonl"
-DRAFT = ".new"
-"""What is written under this ending takes its name once it is whole."""
 NAME_SHOWN = 100
 """Characters of a file's name that its draft's name begins with."""
 NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
 """What file systems say that can't sync a folder, or not for us."""
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 class StoreError(CantBeDone):
@@ -68,9 +67,8 @@ def make_folder(path: Path, *, exist_ok: bool = False) -> None:
     """A folder and those above it, on disk when this returns."""
     new = [path, *(above for above in path.parents if not above.exists())]
     path.mkdir(parents=True, exist_ok=exist_ok)
-    for each in new:
+    for each in [*new, new[-1].parent]:
         sync_folder(each)
-    sync_folder(new[-1].parent)
 
 
 def writable_folder(path: Path) -> None:
@@ -80,39 +78,33 @@ def writable_folder(path: Path) -> None:
         raise PermissionError(None, "permission denied")
 
 
-def write_all(descriptor: int, data: bytes, *, sync: bool = True) -> None:
-    """All of it, and synced; raises OSError where less than all can be written."""
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
-    if sync:
-        os.fsync(descriptor)
-
-
-def append_whole(descriptor: int, data: bytes) -> None:
+def append_whole(descriptor: int, data: bytes, *, sync: bool = True) -> None:
     """At the end of a file: all of it, on disk when this returns, or nothing."""
-    size = os.fstat(descriptor).st_size
+    size, left = os.fstat(descriptor).st_size, memoryview(data)
     try:
-        write_all(descriptor, data)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        if sync:
+            os.fsync(descriptor)
     except OSError:
         os.ftruncate(descriptor, size)
         raise
 
 
 def open_draft(path: Path) -> tuple[int, Path]:
-    """A new file beside a path, open for appending, and its name.
+    """A new file beside a path, open for appending, and its name; the path's once it is whole.
 
     Nobody can have put a link there that leads elsewhere: the name can't be foreseen, and the file
     is new or the call fails.
     """
-    draft = path.with_name(f".{path.name[:NAME_SHOWN]}.{token_hex(8)}{DRAFT}")
+    draft = path.with_name(f".{path.name[:NAME_SHOWN]}.{token_hex(8)}.new")
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(draft, flags, 0o666), draft
 
 
 def remove_drafts(path: Path) -> None:
     """Remove what a death left behind of a file that was being written."""
-    for draft in path.parent.glob(f".{path.name[:NAME_SHOWN]}.*{DRAFT}"):
+    for draft in path.parent.glob(f".{path.name[:NAME_SHOWN]}.*.new"):
         draft.unlink(missing_ok=True)
 
 
@@ -124,7 +116,7 @@ def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
     descriptor, draft = open_draft(path)
     try:
         try:
-            write_all(descriptor, data, sync=sync)
+            append_whole(descriptor, data, sync=sync)
         finally:
             os.close(descriptor)
         draft.replace(path)
@@ -135,7 +127,7 @@ def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
         sync_folder(path.parent)
 
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+# ---- paths as they are kept and shown ------------------------------------------------------------
 
 
 def short(text: str) -> str:
@@ -166,9 +158,8 @@ def home() -> str:
 
 
 def named(path: str) -> str:
-    """How a file is named where it is found from the current folder alone.
-
-    A path below the current folder is relative to it, and one below the home begins with ``~``.
+    """How a file is named where it is found from the current folder alone: relative to that, or to
+    the home, which is ``~``.
     """
     for folder, before in ((str(Path.cwd()), Path()), (home(), Path("~"))):
         if folder and Path(path).is_relative_to(folder):
@@ -183,10 +174,9 @@ def _long_forms(own: str) -> list[tuple[re.Pattern[str], str]]:
     if (CHECKOUT / ".git").exists():
         found[str(CHECKOUT)] = ""
     pairs = []
-    begins, ends = r"(?<![\w.~-])", r"(?![\w.-])"
     for place in sorted(found, key=len, reverse=True):
-        start = begins + re.escape(place)
+        start = r"(?<![\w.~-])" + re.escape(place)
         if not found[place]:
             pairs.append((re.compile(start + "/"), ""))
-        pairs.append((re.compile(start + ends), found[place] or "."))
+        pairs.append((re.compile(start + r"(?![\w.-])"), found[place] or "."))
     return pairs

@@ -13,17 +13,8 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnbench.core.disk import (  # fmt: skip
-    MACHINE,
-    SELFCHECK,
-    StoreError,
-    from_json,
-    make_folder,
-    short_in,
-    unwritable,
-    writable_folder,
-    write_whole,
-)
+from attnbench.core import disk
+from attnbench.core.disk import MACHINE, SELFCHECK, StoreError, from_json, unwritable
 from attnbench.core.record import PROTOCOL
 from attnbench.core.stats import LEAST_MARGIN
 
@@ -35,7 +26,7 @@ def check_writable(out: Path, machine: Machine) -> None:
     """Raise a sentence now where nothing could be kept later."""
     folder = out / machine.name
     try:
-        writable_folder(folder)
+        disk.writable_folder(folder)
     except OSError as error:
         raise unwritable(f"under {folder}", error) from None
 
@@ -44,8 +35,8 @@ def save_beside(out: Path, machine: str, file: str, facts: Mapping[str, Any]) ->
     """A file beside the machine's runs, whole or not at all; the one before is replaced."""
     path = out / machine / file
     try:
-        make_folder(path.parent, exist_ok=True)
-        write_whole(path, (json.dumps(short_in(facts), indent=1) + "\n").encode())
+        disk.make_folder(path.parent, exist_ok=True)
+        disk.write_whole(path, (json.dumps(disk.short_in(facts), indent=1) + "\n").encode())
     except OSError as error:
         raise unwritable(str(path), error) from None
     return path
@@ -67,6 +58,12 @@ def stored_floors(out: Path, machine: Machine, threads: int) -> list[dict[str, A
     return []
 
 
+def stored_margin(out: Path, machine: Machine, threads: int) -> float:
+    """What counts as no difference here: a hundredth, or the largest floor where that is more."""
+    floors = stored_floors(out, machine, threads)
+    return max(LEAST_MARGIN, *(floor["floor"] for floor in floors), 0.0)
+
+
 def stored_selfcheck(out: Path, machine: str) -> dict[str, Any] | None:
     """The last self-check of a machine; None where there is none that can be read.
 
@@ -85,54 +82,6 @@ def selfcheck_said(header: Mapping[str, Any]) -> str:
     if not isinstance(found, Mapping) or not found.get("line"):
         return "ruler self-check: not run here yet; 'attnbench selfcheck' takes some minutes"
     return f"{found['line']} ({str(found.get('date', ''))[:10] or 'no date'})"
-
-
-def stored_margin(out: Path, machine: Machine, threads: int) -> float:
-    """What counts as no difference here: a hundredth, or the largest floor where that is more."""
-    floors = stored_floors(out, machine, threads)
-    return max(LEAST_MARGIN, *(floor["floor"] for floor in floors), 0.0)
-
-
-ROUNDING = 1e-6
-NOTHING_BELOW, SHARE = (0.0, inf), (0.0, 1.0)
-COSINE = (-1.0 - ROUNDING, 1.0 + ROUNDING)
-SAMPLES = "samples_s"
-BOUNDS: Mapping[str, tuple[float, float]] = {
-    **dict.fromkeys(
-        ("relative", "max", "worst_row", "distance", "seconds", "step_s", "took_s", "a_s", "b_s"),
-        NOTHING_BELOW,
-    ),
-    **dict.fromkeys(("cosine", "cosines", "similarities"), COSINE),
-    SAMPLES: NOTHING_BELOW,
-    "entropy": (0.0, 1.0 + ROUNDING),
-    "skill": (-inf, 1.0 + ROUNDING),
-    "accuracy": SHARE,
-}
-"""By name, what a number may be, and all numbers of a list or of a mapping by counts so named; and
-of the samples of pairs, by variant."""
-
-
-def _amiss(value: Any, place: str, bounds: tuple[float, float] | None = None) -> Iterator[str]:
-    """The figures that can't be one, and where they stand."""
-    if isinstance(value, Mapping):
-        ends: list[Any] = [value.get(name) for name in ("low", "ratio", "high")]
-        if None not in ends and not (
-            all(_within(x, NOTHING_BELOW) for x in ends) and ends == sorted(ends)
-        ):
-            yield f"{place} is {ends[1]!r} [{ends[0]!r}, {ends[2]!r}]"
-        for name, inner in value.items():
-            inherited = name.isdigit() or place.endswith(f", {SAMPLES}")
-            own = BOUNDS.get(name, bounds if inherited else None)
-            yield from _amiss(inner, f"{place}, {name}", own)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _amiss(inner, place, bounds)
-    elif bounds and value is not None and not _within(value, bounds):
-        yield f"{place} is {value!r}"
-
-
-def _within(value: Any, bounds: tuple[float, float]) -> bool:
-    return type(value) in (int, float) and isfinite(value) and bounds[0] <= value <= bounds[1]
 
 
 FOLDER = "evidence"
@@ -174,6 +123,11 @@ def save_evidence(out: Path, found: Evidence) -> Path:
     return save_beside(out, found.made["machine"]["name"], name, asdict(found))
 
 
+def evidence_of(machine: Path, kind: str) -> Iterator[Path]:
+    """The files of one kind in a machine's folder, the newest first."""
+    yield from sorted((machine / FOLDER).glob(f"*-{kind}.json"), reverse=True)
+
+
 def read_evidence(path: Path) -> Evidence:
     """One file; raises a sentence for what is none, or of a newer form."""
     none = StoreError(f"{path} is no evidence of attnbench, or is damaged")
@@ -199,6 +153,37 @@ def read_evidence(path: Path) -> Evidence:
     return found
 
 
-def evidence_of(machine: Path, kind: str) -> Iterator[Path]:
-    """The files of one kind in a machine's folder, the newest first."""
-    yield from sorted((machine / FOLDER).glob(f"*-{kind}.json"), reverse=True)
+ROUNDING = 1e-6
+COSINE = (-1.0 - ROUNDING, 1.0 + ROUNDING)
+NOT_NEGATIVE = (
+    "relative", "max", "worst_row", "distance", "seconds", "step_s", "took_s", "a_s", "b_s",
+    "samples_s",
+)  # fmt: skip
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(NOT_NEGATIVE, (0.0, inf)),
+    **dict.fromkeys(("cosine", "cosines", "similarities"), COSINE),
+    "entropy": (0.0, 1.0 + ROUNDING),
+    "skill": (-inf, 1.0 + ROUNDING),
+    "accuracy": (0.0, 1.0),
+}
+"""By name, what a number may be, and all numbers of a list or of a mapping by counts so named; and
+of the samples of pairs, by variant."""
+
+
+def _amiss(value: Any, place: str, bounds: tuple[float, float] | None = None) -> Iterator[str]:
+    """The figures that can't be one, and where they stand."""
+    if isinstance(value, Mapping):
+        ends: list[Any] = [value.get(name) for name in ("low", "ratio", "high")]
+        numbers = all(type(end) in (int, float) for end in ends)
+        if None not in ends and not (numbers and 0 <= ends[0] <= ends[1] <= ends[2] < inf):
+            yield f"{place} is {ends[1]!r} [{ends[0]!r}, {ends[2]!r}]"
+        for name, inner in value.items():
+            inherited = bounds if name.isdigit() or place.endswith(", samples_s") else None
+            yield from _amiss(inner, f"{place}, {name}", BOUNDS.get(name, inherited))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _amiss(inner, place, bounds)
+    elif bounds and value is not None:
+        number = type(value) in (int, float) and isfinite(value)
+        if not number or not bounds[0] <= value <= bounds[1]:
+            yield f"{place} is {value!r}"

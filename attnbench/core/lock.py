@@ -37,8 +37,16 @@ def device_lock(uuids: Sequence[str], where: Path | None = None) -> Iterator[Non
     with ExitStack() as held:
         for uuid in sorted(set(uuids)):
             path = path_of(uuid, where or shared_folder())
+            common = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
             try:
-                descriptor = _open(path)
+                # in a shared folder Linux may refuse to open another user's file with O_CREAT
+                try:
+                    descriptor = os.open(path, common | os.O_CREAT | os.O_EXCL, 0o666)
+                except FileExistsError:
+                    descriptor = os.open(path, common)
+                else:
+                    with suppress(OSError):
+                        os.fchmod(descriptor, 0o666)  # for every user, whatever the umask says
                 held.callback(os.close, descriptor)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -81,22 +89,6 @@ def shared_folder() -> Path:
 def path_of(uuid: str, where: Path) -> Path:
     """The lock file of a GPU."""
     return where / f"attnbench-{re.sub(r'[^A-Za-z0-9-]', '_', uuid)}.lock"
-
-
-def _open(path: Path) -> int:
-    """The file, made so that every user may lock it, whoever came first.
-
-    In a shared folder Linux may refuse to open another user's file with the flag that would create
-    it, so creating and opening are kept apart.
-    """
-    common = os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | common, 0o666)
-    except FileExistsError:
-        return os.open(path, os.O_RDONLY | common)
-    with suppress(OSError):
-        os.fchmod(descriptor, 0o666)  # whatever the umask says
-    return descriptor
 
 
 def holder(path: Path) -> str:

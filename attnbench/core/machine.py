@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -89,8 +88,17 @@ class Machine:
 @cache
 def this_machine() -> Machine:
     """Where this process runs."""
-    gpus, cpu = tuple(_gpus()), _cpu_name()
-    cores = len(os.sched_getaffinity(0))
+    gpus = []
+    for board in nvml.boards():
+        found = board.name(), board.uuid, board.capability(), board.memory_bytes()
+        if not any(isinstance(each, Absent) for each in found):
+            gpus.append(Gpu(*found, nvml.driver()))  # type: ignore[arg-type]
+    model = re.search(r"^model name\s*:\s*(.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
+    cpu = model[1].strip() if model else platform.processor() or platform.machine()
+    cores, spec, built_for = len(os.sched_getaffinity(0)), importlib.util.find_spec("torch"), None
+    if spec is not None and spec.origin is not None:  # so that torch need not be imported
+        version = _text(Path(spec.origin).with_name("version.py"))
+        built_for = re.search(r"^cuda\b.*=\s*'([^']+)'", version, re.MULTILINE)
     name = gpus[0].name if gpus else f"{cpu} {cores}c"
     return Machine(
         name=re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-"),
@@ -100,35 +108,36 @@ def this_machine() -> Machine:
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
         versions={d: v for d in DISTRIBUTIONS if (v := version_of(d))},
-        torch_cuda=_torch_cuda(),
+        torch_cuda=built_for[1] if built_for else None,
         compiler=next(filter(None, map(shutil.which, COMPILERS)), None),
-        gpus=gpus,
+        gpus=tuple(gpus),
     )
 
 
 def why_not(variant: Variant, machine: Machine) -> Unavailable | None:
     """None where the machine can run the variant, else all that is missing and what to do."""
-    missing = [_missing(variant, requirement, machine) for requirement in variant.requires]
-    found = [each for each in (_no_device(variant, machine), *missing) if each is not None]
-    if not found:
+    found = [_missing(variant, requirement, machine) for requirement in variant.requires]
+    if not set(variant.devices) & set(machine.devices):
+        there = f"{', '.join(variant.devices)}; this machine has {', '.join(machine.devices)}"
+        no_device = f"runs on {there}", "run it on a machine with an NVIDIA GPU"
+        if machine.gpus and not machine.torch_cuda:
+            no_device = NO_CUDA
+        found = [no_device, *found]
+    missing = [each for each in found if each is not None]
+    if not missing:
         return None
-    reason = f"{variant.label} " + "; ".join(reason for reason, _ in found)
-    return Unavailable(reason, "; ".join(dict.fromkeys(remedy for _, remedy in found)))
+    reason = f"{variant.label} " + "; ".join(reason for reason, _ in missing)
+    return Unavailable(reason, "; ".join(dict.fromkeys(remedy for _, remedy in missing)))
 
 
-def _no_device(variant: Variant, machine: Machine) -> tuple[str, str] | None:
-    """What is missing, and a remedy."""
-    if set(variant.devices) & set(machine.devices):
-        return None
-    if machine.gpus and not machine.torch_cuda:
-        return "needs CUDA, and the torch installed here has none", "install a CUDA build of torch"
-    return (
-        f"runs on {', '.join(variant.devices)}; this machine has {', '.join(machine.devices)}",
-        "run it on a machine with an NVIDIA GPU",
-    )
+NO_CUDA = (
+    "needs CUDA, and the torch installed here has none",
+    "install a CUDA build of torch",
+)
 
 
 def _missing(variant: Variant, requirement: str, machine: Machine) -> tuple[str, str] | None:
+    """What is missing, and a remedy."""
     name, _, least = requirement.partition(">=")
     if name in ("c++", "cc"):
         if machine.compiler if name == "c++" else has_c_compiler():
@@ -171,44 +180,11 @@ def version_of(distribution: str) -> str | None:
     return None
 
 
-def _torch_cuda() -> str | None:
-    """Read from torch's version file, so that torch need not be imported."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return None
-    text = Path(spec.origin).with_name("version.py").read_text()
-    found = re.search(r"^cuda\b.*=\s*'([^']+)'", text, re.MULTILINE)
-    return found[1] if found else None
-
-
-def _cpu_name() -> str:
-    found = re.search(r"^model name\s*:\s*(.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
-    return found[1].strip() if found else platform.processor() or platform.machine()
-
-
-def _gpus() -> Iterator[Gpu]:
-    """Boards whose driver tells all that a fingerprint has."""
-    for board in nvml.boards():
-        found = board.name(), board.uuid, board.capability(), board.memory_bytes()
-        if not any(isinstance(each, Absent) for each in found):
-            yield Gpu(*found, nvml.driver())  # type: ignore[arg-type]
-
-
 NEEDED_DRIVER = {13: 580, 12: 525, 11: 450}
 """By the CUDA that torch was built for, the oldest driver: the release notes of the CUDA Toolkit,
 table "CUDA Toolkit and Minimum Required Driver Version for CUDA Minor Version Compatibility"."""
 MUCH_TAKEN = 0.05
 """The share of a GPU's memory that others may hold without a word."""
-
-
-def gpu_warnings(machine: Machine) -> list[str]:
-    """What may spoil measurements on the GPUs, or keep them from being used; a sentence each."""
-    if not machine.gpus:
-        library = nvml.library()
-        why = library.reason if isinstance(library, Absent) else "its driver shows none"
-        return [f"there is no GPU to measure on: {why}"]
-    found = [idle_gpu(machine) or _old_driver(machine.gpus[0].driver, str(machine.torch_cuda))]
-    return [*filter(None, found), *(text for gpu in machine.gpus for text in _in_use(gpu))]
 
 
 def idle_gpu(machine: Machine) -> str:
@@ -220,43 +196,46 @@ def idle_gpu(machine: Machine) -> str:
     )
 
 
-def _old_driver(driver: str, cuda: str) -> str:
-    major, has = _numbers(cuda)[:1], _numbers(driver)[:1]
-    needed = NEEDED_DRIVER.get(major[0]) if major else None
-    if not needed or not has or has[0] >= needed:
-        return ""
-    return (
-        f"the driver {driver} is too old for torch's CUDA {cuda}, which needs {needed} or "
-        "later: update the driver, or install a torch built for an older CUDA"
-    )
-
-
-def _in_use(gpu: Gpu) -> Iterator[str]:
-    """Whether a GPU is cut or used by others, before anything of this run has begun."""
-    board = nvml.board(gpu.uuid)
-    if isinstance(board, Absent):
-        yield f"{gpu.name} can't be asked how it is: {board.reason}"
-        return
-    if board.mig() is True:
-        yield (
-            f"{gpu.name} is cut into instances (MIG): what is measured is of one of them, and no "
-            "figure of the whole GPU"
+def gpu_warnings(machine: Machine) -> list[str]:
+    """What may spoil measurements on the GPUs, or keep them from being used; a sentence each."""
+    if not machine.gpus:
+        library = nvml.library()
+        why = library.reason if isinstance(library, Absent) else "its driver shows none"
+        return [f"there is no GPU to measure on: {why}"]
+    driver, cuda = machine.gpus[0].driver, machine.torch_cuda or ""
+    has, needed = _numbers(driver)[:1], NEEDED_DRIVER.get(*_numbers(cuda)[:1] or (0,))
+    found = [idle_gpu(machine)] if idle_gpu(machine) else []
+    if has and needed and has[0] < needed:
+        found.append(
+            f"the driver {driver} is too old for torch's CUDA {cuda}, which needs {needed} or "
+            "later: update the driver, or install a torch built for an older CUDA"
         )
-    others, used = board.processes(), board.used_bytes()
-    if isinstance(others, int) and others:
-        many = f"{others} processes compute" if others > 1 else "a process computes"
-        yield f"{many} on {gpu.name} already: times will be of both; end it, or take another GPU"
-    if isinstance(used, int) and used > MUCH_TAKEN * gpu.memory_bytes:
-        free, whole = (gpu.memory_bytes - used) / 2**30, gpu.memory_bytes / 2**30
-        yield (
-            f"of {gpu.name}'s {whole:.0f} GiB only {free:.0f} GiB are free: what needs more will "
-            "be out of memory"
-        )
+    for gpu in machine.gpus:
+        board = nvml.board(gpu.uuid)
+        if isinstance(board, Absent):
+            found.append(f"{gpu.name} can't be asked how it is: {board.reason}")
+            continue
+        if board.mig() is True:
+            found.append(
+                f"{gpu.name} is cut into instances (MIG): what is measured is of one of them, and "
+                "no figure of the whole GPU"
+            )
+        others, used = board.processes(), board.used_bytes()
+        if isinstance(others, int) and others:
+            many = f"{others} processes compute" if others > 1 else "a process computes"
+            found.append(
+                f"{many} on {gpu.name} already: times will be of both; end it, or take another GPU"
+            )
+        if isinstance(used, int) and used > MUCH_TAKEN * gpu.memory_bytes:
+            free, whole = (gpu.memory_bytes - used) / 2**30, gpu.memory_bytes / 2**30
+            found.append(
+                f"of {gpu.name}'s {whole:.0f} GiB only {free:.0f} GiB are free: what needs more "
+                "will be out of memory"
+            )
+    return found
 
 
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-
-
 VITALS = (
     "sm_mhz", "most_sm_mhz", "memory_mhz", "most_memory_mhz", "power_w", "power_limit_w",
     "temperature_c", "mig", "reasons", "other_processes",
@@ -275,20 +254,19 @@ def vitals(machine: Machine) -> dict[str, Any]:
         "load_1min": one,
         "load_5min": five,
     }
-    return {"cpu": cpu, "gpus": [_vitals_of(gpu.uuid) for gpu in machine.gpus]}
-
-
-def _vitals_of(uuid: str) -> dict[str, Any]:
-    board = nvml.board(uuid)
-    if isinstance(board, Absent):
-        return {"uuid": uuid, "absent": board.reason}
-    values: dict[str, Any] = {"uuid": uuid}
-    for question in VITALS:
-        answer = getattr(board, question)()
-        name = "held_down_by" if question == "reasons" else question
-        answer = sorted(answer) if isinstance(answer, frozenset) else answer
-        values[name] = answer.reason if isinstance(answer, Absent) else answer
-    return values
+    gpus: list[dict[str, Any]] = []
+    for gpu in machine.gpus:
+        gpus.append({"uuid": gpu.uuid})
+        board = nvml.board(gpu.uuid)
+        if isinstance(board, Absent):
+            gpus[-1]["absent"] = board.reason
+            continue
+        for question in VITALS:
+            answer = getattr(board, question)()
+            name = "held_down_by" if question == "reasons" else question
+            answer = sorted(answer) if isinstance(answer, frozenset) else answer
+            gpus[-1][name] = answer.reason if isinstance(answer, Absent) else answer
+    return {"cpu": cpu, "gpus": gpus}
 
 
 def _text(path: str | Path) -> str:

@@ -215,8 +215,8 @@ class Worker:
         """``path``: a folder that comes first in the module's import path; ``limited``: to the
         memory that is free when it starts, for a GPU's driver reserves more than there is.
         """
-        self._module, self._limited = module, limited
-        self._variables = {**variables_of(threads, path), **(variables or {})}
+        self._module, self._threads, self._path = module, threads, path
+        self._limited, self._variables = limited, variables or {}
         self._child: Child | None = None
         self._buffer = bytearray()
         self._doing = ""
@@ -290,7 +290,8 @@ class Worker:
         self._questions, passed = os.fdopen(ask, "w"), (questions, answer.detach())
         command = [sys.executable, "-P", "-m", self._module, *map(str, passed)]
         command.append(str(free_memory() if self._limited else 0))
-        self._child = Child(command, self._variables, passed=passed)
+        variables = {**variables_of(self._threads, self._path), **self._variables}
+        self._child = Child(command, variables, passed=passed)
 
     def _send(self, question: Mapping[str, Any]) -> None:
         try:

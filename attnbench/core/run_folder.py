@@ -12,22 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from attnbench.core.disk import (
-    HEADER,
-    RECORDS,
-    SPOILED,
-    TORN,
-    StoreError,
-    append_whole,
-    make_folder,
-    open_draft,
-    remove_drafts,
-    short,
-    short_in,
-    sync_folder,
-    unwritable,
-    write_whole,
-)
+from attnbench.core import disk
+from attnbench.core.disk import HEADER, RECORDS, SPOILED, TORN, StoreError, append_whole
 from attnbench.core.lock import holder
 from attnbench.core.record import SCHEMA, Record
 from attnbench.core.store import Checked, lines_of, numbered, numbered_lines, read_header
@@ -54,7 +40,7 @@ class RunFolder:
         """The command that goes on with it."""
         words = ["attnbench", "run", "--resume", str(self.path)]
         for table in self.header.get("tables", ()):
-            words += ["--table", short(str(table))]
+            words += ["--table", disk.short(str(table))]
         return shlex.join(words)
 
     @classmethod
@@ -64,13 +50,13 @@ class RunFolder:
         for attempt in range(100):
             path = out / machine / (stamp + f"-{attempt}" * bool(attempt))
             try:
-                make_folder(path)
+                disk.make_folder(path)
             except FileExistsError:
                 if out.exists() and not out.is_dir():
                     raise StoreError(f"{out} is a file; --out takes a folder") from None
                 continue
             except OSError as error:
-                raise unwritable(f"results under {out}", error) from None
+                raise disk.unwritable(f"results under {out}", error) from None
             folder = cls(path, {"run": path.name, "schema": SCHEMA, **header})
             folder.save_header()
             folder._open()
@@ -84,11 +70,11 @@ class RunFolder:
         folder._open()
         try:
             for file in (HEADER, RECORDS):
-                remove_drafts(path / file)
+                disk.remove_drafts(path / file)
             folder._set_aside()
         except OSError as error:
             folder.close()
-            raise _cant_write(path, error) from None
+            raise folder._cant_write(error) from None
         except StoreError:
             folder.close()
             raise
@@ -97,17 +83,18 @@ class RunFolder:
     def save_header(self) -> None:
         """Write the header whole, or not at all."""
         try:
-            text = json.dumps(short_in(self.header), indent=1)
-            write_whole(self.path / HEADER, (text + "\n").encode())
+            text = json.dumps(disk.short_in(self.header), indent=1)
+            disk.write_whole(self.path / HEADER, (text + "\n").encode())
         except OSError as error:
-            raise _cant_write(self.path, error) from None
+            raise self._cant_write(error) from None
 
     def append(self, record: Record) -> None:
         """One record, on disk when this returns; where it has no room, nothing of it is left.
 
         Raises :class:`StoreError` where the folder was taken away, having kept all in another.
         """
-        texts = {name: short(getattr(record, name)) for name in TEXTS}
+        with_paths = ("reason", "remedy", "note", "detail")
+        texts = {name: disk.short(getattr(record, name)) for name in with_paths}
         line = record.with_(**texts).line().encode() + b"\n"
         self.insist(line)
         try:
@@ -142,7 +129,7 @@ class RunFolder:
             beside = self.path.parent if self.path.parent.is_dir() else None
             self.path = Path(tempfile.mkdtemp(prefix=f"{self.path.name}-kept-", dir=beside))
             self.save_header()
-            write_whole(self.path / RECORDS, data)
+            disk.write_whole(self.path / RECORDS, data)
         except OSError as error:
             gone += f", and what was measured can't be kept elsewhere: {error.strerror}"
             raise StoreError(gone) from None
@@ -164,16 +151,15 @@ class RunFolder:
                 fcntl.flock(self._records, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not _is(path, self._records):
                     self.close()  # it was replaced between the two calls
-            sync_folder(self.path)
-        except BlockingIOError:
-            self.close()
-            raise StoreError(
-                f"{holder(path)} is writing to {self.path}; wait until that one ends, or start a "
-                "run of your own"
-            ) from None
+            disk.sync_folder(self.path)
         except OSError as error:
             self.close()
-            raise _cant_write(self.path, error) from None
+            if isinstance(error, BlockingIOError):
+                raise StoreError(
+                    f"{holder(path)} is writing to {self.path}; wait until that one ends, or start "
+                    "a run of your own"
+                ) from None
+            raise self._cant_write(error) from None
 
     def _set_aside(self) -> None:
         """Take out what doesn't count: damaged lines, and all but one of those of one cell.
@@ -187,7 +173,8 @@ class RunFolder:
         checked = Checked(self.path)
         for _ in checked.records():
             pass
-        if numbers := {*checked.damaged, *checked.repeated, *checked.unlike}:
+        kinds = ("damaged", "repeated", "unlike")
+        if numbers := {number for kind in kinds for number in checked.amiss[kind]}:
             self._move(numbers, TORN)
             self.set_aside = (
                 f"{numbered(numbers)} of {self.path / RECORDS} was left unfinished when the run "
@@ -203,9 +190,18 @@ class RunFolder:
         """
         if not numbers:
             return
-        _append_new(self.path / file, [x for n, x in numbered_lines(self.path) if n in numbers])
+        other = os.open(self.path / file, APPENDING, 0o666)
+        try:  # a death may have begun with these lines
+            there = os.pread(other, os.fstat(other).st_size, 0)
+            os.ftruncate(other, there.rfind(b"\n") + 1)  # the line is still among the records
+            before = set(there.splitlines(keepends=True))
+            taken = [line for n, line in numbered_lines(self.path) if n in numbers]
+            append_whole(other, b"".join(line for line in taken if line not in before))
+        finally:
+            os.close(other)
+        disk.sync_folder(self.path)
         path = self.path / RECORDS
-        new, draft = open_draft(path)
+        new, draft = disk.open_draft(path)
         try:
             with open(new, "ab", closefd=False) as out:
                 out.writelines(x for n, x in numbered_lines(self.path) if n not in numbers)
@@ -219,7 +215,7 @@ class RunFolder:
             else:
                 os.close(new)
                 draft.unlink(missing_ok=True)
-        sync_folder(self.path)
+        disk.sync_folder(self.path)
 
     def _no_room(self, file: str, error: OSError) -> StoreError:
         return StoreError(
@@ -227,22 +223,11 @@ class RunFolder:
             f"kept: make room, then {self.resumed_by}"
         )
 
-
-TEXTS = ("reason", "remedy", "note", "detail")
-"""Of a record, what may hold paths."""
-
-
-def _append_new(path: Path, lines: list[bytes]) -> None:
-    """At the end of a file that may not be there yet, whole; a death may have begun with them."""
-    descriptor = os.open(path, APPENDING, 0o666)
-    try:
-        there = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-        os.ftruncate(descriptor, there.rfind(b"\n") + 1)  # the line is still among the records
-        before = set(there.splitlines(keepends=True))
-        append_whole(descriptor, b"".join(line for line in lines if line not in before))
-    finally:
-        os.close(descriptor)
-    sync_folder(path.parent)
+    def _cant_write(self, error: OSError) -> StoreError:
+        return StoreError(
+            f"can't write to {self.path}: {error.strerror}; make it writable, or start a new run "
+            "elsewhere with --out"
+        )
 
 
 def _is(path: Path, descriptor: int) -> bool:
@@ -251,10 +236,3 @@ def _is(path: Path, descriptor: int) -> bool:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except OSError:
         return False
-
-
-def _cant_write(path: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"can't write to {path}: {error.strerror}; make it writable, or start a new run elsewhere "
-        "with --out"
-    )

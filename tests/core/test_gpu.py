@@ -227,7 +227,7 @@ def test_boards_that_differ_are_numbered_by_cuda_alone_unless_it_is_told_how(dri
     assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in nvml.uuid_of("cuda", {}).reason
     assert nvml.uuid_of("cuda:1", {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}) == "GPU-bb"
     assert nvml.uuid_of("cuda", {"CUDA_VISIBLE_DEVICES": "GPU-bb"}) == "GPU-bb"
-    (known,) = machine._gpus()  # of the second too little is known
+    (known,) = machine.this_machine.__wrapped__().gpus  # of the second too little is known
     assert known == Gpu("NVIDIA H200", "GPU-aa", 9.0, 150 << 30, "580.1")
 
 
