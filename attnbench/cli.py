@@ -28,7 +28,7 @@ VERBS = {
     "choose": "features.choose.verb:choose",
     "report": "features.report.verb:report",
     "crossover": "features.crossover.verb:crossover",
-    "capture": "models.capture.verb:capture",
+    "capture": "models.capture.program:capture",
     "reproduce": "features.claims.verb:reproduce",
     "quality": "features.quality.verb:quality",
 }

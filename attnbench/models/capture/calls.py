@@ -1,8 +1,5 @@
 """The attention calls of a program, as data: which problems, where, how often, for how long.
 
-The file is one JSON object, replaced as a whole at each write, so a killed process leaves the last
-version.
-
 A **site** is a place in the program with one problem: ``seconds`` is the time of all its forward
 calls together, ``backward_s`` of their gradients. Where the program trains, ``share`` is the site's
 part of a step (from one optimizer's step to the next: the median over the steps of what attention
@@ -18,10 +15,11 @@ their seconds are more than there were. A site whose problem does not describe a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace as replace_fields
 from functools import reduce
 from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,8 +32,6 @@ from impls.asked import CantBeDone
 from impls.problem import Problem
 
 FORMAT = 1
-ROUNDING = 1e-6
-"""By how much sums of seconds may be off, as a share."""
 MANY = 1_000
 """In so many calls, the first few don't move the mean."""
 
@@ -64,7 +60,7 @@ class Site(msgspec.Struct, frozen=True):
 
     @property
     def total_s(self) -> float:
-        """Seconds, forward and backward."""
+        """Forward and backward."""
         return self.seconds + self.backward_s
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,7 +122,7 @@ class SeenCalls(msgspec.Struct):
     def share(self) -> float | None:
         """What attention takes of a step, or of the window where there are no steps."""
         part = self._part_of_time
-        return min(part, 1.0) if part is not None and part <= 1.0 + ROUNDING else None
+        return min(part, 1.0) if part is not None and part <= 1.0 + 1e-6 else None
 
     @property
     def overlap(self) -> bool:
@@ -202,29 +198,28 @@ FEW = 4
 MOST = 48
 """Problems of one octave that are counted one by one."""
 
-Octave = tuple[int, int]
-
 
 class Gathered:
     """Sums by place, kind and octave, bounded however long the program runs."""
 
     def __init__(self) -> None:
-        self._sums: dict[Any, dict[Octave, dict[Problem, Site]]] = {}
-
-    def add(self, site: Site) -> None:
-        """Count these calls with those before."""
-        octaves = self._sums.setdefault(_kind(site), {})
-        some = octaves.setdefault(octave(site.problem), {})
-        if site.problem not in some and len(some) >= MOST:
-            nearest = min(some, key=lambda p: abs(p.kv_len - site.problem.kv_len))
-            site = replace(site, problem=nearest, samples="")  # which are of other lengths
-        before = some.get(site.problem)
-        some[site.problem] = site if before is None else before.plus(site)
+        self._sums: dict[Any, dict[tuple[int, int], dict[Problem, Site]]] = {}
 
     def add_all(self, sites: Iterable[Site]) -> Gathered:
-        """Add all of these, and return itself."""
+        """Count these calls with those before, and return itself.
+
+        Gathered together is what has all in common but lengths and a named mask's numbers.
+        """
         for site in sites:
-            self.add(site)
+            p = site.problem
+            bare = p.with_(q_len=1, kv_len=1, mask=replace_fields(p.mask, parts=()))
+            names = str(p.mask) if any(m.file for m in p.mask.parts) else p.mask.kinds
+            kind = site.site, site.via, site.scale, site.note, site.faithful, bare, names
+            some = self._sums.setdefault(kind, {}).setdefault(octave(p), {})
+            if p not in some and len(some) >= MOST:
+                _, p = min(((abs(x.kv_len - p.kv_len), x) for x in some), key=itemgetter(0))
+                site = replace(site, problem=p, samples="")  # which are of other lengths
+            some[p] = some[p].plus(site) if p in some else site
         return self
 
     def sites(self) -> list[Site]:
@@ -236,22 +231,13 @@ class Gathered:
                 sites += some.values() if few or len(some) == 1 else [_one_of(some)]
         return sorted(sites, key=lambda s: (-s.total_s, -s.calls))
 
-    def each(self) -> Iterator[Site]:
+    def each(self) -> list[Site]:
         """One by one, before octaves are made of them."""
-        for octaves in self._sums.values():
-            for some in octaves.values():
-                yield from some.values()
+        octaves = [some for kind in self._sums.values() for some in kind.values()]
+        return [site for some in octaves for site in some.values()]
 
 
-def _kind(site: Site) -> tuple[Any, ...]:
-    """What calls have in common that are gathered: all but lengths and a named mask's numbers."""
-    p = site.problem
-    bare = p.with_(q_len=1, kv_len=1, mask=replace_fields(p.mask, parts=()))
-    names = str(p.mask) if any(m.file for m in p.mask.parts) else "+".join(p.mask.kinds)
-    return site.site, site.via, site.scale, site.note, site.faithful, bare, names
-
-
-def octave(problem: Problem) -> Octave:
+def octave(problem: Problem) -> tuple[int, int]:
     """Which one its lengths are in."""
     return (problem.q_len - 1).bit_length(), (problem.kv_len - 1).bit_length()
 
@@ -263,8 +249,8 @@ def _one_of(some: dict[Problem, Site]) -> Site:
     at = next(n for n, calls in enumerate(until) if calls >= until[-1] / 2)
     sampled = [n for n, site in enumerate(ordered) if site.samples] or [at]
     chosen = ordered[min(sampled, key=lambda n: abs(n - at))]
-    keys = sorted({p.kv_len for p in some})
-    span = f"{keys[0]} to {keys[-1]} keys" if len(keys) > 1 else f"{keys[0]} keys"
+    first, last = ordered[0].problem.kv_len, ordered[-1].problem.kv_len
+    span = f"{first} to {last} keys" if first < last else f"{first} keys"
     more = " and more" if len(some) >= MOST else ""
     note = f"stands for {len(some)} problems of {span}{more}"
     total = reduce(Site.plus, (site for site in ordered if site is not chosen), chosen)
@@ -272,15 +258,11 @@ def _one_of(some: dict[Problem, Site]) -> Site:
     return replace(total, note=notes, samples=chosen.samples)
 
 
-OVERLAP = (
-    "calls overlap, so that together they took longer than the time in which they were made: "
-    "attention's share of the time is not known"
-)
-"""Said where threads, or a GPU's streams, compute at the same time."""
-
-
 def merged(parts: Sequence[SeenCalls]) -> SeenCalls:
-    """All processes' calls in one. Steps are those of the process with most of them."""
+    """All processes' calls in one. Steps are those of the process with most of them.
+
+    Each site gets its part of the share, and its samples as its problem's inputs.
+    """
     trained = max(parts, key=lambda c: c.steps, default=SeenCalls())
     header: dict[str, Any] = {}
     for part in reversed(parts):
@@ -289,32 +271,28 @@ def merged(parts: Sequence[SeenCalls]) -> SeenCalls:
         header[name] = sum(int(part.header.get(name, 1)) for part in parts)
     whole = replace(
         trained,
-        sites=Gathered().add_all(site for part in parts for site in part.sites).sites(),
         header=header,
         unseen=list(dict.fromkeys(sentence for part in parts for sentence in part.unseen)),
         complete=all(part.complete for part in parts),
         wall_s=sum(part.wall_s for part in parts),
         attention_s=sum(part.attention_s for part in parts),
     )
-    whole.sites = _with_shares(whole)
-    if whole.overlap:
-        whole.unseen.append(OVERLAP)
-    return whole
-
-
-def _with_shares(whole: SeenCalls) -> list[Site]:
-    """The sites, each with its part of the share, and with its samples as the problem's inputs."""
-    trains = [site for site in whole.sites if site.problem.phase == "train"]
+    if whole.overlap:  # threads, or a GPU's streams, compute at the same time
+        whole.unseen.append(
+            "calls overlap, so that together they took longer than the time in which they were "
+            "made: attention's share of the time is not known"
+        )
+    found = Gathered().add_all(site for part in parts for site in part.sites).sites()
+    trains = [site for site in found if site.problem.phase == "train"]
     of_training = whole.step_share is not None and bool(trains)
     total = sum(site.total_s for site in trains) if of_training else whole.attention_s
-    known = whole.share if total > 0 else None
-    sites = []
-    for site in whole.sites:
+    known, whole.sites = whole.share if total > 0 else None, []
+    for site in found:
         problem, share = site.problem, None
         counts = site.total_s > 0 and (problem.phase == "train" or not of_training)
         if known is not None and counts:
             share = known * site.total_s / total
         if site.samples:
             problem = problem.with_(inputs=f"captured:{site.samples}")
-        sites.append(replace(site, share=share, problem=problem))
-    return sites
+        whole.sites.append(replace(site, share=share, problem=problem))
+    return whole

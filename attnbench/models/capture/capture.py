@@ -15,9 +15,9 @@ met, not recorded   attention written out as products and a softmax; named with 
 not recorded        calls inside of torch.func's transforms; counted
 not seen            other libraries' kernels, called directly; a softmax written as exponentials;
                     Python started with ``-I``, ``-E`` or ``-S``, or with packages of its own that
-                    are named as ours; with ``attnbench.capture()``, a function that a running
-                    function has in a variable of its own, that is another one's default, in a
-                    tuple, or in a ``functools.partial``, and code that was compiled before
+                    are named as ours; with ``attnbench.capture()``, a function that the program
+                    already has elsewhere than among the names of a module (in an object, a
+                    closure, a list, a variable), and code that was compiled before
 ==================  ==============================================================================
 
 A call takes about a tenth of a millisecond longer; that time is taken off the steps and the window
@@ -36,10 +36,9 @@ from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from attnbench.models.capture import libraries, written_out
+from attnbench.models.capture import functions
 from attnbench.models.capture.calls import SeenCalls, merged
 from attnbench.models.capture.child import AfterImport
-from attnbench.models.capture.originals import Stands
 from attnbench.models.capture.recorder import NOW, Recorder
 from impls.asked import CantBeDone
 
@@ -61,10 +60,17 @@ def capture(samples: bool | str | Path = False) -> Iterator[SeenCalls]:
     finally:
         session.end()
         recorded = merged([session.recorder.calls(complete=True)])
+        if not (recorded.sites or recorded.unseen):
+            recorded.unseen.append(HELD)
         for name in SeenCalls.__struct_fields__:
             setattr(calls, name, getattr(recorded, name))
 
 
+HELD = (
+    "no call was seen; a function that the program had before in an object, a closure or a list of "
+    "its own, and not among the names of a module, is not watched: 'attnbench capture -- PROGRAM' "
+    "sees it"
+)
 RULES = "torch._dynamo.trace_rules"
 FLEX = "torch.nn.attention.flex_attention"
 
@@ -74,12 +80,12 @@ class Session:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self._stands = Stands()
+        self._stands = functions.Stands()
         self._optimizers: Any = None
         actions = {
-            FLEX: lambda: libraries.put_flex(self._stands),
+            FLEX: lambda: functions.put_flex(self._stands),
             RULES: self._load_rules,
-            libraries.MODULE: lambda: libraries.put_transformers(self._stands),
+            functions.MODULE: lambda: functions.put_transformers(self._stands),
         }
         self._imports = AfterImport(actions, recorder.failed)
 
@@ -90,12 +96,11 @@ class Session:
         try:
             if RULES in sys.modules:
                 self._load_rules()
-            libraries.put_torch(self._stands)
-            written_out.put_written_out(self._stands)
+            functions.put_torch(self._stands)
             self._imports.begin()
             if running:
                 self._stands.spread()
-            self._optimizers = register_optimizer_step_post_hook(_stepped)
+            self._optimizers = register_optimizer_step_post_hook(self._stepped)
         except BaseException:
             self.end()
             raise
@@ -107,6 +112,10 @@ class Session:
 
         with self._stands.paused():
             trace_rules.get_torch_obj_rule_map()
+
+    def _stepped(self, optimizer: Any, *_: Any) -> None:
+        if NOW.recorder is not None:
+            self.recorder.steps.stepped(optimizer)
 
     def end(self) -> None:
         """Put everything back as it was before."""
@@ -125,8 +134,3 @@ class Session:
                 yield
         finally:
             NOW.recorder = self.recorder
-
-
-def _stepped(optimizer: Any, *_: Any) -> None:
-    if NOW.recorder is not None:
-        NOW.recorder.steps.stepped(optimizer)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class AfterImport(MetaPathFinder):
-    """Runs an action each time that one of some modules has been imported."""
+    """Runs an action once, when the module of its name has been imported."""
 
     def __init__(
         self, actions: dict[str, Callable[[], None]], failed: Callable[[Exception], None]
@@ -40,7 +40,7 @@ class AfterImport(MetaPathFinder):
     def begin(self) -> None:
         """Act for modules that are there already; wait for the others."""
         for name in [n for n in self._actions if n in sys.modules]:
-            self.imported(name)
+            self._imported(name)
         sys.meta_path.insert(0, self)
 
     def end(self) -> None:
@@ -48,8 +48,7 @@ class AfterImport(MetaPathFinder):
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
-    def imported(self, name: str) -> None:
-        """Run the action of this module, once."""
+    def _imported(self, name: str) -> None:
         if (action := self._actions.pop(name, None)) is not None:
             try:
                 action()
@@ -70,7 +69,7 @@ class AfterImport(MetaPathFinder):
 
             def watched(module: ModuleType) -> None:
                 load(module)
-                self.imported(module.__name__)
+                self._imported(name)
 
             loader.exec_module = watched
         return found
@@ -88,17 +87,24 @@ def begin(why_not: Callable[[], str | None]) -> None:
     folder = Path(os.environ[FOLDER])
     mark(folder, "python")
 
-    def failed(error: Exception) -> None:
-        mark(folder, "amiss", f"{type(error).__name__}: {error}")
-
     def imported() -> None:
         mark(folder, "torch")
         if (why := why_not()) is not None:
             mark(folder, "amiss", why)
-        else:
-            _with_torch(folder)
+            return
+        from attnbench.models.capture.capture import Session
+        from attnbench.models.capture.recorder import Recorder
 
-    AfterImport({"torch": imported}, failed).begin()
+        samples = os.environ.get(SAMPLES)
+        recorder = Recorder(Path(os.environ[MASKS]), Path(samples) if samples else None)
+        Session(recorder).begin(running=False)
+        writer = Writer(folder, recorder)
+        atexit.register(writer.end)
+        os.register_at_fork(after_in_child=writer.forked)
+        for name in ("_exit", "execv", "execve"):  # by which a process ends without exit functions
+            setattr(os, name, writer.before(getattr(os, name)))
+
+    AfterImport({"torch": imported}, lambda error: failed(folder, error)).begin()
 
 
 def mark(folder: Path, kind: str, text: str = "") -> None:
@@ -107,27 +113,9 @@ def mark(folder: Path, kind: str, text: str = "") -> None:
         (folder / f"{os.getpid()}.{kind}").write_text(text)
 
 
-def _with_torch(folder: Path) -> None:
-    from attnbench.models.capture.capture import Session
-    from attnbench.models.capture.recorder import Recorder
-
-    samples = os.environ.get(SAMPLES)
-    recorder = Recorder(Path(os.environ[MASKS]), Path(samples) if samples else None)
-    Session(recorder).begin(running=False)
-    writer = Writer(folder, recorder)
-    atexit.register(writer.end)
-    os.register_at_fork(after_in_child=writer.forked)
-    for name in ("_exit", "execv", "execve"):  # by which a process ends without its exit functions
-        setattr(os, name, _after(lambda: writer.write(complete=True), getattr(os, name)))
-
-
-def _after(first: Callable[[], None], then: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(then)
-    def both(*args: Any, **more: Any) -> Any:
-        first()
-        return then(*args, **more)
-
-    return both
+def failed(folder: Path, error: Exception) -> None:
+    """Note that something went wrong."""
+    mark(folder, "amiss", f"{type(error).__name__}: {error}")
 
 
 class Writer:
@@ -168,7 +156,17 @@ class Writer:
                 calls.header["command"] = list(sys.orig_argv)
                 calls.write(self._file)
             except Exception as error:
-                mark(self._folder, "amiss", f"{type(error).__name__}: {error}")
+                failed(self._folder, error)
+
+    def before(self, leave: Callable[..., Any]) -> Callable[..., Any]:
+        """A function by which the process leaves, with all that was recorded written first."""
+
+        @wraps(leave)
+        def both(*args: Any, **more: Any) -> Any:
+            self.write(complete=True)
+            return leave(*args, **more)
+
+        return both
 
     def end(self) -> None:
         """Write for the last time, as the process ends."""

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from attnbench.core.stats import median_interval
 from attnbench.models.capture.calls import Gathered, Site
-from attnbench.models.mask_of import has_data
 
 KEPT = 1024
 """Entries that are counted before they are gathered."""
@@ -44,10 +43,6 @@ class Span(NamedTuple):
     begun: Any
     ended: Any = None
     since: float = 0.0
-
-    def add_to(self, tally: Tally, entry: Entry, *, sign: float = 1.0, backward: bool) -> None:
-        """Add the seconds to an entry, or take them off where ``sign`` is -1."""
-        self.clock.add(self, tally, entry, sign, backward)
 
 
 class ThreadState(threading.local):
@@ -123,8 +118,7 @@ class Tally:
     def sites(self) -> list[Site]:
         """What was counted so far, as sites that are still to be gathered."""
         with self._lock:
-            gathered = Gathered().add_all(self._gathered.each()).add_all(self._counted())
-        return list(gathered.each())
+            return Gathered().add_all(self._gathered.each()).add_all(self._counted()).each()
 
     def _counted(self) -> list[Site]:
         return [
@@ -141,15 +135,17 @@ class SpanClock:
         """A mark of this moment."""
         return perf_counter()
 
-    def add(self, span: Span, tally: Tally, entry: Entry, sign: float, backward: bool) -> None:
-        """Add the seconds between a span's marks to an entry."""
+    def add(
+        self, span: Span, tally: Tally, entry: Entry, *, sign: float = 1.0, backward: bool
+    ) -> None:
+        """Add the seconds between a span's marks, or take them off where ``sign`` is -1."""
         tally.add(entry, sign * (span.ended - span.begun), backward=backward)
 
 
 class NoClock(SpanClock):
     """For calls that compute nothing."""
 
-    def add(self, *_: Any) -> None:
+    def add(self, *_: Any, **more: Any) -> None:
         """Add nothing."""
 
 
@@ -173,7 +169,9 @@ class GpuClock(SpanClock):
         event.record()
         return event
 
-    def add(self, span: Span, tally: Tally, entry: Entry, sign: float, backward: bool) -> None:
+    def add(
+        self, span: Span, tally: Tally, entry: Entry, *, sign: float = 1.0, backward: bool
+    ) -> None:
         """Add the seconds between both events to an entry, once they have passed."""
         if span.begun is None or span.ended is None:
             return
@@ -197,20 +195,6 @@ class GpuClock(SpanClock):
         return perf_counter() if waited else None
 
 
-class Clocks:
-    """The clock for each kind of tensor."""
-
-    def __init__(self) -> None:
-        self.gpu = GpuClock()
-        self._host, self._none = SpanClock(), NoClock()
-
-    def begin(self, x: Tensor) -> Span:
-        """Just before a call on this tensor."""
-        clock = (self.gpu if x.is_cuda else self._host) if has_data(x) else self._none
-        since = perf_counter()
-        return Span(clock, clock.now(), since=since)
-
-
 MOST_NODES = 48
 """The gradient of a call with more nodes is not timed."""
 
@@ -218,56 +202,49 @@ MOST_NODES = 48
 def watch_gradient(
     out: Tensor, ends: Iterable[Tensor | None], entry: Entry, tally: Tally, clock: SpanClock
 ) -> None:
-    """Time the backward pass of what a call added to the graph, from ``out`` to ``ends``."""
-    stop = {x.grad_fn for x in ends if x is not None}
+    """Time the backward pass of what a call added to the graph, from ``out`` to ``ends``.
+
+    The seconds of looking at calls, and of calls in between, are taken off.
+    """
+    nodes = _nodes_between(out, {x.grad_fn for x in ends if x is not None})
+    if out.grad_fn is None or not 0 < len(nodes) <= MOST_NODES:
+        return
+    begun: Any = None
+    looked, within = 0.0, list[Span]()
+
+    def begin(_: Any) -> None:
+        nonlocal begun, looked, within
+        looked, within = tally.mine.looked, []
+        tally.mine.within, begun = within, clock.now()
+
+    def end(*_: Any) -> None:
+        nonlocal begun
+        if begun is None:
+            return
+        clock.add(Span(clock, begun, clock.now()), tally, entry, backward=True)
+        begun = None
+        if type(clock) is SpanClock:  # a GPU goes on meanwhile
+            tally.add(entry, looked - tally.mine.looked, backward=True)
+        tally.ended(perf_counter())
+        for span in within:
+            span.clock.add(span, tally, entry, sign=-1.0, backward=True)
+        if tally.mine.within is within:
+            tally.mine.within = None
+
+    out.grad_fn.register_prehook(begin)
+    min(nodes, key=lambda n: n._sequence_nr()).register_hook(end)
+
+
+def _nodes_between(out: Tensor, stop: set[Any]) -> set[Any]:
+    """The nodes of a graph's part, as far as they are few."""
     nodes, todo = set[Any](), list[Any]([out.grad_fn])
-    while todo:
+    while todo and len(nodes) <= MOST_NODES:
         node = todo.pop()
         left_out = node is None or node in stop or type(node).__name__ == "AccumulateGrad"
         if not left_out and node not in nodes:
             nodes.add(node)
             todo += [n for n, _ in node.next_functions]
-        if len(nodes) > MOST_NODES:
-            return
-    if nodes and out.grad_fn is not None:
-        gradient = _Gradient(entry, tally, clock)
-        out.grad_fn.register_prehook(gradient.begin)
-        min(nodes, key=lambda n: n._sequence_nr()).register_hook(gradient.end)
-
-
-class _Gradient:
-    """The hooks of one call."""
-
-    def __init__(self, entry: Entry, tally: Tally, clock: SpanClock) -> None:
-        self._entry, self._tally, self._clock = entry, tally, clock
-        self._begun: Any = None
-        self._looked = 0.0
-        self._within: list[Span] = []
-
-    def begin(self, _: Any) -> None:
-        """Before the first node."""
-        mine = self._tally.mine
-        self._looked, self._within = mine.looked, []
-        mine.within, self._begun = self._within, self._clock.now()
-
-    def end(self, *_: Any) -> None:
-        """After the oldest one: add the seconds, less those of looking and of calls in between."""
-        if self._begun is None:
-            return
-        tally, entry = self._tally, self._entry
-        Span(self._clock, self._begun, self._clock.now()).add_to(tally, entry, backward=True)
-        self._begun = None
-        if type(self._clock) is SpanClock:  # a GPU goes on meanwhile
-            tally.add(entry, self._looked - tally.mine.looked, backward=True)
-        tally.ended(perf_counter())
-        for span in self._within:
-            span.add_to(tally, entry, sign=-1.0, backward=True)
-        if tally.mine.within is self._within:
-            tally.mine.within = None
-
-
-STEPS_KEPT = 10_000
-"""The last so many steps are looked at."""
+    return nodes
 
 
 class Steps:
@@ -277,7 +254,7 @@ class Steps:
         self._tally = tally
         self._optimizer: weakref.ref[Any] | None = None
         self._last: tuple[float, float] | None = None
-        self._steps: deque[tuple[float, float]] = deque(maxlen=STEPS_KEPT)
+        self._steps: deque[tuple[float, float]] = deque(maxlen=10_000)
 
     def stepped(self, optimizer: Any) -> None:
         """After an optimizer's step; only the first optimizer that is still there counts."""

@@ -9,6 +9,7 @@ first is kept. At most ``MOST`` masks without a name are kept as files.
 from __future__ import annotations
 
 import hashlib
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,6 @@ from torch import Tensor
 
 from attnbench.models.mask_of import (
     FULL,
-    Nameless,
     WhileAlive,
     causal_of,
     has_data,
@@ -72,7 +72,11 @@ class Masks:
             )
 
         def look() -> FoundMask:
-            return self._by_content(terms, is_causal, shape, place)
+            forms = tuple((tuple(x.shape), x.dtype) for x in terms)
+            learned = any(x.requires_grad for x in terms)
+            content = ("learned", place) if learned else tuple(map(_digest, terms))
+            key = (*content, forms, is_causal, shape)
+            return self._contents.get(key) or self._know(key, self._found(terms, is_causal, shape))
 
         if len(terms) > 1:
             return look()
@@ -83,8 +87,6 @@ class Masks:
         self, block_mask: Any, score_mod: Any, shape: Shape, device: torch.device
     ) -> FoundMask:
         """The mask that FlexAttention's block mask and score function are together."""
-        if (thing := score_mod if block_mask is None else block_mask) is None:
-            return FoundMask(FULL)
 
         def call() -> FoundMask:
             if self._functions >= FLEX_MOST:
@@ -92,68 +94,53 @@ class Masks:
                     FULL, f"its mask was not asked about: {FLEX_MOST} others were before it"
                 )
             self._functions += 1
-            return self._called(block_mask, score_mod, shape, device)
+            if device.type == "meta" or prod(shape) > FLEX_LARGEST:
+                return FoundMask(FULL, "its mask is too large to be asked about every pair")
+            with torch.no_grad():
+                seen = None if block_mask is None else _seen(block_mask, shape, device)
+                added = None if score_mod is None else _added(score_mod, shape, device)
+            if added is not None:
+                seen = added if seen is None else torch.where(seen, added, -torch.inf)
+            found = self.of(seen, False, shape)
+            if added is None and score_mod is not None:
+                return FoundMask(found.mask, "its score_mod does more than add to the scores")
+            return found
 
-        found: FoundMask = self._alive.get(thing, (score_mod, shape), call)
+        if (thing := score_mod if block_mask is None else block_mask) is None:
+            return FoundMask(FULL)
+        asked: FoundMask = self._alive.get(thing, (score_mod, shape), call)
+        return asked
+
+    def _know(self, key: Any, found: FoundMask) -> FoundMask:
+        if len(self._contents) >= REMEMBERED:
+            self._contents.clear()
+        self._contents[key] = found
         return found
 
-    def _by_content(
-        self, terms: list[Tensor], is_causal: bool, shape: Shape, place: Any
-    ) -> FoundMask:
-        forms = tuple((tuple(x.shape), x.dtype) for x in terms)
-        learned = any(x.requires_grad for x in terms)
-        content = ("learned", place) if learned else tuple(map(_digest, terms))
-        key = (*content, forms, is_causal, shape)
-        if key not in self._contents:
-            found = self._recognised(_sum(terms), is_causal, shape)
-            self._bounded()[key] = found
-        return self._contents[key]
-
-    def _recognised(self, attn_mask: Tensor, is_causal: bool, shape: Shape) -> FoundMask:
-        batch = attn_mask.shape[0] if attn_mask.dim() == 4 else 1
+    def _found(self, terms: list[Tensor], is_causal: bool, shape: Shape) -> FoundMask:
+        """What the terms are together; a boolean mask hides where it is false."""
+        mask, *more = (x.detach() for x in terms)
+        for bias in more:
+            boolean = mask.dtype == torch.bool
+            mask = torch.where(mask, bias, torch.finfo(bias.dtype).min) if boolean else mask + bias
+        batch = mask.shape[0] if mask.dim() == 4 else 1
         if batch * shape.q_len * shape.kv_len > LARGEST:
             return FoundMask(FULL, "its mask is too large to be looked at")
         try:
-            found = recognised(attn_mask, is_causal, shape)
-            return FoundMask(found) if isinstance(found, Mask) else self._file(found, shape)
+            found = recognised(mask, is_causal, shape)
+            if isinstance(found, Mask):
+                return FoundMask(found)
+            hides = found.table if found.kind == "dense" else found.table == -torch.inf
+            digest = hashlib.blake2b(hides.tobytes(), digest_size=16).digest()
+            key = (found.kind, digest, hides.shape, shape)
+            if (alike := self._contents.get(key)) is not None:
+                return alike
+            if self._files >= MOST:
+                return FoundMask(FULL, f"its mask has no name, and {MOST} such were kept before it")
+            self._files += 1
+            return self._know(key, FoundMask(kept(found, shape, self._folder)))
         except (CantBeDone, OSError) as error:
             return FoundMask(FULL, f"its mask can't be put: {error}")
-
-    def _file(self, found: Nameless, shape: Shape) -> FoundMask:
-        """Kept as a file, or known by what it hides where another was kept that hides the same."""
-        hides = found.table if found.kind == "dense" else found.table == -torch.inf
-        digest = hashlib.blake2b(hides.tobytes(), digest_size=16).digest()
-        key = (found.kind, digest, hides.shape, shape)
-        if key in self._contents:
-            return self._contents[key]
-        if self._files >= MOST:
-            return FoundMask(FULL, f"its mask has no name, and {MOST} such were kept before it")
-        self._files += 1
-        self._bounded()[key] = made = FoundMask(kept(found, shape, self._folder))
-        return made
-
-    def _bounded(self) -> dict[Any, FoundMask]:
-        if len(self._contents) >= REMEMBERED:
-            self._contents.clear()
-        return self._contents
-
-    def _called(
-        self, block_mask: Any, score_mod: Any, shape: Shape, device: torch.device
-    ) -> FoundMask:
-        scores = shape.batch * shape.heads * shape.q_len * shape.kv_len
-        if device.type == "meta" or scores > FLEX_LARGEST:
-            return FoundMask(FULL, "its mask is too large to be asked about every pair")
-        with torch.no_grad():
-            seen = None if block_mask is None else _seen(block_mask, shape, device)
-            added = None if score_mod is None else _added(score_mod, shape, device)
-        if added is None:
-            found = self.of(seen, False, shape)
-            if score_mod is None:
-                return found
-            return FoundMask(found.mask, "its score_mod does more than add to the scores")
-        return self.of(
-            added if seen is None else torch.where(seen, added, -torch.inf), False, shape
-        )
 
 
 def _digest(x: Tensor) -> bytes:
@@ -164,16 +151,6 @@ def _digest(x: Tensor) -> bytes:
             x = x.narrow(axis, 0, 1)
     held = x.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     return hashlib.blake2b(held.data, digest_size=16).digest()
-
-
-def _sum(terms: list[Tensor]) -> Tensor:
-    """The mask with the bias added; a boolean mask hides where it is false."""
-    if len(terms) == 1:
-        return terms[0].detach()
-    mask, bias = (x.detach() for x in terms)
-    if mask.dtype == torch.bool:
-        return torch.where(mask, bias, torch.finfo(bias.dtype).min)
-    return mask + bias
 
 
 def _seen(block_mask: Any, shape: Shape, device: torch.device) -> Tensor:

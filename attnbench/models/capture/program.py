@@ -1,12 +1,13 @@
-"""Runs a program with its attention calls recorded, and merges what its processes wrote.
+"""``attnbench capture [--out FILE] [--samples] -- PROGRAM ARGS…``: a program's attention calls.
 
-Every Python that it starts finds our ``sitecustomize`` and writes files of its own into a folder
-beside the result. They are merged again and again while it runs, so that something readable is left
-whatever is killed. A signal that reaches this process alone is handed on to the program.
+Every Python that the program starts finds our ``sitecustomize`` and writes files of its own into a
+folder beside the result. They are merged again and again while it runs, so that something readable
+is left whatever is killed. A signal that reaches this process alone is handed on to the program.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -15,14 +16,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from attnbench.command.terminal import INTERRUPTED, say
 from attnbench.core.disk import open_draft
 from attnbench.models.capture.calls import SeenCalls, merged
 from attnbench.models.capture.child import FOLDER, MASKS, SAMPLES
 from impls.asked import CantBeDone
+
+if TYPE_CHECKING:
+    import argparse
 
 SITE = Path(__file__).parent / "site"
 EVERY_S, POLL_S = 2.0, 0.05
@@ -32,6 +38,68 @@ BY_TERMINAL = 0x80
 WAIT_S, GRACE_S = 0.5, 10.0
 """How long a program may take to end by itself before it is sent the signal, and after that before
 it is killed."""
+SHOWN = 40
+"""Sites that are shown; the file has all."""
+EXAMPLE = "as in: attnbench capture -- python train.py"
+
+
+def capture(given: argparse.Namespace) -> int:
+    """``attnbench capture -- PROGRAM``"""
+    if not given.program:
+        raise CantBeDone(f"capture needs a program after --, {EXAMPLE}")
+    out = Path(given.out)
+    status, calls = run_program(given.program, out, samples=given.samples, quiet=given.json)
+    if given.json:
+        print(json.dumps(calls.to_dict()))
+    else:
+        show(calls, out)
+    if status:
+        said = _ending(status)
+        say(f"attnbench: the program ended with {said}; what it called until then is in {out}")
+        return INTERRUPTED if status in (-2, INTERRUPTED) else 2
+    return 0
+
+
+def show(calls: SeenCalls, path: Path) -> None:
+    """Print the sites, those of most seconds first, and what could not be seen."""
+    from rich.markup import escape
+
+    from attnbench.core.format import time_taken
+    from attnbench.report.tables import FAINT, Table, columns, console, show
+
+    names = ("site", "problem", "via", "calls", "forward", "backward", "share")
+    rows = []
+    for s in calls.sites[:SHOWN]:
+        problem = str(s.problem.with_(inputs="normal")) + "*" * bool(s.note)
+        times = (time_taken(x) if x else "" for x in (s.seconds, s.backward_s))
+        share = "" if s.share is None else f"{s.share:.1%}"
+        rows.append((s.site, problem, s.via, f"{s.calls:,}" if s.calls else "?", *times, share))
+    show(Table("", columns(*names, right=names[3:], wrap=names[:3]), rows))
+    out = console()
+    share = "no call could be timed, so attention's share of the time is not known"
+    if calls.step_share is not None and calls.step_s is not None:
+        share = (
+            f"attention takes {calls.step_share:.1%} of a training step of "
+            f"{time_taken(calls.step_s)} (medians over {calls.steps} steps, from one optimizer's "
+            "step to the next)"
+        )
+    elif calls.share is not None:
+        share = (
+            f"attention takes {calls.share:.1%} of {time_taken(calls.wall_s)}, from the first "
+            "call's beginning to the last one's end"
+        )
+    # of calls that overlap, a sentence about what could not be seen says so
+    out.print("" if calls.overlap else escape(f"\n{share}"))
+    lines = [f"* {note}" for note in dict.fromkeys(s.note for s in calls.sites if s.note)]
+    if len(calls.sites) > SHOWN:
+        lines.append(f"{len(calls.sites) - SHOWN} more sites are in the file")
+    for line in (*lines, *calls.unseen):
+        out.print(escape(line), style=FAINT)
+    if problems := len(calls.problems()):
+        run = f"attnbench run --problems {shlex.quote(str(path))}"
+        out.print(
+            escape(f"\nkept in {path}. Measure every variant on its problems ({problems}): {run}")
+        )
 
 
 def run_program(
@@ -42,7 +110,19 @@ def run_program(
     ``quiet``: what it prints goes to standard error.
     """
     out = out.resolve()
-    _check(out)
+    if set("+@") & set(str(out)):
+        raise CantBeDone(
+            f"--out {out}: masks are kept beside it, and + and @ mean something in a mask's text; "
+            "choose a path without them"
+        )
+    try:
+        if out.is_dir():
+            raise CantBeDone(f"can't write {out}: it is a folder; give a file, as calls.json")
+        descriptor, probe = open_draft(out)
+        os.close(descriptor)
+        probe.unlink()
+    except OSError as error:
+        raise CantBeDone(f"can't write {out}: {error.strerror}") from None
     parts = Path(tempfile.mkdtemp(".parts", f"{out.stem}.", out.parent))
     try:
         paths = [str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -60,75 +140,46 @@ def run_program(
     return status, calls
 
 
-def _check(out: Path) -> None:
-    """Raise CantBeDone where the result can't be written, before anything is run."""
-    if set("+@") & set(str(out)):
-        raise CantBeDone(
-            f"--out {out}: masks are kept beside it, and + and @ mean something in a mask's text; "
-            "choose a path without them"
-        )
-    try:
-        if out.is_dir():
-            raise CantBeDone(f"can't write {out}: it is a folder; give a file, as calls.json")
-        descriptor, probe = open_draft(out)
-        os.close(descriptor)
-        probe.unlink()
-    except OSError as error:
-        raise CantBeDone(f"can't write {out}: {error.strerror}") from None
-
-
 def _run(
     command: Sequence[str], environment: dict[str, str], parts: Path, out: Path, *, quiet: bool
 ) -> int:
-    """Start the program, write again and again what was recorded, and return its status."""
+    """Start the program, write again and again what was recorded, and return its status.
+
+    A signal is sent on, unless the program ends by itself, as where the signal was sent to both. A
+    program that should end and doesn't is killed; after an interrupt it may go on.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
-        program = _started(command, environment, before, quiet=quiet)
+        program = subprocess.Popen(
+            list(command),
+            env=environment,
+            stdout=sys.stderr.fileno() if quiet else None,
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
+        )
         written = time.monotonic()
         while program.poll() is None:
             found = signal.sigtimedwait(ENDING, POLL_S)
             if found is not None and found.si_code != BY_TERMINAL:
-                _hand_on(found.si_signo, program)
+                with suppress(subprocess.TimeoutExpired):
+                    program.wait(WAIT_S)
+                program.send_signal(found.si_signo)  # nothing where it has ended
+                if found.si_signo != signal.SIGINT:
+                    with suppress(subprocess.TimeoutExpired):
+                        program.wait(GRACE_S)
+                    program.kill()
             if time.monotonic() > written + EVERY_S:
                 with suppress(CantBeDone, OSError):  # which is reported when it is written last
                     if (calls := _gathered(parts, command, over=False)).sites:
                         calls.write(out)
                 written = time.monotonic()
         return program.returncode
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _started(
-    command: Sequence[str], environment: dict[str, str], blocked: Iterable[int], *, quiet: bool
-) -> subprocess.Popen[bytes]:
-    try:
-        return subprocess.Popen(
-            list(command),
-            env=environment,
-            stdout=sys.stderr.fileno() if quiet else None,
-            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, blocked),
-        )
     except (OSError, subprocess.SubprocessError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise CantBeDone(
-            f"can't run {command[0]}: {why}; give a program as you would start it, as in: "
-            "attnbench capture -- python train.py"
+            f"can't run {command[0]}: {why}; give a program as you would start it, {EXAMPLE}"
         ) from None
-
-
-def _hand_on(number: int, program: subprocess.Popen[bytes]) -> None:
-    """Send a signal on, unless the program ends by itself, as where the signal was sent to both.
-
-    A program that should end and doesn't is killed; after an interrupt it may go on.
-    """
-    with suppress(subprocess.TimeoutExpired):
-        program.wait(WAIT_S)
-    program.send_signal(number)  # nothing where it has ended
-    if number != signal.SIGINT:
-        with suppress(subprocess.TimeoutExpired):
-            program.wait(GRACE_S)
-        program.kill()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _gathered(parts: Path, command: Sequence[str], *, over: bool, status: int = 0) -> SeenCalls:
@@ -149,19 +200,18 @@ def _gathered(parts: Path, command: Sequence[str], *, over: bool, status: int = 
         for file in sorted(parts.glob("*.amiss"))
     ]
     if status:
-        whole.unseen.append(f"the program ended with {ending(status)}: later calls are not here")
+        whole.unseen.append(f"the program ended with {_ending(status)}: later calls are not here")
     whole.complete = over and whole.complete and status == 0
     return whole
 
 
-def ending(status: int) -> str:
-    """``status 3``, ``signal 9``"""
+def _ending(status: int) -> str:
     return f"status {status}" if status >= 0 else f"signal {-status}"
 
 
 def _why_nothing(command: Sequence[str], parts: Path, calls: SeenCalls, status: int) -> str:
     """Why no call was seen, as far as is known."""
-    ended = f" (it ended with {ending(status)})" if status else ""
+    ended = f" (it ended with {_ending(status)})" if status else ""
     why = "it imported torch and made no attention call that is recorded"
     if not any(parts.glob("*.python")):
         why = (

@@ -12,11 +12,13 @@ import platform
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from itertools import count
 from math import prod
 from pathlib import Path
 from time import perf_counter
+from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,23 +27,74 @@ from msgspec.structs import replace
 from torch import Tensor
 from torch._C import _functorch as functorch
 
+from attnbench.meter.audit import Owner, owner_of
 from attnbench.models.capture.calls import SeenCalls, Site, octave
 from attnbench.models.capture.clocks import (
     WITHIN,
-    Clocks,
     Entry,
+    GpuClock,
+    NoClock,
     Span,
+    SpanClock,
     Steps,
     Tally,
     ThreadState,
     watch_gradient,
 )
 from attnbench.models.capture.masks import FoundMask, Masks
-from attnbench.models.capture.places import Where, place_text, where
 from attnbench.models.mask_of import has_data, is_usual, phase_of, problem_of
 from impls.asked import CantBeDone
 from impls.masks import Shape
 from impls.problem import Problem
+
+Place = tuple[str, int, str]
+"""File, line, and the function's name."""
+Where = tuple[Place | None, Place | None]
+"""The model's line and the user's; None where there is no such, or it is the same."""
+
+
+def where() -> Where:
+    """Where the call comes from that is being recorded."""
+
+    def places() -> Iterator[Place]:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            yield frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname
+            frame = frame.f_back
+
+    return first_of(places())
+
+
+def first_of(places: Iterable[Place]) -> Where:
+    """The first line of a model among these, the innermost first, and the first of the user's."""
+    model: Place | None = None
+    for place in places:
+        kind = _kind_of(place[0])
+        if kind is Owner.OTHER:
+            return model, place
+        if kind is Owner.LIBRARY and model is None:
+            model = place
+    return model, None
+
+
+@lru_cache(maxsize=4096)
+def _kind_of(file: str) -> Owner:
+    """Whose file it is; of transformers, its models alone count as a library's."""
+    generated = file.startswith("<") and not file.startswith(("<stdin>", "<ipython", "<string>"))
+    if generated or ("/transformers/" in file and "/transformers/models/" not in file):
+        return Owner.TORCH
+    return Owner.LIBRARY if "/transformers/" in file else owner_of(file)
+
+
+def place_text(found: Where) -> str:
+    """``modeling_llama.py:262 LlamaAttention.forward from train.py:30``"""
+    lines = [f"{Path(place[0]).name}:{place[1]}" for place in found if place is not None]
+    if not lines:
+        return "nowhere that could be told"
+    name = next(place[2] for place in found if place is not None).replace("<locals>.", "")
+    named = lines[0] + (f" {name}" if name != "<module>" else "")
+    return " from ".join([named, *lines[1:]])
+
 
 Form = tuple[int, ...]
 
@@ -113,26 +166,27 @@ class CapturedCall(NamedTuple):
     """Whether it does more than attention, so that its seconds say nothing."""
 
     def request(self, where: Where, masks: Masks) -> SiteRequest:
-        """What its site follows from."""
-        q, k, v = (four(x, self.heads) for x in (self.q, self.k, self.v))
+        """What its site follows from; in the dtype that attention runs in under autocast."""
+        q, k, v = (_four(x, self.heads) for x in (self.q, self.k, self.v))
         gradients = any(x.requires_grad for x in (self.q, self.k, self.v))
         gradients = torch.is_grad_enabled() and gradients
-        found = self._mask(Shape(q[0], q[1], q[2], k[2]), where, masks)
-        dtype, device = _dtype(self.q), self.q.device
+        shape, mask = Shape(q[0], q[1], q[2], k[2]), self.attn_mask
+        if self.find_mask is not None:
+            found = self.find_mask(masks, shape)
+        else:
+            if mask is not None and self.q.dim() == 3 and mask.dim() == 3:
+                heads = self.heads if mask.shape[0] > 1 else 0
+                mask = mask.unflatten(0, (-1, heads)) if heads else mask[:, None]
+            found = masks.of(mask, self.is_causal, shape, where, self.bias)
+        dtype, device = self.q.dtype, self.q.device
+        known = device.type in ("cpu", "cuda") and dtype != torch.float64
+        if known and torch.is_autocast_enabled(device.type):
+            dtype = torch.get_autocast_dtype(device.type)
         more = self.scale, self.dropout, self.note, self.faithful
         return SiteRequest(where, self.via, q, k, v, dtype, device, gradients, found, *more)
 
-    def _mask(self, shape: Shape, where: Where, masks: Masks) -> FoundMask:
-        mask = self.attn_mask
-        if self.find_mask is not None:
-            return self.find_mask(masks, shape)
-        if mask is not None and self.q.dim() == 3 and mask.dim() == 3:
-            heads = self.heads if mask.shape[0] > 1 else 0
-            mask = mask.unflatten(0, (-1, heads)) if heads else mask[:, None]
-        return masks.of(mask, self.is_causal, shape, where, self.bias)
 
-
-def four(x: Tensor, heads: int = 0) -> Form:
+def _four(x: Tensor, heads: int) -> Form:
     """[batch, heads, length, width] of what may have fewer axes, or more."""
     shape = tuple(x.shape)
     if len(shape) == 4:
@@ -142,14 +196,6 @@ def four(x: Tensor, heads: int = 0) -> Form:
     if len(shape) == 3:
         return (shape[0], 1, *shape[1:])
     return (prod(shape[:-3]), *shape[-3:]) if len(shape) > 3 else (1, 1, *shape)
-
-
-def _dtype(x: Tensor) -> torch.dtype:
-    """The dtype that attention runs in: autocast's where that is on."""
-    kind = x.device.type
-    if kind in ("cpu", "cuda") and x.dtype != torch.float64 and torch.is_autocast_enabled(kind):
-        return torch.get_autocast_dtype(kind)
-    return x.dtype
 
 
 SAMPLES_MOST = 32
@@ -193,22 +239,21 @@ class Samples:
 
 
 ENTRIES = 4096
-VERSIONS = {"torch": torch.__version__, "python": platform.python_version()}
 COMPILED_MOST = 256
+HOST, NONE = SpanClock(), NoClock()
 
 
 class Recorder:
     """Counts calls until it is asked for them."""
 
     def __init__(self, masks: Path | None = None, samples: Path | None = None) -> None:
-        self._masks = Masks(masks)
+        self.masks = Masks(masks)
         self.samples = None if samples is None else Samples(samples)
         self.restart()
 
     def restart(self) -> None:
         """Forget all calls; what masks are is still known."""
-        self.clocks = Clocks()
-        self.tally = Tally()
+        self.gpu, self.tally = GpuClock(), Tally()
         self.steps = Steps(self.tally)
         self.met, self.compiled = 0, list[Site]()
         """Calls that torch's compiler met: how often they ran is not known; and their sites."""
@@ -225,6 +270,12 @@ class Recorder:
         self.on_first: Callable[[], None] | None = None
         """Called once, as soon as there is anything to report."""
 
+    def begin(self, x: Tensor) -> Span:
+        """Just before a call on this tensor."""
+        clock = (self.gpu if x.is_cuda else HOST) if has_data(x) else NONE
+        since = perf_counter()
+        return Span(clock, clock.now(), since=since)
+
     def made(self, call: Callable[[], CapturedCall], out: Any, begun: Span) -> None:
         """Record a call that was made; ``call`` returns which."""
         until = perf_counter()
@@ -237,19 +288,19 @@ class Recorder:
         self.tally.mine.looked += perf_counter() - until
 
     def _record(self, call: CapturedCall, out: Any, until: float, span: Span) -> None:
-        request = call.request(where(), self._masks)
+        request = call.request(where(), self.masks)
         entry = self._entries.get(request) or self._entry(request, call)
-        if not call.whole:
-            span.add_to(self.tally, entry, backward=False)
+        if call.whole:
+            self.whole += 1
+        else:
+            span.clock.add(span, self.tally, entry, backward=False)
             within = self.tally.mine.within
             if within is not None and len(within) < WITHIN:
                 within.append(span)
+            if entry.site is None:
+                self.failures[entry.why] += 1
         self.tally.called(entry, span.since, until)
         self.noticed()
-        if call.whole:
-            self.whole += 1
-        elif entry.site is None:
-            self.failures[entry.why] += 1
         out = out[0] if isinstance(out, tuple) else out
         if request.gradients and isinstance(out, Tensor) and out.requires_grad:
             ends = (call.q, call.k, call.v, call.attn_mask, call.bias)
@@ -290,18 +341,18 @@ class Recorder:
 
     def calls(self, *, complete: bool) -> SeenCalls:
         """What was recorded so far, its sites still to be gathered."""
-        gpu = self.clocks.gpu
-        passed = gpu.read(wait=complete) if gpu.used else None
+        passed = self.gpu.read(wait=complete) if self.gpu.used else None
         if passed is not None:
             self.tally.last = max(self.tally.last, passed)
+        versions = {"torch": torch.__version__, "python": platform.python_version()}
         return SeenCalls(
             sites=[*self.tally.sites(), *self.compiled],
-            header={**VERSIONS, "threads": self.tally.threads, "processes": 1},
+            header={**versions, "threads": self.tally.threads, "processes": 1},
             unseen=_unseen(self),
             complete=complete,
-            wall_s=self.tally.window(looking=gpu.used),
+            wall_s=self.tally.window(looking=self.gpu.used),
             attention_s=self.tally.attention_s,
-            **self.steps.summary(by_host=not gpu.used),
+            **self.steps.summary(by_host=not self.gpu.used),
         )
 
 
@@ -320,17 +371,16 @@ class Now:
         recorder = self.recorder
         if recorder is None or not isinstance(query, Tensor):
             return None
-        why = None
         if torch.jit.is_tracing():
             why = "torch.jit traced it, and what is traced is not called by its sizes"
         elif functorch.maybe_current_level() is not None:
             why = "torch.func transformed it, and no shape says of how many calls it is one"
         elif query.is_nested and not nested:
             why = "its tensors are nested, and a problem's are not"
-        if why is not None:
-            recorder.failures[why] += 1
-            return None
-        return recorder.clocks.begin(query)
+        else:
+            return recorder.begin(query)
+        recorder.failures[why] += 1
+        return None
 
     def made(self, call: Callable[[], CapturedCall], out: Any, begun: Span) -> None:
         """Just after a call; ``call`` returns which it was. Inside a library's it is a part."""
@@ -345,11 +395,6 @@ class Now:
 
 NOW = Now()
 
-KERNELS = ("flash_attn", "xformers", "sageattention", "flashinfer", "natten")
-"""Libraries with attention functions of their own."""
-PLACES, REASONS = 3, 5
-"""Places of attention written out, and reasons for failures, that are named at most."""
-
 
 def compiled_graphs() -> int:
     """How many graphs torch's compiler has made in this process."""
@@ -358,20 +403,23 @@ def compiled_graphs() -> int:
     return int(sys.modules["torch._dynamo.utils"].counters["stats"]["unique_graphs"])
 
 
+KERNELS = ("flash_attn", "xformers", "sageattention", "flashinfer", "natten")
+"""Libraries with attention functions of their own."""
+PLACES, REASONS = 3, 5
+"""Places of attention written out, and reasons for failures, that are named at most."""
+
+
 def _unseen(recorder: Recorder) -> list[str]:
     """Sentences: what may be missing, and why."""
-    sentences, written = list[str](), recorder.written_out
-    if written:
-        places = ", ".join(place for place, _ in written.most_common(PLACES))
-        more = f" and {len(written) - PLACES} more places" if len(written) > PLACES else ""
-        sentences.append(
-            "attention that is written out as products and a softmax was met "
-            f"{sum(written.values()):,} times and is not recorded, nor in the share: "
-            f"{places}{more}; written with F.scaled_dot_product_attention it would be"
-        )
+    written = recorder.written_out
+    places = ", ".join(place for place, _ in written.most_common(PLACES))
+    more = f" and {len(written) - PLACES} more places" if len(written) > PLACES else ""
     graphs = compiled_graphs() - recorder.graphs
     imported = ", ".join(name for name in KERNELS if name in sys.modules)
     told = {
+        "attention that is written out as products and a softmax was met "
+        f"{sum(written.values()):,} times and is not recorded, nor in the share: "
+        f"{places}{more}; written with F.scaled_dot_product_attention it would be": written,
         f"torch.compile compiled graphs: {graphs:,}; nn.MultiheadAttention in them, and attention "
         "that is written out, has no site; the former is recorded without compiling": graphs,
         f"attention calls that torch.compile compiled into larger code: {recorder.met:,}; which "
@@ -390,4 +438,4 @@ def _unseen(recorder: Recorder) -> list[str]:
             recorder.samples is not None and recorder.samples.skipped
         ),
     }
-    return sentences + [sentence for sentence, so in told.items() if so]
+    return [sentence for sentence, so in told.items() if so]

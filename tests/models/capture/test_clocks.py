@@ -101,7 +101,7 @@ def test_what_is_recorded_within_a_gradient_is_not_counted_twice(clock):
         clock.now += 4.0
         tally.mine.looked += 1.5
         span = Span(spans, begun, spans.now())
-        span.add_to(tally, second, backward=False)
+        spans.add(span, tally, second, backward=False)
         if tally.mine.within is not None:
             tally.mine.within.append(span)
 
@@ -122,7 +122,7 @@ def test_looking_at_calls_is_taken_off_the_window_and_the_steps(clock):
         return CapturedCall("sdpa", x, x, x)
 
     for _ in range(3):
-        begun = some.clocks.begin(x)
+        begun = some.begin(x)
         clock.now += 1.0
         some.made(looked_at, x, begun)
         clock.now += 3.0
@@ -161,7 +161,7 @@ def test_a_gpus_calls_are_read_when_they_have_passed(gpu):
     tally, entry, events = Tally(), Entry(), GpuClock()
 
     def call():
-        Span(events, events.now(), events.now()).add_to(tally, entry, backward=False)
+        events.add(Span(events, events.now(), events.now()), tally, entry, backward=False)
 
     for _ in range(3):
         call()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import attnbench
-from attnbench.models.capture.libraries import layer_call
+from attnbench.models.capture.functions import layer_call
 from attnbench.models.capture.masks import Masks
 from impls.masks import Shape
 from tests.models.capture.seen import only, said

@@ -12,8 +12,6 @@ from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
 _ROOT = str(_HERE.parents[3])
-
-
 _KNOWN_BY = {"attnbench": "models/capture/child.py", "impls": "masks.py"}
 
 
@@ -47,33 +45,18 @@ def _why_not() -> str | None:
     return None
 
 
-def _forgotten() -> None:
-    """The program may have modules of the names that were imported here."""
-    for name in [n for n in sys.modules if n.partition(".")[0] in _KNOWN_BY]:
-        del sys.modules[name]
-
-
-def _the_other() -> None:
-    """The ``sitecustomize`` that would have been found without this one."""
-    rest = [p for p in sys.path if Path(p or ".").resolve() != _HERE]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
-    if spec is not None and spec.loader is not None:
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
-
-
-def _begin() -> None:
-    folder = Path(os.environ["ATTNBENCH_CAPTURE"])
+rest = [p for p in sys.path if Path(p or ".").resolve() != _HERE]
+spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
+if spec is not None and spec.loader is not None:
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+folder = Path(os.environ.get("ATTNBENCH_CAPTURE", os.devnull))
+if folder.is_dir():
     try:
         sys.meta_path.insert(0, _Ours)
         from attnbench.models.capture import child
 
         child.begin(_why_not)
-        _forgotten()
+        for name in [n for n in sys.modules if n.partition(".")[0] in _KNOWN_BY]:
+            del sys.modules[name]  # the program may have modules of these names
     except Exception as error:
-        note = folder / f"{os.getpid()}.amiss"
-        note.write_text(f"{type(error).__name__}: {error}")
-
-
-_the_other()
-if "ATTNBENCH_CAPTURE" in os.environ and Path(os.environ["ATTNBENCH_CAPTURE"]).is_dir():
-    _begin()
+        (folder / f"{os.getpid()}.amiss").write_text(f"{type(error).__name__}: {error}")

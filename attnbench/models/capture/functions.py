@@ -1,0 +1,538 @@
+"""Stand-ins for the functions of torch, FlexAttention and transformers that compute attention.
+
+A stand-in calls the function that it stands for, and takes notes. Attention that is written out as
+products and a softmax has no site: its place alone is noted.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._guards import TracingContext
+
+from attnbench.models.capture.masks import FoundMask, Masks
+from attnbench.models.capture.recorder import (
+    NOW,
+    CapturedCall,
+    Place,
+    first_of,
+    place_text,
+    where,
+)
+from attnbench.models.mask_of import FULL, causal_of
+from impls.asked import CantBeDone
+from impls.masks import Shape
+
+Function = Callable[..., Any]
+
+
+class Stand(NamedTuple):
+    """A stand-in at its place."""
+
+    owner: Any
+    name: str
+    original: Function
+    function: Function
+    inherited: bool
+    """Whether a class has the original from another, and not among its own names."""
+
+
+class Stands:
+    """Functions in the place of others, until :meth:`close`."""
+
+    def __init__(self) -> None:
+        self._placed: list[Stand] = []
+        self._away: list[Stand] = []
+        self._pauses = 0
+
+    def put(self, owner: Any, name: str, make: Callable[[Function], Function]) -> None:
+        """Let what is made of the original stand for it from now on.
+
+        It is named as it is found, so that a model that holds it is pickled with that name. A
+        class's attribute is looked up there and nowhere else, and may be of a class above it.
+        """
+        original = getattr(owner, name)
+        function: Any = make(original)
+        for word in ("__module__", "__name__", "__qualname__", "__doc__"):
+            if (value := getattr(original, word, None)) is not None:
+                setattr(function, word, value)
+        if isinstance(owner, types.ModuleType):
+            function.__module__, function.__qualname__ = owner.__name__, name
+        function.__attnbench__ = original, make
+        inherited = isinstance(owner, type) and name not in vars(owner)
+        self._placed.append(Stand(owner, name, original, function, inherited))
+        setattr(owner, name, function)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Put the originals back for a moment; pauses may be nested."""
+        self._pauses += 1
+        self._away += self._take_out()
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+            while self._away and not self._pauses:
+                stand = self._away.pop()
+                if getattr(stand.owner, stand.name, None) is stand.original:
+                    setattr(stand.owner, stand.name, stand.function)
+
+    def _take_out(self) -> list[Stand]:
+        """Put the originals back where a stand-in is still there, and return those."""
+        there = [s for s in self._placed if getattr(s.owner, s.name, None) is s.function]
+        for stand in there:
+            setattr(stand.owner, stand.name, stand.original)
+            if stand.inherited:
+                delattr(stand.owner, stand.name)
+        return there
+
+    def spread(self) -> None:
+        """Put stand-ins wherever else a module has the originals among its names."""
+        _rename({id(s.original): s.function for s in self._placed if not s.inherited})
+
+    def close(self) -> None:
+        """Put the originals back, under whatever names of modules they are used by now."""
+        self._take_out()
+        _rename({id(s.function): s.original for s in self._placed})
+        self._placed.clear()
+
+
+def _rename(new: dict[int, Function]) -> None:
+    for module, found in list(sys.modules.items()):
+        if module.partition(".")[0] != "torch":
+            names = getattr(found, "__dict__", {})
+            for name, value in list(names.items()):
+                if id(value) in new:
+                    names[name] = new[id(value)]
+
+
+def put_torch(stands: Stands) -> None:
+    """Stand for torch's functions, and for its products and softmax."""
+    stands.put(F, "scaled_dot_product_attention", sdpa)
+    stands.put(F, "multi_head_attention_forward", _mha)
+    native, layer = "_native_multi_head_attention", "_transformer_encoder_layer_fwd"
+    stands.put(torch, native, partial(_fast_path, "mha fast path", 3, (9, 12)))
+    stands.put(torch, layer, partial(_fast_path, "encoder layer fast path", 1, (18, 19)))
+    stands.put(torch, "compile", _compile)
+    stands.put(torch.jit, "script", partial(_script, stands))
+    recent = _Recent()
+    for name in ("matmul", "einsum"):
+        stands.put(torch, name, partial(_noting, recent, _note_product, False))
+    for name in ("bmm", "baddbmm"):
+        stands.put(torch, name, partial(_noting, recent, _note_product, True))
+    for name in ("matmul", "bmm", "baddbmm", "__matmul__"):
+        stands.put(Tensor, name, partial(_noting, recent, _note_product, False))
+    for owner in (torch, Tensor):
+        stands.put(owner, "softmax", partial(_noting, recent, _note_softmax, False))
+
+
+def sdpa(original: Function) -> Function:
+    """``F.scaled_dot_product_attention``"""
+
+    def scaled_dot_product_attention(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        if torch.compiler.is_dynamo_compiling():  # the values that it looks at are this frame's
+            from torch._dynamo.comptime import comptime
+
+            comptime(_met_sdpa)
+        begun = None if torch.compiler.is_compiling() else NOW.begin(query)
+        out: Tensor = original(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+        if begun is not None:
+            via = "mha" if NOW.state().heads > 0 else "sdpa"
+            given = via, query, key, value, attn_mask, is_causal, scale, dropout_p
+            NOW.made(partial(CapturedCall, *given), out, begun)
+        return out
+
+    return scaled_dot_product_attention
+
+
+def _mha(original: Function) -> Function:
+    """``F.multi_head_attention_forward``: what it calls meanwhile is part of it."""
+
+    def multi_head_attention_forward(*args: Any, **more: Any) -> Any:
+        if torch.compiler.is_compiling() or NOW.recorder is None:
+            return original(*args, **more)
+        state = NOW.state()
+        before = state.heads
+        state.heads = args[4] if len(args) > 4 else more["num_heads"]
+        try:
+            return original(*args, **more)
+        finally:
+            state.heads, state.scores = before, None
+
+    return multi_head_attention_forward
+
+
+WHOLE_NOTE = "torch computes it in one operator with more than attention: its seconds are not known"
+
+
+def _fast_path(via: str, tensors: int, places: tuple[int, int], original: Function) -> Function:
+    """An operator that computes more than attention.
+
+    ``tensors``: how many it takes before the width and the heads; ``places`` of its mask and of
+    what kind that is among its arguments: 1 is a padding mask, 2 both.
+    """
+
+    def read(args: tuple[Any, ...], more: dict[str, Any]) -> CapturedCall:
+        qkv: Any = args[:3] if tensors == 3 else args[:1] * 3
+        mask, kind = (
+            args[place] if len(args) > place else more.get(name)
+            for place, name in zip(places, ("mask", "mask_type"), strict=True)
+        )
+        width, heads = args[tensors : tensors + 2]
+        if qkv[0].is_nested:
+            lengths = torch.tensor([len(x) for x in qkv[0].unbind()])
+            x = qkv[0].to_padded_tensor(0.0)
+            hidden = torch.arange(x.shape[1])[None] >= lengths[:, None]
+            qkv, mask, kind = (x, x, x), hidden, 1
+        q, k, v = (x.detach().unflatten(-1, (heads, width // heads)).transpose(1, 2) for x in qkv)
+        if mask is not None:
+            mask = ~mask if mask.dtype == torch.bool else mask
+            mask = mask[:, None, None] if kind == 1 else mask
+        return CapturedCall(via, q, k, v, mask, note=WHOLE_NOTE, whole=True)
+
+    def fast_path(*args: Any, **more: Any) -> Any:
+        if torch.compiler.is_compiling() or (begun := NOW.begin(args[0], nested=True)) is None:
+            return original(*args, **more)
+        out = original(*args, **more)
+        NOW.made(partial(read, args, more), out, begun)
+        return out
+
+    return fast_path
+
+
+# ---- what torch compiles -----------------------------------------------------------------------
+
+COMPILED_NOTE = "compiled into larger code: how often it ran, and for how long, is not known"
+
+
+def _compile(original: Function) -> Function:
+    """``torch.compile``: a stand-in that is compiled by itself stands for the compiled function."""
+
+    def compile(model: Any = None, *args: Any, **more: Any) -> Any:
+        inner, make = getattr(model, "__attnbench__", (model, None))
+        compiled = original(inner, *args, **more)
+        return compiled if make is None else make(compiled)
+
+    return compile
+
+
+def _script(stands: Stands, original: Function) -> Function:
+    """``torch.jit.script``, which knows torch's functions by their identity."""
+
+    def script(*args: Any, **more: Any) -> Any:
+        more["_frames_up"] = more.get("_frames_up", 0) + 1  # names are looked up at its caller
+        with stands.paused():
+            return original(*args, **more)
+
+    return script
+
+
+def _met_sdpa(context: Any) -> None:
+    """Torch's compiler met a call of ``F.scaled_dot_product_attention``: which, as far as known."""
+    if (recorder := NOW.recorder) is None:
+        return
+
+    def constant(name: str) -> Any:
+        """The value of an argument, else something that is no argument's value."""
+        try:
+            return context.get_local(name).as_python_constant()
+        except Exception:
+            return ...
+
+    def find(_: Masks, shape: Shape) -> FoundMask:
+        if masked is not None:
+            return FoundMask(FULL, "its mask has no values while it is compiled")
+        return FoundMask(causal_of(shape) if causal is True else FULL)
+
+    site = None
+    try:
+        q, k, v = (context.get_local(name).as_fake() for name in ("query", "key", "value"))
+        masked, causal, scale, dropout = map(
+            constant, ("attn_mask", "is_causal", "scale", "dropout_p")
+        )
+        call = CapturedCall("sdpa, compiled", q, k, v, find_mask=find, note=COMPILED_NOTE)
+        call = call._replace(
+            scale=scale if isinstance(scale, float) else None,
+            dropout=dropout if isinstance(dropout, float) else 0.0,
+        )
+        site = call.request(first_of(_traced_places(context)), recorder.masks).site()
+    except CantBeDone as error:
+        recorder.failures[str(error)] += 1
+    except Exception as error:  # how the compiler keeps its values may change with its version
+        recorder.failures[f"torch.compile did not say what it is: {error!r:.120}"] += 1
+    recorder.met_compiled(site)
+
+
+def _traced_places(context: Any) -> Iterator[Place]:
+    """The frames that are being traced, the innermost first."""
+    frame = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
+    while frame is not None:
+        yield frame.f_code.co_filename, frame.lineno, frame.f_code.co_qualname
+        frame = getattr(frame, "parent", None)
+
+
+# ---- attention that is written out -------------------------------------------------------------
+
+ACTIVATION = 3
+"""Dimensions of an activation, at least."""
+BACK, ON = 4, 2
+"""How many products before a softmax may have made its scores, and how many after it may use it."""
+PROXY = torch._C._TorchDispatchModeKey.PROXY
+
+
+class _Recent(threading.local):
+    """What a thread has just computed, by the number of numbers."""
+
+    def __init__(self) -> None:
+        self.products: deque[int] = deque(maxlen=BACK)
+        self.weights, self.left = 0, 0
+
+
+def _noting(recent: _Recent, note: Function, of_mha: bool, original: Function) -> Function:
+    """A product or a softmax, noted unless a compiler only learns what it returns.
+
+    In nn.MultiheadAttention, the first product is its scores, and the second ends it.
+    """
+
+    def noting(*given: Any, **more: Any) -> Any:
+        if torch.compiler.is_compiling() or NOW.recorder is None:
+            return original(*given, **more)
+        state = NOW.state()
+        if of_mha and state.heads > 0 and state.scores is None:
+            state.scores = NOW.begin(given[-2]), *given[-2:], given[0] if len(given) > 2 else None
+            return original(*given)
+        if of_mha and state.heads > 0:
+            (begun, q, k, mask), state.scores = state.scores, None
+            heads, scale, out = state.heads, q.shape[-1] ** -0.5, original(*given)
+            if begun is not None:
+                call = partial(CapturedCall, "mha", q, k.mT, given[-1], mask, scale=scale)
+                NOW.made(partial(call, heads=heads), out, begun)
+            return out
+        out, begun = original(*given, **more), perf_counter()
+        if not _activation(out):
+            return out
+        traced = TracingContext.try_get() is not None or torch._C._get_dispatch_mode(PROXY)
+        if not (traced or state.outer or state.heads):  # else it is a part of another attention
+            note(recent, given, out)
+        state.looked += perf_counter() - begun
+        return out
+
+    return noting
+
+
+def _note_product(recent: _Recent, given: tuple[Any, ...], out: Tensor) -> None:
+    """Of queries and keys, of weights and values, or of anything else."""
+    operands = [x for x in given if isinstance(x, Tensor)]
+    operands += [x for some in given if isinstance(some, list | tuple) for x in some]
+    if all(map(_activation, operands)):
+        if recent.left and recent.weights in [x.numel() for x in operands]:
+            recent.weights = recent.left = 0
+            if (recorder := NOW.recorder) is not None:
+                recorder.written_out[place_text(where())] += 1
+                recorder.noticed()
+        recent.left = max(0, recent.left - 1)
+        recent.products.append(out.numel())
+
+
+def _note_softmax(recent: _Recent, given: tuple[Any, ...], out: Tensor) -> None:
+    """Of scores, or of anything else."""
+    recent.weights, recent.left = (out.numel(), ON) if out.numel() in recent.products else (0, 0)
+    recent.products.clear()
+
+
+def _activation(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dim() >= ACTIVATION and not x.is_nested
+
+
+# ---- other libraries ---------------------------------------------------------------------------
+
+MODULE = "transformers.modeling_utils"
+
+
+def put_flex(stands: Stands) -> None:
+    """Stand for ``flex_attention``."""
+    from torch.nn.attention import flex_attention as module
+
+    stands.put(module, "flex_attention", _flex)
+
+
+def _flex(original: Function) -> Function:
+    """``torch.nn.attention.flex_attention.flex_attention``"""
+
+    def met(_: Any) -> None:
+        if (recorder := NOW.recorder) is not None:
+            recorder.met_compiled(None)
+
+    def flex_attention(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        score_mod: Any = None,
+        block_mask: Any = None,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+        *args: Any,
+        **more: Any,
+    ) -> Any:
+        given = query, key, value, score_mod, block_mask, scale, enable_gqa
+        run = partial(original, *given, *args)
+        if torch.compiler.is_dynamo_compiling():
+            from torch._dynamo.comptime import comptime
+
+            comptime(met)
+        if torch.compiler.is_compiling():
+            return run(**more)
+        begun = NOW.begin(query)
+        state = NOW.state()
+        before, state.heads = state.heads, -1  # its own products are no other attention
+        try:
+            out = run(**more)
+        finally:
+            state.heads = before
+        if begun is not None:
+
+            def find(masks: Masks, shape: Shape) -> FoundMask:
+                return masks.of_flex(block_mask, score_mod, shape, query.device)
+
+            call = partial(CapturedCall, "flex", query, key, value, scale=scale, find_mask=find)
+            NOW.made(call, out, begun)
+        return out
+
+    return flex_attention
+
+
+def put_transformers(stands: Stands) -> None:
+    """Stand for what gives models their function."""
+    interface = getattr(sys.modules.get(MODULE), "AttentionInterface", None)
+    if hasattr(interface, "get_interface"):
+        stands.put(interface, "get_interface", _get_interface)
+
+
+def _get_interface(original: Function) -> Function:
+    """``AttentionInterface.get_interface``"""
+    observed: dict[Any, Function] = {}
+
+    def get_interface(self: Any, attn_implementation: Any, default: Any) -> Any:
+        function = original(self, attn_implementation, default)
+        if torch.compiler.is_compiling() or NOW.recorder is None:
+            return function
+        key = function, str(attn_implementation)
+        if key not in observed:
+            observed[key] = _observed(*key)
+        return observed[key]
+
+    return get_interface
+
+
+def _observed(original: Function, name: str) -> Function:
+    """An attention function as transformers calls it."""
+    via = f"transformers {name}"
+
+    def attention(
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Any,
+        *args: Any,
+        **more: Any,
+    ) -> Any:
+        begun = None if torch.compiler.is_compiling() else NOW.begin(query)
+        run = partial(original, module, query, key, value, attention_mask, *args, **more)
+        if begun is None:
+            return run()
+        state = NOW.state()
+        before = state.outer, state.inner
+        state.outer, state.inner = via, []
+        try:
+            out = run()
+            inner = state.inner
+        finally:
+            state.outer, state.inner = before
+        given = via, module, (query, key, value), attention_mask, inner, more
+        NOW.made(partial(layer_call, *given), out, begun)
+        return out
+
+    return attention
+
+
+INEXPRESSIBLE = {
+    "softcap": "its scores are capped",
+    "s_aux": "it has attention sinks",
+    "sinks": "it has attention sinks",
+}
+"""What a problem can't describe, by the name under which models pass it."""
+NO_TENSOR = "its mask is no tensor, and what it hides is not known"
+
+
+def layer_call(
+    via: str,
+    module: Any,
+    qkv: tuple[Tensor, Tensor, Tensor],
+    mask: Any,
+    inner: list[Callable[[], CapturedCall]],
+    more: dict[str, Any],
+) -> CapturedCall:
+    """A layer's call, by what it called of torch's or else by its arguments."""
+    notes = [note for word, note in INEXPRESSIBLE.items() if more.get(word) is not None]
+    scale, dropout, bias = (more.get(word) for word in ("scaling", "dropout", "position_bias"))
+    call = CapturedCall(via, *qkv, scale=scale, dropout=dropout or 0.0, bias=bias)
+    call = call._replace(note="; ".join(notes), faithful=not notes)
+    tensor = mask if isinstance(mask, Tensor) else None
+    if len(inner) == 1:
+        its, (_, k, v) = inner[0](), qkv
+        if k.shape[2] != its.k.shape[2]:  # heads may have been packed for torch's function
+            k, v = (x.detach()[:, :, : its.k.shape[2]] for x in (k, v))
+        call = call._replace(k=k, v=v)
+        if its.find_mask is None and its.q.shape != call.q.shape:
+            return call._replace(attn_mask=tensor)
+        names = ("attn_mask", "is_causal", "find_mask", "scale", "dropout")
+        return call._replace(bias=None, **{name: getattr(its, name) for name in names})
+    causal = more.get("is_causal")
+    causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
+    if via.startswith("transformers flash"):
+        window = more.get("sliding_window")
+
+        def find(masks: Masks, shape: Shape) -> FoundMask:
+            seen = _band(shape.q_len, shape.kv_len, causal, window)
+            if tensor is not None and tensor.dim() == 2:
+                seen = seen & tensor.bool().cpu()[:, None, None, -shape.kv_len :]
+            return masks.of(seen, False, shape)
+
+        return call._replace(find_mask=find)
+    if mask is None:
+        causal = causal and not via.endswith(" eager") and call.q.shape[2] > 1
+        return call._replace(is_causal=causal)
+    if tensor is not None:
+        return call._replace(attn_mask=tensor)
+    return call._replace(note="; ".join([*notes, NO_TENSOR]), faithful=False)
+
+
+@lru_cache(maxsize=16)
+def _band(n: int, m: int, causal: bool, window: int | None) -> Tensor:
+    """Who may see whom, the last query at the last key."""
+    away = torch.arange(m) - (torch.arange(n)[:, None] + m - n)
+    seen = away <= 0 if causal else torch.ones(n, m, dtype=torch.bool)
+    return seen if window is None else seen & (away > -window)
