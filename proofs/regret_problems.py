@@ -10,11 +10,11 @@ from pathlib import Path
 
 import impls
 from attnbench.core.machine import this_machine
-from attnbench.sweep import progress, start
+from attnbench.sweep import start
 from attnbench.sweep.places import Local
 from attnbench.sweep.plan import Cell, Plan, make_plan
 from attnbench.sweep.presets import Preset
-from attnbench.sweep.sweep import Interrupt, sweep
+from attnbench.sweep.sweep import Interrupt, sweep, watcher
 from impls.masks import Mask
 from impls.problem import Problem
 
@@ -118,8 +118,8 @@ def measured(out: Path, seed: int, rounds: int) -> list[Path]:
         cells = [cell for p in problems for cell in cells_of(p)]
         begun.plan = Plan(cells)
         print(f"round {number + 1}: {begun.plan.sentence()}", flush=True)
-        with Local().slots(begun.settings, "cpu") as slots, progress.watcher(len(cells)) as watcher:
-            sweep(begun.plan, begun.done, begun.folder, slots, watcher, Interrupt(print))
+        with Local().slots(begun.settings, "cpu") as slots, watcher(len(cells)) as watching:
+            sweep(begun.plan, begun.done, begun.folder, slots, watching, Interrupt(print))
         begun.folder.close()
         found.append(begun.folder.path)
     return found

@@ -21,7 +21,7 @@ from attnbench.core.machine import this_machine
 from attnbench.core.settings import Settings
 from attnbench.features.selfcheck.selfcheck import run_plants
 from attnbench.sweep.engine import LocalEngine
-from attnbench.sweep.progress import watcher
+from attnbench.sweep.sweep import watcher
 from attnbench.gate.plants import PLANTS
 some = [p for p in PLANTS if p.kind == "nothing" or p.deed in DEEDS]
 with LocalEngine(Settings(threads=1)) as engine, watcher(len(some)) as watching:

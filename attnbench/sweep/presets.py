@@ -177,11 +177,6 @@ PRESETS = {
 }  # fmt: skip
 
 
-def default_preset(devices: tuple[str, ...]) -> str:
-    """The preset for what is there."""
-    return "cuda" if "cuda" in devices else "cpu"
-
-
 def one_problem(device: str) -> Preset:
     """The default problem on a device."""
     return PROBLEM["cuda" if device.startswith("cuda") else "cpu"].with_(device=device)

@@ -7,9 +7,10 @@ import hashlib
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from attnbench.core.run_folder import RunFolder
 from attnbench.core.settings import Settings
 from attnbench.core.store import read_header, read_records
 from attnbench.sweep.plan import Plan, make_plan
-from attnbench.sweep.presets import PRESETS, Preset, default_preset
+from attnbench.sweep.presets import PRESETS, Preset
 from impls.asked import CantBeDone
 from impls.masks import Mask
 from impls.problem import InvalidProblem, Problem
@@ -36,12 +37,6 @@ APART = "#"
 """In the name of a node, between the kind of machine and the number of a later leg."""
 ALIKE = ("system", "cpu", "cores", "python", "torch_cuda")
 """Of a machine, what may not change within a leg; its versions and GPUs besides."""
-OF_NO_ACCOUNT = ("asv",)
-"""Versions that no measurement depends on."""
-
-
-class CodeChanged(CantBeDone):
-    """Code or a file that a measurement depends on was changed while the run went on."""
 
 
 def leg_facts(plan: Plan, tables: Sequence[str | Path], machine: Machine) -> dict[str, Any]:
@@ -53,11 +48,6 @@ def leg_facts(plan: Plan, tables: Sequence[str | Path], machine: Machine) -> dic
         "requires": {name: found for name in sorted(wanted) if (found := version_of(name))},
         "machine": machine.to_dict(),
     }
-
-
-def _last_leg(header: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A run's header, with the facts of its last leg."""
-    return {**header, **[{}, *header.get("legs", ())][-1]}
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -93,23 +83,28 @@ def _versions(leg: Mapping[str, Any]) -> dict[str, str]:
     found |= {**leg.get("requires", {}), **machine.get("versions", {})}
     for number, gpu in enumerate(machine.get("gpus", ())):
         found[f"GPU {number}"] = f"{gpu['name']} with driver {gpu['driver']}"
-    return {name: version for name, version in found.items() if name not in OF_NO_ACCOUNT}
+    found.pop("asv", None)  # no measurement depends on it
+    return found
 
 
 class Unchanged:
     """Notices changes to what a leg depends on while the leg is measured."""
 
-    def __init__(self, header: Mapping[str, Any]) -> None:
-        leg = _last_leg(header)
+    def __init__(self, folder: RunFolder) -> None:
+        leg = {**folder.header, **[{}, *folder.header.get("legs", ())][-1]}
+        self._folder = folder
         self._digests = {long(file): was for file, was in (leg.get("files") or {}).items()}
         self._code = {k: v for k, v in (leg.get("code") or {}).items() if k in ("impls", "ruler")}
         self._stamps: dict[Path, tuple[int, int]] | None = None
 
     def check(self) -> None:
-        """Raises :class:`CodeChanged`. While no file is written, only their times are compared."""
+        """Raises a sentence. While no file is written, only their times are compared."""
         code = sources() if self._code else {}
-        files = [*self._digests, *(file for each in code.values() for file in each)]
-        stamps = {file: _stamp(file) for file in files}
+        stamps = dict.fromkeys([*self._digests, *chain.from_iterable(code.values())], (0, 0))
+        for file in stamps:
+            with suppress(OSError):
+                status = file.stat()
+                stamps[file] = status.st_mtime_ns, status.st_size
         if stamps == self._stamps:
             return
         changed = [name for name, was in self._code.items() if digest(code[name]) != was]
@@ -117,19 +112,13 @@ class Unchanged:
         if changed:
             known = self._stamps or stamps
             written = [str(f) for f, stamp in stamps.items() if known.get(f) != stamp]
-            raise CodeChanged(
+            raise CantBeDone(
                 f"{', '.join(map(short, (written or changed)[:3]))} was changed while the run went "
-                "on, so the cell at hand may be of the one or the other and is dropped"
+                "on, so the cell at hand may be of the one or the other and is dropped; what was "
+                f"measured before is kept. Put it back, then {self._folder.resumed_by}, or add "
+                "--anyway to go on apart"
             )
         self._stamps = stamps
-
-
-def _stamp(file: Path) -> tuple[int, int]:
-    try:
-        status = file.stat()
-    except OSError:
-        return 0, 0
-    return status.st_mtime_ns, status.st_size
 
 
 def sources() -> dict[str, list[Path]]:
@@ -211,7 +200,7 @@ class RunRecords:
         self._times: dict[tuple[Any, ...], list[_Kept]] = {}
         for record in records:
             self._cells.add(record.key)
-            self._keep(record)
+            self.doubt(record)
 
     def __contains__(self, key: str) -> bool:
         return key in self._cells
@@ -220,24 +209,20 @@ class RunRecords:
         return len(self._cells)
 
     def doubt(self, record: Record) -> Record:
-        """The record as it is, or as one that is not believed."""
-        if why := self._keep(record):
-            return record.with_(status=Status.IMPLAUSIBLE, reason=why, time=None)
-        return record
-
-    def _keep(self, record: Record) -> str:
-        """Keep a record's time, unless it contradicts another's: why, then."""
+        """The record as it is, whose time is kept; or as one that contradicts another's time, and
+        is not believed.
+        """
         if record.time is None:
-            return ""
+            return record
         p, flops = record.problem, record.cost.flops if record.cost and not record.ranks else None
         kept = _Kept(p, record.time.with_(samples_s=[]), flops)
         # its mask may fit one length alone
         alike = p.with_(phase="forward", q_len=1, kv_len=1, mask=Mask())
         others = self._times.setdefault((record.variant, record.node, str(p.mask), alike), [])
-        why = next(filter(None, (_contradiction(kept, other) for other in others)), "")
-        if not why:
-            others.append(kept)
-        return why
+        if why := next(filter(None, (_contradiction(kept, other) for other in others)), ""):
+            return record.with_(status=Status.IMPLAUSIBLE, reason=why, time=None)
+        others.append(kept)
+        return record
 
 
 def _contradiction(one: _Kept, other: _Kept) -> str:
@@ -282,7 +267,7 @@ class Run:
 
 def find_preset(name: str | None, machine: Machine) -> Preset:
     """A preset by name; the default for what is there if no name is given."""
-    name = name or default_preset(machine.devices)
+    name = name or machine.devices[-1]
     if name not in PRESETS:
         raise CantBeDone(f"there is no preset {name!r}; the presets are {', '.join(PRESETS)}")
     return PRESETS[name]
@@ -299,11 +284,9 @@ def pinned(threads: int | None, machine: Machine) -> int:
 
 
 def _now(command: str | None = None) -> dict[str, str]:
-    """When a leg begins, and what repeats it."""
-    return {
-        "command": command or shlex.join(["attnbench", *sys.argv[1:]]),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    """What repeats a leg, and when it begins."""
+    command = command or shlex.join(["attnbench", *sys.argv[1:]])
+    return {"command": command, "started": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
 def begin(
@@ -380,7 +363,7 @@ def resume(
         settings = Settings(**{k: v for k, v in header["settings"].items() if k != "environment"})
         pinned(settings.threads, machine)
         now = leg_facts(plan, tables, machine)
-        changed = differences(_last_leg(header), now)
+        changed = differences({**header, **[{}, *header.get("legs", ())][-1]}, now)
     except (KeyError, TypeError, AttributeError) as error:
         raise StoreError(f"the header of {path} is damaged ({error}); start a new run") from None
     done = RunRecords(read_records(path)) if changed else RunRecords()

@@ -1,131 +1,40 @@
-"""A sweep from plan to records: cell after cell, each written down as it ends."""
+"""A sweep from plan to records: cell after cell, each written down and shown as it ends."""
 
 from __future__ import annotations
 
 import signal
-import statistics
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from math import inf
 from queue import SimpleQueue
 from time import monotonic
 from types import FrameType
-from typing import Any, Protocol
+from typing import IO, Protocol, cast
 
-from attnbench.core.machine import Machine
-from attnbench.core.record import Record
+from attnbench.core.format import Unchecked, for_terminal
+from attnbench.core.record import Record, Status
 from attnbench.core.run_folder import RunFolder
-from attnbench.core.settings import Settings
-from attnbench.sweep.engine import START_LIMIT_S, Engine, WorkerLost, measure
-from attnbench.sweep.plan import Cell, Plan
-from attnbench.sweep.progress import Eta
-from attnbench.sweep.start import APART, CodeChanged, RunRecords, Unchanged
+from attnbench.sweep.engine import START_LIMIT_S, Engine, measure
+from attnbench.sweep.places import Canary, Slot, SlotLost
+from attnbench.sweep.plan import Cell, Plan, duration
+from attnbench.sweep.start import APART, RunRecords, Unchanged
 from impls.asked import CantBeDone
 
 EVERY_CELLS, EVERY_S = 8, 20.0
 """A reading of the canary after so many cells, or so long, whichever comes first."""
-MARGIN = 0.05
-"""Two readings minutes apart differ by that much on a quiet machine, one time in twenty."""
-LOOKS, WAIT_S = 3, 0.3
-"""How often in a row a reading must be off: a short burst of load is over before."""
 AGAIN = 0.1
 """The share of a run's cells that are measured again at the most."""
 DRIFTED = "drifted"
 """The flag of a time that was taken while the machine was not what it was for most of the run."""
 
 
-class SlotLost(Exception):
-    """The place itself is gone, with its machine; a sentence."""
-
-
 class Stopped(Exception):
     """The user asked to stop; what was measured is kept."""
-
-
-class NobodyLeft(CantBeDone):
-    """All places where cells were measured are lost; a sentence."""
-
-
-class Watcher(Protocol):
-    """Shows the progress."""
-
-    def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
-        """A cell has ended; about so many seconds are left."""
-
-    def tell(self, sentence: str) -> None:
-        """Something that is not about one cell."""
-
-
-class Canary:
-    """The readings of one device through a run."""
-
-    def __init__(self, read: Callable[[], float], noise: Iterable[Mapping[str, Any]]) -> None:
-        """``noise``: this machine's floors, as its header has them."""
-        self._read, self._noise = read, list(noise)
-        self.readings: list[float] = []
-        self.since = time.monotonic()
-        """When the latest reading was taken."""
-        self.off = 0.0
-        """The share by which it was off, signed; 0 where that is noise."""
-
-    def look(self) -> float:
-        """Take a reading; the share by which it is off, 0 where that is noise."""
-        for number in range(LOOKS):
-            if number:
-                time.sleep(WAIT_S)
-            seconds = self._read()
-            usual = statistics.median([*self.readings, seconds])
-            self.off, margin = seconds / usual - 1.0, MARGIN
-            if self._noise:  # this machine's floor for calls about as long, if that is more
-                nearest = min(self._noise, key=lambda floor: abs(floor["call_s"] - usual))
-                margin = max(MARGIN, float(nearest["floor"]))
-            if abs(self.off) <= margin:
-                self.off = 0.0
-                break
-        self.readings.append(seconds)
-        self.since = time.monotonic()
-        return self.off
-
-
-@dataclass
-class Slot:
-    """A device, and the engine that asks its worker."""
-
-    engine: Engine
-    device: str = "cpu"
-    name: str = "this machine"
-    node: str = ""
-    """The kind of machine: records of one kind may be ranked together."""
-    machine: Mapping[str, Any] = field(default_factory=dict)
-    """The fingerprint of that kind."""
-    ceilings: Mapping[str, Any] = field(default_factory=dict)
-    canary: Canary | None = None
-
-    def canary_s(self) -> float:
-        """A reading, by a new worker where an earlier cell has broken the worker."""
-        question = {"canary": self.device}
-        with suppress(WorkerLost):
-            return float(self.engine.ask(question, START_LIMIT_S)["canary"])
-        return float(self.engine.ask(question, START_LIMIT_S)["canary"])
-
-
-class Places(Protocol):
-    """Somewhere with slots: this machine, or a cluster."""
-
-    machine: Machine
-    """What can run there is planned by this."""
-    kind: str | None
-    """The kind of device that the problems are for, where it is given."""
-    note: str
-    """A sentence about the places, shown first."""
-
-    def slots(self, settings: Settings, device: str) -> AbstractContextManager[list[Slot]]:
-        """The slots, held for one run. ``device``: that of the problems."""
 
 
 class Interrupt:
@@ -154,6 +63,166 @@ class Interrupt:
         self._say("stopping after this cell; Ctrl-C again stops at once")
 
 
+# ---- progress ------------------------------------------------------------------------------------
+
+
+class Watcher(Protocol):
+    """Shows the progress."""
+
+    def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
+        """A cell has ended; about so many seconds are left."""
+
+    def tell(self, sentence: str) -> None:
+        """Something that is not about one cell."""
+
+
+def _described(record: Record) -> str:
+    """What a cell came to, in a few words."""
+    if record.time is None:
+        return f"{record.status}: {record.reason}" if record.reason else "right"
+    t = record.time
+    text = f"{t.median_s * 1e3:.3g} ms [{t.low_s * 1e3:.3g}, {t.high_s * 1e3:.3g}]"
+    if record.memory is not None:
+        text += f" · {record.memory.peak_bytes / 2**20:.3g} MiB"
+    errors = [e.relative for e in (record.error or {}).values() if e.relative is not None]
+    return text + (f" · worst error {max(errors):.1e}" if errors else "")
+
+
+class PlainLines:
+    """One line a cell on the error stream, no control codes."""
+
+    def __enter__(self) -> PlainLines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
+        """Print the line."""
+        what = f"{record.variant:16} {record.problem}: {_described(record)}"
+        self.tell(f"[{done}/{total}, {duration(left_s)} left] {what}")
+
+    def tell(self, sentence: str) -> None:
+        """Print it."""
+        print(sentence, file=sys.stderr, flush=True)
+
+
+class LiveBar:
+    """The same lines above a bar and the time left, which are redrawn in place."""
+
+    def __init__(self, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        console = Console(file=cast(IO[str], Unchecked(sys.stderr)))
+        columns = BarColumn(), MofNCompleteColumn(), TextColumn("cells · {task.description}")
+        self._bar = Progress(*columns, console=console, transient=True)
+        self._task = self._bar.add_task("starting", total=total)
+
+    def __enter__(self) -> LiveBar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
+        """Print the cell and redraw the bar."""
+        style = "" if record.status is Status.MEASURED else "yellow"
+        self.tell(f"{record.variant:16} {record.problem}: {_described(record)}", style)
+        left = f"{duration(left_s)} left"
+        self._bar.update(self._task, completed=done, total=total, description=left)
+
+    def tell(self, sentence: str, style: str = "") -> None:
+        """Print it above the bar."""
+        said = for_terminal(sentence)
+        self._bar.console.print(said, style=style, highlight=False, markup=False)
+
+
+def watcher(total: int) -> PlainLines | LiveBar:
+    """The live bar where somebody watches a terminal."""
+    return LiveBar(total) if sys.stderr.isatty() else PlainLines()
+
+
+class Eta:
+    """Seconds left: the guesses of what is to come, corrected by how the guesses fared."""
+
+    def __init__(self, cells: Iterable[Cell]) -> None:
+        self.left, self._guessed = sum(cell.guess_s for cell in cells), 0.0
+        self._start = monotonic()
+
+    def after(self, cell: Cell) -> float:
+        """The estimate when this cell has just ended."""
+        self.left -= cell.guess_s
+        self._guessed += cell.guess_s
+        return max(0.0, self.left * (monotonic() - self._start) / self._guessed)
+
+
+# ---- the sweep -----------------------------------------------------------------------------------
+
+
+def sweep(
+    plan: Plan,
+    done: RunRecords,
+    folder: RunFolder,
+    slots: Sequence[Slot],
+    watcher: Watcher,
+    interrupt: Interrupt,
+    until: float = inf,
+) -> int:
+    """Measure what is not done. ``folder`` holds every record when this returns or raises.
+
+    ``until``: by the monotonic clock, when no more cells are begun; how many are left then.
+    """
+    for cell in plan.cells:
+        if cell.left_out is not None and cell.key not in done:
+            folder.append(cell.left_out.with_(run=folder.name))
+    whole = Sweep(plan, done, folder, watcher)
+    if not whole.todo:
+        return 0
+    with interrupt.watching():
+        _describe_nodes(slots, plan, folder)
+        return whole.run(slots, interrupt, until)
+
+
+def check_cells(plan: Plan, engine: Engine, seed: int, watcher: Watcher) -> list[Record]:
+    """The record of every cell, through the gate alone."""
+    header = {"seed": seed, "budget_s": 0.0}
+    eta, total = Eta(plan.to_run), len(plan.to_run)
+    records, done, bits = [], 0, first_of_each(plan.to_run)
+    for cell in plan.cells:
+        record = cell.left_out or measure(cell, header, engine, timed=False, bits=cell.key in bits)
+        records.append(record)
+        if cell.left_out is None:
+            done += 1
+            watcher.cell(record, done, total, eta.after(cell))
+    return records
+
+
+def first_of_each(cells: Iterable[Cell]) -> frozenset[str]:
+    """The keys of each variant's first cell in each phase: these are tried for the same bits."""
+    seen: dict[tuple[str, str], str] = {}
+    for cell in cells:
+        seen.setdefault((cell.variant.label, cell.problem.phase), cell.key)
+    return frozenset(seen.values())
+
+
+def _describe_nodes(slots: Sequence[Slot], plan: Plan, folder: RunFolder) -> None:
+    """Write down each kind of machine and the ceilings measured on it, once a leg."""
+    nodes, leg = folder.header.setdefault("nodes", {}), len(folder.header.get("legs", ())) + 1
+    dtypes = sorted({c.problem.dtype for c in plan.to_run})
+    for slot in slots:
+        slot.node += f"{APART}{leg}" * (leg > 1)
+        if slot.node not in nodes:
+            question = {"ceilings": dtypes, "device": slot.device}
+            ceilings = slot.engine.ask(question, START_LIMIT_S)["ceilings"]
+            about = {"machine": dict(slot.machine), "ceilings": ceilings, "leg": leg}
+            nodes[slot.node] = about
+            folder.header.setdefault("ceilings", ceilings)
+            folder.save_header()
+        slot.ceilings = nodes[slot.node]["ceilings"]
+
+
 Event = Callable[[], None]
 """What the main thread does about something that a lane reports."""
 
@@ -168,9 +237,8 @@ class Sweep:
     def __init__(self, plan: Plan, done: RunRecords, folder: RunFolder, watcher: Watcher) -> None:
         self._known, self._folder, self._watcher = done, folder, watcher
         self.todo = [c for c in plan.to_run if c.key not in done]
-        self._cells = deque(self.todo)
-        self._bits = first_of_each(self.todo)
-        self._eta, self._total = Eta([c.guess_s for c in self.todo]), len(self.todo)
+        self._cells, self._bits = deque(self.todo), first_of_each(self.todo)
+        self._eta, self._total = Eta(self.todo), len(self.todo)
         self._ended = self._marked = 0
         self._recorded: set[str] = set()
         self._again: dict[str, Cell] = {}
@@ -178,17 +246,17 @@ class Sweep:
         """Cells that are measured a second time because the machine drifted."""
         self._worst = 0.0
         self._left: list[Slot] = []
-        self._unchanged = Unchanged(folder.header)
+        self._unchanged = Unchanged(folder)
 
-    def run(self, slots: Sequence[Slot], interrupt: Interrupt, until: float = inf) -> int:
+    def run(self, slots: Sequence[Slot], interrupt: Interrupt, until: float) -> int:
         """Measure what is to do, and what has to be done again, until there is nothing, or no
         time is left: how many cells have no record then.
         """
         self._left = list(slots)
-        self._insist_unchanged()
+        self._unchanged.check()
         while self._cells and monotonic() < until:
             if not self._left:
-                raise NobodyLeft(
+                raise CantBeDone(
                     "every place where cells were measured is lost; what was measured is kept: "
                     f"{self._folder.resumed_by}"
                 )
@@ -240,7 +308,7 @@ class Sweep:
 
     def _end(self, cell: Cell, record: Record, off: float) -> None:
         """A cell has its record. ``off``: the share by which the canary before it was off."""
-        self._insist_unchanged()
+        self._unchanged.check()
         if off and record.time is not None:
             flag = f"{DRIFTED}: the canary before it was {off:+.0%} off"
             record = record.with_(time=record.time.with_(flags=[*record.time.flags, flag]))
@@ -251,7 +319,7 @@ class Sweep:
         self._folder.append(record)
         self._recorded.add(cell.key)
         self._ended += 1
-        self._watcher.cell(record, self._ended, self._total, self._eta.after(cell.guess_s))
+        self._watcher.cell(record, self._ended, self._total, self._eta.after(cell))
 
     def _spoil(self, cells: Sequence[Cell], off: float) -> None:
         """While these were measured the machine changed by that share: measure some again."""
@@ -262,21 +330,12 @@ class Sweep:
                 self._again[cell.key] = cell
                 self._repeated.add(cell.key)
                 self._total += 1
-                self._eta.more(cell.guess_s)
+                self._eta.left += cell.guess_s
 
     def _lose(self, slot: Slot, cell: Cell, why: str) -> None:
         self._left.remove(slot)
         self._again[cell.key] = cell
         self._watcher.tell(f"{why}; its cell is measured elsewhere")
-
-    def _insist_unchanged(self) -> None:
-        try:
-            self._unchanged.check()
-        except CodeChanged as changed:
-            raise CodeChanged(
-                f"{changed}; what was measured before is kept. Put it back, then "
-                f"{self._folder.resumed_by}, or add --anyway to go on apart"
-            ) from None
 
 
 def _side_by_side(lanes: Sequence[Iterator[Event]]) -> Iterator[Event]:
@@ -305,65 +364,3 @@ def _side_by_side(lanes: Sequence[Iterator[Event]]) -> Iterator[Event]:
             ended += 1
         else:
             yield event
-
-
-def first_of_each(cells: Iterable[Cell]) -> frozenset[str]:
-    """The keys of each variant's first cell in each phase: these are tried for the same bits."""
-    seen: dict[tuple[str, str], str] = {}
-    for cell in cells:
-        seen.setdefault((cell.variant.label, cell.problem.phase), cell.key)
-    return frozenset(seen.values())
-
-
-def sweep(
-    plan: Plan,
-    done: RunRecords,
-    folder: RunFolder,
-    slots: Sequence[Slot],
-    watcher: Watcher,
-    interrupt: Interrupt,
-    until: float = inf,
-) -> int:
-    """Measure what is not done. ``folder`` holds every record when this returns or raises.
-
-    ``until``: by the monotonic clock, when no more cells are begun; how many are left then.
-    """
-    for cell in plan.cells:
-        if cell.left_out is not None and cell.key not in done:
-            folder.append(cell.left_out.with_(run=folder.name))
-    whole = Sweep(plan, done, folder, watcher)
-    if not whole.todo:
-        return 0
-    with interrupt.watching():
-        _describe_nodes(slots, plan, folder)
-        return whole.run(slots, interrupt, until)
-
-
-def check_cells(plan: Plan, engine: Engine, seed: int, watcher: Watcher) -> list[Record]:
-    """The record of every cell, through the gate alone."""
-    header = {"seed": seed, "budget_s": 0.0}
-    eta, total = Eta([c.guess_s for c in plan.to_run]), len(plan.to_run)
-    records, done, bits = [], 0, first_of_each(plan.to_run)
-    for cell in plan.cells:
-        record = cell.left_out or measure(cell, header, engine, timed=False, bits=cell.key in bits)
-        records.append(record)
-        if cell.left_out is None:
-            done += 1
-            watcher.cell(record, done, total, eta.after(cell.guess_s))
-    return records
-
-
-def _describe_nodes(slots: Sequence[Slot], plan: Plan, folder: RunFolder) -> None:
-    """Write down each kind of machine and the ceilings measured on it, once a leg."""
-    nodes, leg = folder.header.setdefault("nodes", {}), len(folder.header.get("legs", ())) + 1
-    dtypes = sorted({c.problem.dtype for c in plan.to_run})
-    for slot in slots:
-        slot.node += f"{APART}{leg}" * (leg > 1)
-        if slot.node not in nodes:
-            question = {"ceilings": dtypes, "device": slot.device}
-            ceilings = slot.engine.ask(question, START_LIMIT_S)["ceilings"]
-            about = {"machine": dict(slot.machine), "ceilings": ceilings, "leg": leg}
-            nodes[slot.node] = about
-            folder.header.setdefault("ceilings", ceilings)
-            folder.save_header()
-        slot.ceilings = nodes[slot.node]["ceilings"]

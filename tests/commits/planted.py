@@ -10,7 +10,7 @@ import impls
 from attnbench.core.machine import this_machine
 from attnbench.features.commits.revisions import find_commit
 from attnbench.features.commits.rounds import CellPlan, compare_in_rounds, plan_cells
-from attnbench.sweep.holding import Refused
+from attnbench.sweep.engine import Refused
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
 from impls import Table

@@ -11,7 +11,7 @@ from attnbench.core.machine import this_machine
 from attnbench.core.settings import Settings
 from attnbench.features.commits import instructions
 from attnbench.features.commits.rounds import plan_cells
-from attnbench.sweep import holding
+from attnbench.sweep import engine
 from tests.commits import planted
 
 STAND_IN = """#!{python}
@@ -78,7 +78,7 @@ def test_of_each_cell_that_passes_the_gate_the_instructions_are_told(
 
 def test_the_verb_prints_a_table_or_json(repository, stand_in, monkeypatch, capsys):
     monkeypatch.chdir(repository)
-    monkeypatch.setattr(holding, "open_worker", lambda *_, **__: planted.Opened())
+    monkeypatch.setattr(engine, "open_worker", lambda *_, **__: planted.Opened())
     words = ["history", "compare", "main", "slower", "--instructions"]
     words += ["--variant", "matmul", "--phase", "forward"]
     assert cli.main(words) == 0
@@ -107,7 +107,7 @@ def test_without_valgrind_it_says_what_to_install(repository, refused, monkeypat
 def test_valgrind_sees_work_that_is_done_twice_and_nothing_else(tmp_path):
     root = planted.make(tmp_path / "repository")
     planted.commit(root, "twice", planted.with_("matmul.py", TWICE))
-    opened = holding.open_worker(Settings(threads=1), 0, 0.01)
+    opened = engine.open_worker(Settings(threads=1), 0, 0.01)
     grid = planted.GRID.with_(seq=("128",), heads=(4,))
     cells = counted(root, "twice", opened=opened, grid=grid)
     assert 0.9 < cells["matmul"].change < 1.2

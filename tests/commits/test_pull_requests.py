@@ -11,7 +11,7 @@ from attnbench.core.settings import Settings
 from attnbench.core.stats import Verdict
 from attnbench.features.commits import view
 from attnbench.features.commits.rounds import LOOKS, PAIRS, NoCommonCells, judged
-from attnbench.sweep.holding import Refused, open_worker
+from attnbench.sweep.engine import Refused, open_worker
 from tests.commits import planted
 from tests.commits.planted import GRID, ROOT, Opened, Worker, compared, in_rounds
 from tests.repositories import git

@@ -25,8 +25,8 @@ from attnbench.core.record import PROTOCOL, Energy, Error
 from attnbench.features.commits import benchmark_kinds as kinds
 from attnbench.features.commits import measurement, suite
 from attnbench.features.commits.suite import AsvRequest, Cache, SuiteRow
-from attnbench.sweep import holding
-from attnbench.sweep.holding import Refused
+from attnbench.sweep import engine
+from attnbench.sweep.engine import Refused
 from attnbench.sweep.plan import make_plan
 from tests.commits import runs
 
@@ -221,7 +221,7 @@ def processes(monkeypatch):
         worker.places = itertools.cycle([5e-4 * len(taken), 2e-3, 1e-3 * len(taken), 3e-3])
         yield worker
 
-    monkeypatch.setattr(holding, "open_worker", lambda *_, **__: opened)
+    monkeypatch.setattr(engine, "open_worker", lambda *_, **__: opened)
     return taken
 
 

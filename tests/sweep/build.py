@@ -7,10 +7,10 @@ from attnbench.core.machine import this_machine
 from attnbench.core.record import Record, Status, Time
 from attnbench.core.store import read_records
 from attnbench.sweep import sweep
+from attnbench.sweep.places import Slot
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
 from attnbench.sweep.start import RunRecords
-from attnbench.sweep.sweep import Slot
 from impls import Table
 from impls.problem import Problem
 from impls.spec import Variant

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attnbench
 from attnbench.core.record import Record, Status
-from attnbench.sweep.progress import PlainLines, watcher
+from attnbench.sweep.sweep import PlainLines, watcher
 from impls.problem import Problem
 
 ROOT = Path(attnbench.__file__).parents[1]
@@ -15,7 +15,7 @@ PROBLEM = Problem(heads=2, kv_heads=2, q_len=32, kv_len=32)
 
 LIVE = """
 from attnbench.core.record import Record
-from attnbench.sweep.progress import LiveBar, watcher
+from attnbench.sweep.sweep import LiveBar, watcher
 from impls.problem import Problem
 with watcher(2) as shown:
     assert isinstance(shown, LiveBar)

@@ -10,9 +10,10 @@ import pytest
 from attnbench.core.record import Record, Status
 from attnbench.core.settings import Settings
 from attnbench.sweep import engine as engines
-from attnbench.sweep import sweep
+from attnbench.sweep import places, sweep
 from attnbench.sweep.engine import LocalEngine, WorkerLost
-from attnbench.sweep.sweep import Slot, SlotLost
+from attnbench.sweep.places import Slot, SlotLost
+from impls.asked import CantBeDone
 from impls.problem import Problem
 from tests.sweep.build import GRID, MANY, Answering, Watched, plan_of, sweep_of, swept, timed
 
@@ -192,7 +193,7 @@ def test_the_cell_of_a_place_that_is_lost_is_measured_elsewhere(folder):
 
 
 def test_when_every_place_is_lost_it_says_how_to_go_on_and_keeps_what_there_is(folder):
-    with pytest.raises(sweep.NobodyLeft, match="attnbench run --resume"):
+    with pytest.raises(CantBeDone, match="attnbench run --resume"):
         swept(plan_of("einsum", "matmul", grid=MANY), folder, Leaving(), Leaving())
     assert len((folder.path / "records.jsonl").read_text().splitlines()) == 6
 
@@ -248,7 +249,7 @@ class Drifting(Answering):
 def drifted(folder, monkeypatch):
     """Of sixteen cells, a canary after every second: the records, and what was told."""
     monkeypatch.setattr(sweep, "EVERY_CELLS", 2)
-    monkeypatch.setattr(sweep, "WAIT_S", 0.0)
+    monkeypatch.setattr(places, "WAIT_S", 0.0)
     plan, watched = plan_of("einsum", "matmul", grid=MANY), Watched()
     return lambda engine: (swept(plan, folder, engine, watcher=watched), watched.told, plan)
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from attnbench.core.settings import Settings
-from attnbench.sweep import holding
-from attnbench.sweep.engine import WorkerLost
-from attnbench.sweep.holding import HoldingWorker, Refused, open_worker
+from attnbench.sweep import engine
+from attnbench.sweep.engine import HoldingWorker, Refused, WorkerLost, open_worker
 from impls.problem import Problem
 from tests.sweep.build import ToldEngine
 
@@ -50,7 +49,7 @@ def test_both_workers_get_the_same_cores_and_the_parent_its_own_back(
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(now))
     monkeypatch.setattr(os, "sched_setaffinity", put)
-    monkeypatch.setattr(holding, "LocalEngine", Engine)
+    monkeypatch.setattr(engine, "LocalEngine", Engine)
     opened = open_worker(Settings(threads=threads), 0, 0.1)
     with opened(tmp_path / "a"), opened(tmp_path / "b"):
         assert now == cores

@@ -81,15 +81,14 @@ def _answer(given: argparse.Namespace, problem: Problem, wants: Wants, table: Ta
     """From the runs named, from one that was measured here, or measured now."""
     from attnbench.answer import choose_runs
     from attnbench.answer.choose_runs import Means
-    from attnbench.sweep import progress
-    from attnbench.sweep.sweep import Stopped
+    from attnbench.sweep import sweep
 
     how = (given.table, given.seed or 0, given.threads)
-    means = Means(say, progress.watcher, Path(given.out), *how)
+    means = Means(say, sweep.watcher, Path(given.out), *how)
     named = [Path(x) for x in given.source or ()]
     try:
         return choose_runs.answer(problem, wants, table, means, named=named, anew=given.measure)
-    except Stopped:
+    except sweep.Stopped:
         raise KeyboardInterrupt from None
 
 
@@ -221,12 +220,11 @@ def _check(
 ) -> list[Record]:
     """What the gate says of variants on problems; nothing is timed."""
     from attnbench.core.settings import Settings
-    from attnbench.sweep import progress
+    from attnbench.sweep import sweep
     from attnbench.sweep.engine import engine_on
     from attnbench.sweep.plan import Plan, make_plan
     from attnbench.sweep.presets import one_problem
     from attnbench.sweep.start import pinned
-    from attnbench.sweep.sweep import check_cells
 
     machine = this_machine()
     device = asked[0][1].device
@@ -237,6 +235,6 @@ def _check(
     settings = Settings(threads=pinned(given.threads, machine))
     with (
         engine_on(device, settings) as engine,
-        progress.watcher(len(plan.to_run)) as watcher,
+        sweep.watcher(len(plan.to_run)) as watcher,
     ):
-        return check_cells(plan, engine, given.seed or 0, watcher)
+        return sweep.check_cells(plan, engine, given.seed or 0, watcher)

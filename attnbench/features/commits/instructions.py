@@ -23,7 +23,7 @@ from typing import Any
 from attnbench.core.checkout import Commit, laid_out
 from attnbench.core.process import Program, variables_of
 from attnbench.features.commits.pairs import Open
-from attnbench.sweep.holding import Refused
+from attnbench.sweep.engine import Refused
 from attnbench.sweep.plan import Cell
 from attnbench.sweep.presets import PRESETS
 from impls.asked import CantBeDone

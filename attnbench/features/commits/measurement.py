@@ -32,7 +32,7 @@ from attnbench.features.commits import suite
 from attnbench.features.commits.suite import AsvRequest, Cache, Key, SuiteRow
 
 if TYPE_CHECKING:
-    from attnbench.sweep.holding import HoldingWorker
+    from attnbench.sweep.engine import HoldingWorker
     from impls.problem import Problem
 
 
@@ -139,7 +139,7 @@ def _timed(
     from attnbench.core.lock import lock_for
     from attnbench.core.machine import this_machine
     from attnbench.core.settings import Settings
-    from attnbench.sweep.holding import Refused, open_worker
+    from attnbench.sweep.engine import Refused, open_worker
     from attnbench.sweep.plan import problems
     from attnbench.sweep.start import pinned
 
@@ -202,9 +202,8 @@ def _swept(
     from attnbench.core.store import read_records
     from attnbench.sweep.places import Local
     from attnbench.sweep.plan import Plan
-    from attnbench.sweep.progress import PlainLines
     from attnbench.sweep.start import begin
-    from attnbench.sweep.sweep import Interrupt, sweep
+    from attnbench.sweep.sweep import Interrupt, PlainLines, sweep
     from impls.asked import CantBeDone
 
     table, wanted, rows = impls.table(()), dict[Key, Key](), Rows()

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from attnbench.core.checkout import Commit
 from attnbench.core.record import NOT_TRIED
 from attnbench.core.stats import Comparison, Pairs, Side, StopRule, Verdict, compare, tally
-from attnbench.sweep.holding import HoldingWorker, Refused
+from attnbench.sweep.engine import HoldingWorker, Refused
 from attnbench.sweep.plan import Cell
 from impls.problem import Problem
 

@@ -23,10 +23,10 @@ from attnbench.features.commits import export, instructions, revisions, rounds, 
 from attnbench.features.commits.asv import Asv, checked_regex, ensure_machine, report
 from attnbench.features.commits.pairs import CommitsComparison
 from attnbench.sweep import compare as pairs
-from attnbench.sweep import holding
+from attnbench.sweep import engine as engines
 from attnbench.sweep.engine import engine_on
 from attnbench.sweep.plan import make_plan
-from attnbench.sweep.presets import PRESETS, Preset, default_preset
+from attnbench.sweep.presets import PRESETS, Preset
 from attnbench.sweep.start import find_preset, pinned
 from impls import UnknownVariant
 
@@ -66,7 +66,7 @@ def begin(
     changes = arguments.grid_changes(given)
     changes.pop("budget", None)  # of pairs here, not of samples
     if default is None or given.preset:
-        preset = given.preset or f"compare-{default_preset(machine.devices)}"
+        preset = given.preset or f"compare-{machine.devices[-1]}"
         default = find_preset(preset, machine)
     return machine, Settings(threads=pinned(given.threads, machine)), default.with_(**changes)
 
@@ -166,7 +166,7 @@ def _in_rounds(
     """Two commits in pairs, a line for each cell as it ends."""
     machine, settings, grid = begun
     seconds = given.budget or rounds.BUDGET_S
-    opened = holding.open_worker(settings, given.seed or 0, grid.budget, tables, device=grid.device)
+    opened = engines.open_worker(settings, given.seed or 0, grid.budget, tables, device=grid.device)
     plan = rounds.plan_cells(*commits, variants, grid, machine, root, tables)
     say(view.plan(plan.cells, seconds))
     with lock.lock_for([grid.device]):
@@ -267,7 +267,7 @@ def _instructions(
         f"counting the instructions of {len(planned.cells)} cells in {base} and {head}: a minute "
         "or two for valgrind to load torch, and some seconds a cell"
     )
-    opened = holding.open_worker(Settings(threads=1), given.seed or 0, grid.budget, tables)
+    opened = engines.open_worker(Settings(threads=1), given.seed or 0, grid.budget, tables)
     with lock.lock_for(["cpu"]):
         found = instructions.count((base, head), planned.cells, opened, root, tables)
     if given.json:

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from attnbench.core.record import Record
     from attnbench.core.run_folder import RunFolder
     from attnbench.models.capture.calls import SeenCalls
+    from attnbench.sweep.places import Places
     from attnbench.sweep.start import Run
-    from attnbench.sweep.sweep import Places, Watcher
+    from attnbench.sweep.sweep import Watcher
     from impls.problem import Problem
 
 
@@ -33,8 +34,7 @@ def run(given: argparse.Namespace) -> int:
     from attnbench.core.store import read_records
     from attnbench.features.show import maps
     from attnbench.sweep.plan import duration
-    from attnbench.sweep.progress import watcher
-    from attnbench.sweep.sweep import Stopped
+    from attnbench.sweep.sweep import Stopped, watcher
 
     until = inf if given.limit is None else monotonic() + given.limit
     with _places(given) as places:
@@ -100,8 +100,7 @@ def measure(
 def _places(given: argparse.Namespace) -> Iterator[Places]:
     """Where cells can be measured: this machine, or a cluster."""
     if given.engine == "ray":
-        from attnbench.sweep.cluster import connected
-        from attnbench.sweep.places import NoCluster
+        from attnbench.sweep.places import NoCluster, connected
 
         if given.devices:
             raise NoCluster("--devices are of this machine; --engine ray takes those of its nodes")

@@ -49,7 +49,7 @@ def _checked(machine: Machine, seed: int, out: Path) -> SelfCheck:
     from attnbench.core.settings import Settings
     from attnbench.features.selfcheck.selfcheck import SelfCheck, run_plants, run_slow_downs, save
     from attnbench.gate.plants import PLANTS
-    from attnbench.sweep import progress
+    from attnbench.sweep import sweep
     from attnbench.sweep.engine import LocalEngine
 
     start = monotonic()
@@ -73,7 +73,7 @@ def _checked(machine: Machine, seed: int, out: Path) -> SelfCheck:
             lock_for(devices),
             LocalEngine(settings, variables=NO_GPU) as engine,
             LocalEngine(settings, limited=False) as on_gpu,
-            progress.watcher(len(PLANTS)) as watcher,
+            sweep.watcher(len(PLANTS)) as watcher,
         ):
             for outcome in run_plants(machine, engine, seed, watcher, on_gpu=on_gpu):
                 outcomes.append(outcome)
@@ -92,11 +92,10 @@ def check(given: argparse.Namespace) -> int:
     import impls
     from attnbench.core.machine import this_machine
     from attnbench.core.settings import Settings
-    from attnbench.sweep import progress
+    from attnbench.sweep import sweep
     from attnbench.sweep.engine import engine_on
     from attnbench.sweep.plan import make_plan, shared_out
     from attnbench.sweep.start import find_preset, pinned
-    from attnbench.sweep.sweep import check_cells
 
     machine = this_machine()
     grid = find_preset(given.preset or "check", machine)
@@ -109,9 +108,9 @@ def check(given: argparse.Namespace) -> int:
     settings = Settings(threads=pinned(given.threads, machine))
     with (
         engine_on(grid.device, settings) as engine,
-        progress.watcher(len(plan.to_run)) as watcher,
+        sweep.watcher(len(plan.to_run)) as watcher,
     ):
-        records = check_cells(plan, engine, given.seed or 0, watcher)
+        records = sweep.check_cells(plan, engine, given.seed or 0, watcher)
     if given.json:
         print(json.dumps([r.to_dict() for r in records], indent=1))
     else:

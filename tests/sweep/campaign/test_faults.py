@@ -11,7 +11,7 @@ from attnbench.core.process import LAST_WORDS
 from attnbench.core.record import Status
 from attnbench.core.run_folder import RunFolder
 from attnbench.core.store import read_records
-from attnbench.sweep import sweep
+from attnbench.sweep import places
 from attnbench.sweep.plan import make_plan
 from impls.loading import load_file
 from tests.sweep.build import KNOWN, ONE, Watched, sweep_of
@@ -36,7 +36,7 @@ class Swept:
         self.watcher, self.workers = Watched(), set()
         engine = campaign.Hasty(kind.label for kind in kinds if kind.hangs)
         with pytest.MonkeyPatch.context() as patch, campaign.marked() as word:
-            patch.setattr(sweep, "MARGIN", 1e9)  # the machine that tests run on is busy
+            patch.setattr(places, "MARGIN", 1e9)  # the machine that tests run on is busy
             patch.setattr(process, "free_memory", lambda: MEMORY)
             before = self._held("VmRSS")
             Path("/proc/self/clear_refs").write_text("5")  # its largest is counted from now

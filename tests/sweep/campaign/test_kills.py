@@ -18,7 +18,7 @@ from attnbench.core.machine import this_machine
 from attnbench.core.record import Status
 from attnbench.core.run_folder import RunFolder
 from attnbench.core.store import read_header, read_records
-from attnbench.sweep import sweep
+from attnbench.sweep import places
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.plan import make_plan
 from impls.loading import load_file
@@ -110,7 +110,7 @@ class Hunted(campaign.Hasty):
 
 
 def test_workers_killed_at_random_times_cost_their_own_cells_and_no_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep, "MARGIN", 1e9)
+    monkeypatch.setattr(places, "MARGIN", 1e9)
     names = [f"c.honest?n={n}" for n in range(1, 21)]
     table = impls.table([campaign.laid_out(tmp_path)])
     plan = make_plan(table, names, ONE, this_machine())
