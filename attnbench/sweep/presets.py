@@ -47,6 +47,20 @@ class Preset:
             told.setdefault("tokens", None)
         return replace(self, **told, parts=tuple(part.with_(**told) for part in self.parts))
 
+    def but(self, text: str) -> Preset:
+        """The same in words: ``seq=128,256 heads=4``, of masks ``mask=none;causal``."""
+        changes: dict[str, Any] = {}
+        for name, _, value in (word.partition("=") for word in text.split()):
+            kind = self.__annotations__[name]
+            read = int if "int" in kind else float if kind == "float" else str
+            values = tuple(map(read, value.split(";" if name == "mask" else ",")))
+            changes[name] = values if kind.startswith("tuple") else values[0]
+        return self.with_(**changes)
+
+    def of(self, *parts: Preset) -> Preset:
+        """The union of some grids, measured as this one."""
+        return replace(self, parts=parts)
+
     @property
     def products(self) -> tuple[Preset, ...]:
         """The products of values that it is the union of: itself, or its parts."""
@@ -71,110 +85,97 @@ class Preset:
 
 
 FAR = (
-    "sdpa", "sdpa.flash", "sdpa.efficient", "sdpa.cudnn", "flash_attn2", "flash_attn3",
-    "flash_attn4", "torch.varlen", "triton.flash", "triton.decode", "window.blocked", "longformer",
-    "mean_v", "performer", "linear.elu", "triton.linear", "retention", "gla", "ssd",
-)  # fmt: skip
+    "sdpa,sdpa.flash,sdpa.efficient,sdpa.cudnn,flash_attn2,flash_attn3,flash_attn4,torch.varlen,"
+    "triton.flash,triton.decode,window.blocked,longformer,mean_v,performer,linear.elu,"
+    "triton.linear,retention,gla,ssd"
+)
 """What holds no score for every pair, and takes seconds to compile at most: it goes far."""
-H200 = Preset(
-    "what is alike in a visit's parts", heads=(16,), head_dim=(128,), dtype=("bfloat16",),
-    phase=("forward",), device="cuda", budget=0.05, tokens=1 << 15,
-)  # fmt: skip
-MILLION = H200.with_(seq=("1048576",), batch=(1,), heads=(4,), head_dim=(64,))
-HEADLINE = H200.with_(seq=("512", "2048", "8192", "32768"))
-BOTH = ("forward", "train")
-WINDOW = ("none", "window:1023,0")
-
+VISIT = "device=cuda budget=0.05"
+H200 = Preset("what is alike in a visit's parts").but(
+    f"heads=16 head_dim=128 dtype=bfloat16 phase=forward tokens=32768 {VISIT}"
+)
+HEADLINE = H200.but("seq=512,2048,8192,32768")
+MILLION = H200.but("seq=1048576 batch=1 heads=4 head_dim=64")
 PROBLEM = {
-    "cpu": Preset("the default problem on a CPU", seq=("512",), heads=(4,), phase=("forward",)),
-    "cuda": Preset(
-        "the default problem on a GPU", seq=("4096",), batch=(2,), heads=(16,), head_dim=(128,),
-        dtype=("bfloat16",), phase=("forward",), device="cuda",
+    "cpu": Preset("the default problem on a CPU").but("seq=512 heads=4 phase=forward"),
+    "cuda": Preset("the default problem on a GPU").but(
+        "seq=4096 batch=2 heads=16 head_dim=128 dtype=bfloat16 phase=forward device=cuda"
     ),
-}  # fmt: skip
+}
 """What every command starts from, by the kind of device; it changes lengths and phases at most. So
 what one has measured answers another."""
-
 PRESETS = {
-    "cpu": PROBLEM["cpu"].with_(
-        title="the default on a CPU: a layer's heads, short to middling lengths",
-        seq=("128", "256", "512", "1024"), phase=BOTH, budget=0.1,
-    ),
-    "cuda": PROBLEM["cuda"].with_(
-        title="the default on a GPU: bfloat16, middling to long sequences",
-        seq=("512", "1024", "2048", "4096", "8192"), phase=BOTH,
-    ),
+    "cpu": PROBLEM["cpu"]
+    .with_(title="the default on a CPU: a layer's heads, short to middling lengths")
+    .but("seq=128,256,512,1024 phase=forward,train budget=0.1"),
+    "cuda": PROBLEM["cuda"]
+    .with_(title="the default on a GPU: bfloat16, middling to long sequences")
+    .but("seq=512,1024,2048,4096,8192 phase=forward,train"),
     "check": Preset(
-        "what 'attnbench check' asks: an odd length, grouped heads, the common masks, all levels",
-        seq=("129",), heads=(4,), kv_heads=(4, 2), head_dim=(32,),
-        mask=("none", "causal", "window:31,0"), phase=("forward", "train", "decode"),
-        level=("core", "layer", "block"),
+        "what 'attnbench check' asks: an odd length, grouped heads, the common masks, all levels"
+    ).but(
+        "seq=129 heads=4 kv_heads=4,2 head_dim=32 mask=none;causal;window:31,0 "
+        "phase=forward,train,decode level=core,layer,block"
     ),
     "compare-cpu": PROBLEM["cpu"],
     "compare-cuda": PROBLEM["cuda"],
-    "history": Preset(
-        "what asv measures of each commit on a CPU: one or two of each family",
-        ("matmul", "sdpa", "chunked", "longformer", "performer", "linear.elu", "gla"),
-        seq=("128", "256", "512"), heads=(4,), budget=0.1,
+    "history": Preset("what asv measures of each commit on a CPU: one or two of each family").but(
+        "variants=matmul,sdpa,chunked,longformer,performer,linear.elu,gla seq=128,256,512 heads=4 "
+        "budget=0.1"
     ),
-    "history-cuda": Preset(
-        "what asv measures of each commit on a GPU",
-        ("matmul", "sdpa", "chunked", "flex", "longformer", "linear.elu", "gla"),
-        seq=("512", "1024", "2048", "4096"), batch=(2,), heads=(16,), head_dim=(128,),
-        dtype=("bfloat16",), device="cuda",
+    "history-cuda": Preset("what asv measures of each commit on a GPU").but(
+        "variants=matmul,sdpa,chunked,flex,longformer,linear.elu,gla seq=512,1024,2048,4096 "
+        "batch=2 heads=16 head_dim=128 dtype=bfloat16 device=cuda"
     ),
     "efficient": Preset(
         "what docs/answer.md is told from: is leaving softmax faster, short to long, with no mask "
-        "and with a window that exact variants can use?",
-        ("sdpa", "sdpa.flash", "chunked", "matmul", "window.blocked", "lsh", "routing", "linformer",
-         "nystrom", "performer", "bigbird", "longformer", "strided", "fixed", "dilated",
-         "blocksparse.flex", "mean_v", "linear.elu", "linear.taylor", "cosformer", "hedgehog",
-         "rfa", "skyformer"),
-        seq=("512", "2048", "4096"), heads=(4,), mask=("none", "window:127,0"), budget=0.1,
+        "and with a window that exact variants can use?"
+    ).but(
+        "variants=sdpa,sdpa.flash,chunked,matmul,window.blocked,lsh,routing,linformer,nystrom,"
+        "performer,bigbird,longformer,strided,fixed,dilated,blocksparse.flex,mean_v,linear.elu,"
+        "linear.taylor,cosformer,hedgehog,rfa,skyformer "
+        "seq=512,2048,4096 heads=4 mask=none;window:127,0 budget=0.1"
     ),
-    "h200": Preset(
-        "fifteen minutes of an H200: what is asked most comes first", device="cuda", budget=0.05,
-        parts=(
-            HEADLINE,
-            HEADLINE.with_(phase=("train",), seq=("512", "2048", "8192")),
-            H200.with_(phase=("train",), seq=("32768",), variants=FAR),
-            H200.with_(phase=("decode",), seq=("8192", "131072"), batch=(1,)),
-            H200.with_(seq=("65536", "131072"), batch=(1,), variants=FAR),
-            HEADLINE.with_(mask=WINDOW, variants=FAR),
-            HEADLINE.with_(seq=("8192",), head_dim=(64, 256), phase=BOTH, variants=FAR),
-            H200.with_(seq=("512", "2048", "8192"), batch=(1,), phase=BOTH, variants=FAR),
-            H200.with_(seq=("8192", "131072"), batch=(16,), heads=(32,), kv_heads=(8,),
-                       phase=("decode",), variants=FAR),
-            H200.with_(seq=("8192",), mask=WINDOW, phase=("train",), variants=FAR),
-            H200.with_(seq=("65536",), batch=(1,), phase=("train",), variants=FAR),
-        ),
+    "h200": Preset("fifteen minutes of an H200: what is asked most comes first")
+    .but(VISIT)
+    .of(
+        HEADLINE,
+        HEADLINE.but("phase=train seq=512,2048,8192"),
+        H200.but(f"phase=train seq=32768 variants={FAR}"),
+        H200.but("phase=decode seq=8192,131072 batch=1"),
+        H200.but(f"seq=65536,131072 batch=1 variants={FAR}"),
+        HEADLINE.but(f"mask=none;window:1023,0 variants={FAR}"),
+        HEADLINE.but(f"seq=8192 head_dim=64,256 phase=forward,train variants={FAR}"),
+        H200.but(f"seq=512,2048,8192 batch=1 phase=forward,train variants={FAR}"),
+        H200.but(f"seq=8192,131072 batch=16 heads=32 kv_heads=8 phase=decode variants={FAR}"),
+        H200.but(f"seq=8192 mask=none;window:1023,0 phase=train variants={FAR}"),
+        H200.but(f"seq=65536 batch=1 phase=train variants={FAR}"),
     ),
-    "h200-quick": Preset(
-        "five minutes of an H200: the same questions at a few lengths", device="cuda", budget=0.05,
-        parts=(
-            H200.with_(seq=("2048", "8192")),
-            H200.with_(seq=("8192",), phase=("train",)),
-            H200.with_(seq=("32768",), batch=(1,), phase=("decode",)),
-            H200.with_(seq=("512", "32768"), variants=FAR),
-            H200.with_(seq=("65536",), batch=(1,), variants=FAR),
-            H200.with_(seq=("8192",), mask=WINDOW, variants=FAR),
-            H200.with_(seq=("8192",), head_dim=(64, 256), variants=FAR),
-        ),
+    "h200-quick": Preset("five minutes of an H200: the same questions at a few lengths")
+    .but(VISIT)
+    .of(
+        H200.but("seq=2048,8192"),
+        H200.but("seq=8192 phase=train"),
+        H200.but("seq=32768 batch=1 phase=decode"),
+        H200.but(f"seq=512,32768 variants={FAR}"),
+        H200.but(f"seq=65536 batch=1 variants={FAR}"),
+        H200.but(f"seq=8192 mask=none;window:1023,0 variants={FAR}"),
+        H200.but(f"seq=8192 head_dim=64,256 variants={FAR}"),
     ),
     "million": Preset(
-        "a million tokens, on a GPU: what keeps a state, each checked on sampled rows",
-        device="cuda", budget=0.05,
-        parts=(
-            MILLION.with_(variants=("triton.linear", "linear.elu", "linear.identity", "cosformer",
-                                    "hedgehog", "linear.taylor")),
-            MILLION.with_(variants=("retention", "gla", "ssd", "delta"), heads=(1,)),
+        "a million tokens, on a GPU: what keeps a state, each checked on sampled rows"
+    )
+    .but(VISIT)
+    .of(
+        MILLION.but(
+            "variants=triton.linear,linear.elu,linear.identity,cosformer,hedgehog,linear.taylor"
         ),
+        MILLION.but("variants=retention,gla,ssd,delta heads=1"),
     ),
-    "smoke": Preset(
-        "seconds: two lengths forward, to see that everything works",
-        seq=("64", "128"), heads=(2,), phase=("forward",), budget=0.05,
+    "smoke": Preset("seconds: two lengths forward, to see that everything works").but(
+        "seq=64,128 heads=2 phase=forward budget=0.05"
     ),
-}  # fmt: skip
+}
 
 
 def one_problem(device: str) -> Preset:

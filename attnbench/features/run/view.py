@@ -10,7 +10,6 @@ from rich.text import Text
 from attnbench.core.format import NONE
 from attnbench.core.record import Record, Status
 from attnbench.report.tables import BAD, BEST, FAINT, Styled, Table, columns, console, show
-from impls.problem import Problem
 
 WIDE_SHARE = 20
 """Per cent of half-width from which an interval is marked like a flag."""
@@ -24,8 +23,12 @@ def show_results(records: Sequence[Record]) -> None:
     regimes: dict[str, list[Record]] = {}
     several = len({record.node for record in records if record.time}) > 1
     for record in records:
-        node = f" · {record.node}" if several and record.node else ""
-        regimes.setdefault(_regime(record.problem) + node, []).append(record)
+        p, node = record.problem, f" · {record.node}" if several and record.node else ""
+        width = f"d{p.head_dim}" + f"/{p.v_head_dim}" * (p.v_head_dim != p.head_dim)
+        heads = f"b{p.batch} h{p.heads}/{p.kv_heads} {width} {p.dtype} {p.device}"
+        level = f"{p.level} · " * (p.level != "core")
+        regime = f"{level}{p.phase} · mask {p.mask} · {p.inputs} inputs · {heads}{node}"
+        regimes.setdefault(regime, []).append(record)
     for regime, some in regimes.items():
         show(_table(regime, some))
     out = console()
@@ -33,55 +36,42 @@ def show_results(records: Sequence[Record]) -> None:
         out.print(Text(line), style=FAINT)
 
 
-def _regime(p: Problem) -> str:
-    width = f"d{p.head_dim}" + f"/{p.v_head_dim}" * (p.v_head_dim != p.head_dim)
-    heads = f"b{p.batch} h{p.heads}/{p.kv_heads} {width} {p.dtype} {p.device}"
-    level = f"{p.level} · " * (p.level != "core")
-    return f"{level}{p.phase} · mask {p.mask} · {p.inputs} inputs · {heads}"
-
-
-def _length(problem: Problem) -> str:
-    q, k = problem.q_len, problem.kv_len
+def _length(record: Record) -> str:
+    q, k = record.problem.q_len, record.problem.kv_len
     return str(k) if q == k else f"{q}x{k}"
 
 
 def _table(regime: str, records: Sequence[Record]) -> Table:
-    lengths = list(dict.fromkeys(_length(r.problem) for r in records))
-    last = lengths[-1]
-    tail = [f"peak MiB at {last}", f"worst error at {last}", "of ceiling"]
-    joules = {
-        r.variant: f"{r.energy.joules * 1e3:.4g}"
-        for r in records
-        if _length(r.problem) == last and r.energy is not None and r.energy.joules is not None
+    by_length: dict[str, dict[str, Record]] = {}
+    for record in records:
+        by_length.setdefault(_length(record), {})[record.variant] = record
+    exact = [r for r in records if r.computes == "softmax" and r.ranks is None]
+    best = {
+        n: min((r.time.median_s for r in exact if r.time and _length(r) == n), default=None)
+        for n in by_length
     }
-    if joules:
-        tail.append(f"mJ at {last}")
-    cells = {(r.variant, _length(r.problem)): r for r in records}
-    best = {n: _best(records, n) for n in lengths}
+    last, at_last = list(by_length.items())[-1]
+    joules = {
+        name: f"{r.energy.joules * 1e3:.4g}"
+        for name, r in at_last.items()
+        if r.energy is not None and r.energy.joules is not None
+    }
+    tail = [f"peak MiB at {last}", f"worst error at {last}", "of ceiling"]
+    tail += [f"mJ at {last}"] * bool(joules)
     timed = [r.variant for r in records if r.time is not None]
     rows: list[list[Any]] = []
     for name in dict.fromkeys([*timed, *(r.variant for r in records)]):
-        times = [_time_cell(cells.get((name, n)), best[n]) for n in lengths]
+        times = [_time_cell(some.get(name), best[n]) for n, some in by_length.items()]
         energy = [joules.get(name)] if joules else []
-        rows.append([name, *times, *_tail_cells(cells.get((name, last))), *energy])
-    above = any(_above(r) for r in records if _length(r.problem) == last)
+        rows.append([name, *times, *_tail_cells(at_last.get(name)), *energy])
+    above = any((r.share_of_ceiling or 0) > 1 for r in at_last.values())
     return Table(
         regime,
-        columns("variant", *lengths, *tail, right=(*lengths, *tail)),
+        columns("variant", *by_length, *tail, right=(*by_length, *tail)),
         rows,
         [f"{ABOVE} {ABOVE_MEANS}"] if above else [],
         caption="median ms ± % to the far end of its interval",
     )
-
-
-def _best(records: Sequence[Record], length: str) -> float | None:
-    """The time of the fastest exact variant at a length."""
-    times = [
-        r.time.median_s
-        for r in records
-        if r.time and _length(r.problem) == length and r.computes == "softmax" and r.ranks is None
-    ]
-    return min(times, default=None)
 
 
 def _time_cell(record: Record | None, best: float | None) -> Styled:
@@ -108,12 +98,8 @@ def _tail_cells(record: Record | None) -> tuple[str | None, str | None, str | No
     elif record.computes != "softmax":
         error += " (not softmax)"
     share = record.share_of_ceiling
-    of_ceiling = None if share is None else f"{share:.0%}{ABOVE if _above(record) else ''}"
+    of_ceiling = None if share is None else f"{share:.0%}{ABOVE * (share > 1)}"
     return f"{record.memory.peak_bytes / 2**20:.4g}", error, of_ceiling
-
-
-def _above(record: Record) -> bool:
-    return record.share_of_ceiling is not None and record.share_of_ceiling > 1
 
 
 def _footnotes(records: Sequence[Record]) -> Iterator[str]:

@@ -90,19 +90,18 @@ def _read_vectors(wanted: set[str], lines: Iterable[str]) -> dict[str, list[floa
 
 def _hashed(words: list[str]) -> list[list[float]]:
     """The same word always has the same vector; its pairs of letters give part of it."""
+
+    def noise(text: str) -> list[float]:
+        source = random.Random(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big"))
+        return [source.gauss(0.0, 0.8) for _ in range(WIDTH)]
+
     made = []
     for word in words:
         pairs = [word[i : i + 2] for i in range(max(1, len(word) - 1))]
-        letters = [sum(c) / len(pairs) ** 0.5 for c in zip(*map(_noise, pairs), strict=True)]
-        own = _noise("word " + word)
+        letters = [sum(c) / len(pairs) ** 0.5 for c in zip(*map(noise, pairs), strict=True)]
+        own = noise("word " + word)
         made.append([SHARED * a + (1 - SHARED) * b for a, b in zip(letters, own, strict=True)])
     return made
-
-
-def _noise(text: str) -> list[float]:
-    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-    source = random.Random(seed)
-    return [source.gauss(0.0, 0.8) for _ in range(WIDTH)]
 
 
 def mathematics(row: Variant) -> str:
@@ -117,23 +116,30 @@ def mathematics(row: Variant) -> str:
     return text or f"({Path(place).name} says nothing of its mathematics)"
 
 
-def map_problem(row: Variant, mask: str, vectors: list[list[float]]) -> Problem:
-    """Self-attention over word vectors; raises, in a sentence, where the variant can't do it."""
+def ask(
+    engine: Engine, row: Variant, mask: str, vectors: list[list[float]], limit_s: float
+) -> list[list[float | None]]:
+    """The weights that a worker gives the words of these vectors, a row for each of them; raises,
+    in a sentence, where the variant can't do it.
+    """
     n, width = len(vectors), len(vectors[0])
     lengths: dict[str, Any] = {"q_len": n, "kv_len": n, "head_dim": width, "v_head_dim": width}
     problem = Problem(heads=1, kv_heads=1, mask=Mask.parse(mask), **lengths)
     missing = why_not(row, this_machine())
     if refusal := missing.reason if missing else row.supports(problem):
         raise InvalidProblem(f"no map can be drawn here: {refusal}")
-    return problem
-
-
-def ask(
-    engine: Engine, row: Variant, problem: Problem, vectors: list[list[float]], limit_s: float
-) -> dict[str, Any]:
-    """A worker's answer: the ``map`` of these vectors, or an ``error``."""
     job = {"variant": row.to_dict(), "problem": problem.to_dict()}
-    return engine.ask({"map": job, "words": vectors}, limit_s)
+    answer = engine.ask({"map": job, "words": vectors}, limit_s)
+    if "error" in answer:
+        raise InvalidProblem(f"no map can be drawn: {answer['error']}")
+    try:
+        rows = [[w if w is None else float(w) for w in some] for some in answer["map"]]
+    except (KeyError, TypeError, ValueError):
+        rows = []
+    finite = all(w is None or math.isfinite(w) for some in rows for w in some)
+    if not finite or [len(some) for some in rows] != [n] * n:
+        raise InvalidProblem("it gave no weight for each pair of words")
+    return rows
 
 
 SENTENCE = "I must go back to my ship and to my crew"
@@ -177,30 +183,15 @@ def maps(timed: Mapping[str, str], table: impls.Table, engine: Engine) -> dict[s
         try:
             row = table.find(variant)
             mask = "causal" if "causal" in row.on("cpu", "masks") else "none"
-            problem, left_s = map_problem(row, mask, vectors), end - monotonic()
-            if left_s <= 0:
+            if (left_s := end - monotonic()) <= 0:
                 raise CantBeDone(f"the {ALL_S:.0f} s for all maps were over")
-            answer = ask(engine, row, problem, vectors, min(left_s, EACH_S))
-            if "error" in answer:
-                raise CantBeDone(str(answer["error"]))
-            weights = _rounded(answer.get("map"), len(vectors))
+            weights = ask(engine, row, mask, vectors, min(left_s, EACH_S))
         except CantBeDone as error:
             reason = error.reason if isinstance(error, WorkerLost) else str(error)
             failed.append({"variant": variant, "reason": reason})
         else:
+            short = [[w if w is None else round(w, DIGITS) for w in some] for some in weights]
             one = {"variant": variant, "computes": timed[variant], "mask": mask, "alike": []}
-            made.append({**one, "weights": weights})
+            made.append({**one, "weights": short})
     about = {"schema": SCHEMA, "sentence": SENTENCE, "words": words}
     return {**about, "maps": made, "failed": failed}
-
-
-def _rounded(weights: Any, count: int) -> list[list[float | None]]:
-    """A row for each word, a weight for each in it; raises where a worker gave anything else."""
-    try:
-        rows = [[w if w is None else round(float(w), DIGITS) for w in some] for some in weights]
-    except (TypeError, ValueError):
-        rows = []
-    finite = all(w is None or math.isfinite(w) for some in rows for w in some)
-    if not finite or [len(some) for some in rows] != [count] * count:
-        raise CantBeDone("it gave no weight for each pair of words")
-    return rows

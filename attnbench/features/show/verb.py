@@ -12,8 +12,6 @@ from attnbench.command.terminal import say
 if TYPE_CHECKING:
     import argparse
 
-    from attnbench.core.machine import Machine
-    from attnbench.core.settings import Settings
     from impls.spec import Variant
 
 
@@ -72,7 +70,6 @@ def _show_map(given: argparse.Namespace, row: Variant) -> int:
     from attnbench.core.settings import Settings
     from attnbench.features.show import maps, view
     from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
-    from impls.problem import InvalidProblem
 
     if given.out:
         view.insist_picture(Path(given.out))
@@ -80,12 +77,8 @@ def _show_map(given: argparse.Namespace, row: Variant) -> int:
     vectors = maps.vectors_of(words, given.embeddings)
     masks = row.on("cpu", "masks") or ("none",)
     mask = given.mask or ("none" if "none" in masks else masks[0])
-    problem = maps.map_problem(row, mask, vectors)
     with LocalEngine(Settings()) as engine:
-        answer = maps.ask(engine, row, problem, vectors, START_LIMIT_S)
-    if "error" in answer:
-        raise InvalidProblem(f"no map can be drawn: {answer['error']}")
-    weights = answer["map"]
+        weights = maps.ask(engine, row, mask, vectors, START_LIMIT_S)
     if given.out:
         view.draw(words, weights, row.label, Path(given.out))
         say(f"drawn in {given.out}")
@@ -102,7 +95,11 @@ def env(given: argparse.Namespace) -> int:
     from attnbench.core.machine import gpu_warnings, this_machine, vitals
     from attnbench.core.record import PROTOCOL
     from attnbench.core.settings import Settings
+    from attnbench.features.show import view
+    from attnbench.sweep.engine import START_LIMIT_S, engine_on
+    from attnbench.sweep.plan import LONG, here
     from attnbench.sweep.start import pinned
+    from impls.problem import Problem
 
     machine = this_machine()
     settings = Settings(threads=pinned(given.threads, machine))
@@ -110,7 +107,10 @@ def env(given: argparse.Namespace) -> int:
     observed, notes = vitals(machine), gpu_warnings(machine) if machine.gpus else []
     for sentence in notes:
         say(f"note: {sentence}")
-    ceilings, noise = _ceilings_and_noise(given, machine, settings)
+    device = given.device or machine.devices[-1]
+    dtypes = [LONG.get(dtype, dtype) for dtype in given.dtype]
+    for dtype in dtypes:
+        here(Problem(dtype=dtype, device=device).device, machine)  # raises for what can't be
     facts: dict[str, Any] = {
         "taken": datetime.now(UTC).isoformat(timespec="seconds"),
         "protocol": PROTOCOL,
@@ -118,36 +118,18 @@ def env(given: argparse.Namespace) -> int:
         "settings": settings.to_dict(),
         "observed": observed,
         "amiss": notes,
-        "ceilings": ceilings,
-        "noise": noise,
     }
+    with engine_on(device, settings) as engine:
+        say("measuring the ceilings …")
+        question: dict[str, Any] = {"ceilings": dtypes, "device": device}
+        facts |= engine.ask(question, START_LIMIT_S)
+        say("measuring the noise floor: one variant against itself, about half a minute …")
+        question = {"noise": dtypes[0], "device": device}
+        facts |= engine.ask(question, START_LIMIT_S)
     path = save_machine(Path(given.out), machine, facts)
     if given.json:
         print(json.dumps(facts, indent=1))
     else:
-        from attnbench.features.show import view
-
         view.show_env(facts)
     say(f"kept in {path}")
     return 0
-
-
-def _ceilings_and_noise(
-    given: argparse.Namespace, machine: Machine, settings: Settings
-) -> tuple[Any, Any]:
-    """What a worker measures: the device's ceilings, and the noise floor."""
-    from attnbench.sweep.engine import START_LIMIT_S, engine_on
-    from attnbench.sweep.plan import LONG, here
-    from impls.problem import Problem
-
-    device = given.device or machine.devices[-1]
-    dtypes = [LONG.get(dtype, dtype) for dtype in given.dtype]
-    for dtype in dtypes:
-        here(Problem(dtype=dtype, device=device).device, machine)  # raises for what can't be
-    with engine_on(device, settings) as engine:
-        say("measuring the ceilings …")
-        question = {"ceilings": dtypes, "device": device}
-        ceilings = engine.ask(question, START_LIMIT_S)["ceilings"]
-        say("measuring the noise floor: one variant against itself, about half a minute …")
-        question = {"noise": dtypes[0], "device": device}
-        return ceilings, engine.ask(question, START_LIMIT_S)["noise"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,15 @@ def show(words: Sequence[str], weights: Sequence[Sequence[float | None]]) -> Non
     rows = []
     for word, row in zip(words, weights, strict=True):
         top = max((abs(w) for w in row if w is not None), default=0.0) or 1.0
-        rows.append((Styled(word, BOLD), *(_shade(w, top) for w in row)))
+        cells = []
+        for weight in row:
+            ground = 255 if weight is None else 255 - round(16 * abs(weight) / top)
+            shade = f"{'black' if ground > 243 else 'white'} on color({max(232, ground)})"
+            cells.append(
+                Styled("nan", BAD) if weight is None else Styled(f" {weight:5.2f} ", shade)
+            )
+        rows.append((Styled(word, BOLD), *cells))
     show_table(Table("", columns("", *words, right=words), rows))
-
-
-def _shade(weight: float | None, top: float) -> Styled:
-    if weight is None:
-        return Styled("nan", BAD)
-    level = round(16 * abs(weight) / top)
-    ground = 255 - level
-    ink = "black" if ground > 243 else "white"
-    return Styled(f" {weight:5.2f} ", f"{ink} on color({max(232, ground)})")
 
 
 class BadPicture(CantBeDone):
@@ -57,10 +55,9 @@ def draw(
     import numpy as np
     from matplotlib import pyplot as plt
 
-    values = np.array([[np.nan if w is None else w for w in row] for row in weights], float)
     side = 1.6 + 0.42 * len(words)
     figure, axes = plt.subplots(figsize=(side, side), layout="constrained")
-    image = axes.imshow(values, cmap="cividis")
+    image = axes.imshow(np.array(weights, float), cmap="cividis")
     axes.set_xticks(range(len(words)), words, rotation=60, ha="left", rotation_mode="anchor")
     axes.set_yticks(range(len(words)), words)
     axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
@@ -139,42 +136,36 @@ def show_variant(row: Variant, mathematics: str, reason: str | None, remedy: str
 
 def show_env(facts: Mapping[str, Any]) -> None:
     """``env``: a line a fact."""
-    show_facts([*_machine(facts), *_moment(facts["observed"]), *_reach(facts)])
-
-
-def _machine(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    m, settings = facts["machine"], facts["settings"]
-    yield "machine", m["name"]
-    yield "cpu", f"{m['cpu']}, {m['cores']} cores, {m['memory_bytes'] / 2**30:.1f} GiB"
-    for gpu in m["gpus"]:
-        memory = f"{gpu['memory_bytes'] / 2**30:.0f} GiB"
-        yield "gpu", f"{gpu['name']}, sm {gpu['capability']}, {memory}, driver {gpu['driver']}"
-    if not m["gpus"]:
-        yield "gpu", "none that NVIDIA's driver library shows"
-    yield "system", f"{m['system']}, Python {m['python']}"
-    yield "versions", ", ".join(f"{k} {v}" for k, v in m["versions"].items())
-    yield "torch's CUDA", m["torch_cuda"] or "none: a CPU build"
-    yield "C++ compiler", m["compiler"] or "none: compiled variants are unavailable"
-    yield "threads", str(settings["threads"])
-    yield "environment", ", ".join(f"{k}={v}" for k, v in settings["environment"].items())
-
-
-def _moment(observed: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    cpu = observed["cpu"]
-    clock = f"{cpu['mhz']:.0f} MHz" if isinstance(cpu["mhz"], float) else cpu["mhz"]
-    yield "cpu clock", f"{clock}; governor: {cpu['governor']}"
-    yield "load", f"{cpu['load_1min']:.2f} over a minute, {cpu['load_5min']:.2f} over five"
-    for gpu in observed["gpus"]:
-        yield "gpu now", ", ".join(f"{k.replace('_', ' ')} {value}" for k, value in gpu.items())
-
-
-def _reach(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for dtype, rate in facts["ceilings"]["flops"].items():
-        yield f"product {dtype}", f"{rate / 1e9:.1f} GFLOP/s"
-    for size, rate in facts["ceilings"]["copy"].items():
-        yield f"copy of {int(size) / 2**20:g} MiB", f"{rate / 1e9:.1f} GB/s"
+    m, settings, now, reach = (facts[x] for x in ("machine", "settings", "observed", "ceilings"))
+    gpus = [
+        f"{g['name']}, sm {g['capability']}, {g['memory_bytes'] / 2**30:.0f} GiB, driver "
+        f"{g['driver']}"
+        for g in m["gpus"]
+    ]
+    mhz, load = now["cpu"]["mhz"], (now["cpu"]["load_1min"], now["cpu"]["load_5min"])
+    clock = f"{mhz:.0f} MHz" if isinstance(mhz, float) else mhz
+    lines = [
+        ("machine", m["name"]),
+        ("cpu", f"{m['cpu']}, {m['cores']} cores, {m['memory_bytes'] / 2**30:.1f} GiB"),
+        *(("gpu", said) for said in gpus or ["none that NVIDIA's driver library shows"]),
+        ("system", f"{m['system']}, Python {m['python']}"),
+        ("versions", ", ".join(f"{k} {v}" for k, v in m["versions"].items())),
+        ("torch's CUDA", m["torch_cuda"] or "none: a CPU build"),
+        ("C++ compiler", m["compiler"] or "none: compiled variants are unavailable"),
+        ("threads", str(settings["threads"])),
+        ("environment", ", ".join(f"{k}={v}" for k, v in settings["environment"].items())),
+        ("cpu clock", f"{clock}; governor: {now['cpu']['governor']}"),
+        ("load", "{:.2f} over a minute, {:.2f} over five".format(*load)),
+    ]
+    for gpu in now["gpus"]:
+        lines.append(("gpu now", ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in gpu.items())))
+    for dtype, rate in reach["flops"].items():
+        lines.append((f"product {dtype}", f"{rate / 1e9:.1f} GFLOP/s"))
+    for size, rate in reach["copy"].items():
+        lines.append((f"copy of {int(size) / 2**20:g} MiB", f"{rate / 1e9:.1f} GB/s"))
     for floor in facts["noise"]:
         beyond = f"{floor['floor']:.2%}" if floor["floor"] > 0 else "none beyond sampling noise"
         said = f"{beyond} ({floor['trials']} comparisons of a variant with itself, of "
         said += f"{floor['pairs']:.0f} pairs; their ratios were up to {floor['apart']:.2%} off one)"
-        yield f"noise at {floor['call_s'] * 1e3:.3g} ms", said
+        lines.append((f"noise at {floor['call_s'] * 1e3:.3g} ms", said))
+    show_facts(lines)
