@@ -1,1 +1,28 @@
-"""In a model: the variants called by name, calls captured, a call dispatched by a table."""
+"""A user's own model: attention in it, calls dispatched by a table, calls captured."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from impls.spec import Variant
+
+
+def wrong_level(row: Variant) -> str | None:
+    """None for a core in one process, which takes q, k and v, else a sentence."""
+    if row.level == "core" and not row.ranks:
+        return None
+    what = "runs over several processes" if row.ranks else f"is a {row.level}"
+    return (
+        f"{row.label} {what}, and what is called with q, k and v is a core; 'attnbench list' "
+        "shows which are"
+    )
+
+
+def frames_out(between: tuple[str, ...]) -> int:
+    """For a warning: how many frames up the code stands that called these modules."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(between):
+        level, frame = level + 1, frame.f_back
+    return level

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.attention import SDPBackend
 
 import impls
 from attnbench.core.machine import this_machine, why_not
-from attnbench.models.cores import wrong_level
+from attnbench.models import wrong_level
 from attnbench.models.mask_of import hides, is_usual, known_mask, phase_of, problem_of
 from impls.asked import CantBeDone
 from impls.heads import Attend
@@ -63,7 +62,15 @@ class _BiasGradient(torch.autograd.Function):
         out, q, k, v, *terms = ctx.saved_tensors
         group = q.shape[1] // k.shape[1]
         k, v = (x.to(out.dtype).repeat_interleave(group, 1) for x in (k, v))
-        weights = _weights((q.to(out.dtype) @ k.mT) * ctx.scale, terms, ctx.is_causal)
+        scores = (q.to(out.dtype) @ k.mT) * ctx.scale
+        for term in terms:
+            boolean = term.dtype == torch.bool
+            hidden = ~term if boolean else term <= hides(term.dtype)
+            scores = (scores if boolean else scores + term).masked_fill(hidden, -torch.inf)
+        if ctx.is_causal:
+            later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+            scores = scores.masked_fill(later, -torch.inf)
+        weights = scores.softmax(-1).nan_to_num(0.0)  # zero in rows that see nothing
         dscores = weights * (dout @ v.mT - (dout * out).sum(-1, keepdim=True))
         wanted = ctx.needs_input_grad[6:]
         grads: list[Tensor | None] = []
@@ -72,18 +79,6 @@ class _BiasGradient(torch.autograd.Function):
             grad = dscores.sum_to_size(padded).reshape(term.shape).to(term.dtype) if want else None
             grads.append(grad)
         return dout, None, None, None, None, None, *grads
-
-
-def _weights(scores: Tensor, terms: list[Tensor], is_causal: bool) -> Tensor:
-    """The softmax, zero in rows that see nothing."""
-    for term in terms:
-        seen = term if term.dtype == torch.bool else ~(term <= hides(term.dtype))
-        added = scores if term.dtype == torch.bool else scores + term
-        scores = added.masked_fill(~seen, -torch.inf)
-    if is_causal:
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        scores = scores.masked_fill(later, -torch.inf)
-    return scores.softmax(-1).nan_to_num(0.0)
 
 
 LASTING, PASSING = 32, 8
@@ -150,23 +145,33 @@ class Built:
         (:func:`with_bias_gradient`), though not under dropout. Under autocast q, k and v are cast
         to its dtype, doubles aside, as torch does, and the variant runs outside it.
         """
-        kind = q_bhnd.device.type
+        qkv, kind = (q_bhnd, k_bcmd, v_bcme), q_bhnd.device.type
         if kind in DEVICES and torch.is_autocast_enabled(kind):
-            q_bhnd, k_bcmd, v_bcme = (_cast(x, kind) for x in (q_bhnd, k_bcmd, v_bcme))
+            to = torch.get_autocast_dtype(kind)
+            q, k, v = (x if x.dtype == torch.float64 else x.to(to) for x in qkv)
             with torch.autocast(kind, enabled=False):
-                return self(q_bhnd, k_bcmd, v_bcme, mask, scale, is_causal, dropout_p)
-        self._check_tensors(q_bhnd, k_bcmd, v_bcme)
+                return self(q, k, v, mask, scale, is_causal, dropout_p)
+        self._check_tensors(*qkv)
         batch, heads, q_len, _ = q_bhnd.shape
         shape = Shape(batch, heads, q_len, k_bcmd.shape[2])
         meant = self._mask(mask, is_causal, shape)
-        qkv = q_bhnd, k_bcmd, v_bcme
         gradient = torch.is_grad_enabled() and any(x.requires_grad for x in qkv)
         phase = phase_of(shape, meant, gradient=gradient)
-        q, k, v = (tuple(x.shape) for x in qkv)
-        call = CallShape(q, k, v, q_bhnd.dtype, q_bhnd.device, meant, phase, dropout_p)
-        attend = self.attend(call)
+        one = q_bhnd.dtype, q_bhnd.device
+        shapes = tuple(q_bhnd.shape), tuple(k_bcmd.shape), tuple(v_bcme.shape)
+        call = CallShape(*shapes, *one, meant, phase, dropout_p)
+        attend, scaled, usual = self.attend(call), q_bhnd, q_bhnd.shape[-1] ** -0.5
+        if scale not in (None, usual):
+            if self.row.computes != OWN:
+                scaled = q_bhnd * (scale / usual)
+            elif not is_usual(scale, q_bhnd.shape[-1]):
+                raise self._refused(
+                    f"scale={scale:.6g} is asked for, and it computes {OWN}, which no scale of "
+                    "softmax's scores says anything of; leave the scale at head_dim**-0.5, "
+                    f"{usual:.6g}, or take a variant that computes softmax"
+                )
         try:
-            out = attend(self._scaled(q_bhnd, scale), k_bcmd, v_bcme)
+            out = attend(scaled, k_bcmd, v_bcme)
         except Unsupported as why:
             raise self._refused(str(why)) from None
         if not isinstance(mask, Tensor):
@@ -174,21 +179,6 @@ class Built:
         if dropout_p and mask.requires_grad:
             raise self._refused(NO_BIAS_GRADIENT)
         return with_bias_gradient(out, *qkv, (mask,), scale, is_causal)
-
-    def _scaled(self, q: Tensor, scale: float | None) -> Tensor:
-        """q, multiplied so that the variant's scores have this scale."""
-        usual = q.shape[-1] ** -0.5
-        if scale is None or scale == usual:
-            return q
-        if self.row.computes != OWN:
-            return q * (scale / usual)
-        if is_usual(scale, q.shape[-1]):
-            return q
-        raise self._refused(
-            f"scale={scale:.6g} is asked for, and it computes {OWN}, which no scale of softmax's "
-            f"scores says anything of; leave the scale at head_dim**-0.5, {usual:.6g}, or take a "
-            "variant that computes softmax"
-        )
 
     def attend(self, call: CallShape) -> Attend:
         """``attend(q, k, v)`` for all calls of this shape: built now, or kept from before."""
@@ -242,9 +232,24 @@ class Built:
             attend = self._compiled_or_built(problem, call)
         except Unsupported as why:
             raise self._refused(str(why)) from None
-        if problem.phase == "decode" and hasattr(attend, "step"):
-            attend = _stepping(attend, problem.q_len)
-        return _laid_out(attend, problem, call.dropout, copied=self.row.reuses_output)
+        new = problem.q_len if problem.phase == "decode" and hasattr(attend, "step") else 0
+
+        def laid_out(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+            if new:  # a model keeps keys and values, so the memory of a decoder is made anew
+                step: Any = attend
+                memory = step.remember(k_bcmd[:, :, :-new], v_bcme[:, :, :-new])
+                out: Tensor = step.step(q_bhnd, k_bcmd[:, :, -new:], v_bcme[:, :, -new:], memory)[0]
+            else:
+                out = attend(q_bhnd, k_bcmd, v_bcme)
+            if self.row.reuses_output:  # a later call would write to it
+                out = out.clone()
+            # in memory as q is, so that out.transpose(1, 2).view(batch, tokens, -1) is possible
+            # wherever q was made of such a view
+            if q_bhnd.stride(1) < q_bhnd.stride(2):
+                return out.transpose(1, 2).contiguous().transpose(1, 2)
+            return out.contiguous()
+
+        return laid_out
 
     def _compiled_or_built(self, problem: Problem, call: CallShape) -> Attend:
         """The variant for a problem; a variant that compiles shares that among problems alike.
@@ -252,11 +257,11 @@ class Built:
         Alike are problems that differ in batch, lengths and the numbers of a mask alone. Compiled
         code takes 1 and equal lengths for constants, so these are kinds of their own.
         """
-        q_len, kv_len = problem.q_len, problem.kv_len
-        widths = problem.heads, problem.kv_heads, problem.head_dim, problem.v_head_dim
-        constants = problem.batch == 1, q_len == 1, kv_len == 1, q_len == kv_len
-        mask = problem.mask.kinds, problem.mask.upper_left
-        kind = (widths, call.dtype, call.device, problem.phase, mask, call.dropout, constants)
+        p = problem
+        widths, ones = (p.heads, p.kv_heads, p.head_dim, p.v_head_dim), (p.batch, p.q_len, p.kv_len)
+        constants = *(n == 1 for n in ones), p.q_len == p.kv_len
+        mask = p.mask.kinds, p.mask.upper_left
+        kind = (widths, call.dtype, call.device, p.phase, mask, call.dropout, constants)
         alike = self._alike.pop(kind, None)
         if alike is None:
             more = {"dropout": call.dropout} if call.dropout else {}
@@ -271,74 +276,6 @@ class Built:
     def _refused(self, why: str) -> NotServed:
         label = self.row.label
         return NotServed(why if why.startswith(label) else f"{label}: {why}")
-
-
-def _cast(x: Tensor, kind: str) -> Tensor:
-    """As autocast hands it to attention; torch leaves doubles alone."""
-    return x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(kind))
-
-
-def _laid_out(call: Attend, problem: Problem, dropout: float, *, copied: bool) -> Attend:
-    """``call`` with its output in memory as F.scaled_dot_product_attention would lay it out.
-
-    What follows in a model may rely on that: ``out.transpose(1, 2).view(batch, tokens, -1)``.
-    ``copied``: a later call would write to the output, so it is cloned.
-    """
-    mask, grouped = None, problem.group > 1
-    causal = problem.mask.is_causal(problem.shape)
-    if not (causal or problem.mask.plain):  # that there is one is all that torch's choice looks at
-        mask = torch.empty_strided(
-            (problem.q_len, problem.kv_len), (0, 1), dtype=torch.bool, device=problem.device
-        )
-
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        out = call(q_bhnd, k_bcmd, v_bcme)
-        out = out.clone() if copied else out
-        try:
-            backend = torch._fused_sdp_choice(
-                q_bhnd, k_bcmd, v_bcme, mask, dropout, causal, enable_gqa=grouped
-            )
-        except RuntimeError:  # under vmap torch doesn't say
-            return out
-        return _like(out, _strides(backend, q_bhnd.shape, q_bhnd.stride(), out.shape))
-
-    return attend
-
-
-@lru_cache(maxsize=256)
-def _strides(
-    backend: int, q: tuple[int, ...], q_steps: tuple[int, ...], out: tuple[int, ...]
-) -> tuple[int, ...]:
-    """The strides of what a backend of torch's returns."""
-    if backend == SDPBackend.EFFICIENT_ATTENTION.value:
-        batch, heads, tokens, width = out
-        return torch.empty(batch, tokens, heads, width, device="meta").transpose(1, 2).stride()
-    if backend == SDPBackend.MATH.value or q != out:
-        return torch.empty(out, device="meta").stride()
-    return torch.empty_like(torch.empty_strided(q, q_steps, device="meta")).stride()
-
-
-def _like(out: Tensor, steps: tuple[int, ...]) -> Tensor:
-    """``out`` with these strides, copied where it has others."""
-    if out.stride() == steps:
-        return out
-    order = sorted(range(out.dim()), key=lambda dim: -steps[dim])
-    return out.permute(order).contiguous().permute([order.index(dim) for dim in range(out.dim())])
-
-
-def _stepping(call: Any, new: int) -> Attend:
-    """A decoder with a memory of its own, called with the whole cache.
-
-    A model keeps keys and values, so the memory is made anew at every call: right, but not as
-    cheap as the variant could be.
-    """
-
-    def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        memory = call.remember(k_bcmd[:, :, :-new], v_bcme[:, :, :-new])
-        out: Tensor = call.step(q_bhnd, k_bcmd[:, :, -new:], v_bcme[:, :, -new:], memory)[0]
-        return out
-
-    return attend
 
 
 def attention(name: str, tables: Sequence[str | Path] = ()) -> Built:

@@ -34,8 +34,8 @@ import impls
 from attnbench import __version__
 from attnbench.answer.dispatch_table import SAME, DispatchEntry, DispatchTable
 from attnbench.core.machine import this_machine
+from attnbench.models import frames_out
 from attnbench.models.attention import Built, CallShape, NotServed
-from attnbench.models.cores import frames_out
 from attnbench.models.mask_of import is_usual
 from impls.asked import CantBeDone
 from impls.heads import Attend
@@ -95,7 +95,14 @@ def find_entry(
     _check(call)
     (batch, heads, queries, width), (_, kv_heads, keys, _), (*_, value_width) = call.shapes
     one = (str(call.dtypes[0]).removeprefix("torch."), heads, kv_heads, width, value_width)
-    phases, masks = _phases(queries, keys, call.gradient), _masks(queries, keys, call.causal)
+    # the phases and masks that mean the same for the call, the best first
+    phases = ("decode", "forward") if queries < keys or queries == 1 else ("forward",)
+    phases = ("train",) if call.gradient else phases
+    masks: tuple[str, ...] = ("none", "causal") if queries == 1 else ("none",)
+    if call.causal and queries == keys:
+        masks = ("causal", "causal@upper-left", *["none"] * (queries == 1))
+    elif call.causal:
+        masks = ("causal@upper-left",)
     alike = [e for both in product(phases, masks) for e in entries.get((*both, *one), ())]
     for entry in alike:
         if (variant := entry.takes(batch, keys, queries)) is not None:
@@ -120,15 +127,6 @@ def find_entry(
     )
 
 
-def reachable(entry: DispatchEntry) -> bool:
-    """Whether any call can mean this entry: none can whose mask only a tensor can express."""
-    if entry.mask in ANY_QUERIES:
-        return True
-    return entry.mask == "causal" and any(
-        r.queries in (SAME, 1) or r.first <= int(r.queries) <= r.last for r in entry.ranges
-    )
-
-
 def _check(call: PlainCall) -> None:
     """Raise for what is in no table, and for what torch's own function refuses better."""
     (q, k, v), scale = call.shapes, call.scale
@@ -147,22 +145,6 @@ def _check(call: PlainCall) -> None:
         raise Unseen(f"scale={scale} was not measured; the table's is {usual}", "scale")
 
 
-def _phases(queries: int, keys: int, gradient: bool) -> tuple[str, ...]:
-    """The phases that the call may be looked up under, the best first."""
-    if gradient:
-        return ("train",)
-    return ("decode", "forward") if queries < keys or queries == 1 else ("forward",)
-
-
-def _masks(queries: int, keys: int, causal: bool) -> tuple[str, ...]:
-    """The masks that mean the same for the call."""
-    if not causal:
-        return ("none", "causal") if queries == 1 else ("none",)
-    if queries == keys:
-        return ("causal", "causal@upper-left", *["none"] * (queries == 1))
-    return ("causal@upper-left",)
-
-
 def dispatch(table: str | Path | DispatchTable, tables: Sequence[str | Path] = ()) -> Dispatch:
     """A function with the signature of ``F.scaled_dot_product_attention`` that picks per call.
 
@@ -172,8 +154,54 @@ def dispatch(table: str | Path | DispatchTable, tables: Sequence[str | Path] = (
     """
     if not isinstance(table, DispatchTable):
         table = DispatchTable.read(table)
-    _refuse_elsewhere(table.made)
+    made, here = table.made, this_machine()
+    if missing := [kind for kind in INPUTS if kind not in (made.get("inputs") or ())]:
+        raise DispatchRefused(
+            f"the table doesn't say that its variants are right on {', '.join(missing)} inputs; "
+            "'attnbench choose --export' tries them, and makes one that does"
+        )
+    if made["device"] not in here.devices:
+        raise DispatchRefused(
+            f"the table was made for {made['device']}, and this machine has "
+            f"{', '.join(here.devices)}; make one here"
+        )
+    for what, mine in (("machine", here.name), ("torch", torch.__version__)):
+        # a wheel's metadata may say 2.13.0 where torch itself says 2.13.0+cu130
+        releases = {str(x).partition("+")[0] if what == "torch" else x for x in (made[what], mine)}
+        if len(releases) > 1:
+            raise DispatchRefused(
+                f"the table was made for {what} {made[what]}, and here it is {mine}: what is "
+                "fastest there need not be so here; measure again and make a table here"
+            )
     return Dispatch(table, _built(table, tables), tables)
+
+
+def _built(table: DispatchTable, tables: Sequence[str | Path]) -> dict[str, Built]:
+    """Its variants by label; raises DispatchRefused where one can't serve what it should."""
+    try:
+        built = {n: Built(row) for n, row in table.rows(impls.table(tables)).items()}
+    except NotServed as why:
+        raise DispatchRefused(f"the table names what can't run here: {why}") from None
+    for number, entry in enumerate(table.entries, 1):
+        for variant, problem in entry.examples(table.made["device"]):
+            if (refusal := built[variant].row.supports(problem)) is not None:
+                raise DispatchRefused(f"entry {number} of the table can't be served: {refusal}")
+    reachable = (
+        entry.mask in ANY_QUERIES
+        or (
+            entry.mask == "causal"
+            and (r.queries in (SAME, 1) or r.first <= int(r.queries) <= r.last)
+        )
+        for entry in table.entries
+        for r in entry.ranges
+    )
+    if not any(reachable):
+        masks = ", ".join(dict.fromkeys(entry.mask for entry in table.entries))
+        raise DispatchRefused(
+            f"no entry would ever be used: the masks of the table are {masks}, and a call of "
+            "scaled_dot_product_attention can name none, causal and causal@upper-left only"
+        )
+    return built
 
 
 class _Inside(threading.local):
@@ -198,8 +226,15 @@ class Dispatch:
             self._entries[entry.alike].append(entry)
         self._telling, self._inside = threading.RLock(), _Inside()
         self._way = lru_cache(KEPT)(self._find)
-        for note in _notes(table.made):
-            self._say(note, note)
+        made, gpu = table.made, next((gpu.driver for gpu in this_machine().gpus), None)
+        for what, theirs, ours, counts in (
+            ("threads", made["threads"], torch.get_num_threads(), self._device == "cpu"),
+            ("attnbench", made["attnbench"], __version__, True),
+            ("driver", made.get("driver"), gpu, self._device == "cuda"),
+        ):
+            if counts and theirs not in (None, ours):
+                note = f"the table was made with {what} {theirs}, and here it is {ours}: which is "
+                self._say(what, f"{note}fastest may have changed")
 
     @torch.compiler.disable(reason="attnbench.dispatch picks at each call, outside of a graph")
     def __call__(
@@ -222,12 +257,11 @@ class Dispatch:
                 self._left_to_torch(*special)
             else:
                 q, k, v = qkv
-                gradient = torch.is_grad_enabled() and (
-                    q.requires_grad or k.requires_grad or v.requires_grad
-                )
+                wanted = q.requires_grad or k.requires_grad or v.requires_grad
                 shapes, dtypes = (q.shape, k.shape, v.shape), (q.dtype, k.dtype, v.dtype)
-                given = (q.device, k.device, v.device), is_causal, scale, enable_gqa, gradient
-                attend = self._way(PlainCall(shapes, dtypes, *given))
+                given = (q.device, k.device, v.device), is_causal, scale, enable_gqa
+                gradient = wanted and torch.is_grad_enabled()
+                attend = self._way(PlainCall(shapes, dtypes, *given, gradient))
             if attend is not None:
                 self._inside.a_variant = True
                 try:
@@ -319,64 +353,3 @@ def _special_tensors(qkv: tuple[Tensor, Tensor, Tensor]) -> str | None:
     if default not in ("cpu", qkv[0].device.type):
         return f"calls while {default} is the default device"
     return None
-
-
-def _refuse_elsewhere(made: Mapping[str, Any]) -> None:
-    """Raise DispatchRefused where the table was made for another place than this.
-
-    Of torch its release counts: a wheel's metadata may say ``2.13.0`` where torch itself says
-    ``2.13.0+cu130``. The device and its driver are in the table besides.
-    """
-    here, tried = this_machine(), made.get("inputs") or ()
-    if missing := [kind for kind in INPUTS if kind not in tried]:
-        raise DispatchRefused(
-            f"the table doesn't say that its variants are right on {', '.join(missing)} inputs; "
-            "'attnbench choose --export' tries them, and makes one that does"
-        )
-    if made["device"] not in here.devices:
-        raise DispatchRefused(
-            f"the table was made for {made['device']}, and this machine has "
-            f"{', '.join(here.devices)}; make one here"
-        )
-    for what, mine in (("machine", here.name), ("torch", torch.__version__)):
-        releases = {str(x).partition("+")[0] if what == "torch" else x for x in (made[what], mine)}
-        if len(releases) > 1:
-            raise DispatchRefused(
-                f"the table was made for {what} {made[what]}, and here it is {mine}: what is "
-                "fastest there need not be so here; measure again and make a table here"
-            )
-
-
-def _built(table: DispatchTable, tables: Sequence[str | Path]) -> dict[str, Built]:
-    """Its variants by label; raises DispatchRefused where one can't serve what it should."""
-    try:
-        built = {n: Built(row) for n, row in table.rows(impls.table(tables)).items()}
-    except NotServed as why:
-        raise DispatchRefused(f"the table names what can't run here: {why}") from None
-    for number, entry in enumerate(table.entries, 1):
-        for variant, problem in entry.examples(table.made["device"]):
-            if (refusal := built[variant].row.supports(problem)) is not None:
-                raise DispatchRefused(f"entry {number} of the table can't be served: {refusal}")
-    if not any(reachable(entry) for entry in table.entries):
-        masks = ", ".join(dict.fromkeys(entry.mask for entry in table.entries))
-        raise DispatchRefused(
-            f"no entry would ever be used: the masks of the table are {masks}, and a call of "
-            "scaled_dot_product_attention can name none, causal and causal@upper-left only"
-        )
-    return built
-
-
-def _notes(made: Mapping[str, Any]) -> list[str]:
-    """What differs from when the table was made, and may change which is fastest."""
-    gpu = next((gpu.driver for gpu in this_machine().gpus), None)
-    theirs_and_ours = {
-        "threads": (made["threads"], torch.get_num_threads(), made["device"] == "cpu"),
-        "attnbench": (made["attnbench"], __version__, True),
-        "driver": (made.get("driver"), gpu, made["device"] == "cuda"),
-    }
-    return [
-        f"the table was made with {what} {theirs}, and here it is {ours}: which is fastest may "
-        "have changed"
-        for what, (theirs, ours, counts) in theirs_and_ours.items()
-        if counts and theirs not in (None, ours)
-    ]

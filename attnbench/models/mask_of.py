@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import sys
 import tempfile
 import threading
 import weakref
@@ -29,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from attnbench.core.disk import write_whole
@@ -92,8 +92,7 @@ def causal_of(shape: Shape) -> Mask:
 
 def has_data(x: Tensor) -> bool:
     """Whether a tensor has values: not of a fake one, nor on the meta device."""
-    fake = sys.modules.get("torch._subclasses.fake_tensor")  # there are none before it is loaded
-    return not (x.is_meta or (fake is not None and isinstance(x, fake.FakeTensor)))
+    return not (x.is_meta or isinstance(x, FakeTensor))
 
 
 def _tables(attn_mask: Tensor, shape: Shape) -> tuple[Seen, NDArray[Any] | None]:
@@ -184,13 +183,11 @@ def _candidates(first: Places, past: Places, shape: Shape) -> Iterator[Mask]:
 def _parts(first: Places, past: Places, ends: Places, at: Places) -> Iterator[tuple[Part, ...]]:
     """Conditions that the spans may be of, without a padding, at one corner."""
     inner = (first < past) & (past < ends[:, None])  # rows whose end is not the padding's
-    right = _only((past - 1 - at)[inner])
-    left = _only((at - first)[(first > 0) & (first < past)])
-    most = int(ends.max())
-    if left is not None or right is not None:
-        sides = (most if left is None else left, most if right is None else right)
-        if min(sides) >= 0:
-            yield (Part("window", sides),)
+    right = np.unique((past - 1 - at)[inner]).tolist()
+    left = np.unique((at - first)[(first > 0) & (first < past)]).tolist()
+    sides = tuple(x[0] if len(x) == 1 else int(ends.max()) for x in (left, right))
+    if 1 in (len(left), len(right)) and min(sides) >= 0:
+        yield (Part("window", sides),)
     if past[0, 0] > 0:
         yield (Part("prefix", (int(past[0, 0]),)),)
     starts = np.unique(first[0])  # where documents begin
@@ -198,11 +195,6 @@ def _parts(first: Places, past: Places, ends: Places, at: Places) -> Iterator[tu
         lengths = tuple(int(b - a) for a, b in pairwise([*starts, int(past[0, -1])]))
         yield (Part("document", lengths),)
         yield (*CAUSAL.parts, Part("document", lengths))
-
-
-def _only(numbers: Places) -> int | None:
-    """The number that all of these are, if they are equal."""
-    return int(numbers[0]) if len(numbers) and (numbers == numbers[0]).all() else None
 
 
 def kept(found: Nameless, shape: Shape, folder: Path | None = None) -> Mask:
@@ -257,12 +249,9 @@ class WhileAlive:
 class _KeptFile:
     """A mask's file, as long as the mask of any tensor needs it."""
 
-    def __init__(self, file: str, drop: Callable[[str], None]) -> None:
-        weakref.finalize(self, drop, file).atexit = False
-
 
 class KnownMasks:
-    """The masks of the tensors that are alive."""
+    """``known_mask(tensor, is_causal, shape)``: the masks of the tensors that are alive."""
 
     def __init__(self) -> None:
         self._known = WhileAlive()
@@ -279,7 +268,10 @@ class KnownMasks:
             mask = mask_of(tensor, is_causal, shape, own_folder("models"))
             if (file := next((part.file for part in mask.parts if part.file), None)) is None:
                 return mask, None
-            return mask, self._files.setdefault(file, _KeptFile(file, self._drop))
+            if (kept_file := self._files.get(file)) is None:
+                kept_file = self._files[file] = _KeptFile()
+                weakref.finalize(kept_file, self._drop, file).atexit = False
+            return mask, kept_file
 
         with self._lock:
             alive = list(self._files.values())  # none goes while a new mask may need its file
@@ -293,8 +285,7 @@ class KnownMasks:
                 Path(file).unlink(missing_ok=True)
 
 
-known_mask = KnownMasks()
-"""``known_mask(tensor, is_causal, shape)``: one for the process, as the files are."""
+known_mask = KnownMasks()  # one for the process, as the files are
 
 FEW = 16
 """New tokens, at the most, that count as decoding where there are more keys than queries."""

@@ -31,8 +31,8 @@ from torch.utils._pytree import tree_map_only
 
 import impls
 from attnbench.answer.paste import PREFIX, spelled
+from attnbench.models import frames_out, wrong_level
 from attnbench.models.attention import NO_BIAS_GRADIENT, OWN, Built, NotServed, with_bias_gradient
-from attnbench.models.cores import frames_out, wrong_level
 from attnbench.models.mask_of import known_mask
 from impls.asked import CantBeDone
 from impls.masks import Mask, Part, Shape
@@ -94,16 +94,13 @@ def _table_of_classes(model: type[nn.Module]) -> tuple[str, str] | None:
     None where that file has none.
     """
     names = vars(sys.modules.get(model.__module__, object))
-    tables = [n for n, x in names.items() if isinstance(x, dict) and _is_layer(x.get("eager"))]
-    for layer in filter(_is_layer, names.values() if tables else ()):
+    layers = [x for x in names.values() if isinstance(x, type) and issubclass(x, nn.Module)]
+    tables = [n for n, x in names.items() if isinstance(x, dict) and x.get("eager") in layers]
+    for layer in layers:
         words = getattr(getattr(layer.__init__, "__code__", None), "co_names", ())
         if found := [table for table in tables if table in words]:
             return layer.__name__, found[0]
     return None
-
-
-def _is_layer(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, nn.Module)
 
 
 @torch.compiler.disable
@@ -280,9 +277,7 @@ PACKED = {
 EAGER = "take attn_implementation='eager' for this model"
 
 
-def refusal(
-    module: nn.Module, key: Tensor, mask: Tensor | None, more: Mapping[str, Any]
-) -> str | None:
+def refusal(key: Tensor, mask: Any, more: Mapping[str, Any]) -> str | None:
     """None where all arguments are served, else a sentence: the word, and what to do."""
     if mask is not None and not isinstance(mask, Tensor):
         return f"the mask is a {type(mask).__name__}, not a tensor; give the model a 2D or 4D one"
@@ -338,8 +333,6 @@ def forward_by(row: Variant) -> Callable[..., tuple[Tensor, None]]:
         number = getattr(module, "layer_idx", None)
         layer = type(module).__name__ + ("" if number is None else f" of layer {number}")
         try:
-            if (refused := refusal(module, key, attention_mask, more)) is not None:
-                raise CantBeDone(f"{row.label}: {refused}")
             return _attend(built(), module, (query, key, value), attention_mask, more), None
         except NotServed as why:
             raise NotServed(f"{layer}: {why}; {OTHERS}") from None
@@ -350,17 +343,11 @@ def forward_by(row: Variant) -> Callable[..., tuple[Tensor, None]]:
 
 
 def _attend(
-    variant: Built,
-    module: nn.Module,
-    qkv: tuple[Tensor, Tensor, Tensor],
-    mask: Tensor | None,
-    more: dict[str, Any],
+    variant: Built, module: nn.Module, qkv: Sequence[Tensor], mask: Any, more: dict[str, Any]
 ) -> Tensor:
-    """The output [b, n, h, e].
-
-    Layers with ``scaling=1`` have scaled q before (OPT, Whisper, ESM) or have that scale in their
-    weights (T5): an operator of its own is given q as it was without.
-    """
+    """The output [b, n, h, e]."""
+    if (refused := refusal(qkv[1], mask, more)) is not None:
+        raise CantBeDone(f"{variant.row.label}: {refused}")
     query, key, value = qkv
     is_causal = mask is None and query.shape[2] > 1 and bool(more.get("is_causal"))
     if isinstance(mask, EagerMask):
@@ -380,6 +367,8 @@ def _attend(
     if dropout and any(term.requires_grad for term in terms):
         raise CantBeDone(f"{variant.row.label}: {NO_BIAS_GRADIENT}")
     if scale == 1.0 and variant.row.computes == OWN:
+        # a layer that scaled q before (OPT, Whisper, ESM), or has that scale in its weights (T5):
+        # an operator of its own is given q as it was without
         query, scale = query * query.shape[-1] ** 0.5, None
     keys, values = key[:, :, :used], value[:, :, :used]
     out = variant(query, keys, values, whole, scale, dropout_p=dropout)

@@ -75,29 +75,14 @@ def test_the_gradients_are_torchs_and_rows_that_see_nothing_spoil_none(name):
         torch.testing.assert_close(given, right, rtol=1e-5, atol=1e-5)
 
 
-LAYOUTS = {
-    "heads first": lambda b, h, n, d: torch.randn(b, h, n, d),
-    "tokens first": lambda b, h, n, d: torch.randn(b, n, h, d).transpose(1, 2),
-    "packed": lambda b, h, n, d: torch.randn(b, n, h, 3 * d)[..., :d].transpose(1, 2),
-    "expanded": lambda b, h, n, d: torch.randn(1, n, h, d).transpose(1, 2).expand(b, h, n, d),
-}
-
-
 @pytest.mark.parametrize("name", ["matmul", "sdpa.flash", "online", "linear.elu"])
-def test_the_output_lies_in_memory_as_torchs_own_does(name):
-    for layout, kv_heads, q_len, how, width, gradient in itertools.product(
-        LAYOUTS.values(), (4, 2), (16, 2), ("none", "causal", "mask"), (8, 6), (False, True)
-    ):
-        more = {"is_causal": True} if how == "causal" else {}
-        more = {"mask": left_padded(q_len, 16)} if how == "mask" else more
-        forms = (4, q_len, 8), (kv_heads, 16, 8), (kv_heads, 16, width)
-        q, k, v = (layout(2, *form) for form in forms)
-        v.requires_grad_(gradient)
-        try:
-            out = variant(name)(q, k, v, **more)
-        except NotServed:
-            continue
-        assert out.stride() == torchs(q, k, v, **more).stride(), (forms, how)
+def test_the_output_lies_in_memory_as_the_queries_do(name):
+    for q_len, how in itertools.product((16, 1), ({}, {"mask": "causal"})):
+        heads_first = [torch.randn(2, 4, n, 8) for n in (q_len, 16, 16)]
+        packed = [torch.randn(2, n, 4, 24)[..., :8].transpose(1, 2) for n in (q_len, 16, 16)]
+        assert variant(name)(*heads_first, **how).is_contiguous()
+        out = variant(name)(*packed, **how)
+        assert out.transpose(1, 2).view(2, q_len, 32).is_contiguous()  # as a model goes on
 
 
 def test_a_variant_is_built_once_for_calls_that_ask_the_same_and_kept_only_so_many_times():

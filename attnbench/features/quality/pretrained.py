@@ -19,7 +19,7 @@ from attnbench.core.process import Worker, WorkerLost
 from attnbench.core.record import Status
 from attnbench.core.settings import Settings
 from attnbench.features.quality.model_results import long_texts, summarize
-from attnbench.models.cores import wrong_level
+from attnbench.models import wrong_level
 from attnbench.sweep.engine import Engine, measure
 from attnbench.sweep.plan import Plan, make_plan
 from attnbench.sweep.presets import Preset

@@ -18,7 +18,7 @@ from attnbench.core.format import time_taken
 from attnbench.core.machine import Machine, why_not
 from attnbench.core.process import Worker, WorkerLost
 from attnbench.core.process_child import Answers, serve
-from attnbench.models.cores import wrong_level
+from attnbench.models import wrong_level
 from impls import Table
 from impls.asked import CantBeDone
 from impls.masks import Mask

@@ -242,7 +242,7 @@ def model(args: argparse.Namespace) -> int:
     from attnbench.features.quality import pretrained
     from attnbench.features.quality.model_results import with_ranks, with_verdicts
     from attnbench.features.quality.model_view import progress_line
-    from attnbench.models.cores import wrong_level
+    from attnbench.models import wrong_level
 
     table = impls.table(args.table)
     variants = [table.find(name) for name in args.variants]
