@@ -78,7 +78,8 @@ def softmax_rows(problem: Problem, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tenso
     seen = seen & chosen_bhrm
     scores = (q_bhnd[:, :, rows] @ to_query_heads(k_bcmd, problem).mT) * problem.scale
     if (added := problem.mask.bias(problem.shape, picked)) is not None:
-        scores = scores + torch.from_numpy(added).to(q_bhnd.device, q_bhnd.dtype)
+        finite = torch.from_numpy(added).nan_to_num(neginf=0.0)  # hidden below, gradients too
+        scores = scores + finite.to(q_bhnd.device, q_bhnd.dtype)
     blind = ~seen.any(-1, keepdim=True)
     weights = scores.masked_fill(~(seen | blind), -torch.inf).softmax(-1)
     return (weights @ to_query_heads(v_bcme, problem)).masked_fill(blind, 0.0)

@@ -47,9 +47,8 @@ CASES = {  # conditions, and what is changed of the ordinary problem
 
 
 def taken(name, case):
-    return {kind for kind, *_ in CASES[case][0] if kind != "u"} <= set(
-        TABLE.find(name).on("cpu", "masks")
-    )
+    kinds = {c[0] for c in CASES[case][0] if isinstance(c, tuple)}
+    return kinds <= set(TABLE.find(name).on("cpu", "masks"))
 
 
 @cache
@@ -101,18 +100,6 @@ def test_naive_exponentials_overflow_just_where_they_say(dtype, right, over):
 @pytest.mark.parametrize("mask", ["causal+alibi", "padding:0,11"])
 def test_compiled_is_exact_forward_and_backward(verdict, mask):
     assert verdict("compiled", problem(mask, 17, dtype="float32", phase="train")).reason is None
-
-
-# ---- what they cost ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_flops_are_four_d_for_each_pair_that_the_mask_lets_meet(brute, case):
-    given, _, seen, _ = world(brute, case)
-    each_pair = 2 * (given.head_dim + given.v_head_dim)
-    for phase, times in (("forward", 1), ("backward", 2), ("train", 3)):
-        found = cost("matmul", given.with_(phase=phase)).flops
-        assert found == times * each_pair * int(seen.sum())
 
 
 @pytest.mark.parametrize("name", [row.name for row in ROWS if row.exact])

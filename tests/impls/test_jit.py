@@ -28,16 +28,12 @@ def test_tokens_of_whole_eights_lie_at_whole_eights(width, token, stays):
     assert width % 8 or all(step % 8 == 0 for step in rows.stride()[:-1])
 
 
-def test_numbers_of_a_token_lie_next_to_each_other():
+def test_what_does_not_lie_next_to_each_other_is_written_out():
     x = lying(8, 64, 2)
     rows = rows_of(x)
-    assert torch.equal(rows, x)
-    assert rows.stride(-1) == 1
-
-
-def test_an_upstream_gradient_that_is_one_number_lies_nowhere_and_is_written_out():
-    rows = rows_of(torch.ones(()).expand(2, 3, 5, 16))
-    assert rows.stride() == (240, 80, 16, 1)
+    assert torch.equal(rows, x) and rows.stride(-1) == 1
+    one = rows_of(torch.ones(()).expand(2, 3, 5, 16))  # an upstream gradient that is one number
+    assert one.stride() == (240, 80, 16, 1)
 
 
 def test_blocks_that_a_gpu_has_no_room_for_are_not_supported_there():
@@ -57,13 +53,11 @@ def test_blocks_that_a_gpu_has_no_room_for_are_not_supported_there():
         launch(RuntimeError("another"))
 
 
-@pytest.mark.parametrize(
-    ("capability", "hopper"),
-    [(80, False), (89, False), (90, True), (100, True), (120, False)],
-)
-def test_a_table_is_that_of_the_gpu(capability, hopper, monkeypatch):
-    monkeypatch.setattr(triton_flash, "capability", lambda device: capability)
+def test_a_table_is_that_of_the_gpu(monkeypatch):
     p = Problem(head_dim=128, v_head_dim=128, dtype="bfloat16", device="cuda")
-    own = triton_flash.HALF_ON_HOPPER if hopper else triton_flash.HALF_ELSEWHERE
-    assert triton_flash.launches(p) == own[128]
-    assert triton_flash.launches(p.with_(dtype="float32")) == triton_flash.FLOAT32[128]
+    for capability in (80, 89, 90, 100, 120):
+        monkeypatch.setattr(triton_flash, "capability", lambda device, here=capability: here)
+        hopper = capability in (90, 100)
+        own = triton_flash.HALF_ON_HOPPER if hopper else triton_flash.HALF_ELSEWHERE
+        assert triton_flash.launches(p) == own[128]
+        assert triton_flash.launches(p.with_(dtype="float32")) == triton_flash.FLOAT32[128]

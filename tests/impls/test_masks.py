@@ -1,20 +1,19 @@
-"""Masks against a double loop over queries and keys."""
+"""Masks against a double loop over queries and keys, and against examples worked out by hand."""
 
 import itertools
+import math
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import create_mask
 
-from impls.masks import Mask, Shape
+from impls.masks import Mask, Shape, alibi_slopes
 
 EXAMPLES = settings(max_examples=80, deadline=None)
 FEW = settings(max_examples=25, deadline=None)
-
-
-# ---- what a row sees, against the double loop ----------------------------------------------------
 
 
 def _table(draw, shape, values):
@@ -25,12 +24,6 @@ def _table(draw, shape, values):
     return np.random.default_rng(seed).choice(values, size=extent)
 
 
-def _lengths_of_documents(draw, total):
-    cuts = sorted(draw(st.sets(st.integers(1, total - 1)))) if total > 1 else []
-    edges = [0, *cuts, total]
-    return tuple(b - a for a, b in itertools.pairwise(edges))
-
-
 def _payload(draw, kind, shape):
     match kind:
         case "window":
@@ -38,7 +31,9 @@ def _payload(draw, kind, shape):
         case "prefix":
             return (draw(st.integers(1, shape.kv_len)),)
         case "document":
-            return _lengths_of_documents(draw, shape.kv_len)
+            total = shape.kv_len
+            cuts = sorted(draw(st.sets(st.integers(1, total - 1)))) if total > 1 else []
+            return tuple(b - a for a, b in itertools.pairwise([0, *cuts, total]))
         case "padding":
             lengths = st.integers(0, shape.kv_len)
             many = draw(st.sampled_from([1, shape.batch]))
@@ -51,14 +46,14 @@ def _payload(draw, kind, shape):
 
 
 @st.composite
-def worlds(draw, files=True):
+def worlds(draw):
     """A shape, the conditions of a mask that fits it, and the corner."""
     length = st.integers(1, 9)
     q_len = draw(length)
     kv_len = q_len if draw(st.booleans()) else draw(length)
     shape = Shape(draw(st.integers(1, 3)), draw(st.integers(1, 4)), q_len, kv_len)
     kinds = ["causal", "window", "prefix", "padding", "alibi"]
-    kinds += ["document"] * (q_len == kv_len) + ["dense", "bias"] * files
+    kinds += ["document"] * (q_len == kv_len) + ["dense", "bias"]
     chosen = draw(st.lists(st.sampled_from(kinds), unique=True, max_size=3))
     conditions = [(kind, _payload(draw, kind, shape)) for kind in chosen]
     return shape, conditions, draw(st.booleans())
@@ -80,58 +75,46 @@ def _full(array, shape):
 
 @EXAMPLES
 @given(world=worlds(), data=st.data())
-def test_a_mask_sees_what_the_double_loop_sees_whole_and_in_part(brute, world, data):
+def test_a_mask_sees_what_the_double_loop_sees_and_adds_what_it_adds(brute, world, data):
     mask, shape, seen = _mask(brute, world)
+    _, conditions, upper_left = world
     assert Mask.parse(str(mask)) == mask
-    assert mask.kinds == (tuple(kind for kind, _ in world[1]) or ("none",))
+    assert mask.kinds == (tuple(kind for kind, _ in conditions) or ("none",))
     visible = mask.visible(shape)
     assert visible.dtype == bool
     np.testing.assert_array_equal(_full(visible, shape), seen)
-    rows = data.draw(st.lists(st.integers(0, shape.q_len - 1), min_size=1, max_size=5))
-    some = mask.visible(shape, np.array(rows))
-    np.testing.assert_array_equal(_full(some, shape), seen[:, :, rows])
     key = data.draw(st.integers(0, shape.kv_len - 1))
     np.testing.assert_array_equal(_full(mask.sees(shape, key), shape), seen[..., key])
     np.testing.assert_array_equal(_full(mask.blind_rows(shape), shape), ~seen.any(-1))
     assert mask.pairs(shape) == int(seen.sum())
     assert mask.keys_seen(shape) == int(seen.any((1, 2)).sum())
-    first, past = mask.spans(shape)
-    key = np.arange(shape.kv_len)
-    inside = (key >= first[..., None]) & (key < past[..., None])
-    assert not (seen & ~inside[:, None]).any()
-
-
-@EXAMPLES
-@given(world=worlds(files=False), data=st.data())
-def test_spans_hold_exactly_the_visible_keys(brute, world, data):
-    mask, shape, seen = _mask(brute, world)
-    rows = data.draw(st.none() | st.lists(st.integers(0, shape.q_len - 1), min_size=1, max_size=5))
-    picked = range(shape.q_len) if rows is None else rows
-    first, past = mask.spans(shape, None if rows is None else np.array(rows))
-    assert first.shape == past.shape
-    assert first.shape[0] in (1, shape.batch)
-    assert first.shape[1] == len(picked)
-    for b in range(shape.batch):
-        element = b if first.shape[0] > 1 else 0
-        for place, row in enumerate(picked):
-            low, high = first[element, place], past[element, place]
-            assert 0 <= low <= high <= shape.kv_len
-            assert np.flatnonzero(seen[b, 0, row]).tolist() == list(range(low, high))
+    added, total = mask.bias(shape), brute.bias(conditions, shape, upper_left)
+    assert (added is None) == (not {"alibi", "bias"} & set(mask.kinds))
+    if added is not None:
+        np.testing.assert_allclose(_full(added, shape), total, rtol=1e-14, atol=0)
+    rows = np.array(data.draw(st.lists(st.integers(0, shape.q_len - 1), min_size=1, max_size=5)))
+    np.testing.assert_array_equal(_full(mask.visible(shape, rows), shape), seen[:, :, rows])
+    if added is not None:
+        some = _full(mask.bias(shape, rows), shape)
+        np.testing.assert_allclose(some, total[:, :, rows], rtol=1e-14, atol=0)
 
 
 @EXAMPLES
 @given(world=worlds(), data=st.data())
-def test_bias_is_what_the_double_loop_adds(brute, world, data):
-    mask, shape, _ = _mask(brute, world)
-    _, conditions, upper_left = world
+def test_spans_enclose_the_visible_keys_and_without_files_hold_no_other(brute, world, data):
+    mask, shape, seen = _mask(brute, world)
     rows = data.draw(st.none() | st.lists(st.integers(0, shape.q_len - 1), min_size=1, max_size=5))
-    added = mask.bias(shape, None if rows is None else np.array(rows))
-    if not {"alibi", "bias"} & set(mask.kinds):
-        assert added is None
-        return
-    expected = brute.bias(conditions, shape, upper_left)
-    expected = expected if rows is None else expected[:, :, rows]
-    np.testing.assert_allclose(_full(added, shape), expected, rtol=1e-14, atol=0)
+    picked = range(shape.q_len) if rows is None else rows
+    spans = mask.spans(shape, None if rows is None else np.array(rows))
+    extent = (shape.batch, len(picked))
+    assert all(x.shape[0] in (1, shape.batch) and x.shape[1:] == extent[1:] for x in spans)
+    first, past = (np.broadcast_to(x, extent)[:, None, :, None] for x in spans)
+    assert ((first >= 0) & (first <= past) & (past <= shape.kv_len)).all()
+    key = np.arange(shape.kv_len)
+    inside, seen = (key >= first) & (key < past), seen[:, :, picked]
+    assert not (seen & ~inside).any()
+    if not {"dense", "bias"} & set(mask.kinds):
+        np.testing.assert_array_equal(np.broadcast_to(inside, seen.shape), seen)
 
 
 # ---- FlexAttention -------------------------------------------------------------------------------
@@ -139,23 +122,17 @@ def test_bias_is_what_the_double_loop_adds(brute, world, data):
 
 @FEW
 @given(world=worlds())
-def test_the_flex_mask_is_the_visible_pairs(brute, world):
+def test_the_flex_mask_is_the_visible_pairs_and_the_flex_score_adds_the_bias(brute, world):
     mask, shape, seen = _mask(brute, world)
+    _, conditions, upper_left = world
     modifier = mask.flex_mask(shape, "cpu")
     if modifier is None:
         assert seen.all()
-        return
-    np.testing.assert_array_equal(create_mask(modifier, *shape, device="cpu").numpy(), seen)
-
-
-@FEW
-@given(world=worlds())
-def test_the_flex_score_adds_the_bias(brute, world):
-    mask, shape, _ = _mask(brute, world)
-    _, conditions, upper_left = world
+    else:
+        np.testing.assert_array_equal(create_mask(modifier, *shape, device="cpu").numpy(), seen)
     modifier = mask.flex_score(shape, "cpu")
+    assert (modifier is None) == (not {"alibi", "bias"} & set(mask.kinds))
     if modifier is None:
-        assert not {"alibi", "bias"} & set(mask.kinds)
         return
     scores = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for axis in range(3, -1, -1):
@@ -165,3 +142,42 @@ def test_the_flex_score_adds_the_bias(brute, world):
     index = [torch.arange(n) for n in shape]
     expected = scores.numpy() + brute.bias(conditions, shape, upper_left)
     np.testing.assert_allclose(modifier(scores, *index).numpy(), expected, rtol=1e-6, atol=1e-6)
+
+
+# ---- by hand -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "q_len", "kv_len", "picture"),
+    [
+        ("causal", 2, 4, "xxx. xxxx"),
+        ("causal@upper-left", 2, 4, "x... xx.."),
+        ("window:1,0", 3, 3, "x.. xx. .xx"),
+        ("window:1,1", 2, 4, ".xxx ..xx"),
+        ("window:0,0@upper-left", 3, 2, "x. .x .."),
+        ("prefix:2", 4, 4, "xx.. xx.. xxx. xxxx"),
+        ("causal+document:1,2", 3, 3, "x.. .x. .xx"),
+        ("causal+prefix:2", 3, 3, "x.. xx. xxx"),
+        ("padding:2", 2, 3, "xx. xx."),
+    ],
+)
+def test_a_mask_looks_as_drawn(text, q_len, kv_len, picture):
+    seen = Mask.parse(text).visible(Shape(1, 1, q_len, kv_len))[0, 0]
+    assert " ".join("".join("x" if s else "." for s in row) for row in seen) == picture
+
+
+def test_counting_at_a_million_tokens_needs_no_square():
+    n = 10**6
+    shape = Shape(2, 3, n, n)
+    assert Mask.parse("causal").pairs(shape) == 6 * n * (n + 1) // 2
+    assert Mask.parse("causal+window:99,5").pairs(shape) == 6 * (100 * n - 99 * 100 // 2)
+    assert Mask.parse("padding:0,7").keys_seen(shape) == 7
+    assert Mask.parse("causal").visible(shape, np.array([n - 1])).shape == (1, 1, 1, n)
+
+
+def test_alibi_slopes_follow_the_rule_of_the_paper():
+    eight = [2.0**-x for x in range(1, 9)]
+    between = [1 / math.sqrt(2), 1 / math.sqrt(8), 1 / math.sqrt(32), 1 / math.sqrt(128)]
+    four = [1 / 4, 1 / 16, 1 / 64, 1 / 256]
+    for want in ([2**-8.0], [2**-4.0, 2**-8.0], four, eight, eight + between):
+        np.testing.assert_allclose(alibi_slopes(len(want)), want, rtol=1e-15)

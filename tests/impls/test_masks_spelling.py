@@ -6,8 +6,6 @@ import pytest
 from impls.masks import InvalidMask, Mask, Part, Shape
 from impls.spec import MASK_KINDS
 
-# ---- spelling ------------------------------------------------------------------------------------
-
 SPELLINGS = {
     "none": Mask(),
     "causal": Mask((Part("causal"),)),
@@ -71,31 +69,28 @@ def test_a_bad_spelling_is_refused_with_a_sentence(text, says):
     assert says in str(caught.value)
 
 
-def test_a_mask_names_its_kinds_and_keeps_those_that_are_asked_for():
-    for text, kinds, plain in (
+@pytest.mark.parametrize(
+    ("text", "kinds", "plain"),
+    [
         ("none@upper-left", ("none",), True),
         ("alibi", ("alibi",), False),
         ("causal+window:1,2", ("causal", "window"), False),
-    ):
-        assert (Mask.parse(text).kinds, Mask.parse(text).plain) == (kinds, plain)
-    for kinds, left in (
-        (("alibi",), "alibi@upper-left"),
-        (("window", "causal"), "causal+window:1,2@upper-left"),
-        (("bias",), "none@upper-left"),
-    ):
-        assert str(Mask.parse("causal+window:1,2+alibi@upper-left").only(*kinds)) == left
+    ],
+)
+def test_a_mask_names_its_kinds(text, kinds, plain):
+    assert (Mask.parse(text).kinds, Mask.parse(text).plain) == (kinds, plain)
 
 
-@pytest.mark.parametrize(
-    ("text", "kv_len", "expected"),
-    [("causal", 4, True), ("causal", 5, False), ("causal@upper-left", 5, True),
-     ("causal+alibi", 4, False), ("none", 4, False)],
-)  # fmt: skip
-def test_is_causal_only_for_the_causal_mask_that_both_corners_read_alike(text, kv_len, expected):
-    assert Mask.parse(text).is_causal(Shape(1, 1, 4, kv_len)) is expected
+def test_a_mask_keeps_the_kinds_that_are_asked_for():
+    mask = Mask.parse("causal+window:1,2+alibi@upper-left")
+    assert str(mask.only("window", "causal")) == "causal+window:1,2@upper-left"
+    assert str(mask.only("bias")) == "none@upper-left"
 
 
-# ---- masks that don't fit ------------------------------------------------------------------------
+def test_is_causal_only_for_the_causal_mask_that_both_corners_read_alike():
+    given = (("causal", 4), ("causal", 5), ("causal@upper-left", 5), ("causal+alibi", 4))
+    said = [Mask.parse(text).is_causal(Shape(1, 1, 4, kv_len)) for text, kv_len in given]
+    assert said == [True, False, True, False]
 
 
 FITS = Shape(2, 4, 3, 5)
@@ -116,6 +111,12 @@ WRONG = [  # a spelling, or a kind and its table
 ]
 
 
+def test_a_bias_file_of_whole_numbers_is_taken_as_numbers(brute):
+    mask = Mask.parse(brute.text([("bias", np.array([[1, -2]]))]))
+    assert mask.wrong_for(Shape(1, 1, 2, 2)) is None
+    np.testing.assert_array_equal(mask.bias(Shape(1, 1, 2, 2))[0, 0], [[1.0, -2.0]] * 2)
+
+
 @pytest.mark.parametrize(("mask", "shape", "says"), WRONG, ids=[says for *_, says in WRONG])
 def test_a_mask_that_does_not_fit_says_why(brute, mask, shape, says):
     text = mask if isinstance(mask, str) else brute.text([mask])
@@ -125,18 +126,17 @@ def test_a_mask_that_does_not_fit_says_why(brute, mask, shape, says):
     assert says in wrong
 
 
-@pytest.mark.parametrize("content", ["empty", "junk", "archive"])
-@pytest.mark.parametrize("kind", ["dense", "bias"])
-def test_a_file_that_holds_no_array_says_so(tmp_path, kind, content):
+@pytest.mark.parametrize("content", ["", "this is no array at all", None])
+def test_a_file_that_holds_no_array_says_so(tmp_path, content):
     file = tmp_path / "table.npy"
-    if content == "archive":
+    if content is None:  # an archive of arrays
         with file.open("wb") as out:
             np.savez(out, table=np.ones((3, 5)))
     else:
-        file.write_text("" if content == "empty" else "this is no array at all")
-    wrong = Mask.parse(f"{kind}:{file}").wrong_for(FITS)
-    assert wrong is not None
-    assert wrong.startswith(f"mask {kind}:{file}")
+        file.write_text(content)
+    for kind in ("dense", "bias"):
+        wrong = Mask.parse(f"{kind}:{file}").wrong_for(FITS)
+        assert wrong is not None and wrong.startswith(f"mask {kind}:{file}")
 
 
 def test_every_kind_of_mask_is_in_the_spellings_tested():

@@ -28,17 +28,12 @@ def values(row, name):
     if isinstance(default, bool):
         return []
     if isinstance(default, int | float):
-        return [v for v in NUMBERS if row.name not in COMPILED or v != "999"]
+        slow = row.name in COMPILED or name == "iterations"
+        return [v for v in NUMBERS if not slow or v != "999"]
     return [] if name == "core" else ["nonsense", "/nowhere/to/be/found.npy"]
 
 
-def case(*words):
-    """Newton's many rounds take seconds."""
-    many = words[1:] == ("iterations", "999")
-    return pytest.param(*words, id="-".join(words), marks=[pytest.mark.slow] * many)
-
-
-CASES = [case(r.name, name, v) for r in ROWS for name in r.options for v in values(r, name)]
+CASES = [(r.name, name, v) for r in ROWS for name in r.options for v in values(r, name)]
 
 
 @pytest.mark.parametrize(("name", "option", "value"), CASES)

@@ -1,7 +1,8 @@
-"""Files of rows from outside the tree: whatever their code does, it does it to itself."""
+"""Rows by files and by entry points: whatever their code does, it does it to itself."""
 
 import os
 import time
+from importlib import import_module
 
 import pytest
 
@@ -12,12 +13,6 @@ from impls.outside import BrokenTable
 from impls.problem import Problem
 from tests.impls.row_files import HEAD, python, rows_of, write
 from tests.processes import alive
-
-
-@pytest.fixture
-def hurry(monkeypatch):
-    monkeypatch.setattr(outside, "PATIENCE_S", 2)
-
 
 # ---- a file that is well -------------------------------------------------------------------------
 
@@ -38,30 +33,29 @@ ROWS = [
 """
 
 
-@pytest.fixture
-def well(tmp_path):
-    return write(tmp_path / "my_rows.py", HEAD, WELL)
-
-
-def test_a_file_that_imports_torch_is_read_without_torch_in_the_parent(well):
+def test_a_file_that_imports_torch_is_read_without_torch_in_the_parent_wherever_it_stands(tmp_path):
+    """Nor is a folder called impls where the reader stands the package that reads."""
+    well = write(tmp_path / "my_rows.py", HEAD, WELL)
+    decoy = tmp_path / "impls"
+    decoy.mkdir()
+    write(decoy / "__init__.py", "raise ImportError('this is not the package')")
     said = python(
         f"""
-        import json, sys, impls
+        import sys
+        sys.path = [p for p in sys.path if p]  # as an installed command is started
+        import json, impls
         table = impls.table([{str(well)!r}])
-        ours = {{n: r.to_dict() for n, r in table.rows.items() if n.startswith("mine.")}}
-        torch_here = "torch" in sys.modules
-        print(json.dumps([ours, len(table.rows), len(table.broken), torch_here]))
-        """
+        ours = {{n: r.origin for n, r in table.rows.items() if n.startswith("mine.")}}
+        print(json.dumps([ours, len(table.rows), len(table.broken), "torch" in sys.modules]))
+        """,
+        cwd=tmp_path,
     )
-    ours, count, broken, torch_here = said
-    assert list(ours) == ["mine.plain", "mine.own"]
-    assert (count, broken) == (len(impls.table().rows) + 2, 0)
-    assert not torch_here
-    assert {row["origin"] for row in ours.values()} == {str(well)}
+    ours = {"mine.plain": str(well), "mine.own": str(well)}
+    assert said == [ours, len(impls.table().rows) + 2, 0, False]
 
 
-def test_a_row_of_a_file_is_built_from_the_file_as_any_other(well):
-    table = impls.table([well])
+def test_a_row_of_a_file_is_built_from_the_file_as_any_other(tmp_path):
+    table = impls.table([write(tmp_path / "my_rows.py", HEAD, WELL)])
     plain, own = table.find("mine.plain"), table.find("mine.own?twice=yes")
     assert (own.dtypes["cpu"], own.head_dims) == (("float32",), (8, 64))
     assert own.cost == "impls.cost:softmax"
@@ -73,75 +67,92 @@ def test_a_row_of_a_file_is_built_from_the_file_as_any_other(well):
     assert load_function(own.build)(Problem(), **own.chosen)(q, q, q).eq(2).all()
 
 
-def test_a_relative_path_is_read_where_the_reader_stands(tmp_path, monkeypatch):
-    write(tmp_path / "near.py", HEAD, 'def build(problem): ...\nROWS = [row("near")]')
-    monkeypatch.chdir(tmp_path)
-    (row,) = rows_of("near.py")
-    monkeypatch.chdir("/")
-    assert load_function(row.build)(Problem()) is None
-
-
 def test_rows_come_in_the_order_of_the_files_and_a_taken_name_costs_its_row(tmp_path):
     one = write(tmp_path / "one.py", HEAD, 'ROWS = [row("einsum"), row("zeta")]')
     two = write(tmp_path / "two.py", HEAD, 'ROWS = (row(n) for n in ("zeta", "alpha"))')
     table = impls.table([one, two])
     assert list(table.rows)[-2:] == ["zeta", "alpha"]
-    assert table.rows["einsum"].origin == "attnbench"
-    assert table.rows["zeta"].origin == str(one)
-    reasons = {row.name: row.reason for row in table.broken}
-    assert reasons == {
+    assert (table.rows["einsum"].origin, table.rows["zeta"].origin) == ("attnbench", str(one))
+    assert {row.name: row.reason for row in table.broken} == {
         "einsum": "the name einsum is taken by a row of attnbench",
         "zeta": f"the name zeta is taken by a row of {one}",
     }
 
 
-def test_a_file_may_name_what_lies_elsewhere_and_import_what_lies_beside_it(tmp_path):
+def test_a_file_by_a_relative_path_may_name_what_lies_elsewhere_and_import_what_lies_beside_it(
+    tmp_path, monkeypatch
+):
     write(tmp_path / "beside_the_rows.py", "def build(problem): return 'from beside'")
     far = 'row("far", build="impls.dense.einsum:build")'
     code = f'from beside_the_rows import build\nROWS = [row("helped"), {far}]'
-    helped, other = rows_of(write(tmp_path / "helped.py", HEAD, code))
+    write(tmp_path / "helped.py", HEAD, code)
+    monkeypatch.chdir(tmp_path)
+    helped, other = rows_of("helped.py")
+    monkeypatch.chdir("/")
     assert load_function(helped.build)(Problem()) == "from beside"
     assert other.build == "impls.dense.einsum:build"
 
 
-def test_the_interface_read_is_the_readers_own_wherever_it_stands(tmp_path):
-    """A folder called impls where the reader stands is not the package that reads."""
-    well = write(tmp_path / "rows.py", HEAD, 'ROWS = [row("mine")]')
-    decoy = tmp_path / "impls"
-    decoy.mkdir()
-    write(decoy / "__init__.py", "raise ImportError('this is not the package')")
+def test_a_file_that_prints_and_reads_its_input_is_read_all_the_same(tmp_path):
+    code = """
+        import os, sys
+        print('{"rows": [], "broken": []}')
+        print("x" * 300_000)
+        print("and on stderr", file=sys.stderr)
+        os.write(1, b"past Python's own buffer")
+        assert sys.stdin.read() == ''
+        ROWS = [row("loud")]
+        """
+    file = write(tmp_path / "loud.py", HEAD, code)
+    read, write_end = os.pipe()  # an input that stays open and silent, as a terminal does
     said = python(
         f"""
-        import sys
-        sys.path = [p for p in sys.path if p]  # as an installed command is started
-        import json, impls
-        print(json.dumps([r.name for r in impls.table([{str(well)!r}]).rows.values()][-1]))
+        import json
+        from impls import outside
+        outside.PATIENCE_S = 5
+        print(json.dumps([row.name for row in outside.file_rows([{str(file)!r}])]))
         """,
-        cwd=tmp_path,
+        stdin=read,
     )
-    assert said == "mine"
+    os.close(read)
+    os.close(write_end)
+    assert said == ["loud"]
 
 
-# ---- a file that costs itself --------------------------------------------------------------------
+def test_a_file_is_run_once_and_again_after_it_raised_and_is_a_module_of_its_own(tmp_path):
+    file = write(tmp_path / "once.py", "def f(): ...\ndef g(): return f")
+    assert load_function(f"{file}:g")() is load_function(f"{file}:f")
+    file = write(tmp_path / "mended.py", "raise ValueError")
+    with pytest.raises(ValueError):
+        load_function(f"{file}:f")
+    write(file, "def f(): return 'mended now'")
+    assert load_function(f"{file}:f")() == "mended now"
+    for folder in "ab":
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "rows.py", f"def f(): return {folder!r}")
+    assert [load_function(f"{tmp_path}/{x}/rows.py:f")() for x in "ab"] == ["a", "b"]
+
+
+# ---- a file that is not --------------------------------------------------------------------------
 
 ENDINGS = {
-    "raises": ("raise ValueError('no good')", ["bad.py raised ValueError: no good"]),
-    "does not parse": ("def :", ["bad.py raised SyntaxError"]),
-    "exits": ("import sys\nsys.exit(0)", ["bad.py raised SystemExit: 0"]),
-    "dies with 0": ("import os\nos._exit(0)", ["ended with status 0", "it said nothing"]),
+    "raises": ("raise ValueError('no good')", "bad.py raised ValueError: no good"),
+    "does not parse": ("def :", "bad.py raised SyntaxError"),
+    "exits": ("import sys\nsys.exit(0)", "bad.py raised SystemExit: 0"),
+    "dies with 0": ("import os\nos._exit(0)", "ended with status 0"),
     "dies with 7 and last words": (
         "import os\nos.write(1, b'first\\nlast words\\n')\nos._exit(7)",
-        ["ended with status 7 at import (last words)"],
+        "ended with status 7 at import (last words)",
     ),
     "is killed": (
-        "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", ["ended with status -9"],
+        "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "ended with status -9",
     ),
-    "is interrupted": ("raise KeyboardInterrupt", ["KeyboardInterrupt"]),
-    "defines no ROWS": ("rows = []", ["bad.py defines no ROWS"]),
-    "raises while its rows are listed": ("ROWS = (1 // 0 for _ in [1])", ["ZeroDivisionError"]),
-    "holds a row that no row may be": ("ROWS = [row('Bad Name')]", ["InvalidRow", "Bad Name"]),
+    "is interrupted": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    "defines no ROWS": ("rows = []", "bad.py defines no ROWS"),
+    "raises while its rows are listed": ("ROWS = (1 // 0 for _ in [1])", "ZeroDivisionError"),
+    "holds a row that no row may be": ("ROWS = [row('Bad Name')]", "Bad Name"),
     "holds an option that is no plain value": (
-        "ROWS = [row('one', options={'sizes': {1, 2}})]", ["InvalidRow", "one", "sizes"],
+        "ROWS = [row('one', options={'sizes': {1, 2}})]", "sizes",
     ),
 }  # fmt: skip
 
@@ -155,8 +166,7 @@ def test_a_file_that_ends_badly_is_a_sentence(tmp_path, ending):
     message = str(caught.value)
     assert message.startswith(f"{file} could not be read: ")
     assert "a table file defines ROWS, a list of impls.spec.Variant" in message
-    for words in says:
-        assert words in message
+    assert says in message
 
 
 def test_what_is_no_python_file_says_what_it_should_be(tmp_path):
@@ -166,7 +176,8 @@ def test_what_is_no_python_file_says_what_it_should_be(tmp_path):
         rows_of(write(tmp_path / "rows.txt", HEAD, "ROWS = []"))
 
 
-def test_a_file_that_hangs_is_ended(tmp_path, hurry):
+def test_a_file_that_hangs_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(outside, "PATIENCE_S", 1)
     note = tmp_path / "pid"
     code = f"""
         import os, pathlib, time
@@ -174,59 +185,86 @@ def test_a_file_that_hangs_is_ended(tmp_path, hurry):
         time.sleep(600)
         """
     began = time.monotonic()
-    with pytest.raises(BrokenTable, match=r"slow\.py was still importing after 2 s"):
+    with pytest.raises(BrokenTable, match=r"slow\.py was still importing after 1 s"):
         rows_of(write(tmp_path / "slow.py", code))
     assert time.monotonic() - began < 20
     assert not alive(int(note.read_text()))
 
 
-def test_a_file_that_prints_is_read_all_the_same(tmp_path):
-    code = """
-        import os, sys
-        print('{"rows": [], "broken": []}')
-        print("x" * 300_000)
-        print("and on stderr", file=sys.stderr)
-        os.write(1, b"past Python's own buffer")
-        ROWS = [row("loud")]
-        """
-    (row,) = rows_of(write(tmp_path / "loud.py", HEAD, code))
-    assert row.name == "loud"
-
-
-def test_a_file_that_reads_its_input_does_not_wait_for_anyone(tmp_path):
-    code = "import sys\nassert sys.stdin.read() == ''\nROWS = [row('reader')]"
-    file = write(tmp_path / "reader.py", HEAD, code)
-    read, write_end = os.pipe()  # an input that stays open and silent, as a terminal does
-    try:
-        said = python(
-            f"""
-            import json
-            from impls import outside
-            outside.PATIENCE_S = 5
-            print(json.dumps([row.name for row in outside.file_rows([{str(file)!r}])]))
-            """,
-            stdin=read,
-        )
-    finally:
-        os.close(read)
-        os.close(write_end)
-    assert said == ["reader"]
-
-
-# ---- a row that costs itself ---------------------------------------------------------------------
-
-BAD_ROWS = {
-    "a number": ("5", "row 1 of {file} is int, not a Variant"),
-    "the class": ("Variant", "row 1 of {file} is type, not a Variant"),
-    "a paper that is code": ("row('bad', paper=print)", "row bad of {file} is not plain data"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_ROWS)
-def test_a_bad_row_costs_only_itself(tmp_path, case):
-    bad, says = BAD_ROWS[case]
+def test_a_bad_row_costs_only_itself(tmp_path):
+    bad = "5, Variant, row('bad', paper=print)"
     file = write(tmp_path / "mixed.py", HEAD, f"ROWS = [row('first'), {bad}, row('last')]")
     table = impls.table([file])
     assert list(table.rows)[-2:] == ["first", "last"]
-    (broken,) = table.broken
-    assert says.format(file=file) in broken.reason
+    for broken, says in zip(
+        table.broken,
+        ("row 1 of {} is int, not", "row 2 of {} is type, not", "row bad of {} is not plain data"),
+        strict=True,
+    ):
+        assert says.format(file) in broken.reason
+
+
+# ---- rows of other distributions, by their entry points ------------------------------------------
+
+BUILT_IN = {row.name for f in impls.FAMILIES for row in import_module(f"impls.{f}").ROWS}
+GOOD = """
+def build(problem): ...
+ROWS = [row("fake.one", build="fake_pkg:build"), row("fake.two", build="fake_pkg:build")]
+"""
+
+
+def install(folder, name, code):
+    """A distribution as an installer leaves it: a module, and what it says about itself."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    write(info / "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    write(info / "entry_points.txt", "[attnbench.variants]", f"{name}.all = {name}_pkg:ROWS")
+    write(folder / f"{name}_pkg.py", HEAD, code)
+    return folder
+
+
+def table_with(*folders):
+    """What a process with these distributions finds in the table besides the built-in rows."""
+    found, broken, foreign = python(
+        """
+        import json, sys, impls
+        table = impls.table()
+        rows = {row.name: row.origin for row in table.rows.values()}
+        broken = [[b.name, b.reason, b.remedy] for b in table.broken]
+        foreign = [m for m in sys.modules if m.endswith("_pkg") or m == "torch"]
+        print(json.dumps([rows, broken, foreign]))
+        """,
+        *folders,
+    )
+    assert set(found) >= BUILT_IN and foreign == []
+    return {name: origin for name, origin in found.items() if name not in BUILT_IN}, broken
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [("raise ValueError('no good')", "raised ValueError: no good"),
+     ("import sys\nsys.exit(0)", "raised SystemExit: 0"), ("rows = []", "raised AttributeError")],
+    ids=["raises", "exits", "has no ROWS"],
+)  # fmt: skip
+def test_an_entry_point_that_fails_costs_its_own_row(tmp_path, code, says):
+    good = install(tmp_path / "good", "fake", GOOD)
+    rows, broken = table_with(install(tmp_path / "bad", "worse", code), good)
+    assert rows == {"fake.one": "fake 1.0", "fake.two": "fake 1.0"}
+    ((name, reason, remedy),) = broken
+    assert (name, "worse 1.0" in remedy) == ("worse.all", True)
+    assert says in reason and "worse_pkg:ROWS" in reason
+
+
+def test_a_row_of_an_entry_point_that_names_no_module_costs_itself(tmp_path):
+    code = 'ROWS = [row("fake.here"), row("fake.one", build="here_pkg:build")]'
+    rows, ((name, reason, remedy),) = table_with(install(tmp_path, "here", code))
+    assert (list(rows), name) == (["fake.one"], "fake.here")
+    assert "begins with a colon" in reason and "package.module:function" in remedy
+
+
+def test_an_entry_point_that_dies_leaves_the_built_in_rows(tmp_path):
+    rows, ((name, reason, remedy),) = table_with(
+        install(tmp_path, "dead", "import os\nos._exit(0)")
+    )
+    assert (rows, name) == ({}, "attnbench.variants")
+    assert "ended with status 0" in reason and remedy

@@ -16,8 +16,6 @@ from impls.masks import Mask
 from impls.problem import Problem
 from impls.spec import Unsupported
 
-CALLS = 300
-"""By each thread."""
 FORCED = {"sdpa.flash": SDPBackend.FLASH_ATTENTION, "sdpa.math": SDPBackend.MATH}
 
 
@@ -28,13 +26,8 @@ def qkv(heads=4, kv_heads=2, q_len=9, kv_len=9, width=8, **kinds):
 
 
 def flags():
-    cuda = torch.backends.cuda
-    return (
-        cuda.flash_sdp_enabled(),
-        cuda.mem_efficient_sdp_enabled(),
-        cuda.math_sdp_enabled(),
-        cuda.cudnn_sdp_enabled(),
-    )
+    kinds = ("flash", "mem_efficient", "math", "cudnn")
+    return [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in kinds]
 
 
 def test_threads_that_force_backends_fail_no_call_and_leave_torchs_own_as_it_was():
@@ -49,7 +42,7 @@ def test_threads_that_force_backends_fail_no_call_and_leave_torchs_own_as_it_was
 
     def repeats(call):
         try:
-            for _ in range(CALLS):
+            for _ in range(100):
                 call()
                 assert flags() == before
         except Exception as error:

@@ -6,7 +6,7 @@ import pytest
 
 from impls.masks import Mask
 from impls.problem import Problem
-from impls.spec import DEVICES, DTYPES, MASK_KINDS, PHASES, InvalidRow, Variant
+from impls.spec import DTYPES, InvalidRow, Variant
 
 
 def row(**changes):
@@ -16,16 +16,6 @@ def row(**changes):
 
 
 # ---- what a row may say --------------------------------------------------------------------------
-
-
-def test_a_row_that_says_little_takes_everything():
-    plain = row()
-    assert plain.devices == DEVICES
-    for device in DEVICES:
-        assert plain.on(device, "dtypes") == DTYPES
-        assert plain.on(device, "masks") == MASK_KINDS
-        assert plain.on(device, "phases") == PHASES
-    assert plain.supports(Problem(kv_heads=2, q_len=3, v_head_dim=5, head_dim=999)) is None
 
 
 IMPOSSIBLE = [
@@ -55,19 +45,6 @@ def test_a_row_that_no_row_may_be_is_refused_with_a_sentence(changes, says):
         row(**changes)
     assert says in str(caught.value)
     assert str(changes.get("name", "some.row")).strip() in str(caught.value)
-
-
-def test_dtypes_and_masks_can_differ_by_device():
-    two = row(
-        dtypes={"cpu": ["float64"], "cuda": ["float16"]},
-        masks={"cpu": MASK_KINDS, "cuda": ["none", "causal"]},
-    )
-    assert two.on("cpu", "dtypes") == ("float64",)
-    assert two.on("cuda:3", "dtypes") == ("float16",)
-    assert two.on("cuda", "masks") == ("none", "causal")
-    causal = Problem(mask=Mask.parse("window:1,1"), dtype="float16", device="cuda:3")
-    assert "not window" in two.supports(causal)
-    assert two.supports(causal.with_(device="cpu", dtype="float64")) is None
 
 
 # ---- what it takes and refuses -------------------------------------------------------------------
@@ -148,25 +125,16 @@ def test_the_label_names_the_options_that_differ_from_the_defaults():
 # ---- what attests it -----------------------------------------------------------------------------
 
 
-def test_the_operator_that_must_run_is_a_devices_own():
+def test_a_device_an_option_and_a_core_decide_which_operator_must_run():
     forced = row(runs={"cpu": "aten::a", "cuda": "aten::b"})
-    assert forced.attested_by("cpu") == "aten::a"
-    assert forced.attested_by("cuda:1") == "aten::b"
-    assert row(runs={"cuda": "aten::b"}).attested_by("cpu") is None
-
-
-def test_an_option_may_decide_which_operator_must_run():
-    names = {"cpu?block=64": "aten::small", "cpu?kernel=elu": "aten::elu"}
-    some = row(options=OPTIONS, runs=names)
+    assert (forced.attested_by("cpu"), forced.attested_by("cuda:1")) == ("aten::a", "aten::b")
+    some = row(options=OPTIONS, runs={"cpu?block=64": "aten::small", "cpu?kernel=elu": "aten::elu"})
     assert some.attested_by("cpu") is None
     assert some.with_options({"block": "64"}).attested_by("cpu") == "aten::small"
     assert some.with_options({"kernel": "elu"}).attested_by("cpu") == "aten::elu"
     assert some.with_options({"block": "64"}).attested_by("cuda") is None
-
-
-def test_a_layer_must_run_what_its_core_must():
     layer = row(name="layer", level="layer", definition="some.module:definition")
-    assert layer.over(row(runs={"cpu": "aten::a"})).attested_by("cpu") == "aten::a"
+    assert layer.over(forced).attested_by("cpu") == "aten::a"
     assert layer.over(row()).attested_by("cpu") is None
 
 
@@ -183,23 +151,13 @@ FULL = row(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "written", [row(), FULL, FULL.with_options({"block": "8"})], ids=["plain", "full", "options"]
-)
-def test_a_row_survives_json(written):
-    read = Variant.from_dict(json.loads(json.dumps(written.to_dict())))
-    assert read == written
-    assert read.label == written.label
-
-
-def test_every_field_of_a_row_is_written_down():
-    changed = FULL.with_options({"block": "8"}).to_dict()
-    same = {name for name, value in row().to_dict().items() if value == changed[name]}
+def test_a_row_survives_json_with_every_field():
+    changed = FULL.with_options({"block": "8"})
+    several = row(ranks=True, shares="some.module:shares", options={"world": 1})
+    for written in (row(), FULL, changed, several):
+        read = Variant.from_dict(json.loads(json.dumps(written.to_dict())))
+        assert (read, read.label) == (written, written.label)
+    same = {name for name, x in row().to_dict().items() if x == changed.to_dict()[name]}
     assert same == {"name", "title", "family", "build", "ranks", "shares"}
-    several = row(ranks=True, shares="some.module:shares", options={"world": 1}).to_dict()
-    assert (several["ranks"], several["shares"]) == (True, "some.module:shares")
-
-
-def test_a_field_that_no_row_has_is_refused_with_a_sentence():
     with pytest.raises(InvalidRow, match="a row has no field color, speed"):
         Variant.from_dict({**row().to_dict(), "speed": 3, "color": "red"})

@@ -36,16 +36,13 @@ class Driver:
     """What Triton asks of a driver before it compiles."""
 
     def __init__(self, capability):
-        self.capability = capability
+        self.get_current_target = lambda: GPUTarget("cuda", capability, 32)
 
     def get_current_device(self):
         return 0
 
     def get_current_stream(self, device):
         return 0
-
-    def get_current_target(self):
-        return GPUTarget("cuda", self.capability, 32)
 
 
 def compiled(problem, row):
@@ -100,22 +97,9 @@ def main(capability, rows):
                 if row == "triton.flash":
                     cells.append(("window:300,0", 4, 2, 4096, 4096, WIDEST))
             for mask, heads, kv_heads, queries, keys, d in cells:
-                compiled(
-                    Problem(
-                        1,
-                        heads,
-                        kv_heads,
-                        1 if decodes else queries,
-                        keys,
-                        d,
-                        d,
-                        dtype,
-                        Mask.parse(mask),
-                        "decode" if decodes else "train",
-                        device="cuda",
-                    ),
-                    row,
-                )
+                phase, queries = ("decode", 1) if decodes else ("train", queries)
+                extent = (1, heads, kv_heads, queries, keys, d, d, dtype)
+                compiled(Problem(*extent, Mask.parse(mask), phase, device="cuda"), row)
 
 
 if __name__ == "__main__":

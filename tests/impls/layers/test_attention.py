@@ -156,15 +156,3 @@ def test_a_converted_layer_drops_as_much_and_nothing_in_evaluation():
     ours.eval(), theirs.eval()
     torch.testing.assert_close(ours(x), theirs(x, x, x)[0], atol=1e-5, rtol=1e-4)
     assert torch.equal(ours(x), ours(x))
-
-
-def test_grouped_heads_are_repeated_heads():
-    ours = MultiHeadAttention(E, H, 2)
-    full = MultiHeadAttention(E, H)
-    with torch.no_grad():
-        q, k, v = ours.in_weight.split((E, E // 2, E // 2))
-        repeated = [w.view(2, 6, E).repeat_interleave(2, 0).flatten(0, 1) for w in (k, v)]
-        full.in_weight.copy_(torch.cat((q, *repeated)))
-        full.out_weight.copy_(ours.out_weight)
-    x = torch.randn(B, N, E)
-    torch.testing.assert_close(ours(x), full(x))

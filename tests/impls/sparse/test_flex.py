@@ -106,11 +106,6 @@ def test_many_problems_in_a_row_are_all_compiled():
 # ---- what it refuses and says --------------------------------------------------------------------
 
 
-def test_a_mask_without_a_window_is_refused_with_a_sentence():
-    with pytest.raises(Unsupported, match=r"for masks that have a window, .* the mask is causal"):
-        build_window(Problem(**SMALL, mask=Mask.parse("causal")), block=0)
-
-
 @pytest.mark.parametrize(
     ("device", "block", "says"),
     [
@@ -131,13 +126,3 @@ def test_the_rows_refuse_gradients_and_float64_on_the_cpu():
         assert "has no backward" in row.supports(Problem(phase="train"))
         assert "not float64" in row.supports(Problem(dtype="float64"))
         assert "train" in row.on("cuda", "phases")
-
-
-def test_it_says_how_many_blocks_are_visited():
-    extent = {**SMALL, "q_len": 256, "kv_len": 256}
-    note = build(Problem(**extent, mask=Mask.parse("causal"))).note()
-    assert note == "FlexAttention visits 3 of 4 blocks of 128 (75.0%)"
-    note = build_window(Problem(**extent, mask=Mask.parse("causal+window:15,0")), block=0).note()
-    assert note == "FlexAttention visits 31 of 256 blocks of 16 (12.1%)"
-    note = build(Problem(**extent, mask=Mask.parse("alibi"))).note()
-    assert note == "FlexAttention without a block mask: every block is visited"

@@ -14,7 +14,6 @@ def one(length, **changes):
     return problem_of(length=length, batch=1, heads=1, kv_heads=1, **{"v_head_dim": 16, **changes})
 
 
-COMMON = problem_of(length=77, dtype="float32")
 CHOICE = {"rounds": 3, "bucket": 8, "seed": 0}
 
 
@@ -97,13 +96,6 @@ def theirs(monkeypatch, problem, q, v, rounds, bucket, **options):
         return attend(q[0], v[0])[0]
 
 
-def first_chunks(problem, q, rounds, bucket):
-    """Tokens that some round puts into its first chunk."""
-    turns = rotations(problem, rounds, bucket, 0).double().numpy()
-    cut = [chunks_of(q[0, 0].double().numpy(), turn, bucket) for turn in turns]
-    return torch.tensor([any(c[i] == 0 for c in cut) for i in range(problem.kv_len)])
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_one_round_of_shared_hashing_is_that_of_reformer_pytorch(monkeypatch):
     problem = one(64, dtype="float32")
@@ -112,28 +104,7 @@ def test_one_round_of_shared_hashing_is_that_of_reformer_pytorch(monkeypatch):
     assert torch.allclose(ours, theirs(monkeypatch, problem, q, v, 1, 8), atol=2e-6)
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_a_key_met_twice_weighs_twice_and_once_where_reformer_pytorch_is_told_so(monkeypatch):
-    problem = one(64, dtype="float32")
-    q, k, v = inputs(problem)
-    first = first_chunks(problem, q, 3, 8)
-    ours = build(problem, rounds=3, bucket=8, seed=0, shared=True)(q, k, v)[0]
-    once = theirs(monkeypatch, problem, q, v, 3, 8, allow_duplicate_attention=False)
-    assert (ours - once).abs().amax(-1)[0][~first].max() > 1e-2
-    want = torch.from_numpy(met_loop(problem, q, k, v, 3, 8, 0, True, once=True))[0]
-    assert (want - once).abs().amax(-1)[0][~first].max() < 2e-6
-
-
 # ---- what it says of itself ----------------------------------------------------------------------
-
-
-def test_it_says_how_the_tokens_were_cut_up():
-    note = build(COMMON, **CHOICE, shared=False).note()
-    assert note == "10 chunks of 8 tokens, 10 buckets hashed to"
-    note = build(COMMON, **{**CHOICE, "bucket": 99}, shared=False).note()
-    assert note == "1 chunks of 77 tokens (all there are), 2 buckets hashed to"
-    note = build(COMMON, **CHOICE, shared=True).note()
-    assert note.startswith("10 chunks of 8 tokens, 10 buckets hashed to; the keys are the queries:")
 
 
 def test_the_cost_counts_hashing_and_two_chunks_a_token():

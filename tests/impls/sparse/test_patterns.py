@@ -120,18 +120,3 @@ def test_the_work_is_counted_on_the_pairs_of_the_pattern(name, mask, length):
     pairs = int(seen_by(SMALL[name], given).sum())
     flops = load_function(row.cost)(given, **row.chosen).flops
     assert flops == 2 * pairs * given.heads * (given.head_dim + given.v_head_dim)
-
-
-@pytest.mark.parametrize(
-    ("variant", "note"),
-    [
-        ("strided?stride=99", "stride 33 of 33 tokens"),
-        ("fixed?stride=10&summary=99", "stride 10, the last 10 columns of each block"),
-        ("dilated?dilation=99", "33 phases, of at most 1 token: each row sees itself alone"),
-        ("dilated?dilation=4&width=99", "4 phases, of at most 9 tokens: all of its phase in sight"),
-        ("longformer?globals=99", "33 global tokens of 33: every pair meets"),
-        ("bigbird?block=8&globals=99", "5 blocks of 8, 5 of them global"),
-    ],
-)
-def test_the_note_says_what_there_was_to_take(variant, note):
-    assert attend_of(variant, problem(33)).note() == note

@@ -76,11 +76,6 @@ def test_it_is_kmeans_attention_of_routing_transformer_but_for_its_epsilon():
     assert (ours - out * ((times + 1e-5) / times.clamp(min=1))[..., None]).abs().max() < 2e-6
 
 
-def test_it_says_how_many_each_cluster_takes():
-    note = build(problem_of(length=77, q_len=10), clusters=4, window=15, seed=0).note()
-    assert note == "4 clusters, each takes 10 of 10 queries and 15 of 77 keys"
-
-
 def test_the_cost_is_ranking_and_attention_inside_the_clusters():
     problem = problem_of(length=77, v_head_dim=16)
     ranking = 2 * 2 * (4 + 2) * 77 * 16 * 7

@@ -77,11 +77,6 @@ def test_blocks_of_queries_do_not_change_what_is_chosen(monkeypatch):
     assert torch.allclose(by_threes(*inputs), whole, rtol=0, atol=1e-14)
 
 
-def test_it_says_how_many_keys_a_row_attends():
-    assert build(problem_of(length=37), k=5).note() == "5 of 37 keys a row"
-    assert build(problem_of(length=37), k=64).note() == "37 of 37 keys a row (all there are)"
-
-
 def test_the_cost_is_that_of_softmax_forward_with_all_keys_and_less_with_few():
     problem = problem_of("causal", 37, head_dim=8, v_head_dim=8, dtype="float32")
     assert costs.topk(problem, 37) == costs.window(problem)

@@ -40,11 +40,6 @@ def test_a_mask_without_a_window_is_refused_with_a_sentence(mask):
         build(problem(77, mask), block=0)
 
 
-def test_its_note_says_how_the_rows_are_cut():
-    note = build(problem(500, "window:20,10"), block=0).note()
-    assert note == "blocks of 64 queries against spans of 94 keys"
-
-
 def test_the_work_is_counted_on_the_pairs_of_the_mask_whatever_the_block():
     given = problem(20, "causal+window:3,0")
     pairs = sum(min(i, 3) + 1 for i in range(20))
