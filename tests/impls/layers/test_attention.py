@@ -11,9 +11,6 @@ from impls.layers.attention import MultiHeadAttention, from_torch, torch_paramet
 B, N, M, E, H = 2, 7, 9, 24, 4
 
 
-# ---- the module against torch's -----------------------------------------------------------------
-
-
 def torchs(**more):
     torch.manual_seed(0)
     theirs = nn.MultiheadAttention(E, H, **more)
@@ -73,24 +70,25 @@ def test_a_converted_layer_gives_the_same_output_and_every_gradient(
         )
 
 
-@pytest.mark.parametrize("kind", ["boolean", "additive", "by head", "padding", "both", "numbers"])
+HIDDEN = torch.rand(N, M, generator=torch.Generator().manual_seed(0)) < 0.3
+HIDDEN[:, 0] = False
+PADDING = torch.arange(M) >= torch.tensor([[M], [5]])  # of the second element, four keys
+MASKS = {
+    "boolean": {"attn_mask": HIDDEN},
+    "by head": {"attn_mask": torch.randn(B * H, N, M)},
+    "both": {"attn_mask": HIDDEN, "key_padding_mask": PADDING},
+    "numbers": {
+        "attn_mask": torch.randn(N, M),
+        "key_padding_mask": torch.zeros(B, M).masked_fill(PADDING, -torch.inf),
+    },
+}
+
+
+@pytest.mark.parametrize("kind", MASKS)
 def test_masks_mean_what_they_mean_to_torch(kind):
     theirs = torchs(batch_first=True)
-    hidden = torch.rand(N, M) < 0.3
-    hidden[:, 0] = False
-    padding = torch.zeros(B, M, dtype=torch.bool)
-    padding[1, 5:] = True
-    numbers = torch.zeros(B, M).masked_fill(padding, -torch.inf)
-    masks = {
-        "boolean": {"attn_mask": hidden},
-        "additive": {"attn_mask": torch.randn(N, M)},
-        "by head": {"attn_mask": torch.randn(B * H, N, M)},
-        "padding": {"key_padding_mask": padding},
-        "both": {"attn_mask": hidden, "key_padding_mask": padding},
-        "numbers": {"attn_mask": torch.randn(N, M), "key_padding_mask": numbers},
-    }[kind]
     tokens = (torch.randn(B, N, E), torch.randn(B, M, E), torch.randn(B, M, E))
-    (*wanted, _), (*got, _) = both(theirs, from_torch(theirs), *tokens, **masks)
+    (*wanted, _), (*got, _) = both(theirs, from_torch(theirs), *tokens, **MASKS[kind])
     for ours_is, theirs_is in zip(got, wanted, strict=True):
         torch.testing.assert_close(ours_is, theirs_is, atol=1e-5, rtol=1e-4)
 
@@ -134,7 +132,7 @@ def weights_of(dropout, tokens):
 def test_dropout_drops_the_share_asked_and_keeps_the_mean(share):
     torch.manual_seed(1)
     module, tokens = weights_of(share, 16)
-    draws = 1000
+    draws = 400
     with torch.no_grad():
         want = module.eval()(*tokens)
         module.train()
@@ -146,13 +144,3 @@ def test_dropout_drops_the_share_asked_and_keeps_the_mean(share):
     away = (got.mean(0) - want) / (got.std(0) / math.sqrt(draws))
     assert float(away.abs().max()) < 5
     assert abs(float(away.square().mean()) - 1) < 0.5
-
-
-def test_a_converted_layer_drops_as_much_and_nothing_in_evaluation():
-    theirs = torchs(dropout=0.5, batch_first=True)
-    ours, x = from_torch(theirs), torch.randn(B, N, E)
-    assert ours.training and ours.dropout == 0.5
-    assert not torch.equal(ours(x), ours(x))
-    ours.eval(), theirs.eval()
-    torch.testing.assert_close(ours(x), theirs(x, x, x)[0], atol=1e-5, rtol=1e-4)
-    assert torch.equal(ours(x), ours(x))

@@ -15,16 +15,8 @@ from tests.impls.small import made
 def test_a_block_is_torchs_encoder_layer_by_output_and_every_gradient(norm, activation, mask):
     asked = problem(mask, "train", level="block", dtype="float64")
     attend, define = made(f"block?norm={norm}&activation={activation}&ff=2", asked)
-    theirs = nn.TransformerEncoderLayer(
-        32,
-        4,
-        64,
-        dropout=0.0,
-        activation=activation,
-        batch_first=True,
-        norm_first=norm == "pre",
-        dtype=torch.float64,
-    )
+    told = {"activation": activation, "batch_first": True, "norm_first": norm == "pre"}
+    theirs = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, dtype=torch.float64, **told)
     ours = {name: weight.detach() for name, weight in attend.weights.items()}
     names = {
         "in_weight": "self_attn.in_proj_weight",

@@ -19,14 +19,9 @@ def test_a_core_may_live_in_a_file_of_its_own(verdict, tmp_path):
         "    return lambda q, k, v: (q @ k.mT * problem.scale).softmax(-1) @ v\n"
     )
     core = impls.spec.Variant(
-        name="mine",
-        title="a core",
-        family="elsewhere",
-        computes="softmax",
-        masks=("none",),
-        build=f"{file}:build",
+        "mine", "a core", "elsewhere", "softmax", f"{file}:build", masks=("none",),
         cost=f"{file}:cost",
-    )
+    )  # fmt: skip
     row = impls.table().rows["mha"].over(core)
     assert verdict(row, problem(phase="train")).reason is None
     assert load_function(row.cost)(problem(), **row.chosen).flops > 0

@@ -1,7 +1,6 @@
 """How large the layers' weights are drawn."""
 
 import pytest
-import torch
 
 from impls.layers.mixed import _shapes as mixed
 from impls.layers.weights import attention_shapes, block_shapes, made
@@ -15,29 +14,23 @@ def limits(weights, name):
     return float(weights[name].abs().max()), float(weights[name].std())
 
 
-@pytest.mark.parametrize(
-    ("name", "rows"), [("in_weight", 256 + 2 * 128), ("ff1_weight", 1024), ("out_weight", 256)]
-)
-def test_matrices_are_xavier_uniform(name, rows):
-    most = (6 / (rows + 256)) ** 0.5
-    largest, spread = limits(made(block_shapes(WIDE, 4), WIDE), name)
-    assert 0.99 * most < largest <= most
-    assert spread == pytest.approx(most / 3**0.5, rel=0.02)
-    reference = torch.nn.init.xavier_uniform_(torch.empty(rows, 256))
-    assert spread == pytest.approx(float(reference.std()), rel=0.03)
-
-
-@pytest.mark.parametrize("name", ["q_bias", "k_bias", "v_bias", "out_bias", "mix1_bias"])
-def test_biases_lie_within_the_root_of_the_width(name):
-    shapes = {**attention_shapes(WIDE, bias=True, key_bias=True), **mixed(WIDE, "matnet", 8, 16)}
-    largest, spread = limits(made(shapes, WIDE), name)
-    assert 0.9 / 16 < largest <= 1 / 16
-    assert spread == pytest.approx(1 / 16 / 3**0.5, rel=0.15)
-
-
-def test_scales_of_a_norm_lie_around_one_and_its_shifts_around_zero():
+def test_matrices_are_xavier_uniform_and_scales_of_a_norm_lie_around_one():
     weights = made(block_shapes(WIDE, 4), WIDE)
+    for name, rows in (("in_weight", 256 + 2 * 128), ("ff1_weight", 1024), ("out_weight", 256)):
+        most = (6 / (rows + 256)) ** 0.5
+        largest, spread = limits(weights, name)
+        assert 0.99 * most < largest <= most
+        assert spread == pytest.approx(most / 3**0.5, rel=0.02)
     for name in ("norm1", "norm2"):
         scale = weights[f"{name}_weight"]
         assert 0.75 <= float(scale.min()) < 0.8 < 1.2 < float(scale.max()) <= 1.25
         assert float(weights[f"{name}_bias"].abs().max()) <= 1 / 16
+
+
+def test_biases_lie_within_the_root_of_the_width():
+    shapes = {**attention_shapes(WIDE, bias=True, key_bias=True), **mixed(WIDE, "matnet", 8, 16)}
+    weights = made(shapes, WIDE)
+    for name in ("q_bias", "k_bias", "v_bias", "out_bias", "mix1_bias"):
+        largest, spread = limits(weights, name)
+        assert 0.9 / 16 < largest <= 1 / 16
+        assert spread == pytest.approx(1 / 16 / 3**0.5, rel=0.15)

@@ -44,14 +44,6 @@ def test_what_cannot_be_dealt_out_is_refused_in_a_sentence(deal, world, more, sa
 # ---- the rows ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["ring", "ulysses"])
-def test_without_a_world_a_row_says_what_to_ask_for(name):
-    row = impls.table().find(name)
-    assert row.world == 1
-    assert row.supports(problem(128)) == (f"{name} runs over several processes: ask for --world 2")
-    assert impls.table().find(f"{name}?world=2").supports(problem(128)) is None
-
-
 @pytest.mark.parametrize("option", ["world=0", "world=-1", "world=999", "block=0", "block=-3"])
 def test_an_option_out_of_range_is_refused_by_its_value(option):
     world = "" if "world" in option else "&world=2"
@@ -70,14 +62,11 @@ def test_an_option_out_of_range_is_refused_by_its_value(option):
         ("ring?world=2", {"kv_len": 256}, "needs q_len equal to kv_len"),
         ("ring?world=2", {"phase": "decode", "q_len": 1}, "not decode"),
         ("ring?world=3", {}, "lengths that 6 divides"),
+        ("ring", {}, "ring runs over several processes: ask for --world 2"),
     ],
 )
 def test_what_a_row_cannot_take_is_said_before_a_process_is_started(name, changes, says):
-    asked = problem(128).with_(**changes)
-    assert says in impls.table().find(name).supports(asked)
-
-
-def test_a_layer_around_a_variant_of_several_processes_is_refused():
+    assert says in impls.table().find(name).supports(problem(128).with_(**changes))
     with pytest.raises(InvalidRow, match="runs over several"):
         impls.table().find("mha?core=ring")
 
@@ -97,9 +86,3 @@ def test_a_layer_around_a_variant_of_several_processes_is_refused():
 def test_a_row_of_several_processes_that_says_too_little_is_refused(more, says):
     with pytest.raises(InvalidRow, match=says):
         Variant(**ROW, **more)
-
-
-def test_a_row_of_several_processes_travels_as_data():
-    row = impls.table().find("ring?world=3")
-    assert Variant.from_dict(row.to_dict()) == row
-    assert (row.ranks, row.world, row.label) == (True, 3, "ring?world=3")

@@ -19,8 +19,6 @@ DRAWN = np.random.default_rng(0)
 BIAS = DRAWN.choice([-np.inf, 0.5, -1.25, 2.0], (2, 4, 77, 77))
 BIAS[:, :, 3] = -np.inf
 FILES = {"bias": BIAS, "dense": DRAWN.random((4, 77, 77)) < 0.1}
-# ---- which blocks are visited --------------------------------------------------------------------
-
 
 VISITED = [
     (mask, block, lengths)
@@ -60,15 +58,8 @@ def test_blocks_are_fitted_to_the_window_and_to_the_length():
     assert _fitted(17, 1 << 20) == 128
 
 
-# ---- what it computes ----------------------------------------------------------------------------
-
-
-def test_small_blocks_in_a_window_with_documents_pass_the_gate(verdict):
-    problem = Problem(**SMALL, mask=Mask.parse("window:9,0+document:30,47"), inputs="peaky")
-    assert verdict("window.flex?block=8", problem).reason is None
-
-
 CELLS = [
+    ("window.flex?block=8", "window:9,0+document:30,47", {"inputs": "peaky"}),
     ("flex", "prefix:9", {"inputs": "outliers"}),
     ("flex", "padding:0", {}),
     ("flex", "causal+document:30,47+alibi", {"inputs": "peaky"}),
@@ -77,10 +68,9 @@ CELLS = [
     ("flex", "causal+alibi", {"q_len": 13, "kv_len": 29, "v_head_dim": 5}),
     ("flex", "causal", {"q_len": 1, "kv_len": 300, "phase": "decode", "inputs": "outliers"}),
     ("flex", "causal@upper-left", {"q_len": 29, "kv_len": 13}),
-    ("flex", "causal", {"q_len": 300, "kv_len": 300, "head_dim": 33, "v_head_dim": 65}),
+    ("flex", "causal", {"q_len": 150, "kv_len": 150, "head_dim": 33, "v_head_dim": 65}),
     ("window.flex", "causal+window:30,0", {"dtype": "float16"}),
     ("window.flex?block=7", "window:20,3", {"q_len": 300, "kv_len": 300}),
-    ("window.flex?block=512", "window:20,3", {}),
 ]
 
 
@@ -95,7 +85,7 @@ def test_the_gate_passes_it(verdict, brute, label, mask, changes):
 @pytest.mark.slow
 def test_many_problems_in_a_row_are_all_compiled():
     # torch falls back to eager after 8 recompiles of one function, with a warning at most
-    for length in range(20, 31):
+    for length in range(20, 30):
         problem = Problem(**{**SMALL, "q_len": length, "kv_len": length})
         q, k, v = (torch.randn(2, h, length, 16) for h in (4, 2, 2))
         out = build(problem)(q, k, v)
@@ -103,21 +93,16 @@ def test_many_problems_in_a_row_are_all_compiled():
         assert torch.allclose(out, want, atol=1e-5)
 
 
-# ---- what it refuses and says --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("device", "block", "says"),
-    [
-        ("cpu", -1, "block=-1 must be 1 or more, or 0"),
-        ("cuda", 64, "block=64 must be a multiple of 128 on CUDA"),
-        ("cuda", -128, "block=-128 must be a multiple of 128 on CUDA"),
-    ],
-)
-def test_a_block_that_can_not_be_is_refused_with_a_sentence(device, block, says):
-    problem = Problem(**SMALL, mask=Mask.parse("window:5,0"), device=device)
-    with pytest.raises(Unsupported, match=says):
-        build_window(problem, block=block)
+def test_a_mask_or_a_block_that_can_not_be_is_refused_with_a_sentence():
+    for mask, device, block, says in (
+        ("causal", "cpu", 0, "for masks that have a window, .* the mask is causal"),
+        ("window:5,0", "cpu", -1, "block=-1 must be 1 or more, or 0"),
+        ("window:5,0", "cuda", 64, "block=64 must be a multiple of 128 on CUDA"),
+        ("window:5,0", "cuda", -128, "block=-128 must be a multiple of 128 on CUDA"),
+    ):
+        problem = Problem(**SMALL, mask=Mask.parse(mask), device=device)
+        with pytest.raises(Unsupported, match=says):
+            build_window(problem, block=block)
 
 
 def test_the_rows_refuse_gradients_and_float64_on_the_cpu():

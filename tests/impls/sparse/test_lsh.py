@@ -25,7 +25,7 @@ def chunks_of(x, rotation, length):
     return {token: place // length for place, token in enumerate(order)}
 
 
-def met_loop(problem, q, k, v, rounds, bucket, seed, shared, once=False):
+def met_loop(problem, q, k, v, rounds, bucket, seed, shared):
     """Row by row: how often each key was met, and the softmax with those weights."""
     turns = rotations(problem, rounds, bucket, seed).double().numpy()
     q, k, v = (x.double().numpy() for x in (q, k, v))
@@ -44,7 +44,6 @@ def met_loop(problem, q, k, v, rounds, bucket, seed, shared, once=False):
                 met[i] += [its[j] in near for j in range(n)]
         if shared and n > 1:
             np.fill_diagonal(met, 0.0)
-        met = np.minimum(met, 1.0) if once else met
         scores = q[b, h] @ keys.T * problem.scale
         weights = met * np.exp(scores - scores.max(-1, keepdims=True))
         out[b, h] = weights @ v[b, h // group] / weights.sum(-1, keepdims=True)
@@ -75,36 +74,23 @@ def test_two_smaller_hashes_stand_in_for_one_of_many_buckets():
     q, k, _ = inputs(problem)
     assert costs.hash_widths(600, 4) == (12, 14)
     turn = rotations(problem, 1, 4, 0)[0]
-    digits = []
-    for part in (turn[:, :6], turn[:, 6:]):
-        turned = torch.cat([q[0, 0] @ part, -(q[0, 0] @ part)], -1)
-        digits.append(turned.argmax(-1))
-    order = sorted(range(600), key=lambda i: (int(digits[0][i]), int(digits[1][i]), i))
+    turned = [q[0, 0] @ part for part in (turn[:, :6], turn[:, 6:])]
+    first, second = (torch.cat([x, -x], -1).argmax(-1).tolist() for x in turned)
+    order = sorted(range(600), key=lambda i: (first[i], second[i], i))
     plan = Plan(problem, 1, 4, 0, True)
     assert plan.places(q, k, plan.rotations[0]).queries.tolist() == order
 
 
-# ---- reformer-pytorch ----------------------------------------------------------------------------
-
-
-def theirs(monkeypatch, problem, q, v, rounds, bucket, **options):
-    lsh = pytest.importorskip("reformer_pytorch.reformer_pytorch")
-    attend = lsh.LSHAttention(bucket_size=bucket, n_hashes=rounds, **options).eval()
-    turns = rotations(problem, rounds, bucket, 0).permute(1, 0, 2)[None]
-    with monkeypatch.context() as patched:
-        patched.setattr(torch, "randn", lambda *a, **k: turns)
-        return attend(q[0], v[0])[0]
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_one_round_of_shared_hashing_is_that_of_reformer_pytorch(monkeypatch):
+    lsh = pytest.importorskip("reformer_pytorch.reformer_pytorch")
     problem = one(64, dtype="float32")
     q, k, v = inputs(problem)
+    theirs = lsh.LSHAttention(bucket_size=8, n_hashes=1).eval()
+    turns = rotations(problem, 1, 8, 0).permute(1, 0, 2)[None]
     ours = build(problem, rounds=1, bucket=8, seed=0, shared=True)(q, k, v)[0]
-    assert torch.allclose(ours, theirs(monkeypatch, problem, q, v, 1, 8), atol=2e-6)
-
-
-# ---- what it says of itself ----------------------------------------------------------------------
+    monkeypatch.setattr(torch, "randn", lambda *a, **k: turns)
+    assert torch.allclose(ours, theirs(q[0], v[0])[0], atol=2e-6)
 
 
 def test_the_cost_counts_hashing_and_two_chunks_a_token():

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from impls.sparse import cost as costs
-from impls.sparse.routing import build, centroids, definition, taken
+from impls.sparse.routing import build, centroids, definition
 from tests.impls.small import inputs
 from tests.impls.small import problem as problem_of
 
@@ -54,26 +54,6 @@ def test_it_is_the_mean_of_softmaxes_inside_clusters(changes, clusters, window, 
     rows = torch.tensor([problem.q_len - 1, 0])
     plain = definition(problem, **choice)(*given, rows)
     assert np.abs(plain.numpy() - want[:, :, rows]).max() < 1e-12
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_it_is_kmeans_attention_of_routing_transformer_but_for_its_epsilon():
-    library = pytest.importorskip("routing_transformer.routing_transformer")
-    problem = problem_of(length=80, kv_heads=4, v_head_dim=16, dtype="float32")
-    q, k, v = inputs(problem)
-    theirs = library.KmeansAttention(5, 16, 4, 16).eval()
-    means = centroids(problem, 5, 0)
-    theirs.kmeans.means.copy_(means)
-    theirs.kmeans.initted.fill_(True)
-    with torch.no_grad():
-        out = theirs(q, k, v)[0]
-    ours = build(problem, clusters=5, window=16, seed=0)(q, k, v)
-    # it divides the sum by how many clusters took the query plus 1e-5
-    times = torch.zeros(2, 4, 80).scatter_add(
-        2, taken(q, means, 16).flatten(2), torch.ones(2, 4, 80)
-    )
-    assert (ours - out).abs().max() < 1e-4
-    assert (ours - out * ((times + 1e-5) / times.clamp(min=1))[..., None]).abs().max() < 2e-6
 
 
 def test_the_cost_is_ranking_and_attention_inside_the_clusters():

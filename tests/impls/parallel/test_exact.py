@@ -1,4 +1,4 @@
-"""The ring: what every rank sees of every other, and that all together are exact attention."""
+"""Ring and Ulysses: that all ranks together are exact attention, and what each sees of another."""
 
 from functools import partial
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import impls
-from impls.parallel import shares
+from impls.parallel import shares, ulysses
 from impls.parallel.ring import Ring
 from tests.impls.parallel import in_threads
 
@@ -36,7 +36,7 @@ CELLS = [
 
 
 @pytest.mark.parametrize(("world", "block", "most", "more"), CELLS)
-def test_output_and_gradients_are_those_of_the_oracle(world, block, most, more):
+def test_a_ring_has_the_output_and_gradients_of_the_oracle(world, block, most, more):
     p = problem(**more)
     got, inputs, dout = run(ring(world, block), p)
     assert all(far < most for far in off(got, truth(p, inputs, dout)).values())
@@ -79,3 +79,36 @@ def _look(p, world, rank, block, places, seen):
             seen[rows[:, None], keys] += open_now
             computed += open_now.numel()
     return computed
+
+
+# ---- Ulysses: tokens for heads and back, and whole attention between ----
+
+SPREAD = [
+    *((w, 1e-6, {"mask": m}) for w in (2, 4) for m in ("none", "window:3,2", "document:10,14")),
+    (2, 1e-6, {"mask": "causal+alibi"}),
+    (3, 1e-5, {"heads": 6, "kv_heads": 3}),
+    (3, 1e-5, {"heads": 6, "kv_heads": 6, "batch": 2, "v_head_dim": 12}),
+    (3, 1e-5, {"heads": 3, "kv_heads": 3, "inputs": "peaky"}),
+    (3, 1e-5, {"heads": 3, "kv_heads": 3, "dtype": "float64", "mask": "padding:20"}),
+]
+
+
+@pytest.mark.parametrize(("world", "most", "more"), SPREAD)
+def test_ulysses_has_the_output_and_gradients_of_the_oracle(world, most, more):
+    p = in_threads.problem(**more)
+    got, inputs, dout = run(impls.table().find(f"ulysses?world={world}"), p)
+    assert all(far < most for far in off(got, truth(p, inputs, dout)).values())
+
+
+class Alone:
+    """One rank, to whom comes what it gave."""
+
+    rank, world = 0, 3
+
+    def all_to_all(self, x):
+        return x
+
+
+def test_the_way_back_is_the_inverse_of_the_way_there():
+    x = torch.randn(2, 6, 12, 5)
+    assert torch.equal(ulysses.to_tokens(ulysses.to_heads(x, Alone()), Alone()), x)
