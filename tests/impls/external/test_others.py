@@ -15,7 +15,7 @@ from tests.impls.external.checks import (
     check,
     problem,
     views,
-)  # fmt: skip
+)
 from tests.impls.external.libraries import flashinfer, transformer_engine, xformers
 
 CELLS = [(mask, {}) for mask in (*MASKS, *DOCUMENTS)] + [(mask, UNEQUAL) for mask in MASKS]

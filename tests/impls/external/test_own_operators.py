@@ -14,7 +14,6 @@ from tests.impls.external import checks, stand_ins
 from tests.impls.external.checks import build as made
 from tests.impls.small import inputs
 
-OPERATORS = ("linear", "retention", "gla", "simple_gla", "delta")
 KERNELS = {
     "linear": ("linear_attn", "chunk_linear_attn"),
     "retention": ("retention", "chunk_retention"),
@@ -53,72 +52,55 @@ def unit(x):
     return x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt()
 
 
-def loop(operator, p, q, k, v):
-    """From the papers, with the projection of the adapter."""
-    logits = k @ fla.projection(p, p.head_dim if operator == "gla" else 1).double()
-    if operator == "linear":
-        out = walked(F.elu(q) + 1, F.elu(k) + 1, with_ones(v))
-        return out[..., :-1] / out[..., -1:]
-    if operator == "delta":
-        return walked(unit(q), unit(k), v, beta=logits.sigmoid()) * p.scale
-    keep = logits.sigmoid() ** (1 / 16)
-    if operator == "retention":
-        keep = (1 - 2.0 ** (-5.0 - torch.arange(p.heads)))[:, None, None]
-    return walked(q, k, v, keep) * p.scale
-
-
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_a_definition_is_the_recurrence_of_its_paper(operator):
-    p = problem(dtype="float64")
-    q, k, v = inputs(p)
-    rows = torch.tensor([10, 0, 4])
-    got = made(f"fla.{operator}", p, "definition")(q, k, v, rows)
-    want = loop(operator, p, q, k, v)[:, :, rows]
-    torch.testing.assert_close(got, want, atol=1e-9, rtol=1e-9)
-
-
 def kernel(library, operator, p):
-    """The library's kernel as it documents itself: tokens before heads, gates given."""
+    """The library's kernel as it documents itself: tokens before heads, gates given.
+
+    The gates are those of the papers, of the adapter's own projection.
+    """
     folder, name = KERNELS[operator]
+    decays = (1 - 2.0 ** (-5.0 - torch.arange(p.heads)))[:, None, None]  # of retention's heads
 
     def compute(call):
         assert call.q.shape == (p.batch, p.q_len, p.heads, p.head_dim) == call.k.shape
         assert call.v.shape == (p.batch, p.q_len, p.heads, p.v_head_dim)
         q, k, v = (x.transpose(1, 2) for x in (call.q, call.k, call.v))
-        keep, beta = 1.0, None
-        if operator == "retention":
-            keep = (1 - 2.0 ** (-5.0 - torch.arange(p.heads)))[:, None, None]
-        elif operator == "gla":
-            assert call.g.shape == call.q.shape and call.g.dtype == torch.float32
-            keep = call.g.exp().transpose(1, 2)
-        elif operator == "simple_gla":
-            assert call.g.shape == call.q.shape[:3] and call.g_gamma is None
-            keep = call.g.exp().transpose(1, 2)[..., None]
+        share = (k @ fla.projection(p, p.head_dim if operator == "gla" else 1)).sigmoid()
+        keep, beta = decays if operator == "retention" else 1.0, None
+        if operator in ("gla", "simple_gla"):
+            keep = call.g.exp().reshape(*call.g.shape[:3], -1).transpose(1, 2)
+            torch.testing.assert_close(keep, share ** (1 / 16))
+            assert operator == "simple_gla" or call.g.dtype == torch.float32
         elif operator == "delta":
-            assert call.use_qk_l2norm_in_kernel
-            assert call.beta.shape == call.q.shape[:3] and call.beta.dtype == call.v.dtype
-            q, k, beta = unit(q), unit(k), call.beta.transpose(1, 2)[..., None]
-        else:
+            assert call.use_qk_l2norm_in_kernel and call.beta.dtype == call.v.dtype
+            beta = call.beta.transpose(1, 2)[..., None]
+            torch.testing.assert_close(beta, share)
+            q, k = unit(q), unit(k)
+        elif operator == "linear":
             assert call.normalize
+            torch.testing.assert_close(q, F.elu(leaves[0]) + 1)
             v = with_ones(v)
         out = walked(q * call.scale, k, v, keep, beta)
         if operator == "linear":
             out = out[..., :-1] / (out[..., -1:] + 1e-10)
         return out.transpose(1, 2), None
 
+    leaves = [x.requires_grad_() for x in inputs(p)]
     function = library.as_read(f"fla.ops.{folder}.{name}", compute)
     library.module(f"fla.ops.{folder}", **{name: function})
+    return leaves
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_a_kernel_is_given_what_its_definition_uses(operator, library):
+@pytest.mark.parametrize("operator", KERNELS)
+def test_a_kernel_and_a_definition_are_the_recurrence_of_the_paper(operator, library):
     p = problem()
-    kernel(library, operator, p)
-    leaves = [x.requires_grad_() for x in inputs(p)]
+    leaves = kernel(library, operator, p)
     wide = [x.detach().double().requires_grad_() for x in leaves]
     out = made(f"fla.{operator}", p)(*leaves)
-    want = made(f"fla.{operator}", p, "definition")(*wide, torch.arange(p.q_len))
+    define = made(f"fla.{operator}", p, "definition")
+    want = define(*wide, torch.arange(p.q_len))
     torch.testing.assert_close(out.double(), want, atol=2e-5, rtol=2e-5)
+    rows = torch.tensor([10, 0, 4])
+    torch.testing.assert_close(define(*wide, rows), want[:, :, rows], atol=1e-9, rtol=1e-9)
     dout = torch.randn(want.shape, dtype=torch.float64)
     got = torch.autograd.grad(out, leaves, dout.float())
     expected = torch.autograd.grad(want, wide, dout)
@@ -195,8 +177,7 @@ def near(n, w, causal):
             yield range(first, first + w)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("window", [2, 5, 11, 128])
+@pytest.mark.parametrize(("window", "causal"), [(2, True), (5, False), (11, True), (128, False)])
 def test_natten_sees_a_window_pushed_inwards(window, causal, library):
     p = problem("causal" if causal else "none", kv_heads=1)
     w = min(window, p.q_len)
