@@ -28,15 +28,14 @@ OPEN = {*DATA, *TENSORS, *TABLE}
 """May import others of their floor, so long as no circle comes of it."""
 WITH_TORCH = {"attnbench.gate", "attnbench.meter", "attnbench.models", FAMILY, *TENSORS}
 """The rooms that may load torch. Every other module must load where there is no torch."""
-WORKERS = re.compile(r"attnbench\.features\.quality\.(pretrained|recall)_worker")
+WORKERS = re.compile(
+    r"attnbench\.features\.(quality\.(pretrained|recall)_worker"
+    r"|claims\.(biases|layers|one_head|word_vectors))"
+)
 """Modules of other rooms that may: they run in processes of their own."""
 TORCH_IN_FUNCTIONS = {
     "impls.masks",
     "attnbench.core.settings",
-    "attnbench.features.claims.biases",
-    "attnbench.features.claims.layers",
-    "attnbench.features.claims.one_head",
-    "attnbench.features.claims.word_vectors",
 }
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 Statement = ast.Import | ast.ImportFrom

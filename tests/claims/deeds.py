@@ -2,55 +2,37 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
-from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest, ClaimTable
+from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimTable
 from impls.asked import CantBeDone
 
 
-def _found(value: float = 0.5) -> ClaimFindings:
-    return ClaimFindings({"one": ClaimFigure(value)})
-
-
-def well(request: ClaimRequest) -> ClaimFindings:
+def well(request):
     print("a library says hello")
-    return _found()
+    return ClaimFindings({"one": ClaimFigure(0.5)})
 
 
-def environment(request: ClaimRequest) -> ClaimFindings:
+def environment(request):
     import torch
 
-    rows = [
-        [name, os.environ.get(name)]
-        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY")
-    ]
+    rows = [[name, os.environ.get(name)] for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")]
     rows.append(["torch", str(torch.get_num_threads())])
-    return ClaimFindings(
-        {"one": ClaimFigure(0.0)}, [str(request.seed)], [ClaimTable("seen", ["name", "is"], rows)]
-    )
+    seen = ClaimTable("seen", ["name", "is"], rows)
+    return ClaimFindings({"one": ClaimFigure(0.0)}, [str(request.seed)], [seen])
 
 
-def refuses(request: ClaimRequest) -> ClaimFindings:
+def refuses(request):
     raise CantBeDone("the file is not UTF-8 text; give one that is")
 
 
-def raises(request: ClaimRequest) -> ClaimFindings:
+def raises(request):
     raise ZeroDivisionError("a fault of ours")
 
 
-def segfaults(request: ClaimRequest) -> ClaimFindings:
+def segfaults(request):
     os.kill(os.getpid(), signal.SIGSEGV)
-    return _found()
 
 
-def hangs(request: ClaimRequest) -> ClaimFindings:
+def hangs(request):
     time.sleep(600)
-    return _found()
-
-
-def leaves(request: ClaimRequest) -> ClaimFindings:
-    """A process of its own that outlives it, unless somebody ends it."""
-    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    return ClaimFindings({"one": ClaimFigure(0.5)}, [str(left.pid)])

@@ -24,9 +24,8 @@ from attnbench.features.claims.claim import (
     held,
     lacking,
 )
-from attnbench.features.claims.gpu_rates import flops
-from attnbench.features.claims.reproduce import Reproduction
-from attnbench.features.claims.timing import problem_of
+from attnbench.features.claims.timing import flops, problem_of
+from attnbench.features.claims.verb import Reproduction
 from impls.loading import load_function
 from tests.claims.made import claim, point
 from tests.machines import BOX, GPU, WITH_GPU

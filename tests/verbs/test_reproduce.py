@@ -42,7 +42,7 @@ def made_up(monkeypatch):
             }
             return ClaimOutcome.of(claim, ClaimFindings(figures, (), (), maps), 0.5)
 
-        monkeypatch.setattr("attnbench.features.claims.reproduce.outcome", outcome)
+        monkeypatch.setattr("attnbench.features.claims.verb.outcome", outcome)
         return outcome
 
     return measured
@@ -87,7 +87,7 @@ def test_ctrl_c_keeps_what_was_found(made_up, reproduce, monkeypatch, tmp_path):
             raise KeyboardInterrupt
         return true(claim, request)
 
-    monkeypatch.setattr("attnbench.features.claims.reproduce.outcome", stopped)
+    monkeypatch.setattr("attnbench.features.claims.verb.outcome", stopped)
     status, _, err = reproduce("words-small", "words-identity", "words-tables")
     assert status == 130
     assert "what was found until then is kept" in err

@@ -9,7 +9,9 @@ a key bias, and both get the same inputs and the same upstream gradient.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
 
 from attnbench.features.claims.claim import (
     Cells,
@@ -19,10 +21,7 @@ from attnbench.features.claims.claim import (
     ClaimTable,
     medians,
 )
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
+from impls.layers import attention
 
 WIDTH, HEADS, BATCH, KEYS, QUERIES = 12, 4, 64, 100, 80
 OTHER_WIDTHS = {"kdim": 17, "vdim": 19}
@@ -43,11 +42,9 @@ def layer(
     seed: int, dtype: str, scale: float, widths: Mapping[str, int]
 ) -> tuple[nn.MultiheadAttention, list[Tensor], torch.Generator]:
     """torch's layer with drawn parameters, and inputs: queries, keys, values."""
-    import torch
-
     kind: torch.dtype = getattr(torch, dtype)
     chance = torch.Generator().manual_seed(seed)
-    module = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=kind, **widths)
+    module = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=kind, **widths)
     _randomise(list(module.parameters()), scale, chance)
     inputs = [
         torch.rand(BATCH, *shape, generator=chance, dtype=torch.float64).to(kind)
@@ -58,25 +55,39 @@ def layer(
 
 def _randomise(parameters: Sequence[Tensor], scale: float, chance: torch.Generator) -> None:
     """Make each a random number times uniform ones."""
-    import torch
-
     for x in parameters:
         drawn = torch.rand(x.shape, generator=chance, dtype=torch.float64)
         x.data.copy_(scale * torch.rand(1, generator=chance, dtype=torch.float64) * drawn)
+
+
+def _upstream(out: Tensor, chance: torch.Generator) -> Tensor:
+    return torch.randn(out.shape, generator=chance, dtype=torch.float64).to(out.dtype)
+
+
+def entropy(weights: Tensor) -> float:
+    """The mean entropy of the rows, as a share of that of uniform weights."""
+    p = weights.detach().double()
+    each = -torch.special.xlogy(p, p).sum(-1)
+    return float(each.mean() / torch.log(torch.tensor(float(p.shape[-1]))))
+
+
+def apart(a: Tensor, b: Tensor) -> float:
+    """The norm of the difference over that of the second; of a second that is zero, the norm."""
+    return float((a - b).norm()) / (float(b.norm()) or 1.0)
 
 
 def measure_biases(request: ClaimRequest) -> ClaimFindings:
     """By how much the output moves with each bias; of the keys' bias, its gradient too."""
     figures: dict[str, ClaimFigure] = {}
     rows: list[Cells] = []
+    names = (*BIASES, *GRADIENTS, "entropy")
     for word, dtype in DTYPES.items():
         for place, scale, widths in SETTINGS:
-            given = [(request.seed + n, dtype, scale, widths) for n in range(DRAWS)]
-            found = medians([{**_moved(*each), **_gradients(*each)} for each in given])
+            seeds = range(request.seed, request.seed + DRAWS)
+            found = medians([_draw(seed, dtype, scale, widths) for seed in seeds])
             figures |= {f"{bias}{word}{place}": found[bias] for bias in BIASES}
             if not widths:
                 figures[f"gradient{word} at {scale:g}"] = found["share"]
-                names = (*BIASES, *GRADIENTS, "entropy")
                 rows.append([f"{scale:g}", dtype, *(found[name].value for name in names)])
     exact, rounded = figures["key float64"].value or 0.0, figures["key"].value or 0.0
     figures["rounding"] = ClaimFigure(rounded / max(exact, 1e-300))
@@ -89,46 +100,27 @@ def measure_biases(request: ClaimRequest) -> ClaimFindings:
     return ClaimFindings(figures, [note], [table])
 
 
-def _moved(seed: int, dtype: str, scale: float, widths: Mapping[str, int]) -> dict[str, float]:
-    """The largest change of the output as each bias in turn is drawn twice."""
-    import torch
+def _draw(seed: int, dtype: str, scale: float, widths: Mapping[str, int]) -> dict[str, float]:
+    """The largest change of the output as each bias in turn is drawn twice.
 
+    And of the layer as it was the largest gradient in each, the keys' as a share of the others'.
+    """
     module, inputs, chance = layer(seed, dtype, scale, widths)
-    moved = {}
+    found = {}
     with torch.no_grad():
         for name, bias in zip(BIASES, module.in_proj_bias.data.chunk(3), strict=True):
             outputs = []
             for _ in range(2):
                 _randomise([bias], scale, chance)
                 outputs.append(module(*inputs)[0])
-            moved[name] = float((outputs[1] - outputs[0]).abs().max())
-    return moved
-
-
-def _gradients(seed: int, dtype: str, scale: float, widths: Mapping[str, int]) -> dict[str, float]:
-    """The largest gradient in each bias, the keys' as a share of the others', and the entropy."""
+            found[name] = float((outputs[1] - outputs[0]).abs().max())
     module, inputs, chance = layer(seed, dtype, scale, widths)
     out, weights = module(*inputs)
     (out * _upstream(out, chance)).sum().backward()
     assert module.in_proj_bias.grad is not None
     query, key, value = (float(g.abs().max()) for g in module.in_proj_bias.grad.chunk(3))
-    found = dict(zip(GRADIENTS, (query, key, value), strict=True))
+    found |= zip(GRADIENTS, (query, key, value), strict=True)
     return {**found, "share": key / max(query, value), "entropy": entropy(weights)}
-
-
-def _upstream(out: Tensor, chance: torch.Generator) -> Tensor:
-    import torch
-
-    return torch.randn(out.shape, generator=chance, dtype=torch.float64).to(out.dtype)
-
-
-def entropy(weights: Tensor) -> float:
-    """The mean entropy of the rows, as a share of that of uniform weights."""
-    import torch
-
-    p = weights.detach().double()
-    each = -torch.special.xlogy(p, p).sum(-1)
-    return float(each.mean() / torch.log(torch.tensor(float(p.shape[-1]))))
 
 
 def measure_conversion(request: ClaimRequest) -> ClaimFindings:
@@ -141,12 +133,13 @@ def measure_conversion(request: ClaimRequest) -> ClaimFindings:
         for word, dtype in DTYPES.items():
             seeds = range(request.seed, request.seed + CONVERSIONS)
             draws = [_differences(seed, dtype, widths) for seed in seeds]
-            both = [medians([{n: d[n][k] for n in d} for d in draws]) for k in (0, 1)]
-            for name in draws[0]:
-                rows.setdefault(name, [name]).extend(each[name].value for each in both)
-            figures[f"forward{word}{kind}"] = both[bool(word)]["forward"]
-            worst = (max(d[n][1] for n in d if n != "forward") for d in draws)
-            figures[f"backward{word}{kind}"] = ClaimFigure.median(worst)
+            largest, relative = (medians([d[k] for d in draws]) for k in (0, 1))
+            for name in largest:
+                both = largest[name].value, relative[name].value
+                rows.setdefault(name, [name]).extend(both)
+            worst = [{"": max(x for n, x in d[1].items() if n != "forward")} for d in draws]
+            figures[f"forward{word}{kind}"] = (relative if word else largest)["forward"]
+            figures[f"backward{word}{kind}"] = medians(worst)[""]
             columns += [f"{dtype}: largest difference", "relative"]
         other = ", other widths of keys and values" if kind else ""
         title = f"without a key bias against torch{other}: medians of {CONVERSIONS} draws"
@@ -156,26 +149,20 @@ def measure_conversion(request: ClaimRequest) -> ClaimFindings:
 
 def _differences(
     seed: int, dtype: str, widths: Mapping[str, int]
-) -> dict[str, tuple[float, float]]:
-    """By name, the largest difference and the relative one: of the output, then of gradients."""
-    from impls.layers.attention import from_torch, torch_parameters
-
+) -> tuple[dict[str, float], dict[str, float]]:
+    """By name the largest differences, and the relative ones: of the output, then of gradients."""
     theirs, inputs, chance = layer(seed, dtype, SOURCES_SCALE, widths)
-    ours = from_torch(theirs, key_bias=False)
+    ours = attention.from_torch(theirs, key_bias=False)
     out, of_torch = ours(*inputs), theirs(*inputs)[0]
     towards = _upstream(out, chance)
     for each in (out, of_torch):
         (each * towards).sum().backward()
     gradients = {n: p.grad for n, p in theirs.named_parameters() if p.grad is not None}
-    named = torch_parameters(ours, gradients)
+    named = attention.torch_parameters(ours, gradients)
     pairs = {"forward": (out, of_torch)}
     for name, parameter in ours.named_parameters():
         assert parameter.grad is not None
         pairs[name] = parameter.grad, named[name]
     exact = {name: [x.detach().double() for x in both] for name, both in pairs.items()}
-    return {name: (float((a - b).abs().max()), apart(a, b)) for name, (a, b) in exact.items()}
-
-
-def apart(a: Tensor, b: Tensor) -> float:
-    """The norm of the difference over that of the second; of a second that is zero, the norm."""
-    return float((a - b).norm()) / (float(b.norm()) or 1.0)
+    largest = {name: float((a - b).abs().max()) for name, (a, b) in exact.items()}
+    return largest, {name: apart(a, b) for name, (a, b) in exact.items()}

@@ -10,7 +10,7 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -21,6 +21,7 @@ from msgspec import Struct
 
 import impls
 from attnbench.core.machine import Machine, why_not
+from attnbench.core.stats import summary
 from impls.asked import CantBeDone
 
 DATA = Path(__file__).with_name("claims.toml")
@@ -85,16 +86,12 @@ class ClaimPoint(Struct, frozen=True):
     @property
     def region(self) -> tuple[float, float]:
         """Where our figure must lie, both ends included."""
-        share = self.tolerance * abs(self.published)
-        match self.rule:
-            case ClaimRule.NEAR:
-                return self.published - share, self.published + share
-            case ClaimRule.WITHIN:
-                return self.published - self.tolerance, self.published + self.tolerance
-            case ClaimRule.AT_MOST:
-                return -math.inf, self.published + share
-            case ClaimRule.AT_LEAST:
-                return self.published - share, math.inf
+        room = self.tolerance * (1 if self.rule is ClaimRule.WITHIN else abs(self.published))
+        least, most = self.published - room, self.published + room
+        return (
+            -math.inf if self.rule is ClaimRule.AT_MOST else least,
+            math.inf if self.rule is ClaimRule.AT_LEAST else most,
+        )
 
 
 class Claim(Struct, frozen=True):
@@ -123,13 +120,11 @@ class Claim(Struct, frozen=True):
 
 def claims() -> list[Claim]:
     """All claims, in the order in which they are shown."""
-    from attnbench.features.claims import gpu_rates
+    from attnbench.features.claims.timing import rates_of
 
     said = tomllib.loads(DATA.read_text())
     found = []
-    for row in said["claim"]:
-        if "rates" in row:
-            row = gpu_rates.claim_of(row)
+    for row in [*said["claim"], *(row for group in said["rates"] for row in rates_of(group))]:
         fields = ClaimPoint.__struct_encode_fields__
         points = [dict(zip(fields, point, strict=False)) for point in row["points"]]
         how, source = f"{__package__}.{row['how']}", said["source"][row["source"]]
@@ -177,14 +172,6 @@ class ClaimFigure(Struct, frozen=True):
     high: float | None = None
     why: str = ""
 
-    @classmethod
-    def median(cls, values: Iterable[float]) -> ClaimFigure:
-        """The median of some draws, with its 95 % interval."""
-        from attnbench.core.stats import summary
-
-        found = summary(list(values))
-        return cls(found.median, found.low, found.high)
-
     @property
     def interval(self) -> tuple[float, float]:
         """Both ends; of a figure without an interval, the figure itself."""
@@ -194,8 +181,9 @@ class ClaimFigure(Struct, frozen=True):
 
 
 def medians(draws: Sequence[Mapping[str, float]]) -> dict[str, ClaimFigure]:
-    """By name, the median of what some draws gave."""
-    return {name: ClaimFigure.median(draw[name] for draw in draws) for name in draws[0]}
+    """By name, the median of what some draws gave, with its 95 % interval."""
+    found = {name: summary([draw[name] for draw in draws]) for name in draws[0]}
+    return {name: ClaimFigure(s.median, s.low, s.high) for name, s in found.items()}
 
 
 Cells = list[str | int | float | None]
@@ -289,35 +277,30 @@ class ClaimOutcome(Struct, frozen=True):
         """The outcome of a claim that was run: its points decide the verdict."""
         figures = findings.figures
         states = {point.name: held(point, figures.get(point.name)) for point in claim.points}
-        for state, words in SAID.items():
-            names = [name for name, each in states.items() if each is state]
-            if not names:
-                continue
-            points = f"point{'s' * (len(states) > 1)} {words[len(names) > 1]}"
+        verdict, reason, remedy = ClaimVerdict.REPRODUCED, "", ""
+        if gravest := next((state for state in SAID if state in states.values()), None):
+            names = [name for name, state in states.items() if state is gravest]
+            points = f"point{'s' * (len(states) > 1)} {SAID[gravest][len(names) > 1]}"
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             reason = f"{len(names)} of {len(states)} {points}: {', '.join(names[:3])}{more}"
-            if state is not PointStanding.NO_FIGURE:
-                verdict = ClaimVerdict.NOT_REPRODUCED
-                return cls(claim, verdict, reason, "", findings, took_s)
-            whys = dict.fromkeys(f.why for f in figures.values() if f.value is None and f.why)
-            reason = "; ".join([reason, *whys])
-            return cls(claim, ClaimVerdict.NOT_RUN, reason, AGAIN, findings, took_s)
-        return cls(claim, ClaimVerdict.REPRODUCED, "", "", findings, took_s)
-
-    def figure(self, point: str) -> ClaimFigure | None:
-        """Our figure of a point."""
-        return self.findings.figures.get(point)
+            verdict = ClaimVerdict.NOT_REPRODUCED
+            if gravest is PointStanding.NO_FIGURE:
+                whys = dict.fromkeys(f.why for f in figures.values() if f.value is None and f.why)
+                verdict, reason, remedy = ClaimVerdict.NOT_RUN, "; ".join([reason, *whys]), AGAIN
+        return cls(claim, verdict, reason, remedy, findings, took_s)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, those of the claim among them; no number is infinite or NaN."""
-        found: dict[str, Any] = msgspec.to_builtins(self.findings)
-        figures = {name: _finite_figure(figure) for name, figure in found.pop("figures").items()}
-        for table in found["tables"]:
-            table["rows"] = [[_finite(value) for value in row] for row in table["rows"]]
+        found: dict[str, Any] = _finite(msgspec.to_builtins(self.findings))
+        figures = found.pop("figures")
+        for name, figure in self.findings.figures.items():
+            if not all(map(math.isfinite, (*figure.interval, figure.value or 0.0))):
+                why = figure.why or "it is no finite number"
+                figures[name] = {"value": None, "low": None, "high": None, "why": why}
         points = [
             {
                 **msgspec.to_builtins(point),
-                "held": str(held(point, self.figure(point.name))),
+                "held": str(held(point, self.findings.figures.get(point.name))),
                 "ours": figures.get(point.name),
             }
             for point in self.claim.points
@@ -329,19 +312,16 @@ class ClaimOutcome(Struct, frozen=True):
             "remedy": self.remedy,
             "took_s": round(self.took_s, 2),
             "points": points,
-            **{name: list(values) for name, values in found.items()},
+            **found,
         }
 
 
-def _finite_figure(figure: dict[str, Any]) -> dict[str, Any]:
-    if any(_finite(value) != value for value in figure.values()):
-        why = figure["why"] or "it is no finite number"
-        return {"value": None, "low": None, "high": None, "why": why}
-    return figure
-
-
 def _finite(value: Any) -> Any:
-    """The value, or None for a float that is infinite or NaN."""
+    """Plain values, with None for a float that is infinite or NaN."""
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -13,7 +13,7 @@ searched by pairs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise, product
 from math import log2
 from statistics import fmean
@@ -27,13 +27,7 @@ from attnbench.features.claims.claim import (
     ClaimRequest,
     ClaimTable,
 )
-from attnbench.features.claims.timing import (
-    MARGIN,
-    compare,
-    measure_cell,
-    medians_ms,
-    open_engine,
-)
+from attnbench.features.claims.timing import MARGIN, compare, measure_cell, open_engine
 from attnbench.features.crossover.answer import BUDGET, CrossoverAnswer
 from attnbench.features.crossover.search import CrossoverSearch, Duel, PairServer, ladder, seek
 from attnbench.sweep.engine import LocalEngine
@@ -98,16 +92,20 @@ def measure_growth(request: ClaimRequest) -> ClaimFindings:
             powers, margin = [], 2 ** LIMITS[name] - 1
             for n, double in pairwise(problems):
                 smaller, larger = problems[n], problems[double]
-                ratio, found = compare(
+                ratio, found, ms = compare(
                     engine, row, row, larger, request, each_s, against_on=smaller, margin=margin
                 )
-                power = _power(ratio)
+                power = ratio
+                if ratio.value is not None:
+                    power = ClaimFigure(log2(ratio.value), *map(log2, ratio.interval))
                 count = found.comparison.n if found.comparison else None
-                rows.append([name, n, *medians_ms(found), power.value, *power.interval, count])
+                rows.append([name, n, *reversed(ms), power.value, *power.interval, count])
                 powers.append(power)
-            figures[name] = _mean(powers)
+            without = [power for power in powers if power.value is None]
+            ends = zip(*((p.value or 0.0, *p.interval) for p in powers), strict=True)
+            figures[name] = without[0] if without else ClaimFigure(*map(fmean, ends))
         at_long, shortest = _growing(LONG, WIDTH), _growing(64, WIDTH)
-        figures["ratio"], _ = compare(engine, quick, slow, at_long, request, each_s)
+        figures["ratio"], _, _ = compare(engine, quick, slow, at_long, request, each_s)
         crossing = find_crossing(engine, quick, slow, shortest, (16, 1024), request, crossing_s)
     columns = ["series", "size", "ms", "ms at its double", "power", "from", "to", "pairs"]
     table = ClaimTable("a size against its double", columns, rows)
@@ -117,23 +115,6 @@ def measure_growth(request: ClaimRequest) -> ClaimFindings:
 def _growing(length: int, width: int) -> Problem:
     one = Problem(heads=HEADS, kv_heads=HEADS, q_len=length, kv_len=length)
     return one.with_(head_dim=width, v_head_dim=width)
-
-
-def _power(ratio: ClaimFigure) -> ClaimFigure:
-    """By how many powers of the size the time grows."""
-    if ratio.value is None:
-        return ratio
-    low, high = ratio.interval
-    return ClaimFigure(log2(ratio.value), log2(low), log2(high))
-
-
-def _mean(powers: Sequence[ClaimFigure]) -> ClaimFigure:
-    """The mean of all; the first without a figure, where there is one."""
-    values = [each.value for each in powers if each.value is not None]
-    if len(values) < len(powers):
-        return next(each for each in powers if each.value is None)
-    lows, highs = zip(*(each.interval for each in powers), strict=True)
-    return ClaimFigure(fmean(values), fmean(lows), fmean(highs))
 
 
 def find_crossing(
@@ -201,43 +182,31 @@ def measure_low_rank(request: ClaimRequest) -> ClaimFindings:
                 notes.append(f"by pairs: {crossing.sentence()}")
             except CantBeDone as error:
                 notes.append(f"{name}: {error}")
-    figures, shares = _improving(times, skills)
-    over = [[_over(times, name, n) for n in TIMED_AT] for name in MECHANISMS]
-    rows: list[Cells] = [
-        [name, *ratios, *(skills.get((name, kind)) for kind in INPUTS)]
-        for name, ratios in zip(MECHANISMS, over, strict=True)
-    ]
-    columns = ["mechanism", *(f"time at {n:,} over {EXACT}'s" for n in TIMED_AT)]
-    columns += [f"skill, {kind}" for kind in INPUTS]
-    table = ClaimTable("mechanisms of low rank and inferred sparsity", columns, rows)
-    return ClaimFindings(figures, notes, [table, shares])
-
-
-def _improving(
-    times: Mapping[tuple[str, int], float], skills: Mapping[tuple[str, str], float]
-) -> tuple[dict[str, ClaimFigure], ClaimTable]:
-    """At each length the share of mechanisms that are faster, and as good on what suits them."""
     as_good = {name for (name, _), skill in skills.items() if skill >= LEAST_SKILL}
+    over: dict[str, list[float | None]] = {name: [] for name in MECHANISMS}
     figures: dict[str, ClaimFigure] = {}
-    rows: list[Cells] = []
+    shares: list[Cells] = []
     for n in TIMED_AT:
-        if (EXACT, n) not in times:
+        exact = times.get((EXACT, n))
+        for name in MECHANISMS:
+            own = times.get((name, n))
+            over[name].append(own / exact if own is not None and exact is not None else None)
+        if exact is None:
             figures[str(n)] = ClaimFigure(None, why=f"{EXACT} has no time at {n:,}")
-            rows.append([n, None, None])
+            shares.append([n, None, None])
             continue
-        ratios = {name: _over(times, name, n) for name in MECHANISMS}
-        faster = {name for name, x in ratios.items() if x is not None and x < 1 - LEAST_LEAD}
+        faster = {k for k, (*_, x) in over.items() if x is not None and x < 1 - LEAST_LEAD}
         good = len(faster & as_good) / len(MECHANISMS)
         figures[str(n)] = ClaimFigure(good)
-        rows.append([n, good, len(faster) / len(MECHANISMS)])
+        shares.append([n, good, len(faster) / len(MECHANISMS)])
+    rows = [[name, *over[name], *(skills.get((name, x)) for x in INPUTS)] for name in MECHANISMS]
+    columns = ["mechanism", *(f"time at {n:,} over {EXACT}'s" for n in TIMED_AT)]
+    columns += [f"skill, {kind}" for kind in INPUTS]
+    title = "mechanisms of low rank and inferred sparsity"
+    tables = [ClaimTable(title, columns, rows)]
     columns = ["tokens", "as good and faster", "faster"]
-    return figures, ClaimTable("share of the mechanisms that are", columns, rows)
-
-
-def _over(times: Mapping[tuple[str, int], float], name: str, n: int) -> float | None:
-    """A mechanism's time over exact attention's."""
-    one, exact = times.get((name, n)), times.get((EXACT, n))
-    return one / exact if one is not None and exact is not None else None
+    tables += [ClaimTable("share of the mechanisms that are", columns, shares)]
+    return ClaimFindings(figures, notes, tables)
 
 
 def _one_head(length: int, inputs: str = "normal") -> Problem:

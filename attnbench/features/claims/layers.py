@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from attnbench.features.claims.claim import (
     Cells,
@@ -23,10 +25,6 @@ from attnbench.features.claims.claim import (
     medians,
 )
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
 CLOUDS, POINTS, CLOUD_WIDTH, CLOUD_HEADS, CLOUD_DRAWS = 8, 80, 12, 2, 21
 TOKENS, WIDTH, INNER, HEADS, BATCH, DRAWS = 100, 64, 128, 4, 10, 11
 Array = np.ndarray[Any, Any]
@@ -36,8 +34,6 @@ def by_einsum(
     x_bsE: Tensor, q_w: Tensor, k_w: Tensor, v_w: Tensor, out_w: Tensor, heads: int
 ) -> Tensor:
     """Projections, powers of the scores over their sums, and the heads' own parts of the output."""
-    import torch
-
     d = x_bsE.shape[-1] // heads
     q_bshi, k_bshi, v_bshi = (
         torch.einsum("bsE,hiE->bshi", x_bsE, w.unflatten(0, (heads, d))) for w in (q_w, k_w, v_w)
@@ -67,18 +63,17 @@ def norm(z: Array, eps: float) -> Array:
     return centred / np.sqrt(z.var(-1, keepdims=True) + np.asarray(eps, z.dtype))
 
 
-Differences = Callable[[int, "torch.dtype"], dict[str, float]]
-"""From a seed and a dtype, differences by name."""
-
-
-def _against_torch(request: ClaimRequest, count: int, differences: Differences) -> ClaimFindings:
+def _against_torch(
+    request: ClaimRequest, count: int, differences: Callable[[torch.dtype], dict[str, float]]
+) -> ClaimFindings:
     """The median of each difference, by its name and `` float64`` where it is of that dtype."""
-    import torch
-
     figures: dict[str, ClaimFigure] = {}
     rows: list[Cells] = []
     for dtype in ("float32", "float64"):
-        draws = [differences(request.seed + n, getattr(torch, dtype)) for n in range(count)]
+        draws = []
+        for n in range(count):
+            torch.manual_seed(request.seed + n)  # torch's modules draw their own weights
+            draws.append(differences(getattr(torch, dtype)))
         for name, figure in medians(draws).items():
             figures[name + " float64" * (dtype == "float64")] = figure
             values = [draw[name] for draw in draws]
@@ -89,61 +84,27 @@ def _against_torch(request: ClaimRequest, count: int, differences: Differences) 
 
 def measure_einsum(request: ClaimRequest) -> ClaimFindings:
     """The relative norm of the difference, in both dtypes."""
-    return _against_torch(request, CLOUD_DRAWS, _einsum)
 
+    def differences(dtype: torch.dtype) -> dict[str, float]:
+        x = torch.randn(CLOUDS, POINTS, CLOUD_WIDTH, dtype=dtype)
+        more: dict[str, Any] = {"batch_first": True, "bias": False, "dtype": dtype}
+        theirs = nn.MultiheadAttention(CLOUD_WIDTH, CLOUD_HEADS, **more)
+        with torch.no_grad():
+            q, k, v = theirs.in_proj_weight.chunk(3)
+            ours = by_einsum(x, q, k, v, theirs.out_proj.weight, CLOUD_HEADS)
+            return {"output": float((theirs(x, x, x)[0] - ours).norm() / ours.norm())}
 
-def measure_one(request: ClaimRequest) -> ClaimFindings:
-    """One head, one sequence."""
-    return _against_torch(request, DRAWS, partial(_layer, batch=1, heads=1))
-
-
-def measure_batched(request: ClaimRequest) -> ClaimFindings:
-    """One head, ten sequences; and that one matrix needs no batched product."""
-    found = _against_torch(request, DRAWS, partial(_layer, batch=BATCH, heads=1))
-    chance = np.random.default_rng(request.seed)
-    b, c = chance.standard_normal((10, 3, 5, 4)), chance.standard_normal((4, 3))
-    stacked = (b.reshape(-1, 4) @ c).reshape(10, 3, 5, 3)
-    figures = {**found.figures, "stacked": ClaimFigure(float(abs((b @ c - stacked).sum())))}
-    return ClaimFindings(figures, found.notes, found.tables)
-
-
-def measure_heads(request: ClaimRequest) -> ClaimFindings:
-    """Four heads; torch gives weights averaged over them."""
-    return _against_torch(request, DRAWS, partial(_layer, batch=1, heads=HEADS))
-
-
-def measure_block(request: ClaimRequest) -> ClaimFindings:
-    """A whole transformer block, as it is begun, and with norms whose scales have moved."""
-    return _against_torch(request, DRAWS, _block)
-
-
-def _einsum(seed: int, dtype: torch.dtype) -> dict[str, float]:
-    import torch
-
-    torch.manual_seed(seed)  # the layer draws its own weights
-    x = torch.randn(CLOUDS, POINTS, CLOUD_WIDTH, dtype=dtype)
-    theirs = torch.nn.MultiheadAttention(
-        CLOUD_WIDTH, CLOUD_HEADS, batch_first=True, bias=False, dtype=dtype
-    )
-    with torch.no_grad():
-        of_torch = theirs(x, x, x)[0]
-        q, k, v = theirs.in_proj_weight.chunk(3)
-        ours = by_einsum(x, q, k, v, theirs.out_proj.weight, CLOUD_HEADS)
-        return {"output": float((of_torch - ours).norm() / ours.norm())}
+    return _against_torch(request, CLOUD_DRAWS, differences)
 
 
 def _causal(dtype: torch.dtype) -> Tensor:
-    import torch
-
     return torch.full((TOKENS, TOKENS), -torch.inf, dtype=dtype).triu(1)
 
 
-def _layer(seed: int, dtype: torch.dtype, batch: int, heads: int) -> dict[str, float]:
-    import torch
-
-    torch.manual_seed(seed)  # the module draws its own weights
+def _layer(dtype: torch.dtype, batch: int = 1, heads: int = 1) -> dict[str, float]:
+    """torch gives weights averaged over the heads."""
     x, mask = torch.randn(batch, TOKENS, WIDTH, dtype=dtype), _causal(dtype)
-    theirs = torch.nn.MultiheadAttention(WIDTH, heads, bias=False, batch_first=True, dtype=dtype)
+    theirs = nn.MultiheadAttention(WIDTH, heads, bias=False, batch_first=True, dtype=dtype)
     with torch.no_grad():
         out, weights = theirs(x, x, x, attn_mask=mask)
         in_w, out_w = theirs.in_proj_weight.numpy(), theirs.out_proj.weight.numpy()
@@ -154,24 +115,49 @@ def _layer(seed: int, dtype: torch.dtype, batch: int, heads: int) -> dict[str, f
     }
 
 
-def _block(seed: int, dtype: torch.dtype) -> dict[str, float]:
-    import torch
+def measure_one(request: ClaimRequest) -> ClaimFindings:
+    """One head, one sequence."""
+    return _against_torch(request, DRAWS, _layer)
 
-    torch.manual_seed(seed)
-    x_bnE, mask = torch.randn(1, TOKENS, WIDTH, dtype=dtype), _causal(dtype)
-    theirs = torch.nn.TransformerEncoderLayer(
-        WIDTH, HEADS, dim_feedforward=INNER, dropout=0.0, batch_first=True, dtype=dtype
-    )
-    with torch.no_grad():
-        for linear in (theirs.linear1, theirs.linear2):
-            linear.bias.zero_()
-        inner, eps = theirs.self_attn, theirs.norm1.eps
-        in_w, out_w = inner.in_proj_weight.numpy(), inner.out_proj.weight.numpy()
-        x = x_bnE.numpy()
-        z = norm(x + attention(x, in_w, out_w, mask.numpy(), HEADS)[0], eps)
-        fed = np.maximum(z @ theirs.linear1.weight.numpy().T, 0) @ theirs.linear2.weight.numpy().T
-        ours = norm(z + fed, eps)
-        begun = float(np.linalg.norm(ours - theirs(x_bnE, mask).numpy()))
-        theirs.norm2.weight.uniform_(0.75, 1.25)
-        moved = float(np.linalg.norm(ours - theirs(x_bnE, mask).numpy()))
-    return {"block": begun, "moved": moved}
+
+def measure_heads(request: ClaimRequest) -> ClaimFindings:
+    """Four heads."""
+    return _against_torch(request, DRAWS, partial(_layer, heads=HEADS))
+
+
+def measure_batched(request: ClaimRequest) -> ClaimFindings:
+    """One head, ten sequences; and that one matrix needs no batched product."""
+    found = _against_torch(request, DRAWS, partial(_layer, batch=BATCH))
+    chance = np.random.default_rng(request.seed)
+    b, c = chance.standard_normal((10, 3, 5, 4)), chance.standard_normal((4, 3))
+    stacked = (b.reshape(-1, 4) @ c).reshape(10, 3, 5, 3)
+    figures = {**found.figures, "stacked": ClaimFigure(float(abs((b @ c - stacked).sum())))}
+    return ClaimFindings(figures, found.notes, found.tables)
+
+
+def measure_block(request: ClaimRequest) -> ClaimFindings:
+    """A whole transformer block, as it is begun, and with norms whose scales have moved."""
+
+    def differences(dtype: torch.dtype) -> dict[str, float]:
+        x_bnE, mask = torch.randn(1, TOKENS, WIDTH, dtype=dtype), _causal(dtype)
+        more: dict[str, Any] = {
+            "dim_feedforward": INNER,
+            "dropout": 0.0,
+            "batch_first": True,
+            "dtype": dtype,
+        }
+        theirs = nn.TransformerEncoderLayer(WIDTH, HEADS, **more)
+        with torch.no_grad():
+            for linear in (theirs.linear1, theirs.linear2):
+                linear.bias.zero_()
+            inner, eps, x = theirs.self_attn, theirs.norm1.eps, x_bnE.numpy()
+            in_w, out_w = inner.in_proj_weight.numpy(), inner.out_proj.weight.numpy()
+            z = norm(x + attention(x, in_w, out_w, mask.numpy(), HEADS)[0], eps)
+            one, two = theirs.linear1.weight.numpy(), theirs.linear2.weight.numpy()
+            ours = norm(z + np.maximum(z @ one.T, 0) @ two.T, eps)
+            begun = float(np.linalg.norm(ours - theirs(x_bnE, mask).numpy()))
+            theirs.norm2.weight.uniform_(0.75, 1.25)
+            moved = float(np.linalg.norm(ours - theirs(x_bnE, mask).numpy()))
+        return {"block": begun, "moved": moved}
+
+    return _against_torch(request, DRAWS, differences)

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from attnbench.features.claims.biases import apart, entropy
 from attnbench.features.claims.claim import (
@@ -23,27 +25,16 @@ from attnbench.features.claims.claim import (
     medians,
 )
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
 BATCH, TOKENS, WIDTH, HEADS = 2, 10, 512, 8
-OF_A_HEAD = WIDTH // HEADS
 DRAWS = {"uniform": 400, "gaussian": 50, "begun": 50}
 GRADIENT_DRAWS = 21
-KINDS = {
-    "uniform": "uniform in [0, 1)",
-    "gaussian": "N(0, 1)",
-    "begun": f"N(0, 1/{WIDTH})",
-}
+KINDS = {"uniform": "uniform in [0, 1)", "gaussian": "N(0, 1)", "begun": f"N(0, 1/{WIDTH})"}
 NORMAL = 1.96
 """The 97.5th percentile of the normal distribution."""
 
 
 def draw(seed: int, kind: str) -> tuple[Tensor, list[Tensor], torch.Generator]:
     """Tokens, and the weights of queries, keys and values."""
-    import torch
-
     chance = torch.Generator().manual_seed(seed)
     random = torch.rand if kind == "uniform" else torch.randn
     scale = sqrt(WIDTH) if kind == "begun" else 1.0
@@ -60,36 +51,28 @@ def attend(x_bnE: Tensor, weights: list[Tensor], heads: int) -> tuple[Tensor, Te
     return (p_bhnn @ v_bhnd).transpose(1, 2).reshape(b, n, -1), p_bhnn
 
 
-def _compare(seed: int, kind: str) -> dict[str, float]:
-    """Of one draw: equal to the last bit? does every head, the one among them, pick one key?"""
-    import torch
-
-    x, weights, _ = draw(seed, kind)
-    with torch.no_grad():
-        one, p_one = attend(x, weights, 1)
-        many, p_many = attend(x, weights, HEADS)
-    all_weight = bool((p_one.amax(-1) == 1).all() and (p_many.amax(-1) == 1).all())
-    return {
-        "equal": float((one == many).all()),
-        "one key": float(all_weight and (p_many.argmax(-1) == p_one.argmax(-1)).all()),
-        "apart": apart(many, one),
-        "entropy": entropy(p_one),
-        "entropy of heads": entropy(p_many),
-    }
-
-
 def measure_equality(request: ClaimRequest) -> ClaimFindings:
-    """How often the two are equal, and why."""
+    """How often the two are equal to the last bit, and why: does every head pick one key?"""
     figures: dict[str, ClaimFigure] = {}
     rows: list[Cells] = []
     for kind, count in DRAWS.items():
-        draws = [_compare(request.seed + n, kind) for n in range(count)]
+        draws = []
+        for n in range(count):
+            x, weights, _ = draw(request.seed + n, kind)
+            one, p_one = attend(x, weights, 1)
+            many, p_many = attend(x, weights, HEADS)
+            all_weight = bool((p_one.amax(-1) == 1).all() and (p_many.amax(-1) == 1).all())
+            one_key = all_weight and bool((p_many.argmax(-1) == p_one.argmax(-1)).all())
+            found = {"equal": float((one == many).all()), "one key": float(one_key)}
+            found |= {"apart": apart(many, one), "entropy": entropy(p_one)}
+            draws.append({**found, "entropy of heads": entropy(p_many)})
         equal = [d["one key"] for d in draws if d["equal"]]
-        found = medians(draws)
-        figures |= {f"{kind} equal": _share(equal, draws), f"{kind} entropy": found["entropy"]}
-        middles = [found[name].value for name in ("apart", "entropy", "entropy of heads")]
-        one_key = sum(d["one key"] for d in draws)
-        rows.append([KINDS[kind], count, len(equal), int(one_key), *middles])
+        middles = medians(draws)
+        figures[f"{kind} equal"] = _share(equal, draws)
+        figures[f"{kind} entropy"] = middles["entropy"]
+        names = ("apart", "entropy", "entropy of heads")
+        cells = [len(equal), int(sum(d["one key"] for d in draws))]
+        rows.append([KINDS[kind], count, *cells, *(middles[name].value for name in names)])
         if kind == "uniform":
             others = [d["one key"] for d in draws if not d["equal"]]
             figures["share"] = wilson(len(equal), count)
@@ -113,43 +96,47 @@ def wilson(count: int, of: int) -> ClaimFigure:
 
 
 def measure_gradients(request: ClaimRequest) -> ClaimFindings:
-    """How far the gradients of each projection's weights are apart."""
+    """How far the gradients of each projection's weights are apart.
+
+    And, of the worst head, its columns' gradients among eight from those of its columns alone.
+    """
     figures: dict[str, ClaimFigure] = {}
     rows: list[Cells] = []
     seeds = range(request.seed, request.seed + GRADIENT_DRAWS)
+    own = []
     for kind in ("begun", "uniform"):
-        both = [(_gradients(seed, kind, 1), _gradients(seed, kind, HEADS)) for seed in seeds]
-        for n, name in enumerate("qkv"):
-            sizes = [
-                ClaimFigure.median(float(pair[k][n].norm()) for pair in both).value or 0.0
-                for k in (0, 1)
-            ]
-            figures[f"{kind} {name}"] = ClaimFigure.median(apart(b[n], a[n]) for a, b in both)
+        draws = []
+        for seed in seeds:
+            one, many = _gradients(seed, kind, 1), _gradients(seed, kind, HEADS)
+            found = {}
+            for name, a, b in zip("qkv", one, many, strict=True):
+                found |= {name: apart(b, a), f"{name} 1": float(a.norm())}
+                found[f"{name} 8"] = float(b.norm())
+            draws.append(found)
+            if kind == "begun":
+                worst = 0.0
+                for part in torch.arange(WIDTH).chunk(HEADS):
+                    alone = _gradients(seed, kind, 1, part)
+                    both = zip(many, alone, strict=True)
+                    worst = max(worst, *(apart(a[:, part], b) for a, b in both))
+                own.append({"own head": worst})
+        middles = medians(draws)
+        for name in "qkv":
+            sizes = [middles[f"{name} {heads}"].value or 0.0 for heads in (1, 8)]
+            figures[f"{kind} {name}"] = middles[name]
             figures[f"{kind} {name} size"] = ClaimFigure(max(sizes))
-            rows.append([KINDS[kind], name, *sizes, figures[f"{kind} {name}"].value])
-    figures["own head"] = ClaimFigure.median(_worst_head(seed) for seed in seeds)
+            rows.append([KINDS[kind], name, *sizes, middles[name].value])
     columns = ["weights", "gradient of", "size, one head", "size, 8 heads", "apart, relative"]
-    title = f"medians of {GRADIENT_DRAWS} draws, float64"
-    return ClaimFindings(figures, (), [ClaimTable(title, columns, rows)])
+    table = ClaimTable(f"medians of {GRADIENT_DRAWS} draws, float64", columns, rows)
+    return ClaimFindings(figures | medians(own), (), [table])
 
 
-def _gradients(seed: int, kind: str, heads: int, columns: slice = slice(None)) -> list[Tensor]:
+def _gradients(seed: int, kind: str, heads: int, columns: Tensor | None = None) -> list[Tensor]:
     """The gradient of each weight, or of a layer that has some of its columns alone."""
-    import torch
-
     x, weights, chance = draw(seed, kind)
     towards = torch.randn(*x.shape[:2], WIDTH, generator=chance, dtype=torch.float64)
-    leaves = [w[:, columns].double().requires_grad_() for w in weights]
+    if columns is not None:
+        weights, towards = [w[:, columns] for w in weights], towards[..., columns]
+    leaves = [w.double().requires_grad_() for w in weights]
     out, _ = attend(x.double(), leaves, heads)
-    return list(torch.autograd.grad((out * towards[..., columns]).sum(), leaves))
-
-
-def _worst_head(seed: int) -> float:
-    """The worst head: its columns' gradients among eight against those of its columns alone."""
-    among = _gradients(seed, "begun", HEADS)
-    heads = [slice(start, start + OF_A_HEAD) for start in range(0, WIDTH, OF_A_HEAD)]
-    return max(
-        apart(a[:, columns], b)
-        for columns in heads
-        for a, b in zip(among, _gradients(seed, "begun", 1, columns), strict=True)
-    )
+    return list(torch.autograd.grad((out * towards).sum(), leaves))

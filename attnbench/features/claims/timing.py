@@ -1,6 +1,10 @@
-"""What claims about times share: a worker, cells, and pairs of cells.
+"""Claims about times: ratios of two variants in pairs, and published rates of kernels on GPUs.
 
-Everything timed passes the gate first, as everywhere.
+Everything timed passes the gate first, as everywhere; GPU times are of cold caches, one call a
+sample, the clocks as they stand. Rates are counted as their authors count:
+
+    forward  4 b h n^2 d     half of it where the mask is causal
+    backward 5/2 of forward, since the scores are computed again; both: 7/2
 """
 
 from __future__ import annotations
@@ -19,10 +23,11 @@ from attnbench.features.claims.claim import (
     ClaimFigure,
     ClaimFindings,
     ClaimRequest,
+    ClaimRule,
     ClaimTable,
 )
 from attnbench.sweep.compare import Compared, compare_cell
-from attnbench.sweep.engine import Engine, LocalEngine, measure
+from attnbench.sweep.engine import START_LIMIT_S, Engine, LocalEngine, measure
 from attnbench.sweep.plan import Cell
 from impls.masks import Mask
 from impls.problem import InvalidProblem, Problem
@@ -30,8 +35,8 @@ from impls.spec import Variant
 
 MARGIN = 0.01
 """The margin at which pairs decide."""
-PAIRS_SHARE = 0.7
-"""Of the time that is given; the rest is for starting and for the gate."""
+PAIRS_SHARE, CELLS_SHARE = 0.7, 0.5
+"""Of the time that is given, of pairs and of rates; the rest is for starting and for the gate."""
 
 
 @contextmanager
@@ -48,7 +53,6 @@ def problem_of(values: Mapping[str, Any]) -> Problem:
 
 
 def _cell(variant: Variant, problem: Problem) -> Cell:
-    """A cell; raises InvalidProblem where the row refuses the problem."""
     if (why := variant.supports(problem)) is not None:
         raise InvalidProblem(f"{variant.label} does not take {problem}: {why}")
     return Cell(variant, problem, None, 0.0)
@@ -64,7 +68,7 @@ def measure_cell(
     ceilings: Mapping[str, Any] | None = None,
     timed: bool = True,
 ) -> Record:
-    """The record of one cell."""
+    """The record of one cell; raises InvalidProblem where the row refuses the problem."""
     header = {"seed": request.seed, "budget_s": budget_s, "ceilings": dict(ceilings or {})}
     return measure(_cell(variant, problem), header, engine, timed=timed)
 
@@ -79,25 +83,20 @@ def compare(
     *,
     against_on: Problem | None = None,
     margin: float = MARGIN,
-) -> tuple[ClaimFigure, Compared]:
+) -> tuple[ClaimFigure, Compared, list[float | None]]:
     """The time of the first over that of the second, on one problem, or on one each.
 
-    The ratio of pairs with its 99 % interval, or why there is none; and the pairs themselves.
+    The ratio of pairs with its 99 % interval, or why there is none; the pairs themselves; and the
+    milliseconds of a call, of the first and of the second.
     """
     sides = _cell(judged, problem), _cell(against, against_on or problem)
     found = compare_cell(*sides, engine, request.seed, margin, (), seconds)
     c = found.comparison
-    if c is None:
-        return ClaimFigure(None, why=f"{found.problem}: {found.status}: {found.why}"), found
-    return ClaimFigure(c.ratio, c.low, c.high), found
-
-
-def medians_ms(result: Compared) -> tuple[float | None, float | None]:
-    """Milliseconds of a call: of the variant judged against, and of the one judged."""
-    if result.pairs is None:
-        return None, None
-    a_s, b_s = statistics.median(result.pairs.a_s), statistics.median(result.pairs.b_s)
-    return 1e3 * a_s, 1e3 * b_s
+    if c is None or found.pairs is None:
+        why = f"{found.problem}: {found.status}: {found.why}"
+        return ClaimFigure(None, why=why), found, [None, None]
+    medians = [1e3 * statistics.median(side) for side in (found.pairs.b_s, found.pairs.a_s)]
+    return ClaimFigure(c.ratio, c.low, c.high), found, [*medians]
 
 
 def measure_ratio(request: ClaimRequest) -> ClaimFindings:
@@ -109,14 +108,12 @@ def measure_ratio(request: ClaimRequest) -> ClaimFindings:
         for name, cell in request.cells.items():
             judged, against = (impls.table().find(cell[key]) for key in ("judged", "against"))
             problem = problem_of(cell["problem"])
-            ratio, found = compare(engine, judged, against, problem, request, seconds)
+            ratio, found, ms = compare(engine, judged, against, problem, request, seconds)
             figures[name] = ratio
-            against_ms, judged_ms = medians_ms(found)
             c = found.comparison
             pairs = [ratio.value, ratio.low, ratio.high, c.n if c else None]
             verdict = str(c.verdict) if c else found.why
-            times = [judged_ms, against_ms]
-            rows.append([name, cell["judged"], cell["against"], *times, *pairs, verdict])
+            rows.append([name, cell["judged"], cell["against"], *ms, *pairs, verdict])
     columns = ["point", "judged", "against", "judged, ms", "against, ms"]
     columns += ["ratio", "from", "to", "pairs", "verdict at 1 %"]
     return ClaimFindings(figures, (), [ClaimTable("in pairs", columns, rows)])
@@ -131,3 +128,77 @@ def measure_saving(request: ClaimRequest) -> ClaimFindings:
         saved = ClaimFigure(1 - (ratio.value or 0.0), 1 - high, 1 - low)
         figures[name] = ratio if ratio.value is None else saved
     return ClaimFindings(figures, (), found.tables)
+
+
+# ---- rates on GPUs -------------------------------------------------------------------------------
+
+TOLERANCE = 0.1
+"""Of a published rate: clocks, drivers and versions differ."""
+PHASES = {"forward": 1.0, "backward": 2.5, "train": 3.5}
+"""Work over that of a forward pass."""
+SECONDS = 0.5
+"""Of sampling a cell, at the most."""
+RULES = (
+    "FLOPs by the source's convention: 4 b h n^2 d forward, half of it under a causal mask, 5/2 of "
+    "that backward, 7/2 both. Our times are of cold caches and of the clocks as they stand, so 10 "
+    "% either way is allowed; that is ours"
+)
+
+
+def rates_of(group: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The claims of one source about rates on a kind of GPU, as any other of ``claims.toml``."""
+    of = group["of"]
+    for row in group["claim"]:
+        variant, points = row["variant"], []
+        for mask, phase, d, rates in row["rates"]:
+            for batch, n, published in rates:
+                heads = of["width"] // d
+                problem = {"batch": batch, "heads": heads, "kv_heads": of.get("kv_heads", heads)}
+                problem |= {"q_len": n, "kv_len": n, "head_dim": d, "v_head_dim": d}
+                problem |= {"dtype": of["dtype"], "mask": mask, "phase": phase, "device": "cuda"}
+                name = f"{mask} {phase} b{batch} h{heads} n{n} d{d}"
+                says = f"{variant}, {mask}, {phase}, batch {batch}, {n:,} tokens, heads of {d}"
+                words = [name, says, ClaimRule.NEAR, published, TOLERANCE, False, "TFLOP/s"]
+                points.append([*words, {"variant": variant, "problem": problem}])
+        yield {
+            **{key: row[key] for key in ("name", "statement", "minutes")},
+            "source": group["source"],
+            "setting": f"{group['setting']}{row.get('setting', '')}. {RULES}.",
+            "points": points,
+            "how": "timing:measure_rates",
+            "needs": {"gpu": group["gpu"], "requires": ("torch>=2.9",), "variants": (variant,)},
+            "timed": True,
+        }
+
+
+def measure_rates(request: ClaimRequest) -> ClaimFindings:
+    """TFLOP/s, a cell for each point, with what speaks for it: samples, clocks, kernels, flags."""
+    figures: dict[str, ClaimFigure] = {}
+    rows: list[Cells] = []
+    dtypes = sorted({str(c["problem"]["dtype"]) for c in request.cells.values()})
+    each_s = min(SECONDS, CELLS_SHARE * request.seconds / len(request.cells))
+    with open_engine(request, "cuda") as engine:
+        ceilings = engine.ask({"ceilings": dtypes, "device": "cuda"}, START_LIMIT_S)["ceilings"]
+        for name, cell in request.cells.items():
+            variant, problem = impls.table().find(cell["variant"]), problem_of(cell["problem"])
+            record = measure_cell(engine, variant, problem, request, each_s, ceilings=ceilings)
+            if (time := record.time) is None:
+                why = f"{record.status}: {record.reason}"
+                figures[name] = ClaimFigure(None, why=f"{record.variant} at {problem}: {why}")
+                rows.append([name, *[None] * 6, why])
+                continue
+            work = flops(problem) / 1e12
+            low, high = work / time.high_s, work / time.low_s
+            figures[name] = ClaimFigure(work / time.median_s, low, high)
+            times = [1e3 * time.median_s, 1e3 * time.low_s, 1e3 * time.high_s]
+            kernels, flags = ", ".join(record.kernels[:2]), "; ".join(time.flags)
+            rows.append([name, *times, time.n, time.clocks.get("sm_mhz"), kernels, flags])
+    columns = ["point", "ms", "from", "to", "samples", "SM MHz", "kernels", "amiss"]
+    return ClaimFindings(figures, (), [ClaimTable("cells", columns, rows)])
+
+
+def flops(problem: Problem) -> float:
+    """By the authors' convention."""
+    p = problem
+    product = 4.0 * p.batch * p.heads * p.q_len * p.kv_len * p.head_dim
+    return product * (0.5 if p.mask.is_causal(p.shape) else 1.0) * PHASES[p.phase]

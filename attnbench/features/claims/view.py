@@ -5,7 +5,7 @@ The functions take claims as plain values, as the evidence keeps them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.markup import escape
@@ -32,11 +32,10 @@ from attnbench.report.tables import (
     show_facts,
 )
 
+Row = Mapping[str, Any]
 MARK = "*"
 """Beside a limit that is ours."""
 FOOTNOTE = f"{MARK} the limit is ours: the source gives no figure for it"
-SHORT_UNITS = ("TFLOP/s",)
-"""Units that stand beside each number; what the point says holds the others."""
 STYLES: dict[str, str] = {
     ClaimVerdict.REPRODUCED: GOOD,
     ClaimVerdict.NOT_REPRODUCED: BAD,
@@ -49,7 +48,6 @@ STYLES: dict[str, str] = {
 class PointWords(NamedTuple):
     """One point, in words."""
 
-    name: str
     says: str
     theirs: str
     """What was published, and the region that the rule makes of it."""
@@ -60,23 +58,20 @@ class PointWords(NamedTuple):
     """Why there is no figure."""
 
 
-def points(row: Mapping[str, Any]) -> Iterator[PointWords]:
+def points(row: Row) -> list[PointWords]:
     """The points of a claim."""
+    found = []
     for each in row["points"]:
         ours = each.get("ours") or {}
         value, low, high = (ours.get(key) for key in ("value", "low", "high"))
-        yield PointWords(
-            each["name"],
-            each["says"],
-            theirs(each),
-            NONE if value is None else number(value) + _unit(each),
-            "" if low is None or high is None else f"{number(low)} to {number(high)}",
-            each.get("held", ""),
-            ours.get("why", ""),
-        )
+        figure = NONE if value is None else number(value) + _unit(each)
+        interval = "" if low is None or high is None else f"{number(low)} to {number(high)}"
+        words = each["says"], theirs(each), figure, interval
+        found.append(PointWords(*words, each.get("held", ""), ours.get("why", "")))
+    return found
 
 
-def theirs(point: Mapping[str, Any]) -> str:
+def theirs(point: Row) -> str:
     """``354 ± 10 % TFLOP/s``; ``0.00092, at most 0.0092``"""
     published, tolerance = point["published"], point["tolerance"]
     rule, text, share = ClaimRule(point["rule"]), number(published), abs(published) * tolerance
@@ -90,8 +85,9 @@ def theirs(point: Mapping[str, Any]) -> str:
     return words + MARK * point["threshold_is_ours"] + _unit(point)
 
 
-def _unit(point: Mapping[str, Any]) -> str:
-    return f" {point['unit']}" if point["unit"] in SHORT_UNITS else ""
+def _unit(point: Row) -> str:
+    """A short one; what the point says holds the others."""
+    return " TFLOP/s" if point["unit"] == "TFLOP/s" else ""
 
 
 def number(value: float) -> str:
@@ -99,19 +95,26 @@ def number(value: float) -> str:
     return f"-{three(-value)}" if value < 0 else three(value)
 
 
-def counts(rows: Sequence[Mapping[str, Any]]) -> str:
+def counts(rows: Sequence[Row]) -> str:
     """``12 reproduced, 1 not reproduced, 4 not run``"""
     verdicts = [row["verdict"] for row in rows]
     order = dict.fromkeys([*ClaimVerdict, *sorted(verdicts)])
     return ", ".join(f"{n} {verdict}" for verdict in order if (n := verdicts.count(verdict)))
 
 
-def alike(some: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str], list[str]]:
-    """Of triples of name, verdict and reason: the names by verdict and reason."""
+def has_figure(row: Row) -> bool:
+    """Whether any point of a claim has one."""
+    return any((each.get("ours") or {}).get("value") is not None for each in row["points"])
+
+
+def untried(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
+    """Names, verdict, and reason with remedy, of claims without a figure: those alike together."""
     found: dict[tuple[str, str], list[str]] = {}
-    for name, verdict, reason in some:
-        found.setdefault((verdict, reason), []).append(name)
-    return found
+    for row in rows:
+        if not has_figure(row):
+            why = "; ".join(filter(None, [row["reason"], row["remedy"]]))
+            found.setdefault((row["verdict"], why), []).append(row["name"])
+    return [(", ".join(names), *both) for both, names in found.items()]
 
 
 def list_claims(some: Sequence[Claim]) -> None:
@@ -129,21 +132,16 @@ def line(one: ClaimOutcome) -> str:
     return f"{one.claim.name}: {one.verdict}{why}{took}"
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> None:
+def table(rows: Sequence[Row]) -> None:
     """Every point of every claim that was tried; then the others with the reason; the count."""
+    out, left = console(), untried(rows)
     tried: list[tuple[str | Styled, ...]] = []
-    left: list[tuple[str, str, str]] = []
     for row in rows:
-        if any(point.get("ours") for point in row["points"]):
+        if has_figure(row):
             tried.append((Styled(row["name"], BOLD), "", "", "", _styled(row["verdict"])))
             tried += [
-                (f"  {point.says}", point.theirs, point.ours, point.interval, _styled(point.held))
-                for point in points(row)
+                (f"  {p.says}", p.theirs, p.ours, p.interval, _styled(p.held)) for p in points(row)
             ]
-        else:
-            why = "; ".join(filter(None, [row["reason"], row["remedy"]]))
-            left.append((row["name"], row["verdict"], why))
-    out = console()
     if tried:
         names = ("claim and points", "theirs", "ours", "interval", "")
         show(Table("", columns(*names, right=("ours",), wrap=names[:2]), tried))
@@ -151,14 +149,18 @@ def table(rows: Sequence[Mapping[str, Any]]) -> None:
         out.print()
     if left:
         both = ("claims without a figure", "why, and what to do")
-        rest = [(", ".join(some), _styled(word), why) for (word, why), some in alike(left).items()]
+        rest = [(names, _styled(verdict), why) for names, verdict, why in left]
         show(Table("", columns(both[0], "", both[1], wrap=both), rest))
     if any(MARK in str(words) for _, words, *_ in tried):
         out.print(f"\n{FOOTNOTE}", style=FAINT)
     out.print(f"\n{counted(len(rows), 'claim')}: {counts(rows)}")
 
 
-def details(row: Mapping[str, Any]) -> None:
+def _styled(word: str) -> Styled:
+    return Styled(word, STYLES.get(word, FAINT))
+
+
+def details(row: Row) -> None:
     """One claim: what is said and by whom, the setting, the figures behind it, the command."""
     source = row["source"]
     facts = {
@@ -187,7 +189,3 @@ def _text(value: str | float) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return value if isinstance(value, str) else number(value)
-
-
-def _styled(word: str) -> Styled:
-    return Styled(word, STYLES.get(word, FAINT))

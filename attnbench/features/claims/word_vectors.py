@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from attnbench.features.claims.claim import (
     DATA,
@@ -32,11 +34,7 @@ from impls.asked import CantBeDone
 from impls.loading import load_function
 from impls.problem import Problem
 
-if TYPE_CHECKING:
-    import torch
-
 Array = np.ndarray[Any, Any]
-
 PRINTED: dict[str, Any] = tomllib.loads(DATA.read_text())["words"]
 SENTENCES = ("odyssey", "amazon")
 SMALL = PRINTED["small"]
@@ -52,25 +50,38 @@ def plain(x: Array) -> tuple[Array, Array]:
 
 def by_torch(x: Array, dtype: str, *, identity: bool = True) -> tuple[Array, Array]:
     """nn.MultiheadAttention with one head; its projections the identity, or as it begins."""
-    import torch
-
-    kind: torch.dtype = getattr(torch, dtype)
-    width = x.shape[-1]
-    module = torch.nn.MultiheadAttention(width, 1, bias=False, batch_first=True, dtype=kind)
-    if identity:
-        with torch.no_grad():
+    kind, width = getattr(torch, dtype), x.shape[-1]
+    module = nn.MultiheadAttention(width, 1, bias=False, batch_first=True, dtype=kind)
+    tensor = torch.from_numpy(x).to(kind)[None]
+    with torch.no_grad():
+        if identity:
             module.in_proj_weight.copy_(torch.eye(width).repeat(3, 1))
             module.out_proj.weight.copy_(torch.eye(width))
-    tensor = torch.from_numpy(np.asarray(x)).to(kind)[None]
-    with torch.no_grad():
         out, weights = module(tensor, tensor, tensor)
     return out[0].double().numpy(), weights[0].double().numpy()
 
 
+def _vectors(name: str, request: ClaimRequest) -> tuple[list[str], Array]:
+    tokens = tokens_of(PRINTED[name]["sentence"])
+    return tokens, np.array(vectors_of(tokens, request.embeddings))
+
+
+def _largest(ours: Array, theirs: Sequence[Any]) -> ClaimFigure:
+    """The largest difference."""
+    return ClaimFigure(float(np.abs(ours - np.array(theirs)).max()))
+
+
+def _apart(a: Any, b: Any) -> float:
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
+def _table(title: str, tokens: Sequence[str], weights: Array) -> ClaimTable:
+    rows = zip(tokens, np.round(weights, 2).tolist(), strict=True)
+    return ClaimTable(title, ["", *tokens], [[word, *row] for word, row in rows])
+
+
 def measure_small(request: ClaimRequest) -> ClaimFindings:
     """Three words of four numbers: the formula, and the row ``matmul`` of the table."""
-    import torch
-
     x = np.array(SMALL["input"])
     out, weights = plain(x)
     n, width = x.shape
@@ -88,8 +99,6 @@ def measure_small(request: ClaimRequest) -> ClaimFindings:
 
 def measure_identity(request: ClaimRequest) -> ClaimFindings:
     """torch's layer with identity projections against the formula; and as it begins."""
-    import torch
-
     torch.manual_seed(request.seed)
     out, weights = by_torch(np.array(SMALL["input"]), "float32")
     apart: dict[str, list[float]] = {"float32": [], "float64": [], "begun": []}
@@ -120,10 +129,10 @@ def measure_tables(request: ClaimRequest) -> ClaimFindings:
     for name in SENTENCES:
         printed = PRINTED[name]
         along = np.array(printed["ship_weights"]) @ _products(printed)
-        figures[f"output {name}"] = _relative(along, ship @ printed["output"])
+        figures[f"output {name}"] = ClaimFigure(_apart(along, ship @ printed["output"]))
     first = PRINTED["odyssey"]
     products, row = _products(first), np.array(PRINTED["ship_cosines"])
-    figures["by cosines"] = _relative(row @ products, ship @ PRINTED["by_cosines"])
+    figures["by cosines"] = ClaimFigure(_apart(row @ products, ship @ PRINTED["by_cosines"]))
     norms = products / (row * np.linalg.norm(ship))
     place, between = first["place"], np.array(PRINTED["cosines"])
     between[place] = between[:, place] = row
@@ -135,16 +144,24 @@ def measure_tables(request: ClaimRequest) -> ClaimFindings:
     return ClaimFindings(figures, (), [lengths, _table("the table, computed", tokens, made)])
 
 
+def _products(printed: Mapping[str, Any]) -> Array:
+    """Of the word's vector with each word's, from its row of weights: by its logarithms."""
+    ship, weights = np.array(PRINTED["vector"]), np.array(printed["ship_weights"])
+    own = weights[printed["place"]]
+    found: Array = ship @ ship - np.sqrt(len(ship)) * np.log(own / weights)
+    return found
+
+
 def measure_glove(request: ClaimRequest) -> ClaimFindings:
     """Everything that is printed of the two sentences, from the vectors themselves."""
     figures: dict[str, ClaimFigure] = {}
-    tables = []
+    tables, wide = [], len(PRINTED["vector"])
     for name in SENTENCES:
         printed, (tokens, x) = PRINTED[name], _vectors(name, request)
-        place, width = printed["place"], len(PRINTED["vector"])
-        if x.shape[-1] != width:
+        place = printed["place"]
+        if x.shape[-1] != wide:
             raise CantBeDone(
-                f"the printed figures are of {width} numbers a word, and {request.embeddings} has "
+                f"the printed figures are of {wide} numbers a word, and {request.embeddings} has "
                 f"{x.shape[-1]}: give glove.6B.50d.txt"
             )
         out, weights = plain(x)
@@ -159,34 +176,3 @@ def measure_glove(request: ClaimRequest) -> ClaimFindings:
             figures["cosines"] = _largest(cosines, PRINTED["cosines"])
             figures["by cosines"] = _largest((cosines @ x)[place], PRINTED["by_cosines"])
     return ClaimFindings(figures, (), tables)
-
-
-def _vectors(name: str, request: ClaimRequest) -> tuple[list[str], Array]:
-    tokens = tokens_of(PRINTED[name]["sentence"])
-    return tokens, np.array(vectors_of(tokens, request.embeddings))
-
-
-def _products(printed: Mapping[str, Any]) -> Array:
-    """Of the word's vector with each word's, from its row of weights: by its logarithms."""
-    ship, weights = np.array(PRINTED["vector"]), np.array(printed["ship_weights"])
-    own = weights[printed["place"]]
-    found: Array = ship @ ship - np.sqrt(len(ship)) * np.log(own / weights)
-    return found
-
-
-def _largest(ours: Array, theirs: Sequence[Any]) -> ClaimFigure:
-    """The largest difference."""
-    return ClaimFigure(float(np.abs(ours - np.array(theirs)).max()))
-
-
-def _apart(a: Array, b: Array) -> float:
-    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
-
-
-def _relative(a: Any, b: Any) -> ClaimFigure:
-    return ClaimFigure(float(abs(a - b) / abs(b)))
-
-
-def _table(title: str, tokens: Sequence[str], weights: Array) -> ClaimTable:
-    rows = zip(tokens, np.round(weights, 2).tolist(), strict=True)
-    return ClaimTable(title, ["", *tokens], [[word, *row] for word, row in rows])

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from attnbench.core.disk import StoreError
 from attnbench.core.evidence import Evidence, evidence_of, read_evidence
-from attnbench.core.format import NONE
-from attnbench.features.claims.view import FOOTNOTE, MARK, alike, counts, points
+from attnbench.features.claims.view import FOOTNOTE, MARK, counts, has_figure, points, untried
 from attnbench.features.quality.model_view import LEVELS_TITLE
 from attnbench.features.quality.verb import draw, shown
 from attnbench.report.figures.sheet import Drawn
@@ -66,22 +65,17 @@ def claims_of(runs: Sequence[ReportRun]) -> list[Claims]:
 
 
 def _claims(found: Evidence, note: str) -> Claims:
-    tried, untried = [], []
-    for row in found.rows:
-        some, why = list(points(row)), "; ".join(filter(None, [row["reason"], row["remedy"]]))
-        if all(point.ours == NONE for point in some):
-            untried.append((row["name"], row["verdict"], why))
-            continue
-        of = row["source"]
+    tried, left = [], untried(found.rows)
+    for row in filter(has_figure, found.rows):
+        of, why = row["source"], "; ".join(filter(None, [row["reason"], row["remedy"]]))
         source = f"{of['title']}, {of['author']} ({of['where']}); read: {of['read']}"
         rows = [
             (p.says, p.theirs, p.ours, p.interval, f"{p.held}\n{p.why}" if p.why else p.held)
-            for p in some
+            for p in points(row)
         ]
         table = Table(row["name"], columns(*POINTS, right=["ours"]), rows)
         texts = row["name"], row["statement"], source, row["setting"], row["verdict"], why
         tried.append(ClaimWords(*texts, table))
-    left = [(", ".join(names), *both) for both, names in alike(untried).items()]
     marked = any(MARK in row[1] for claim in tried for row in claim.points.rows)
     return Claims(
         str(found.made["machine"]["name"]),
