@@ -23,7 +23,6 @@ import sys
 import sysconfig
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
@@ -50,16 +49,6 @@ from impls import problem
 from impls.spec import Variant
 
 
-class Owner(StrEnum):
-    """Whose file of code it is."""
-
-    RULER = "attnbench"
-    TORCH = "torch"
-    PYTHON = "Python"
-    LIBRARY = "a library"
-    OTHER = "other"
-
-
 def _folders(*paths: str | None) -> tuple[str, ...]:
     return tuple({os.path.realpath(path) + os.sep for path in paths if path})
 
@@ -68,7 +57,7 @@ PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-p
 _PATHS = sysconfig.get_paths()
 _LIBRARIES = _folders(_PATHS["purelib"], _PATHS["platlib"])
 _PYTHON = _folders(_PATHS["stdlib"], _PATHS["platstdlib"], os.path.dirname(contextlib.__file__))  # noqa: PTH120
-_KNOWN = {Owner.RULER: _folders(*attnbench.__path__), Owner.TORCH: _folders(*torch.__path__)}
+_KNOWN = {"attnbench": _folders(*attnbench.__path__), "torch": _folders(*torch.__path__)}
 
 
 @lru_cache(maxsize=4096)
@@ -78,25 +67,26 @@ def real(file: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def owner_of(file: str) -> Owner:
-    """Whose file it is, spelled as ``co_filename`` or ``__file__`` have it.
+def owner_of(file: str) -> str:
+    """Whose file it is, spelled as ``co_filename`` or ``__file__`` have it: ``attnbench``,
+    ``torch``, ``Python``, ``library`` or ``other``.
 
     Packages are libraries even inside Python's own folder, as without a virtual environment, and
     wherever a link leads.
     """
     if file.startswith("<frozen "):
         name = file.removeprefix("<frozen ").rstrip(">").partition(".")[0]
-        return Owner.PYTHON if name in sys.stdlib_module_names else Owner.OTHER
+        return "Python" if name in sys.stdlib_module_names else "other"
     found = real(file)
     for owner, folders in _KNOWN.items():
         if found.startswith(folders):
             return owner
     if found.startswith(_LIBRARIES) or any(name in file + found for name in PACKAGES):
-        return Owner.LIBRARY
-    return Owner.PYTHON if found.startswith(_PYTHON) else Owner.OTHER
+        return "library"
+    return "Python" if found.startswith(_PYTHON) else "other"
 
 
-def owner_of_frame(frame: FrameType) -> Owner:
+def owner_of_frame(frame: FrameType) -> str:
     """Whose code runs in a frame.
 
     Code without its source names the file that it was compiled from; if there is no such file, its
@@ -104,7 +94,7 @@ def owner_of_frame(frame: FrameType) -> Owner:
     """
     file = frame.f_code.co_filename
     found = owner_of(file)
-    if found is Owner.OTHER and file.endswith(".py") and not os.path.exists(file):  # noqa: PTH110
+    if found == "other" and file.endswith(".py") and not os.path.exists(file):  # noqa: PTH110
         names = frame.f_globals
         module = sys.modules.get(str(names.get("__name__")))
         if module is not None and vars(module) is names:
@@ -112,24 +102,19 @@ def owner_of_frame(frame: FrameType) -> Owner:
     return found
 
 
-CALLS, ENOUGH_S = (1, 8), 2e-3
-"""The fewest and the most calls; as many as fill so many seconds."""
-SURE = 5
-"""How often calls are looked at before a number is called false."""
+MOST_CALLS, ENOUGH_S = 8, 2e-3  # as many calls as fill so many seconds
+SURE = 5  # how often calls are looked at before a number is called false
 WAIT_S = (2e-3, 0.05)
 """The wait after a call, at least and at most: a third of the call. Nothing should run in it."""
 LATE_S, LATE_SHARE = 5e-4, 0.3
 """Work after the return: more than both of these, of processor time and of the wait, every time."""
 ODD_PROCESSORS, MORE_PROCESSORS = 1.1, 1.3
 """Per thread: beyond the first more calls are looked at, and beyond the second it is too many."""
-EVENTS_MISS = 0.9
-"""An end-to-end time below this share of the events' time: one of them is wrong."""
+EVENTS_MISS = 0.9  # an end-to-end time below this share of the events' time: one of them is wrong
 LAUNCH_BOUND, ESCAPED_S = 1.5, 50e-6
 
-HOME = (Owner.RULER, Owner.TORCH, Owner.PYTHON)
-"""Whose code may run between calls."""
-PROBLEM = real(problem.__file__)
-"""Its properties are read between calls; the variants lie beside it."""
+HOME = ("attnbench", "torch", "Python")  # whose code may run between calls
+PROBLEM = real(problem.__file__)  # read between calls, too; the variants lie beside it
 PLANTED = real(attnbench.__path__[0]) + "/gate/planted_"
 
 _synchronize = torch.cuda.synchronize
@@ -143,20 +128,17 @@ class Audit(NamedTuple):
     flags: Sequence[str] = ()
     implausible: str | None = None
     """Why the first clock's number is false; None where it may be true."""
-    least: float = 0.0
-    """The quickest call by this clock."""
+    least: float = 0.0  # the quickest call by this clock
 
 
 class HostCall(NamedTuple):
     """One call on the CPU, in seconds."""
 
     wall: float
-    spent: float
-    """Processor time of all threads while the call ran."""
+    spent: float  # processor time of all threads while the call ran
     wanted: float
     """The same, and what they waited for a processor: a busy machine may give two threads one."""
-    late: float
-    """Processor time of other threads after it had returned."""
+    late: float  # processor time of other threads after it had returned
     waited: float
 
 
@@ -175,13 +157,21 @@ def audit_host(timed: Timed, threads: int) -> Audit:
 
 
 def _host_calls(timed: Timed) -> list[HostCall]:
+    """A few, between which none of the variant's code may run."""
     calls: list[HostCall] = []
-    while len(calls) < CALLS[0] or (
-        len(calls) < CALLS[1] and sum(c.wall for c in calls) < ENOUGH_S
-    ):
+    while not calls or (len(calls) < MOST_CALLS and sum(c.wall for c in calls) < ENOUGH_S):
         with _no_foreign_code(timed):
             timed.before()
-        calls.append(_host_call(timed))
+        start, wanted = perf_counter(), demanded()
+        wall, spent = perf_counter(), process_time()
+        kept = timed.run()
+        wall, spent = perf_counter() - wall, process_time() - spent
+        wanted = demanded() - wanted  # over a little more than the call: reading takes time too
+        wanted *= wall / (perf_counter() - start)
+        wait, elsewhere = min(max(WAIT_S[0], wall / 3), WAIT_S[1]), spent_elsewhere()
+        sleep(wait)
+        calls.append(HostCall(wall, spent, wanted, spent_elsewhere() - elsewhere, wait))
+        del kept
         with _no_foreign_code(timed):
             timed.settle()
     return calls
@@ -217,25 +207,10 @@ def _no_foreign_code(timed: Timed) -> Iterator[None]:
         raise Wrong(f"its code ran between calls, where no clock looks: {', '.join(sorted(ran))}")
 
 
-def _host_call(timed: Timed) -> HostCall:
-    start, wanted = perf_counter(), demanded()
-    wall, spent = perf_counter(), process_time()
-    kept = timed.run()
-    wall_end, spent_end = perf_counter(), process_time()
-    wanted = demanded() - wanted  # over a little more than the call: reading takes time too
-    wanted *= (wall_end - wall) / (perf_counter() - start)
-    wait, before = min(max(WAIT_S[0], (wall_end - wall) / 3), WAIT_S[1]), spent_elsewhere()
-    sleep(wait)
-    late = spent_elsewhere() - before
-    del kept
-    return HostCall(wall_end - wall, spent_end - spent, wanted, late, wait)
-
-
 def judge_host(calls: list[HostCall], threads: int, most: float = MORE_PROCESSORS) -> Audit:
     """What some calls show; ``most``: processors per thread that are not too many."""
     wall, wanted = sum(c.wall for c in calls), sum(c.wanted for c in calls)
-    seconds = [c.spent + c.late for c in calls]
-    reason = None
+    seconds, reason = [c.spent + c.late for c in calls], None
     if all(c.late > LATE_S and c.late > LATE_SHARE * c.waited for c in calls):
         reason = (
             "it went on working after it had returned: "
@@ -248,19 +223,10 @@ def judge_host(calls: list[HostCall], threads: int, most: float = MORE_PROCESSOR
     return Audit(median(seconds), "process", (), reason, min(seconds))
 
 
-class DeviceCall(NamedTuple):
-    """One call on CUDA by the host's clock, in seconds, from an idle device."""
-
-    launched: float
-    """Until the call had returned."""
-    total: float
-    """Until the device was idle again."""
-
-
 def audit_device(timed: Timed, events_s: float) -> Audit:
-    """A few calls from end to end."""
+    """A few calls on CUDA from end to end, by the host's clock."""
     calls, device = [], torch.device(timed.problem.device)
-    for _ in range(CALLS[1]):
+    for _ in range(MOST_CALLS):
         timed.before()
         cuda_gpu(timed.problem.device).flush()  # as cold as the events found it
         _synchronize(device)
@@ -268,15 +234,18 @@ def audit_device(timed: Timed, events_s: float) -> Audit:
         kept = timed.run()
         launched = perf_counter()
         _synchronize(device)
-        calls.append(DeviceCall(launched - start, perf_counter() - start))
+        calls.append((launched - start, perf_counter() - start))
         del kept
         timed.settle()
     return judge_device(calls, events_s)
 
 
-def judge_device(calls: list[DeviceCall], events_s: float) -> Audit:
-    """What some calls show beside the time that the events gave."""
-    total, after = median(c.total for c in calls), median(c.total - c.launched for c in calls)
+def judge_device(calls: Sequence[tuple[float, float]], events_s: float) -> Audit:
+    """What some calls show beside the time that the events gave.
+
+    Of each: seconds until it had returned, and until the device was idle again.
+    """
+    total, after = median(all for _, all in calls), median(all - back for back, all in calls)
     both = f"{events_s * 1e3:.3g} ms by events, {total * 1e3:.3g} ms from end to end"
     flags, reason = [], None
     if total < EVENTS_MISS * events_s:
@@ -291,8 +260,7 @@ def judge_device(calls: list[DeviceCall], events_s: float) -> Audit:
     return Audit(total, "e2e", flags, reason)
 
 
-ENTRY = "aten::scaled_dot_product_attention"
-"""What torch runs first, whatever the backend."""
+ENTRY = "aten::scaled_dot_product_attention"  # what torch runs first, whatever the backend
 BACKENDS = {
     "cudnn_attention": "cuDNN",
     "flash_attention": "FlashAttention-2",
@@ -301,20 +269,30 @@ BACKENDS = {
 }
 """What stands behind ``aten::_scaled_dot_product_`` on a GPU."""
 ATTENTION = ("attention", "attn", "transformer")
-MOST = 4
-"""Names that a sentence can carry."""
+MOST = 4  # names that a sentence can carry
 
 
 def unattested(variant: Variant, device: str, ran: Collection[str]) -> str | None:
     """None where the operator that the row forces did run, else a sentence with both names.
 
-    A name may go on after a colon: regions of compiled code are numbered.
+    A name may go on after a colon: regions of compiled code are numbered. What ran is told by the
+    operators of attention, without the entry and the gradients; else by the first of all.
     """
     named = getattr(variant, "attested_by", None)  # rows of an earlier commit lack it
     wanted = named(device) if named else None
     if wanted is None or any(name == wanted or name.startswith(f"{wanted}:") for name in ran):
         return None
-    return f"it should run {wanted} and ran {_listed(ran)}"
+    telling = [
+        name
+        for name in sorted(ran)
+        if any(word in name for word in ATTENTION)
+        and name != ENTRY
+        and not name.endswith("_backward")
+    ]
+    telling = telling or sorted(ran)
+    more = f" and {len(telling) - MOST} others" if len(telling) > MOST else ""
+    names = ", ".join(telling[:MOST]) or "no operator of torch's"
+    return f"it should run {wanted} and ran {names}{more}"
 
 
 def chosen(variant: Variant, device: str, ran: Collection[str]) -> str:
@@ -325,31 +303,13 @@ def chosen(variant: Variant, device: str, ran: Collection[str]) -> str:
     return "; ".join(f"torch chose {names[op]} ({op})" for op in sorted(ran) if op in names)
 
 
-def _listed(ran: Collection[str]) -> str:
-    """The operators of attention, without the entry and the gradients; else the first of all."""
-    telling = [
-        name
-        for name in sorted(ran)
-        if any(word in name for word in ATTENTION)
-        and name != ENTRY
-        and not name.endswith("_backward")
-    ]
-    telling = telling or sorted(ran)
-    more = f" and {len(telling) - MOST} others" if len(telling) > MOST else ""
-    return (", ".join(telling[:MOST]) or "no operator of torch's") + more
-
-
-ROUNDS = (3, 12, 24)
-"""Calls of each kind at first, and then where all before look suspicious."""
-DEAR_S = 0.01
-"""For a call that takes longer, one of each kind at first."""
+ROUNDS = (3, 12, 24)  # calls of each kind at first, and then where all before look suspicious
+DEAR_S = 0.01  # for a call that takes longer, one of each kind at first
 FASTER, NEARLY_ALL = 1.5, 2 / 3
 """How much faster in the median, with how many of the calls on unseen values slower than that."""
-LEAST_S = 2e-5
-"""Saving less than this is not worth remembering for, and may come from the caches."""
+LEAST_S = 2e-5  # saving less than this is not worth remembering for, and may come from the caches
 ROWS = 8
-LOOSER = 4.0
-"""The yardstick was taken on other values of the kind."""
+LOOSER = 4.0  # the yardstick was taken on other values of the kind
 GRADIENT_SCORES = 1 << 18
 """Up to so many scores the gradients of one call are compared, in every row."""
 EACH_SCORES = 1 << 16
@@ -442,12 +402,6 @@ class UnseenJudge:
         if self._chance.randrange(self._calls) == 0:
             self._kept = self._timed.unseen
 
-    def _check_rows(self, values: Values, results: Sequence[Tensor]) -> None:
-        n = self._timed.problem.q_len
-        drawn = self._chance.sample(range(n), min(ROWS, n))
-        rows = torch.tensor(sorted(drawn), device=results[0].device)
-        self._check("forward", results[0][:, :, rows], self._truth(values, rows)["forward"])
-
     def kept(self) -> None:
         """Check the random call that was kept: its gradients where that is affordable."""
         if self._kept is None:
@@ -457,15 +411,22 @@ class UnseenJudge:
             self._check_rows(values, results)
         if not problem.gradients or self._scores > GRADIENT_SCORES:
             return
-        truth = self._truth(values, torch.arange(problem.q_len, device=results[0].device), all=True)
+        rows = torch.arange(problem.q_len, device=results[0].device)
+        truth = self._truth(values.inputs, rows, values.dout)
         made = dict(zip(("forward", *self._timed.call.names), results, strict=True))
         for name in self._timed.names:
             self._check(name, as_rows(made[name]), truth[name])
 
+    def _check_rows(self, values: Values, results: Sequence[Tensor]) -> None:
+        n = self._timed.problem.q_len
+        drawn = self._chance.sample(range(n), min(ROWS, n))
+        rows = torch.tensor(sorted(drawn), device=results[0].device)
+        truth = self._truth(values.inputs, rows, None)
+        self._check("forward", results[0][:, :, rows], truth["forward"])
+
     def _truth(
-        self, values: Values, rows: Tensor, *, all: bool = False
+        self, inputs: Ends, rows: Tensor, dout: Tensor | None
     ) -> Mapping[str, Tensor | None]:
-        inputs, dout = values.inputs, values.dout if all else None
         if self._define is not None:
             wide = type(inputs)(*(x.double() for x in inputs))
             return differentiated(self._timed.problem, wide, rows, dout, self._define)
@@ -474,17 +435,17 @@ class UnseenJudge:
         return {"forward": truth.out, "dq": truth.dq, "dk": truth.dk, "dv": truth.dv}
 
     def _check(self, name: str, got: Tensor, want: Tensor | None) -> None:
-        dtype = self._timed.problem.dtype
         assert want is not None
 
         def check(plain: Errors) -> None:
+            dtype = self._timed.problem.dtype
             budget.check_unsampled(name, got, want, plain[name], dtype, LOOSER)
 
         try:
             within(self._plain, check)
         except Wrong:
-            error = compare(got, want)
+            worst = compare(got, want).worst_row or float("nan")
             raise Wrong(
                 f"on values that it had not seen its {WORDS.get(name, name)} is off: the worst "
-                f"row by {error.worst_row or float('nan'):.2g}"
+                f"row by {worst:.2g}"
             ) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -22,7 +22,6 @@ from attnbench.gate.reference import Judged, judge
 from attnbench.meter import clocks, memory
 from attnbench.meter.audit import (
     Audit,
-    Owner,
     audit_device,
     audit_host,
     check_remembers_nothing,
@@ -33,7 +32,7 @@ from attnbench.meter.audit import (
 from attnbench.meter.clocks import Clock, EventClock, GraphClock
 from attnbench.meter.determinism import try_determinism
 from attnbench.meter.energy import counter_for, measure_energy
-from attnbench.meter.memory import Observed, growth, observe
+from attnbench.meter.memory import growth, observe
 from attnbench.meter.ranks import (
     RankLost,
     RanksClock,
@@ -61,11 +60,22 @@ from impls.spec import Unavailable, Unsupported
 
 LONGEST, TRACE, NAME, NOTE = 1000, 4000, 80, 500
 """Characters that are kept of a message, a traceback, an exception's name and a variant's note."""
-DEEPEST = 8
-"""How many exceptions that led to one another are shown."""
+DEEPEST = 8  # how many exceptions that led to one another are shown
 SILENT = "it doesn't say why"
 NO_ROOM = ("can't allocate memory", "Cannot allocate memory", "bad_alloc", "out of memory")
 """In the messages of what has no exception for it."""
+
+
+class Implausible(Exception):
+    """A number that can't be true. The message is a sentence with the evidence."""
+
+
+class NotReady(Exception):
+    """A variant that did not pass the gate; ``record`` says why."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(record.reason)
+        self.record = record
 
 
 def failure(error: Exception) -> dict[str, Any]:
@@ -77,19 +87,23 @@ def failure(error: Exception) -> dict[str, Any]:
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
         or (isinstance(error, RuntimeError) and any(word in text for word in NO_ROOM))
     ):
-        return {
-            "status": Status.OUT_OF_MEMORY,
-            "reason": text,
-            "remedy": "shorten the sequence, lower the batch, or free memory",
-        }
+        remedy = "shorten the sequence, lower the batch, or free memory"
+        return {"status": Status.OUT_OF_MEMORY, "reason": text, "remedy": remedy}
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if owner_of(f.filename) is not Owner.RULER]
+    own = [f for f in frames if owner_of(f.filename) != "attnbench"]
     place = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
-    return {
-        "status": Status.FAILED,
-        "reason": f"it raised {name}{place}: {text}",
-        "detail": "\n".join(_trace(error))[-TRACE:],
-    }
+    causes: list[BaseException] = []
+    at: BaseException | None = error
+    while at is not None and len(causes) < DEEPEST:
+        causes.insert(0, at)
+        at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
+    told: list[str] = []  # as Python would print it, but with messages cut
+    for each in causes:
+        told.append("Traceback (most recent call last):")
+        told.append("".join(traceback.format_tb(each.__traceback__)).rstrip())
+        told.append(f"{type(each).__name__[:NAME]}: {_text(each, TRACE)}")
+    reason, detail = f"it raised {name}{place}: {text}", "\n".join(told)[-TRACE:]
+    return {"status": Status.FAILED, "reason": reason, "detail": detail}
 
 
 def refused(error: Exception) -> dict[str, Any]:
@@ -112,6 +126,14 @@ def refused(error: Exception) -> dict[str, Any]:
     return failure(error)
 
 
+def _text(words: object, most: int) -> str:
+    """What a variant passed as a message; empty where it has none or can't be printed."""
+    try:
+        return str(words)[:most].strip()
+    except Exception:
+        return ""
+
+
 def clipped(record: Record) -> Record:
     """The record with its texts cut to the longest that is kept; it may come from anywhere."""
     texts = {name: str(getattr(record, name))[:LONGEST] for name in ("reason", "remedy", "note")}
@@ -129,89 +151,48 @@ def poisoned(device: str) -> bool:
         return True
 
 
-def _text(words: object, most: int) -> str:
-    """What a variant passed as a message; empty where it has none or can't be printed."""
-    try:
-        return str(words)[:most].strip()
-    except Exception:
-        return ""
-
-
-def _trace(error: BaseException) -> Iterator[str]:
-    """As Python would print it, but with messages cut; its causes stand first."""
-    causes: list[BaseException] = []
-    at: BaseException | None = error
-    while at is not None and len(causes) < DEEPEST:
-        causes.insert(0, at)
-        at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
-    for each in causes:
-        yield "Traceback (most recent call last):"
-        yield "".join(traceback.format_tb(each.__traceback__)).rstrip()
-        yield f"{type(each).__name__[:NAME]}: {_text(each, TRACE)}"
-
-
 CALLS = 3
 NOT_ONE = (
     "several processes share a call, and a counter would count whoever deals out their shares too"
 )
-
-
-def audit_ranks(timed: Timed, together: Together) -> Audit:
-    """Calls from end to end by the worker's clock: no rank can have taken longer."""
-    walls, reason = [], None
-    for _ in range(CALLS):
-        timed.before()
-        together.begin()
-        start = perf_counter()
-        kept = timed.run()
-        walls.append(perf_counter() - start)
-        del kept
-        slowest = max(together.spent)
-        if slowest > walls[-1]:
-            reason = (
-                f"rank {together.spent.index(slowest)} says that it took {slowest * 1e3:.3g} ms of "
-                f"a call that took {walls[-1] * 1e3:.3g} ms from end to end"
-            )
-        timed.settle()
-    together.check()
-    return Audit(median(walls), "e2e", (), reason)
-
-
+NOT_ALONE = (
+    "a backward pass can't be repeated without the forward pass before it, and the counter can't "
+    "tell the two apart: take the phases forward and train"
+)
 MORE, MORE_S, SURE = 2.0, 5e-4, 3
 """How much longer a call may take while it is audited, and how often in a row it takes longer
 before its time is called false. After a wait a short call finds everything cold."""
 
 
-class Implausible(Exception):
-    """A number that can't be true. The message is a sentence with the evidence."""
-
-
 def metered(ready: Ready, record: Record, spent: TimeSpent) -> Record:
     """The record with everything that was measured."""
-    job, attend, clock = ready.job, ready.attend, ready.clock()
-    problem, ranks = job.problem, None
+    job, clock, problem, verdict = ready.job, ready.clock(), ready.job.problem, ready.verdict
+    ranks = clock.ranks if isinstance(clock, RanksClock) else None
     with spent.on("warmup"):
-        timed = ready.timed()
+        timed, grown = ready.timed(), None
         prepare(clock, timed)
-        grown = None
-        if problem.device == "cpu" and not isinstance(attend, Together):
+        if problem.device == "cpu" and ranks is None:
             timed.before()
             grown = growth(timed.run)  # of the first call that is like those to be timed
             timed.settle()
     with spent.on("memory"):
-        seen = _observed(ready, grown)
+        expected = ready.cost.peak_bytes if ready.cost else None
+        if ranks is not None:
+            seen = ranks.observe(*ready.values, expected)
+        else:
+            seen = observe(problem, ready.attend, *ready.values, expected, grown)
+        if (changed := unlike(problem, seen.results, verdict.truth, verdict.zero)) is not None:
+            raise Wrong(f"while its memory was observed {changed}")
+        if (why := unattested(job.variant, problem.device, seen.ran)) is not None:
+            raise Wrong(why)
         if isinstance(clock, EventClock):
             clock.expect(1 if clock.name == "graph" else seen.launches)
     with spent.on("warmup"):
         _, flags = warm_up(timed, clock, job.budget_s / 2)
-    with spent.on("sampling"):
-        time = _measured(ready, timed, clock, flags)
+    time = _confirmed(ready, timed, clock, flags, spent)
     with spent.on("audit"):
-        time = _confirmed(ready, timed, clock, time)
         least = _check_not_too_fast(ready, time)
         watch.check(ready.shared)
-        if isinstance(attend, Together) and isinstance(clock, RanksClock):
-            ranks = attend.ranks(clock, time)
     backend = chosen(job.variant, problem.device, seen.ran)
     record = record.with_(
         time=time,
@@ -219,62 +200,52 @@ def metered(ready: Ready, record: Record, spent: TimeSpent) -> Record:
         kernels=seen.kernels,
         setup_s=spent.seconds["setup"] + max(0.0, ready.first_s - time.median_s),
         share_of_ceiling=None if least is None else least / time.median_s,
-        ranks=ranks,
+        ranks=clock.did(time) if isinstance(clock, RanksClock) else None,
         note="; ".join(filter(None, [record.note, backend])),
     )
     if job.energy:
         with spent.on("energy"):
-            energy = Energy(why=NOT_ONE) if ranks else _energy(problem, timed, clock)
-        record = record.with_(energy=energy)
+            record = record.with_(energy=_energy(problem, timed, clock))
     return record
 
 
-def _observed(ready: Ready, grown: int | None) -> Observed:
-    problem, verdict, values = ready.job.problem, ready.verdict, ready.values
-    expected = ready.cost.peak_bytes if ready.cost else None
-    if isinstance(ready.attend, Together):
-        seen = ready.attend.observe(*values, expected)
-    else:
-        seen = observe(problem, ready.attend, *values, expected, grown)
-    if (changed := unlike(problem, seen.results, verdict.truth, verdict.zero)) is not None:
-        raise Wrong(f"while its memory was observed {changed}")
-    if (why := unattested(ready.job.variant, problem.device, seen.ran)) is not None:
-        raise Wrong(why)
-    return seen
-
-
 def _energy(problem: Problem, timed: Timed, clock: Clock) -> Energy:
+    """Joules of a call, or why they can't be had."""
+    if isinstance(clock, RanksClock):
+        return Energy(why=NOT_ONE)
     counter = counter_for(problem.device)
     if isinstance(counter, Energy):  # it says why there is none
         return counter
+    if problem.phase == "backward":
+        return Energy(why=NOT_ALONE)
     run = clock.step(timed.run) if isinstance(clock, GraphClock) else timed.run
-    energy = measure_energy(problem, run, timed.before, counter)
+    energy = measure_energy(problem.batch * problem.q_len, run, timed.before, counter)
     timed.settle()
     _check(timed)
     return energy
 
 
-def _measured(ready: Ready, timed: Timed, clock: Clock, flags: list[str]) -> Time:
-    health = health_for(ready.job.problem.device)
-    time = measure_time(timed, clock, ready.job.budget_s, flags, health=health)
-    watch.check(ready.shared)  # now, when the variant can't know that the last sample was the last
-    return time
-
-
-def _confirmed(ready: Ready, timed: Timed, clock: Clock, time: Time) -> Time:
-    """The time with the audit's; raises where the variant is wrong or the time can't be true.
+def _confirmed(
+    ready: Ready, timed: Timed, clock: Clock, flags: list[str], spent: TimeSpent
+) -> Time:
+    """The time, with the audit's; raises where the variant is wrong or the time can't be true.
 
     Where calls take longer while they are audited than while they were timed, the machine may have
     become slow: then the time is measured again.
     """
     for _ in range(SURE):
-        audit, slowest = audited(ready, timed, clock, time.median_s)
+        with spent.on("sampling"):
+            health = health_for(ready.job.problem.device)
+            time = measure_time(timed, clock, ready.job.budget_s, flags, health=health)
+            watch.check(ready.shared)  # now, when it can't know that the last sample was the last
+        with spent.on("audit"):
+            audit, slowest = audited(ready, timed, clock, time.median_s)
+        flags = list(time.flags)
         if slowest < MORE * time.median_s + MORE_S:
-            flags = [*time.flags, *audit.flags]
-            return time.with_(audit_s=audit.seconds, audit_clock=audit.clock, flags=flags)
-        timed_s, time = time.median_s, _measured(ready, timed, clock, list(time.flags))
+            audit_flags = [*flags, *audit.flags]
+            return time.with_(audit_s=audit.seconds, audit_clock=audit.clock, flags=audit_flags)
     raise Implausible(
-        f"it took {timed_s * 1e3:.3g} ms while it was timed and {slowest * 1e3:.3g} ms while "
+        f"it took {time.median_s * 1e3:.3g} ms while it was timed and {slowest * 1e3:.3g} ms while "
         "something else was looked at"
     )
 
@@ -297,6 +268,27 @@ def audited(ready: Ready, timed: Timed, clock: Clock, seconds: float) -> tuple[A
     )
     _check(timed)
     return audit, max(audit.least / threads, new) if host else 0.0
+
+
+def audit_ranks(timed: Timed, together: Together) -> Audit:
+    """Calls from end to end by the worker's clock: no rank can have taken longer."""
+    walls, reason = [], None
+    for _ in range(CALLS):
+        timed.before()
+        together.begin()
+        start = perf_counter()
+        kept = timed.run()
+        walls.append(perf_counter() - start)
+        del kept
+        slowest = max(together.spent)
+        if slowest > walls[-1]:
+            reason = (
+                f"rank {together.spent.index(slowest)} says that it took {slowest * 1e3:.3g} ms of "
+                f"a call that took {walls[-1] * 1e3:.3g} ms from end to end"
+            )
+        timed.settle()
+    together.check()
+    return Audit(median(walls), "e2e", (), reason)
 
 
 def _check(timed: Timed) -> None:
@@ -326,16 +318,7 @@ def _check_not_too_fast(ready: Ready, time: Time) -> float | None:
 COPIES = 3
 """How many copies of its inputs are held while a call is checked and timed: its own, those of
 another set, and those under signs."""
-PROTECTED_S = 0.03
-"""A first call that takes longer is not made again on write-protected inputs."""
-
-
-class NotReady(Exception):
-    """A variant that did not pass the gate; ``record`` says why."""
-
-    def __init__(self, record: Record) -> None:
-        super().__init__(record.reason)
-        self.record = record
+PROTECTED_S = 0.03  # a first call that takes longer is not made again on write-protected inputs
 
 
 class Bench:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from time import perf_counter, perf_counter_ns
 from typing import Any
 
@@ -18,16 +18,14 @@ Step = Callable[[], object]
 
 LEAST_FLUSH = 256 << 20
 """Bytes overwritten to empty the L2 cache: this, or twice the cache where that is more."""
-WARM = 3
-"""Calls on the capturing stream before a capture, so that what is made once has been made."""
+WARM = 3  # calls on the capturing stream before a capture, so that what is made once has been made
 
 
 class Clock:
     """Seconds of each of some calls."""
 
     name = ""
-    batch = 1
-    """How many calls it takes best at once."""
+    batch = 1  # how many calls it takes best at once
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -35,7 +33,7 @@ class Clock:
         return ()
 
     def samples(self, before: Step, call: Step, count: int) -> list[float]:
-        """Time ``call`` ``count`` times, ``before`` running untimed ahead of each."""
+        """Seconds of ``count`` calls, ``before`` running untimed ahead of each."""
         raise NotImplementedError
 
 
@@ -164,19 +162,14 @@ def begin(device: str) -> None:
         _synchronize()
 
 
-QUEUE = 16
-"""Calls queued before one wait."""
-FIRST_SLEEP = 2_000_000
-"""Cycles, about a millisecond, until it is known how long the host takes."""
-SLEEP_S = (5e-5, 0.1)
-"""Of a sleep that was made to fit, the shortest and the longest."""
-SPARE = 1.5
-"""How much longer than the host took last time the kernel sleeps."""
+QUEUE = 16  # calls queued before one wait
+FIRST_SLEEP = 2_000_000  # cycles, about a millisecond, until it is known how long the host takes
+SLEEP_S = (5e-5, 0.1)  # of a sleep that was made to fit, the shortest and the longest
+SPARE = 1.5  # how much longer than the host took last time the kernel sleeps
 HELD, OWN_LAUNCHES = 800, 45
 """Launches that are queued at once at the most (a stream holds about 1,024, and then the host must
 wait for the device), and what fresh values for a call take of them."""
-MISSES = 3
-"""So many batches of one call that the host could not queue in time: it never will."""
+MISSES = 3  # so many batches of one call that the host could not queue in time: it never will
 
 
 class EndToEndClock(Clock):
@@ -217,10 +210,8 @@ class EventClock(Clock):
     def __init__(self, gpu: CudaGpu) -> None:
         self._gpu = gpu
         self._size, self._misses, self._launches = QUEUE, 0, 0
-        self._rate = 0.0
-        """Cycles in a second; not known before the first batch."""
-        self._each_s = 0.0
-        """What the host takes for a call with its fresh values."""
+        self._rate = 0.0  # cycles in a second; not known before the first batch
+        self._each_s = 0.0  # what the host takes for a call with its fresh values
         self._late_s: float | None = None
         self._pairs = [(gpu.event(), gpu.event()) for _ in range(QUEUE)]
         self._sleep = (gpu.event(), gpu.event())
@@ -232,7 +223,7 @@ class EventClock(Clock):
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What must be known of its samples."""
+        """Why gaps between launches may be in its samples."""
         if self._late_s is None:
             return ()
         if self._launches > HELD:
@@ -255,7 +246,9 @@ class EventClock(Clock):
     def _take(self, before: Step, call: Step, size: int) -> list[float]:
         """The samples of a batch; none where the host was not done while the device slept."""
         gpu, (down, up) = self._gpu, self._sleep
-        began, cycles = gpu.now(), self._cycles(size)
+        began, cycles = gpu.now(), FIRST_SLEEP
+        if self._rate:
+            cycles = int(min(max(SPARE * self._each_s * size, SLEEP_S[0]), SLEEP_S[1]) * self._rate)
         before()  # the first call's, so that a ``before`` that waits does so ahead of the sleep
         gpu.flush()
         gpu.record(down)
@@ -285,13 +278,6 @@ class EventClock(Clock):
             elif self._misses > 1 or SPARE * queued > SLEEP_S[1]:
                 self._size = max(1, size // 2)
         return samples if self._late_s is not None else []
-
-    def _cycles(self, size: int) -> int:
-        """How long to sleep while so many calls are queued."""
-        if not self._rate:
-            return FIRST_SLEEP
-        least, most = SLEEP_S
-        return int(min(max(SPARE * self._each_s * size, least), most) * self._rate)
 
 
 class GraphClock(EventClock):
@@ -383,6 +369,7 @@ def measure_ceilings(device: str, dtypes: Iterable[str]) -> dict[str, Any]:
     """``{"flops": {dtype: FLOP/s}, "copy": {bytes moved: bytes/s}}``, the best of several tries."""
     kind, clock = device.split(":")[0], clock_for(device, "forward")
     chance = torch.Generator(device)  # torch's own is shared
+    flops, copy = dict[str, float](), dict[str, float]()
 
     def best(call: Step) -> float:
         until = perf_counter() + WARM_S[kind]
@@ -391,33 +378,24 @@ def measure_ceilings(device: str, dtypes: Iterable[str]) -> dict[str, Any]:
             clock.samples(_nothing, call, 2)
         return min(clock.samples(_nothing, call, TRIES))
 
-    def product_rate(n: int, name: str) -> float:
-        a, b = (
-            torch.randn(n, n, device=device, generator=chance).to(getattr(torch, name))
-            for _ in range(2)
-        )
-        rate = 2 * n**3 / best(lambda: a @ b)
-        if name != "float32" or kind not in THREE_OF_TF32:
-            return rate
-        precision = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high")
-        try:
-            return max(rate, 2 * n**3 / best(lambda: a @ b) / 3)
-        finally:
-            torch.set_float32_matmul_precision(precision)
-
-    def copy_rate(size: int) -> float:
+    for name in sorted(set(dtypes)):
+        rates, dtype = [], getattr(torch, name)
+        for n in PRODUCT_SIZES[kind]:
+            a, b = (torch.randn(n, n, device=device, generator=chance).to(dtype) for _ in "ab")
+            product = partial(torch.matmul, a, b)
+            rates.append(2 * n**3 / best(product))
+            if name == "float32" and kind in THREE_OF_TF32:
+                precision = torch.get_float32_matmul_precision()
+                torch.set_float32_matmul_precision("high")
+                try:
+                    rates.append(2 * n**3 / best(product) / 3)
+                finally:
+                    torch.set_float32_matmul_precision(precision)
+        flops[name] = max(rates)
+    for size in COPY_BYTES[kind]:
         source = torch.ones(size // 2, dtype=torch.int8, device=device)
-        target = torch.empty_like(source)
-        return size / best(lambda: target.copy_(source))
-
-    return {
-        "flops": {
-            name: max(product_rate(n, name) for n in PRODUCT_SIZES[kind])
-            for name in sorted(set(dtypes))
-        },
-        "copy": {str(size): copy_rate(size) for size in COPY_BYTES[kind]},
-    }
+        copy[str(size)] = size / best(partial(torch.empty_like(source).copy_, source))
+    return {"flops": flops, "copy": copy}
 
 
 def _nothing() -> None:

@@ -24,12 +24,9 @@ from attnbench.meter.timed import Values
 from impls.problem import Problem
 from impls.spec import Variant
 
-CALLS = 3
-"""How often the same values are given."""
-TURNS = 5
-"""Calls with and without torch's deterministic mode, in turn, for what the mode costs."""
-MOST_SETUP_S = 0.3
-"""A variant that took longer to build is not built again for the batch."""
+CALLS = 3  # how often the same values are given
+TURNS = 5  # calls with and without torch's deterministic mode, in turn, for what the mode costs
+MOST_SETUP_S = 0.3  # a variant that took longer to build is not built again for the batch
 
 Results = Callable[[], list[Tensor]]
 """A call on values that stay: its output and gradients, in the order of ``Call.names``."""

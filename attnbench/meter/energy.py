@@ -19,15 +19,12 @@ POWERCAP = Path("/sys/class/powercap")
 class NvmlCounter:
     """The board's own counter: its processor, its memory and all else that it feeds."""
 
-    method = "nvml counter: the whole board"
-    """For the record: what it is and what it covers."""
-    warm_s = 1.0
-    """How long a load must have run before its draw stays the same."""
+    method = "nvml counter: the whole board"  # for the record: what it is and what it covers
+    warm_s = 1.0  # how long a load must have run before its draw stays the same
 
     def __init__(self, board: Board, wait: Callable[[], None]) -> None:
         self._board, self.wait = board, wait
-        self.key = board.uuid
-        """The idle draw is measured once for each."""
+        self.key = board.uuid  # the idle draw is measured once for each
 
     def joules(self) -> float:
         """Since the driver was loaded; raises OSError where the reading fails."""
@@ -122,15 +119,12 @@ def _number(file: Path) -> int:
 
 IDLE_S, MOST_LOOKS, STILL = 1.0, 8, 0.03
 """Of a look at the idle draw, how many there may be, and by what share two that agree differ."""
-SETTLE_S = 0.5
-"""How long a device is left alone before its idle draw is read."""
+SETTLE_S = 0.5  # how long a device is left alone before its idle draw is read
 POLL_S = 1e-3
-UPDATES = 50
-"""Steps of the counter in a measurement, at the least."""
+UPDATES = 50  # steps of the counter in a measurement, at the least
 ROUND_S, FRESH_S, WATTS_S = 5e-3, 0.1, 0.05
 """Between two readings of the counter, two sets of fresh values, and two readings of the power."""
-PATIENCE_S = 2.0
-"""A counter that did not move for so long does not move."""
+PATIENCE_S = 2.0  # a counter that did not move for so long does not move
 DISAGREE = 0.1
 STOOD_STILL = "the energy counter did not move in {:.1f} s"
 NOT_ALONE = (
@@ -143,12 +137,10 @@ class Idle(NamedTuple):
     """A device with nothing to do."""
 
     watts: float
-    step_s: float
-    """From one step of its counter to the next."""
+    step_s: float  # from one step of its counter to the next
 
 
-_idle: dict[str, Idle] = {}
-"""By the counter's key: measured once in a process."""
+_idle: dict[str, Idle] = {}  # by the counter's key: measured once in a process
 
 
 class _Stuck(Exception):

@@ -27,8 +27,7 @@ from impls import table
 from impls.problem import Problem
 
 SEED = 0
-CONTROL_S = 300.0
-"""For callgrind_control to switch the instrumentation on."""
+CONTROL_S = 300.0  # for callgrind_control to switch the instrumentation on
 WARM_UP, COUNTS = 3, 5
 """Calls of a cell before it counts, as the allocators' free lists take a few calls to settle, and
 calls that are counted, each by itself."""

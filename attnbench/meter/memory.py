@@ -35,8 +35,7 @@ COMPILED = "## Call CompiledFxGraph"
 """Prefix of a compiled graph's call; its hash follows."""
 ALLOCATES = ("aten::empty", "aten::new_empty", "aten::resize_")
 """Prefixes of operators that allocate for another one, which fills the memory."""
-MEMORY = "[memory]"
-"""The name of an allocation, or of a release."""
+MEMORY = "[memory]"  # the name of an allocation, or of a release
 
 Named = tuple[str, Any]
 
@@ -47,10 +46,8 @@ class Own(NamedTuple):
     event: Any
     name: str
     nanoseconds: int
-    allocated: int
-    """Bytes, released or not; 0 without ``allocations``."""
-    called: list[Any]
-    """The events of the operators that it called itself."""
+    allocated: int  # bytes, released or not; 0 without ``allocations``
+    called: list[Any]  # the events of the operators that it called itself
 
 
 def shown_name(name: str) -> str:
@@ -96,8 +93,7 @@ def _of_thread(calls: list[tuple[int, int, int, str, Any]]) -> Iterator[Own]:
 
 
 BETWEEN = "attnbench: between forward and backward"
-ARRAY_BYTES = 1 << 18
-"""Beyond this, what Python's own tracing saw is arrays and not small objects."""
+ARRAY_BYTES = 1 << 18  # beyond this, what Python's own tracing saw is arrays and not small objects
 UNSEEN_SHARE, UNSEEN_BYTES = 0.10, 32 << 20
 """A high-water mark beyond the sum by both of these: memory that torch's allocator did not give."""
 HIGH_WATER, SURE = "high-water mark", 3
@@ -109,8 +105,7 @@ NO_KERNEL = re.compile(
 )
 """Prefixes of operators that launch nothing on a GPU."""
 MOST_KERNELS = 12
-MOST_THINGS = 20000
-"""How many of the objects that a variant refers to are looked at."""
+MOST_THINGS = 20000  # how many of the objects that a variant refers to are looked at
 
 
 def warm_profiler(*, kernels: bool = False) -> None:
@@ -131,10 +126,8 @@ class Observed(NamedTuple):
 
     memory: Memory
     kernels: list[str]
-    ran: frozenset[str]
-    """Every operator that ran, on whatever device."""
-    results: dict[str, torch.Tensor]
-    """Output and gradients, by name."""
+    ran: frozenset[str]  # every operator that ran, on whatever device
+    results: dict[str, torch.Tensor]  # output and gradients, by name
     launches: int
     """About how many kernels it launches on a GPU: the operators that call no other, but for those
     that only allocate or view a tensor."""
@@ -310,8 +303,7 @@ def _reset_high_water() -> int:
     return _kernel_bytes("VmRSS")
 
 
-FREE_SHARE = 0.9
-"""How much of the free memory may be taken."""
+FREE_SHARE = 0.9  # how much of the free memory may be taken
 GIB = 2**30
 
 

@@ -27,8 +27,7 @@ from attnbench.meter.timed import Job, Ready, prepare
 from impls import table
 from impls.problem import Problem
 
-SHARED = "attnbench"
-"""A link to the same package in both folders; its modules stay."""
+SHARED = "attnbench"  # a link to the same package in both folders; its modules stay
 
 
 class ModuleSwap:
@@ -151,8 +150,7 @@ def compare_ready(a: Ready, b: Ready, rule: StopRule, *, audit: bool = False) ->
 LENGTHS = {"cpu": (64, 256, 1024), "cuda": (512, 2048, 8192)}
 VARIANT = "sdpa"
 CAP = 640
-TRIALS = (8, 20)
-"""The fewest and the most comparisons; as many as fit the budget."""
+TRIALS = (8, 20)  # the fewest and the most comparisons; as many as fit the budget
 BUDGET_S = 5.0
 
 
@@ -160,13 +158,10 @@ class Floor(NamedTuple):
     """The least difference that can be seen between calls about as long."""
 
     call_s: float
-    floor: float
-    """A share: 0.004 is four thousandths."""
-    apart: float
-    """How far 95 of 100 ratios were off one at most, with the sampling noise."""
+    floor: float  # a share: 0.004 is four thousandths
+    apart: float  # how far 95 of 100 ratios were off one at most, with the sampling noise
     trials: int
-    pairs: float
-    """The median of the comparisons."""
+    pairs: float  # the median of the comparisons
 
 
 def floors(device: str, dtype: str) -> list[dict[str, Any]]:
@@ -303,5 +298,4 @@ class Sides:
             return held.answer(bench, question)
 
 
-SIDES = Sides(str(Path(impls.__file__).parents[1]))
-"""Of this process."""
+SIDES = Sides(str(Path(impls.__file__).parents[1]))  # of this process

@@ -38,10 +38,8 @@ from impls.loading import load_function
 from impls.problem import Problem
 from impls.spec import Unsupported, Variant
 
-ROWS = 16
-"""How many rows are judged."""
-MOST, SHORT_S = 5, 0.05
-"""How many samples are taken of a call shorter than this."""
+ROWS = 16  # how many rows are judged
+MOST, SHORT_S = 5, 0.05  # how many samples are taken of a call shorter than this
 CLEAR = 0.15
 """Two samples that lie further than this from the time given decide; else there is a third."""
 

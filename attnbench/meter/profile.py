@@ -44,13 +44,10 @@ from impls.loading import load_function
 
 PHASES = {FORWARD: "forward", BACKWARD: "backward"}
 CPU, CUDA = torch.autograd.DeviceType.CPU, torch.autograd.DeviceType.CUDA
-PLAIN, PLAIN_S = 25, 2.0
-"""Calls under the clock, and about how long they may take together."""
+PLAIN, PLAIN_S = 25, 2.0  # calls under the clock, and about how long they may take together
 LEAST_PROFILED, MOST_PROFILED, PROFILED_S = 2, 20, 0.4
-FREE_SHARE = 0.4
-"""How much of the free memory may be taken beforehand."""
-SMALL, AGREE = 1024, 0.01
-"""Peaks that differ by less than either are the same."""
+FREE_SHARE = 0.4  # how much of the free memory may be taken beforehand
+SMALL, AGREE = 1024, 0.01  # peaks that differ by less than either are the same
 
 
 def answer(bench: Bench, job: Job, trace: str) -> dict[str, Any]:
@@ -259,8 +256,7 @@ class Ran(NamedTuple):
     name: str
     nanoseconds: int
     flops: int
-    moved: int
-    """Bytes of its operands and results: what it must read and write at the least."""
+    moved: int  # bytes of its operands and results: what it must read and write at the least
 
 
 def operators(events: Sequence[Any]) -> Iterator[Ran]:

@@ -29,7 +29,7 @@ from attnbench.gate.inputs import Attend, Call, Inputs
 from attnbench.meter import memory
 from attnbench.meter.cell import failure
 from attnbench.meter.clocks import cuda_gpu
-from attnbench.meter.ranks import EXCHANGE, Pages, note_of
+from attnbench.meter.ranks import EXCHANGE, note_of, pages
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
@@ -37,7 +37,6 @@ from impls.spec import Unavailable, Unsupported, Variant
 
 PATIENCE = timedelta(minutes=30)
 """For the others, in an exchange: longer than the worker's for any of them."""
-
 REST_S, LOOK_S, STILL = 2.0, 1e-3, 3
 """How long at most other threads are waited for, and how often in a row they must be at rest."""
 
@@ -50,35 +49,37 @@ def _threads_rest() -> None:
     A thread of gloo's that has reported the end of an exchange still has to free its tensors, and
     the profiler crashes if it ends before that.
     """
+
+    def runs(thread: Path) -> bool:
+        try:
+            return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "R"
+        except OSError:  # it has ended
+            return False
+
     myself, still = threading.get_native_id(), 0
     until = monotonic() + REST_S
     while still < STILL and monotonic() < until:
         sleep(LOOK_S)
         others = (t for t in Path("/proc/self/task").iterdir() if int(t.name) != myself)
-        still = 0 if any(_runs(thread) for thread in others) else still + 1
-
-
-def _runs(thread: Path) -> bool:
-    try:
-        return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "R"
-    except OSError:  # it has ended
-        return False
+        still = 0 if any(map(runs, others)) else still + 1
 
 
 class RankPart:
     """A variant, built by this rank for its share: its tokens, and the problem with those alone."""
 
-    def __init__(self, whole: Problem, places: Sequence[int], device: str, pages: Pages) -> None:
+    attend: Attend
+    call: Call
+
+    def __init__(
+        self, whole: Problem, places: Sequence[int], device: str, tensors: Mapping[str, Tensor]
+    ) -> None:
         n = len(places)
         self.problem = whole.with_(q_len=n, kv_len=n, mask=Mask(), device=device)
-        self._pages, self._places = pages, torch.tensor(places)
+        self._pages, self._places = tensors, torch.tensor(places)
         self.out: Tensor | None = None
         self.dout = self.take("dout") if self.problem.gradients else None
-
-    def built(self, attend: Attend, ranks: Any, before: dict[str, Any]) -> None:
-        """Keep what was built, with what was there before."""
-        self.attend, self.ranks, self.before = attend, ranks, before
-        self.call = Call(self.problem, attend, self.inputs())
+        self.ranks: Any = None
+        self.before: dict[str, Any] = {}
 
     def take(self, name: str) -> Tensor:
         """The share of a tensor that the worker wrote."""
@@ -92,15 +93,6 @@ class RankPart:
         """Write a result to its place in the whole."""
         self._pages[name].index_copy_(2, self._places, result.detach().cpu())
 
-    def check_kept(self, inputs: Inputs, versions: Sequence[int]) -> None:
-        """Raise where the variant wrote to its share of the inputs."""
-        kept = zip(Inputs._fields, self.call.leaves, inputs, versions, strict=True)
-        for name, leaf, given, version in kept:
-            if not torch.equal(leaf.detach(), given):
-                raise Wrong(f"it changed its input {name}")
-            if leaf._version != version:
-                raise Wrong(f"it wrote to its input {name} and put it back")
-
 
 class Member:
     """This rank among the others, and what it has built."""
@@ -108,17 +100,16 @@ class Member:
     def __init__(self) -> None:
         self._parts: dict[int, RankPart] = {}
         self._warm = False
-        self._rank, self._world, self._device = 0, 1, "cpu"
-        self._own: Any = None
-        """The group at whose barrier all meet: no variant gets it."""
+        self._number, self._world, self._device = 0, 1, "cpu"
+        self._own: Any = None  # the group at whose barrier all meet: no variant gets it
 
     def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to one question."""
         for number in question["over"]:
             self._parts.pop(number, None)
-        match question["do"]:
+        match question["rank"]:
             case "join":
-                return self._join(question)
+                self._join(question)
             case "load":
                 load_function(question["build"])
             case "build":
@@ -130,25 +121,19 @@ class Member:
                 return done
         return {}
 
-    def _join(self, question: Mapping[str, Any]) -> dict[str, Any]:
+    def _join(self, question: Mapping[str, Any]) -> None:
         """Meet the others through a file that only the team's processes hold."""
-        self._rank, self._world = question["rank"], question["world"]
+        self._number, self._world = question["number"], question["world"]
         settings.apply(settings.Settings(**question["settings"]))
         if question["device"] != "cpu":
-            self._device = f"cuda:{self._rank}"
+            self._device = f"cuda:{self._number}"
             torch.cuda.set_device(self._device)
         file = os.open(question["file"], os.O_RDWR)  # for good: the store opens it again and again
         store = dist.FileStore(f"/proc/self/fd/{file}", self._world)
-        dist.init_process_group(
-            question["backend"],
-            store=store,
-            rank=self._rank,
-            world_size=self._world,
-            timeout=PATIENCE,
-        )
+        place = {"rank": self._number, "world_size": self._world}
+        dist.init_process_group(question["backend"], store=store, timeout=PATIENCE, **place)
         self._own = dist.new_group(backend="gloo", timeout=PATIENCE)
         _barrier(group=self._own)
-        return {}
 
     def _build(self, question: Mapping[str, Any]) -> dict[str, Any]:
         from impls.parallel.ranks import Ranks
@@ -156,44 +141,51 @@ class Member:
         row = Variant.from_dict(question["variant"])
         problem = Problem.from_dict(question["problem"])
         file = os.open(question["file"], os.O_RDWR)
-        pages = Pages(problem, file)
+        tensors = pages(problem, file)
         os.close(file)
         assert row.shares is not None
-        places = load_function(row.shares)(problem, self._world)[self._rank]
-        part, ranks = RankPart(problem, places, self._device, pages), Ranks(self._rank, self._world)
+        places = load_function(row.shares)(problem, self._world)[self._number]
+        part = RankPart(problem, places, self._device, tensors)
+        part.ranks = Ranks(self._number, self._world)
         options = {name: value for name, value in row.chosen.items() if name != "world"}
         build, here = load_function(row.build), problem.with_(device=self._device)
-        before = watch.snapshot()
-        attend = build(here, ranks, **options)
-        if not callable(attend):
-            raise TypeError(f"build returned {attend!r}; it must return attend(q, k, v)")
-        part.built(attend, ranks, before)
+        part.before = watch.snapshot()
+        part.attend = build(here, part.ranks, **options)
+        if not callable(part.attend):
+            raise TypeError(f"build returned {part.attend!r}; it must return attend(q, k, v)")
+        part.call = Call(part.problem, part.attend, part.inputs())
         self._parts[question["of"]] = part
-        return {"note": note_of(attend)}
+        return {"note": note_of(part.attend)}
 
     def _forward(self, part: RankPart) -> dict[str, Any]:
+        """One forward pass; raises where the variant wrote to its share of the inputs."""
         part.out, inputs = None, part.inputs()
         part.call.load(inputs)
         versions = [leaf._version for leaf in part.call.leaves]
-        seconds, sent, out = self._timed(part, part.call.forward)
+        told, out = self._timed(part, part.call.forward)
         out = check_form(part.problem, out)
         part.put("out", out)
-        part.check_kept(inputs, versions)
+        kept = zip(Inputs._fields, part.call.leaves, inputs, versions, strict=True)
+        for name, leaf, given, version in kept:
+            if not torch.equal(leaf.detach(), given):
+                raise Wrong(f"it changed its input {name}")
+            if leaf._version != version:
+                raise Wrong(f"it wrote to its input {name} and put it back")
         part.out = out
-        return {"seconds": seconds, "sent": sent}
+        return told
 
     def _backward(self, part: RankPart) -> dict[str, Any]:
         out, dout = part.out, part.dout
         assert out is not None and dout is not None
         dout.copy_(part.take("dout"))
-        seconds, sent, gradients = self._timed(part, lambda: part.call.backward(out, dout))
+        told, gradients = self._timed(part, lambda: part.call.backward(out, dout))
         for name, gradient in zip(part.call.names, gradients, strict=True):
             part.put(name, gradient)
         part.out = None
-        return {"seconds": seconds, "sent": sent}
+        return told
 
-    def _timed(self, part: RankPart, run: Callable[[], Any]) -> tuple[float, int, Any]:
-        """Seconds of a call from when all ranks begin, bytes sent meanwhile, what it returned."""
+    def _timed(self, part: RankPart, run: Callable[[], Any]) -> tuple[dict[str, Any], Any]:
+        """Seconds of a call from when all ranks begin, bytes sent meanwhile, and what it gave."""
         cuda, now = self._device != "cpu", perf_counter_ns
         if cuda:
             cuda_gpu(self._device).flush()  # as cold as one process alone is timed
@@ -206,7 +198,8 @@ class Member:
             result = run()
             if cuda:
                 _synchronize(self._device)
-            return (now() - start) * 1e-9, part.ranks.sent - sent, result
+            seconds = (now() - start) * 1e-9
+            return {"seconds": seconds, "sent": part.ranks.sent - sent}, result
 
     def _observe(self, part: RankPart) -> dict[str, Any]:
         """One call under the profiler; all ranks make as many calls, whatever each of them sees."""
@@ -222,11 +215,14 @@ class Member:
         return {"memory": seen.memory.to_dict(), "kernels": seen.kernels, "ran": sorted(seen.ran)}
 
 
-def answer(member: Member, question: Mapping[str, Any]) -> dict[str, Any]:
+MEMBER = Member()  # what this process is
+
+
+def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     """``{"done": …}``, or what went wrong; one that takes too long writes where it stands."""
     faulthandler.dump_traceback_later(question["limit_s"])
     try:
-        return {"done": member.answer(question)}
+        return {"done": MEMBER.answer(question)}
     except Wrong as wrong:
         return {"wrong": str(wrong)}
     except Unsupported as why:

@@ -45,23 +45,19 @@ class RankLost(Exception):
         """Of the record."""
 
 
-def silent(words: Mapping[int, str], doing: str, limit_s: float) -> RankLost:
-    """Ranks that have not answered in time; ``words``: where each stands."""
-    waiting = [rank for rank, stack in words.items() if EXCHANGE.search(stack)]
-    stuck = [rank for rank in words if rank not in waiting]
-    their = "its" if len(stuck or waiting) == 1 else "their"
-    if stuck:
-        reason = f"{_listed(stuck)} still at {their} {doing} after {limit_s:.0f} s"
-        reason += f", and {_listed(waiting)} waiting" if waiting else ""
-    else:
-        whom = "waiting for each other" if len(waiting) > 1 else "still waiting for others"
-        reason = f"{_listed(waiting)} {whom} in {their} {doing} after {limit_s:.0f} s"
-    detail = "\n".join(f"rank {rank}:\n{stack}" for rank, stack in words.items())
-    return RankLost(reason, Status.TIMED_OUT, detail)
+class _Troubled(Exception):
+    """What a rank answers in place of what it was asked for."""
+
+    def __init__(self, answer: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.answer = answer
 
 
 def fault(troubles: Mapping[int, BaseException | None], doing: str, limit_s: float) -> Exception:
-    """The error of the rank at fault: one that has ended, or is stuck, or says what it met."""
+    """The error of the rank at fault: one that has ended, or is stuck, or says what it met.
+
+    Of those that failed, one is blamed that didn't wait for another.
+    """
     lost = {n: one for n, one in troubles.items() if isinstance(one, process.WorkerLost)}
     for number, end in lost.items():
         if not end.timed_out:
@@ -69,13 +65,9 @@ def fault(troubles: Mapping[int, BaseException | None], doing: str, limit_s: flo
             return RankLost(f"rank {number} {how} in its {doing}", Status.CRASHED, end.output)
     if lost:
         return silent({n: end.output for n, end in lost.items()}, doing, limit_s)
-    return blamed({n: one.answer for n, one in troubles.items() if isinstance(one, _Troubled)})
-
-
-def blamed(troubles: Mapping[int, Mapping[str, Any]]) -> Exception:
-    """The error of the rank at fault: of those that failed, one that didn't wait for another."""
-    rank = min(troubles, key=lambda each: (troubles[each].get("exchanging", False), each))
-    answer = troubles[rank]
+    told = {n: one.answer for n, one in troubles.items() if isinstance(one, _Troubled)}
+    rank = min(told, key=lambda each: (told[each].get("exchanging", False), each))
+    answer = told[rank]
     if "wrong" in answer:
         return Wrong(f"rank {rank}: {answer['wrong']}")
     if "unsupported" in answer:
@@ -88,45 +80,63 @@ def blamed(troubles: Mapping[int, Mapping[str, Any]]) -> Exception:
     return RankLost(**{**failed, "reason": reason, "status": Status(failed["status"])})
 
 
-def _listed(ranks: Sequence[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]} was"
-    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]} were"
+def silent(words: Mapping[int, str], doing: str, limit_s: float) -> RankLost:
+    """Ranks that have not answered in time; ``words``: where each stands."""
+
+    def were(ranks: Sequence[int]) -> str:
+        if len(ranks) == 1:
+            return f"rank {ranks[0]} was"
+        return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]} were"
+
+    waiting = [rank for rank, stack in words.items() if EXCHANGE.search(stack)]
+    stuck = [rank for rank in words if rank not in waiting]
+    their = "its" if len(stuck or waiting) == 1 else "their"
+    if stuck:
+        reason = f"{were(stuck)} still at {their} {doing} after {limit_s:.0f} s"
+        reason += f", and {were(waiting)} waiting" if waiting else ""
+    else:
+        whom = "waiting for each other" if len(waiting) > 1 else "still waiting for others"
+        reason = f"{were(waiting)} {whom} in {their} {doing} after {limit_s:.0f} s"
+    detail = "\n".join(f"rank {rank}:\n{stack}" for rank, stack in words.items())
+    return RankLost(reason, Status.TIMED_OUT, detail)
 
 
-ALIGNED = 64
-"""Bytes: where a tensor may begin."""
+ALIGNED = 64  # bytes: where a tensor may begin
+GRADIENTS = ("dq", "dk", "dv")
 
 
-class Pages:
+def pages(problem: Problem, file: int) -> dict[str, Tensor]:
     """Inputs and results of one problem by name, in a file that any process may map."""
-
-    def __init__(self, problem: Problem, file: int) -> None:
-        p, dtype = problem, getattr(torch, problem.dtype)
-        q, out = (p.batch, p.heads, p.q_len, p.head_dim), p.output_shape
-        k, v = ((p.batch, p.kv_heads, p.kv_len, n) for n in (p.head_dim, p.v_head_dim))
-        shapes = {"q": q, "k": k, "v": v, "out": out}
-        if problem.gradients:
-            shapes |= {"dout": out, "dq": q, "dk": k, "dv": v}
-        sizes = [math.prod(shape) * problem.item_bytes for shape in shapes.values()]
-        ends = list(accumulate(-(-size // ALIGNED) * ALIGNED for size in sizes))
-        os.truncate(file, ends[-1])
-        memory = mmap.mmap(file, ends[-1])
-        self._tensors = {
-            name: torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=offset).view(
-                shape
-            )
-            for (name, shape), offset in zip(shapes.items(), [0, *ends], strict=False)
-        }
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._tensors[name]
+    p, dtype = problem, getattr(torch, problem.dtype)
+    q, out = (p.batch, p.heads, p.q_len, p.head_dim), p.output_shape
+    k, v = ((p.batch, p.kv_heads, p.kv_len, n) for n in (p.head_dim, p.v_head_dim))
+    shapes = {"q": q, "k": k, "v": v, "out": out}
+    if problem.gradients:
+        shapes |= {"dout": out, "dq": q, "dk": k, "dv": v}
+    sizes = [math.prod(shape) * problem.item_bytes for shape in shapes.values()]
+    ends = list(accumulate(-(-size // ALIGNED) * ALIGNED for size in sizes))
+    os.truncate(file, ends[-1])
+    memory = mmap.mmap(file, ends[-1])
+    found = {}
+    for (name, shape), offset in zip(shapes.items(), [0, *ends], strict=False):
+        flat = torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=offset)
+        found[name] = flat.view(shape)
+    return found
 
 
-START_LIMIT_S = 120.0
-"""For all ranks to load torch and to find each other."""
-CALL_LIMIT_S = 240.0
-"""For any other question; less than a whole cell may take."""
+@contextmanager
+def shared_file(name: str) -> Iterator[tuple[int, str]]:
+    """A file in memory, and the place where the ranks, which this process started, can open it."""
+    file = os.memfd_create(name)
+    try:
+        yield file, f"/proc/{os.getpid()}/fd/{file}"
+    finally:
+        os.close(file)
+
+
+MODULE = "attnbench.sweep.worker"  # what a rank runs: a worker, which loads torch once it is asked
+START_LIMIT_S = 120.0  # for all ranks to load torch and to find each other
+CALL_LIMIT_S = 240.0  # for any other question; less than a whole cell may take
 GRACE_S, SAY_S = 1.0, 0.5
 """For the others to fail too, before one is blamed, and for one that is stuck to write where."""
 VARIABLES = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "PYTHONFAULTHANDLER": "1"}
@@ -139,27 +149,21 @@ class Team:
     def __init__(self, world: int, device: str) -> None:
         """``device``: ``cpu``, or ``cuda``: then each rank has a GPU of its own number."""
         self.world, self.backend = world, "gloo" if device == "cpu" else "nccl"
-        self.threads = max(1, torch.get_num_threads() // world)
-        """Of each rank: they share the worker's."""
+        self.threads = max(1, torch.get_num_threads() // world)  # they share the worker's
         self._over: list[int] = []
         self._built = 0
-        self._ranks = [
-            process.Worker(
-                "attnbench.meter.rank_process", self.threads, limited=False, variables=VARIABLES
-            )
-            for _ in range(world)
-        ]
+        alike = {"limited": False, "variables": VARIABLES}
+        self._ranks = [process.Worker(MODULE, self.threads, **alike) for _ in range(world)]
+        reduces = torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
         settings = Settings(
             threads=self.threads,
             tf32=torch.get_float32_matmul_precision() == "high",
-            reduced_precision_reduction=bool(
-                torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
-            ),
+            reduced_precision_reduction=bool(reduces),
         )
-        join = {"do": "join", "world": world, "device": device, "backend": self.backend}
-        join |= {"settings": asdict(settings)}
-        with _shared_file("attnbench-meeting") as (_, place):
-            self._ask([{**join, "file": place, "rank": n} for n in range(world)], "start")
+        join = {"world": world, "device": device, "backend": self.backend}
+        with shared_file("attnbench-meeting") as (_, place):
+            join |= {"settings": asdict(settings), "file": place}
+            self._ask([{"rank": "join", **join, "number": n} for n in range(world)], "start")
 
     @property
     def alive(self) -> bool:
@@ -173,19 +177,18 @@ class Team:
 
     def load(self, build: str) -> None:
         """Have each import a variant's code, which is no part of building it."""
-        self._ask([{"do": "load", "build": build}] * self.world, "import")
+        self._ask([{"rank": "load", "build": build}] * self.world, "import")
 
-    def build(
-        self, variant: Mapping[str, Any], problem: Mapping[str, Any], pages: str
-    ) -> tuple[int, list[dict[str, Any]]]:
-        """Have each build a variant; returns the number of what was built, and the answers."""
+    def build(self, variant: Variant, problem: Problem, file: str) -> tuple[int, str]:
+        """Have each build a variant; returns the number of what was built, and its note."""
         self._built += 1
-        question = {"do": "build", "of": self._built, "variant": variant, "problem": problem}
-        return self._built, self._ask([{**question, "file": pages}] * self.world, "setup")
+        sent = {"variant": variant.to_dict(), "problem": problem.to_dict(), "file": file}
+        built = self._ask([{"rank": "build", "of": self._built, **sent}] * self.world, "setup")
+        return self._built, built[0]["note"]
 
-    def ask(self, do: str, of: int, doing: str) -> list[dict[str, Any]]:
+    def ask(self, deed: str, of: int, doing: str) -> list[dict[str, Any]]:
         """What each answers about something that was built; ``doing`` names it in an error."""
-        return self._ask([{"do": do, "of": of}] * self.world, doing)
+        return self._ask([{"rank": deed, "of": of}] * self.world, doing)
 
     def release(self, of: int) -> None:
         """This is not needed any more; the next question tells the ranks."""
@@ -226,24 +229,6 @@ class Team:
         raise fault(troubles, doing, limit_s)
 
 
-class _Troubled(Exception):
-    """What a rank answers in place of what it was asked for."""
-
-    def __init__(self, answer: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.answer = answer
-
-
-@contextmanager
-def _shared_file(name: str) -> Iterator[tuple[int, str]]:
-    """A file in memory, and the place where the ranks, which this process started, can open it."""
-    file = os.memfd_create(name)
-    try:
-        yield file, f"/proc/{os.getpid()}/fd/{file}"
-    finally:
-        os.close(file)
-
-
 _teams: dict[tuple[int, str], Team] = {}
 """Those that wait for the next cell, by their number of ranks and their device."""
 
@@ -272,8 +257,7 @@ class RanksClock(Clock):
 
     def __init__(self, ranks: Together) -> None:
         self.ranks = ranks
-        self.taken: list[list[float]] = []
-        """Of every sample, what each rank took."""
+        self.taken: list[list[float]] = []  # of every sample, what each rank took
 
     def samples(self, before: Step, call: Step, count: int) -> list[float]:
         """One call a sample; a forward pass that ``before`` makes is not counted."""
@@ -285,8 +269,17 @@ class RanksClock(Clock):
             del kept
         return [max(each) for each in self.taken[-count:]]
 
-
-GRADIENTS = ("dq", "dk", "dv")
+    def did(self, time: Time) -> Ranks:
+        """What each rank did in the calls whose samples were kept."""
+        kept, ranks = set(time.samples_s), self.ranks
+        taken = [each for each in self.taken if max(each) in kept]
+        return Ranks(
+            world=ranks.team.world,
+            time_s=[median(one) for one in zip(*taken, strict=True)],
+            peak_bytes=ranks.peaks,
+            sent_bytes=list(ranks.sent),
+            backend=ranks.team.backend,
+        )
 
 
 class Together:
@@ -294,15 +287,12 @@ class Together:
 
     def __init__(self, team: Team, variant: Variant, problem: Problem) -> None:
         self.team, self.problem = team, problem
-        with _shared_file("attnbench-pages") as (file, place):
-            self._pages = Pages(problem, file)
-            self._of, built = team.build(variant.to_dict(), problem.to_dict(), place)
+        with shared_file("attnbench-pages") as (file, place):
+            self._pages = pages(problem, file)
+            self._of, self._note = team.build(variant, problem, place)
         weakref.finalize(self, team.release, self._of)
-        self._note = built[0]["note"]
-        self.spent = [0.0] * team.world
-        """Seconds of each rank, and bytes that it sent, since :meth:`begin`."""
-        self.sent = [0] * team.world
-        self._peaks: list[int] = []
+        self.begin()
+        self.peaks: list[int] = []
         self._calls = 0
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -317,13 +307,12 @@ class Together:
         return f"{ranks}; {self._note}" if self._note else ranks
 
     def begin(self) -> None:
-        """Count what ranks spend and send from here."""
+        """Count the seconds that each rank spends, and the bytes that it sends, from here."""
         self.spent, self.sent = [0.0] * self.team.world, [0] * self.team.world
 
     def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, int]:
         """The output, and the number of the call."""
-        self._lay(("q", "k", "v"), inputs)
-        self._count(self.team.ask("forward", self._of, "forward pass"))
+        self._passed("forward", dict(zip("qkv", inputs, strict=True)))
         self._calls += 1
         return self._taken("out"), self._calls
 
@@ -331,29 +320,31 @@ class Together:
         """The gradients of the call with this number; raises if it is not the last."""
         if call != self._calls:
             raise RuntimeError("the ranks keep what the last forward pass left, no other's")
-        self._lay(("dout",), (dout,))
-        self._count(self.team.ask("backward", self._of, "backward pass"))
+        self._passed("backward", {"dout": dout})
         return tuple(self._taken(name) for name in GRADIENTS)
+
+    def _passed(self, deed: str, given: Mapping[str, Tensor]) -> None:
+        """Have all ranks make a pass, and count what it took."""
+        self._lay(given)
+        for rank, answer in enumerate(self.team.ask(deed, self._of, f"{deed} pass")):
+            self.spent[rank] += answer["seconds"]
+            self.sent[rank] += answer["sent"]
 
     def check(self) -> None:
         """Raise :class:`Wrong` where a rank left something changed that variants share."""
         self.team.ask("look", self._of, "last look")
 
-    def clock(self) -> RanksClock:
-        """The clock of its calls."""
-        return RanksClock(self)
-
     def observe(self, inputs: Ends, dout: Tensor | None, expected: int | None) -> Observed:
         """One call of each rank under its profiler: the memory of the one that needs most."""
-        self._lay(("q", "k", "v"), inputs)
+        self._lay(dict(zip("qkv", inputs, strict=True)))
         if dout is not None:
-            self._lay(("dout",), (dout,))
+            self._lay({"dout": dout})
         for _ in range(SURE):
             seen = self.team.ask("observe", self._of, "call under the profiler")
             memories = [Memory.from_dict(rank["memory"]) for rank in seen]
             if all(each.method != HIGH_WATER for each in memories):
                 break
-        self._peaks = [each.peak_bytes for each in memories]
+        self.peaks = [each.peak_bytes for each in memories]
         most = max(memories, key=lambda each: each.peak_bytes)
         most = most.with_(
             expected_bytes=expected,
@@ -367,29 +358,12 @@ class Together:
         ran = frozenset(name for rank in seen for name in rank["ran"])
         return Observed(most, seen[0]["kernels"], ran, results, 0)
 
-    def ranks(self, clock: RanksClock, time: Time) -> Ranks:
-        """What each rank did in the calls whose samples were kept."""
-        kept = set(time.samples_s)
-        taken = [each for each in clock.taken if max(each) in kept]
-        return Ranks(
-            world=self.team.world,
-            time_s=[median(one) for one in zip(*taken, strict=True)],
-            peak_bytes=self._peaks,
-            sent_bytes=list(self.sent),
-            backend=self.team.backend,
-        )
-
-    def _lay(self, names: Sequence[str], tensors: Sequence[Tensor]) -> None:
-        for name, tensor in zip(names, tensors, strict=True):
+    def _lay(self, given: Mapping[str, Tensor]) -> None:
+        for name, tensor in given.items():
             self._pages[name].copy_(tensor.detach())
 
     def _taken(self, name: str) -> Tensor:
         return self._pages[name].to(self.problem.device, copy=True)
-
-    def _count(self, answers: Sequence[dict[str, Any]]) -> None:
-        for rank, answer in enumerate(answers):
-            self.spent[rank] += answer["seconds"]
-            self.sent[rank] += answer["sent"]
 
 
 class _Shared(torch.autograd.Function):

@@ -26,7 +26,7 @@ from attnbench.gate.hygiene import check_form
 from attnbench.gate.inputs import Attend, Call, Ends, Inputs, other_set
 from attnbench.gate.reference import Defines, Judged
 from attnbench.meter.clocks import Clock, GraphClock, clock_for, cuda_gpu
-from attnbench.meter.ranks import Together
+from attnbench.meter.ranks import RanksClock, Together
 from impls.cost import Cost
 from impls.problem import Problem
 from impls.spec import Variant
@@ -75,8 +75,7 @@ class FreshValues:
         if not exact:
             self._sets.append(Values(other_set(values.inputs), values.dout))
             self._results.append(second or ())
-        self.judged = exact or second is not None
-        """Whether the results of every set were judged."""
+        self.judged = exact or second is not None  # whether the results of every set were judged
         self.signed, self._exact, self._turn = exact, exact, 0
         self._chance = secret_generator(values.inputs[0].device)
         self._qk = self._v = Tensor()
@@ -119,8 +118,7 @@ class Repeated:
     """A variant's call in one phase, made again and again on values that change in place."""
 
     def __init__(self, problem: Problem, attend: Attend, values: Values) -> None:
-        self.problem = problem
-        self.call = Call(problem, attend, values.inputs)
+        self.problem, self.call = problem, Call(problem, attend, values.inputs)
         self._dout = None if values.dout is None else values.dout.clone()
         self._out: Tensor | None = None
         self._gradients: Sequence[Tensor] = ()
@@ -174,7 +172,6 @@ class Timed(Repeated):
         self.fresh = FreshValues(values, truth, second, exact=exact)
         self._zero, self._all_names = zero, ("forward", *self.call.names)
         self.names = tuple(name for name in self._all_names if name not in zero)
-        """Output and gradients, but those that are only rounding."""
         self._off = torch.zeros(len(self._all_names), dtype=torch.float64, device=truth[0].device)
         self._form: str | None = None
         self._given: Values | None = None
@@ -237,11 +234,10 @@ class Timed(Repeated):
 
     def wrong(self) -> str | None:
         """None where every timed call gave what it should, else a sentence."""
-        said = self._form
-        if said is None and self.fresh.alike():
+        if self._form is None and self.fresh.alike():
             return "while it was timed it returned the same result for other inputs"
-        if said is not None:
-            return f"while it was timed, {said}"
+        if self._form is not None:
+            return f"while it was timed, {self._form}"
         off = dict(zip(self._all_names, self._off.tolist(), strict=True))
         changed = _changed(self.problem.dtype, off, self._zero)
         return None if changed is None else f"while it was timed {changed}"
@@ -286,10 +282,8 @@ class Job:
     problem: Problem
     seed: int = 0
     budget_s: float = 0.3
-    timed: bool = True
-    """False: only the gate, and a record without a time."""
-    bits: bool = False
-    """Whether to try if the same values give the same bits."""
+    timed: bool = True  # false: only the gate, and a record without a time
+    bits: bool = False  # whether to try if the same values give the same bits
     energy: bool = False
     ceilings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -315,10 +309,8 @@ class Ready:
     judged: Judged
     verdict: GateVerdict
     cost: Cost | None
-    first_s: float
-    """What the first call took."""
-    shared: dict[str, Any]
-    """What variants share, as it was before this one was built."""
+    first_s: float  # what the first call took
+    shared: dict[str, Any]  # what variants share, as it was before this one was built
 
     @property
     def values(self) -> Values:
@@ -343,7 +335,7 @@ class Ready:
     def clock(self) -> Clock:
         """The clock of its phase on its device; ranks have their own."""
         if isinstance(self.attend, Together):
-            return self.attend.clock()
+            return RanksClock(self.attend)
         return clock_for(self.job.problem.device, self.job.problem.phase)
 
 
@@ -381,12 +373,9 @@ class TimeSpent:
         return {k: round(v, 6) for k, v in {**self.seconds, "own": own, "total": total}.items()}
 
 
-IN_A_ROW = 5
-"""Batches thrown away in a row before it is accepted that the device stays slow."""
-WAIT_S = (0.05, 0.5)
-"""The first wait, and the longest: each is twice the one before."""
-CONTENDED = 0.9
-"""Below this share of the processor a single thread was not running all the time."""
+IN_A_ROW = 5  # batches thrown away in a row before it is accepted that the device stays slow
+WAIT_S = (0.05, 0.5)  # the first wait, and the longest: each is twice the one before
+CONTENDED = 0.9  # below this share of the processor a single thread was not running all the time
 
 
 class Health:
@@ -398,27 +387,23 @@ class Health:
         """``board``: the GPU's, the reason why it can't be watched, or None where there is none."""
         self._board = None if isinstance(board, Absent) else board
         self._blind = board.reason if isinstance(board, Absent) else ""
-        self._wait = wait
-        self.discarded = 0
-        """Samples thrown away."""
+        self._wait, self.discarded = wait, 0
         self._mhz: list[float] = []
         self._batches = self._capped = 0
-        self._stays: frozenset[str] = frozenset()
-        """Slow-downs that did not end."""
+        self._stays: frozenset[str] = frozenset()  # slow-downs that did not end
 
     def take(self, batch: Callable[[], list[float]]) -> list[float]:
         """The batch, again and again while the device is slowed down; at last as it is."""
         if (board := self._board) is None:
             return batch()
         for tries in range(IN_A_ROW + 1):
-            hot, capped = (_held_down_s(board, why) for why in ("thermal", "power"))
-            reasons = self._reasons(board)
+            before, hot, capped = self._slowed(board)
             samples = batch()
-            mhz, reasons = board.sm_mhz(), reasons | self._reasons(board)
-            slow = reasons & SLOWDOWNS
-            if _held_down_s(board, "power") > capped:
-                reasons |= {POWER_CAP}  # it came and went within the batch
-            if not slow and _held_down_s(board, "thermal") > hot:
+            mhz = board.sm_mhz()
+            after, hot_since, capped_since = self._slowed(board)
+            slow, power = (before | after) & SLOWDOWNS, POWER_CAP in before | after
+            power |= capped_since > capped  # it came and went within the batch
+            if not slow and hot_since > hot:
                 slow = frozenset({"thermal"})  # as did this
             if not slow or self._stays:
                 break
@@ -427,10 +412,18 @@ class Health:
                 self._stays = slow
             self._wait(min(WAIT_S[0] * 2**tries, WAIT_S[1]))
         self._batches += 1
-        self._capped += POWER_CAP in reasons
+        self._capped += power
         if not isinstance(mhz, Absent):
             self._mhz.append(mhz)
         return samples
+
+    def _slowed(self, board: Board) -> tuple[frozenset[str], float, float]:
+        """Why clocks are held down, and for how many seconds in all: by heat, by power."""
+        reasons, held = board.reasons(), [board.held_down_s(why) for why in ("thermal", "power")]
+        if isinstance(reasons, Absent):
+            self._blind, reasons = reasons.reason, frozenset()
+        hot, capped = (0.0 if isinstance(s, Absent) else s for s in held)
+        return reasons, hot, capped
 
     def clocks(self) -> dict[str, float]:
         """The clocks of its processors, read after each batch that was kept."""
@@ -457,58 +450,36 @@ class Health:
             flags.append(f"slow-downs were not watched for: {self._blind}")
         return flags
 
-    def _reasons(self, board: Board) -> frozenset[str]:
-        reasons = board.reasons()
-        if isinstance(reasons, Absent):
-            self._blind = reasons.reason
-            return frozenset()
-        return reasons
-
-
-def _held_down_s(board: Board, policy: str) -> float:
-    seconds = board.held_down_s(policy)
-    return 0.0 if isinstance(seconds, Absent) else seconds
-
 
 def health_for(device: str) -> Health:
     """A watcher for one measurement on a device."""
     return Health(None if device == "cpu" else gpu.board(cuda_gpu(device).uuid))
 
 
-class Processor:
-    """What this process and thread got of the processor since this was made."""
-
-    def __init__(self) -> None:
-        self._wall, self._cpu, self._waits = perf_counter(), process_time(), _waits()
-
-    def flags(self, calls: int, threads: int) -> list[str]:
-        """Whether other processes took it, or the calls gave it back themselves.
-
-        A thread that sleeps or waits gives the processor back voluntarily, which the system
-        counts. With several threads this says nothing: they wait for one another.
-        """
-        share = (process_time() - self._cpu) / max(perf_counter() - self._wall, 1e-9)
-        if share >= CONTENDED:
-            return []
-        if threads == 1 and _waits() - self._waits >= calls:
-            return [
-                f"it waited: {1 - share:.0%} of each call without the processor, of its own will"
-            ]
-        return [f"contended: {share:.0%} of a processor"]
+def _processor_now() -> tuple[float, float, int]:
+    """Wall time, processor time, and how often this thread has given the processor back itself."""
+    waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    return perf_counter(), process_time(), waits
 
 
-def _waits() -> int:
-    """How often this thread has given the processor back voluntarily."""
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+def processor_flags(wall: float, cpu: float, waits: int, calls: int, threads: int) -> list[str]:
+    """Whether other processes took the processor, or the calls gave it back themselves.
+
+    A thread that sleeps or waits gives the processor back voluntarily, which the system counts.
+    With several threads this says nothing: they wait for one another.
+    """
+    share = cpu / max(wall, 1e-9)
+    if share >= CONTENDED:
+        return []
+    if threads == 1 and waits >= calls:
+        return [f"it waited: {1 - share:.0%} of each call without the processor, of its own will"]
+    return [f"contended: {share:.0%} of a processor"]
 
 
-LEAST = 7
-"""Samples in any case: the fewest whose range holds the median 98 times in 100."""
+LEAST = 7  # samples in any case: the fewest whose range holds the median 98 times in 100
 ENOUGH, MOST = 20, 400
-NARROW = 0.01
-"""Converged: the interval of the median is within this of it on either side."""
-PLATEAU = 64
-"""Noise that did not change over so many samples will not get better."""
+NARROW = 0.01  # converged: the interval of the median is within this of it on either side
+PLATEAU = 64  # noise that did not change over so many samples will not get better
 
 
 def warm_up(timed: Repeated, clock: Clock, budget_s: float) -> tuple[float, list[str]]:
@@ -534,15 +505,23 @@ def measure_time(
     """
     health = health or Health(None)
     samples: list[float] = []
-    start, processor, stop = perf_counter(), Processor(), ""
+    start, before, stop = perf_counter(), _processor_now(), ""
     while not stop:
-        count = _batch(clock, samples, perf_counter() - start, budget_s)
+        if clock.batch == 1:
+            count = 1 if len(samples) < ENOUGH else 5
+        elif not samples:  # how long one takes is not known yet
+            count = 1
+        else:
+            spent_s = perf_counter() - start
+            fits = (budget_s - spent_s) / (spent_s / len(samples) + 1e-9)
+            count = max(1, min(clock.batch, int(fits)))
         samples += health.take(partial(clock.samples, timed.before, timed.run, count))
         stop = _why_stop(samples, perf_counter() - start, budget_s)
     timed.settle()
     flags = [*flags, *clock.flags, *health.flags(), *_drift(samples)]
     if clock.name == "host":
-        flags += processor.flags(len(samples), torch.get_num_threads())
+        wall, cpu, waits = (b - a for a, b in zip(before, _processor_now(), strict=True))
+        flags += processor_flags(wall, cpu, int(waits), len(samples), torch.get_num_threads())
     s = summary(samples)
     return Time(
         median_s=s.median,
@@ -561,19 +540,9 @@ def measure_time(
     )
 
 
-def _batch(clock: Clock, samples: list[float], spent_s: float, budget_s: float) -> int:
-    """How many samples to take before looking again."""
-    if clock.batch == 1:
-        return 1 if len(samples) < ENOUGH else 5
-    if not samples:  # how long one takes is not known yet
-        return 1
-    fits = (budget_s - spent_s) / (spent_s / len(samples) + 1e-9)
-    return max(1, min(clock.batch, int(fits)))
-
-
 def _why_stop(samples: list[float], spent_s: float, budget_s: float) -> str:
-    n = len(samples)
-    if n < LEAST:
+    """``converged``, ``plateau`` or ``budget``; empty where more are to be taken."""
+    if (n := len(samples)) < LEAST:
         return ""
     last = spent_s >= budget_s or n >= MOST
     if n >= ENOUGH and (last or spent_s >= budget_s / 2):
@@ -581,15 +550,12 @@ def _why_stop(samples: list[float], spent_s: float, budget_s: float) -> str:
         middle = median(samples)
         if high - middle <= NARROW * middle and middle - low <= NARROW * middle:
             return "converged"
-        noise = _noise(samples)
-        if n >= 2 * PLATEAU and abs(noise - _noise(samples[:-PLATEAU])) < 0.05 * noise:
-            return "plateau"
+        if n >= 2 * PLATEAU:
+            now, then = (summary(some) for some in (samples, samples[:-PLATEAU]))
+            noise, earlier = ((s.q75 - s.q25) / s.median for s in (now, then))
+            if abs(noise - earlier) < 0.05 * noise:
+                return "plateau"
     return "budget" if last else ""
-
-
-def _noise(samples: list[float]) -> float:
-    s = summary(samples)
-    return (s.q75 - s.q25) / s.median
 
 
 def _drift(samples: list[float]) -> list[str]:

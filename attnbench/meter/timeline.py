@@ -20,8 +20,7 @@ from attnbench.meter.memory import ALLOCATES, OPERATORS, shown_name
 
 MARK = "attnbench line: "
 FORWARD, BACKWARD = "attnbench: forward", "attnbench: backward"
-EVALUATES = "autograd::engine::evaluate_function: "
-"""Prefix of autograd's own events."""
+EVALUATES = "autograd::engine::evaluate_function: "  # prefix of autograd's own events
 ARRAYS, LEAST_ARRAY = "array", 1 << 16
 """The operator's name where Python's own allocators gave the memory, as for NumPy, and the fewest
 bytes from them that are an array."""
@@ -90,8 +89,7 @@ class Timeline:
         """When a line began to run, whether for its gradient, and autograd's function; it runs
         until the next begins."""
         self.start_ns, self.end_ns = 0, 0
-        self.turn_ns: int | None = None
-        """Where backward begins."""
+        self.turn_ns: int | None = None  # where backward begins
         self._device, self._readings = device, iter(arrays)
         self._before: tuple[int, int] | None = None
         self._arrays: list[tuple[Source, int]] = []
@@ -192,8 +190,7 @@ MOST_SOURCES = 8
 """How many sources are listed for their bytes at the peak, and as many more for their bytes over
 time; the others are summed."""
 REST = Source("", "all the rest", False)
-TINY = 64
-"""Allocations of fewer bytes are scalars, and not listed."""
+TINY = 64  # allocations of fewer bytes are scalars, and not listed
 ALIKE = 0.01
 
 

@@ -12,6 +12,7 @@ variant prints goes to the output that the engine keeps, and disturbs nothing.
     {"canary": device}       -> {"canary": seconds}
     {"map": job, "words": …} -> {"map": weights}
     {"probe": job, "max_time_s": …, "expected": bytes} -> {"probe": …}
+    {"rank": deed, …}        -> see meter.rank
     {"profile": job, "trace": file} -> {"profile": …}, or {"record": …} that says why not
 """
 
@@ -31,6 +32,10 @@ def main() -> None:
     benches: list[Any] = []
 
     def respond(question: dict[str, Any], answers: Answers) -> dict[str, Any]:
+        if "rank" in question:
+            from attnbench.meter import rank
+
+            return rank.answer(question)
         if not benches:
             from attnbench.meter.cell import Bench
 

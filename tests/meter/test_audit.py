@@ -11,7 +11,6 @@ from attnbench.gate.findings import Wrong
 from attnbench.gate.inputs import make
 from attnbench.meter import audit
 from attnbench.meter.audit import (
-    DeviceCall,
     HostCall,
     UnseenJudge,
     _in_turn,
@@ -64,7 +63,7 @@ def test_what_calls_on_the_host_show(calls, threads, says):
     ],
 )
 def test_what_calls_on_a_device_show(launched, total, events, flags, says):
-    found = judge_device([DeviceCall(launched, total)] * 8, events)
+    found = judge_device([(launched, total)] * 8, events)
     assert found.implausible is None if says is None else found.implausible.startswith(says)
     assert (list(found.flags), found.clock, found.seconds) == (flags, "e2e", total)
 
@@ -77,7 +76,8 @@ def test_after_a_call_others_are_watched_for_a_third_of_it_within_limits(monkeyp
     monkeypatch.setattr(audit, "demanded", iter([1.0, 2.0]).__next__)
     monkeypatch.setattr(audit, "spent_elsewhere", lambda: next(elsewhere))
     monkeypatch.setattr(audit, "sleep", slept.append)
-    seen = audit._host_call(SimpleNamespace(run=lambda: None))
+    monkeypatch.setattr(audit, "ENOUGH_S", 0.0)
+    (seen,) = audit._host_calls(timed())
     assert slept == [pytest.approx(waited)]
     share = wall / (2 + 2 * wall)  # asking took the rest
     assert tuple(seen) == pytest.approx((wall, 0.5, share, 0.25, waited))
@@ -93,7 +93,8 @@ def timed(**parts):
 
 @pytest.mark.parametrize(("wall", "calls"), [(1e-5, 8), (1e-3, 2), (1.0, 1)])
 def test_as_many_calls_are_looked_at_as_fill_two_milliseconds(monkeypatch, wall, calls):
-    monkeypatch.setattr(audit, "_host_call", lambda _: HostCall(wall, wall, wall, 0.0, 0.0))
+    made = lambda *_: HostCall(wall * 1.001, wall, wall, 0.0, 0.0)  # noqa: E731
+    monkeypatch.setattr(audit, "HostCall", made)
     assert len(audit._host_calls(timed())) == calls
 
 
@@ -228,12 +229,12 @@ class Judging(UnseenJudge):
             problem=problem,
             names=("forward", "dq", "dk", "dv")[: 1 + len(gradients)],
             call=SimpleNamespace(names=("dq", "dk", "dv")),
-            unseen=(None, results or [out, *gradients]),
+            unseen=(Values(None, None), results or [out, *gradients]),
         )
         super().__init__(self.timed, define, {})
         self.held = []
 
-    def _truth(self, values, rows, *, all=False):
+    def _truth(self, inputs, rows, dout):
         return dict.fromkeys(("forward", "dq", "dk", "dv"))
 
     def _check(self, name, got, want):

@@ -15,7 +15,7 @@ from attnbench.core.record import Status
 from attnbench.gate.findings import Wrong
 from attnbench.meter import ranks
 from attnbench.meter.cell import CALLS, audit_ranks
-from attnbench.meter.ranks import Pages, RanksClock
+from attnbench.meter.ranks import RanksClock, pages
 from attnbench.meter.timed import Job
 from impls.masks import Mask
 from impls.problem import Problem
@@ -238,7 +238,8 @@ RAISED = {"failed": {"status": "failed", "reason": "it raised ValueError"}, "exc
     ],
 )
 def test_one_that_was_left_in_the_lurch_is_not_blamed(troubles, kind, says):
-    lost = ranks.blamed(troubles)
+    told = {rank: ranks._Troubled(answer) for rank, answer in troubles.items()}
+    lost = ranks.fault(told, "call", 1.0)
     assert type(lost) is kind
     assert str(lost).startswith(says)
 
@@ -251,10 +252,10 @@ PROBLEM = Problem(
 
 
 def test_pages_are_the_same_memory_wherever_they_are_mapped():
-    with ranks._shared_file("pages") as (file, place):
-        made = Pages(PROBLEM, file)
+    with ranks.shared_file("pages") as (file, place):
+        made = pages(PROBLEM, file)
         other_file = os.open(place, os.O_RDWR)
-        other = Pages(PROBLEM, other_file)
+        other = pages(PROBLEM, other_file)
         os.close(other_file)
     for number, name in enumerate(("q", "k", "v", "out", "dout", "dq", "dk", "dv")):
         made[name].fill_(number)

@@ -16,7 +16,6 @@ from attnbench.meter.clocks import EventClock
 from attnbench.meter.timed import (
     SAME,
     Health,
-    Processor,
     Timed,
     Values,
     health_for,
@@ -419,11 +418,5 @@ def test_a_gpu_is_watched_by_its_uuid_or_the_reason_is_flagged(monkeypatch):
         (0.5, 1000, 2, ["contended: 50% of a processor"]),  # threads wait for one another
     ],
 )
-def test_a_processor_that_was_not_there_is_flagged(monkeypatch, cpu, waits, threads, flags):
-    for name, readings in (
-        ("perf_counter", (0, 1)),
-        ("process_time", (0, cpu)),
-        ("_waits", (0, waits)),
-    ):
-        monkeypatch.setattr(meter, name, iter((*readings, readings[1])).__next__)
-    assert Processor().flags(100, threads) == flags
+def test_a_processor_that_was_not_there_is_flagged(cpu, waits, threads, flags):
+    assert meter.processor_flags(1.0, cpu, waits, 100, threads) == flags

@@ -16,8 +16,7 @@ from attnbench.sweep.presets import Preset
 from impls import Table
 from impls.problem import InvalidProblem
 
-LENGTH = "1024"
-"""Long enough that products weigh more than calling them."""
+LENGTH = "1024"  # long enough that products weigh more than calling them
 PHASES, MASKS = ("train", "forward", "decode", "backward"), ("causal", "none")
 """In order: the first that all variants serve is taken."""
 

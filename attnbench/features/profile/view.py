@@ -22,13 +22,10 @@ from attnbench.report.tables import FAINT, console
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WIDEST = 120
-"""Columns of the curve, at the most."""
+WIDEST = 120  # columns of the curve, at the most
 COLORS = {"forward": "cyan", "backward": "magenta"}
-NAME, BAR = 28, 14
-"""Columns of an operator's name and of a bar."""
-LEAST = 0.01
-"""Of the phase: what takes less is counted with the others."""
+NAME, BAR = 28, 14  # columns of an operator's name and of a bar
+LEAST = 0.01  # of the phase: what takes less is counted with the others
 MOST_ALONE, MOST_BESIDE = 8, 4
 """Operators a phase that are named, of one variant and of two side by side."""
 LINES = 4
@@ -253,8 +250,7 @@ def rate(flops: float | None) -> str:
 MIB = 2**20
 GRADIENT, AGAIN = "////", ".."
 """Hatches: of what the gradients allocate, and of a color that is used for the second time."""
-LEAST_BAND = 0.005
-"""Of the peak: a source that never held more gets no band."""
+LEAST_BAND = 0.005  # of the peak: a source that never held more gets no band
 CODE, OPERATOR = 46, 23
 """Characters of a line of code, and of an operator's name, that the key has room for."""
 WIDE, HIGH, LINE = 7.6, 4.2, 0.19

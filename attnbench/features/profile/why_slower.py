@@ -8,18 +8,14 @@ from typing import Any
 
 from attnbench.core.format import billions, milliseconds, plain, short, size
 
-ALIKE = 1.05
-"""Times within this factor differ too little for a profile to explain."""
+ALIKE = 1.05  # times within this factor differ too little for a profile to explain
 NAMED, MOST_NAMED = 0.03, 4
 """Operators below this share of the time are not named, nor more than so many."""
 AS_LARGE = 0.99
 """Of the bytes of all scores: a tensor from here to twice as much holds a score matrix."""
-MORE = 1.3
-"""Work beyond this factor is mentioned."""
-DOUBT = 1.4
-"""Plain and profiled ratios further apart than this contradict each other."""
-HARDLY = 0.02
-"""A share of the other's time: less than this is hardly running it."""
+MORE = 1.3  # work beyond this factor is mentioned
+DOUBT = 1.4  # plain and profiled ratios further apart than this contradict each other
+HARDLY = 0.02  # a share of the other's time: less than this is hardly running it
 
 Profile = Mapping[str, Any]
 

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from torch import Tensor
 from torch._C import _functorch as functorch
 
-from attnbench.meter.audit import Owner, owner_of
+from attnbench.meter.audit import owner_of
 from attnbench.models.capture.calls import SeenCalls, Site, octave
 from attnbench.models.capture.clocks import (
     WITHIN,
@@ -70,20 +70,20 @@ def first_of(places: Iterable[Place]) -> Where:
     model: Place | None = None
     for place in places:
         kind = _kind_of(place[0])
-        if kind is Owner.OTHER:
+        if kind == "other":
             return model, place
-        if kind is Owner.LIBRARY and model is None:
+        if kind == "library" and model is None:
             model = place
     return model, None
 
 
 @lru_cache(maxsize=4096)
-def _kind_of(file: str) -> Owner:
+def _kind_of(file: str) -> str:
     """Whose file it is; of transformers, its models alone count as a library's."""
     generated = file.startswith("<") and not file.startswith(("<stdin>", "<ipython", "<string>"))
     if generated or ("/transformers/" in file and "/transformers/models/" not in file):
-        return Owner.TORCH
-    return Owner.LIBRARY if "/transformers/" in file else owner_of(file)
+        return "torch"
+    return "library" if "/transformers/" in file else owner_of(file)
 
 
 def place_text(found: Where) -> str:
