@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter, sleep
-from typing import NamedTuple
 
 from attnbench.core import gpu as nvml
 from attnbench.core.gpu import Absent, Board
 from attnbench.core.record import Energy
 from attnbench.meter.clocks import Step, cuda_gpu
-from impls.problem import Problem
 
 POWERCAP = Path("/sys/class/powercap")
 
@@ -67,18 +65,35 @@ class RaplCounter:
         """A call on the processor has ended when it returns."""
 
 
+def _number(file: Path) -> int:
+    return int(file.read_text())
+
+
 Counter = NvmlCounter | RaplCounter
 
 
 def counter_for(device: str) -> Counter | Energy:
     """The counter of a device, or an :class:`Energy` that says why there is none."""
-    if device == "cpu":
-        return _rapl(POWERCAP)
-    gpu = cuda_gpu(device)
-    board = nvml.board(gpu.uuid)
-    if isinstance(board, Absent):
-        return Energy(why=board.reason)
-    return of_board(board, gpu.synchronize)
+    if device != "cpu":
+        gpu = cuda_gpu(device)
+        board = nvml.board(gpu.uuid)
+        if isinstance(board, Absent):
+            return Energy(why=board.reason)
+        return of_board(board, gpu.synchronize)
+    try:  # AMD's processors are in these folders too
+        packages = [
+            place
+            for place in sorted(POWERCAP.glob("intel-rapl:*"))
+            if (place / "name").read_text().startswith("package-")
+        ]
+        if packages:
+            return RaplCounter(packages)
+    except PermissionError:
+        how = f"sudo chmod a+r {POWERCAP}/intel-rapl:*/energy_uj"
+        return Energy(why=f"the processor's energy counter is for root alone; allow it with {how}")
+    except (OSError, ValueError) as error:
+        return Energy(why=f"the processor's energy counter can't be read: {error}")
+    return Energy(why=f"this machine shows no energy counter of its processor in {POWERCAP}")
 
 
 def of_board(board: Board, wait: Callable[[], None]) -> Counter | Energy:
@@ -96,27 +111,6 @@ def of_board(board: Board, wait: Callable[[], None]) -> Counter | Energy:
     return NvmlCounter(board, wait)
 
 
-def _rapl(folder: Path) -> Counter | Energy:
-    try:  # AMD's processors are in these folders too
-        packages = [
-            place
-            for place in sorted(folder.glob("intel-rapl:*"))
-            if (place / "name").read_text().startswith("package-")
-        ]
-        if packages:
-            return RaplCounter(packages)
-    except PermissionError:
-        how = f"sudo chmod a+r {folder}/intel-rapl:*/energy_uj"
-        return Energy(why=f"the processor's energy counter is for root alone; allow it with {how}")
-    except (OSError, ValueError) as error:
-        return Energy(why=f"the processor's energy counter can't be read: {error}")
-    return Energy(why=f"this machine shows no energy counter of its processor in {folder}")
-
-
-def _number(file: Path) -> int:
-    return int(file.read_text())
-
-
 IDLE_S, MOST_LOOKS, STILL = 1.0, 8, 0.03
 """Of a look at the idle draw, how many there may be, and by what share two that agree differ."""
 SETTLE_S = 0.5  # how long a device is left alone before its idle draw is read
@@ -127,43 +121,28 @@ ROUND_S, FRESH_S, WATTS_S = 5e-3, 0.1, 0.05
 PATIENCE_S = 2.0  # a counter that did not move for so long does not move
 DISAGREE = 0.1
 STOOD_STILL = "the energy counter did not move in {:.1f} s"
-NOT_ALONE = (
-    "a backward pass can't be repeated without the forward pass before it, and the counter can't "
-    "tell the two apart: take the phases forward and train"
-)
 
 
-class Idle(NamedTuple):
-    """A device with nothing to do."""
-
-    watts: float
-    step_s: float  # from one step of its counter to the next
-
-
-_idle: dict[str, Idle] = {}  # by the counter's key: measured once in a process
-
-
-class _Stuck(Exception):
-    """No figure can be had; the message says why."""
+_idle: dict[str, tuple[float, float]] = {}
+"""Watts of an idle device and seconds of a counter's step, by its key; measured once a process."""
 
 
 def measure_energy(
-    problem: Problem, run: Step, before: Step, counter: Counter, budget_s: float = 2.0
+    tokens: int, run: Step, before: Step, counter: Counter, budget_s: float = 2.0
 ) -> Energy:
-    """Joules of a call, or why they can't be had."""
-    if problem.phase == "backward":
-        return Energy(why=NOT_ALONE)
+    """Joules of a call that computes so many tokens, or why they can't be had."""
     try:
-        idle = _idle.get(counter.key) or _idle.setdefault(counter.key, _idle_of(counter))
+        if counter.key not in _idle:
+            _idle[counter.key] = _idle_of(counter)
+        idle_w, step_s = _idle[counter.key]
         load = _Load(run, before, counter)
-        load.warm_up()
         first = last = load.next_step()
-        while last[0] - first[0] < max(budget_s, UPDATES * idle.step_s):
+        while last[0] - first[0] < max(budget_s, UPDATES * step_s):
             last = load.next_step()
-    except (_Stuck, OSError) as error:
+    except OSError as error:
         return Energy(why=str(error), method=counter.method)
     took, drawn, calls = (end - start for start, end in zip(first, last, strict=True))
-    joules = (drawn - idle.watts * took) / calls
+    joules = (drawn - idle_w * took) / calls
     flags = []
     if load.watts:  # a second opinion
         other = sum(load.watts) / len(load.watts) * took
@@ -176,8 +155,8 @@ def measure_energy(
     return Energy(
         joules=joules,
         gross_joules=drawn / calls,
-        tokens_per_joule=problem.batch * problem.q_len / joules if joules > 0 else None,
-        idle_w=idle.watts,
+        tokens_per_joule=tokens / joules if joules > 0 else None,
+        idle_w=idle_w,
         calls=int(calls),
         call_s=took / calls,
         method=counter.method,
@@ -185,20 +164,20 @@ def measure_energy(
     )
 
 
-def _idle_of(counter: Counter) -> Idle:
+def _idle_of(counter: Counter) -> tuple[float, float]:
     """Its draw once two looks in a row agree: clocks go on falling for seconds after work."""
     counter.wait()
     sleep(SETTLE_S)
-    idle = _look(counter)
+    watts, step_s = _look(counter)
     for _ in range(MOST_LOOKS - 1):
-        before, idle = idle, _look(counter)
-        if abs(idle.watts - before.watts) <= STILL * before.watts:
+        before, (watts, step_s) = watts, _look(counter)
+        if abs(watts - before) <= STILL * before:
             break
-    return idle
+    return watts, step_s
 
 
-def _look(counter: Counter) -> Idle:
-    """Watch the counter move while the device is idle."""
+def _look(counter: Counter) -> tuple[float, float]:
+    """Watts of an idle device, and seconds between two steps of its counter, by watching it."""
     steps: list[tuple[float, float]] = []
     start, last = perf_counter(), counter.joules()
     while perf_counter() - start < IDLE_S or len(steps) < 2:
@@ -207,24 +186,22 @@ def _look(counter: Counter) -> Idle:
             steps.append((perf_counter(), now))
             last = now
         elif perf_counter() - start > IDLE_S + PATIENCE_S:
-            raise _Stuck(STOOD_STILL.format(perf_counter() - start))
+            raise OSError(STOOD_STILL.format(perf_counter() - start))
     (began, low), (ended, high) = steps[0], steps[-1]
-    return Idle((high - low) / (ended - began), (ended - began) / (len(steps) - 1))
+    return (high - low) / (ended - began), (ended - began) / (len(steps) - 1)
 
 
 class _Load:
     """Calls one after another, in rounds."""
 
     def __init__(self, run: Step, before: Step, counter: Counter) -> None:
+        """Run until the device draws what it will go on drawing."""
         self._run, self._before, self._counter = run, before, counter
         self._calls, self._each = 0, 1
         self.watts: list[float] = []
-        self._read = self._fresh = perf_counter() - FRESH_S
-
-    def warm_up(self) -> None:
-        """Run until the device draws what it will go on drawing."""
         start = perf_counter()
-        while (spent := perf_counter() - start) < self._counter.warm_s or not self._calls:
+        self._read = self._fresh = start - FRESH_S
+        while (spent := perf_counter() - start) < counter.warm_s or not self._calls:
             self._round()
             if perf_counter() - start - spent < ROUND_S / 2:
                 self._each *= 2
@@ -239,7 +216,7 @@ class _Load:
             if joules != was:
                 return now, joules, self._calls
             if now - start > PATIENCE_S:
-                raise _Stuck(STOOD_STILL.format(now - start))
+                raise OSError(STOOD_STILL.format(now - start))
 
     def _round(self) -> None:
         if perf_counter() - self._fresh >= FRESH_S:

@@ -171,26 +171,32 @@ def growth(run: Callable[[], object]) -> int:
 
 
 def _observe_cuda(call: Call, dout: torch.Tensor | None, expected: int | None) -> Observed:
-    device = call.problem.device
+    device, saved = call.problem.device, None
+
+    def requested(which: str) -> int:
+        torch.cuda.synchronize(device)
+        return int(torch.cuda.memory_stats(device)[f"requested_bytes.all.{which}"])
+
     gc.collect()
-    base = _cuda_base(device)
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    base = requested("current")
     with profile(activities=[ProfilerActivity.CPU]) as seen:  # see warm_profiler
         results = _run(call, dout)
         torch.cuda.synchronize(device)
     events = named(seen.profiler.kineto_results.events())
-    memory = Memory(
-        peak_bytes=torch.cuda.memory_stats(device)["requested_bytes.all.peak"] - base,
-        saved_bytes=_cuda_saved(call) if call.problem.gradients else None,
-        expected_bytes=expected,
-        method="requested bytes of the caching allocator",
-    )
-    return _observed(memory, events, results)
+    peak = requested("peak") - base
+    if call.problem.gradients:
+        before = requested("current")
+        out = call.forward()
+        saved = requested("current") - before - out.numel() * out.element_size()
+    method = "requested bytes of the caching allocator"
+    return _observed(Memory(peak, saved, expected, method), events, results)
 
 
 def _observed(memory: Memory, events: list[Named], results: dict[str, torch.Tensor]) -> Observed:
-    own = list(own_of(events))
+    own, spent = list(own_of(events)), Counter[str]()
     launches = sum(not each.called and not NO_KERNEL.match(each.name) for each in own)
-    spent = Counter[str]()
     for each in own:
         spent[each.name] += each.nanoseconds
     longest = [name for name, nanoseconds in spent.most_common(MOST_KERNELS) if nanoseconds > 0]
@@ -271,21 +277,6 @@ def _replay(events: list[Named]) -> tuple[int, int | None]:
         total += nbytes
         peak = max(peak, total)
     return peak, None if turn is None else sum(nbytes for at, nbytes in steps if at < turn)
-
-
-def _cuda_base(device: str) -> int:
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    return int(torch.cuda.memory_stats(device)["requested_bytes.all.current"])
-
-
-def _cuda_saved(call: Call) -> int:
-    device = call.problem.device
-    base = _cuda_base(device)
-    out = call.forward()
-    torch.cuda.synchronize(device)
-    live = int(torch.cuda.memory_stats(device)["requested_bytes.all.current"]) - base
-    return live - out.numel() * out.element_size()
 
 
 def _kernel_bytes(field: str, file: str = "/proc/self/status") -> int:

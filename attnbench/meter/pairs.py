@@ -30,25 +30,22 @@ from impls.problem import Problem
 SHARED = "attnbench"  # a link to the same package in both folders; its modules stay
 
 
-class ModuleSwap:
-    """The modules of a folder, put in place of those of another one for a while."""
+@contextmanager
+def modules_of(folder: str, instead_of: str, kept: dict[str, ModuleType]) -> Iterator[None]:
+    """Inside the block imports, earlier ones too, come from one folder instead of another.
 
-    def __init__(self, folder: str, instead_of: str) -> None:
-        self._folder, self._instead_of = folder, instead_of
-        self._modules: dict[str, ModuleType] = {}
-
-    @contextmanager
-    def there(self) -> Iterator[None]:
-        """Inside the block imports, earlier ones too, come from this folder."""
-        away = _remove_modules(self._instead_of)
-        sys.modules.update(self._modules)
-        _repath(self._instead_of, self._folder)
-        try:
-            yield
-        finally:
-            self._modules = _remove_modules(self._folder)
-            sys.modules.update(away)
-            _repath(self._folder, self._instead_of)
+    ``kept``: the modules of the folder that earlier blocks have loaded.
+    """
+    away = _remove_modules(instead_of)
+    sys.modules.update(kept)
+    _repath(instead_of, folder)
+    try:
+        yield
+    finally:
+        kept.clear()
+        kept.update(_remove_modules(folder))
+        sys.modules.update(away)
+        _repath(folder, instead_of)
 
 
 def _remove_modules(folder: str) -> dict[str, ModuleType]:
@@ -77,7 +74,7 @@ class ReadyCalls:
     WARM = 3
 
     def __init__(self, ready: Ready) -> None:
-        self.ready = ready
+        self.ready, self.label = ready, ready.job.variant.label
         self.clock = ready.clock()
         self._timed = ready.timed()
         self._kept = [self._timed]
@@ -97,24 +94,23 @@ class ReadyCalls:
 
     def audit(self, seconds: float) -> None:
         """Raise where calls can't have taken so long, by the audit of a sweep."""
-        label = self.ready.job.variant.label
         for _ in range(SURE):
             try:
                 _, slowest = audited(self.ready, self._timed, self.clock, seconds)
             except (Wrong, Implausible) as why:
-                raise Wrong(f"{label}: {why}") from None
+                raise Wrong(f"{self.label}: {why}") from None
             if slowest < MORE * seconds + MORE_S:
                 return
         raise Wrong(
-            f"{label}: it took {seconds * 1e3:.3g} ms in pairs and {slowest * 1e3:.3g} ms while "
-            "something else was looked at"
+            f"{self.label}: it took {seconds * 1e3:.3g} ms in pairs and {slowest * 1e3:.3g} ms "
+            "while something else was looked at"
         )
 
     def check(self) -> None:
         """Raise :class:`Wrong` where a timed call gave a wrong result."""
         self._timed.settle()
         if (changed := self._timed.wrong()) is not None:
-            raise Wrong(f"{self.ready.job.variant.label}: {changed}")
+            raise Wrong(f"{self.label}: {changed}")
 
 
 def compare_ready(a: Ready, b: Ready, rule: StopRule, *, audit: bool = False) -> Pairs:
@@ -129,7 +125,7 @@ def compare_ready(a: Ready, b: Ready, rule: StopRule, *, audit: bool = False) ->
         side.check()
     if not audit:
         return pairs
-    both = f"{a.job.variant.label} or {b.job.variant.label}"
+    both = f"{sides[0].label} or {sides[1].label}"
 
     def check_shared() -> None:
         if (left := watch.said(a.shared)) is not None:
@@ -285,16 +281,16 @@ class Sides:
     def __init__(self, folder: str, make: Callable[[], HeldVariant] = HeldVariant) -> None:
         """``folder``: where this process looks first for what it imports."""
         self._folder, self._make, self._own = folder, make, make()
-        self._others: dict[str, tuple[ModuleSwap, HeldVariant]] = {}
+        self._others: dict[str, tuple[HeldVariant, dict[str, ModuleType]]] = {}
 
     def answer(self, bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
         """To ``hold``, ``fresh`` or ``sample``, of the folder that ``beside`` names, if any."""
         if (folder := question.get("beside")) is None:
             return self._own.answer(bench, question)
         if folder not in self._others:
-            self._others[folder] = ModuleSwap(folder, self._folder), self._make()
-        swap, held = self._others[folder]
-        with swap.there():
+            self._others[folder] = self._make(), {}
+        held, modules = self._others[folder]
+        with modules_of(folder, self._folder, modules):
             return held.answer(bench, question)
 
 

@@ -14,7 +14,6 @@ from attnbench.core.record import Energy
 from attnbench.meter.clocks import EndToEndClock, clock_for, cuda_gpu
 from attnbench.meter.energy import counter_for, measure_energy
 from attnbench.meter.timed import health_for, measure_time
-from impls.problem import Problem
 
 pytestmark = [
     pytest.mark.gpu,
@@ -241,7 +240,7 @@ def test_joules_of_a_product_lie_between_idle_and_the_power_limit(board):
     if isinstance(counter, Energy):
         pytest.skip(counter.why)
     call = product(8192)
-    got = measure_energy(Problem(device=CUDA), call, nothing, counter)
+    got = measure_energy(1, call, nothing, counter)
     assert got.why == ""
     watts = got.gross_joules / middle(events(), call, 16, warm=8)
     assert got.idle_w < watts < 1.1 * board.power_limit_w()

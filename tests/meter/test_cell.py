@@ -253,8 +253,8 @@ def test_a_row_that_forces_what_did_not_run_is_wrong_with_both_names(cells):
 def test_energy_is_measured_on_demand_and_what_is_wrong_meanwhile_is_wrong(cells, monkeypatch):
     wanted = Energy(joules=0.5, gross_joules=0.7, idle_w=3.0, calls=9, method="a counter")
 
-    def measured(problem, run, before, counter):
-        assert counter == "counter of cpu"
+    def measured(tokens, run, before, counter):
+        assert (tokens, counter) == (32, "counter of cpu")
         before()
         monkeypatch.setattr(torch, "energy_is_measured", True, raising=False)
         run()
@@ -271,6 +271,8 @@ def test_energy_is_measured_on_demand_and_what_is_wrong_meanwhile_is_wrong(cells
     record = cells.measure(cells.variant(cheap), energy=True)
     assert (record.status, record.energy) == (Status.WRONG, None)
     assert "while it was timed its output was not what it was" in record.reason
+    record = cells.measure(cells.variant(HONEST), cells.problem(phase="backward"), energy=True)
+    assert "can't be repeated without the forward pass" in record.energy.why
     monkeypatch.setattr(cell, "counter_for", lambda device: Energy(why="no counter here"))
     record = cells.measure(cells.variant(HONEST), energy=True)
     assert (record.status, record.energy.why) == (Status.MEASURED, "no counter here")

@@ -17,11 +17,11 @@ from attnbench.meter.cell import Implausible
 from attnbench.meter.clocks import HostClock
 from attnbench.meter.pairs import (
     HeldVariant,
-    ModuleSwap,
     ReadyCalls,
     Sides,
     compare_ready,
     floor_of,
+    modules_of,
     two,
 )
 
@@ -304,17 +304,18 @@ def package():
 
 
 def test_inside_the_block_the_second_folder_is_there_and_afterwards_the_first(folders):
-    first, swap = package(), ModuleSwap(folders[1], folders[0])
+    first, loaded = package(), {}
+    swapped = lambda: modules_of(folders[1], folders[0], loaded)  # noqa: E731
     assert first.later() == "a"  # loaded now, and gone inside
     stays = {name: sys.modules[name] for name in ("torch", "attnbench", "attnbench.meter.pairs")}
-    with swap.there():
+    with swapped():
         second = package()
         assert (second.WHO, second.later(), sys.modules[NAME]) == ("b", "b", second)
         assert {name: sys.modules[name] for name in stays} == stays
     assert package() is first and first.later() == "a"
-    with swap.there():
+    with swapped():
         assert package() is second  # not loaded again
-    with pytest.raises(ZeroDivisionError), swap.there():
+    with pytest.raises(ZeroDivisionError), swapped():
         1 / 0  # noqa: B018
     assert package() is first
     assert (folders[0] in sys.path, folders[1] in sys.path) == (True, False)

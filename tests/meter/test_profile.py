@@ -9,9 +9,19 @@ from torch.autograd import DeviceType
 import impls
 from attnbench.meter.cell import Bench
 from attnbench.meter.memory import named, own_of
-from attnbench.meter.profile import Window, answer, by_phase, kernels, operators
+from attnbench.meter.profile import (
+    MARK,
+    Source,
+    Timeline,
+    Window,
+    answer,
+    by_phase,
+    kernels,
+    memory_values,
+    moments,
+    operators,
+)
 from attnbench.meter.timed import Job
-from attnbench.meter.timeline import MARK, Source, Timeline, memory_values, moments
 from impls.masks import Mask
 from impls.problem import Problem
 
