@@ -9,7 +9,7 @@ import impls
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record, Status
 from attnbench.core.settings import Settings
-from attnbench.features.profile.run import NotProfiled, plan, profiles
+from attnbench.features.profile.verb import NotProfiled, plan, profiles
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.presets import PRESETS
 from impls.problem import InvalidProblem

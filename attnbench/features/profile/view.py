@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.bar import Bar
@@ -34,13 +34,9 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 Profile = Mapping[str, Any]
 
 
-class ProfileRow(NamedTuple):
-    """What took time in a phase: an operator, or several; or the time outside all."""
-
-    name: str
-    seconds: float
-    calls: float | None = None
-    rate: float | None = None
+ProfileRow = tuple[str, float, float | None, float | None]
+"""What took time in a phase, an operator, or several, or the time outside all: its name, seconds,
+calls, and FLOP/s."""
 
 
 def show(profiles: Sequence[Profile], why: Sequence[str]) -> None:
@@ -85,12 +81,12 @@ def rows_of(phase: Mapping[str, Any], most: int) -> list[ProfileRow]:
     """An operator a row, then the others as one, then the time outside all."""
     least = LEAST * max(phase["profiled_s"], 1e-12)
     large = [x for x in phase["operators"] if x["self_s"] >= least][:most]
-    rows = [ProfileRow(x["name"], x["self_s"], x["calls"], x["flop_rate"]) for x in large]
+    rows: list[ProfileRow] = [(x["name"], x["self_s"], x["calls"], x["flop_rate"]) for x in large]
     if others := phase["operators"][len(large) :]:
         name = "1 other" if len(others) == 1 else f"{len(others)} others"
-        rows.append(ProfileRow(name, sum(x["self_s"] for x in others)))
+        rows.append((name, sum(x["self_s"] for x in others), None, None))
     if phase["of"] == "operators":
-        rows.append(ProfileRow("outside operators", phase["outside_s"]))
+        rows.append(("outside operators", phase["outside_s"], None, None))
     return rows
 
 
@@ -113,10 +109,10 @@ def _alone(profile: Profile) -> Grid:
         color, seconds = COLORS[phase["name"]], phase["profiled_s"]
         head = (f"[{color}]{phase['name']}[/]", _ms(seconds), f"{seconds / whole:.0%}")
         grid.add_row(*(f"[bold]{text}[/]" for text in head), _bar(seconds, whole, color))
-        for row in rows_of(phase, MOST_ALONE):
-            known = [] if row.calls is None else [f"{row.calls:g}", rate(row.rate)]
-            bar, share = _bar(row.seconds, whole, color), f"{row.seconds / whole:.0%}"
-            grid.add_row(_operator(row.name), _ms(row.seconds), share, bar, *known)
+        for name, seconds, calls, flop_rate in rows_of(phase, MOST_ALONE):
+            known = [] if calls is None else [f"{calls:g}", rate(flop_rate)]
+            bar, share = _bar(seconds, whole, color), f"{seconds / whole:.0%}"
+            grid.add_row(_operator(name), _ms(seconds), share, bar, *known)
     return grid
 
 
@@ -305,12 +301,8 @@ def draw(profiles: Sequence[Profile], files: Sequence[Path]) -> None:
             plt.close(figure)
 
 
-class Band(NamedTuple):
-    """A source's place in the picture."""
-
-    number: int
-    source: Mapping[str, Any]
-    look: dict[str, Any]
+Band = tuple[int, Mapping[str, Any], dict[str, Any]]
+"""A source's place in the picture: its number, the source, and how it looks."""
 
 
 def _bands(memory: Mapping[str, Any], colors: Sequence[Any]) -> list[Band]:
@@ -326,7 +318,7 @@ def _bands(memory: Mapping[str, Any], colors: Sequence[Any]) -> list[Band]:
     for turn, number in enumerate(sorted(first, key=lambda number: (first[number], number))):
         hatch = GRADIENT * sources[number]["backward"] + AGAIN * (turn // len(colors))
         look = {"facecolor": colors[turn % len(colors)], "edgecolor": PAPER, "linewidth": 0.6}
-        bands.append(Band(number, sources[number], {**look, "hatch": hatch or None}))
+        bands.append((number, sources[number], {**look, "hatch": hatch or None}))
     return bands
 
 
@@ -355,14 +347,9 @@ def _panel(axes: Axes, profile: Profile, bands: Sequence[Band], top: float, end:
         axes.text(turn, 0.995, " backward", transform=where, fontsize=8, va="top")
     late = memory["peak_ms"] > end / 2
     axes.plot([memory["peak_ms"]], [peak / MIB], "v", color=INK, markersize=5)
-    axes.annotate(
-        f"peak {size(peak)}",
-        (memory["peak_ms"], peak / MIB),
-        xytext=(-6 if late else 6, 3),
-        textcoords="offset points",
-        fontsize=8,
-        ha="right" if late else "left",
-    )
+    side: dict[str, Any] = {"ha": "right" if late else "left", "fontsize": 8}
+    offset = {"xytext": (-6 if late else 6, 3), "textcoords": "offset points"}
+    axes.annotate(f"peak {size(peak)}", (memory["peak_ms"], peak / MIB), **offset, **side)
     if GUIDE * top <= scores <= top:
         axes.axhline(scores / MIB, color=INK, linewidth=0.6, linestyle=":")
         words, where = f"all scores once: {size(scores)}", axes.get_yaxis_transform()
@@ -372,7 +359,9 @@ def _panel(axes: Axes, profile: Profile, bands: Sequence[Band], top: float, end:
 
 
 def _key(axes: Axes, bands: Sequence[Band], lines: int) -> None:
-    """A line for each band, in the order in which they lie on each other."""
+    """A line for each band, in the order in which they lie on each other:
+    ``32 MiB  einsum.py:22  bmm  torch.einsum(…``
+    """
     from matplotlib.patches import Rectangle
 
     axes.set_axis_off()
@@ -380,12 +369,9 @@ def _key(axes: Axes, bands: Sequence[Band], lines: int) -> None:
     look: dict[str, Any] = {"va": "center", "fontsize": 7, "family": "DejaVu Sans Mono"}
     for line, (_, source, band) in enumerate(reversed(bands), 1):
         axes.add_patch(Rectangle((0, -line + 0.15), 0.03, 0.7, **band))
-        axes.text(0.04, -line + 0.5, _label(source), clip_on=True, **look)
-
-
-def _label(source: Mapping[str, Any]) -> str:
-    """``32 MiB  einsum.py:22  bmm  torch.einsum(…``"""
-    operator = short(plain(source["operator"]), OPERATOR) + " in gradient" * source["backward"]
-    code = source["code"] if len(source["code"]) <= CODE else source["code"][: CODE - 1] + "…"
-    text = f"{size(source['most_bytes']):>8}  {source['place'] or NONE:<17} {operator:<35} {code}"
-    return text.rstrip().replace("$", r"\$")
+        operator = short(plain(source["operator"]), OPERATOR) + " in gradient" * source["backward"]
+        place, code = source["place"] or NONE, source["code"]
+        code = code if len(code) <= CODE else code[: CODE - 1] + "…"
+        text = f"{size(source['most_bytes']):>8}  {place:<17} {operator:<35} {code}"
+        words = text.rstrip().replace("$", r"\$")
+        axes.text(0.04, -line + 0.5, words, clip_on=True, **look)
