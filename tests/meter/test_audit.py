@@ -10,13 +10,7 @@ import torch
 from attnbench.gate.findings import Wrong
 from attnbench.gate.inputs import make
 from attnbench.meter import audit
-from attnbench.meter.audit import (
-    HostCall,
-    UnseenJudge,
-    _in_turn,
-    judge_device,
-    judge_host,
-)
+from attnbench.meter.audit import HostCall, UnseenJudge, _in_turn, judge_device, judge_host
 from attnbench.meter.timed import Values
 from impls.problem import Problem
 

@@ -73,16 +73,15 @@ def sent_by_ulysses(problem):
     [
         (RING, "train", {"mask": Mask.parse("none"), "kv_heads": 2, "heads": 4}),
         (ULYSSES, "train", {"dtype": "bfloat16", "v_head_dim": 16}),
-        (ULYSSES, "backward", {}),
         (RING, "forward", {}),
     ],
-    ids=["grouped", "bfloat16", "backward", "forward"],
+    ids=["grouped", "bfloat16", "forward"],
 )
 def test_what_is_right_is_measured_and_says_what_each_rank_did(planted, row, phase, more):
     problem = planted.problem(**{"phase": phase, "mask": CAUSAL, **more})
     ceilings = {"flops": {"float32": 1e12}, "copy": {"1000000": 1e11}}
     more_asked = {"ceilings": ceilings, "energy": True, "bits": phase == "train"}
-    record = planted.measure(row, problem, **more_asked, budget_s=0.05)
+    record = planted.measure(row, problem, **more_asked)
     assert (record.status, record.reason) == (Status.MEASURED, "")
     assert set(record.error) == set(ALL if problem.gradients else ALL[:1])
     sent = (sent_by_ring if row is RING else sent_by_ulysses)(problem)
@@ -175,7 +174,8 @@ def test_what_one_rank_does_is_said_of_it_and_the_next_cell_gets_new_ones(
     assert says in record.reason
     monkeypatch.undo()
     assert "1.001" in deed or gone(pids)
-    assert planted.measure(row_of_two(planted), problem, timed=False).status is Status.MEASURED
+    if "kill" not in deed:  # starting them takes seconds
+        assert planted.measure(row_of_two(planted), problem, timed=False).status is Status.MEASURED
 
 
 @pytest.mark.slow
@@ -257,12 +257,12 @@ def test_pages_are_the_same_memory_wherever_they_are_mapped():
         other_file = os.open(place, os.O_RDWR)
         other = pages(PROBLEM, other_file)
         os.close(other_file)
-    for number, name in enumerate(("q", "k", "v", "out", "dout", "dq", "dk", "dv")):
-        made[name].fill_(number)
-    for number, name in enumerate(("q", "k", "v", "out", "dout", "dq", "dk", "dv")):
-        assert bool((other[name] == number).all())  # each has a place of its own
-    assert other["out"].shape == (2, 4, 6, 5)
-    assert other["dk"].shape == (2, 2, 6, 3)
+    assert list(made) == ["q", "k", "v", "out", "dout", "dq", "dk", "dv"]
+    for number, tensor in enumerate(made.values()):
+        tensor.fill_(number)
+    for number, tensor in enumerate(other.values()):
+        assert bool((tensor == number).all())  # each has a place of its own
+    assert (other["out"].shape, other["dk"].shape) == ((2, 4, 6, 5), (2, 2, 6, 3))
 
 
 class Scripted:
@@ -290,16 +290,11 @@ def test_what_goes_before_a_call_is_not_counted_even_of_the_next():
     assert clock.taken == [[1.0, 2.0], [2.0, 1.0]]
 
 
-def audited(*script):
-    ranks = Scripted(*script)
-    timed = SimpleNamespace(before=lambda: None, run=ranks.call, settle=lambda: None)
-    return audit_ranks(timed, ranks), ranks
-
-
 def test_no_rank_can_have_taken_longer_than_the_call_from_end_to_end():
-    audit, ranks = audited(*[(1e-9, 2e-9)] * CALLS)
-    assert audit.implausible is None
-    assert audit.clock == "e2e"
-    assert ranks.checked == 1
-    audit, _ = audited(*[(0.0, 100.0)] * CALLS)
-    assert audit.implausible.startswith("rank 1 says that it took 1e+05 ms of a call that took")
+    said = "rank 1 says that it took 1e+05 ms of a call that took"
+    for each, implausible in (((1e-9, 2e-9), ""), ((0.0, 100.0), said)):
+        ranks = Scripted(*[each] * CALLS)
+        timed = SimpleNamespace(before=lambda: None, run=ranks.call, settle=lambda: None)
+        audit = audit_ranks(timed, ranks)
+        assert (audit.implausible or "").startswith(implausible) and audit.clock == "e2e"
+        assert bool(audit.implausible) == bool(implausible) and ranks.checked == 1

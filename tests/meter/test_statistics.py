@@ -8,10 +8,7 @@ import pytest
 from attnbench.core.stats import median_interval, student, student_quantile, summary
 
 
-@pytest.mark.parametrize(
-    ("n", "low", "high"),
-    [(6, 1, 6), (9, 2, 8), (20, 6, 15), (50, 18, 33)],
-)
+@pytest.mark.parametrize(("n", "low", "high"), [(6, 1, 6), (9, 2, 8), (20, 6, 15), (50, 18, 33)])
 def test_the_ranks_are_those_of_the_textbook(n, low, high):
     assert median_interval(np.random.default_rng(0).permutation(n) + 1.0) == (low, high)
 

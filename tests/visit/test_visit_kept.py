@@ -41,8 +41,7 @@ def summary(**changes):
 
 
 @pytest.mark.parametrize(
-    ("other", "as_before"),
-    [({"machine": "nvidia-h200-d4e5f6"}, True), ({"device": "cpu"}, False)],
+    ("other", "as_before"), [({"machine": "nvidia-h200-d4e5f6"}, True), ({"device": "cpu"}, False)]
 )
 def test_what_was_done_elsewhere_is_not_gone_on_with(tmp_path, other, as_before):
     there = tmp_path / "there"
