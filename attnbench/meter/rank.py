@@ -130,7 +130,7 @@ class Member:
             torch.cuda.set_device(self._device)
         file = os.open(question["file"], os.O_RDWR)  # for good: the store opens it again and again
         store = dist.FileStore(f"/proc/self/fd/{file}", self._world)
-        place = {"rank": self._number, "world_size": self._world}
+        place: dict[str, Any] = {"rank": self._number, "world_size": self._world}
         dist.init_process_group(question["backend"], store=store, timeout=PATIENCE, **place)
         self._own = dist.new_group(backend="gloo", timeout=PATIENCE)
         _barrier(group=self._own)

@@ -152,8 +152,10 @@ class Team:
         self.threads = max(1, torch.get_num_threads() // world)  # they share the worker's
         self._over: list[int] = []
         self._built = 0
-        alike = {"limited": False, "variables": VARIABLES}
-        self._ranks = [process.Worker(MODULE, self.threads, **alike) for _ in range(world)]
+        self._ranks = [
+            process.Worker(MODULE, self.threads, limited=False, variables=VARIABLES)
+            for _ in range(world)
+        ]
         reduces = torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
         settings = Settings(
             threads=self.threads,

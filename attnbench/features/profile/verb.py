@@ -78,12 +78,10 @@ def plan(
     """A cell for each variant, all on the same problem; refuses more problems than one."""
     rows = [table.find(name) for name in names]
     grid = grid.with_(seq=(LENGTH,), variants=()).with_(**changes)
-    for name, preferred in (("phase", PHASES), ("mask", MASKS)):
-        if name not in changes:
-            served = [row.on(grid.device, f"{name}s") for row in rows]
-            common = (x for x in preferred if all(x in some for some in served))
-            # if there is none, the plan refuses one of the variants
-            grid = grid.with_(**{name: (next(common, preferred[0]),)})
+    if "phase" not in changes:
+        grid = grid.with_(phase=(_first([row.on(grid.device, "phases") for row in rows], PHASES),))
+    if "mask" not in changes:
+        grid = grid.with_(mask=(_first([row.on(grid.device, "masks") for row in rows], MASKS),))
     if rows[0].level != rows[-1].level:
         raise InvalidProblem(
             f"{rows[0].label} works at level {rows[0].level} and {rows[-1].label} at "
@@ -98,6 +96,11 @@ def plan(
             f"{problems[0]}, {problems[1]}" + ", …" * (len(problems) > 2) + "; give one value each"
         )
     return result
+
+
+def _first(served: Sequence[Sequence[str]], preferred: Sequence[str]) -> str:
+    """If there is none, the plan refuses one of the variants."""
+    return next((x for x in preferred if all(x in some for some in served)), preferred[0])
 
 
 def _slug(text: str) -> str:

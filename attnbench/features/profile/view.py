@@ -348,7 +348,7 @@ def _panel(axes: Axes, profile: Profile, bands: Sequence[Band], top: float, end:
     late = memory["peak_ms"] > end / 2
     axes.plot([memory["peak_ms"]], [peak / MIB], "v", color=INK, markersize=5)
     side: dict[str, Any] = {"ha": "right" if late else "left", "fontsize": 8}
-    offset = {"xytext": (-6 if late else 6, 3), "textcoords": "offset points"}
+    offset: dict[str, Any] = {"xytext": (-6 if late else 6, 3), "textcoords": "offset points"}
     axes.annotate(f"peak {size(peak)}", (memory["peak_ms"], peak / MIB), **offset, **side)
     if GUIDE * top <= scores <= top:
         axes.axhline(scores / MIB, color=INK, linewidth=0.6, linestyle=":")
