@@ -398,9 +398,9 @@ NOW = Now()
 
 def compiled_graphs() -> int:
     """How many graphs torch's compiler has made in this process."""
-    if "torch._dynamo.utils" not in sys.modules:
-        return 0
-    return int(sys.modules["torch._dynamo.utils"].counters["stats"]["unique_graphs"])
+    # which another thread may be importing just now
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    return int(counters["stats"]["unique_graphs"]) if counters else 0
 
 
 KERNELS = ("flash_attn", "xformers", "sageattention", "flashinfer", "natten")

@@ -8,7 +8,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 import attnbench
 from attnbench.models.capture.masks import Masks
 from impls.masks import Shape
-from tests.models.capture.seen import only, said
+from tests.models.build import only, said
 
 SHAPE = Shape(2, 4, 64, 64)
 CPU = torch.device("cpu")

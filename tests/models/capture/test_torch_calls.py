@@ -1,7 +1,10 @@
 """Torch's own attention functions, recorded: which problems, how often, and nothing changed."""
 
 import gc
+import importlib.util
+import sys
 import threading
+import warnings
 import weakref
 
 import numpy as np
@@ -14,9 +17,9 @@ from torch.nn.functional import scaled_dot_product_attention as by_another_name
 
 import attnbench
 from attnbench.gate.inputs import make
+from attnbench.models.capture.child import AfterImport
 from impls.asked import CantBeDone
-from tests.models.build import qkv
-from tests.models.capture.seen import only, said
+from tests.models.build import only, qkv, said
 
 
 def test_what_a_call_asks_is_in_its_problem():
@@ -179,3 +182,81 @@ def test_samples_are_what_a_problem_takes_as_its_inputs(tmp_path):
         assert torch.equal(torch.from_numpy(arrays["k"]).bfloat16(), k)
     assert torch.equal(make(problem, 0).q, q)
     assert len(list((tmp_path / "kept").iterdir())) == 1
+
+
+def test_what_is_compiled_stays_one_graph_and_what_was_met_is_said():
+    torch._dynamo.reset()
+    mha = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def model(x):
+        y = mha(x[0], x[0], x[0])[0]
+        return by_another_name(x, x, x, is_causal=True) + F.softmax(torch.bmm(y, y.mT), -1) @ y
+
+    q, _, _ = qkv()
+    with attnbench.capture() as calls:
+        compiled = torch.compile(model, backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(q), model(q))
+    (met,) = (s for s in calls.sites if s.via == "sdpa, compiled")
+    assert str(met.problem) == "b2 h4/4 n16 d8 f32 causal forward" and met.calls == 0
+    assert any("nn.MultiheadAttention" in line for line in calls.unseen)
+
+
+def test_other_names_for_the_function_are_seen_and_put_back_and_what_is_held_elsewhere_is_said():
+    original, held = F.scaled_dot_product_attention, {"a": by_another_name}
+    with attnbench.capture() as calls:
+        by_another_name(*qkv())
+        assert by_another_name is not original
+        kept = F.scaled_dot_product_attention
+    assert only(calls).calls == 1 and by_another_name is original
+    with attnbench.capture() as calls:
+        held["a"](*qkv())
+    assert calls.sites == [] and calls.share is None
+    assert "in an object, a closure or a list" in calls.unseen[0]
+    torch.testing.assert_close(kept(*qkv()), original(*qkv()), rtol=0, atol=0)
+
+
+def test_what_the_program_puts_there_meanwhile_stays(monkeypatch):
+    monkeypatch.setattr(F, "scaled_dot_product_attention", by_another_name)
+
+    def mine(*args, **more):
+        return by_another_name(*args, **more) * 0
+
+    with attnbench.capture() as calls:
+        F.scaled_dot_product_attention = mine
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.jit.script(nn.ReLU())  # which is given torch's own for a moment
+        assert F.scaled_dot_product_attention is mine
+        F.scaled_dot_product_attention(*qkv())
+    assert F.scaled_dot_product_attention is mine
+    assert only(calls).calls == 1
+
+
+def test_a_capture_that_can_not_begin_leaves_everything_as_it_was(monkeypatch):
+    before = F.scaled_dot_product_attention, torch.compile
+    monkeypatch.setattr("attnbench.models.capture.functions._noting", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError), attnbench.capture():
+        pass
+    assert before == (F.scaled_dot_product_attention, torch.compile)
+
+
+def test_a_module_is_awaited_and_keeps_its_loader(tmp_path, monkeypatch):
+    (tmp_path / "awaited_module.py").write_text("x = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "awaited_module", raising=False)
+    done = []
+    deeds = {"awaited_module": lambda: done.append(sys.modules["awaited_module"].x)}
+    more = {"sys": lambda: done.append("there"), "no_such": done.clear, "os": lambda: 1 / 0}
+    failed = []
+    after = AfterImport({**deeds, **more}, failed.append)
+    after.begin()
+    assert importlib.util.find_spec("awaited_module") is not None  # who only asks uses up nothing
+    import awaited_module
+    import awaited_module as again
+
+    after.end()
+    assert done == ["there", 1] and again is awaited_module
+    assert [type(error) for error in failed] == [ZeroDivisionError]
+    assert type(awaited_module.__loader__).__name__ == "SourceFileLoader"
+    with pytest.raises(ModuleNotFoundError):
+        import no_such  # noqa: F401

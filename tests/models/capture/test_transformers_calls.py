@@ -7,7 +7,7 @@ import attnbench
 from attnbench.models.capture.functions import layer_call
 from attnbench.models.capture.masks import Masks
 from impls.masks import Shape
-from tests.models.capture.seen import only, said
+from tests.models.build import only, said
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
