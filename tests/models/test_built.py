@@ -192,3 +192,84 @@ def test_tensors_that_do_not_fit_and_gradients_that_would_be_lost_are_a_sentence
             variant("einsum")(*wrong)
     with pytest.raises(NotServed, match="inplace serves forward, decode, not train"):
         variant("inplace")(q, nn.Parameter(k), v)
+
+
+SOURCE = torch.Generator().manual_seed(5)
+
+
+def plainly(q, k, v, bias, seen, scale):
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    scores = q @ k.mT * scale + bias
+    return scores.masked_fill(~seen, -1e30).softmax(-1).masked_fill(~seen, 0.0) @ v
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("einsum", (3, 4, 6, 7)),
+        ("sdpa.flash", (1, 4, 6, 7)),
+        ("online", (4, 1, 7)),
+        ("einsum", (7,)),
+        ("online", (3, 1, 6, 1)),
+    ],
+)
+def test_a_bias_of_any_form_gets_its_gradient_and_so_do_q_k_and_v(name, form):
+    leaves = [
+        torch.randn(3, h, n, 8, dtype=torch.float64, generator=SOURCE).requires_grad_()
+        for h, n in ((4, 6), (2, 7), (2, 7))
+    ]
+    leaves.append(torch.randn(form, dtype=torch.float64, generator=SOURCE).requires_grad_())
+    upstream = torch.randn(3, 4, 6, 8, dtype=torch.float64, generator=SOURCE)
+    out = variant(name)(*leaves, scale=0.7)
+    everywhere = torch.ones(6, 7).bool()
+    expected = plainly(*leaves, everywhere, 0.7)
+    torch.testing.assert_close(out, expected)
+    wanted = torch.autograd.grad(expected, leaves, upstream)
+    for given, right in zip(torch.autograd.grad(out, leaves, upstream), wanted, strict=True):
+        torch.testing.assert_close(given, right)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_hidden_by_a_low_number_is_hidden_whatever_the_scores_and_the_dtype(dtype):
+    q, k, v = (torch.randn(1, 2, 6, 8, generator=SOURCE).to(dtype) for _ in "qkv")
+    q, k = 9 * q.abs(), 9 * k.abs()  # -1e9 and such a score are more than -1e9
+    seen = torch.ones(6, 6).tril(-1).bool()  # the first row sees nothing
+    bias = torch.zeros(6, 6).masked_fill(~seen, -1e9).to(dtype).requires_grad_()
+    out = variant("einsum")(q, k, v, bias)
+    assert (out[:, :, 0] == 0).all()
+    upstream = torch.randn(out.shape, generator=SOURCE).to(dtype)
+    (given,) = torch.autograd.grad(out, bias, upstream)
+    assert (given[~seen] == 0).all() and (given[seen] != 0).any()
+
+
+ROWS_OF_ONES_OWN = """
+import torch
+from impls.dense.matmul import build as plain
+from impls.spec import Variant
+ROWS = [Variant(name="first_value", title="the first value", family="mine",
+                computes="its own operator", build=":first", definition=":first",
+                options={"times": 1}),
+        Variant(name="buffered", title="one place for every output", family="mine",
+                computes="softmax", build=":buffered", reuses_output=True)]
+
+def first(problem, times):
+    return lambda q, k, v: v[:, :, :1].expand(*q.shape[:3], -1) * times
+
+def buffered(problem):
+    inner, place = plain(problem), torch.empty(problem.output_shape)
+    return lambda q, k, v: place.copy_(inner(q, k, v))
+"""
+
+
+def test_rows_of_your_own_come_from_their_file_and_their_output_is_not_overwritten(tmp_path):
+    (tmp_path / "rows.py").write_text(ROWS_OF_ONES_OWN)
+    q, k, v = (torch.randn(1, 2, 9, 8) for _ in "qkv")
+    rows = impls.table([tmp_path / "rows.py"])
+    out = Built(rows.find("first_value?times=3"))(q, k, v)
+    torch.testing.assert_close(out, (3 * v[:, :, :1]).expand_as(q))
+    tokens_first = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
+    attend = Built(rows.find("buffered"))
+    for given in ([q, k, v], tokens_first):
+        first = attend(*given)
+        attend(q + 1, k, 2 * v)
+        torch.testing.assert_close(first, torchs(q, k, v))

@@ -71,7 +71,7 @@ def test_more_lengths_than_torch_compiles_one_function_for_leave_the_programs_ow
 @pytest.mark.parametrize(("name", "mask"), [("compiled", "none"), ("flex", "causal")])
 def test_many_lengths_are_compiled_for_a_few_times(users, name, mask):
     before = counters["stats"]["unique_graphs"]
-    check(attention(name), [(n, n) for n in range(8, 40)], mask)
+    check(attention(name), [(n, n) for n in (8, 9, 10, 12, 17, 40)], mask)
     assert counters["stats"]["unique_graphs"] - before <= 4
     assert users() == 2
 
@@ -80,7 +80,7 @@ def test_many_lengths_are_compiled_for_a_few_times(users, name, mask):
 def test_what_is_not_compiled_for_several_lengths_is_compiled_for_each_and_said():
     attend = attention("flex")
     with pytest.warns(UserWarning, match="can't compile flex_attention for several lengths"):
-        for n in (9, 10, 11):
+        for n in (9, 10):
             q, k, v = qkv(n)
             mask = torch.randn(2, n, n)
             wanted = F.scaled_dot_product_attention(q, k, v, mask)

@@ -1,5 +1,7 @@
 """Tensors that hide keys, and the names of the masks that they are."""
 
+import gc
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from attnbench.models.mask_of import NoData, mask_of
+from attnbench.models import mask_of as module
+from attnbench.models.mask_of import FEW, KnownMasks, NoData, is_usual, mask_of, phase_of
 from impls.asked import CantBeDone
 from impls.masks import Mask, Shape
 
@@ -151,9 +154,7 @@ import multiprocessing, os, sys
 from attnbench.models.mask_of import own_folder
 
 def made(name):
-    folder = own_folder("test")
-    open(folder / "mask", "w").close()
-    print(name, folder, folder.is_dir(), flush=True)
+    print(name, own_folder("test"), own_folder("test").is_dir(), flush=True)
 
 made("first")
 if os.fork() == 0:
@@ -180,3 +181,118 @@ def test_the_folder_of_a_process_goes_with_it_and_not_with_a_fork_of_it():
 def test_a_folder_that_a_mask_can_not_name_is_refused(tmp_path):
     with pytest.raises(CantBeDone, match="another folder"):
         mask_of(PADDED.flip(-1), False, SQUARE, Path(tmp_path / "a+b"))
+
+
+# ---- masks that are known ---------
+
+SHAPE = Shape(1, 2, 6, 6)
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """How often a tensor was looked at."""
+    seen = []
+    monkeypatch.setattr(module, "mask_of", lambda *given: seen.append(given) or mask_of(*given))
+    return seen
+
+
+def nameless() -> torch.Tensor:
+    return torch.tensor([True, False, True, False, True, True]).expand(6, 6).clone()
+
+
+def files(mask: Mask) -> list[Path]:
+    return [Path(part.file) for part in mask.parts]
+
+
+def test_a_tensor_is_looked_at_once_for_each_form_of_scores(looks):
+    known, mask = KnownMasks(), torch.ones(6, 6).bool()
+    assert {str(known(mask, False, SHAPE)) for _ in range(12)} == {"none"} and len(looks) == 1
+    assert str(known(mask, True, SHAPE)) == "causal"
+    assert str(known(mask, False, SHAPE._replace(batch=2))) == "none" and len(looks) == 3
+
+
+def test_a_tensor_written_to_in_place_is_looked_at_again():
+    known, mask = KnownMasks(), torch.ones(6, 6).tril().bool()
+    assert str(known(mask, False, SHAPE)) == "causal"
+    mask[:] = True
+    assert str(known(mask, False, SHAPE)) == "none"
+    mask.view(36)[:] = torch.ones(6, 6).tril().bool().view(36)  # by another view of it
+    assert str(known(mask, False, SHAPE)) == "causal"
+    with torch.inference_mode():  # where torch counts no writes
+        mask = torch.ones(6, 6).tril().bool()
+        assert str(known(mask, False, SHAPE)) == "causal"
+        mask[:] = True
+        assert str(known(mask, False, SHAPE)) == "none"
+
+
+def test_a_file_lives_as_long_as_a_tensor_that_says_the_same():
+    known, one, other = KnownMasks(), nameless(), nameless()
+    (file,) = files(known(one, False, SHAPE))
+    assert files(known(other, False, SHAPE)) == [file]
+    del one
+    gc.collect()
+    assert file.is_file()
+    del other
+    gc.collect()
+    assert not file.exists()
+
+
+def test_a_forked_process_leaves_the_files_that_others_may_need():
+    known, mask = KnownMasks(), nameless()
+    known._process = -1  # the one that it was forked from
+    (file,) = files(known(mask, False, SHAPE))
+    del mask
+    gc.collect()
+    assert file.is_file()
+
+
+def test_a_bias_that_is_learned_leaves_one_file():
+    known, bias = KnownMasks(), torch.randn(6, 6)
+    names = set()
+    for _ in range(5):
+        bias.add_(0.25)
+        (file,) = files(known(bias, False, SHAPE))
+        names.add(file)
+    assert len(names) == 5
+    assert [name.exists() for name in names].count(True) == 1
+
+
+# ---- phases -----------
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "mask", "phase"),
+    [
+        (9, 9, "causal", "forward"),
+        (1, 9, "none", "decode"),
+        (FEW, 40, "causal", "decode"),
+        (FEW + 1, 40, "causal", "forward"),
+        (7, 12, "none", "forward"),
+        (7, 12, "causal", "decode"),
+        (7, 12, "causal@upper-left", "forward"),
+        (7, 12, "window:3,0", "decode"),
+        (7, 12, "window:3,3", "forward"),
+        (7, 12, "prefix:12", "forward"),
+        (7, 12, "dense:{left}", "decode"),
+        (7, 12, "dense:{across}", "forward"),
+    ],
+)
+def test_the_last_tokens_of_the_keys_decode_and_another_sequence_does_not(
+    queries, keys, mask, phase, tmp_path
+):
+    own = np.arange(12) <= np.arange(5, 12)[:, None]
+    padded = np.arange(12) >= np.array([0, 3])[:, None, None, None]
+    tables = {"left": own & padded, "across": ~own[None, None]}
+    files = {name: tmp_path / f"{name}.npy" for name in tables}
+    for name, table in tables.items():
+        np.save(files[name], table)
+    shape = Shape(2, 4, queries, keys)
+    assert phase_of(shape, Mask.parse(mask.format(**files)), gradient=False) == phase
+    assert phase_of(shape, Mask.parse(mask.format(**files)), gradient=True) == "train"
+
+
+def test_another_spelling_of_the_usual_scale_is_the_usual_one():
+    for width in (1, 3, 64, 80):
+        assert is_usual(1 / math.sqrt(width), width)
+        assert is_usual(torch.tensor(width**-0.5).item(), width)
+        assert not is_usual(1.0001 * width**-0.5, width)

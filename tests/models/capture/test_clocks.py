@@ -41,45 +41,11 @@ def clock(monkeypatch):
         @classmethod
         def turning(cls, x, by):
             """Moves the clock in its backward pass."""
-
-            def turn():
-                cls.now += by
-
-            return Does.apply(x, turn)
+            return Does.apply(x, lambda: setattr(cls, "now", cls.now + by))
 
     for module in (clocks, recorder):
         monkeypatch.setattr(module, "perf_counter", lambda: Clock.now)
     return Clock
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    """A GPU's events, on a clock that passes one second a call."""
-
-    class Gpu:
-        done, queued, capturing = 0, 0, False
-
-    class Event:
-        def __init__(self, enable_timing):
-            assert enable_timing
-
-        def record(self):
-            Gpu.queued += 1
-            self.at = Gpu.queued
-
-        def query(self):
-            return self.at <= Gpu.done
-
-        def synchronize(self):
-            Gpu.done = max(Gpu.done, self.at)
-
-        def elapsed_time(self, later):
-            assert later.query()
-            return 1e3 * (later.at - self.at)
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: Gpu.capturing)
-    return Gpu
 
 
 def test_the_gradient_of_a_call_is_timed_and_of_nothing_else(clock):
@@ -157,7 +123,31 @@ def test_steps_are_from_one_step_of_the_first_optimizer_to_the_next(clock):
     assert steps.summary()["steps"] == 4 and steps.summary()["step_s"] == 4.0
 
 
-def test_a_gpus_calls_are_read_when_they_have_passed(gpu):
+def test_a_gpus_calls_are_read_when_they_have_passed(monkeypatch):
+    """Events on a clock that passes one second a call."""
+
+    class Event:
+        done, queued, capturing = 0, 0, False
+
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            Event.queued += 1
+            self.at = Event.queued
+
+        def query(self):
+            return self.at <= Event.done
+
+        def synchronize(self):
+            Event.done = max(Event.done, self.at)
+
+        def elapsed_time(self, later):
+            assert later.query()
+            return 1e3 * (later.at - self.at)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: Event.capturing)
     tally, entry, events = Tally(), Entry(), GpuClock()
 
     def call():
@@ -165,14 +155,14 @@ def test_a_gpus_calls_are_read_when_they_have_passed(gpu):
 
     for _ in range(3):
         call()
-    gpu.done = 4
+    Event.done = 4
     assert events.read(wait=False) is None and tally.attention_s == 2.0
     assert events.read(wait=True) is not None and tally.attention_s == 3.0
-    gpu.capturing = True
+    Event.capturing = True
     call()  # of a graph: not timed
-    assert gpu.queued == 6
-    gpu.capturing = False
+    assert Event.queued == 6
+    Event.capturing = False
     for _ in range(2 * PENDING):  # many calls don't hold all their events
-        gpu.done = gpu.queued
+        Event.done = Event.queued
         call()
     assert tally.attention_s >= 3.0 + PENDING

@@ -1,17 +1,20 @@
-"""FlexAttention, recorded as it is and compiled by itself, and its functions as masks."""
+"""FlexAttention, recorded, and its functions as masks; what a capture keeps of masks and inputs."""
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.attention import flex_attention as module
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 import attnbench
+from attnbench.models.capture import masks
 from attnbench.models.capture.masks import Masks
+from attnbench.models.capture.recorder import Samples
 from impls.masks import Shape
+from impls.problem import Problem
 from tests.models.build import only, said
 
 SHAPE = Shape(2, 4, 64, 64)
-CPU = torch.device("cpu")
 
 
 def causal(b, h, q, k):
@@ -22,12 +25,13 @@ def blocks(mask_mod):
     return create_block_mask(mask_mod, None, None, 64, 64, device="cpu", BLOCK_SIZE=16)
 
 
-def found(block_mask=None, score_mod=None, known=None):
-    return (known or Masks()).of_flex(block_mask, score_mod, SHAPE, CPU)
+def found(block_mask=None, score_mod=None):
+    return Masks().of_flex(block_mask, score_mod, SHAPE, torch.device("cpu"))
 
 
 @pytest.mark.slow
 def test_what_is_compiled_by_itself_is_seen():
+    torch._dynamo.reset()
     q = torch.randn(2, 4, 64, 16)
     with attnbench.capture() as calls:
         compiled = torch.compile(module.flex_attention, backend="eager")
@@ -44,15 +48,12 @@ def test_it_is_seen_without_compiling():
     assert not any("softmax was met" in line for line in calls.unseen)  # its own products
 
 
-def test_a_mask_function_is_a_mask():
+def test_a_mask_function_is_a_mask_and_so_are_blocks_alone():
     assert str(found(blocks(causal)).mask) == "causal"
     assert str(found(blocks(lambda b, h, q, k: (q - k).abs() <= 3)).mask) == "window:3,3"
     every_other = found(blocks(lambda b, h, q, k: (q - k) % 2 == 0)).mask
     assert every_other.kinds == ("dense",)
     assert every_other.visible(SHAPE)[0, 0, 3, :4].tolist() == [False, True, False, True]
-
-
-def test_blocks_alone_are_a_mask():
     kept = torch.tensor([[[[0, 0], [0, 1]]]], dtype=torch.int32)  # all blocks up to the diagonal
     count = torch.tensor([[[1, 2]]], dtype=torch.int32)
     mask = BlockMask.from_kv_blocks(count, kept, BLOCK_SIZE=32, seq_lengths=(64, 64))
@@ -72,6 +73,24 @@ def test_a_score_function_that_adds_is_a_bias_and_one_that_does_more_is_none():
     assert str(hides.mask) == "causal" and not hides.note
 
 
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
+def test_a_learned_bias_is_looked_at_and_kept_once_for_a_place(tmp_path, monkeypatch):
+    looks, look = [], masks.recognised
+    monkeypatch.setattr(masks, "recognised", lambda *given: looks.append(given) or look(*given))
+    known, shape = Masks(tmp_path), Shape(2, 4, 12, 12)
+    learned = [torch.randn(1, 4, 12, 12, requires_grad=True) for _ in range(5)]
+    assert len({known.of(x, False, shape, "here") for x in learned}) == len(looks) == 1
+    known.of(torch.randn(1, 4, 12, 12), False, shape)  # another, that hides the same keys
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_samples_are_one_an_octave_and_those_of_an_earlier_capture_stay(tmp_path):
+    x = torch.ones(1, 1, 8, 4)
+    for n in range(2):
+        some = Samples(tmp_path)
+        problems = [Problem().with_(q_len=1, kv_len=m) for m in (127, 128, 129, 256)]
+        files = [some.keep("here", problem, (x * n, x, x)) for problem in problems]
+        assert [bool(file) for file in files] == [True, False, True, False]
+        for file in filter(None, files):
+            with np.load(file) as arrays:
+                assert (arrays["q"] == n).all()
+    assert len(list(tmp_path.iterdir())) == 4

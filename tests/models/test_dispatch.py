@@ -1,0 +1,405 @@
+"""``attnbench.dispatch``: who gets which call, what is left to torch, which tables are refused."""
+
+import copy
+import functools
+import pickle
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import attnbench
+import impls
+from attnbench.answer.dispatch_table import DispatchEntry, DispatchTable, Range
+from attnbench.core.machine import this_machine, why_not
+from attnbench.models.dispatch import KEPT, DispatchRefused, DispatchWarning
+from impls.asked import CantBeDone
+from impls.loading import load_file
+from impls.problem import INPUTS
+from tests.models.build import qkv
+
+SPY = """
+from impls.spec import Unsupported, Variant
+
+BUILT, CALLED = [], []
+
+def build(problem):
+    import torch
+    from impls.heads import to_query_heads
+
+    BUILT.append(problem)
+    causal = torch.ones(problem.q_len, problem.kv_len, dtype=torch.bool).tril(
+        0 if problem.mask.upper_left else problem.kv_len - problem.q_len)
+
+    def attend(q, k, v):
+        if q.isnan().any():
+            raise Unsupported("spy has no kernel for what is not finite")
+        CALLED.append(problem)
+        k, v = to_query_heads(k, problem), to_query_heads(v, problem)
+        scores = q @ k.mT * problem.scale
+        if not problem.mask.plain:
+            scores = scores.masked_fill(~causal, float("-inf"))
+        return scores.softmax(-1) @ v
+
+    return attend
+
+ROWS = [Variant(name="spy", title="tells who called", family="mine", build=":build",
+                computes="softmax", masks=("none", "causal"))]
+"""
+
+
+read = functools.cache(impls.table)
+
+
+@pytest.fixture(autouse=True)
+def read_once(monkeypatch):
+    """Rows of a file are read by another process: here once for all tests."""
+    monkeypatch.setattr(impls, "table", lambda files=(): read(tuple(files)))
+
+
+@pytest.fixture(scope="module")
+def spy(tmp_path_factory):
+    file = tmp_path_factory.mktemp("rows") / "spy.py"
+    file.write_text(SPY)
+    return file
+
+
+@pytest.fixture
+def called(spy):
+    """The problems that the spy was called with, since the test began."""
+    module = load_file(spy)
+    module.BUILT.clear()
+    module.CALLED.clear()
+    return module.CALLED
+
+
+def made(**more):
+    here = {"device": "cpu", "torch": torch.__version__, "machine": this_machine().name}
+    ours = {"threads": 1, "attnbench": attnbench.__version__, "protocol": 2, "run": "r"}
+    return {**here, **ours, "inputs": list(INPUTS), **more}
+
+
+def entry(variant="spy", **more):
+    ranges = more.pop("ranges", (Range(1, 64, more.pop("queries", "same"), variant),))
+    kind = {"phase": "forward", "mask": "none", "dtype": "float32", "heads": 4, "kv_heads": 4}
+    sizes = {"head_dim": 8, "v_head_dim": 8, "batch": (1, 4), "ranges": ranges}
+    return DispatchEntry(**{**kind, **sizes, **more})
+
+
+def table(*entries, **more):
+    return DispatchTable(made(**more), entries=entries or (entry(),))
+
+
+def by_hand(q, k, v, *, causal=False):
+    """Softmax attention in float64, written out; causal is torch's, from the upper left corner."""
+    q, k, v = (x.double() for x in (q, k, v))
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = torch.einsum("bhnd,bhmd->bhnm", q, k) / q.shape[-1] ** 0.5
+    if causal:
+        rows, keys = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+        scores = scores.masked_fill(keys > rows, float("-inf"))
+    return torch.einsum("bhnm,bhme->bhne", scores.softmax(-1), v)
+
+
+def silently(function, *given, **more):
+    """What a call gives that says nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DispatchWarning)
+        return function(*given, **more)
+
+
+EXACT = [
+    row
+    for row in impls.table().rows.values()
+    if row.level == "core" and row.exact and not (row.ranks or row.untried)
+    if not row.name.startswith("window.") and why_not(row, this_machine()) is None
+]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(r, id=r.label, marks=[pytest.mark.slow] * ("c++" in r.requires)) for r in EXACT],
+)
+@pytest.mark.parametrize("mask", ["none", "causal"])
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch's compiler hides it
+def test_every_exact_variant_gives_what_torch_gives_and_its_gradients(row, mask):
+    kv_heads, how = 2 if row.gqa else 4, {"is_causal": mask == "causal", "enable_gqa": True}
+    phases = [phase for phase in ("forward", "train") if phase in row.on("cpu", "phases")]
+    assert phases and mask in row.on("cpu", "masks")
+    for phase in phases:
+        sizes = {"kv_heads": kv_heads, "head_dim": 16, "v_head_dim": 16}
+        attend = attnbench.dispatch(table(entry(row.label, phase=phase, mask=mask, **sizes)))
+        # as models have them: heads and tokens change places in memory
+        given = [x.transpose(1, 2).contiguous() for x in qkv(32, kv_heads=kv_heads, width=16)]
+        q, k, v = (x.transpose(1, 2).requires_grad_(phase == "train") for x in given)
+        out, theirs = (
+            silently(attend, q, k, v, **how),
+            F.scaled_dot_product_attention(q, k, v, **how),
+        )
+        assert attend.said == {} and out.stride() == theirs.stride()
+        wanted = by_hand(q, k, v, causal=mask == "causal")
+        torch.testing.assert_close(out.double(), wanted, rtol=1e-4, atol=1e-5)
+        if phase == "train":
+            weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
+            mine = torch.autograd.grad((out * weight).sum(), (q, k, v))
+            right = torch.autograd.grad((wanted * weight.double()).sum(), (q, k, v))
+            for a, b in zip(mine, right, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_lengths_decide_who_gets_a_call(spy, called):
+    ranges = (Range(8, 16, "same", "spy"), Range(17, 32, "same", "matmul"))
+    attend = attnbench.dispatch(table(entry(ranges=ranges)), tables=[spy])
+    for length in (8, 16, 17, 32):
+        q, k, v = qkv(length)
+        out = silently(attend, q, k, v).double()
+        torch.testing.assert_close(out, by_hand(q, k, v), rtol=1e-4, atol=1e-5)
+    assert [p.kv_len for p in called] == [8, 16]
+
+
+def test_training_is_where_a_gradient_will_be_asked_for(spy, called):
+    attend = attnbench.dispatch(table(entry(), entry(phase="train")), tables=[spy])
+    asked = ((True, torch.enable_grad), (False, torch.enable_grad), (True, torch.no_grad))
+    for grad, mode in asked:
+        with mode():
+            silently(attend, *qkv(grad=grad))
+    assert [p.phase for p in called] == ["train", "forward", "forward"]
+
+
+def test_is_causal_over_unequal_lengths_is_from_the_upper_left_as_in_torch(spy, called):
+    q, k, v = qkv(8, 24)
+    theirs = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    lower = attnbench.dispatch(table(entry(mask="causal", queries=8)), tables=[spy])
+    with pytest.warns(DispatchWarning, match="mask causal@upper-left is not in the table"):
+        torch.testing.assert_close(lower(q, k, v, is_causal=True), theirs)
+    assert not called
+    upper = attnbench.dispatch(table(entry(mask="causal@upper-left", queries=8)), tables=[spy])
+    torch.testing.assert_close(silently(upper, q, k, v, is_causal=True), theirs)
+    assert len(called) == 1
+
+
+def test_in_the_place_of_torchs_own_function_it_does_not_call_itself(monkeypatch):
+    attend = attnbench.dispatch(table(entry("sdpa"), entry("sdpa", phase="train")))
+    q, k, v = qkv(grad=True)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", attend)
+    out = silently(F.scaled_dot_product_attention, q, k, v)
+    torch.testing.assert_close(out.double(), by_hand(q, k, v), rtol=1e-5, atol=1e-6)
+    with pytest.warns(DispatchWarning):
+        F.scaled_dot_product_attention(q, k, v, scale=0.5)
+    layer = torch.nn.TransformerEncoderLayer(32, 4, batch_first=True, dropout=0.0)
+    assert layer(torch.randn(2, 16, 32)).isfinite().all()
+    assert "heads" not in attend.said
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
+def test_under_torch_compile_the_measured_variant_runs_and_is_right(spy, called):
+    torch.compiler.reset()
+    attend = attnbench.dispatch(table(entry(), entry(phase="train")), tables=[spy])
+
+    def step(q, k, v):
+        return attend(q * 2, k, v).sin()
+
+    compiled = torch.compile(step, backend="eager")
+    for grad in (False, True):
+        q, k, v = qkv(grad=grad)
+        wanted = by_hand(q * 2, k, v).sin()
+        out = compiled(q, k, v)
+        torch.testing.assert_close(out.double(), wanted, rtol=1e-5, atol=1e-6)
+        if grad:
+            mine, right = (torch.autograd.grad(x.sum(), (q, k, v)) for x in (out, wanted))
+            for a, b in zip(mine, right, strict=True):
+                torch.testing.assert_close(a, b.float(), rtol=1e-4, atol=1e-5)
+    assert {p.phase for p in called} == {"forward", "train"}
+    alone = torch.compile(attend, backend="eager")
+    q, k, v = qkv()
+    torch.testing.assert_close(alone(q, k, v).double(), by_hand(q, k, v), rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_that_holds_one_can_be_copied_and_sent(spy, called):
+    attend = attnbench.dispatch(table(), tables=[spy])
+    for other in (copy.deepcopy(attend), pickle.loads(pickle.dumps(attend))):
+        silently(other, *qkv())
+        assert repr(other) == repr(attend)
+    assert len(called) == 2
+
+
+def test_threads_get_what_they_ask_for_and_a_cause_is_said_once(spy, called):
+    attend = attnbench.dispatch(table(), tables=[spy])
+    together = threading.Barrier(8)
+
+    def work(seed):
+        together.wait()
+        for length in (8, 16, 32):
+            q, k, v = qkv(length, seed=seed)
+            torch.testing.assert_close(
+                attend(q, k, v).double(), by_hand(q, k, v), rtol=1e-4, atol=1e-5
+            )
+            attend(q, k, v, scale=1.0)
+
+    with warnings.catch_warnings(record=True) as heard, ThreadPoolExecutor(8) as pool:
+        warnings.simplefilter("always")
+        list(pool.map(work, range(8)))
+    assert len(called) == 8 * 3
+    assert len([w for w in heard if w.category is DispatchWarning]) == 1
+
+
+def test_a_variant_is_built_once_for_calls_that_are_alike_and_few_are_kept(spy, called):
+    built = load_file(spy).BUILT
+    many = entry(ranges=(Range(1, 9999, 1, "spy"),), phase="decode")
+    attend = attnbench.dispatch(table(entry(), many), tables=[spy])
+    for seed in range(3):
+        silently(attend, *qkv(seed=seed))
+    assert len(built) == 1
+    for keys in range(2, KEPT + 50):
+        silently(attend, *qkv(1, keys, batch=1))
+    assert attend._way.cache_info().currsize == KEPT
+    assert len(built) == KEPT + 49
+
+
+SEEN = torch.ones(16, 16, dtype=torch.bool).tril()
+LEFT = {
+    "attn_mask": (qkv(), {"attn_mask": SEEN}, "mask that is given as a tensor"),
+    "scale": (qkv(), {"scale": 0.5}, "scale=0.5 was not measured"),
+    "phase": (qkv(grad=True), {}, "phase train is not in the table, which has forward"),
+    "mask": (qkv(), {"is_causal": True}, "mask causal is not in the table, which has none"),
+    "dtype": (qkv(dtype=torch.float64), {}, "dtype float64 is not in the table"),
+    "kv_heads": (qkv(kv_heads=2), {"enable_gqa": True}, "kv_heads 2 is not in the table"),
+    "head_dim": (qkv(width=16), {}, "head_dim 16 is not in the table"),
+    "longer": (qkv(65), {}, "65 queries on 65 keys, batch 2, are outside .* 1 to 64 keys"),
+    "larger batch": (qkv(batch=5), {}, "batch 5, are outside .*batch 1 to 4"),
+    "crossing": (qkv(8, 16), {}, "8 queries on 16 keys, batch 2, are outside"),
+    "three dimensions": ([x[0] for x in qkv()], {}, "tensors of 3 dimensions were not measured"),
+    "no kernel": ([qkv()[0] * float("nan"), *qkv()[1:]], {}, "no kernel for what is not finite"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "more", "said"), LEFT.values(), ids=LEFT)
+def test_what_was_not_measured_goes_to_torch_and_is_said_once(spy, called, given, more, said):
+    attend = attnbench.dispatch(table(), tables=[spy])
+    with pytest.warns(DispatchWarning, match=said) as heard:
+        out = attend(*given, **more)
+    torch.testing.assert_close(out, F.scaled_dot_product_attention(*given, **more), equal_nan=True)
+    silently(attend, *given, **more)
+    assert not called
+    assert len(attend.said) == len(heard) == 1
+    assert heard[0].filename == __file__
+
+
+def test_dropout_is_dropped_by_torch():
+    attend, (q, k, v) = attnbench.dispatch(table(entry("matmul"))), qkv()
+    with pytest.warns(DispatchWarning, match=r"dropout \(dropout_p=0.5\)"):
+        torch.manual_seed(3)
+        mine = attend(q, k, v, None, 0.5)
+    torch.manual_seed(3)
+    torch.testing.assert_close(mine, F.scaled_dot_product_attention(q, k, v, dropout_p=0.5))
+
+
+def test_tensors_of_another_class_and_nested_ones_are_torchs(spy, called):
+    class Marked(torch.Tensor):
+        pass
+
+    attend = attnbench.dispatch(table(), tables=[spy])
+    q, k, v = (x.as_subclass(Marked) for x in qkv())
+    with pytest.warns(DispatchWarning, match="of a class of their own"):
+        assert type(attend(q, k, v)) is Marked
+    nested = [torch.nested.nested_tensor([x[0], x[1]]) for x in qkv()]
+    with pytest.warns(DispatchWarning, match="nested tensors"):
+        attend(*nested)
+    assert not called
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"torch": "1.0"}, r"made for torch 1\.0, and here it is"),
+        ({"device": "tpu"}, "made for tpu, and this machine has"),
+        ({"inputs": ["normal"]}, "that its variants are right on peaky, outliers"),
+    ],
+    ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
+)
+def test_a_table_of_another_place_is_refused(spy, other, said):
+    with pytest.raises(DispatchRefused, match=said) as refused:
+        attnbench.dispatch(table(**other), tables=[spy])
+    assert isinstance(refused.value, CantBeDone)
+
+
+def fake(f, q, k, v):
+    with FakeTensorMode():
+        return f(*(torch.empty(x.shape) for x in (q, k, v)))
+
+
+def by_default_on_meta(f, q, k, v):
+    with torch.device("meta"):
+        return f(q, k, v)
+
+
+def dual(f, q, k, v):
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(f(forward_ad.make_dual(q, v), k, v)).tangent
+
+
+def outcome(call, *given):
+    """What it returns, or that torch has not implemented it."""
+    try:
+        return call(*given)
+    except NotImplementedError:
+        return NotImplementedError
+
+
+UNUSUAL = {
+    "meta": lambda f, q, k, v: f(*(x.to("meta") for x in (q, k, v))),
+    "fake": fake, "default device": by_default_on_meta, "dual": dual,
+    "vmap": lambda f, q, k, v: torch.vmap(f)(*(x[None].expand(3, *x.shape) for x in (q, k, v))),
+    "func.grad": lambda f, q, k, v: torch.func.grad(lambda x: f(x, k, v).square().sum())(q),
+    "traced": lambda f, q, k, v: torch.jit.trace(lambda *x: f(*x), (q, k, v))(k, q, v),
+    "make_fx": lambda f, q, k, v: make_fx(lambda *x: f(*x))(q, k, v)(k, q, v),
+    "negative bit": lambda f, q, k, v: f(torch.complex(k, q).conj().imag, k, v),
+}  # fmt: skip
+"""Calls that only torch's own function can take as they are."""
+
+
+@pytest.mark.parametrize("variant", ["numpy", "inplace"])
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+@pytest.mark.filterwarnings("ignore::attnbench.models.dispatch.DispatchWarning")
+def test_what_is_transformed_traced_or_without_values_is_torchs(variant):
+    q, k, v = qkv()
+    for name, call in UNUSUAL.items():
+        attend = attnbench.dispatch(table(entry(variant)))
+        mine = outcome(call, attend, q, k, v)
+        theirs = outcome(call, F.scaled_dot_product_attention, q, k, v)
+        assert len(attend.said) == 1, name
+        if theirs is NotImplementedError:
+            assert mine is theirs, name
+            continue
+        assert (mine.shape, mine.device, type(mine)) == (theirs.shape, theirs.device, type(theirs))
+        if theirs.device.type != "meta" and type(theirs) is torch.Tensor:
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (entry("sdpa.efficient"), "names what can't run here: sdpa.efficient runs on cuda"),
+        (entry("inplace", phase="train"), "entry 1 .* it has no backward"),
+        (entry(mask="window:3,0", variant="matmul"), "no entry would ever be used: .* window:3,0"),
+    ],
+    ids=["elsewhere", "no backward", "mask"],
+)
+def test_what_could_not_be_served_or_never_be_asked_is_refused_at_once(one, said):
+    with pytest.raises(DispatchRefused, match=said):
+        attnbench.dispatch(table(one))
+
+
+def test_other_circumstances_are_said_once_and_the_table_is_used(spy, called):
+    with pytest.warns(DispatchWarning, match="made with threads 3, and here it is 1") as heard:
+        attend = attnbench.dispatch(table(threads=3), tables=[spy])
+    assert len(heard) == 1
+    silently(attend, *qkv())
+    assert len(called) == 1
