@@ -1,6 +1,5 @@
 """The masks of a model's layers: looked at once a step, and never lost."""
 
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -129,11 +128,17 @@ def test_free_places_of_a_cache_are_left_out(mask, over, keys):
 
 
 @pytest.mark.parametrize(
-    ("name", "pad"), [*product(["llama", "gemma3", "t5"], ["none", "left"]), ("whisper", "none")]
+    ("name", "pad"),
+    [
+        ("llama", "left"),
+        ("gemma3", "none"),
+        ("gemma3", "left"),
+        ("t5", "left"),
+        ("whisper", "none"),
+    ],
 )
 def test_a_static_cache_writes_the_same_tokens(name, pad):
     small = zoo.ZOO[name]
-    assert pad in small.pads
     model, question = small.made(), zoo.asked(small, pad)
     expected, wanted = zoo.written(model, question)
     model.set_attn_implementation(EINSUM)
