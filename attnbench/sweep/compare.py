@@ -24,7 +24,7 @@ class Compared:
     """What became of one problem: pairs, or why there are none."""
 
     problem: Problem
-    pairs: Pairs | None
+    pairs: Pairs | None = None
     status: Status = Status.MEASURED
     why: str = ""
     """The variant that was stopped, and the reason, where there are no pairs."""

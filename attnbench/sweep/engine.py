@@ -133,9 +133,9 @@ def _printable(record: Record) -> Record:
 class Refused(Exception):
     """A worker can't hold a variant: why, and the status of a record for the same reason."""
 
-    def __init__(self, why: str, status: str = "") -> None:
+    def __init__(self, why: str, status: str = "", by: object = None) -> None:
         super().__init__(why)
-        self.status = status
+        self.status, self.by = status, by
 
 
 class HoldingWorker:
@@ -189,11 +189,11 @@ class HoldingWorker:
             answer = self._engine.ask({**question, **self._where}, limit_s)
         except WorkerLost as lost:
             last = lost.output.strip().splitlines()[-1:]
-            raise Refused("; ".join([lost.reason, *last]), str(lost_status(lost))) from None
+            raise Refused("; ".join([lost.reason, *last]), str(lost_status(lost)), self) from None
         if "refused" in answer:
-            raise Refused(str(answer["refused"]), str(answer.get("status", "")))
+            raise Refused(str(answer["refused"]), str(answer.get("status", "")), self)
         if "wrong" in answer:
-            raise Refused(str(answer["wrong"]), "wrong")
+            raise Refused(str(answer["wrong"]), "wrong", self)
         return answer
 
 

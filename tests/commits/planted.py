@@ -7,8 +7,8 @@ from pathlib import Path
 
 import attnbench
 import impls
+from attnbench.core.checkout import find_commit
 from attnbench.core.machine import this_machine
-from attnbench.features.commits.revisions import find_commit
 from attnbench.features.commits.rounds import CellPlan, compare_in_rounds, plan_cells
 from attnbench.sweep.engine import Refused
 from attnbench.sweep.plan import make_plan

@@ -2,8 +2,7 @@
 
 import pytest
 
-from attnbench.core.checkout import BadCommit, laid_out
-from attnbench.features.commits.revisions import find_commit
+from attnbench.core.checkout import BadCommit, find_commit, laid_out
 from tests.commits import planted
 from tests.repositories import git
 

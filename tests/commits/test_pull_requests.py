@@ -25,7 +25,7 @@ known = cache(compared)
 
 
 def said(found):
-    return {cell.variant: str(verdict) for cell, verdict in found.judged()}
+    return {cell.variant: str(verdict) for cell, verdict, _ in found.judged()}
 
 
 # ---- verdicts ------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def test_what_is_amiss_in_both(repository, both, word, status):
 def test_a_table_that_can_not_be_read_costs_no_worker(repository):
     opened = Opened()
     found = compared(repository, "door", opened=opened)
-    why = found.reason(found.cells[0])
+    why = found.judged()[0][2]
     assert "ModuleNotFoundError: No module named 'nowhere_to_be_found'" in why
     assert (opened.folders, found.added, found.removed) == ([], (), ())  # nobody knows
     with pytest.raises(NoCommonCells, match="can't be read"):
@@ -217,7 +217,8 @@ def test_who_falls_on_the_way_costs_its_cell_alone(repository, falls, status):
     class Falls(Worker):
         def sample(self):
             if self.held == "matmul" and (self.takes == {}) == (falls == "main"):
-                raise Refused("wrong: row 3 is off" if self.takes else "died of SIGSEGV", "crashed")
+                why = "wrong: row 3 is off" if self.takes else "died of SIGSEGV"
+                raise Refused(why, "crashed", self)
             return super().sample()
 
     found = in_rounds(repository, "faster", Opened(kind=Falls), "matmul", "einsum")
@@ -258,7 +259,7 @@ def test_the_terminal_shows_the_same_and_a_line_as_each_cell_ends(repository, ca
     line = view.line(seen[0], "base", "head")
     assert "matmul on forward, mask causal, 16 tokens" in line
     assert "head is SLOWER than base: 1.050 of its time" in line
-    lost = replace(seen[0], pairs=None, why_b="commit b: gone")
+    lost = replace(seen[0], pairs=None, why="commit b: gone")
     assert view.line(lost, "base", "head").endswith(": commit b: gone")
 
 

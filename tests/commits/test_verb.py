@@ -10,10 +10,10 @@ import pytest
 
 from attnbench import cli
 from attnbench.command import arguments
+from attnbench.core.checkout import find_commit, refuse_dirty
 from attnbench.features.commits import export, rounds, suite
 from attnbench.features.commits.asv import Asv
 from attnbench.features.commits.pairs import CommitsComparison
-from attnbench.features.commits.revisions import find_commit, refuse_dirty
 from attnbench.features.commits.rounds import BUDGET_S, CellPlan
 from attnbench.sweep.presets import PRESETS
 from tests.commits.planted import ROOT

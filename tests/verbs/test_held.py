@@ -3,11 +3,12 @@
 import pytest
 
 from attnbench import cli
+from attnbench.core import checkout
 from attnbench.core.evidence import save_machine
 from attnbench.core.machine import this_machine
 from attnbench.core.record import PROTOCOL
 from attnbench.core.stats import LEAST_MARGIN
-from attnbench.features.commits import revisions, rounds
+from attnbench.features.commits import rounds
 
 SMALL = ("--seq", "16", "--heads", "1", "--kv-heads", "1", "--head-dim", "8")
 
@@ -88,7 +89,7 @@ def margins(monkeypatch, held):
         seen.append(margin)
         return Found
 
-    monkeypatch.setattr(revisions, "find_commit", lambda name, root: name)
+    monkeypatch.setattr(checkout, "find_commit", lambda name, root: name)
     monkeypatch.setattr(rounds, "plan_cells", lambda *_: rounds.CellPlan([]))
     monkeypatch.setattr(rounds, "compare_in_rounds", compared)
     return seen

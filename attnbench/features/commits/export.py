@@ -27,12 +27,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import impls
-from attnbench.core.checkout import git
+from attnbench.core.checkout import find_commit, git
 from attnbench.core.disk import HEADER, write_whole
 from attnbench.core.record import NOT_TRIED, PROTOCOL, Record, Status
 from attnbench.core.store import find_runs, read_header, read_records
 from attnbench.features.commits import asv, suite
-from attnbench.features.commits.revisions import find_commit
 from attnbench.sweep.plan import problems
 from impls.asked import CantBeDone
 from impls.problem import SHORT, Problem

@@ -1,11 +1,4 @@
-"""One cell of two commits of ``impls`` in pairs, and what comes of comparing all cells.
-
-Each commit's ``impls`` is laid out in a folder of its own, beside a link to the ``attnbench`` that
-runs now, and a worker started with that folder first on its path measures it. The rows are looked
-up by their text in the commit's own table, so the commit itself reports what it lacks. Both sides
-take turns, a call each, in random order, on the same cores, and get tensors at new addresses again
-and again.
-"""
+"""What comes of comparing two commits of ``impls`` cell by cell."""
 
 from __future__ import annotations
 
@@ -14,47 +7,29 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from attnbench.core.checkout import Commit
 from attnbench.core.record import NOT_TRIED
-from attnbench.core.stats import Comparison, Pairs, Side, StopRule, Verdict, compare, tally
+from attnbench.core.stats import StopRule, Verdict, compare, tally
+from attnbench.sweep.compare import Compared
 from attnbench.sweep.engine import HoldingWorker, Refused
 from attnbench.sweep.plan import Cell
-from impls.problem import Problem
 
 Open = Callable[[Path], AbstractContextManager[HoldingWorker]]
 """Starts a worker with a folder first on its path."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class CommitCell:
-    """The result of one cell: pairs, or which commit could not take it, and why."""
+class CommitCell(Compared):
+    """A variant in two commits: pairs, or which commit could not take it, and why."""
 
-    variant: str
-    problem: Problem
-    pairs: Pairs | None = None
+    variant: str = ""
     why_a: str = ""
     why_b: str = ""
     status_a: str = ""
     status_b: str = ""
     """The status of a record of the side that could not take it."""
-
-    @property
-    def comparison(self) -> Comparison | None:
-        """The verdict of the pairs; None where there are none."""
-        return None if self.pairs is None else self.pairs.comparison
-
-    @property
-    def why(self) -> str:
-        """Why there are no pairs, of either side."""
-        return "; ".join(dict.fromkeys(filter(None, (self.why_a, self.why_b))))
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        pairs = self.pairs and self.pairs.to_dict()
-        return {**vars(self), "problem": self.problem.to_dict(), "pairs": pairs}
 
 
 class CommitVerdict(StrEnum):
@@ -110,21 +85,20 @@ class CommitsComparison:
         spared = cell.status_b in NOT_TRIED if name in self.added else cell.why_a
         return CommitVerdict.LEFT_OUT if spared else CommitVerdict.LOST
 
-    def judged(self) -> list[tuple[CommitCell, CommitVerdict]]:
-        """All cells with their verdicts, the gravest first."""
-        order = list(CommitVerdict)
-        both = [(cell, self.verdict(cell)) for cell in self.cells]
-        return sorted(both, key=lambda each: order.index(each[1]))
-
-    def reason(self, cell: CommitCell) -> str:
-        """Why a cell has no pairs; nothing for a variant that was added."""
-        if cell.comparison is not None or self.verdict(cell) is CommitVerdict.ADDED:
-            return ""
-        return cell.why_b or cell.why_a
+    def judged(self) -> list[tuple[CommitCell, CommitVerdict, str]]:
+        """All cells with their verdicts, the gravest first, and why there are no pairs; nothing for
+        a variant that was added.
+        """
+        order, found = list(CommitVerdict), []
+        for cell in self.cells:
+            verdict, why = self.verdict(cell), cell.why_b or cell.why_a
+            quiet = cell.comparison is not None or verdict is CommitVerdict.ADDED
+            found.append((cell, verdict, "" if quiet else why))
+        return sorted(found, key=lambda each: order.index(each[1]))
 
     def counts(self) -> dict[str, int]:
         """How often each verdict was given."""
-        verdicts = [verdict for _, verdict in self.judged()]
+        verdicts = [verdict for _, verdict, _ in self.judged()]
         return {str(each): verdicts.count(each) for each in CommitVerdict if each in verdicts}
 
     def counts_of_pairs(self) -> dict[str, int]:
@@ -143,16 +117,19 @@ class CommitsComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
+        sides = ("variant", "why_a", "why_b", "status_a", "status_b")
+        cells = []
+        for cell, verdict, why in self.judged():
+            own = {"problem": cell.problem.to_dict(), "pairs": cell.pairs and cell.pairs.to_dict()}
+            both = {name: getattr(cell, name) for name in sides}
+            cells.append({**own, **both, "said": str(verdict), "why": why})
         return {
             "a": asdict(self.a),
             "b": asdict(self.b),
             "paired": True,
             "margin": self.margin,
             "changed": list(self.changed),
-            "cells": [
-                {**cell.to_dict(), "said": str(verdict), "why": self.reason(cell)}
-                for cell, verdict in self.judged()
-            ],
+            "cells": cells,
             "counts": self.counts(),
             "added": list(self.added),
             "removed": list(self.removed),
@@ -162,47 +139,30 @@ class CommitsComparison:
 def compare_cell(
     cell: Cell, commits: Sequence[Commit], workers: Sequence[HoldingWorker], rule: StopRule
 ) -> CommitCell:
-    """One cell, by a worker of each commit: both pass the gate, or there are no pairs."""
-    blank = CommitCell(cell.variant.label, cell.problem)
+    """One cell, by a worker of each commit: both pass the gate, or there are no pairs.
+
+    The rows are looked up by their text in the commit's own table, so the commit itself reports
+    what it lacks. Both sides take turns, a call each, in random order, on the same cores, and get
+    tensors at new addresses again and again.
+    """
+    blank = CommitCell(cell.problem, variant=cell.variant.label)
     if cell.left_out is not None:
-        reason, ended = cell.left_out.reason, str(cell.left_out.status)
-        return replace(blank, why_a=reason, why_b=reason, status_a=ended, status_b=ended)
+        why, status = cell.left_out.reason, str(cell.left_out.status)
+        return replace(blank, why=why, why_a=why, why_b=why, status_a=status, status_b=status)
     sides, refusals = [], dict[int, Refused]()
     for number, worker in enumerate(workers):
         try:
-            sides.append(_SideOf(number, worker.hold(blank.variant, blank.problem)))
+            sides.append(worker.hold(blank.variant, blank.problem))
         except Refused as refused:
             refusals[number] = refused
     if not refusals:
         try:
             return replace(blank, pairs=compare(sides[0], sides[1], rule))
-        except Refused:
-            refusals = {side.number: side.fell for side in sides if side.fell is not None}
-    found: dict[str, Any] = {}
-    for number, why in refusals.items():
-        letter = "ab"[number]
-        found[f"why_{letter}"] = f"commit {commits[number]}: {why}"
-        found[f"status_{letter}"] = why.status
-    return replace(blank, **found)
-
-
-@dataclass
-class _SideOf:
-    """A side that keeps the reason why it could not go on."""
-
-    number: int
-    side: Side
-    fell: Refused | None = None
-
-    def fresh(self) -> None:
-        self._tried(self.side.fresh)
-
-    def sample(self) -> float:
-        return self._tried(self.side.sample)
-
-    def _tried(self, do: Callable[[], T]) -> T:
-        try:
-            return do()
         except Refused as refused:
-            self.fell = refused
-            raise
+            refusals[int(refused.by is workers[1])] = refused
+    whys = {number: f"commit {commits[number]}: {why}" for number, why in refusals.items()}
+    found: dict[str, Any] = {"why": "; ".join(dict.fromkeys(whys.values()))}
+    for number, why in whys.items():
+        letter = "ab"[number]
+        found |= {f"why_{letter}": why, f"status_{letter}": refusals[number].status}
+    return replace(blank, **found)

@@ -52,6 +52,17 @@ PAIRS = 80
 """Of a cell in a round: four places in memory."""
 
 
+READ_LIMIT_S = 120
+READ = """
+import json, sys
+from impls import table
+rows = table(sys.argv[2:]).rows.values()
+with open(sys.argv[1], "w") as file:
+    json.dump([row.to_dict() for row in rows], file)
+"""
+"""Run where a commit lies: its rows, as data."""
+
+
 @dataclass
 class CellPlan:
     """The cells that two commits are compared on, and what the tables of both tell."""
@@ -80,28 +91,6 @@ class _Taken:
     """It can't be had in one process, and isn't tried there again."""
     ended: CommitCell | None = None
 
-    def add(self, seen: CommitCell) -> None:
-        """What a round has given."""
-        if seen.pairs is None:
-            self.ended = seen
-            return
-        self.a_s += seen.pairs.a_s
-        self.b_s += seen.pairs.b_s
-        both = zip(seen.pairs.a_s, seen.pairs.b_s, strict=True)
-        self.medians.append(statistics.median(math.log(b / a) for a, b in both))
-
-    def look(self, rounds: int, margin: float, budget_s: float) -> None:
-        """End the cell where it is decided, or nothing more may be spent on it."""
-        spent = self.seconds >= budget_s and rounds >= LOOKS[0]
-        if self.ended is not None or not (rounds in LOOKS or spent):
-            return
-        said, stop = judged(self.medians, margin, pairs=len(self.a_s)), "decided"
-        if said.verdict is Verdict.INCONCLUSIVE:
-            stop = "cap" if rounds == LOOKS[-1] else "budget" if spent else ""
-        if stop:
-            pairs = Pairs(said, self.a_s, self.b_s, stop)
-            self.ended = CommitCell(self.cell.variant.label, self.cell.problem, pairs)
-
 
 def compare_in_rounds(
     a: Commit,
@@ -115,28 +104,37 @@ def compare_in_rounds(
     watch: Callable[[CommitCell], None] = lambda cell: None,
 ) -> CommitsComparison:
     """Commit b against commit a; ``budget_s`` of pairs a cell, after which no round begins."""
+    found: list[CommitCell] = []
     if any(plan.unreadable):  # none of its rows can be measured
-        whys = *plan.unreadable, *("failed" if why else "" for why in plan.unreadable)
-        found = [CommitCell(c.variant.label, c.problem, None, *whys) for c in plan.cells]
+        whys = dict(zip(("why_a", "why_b"), plan.unreadable, strict=True))
+        whys |= {f"status_{name[-1]}": "failed" if why else "" for name, why in whys.items()}
+        found = [CommitCell(c.problem, variant=c.variant.label, **whys) for c in plan.cells]
     else:
-        taken, commits = [_Taken(cell) for cell in plan.cells], (a, b)
+        taken = [_Taken(cell) for cell in plan.cells]
         with ExitStack() as stack:
-            folders = [stack.enter_context(laid_out(c, root, bool(plan.tables))) for c in commits]
+            whole = bool(plan.tables)
+            folders = [stack.enter_context(laid_out(c, root, whole)) for c in (a, b)]
             for number in range(1, LOOKS[-1] + 1):
                 left = [one for one in taken if one.ended is None]
                 if left:
-                    _round(left, commits, folders, opened, margin, host=1 - number % 2)
+                    _round(left, (a, b), folders, opened, margin, host=1 - number % 2)
                 for one in left:
-                    one.look(number, margin, budget_s)
+                    spent = one.seconds >= budget_s and number >= LOOKS[0]
+                    if one.ended is None and (number in LOOKS or spent):
+                        said, stop = judged(one.medians, margin, pairs=len(one.a_s)), "decided"
+                        if said.verdict is Verdict.INCONCLUSIVE:
+                            stop = "cap" if number == LOOKS[-1] else "budget" if spent else ""
+                        if stop:
+                            pairs = Pairs(said, one.a_s, one.b_s, stop, (a.name, b.name))
+                            label, problem = one.cell.variant.label, one.cell.problem
+                            one.ended = CommitCell(problem, pairs, variant=label)
                     if one.ended is not None:
                         watch(one.ended)
         found = [one.ended for one in taken if one.ended is not None]
-    cells = []
-    for cell, pairs in zip(found, corrected([cell.pairs for cell in found]), strict=True):
-        named = pairs and replace(pairs, names=(a.name, b.name))
-        cells.append(replace(cell, pairs=named))
+    every = zip(found, corrected([cell.pairs for cell in found]), strict=True)
+    cells = tuple(replace(cell, pairs=pairs) for cell, pairs in every)
     more = tuple(plan.added), tuple(plan.removed)
-    return CommitsComparison(a, b, tuple(plan.changed), tuple(cells), margin, *more)
+    return CommitsComparison(a, b, tuple(plan.changed), cells, margin, *more)
 
 
 def _round(
@@ -162,7 +160,15 @@ def _round(
                     workers = {n: stack.enter_context(opened(folders[n])) for n in order}
                     seen = compare_cell(one.cell, commits, [workers[0], workers[1]], rule)
             one.seconds += perf_counter() - start
-            one.add(seen)
+            if seen.pairs is None:
+                one.ended = seen
+                continue
+            a_s, b_s = seen.pairs.a_s, seen.pairs.b_s
+            one.a_s += a_s
+            one.b_s += b_s
+            one.medians.append(
+                statistics.median(math.log(y / x) for x, y in zip(a_s, b_s, strict=True))
+            )
 
 
 def judged(medians: Sequence[float], margin: float, pairs: int) -> Comparison:
@@ -180,23 +186,9 @@ def judged(medians: Sequence[float], margin: float, pairs: int) -> Comparison:
 
 # ---- which cells ---------------------------------------------------------------------------------
 
-READ_LIMIT_S = 120
-READ = """
-import json, sys
-from impls import table
-rows = table(sys.argv[2:]).rows.values()
-with open(sys.argv[1], "w") as file:
-    json.dump([row.to_dict() for row in rows], file)
-"""
-"""Run where a commit lies: its rows, as data."""
-
 
 class NoCommonCells(CantBeDone):
     """Two commits have nothing in common that was asked for; a sentence."""
-
-
-class Unreadable(Exception):
-    """The table of a commit can't be read: why."""
 
 
 def plan_cells(
@@ -213,26 +205,54 @@ def plan_cells(
     ``tables``: row files of a repository of one's own, by their path in it: each commit's own are
     read. Raises NoCommonCells where neither table can be read.
     """
-    rows: list[dict[str, Variant]] = [{}, {}]
-    whys = ["", ""]
-    for number, commit in enumerate((base, head)):
-        try:
-            rows[number] = rows_of(commit, root, tables)
-        except Unreadable as error:
-            whys[number] = f"commit {commit}: {error}"
+    rows, whys = [], []
+    for commit in (base, head):
+        found = rows_of(commit, root, tables)
+        rows.append({} if isinstance(found, str) else found)
+        whys.append(f"commit {commit}: {found}" if isinstance(found, str) else "")
     if all(whys):
         raise NoCommonCells(f"{'; '.join(whys)}; give commits whose table can be read")
     files = changed(base, head, root, bool(tables))
-    before, after = (dict[str, Variant](), dict[str, Variant]()) if any(whys) else rows
+    before, after = ({}, {}) if any(whys) else rows
     new = [name for name in after if name not in before]
+    both, names = {**rows[0], **rows[1]}, list(variants)
+    if tables and not names:
+        names = [name for name, row in both.items() if row.origin in tables]
+    elif not names:  # the grid's, those whose own file changed, and those that are new
+        given = [name for name in grid.variants if name.split("?")[0] in both]
+        file = {n: row.build.split(":")[0].replace(".", "/") + ".py" for n, row in both.items()}
+        names = list(dict.fromkeys([*given, *(n for n in both if file[n] in files), *new]))
     lost = sorted(before.keys() - after.keys())
-    names = list(variants) or _touched({**rows[0], **rows[1]}, grid, files, new, tables)
     cells = _cells(rows, names, grid, machine)
     return CellPlan(cells, files, new, lost, (whys[0], whys[1]), tables)
 
 
-def rows_of(commit: Commit, root: Path, tables: Sequence[str] = ()) -> dict[str, Variant]:
-    """The rows of a commit by name, as it lists them itself; raises :class:`Unreadable`."""
+def _cells(
+    rows: Sequence[Mapping[str, Variant]], names: Sequence[str], grid: Preset, machine: Machine
+) -> list[Cell]:
+    """The cells as either commit would plan them.
+
+    Only what neither would measure is left out: what one of them can't do any more must be seen.
+    """
+    cells: dict[str, Cell] = {}
+    for name in names:
+        refusals: list[Exception] = []
+        for each in rows:
+            try:
+                planned = make_plan(Table(dict(each)), [name], grid, machine).cells
+            except (UnknownVariant, InvalidRow) as error:
+                refusals.append(error)
+                continue
+            for cell in planned:
+                if cell.left_out is None or cell.key not in cells:
+                    cells[cell.key] = cell
+        if len(refusals) == len(rows):
+            raise refusals[-1]
+    return list(cells.values())
+
+
+def rows_of(commit: Commit, root: Path, tables: Sequence[str]) -> dict[str, Variant] | str:
+    """The rows of a commit by name, as it lists them itself; or why they can't be read."""
     with laid_out(commit, root, bool(tables)) as folder, tempfile.TemporaryDirectory() as name:
         answer = Path(name) / "rows.json"
         path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
@@ -241,52 +261,9 @@ def rows_of(commit: Commit, root: Path, tables: Sequence[str] = ()) -> dict[str,
         with Program(command, variables={**os.environ, "PYTHONPATH": path}) as reading:
             status = reading.wait(READ_LIMIT_S)
         if status is None:
-            raise Unreadable(f"its table was still importing after {READ_LIMIT_S} s")
+            return f"its table was still importing after {READ_LIMIT_S} s"
         here = f"{folder}{os.sep}"  # another one each time
         if status:
-            raise Unreadable(f"its table can't be read: {reading.last_line().replace(here, '')}")
+            return f"its table can't be read: {reading.last_line().replace(here, '')}"
         sent = json.loads(answer.read_text().replace(json.dumps(here)[1:-1], ""))
     return {row["name"]: Variant.from_dict(row) for row in sent}
-
-
-def _touched(
-    rows: Mapping[str, Variant],
-    grid: Preset,
-    files: Sequence[str],
-    new: Sequence[str],
-    tables: Sequence[str],
-) -> list[str]:
-    """The grid's variants, those that are new, and those whose own file changed."""
-    if tables:
-        return [name for name, row in rows.items() if row.origin in tables]
-
-    def file(row: Variant) -> str:
-        return row.build.split(":")[0].replace(".", "/") + ".py"
-
-    own = [name for name, row in rows.items() if file(row) in files]
-    names = [name for name in grid.variants if name.split("?")[0] in rows]
-    return list(dict.fromkeys([*names, *own, *new]))
-
-
-def _cells(
-    rows: Sequence[Mapping[str, Variant]], names: Sequence[str], grid: Preset, machine: Machine
-) -> list[Cell]:
-    """The cells of some variants, as either commit would plan them.
-
-    Only what neither would measure is left out: what one of them can't do any more must be seen.
-    """
-    found: dict[str, Cell] = {}
-    for name in names:
-        whys: list[Exception] = []
-        for each in rows:
-            try:
-                cells = make_plan(Table(dict(each)), [name], grid, machine).cells
-            except (UnknownVariant, InvalidRow) as error:
-                whys.append(error)
-                continue
-            for cell in cells:
-                if cell.left_out is None or cell.key not in found:
-                    found[cell.key] = cell
-        if len(whys) == len(rows):
-            raise whys[-1]
-    return list(found.values())

@@ -12,16 +12,15 @@ import impls
 from attnbench.answer import compare_runs
 from attnbench.command import arguments
 from attnbench.command.terminal import say, status_of
-from attnbench.core import lock
+from attnbench.core import checkout, lock
 from attnbench.core.checkout import BadCommit, Commit
 from attnbench.core.disk import HEADER
 from attnbench.core.evidence import stored_floors, stored_margin
 from attnbench.core.format import counted
 from attnbench.core.machine import Machine, this_machine
 from attnbench.core.settings import Settings
-from attnbench.features.commits import export, instructions, revisions, rounds, view
+from attnbench.features.commits import export, instructions, rounds, view
 from attnbench.features.commits.asv import Asv, checked_regex, ensure_machine, report
-from attnbench.features.commits.pairs import CommitsComparison
 from attnbench.sweep import compare as pairs
 from attnbench.sweep import engine as engines
 from attnbench.sweep.engine import engine_on
@@ -138,20 +137,15 @@ def _runs(given: argparse.Namespace) -> int:
 
 
 def _commits(given: argparse.Namespace) -> int:
-    root, tables = revisions.repository(given.table)
+    root, tables = checkout.repository(given.table)
     try:
-        a, b = revisions.find_commit(given.a, root), revisions.find_commit(given.b, root)
+        commits = checkout.find_commit(given.a, root), checkout.find_commit(given.b, root)
     except BadCommit as why:
         raise pairs.NothingToCompare(
             f"{given.a} and {given.b} are no variants and no run folders; as commits, {why}"
         ) from None
-    variants, names = given.variant or [COMMITS_VARIANT], ("a", "b")
-    found = _in_rounds(given, root, tables, (a, b), begin(given), variants, names)
-    if given.json:
-        print(json.dumps({**found.to_dict(), "counts": found.counts_of_pairs()}))
-    else:
-        view.commits(found, names)
-    return found.exit_status
+    variants = given.variant or [COMMITS_VARIANT]
+    return _in_rounds(given, root, tables, commits, begin(given), variants, ("a", "b"))
 
 
 def _in_rounds(
@@ -162,15 +156,15 @@ def _in_rounds(
     begun: tuple[Machine, Settings, Preset],
     variants: Sequence[str],
     names: tuple[str, str],
-) -> CommitsComparison:
-    """Two commits in pairs, a line for each cell as it ends."""
+) -> int:
+    """Two commits in pairs, a line for each cell as it ends, and the answer in the form asked."""
     machine, settings, grid = begun
     seconds = given.budget or rounds.BUDGET_S
     opened = engines.open_worker(settings, given.seed or 0, grid.budget, tables, device=grid.device)
     plan = rounds.plan_cells(*commits, variants, grid, machine, root, tables)
     say(view.plan(plan.cells, seconds))
     with lock.lock_for([grid.device]):
-        return rounds.compare_in_rounds(
+        found = rounds.compare_in_rounds(
             *commits,
             plan,
             opened,
@@ -179,6 +173,14 @@ def _in_rounds(
             root=root,
             watch=lambda cell: say(view.line(cell, *names)),
         )
+    if given.json:
+        own = {"counts": found.counts_of_pairs()} if names == ("a", "b") else {}
+        print(json.dumps({**found.to_dict(), **own}))
+    elif getattr(given, "markdown", False):
+        print(view.markdown(found))
+    else:
+        view.commits(found, names)
+    return found.exit_status
 
 
 # ---- history -------------------------------------------------------------------------------------
@@ -195,10 +197,10 @@ def history(given: argparse.Namespace) -> int:
 
 
 def _history(given: argparse.Namespace) -> int:
-    (root, _), bench = revisions.repository(), checked_regex(given.bench)
+    (root, _), bench = checkout.repository(), checked_regex(given.bench)
     asv = Asv.of(root)
-    commits = revisions.find_commits(given.range, root)
-    revisions.refuse_dirty(commits, root)
+    commits = checkout.find_commits(given.range, root)
+    checkout.refuse_dirty(commits, root)
     machine = ensure_machine()
     there = sorted(file.parent.name for file in asv.results.glob("*/machine.json"))
     others = [name for name in there if name != machine]
@@ -233,23 +235,17 @@ def _compare(given: argparse.Namespace) -> int:
         )
     if given.instructions:
         instructions.require()
-    root, tables = revisions.repository(given.table)
-    base, head = revisions.find_commit(given.a, root), revisions.find_commit(given.b, root)
-    revisions.refuse_dirty([base, head], root, "." if tables else "impls")
+    root, tables = checkout.repository(given.table)
+    base, head = checkout.find_commit(given.a, root), checkout.find_commit(given.b, root)
+    checkout.refuse_dirty([base, head], root, "." if tables else "impls")
     if given.instructions:
         return _instructions(given, root, tables, base, head)
     machine, settings, grid = begin(given)
     suite = "history-cuda" if "cuda" in machine.devices else "history"
-    grid = grid.with_(variants=grid.variants or PRESETS[suite].variants)
-    begun, names = (machine, settings, grid), ("base", "head")
-    found = _in_rounds(given, root, tables, (base, head), begun, given.variant or [], names)
-    if given.json:
-        print(json.dumps(found.to_dict()))
-    elif given.markdown:
-        print(view.markdown(found))
-    else:
-        view.commits(found, names)
-    return found.exit_status
+    begun = machine, settings, grid.with_(variants=grid.variants or PRESETS[suite].variants)
+    return _in_rounds(
+        given, root, tables, (base, head), begun, given.variant or [], ("base", "head")
+    )
 
 
 def _instructions(
@@ -279,7 +275,7 @@ def _instructions(
 
 
 def _export(given: argparse.Namespace) -> int:
-    asv = Asv.of(revisions.repository()[0])
+    asv = Asv.of(checkout.repository()[0])
     written = [str(file) for file in export.export(given.runs, asv.results, root=asv.root, say=say)]
     print(json.dumps({"files": written}) if given.json else "\n".join(written))
     say(f"pages: {asv.publish()}; to see them: {asv.preview_command}")

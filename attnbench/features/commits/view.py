@@ -79,9 +79,8 @@ def _faint(some: Iterable[str]) -> None:
 def pairs_line(one: Compared, judged: str, against: str) -> str:
     """One problem as a sentence."""
     c = one.comparison
-    return (
-        f"{regime(one.problem)}: {c.sentence(against, judged) if c else f'{one.status}: {one.why}'}"
-    )
+    said = c.sentence(against, judged) if c else f"{one.status}: {one.why}"
+    return f"{regime(one.problem)}: {said}"
 
 
 def show_pairs(found: Sequence[Compared], judged: str, against: str) -> None:
@@ -119,47 +118,38 @@ def runs(found: RunsComparison) -> None:
         f"\nb's time over a's, unpaired: the two were not measured in turn, so the margin is "
         f"{found.margin:.1%}\n"
     )
+
+    def alike(cell: ComparedCell) -> int:
+        if cell.comparison is None:
+            return 4 if cell.status_a is cell.status_b else 0
+        return {Verdict.SLOWER: 1, Verdict.FASTER: 2}.get(cell.comparison.verdict, 3)
+
+    many = len(found.cells) > MOST
+    shown = sorted(found.cells, key=alike)[:MOST] if many else found.cells
+    cells = []
+    for cell in shown:
+        across, c = ", across devices" * cell.across_devices, cell.comparison
+        if c is not None:
+            said = Styled(f"{c.verdict}, unpaired{across}", STYLE[c.verdict])
+        elif cell.status_a is cell.status_b:
+            said = Styled(f"no verdict{across}", FAINT)
+        else:
+            style = {"worse": BAD, "better": GOOD}.get(cell.change, FAINT)
+            said = Styled(f"{cell.status_a} → {cell.status_b}{across}", style)
+        memory = None if cell.memory_ratio is None else f"{cell.memory_ratio:.3g}"
+        cells.append((cell.variant, regime_on_device(cell.problem), said, *_figures(c), memory))
     right = ("ratio", "99 % interval", "samples", "could be seen", "memory")
-    heads = columns(
-        "variant", "problem", "verdict", *right, right=right, wrap=("problem", "verdict")
-    )
-    shown = found.cells
-    if len(shown) > MOST:
-        shown = tuple(sorted(shown, key=_how_alike)[:MOST])
-    cells = [
-        (
-            cell.variant,
-            regime_on_device(cell.problem),
-            _run_verdict(cell),
-            *_figures(cell.comparison),
-            None if cell.memory_ratio is None else f"{cell.memory_ratio:.3g}",
-        )
-        for cell in shown
-    ]
-    show(Table("", heads, cells))
+    wrap = ("problem", "verdict")
+    show(Table("", columns("variant", "problem", "verdict", *right, right=right, wrap=wrap), cells))
     _faint(_run_remarks(found, shown))
     ended = {"worse": "that ended worse", "better": "that ended better"}
-    counts = found.counts().items()
-    some = [f"{n} {ended.get(word, word)}" for word, n in counts if n or word not in ended]
-    out.print(", ".join(some))
-
-
-def _how_alike(cell: ComparedCell) -> int:
-    """Cells that differ come before those that don't."""
-    if cell.comparison is None:
-        return 4 if cell.status_a is cell.status_b else 0
-    return {Verdict.SLOWER: 1, Verdict.FASTER: 2}.get(cell.comparison.verdict, 3)
-
-
-def _run_verdict(cell: ComparedCell) -> Styled:
-    across = ", across devices" * cell.across_devices
-    if cell.comparison is not None:
-        verdict = cell.comparison.verdict
-        return Styled(f"{verdict}, unpaired{across}", STYLE[verdict])
-    if cell.status_a is cell.status_b:
-        return Styled(f"no verdict{across}", FAINT)
-    style = {"worse": BAD, "better": GOOD}.get(cell.change, FAINT)
-    return Styled(f"{cell.status_a} → {cell.status_b}{across}", style)
+    out.print(
+        ", ".join(
+            f"{n} {ended.get(word, word)}"
+            for word, n in found.counts().items()
+            if n or word not in ended
+        )
+    )
 
 
 def _run_remarks(found: RunsComparison, shown: Sequence[ComparedCell]) -> Iterator[str]:
@@ -199,11 +189,8 @@ def plan(cells: Sequence[Cell], budget_s: float) -> str:
 
 def line(cell: CommitCell, a: str, b: str) -> str:
     """One cell of two commits as a sentence."""
-    return f"{_where(cell)}: {cell.comparison.sentence(a, b) if cell.comparison else cell.why}"
-
-
-def _where(cell: CommitCell) -> str:
-    return f"{cell.variant} on {regime_on_device(cell.problem)}"
+    said = cell.comparison.sentence(a, b) if cell.comparison else cell.why
+    return f"{cell.variant} on {regime_on_device(cell.problem)}: {said}"
 
 
 def commits(found: CommitsComparison, names: tuple[str, str]) -> None:
@@ -213,19 +200,19 @@ def commits(found: CommitsComparison, names: tuple[str, str]) -> None:
     changed = ", ".join(found.changed) or "nothing that is measured"
     out.print(escape(f"changed in between: {changed}"))
     out.print(f"\n{b}'s time over {a}'s, in pairs; the margin is {found.margin:.1%}\n")
-    show(_commits_table(found.judged(), names, _head_style))
+
+    def style(verdict: CommitVerdict) -> str:
+        if verdict in FINDINGS:
+            return BAD
+        return GOOD if verdict in GOOD_NEWS else BOLD if verdict == "unchanged" else FAINT
+
+    show(_commits_table(found.judged(), names, style))
     _faint(_commits_remarks(found))
     out.print(_verdict_counts(found))
 
 
-def _head_style(verdict: CommitVerdict) -> str:
-    if verdict in FINDINGS:
-        return BAD
-    return GOOD if verdict in GOOD_NEWS else BOLD if verdict == "unchanged" else FAINT
-
-
 def _commits_table(
-    cells: Iterable[tuple[CommitCell, CommitVerdict]],
+    cells: Iterable[tuple[CommitCell, CommitVerdict, str]],
     names: tuple[str, str],
     style: Callable[[CommitVerdict], str],
 ) -> Table:
@@ -233,7 +220,7 @@ def _commits_table(
     a, b = names
     right, word = (f"{a} ms", f"{b} ms", *FIGURES), f"{b} is"
     rows = []
-    for cell, verdict in cells:
+    for cell, verdict, _ in cells:
         c = None if verdict is CommitVerdict.WRONG else cell.comparison
         head_is = Styled(f"{verdict} ({c.verdict})" if c else str(verdict), style(verdict))
         problem = regime_on_device(cell.problem)
@@ -275,9 +262,9 @@ def _commits_remarks(found: CommitsComparison) -> Iterator[str]:
     for word, names in (("added", found.added), ("removed", found.removed)):
         if names:
             yield f"{word}: {', '.join(names)}"
-    for cell, _ in found.judged():
-        if why := found.reason(cell):
-            yield f"{_where(cell)}: {why}"
+    for cell, _, why in found.judged():
+        if why:
+            yield f"{cell.variant} on {regime_on_device(cell.problem)}: {why}"
 
 
 def instructions(
@@ -315,16 +302,33 @@ def _two(names: tuple[str, str], commits: tuple[Commit, Commit]) -> None:
 def history(found: Sequence[CommitHistory], factor: float) -> None:
     """What asv's results show: a line a commit, oldest first, and what moved."""
     right = {"measured": "", "skipped": FAINT, "failed": BAD, "slower": BAD, "faster": GOOD}
-    rows = []
+    rows, said = [], []
     for one in found:
         many = len(one.failed), len(one.slower), len(one.faster)
         styles = zip((one.measured, one.skipped, *many), right.values(), strict=True)
         shown = [Styled(n, style if n else "") for n, style in styles]
         rows.append((one.commit.sha[:8], one.commit.subject, *shown))
+        lists = {"slower": one.slower, "faster": one.faster}
+        moved = {
+            word: [
+                f"{m.name}: {m.before:.4g} → {m.after:.4g} ({m.ratio:.3f})"
+                for m in sorted(some, key=lambda m: -m.far)
+            ]
+            for word, some in lists.items()
+        }
+        texts = []
+        for word, names in (*moved.items(), ("fails now", one.newly_failed)):
+            texts += [f"{word}: {name}" for name in names[:MANY]]
+            texts += [f"{word}: {len(names) - MANY} more"] * (len(names) > MANY)
+        if one.by_itself:
+            most = max(one.by_itself, key=lambda m: m.far)
+            nothing = "" if one.changed else "nothing in impls has changed, and yet "
+            many_moved = f"{len(one.by_itself)} moved by themselves"
+            texts.append(f"{nothing}{many_moved}, by up to {most.ratio:.3f}")
+        said += [f"{one.commit.sha[:8]} {text}" for text in texts]
     show(Table("", columns("commit", "subject", *right, right=[*right], wrap=["subject"]), rows))
-    for one in found:
-        for text in _moves(one):
-            console().print(escape(f"{one.commit.sha[:8]} {text}"))
+    for text in said:
+        console().print(escape(text))
     _faint(
         [
             f"slower and faster: than the commit before, by asv's rule and more than {factor:g} "
@@ -332,18 +336,3 @@ def history(found: Sequence[CommitHistory], factor: float) -> None:
             "not in pairs, though: 'attnbench history compare' decides"
         ]
     )
-
-
-def _moves(one: CommitHistory) -> Iterator[str]:
-    for word, moved in (("slower", one.slower), ("faster", one.faster), ("fails now", None)):
-        names = one.newly_failed
-        if moved is not None:
-            far = sorted(moved, key=lambda m: -m.far)
-            names = [f"{m.name}: {m.before:.4g} → {m.after:.4g} ({m.ratio:.3f})" for m in far]
-        yield from (f"{word}: {name}" for name in names[:MANY])
-        if len(names) > MANY:
-            yield f"{word}: {len(names) - MANY} more"
-    if one.by_itself:
-        most = max(one.by_itself, key=lambda m: m.far)
-        nothing = "" if one.changed else "nothing in impls has changed, and yet "
-        yield f"{nothing}{len(one.by_itself)} moved by themselves, by up to {most.ratio:.3f}"
