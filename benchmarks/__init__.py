@@ -17,7 +17,7 @@ if not OWN:
 sys.path.insert(0, str(CHECKOUT))
 try:
     import attnbench
-    from attnbench.features.commits import benchmark_kinds
+    from attnbench.features.commits import measurement
 finally:
     if not OWN:
         sys.path.remove(str(CHECKOUT))
@@ -26,4 +26,4 @@ if Path(attnbench.__file__).resolve().parents[1] != CHECKOUT:
     raise ImportError(f"attnbench was loaded from {attnbench.__file__} and not from {CHECKOUT}")
 if not OWN and "impls" in sys.modules:
     raise ImportError(f"impls was loaded from {CHECKOUT}, and not from the commit's environment")
-benchmark_kinds.register()
+measurement.register()

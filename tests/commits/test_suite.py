@@ -22,7 +22,6 @@ from asv_runner.statistics import compute_stats
 import impls
 from attnbench.core.machine import Gpu, this_machine
 from attnbench.core.record import PROTOCOL, Energy, Error
-from attnbench.features.commits import benchmark_kinds as kinds
 from attnbench.features.commits import measurement, suite
 from attnbench.features.commits.suite import AsvRequest, Cache, SuiteRow
 from attnbench.sweep import engine
@@ -137,16 +136,16 @@ def test_values_are_handed_over_once_and_then_measured_anew(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(measurement, "measure_again", anew)
     row = SuiteRow("measured", "", {"time": SAMPLES, "memory": 7})
-    given = told(kinds.TimeBenchmark, row)
+    given = told(measurement.TimeBenchmark, row)
     assert given == {"samples": SAMPLES, "number": 1}
     assert compute_stats(**given)[0] == statistics.median(SAMPLES)
-    assert told(kinds.TimeBenchmark, row, quick=True) == {"samples": [0.5], "number": 1}
+    assert told(measurement.TimeBenchmark, row, quick=True) == {"samples": [0.5], "number": 1}
     assert again == [(KEY, True, tmp_path)]
-    assert told(kinds.TimeBenchmark, row, ("sdpa", 128, "forward"))["samples"] == SAMPLES
-    assert [told(kinds.MemoryBenchmark, row) for _ in "ab"] == [7, 7]
+    assert told(measurement.TimeBenchmark, row, ("sdpa", 128, "forward"))["samples"] == SAMPLES
+    assert [told(measurement.MemoryBenchmark, row) for _ in "ab"] == [7, 7]
 
 
-@pytest.mark.parametrize("kind", kinds.KINDS)
+@pytest.mark.parametrize("kind", measurement.KINDS)
 def test_what_has_no_figure_is_an_error_or_skipped_with_its_reason(
     tmp_path, monkeypatch, kind, capsys
 ):
@@ -154,7 +153,7 @@ def test_what_has_no_figure_is_an_error_or_skipped_with_its_reason(
     figures = {"time": [1.0], "memory": 1, "error": 1.0, "energy": 1.0}
     for status in ("wrong", "implausible", "failed", "crashed", "timed_out"):
         said = f"matmul at 128, forward, is {status}: it sees too much"
-        with pytest.raises(kinds.NoFigure, match=said):
+        with pytest.raises(measurement.NoFigure, match=said):
             told(kind, SuiteRow(status, "it sees too much", figures))
     assert list(tmp_path.iterdir()) == []
     for row, why in (

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnbench.core.checkout import Commit, changed, without_git
 from attnbench.core.disk import from_json, make_folder, write_whole
@@ -152,14 +152,24 @@ def ensure_machine(path: Path | None = None) -> str:
     driver, go: asv takes the only entry there is where no name is given.
     """
     path = path or Path("~/.asv-machine.json").expanduser()
-    machine = this_machine()
-    mine, known = entry(machine.to_dict()), _read(path)
-
-    def is_of_before(other: Any) -> bool:
+    machine, known = this_machine(), dict[str, Any]()
+    mine = entry(machine.to_dict())
+    try:
+        known = from_json(path.read_text())
+        if not isinstance(known, dict) or known.get("version", FORM) != FORM:
+            raise ValueError("it is not of asv's as it is now")
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        raise AsvError(
+            f"asv's machine file {path} can't be read ({error}): mend it or move it away; it is "
+            "made anew"
+        ) from None
+    kept = {}
+    for name, other in known.items():
         ours = isinstance(other, dict) and set(FACETS) <= set(other)
-        return ours and str(other.get("machine")).rpartition("-")[0] == machine.name
-
-    kept = {name: other for name, other in known.items() if not is_of_before(other)}
+        if not ours or str(other.get("machine")).rpartition("-")[0] != machine.name:
+            kept[name] = other
     wanted = {**kept, mine["machine"]: mine, "version": FORM}
     if wanted != known:
         try:
@@ -171,21 +181,6 @@ def ensure_machine(path: Path | None = None) -> str:
                 "writable, or set HOME to a folder of yours"
             ) from None
     return mine["machine"]
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        known = from_json(path.read_text())
-        if not isinstance(known, dict) or known.get("version", FORM) != FORM:
-            raise ValueError("it is not of asv's as it is now")
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise AsvError(
-            f"asv's machine file {path} can't be read ({error}): mend it or move it away; it is "
-            "made anew"
-        ) from None
-    return known
 
 
 def save_entry(results: Path, mine: Mapping[str, str]) -> None:
@@ -288,8 +283,7 @@ def before_publishing(configuration: str | None) -> None:
 # figure, can't be told from that.
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """One benchmark with its parameters: what asv keeps of it."""
 
     result: float | None
@@ -337,8 +331,8 @@ class CommitHistory:
     skipped: int
     failed: list[str]
     newly_failed: list[str]
-    slower: list[Moved]
-    faster: list[Moved]
+    slower: list[Moved] = field(default_factory=list)
+    faster: list[Moved] = field(default_factory=list)
     by_itself: list[Moved] = field(default_factory=list)
     """They moved no further than others do where nothing has changed."""
     changed: list[str] = field(default_factory=list)
@@ -375,27 +369,21 @@ def _against(
 ) -> CommitHistory:
     from asv.commands.compare import _is_result_better
 
-    def better(one: Value, than: Value) -> bool:
-        both = (one.stats, one.samples), (than.stats, than.samples)
-        return bool(_is_result_better(one.result, than.result, *both, factor))
-
     failed = [name for name, value in now.items() if value.result is None]
+    newly = [n for n in failed if n in before and before[n].result is not None]
     skipped = sum(value.skipped for value in now.values())
-    slower, faster = [], []
+    found = CommitHistory(commit, len(now) - len(failed) - skipped, skipped, failed, newly)
     for name, b in now.items():
         a = before.get(name)
         if a is None or a.skipped or b.skipped or a.version != b.version:
             continue
         if not a.result or b.result is None:  # it failed, or was nought
             continue
-        moved = Moved(name, a.result, b.result)
-        if better(a, b):
-            slower.append(moved)
-        elif better(b, a):
-            faster.append(moved)
-    newly = [n for n in failed if n in before and before[n].result is not None]
-    measured = len(now) - len(failed) - skipped
-    return CommitHistory(commit, measured, skipped, failed, newly, slower, faster)
+        for one, than, moved in ((a, b, found.slower), (b, a, found.faster)):
+            both = (one.stats, one.samples), (than.stats, than.samples)
+            if _is_result_better(one.result, than.result, *both, factor):
+                moved.append(Moved(name, a.result, b.result))
+    return found
 
 
 def _values(results: Path, machine: str, sha: str) -> Iterator[tuple[str, Value]]:
@@ -413,6 +401,5 @@ def _values(results: Path, machine: str, sha: str) -> Iterator[tuple[str, Value]
             )
             rows = zip(*(each or [None] * len(cells) for each in columns), strict=True)
             version = str(result.benchmark_version.get(key))
-            for cell, (value, stats, samples) in zip(cells, rows, strict=True):
-                name = f"{key}({', '.join(cell)})" if cell else key
-                yield name, Value(value, stats, samples, version)
+            for cell, row in zip(cells, rows, strict=True):
+                yield f"{key}({', '.join(cell)})" if cell else key, Value(*row, version)

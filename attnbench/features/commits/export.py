@@ -18,8 +18,8 @@ import hashlib
 import math
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from itertools import product
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import impls
 from attnbench.core.checkout import find_commit, git
 from attnbench.core.disk import HEADER, write_whole
-from attnbench.core.record import NOT_TRIED, PROTOCOL, Record, Status
+from attnbench.core.record import NOT_TRIED, PROTOCOL, Status
 from attnbench.core.store import find_runs, read_header, read_records
 from attnbench.features.commits import asv, suite
 from attnbench.sweep.plan import problems
@@ -39,8 +39,7 @@ from impls.problem import SHORT, Problem
 if TYPE_CHECKING:
     from asv.results import Results
 
-FAILED = None
-SKIPPED = math.nan
+FAILED, SKIPPED = None, math.nan
 Value = list[float] | float | None
 """A time of each run, or one figure, or why there is none: SKIPPED or FAILED, as asv has it."""
 Values = dict[str, dict[asv.Cell, Value]]
@@ -63,37 +62,31 @@ class CommitRun:
     """When the commit was made, in the milliseconds that asv counts in."""
     started: datetime
 
-    def records(self) -> Iterator[tuple[Mapping[str, Any], Record]]:
-        """What was measured in this leg of the run, and the machine that measured it."""
+    def add_to(self, sheets: dict[tuple[str, str, str], tuple[CommitRun, Any, Values]]) -> None:
+        """What it says of each cell, beside what those before it said, by machine, commit, Python;
+        each with the last run that speaks of it and asv's entry of the machine.
+        """
+        threads = self.header["settings"]["threads"]
         for record in read_records(self.path):
             node = self.header.get("nodes", {}).get(record.node, {})
-            if node.get("leg", 1) == self.leg:
-                yield node.get("machine", self.header["machine"]), record
-
-
-@dataclass
-class Sheet:
-    """What a file of asv's results is to say of a commit on a machine."""
-
-    entry: dict[str, str]
-    python: str
-    run: CommitRun
-    """The last that speaks of it."""
-    values: Values = field(default_factory=dict)
-
-    def add(self, machine: Mapping[str, Any], record: Record) -> None:
-        """What a run says of a cell, beside what those before it said."""
-        own = max(1, machine["cores"] - 1)  # threads that a measurement takes by itself
-        threads, problem = self.run.header["settings"]["threads"], record.problem
-        name = group_on(machine, problem, None if threads == own else threads)
-        cell = tuple(suite.written((record.variant, problem.kv_len, problem.phase)))
-        for figure, found in suite.row(record).figures.items():
-            if figure == "energy" and not self.run.header.get("energy"):
+            if node.get("leg", 1) != self.leg:
                 continue
-            value: Value = SKIPPED if found is None or record.status in NOT_TRIED else found
-            if record.status is not Status.MEASURED and record.status not in NOT_TRIED:
-                value = FAILED
-            put(self.values.setdefault(f"{name}.{figure}", {}), cell, value)
+            machine, problem = node.get("machine", self.header["machine"]), record.problem
+            entry = asv.entry(machine)
+            python = ".".join(machine["python"].split(".")[:2])  # as asv names an environment's
+            place = (entry["machine"], self.commit, python)
+            values = sheets[place][-1] if place in sheets else {}
+            sheets[place] = self, entry, values
+            own = max(1, machine["cores"] - 1)  # threads that a measurement takes by itself
+            name = group_on(machine, problem, None if threads == own else threads)
+            cell = tuple(suite.written((record.variant, problem.kv_len, problem.phase)))
+            for figure, found in suite.row(record).figures.items():
+                if figure == "energy" and not self.header.get("energy"):
+                    continue
+                value: Value = SKIPPED if found is None or record.status in NOT_TRIED else found
+                if record.status is not Status.MEASURED and record.status not in NOT_TRIED:
+                    value = FAILED
+                put(values.setdefault(f"{name}.{figure}", {}), cell, value)
 
 
 def put(cells: dict[asv.Cell, Value], cell: asv.Cell, new: Value) -> None:
@@ -122,23 +115,34 @@ def export(
 ) -> list[Path]:
     """Write runs into asv's results folder; the files that they are in.
 
-    Nothing is written if a run that was named has no place there. ``root`` is the checkout whose
-    history it is, by default the one that holds ``impls``.
+    Nothing is written if a run that was named has no place there; one that was only found in a
+    folder is left out, and why is said. ``root`` is the checkout whose history it is, by default
+    the one that holds ``impls``.
     """
     root = root or Path(impls.__file__).resolve().parents[1]
-    sheets: dict[tuple[str, str, str], Sheet] = {}
-    for run in find_legs([Path(path) for path in paths], root, say):
-        for machine, record in run.records():
-            entry = asv.entry(machine)
-            python = ".".join(machine["python"].split(".")[:2])  # as asv names an environment's
-            place = (entry["machine"], run.commit, python)
-            sheet = sheets.setdefault(place, Sheet(entry, python, run))
-            sheet.run = run
-            sheet.add(machine, record)
+    found: dict[Path, list[CommitRun]] = {}
+    left_out = []
+    for path in map(Path, paths):
+        runs = list(find_runs([path]))
+        if not runs:
+            raise CantExport(f"there is no run in {path}; runs lie in results/<machine>/<run>")
+        for run in runs:
+            try:
+                found[run.resolve()] = _legs(run, root)
+            except CantBeDone as refused:
+                if run == path:
+                    raise
+                left_out.append(str(refused))
+                say(f"left out: {refused}")
+    if not found:
+        raise CantExport(f"of the {len(left_out)} runs there none can be exported: {left_out[0]}")
+    sheets: dict[tuple[str, str, str], tuple[CommitRun, Any, Values]] = {}
+    for one in sorted((leg for some in found.values() for leg in some), key=lambda x: x.started):
+        one.add_to(sheets)
     if not sheets:
         raise CantExport(f"there is no record in {', '.join(map(str, paths))} yet; finish the run")
     try:
-        written = [_save(sheet, results) for sheet in sheets.values()]
+        written = [_save(*sheet, python, results) for (*_, python), sheet in sheets.items()]
         asv.write(results)
     except OSError as error:
         raise CantExport(
@@ -148,36 +152,10 @@ def export(
     return written
 
 
-# ---- runs ----------------------------------------------------------------------------------------
-
-
-def find_legs(paths: Sequence[Path], root: Path, say: Callable[[str], None]) -> list[CommitRun]:
-    """The legs of the runs that are, or lie below, some paths, oldest first.
-
-    A run that was named is refused by raising a sentence; one that was only found in a folder is
-    left out, and the sentence said.
-    """
-    found: dict[Path, list[CommitRun]] = {}
-    left_out = []
-    for path in paths:
-        runs = list(find_runs([path]))
-        if not runs:
-            raise CantExport(f"there is no run in {path}; runs lie in results/<machine>/<run>")
-        for run in runs:
-            try:
-                header = read_header(run)
-                headers = [header, *({**header, **leg} for leg in header.get("legs") or ())]
-                legs = [_leg(run, root, each, number) for number, each in enumerate(headers, 1)]
-                found[run.resolve()] = legs
-            except CantBeDone as refused:
-                if run == path:
-                    raise
-                left_out.append(str(refused))
-    if not found:
-        raise CantExport(f"of the {len(left_out)} runs there none can be exported: {left_out[0]}")
-    for sentence in left_out:
-        say(f"left out: {sentence}")
-    return sorted((leg for some in found.values() for leg in some), key=lambda one: one.started)
+def _legs(run: Path, root: Path) -> list[CommitRun]:
+    header = read_header(run)
+    headers = [header, *({**header, **leg} for leg in header.get("legs") or ())]
+    return [_leg(run, root, each, number) for number, each in enumerate(headers, 1)]
 
 
 def _leg(path: Path, root: Path, header: Mapping[str, Any], number: int) -> CommitRun:
@@ -217,60 +195,49 @@ def _leg(path: Path, root: Path, header: Mapping[str, Any], number: int) -> Comm
     return CommitRun(path, number, header, sha, committed_ms, started)
 
 
-# ---- asv's files ---------------------------------------------------------------------------------
-
-
-def _save(sheet: Sheet, results: Path) -> Path:
-    """One file, with what it said before."""
+def _save(
+    run: CommitRun, entry: dict[str, str], values: Values, python: str, results: Path
+) -> Path:
+    """One file of asv's, of a commit on a machine, with what it said before."""
     from asv.results import Results
+    from asv.runner import BenchmarkResult
     from asv.util import UserError
 
-    whole = Results(
-        {**sheet.entry, "python": sheet.python},
-        {},
-        sheet.run.commit,
-        sheet.run.committed_ms,
-        sheet.python,
-        f"sweep-protocol{PROTOCOL}-py{sheet.python}",
-        {},
-    )
+    about: dict[str, Any] = {**entry, "python": python}
+    ruler = f"sweep-protocol{PROTOCOL}-py{python}"
+    whole = Results(about, {}, run.commit, run.committed_ms, python, ruler, {})
     path = results / whole._filename
     try:
         whole.load_data(str(results))
-        before = {name: _before(whole, name) for name in sheet.values}
+        before = {name: _before(whole, name) for name in values}
     except (UserError, ValueError, TypeError, AttributeError) as error:
         raise CantExport(
             f"{path} is damaged ({error}); move it away and export again all that was in it"
         ) from None
-    for name, new in sheet.values.items():
+    for name, new in values.items():
+        cells = before[name]
         for cell, value in new.items():
-            put(before[name], cell, value)
-        if any(value is FAILED or _says(value) for value in before[name].values()):
-            _add(whole, name, before[name], sheet.run.started)
-    asv.save_entry(results, sheet.entry)
+            put(cells, cell, value)
+        if not any(value is FAILED or _says(value) for value in cells.values()):
+            continue
+        params = [asv.in_order(each) for each in zip(*cells, strict=True)]  # all that it had or has
+        every = [cells.get(cell, SKIPPED) for cell in product(*params)]
+        samples = [value if isinstance(value, list) else None for value in every]
+        result = BenchmarkResult(
+            result=[0.0 if isinstance(value, list) else value for value in every],
+            samples=samples,
+            number=[None if each is None else 1 for each in samples],
+            errcode=0,
+            stderr="",
+            profile=None,
+        )
+        listed = {**(asv.described(name) or {}), "params": params}
+        whole.add_result(listed, result, run.started, record_samples=True)
+    asv.save_entry(results, entry)
     with tempfile.TemporaryDirectory() as folder:
         whole.save(folder)
         write_whole(path, (Path(folder) / whole._filename).read_bytes())
     return path
-
-
-def _add(whole: Results, name: str, cells: Mapping[asv.Cell, Value], started: datetime) -> None:
-    """A benchmark's row, over all cells that it had or has."""
-    from asv.runner import BenchmarkResult
-
-    params = [asv.in_order(values) for values in zip(*cells, strict=True)]
-    values = [cells.get(cell, SKIPPED) for cell in product(*params)]
-    samples = [value if isinstance(value, list) else None for value in values]
-    result = BenchmarkResult(
-        result=[0.0 if isinstance(value, list) else value for value in values],
-        samples=samples,
-        number=[None if each is None else 1 for each in samples],
-        errcode=0,
-        stderr="",
-        profile=None,
-    )
-    about = {**(asv.described(name) or {}), "params": params}
-    whole.add_result(about, result, started, record_samples=True)
 
 
 def _before(whole: Results, name: str) -> dict[asv.Cell, Value]:
@@ -308,6 +275,13 @@ def group(problem: Problem, threads: int | None = None) -> str:
 
     ``threads``: how many, where they are not as many as a measurement takes by itself.
     """
+
+    def plain(text: str) -> str:  # in letters that a file name and an address may have
+        found = re.sub(r"[^A-Za-z0-9]+", "_", text)
+        if any(kind in text for kind in FROM_FILES):  # of a file's name, letters may be lost
+            found += "_" + hashlib.sha256(text.encode()).hexdigest()[:6]
+        return found
+
     p = problem
     kind = p.device.partition(":")[0]  # one GPU of a machine is as good as another
     words = (
@@ -315,19 +289,11 @@ def group(problem: Problem, threads: int | None = None) -> str:
         (f"h{p.heads}" + f"of{p.kv_heads}" * (p.kv_heads != p.heads), True),
         (f"d{p.head_dim}" + f"v{p.v_head_dim}" * (p.v_head_dim != p.head_dim), True),
         (SHORT[p.dtype], True),
-        (_plain(str(p.mask)), True),
+        (plain(str(p.mask)), True),
         (f"q{p.q_len}", p.q_len != (1 if p.phase == "decode" else p.kv_len)),
-        (_plain(p.inputs), p.inputs != "normal"),
+        (plain(p.inputs), p.inputs != "normal"),
         (p.level, p.level != "core"),
         (kind, kind != "cpu"),
         (f"{threads}-threads", threads is not None),
     )
     return "-".join(word for word, said in words if said)
-
-
-def _plain(text: str) -> str:
-    """A mask or a kind of inputs, in letters that a file name and an address may have."""
-    plain = re.sub(r"[^A-Za-z0-9]+", "_", text)
-    if any(kind in text for kind in FROM_FILES):  # of a file's name, letters may be lost
-        plain += "_" + hashlib.sha256(text.encode()).hexdigest()[:6]
-    return plain

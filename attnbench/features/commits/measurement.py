@@ -1,4 +1,5 @@
-"""All cells of a commit measured for asv, as ``attnbench run`` measures.
+"""All cells of a commit measured for asv, as ``attnbench run`` measures, and the kinds of benchmark
+that look their figures up in that.
 
 A commit is swept once in each command of asv's: gate, meters, memory and error. What passed is then
 timed in processes that do nothing else, each of which gives one value a cell. Where the system put
@@ -16,18 +17,21 @@ from __future__ import annotations
 import math
 import os
 import random
+import re
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from asv_runner.benchmarks import benchmark_types
+from asv_runner.benchmarks._base import Benchmark, _get_first_attr
+from asv_runner.benchmarks.mark import SkipNotImplemented
 
 import attnbench
-from attnbench.core.protocol import interface, unlike
+from attnbench.core.protocol import NOT_TRIED, interface, unlike
 from attnbench.features.commits import suite
 from attnbench.features.commits.suite import AsvRequest, Cache, Key, SuiteRow
 
@@ -61,51 +65,34 @@ def impls_of_commit(environment: Mapping[str, str] = os.environ) -> Path | None:
     return folder if made in folder.parents else None  # another's, that is installed somewhere
 
 
-def why_not(impls: Path | None, commit: str) -> str:
-    """Why a commit can't be measured by this attnbench; a sentence, or nothing."""
-    if impls is None:
-        return f"commit {commit[:8]} has no folder impls; give a later one"
-    return unlike(impls, interface(CHECKOUT / "impls"), commit[:8])
-
-
-def _unlike(commit: str) -> str:
-    """Why this attnbench can't use the commit's table, which loads; a sentence, or nothing."""
+def measure_all(request: AsvRequest, here: Path) -> Cache:
+    """Everything in the request, of the commit whose environment this process has."""
+    folder, commit = impls_of_commit(), os.environ.get("ASV_COMMIT", "that is checked out")
+    if folder is None:
+        return Cache({}, f"commit {commit[:8]} has no folder impls; give a later one")
+    if skipped := unlike(folder, interface(CHECKOUT / "impls"), commit[:8]):
+        return Cache({}, skipped)
     import impls
 
     impls.table(())  # what is broken in the commit itself is raised here
     try:
         from attnbench.sweep import places, start, sweep  # noqa: F401
     except ImportError as missing:
-        return (
-            f"commit {commit[:8]} lacks what this attnbench asks of a table ({missing}); give a "
-            "later one"
-        )
-    return ""
-
-
-def laid_out(impls: Path | None, folder: Path) -> Path:
-    """A folder in which workers look first, with a copy of the commit's ``impls`` alone.
-
-    A link would not do: attnbench tells its own code from a variant's by the files they lie in.
-    """
-    assert impls is not None
-    if not folder.exists():
-        shutil.copytree(impls, folder / "impls", ignore=shutil.ignore_patterns("__pycache__"))
-    return folder
-
-
-def measure_all(request: AsvRequest, here: Path) -> Cache:
-    """Everything in the request, of the commit whose environment this process has."""
-    impls, commit = impls_of_commit(), os.environ.get("ASV_COMMIT", "that is checked out")
-    if skipped := why_not(impls, commit) or _unlike(commit):
-        return Cache({}, skipped)
-    first = laid_out(impls, here / "commit")
+        lacks = f"commit {commit[:8]} lacks what this attnbench asks of a table ({missing})"
+        return Cache({}, f"{lacks}; give a later one")
+    first = _laid_out(folder, here / "commit")
     # the rounds that follow find the sweep of the first
     kept = Path(request.kept, f"{os.environ.get('ASV_ENV_NAME', '')}-{commit}.json")
     if request.kept and kept.exists():
         rows = dict(msgspec.json.decode(kept.read_bytes(), type=list[tuple[Key, SuiteRow]]))
     else:
-        rows = _swept_all(request, here, first)
+        counted, rows = suite.keys(request, ["energy"]), Rows()
+        others = [key for key in suite.keys(request) if key not in counted]
+        for keys, energy in ((others, False), (counted, True)):
+            rows |= _swept(keys, request, here, first, energy=energy) if keys else {}
+        # a busy machine can look like it once, and asv compares nothing where one benchmark failed
+        if doubted := [key for key, row in rows.items() if row.status == "implausible"]:
+            rows |= _swept(doubted, request, here, first, energy=False)
         if request.kept:
             kept.write_bytes(msgspec.json.encode(list(rows.items())))
     if not request.quick:
@@ -116,20 +103,23 @@ def measure_all(request: AsvRequest, here: Path) -> Cache:
 
 def measure_again(key: Key, request: AsvRequest, here: Path) -> SuiteRow:
     """One cell: a sweep of its own and, unless asv is quick, one more value of its time."""
-    first = laid_out(impls_of_commit(), here / "commit")
+    folder = impls_of_commit()
+    assert folder is not None
+    first = _laid_out(folder, here / "commit")
     rows = _swept([key], request, here, first, energy=False)
     if not request.quick:
         rows |= _timed(rows, [key], request.device, first, 1)
     return rows[key]
 
 
-def is_first(key: Key, here: Path) -> bool:
-    """Whether this time is taken from here for the first time; a file records it."""
-    name = "taken-" + "-".join(map(str, key)).replace("/", "_")
-    with suppress(FileExistsError):
-        os.close(os.open(here / name, os.O_CREAT | os.O_EXCL))
-        return True
-    return False
+def _laid_out(impls: Path, folder: Path) -> Path:
+    """A folder in which workers look first, with a copy of the commit's ``impls`` alone.
+
+    A link would not do: attnbench tells its own code from a variant's by the files they lie in.
+    """
+    if not folder.exists():
+        shutil.copytree(impls, folder / "impls", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
 
 
 def _timed(
@@ -146,10 +136,14 @@ def _timed(
     by_cell = {(p.kv_len, p.phase): p for p in problems(suite.grid(device))}
     values: dict[Key, list[float]] = {k: [] for k in keys if rows[k].status == "measured"}
     ended: Rows = {}
+    chance = random.SystemRandom()
     opened = open_worker(Settings(threads=pinned(None, this_machine())), 0, QUICK_S, device=device)
     for _ in range(processes if values else 0):
+        left = [k for k in values if k not in ended]
+        turn = {cell: chance.random() for cell in {key[1:] for key in left}}  # they share an oracle
+        left.sort(key=lambda key: (turn[key[1:]], chance.random()))
         with lock_for([device]), opened(first) as worker:
-            for key in _in_any_order([k for k in values if k not in ended]):
+            for key in left:
                 try:
                     values[key].append(_value(worker, key[0], by_cell[key[1:]]))
                 except Refused as refused:
@@ -159,13 +153,6 @@ def _timed(
         for key, found in values.items()
     }
     return taken | ended
-
-
-def _in_any_order(keys: Sequence[Key]) -> list[Key]:
-    """Those of a problem share its oracle, so they stay together."""
-    chance = random.SystemRandom()
-    turn = {problem: chance.random() for problem in {key[1:] for key in keys}}
-    return sorted(keys, key=lambda key: (turn[key[1:]], chance.random()))
 
 
 def _value(worker: HoldingWorker, variant: str, problem: Problem) -> float:
@@ -180,18 +167,6 @@ def _value(worker: HoldingWorker, variant: str, problem: Problem) -> float:
         medians.append(statistics.median(turns.samples(SAMPLES)))
         places = next(count for most_s, count in PLACES if medians[0] <= most_s)
     return min(medians)
-
-
-def _swept_all(request: AsvRequest, here: Path, first: Path) -> Rows:
-    counted = suite.keys(request, ["energy"])
-    others = [key for key in suite.keys(request) if key not in counted]
-    rows: Rows = {}
-    for keys, energy in ((others, False), (counted, True)):
-        if keys:
-            rows |= _swept(keys, request, here, first, energy=energy)
-    # a busy machine can look like it once, and asv compares nothing where one benchmark failed
-    doubted = [key for key, row in rows.items() if row.status == "implausible"]
-    return rows | (_swept(doubted, request, here, first, energy=False) if doubted else {})
 
 
 def _swept(
@@ -236,3 +211,93 @@ def _swept(
     for record in read_records(begun.folder.path):
         rows[wanted[cell_of(record.variant, record.problem)]] = suite.row(record)
     return rows
+
+
+# ---- the kinds of benchmark ----------------------------------------------------------------------
+
+
+class NoFigure(Exception):
+    """A cell that should have a figure has none; a sentence."""
+
+
+class FigureBenchmark(Benchmark):  # type: ignore[misc]
+    """A benchmark whose parameters name the row to look up; one number."""
+
+    figure = ""
+
+    def __init_subclass__(cls) -> None:
+        cls.name_regex = re.compile(f"^{cls.figure}$")
+
+    def __init__(self, name: str, func: Any, attr_sources: list[Any]) -> None:
+        super().__init__(name, func, attr_sources)
+        about = suite.FIGURES[self.figure]
+        self.type, self.unit, self.pretty_name = self.figure, about.unit, about.title
+        self.rounds = 1
+
+    def run(self, cache: Cache, variant: str, seq: int, phase: str) -> Any:
+        """The figure, as asv takes it; skips what can't be measured, raises NoFigure for a failure.
+
+        A cell that was not measured yet is measured now.
+        """
+        if cache.skipped:
+            _skip(cache.skipped)
+        key = (variant, seq, phase)
+        row = self.row(cache, key)
+        if row is None:
+            request = suite.current_request()
+            once = int(_get_first_attr(self._attr_sources, "repeat", 0)) == 1
+            request = msgspec.structs.replace(request, quick=request.quick or once)
+            row = measure_again(key, request, Path.cwd())
+        if row.status in NOT_TRIED:
+            _skip(row.reason)
+        if row.status != "measured":
+            raise NoFigure(f"{variant} at {seq}, {phase}, is {row.status}: {row.reason}")
+        if (value := row.figures.get(self.figure)) is None:
+            meter = row.reason if self.figure == "energy" else ""
+            _skip(meter or f"the record has no {self.figure}")
+        return {"samples": value, "number": 1} if self.figure == "time" else value
+
+    def row(self, cache: Cache, key: Key) -> SuiteRow | None:
+        """What is known of a cell."""
+        return cache.rows.get(key)
+
+
+class TimeBenchmark(FigureBenchmark):
+    """One value for each process that timed the cell, for asv's rank test takes them for
+    independent draws. The other figures are one number a cell, compared by a factor alone.
+    """
+
+    figure = "time"
+
+    def __init__(self, name: str, func: Any, attr_sources: list[Any]) -> None:
+        super().__init__(name, func, attr_sources)
+        self.rounds = suite.PROCESSES if suite.current_request().interleaved else 1
+
+    def row(self, cache: Cache, key: Key) -> SuiteRow | None:
+        """What is known, unless asv has had it before; a file records what was taken."""
+        row = cache.rows.get(key)
+        if row is not None and row.status == "measured":
+            name = "taken-" + "-".join(map(str, key)).replace("/", "_")
+            try:
+                os.close(os.open(name, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return None
+        return row
+
+
+MemoryBenchmark, ErrorBenchmark, EnergyBenchmark = (
+    type(f"{figure.title()}Benchmark", (FigureBenchmark,), {"figure": figure})
+    for figure in ("memory", "error", "energy")
+)
+KINDS = (TimeBenchmark, MemoryBenchmark, ErrorBenchmark, EnergyBenchmark)
+
+
+def register() -> None:
+    """Make the kinds known to asv in this process."""
+    benchmark_types.extend(kind for kind in KINDS if kind not in benchmark_types)
+
+
+def _skip(why: str) -> None:
+    """Skip the benchmark in asv, and print why."""
+    print(f"asv: skipped: {why}")
+    raise SkipNotImplemented(why)
