@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from attnbench import cli
 from attnbench.core import gpu as nvml
 from attnbench.core import machine
 from attnbench.core.gpu import Absent, Board
@@ -259,25 +258,6 @@ def test_what_may_spoil_times_is_told(driver, changes, board, words):
     found = gpu_warnings(replace(FIT, torch_cuda=changes.get("cuda", "13.0"), gpus=(gpu,)))
     assert len(found) == (words is not None)
     assert all(words in sentence for sentence in found)
-
-
-@pytest.mark.parametrize(
-    ("words", "cuda", "told"),
-    [
-        (["check"], None, True),
-        (["check"], "13.0", False),
-        (["check", "--device", "cpu"], None, False),
-        (["list"], None, False),
-    ],
-)
-def test_where_nobody_named_a_device_a_gpu_that_stays_idle_is_told(
-    monkeypatch, capsys, words, cuda, told
-):
-    monkeypatch.setattr(machine, "this_machine", lambda: replace(FIT, torch_cuda=cuda))
-    verb = SimpleNamespace(check=lambda given: 0, show_list=lambda given: 0)
-    monkeypatch.setattr(cli, "import_module", lambda name: verb)
-    assert cli.main(words) == 0
-    assert ("has no CUDA, so the GPU stays idle" in capsys.readouterr().err) is told
 
 
 def test_processor_and_gpus_tell_their_state_or_why_not(driver, monkeypatch):

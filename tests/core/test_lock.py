@@ -12,7 +12,7 @@ import pytest
 
 from attnbench.core import lock
 from attnbench.core.gpu import Absent
-from attnbench.core.lock import DeviceBusy, device_lock, holder, path_of
+from attnbench.core.lock import DeviceBusy, device_lock, holder
 from attnbench.core.run_folder import RunFolder
 from tests.core.records import refused
 
@@ -62,44 +62,6 @@ def test_it_takes_all_or_none_and_is_free_after_an_error(tmp_path):
         _ = 1 / 0
     with device_lock(["GPU-1", "GPU-2", "GPU-1"], tmp_path):
         pass
-
-
-def test_every_user_may_lock_the_file_whatever_the_umask(tmp_path, monkeypatch):
-    before = os.umask(0o077)
-    try:
-        with device_lock(["GPU-1"], tmp_path):
-            assert path_of("GPU-1", tmp_path).stat().st_mode & 0o777 == 0o666
-            path_of("GPU-1", tmp_path).chmod(0o444)
-            assert "is being measured" in refusal(tmp_path)
-    finally:
-        os.umask(before)
-    # a file that is there is never opened with the flag that creates
-    seen, real = [], os.open
-    monkeypatch.setattr(lock.os, "open", lambda p, how, *m: (seen.append(how), real(p, how, *m))[1])
-    with device_lock(["GPU-1"], tmp_path):
-        pass
-    assert all(how & os.O_EXCL for how in seen if how & os.O_CREAT)
-    assert any(not how & os.O_CREAT for how in seen)
-
-
-def test_a_link_is_not_followed_and_no_uuid_leads_out_of_the_folder(tmp_path):
-    target = tmp_path / "precious"
-    path_of("GPU-1", tmp_path).symlink_to(target)
-    assert "can't tell whether" in refusal(tmp_path)
-    assert not target.exists()
-    assert path_of("../../etc/x", tmp_path).parent == tmp_path
-
-
-def test_locks_lie_where_all_users_may_write_or_among_what_is_temporary(tmp_path, monkeypatch):
-    closed, shared, temporary = (tmp_path / n for n in ("closed", "shared", "temporary"))
-    for place in (closed, shared, temporary):
-        place.mkdir()
-    shared.chmod(0o1777)
-    monkeypatch.setattr(lock.tempfile, "gettempdir", lambda: str(temporary))
-    monkeypatch.setattr(lock, "SHARED", (tmp_path / "missing", closed, shared))
-    assert lock.shared_folder() == shared
-    monkeypatch.setattr(lock, "SHARED", (closed,))
-    assert lock.shared_folder() == temporary
 
 
 def test_devices_are_locked_by_the_uuids_of_their_gpus(tmp_path, monkeypatch):

@@ -86,18 +86,6 @@ def test_stages_and_answers_come_in_order_whatever_is_printed(worker):
     assert one.ask({"do": ""}, 20)["pid"] == one.pid, "the next one is asked"
 
 
-def test_closing_ends_worker_and_keeper_and_leaves_no_descriptor(worker):
-    before = os.listdir("/proc/self/fd")  # noqa: PTH208 - only the names matter
-    one = worker(SERVING)
-    messages = one.messages({"do": "time.sleep(600)"}, 20)
-    next(messages)
-    pid, keeper = one.pid, one._child.keeper.pid
-    assert len({os.getsid(pid), os.getsid(keeper), os.getsid(0)}) == 3  # Ctrl-C reaches neither
-    messages.close()
-    assert one.pid is None and not alive(pid) and not alive(keeper)
-    assert os.listdir("/proc/self/fd") == before  # noqa: PTH208
-
-
 @pytest.mark.parametrize(
     ("does", "reason", "last"),
     [

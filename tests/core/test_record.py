@@ -26,7 +26,7 @@ from attnbench.core.record import (
     cell_key,
 )
 from impls.problem import MOST, Problem
-from impls.spec import DTYPES, PHASES, Computes, Level, Variant
+from impls.spec import DTYPES, PHASES, Computes, Level
 from proofs.record_schema import schema
 
 FILE = Path(attnbench.__file__).parent / "record.schema.json"
@@ -142,15 +142,6 @@ def test_what_is_not_measured_says_why_and_has_no_time(status):
             Record.from_dict(sent)
 
 
-@pytest.mark.parametrize(
-    ("path", "value"), [("time.median_s", -1.0), ("time.samples_s", [-1.0]), ("time.stop", "tired")]
-)
-def test_what_no_clock_says_is_refused_by_the_schema_and_left_to_the_store(path, value):
-    sent = with_(path, value)
-    assert not VALID.is_valid(sent)
-    assert json.loads(Record.from_dict(sent).line()) == sent
-
-
 # ---- there and back ------------------------------------------------------------------------------
 
 
@@ -162,16 +153,6 @@ def test_what_is_not_finite_becomes_null(number):
     assert (said["entropy"], said["options"]) == (None, {"scale": [None]})
     assert {said["error"]["forward"][k] for k in ("relative", "max", "cosine")} == {None}
     assert VALID.is_valid(said)
-
-
-def test_a_record_of_a_variant_carries_its_label_and_its_options_on_one_line():
-    row = Variant(
-        name="x", title="", family="f", computes="softmax", build="a:b", options={"block": 4}
-    ).with_options({"block": "8"})
-    made = Record.of(row, Problem(), Status.FAILED, "two\nlines\u2028\u00fc", detail="a\r\nb")
-    assert (made.variant, made.family, made.computes) == ("x?block=8", "f", "softmax")
-    assert made.options == {"block": 8}
-    assert made.line().splitlines() == [made.line()]
 
 
 def test_the_key_tells_cells_apart_and_does_not_depend_on_order():

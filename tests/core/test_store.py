@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -116,13 +115,6 @@ def test_each_record_is_on_disk_when_append_returns_and_so_is_the_way_to_it(tmp_
     run.close()
 
 
-def test_paths_are_short_in_what_is_kept(folder):
-    folder.append(record(note=f"{disk.CHECKOUT}/impls/x.py", detail=f"in {disk.home()}/y"))
-    (found,) = read_records(folder.path)
-    assert (found.note, found.detail) == ("impls/x.py", "in ~/y")
-    assert disk.long("~/y") == Path(disk.home(), "y")
-
-
 # ---- what a death leaves behind ------------------------------------------------------------------
 
 
@@ -200,18 +192,6 @@ def test_damage_is_said_by_the_lines_that_have_it(folder):
     again.close()
     assert "lines 2, 3, 5, 6 of" in again.set_aside
     assert len((folder.path / TORN).read_bytes().splitlines()) == 4
-
-
-@pytest.mark.parametrize("file", [TORN, SPOILED])
-def test_lines_do_not_go_through_a_link(folder, tmp_path, file):
-    (tmp_path / "victim").write_text("mine")
-    (folder.path / file).symlink_to(tmp_path / "victim")
-    if file == SPOILED:
-        refused(lambda: folder.supersede({*filled(folder).values()}), SPOILED)
-    else:
-        left_behind(folder, b"torn")
-        refused(lambda: RunFolder.reopen(folder.path), "can't write to")
-    assert (tmp_path / "victim").read_text() == "mine"
 
 
 # ---- where nothing can be written ----------------------------------------------------------------
@@ -292,37 +272,6 @@ def test_lines_move_as_they_are_wherever_they_stand(folder, taken):
     assert variants(folder.path)[-1] == "a"
     folder.close()
     RunFolder.reopen(folder.path).close()
-
-
-def test_of_a_long_run_a_piece_at_a_time_is_held(folder):
-    keys = filled(folder)
-    line = timed("z").line()
-    with (folder.path / RECORDS).open("a") as more:
-        more.writelines(line + "\n" for _ in range(8000))
-    size = (folder.path / RECORDS).stat().st_size
-    assert size > 5_000_000
-    tracemalloc.start()
-    folder.supersede({keys["b"]})
-    held = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert held < 3_000_000
-    assert (folder.path / RECORDS).stat().st_size == size - (folder.path / SPOILED).stat().st_size
-
-
-def test_who_opened_the_file_that_is_then_replaced_does_not_write_to_it(folder, monkeypatch):
-    keys, real = filled(folder), run_folder.fcntl.flock
-
-    def late(descriptor, how):
-        monkeypatch.setattr(run_folder.fcntl, "flock", real)
-        folder.supersede({keys["a"]})
-        folder.close()
-        real(descriptor, how)
-
-    monkeypatch.setattr(run_folder.fcntl, "flock", late)
-    again = RunFolder.reopen(folder.path)
-    again.append(record("e"))
-    again.close()
-    assert variants(folder.path) == ["b", "c", "d", "e"]
 
 
 @pytest.mark.parametrize("how", ["moved", "deleted"])
