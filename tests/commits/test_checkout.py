@@ -7,14 +7,6 @@ from tests.commits import planted
 from tests.repositories import git
 
 
-def test_a_name_is_looked_up_in_the_checkout(repository):
-    full = git(repository, "rev-parse", "slower")
-    for name in ("slower", full, full[:8]):
-        found = find_commit(name, repository)
-        assert (found.name, found.sha, found.subject) == (name, full, "slower")
-        assert str(found) == full[:7] + " (slower)" * (name == "slower")
-
-
 @pytest.mark.parametrize("name", ["nowhere", "", "HEAD~9", "--all", "HEAD:impls", "a b", "0" * 40])
 def test_what_is_no_commit_is_refused_with_a_sentence(repository, name):
     with pytest.raises(BadCommit) as caught:

@@ -1,16 +1,13 @@
 """The environments of commits: what they share, and whose impls lie in them."""
 
 import json
-import os
 import shutil
-import sys
 from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from asv.environment import EnvironmentUnavailable
 from asv.util import UserError
 
 from attnbench.features.commits import asv, environment, suite
@@ -79,13 +76,6 @@ def test_what_is_there_is_used_again_and_what_is_not_as_it_should_be_is_made_ane
     assert not shared.check_presence()
 
 
-def test_another_python_and_a_matrix_of_requirements_are_refused_with_the_remedy(tmp_path):
-    with pytest.raises(EnvironmentUnavailable, match=r"no 2\.7; run asv with that Python, or take"):
-        made(tmp_path, "2.7")
-    with pytest.raises(EnvironmentUnavailable, match=r"installs no torch; take -E virtualenv"):
-        made(tmp_path, requirements={"torch": "2.12"})
-
-
 def test_asv_is_told_of_the_machine_without_asking_and_its_processes_of_the_command(
     tmp_path, monkeypatch
 ):
@@ -109,10 +99,3 @@ def test_asv_is_told_of_the_machine_without_asking_and_its_processes_of_the_comm
     monkeypatch.setattr(asv, "ensure_machine", damaged)
     with pytest.raises(UserError, match="is no JSON"):
         environment._hand_on(Namespace(), {})
-
-
-def test_arguments_that_are_another_programs_are_left_alone(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["pytest", "no-such-command", "-q"])
-    monkeypatch.delenv(suite.VARIABLE, raising=False)
-    environment.setup()
-    assert suite.VARIABLE not in os.environ

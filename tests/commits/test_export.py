@@ -2,7 +2,6 @@
 
 import json
 import statistics
-import sys
 from itertools import product
 
 import pytest
@@ -53,16 +52,6 @@ def test_what_is_not_to_be_had_is_skipped_and_what_did_not_end_as_measured_faile
         assert found["'matmul'", "64", "'forward'"][0] > 0
 
 
-def test_parameters_are_in_the_order_of_the_suite(place):
-    records = [runs.measured(v, seq=n) for v, n in (("abc", 512), ("sdpa", 64), ("matmul", 1024))]
-    records.append(runs.measured("bmm", phase="decode", seq=64))
-    place.export(place.run("a", *records))
-    variants, lengths, phases = listed(place)["attention.time"]["params"]
-    assert variants == ["'matmul'", "'sdpa'", "'abc'", "'bmm'"]
-    assert lengths == ["64", "512", "1024"]  # in decoding that of the cache
-    assert phases == ["'forward'", "'decode'"]
-
-
 # ---- several runs --------------------------------------------------------------------------------
 
 
@@ -95,16 +84,6 @@ def test_what_failed_in_one_run_of_a_commit_stays_failed(place, order):
         (file,) = place.export(ran[each])
     for figure in ("time", "memory", "error"):
         assert runs.cells(file, f"attention.{figure}")[CELL] == (None, None)
-
-
-def test_each_commit_has_a_file_with_its_date(place):
-    files = place.export(
-        place.run("a", runs.measured(), sha=place.first), place.run("b", runs.measured())
-    )
-    said = [json.loads(file.read_text()) for file in files]
-    assert [each["commit_hash"] for each in said] == [place.first, place.second]
-    assert said[1]["date"] - said[0]["date"] == 24 * 60 * 60 * 1000
-    assert len({each["env_name"] for each in said}) == 1  # or asv would not compare them
 
 
 def test_runs_of_two_machines_are_two_machines_of_asvs(place):
@@ -164,21 +143,6 @@ def test_another_problem_is_in_graphs_of_its_own(place, change, group):
     assert runs.cells(file, f"{group}.time")["'sdpa'", length, "'forward'"][0] == 0.5
     assert runs.cells(file)[CELL][0] == pytest.approx(0.001)
     assert listed(place)[f"{group}.time"]["pretty_name"].endswith(f", {group}")
-
-
-def test_another_number_of_threads_is_in_graphs_of_its_own(place):
-    (file,) = place.export(place.run("a", runs.measured(), settings={"threads": 2}))
-    assert runs.cells(file) == {}
-    assert CELL in runs.cells(file, "b1-h4-d64-f32-causal-2-threads.time")
-
-
-def test_on_a_machine_with_a_gpu_the_suites_graphs_are_of_the_gpu(place):
-    on_cpu = runs.changed(runs.measured(median=0.5, device="cuda"), device="cpu")
-    some = [runs.measured(median=0.25), on_cpu, runs.measured(device="cuda:1")]
-    (file,) = place.export(place.run("a", *some, machine=runs.GPU_BOX))
-    assert runs.cells(file)[CELL][0] == pytest.approx(0.001)
-    assert runs.cells(file, "b1-h4-d64-f32-causal.time")[CELL][0] == 0.25
-    assert runs.cells(file, "b2-h16-d128-bf16-causal.time")[CELL][0] == 0.5
 
 
 # ---- what asv lists ------------------------------------------------------------------------------
@@ -282,16 +246,3 @@ def test_this_machine_is_entered_without_asking_and_what_is_others_stays(tmp_pat
     written = file.stat().st_mtime_ns
     assert ensure_machine(file) == name
     assert file.stat().st_mtime_ns == written
-
-
-def test_a_run_of_this_machine_has_the_facets_that_asv_gives_its_own(place, tmp_path):
-    name = ensure_machine(tmp_path / "machines")
-    theirs = AsvMachine.load(_path=str(tmp_path / "machines"))  # the only one needs no name
-    shared = f"{sys.version_info.major}.{sys.version_info.minor}"  # asv's name for its Python
-    here = json.loads(json.dumps(this_machine().to_dict()))
-    (file,) = place.export(place.run("a", runs.measured(), machine=here))
-    assert json.loads(file.read_text())["params"] == {**theirs.__dict__, "python": shared}
-    assert file.parent.name == name
-    theirs.save(str(tmp_path / "theirs"))
-    asvs, ours = (folder / name / "machine.json" for folder in (tmp_path / "theirs", place.results))
-    assert json.loads(ours.read_text()) == json.loads(asvs.read_text())

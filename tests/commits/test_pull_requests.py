@@ -60,14 +60,6 @@ def test_a_commit_is_told_what_it_does_and_nothing_else(repository, base, head, 
     assert found.exit_status == status
 
 
-@pytest.mark.parametrize(
-    ("both", "word", "status"), [("wrong", "wrong", 1), ("broken", "not measured", 2)]
-)
-def test_what_is_amiss_in_both(repository, both, word, status):
-    found = compared(repository, both, both, ["matmul"])
-    assert (said(found), found.exit_status) == ({"matmul": word}, status)
-
-
 def test_a_table_that_can_not_be_read_costs_no_worker(repository):
     opened = Opened()
     found = compared(repository, "door", opened=opened)
@@ -165,15 +157,6 @@ def alone(luck=()):
     opened = Opened(luck, Alone)
     opened.refused = 0
     return opened
-
-
-def test_what_can_not_be_had_in_one_process_is_measured_in_two(repository):
-    opened = alone()
-    found = in_rounds(repository, "slower", opened, "matmul")
-    assert found.cells[0].comparison.verdict is Verdict.SLOWER
-    assert opened.refused == 1  # and is not tried again where it can't be had
-    a, _, b = opened.folders[:3]
-    assert opened.folders == [a, a, b, b, b, a] * (LOOKS[0] // 2)  # each starts first as often
 
 
 @pytest.mark.parametrize(

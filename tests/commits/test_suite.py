@@ -7,8 +7,6 @@ import statistics
 import subprocess
 import sys
 from contextlib import contextmanager
-from dataclasses import replace
-from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,14 +17,11 @@ from asv.commands import make_argparser
 from asv_runner.benchmarks.mark import SkipNotImplemented
 from asv_runner.statistics import compute_stats
 
-import impls
-from attnbench.core.machine import Gpu, this_machine
 from attnbench.core.record import PROTOCOL, Energy, Error
 from attnbench.features.commits import measurement, suite
 from attnbench.features.commits.suite import AsvRequest, Cache, SuiteRow
 from attnbench.sweep import engine
 from attnbench.sweep.engine import Refused
-from attnbench.sweep.plan import make_plan
 from tests.commits import runs
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -35,16 +30,6 @@ SAMPLES = [0.004, 0.001, 0.003, 0.002, 0.0035, 0.0015, 0.0025]
 
 
 # ---- the benchmarks ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_every_cell_of_the_suite_can_be_asked_of_its_device(device):
-    gpu = Gpu("A GPU", "GPU-1", 9.0, 1 << 37, "570")
-    here = replace(this_machine(), gpus=(gpu,), torch_cuda="13.0")
-    plan = make_plan(impls.table(()), (), suite.grid(device), here)
-    cells = suite.keys(AsvRequest(device, energy=True))
-    assert len(plan.cells) == len(cells) == prod(map(len, suite.parameters("time", device))) <= 60
-    assert [c.left_out.reason for c in plan.cells if c.left_out] == []
 
 
 def discovered(folder, request):
@@ -167,23 +152,6 @@ def test_what_has_no_figure_is_an_error_or_skipped_with_its_reason(
 
 
 # ---- what is measured ----------------------------------------------------------------------------
-
-
-def test_impls_of_somebody_else_are_not_taken_for_the_commits(tmp_path, monkeypatch):
-    shared = {"ASV_ENV_TYPE": "shared", "ASV_ENV_DIR": str(tmp_path)}
-    assert measurement.impls_of_commit(shared) is None  # those that run now lie in no environment
-    shared["ASV_ENV_DIR"] = str(CHECKOUT)
-    assert measurement.impls_of_commit(shared) == CHECKOUT / "impls"
-    assert measurement.impls_of_commit({}) == CHECKOUT / "impls"
-    monkeypatch.setattr(measurement, "find_spec", lambda name: None)
-    assert measurement.impls_of_commit(shared) is None
-
-
-def test_a_variant_that_the_commit_has_not_costs_its_own_rows(tmp_path):
-    key = ("no.such", 128, "forward")
-    row = measurement._swept([key], AsvRequest(), tmp_path, tmp_path, energy=False)[key]
-    assert row.status == "unavailable"
-    assert row.reason.startswith("in the commit's table there is no variant 'no.such'")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from attnbench import cli
 from attnbench.command import arguments
 from attnbench.core.checkout import find_commit, refuse_dirty
-from attnbench.features.commits import export, rounds, suite
+from attnbench.features.commits import rounds, suite
 from attnbench.features.commits.asv import Asv
 from attnbench.features.commits.pairs import CommitsComparison
 from attnbench.features.commits.rounds import BUDGET_S, CellPlan
@@ -56,20 +56,6 @@ def test_benchmarks_that_failed_are_no_failure_of_asv_and_what_it_can_not_do_is_
 def test_asv_comes_from_no_folder_that_we_stand_in(clone, asked):
     (clone / "asv.py").write_text("raise SystemExit(7)")
     assert Asv.of(clone).publish() == clone / "reports" / "asv" / "index.html"
-
-
-def test_runs_are_exported_and_shown(clone, asked, monkeypatch, capsys):
-    calls = []
-
-    def stood_in(paths, results, **more):
-        calls.append((paths, results))
-        return [results / "box" / "abc.json"]
-
-    monkeypatch.setattr(export, "export", stood_in)
-    assert cli.main(["history", "export", "one", "two"]) == 0
-    assert calls == [(["one", "two"], clone / "results" / "asv")]
-    assert [words[0] for words, _, _ in asked()] == ["publish"]
-    assert "box/abc.json" in capsys.readouterr().out
 
 
 # ---- two commits ---------------------------------------------------------------------------------
