@@ -1,6 +1,6 @@
 """What answers are worth between and beyond measured problems: ``python proofs/regret.py``.
 
-Runs measure a coarse grid, which a choice may see, and problems drawn at random between its points
+Runs measure a coarse grid, which a choice may see, and problems drawn at random between its lengths
 and modestly beyond, which it may not (:mod:`proofs.regret_problems`). For each of these the choice
 is made from the grid of the first run alone; what is true is the median over the runs, and the
 chosen variant is held in pairs against those that came near the fastest.
@@ -28,7 +28,6 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -40,14 +39,10 @@ from attnbench.answer.choose import (  # noqa: E402
     Wants,
     choose,
 )
-from attnbench.answer.predict import (  # noqa: E402
-    PredictionModel,
-    Terms,
-    kinds,
-)
+from attnbench.answer.predict import VariantRecords, curve  # noqa: E402
 from attnbench.core.record import Record  # noqa: E402
 from attnbench.core.settings import Settings  # noqa: E402
-from attnbench.core.store import read_header, read_records  # noqa: E402
+from attnbench.core.store import read_records  # noqa: E402
 from attnbench.sweep.compare import compare_cells  # noqa: E402
 from attnbench.sweep.engine import LocalEngine  # noqa: E402
 from impls.problem import Problem  # noqa: E402
@@ -89,8 +84,8 @@ class Asked:
     @property
     def name(self) -> str:
         """Who is chosen; who would have been, where nothing was said."""
-        if self.choice.winner is not None:
-            return self.choice.winner.variant
+        if self.choice.ranking is not None:
+            return self.choice.ranking.winner.variant
         return min(self.forced, key=self.forced.__getitem__, default=self.best)
 
     @property
@@ -108,35 +103,30 @@ def of_runs(runs: Sequence[Path]) -> list[Asked]:
     rounds = [[s for s in read_records(run) if s.time] for run in runs]
     if missing := {*shown, *held, *far} - {s.problem for s in rounds[0]}:
         raise SystemExit(f"{runs[0]} holds nothing of {len(missing)} problems: of another draw?")
-    ceilings = read_header(runs[0]).get("ceilings") or {}
-    return judged(rounds[0], _medians(rounds), ceilings)
+    return judged(rounds[0], _medians(rounds))
 
 
 def of_made_up(noise: float) -> list[Asked]:
     """The same on a machine whose times are known; its measured ones scatter by so much."""
     problems = [p for some in all_problems(SEED) for p in some]
     truth = _medians([regret_made_up.measured(problems, 0.0, SEED)])
-    asked = judged(regret_made_up.measured(problems, noise, SEED), truth, regret_made_up.CEILINGS)
+    asked = judged(regret_made_up.measured(problems, noise, SEED), truth)
     for each in asked:
         each.regret = each.times[each.name] / each.times[each.best]
     return asked
 
 
-def judged(
-    seen: Sequence[Record],
-    truth: Mapping[Problem, Mapping[str, float]],
-    ceilings: Mapping[str, Any],
-) -> list[Asked]:
+def judged(seen: Sequence[Record], truth: Mapping[Problem, Mapping[str, float]]) -> list[Asked]:
     """What is said of each problem, from those alone that may be seen."""
     shown, held, far = all_problems(SEED)
     table, found = impls.table(), []
     grid = [s for s in seen if s.problem in set(shown)]
     for problem in [*held, *far]:
         alike = [s for s in grid if s.problem.phase == problem.phase]
-        choice = choose(alike, problem, Wants(), table, ceilings=ceilings)
+        choice = choose(alike, problem, Wants(), table)
         times = truth[problem]
         if len(times) > 1:
-            found.append(Asked(problem, choice, times, _forced(alike, problem, times, ceilings)))
+            found.append(Asked(problem, choice, times, _forced(alike, problem, times)))
     return found
 
 
@@ -160,18 +150,17 @@ def again_within(runs: Sequence[Path]) -> tuple[float, int]:
     return _share([max(x) / min(x) <= 1 + OFF for x in both]), len(both)
 
 
-def _forced(
-    alike: list[Record], problem: Problem, times: Iterable[str], ceilings: Mapping[str, Any]
-) -> dict[str, float]:
+def _forced(alike: list[Record], problem: Problem, times: Iterable[str]) -> dict[str, float]:
     """What would be said were it not for any rule of silence."""
     found = {}
     for name in times:
         own = [s for s in alike if s.variant == name and s.time]
-        own = [s for s in own if kinds(s.problem) == kinds(problem)]
-        figures = [s.time.median_s for s in own]
-        model = PredictionModel(Terms(ceilings), [s.problem for s in own], figures) if own else None
-        if model and (said := model.predict(problem)):
-            found[name] = said.middle
+        line = VariantRecords(None, own, problem).line
+        if len(line) > 2:
+            lengths, seconds = zip(
+                *((s.problem.kv_len, s.time.median_s) for s in line), strict=True
+            )
+            found[name] = curve(lengths, seconds, problem.kv_len).middle
     return found
 
 
@@ -201,16 +190,18 @@ def hold_against_the_best(asked: list[Asked]) -> None:
 
 def shown(asked: list[Asked]) -> bool:
     """Print what came of it beside its limits; whether all hold."""
-    said = [a for a in asked if a.choice.winner is not None]
+    said = [a for a in asked if a.choice.ranking is not None]
     if not said:
         print("no problem was answered")
         return False
-    silent = [a for a in asked if a.choice.winner is None]
+    silent = [a for a in asked if a.choice.ranking is None]
     regrets = sorted(a.regret for a in said)
-    cells = [(c, a.times[c.variant]) for a in said for c in a.choice.ranked if c.variant in a.times]
+    cells = [
+        (c, a.times[c.variant]) for a in said for c in a.choice.ranking.all if c.variant in a.times
+    ]
     near = [abs(c.median_s / true - 1) <= OFF for c, true in cells]
     inside = [c.low_s <= true <= c.high_s for c, true in cells]
-    ties = [a for a in said if a.choice.equal]
+    ties = [a for a in said if a.choice.ranking.equal]
     right = [_right_tie(a) for a in ties]
     quiet = [a.regret > FORCED or a.off > OFF for a in silent]
     p95 = regrets[min(len(regrets) - 1, int(0.95 * len(regrets)))]
@@ -248,7 +239,7 @@ def shown(asked: list[Asked]) -> bool:
 
 
 def _right_tie(a: Asked) -> bool:
-    names = {a.name, *(c.variant for c in a.choice.equal)}
+    names = {a.name, *(c.variant for c in a.choice.ranking.equal)}
     return (a.beaten_by or a.best) in names or a.regret <= 1 + a.choice.margin
 
 

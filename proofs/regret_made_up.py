@@ -19,7 +19,6 @@ from proofs.regret_problems import VARIANTS, cells_of
 
 NEAR_BYTES, NEAR_RATE, FAR_RATE = 6e6, 3e10, 9e9
 """The border between the memories, and the bytes a second of each."""
-CEILINGS = {"copy": {"262144": 7e10, "2097152": 6e10, "33554432": 1.2e10, "268435456": 1e10}}
 BACKWARD = 2.6
 BLOCK = 16
 

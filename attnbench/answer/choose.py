@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from attnbench.answer import predict
-from attnbench.answer.predict import TRUSTED, VariantRecords
+from attnbench.answer.predict import SHAPE, TRUSTED, Estimate, VariantRecords, kinds
 from attnbench.answer.ranking import (
     EXACT,
     MARGIN,
@@ -20,7 +19,6 @@ from attnbench.answer.ranking import (
     Lead,
     Ranking,
     is_ahead,
-    lead_over,
     margin_of,
     rank,
 )
@@ -30,7 +28,6 @@ from attnbench.core.stats import Verdict
 from impls.asked import CantBeDone
 
 if TYPE_CHECKING:
-    from attnbench.answer.predict import Estimate
     from attnbench.core.record import Record
     from attnbench.sweep.compare import ContestResult
     from impls import Table
@@ -122,15 +119,14 @@ class Excluded:
 
 @dataclass(frozen=True)
 class Choice:
-    """The answer for one problem: the ranking and the winner's lead over the next, from the run
-    ``source`` with its ``settings`` as the command line has them, and from comparisons in pairs.
-    Without a ranking there is none: ``why_not``, and which limit would have to give way.
+    """The answer for one problem: the ranking, from the run ``source`` with its ``settings`` as the
+    command line has them, and from comparisons in pairs. Without a ranking there is none:
+    ``why_not``, and which limit would have to give way.
     """
 
     problem: Problem
     wants: Wants
     ranking: Ranking | None = None
-    lead: Lead | None = None
     excluded: tuple[Excluded, ...] = ()
     why_not: str = ""
     relax: str = ""
@@ -140,60 +136,38 @@ class Choice:
     settings: tuple[str, ...] = ()
 
     @property
-    def winner(self) -> Candidate | None:
-        """The one to use."""
-        return self.ranking.winner if self.ranking else None
-
-    @property
-    def equal(self) -> tuple[Candidate, ...]:
-        """The others that tie with it."""
-        return self.ranking.equal if self.ranking else ()
-
-    @property
-    def next(self) -> Candidate | None:
-        """The first that is slower."""
-        return self.ranking.next if self.ranking else None
-
-    @property
-    def ranked(self) -> list[Candidate]:
-        """All that could be chosen: the winner, what ties with it, then the others by time."""
-        r = self.ranking
-        return [r.winner, *r.equal, *r.slower] if r else []
-
-    @property
     def unknown(self) -> list[Excluded]:
         """The variants that might be faster, for all that is known."""
         unknown = [e for e in self.excluded if e.why in (Why.UNKNOWN, Why.ABSENT)]
-        slowest = self.winner.high_s if self.winner else math.inf
+        slowest = self.ranking.winner.high_s if self.ranking else math.inf
         return [e for e in unknown if e.at_best_s is None or e.at_best_s < slowest]
 
     @property
     def pays_after(self) -> int | None:
         """Calls after which the winner's setup has paid, against the runner-up."""
-        other = self.next or (self.equal[0] if self.equal else None)
-        if self.winner is None or other is None or self.winner.setup_s is None:
+        r = self.ranking
+        if r is None or (other := r.runner_up) is None or r.winner.setup_s is None:
             return None
-        once = self.winner.setup_s - (other.setup_s or 0.0)
-        each = other.median_s - self.winner.median_s
+        once = r.winner.setup_s - (other.setup_s or 0.0)
+        each = other.median_s - r.winner.median_s
         return None if each <= 0 else max(0, math.ceil(once / each))
 
     def sentence(self) -> str:
         """The answer."""
         where = f"{self.problem} ({', '.join(self.wants.words())})"
-        w = self.winner
-        if w is None:
-            why = "; ".join(filter(None, [self.why_not, self.relax]))
-            return f"{where}: no answer: {why}"
+        r = self.ranking
+        if r is None:
+            return f"{where}: no answer: {'; '.join(filter(None, [self.why_not, self.relax]))}"
+        w = r.winner
         time = f"{milliseconds(w.median_s)} [{milliseconds(w.low_s)}, {milliseconds(w.high_s)}]"
         text = f"{where}: use {w.variant}, {'' if w.measured else 'predicted at '}{time}"
         if w.memory_bytes is not None:
             text += f" and {size(w.memory_bytes)}"
-        if self.equal:
-            text += f"; {', '.join(c.variant for c in self.equal)} can't be told from it"
-        if self.next and self.lead:
-            how = ", in pairs" if self.pairs else ""
-            text += f"; {self.lead} ahead of {self.next.variant}{how}"
-        if len(self.ranked) == 1:
+        if r.equal:
+            text += f"; {', '.join(c.variant for c in r.equal)} can't be told from it"
+        if r.next and r.lead:
+            text += f"; {r.lead} ahead of {r.next.variant}{', in pairs' if self.pairs else ''}"
+        if len(r.all) == 1:
             text += "; the only one that is known"
         if w.flags:
             kinds = dict.fromkeys(flag.split(":")[0] for flag in w.flags)
@@ -202,16 +176,14 @@ class Choice:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        of = msgspec.to_builtins(
-            {name: getattr(self, name) for name in ("winner", "equal", "next", "lead")}
-        )
+        r = self.ranking
+        of = {name: getattr(r, name, None) for name in ("winner", "equal", "next", "lead")}
+        of |= {"equal": r.equal if r else (), "slower": r.slower[1:] if r else ()}
+        names = ("excluded", "why_not", "relax", "margin")
         return {
             "problem": self.problem.to_dict(),
             "wants": self.wants.words(),
-            **of,
-            "slower": msgspec.to_builtins(self.ranking.slower[1:] if self.ranking else ()),
-            "excluded": msgspec.to_builtins(self.excluded),
-            **{name: getattr(self, name) for name in ("why_not", "relax", "margin")},
+            **msgspec.to_builtins(of | {name: getattr(self, name) for name in names}),
             "pays_after_calls": self.pays_after,
             "source": self.source,
             "pairs": list(self.pairs),
@@ -228,7 +200,6 @@ def choose(
     wants: Wants,
     table: Table,
     *,
-    ceilings: Mapping[str, Any],
     left_out: Sequence[Excluded] = (),
     source: str = "",
 ) -> Choice:
@@ -243,15 +214,18 @@ def choose(
         r
         for r in latest.values()
         if r.problem.mask.kinds == problem.mask.kinds
-        or (r.time is not None and predict.kinds(r.problem) == predict.kinds(problem))
+        or (r.time is not None and kinds(r.problem) == kinds(problem))
     ]
     by_variant: dict[str, list[Record]] = {}
     for record in alike:
         by_variant.setdefault(record.variant, []).append(record)
     found: list[Candidate | Excluded] = []
     for label, some in by_variant.items():
-        known = VariantRecords(_row(table, label), some, ceilings)
-        found.append(_judge(label, known, problem, wants))
+        try:
+            row = table.find(label)
+        except CantBeDone:  # the table has none of that name
+            row = None
+        found.append(_judge(label, VariantRecords(row, some, problem), wants))
     found += [each for each in left_out if each.variant not in by_variant]
     there = {each.variant for each in found}
     found += [
@@ -263,35 +237,22 @@ def choose(
     return make_choice(problem, wants, found, margin=margin_of(alike), source=source)
 
 
-def _row(table: Table, label: str) -> Any:
-    """The row that a record's label names; None where the table has none."""
-    from impls import UnknownVariant
-    from impls.spec import InvalidRow
-
-    try:
-        return table.find(label)
-    except (UnknownVariant, InvalidRow):
-        return None
-
-
-def _judge(
-    label: str, known: VariantRecords, problem: Problem, wants: Wants
-) -> Candidate | Excluded:
+def _judge(label: str, known: VariantRecords, wants: Wants) -> Candidate | Excluded:
     computes = known.row.computes if known.row else known.seen[0].computes
     if computes not in wants.computes:
         return Excluded(label, Why.COMPUTES, f"it computes {computes}")
-    for why, said in _rules_it_out(known, problem):
+    for why, said in _ruled_out(known):
         return Excluded(label, why, said)
-    memory, error = known.memory(problem), known.error(problem)
+    memory, error = known.memory(), known.error()
     if (broken := _breaks(label, memory, error, wants)) is not None:
         return broken
-    time = known.time(problem)
+    time = known.time()
     if isinstance(time, str):
         return Excluded(label, Why.UNKNOWN, time)
     if not time.measured and time.off > TRUSTED:
         said = f"its time there is known to within {time.off:.0%} only"
         return Excluded(label, Why.UNKNOWN, said, about_s=time.middle, at_best_s=time.low)
-    own, (near, *_) = known.on(problem), known.nearest(problem)
+    near = known.beside[0]
     return Candidate(
         label,
         computes,
@@ -303,7 +264,7 @@ def _judge(
         error=error,
         skill=near.distance.skill if near.distance and computes != EXACT else None,
         setup_s=near.setup_s,
-        flags=tuple(own.time.flags) if own and own.time else (),
+        flags=tuple(known.own.time.flags) if known.own and known.own.time else (),
     )
 
 
@@ -329,22 +290,24 @@ def _breaks(
     return Excluded(label, why, " and ".join(said), needs) if needs else None
 
 
-def _rules_it_out(known: VariantRecords, problem: Problem) -> Iterator[tuple[Why, str]]:
+def _ruled_out(known: VariantRecords) -> Iterator[tuple[Why, str]]:
     """Why it doesn't take the problem, by its row, by its own word, or by where it was tried; and
     the results elsewhere that rule it out.
     """
+    problem = known.problem
     if known.row is not None and (said := known.row.supports(problem)):
         yield Why.SUPPORT, said
     for record in known.seen:
         own = record.status == "unsupported" and record.problem == problem
         if (own or record.status == "unavailable") and record.reason:
             yield Why.SUPPORT, record.reason
-    sizes = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim")
     for record in known.seen:
         p, where = record.problem, f"{record.problem}: {record.reason}"
         if record.status in FINDINGS:
             yield Why.STATUS, f"{record.status} on {where}"
-        elif record.status in TOO_MUCH and all(getattr(p, x) <= getattr(problem, x) for x in sizes):
+        elif record.status in TOO_MUCH and all(
+            getattr(p, x) <= getattr(problem, x) for x in (*SHAPE, "q_len", "kv_len")
+        ):
             yield Why.STATUS, f"{record.status.replace('_', ' ')} already on {where}"
 
 
@@ -367,23 +330,20 @@ def make_choice(
         why, relax = _why_none(excluded, wants)
         return replace(choice, why_not=why, relax=relax)
     best = min(candidates, key=lambda c: c.median_s)
-    rivals = [(e.about_s, e) for e in excluded if e.about_s and e.about_s < best.high_s]
+    rivals = [e for e in excluded if e.about_s and e.about_s < best.high_s]
     if rivals:
-        _, first = min(rivals, key=lambda each: each[0])
+        first = min(rivals, key=lambda e: e.about_s or 0.0)
         why = f"{first.variant} may be faster than {best.variant}, and {first.said}"
         return replace(choice, why_not=why)
-    ranking = rank(candidates, margin)
-    return replace(choice, ranking=ranking, lead=ranking.lead)
+    return replace(choice, ranking=rank(candidates, margin))
 
 
 def _why_none(excluded: Sequence[Excluded], wants: Wants) -> tuple[str, str]:
     """Why there is no candidate, and the least that would have to give way to let one in."""
     whys = [e.why for e in excluded if e.why is not Why.ABSENT]
     if not whys:
-        return (
-            "nothing of this phase, dtype, kind of mask, inputs, level and device was measured",
-            "",
-        )
+        kinds = "phase, dtype, kind of mask, inputs, level and device"
+        return f"nothing of this {kinds} was measured", ""
     if said := [e.said for e in excluded if e.why is Why.UNKNOWN]:
         return f"outside what was measured ({max(said, key=said.count)})", ""
     if broken := [e for e in excluded if e.needs]:
@@ -395,11 +355,9 @@ def _why_none(excluded: Sequence[Excluded], wants: Wants) -> tuple[str, str]:
         if "memory" in enough:  # in hundredths of a MiB, rounded up
             hundredths = math.ceil(nearest.needs["memory"] * AMPLE / 2**20 * 100)
             enough["memory"] = f"{hundredths / 100:g}MiB"
-        give = [f"--max-{name} {limit}" for name, limit in enough.items()]
-        return (
-            f"nobody keeps the limit of {' and '.join(limits)}",
-            f"{' and '.join(give)} would let {nearest.variant} in",
-        )
+        give = " and ".join(f"--max-{name} {limit}" for name, limit in enough.items())
+        broke = f"nobody keeps the limit of {' and '.join(limits)}"
+        return broke, f"{give} would let {nearest.variant} in"
     others, words = whys.count(Why.COMPUTES), [word for word in KINDS if word not in wants.allowed]
     relax = f"--allow {','.join(words)} would let those in that are not exact ({others})"
     return f"nobody serves it ({max(whys, key=whys.count)})", relax if others else ""
@@ -412,33 +370,31 @@ def settle(choice: Choice, taken: Sequence[ContestResult]) -> Choice:
     the fastest of these if they are several. What is neither slower nor faster ties with it, and
     so does what tied by the medians and was not compared.
     """
-    by_name = {c.variant: c for c in choice.ranked}
+    ranked = choice.ranking.all if choice.ranking else ()
+    by_name = {c.variant: c for c in ranked}
     over = {pair.judged: pair.comparison for pair in taken if pair.judged in by_name}
-    if not over or taken[0].against not in by_name:
+    if choice.ranking is None or not over or taken[0].against not in by_name:
         return choice
     base = taken[0].against
     spans = {base: (1.0, 1.0, 1.0)} | {n: (c.ratio, c.low, c.high) for n, c in over.items()}
     faster = [name for name, c in over.items() if c.verdict is Verdict.FASTER]
     first = min(faster, key=spans.__getitem__) if faster else base
-
-    def is_slower(name: str) -> bool:
-        if first == base:
-            return over[name].verdict is Verdict.SLOWER
-        return name == base or over[name].low > over[first].high * (1 + over[first].margin)
-
     leaders: list[Candidate] = [by_name[first]]
     slower: list[Candidate] = []
     for name in sorted((n for n in spans if n != first), key=spans.__getitem__):
-        (slower if is_slower(name) else leaders).append(by_name[name])
-    for c in choice.ranked:
+        if first == base:
+            behind = over[name].verdict is Verdict.SLOWER
+        else:
+            most = over[first].high * (1 + over[first].margin)
+            behind = name == base or over[name].low > most
+        (slower if behind else leaders).append(by_name[name])
+    for c in ranked:
         if c.variant not in spans:
-            tied = c in choice.equal and not is_ahead(leaders[0], c, choice.margin)
+            tied = c in choice.ranking.equal and not is_ahead(leaders[0], c, choice.margin)
             (leaders if tied else slower).append(c)
     ranking = Ranking.of(leaders, slower, choice.margin)
-    winner, after = ranking.winner, ranking.next
-    lead = None if after is None else lead_over(winner, after)
-    if after is not None and {winner.variant, after.variant} <= spans.keys():
-        (one, low, high), (other, least, most) = spans[winner.variant], spans[after.variant]
-        lead = Lead(other / one, least / high, most / low)
-    pairs = tuple(pair.to_dict() for pair in taken)
-    return replace(choice, ranking=ranking, lead=lead, pairs=pairs)
+    winner, after = ranking.winner.variant, ranking.next
+    if after is not None and {winner, after.variant} <= spans.keys():
+        (one, low, high), (other, least, most) = spans[winner], spans[after.variant]
+        ranking = replace(ranking, lead=Lead(other / one, least / high, most / low))
+    return replace(choice, ranking=ranking, pairs=tuple(pair.to_dict() for pair in taken))

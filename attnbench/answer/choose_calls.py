@@ -19,7 +19,7 @@ drifts does so under all of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from attnbench.answer.choose import Choice
     from attnbench.answer.ranking import Candidate
 
-ROUNDING = 1e-6
-"""By so much shares may add up to more than a whole."""
 USES = {"eager": "matmul", "flex": "flex", "sdpa": "sdpa", "mha": "sdpa"}
 """By a word of how a call was captured: the variant that it uses now."""
 
@@ -132,37 +130,35 @@ class Gain:
     @property
     def told(self) -> bool:
         """Whether it can be told from nothing."""
-        factor = self.factor
-        return not factor.low <= 1 <= factor.high
+        return not self.factor.low <= 1 <= self.factor.high
 
     def sentence(self) -> str:
         """Attention's share of a step, and how the step's time changes."""
         if not any(site.share is not None for site in self.sites):
             return f"what {self.of} gains can't be said: no site's share of it was measured"
-        s = self.share
-        interval = f" [{_percent(s.low)}, {_percent(s.high)}]" if s.low < s.high else ""
-        text = f"attention is {_percent(s.value)} %{interval} of {self.of}; {self._taken()}"
+
+        def percent(share: float) -> str:
+            return f"{100 * share:.0f}" if share >= 0.1 or share == 0 else f"{100 * share:.2g}"
+
+        s, f = self.share, self.factor
+        interval = f" [{percent(s.low)}, {percent(s.high)}]" if s.low < s.high else ""
+        text = f"attention is {percent(s.value)} %{interval} of {self.of}; "
+        taken = f"taking these, {self.of} takes {f.value:.2f} [{f.low:.2f}, {f.high:.2f}]"
+        if not any(site.ratio and site.share for site in self.sites):
+            text += "no site would take another variant"
+        elif not self.told:
+            text += f"what is gained can't be told from nothing: {taken} of its time"
+        else:
+            way = f"{f.value:.2f}× slower" if f.value > 1 else f"{1 / f.value:.2f}× faster"
+            if abs(f.value - 1) < LEAST_MARGIN:
+                way = "less than a hundredth apart"
+            free = f"were attention free it would take {1 - s.value:.2f}"
+            text += f"{taken} of its time ({way}; {free})"
         stay, many = sum(bool(site.unchanged()) for site in self.sites), len(self.sites)
         if 0 < stay < many:
             how = "stays as it is" if stay == 1 else "stay as they are"
             text += f"; {stay} of {many} sites {how}"
         return text
-
-    def _taken(self) -> str:
-        factor = self.factor
-        if not any(site.ratio and site.share for site in self.sites):
-            return "no site would take another variant"
-        taken = (
-            f"taking these, {self.of} takes {factor.value:.2f} "
-            f"[{factor.low:.2f}, {factor.high:.2f}] of its time"
-        )
-        if not self.told:
-            return f"what is gained can't be told from nothing: {taken}"
-        way, times = ("slower", factor.value) if factor.value > 1 else ("faster", 1 / factor.value)
-        more = f"{times:.2f}× {way}"
-        if abs(factor.value - 1) < LEAST_MARGIN:
-            more = "less than a hundredth apart"
-        return f"{taken} ({more}; were attention free it would take {1 - self.share.value:.2f})"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
@@ -185,15 +181,11 @@ class Gain:
         }
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f}" if share >= 0.1 or share == 0 else f"{100 * share:.2g}"
-
-
 def gain(sites: Sequence[SiteTimes], of: str = "a step") -> Gain:
     """What a whole model gains; raises :class:`NoGain` for shares that can't be."""
     shares = [site.share for site in sites if site.share is not None]
     whole = sum(s.value for s in shares)
-    if not all(0 <= s.low <= s.value <= s.high < math.inf for s in shares) or whole > 1 + ROUNDING:
+    if not all(0 <= s.low <= s.value <= s.high < math.inf for s in shares) or whole > 1 + 1e-6:
         said = ", ".join(f"{s.value:.3g} [{s.low:.3g}, {s.high:.3g}]" for s in shares)
         raise NoGain(
             f"the shares {said} can't be parts of {of}: each lies in its interval, and together "
@@ -219,22 +211,20 @@ def site_times(
     """
     uses = next((name for word, name in USES.items() if word in via), "")
     part = None if share is None else GainInterval(share, share * off[0], min(1.0, share * off[1]))
-    if choice is None or choice.winner is None:
+    if choice is None or choice.ranking is None:
         why = why or (choice.why_not if choice else "nothing was asked of it")
         return SiteTimes(site, part, uses or via, None, why=why)
-    by_name: Mapping[str, Candidate] = {c.variant: c for c in choice.ranked}
-    now, winner = by_name.get(uses), choice.winner
+
+    def span(c: Candidate) -> GainInterval:
+        """Its time, and half of what may lie between two that were timed one after the other."""
+        each = math.sqrt(1 + choice.margin)
+        return GainInterval(c.median_s, c.low_s / each, c.high_s * each)
+
+    ranking, winner = choice.ranking, choice.ranking.winner
+    now = next((c for c in ranking.all if c.variant == uses), None)
     if now is None:
         why_not = {e.variant: e.said for e in choice.excluded}.get(uses, "it was not measured")
         said = f"how long what it takes now ({uses or via}) would take is not known: {why_not}"
-        then = _span(winner, choice.margin)
-        return SiteTimes(site, part, uses or via, None, winner.variant, then, said)
-    takes = now if now in choice.equal else winner  # a change that gains nothing is none
-    spans = _span(now, choice.margin), _span(takes, choice.margin)
-    return SiteTimes(site, part, uses, spans[0], takes.variant, spans[1], inside_s=inside_s)
-
-
-def _span(c: Candidate, margin: float) -> GainInterval:
-    """Its time, and half of what may lie between two that were timed one after the other."""
-    each = math.sqrt(1 + margin)
-    return GainInterval(c.median_s, c.low_s / each, c.high_s * each)
+        return SiteTimes(site, part, uses or via, None, winner.variant, span(winner), said)
+    takes = now if now in ranking.equal else winner  # a change that gains nothing is none
+    return SiteTimes(site, part, uses, span(now), takes.variant, span(takes), inside_s=inside_s)

@@ -12,19 +12,17 @@ from attnbench.answer.choose import Choice, Excluded, Wants, Why, choose, make_c
 from attnbench.answer.ranking import MARGIN
 from attnbench.core.disk import StoreError, long, short
 from attnbench.core.format import size
-from attnbench.core.lock import lock_for
 from attnbench.core.machine import this_machine, why_not
 from attnbench.core.record import PROTOCOL
 from attnbench.core.store import find_runs, read_header, read_records
 from attnbench.sweep import compare, start
 from attnbench.sweep.compare import ContestResult
-from attnbench.sweep.engine import LocalEngine
+from attnbench.sweep.engine import engine_on
 from attnbench.sweep.places import Local
 from attnbench.sweep.plan import grid_of, make_plan
 from attnbench.sweep.sweep import Interrupt, sweep
 
 if TYPE_CHECKING:
-    from attnbench.sweep.presets import Preset
     from attnbench.sweep.start import Run
     from attnbench.sweep.sweep import Watcher
     from impls import Table
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
 ALIKE = ("phase", "dtype", "inputs", "level", "device")
 """What a record must share with a problem to say anything about it."""
 NAMED = 4
+"""So many of the variants that a run lacks are named."""
 NEWEST = 12
 """So many runs of this machine are looked at."""
 SCOUT_S, SAMPLING_S = 0.05, 0.3
@@ -93,15 +92,9 @@ def from_run(
     contest = contest or header.get("contest") or {}
     if contest.get("problem") != problem.to_dict():
         contest = {}
-    choice = choose(
-        list(read_records(run, lambda p: all(getattr(p, x) == getattr(problem, x) for x in ALIKE))),
-        problem,
-        wants,
-        table,
-        ceilings=header.get("ceilings") or {},
-        left_out=_left_out(contest, wants),
-        source=str(run),
-    )
+    records = read_records(run, lambda p: all(getattr(p, x) == getattr(problem, x) for x in ALIKE))
+    left_out = _left_out(contest, wants)
+    choice = choose(list(records), problem, wants, table, left_out=left_out, source=str(run))
     pairs = [ContestResult.from_dict(values) for values in contest.get("pairs", ())]
     threads = (header.get("settings") or {}).get("threads")
     settings = ["--threads", str(threads)] if threads else []
@@ -112,31 +105,24 @@ def from_run(
 
 def _left_out(contest: Mapping[str, Any], wants: Wants) -> list[Excluded]:
     """The variants that a run made for a choice did not measure, with the reasons."""
-    most, said = wants.max_memory, "by its own formula it needs"
-    too_large = [
-        Excluded(name, Why.MEMORY, f"{said} {size(peak)}", {"memory": peak})
-        for name, peak in contest.get("too_large", {}).items()
-        if most is not None and peak > most
-    ]
-    return too_large + [
-        Excluded(
-            name, Why.SLOW, f"on {contest['shorter']} it took {x:.0f} times as long as the best"
-        )
-        for name, x in contest.get("behind", {}).items()
-    ]
+    most, found = wants.max_memory, []
+    for name, peak in contest.get("too_large", {}).items():
+        if most is not None and peak > most:
+            said = f"by its own formula it needs {size(peak)}"
+            found.append(Excluded(name, Why.MEMORY, said, {"memory": peak}))
+    for name, times in contest.get("behind", {}).items():
+        said = f"on {contest['shorter']} it took {times:.0f} times as long as the best"
+        found.append(Excluded(name, Why.SLOW, said))
+    return found
 
 
 def best_of(paths: Sequence[Path], problem: Problem, wants: Wants, table: Table) -> Choice:
     """The choice of the run that knows most; raises :class:`StoreError` if there is no run."""
-    runs = list(find_runs(paths))
-    if not runs:
+    choices = [from_run(run, problem, wants, table) for run in find_runs(paths)]
+    if not choices:
         raise StoreError(f"there is no run in {', '.join(map(str, paths))}")
-
-    def knowledge(choice: Choice) -> tuple[bool, bool, int]:
-        winner = choice.winner
-        return winner is not None, winner is not None and winner.measured, len(choice.ranked)
-
-    return max((from_run(run, problem, wants, table) for run in runs), key=knowledge)
+    known = [(c.ranking.winner.measured, len(c.ranking.all)) if c.ranking else () for c in choices]
+    return choices[known.index(max(known))]
 
 
 def first_answer(
@@ -151,15 +137,15 @@ def first_answer(
             choice = from_run(run, problem, wants, table)
         except StoreError:  # one that can't be read answers nothing
             continue
-        if choice.winner is None:
+        if choice.ranking is None:
             continue
         absent = [e.variant for e in choice.excluded if e.why is Why.ABSENT]
         missing = [x for x in absent if why_not(table.rows[x], this_machine()) is None]
-        if not missing and choice.winner.measured:
+        if not missing and choice.ranking.winner.measured:
             return choice
         if not missing:
             predicted = predicted or choice
-        elif choice.winner.measured:
+        elif choice.ranking.winner.measured:
             more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
             say(
                 f"not from {run}, which measured this without {', '.join(missing[:NAMED])}{more}, "
@@ -176,25 +162,25 @@ def measured_here(out: Path, threads: int | None, tables: Sequence[str] = ()) ->
     machine = this_machine()
     if not (out / machine.name).is_dir():
         return
-    named = [short(str(Path(table).resolve())) for table in tables]
-    wanted = (PROTOCOL, named, threads or machine.threads, *_machine(machine.to_dict()))
+
+    def facts(protocol: Any, tables: Sequence[str], threads: Any, of: Mapping[str, Any]) -> Any:
+        """What must be the same for times to hold."""
+        versions = of.get("versions") or {}
+        machine = [*(of.get(x) for x in ("cpu", "cores", "torch_cuda")), list(of.get("gpus") or ())]
+        alike = [versions.get("torch"), versions.get("triton"), list(map(short, tables))]
+        return protocol, threads, machine, alike
+
+    named = [str(Path(table).resolve()) for table in tables]
+    now = facts(PROTOCOL, named, threads or machine.threads, machine.to_dict())
     for run in sorted(find_runs([out / machine.name]), reverse=True)[:NEWEST]:
         try:
             header = read_header(run)
         except StoreError:
             continue
-        then = _machine(header.get("machine") or {})
-        settings, files = header.get("settings") or {}, list(map(short, header.get("tables", [])))
-        found = (header.get("protocol"), files, settings.get("threads"), *then)
-        if found == wanted and "legs" not in header:
+        used = (header.get("settings") or {}).get("threads")
+        of, files = header.get("machine") or {}, header.get("tables", [])
+        if facts(header.get("protocol"), files, used, of) == now and "legs" not in header:
             yield run
-
-
-def _machine(facts: Mapping[str, Any]) -> Iterator[Any]:
-    """What must be the same for times to hold."""
-    yield from (facts.get(name) for name in ("cpu", "cores", "torch_cuda"))
-    yield list(facts.get("gpus") or ())
-    yield from ((facts.get("versions") or {}).get(name) for name in ("torch", "triton"))
 
 
 # ---- a new run -----------------------------------------------------------------------------------
@@ -210,7 +196,8 @@ def measured(problem: Problem, wants: Wants, table: Table, means: Means) -> Choi
         for row in table.rows.values()
         if row.computes in wants.computes and row.level == problem.level and not row.ranks
     ]
-    plan = make_plan(table, names, _grid(problem, SAMPLING_S), this_machine(), [problem])
+    grid = grid_of([problem], "one problem").with_(budget=SAMPLING_S)
+    plan = make_plan(table, names, grid, this_machine(), [problem])
     names, too_large = compare.within(plan, wants.max_memory)
     contest: dict[str, Any] = {"problem": problem.to_dict(), "too_large": too_large, "pairs": []}
     if (less := compare.shorter(plan)) is not None:
@@ -228,15 +215,11 @@ def measured(problem: Problem, wants: Wants, table: Table, means: Means) -> Choi
     return from_run(run.folder.path, problem, wants, table)
 
 
-def _grid(problem: Problem, budget_s: float) -> Preset:
-    return grid_of([problem], "one problem").with_(budget=budget_s)
-
-
 def _run(names: Sequence[str], problem: Problem, budget_s: float, means: Means) -> Run:
     """A run of some variants on one problem, kept like any other."""
     run = start.begin(
         names,
-        _grid(problem, budget_s),
+        grid_of([problem], "one problem").with_(budget=budget_s),
         means.tables,
         means.out,
         seed=means.seed,
@@ -256,16 +239,14 @@ def _run(names: Sequence[str], problem: Problem, budget_s: float, means: Means) 
 
 def _pairs(choice: Choice, run: Run, means: Means) -> list[ContestResult]:
     """Comparisons in pairs of those that the medians leave near each other."""
-    if choice.winner is None:
+    if choice.ranking is None:
         return []
-    names = [c.variant for c in choice.ranked]
+    names = [c.variant for c in choice.ranking.all]
     near = compare.near_the_best(list(read_records(run.folder.path)), names)
     if len(near) < 2:
         return []
     means.say(f"in pairs: {', '.join(near)}")
     cells = {c.variant.label: c for c in run.plan.to_run}
-    device, seconds = choice.problem.device, choice.winner.median_s
-    with lock_for([device]), LocalEngine(run.settings, limited=device == "cpu") as engine:
-        return compare.in_pairs(
-            [cells[name] for name in near], seconds, engine, run.folder.header, means.say
-        )
+    some, seconds = [cells[name] for name in near], choice.ranking.winner.median_s
+    with engine_on(choice.problem.device, run.settings) as engine:
+        return compare.in_pairs(some, seconds, engine, run.folder.header, means.say)

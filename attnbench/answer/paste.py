@@ -5,8 +5,6 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from impls.problem import Problem
-
 if TYPE_CHECKING:
     from attnbench.answer.choose import Choice
     from impls.problem import Problem
@@ -74,20 +72,17 @@ def spelled(variant: str) -> str:
 
 def proof(choice: Choice) -> str:
     """The command that holds the winner against the runner-up, in pairs; or measures it alone."""
-    if choice.winner is None:
+    if (r := choice.ranking) is None:
         return ""
-    words = [*words_of(choice.problem), *choice.settings]
-    winner = choice.winner.variant
-    other = (*choice.equal, choice.next)[0]
-    if other is None:
-        return shlex.join(["attnbench", "run", winner, *words])
-    return shlex.join(["attnbench", "compare", winner, other.variant, *words])
+    verb = "run" if r.runner_up is None else "compare"
+    names = [c.variant for c in (r.winner, r.runner_up) if c]
+    return shlex.join(["attnbench", verb, *names, *words_of(choice.problem), *choice.settings])
 
 
 def pasted(choice: Choice) -> dict[str, Any]:
     """All of it; of a choice without a winner nothing."""
     found: dict[str, Any] = {"code": [], "transformers": [], "proof": proof(choice)}
-    if choice.winner and choice.problem.level == "core":  # others have weights: a module
-        name = choice.winner.variant
+    if choice.ranking and choice.problem.level == "core":  # others have weights: a module
+        name = choice.ranking.winner.variant
         found |= {"code": lines(name, choice.problem), "transformers": in_transformers(name)}
     return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, groupby, pairwise
 from typing import Any
@@ -90,11 +90,14 @@ def is_ahead(best: Candidate, other: Candidate, margin: float) -> bool:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Candidates in order: the one to use, those that tie with it, and those that are slower."""
+    """Candidates in order: the one to use, those that tie with it, and those that are slower; the
+    lead over the first of these.
+    """
 
     winner: Candidate
     equal: tuple[Candidate, ...]
     slower: tuple[Candidate, ...]
+    lead: Lead | None
 
     @classmethod
     def of(
@@ -104,13 +107,17 @@ class Ranking:
         torch's own, then what needs least memory, then the fastest.
         """
         most_s = leaders[0].median_s * (1 + margin)
-
-        def preference(c: Candidate) -> tuple[float, ...]:
-            memory = math.inf if c.memory_bytes is None else c.memory_bytes
-            return c.median_s > most_s, torch_rank(c.variant), memory, c.median_s
-
-        winner = min(leaders, key=preference)
-        return cls(winner, tuple(c for c in leaders if c is not winner), tuple(slower))
+        winner = min(
+            leaders,
+            key=lambda c: (
+                c.median_s > most_s,
+                torch_rank(c.variant),
+                math.inf if c.memory_bytes is None else c.memory_bytes,
+                c.median_s,
+            ),
+        )
+        lead = lead_over(winner, slower[0]) if slower else None
+        return cls(winner, tuple(c for c in leaders if c is not winner), tuple(slower), lead)
 
     @property
     def next(self) -> Candidate | None:
@@ -118,9 +125,14 @@ class Ranking:
         return self.slower[0] if self.slower else None
 
     @property
-    def lead(self) -> Lead | None:
-        """The winner's over the next."""
-        return lead_over(self.winner, self.next) if self.next else None
+    def runner_up(self) -> Candidate | None:
+        """The next one after the winner, be it tied or slower."""
+        return (*self.equal, self.next)[0]
+
+    @property
+    def all(self) -> tuple[Candidate, ...]:
+        """The winner, what ties with it, then the others by time."""
+        return (self.winner, *self.equal, *self.slower)
 
 
 def rank(candidates: Iterable[Candidate], margin: float) -> Ranking:
@@ -150,10 +162,8 @@ LEAST_S = 1e-3
 """In shorter calls, what leads up to the kernel shows too."""
 LEAST_READINGS = 5
 """Of the canary; fewer say nothing."""
-TO_DEVIATION = 1.4826
-"""A normal distribution's standard deviation over its median absolute one."""
-WIDE = 2.0
-"""Standard deviations: nineteen of twenty readings are no further off."""
+WIDE = 2.0 * 1.4826
+"""Median absolute deviations: nineteen of twenty readings of a normal law are no further off."""
 
 
 def margin_of(records: Sequence[Record]) -> float:
@@ -204,7 +214,7 @@ def unrest(records: Iterable[Record]) -> float:
         if len(readings) >= LEAST_READINGS:
             middle = statistics.median(readings)
             off = statistics.median(abs(each / middle - 1) for each in readings)
-            moved.append(WIDE * TO_DEVIATION * off)
+            moved.append(WIDE * off)
     return max(moved)
 
 
@@ -234,9 +244,7 @@ class Answer:
     time: Time
     equal: tuple[str, ...]
     next: str | None
-    lead: float | None
-    lead_low: float | None = None
-    lead_high: float | None = None
+    lead: Lead | None
     memory_bytes: int | None = None
     frugal: tuple[str, int, float] | None = None
     world: int | None = None
@@ -251,23 +259,29 @@ class Answer:
 
     def sentence(self) -> str:
         """The answer with its interval."""
+
+        def ms(seconds: float) -> str:
+            return f"{seconds * 1e3:.3g}" if seconds < 1 else f"{seconds * 1e3:.0f}"
+
+        def mib(nbytes: int) -> str:
+            return f"{nbytes / 2**20:.3g} MiB"
+
         t, place = self.time, "the fastest exact variant"
         if self.equal:
             place = f"the one to use of {len(self.leaders)} that tie"
         elif self.next is None:
             place = "the only exact variant measured"
-        interval = f"{_ms(t.median_s)} [{_ms(t.low_s)}, {_ms(t.high_s)}] ms"
+        interval = f"{ms(t.median_s)} [{ms(t.low_s)}, {ms(t.high_s)}] ms"
         text = f"{self.winner} is {place}, at {interval}"
         if self.memory_bytes is not None:
-            text += f" and {_mib(self.memory_bytes)}"
+            text += f" and {mib(self.memory_bytes)}"
         if self.equal:
             text += f", and {', '.join(self.equal)} can't be told from it"
-        if self.next:
-            lead = f"{self.lead:.2f}x [{self.lead_low:.2f}, {self.lead_high:.2f}]"
-            text += f"; {lead} ahead of {self.next}"
+        if self.lead:
+            text += f"; {str(self.lead).replace('×', 'x')} ahead of {self.next}"
         if self.frugal:
             name, peak, slower = self.frugal
-            text += f"; {name} needs least memory, {_mib(peak)}, at {slower:.2f}x the time"
+            text += f"; {name} needs least memory, {mib(peak)}, at {slower:.2f}x the time"
         if self.flags:
             text += f" (in doubt: {'; '.join(self.flags)})"
         over = f", over {self.world} processes" if self.world else ""
@@ -276,9 +290,12 @@ class Answer:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, without the samples."""
-        names = ("winner", "next", "lead", "lead_low", "lead_high", "memory_bytes", "world")
+        names, lead = ("winner", "next", "memory_bytes", "world", "node", "margin"), self.lead
         return {
-            **{name: getattr(self, name) for name in (*names, "node", "margin")},
+            **{name: getattr(self, name) for name in names},
+            "lead": lead and lead.factor,
+            "lead_low": lead and lead.low,
+            "lead_high": lead and lead.high,
             **{name: getattr(self.time, name) for name in ("median_s", "low_s", "high_s")},
             "problem": self.problem.to_dict(),
             "equal": list(self.equal),
@@ -316,7 +333,11 @@ def answers(
     known of these variants, if that is more.
     """
     margin = margin_of(records) if margin is None else margin
-    failures = _failures(records if among is None else among)
+    failures: dict[tuple[Any, str], str] = {}
+    failed = [r for r in (records if among is None else among) if r.status in FINDINGS]
+    for r in sorted(failed, key=lambda r: -r.problem.kv_len):  # the shortest is named
+        said = f"{r.variant} {FAILURES[r.status]} at {r.problem.kv_len:,} tokens"
+        failures[_without_length(r.problem), r.variant] = said
     groups: dict[tuple[Problem, int | None, str], list[Record]] = {}
     for record in records:
         world = record.ranks.world if record.ranks else None
@@ -331,86 +352,61 @@ def answers(
             yield replace(answer, world=world, node=node if several > 1 else "", flags=flags)
 
 
-def _failures(records: Iterable[Record]) -> dict[tuple[Any, str], str]:
-    """By problem without its length, and variant: ``mine is wrong at 4,096 tokens``."""
-    failed = sorted((r for r in records if r.status in FINDINGS), key=lambda r: -r.problem.kv_len)
-    return {
-        (_without_length(r.problem), r.variant): (
-            f"{r.variant} {FAILURES[r.status]} at {r.problem.kv_len:,} tokens"
-        )
-        for r in failed
-    }
-
-
 def _without_length(problem: Problem) -> tuple[str, Problem]:
-    """Alike for problems that differ in length, and in a batch that shrinks as they grow."""
-    return str(problem.mask), problem.with_(
-        q_len=1, kv_len=1, batch=1, mask=Mask()
-    )  # a mask may fit one length alone
+    """Alike for problems that differ in length, and in a batch that shrinks as they grow; a mask
+    may fit one length alone.
+    """
+    return str(problem.mask), problem.with_(q_len=1, kv_len=1, batch=1, mask=Mask())
 
 
 def _answer(problem: Problem, exact: list[Record], margin: float) -> Answer:
     """Of those timed by the most common clock; the others are named and not ranked."""
     clock = statistics.mode(r.time.clock for r in exact if r.time)
-    ranked: dict[str, tuple[Candidate, Time]] = {}
-    doubts, other_clocks = [], []
+    times: dict[str, Time] = {}
+    known: dict[str, Candidate] = {}
+    other_clocks = []
     for r in exact:
         if (t := r.time) is not None and t.clock == clock:
-            times = (t.median_s, t.low_s, t.high_s)
-            known = Candidate(r.variant, EXACT, *times, measured=True, memory_bytes=_peak(r))
-            ranked[r.variant] = known, t
+            ends, peak = (t.median_s, t.low_s, t.high_s), _peak(r)
+            known[r.variant] = Candidate(r.variant, EXACT, *ends, measured=True, memory_bytes=peak)
+            times[r.variant] = t
         elif t is not None:
             other_clocks.append(
                 f"{r.variant} is not ranked: it is timed by the clock {t.clock}, others by {clock}"
             )
-    order = sorted(ranked.values(), key=lambda each: each[0].median_s)
-    ranking = rank((c for c, _ in order), margin)
-    winner, after, lead = ranking.winner, ranking.next, ranking.lead
-    for c, t in order:  # where its fastest call could not have won, a slow one's doubts are nothing
-        may_win = t.min_s <= order[0][0].high_s * (1 + margin)
+    order = sorted(known.values(), key=lambda c: c.median_s)
+    ranking = rank(order, margin)
+    winner, after, doubts = ranking.winner, ranking.next, []
+    for c in order:  # where its fastest call could not have won, a slow one's doubts are nothing
+        t = times[c.variant]
+        may_win = t.min_s <= order[0].high_s * (1 + margin)
         if t.flags and (may_win or c in (winner, after)):
-            doubts.append(f"{c.variant} {_doubts(t)}")
+            words = dict.fromkeys(flag.split(":")[0].removeprefix("it ") for flag in t.flags)
+            if "drifted" in words:  # of the whole machine; that the cell did so too adds nothing
+                words.pop("drifting", None)
+            doubts.append(f"{c.variant} {' and '.join(words)}")
+    peaks = ((c.memory_bytes, c.median_s, c.variant) for c in order if c.memory_bytes is not None)
+    frugal = None
+    if winner.memory_bytes:
+        peak, median, name = min(peaks)
+        if peak <= FRUGAL * winner.memory_bytes:
+            frugal = name, peak, median / winner.median_s
     return Answer(
         problem,
         winner.variant,
-        ranked[winner.variant][1],
+        times[winner.variant],
         tuple(c.variant for c in ranking.equal),
-        next=after.variant if after else None,
-        lead=lead.factor if lead else None,
-        lead_low=lead.low if lead else None,
-        lead_high=lead.high if lead else None,
-        memory_bytes=winner.memory_bytes,
-        frugal=_frugal(winner, [c for c, _ in order]),
+        after.variant if after else None,
+        ranking.lead,
+        winner.memory_bytes,
+        frugal,
         margin=margin,
         flags=(*doubts, *other_clocks),
     )
 
 
-def _frugal(winner: Candidate, known: Sequence[Candidate]) -> tuple[str, int, float] | None:
-    if not winner.memory_bytes:
-        return None
-    peaks = ((c.memory_bytes, c.median_s, c.variant) for c in known if c.memory_bytes is not None)
-    peak, median, name = min(peaks)
-    return (name, peak, median / winner.median_s) if peak <= FRUGAL * winner.memory_bytes else None
-
-
 def _peak(record: Record) -> int | None:
     return record.memory.peak_bytes if record.memory else None
-
-
-def _doubts(time: Time) -> str:
-    kinds = dict.fromkeys(flag.split(":")[0].removeprefix("it ") for flag in time.flags)
-    if "drifted" in kinds:  # of the whole machine; that the cell did so too adds nothing
-        kinds.pop("drifting", None)
-    return " and ".join(kinds)
-
-
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / 2**20:.3g} MiB"
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g}" if seconds < 1 else f"{seconds * 1e3:.0f}"
 
 
 # ---- over the lengths of a regime ----------------------------------------------------------------
@@ -500,19 +496,17 @@ def standings(regime: Regime, margin: float = MARGIN) -> list[Standing]:
     for length in regime.cells:
         timed = list(regime.timed(length).values())
         answer = next(answers(timed, margin, regime.records), None)
-        faster = sorted(_faster(answer, timed), key=lambda f: -f.speedup) if answer else ()
+        faster: list[Faster] = []
+        for r in timed:
+            if answer is None or r.time is None or r.computes == EXACT:
+                continue
+            best, t, far = answer.time, r.time, r.distance
+            if t.clock == best.clock and beats(t, best, margin):
+                known = (far.relative, far.skill) if far else (None, None)
+                faster.append(Faster(r.variant, r.computes, best.median_s / t.median_s, *known))
+        faster.sort(key=lambda f: -f.speedup)
         found.append(Standing(length, answer, len(timed), tuple(faster)))
     return found
-
-
-def _faster(answer: Answer, records: Sequence[Record]) -> Iterator[Faster]:
-    best = answer.time
-    for r in records:
-        if r.computes == EXACT or r.time is None or r.time.clock != best.clock:
-            continue
-        if beats(r.time, best, answer.margin):
-            far, skill = (r.distance.relative, r.distance.skill) if r.distance else (None, None)
-            yield Faster(r.variant, r.computes, best.median_s / r.time.median_s, far, skill)
 
 
 def stretches(found: Sequence[Standing]) -> list[Stretch]:
@@ -542,35 +536,33 @@ class Crossing:
 def crossings(regime: Regime, found: list[Standing], margin: float = MARGIN) -> list[Crossing]:
     """Each change of place between two variants that win at some length."""
     winners = dict.fromkeys(s.answer.winner for s in found if s.answer)
-    pairs = combinations(winners, 2)
-    return sorted(
-        (c for a, b in pairs for c in _crossings(regime, a, b, margin)), key=lambda c: c.low
-    )
+    crossed = []
+    for a, b in combinations(winners, 2):
+        leader, last = "", 0
+        ratios: dict[int, float] = {}
+        for length, cells in regime.cells.items():
+            of_a, of_b = time_of(cells.get(a)), time_of(cells.get(b))
+            if of_a is None or of_b is None:
+                continue
+            ratios[length] = of_a.median_s / of_b.median_s
+            if of_a.flags or of_b.flags:
+                continue
+            now = a if beats(of_a, of_b, margin) else b if beats(of_b, of_a, margin) else ""
+            if now and leader and now != leader:
+                between = {n: x for n, x in ratios.items() if n >= last}
+                crossed.append(Crossing(leader, now, last, length, equal_at(between)))
+            if now:
+                leader, last = now, length
+    return sorted(crossed, key=lambda c: c.low)
 
 
-def _crossings(regime: Regime, a: str, b: str, margin: float) -> Iterator[Crossing]:
-    leader, last = "", 0
-    ratios: list[tuple[int, float]] = []
-    for length, cells in regime.cells.items():
-        of_a, of_b = time_of(cells.get(a)), time_of(cells.get(b))
-        if of_a is None or of_b is None:
-            continue
-        ratios.append((length, math.log(of_a.median_s / of_b.median_s)))
-        if of_a.flags or of_b.flags:
-            continue
-        now = a if beats(of_a, of_b, margin) else b if beats(of_b, of_a, margin) else ""
-        if now and leader and now != leader:
-            yield Crossing(leader, now, last, length, _equal([r for r in ratios if r[0] >= last]))
-        if now:
-            leader, last = now, length
-
-
-def _equal(ratios: Sequence[tuple[int, float]]) -> float:
+def equal_at(ratios: Mapping[int, float]) -> float:
     """The length where a ratio passes one, on logarithms, between neighbouring lengths."""
-    for (n, x), (m, y) in pairwise(ratios):
+    logs = [(math.log(n), math.log(ratio)) for n, ratio in ratios.items()]
+    for (n, x), (m, y) in pairwise(logs):
         if x * y <= 0 and x != y:
-            return math.exp(math.log(n) + (math.log(m) - math.log(n)) * x / (x - y))
-    return math.sqrt(ratios[0][0] * ratios[-1][0])
+            return math.exp(n + (m - n) * x / (x - y))
+    return math.exp((logs[0][0] + logs[-1][0]) / 2)
 
 
 # ---- over all problems ---------------------------------------------------------------------------

@@ -191,7 +191,7 @@ class Chosen:
     @property
     def variant(self) -> str | None:
         """The variant chosen; None where there is none, and the sentence says why."""
-        return self.choice.winner.variant if self.choice.winner else None
+        return self.choice.ranking.winner.variant if self.choice.ranking else None
 
     @property
     def code(self) -> str:
@@ -207,7 +207,8 @@ class Chosen:
         """The variants that could be chosen, the fastest first, a row each."""
         import pandas as pd
 
-        return pd.DataFrame([asdict(c) for c in self.choice.ranked])
+        ranking = self.choice.ranking
+        return pd.DataFrame([asdict(c) for c in ranking.all] if ranking else [])
 
     def __str__(self) -> str:
         return self.choice.sentence()

@@ -4,8 +4,8 @@ import pytest
 
 import impls
 from attnbench.answer.choose import Wants
-from attnbench.answer.exported import table_of
 from attnbench.core.disk import StoreError
+from attnbench.features.choose.export import table_of
 from tests.verbs import chosen_runs as made
 
 TABLE = impls.table()
@@ -51,4 +51,13 @@ def test_what_a_call_can_t_say_is_left_out(tmp_path):
 def test_the_limits_hold_in_the_table_too(tmp_path):
     p = made.problem(512)
     records = [made.record("sdpa", p, 1.0, peak=100), made.record("matmul", p, 2.0, peak=10)]
-    assert ranges(exported(tmp_path, records, max_memory=50)) == [[(512, 512, "matmul")]]
+    assert ranges(exported(tmp_path / "one", records, max_memory=50)) == [[(512, 512, "matmul")]]
+    one, two = made.problem(256), made.problem(512)
+    records = [made.record("sdpa", one, 1.0, peak=10), made.record("sdpa", two, 1.0, peak=900)]
+    records += [made.record("matmul", p, 2.0, peak=10) for p in (one, two)]
+    (found,) = ranges(exported(tmp_path / "two", records, max_memory=50))
+    assert found == [(256, 256, "sdpa"), (257, 512, "matmul")]
+    records = [made.record("matmul", one, 1.0, peak=900), made.record("matmul", two, 1.0, peak=10)]
+    records += [made.record("sdpa", p, 2.0, peak=10) for p in (one, two)]
+    (found,) = ranges(exported(tmp_path / "three", records, max_memory=50))
+    assert found == [(256, 511, "sdpa"), (512, 512, "matmul")]

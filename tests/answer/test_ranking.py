@@ -51,8 +51,8 @@ def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
     answer = only(
         one("slow", 3e-3), one("fast", 1e-3, 0.9e-3, 1.1e-3), one("mid", 2e-3, flags=["drifted: x"])
     )
-    lead = (answer.lead, answer.lead_low, answer.lead_high)
-    assert lead == pytest.approx((2.0, 2 / 1.1, 2 / 0.9))
+    lead = answer.lead
+    assert (lead.factor, lead.low, lead.high) == pytest.approx((2.0, 2 / 1.1, 2 / 0.9))
     assert answer.sentence() == (
         "forward, mask none, 64 tokens, b1 h8/8 d64 float32: fast is the fastest exact variant, "
         "at 1 [0.9, 1.1] ms; 2.00x [1.82, 2.22] ahead of mid (in doubt: mid drifted)"
@@ -60,7 +60,7 @@ def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
     plain = answer.to_dict()
     assert (plain["winner"], plain["next"], plain["equal"]) == ("fast", "mid", [])
     assert (plain["median_s"], plain["low_s"], plain["high_s"]) == (1e-3, 0.9e-3, 1.1e-3)
-    assert (plain["lead"], plain["sentence"]) == (answer.lead, answer.sentence())
+    assert (plain["lead"], plain["sentence"]) == (lead.factor, answer.sentence())
     assert plain["problem"] == answer.problem.to_dict()
 
 
@@ -81,7 +81,7 @@ def test_what_ties_with_the_fastest_and_what_is_next(others, winner, equal, afte
     others = [(v, s, *(ends or (s, s))) for v, s, *ends in others]
     answer = only(one("a", 1.0, 0.95, 1.05), *(one(*each) for each in others))
     assert (answer.winner, answer.equal, answer.next) == (winner, equal, after)
-    assert answer.lead == (lead and pytest.approx(lead))
+    assert (answer.lead and answer.lead.factor) == (lead and pytest.approx(lead))
     assert bool(equal) == (f"the one to use of {1 + len(equal)} that tie" in answer.sentence())
 
 

@@ -59,7 +59,7 @@ def test_what_can_t_be_asked_is_a_sentence(words, said):
 def test_where_no_run_fits_it_is_measured(tmp_path, capsys):
     asked = {"heads": 2, "head_dim": 16, "phase": "forward", "mask": "none", "out": tmp_path}
     found = attnbench.choose(48, **asked, max_memory="1MiB")
-    assert found.variant is not None and found.choice.winner.measured
+    assert found.variant is not None and found.choice.ranking.winner.measured
     assert found.choice.pairs and found.choice.source.startswith(str(tmp_path))
     again = attnbench.choose(48, **asked, max_memory="1MiB")
     assert again.choice.source == found.choice.source  # the second time it is known

@@ -27,7 +27,7 @@ MATMUL = candidate("matmul", 2e-3)
 
 def won(winner=SDPA, equal=(), slower=(MATMUL,), problem=PROBLEM, **more):
     lead = Lead(2.0, 1.6, 2.4) if slower else None
-    return Choice(problem, Wants(), Ranking(winner, equal, slower), lead, **more)
+    return Choice(problem, Wants(), Ranking(winner, equal, slower, lead), **more)
 
 
 @pytest.fixture

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnbench.answer.dispatch_table import FALLBACK, DispatchTable
 from attnbench.command import arguments
 from attnbench.command.terminal import say
 from attnbench.core.machine import this_machine
-from attnbench.core.record import Status
 from impls.asked import CantBeDone
-from impls.problem import INPUTS, Problem
 
 if TYPE_CHECKING:
     import argparse
 
     from attnbench.answer.choose import Choice, Wants
-    from attnbench.core.record import Record
     from impls import Table
+    from impls.problem import Problem
 
 
 class NoProblem(CantBeDone):
@@ -44,15 +40,17 @@ def choose(given: argparse.Namespace) -> int:
     table = impls.table(given.table)
     _refuse_contradictions(given)
     if given.export is not None:
-        return _export(given, wants, table)
+        from attnbench.features.choose.export import export
+
+        return export(given, wants, table)
     if given.problems is not None:
-        return _answer_calls(given, lambda problem: _answer(given, problem, wants, table))
+        return _answer_calls(given, wants, table)
     choice = _answer(given, _one_problem(given), wants, table)
     if given.json:
         print(json.dumps(_plain(choice)))
     else:
         view.show(choice)
-    return int(choice.winner is None)
+    return int(choice.ranking is None)
 
 
 def _plain(choice: Choice) -> dict[str, Any]:
@@ -80,15 +78,14 @@ def _refuse_contradictions(given: argparse.Namespace) -> None:
 def _answer(given: argparse.Namespace, problem: Problem, wants: Wants, table: Table) -> Choice:
     """From the runs named, from one that was measured here, or measured now."""
     from attnbench.answer import choose_runs
-    from attnbench.answer.choose_runs import Means
-    from attnbench.sweep import sweep
+    from attnbench.sweep.sweep import Stopped, watcher
 
     how = (given.table, given.seed or 0, given.threads)
-    means = Means(say, sweep.watcher, Path(given.out), *how)
+    means = choose_runs.Means(say, watcher, Path(given.out), *how)
     named = [Path(x) for x in given.source or ()]
     try:
         return choose_runs.answer(problem, wants, table, means, named=named, anew=given.measure)
-    except sweep.Stopped:
+    except Stopped:
         raise KeyboardInterrupt from None
 
 
@@ -112,8 +109,8 @@ def _one_problem(given: argparse.Namespace) -> Problem:
     return problem
 
 
-def _answer_calls(given: argparse.Namespace, answer: Callable[[Problem], Choice]) -> int:
-    """The answers for a captured program; ``answer`` gives that of one problem."""
+def _answer_calls(given: argparse.Namespace, wants: Wants, table: Table) -> int:
+    """The answers for a captured program."""
     from attnbench.answer.choose_calls import gain, site_times
     from attnbench.features.choose import view
     from attnbench.models.capture.calls import SeenCalls
@@ -124,7 +121,7 @@ def _answer_calls(given: argparse.Namespace, answer: Callable[[Problem], Choice]
     problems = calls.problems()
     if not problems:
         raise CantBeDone(f"{given.problems} holds no call that can be put as a problem")
-    choices = {problem: answer(problem) for problem in problems}
+    choices = {problem: _answer(given, problem, wants, table) for problem in problems}
     sites = [
         site_times(
             f"{s.site} · {s.problem}",
@@ -143,98 +140,4 @@ def _answer_calls(given: argparse.Namespace, answer: Callable[[Problem], Choice]
         print(json.dumps({"answers": answers, "gain": gained.to_dict()}))
     else:
         view.show_calls(choices, gained)
-    return int(all(choice.winner is None for choice in choices.values()))
-
-
-def _export(given: argparse.Namespace, wants: Wants, table: Table) -> int:
-    """Write the dispatch table of the run named, or of the newest of this machine as it is now."""
-    from attnbench.answer.choose_runs import measured_here
-    from attnbench.core.store import find_runs, read_header
-
-    if wants.allowed:
-        raise CantBeDone("a dispatch table holds exact variants alone: leave --allow out")
-    named = [Path(x) for x in given.source or ()]
-    runs = list(find_runs(named))
-    if not named:
-        here = measured_here(Path(given.out), given.threads, given.table)
-        runs = [run for run in here if "contest" not in read_header(run)]
-    if not runs or (named and len(runs) != 1):
-        which = "several runs" if runs else "no run"
-        raise CantBeDone(
-            f"a dispatch table is of one run, and there is {which}: name one with --from RUN, or "
-            "make one with 'attnbench run'"
-        )
-    made = _checked(runs[0], wants, table, given)
-    made.write(given.export)
-    if given.json:
-        print(json.dumps(made.to_dict()))
-        return 0
-    kinds, ranges = len(made.entries), sum(len(entry.ranges) for entry in made.entries)
-    say(f"from {runs[0]}: kinds of call: {kinds}; ranges of lengths: {ranges}")
-    print(given.export)
-    print(f'use it:  attend = attnbench.dispatch("{given.export}")')
-    return 0
-
-
-def _checked(run: Path, wants: Wants, rows: Table, given: argparse.Namespace) -> DispatchTable:
-    """The table, without variants that are wrong on some kind of inputs: a call may bring any."""
-    from attnbench.answer.exported import table_of
-
-    made, here = table_of(run, wants, rows), this_machine()
-    ran_on = (made.made["machine"], made.made["torch"])
-    if ran_on != (here.name, here.versions.get("torch")) or (
-        made.made["device"] not in here.devices
-    ):
-        say(
-            "the variants could not be checked on other inputs than the run's, since it is not of "
-            "this machine and torch: dispatch checks each before its first call"
-        )
-        return made
-    wrong: list[Record] = []
-    asked: set[tuple[str, Problem]] = set()
-    while new := [x for x in dict.fromkeys(_to_check(made)) if x not in asked]:
-        asked.update(new)
-        for record in _check(new, rows, given):
-            if record.status != "measured":
-                said = f"{record.variant}, {record.status} on {record.problem}: {record.reason}"
-                say(f"not exported: {said}")
-                wrong.append(record.with_(status=Status.WRONG))
-        made = table_of(run, wants, rows, wrong)
-    return DispatchTable({**made.made, "inputs": list(INPUTS)}, entries=made.entries)
-
-
-def _to_check(table: DispatchTable) -> Iterator[tuple[str, Problem]]:
-    """Each variant on the longest call that it takes, with every kind of inputs but the run's.
-
-    The longest has the most extreme scores, and so shows most. Torch's own function, which takes
-    all other calls too, is left out.
-    """
-    for entry in table.entries:
-        for variant, problem in list(entry.examples(table.made["device"]))[1::2]:
-            if variant != FALLBACK:
-                yield from ((variant, problem.with_(inputs=kind)) for kind in INPUTS[1:])
-
-
-def _check(
-    asked: Sequence[tuple[str, Problem]], rows: Table, given: argparse.Namespace
-) -> list[Record]:
-    """What the gate says of variants on problems; nothing is timed."""
-    from attnbench.core.settings import Settings
-    from attnbench.sweep import sweep
-    from attnbench.sweep.engine import engine_on
-    from attnbench.sweep.plan import Plan, make_plan
-    from attnbench.sweep.presets import one_problem
-    from attnbench.sweep.start import pinned
-
-    machine = this_machine()
-    device = asked[0][1].device
-    start = one_problem(device)
-    plans = [make_plan(rows, [name], start, machine, [problem]) for name, problem in asked]
-    plan = Plan([cell for each in plans for cell in each.cells])
-    say(f"checking each variant of the table on other inputs than the run's: {plan.sentence()}")
-    settings = Settings(threads=pinned(given.threads, machine))
-    with (
-        engine_on(device, settings) as engine,
-        sweep.watcher(len(plan.to_run)) as watcher,
-    ):
-        return sweep.check_cells(plan, engine, given.seed or 0, watcher)
+    return int(all(choice.ranking is None for choice in choices.values()))

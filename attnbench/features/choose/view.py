@@ -10,7 +10,7 @@ from rich.markup import escape
 from attnbench.answer import paste
 from attnbench.answer.choose import Choice, Why
 from attnbench.answer.ranking import EXACT
-from attnbench.core.format import milliseconds, size
+from attnbench.core.format import counted, milliseconds, size
 from attnbench.report.tables import FAINT, GOOD, Styled, Table, columns, console
 from attnbench.report.tables import show as show_table
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from attnbench.answer.choose_calls import Gain
+    from attnbench.answer.ranking import Ranking
     from impls.problem import Problem
 
 
@@ -29,43 +30,38 @@ BRIEF = (Why.COMPUTES, Why.SUPPORT)
 
 def show(choice: Choice) -> None:
     """``choose``: one problem's answer."""
-    out = console()
-    out.print(escape(choice.sentence()), style=f"bold {GOOD}" if choice.winner else "bold")
-    for line in _beside(choice):
-        out.print(escape(line))
-    if choice.ranked:
+    out, r = console(), choice.ranking
+    out.print(escape(choice.sentence()), style=f"bold {GOOD}" if r else "bold")
+    if r is None and choice.source:
+        out.print(escape(f"looked at: {choice.source}"))
+    if r is not None:
+        for line in _beside(choice, r):
+            out.print(escape(line))
         out.print()
-        _candidates(choice)
+        _candidates(r)
     for line in _left_out(choice):
         out.print(escape(line), style=FAINT)
-    if choice.winner is None:
-        return
-    pasted = paste.pasted(choice)
-    _paste("to use it:", pasted["code"])
-    _paste("or in a model of transformers:", pasted["transformers"])
-    _paste("what proves it:", [pasted["proof"]])
+    if r is not None:
+        pasted = paste.pasted(choice)
+        _paste("to use it:", pasted["code"])
+        _paste("or in a model of transformers:", pasted["transformers"])
+        _paste("what proves it:", [pasted["proof"]])
 
 
-def _beside(choice: Choice) -> Iterator[str]:
+def _beside(choice: Choice, ranking: Ranking) -> Iterator[str]:
     """What must be known besides: what it costs once, what it is off by, what it rests on."""
-    w = choice.winner
-    if w is None:
-        if choice.source:
-            yield f"looked at: {choice.source}"
-        return
+    w, other = ranking.winner, ranking.runner_up
     if choice.source:
         yield f"from {choice.source}"
     if not w.measured:
         yield (
-            "predicted from the run's other problems: nine of ten such times lie in their "
-            "interval; --measure measures it"
+            "predicted from its other lengths: nine of ten such times lie in their interval; "
+            "--measure measures it"
         )
     if w.setup_s is not None:
         paid = ""
-        if after := choice.pays_after:
-            other = choice.next or choice.equal[0]
-            paid = f"; against {other.variant} that has paid after {after:,} call"
-            paid += "s" * (after > 1)
+        if other and (after := choice.pays_after):
+            paid = f"; against {other.variant} that has paid after {counted(after, 'call')}"
         yield f"once, before the first call: {milliseconds(w.setup_s)}{paid}"
     if w.error is not None:
         kept = "" if w.skill is None else f"; it keeps {w.skill:.0%} of what softmax does"
@@ -76,25 +72,24 @@ def _beside(choice: Choice) -> Iterator[str]:
         yield f"too little is known of {names}: they might be faster"
 
 
-def _candidates(choice: Choice) -> None:
+def _candidates(ranking: Ranking) -> None:
     names = ("variant", "ms", "between", "of the winner's", "memory", "error", "")
-    best = choice.ranked[0].median_s
     rows = [
         (
-            Styled(c.variant, f"bold {GOOD}" if c is choice.winner else ""),
+            Styled(c.variant, f"bold {GOOD}" if c is ranking.winner else ""),
             f"{c.median_s * 1e3:.4g}",
             f"{c.low_s * 1e3:.4g} to {c.high_s * 1e3:.4g}",
-            f"{c.median_s / best:.2f}",
+            f"{c.median_s / ranking.winner.median_s:.2f}",
             None if c.memory_bytes is None else size(c.memory_bytes),
             None if c.error is None else f"{c.error:.1e}",
             "; ".join(
                 ["predicted"] * (not c.measured)
-                + ["can't be told from it"] * (c in choice.equal)
+                + ["can't be told from it"] * (c in ranking.equal)
                 + [c.computes] * (c.computes != EXACT)
                 + ["in doubt"] * bool(c.flags)
             ),
         )
-        for c in choice.ranked
+        for c in ranking.all
     ]
     show_table(Table("", columns(*names, right=names[1:-1]), rows))
 
@@ -102,61 +97,49 @@ def _candidates(choice: Choice) -> None:
 def _left_out(choice: Choice) -> Iterator[str]:
     """Everybody else, by reason."""
     for why in Why:
-        out = [e for e in choice.excluded if e.why is why]
         reasons: dict[str, list[str]] = {}
-        for each in out:
+        for each in (e for e in choice.excluded if e.why is why):
             reasons.setdefault("" if why in BRIEF else each.said, []).append(each.variant)
         for said, names in reasons.items():
-            yield f"left out, {why}: {_names(names)}" + (f": {said}" if said else "")
-
-
-def _names(names: list[str]) -> str:
-    more = len(names) - NAMES
-    return ", ".join(names[:NAMES]) + (f" and {more} more" if more > 0 else "")
+            more = len(names) - NAMES
+            some = ", ".join(names[:NAMES]) + (f" and {more} more" if more > 0 else "")
+            yield f"left out, {why}: {some}" + (f": {said}" if said else "")
 
 
 def show_calls(choices: Mapping[Problem, Choice], gained: Gain) -> None:
-    """``choose --problems``"""
+    """``choose --problems``: the answers, the sites, and for each variant that something would take
+    what to paste and what proves it.
+    """
     out = console()
     for choice in choices.values():
-        style = f"bold {GOOD}" if choice.winner else "bold"
+        style = f"bold {GOOD}" if choice.ranking else "bold"
         out.print(escape(choice.sentence()), style=style)
     out.print()
-    _sites(gained)
-    out.print(escape(gained.sentence()), style="bold")
-    for site in gained.sites:
-        if why := site.unchanged():
-            out.print(escape(f"{site.site}: {why}"), style=FAINT)
-    _pasted(gained, choices)
-
-
-def _sites(gained: Gain) -> None:
     numbers = ("now, in the program", "now, alone", "then, alone", "then / now")
     heads = ("site", "of " + gained.of, "uses", *numbers[:2], "take", *numbers[2:])
-    rows = []
-    for site in gained.sites:
-        now, then, r = site.now_s, site.then_s, site.ratio
-        row = (
+    rows = [
+        (
             site.site,
             site.share and f"{site.share.value:.1%}",
             site.uses,
             None if site.inside_s is None else milliseconds(site.inside_s),
-            now and milliseconds(now.value),
+            site.now_s and milliseconds(site.now_s.value),
             site.takes or None,
-            then and milliseconds(then.value),
-            r and f"{r.value:.2f} [{r.low:.2f}, {r.high:.2f}]",
+            site.then_s and milliseconds(site.then_s.value),
+            (r := site.ratio) and f"{r.value:.2f} [{r.low:.2f}, {r.high:.2f}]",
         )
-        rows.append(row)
+        for site in gained.sites
+    ]
     show_table(Table("", columns(*heads, right=(heads[1], *numbers)), rows))
-
-
-def _pasted(gained: Gain, choices: Mapping[Problem, Choice]) -> None:
-    """For each variant that something would take, what to paste; and what proves it."""
+    out.print(escape(gained.sentence()), style="bold")
+    for site in gained.sites:
+        if why := site.unchanged():
+            out.print(escape(f"{site.site}: {why}"), style=FAINT)
     taken = {site.takes for site in gained.sites if site.ratio is not None}
-    first = {c.winner.variant: c for c in reversed(list(choices.values())) if c.winner}
+    answered = [(c.ranking.winner.variant, c) for c in choices.values() if c.ranking]
+    first = dict(reversed(answered))
     for name in sorted(taken & first.keys()):
-        problem = first[name].problem
-        _paste(f"to use {name}:", paste.lines(name, problem))
+        _paste(f"to use {name}:", paste.lines(name, first[name].problem))
         _paste("or in a model of transformers:", paste.in_transformers(name), "")
         _paste("what proves it:", [paste.proof(first[name])], "")
     if len(taken) > 1:

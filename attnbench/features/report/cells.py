@@ -15,7 +15,7 @@ from attnbench.answer.paste import words_of
 from attnbench.answer.ranking import Answer, Stretch
 from attnbench.core import format
 from attnbench.core.record import Record
-from attnbench.features.report.contents import Contents, beside, figures, lead
+from attnbench.features.report.contents import Contents, beside, figures
 from attnbench.report.figures.style import Look
 from attnbench.report.scenes import ReportRun, Scene
 from attnbench.sweep.presets import PRESETS
@@ -203,7 +203,7 @@ def _badges(answer: Answer, doubted: bool) -> list[tuple[str, str]]:
 def _ahead(stretch: Stretch, answer: Answer) -> str:
     """``1.31× [1.28, 1.34] faster than chunked``"""
     if answer.next is not None:
-        return f"{lead(stretch.last)} faster than {answer.next}"
+        return f"{answer.lead} faster than {answer.next}"
     return "none that is exact is slower for sure" if answer.equal else "nothing exact beside it"
 
 

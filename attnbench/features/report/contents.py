@@ -119,7 +119,7 @@ def advice(standing: Standing, doubts: Sequence[str] | None = None) -> str:
     else:
         text = f"use {answer.winner}: {taken}"
         if answer.next is not None:
-            text += f", {lead(standing)} faster than {answer.next}"
+            text += f", {answer.lead} faster than {answer.next}"
         if answer.equal:
             shown, more = list(answer.equal[:NAMED]), len(answer.equal) - NAMED
             shown += [f"{more} more"] if more > 0 else []
@@ -135,14 +135,6 @@ def advice(standing: Standing, doubts: Sequence[str] | None = None) -> str:
 def figures(time: Time) -> str:
     """``550 ms [466, 568]``"""
     return f"{ms(time.median_s)} ms [{ms(time.low_s)}, {ms(time.high_s)}]"
-
-
-def lead(standing: Standing) -> str:
-    """``1.31× [1.28, 1.34]``"""
-    answer = standing.answer
-    if answer is None or answer.lead is None:
-        return ""
-    return f"{answer.lead:.2f}× [{answer.lead_low:.2f}, {answer.lead_high:.2f}]"
 
 
 def sentences(scene: Scene) -> Iterator[str]:

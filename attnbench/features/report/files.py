@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from attnbench.answer.ranking import Standing
 from attnbench.core.disk import StoreError, from_json, writable_folder, write_whole
 from attnbench.features.report.build import contents_of
-from attnbench.features.report.contents import Contents, distinct_words, lead, sentences
+from attnbench.features.report.contents import Contents, distinct_words, sentences
 from attnbench.features.report.page import render, templates
 from attnbench.report.scenes import ReportRun, Scene, gather
 from attnbench.report.tables import (
@@ -133,7 +133,7 @@ def _winner(standing: Standing | None) -> Styled:
     if answer.equal:
         names = [*standing.leaders[:TIED], *["…"] * (len(standing.leaders) > TIED)]
         return Styled(f"tie of {len(standing.leaders)}: {', '.join(names)}{doubt}")
-    return Styled(answer.winner, BOLD, f"{lead(standing) or 'alone'}{doubt}")
+    return Styled(answer.winner, BOLD, f"{answer.lead or 'alone'}{doubt}")
 
 
 INDEX, FIGURES = "index.html", "figures"

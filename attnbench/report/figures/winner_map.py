@@ -141,10 +141,11 @@ def _cell(figure: Figure, box: Place, standing: Standing, answer: Answer, looks:
     """The winner, its lead and its time; of a tie as many names as there is room for."""
     look = looks[answer.winner]
     words = f"{standing.length:,} tokens: {answer.sentence().partition(': ')[2]}"
-    fill = {"facecolor": look.colour, "alpha": depth(answer.lead), "gid": look.gid(words)}
+    factor = answer.lead.factor if answer.lead else None
+    fill = {"facecolor": look.colour, "alpha": depth(factor), "gid": look.gid(words)}
     _rectangle(figure, box, linewidth=0, **fill)
     doubt = " ?" if answer.flags else ""
-    lead = format.times(answer.lead) if answer.lead else "only one"
+    lead = format.times(factor) if factor else "only one"
     lines = [answer.winner, lead + doubt]
     if answer.equal:
         hatch = {"facecolor": "none", "edgecolor": look.colour, "alpha": 0.3, "hatch": "////"}
@@ -211,6 +212,8 @@ def _rows(shown: Sequence[Scene]) -> Iterator[Sequence[object]]:
             if a is None:
                 yield *where, *[""] * 7, _why(scene, standing.length)
                 continue
-            leads = ["" if n is None else f"{n:.4g}" for n in (a.lead, a.lead_low, a.lead_high)]
+            leads = [""] * 3
+            if a.lead:
+                leads = [f"{n:.4g}" for n in (a.lead.factor, a.lead.low, a.lead.high)]
             names = " ".join(a.equal), a.next or ""
             yield *where, a.winner, style.number(a.time.median_s), *names, *leads, ""
