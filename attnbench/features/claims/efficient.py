@@ -97,13 +97,15 @@ def measure_growth(request: ClaimRequest) -> ClaimFindings:
                 )
                 power = ratio
                 if ratio.value is not None:
-                    power = ClaimFigure(log2(ratio.value), *map(log2, ratio.interval))
+                    low, high = ratio.interval
+                    power = ClaimFigure(log2(ratio.value), log2(low), log2(high))
                 count = found.comparison.n if found.comparison else None
                 rows.append([name, n, *reversed(ms), power.value, *power.interval, count])
                 powers.append(power)
             without = [power for power in powers if power.value is None]
             ends = zip(*((p.value or 0.0, *p.interval) for p in powers), strict=True)
-            figures[name] = without[0] if without else ClaimFigure(*map(fmean, ends))
+            value, low, high = map(fmean, ends)
+            figures[name] = without[0] if without else ClaimFigure(value, low, high)
         at_long, shortest = _growing(LONG, WIDTH), _growing(64, WIDTH)
         figures["ratio"], _, _ = compare(engine, quick, slow, at_long, request, each_s)
         crossing = find_crossing(engine, quick, slow, shortest, (16, 1024), request, crossing_s)

@@ -108,7 +108,7 @@ def measure_gradients(request: ClaimRequest) -> ClaimFindings:
         draws = []
         for seed in seeds:
             one, many = _gradients(seed, kind, 1), _gradients(seed, kind, HEADS)
-            found = {}
+            found: dict[str, float] = {}
             for name, a, b in zip("qkv", one, many, strict=True):
                 found |= {name: apart(b, a), f"{name} 1": float(a.norm())}
                 found[f"{name} 8"] = float(b.norm())

@@ -9,23 +9,42 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
+
+import impls
 from attnbench.command.terminal import INTERRUPTED, say
+from attnbench.core.disk import StoreError, write_whole
+from attnbench.core.evidence import (
+    Evidence,
+    check_writable,
+    made_here,
+    read_evidence,
+    save_evidence,
+    stored_margin,
+)
+from attnbench.core.lock import lock_for
+from attnbench.core.machine import Machine, this_machine
+from attnbench.core.process import Worker
+from attnbench.core.settings import Settings
+from attnbench.features.quality import model_results, model_view, pretrained, recall_view
+from attnbench.features.quality import recall as training
+from attnbench.models import wrong_level
+from attnbench.report.tables import FAINT, Table, console
+from attnbench.report.tables import show as show_table
+from attnbench.sweep.engine import LocalEngine
+from attnbench.sweep.plan import LONG, here
+from attnbench.sweep.start import pinned
+from attnbench.sweep.sweep import Interrupt
 from impls.asked import CantBeDone
+from impls.problem import InvalidProblem, Problem
 
 if TYPE_CHECKING:
     import argparse
 
-    from attnbench.core.evidence import Evidence
-    from attnbench.core.machine import Machine
-    from attnbench.core.settings import Settings
-    from attnbench.features.quality.pretrained import Texts
-    from attnbench.features.quality.recall import Trainings
     from attnbench.report.figures.sheet import Drawn
     from attnbench.report.figures.style import Looks
-    from attnbench.report.tables import Table
-
 
 Row = dict[str, Any]
 
@@ -38,9 +57,6 @@ def quality(args: argparse.Namespace) -> int:
         raise CantBeDone(f"{what}; there are {', '.join(some)} and {last}")
     if args.source is None:
         return FORMS[args.form](args)
-    from attnbench.core.disk import StoreError
-    from attnbench.core.evidence import read_evidence
-
     file = Path(args.source)
     found = read_evidence(file)
     if found.kind != args.form:
@@ -57,8 +73,6 @@ def quality(args: argparse.Namespace) -> int:
 
 def _keep(args: argparse.Namespace, made: Mapping[str, Any], rows: Sequence[Row]) -> int:
     """Save evidence with its picture and show it; the exit status."""
-    from attnbench.core.evidence import Evidence, save_evidence
-
     found = Evidence(args.form, made, rows)
     file = save_evidence(Path(args.out), found)
     status = _present(found, file, as_json=args.json, drawn=True)
@@ -70,13 +84,11 @@ def _present(found: Evidence, file: Path, *, as_json: bool, drawn: bool) -> int:
 
     1 where a variant is wrong or did not survive; 2 where none could be tried.
     """
-    from attnbench.core.disk import write_whole
-    from attnbench.features.quality.recall_view import recall_conclusions
-
     if not as_json:
         show(found)
     elif found.kind == "recall":
-        print(json.dumps({**asdict(found), "conclusions": recall_conclusions(found)}))
+        conclusions = recall_view.recall_conclusions(found)
+        print(json.dumps({**asdict(found), "conclusions": conclusions}))
     else:
         print(file.read_text(), end="")
     if found.partial and found.kind != "recall":
@@ -100,19 +112,13 @@ def _present(found: Evidence, file: Path, *, as_json: bool, drawn: bool) -> int:
     return 0
 
 
-class EvidenceText(NamedTuple):
-    """All that is said of a file of evidence."""
+def shown(
+    found: Evidence, named: int = model_results.NAMED
+) -> tuple[list[str], list[Table], list[str]]:
+    """Conclusions, tables, and lines: what has no figures and why, and what words mean.
 
-    conclusions: Sequence[str]
-    tables: Sequence[Table]
-    lines: Sequence[str]
-    """What has no figures and why, and what the words of the tables mean."""
-
-
-def shown(found: Evidence, named: int | None = None) -> EvidenceText:
-    """``named``: of variants that tie, so many are named."""
-    from attnbench.features.quality import model_results, model_view, recall_view
-
+    ``named``: of variants that tie, so many are named.
+    """
     some: list[str] = []
     if found.kind == "recall":
         by_setting = recall_view.recall_conclusions(found).items()
@@ -121,20 +127,14 @@ def shown(found: Evidence, named: int | None = None) -> EvidenceText:
         tables, lines = recall_view.recall_tables(found), recall_view.recall_lines(found)
     elif found.kind == "model":
         some = list(model_results.conclude(found.rows, found.made["original"]))
-        tables = model_view.model_tables(found, named or model_results.NAMED)
-        lines = list(model_view.model_lines(found))
+        tables, lines = model_view.model_tables(found, named), list(model_view.model_lines(found))
     else:
         tables, lines = list(model_view.real_tables(found)), list(model_view.real_lines(found))
-    return EvidenceText([f"{line[0].upper()}{line[1:]}." for line in some], tables, lines)
+    return [f"{line[0].upper()}{line[1:]}." for line in some], tables, lines
 
 
 def show(found: Evidence) -> None:
     """Print it."""
-    from rich.markup import escape
-
-    from attnbench.report.tables import FAINT, console
-    from attnbench.report.tables import show as show_table
-
     conclusions, tables, lines = shown(found)
     out = console()
     for table in tables:
@@ -151,8 +151,6 @@ def draw(found: Evidence, known: Looks | None = None) -> Drawn | None:
 
     ``known``: looks of a page that it lies on, so that a variant is the same everywhere there.
     """
-    from attnbench.features.quality import model_view, recall_view
-
     kinds = {"model": model_view.draw_model, "recall": recall_view.draw_recall}
     return kinds[found.kind](found, known or {}) if found.kind in kinds else None
 
@@ -160,72 +158,65 @@ def draw(found: Evidence, known: Looks | None = None) -> Drawn | None:
 # ---- the trained model ---------------------------------------------------------------------------
 
 
-class Start(NamedTuple):
+class Start:
     """What both forms with the trained model need before they begin."""
 
-    machine: Machine
-    settings: Settings
-    texts: Texts
-    device: str
-    dtype: str
+    def __init__(self, args: argparse.Namespace, lengths: Sequence[int]) -> None:
+        """Raise :class:`CantBeDone` for a missing model, bad texts, device, dtype or length."""
+        self.machine = this_machine()
+        pretrained.model_folder()
+        file = getattr(args, "texts", None)
+        self.texts = pretrained.read_texts(Path(file)) if file else pretrained.built_in_texts()
+        self.settings = Settings(threads=pinned(args.threads, self.machine))
+        self.device = args.device or self.machine.devices[-1]
+        self.dtype = LONG.get(args.dtype, args.dtype)
+        here(self.device, self.machine)
+        for length in lengths:
+            Problem(q_len=length, kv_len=length, dtype=self.dtype, device=self.device)
+        if max(lengths) > pretrained.LONGEST:
+            raise InvalidProblem(
+                f"--seq {max(lengths)} is longer than the model has places for: "
+                f"{pretrained.LONGEST} at the most"
+            )
+        check_writable(Path(args.out), self.machine)
 
-    def facts(self, texts: int, wanted: Mapping[str, Any]) -> Row:
-        """What is needed to make the evidence again."""
-        from attnbench.core.evidence import made_here
-        from attnbench.features.quality import pretrained
-
+    def carry_out(
+        self,
+        args: argparse.Namespace,
+        steps: Callable[[Path], Generator[Row | None]],
+        texts: int,
+        wanted: Mapping[str, Any],
+        finish: Callable[[list[Row], Row], list[Row]] = lambda rows, made: rows,
+    ) -> int:
+        """Take the rows of ``steps`` until Ctrl-C, which may also end it at a None; keep them."""
+        interrupt, rows, stopped = Interrupt(say), list[Row](), False
+        try:
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                lock_for([self.device]),
+                interrupt.watching(),
+                closing(steps(Path(folder))) as taken,
+            ):
+                for row in taken:
+                    rows += [] if row is None else [row]
+                    if stopped := interrupt.asked:
+                        break
+        except KeyboardInterrupt:
+            stopped = True
+        if not rows:
+            say(NOTHING)
+            return INTERRUPTED
         digest = hashlib.sha256("\n".join(self.texts.texts).encode()).hexdigest()[:12]
-        return made_here(
+        made = made_here(
             self.machine,
             model={"name": pretrained.MODEL, **pretrained.versions()},
             texts={"source": self.texts.source, "digest": digest, "texts": texts},
             wanted=wanted,
             settings=self.settings.to_dict(),
+            stopped=stopped,
         )
-
-
-def _start(args: argparse.Namespace, lengths: Sequence[int]) -> Start:
-    """Raise :class:`CantBeDone` for a missing model, bad texts, device, dtype or length."""
-    from attnbench.core.evidence import check_writable
-    from attnbench.core.machine import this_machine
-    from attnbench.core.settings import Settings
-    from attnbench.features.quality import pretrained
-    from attnbench.sweep.plan import LONG, here
-    from attnbench.sweep.start import pinned
-    from impls.problem import InvalidProblem, Problem
-
-    machine = this_machine()
-    pretrained.model_folder()
-    file = getattr(args, "texts", None)
-    texts = pretrained.read_texts(Path(file)) if file else pretrained.built_in_texts()
-    settings = Settings(threads=pinned(args.threads, machine))
-    device, dtype = args.device or machine.devices[-1], LONG.get(args.dtype, args.dtype)
-    here(device, machine)
-    for length in lengths:
-        Problem(q_len=length, kv_len=length, dtype=dtype, device=device)
-    if max(lengths) > pretrained.LONGEST:
-        raise InvalidProblem(
-            f"--seq {max(lengths)} is longer than the model has places for: {pretrained.LONGEST} "
-            "at the most"
-        )
-    check_writable(Path(args.out), machine)
-    return Start(machine, settings, texts, device, dtype)
-
-
-def _until_interrupted(steps: Generator[Row | None]) -> tuple[list[Row], bool]:
-    """The rows until the end or Ctrl-C, which may also end it at a None; whether it was Ctrl-C."""
-    from attnbench.sweep.sweep import Interrupt
-
-    interrupt, rows = Interrupt(say), list[Row]()
-    try:
-        with interrupt.watching(), closing(steps):
-            for row in steps:
-                rows += [] if row is None else [row]
-                if interrupt.asked:
-                    return rows, True
-    except KeyboardInterrupt:
-        return rows, True
-    return rows, False
+        rows = finish(rows, made)
+        return _keep(args, made, rows)
 
 
 LAYER_TEXTS = 4
@@ -235,22 +226,13 @@ NOTHING = "attnbench: stopped before anything was tried; nothing is kept"
 
 def model(args: argparse.Namespace) -> int:
     """``attnbench quality model [VARIANT …]``: the exact variants first."""
-    import impls
-    from attnbench.core.evidence import stored_margin
-    from attnbench.core.lock import lock_for
-    from attnbench.core.process import Worker
-    from attnbench.features.quality import pretrained
-    from attnbench.features.quality.model_results import with_ranks, with_verdicts
-    from attnbench.features.quality.model_view import progress_line
-    from attnbench.models import wrong_level
-
     table = impls.table(args.table)
     variants = [table.find(name) for name in args.variants]
     variants = variants or [row for row in table.rows.values() if wrong_level(row) is None]
     variants.sort(key=lambda row: row.computes != "softmax")
     lengths = args.seq or [256]
-    start = _start(args, lengths)
-    threads = start.settings.threads
+    start = Start(args, lengths)
+    threads, count = start.settings.threads, len(variants)
     options = pretrained.TrialOptions(
         dtype=start.dtype,
         device=start.device,
@@ -262,58 +244,51 @@ def model(args: argparse.Namespace) -> int:
         train=args.train,
         seed=args.seed,
     )
+    original: Row = {}
 
-    def tried(trial: pretrained.Trial) -> Generator[Row | None]:
-        count = len(variants)
-        say(f"{count} variants in the model, each in a process of its own; first the original")
-        trial.run_original()
-        yield None
-        for number, variant in enumerate(variants, 1):
-            row = {"variant": variant.label, "family": variant.family, "computes": variant.computes}
-            refused = pretrained.refusal(variant, options, start.machine)
-            row = trial.run_variant(variant) if refused is None else {**row, **refused}
-            if row["status"] != "unavailable":
-                say(f"[{number}/{count}] {progress_line(row)}")
-            yield row
+    def steps(folder: Path) -> Generator[Row | None]:
+        limited = start.device == "cpu"
+        with Worker(pretrained.WORKER, threads, limited=limited) as worker:
+            trial = pretrained.Trial(start.texts, options, worker, args.table, folder)
+            say(f"{count} variants in the model, each in a process of its own; first the original")
+            trial.run_original()
+            original.update(trial.original)
+            yield None
+            for number, variant in enumerate(variants, 1):
+                row = {x: getattr(variant, x) for x in ("label", "family", "computes")}
+                row["variant"] = row.pop("label")
+                refused = pretrained.refusal(variant, options, start.machine)
+                row = trial.run_variant(variant) if refused is None else {**row, **refused}
+                if row["status"] != "unavailable":
+                    say(f"[{number}/{count}] {model_view.progress_line(row)}")
+                yield row
 
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        lock_for([start.device]),
-        Worker(pretrained.WORKER, threads, limited=start.device == "cpu") as worker,
-    ):
-        trial = pretrained.Trial(start.texts, options, worker, args.table, Path(folder))
-        rows, stopped = _until_interrupted(tried(trial))
-    if not rows:
-        say(NOTHING)
-        return INTERRUPTED
-    rows = with_verdicts(with_ranks(rows, trial.original))
-    facts = start.facts(len(start.texts.texts), asdict(options))
-    return _keep(args, {**facts, "original": trial.original, "stopped": stopped}, rows)
+    def finish(rows: list[Row], made: Row) -> list[Row]:
+        made["original"] = original
+        return model_results.with_verdicts(model_results.with_ranks(rows, original))
+
+    return start.carry_out(args, steps, len(start.texts.texts), asdict(options), finish)
 
 
 def real(args: argparse.Namespace) -> int:
     """``attnbench quality real [VARIANT …]``"""
-    import impls
-    from attnbench.core.lock import lock_for
-    from attnbench.features.quality.pretrained import capture_inputs, judge_sources, plan_sources
-    from attnbench.sweep.engine import LocalEngine
-
     table = impls.table(args.table)
     for name in args.variants:
         table.find(name)
-    start = _start(args, [args.seq])
-    device, on_cpu = start.device, start.device == "cpu"
+    start = Start(args, [args.seq])
+    wanted = {"seq": args.seq, "batch": args.batch, "dtype": start.dtype, "device": start.device}
 
-    def judged(folder: Path) -> Generator[Row | None]:
-        sources = capture_inputs(
-            start.texts, args.seq, args.batch, start.dtype, device, folder, start.settings
+    def steps(folder: Path) -> Generator[Row | None]:
+        sources = pretrained.capture_inputs(
+            start.texts, **wanted, folder=folder, settings=start.settings
         )
-        plan = plan_sources(table, args.variants, sources, start.machine)
+        plan = pretrained.plan_sources(table, args.variants, sources, start.machine)
         say(plan.sentence())
         yield None
         source = None
-        with LocalEngine(start.settings, limited=on_cpu) as engine:
-            for number, row in enumerate(judge_sources(plan, sources, engine, args.seed)):
+        with LocalEngine(start.settings, limited=start.device == "cpu") as engine:
+            judged = pretrained.judge_sources(plan, sources, engine, args.seed)
+            for number, row in enumerate(judged):
                 if row["status"] not in ("measured", "refused", "unavailable"):
                     say(f"{row['variant']} on {row['source']}: {row['status']}: {row['reason']}")
                 if row["source"] != source:
@@ -321,14 +296,7 @@ def real(args: argparse.Namespace) -> int:
                     say(f"[{number}/{len(plan.cells)}] {source}")
                 yield row
 
-    with tempfile.TemporaryDirectory() as folder, lock_for([device]):
-        rows, stopped = _until_interrupted(judged(Path(folder)))
-    if not rows:
-        say(NOTHING)
-        return INTERRUPTED
-    wanted = {"seq": args.seq, "batch": args.batch, "dtype": start.dtype, "device": device}
-    facts = start.facts(args.batch, {**wanted, "seed": args.seed})
-    return _keep(args, {**facts, "stopped": stopped}, rows)
+    return start.carry_out(args, steps, args.batch, {**wanted, "seed": args.seed})
 
 
 # ---- models trained from scratch -----------------------------------------------------------------
@@ -336,11 +304,6 @@ def real(args: argparse.Namespace) -> int:
 
 def recall(args: argparse.Namespace) -> int:
     """``attnbench quality recall [VARIANT …]``"""
-    from attnbench.core.evidence import Evidence, check_writable, made_here
-    from attnbench.core.lock import lock_for
-    from attnbench.core.machine import this_machine
-    from attnbench.features.quality.recall_view import progress_words
-
     machine = this_machine()
     plan, stopped = _plan_trainings(args, machine), False
     check_writable(Path(args.out), machine)
@@ -368,38 +331,31 @@ def recall(args: argparse.Namespace) -> int:
         return INTERRUPTED if stopped else 2
     made |= {"budgets": plan.budgets, "stopped": stopped}
     if stopped:
-        words = progress_words(Evidence("recall", made, plan.rows))
+        words = recall_view.progress_words(Evidence("recall", made, plan.rows))
         say(f"{words}; what was trained is kept")
     return _keep(args, made, plan.rows)
 
 
-def _plan_trainings(args: argparse.Namespace, machine: Machine) -> Trainings:
-    import impls
-    from attnbench.features.quality import recall as trainings
-    from attnbench.sweep.start import pinned
-
+def _plan_trainings(args: argparse.Namespace, machine: Machine) -> training.Trainings:
     name = args.preset or ("gpu" if "cuda" in machine.devices else "cpu")
-    if name not in trainings.PRESETS:
-        there = ", ".join(trainings.PRESETS)
+    if name not in training.PRESETS:
+        there = ", ".join(training.PRESETS)
         raise CantBeDone(f"there is no preset {name!r}; the presets are {there}")
-    preset, pairs = trainings.PRESETS[name], args.pairs and tuple(sorted(set(args.pairs)))
-    settings = trainings.preset_settings(
+    preset, names, count = training.PRESETS[name], args.variants, args.seeds
+    settings = training.preset_settings(
         preset,
         seq=args.seq or (),
         width=args.width or (),
         scan=args.scan,
-        pairs=pairs,
+        pairs=args.pairs and tuple(sorted(set(args.pairs))),
         steps=args.steps,
     )
-    names, count = args.variants, args.seeds or preset.seeds
     if args.scan:
-        names, count = names or ("sdpa", "linear.elu"), args.seeds or 1
-    seeds = range(first := args.seed or 0, first + count)
+        names, count = names or ("sdpa", "linear.elu"), count or 1
+    seeds = range(first := args.seed or 0, first + (count or preset.seeds))
     threads = pinned(args.threads or 1, machine)
-    table = impls.table(args.table)
-    return trainings.plan_trainings(
-        table, names, preset, settings, machine, seeds=seeds, threads=threads
-    )
+    given = impls.table(args.table), names, preset, settings, machine
+    return training.plan_trainings(*given, seeds=seeds, threads=threads)
 
 
 FORMS: Mapping[str, Callable[[argparse.Namespace], int]] = {
