@@ -124,14 +124,6 @@ def test_a_sweep_that_its_limit_stopped_is_partly_done_and_goes_on(visited):
     assert kept.steps["a"]["seconds"] == 50.0
 
 
-def test_what_a_machine_lacks_is_a_sentence_and_is_asked_again_by_the_next_visit(visited):
-    why = step("a", command=lambda out, seconds: "it needs pytest")
-    kept, _, status = visited([why, step("b")], 100)
-    assert (status["a"], kept.steps["a"]["line"]) == ("left out", "it needs pytest")
-    _, machine, _ = visited([step("a"), step("b")], 100)
-    assert [name for name, _ in machine.asked] == ["a"]
-
-
 # ---- the command ---------------------------------------------------------------------------------
 
 

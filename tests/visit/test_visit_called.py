@@ -16,13 +16,13 @@ gone, handling, until = processes.gone, processes.handling, processes.until
 
 def test_a_process_that_hangs_is_ended_with_all_it_started(monkeypatch):
     monkeypatch.setattr(visit_called, "GRACE_S", 0.3)
-    monkeypatch.setattr(visit_called, "KEEP_EVERY_S", 0.5)
+    monkeypatch.setattr(visit_called, "KEEP_EVERY_S", 0.4)
     code = (
         "import signal, subprocess, time; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); time.sleep(600)"
     )
     kept = []
-    status, said = called([sys.executable, "-c", code], 1.2, lambda: kept.append(1))
+    status, said = called([sys.executable, "-c", code], 1.0, lambda: kept.append(1))
     assert status is None
     assert len(kept) >= 2
     assert gone(said.strip())
@@ -35,7 +35,7 @@ def test_a_process_that_is_cut_off_may_still_say_what_it_has():
         "except KeyboardInterrupt:\n    print('kept')"
     )
     with handling(here, signal.SIGINT):
-        assert called([sys.executable, "-c", code], 2, list) == (None, "begun\nkept\n")
+        assert called([sys.executable, "-c", code], 1.0, list) == (None, "begun\nkept\n")
         assert signal.getsignal(signal.SIGINT) == here
 
 

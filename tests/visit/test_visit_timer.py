@@ -19,11 +19,10 @@ def off_by(factor):
     return theirs
 
 
-@pytest.mark.parametrize(("factor", "status"), [(2.0, 1), (0.5, 1)])
-def test_a_timer_that_is_off_by_a_factor_is_told_by_that_factor(capsys, factor, status):
-    assert visit_timer.main(["cpu"], off_by(factor), kernels=("matmul",), lengths=(64,)) == status
+def test_a_timer_that_is_off_by_a_factor_is_told_by_that_factor(capsys):
+    assert visit_timer.main(["cpu"], off_by(2.0), kernels=("matmul",), lengths=(64,)) == 1
     line, last = capsys.readouterr().out.splitlines()
-    assert float(line.split()[-1]) == pytest.approx(1 / factor, rel=0.3)
+    assert float(line.split()[-1]) == pytest.approx(0.5, rel=0.3)
     assert last.startswith("against triton's do_bench, 1 cell:")
 
 
