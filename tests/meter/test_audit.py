@@ -1,6 +1,5 @@
 """The second clock, and values that nobody has seen: what they say of calls, and of variants."""
 
-import itertools
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -10,7 +9,7 @@ import torch
 from attnbench.gate.findings import Wrong
 from attnbench.gate.inputs import make
 from attnbench.meter import audit
-from attnbench.meter.audit import HostCall, UnseenJudge, _in_turn, judge_device, judge_host
+from attnbench.meter.audit import HostCall, UnseenJudge, judge_device, judge_host
 from attnbench.meter.timed import Values
 from impls.problem import Problem
 
@@ -126,43 +125,6 @@ def test_they_are_the_same_rows_moved_along_the_tokens_with_every_channel_scaled
 # ---- seen and unseen in turn ---------------------------------------------------------------------
 
 
-class Loaded:
-    """In place of what is timed: keeps what was loaded, and who the clock asked for."""
-
-    def __init__(self):
-        self.given, self.run = [], lambda: None
-
-    def load(self, values):
-        self.given.append(values.inputs)
-
-    def settle(self):
-        """Nothing."""
-
-
-class Asked:
-    """A clock by which each call takes a second more."""
-
-    def __init__(self):
-        self.now = itertools.count(1.0)
-
-    def samples(self, before, call, count):
-        before()
-        return [next(self.now) for _ in range(count)]
-
-
-def in_turn(rounds):
-    """Which calls were on values seen before, all else about them asserted."""
-    timed, values, judged = Loaded(), Values(make(SMALL, 0), None), []
-    judge = SimpleNamespace(output=lambda: judged.append(len(timed.given)))
-    seen, new = _in_turn(timed, Asked(), values, rounds, judge)
-    known = [torch.equal(given.q, values.inputs.q) for given in timed.given]
-    for at, was in enumerate(known, 1):
-        assert (at in seen, at in new, at in judged) == (was, not was, not was)
-    places = {x.data_ptr() for given in timed.given for x in given}
-    assert not places & {x.data_ptr() for x in values.inputs}
-    return known
-
-
 LOOKS_FALSE = [MS] * 3, [2 * MS] * 3
 
 
@@ -175,15 +137,6 @@ def remembering(monkeypatch, *looks, seconds=MS):
     timed = SimpleNamespace(unseen=None, problem=SMALL)
     least = audit.check_remembers_nothing(timed, None, None, None, {}, seconds)
     return rounds, least
-
-
-def test_who_knows_neither_the_kind_of_a_call_nor_its_values_is_timed_on_both(monkeypatch):
-    drawn, real = [], audit.unseen
-    monkeypatch.setattr(audit, "unseen", lambda inputs: drawn.append(1) or real(inputs))
-    orders = [in_turn(12) for _ in range(4)]
-    assert all(known.count(True) == known.count(False) == 12 for known in orders)
-    assert len({tuple(known) for known in orders}) > 1
-    assert len(drawn) == 4 * 24  # before every call, so that nothing tells the kinds apart
 
 
 CALM, FALSE = ([MS] * 24, [MS] * 24), ([MS] * 12, [2 * MS] * 12)
@@ -260,15 +213,6 @@ def test_what_looks_odd_is_looked_at_again_and_all_looks_together_decide(
     monkeypatch.setattr(audit, "_host_calls", made)
     assert (audit.audit_host(None, 1).implausible is not None) is refused
     assert len(busy) - len(list(given)) == looks
-
-
-def test_what_is_not_finite_in_a_row_that_is_not_judged_is_named(monkeypatch):
-    results = [torch.zeros(1, 1, LENGTH, 4)]
-    results[0][0, 0, 7, 1] = torch.nan
-    judge = Judging(results=results)
-    monkeypatch.setattr(judge, "_check_rows", lambda *_: None)
-    with pytest.raises(Wrong, match="not finite in the output on values it had not seen: row 7 "):
-        judge.output()
 
 
 def problem_of(scores, **changes):

@@ -1,6 +1,5 @@
 """One cell: what its record says where it is measured, and every other way it can end."""
 
-import json
 import re
 from dataclasses import replace
 
@@ -99,13 +98,6 @@ def test_the_truth_of_a_problem_is_made_once_for_all_its_variants(cells, monkeyp
     assert made == [(one, 0), (one, 1), (two, 1), (one, 0)]
 
 
-def test_a_job_travels_as_json(cells):
-    variant = cells.variant(HONEST, options={"block": 4}, head_dims=(1, 64))
-    problem = cells.problem(mask=Mask.parse("causal+alibi"))
-    job = Job(variant, problem, 5, 0.25, False, ceilings={"flops": {}})
-    assert Job.from_dict(json.loads(json.dumps(job.to_dict()))) == job
-
-
 # ---- not measured --------------------------------------------------------------------------------
 
 
@@ -183,10 +175,6 @@ def test_what_differs_while_its_memory_is_observed_is_wrong(cells, deed, says):
     unmeasured(record, Status.WRONG, f"while its memory was observed .*{says}")
 
 
-FROZEN = (
-    "out = inner(q, k, v); late and (held or held.append(out.detach().clone()))\n"
-    "        return through(held[0], out) if held else out"
-)
 BY_ADDRESS = (
     "out, key = inner(q, k, v), tuple(x.data_ptr() for x in (q, k, v))\n"
     "        return through(packed.setdefault(key, out.detach().clone()), out) if late else out"
@@ -205,7 +193,7 @@ def counted(monkeypatch):
 
 GATE = {"forward": 10, "decode": 10, "train": 13, "backward": 13}
 """Calls up to the end of the gate."""
-PACKED = (
+PACKED = (  # by what k was at an address
     "if not late: return inner(q, k, v)\n"
     "        kept = packed.setdefault(k.data_ptr(), k.detach().clone())\n"
     "        return inner(q, kept + (k - k.detach()), v)"
@@ -216,7 +204,6 @@ PACKED = (
     ("deed", "phase", "late", "more"),
     [
         (BY_ADDRESS, "forward", 0, {}),
-        (FROZEN, "backward", 0, {}),
         (SCALED, "decode", 1, {}),
         (LAZY, "forward", 5, {}),
         (PACKED, "train", 0, {"kv_heads": 1}),

@@ -45,17 +45,6 @@ class Swaps(torch.autograd.Function):
 
 def build(problem): return lambda q, k, v: Swaps.apply(added(q, k, v, BLOCKS))
 """
-LAYER = """
-class Layer:
-    def __init__(self):
-        self.weights, self.calls = {{"w": torch.ones(16, requires_grad=True)}}, itertools.count()
-    def __call__(self, x):
-        {deed}
-        return x * self.weights["w"]
-
-def build(problem): return Layer()
-"""
-NUDGE = 'self.weights["w"].register_hook(lambda g: g * (1 + 2**-22 * (next(self.calls) % 2)))'
 BY_PLACE = """
 def build(problem):
     return lambda q, k, v: torch.cat(
@@ -80,10 +69,8 @@ def tried(cells):
     """The determinism of code, or of a row, on a problem, with values from seeds."""
 
     def tried(code, *, setup_s=0.0, **changes):
-        more = {"level": "layer", "definition": "a:b"} if "Layer" in code else {}
-        row = cells.variant(TOP + code, **more) if "build" in code else impls.table().find(code)
-        level = {"level": "layer"} if "Layer" in code else {}
-        problem = cells.problem(**{"q_len": KEYS, "kv_len": KEYS, **level, **changes})
+        row = cells.variant(TOP + code) if "build" in code else impls.table().find(code)
+        problem = cells.problem(**{"q_len": KEYS, "kv_len": KEYS, **changes})
         generator = torch.Generator().manual_seed(1)
         dout = torch.randn(problem.output_shape, generator=generator) if problem.gradients else None
         attend = load_function(row.build)(problem, **row.chosen)
@@ -100,8 +87,6 @@ CASES = [
     (HONEST, TRAIN | {"batch": 2}, SAME), (HONEST, {"batch": 3}, SAME), (FIXED, {}, SAME),
     (returning("v * float('nan')"), {}, SAME), (ZERO, {}, DIFFERS),
     (BY_CALL, {}, DIFFERS), (BY_CALL, {"phase": "backward"}, DIFFERS),
-    (LAYER.format(deed=NUDGE), TRAIN, DIFFERS),
-    (LAYER.format(deed="pass"), TRAIN, SAME),  # a weight's gradient sums over the batch
     (BY_BATCH, {}, BATCH), (BY_BATCH, {"batch": 2}, BATCH), (BY_PLACE, TRAIN, IN_PLACE),
     (SWAPPED, {}, (True, True)), (SWAPPED, TRAIN, BATCH),
     ("linear.elu", {"phase": "decode", "q_len": 1, "mask": Mask.parse("causal")}, None),

@@ -18,7 +18,6 @@ from attnbench.meter.clocks import HostClock
 from attnbench.meter.pairs import (
     HeldVariant,
     ReadyCalls,
-    Sides,
     compare_ready,
     floor_of,
     modules_of,
@@ -319,18 +318,3 @@ def test_inside_the_block_the_second_folder_is_there_and_afterwards_the_first(fo
         1 / 0  # noqa: B018
     assert package() is first
     assert (folders[0] in sys.path, folders[1] in sys.path) == (True, False)
-
-
-def test_each_side_answers_with_its_own_modules_there(folders):
-    asked = []
-
-    class Says:
-        def answer(self, bench, question):
-            asked.append((self, package().WHO))
-            return {"held": True}
-
-    sides = Sides(folders[0], Says)
-    for one in ({"hold": 1}, {"hold": 2, "beside": folders[1]}) * 2:
-        assert sides.answer(None, one) == {"held": True}
-    assert [who for _, who in asked] == ["a", "b", "a", "b"]
-    assert asked[0][0] is asked[2][0] and asked[1][0] is asked[3][0] is not asked[0][0]

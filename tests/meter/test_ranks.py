@@ -1,9 +1,6 @@
 """Cells that several ranks share, real processes over gloo: how they end, and their parts."""
 
 import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -176,25 +173,6 @@ def test_what_one_rank_does_is_said_of_it_and_the_next_cell_gets_new_ones(
     assert "1.001" in deed or gone(pids)
     if "kill" not in deed:  # starting them takes seconds
         assert planted.measure(row_of_two(planted), problem, timed=False).status is Status.MEASURED
-
-
-@pytest.mark.slow
-def test_ranks_go_with_whoever_started_them():
-    code = (
-        "import sys; from attnbench.meter.ranks import team_for\n"
-        "print(*team_for(2, 'cpu').processes, flush=True); sys.stdin.read()\n"
-    )
-    root = str(Path(impls.__file__).parents[1])
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": root},
-    ) as process:
-        pids = [int(pid) for pid in process.stdout.readline().split()]
-        assert len(pids) == 2
-        process.send_signal(signal.SIGKILL)
-    assert gone(pids)
 
 
 # ---- who is to blame, without any process --------------------------------------------------------

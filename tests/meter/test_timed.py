@@ -12,7 +12,6 @@ from attnbench.core.gpu import SLOWDOWNS, Absent
 from attnbench.gate.budget import EPSILON
 from attnbench.gate.inputs import Call, cast, make
 from attnbench.meter import timed as meter
-from attnbench.meter.clocks import EventClock
 from attnbench.meter.timed import (
     SAME,
     Health,
@@ -173,19 +172,6 @@ def test_the_upstream_gradient_of_loaded_values_is_not_known_beforehand():
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_each_phase_runs_what_its_name_says_under_the_clock(phase):
-    seen = Seen(build(SMALL))
-    one, _ = timed(SMALL.with_(phase=phase), seen)
-    seen.calls.clear()
-    one.before()
-    ahead = len(seen.calls)
-    out = one.run()
-    assert (ahead, len(seen.calls)) == ((1, 1) if phase == "backward" else (0, 1))
-    assert out.requires_grad is (phase in ("train", "backward"))
-    assert len(one._gradients) == (3 if phase in ("train", "backward") else 0)
-
-
-@pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize(("at", "count"), [(1, 1), (7, 7), (1, 3), (2, 3)])
 def test_a_result_that_is_off_at_one_call_is_found(phase, at, count):
     for exact in (True, False):
@@ -296,31 +282,6 @@ def test_warming_up_ends_when_steady_or_at_the_budget(
 
 
 # ---- on a GPU that isn't there -------------------------------------------------------------------
-
-THERMAL, CAPPED = (0.1, 0.4, 3.0, "HwThermal"), (0.0, 1e9, 1.1, "SwPowerCap")
-
-
-@pytest.mark.parametrize(
-    ("slow", "watched", "longest", "flag"),
-    [
-        (THERMAL, True, 1e-3, None),
-        (THERMAL, False, 3e-3, None),
-        (CAPPED, True, 1.1e-3, "power-capped: "),
-    ],
-)
-def test_samples_of_a_gpu_come_in_batches_without_its_slow_downs(
-    monkeypatch, slow, watched, longest, flag
-):
-    gpu = fake.FakeGpu()
-    monkeypatch.setattr(meter, "perf_counter", gpu.now)
-    gpu.slow = [slow]
-    health = Health(fake.FakeBoard(gpu) if watched else None, gpu.busy_host)
-    one = SimpleNamespace(before=int, run=lambda: gpu.kernel(1e-3), settle=int)
-    result = measure_time(one, EventClock(gpu), 1.0, [], health=health)
-    assert (result.discarded > 0) == (slow == THERMAL and watched)
-    assert max(result.samples_s) == pytest.approx(longest)
-    assert [f.startswith(flag) for f in result.flags] == ([True] if flag else [])
-    assert result.clocks.get("sm_mhz") == ((1800.0 if flag else 1980.0) if watched else None)
 
 
 class Scene:
