@@ -83,8 +83,8 @@ def _verdicts() -> Iterator[Figure]:
     bench = Bench()
     ready = {extra: bench.ready(Job(slices(extra), SLICES_PROBLEM)) for extra in TRIALS}
     floor = floor_of(ready[0])
-    margin = max(LEAST_MARGIN, floor.floor)
-    yield f"noise floor, {floor.trials} comparisons of itself", floor.floor * 100, 2, "%"
+    margin = max(LEAST_MARGIN, floor["floor"])
+    yield f"noise floor, {floor['trials']} comparisons of itself", floor["floor"] * 100, 2, "%"
     wanted = {0: (None, 1.0), 3: (Verdict.SLOWER, 10.0), 5: (Verdict.SLOWER, 1.0)}
     for extra, trials in TRIALS.items():
         found = []

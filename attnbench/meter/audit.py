@@ -1,17 +1,15 @@
 """The audit of a time: a second clock, values that no call has seen, and the operators that ran.
 
-On the CPU the first clock is the host's, around one call. The second counts what the whole process
-spends on a call, on all its threads, from its start until nothing of it runs any more: a call that
-hands its work to other threads shows more processors than it was given, or goes on working after it
-has returned. On CUDA the first clock are events, and the second is the host's, from an idle device
-to an idle device: it includes what ran outside the stream. Where they disagree there is a flag, or
-the reason why the first clock's number is false.
+On the CPU the second clock counts what the whole process spends on a call, on all its threads, from
+its start until nothing of it runs any more: a call that hands its work to other threads shows more
+processors than it was given, or goes on working after it has returned. On CUDA it is the host's,
+from an idle device to an idle device: it includes what ran outside the stream of the events.
 
 A variant may also recognise values, exactly or by a few numbers that signs do not change, and
-return what it kept. Its results are right and its time is false. So calls on the values that it was
-judged on and calls on values drawn this moment are timed in turn: a variant that computes takes as
-long for both. The results on unseen values are compared with the truth, too: the output of every
-call, in random rows, and of one random call the gradients.
+return what it kept. So calls on the values that it was judged on and calls on values drawn this
+moment are timed in turn: a variant that computes takes as long for both. The results on unseen
+values are compared with the truth, too: the output of every call, in random rows, and of one random
+call the gradients.
 """
 
 from __future__ import annotations

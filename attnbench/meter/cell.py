@@ -17,7 +17,7 @@ from attnbench.core.record import TOO_FAST, Energy, Record, Status, Time, Work, 
 from attnbench.gate import hygiene, watch
 from attnbench.gate.findings import Wrong
 from attnbench.gate.gate import gate
-from attnbench.gate.inputs import Attend, Call, Ends, make
+from attnbench.gate.inputs import Attend, Call, make
 from attnbench.gate.reference import Judged, judge
 from attnbench.meter import clocks, memory
 from attnbench.meter.audit import (
@@ -60,7 +60,6 @@ from impls.spec import Unavailable, Unsupported
 
 LONGEST, TRACE, NAME, NOTE = 1000, 4000, 80, 500
 """Characters that are kept of a message, a traceback, an exception's name and a variant's note."""
-DEEPEST = 8  # how many exceptions that led to one another are shown
 SILENT = "it doesn't say why"
 NO_ROOM = ("can't allocate memory", "Cannot allocate memory", "bad_alloc", "out of memory")
 """In the messages of what has no exception for it."""
@@ -92,17 +91,8 @@ def failure(error: Exception) -> dict[str, Any]:
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if owner_of(f.filename) != "attnbench"]
     place = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
-    causes: list[BaseException] = []
-    at: BaseException | None = error
-    while at is not None and len(causes) < DEEPEST:
-        causes.insert(0, at)
-        at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
-    told: list[str] = []  # as Python would print it, but with messages cut
-    for each in causes:
-        told.append("Traceback (most recent call last):")
-        told.append("".join(traceback.format_tb(each.__traceback__)).rstrip())
-        told.append(f"{type(each).__name__[:NAME]}: {_text(each, TRACE)}")
-    reason, detail = f"it raised {name}{place}: {text}", "\n".join(told)[-TRACE:]
+    detail = "".join(traceback.format_exception(error)).rstrip()[-TRACE:]
+    reason = f"it raised {name}{place}: {text}"
     return {"status": Status.FAILED, "reason": reason, "detail": detail}
 
 
@@ -405,11 +395,13 @@ class Bench:
         if variant.cost is not None:
             cost = load_function(variant.cost)(problem, **variant.chosen)
         record = blank.with_(cost=Work(flops=cost.flops, bytes=cost.bytes) if cost else None)
-        if cost is not None and cost.peak_bytes is not None:
-            memory.insist(cost.peak_bytes, problem.device, "it", "above")
+        peak = (cost.peak_bytes if cost else None) or 0
+        memory.insist(peak, problem.device, "it", "above")
         with spent.on("inputs"):
             judged = self.judged(problem, job.seed)
-        _insist_on_copies(problem, judged.inputs, cost)
+        if problem.device != "cpu":  # room for a call is not room for what is kept to check it
+            kept = COPIES * sum(x.nbytes for x in judged.inputs)
+            memory.insist(kept + peak, problem.device, "checking it", "with")
         if several := runs_over_ranks(variant):
             with spent.on("ranks"):  # starting them is not the variant's setup
                 team_for(variant.world, problem.device).load(variant.build)
@@ -454,11 +446,3 @@ def _first_call(problem: Problem, attend: Attend, judged: Judged) -> float:
     if problem.device != "cpu":
         torch.cuda.synchronize(problem.device)
     return perf_counter() - start
-
-
-def _insist_on_copies(problem: Problem, inputs: Ends, cost: Cost | None) -> None:
-    """Raise where a GPU has room for a call, but not for what is kept to check and time it."""
-    if problem.device != "cpu":
-        kept = COPIES * sum(x.nbytes for x in inputs)
-        peak = cost.peak_bytes if cost else None
-        memory.insist(kept + (peak or 0), problem.device, "checking it", "with")

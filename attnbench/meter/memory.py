@@ -37,7 +37,7 @@ ALLOCATES = ("aten::empty", "aten::new_empty", "aten::resize_")
 """Prefixes of operators that allocate for another one, which fills the memory."""
 MEMORY = "[memory]"  # the name of an allocation, or of a release
 
-Named = tuple[str, Any]
+Named = tuple[str, Any]  # an event with its name, which takes long to read
 
 
 class Own(NamedTuple):
@@ -53,11 +53,6 @@ class Own(NamedTuple):
 def shown_name(name: str) -> str:
     """The name as it is shown: a compiled graph's without its hash."""
     return "compiled graph" if name.startswith(COMPILED) else name
-
-
-def named(events: Iterable[Any]) -> list[Named]:
-    """The events with their names, which take long to read."""
-    return [(event.name(), event) for event in events]
 
 
 def own_of(
@@ -184,7 +179,7 @@ def _observe_cuda(call: Call, dout: torch.Tensor | None, expected: int | None) -
     with profile(activities=[ProfilerActivity.CPU]) as seen:  # see warm_profiler
         results = _run(call, dout)
         torch.cuda.synchronize(device)
-    events = named(seen.profiler.kineto_results.events())
+    events = [(e.name(), e) for e in seen.profiler.kineto_results.events()]
     peak = requested("peak") - base
     if call.problem.gradients:
         before = requested("current")
@@ -214,7 +209,7 @@ def _observe_cpu(
     arrays = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     high = max(grown, _kernel_bytes("VmHWM") - resident)
-    events = named(seen.profiler.kineto_results.events())
+    events = [(e.name(), e) for e in seen.profiler.kineto_results.events()]
     peak, between = _replay(events)
     method, flags = "allocation events", []
     if arrays > ARRAY_BYTES or peak < own_bytes:

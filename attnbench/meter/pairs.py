@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -144,51 +144,41 @@ def compare_ready(a: Ready, b: Ready, rule: StopRule, *, audit: bool = False) ->
 
 
 LENGTHS = {"cpu": (64, 256, 1024), "cuda": (512, 2048, 8192)}
-VARIANT = "sdpa"
-CAP = 640
 TRIALS = (8, 20)  # the fewest and the most comparisons; as many as fit the budget
 BUDGET_S = 5.0
 
 
-class Floor(NamedTuple):
-    """The least difference that can be seen between calls about as long."""
-
-    call_s: float
-    floor: float  # a share: 0.004 is four thousandths
-    apart: float  # how far 95 of 100 ratios were off one at most, with the sampling noise
-    trials: int
-    pairs: float  # the median of the comparisons
-
-
 def floors(device: str, dtype: str) -> list[dict[str, Any]]:
     """The floor of short, middling and long calls on a device."""
-    bench, row = Bench(), table().find(VARIANT)
-    problems = [
-        Problem(q_len=n, kv_len=n, dtype=dtype, device=device)
-        for n in LENGTHS[device.split(":")[0]]
-    ]
-    return [floor_of(bench.ready(Job(row, problem)))._asdict() for problem in problems]
+    bench, row = Bench(), table().find("sdpa")
+    sizes = ({"q_len": n, "kv_len": n} for n in LENGTHS[device.split(":")[0]])
+    problems = [Problem(**size, dtype=dtype, device=device) for size in sizes]
+    return [floor_of(bench.ready(Job(row, problem))) for problem in problems]
 
 
-def floor_of(ready: Ready, budget_s: float = BUDGET_S) -> Floor:
-    """The floor of one variant on one problem, from comparisons with itself."""
+def floor_of(ready: Ready, budget_s: float = BUDGET_S) -> dict[str, Any]:
+    """The least difference that can be seen between calls about as long as a variant's on one
+    problem, from comparisons with itself, and the time of one.
+
+    ``floor`` is a share: 0.004 is four thousandths. ``apart`` is how far 95 of 100 ratios were off
+    one at most, with the sampling noise; ``pairs``, the median of the comparisons.
+    """
     start, taken = perf_counter(), list[Pairs]()
-    rule = StopRule(LEAST_MARGIN, cap=CAP, budget_s=budget_s / TRIALS[0])
+    rule = StopRule(LEAST_MARGIN, cap=640, budget_s=budget_s / TRIALS[0])
     while len(taken) < TRIALS[0] or (len(taken) < TRIALS[1] and perf_counter() - start < budget_s):
         taken.append(compare_ready(ready, ready, rule))
     seen = [pairs.comparison for pairs in taken]
     off = [max(0.0, math.log(c.low), -math.log(c.high)) for c in seen]
     apart = [abs(math.log(c.ratio)) for c in seen]
-    return Floor(
-        call_s=median(median(pairs.a_s) for pairs in taken),
-        floor=math.expm1(float(np.quantile(off, 0.95))),
-        apart=math.expm1(float(np.quantile(apart, 0.95))),
-        trials=len(seen),
-        pairs=median(c.n for c in seen),
-    )
+    return {
+        "call_s": median(median(pairs.a_s) for pairs in taken),
+        "floor": math.expm1(float(np.quantile(off, 0.95))),
+        "apart": math.expm1(float(np.quantile(apart, 0.95))),
+        "trials": len(seen),
+        "pairs": median(c.n for c in seen),
+    }
 
 
-FLOOR_BUDGET_S = 4.0
 SWAPPED = (
     "{} replaces torch's own kernels for its whole process, so no other variant can be timed "
     "beside it there: compare the times of two runs"
@@ -227,7 +217,7 @@ def two(bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
 
 def _floor(ready: Ready, floors: Sequence[Mapping[str, float]]) -> float:
     if not floors:
-        return floor_of(ready, FLOOR_BUDGET_S).floor
+        return float(floor_of(ready, 4.0)["floor"])
     calls = ReadyCalls(ready)
     calls.fresh()
     call_s = median(calls.sample() for _ in range(5))

@@ -37,7 +37,6 @@ from attnbench.meter.memory import (
     ARRAY_BYTES,
     COMPILED,
     OPERATORS,
-    named,
     observe,
     own_of,
     shown_name,
@@ -256,7 +255,8 @@ class Ran(NamedTuple):
 
 def operators(events: Sequence[Any]) -> Iterator[Ran]:
     """Operators of the host."""
-    for own in own_of(named(events), (*OPERATORS, COMPILED), allocations=True):
+    names = [(event.name(), event) for event in events]
+    for own in own_of(names, (*OPERATORS, COMPILED), allocations=True):
         given, event = _given(own.event), own.event
         if not given or any(_given(called) >= given for called in own.called):
             moved = 0  # it handed all of its operands to another

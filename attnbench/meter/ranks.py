@@ -246,12 +246,6 @@ def team_for(world: int, device: str) -> Team:
     return team
 
 
-def end_teams() -> None:
-    """End all teams."""
-    while _teams:
-        _teams.popitem()[1].close()
-
-
 class RanksClock(Clock):
     """Seconds of the slowest rank."""
 

@@ -1,6 +1,5 @@
 """Memory as observed, against the matrices that each form must hold, and what is said of it."""
 
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -8,11 +7,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import impls
-from attnbench.gate.inputs import Call, Inputs, make
-from attnbench.meter import cell, memory
+from attnbench.gate.inputs import Call, make
+from attnbench.meter import memory
 from attnbench.meter import profile as looks
 from attnbench.meter.memory import observe, warm_profiler
-from impls.cost import Cost
 from impls.dense.matmul import build
 from impls.loading import load_function
 from impls.problem import Problem
@@ -232,16 +230,3 @@ def test_what_torch_keeps_is_given_back_and_what_does_not_fit_even_then_is_said(
     says = r"^predicted, not run: it needs 37\.0 GiB with its inputs and 40\.0 GiB are free$"
     with pytest.raises(MemoryError, match=says):
         memory.insist(37 * GIB, "cuda", "it", "with")
-
-
-@pytest.mark.parametrize(
-    ("device", "peak", "fits"),
-    [("cuda", 2, True), ("cuda", 4, False), ("cuda", None, True), ("cpu", 99, True)],
-)
-def test_a_gpu_needs_room_for_the_copies_that_checking_keeps(monkeypatch, device, peak, fits):
-    Free(monkeypatch, free=10 * GIB)
-    inputs = Inputs(*(torch.empty(n * GIB, dtype=torch.int8, device="meta") for n in (1, 1, 0)))
-    cost = None if peak is None else Cost(0, 0, peak * GIB)
-    said = "checking it needs 10.0 GiB with its inputs"
-    with nullcontext() if fits else pytest.raises(MemoryError, match=said):
-        cell._insist_on_copies(Problem(device=device), inputs, cost)

@@ -95,8 +95,7 @@ def scripted(logs, **more):
     ],
 )
 def test_the_margin_is_the_floor_of_calls_as_long(cells, monkeypatch, floors, margin):
-    floor = pairs.Floor(1e-4, 0.07, 0.1, 8, 80)
-    monkeypatch.setattr(pairs, "floor_of", lambda ready, budget_s: floor)
+    monkeypatch.setattr(pairs, "floor_of", lambda ready, budget_s: {"floor": 0.07})
     answer = two(cells.bench, question(cells, RIGHT, TWICE, margin=None, floors=floors))
     assert answer["pairs"]["comparison"]["margin"] == pytest.approx(margin)
 
@@ -116,13 +115,14 @@ def test_the_floor_is_how_far_intervals_lie_off_one(monkeypatch, logs, floor, ap
     monkeypatch.setattr(pairs, "compare_ready", lambda *_: scripted(next(given), confidence=0.99))
     monkeypatch.setattr(pairs, "perf_counter", lambda: 0.0)
     result = floor_of(None)
-    assert (result.trials, result.call_s) == (20, 0.002)
-    assert (result.floor, result.apart) == pytest.approx((floor, apart), rel=0.01, abs=1e-6)
+    assert (result["trials"], result["call_s"]) == (20, 0.002)
+    told = result["floor"], result["apart"]
+    assert told == pytest.approx((floor, apart), rel=0.01, abs=1e-6)
     rules, now = [], itertools.count(0.0, 100.0)  # each takes longer than all of them may
     made = lambda a, b, rule: rules.append(rule) or scripted([0.0] * 40)  # noqa: E731
     monkeypatch.setattr(pairs, "compare_ready", made)
     monkeypatch.setattr(pairs, "perf_counter", lambda: next(now))
-    assert floor_of(None, 4.0).trials == 8
+    assert floor_of(None, 4.0)["trials"] == 8
     assert rules == [StopRule(LEAST_MARGIN, cap=640, budget_s=0.5)] * 8
 
 

@@ -8,7 +8,7 @@ from torch.autograd import DeviceType
 
 import impls
 from attnbench.meter.cell import Bench
-from attnbench.meter.memory import named, own_of
+from attnbench.meter.memory import own_of
 from attnbench.meter.profile import (
     MARK,
     Source,
@@ -151,7 +151,7 @@ def test_an_operators_own_is_without_those_inside_it():
         event("aten::elsewhere", 20, 50, start_thread_id=2),
         event("autograd::engine", 0, 200),
     ]
-    made = list(own_of(named(events), allocations=True))
+    made = list(own_of([(e.name(), e) for e in events], allocations=True))
     called = {own.name: [event.name() for event in own.called] for own in made}
     assert {own.name: (own.nanoseconds, own.allocated) for own in made} == {
         "aten::outer": (70, 8),

@@ -27,9 +27,11 @@ CAUSAL = Mask.parse("causal")
 def planted(cells_in, tmp_path_factory):
     """Cells; whatever ranks their rows have started are gone afterwards."""
     yield cells_in(tmp_path_factory.mktemp("planted"))
-    pids = [pid for each in ranks._teams.values() for pid in each.processes]
-    ranks.end_teams()
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    for team in ranks._teams.values():
+        pids = team.processes
+        team.close()
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids if pid)
+    ranks._teams.clear()
 
 
 def row_of_two(cells, code=HONEST):
