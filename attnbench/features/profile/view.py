@@ -50,7 +50,17 @@ def show(profiles: Sequence[Profile], why: Sequence[str]) -> None:
     if alone:
         _heads(out, profiles)
         out.print(_alone(profiles[0]), end="\n\n")
-        _lines(out, profiles[0])
+        timed = [x for x in profiles[0]["lines"] if x["forward_share"] is not None]
+        if timed:
+            out.print("[bold]by line of code[/], each with its gradient")
+        grid = _wide()
+        for line in timed[:LINES]:
+            share = line["forward_share"] + line["backward_share"]
+            text = Text(f"{line['place']}  ", style="bold")
+            text.append(line["code"], style=f"{FAINT} not bold")
+            grid.add_row(f"{share:.0%}", _bar(share, 1.0, "default"), text)
+        if timed:
+            out.print(grid, end="\n\n")
         _memory(out, profiles, rows=3, sources=6)
     else:
         out.print(_beside(profiles))
@@ -112,27 +122,8 @@ def _alone(profile: Profile) -> Grid:
         for name, seconds, calls, flop_rate in rows_of(phase, MOST_ALONE):
             known = [] if calls is None else [f"{calls:g}", rate(flop_rate)]
             bar, share = _bar(seconds, whole, color), f"{seconds / whole:.0%}"
-            grid.add_row(_operator(name), _ms(seconds), share, bar, *known)
+            grid.add_row(_indented(name), _ms(seconds), share, bar, *known)
     return grid
-
-
-def _operator(name: str) -> str:
-    return "  " + escape(short(plain(name), NAME))
-
-
-def _lines(out: Console, profile: Profile) -> None:
-    """The lines of code that take the time, each with its gradient's."""
-    timed = [x for x in profile["lines"] if x["forward_share"] is not None]
-    if not timed:
-        return
-    out.print("[bold]by line of code[/], each with its gradient")
-    grid = _wide()
-    for line in timed[:LINES]:
-        share = line["forward_share"] + line["backward_share"]
-        text = Text(f"{line['place']}  ", style="bold")
-        text.append(line["code"], style=f"{FAINT} not bold")
-        grid.add_row(f"{share:.0%}", _bar(share, 1.0, "default"), text)
-    out.print(grid, end="\n\n")
 
 
 def _beside(profiles: Sequence[Profile]) -> Grid:
@@ -155,7 +146,7 @@ def _beside(profiles: Sequence[Profile]) -> Grid:
         times = [p and p["profiled_s"] for p in phases]
         add(f"[bold {color}]{name}[/]", times, color, "bold")
         for operator, seconds in _merged([p for p in phases if p is not None]):
-            add(_operator(operator), seconds, color)
+            add(_indented(operator), seconds, color)
     return grid
 
 
@@ -230,6 +221,10 @@ def curve(memory: Mapping[str, Any], width: int, rows: int, top: float, end: flo
     return lines
 
 
+def _indented(name: str) -> str:
+    return "  " + escape(short(plain(name), NAME))
+
+
 def _bar(value: float, whole: float, color: str) -> Bar:
     return Bar(whole, 0, value, width=BAR, color=color)
 
@@ -252,8 +247,6 @@ CODE, OPERATOR = 46, 23
 WIDE, HIGH, LINE = 7.6, 4.2, 0.19
 """Inches: a panel's width, its height, and that of a line of the key."""
 LEAST_KEYS = 6
-GUIDE = 0.1
-"""A guide at the size of all scores is drawn where that is so much of the height, or more."""
 STYLE: dict[Any, Any] = {
     "font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "attnbench", "hatch.linewidth": 0.5,
     "text.color": INK, "axes.edgecolor": GRID, "axes.labelcolor": INK, "hatch.color": PAPER,
@@ -289,7 +282,7 @@ def draw(profiles: Sequence[Profile], files: Sequence[Path]) -> None:
         panels[0][0].set_ylabel("alive, MiB")
         for axes, key, profile, of_it in zip(*panels, profiles, bands, strict=True):
             axes.set(xlim=(0, end), ylim=(0, 1.15 * top / MIB))
-            _panel(axes, profile, of_it, top, end)
+            _panel(axes, profile, of_it, end)
             _key(key, of_it, keys)
         try:
             for file in files:
@@ -322,8 +315,8 @@ def _bands(memory: Mapping[str, Any], colors: Sequence[Any]) -> list[Band]:
     return bands
 
 
-def _panel(axes: Axes, profile: Profile, bands: Sequence[Band], top: float, end: float) -> None:
-    """The bands; the peak, the turn from forward to backward, and the size of all scores."""
+def _panel(axes: Axes, profile: Profile, bands: Sequence[Band], end: float) -> None:
+    """The bands, the peak, and the turn from forward to backward."""
     memory = profile["memory"]
     at = [0.0, *memory["at_ms"], memory["end_ms"]]
     below = [0.0] * len(at)
@@ -332,7 +325,7 @@ def _panel(axes: Axes, profile: Profile, bands: Sequence[Band], top: float, end:
         above = [b + v for b, v in zip(below, [0.0, *values, *values[-1:]], strict=True)]
         axes.fill_between(at, below, above, step="post", **look)
         below = above
-    turn, peak, scores = memory["turn_ms"], memory["peak_bytes"], memory["scores_bytes"]
+    turn, peak = memory["turn_ms"], memory["peak_bytes"]
     title = f"{profile['variant']}: peak {size(peak)}"
     if memory["turn_bytes"] is not None:
         title += f", {size(memory['turn_bytes'])} between forward and backward"
@@ -350,12 +343,6 @@ def _panel(axes: Axes, profile: Profile, bands: Sequence[Band], top: float, end:
     side: dict[str, Any] = {"ha": "right" if late else "left", "fontsize": 8}
     offset: dict[str, Any] = {"xytext": (-6 if late else 6, 3), "textcoords": "offset points"}
     axes.annotate(f"peak {size(peak)}", (memory["peak_ms"], peak / MIB), **offset, **side)
-    if GUIDE * top <= scores <= top:
-        axes.axhline(scores / MIB, color=INK, linewidth=0.6, linestyle=":")
-        words, where = f"all scores once: {size(scores)}", axes.get_yaxis_transform()
-        look = {"facecolor": PAPER, "linewidth": 0, "pad": 1, "alpha": 0.8}
-        aligned = {"ha": "right", "va": "center", "fontsize": 7}
-        axes.text(0.995, scores / MIB, words, transform=where, bbox=look, **aligned)  # type: ignore[arg-type]
 
 
 def _key(axes: Axes, bands: Sequence[Band], lines: int) -> None:
