@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -37,23 +37,13 @@ from impls.masks import Shape
 Function = Callable[..., Any]
 
 
-class Stand(NamedTuple):
-    """A stand-in at its place."""
-
-    owner: Any
-    name: str
-    original: Function
-    function: Function
-    inherited: bool
-    """Whether a class has the original from another, and not among its own names."""
-
-
 class Stands:
     """Functions in the place of others, until :meth:`close`."""
 
     def __init__(self) -> None:
-        self._placed: list[Stand] = []
-        self._away: list[Stand] = []
+        self._placed: list[tuple[Any, str, Function, Any]] = []
+        """Owner, name, original and what stands for it."""
+        self._away: list[tuple[Any, str, Function, Any]] = []
         self._pauses = 0
 
     def put(self, owner: Any, name: str, make: Callable[[Function], Function]) -> None:
@@ -70,8 +60,8 @@ class Stands:
         if isinstance(owner, types.ModuleType):
             function.__module__, function.__qualname__ = owner.__name__, name
         function.__attnbench__ = original, make
-        inherited = isinstance(owner, type) and name not in vars(owner)
-        self._placed.append(Stand(owner, name, original, function, inherited))
+        function.inherited = isinstance(owner, type) and name not in vars(owner)
+        self._placed.append((owner, name, original, function))
         setattr(owner, name, function)
 
     @contextmanager
@@ -84,27 +74,27 @@ class Stands:
         finally:
             self._pauses -= 1
             while self._away and not self._pauses:
-                stand = self._away.pop()
-                if getattr(stand.owner, stand.name, None) is stand.original:
-                    setattr(stand.owner, stand.name, stand.function)
+                owner, name, original, function = self._away.pop()
+                if getattr(owner, name, None) is original:
+                    setattr(owner, name, function)
 
-    def _take_out(self) -> list[Stand]:
+    def _take_out(self) -> list[tuple[Any, str, Function, Any]]:
         """Put the originals back where a stand-in is still there, and return those."""
-        there = [s for s in self._placed if getattr(s.owner, s.name, None) is s.function]
-        for stand in there:
-            setattr(stand.owner, stand.name, stand.original)
-            if stand.inherited:
-                delattr(stand.owner, stand.name)
+        there = [x for x in self._placed if getattr(x[0], x[1], None) is x[3]]
+        for owner, name, original, function in there:
+            setattr(owner, name, original)
+            if function.inherited:
+                delattr(owner, name)
         return there
 
     def spread(self) -> None:
         """Put stand-ins wherever else a module has the originals among its names."""
-        _rename({id(s.original): s.function for s in self._placed if not s.inherited})
+        _rename({id(old): new for _, _, old, new in self._placed if not new.inherited})
 
     def close(self) -> None:
         """Put the originals back, under whatever names of modules they are used by now."""
         self._take_out()
-        _rename({id(s.function): s.original for s in self._placed})
+        _rename({id(new): old for _, _, old, new in self._placed})
         self._placed.clear()
 
 
@@ -128,13 +118,34 @@ def put_torch(stands: Stands) -> None:
     stands.put(torch.jit, "script", partial(_script, stands))
     recent = _Recent()
     for name in ("matmul", "einsum"):
-        stands.put(torch, name, partial(_noting, recent, _note_product, False))
+        stands.put(torch, name, partial(_noting, recent.product, False))
     for name in ("bmm", "baddbmm"):
-        stands.put(torch, name, partial(_noting, recent, _note_product, True))
+        stands.put(torch, name, partial(_noting, recent.product, True))
     for name in ("matmul", "bmm", "baddbmm", "__matmul__"):
-        stands.put(Tensor, name, partial(_noting, recent, _note_product, False))
+        stands.put(Tensor, name, partial(_noting, recent.product, False))
     for owner in (torch, Tensor):
-        stands.put(owner, "softmax", partial(_noting, recent, _note_softmax, False))
+        stands.put(owner, "softmax", partial(_noting, recent.softmax, False))
+
+
+def _watched(
+    run: Function, query: Any, read: Function, *, nested: bool = False, **meanwhile: Any
+) -> Any:
+    """What ``run()`` returns, recorded as the call that ``read()`` returns.
+
+    ``meanwhile``: what the state of the thread is while it runs.
+    """
+    begun = None if torch.compiler.is_compiling() else NOW.begin(query, nested=nested)
+    if begun is None:
+        return run()
+    state = NOW.state()
+    before = {name: getattr(state, name) for name in meanwhile}
+    vars(state).update(meanwhile)
+    try:
+        out = run()
+    finally:
+        vars(state).update(before)
+    NOW.made(read, out, begun)
+    return out
 
 
 def sdpa(original: Function) -> Function:
@@ -213,11 +224,8 @@ def _fast_path(via: str, tensors: int, places: tuple[int, int], original: Functi
         return CapturedCall(via, q, k, v, mask, note=WHOLE_NOTE, whole=True)
 
     def fast_path(*args: Any, **more: Any) -> Any:
-        if torch.compiler.is_compiling() or (begun := NOW.begin(args[0], nested=True)) is None:
-            return original(*args, **more)
-        out = original(*args, **more)
-        NOW.made(partial(read, args, more), out, begun)
-        return out
+        run = partial(original, *args, **more)
+        return _watched(run, args[0], partial(read, args, more), nested=True)
 
     return fast_path
 
@@ -309,8 +317,30 @@ class _Recent(threading.local):
         self.products: deque[int] = deque(maxlen=BACK)
         self.weights, self.left = 0, 0
 
+    def product(self, given: tuple[Any, ...], out: Tensor) -> None:
+        """Of queries and keys, of weights and values, or of anything else."""
+        operands = [x for x in given if isinstance(x, Tensor)]
+        operands += [x for some in given if isinstance(some, list | tuple) for x in some]
+        if all(map(_activation, operands)):
+            if self.left and self.weights in [x.numel() for x in operands]:
+                self.weights = self.left = 0
+                if (recorder := NOW.recorder) is not None:
+                    recorder.written_out[place_text(where())] += 1
+                    recorder.noticed()
+            self.left = max(0, self.left - 1)
+            self.products.append(out.numel())
 
-def _noting(recent: _Recent, note: Function, of_mha: bool, original: Function) -> Function:
+    def softmax(self, given: tuple[Any, ...], out: Tensor) -> None:
+        """Of scores, or of anything else."""
+        self.weights, self.left = (out.numel(), ON) if out.numel() in self.products else (0, 0)
+        self.products.clear()
+
+
+def _activation(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dim() >= ACTIVATION and not x.is_nested
+
+
+def _noting(note: Function, of_mha: bool, original: Function) -> Function:
     """A product or a softmax, noted unless a compiler only learns what it returns.
 
     In nn.MultiheadAttention, the first product is its scores, and the second ends it.
@@ -335,35 +365,11 @@ def _noting(recent: _Recent, note: Function, of_mha: bool, original: Function) -
             return out
         traced = TracingContext.try_get() is not None or torch._C._get_dispatch_mode(PROXY)
         if not (traced or state.outer or state.heads):  # else it is a part of another attention
-            note(recent, given, out)
+            note(given, out)
         state.looked += perf_counter() - begun
         return out
 
     return noting
-
-
-def _note_product(recent: _Recent, given: tuple[Any, ...], out: Tensor) -> None:
-    """Of queries and keys, of weights and values, or of anything else."""
-    operands = [x for x in given if isinstance(x, Tensor)]
-    operands += [x for some in given if isinstance(some, list | tuple) for x in some]
-    if all(map(_activation, operands)):
-        if recent.left and recent.weights in [x.numel() for x in operands]:
-            recent.weights = recent.left = 0
-            if (recorder := NOW.recorder) is not None:
-                recorder.written_out[place_text(where())] += 1
-                recorder.noticed()
-        recent.left = max(0, recent.left - 1)
-        recent.products.append(out.numel())
-
-
-def _note_softmax(recent: _Recent, given: tuple[Any, ...], out: Tensor) -> None:
-    """Of scores, or of anything else."""
-    recent.weights, recent.left = (out.numel(), ON) if out.numel() in recent.products else (0, 0)
-    recent.products.clear()
-
-
-def _activation(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.dim() >= ACTIVATION and not x.is_nested
 
 
 # ---- other libraries ---------------------------------------------------------------------------
@@ -396,29 +402,17 @@ def _flex(original: Function) -> Function:
         *args: Any,
         **more: Any,
     ) -> Any:
-        given = query, key, value, score_mod, block_mask, scale, enable_gqa
-        run = partial(original, *given, *args)
+        def find(masks: Masks, shape: Shape) -> FoundMask:
+            return masks.of_flex(block_mask, score_mod, shape, query.device)
+
         if torch.compiler.is_dynamo_compiling():
             from torch._dynamo.comptime import comptime
 
             comptime(met)
-        if torch.compiler.is_compiling():
-            return run(**more)
-        begun = NOW.begin(query)
-        state = NOW.state()
-        before, state.heads = state.heads, -1  # its own products are no other attention
-        try:
-            out = run(**more)
-        finally:
-            state.heads = before
-        if begun is not None:
-
-            def find(masks: Masks, shape: Shape) -> FoundMask:
-                return masks.of_flex(block_mask, score_mod, shape, query.device)
-
-            call = partial(CapturedCall, "flex", query, key, value, scale=scale, find_mask=find)
-            NOW.made(call, out, begun)
-        return out
+        given = query, key, value, score_mod, block_mask, scale, enable_gqa
+        call = partial(CapturedCall, "flex", query, key, value, scale=scale, find_mask=find)
+        # its own products are no other attention
+        return _watched(partial(original, *given, *args, **more), query, call, heads=-1)
 
     return flex_attention
 
@@ -459,21 +453,10 @@ def _observed(original: Function, name: str) -> Function:
         *args: Any,
         **more: Any,
     ) -> Any:
-        begun = None if torch.compiler.is_compiling() else NOW.begin(query)
         run = partial(original, module, query, key, value, attention_mask, *args, **more)
-        if begun is None:
-            return run()
-        state = NOW.state()
-        before = state.outer, state.inner
-        state.outer, state.inner = via, []
-        try:
-            out = run()
-            inner = state.inner
-        finally:
-            state.outer, state.inner = before
+        inner: list[Function] = []
         given = via, module, (query, key, value), attention_mask, inner, more
-        NOW.made(partial(layer_call, *given), out, begun)
-        return out
+        return _watched(run, query, partial(layer_call, *given), outer=via, inner=inner)
 
     return attention
 
