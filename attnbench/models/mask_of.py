@@ -23,7 +23,7 @@ from itertools import pairwise
 from math import isclose
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -49,10 +49,6 @@ CAUSAL = Mask((Part("causal"),))
 UPPER_LEFT = Mask(CAUSAL.parts, upper_left=True)
 
 
-class NoData(CantBeDone):
-    """A tensor without values: which mask it is can't be known."""
-
-
 def mask_of(
     attn_mask: Tensor | None, is_causal: bool, shape: Shape, folder: Path | None = None
 ) -> Mask:
@@ -62,27 +58,28 @@ def mask_of(
     given. ``folder``: where a mask without a name is kept; one of this process if none is given.
     """
     found = recognised(attn_mask, is_causal, shape)
-    return found if isinstance(found, Mask) else kept(found, shape, folder)
+    return found if isinstance(found, Mask) else kept(*found, shape, folder)
 
 
-class Nameless(NamedTuple):
-    """A mask that has no name: ``dense`` or ``bias``, and its table as a file holds it."""
-
-    kind: str
-    table: NDArray[Any]
-
-
-def recognised(attn_mask: Tensor | None, is_causal: bool, shape: Shape) -> Mask | Nameless:
-    """The mask with its name, or the table of one that has none."""
+def recognised(
+    attn_mask: Tensor | None, is_causal: bool, shape: Shape
+) -> Mask | tuple[str, NDArray[Any]]:
+    """The mask with its name, or ``dense`` or ``bias`` and the table of one that has none."""
     if attn_mask is None:
         return causal_of(shape) if is_causal else FULL
     seen, added = _tables(attn_mask, shape)
     if is_causal:
         seen = seen & UPPER_LEFT.visible(shape)
     if added is None:
-        return _named(seen, shape) or Nameless("dense", seen)
-    alibi = _alibi(seen, added, attn_mask.dtype, shape)
-    return alibi or Nameless("bias", np.where(seen, added, -np.inf).astype(added.dtype))
+        return _named(seen, shape) or ("dense", seen)
+    base = _named(seen, shape)
+    if base is not None and added.shape[1] == shape.heads:
+        mask = Mask((*base.parts, Part("alibi")), base.upper_left)
+        slopes: Any = mask.bias(shape)
+        rounded = torch.from_numpy(slopes).to(attn_mask.dtype).to(torch.float64).numpy()
+        if bool(((rounded == added) | ~seen).all()):
+            return mask
+    return ("bias", np.where(seen, added, -np.inf).astype(added.dtype))
 
 
 def causal_of(shape: Shape) -> Mask:
@@ -98,7 +95,7 @@ def has_data(x: Tensor) -> bool:
 def _tables(attn_mask: Tensor, shape: Shape) -> tuple[Seen, NDArray[Any] | None]:
     """The visible pairs [batch or 1, heads or 1, q_len, kv_len], and what is added, if any."""
     if not has_data(attn_mask):
-        raise NoData(
+        raise CantBeDone(
             f"the mask of shape {tuple(attn_mask.shape)} has no values (it is fake, or on the meta "
             "device), so what it hides is not known"
         )
@@ -129,18 +126,6 @@ def _tables(attn_mask: Tensor, shape: Shape) -> tuple[Seen, NDArray[Any] | None]
 def hides(dtype: torch.dtype) -> float:
     """A number that is added hides if it is no more than this: ``LOWEST`` in that dtype."""
     return max(torch.tensor(LOWEST, dtype=dtype, device="cpu").item(), torch.finfo(dtype).min / 2)
-
-
-def _alibi(seen: Seen, added: NDArray[Any], dtype: torch.dtype, shape: Shape) -> Mask | None:
-    """The mask with ALiBi's slopes, where they are what is added, in the tensor's own dtype."""
-    base = _named(seen, shape)
-    if base is None or added.shape[1] != shape.heads:
-        return None
-    mask = Mask((*base.parts, Part("alibi")), base.upper_left)
-    slopes = mask.bias(shape)
-    assert slopes is not None
-    rounded = torch.from_numpy(slopes).to(dtype).to(torch.float64).numpy()
-    return mask if bool(((rounded == added) | ~seen).all()) else None
 
 
 def _named(seen: Seen, shape: Shape) -> Mask | None:
@@ -197,7 +182,7 @@ def _parts(first: Places, past: Places, ends: Places, at: Places) -> Iterator[tu
         yield (*CAUSAL.parts, Part("document", lengths))
 
 
-def kept(found: Nameless, shape: Shape, folder: Path | None = None) -> Mask:
+def kept(kind: str, table: NDArray[Any], shape: Shape, folder: Path | None = None) -> Mask:
     """The mask as a file of the folder, or of this process; it is named by its content."""
     folder = own_folder("masks") if folder is None else folder
     if set("+@") & set(str(folder)):
@@ -205,7 +190,7 @@ def kept(found: Nameless, shape: Shape, folder: Path | None = None) -> Mask:
             f"a mask that has no name is kept as a file, and the folder {folder} can't be written "
             "in a mask's text, where + and @ mean something; give another folder"
         )
-    kind, table = found.kind, np.ascontiguousarray(found.table)
+    table = np.ascontiguousarray(table)
     form = f"{table.dtype}{table.shape}".encode()
     name = hashlib.blake2b(table.tobytes(), digest_size=8, person=form[:16]).hexdigest()
     file = folder / f"{kind}-{'x'.join(map(str, table.shape))}-{name}.npy"

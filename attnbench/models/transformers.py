@@ -151,9 +151,6 @@ class EagerMask(Tensor):
         made.seen, made.dense = seen, None
         return made
 
-    def __repr__(self) -> str:  # type: ignore[override]
-        return f"EagerMask({tuple(self.shape)}, {'causal' if self.seen is None else 'dense'})"
-
     def for_sdpa(self) -> tuple[Tensor | None, bool]:
         """As F.scaled_dot_product_attention takes a mask, and whether it is causal.
 

@@ -130,15 +130,16 @@ class Masks:
             found = recognised(mask, is_causal, shape)
             if isinstance(found, Mask):
                 return FoundMask(found)
-            hides = found.table if found.kind == "dense" else found.table == -torch.inf
+            kind, table = found
+            hides = table if kind == "dense" else table == -torch.inf
             digest = hashlib.blake2b(hides.tobytes(), digest_size=16).digest()
-            key = (found.kind, digest, hides.shape, shape)
+            key = (kind, digest, hides.shape, shape)
             if (alike := self._contents.get(key)) is not None:
                 return alike
             if self._files >= MOST:
                 return FoundMask(FULL, f"its mask has no name, and {MOST} such were kept before it")
             self._files += 1
-            return self._know(key, FoundMask(kept(found, shape, self._folder)))
+            return self._know(key, FoundMask(kept(kind, table, shape, self._folder)))
         except (CantBeDone, OSError) as error:
             return FoundMask(FULL, f"its mask can't be put: {error}")
 
