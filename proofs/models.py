@@ -10,6 +10,7 @@ expected comes from eager attention alone. ``docs/models.md`` is made from what 
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
 import multiprocessing
 import os
@@ -375,6 +376,9 @@ def _quiet() -> None:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity(transformers.logging.CRITICAL)
     warnings.simplefilter("ignore")
+    # a tenth of the time goes into texts of configurations for a log that nobody reads
+    transformers.PreTrainedConfig.__repr__ = object.__repr__
+    gc.set_threshold(50_000)
     count_calls()
 
 
