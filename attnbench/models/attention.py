@@ -32,11 +32,7 @@ def with_bias_gradient(
     scale: float | None = None,
     is_causal: bool = False,
 ) -> Tensor:
-    """``out`` as it is, through which ``terms`` that require a gradient get one.
-
-    ``terms`` are all that made the mask: booleans (true: may see) and numbers to add; ``is_causal``
-    as F.scaled_dot_product_attention takes it.
-    """
+    """``out``; those of ``terms``, which made the mask, that want a gradient get it through it."""
     if not torch.is_grad_enabled() or not any(term.requires_grad for term in terms):
         return out_bhne
     scale = q_bhnd.shape[-1] ** -0.5 if scale is None else scale
@@ -186,7 +182,6 @@ class Built:
         return kept(call)
 
     def _check_tensors(self, q: Tensor, k: Tensor, v: Tensor) -> None:
-        """Raise NotServed unless they are of one dtype, device and batch, k and v of one length."""
         (qs, ks, vs), one = (tuple(x.shape) for x in (q, k, v)), (q.dtype, q.device)
         if not len(qs) == len(ks) == len(vs) == 4:
             raise self._refused(
@@ -279,9 +274,5 @@ class Built:
 
 
 def attention(name: str, tables: Sequence[str | Path] = ()) -> Built:
-    """The variant called ``name``, as ``out = attention(q, k, v, mask, scale, is_causal)``.
-
-    ``tables``: files with rows of your own, as ``--table`` takes them. Raises CantBeDone for an
-    unknown name, and for a variant that can't run on this machine.
-    """
+    """The variant called ``name``; ``tables``: files with rows of your own. Raises CantBeDone."""
     return Built(impls.table(tables).find(name))

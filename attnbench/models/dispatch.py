@@ -88,10 +88,7 @@ class PlainCall(NamedTuple):
 def find_entry(
     entries: Mapping[tuple[Any, ...], Sequence[DispatchEntry]], call: PlainCall
 ) -> tuple[DispatchEntry, str]:
-    """The entry and the variant for a call; raises :class:`Unseen` for what no table has.
-
-    ``entries`` are by what makes calls alike.
-    """
+    """The entry, of those by what makes calls alike, and the variant; raises :class:`Unseen`."""
     _check(call)
     (batch, heads, queries, width), (_, kv_heads, keys, _), (*_, value_width) = call.shapes
     one = (str(call.dtypes[0]).removeprefix("torch."), heads, kv_heads, width, value_width)
@@ -146,12 +143,7 @@ def _check(call: PlainCall) -> None:
 
 
 def dispatch(table: str | Path | DispatchTable, tables: Sequence[str | Path] = ()) -> Dispatch:
-    """A function with the signature of ``F.scaled_dot_product_attention`` that picks per call.
-
-    ``table``: the file that ``attnbench choose --export`` wrote. ``tables``: Python files with rows
-    of your own, where it names any of these. Raises :class:`DispatchRefused` on another device,
-    machine or version of torch than the table was made for.
-    """
+    """F.scaled_dot_product_attention, picked per call; DispatchRefused on another machine."""
     if not isinstance(table, DispatchTable):
         table = DispatchTable.read(table)
     made, here = table.made, this_machine()
@@ -275,7 +267,6 @@ class Dispatch:
         )
 
     def _find(self, call: PlainCall) -> Attend | None:
-        """The variant as it was built for such calls; None where torch's own serves."""
         device = call.devices[0]
         if device.type not in (self._device, "meta"):
             raise DispatchRefused(
@@ -296,7 +287,6 @@ class Dispatch:
         return None
 
     def _say(self, cause: str, sentence: str) -> None:
-        """Warn once for each cause, at the line that called."""
         with self._telling:
             if cause not in self.said:
                 self.said[cause] = sentence
@@ -305,7 +295,6 @@ class Dispatch:
                 )
 
     def _left_to_torch(self, cause: str, why: Exception | str) -> None:
-        """Warn of a call that there is no variant for."""
         self._say(cause, f"{why}; such calls go to torch's own function (said once)")
 
     def __reduce__(self) -> tuple[Callable[..., Dispatch], tuple[Any, ...]]:

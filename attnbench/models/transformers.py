@@ -67,10 +67,7 @@ _transformers_own = PreTrainedModel.get_correct_attn_implementation
 def implementation(
     model: Any, requested_attention: str | None, is_init_check: bool = False
 ) -> str | None:
-    """The attention that ``model`` will have; raises :class:`NotServed` where it can't have ours.
-
-    It stands for ``PreTrainedModel.get_correct_attn_implementation``.
-    """
+    """In place of PreTrainedModel's: the name, or NotServed where the model can't have it."""
     name = requested_attention
     if name is None or not name.startswith(PREFIX) or name not in ALL_ATTENTION_FUNCTIONS:
         own: str | None = _transformers_own(model, requested_attention, is_init_check)
@@ -89,10 +86,7 @@ def implementation(
 
 
 def _table_of_classes(model: type[nn.Module]) -> tuple[str, str] | None:
-    """A layer of the model's file that looks its attention up in a table of classes, and the table.
-
-    None where that file has none.
-    """
+    """A layer that looks its attention up in a table of classes, and the table, if there is one."""
     names = vars(sys.modules.get(model.__module__, object))
     layers = [x for x in names.values() if isinstance(x, type) and issubclass(x, nn.Module)]
     tables = [n for n, x in names.items() if isinstance(x, dict) and x.get("eager") in layers]
@@ -152,10 +146,7 @@ class EagerMask(Tensor):
         return made
 
     def for_sdpa(self) -> tuple[Tensor | None, bool]:
-        """As F.scaled_dot_product_attention takes a mask, and whether it is causal.
-
-        The mask as it is now: its numbers, where a model may have written into them.
-        """
+        """The mask as it is now, with what was written into it, and whether it is causal."""
         if self.dense is not None and (self.dense.is_inference() or self.dense._version > 0):
             return self.dense, False
         return self.seen, self.seen is None and self.shape[2] > 1
@@ -191,10 +182,7 @@ class EagerMask(Tensor):
 
 
 def mask_as_eager(**given: Any) -> Tensor | None:
-    """What transformers calls for each mask of a model, with the arguments of its ``sdpa_mask``.
-
-    Returns None where eager attention gets no mask either: every query sees every key.
-    """
+    """A mask, by the arguments of ``sdpa_mask``; None where every query sees every key."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return eager_mask(**given)
     # for one query, sdpa_mask may skip the free places of a static cache too, where no 2D mask
@@ -342,7 +330,6 @@ def forward_by(row: Variant) -> Callable[..., tuple[Tensor, None]]:
 def _attend(
     variant: Built, module: nn.Module, qkv: Sequence[Tensor], mask: Any, more: dict[str, Any]
 ) -> Tensor:
-    """The output [b, n, h, e]."""
     if (refused := refusal(qkv[1], mask, more)) is not None:
         raise CantBeDone(f"{variant.row.label}: {refused}")
     query, key, value = qkv
@@ -374,10 +361,7 @@ def _attend(
 
 
 def register(name: str, tables: Sequence[str | Path] = ()) -> str:
-    """Register ``name`` or ``name?option=value&…``, and return what to write for it.
-
-    ``tables``: files with rows of your own, as ``--table`` takes them.
-    """
+    """Register ``name`` or ``name?option=value&…``, and return what to write for it."""
     row = impls.table(tables).find(name)
     if (wrong := wrong_level(row)) is not None:
         raise NotServed(wrong)

@@ -206,10 +206,7 @@ class Gathered:
         self._sums: dict[Any, dict[tuple[int, int], dict[Problem, Site]]] = {}
 
     def add_all(self, sites: Iterable[Site]) -> Gathered:
-        """Count these calls with those before, and return itself.
-
-        Gathered together is what has all in common but lengths and a named mask's numbers.
-        """
+        """Count these with those before that differ in lengths and a named mask's numbers alone."""
         for site in sites:
             p = site.problem
             bare = p.with_(q_len=1, kv_len=1, mask=replace_fields(p.mask, parts=()))
@@ -259,10 +256,7 @@ def _one_of(some: dict[Problem, Site]) -> Site:
 
 
 def merged(parts: Sequence[SeenCalls]) -> SeenCalls:
-    """All processes' calls in one. Steps are those of the process with most of them.
-
-    Each site gets its part of the share, and its samples as its problem's inputs.
-    """
+    """All processes' calls in one, with shares; steps are of the process with most of them."""
     trained = max(parts, key=lambda c: c.steps, default=SeenCalls())
     header: dict[str, Any] = {}
     for part in reversed(parts):

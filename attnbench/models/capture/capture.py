@@ -28,7 +28,6 @@ computes again is counted again: it is work.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,8 +93,6 @@ class Session:
         if NOW.recorder is not None:
             raise CantBeDone("this process is being captured already; end that first")
         try:
-            if RULES in sys.modules:
-                self._load_rules()
             functions.put_torch(self._stands)
             self._imports.begin()
             if running:

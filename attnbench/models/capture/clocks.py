@@ -106,11 +106,7 @@ class Tally:
             self.last, self._looked = max(self.last, at), max(self._looked, self.mine.looked)
 
     def window(self, *, looking: bool = False) -> float:
-        """Seconds from the first call's start to the last one's end.
-
-        Without ``looking``, the time spent on looking is taken off: that of the thread that looked
-        longest, since threads look at the same time.
-        """
+        """Seconds from the first call to the last one's end, less what the longest looking took."""
         if self.first is None:
             return 0.0
         return self.last - self.first - (0.0 if looking else self._looked)
@@ -202,10 +198,7 @@ MOST_NODES = 48
 def watch_gradient(
     out: Tensor, ends: Iterable[Tensor | None], entry: Entry, tally: Tally, clock: SpanClock
 ) -> None:
-    """Time the backward pass of what a call added to the graph, from ``out`` to ``ends``.
-
-    The seconds of looking at calls, and of calls in between, are taken off.
-    """
+    """Time the backward pass from ``out`` to ``ends``, less calls, and looking at them, in it."""
     nodes = _nodes_between(out, {x.grad_fn for x in ends if x is not None})
     if out.grad_fn is None or not 0 < len(nodes) <= MOST_NODES:
         return
@@ -236,7 +229,6 @@ def watch_gradient(
 
 
 def _nodes_between(out: Tensor, stop: set[Any]) -> set[Any]:
-    """The nodes of a graph's part, as far as they are few."""
     nodes, todo = set[Any](), list[Any]([out.grad_fn])
     while todo and len(nodes) <= MOST_NODES:
         node = todo.pop()
@@ -269,10 +261,7 @@ class Steps:
         self._last = now
 
     def summary(self, *, by_host: bool = True) -> dict[str, Any]:
-        """Their number and median, the median of attention's part and its interval.
-
-        A GPU's seconds are read later than its steps end, so its part of each is not known.
-        """
+        """Number, median and attention's part; that is not known of a GPU, which is read later."""
         steps = [(took, part) for took, part in list(self._steps) if took > 0]
         if not steps:
             return {}

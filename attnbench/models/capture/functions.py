@@ -79,7 +79,6 @@ class Stands:
                     setattr(owner, name, function)
 
     def _take_out(self) -> list[tuple[Any, str, Function, Any]]:
-        """Put the originals back where a stand-in is still there, and return those."""
         there = [x for x in self._placed if getattr(x[0], x[1], None) is x[3]]
         for owner, name, original, function in there:
             setattr(owner, name, original)
@@ -130,10 +129,7 @@ def put_torch(stands: Stands) -> None:
 def _watched(
     run: Function, query: Any, read: Function, *, nested: bool = False, **meanwhile: Any
 ) -> Any:
-    """What ``run()`` returns, recorded as the call that ``read()`` returns.
-
-    ``meanwhile``: what the state of the thread is while it runs.
-    """
+    """What ``run()`` returns, recorded as ``read()``; the thread's state is ``meanwhile``."""
     begun = None if torch.compiler.is_compiling() else NOW.begin(query, nested=nested)
     if begun is None:
         return run()
@@ -179,7 +175,6 @@ def sdpa(original: Function) -> Function:
 
 
 def _mha(original: Function) -> Function:
-    """``F.multi_head_attention_forward``: what it calls meanwhile is part of it."""
 
     def multi_head_attention_forward(*args: Any, **more: Any) -> Any:
         if torch.compiler.is_compiling() or NOW.recorder is None:
@@ -247,7 +242,6 @@ def _compile(original: Function) -> Function:
 
 
 def _script(stands: Stands, original: Function) -> Function:
-    """``torch.jit.script``, which knows torch's functions by their identity."""
 
     def script(*args: Any, **more: Any) -> Any:
         more["_frames_up"] = more.get("_frames_up", 0) + 1  # names are looked up at its caller
@@ -258,7 +252,6 @@ def _script(stands: Stands, original: Function) -> Function:
 
 
 def _met_sdpa(context: Any) -> None:
-    """Torch's compiler met a call of ``F.scaled_dot_product_attention``: which, as far as known."""
     if (recorder := NOW.recorder) is None:
         return
 
@@ -294,7 +287,6 @@ def _met_sdpa(context: Any) -> None:
 
 
 def _traced_places(context: Any) -> Iterator[Place]:
-    """The frames that are being traced, the innermost first."""
     frame = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
     while frame is not None:
         yield frame.f_code.co_filename, frame.lineno, frame.f_code.co_qualname
@@ -385,7 +377,6 @@ def put_flex(stands: Stands) -> None:
 
 
 def _flex(original: Function) -> Function:
-    """``torch.nn.attention.flex_attention.flex_attention``"""
 
     def met(_: Any) -> None:
         if (recorder := NOW.recorder) is not None:
@@ -425,7 +416,6 @@ def put_transformers(stands: Stands) -> None:
 
 
 def _get_interface(original: Function) -> Function:
-    """``AttentionInterface.get_interface``"""
     observed: dict[Any, Function] = {}
 
     def get_interface(self: Any, attn_implementation: Any, default: Any) -> Any:
@@ -441,7 +431,6 @@ def _get_interface(original: Function) -> Function:
 
 
 def _observed(original: Function, name: str) -> Function:
-    """An attention function as transformers calls it."""
     via = f"transformers {name}"
 
     def attention(

@@ -155,7 +155,6 @@ def _digest(x: Tensor) -> bytes:
 
 
 def _seen(block_mask: Any, shape: Shape, device: torch.device) -> Tensor:
-    """Which pairs a block mask lets through."""
     from torch.nn.attention.flex_attention import create_mask
 
     batch, heads = block_mask.shape[:2]

@@ -105,10 +105,7 @@ def show(calls: SeenCalls, path: Path) -> None:
 def run_program(
     command: Sequence[str], out: Path, *, samples: bool, quiet: bool = False
 ) -> tuple[int, SeenCalls]:
-    """Run it to its end; its status, below zero the signal that ended it, and its calls.
-
-    ``quiet``: what it prints goes to standard error.
-    """
+    """Its status, below zero a signal, and its calls; ``quiet``: what it prints goes to stderr."""
     out = out.resolve()
     if set("+@") & set(str(out)):
         raise CantBeDone(
@@ -183,7 +180,6 @@ def _run(
 
 
 def _gathered(parts: Path, command: Sequence[str], *, over: bool, status: int = 0) -> SeenCalls:
-    """What the processes have written, merged."""
     found: list[SeenCalls] = []
     for file in sorted(parts.glob("*.json"), key=lambda f: [*map(int, f.stem.split("-"))]):
         calls = SeenCalls.read(file)
@@ -210,7 +206,6 @@ def _ending(status: int) -> str:
 
 
 def _why_nothing(command: Sequence[str], parts: Path, calls: SeenCalls, status: int) -> str:
-    """Why no call was seen, as far as is known."""
     ended = f" (it ended with {_ending(status)})" if status else ""
     why = "it imported torch and made no attention call that is recorded"
     if not any(parts.glob("*.python")):

@@ -410,7 +410,6 @@ PLACES, REASONS = 3, 5
 
 
 def _unseen(recorder: Recorder) -> list[str]:
-    """Sentences: what may be missing, and why."""
     written = recorder.written_out
     places = ", ".join(place for place, _ in written.most_common(PLACES))
     more = f" and {len(written) - PLACES} more places" if len(written) > PLACES else ""

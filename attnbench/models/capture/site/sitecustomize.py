@@ -26,7 +26,6 @@ class _Ours:
 
 
 def _its_own(name: str) -> str | None:
-    """Where the program has a package of its own by that name, if it has."""
     finders = [x for x in sys.meta_path if x is not _Ours and hasattr(x, "find_spec")]
     found = next((spec for x in finders if (spec := x.find_spec(name, None))), None)
     some = [*(found.submodule_search_locations or ()), found.origin] if found else []
@@ -36,7 +35,6 @@ def _its_own(name: str) -> str | None:
 
 
 def _why_not() -> str | None:
-    """A sentence where the program's own packages are in the way: it goes before us."""
     for name in _KNOWN_BY:
         if (place := _its_own(name)) is not None:
             return (
