@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.cli import main
+from tests.calling import attnbench_
 
 ROOT = Path(__file__).parents[1]
 GOLDENS = Path(__file__).with_name("goldens")
@@ -28,6 +28,7 @@ LARGEST = 20_000
 """Characters of JSON that are kept as they are; of more, only names are kept."""
 
 READS = {  # name: the words of the call; its output must be equal
+    "no-verb": "",
     "version": "--version",
     "help": "--help",
     "show-layer": "show mha",
@@ -48,33 +49,6 @@ READS = {  # name: the words of the call; its output must be equal
     "quality-real": f"quality real --from {EVIDENCE}/20261123-003053-real.json",
     "quality-recall": f"quality recall --from {EVIDENCE}/20261123-002918-recall.json",
 }
-REFUSALS = {  # name: words that can't be carried out; the sentence must be equal
-    "no-verb": "",
-    "unknown-verb": "rum",
-    "unknown-option": "run --sequence 12",
-    "unknown-variant": "run spda",
-    "unknown-option-of-variant": "run chunked?blok=3",
-    "bad-mask": "run sdpa --mask windw:3",
-    "bad-length": "run sdpa --seq 12,abc",
-    "bad-dtype": "run sdpa --dtype float31",
-    "bad-phase": "run sdpa --phase sideways",
-    "bad-budget": "run sdpa --budget -1",
-    "bad-preset": "run --preset nothing",
-    "bad-memory": "choose --seq 128 --max-memory lots",
-    "no-gpu": "run sdpa --device cuda --seq 16",
-    "no-run": "report results/nowhere",
-    "no-file": "run --problems nowhere.json",
-    "no-mask-file": "run sdpa --mask dense:nowhere.npy --seq 16",
-    "resume-with-more": f"run --resume {GRID} --seq 12",
-    "compare-one": "compare sdpa",
-    "crossover-one": "crossover sdpa",
-    "quality-nothing": "quality",
-    "unknown-claim": "reproduce no-such-claim",
-    "export-without-run": "choose --export t.json --from nowhere",
-    "capture-nothing": "capture",
-    "bad-table": "list --table nowhere.py",
-    "heads-not-whole": "run sdpa --heads 3 --kv-heads 2 --seq 16",
-}
 MEASURES = {  # name: the words of a call that measures; names must be equal
     "list-json": "list --json",
     "show-json": "show sdpa.flash --json",
@@ -87,20 +61,28 @@ MEASURES = {  # name: the words of a call that measures; names must be equal
 }
 
 
-def call(words, capsys, monkeypatch, out):
-    """The exit status, standard output and standard error of ``attnbench WORDS``.
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with the committed runs: pictures are drawn beside the evidence that is read."""
+    folder = tmp_path_factory.mktemp("place")
+    shutil.copytree(ROOT / "results", folder / "results")
+    return folder
 
-    Pictures are drawn beside the evidence that is read, so it is a copy that is read.
-    """
-    shutil.copytree(ROOT / "results", out / "results")
-    monkeypatch.chdir(out)
+
+@pytest.fixture
+def call(place, monkeypatch):
+    """The exit status, standard output and standard error of ``attnbench WORDS``."""
+    monkeypatch.chdir(place)
     monkeypatch.setenv("COLUMNS", "120")
-    try:
-        status = main([str(out) if word == "OUT" else word for word in words.split()])
-    except SystemExit as ended:
-        status = ended.code
-    printed = capsys.readouterr()
-    return status, *(text.replace(str(out), "OUT") for text in printed)
+
+    def of(words):
+        done = attnbench_(
+            *(str(place / "out") if word == "OUT" else word for word in words.split())
+        )
+        texts = (text.replace(str(place), "OUT") for text in (done.stdout, done.stderr))
+        return done.returncode, *texts
+
+    return of
 
 
 def names(value, above=""):
@@ -142,16 +124,16 @@ def shown(words, status, out, err):
     return "\n".join(re.sub(r"[ \t]+$", "", part, flags=re.MULTILINE) for part in parts) + "\n"
 
 
-@pytest.mark.parametrize("name", [*READS, *REFUSALS])
-def test_output_is_the_reviewed_one(name, capsys, monkeypatch, tmp_path):
-    words = (READS | REFUSALS)[name]
-    held(name, shown(words, *call(words, capsys, monkeypatch, tmp_path)))
+@pytest.mark.parametrize("name", READS)
+def test_output_is_the_reviewed_one(name, call):
+    words = READS[name]
+    held(name, shown(words, *call(words)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MEASURES)
-def test_names_are_the_reviewed_ones(name, capsys, monkeypatch, tmp_path):
+def test_names_are_the_reviewed_ones(name, call):
     words = MEASURES[name]
-    status, out, _ = call(words, capsys, monkeypatch, tmp_path)
+    status, out, _ = call(words)
     found = "\n".join(sorted(set(names(json.loads(out)))))
     held(name, f"$ attnbench {words}\nexit status {status}\n{found}\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from html import escape
@@ -53,11 +53,11 @@ class OneLine:
         self._ended[record.key] = str(record.status)
         if self._watched and not self._quiet:
             what = f"{record.variant} {record.problem}: {record.status}"
-            self._write(f"[{done}/{total}, {duration(left_s)} left] {what}"[:WIDE])
+            self._over(f"[{done}/{total}, {duration(left_s)} left] {what}"[:WIDE])
 
     def tell(self, sentence: str) -> None:
         """Print a line of its own."""
-        self.close()
+        self._clear()
         if not self._quiet:
             print(sentence, file=sys.stderr, flush=True)
 
@@ -74,18 +74,16 @@ class OneLine:
         try:
             yield self
         finally:
-            self.close()
+            self._clear()
 
-    def close(self) -> None:
-        """Clear the line that is written over."""
-        if self._shown:
-            self._write("")
-            print("\r", end="", file=sys.stderr, flush=True)
-            self._shown = 0
-
-    def _write(self, text: str) -> None:
+    def _over(self, text: str) -> None:
         print("\r" + text.ljust(self._shown), end="", file=sys.stderr, flush=True)
         self._shown = len(text)
+
+    def _clear(self) -> None:
+        if self._shown:
+            self._over("")
+            print("\r", end="", file=sys.stderr, flush=True)
 
 
 Words = str | Iterable[str] | None
@@ -138,29 +136,8 @@ def run(
     >>> df[["variant", "problem.q_len", "time.median_s"]]                        # doctest: +SKIP
     """
     given = {name: plain(value) for name, value in locals().items()}
-    names, files, where = _all_several(given, "variants", "tables", "devices")
-    places, line = Local(read("devices", where) if where else ()), OneLine(quiet=quiet)
-    if resume is not None:
-        beside = (*GRID, "preset", "problems", "seed", "threads", "energy")
-        if names or files or any(given[name] not in (None, False) for name in beside):
-            raise BadWord("resume takes the grid of the run it names; leave the rest out")
-        begun = start.resume(Path(resume), places.machine)
-    else:
-        changes = grid_changes(given)
-        beside = (*changes, *["preset"] * (preset is not None))
-        begun = begin(
-            names,
-            changes,
-            preset,
-            problems_of(problems, beside, line.tell),
-            files,
-            places,
-            Path(out),
-            seed=_optional("seed", seed) or 0,
-            threads=_optional("threads", threads),
-            energy=energy,
-            command=command(names, given | {"devices": where}, files),
-        )
+    line = OneLine(quiet=quiet)
+    begun, places = _begun(given, line.tell)
     path = begun.folder.path
     with closing(begun.folder):
         try:
@@ -174,12 +151,38 @@ def run(
     return load(path)
 
 
+def _begun(given: Mapping[str, Any], tell: Callable[[str], None]) -> tuple[start.Run, Local]:
+    """The run that :func:`run` is asked for, and where it is measured."""
+    names, files, where = _all_several(given, "variants", "tables", "devices")
+    places = Local(read("devices", where) if where else ())
+    if given["resume"] is not None:
+        beside = (*GRID, "preset", "problems", "seed", "threads", "energy")
+        if names or files or any(given[name] not in (None, False) for name in beside):
+            raise BadWord("resume takes the grid of the run it names; leave the rest out")
+        return start.resume(Path(given["resume"]), places.machine), places
+    changes, preset = grid_changes(given), given["preset"]
+    begun = begin(
+        names,
+        changes,
+        preset,
+        problems_of(given["problems"], (*changes, *["preset"] * (preset is not None)), tell),
+        files,
+        places,
+        Path(given["out"]),
+        seed=_optional(given, "seed") or 0,
+        threads=_optional(given, "threads"),
+        energy=given["energy"],
+        command=command(names, {**given, "devices": where}, files),
+    )
+    return begun, places
+
+
 def _all_several(given: Mapping[str, Any], *names: str) -> Iterator[tuple[str, ...]]:
     return (several(name, given[name]) if given[name] else () for name in names)
 
 
-def _optional(name: str, value: Any) -> Any:
-    return None if value is None else read(name, value)
+def _optional(given: Mapping[str, Any], name: str) -> Any:
+    return None if given[name] is None else read(name, given[name])
 
 
 @dataclass(frozen=True)
@@ -262,27 +265,17 @@ def choose(
     """
     given = {name: plain(value) for name, value in locals().items()}
     files, kinds, folders = _all_several(given, "tables", "allow", "runs")
-    table, line = impls.table(files), OneLine(quiet=quiet)
     if max_memory is not None and not isinstance(max_memory, str):
-        max_memory = f"{max_memory}B"
-    wants = Wants.of(
-        exact=exact,
-        allow=kinds,
-        max_error=_optional("max_error", max_error),
-        max_memory=_optional("max_memory", max_memory),
-    )
-
+        given["max_memory"] = f"{max_memory}B"
+    most = {name: _optional(given, name) for name in ("max_error", "max_memory")}
+    table, wants = impls.table(files), Wants.of(exact=exact, allow=kinds, **most)
+    how = (files, _optional(given, "seed") or 0, _optional(given, "threads"))
+    line = OneLine(quiet=quiet)
     means = Means(
-        line.tell,
-        line.watching,
-        Path(out),
-        files,
-        _optional("seed", seed) or 0,
-        _optional("threads", threads),
-        command="attnbench.choose, from Python",
+        line.tell, line.watching, Path(out), *how, command="attnbench.choose, from Python"
     )
-    start_from = one_problem(device or this_machine().devices[-1])
-    found = list(grid_problems(start_from.with_(**grid_changes(given))))
+    usual = one_problem(device or this_machine().devices[-1])
+    found = list(grid_problems(usual.with_(**grid_changes(given))))
     if len(found) != 1:
         raise BadWord(f"choose answers for one problem, and these words make {len(found)}")
     try:

@@ -79,11 +79,13 @@ class Answering:
     def ask(self, question, limit_s):
         if "canary" in question:
             return {"canary": self.canary(len(self.jobs))}
+        if "ceilings" in question:
+            return {"ceilings": {}}
         job = question["job"]
         self.jobs.append(job)
         variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
         record = Record.of(variant, problem, Status.MEASURED, seed=0)
-        return {"record": record.with_(time=timed(self.seconds[problem.phase])).to_dict()}
+        return {"record": record.with_(time=timed(self.seconds.get(problem.phase, 0.01))).to_dict()}
 
     def canary(self, jobs):
         """Seconds of its canary, when so many cells have been asked for."""

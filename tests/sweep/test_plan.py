@@ -107,68 +107,31 @@ def test_the_levels_are_those_of_the_variants_named_and_else_core():
 # ---- what can't be planned -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("grid", "words"),
-    [
-        *(({"seq": (text,)}, ["--seq"]) for text in ("", "4x", "1x2x3", "-4", "²")),
-        ({"seq": ("4x0",)}, ["_len is 0"]),
-        ({"batch": (0,)}, ["batch is 0"]),
-        ({"v_head_dim": (-1,)}, ["v_head_dim is -1"]),
-        ({"inputs": ("odd",)}, ["odd", "normal, peaky"]),
-        ({"device": "tpu"}, ["tpu", "cpu, cuda"]),
-        ({"device": "cuda"}, ["device cuda is not here", "--device cpu", "there is no GPU"]),
-        ({"mask": ("document:4,4",)}, ["add up to 8", "16"]),
-        ({"mask": ("padding:99",)}, ["kv_len=16"]),
-        ({"mask": ("padding:1,2,3",)}, ["batch of 1"]),
-        ({"inputs": ("captured:/no/such.npz",)}, ["/no/such.npz"]),
-        ({"inputs": ()}, ["the grid is empty"]),
-    ],
-    ids=str,
-)
-def test_a_grid_that_can_not_be_is_a_sentence(grid, words):
-    with pytest.raises(InvalidProblem) as caught:
-        plan(row("a"), **grid)
-    for word in words:
-        assert word in str(caught.value)
+def test_a_grid_without_a_value_for_an_axis_is_refused():
+    with pytest.raises(InvalidProblem, match="the grid is empty"):
+        plan(row("a"), inputs=())
 
 
 SHAPES = {"q": (1, 4, 16, 8), "k": (1, 2, 16, 8), "v": (1, 2, 16, 24)}
 FITTING = {"heads": (4,), "kv_heads": (2,), "head_dim": (8,), "v_head_dim": (24,)}
 
 
-@pytest.fixture
-def captured(tmp_path):
-    """Plans inputs that a program had, whose arrays have other shapes or whose file is another."""
-
-    def plans(**changed):
-        file = tmp_path / "x.npz"
-        np.savez(file, **{name: np.ones(shape) for name, shape in {**SHAPES, **changed}.items()})
-        return plan(row("a"), inputs=(f"captured:{file}",), **FITTING), file
-
-    return plans
-
-
-@pytest.mark.parametrize("data", [b"", b"no arrays here", "cut", "array", "without q", "folder"])
-def test_captured_inputs_that_can_not_be_read_are_a_sentence(captured, tmp_path, data):
-    _, file = captured()
+def test_captured_inputs_that_can_not_be_read_are_a_sentence(tmp_path):
+    file = tmp_path / "x.npz"
+    grid = {"inputs": (f"captured:{file}",), **FITTING}
+    np.savez(file, **{name: np.ones(shape) for name, shape in SHAPES.items()})
+    assert len(plan(row("a"), **grid).to_run) == 1
     whole = file.read_bytes()
-    file.unlink()
-    match data:
-        case "cut":
-            file.write_bytes(whole[:200])
-        case "array":
-            with file.open("wb") as opened:
-                np.save(opened, np.zeros(SHAPES["q"]))
-        case "without q":
-            np.savez(file, k=np.zeros(3))
-        case "folder":
-            file.mkdir()
-        case _:
-            file.write_bytes(data)
+    np.save(tmp_path / "array.npy", np.zeros(SHAPES["q"]))
+    np.savez(tmp_path / "without_q.npz", k=np.zeros(3))
+    others = [(tmp_path / name).read_bytes() for name in ("array.npy", "without_q.npz")]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # NumPy leaves a broken .npz open
-        with pytest.raises(InvalidProblem, match=r"can't be read as an \.npz of q, k and v"):
-            plan(row("a"), inputs=(f"captured:{file}",), **FITTING)
+        for data in (b"", b"no arrays here", whole[:200], *others, None):
+            file.unlink()
+            file.mkdir() if data is None else file.write_bytes(data)
+            with pytest.raises(InvalidProblem, match=r"can't be read as an \.npz of q, k and v"):
+                plan(row("a"), **grid)
         gc.collect()
 
 

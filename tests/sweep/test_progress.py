@@ -3,15 +3,11 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-import attnbench
 from attnbench.core.record import Record, Status
 from attnbench.sweep.sweep import PlainLines, watcher
 from impls.problem import Problem
-
-ROOT = Path(attnbench.__file__).parents[1]
-PROBLEM = Problem(heads=2, kv_heads=2, q_len=32, kv_len=32)
+from tests.calling import ROOT
 
 LIVE = """
 from attnbench.core.record import Record
@@ -26,43 +22,32 @@ with watcher(2) as shown:
 """
 
 
-def _parts(terminal):
-    """What is written to a terminal, until nobody holds its other end."""
-    while True:
-        try:
-            yield os.read(terminal, 1 << 16)
-        except OSError:
-            return
-
-
 def test_plain_lines_where_there_is_no_terminal(capsys):
+    problem = Problem(heads=2, kv_heads=2, q_len=32, kv_len=32).to_dict()
     with watcher(3) as shown:
         assert isinstance(shown, PlainLines)
-        record = Record(
-            status=Status.FAILED, reason="it raised [/x]", variant="mine", problem=PROBLEM.to_dict()
-        )
+        reason = "it raised [/x]"
+        record = Record(status=Status.FAILED, reason=reason, variant="mine", problem=problem)
         shown.cell(record, 2, 3, 75.0)
     said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
+    assert said.out == "" and said.err.count("\n") == 1
     for word in ("2/3", "75 s left", "mine", "n32", "forward", "failed: it raised [/x]"):
         assert word in said.err
 
 
 def test_the_live_bar_shows_reasons_as_they_are():
     outer, inner = os.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-c", LIVE],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=inner,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "200"},
-    ) as child:
+    none = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": inner}
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
+    with subprocess.Popen([sys.executable, "-c", LIVE], cwd=ROOT, env=environment, **none) as child:
         os.close(inner)
-        shown = b"".join(_parts(outer)).decode(errors="replace")
-        status = child.wait(60)
+        shown = b""
+        try:
+            while part := os.read(outer, 1 << 16):
+                shown += part
+        except OSError:  # nobody holds its other end
+            pass
+        assert child.wait(60) == 0, shown[-2000:]
     os.close(outer)
-    assert status == 0, shown[-2000:]
-    assert "it needs [bold] text" in shown
-    assert "it raised ValueError: [/x]" in shown
+    assert b"it needs [bold] text" in shown
+    assert b"it raised ValueError: [/x]" in shown

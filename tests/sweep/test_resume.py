@@ -1,7 +1,6 @@
-"""A run that is stopped or killed goes on where it was, and every cell ends up there once."""
+"""A run that is stopped goes on where it was, and every cell ends up there once."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -11,69 +10,72 @@ from collections import Counter
 
 import pytest
 
-from attnbench import cli
-from attnbench.core.record import Status
-from attnbench.core.store import read_records
+from attnbench.core.disk import StoreError
+from attnbench.core.evidence import save_beside
+from attnbench.core.machine import this_machine
+from attnbench.core.record import PROTOCOL, Status
+from attnbench.core.store import read_header, read_records
+from attnbench.sweep import start
+from impls import UnknownVariant
 from tests.calling import ROOT, attnbench_, only_run
-from tests.processes import alive, gone, until
+from tests.processes import alive, until
+from tests.sweep.build import ONE
 
 GRID = ["--seq", "16,24", "--heads", "1", "--head-dim", "8", "--phase", "forward"]
 GRID += ["--budget", "0.01", "--mask", "none"]
 VARIANTS = ["einsum", "h.waits", "numpy", "sdpa.cudnn"]
 CELLS = {(name, n) for name in VARIANTS for n in (16, 24)}
+WAITS = """
+import os, time
+from pathlib import Path
+from impls.spec import Variant
 
+HERE = Path(__file__).parent
 
-class Started:
-    """A run in a process of its own, held inside ``h.waits``."""
+def build(problem):
+    from impls.dense.einsum import build
+    (HERE / "pid").write_text(str(os.getpid()))
+    end = time.monotonic() + 60
+    while (HERE / "hold").exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    return build(problem)
 
-    def __init__(self, table, out):
-        self.hold, pid_file = table.parent / "hold", table.parent / "waits.pid"
-        pid_file.unlink(missing_ok=True)
-        self.hold.touch()
-        command = [sys.executable, "-m", "attnbench", "run", "--no-report", *VARIANTS, *GRID]
-        self.process = subprocess.Popen(
-            [*command, "--table", str(table), "--out", str(out)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        until(lambda: pid_file.exists() and pid_file.read_text())
-        self.worker = int(pid_file.read_text())
-
-    def interrupt(self):
-        self.process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-
-    def let_go(self):
-        self.hold.unlink(missing_ok=True)
-
-    def end(self):
-        """The exit status and standard error."""
-        _, err = self.process.communicate(timeout=60)
-        assert "Traceback" not in err
-        return self.process.returncode, err
+ROWS = [Variant(name="h.waits", title="waits", family="h", computes="softmax", build=":build")]
+"""
 
 
 def cells(path):
     return Counter((r.variant, r.problem.kv_len) for r in read_records(path))
 
 
-def resumed(path, table):
-    return attnbench_("run", "--no-report", "--json", "--resume", path, "--table", table)
+def test_a_run_that_ctrl_c_stopped_goes_on_with_every_cell_once(tmp_path):
+    table, hold, pid = (tmp_path / name for name in ("waiting.py", "hold", "pid"))
+    table.write_text(WAITS)
+    hold.touch()
+    command = [sys.executable, "-m", "attnbench", "run", "--no-report", *VARIANTS, *GRID]
+    process = subprocess.Popen(
+        [*command, "--table", str(table), "--out", str(tmp_path / "out")],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(lambda: pid.exists() and pid.read_text())
+    worker = int(pid.read_text())
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None and alive(worker)
+    hold.unlink()  # the cell that was running ends
+    _, err = process.communicate(timeout=60)
+    path = only_run(tmp_path / "out")
+    assert process.returncode == 130 and not alive(worker) and "Traceback" not in err
+    assert f"attnbench run --resume {path}" in err and "stopping after this cell" in err
+    assert cells(path)["h.waits", 16] == 1 and ("numpy", 16) not in cells(path)
 
-
-def test_a_run_that_was_killed_goes_on_with_every_cell_once(waiting, tmp_path):
-    started = Started(waiting, tmp_path)
-    started.process.kill()
-    started.process.communicate()
-    assert gone(started.worker, 30)  # it dies with its parent whatever it is at
-    started.let_go()
-    path = only_run(tmp_path)
-    assert cells(path)["einsum", 16] == 1 and ("h.waits", 16) not in cells(path)
     with (path / "records.jsonl").open("a") as file:
         file.write('{"status":"measured","vari')
-    done = resumed(path, waiting)
+    resume = ["run", "--no-report", "--json", "--resume", path, "--table", table]
+    done = attnbench_(*resume)
     assert done.returncode == 0, done.stderr
     assert (path / "torn.txt").read_text() == '{"status":"measured","vari\n'
     assert cells(path) == dict.fromkeys(CELLS, 1)
@@ -81,29 +83,20 @@ def test_a_run_that_was_killed_goes_on_with_every_cell_once(waiting, tmp_path):
         left_out = record.variant == "sdpa.cudnn"
         assert record.status is (Status.UNAVAILABLE if left_out else Status.MEASURED)
         assert record.run == path.name
-    assert "3 done before" in done.stderr  # einsum and what is left out, twice
+    assert "4 done before" in done.stderr  # two cells, and what is left out, twice
     assert "n24" in done.stderr and not re.search(r"einsum .* n16 ", done.stderr)
     before = (path / "records.jsonl").read_bytes()
-    again = resumed(path, waiting)  # nothing is left to do but to answer
+    again = attnbench_(*resume)  # nothing is left to do but to answer
     assert (again.returncode, "[1/" in again.stderr) == (0, False)
     assert again.stdout == done.stdout and len(json.loads(again.stdout)["records"]) == len(CELLS)
     assert (path / "records.jsonl").read_bytes() == before
 
 
-@pytest.fixture(scope="module")
-def begun(tmp_path_factory):
-    """A run with a record."""
-    out = tmp_path_factory.mktemp("begun")
-    words = ["run", "einsum", *GRID, "--limit", "1ms", "--no-report", "--out", out]
-    attnbench_(*words)
-    return only_run(out)
-
-
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"grid": ...}, "damaged"),
-        ({"settings": ...}, "damaged"),
+        ({"grid": None}, "damaged"),
+        ({"settings": None}, "damaged"),
         ({"protocol": 99}, "protocol 99"),
         ({"machine": {"name": "elsewhere"}}, "elsewhere"),
         ({"tables": ["/no/such/table.py"]}, "/no/such/table.py"),
@@ -111,38 +104,33 @@ def begun(tmp_path_factory):
     ],
     ids=str,
 )
-def test_a_run_that_can_not_go_on_here_says_why(begun, tmp_path, capsys, changed, words):
-    header = json.loads((begun / "run.json").read_text()) | changed
-    kept = {key: value for key, value in header.items() if value is not ...}
-    (tmp_path / "run.json").write_text(json.dumps(kept))
-    assert cli.main(["run", "--resume", str(tmp_path)]) == 2
-    assert words in capsys.readouterr().err
-    assert not (tmp_path / "records.jsonl").exists()
+def test_a_run_that_can_not_go_on_here_says_why(tmp_path, changed, words):
+    run = start.begin(["einsum"], ONE, [], tmp_path, seed=0, threads=1)
+    run.folder.close()
+    header = json.loads((run.folder.path / "run.json").read_text()) | changed
+    kept = {key: value for key, value in header.items() if value is not None}
+    (run.folder.path / "run.json").write_text(json.dumps(kept))
+    with pytest.raises((StoreError, UnknownVariant), match=words):
+        start.resume(run.folder.path)
 
 
-# ---- Ctrl-C --------------------------------------------------------------------------------------
+def test_a_header_keeps_what_the_self_check_said(tmp_path):
+    def kept():
+        run = start.begin(["einsum"], ONE, [], tmp_path, seed=0, threads=1)
+        run.folder.close()
+        return read_header(run.folder.path)["selfcheck"]
+
+    assert kept() is None
+    said = {"line": "ruler self-check: 2/2 on this machine", "date": "2026-01-01T00:00:00+00:00"}
+    facts = {"protocol": PROTOCOL, **said, "versions": {"torch": "2"}, "outcomes": [{"deed": "x"}]}
+    path = save_beside(tmp_path, this_machine().name, "selfcheck.json", facts)
+    assert kept() == said
+    path.write_text(json.dumps({**facts, "protocol": PROTOCOL - 1}))
+    assert kept() is None
 
 
-def test_one_ctrl_c_lets_the_running_cell_end_and_says_how_to_go_on(waiting, tmp_path):
-    started = Started(waiting, tmp_path)
-    started.interrupt()
-    assert started.process.poll() is None and alive(started.worker)
-    started.let_go()
-    status, err = started.end()
-    path = only_run(tmp_path)
-    assert status == 130 and not alive(started.worker)
-    assert f"attnbench run --resume {path}" in err and "stopping after this cell" in err
-    by_cell = {(r.variant, r.problem.kv_len): r for r in read_records(path)}
-    assert by_cell[("h.waits", 16)].status is Status.MEASURED
-    assert ("numpy", 16) not in by_cell
-
-
-def test_two_ctrl_c_stop_at_once_and_end_the_worker(waiting, tmp_path):
-    started = Started(waiting, tmp_path)
-    started.interrupt()
-    os.kill(started.process.pid, signal.SIGINT)
-    status, err = started.end()  # h.waits is still being held
-    started.let_go()
-    path = only_run(tmp_path)
-    assert status == 130 and f"--resume {path}" in err and not alive(started.worker)
-    assert ("h.waits", 16) not in cells(path) and cells(path)["einsum", 16] == 1
+def test_what_measures_is_the_code_of_four_folders():
+    files = start.sources()["ruler"]
+    folders = {file.relative_to(files[0].parent).parts[0] for file in files}
+    assert {"core", "gate", "meter", "sweep"} == {f for f in folders if not f.endswith(".py")}
+    assert any(file.parts[-2:] == ("meter", "clocks.py") for file in files)

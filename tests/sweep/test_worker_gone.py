@@ -12,47 +12,29 @@ from impls.problem import Problem
 from tests.sweep.build import timed
 
 PROBLEM = Problem(q_len=8, kv_len=8)
-TIME = timed(1.0)
 
 
-@pytest.fixture
-def ended(monkeypatch):
-    """What becomes of a cell, its context gone or not, what it left readable or not."""
-
-    def measured(status, gone, readable=True):
-        well = status is Status.MEASURED
-        made = Record(
-            status=status,
-            variant="v",
-            problem=PROBLEM.to_dict(),
-            time=TIME if well else None,
-            reason="" if well else "own",
-        )
-        monkeypatch.setattr(cell, "poisoned", lambda device: gone)
-        bench = SimpleNamespace(shared=None, measure=lambda job, before: made)
-        if not readable:
-            monkeypatch.setattr(watch, "said", lambda before: 1 / 0)
-        return worker._measured(bench, SimpleNamespace(problem=PROBLEM, variant=None))
-
-    return measured
-
-
-@pytest.mark.parametrize("readable", [True, False])
-def test_what_was_measured_and_left_no_gpu_is_failed(ended, readable):
-    told = ended(Status.MEASURED, gone=True, readable=readable)
-    assert told["spoiled"] is True
-    assert told["record"]["status"] == "failed"
-    assert "no call to the GPU works any more" in told["record"]["reason"]
-    assert told["record"].get("time") is None
-
-
-def test_what_had_failed_already_keeps_its_reason(ended):
-    told = ended(Status.FAILED, gone=True)
-    assert (told["record"]["status"], told["record"]["reason"]) == ("failed", "own")
-    assert told["spoiled"] is True
-
-
-def test_where_the_gpu_is_as_it_was_the_record_stands(ended):
-    told = ended(Status.MEASURED, gone=False)
-    assert (told["record"]["status"], told["spoiled"]) == ("measured", False)
-    assert ended(Status.MEASURED, gone=False, readable=False)["record"]["status"] == "wrong"
+@pytest.mark.parametrize(
+    ("status", "gone", "readable", "ends", "reason"),
+    [
+        (Status.MEASURED, True, True, "failed", "no call to the GPU works any more"),
+        (Status.MEASURED, True, False, "failed", "no call to the GPU works any more"),
+        (Status.FAILED, True, True, "failed", "own"),  # what had failed already keeps its reason
+        (Status.MEASURED, False, True, "measured", ""),
+        (Status.MEASURED, False, False, "wrong", "nobody could look at what it left"),
+    ],
+)
+def test_what_becomes_of_a_cell_whose_context_is_gone_or_that_left_what_nobody_can_read(
+    monkeypatch, status, gone, readable, ends, reason
+):
+    well = status is Status.MEASURED
+    more = {"time": timed(1.0)} if well else {"reason": "own"}
+    made = Record(status=status, variant="v", problem=PROBLEM.to_dict(), **more)
+    monkeypatch.setattr(cell, "poisoned", lambda device: gone)
+    if not readable:
+        monkeypatch.setattr(watch, "said", lambda before: 1 / 0)
+    bench = SimpleNamespace(shared=None, measure=lambda job, before: made)
+    told = worker._measured(bench, SimpleNamespace(problem=PROBLEM, variant=None))
+    assert told["spoiled"] is (gone or not readable)
+    assert told["record"]["status"] == ends and reason in told["record"].get("reason", "")
+    assert (told["record"].get("time") is None) == (ends != "measured")

@@ -1,14 +1,47 @@
-"""What ``attnbench run`` says when all is measured."""
+"""``attnbench run`` with a stand-in for its worker: a program's problems, and the conclusion."""
 
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from attnbench import cli
+from attnbench.core.store import read_header, read_records
 from attnbench.features.run.verb import _conclude
+from attnbench.models.capture.calls import SeenCalls, Site
 from impls.loading import load_file
+from impls.masks import Mask
+from impls.problem import Problem
+from tests.calling import only_run
+from tests.sweep.build import Answering
 
 runs = load_file(Path(__file__).parents[1] / "report" / "page" / "runs.py")
+A = Problem(
+    batch=2, heads=4, kv_heads=2, q_len=24, kv_len=24, mask=Mask.parse("causal"), phase="train"
+)
+B = A.with_(q_len=1, kv_len=40, mask=Mask(), phase="decode", batch=1)
+
+
+def test_the_problems_of_a_program_are_measured_and_gone_on_with(tmp_path, capsys, monkeypatch):
+    engine = Answering()
+    monkeypatch.setattr("attnbench.sweep.places.LocalEngine", lambda *_, **__: engine)
+    sites = [Site(p, "model.py:5", "sdpa", 4, 1.0) for p in (A, B)]
+    sites.append(Site(A.with_(batch=7), "a.py:1", "flex", 1, 9.0, faithful=False, note="capped"))
+    SeenCalls(sites).write(calls := tmp_path / "calls.json")
+    asked = ["--problems", str(calls), "--budget", "0.02", "--no-report"]
+    assert cli.main(["run", "sdpa", *asked, "--out", str(tmp_path / "out")]) == 0
+    folder = only_run(tmp_path / "out")
+    assert [Problem.from_dict(job["problem"]) for job in engine.jobs] == [A, B]
+    assert [(r.variant, r.problem) for r in read_records(folder)] == [("sdpa", A), ("sdpa", B)]
+    header = read_header(folder)
+    assert [Problem.from_dict(p) for p in header["problems"]] == [A, B]
+    lines = (folder / "records.jsonl").read_text().splitlines(keepends=True)
+    (folder / "records.jsonl").write_text(lines[0])
+    calls.unlink()  # the run knows by itself what it was to measure
+    assert cli.main(["run", "--resume", str(folder), "--no-report"]) == 0
+    assert "1 done before" in capsys.readouterr().err
+    assert [Problem.from_dict(job["problem"]) for job in engine.jobs] == [A, B, B]
+    assert len(list(read_records(folder))) == 2
 
 
 @pytest.mark.parametrize(("apart", "said"), [(0.04, False), (0.2, True)])

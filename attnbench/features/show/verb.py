@@ -103,7 +103,6 @@ def env(given: argparse.Namespace) -> int:
 
     machine = this_machine()
     settings = Settings(threads=pinned(given.threads, machine))
-    check_writable(Path(given.out), machine)
     observed, notes = vitals(machine), gpu_warnings(machine) if machine.gpus else []
     for sentence in notes:
         say(f"note: {sentence}")
@@ -111,6 +110,7 @@ def env(given: argparse.Namespace) -> int:
     dtypes = [LONG.get(dtype, dtype) for dtype in given.dtype]
     for dtype in dtypes:
         here(Problem(dtype=dtype, device=device).device, machine)  # raises for what can't be
+    check_writable(Path(given.out), machine)
     facts: dict[str, Any] = {
         "taken": datetime.now(UTC).isoformat(timespec="seconds"),
         "protocol": PROTOCOL,

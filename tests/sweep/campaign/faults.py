@@ -173,7 +173,7 @@ def closes_the_streams(problem):
     return right(problem)
 
 
-@kind("wrong", "replaced", quick=True)
+@kind("wrong", "replaced")
 def replaces_the_clock(problem):
     time.perf_counter = lambda: float("nan")
     return right(problem)
@@ -359,10 +359,10 @@ SIMPLE = {
     ),
     "unavailable_for_an_object": ("unavailable", "", lambda p: fail(Unavailable(object(), {1: 2}))),
     "asks_for_a_terabyte": ("out_of_memory", "", lambda p: lambda q, k, v: q.new_zeros(1 << 40)),
-    "reads_nothing": ("crashed", "SIGSEGV", lambda p: in_a_call(p, lambda: ctypes.string_at(0))),
 }
 """Statuses, a word of the reason, and the ``build``; all of these are tried by default."""
 SLOW = {
+    "reads_nothing": ("crashed", "SIGSEGV", lambda p: in_a_call(p, lambda: ctypes.string_at(0))),
     "message_of_a_gigabyte": ("failed out_of_memory", "", lambda p: fail(OSError("x" * GIGABYTE))),
     "quits_with_0": ("crashed failed", "", lambda p: sys.exit(0)),
     "forks": ("wrong", "left a copy of its process running", lambda p: in_a_call(p, os.fork)),

@@ -1,16 +1,92 @@
-"""Which nodes of a cluster take part, and what is heard from them; nothing here starts any."""
+"""Where cells are measured: which GPU a worker sees, on a made-up machine with two; which nodes of a
+cluster take part, and what is heard from them. Nothing here starts any."""
 
 import socket
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from attnbench.core import gpu
+from attnbench.core.machine import Gpu, this_machine
 from attnbench.core.record import PROTOCOL
+from attnbench.core.settings import Settings
 from attnbench.sweep import places
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.places import NoCluster, RemoteEngine, SlotLost
+from impls.problem import InvalidProblem
+
+GPUS = tuple(
+    Gpu(name="NVIDIA H200", uuid=f"GPU-{i}", capability=9.0, memory_bytes=1 << 37, driver="580")
+    for i in (0, 1)
+)
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Which devices were held, of that machine."""
+    machine, held = replace(this_machine(), gpus=GPUS, torch_cuda="13.0"), []
+
+    class Lock:
+        def __init__(self, devices):
+            held.append(list(devices))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+    def uuid_of(device):
+        number = int(device.partition(":")[2] or 0)
+        return f"GPU-{number}" if number < 2 else gpu.Absent("the driver shows 2 GPUs")
+
+    monkeypatch.setattr(places, "this_machine", lambda: machine)
+    monkeypatch.setattr(places, "lock_for", Lock)
+    monkeypatch.setattr(places.nvml, "uuid_of", uuid_of)
+    return held
+
+
+@pytest.mark.parametrize(
+    ("devices", "device", "seen", "only"),
+    [
+        (["cuda:0"], "cuda", "cuda", {"CUDA_VISIBLE_DEVICES": "GPU-0"}),
+        (["cuda:1"], "cuda", "cuda", {"CUDA_VISIBLE_DEVICES": "GPU-1"}),
+        ([], "cpu", "cpu", {}),  # where no GPU is named the problems say which
+        (["cpu"], "cpu", "cpu", {}),
+        ([], "cuda", "cuda", {}),
+        (["cuda"], "cuda", "cuda", {}),
+        ([], "cuda:1", "cuda:1", {}),
+    ],
+)
+def test_a_gpu_that_is_named_is_the_only_one_that_its_worker_sees(
+    held, devices, device, seen, only
+):
+    local = places.Local(devices)
+    with local.slots(Settings(), device) as (slot,):
+        engine = slot.engine
+    assert (slot.device, engine._variables or {}, engine._limited) == (seen, only, seen == "cpu")
+    assert local.kind == (device.partition(":")[0] if devices else None)
+    assert held == [devices or [device]]
+
+
+@pytest.mark.parametrize(
+    ("devices", "said"),
+    [
+        (["cuda:2"], "the driver shows 2 GPUs"),
+        (["cpu", "cuda:0"], "unlike devices"),
+        (["cuda:0", "cuda:0"], "name each once"),
+        (["cuda", "cuda:1"], "name each once"),
+    ],
+)
+def test_what_can_not_be_had_is_a_sentence(held, devices, said):
+    with pytest.raises(InvalidProblem, match=said):
+        places.Local(devices)
+
+
+# ---- a cluster -----------------------------------------------------------------------------------
 
 
 def refused(address):

@@ -1,0 +1,76 @@
+"""What a user gets wrong: one sentence with the cause and what to do, exit status 2, no worker
+started, nothing left behind.
+
+The cases are in ``tests/goldens/refused.txt``, a call and its sentence each; ``[...]`` stands for
+what is another on another machine. A new one is a call with a line ``?`` below it, and
+``GOLDENS=write python -m pytest tests/test_refused.py -n 0`` writes its sentence, to be reviewed.
+"""
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnbench.core.process import Worker
+from attnbench.features.quality import pretrained
+from attnbench.models.capture.calls import SeenCalls, Site
+from impls.problem import Problem
+from tests.calling import attnbench_
+
+TABLE = Path(__file__).with_name("goldens") / "refused.txt"
+LINES = TABLE.read_text().splitlines()
+CASES = dict(zip(LINES[::2], LINES[1::2], strict=True))
+NO_ROWS = {
+    "raises": "raise ValueError('it is me')",
+    "dies": "import os; os._exit(3)",
+    "lacks": "x = 1",
+    "garbled": "def (",
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where the verbs are called, and what is named there; where the model's weights are, too."""
+    for name, code in NO_ROWS.items():
+        (tmp_path / f"{name}.py").write_text(code)
+    (tmp_path / "EMPTY.npy").write_bytes(b"")
+    np.savez(tmp_path / "ARRAYS.npz", q=np.ones(3), k=np.ones(3), v=np.ones(3))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/run.json").write_text("{}")
+    (tmp_path / "empty").mkdir()
+    problem = Problem(q_len=24, kv_len=24)
+    for name, site in {
+        "calls": Site(problem, "a.py:1", "sdpa", 1, 9.0),
+        "none": Site(problem, "a.py:1", "flex", 1, 9.0, faithful=False, note="it is capped"),
+        "gpu": Site(problem.with_(device="cuda"), "a.py:1", "sdpa", 1, 9.0),
+    }.items():
+        SeenCalls([site]).write(tmp_path / f"{name}.json")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Worker, "ask", lambda *_: pytest.fail("a worker was asked"))
+    monkeypatch.setattr(pretrained, "model_folder", lambda: None)  # it may not be installed
+    monkeypatch.setattr(pretrained, "versions", lambda: {"transformers": "5"})
+    return tmp_path
+
+
+@pytest.mark.parametrize("call", CASES)
+def test_what_can_not_be_done_is_a_sentence_and_leaves_nothing(folder, call):
+    before = sorted(folder.rglob("*"))
+    done = attnbench_(*shlex.split(call)[2:])
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert "Traceback" not in done.stderr and sorted(folder.rglob("*")) == before
+    last = done.stderr.splitlines()[-1].replace(str(folder), "HERE")
+    assert last.startswith("attnbench: ")
+    wanted = "(.*)".join(map(re.escape, CASES[call].split("[...]")))
+    if os.environ.get("GOLDENS") == "write" and not re.fullmatch(wanted, last[11:]):
+        CASES[call] = last[11:]
+        TABLE.write_text("".join(f"{call}\n{said}\n" for call, said in CASES.items()))
+    assert re.fullmatch("(.*)".join(map(re.escape, CASES[call].split("[...]"))), last[11:]), last
+
+
+@pytest.mark.parametrize("verb", ["run sdpa --seq 16", "limits einsum", "reproduce words-small"])
+def test_a_folder_that_can_not_be_written_is_told_before_anything_runs(folder, verb):
+    done = attnbench_(*verb.split(), "--out", "EMPTY.npy")
+    assert done.returncode == 2 and "can't write" in done.stderr and "--out" in done.stderr
