@@ -49,40 +49,35 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _status(argv: Sequence[str] | None) -> int:
     """The exit status of a verb; an exception becomes a sentence."""
+    import os
+
     from attnbench.command.terminal import say
     from attnbench.core.record import DamagedRun
     from impls.asked import CantBeDone
 
+    def show_warning(
+        message: Any, category: type[Warning], file: str, line: int, *_: Any, **__: Any
+    ) -> None:
+        if issubclass(category, DamagedRun):
+            say(f"note: {message}")
+        else:
+            sys.stderr.write(warnings.formatwarning(message, category, file, line))
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("default", DamagedRun)
-            warnings.showwarning = _show_warning
+            warnings.showwarning = show_warning
             status = _call(argv)
         sys.stdout.flush()
     except CantBeDone as error:
         say(f"attnbench: {error}")
         return 2
     except Exception as error:
-        import os
-
         if os.environ.get("ATTNBENCH_TRACEBACK"):
             raise
         say(f"attnbench: {_unexpected(error)}")
         return 2
     return status
-
-
-def _show_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
-) -> None:
-    """Print a warning about a damaged run as a sentence, and other warnings as usual."""
-    from attnbench.command.terminal import say
-    from attnbench.core.record import DamagedRun
-
-    if issubclass(category, DamagedRun):
-        say(f"note: {message}")
-    else:
-        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))
 
 
 def _unexpected(error: Exception) -> str:
@@ -106,7 +101,7 @@ def _unexpected(error: Exception) -> str:
 def _call(argv: Sequence[str] | None) -> int:
     from attnbench import __version__
     from attnbench.command import arguments
-    from attnbench.command.terminal import as_ctrl_c
+    from attnbench.command.terminal import as_ctrl_c, say
 
     given = arguments.parser().parse_args(argv)
     if given.version:
@@ -117,16 +112,10 @@ def _call(argv: Sequence[str] | None) -> int:
         return 0 if given.help else 2
     with as_ctrl_c():
         if given.verb != "env" and getattr(given, "device", "") is None:
-            _note_idle_gpu()
+            from attnbench.core.machine import idle_gpu, this_machine
+
+            if said := idle_gpu(this_machine()):  # where no device was given and there is one
+                say(f"note: {said}")
         module, function = VERBS[given.verb].split(":")
         status: int = getattr(import_module(f"attnbench.{module}"), function)(given)
     return status
-
-
-def _note_idle_gpu() -> None:
-    """Say why a GPU is not used, where no device was given and there is one."""
-    from attnbench.command.terminal import say
-    from attnbench.core.machine import idle_gpu, this_machine
-
-    if said := idle_gpu(this_machine()):
-        say(f"note: {said}")

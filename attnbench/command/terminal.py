@@ -6,7 +6,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import current_thread, main_thread
@@ -26,13 +26,6 @@ INTERRUPTED = 130
 def say(text: str) -> None:
     """Print prose on stderr, apart from data."""
     print(text, file=sys.stderr, flush=True)
-
-
-def tried(records: list[Record]) -> bool:
-    """Whether any variant was tried."""
-    from attnbench.core.record import NOT_TRIED
-
-    return any(r.status not in NOT_TRIED for r in records)
 
 
 def finding(records: list[Record]) -> int:
@@ -77,24 +70,21 @@ class Stream:
 
     def write_unchecked(self, text: str) -> int:
         """Write, or drop, text that was cleaned before it was given colours."""
-        if not self._dropping:
-            with self._errors():
-                return self._stream.write(text)
+        self._do(lambda: self._stream.write(text))
         return len(text)
 
     def flush(self) -> None:
         """Flush, or drop."""
-        if not self._dropping:
-            with self._errors():
-                self._stream.flush()
+        self._do(self._stream.flush)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _do(self, deed: Callable[[], object]) -> None:
+        if self._dropping:
+            return
         try:
-            yield
+            deed()
         except OSError as error:
             self._dropping = True
             with suppress(OSError, ValueError):  # for what is flushed at exit
@@ -110,20 +100,15 @@ def kept_open() -> Iterator[None]:
         _open_closed(opened)
         out, error = sys.stdout, sys.stderr
         for stream in (out, error):
-            _take_any_character(stream, opened)
+            if isinstance(stream, io.TextIOWrapper) and stream.errors in RAISING:
+                opened.callback(stream.reconfigure, errors=stream.errors)
+                stream.reconfigure(errors="replace")  # a mark for what the terminal lacks
         sys.stdout, sys.stderr = wrapped, _ = Stream(out), Stream(error, prose=True)
         try:
             yield
             wrapped.flush()
         finally:
             sys.stdout, sys.stderr = out, error
-
-
-def _take_any_character(stream: TextIO, opened: ExitStack) -> None:
-    """Replace a character that the terminal lacks by a mark, instead of raising."""
-    if isinstance(stream, io.TextIOWrapper) and stream.errors in RAISING:
-        opened.callback(stream.reconfigure, errors=stream.errors)
-        stream.reconfigure(errors="replace")
 
 
 def _open_closed(opened: ExitStack) -> None:
@@ -143,27 +128,24 @@ def _open_closed(opened: ExitStack) -> None:
             setattr(sys, name, opened.enter_context(Path(os.devnull).open(mode)))  # noqa: SIM115
 
 
-ENDS = (signal.SIGTERM, signal.SIGHUP)
-
-
 @contextmanager
 def as_ctrl_c() -> Iterator[None]:
     """Let a signal end a verb as Ctrl-C does. A second one is ignored, so that results are kept."""
     if current_thread() is not main_thread():  # Python allows it nowhere else
         yield
         return
-    before = {each: signal.getsignal(each) for each in ENDS}
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+
+    def interrupt(*_: object) -> NoReturn:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
     for each, was in before.items():
         if was != signal.SIG_IGN:  # switched off, as by nohup
-            signal.signal(each, _interrupt)
+            signal.signal(each, interrupt)
     try:
         yield
     finally:
         for each, was in before.items():
             signal.signal(each, was)
-
-
-def _interrupt(*_: object) -> NoReturn:
-    for each in ENDS:
-        signal.signal(each, signal.SIG_IGN)
-    raise KeyboardInterrupt

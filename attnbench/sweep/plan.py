@@ -242,11 +242,11 @@ def make_plan(
 ) -> Plan:
     """The cells of some variants (all, if none is named) over a grid, or over problems given."""
     if given or not grid.parts:
-        return _plan(table, names, grid, machine, given)
-    plans = [_plan(table, names, part, machine, ()) for part in grid.products]
+        return Plan(list(_cells(table, names, grid, machine, given)))
     side_by_side: dict[Problem, dict[str, Cell]] = {}
-    for cell in (cell for plan in plans for cell in plan.cells):
-        side_by_side.setdefault(cell.problem, {}).setdefault(cell.key, cell)
+    for part in grid.products:
+        for cell in _cells(table, names, part, machine, ()):
+            side_by_side.setdefault(cell.problem, {}).setdefault(cell.key, cell)
     cells = [cell for cells in side_by_side.values() for cell in cells.values()]
     # what is compiled on a GPU takes as long as many others
     return Plan(
@@ -254,9 +254,9 @@ def make_plan(
     )
 
 
-def _plan(
+def _cells(
     table: Table, names: Sequence[str], grid: Preset, machine: Machine, given: Sequence[Problem]
-) -> Plan:
+) -> Iterator[Cell]:
     variants = [table.find(name) for name in names or grid.variants or table.rows]
     variants = spread(variants, grid.world, grid.device, machine)
     levels = grid.level or ("core",)
@@ -271,23 +271,21 @@ def _plan(
         here(device, machine)
     variants = list({v.label: v for v in variants}.values())
     lost = {v.level for v in variants} - set(levels) if names else set()  # named in vain: say so
-    pairs = [(v, p) for p in asked for v in variants if v.level == p.level or v.level in lost]
-    return Plan([_cell(v, p, grid, machine) for v, p in pairs])
+    for problem in asked:
+        for variant in variants:
+            if variant.level == problem.level or variant.level in lost:
+                yield _cell(variant, problem, grid, machine)
 
 
 def _cell(variant: Variant, problem: Problem, grid: Preset, machine: Machine) -> Cell:
-    left_out: Record | None = None
     if (missing := why_not(variant, machine)) is not None:
-        why, remedy = missing.reason, missing.remedy
-        left_out = Record.of(variant, problem, Status.UNAVAILABLE, why, remedy=remedy)
-    elif (refusal := variant.supports(problem)) is not None:
-        left_out = Record.of(variant, problem, Status.UNSUPPORTED, refusal)
-    guess = 0.0 if left_out else _guess(variant, problem, grid, machine)
-    return Cell(variant, problem, left_out, guess)
-
-
-def _guess(variant: Variant, problem: Problem, grid: Preset, machine: Machine) -> float:
-    """Seconds for a cell, from the work of dense attention at a nominal speed."""
+        more = {"remedy": missing.remedy}
+        left = Record.of(variant, problem, Status.UNAVAILABLE, missing.reason, **more)
+        return Cell(variant, problem, left, 0.0)
+    if (refusal := variant.supports(problem)) is not None:
+        left = Record.of(variant, problem, Status.UNSUPPORTED, refusal)
+        return Cell(variant, problem, left, 0.0)
+    # a guess at its seconds, from the work of dense attention at a nominal speed
     pairs = problem.batch * problem.heads * problem.q_len * problem.kv_len
     work = 2 * pairs * (problem.head_dim + problem.v_head_dim) * (3 if problem.gradients else 1)
     kind = problem.device.split(":")[0]
@@ -301,4 +299,5 @@ def _guess(variant: Variant, problem: Problem, grid: Preset, machine: Machine) -
         [s for what, s in compiling if any(r.startswith(what) for r in variant.requires)],
         default=STARTING_S,
     )
-    return once + 1.4 * grid.budget + CALLS_BESIDE_SAMPLES * work / rate
+    guess = once + 1.4 * grid.budget + CALLS_BESIDE_SAMPLES * work / rate
+    return Cell(variant, problem, None, guess)

@@ -86,8 +86,7 @@ def _apply(values: dict[str, Any]) -> dict[str, Any]:
     from attnbench.core import settings
     from attnbench.meter import memory
 
-    wanted = settings.Settings(**values)
-    settings.apply(wanted)
+    settings.apply(wanted := settings.Settings(**values))
     if wanted.warm_profiler:
         memory.warm_profiler()
     return {"ready": True}

@@ -1,4 +1,4 @@
-"""Where cells are measured: which GPU a worker sees, on a made-up machine with two; which nodes of a
+"""Where cells are measured: which GPU a worker sees, of two that are made up; which nodes of a
 cluster take part, and what is heard from them. Nothing here starts any."""
 
 import socket

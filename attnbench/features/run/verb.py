@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from attnbench.command import arguments
-from attnbench.command.terminal import INTERRUPTED, finding, say, tried
+from attnbench.command.terminal import INTERRUPTED, finding, say
 from attnbench.features.report.verb import report_of
 from impls.asked import CantBeDone
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 def run(given: argparse.Namespace) -> int:
     """``attnbench run [VARIANT …]``"""
+    from attnbench.core.record import NOT_TRIED
     from attnbench.core.store import read_records
     from attnbench.features.show import maps
     from attnbench.sweep.plan import duration
@@ -54,7 +55,7 @@ def run(given: argparse.Namespace) -> int:
             f"the limit of {duration(given.limit)} is reached: {unbegun} of {begun.left} "
             f"cells were not begun. Go on with: {folder.resumed_by}"
         )
-        if not tried(records):
+        if all(r.status in NOT_TRIED for r in records):
             return 2  # no results to conclude from
     status = _conclude(records, folder, as_json=given.json)
     if not given.no_report:
@@ -88,9 +89,9 @@ def measure(
             "commit they are of"
         )
     notes += gpu_warnings(places.machine) if device.startswith("cuda") else ()
-    said = [f"note: {note}" for note in notes]
-    for sentence in filter(None, [places.note, *said, *plan.warnings()]):
-        tell(sentence)
+    for sentence in [places.note, *(f"note: {note}" for note in notes), *plan.warnings()]:
+        if sentence:
+            tell(sentence)
     tell(f"records go to {folder.path}")
     with places.slots(begun.settings, device) as slots, watcher(begun.left) as watching:
         return sweep(plan, done, folder, slots, watching, Interrupt(tell), until)
@@ -99,19 +100,17 @@ def measure(
 @contextmanager
 def _places(given: argparse.Namespace) -> Iterator[Places]:
     """Where cells can be measured: this machine, or a cluster."""
-    if given.engine == "ray":
-        from attnbench.sweep.places import NoCluster, connected
+    from attnbench.sweep.places import Local, NoCluster, connected
 
-        if given.devices:
-            raise NoCluster("--devices are of this machine; --engine ray takes those of its nodes")
-        with connected(given.address, given.device, given.kind) as cluster:
-            yield cluster
+    if given.engine != "ray":
+        if given.address or given.kind:
+            raise CantBeDone("--address and --kind are of a cluster: give --engine ray with them")
+        yield Local(given.devices or ())
         return
-    from attnbench.sweep.places import Local
-
-    if given.address or given.kind:
-        raise CantBeDone("--address and --kind are of a cluster: give --engine ray with them")
-    yield Local(given.devices or ())
+    if given.devices:
+        raise NoCluster("--devices are of this machine; --engine ray takes those of its nodes")
+    with connected(given.address, given.device, given.kind) as cluster:
+        yield cluster
 
 
 def _begun(given: argparse.Namespace, places: Places) -> Run:
@@ -193,10 +192,10 @@ def _conclude(records: list[Record], folder: RunFolder, *, as_json: bool) -> int
     from attnbench.answer.ranking import answers, margin_reason
     from attnbench.core.evidence import selfcheck_said
     from attnbench.core.record import NOT_TRIED
+    from attnbench.features.run import view
 
     records = sorted(records, key=lambda r: r.status in NOT_TRIED)  # measured cells first
-    found = list(answers(records))
-    trust = selfcheck_said(folder.header)
+    found, trust = list(answers(records)), selfcheck_said(folder.header)
     if as_json:
         sent = {
             "run": str(folder.path),
@@ -205,16 +204,9 @@ def _conclude(records: list[Record], folder: RunFolder, *, as_json: bool) -> int
             "answers": [a.to_dict() for a in found],
         }
         print(json.dumps(sent))
-    else:
-        from attnbench.features.run import view
-
-        view.show_results(records)
-        print()
-        for answer in found:
-            print(answer.sentence())
-        if not found:
-            print("nothing exact was measured, so there is no fastest to name")
-        if said := margin_reason(records):
-            print(said)
-        print(trust)
+        return finding(records)
+    view.show_results(records)
+    said = [answer.sentence() for answer in found]
+    said = said or ["nothing exact was measured, so there is no fastest to name"]
+    print("", *filter(None, [*said, margin_reason(records), trust]), sep="\n")
     return finding(records)

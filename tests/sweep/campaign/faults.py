@@ -62,6 +62,16 @@ def in_a_call(problem, deed):
     return attend
 
 
+def then(problem, *deeds):
+    for deed in deeds:
+        deed()
+    return right(problem)
+
+
+def fail(error):
+    raise error
+
+
 def noted(problem, note):
     inner = right(problem)
 
@@ -72,145 +82,46 @@ def noted(problem, note):
     return attend
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A fault: the statuses that its cell may end with, and a word of the reason or the note."""
-
-    label: str
-    statuses: tuple[str, ...]
-    word: str
-    hangs: bool
-    """It is given a short time."""
-    quick: bool
-    """It is tried by default, the others where slow tests are."""
+# ---- it leaves the process changed: whoever comes next must not suffer from it -------------------
 
 
-KINDS = []
-ROWS = []
-
-
-def row(name, **more):
-    given = {"title": name, "family": "campaign", "computes": "softmax"}
-    ROWS.append(Variant(name=f"c.{name}", **given, **more))
-
-
-def kind(statuses, word="", *, hangs=False, quick=False, **more):
-    """The function that follows is the ``build`` of such a kind."""
-
-    def take(function):
-        name = function.__name__
-        KINDS.append(Kind(f"c.{name}", tuple(statuses.split()), word, hangs, quick))
-        row(name, **{"build": f":{name}", **more})
-        return function
-
-    return take
-
-
-row("honest", build=":honest", options={"n": 0})
-
-
-# ---- it raises, or gives what is no result; the worker lives -------------------------------------
-
-
-@kind("failed", "RecursionError")
-def recursion_without_end(problem):
-    return recursion_without_end(problem)
-
-
-@kind("wrong failed")
-def returns_what_raises_at_every_touch(problem):
+def untouchable():
     def no(self, *_):
         raise RuntimeError("not even this")
 
     names = ("getattribute", "repr", "str", "eq", "bool", "len", "iter", "float", "array", "hash")
-    monster = type("Monster", (), {f"__{name}__": no for name in names})
-    return lambda q, k, v: monster()
+    return type("Monster", (), {f"__{name}__": no for name in names})()
 
 
-@kind("wrong", "carries more than its values")
-def output_with_something_of_a_hundred_megabytes(problem):
-    inner = right(problem)
-
-    def attend(q, k, v):
-        out = inner(q, k, v)
-        setattr(out, "a" * (100 << 20), 1)
-        return out
-
-    return attend
+def chatter():
+    os.write(1, b"out " * 5000)
+    os.write(2, b"err " * 5000)
+    print('{"record": 1}', flush=True)
 
 
-# ---- it leaves the process changed: whoever comes next must not suffer from it -------------------
-
-
-@kind("measured", quick=True)
-def chatters(problem):
-    def deed():
-        os.write(1, b"out " * 5000)
-        os.write(2, b"err " * 5000)
-        print('{"record": 1}', flush=True)
-
-    return in_a_call(problem, deed)
-
-
-@kind("measured wrong")
-def stands_in_a_folder_that_is_gone(problem):
+def stand_in_a_folder_that_is_gone():
     folder = tempfile.mkdtemp()
     os.chdir(folder)
     os.rmdir(folder)  # noqa: PTH106
-    return right(problem)
 
 
-@kind("measured wrong")
-def clears_the_environment(problem):
-    os.environ.clear()
-    return right(problem)
-
-
-@kind("measured wrong failed crashed")
-def closes_the_streams(problem):
-    for number in (0, 1, 2):
-        os.close(number)
-    return right(problem)
-
-
-@kind("wrong", "replaced")
-def replaces_the_clock(problem):
+def replace_the_clock():
     time.perf_counter = lambda: float("nan")
-    return right(problem)
 
 
-@kind("wrong", "it replaced torch.nn.functional.scaled_dot_product_attention")
-def replaces_a_function_of_torch(problem):
-    import torch
-
-    torch.nn.functional.scaled_dot_product_attention = lambda q, k, v, **_: torch.zeros_like(v)
-    return right(problem)
-
-
-@kind("measured wrong")
-def ignores_every_signal(problem):
+def ignore_every_signal():
     for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_IGN)
-    return right(problem)
 
 
-@kind("measured failed wrong crashed")
-def opens_all_the_files_it_may_and_keeps_them(problem):
-    inner = right(problem)
+def keep_all_files():
     most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, most[1]))
     try:
         while True:
             KEPT.append(socket.socket())
     except OSError:
-        return inner
-
-
-@kind("measured wrong failed crashed")
-def forgets_all_modules(problem):
-    inner = right(problem)
-    sys.modules.clear()
-    return inner
+        return
 
 
 def sleeper(*how, **more):
@@ -219,14 +130,12 @@ def sleeper(*how, **more):
     return subprocess.Popen([*how, sys.executable, "-S", "-c", code], **more)
 
 
-@kind("measured wrong")
-def leaves_a_daemon_that_hides(problem):
+def leave_a_daemon_that_hides():
     if os.fork() == 0:
         os.setsid()
         KEPT.append(sleeper("nohup", start_new_session=True, env={}, stderr=subprocess.DEVNULL))
         os._exit(0)
     os.wait()
-    return right(problem)
 
 
 # ---- it ends the worker's process: that costs its own cell, and is tried once more alone ---------
@@ -254,52 +163,34 @@ def asked():
     raise LookupError("nobody asked")
 
 
-@kind("crashed", "status 3", quick=True)
-def exits(problem):
-    def deed():
-        print("my last words are xyzzy", file=sys.stderr, flush=True)
-        os._exit(3)
-
-    return in_a_call(problem, deed)
+def exit_loudly():
+    print("my last words are xyzzy", file=sys.stderr, flush=True)
+    os._exit(3)
 
 
-@kind("wrong", "it answered twice: one of the answers is forged")
-def answers_in_the_workers_place(problem):
-    def deed():
-        from attnbench.core.record import Record, Status
-        from impls.problem import Problem
+def answer_in_the_workers_place():
+    from attnbench.core.record import Record, Status
+    from impls.problem import Problem
 
-        question, number = asked()
-        job = question["job"]
-        variant, of = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
-        record = Record.of(variant, of, Status.FAILED, "forged", seed=0).to_dict()
-        os.write(pipe(), json.dumps({"record": record, "asked": number}).encode() + b"\n")
-
-    return in_a_call(problem, deed)
+    question, number = asked()
+    job = question["job"]
+    variant, of = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
+    record = Record.of(variant, of, Status.FAILED, "forged", seed=0).to_dict()
+    os.write(pipe(), json.dumps({"record": record, "asked": number}).encode() + b"\n")
 
 
-@kind("crashed wrong")
-def answers_too_deep(problem):
-    def deed():
-        deep = b'{"a":' * 700 + b"1" + b"}" * 700
-        said = b'{"asked":%d,"record":{"schema":1,"x":%s}}\n'
-        os.write(pipe(), said % (asked()[1], deep))
-
-    return in_a_call(problem, deed)
+def answer_too_deep():
+    said = b'{"asked":%d,"record":{"schema":1,"x":%s}}\n'
+    os.write(pipe(), said % (asked()[1], b'{"a":' * 700 + b"1" + b"}" * 700))
 
 
-@kind("crashed", "SIGKILL")
-def kills_its_keeper_and_lives(problem):
-    def deed():
-        ctypes.CDLL(None).prctl(1, 0)  # PR_SET_PDEATHSIG
-        sleeper()
-        os.kill(os.getppid(), signal.SIGKILL)
-
-    return in_a_call(problem, deed)
+def kill_its_keeper():
+    ctypes.CDLL(None).prctl(1, 0)  # PR_SET_PDEATHSIG
+    sleeper()
+    os.kill(os.getppid(), signal.SIGKILL)
 
 
-@kind("crashed", "more than 512 processes")
-def forks_without_end(problem):
+def fork_without_end():
     while True:
         os.fork()
 
@@ -307,98 +198,106 @@ def forks_without_end(problem):
 # ---- it never ends, or says more than anybody can hear -------------------------------------------
 
 
-@kind("timed_out", "still running", hangs=True)
-def stops_its_keeper_and_hangs(problem):
+def stop_its_keeper():
     os.kill(os.getppid(), signal.SIGSTOP)
     time.sleep(600)
 
 
-@kind("timed_out", "still running", hangs=True)
-def shouts_for_ever(problem):
+def shout_for_ever():
     while True:
         os.write(2, b"x" * (1 << 16))
 
 
-@kind("timed_out", "still running", hangs=True)
-def says_for_ever_what_it_is_doing(problem):
-    def deed():
-        said, to = b'{"doing": "work", "asked": %d}\n' % asked()[1], pipe()
-        while True:
-            os.write(to, said * 100)
-
-    return in_a_call(problem, deed)
+def say_for_ever_what_it_is_doing():
+    said, to = b'{"doing": "work", "asked": %d}\n' % asked()[1], pipe()
+    while True:
+        os.write(to, said * 100)
 
 
-# ---- in a word -----------------------------------------------------------------------------------
-
-
-def fail(error):
-    raise error
-
-
-def then(problem, deed):
-    deed()
-    return right(problem)
-
+# ---- all of them ---------------------------------------------------------------------------------
 
 NOISE = "\ud800\x00 \x1b[2J\x9b31m\u202e\udfff\nsecond line"
-SIMPLE = {
+HUNG = "still running"
+QUICK = {
+    "chatters": ("measured", "", lambda p: in_a_call(p, chatter)),
     "raises": ("failed", ": first line", lambda p: fail(RuntimeError("first line\nsecond line"))),
     "message_with_surrogates_and_nulls": ("failed", "KeyError", lambda p: fail(KeyError(NOISE))),
     "build_that_returns_nothing": ("failed", "it must return attend", lambda p: None),
     "gives_nan": ("wrong", "finite", lambda p: lambda q, k, v: v * float("nan")),
     "note_that_raises": (
-        "failed",
-        "its note",
-        lambda p: noted(p, lambda: fail(OSError("its note"))),
-    ),
-    "refuses_without_a_word": (
-        "unsupported",
-        "it doesn't say why",
-        lambda p: fail(Unsupported("")),
-    ),
+        "failed", "its note", lambda p: noted(p, lambda: fail(OSError("its note")))),
+    "refuses_without_a_word": ("unsupported", "doesn't say why", lambda p: fail(Unsupported(""))),
     "unavailable_for_an_object": ("unavailable", "", lambda p: fail(Unavailable(object(), {1: 2}))),
     "asks_for_a_terabyte": ("out_of_memory", "", lambda p: lambda q, k, v: q.new_zeros(1 << 40)),
-}
-"""Statuses, a word of the reason, and the ``build``; all of these are tried by default."""
+    "exits": ("crashed", "status 3", lambda p: in_a_call(p, exit_loudly)),
+}  # fmt: skip
+"""Statuses that a cell may end with, a word of the reason or the note, and the ``build``. These are
+tried by default, the others where slow tests are.
+"""
 SLOW = {
+    "returns_what_raises": ("wrong failed", "", lambda p: lambda q, k, v: untouchable()),
+    "stands_in_a_folder_that_is_gone": (
+        "measured wrong", "", lambda p: then(p, stand_in_a_folder_that_is_gone)),
+    "clears_the_environment": ("measured wrong", "", lambda p: then(p, os.environ.clear)),
+    "closes_the_streams": (
+        "measured wrong failed crashed", "", lambda p: then(p, lambda: os.closerange(0, 3))),
+    "replaces_the_clock": ("wrong", "replaced", lambda p: then(p, replace_the_clock)),
+    "ignores_every_signal": ("measured wrong", "", lambda p: then(p, ignore_every_signal)),
+    "keeps_all_files": ("measured failed wrong crashed", "", lambda p: then(p, keep_all_files)),
+    "forgets_all_modules": (
+        "measured wrong failed crashed", "", lambda p: (right(p), sys.modules.clear())[0]),
+    "leaves_a_daemon": ("measured wrong", "", lambda p: then(p, leave_a_daemon_that_hides)),
     "reads_nothing": ("crashed", "SIGSEGV", lambda p: in_a_call(p, lambda: ctypes.string_at(0))),
+    "answers_in_the_workers_place": (
+        "wrong", "it answered twice: one of the answers is forged",
+        lambda p: in_a_call(p, answer_in_the_workers_place)),
+    "answers_too_deep": ("crashed wrong", "", lambda p: in_a_call(p, answer_too_deep)),
+    "kills_its_keeper_and_lives": ("crashed", "SIGKILL", lambda p: in_a_call(p, kill_its_keeper)),
+    "forks_without_end": ("crashed", "than 512 processes", lambda p: then(p, fork_without_end)),
     "message_of_a_gigabyte": ("failed out_of_memory", "", lambda p: fail(OSError("x" * GIGABYTE))),
     "quits_with_0": ("crashed failed", "", lambda p: sys.exit(0)),
     "forks": ("wrong", "left a copy of its process running", lambda p: in_a_call(p, os.fork)),
     "says_something": ("crashed", "", lambda p: in_a_call(p, lambda: os.write(pipe(), b"junk\n"))),
     "floods_the_pipe_without_a_line": (
         "crashed", "does not end",
-        lambda p: in_a_call(p, lambda: [os.write(pipe(), b"x" * (1 << 20)) for _ in range(200)]),
-    ),
+        lambda p: in_a_call(p, lambda: [os.write(pipe(), b"x" * (1 << 20)) for _ in range(200)])),
     "hangs_at_the_end": (
-        "measured wrong", "", lambda p: then(p, lambda: atexit.register(time.sleep, 600)),
-    ),
+        "measured wrong", "", lambda p: then(p, lambda: atexit.register(time.sleep, 600))),
 }  # fmt: skip
 HANGING = {
     "closes_all_pipes": (
-        "crashed timed_out", "", lambda p: in_a_call(p, lambda: os.closerange(3, 256)),
-    ),
-    "stands_still": ("timed_out", "still running", lambda p: os.kill(os.getpid(), signal.SIGSTOP)),
+        "crashed timed_out", "", lambda p: in_a_call(p, lambda: os.closerange(3, 256))),
+    "stands_still": ("timed_out", HUNG, lambda p: os.kill(os.getpid(), signal.SIGSTOP)),
     "holds_the_interpreter": (
-        "timed_out", "still running", lambda p: in_a_call(p, lambda: ctypes.PyDLL(None).sleep(600)),
-    ),
+        "timed_out", HUNG, lambda p: in_a_call(p, lambda: ctypes.PyDLL(None).sleep(600))),
+    "stops_its_keeper_and_hangs": ("timed_out", HUNG, lambda p: then(p, stop_its_keeper)),
+    "shouts_for_ever": ("timed_out", HUNG, lambda p: then(p, shout_for_ever)),
+    "says_for_ever_what_it_is_doing": (
+        "timed_out", HUNG, lambda p: in_a_call(p, say_for_ever_what_it_is_doing)),
 }  # fmt: skip
-for table, more in ((SIMPLE, {"quick": True}), (SLOW, {}), (HANGING, {"hangs": True})):
+"""These are given a short time."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A fault."""
+
+    label: str
+    statuses: tuple[str, ...]
+    word: str
+    hangs: bool
+    quick: bool
+
+
+def row(name, build, **more):
+    named = {"name": f"c.{name}", "title": name, "build": build}
+    return Variant(**named, family="campaign", computes="softmax", **more)
+
+
+KINDS, ROWS = [], [row("honest", ":honest", options={"n": 0})]
+for table in (QUICK, SLOW, HANGING):
     for name, (statuses, word, build) in table.items():
-        build.__name__ = name
-        globals()[name] = kind(statuses, word, **more)(build)
-
-
-def _broken_cost(problem):
-    raise ZeroDivisionError("in its cost")
-
-
-@kind("failed", "ZeroDivisionError", cost=":_broken_cost", quick=True)
-def cost_that_raises(problem):
-    return right(problem)
-
-
-@kind("failed", "fails_at_import", build=f"{Path(__file__).with_name('fails_at_import.py')}:build")
-def module_that_fails_at_import(problem):
-    """Its code is elsewhere."""
+        globals()[f"build_{name}"] = build
+        ended = tuple(statuses.split())
+        KINDS.append(Kind(f"c.{name}", ended, word, table is HANGING, table is QUICK))
+        ROWS.append(row(name, f":build_{name}"))
