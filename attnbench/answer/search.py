@@ -1,17 +1,59 @@
-"""Searches over sizes, looked at in turn within a wall clock."""
+"""Searches over sizes: one grid, looks in turn within a wall clock, and Ctrl-C between two."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from attnbench.sweep.presets import Preset
+from attnbench.sweep.engine import LocalEngine, engine_on
+from attnbench.sweep.plan import here
+from attnbench.sweep.start import find_preset
+from attnbench.sweep.sweep import Interrupt
 from impls.problem import InvalidProblem, Problem
+
+if TYPE_CHECKING:
+    from attnbench.core.machine import Machine
+    from attnbench.core.settings import Settings
+    from attnbench.sweep.presets import Preset
 
 By = Literal["seq", "batch"]
 GRACE_S = 5.0
 """By how much the last look may be late."""
+Look = TypeVar("Look")
+
+
+def grid_for(
+    changes: Mapping[str, Any], machine: Machine, preset: str, start: Callable[[str], Any]
+) -> Preset:
+    """The grid of a preset of the device's kind, from where a search starts, with what is asked
+    for changed; a budget is the search's own.
+    """
+    device = str(changes.get("device", machine.devices[-1]))
+    here(device, machine)
+    kind = device.split(":")[0]
+    asked = {name: value for name, value in changes.items() if name != "budget"}
+    return find_preset(preset.format(kind), machine).with_(**start(kind)).with_(**asked)
+
+
+def refuse_several(grid: Preset, verb: str, axes: Sequence[str], searched: str) -> None:
+    """Raise :class:`InvalidProblem` where a grid has several values of one of these axes, or
+    captured inputs, which have one size.
+    """
+    if wide := [name for name in axes if len(getattr(grid, name)) > 1]:
+        options = ", ".join("--" + name.replace("_", "-") for name in wide)
+        raise InvalidProblem(f"{verb} takes one value of {options}: what is searched is {searched}")
+    if any(inputs.startswith("captured:") for inputs in grid.inputs):
+        raise InvalidProblem(f"captured inputs have one size; {verb} needs many: leave them out")
+
+
+def sized(problem: Problem, by: By, size: int) -> Problem:
+    """The same problem with another length, or another batch."""
+    if by == "batch":
+        return problem.with_(batch=size)
+    if problem.phase == "decode":
+        return problem.with_(kv_len=size)
+    return problem.with_(q_len=size, kv_len=size)
 
 
 class Search(Protocol):
@@ -57,21 +99,34 @@ def in_turn(
         yield searches[number], size, left
 
 
-def sized(problem: Problem, by: By, size: int) -> Problem:
-    """The same problem with another length, or another batch."""
-    if by == "batch":
-        return problem.with_(batch=size)
-    if problem.phase == "decode":
-        return problem.with_(kv_len=size)
-    return problem.with_(q_len=size, kv_len=size)
-
-
-def refuse_several(grid: Preset, verb: str, axes: Sequence[str], searched: str) -> None:
-    """Raise :class:`InvalidProblem` where a grid has several values of one of these axes, or
-    captured inputs, which have one size.
+def all_looks(
+    device: str,
+    settings: Settings,
+    looks: Callable[[LocalEngine], Iterable[Look]],
+    hear: Callable[[Look], None],
+    say: Callable[[str], None],
+) -> bool:
+    """Hear look after look, by an engine that has the device to itself; whether Ctrl-C ended it,
+    after the look that was under way, or at once if it came twice.
     """
-    if wide := [name for name in axes if len(getattr(grid, name)) > 1]:
-        options = ", ".join("--" + name.replace("_", "-") for name in wide)
-        raise InvalidProblem(f"{verb} takes one value of {options}: what is searched is {searched}")
-    if any(inputs.startswith("captured:") for inputs in grid.inputs):
-        raise InvalidProblem(f"captured inputs have one size; {verb} needs many: leave them out")
+    interrupt = Interrupt(say)
+    try:
+        with engine_on(device, settings) as engine, interrupt.watching():
+            for look in looks(engine):
+                hear(look)
+                if interrupt.asked:
+                    return True
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def fresh_if_full(ask: Callable[[], Look], full: Callable[[Look], bool], engine: Any) -> Look:
+    """An answer; where memory ran out that of a new worker, since what others left in the heap may
+    have been in the way.
+    """
+    answer = ask()
+    if full(answer):
+        engine.close()
+        answer = ask()
+    return answer

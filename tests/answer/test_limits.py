@@ -39,10 +39,8 @@ GRID = PRESETS["cpu"].with_(seq=(search.GATE_SEQ,))
 # ---- where each look goes ------------------------------------------------------------------------
 
 
-def make(
-    peak_bytes=GIB, seconds=1.0, expected=lambda n: None, work=lambda n: float(n * n), sizes=SIZES
-):
-    return LimitSearch(CallBudget(peak_bytes, seconds), sizes, expected, work)
+def make(peak_bytes=GIB, seconds=1.0, expected=lambda n: None, sizes=SIZES):
+    return LimitSearch(CallBudget(peak_bytes, seconds), sizes, expected)
 
 
 def run(one, time_s=lambda n: 1e-9 * n, peak=lambda n: n, crash=1 << 40, hang=1 << 40):
@@ -114,9 +112,9 @@ def test_both_ends_of_the_sizes():
     assert make(10**6, expected=lambda n: 32 * n * n).next() == 128  # 176 would fit
     one = make(1 << 60, 1e9)
     run(one)
-    assert one.held.size == SIZES.longest and one.failed is None and one.done
+    assert one.held.size == SIZES.longest and one.failed is None and one.next() is None
     batches = Sizes(step=1, shortest=1, longest=1 << 20, start=1)
-    one = make(37 * 10**6, sizes=batches, work=float)
+    one = make(37 * 10**6, sizes=batches)
     run(one, peak=lambda n: n * 10**6)
     assert one.held.size <= 37 < one.failed.size <= one.held.size + 2
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from attnbench.answer.search import GRACE_S, By, in_turn, refuse_several, sized
+from attnbench.answer.search import GRACE_S, By, fresh_if_full, in_turn, refuse_several, sized
 from attnbench.core.machine import Machine
 from attnbench.core.record import FINDINGS, InvalidRecord, Probed, Record, Status
 from attnbench.sweep.engine import CELL_LIMIT_S, Engine, WorkerLost, measure
@@ -25,9 +25,8 @@ from impls.spec import Variant
 MEMORY, TIME = "memory", "time"
 EXACT = 0.02
 """A formula that comes this near to every measured peak may rule sizes out."""
-AIM, FIRST_AIM = 0.92, 0.4
-"""The share of the time that is aimed at: a size that holds tells more than one that does not. Less
-after one look alone: small calls are mostly overhead, or all in the cache."""
+AIM = 0.92
+"""The share of the time that is aimed at: a size that holds tells more than one that does not."""
 AHEAD, CHEAP = 4, 1 << 17
 """A formula counts rows, so it is computed no further than so many times the longest look, or this.
 """
@@ -56,6 +55,8 @@ class Sizes:
     shortest: int
     start: int
     """The first to be tried."""
+    power: float = 2.0
+    """With which a cost is thought to grow, as long as one size alone is known."""
 
     def down(self, size: float) -> int:
         """The largest of them that is not above."""
@@ -91,19 +92,11 @@ class LimitSearch:
     """
 
     def __init__(
-        self,
-        budget: CallBudget,
-        sizes: Sizes,
-        expected: Callable[[int], int | None],
-        work: Callable[[int], float | None],
+        self, budget: CallBudget, sizes: Sizes, expected: Callable[[int], int | None]
     ) -> None:
-        """``expected``: the formula's bytes for a size, ``work``: operations; None if unknown."""
-        self.budget, self.sizes = budget, sizes
-        self.formula_at = cache(expected)
-        self._work = work
+        """``expected``: the formula's bytes for a size; None if unknown."""
+        self.budget, self.sizes, self.formula_at = budget, sizes, cache(expected)
         self.looks: list[SizeResult] = []
-
-    # ---- what is known -------------------------------------------------------------------------
 
     @property
     def held(self) -> SizeResult | None:
@@ -113,24 +106,17 @@ class LimitSearch:
 
     @property
     def failed(self) -> SizeResult | None:
-        """The shortest that does not hold: as it ran, or by an exact formula."""
-        bad = [look for look in self.looks if look.why]
-        if (ruled_out := self._ruled_out()) is not None:
-            bad.append(ruled_out)
+        """The shortest that does not hold: as it ran, or the first that an exact formula puts over
+        the budget.
+        """
+        bad, held, step = [look for look in self.looks if look.why], self.held, self.sizes.step
+        if held is not None and self.formula_holds():
+            size = self._by_formula(1.0, self._horizon())
+            if size is not None and held.size <= size < self.sizes.down(self._horizon()):
+                peak, said = self.formula_at(size + step), "predicted by its formula"
+                beyond = SizeResult(size + step, MEMORY, said, peak_bytes=peak, ran=False)
+                bad.append(beyond)
         return min(bad, key=lambda look: look.size, default=None)
-
-    @property
-    def done(self) -> bool:
-        """Whether the bracket is as narrow as it need be."""
-        held, failed = self.held, self.failed
-        if failed is None:
-            return held is not None and held.size >= self.sizes.longest
-        if held is None:
-            return failed.size <= self.sizes.shortest and failed.ran
-        return failed.size - held.size <= self._width(held, failed)
-
-    def _width(self, held: SizeResult, failed: SizeResult) -> int:
-        return self.sizes.width(held.size) if failed.ran else self.sizes.step
 
     def formula_holds(self) -> bool:
         """Whether the formula was exact at every size that ran."""
@@ -142,57 +128,44 @@ class LimitSearch:
         peaks = [(look.peak_bytes, self.formula_at(look.size)) for look in self.looks]
         return [peak / formula for peak, formula in peaks if peak and formula]
 
-    def _ruled_out(self) -> SizeResult | None:
-        """The first size that an exact formula puts over the budget."""
-        held = self.held
-        if held is None or not self.formula_holds():
-            return None
-        size = self._largest_by_formula(1.0, self._horizon())
-        if size is None or size < held.size or size >= self.sizes.down(self._horizon()):
-            return None
-        beyond = size + self.sizes.step
-        peak = self.formula_at(beyond)
-        return SizeResult(beyond, MEMORY, "predicted by its formula", peak_bytes=peak, ran=False)
-
-    # ---- where to look next --------------------------------------------------------------------
-
     def next(self) -> int | None:
-        """The size to run; None where the search is over.
+        """The size to run; None where the bracket is as narrow as it need be.
 
         It is never near an end of a bracket that was run, so that this shrinks even if the times
         are noise; but a formula that rules out is taken at its word.
         """
-        if self.done:
-            return None
         held, failed, sizes = self.held, self.failed, self.sizes
         if held is None and failed is None:
-            size = self._largest_by_formula(1.0, sizes.start)
+            size = self._by_formula(1.0, sizes.start)
             return sizes.start if size is None else max(sizes.shortest, size)
-        aim = self._aim()
+        known = [self._memory_size(self._horizon()), self._time_size(AIM)]
+        aim = min((size for size in known if size is not None), default=None)
+        if aim is None:  # the middle, or twice as long
+            low = held.size if held else sizes.shortest
+            aim = math.sqrt(low * failed.size) if failed else 2.0 * low
+        if failed is None:
+            assert held is not None
+            low = max(held.size + sizes.width(held.size), min(sizes.down(aim), held.size * LEAP))
+            return min(low, sizes.longest) if held.size < sizes.longest else None
         if held is None:
-            assert failed is not None
             middle = math.sqrt(sizes.shortest * failed.size)
             aim = middle if len(self.looks) > 2 else min(aim, middle * 2)
-            return min(sizes.down(aim), max(sizes.shortest, failed.size - sizes.step))
-        low = held.size + sizes.width(held.size)
-        if failed is None:
-            return min(max(low, min(sizes.down(aim), held.size * LEAP)), sizes.longest)
-        high = failed.size - self._width(held, failed)
+            below = max(sizes.shortest, failed.size - sizes.step)
+            return min(sizes.down(aim), below) if failed.size > sizes.shortest else None
+        return self._between(held, failed, aim)
+
+    def _between(self, held: SizeResult, failed: SizeResult, aim: float) -> int | None:
+        sizes = self.sizes
+        width = sizes.width(held.size) if failed.ran else sizes.step
+        low, high = held.size + sizes.width(held.size), failed.size - width
+        if failed.size - held.size <= width:
+            return None
         if high < low:
             return sizes.down((held.size + failed.size) // 2)
         if failed.ran:
             ratio = failed.size / held.size
             aim = held.size * min(max(aim / held.size, ratio**NEAR), ratio ** (1 - NEAR))
         return min(max(sizes.down(aim), low), high)
-
-    def _aim(self) -> float:
-        """What both budgets would hold; where nothing is known, the middle, or twice as long."""
-        known = (self._memory_size(self._horizon()), self._time_size(self._share()))
-        if sizes := [size for size in known if size is not None]:
-            return min(sizes)
-        held, failed = self.held, self.failed
-        low = held.size if held else self.sizes.shortest
-        return math.sqrt(low * failed.size) if failed else 2.0 * low
 
     def reaches(self, what: str) -> int | None:
         """The longest that one budget, ``memory`` or ``time``, would hold; None if unknown."""
@@ -216,11 +189,11 @@ class LimitSearch:
         """What the memory budget alone would hold; formulas are computed up to ``most``."""
         points = sorted((x.size, float(x.peak_bytes)) for x in self.looks if x.peak_bytes)
         if (ratios := self._ratios()) or not points:
-            return self._largest_by_formula(ratios[-1] if ratios else 1.0, most)
+            return self._by_formula(ratios[-1] if ratios else 1.0, most)
         size, peak = points[-1]
         return float(size * (self.budget.peak_bytes / peak) ** (1 / self._power(points[-2:])))
 
-    def _largest_by_formula(self, scale: float, most: int) -> int | None:
+    def _by_formula(self, scale: float, most: int) -> int | None:
         """The largest size within the memory budget; below the shortest it is 0."""
         sizes, budget = self.sizes, self.budget.peak_bytes
 
@@ -243,52 +216,36 @@ class LimitSearch:
             low, high = (size, high) if fits(size) else (low, size)
         return low
 
-    def _times(self) -> list[tuple[int, float]]:
-        """The sizes that have a time, with it, the shortest first."""
-        return sorted((look.size, look.time_s) for look in self.looks if look.time_s)
+    def _growth(self) -> tuple[int, float, float] | None:
+        """The longest size that has a time, the time, and its power of the size: from two looks
+        where they are far enough apart.
+        """
+        times = sorted((look.size, look.time_s) for look in self.looks if look.time_s)
+        if not times:
+            return None
+        before = [point for point in times if point[0] * 1.5 <= times[-1][0]]
+        return *times[-1], self._power([*before[-1:], times[-1]])
 
     def _time_size(self, share: float) -> float | None:
         """What a share of the time budget alone would hold."""
-        times = self._times()
-        if not times:
+        if (growth := self._growth()) is None:
             return None
-        size, seconds = times[-1]
-        return float(size * (share * self.budget.seconds / seconds) ** (1 / self._power_of_time()))
-
-    def _power_of_time(self) -> float:
-        """From two looks, where they are far enough apart; else as the work grows."""
-        times = self._times()
-        before = [point for point in times if point[0] * 1.5 <= times[-1][0]]
-        return self._power([*before[-1:], times[-1]])
-
-    def _power(self, points: Sequence[tuple[int, float]]) -> float:
-        """Of the size, by two points; else as the operations grow from the start to four times as
-        much; squared if these are unknown.
-        """
-        most = MOST
-        if len(points) < 2:
-            start = self.sizes.start
-            ends = (start, min(4 * start, self.sizes.longest))
-            points = [(size, work) for size in ends if (work := self._work(size))]
-            most = 2.0
-        if len(points) < 2:
-            return 2.0
-        (a, x), (b, y) = points
-        return min(max(math.log(y / x) / math.log(b / a), LEAST), most)
-
-    def _share(self) -> float:
-        """The share of the time budget that is aimed at."""
-        times = self._times()
-        if len(times) != 1:
-            return AIM
-        return min(AIM, max(FIRST_AIM, math.sqrt(times[0][1] / self.budget.seconds)))
+        size, seconds, power = growth
+        return float(size * (share * self.budget.seconds / seconds) ** (1 / power))
 
     def guess_s(self, size: int) -> float:
         """Seconds of a call; 0 where none was timed."""
-        if not (times := self._times()):
+        if (growth := self._growth()) is None:
             return 0.0
-        last, seconds = times[-1]
-        return float(seconds * (size / last) ** self._power_of_time())
+        last, seconds, power = growth
+        return float(seconds * (size / last) ** power)
+
+    def _power(self, points: Sequence[tuple[int, float]]) -> float:
+        """Of the size, by two points."""
+        if len(points) < 2:
+            return self.sizes.power
+        (a, x), (b, y) = points
+        return min(max(math.log(y / x) / math.log(b / a), LEAST), MOST)
 
 
 # ---- the variants and what is asked of each ------------------------------------------------------
@@ -298,7 +255,7 @@ GATE_SEQ = "256"
 BATCH_SEQ = "1024"
 """The length of each sequence, if the batch is what is searched."""
 SEQ = Sizes(step=64, shortest=64, longest=1 << 22, start=1024)
-BATCH = Sizes(step=1, shortest=1, longest=1 << 20, start=1)
+BATCH = Sizes(step=1, shortest=1, longest=1 << 20, start=1, power=1.0)
 AXES = ("batch", "heads", "kv_heads", "head_dim", "v_head_dim", "dtype", "inputs", "seq")
 RANKS = "it runs over several processes, and limits looks at one"
 CALLS = 4.5
@@ -355,6 +312,46 @@ class Limit:
         beside = self.spent_s.get(last, UNKNOWN_S) * max(1.0, size / last)
         return CALLS * self.search.guess_s(size) + beside
 
+    def row(self, *, stopped: bool, ended: bool) -> dict[str, Any]:
+        """What is known of it, as plain values; nothing is predicted before the search has ended:
+        that would take time from it.
+        """
+        search, problem = self.search, self.problem
+        held, failed = search.held, search.failed
+        budgets = (MEMORY, TIME) if ended and search.looks else ()
+        reaches = {what: search.reaches(what) for what in budgets}
+        known = {what: size for what, size in reaches.items() if size is not None}
+        first = min(known, key=known.__getitem__, default="")
+        if held is not None and held.size >= search.sizes.longest:
+            first = ""
+        why = f"not looked at: {'it was stopped' if stopped else CLOCK_SPENT.reason} first"
+        if failed is not None:
+            why = f"nothing held that was run, down to {self.by} {failed.size:,}"
+        if (closed := self.closed) is not None and closed.why:
+            size = problem.batch if self.by == "batch" else problem.kv_len
+            at = f"{self.by} {size:,}, in its gate: " if closed.ran else ""
+            why = f"{closed.why.replace('_', ' ')}: {at}{closed.reason}"
+        if failed is not None and not failed.ran and first != failed.why:
+            failed = None  # it is ruled out, but something else comes before
+        plain = msgspec.to_builtins
+        return {
+            "variant": self.variant.label,
+            "computes": self.variant.computes,
+            "family": self.variant.family,
+            "phase": problem.phase,
+            "mask": str(problem.mask),
+            "by": self.by,
+            "held": plain(held),
+            "fails": plain(failed),
+            "limited_by": failed.why if failed else first,
+            "predicted": reaches,
+            "formula": search.formula_holds(),
+            "gate": str(self.gated.status) if self.gated else None,
+            "why": "" if held else why,
+            "looks": plain(search.looks),
+            "problem": problem.to_dict(),
+        }
+
 
 def plan(
     table: Table, names: Sequence[str], grid: Preset, by: By, budget: CallBudget, machine: Machine
@@ -378,28 +375,41 @@ def _limit(cell: Cell, by: By, budget: CallBudget) -> Limit:
                 f"{'batch' if by == 'seq' else 'seq'}, or a mask that fits any size"
             ) from None
 
-    def cost(size: int) -> Any:
-        """By the row's own formulas."""
+    def expected(size: int) -> int | None:
+        """By the row's own formula."""
         if cell.variant.cost is None:
             return None
         try:
             formula = load_function(cell.variant.cost)
-            return formula(sized(cell.problem, by, size), **cell.variant.chosen)
+            cost = formula(sized(cell.problem, by, size), **cell.variant.chosen)
         except Exception:  # a formula may refuse what its variant does
             return None
+        peak: int | None = cost.peak_bytes
+        return peak
 
-    search = LimitSearch(
-        budget,
-        sizes,
-        lambda size: getattr(cost(size), "peak_bytes", None),
-        lambda size: getattr(cost(size), "flops", None),
-    )
-    limit = Limit(cell, by, search)
+    limit = Limit(cell, by, LimitSearch(budget, sizes, expected))
     if (out := cell.left_out) is not None:
         limit.closed = SizeResult(0, str(out.status), out.reason, ran=False)
     elif cell.variant.ranks:
         limit.closed = SizeResult(0, str(Status.UNSUPPORTED), RANKS, ran=False)
     return limit
+
+
+def frontier(
+    limits: Sequence[Limit], *, stopped: bool = False, ended: bool = True
+) -> list[dict[str, Any]]:
+    """A row for each variant in each phase, the longest first within a phase and a mask."""
+    groups = list(dict.fromkeys((x.problem.phase, str(x.problem.mask)) for x in limits))
+    rows = [limit.row(stopped=stopped, ended=ended) for limit in limits]
+    rows.sort(key=lambda row: -(row["held"] or {"size": 0})["size"])
+    return sorted(rows, key=lambda row: groups.index((row["phase"], row["mask"])))
+
+
+def finding(limits: Sequence[Limit]) -> bool:
+    """Whether a variant is not what it claims to be: in its gate, or at a size that it took."""
+    bad = {str(status) for status in FINDINGS}
+    closed = any(x.closed is not None and x.closed.why in bad for x in limits)
+    return closed or any(look.why == str(Status.WRONG) for x in limits for look in x.search.looks)
 
 
 # ---- looks ---------------------------------------------------------------------------------------
@@ -444,10 +454,11 @@ class Hunt:
 
     def _look(self, limit: Limit, size: int, left_s: float) -> str:
         began = self.now()
-        result = self._probe(limit, size, left_s)
-        if result is not None and result.why == Status.OUT_OF_MEMORY:
-            self.engine.close()  # what others left in its heap may have been in the way
-            result = self._probe(limit, size, left_s)
+        result = fresh_if_full(
+            lambda: self._probe(limit, size, left_s),
+            lambda found: found is not None and found.why == Status.OUT_OF_MEMORY,
+            self.engine,
+        )
         if result is None:
             limit.closed = CLOCK_SPENT
             return f"given up: {CLOCK_SPENT.reason}"
@@ -477,15 +488,14 @@ class Hunt:
             probed = Probed.from_dict(self.engine.ask(question, limit_s)["probe"])
         except (InvalidRecord, KeyError, TypeError, ValueError) as error:
             self.engine.close()
-            return SizeResult(
-                size, str(Status.CRASHED), f"the worker's answer is no probe: {error}"
-            )
+            said = f"the worker's answer is no probe: {error}"
+            return SizeResult(size, str(Status.CRASHED), said)
         except WorkerLost as lost:
             if lost.timed_out:
                 given_up = SizeResult(size, TIME, f"given up after {limit_s:.0f} s")
                 return None if limit_s < patience else given_up
-            status = Status.WRONG if lost.wrong else Status.CRASHED
-            return SizeResult(size, str(status), lost.reason, probe={"detail": lost.output})
+            status = str(Status.WRONG if lost.wrong else Status.CRASHED)
+            return SizeResult(size, status, lost.reason, probe={"detail": lost.output})
         took, peak, plain = probed.time_s, probed.peak_bytes, probed.to_dict()
         if probed.status is not Status.MEASURED:
             return SizeResult(size, str(probed.status), probed.reason, probe=plain)
@@ -495,69 +505,3 @@ class Hunt:
         elif peak is not None and peak > self.budget.peak_bytes:
             why, reason = MEMORY, "observed"
         return SizeResult(size, why, reason, took, peak, probe=plain)
-
-
-# ---- the answer ----------------------------------------------------------------------------------
-
-
-def frontier(
-    limits: Sequence[Limit], *, stopped: bool = False, ended: bool = True
-) -> list[dict[str, Any]]:
-    """A row for each variant in each phase, the longest first within a phase and a mask.
-
-    Nothing is predicted before the search has ended: that would take time from it.
-    """
-    groups = list(dict.fromkeys((x.problem.phase, str(x.problem.mask)) for x in limits))
-    rows = [_row(limit, stopped=stopped, ended=ended) for limit in limits]
-    rows.sort(key=lambda row: -(row["held"] or {"size": 0})["size"])
-    return sorted(rows, key=lambda row: groups.index((row["phase"], row["mask"])))
-
-
-def finding(limits: Sequence[Limit]) -> bool:
-    """Whether a variant is not what it claims to be: in its gate, or at a size that it took."""
-    bad = {str(status) for status in FINDINGS}
-    closed = any(x.closed is not None and x.closed.why in bad for x in limits)
-    return closed or any(look.why == str(Status.WRONG) for x in limits for look in x.search.looks)
-
-
-def _row(limit: Limit, *, stopped: bool, ended: bool) -> dict[str, Any]:
-    search, problem = limit.search, limit.problem
-    held, failed = search.held, search.failed
-    budgets = (MEMORY, TIME) if ended and search.looks else ()
-    reaches = {what: search.reaches(what) for what in budgets}
-    known = {what: size for what, size in reaches.items() if size is not None}
-    first = min(known, key=known.__getitem__, default="")
-    if held is not None and held.size >= search.sizes.longest:
-        first = ""
-    if failed is not None and not failed.ran and first != failed.why:
-        failed = None  # it is ruled out, but something else comes before
-    plain = msgspec.to_builtins
-    return {
-        "variant": limit.variant.label,
-        "computes": limit.variant.computes,
-        "family": limit.variant.family,
-        "phase": problem.phase,
-        "mask": str(problem.mask),
-        "by": limit.by,
-        "held": plain(held),
-        "fails": plain(failed),
-        "limited_by": failed.why if failed else first,
-        "predicted": reaches,
-        "formula": search.formula_holds(),
-        "gate": str(limit.gated.status) if limit.gated else None,
-        "why": "" if held else _why(limit, stopped=stopped),
-        "looks": plain(search.looks),
-        "problem": problem.to_dict(),
-    }
-
-
-def _why(limit: Limit, *, stopped: bool) -> str:
-    """Why nothing held, as a sentence."""
-    closed, failed, problem = limit.closed, limit.search.failed, limit.problem
-    if closed is not None and closed.why:
-        size = problem.batch if limit.by == "batch" else problem.kv_len
-        at = f"{limit.by} {size:,}, in its gate: " if closed.ran else ""
-        return f"{closed.why.replace('_', ' ')}: {at}{closed.reason}"
-    if failed is None:
-        return f"not looked at: {'it was stopped' if stopped else 'the wall clock was spent'} first"
-    return f"nothing held that was run, down to {limit.by} {failed.size:,}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,90 +33,86 @@ DEFAULT_SEARCH_S = 240.0
 def limits(given: argparse.Namespace) -> int:
     """``attnbench limits [VARIANT …]``"""
     import impls
+    from attnbench.answer.search import all_looks
     from attnbench.core.evidence import check_writable, save_beside
     from attnbench.core.machine import this_machine
-    from attnbench.core.record import NOT_TRIED
+    from attnbench.core.record import NOT_TRIED, PROTOCOL
     from attnbench.core.settings import Settings
+    from attnbench.features.limits import view
     from attnbench.features.limits.search import Hunt, finding, frontier, plan
-    from attnbench.sweep.engine import engine_on
+    from attnbench.sweep.plan import duration
     from attnbench.sweep.start import pinned
-    from attnbench.sweep.sweep import Interrupt
 
     machine = this_machine()
     grid = _grid(given, machine)
     budget = _budget(given, grid, machine)
     found = plan(impls.table(given.table), given.variants, grid, given.by, budget, machine)
     settings = Settings(threads=pinned(given.threads, machine))
-    seconds, facts = given.budget or DEFAULT_SEARCH_S, _facts(given, machine, budget)
-    facts["settings"] = settings.to_dict()
-    name = f"limits-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}"
-    tried = found
+    seconds, now = given.budget or DEFAULT_SEARCH_S, datetime.now(UTC)
+    name = f"limits-{now.strftime('%Y%m%d-%H%M%S')}"
+    facts: dict[str, Any] = {
+        "protocol": PROTOCOL,
+        "started": now.isoformat(timespec="seconds"),
+        "by": given.by,
+        "budget": asdict(budget),
+        "seed": given.seed or 0,
+        "machine": machine.to_dict(),
+        "command": shlex.join(["attnbench", *sys.argv[1:]]),
+        "settings": settings.to_dict(),
+    }
+
+    def tried() -> list[Limit]:
+        return [x for x in found if x.closed is None or x.closed.why not in NOT_TRIED]
 
     def kept(*, stopped: bool, ended: bool = True) -> Path:
         """The file, whole or not at all, with a row for each variant in each phase."""
-        nonlocal tried
-        tried = [x for x in found if x.closed is None or x.closed.why not in NOT_TRIED]
-        rows = frontier(found if given.variants else tried, stopped=stopped, ended=ended)
+        rows = frontier(found if given.variants else tried(), stopped=stopped, ended=ended)
         facts.update(stopped=stopped, rows=rows)
         return save_beside(Path(given.out), machine.name, f"{name}/limits.json", facts)
 
+    def hear(look: tuple[Limit, str, float]) -> None:
+        limit, said, left_s = look
+        say(f"[{left_s:.0f} s left] {limit.variant.label:16} {limit.problem.phase:8} {said}")
+        kept(stopped=False, ended=False)  # on disk when the next look begins
+
     check_writable(Path(given.out), machine)
-    say(_sentence(found, budget, given.by, seconds))
-    interrupt, stopped = Interrupt(say), False
-    try:
-        with engine_on(grid.device, settings) as engine, interrupt.watching():
-            hunt = Hunt(found, engine, budget, given.seed or 0)
-            for limit, said, left_s in hunt.run(seconds):
-                where = f"{limit.variant.label:16} {limit.problem.phase:8}"
-                say(f"[{left_s:.0f} s left] {where} {said}")
-                kept(stopped=interrupt.asked, ended=False)  # on disk when the next look begins
-                if stopped := interrupt.asked:
-                    break
-    except KeyboardInterrupt:
-        stopped = True
-    _show(kept(stopped=stopped), facts, f"attnbench {name} on {machine.name}", given)
-    if stopped:
-        return INTERRUPTED
-    if not tried:
-        say("attnbench: nothing was run: no variant takes this problem here, for the reasons said")
-        return 2
-    return int(finding(found))
-
-
-def _sentence(found: Sequence[Limit], budget: CallBudget, by: str, seconds: float) -> str:
-    from attnbench.sweep.plan import duration
-
     variants = len({limit.variant.label for limit in found})
-    what = "longest sequence" if by == "seq" else "largest batch"
-    return (
-        f"the {what} of {variants} variants in {size(budget.peak_bytes)} and "
-        f"{duration(budget.seconds)} a call, {len(found)} searches; {duration(seconds)} at the most"
+    say(
+        f"the {'longest sequence' if given.by == 'seq' else 'largest batch'} of {variants} "
+        f"variants in {size(budget.peak_bytes)} and {duration(budget.seconds)} a call, "
+        f"{len(found)} searches; {duration(seconds)} at the most"
     )
-
-
-def _show(file: Path, facts: Mapping[str, Any], title: str, given: argparse.Namespace) -> None:
-    """The picture beside the file, and the table."""
-    from attnbench.features.limits import view
-
+    stopped = all_looks(
+        grid.device,
+        settings,
+        lambda engine: Hunt(found, engine, budget, given.seed or 0).run(seconds),
+        hear,
+        say,
+    )
+    file = kept(stopped=stopped)
     shown = facts["rows"], facts["budget"], given.by
     pictures = [file.with_suffix(".png"), file.with_suffix(".svg")]
-    drawn = view.draw(*shown, title, pictures)
+    drawn = view.draw(*shown, f"attnbench {name} on {machine.name}", pictures)
     if given.json:
         print(file.read_text(), end="")
     else:
         view.show(*shown)
     say(f"kept in {file}" + (f"; drawn in {pictures[0]}" if drawn else ""))
+    if stopped:
+        return INTERRUPTED
+    if not tried():
+        say("attnbench: nothing was run: no variant takes this problem here, for the reasons said")
+        return 2
+    return int(finding(found))
 
 
 def _grid(given: argparse.Namespace, machine: Machine) -> Preset:
     """One problem but for phase and mask, at the length where the gate is passed."""
+    from attnbench.answer.search import grid_for
     from attnbench.features.limits.search import BATCH_SEQ, GATE_SEQ
-    from attnbench.sweep.plan import here
-    from attnbench.sweep.start import find_preset
     from impls.problem import InvalidProblem
 
     changes = arguments.grid_changes(given)
-    changes.pop("budget", None)
     if given.by not in ("seq", "batch"):
         raise InvalidProblem(f"--by {given.by!r} is neither seq nor batch: what shall be searched?")
     if changes.get(given.by) is not None:
@@ -125,13 +120,10 @@ def _grid(given: argparse.Namespace, machine: Machine) -> Preset:
             f"--{given.by} is what is searched; leave it out, or search the other with --by "
             f"{'batch' if given.by == 'seq' else 'seq'}"
         )
-    device = str(changes.get("device", machine.devices[-1]))
-    here(device, machine)
-    grid = find_preset(device.split(":")[0], machine)
     start: dict[str, Any] = {"seq": (GATE_SEQ,)}
     if given.by == "batch":
         start = {"seq": (BATCH_SEQ,), "batch": (1,)}
-    return grid.with_(**start).with_(**changes)
+    return grid_for(changes, machine, "{}", lambda _: start)
 
 
 def _budget(given: argparse.Namespace, grid: Preset, machine: Machine) -> CallBudget:
@@ -149,18 +141,3 @@ def _budget(given: argparse.Namespace, grid: Preset, machine: Machine) -> CallBu
             f"({size(there)}): nothing could be run there; give less"
         )
     return CallBudget(given.max_memory or default, given.max_time or DEFAULT_TIME_S)
-
-
-def _facts(given: argparse.Namespace, machine: Machine, budget: CallBudget) -> dict[str, Any]:
-    """What the file says of how it was made."""
-    from attnbench.core.record import PROTOCOL
-
-    return {
-        "protocol": PROTOCOL,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "by": given.by,
-        "budget": asdict(budget),
-        "seed": given.seed or 0,
-        "machine": machine.to_dict(),
-        "command": shlex.join(["attnbench", *sys.argv[1:]]),
-    }
