@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from attnbench.answer.ranking import torch_rank
 from attnbench.core.format import counted
-from attnbench.features.crossover.search import A, CrossoverSearch, LengthRatio
+from attnbench.features.crossover.search import A, B, CrossoverSearch, LengthRatio
 
 BUDGET, STOPPED = "the budget was spent", "it was stopped"
 """Why a search ended before it was over."""
@@ -57,19 +57,14 @@ class CrossoverAnswer:
     left_out: tuple[str, ...] = ()
 
     @property
-    def looks(self) -> list[LengthRatio]:
-        """The results with a ratio, by length."""
-        return self.search.looks
-
-    @property
     def all_looks(self) -> list[LengthRatio]:
         """All results, by length."""
-        return sorted([*self.looks, *self.search.failed], key=lambda look: look.length)
+        return sorted([*self.search.looks, *self.search.failed], key=lambda look: look.length)
 
     def stretches(self) -> list[CrossoverStretch]:
         """All, by length."""
         found = []
-        for leader, group in groupby(self.looks, key=lambda look: look.leader):
+        for leader, group in groupby(self.search.looks, key=lambda look: look.leader):
             looks = tuple(group)
             ends = looks[0].length, looks[-1].length
             found.append(CrossoverStretch(self._label(leader), *ends, looks))
@@ -97,17 +92,16 @@ class CrossoverAnswer:
         return found
 
     def _label(self, leader: str) -> str:
-        return "" if not leader else self.a if leader == A else self.b
+        return {A: self.a, B: self.b}.get(leader, "")
 
     # ---- words ---------------------------------------------------------------------------------
 
     def sentence(self) -> str:
         """Which one leads where, where that changes, and how many pairs it rests on."""
-        looks = self.looks
+        looks = self.search.looks
         if not looks:
             return f"{self.a} and {self.b} were compared at no length"
         pairs = sum(look.comparison.n for look in looks if look.comparison)
-        basis = f"({pairs:,} pairs at {counted(len(looks), 'length')})"
         loose = f", and no tighter, for {self.ended or 'lengths between could not be compared'}"
         texts = [self._course()]
         for c in self.crossovers():
@@ -117,47 +111,55 @@ class CrossoverAnswer:
         tie = any(not one.leader for one in self.stretches())
         if tie and torch_rank(first) != torch_rank(other):
             texts.append(f"Where they tie, use {first}: it is torch's own")
-        return f"{'. '.join(texts)} {basis}"
+        return f"{'. '.join(texts)} ({pairs:,} pairs at {counted(len(looks), 'length')})"
 
     def _course(self) -> str:
         """Which one leads where."""
-        places: list[tuple[CrossoverStretch, str]] = []
+
+        def margin(looks: Sequence[LengthRatio]) -> str:
+            """``1 %``, or ``1 to 3 %``."""
+            margins = {f"{100 * x.comparison.margin:.2g}" for x in looks if x.comparison}
+            return f"{' to '.join(sorted(margins, key=float)[:: max(1, len(margins) - 1)])} %"
+
+        apart = "can't be told apart at"
+        places: list[str] = []
         for one in self.stretches():
             where = f"from {one.first:,} to {one.last:,}"
             where = where if one.first < one.last else f"at {one.first:,}"
-            places.append((one, where if places else f"{where} {self.what}"))
-        apart = "can't be told apart at"
+            where += "" if places else f" {self.what}"
+            tied = f"{where} they {apart} {margin(one.looks)}"
+            places.append(f"{where} {one.leader} is faster" if one.leader else tied)
         if len(places) > 1:
-            return "; ".join(
-                f"{where} {one.leader} is faster"
-                if one.leader
-                else f"{where} they {apart} {_margin(one.looks)}"
-                for one, where in places
-            )
-        ((one, where),) = places
+            return "; ".join(places)
         if not one.leader:
-            return f"{self.a} and {self.b} {apart} {_margin(one.looks)}, {where}"
-        ends = dict.fromkeys((one.looks[0], one.looks[-1]))
-        taken = " and ".join(f"{_share(look)} at {look.length:,}" for look in ends)
+            return f"{self.a} and {self.b} {apart} {margin(one.looks)}, {where}"
+        shares = []
+        for look in dict.fromkeys((one.looks[0], one.looks[-1])):  # the leader's of the other's
+            if (c := look.comparison) is not None:
+                ends = (c.ratio, c.low, c.high)
+                if look.leader == A:
+                    ends = (1 / c.ratio, 1 / c.high, 1 / c.low)
+                ratio, low, high = (f"{x:.3g}" for x in ends)
+                shares.append(f"{ratio} [{low}, {high}] at {look.length:,}")
         throughout = "throughout, " if one.first < one.last else ""
-        other = self.b if one.leader == self.a else self.a
+        taken, other = " and ".join(shares), self.b if one.leader == self.a else self.a
         return f"{one.leader} is faster {throughout}{where}: it takes {taken} of {other}'s time"
 
     def notes(self) -> list[str]:
         """What else must be known."""
         search, end, longest = self.search, self.search.end, self.search.rungs[-1]
-        notes = list(self.left_out)
+        looks, notes = search.looks, list(self.left_out)
         for look in search.failed:
             where = f"from {look.length:,} on" if look is end else f"at {look.length:,}"
             status = str(look.status).replace("_", " ")
             notes.append(f"{where} they can't be compared: {status}: {look.why}")
         if search.cut is not None:
             notes.append(f"{BUDGET} while {search.cut:,} was looked at")
-        elif self.ended and end is None and not any(x.length == longest for x in self.looks):
+        elif self.ended and end is None and not any(x.length == longest for x in looks):
             notes.append(f"{self.ended} before {longest:,} was looked at")
-        if undecided := [f"{look.length:,}" for look in self.looks if not look.decided]:
+        if undecided := [f"{look.length:,}" for look in looks if not look.decided]:
             notes.append(f"at {', '.join(undecided)} the pairs did not decide")
-        if len(self.looks) > 1:
+        if len(looks) > 1:
             notes.append("two crossovers within an octave of lengths would not be seen")
         return notes
 
@@ -189,20 +191,3 @@ class CrossoverAnswer:
             "notes": self.notes(),
             "sentence": self.sentence(),
         }
-
-
-def _share(look: LengthRatio) -> str:
-    """The leader's time over the other's."""
-    c = look.comparison
-    assert c is not None
-    ratio, low, high = c.ratio, c.low, c.high
-    if look.leader == A:
-        ratio, low, high = 1 / ratio, 1 / high, 1 / low
-    return f"{ratio:.3g} [{low:.3g}, {high:.3g}]"
-
-
-def _margin(looks: Sequence[LengthRatio]) -> str:
-    """``1 %``, or ``1 to 3 %``."""
-    margins = {f"{100 * x.comparison.margin:.2g}" for x in looks if x.comparison}
-    low, high = min(margins, key=float), max(margins, key=float)
-    return f"{low} %" if low == high else f"{low} to {high} %"

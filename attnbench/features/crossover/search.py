@@ -9,9 +9,9 @@ from functools import partial
 from itertools import groupby, pairwise
 from math import inf, log
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
-from attnbench.answer.search import GRACE_S, in_turn, refuse_several, sized
+from attnbench.answer.search import GRACE_S, fresh_if_full, in_turn, refuse_several, sized
 from attnbench.core.machine import Machine, why_not
 from attnbench.core.record import Status
 from attnbench.core.stats import Comparison, Verdict, holm
@@ -87,19 +87,6 @@ class LengthRatio:
         return self.comparison is not None and self.comparison.verdict is not Verdict.INCONCLUSIVE
 
 
-class Gap(NamedTuple):
-    """The rungs between two neighbouring looks with different leaders."""
-
-    rungs: tuple[int, ...]
-    changes: bool
-    """Whether it is part of a change of leader; else it is an edge of ties."""
-
-    @property
-    def middle(self) -> int:
-        """Where to look."""
-        return self.rungs[(len(self.rungs) - 1) // 2]
-
-
 class CrossoverSearch:
     """Two variants over some lengths: octaves first, then the gaps between different leaders."""
 
@@ -158,27 +145,27 @@ class CrossoverSearch:
         return last.took_s * max(1.0, size / last.length) ** min(max(power, 1.0), STEEPEST)
 
     def next(self, left_s: float = inf) -> int | None:
-        """The length to look at: the next octave, or the middle of a gap where the octave would
-        take more than its share of the time left. None where the search is over.
+        """The length to look at: the next octave, or halfway to it where it failed, as long as that
+        holds; but the middle of a gap where an octave would take more than its share of the time
+        left. None where the search is over.
         """
-        octave, gaps = self._next_octave(), self.gaps()
-        if octave is not None and not (gaps and self.expect_s(octave) > CLIMB_SHARE * left_s):
-            return octave
-        return gaps[0].middle if gaps else None
-
-    def _next_octave(self) -> int | None:
-        """Where one failed, halfway to it, as long as that holds."""
         end, longest = self.end, self._longest
+        gap = self._gap()
         todo = [n for n in octaves(self.rungs) if n not in self._looks]
         todo = [n for n in todo if end is None or n < end.length]
-        if todo or end is None:
-            return todo[0] if todo else None
-        between = self._unseen(longest, end.length)
-        tried = sum(look.length > longest for look in self.failed)
-        return Gap(between, False).middle if longest and between and tried < TRIES else None
+        if not todo and end is not None:
+            between = self._unseen(longest, end.length)
+            tried = sum(look.length > longest for look in self.failed)
+            if longest and between and tried < TRIES:
+                todo = [_middle(between)]
+        if todo and not (gap and self.expect_s(todo[0]) > CLIMB_SHARE * left_s):
+            return todo[0]
+        return _middle(gap) if gap else None
 
-    def gaps(self) -> list[Gap]:
-        """Changes of leader first, of them the widest, then the shortest."""
+    def _gap(self) -> tuple[int, ...]:
+        """The rungs between two neighbouring looks with different leaders: of changes of leader
+        first, rather than edges of ties; of them the widest, then the shortest. Empty if none.
+        """
         found, looks = [], self.looks
         for n, (one, other) in enumerate(pairwise(looks)):
             if one.leader == other.leader:
@@ -188,14 +175,18 @@ class CrossoverSearch:
             changes = NEITHER not in (before, after) and before != after
             rungs = self._unseen(one.length, other.length)
             if rungs and (changes or (one.decided and other.decided)):
-                found.append(Gap(rungs, changes))
-        return sorted(found, key=lambda gap: (not gap.changes, -len(gap.rungs), gap.rungs[0]))
+                found.append((not changes, -len(rungs), rungs))
+        return min(found)[-1] if found else ()
 
     def _unseen(self, low: int, high: int) -> tuple[int, ...]:
         """The rungs between that may still be looked at."""
         between = [n for n in self.rungs if low < n < high]
         unseen = tuple(n for n in between if n not in self._looks)
         return unseen if len(between) - len(unseen) < TRIES else ()
+
+
+def _middle(rungs: Sequence[int]) -> int:
+    return rungs[(len(rungs) - 1) // 2]
 
 
 def seek(
@@ -262,7 +253,7 @@ def plan(a: Variant, b: Variant, grid: Preset, machine: Machine) -> Duel:
     """The two and the lengths that exist and that both take; raises :class:`CantBeDone`."""
     if a.label == b.label:
         raise CantBeDone(f"{a.label} can't overtake itself; name two variants")
-    asked = _range(grid.seq)
+    ends = _range(grid.seq)
     axes = ("batch", "heads", "kv_heads", "head_dim", "v_head_dim", "dtype", "mask", "phase")
     refuse_several(grid, "crossover", (*axes, "inputs", "level"), "the length alone")
     for row in (a, b):
@@ -270,15 +261,15 @@ def plan(a: Variant, b: Variant, grid: Preset, machine: Machine) -> Duel:
             raise CantBeDone(f"{row.label} runs over several processes: compare takes it")
         if (missing := why_not(row, machine)) is not None:
             raise CantBeDone("; ".join(filter(None, [missing.reason, missing.remedy])))
-    duel = Duel(a, b, _shortest(grid, a, asked), asked, [])
-    for length in ladder(*asked):
+    duel = Duel(a, b, _shortest(grid, a, ends), ends, [])
+    for length in ladder(*ends):
         if why := duel.refusal(length):
             duel.refused.setdefault(why, []).append(length)
         else:
             duel.rungs.append(length)
     if len(duel.rungs) < 2:
         raise CantBeDone(
-            f"there is no range to search: of the lengths from {asked[0]:,} to {asked[1]:,}, "
+            f"there is no range to search: of the lengths from {ends[0]:,} to {ends[1]:,}, "
             f"{'; '.join(duel.notes())}"
         )
     return duel
@@ -295,12 +286,12 @@ def _range(seq: Sequence[str]) -> tuple[int, int]:
     return low, high
 
 
-def _shortest(grid: Preset, row: Variant, asked: tuple[int, int]) -> Problem:
+def _shortest(grid: Preset, row: Variant, ends: tuple[int, int]) -> Problem:
     """The problem at its shortest; if the mask fits no length there, at its longest."""
-    levels, wrong = grid.level or (row.level,), ""
-    for length in asked:
+    wrong = ""
+    for length in ends:
         try:
-            return next(problems(grid.with_(seq=(str(length),)), levels))
+            return next(problems(grid.with_(seq=(str(length),)), grid.level or (row.level,)))
         except InvalidProblem as error:
             wrong = wrong or f"at {length:,}, {error}"
     raise InvalidProblem(f"no range of lengths can be searched: {wrong}")
@@ -322,10 +313,11 @@ class PairServer:
         problem, pairs_s = self.duel.at(length), min(PAIRS_S, PAIRS_SHARE * left_s)
         judged, against = (Cell(row, problem, None, 0.0) for row in (self.duel.b, self.duel.a))
         ask = partial(compare_cell, judged, against, self.engine, self.seed, self.margin)
-        found = ask(self.floors, pairs_s, left_s + GRACE_S)
-        if found.status is Status.OUT_OF_MEMORY:
-            self.engine.close()  # what others left in its heap may have been in the way
-            found = ask(self.floors, pairs_s, left_s + GRACE_S)
+        found = fresh_if_full(
+            lambda: ask(self.floors, pairs_s, left_s + GRACE_S),
+            lambda one: one.status is Status.OUT_OF_MEMORY,
+            self.engine,
+        )
         if found.status is Status.TIMED_OUT and left_s + GRACE_S < START_AND_GATE_S + 4 * pairs_s:
             return None
         if found.pairs is None:

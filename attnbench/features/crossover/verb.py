@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
 
 from attnbench.command import arguments
 from attnbench.command.terminal import INTERRUPTED, say, status_of
+from attnbench.core.format import figures, ms
+from attnbench.features.crossover.answer import BUDGET, STOPPED, CrossoverAnswer
+from attnbench.features.crossover.search import (
+    A,
+    B,
+    CrossoverSearch,
+    LengthRatio,
+    PairServer,
+    plan,
+    seek,
+)
+from attnbench.report.tables import BAD, FAINT, GOOD, Styled, Table, columns, console
+from attnbench.report.tables import show as show_table
 
 if TYPE_CHECKING:
     import argparse
 
     from attnbench.core.machine import Machine
-    from attnbench.features.crossover.answer import CrossoverAnswer
     from attnbench.features.crossover.search import Duel
     from attnbench.sweep.presets import Preset
-
 
 DEFAULT_SEARCH_S = 240.0
 """Of the whole search: a start, and about twenty lengths."""
@@ -27,8 +40,6 @@ def crossover(given: argparse.Namespace) -> int:
     """``attnbench crossover A B``"""
     import impls
     from attnbench.core.machine import this_machine
-    from attnbench.features.crossover.answer import STOPPED
-    from attnbench.features.crossover.search import plan
     from attnbench.sweep.compare import unlike
 
     machine = this_machine()
@@ -42,9 +53,7 @@ def crossover(given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps({**found.to_dict(), "problem": duel.problem.to_dict()}))
     else:
-        from attnbench.features.crossover import view
-
-        view.show(found)
+        show(found)
     if found.ended == STOPPED:
         return INTERRUPTED
     return status_of([str(look.status) for look in found.all_looks]) if found.all_looks else 2
@@ -52,54 +61,81 @@ def crossover(given: argparse.Namespace) -> int:
 
 def _grid(given: argparse.Namespace, machine: Machine) -> Preset:
     """One problem but for its length."""
-    from attnbench.sweep.plan import here
-    from attnbench.sweep.start import find_preset
+    from attnbench.answer.search import grid_for
 
     changes = arguments.grid_changes(given)
-    changes.pop("budget", None)
-    device = str(changes.get("device", machine.devices[-1]))
-    here(device, machine)
-    kind = device.split(":")[0]
-    return find_preset(f"compare-{kind}", machine).with_(seq=DEFAULT_SEQ[kind]).with_(**changes)
+    return grid_for(changes, machine, "compare-{}", lambda kind: {"seq": DEFAULT_SEQ[kind]})
 
 
 def _searched(given: argparse.Namespace, duel: Duel, machine: Machine) -> CrossoverAnswer:
     """Everything that was found out until it was all, or until something ended it."""
+    from attnbench.answer.search import all_looks
     from attnbench.core.evidence import stored_floors
     from attnbench.core.settings import Settings
-    from attnbench.features.crossover.answer import BUDGET, STOPPED, CrossoverAnswer
-    from attnbench.features.crossover.search import CrossoverSearch, PairServer, seek
-    from attnbench.features.crossover.view import line
-    from attnbench.sweep.engine import engine_on
     from attnbench.sweep.plan import duration
     from attnbench.sweep.start import pinned
-    from attnbench.sweep.sweep import Interrupt
 
     settings = Settings(threads=pinned(given.threads, machine))
     floors = stored_floors(Path(given.out), machine, settings.threads)
     seconds, search = given.budget or DEFAULT_SEARCH_S, CrossoverSearch(duel.rungs)
     words = " ".join(w for w in str(duel.problem).split() if w[:1] != "n")
+    a, b = duel.a.label, duel.b.label
     say(
-        f"where {duel.a.label} and {duel.b.label} overtake each other, from {duel.rungs[0]:,} to "
-        f"{duel.rungs[-1]:,} ({words}); {duration(seconds)} at the most"
+        f"where {a} and {b} overtake each other, from {duel.rungs[0]:,} to {duel.rungs[-1]:,} "
+        f"({words}); {duration(seconds)} at the most"
     )
     if given.margin is None and not floors:
         say(
             "no noise floor is stored for this machine, so it is measured at the first length; "
             "'attnbench env' measures it once"
         )
-    device, interrupt, stopped = duel.problem.device, Interrupt(say), False
-    try:
-        with engine_on(device, settings) as engine, interrupt.watching():
-            asking = PairServer(duel, engine, given.seed or 0, given.margin, floors)
-            for look, left_s in seek(search, asking, seconds):
-                say(line(look, duel.a.label, duel.b.label, left_s))
-                if stopped := interrupt.asked:
-                    break
-    except KeyboardInterrupt:
-        stopped = True
+
+    def hear(heard: tuple[LengthRatio, float]) -> None:
+        look, left_s = heard
+        c = look.comparison
+        said = f"{look.status}: {look.why}" if c is None else c.sentence(a, b)
+        say(f"[{left_s:.0f} s left] {look.length:,}: {said}")
+
+    stopped = all_looks(
+        duel.problem.device,
+        settings,
+        lambda engine: seek(
+            search, PairServer(duel, engine, given.seed or 0, given.margin, floors), seconds
+        ),
+        hear,
+        say,
+    )
     ended = STOPPED if stopped else BUDGET if search.next() is not None else ""
     what = "keys" if duel.problem.phase == "decode" else "tokens"
-    return CrossoverAnswer(
-        duel.a.label, duel.b.label, what, duel.asked, search, ended, tuple(duel.notes())
-    )
+    return CrossoverAnswer(a, b, what, duel.asked, search, ended, tuple(duel.notes()))
+
+
+def show(answer: CrossoverAnswer) -> None:
+    """The looks by length, then the answer, then what else must be known."""
+    numbers = (f"{answer.a} ms", f"{answer.b} ms", "ratio", "99 % interval", "pairs", "margin")
+    names = {A: Styled(answer.a, GOOD), B: Styled(answer.b, GOOD)}
+    rows: list[tuple[Any, ...]] = []
+    for look in answer.all_looks:
+        c, where = look.comparison, f"{look.length:,}"
+        if c is None:
+            rows.append((where, Styled(look.status, BAD), *[None] * 6))
+            continue
+        rows.append(
+            (
+                where,
+                names.get(look.leader, Styled("neither", FAINT)),
+                ms(look.a_s),
+                ms(look.b_s),
+                f"{c.ratio:.3f}",
+                f"{c.low:.3f}–{c.high:.3f}",
+                c.n,
+                f"{figures(100 * c.margin)} %",
+            )
+        )
+    right = (answer.what, *numbers)
+    heads = columns(answer.what, "faster", *numbers, right=right, wrap=("faster",))
+    show_table(Table("", heads, rows))
+    out = console()
+    out.print(escape(f"{answer.sentence()}."))
+    for note in answer.notes():
+        out.print(escape(f"! {note}"), style=FAINT)
