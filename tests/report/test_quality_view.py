@@ -1,11 +1,22 @@
-"""What a variant costs the trained model, in tables and in a picture: made-up evidence."""
+"""What variants cost the trained model and what small models recall, in words and in pictures."""
+
+from dataclasses import asdict, replace
 
 import pytest
 
 from attnbench.features.quality.model_results import conclude
 from attnbench.features.quality.model_view import progress_line
+from attnbench.features.quality.recall_view import recall_conclusions
 from attnbench.features.quality.verb import draw, show
-from tests.models.quality.made_up import evidence, flat, row, step
+from tests.models.quality.made_up import (
+    SETTING,
+    evidence,
+    flat,
+    recall_evidence,
+    row,
+    step,
+    trainings,
+)
 
 PATTERN = "softmax on its own pattern"
 
@@ -26,9 +37,8 @@ def found():
     )
 
 
-def test_what_went_amiss_is_said_below_the_tables(found, capsys):
-    show(found)
-    text = capsys.readouterr().out
+def test_what_went_amiss_is_said_below_the_tables(found, shown):
+    text = shown(show, found)
     for words in (
         "! broken: wrong: it is off",
         "! cosine: crashed: it died",
@@ -43,14 +53,12 @@ def test_what_went_amiss_is_said_below_the_tables(found, capsys):
 
 
 def test_the_picture_has_every_point_with_its_words(found):
-    svg = draw(found).svg
-    assert "topk[x]: cosine 0.9800, 0.9×" in svg and "nystrom" in svg
-    assert "nobody is faster than the original; next to it: einsum (1.100" in svg
-    assert "broken" not in svg  # what is wrong has no time
-    lines = draw(found).csv.splitlines()
+    drawn = draw(found)
+    assert "topk[x]: cosine 0.9800, 0.9×" in drawn.svg and "nystrom" in drawn.svg
+    assert "nobody is faster than the original; next to it: einsum (1.100" in drawn.svg
+    assert "broken" not in drawn.svg  # what is wrong has no time
+    lines = drawn.csv.splitlines()
     assert lines[0].startswith("variant,computes,cosine") and len(lines) == 5
-    quick = evidence(row("quick", flat(1.0), "softmax", 0.9), row("far", flat(0.5), ratio=1.1))
-    assert "1 of all" in draw(quick).svg
     assert draw(evidence(row("x", flat(0.5)))) is None
 
 
@@ -82,3 +90,26 @@ def test_what_is_both_faster_and_as_near_is_concluded(rows, sentences):
     conclusions = conclude(found.rows, found.made["original"])
     for sentence, start in zip(conclusions, sentences, strict=False):
         assert sentence.startswith(start)
+
+
+def test_a_scan_says_where_softmax_recalls_and_another_does_not(shown):
+    tried = ((16, 0.01, 1.0, 0.5), (16, 0.1, 0.5, 0.6), (64, 0.01, 1.0, 0.995))
+    rows = [
+        {**each, "setting": asdict(replace(SETTING, width=width, rate=rate))}
+        for width, rate, own, other in tried
+        for each in [*trainings("sdpa", (1.0, own)), *trainings("linear.elu", (1.0, other))]
+    ]
+    found = replace(recall_evidence(scan=True, seeds=1, budgets={}), rows=rows)
+    text = shown(show, found)
+    (line,) = (x for x in text.splitlines() if x.startswith("    40     16  0.01"))
+    assert line.split() == ["40", "16", "0.01", "100.0", "50.0", "2"]
+    cheapest = "or more and linear.elu is not, the cheapest first: n40 w16 h1 d16 l1 lr0.01 cpu."
+    assert cheapest in text and "is a hint, no verdict" in text
+    assert list(recall_conclusions(found)) == ["scan"]
+
+
+def test_the_picture_of_recall_shows_every_variant():
+    kind = {"computes": "its own operator", "family": "linear"}
+    elu = trainings("linear.elu", *[(1.0, 0.5)] * 3, **kind)
+    text = draw(recall_evidence(*elu)).svg
+    assert all(words in text for words in ("sdpa", "linear.elu", "0.9 s for all"))

@@ -120,12 +120,6 @@ def trainings(variant, *accuracies, **more):
     return [training(variant, seed, each, each, **more) for seed, each in enumerate(shares)]
 
 
-def untrained(variant, reason, remedy=""):
-    """A variant that this machine can't train."""
-    why = {"status": "unavailable", "reason": reason, "remedy": remedy}
-    return {**training(variant, None), **why, "curve": [], "state_numbers": None}
-
-
 def recall_evidence(*more, seeds=3, budgets=None, **made):
     """What ``quality recall`` would have kept: sdpa, and more."""
     facts = {**MADE, "command": "attnbench quality recall", "baseline": "sdpa", "scan": False}

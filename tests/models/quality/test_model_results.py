@@ -93,14 +93,6 @@ def test_a_level_counts_only_what_is_beyond_doubt(rows, fastest, gains, tied, do
     assert len(level.keep) == keep
 
 
-def test_the_frontier_leaves_out_what_is_slower_and_further_off_and_what_has_no_time():
-    near, fast = row("near", flat(0.999), ratio=1.0), row("fast", flat(0.9), ratio=0.8)
-    refused = row("refused", flat(1.0), steps=[{"seq": 256, "why": "no"}])
-    wrong = row("wrong", flat(1.0), ratio=0.5, status="wrong")
-    found = points(near, fast, row("neither", flat(0.89), ratio=0.9), refused, wrong)
-    assert results.best(found) == ["fast", "near"]
-
-
 def test_one_lucky_verdict_among_many_does_not_survive():
     lucky = row("lucky", flat(1.0), ratio=1.0)
     lucky["steps"][0]["comparison"] |= {"verdict": "FASTER", "p": 0.004}
