@@ -15,7 +15,6 @@ from attnbench.features.claims.claim import (
     ClaimFigure,
     ClaimFindings,
     ClaimOutcome,
-    ClaimRequest,
     ClaimRule,
     ClaimTable,
     ClaimVerdict,
@@ -25,7 +24,7 @@ from attnbench.features.claims.claim import (
     lacking,
 )
 from attnbench.features.claims.timing import flops, problem_of
-from attnbench.features.claims.verb import Reproduction
+from attnbench.features.claims.verb import scale_of
 from impls.loading import load_function
 from tests.claims.made import claim, point
 from tests.machines import BOX, GPU, WITH_GPU
@@ -116,19 +115,10 @@ def test_on_a_cpu_the_claims_about_gpus_need_other_hardware_and_no_others_do():
         assert (missing and missing.verdict) is (OTHER if one.needs.gpu else None)
 
 
-@pytest.mark.parametrize(("budget", "seconds"), [(None, [60, 120]), (30.0, [10, 20])])
-def test_timed_claims_share_the_budget(budget, seconds):
-    some = [
-        claim(point("a", cell={"variant": "sdpa"}), point("b"), timed=True, minutes=1.0),
-        claim(name="long", timed=True, minutes=2.0),
-        claim(name="exact", minutes=0.5),
-        claim(name="far", needs=Needs(gpu="H200"), timed=True, minutes=9.0),
-    ]
-    series = Reproduction(some, BOX, TABLE, seed=3, threads=2, budget_s=budget)
-    cells = {"a": {"variant": "sdpa"}}
-    assert series.request(some[0]) == ClaimRequest(cells, 3, 2, pytest.approx(seconds[0]), None)
-    assert series.request(some[1]).seconds == pytest.approx(seconds[1])
-    assert series.minutes == pytest.approx(sum(seconds) / 60 + 0.5)
+def test_timed_claims_share_the_budget():
+    timed, long, exact = claim(timed=True), claim(timed=True, minutes=0.3), claim(minutes=0.5)
+    assert scale_of([timed, exact, long], 12.0) == pytest.approx(0.5)  # of 24 s
+    assert scale_of([timed, exact], None) == scale_of([exact], 12.0) == 1.0
 
 
 # ---- the verdict ---------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Run as a program, this module is that process: it measures one claim and answers
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -29,9 +29,6 @@ from impls.loading import load_function
 if TYPE_CHECKING:
     import argparse
 
-    import impls
-    from attnbench.core.machine import Machine
-
 MODULE = "attnbench.features.claims.verb"
 LIMIT_S, TIMES = 120.0, 3.0
 """The limit for loading and checking, and the multiple of the time given that is added to it."""
@@ -48,23 +45,22 @@ def reproduce(given: argparse.Namespace) -> int:
     from attnbench.features.claims import view
 
     some = claims.find(given.names)
-    if given.list and given.json:
-        print(json.dumps([claim.to_dict() for claim in some], indent=1))
-    elif given.list:
-        view.list_claims(some)
     if given.list:
+        if given.json:
+            print(json.dumps([claim.to_dict() for claim in some], indent=1))
+        else:
+            view.list_claims(some)
         return 0
-    series = _run(given, some)
-    say(f"kept in {_keep(Path(given.out), series)}")
-    rows = [one.to_dict() for one in series.outcomes]
+    outcomes, stopped = _run(given, some)
+    rows = [one.to_dict() for one in outcomes]
     if given.json:
         print(json.dumps(rows, indent=1))
     else:
         for row in rows if given.names else ():
             view.details(row)
         view.table(rows)
-    verdicts = {one.verdict for one in series.outcomes}
-    if series.stopped:
+    verdicts = {one.verdict for one in outcomes}
+    if stopped:
         return INTERRUPTED
     if not verdicts & {ClaimVerdict.REPRODUCED, ClaimVerdict.NOT_REPRODUCED}:
         say("attnbench: no claim was put to the test, for the reasons said")
@@ -72,106 +68,57 @@ def reproduce(given: argparse.Namespace) -> int:
     return int(ClaimVerdict.NOT_REPRODUCED in verdicts)
 
 
-class Reproduction:
-    """Some claims on this machine, and the outcomes so far."""
-
-    def __init__(
-        self,
-        some: Sequence[Claim],
-        machine: Machine,
-        table: impls.Table,
-        *,
-        seed: int = 0,
-        threads: int = 1,
-        embeddings: str | None = None,
-        budget_s: float | None = None,
-    ) -> None:
-        self.claims, self.machine = list(some), machine
-        self.outcomes: list[ClaimOutcome] = []
-        self.stopped = False
-        self._left_out = {c.name: claims.lacking(c, machine, table, embeddings) for c in some}
-        self.to_try = [claim for claim in some if self._left_out[claim.name] is None]
-        timed_s = sum(60 * claim.minutes for claim in self.to_try if claim.timed)
-        self.scale = budget_s / timed_s if budget_s is not None and timed_s else 1.0
-        self.given: dict[str, Any] = {"seed": seed, "threads": threads, "embeddings": embeddings}
-
-    @property
-    def minutes(self) -> float:
-        """About how long all that can be tried takes."""
-        return sum(c.minutes * (self.scale if c.timed else 1.0) for c in self.to_try)
-
-    def request(self, claim: Claim) -> ClaimRequest:
-        """What the measuring function of a claim is given."""
-        cells = {point.name: point.cell for point in claim.points if point.cell}
-        return ClaimRequest(cells=cells, seconds=60 * claim.minutes * self.scale, **self.given)
-
-    def run(self) -> Iterator[ClaimOutcome]:
-        """The outcome of each claim; Ctrl-C stops the claim at hand and those that follow."""
-        for claim in self.claims[len(self.outcomes) :]:
-            one = self._left_out[claim.name]
-            if one is None and not self.stopped:
-                try:
-                    one = outcome(claim, self.request(claim))
-                except KeyboardInterrupt:
-                    self.stopped = True
-            if one is None:
-                again = f"attnbench reproduce {claim.name}"
-                one = ClaimOutcome(claim, ClaimVerdict.NOT_RUN, "it was stopped", again)
-            self.outcomes.append(one)
-            yield one
-
-
-def _run(given: argparse.Namespace, some: list[Claim]) -> Reproduction:
+def _run(given: argparse.Namespace, some: list[Claim]) -> tuple[list[ClaimOutcome], bool]:
+    """The outcomes, kept with a picture of each attention table; whether Ctrl-C stopped it."""
     import impls
     from attnbench.command.terminal import say
-    from attnbench.core.evidence import check_writable
+    from attnbench.core.evidence import Evidence, check_writable, made_here, save_evidence
     from attnbench.core.machine import this_machine
     from attnbench.features.claims.view import line
+    from attnbench.features.show.view import draw
     from attnbench.sweep.plan import duration
     from attnbench.sweep.start import pinned
 
-    machine = this_machine()
-    threads = pinned(given.threads or 1, machine)
-    check_writable(Path(given.out), machine)
-    series = Reproduction(
-        some,
-        machine,
-        impls.table(given.table),
-        seed=given.seed or 0,
-        threads=threads,
-        embeddings=given.embeddings,
-        budget_s=given.budget,
-    )
-    say(
-        f"{len(some)} claims, {len(series.to_try)} of which can be tried here; about "
-        f"{duration(60 * series.minutes)}"
-    )
-    try:
-        for one in series.run():
+    machine, out, table = this_machine(), Path(given.out), impls.table(given.table)
+    how: dict[str, Any] = {"seed": given.seed or 0, "threads": pinned(given.threads or 1, machine)}
+    how["embeddings"] = given.embeddings
+    check_writable(out, machine)
+    left_out = {c.name: claims.lacking(c, machine, table, given.embeddings) for c in some}
+    to_try = [claim for claim in some if left_out[claim.name] is None]
+    scale = scale_of(to_try, given.budget)
+    took_s = sum(60 * c.minutes * (scale if c.timed else 1.0) for c in to_try)
+    say(f"{len(some)} claims, {len(to_try)} of which can be tried here; about {duration(took_s)}")
+    outcomes, stopped = list[ClaimOutcome](), False
+    for claim in some:
+        again = f"attnbench reproduce {claim.name}"
+        one = left_out[claim.name]
+        one = one or ClaimOutcome(claim, ClaimVerdict.NOT_RUN, "it was stopped", again)
+        try:
+            if claim in to_try and not stopped:
+                cells = {point.name: point.cell for point in claim.points if point.cell}
+                request = ClaimRequest(cells=cells, seconds=60 * claim.minutes * scale, **how)
+                one = outcome(claim, request)
             say(line(one))
-    except KeyboardInterrupt:  # between two claims
-        series.stopped = True
-        list(series.run())
-    if series.stopped:
+        except KeyboardInterrupt:  # stops the claim at hand and those that follow
+            stopped = True
+        outcomes.append(one)
+    if stopped:
         say("stopped: what was found until then is kept")
-    return series
+    made = made_here(machine, **how, budget_scale=scale, stopped=stopped)
+    rows = [one.to_dict() for one in outcomes]
+    path = save_evidence(out, Evidence("reproduce", made, rows))
+    for each in (each for one in outcomes for each in one.findings.maps):
+        picture = path.with_name(f"{path.stem}-{each.name}.svg")
+        draw(each.words, each.weights, each.title, picture)
+        say(f"drawn in {picture}")
+    say(f"kept in {path}")
+    return outcomes, stopped
 
 
-def _keep(out: Path, series: Reproduction) -> Path:
-    """Write the evidence, and a picture of each attention table beside it."""
-    from attnbench.command.terminal import say
-    from attnbench.core.evidence import Evidence, made_here, save_evidence
-    from attnbench.features.show import view
-
-    how = {**series.given, "budget_scale": series.scale, "stopped": series.stopped}
-    rows = [one.to_dict() for one in series.outcomes]
-    path = save_evidence(out, Evidence("reproduce", made_here(series.machine, **how), rows))
-    for one in series.outcomes:
-        for each in one.findings.maps:
-            picture = path.with_name(f"{path.stem}-{each.name}.svg")
-            view.draw(each.words, each.weights, each.title, picture)
-            say(f"drawn in {picture}")
-    return path
+def scale_of(to_try: Sequence[Claim], budget_s: float | None) -> float:
+    """How much of its time each timed claim gets, so that they share a budget."""
+    timed_s = sum(60 * claim.minutes for claim in to_try if claim.timed)
+    return budget_s / timed_s if budget_s is not None and timed_s else 1.0
 
 
 def outcome(claim: Claim, request: ClaimRequest, limit_s: float | None = None) -> ClaimOutcome:
