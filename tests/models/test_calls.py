@@ -80,14 +80,8 @@ def test_figures_that_can_not_be_are_damage(changed, said, tmp_path):
 
 def test_problems_are_each_once_those_of_most_seconds_first():
     other = CAUSAL.with_(q_len=9, kv_len=9)
-    calls = SeenCalls(
-        [
-            site(seconds=1.0),
-            site(other, seconds=1.5),
-            site(site="b.py:1", seconds=1.0),
-            site(CAUSAL.with_(batch=3), faithful=False),
-        ]
-    )
+    twice = [site(seconds=1.0), site(other, seconds=1.5), site(site="b.py:1", seconds=1.0)]
+    calls = SeenCalls([*twice, site(CAUSAL.with_(batch=3), faithful=False)])
     assert calls.problems() == [CAUSAL, other]
 
 

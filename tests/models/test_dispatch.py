@@ -291,15 +291,6 @@ def test_what_was_not_measured_goes_to_torch_and_is_said_once(spy, called, given
     assert heard[0].filename == __file__
 
 
-def test_dropout_is_dropped_by_torch():
-    attend, (q, k, v) = attnbench.dispatch(table(entry("matmul"))), qkv()
-    with pytest.warns(DispatchWarning, match=r"dropout \(dropout_p=0.5\)"):
-        torch.manual_seed(3)
-        mine = attend(q, k, v, None, 0.5)
-    torch.manual_seed(3)
-    torch.testing.assert_close(mine, F.scaled_dot_product_attention(q, k, v, dropout_p=0.5))
-
-
 def test_tensors_of_another_class_and_nested_ones_are_torchs(spy, called):
     class Marked(torch.Tensor):
         pass

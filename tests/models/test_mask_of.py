@@ -178,11 +178,6 @@ def test_the_folder_of_a_process_goes_with_it_and_not_with_a_fork_of_it():
     assert not first.exists() and not child.exists()
 
 
-def test_a_folder_that_a_mask_can_not_name_is_refused(tmp_path):
-    with pytest.raises(CantBeDone, match="another folder"):
-        mask_of(PADDED.flip(-1), False, SQUARE, Path(tmp_path / "a+b"))
-
-
 # ---- masks that are known ---------
 
 SHAPE = Shape(1, 2, 6, 6)

@@ -43,16 +43,6 @@ def test_one_mask_is_looked_at_once_for_all_layers_of_a_step(monkeypatch):
     assert len([x for x in looks if x is not None]) == 1
 
 
-def test_a_mask_that_is_written_to_between_layers_is_seen():
-    q, k, v = heads()
-    mask, forward = left_padded(), AttentionInterface()[EINSUM]
-    before, _ = forward(nn.Module(), q, k, v, mask)
-    mask[0, :, :, :3] = torch.ones(6, 3).tril().bool()
-    after, _ = forward(nn.Module(), q, k, v, mask)
-    assert torch.equal(after, forward(nn.Module(), q, k, v, None, is_causal=True)[0])
-    assert not torch.equal(before, after)
-
-
 def test_without_a_mask_every_key_is_seen_unless_the_call_says_causal():
     q, k, v = heads()
     forward, encoder, decoder = AttentionInterface()[EINSUM], nn.Module(), nn.Module()

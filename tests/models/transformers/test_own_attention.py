@@ -1,7 +1,5 @@
 """Models that keep an attention of their own: their masks are eager's, and a user is told."""
 
-import copy
-
 import pytest
 import torch
 import transformers
@@ -98,15 +96,6 @@ def test_a_variant_that_no_layer_calls_is_said_once_and_names_the_model():
     assert [one.filename for one in said] == [__file__]
     logits(model)  # any warning is an error here
     assert not model._forward_hooks and not model._forward_pre_hooks
-
-
-def test_nothing_is_said_where_a_layer_calls_the_variant_or_eager_is_set_again():
-    logits(made("Llama", "LlamaForCausalLM", LLAMA, CHUNKED))
-    back = made("Llama", "LlamaForCausalLM", LLAMA, CHUNKED)
-    back.set_attn_implementation("eager")
-    logits(copy.deepcopy(back))
-    expected = made("Llama", "LlamaForCausalLM", LLAMA)
-    assert torch.equal(logits(back), logits(expected))
 
 
 @pytest.mark.parametrize(("config", "model", "settings", "layer"), TABLES)
