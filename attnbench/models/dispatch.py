@@ -43,16 +43,13 @@ from impls.masks import Mask
 from impls.problem import INPUTS
 from impls.spec import Unsupported
 
-ANY_QUERIES = ("none", "causal@upper-left")
-"""Masks that a call can name, whatever its lengths."""
+ANY_QUERIES = ("none", "causal@upper-left")  # masks that a call can name, whatever its lengths
 FEATURES = ("phase", "mask", "dtype", "heads", "kv_heads", "head_dim", "v_head_dim")
 """What makes calls alike."""
-KEPT = 256
-"""Kinds of calls for which the choice is kept, with what was built for it."""
+KEPT = 256  # kinds of calls for which the choice is kept, with what was built for it
 BETWEEN = (__name__, "torch._dynamo.eval_frame")
 """Modules whose frames lie between the caller and the warning."""
-PLAIN = (Tensor, torch.nn.Parameter)
-"""Other classes of tensors do things of their own."""
+PLAIN = (Tensor, torch.nn.Parameter)  # other classes of tensors do things of their own
 TRACING = tuple(torch._C._TorchDispatchModeKey.__members__.values())
 """Modes in which torch traces calls, or makes tensors without values of what they return."""
 

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     Seen = NDArray[np.bool_]
     Places = NDArray[np.int64]
 
-LOWEST = -1e9
-"""What is added to a score and is no more than this hides the key."""
+LOWEST = -1e9  # what is added to a score and is no more than this hides the key
 FULL = Mask()
 CAUSAL = Mask((Part("causal"),))
 UPPER_LEFT = Mask(CAUSAL.parts, upper_left=True)
@@ -272,8 +271,7 @@ class KnownMasks:
 
 known_mask = KnownMasks()  # one for the process, as the files are
 
-FEW = 16
-"""New tokens, at the most, that count as decoding where there are more keys than queries."""
+FEW = 16  # new tokens, at the most, that count as decoding where there are more keys than queries
 SCALE_OFF = 1e-6
 
 

@@ -57,8 +57,7 @@ class NotCalledWarning(UserWarning):
     """A variant was set on a model, and none of the model's layers called it."""
 
 
-_called: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-"""Layers that have called a variant."""
+_called: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # layers that have called a variant
 _watched: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 """The models whose first forward pass is still to come, with the handle of their hook."""
 _transformers_own = PreTrainedModel.get_correct_attn_implementation
@@ -133,8 +132,7 @@ class EagerMask(Tensor):
 
     seen: Tensor | None
     """Booleans, true where a query may see a key; None where it is causal from the first key on."""
-    dense: Tensor | None
-    """The numbers, once written."""
+    dense: Tensor | None  # the numbers, once written
 
     @staticmethod
     def __new__(

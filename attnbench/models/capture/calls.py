@@ -32,8 +32,7 @@ from impls.asked import CantBeDone
 from impls.problem import Problem
 
 FORMAT = 1
-MANY = 1_000
-"""In so many calls, the first few don't move the mean."""
+MANY = 1_000  # in so many calls, the first few don't move the mean
 
 Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0, le=1e300)]
@@ -43,17 +42,14 @@ class Site(msgspec.Struct, frozen=True):
     """A place in a program where attention is called, with one problem."""
 
     problem: Problem
-    site: str
-    """``model.py:56 Attention.forward from train.py:30``"""
-    via: str
-    """Which function: ``sdpa``, ``mha``, ``flex``, ``transformers eager`` …"""
+    site: str  # ``model.py:56 Attention.forward from train.py:30``
+    via: str  # which function: ``sdpa``, ``mha``, ``flex``, ``transformers eager`` …
     calls: Count
     seconds: Seconds
     backward_s: Seconds = 0.0
     share: float | None = None
     scale: float = 0.0
-    samples: str = ""
-    """A file of the q, k and v of one call."""
+    samples: str = ""  # a file of the q, k and v of one call
     note: str = ""
     faithful: bool = True
     """Whether the problem describes all that the call computes, but for dropout and scale."""
@@ -93,22 +89,17 @@ class SeenCalls(msgspec.Struct):
     sites: list[Site] = field(default_factory=list)
     header: dict[str, Any] = field(default_factory=dict)
     """The command, versions, how many processes and threads were seen."""
-    unseen: list[str] = field(default_factory=list)
-    """Sentences: what may be missing, and why."""
-    complete: bool = True
-    """False while the program runs, and where it was cut off."""
+    unseen: list[str] = field(default_factory=list)  # sentences: what may be missing, and why
+    complete: bool = True  # false while the program runs, and where it was cut off
     wall_s: Seconds = 0.0
     """From the first call's start to the last one's end, summed over processes; on the CPU less
     what recording took."""
-    attention_s: Seconds = 0.0
-    """Forward and backward of all calls that could be timed."""
+    attention_s: Seconds = 0.0  # forward and backward of all calls that could be timed
     steps: Count = 0
-    step_s: Seconds | None = None
-    """The median from one optimizer's step to the next."""
+    step_s: Seconds | None = None  # the median from one optimizer's step to the next
     step_share: Seconds | None = None
     """The median of the part of a step that is attention, forward and backward."""
-    step_share_between: list[float] | None = None
-    """The interval of that median, by the steps alone."""
+    step_share_between: list[float] | None = None  # the interval of that median, by the steps alone
 
     @property
     def off(self) -> tuple[float, float]:
@@ -193,10 +184,8 @@ class SeenCalls(msgspec.Struct):
             raise CantBeDone(f"the calls in {path} are damaged: {error}") from None
 
 
-FEW = 4
-"""So many problems of a place that differ in lengths alone are kept apart."""
-MOST = 48
-"""Problems of one octave that are counted one by one."""
+FEW = 4  # so many problems of a place that differ in lengths alone are kept apart
+MOST = 48  # problems of one octave that are counted one by one
 
 
 class Gathered:

@@ -21,10 +21,8 @@ from torch import Tensor
 from attnbench.core.stats import median_interval
 from attnbench.models.capture.calls import Gathered, Site
 
-KEPT = 1024
-"""Entries that are counted before they are gathered."""
-WITHIN = 256
-"""Calls inside of one gradient, at most, that are taken off it."""
+KEPT = 1024  # entries that are counted before they are gathered
+WITHIN = 256  # calls inside of one gradient, at most, that are taken off it
 
 
 class Entry:
@@ -49,20 +47,16 @@ class ThreadState(threading.local):
     """What a thread is in the middle of."""
 
     def __init__(self) -> None:
-        self.worked = False
-        """Whether it has made a call."""
+        self.worked = False  # whether it has made a call
         self.looked = 0.0
         """Seconds spent on looking at calls, which the program alone would not have taken."""
         self.within: list[Span] | None = None
         """The calls made inside the gradient that is being timed."""
         self.outer: Any = None
         """The call of a library that the thread is in: what that calls is part of it."""
-        self.inner: list[Any] = []
-        """What the outer call has called so far."""
-        self.heads = 0
-        """Of the multi-head attention that the thread is in."""
-        self.scores: Any = None
-        """The first product of that."""
+        self.inner: list[Any] = []  # what the outer call has called so far
+        self.heads = 0  # of the multi-head attention that the thread is in
+        self.scores: Any = None  # the first product of that
 
 
 class Tally:
@@ -72,15 +66,11 @@ class Tally:
         self._lock = threading.RLock()  # a signal's handler may ask for what there is
         self._gathered = Gathered()
         self.mine = ThreadState()
-        self.by_entry: dict[Entry, list[float]] = {}
-        """Calls, and seconds forward and backward."""
+        self.by_entry: dict[Entry, list[float]] = {}  # calls, and seconds forward and backward
         self.attention_s, self.threads = 0.0, 0
-        self.first: float | None = None
-        """When the first call began."""
-        self.last = 0.0
-        """When the last one, or its gradient, ended."""
-        self._looked = 0.0
-        """What the thread that looked longest had spent on it by then."""
+        self.first: float | None = None  # when the first call began
+        self.last = 0.0  # when the last one, or its gradient, ended
+        self._looked = 0.0  # what the thread that looked longest had spent on it by then
 
     def called(self, entry: Entry, begun: float, until: float) -> None:
         """One more call, from then until then."""
@@ -145,8 +135,7 @@ class NoClock(SpanClock):
         """Add nothing."""
 
 
-PENDING = 512
-"""Pairs of events that may wait before those that have passed are read."""
+PENDING = 512  # pairs of events that may wait before those that have passed are read
 
 
 class GpuClock(SpanClock):
@@ -191,8 +180,7 @@ class GpuClock(SpanClock):
         return perf_counter() if waited else None
 
 
-MOST_NODES = 48
-"""The gradient of a call with more nodes is not timed."""
+MOST_NODES = 48  # the gradient of a call with more nodes is not timed
 
 
 def watch_gradient(

@@ -22,14 +22,7 @@ from torch import Tensor
 from torch._guards import TracingContext
 
 from attnbench.models.capture.masks import FoundMask, Masks
-from attnbench.models.capture.recorder import (
-    NOW,
-    CapturedCall,
-    Place,
-    first_of,
-    place_text,
-    where,
-)
+from attnbench.models.capture.recorder import NOW, CapturedCall, Place, first_of, place_text, where
 from attnbench.models.mask_of import FULL, causal_of
 from impls.asked import CantBeDone
 from impls.masks import Shape
@@ -295,8 +288,7 @@ def _traced_places(context: Any) -> Iterator[Place]:
 
 # ---- attention that is written out -------------------------------------------------------------
 
-ACTIVATION = 3
-"""Dimensions of an activation, at least."""
+ACTIVATION = 3  # dimensions of an activation, at least
 BACK, ON = 4, 2
 """How many products before a softmax may have made its scores, and how many after it may use it."""
 PROXY = torch._C._TorchDispatchModeKey.PROXY

@@ -16,23 +16,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attnbench.models.mask_of import (
-    FULL,
-    WhileAlive,
-    causal_of,
-    has_data,
-    kept,
-    recognised,
-)
+from attnbench.models.mask_of import FULL, WhileAlive, causal_of, has_data, kept, recognised
 from impls.asked import CantBeDone
 from impls.masks import Mask, Shape
 
 MOST = 32
 REMEMBERED = 4096
-LARGEST = 2**31
-"""Scores: the values of a mask with more are not looked at."""
-FLEX_LARGEST = 2**26
-"""Pairs, over batch and heads, that FlexAttention's functions are called on."""
+LARGEST = 2**31  # scores: the values of a mask with more are not looked at
+FLEX_LARGEST = 2**26  # pairs, over batch and heads, that FlexAttention's functions are called on
 FLEX_MOST = 256
 """FlexAttention's functions that are called: a program may make new ones at every step."""
 

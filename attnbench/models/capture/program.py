@@ -33,13 +33,11 @@ if TYPE_CHECKING:
 SITE = Path(__file__).parent / "site"
 EVERY_S, POLL_S = 2.0, 0.05
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-BY_TERMINAL = 0x80
-"""``SI_KERNEL``: a signal from the terminal, which all of its programs have got."""
+BY_TERMINAL = 0x80  # ``SI_KERNEL``: a signal from the terminal, which all of its programs have got
 WAIT_S, GRACE_S = 0.5, 10.0
 """How long a program may take to end by itself before it is sent the signal, and after that before
 it is killed."""
-SHOWN = 40
-"""Sites that are shown; the file has all."""
+SHOWN = 40  # sites that are shown; the file has all
 EXAMPLE = "as in: attnbench capture -- python train.py"
 
 

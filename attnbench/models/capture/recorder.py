@@ -28,27 +28,16 @@ from torch import Tensor
 from torch._C import _functorch as functorch
 
 from attnbench.meter.audit import owner_of
+from attnbench.models.capture import clocks
 from attnbench.models.capture.calls import SeenCalls, Site, octave
-from attnbench.models.capture.clocks import (
-    WITHIN,
-    Entry,
-    GpuClock,
-    NoClock,
-    Span,
-    SpanClock,
-    Steps,
-    Tally,
-    ThreadState,
-    watch_gradient,
-)
+from attnbench.models.capture.clocks import Entry, Span, Steps, Tally, ThreadState, watch_gradient
 from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.mask_of import has_data, is_usual, phase_of, problem_of
 from impls.asked import CantBeDone
 from impls.masks import Shape
 from impls.problem import Problem
 
-Place = tuple[str, int, str]
-"""File, line, and the function's name."""
+Place = tuple[str, int, str]  # file, line, and the function's name
 Where = tuple[Place | None, Place | None]
 """The model's line and the user's; None where there is no such, or it is the same."""
 
@@ -160,10 +149,8 @@ class CapturedCall(NamedTuple):
     """What finds the mask, where it isn't a tensor."""
     note: str = ""
     faithful: bool = True
-    heads: int = 0
-    """Where batch and heads are one axis: how many heads."""
-    whole: bool = False
-    """Whether it does more than attention, so that its seconds say nothing."""
+    heads: int = 0  # where batch and heads are one axis: how many heads
+    whole: bool = False  # whether it does more than attention, so that its seconds say nothing
 
     def request(self, where: Where, masks: Masks) -> SiteRequest:
         """What its site follows from; in the dtype that attention runs in under autocast."""
@@ -240,7 +227,7 @@ class Samples:
 
 ENTRIES = 4096
 COMPILED_MOST = 256
-HOST, NONE = SpanClock(), NoClock()
+HOST, NONE = clocks.SpanClock(), clocks.NoClock()
 
 
 class Recorder:
@@ -253,16 +240,13 @@ class Recorder:
 
     def restart(self) -> None:
         """Forget all calls; what masks are is still known."""
-        self.gpu, self.tally = GpuClock(), Tally()
+        self.gpu, self.tally = clocks.GpuClock(), Tally()
         self.steps = Steps(self.tally)
         self.met, self.compiled = 0, list[Site]()
         """Calls that torch's compiler met: how often they ran is not known; and their sites."""
-        self.failures: Counter[str] = Counter()
-        """Calls that could not be recorded, by reason."""
-        self.graphs = compiled_graphs()
-        """What had been compiled before."""
-        self.whole = 0
-        """Calls that do more than attention."""
+        self.failures: Counter[str] = Counter()  # calls that could not be recorded, by reason
+        self.graphs = compiled_graphs()  # what had been compiled before
+        self.whole = 0  # calls that do more than attention
         self.written_out: Counter[str] = Counter()
         """Attention that was written out as products and a softmax, by its place."""
         self._entries: dict[SiteRequest, Entry] = {}
@@ -295,7 +279,7 @@ class Recorder:
         else:
             span.clock.add(span, self.tally, entry, backward=False)
             within = self.tally.mine.within
-            if within is not None and len(within) < WITHIN:
+            if within is not None and len(within) < clocks.WITHIN:
                 within.append(span)
             if entry.site is None:
                 self.failures[entry.why] += 1

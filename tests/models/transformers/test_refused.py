@@ -5,12 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from transformers import (
-    AttentionInterface,
-    AttentionMaskInterface,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-)
+from transformers import AttentionInterface, AttentionMaskInterface, Gemma2Config, Gemma2ForCausalLM
 
 import impls
 from attnbench.answer.paste import spelled
