@@ -24,7 +24,7 @@ def same(paths):
     pd.testing.assert_frame_equal(load(paths), pd.json_normalize(rows), check_like=True)
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(records(), max_size=5))
 def test_any_records_make_the_table_that_json_normalize_makes(tmp_path, some):
     some = [r.with_(variant=f"v{n}") for n, r in enumerate(some)]

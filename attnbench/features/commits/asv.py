@@ -276,11 +276,9 @@ def before_publishing(configuration: str | None) -> None:
 
 # ---- what its results show of some commits -------------------------------------------------------
 #
-# Each is held against the one before it by asv's own rule: both have values, asv's statistics
-# tell them apart, and one is a factor of the other. It is weaker than pairs, since what slows the
-# machine for a while slows one commit alone. A commit that changed no file of impls shows how much
-# weaker: what moved there moved by itself, and what moved no further elsewhere, in the same kind of
-# figure, can't be told from that.
+# Each is held against the one before it by asv's own rule, which is weaker than pairs: what slows
+# the machine for a while slows one commit alone. What moved on a commit that changed no file of
+# impls moved by itself, and what moved no further elsewhere can't be told from that.
 
 
 class Value(NamedTuple):
@@ -401,5 +399,6 @@ def _values(results: Path, machine: str, sha: str) -> Iterator[tuple[str, Value]
             )
             rows = zip(*(each or [None] * len(cells) for each in columns), strict=True)
             version = str(result.benchmark_version.get(key))
-            for cell, row in zip(cells, rows, strict=True):
-                yield f"{key}({', '.join(cell)})" if cell else key, Value(*row, version)
+            for cell, (value, stats, samples) in zip(cells, rows, strict=True):
+                name = f"{key}({', '.join(cell)})" if cell else key
+                yield name, Value(value, stats, samples, version)

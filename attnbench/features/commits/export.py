@@ -1,15 +1,9 @@
 """Runs as results of asv's, so that sweeps stand in its pages and in its comparisons.
 
-What asv calls failed is a cell that was run and did not end as measured: it has no value. What it
-calls skipped (``n/a``) is one that was not to be had on that machine, or that no run asked for. The
-sweeps of a commit on one machine share a file. The times that several of them took of one cell
-are values of independent processes, and are put together; a cell that failed in one stays failed,
-however fast it was in another.
-
-A graph of asv's has one line for each variant, length and phase. All else that a problem holds
-(heads, dtype, mask …) is in the group, which is the first word of a benchmark's name: the suite's
-own for what the suite measures on such a machine, and one that spells the problem for the rest. So
-times of unlike problems never meet in a graph.
+The sweeps of a commit on one machine share a file: times of one cell are values of independent
+processes and are put together; a cell that failed in one stays failed. A graph of asv's has one
+line for each variant, length and phase. All else that a problem holds is in the group, the first
+word of a benchmark's name, so that times of unlike problems never meet in a graph.
 """
 
 from __future__ import annotations

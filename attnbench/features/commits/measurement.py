@@ -2,14 +2,10 @@
 that look their figures up in that.
 
 A commit is swept once in each command of asv's: gate, meters, memory and error. What passed is then
-timed in processes that do nothing else, each of which gives one value a cell. Where the system put
-a process's memory moves a call by some hundredths for as long as the process lives, so the samples
-of one process are no independent draws, and values of several processes are. Where commits take
-turns, each round of asv's has one process; else all processes run here, one after another.
-
-The sweep is made in the folder that asv gives to the set-up and to the benchmarks that use it. A
-value that is wanted a second time from there (rounds that do not take turns) is measured again:
-values counted twice would pass for independent ones.
+timed in processes that do nothing else, each of which gives one value a cell: the samples of one
+process are no independent draws. Where commits take turns, each round of asv's has one process;
+else all run here, one after another. A value that is wanted a second time is measured again, or
+it would pass for an independent one.
 """
 
 from __future__ import annotations

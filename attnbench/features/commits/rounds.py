@@ -1,12 +1,11 @@
-"""Two commits in several processes, both in each, since each process has a luck that lasts.
+"""Two commits in several processes, both in each.
 
-Where the system put a process's memory makes the same code some hundredths faster or slower than in
-another, for as long as the process lives, and no number of pairs between two processes shows it. In
-one process that luck is the same for both. So each round starts one, in which the two commits lie
-beside each other, and what is said rests on the rounds: each gives one median of log(head/base),
-and the interval is Student's of these. Looks after 4, 8 and 16 rounds share the confidence; a cell
-that is decided is not measured again. What can't be had in one process (both register an operator
-of the same name, say) is measured in two, and the rounds average over their luck.
+Where the system put a process's memory makes the same code some hundredths faster or slower for as
+long as the process lives, and no number of pairs between two processes shows it. In one process
+that luck is the same for both. So each round starts one with both commits and gives one median of
+log(head/base), and the interval is Student's of these; looks after 4, 8 and 16 rounds share the
+confidence. What can't be had in one process (both register an operator of the same name, say) is
+measured in two, and the rounds average over their luck.
 """
 
 from __future__ import annotations
@@ -42,6 +41,7 @@ from attnbench.sweep.plan import Cell, make_plan
 from attnbench.sweep.presets import Preset
 from impls import Table, UnknownVariant
 from impls.asked import CantBeDone
+from impls.problem import Problem
 from impls.spec import InvalidRow, Variant
 
 LOOKS = (4, 8, 16)
@@ -106,9 +106,10 @@ def compare_in_rounds(
     """Commit b against commit a; ``budget_s`` of pairs a cell, after which no round begins."""
     found: list[CommitCell] = []
     if any(plan.unreadable):  # none of its rows can be measured
-        whys = dict(zip(("why_a", "why_b"), plan.unreadable, strict=True))
-        whys |= {f"status_{name[-1]}": "failed" if why else "" for name, why in whys.items()}
-        found = [CommitCell(c.problem, variant=c.variant.label, **whys) for c in plan.cells]
+        blank = CommitCell(Problem(), why_a=plan.unreadable[0], why_b=plan.unreadable[1])
+        a_failed, b_failed = ("failed" if why else "" for why in plan.unreadable)
+        blank = replace(blank, status_a=a_failed, status_b=b_failed)
+        found = [replace(blank, problem=c.problem, variant=c.variant.label) for c in plan.cells]
     else:
         taken = [_Taken(cell) for cell in plan.cells]
         with ExitStack() as stack:
