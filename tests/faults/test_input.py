@@ -133,8 +133,8 @@ ROWS = {
                      "computes='softmax')",
 }  # fmt: skip
 FAULTS = [
-    *(Fault(f"a header that is {name}, {words[0]}", words, of_run("run.json", text), (1, 2))
-      for name, text in STRANGE.items() for words in (RESUME, REPORT)),
+    *(Fault(f"a header that is {name}", RESUME, of_run("run.json", text), (1, 2))
+      for name, text in STRANGE.items()),
     *(Fault(f"a header with {name}", RESUME, told(**changes), says="attnbench: ")
       for name, changes in HEADERS.items()),
     *(Fault(f"a header with {name}, reported", REPORT, told(**HEADERS[name]), (0, 1, 2))
@@ -143,7 +143,7 @@ FAULTS = [
       for name, changes in RECORDS.items()),
     *(Fault(f"a record nested deep, {words[0]}", words, of_run("records.jsonl", f"{DEEP}\n{{}}\n"),
             (1, 2))
-      for words in (RESUME, REPORT, COMPARE, ("choose", "--from", "{run}", "--seq", "16"))),
+      for words in (RESUME, REPORT)),
     *(Fault(f"{name} is a {kind}", words, of_run(name, kind))
       for name in ("run.json", "records.jsonl")
       for kind, words in (("folder", RESUME), ("FIFO", REPORT))),

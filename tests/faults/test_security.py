@@ -4,7 +4,6 @@ import csv
 import json
 import re
 
-import numpy as np
 import pytest
 
 from tests.faults.campaign import TINY, Fault
@@ -23,7 +22,6 @@ FORMULA = "=cmd|'/C calc'!A0"
 RESUME, REPORT = ("run", "--resume", "{run}", "--no-report"), ("report", "{run}")
 COMPARE, TABLE = ("compare", "{run}", "{run}"), ("--table", "mine.py")
 CHOOSE = ("choose", "--from", "{run}", *TINY[:14])
-MASK = [word if word != "none" else "dense:a[/b].npy" for word in TINY]
 
 
 def evil(place, name="mine.py"):
@@ -86,11 +84,6 @@ def no_escape(place, ended):
     assert not re.search("\x1b]|\x1b\\[2J|\x07|\x9b|\u202e|\u2066", both), both
 
 
-def bracket_mask(place):
-    (place.here / "a[").mkdir()
-    np.save(place.here / "a[" / "b].npy", np.tri(16, dtype=bool))
-
-
 SHOWN = {"terminal": True, "holds": no_escape}
 FAULTS = [
     Fault("a run from elsewhere names a file of rows", RESUME, names_a_table,
@@ -100,31 +93,27 @@ FAULTS = [
     Fault("a file of rows for a run that had none", (*RESUME, *TABLE), evil,
           says="without --table"),
     *(Fault(f"a run that names a file of rows, {words[0]}", words, names_a_table, (0, 1, 2))
-      for words in (REPORT, CHOOSE, COMPARE)),
+      for words in (REPORT, CHOOSE)),
     Fault("ranks", ("run", "ring", *TINY, "--world", "2"), status=(0, 1), within_s=150,
           says="ring"),
     *(Fault(f"{name} is a link to a file outside", REPORT, link(f"report/{name}", target), (0, 2))
-      for name, target in (("index.html", "victim"), ("index.html.new", "not-there"),
-                           ("data.csv.new", "victim"), ("figures/figures.json", "victim"))),
+      for name, target in (("index.html", "victim"), ("data.csv.new", "not-there"))),
     *(Fault(f"{name} of a run is a link to a file outside", RESUME, link(name), (0, 1, 2))
       for name in ("records.jsonl", "records.jsonl.new")),
     Fault("what is torn goes to a link", RESUME, torn_link),
     Fault("a picture's name is a link", ("show", "einsum", "--text", "a b", "--out", "map.png"),
           link("map.png", of_run=False), (0, 2)),
-    Fault("escapes in a plugin's row, listed", ("list", *TABLE), nasty_rows, (0,), "mine"),
     Fault("escapes in a plugin's row, in a terminal", ("list", *TABLE), nasty_rows, (0,), "mine",
           **SHOWN),
     Fault("escapes in a plugin's row, shown", ("show", "mine", *TABLE), nasty_rows, (0,), "mine"),
     Fault("escapes in a plugin's messages, in a terminal", ("run", "mine", *TINY, *TABLE),
           nasty_rows, (1,), "ValueError", **SHOWN),
     *(Fault(f"escapes in records, {words[0]}", words, nasty_records, (0, 1, 2))
-      for words in (REPORT, COMPARE, CHOOSE)),
+      for words in (REPORT, CHOOSE)),
     Fault("escapes in records, in a terminal", COMPARE, nasty_records, (0, 1, 2), **SHOWN),
     *(Fault(f"escapes in {name}", words) for name, words in {
         "a variant": ("run", NASTY), "an option": ("run", f"chunked?block={NASTY}"),
         "a mask": ("run", "einsum", "--mask", NASTY), "a file's name": ("report", NASTY)}.items()),
-    Fault("markup in a mask's name, in a terminal", ("run", "einsum", *MASK), bracket_mask, (0, 1),
-          "einsum", terminal=True),
     Fault("formulas in records", REPORT, lambda place: nasty_records(place, FORMULA), (0,),
           holds=no_formula),
 ]  # fmt: skip

@@ -1,6 +1,5 @@
 """Signals, plugins that hang or start processes, and machines that lack what others have."""
 
-import shutil
 from signal import SIGHUP, SIGINT, SIGTERM
 
 import pytest
@@ -34,7 +33,7 @@ RUN, LIST, SHOW, REPORT = (
     ("show", "einsum"),
     ("report", "{run}"),
 )
-REPORT, COMPARE = ("report", "{run}"), ("compare", "{run}", "{run}")
+COMPARE = ("compare", "{run}", "{run}")
 COMMITS = ("compare", "HEAD", "HEAD")
 TABLE = ("--table", "t.py")
 ASCII = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
@@ -45,11 +44,8 @@ IMPORTED = {
     "numpy": COMPARE, "matplotlib": REPORT,
 }  # fmt: skip
 VARIABLES = (
-    ("COLUMNS", "1", LIST), ("COLUMNS", "x", LIST), ("TERM", "bogus", LIST),
-    ("PYTHONOPTIMIZE", "2", SHOW), ("PYTHONWARNINGS", "error", REPORT),
-    ("TZ", "Nowhere/None", REPORT), ("PATH", "", RUN), ("OMP_NUM_THREADS", "banana", RUN),
-    ("LC_ALL", "xx_XX.UTF-8", LIST), ("MPLBACKEND", "module://evil", REPORT),
-    ("PYTHONINTMAXSTRDIGITS", "640", REPORT),
+    ("COLUMNS", "1", LIST), ("TERM", "bogus", LIST), ("PYTHONOPTIMIZE", "2", SHOW),
+    ("PATH", "", RUN), ("MPLBACKEND", "module://evil", REPORT),
 )  # fmt: skip
 LONG = [b"x" * 30_000_000 + b"\n"]
 ANY = (0, 1, 2)
@@ -96,10 +92,6 @@ def hostile_repository(place):
     place.file(".git/config", f"[core]\nfsmonitor = {deed}\n[diff]\nexternal = {deed}\n")
 
 
-def not_utf8(place):
-    shutil.copytree(place.run, place.here / "re\udcffsults" / "box" / "tiny")
-
-
 FAULTS = [
     *(Fault(f"a plugin that hangs at import{how}, {number.name}", ("list", *TABLE), hangs(more),
             (130,), makes=("begun",), signals=[Signal(number, has_begun)])
@@ -111,38 +103,29 @@ FAULTS = [
     Fault("a process that an import forked", ("list", *TABLE), table(FORKS), (0, 2)),
     Fault("commits compared, SIGTERM", COMMITS, status=(2, 130),
           signals=[Signal(SIGTERM, compare_begun)]),
-    *(Fault(f"a run, {number.name}{' to its group' * group}", ("run", "einsum", "matmul", "bmm",
-            *TINY, "--budget", "20"), status=(130,), says="--resume",
-            signals=[Signal(number, run_begun, group)])
-      for number, group in ((SIGHUP, False), (SIGTERM, True))),
+    Fault("a run, SIGTERM to its group", ("run", "einsum", "matmul", "bmm", *TINY, "--budget",
+          "20"), status=(130,), says="--resume", signals=[Signal(SIGTERM, run_begun, True)]),
     *(Fault(f"Ctrl-C while {module} is imported", words,
             customised(INTERRUPTS.format(module=module)), (130,), env=SITE, makes=("site", "t.py"))
       for module, words in IMPORTED.items()),
     *(Fault(f"no folder for temporary files, {words[0]}", words, customised(NO_TEMPORARY), ANY,
             env={**SITE, "TMPDIR": None})
-      for words in (("list", *TABLE), RUN, REPORT, COMMITS)),
+      for words in (("list", *TABLE), RUN, COMMITS)),
     *(Fault(f"no /proc, {words[0]}", words, status=ANY, shell=NO_PROC)
-      for words in (LIST, RUN, REPORT, ("env",))),
+      for words in (RUN, ("env",))),
     *(Fault(f"{limit}, {words[0]}", words, status=ANY, shell=f'ulimit {limit}; exec "$@"')
-      for limit in ("-n 12", "-f 1") for words in (LIST, RUN, REPORT)),
+      for limit in ("-n 12", "-f 1") for words in (LIST, RUN)),
     *(Fault(f"a terminal of ASCII, {words[0]}", words, status=(0, 1), env=ASCII)
-      for words in (LIST, SHOW, RUN, REPORT, COMPARE)),
-    *(Fault(f"the C locale, {words[0]}", words, status=(0, 1), env=C_LOCALE)
-      for words in (LIST, RUN)),
+      for words in (RUN, REPORT, COMPARE)),
+    Fault("the C locale", LIST, status=(0, 1), env=C_LOCALE),
     *(Fault(f"no current folder, {words[0]}", words, status=ANY, shell=NO_FOLDER)
-      for words in (LIST, RUN, REPORT)),
+      for words in (LIST, RUN)),
     Fault("results whose path is not UTF-8", (*RUN, "--out", "re\udcffsults"), status=ANY,
           makes=("re\udcffsults",)),
-    Fault("a report of a path that is not UTF-8", ("report", "re\udcffsults/box/tiny"), not_utf8,
-          (0,)),
-    *(Fault(f"modules in the current folder, {words[0]}", words, named_like_ours, (0, 1))
-      for words in (RUN, REPORT)),
-    *(Fault(f"a hostile repository, {words[0]}", words, hostile_repository, ANY)
-      for words in (RUN, COMPARE)),
+    Fault("modules in the current folder", RUN, named_like_ours, (0, 1)),
+    Fault("a hostile repository", RUN, hostile_repository, ANY),
     *(Fault(f"{name}={value!r}, {words[0]}", words, status=ANY, env={name: value})
       for name, value, words in VARIABLES),
-    Fault("a broken matplotlibrc", REPORT,
-          lambda place: place.file("matplotlibrc", b"\xff\nbackend: nowhere\n"), (0,)),
     Fault("a link that leads to itself", ("report", "loop"),
           lambda place: (place.here / "loop").symlink_to("loop")),
     Fault("a machine's folder that is a file", ("report", "results"),
