@@ -193,23 +193,3 @@ def test_asv_compares_two_commits_and_makes_pages_of_all(history):
     index = json.loads((found.root / "reports" / "asv" / "index.json").read_text())
     assert set(index["benchmarks"]) == {f"attention.{x}" for x in ("time", "memory", "error")}
     assert {"gpu", "torch", "cuda", "driver"} <= set(index["params"])
-
-
-def test_two_commits_in_turns_are_measured_anew_in_each_round(history):
-    found, shas, _ = history
-    found.proof.unlink()
-    a, b = shas["first"], shas["larger"]
-    words = ["--interleave-rounds", a, b, "--bench", "time.*matmul", "--factor", "1000"]
-    words += ["--attribute", "rounds=3"]
-    said = found.asv("continuous", *words, status=1)  # for what has failed there
-    changed = [line for line in said.splitlines() if "attention.time(" in line]
-    assert changed
-    assert all("failed" in line and "matmul" not in line for line in changed)
-    order = [json.loads(line)[0] for line in found.proof.read_text().splitlines()]
-    runs = [sha for i, sha in enumerate(order) if i == 0 or order[i - 1] != sha]
-    # there and back: but for the ends, each twice in a row
-    assert runs in ([a, b] * 2, [b, a] * 2)
-    for sha in (a, b):
-        row = found.results(sha)["attention.time"]
-        values = dict(zip(row["params"][0], row["samples"], strict=True))["'matmul'"]
-        assert len(set(values)) == 3, "one of each round, and none twice"

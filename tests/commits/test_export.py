@@ -148,20 +148,6 @@ def test_another_problem_is_in_graphs_of_its_own(place, change, group):
 # ---- what asv lists ------------------------------------------------------------------------------
 
 
-def test_what_is_in_the_results_is_listed_whatever_asv_listed_before(place):
-    for text in ("{", "[]", '{"version": 1}', '{"version": 2, "attention.time": {"version": 2}}'):
-        place.results.mkdir(exist_ok=True)
-        (place.results / asv.FILE).write_text(text)
-        place.export(place.run(f"a{len(text)}", runs.measured("lsh", seq=4096), sha=place.first))
-        assert listed(place)["attention.time"]["params"][:2] == [["'lsh'"], ["4096"]]
-    before = {**suite.benchmarks(), "version": asv.INDEX_FORM}
-    (place.results / asv.FILE).write_text(json.dumps(before))
-    place.export(place.run("b", runs.measured("gla")))
-    variants, lengths, _ = listed(place)["attention.time"]["params"]
-    assert set(variants) == {"'lsh'", *before["attention.time"]["params"][0]}
-    assert lengths == [*before["attention.time"]["params"][1], "4096"]
-
-
 # ---- refused -------------------------------------------------------------------------------------
 
 

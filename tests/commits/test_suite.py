@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 from asv._stats import is_different
-from asv.commands import make_argparser
 from asv_runner.benchmarks.mark import SkipNotImplemented
 from asv_runner.statistics import compute_stats
 
@@ -54,24 +53,6 @@ def test_the_benchmarks_are_described_as_asv_finds_them(tmp_path):
     assert [found[f"attention.{n}"]["rounds"] for n in ("time", "memory")] == [suite.PROCESSES, 1]
     assert len({each["setup_cache_key"] for each in found.values()} - {None}) == 1
     assert "attention.energy" not in suite.benchmarks(AsvRequest())
-
-
-@pytest.mark.parametrize(
-    ("words", "wanted"),
-    [
-        ("run", AsvRequest()),
-        ("run --quick --bench a --bench b HEAD~3..HEAD", AsvRequest(quick=True, bench=("a", "b"))),
-        ("find HEAD~9..HEAD time.*gla", AsvRequest(bench=("time.*gla",))),
-        ("continuous HEAD~1 HEAD", AsvRequest(interleaved=True)),
-        ("continuous --no-interleave-rounds HEAD", AsvRequest()),
-    ],
-)
-def test_what_asv_was_asked_for_is_handed_on(words, wanted):
-    said = make_argparser()[0].parse_args(words.split())
-    request, environment = suite.request_of(said, "cpu", energy=False), {}
-    request.hand_on(environment)
-    assert suite.current_request(environment) == request == wanted
-    assert suite.current_request({}) == AsvRequest()
 
 
 # ---- what each hands over ------------------------------------------------------------------------

@@ -1,25 +1,15 @@
 """``attnbench history``, and ``compare`` of commits: what is asked, and what is refused."""
 
 import json
-import os
-import re
-import subprocess
-import textwrap
 
 import pytest
 
 from attnbench import cli
-from attnbench.command import arguments
-from attnbench.core.checkout import find_commit, refuse_dirty
 from attnbench.features.commits import rounds, suite
-from attnbench.features.commits.asv import Asv
 from attnbench.features.commits.pairs import CommitsComparison
 from attnbench.features.commits.rounds import BUDGET_S, CellPlan
 from attnbench.sweep.presets import PRESETS
-from tests.commits.planted import ROOT
 from tests.repositories import git
-
-WORKFLOW = (ROOT / "docs" / "history.yml").read_text()
 
 # ---- asv -----------------------------------------------------------------------------------------
 
@@ -51,11 +41,6 @@ def test_benchmarks_that_failed_are_no_failure_of_asv_and_what_it_can_not_do_is_
     monkeypatch.setenv("STATUS_RUN", "1")
     monkeypatch.setenv("LAST", "No commit hashes selected")
     assert "'asv run' ended with status 1: No commit hashes selected" in refused("HEAD")
-
-
-def test_asv_comes_from_no_folder_that_we_stand_in(clone, asked):
-    (clone / "asv.py").write_text("raise SystemExit(7)")
-    assert Asv.of(clone).publish() == clone / "reports" / "asv" / "index.html"
 
 
 # ---- two commits ---------------------------------------------------------------------------------
@@ -175,45 +160,3 @@ def test_without_asv_or_its_files_that_is_said(clone, tmp_path, monkeypatch, ref
     assert "there is no asv.conf.json" in refused("HEAD")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "pip install 'asv>=0.6.5,<0.7'" in refused("export", "nowhere")
-
-
-# ---- the workflow for pull requests --------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("status", "table", "rows"), [(1, "| a table |", "kernels/rows.py"), (2, "", "")]
-)
-def test_the_workflow_compares_with_where_the_branch_left_and_passes_the_status_on(
-    clone, tmp_path, status, table, rows
-):
-    """Its own script, with a stand-in for attnbench; the base has gone on since."""
-    script = re.search(
-        r"- name: compare\n(?:.*\n)*?        run: \|\n((?:          .*\n|\n)+)", WORKFLOW
-    )
-    git(clone, "checkout", "--quiet", "-b", "change", "HEAD~1")
-    git(clone, "commit", "--quiet", "--allow-empty", "-m", "a change")
-    left, words = git(clone, "rev-parse", "HEAD~1"), tmp_path / "words"
-    stand_in = tmp_path / "venv" / "bin" / "attnbench"
-    stand_in.parent.mkdir(parents=True)
-    stand_in.write_text(
-        f'#!/bin/sh\nprintf "%s\\n" "$@" >{words}\nprintf "{table}"\nexit {status}\n'
-    )
-    stand_in.chmod(0o755)
-    own = {
-        "RUNNER_TEMP": str(tmp_path),
-        "ROWS": rows,
-        "BASE": "main",
-        "HEAD": "change",
-        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
-        "GITHUB_OUTPUT": str(tmp_path / "output"),
-    }
-    command = ["bash", "-e", "-c", textwrap.dedent(script[1])]
-    done = subprocess.run(command, cwd=clone, env={**os.environ, **own})
-    assert done.returncode == 0  # so that the comment is still written
-    assert (tmp_path / "output").read_text() == f"status={status}\n"
-    assert (tmp_path / "summary").read_text() == (clone / "table.md").read_text() != ""
-    assert (table or "could not be compared") in (clone / "table.md").read_text()
-    given = arguments.parser().parse_args(words.read_text().split())
-    assert (given.verb, given.form, given.a, given.b) == ("history", "compare", left, "change")
-    assert (given.table, given.markdown) == ([rows] if rows else [], True)
-    refuse_dirty([find_commit("change", clone)], clone, ".")  # what it wrote is no change

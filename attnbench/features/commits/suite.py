@@ -85,7 +85,7 @@ Value = list[float] | float | int
 
 
 class SuiteFigure(NamedTuple):
-    """One benchmark: a figure that records hold. Less is better, as asv has it."""
+    """One benchmark: a figure that records hold, of which less is better."""
 
     unit: str
     title: str
