@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import log10
 from typing import TYPE_CHECKING, Any
 
 from attnbench.core import format
@@ -28,8 +27,8 @@ from attnbench.features.quality.model_results import (
 )
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
-from attnbench.report.figures.sheet import FAINT, GRID, PAPER, Drawn, finish, sheet
-from attnbench.report.figures.style import End, Look, Looks, on_a_page
+from attnbench.report.figures.sheet import FAINT, GRID, Drawn, finish, sheet
+from attnbench.report.figures.style import End, Looks, on_a_page
 from attnbench.report.tables import BAD, GOOD, Styled, Table, columns
 
 if TYPE_CHECKING:
@@ -329,12 +328,8 @@ WIDE, HIGH = 500.0, 320.0
 LEFT, RIGHT, ABOVE, BELOW = 52.0, 112.0, 52.0, 32.0
 NEAREST = 1e-4
 """One minus a cosine: what is nearer to the original lies at the top edge."""
-WIDER = 1.5
-"""By so much more than in logarithms what is far is spread."""
-TICKS = (0.9999, 0.999, 0.99, 0.95, 0.9, 0.8, 0.6, 0.4, 0.2, 0.0)
+TICKS = (0.9999, 0.999, 0.99, 0.95, 0.9, 0.8, 0.6, 0.4, 0.0)
 RATIOS = (0.2, 0.5, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
-GROUND = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
-"""Of words that a line goes through."""
 
 
 def draw_model(found: Evidence, known: Looks) -> Drawn | None:
@@ -355,26 +350,24 @@ def draw_model(found: Evidence, known: Looks) -> Drawn | None:
         style.put(figure, 6, 5, items)
         axes = labels.add_axes(figure, (LEFT, bottom, WIDE - RIGHT, bottom + HIGH))
         xs = style.limits([x for p in shown for x in p.ratio] + [1.0, *floors.values()], least=1.5)
-        inside = [x for x in RATIOS if xs[0] <= x <= xs[1]]
-        axes.set(xscale="log", xlim=xs)
-        axes.set_xticks(inside, [f"{x:g}" for x in inside])
-        axes.minorticks_off()
-        axes.set_xlabel("step time over the original's (less is better)", labelpad=1, fontsize=8)
-        low, high = up(min(0.85, *(p.cosine[0] for p in shown))) - 0.12, up(1.0) + 0.2
-        ticks = [x for x in TICKS if up(x) >= low]
-        axes.set_ylim(low, high)
-        axes.set_yticks([up(x) for x in ticks], [f"{x:g}" for x in ticks])
-        axes.set_ylabel("median cosine to the original", labelpad=2, fontsize=8)
-        _draw_levels(axes, shown, floors.get(seq))
+        _draw_axes(axes, xs, 1.4 * max(0.15, *(_far(p.cosine[0]) for p in shown)), floors.get(seq))
         cloud = [p for name in front for p in shown if p.variant == name]
-        times, heights = [p.ratio[0] for p in cloud], [up(p.cosine[0]) for p in cloud]
-        steps = [times[0], *times, xs[1]], [low, *heights, heights[-1]]
+        times, heights = [p.ratio[0] for p in cloud], [_far(p.cosine[0]) for p in cloud]
+        steps = [times[0], *times, xs[1]], [axes.get_ylim()[0], *heights, heights[-1]]
         axes.step(*steps, where="post", color=FAINT, linewidth=1.0, alpha=0.8)
         for p in shown:
-            _mark(axes, p, looks[p.variant], best=p.variant in front)
+            (x, low, high), (y, under_y, over) = p.ratio, map(_far, p.cosine)
+            leads, look = p.variant in front, looks[p.variant]
+            bars = [[x - low], [high - x]], [[y - over], [under_y - y]]
+            more: dict[str, Any] = {"alpha": 1.0 if leads else 0.75, "zorder": 3, "clip_on": False}
+            more |= look.marks(5.5 if leads else 4.5)
+            drawn = axes.errorbar([x], [y], *reversed(bars), elinewidth=0.9, **more)
+            words = f"cosine {format_cosine(p.cosine[0])}, {format.times(x)} the time"
+            for part in drawn.get_children():
+                part.set_gid(look.gid(f"{p.variant}: {words}"))
         order = sorted(shown, key=lambda p: (p.variant not in front, p.ratio))
         ends = [
-            End(looks[p.variant], labels.at(axes, p.ratio[0], up(p.cosine[0])), p.variant)
+            End(looks[p.variant], labels.at(axes, p.ratio[0], _far(p.cosine[0])), p.variant)
             for p in order[: int(HIGH / style.NAME_STEP)]
         ]
         style.name_ends(figure, ends, WIDE - RIGHT, bottom + 2, bottom + HIGH - 2, lines=False)
@@ -383,6 +376,30 @@ def draw_model(found: Evidence, known: Looks) -> Drawn | None:
         )
         words = f"Beaten by none both ways: {', '.join(some)}"
         return finish(figure, "model", f"model-{seq}", title, words, _csv(shown, front))
+
+
+def _far(cosine: float) -> float:
+    return max(NEAREST, 1 - cosine)
+
+
+def _draw_axes(axes: Axes, xs: tuple[float, float], worst: float, floor: float | None) -> None:
+    """With the levels, the corner of what is faster and near enough, and times to compare with."""
+    top, inside = NEAREST / 1.5, [x for x in RATIOS if xs[0] <= x <= xs[1]]
+    axes.set(xscale="log", xlim=xs, yscale="log", ylim=(worst, top))
+    axes.set_xticks(inside, [f"{x:g}" for x in inside])
+    ticks = [x for x in TICKS if 1 - x <= worst]
+    axes.set_yticks([1 - x for x in ticks], [f"{x:g}" for x in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel("step time over the original's (less is better)", labelpad=1, fontsize=8)
+    axes.set_ylabel("median cosine to the original", labelpad=2, fontsize=8)
+    for level in LEVELS:
+        axes.axhline(1 - level, color=GRID, linewidth=1.4)
+    axes.fill_between([xs[0], 1.0], 1 - LEVEL, top, color=GRID, alpha=0.45, linewidth=0)
+    place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "rotation": 90, "ha": "right"}
+    for x, dash, words in ((floor, "--", "no attention at all"), (1.0, "-", "the original")):
+        if x is not None:
+            axes.axvline(x, color=FAINT, linewidth=0.9, linestyle=dash)
+            axes.text(x, 0.4, f"{words} ", fontsize=7, color=FAINT, **place)
 
 
 def _finding(shown: Sequence[CostPoint]) -> str:
@@ -394,44 +411,6 @@ def _finding(shown: Sequence[CostPoint]) -> str:
     if not level.gains:
         return f"At a cosine of {LEVEL:g} nobody is faster than the original; next to it: {fastest}"
     return f"At a cosine of {LEVEL:g} the fastest is {fastest}"
-
-
-def up(cosine: float) -> float:
-    """How high a cosine lies: in logarithms of what is missing to one, and what is far wider."""
-    far = max(NEAREST, 1 - cosine)
-    return -log10(far) - WIDER * far
-
-
-def _draw_levels(axes: Axes, shown: Sequence[CostPoint], floor: float | None) -> None:
-    """The levels, the corner of what is faster and near enough, and the times to compare with."""
-    for level in LEVELS:
-        axes.axhline(up(level), color=GRID, linewidth=1.4)
-    left, top, corner = axes.get_xlim()[0], axes.get_ylim()[1], up(LEVEL)
-    axes.fill_between([left, 1.0], corner, top, color=GRID, alpha=0.45, linewidth=0)
-    gain = sum(p.cosine[1] >= LEVEL and p.faster for p in shown)
-    words = f"faster, and\n{LEVEL:g} or more:\n{f'{gain} of all' if gain else 'nobody'}"
-    beside: dict[str, Any] = {"textcoords": "offset points", "va": "bottom"}
-    place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "xytext": (3, 4), **beside}
-    axes.annotate(words, (0, corner), fontsize=8, bbox=GROUND, **place)
-    for x, dash, words in ((floor, "--", "no attention at all"), (1.0, "-", "the original")):
-        if x is not None:
-            axes.axvline(x, color=FAINT, linewidth=0.9, linestyle=dash)
-            place = {"xycoords": ("data", "axes fraction"), "xytext": (-2, 0), **beside}
-            axes.annotate(
-                words, (x, 0.4), ha="right", rotation=90, fontsize=7, color=FAINT, **place
-            )
-
-
-def _mark(axes: Axes, point: CostPoint, look: Look, *, best: bool) -> None:
-    """A point, with the ends of both intervals."""
-    (x, low, high), (y, under, over) = point.ratio, map(up, point.cosine)
-    pale = 1.0 if best else 0.75
-    ink: dict[str, Any] = {"color": look.colour, "linewidth": 0.9, "alpha": 0.6 * pale, "zorder": 2}
-    axes.plot([low, high], [y, y], gid=look.gid(), **ink)
-    axes.plot([x, x], [under, over], gid=look.gid(), **ink)
-    words = f"cosine {format_cosine(point.cosine[0])}, {format.times(x)} the time"
-    gid, more = look.gid(f"{point.variant}: {words}"), look.marks(5.5 if best else 4.5)
-    axes.plot([x], [y], linestyle="none", zorder=3, clip_on=False, alpha=pale, gid=gid, **more)
 
 
 def _csv(shown: Sequence[CostPoint], front: Sequence[str]) -> Iterator[Sequence[object]]:
