@@ -54,7 +54,6 @@ def layer(
 
 
 def _randomise(parameters: Sequence[Tensor], scale: float, chance: torch.Generator) -> None:
-    """Make each a random number times uniform ones."""
     for x in parameters:
         drawn = torch.rand(x.shape, generator=chance, dtype=torch.float64)
         x.data.copy_(scale * torch.rand(1, generator=chance, dtype=torch.float64) * drawn)

@@ -133,10 +133,6 @@ def claims() -> list[Claim]:
     return found
 
 
-class UnknownClaim(CantBeDone, LookupError):
-    """No claim has this name."""
-
-
 def find(names: list[str]) -> list[Claim]:
     """The claims of some names, in that order; all claims for no name."""
     known = {claim.name: claim for claim in claims()}
@@ -145,7 +141,7 @@ def find(names: list[str]) -> list[Claim]:
             near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
             near = near or [each for each in known if name in each][:3]
             hint = f"did you mean {' or '.join(near)}? " if near else ""
-            raise UnknownClaim(
+            raise CantBeDone(
                 f"there is no claim {name!r}; {hint}'attnbench reproduce --list' shows all "
                 f"{len(known)}"
             )
@@ -216,9 +212,6 @@ class ClaimFindings(Struct, frozen=True):
     notes: Sequence[str] = ()
     tables: Sequence[ClaimTable] = ()
     maps: Sequence[ClaimMap] = ()
-
-
-# ---- verdicts ------------------------------------------------------------------------------------
 
 
 class PointStanding(StrEnum):

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     from impls.heads import Attend
 
-# ---- growth --------------------------------------------------------------------------------------
-
 SCORES_FIRST = Variant(
     name="scores_first",
     title="(Q K^T) V, all scores first",
@@ -139,8 +137,6 @@ def find_crossing(
     ended = BUDGET if search.next() is not None else ""
     return CrossoverAnswer(a.label, b.label, "tokens", between, search, ended)
 
-
-# ---- low rank and inferred sparsity --------------------------------------------------------------
 
 EXACT = "sdpa"
 MECHANISMS = ("linformer", "nystrom", "performer", "rfa", "skyformer", "lsh", "routing")

@@ -102,7 +102,6 @@ def _causal(dtype: torch.dtype) -> Tensor:
 
 
 def _layer(dtype: torch.dtype, batch: int = 1, heads: int = 1) -> dict[str, float]:
-    """torch gives weights averaged over the heads."""
     x, mask = torch.randn(batch, TOKENS, WIDTH, dtype=dtype), _causal(dtype)
     theirs = nn.MultiheadAttention(WIDTH, heads, bias=False, batch_first=True, dtype=dtype)
     with torch.no_grad():

@@ -130,8 +130,6 @@ def measure_saving(request: ClaimRequest) -> ClaimFindings:
     return ClaimFindings(figures, (), found.tables)
 
 
-# ---- rates on GPUs -------------------------------------------------------------------------------
-
 TOLERANCE = 0.1
 """Of a published rate: clocks, drivers and versions differ."""
 PHASES = {"forward": 1.0, "backward": 2.5, "train": 3.5}

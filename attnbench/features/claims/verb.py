@@ -139,7 +139,6 @@ def outcome(claim: Claim, request: ClaimRequest, limit_s: float | None = None) -
 
 
 def _answer(question: dict[str, Any], _: Answers) -> dict[str, Any]:
-    """The findings of a claim, or why it can't be measured."""
     request = ClaimRequest(**question["request"])
     if question["torch"]:
         from attnbench.core.settings import Settings, apply

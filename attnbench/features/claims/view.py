@@ -86,7 +86,6 @@ def theirs(point: Row) -> str:
 
 
 def _unit(point: Row) -> str:
-    """A short one; what the point says holds the others."""
     return " TFLOP/s" if point["unit"] == "TFLOP/s" else ""
 
 

@@ -67,7 +67,6 @@ def _vectors(name: str, request: ClaimRequest) -> tuple[list[str], Array]:
 
 
 def _largest(ours: Array, theirs: Sequence[Any]) -> ClaimFigure:
-    """The largest difference."""
     return ClaimFigure(float(np.abs(ours - np.array(theirs)).max()))
 
 

@@ -71,9 +71,6 @@ def progress_line(row: Row) -> str:
     return f"{row['variant']}: {'; '.join(filter(None, words))}"
 
 
-# ---- the model with each variant -----------------------------------------------------------------
-
-
 def model_tables(found: Evidence, named: int = NAMED) -> list[Table]:
     """The tables that have rows; so many are named where some tie."""
     rows, original = found.rows, found.made["original"]
@@ -112,7 +109,6 @@ def _exact_table(rows: Sequence[Row], original: Row) -> Table:
 
 
 def _batching(row: Row) -> str:
-    """Whether the texts went in batches or each alone; and how many were refused."""
     left = sum(len(places) for places in row["left_out"].values())
     return ("together" if row["together"] else "alone") + (f", {left} refused" if left else "")
 
@@ -238,12 +234,9 @@ def model_lines(found: Evidence) -> Iterator[str]:
 
 
 def _unavailable(rows: Sequence[Row]) -> Iterator[str]:
-    """The names of what this machine can't run."""
     if away := dict.fromkeys(row["variant"] for row in rows if row["status"] == "unavailable"):
         yield f"not available here ('attnbench list' says why): {', '.join(away)}"
 
-
-# ---- the inputs of the model's layers ------------------------------------------------------------
 
 TITLES = {
     "softmax": "exact softmax",
@@ -321,8 +314,6 @@ def real_lines(found: Evidence) -> Iterator[str]:
     )
 
 
-# ---- the picture ---------------------------------------------------------------------------------
-
 WIDE, HIGH = 500.0, 320.0
 """Points: of the figure, and of its axes."""
 LEFT, RIGHT, ABOVE, BELOW = 52.0, 112.0, 52.0, 32.0
@@ -358,10 +349,10 @@ def draw_model(found: Evidence, known: Looks) -> Drawn | None:
         for p in shown:
             (x, low, high), (y, under_y, over) = p.ratio, map(_far, p.cosine)
             leads, look = p.variant in front, looks[p.variant]
-            bars = [[x - low], [high - x]], [[y - over], [under_y - y]]
+            across, up = [[x - low], [high - x]], [[y - over], [under_y - y]]
             more: dict[str, Any] = {"alpha": 1.0 if leads else 0.75, "zorder": 3, "clip_on": False}
             more |= look.marks(5.5 if leads else 4.5)
-            drawn = axes.errorbar([x], [y], *reversed(bars), elinewidth=0.9, **more)
+            drawn = axes.errorbar([x], [y], up, across, elinewidth=0.9, **more)
             words = f"cosine {format_cosine(p.cosine[0])}, {format.times(x)} the time"
             for part in drawn.get_children():
                 part.set_gid(look.gid(f"{p.variant}: {words}"))
@@ -403,7 +394,6 @@ def _draw_axes(axes: Axes, xs: tuple[float, float], worst: float, floor: float |
 
 
 def _finding(shown: Sequence[CostPoint]) -> str:
-    """The fastest of those that keep 0.99, or that none of them is faster than the original."""
     (level,) = levels_of(shown, (LEVEL,))
     if level.fastest is None:
         return f"Nobody keeps a median cosine of {LEVEL:g}"

@@ -5,7 +5,7 @@ Without torch: each training runs in a process of its own, ``python -m`` this mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from time import monotonic
@@ -76,11 +76,6 @@ class Setting:
             f"n{self.seq} w{self.width} h{self.heads} d{self.width // self.heads} l{self.layers} "
             f"lr{self.rate:g} {self.device}"
         )
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Setting:
-        """Back from ``asdict``, or from JSON."""
-        return cls(**{**values, "pairs": tuple(values["pairs"])})
 
     def draw(self, rows: int, generator: Generator, *pairs: int) -> tuple[np.ndarray, np.ndarray]:
         """Tokens [b, n], and at each place which value is asked for.
@@ -179,28 +174,20 @@ def preset_settings(
         for w in width or (setting.width,)
     ]
     for s in grid:
-        if min(s.pairs) < 2:
-            why = f"--pairs {min(s.pairs)}: a single pair is recalled by everybody; give 2 or more"
-        elif s.seq <= 2 * s.most:
-            why = (
-                f"--seq {s.seq} has no room to ask: {s.most} pairs are {2 * s.most} tokens; give "
-                "more than that, or fewer --pairs"
-            )
-        elif s.most > s.keys:
-            why = (
-                f"--pairs {s.most} needs as many keys, and the preset has {s.keys}; give {s.keys} "
-                "at the most"
-            )
-        elif s.batch < len(s.pairs):
-            why = (
-                f"--pairs names {len(s.pairs)} numbers, and a batch has {s.batch} sequences; give "
-                "fewer"
-            )
-        elif s.width % s.heads:
-            why = f"--width {s.width} is not a multiple of the preset's {s.heads} heads"
-        else:
-            continue
-        raise CantBeDone(why)
+        room = f"{s.most} pairs are {2 * s.most} tokens; give more than that, or fewer --pairs"
+        keys = f"needs as many keys, and the preset has {s.keys}; give {s.keys} at the most"
+        count = f"{len(s.pairs)} numbers, and a batch has {s.batch} sequences; give fewer"
+        single = "a single pair is recalled by everybody; give 2 or more"
+        heads = f"is not a multiple of the preset's {s.heads} heads"
+        for wrong, why in (
+            (min(s.pairs) < 2, f"--pairs {min(s.pairs)}: {single}"),
+            (s.seq <= 2 * s.most, f"--seq {s.seq} has no room to ask: {room}"),
+            (s.most > s.keys, f"--pairs {s.most} {keys}"),
+            (s.batch < len(s.pairs), f"--pairs names {count}"),
+            (s.width % s.heads, f"--width {s.width} {heads}"),
+        ):
+            if wrong:
+                raise CantBeDone(why)
     if scan:
         tried = product(grid, SCANNED_WIDTHS, SCANNED_RATES)
         grid = [replace(setting, width=width, rate=rate) for setting, width, rate in tried]
@@ -228,12 +215,6 @@ class TrainingJob:
     def limit_s(self) -> float:
         """What its loop may take at the most."""
         return max(LONGEST_S, SLACK * (self.seconds or 0.0))
-
-    @classmethod
-    def from_dict(cls, sent: Mapping[str, Any]) -> TrainingJob:
-        """Back from ``asdict`` with a variant's own form."""
-        variant, setting = Variant.from_dict(sent["variant"]), Setting.from_dict(sent["setting"])
-        return cls(**{**sent, "variant": variant, "setting": setting})
 
 
 @dataclass
@@ -279,14 +260,12 @@ class Trainings:
                 say(f"[{ended}/{self.count}, {time_taken(left)} left] {training_line(row)}")
 
     def _jobs(self, setting: Setting, seconds: float | None) -> Iterator[TrainingJob]:
-        """The trainings of a setting, seed by seed, the variants of one in random order."""
         variants = self.variants[setting]
         for seed in self.seeds:
             for place in stream(seed, ORDER).permutation(len(variants)):
                 yield TrainingJob(variants[place], setting, seed, seconds, self.threads)
 
     def _measure_budget(self, setting: Setting, say: Callable[[str], None]) -> float:
-        """The baseline's own time, by a training with a seed of its own."""
         name = self.baseline.label
         seed = max(self.seeds) + 1
         row = run_training(TrainingJob(self.baseline, setting, seed, None, self.threads))
@@ -338,7 +317,6 @@ def plan_trainings(
 
 
 def _refusal(row: Variant, setting: Setting, machine: Machine) -> Row | None:
-    """None for a variant that can be trained here, else its row of evidence."""
     status, reason, remedy = "unsupported", wrong_level(row), ""
     if reason is None and (missing := why_not(row, machine)) is not None:
         status, reason, remedy = "unavailable", missing.reason, missing.remedy

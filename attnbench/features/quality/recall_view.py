@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from msgspec import convert
 
 from attnbench.core.format import counted, milliseconds
 from attnbench.core.stats import CONFIDENCE, student_quantile
@@ -191,24 +192,21 @@ def by_setting(found: Evidence) -> list[SettingResults]:
     """The settings in which the baseline was trained at all."""
     baseline, settings = found.made["baseline"], dict[str, list[Row]]()
     for row in found.rows:
-        settings.setdefault(Setting.from_dict(row["setting"]).slug, []).append(row)
+        settings.setdefault(convert(row["setting"], Setting).slug, []).append(row)
     made = []
     for slug, rows in settings.items():
         if any(row["variant"] == baseline and row["curve"] for row in rows):
             results = [x for x in recall_results(rows, baseline) if any(x.accuracy.values())]
-            setting, seconds = Setting.from_dict(rows[0]["setting"]), found.made["budgets"]
-            made.append(SettingResults(slug, setting, rows, results, baseline, seconds.get(slug)))
+            setting, seconds = convert(rows[0]["setting"], Setting), found.made["budgets"].get(slug)
+            made.append(SettingResults(slug, setting, rows, results, baseline, seconds))
     return made
-
-
-# ---- sentences -----------------------------------------------------------------------------------
 
 
 def recall_conclusions(found: Evidence) -> dict[str, list[str]]:
     """The sentences, by setting; those of a scan are about all settings."""
     settings = by_setting(found)
     if found.made["scan"]:
-        return {"scan": list(_conclude_scan(settings))}
+        return {"scan": _scan(settings)[0]}
     return {each.slug: list(conclude_setting(each)) for each in settings}
 
 
@@ -280,35 +278,33 @@ def chance(pairs: int, values: int) -> float:
     return 1 / pairs + (1 - 1 / pairs) / values
 
 
-def _conclude_scan(scan: Sequence[SettingResults]) -> Iterator[str]:
-    """The settings that tell the baseline from each other variant."""
-    for name in _variants(scan):
+def _scan(scan: Sequence[SettingResults]) -> tuple[list[str], list[Table]]:
+    """The settings that tell the baseline from each other variant; and all of them."""
+    names = dict.fromkeys(each.variant for of in scan for each in of.results)
+    sentences, lines = [], []
+    took = {
+        of.slug: sum(row["curve"][-1]["seconds"] for row in of.rows if row["curve"]) for of in scan
+    }
+    for name in names:
         if name == (own := scan[0].baseline):
             continue
+        what = f"in which {own} is right {GOAL} of the time or more and {name} is not"
         apart = [
-            (_took_s(of), of.slug)
-            for of in scan
+            of.slug
+            for of in sorted(scan, key=lambda of: (took[of.slug], of.slug))
             if (its := of.accuracy(name)) is not None and (of.accuracy(own) or 0.0) >= TARGET > its
         ]
-        what = f"in which {own} is right {GOAL} of the time or more and {name} is not"
-        if apart:
-            slugs = ", ".join(slug for _, slug in sorted(apart))
-            yield f"settings {what}, the cheapest first: {slugs}"
-        else:
-            yield f"there is no setting {what}"
-    yield "one seed a setting is a hint, no verdict: ask the setting for its seeds"
+        some = f"settings {what}, the cheapest first: {', '.join(apart)}"
+        sentences.append(some if apart else f"there is no setting {what}")
+    for of in scan:
+        cells = ("" if (x := of.accuracy(name)) is None else f"{100 * x:.1f}" for name in names)
+        s = of.setting
+        lines.append((s.seq, s.width, f"{s.rate:g}", *cells, f"{took[of.slug]:.0f}"))
+    heads = ["tokens", "width", "rate", *(f"{name}, %" for name in names), "seconds"]
+    table = Table("settings that were tried", columns(*heads, right=heads), lines)
+    hint = "one seed a setting is a hint, no verdict: ask the setting for its seeds"
+    return [*sentences, hint], [table] if lines else []
 
-
-def _variants(scan: Sequence[SettingResults]) -> list[str]:
-    return list(dict.fromkeys(each.variant for of in scan for each in of.results))
-
-
-def _took_s(of: SettingResults) -> float:
-    """Seconds of all trainings, of the processor or of the wall."""
-    return sum(row["curve"][-1]["seconds"] for row in of.rows if row["curve"])
-
-
-# ---- tables --------------------------------------------------------------------------------------
 
 MARKS = {REACHES: (" ✓", GOOD), SHORT: ("  ", BAD), OPEN: (" ?", "")}
 
@@ -316,19 +312,12 @@ MARKS = {REACHES: (" ✓", GOOD), SHORT: ("  ", BAD), OPEN: (" ?", "")}
 def recall_tables(found: Evidence) -> list[Table]:
     """Of each setting one a budget, or one of a scan."""
     settings = by_setting(found)
-    if not found.made["scan"]:
-        return [_budget_table(of, budget) for of in settings for budget in of.budgets]
-    names, lines = _variants(settings), []
-    for of in settings:
-        cells = ("" if (x := of.accuracy(name)) is None else f"{100 * x:.1f}" for name in names)
-        s = of.setting
-        lines.append((s.seq, s.width, f"{s.rate:g}", *cells, f"{_took_s(of):.0f}"))
-    heads = ["tokens", "width", "rate", *(f"{name}, %" for name in names), "seconds"]
-    return [Table("settings that were tried", columns(*heads, right=heads), lines)][: len(lines)]
+    if found.made["scan"]:
+        return _scan(settings)[1]
+    return [_budget_table(of, budget) for of in settings for budget in of.budgets]
 
 
 def _budget_table(of: SettingResults, budget: TrainingBudget) -> Table:
-    """A line a variant; after the steps with a step's cost, in the same time with the steps."""
     name = f"{of.setting.steps:,} steps each" if budget is STEPS else f"{of.seconds:.1f} s each"
     right = [f"{pairs} pairs, %" for pairs in of.setting.pairs]
     right += ["a step", "to softmax's", "state"] if budget is STEPS else ["steps"]
@@ -387,8 +376,6 @@ def progress_words(found: Evidence) -> str:
     return f"stopped before its end: {trained}{of} trainings"
 
 
-# ---- the picture ---------------------------------------------------------------------------------
-
 WIDE, HIGH, LEFT, ABOVE, BELOW = 560.0, 235.0, 40.0, 52.0, 32.0
 """Points: of the figure, of a setting's two panels, and around them."""
 NAMES = 4
@@ -437,7 +424,6 @@ def draw_recall(found: Evidence, known: Looks) -> Drawn | None:
 
 
 def _csv(settings: Sequence[SettingResults]) -> Iterator[Sequence[object]]:
-    """A row a variant, a budget and a number of pairs."""
     shares = ("accuracy", "accuracy_low", "accuracy_high")
     yield ("setting", "variant", "computes", "state_numbers", "budget", "pairs", *shares, "seeds")
     for of in settings:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from msgspec import convert
 from torch import Tensor, nn
 
 from attnbench.core import settings
@@ -145,7 +146,6 @@ class Training:
         return ""
 
     def _step(self) -> None:
-        """One step on fresh sequences."""
         start, wall = self.clock(), perf_counter()
         drawn = self.setting.draw(self.setting.batch, self.stream)
         tokens_bn, targets_bn = self._on_device(*drawn)
@@ -195,7 +195,6 @@ def state_numbers(variant: Variant, setting: Setting) -> int:
 
 
 def _count(memory: Any) -> int:
-    """The numbers in all tensors of a memory."""
     if isinstance(memory, Tensor):
         return memory.numel()
     if isinstance(memory, Mapping):
@@ -205,8 +204,10 @@ def _count(memory: Any) -> int:
 
 def train(sent: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
     """Run a training; return its status and, unless it was trained, the reason."""
+    variant, setting = Variant.from_dict(sent["variant"]), convert(sent["setting"], Setting)
     try:
-        why = Training(TrainingJob.from_dict(sent)).run(answers.stage)
+        job = TrainingJob(**{**sent, "variant": variant, "setting": setting})
+        why = Training(job).run(answers.stage)
     except NotServed as refused:
         return {"status": "unsupported", "reason": str(refused)}
     except Exception as error:

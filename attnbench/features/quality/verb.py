@@ -72,7 +72,6 @@ def quality(args: argparse.Namespace) -> int:
 
 
 def _keep(args: argparse.Namespace, made: Mapping[str, Any], rows: Sequence[Row]) -> int:
-    """Save evidence with its picture and show it; the exit status."""
     found = Evidence(args.form, made, rows)
     file = save_evidence(Path(args.out), found)
     status = _present(found, file, as_json=args.json, drawn=True)
@@ -153,9 +152,6 @@ def draw(found: Evidence, known: Looks | None = None) -> Drawn | None:
     """
     kinds = {"model": model_view.draw_model, "recall": recall_view.draw_recall}
     return kinds[found.kind](found, known or {}) if found.kind in kinds else None
-
-
-# ---- the trained model ---------------------------------------------------------------------------
 
 
 class Start:
@@ -297,9 +293,6 @@ def real(args: argparse.Namespace) -> int:
                 yield row
 
     return start.carry_out(args, steps, args.batch, {**wanted, "seed": args.seed})
-
-
-# ---- models trained from scratch -----------------------------------------------------------------
 
 
 def recall(args: argparse.Namespace) -> int:
