@@ -20,7 +20,7 @@ import numpy as np
 from attnbench.answer.ranking import MARGIN, regime_on_device
 from attnbench.core.disk import HEADER, RECORDS, StoreError
 from attnbench.core.lock import collector_off
-from attnbench.core.record import Record, Status, Time, cell_key
+from attnbench.core.record import Record, Status, cell_key
 from attnbench.core.stats import LEAST_PAIRS, Comparison, Verdict, holm, tally, unpaired
 from attnbench.core.store import read_header, read_records
 from impls.problem import Problem
@@ -78,11 +78,11 @@ class ComparedCell:
     @property
     def change(self) -> str:
         """``worse`` or ``better`` by status, or nothing."""
-        ranks = [
+        a, b = (
             next(n for n, some in enumerate(WORSE) if status in some)
             for status in (self.status_a, self.status_b)
-        ]
-        return "worse" if ranks[1] > ranks[0] else "better" if ranks[1] < ranks[0] else ""
+        )
+        return "worse" if b > a else "better" if b < a else ""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
@@ -167,12 +167,22 @@ def compared(
 ) -> RunsComparison:
     """Of two runs that were read, the second against the first; raises :class:`Incomparable`."""
     _refuse_unlike_protocols(names, headers, records)
-    cells_a, cells_b = _by_cell(*records)
+    devices = [{r.problem.device for r in some} for some in records]
+    unlike = devices[0].isdisjoint(devices[1])  # then cells are alike without their device
+
+    def by_cell(some: Sequence[Record]) -> dict[str, Record]:
+        problems = [r.problem.with_(device="cpu") if unlike else r.problem for r in some]
+        return {cell_key(r.variant, p): r for r, p in zip(some, problems, strict=True)}
+
+    cells_a, cells_b = map(by_cell, records)
     common = [key for key in cells_b if key in cells_a]
-    shared = set(common)
     only_a, only_b = (
-        tuple(f"{r.variant} on {regime_on_device(r.problem)}" for k, r in some if k not in shared)
-        for some in (cells_a.items(), cells_b.items())
+        tuple(
+            f"{r.variant} on {regime_on_device(r.problem)}"
+            for key, r in some.items()
+            if key not in other
+        )
+        for some, other in ((cells_a, cells_b), (cells_b, cells_a))
     )
     if not common:
         has = [next(iter(only), "no record") for only in (only_a, only_b)]
@@ -246,20 +256,23 @@ def _refuse_unlike_protocols(
         )
 
 
-def _by_cell(a: Sequence[Record], b: Sequence[Record]) -> tuple[dict[str, Record], ...]:
-    """Each run's records by cell, the last of each; without the device where the two share none."""
-    devices = [{r.problem.device for r in some} for some in (a, b)]
-    unlike = devices[0].isdisjoint(devices[1])
-
-    def key(record: Record) -> str:
-        problem = record.problem.with_(device="cpu") if unlike else record.problem
-        return cell_key(record.variant, problem)
-
-    return {key(r): r for r in a}, {key(r): r for r in b}
-
-
 def _compared(a: Record, b: Record, headers: Sequence[Header], margin: float) -> ComparedCell:
-    comparison, notes = _timed(a.time, b.time, margin) if a.time and b.time else (None, [])
+    comparison, notes = None, []
+    if a.time and b.time:
+        notes = [f"{x}: {flag}" for x, t in (("a", a.time), ("b", b.time)) for flag in t.flags]
+        doubt = bool(notes)
+        if a.time.clock != b.time.clock:
+            notes.append(f"the clocks are not the same: {a.time.clock} and {b.time.clock}")
+        some = [[s for s in t.samples_s if s > 0 and math.isfinite(s)] for t in (a.time, b.time)]
+        if all(some):
+            comparison = unpaired(*some, margin)
+            if doubt and comparison.verdict is not Verdict.INCONCLUSIVE:
+                comparison = replace(comparison, verdict=Verdict.INCONCLUSIVE)
+                notes.append("so nothing is decided")
+            if comparison.n < LEAST_PAIRS:
+                notes.append(f"fewer than {LEAST_PAIRS} samples on a side decide nothing")
+        else:
+            notes.append("one has no samples above nought")
     peaks = [r.memory.peak_bytes if r.memory else None for r in (a, b)]
     said = (f"{side}: {r.reason}" for side, r in zip("ab", (a, b), strict=True) if r.reason)
     return ComparedCell(
@@ -273,24 +286,6 @@ def _compared(a: Record, b: Record, headers: Sequence[Header], margin: float) ->
         reason="; ".join(said),
         notes=tuple(notes),
     )
-
-
-def _timed(a: Time, b: Time, margin: float) -> tuple[Comparison | None, list[str]]:
-    """Their samples, held against each other, and what was amiss."""
-    notes = [f"{side}: {flag}" for side, time in (("a", a), ("b", b)) for flag in time.flags]
-    doubt = bool(notes)
-    if a.clock != b.clock:
-        notes.append(f"the clocks are not the same: {a.clock} and {b.clock}")
-    of_a, of_b = ([s for s in t.samples_s if s > 0 and math.isfinite(s)] for t in (a, b))
-    if not of_a or not of_b:
-        return None, [*notes, "one has no samples above nought"]
-    comparison = unpaired(of_a, of_b, margin)
-    if doubt and comparison.verdict is not Verdict.INCONCLUSIVE:
-        comparison = replace(comparison, verdict=Verdict.INCONCLUSIVE)
-        notes.append("so nothing is decided")
-    if comparison.n < LEAST_PAIRS:
-        notes.append(f"fewer than {LEAST_PAIRS} samples on a side decide nothing")
-    return comparison, notes
 
 
 def _device(record: Record, header: Header) -> tuple[str, ...]:
