@@ -11,7 +11,7 @@ from attnbench.answer.ranking import Candidate
 from attnbench.core.stats import paired
 from attnbench.sweep.compare import ContestResult
 from impls.loading import load_function
-from tests.answer.seen import dense, ended, linear, problem, seen
+from tests.answer.build import dense, ended, linear, problem, seen
 
 TABLE = impls.table()
 LENGTHS = (128, 256, 512, 1024, 2048)

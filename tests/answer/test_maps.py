@@ -8,7 +8,7 @@ import impls
 from attnbench.features.show import maps
 from attnbench.sweep.engine import WorkerLost
 from impls.spec import Variant
-from tests.answer.lines import timed, untimed
+from tests.answer.build import timed, untimed
 
 MANY = 11
 MAP = {"map": [[1 / 3] * MANY] * MANY}

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from attnbench.answer.paste import in_transformers, lines
-from tests.answer.seen import problem
+from tests.answer.build import problem
 
 
 def tensors(p):

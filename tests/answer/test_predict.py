@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attnbench.answer.predict import VariantRecords, curve, powers
-from tests.answer.seen import dense, linear, problem, seen
+from tests.answer.build import dense, linear, problem, seen
 
 LENGTHS = (128, 256, 512, 1024, 2048)
 

@@ -22,7 +22,7 @@ from attnbench.answer.ranking import (
 )
 from attnbench.answer.regimes import regimes
 from attnbench.core.record import FINDINGS, Memory, Status
-from tests.answer.lines import line, timed, untimed
+from tests.answer.build import line, timed, untimed
 
 nan, inf = math.nan, math.inf
 

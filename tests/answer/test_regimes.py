@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attnbench.answer.regimes import frontier, power, regimes, time_of
-from tests.answer.lines import line, timed, untimed
+from tests.answer.build import line, timed, untimed
 
 
 def test_problems_alike_in_all_but_their_length_are_one_regime():

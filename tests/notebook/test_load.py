@@ -17,8 +17,8 @@ from attnbench.core.run_folder import RunFolder
 from attnbench.core.store import read_records
 from attnbench.notebook.arguments import BadWord
 from attnbench.notebook.frames import FIRST
-from tests.answer import lines
-from tests.answer.run_folders import HEADER
+from tests.answer import build as lines
+from tests.answer.build import HEADER
 
 ROOT = Path(attnbench.__file__).parents[1]
 
@@ -78,7 +78,7 @@ def test_a_run_is_a_table_with_a_row_for_each_record(one):
     assert list(df["variant"]) == [r.variant for r in records]
     assert list(df["time.median_s"].dropna()) == [r.time.median_s for r in records if r.time]
     (lost,) = df[df["status"] == "out_of_memory"].to_dict("records")
-    assert (lost["variant"], lost["problem.kv_len"], lost["reason"]) == ("matmul", 1024, "why")
+    assert (lost["variant"], lost["problem.kv_len"], lost["reason"]) == ("matmul", 1024, "the reason")
     assert tuple(df.columns[: len(FIRST)]) == FIRST
     assert df.attrs["run"] == str(one)
     assert not {"time", "memory", "error", "time.samples_s"} & set(df)
@@ -110,7 +110,7 @@ def test_a_run_shows_its_answers_and_its_figures(one):
     assert any("256 to 1,024: at 1,024 sdpa takes 9.00 ms" in line for line in shown.answers)
     names = [picture.name for picture in shown.figures]
     assert names == ["map-0", "r0-exact-time-ms", "r1-exact-time-ms", "r1-others-time-ms"]
-    assert "matmul (1): why" in shown.missing
+    assert "matmul (1): the reason" in shown.missing
     html = shown._repr_html_()
     assert len(images(html)) == len(names)
     assert "512 tokens, use sdpa: 3.00 ms" in html

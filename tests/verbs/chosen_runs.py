@@ -5,7 +5,7 @@ import json
 import impls
 from attnbench.core.machine import this_machine, why_not
 from attnbench.core.record import PROTOCOL, SCHEMA
-from tests.answer import seen
+from tests.answer import build as seen
 
 LENGTHS = (128, 256, 512, 1024, 2048)
 
