@@ -83,10 +83,8 @@ def test_the_time_for_one_and_for_all_is_limited(clock):
 @pytest.mark.parametrize(
     "weights",
     [
-        None,
         [[1.0] * MANY] * (MANY - 1),
         [[1.0] * (MANY + 1)] * MANY,
-        [["x"] * MANY] * MANY,
         [[float("nan")] * MANY] * MANY,
     ],
 )

@@ -58,16 +58,6 @@ def test_what_a_call_takes_longer_in_the_program_is_paid_in_proportion_or_in_sec
     assert [factor.low, factor.high, factor.value] == pytest.approx([low, high, (low + high) / 2])
     for inside in (None, 2.0, 1.5):  # no longer than alone, which a slower machine can make it
         assert math.isclose(gain([site(0.4, 2.0, 1.0, inside_s=inside)]).factor.value, 0.8)
-    chance = random.Random(6)
-    for _ in range(300):
-        now, then = (
-            GainInterval(x, 0.9 * x, 1.2 * x) for x in (chance.uniform(1, 3), chance.random())
-        )
-        inside = chance.uniform(0.5, 4)
-        factor = gain([site(0.5, now, then, inside_s=inside)]).factor
-        was, takes = chance.uniform(now.low, now.high), chance.uniform(then.low, then.high)
-        for step in (takes / was, (takes + max(0, inside - was)) / max(inside, was)):
-            assert factor.low - 1e-12 <= 0.5 + 0.5 * step <= factor.high + 1e-12
 
 
 WIDE = GainInterval(0.31, 0.29, 0.33), GainInterval(2.0, 1.95, 2.05), GainInterval(1.2, 1.15, 1.25)
@@ -86,7 +76,6 @@ WIDE = GainInterval(0.31, 0.29, 0.33), GainInterval(2.0, 1.95, 2.05), GainInterv
             "what is gained can't be told from nothing: taking these, a step takes 0.99 [",
         ),
         ([site(0.3, 1.0, 2.0)], "a step takes 1.30 [1.30, 1.30] of its time (1.30× slower"),
-        ([site(0.01, 1.0, 0.8)], "of its time (less than a hundredth apart"),
         ([site(0.3, then=None)], "attention is 30 % of a step; no site would take another variant"),
         ([site(None)], "what a step gains can't be said: no site's share"),
         ([site(), site(0.1, then=None)], "; 1 of 2 sites stays as it is"),

@@ -29,7 +29,6 @@ def truth(p, q, k, v):
     "p",
     [
         problem(24),
-        problem(24, mask="none"),
         problem(24, kv_heads=2),
         problem(24, phase="decode"),
         problem(24, mask="window:5,0"),

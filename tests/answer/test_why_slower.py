@@ -86,14 +86,6 @@ def test_unlike_work_and_work_beyond_what_the_mask_asks_for_are_told(dense, fuse
         assert (words in why_slower(dense, fused)) == told
 
 
-def test_a_disturbed_machine_is_told(dense, fused):
-    fused["plain"]["total_s"] = 0.005
-    assert "Beware" in why_slower(dense, fused)[0]
-    fused["plain"] |= {"total_s": 0.08, "forward_s": 0.08}
-    first = why_slower(dense, fused)[0]
-    assert "while they were profiled it was 4 × as long" in first and "quiet" in first
-
-
 def test_where_backward_alone_is_timed_the_profiled_forward_is_left_out(dense, fused):
     for p in (dense, fused):
         forward = {**p["phases"][0], "profiled_s": 9.0}

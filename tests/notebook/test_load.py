@@ -78,7 +78,11 @@ def test_a_run_is_a_table_with_a_row_for_each_record(one):
     assert list(df["variant"]) == [r.variant for r in records]
     assert list(df["time.median_s"].dropna()) == [r.time.median_s for r in records if r.time]
     (lost,) = df[df["status"] == "out_of_memory"].to_dict("records")
-    assert (lost["variant"], lost["problem.kv_len"], lost["reason"]) == ("matmul", 1024, "the reason")
+    assert (lost["variant"], lost["problem.kv_len"], lost["reason"]) == (
+        "matmul",
+        1024,
+        "the reason",
+    )
     assert tuple(df.columns[: len(FIRST)]) == FIRST
     assert df.attrs["run"] == str(one)
     assert not {"time", "memory", "error", "time.samples_s"} & set(df)

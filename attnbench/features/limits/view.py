@@ -28,16 +28,32 @@ BUDGETS = ("memory", "time")
 def show(rows: Sequence[Row], budget: Mapping[str, Any], by: str) -> None:
     """Print a table for each phase and mask, the longest first, and the notes below."""
     longest = "longest that held" if by == "seq" else "largest batch that held"
-    alone, fails = f"{size(budget['peak_bytes'])} alone, predicted", "does not hold at"
-    numbers = (longest, "time there", "peak there", alone)
-    heads = columns(
-        "variant", longest, "limited by", *numbers[1:3], fails, alone, right=numbers, wrap=[fails]
-    )
+    memory, fails = size(budget["peak_bytes"]), "does not hold at"
+    numbers = (longest, "time there", "peak there", f"{memory} alone, predicted")
+    names = ("variant", longest, "limited by", *numbers[1:3], fails, numbers[3])
+    heads = columns(*names, right=numbers, wrap=[fails])
     for (phase, mask), group in _groups(rows).items():
         show_table(Table(f"{phase} · mask {mask}", heads, [_cells(row) for row in group]))
-    out = console()
+    out, lines = console(), []
+    flags: dict[str, list[str]] = {}
+    for row in rows:
+        fell, name = row["fails"], f"{row['variant']} {row['phase']}"
+        if fell is not None and fell["why"] not in BUDGETS:
+            lines.append(f"! {name} at {fell['size']:,}: {fell['why']}: {fell['reason']}")
+        for flag in ((row["held"] or {}).get("probe") or {}).get("flags", ()):
+            flags.setdefault(re.sub(r"\d+", "…", flag), []).append(name)
+    lines += [f"! {flag}: {', '.join(named)}" for flag, named in flags.items()]
+    step = "multiples of 64, brackets of a sixteenth" if by == "seq" else "brackets of a sixteenth"
+    lines += [
+        f"budget: {memory} and {time_taken(budget['seconds'])} a call; {step}; what held was run "
+        "there, and right",
+        "peak: bytes live above the inputs at the worst instant, output included; time: the median "
+        f"of a few calls; {ABOUT.strip()} predicted: by the row's formula where it was exact, else "
+        "as it grew",
+    ]
+    lines += [f"{OTHER} not softmax attention"] * any(r["computes"] != "softmax" for r in rows)
     out.print()
-    for line in (*_warnings(rows), *_notes(rows, budget, by)):
+    for line in lines:
         out.print(escape(line), style=FAINT)
 
 
@@ -88,41 +104,10 @@ def _not_held(row: Row) -> str:
     return f"{fails['size']:,}" + (f" ({words})" if words else "")
 
 
-def _warnings(rows: Sequence[Row]) -> list[str]:
-    """Failures other than a budget, and the flags of the meters."""
-    lines = []
-    flags: dict[str, list[str]] = {}
-    for row in rows:
-        fails, name = row["fails"], f"{row['variant']} {row['phase']}"
-        if fails is not None and fails["why"] not in BUDGETS:
-            lines.append(f"! {name} at {fails['size']:,}: {fails['why']}: {fails['reason']}")
-        for flag in ((row["held"] or {}).get("probe") or {}).get("flags", ()):
-            flags.setdefault(re.sub(r"\d+", "…", flag), []).append(name)
-    return lines + [f"! {flag}: {', '.join(names)}" for flag, names in flags.items()]
-
-
-def _notes(rows: Sequence[Row], budget: Mapping[str, Any], by: str) -> list[str]:
-    step = "multiples of 64, brackets of a sixteenth" if by == "seq" else "brackets of a sixteenth"
-    lines = [
-        f"budget: {size(budget['peak_bytes'])} and {time_taken(budget['seconds'])} a call; "
-        f"{step}; what held was run there, and right",
-        "peak: bytes live above the inputs at the worst instant, output included; time: the median "
-        f"of a few calls; {ABOUT.strip()} predicted: by the row's formula where it was exact, else "
-        "as it grew",
-    ]
-    if any(row["computes"] != "softmax" for row in rows):
-        lines.append(f"{OTHER} not softmax attention")
-    return lines
-
-
 # ---- the picture ---------------------------------------------------------------------------------
 
 INK, PAPER, GRID, PALE = "#222222", "#ffffff", "#dddddd", "#777777"
-ROW, HEAD, PANEL = 0.25, 1.9, 5.0
-"""Inches: of a variant, of what stands above and below, of a panel's width."""
 THICK = 0.68
-ROOM = 6.0
-"""The shortest bar is this many times as long as the length at which the axis begins."""
 SETTINGS: dict[Any, Any] = {
     "font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "attnbench", "hatch.linewidth": 0.6,
     "text.color": INK, "axes.edgecolor": GRID, "axes.labelcolor": INK,
@@ -148,15 +133,21 @@ def draw(
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    groups, names, memory = _groups(rows), _order(rows), size(budget["peak_bytes"])
-    start = min(row["held"]["size"] for row in held) / ROOM
+    groups, memory = _groups(rows), size(budget["peak_bytes"])
+    best: dict[str, tuple[int, int]] = {}  # what gets furthest in the first panel is on top
+    for row in rows:
+        far = row["held"]["size"] if row["held"] else 0
+        here = (far if row in next(iter(groups.values())) else 0, far)
+        best[_name(row)] = max(best.get(_name(row), (0, 0)), here)
+    names = sorted(best, key=best.__getitem__, reverse=True)
+    start = min(row["held"]["size"] for row in held) / 6  # of the shortest bar a good part is seen
     ends = [(row["fails"] or row["held"])["size"] for row in held]
     ends += [row["predicted"].get("memory") or 0 for row in held]
     with mpl.rc_context(SETTINGS):
         figure, grid = plt.subplots(
             1,
             len(groups),
-            figsize=(PANEL * len(groups) + 1.6, ROW * len(names) + HEAD),
+            figsize=(5.0 * len(groups) + 1.6, 0.25 * len(names) + 1.9),
             squeeze=False,
             sharey=True,
             sharex=True,
@@ -185,17 +176,6 @@ def draw(
             save(figure, file, dpi=130, metadata=date)
         plt.close(figure)
     return True
-
-
-def _order(rows: Sequence[Row]) -> list[str]:
-    """The variants' names, those that get furthest in the first panel on top."""
-    first = (rows[0]["phase"], rows[0]["mask"])
-    best: dict[str, tuple[int, int]] = {}
-    for row in rows:
-        held = row["held"]["size"] if row["held"] else 0
-        here = (held if (row["phase"], row["mask"]) == first else 0, held)
-        best[_name(row)] = max(best.get(_name(row), (0, 0)), here)
-    return sorted(best, key=best.__getitem__, reverse=True)
 
 
 def _panel(
