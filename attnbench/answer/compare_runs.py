@@ -263,9 +263,9 @@ def _compared(a: Record, b: Record, headers: Sequence[Header], margin: float) ->
         doubt = bool(notes)
         if a.time.clock != b.time.clock:
             notes.append(f"the clocks are not the same: {a.time.clock} and {b.time.clock}")
-        some = [[s for s in t.samples_s if s > 0 and math.isfinite(s)] for t in (a.time, b.time)]
-        if all(some):
-            comparison = unpaired(*some, margin)
+        of_a, of_b = ([s for s in t.samples_s if 0 < s < math.inf] for t in (a.time, b.time))
+        if of_a and of_b:
+            comparison = unpaired(of_a, of_b, margin)
             if doubt and comparison.verdict is not Verdict.INCONCLUSIVE:
                 comparison = replace(comparison, verdict=Verdict.INCONCLUSIVE)
                 notes.append("so nothing is decided")

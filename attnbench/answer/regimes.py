@@ -115,16 +115,31 @@ def time_of(record: Record | None) -> Time | None:
     return time if all(x is not None and math.isfinite(x) and x > 0 for x in said) else None
 
 
+Places = dict[tuple[int, int], list[Record]]
+
+
 def regimes(records: Iterable[Record]) -> list[Regime]:
     """The regimes of one run, by phase and then in the order of the records."""
     alike: dict[Key, list[Record]] = {}
     for record in records:
-        alike.setdefault(_key(record), []).append(record)
-    on_devices = [(key, *each) for key, some in alike.items() for each in _devices(some)]
-    nodes = {node for _, (_, node), some in on_devices if any(map(time_of, some))}
+        problem = record.problem.to_dict()
+        as_many = problem["q_len"] == problem["kv_len"] and problem["phase"] != "decode"
+        varies = ["batch", "kv_len"] + ["q_len"] * as_many
+        key = tuple(sorted((k, v) for k, v in problem.items() if k not in varies))
+        alike.setdefault(key, []).append(record)
+    on_devices: list[tuple[Key, int | None, str, list[Record]]] = []
+    for key, some in alike.items():
+        tried: dict[tuple[int | None, str], list[Record]] = {}
+        rest: list[Record] = []  # what was never tried is missing on each device alike
+        for record in some:
+            world = record.ranks.world if record.ranks else None
+            known = record.node or record.ranks or record.time  # older runs name no node
+            (tried.setdefault((world, record.node), []) if known else rest).append(record)
+        on_devices += [(key, *on, own + rest) for on, own in (tried or {(None, ""): []}).items()]
+    nodes = {node for _, _, node, some in on_devices if any(map(time_of, some))}
     found = []
-    for key, (world, node), some in on_devices:
-        for tokens, places in _series(some):
+    for key, world, node, some in on_devices:
+        for tokens, places in _lines(some):
             cells: dict[int, dict[str, Record]] = {}
             for (_, length), here in sorted(places.items(), key=lambda each: each[0][1]):
                 cells[length] = {record.variant: record for record in here}
@@ -134,32 +149,7 @@ def regimes(records: Iterable[Record]) -> list[Regime]:
     return sorted(found, key=lambda r: (r.fixed["level"] != "core", order.get(r.phase, 9)))
 
 
-def _key(record: Record) -> Key:
-    problem = record.problem.to_dict()
-    as_many = problem["q_len"] == problem["kv_len"] and problem["phase"] != "decode"
-    varies = ["batch", "kv_len"] + ["q_len"] * as_many
-    return tuple(sorted((k, v) for k, v in problem.items() if k not in varies))
-
-
-def _devices(
-    records: Sequence[Record],
-) -> Iterable[tuple[tuple[int | None, str], list[Record]]]:
-    """What ran, by over how many processes and on which kind of machine; what was never tried is
-    missing on each of these alike.
-    """
-    tried: dict[tuple[int | None, str], list[Record]] = {}
-    rest: list[Record] = []
-    for record in records:
-        world = record.ranks.world if record.ranks else None
-        known = record.node or record.ranks or record.time  # older runs name no kind of machine
-        (tried.setdefault((world, record.node), []) if known else rest).append(record)
-    return [(device, some + rest) for device, some in (tried or {(None, ""): []}).items()]
-
-
-Places = dict[tuple[int, int], list[Record]]
-
-
-def _series(records: Sequence[Record]) -> Iterable[tuple[int | None, Places]]:
+def _lines(records: Sequence[Record]) -> Iterable[tuple[int | None, Places]]:
     """Lines of one batch; what is in none of several lengths is a line of as many tokens.
 
     A place may lie on a line of either sort: a batch of one is the end of both.
@@ -171,17 +161,16 @@ def _series(records: Sequence[Record]) -> Iterable[tuple[int | None, Places]]:
         for line in (by_batch.setdefault(batch, {}), by_tokens.setdefault(batch * length, {})):
             line.setdefault((batch, length), []).append(record)
     lonely = {batch for batch, line in by_batch.items() if len(line) == 1}
-    crossed = [
-        tokens
+    crossed = {
+        tokens: line
         for tokens, line in by_tokens.items()
         if len(line) > 1 and any(batch in lonely for batch, _ in line)
-    ]
+    }
     for batch, line in by_batch.items():
         _, length = next(iter(line))
         if batch not in lonely or batch * length not in crossed:
             yield None, line
-    for tokens in crossed:
-        yield tokens, by_tokens[tokens]
+    yield from crossed.items()
 
 
 def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
