@@ -13,22 +13,8 @@ import torch
 from torch import Tensor
 
 from attnbench.core.record import Distance, Error
-from attnbench.gate import budget, mask_probe
+from attnbench.gate import budget, hygiene, mask_probe
 from attnbench.gate.findings import Wrong
-from attnbench.gate.hygiene import (
-    WAIT_S,
-    check_finite,
-    check_form,
-    check_inputs_kept,
-    check_memory_kept,
-    check_nothing_goes_on,
-    check_nothing_left,
-    check_output_kept,
-    check_weights,
-    counted_threads,
-    spent_elsewhere,
-    wait_for_quiet,
-)
 from attnbench.gate.inputs import Attend, Call, other_set
 from attnbench.gate.oracle import Errors, as_rows, compare, within
 from attnbench.gate.reference import (
@@ -40,7 +26,6 @@ from attnbench.gate.reference import (
     whole_by,
     wide,
 )
-from impls.problem import Problem
 
 PATIENT_S = 0.05
 """How long to wait for late work of a variant that is wrong already, where other threads worked."""
@@ -85,11 +70,11 @@ def gate(
     the last call's gradients can be had, as over several processes.
     """
     problem, inputs = judged.problem, judged.inputs
-    verdict, elsewhere = GateVerdict(), spent_elsewhere()
+    verdict, elsewhere = GateVerdict(), hygiene.spent_elsewhere()
     try:
-        threads = counted_threads()
-        check_nothing_goes_on(problem, attend, inputs)
-        check_weights(problem, attend, define)
+        threads = hygiene.counted_threads()
+        hygiene.check_nothing_goes_on(problem, attend, inputs)
+        hygiene.check_weights(problem, attend, define)
         mask_probe.probe(problem, attend, seed, exact=define is None)
         reference = judged.softmax
         if define is not None:
@@ -103,12 +88,12 @@ def gate(
             if judged.mean is not None:
                 verdict.distance = _distance(judged, judged.mean, verdict.truth[0])
         most = TWO_STEPS * budget.EPSILON[problem.dtype]
-        check_output_kept(
+        hygiene.check_output_kept(
             judged, attend, most, verdict.zero, reuses=reuses_output, one_graph=one_graph
         )
-        check_nothing_left(threads)
+        hygiene.check_nothing_left(threads)
     except Wrong as wrong:  # perhaps because its work was late
-        others = spent_elsewhere() != elsewhere
+        others = hygiene.spent_elsewhere() != elsewhere
         verdict.reason = _put_off(judged, attend, others) or str(wrong)
     return verdict
 
@@ -121,9 +106,9 @@ def _put_off(judged: Judged, attend: Attend, others: bool) -> str | None:
     """
     try:
         if others:
-            wait_for_quiet(PATIENT_S, 0.0)
-        wait_s = PATIENT_S if others else WAIT_S
-        check_nothing_goes_on(judged.problem, attend, judged.inputs, wait_s)
+            hygiene.wait_for_quiet(PATIENT_S, 0.0)
+        wait_s = PATIENT_S if others else hygiene.WAIT_S
+        hygiene.check_nothing_goes_on(judged.problem, attend, judged.inputs, wait_s)
     except Wrong as wrong:
         return str(wrong)
     except Exception:
@@ -142,9 +127,9 @@ def _check_values(
             error = error.with_(relative=None, worst_row=None, cosine=None)
         verdict.error[name] = error
     for name, tensor in whole.items():
-        check_finite("the output" if name == "forward" else name, as_rows(tensor))
-    check_inputs_kept(call, judged.inputs)
-    check_memory_kept(call, TWO_STEPS * budget.EPSILON[dtype])
+        hygiene.check_finite("the output" if name == "forward" else name, as_rows(tensor))
+    hygiene.check_inputs_kept(call, judged.inputs)
+    hygiene.check_memory_kept(call, TWO_STEPS * budget.EPSILON[dtype])
 
     def check(plain: Errors) -> None:
         for name, error in verdict.error.items():
@@ -155,11 +140,11 @@ def _check_values(
 
 
 def _results(call: Call, dout: Tensor | None) -> dict[str, Tensor]:
-    """Output and gradients of one call, by name."""
-    out = check_form(call.problem, call.forward())
+    """Output and gradients of one call, by name; none is that of a later call."""
+    out = hygiene.check_form(call.problem, call.forward())
     made = {"forward": out.detach().clone()}
     if dout is not None:
-        made |= zip(call.names, call.backward(out, dout), strict=True)
+        made |= zip(call.names, (x.clone() for x in call.backward(out, dout)), strict=True)
     return made
 
 
@@ -167,8 +152,7 @@ def _dense_truth(
     judged: Judged, call: Call, reference: Reference, define: Defines | None
 ) -> list[Tensor]:
     """Output and gradients under a gradient into every row, compared with the plain form."""
-    problem = judged.problem
-    made = {name: x.clone() for name, x in _results(call, judged.dout).items()}
+    problem, made = judged.problem, _results(call, judged.dout)
     whole, looser = judged.whole, 1.0
     if define is not None:
         whole, looser = whole_by(problem, judged.inputs, judged.dout, define), LOOSER
@@ -186,11 +170,15 @@ def _dense_truth(
 def _on_another_set(
     judged: Judged, call: Call, reference: Reference, define: Defines
 ) -> list[Tensor]:
-    """Output and gradients of the same tensors filled with other values; some rows are checked."""
+    """Output and gradients of the same tensors filled with other values.
+
+    Some rows are checked, which were not known when the output was made.
+    """
     problem, other = judged.problem, other_set(judged.inputs)
     call.load(other)
-    made = {name: x.clone() for name, x in _results(call, judged.dout).items()}
-    few = _secret_rows(problem)
+    made = _results(call, judged.dout)
+    drawn = random.SystemRandom().sample(range(problem.q_len), min(ROWS_AGAIN, problem.q_len))
+    few = torch.tensor(sorted(drawn), device=problem.device)
     want = differentiated(problem, wide(other), few, None, define)["forward"]
     error = compare(made["forward"][:, :, few], want)
 
@@ -201,13 +189,6 @@ def _on_another_set(
 
     within(reference.plain, check)
     return list(made.values())
-
-
-def _secret_rows(problem: Problem) -> Tensor:
-    """Rows that were not known when the output was made."""
-    rows = range(problem.q_len)
-    drawn = random.SystemRandom().sample(rows, min(ROWS_AGAIN, len(rows)))
-    return torch.tensor(sorted(drawn), device=problem.device)
 
 
 def _distance(judged: Judged, mean: Tensor, out: Tensor) -> Distance:

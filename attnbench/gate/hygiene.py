@@ -8,8 +8,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -47,8 +47,9 @@ _on = torch.cuda.device
 
 def spent_elsewhere() -> float:
     """Processor seconds of all threads but the calling one."""
-    myself = threading.get_native_id()
-    return sum(_had(thread) for thread in _threads() if thread != myself)
+    return sum(
+        had for thread, (had, _) in _threads().items() if thread != threading.get_native_id()
+    )
 
 
 def demanded() -> float:
@@ -56,25 +57,21 @@ def demanded() -> float:
 
     Its growth over a time, divided by the time, is how many threads wanted to run on average.
     """
-    return sum(_had(thread) + _waited(thread) for thread in _threads())
+    return sum(had + waited for had, waited in _threads(waits=True).values())
 
 
-def _threads() -> Iterator[int]:
-    return (int(task.name) for task in Path("/proc/self/task").iterdir())
-
-
-def _had(thread: int) -> float:
-    try:
-        return time.clock_gettime(~thread << 3 | THREADS_CLOCK)
-    except OSError:  # it has ended
-        return 0.0
-
-
-def _waited(thread: int) -> float:
-    try:
-        return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]) * 1e-9
-    except (OSError, IndexError):  # it has ended, or the system does not count it
-        return 0.0
+def _threads(*, waits: bool = False) -> dict[int, tuple[float, float]]:
+    """Of each thread, the seconds that it had and, where asked for, waited for a processor."""
+    found = {}
+    for task in Path("/proc/self/task").iterdir():
+        waited, thread = 0.0, int(task.name)
+        with suppress(OSError, IndexError):  # it has ended, or the system does not count it
+            had = time.clock_gettime(~thread << 3 | THREADS_CLOCK)
+            found[thread] = had, 0.0
+            if waits:
+                waited = int((task / "schedstat").read_text().split()[1]) * 1e-9
+                found[thread] = had, waited
+    return found
 
 
 def check_form(problem: Problem, out: object) -> Tensor:
@@ -84,22 +81,21 @@ def check_form(problem: Problem, out: object) -> Tensor:
     got, want = tuple(out.shape), tuple(problem.output_shape)
     if problem.level != "core" and len(got) == 4:  # as the variant sees them
         got, want = (got[0], *got[2:]), (want[0], *want[2:])
-    device = problem.device.split(":")[0]
-    for wrong, said in (
-        (out.shape != problem.output_shape, f"has the shape {got}, not {want}"),
-        (
-            out.dtype != getattr(torch, problem.dtype),
-            f"is {str(out.dtype)[6:]}, not {problem.dtype}",
+    dtype = str(out.dtype)[6:]
+    wrong = {
+        f"has the shape {got}, not {want}": out.shape != problem.output_shape,
+        f"is {dtype}, not {problem.dtype}": dtype != problem.dtype,
+        f"is on {out.device}, not on {problem.device}": (
+            out.device.type != problem.device.split(":")[0]
         ),
-        (out.device.type != device, f"is on {out.device}, not on {problem.device}"),
-        (
-            problem.gradients and not out.requires_grad,
-            "is detached: no gradient can reach its inputs",
+        "is detached: no gradient can reach its inputs": (
+            problem.gradients and not out.requires_grad
         ),
-        (out.layout is not torch.strided, f"has the layout {out.layout}, not a strided one"),
-        (vars(out), f"carries more than its values: {', '.join(vars(out))}"),
-    ):
-        if wrong:
+        f"has the layout {out.layout}, not a strided one": out.layout is not torch.strided,
+        f"carries more than its values: {', '.join(vars(out))}": bool(vars(out)),
+    }
+    for said, is_so in wrong.items():
+        if is_so:
             raise Wrong(f"the output {said}")
     return out
 
@@ -160,13 +156,13 @@ def check_memory_kept(call: Call, most: float) -> None:
     if call.problem.kv_len < 2 * call.problem.q_len:
         return
     try:
-        again = call.two_steps()
+        again = call.two_steps().double()
     except torch.OutOfMemoryError:  # no fault of its step's
         raise
     except (TypeError, AttributeError, IndexError, RuntimeError) as error:
         said = str(error).splitlines()[0]
         raise Wrong(f"its step can't go on from the memory that a step returned: {said}") from None
-    off = float((again.double() - first.double()).norm() / first.double().norm().clamp(min=1e-30))
+    off = float((again - first.double()).norm() / first.double().norm().clamp(min=1e-30))
     if not off <= most:
         raise Wrong(f"two steps are not as one: the last output is off by {off:.2g}, relative")
 
@@ -301,28 +297,21 @@ def check_writes_nothing(judged: Judged, attend: Attend, announce: Announce) -> 
         return
     call, dout = Call(judged.problem, attend, judged.inputs), judged.dout
     held = [*call.leaves, *call.new, *([] if dout is None else [dout])]
-    with _protected(held) as safe:
-        count, new = len(call.leaves), len(call.new)
-        call.leaves, call.new = safe[:count], safe[count : count + new]
+    pages = [mmap.mmap(-1, max(1, x.numel() * x.element_size())) for x in held]
+    safe = []
+    for x, page in zip(held, pages, strict=True):
+        copy = torch.frombuffer(page, dtype=x.dtype, count=x.numel()).view(x.shape)
+        safe.append(copy.copy_(x.detach()).requires_grad_(x.requires_grad))
+    count, new = len(call.leaves), len(call.new)
+    call.leaves, call.new = safe[:count], safe[count : count + new]
+    try:
+        for page in pages:
+            _protect(page, mmap.PROT_READ)
         announce(WROTE)
         out = call.forward()
         if dout is not None:
             call.backward(out, safe[-1])
         announce("")
-
-
-@contextmanager
-def _protected(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Copies of the tensors on pages of their own that can only be read."""
-    pages = [mmap.mmap(-1, max(1, x.numel() * x.element_size())) for x in tensors]
-    copies = []
-    for x, page in zip(tensors, pages, strict=True):
-        copy = torch.frombuffer(page, dtype=x.dtype, count=x.numel()).view(x.shape)
-        copies.append(copy.copy_(x.detach()).requires_grad_(x.requires_grad))
-    try:
-        for page in pages:
-            _protect(page, mmap.PROT_READ)
-        yield copies
     finally:
         for page in pages:  # a variant may have kept one of them
             with suppress(OSError):

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -57,60 +57,43 @@ Ends = Inputs | Tokens | Crossed
 
 def make(problem: Problem, seed: int) -> Ends:
     """The inputs of a problem, the same for the same seed on the same kind of device."""
-    return _core(problem, seed) if problem.level == "core" else _tokens(problem, seed)
-
-
-def _normal(problem: Problem, seed: int) -> tuple[torch.Generator, Callable[..., Tensor]]:
-    """A generator on the problem's device, and a function that draws from it by shape."""
+    layer, kind = problem.level != "core", problem.inputs
+    if kind.startswith("captured:") and not layer:
+        with np.load(captured_file(kind)) as arrays:
+            return Inputs(*(cast(torch.from_numpy(arrays[name]), problem) for name in "qkv"))
     generator = torch.Generator(problem.device).manual_seed(seed)
-    normal = partial(torch.randn, generator=generator, dtype=torch.float32)
-    return generator, partial(normal, device=problem.device)
+    at = {"generator": generator, "device": generator.device}
 
+    def drawn(heads: int, length: int, width: int) -> Tensor:
+        return torch.randn((problem.batch, heads, length, width), dtype=torch.float32, **at)
 
-def _tokens(problem: Problem, seed: int) -> Tokens | Crossed:
-    generator, draw = _normal(problem, seed)
-
-    def tokens(length: int) -> Tensor:
-        x = draw((problem.batch, 1, length, problem.width))
-        match problem.inputs:
+    def shaped(x: Tensor) -> Tensor:
+        """As the kind has it: of standard deviation 8, so that of q.k d^-1/2 is 64; and so on."""
+        match kind:
             case "peaky":
-                x = x * 8
+                return x * 8
             case "outliers":
-                x[..., _loud(x.shape[-1], generator)] *= 20
+                width = x.shape[-1]
+                x[..., torch.randperm(width, **at)[: max(1, width // 32)]] *= 20
             case "equal_keys":
-                x = x[:, :, torch.arange(length) // RUN * RUN]
-        return cast(x, problem)
+                return x[:, :, torch.arange(x.shape[2]) // RUN * RUN]
+        return x
 
-    if problem.crosses:
-        return Crossed(tokens(problem.q_len), tokens(problem.kv_len))
-    return Tokens(tokens(problem.kv_len))
-
-
-def _core(problem: Problem, seed: int) -> Inputs:
-    if problem.inputs.startswith("captured:"):
-        return _captured(problem)
-    generator, draw = _normal(problem, seed)
-    b, h, c = problem.batch, problem.heads, problem.kv_heads
-    drawn = map(
-        draw,
-        (
-            (b, h, problem.q_len, problem.head_dim),
-            (b, c, problem.kv_len, problem.head_dim),
-            (b, c, problem.kv_len, problem.v_head_dim),
-        ),
-    )
-    if problem.inputs == "normal":  # one after another: in float32 they take twice the room
-        return Inputs(*(cast(x, problem) for x in drawn))
-    q, k, v = drawn
-    match problem.inputs:
-        case "peaky":  # q.k d^-1/2 has standard deviation 64
-            q, k = q * 8, k * 8
-        case "outliers":
-            for x in (k, v):
-                x[..., _loud(x.shape[-1], generator)] *= 20
-        case "equal_keys":
-            k = k[:, :, torch.arange(problem.kv_len) // RUN * RUN]
-    return Inputs(*(cast(x, problem) for x in (q, k, v)))
+    if layer:
+        lengths = (problem.q_len, problem.kv_len) if problem.crosses else (problem.kv_len,)
+        tokens = [cast(shaped(drawn(1, n, problem.width)), problem) for n in lengths]
+        return Crossed(*tokens) if problem.crosses else Tokens(*tokens)
+    shapes = {
+        "q": (problem.heads, problem.q_len, problem.head_dim),
+        "k": (problem.kv_heads, problem.kv_len, problem.head_dim),
+        "v": (problem.kv_heads, problem.kv_len, problem.v_head_dim),
+    }
+    if kind == "normal":  # one after another: in float32 they take twice the room
+        return Inputs(*(cast(drawn(*shape), problem) for shape in shapes.values()))
+    parts = {name: drawn(*shape) for name, shape in shapes.items()}
+    for name in {"peaky": "qk", "outliers": "kv", "equal_keys": "k"}[kind]:
+        parts[name] = shaped(parts[name])
+    return Inputs(*(cast(x, problem) for x in parts.values()))
 
 
 def other_set(inputs: Ends) -> Ends:
@@ -134,20 +117,6 @@ def turned(inputs: Ends) -> list[Ends]:
 def cast(x: Tensor, problem: Problem) -> Tensor:
     """In the problem's dtype, on its device, contiguous."""
     return x.to(problem.device, getattr(torch, problem.dtype)).contiguous()
-
-
-def _loud(width: int, generator: torch.Generator) -> Tensor:
-    """Which channels are loud: one in thirty-two, at least one."""
-    return torch.randperm(width, generator=generator, device=generator.device)[
-        : max(1, width // 32)
-    ]
-
-
-def _captured(problem: Problem) -> Inputs:
-    import numpy as np
-
-    with np.load(captured_file(problem.inputs)) as arrays:
-        return Inputs(*(cast(torch.from_numpy(arrays[name]), problem) for name in "qkv"))
 
 
 def captured_file(inputs: str) -> Path:
@@ -216,7 +185,7 @@ class Call:
         before = self.problem.kv_len - self.problem.q_len
         with torch.no_grad():
             new = [x[:, :, -self.problem.q_len :] for x in self.leaves]
-            self.new = self.new or [x.clone(memory_format=torch.contiguous_format) for x in new]
+            self.new = self.new or [_own(x) for x in new]
             for kept in self.new:  # so that the new tokens can't be read early
                 kept.fill_(torch.nan)
             memory = self._remembered(before)
@@ -229,7 +198,7 @@ class Call:
     def _remembered(self, tokens: int) -> Any:
         """A memory of the first tokens, from copies."""
         sources = self.leaves[1:] if self.problem.level == "core" else self.leaves
-        past = [x[:, :, :tokens].clone(memory_format=torch.contiguous_format) for x in sources]
+        past = [_own(x[:, :, :tokens]) for x in sources]
         return self.attend.remember(*self._handed(past))  # type: ignore[attr-defined]
 
     def step(self, new: Sequence[Tensor], memory: Any) -> tuple[Tensor, Any]:
@@ -237,25 +206,25 @@ class Call:
         made = self.attend.step(*self._handed(new), memory)  # type: ignore[attr-defined]
         if not isinstance(made, tuple) or len(made) != 2:
             raise Wrong("its step returned something else than (out, memory)")
-        return made
+        return self._given_back(made[0]), made[1]
 
     def two_steps(self) -> Tensor:
         """The last tokens' output from the memory that an earlier step returned."""
         n, before = self.problem.q_len, self.problem.kv_len - 2 * self.problem.q_len
+        tokens, core = slice(before, before + n), self.problem.level == "core"
         with torch.no_grad():
             earlier = [
-                x if number == 0 and self.problem.level == "core" else x[:, :, before : before + n]
+                _own(x if number == 0 and core else x[:, :, tokens])
                 for number, x in enumerate(self.leaves)
             ]
-            earlier = [x.clone(memory_format=torch.contiguous_format) for x in earlier]
             _, memory = self.step(earlier, self._remembered(before))
-            return self._given_back(self.step(self.new, memory)[0])
+            return self.step(self.new, memory)[0]
 
     def forward(self) -> Tensor:
         """The output; with a graph only in the phases that run backward."""
         with torch.set_grad_enabled(self.problem.gradients):
             if self.steps:
-                return self._given_back(self.step(self.new, self.memory)[0])
+                return self.step(self.new, self.memory)[0]
             return self._given_back(self.attend(*self._handed(self.leaves)))
 
     def backward(self, out: Tensor, dout: Tensor) -> tuple[Tensor, ...]:
@@ -263,9 +232,13 @@ class Call:
         wanted = [*self.leaves, *self.weights.values()]
         return torch.autograd.grad(out, wanted, dout, materialize_grads=True)
 
+    def _handed(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        return tensors if self.problem.level == "core" else [x.squeeze(1) for x in tensors]
+
     def _given_back(self, out: Tensor) -> Tensor:
         layer = self.problem.level != "core" and isinstance(out, Tensor)
         return out.unsqueeze(1) if layer else out
 
-    def _handed(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        return tensors if self.problem.level == "core" else [x.squeeze(1) for x in tensors]
+
+def _own(x: Tensor) -> Tensor:
+    return x.clone(memory_format=torch.contiguous_format)

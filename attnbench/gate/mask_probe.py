@@ -72,7 +72,6 @@ def _one_key(call: Call, base: Tensor, inputs: Ends, key: int, *, exact: bool) -
 
 
 def _one_row(call: Call, row: int, *, exact: bool) -> None:
-    """Send a gradient into one row of the output: which keys does it reach?"""
     problem = call.problem
     out = call.forward()
     dout = torch.zeros_like(out)

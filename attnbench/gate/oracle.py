@@ -13,6 +13,7 @@ e v_head_dim.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
@@ -72,36 +73,34 @@ def exact(
         return torch.zeros(b, heads, length, width, dtype=torch.float64, device=q.device)
 
     out = zeros(h, len(rows), problem.v_head_dim)
+    dq = zeros(h, len(rows), problem.head_dim)
+    keys = 0 if dout is None else problem.kv_len
+    dk, dv = (zeros(c, keys, width) for width in (problem.head_dim, problem.v_head_dim))
     entropies: list[Tensor] = []
-    dq = dk = dv = None
-    if dout is not None:
-        dq = zeros(h, len(rows), problem.head_dim)
-        dk = zeros(c, problem.kv_len, problem.head_dim)
-        dv = zeros(c, problem.kv_len, problem.v_head_dim)
     blocks = list(_blocks(problem, rows, plain=uniform))
-    for element in range(b):
-        for head in range(c):
-            own = slice(head * g, (head + 1) * g)
-            q_grd = q[element, own][:, rows].double() * (0.0 if uniform else 1.0)
-            k_md, v_me = k[element, head].double(), v[element, head].double()
-            for block in blocks:
-                k_in, v_in, q_in = k_md[block.keys], v_me[block.keys], q_grd[:, block.at]
-                p = _weights(q_in @ k_in.mT * problem.scale, block, element, own)
-                o = p @ v_in
-                out[element, own, block.at] = o
-                entropies.append(_entropy_shares(p, block, element, own))
-                if dout is None or dq is None or dk is None or dv is None:
-                    continue
-                do = dout[element, own, block.at].double()
-                dv[element, head, block.keys] += torch.einsum("grm,gre->me", p, do)
-                ds = (do @ v_in.mT).sub_((do * o).sum(-1, keepdim=True)).mul_(p)
-                dq[element, own, block.at] = (ds @ k_in).mul_(problem.scale)
-                dk[element, head, block.keys] += torch.einsum("grm,grd->md", ds, q_in).mul_(
-                    problem.scale
-                )
+    for element, head in itertools.product(range(b), range(c)):
+        own = slice(head * g, (head + 1) * g)
+        q_grd = q[element, own][:, rows].double() * (0.0 if uniform else 1.0)
+        k_md, v_me = k[element, head].double(), v[element, head].double()
+        for block in blocks:
+            k_in, v_in, q_in = k_md[block.keys], v_me[block.keys], q_grd[:, block.at]
+            seen = _own(block.seen, element, own)
+            bias = None if block.bias is None else _own(block.bias, element, own)
+            p = _weights(q_in @ k_in.mT * problem.scale, seen, bias)
+            out[element, own, block.at] = o = p @ v_in
+            counts = seen.sum(-1).expand(p.shape[:2])  # as a share of that of as many alike
+            shares = torch.special.entr(p).sum(-1) / counts.double().log()
+            entropies.append(shares[counts > 1])
+            if dout is None:
+                continue
+            do = dout[element, own, block.at].double()
+            dv[element, head, block.keys] += torch.einsum("grm,gre->me", p, do)
+            ds = (do @ v_in.mT).sub_((do * o).sum(-1, keepdim=True)).mul_(p)
+            dq[element, own, block.at] = (ds @ k_in).mul_(problem.scale)
+            dk[element, head, block.keys] += torch.einsum("grm,grd->md", ds, q_in) * problem.scale
     shares = torch.cat(entropies)
     entropy = float(shares.mean()) if len(shares) else 0.0
-    return Exact(out, dq, dk, dv, entropy)
+    return Exact(out, *((None,) * 3 if dout is None else (dq, dk, dv)), entropy)
 
 
 def _blocks(problem: Problem, rows: Tensor, *, plain: bool) -> Iterator[_Block]:
@@ -127,22 +126,14 @@ def _own(table: Tensor, element: int, heads: slice) -> Tensor:
     return part[heads] if part.shape[0] > 1 else part
 
 
-def _weights(scores: Tensor, block: _Block, element: int, own: slice) -> Tensor:
+def _weights(scores: Tensor, seen: Tensor, bias: Tensor | None) -> Tensor:
     """The softmax over what is in sight, in place; rows of zeros where nothing is."""
-    if block.bias is not None:
-        scores += _own(block.bias, element, own)
-    scores.masked_fill_(~_own(block.seen, element, own), -torch.inf)
+    if bias is not None:
+        scores += bias
+    scores.masked_fill_(~seen, -torch.inf)
     kind = torch.finfo(torch.float64)
     powers = scores.sub_(scores.amax(-1, keepdim=True).clamp_(min=kind.min)).exp_()
     return powers.div_(powers.sum(-1, keepdim=True).clamp_(min=kind.tiny))
-
-
-def _entropy_shares(p: Tensor, block: _Block, element: int, own: slice) -> Tensor:
-    """Entropy of each row over the logarithm of how many keys it sees; rows of one key left out."""
-    counts = _own(block.seen, element, own).sum(-1).expand(p.shape[:2])
-    several = counts > 1
-    entropy = torch.special.entr(p).sum(-1)
-    return entropy[several] / counts[several].double().log()
 
 
 EDGES = (0, 1, 127, 128, -2, -1)
@@ -189,8 +180,9 @@ def recomputed(
         dout = dout.to(inside)
         ds = weights * (dout @ v_bhme.mT - (dout * out).sum(-1, keepdim=True))
         made["dq"] = (ds @ k_bhmd) * problem.scale
-        made["dk"] = _kv_heads((ds.mT @ q[:, :, rows]) * problem.scale, problem)
-        made["dv"] = _kv_heads(weights.mT @ dout, problem)
+        heads = (problem.kv_heads, problem.group)
+        made["dk"] = ((ds.mT @ q[:, :, rows]) * problem.scale).unflatten(1, heads).sum(2)
+        made["dv"] = (weights.mT @ dout).unflatten(1, heads).sum(2)
     return {name: tensor.to(dtype) for name, tensor in made.items()}
 
 
@@ -212,10 +204,6 @@ def _scores(
     blind = ~seen.any(-1, keepdim=True)
     open_scores = scores if added is None else scores.nan_to_num(neginf=0.0).where(blind, scores)
     return open_scores.masked_fill(~(seen | blind), -torch.inf), blind
-
-
-def _kv_heads(x_bhmd: Tensor, problem: Problem) -> Tensor:
-    return x_bhmd.unflatten(1, (problem.kv_heads, problem.group)).sum(2)
 
 
 SLICE_NUMBERS = 1 << 24
@@ -258,8 +246,7 @@ def as_rows(tensor: Tensor) -> Tensor:
 
 
 def _finite(value: Tensor) -> float:
-    number = float(value)
-    return math.inf if math.isnan(number) else number
+    return math.inf if value.isnan() else float(value)
 
 
 def _over(part: float, whole: float) -> float:
@@ -271,17 +258,11 @@ def _over(part: float, whole: float) -> float:
 
 def worse(a: Error, b: Error) -> Error:
     """The larger of each measure; what is not a number counts as infinite."""
-
-    def larger(name: str) -> float:
+    larger = {}
+    for name in ("relative", "max", "worst_row"):
         some = (getattr(a, name), getattr(b, name))
-        return max(math.inf if x is None or math.isnan(x) else x for x in some)
-
-    return Error(
-        relative=larger("relative"),
-        max=larger("max"),
-        worst_row=larger("worst_row"),
-        cosine=min(a.cosine or 0.0, b.cosine or 0.0),
-    )
+        larger[name] = max(math.inf if x is None or math.isnan(x) else x for x in some)
+    return Error(**larger, cosine=min(a.cosine or 0.0, b.cosine or 0.0))
 
 
 Errors = Mapping[str, Error]

@@ -18,12 +18,11 @@ import torch
 from torch import Tensor
 
 from impls.dense.matmul import build as honest
-from impls.heads import Attend, to_query_heads
+from impls.heads import Attend
 from impls.masks import Mask
 from impls.problem import Problem
 
 Build = Callable[..., Attend]
-"""``build(problem, deed=True)``"""
 
 
 def instead(other: Callable[[Problem, Attend], Attend]) -> Build:
@@ -46,56 +45,39 @@ def after(change: Callable[[Problem, Tensor], Tensor]) -> Build:
     return instead(lambda problem, inner: lambda q, k, v: change(problem, inner(q, k, v)))
 
 
-# ---- masks: softmax attention over other pairs than the mask allows ----
+# ---- masks ----
 
 
-def visible(problem: Problem, text: str | None = None) -> Tensor:
-    """The pairs that the problem's mask, or another, allows."""
-    mask = problem.mask if text is None else Mask.parse(text)
-    return torch.from_numpy(mask.visible(problem.shape).copy())
+def masked(text: str) -> Build:
+    """Attention under another mask; ``{}`` in its text is the number of the last key."""
+    return instead(
+        lambda problem, inner: honest(
+            problem.with_(mask=Mask.parse(text.format(problem.kv_len - 1)))
+        )
+    )
 
 
-def seeing(other: Callable[[Problem], Tensor]) -> Build:
-    """Softmax attention over the pairs that ``other(problem)`` gives."""
+def _inverted(problem: Problem, inner: Attend) -> Attend:
+    seen = torch.from_numpy(problem.mask.visible(problem.shape).copy())
 
-    def build(problem: Problem, deed: bool = True) -> Attend:
-        seen = other(problem) if deed else visible(problem)
-        blind = ~seen.any(-1, keepdim=True)
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = (q @ k.mT * problem.scale).masked_fill(seen, -torch.inf)
+        return scores.softmax(-1).nan_to_num() @ v
 
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            k, v = to_query_heads(k, problem), to_query_heads(v, problem)
-            scores = (q @ k.mT * problem.scale).masked_fill(~(seen | blind), -torch.inf)
-            return (scores.softmax(-1) @ v).masked_fill(blind, 0.0)
-
-        return attend
-
-    return build
+    return attend
 
 
-build_inverted = seeing(lambda problem: ~visible(problem))
-build_ignored = seeing(lambda problem: visible(problem, "none"))
-build_upper_left = seeing(lambda problem: visible(problem, "causal@upper-left"))
-build_window_left = seeing(lambda problem: visible(problem, "window:4,2"))
-build_window_right = seeing(lambda problem: visible(problem, "window:3,3"))
-build_last_key_dropped = seeing(lambda problem: visible(problem, f"padding:{problem.kv_len - 1}"))
+build_inverted = instead(_inverted)
+build_ignored = masked("none")
+build_upper_left = masked("causal@upper-left")
+build_window_left = masked("window:4,2")
+build_window_right = masked("window:3,3")
+build_last_key_dropped = masked("padding:{}")
 
 
 # ---- values ----
 
-LONG = 64
-"""The length beyond which ``past_a_length`` is wrong."""
-
-
-def _one_head(problem: Problem, out: Tensor) -> Tensor:
-    factor = torch.ones(problem.heads, 1, 1)
-    factor[-1] += 1e-3
-    return out * factor
-
-
-def _past_a_length(problem: Problem, out: Tensor) -> Tensor:
-    factor = torch.ones(problem.q_len, 1)
-    factor[LONG:] += 0.02
-    return out * factor
+LONG = 64  # beyond which ``past_a_length`` is wrong
 
 
 def _nan(problem: Problem, inner: Attend) -> Attend:
@@ -109,9 +91,11 @@ def _nan(problem: Problem, inner: Attend) -> Attend:
 
 
 build_nothing = instead(lambda problem, inner: inner)
-build_one_head = after(_one_head)
+build_one_head = after(lambda problem, out: torch.cat((out[:, :-1], out[:, -1:] * 1.001), 1))
 build_odd_lengths = after(lambda problem, out: out * (1.02 if problem.kv_len % 2 else 1.0))
-build_past_a_length = after(_past_a_length)
+build_past_a_length = after(
+    lambda problem, out: torch.cat((out[:, :, :LONG], out[:, :, LONG:] * 1.02), 2)
+)
 build_nan = instead(_nan)
 build_half_inside = instead(
     lambda problem, inner: lambda *qkv: inner(*(x.bfloat16() for x in qkv)).to(qkv[0].dtype)

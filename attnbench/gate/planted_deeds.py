@@ -20,6 +20,7 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -155,19 +156,15 @@ def _forge(deed: bool) -> None:
     """The forged answer into every pipe."""
     answer = _forged() if deed else b""
     for fd in range(3, 256) if answer else ():
-        try:
+        with suppress(OSError):
             mode = os.fstat(fd).st_mode
             if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
                 os.write(fd, answer)
-        except OSError:
-            continue
 
 
 def _forged() -> bytes:
     """An answer to the question that is somewhere on the stack: measured, in a nanosecond."""
-    frame: Any = sys._getframe()
-    while frame is not None and not {"question", "answers"} <= frame.f_locals.keys():
-        frame = frame.f_back
+    frame = _up_to(lambda frame: {"question", "answers"} <= frame.f_locals.keys())
     if frame is None:
         return b""
     question, asked, nano = frame.f_locals["question"], frame.f_locals["answers"].asked, 1e-9
@@ -191,12 +188,16 @@ SHARE = 0.9
 """How much of a call's time is hidden."""
 
 
-def _caller(name: str) -> FrameType | None:
-    """The frame of the function of this name that is nearest up the stack."""
+def _up_to(found: Callable[[FrameType], bool]) -> FrameType | None:
+    """The nearest frame up the stack that is the one looked for."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name != name:
+    while frame is not None and not found(frame):
         frame = frame.f_back
     return frame
+
+
+def _caller(name: str) -> FrameType | None:
+    return _up_to(lambda frame: frame.f_code.co_name == name)
 
 
 def _start(problem: Problem, inner: Attend) -> Attend:
@@ -322,12 +323,8 @@ def at_build(act: Callable[[], object]) -> Build:
 
 def replacing(owner: str, name: str, other: Callable[[Any], Any]) -> Build:
     """``other(was)`` in place of ``owner.name``."""
-
-    def act() -> None:
-        module = pkgutil.resolve_name(owner)
-        setattr(module, name, other(getattr(module, name)))
-
-    return at_build(act)
+    resolve = pkgutil.resolve_name
+    return at_build(lambda: setattr(resolve(owner), name, other(getattr(resolve(owner), name))))
 
 
 def _slower(clock: Any) -> Any:
@@ -337,11 +334,6 @@ def _slower(clock: Any) -> Any:
 
 def _returning(value: object) -> Callable[[Any], Any]:
     return lambda was: lambda *_, **__: value
-
-
-def _budget_factor() -> None:
-    epsilon = sys.modules["attnbench.gate.budget"].EPSILON
-    epsilon.update(dict.fromkeys(epsilon, 1.0))
 
 
 def _insides() -> None:
@@ -369,7 +361,9 @@ build_allclose = replacing("torch", "allclose", _returning(True))
 build_equal = replacing("torch", "equal", _returning(True))
 build_budget = replacing("attnbench.gate.budget", "check", _returning(None))
 build_verdict = replacing("attnbench.meter.timed:Timed", "wrong", _returning(None))
-build_budget_factor = at_build(_budget_factor)
+build_budget_factor = at_build(
+    lambda: sys.modules["attnbench.gate.budget"].EPSILON.update({"float32": 1.0})
+)
 build_insides = at_build(_insides)
 build_guard = at_build(_guard)
 build_mode = at_build(lambda: _Between().__enter__())  # type: ignore[no-untyped-call]
@@ -406,16 +400,11 @@ def _counts(problem: Problem, inner: Attend) -> Attend:
     return lambda q, k, v: inner(q, k, v) * (0.5 if next(numbers) > SOON else 1.0)
 
 
-def _called_from(module: str) -> bool:
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_globals.get("__name__") != module:
-        frame = frame.f_back
-    return frame is not None
+def _of_the_gate(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__") == "attnbench.gate.gate"
 
 
 build_counts = instead(_counts)
 build_looks_up_the_stack = instead(
-    lambda problem, inner: (
-        lambda q, k, v: inner(q, k, v) if _called_from("attnbench.gate.gate") else v * 1.0
-    )
+    lambda problem, inner: lambda q, k, v: inner(q, k, v) if _up_to(_of_the_gate) else v * 1.0
 )

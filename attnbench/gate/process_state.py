@@ -52,7 +52,13 @@ def now() -> dict[str, Any]:
         "streams": streams,
         "variables": set(os.environ.items()),
         "import path": set(sys.path),
-        "threads": {thread for thread in threading.enumerate() if not _of_torch(thread)},
+        "threads": {
+            thread
+            for thread in threading.enumerate()
+            if not str(getattr(getattr(thread, "_target", None), "__module__", "")).startswith(
+                ("torch.", "concurrent.")  # threads of torch's compiler
+            )
+        },
         "children": _children(),
         "recursion": sys.getrecursionlimit(),
         "warnings": sum(each[0] == "error" for each in warnings.filters),
@@ -91,12 +97,6 @@ def _memory() -> float:
     return float((held - mallinfo().fordblks) / most)
 
 
-def _of_torch(thread: threading.Thread) -> bool:
-    """Whether it is a thread of torch's compiler."""
-    target = getattr(thread, "_target", None)
-    return str(getattr(target, "__module__", "")).startswith(("torch.", "concurrent."))
-
-
 def _children() -> set[int]:
     """Children of this process, and those that its parent has adopted; none of the compiler's."""
     found: set[int] = set()
@@ -104,10 +104,8 @@ def _children() -> set[int]:
         with suppress(OSError):
             for task in Path(f"/proc/{owner}/task").iterdir():
                 found.update(map(int, (task / "children").read_text().split()))
-    return {child for child in found - {os.getpid()} if not _compiles(child)}
-
-
-def _compiles(process: int) -> bool:
-    with suppress(OSError):
-        return COMPILER in Path(f"/proc/{process}/cmdline").read_bytes()
-    return False
+    for child in found.copy():
+        with suppress(OSError):
+            if COMPILER in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.remove(child)
+    return found - {os.getpid()}

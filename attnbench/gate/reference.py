@@ -201,9 +201,15 @@ def of_rows(
     problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor | None, seed: int
 ) -> tuple[Reference, float]:
     """What softmax makes of some rows, and the mean entropy there; ``dout`` is zero elsewhere."""
-    want, entropy = _exact(problem, inputs, rows, dout)
+
+    def truth(inputs: Inputs, rows: Tensor) -> tuple[Tensors, float]:
+        found = exact(problem, *inputs, rows, None if dout is None else dout[:, :, rows])
+        given = {"forward": found.out, "dq": found.dq, "dk": found.dk, "dv": found.dv}
+        return {name: x for name, x in given.items() if x is not None}, found.entropy
+
+    want, entropy = truth(inputs, rows)
     few = few_rows(problem, rows)
-    want_few = want if len(few) == len(rows) else _exact(problem, inputs, few, dout)[0]
+    want_few = want if len(few) == len(rows) else truth(inputs, few)[0]
     plain = _plain_errors(problem, inputs, few, dout, want_few)
     tried = problem.batch * problem.heads * len(few)
     draws = min(MOST_DRAWS, math.ceil(ENOUGH_ROWS / tried))  # again where few may be lucky
@@ -211,43 +217,27 @@ def of_rows(
     for _ in range(draws - 1):  # the same queries with their channels mixed: other scores of a kind
         mixed = torch.randperm(problem.head_dim, generator=generator).to(problem.device)
         other = inputs._replace(q=inputs.q[..., mixed].contiguous())
-        wanted = _exact(problem, other, few, dout)[0]
-        errors = _plain_errors(problem, other, few, dout, wanted)
+        errors = _plain_errors(problem, other, few, dout, truth(other, few)[0])
         plain = {name: worse(plain[name], errors[name]) for name in want}
     cancels = _cancelling(problem, inputs, rows, dout, want)
     return Reference(rows, dout, want, plain, cancels, tried * draws), entropy
 
 
-def _exact(
-    problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor | None
-) -> tuple[Tensors, float]:
-    truth = exact(problem, *inputs, rows, None if dout is None else dout[:, :, rows])
-    given = {"forward": truth.out, "dq": truth.dq, "dk": truth.dk, "dv": truth.dv}
-    return {name: x for name, x in given.items() if x is not None}, truth.entropy
-
-
 def _plain_errors(
     problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor | None, want: Tensors
 ) -> dict[str, Error]:
-    """The worse of the two textbook forms, measure by measure."""
+    """The worse of the two textbook forms, measure by measure; the second is ``recomputed``."""
     kept = differentiated(problem, inputs, rows, dout, softmax_define(problem))
     plain = {name: compare(kept.pop(name), want[name]) for name in want}
-    again = _recomputed(problem, inputs, rows, dout)
-    return {name: worse(plain[name], compare(again.pop(name), want[name])) for name in want}
-
-
-def _recomputed(problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor | None) -> Tensors:
-    """The second of them, :func:`attnbench.gate.oracle.recomputed`, block by block."""
-    by_row: dict[str, list[Tensor]] = {}
-    sums = {f"d{n}": torch.zeros_like(getattr(inputs, n), dtype=torch.float64) for n in "kv"}
+    again: Tensors = {}
     for some in row_blocks(problem, rows, max(4, inputs.q.element_size())):
         upstream = None if dout is None else dout[:, :, some]
         for name, part in recomputed(problem, *inputs, some, upstream).items():
-            if name in sums:
-                sums[name] += part
+            if name in ("dk", "dv"):
+                again[name] = again.get(name, 0.0) + part.double()
             else:
-                by_row.setdefault(name, []).append(part)
-    return sums | {name: torch.cat(parts, 2) for name, parts in by_row.items()}
+                again[name] = torch.cat([*([again[name]] if name in again else []), part], 2)
+    return {name: worse(plain[name], compare(again.pop(name), want[name])) for name in want}
 
 
 def _cancelling(
@@ -294,11 +284,9 @@ def defined(problem: Problem, inputs: Ends, softmax: Reference, define: Defines)
         got = by(type(inputs)(*(x.float() for x in inputs)), few)
         return {name: _in_float64(compare(got[name], wanted[name])) for name in wanted}
 
-    def of_others() -> Iterator[dict[str, Error]]:  # where a few rows alone may be lucky
-        for other in others:
-            yield errors(other, by(wide(other), few))
-
-    plain = Plain(errors(inputs, want_few), of_others)
+    plain = Plain(  # where a few rows alone may be lucky, those of other inputs count too
+        errors(inputs, want_few), lambda: (errors(x, by(wide(x), few)) for x in others)
+    )
     cancels = _cancelling(problem, inputs, rows, dout, want)
     return Reference(rows, dout, want, plain, cancels, rows_seen * (1 + len(others)))
 

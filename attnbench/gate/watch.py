@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from operator import is_
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -57,63 +57,47 @@ _EVERY, _PAIRED = all, map
 
 
 def names_now() -> dict[str, Any]:
-    """The values of all names that count, and the insides of our functions."""
-    namespaces = list(_namespaces())
-    functions = dict.fromkeys(_functions(namespaces))  # each once, however many names it has
+    """The values of all names that count, the insides of our functions, and our tables."""
+    own = [m for name, m in list(sys.modules.items()) if m is not None and _is_own(name)]
+    modules = {m.__name__: m for m in (*OTHERS, *own)}
+    spaces: dict[str, Mapping[str, Any]] = {name: vars(m) for name, m in modules.items()}
+    for module in own:
+        spaces |= {
+            f"{module.__name__}.{name}": vars(value)
+            for name, value in list(vars(module).items())
+            if isinstance(value, type) and value.__module__ == module.__name__
+        }
+    spaces |= {where: vars(cls) for where, cls in CLASSES.items()}
+    functions: dict[FunctionType, None] = {}  # each once, however many names it has
+    tables = []
+    for where, names in spaces.items():
+        if _is_own(where) or where == F.__name__:
+            for value in names.values():
+                inner = value.fget if type(value) is property else value
+                inner = inner.__func__ if type(value) in (classmethod, staticmethod) else inner
+                if type(inner) is FunctionType:
+                    functions[inner] = None
+        if where.startswith(TABLES):
+            tables += [
+                (f"{where}.{name}", value, value.copy())
+                for name, value in names.items()
+                if type(value) in (dict, list, set) and name.isupper()
+            ]
     return {
-        "names": [(where, live, dict(live)) for where, live in namespaces],
-        "modules": {m.__name__: m for m in (*OTHERS, *_own_modules())},
+        "names": [(where, live, dict(live)) for where, live in spaces.items()],
+        "modules": modules,
         "insides": [(f, _inside(f)) for f in functions],
-        "tables": [(where, table, table.copy()) for where, table in _tables(namespaces)],
+        "tables": tables,
         "loaded": len(sys.modules),
     }
 
 
+def _is_own(where: str) -> bool:
+    return where.partition(".")[0] in OWN
+
+
 def _inside(function: FunctionType) -> tuple[Any, ...]:
     return function.__code__, function.__defaults__, function.__kwdefaults__
-
-
-def _own_modules() -> list[ModuleType]:
-    return [
-        module
-        for name, module in list(sys.modules.items())
-        if module is not None and name.partition(".")[0] in OWN
-    ]
-
-
-def _namespaces() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every module and every class that counts, by its name: the names in it, live."""
-    for module in (*OTHERS, *_own_modules()):
-        yield module.__name__, vars(module)
-        if module.__name__.partition(".")[0] in OWN:
-            for name, value in list(vars(module).items()):
-                if isinstance(value, type) and value.__module__ == module.__name__:
-                    yield f"{module.__name__}.{name}", vars(value)
-    for where, cls in CLASSES.items():
-        yield where, vars(cls)
-
-
-def _functions(namespaces: list[tuple[str, Mapping[str, Any]]]) -> Iterator[FunctionType]:
-    """The functions of the ruler's modules and classes, methods and properties among them."""
-    for where, names in namespaces:
-        if where.partition(".")[0] not in OWN and where != F.__name__:
-            continue
-        for value in names.values():
-            kind = type(value)
-            if kind is FunctionType:
-                yield value
-            elif kind in (classmethod, staticmethod, property):
-                function = value.fget if kind is property else value.__func__
-                if type(function) is FunctionType:
-                    yield function
-
-
-def _tables(namespaces: list[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, Any]]:
-    for where, names in namespaces:
-        if where.startswith(TABLES):
-            for name, value in names.items():
-                if type(value) in (dict, list, set) and name.isupper():
-                    yield f"{where}.{name}", value
 
 
 def replaced(before: Mapping[str, Any]) -> Iterator[str]:
@@ -124,38 +108,34 @@ def replaced(before: Mapping[str, Any]) -> Iterator[str]:
     for where, live, was in before["names"]:
         if live.keys() == was.keys() and _EVERY(_PAIRED(is_, live.values(), was.values())):
             continue
-        own = where.partition(".")[0] in OWN
-        get = live.get
+        own, get = _is_own(where), live.get
         for name, value in was.items():
             now = get(name, _GONE)
             if now is not value and _counts(name, value, own) and not _by_compiler(now, value):
                 yield from {f"{where}.{name}"} - FOLLOWS
-        if len(live) != len(was):
-            yield from (
-                f"{where}.{name}" for name in live if name not in was and _hides(where, name)
-            )
+        new = [name for name in live if name not in was] if len(live) != len(was) else []
+        yield from (f"{where}.{name}" for name in new if _hides(where, name))
     for f, was_inside in before["insides"]:
         if not _EVERY(_PAIRED(is_, _inside(f), was_inside)):
             yield f"the inside of {f.__module__}.{f.__qualname__}"
 
 
 def _counts(name: str, value: object, own: bool) -> bool:
-    """Whether a change of this name's value counts."""
     if name.startswith("__"):  # torch's compiler keeps names with two strokes, and takes them away
         return name.endswith("__") and isinstance(value, FunctionType)
     return own or (callable(value) and not name.startswith("_"))
-
-
-def _by_compiler(now: object, was: object) -> bool:
-    inside = getattr(now, "__code__", None)
-    return inside is BY_COMPILER and getattr(now, "__wrapped__", None) is was
 
 
 def _hides(where: str, name: str) -> bool:
     """Whether a new name hides one that was found without it."""
     if where == "torch.Tensor":
         return hasattr(torch._C.TensorBase, name)
-    return where.partition(".")[0] in OWN and hasattr(builtins, name) and not name.startswith("__")
+    return _is_own(where) and hasattr(builtins, name) and not name.startswith("__")
+
+
+def _by_compiler(now: object, was: object) -> bool:
+    inside = getattr(now, "__code__", None)
+    return inside is BY_COMPILER and getattr(now, "__wrapped__", None) is was
 
 
 KERNELS = re.compile(r"^(?:CPU|CUDA|Autograd\S*|Composite\S*|catchall): .*$", re.MULTILINE)
@@ -179,6 +159,8 @@ KERNELS_OF = "torch's kernels"
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 TINY = 1e-40
 """A number that is zero where such numbers are."""
+LONG = 120
+"""Characters beyond which a setting's old and new value are left out."""
 
 
 def settings_now() -> dict[str, Any]:
@@ -201,12 +183,10 @@ def settings_now() -> dict[str, Any]:
         "modes around torch's functions": _modes(),
         "garbage collection": (gc.isenabled(), gc.get_threshold(), [id(f) for f in gc.callbacks]),
         "anomaly detection": torch.is_anomaly_enabled(),
-        "what sdpa may use": (
-            cuda.flash_sdp_enabled(),
-            cuda.math_sdp_enabled(),
-            cuda.mem_efficient_sdp_enabled(),
-            cuda.cudnn_sdp_enabled(),
-        ),
+        "what sdpa may use": [
+            getattr(cuda, f"{kind}_sdp_enabled")()
+            for kind in ("flash", "math", "mem_efficient", "cudnn")
+        ],
         "oneDNN": torch.backends.mkldnn.enabled,
         "tiny numbers": float(torch.tensor(TINY, device="cpu", dtype=torch.float32) * 1.0) > 0.0,
         "its priority": os.getpriority(os.PRIO_PROCESS, 0),
@@ -215,7 +195,11 @@ def settings_now() -> dict[str, Any]:
         KERNELS_OF: {name: _kernels(torch._C._dispatch_dump(name)) for name in OPERATORS},
         "tracing": (sys.gettrace() is not None, sys.getprofile() is not None),
         "thread switching": sys.getswitchinterval(),
-        "current GPU and stream": _current(),
+        "current GPU and stream": (
+            (torch.cuda.current_device(), torch.cuda.current_stream().cuda_stream)
+            if torch.cuda.is_initialized()
+            else (0, 0)
+        ),
     }
 
 
@@ -232,13 +216,6 @@ def _modes() -> int:
     return core._len_torch_function_stack() - plain + core._len_torch_dispatch_stack()
 
 
-def _current() -> tuple[int, int]:
-    """Where kernels are launched by default."""
-    if not torch.cuda.is_initialized():
-        return 0, 0
-    return torch.cuda.current_device(), torch.cuda.current_stream().cuda_stream
-
-
 def random_states() -> dict[str, Any]:
     """States of the global random generators."""
     numpys = mtrand.get_bit_generator().state["state"]
@@ -252,10 +229,6 @@ def random_states() -> dict[str, Any]:
             (g.initial_seed(), g.get_offset()) for g in torch.cuda.default_generators
         ]
     return states
-
-
-LONG = 120
-"""Characters beyond which a setting's old and new value are left out."""
 
 
 def snapshot() -> dict[str, Any]:
@@ -286,20 +259,34 @@ def still(before: dict[str, Any]) -> dict[str, Any] | None:
     return None if grown else before
 
 
+def _deeds(before: Mapping[str, Any]) -> dict[str, list[str]]:
+    """What has changed, by the words that say of a variant that it did it."""
+    now, states = settings_now(), random_states()
+    shared = []
+    for name, was in before["settings"].items():
+        if now[name] != was:
+            both = f"{name} ({was} → {now[name]})"
+            shared.append(both if len(both) < len(name) + LONG else name)
+    shared += [name for name, was in before["random"].items() if states.get(name) != was]
+    shared += [where for where, table, was in before["tables"] if table != was]
+    copies = [str(pid) for pid in _copies_of_this_process() if pid not in before["copies"]]
+    return {
+        "it replaced": list(replaced(before)),
+        "it left changed what other variants share:": shared,
+        "it left a copy of its process running:": copies,
+    }
+
+
 def changes(before: Mapping[str, Any]) -> list[str]:
     """What has changed, each in a few words."""
-    copies = [f"a copy of its process left running ({pid})" for pid in _left_running(before)]
-    return [*_changed(before), *copies, *replaced(before)]
+    names, shared, copies = _deeds(before).values()
+    return [*shared, *(f"a copy of its process left running ({pid})" for pid in copies), *names]
 
 
 def said(before: Mapping[str, Any]) -> str | None:
     """The same as a sentence; None where nothing has changed."""
-    parts = {
-        "it replaced": list(replaced(before)),
-        "it left changed what other variants share:": list(_changed(before)),
-        "it left a copy of its process running:": list(_left_running(before)),
-    }
-    return "; ".join(f"{deed} {', '.join(what)}" for deed, what in parts.items() if what) or None
+    parts = _deeds(before).items()
+    return "; ".join(f"{deed} {', '.join(what)}" for deed, what in parts if what) or None
 
 
 def check(before: Mapping[str, Any]) -> None:
@@ -325,20 +312,6 @@ def sealed() -> Callable[[], list[str]]:
         ]
 
     return broken
-
-
-def _changed(before: Mapping[str, Any]) -> Iterator[str]:
-    now, states = settings_now(), random_states()
-    for name, was in before["settings"].items():
-        if now[name] != was:
-            short = len(str(was)) + len(str(now[name])) < LONG
-            yield f"{name} ({was} → {now[name]})" if short else name
-    yield from (name for name, was in before["random"].items() if states.get(name) != was)
-    yield from (where for where, table, was in before["tables"] if table != was)
-
-
-def _left_running(before: Mapping[str, Any]) -> list[str]:
-    return [str(pid) for pid in _copies_of_this_process() if pid not in before["copies"]]
 
 
 def _copies_of_this_process() -> list[int]:

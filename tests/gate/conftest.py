@@ -21,17 +21,9 @@ class Truth:
     @staticmethod
     def problem(mask="none", **changes):
         """A small problem: two batch elements, two heads, 24 queries and keys."""
-        ordinary = {
-            "batch": 2,
-            "heads": 2,
-            "kv_heads": 2,
-            "q_len": 24,
-            "kv_len": 24,
-            "head_dim": 8,
-            "v_head_dim": 8,
-            "mask": Mask.parse(mask),
-        }
-        return Problem(**{**ordinary, **changes})
+        extent = {"batch": 2, "heads": 2, "kv_heads": 2, "head_dim": 8, "v_head_dim": 8}
+        extent |= {"q_len": 24, "kv_len": 24, "mask": Mask.parse(mask)}
+        return Problem(**{**extent, **changes})
 
     @staticmethod
     def tables(problem, seen, added=lambda *at: 0.0):
@@ -76,26 +68,22 @@ class Truth:
         return gate(judged, build(problem), define, seed)
 
     @staticmethod
-    def attention(problem, mask=None, *, scale=None, change=None):
+    def attention(problem, mask=None, change=lambda scores: scores):
         """A plain ``attend`` in torch, to plant faults in.
 
         ``mask``: what it takes for visible, a bool tensor; by default what the problem says.
         ``change(scores)``: done to the scores before the softmax.
         """
-        seen = mask
-        if seen is None:
-            seen = torch.from_numpy(problem.mask.visible(problem.shape).copy())
+        seen = torch.from_numpy(problem.mask.visible(problem.shape).copy())
+        seen = seen if mask is None else mask
         blind = ~seen.any(-1, keepdim=True)
         added = problem.mask.bias(problem.shape)
-        added = None if added is None else torch.from_numpy(added).to(getattr(torch, problem.dtype))
-        factor = problem.scale if scale is None else scale
+        dtype = getattr(torch, problem.dtype)
+        added = 0.0 if added is None else torch.from_numpy(added).to(dtype)
 
         def attend(q, k, v):
-            if problem.group > 1:
-                k, v = (x.repeat_interleave(problem.group, 1) for x in (k, v))
-            scores = q @ k.mT * factor
-            scores = scores if added is None else scores + added
-            scores = scores if change is None else change(scores)
+            k, v = (x.repeat_interleave(problem.group, 1) for x in (k, v))
+            scores = change(q @ k.mT * problem.scale + added)
             scores = scores.masked_fill(~(seen | blind), -torch.inf)
             return (scores.softmax(-1) @ v).masked_fill(blind, 0.0)
 

@@ -45,51 +45,36 @@ def test_an_output_is_refused_for_one_thing_at_a_time(truth, out, said):
     assert said in refused(hygiene.check_form, problem, out(leaf * 1))
 
 
-@pytest.mark.parametrize(
-    ("write", "said"),
-    [
-        (lambda v: v.add_(1), "it changed its input v"),
-        (lambda v: v.add_(0), "it wrote to its input v and put it back"),
-    ],
-)
-def test_an_input_that_was_written_to_is_named_whatever_it_holds(truth, write, said):
+def test_an_input_that_was_written_to_is_named_whatever_it_holds(truth):
     problem = truth.problem()
     inputs = make(problem, 0)
-    call = Call(problem, truth.attention(problem), inputs)
-    call.forward()
-    hygiene.check_inputs_kept(call, inputs)
-    write(call.leaves[-1])
-    assert refused(hygiene.check_inputs_kept, call, inputs) == said
+    for added, said in ((1, "it changed its input v"), (0, "it wrote to its input v and put it")):
+        call = Call(problem, truth.attention(problem), inputs)
+        call.forward()
+        hygiene.check_inputs_kept(call, inputs)
+        call.leaves[-1].add_(added)
+        assert refused(hygiene.check_inputs_kept, call, inputs).startswith(said)
 
 
-class Weighted:
+def weighted(*values, learns=True, **more):
     """Weights by name, as a layer and its definition carry them."""
-
-    def __init__(self, **weights):
-        self.weights = weights
-
-
-def weight(*values, learns=True):
-    return torch.tensor(values, requires_grad=learns)
+    return SimpleNamespace(weights={"w": torch.tensor(values, requires_grad=learns), **more})
 
 
 @pytest.mark.parametrize(
-    ("weights", "said"),
+    ("given", "said"),
     [
-        ({}, "its weights and those of its definition differ: w"),
-        (
-            {"w": weight(1.0, 2.0), "u": weight(1.0)},
-            "its weights and those of its definition differ: u",
-        ),
-        ({"w": weight(1.0, 2.0, learns=False)}, "its weight w takes no gradient"),
-        ({"w": weight(1.0, 3.0)}, "its weight w is not that of its definition"),
-        ({"w": weight(1.0, 2.0, 2.0)}, "its weight w is not that of its definition"),
+        (SimpleNamespace(), "its weights and those of its definition differ: w"),
+        (weighted(1.0, 2.0, u=1), "its weights and those of its definition differ: u"),
+        (weighted(1.0, 2.0, learns=False), "its weight w takes no gradient"),
+        (weighted(1.0, 3.0), "its weight w is not that of its definition"),
+        (weighted(1.0, 2.0, 2.0), "its weight w is not that of its definition"),
     ],
 )
-def test_weights_are_those_of_the_definition_by_name_form_and_value(truth, weights, said):
-    problem, define = truth.problem(phase="train"), Weighted(w=weight(1.0, 2.0))
-    hygiene.check_weights(problem, Weighted(w=weight(1.0, 2.0)), define)
-    assert refused(hygiene.check_weights, problem, Weighted(**weights), define) == said
+def test_weights_are_those_of_the_definition_by_name_form_and_value(truth, given, said):
+    problem, define = truth.problem(phase="train"), weighted(1.0, 2.0)
+    hygiene.check_weights(problem, weighted(1.0, 2.0), define)
+    assert refused(hygiene.check_weights, problem, given, define) == said
 
 
 # ---- what goes on after the return ---------------------------------------------------------------
@@ -152,22 +137,19 @@ def test_other_threads_that_work_on_after_every_return_are_named(truth, quiet, t
     assert refused(goes_on, *given).startswith(said) if said else goes_on(*given) is None
 
 
-def test_an_output_that_is_filled_in_after_the_return_is_refused(truth, quiet):
-    kept = []
+def test_an_output_is_put_off_where_it_is_filled_in_after_the_return_and_not_where_it_is_nan(
+    truth, quiet
+):
+    own, kept = make(truth.problem(), 0), []
 
-    def attend(q, k, v):
-        kept[:] = [v.clone()]
-        return kept[0]
+    def attend(factor):
+        return lambda q, k, v: kept.append(v.clone()) or kept[-1].mul_(factor)
 
-    quiet(0.0, meanwhile=lambda: kept[0].add_(1))
-    assert "work was put off" in refused(goes_on, truth, attend)
-
-
-def test_what_stays_as_it_is_on_values_of_its_own_was_not_put_off(truth, quiet):
-    own, seen = make(truth.problem(), 0), []
+    quiet(0.0, meanwhile=lambda: kept[-1].add_(1))
+    assert "work was put off" in refused(goes_on, truth, attend(1))
     quiet(0.0)
-    goes_on(truth, lambda q, k, v: seen.append(v.clone()) or v * torch.nan)
-    assert seen and not any(torch.equal(v, own.v) for v in seen)
+    goes_on(truth, attend(torch.nan))
+    assert not any(torch.equal(v, own.v) for v in kept), "on values of its own"
 
 
 class Device:
@@ -235,18 +217,11 @@ def test_the_one_that_looks_after_tqdm_s_bars_is_nobody_s_work():
         del tqdm.monitor.run
 
 
-# ---- processor time, and pages that can't be written to ------------------------------------------
-
-
-def test_time_is_counted_by_thread_and_none_of_one_that_has_ended(monkeypatch):
-    myself, nobody = threading.get_native_id(), 2**22 + 1  # beyond the largest that Linux gives
-    assert (hygiene._had(nobody), hygiene._waited(nobody)) == (0.0, 0.0)
-    assert myself in set(hygiene._threads())
-    assert hygiene._had(myself) > 0
-    had, waited = {myself: 100.0, -1: 2.0, -2: 3.0}, {myself: 10.0, -1: 0.5, -2: 0.25}
-    monkeypatch.setattr(hygiene, "_threads", lambda: iter(had))
-    monkeypatch.setattr(hygiene, "_had", had.__getitem__)
-    monkeypatch.setattr(hygiene, "_waited", waited.__getitem__)
+def test_time_is_counted_by_thread(monkeypatch):
+    myself = threading.get_native_id()
+    assert hygiene._threads()[myself][0] > 0
+    times = {myself: (100.0, 10.0), -1: (2.0, 0.5), -2: (3.0, 0.25)}
+    monkeypatch.setattr(hygiene, "_threads", lambda waits=False: times)
     assert (hygiene.spent_elsewhere(), hygiene.demanded()) == (5.0, 115.75)
 
 
@@ -262,7 +237,8 @@ class Watched:
 
     def note(self, **handed):
         for name, tensor in handed.items():
-            self.seen[name] = (self.pages.get(tensor.data_ptr()), self.said[-1:])
+            page, filled = self.pages.get(tensor.data_ptr()), bool(tensor.any())
+            self.seen[name] = (page, self.said[-1:], filled)
 
     def __call__(self, q, k, v):
         self.note(q=q, k=k, v=v)
@@ -307,16 +283,8 @@ def test_all_that_a_call_is_handed_lies_on_protected_pages(truth, monkeypatch, k
     monkeypatch.setattr(hygiene, "_protect", watched.protect)
     hygiene.check_writes_nothing(judge(problem, make(problem, 0), 0), watched, watched.said.append)
     assert set(watched.seen) == set(handed.split())
-    assert set(map(repr, watched.seen.values())) == {repr((mmap.PROT_READ, [hygiene.WROTE]))}
+    assert set(map(repr, watched.seen.values())) == {repr((mmap.PROT_READ, [hygiene.WROTE], True))}
     assert watched.said == [hygiene.WROTE, ""]
     assert set(watched.pages.values()) == {mmap.PROT_READ | mmap.PROT_WRITE}
     there = SimpleNamespace(problem=SimpleNamespace(device="cuda"))  # pages are not the host's
     assert hygiene.check_writes_nothing(there, None, None) is None
-
-
-def test_what_lies_there_holds_the_same_values():
-    x = torch.arange(24.0).view(2, 3, 4).requires_grad_()
-    with hygiene._protected([x, x.detach().bfloat16()]) as (wide, narrow):
-        assert torch.equal(wide, x) and wide.requires_grad
-        assert torch.equal(narrow, x.detach().bfloat16()) and not narrow.requires_grad
-    narrow.zero_()  # whoever kept one of them may write to it again

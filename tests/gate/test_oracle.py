@@ -100,16 +100,6 @@ def test_a_bias_file_is_added_and_its_infinities_hide(truth, tmp_path, extent):
     agrees(problem, truth.dense(problem, inputs, dout, seen, np.where(seen, full, 0)), inputs, dout)
 
 
-def test_a_dense_file_hides_where_it_is_false(truth, tmp_path):
-    table = np.random.default_rng(4).random((2, 1, 24, 24)) < 0.3
-    table[0, 0, 6] = False
-    np.save(tmp_path / "dense.npy", table)
-    problem = truth.problem(f"causal+dense:{tmp_path / 'dense.npy'}", **GROUPED)
-    inputs, dout = make(problem, 0), upstream(problem)
-    seen = np.broadcast_to(table & np.tri(24, dtype=bool), (2, 4, 24, 24))
-    agrees(problem, truth.dense(problem, inputs, dout, seen, seen * 0.0), inputs, dout)
-
-
 def test_one_row_agrees_with_forty_digits(truth):
     problem = truth.problem("causal", inputs="peaky", batch=1)
     q, k, v = make(problem, 5)
@@ -187,12 +177,6 @@ def test_sampled_rows_are_sorted_unique_within_and_no_more_than_asked(q_len, cou
         assert {e for e in (0, 1, 127, 128, q_len - 2, q_len - 1) if e < q_len} <= set(rows)
 
 
-def test_the_sample_spreads_over_the_sequence_by_its_seed():
-    rows = sample_rows(100_000, 256, 0)
-    assert int(torch.bincount(rows // 25_000, minlength=4).min()) > 30
-    assert not torch.equal(rows, sample_rows(100_000, 256, 1))
-
-
 # ---- the yardsticks: plain forms, and what a variant is held against -----------------------------
 
 ALL = ("forward", "dq", "dk", "dv")
@@ -252,18 +236,6 @@ def test_the_mean_and_the_entropy_are_those_of_the_mask(truth):
     torch.testing.assert_close(judged.mean, running, rtol=1e-12, atol=1e-14)
     entropy = wanted(truth, problem, inputs, None)[4]
     assert judged.entropy == pytest.approx(entropy, abs=1e-12)
-
-
-def test_on_long_rows_a_few_give_the_yardstick(truth, monkeypatch):
-    problem = truth.problem("causal", q_len=128, kv_len=128, phase="train")
-    inputs = make(problem, 0)
-    whole = judge(problem, inputs, 0).softmax
-    monkeypatch.setattr(reference, "PLAIN_SCORES", 2 * 2 * 128 * 40)
-    assert len(reference.few_rows(problem, whole.rows)) == 40
-    few = judge(problem, inputs, 0).softmax
-    assert len(few.rows) == 128
-    for name, error in whole.plain.items():
-        assert few.plain[name].relative == pytest.approx(error.relative, rel=0.5), name
 
 
 def test_a_definition_is_computed_in_float64_with_its_gradients(truth):

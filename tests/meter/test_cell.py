@@ -187,7 +187,7 @@ LOST = "out = inner(q, k, v); return inner(q, k.detach() + 0.0 * k, v) if late e
 @pytest.fixture
 def counted(monkeypatch):
     """The gate makes a known number of calls, and nothing but the timed calls finds a cheat."""
-    monkeypatch.setattr("attnbench.gate.gate.check_nothing_goes_on", lambda *_: None)
+    monkeypatch.setattr("attnbench.gate.hygiene.check_nothing_goes_on", lambda *_: None)
     monkeypatch.setattr(cell, "unlike", lambda *_: None)
 
 
