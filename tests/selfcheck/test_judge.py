@@ -2,6 +2,7 @@
 
 import json
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,38 +31,30 @@ def result(*outcomes):
     return SelfCheck(list(outcomes), "box", {"torch": "2.13"}, date="2026-01-01T00:00:00+00:00")
 
 
-@pytest.mark.parametrize(
-    ("status", "reason", "caught"),
-    [
-        (Status.WRONG, "row 0 (batch 0, head 0) did not move when key 3 changed, which", True),
-        (Status.WRONG, "it is slow", False),
-        (Status.MEASURED, "", False),
-        (Status.IMPLAUSIBLE, "row 0 (batch 0, head 0) did not move when key 3", False),
-    ],
-)
-def test_a_fault_is_caught_by_its_status_and_its_reason_together(status, reason, caught):
-    found = judge(ZEROS, record(ZEROS, status, reason))
-    assert found.caught is caught
-    assert (found.status, found.said) == (status, reason)
-    assert (found.wanted == "") is caught
+MOVED = "row 0 (batch 0, head 0) did not move when key 3 changed, which"
 
 
 @pytest.mark.parametrize(
-    ("peak", "status", "caught"),
+    ("plant", "status", "reason", "peak", "caught"),
     [
-        (96 << 20, Status.MEASURED, True),
-        ((96 << 20) - 1, Status.MEASURED, False),
-        (1 << 30, Status.WRONG, False),
-        (None, Status.MEASURED, False),
+        (ZEROS, Status.WRONG, MOVED, None, True),
+        (ZEROS, Status.WRONG, "it is slow", None, False),
+        (ZEROS, Status.MEASURED, "", None, False),
+        (ZEROS, Status.IMPLAUSIBLE, MOVED, None, False),
+        (HOG, Status.MEASURED, "", 96 << 20, True),
+        (HOG, Status.MEASURED, "", (96 << 20) - 1, False),
+        (HOG, Status.WRONG, "it is slow", 1 << 30, False),
+        (HOG, Status.MEASURED, "", None, False),
     ],
 )
-def test_a_price_is_shown_where_the_record_tells_at_least_so_much(peak, status, caught):
+def test_a_fault_is_caught_by_its_status_and_its_reason_or_its_price_together(
+    plant, status, reason, peak, caught
+):
     memory = Memory(peak_bytes=peak, saved_bytes=None, expected_bytes=None, method="events")
-    reason = "" if status is Status.MEASURED else "it is slow"
-    found = judge(HOG, record(HOG, status, reason, memory=memory))
-    assert found.caught is caught
-    assert found.said.startswith(reason or "memory.peak_bytes is")
-    assert ("at least" in found.wanted) is not caught
+    found = judge(plant, record(plant, status, reason, memory=memory))
+    assert (found.caught, found.status, found.wanted == "") == (caught, status, caught)
+    assert found.said == reason or found.said.startswith("memory.peak_bytes is")
+    assert ("at least" in found.wanted) is (plant is HOG and not caught)
 
 
 def test_the_line_counts_what_was_planted():
@@ -101,27 +94,24 @@ def test_a_self_check_that_says_nothing_of_this_ruler_is_none(tmp_path, text):
 
 
 def test_each_plant_goes_through_the_sweep_with_its_own_limit():
-    asked = []
+    asked, told = [], []
 
     class Engine:
         def ask(self, question, limit_s):
-            asked.append((question, limit_s))
             if "ceilings" in question:
                 return {"ceilings": {"flops": {}}}
+            asked.append((question["job"], limit_s))
             raise WorkerLost("it was still running after 4 s", "", timed_out=True)
 
-    class Watcher:
-        def cell(self, record, done, total, left_s):
-            asked.append((record.variant, done, total, left_s))
-
+    watcher = SimpleNamespace(cell=lambda record, *more: told.append((record.variant, *more[:2])))
     hang = next(p for p in PLANTS if p.deed == "a hang")
-    first, second = run_plants(this_machine(), Engine(), 3, Watcher(), [hang, ZEROS])
+    first, second = run_plants(this_machine(), Engine(), 3, watcher, [hang, ZEROS])
     assert (first.caught, second.caught) == (True, False)
-    (_, job, told, other, _) = asked
-    assert (job[1], other[1]) == (4.0, ZEROS.limit_s)
-    assert job[0]["job"]["variant"]["name"] == "planted.hang"
-    assert (job[0]["job"]["seed"], job[0]["job"]["ceilings"]) == (3, {"flops": {}})
-    assert told[:3] == ("planted.hang", 1, 2)
+    assert [limit_s for _, limit_s in asked] == [4.0, ZEROS.limit_s]
+    job = asked[0][0]
+    assert job["variant"]["name"] == "planted.hang"
+    assert (job["seed"], job["ceilings"]) == (3, {"flops": {}})
+    assert told == [("planted.hang", 1, 2), ("planted.zeros", 2, 2)]
 
 
 @pytest.mark.parametrize(

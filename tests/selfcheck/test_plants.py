@@ -2,6 +2,7 @@
 code without the deed is measured."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,11 +19,14 @@ DEADLY = (
 )  # fmt: skip
 """What is planted in a process of its own alone."""
 HERE = [p for p in PLANTS if why_not(p.row, this_machine()) is None]
-BY_DEED = {p.deed: p for p in PLANTS}
+FIRST = {p.kind: p for p in reversed(HERE) if p.deed not in DEADLY}.values()
 
 
 def by_deed(plants):
-    return pytest.mark.parametrize("plant", plants, ids=lambda p: p.deed)
+    """One of each kind, and all where there is time: the self-check itself has them all."""
+    slow = pytest.mark.slow
+    params = [pytest.param(p, id=p.deed, marks=[slow] * (p not in FIRST)) for p in plants]
+    return pytest.mark.parametrize("plant", params)
 
 
 @by_deed([p for p in HERE if p.deed not in DEADLY])
@@ -41,25 +45,14 @@ def test_the_same_code_without_the_deed_is_measured(measured, plant):
         assert not judge(plant, record).caught
 
 
-class Nobody:
-    """Who watches nothing."""
-
-    def cell(self, record, done, total, left_s):
-        """Nothing."""
+NOBODY = SimpleNamespace(cell=lambda record, done, total, left_s: None)
 
 
-@pytest.fixture(scope="module")
-def engine():
+def test_a_fault_that_may_kill_its_process_is_caught_through_the_sweep():
+    (hang,) = (p for p in PLANTS if p.deed == "a hang")
+    plant = replace(hang, limit_s=1.0, said="still running after 1 s")
     with LocalEngine(Settings()) as engine:
-        yield engine
-
-
-@pytest.mark.parametrize("deed", ["the process ended", "a hang"])  # the whole self-check has all
-def test_a_fault_that_may_kill_its_process_is_caught_through_the_sweep(engine, deed):
-    plant = BY_DEED[deed]
-    if plant.status is Status.TIMED_OUT:
-        plant = replace(plant, limit_s=1.0, said="still running after 1 s")
-    (found,) = run_plants(this_machine(), engine, 0, Nobody(), [plant])
+        (found,) = run_plants(this_machine(), engine, 0, NOBODY, [plant])
     assert found.caught, (found.status, found.said, found.wanted)
 
 
@@ -73,14 +66,8 @@ def test_every_plant_has_a_deed_and_a_name_of_its_own_and_an_honest_twin():
 
 
 def test_a_fault_that_can_not_be_planted_here_is_said_and_not_counted():
-    plant = BY_DEED["a stream that nobody waits for"]
+    (stream,) = (p for p in PLANTS if p.problem.device == "cuda")
     machine = replace(this_machine(), gpus=(), torch_cuda=None)
-
-    class Engine:
-        def ask(self, question, limit_s):
-            assert "job" not in question
-            return {"ceilings": {}}
-
-    (found,) = run_plants(machine, Engine(), 0, Nobody(), [plant])
-    assert found.caught is None
-    assert "cuda" in found.said
+    engine = SimpleNamespace(ask=lambda question, limit_s: {"ceilings": question["ceilings"]})
+    (found,) = run_plants(machine, engine, 0, NOBODY, [stream])
+    assert found.caught is None and "cuda" in found.said

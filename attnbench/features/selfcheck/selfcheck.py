@@ -8,7 +8,7 @@ worker loads their code, so this needs no torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -98,7 +98,7 @@ def run_plants(
     engine: LocalEngine,
     seed: int,
     watcher: Watcher,
-    plants: Iterable[Plant] = PLANTS,
+    plants: Sequence[Plant] = PLANTS,
     *,
     on_gpu: LocalEngine | None = None,
 ) -> Iterator[PlantOutcome]:
@@ -106,12 +106,11 @@ def run_plants(
 
     ``on_gpu`` measures those that are planted on a GPU, where that is another engine.
     """
-    todo = list(plants)
     asked = {"ceilings": ["float32"], "device": "cpu"}
     ceilings = engine.ask(asked, START_LIMIT_S)["ceilings"]
     header = {"seed": seed, "budget_s": BUDGET_S, "ceilings": ceilings}
     start = monotonic()
-    for number, plant in enumerate(todo, 1):
+    for number, plant in enumerate(plants, 1):
         if (missing := why_not(plant.row, machine)) is not None:
             yield PlantOutcome(plant.deed, plant.kind, None, Status.UNAVAILABLE, missing.reason)
             continue
@@ -119,8 +118,8 @@ def run_plants(
         cell = Cell(plant.row, plant.problem, left_out=None, guess_s=1.0)
         own = engine if plant.problem.device == "cpu" else on_gpu or engine
         record = measure(cell, header, own, limit_s=plant.limit_s)
-        left_s = (monotonic() - start) / number * (len(todo) - number)
-        watcher.cell(record, number, len(todo), left_s)
+        left_s = (monotonic() - start) / number * (len(plants) - number)
+        watcher.cell(record, number, len(plants), left_s)
         yield judge(plant, record, monotonic() - began)
 
 
@@ -130,7 +129,9 @@ def judge(plant: Plant, record: Record, spent_s: float = 0.0) -> PlantOutcome:
     good = record.status is plant.status and re.search(plant.said, record.reason) is not None
     if plant.shows is not None:
         where, least = plant.shows
-        shown = _at(record.to_dict(), where)
+        shown: Any = record.to_dict()
+        for name in where.split("."):
+            shown = shown.get(name) if isinstance(shown, Mapping) else None
         wanted = f"{plant.status}, with {where} at least {least:g}"
         good = good and shown is not None and shown >= least
         said = record.reason or f"{where} is {shown if shown is None else format(shown, '.4g')}"
@@ -144,27 +145,21 @@ def run_slow_downs(engine: LocalEngine, seed: int) -> Iterator[PlantOutcome]:
     One verdict in a hundred is wrong by chance alone, so a wrong one is measured again; it escaped
     where it is wrong twice. The margin is measured once.
     """
-    margin, none = None, Cell(slices(0), SLICES_PROBLEM, left_out=None, guess_s=1.0)
+    none = Cell(slices(0), SLICES_PROBLEM, left_out=None, guess_s=1.0)
+    how: dict[str, Any] = {"seed": seed, "margin": None, "floors": [], "budget_s": SLOW_DOWN_S}
+
+    def asked(extra: int) -> tuple[PlantOutcome, bool]:
+        """An outcome, and whether it is one of a comparison that was made."""
+        began, more = monotonic(), replace(none, variant=slices(extra))
+        (found,) = compare_cells([more], [none], engine, watch=lambda _: None, **how)
+        if found.comparison is not None:
+            how["margin"] = found.comparison.margin
+        return judge_slow_down(extra, found, monotonic() - began), found.comparison is not None
+
     for extra in SLOW_DOWNS:
-        first = None
-        while True:
-            began, more = monotonic(), replace(none, variant=slices(extra))
-            found = compare_cells(
-                [more],
-                [none],
-                engine,
-                seed=seed,
-                margin=margin,
-                floors=[],
-                budget_s=SLOW_DOWN_S,
-                watch=lambda _: None,
-            )[0]
-            margin = found.comparison.margin if found.comparison else margin
-            outcome = judge_slow_down(extra, found, monotonic() - began)
-            if first is not None or outcome.caught is not False or found.comparison is None:
-                break
-            first = outcome
-        if first is not None:
+        outcome, compared = asked(extra)
+        if compared and outcome.caught is False:
+            first, (outcome, _) = outcome, asked(extra)
             said = f"{outcome.said}; asked again, at first {first.status}: {first.said}"
             spent_s = round(first.spent_s + outcome.spent_s, 3)
             outcome = replace(outcome, said=said, spent_s=spent_s)
@@ -197,12 +192,6 @@ def judge_slow_down(extra: int, found: Compared, spent_s: float = 0.0) -> PlantO
         only = f"only {c.smallest_effect:.1%} or more would have been seen"
         said += f"; {'its interval holds what was planted, and the margin' if seen else only}"
     return PlantOutcome(deed, SLOW, told, str(c.verdict), said, wanted, round(spent_s, 3))
-
-
-def _at(values: Any, path: str) -> float | None:
-    for name in path.split("."):
-        values = values.get(name) if isinstance(values, Mapping) else None
-    return values if isinstance(values, int | float) else None
 
 
 def save(result: SelfCheck, out: Path) -> Path:
