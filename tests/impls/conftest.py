@@ -79,18 +79,6 @@ class Brute:
             out[b, h, i] = weights @ v[b, h // group, keys] / weights.sum()
         return out
 
-    @staticmethod
-    def mean(v, seen):
-        """The mean of the visible values of each row; zeros for a row that sees none."""
-        batch, heads, q_len, _ = seen.shape
-        group = heads // v.shape[1]
-        out = np.zeros((batch, heads, q_len, v.shape[-1]))
-        for b, h, i in itertools.product(range(batch), range(heads), range(q_len)):
-            keys = np.flatnonzero(seen[b, h, i])
-            if len(keys):
-                out[b, h, i] = v[b, h // group, keys].sum(0) / len(keys)
-        return out
-
 
 def _allows(kind, payload, shape, where, at):
     b, _, _, j = where

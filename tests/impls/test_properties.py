@@ -119,44 +119,6 @@ def test_a_row_has_the_properties_that_it_is_not_excused_from(name, shape, scale
         near(built(row, problem.with_(kv_heads=problem.heads))(q, *repeated), out)
 
 
-CAUSAL = [n for n, row in ROWS.items() if "causal" in row.on("cpu", "masks")]
-
-
-@pytest.mark.parametrize("name", CAUSAL)
-@searched
-@given(shape=SHAPES, data=st.data())
-def test_no_causal_row_moves_by_a_bit_when_a_later_key_does(name, shape, data):
-    problem = shape.problem(ROWS[name], "causal")
-    q, k, v = inputs(problem, seed=shape.seed)
-    key = data.draw(st.integers(0, problem.kv_len - 1))
-    attend = built(ROWS[name], problem)
-    before = attend(q, k, v).clone()
-    k[:, :, key] = -3.0 * k[:, :, key] - 1.0
-    v[:, :, key] = 100.0
-    assert torch.equal(attend(q, k, v)[:, :, :key], before[:, :, :key])
-
-
-RECURRENT = [  # not cosformer: its cosine is of the distance over the length, which grows
-    n for n in CAUSAL if "chunk" in ROWS[n].options and n not in ("cosformer", "cosine")
-]
-
-
-@pytest.mark.parametrize("name", RECURRENT)
-@searched
-@given(shape=SHAPES, chunk=st.integers(1, 50))
-def test_chunked_is_recurrent_for_every_chunk(name, shape, chunk):
-    """Token after token from an empty memory, as a decoder runs."""
-    row = ROWS[name].with_options({"chunk": str(chunk)})
-    problem = shape.problem(row, "causal")
-    q, k, v = inputs(problem, seed=shape.seed)
-    one = built(row, problem.with_(q_len=1, phase="decode"))
-    memory, outs = one.remember(k[:, :, :0], v[:, :, :0]), []
-    for i in range(problem.q_len):
-        out, memory = one.step(*(x[:, :, i : i + 1] for x in (q, k, v)), memory)
-        outs.append(out)
-    near(built(row, problem)(q, k, v), torch.cat(outs, 2), 1e-8)
-
-
 LIMITS = {
     "topk?k=41": 1e-9, "lsh?bucket=41&rounds=1": 1e-9, "lsh?bucket=50&rounds=3": 1e-9,
     "routing?clusters=1": 1e-9, "linformer?rank=41": 1e-9, "longformer?window=82": 1e-9,

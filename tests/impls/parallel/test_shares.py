@@ -44,10 +44,9 @@ def test_what_cannot_be_dealt_out_is_refused_in_a_sentence(deal, world, more, sa
 # ---- the rows ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("option", ["world=0", "world=-1", "world=999", "block=0", "block=-3"])
+@pytest.mark.parametrize("option", ["world=0", "world=999", "block=0"])
 def test_an_option_out_of_range_is_refused_by_its_value(option):
-    world = "" if "world" in option else "&world=2"
-    row = impls.table().find(f"ring?{option}{world}")
+    row = impls.table().find(f"ring?{option}" + "&world=2" * ("world" not in option))
     refusal = row.supports(problem(128))
     if refusal is None:
         with pytest.raises(Unsupported) as caught:
