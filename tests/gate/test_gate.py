@@ -12,7 +12,7 @@ import torch
 import impls
 from attnbench.gate import mask_probe, planted_calls, planted_deeds
 from attnbench.gate.findings import Wrong
-from attnbench.gate.gate import PATIENT_S, gate
+from attnbench.gate.gate import gate
 from attnbench.gate.hygiene import WAIT_S
 from attnbench.gate.inputs import make, other_set
 from attnbench.gate.reference import judge
@@ -89,24 +89,6 @@ def test_work_put_off_that_comes_late_on_a_busy_machine_is_named_all_the_same(tr
     monkeypatch.setattr(planted_deeds, "LATE_S", 5 * WAIT_S)
     verdict = truth.verdict(truth.problem(), planted_deeds.build_standing_thread)
     assert verdict.reason == "its output changed after it had been returned: work was put off"
-
-
-@pytest.mark.parametrize(
-    ("spent", "waits"),
-    [([1.0, 1.0], [WAIT_S, WAIT_S]), ([1.0, 1.1], [WAIT_S, PATIENT_S, PATIENT_S])],
-)
-def test_it_is_waited_longer_only_where_other_threads_worked(truth, monkeypatch, spent, waits):
-    waited, spent = [], iter(spent)
-
-    def look(*given):
-        waited.append(given[3] if given[3:] else WAIT_S)
-
-    name = "attnbench.gate.hygiene."
-    monkeypatch.setattr(name + "spent_elsewhere", lambda: next(spent))
-    monkeypatch.setattr(name + "check_nothing_goes_on", look)
-    monkeypatch.setattr(name + "wait_for_quiet", lambda wait_s, _: waited.append(wait_s))
-    assert truth.verdict(truth.problem(), lambda problem: lambda q, k, v: q * 0.0).reason
-    assert waited == waits
 
 
 @pytest.mark.parametrize("buffers", [1, 2])
