@@ -62,7 +62,7 @@ def make(problem: Problem, seed: int) -> Ends:
         with np.load(captured_file(kind)) as arrays:
             return Inputs(*(cast(torch.from_numpy(arrays[name]), problem) for name in "qkv"))
     generator = torch.Generator(problem.device).manual_seed(seed)
-    at = {"generator": generator, "device": generator.device}
+    at: Any = {"generator": generator, "device": generator.device}
 
     def drawn(heads: int, length: int, width: int) -> Tensor:
         return torch.randn((problem.batch, heads, length, width), dtype=torch.float32, **at)

@@ -17,7 +17,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -100,7 +100,9 @@ def exact(
             dk[element, head, block.keys] += torch.einsum("grm,grd->md", ds, q_in) * problem.scale
     shares = torch.cat(entropies)
     entropy = float(shares.mean()) if len(shares) else 0.0
-    return Exact(out, *((None,) * 3 if dout is None else (dq, dk, dv)), entropy)
+    if dout is None:
+        return Exact(out, None, None, None, entropy)
+    return Exact(out, dq, dk, dv, entropy)
 
 
 def _blocks(problem: Problem, rows: Tensor, *, plain: bool) -> Iterator[_Block]:
@@ -258,7 +260,7 @@ def _over(part: float, whole: float) -> float:
 
 def worse(a: Error, b: Error) -> Error:
     """The larger of each measure; what is not a number counts as infinite."""
-    larger = {}
+    larger: dict[str, Any] = {}
     for name in ("relative", "max", "worst_row"):
         some = (getattr(a, name), getattr(b, name))
         larger[name] = max(math.inf if x is None or math.isnan(x) else x for x in some)

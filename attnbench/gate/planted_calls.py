@@ -107,20 +107,25 @@ build_zeros = after(lambda problem, out: out * 0.0)
 
 
 class _Scaled(torch.autograd.Function):
-    """The identity, with a gradient that is one per cent too large."""
+    """The identity, with a gradient that is so many times what it should be."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, factor: Callable[[], float]) -> Tensor:
+        ctx.factor = factor
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * 1.01
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient * ctx.factor(), None
 
 
-build_scaled = instead(
-    lambda problem, inner: lambda q, k, v: inner(q, _Scaled.apply(k), v)  # type: ignore[no-untyped-call]
-)
+def scaled(x: Tensor, factor: Callable[[], float]) -> Tensor:
+    """The same values, with that many times their gradient."""
+    out: Tensor = _Scaled.apply(x, factor)  # type: ignore[no-untyped-call]
+    return out
+
+
+build_scaled = instead(lambda problem, inner: lambda q, k, v: inner(q, scaled(k, lambda: 1.01), v))
 build_detached_keys = instead(lambda problem, inner: lambda q, k, v: inner(q, k.detach(), v))
 build_detached = after(lambda problem, out: out.detach())
 

@@ -29,7 +29,7 @@ import torch
 import torch.overrides
 from torch import Tensor
 
-from attnbench.gate.planted_calls import Build, after, before, gradients, instead
+from attnbench.gate.planted_calls import Build, after, before, instead, scaled
 from impls.dense.matmul import build as honest
 from impls.heads import Attend
 from impls.problem import Problem
@@ -184,8 +184,7 @@ build_forged = at_first_call(_forge)
 
 # ---- looks into the frames of what measures ----
 
-SHARE = 0.9
-"""How much of a call's time is hidden."""
+SHARE = 0.9  # of a call's time is hidden
 
 
 def _up_to(found: Callable[[FrameType], bool]) -> FrameType | None:
@@ -246,24 +245,13 @@ build_truth = instead(_truth)
 build_unseen = instead(_unseen)
 
 
-class _Remembered(torch.autograd.Function):
-    """The right output, and its gradients but for values that it has not seen."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, inner: Attend) -> Tensor:
-        ctx.save_for_backward(q, k, v)
-        ctx.inner = inner
-        return inner(q, k, v)
-
-    @staticmethod
-    def backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
-        if _caller("_in_turn") is None:
-            return *gradients(ctx.inner, ctx.saved_tensors, dout), None
-        return *(torch.zeros_like(x) for x in ctx.saved_tensors), None
+def _if_seen() -> float:
+    """Nothing for values that were not seen before."""
+    return float(_caller("_in_turn") is None)
 
 
 build_gradients = instead(
-    lambda problem, inner: lambda q, k, v: _Remembered.apply(q, k, v, inner)  # type: ignore[no-untyped-call]
+    lambda problem, inner: lambda *qkv: inner(*(scaled(x, _if_seen) for x in qkv))
 )
 
 
@@ -312,8 +300,7 @@ build_between = after(_between)
 
 # ---- the ruler's code and torch's, replaced ----
 
-FASTER = 10
-"""How many times slower a planted clock goes."""
+FASTER = 10  # than a planted clock
 
 
 def at_build(act: Callable[[], object]) -> Build:
@@ -391,8 +378,7 @@ build_default_dtype = at_build(lambda: torch.set_default_dtype(torch.float64))
 
 # ---- right only while the gate looks ----
 
-SOON = 12
-"""Calls for which ``counts`` behaves: more than the gate makes."""
+SOON = 12  # calls, for which ``counts`` behaves: more than the gate makes
 
 
 def _counts(problem: Problem, inner: Attend) -> Attend:

@@ -6,8 +6,8 @@ names the deed. They are data here, and no torch; their code lies beside this, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from attnbench.core.record import Status
 from impls.masks import Mask
@@ -41,26 +41,13 @@ class Plant:
         return replace(self.row, given={**self.row.given, "deed": False})
 
 
-def _problem(mask: str = "none", **changes: object) -> Problem:
-    small = {
-        "batch": 1,
-        "heads": 2,
-        "kv_heads": 2,
-        "q_len": 32,
-        "kv_len": 32,
-        "head_dim": 16,
-        "v_head_dim": 16,
-        "mask": Mask.parse(mask),
-    }
-    return Problem(**{**small, **changes})  # type: ignore[arg-type]
+def _problem(mask: str = "none", **changes: Any) -> Problem:
+    extent = {"batch": 1, "heads": 2, "kv_heads": 2, "head_dim": 16, "v_head_dim": 16}
+    return Problem(**{**extent, "q_len": 32, "kv_len": 32, **changes}, mask=Mask.parse(mask))
 
 
-PLAIN, TRAIN, CAUSAL, WINDOW = (
-    _problem(),
-    _problem("causal", phase="train"),
-    _problem("causal"),
-    _problem("window:3,2"),
-)
+PLAIN, TRAIN = _problem(), _problem("causal", phase="train")
+CAUSAL, WINDOW = _problem("causal"), _problem("window:3,2")
 CROSS, ODD, LONG = _problem("causal", q_len=9), _problem(kv_len=33), _problem(q_len=80, kv_len=80)
 BROAD = _problem(heads=8, kv_heads=8, q_len=256, kv_len=256)
 """Large enough that computing takes longer than finding what was computed before."""
@@ -71,7 +58,7 @@ CHANGED = "its output was not what it was when it was judged"
 LATE = "after it had (been )?returned"
 ALONE = {"own_process": True}
 
-FAULTS: dict[str, list[tuple[str, str, Problem, dict[str, object]]]] = {
+FAULTS: dict[str, list[tuple[str, str, Problem, dict[str, Any]]]] = {
     "nothing": [
         ("no fault at all, forward", "nothing", PLAIN, {"status": Status.MEASURED, "said": "^$"}),
         ("no fault at all, training", "nothing", TRAIN, {"status": Status.MEASURED, "said": "^$"}),
@@ -223,23 +210,28 @@ DEEDS = ("aside", "peeks", "rewritten", "shared", "watched")
 """The kinds of plants that do something beside the call."""
 
 
-def _plants() -> Iterator[Plant]:
-    for kind, faults in FAULTS.items():
-        for deed, name, problem, more in faults:
-            module = "attnbench.gate.planted_" + ("deeds" if kind in DEEDS else "calls")
-            row = Variant(
-                name=f"planted.{name}",
-                title=deed,
-                family="planted",
-                computes="softmax",
-                build=f"{module}:build_{name}",
-                devices=(problem.device,),
-                options={"deed": True},
-            )
-            yield Plant(deed, kind, row, problem, **more)  # type: ignore[arg-type]
+def _row(name: str, title: str, module: str, **more: Any) -> Variant:
+    build = f"attnbench.gate.planted_{module}:build_{name}"
+    return Variant(f"planted.{name}", title, "planted", "softmax", build, **more)
 
 
-PLANTS = tuple(_plants())
+PLANTS = tuple(
+    Plant(
+        deed,
+        kind,
+        _row(
+            name,
+            deed,
+            "deeds" if kind in DEEDS else "calls",
+            devices=(problem.device,),
+            options={"deed": True},
+        ),
+        problem,
+        **more,
+    )
+    for kind, faults in FAULTS.items()
+    for deed, name, problem, more in faults
+)
 
 SLOW_DOWNS = (0, 1, 2, 5, 10)
 """Per cent more of the same work; none is a slow-down that isn't there."""
@@ -248,12 +240,6 @@ SLICES_PROBLEM = _problem(q_len=100, kv_len=100)
 
 def slices(extra: int) -> Variant:
     """Attention in a hundred like slices, ``extra`` of which are computed twice."""
-    return Variant(
-        name="planted.slices",
-        title="attention in a hundred slices",
-        family="planted",
-        computes="softmax",
-        build="attnbench.gate.planted_calls:build_slices",
-        options={"extra": 0},
-        given={"extra": extra} if extra else {},
-    )
+    given = {"extra": extra} if extra else {}
+    title = "attention in a hundred slices"
+    return _row("slices", title, "calls", options={"extra": 0}, given=given)

@@ -73,8 +73,8 @@ def names_now() -> dict[str, Any]:
     for where, names in spaces.items():
         if _is_own(where) or where == F.__name__:
             for value in names.values():
-                inner = value.fget if type(value) is property else value
-                inner = inner.__func__ if type(value) in (classmethod, staticmethod) else inner
+                part = {property: "fget", classmethod: "__func__", staticmethod: "__func__"}
+                inner = getattr(value, part[type(value)]) if type(value) in part else value
                 if type(inner) is FunctionType:
                     functions[inner] = None
         if where.startswith(TABLES):
