@@ -56,12 +56,12 @@ def _status(argv: Sequence[str] | None) -> int:
     from impls.asked import CantBeDone
 
     def show_warning(
-        message: Any, category: type[Warning], file: str, line: int, *_: Any, **__: Any
+        message: Any, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
     ) -> None:
         if issubclass(category, DamagedRun):
             say(f"note: {message}")
         else:
-            sys.stderr.write(warnings.formatwarning(message, category, file, line))
+            sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))
 
     try:
         with warnings.catch_warnings():

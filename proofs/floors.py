@@ -8,7 +8,7 @@ import ast
 import re
 import sys
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -57,7 +57,7 @@ class House:
         self.imports: dict[Import, None] = {}  # a dict, as an ordered set
         self.loads: dict[str, dict[str, str]] = {}  # source -> target -> place
         for source, file in self.files.items():
-            for node, when in _statements(file):
+            for node, when in _statements(ast.parse(file.read_bytes()).body):
                 place = f"{file.relative_to(root)}:{node.lineno}"
                 for target in self._targets(node, source):
                     self.imports[Import(source, target, place, when)] = None
@@ -139,15 +139,18 @@ def _holds_a_variant(file: Path) -> bool:
     return any(isinstance(n, ast.FunctionDef) and re.match(r"build(_|$)", n.name) for n in top)
 
 
-def _statements(file: Path) -> Iterator[tuple[Statement, str]]:
-    nodes = list(ast.walk(ast.parse(file.read_bytes())))
-    functions = [n for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-    calling = {n for function in functions for n in ast.walk(function)}
-    guards = [n for n in nodes if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
-    typing = {n for guard in guards for statement in guard.body for n in ast.walk(statement)}
-    for n in nodes:
-        if isinstance(n, Statement):
-            yield n, "typing" if n in typing else "calling" if n in calling else "loading"
+def _statements(nodes: Iterable[ast.AST], when: str = "loading") -> Iterator[tuple[Statement, str]]:
+    """The imports among some statements and inside them, and when each is carried out."""
+    for node in nodes:
+        if isinstance(node, Statement):
+            yield node, when
+        inside = when
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and when == "loading":
+            inside = "calling"
+        typing = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        yield from _statements(getattr(node, "body", ()), "typing" if typing else inside)
+        for part in ("orelse", "finalbody", "handlers", "cases"):
+            yield from _statements(getattr(node, part, ()), inside)
 
 
 def main(root: Path) -> int:
