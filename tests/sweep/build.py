@@ -1,5 +1,6 @@
 """Grids, plans, stand-ins for engines, and watchers, for tests of a sweep."""
 
+import time
 from math import inf
 
 import impls
@@ -71,28 +72,39 @@ class ToldEngine:
 
 
 class Answering:
-    """An engine whose worker takes as long as it is told for each phase."""
+    """An engine whose worker takes as long as it is told for each phase.
 
-    def __init__(self, forward=0.010, train=0.030):
-        self.seconds, self.jobs = {"forward": forward, "train": train}, []
+    ``said``: what comes for the first cells instead, if it is no None; an exception is raised.
+    ``wait_s``: before each answer, so that others get their share.
+    """
+
+    def __init__(self, *said, train=0.030, wait_s=0.0):
+        self.seconds, self.wait_s = {"train": train}, wait_s
+        self.said, self.jobs, self.closed = list(said), [], 0
 
     def ask(self, question, limit_s):
+        time.sleep(self.wait_s)
         if "canary" in question:
             return {"canary": self.canary(len(self.jobs))}
         if "ceilings" in question:
             return {"ceilings": {}}
+        if self.said and (said := self.said.pop(0)) is not None:
+            if isinstance(said, Exception):
+                raise said
+            return said
         job = question["job"]
         self.jobs.append(job)
         variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
         record = Record.of(variant, problem, Status.MEASURED, seed=0)
-        return {"record": record.with_(time=timed(self.seconds.get(problem.phase, 0.01))).to_dict()}
+        taken = timed(self.seconds.get(problem.phase, 0.010))
+        return {"record": record.with_(time=taken).to_dict()}
 
     def canary(self, jobs):
         """Seconds of its canary, when so many cells have been asked for."""
         return 0.001
 
     def close(self):
-        """Nothing."""
+        self.closed += 1
 
 
 class Watched:

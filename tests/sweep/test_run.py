@@ -3,43 +3,32 @@
 import json
 import os
 import signal
-import time
 
 import pytest
 
 from attnbench.core.record import Record, Status
-from attnbench.core.settings import Settings
 from attnbench.sweep import engine as engines
 from attnbench.sweep import places, sweep
-from attnbench.sweep.engine import LocalEngine, WorkerLost
+from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.places import Slot, SlotLost
 from impls.asked import CantBeDone
 from impls.problem import Problem
 from tests.sweep.build import GRID, MANY, Answering, Watched, plan_of, sweep_of, swept, timed
 
 
-def first_of_each(jobs):
-    """Whose first job in each phase is tried for the same bits, and no other job of theirs."""
-    seen = set()
-    for job in jobs:
-        what = job["variant"]["name"], job["problem"]["phase"]
-        assert job["bits"] == (what not in seen)
-        seen.add(what)
-    return seen
-
-
 def test_a_worker_is_asked_what_the_run_was_begun_with(folder):
     folder.header |= {"seed": 3, "budget_s": 0.25, "energy": True}
     engine, plan = Answering(), plan_of("einsum", "matmul")
     swept(plan, folder, engine)
-    job = engine.jobs[0]
     asked = {"timed": True, "seed": 3, "budget_s": 0.25, "energy": True, "ceilings": {"flops": {}}}
-    assert {name: job[name] for name in asked} == asked
-    assert len(engine.jobs) == 8 and len(first_of_each(engine.jobs)) == 4
-    engine.jobs.clear()
+    assert {name: engine.jobs[0][name] for name in asked} == asked
+    jobs, engine.jobs = engine.jobs, []
     sweep.check_cells(plan, engine, 5, Watched())
     assert {(job["timed"], job["seed"]) for job in engine.jobs} == {(False, 5)}
-    assert len(engine.jobs) == 8 and len(first_of_each(engine.jobs)) == 4
+    for some in (jobs, engine.jobs):  # of each variant the first in each phase, for the same bits
+        whose = [(job["variant"]["name"], job["problem"]["phase"]) for job in some]
+        assert len(whose) == 8
+        assert [job["bits"] for job in some] == [x not in whose[:n] for n, x in enumerate(whose)]
 
 
 def test_what_has_a_record_is_not_asked_again_but_others_are_held_against_it(folder):
@@ -61,13 +50,8 @@ def test_what_has_a_record_is_not_asked_again_but_others_are_held_against_it(fol
     ],
 )
 def test_a_worker_that_is_lost_says_by_how_it_ended_what_the_cell_was(folder, lost, status):
-    class Losing(Answering):
-        def ask(self, question, limit_s):
-            if "canary" in question:
-                return super().ask(question, limit_s)
-            raise WorkerLost("that is how", "last words", **lost)
-
-    found = swept(plan_of("einsum"), folder, Losing())
+    lost = [WorkerLost("that is how", "last words", **lost)] * 8
+    found = swept(plan_of("einsum"), folder, Answering(*lost))
     assert {(r.status, r.reason, r.detail) for r in found} == {
         (status, "that is how", "last words")
     }
@@ -75,18 +59,7 @@ def test_a_worker_that_is_lost_says_by_how_it_ended_what_the_cell_was(folder, lo
 
 
 def test_a_cell_whose_worker_dies_is_tried_once_more_alone_in_a_new_one(folder):
-    class DyingOnce(Answering):
-        closed = 0
-
-        def ask(self, question, limit_s):
-            if "job" in question and not self.closed:
-                raise WorkerLost("it was broken", "", timed_out=False)
-            return super().ask(question, limit_s)
-
-        def close(self):
-            self.closed += 1
-
-    engine = DyingOnce()
+    engine = Answering(WorkerLost("it was broken", "", timed_out=False))
     first, *rest = swept(plan_of("einsum"), folder, engine)
     assert (first.status, engine.closed) == (Status.MEASURED, 1)
     assert first.note == "its worker died first, and it was measured in a new one: it was broken"
@@ -108,27 +81,10 @@ def about_another_cell():
     ],
 )
 def test_an_answer_that_is_no_record_of_the_cell_is_a_crash(answer, said):
-    class Engine(Answering):
-        closed = 0
-
-        def ask(self, question, limit_s):
-            return answer
-
-        def close(self):
-            self.closed += 1
-
-    cell, engine = plan_of("bmm").to_run[0], Engine()
+    cell, engine = plan_of("bmm").to_run[0], Answering(answer, answer)
     record = engines.measure(cell, {"seed": 0, "budget_s": 0.1}, engine)
     assert (record.status, record.note) == (Status.CRASHED, engines.TWICE)
     assert said in record.reason and record.key == cell.key and engine.closed
-
-
-def test_an_engine_does_not_wait_past_the_limit_but_lets_the_worker_start():
-    engine = LocalEngine(Settings())
-    with pytest.raises(WorkerLost) as caught:
-        engine.ask({"ceilings": ["float64"], "device": "cpu"}, 0.01)  # copying alone takes longer
-    assert caught.value.timed_out
-    assert engine.pid is None
 
 
 # ---- Ctrl-C --------------------------------------------------------------------------------------
@@ -148,26 +104,19 @@ def test_the_first_ctrl_c_asks_and_the_second_stops_and_neither_is_caught_afterw
 # ---- several places ------------------------------------------------------------------------------
 
 
-class Slow(Answering):
+def slow(*said):
     """Takes a moment, so that others get their share."""
-
-    def ask(self, question, limit_s):
-        time.sleep(0.02)
-        return super().ask(question, limit_s)
+    return Answering(*said, wait_s=0.02)
 
 
-class Leaving(Slow):
-    """A place that is gone after some cells."""
-
-    def ask(self, question, limit_s):
-        if len(self.jobs) == 3 and "job" in question:
-            raise SlotLost("node n1 is lost")
-        return super().ask(question, limit_s)
+def leaving():
+    """A place that is gone after three cells."""
+    return slow(None, None, None, SlotLost("node n1 is lost"))
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_ctrl_c_lets_every_place_end_its_cell_and_begins_no_other(folder, count):
-    interrupt, engines = sweep.Interrupt(print), [Slow() for _ in range(count)]
+    interrupt, engines = sweep.Interrupt(print), [slow() for _ in range(count)]
     stopping = {"watcher": Watched(interrupt), "interrupt": interrupt}
     with pytest.raises(sweep.Stopped):
         sweep_of(plan_of("einsum", grid=MANY), folder, *engines, **stopping)
@@ -177,7 +126,7 @@ def test_ctrl_c_lets_every_place_end_its_cell_and_begins_no_other(folder, count)
 
 def test_several_places_share_the_cells_and_each_record_says_which_kind_measured_it(folder):
     folder.header["nodes"] |= {"a": {"ceilings": {}}, "b": {"ceilings": {}}}
-    plan, engines = plan_of("einsum", "matmul", grid=MANY), [Slow(), Slow()]
+    plan, engines = plan_of("einsum", "matmul", grid=MANY), [slow(), slow()]
     found = swept(plan, folder, *(Slot(e, node=n) for e, n in zip(engines, "ab", strict=True)))
     assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)
     by_node = {n: sum(r.node == n for r in found) for n in "ab"}
@@ -187,24 +136,20 @@ def test_several_places_share_the_cells_and_each_record_says_which_kind_measured
 
 def test_the_cell_of_a_place_that_is_lost_is_measured_elsewhere(folder):
     plan, watched = plan_of("einsum", "matmul", grid=MANY), Watched()
-    found = swept(plan, folder, Leaving(), Slow(), watcher=watched)
+    found = swept(plan, folder, leaving(), slow(), watcher=watched)
     assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)
     assert watched.told == ["node n1 is lost; its cell is measured elsewhere"]
 
 
 def test_when_every_place_is_lost_it_says_how_to_go_on_and_keeps_what_there_is(folder):
     with pytest.raises(CantBeDone, match="attnbench run --resume"):
-        swept(plan_of("einsum", "matmul", grid=MANY), folder, Leaving(), Leaving())
+        swept(plan_of("einsum", "matmul", grid=MANY), folder, leaving(), leaving())
     assert len((folder.path / "records.jsonl").read_text().splitlines()) == 6
 
 
 def test_what_goes_wrong_in_one_of_several_places_is_not_swallowed(folder):
-    class Broken(Answering):
-        def ask(self, question, limit_s):
-            raise ZeroDivisionError("a fault of ours")
-
     with pytest.raises(ZeroDivisionError):
-        swept(plan_of("einsum"), folder, Broken(), Slow())
+        swept(plan_of("einsum"), folder, Answering(ZeroDivisionError("a fault of ours")), slow())
 
 
 # ---- a limit of time -----------------------------------------------------------------------------
