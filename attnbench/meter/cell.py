@@ -200,7 +200,6 @@ def metered(ready: Ready, record: Record, spent: TimeSpent) -> Record:
 
 
 def _energy(problem: Problem, timed: Timed, clock: Clock) -> Energy:
-    """Joules of a call, or why they can't be had."""
     if isinstance(clock, RanksClock):
         return Energy(why=NOT_ONE)
     counter = counter_for(problem.device)
@@ -437,7 +436,6 @@ class Bench:
 
 
 def _first_call(problem: Problem, attend: Attend, judged: Judged) -> float:
-    """Seconds of the first call."""
     call, dout = Call(problem, attend, judged.inputs), judged.dout
     start = perf_counter()
     out = call.forward()

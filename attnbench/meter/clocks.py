@@ -416,7 +416,6 @@ def canary_s(device: str) -> float:
 
 @cache
 def _canary(device: str) -> Step:
-    """Scores, softmax and values, from tensors of its own."""
     kind = device.split(":")[0]
     made = torch.Generator(device).manual_seed(0)
     dtype = torch.float32 if kind == "cpu" else torch.bfloat16

@@ -78,7 +78,6 @@ def _calls(problem: Problem, attend: Attend, values: Values) -> Results:
 
 
 def _repeats(results: Results) -> bool:
-    """Whether some calls give the same bits."""
     first = [x.clone() for x in results()]
     return all(_same(first, results()) for _ in range(CALLS - 1))
 

@@ -192,8 +192,6 @@ def _look(counter: Counter) -> tuple[float, float]:
 
 
 class _Load:
-    """Calls one after another, in rounds."""
-
     def __init__(self, run: Step, before: Step, counter: Counter) -> None:
         """Run until the device draws what it will go on drawing."""
         self._run, self._before, self._counter = run, before, counter

@@ -126,7 +126,6 @@ def profiled(ready: Ready, trace: Path | None) -> dict[str, Any]:
 
 
 def _phases(call: Call, dout: torch.Tensor | None) -> None:
-    """One call, each phase under its name."""
     with record_function(FORWARD):
         out = call.forward()
     if call.problem.gradients:
@@ -136,7 +135,6 @@ def _phases(call: Call, dout: torch.Tensor | None) -> None:
 
 
 def _plain(call: Call, dout: torch.Tensor | None) -> dict[str, Any]:
-    """Medians of calls without the profiler."""
     problem, clock = call.problem, clock_for(call.problem.device, call.problem.phase)
     kept: list[torch.Tensor] = []
 
@@ -162,7 +160,6 @@ def _plain(call: Call, dout: torch.Tensor | None) -> dict[str, Any]:
 
 
 def _traced(call: Call, run: Callable[[], object], **options: Any) -> Any:
-    """The profile of something run."""
     device, activities = call.problem.device, [ProfilerActivity.CPU]
     if device != "cpu":
         activities.append(ProfilerActivity.CUDA)
@@ -626,6 +623,5 @@ def _place(place: str) -> str:
 
 
 def _code(place: str) -> str:
-    """The line itself."""
     file, _, number = place.rpartition(":")
     return linecache.getline(file, int(number)).strip() if file else ""

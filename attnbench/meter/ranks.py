@@ -363,8 +363,6 @@ class Together:
 
 
 class _Shared(torch.autograd.Function):
-    """A team's call as autograd sees it."""
-
     @staticmethod
     def forward(ctx: Any, together: Together, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         out, ctx.call = together.forward((q, k, v))

@@ -146,7 +146,6 @@ class Repeated:
         return put_back
 
     def _forward_first(self) -> None:
-        """Make the forward pass where only the backward one is timed."""
         if self.problem.phase == "backward":
             self._out = self.call.forward()
 

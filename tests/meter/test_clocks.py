@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from attnbench.core.record import least_time
 from attnbench.meter import clocks
 from attnbench.meter.clocks import (
     QUEUE,
@@ -22,7 +21,6 @@ from attnbench.meter.clocks import (
     measure_ceilings,
 )
 from attnbench.meter.timed import prepare
-from impls.cost import Cost
 from impls.loading import load_file
 
 FakeGpu = load_file(Path(__file__).with_name("fake_gpu.py")).FakeGpu
@@ -325,7 +323,7 @@ def test_a_cells_gpu_is_the_current_one_and_has_its_context(monkeypatch):
         assert log == (["set 1", "wait"] if device >= "cuda:1" else [])
 
 
-# ---- ceilings: what a device can do at best, and the least time that follows ---------------------
+# ---- ceilings: what a device can do at best ------------------------------------------------------
 
 
 @pytest.fixture
@@ -370,23 +368,3 @@ def test_float32_may_be_made_of_three_products_of_tf32_on_a_gpu(ceilings, where,
     flops = ceilings(samples, ("float32", "float64"), THREE_OF_TF32=where)["flops"]
     assert flops == pytest.approx({"float32": rate, "float64": 128.0})
     assert precision() == before
-
-
-GIVEN = {"flops": {"float32": 1e9}, "copy": {"1000": 8e9, "100000": 4e9, "10000000": 1e9}}
-
-
-@pytest.mark.parametrize(
-    ("flops", "nbytes", "seconds"),
-    [
-        (10**9, 500, 1.0),
-        (10, 10**7, 0.01),
-        (0, 1000, 1000 / 8e9),  # the fastest copy that is as large
-        (0, 1001, 1001 / 4e9),
-        (0, 10**12, 1000.0),
-    ],
-)
-def test_the_least_time_is_bound_by_the_product_or_by_the_copy(flops, nbytes, seconds):
-    assert least_time(Cost(flops, nbytes), "float32", GIVEN) == pytest.approx(seconds)
-    assert least_time(Cost(1, 1), "bfloat16", GIVEN) is None  # its product was not measured
-    faster = {**GIVEN, "copy": {"1000": 1e9, "100000": 4e9}}
-    assert least_time(Cost(0, 10), "float32", faster) == pytest.approx(10 / 4e9)

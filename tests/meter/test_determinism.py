@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import impls
-from attnbench.core.record import Determinism
 from attnbench.gate.inputs import make
 from attnbench.meter import determinism
 from attnbench.meter.determinism import try_determinism
@@ -147,15 +146,3 @@ def test_torchs_mode_is_left_as_it_was(tried):
         finally:
             torch.use_deterministic_algorithms(False)
         assert after == before
-
-
-def test_a_few_words_for_a_table():
-    for repeats, batch, place, why, words in (
-        (True, True, True, "", "same bits"),
-        (False, None, None, "", "not over repeats"),
-        (True, False, True, "", "not across batches"),
-        (True, False, False, "", "not across batches or places"),
-        (True, None, None, "dear", "same bits over repeats; batch not tried: dear"),
-        (None, None, None, "it was not asked for", "not tried: it was not asked for"),
-    ):
-        assert Determinism(repeats, batch, place, why=why).words() == words

@@ -72,7 +72,6 @@ def show(profiles: Sequence[Profile], why: Sequence[str]) -> None:
 
 
 def _heads(out: Console, profiles: Sequence[Profile]) -> None:
-    """The time of plain calls, and what the profiler added to it."""
     for p in profiles:
         timed, traced = p["plain"]["total_s"], watched(p)
         text = f"{p['variant']} " * (len(profiles) > 1) + f"unwatched {milliseconds(timed)}"
@@ -316,7 +315,6 @@ def _bands(memory: Mapping[str, Any], colors: Sequence[Any]) -> list[Band]:
 
 
 def _panel(axes: Axes, profile: Profile, bands: Sequence[Band], end: float) -> None:
-    """The bands, the peak, and the turn from forward to backward."""
     memory = profile["memory"]
     at = [0.0, *memory["at_ms"], memory["end_ms"]]
     below = [0.0] * len(at)

@@ -51,7 +51,6 @@ def _ratios(slow: Profile, fast: Profile) -> Iterator[str]:
 
 
 def _work(slow: Profile, fast: Profile) -> Iterator[str]:
-    """What the mathematics asks of each, and what the slower does beyond that."""
     if not slow["cost"] or not fast["cost"]:
         return
     needed, less, done = slow["cost"]["flops"], fast["cost"]["flops"], _sum(slow, "flops")
@@ -95,7 +94,6 @@ def _named(seconds: Mapping[str, float], whole: float) -> str:
 
 
 def _bytes(slow: Profile, fast: Profile) -> Iterator[str]:
-    """The largest tensors, and what is read and written."""
     mine, theirs = slow["memory"]["largest"], fast["memory"]["largest"]
     scores, words = slow["memory"]["scores_bytes"], []
     if mine["bytes"] > ALIKE * theirs["bytes"] > 0:
@@ -117,7 +115,6 @@ def _bytes(slow: Profile, fast: Profile) -> Iterator[str]:
 
 
 def _line(slow: Profile, _: Profile) -> Iterator[str]:
-    """Where in its code most of the time goes."""
     timed = [x for x in slow["lines"] if x["forward_share"] is not None]
     first = max(timed, key=lambda x: x["forward_share"] + x["backward_share"], default=None)
     if first and (share := first["forward_share"] + first["backward_share"]) >= 0.2:
