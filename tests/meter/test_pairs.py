@@ -130,37 +130,32 @@ def test_the_floor_is_how_far_intervals_lie_off_one(monkeypatch, logs, floor, ap
 
 
 class StandIn:
-    """In place of what is timed: one call lies, which shows once it has been taken in."""
+    """In place of what is timed."""
 
-    def __init__(self, lies):
-        self.lies, self.calls, self.last, self.off = lies, 0, False, False
+    calls = 0
 
     def run(self):
         self.calls += 1
-        self.last = self.calls == self.lies
 
     def settle(self):
-        self.off, self.last = self.off or self.last, False
+        """Nothing, and None."""
 
-    before = settle
-
-    def wrong(self):
-        return "while it was timed it lied" if self.off else None
+    before = wrong = settle
 
 
 class StandInReady:
     """A variant that has passed the gate; ``alive`` notes which of its timed calls were kept."""
 
-    def __init__(self, label="it", lies=None):
+    clock = staticmethod(HostClock)
+
+    def __init__(self, label="it"):
         problem = SimpleNamespace(device="cpu")
         self.job = SimpleNamespace(variant=SimpleNamespace(label=label), problem=problem)
-        self.lies, self.made, self.alive, self.shared = lies, [], [], {"settings": label}
-
-    clock = staticmethod(HostClock)
+        self.made, self.alive, self.shared = [], [], {"settings": label}
 
     def timed(self):
         self.alive.append([one() is not None for one in self.made])
-        new = StandIn(self.lies)
+        new = StandIn()
         self.made.append(weakref.ref(new))
         return new
 
