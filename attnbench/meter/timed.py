@@ -319,15 +319,9 @@ class Ready:
     def timed(self) -> Timed:
         """Its call, with tensors of its own."""
         verdict, problem = self.verdict, self.job.problem
-        timed = Timed(
-            problem,
-            self.attend,
-            self.values,
-            verdict.truth,
-            exact=self.job.variant.exact and problem.level == "core",
-            second=verdict.second,
-            zero=verdict.zero,
-        )
+        exact = self.job.variant.exact and problem.level == "core"
+        given = problem, self.attend, self.values, verdict.truth
+        timed = Timed(*given, exact=exact, second=verdict.second, zero=verdict.zero)
         timed.try_signs()
         return timed
 
@@ -521,22 +515,12 @@ def measure_time(
     if clock.name == "host":
         wall, cpu, waits = (b - a for a, b in zip(before, _processor_now(), strict=True))
         flags += processor_flags(wall, cpu, int(waits), len(samples), torch.get_num_threads())
-    s = summary(samples)
-    return Time(
-        median_s=s.median,
-        low_s=s.low,
-        high_s=s.high,
-        q25_s=s.q25,
-        q75_s=s.q75,
-        min_s=s.least,
-        n=len(samples),
-        clock=clock.name,
-        stop=stop,
-        samples_s=samples,
-        discarded=health.discarded,
-        clocks=health.clocks(),
-        flags=flags,
-    )
+    told: dict[str, Any] = {
+        "discarded": health.discarded,
+        "clocks": health.clocks(),
+        "flags": flags,
+    }
+    return Time(*summary(samples), len(samples), clock.name, stop, samples, **told)
 
 
 def _why_stop(samples: list[float], spent_s: float, budget_s: float) -> str:

@@ -1,6 +1,6 @@
-"""A GPU that isn't there: a host and streams with clocks of their own, and faults to plant.
+"""A GPU that isn't there: a host and a stream with clocks of their own, and faults to plant.
 
-Kernels are queued and take their time on a stream; queueing takes the host's time; events are
+Kernels are queued and take their time on the stream; queueing takes the host's time; events are
 queued too. Nothing here looks at a real clock, so what a clock must read is known exactly.
 """
 
@@ -13,12 +13,10 @@ class FakeGpu:
     DEPTH = 1024
     """Launches a stream holds before the host has to wait."""
 
-    def __init__(self, *, launch_s=5e-6, hz=1e9, flush_s=100e-6, cold=0.0, drift=0.0, lie=1.0):
-        """``cold``: how much longer a kernel takes that finds the cache empty; ``drift``: the share
-        by which the device gets slower in a second; ``lie``: what events report of what passed."""
-        self.launch_s, self.hz, self.flush_s = launch_s, hz, flush_s
-        self.cold, self.drift, self.lie = cold, drift, lie
-        self.host, self.free = 0.0, {"main": 0.0}
+    def __init__(self, *, launch_s=5e-6, hz=1e9, flush_s=100e-6, cold=0.0):
+        """``cold``: how much longer a kernel takes that finds the cache empty."""
+        self.launch_s, self.hz, self.flush_s, self.cold = launch_s, hz, flush_s, cold
+        self.host = self.free = 0.0
         self.slow = []
         """(from, to, factor, reason): slow-downs, in seconds of the device."""
         self.log, self._queue, self._empty = [], [], False
@@ -34,26 +32,26 @@ class FakeGpu:
 
     def record(self, event):
         self.busy_host(1e-6)
-        event.at = max(self.free["main"], self.host)
+        event.at = max(self.free, self.host)
 
     def elapsed(self, first, second):
         assert max(first.at, second.at) <= self.host, "the events have not happened yet"
-        return (second.at - first.at) * self.lie
+        return second.at - first.at
 
     def synchronize(self):
         if self.captured is not None:
             raise RuntimeError("operation not permitted when stream is capturing")
-        self.host = max(self.host, *self.free.values())
+        self.host = max(self.host, self.free)
         self.log.append("synchronize")
 
     def sleep(self, cycles):
         self.log.append("sleep")
-        begins = max(self.host, self.free["main"])
-        self._queued(cycles / self.hz * self.slowness(begins), "main", self.launch_s)
+        begins = max(self.host, self.free)
+        self._queued(cycles / self.hz * self.slowness(begins), self.launch_s)
 
     def flush(self):
         self.log.append("flush")
-        self._queued(self.flush_s, "main", self.launch_s)
+        self._queued(self.flush_s, self.launch_s)
         self._empty = True
 
     def capture(self, call):
@@ -74,39 +72,35 @@ class FakeGpu:
 
     # ---- what a variant does
 
-    def kernel(self, seconds, stream="main", launch_s=None):
+    def kernel(self, seconds, launch_s=None):
         """Queue a kernel of so many seconds at full speed."""
         if self.captured is not None:
             self.captured.append(seconds)
             return
-        begins = max(self.host, self.free.get(stream, 0.0))
+        begins = max(self.host, self.free)
         if self._empty:
             seconds, self._empty = seconds * (1 + self.cold), False
         cost = self.launch_s if launch_s is None else launch_s
-        self._queued(seconds * self.slowness(begins), stream, cost)
+        self._queued(seconds * self.slowness(begins), cost)
 
     def busy_host(self, seconds):
         """Python at work."""
         if self.captured is None:
             self.host += seconds
 
-    # ---- how it passes
-
     def slowness(self, at):
-        factor = 1 + self.drift * at
+        factor = 1.0
         for start, end, times, _ in self.slow:
             factor *= times if start <= at < end else 1
         return factor
 
-    def _queued(self, seconds, stream, cost):
+    def _queued(self, seconds, cost):
         self.busy_host(cost)
-        if stream == "main":
-            self._queue = [end for end in self._queue if end > self.host]
-            if len(self._queue) >= self.DEPTH:
-                self.host = self._queue[0]
-        self.free[stream] = max(self.free.get(stream, 0.0), self.host) + seconds
-        if stream == "main":
-            self._queue.append(self.free["main"])
+        self._queue = [end for end in self._queue if end > self.host]
+        if len(self._queue) >= self.DEPTH:
+            self.host = self._queue[0]
+        self.free = max(self.free, self.host) + seconds
+        self._queue.append(self.free)
 
 
 class FakeBoard:
