@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import impls
 from attnbench.features.claims import claim as claims
-from attnbench.features.claims import view, word_vectors
+from attnbench.features.claims import view
 from attnbench.features.claims.claim import (
     ClaimFigure,
     ClaimFindings,
@@ -31,9 +31,6 @@ from tests.machines import BOX, GPU, WITH_GPU
 
 ALL = claims.claims()
 TABLE = impls.table()
-
-
-# ---- the data ------------------------------------------------------------------------------------
 
 
 def test_each_claim_says_where_it_was_read_and_how_it_is_measured():
@@ -73,18 +70,6 @@ def test_rates_are_counted_as_the_source_counts_them(name, point_name, ms):
     assert rate == pytest.approx(one.published, rel=2e-3)
 
 
-def test_printed_tables_have_the_form_of_their_sentences():
-    for name in word_vectors.SENTENCES:
-        printed = word_vectors.PRINTED[name]
-        count, ship = len(printed["sentence"].split()), printed["ship_weights"]
-        assert [len(row) for row in printed["weights"]] == [count] * count
-        assert all(sum(row) == pytest.approx(1.0, abs=0.005 * count) for row in printed["weights"])
-        assert (len(ship), sum(ship)) == (count, pytest.approx(1.0, abs=6e-4))
-        assert len(printed["output"]) == len(word_vectors.PRINTED["vector"]) == 50
-
-
-# ---- what is missing -----------------------------------------------------------------------------
-
 OTHER_GPU = replace(WITH_GPU, gpus=(replace(GPU, name="NVIDIA GH200 480GB"),))
 OTHER, NOT_RUN = ClaimVerdict.NEEDS_OTHER_HARDWARE, ClaimVerdict.NOT_RUN
 
@@ -120,8 +105,6 @@ def test_timed_claims_share_the_budget():
     assert scale_of([timed, exact, long], 12.0) == pytest.approx(0.5)  # of 24 s
     assert scale_of([timed, exact], None) == scale_of([exact], 12.0) == 1.0
 
-
-# ---- the verdict ---------------------------------------------------------------------------------
 
 NUMBERS = st.floats(-1e9, 1e9)
 POINTS = st.builds(
@@ -188,9 +171,6 @@ def test_a_claim_is_reproduced_only_where_every_point_holds(states):
     assert one.verdict is verdict
     assert words in one.reason
     assert bool(one.reason) == (verdict is not ClaimVerdict.REPRODUCED)
-
-
-# ---- what is shown -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

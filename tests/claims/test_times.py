@@ -140,35 +140,31 @@ def test_mechanisms_refute_the_claim_only_where_they_are_fast_and_as_good(tried)
     assert good.findings.figures["8192"].value == 1.0
 
 
-# ---- rates on GPUs -------------------------------------------------------------------------------
-
 ABOUT_GPUS = [claim for claim in claims.claims() if claim.needs.gpu]
 
 
 @pytest.fixture
 def rated(monkeypatch):
-    return lambda claim, factor=1.0, **more: rate(monkeypatch, claim, factor, more)
-
-
-def rate(monkeypatch, claim, factor, more):
     """A claim where each cell has the rate that its row publishes, times a factor."""
-    points, asked = iter(claim.points), []
 
-    class Gpu:
-        def ask(self, question, limit_s):
-            if "ceilings" in question:
-                assert question["device"] == "cuda"
-                return {"ceilings": {"flops": {}, "copy": {}}}
-            point, job = next(points), question["job"]
-            asked.append(job)
-            of = Problem.from_dict(job["problem"])
-            return record_of(job, flops(of) / 1e12 / (point.published * factor), **more)
+    def rate(claim, factor=1.0, **more):
+        points = iter(claim.points)
 
-    monkeypatch.setattr(timing, "open_engine", lambda request, device: nullcontext(Gpu()))
-    cells = {point.name: point.cell for point in claim.points}
-    one = ClaimOutcome.of(claim, measure_rates(ClaimRequest(cells, seconds=10.0)))
-    assert len(asked) == len(claim.points)
-    return one
+        class Gpu:
+            def ask(self, question, limit_s):
+                if "ceilings" in question:
+                    return {"ceilings": {"flops": {}, "copy": {}}}
+                job = question["job"]
+                work = flops(Problem.from_dict(job["problem"])) / 1e12
+                return record_of(job, work / (next(points).published * factor), **more)
+
+        monkeypatch.setattr(timing, "open_engine", lambda request, device: nullcontext(Gpu()))
+        cells = {point.name: point.cell for point in claim.points}
+        one = ClaimOutcome.of(claim, measure_rates(ClaimRequest(cells, seconds=10.0)))
+        assert next(points, None) is None
+        return one
+
+    return rate
 
 
 def test_the_published_rates_reproduce_each_claim(rated):
