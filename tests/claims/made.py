@@ -1,8 +1,8 @@
 """Claims, figures and machines made up for tests."""
 
-from attnbench.features.claims.claim import Claim, ClaimPoint, ClaimRule, ClaimSource, Needs
+from attnbench.features.claims.claim import Claim, ClaimPoint, ClaimRule, Needs
 
-SOURCE = ClaimSource("a page", "somebody", "nowhere", "all of it")
+SOURCE = {"title": "a page", "author": "somebody", "where": "nowhere", "read": "all of it"}
 
 
 def point(name="one", rule=ClaimRule.AT_MOST, published=1.0, tolerance=0.0, **more):

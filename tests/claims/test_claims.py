@@ -37,7 +37,7 @@ def test_each_claim_says_where_it_was_read_and_how_it_is_measured():
     assert len({each.name for each in ALL}) == len(ALL) == 36
     for each in ALL:
         source, names = each.source, [point.name for point in each.points]
-        assert all((source.title, source.author, source.where, source.read)), each.name
+        assert all(source[x] for x in ("title", "author", "where", "read")), each.name
         assert each.statement.endswith(".")
         assert each.setting.endswith(".")
         assert names

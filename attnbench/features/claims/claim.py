@@ -40,17 +40,6 @@ class ClaimRule(StrEnum):
     """No smaller; the tolerance is a share off."""
 
 
-class ClaimSource(Struct, frozen=True):
-    """Where a claim was read."""
-
-    title: str
-    author: str
-    where: str
-    """An address, an arXiv number or a commit; or that the text gives none."""
-    read: str
-    """Which part was read."""
-
-
 class Needs(Struct, frozen=True):
     """What a claim can't be tried without."""
 
@@ -99,7 +88,8 @@ class Claim(Struct, frozen=True):
 
     name: str
     statement: str
-    source: ClaimSource
+    source: Mapping[str, str]
+    """Its title, author, where it was read (an address, a commit, or none), and which part."""
     setting: str
     """What is done, on what; and which thresholds are ours."""
     points: tuple[ClaimPoint, ...]

@@ -52,7 +52,7 @@ SCORES_FIRST = Variant(
     options={"normalise": False, "chunk": 128},
 )
 """The operator of ``linear.identity``, made to be slower: 2 n m (d + e) FLOPs a head."""
-HEADS, WIDTH, LONG = 2, 64, 2048
+HEADS, LONG = 2, 2048
 LENGTHS, SHORTER = (2048, 4096, 8192, 16384), (256, 512, 1024, 2048)
 """With all scores first there is a matrix of them, so they are not tried as far."""
 WIDTHS = (32, 64, 128, 256)
@@ -79,9 +79,9 @@ def measure_growth(request: ClaimRequest) -> ClaimFindings:
     quick, slow = impls.table().find("linear.identity"), SCORES_FIRST
     each_s, crossing_s = PAIRS_SHARE * request.seconds / 10, CROSSING_SHARE * request.seconds
     series: list[tuple[str, Variant, Mapping[int, Problem]]] = [
-        ("re-associated", quick, {n: _growing(n, WIDTH) for n in LENGTHS}),
-        ("width", quick, {d: _growing(LONG, d) for d in WIDTHS}),
-        ("scores first", slow, {n: _growing(n, WIDTH) for n in SHORTER}),
+        ("re-associated", quick, {n: _problem(n, HEADS) for n in LENGTHS}),
+        ("width", quick, {d: _problem(LONG, HEADS, d) for d in WIDTHS}),
+        ("scores first", slow, {n: _problem(n, HEADS) for n in SHORTER}),
     ]
     figures: dict[str, ClaimFigure] = {}
     rows: list[Cells] = []
@@ -104,16 +104,16 @@ def measure_growth(request: ClaimRequest) -> ClaimFindings:
             ends = zip(*((p.value or 0.0, *p.interval) for p in powers), strict=True)
             value, low, high = map(fmean, ends)
             figures[name] = without[0] if without else ClaimFigure(value, low, high)
-        at_long, shortest = _growing(LONG, WIDTH), _growing(64, WIDTH)
+        at_long, shortest = _problem(LONG, HEADS), _problem(64, HEADS)
         figures["ratio"], _, _ = compare(engine, quick, slow, at_long, request, each_s)
         crossing = find_crossing(engine, quick, slow, shortest, (16, 1024), request, crossing_s)
     columns = ["series", "size", "ms", "ms at its double", "power", "from", "to", "pairs"]
     table = ClaimTable("a size against its double", columns, rows)
-    return ClaimFindings(figures, [f"by pairs: {crossing.sentence()}"], [table])
+    return ClaimFindings(figures, [crossing], [table])
 
 
-def _growing(length: int, width: int) -> Problem:
-    one = Problem(heads=HEADS, kv_heads=HEADS, q_len=length, kv_len=length)
+def _problem(n: int, heads: int = 1, width: int = 64, inputs: str = "normal") -> Problem:
+    one = Problem(heads=heads, kv_heads=heads, q_len=n, kv_len=n, inputs=inputs)
     return one.with_(head_dim=width, v_head_dim=width)
 
 
@@ -125,7 +125,7 @@ def find_crossing(
     between: tuple[int, int],
     request: ClaimRequest,
     seconds: float,
-) -> CrossoverAnswer:
+) -> str:
     """Which of two leads where, over the lengths that both take, as ``attnbench crossover``."""
     duel = Duel(a, b, problem, between, [])
     duel.rungs += [length for length in ladder(*between) if not duel.refusal(length)]
@@ -135,7 +135,8 @@ def find_crossing(
     for _ in seek(search, PairServer(duel, engine, request.seed, MARGIN), seconds):
         pass
     ended = BUDGET if search.next() is not None else ""
-    return CrossoverAnswer(a.label, b.label, "tokens", between, search, ended)
+    found = CrossoverAnswer(a.label, b.label, "tokens", between, search, ended)
+    return f"by pairs: {found.sentence()}"
 
 
 EXACT = "sdpa"
@@ -160,13 +161,13 @@ def measure_low_rank(request: ClaimRequest) -> ClaimFindings:
     notes: list[str] = []
     with open_engine(request) as engine:
         for name, n in product(names, TIMED_AT):
-            record = measure_cell(engine, find(name), _one_head(n), request, cell_s)
+            record = measure_cell(engine, find(name), _problem(n), request, cell_s)
             if record.time is None:
                 notes.append(f"{name}: {n:,}: {record.status}: {record.reason}")
             else:
                 times[name, n] = record.time.median_s
         for name, inputs in product(MECHANISMS, INPUTS):
-            problem = _one_head(SKILL_AT, inputs)
+            problem = _problem(SKILL_AT, inputs=inputs)
             record = measure_cell(engine, find(name), problem, request, 0.0, timed=False)
             if record.distance is None or record.distance.skill is None:
                 why = record.reason or "its skill is not known"
@@ -174,10 +175,9 @@ def measure_low_rank(request: ClaimRequest) -> ClaimFindings:
             else:
                 skills[name, inputs] = record.distance.skill
         for name in MECHANISMS:
-            both, problem = (find(EXACT), find(name)), _one_head(BETWEEN[0])
+            both, problem = (find(EXACT), find(name)), _problem(BETWEEN[0])
             try:
-                crossing = find_crossing(engine, *both, problem, BETWEEN, request, search_s)
-                notes.append(f"by pairs: {crossing.sentence()}")
+                notes.append(find_crossing(engine, *both, problem, BETWEEN, request, search_s))
             except CantBeDone as error:
                 notes.append(f"{name}: {error}")
     as_good = {name for (name, _), skill in skills.items() if skill >= LEAST_SKILL}
@@ -205,7 +205,3 @@ def measure_low_rank(request: ClaimRequest) -> ClaimFindings:
     columns = ["tokens", "as good and faster", "faster"]
     tables += [ClaimTable("share of the mechanisms that are", columns, shares)]
     return ClaimFindings(figures, notes, tables)
-
-
-def _one_head(length: int, inputs: str = "normal") -> Problem:
-    return Problem(heads=1, kv_heads=1, q_len=length, kv_len=length, inputs=inputs)
