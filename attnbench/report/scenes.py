@@ -105,7 +105,6 @@ AXES = {
 """The axes of a run's grid, and the fields of a problem that they set."""
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Characters that no name may have: ends of lines, commands to a terminal, half a letter."""
-CHOSEN = re.compile(r"torch chose ([^(]+) \(")
 
 
 def gather(paths: Sequence[Path]) -> list[ReportRun]:
@@ -137,26 +136,22 @@ def gather(paths: Sequence[Path]) -> list[ReportRun]:
 
 
 def _read(number: int, path: Path, header: Mapping[str, Any]) -> ReportRun:
+    """A run; its records are without control characters in their names and reasons."""
     checked = Checked(path)
-    found = [(line, _with_plain_names(record)) for line, record in checked.records()]
+    lines, records = list[int](), list[Record]()
+    for line, record in checked.records():
+        if CONTROL.search(record.variant + record.reason):
+            variant, reason = (CONTROL.sub("\ufffd", x) for x in (record.variant, record.reason))
+            record = record.with_(variant=variant, reason=reason)
+        lines.append(line)
+        records.append(record)
     torn = checked.cut_off()  # which has a note of its own
-    lines, records = [line for line, _ in found], [record for _, record in found]
     run = ReportRun(number, path, header, records, lines)
-    return replace(run, notes=(*_notes(run, torn=torn), *checked.sentences(), *_legs(header)))
-
-
-def _with_plain_names(record: Record) -> Record:
-    """The record without control characters in its name and its reason."""
-    if not CONTROL.search(record.variant + record.reason):
-        return record
-    variant, reason = (CONTROL.sub("\ufffd", text) for text in (record.variant, record.reason))
-    return record.with_(variant=variant, reason=reason)
-
-
-def _legs(header: Mapping[str, Any]) -> Iterator[str]:
-    for number, leg in enumerate(header.get("legs", ()), 2):
-        changes = "; ".join(leg["changes"])
-        yield f"leg {number} of the run, whose cells are ranked apart: {changes}"
+    legs = (
+        f"leg {n} of the run, whose cells are ranked apart: {'; '.join(leg['changes'])}"
+        for n, leg in enumerate(header.get("legs", ()), 2)
+    )
+    return replace(run, notes=(*_notes(run, torn=torn), *checked.sentences(), *legs))
 
 
 def _notes(run: ReportRun, *, torn: bool) -> Iterator[str]:
@@ -175,22 +170,19 @@ def _notes(run: ReportRun, *, torn: bool) -> Iterator[str]:
     for axis, name in AXES.items():
         seen = {str(getattr(record.problem, name)) for record in run.records}
         if missed := [v for v in _asked(run.header.get("grid"), axis) if v not in seen]:
-            what = name.replace("kv_len", "length")
-            yield (
-                f"the run did not come to all of its grid: there is no record of {what} "
-                f"{', '.join(missed)}"
-            )
+            what = f"{name.replace('kv_len', 'length')} {', '.join(missed)}"
+            yield f"the run did not come to all of its grid: there is no record of {what}"
     numbered = zip(run.lines, run.records, strict=True)
     if bad := [str(line) for line, record in numbered if record.reason == BAD_TIME]:
         some = ", ".join(bad[:8]) + (f" and {len(bad) - 8} more" if len(bad) > 8 else "")
         yield f"a time in {RECORDS} is no finite number above nought, and is left out: line {some}"
     ran: dict[str, Counter[str]] = {}
     for record in run.records:
-        ran.setdefault(record.variant, Counter()).update(CHOSEN.findall(record.note))
+        for name in re.findall(r"torch chose ([^(]+) \(", record.note):
+            ran.setdefault(record.variant, Counter())[name] += 1
     for variant, backends in ran.items():
-        if backends:
-            counts = ", ".join(f"{name} in {n}" for name, n in backends.most_common())
-            yield f"{variant} was torch's own choice of backend: {counts} cells"
+        counts = ", ".join(f"{name} in {n}" for name, n in backends.most_common())
+        yield f"{variant} was torch's own choice of backend: {counts} cells"
 
 
 def _asked(grid: Any, axis: str) -> list[str]:
@@ -200,6 +192,5 @@ def _asked(grid: Any, axis: str) -> list[str]:
     parts = [part for part in grid.get("parts") or [grid] if isinstance(part, Mapping)]
     lists = [part.get(axis) for part in parts if not (axis == "batch" and part.get("tokens"))]
     values = [str(value) for some in lists if isinstance(some, list) for value in some]
-    if axis == "seq":  # of 1x4096, the keys
-        values = [value.rpartition("x")[2] for value in values]
-    return list(dict.fromkeys(values))
+    # of 1x4096, the keys
+    return list(dict.fromkeys(v.rpartition("x")[2] if axis == "seq" else v for v in values))

@@ -80,12 +80,12 @@ class Table:
     def cells(self) -> Iterator[list[Styled]]:
         """Row by row the printed values."""
         for row in self.rows:
-            yield [_printed(column, v) for column, v in zip(self.columns, row, strict=True)]
-
-
-def _printed(column: Column, value: Any) -> Styled:
-    cell = value if isinstance(value, Styled) else Styled(value)
-    return Styled(NONE if cell.value is None else column.text(cell.value), cell.style, cell.rest)
+            printed = []
+            for column, value in zip(self.columns, row, strict=True):
+                cell = value if isinstance(value, Styled) else Styled(value)
+                text = NONE if cell.value is None else column.text(cell.value)
+                printed.append(Styled(text, cell.style, cell.rest))
+            yield printed
 
 
 def show(table: Table) -> None:
@@ -100,16 +100,13 @@ def show(table: Table) -> None:
             head = Text(column.head, no_wrap=False)
             made.add_column(head, justify=column.align, overflow="fold", no_wrap=not column.wrap)
         for row in table.cells():
-            made.add_row(*map(_text, row))
+            texts = (Text().append(cell.value, cell.style) for cell in row)
+            both = zip(texts, row, strict=True)
+            made.add_row(*(t.append(f" {cell.rest}") if cell.rest else t for t, cell in both))
         width = _fit(made, out.width)  # as narrow as the console where that can be
         (out if width <= out.width else console(width)).print(made, crop=False)
     for note in table.notes:
         out.print(Text(note), style=FAINT)
-
-
-def _text(cell: Styled) -> Text:
-    text = Text().append(cell.value, cell.style)
-    return text.append(f" {cell.rest}") if cell.rest else text
 
 
 def show_facts(facts: Iterable[tuple[str, str]]) -> None:
@@ -144,15 +141,13 @@ def to_html(table: Table) -> str:
         f'<table class="said"><thead><tr>{head}</tr></thead><tbody>'
     ]
     for row in table.cells():
-        first, *cells = map(_html_cell, row)
-        rest = "".join(f"<td{k}>{cell}</td>" for cell, k in zip(cells, kinds[1:], strict=True))
-        lines.append(f'<tr><th scope="row"{kinds[0]}>{first}</th>{rest}</tr>')
+        cells = []
+        for cell in row:
+            text, *remarks = escape(cell.marked(str, "{}")).split("\n")
+            cells.append(text + "".join(f'<p class="remedy">{x}</p>' for x in remarks))
+        rest = "".join(f"<td{k}>{x}</td>" for x, k in zip(cells[1:], kinds[1:], strict=True))
+        lines.append(f'<tr><th scope="row"{kinds[0]}>{cells[0]}</th>{rest}</tr>')
     return "\n".join([*lines, "</tbody></table></div>"])
-
-
-def _html_cell(cell: Styled) -> str:
-    first, *remarks = escape(cell.marked(str, "{}")).split("\n")
-    return first + "".join(f'<p class="remedy">{remark}</p>' for remark in remarks)
 
 
 def to_markdown(table: Table) -> str:
@@ -164,16 +159,14 @@ def to_markdown(table: Table) -> str:
 
 
 LONG = 900
-MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~!$])")
-ENTITY = re.compile(r"&(?=#?\w+;)")
-"""Elsewhere an ampersand is only an ampersand."""
 
 
 def markdown_text(text: str) -> str:
     """Text on one line, with nothing in it that is markup; a very long one is cut."""
     line = " ".join(text.split())
     line = line if len(line) <= LONG else line[:LONG] + "…"
-    safe = MARKDOWN.sub(r"\\\1", ENTITY.sub("&amp;", line))
+    line = re.sub(r"&(?=#?\w+;)", "&amp;", line)  # elsewhere it is only an ampersand
+    safe = re.sub(r"([\\`*_{}\[\]<>#|~!$])", r"\\\1", line)
     return safe.replace("@", "&#64;").replace("\\<", "&lt;")
 
 
@@ -217,18 +210,22 @@ WORD = 24
 
 
 @dataclass(frozen=True)
-class _Harmless:
-    """Something to print, without control characters that are not this package's own."""
+class _Harmless(RenderHook):
+    """What is printed, without control characters that are not this package's own."""
 
-    inner: ConsoleRenderable
     trimmed: bool
+    """Of blanks at the ends of lines."""
+    inner: ConsoleRenderable | None = None
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Harmless(self.trimmed, each) for each in renderables]
 
     def __rich_console__(self, out: Console, options: ConsoleOptions) -> Iterator[Segment]:
         if not self.trimmed:
-            for each in out.render(self.inner, options):
+            for each in out.render(cast(ConsoleRenderable, self.inner), options):
                 yield each if each.control else each._replace(text=for_terminal(each.text))
             return
-        for line in out.render_lines(_Harmless(self.inner, False), options, pad=False):
+        for line in out.render_lines(_Harmless(False, self.inner), options, pad=False):
             while line and not line[-1].text.strip():
                 line.pop()
             if line:
@@ -237,21 +234,13 @@ class _Harmless:
             yield Segment.line()
 
 
-@dataclass(frozen=True)
-class _Wrap(RenderHook):
-    trimmed: bool
-
-    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [_Harmless(each, self.trimmed) for each in renderables]
-
-
 def console(width: int | None = None) -> Console:
     """Standard output, by default as wide as the terminal is; it shows no text's own controls."""
     out = Console(highlight=False, width=width, file=cast(IO[str], Unchecked(sys.stdout)))
     terminal = out.is_terminal
     if not terminal:
         out = Console(highlight=False, width=width or PIPED, file=out.file)
-    out.push_render_hook(_Wrap(trimmed=not terminal))
+    out.push_render_hook(_Harmless(trimmed=not terminal))
     return out
 
 

@@ -1,4 +1,4 @@
-"""The contents of a report, made from its runs: answers, figures, and what is missing."""
+"""The contents of a report, made from its runs: answers, figures, evidence, what is missing."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from typing import Any
 from urllib.parse import quote
 
 from attnbench.answer.compare_runs import Incomparable, RunsComparison, compared
+from attnbench.core.disk import StoreError
+from attnbench.core.evidence import Evidence, evidence_of, read_evidence
+from attnbench.features.claims.view import FOOTNOTE, MARK, counts, has_figure, points, untried
+from attnbench.features.quality.model_view import LEVELS_TITLE
+from attnbench.features.quality.verb import draw, shown
 from attnbench.features.report.contents import Contents, headlines, how_sure, missing, only
-from attnbench.features.report.evidence import claims_of, model_cost
 from attnbench.features.report.provenance import about, machine_line
 from attnbench.report.figures import (
     attention,
@@ -27,6 +31,7 @@ from attnbench.report.figures import (
 from attnbench.report.figures.sheet import Drawn
 from attnbench.report.figures.style import Looks, looks
 from attnbench.report.scenes import ReportRun, Scene, scenes
+from attnbench.report.tables import Table, columns
 
 SCENES, LINES = 8, 1000
 """The first regimes that have times have figures of their own: so many, with so many lines in all.
@@ -65,7 +70,8 @@ def draw_all(
             figures.extend(made if isinstance(made, list) else [made])
 
     timed = [scene for scene in scenes if scene.timed]
-    shown = _shown(timed)
+    lines = accumulate(len({r.variant for r in scene.regime.records}) for scene in timed)
+    shown = timed[: max(1, min(sum(count <= LINES for count in lines), SCENES))]
     for scene in shown:
         add("scaling", scene.regime, scaling.draw, scene, looks, baseline)
         add("tradeoffs", scene.regime, tradeoffs.draw, scene, looks)
@@ -93,13 +99,6 @@ def draw_all(
     return figures, {name: list(absent[name]) for name in SECTIONS if absent[name]}
 
 
-def _shown(timed: Sequence[Scene]) -> Sequence[Scene]:
-    """The first of them, as far as there is room; at least one."""
-    lines = accumulate(len({r.variant for r in scene.regime.records}) for scene in timed)
-    room = sum(count <= LINES for count in lines)
-    return timed[: max(1, min(room, SCENES))]
-
-
 def _not_in_scaling(timed: Sequence[Scene], rest: Sequence[Scene]) -> list[str]:
     said = []
     if all(r.energy is None for scene in timed for r in scene.regime.records):
@@ -112,20 +111,29 @@ def _not_in_scaling(timed: Sequence[Scene], rest: Sequence[Scene]) -> list[str]:
     return said
 
 
-BASELINES = ("sdpa", "matmul", "einsum")
-"""The first of these that has a time is the baseline."""
-
-
 def contents_of(runs: Sequence[ReportRun], out: Path) -> Contents:
     """The contents of a report of these runs that will be written to a folder."""
     found = scenes(runs)
     look = looks(record for run in runs for record in run.records)
     base = baseline(found)
     figures, absent = draw_all(runs, found, look, base)
-    comparisons, incomparable = _compared(runs)
+    comparisons, incomparable = list[RunsComparison](), list[str]()
+    first, *others = runs
+    for other in others:
+        names, headers = (first.name, other.name), (first.header, other.header)
+        try:
+            comparisons.append(compared(names, headers, (first.records, other.records)))
+        except Incomparable as error:
+            incomparable.append(str(error))
+    machines = list(dict.fromkeys(run.machine for run in runs))
+    title = f"Which attention to use: {len(runs)} runs on {', '.join(machines)}"
+    if len(runs) == 1:
+        title = f"Which attention to use on {machine_line(first).partition(' · ')[0]}"
+    elif len(machines) == 1:
+        title = f"Which attention to use on {machines[0]}: {len(runs)} runs side by side"
     to_run = {run.number: os.path.relpath(run.path.resolve(), out.resolve()) for run in runs}
     return Contents(
-        title=_title(runs),
+        title=title,
         headlines=headlines(found, several_runs=len(runs) > 1),
         runs=runs,
         sure=how_sure(found),
@@ -140,9 +148,13 @@ def contents_of(runs: Sequence[ReportRun], out: Path) -> Contents:
         comparisons=comparisons,
         incomparable=incomparable,
         to_run={number: quote(Path(path).as_posix()) for number, path in to_run.items()},
-        claims=claims_of(runs),
+        claims=claims_of([run.path for run in runs]),
         model_cost=model_cost([run.path for run in runs], look),
     )
+
+
+BASELINES = ("sdpa", "matmul", "einsum")
+"""The first of these that has a time is the baseline."""
 
 
 def baseline(found: Sequence[Scene]) -> str:
@@ -153,22 +165,104 @@ def baseline(found: Sequence[Scene]) -> str:
     return (known or sorted(timed, key=lambda name: (-timed[name], name)) or [""])[0]
 
 
-def _title(runs: Sequence[ReportRun]) -> str:
-    if len(runs) == 1:
-        return f"Which attention to use on {machine_line(runs[0]).partition(' · ')[0]}"
-    machines = dict.fromkeys(run.machine for run in runs)
-    if len(machines) == 1:
-        return f"Which attention to use on {runs[0].machine}: {len(runs)} runs side by side"
-    return f"Which attention to use: {len(runs)} runs on {', '.join(machines)}"
+# ---- evidence beside the runs: claims, and what a variant costs a model --------------------------
+
+MISFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+"""What is raised where a file of evidence is not as attnbench writes it."""
+TITLES = {
+    "model": "A trained model, its attention replaced by each variant",
+    "recall": "What small models recall that were trained with each variant",
+    "real": "Error and skill on what that model’s layers hand to attention",
+}
 
 
-def _compared(runs: Sequence[ReportRun]) -> tuple[list[RunsComparison], list[str]]:
-    """Each other run against the first, and why some can't be compared."""
-    (a, *others), made, refused = runs, [], []
-    for b in others:
-        names, headers, records = (a.name, b.name), (a.header, b.header), (a.records, b.records)
-        try:
-            made.append(compared(names, headers, records))
-        except Incomparable as error:
-            refused.append(str(error))
-    return made, refused
+def claims_of(runs: Sequence[Path]) -> list[dict[str, Any]]:
+    """The newest claims that can be read in each machine's folder that has any."""
+    found = []
+    for folder in dict.fromkeys(run.resolve().parent for run in runs):
+        note = ""
+        for path in evidence_of(folder, "reproduce"):
+            try:
+                found.append(_claims(read_evidence(path), note))
+                break
+            except StoreError as error:
+                note = note or str(error)
+            except MISFORMED as error:
+                note = note or f"{path.name} is not as attnbench writes it ({type(error).__name__})"
+        else:
+            nothing: dict[str, Any] = {"made": "", "tried": [], "footnote": "", "left": None}
+            found += [{"machine": folder.name, "note": note, **nothing}] if note else []
+    return found
+
+
+def _claims(found: Evidence, note: str) -> dict[str, Any]:
+    """What ``attnbench reproduce`` found: claims with figures each, the others in a table."""
+    tried = []
+    heads = columns("what must hold", "theirs", "ours", "interval", "verdict", right=["ours"])
+    for row in filter(has_figure, found.rows):
+        of, why = row["source"], "; ".join(filter(None, [row["reason"], row["remedy"]]))
+        rows = [
+            (p.says, p.theirs, p.ours, p.interval, f"{p.held}\n{p.why}" if p.why else p.held)
+            for p in points(row)
+        ]
+        tried.append(
+            {
+                **{key: row[key] for key in ("name", "statement", "setting", "verdict")},
+                "source": f"{of['title']}, {of['author']} ({of['where']}); read: {of['read']}",
+                "why": why,
+                "points": Table(row["name"], heads, rows),
+            }
+        )
+    of_left = columns("claims", "verdict", "why, and what to do")
+    marked = any(MARK in row[1] for claim in tried for row in claim["points"].rows)
+    return {
+        "machine": str(found.made["machine"]["name"]),
+        "note": note,
+        "made": f"{str(found.made['started'])[:10]}, {found.made['command']}",
+        "counts": counts(found.rows),
+        "tried": tried,
+        "left": Table("Claims without a figure", of_left, untried(found.rows)),
+        "footnote": FOOTNOTE if marked else "",
+    }
+
+
+def model_cost(runs: Sequence[Path], known: Looks) -> list[dict[str, Any]]:
+    """The newest evidence of each kind in each machine's folder, or its newest part."""
+    found = []
+    for folder in dict.fromkeys(run.resolve().parent for run in runs):
+        for kind, title in TITLES.items():
+            part: dict[str, Any] | None = None
+            for file in evidence_of(folder, kind):
+                empty: dict[str, Any] = dict.fromkeys(("conclusions", "tables", "lines"), ())
+                about = {"title": title, "file": file.name, "figure": None, **empty}
+                try:
+                    evidence = read_evidence(file)
+                except StoreError as error:
+                    part = {**about, "source": str(error)}
+                    break
+                if not evidence.partial or part is None:
+                    part = {**about, **_shown(evidence, known)}
+                if not evidence.partial:
+                    break
+            found += [part] if part else []
+    return found
+
+
+def _shown(found: Evidence, known: Looks) -> dict[str, Any]:
+    """What is shown of a file of evidence, or as its source why it can't be."""
+    try:
+        made = found.made
+        source = f"{made['started'][:10]}, {made['machine']['name']}: {made['command']}"
+        if found.partial:
+            source += "; stopped before its end: a part of what was asked"
+        conclusions, tables, lines = shown(found, 1000)
+        return {
+            "source": source,
+            "conclusions": conclusions,
+            "tables": sorted(tables, key=lambda each: each.title != LEVELS_TITLE),
+            "lines": lines,
+            "figure": draw(found, known),
+        }
+    except MISFORMED as error:
+        first = f"{type(error).__name__}: {error}".splitlines()[0]
+        return {"source": f"it can't be shown: something in it is not what it should be ({first})"}

@@ -7,14 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attnbench.answer.compare_runs import RunsComparison
 from attnbench.answer.ranking import Faster, Standing, advised, closeness
 from attnbench.core import format
 from attnbench.core.format import ms
 from attnbench.core.record import Status, Time
-from attnbench.features.report.evidence import Claims, ShownEvidence
 from attnbench.report.figures.sheet import Drawn
 from attnbench.report.figures.style import Look
 from attnbench.report.scenes import ReportRun, Scene
@@ -44,36 +43,31 @@ class Beside(NamedTuple):
     """What may stand in place of ``before`` where it was said already."""
 
     def __str__(self) -> str:
-        return (
-            f"{self.before} {self.found.variant}, {self.after}."
-            if self.found
-            else f"{self.before}."
-        )
+        named = f" {self.found.variant}, {self.after}" if self.found else ""
+        return f"{self.before}{named}."
 
 
 def beside(standing: Standing) -> Beside | None:
     """The sentence beside an answer; None where there is no answer."""
     if standing.answer is None:
         return None
-    if (found := standing.substitute) is not None:
-        after = f"{_kept(found)} ({found.computes})"
-        return Beside("Faster, but not exact:", found, after, "Faster, not exact:")
-    if (found := standing.nearest) is not None:
+    found = standing.substitute or standing.nearest
+    if found is not None:
+        keeps = f"keeps {format.share(max(0.0, found.skill or 0.0))}"
+        kept = f"{format.ratio(found.speedup)} as fast, {keeps}"
+        if standing.substitute is not None:
+            after = f"{kept} ({found.computes})"
+            return Beside("Faster, but not exact:", found, after, "Faster, not exact:")
         if (found.skill or 0.0) < LEAST:
             return Beside(f"Nothing faster keeps even {format.share(LEAST)} of what softmax does")
         before = "Nothing faster keeps half of what softmax does. Nearest:"
-        return Beside(before, found, _kept(found), "Not exact:")
+        return Beside(before, found, kept, "Not exact:")
     if not standing.faster:
         return Beside("Nothing else that was measured is faster for sure, exact or not")
     found = standing.faster[0]
     after = f"{format.ratio(found.speedup)} as fast ({found.computes})"
     before = "Faster, and how far from softmax was not measured:"
     return Beside(before, found, after, "Of unknown distance:")
-
-
-def _kept(found: Faster) -> str:
-    kept = format.share(max(0.0, found.skill or 0.0))
-    return f"{format.ratio(found.speedup)} as fast, keeps {kept}"
 
 
 def headlines(scenes: Sequence[Scene], several_runs: bool) -> list[str]:
@@ -202,9 +196,6 @@ class Only(NamedTuple):
     near: str
     """``within 1.25× of the best on 14 of 15 problems, at worst 2.13× (decode, 4,096 keys)``"""
 
-    def __str__(self) -> str:
-        return f"{self.variant}, {self.near}."
-
 
 def only(run: ReportRun, scenes: Sequence[Scene]) -> Only | None:
     """What to take if only one may be chosen; None where few problems have been measured.
@@ -215,31 +206,21 @@ def only(run: ReportRun, scenes: Sequence[Scene]) -> Only | None:
     ranked = closeness(scene.regime for scene in own)
     if not ranked or ranked[0].problems < FEWEST:
         return None
-    first = advised(ranked)
-    factor, count = first.mostly()
-    near = f"within {factor:g}× of the best on {count} of {first.problems} problems"
-    worst, where = max(_ratios(first.variant, own), key=lambda each: each[0])
-    near += f", at worst {format.ratio(worst)} ({where})" if worst > 1 else ""
-    missed = first.problems - len(first.ratios)
-    return Only(run, first.variant, near + (f"; no time on {missed}" if missed else ""))
-
-
-def _ratios(variant: str, scenes: Sequence[Scene]) -> Iterator[tuple[float, str]]:
-    """Its median over the best's on each problem, with the words for the problem."""
-    names = distinct_words(scenes)
-    for scene in scenes:
-        name = names[scene.number].replace(" · ", ", ")
+    first, names = advised(ranked), distinct_words(own)
+    worst, where = 1.0, ""
+    for scene in own:
         for length in scene.regime.lengths:
             exact = scene.regime.exact(length)
-            if variant in exact:
-                ratio = exact[variant] / min(exact.values())
-                yield ratio, f"{name}, {length:,} {_unit(scene)}"
-
-
-def margins(runs: Sequence[ReportRun]) -> str:
-    """The largest lead that counts as none: ``5 %``, or of several runs ``5 % to 7.2 %``."""
-    found = sorted(run.margin for run in runs)
-    return " to ".join(dict.fromkeys(format.percent(round(m, 3)) for m in (found[0], found[-1])))
+            if first.variant in exact:
+                ratio = exact[first.variant] / min(exact.values())
+                if ratio > worst:
+                    worst = ratio
+                    phase = names[scene.number].replace(" · ", ", ")
+                    where = f", at worst {format.ratio(worst)} ({phase}, {length:,} {_unit(scene)})"
+    factor, count = first.mostly()
+    missed = first.problems - len(first.ratios)
+    near = f"within {factor:g}× of the best on {count} of {first.problems} problems{where}"
+    return Only(run, first.variant, near + (f"; no time on {missed}" if missed else ""))
 
 
 class Missing(NamedTuple):
@@ -287,8 +268,8 @@ class Contents:
     incomparable: Sequence[str]
     to_run: Mapping[int, str]
     """By the number of a run: the path from the report to its folder."""
-    claims: Sequence[Claims] = ()
-    model_cost: Sequence[ShownEvidence] = ()
+    claims: Sequence[Mapping[str, Any]] = ()
+    model_cost: Sequence[Mapping[str, Any]] = ()
 
 
 NOT_RUN = "not run"
@@ -307,50 +288,42 @@ def missing(scenes: Sequence[Scene]) -> list[Missing]:
     """All cells without a time, by reason; reasons that differ in numbers alone are one."""
     groups: dict[tuple[str, str, str], list[tuple[Scene, int, str, str, str]]] = defaultdict(list)
     for scene in scenes:
-        for length, variant, status, *texts in _untimed(scene):
-            reason, remedy = (_without_name(text, variant) for text in texts)
-            key = status, NUMBER.sub("#", reason), NUMBER.sub("#", remedy)
-            groups[key].append((scene, length, variant, reason, remedy))
+        variants = dict.fromkeys(r.variant for r in scene.regime.records)
+        for length, cells in scene.regime.cells.items():
+            for variant in variants:
+                record = cells.get(variant)
+                status, reason, remedy = NOT_RUN, NO_RECORD, GO_ON
+                if record is not None:
+                    status, remedy = str(record.status), record.remedy
+                    reason = record.reason or record.note or ONLY_CHECKED
+                if record is not None and record.time is not None:
+                    continue
+                for name in (variant, variant.partition("?")[0]):  # so that equal reasons are one
+                    reason, remedy = (x.removeprefix(f"{name} ") for x in (reason, remedy))
+                key = status, NUMBER.sub("#", reason), NUMBER.sub("#", remedy)
+                groups[key].append((scene, length, variant, reason, remedy))
     several = len({scene.run.number for scene in scenes}) > 1
     everywhere = sum(len(scene.regime.lengths) for scene in scenes)
     found = []
-    for (status, *_), cells in groups.items():
-        _, _, _, reason, remedy = cells[0]
-        if any(texts != [reason, remedy] for _, _, _, *texts in cells):
+    for (status, *_), some in groups.items():
+        _, _, _, reason, remedy = some[0]
+        if any(texts != [reason, remedy] for _, _, _, *texts in some):
             reason += " (with other numbers elsewhere)"
-        variants = tuple(dict.fromkeys(variant for _, _, variant, _, _ in cells))
-        where = ["everywhere"]
-        if len(cells) < len(variants) * everywhere:
-            lengths: dict[int, tuple[Scene, set[int]]] = {}
-            for scene, length, *_ in cells:
-                lengths.setdefault(scene.number, (scene, set()))[1].add(length)
-            where = [_where(scene, some, several) for scene, some in lengths.values()]
-        found.append(Missing(status, reason, remedy, variants, tuple(where), len(cells)))
+        names = tuple(dict.fromkeys(variant for _, _, variant, _, _ in some))
+        where = ["everywhere"] if len(some) == len(names) * everywhere else _where(some, several)
+        found.append(Missing(status, reason, remedy, names, tuple(where), len(some)))
     return sorted(found, key=lambda m: (ORDER.index(m.status), -m.cells))
 
 
-def _untimed(scene: Scene) -> Iterator[tuple[int, str, str, str, str]]:
-    """Length, variant, status, reason and remedy of each cell of a regime without a time."""
-    variants = dict.fromkeys(r.variant for r in scene.regime.records)
-    for length, cells in scene.regime.cells.items():
-        for variant in variants:
-            record = cells.get(variant)
-            if record is None:
-                yield length, variant, NOT_RUN, NO_RECORD, GO_ON
-            elif record.time is None:
-                reason = record.reason or record.note or ONLY_CHECKED
-                yield length, variant, str(record.status), reason, record.remedy
-
-
-def _without_name(text: str, variant: str) -> str:
-    """``runs on cuda`` of ``sdpa.efficient runs on cuda``, so that equal reasons are one."""
-    for name in (variant, variant.partition("?")[0]):
-        text = text.removeprefix(f"{name} ")
-    return text
-
-
-def _where(scene: Scene, lengths: set[int], several_runs: bool) -> str:
-    run = f"{scene.run.name}: " if several_runs else ""
-    some = "; ".join(f"{n:,}" for n in sorted(lengths))
-    whole = lengths == set(scene.regime.lengths)
-    return f"{run}{scene.regime}: {'all lengths' if whole else some}"
+def _where(cells: Sequence[tuple[Scene, int, str, str, str]], several_runs: bool) -> list[str]:
+    """A phrase a regime, with the lengths."""
+    lengths: dict[int, tuple[Scene, set[int]]] = {}
+    for scene, length, *_ in cells:
+        lengths.setdefault(scene.number, (scene, set()))[1].add(length)
+    said = []
+    for scene, some in lengths.values():
+        run = f"{scene.run.name}: " if several_runs else ""
+        whole = some == set(scene.regime.lengths)
+        at = "all lengths" if whole else "; ".join(f"{n:,}" for n in sorted(some))
+        said.append(f"{run}{scene.regime}: {at}")
+    return said

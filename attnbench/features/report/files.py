@@ -1,6 +1,6 @@
 """A report on disk: the page, the summary, the data, the table for a paper, a file for each figure.
 
-Each file is whole or not there. Figures of an earlier report are removed; other files stay.
+Figures of an earlier report are removed; other files stay.
 """
 
 from __future__ import annotations
@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from attnbench.answer.ranking import Standing
 from attnbench.core.disk import StoreError, from_json, writable_folder, write_whole
 from attnbench.features.report.build import contents_of
 from attnbench.features.report.contents import Contents, distinct_words, sentences
@@ -31,8 +30,92 @@ from attnbench.report.tables import (
 )
 from impls.asked import CantBeDone
 
-if TYPE_CHECKING:
-    from markupsafe import Markup
+INDEX, FIGURES = "index.html", "figures"
+OURS = "figures.json"
+"""Among the figures: the names of those that a report wrote there, so that the next may go on."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A report as it lies there."""
+
+    index: Path
+    files: Sequence[Path]
+    contents: Contents
+
+
+def make(runs: Sequence[Path], out: Path) -> Made:
+    """A report of these runs in a folder; raises a sentence where there is nothing to report."""
+    read = gather(runs)
+    with _writing(out):  # before the work: where nothing can be written, it need not be done
+        writable_folder(out)
+    try:
+        contents = contents_of(read, out)
+        files = write(contents, out)
+    except CantBeDone:
+        raise
+    except Exception as error:  # a file may say what no run of ours ever wrote
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise StoreError(
+            f"no report can be made of {', '.join(str(path) for path in runs)}: something in it is "
+            f"not what it should be ({said}); if attnbench wrote it, that is a fault of attnbench"
+        ) from error
+    return Made(out / INDEX, files, contents)
+
+
+def write(contents: Contents, out: Path) -> list[Path]:
+    """The files, the page first; what has the same name is replaced, older figures go.
+
+    Each is whole or not there. A report can be made again, so the disk need not be waited for.
+    """
+    texts = {
+        INDEX: render(contents),
+        "summary.md": summary(contents),
+        "data.csv": data(contents.runs),
+        "table.tex": tables(contents.scenes),
+    }
+    drawn = {
+        f"{figure.name}.{kind}": content
+        for figure in contents.figures
+        for kind, content in (
+            ("svg", figure.svg.encode()),
+            ("png", figure.png),
+            ("csv", figure.csv.encode()),
+        )
+        if content
+    }
+    folder = out / FIGURES
+    with _writing(folder):
+        writable_folder(folder)
+    try:
+        before = from_json((folder / OURS).read_text())
+    except (OSError, ValueError):
+        before = None
+    for name in before if isinstance(before, list) else ():
+        if isinstance(name, str) and re.fullmatch(r"[\w.-]+", name) and name not in drawn:
+            with suppress(OSError):  # a folder of that name, say, is not ours
+                (folder / name).unlink()
+    listed = (json.dumps(sorted(drawn), indent=1) + "\n").encode()
+    files = {folder / name: content for name, content in {OURS: listed, **drawn}.items()}
+    # the page last: what it leads to is there by then
+    files |= {out / name: text.encode() for name, text in reversed(texts.items())}
+    for path, content in files.items():
+        with _writing(path):
+            write_whole(path, content, sync=False)
+    return [out / name for name in texts] + [folder / name for name in drawn]
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"can't write the report to {path}: {error.strerror}; give another folder with --out"
+        ) from None
+
+
+# ---- the table for a paper -----------------------------------------------------------------------
 
 LATEX_HEAD = """\
 % Median milliseconds a call. Bold: the fastest that is exactly softmax, and what can't be told
@@ -44,12 +127,12 @@ SHORT = {"out_of_memory": "memory", "timed_out": "too slow", "measured": NO_TIME
 
 def tables(scenes: Sequence[Scene]) -> str:
     """A LaTeX table for each regime that has a time."""
-    made = [to_latex(_scene_table(scene)) for scene in scenes if scene.timed]
+    made = [to_latex(_times(scene)) for scene in scenes if scene.timed]
     longtable = " and longtable" if any("longtable" in table for table in made) else ""
     return "\n".join([LATEX_HEAD.format(longtable=longtable), *made])
 
 
-def _scene_table(scene: Scene) -> Table:
+def _times(scene: Scene) -> Table:
     """The times by variant and length: the exact variants first, each kind by its longest time."""
     lengths = scene.regime.lengths
     leaders = {s.length: s.leaders for s in scene.standings}
@@ -62,20 +145,22 @@ def _scene_table(scene: Scene) -> Table:
     before = ""
     for name in sorted(rank, key=lambda name: (rank[name], name)):
         computes = rank[name][1]
-        cells = [_time_cell(scene, length, name, leaders[length]) for length in lengths]
-        rows.append([computes if computes != before else "", name, *cells])
+        row: list[Any] = [computes if computes != before else "", name]
+        for length in lengths:
+            cell = scene.regime.cells[length].get(name)
+            if cell and cell.time:
+                bold = BOLD if name in leaders[length] else ""
+                row.append(Styled(f"{cell.time.median_s * 1e3:.4g}", bold))
+            else:
+                row.append(SHORT.get(cell.status, str(cell.status)) if cell else NO_TIME)
+        rows.append(row)
         before = computes
     heads = [f"{length:,}" for length in lengths]
     title = f"{scene.regime}; {scene.run.machine}; ms"
     return Table(title, columns("", "", *heads, right=heads), rows)
 
 
-def _time_cell(scene: Scene, length: int, name: str, leaders: Sequence[str]) -> Styled:
-    record = scene.regime.cells[length].get(name)
-    if record is None or record.time is None:
-        return Styled(SHORT.get(record.status, str(record.status)) if record else NO_TIME)
-    return Styled(f"{record.time.median_s * 1e3:.4g}", BOLD if name in leaders else "")
-
+# ---- the summary ---------------------------------------------------------------------------------
 
 LIMIT = 60_000
 """Characters: a comment may hold 65,536."""
@@ -97,7 +182,9 @@ def summary(contents: Contents) -> str:
         autoescape=False,
         finalize=lambda v: v if isinstance(v, Markup) else markdown_text(str(v)),
     )
-    made.filters.update(winners=_winners, sentences=sentences)
+    made.filters.update(
+        winners=lambda scenes: Markup(to_markdown(_winners(scenes))), sentences=sentences
+    )
     commands = dict.fromkeys(command for about in contents.abouts for command in about.commands)
     text = made.get_template("summary.md").render(
         c=contents,
@@ -111,91 +198,29 @@ def summary(contents: Contents) -> str:
     return text if len(text) <= LIMIT else text[: text.rindex("\n", 0, LIMIT - len(CUT))] + CUT
 
 
-def _winners(scenes: Sequence[Scene]) -> Markup:
+def _winners(scenes: Sequence[Scene]) -> Table:
     """A row a regime, a column a length; a cell without a winner says why."""
-    from markupsafe import Markup
-
     lengths = sorted({length for scene in scenes for length in scene.regime.lengths})
     names = distinct_words(scenes)
-    rows: list[list[Any]] = []
+    rows = []
     for scene in scenes:
-        standings = {standing.length: standing for standing in scene.standings}
-        rows.append([names[scene.number], *(_winner(standings.get(n)) for n in lengths)])
-    heads = columns("regime", *(f"{n:,}" for n in lengths))
-    return Markup(to_markdown(Table("", heads, rows)))
+        row: list[Any] = [names[scene.number]]
+        for standing in ({s.length: s for s in scene.standings}.get(n) for n in lengths):
+            if standing is None or standing.answer is None:
+                row.append("nothing exact has a time" if standing else "not asked")
+                continue
+            answer, leaders = standing.answer, standing.leaders
+            doubt = " (in doubt)" if answer.flags else ""
+            if answer.equal:
+                some = ", ".join([*leaders[:TIED], *["…"] * (len(leaders) > TIED)])
+                row.append(f"tie of {len(leaders)}: {some}{doubt}")
+            else:
+                row.append(Styled(answer.winner, BOLD, f"{answer.lead or 'alone'}{doubt}"))
+        rows.append(row)
+    return Table("", columns("regime", *(f"{n:,}" for n in lengths)), rows)
 
 
-def _winner(standing: Standing | None) -> Styled:
-    if standing is None or standing.answer is None:
-        return Styled("nothing exact has a time" if standing else "not asked")
-    answer = standing.answer
-    doubt = " (in doubt)" if answer.flags else ""
-    if answer.equal:
-        names = [*standing.leaders[:TIED], *["…"] * (len(standing.leaders) > TIED)]
-        return Styled(f"tie of {len(standing.leaders)}: {', '.join(names)}{doubt}")
-    return Styled(answer.winner, BOLD, f"{answer.lead or 'alone'}{doubt}")
-
-
-INDEX, FIGURES = "index.html", "figures"
-OURS = "figures.json"
-"""Among the figures: the names of those that a report wrote there, so that the next may go on."""
-
-
-@dataclass(frozen=True)
-class Made:
-    """A report as it lies there."""
-
-    index: Path
-    files: Sequence[Path]
-    contents: Contents
-
-
-def make(runs: Sequence[Path], out: Path) -> Made:
-    """A report of these runs in a folder; raises a sentence where there is nothing to report."""
-    read = gather(runs)
-    _make_folder(out)  # before the work: where nothing can be written, it need not be done
-    try:
-        contents = contents_of(read, out)
-        files = write(contents, out)
-    except CantBeDone:
-        raise
-    except Exception as error:  # a file may say what no run of ours ever wrote
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise StoreError(
-            f"no report can be made of {', '.join(str(path) for path in runs)}: something in it is "
-            f"not what it should be ({said}); if attnbench wrote it, that is a fault of attnbench"
-        ) from error
-    return Made(out / INDEX, files, contents)
-
-
-def write(contents: Contents, out: Path) -> list[Path]:
-    """The files, the page first; what has the same name is replaced."""
-    folder = out / FIGURES
-    _make_folder(folder)
-    texts = {
-        INDEX: render(contents),
-        "summary.md": summary(contents),
-        "data.csv": data(contents.runs),
-        "table.tex": tables(contents.scenes),
-    }
-    drawn = {
-        f"{figure.name}.{kind}": content
-        for figure in contents.figures
-        for kind, content in (
-            ("svg", figure.svg.encode()),
-            ("png", figure.png),
-            ("csv", figure.csv.encode()),
-        )
-        if content
-    }
-    _forget(folder, keep=drawn)
-    _write(folder / OURS, (json.dumps(sorted(drawn), indent=1) + "\n").encode())
-    for name, content in drawn.items():
-        _write(folder / name, content)
-    for name, text in reversed(texts.items()):  # the page last: what it leads to is there by then
-        _write(out / name, text.encode())
-    return [out / name for name in texts] + [folder / name for name in drawn]
-
+# ---- the data ------------------------------------------------------------------------------------
 
 LEFT_OUT = ("run", "detail", "spent_s", "schema")
 """Fields of a record that are the run's, or not about attention."""
@@ -221,36 +246,3 @@ def _flat(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]
             yield from _flat(value, f"{path}{name}.")
         elif value is not None:
             yield path + name, "; ".join(map(str, value)) if isinstance(value, list) else value
-
-
-def _forget(folder: Path, keep: Mapping[str, bytes]) -> None:
-    """Remove the figures that an earlier report wrote and this one does not have."""
-    try:
-        before = from_json((folder / OURS).read_text())
-    except (OSError, ValueError):
-        return
-    for name in before if isinstance(before, list) else ():
-        if isinstance(name, str) and re.fullmatch(r"[\w.-]+", name) and name not in keep:
-            with suppress(OSError):  # a folder of that name, say, is not ours
-                (folder / name).unlink()
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        writable_folder(path)
-    except OSError as error:
-        raise _cant_write(path, error) from None
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all; a report can be made again, so the disk need not be waited for."""
-    try:
-        write_whole(path, content, sync=False)
-    except OSError as error:
-        raise _cant_write(path, error) from None
-
-
-def _cant_write(path: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"can't write the report to {path}: {error.strerror}; give another folder with --out"
-    )

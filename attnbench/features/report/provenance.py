@@ -6,7 +6,7 @@ import hashlib
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import PurePath
 from statistics import median
@@ -65,7 +65,13 @@ def commands(run: ReportRun) -> tuple[str, ...]:
 def _trust(run: ReportRun) -> Iterator[str]:
     timed = [r.time for r in run.records if r.time is not None]
     yield selfcheck_said(run.header)
-    yield _noise(run.header.get("noise") or ())
+    floors = []
+    for each in run.header.get("noise") or ():
+        unit, scale = ("µs", 1e6) if each["call_s"] < 1e-3 else ("ms", 1e3)
+        floors.append(f"{each['floor']:.2%} for calls of {each['call_s'] * scale:.3g} {unit}")
+    of = "noise floor, by which a variant in pairs seems to differ from itself"
+    none = "noise floor: not measured on this machine yet; 'attnbench env' does it"
+    yield f"{of}: {', '.join(floors)}" if floors else none
     refused = Counter(str(r.status) for r in run.records if r.status in FINDINGS)
     each = "; ".join(f"{count} {word}" for word, count in sorted(refused.items()))
     have = "has" if len(timed) == 1 else "have"
@@ -80,17 +86,6 @@ def _trust(run: ReportRun) -> Iterator[str]:
         yield "nothing was amiss while times were taken"
     yield from _drift(run)
     yield from run.notes
-
-
-def _noise(noise: Sequence[Mapping[str, float]]) -> str:
-    floors = []
-    for each in noise:
-        unit, scale = ("µs", 1e6) if each["call_s"] < 1e-3 else ("ms", 1e3)
-        floors.append(f"{each['floor']:.2%} for calls of {each['call_s'] * scale:.3g} {unit}")
-    if not floors:
-        return "noise floor: not measured on this machine yet; 'attnbench env' does it"
-    of = "noise floor, by which a variant in pairs seems to differ from itself"
-    return f"{of}: {', '.join(floors)}"
 
 
 def _drift(run: ReportRun) -> Iterator[str]:
@@ -130,39 +125,37 @@ def _facts(run: ReportRun) -> Iterator[tuple[str, str]]:
     yield "compiler", PurePath(str(machine.get("compiler") or "none")).name
     yield "settings", _pairs({k: v for k, v in settings.items() if k != "environment"})
     yield "environment", _pairs(_part(settings, "environment"))
-    yield "clocks", "; ".join(_clocks(run)) or "no time was taken"
-    yield "code", _code(_part(header, "code"))
-    for number, leg in enumerate(header.get("legs") or (), 2):
-        yield f"code of leg {number}", f"{_code(leg['code'])}, from {leg['started']}"
+    timed = [r.time for r in run.records if r.time is not None]
+    clocks = [f"{x} ({n} cells)" for x, n in sorted(Counter(t.clock for t in timed).items())]
+    if mhz := [x for t in timed if (x := t.clocks.get("sm_mhz"))]:
+        clocks.append(f"GPU at {min(mhz):.0f} to {max(mhz):.0f} MHz while sampling")
+    yield "clocks", "; ".join(clocks) or "no time was taken"
+    codes = {"code": _part(header, "code")}
+    codes |= {f"code of leg {n}": leg for n, leg in enumerate(header.get("legs") or (), 2)}
+    for name, of in codes.items():
+        code, since = of.get("code", of), f", from {of['started']}" if "started" in of else ""
+        dirty = ", with uncommitted changes" if code.get("dirty") is True else ""
+        yield name, f"commit {code.get('commit') or 'not known'}{dirty}{since}"
     yield "seed of the inputs", str(header.get("seed", UNKNOWN))
     yield "protocol", f"{header.get('protocol', UNKNOWN)} (records of form {header['schema']})"
     yield "sampling budget", f"{header.get('budget_s', '?')} s a cell"
     yield "grid", _grid(_part(header, "grid"))
-    yield "ceilings", _ceilings(_part(header, "ceilings"))
+    ceilings = _part(header, "ceilings")
+    rates = [f"{x / 1e12:.3g} TFLOP/s in {of}" for of, x in _part(ceilings, "flops").items() if x]
+    for size, rate in _part(ceilings, "copy").items():
+        rates += [f"{rate / 1e9:.3g} GB/s copying {int(size) / 2**20:g} MiB"] * bool(rate)
+    yield "ceilings", "; ".join(rates) or "not measured"
     yield "records", f"{len(run.records)}, sha256 {digest}"
-
-
-def _code(code: Mapping[str, Any]) -> str:
-    dirty = ", with uncommitted changes" if code.get("dirty") is True else ""
-    return f"commit {code.get('commit') or 'not known'}{dirty}"
 
 
 def _hardware(machine: Mapping[str, Any]) -> list[str]:
     """The GPUs, the CPU, its cores and the memory of a machine."""
-    gpus = Counter(f"{g['name']}, {_gib(g['memory_bytes'])}" for g in machine.get("gpus") or ())
-    parts = [f"{count} × {gpu}" if count > 1 else gpu for gpu, count in gpus.items()]
-    said: dict[str, Callable[[Any], str]]
-    said = {"cpu": str, "cores": "{} cores".format, "memory_bytes": _gib}
-    return parts + [say(machine[name]) for name, say in said.items() if machine.get(name)]
-
-
-def _clocks(run: ReportRun) -> Iterator[str]:
-    """The clock of the times, and the frequency of the device while they were taken."""
-    timed = [r.time for r in run.records if r.time is not None]
-    for clock, count in sorted(Counter(t.clock for t in timed).items()):
-        yield f"{clock} ({count} cells)"
-    if frequencies := [mhz for t in timed if (mhz := t.clocks.get("sm_mhz"))]:
-        yield f"GPU at {min(frequencies):.0f} to {max(frequencies):.0f} MHz while sampling"
+    gib = "{:.0f} GiB".format
+    each = (f"{g['name']}, {gib(g['memory_bytes'] / 2**30)}" for g in machine.get("gpus") or ())
+    parts = [f"{count} × {gpu}" if count > 1 else gpu for gpu, count in Counter(each).items()]
+    cpu, cores, memory = (machine.get(name) for name in ("cpu", "cores", "memory_bytes"))
+    parts += [str(cpu)] * bool(cpu) + [f"{cores} cores"] * bool(cores)
+    return parts + ([gib(memory / 2**30)] if memory else [])
 
 
 def _grid(grid: Mapping[str, Any]) -> str:
@@ -185,23 +178,8 @@ def _values(grid: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _ceilings(ceilings: Mapping[str, Any]) -> str:
-    flops, copies = _part(ceilings, "flops"), _part(ceilings, "copy")
-    rates = [f"{rate / 1e12:.3g} TFLOP/s in {dtype}" for dtype, rate in flops.items() if rate]
-    rates += [
-        f"{rate / 1e9:.3g} GB/s copying {int(size) / 2**20:g} MiB"
-        for size, rate in copies.items()
-        if rate
-    ]
-    return "; ".join(rates) or "not measured"
-
-
 def _pairs(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{k} {v}" for k, v in values.items()) or UNKNOWN
-
-
-def _gib(value: float) -> str:
-    return f"{value / 2**30:.0f} GiB"
 
 
 def _part(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:

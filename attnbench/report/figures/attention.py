@@ -101,20 +101,28 @@ def draw(maps: Maps, looks: Looks, number: int = 0) -> Drawn | None:
         axes = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(height, 0))
         axes.set_axis_off()
         heading(figure, title, f"“{maps.sentence or ' '.join(maps.words)}”")
-        corners = []
+        xs, ys, told = list[float](), list[float](), []
         for place, each in enumerate(shown):
             row, column = divmod(place, columns)
             left = MARGIN + beside + column * (side + BETWEEN)
             top = TOP + HEAD + row * (HEAD + side)
-            _map(axes, each, looks, (left, top, side), np.array(each.weights, dtype=float))
-            corners.append((left, top))
+            weights = np.array(each.weights, dtype=float)
+            _map(axes, each, looks, (left, top, side), weights)
+            last = np.nan_to_num(weights[-1], nan=-math.inf)
+            told.append(
+                f"{each.variant}: {maps.words[-1]} looks most at {maps.words[last.argmax()]}"
+            )
+            for step in range(1, len(words)):
+                at = step * side / len(words)
+                xs += [left, left + side, math.nan, left + at, left + at, math.nan]
+                ys += [top + at, top + at, math.nan, top, top + side, math.nan]
             _words(axes, words, left, top, side, column == 0, place + columns >= len(shown))
-        _grid(axes, corners, side, len(words))
+        # white lines between the cells of all maps, as one path
+        axes.plot(xs, ys, color=PAPER, linewidth=0.6, solid_capstyle="butt")
         _key(axes, np.array([each.weights for each in shown], dtype=float), height, left_out)
-        most = "; ".join(_describe(each, maps.words) for each in shown)
-        told = f"The sentence: {' '.join(maps.words)}. {most}"
+        said = f"The sentence: {' '.join(maps.words)}. {'; '.join(told)}"
         rows = _rows(shown, maps.words)
-        return finish(figure, "attention", f"attention-{number}", title, told, rows)
+        return finish(figure, "attention", f"attention-{number}", title, said, rows)
 
 
 def _map(
@@ -167,18 +175,6 @@ def _cells(weights: Any) -> dict[tuple[bool, int], list[tuple[int, int]]]:
     return found
 
 
-def _grid(axes: Axes, places: Sequence[tuple[float, float]], side: float, many: int) -> None:
-    """Draw white lines between the cells of all maps, as one path."""
-    xs: list[float] = []
-    ys: list[float] = []
-    for left, top in places:
-        for step in range(1, many):
-            at = step * side / many
-            xs += [left, left + side, math.nan, left + at, left + at, math.nan]
-            ys += [top + at, top + at, math.nan, top, top + side, math.nan]
-    axes.plot(xs, ys, color=PAPER, linewidth=0.6, solid_capstyle="butt")
-
-
 def _words(
     axes: Axes,
     words: Sequence[str],
@@ -214,11 +210,6 @@ def _key(axes: Axes, weights: Any, height: float, left_out: int) -> None:
     words += "; ×: not finite" * (not np.isfinite(weights).all())
     words += f"; {left_out} more in the CSV" * bool(left_out)
     axes.text(x + 0.07, y, words, fontsize=7, color=FAINT, va="center_baseline")
-
-
-def _describe(each: Map, words: Sequence[str]) -> str:
-    last = np.nan_to_num(np.array(each.weights[-1], dtype=float), nan=-math.inf)
-    return f"{each.variant}: {words[-1]} looks most at {words[int(last.argmax())]}"
 
 
 def _rows(shown: Sequence[Map], words: Sequence[str]) -> Iterator[tuple[Any, ...]]:

@@ -8,15 +8,14 @@ cache holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnbench.answer.regimes import time_of
 from attnbench.core.format import three
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
-from attnbench.report.figures.sheet import FAINT, INK, Drawn, finish, sheet, shorten, write
+from attnbench.report.figures.sheet import FAINT, INK, Drawn, finish, sheet, shorten
 from attnbench.report.figures.style import End, Looks
 from attnbench.report.scenes import Scene
 
@@ -43,10 +42,6 @@ class Roof(NamedTuple):
     cache: float
     """Bytes a second, by the fastest copy."""
 
-    def over(self, intensity: float) -> float:
-        """The most FLOP a second at so many FLOP a byte."""
-        return min(self.flops, self.cache * intensity)
-
 
 class RooflinePoint(NamedTuple):
     """A variant at a length."""
@@ -59,47 +54,6 @@ class RooflinePoint(NamedTuple):
 
 Paths = Mapping[str, list[RooflinePoint]]
 """Each variant's points by length, the shortest first."""
-
-
-@dataclass(frozen=True)
-class Roofline:
-    """The data of one figure."""
-
-    scene: Scene
-    looks: Looks
-    roof: Roof
-    paths: Paths
-
-    def ranked(self, paths: Paths) -> list[str]:
-        """The variants by how near they come to the roof where they are longest."""
-        return sorted(paths, key=lambda v: (-paths[v][-1].share, v))
-
-    def gid(self, variant: str, p: RooflinePoint) -> str:
-        """The id of a variant's artist, with what is shown where a pointer rests on it."""
-        words = f"{p.length} tokens, {p.rate / 1e9:.3g} GFLOP/s, {p.share:.0%} of the roof"
-        return self.looks[variant].gid(f"{variant}: {words}")
-
-    def finish(self, figure: Any, title: str, paths: Paths) -> Drawn:
-        """The figure with its heading, as files; what it shows is who comes nearest to the roof."""
-        ranked = self.ranked(paths)
-        exact = [v for v in ranked if self.looks[v].exact]
-        best, of = (exact or ranked)[0], " of what is exact" if exact else ""
-        share, regime = f"{paths[best][-1].share:.0%}", str(self.scene.regime)
-        finding = f"Nearest to the ceilings{of}: {best}, {share} of what they allow"
-        labels.heading(figure, title, regime, finding)
-        name, title = f"roofline-{self.scene.name}", f"{title} ({regime})"
-        return finish(
-            figure, "roofline", name, title, finding, self.rows(), regime=self.scene.number
-        )
-
-    def rows(self) -> Iterator[tuple[Any, ...]]:
-        """All points."""
-        columns = ("length", "flop_per_byte", "flop_per_s", "share_of_roof")
-        yield "variant", "family", "computes", *columns
-        for variant, points in self.paths.items():
-            look = self.looks[variant]
-            for point in points:
-                yield variant, look.family, look.computes, *point
 
 
 def roof(scene: Scene) -> Roof | None:
@@ -118,36 +72,37 @@ def roof(scene: Scene) -> Roof | None:
 def draw(scene: Scene, looks: Looks) -> Drawn | None:
     """A regime's figure; None without ceilings or without anything whose work is known."""
     above = roof(scene)
-    paths: dict[str, list[RooflinePoint]] = {}
+    every: dict[str, list[RooflinePoint]] = {}
     for length in scene.regime.lengths if above else ():
         for variant, record in scene.regime.timed(length).items():
             time, cost = time_of(record), record.cost
             if above and time and cost and cost.flops > 0 and cost.bytes > 0:
                 intensity, rate = cost.flops / cost.bytes, cost.flops / time.median_s
-                point = RooflinePoint(length, intensity, rate, rate / above.over(intensity))
-                paths.setdefault(variant, []).append(point)
-    if above is None or not paths:
-        return None
-    data = Roofline(scene, looks, above, paths)
-    return _draw_roofline(data)
+                share = rate / min(above.flops, above.cache * intensity)
+                point = RooflinePoint(length, intensity, rate, share)
+                every.setdefault(variant, []).append(point)
+    return _figure(scene, looks, above, every) if above and every else None
 
 
-def _draw_roofline(data: Roofline) -> Drawn:
-    above, looks, regime = data.roof, data.looks, data.scene.regime
-    least = FAR * max(points[-1].rate for points in data.paths.values())
-    paths = {v: points for v, points in data.paths.items() if points[-1].rate >= least}
+def _figure(scene: Scene, looks: Looks, above: Roof, every: Paths) -> Drawn:
+    least = FAR * max(points[-1].rate for points in every.values())
+    paths = {v: points for v, points in every.items() if points[-1].rate >= least}
     unit, name = (1e12, "TFLOP/s") if above.flops >= 1e12 else (1e9, "GFLOP/s")
-    ranked = data.ranked(paths)
-    named = [
-        v for kind in NAMED for v in [v for v in ranked if looks[v].exact is kind][: NAMED[kind]]
-    ]
+    ranked = sorted(paths, key=lambda v: (-paths[v][-1].share, v))
+    exact, others = ([v for v in ranked if looks[v].exact is kind] for kind in NAMED)
+    named = exact[: NAMED[True]] + others[: NAMED[False]]
     faint = [v for v in ranked if v not in named][: MOST - len(named)]
-    title = f"Roofline, {regime.phase}: {name} of the mathematics"
+    title = f"Roofline, {scene.regime.phase}: {name} of the mathematics"
+    best, of = (exact or ranked)[0], " of what is exact" if exact else ""
+    finding = f"Nearest to the ceilings{of}: {best}, {paths[best][-1].share:.0%} of what they allow"
     with sheet(style.WIDE / 72, HIGH / 72) as figure:
         axes = labels.add_axes(figure, BOX)
         _draw_roof(axes, above, paths, unit)
+        ends = {}
         for variant in [*faint, *named]:
             look, points, bold = looks[variant], paths[variant], variant in named
+            last = points[-1]
+            words = f"{last.length} tokens, {last.rate / 1e9:.3g} GFLOP/s"
             axes.plot(
                 [p.intensity for p in points],
                 [p.rate / unit for p in points],
@@ -155,34 +110,32 @@ def _draw_roofline(data: Roofline) -> Drawn:
                 alpha=1 if bold else 0.5,
                 linestyle=look.dash if bold else "-",
                 markevery=[len(points) - 1],
-                gid=data.gid(variant, points[-1]),
+                gid=look.gid(f"{variant}: {words}, {last.share:.0%} of the roof"),
                 **look.marks(4.8 if bold else 3.2),
             )
-        last = {v: paths[v][-1] for v in named}
-        ends = [
-            End(looks[v], labels.at(axes, p.intensity, p.rate / unit), v) for v, p in last.items()
-        ]
-        style.name_ends(figure, ends, BOX[2], BOX[1], BOX[3])
+            place = labels.at(axes, last.intensity, last.rate / unit)
+            ends[variant] = End(look, place, variant)
+        style.name_ends(figure, [ends[v] for v in named], BOX[2], BOX[1], BOX[3])
         axes.set_xlabel("FLOP for each byte that goes in or comes out", labelpad=2)
         note = (
-            f"roof: a product in {regime.dtype}, {above.flops / unit:.3g} {name}; slope: a "
+            f"roof: a product in {scene.regime.dtype}, {above.flops / unit:.3g} {name}; slope: a "
             f"copy from memory, {above.memory / 1e9:.3g} GB/s\n"
             f"(dashed: in cache, {above.cache / 1e9:.3g}); paths run over the lengths, to a "
-            f"marker at the longest{_left_out(data.paths, paths, len(named) + len(faint))}"
+            "marker at the longest"
         )
-        write(figure, 6.6, 5.0, note, 6.8, color=FAINT, va="bottom", linespacing=1.3)
-        return data.finish(figure, title, paths)
-
-
-def _left_out(known: Paths, shown: Paths, drawn: int) -> str:
-    away = [shorten(variant, 60, 6.8) for variant in known if variant not in shown]
-    parts = []
-    if away:
+        away = [shorten(variant, 60, 6.8) for variant in every if variant not in paths]
         more = f" and {len(away) - 3} more" if len(away) > 3 else ""
-        parts.append(f"far below, and not drawn: {', '.join(away[:3])}{more}")
-    if len(shown) > drawn:
-        parts.append(f"{len(shown) - drawn} more in the CSV")
-    return "\n" + "; ".join(parts) if parts else ""
+        parts = [f"far below, and not drawn: {', '.join(away[:3])}{more}"] if away else []
+        rest = len(ranked) - len(named) - len(faint)
+        parts += [f"{rest} more in the CSV"] if rest else []
+        note += "\n" * bool(parts) + "; ".join(parts)
+        labels.write(figure, 6.6, 5.0, note, 6.8, color=FAINT, va="bottom", linespacing=1.3)
+        labels.heading(figure, title, str(scene.regime), finding)
+        rows: list[tuple[object, ...]] = [("variant", "family", "computes")]
+        rows[0] += ("length", "flop_per_byte", "flop_per_s", "share_of_roof")
+        rows += ((v, looks[v].family, looks[v].computes, *p) for v in every for p in every[v])
+        name, title = f"roofline-{scene.name}", f"{title} ({scene.regime})"
+        return finish(figure, "roofline", name, title, finding, rows, regime=scene.number)
 
 
 def _draw_roof(axes: Axes, above: Roof, paths: Paths, unit: float) -> None:

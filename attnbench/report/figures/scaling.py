@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnbench.answer.regimes import Power, frontier, power
@@ -18,7 +17,7 @@ from attnbench.core.record import Record
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
 from attnbench.report.figures.sheet import FAINT, GRID, Drawn, finish, sheet, shorten
-from attnbench.report.figures.style import End, Looks
+from attnbench.report.figures.style import WIDE, End, Looks
 from attnbench.report.scenes import Scene
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 
 Point = tuple[float, float, float]
+"""A value and its interval."""
 
 
 class Measure(NamedTuple):
@@ -35,52 +35,35 @@ class Measure(NamedTuple):
     name: str
     title: str
     say: Callable[[float], str]
-    read: Callable[[Record, float | None], Point | None]
-    """From a record and the baseline's median at its length."""
+    value: Callable[[Record], float | None] | None = None
+    """Of what has no interval; None of times."""
     unit: str = ""
     """For times: ms, tflops, share or baseline."""
     grows: bool = False
+
+    def read(self, record: Record, baseline: float | None) -> Point | None:
+        """What a record says; ``baseline``: the baseline's median at its length."""
+        if self.value is not None:
+            value = self.value(record)
+            return None if value is None else (value, value, value)
+        value = median(record)
+        if value is None or record.time is None:
+            return None
+        low, high = positive(record.time.low_s) or value, positive(record.time.high_s) or value
+        low, high = min(low, value), max(high, value)
+        if self.unit in ("ms", "baseline"):
+            over = baseline if self.unit == "baseline" else 1.0
+            return (value / over, low / over, high / over) if over else None
+        if self.unit == "tflops":
+            amount = positive(record.cost.flops / 1e12) if record.cost else None
+        else:
+            amount = share * value if (share := positive(record.share_of_ceiling)) else None
+        return None if amount is None else (amount / value, amount / high, amount / low)
 
 
 def median(record: Record) -> float | None:
     """A call's median, if it can be drawn."""
     return positive(record.time.median_s) if record.time else None
-
-
-def taken(record: Record) -> Point | None:
-    """A call's median and interval, in seconds."""
-    value = median(record)
-    if value is None or record.time is None:
-        return None
-    low, high = positive(record.time.low_s) or value, positive(record.time.high_s) or value
-    return value, min(low, value), max(high, value)
-
-
-def _per_second(record: Record, amount: float | None) -> Point | None:
-    """An amount over the time and its interval."""
-    point = taken(record)
-    if amount is None or point is None:
-        return None
-    value, low, high = point
-    return amount / value, amount / high, amount / low
-
-
-def _tflops(record: Record, _: float | None) -> Point | None:
-    return _per_second(record, positive(record.cost.flops / 1e12) if record.cost else None)
-
-
-def _share(record: Record, _: float | None) -> Point | None:
-    share, value = positive(record.share_of_ceiling), median(record)
-    return _per_second(record, share * value if share and value else None)
-
-
-def _of_baseline(record: Record, baseline: float | None) -> Point | None:
-    point = taken(record)
-    return (
-        (point[0] / baseline, point[1] / baseline, point[2] / baseline)
-        if point and baseline
-        else None
-    )
 
 
 def peak(record: Record) -> float | None:
@@ -108,30 +91,27 @@ def _energy(record: Record) -> float | None:
     return positive(record.energy.joules) if record.energy and record.time else None
 
 
-def _exactly(read: Callable[[Record], float | None]) -> Callable[[Record, Any], Point | None]:
-    """A value without an interval, as a point."""
-    return lambda record, _: None if (value := read(record)) is None else (value, value, value)
-
-
 def measures(kind: str, baseline: str) -> list[Measure]:
     """All measures, of exact softmax or of what is not."""
     error = "worst relative error" if kind == "exact" else "distance from softmax"
     multiple = f"time as a multiple of {shorten(baseline, 90, 9.5)}'s"
     return [
-        Measure("time", "median time", format.seconds, lambda r, _: taken(r), "ms", grows=True),
-        Measure("time", "TFLOP/s", format.three, _tflops, "tflops"),
-        Measure("time", "share of the ceiling", format.percent, _share, "share"),
-        Measure("time", multiple, format.times, _of_baseline, "baseline"),
-        Measure("memory", "peak memory", format.nbytes, _exactly(peak), grows=True),
-        Measure("error", error, format.three, _exactly(_error)),
-        Measure("energy", "energy a call", format.joules, _exactly(_energy), grows=True),
+        Measure("time", "median time", format.seconds, unit="ms", grows=True),
+        Measure("time", "TFLOP/s", format.three, unit="tflops"),
+        Measure("time", "share of the ceiling", format.percent, unit="share"),
+        Measure("time", multiple, format.times, unit="baseline"),
+        Measure("memory", "peak memory", format.nbytes, peak, grows=True),
+        Measure("error", error, format.three, _error),
+        Measure("energy", "energy a call", format.joules, _energy, grows=True),
     ]
 
 
 Series = Mapping[int, Point]
 """By length, the shortest first."""
-TELLING = 10
 KINDS = {"exact": "exact softmax", "others": "not exact softmax"}
+TELLING = 10
+SURE, HARDLY = 0.25, 1.0
+"""A power whose interval is wider either way has fewer digits in a label, or no label."""
 
 
 @dataclass(frozen=True)
@@ -146,29 +126,16 @@ class Panel:
     telling: Sequence[str]
     reference: Series
     """The fastest exact variant at each length, where others are drawn."""
+    powers: Mapping[str, Power]
+    """The power of the length that a line grows by, where it is known at all."""
+    brackets: Mapping[tuple[int, int], Sequence[tuple[str, str]]]
+    """By two lengths, which leaders change places between them."""
 
     @property
     def name(self) -> str:
         """``r0-exact-time-ms``"""
         parts = (self.scene.name, self.kind, self.measure.name, self.measure.unit)
         return "-".join(filter(None, parts))
-
-    @cached_property
-    def powers(self) -> dict[str, Power]:
-        """The power of the length that each line grows by, where it can be fitted."""
-        some = self.series.items() if self.measure.grows else ()
-        fitted = {name: power({n: p[0] for n, p in series.items()}) for name, series in some}
-        return {name: p for name, p in fitted.items() if p}
-
-    @cached_property
-    def brackets(self) -> dict[tuple[int, int], list[tuple[str, str]]]:
-        """By two lengths, which leaders change places between them."""
-        found: dict[tuple[int, int], list[tuple[str, str]]] = {}
-        timed = (self.kind, self.measure.name) == ("exact", "time")
-        for c in self.scene.crossings if timed else ():
-            if c.before in self.series and c.after in self.series:
-                found.setdefault((c.low, c.high), []).append((c.before, c.after))
-        return dict(list(found.items())[:3])
 
     def best(self, length: int) -> list[tuple[str, float]]:
         """The variants at a length with their values, the best first."""
@@ -179,31 +146,36 @@ class Panel:
 
 def panels(scene: Scene, looks: Looks, baseline: str) -> Iterator[Panel]:
     """Every panel that has data, exact softmax first."""
-    cells = scene.regime.cells
+    cells, records = scene.regime.cells, scene.regime.records
     for kind in KINDS:
-        names = list(dict.fromkeys(r.variant for r in scene.regime.records if _kind(r) == kind))
-        telling = _telling(scene, kind, names, baseline)
+        exact = kind == "exact"
+        names = dict.fromkeys(r.variant for r in records if (r.computes == "softmax") is exact)
+        telling = _telling(scene, kind, list(names), baseline)
         for measure in measures(kind, baseline):
 
             def read(name: str, length: int, measure: Measure = measure) -> Point | None:
                 base, record = cells[length].get(baseline), cells[length].get(name)
                 return measure.read(record, median(base) if base else None) if record else None
 
-            series = {
+            found = {
                 name: {n: p for n in cells if n > 0 and (p := read(name, n))} for name in names
             }
-            series = {name: some for name, some in series.items() if some}
+            series = {name: some for name, some in found.items() if some}
             if not series:
                 continue
-            beside = kind == "others" and measure.name != "error"
+            beside = not exact and measure.name != "error"
             winners = {s.length: s.answer.winner for s in scene.standings if s.answer and beside}
             reference = {n: p for n, name in winners.items() if n > 0 and (p := read(name, n))}
             shown = [name for name in telling if name in series]
-            yield Panel(scene, looks, kind, measure, series, shown, reference)
-
-
-def _kind(record: Record) -> str:
-    return "exact" if record.computes == "softmax" else "others"
+            some = series.items() if measure.grows else ()
+            fitted = {name: power({n: p[0] for n, p in line.items()}) for name, line in some}
+            powers = {name: p for name, p in fitted.items() if p and p.error <= HARDLY}
+            brackets: dict[tuple[int, int], list[tuple[str, str]]] = {}
+            for c in scene.crossings if exact and measure.name == "time" else ():
+                if c.before in series and c.after in series:
+                    brackets.setdefault((c.low, c.high), []).append((c.before, c.after))
+            first = dict(list(brackets.items())[:3])
+            yield Panel(scene, looks, kind, measure, series, shown, reference, powers, first)
 
 
 def _telling(scene: Scene, kind: str, names: Sequence[str], baseline: str) -> list[str]:
@@ -226,7 +198,7 @@ def _telling(scene: Scene, kind: str, names: Sequence[str], baseline: str) -> li
     return list(dict.fromkeys([*first, *sorted(reached, key=lambda name: reached[name])]))[:TELLING]
 
 
-WIDE, HIGH = style.WIDE, 263.0
+HIGH = 263.0
 LEFT, RIGHT, ABOVE, BELOW = 44.0, 130.0, 47.5, 30.0
 SIZE = 8.0
 BRACKET = 11.0
@@ -236,8 +208,6 @@ PHASES = {
     "backward": "Backward",
     "decode": "Decoding",
 }
-SURE, HARDLY = 0.25, 1.0
-"""A power whose interval is wider either way has fewer digits in a label, or none at all."""
 
 
 def draw(scene: Scene, looks: Looks, baseline: str) -> list[Drawn]:
@@ -251,44 +221,38 @@ def figure(panel: Panel) -> Drawn:
     title = f"{PHASES.get(scene.regime.phase, scene.regime.phase)}: {measure.title}"
     if (measure.name, panel.kind) != ("error", "others"):  # whose title says so
         title += f", {KINDS[panel.kind]}"
-    lines = style.lines(style.of(panel.looks[n] for n in panel.telling), WIDE - 12)
+    key = style.lines(style.of(panel.looks[n] for n in panel.telling), WIDE - 12)
     with sheet(WIDE / 72, HIGH / 72) as paper:
         under = ", ".join([*scene.regime.words()[1:], scene.run.machine])
         labels.heading(paper, title, under, finding(panel))
-        style.put(paper, 6, 5, lines)
-        bottom = BELOW + style.LINE * len(lines)
+        style.put(paper, 6, 5, key)
+        bottom = BELOW + style.LINE * len(key)
         top = HIGH - ABOVE - BRACKET * len(panel.brackets)
         axes = labels.add_axes(paper, (LEFT, bottom, WIDE - RIGHT, top))
-        _scale(axes, panel)
+        lines = (*panel.series.values(), panel.reference)
+        lengths = sorted({n for line in lines for n in line})
+        heights = style.limits(
+            value for line in lines for point in line.values() for value in point
+        )
+        style.scale(axes, "y", heights, measure.say, 2 if measure.name == "memory" else 10)
+        axes.set(xscale="log", xlim=style.limits(lengths, least=2.0, room=0.04))
+        axes.minorticks_off()
+        places = [labels.at(axes, n, heights[0])[0] for n in lengths]
+        axes.set_xticks(lengths, style.fitting([format.tokens(n) for n in lengths], places, 8))
+        axes.tick_params(length=2.5, pad=2)
+        what = "tokens kept" if scene.regime.phase == "decode" else "length, tokens"
+        axes.set_xlabel(what, labelpad=1, fontsize=8)
         _draw_lines(axes, panel)
         _name_lines(paper, axes, panel, bottom, top)
         _draw_brackets(paper, axes, panel, top)
-        return finish(
-            paper,
-            "scaling",
-            panel.name,
-            title,
-            _describe(panel),
-            _rows(panel),
-            regime=scene.number,
-            unit=measure.unit,
-            with_png=measure.unit in ("", "ms"),
-        )
-
-
-def _scale(axes: Axes, panel: Panel) -> None:
-    some = (*panel.series.values(), panel.reference)
-    lengths = sorted({n for series in some for n in series})
-    heights = style.limits(value for s in some for point in s.values() for value in point)
-    base = 2 if panel.measure.name == "memory" else 10
-    style.scale(axes, "y", heights, panel.measure.say, base)
-    axes.set(xscale="log", xlim=style.limits(lengths, least=2.0, room=0.04))
-    axes.minorticks_off()
-    places = [labels.at(axes, n, heights[0])[0] for n in lengths]
-    axes.set_xticks(lengths, style.fitting([format.tokens(n) for n in lengths], places, 8))
-    axes.tick_params(length=2.5, pad=2)
-    what = "tokens kept" if panel.scene.regime.phase == "decode" else "length, tokens"
-    axes.set_xlabel(what, labelpad=1, fontsize=8)
+        best = [f"{n} {measure.say(v)}" for n, v in panel.best(lengths[-1])[:3]]
+        most = "Most" if measure.unit in ("tflops", "share") else "Least"
+        told = [f"{len(panel.series)} lines over {len(lengths)} lengths"]
+        told += [f"{most} at {lengths[-1]:,} tokens: {', '.join(best)}"] if best else []
+        told += map(str, scene.crossings) if panel.brackets else ()
+        more: dict[str, Any] = {"regime": scene.number, "unit": measure.unit}
+        more["with_png"] = measure.unit in ("", "ms")
+        return finish(paper, "scaling", panel.name, title, ". ".join(told), _rows(panel), **more)
 
 
 def _draw_lines(axes: Axes, panel: Panel) -> None:
@@ -298,10 +262,14 @@ def _draw_lines(axes: Axes, panel: Panel) -> None:
         middle = [p[0] for p in panel.reference.values()]
         axes.plot(list(panel.reference), middle, **style.REFERENCE)
     order = [*(n for n in panel.series if n not in panel.telling), *reversed(panel.telling)]
+    say = panel.measure.say
     for name in order:
         series, look = panel.series[name], panel.looks[name]
         xs, (middle, low, high) = list(series), map(list, zip(*series.values(), strict=True))
-        gid = look.gid(_words(panel, name))
+        words = f"{name}: {xs[-1]:,} tokens, {say(middle[-1])}"
+        words += f" [{say(low[-1])}, {say(high[-1])}]" * (high[-1] > low[-1])
+        words += f", grows as {panel.powers[name]}" if name in panel.powers else ""
+        gid = look.gid(words)
         if name not in panel.telling:
             mark = "." if len(xs) == 1 else ""
             axes.plot(xs, middle, color=FAINT, linewidth=0.6, alpha=0.5, gid=gid, marker=mark)
@@ -313,42 +281,28 @@ def _draw_lines(axes: Axes, panel: Panel) -> None:
         axes.plot(xs, middle, clip_on=False, gid=gid, **line)
 
 
-def _words(panel: Panel, name: str) -> str:
-    length, (value, low, high) = list(panel.series[name].items())[-1]
-    say = panel.measure.say
-    interval = f" [{say(low)}, {say(high)}]" if high > low else ""
-    growth = f", grows as {panel.powers[name]}" if name in panel.powers else ""
-    return f"{name}: {length:,} tokens, {say(value)}{interval}{growth}"
-
-
 def _name_lines(figure: Figure, axes: Axes, panel: Panel, bottom: float, top: float) -> None:
     """Names beside the ends of their lines, with the power that each grows by to the right.
 
-    Below the names, what their powers are and how far the fit supports them.
+    A power has as many digits as its fit supports: ``n^1.93`` or ``~n^1.9``. What that means is
+    said below.
     """
     right, ends = WIDE - RIGHT, []
     for name in panel.telling:
         length, point = list(panel.series[name].items())[-1]
-        behind = growth(panel.powers[name]) if name in panel.powers else ""
+        p = panel.powers.get(name)
+        behind = (f"n^{p.power:.2f}" if p.error <= SURE else f"~n^{p.power:.1f}") if p else ""
         ends.append(End(panel.looks[name], labels.at(axes, length, point[0]), name, behind))
     if panel.reference:
         length, point = list(panel.reference.items())[-1]
         ends.append(End(None, labels.at(axes, length, point[0]), "fastest exact"))
     style.name_ends(figure, ends, right, bottom + 1, top - (5 if panel.brackets else 2))
     if powers := [panel.powers[name] for name in panel.telling if name in panel.powers]:
-        rough = [f"~ beyond ±{SURE:g}"] * any(SURE < p.error <= HARDLY for p in powers)
-        rough += [f"? beyond ±{HARDLY:g}"] * any(p.error > HARDLY for p in powers)
-        most = max(len(power.lengths) for power in powers)
-        for number, text in enumerate([f"n^p: growth over {most} lengths", ", ".join(rough)]):
-            text = labels.shorten(text, RIGHT - 12, 6.8)
+        notes = [f"n^p: growth over {max(len(p.lengths) for p in powers)} lengths"]
+        notes += [f"~ beyond ±{SURE:g}"] * any(p.error > SURE for p in powers)
+        for number, text in enumerate(notes):
+            text = shorten(text, RIGHT - 12, 6.8)
             labels.write(figure, right + 9, bottom - 15 - 9 * number, text, 6.8, color=FAINT)
-
-
-def growth(of: Power) -> str:
-    """``n^1.93``, with as many digits as the fit supports: ``~n^1.9``, ``n^?``."""
-    if of.error <= SURE:
-        return f"n^{of.power:.2f}"
-    return f"~n^{of.power:.1f}" if of.error <= HARDLY else "n^?"
 
 
 def finding(panel: Panel) -> str:
@@ -363,12 +317,11 @@ def finding(panel: Panel) -> str:
     if timed and panel.kind == "exact":
         leaders = next((s.leaders for s in panel.scene.standings if s.length == length), ())
         names = [name for name in leaders if name in at] or names
-    say = panel.measure.say
     words = {"time": "Fastest", "error": "Nearest" if panel.kind == "others" else "Smallest"}
     tie = f" (a tie of {len(names)})" * (timed and len(names) > 1)
     grows = None if tie else panel.powers.get(names[0])
     how = f", growing as n^{grows.power:.1f}" if grows and grows.error <= SURE else ""
-    ends = f"{tie}, {say(best)}{how}"
+    ends = f"{tie}, {panel.measure.say(best)}{how}"
     start = f"{words.get(panel.measure.name, 'Least')} at {length:,} tokens: "
     room = labels.FITS * (WIDE - 10) - labels.width(start + ends, SIZE)
     return start + labels.listed(names, room, SIZE) + ends
@@ -380,20 +333,11 @@ def _draw_brackets(figure: Figure, axes: Axes, panel: Panel, top: float) -> None
         x0, x1 = (labels.at(axes, n, axes.get_ylim()[0])[0] for n in (low, high))
         y = top + 6 + BRACKET * number
         labels.line(figure, [x0, x0, x1, x1], [y - 2.5, y, y, y - 2.5], color=FAINT, linewidth=0.8)
-        text = " → ".join(labels.shorten(name, 80, 7) for name in pairs[0])
-        text = labels.shorten(text + f" and {len(pairs) - 1} more" * (len(pairs) > 1), WIDE - 12, 7)
+        text = " → ".join(shorten(name, 80, 7) for name in pairs[0])
+        text = shorten(text + f" and {len(pairs) - 1} more" * (len(pairs) > 1), WIDE - 12, 7)
         wide = labels.width(text, 7)
         beside = x1 + 5 if x1 + 5 + wide <= WIDE - 4 else max(4.0, x0 - 5 - wide)
         labels.write(figure, beside, y - 3.5, text, 7)
-
-
-def _describe(panel: Panel) -> str:
-    lengths = {n for series in (*panel.series.values(), panel.reference) for n in series}
-    best = [f"{n} {panel.measure.say(v)}" for n, v in panel.best(max(lengths))[:3]]
-    most = "Most" if panel.measure.unit in ("tflops", "share") else "Least"
-    parts = [f"{len(panel.series)} lines over {len(lengths)} lengths"]
-    parts += [f"{most} at {max(lengths):,} tokens: {', '.join(best)}"] if best else []
-    return ". ".join([*parts, *(map(str, panel.scene.crossings) if panel.brackets else ())])
 
 
 def _rows(panel: Panel) -> Iterator[Sequence[object]]:

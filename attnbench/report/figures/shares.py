@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +23,7 @@ from attnbench.report.figures.sheet import (
     shorten,
     width,
 )
-from attnbench.report.figures.style import WIDE, Looks
+from attnbench.report.figures.style import WIDE, Look, Looks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,18 +97,14 @@ def read(files: Iterable[Path]) -> tuple[list[Profile], list[str]]:
 def draw(profiles: Sequence[Profile], looks: Looks, number: int = 0) -> list[Drawn]:
     """A figure a problem, of each variant the profile that was read last. ``number``: the run's."""
     latest = {(p.slug, p.variant): p for p in profiles if any(map(_parts, p.phases))}
+    taken = {key: math.fsum(phase.profiled_s for phase in p.phases) for key, p in latest.items()}
     drawn: list[Drawn] = []
-    for slug, keys in groupby(sorted(latest), key=lambda key: key[0]):
-        if len(drawn) == FIGURES:
-            break
-        some = [latest[key] for key in keys]
-        some.sort(key=lambda p: (p.variant not in looks, _taken(p), p.variant))
-        drawn.append(_draw(f"shares-{number}-{len(drawn)}", slug, some[:VARIANTS], looks))
+    for slug in sorted({slug for slug, _ in latest})[:FIGURES]:
+        keys = [key for key in latest if key[0] == slug]
+        keys.sort(key=lambda key: (key[1] not in looks, taken[key], key[1]))
+        some = [latest[key] for key in keys[:VARIANTS]]
+        drawn.append(_figure(f"shares-{number}-{len(drawn)}", slug, some, looks))
     return drawn
-
-
-def _taken(profile: Profile) -> float:
-    return math.fsum(phase.profiled_s for phase in profile.phases)
 
 
 def _parts(phase: Phase) -> list[Operator]:
@@ -125,7 +120,7 @@ def _parts(phase: Phase) -> list[Operator]:
     return [part for part in parts if part.self_s > 0] if whole > 0 else []
 
 
-def _draw(name: str, slug: str, profiles: Sequence[Profile], looks: Looks) -> Drawn:
+def _figure(name: str, slug: str, profiles: Sequence[Profile], looks: Looks) -> Drawn:
     bars = sum(len(p.phases) for p in profiles)
     high = ABOVE + BELOW + len(profiles) * (HEAD + GAP) + bars * BAR
     title = "Where the time goes"
@@ -134,70 +129,55 @@ def _draw(name: str, slug: str, profiles: Sequence[Profile], looks: Looks) -> Dr
         axes.set(xlim=(0, 1), ylim=(high - ABOVE - BELOW, 0), yticks=[])  # points, downwards
         axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
         axes.spines["left"].set_visible(False)
-        top = 0.0
+        top, largest = 0.0, []
         for profile in profiles:
-            top = _draw_variant(axes, top, profile, looks)
+            look = looks.get(profile.variant)
+            more: dict[str, Any] = {"va": "center_baseline", "gid": look.name if look else None}
+            head = shorten(profile.variant, 230, 8, "bold")
+            axes.text(0, top + HEAD / 2 + 1.4, head, fontsize=8, fontweight="bold", **more)
+            top += HEAD
+            more |= {"fontsize": 7.5, "transform": axes.get_yaxis_transform()}
+            for phase in profile.phases:
+                middle = top + BAR / 2
+                axes.text(-0.02, middle, shorten(phase.name, 46, 7.5), ha="right", **more)
+                axes.text(1.015, middle, milliseconds(phase.profiled_s), **more)
+                if parts := _parts(phase):
+                    whole = math.fsum(part.self_s for part in parts)
+                    _draw_bar(axes, top, f"{profile.variant}, {phase.name}", look, parts, whole)
+                    share = f"{parts[0].name} {parts[0].self_s / whole:.0%}"
+                    largest.append(f"{profile.variant} {phase.name}: {share}")
+                top += BAR
+            top += GAP
         heading(figure, title, f"{slug}; at the right, what each took, profiled")
-        told = f"The largest part of each: {'; '.join(_largest(profiles))}"
+        told = f"The largest part of each: {'; '.join(largest)}"
         return finish(figure, "shares", name, f"{title}: {slug}", told, _rows(profiles))
 
 
-def _draw_variant(axes: Axes, top: float, profile: Profile, looks: Looks) -> float:
-    """Draw its name and a bar for each phase; returns where the next begins."""
-    look = looks.get(profile.variant)
-    gid, colour = (look.name, look.colour) if look else (None, OTHER)
-    more: dict[str, Any] = {"va": "center_baseline", "gid": gid}
-    title = shorten(profile.variant, 230, 8, "bold")
-    axes.text(0, top + HEAD / 2 + 1.4, title, fontsize=8, fontweight="bold", **more)
-    top += HEAD
-    more |= {"fontsize": 7.5, "transform": axes.get_yaxis_transform()}
-    for phase in profile.phases:
-        middle = top + BAR / 2
-        axes.text(-0.02, middle, shorten(phase.name, 46, 7.5), ha="right", **more)
-        axes.text(1.015, middle, milliseconds(phase.profiled_s), **more)
-        parts = _parts(phase)
-        whole, left = math.fsum(part.self_s for part in parts), 0.0
-        for part, shade in zip(parts, (*SHADES, 1.0, 1.0), strict=False):
-            share = part.self_s / whole
-            words = f"{part.name} {milliseconds(part.self_s)}, {share:.1%}"
-            words = f"{gid}|{profile.variant}, {phase.name}: {words}"
-            kind = (FAINT, 0.25) if part.calls is None else (colour, shade)
-            _draw_piece(axes, (left, top, share), part.name, kind, words if gid else None)
-            left += share
-        top += BAR
-    return top + GAP
-
-
-def _draw_piece(
-    axes: Axes,
-    place: tuple[float, float, float],
-    name: str,
-    kind: tuple[str, float],
-    gid: str | None,
+def _draw_bar(
+    axes: Axes, top: float, of: str, look: Look | None, parts: Sequence[Operator], whole: float
 ) -> None:
-    """A rectangle, with its name inside where there is room for it."""
+    """A rectangle for each part, with its name inside where there is room for it."""
     from matplotlib.patches import Rectangle
 
-    left, top, share = place
-    fill: dict[str, Any] = {"facecolor": kind[0], "alpha": kind[1], "linewidth": 0, "gid": gid}
-    axes.add_patch(Rectangle((left, top + 1.4), share, BAR - 2.8, **fill))
-    edge: dict[str, Any] = {"color": PAPER, "linewidth": 0.8, "solid_capstyle": "butt"}
-    axes.plot([left + share] * 2, [top + 1.4, top + BAR - 1.4], **edge)
-    room = share * (RIGHT - LEFT) - 4
-    whole = f"{name} {share:.0%}"
-    text = whole if width(whole, 6.8) <= room else shorten(name, room, 6.8)
-    if text in (name, whole) or len(text) > LETTERS:
-        ground = {"facecolor": PAPER, "alpha": 0.9, "linewidth": 0, "pad": 0.8}
-        words: dict[str, Any] = {"fontsize": 6.8, "color": INK, "va": "center_baseline"}
-        axes.text(left + 0.012, top + BAR / 2, text, bbox=ground, gid=gid, **words)
-
-
-def _largest(profiles: Sequence[Profile]) -> Iterator[str]:
-    for profile in profiles:
-        for phase in profile.phases:
-            if parts := _parts(phase):
-                share = parts[0].self_s / math.fsum(part.self_s for part in parts)
-                yield f"{profile.variant} {phase.name}: {parts[0].name} {share:.0%}"
+    left = 0.0
+    for part, shade in zip(parts, (*SHADES, 1.0, 1.0), strict=False):
+        share = part.self_s / whole
+        words = f"{of}: {part.name} {milliseconds(part.self_s)}, {share:.1%}"
+        gid = f"{look.name}|{words}" if look else None
+        colour, alpha = look.colour if look else OTHER, shade
+        if part.calls is None:
+            colour, alpha = FAINT, 0.25
+        fill: dict[str, Any] = {"facecolor": colour, "alpha": alpha, "linewidth": 0, "gid": gid}
+        axes.add_patch(Rectangle((left, top + 1.4), share, BAR - 2.8, **fill))
+        edge: dict[str, Any] = {"color": PAPER, "linewidth": 0.8, "solid_capstyle": "butt"}
+        axes.plot([left + share] * 2, [top + 1.4, top + BAR - 1.4], **edge)
+        room, named = share * (RIGHT - LEFT) - 4, f"{part.name} {share:.0%}"
+        text = named if width(named, 6.8) <= room else shorten(part.name, room, 6.8)
+        if text in (part.name, named) or len(text) > LETTERS:
+            ground = {"facecolor": PAPER, "alpha": 0.9, "linewidth": 0, "pad": 0.8}
+            ink: dict[str, Any] = {"fontsize": 6.8, "color": INK, "va": "center_baseline"}
+            axes.text(left + 0.012, top + BAR / 2, text, bbox=ground, gid=gid, **ink)
+        left += share
 
 
 def _rows(profiles: Sequence[Profile]) -> Iterator[tuple[Any, ...]]:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -38,7 +39,8 @@ NAMES = {
     INK: "ink", FAINT: "faint", GRID: "grid", PAPER: "paper", OTHER: "other",
     **{colour: family for family, colour in FAMILIES.items()},
 }  # fmt: skip
-"""The names of colours in the page's style sheet, as in ``var(--dense)``."""
+"""Their names in the page's style sheet."""
+VARIABLES = {colour: f"var(--{name})" for colour, name in NAMES.items()}
 LIGHT = {name: colour for colour, name in NAMES.items()}
 DARK = {
     "ink": "#e6e9ee", "faint": "#98a1ad", "grid": "#2b323c", "paper": "#14171c",
@@ -67,14 +69,8 @@ def css() -> str:
 
 
 SVG = "{http://www.w3.org/2000/svg}"
-DPI = 120
 FONTS = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
-USELESS = ("font-family", "stroke-linecap", "stroke-linejoin")
-"""Parts of a style that all elements share, or that make no difference."""
-NUMBER = re.compile(r"-?\d+\.\d{2,}")
-REFERENCE = re.compile(r"((?:url\(|^)#)([\w-]+)")
 COLOUR = re.compile(r"#[0-9a-f]{6}")
-OF_A_VARIANT = re.compile(r"(v\d+)(?:\|(.*))?", re.DOTALL)
 UNWRITABLE = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 SETTINGS: dict[str, Any] = {
     "font.family": "sans-serif", "font.size": 9, "svg.fonttype": "none", "text.color": INK,
@@ -101,7 +97,6 @@ class Drawn:
     inline: str
     """The SVG for a page, whose colours are variables of the style sheet."""
     png: bytes
-    """Empty for a figure that repeats another in another unit."""
     csv: str
     regime: int | None = None
     """The number of its regime; None for a figure of several."""
@@ -143,21 +138,29 @@ def finish(
     """The figure as files. ``rows``: its numbers, the names of the columns first.
 
     An artist whose gid is ``v7`` or ``v7|words`` belongs to that variant; the words are shown where
-    a pointer rests on it.
+    a pointer rests on it. Without a PNG it is empty, as of what repeats another in another unit.
     """
     svg, png = io.BytesIO(), io.BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     if with_png:
-        figure.savefig(png, format="png", dpi=DPI, metadata={"Software": None})
+        figure.savefig(png, format="png", dpi=120, metadata={"Software": None})
     title, description = clean(title), clean(description)
+    ElementTree.register_namespace("", SVG.strip("{}"))
     root = ElementTree.fromstring(clean(svg.getvalue().decode()))
-    _tidy(root, name)
-    root.set("aria-label", f"{title}. {description}")
-    alone = _text(root)
+    for child in list(root):  # a style here would apply to the whole page
+        if child.tag == f"{SVG}metadata" or child.find(f"{SVG}style") is not None:
+            root.remove(child)
+    for key in ("width", "height", "version"):  # its place on the page says how wide it is
+        del root.attrib[key]
+    _shorten(root)
+    _name_parts(root, name)
+    look = {"font-family": FONTS, "stroke-linejoin": "round", "style": f"fill:{INK}"}
+    root.attrib.update({"role": "img", **look, "aria-label": f"{title}. {description}"})
+    alone = ElementTree.tostring(root, encoding="unicode") + "\n"
     for element in root.iter():  # colours by name; what only looks like one in a text stays
         if style := element.get("style"):
-            element.set("style", COLOUR.sub(_variable, style))
-    inline, numbers = _text(root), csv_of(rows)
+            element.set("style", COLOUR.sub(lambda c: VARIABLES.get(c[0], c[0]), style))
+    inline, numbers = ElementTree.tostring(root, encoding="unicode") + "\n", csv_of(rows)
     return Drawn(
         section, name, title, description, alone, inline, png.getvalue(), numbers, regime, unit
     )
@@ -168,83 +171,27 @@ def clean(text: str) -> str:
     return UNWRITABLE.sub("\ufffd", text)
 
 
-def _text(root: ElementTree.Element) -> str:
-    ElementTree.register_namespace("", SVG.strip("{}"))
-    return ElementTree.tostring(root, encoding="unicode") + "\n"
-
-
-def _variable(match: re.Match[str]) -> str:
-    return f"var(--{NAMES[match[0]]})" if match[0] in NAMES else match[0]
-
-
-def _tidy(root: ElementTree.Element, name: str) -> None:
-    """Shorten matplotlib's SVG: no metadata, short numbers, ids that belong to this figure alone.
-
-    The size is left to the view box, so that the figure is as wide as its place on the page.
-    """
-    for child in list(root):  # a style here would apply to the whole page
-        if child.tag == f"{SVG}metadata" or child.find(f"{SVG}style") is not None:
-            root.remove(child)
-    for key in ("width", "height", "version"):
-        del root.attrib[key]
-    for element in root.iter():
-        _shorten(element)
-    _share_styles(root)
-    ids = re.findall(r"[\"(]#([\w-]+)", ElementTree.tostring(root, encoding="unicode"))
-    new = {old: f"{name}-{number}" for number, old in enumerate(dict.fromkeys(ids))}
-    for element in list(root.iter()):  # an id stays only where it is referred to
-        old = element.attrib.pop("id", "")
-        if old in new:
-            element.set("id", new[old])
-        elif of := OF_A_VARIANT.fullmatch(old):
-            element.set("class", f"v {of[1]}")
-            if of[2]:
-                title = ElementTree.Element(f"{SVG}title")
-                title.text = of[2]
-                element.insert(0, title)
-        for key in {"href", "clip-path", "style"} & element.attrib.keys():
-            value = element.attrib[key]
-            element.set(key, REFERENCE.sub(lambda at: at[1] + new.get(at[2], at[2]), value))
-    _flatten(root)
-    look = {"font-family": FONTS, "stroke-linejoin": "round", "style": f"fill:{INK}"}
-    root.attrib.update({"role": "img", **look})
-
-
-def _flatten(element: ElementTree.Element) -> None:
-    """Replace groups without attributes by their contents."""
-    children: list[ElementTree.Element] = []
-    for child in element:
-        _flatten(child)
-        bare = child.tag == f"{SVG}g" and not child.attrib
-        children += list(child) if bare else [child]
-    element[:] = children
-
-
-def _shorten(element: ElementTree.Element) -> None:
-    """Round numbers, and drop the parts of a style that all elements share."""
-    useless = (*USELESS, f"fill:{INK}") if element.tag == f"{SVG}text" else USELESS
-    for key, value in list(element.attrib.items()):
-        if key == "id":
-            continue
-        if key.startswith("{"):  # xlink:href, which is plain href by now
-            del element.attrib[key]
-            key = key.rpartition("}")[2]
-        value = NUMBER.sub(lambda number: f"{float(number[0]):.1f}", value)
-        if key == "style":
-            parts = (part.strip().replace(": ", ":") for part in value.split(";"))
-            value = ";".join(part for part in parts if not part.startswith(useless))
-        element.set(key, " ".join(value.split()).replace(".0 ", " "))
-    if element.get("transform", "").startswith("rotate(-0 "):
-        del element.attrib["transform"]
-    element.text = element.text if (element.text or "").strip() else None
-    element.tail = None
-
-
-def _share_styles(root: ElementTree.Element) -> None:
-    """State a marker's style once, at its definition, where all that use it have the same."""
+def _shorten(root: ElementTree.Element) -> None:
+    """Round numbers, drop what is the same in all styles, and state that of a marker once."""
     uses: dict[str, list[ElementTree.Element]] = {}
-    for use in root.iter(f"{SVG}use"):
-        uses.setdefault(use.get("href", "")[1:], []).append(use)
+    for element in root.iter():
+        useless = ["font-family", "stroke-linecap", "stroke-linejoin"]
+        useless += [f"fill:{INK}"] * (element.tag == f"{SVG}text")
+        for key, value in [(k, v) for k, v in element.attrib.items() if k != "id"]:
+            if key.startswith("{"):  # xlink:href, which is plain href by now
+                del element.attrib[key]
+                key = key.rpartition("}")[2]
+            value = re.sub(r"-?\d+\.\d{2,}", lambda number: f"{float(number[0]):.1f}", value)
+            if key == "style":
+                parts = (part.strip().replace(": ", ":") for part in value.split(";"))
+                value = ";".join(part for part in parts if not part.startswith(tuple(useless)))
+            element.set(key, " ".join(value.split()).replace(".0 ", " "))
+        if element.get("transform", "").startswith("rotate(-0 "):
+            del element.attrib["transform"]
+        element.text = element.text if (element.text or "").strip() else None
+        element.tail = None
+        if element.tag == f"{SVG}use":
+            uses.setdefault(element.get("href", "")[1:], []).append(element)
     for path in root.iter(f"{SVG}path"):
         some = uses.get(path.get("id", ""), [])
         styles = {use.attrib.get("style", "") for use in some}
@@ -254,7 +201,33 @@ def _share_styles(root: ElementTree.Element) -> None:
                 use.attrib.pop("style", None)
 
 
-ELLIPSIS = "…"
+def _name_parts(root: ElementTree.Element, name: str) -> None:
+    """Give ids that belong to this figure alone, variants their class and words, and drop groups.
+
+    An id stays only where something refers to it.
+    """
+    ids = re.findall(r"[\"(]#([\w-]+)", ElementTree.tostring(root, encoding="unicode"))
+    new = {old: f"{name}-{number}" for number, old in enumerate(dict.fromkeys(ids))}
+    for element in list(root.iter()):
+        old = element.attrib.pop("id", "")
+        if old in new:
+            element.set("id", new[old])
+        elif of := re.fullmatch(r"(v\d+)(?:\|(.*))?", old, re.DOTALL):
+            element.set("class", f"v {of[1]}")
+            if of[2]:
+                title = ElementTree.Element(f"{SVG}title")
+                title.text = of[2]
+                element.insert(0, title)
+        for key in {"href", "clip-path", "style"} & element.attrib.keys():
+            value = element.attrib[key]
+            refer = r"((?:url\(|^)#)([\w-]+)"
+            element.set(key, re.sub(refer, lambda at: at[1] + new.get(at[2], at[2]), value))
+    for parent in reversed(list(root.iter())):  # a group without attributes gives way to its parts
+        bare = (child.tag == f"{SVG}g" and not child.attrib for child in parent)
+        parts = (list(c) if drop else [c] for c, drop in zip(parent, bare, strict=True))
+        parent[:] = list(chain.from_iterable(parts))
+
+
 Box = tuple[float, float, float, float]
 """Left, bottom, right, top."""
 
@@ -277,10 +250,19 @@ def shorten(text: str, room: float, size: float, weight: str = "normal") -> str:
     text = " ".join(clean(text[:400]).split())
     if width(text, size, weight) <= room:
         return text
-    fits = bisect_right(
-        range(len(text)), room, key=lambda count: width(text[:count] + ELLIPSIS, size, weight)
-    )
-    return text[: max(0, fits - 1)].rstrip(" ,.") + ELLIPSIS
+    counts = range(len(text))
+    fits = bisect_right(counts, room, key=lambda count: width(f"{text[:count]}…", size, weight))
+    return text[: max(0, fits - 1)].rstrip(" ,.") + "…"
+
+
+def listed(names: Sequence[str], room: float, size: float) -> str:
+    """As many whole names as fit, and the number of the others: ``a, b +3``."""
+    for count in range(min(len(names), 12), 0, -1):
+        text = ", ".join(names[:count]) + f" +{len(names) - count}" * (count < len(names))
+        if width(text, size) <= room:
+            return text
+    more = f" +{len(names) - 1}" * (len(names) > 1)
+    return shorten(names[0], room - width(more, size), size) + more if names else ""
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
@@ -299,12 +281,10 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
             count, total = count + before[0], total + before[1]
         groups.append((count, total))
     firsts = [total / count for count, total in groups for _ in range(count)]
-    top = high - (len(order) - 1) * gap
-    places = {
-        i: min(max(first, low), top) + rank * gap
-        for rank, (i, first) in enumerate(zip(order, firsts, strict=True))
-    }
-    return [places[i] for i in range(len(wanted))]
+    top, places = high - (len(order) - 1) * gap, [0.0] * len(order)
+    for rank, (i, first) in enumerate(zip(order, firsts, strict=True)):
+        places[i] = min(max(first, low), top) + rank * gap
+    return places
 
 
 def add_axes(figure: Figure, box: Box) -> Axes:
@@ -336,29 +316,16 @@ def line(figure: Figure, xs: Sequence[float], ys: Sequence[float], **more: Any) 
     figure.add_artist(Line2D([x / wide for x in xs], [y / high for y in ys], **more))
 
 
-FINDING = 11.5
 FITS = 0.97
 """The share of its room that a text in pixels may take."""
 
 
-def heading(figure: Figure, title: str, under: str, finding: str = "", left: float = 6.0) -> None:
+def heading(figure: Figure, title: str, under: str, finding: str = "") -> None:
     """Write the title, the finding and a lesser line, each cut to the room there is."""
     wide, high = figure.get_size_inches() * 72
-    room = wide - left - 4
-    write(figure, left, high - 13, shorten(title, room, 9.5, "bold"), 9.5, weight="bold")
+    room, below = wide - 10, high - 24.5
+    write(figure, 6, high - 13, shorten(title, room, 9.5, "bold"), 9.5, weight="bold")
     if finding:
-        write(figure, left, high - 24.5, shorten(finding, FITS * room, 8), 8)
-    below = 24.5 + FINDING * bool(finding)
-    write(figure, left, high - below, shorten(under, room, 8), 8, color=FAINT)
-
-
-def listed(names: Sequence[str], room: float, size: float) -> str:
-    """As many whole names as fit, and the number of the others: ``a, b +3``."""
-    texts = [
-        ", ".join(names[:count]) + f" +{len(names) - count}" * (count < len(names))
-        for count in range(min(len(names), 12), 0, -1)
-    ]
-    if fitting := [text for text in texts if width(text, size) <= room]:
-        return fitting[0]
-    more = f" +{len(names) - 1}" * (len(names) > 1)
-    return shorten(names[0], room - width(more, size), size) + more if names else ""
+        write(figure, 6, below, shorten(finding, FITS * room, 8), 8)
+        below -= 11.5
+    write(figure, 6, below, shorten(under, room, 8), 8, color=FAINT)

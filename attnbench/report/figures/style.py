@@ -1,4 +1,4 @@
-"""How figures look: a look for each variant, the key, names beside lines, bars, and axes."""
+"""How figures look: a look for each variant, the key, names beside lines, and axes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from attnbench.report.figures.sheet import (
     INK,
     OTHER,
     PAPER,
-    add_axes,
     clean,
     line,
     shorten,
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+WIDE = 331.0
+"""Points of width of most figures."""
 MARKERS = "os^DvXP*<>"
 """Outlines that differ when they are small, as those with five and more sides don't."""
 DASHES = (
@@ -36,7 +37,6 @@ DASHES = (
     (0, (7, 2, 1.2, 2)),
     (0, (4, 1.5, 1.2, 1.5, 1.2, 1.5)),
 )
-STAR = 1.5
 HALF = "left"
 FILLS = {"softmax": "full", "its own operator": "none"}
 MEANINGS = {
@@ -51,7 +51,7 @@ class Look:
     """The look of a variant in every figure."""
 
     number: int
-    """Its place among all variants of the report; ``v7`` is its class in every figure."""
+    """Its place among all variants of the report."""
     variant: str
     family: str
     computes: str
@@ -62,7 +62,7 @@ class Look:
 
     @property
     def name(self) -> str:
-        """Its class in every figure, and its name in the page's address."""
+        """``v7``: its class in every figure, and its name in the page's address."""
         return f"v{self.number}"
 
     @property
@@ -87,7 +87,7 @@ def filled(fill: str, colour: str, marker: str = "o", size: float = 4.0) -> dict
     half = fill == HALF
     return {
         "marker": marker,
-        "markersize": size * (STAR if marker == "*" else 1.0),
+        "markersize": size * (1.5 if marker == "*" else 1.0),
         "markeredgewidth": 0.9,
         "color": colour,
         "markeredgecolor": colour,
@@ -95,6 +95,11 @@ def filled(fill: str, colour: str, marker: str = "o", size: float = 4.0) -> dict
         "markerfacecolor": PAPER if fill == "none" else colour,
         **({"markerfacecoloralt": PAPER} if half else {}),
     }
+
+
+def _family_order(family: str) -> tuple[int, str]:
+    known = list(FAMILIES)
+    return (known.index(family) if family in known else len(known), family)
 
 
 def looks(records: Iterable[Any]) -> dict[str, Look]:
@@ -116,19 +121,11 @@ def looks(records: Iterable[Any]) -> dict[str, Look]:
     return made
 
 
-def _family_order(family: str) -> tuple[int, str]:
-    known = list(FAMILIES)
-    return (known.index(family) if family in known else len(known), family)
-
-
-UNKNOWN = 1000
-"""The first number of variants that are not in the records of the page."""
-
-
 def on_a_page(some: Iterable[Any], known: Looks) -> dict[str, Look]:
-    """A look for each; a variant that the page knows has the same look as there."""
+    """A look for each; of a variant that the page knows the one that it has there."""
+    beyond = 1000 * bool(known)
     return {
-        name: known.get(name) or replace(look, number=UNKNOWN * bool(known) + look.number)
+        name: known.get(name) or replace(look, number=beyond + look.number)
         for name, look in looks(some).items()
     }
 
@@ -138,23 +135,27 @@ Item = tuple[str, dict[str, Any]]
 SIZE, LINE = 7.5, 11.0
 
 
+def families_key(families: Iterable[str], size: float) -> list[Item]:
+    """A key for the colours of families."""
+    return [
+        (shorten(f or "other", 80, SIZE), filled("full", FAMILIES.get(f, OTHER), "s", size))
+        for f in sorted(set(families), key=_family_order)
+    ]
+
+
 def of(looks: Iterable[Look]) -> list[Item]:
     """A key for the colours of these and, where they differ, for the fillings."""
     some = list(looks)
     fills = {look.fill for look in some}
-    items = families_key({look.family for look in some}, 4.5)
+    items = families_key((look.family for look in some), 4.5)
     if fills - {"full"}:
         items += [(text, filled(fill, FAINT)) for fill, text in MEANINGS.items() if fill in fills]
     return items
 
 
-def families_key(families: Iterable[str], size: float) -> list[Item]:
-    """A key for the colours of families."""
-    colours = {f: FAMILIES.get(f, OTHER) for f in sorted(families, key=_family_order)}
-    return [
-        (shorten(family or "other", 80, SIZE), filled("full", colour, "s", size))
-        for family, colour in colours.items()
-    ]
+def _item_width(item: Item) -> float:
+    """With the marker before it and the gap behind it."""
+    return 8 + width(item[0], SIZE) + 9
 
 
 def lines(items: Sequence[Item], room: float) -> list[list[Item]]:
@@ -168,11 +169,6 @@ def lines(items: Sequence[Item], room: float) -> list[list[Item]]:
         made[-1].append(item)
         used += _item_width(item)
     return made
-
-
-def _item_width(item: Item) -> float:
-    """The width of an item, with the gap behind it."""
-    return 8 + width(item[0], SIZE) + 9
 
 
 def put(figure: Figure, x: float, y: float, some: Sequence[Sequence[Item]]) -> None:
@@ -232,31 +228,6 @@ def name_ends(
         if behind:
             grey = {"color": FAINT, "ha": "right"}
             write(figure, edge - 3, at - 2.7, behind, 7.5, gid=look.name, **grey)
-
-
-ROW = 12.24
-WIDE = 331.0
-"""Points of width of a figure of bars, and where its bars begin and end."""
-BARS = (111.0, 280.0)
-ROOM = 88.0
-
-
-def bar_axes(figure: Figure, rows: int, bottom: float) -> Axes:
-    """Axes for so many rows of bars, the first one at the top."""
-    axes = add_axes(figure, (BARS[0], bottom, BARS[1], bottom + ROW * rows))
-    axes.set(ylim=(rows - 0.4, -0.6), yticks=[])
-    axes.spines["left"].set_visible(False)
-    axes.tick_params(axis="x", labelsize=7)
-    return axes
-
-
-def name(axes: Axes, row: int, look: Look, amount: str) -> None:
-    """Write a row's mark and name at the left and its amount at the right."""
-    sides: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "gid": look.name}
-    words = {"va": "center_baseline", "fontsize": 7.5, **sides}
-    axes.plot([-0.035], [row], clip_on=False, **sides, **look.marks(4.2))
-    axes.text(-0.065, row, shorten(look.variant, ROOM, 7.5), ha="right", **words)
-    axes.text(1.02, row, amount, **words)
 
 
 def limits(values: Iterable[float], least: float = 6.0, room: float = 0.06) -> tuple[float, float]:

@@ -16,14 +16,13 @@ from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
 from attnbench.report.figures.scaling import PHASES, distance, median, peak
 from attnbench.report.figures.sheet import FAINT, Drawn, finish, sheet
-from attnbench.report.figures.style import End, Looks
+from attnbench.report.figures.style import WIDE, End, Looks
 from attnbench.report.scenes import Scene
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-WIDE, HIGH = style.WIDE, 275.0
+HIGH = 275.0
 LEFT, RIGHT, ABOVE, BELOW = 44.0, 103.0, 57.0, 32.0
 NAMED = 12
 """How many are named, the frontiers first and then the fastest."""
@@ -65,39 +64,36 @@ def _figure(scene: Scene, looks: Looks, length: int, measure: str, points: Point
         under = ", ".join([*scene.regime.words()[1:], scene.run.machine])
         labels.heading(figure, title, under, _finding(scene, length, measure, fronts[0]))
         style.put(figure, 6, 5, items)
-        xs, level, made = style.limits((time for time, _ in points.values()), room=0.08), bottom, []
+        xs, level = style.limits((time for time, _ in points.values()), room=0.08), bottom
+        ends: dict[str, End] = {}
         for cloud, share in zip(clouds, shares, strict=True):
             high = (top - bottom - GAP * (len(clouds) - 1)) * share
-            box = (LEFT, level, WIDE - RIGHT, level + high)
-            made.append((_axes(figure, cloud, box, xs, measure), cloud, box))
-            level += high + GAP
-        ends: dict[str, End] = {}
-        for axes, cloud, box in made:
+            axes = labels.add_axes(figure, (LEFT, level, WIDE - RIGHT, level + high))
+            lowest, exact = level == bottom, all(looks[name].exact for name in cloud)
+            style.scale(axes, "x", xs, format.seconds if lowest else lambda _: "")
+            ys = style.limits((y for _, y in cloud.values()), room=0.14)
+            style.scale(axes, "y", ys, SAY[measure], 2 if measure == "memory" else 10)
+            axes.tick_params(length=2.5 if lowest else 0, pad=2)
+            if lowest:
+                less = "median time (less is better, as is lower down)"
+                axes.set_xlabel(less, labelpad=1, fontsize=8)
             _draw_points(axes, cloud, looks, fronts, measure)
-            exact = all(looks[name].exact for name in cloud)
             kind = "exact: error of the output" if exact else "distance from softmax attention"
             text = "peak memory above the inputs" if measure == "memory" else kind
-            labels.write(figure, LEFT, box[3] + 3, text, 7.5, color=FAINT)
+            labels.write(figure, LEFT, level + high + 3, text, 7.5, color=FAINT)
             ends |= {n: End(looks[n], labels.at(axes, *at), n) for n, at in cloud.items()}
+            level += high + GAP
         order = dict.fromkeys([*chain(*fronts), *sorted(points, key=lambda name: points[name])])
         named = [ends[name] for name in list(order)[:NAMED]]
         style.name_ends(figure, named, WIDE - RIGHT, bottom + 1, top, lines=False)
-        name, told = f"{scene.name}-time-{measure}", _describe(points, fronts, measure)
+        told = []
+        for front, kind in zip(fronts, ("Exact", "Not exact"), strict=True):
+            two = ((n, format.seconds(points[n][0]), SAY[measure](points[n][1])) for n in front[:8])
+            some = ", ".join(f"{n} ({time}, {other})" for n, time, other in two)
+            told += [f"{kind}, beaten by none of its kind both ways: {some}"] * bool(front)
         rows = _rows(looks, points, fronts, measure)
-        return finish(figure, "tradeoffs", name, title, told, rows, regime=scene.number)
-
-
-def _axes(
-    figure: Figure, cloud: Points, box: labels.Box, xs: tuple[float, float], measure: str
-) -> Axes:
-    axes, lowest = labels.add_axes(figure, box), len(figure.axes) == 1
-    style.scale(axes, "x", xs, format.seconds if lowest else lambda _: "")
-    ys = style.limits((y for _, y in cloud.values()), room=0.14)
-    style.scale(axes, "y", ys, SAY[measure], 2 if measure == "memory" else 10)
-    axes.tick_params(length=2.5 if lowest else 0, pad=2)
-    if lowest:
-        axes.set_xlabel("median time (less is better, as is lower down)", labelpad=1, fontsize=8)
-    return axes
+        name, words = f"{scene.name}-time-{measure}", ". ".join(told)
+        return finish(figure, "tradeoffs", name, title, words, rows, regime=scene.number)
 
 
 def _draw_points(axes: Axes, cloud: Points, looks: Looks, fronts: Fronts, measure: str) -> None:
@@ -108,17 +104,10 @@ def _draw_points(axes: Axes, cloud: Points, looks: Looks, fronts: Fronts, measur
             axes.step(xs, ys, where="post", color=FAINT, linewidth=1.0, linestyle=dash, alpha=0.8)
     best = set(chain(*fronts))
     for name in sorted(cloud, key=lambda name: name in best):
-        x, y = cloud[name]
-        axes.plot(
-            [x],
-            [y],
-            linestyle="none",
-            zorder=3,
-            clip_on=False,
-            alpha=1.0 if name in best else 0.45,
-            gid=looks[name].gid(f"{name}: {format.seconds(x)}, {SAY[measure](y)}"),
-            **looks[name].marks(5.5 if name in best else 4.5),
-        )
+        (x, y), bold = cloud[name], name in best
+        gid = looks[name].gid(f"{name}: {format.seconds(x)}, {SAY[measure](y)}")
+        marks = {**looks[name].marks(5.5 if bold else 4.5), "alpha": 1.0 if bold else 0.45}
+        axes.plot([x], [y], linestyle="none", zorder=3, clip_on=False, gid=gid, **marks)
 
 
 def _finding(scene: Scene, length: int, measure: str, front: Sequence[str]) -> str:
@@ -138,15 +127,6 @@ def _finding(scene: Scene, length: int, measure: str, front: Sequence[str]) -> s
     far, nearest = min(known, key=lambda each: each[0])
     name = f"{nearest.variant} ({format.times(nearest.speedup)})"
     return f"Of what is faster than exact, {name} is nearest to it: {format.three(far)}"
-
-
-def _describe(points: Points, fronts: Fronts, measure: str) -> str:
-    parts = []
-    for front, kind in zip(fronts, ("Exact", "Not exact"), strict=True):
-        both = ((n, format.seconds(points[n][0]), SAY[measure](points[n][1])) for n in front[:8])
-        some = ", ".join(f"{name} ({time}, {other})" for name, time, other in both)
-        parts += [f"{kind}, beaten by none of its kind both ways: {some}"] if front else []
-    return ". ".join(parts)
 
 
 def _rows(

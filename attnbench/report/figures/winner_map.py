@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnbench.answer.ranking import Answer, Standing
+from attnbench.answer.ranking import Answer
 from attnbench.core import format
 from attnbench.core.record import NOT_TRIED, Status
 from attnbench.report.figures import sheet as labels
@@ -28,15 +28,12 @@ LEAST, MOST = 60.0, 150.0
 MOST_ROWS = 40
 MOST_LENGTHS = 12
 SIZE = 8.0
-LINE = 11.0
 WORDS = {
     Status.UNSUPPORTED: "not supported", Status.UNAVAILABLE: "not available",
     Status.WRONG: "wrong results", Status.IMPLAUSIBLE: "not believed", Status.FAILED: "failed",
     Status.OUT_OF_MEMORY: "out of memory", Status.TIMED_OUT: "timed out",
     Status.CRASHED: "crashed",
 }  # fmt: skip
-Place = tuple[float, float, float, float]
-"""Left, bottom, width and height."""
 
 
 def draw(run: ReportRun, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
@@ -50,7 +47,11 @@ def draw(run: ReportRun, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
     answers = [s.answer for scene in shown for s in scene.standings if s.answer]
     lengths = sorted({n for scene in shown for n in scene.regime.lengths})
     columns = lengths[-MOST_LENGTHS:]
-    lines = style.lines(_key(looks, answers, run.margin), WIDE - 12)
+    means = f"the deeper, the further ahead; hatched: a tie, within {format.percent(run.margin)}"
+    means += "; ?: in doubt" * any(a.flags for a in answers)
+    key = style.families_key((looks[a.winner].family for a in answers), 5)
+    key.append((means, {"marker": "s", "markersize": 0, "color": FAINT}))
+    lines = style.lines(key, WIDE - 12)
     rest = {"more regimes": len(own) - len(shown), "shorter lengths": len(lengths) - len(columns)}
     left_out = " and ".join(f"{count} {what}" for what, count in rest.items() if count)
     below = BELOW + style.LINE * (len(lines) + bool(left_out)) + 4
@@ -58,8 +59,8 @@ def draw(run: ReportRun, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
     words = [scene.regime.words() for scene in shown]
     common = [w for w in words[0] if all(w in other for other in words)] if len(words) > 1 else []
     names = [_two_lines([w for w in some if w not in common] or some[:1]) for some in words]
-    wide = (max(labels.width(a, SIZE, "bold"), labels.width(b, 7)) for a, b in names)
-    left = min(MOST, max(LEAST, 14 + max(wide)))
+    widest = max(max(labels.width(a, SIZE, "bold"), labels.width(b, 7)) for a, b in names)
+    left = min(MOST, max(LEAST, 14 + widest))
     title = "The fastest exact softmax attention, by regime and length"
     with sheet(WIDE / 72, high / 72) as figure:
         labels.heading(figure, title, ", ".join([*common, run.machine]), _finding(answers))
@@ -67,13 +68,21 @@ def draw(run: ReportRun, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
         if left_out:
             text = f"Not drawn: {left_out}; the table has all."
             labels.write(figure, 6, below - style.LINE, text, 7, color=FAINT)
-        _heads(figure, columns, high - ABOVE + 5, left)
-        for number, (scene, (first, second)) in enumerate(zip(shown, names, strict=True), 1):
-            bottom = high - ABOVE - ROW * number
-            middle = bottom + ROW / 2
-            labels.write(figure, 6, middle + (1.5 if second else -3), first, SIZE, weight="bold")
-            labels.write(figure, 6, middle - 9, second, 7, color=FAINT)
-            _cells(figure, scene, columns, looks, bottom, left)
+        wide = (WIDE - left - 6) / len(columns)
+        for number, length in enumerate(columns):
+            text = f"{length:,}"
+            text = text if labels.width(text, SIZE) < wide - 2 else format.tokens(length)
+            text, x = labels.shorten(text, wide, SIZE), left + wide * (number + 0.5)
+            labels.write(figure, x, high - ABOVE + 5, text, SIZE, ha="center")
+        labels.write(figure, 6, high - ABOVE + 5, "tokens", 7, color=FAINT)
+        for row, (scene, (first, second)) in enumerate(zip(shown, names, strict=True), 1):
+            bottom = high - ABOVE - ROW * row
+            level = bottom + ROW / 2 + (1.5 if second else -3)
+            labels.write(figure, 6, level, first, SIZE, weight="bold")
+            labels.write(figure, 6, bottom + ROW / 2 - 9, second, 7, color=FAINT)
+            for number, length in enumerate(columns):
+                box = (left + wide * number + 1, bottom + 1, wide - 2, ROW - 2)
+                _cell(figure, box, scene, length, looks)
         name, title = f"map-{run.number}", f"{title}, {run.name}"
         return finish(figure, "map", name, title, _describe(shown), _rows(shown))
 
@@ -96,23 +105,6 @@ def _finding(answers: Sequence[Answer]) -> str:
     return f"{best} is the fastest or ties with it on {leads[best]} of {len(answers)}, {how}"
 
 
-def _key(looks: Looks, answers: Sequence[Answer], margin: float) -> list[style.Item]:
-    items = style.families_key({looks[a.winner].family for a in answers}, 5)
-    words = f"the deeper, the further ahead; hatched: a tie, within {format.percent(margin)}"
-    words += "; ?: in doubt" * any(a.flags for a in answers)
-    return [*items, (words, {"marker": "s", "markersize": 0, "color": FAINT})]
-
-
-def _heads(figure: Figure, columns: Sequence[int], y: float, left: float) -> None:
-    wide = (WIDE - left - 6) / len(columns)
-    for number, length in enumerate(columns):
-        text = f"{length:,}"
-        text = text if labels.width(text, SIZE) < wide - 2 else format.tokens(length)
-        text = labels.shorten(text, wide, SIZE)
-        labels.write(figure, left + wide * (number + 0.5), y, text, SIZE, ha="center")
-    labels.write(figure, 6, y, "tokens", 7, color=FAINT)
-
-
 def _two_lines(words: Sequence[str]) -> tuple[str, str]:
     """The first word, with as many more as fit beside it, and the rest below."""
     taken, room = 1, MOST - 14
@@ -122,59 +114,50 @@ def _two_lines(words: Sequence[str]) -> tuple[str, str]:
     return labels.shorten(first, room, SIZE, "bold"), labels.shorten(rest, room, 7)
 
 
-def _cells(
-    figure: Figure, scene: Scene, columns: Sequence[int], looks: Looks, bottom: float, start: float
+def _cell(
+    figure: Figure,
+    box: tuple[float, float, float, float],
+    scene: Scene,
+    length: int,
+    looks: Looks,
 ) -> None:
-    wide = (WIDE - start - 6) / len(columns)
-    standings = {s.length: s for s in scene.standings}
-    for number, length in enumerate(columns):
-        box = (start + wide * number + 1, bottom + 1, wide - 2, ROW - 2)
-        standing = standings.get(length)
-        if standing and standing.answer:
-            _cell(figure, box, standing, standing.answer, looks)
-        else:
-            _rectangle(figure, box, facecolor="none", edgecolor=GRID, linewidth=0.8)
-            _words(figure, box, _why(scene, length).split(", "), pale=True)
+    """The winner, its lead and its time, of a tie as many names as fit; or why there is none.
 
-
-def _cell(figure: Figure, box: Place, standing: Standing, answer: Answer, looks: Looks) -> None:
-    """The winner, its lead and its time; of a tie as many names as there is room for."""
-    look = looks[answer.winner]
-    words = f"{standing.length:,} tokens: {answer.sentence().partition(': ')[2]}"
-    factor = answer.lead.factor if answer.lead else None
-    fill = {"facecolor": look.colour, "alpha": depth(factor), "gid": look.gid(words)}
-    _rectangle(figure, box, linewidth=0, **fill)
-    doubt = " ?" if answer.flags else ""
-    lead = format.times(factor) if factor else "only one"
-    lines = [answer.winner, lead + doubt]
-    if answer.equal:
-        hatch = {"facecolor": "none", "edgecolor": look.colour, "alpha": 0.3, "hatch": "////"}
-        _rectangle(figure, box, linewidth=0, **hatch)
-        names = labels.listed(standing.leaders, box[2] - 5, 7.0)
-        lines = [f"tie of {len(standing.leaders)}{doubt}", names]
-    _words(figure, box, [*lines, format.seconds(answer.time.median_s)], gid=look.gid())
-
-
-def _words(
-    figure: Figure, box: Place, lines: Sequence[str], *, pale: bool = False, **more: Any
-) -> None:
-    """Write lines one below the other in the middle of a cell, the first one bold."""
-    left, bottom, wide, high = box
-    level = bottom + high / 2 + (len(lines) - 1) * LINE / 2 - 2.8
-    more |= {"ha": "center", "color": FAINT if pale else INK}
-    for number, text in enumerate(lines):
-        size, weight = (7.5, "bold") if number == 0 and not pale else (7.0, "normal")
-        text, y = labels.shorten(text, wide - 5, size, weight), level - number * LINE
-        labels.write(figure, left + wide / 2, y, text, size, weight=weight, **more)
-
-
-def _rectangle(figure: Figure, box: Place, **more: Any) -> None:
+    ``box``: its left, bottom, width and height.
+    """
     from matplotlib.patches import Rectangle
 
-    wide, high = figure.get_size_inches() * 72
-    left, bottom, across, up = box
-    corner, size = (left / wide, bottom / high), (across / wide, up / high)
-    figure.add_artist(Rectangle(corner, *size, transform=figure.transFigure, **more))
+    def fill(**how: Any) -> None:
+        page = figure.get_size_inches() * 72
+        corner, size = box[:2] / page, box[2:] / page
+        figure.add_artist(Rectangle(corner, *size, transform=figure.transFigure, **how))
+
+    left, bottom, wide, high = box
+    standing = next((s for s in scene.standings if s.length == length), None)
+    more: dict[str, Any] = {"ha": "center", "color": FAINT}
+    if standing and (answer := standing.answer):
+        look = looks[answer.winner]
+        words = f"{length:,} tokens: {answer.sentence().partition(': ')[2]}"
+        colour: dict[str, Any] = {"facecolor": look.colour, "gid": look.gid(words)}
+        factor = answer.lead.factor if answer.lead else None
+        fill(linewidth=0, alpha=depth(factor), **colour)
+        doubt = " ?" if answer.flags else ""
+        lines = [answer.winner, (format.times(factor) if factor else "only one") + doubt]
+        if answer.equal:
+            fill(linewidth=0, facecolor="none", edgecolor=look.colour, alpha=0.3, hatch="////")
+            names = labels.listed(standing.leaders, wide - 5, 7.0)
+            lines = [f"tie of {len(standing.leaders)}{doubt}", names]
+        lines.append(format.seconds(answer.time.median_s))
+        more |= {"color": INK, "gid": look.gid()}
+    else:
+        fill(facecolor="none", edgecolor=GRID, linewidth=0.8)
+        lines = _why(scene, length).split(", ")
+    level = bottom + high / 2 + (len(lines) - 1) * 5.5 - 2.8
+    for number, text in enumerate(lines):
+        head = number == 0 and "gid" in more
+        size, weight = (7.5, "bold") if head else (7.0, "normal")
+        text, y = labels.shorten(text, wide - 5, size, weight), level - number * 11
+        labels.write(figure, left + wide / 2, y, text, size, weight=weight, **more)
 
 
 def _why(scene: Scene, length: int) -> str:
@@ -201,19 +184,16 @@ def _describe(shown: Sequence[Scene]) -> str:
     return ". ".join(lines)
 
 
-COLUMNS = ("regime", "length", "winner", "median_s", "tied with", "next")
-
-
 def _rows(shown: Sequence[Scene]) -> Iterator[Sequence[object]]:
-    yield *COLUMNS, "lead", "lead_low", "lead_high", "why none"
+    columns = ("regime", "length", "winner", "median_s", "tied with", "next")
+    yield *columns, "lead", "lead_low", "lead_high", "why none"
     for scene in shown:
         for standing in scene.standings:
             where, a = (str(scene.regime), standing.length), standing.answer
             if a is None:
                 yield *where, *[""] * 7, _why(scene, standing.length)
                 continue
-            leads = [""] * 3
-            if a.lead:
-                leads = [f"{n:.4g}" for n in (a.lead.factor, a.lead.low, a.lead.high)]
+            lead = (a.lead.factor, a.lead.low, a.lead.high) if a.lead else ()
+            leads = [f"{n:.4g}" for n in lead] or [""] * 3
             names = " ".join(a.equal), a.next or ""
             yield *where, a.winner, style.number(a.time.median_s), *names, *leads, ""

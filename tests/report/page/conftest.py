@@ -39,12 +39,6 @@ def gathered(tmp_path):
 
 
 @pytest.fixture(scope="session")
-def page(report):
-    """Its page."""
-    return report.index
-
-
-@pytest.fixture(scope="session")
 def browser():
     """Debian's Chromium; without one its tests are left out, but not where every check is made."""
     program = shutil.which("chromium")
@@ -62,14 +56,12 @@ def browser():
 class Reader:
     """Somebody who reads the page, and keeps what goes wrong meanwhile."""
 
-    def __init__(self, browser, path, **how):
-        self.context = browser.new_context(
-            viewport={"width": how.pop("width", 1440), "height": 900}, accept_downloads=True, **how
-        )
+    def __init__(self, browser, path):
+        allowed = ["clipboard-read", "clipboard-write"]
+        self.context = browser.new_context(accept_downloads=True, permissions=allowed)
         self.amiss = []
         self.context.route("**/*", self._let)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(30_000)
         self.page.on("console", lambda m: self.amiss.append(m.text) if m.type != "log" else None)
         self.page.on("pageerror", lambda error: self.amiss.append(str(error)))
         self.path = path
@@ -102,25 +94,26 @@ class Reader:
         return self.page.evaluate("location.hash")
 
 
+@pytest.fixture(scope="module")
+def opened(browser, report):
+    """The small run's page."""
+    reader = Reader(browser, report.index)
+    yield reader
+    reader.context.close()
+
+
 @pytest.fixture
-def reader(browser, page):
+def reader(browser):
     made = []
 
-    def read(path=page, **how):
-        made.append(Reader(browser, path, **how))
+    def read(path):
+        made.append(Reader(browser, path))
         return made[-1]
 
     yield read
-    amiss = [line for each in made for line in each.amiss]
     for each in made:
         each.context.close()
-    assert not amiss, amiss
-
-
-@pytest.fixture
-def number(small_contents):
-    """By a variant's name, how rows and figures call it."""
-    return {name: str(look.number) for name, look in small_contents.looks.items()}
+    assert not (amiss := [line for each in made for line in each.amiss]), amiss
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """A report on disk: whole files, the same bytes for the same records, nothing of anybody else's."""
 
+import html
 import io
 import json
 import os
@@ -11,14 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 from attnbench.core import disk
 from attnbench.core.disk import StoreError
 from attnbench.features.report import build, files
-from attnbench.features.report.files import tables
+from attnbench.features.report.contents import Missing
+from attnbench.features.report.files import LIMIT, summary, tables
 from attnbench.report.figures.sheet import sheet
 from tests.report.page import runs
-from tests.report.page.runs import OWN, timed, untimed
+from tests.report.page.runs import OWN, at, timed, untimed
 
 GOLDEN = Path(__file__).with_name("golden")
 PAGE_BYTES = 1_500_000
@@ -38,6 +41,7 @@ def read(out):
 
 
 def test_a_report_is_its_page_its_texts_and_its_figures(report):
+    """With GOLDENS=write it writes the texts anew: look at what has changed before it stays."""
     out = report.index.parent
     names = {str(path.relative_to(out)) for path in report.files}
     assert {"index.html", "summary.md", "data.csv", "table.tex"} < names
@@ -51,33 +55,28 @@ def test_a_report_is_its_page_its_texts_and_its_figures(report):
     assert "could not be drawn" not in str(report.contents.absent)
     for name, content in read(out).items():  # none says where files lie on this machine
         assert str(report.index.parents[3]).encode() not in content, name
-
-
-@pytest.mark.parametrize("name", ["summary.md", "data.csv", "table.tex"])
-def test_the_texts_are_as_they_were(report, name):
-    """With GOLDENS=write it writes them anew: look at what has changed before it stays."""
-    written = (report.index.parent / name).read_text()
-    if os.environ.get("GOLDENS") == "write":
-        (GOLDEN / name).write_text(written)
-    assert written == (GOLDEN / name).read_text()
+    for name in ("summary.md", "data.csv", "table.tex"):
+        written = (out / name).read_text()
+        if os.environ.get("GOLDENS") == "write":
+            (GOLDEN / name).write_text(written)
+        assert written == (GOLDEN / name).read_text()
 
 
 def test_figures_of_before_go_and_what_is_not_ours_stays(report, tmp_path):
     out = tmp_path / "out"
-    files.write(report.contents, out)
+    kept, gone, *_ = report.contents.figures
+    files.write(replace(report.contents, figures=[kept, gone]), out)
     (out / "figures" / "mine.svg").write_text("mine")
     (out / "notes.txt").write_text("mine")
-    kept, gone, *_ = report.contents.figures
     (out / "figures" / f"{gone.name}.svg").unlink()
     (out / "figures" / f"{gone.name}.svg").mkdir()  # a folder of that name is not ours
     files.write(replace(report.contents, figures=[kept]), out)
     left = {path.stem for path in (out / "figures").iterdir()}
     assert left == {kept.name, gone.name, "mine", "figures"}
-    assert (out / "notes.txt").read_text() == "mine"
     for listed in ('["../../notes.txt", 3, "/etc/passwd"]', "{", "3"):
         (out / "figures" / "figures.json").write_text(listed)
         files.write(replace(report.contents, figures=[]), out)
-        assert (out / "notes.txt").exists()
+        assert (out / "notes.txt").read_text() == "mine"
 
 
 def test_where_nothing_can_be_written_is_a_sentence(unfigured, tmp_path):
@@ -163,11 +162,6 @@ def latex(*records):
     return tables(runs.staged(*records)[0])
 
 
-def row(text, name):
-    (line,) = [line for line in text.splitlines() if f"& {name} &" in line]
-    return [cell.strip(" \\") for cell in line.split(" & ")]
-
-
 def test_the_fastest_exact_and_what_ties_with_it_are_bold_and_the_rest_says_how_it_ended():
     ends = {"fast": "out_of_memory", "slow": "timed_out"}
     text = latex(
@@ -180,10 +174,12 @@ def test_the_fastest_exact_and_what_ties_with_it_are_bold_and_the_rest_says_how_
         *(untimed(name, status, problem=256) for name, status in ends.items()),
         untimed("never", "failed"),
     )
-    assert row(text, "fast")[-3:] == ["bfseries 1", "2", "memory"]
-    assert row(text, "tied")[-3:] == ["bfseries 1.02", "--", "--"]
-    assert row(text, "slow")[-3:] == ["2", "bfseries 1", "too slow"]
-    assert row(text, "other")[-3:] == ["0.1", "--", "--"]
+    lines = [line.split(" & ") for line in text.splitlines()]
+    row = {cells[1]: [c.strip(" \\") for c in cells[2:]] for cells in lines if len(cells) == 5}
+    assert row["fast"] == ["bfseries 1", "2", "memory"]
+    assert row["tied"] == ["bfseries 1.02", "--", "--"]
+    assert row["slow"] == ["2", "bfseries 1", "too slow"]
+    assert row["other"] == ["0.1", "--", "--"]
     assert text.index("other") > text.index("slow") and "never" not in text
     assert "tabular" not in tables([])
     long = latex(*(timed(f"v{n}", 1e-3 * (n + 1)) for n in range(80)))
@@ -201,3 +197,67 @@ def test_no_name_is_a_command(tmp_path):
         (tmp_path / "t.tex").write_text(head + text + "\\end{document}")
         command = ["pdflatex", "-halt-on-error", "t.tex"]
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+
+
+# ---- the summary ---------------------------------------------------------------------------------
+
+
+def test_winners_are_a_table_with_ties_and_doubts_and_what_has_none(filled):
+    records = [
+        *(timed("sdpa", 1e-3, n) for n in (64, 128, 256)),
+        timed("tied", 1e-3, 64),
+        timed("behind", 2e-3, 128, flags=["drifting"]),
+        timed("w", 1e-3, 512, computes=OWN),
+        *(timed("sdpa", 1e-3, at(n, phase="train")) for n in (64, 128)),
+    ]
+    rows = [line for line in summary(filled(records)).splitlines() if line.startswith("|")]
+    assert rows[0] == "| regime | 64 | 128 | 256 | 512 |"
+    assert rows[2] == "| train | **sdpa** alone | **sdpa** alone | not asked | not asked |"
+    assert rows[3] == (
+        "| forward | tie of 2: sdpa, tied | **sdpa** 2.00× \\[1.92, 2.08\\] (in doubt) | "
+        "**sdpa** alone | nothing exact has a time |"
+    )
+
+
+WORDS = (
+    runs.MARKUP, "`code` **bold** _x_", "[x](y.html) ![i](u)", "<script>", "@everyone ~~gone~~",
+    "a\nb\n# c", "back\\slash|", "a &amp; b", "<!-- x", "\n- item", "\n\n1. one",
+)  # fmt: skip
+
+
+def test_no_words_are_markup(filled, tmp_path):
+    """They come out of a Markdown reader as they went in."""
+    read = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render
+    tags = re.compile(r"<[^>]*>")
+    plain = None
+    for name in ("plain", *WORDS):
+        failed = untimed("c", "failed", name, remedy=name)
+        said = summary(filled([timed("b", 2e-3), timed(name), failed]))
+        shutil.rmtree(tmp_path / "m")
+        marked = read(said)
+        plain = plain or marked
+        assert "@" not in said  # nobody is called by it
+        assert tags.findall(marked) == tags.findall(plain), name
+        heard = html.unescape(tags.sub("", marked)).replace("\N{REPLACEMENT CHARACTER}", " ")
+        assert heard.count(" ".join(name.split())) >= 4
+
+
+def test_runs_stand_side_by_side_and_are_compared(filled):
+    other = [r.with_(note="x") for r in runs.small()]
+    found = filled(runs.small(), other, [timed("nobody's")])
+    assert found.to_run == {0: "..", 1: "../../run1", 2: "../../run2"}
+    assert [scene.run.number for scene in found.scenes] == [0, 0, 1, 1, 2]
+    text = summary(found)
+    assert text.index("## run0 on slow-box-2c") < text.index("## run1 on slow-box-2c")
+    verdicts = r"\*\*run1 on slow-box-2c\*\* against run0 on slow-box-2c: \d+ [\w ']+"
+    assert re.search(verdicts + r".*\(unpaired, margin \d+\.\d%\)\.", text)
+    assert "Not compared: run0 on slow-box-2c and run2 on slow-box-2c have no cell in" in text
+    assert "- run0 on slow-box-2c: ruler self-check: 74/74" in text
+    assert text.count("    attnbench run --seq 64,128,256\n") == 1
+
+
+def test_however_much_there_is_it_fits_a_comment(filled):
+    reasons = [(f"reason {n} " + "x" * 5000, "y" * 5000) for n in range(500)]
+    many = [Missing("failed", *both, ["v" * 300] * 50, ["w"], 1) for both in reasons]
+    text = summary(replace(filled(runs.small()), missing=many, headlines=["h" * 5000] * 100))
+    assert len(text) <= LIMIT and text.rstrip().endswith("*") and "cut here" in text

@@ -1,4 +1,4 @@
-"""Cells of a report: numbers, order and commands, the cards, and what the page holds packed."""
+"""The page: its cells' numbers, order and commands, its cards, and what it holds packed."""
 
 import base64
 import json
@@ -13,15 +13,7 @@ import impls
 from attnbench.command import arguments
 from attnbench.core.record import Ranks
 from attnbench.features.report import page as html
-from attnbench.features.report.cells import (
-    NAMED,
-    PageCell,
-    cards,
-    cells_of,
-    packed,
-    repeats,
-    summarize,
-)
+from attnbench.features.report.page import NAMED, cards, cells_of, packed, repeats, summarize
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
 from impls.masks import Mask
@@ -30,10 +22,8 @@ from tests.report.page import runs
 from tests.report.page.runs import NEAR, timed
 
 PROBLEMS = [
-    Problem(),
     Problem(batch=3, heads=8, kv_heads=2, q_len=100, kv_len=512, head_dim=48, v_head_dim=32),
     Problem(q_len=4, kv_len=4096, phase="decode", mask=Mask.parse("causal")),
-    Problem(q_len=1, kv_len=1),
     Problem(dtype="bfloat16", mask=Mask.parse("causal+document:100,156"), phase="train",
             inputs="outliers", device="cuda:1"),
     Problem(level="layer", mask=Mask.parse("window:31,0"), phase="backward"),
@@ -56,28 +46,26 @@ def test_the_command_asks_for_the_same_problem_again(problem):
 
 
 def test_the_command_says_what_else_the_run_was_told():
-    header = {
-        "settings": {"threads": 3},
-        "budget_s": 0.25,
-        "energy": True,
-        "tables": ["my rows.py"],
-    }
+    header = {"settings": {"threads": 3}, "budget_s": 0.25, "energy": True, "tables": ["my rows"]}
     ranks = Ranks(world=2, time_s=[1.0, 1.0], peak_bytes=[1, 1], sent_bytes=[1, 1], backend="gloo")
     given, _ = asked(repeats(timed("ring", ranks=ranks, seed=5), header))
     assert (given.threads, given.budget, given.energy, given.seed) == (3, 0.25, True, 5)
-    assert given.table == ["my rows.py"] and given.world == 2
+    assert given.table == ["my rows"] and given.world == 2
     assert "--budget" not in repeats(timed("sdpa"), {"budget_s": PRESETS["cpu"].budget})
 
 
 def test_each_cell_knows_its_line_its_ratios_its_units_and_its_place(small_contents):
     cells = cells_of(small_contents)
     assert [(cell.number, cell.line) for cell in cells[:3]] == [(0, 1), (1, 2), (2, 3)]
-    matmul = next(c for c in cells if c.record.variant == "matmul" and c.length == 128)
+    matmul = next(
+        c for c in cells if (c.record.variant, c.record.problem.kv_len) == ("matmul", 128)
+    )
     assert matmul.to_best == pytest.approx(1.6) == matmul.to_baseline
     units = {"ms": "3.20", "tflops": "0.00262", "share": "42\u00a0%", "baseline": "1.60×"}
     assert (matmul.units, matmul.kept) == (units, "100\u00a0%")
-    first = sorted(cells, key=lambda cell: cell.order)[:6]
-    assert {(c.length, c.record.problem.phase) for c in first} == {(256, "train")}
+    first = sorted(cells, key=html._place)[:6]
+    problems = {(c.record.problem.kv_len, c.record.problem.phase) for c in first}
+    assert problems == {(256, "train")}
     names = [c.record.variant for c in first]
     assert names == ["sdpa", "matmul", "window?size=8", runs.MARKUP, "sdpa.efficient", "einsum"]
     none = first[-1]
@@ -98,7 +86,6 @@ def test_every_record_is_there_without_its_samples_and_every_figures_numbers(sma
     for cell in cells:
         told = held["cells"][str(cell.number)]
         assert (told["line"], told["file"]) == (cell.line, "../records.jsonl")
-        assert told["repeat"].startswith("attnbench run ")
         assert told["record"]["variant"] == cell.record.variant
         assert "samples_s" not in (told["record"]["time"] or {})
     third = replace(cells[0], record=cells[0].record.with_(share_of_ceiling=1 / 3))
@@ -113,12 +100,11 @@ def test_every_record_is_there_without_its_samples_and_every_figures_numbers(sma
 
 
 def test_a_record_is_told_in_a_line_for_people(small_contents):
-    cells = {(c.record.variant, c.length): c for c in cells_of(small_contents)}
+    cells = {(c.record.variant, c.record.problem.kv_len): c for c in cells_of(small_contents)}
     assert summarize(cells["sdpa", 64]).replace("\N{NON-BREAKING HYPHEN}", "-") == (
         "3.00 ms [2.94, 3.06] · 9 samples, stopped by its budget · peak 256 KiB · worst error 2e-7"
     )
-    told = summarize(cells["einsum", 256])
-    assert told.startswith("out of memory: ") and "samples" not in told
+    assert summarize(cells["einsum", 256]).startswith("out of memory: ")
     cell = cells["sdpa", 64]
     time = cell.record.time.with_(flags=["drifted: much", "contended"], n=1, stop="plateau")
     told = summarize(replace(cell, record=cell.record.with_(time=time)))
@@ -134,11 +120,20 @@ def test_of_very_many_cells_only_those_that_the_page_shows_are_held(small_conten
     assert 1 < len(held) < len(cells_of(small_contents))
 
 
+def test_names_in_a_headline_are_bold_and_the_rest_is_text():
+    made = html.emphasised("use sdpa.flash, not sdpa: [1.2, 3.4] <b>", {"sdpa", "sdpa.flash"})
+    assert made == ("use <b>sdpa.flash</b>, not <b>sdpa</b>: [1.2,\u00a03.4] &lt;b&gt;")
+    assert html.emphasised("sdpa-like and xsdpa", {"sdpa"}) == "sdpa-like and xsdpa"
+
+
+# ---- cards ---------------------------------------------------------------------------------------
+
+
 def rows(*records):
     """The rows of the one card of these records."""
     (scene,), looks = runs.staged(*records)
     numbered = enumerate(records)
-    cells = [PageCell(n, r, scene.run, n + 1, None, looks[r.variant]) for n, r in numbered]
+    cells = [html.PageCell(n, r, scene.run, n + 1, None, looks[r.variant]) for n, r in numbered]
     (card,) = cards([scene], looks, cells)
     return card["rows"]
 
@@ -162,22 +157,14 @@ def test_of_many_that_tie_some_are_named_and_the_rest_is_counted():
     assert row["doubts"].count("; ") == 3 and row["doubts"].endswith("; 2 more")
 
 
-def inexact(name, median, skill):
-    return timed(name, median, computes=NEAR, distance=runs.far(skill))
-
-
 def test_what_is_beside_the_only_one_is_named_and_without_anything_exact_nothing_is_ranked():
-    (row,) = rows(timed("sdpa", 4e-3), inexact("near", 2e-3, 0.7), inexact("poor", 1e-3, 0.1))
+    near = timed("near", 2e-3, computes=NEAR, distance=runs.far(0.7))
+    (row,) = rows(timed("sdpa", 4e-3), near)
     assert row["other"].variant == "near" and row["beside"].before == "Faster, but not exact:"
-    assert row["beside"].after == "2.00× as fast, keeps 70\u00a0% (approximates softmax)"
-    assert row["badges"] == [("only", "the only one")]
-    assert row["lead"] == "nothing exact beside it"
-    (row,) = rows(inexact("near", 2e-3, 0.7))
+    assert (row["badges"], row["lead"]) == ([("only", "the only one")], "nothing exact beside it")
+    (row,) = rows(near)
     names = ("winner", "badges", "lead", "memory", "beside", "cell", "tied")
     assert [row[name] for name in names] == [None, [], "", "", None, None, []]
-
-
-def test_what_needs_far_less_memory_is_named():
     large, small = runs.memory(8 << 20), runs.memory(1 << 20)
     (row,) = rows(timed("matmul", memory=large), timed("sdpa", 2e-3, memory=small))
     assert row["memory"] == "8 MiB (sdpa: 1 MiB at 2.00× the time)"
