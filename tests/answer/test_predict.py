@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from attnbench.answer.predict import VariantRecords, curve, powers
+from proofs import regret
 from tests.answer.build import dense, linear, problem, seen
 
 LENGTHS = (128, 256, 512, 1024, 2048)
@@ -83,3 +84,16 @@ NEAR = [problem(n, heads=h) for n in (256, 512, 1024) for h in (2, 8)]
 def test_where_there_is_no_curve_it_says_what_was_measured(asked, measured, said):
     records = [seen("matmul", p, dense(p)) for p in measured]
     assert VariantRecords(None, records, asked).outside() == said
+
+
+@pytest.mark.slow
+def test_where_the_machine_stands_still_the_choice_keeps_what_it_promises(capsys):
+    asked = regret.of_made_up(0.03)
+    assert len(asked) == 74
+    assert regret.shown(asked), capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_where_times_say_nothing_it_is_silent():
+    asked = regret.of_made_up(0.5)
+    assert sum(a.choice.winner is not None for a in asked) < len(asked) / 4
