@@ -65,6 +65,14 @@ def test_it_is_about_the_slower_whichever_is_named_first(dense, fused):
     assert not [word for word in ("copy_", "mathematics", "Beware", "asks for") if word in text]
 
 
+def test_what_both_run_is_compared_where_that_is_the_difference():
+    mine = [operator("bmm", 0.09), operator("copy_", 0.01), operator("add", 0.005)]
+    theirs = [operator("bmm", 0.03), operator("copy_", 0.01), operator("add", 0.01)]
+    text = " ".join(why_slower(profile("slow", mine), profile("fast", theirs)))
+    assert "Of what both run, 60 ms more: mostly bmm (90 ms against 30 ms)." in text
+    assert not [word for word in ("hardly runs", "copy_", "given and make") if word in text]
+
+
 def test_unlike_work_and_work_beyond_what_the_mask_asks_for_are_told(dense, fused):
     fused["cost"] = {"flops": 10**9}
     words = "Its mathematics takes 2 GFLOP, 2 × the 1 GFLOP of fused."
@@ -76,6 +84,14 @@ def test_unlike_work_and_work_beyond_what_the_mask_asks_for_are_told(dense, fuse
     for flops, told in ((4e9, True), (2.1e9, False)):
         dense["phases"][0]["operators"][0]["flops"] = flops
         assert (words in why_slower(dense, fused)) == told
+
+
+def test_a_disturbed_machine_is_told(dense, fused):
+    fused["plain"]["total_s"] = 0.005
+    assert "Beware" in why_slower(dense, fused)[0]
+    fused["plain"] |= {"total_s": 0.08, "forward_s": 0.08}
+    first = why_slower(dense, fused)[0]
+    assert "while they were profiled it was 4 × as long" in first and "quiet" in first
 
 
 def test_where_backward_alone_is_timed_the_profiled_forward_is_left_out(dense, fused):
