@@ -8,6 +8,7 @@ import pytest
 import impls
 from attnbench.answer.choose import Excluded, Wants, Why, choose, make_choice, settle
 from attnbench.answer.ranking import Candidate
+from attnbench.core.record import Error
 from attnbench.core.stats import paired
 from attnbench.sweep.compare import ContestResult
 from impls.loading import load_function
@@ -179,6 +180,15 @@ def test_memory_that_was_not_measured_there_is_the_rows_formula_where_that_held(
     record.memory.flags.append("it holds 99 bytes from call to call")
     said = "how much memory it needs there is not known"
     assert out(chosen([record], max_memory=50), "sdpa").said == said
+
+
+def test_an_error_that_was_not_measured_there_is_the_larger_of_the_lengths_beside():
+    records = []
+    for n in LENGTHS:
+        error = {"forward": Error(relative=1e-9 * n, max=1.0, worst_row=1.0, cosine=1.0)}
+        records.append(seen("sdpa", problem(n), dense(problem(n)), error=None).with_(error=error))
+    assert chosen(records, problem(700)).ranking.winner.error == pytest.approx(1.024e-6)
+    assert chosen(records, problem(512)).ranking.winner.error == pytest.approx(5.12e-7)
 
 
 @pytest.mark.parametrize("status", ["wrong", "crashed"])
