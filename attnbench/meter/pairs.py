@@ -151,8 +151,8 @@ BUDGET_S = 5.0
 def floors(device: str, dtype: str) -> list[dict[str, Any]]:
     """The floor of short, middling and long calls on a device."""
     bench, row = Bench(), table().find("sdpa")
-    sizes = ({"q_len": n, "kv_len": n} for n in LENGTHS[device.split(":")[0]])
-    problems = [Problem(**size, dtype=dtype, device=device) for size in sizes]
+    lengths, alike = LENGTHS[device.split(":")[0]], Problem(dtype=dtype, device=device)
+    problems = [alike.with_(q_len=n, kv_len=n) for n in lengths]
     return [floor_of(bench.ready(Job(row, problem))) for problem in problems]
 
 
