@@ -8,7 +8,7 @@ import torch
 
 from attnbench.gate.findings import Wrong
 from attnbench.gate.inputs import make
-from attnbench.meter import audit
+from attnbench.meter import audit, clocks
 from attnbench.meter.audit import HostCall, UnseenJudge, judge_device, judge_host
 from attnbench.meter.timed import Values
 from impls.problem import Problem
@@ -258,7 +258,10 @@ def test_the_gradients_of_one_call_are_judged_in_every_row_where_they_are_afford
     ("flops", "ceiling", "status"),
     [(10**15, 1e15, "implausible"), (10**4, 1.0, "measured")],  # too low: it is measured again
 )
-def test_a_time_below_what_the_device_can_do_is_implausible(cells, flops, ceiling, status):
+def test_a_time_below_what_the_device_can_do_is_implausible(
+    cells, monkeypatch, flops, ceiling, status
+):
+    monkeypatch.setitem(clocks.COPY_BYTES, "cpu", (1 << 18,))
     cost = f"Cost(flops={flops}, bytes=1000, peak_bytes=None)"
     code = f"from impls.cost import Cost\nbuild = right\ndef cost(problem): return {cost}\n"
     ceilings = {"flops": {"float32": ceiling}, "copy": {"1000000": 1e9}}
