@@ -165,21 +165,19 @@ class Trial:
         tables: Sequence[str],
         folder: Path,
     ) -> None:
-        """``folder``: where the original leaves its tokens and embeddings for the others."""
+        """Run the original, which leaves its tokens and embeddings in ``folder`` for the others.
+
+        Raises :class:`CantBeDone` where the model can't be run.
+        """
         self._texts, self._options, self._worker = texts, options, worker
         self._shared = {**asdict(options), "tables": list(tables), "folder": str(folder)}
         self._shared["pairs"] = [[pair["a"], pair["b"]] for pair in texts.pairs]
-        self.original: Row = {}
-
-    def run_original(self) -> None:
-        """Set ``original``; raises :class:`CantBeDone` where the model can't be run."""
-        question = {**self._shared, "do": "original", "texts": list(self._texts.texts)}
-        original: Row = {"pairs": list(self._texts.pairs), "floor": []}
+        self.original: Row = {"pairs": list(texts.pairs), "floor": []}
+        question = {**self._shared, "do": "original", "texts": list(texts.texts)}
         what = "the original model could not be run"
-        for stage in _stages(self._worker, question, self._options.limit_s, what):
-            original |= stage.get("original", {})
-            original["floor"] += [stage["floor"]] if "floor" in stage else []
-        self.original = original
+        for stage in _stages(worker, question, options.limit_s, what):
+            self.original |= stage.get("original", {})
+            self.original["floor"] += [stage["floor"]] if "floor" in stage else []
 
     def run_variant(self, variant: Variant) -> Row:
         """A row of evidence, whatever becomes of the process.

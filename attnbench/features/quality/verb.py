@@ -245,9 +245,8 @@ def model(args: argparse.Namespace) -> int:
     def steps(folder: Path) -> Generator[Row | None]:
         limited = start.device == "cpu"
         with Worker(pretrained.WORKER, threads, limited=limited) as worker:
-            trial = pretrained.Trial(start.texts, options, worker, args.table, folder)
             say(f"{count} variants in the model, each in a process of its own; first the original")
-            trial.run_original()
+            trial = pretrained.Trial(start.texts, options, worker, args.table, folder)
             original.update(trial.original)
             yield None
             for number, variant in enumerate(variants, 1):

@@ -100,7 +100,6 @@ def tried(tmp_path):
     def call(*stages):
         worker = Answers(*stages)
         trial = Trial(TEXTS, TrialOptions(layers=2, distil=3), worker, [], tmp_path)
-        trial.run_original()
         return trial.run_variant(impls.table().find("nystrom")), worker.questions[-1]
 
     return call
