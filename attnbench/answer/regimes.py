@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from attnbench.core.record import Record, Time
+from attnbench.core.stats import student_quantile
 
 Key = tuple[tuple[str, Any], ...]
 FOLDERS = re.compile(r"((?:dense|bias|captured):)\S*/")
@@ -192,8 +193,6 @@ def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
 
 FITTED = 4
 """The longest lengths, so many: below, fixed costs bend the line."""
-STUDENT = {1: 12.706, 2: 4.303, 3: 3.182}
-"""The 97.5th percentile of Student's t, by degrees of freedom (any table of it)."""
 
 
 @dataclass(frozen=True)
@@ -222,4 +221,4 @@ def power(points: Mapping[int, float]) -> Power | None:
     rest = y - y.mean() - slope * x
     free = len(lengths) - 2
     spread = float(np.sqrt(rest @ rest / free / (x @ x)))
-    return Power(slope, STUDENT[free] * spread, tuple(lengths))
+    return Power(slope, student_quantile(0.975, free) * spread, tuple(lengths))

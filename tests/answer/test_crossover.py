@@ -6,8 +6,12 @@ import pytest
 
 from attnbench.core.record import Status
 from attnbench.core.stats import paired
-from attnbench.features.crossover.answer import BUDGET, CrossoverAnswer
-from attnbench.features.crossover.search import CrossoverSearch, LengthRatio
+from attnbench.features.crossover.search import (
+    BUDGET,
+    CrossoverAnswer,
+    CrossoverSearch,
+    LengthRatio,
+)
 
 
 def look(length, ratio, margin=0.01, spread=0.0):

@@ -12,8 +12,8 @@ from attnbench.core import stats
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Status
 from attnbench.core.stats import Pairs, paired
-from attnbench.features.crossover.answer import CrossoverAnswer
 from attnbench.features.crossover.search import (
+    CrossoverAnswer,
     CrossoverSearch,
     LengthRatio,
     PairServer,

@@ -28,8 +28,15 @@ from attnbench.features.claims.claim import (
     ClaimTable,
 )
 from attnbench.features.claims.timing import MARGIN, compare, measure_cell, open_engine
-from attnbench.features.crossover.answer import BUDGET, CrossoverAnswer
-from attnbench.features.crossover.search import CrossoverSearch, Duel, PairServer, ladder, seek
+from attnbench.features.crossover.search import (
+    BUDGET,
+    CrossoverAnswer,
+    CrossoverSearch,
+    Duel,
+    PairServer,
+    ladder,
+    seek,
+)
 from attnbench.sweep.engine import LocalEngine
 from impls.asked import CantBeDone
 from impls.problem import Problem

@@ -11,10 +11,12 @@ from rich.markup import escape
 from attnbench.command import arguments
 from attnbench.command.terminal import INTERRUPTED, say, status_of
 from attnbench.core.format import figures, ms
-from attnbench.features.crossover.answer import BUDGET, STOPPED, CrossoverAnswer
 from attnbench.features.crossover.search import (
+    BUDGET,
+    STOPPED,
     A,
     B,
+    CrossoverAnswer,
     CrossoverSearch,
     LengthRatio,
     PairServer,
