@@ -193,12 +193,6 @@ def _built(table: DispatchTable, tables: Sequence[str | Path]) -> dict[str, Buil
     return built
 
 
-class _Inside(threading.local):
-    """Whether this thread is in a variant, whose own calls go to torch's function."""
-
-    a_variant = False
-
-
 class Dispatch:
     """The function: made by :func:`dispatch`, called as ``F.scaled_dot_product_attention`` is."""
 
@@ -213,7 +207,8 @@ class Dispatch:
         self._entries = defaultdict[tuple[Any, ...], list[DispatchEntry]](list)
         for entry in table.entries:
             self._entries[entry.alike].append(entry)
-        self._telling, self._inside = threading.RLock(), _Inside()
+        self._telling = threading.RLock()
+        self._inside = threading.local()  # a variant, whose own calls go to torch's function
         self._way = lru_cache(KEPT)(self._find)
         made, gpu = table.made, next((gpu.driver for gpu in this_machine().gpus), None)
         for what, theirs, ours, counts in (
@@ -238,7 +233,7 @@ class Dispatch:
         enable_gqa: bool = False,
     ) -> Tensor:
         """Attention, by whichever variant the table has for this call."""
-        if not self._inside.a_variant:
+        if not getattr(self._inside, "a_variant", False):
             qkv = query, key, value
             special = _special(qkv, attn_mask, dropout_p, self._device)
             attend = None

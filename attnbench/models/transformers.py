@@ -317,10 +317,9 @@ def forward_by(row: Variant) -> Callable[..., tuple[Tensor, None]]:
         layer = type(module).__name__ + ("" if number is None else f" of layer {number}")
         try:
             return _attend(built(), module, (query, key, value), attention_mask, more), None
-        except NotServed as why:
-            raise NotServed(f"{layer}: {why}; {OTHERS}") from None
         except CantBeDone as why:
-            raise NotServed(f"{layer}: {why}") from None
+            others = f"; {OTHERS}" if isinstance(why, NotServed) else ""
+            raise NotServed(f"{layer}: {why}{others}") from None
 
     return forward
 

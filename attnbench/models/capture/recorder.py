@@ -14,10 +14,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from itertools import count
 from math import prod
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, time_ns
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -216,11 +215,7 @@ class Samples:
         if not all(np.isfinite(x).all() for x in arrays):
             return ""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self._lock:  # earlier captures of this process may have left some files
-            names = (self.folder / f"{os.getpid()}-{number:02}.npz" for number in count(1))
-            file = next(name for name in names if not name.exists())
-            file.touch()
-        q, k, v = arrays
+        file, (q, k, v) = self.folder / f"{os.getpid()}-{time_ns()}.npz", arrays
         np.savez(file, q=q, k=k, v=v)
         return str(file)
 
