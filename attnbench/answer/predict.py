@@ -114,7 +114,8 @@ class VariantRecords:
     def _alike(self, record: Record) -> bool:
         """Whether a record's problem is the same but for its length."""
         p, q = record.problem, self.problem
-        queries = p.q_len == q.q_len or (p.q_len == p.kv_len and q.q_len == q.kv_len)
+        as_many = q.q_len == q.kv_len and q.phase != "decode"
+        queries = p.q_len == (p.kv_len if as_many else q.q_len)
         mask = str(p.mask) == str(q.mask) or kinds(p) == kinds(q) == ("none",)
         return queries and mask and all(getattr(p, x) == getattr(q, x) for x in SHAPE)
 

@@ -59,6 +59,17 @@ def test_no_weight_is_negative_and_no_better_choice_is_left():
     assert off(found) <= min(map(off, tried)) + 1e-9
 
 
+def test_a_curve_is_of_as_many_queries_as_keys_or_of_one_number_of_them():
+    square = [problem(n) for n in LENGTHS]
+    wide = [problem(n, q_len=512) for n in (256, 1024, 2048)]  # with 512 x 512 a line of its own
+    records = [seen("matmul", p, dense(p)) for p in square] + [seen("matmul", p, 9.0) for p in wide]
+    known = VariantRecords(None, records, problem(700))
+    assert [s.problem for s in known.line] == square
+    assert known.time().middle == pytest.approx(dense(problem(700)), rel=0.03)
+    line = VariantRecords(None, records, problem(700, q_len=512)).line
+    assert [s.problem.kv_len for s in line] == [256, 512, 1024, 2048]
+
+
 NEAR = [problem(n, heads=h) for n in (256, 512, 1024) for h in (2, 8)]
 
 
