@@ -75,15 +75,13 @@ def behind(what: Any) -> list[ReportRun]:
     cells = defaultdict[str, set[tuple[Any, ...]]](set)
     for folder, *cell in what[["folder", *CELL]].itertuples(index=False, name=None):
         cells[str(folder)].add(tuple(cell))
-    runs = gather([Path(folder) for folder in cells])
-    return [_with_cells(run, cells[str(run.path)]) for run in runs]
-
-
-def _with_cells(run: ReportRun, cells: set[tuple[Any, ...]]) -> ReportRun:
-    """The run with the records of these cells alone."""
-    kept = [
-        (record, line)
-        for record, line in zip(run.records, run.lines, strict=True)
-        if (record.variant, *record.problem.to_dict().values()) in cells
-    ]
-    return replace(run, records=[r for r, _ in kept], lines=[n for _, n in kept])
+    runs = []
+    for run in gather([Path(folder) for folder in cells]):
+        wanted = cells[str(run.path)]
+        kept = [
+            (record, line)
+            for record, line in zip(run.records, run.lines, strict=True)
+            if (record.variant, *record.problem.to_dict().values()) in wanted
+        ]
+        runs.append(replace(run, records=[r for r, _ in kept], lines=[n for _, n in kept]))
+    return runs

@@ -143,9 +143,6 @@ def show(what: Any = "results", figures: str | Iterable[str] = USUAL) -> Shown:
     )
 
 
-Draw = Callable[[], "Drawn | Sequence[Drawn] | None"]
-
-
 def _drawn(
     runs: Sequence[ReportRun], found: Sequence[Scene], names: Sequence[str]
 ) -> tuple[list[Picture], list[str]]:
@@ -162,15 +159,12 @@ def _drawn(
                 said = f"{type(error).__name__}: {error}".splitlines()[0]
                 notes.append(f"a figure of {name} could not be drawn ({said})")
             else:
-                some = [made] if isinstance(made, Drawn) else made or ()
-                pictures += map(Picture, some)
+                pictures += map(Picture, [made] if isinstance(made, Drawn) else made or ())
         if before == len(pictures):
             notes.append(f"nothing was measured that a figure of {name} could be drawn of")
     if names and len(timed) > SCENES:
-        notes.append(
-            f"figures are of the first {SCENES} of {len(timed)} regimes: show fewer rows "
-            "for the others"
-        )
+        few = f"figures are of the first {SCENES} of {len(timed)} regimes"
+        notes.append(f"{few}: show fewer rows for the others")
     return pictures, notes
 
 
@@ -180,21 +174,21 @@ def _draws(
     found: Sequence[Scene],
     timed: Sequence[Scene],
     look: Looks,
-) -> Iterator[Draw]:
+) -> Iterator[Callable[[], Drawn | Sequence[Drawn] | None]]:
     """The calls that draw the figures of one name."""
     if of_run := {"map": winner_map.draw, "closeness": closeness.draw}.get(name):
         yield from (partial(of_run, run, found, look) for run in runs)
         return
-    of_scene: dict[str, Callable[..., Any]] = {
-        "tradeoffs": tradeoffs.draw, "roofline": roofline.draw, "memory": memory.draw,
-    }  # fmt: skip
+    alone: dict[str, Callable[..., Any]] = {"tradeoffs": tradeoffs.draw, "roofline": roofline.draw}
     for scene in timed:
-        if name not in ("tradeoffs", "roofline"):
-            for panel in panels(scene, look, baseline(found)):
-                if panel.measure.name == name and panel.measure.unit in UNITS:
-                    yield partial(scaling.figure, panel)
-        if name in of_scene:
-            yield partial(of_scene[name], scene, look)
+        if name in alone:
+            yield partial(alone[name], scene, look)
+            continue
+        for panel in panels(scene, look, baseline(found)):
+            if panel.measure.name == name and panel.measure.unit in UNITS:
+                yield partial(scaling.figure, panel)
+        if name == "memory":
+            yield partial(memory.draw, scene, look)
 
 
 def _listed(lines: Sequence[str]) -> str:
