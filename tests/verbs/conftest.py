@@ -32,8 +32,8 @@ class Worker:
 @pytest.fixture
 def worker(monkeypatch):
     made = Worker()
-    for where in ("attnbench.sweep.engine", "attnbench.sweep.places"):
-        monkeypatch.setattr(f"{where}.LocalEngine", made)
+    for where in ("sweep.engine", "sweep.places", "features.profile.verb"):
+        monkeypatch.setattr(f"attnbench.{where}.LocalEngine", made)
     return made
 
 

@@ -45,8 +45,8 @@ def held(monkeypatch, worker):
         raise Reached
 
     worker.answer = answer
-    for where in ("attnbench.core.lock", "attnbench.sweep.engine", "attnbench.sweep.places"):
-        monkeypatch.setattr(f"{where}.lock_for", lock)
+    for where in ("core.lock", "sweep.engine", "sweep.places", "features.profile.verb"):
+        monkeypatch.setattr(f"attnbench.{where}.lock_for", lock)
     return lock
 
 
