@@ -71,59 +71,46 @@ def progress_line(row: Row) -> str:
     return f"{row['variant']}: {'; '.join(filter(None, words))}"
 
 
-def model_tables(found: Evidence, named: int = NAMED) -> list[Table]:
-    """The tables that have rows; so many are named where some tie."""
+def model_tables(found: Evidence, named: int = NAMED) -> Iterator[Table]:
+    """Some without rows; so many are named where some tie."""
     rows, original = found.rows, found.made["original"]
-    tried = [row for row in rows if row.get("cosines")]
+    tried = sorted((r for r in rows if r.get("cosines")), key=lambda row: str(row["variant"]))
     near = [row for row in tried if row["computes"] in RANKED]
-    near.sort(
-        key=lambda row: (-(row["cosine"]["long"] or {"value": -2.0})["value"], row["variant"])
-    )
+    near.sort(key=lambda row: -(row["cosine"]["long"] or {"value": -2.0})["value"])
     others = [row for row in tried if row["computes"] == "its own operator"]
-    others.sort(key=lambda row: str(row["variant"]))
-    title = "near softmax, or softmax on its own pattern: the nearest to the original first"
-    other = "operators of their own: another function, in no order with the rest"
-    tables = (
-        _exact_table([row for row in tried if row["computes"] == "softmax"], original),
-        _near_table(title, near, ranks=True),
-        _near_table(other, others),
-        _steps_table(rows, original),
-        _levels_table(rows, named),
-        _layers_table([*near, *others]),
-        _distilled_table(rows),
-    )
-    return [table for table in tables if table.rows]
-
-
-def _exact_table(rows: Sequence[Row], original: Row) -> Table:
-    right = ("largest error", "relative error", "of the original's own")
-    lines, plain = [], original["plain"]["relative"]
-    for row in rows:
+    right: tuple[str, ...] = ("largest error", "relative error", "of the original's own")
+    lines: list[tuple[Any, ...]] = []
+    for row in (r for r in rows if r.get("cosines") and r["computes"] == "softmax"):
         largest, relative = row["error"]["max"], row["error"]["relative"]
         errors = (None if x is None else f"{x:.1e}" for x in (largest, relative))
+        plain = original["plain"]["relative"]
         share = format.ratio(None if relative is None else relative / plain)
         agrees = Styled("NO", BAD) if row["status"] == "wrong" else Styled("yes", GOOD)
         lines.append((row["variant"], *errors, share, _batching(row), agrees))
     heads = columns("variant", *right, "texts", "agrees", right=right)
-    return Table("exact softmax: it has to agree with the original", heads, lines)
+    yield Table("exact softmax: it has to agree with the original", heads, lines)
+    title = "near softmax, or softmax on its own pattern: the nearest to the original first"
+    other = "operators of their own: another function, in no order with the rest"
+    right = ("long texts: cosine", "worst", "short texts", "rank correlation", "paraphrases found")
+    for name, some, rank in ((title, near, ["rank"]), (other, others, [])):
+        lines = []
+        for row in some:
+            long, short = row["cosine"]["long"], row["cosine"]["short"]
+            cosines = (format_cosine(x) for x in (long and long["worst"], short and short["value"]))
+            correlation = format_interval(row["spearman"], "{:.3f}".format)
+            cells = (format_interval(long), *cosines, correlation, format.share(row["order"]))
+            lines.append((*map(row.get, rank), row["variant"], *cells, _batching(row)))
+        heads = columns(*rank, "variant", *right, "texts", right=(*right, "rank"))
+        yield Table(name, heads, lines)
+    yield _steps_table(rows, original)
+    yield _levels_table(rows, named)
+    yield _layers_table([*near, *others])
+    yield _distilled_table(rows)
 
 
 def _batching(row: Row) -> str:
     left = sum(len(places) for places in row["left_out"].values())
     return ("together" if row["together"] else "alone") + (f", {left} refused" if left else "")
-
-
-def _near_table(title: str, rows: Sequence[Row], *, ranks: bool = False) -> Table:
-    right = ("long texts: cosine", "worst", "short texts", "rank correlation", "paraphrases found")
-    heads = columns(*["rank"] * ranks, "variant", *right, "texts", right=(*right, "rank"))
-    lines = []
-    for row in rows:
-        long, short = row["cosine"]["long"], row["cosine"]["short"]
-        cosines = (format_cosine(x) for x in (long and long["worst"], short and short["value"]))
-        correlation = format_interval(row["spearman"], "{:.3f}".format)
-        found = (format_interval(long), *cosines, correlation, format.share(row["order"]))
-        lines.append((*[row.get("rank")] * ranks, row["variant"], *found, _batching(row)))
-    return Table(title, heads, lines)
 
 
 def _steps_table(rows: Sequence[Row], original: Row) -> Table:

@@ -5,7 +5,7 @@ Without torch: each training runs in a process of its own, ``python -m`` this mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from time import monotonic
@@ -239,7 +239,10 @@ class Trainings:
     def run(
         self, say: Callable[[str], None], *, seconds: float | None = None, timed: bool = True
     ) -> None:
-        """Train all. ``seconds``: the budget of time, if given; ``timed``: whether there is one."""
+        """Train all: seed by seed, the variants of one in random order.
+
+        ``seconds``: the budget of time, if given; ``timed``: whether there is one.
+        """
         for row in self.rows:
             say("; ".join(filter(None, [f"not trained: {row['reason']}", row["remedy"]])))
         ended, start = 0, monotonic()
@@ -247,23 +250,18 @@ class Trainings:
             budget = self._measure_budget(setting, say) if timed and seconds is None else seconds
             if budget is not None:
                 self.budgets[setting.slug] = budget
-            refused: set[str] = set()
-            for job in self._jobs(setting, budget):
-                if job.variant.label in refused:
+            refused, variants = set[str](), self.variants[setting]
+            orders = ((n, stream(n, ORDER).permutation(len(variants))) for n in self.seeds)
+            for seed, variant in ((n, variants[at]) for n, order in orders for at in order):
+                if variant.label in refused:
                     continue
-                row = run_training(job)
+                row = run_training(TrainingJob(variant, setting, seed, budget, self.threads))
                 self.rows.append(row)
                 if row["status"] == "unsupported":
-                    refused.add(job.variant.label)
+                    refused.add(variant.label)
                 ended += 1
                 left = (monotonic() - start) / ended * (self.count - ended)
                 say(f"[{ended}/{self.count}, {time_taken(left)} left] {training_line(row)}")
-
-    def _jobs(self, setting: Setting, seconds: float | None) -> Iterator[TrainingJob]:
-        variants = self.variants[setting]
-        for seed in self.seeds:
-            for place in stream(seed, ORDER).permutation(len(variants)):
-                yield TrainingJob(variants[place], setting, seed, seconds, self.threads)
 
     def _measure_budget(self, setting: Setting, say: Callable[[str], None]) -> float:
         name = self.baseline.label

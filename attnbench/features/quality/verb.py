@@ -126,7 +126,8 @@ def shown(
         tables, lines = recall_view.recall_tables(found), recall_view.recall_lines(found)
     elif found.kind == "model":
         some = list(model_results.conclude(found.rows, found.made["original"]))
-        tables, lines = model_view.model_tables(found, named), list(model_view.model_lines(found))
+        tables = [table for table in model_view.model_tables(found, named) if table.rows]
+        lines = list(model_view.model_lines(found))
     else:
         tables, lines = list(model_view.real_tables(found)), list(model_view.real_lines(found))
     return [f"{line[0].upper()}{line[1:]}." for line in some], tables, lines
