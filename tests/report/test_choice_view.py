@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from attnbench.answer import paste
 from attnbench.answer.choose import Choice, Excluded, Wants, Why
 from attnbench.answer.choose_calls import GainInterval, SiteTimes, gain
 from attnbench.answer.ranking import Candidate, Lead, Ranking
@@ -103,16 +102,3 @@ def test_a_program_has_its_answers_its_sites_and_its_gain(program):
     ]
     whole = "attention is 40 % of the program's time"
     assert any(x.startswith(whole) for x in program(ANSWERS, FASTER, of="the program's time"))
-
-
-def test_each_variant_to_take_is_pasted_once_and_several_are_dispatched(program):
-    again = replace(FASTER, site="f.py:6", share=EXACTLY(0.1))
-    text = "\n".join(program(ANSWERS, FASTER, again, LONGER))
-    for name, problem in (("sdpa", SHORT), ("chunked", PROBLEM)):
-        for block in (paste.lines(name, problem), paste.in_transformers(name)):
-            assert text.count("\n".join(f"    {line}" for line in block)) == 1
-        assert text.count(f"to use {name}:") == text.count(paste.proof(ANSWERS[problem])) == 1
-    several = "several variants, for several kinds of call: measure them in one run"
-    assert several in text and several not in "\n".join(program(ANSWERS, FASTER, SAME))
-    said = program({SHORT: ANSWERS[SHORT]}, SAME)
-    assert "no site would take another variant" in "\n".join(said)

@@ -64,25 +64,6 @@ def test_what_crashed_and_what_the_meters_say_is_told_once_below(shown):
     assert text.count("! it holds … bytes from call to call: they are not in its peak: a forw") == 1
 
 
-def test_the_picture_shows_every_variant_and_why_it_is_held_back(tmp_path):
-    rows = [
-        row("a.time", look(3072), look(3264, "time"), predicted={"memory": 8192}),
-        row("b.memory", look(8192), look(8256, "memory", ran=False)),
-        row("c.crash", look(2048), look(4096, "crashed"), computes="its own operator"),
-        row("d.none", why="not looked at: the wall clock was spent first", limited_by=""),
-        row("a.time", look(1024), None, phase="train", predicted={"time": 2000}),
-    ]
-    files = [tmp_path / "limits.svg", tmp_path / "limits.png"]
-    assert view.draw(rows, BUDGET, "batch", "the title", files)
-    text = files[0].read_text()
-    words = ["a.time", "b.memory", "c.crash*", "d.none", "3,072", "8,192"]
-    words += ["not looked at", "not asked", "held back by time", "held back by memory"]
-    words += ["run there, and did not", "exact formula", "2 GiB alone, predicted", "the title"]
-    for said in (*words, "train · mask causal", "batch"):
-        assert said in text
-    assert files[1].stat().st_size > 10_000
-
-
 def test_bars_end_where_they_held_and_ticks_stand_where_they_did_not(monkeypatch, tmp_path):
     from matplotlib.axes import Axes
 

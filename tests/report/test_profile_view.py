@@ -1,12 +1,9 @@
 """A profile on one screen, and the picture of its memory: what is largest, on one scale."""
 
-import xml.etree.ElementTree as ET
-
 import pytest
 
 from attnbench.features.profile import view
 from attnbench.features.profile.view import curve, draw, rows_of, show
-from attnbench.features.show.view import BadPicture
 from tests.report.profiles import MIB, dense, fused
 
 
@@ -74,26 +71,6 @@ def test_the_curve_is_as_high_as_what_is_alive():
     assert heights[:5] + heights[7:13] == [0, 3, 3, 5, 5, *[3] * 5, 8] and heights[15] == 1
     (small,) = curve(fused()["memory"], 20, 2, 9600 * MIB, 30.0)
     assert "▁" in small.plain  # beside a large one it is not invisible
-
-
-def test_the_picture_has_a_line_of_its_key_for_every_band_and_two_are_on_one_scale(tmp_path):
-    def drawn(*some):
-        file = tmp_path / "memory.svg"
-        draw(some, [file])
-        texts = ET.parse(file).getroot().iter("{http://www.w3.org/2000/svg}text")
-        return ["".join(text.itertext()).strip() for text in texts]
-
-    texts = drawn(dense() | {"caveats": ["operators are named instead"]}, fused())
-    keys = [t for t in texts if "dense.py:" in t and "MiB" in t]
-    assert len(keys) == 3 and "softmax(-1)" in keys[0] and "in gradient" in keys[0]  # on top
-    assert any("dense: peak 96 MiB" in t for t in texts) and texts.count("100") >= 2
-    assert any("operators are named instead" in t for t in texts)
-    p = dense()
-    p["memory"] |= {"sources": [], "alive": [], "at_ms": [], "peak_bytes": 0, "peak_ms": 0.0}
-    p["memory"] |= {"turn_ms": None, "turn_bytes": None, "end_ms": 1.0}
-    assert any("dense: peak 0 B" in t for t in drawn(p))
-    with pytest.raises(BadPicture, match="can't write"):
-        draw([dense()], [tmp_path / "no" / "memory.svg"])
 
 
 def test_bands_lie_on_each_other_and_reach_the_peak_when_it_is(monkeypatch, tmp_path):

@@ -2,7 +2,7 @@
 
 import re
 
-from attnbench.core.record import Error, Status
+from attnbench.core.record import Status
 from attnbench.features.run import view
 from tests.report.page import runs
 from tests.report.page.runs import at, memory, timed, untimed
@@ -44,22 +44,6 @@ def test_a_status_stands_where_there_is_no_time_and_its_reason_below(shown):
         assert grid(text)[2][:2] == ["b", str(status)]
         where = "b on b1 h2/2 n64 d64 f32 none forward"
         assert f"{status}: {where}: {MARKUP} → do this" in text
-
-
-def test_no_cell_is_empty_whatever_is_missing(shown):
-    nothing = {"forward": Error(relative=None, max=None, worst_row=None, cosine=None)}
-    records = [
-        timed("a"),
-        timed("b", memory=None, error=None, share_of_ceiling=None),
-        timed("c", error=nothing),
-        untimed("d", Status.CRASHED),
-        timed("a", 1e-3, 128),
-        timed("e", 1e-3, 128),
-    ]
-    rows = grid(shown(view.show_results, records))
-    assert {len(row) for row in rows} == {6}
-    by_name = {row[0]: row[1:] for row in rows}
-    assert by_name["b"][1] == by_name["d"][1] == by_name["e"][0] == "not run"
 
 
 def test_nothing_is_cut_off_where_there_is_no_terminal(capsys, in_a_pipe, reason):

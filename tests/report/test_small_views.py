@@ -1,5 +1,7 @@
 """Short tables: the machine, a map, variants, a check, the self-check; texts as they are."""
 
+from dataclasses import replace
+
 import pytest
 
 from attnbench.core.record import Determinism, Status
@@ -66,18 +68,17 @@ def row(**more):
 
 
 def test_variants_show_their_texts_as_they_are_and_long_ones_wrap(shown, in_a_pipe, reason):
-    rows = [(row(title=MARKUP), None, ""), (row(name="z", family=MARKUP), MARKUP, MARKUP)]
-    text = shown(view.table, rows, [BrokenRow("y[0]", MARKUP, "mend it")])
-    assert "y[0]" in text and "broken" in text and text.count(MARKUP) == 5
-    texts = {"title": MARKUP, "family": MARKUP, "paper": MARKUP, "origin": MARKUP}
-    one = row(**texts, build=f"/a/{MARKUP}/t.py:build", options={"way": MARKUP})
-    text = shown(view.show_variant, one, f"out = {MARKUP}", MARKUP, "pip install 'thing[cuda]'")
-    assert text.count(MARKUP) >= 8
-    assert f"no: {MARKUP} → pip install 'thing[cuda]'" in text
-    rows = [(row(name="a.rather.long.name"), reason, "do this"), (row(title=reason), None, "")]
-    text = in_a_pipe(view.table, rows, [BrokenRow("mine.py[0]", reason, "mend it")])
-    assert text.count(reason) == 3
-    assert f"{reason} → do this" in text and f"{reason} → mend it" in text
+    plain = {"name": "x", "title": "a title", "family": "f", "computes": "softmax", "build": "a:b"}
+    marked = Variant(**{**plain, "title": MARKUP, "family": MARKUP})
+    broken = BrokenRow("y[0]", MARKUP, "mend it")
+    assert shown(view.table, [(marked, MARKUP, MARKUP)], [broken]).count(MARKUP) == 4
+    texts = {"paper": MARKUP, "origin": MARKUP, "options": {"way": MARKUP}}
+    text = shown(
+        view.show_variant, replace(marked, **texts), f"out = {MARKUP}", MARKUP, "pip 'a[b]'"
+    )
+    assert text.count(MARKUP) >= 7 and f"no: {MARKUP} → pip 'a[b]'" in text
+    text = in_a_pipe(view.table, [(Variant(**plain), reason, "do this")], [])
+    assert f"{reason} → do this" in text
 
 
 def test_a_check_counts_what_was_right_and_shows_what_was_not_with_its_reason(shown):

@@ -11,16 +11,15 @@ from tests.report.page.runs import other, rows, timed, words
 LENGTHS = (256, 512, 1024, 2048, 4096)
 
 
-def drawn(records, *names, baseline="sdpa"):
-    """The figures of these names, without ``r0-``."""
+def panels_of(records, baseline="sdpa"):
+    """By their names, without ``r0-``."""
     (scene, *_), looks = runs.staged(*records)
-    some = {panel.name.removeprefix("r0-"): panel for panel in panels(scene, looks, baseline)}
+    return {panel.name.removeprefix("r0-"): panel for panel in panels(scene, looks, baseline)}
+
+
+def drawn(records, *names):
+    some = panels_of(records)
     return [scaling.figure(some[name]) for name in names]
-
-
-def there(records, baseline="sdpa"):
-    (scene, *_), looks = runs.staged(*records)
-    return [panel.name.removeprefix("r0-") for panel in panels(scene, looks, baseline)]
 
 
 def line(name="sdpa", scale=1.0, power=2, make=timed, lengths=LENGTHS, **more):
@@ -51,11 +50,11 @@ def test_each_unit_is_what_it_says_and_intervals_turn_over_where_much_is_good():
 
 def test_others_are_drawn_by_their_distance_beside_the_fastest_exact():
     records = line() + line("flash", 0.5) + line("linear", make=other, distance=0.25)
-    error, others, exact = drawn(records, "others-error", "others-time-ms", "exact-time-ms")
+    error, others = drawn(records, "others-error", "others-time-ms")
     assert column(error, "linear")[256] == 0.25
-    assert ["fastest exact" in words(f) for f in (error, others, exact)] == [False, True, False]
+    assert ["fastest exact" in words(f) for f in (error, others)] == [False, True]
     assert {r["variant"] for r in rows(others)} == {"linear"}
-    assert {r["variant"] for r in rows(exact)} == {"sdpa", "flash"}
+    assert panels_of(records)["exact-time-ms"].series.keys() == {"sdpa", "flash"}
 
 
 def test_a_power_has_the_digits_that_it_is_sure_of_and_says_so():
@@ -65,42 +64,37 @@ def test_a_power_has_the_digits_that_it_is_sure_of_and_says_so():
     said = words(drawn(records + line(), "exact-time-ms")[0])
     assert {"n^2.00", "~n^2.1", "n^p: growth over 4 lengths", "~ beyond ±0.25"} <= set(said)
     assert not any("n^" in word for word in said if word.startswith("wild"))
-    plain, memory, share, two = (
-        words(figure)
-        for figure in (
-            *drawn(line(), "exact-time-ms", "exact-memory", "exact-time-share"),
-            *drawn(line(lengths=(64, 128)), "exact-time-ms"),
-        )
-    )
-    assert "n^2.00" in plain and not any("beyond" in word for word in plain)
-    assert "n^1.00" in memory and not any(w.startswith("n^") for w in (*share, *two))
+    found = panels_of(line())
+    powers = [found[name].powers for name in ("exact-memory", "exact-time-share")]
+    assert (powers[0]["sdpa"].power, powers[1]) == (pytest.approx(1.0), {})
+    (two,) = drawn(line(lengths=(64, 128)), "exact-time-ms")
+    assert not any("n^" in word or "beyond" in word for word in words(two))
 
 
 def test_what_the_figure_shows_is_said_below_its_title():
     records = line() + line("flash", 0.5) + line("linear", 0.1, 1, make=other)
-    said = {
-        "exact-time-ms": "Fastest at 4,096 tokens: flash, 83.9 ms, growing as n^2.0",
-        "others-time-ms": "Fastest at 4,096 tokens: linear, 4.1 µs, growing as n^1.0",
-        "exact-memory": "Least at 4,096 tokens: sdpa, flash, 16 MiB, growing as n^1.0",
-        "others-error": "Nearest at 4,096 tokens: linear, 0.5",
-    }
-    for figure, sentence in zip(drawn(records, *said), said.values(), strict=True):
-        assert sentence in words(figure)
-    (tie,) = drawn(line("a") + line("b", 1.01) + line("c", 3.0), "exact-time-tflops")
-    assert any(w.startswith("Fastest at 4,096 tokens: a, b (a tie of 2), ") for w in words(tie))
     names = [f"matmul.prescale.{k}" for k in range(6)]
-    (many,) = drawn([r for n in names for r in line(n)], "exact-time-ms")
-    (told,) = (word for word in words(many) if word.startswith("Fastest"))
-    assert told.endswith("+5 (a tie of 6), 168 ms")
+    ties = line("a") + line("b", 1.01) + line("c", 3.0)
+    for some, name, sentence in (
+        (records, "exact-time-ms", "tokens: flash, 83.9 ms, growing as n^2.0"),
+        (records, "others-time-ms", "tokens: linear, 4.1 µs, growing as n^1.0"),
+        (records, "exact-memory", "Least at 4,096 tokens: sdpa, flash, 16 MiB, growing as n^1.0"),
+        (records, "others-error", "Nearest at 4,096 tokens: linear, 0.5"),
+        (ties, "exact-time-ms", "Fastest at 4,096 tokens: a, b (a tie of 2), 168 ms"),
+        ([r for n in names for r in line(n)], "exact-time-ms", "+5 (a tie of 6), 168 ms"),
+    ):
+        assert scaling.finding(panels_of(some)[name]).endswith(sentence)
 
 
 def test_a_crossing_is_a_bracket_between_two_lengths():
     crossing = line("naive", 1.0) + line("flash", 512**2 * 1.4 / 512, power=1)
-    ms, tflops, memory = drawn(crossing, "exact-time-ms", "exact-time-tflops", "exact-memory")
-    assert ["naive → flash" in words(f) for f in (ms, tflops, memory)] == [True, True, False]
+    (ms,) = drawn(crossing, "exact-time-ms")
+    assert "naive → flash" in words(ms)
     assert "flash overtakes naive between 512 and 1,024" in ms.description
-    (apart,) = drawn(line("naive") + line("flash", 0.5), "exact-time-ms")
-    assert "naive → flash" not in words(apart)
+    found = panels_of(crossing)
+    assert [*found["exact-time-tflops"].brackets] == [(512, 1024)]
+    assert not found["exact-memory"].brackets
+    assert not panels_of(line("naive") + line("flash", 0.5))["exact-time-ms"].brackets
 
 
 def test_who_leads_anywhere_is_told_and_of_the_others_those_nearest_to_softmax():
@@ -108,16 +102,16 @@ def test_who_leads_anywhere_is_told_and_of_the_others_those_nearest_to_softmax()
     records += [timed("early", 1e-5, 256), timed("early", 90.0, 4096), *line("sdpa", 50)]
     records += [r for k in range(15) for r in line(f"o{k}", 1 + k, make=other, distance=5.0)]
     records += line("slow.and.near", 40.0, make=other, distance=0.01)
-    exact, others = drawn(records, "exact-time-ms", "others-time-ms")
-    told = set(words(exact)) & {r.variant for r in records}
-    assert len(told) == TELLING and {"early", "sdpa", "v0"} <= told and "v19" not in told
-    assert len({r["variant"] for r in rows(exact)}) == 22  # drawn all the same
-    assert "slow.and.near" in words(others) and "o14" not in words(others)
+    found = panels_of(records)
+    told = found["exact-time-ms"].telling
+    assert len(told) == TELLING and {"early", "sdpa", "v0"} <= set(told) and "v19" not in told
+    assert len(found["exact-time-ms"].series) == 22  # drawn all the same
+    others = found["others-time-ms"].telling
+    assert "slow.and.near" in others and "o14" not in others
 
 
 def test_energy_and_multiples_are_drawn_where_there_are_any():
     counted = line("counted", energy=Energy(joules=0.5, method="rapl counter"))
-    (energy,) = drawn(line() + counted, "exact-energy")
-    assert {r["variant"] for r in rows(energy)} == {"counted"}
-    assert "exact-energy" not in there(line())
-    assert "exact-time-baseline" not in there(line(), "nobody")
+    assert panels_of(line() + counted)["exact-energy"].series.keys() == {"counted"}
+    assert "exact-energy" not in panels_of(line())
+    assert "exact-time-baseline" not in panels_of(line(), "nobody")

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import matplotlib as mpl
 from matplotlib.patches import Rectangle
 
-from attnbench.report.figures.sheet import FAMILIES, INK, NAMES, SVG, finish, sheet
+from attnbench.report.figures.sheet import FAMILIES, INK, NAMES, finish, sheet
 from tests.report.page.runs import rows
 
 NASTY = "</text><script>alert(1)</script> & #ffffff \x00\x1b 漢字 $x^2$ {a} 0.6571 \n\"'"
@@ -61,13 +61,3 @@ def test_markup_in_a_name_stays_text_and_keeps_its_digits():
         assert "#ffffff \ufffd\ufffd" in "".join(root.itertext())  # and is no colour
         assert "0.6571" in root.get("aria-label") and root.get("aria-label").endswith("2.485e-7")
         assert all(re.search(r"\.\d\d", e.get("d", "")) is None for e in root.iter())
-
-
-def test_a_variants_parts_have_its_class_and_its_words_come_first():
-    root = ElementTree.fromstring(figure(words="sdpa: 4,096 tokens, 0.657").inline)
-    classes = {g.get("class"): g for g in root.iter(f"{SVG}g") if g.get("class")}
-    assert [*classes] == ["v v3", "v v4"]
-    first = classes["v v3"][0]
-    assert (first.tag, first.text) == (f"{SVG}title", "sdpa: 4,096 tokens, 0.657")
-    uses = list(root.iter(f"{SVG}use"))
-    assert len(uses) >= 4 and not any(use.get("style") for use in classes["v v3"].iter(f"{SVG}use"))

@@ -46,12 +46,6 @@ def test_what_is_exact_lies_below_and_apart_from_what_is_not(kept):
     assert {"exact: error of the output", "distance from softmax attention"} <= set(words(drawn))
     up = heights(kept[0])
     assert min(up[n] for n in ("near", "rough")) > max(up[n] for n in ("fast", "lean"))
-    alone = draw(*some()[:3])["error"]
-    assert "distance from softmax attention" not in words(alone)
-
-
-def test_where_nothing_has_both_there_is_no_figure():
-    assert list(draw(timed("a", memory=None))) == ["error"]
     assert draw(timed("a", memory=None, error=None)) == {}
 
 

@@ -67,6 +67,7 @@ def test_fifty_of_any_families_look_unlike_each_other_and_neighbours_differ_in_b
     found = list(looks(timed(f"v{n}", family=families[n % 8]) for n in range(50)).values())
     assert len({(look.marker, look.dash) for look in found}) == 50
     assert all(a.marker != b.marker and a.dash != b.dash for a, b in pairwise(found))
+    assert {x.family: x.colour for x in found} == {**FAMILIES, "theirs": OTHER}
     assert len(set(MARKERS)) == 10 and not set(MARKERS) & set("phH8.d,")  # a circle when small
     assert min(1.1 * gap for dash in DASHES[1:] for gap in dash[1][1::2]) >= 1.5  # points
 
@@ -83,12 +84,3 @@ def test_the_filling_of_a_marker_says_what_is_computed(computes, fill, face):
     assert (look.fill, look.exact) == (fill, computes == "softmax")
     assert marks["markerfacecolor"] == (FAMILIES["linear"] if face == "own" else face)
     assert Line2D([0], [0], **marks).get_fillstyle() == ("left" if fill == "left" else "full")
-
-
-def test_a_family_has_its_colour_and_what_one_record_does_not_say_another_may():
-    found = looks(timed(f, family=f) for f in ("theirs", *FAMILIES))
-    assert {n: look.colour for n, look in found.items()} == {**FAMILIES, "theirs": OTHER}
-    assert [look.name for look in found.values()] == [f"v{n}" for n in range(8)]
-    look = looks([timed("a", family="", computes=""), timed("a")])["a"]
-    assert look.family == "dense" and look.exact
-    assert look.gid("a\x00b\ud800") == "v0|a\ufffdb\ufffd"

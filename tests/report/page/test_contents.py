@@ -13,7 +13,6 @@ from attnbench.features.report.contents import (
     only,
     sentences,
 )
-from attnbench.report.scenes import scenes
 from tests.report.page import runs
 from tests.report.page.runs import NEAR, OWN, at, timed, untimed
 
@@ -218,13 +217,3 @@ def test_very_many_lines_leave_room_for_few_regimes(hollow, variants, shown):
     problems = [at(64, phase=phase) for phase in ("train", "forward", "decode")]
     draw_all(*(timed(f"v{n}", 1e-3, p) for p in problems for n in range(variants)))
     assert len(hollow["memory"]) == shown
-
-
-def test_profiles_and_maps_that_are_damaged_are_said_to_be(hollow, gathered):
-    (run,) = gathered(runs.small())
-    for file in ("profiles/x/profile.json", "maps.json"):
-        (run.path / file).parent.mkdir(parents=True, exist_ok=True)
-        (run.path / file).write_text("{")
-    _, absent = build.draw_all([run], scenes([run]), build.looks(runs.small()), "sdpa")
-    assert absent["shares"] == ["x/profile.json is damaged, so its profile is not shown"]
-    assert absent["attention"] == ["maps.json is damaged, so no map is shown"]

@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from attnbench.core.disk import StoreError
 from attnbench.features.report.provenance import about, commands
 from attnbench.report.scenes import gather, scenes
 from tests.report.page import runs
@@ -71,20 +70,6 @@ def test_what_has_no_place_in_a_name_is_marked_in_it_and_garbage_is_left_out(rea
     assert run.records[0].variant.encode() and run.records[0].variant.startswith("a\ufffd[31m")
     assert list(run.lines) == [1, 3]
     assert any("line 2 of" in note and "can't be read" in note for note in run.notes)
-
-
-@pytest.mark.parametrize("header", [{"machine": ["x"]}, {"nodes": [1]}, {"legs": "two"}])
-def test_a_part_of_a_header_that_is_none_is_a_sentence(read, header):
-    with pytest.raises(StoreError, match=next(iter(header))):
-        read(runs.small(), **header)
-
-
-def test_what_torch_chose_is_said_once_a_variant_the_most_frequent_backend_first(read):
-    ran = ("FlashAttention-2 (aten::_a)", "cuDNN (aten::_b)", "cuDNN (aten::_b)")
-    notes = ["own", *(f"own; torch chose {name}" for name in ran)]
-    records = [timed("sdpa", 1e-3, 64 * n, note=note) for n, note in enumerate(notes, 1)]
-    said = "sdpa was torch's own choice of backend: cuDNN in 2, FlashAttention-2 in 1 cells"
-    assert read(records).notes == (said,)
 
 
 @pytest.mark.parametrize(("apart", "sure"), [(0.01, "clear"), (0.2, "a tie of 2")])
