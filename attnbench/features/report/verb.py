@@ -22,12 +22,22 @@ class NowhereToPut(CantBeDone):
 
 def report(given: argparse.Namespace) -> int:
     """``attnbench report RUN [RUN …] [--out DIR]``"""
+    from attnbench.core.store import each_run
     from attnbench.features.report.files import make
 
     if "" in (given.out, *given.runs):
         raise NowhereToPut("a run and --out are folders, and one of them has no name")
     runs = [Path(run) for run in given.runs]
-    made = make(runs, _beside(runs) if given.out is None else Path(given.out))
+    out = None if given.out is None else Path(given.out)
+    if out is None:
+        found = each_run(runs)
+        if len(found) > 1:
+            raise NowhereToPut(
+                f"these are {len(found)} runs: say where their report is to lie, such as --out "
+                f"reports/{'-and-'.join(path.name for path in found[:3])}"
+            )
+        out = next(iter(found), runs[0]) / BESIDE
+    made = make(runs, out)
     contents = made.contents
     if given.json:
         answers = [
@@ -59,15 +69,3 @@ def report_of(run: Path) -> None:
         )
     else:
         say(f"the report is {made.index}")
-
-
-def _beside(runs: list[Path]) -> Path:
-    from attnbench.core.store import each_run
-
-    found = each_run(runs)
-    if len(found) > 1:
-        raise NowhereToPut(
-            f"these are {len(found)} runs: say where their report is to lie, such as --out "
-            f"reports/{'-and-'.join(path.name for path in found[:3])}"
-        )
-    return next(iter(found), runs[0]) / BESIDE

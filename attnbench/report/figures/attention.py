@@ -14,19 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from attnbench.report.figures.sheet import (
-    FAINT,
-    GRID,
-    INK,
-    OTHER,
-    PAPER,
-    Drawn,
-    finish,
-    heading,
-    sheet,
-    shorten,
-    width,
-)
+from attnbench.report.figures import sheet as labels
+from attnbench.report.figures.sheet import FAINT, GRID, INK, OTHER, PAPER, Drawn, finish, sheet
 from attnbench.report.figures.style import Looks
 
 if TYPE_CHECKING:
@@ -89,18 +78,18 @@ def draw(maps: Maps, looks: Looks, number: int = 0) -> Drawn | None:
         key=lambda m: (m.computes != "softmax", places.get(m.variant, len(looks)), m.variant),
     )
     shown, left_out = shown[:MOST], len(shown[MOST:])
-    words = [shorten(word, WORD, LETTERS) for word in maps.words]
+    words = [labels.shorten(word, WORD, LETTERS) for word in maps.words]
     if not shown or not words:
         return None
     columns = min(COLUMNS, len(shown))
-    beside = max(width(word, LETTERS) for word in words) / 72 + 0.06
+    beside = max(labels.width(word, LETTERS) for word in words) / 72 + 0.06
     side = (WIDTH - 2 * MARGIN - beside - BETWEEN * (COLUMNS - 1)) / COLUMNS
     height = TOP + -(-len(shown) // columns) * (HEAD + side) + beside + KEY
     title = "Attention maps of one sentence: each row is a word, and what it looks at"
     with sheet(WIDTH, height) as figure:
         axes = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(height, 0))
         axes.set_axis_off()
-        heading(figure, title, f"“{maps.sentence or ' '.join(maps.words)}”")
+        labels.heading(figure, title, f"“{maps.sentence or ' '.join(maps.words)}”")
         xs, ys, told = list[float](), list[float](), []
         for place, each in enumerate(shown):
             row, column = divmod(place, columns)
@@ -136,9 +125,12 @@ def _map(
     under = KINDS.get(each.computes, each.computes)
     under += f", as are {len(each.alike)} more" if each.alike else ""
     under += ", no mask" if each.mask == "none" else ""
-    head, more = shorten(each.variant, side * 72, 8, "bold"), {"va": "center_baseline", "gid": gid}
+    head, more = (
+        labels.shorten(each.variant, side * 72, 8, "bold"),
+        {"va": "center_baseline", "gid": gid},
+    )
     axes.text(left, top - 0.19, head, fontsize=8, fontweight="bold", **more)  # type: ignore[arg-type]
-    under = shorten(under, side * 72, 6.8)
+    under = labels.shorten(under, side * 72, 6.8)
     axes.text(left, top - 0.07, under, fontsize=6.8, color=FAINT, **more)  # type: ignore[arg-type]
     edge: dict[str, Any] = {"facecolor": "none", "edgecolor": GRID, "linewidth": 0.6}
     edge["gid"] = f"{gid}|{each.variant}: {each.computes}" if gid else None

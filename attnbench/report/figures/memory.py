@@ -7,17 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from attnbench.core.format import size
 from attnbench.core.record import Memory
+from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
-from attnbench.report.figures.sheet import (
-    FAINT,
-    INK,
-    Drawn,
-    add_axes,
-    finish,
-    heading,
-    sheet,
-    shorten,
-)
+from attnbench.report.figures.sheet import FAINT, INK, Drawn, finish, sheet
 from attnbench.report.figures.style import Look, Looks
 from attnbench.report.scenes import Scene
 
@@ -49,7 +41,7 @@ def draw(scene: Scene, looks: Looks) -> Drawn | None:
     bars = {v: m for v, m in every.items() if v in kept}
     title = f"Peak memory above the inputs: {scene.regime.phase}, {length:,} tokens"
     with sheet(style.WIDE / 72, (ROW * len(bars) + ABOVE + BELOW) / 72) as figure:
-        axes = add_axes(figure, (LEFT, BELOW, RIGHT, BELOW + ROW * len(bars)))
+        axes = labels.add_axes(figure, (LEFT, BELOW, RIGHT, BELOW + ROW * len(bars)))
         axes.set(ylim=(len(bars) - 0.4, -0.6), yticks=[])
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="x", labelsize=7)
@@ -64,7 +56,7 @@ def draw(scene: Scene, looks: Looks) -> Drawn | None:
         key = "dot: the peak"
         key += ", line: from what is saved for backward" * any(m.saved_bytes for m in bars.values())
         key += "; |: expected by its formula" * any(m.expected_bytes for m in bars.values())
-        heading(figure, title, key, finding)
+        labels.heading(figure, title, key, finding)
         more = f"; {len(every) - len(bars)} more in the CSV" * (len(every) > len(bars))
         axes.set_xlabel(f"logarithmic scale{more}", fontsize=6.8, color=FAINT, labelpad=2)
         name, title = f"memory-{scene.name}", f"{title} ({scene.regime})"
@@ -92,7 +84,7 @@ def _draw_row(axes: Axes, row: int, memory: Memory, look: Look) -> None:
     sides: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "gid": look.name}
     text = {"va": "center_baseline", "fontsize": 7.5, **sides}
     axes.plot([-0.035], [row], clip_on=False, **sides, **look.marks(4.2))
-    axes.text(-0.065, row, shorten(look.variant, 88, 7.5), ha="right", **text)
+    axes.text(-0.065, row, labels.shorten(look.variant, 88, 7.5), ha="right", **text)
     axes.text(1.02, row, size(peak), **text)
 
 

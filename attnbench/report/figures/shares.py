@@ -10,19 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from attnbench.core.format import counted, milliseconds, plain
-from attnbench.report.figures.sheet import (
-    FAINT,
-    INK,
-    OTHER,
-    PAPER,
-    Drawn,
-    add_axes,
-    finish,
-    heading,
-    sheet,
-    shorten,
-    width,
-)
+from attnbench.report.figures import sheet as labels
+from attnbench.report.figures.sheet import FAINT, INK, OTHER, PAPER, Drawn, finish, sheet
 from attnbench.report.figures.style import WIDE, Look, Looks
 
 if TYPE_CHECKING:
@@ -125,7 +114,7 @@ def _figure(name: str, slug: str, profiles: Sequence[Profile], looks: Looks) -> 
     high = ABOVE + BELOW + len(profiles) * (HEAD + GAP) + bars * BAR
     title = "Where the time goes"
     with sheet(WIDE / 72, high / 72) as figure:
-        axes = add_axes(figure, (LEFT, BELOW, RIGHT, high - ABOVE))
+        axes = labels.add_axes(figure, (LEFT, BELOW, RIGHT, high - ABOVE))
         axes.set(xlim=(0, 1), ylim=(high - ABOVE - BELOW, 0), yticks=[])  # points, downwards
         axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
         axes.spines["left"].set_visible(False)
@@ -133,13 +122,13 @@ def _figure(name: str, slug: str, profiles: Sequence[Profile], looks: Looks) -> 
         for profile in profiles:
             look = looks.get(profile.variant)
             more: dict[str, Any] = {"va": "center_baseline", "gid": look.name if look else None}
-            head = shorten(profile.variant, 230, 8, "bold")
+            head = labels.shorten(profile.variant, 230, 8, "bold")
             axes.text(0, top + HEAD / 2 + 1.4, head, fontsize=8, fontweight="bold", **more)
             top += HEAD
             more |= {"fontsize": 7.5, "transform": axes.get_yaxis_transform()}
             for phase in profile.phases:
                 middle = top + BAR / 2
-                axes.text(-0.02, middle, shorten(phase.name, 46, 7.5), ha="right", **more)
+                axes.text(-0.02, middle, labels.shorten(phase.name, 46, 7.5), ha="right", **more)
                 axes.text(1.015, middle, milliseconds(phase.profiled_s), **more)
                 if parts := _parts(phase):
                     whole = math.fsum(part.self_s for part in parts)
@@ -148,7 +137,7 @@ def _figure(name: str, slug: str, profiles: Sequence[Profile], looks: Looks) -> 
                     largest.append(f"{profile.variant} {phase.name}: {share}")
                 top += BAR
             top += GAP
-        heading(figure, title, f"{slug}; at the right, what each took, profiled")
+        labels.heading(figure, title, f"{slug}; at the right, what each took, profiled")
         told = f"The largest part of each: {'; '.join(largest)}"
         return finish(figure, "shares", name, f"{title}: {slug}", told, _rows(profiles))
 
@@ -172,7 +161,7 @@ def _draw_bar(
         edge: dict[str, Any] = {"color": PAPER, "linewidth": 0.8, "solid_capstyle": "butt"}
         axes.plot([left + share] * 2, [top + 1.4, top + BAR - 1.4], **edge)
         room, named = share * (RIGHT - LEFT) - 4, f"{part.name} {share:.0%}"
-        text = named if width(named, 6.8) <= room else shorten(part.name, room, 6.8)
+        text = named if labels.width(named, 6.8) <= room else labels.shorten(part.name, room, 6.8)
         if text in (part.name, named) or len(text) > LETTERS:
             ground = {"facecolor": PAPER, "alpha": 0.9, "linewidth": 0, "pad": 0.8}
             ink: dict[str, Any] = {"fontsize": 6.8, "color": INK, "va": "center_baseline"}

@@ -7,19 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attnbench.report.figures.sheet import (
-    FAINT,
-    FAMILIES,
-    INK,
-    OTHER,
-    PAPER,
-    clean,
-    line,
-    shorten,
-    spread,
-    width,
-    write,
-)
+from attnbench.report.figures import sheet as labels
+from attnbench.report.figures.sheet import FAINT, FAMILIES, INK, OTHER, PAPER
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,7 +61,7 @@ class Look:
 
     def gid(self, words: str = "") -> str:
         """The id of an artist of it, with the words to show where a pointer rests on it."""
-        return f"{self.name}|{clean(words)}" if words else self.name
+        return f"{self.name}|{labels.clean(words)}" if words else self.name
 
     def marks(self, size: float = 4.0) -> dict[str, Any]:
         """Its marker, as arguments of matplotlib's ``plot``."""
@@ -138,7 +127,7 @@ SIZE, LINE = 7.5, 11.0
 def families_key(families: Iterable[str], size: float) -> list[Item]:
     """A key for the colours of families."""
     return [
-        (shorten(f or "other", 80, SIZE), filled("full", FAMILIES.get(f, OTHER), "s", size))
+        (labels.shorten(f or "other", 80, SIZE), filled("full", FAMILIES.get(f, OTHER), "s", size))
         for f in sorted(set(families), key=_family_order)
     ]
 
@@ -155,7 +144,7 @@ def of(looks: Iterable[Look]) -> list[Item]:
 
 def _item_width(item: Item) -> float:
     """With the marker before it and the gap behind it."""
-    return 8 + width(item[0], SIZE) + 9
+    return 8 + labels.width(item[0], SIZE) + 9
 
 
 def lines(items: Sequence[Item], room: float) -> list[list[Item]]:
@@ -176,8 +165,8 @@ def put(figure: Figure, x: float, y: float, some: Sequence[Sequence[Item]]) -> N
     for number, items in enumerate(reversed(some)):
         at, level = x, y + number * LINE
         for item in items:
-            line(figure, [at + 3], [level + 2.6], linestyle="none", **item[1])
-            write(figure, at + 8, level, item[0], SIZE, color=INK)
+            labels.line(figure, [at + 3], [level + 2.6], linestyle="none", **item[1])
+            labels.write(figure, at + 8, level, item[0], SIZE, color=INK)
             at += _item_width(item)
 
 
@@ -211,23 +200,23 @@ def name_ends(
     Without lines the ends are points, and of each there is its mark.
     """
     edge = figure.get_figwidth() * 72
-    places = spread([end.at[1] for end in ends], NAME_STEP, low, high)
+    places = labels.spread([end.at[1] for end in ends], NAME_STEP, low, high)
     for (look, (x, y), name, behind), at in zip(ends, places, strict=True):
         if look is None:
-            line(figure, [right + 2, right + 5, right + 22], [y, at, at], **REFERENCE)
-            write(figure, right + NAME_PLACE, at - 2.7, name, 8, color=FAINT)
+            labels.line(figure, [right + 2, right + 5, right + 22], [y, at, at], **REFERENCE)
+            labels.write(figure, right + NAME_PLACE, at - 2.7, name, 8, color=FAINT)
             continue
         thread = {"color": look.colour, "linewidth": 0.5, "alpha": 0.7}
-        line(figure, [x + 3, right + 5], [y, at], gid=look.name, **thread)
+        labels.line(figure, [x + 3, right + 5], [y, at], gid=look.name, **thread)
         dash = look.dash if lines else "none"
         piece = {"linestyle": dash, "linewidth": 1.1, "markevery": [1], **look.marks(3.7)}
-        line(figure, [right + 6, right + 14, right + 22], [at] * 3, gid=look.name, **piece)
-        taken = width(behind, 7.5) + 5 if behind else 3
-        text = shorten(name, edge - right - NAME_PLACE - 2 - taken, 8)
-        write(figure, right + NAME_PLACE, at - 2.7, text, 8, gid=look.name)
+        labels.line(figure, [right + 6, right + 14, right + 22], [at] * 3, gid=look.name, **piece)
+        taken = labels.width(behind, 7.5) + 5 if behind else 3
+        text = labels.shorten(name, edge - right - NAME_PLACE - 2 - taken, 8)
+        labels.write(figure, right + NAME_PLACE, at - 2.7, text, 8, gid=look.name)
         if behind:
             grey = {"color": FAINT, "ha": "right"}
-            write(figure, edge - 3, at - 2.7, behind, 7.5, gid=look.name, **grey)
+            labels.write(figure, edge - 3, at - 2.7, behind, 7.5, gid=look.name, **grey)
 
 
 def limits(values: Iterable[float], least: float = 6.0, room: float = 0.06) -> tuple[float, float]:
@@ -267,7 +256,7 @@ def fitting(words: Sequence[str], places: Sequence[float], size: float) -> list[
     """The words of ticks, those empty that would touch the next one."""
     kept, edge = list(words), math.inf
     for number in reversed(range(len(kept))):
-        half = width(kept[number], size) / 2
+        half = labels.width(kept[number], size) / 2
         if places[number] + half > edge - 3:
             kept[number] = ""
         else:
