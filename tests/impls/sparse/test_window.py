@@ -18,22 +18,6 @@ def test_slabs_of_blocks_give_what_all_blocks_at_once_give():
     torch.testing.assert_close(slabs(*inputs[:3]), build(whole, block=0)(*inputs[:3]))
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.filterwarnings("ignore")
-def test_it_agrees_with_local_attention_whose_window_keeps_one_key_more(causal):
-    from local_attention import LocalAttention
-
-    public = LocalAttention(
-        16, causal=causal, exact_windowsize=True, use_rotary_pos_emb=False, autopad=True
-    )
-    mask = "causal+window:16,0" if causal else "window:16,16"
-    given = problem(128, mask, heads=2)
-    q, k, v = make(given, 0)[:3]
-    torch.testing.assert_close(build(given, block=0)(q, k, v), public(q, k, v))
-    narrower = problem(128, mask.replace("16", "15"), heads=2)
-    assert (build(narrower, block=0)(q, k, v) - public(q, k, v)).abs().max() > 0.01
-
-
 @pytest.mark.parametrize("mask", ["causal", "document:40,37"])
 def test_a_mask_without_a_window_is_refused_with_a_sentence(mask):
     with pytest.raises(Unsupported, match="needs a window in the mask, such as"):
