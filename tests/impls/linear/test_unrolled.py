@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from impls.linear import unrolled
-from tests.impls.linear import papers
+from tests.impls import small
 
 
 def problem(**changes):
-    return papers.problem("causal", 11, **{"head_dim": 3, "v_head_dim": 2, **changes})
+    return small.problem("causal", 11, phase="train", **{"head_dim": 3, "v_head_dim": 2, **changes})
 
 
 def given(asked, *, kept=0, read=False):

@@ -1,4 +1,4 @@
-"""window.blocked: exact softmax attention under a window, against loops and a public library."""
+"""window.blocked: exact softmax attention under a window, and its cost."""
 
 import pytest
 import torch
@@ -7,7 +7,12 @@ from attnbench.gate.inputs import make
 from impls.sparse.cost import window
 from impls.sparse.window import build
 from impls.spec import Unsupported
-from tests.impls.sparse.pattern_rows import problem
+from tests.impls import small
+
+
+def problem(length, mask, **more):
+    shape = {"batch": 1, "heads": 2, "kv_heads": 2, "v_head_dim": 16, "dtype": "float32"}
+    return small.problem(mask, length, **{**shape, **more})
 
 
 def test_slabs_of_blocks_give_what_all_blocks_at_once_give():
