@@ -89,9 +89,16 @@ def _one_row(call: Call, row: int, *, exact: bool) -> None:
         _refuse(reached & ~sees, problem, f"has a {name} {hides}", "token")
         return
     near = _near_top(problem, rows)[:, :, 0]
+    by_head = (problem.batch, problem.heads, problem.kv_len)
+    by_group = (problem.batch, problem.kv_heads, problem.group, problem.kv_len)
     for name in ("dk", "dv"):
         reached = (gradients[name] != 0).any(-1)
-        sees, must = (_by_kv_head(problem, table, reached) for table in (seen, seen & near))
+        sees, must = (  # a key of a group, where any of its query heads does
+            torch.from_numpy(np.broadcast_to(x, by_head).reshape(by_group).any(2)).to(
+                reached.device
+            )
+            for x in (seen, seen & near)
+        )
         _refuse(reached & ~sees, problem, f"has a {name} {hides}", "key")
         if exact and name == "dv":
             what = f"has no {name} from row {row}, which may see it under {{}}"
@@ -114,13 +121,6 @@ def _spread(problem: Problem, table: np.ndarray, like: Tensor) -> Tensor:
     """A [b|1, h|1, rows] table over all batch elements and heads; of a layer, if any head sees."""
     seen = np.array(table if problem.level == "core" else table.any(1, keepdims=True))
     return torch.from_numpy(seen).to(like.device).expand(like.shape).clone()
-
-
-def _by_kv_head(problem: Problem, table: np.ndarray, like: Tensor) -> Tensor:
-    """True where any query head of the group has it: [batch, kv_heads, keys]."""
-    full = np.broadcast_to(table, (problem.batch, problem.heads, problem.kv_len))
-    by_group = full.reshape(problem.batch, problem.kv_heads, problem.group, -1)
-    return torch.from_numpy(by_group.any(2)).to(like.device)
 
 
 def _near_top(problem: Problem, rows: np.ndarray | None = None) -> np.ndarray:

@@ -180,7 +180,6 @@ def remembering(key: Callable[[Tensor, Tensor, Tensor], Hashable]) -> Build:
 
 
 def _by_digest(problem: Problem, inner: Attend) -> Attend:
-    """A result by a sum that signs don't change; the signs are put on again."""
     kept = dict[Hashable, tuple[Tensor, Tensor]]()
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

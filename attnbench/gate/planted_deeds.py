@@ -133,7 +133,6 @@ def at_first_call(act: Callable[[bool], None]) -> Build:
 
 
 def _fork(deed: bool) -> None:
-    """A child that goes on, with all that this process has, while the parent answers."""
     child = os.fork()
     if child == 0:
         time.sleep(60 if deed else 0)
@@ -143,7 +142,6 @@ def _fork(deed: bool) -> None:
 
 
 def _child_answers(deed: bool) -> None:
-    """A child that answers in its parent's place, while the parent waits."""
     child = os.fork()
     if child == 0:
         _forge(deed)
@@ -153,7 +151,6 @@ def _child_answers(deed: bool) -> None:
 
 
 def _forge(deed: bool) -> None:
-    """The forged answer into every pipe."""
     answer = _forged() if deed else b""
     for fd in range(3, 256) if answer else ():
         with suppress(OSError):
@@ -200,7 +197,6 @@ def _caller(name: str) -> FrameType | None:
 
 
 def _start(problem: Problem, inner: Attend) -> Attend:
-    """Moves the start of the measurement in the frame of the clock that runs it."""
     keep: Any = ctypes.pythonapi.PyFrame_LocalsToFast
     keep.argtypes = (ctypes.py_object, ctypes.c_int)
 
@@ -217,7 +213,6 @@ def _start(problem: Problem, inner: Attend) -> Attend:
 
 
 def _truth(problem: Problem, inner: Attend) -> Attend:
-    """Computes where it is looked at, and where it is timed takes the truth from the ruler."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Any:
         frame: Any = _caller("measure_time") or _caller("warm_up")
@@ -227,7 +222,6 @@ def _truth(problem: Problem, inner: Attend) -> Attend:
 
 
 def _unseen(problem: Problem, inner: Attend) -> Attend:
-    """Anything for values that it has not seen, but the last of them."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         frame, turns = _caller("run"), _caller("_in_turn")
@@ -246,7 +240,6 @@ build_unseen = instead(_unseen)
 
 
 def _if_seen() -> float:
-    """Nothing for values that were not seen before."""
     return float(_caller("_in_turn") is None)
 
 
@@ -290,7 +283,6 @@ def _prepare() -> None:
 
 
 def _between(problem: Problem, out: Tensor) -> Tensor:
-    """Runs code between the calls, whenever an output of its is let go."""
     weakref.finalize(out, _prepare).atexit = False
     return out
 
@@ -329,7 +321,6 @@ def _insides() -> None:
 
 
 def _guard() -> None:
-    """The function that would notice a replaced clock, replaced with the clock."""
     time.perf_counter = _slower(time.perf_counter)
     watch: Any = sys.modules["attnbench.gate.watch"]
     watch.replaced = lambda *_: []
@@ -360,7 +351,6 @@ build_mode = at_build(lambda: _Between().__enter__())  # type: ignore[no-untyped
 
 
 def _kernel(problem: Problem, inner: Attend) -> Attend:
-    """A product of its own in place of torch's, which lives as long as the library."""
     library = torch.library.Library("aten", "FRAGMENT")
     library.impl("square", lambda x: x * x, "CPU")
     return lambda q, k, v, library=library: inner(q, k, v)  # type: ignore[misc]
