@@ -106,7 +106,7 @@ def test_timed_claims_share_the_budget():
     assert scale_of([timed, exact], None) == scale_of([exact], 12.0) == 1.0
 
 
-NUMBERS = st.floats(-1e9, 1e9)
+NUMBERS = st.integers(-20, 20).map(float) | st.floats(-1e9, 1e9)
 POINTS = st.builds(
     lambda rule, published, tolerance: point("one", rule, published, tolerance),
     st.sampled_from(ClaimRule),

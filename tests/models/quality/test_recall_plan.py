@@ -42,6 +42,8 @@ def test_sequences_follow_from_the_seed_and_none_of_the_test_is_trained_on():
     setting = Setting(seq=32, pairs=(8,), width=8, keys=32, values=32)
     first, same, other = (setting.draw(9, stream(s, TRAINING))[0] for s in (1, 1, 2))
     assert (first == same).all() and (first != other).any()
+    mixed, _ = Setting(seq=32, pairs=(2, 4), width=8).draw(9, stream(0, TRAINING))
+    assert (mixed[:, 5] < 64).tolist() == [True] * 5 + [False] * 4  # a question, or a value
     generator = stream(0, TRAINING)
     seen = {row.tobytes() for _ in range(200) for row in setting.draw(32, generator)[0]}
     tested = setting.draw(256, stream(0, TESTING))[0]
