@@ -19,7 +19,7 @@ from attnbench.features.report.build import claims_of, model_cost
 from attnbench.features.report.files import summary
 from tests.claims.made import claim, point
 from tests.machines import BOX
-from tests.models.quality.made_up import evidence, flat, real_row, row
+from tests.models.quality.made_up import evidence, flat, real_row, recall_evidence, row
 from tests.report.page import runs
 
 KEPT = Path(__file__).parents[3] / "results" / "amd-epyc-2c" / "evidence"
@@ -107,6 +107,16 @@ def test_the_newest_of_each_kind_is_shown_and_a_name_is_text(beside):
     assert "What it costs a model" in said and 'href="#model"' in said
     assert "topk[x]&lt;b&gt;" in said and "topk[x]<b>" not in said
     assert "betterone" in said and "olderone" not in said and 'id="model-256' in said
+
+
+def test_a_part_stands_behind_what_is_whole_and_says_that_it_is_one(beside, tmp_path):
+    part = text(recall_evidence(stopped=True, seeds=3))
+    (whole,) = beside(recall_1=text(recall_evidence()), recall_2=part).model_cost
+    assert (whole["file"], "stopped before its end" in whole["source"]) == ("1-recall.json", False)
+    (tmp_path / "evidence" / "1-recall.json").unlink()
+    (alone,) = beside().model_cost
+    assert alone["file"] == "2-recall.json"
+    assert "stopped before its end: a part of what was" in alone["source"]
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,14 @@ def test_what_has_no_place_in_a_name_is_marked_in_it_and_garbage_is_left_out(rea
     assert any("line 2 of" in note and "can't be read" in note for note in run.notes)
 
 
+def test_what_torch_chose_is_said_once_a_variant_the_most_frequent_backend_first(read):
+    ran = ("FlashAttention-2 (aten::_a)", "cuDNN (aten::_b)", "cuDNN (aten::_b)")
+    notes = ["own", *(f"own; torch chose {name}" for name in ran)]
+    records = [timed("sdpa", 1e-3, 64 * n, note=note) for n, note in enumerate(notes, 1)]
+    said = "sdpa was torch's own choice of backend: cuDNN in 2, FlashAttention-2 in 1 cells"
+    assert read(records).notes == (said,)
+
+
 @pytest.mark.parametrize(("apart", "sure"), [(0.01, "clear"), (0.2, "a tie of 2")])
 def test_a_lead_that_twins_of_the_run_have_too_is_none_and_nothing_overtakes(apart, sure):
     ahead, behind = 10e-3, 11.5e-3
