@@ -116,9 +116,7 @@ def drawn(count: int, seed: int) -> list[Edit]:
     chosen: list[Edit] = []
     for part, (folder, _) in PARTS.items():
         files = sorted((ROOT / folder).rglob("*.py"))
-        pool = [
-            edit for file in files if "planted" not in file.parts for edit in edits_of(part, file)
-        ]
+        pool = [edit for file in files if "plant" not in file.name for edit in edits_of(part, file)]
         random.Random(f"{seed} {part}").shuffle(pool)
         chosen += pool[: count // len(PARTS)]
     random.Random(seed).shuffle(chosen)
