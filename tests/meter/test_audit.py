@@ -13,6 +13,8 @@ from attnbench.meter.audit import HostCall, UnseenJudge, judge_device, judge_hos
 from attnbench.meter.timed import Values
 from impls.problem import Problem
 
+SMALL = Problem(heads=1, kv_heads=1, q_len=256, kv_len=256, head_dim=4, v_head_dim=4)
+
 
 def host(wall=0.010, spent=0.010, wanted=0.010, late=0.0, waited=0.005, times=2):
     return [HostCall(wall, spent, wanted, late, waited)] * times
@@ -78,10 +80,8 @@ def test_after_a_call_others_are_watched_for_a_third_of_it_within_limits(monkeyp
 
 def timed(**parts):
     """In place of what is timed; what is not given runs no code of Python's."""
-    phase, steps = SimpleNamespace(phase="forward"), SimpleNamespace(steps=False)
-    return SimpleNamespace(
-        **{"problem": phase, "call": steps, "before": int, "run": int, "settle": int, **parts}
-    )
+    parts = {"before": int, "run": int, "settle": int, "problem": SMALL, **parts}
+    return SimpleNamespace(**parts, call=SimpleNamespace(steps=False))
 
 
 @pytest.mark.parametrize(("wall", "calls"), [(1e-5, 8), (1e-3, 2), (1.0, 1)])
@@ -91,20 +91,17 @@ def test_as_many_calls_are_looked_at_as_fill_two_milliseconds(monkeypatch, wall,
     assert len(audit._host_calls(timed())) == calls
 
 
-@pytest.mark.parametrize("part", ["before", "settle"])
-def test_whose_code_runs_before_a_call_or_after_it_is_found(monkeypatch, part):
+def test_whose_code_runs_before_a_call_or_after_it_is_found():
     def prepare():
         """What a variant would do there."""
 
-    with pytest.raises(Wrong, match=r"where no clock looks: test_audit\.py:prepare$"):
-        audit._host_calls(timed(**{part: prepare}))
+    for part in ("before", "settle"):
+        with pytest.raises(Wrong, match=r"where no clock looks: test_audit\.py:prepare$"):
+            audit._host_calls(timed(**{part: prepare}))
     assert audit._host_calls(timed(run=prepare))
 
 
 # ---- values that nobody has seen ---
-
-LENGTH = 256
-SMALL = Problem(heads=1, kv_heads=1, q_len=LENGTH, kv_len=LENGTH, head_dim=4, v_head_dim=4)
 
 
 def test_they_are_the_same_rows_moved_along_the_tokens_with_every_channel_scaled():
@@ -114,9 +111,8 @@ def test_they_are_the_same_rows_moved_along_the_tokens_with_every_channel_scaled
             by = new.abs().amax(2, keepdim=True) / old.abs().amax(2, keepdim=True)
             assert bool(((by > 0.89) & (by < 1.11)).all())
             assert len(by.unique()) == by.numel()
-            turns = [
-                n for n in range(LENGTH) if torch.allclose(old.roll(n, 2).abs() * by, new.abs())
-            ]
+            rolled = (old.roll(n, 2).abs() * by for n in range(256))
+            turns = [n for n, one in enumerate(rolled) if torch.allclose(one, new.abs())]
             moved |= set(turns)
             assert len(turns) == 1
     assert len(moved) > 1
@@ -126,19 +122,6 @@ def test_they_are_the_same_rows_moved_along_the_tokens_with_every_channel_scaled
 
 
 LOOKS_FALSE = [MS] * 3, [2 * MS] * 3
-
-
-def remembering(monkeypatch, *looks, seconds=MS):
-    """The rounds of each look, the seconds of calls on values seen and unseen being given; and
-    the least that is told."""
-    given, rounds = iter(looks), []
-    monkeypatch.setattr(audit, "_in_turn", lambda *a: rounds.append(a[3]) or next(given))
-    monkeypatch.setattr(audit.UnseenJudge, "kept", lambda judge: rounds.append("judged"))
-    timed = SimpleNamespace(unseen=None, problem=SMALL)
-    least = audit.check_remembers_nothing(timed, None, None, None, {}, seconds)
-    return rounds, least
-
-
 CALM, FALSE = ([MS] * 24, [MS] * 24), ([MS] * 12, [2 * MS] * 12)
 
 
@@ -157,10 +140,13 @@ CALM, FALSE = ([MS] * 24, [MS] * 24), ([MS] * 12, [2 * MS] * 12)
 def test_what_is_faster_on_values_seen_before_in_every_look_remembers(
     monkeypatch, looks, rounds, least
 ):
-    seconds = looks[0][0][0]
+    given, asked = iter(looks), []  # the seconds of calls on values seen and unseen
+    monkeypatch.setattr(audit, "_in_turn", lambda *a: asked.append(a[3]) or next(given))
+    monkeypatch.setattr(audit.UnseenJudge, "kept", lambda judge: asked.append("judged"))
+    one, seconds = timed(unseen=None), looks[0][0][0]
     with pytest.raises(Wrong, match=least) if rounds is None else nullcontext():
-        told = remembering(monkeypatch, *looks, seconds=seconds)
-        assert told == ([*rounds, "judged"], least)
+        assert audit.check_remembers_nothing(one, None, None, None, {}, seconds) == least
+        assert asked == [*rounds, "judged"]
 
 
 # ---- what came of them ---------------------------------------------------------------------------
@@ -169,14 +155,14 @@ def test_what_is_faster_on_values_seen_before_in_every_look_remembers(
 class Judging(UnseenJudge):
     """A judge who writes down what it would hold against the truth: names and rows."""
 
-    def __init__(self, problem=SMALL, define=None, results=None):
+    def __init__(self, problem=SMALL, define=None):
         out = torch.arange(float(problem.q_len))[None, None, :, None].expand(1, 1, -1, 4)
         gradients = [out] * 3 if problem.gradients else []
         self.timed = SimpleNamespace(
             problem=problem,
             names=("forward", "dq", "dk", "dv")[: 1 + len(gradients)],
             call=SimpleNamespace(names=("dq", "dk", "dv")),
-            unseen=(Values(None, None), results or [out, *gradients]),
+            unseen=(Values(None, None), [out, *gradients]),
         )
         super().__init__(self.timed, define, {})
         self.held = []
@@ -219,52 +205,36 @@ def problem_of(scores, **changes):
     return SMALL.with_(q_len=scores // 1024, kv_len=1024, **changes)
 
 
-@pytest.mark.parametrize(
-    ("scores", "each", "once"),
-    [
-        (audit.EACH_SCORES, 2, 0),
-        (audit.EACH_SCORES * 2, 0, 1),
-        (audit.ONE_SCORES, 0, 1),
-        (audit.ONE_SCORES * 2, 0, 0),
-    ],
-)
-def test_a_definition_of_its_own_is_asked_of_every_call_or_of_one_or_where_it_is_dear_of_none(
-    scores, each, once
-):
-    judge = Judging(problem_of(scores), define=lambda: None)
-    judge.output(), judge.output()
-    assert len(judge.held) == each
-    judge.kept()
-    assert len(judge.held) == each + once
+def test_a_definition_of_its_own_is_asked_of_every_call_or_of_one_or_where_it_is_dear_of_none():
+    each, one = audit.EACH_SCORES, audit.ONE_SCORES
+    for scores, calls, once in ((each, 2, 0), (each * 2, 0, 1), (one, 0, 1), (one * 2, 0, 0)):
+        judge = Judging(problem_of(scores), define=lambda: None)
+        judge.output(), judge.output()
+        assert len(judge.held) == calls
+        judge.kept()
+        assert len(judge.held) == calls + once
 
 
-@pytest.mark.parametrize(
-    ("scores", "names"),
-    [(audit.GRADIENT_SCORES, ["forward", "dq", "dk", "dv"]), (audit.GRADIENT_SCORES * 2, [])],
-)
-def test_the_gradients_of_one_call_are_judged_in_every_row_where_they_are_affordable(scores, names):
-    judge = Judging(problem_of(scores, phase="train"))
-    judge.output()
-    judge.held.clear()
-    judge.kept()
-    assert [name for name, _ in judge.held] == names
-    assert all(len(rows) == judge.timed.problem.q_len for _, rows in judge.held)
+def test_the_gradients_of_one_call_are_judged_in_every_row_where_they_are_affordable():
+    for times, names in ((1, ["forward", "dq", "dk", "dv"]), (2, [])):
+        judge = Judging(problem_of(audit.GRADIENT_SCORES * times, phase="train"))
+        judge.output()
+        judge.held.clear()
+        judge.kept()
+        assert [name for name, _ in judge.held] == names
+        assert all(len(rows) == judge.timed.problem.q_len for _, rows in judge.held)
 
 
 # ---- variants ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("flops", "ceiling", "status"),
-    [(10**15, 1e15, "implausible"), (10**4, 1.0, "measured")],  # too low: it is measured again
-)
-def test_a_time_below_what_the_device_can_do_is_implausible(
-    cells, monkeypatch, flops, ceiling, status
-):
+def test_a_time_below_what_the_device_can_do_is_implausible(cells, monkeypatch):
     monkeypatch.setitem(clocks.COPY_BYTES, "cpu", (1 << 18,))
-    cost = f"Cost(flops={flops}, bytes=1000, peak_bytes=None)"
-    code = f"from impls.cost import Cost\nbuild = right\ndef cost(problem): return {cost}\n"
-    ceilings = {"flops": {"float32": ceiling}, "copy": {"1000000": 1e9}}
-    record = cells.measure(cells.variant(code, cost=True), ceilings=ceilings)
-    assert record.status == status
-    assert status == "measured" or "what this device can't do in less than" in record.reason
+    code = "from impls.cost import Cost\nbuild = right\ndef cost(p): return Cost({}, 1000, None)\n"
+    for flops, ceiling, status in (
+        (10**15, 1e15, "implausible"),
+        (10**4, 1.0, "measured"),  # the ceiling was too low: it is measured again
+    ):
+        ceilings = {"flops": {"float32": ceiling}, "copy": {"1000000": 1e9}}
+        record = cells.measure(cells.variant(code.format(flops), cost=True), ceilings=ceilings)
+        assert record.status == status

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from attnbench.core.gpu import Absent
-from attnbench.core.record import Energy
 from attnbench.meter import energy
-from attnbench.meter.energy import NvmlCounter, counter_for, measure_energy, of_board
+from attnbench.meter.energy import counter_for, measure_energy
 
 TOKENS = 1024
 
@@ -21,12 +20,10 @@ class World:
 
     def __init__(self, *, idle=80.0, load=600.0, call_s=0.01, step_s=0.1, ramp_s=0.0):
         self.idle, self.load, self.call_s, self.step_s = idle, load, call_s, step_s
-        self.ramp_s = ramp_s
-        """How long the draw takes from idle to load."""
+        self.ramp_s = ramp_s  # how long the draw takes from idle to load
+        self.lies = 1.0  # what the power reading says of the power
         self.time = self.drawn = self.shown = self.worked = 0.0
         self.calls = self.freshened = 0
-        self.lies = 1.0
-        """What the power reading says of the power."""
 
     def pass_by(self, seconds, watts):
         while seconds > 0:
@@ -49,8 +46,6 @@ class World:
     def before(self):
         self.freshened += 1
         self.pass_by(2e-4, self.load)
-
-    # the counter
 
     def joules(self):
         return self.shown
@@ -114,19 +109,16 @@ def test_fresh_values_come_ten_times_a_second_and_not_with_each_call():
 
 
 def test_a_counter_that_never_moves_is_a_reason_and_no_figure():
-    world = World(step_s=1e9)
-    got = world.measure()
+    got = World(step_s=1e9).measure()
     assert (got.joules, got.gross_joules, got.tokens_per_joule, got.calls) == (None, None, None, 0)
     assert got.why == "the energy counter did not move in 3.0 s"
 
 
-@pytest.mark.parametrize(("lies", "flags"), [(1.0, 0), (0.95, 0), (1.3, 1), (0.6, 1)])
-def test_power_by_time_that_says_something_else_is_flagged(lies, flags):
+def test_power_by_time_that_says_something_else_is_flagged():
     world = World()
-    world.lies = lies
-    got = world.measure()
-    assert len(got.flags) == flags
-    assert all(f.startswith("power by time makes ") for f in got.flags)
+    for lies, flags in ((1.0, 0), (0.95, 0), (1.3, 1), (0.6, 1)):
+        world.lies = lies
+        assert len(world.measure().flags) == flags
 
 
 def test_a_load_that_draws_no_more_than_idle_has_no_tokens_for_a_joule():
@@ -140,32 +132,32 @@ def test_the_idle_draw_is_taken_when_it_has_stopped_falling():
         def rest(self, seconds):
             self.pass_by(seconds, self.idle + max(0.0, 150.0 - 50.0 * self.time))
 
-    got = Cooling().measure()
-    assert got.idle_w == pytest.approx(80.0, rel=0.03)
+    assert Cooling().measure().idle_w == pytest.approx(80.0, rel=0.03)
 
 
-# ---- NVML's counter ------------------------------------------------------------------------------
+# ---- what counts joules --------------------------------------------------------------------------
 
 
-class Board:
-    uuid = "GPU-aa"
+@pytest.fixture
+def of_board(monkeypatch):
+    """The counter of a GPU whose board gives these answers."""
 
-    def __init__(self, **answers):
+    def found(**answers):
         answers = {"mig": False, "other_processes": 0, "energy_j": 5.0, "power_w": 300.0, **answers}
-        for name, answer in answers.items():
-            setattr(self, name, lambda a=answer: a)
+        board = SimpleNamespace(uuid="GPU-aa", **{k: lambda v=v: v for k, v in answers.items()})
+        gpu = SimpleNamespace(uuid="aa", synchronize=lambda: None)
+        monkeypatch.setattr(energy, "cuda_gpu", lambda device: gpu)
+        monkeypatch.setattr(energy.nvml, "board", {"aa": board}.get)
+        return counter_for("cuda:1")
+
+    return found
 
 
-def test_a_boards_counter_is_taken_where_it_is_ours_alone():
-    waited = []
-    board = Board(mig=Absent("no"), other_processes=Absent("no"))  # it is believed
-    counter = of_board(board, lambda: waited.append(1))
-    assert isinstance(counter, NvmlCounter)
+def test_a_boards_counter_is_taken_where_it_is_ours_alone(of_board):
+    counter = of_board(mig=Absent("no"), other_processes=Absent("no"))  # it is believed
     assert (counter.joules(), counter.watts(), counter.key) == (5.0, 300.0, "GPU-aa")
     assert counter.method == "nvml counter: the whole board"
-    counter.wait()
-    assert waited == [1]
-    board.energy_j = lambda: Absent("GPU is lost")
+    counter._board.energy_j = lambda: Absent("GPU is lost")
     with pytest.raises(OSError, match="GPU is lost"):
         counter.joules()
 
@@ -179,86 +171,65 @@ def test_a_boards_counter_is_taken_where_it_is_ours_alone():
         ({"energy_j": Absent("the driver doesn't say its energy: Not Supported")}, "Not Supported"),
     ],
 )
-def test_a_boards_counter_that_is_not_ours_alone_is_a_reason(answers, why):
-    got = of_board(Board(**answers), lambda: None)
+def test_a_boards_counter_that_is_not_ours_alone_is_a_reason(of_board, answers, why):
+    got = of_board(**answers)
     assert why in got.why and got.joules is None
 
 
-def test_a_gpus_counter_is_that_of_its_uuid(monkeypatch):
-    gpu = SimpleNamespace(uuid="aa", synchronize=lambda: None)
-    monkeypatch.setattr(energy, "cuda_gpu", lambda device: gpu)
-    monkeypatch.setattr(energy.nvml, "board", {"aa": Board()}.get)
-    assert counter_for("cuda:1").key == "GPU-aa"
-    monkeypatch.setattr(energy.nvml, "board", lambda uuid: Absent("there is no driver"))
-    assert counter_for("cuda:1") == Energy(why="there is no driver")
+RANGE = 262_143_328_850
 
 
-# ---- the processor's counter ---------------------------------------------------------------------
+@pytest.fixture
+def zone(tmp_path, monkeypatch):
+    """Makes a folder as Linux shows it, of a part of a processor; the file of its microjoules."""
+    monkeypatch.setattr(energy, "POWERCAP", tmp_path)
 
-
-class Powercap:
-    """A folder as Linux shows it."""
-
-    RANGE = 262_143_328_850
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def zone(self, name, what, energy=1000):
-        place = self.folder / name
+    def made(name, what, microjoules=1000):
+        place = tmp_path / name
         place.mkdir()
-        files = {"name": what, "energy_uj": energy, "max_energy_range_uj": self.RANGE}
+        files = {"name": what, "energy_uj": microjoules, "max_energy_range_uj": RANGE}
         for file, text in files.items():
             (place / file).write_text(f"{text}\n")
         return place / "energy_uj"
 
-
-@pytest.fixture
-def powercap(tmp_path, monkeypatch):
-    monkeypatch.setattr(energy, "POWERCAP", tmp_path)
-    return Powercap(tmp_path)
+    return made
 
 
-def test_packages_are_summed_and_their_parts_are_not(powercap):
-    a, b = powercap.zone("intel-rapl:0", "package-0"), powercap.zone("intel-rapl:1", "package-1")
-    parts = [
-        powercap.zone("intel-rapl:0:0", "core"),
-        powercap.zone("intel-rapl:2", "psys"),
-        powercap.zone("intel-rapl-mmio:0", "package-0"),
-    ]
+def test_packages_are_summed_and_their_parts_are_not(zone):
+    a, b = zone("intel-rapl:0", "package-0"), zone("intel-rapl:1", "package-1")
+    others = ("intel-rapl:0:0", "core"), ("intel-rapl:2", "psys"), ("intel-rapl-mmio:0", "package")
+    parts = [zone(*other) for other in others]
     counter = counter_for("cpu")
     start = counter.joules()
-    a.write_text(str(1000 + 2_000_000))
-    b.write_text(str(1000 + 500_000))
-    for part in parts:
-        part.write_text("99000000")
+    for file, microjoules in (
+        (a, 2_000_000),
+        (b, 500_000),
+        *((part, 99_000_000) for part in parts),
+    ):
+        file.write_text(str(1000 + microjoules))
     assert counter.joules() - start == pytest.approx(2.5)
     assert counter.method == "rapl counter: package-0, package-1"
     assert counter.watts() is None
 
 
-def test_a_counter_that_begins_again_at_zero_goes_on_counting(powercap):
-    file = powercap.zone("intel-rapl:0", "package-0", Powercap.RANGE - 1_000_000)
+def test_a_counter_that_begins_again_at_zero_goes_on_counting(zone):
+    file = zone("intel-rapl:0", "package-0", RANGE - 1_000_000)
     counter = counter_for("cpu")
-    file.write_text(str(Powercap.RANGE - 400_000))
+    file.write_text(str(RANGE - 400_000))
     first = counter.joules()
-    file.write_text("600000")
-    assert counter.joules() - first == pytest.approx(1.0)
-    file.write_text("700000")
-    assert counter.joules() - first == pytest.approx(1.1)
+    for microjoules, joules in ((600_000, 1.0), (700_000, 1.1)):
+        file.write_text(str(microjoules))
+        assert counter.joules() - first == pytest.approx(joules)
 
 
-def test_a_counter_that_can_not_be_read_says_why(powercap, monkeypatch):
-    powercap.zone("intel-rapl:2", "psys")
+def test_a_counter_that_can_not_be_read_says_why(zone, monkeypatch):
+    zone("intel-rapl:2", "psys")
     assert "shows no energy counter of its processor" in counter_for("cpu").why
-    broken = powercap.zone("intel-rapl:0", "package-0", "broken")
+    zone("intel-rapl:0", "package-0", "broken")
     assert "can't be read" in counter_for("cpu").why
-    broken.write_text("1")
 
     def denied(file):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(energy, "_number", denied)
-    got = counter_for("cpu")
-    assert "is for root alone" in got.why
-    assert "chmod a+r" in got.why
+    assert "is for root alone; allow it with sudo chmod a+r" in counter_for("cpu").why
