@@ -1,10 +1,14 @@
 """Every model class of transformers that can be made small, held against eager attention."""
 
 import pytest
-from transformers import AttentionMaskInterface
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
+from attnbench.answer.paste import spelled
+from attnbench.models.attention import attention
 from proofs import models
+from tests.models.transformers.small import CLASSES, asked, by, made, same
 
 QUIET = pytest.mark.filterwarnings("ignore")
 """Models of all kinds warn of all kinds of things."""
@@ -21,7 +25,7 @@ def test_the_sweep_sees_a_mask_that_is_lost(monkeypatch, name):
     """Masks as transformers makes them for SDPA, which Bloom's own attention can't read."""
     monkeypatch.setitem(AttentionMaskInterface._global_mapping, name, sdpa_mask)
     model_type, way = ("bloom", "at load") if name == models.AT_LOAD else ("llama", "afterwards")
-    found = results(models.swept(model_type, dict(models.small.classes())[model_type]))
+    found = results(models.swept(model_type, CLASSES[model_type]))
     lost = found[f"{way}, no padding"], found[f"{way}, later tokens"]
     assert lost == (models.DIFFERS,) * 2
     assert found["back to eager"] == models.AGREES
@@ -39,3 +43,66 @@ def test_no_model_gives_anything_but_what_eager_gives_or_a_sentence():
     ]
     assert wrong == []
     assert models.page(found) == models.PAGE.read_text()
+
+
+@QUIET
+@pytest.mark.parametrize(
+    "model_type",
+    ["llama", "mistral", "gemma3_text", "gpt2", "bert", "t5", "whisper", "bloom", "xglm"],
+)
+def test_outputs_gradients_and_tokens_are_eagers(monkeypatch, model_type):
+    monkeypatch.setattr(models, "CLOSE", 1e-5)
+    monkeypatch.setattr(models, "AT_LOAD", spelled("einsum"))
+    monkeypatch.setattr(models, "AFTERWARDS", spelled("sdpa.flash"))
+    outcome = models.swept(model_type, CLASSES[model_type])
+    found = results(outcome)
+    assert set(found.values()) == {models.AGREES}, outcome.cases  # Bloom's and XGLM's own too
+    assert {"afterwards, gradients", "at load, no padding"} <= found.keys()
+    assert ("afterwards, padded left" in found) == (model_type != "whisper")
+
+
+@pytest.mark.parametrize("model_type", ["mistral", "gemma3_text"])
+def test_a_variant_of_windows_serves_the_layers_without_one_and_short_texts_too(model_type):
+    model = made(model_type)
+    question, variant = asked(model), spelled("window.blocked")
+    short = question._replace(given={"input_ids": question.given["input_ids"][:, :3]})
+    same(model, variant, question, (models.forward, models.gradients, models.tokens))
+    same(model, variant, short)
+
+
+@pytest.mark.parametrize("variant", ["inplace", "numpy"])
+def test_a_variant_without_a_backward_writes_what_eager_writes(variant):
+    model = made("llama")
+    same(model, spelled(variant), asked(model, "left"))
+
+
+DROPPING = {
+    "bert": {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.2},
+    "gpt2": {"resid_pdrop": 0.1, "attn_pdrop": 0.2, "embd_pdrop": 0.1},
+    "whisper": {"dropout": 0.1, "attention_dropout": 0.2},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"), [("bert", "matmul"), ("gpt2", "einsum"), ("whisper", "sdpa")]
+)
+def test_dropout_drops_the_weights_that_transformers_own_attention_drops(name, variant):
+    """Of one seed the same weights are dropped, so the whole step is the same."""
+    model, plain = made(name, **DROPPING[name]).train(), made(name).train()
+    own = "sdpa" if variant == "sdpa" else "eager"
+    question = asked(model)
+    expected, given = (
+        by(model, one, models.gradients, question) for one in (own, spelled(variant))
+    )
+    torch.testing.assert_close(given, expected, rtol=1e-3, atol=1e-5)
+    without = by(plain, spelled(variant), models.gradients, question)
+    assert float((without[0] - given[0]).norm()) > 1e-3
+
+
+def test_an_operator_of_its_own_gets_q_as_it_was_before_the_layer_scaled_it():
+    q, k, v = (torch.randn(2, 4, 6, 8) for _ in range(3))
+    attend, given = attention("linear.elu"), torch.nn.Module()
+    expected = attend(q, k, v, is_causal=True).transpose(1, 2)
+    asked = {"scaling": 1.0, "is_causal": True}
+    out, _ = AttentionInterface()["attnbench:linear.elu"](given, q * 8**-0.5, k, v, None, **asked)
+    torch.testing.assert_close(out, expected)

@@ -1,19 +1,15 @@
 """Under which names transformers finds the variants, and what is refused by its name."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
-from transformers import AttentionInterface, AttentionMaskInterface, Gemma2Config, Gemma2ForCausalLM
+from transformers import AttentionInterface, AttentionMaskInterface
 
 import impls
 from attnbench.answer.paste import spelled
 from attnbench.models.attention import NotServed
 from attnbench.models.transformers import names, register
-from impls.loading import load_file
-
-zoo = load_file(Path(__file__).with_name("zoo.py"))
+from tests.models.transformers.small import asked, by, logits, made, same
 
 
 class Layer(nn.Module):
@@ -63,37 +59,36 @@ def test_words_that_ask_nothing_change_nothing():
     assert call(mask=mask, cu_seq_lens_q=packed, sliding_window=2).shape == (2, 6, 4, 8)
 
 
-def test_what_a_variant_does_not_take_is_refused_with_the_layer():
-    sentence = (
-        "LlamaAttention of layer 0: linear.elu takes the masks none, causal on cpu, not dense; "
-        "'attnbench list' shows .* attn_implementation='attnbench:sdpa' takes"
-    )
-    small = zoo.ZOO["llama"]
+@pytest.mark.parametrize(
+    ("model_type", "fields", "variant", "sentence"),
+    [
+        (
+            "llama", {}, "linear.elu",
+            "LlamaAttention of layer 0: linear.elu takes the masks none, causal on cpu, not dense; "
+            "'attnbench list' shows .* attn_implementation='attnbench:sdpa' takes",
+        ),
+        (
+            "gemma2", {"attn_logit_softcapping": 50.0}, "bmm",
+            "Gemma2Attention of layer 0: bmm: softcap is asked for",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_variant_does_not_do_for_a_model_is_refused_with_the_layer(
+    model_type, fields, variant, sentence
+):
+    model = made(model_type, **fields)
     with pytest.raises(NotServed, match=sentence):
-        zoo.by(small.made(), "attnbench:linear.elu", zoo.logits, zoo.asked(small, "left"))
-
-
-def test_a_model_with_soft_caps_is_refused():
-    torch.manual_seed(0)
-    settings = {**zoo.GROUPED, "head_dim": 8, "query_pre_attn_scalar": 8}
-    question = zoo.asked(zoo.ZOO["llama"])
-    model = Gemma2ForCausalLM(Gemma2Config(**settings, attn_logit_softcapping=50.0)).eval()
-    with pytest.raises(NotServed, match="Gemma2Attention of layer 0: bmm: softcap is asked for"):
-        zoo.by(model, "attnbench:bmm", zoo.logits, question)
+        by(model, f"attnbench:{variant}", logits, asked(model, "left"))
 
 
 def test_every_core_of_the_table_has_a_name_and_a_mask_with_it():
-    cores = [r for r in impls.table().rows.values() if r.level == "core" and not r.ranks]
-    assert {spelled(row.name) for row in cores} <= set(names())
-    assert len(cores) > 40
-    for name in names():
-        assert name in AttentionInterface()._global_mapping
-        assert name in AttentionMaskInterface()._global_mapping
+    cores = {r.name for r in impls.table().rows.values() if r.level == "core" and not r.ranks}
+    assert len(cores) > 40 and {spelled(name) for name in cores} <= set(names())
+    for interface in (AttentionInterface(), AttentionMaskInterface()):
+        assert set(names()) <= interface._global_mapping.keys()
 
 
 def test_a_variant_with_options_is_registered_by_its_label():
-    model, question = zoo.ZOO["llama"].made(), zoo.asked(zoo.ZOO["llama"], "left")
-    name = register("chunked?block=3")
+    model, name = made("llama"), register("chunked?block=3")
     assert name == "attnbench:chunked?block=3"
-    expected = zoo.logits(model, question)
-    torch.testing.assert_close(zoo.by(model, name, zoo.logits, question), expected)
+    same(model, name, asked(model, "left"))
