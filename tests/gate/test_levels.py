@@ -85,6 +85,8 @@ def test_an_honest_layer_passes_with_an_error_for_each_weight(changes, dtype):
         problem = LAYER.with_(phase=phase, dtype=dtype, **changes)
         found = verdict(Layer(problem), problem)
         assert found.reason is None and found.distance is None
+        shared = judge(problem, make(problem, 0), 0).softmax  # all but the rows is its own
+        assert (shared.tried, shared.want, shared.plain, shared.cancels) == (0, {}, {}, {})
         ends = ["dx"] + ["dcontext"] * problem.crosses
         trained = [*ends, "d:q", "d:k", "d:v", "d:k_bias"] * (phase == "train")
         assert sorted(found.error) == sorted(["forward", *trained])

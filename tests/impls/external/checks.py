@@ -47,11 +47,3 @@ def check(p, attend):
         for one, other in zip(got, (want.dq, want.dk, want.dv), strict=True):
             torch.testing.assert_close(one.double(), other, atol=1e-5, rtol=1e-5)
     return leaves
-
-
-def views(tensors, leaves):
-    """True where each tensor lies in the memory of the leaf that it came from."""
-    return all(
-        t.untyped_storage().data_ptr() == leaf.untyped_storage().data_ptr()
-        for t, leaf in zip(tensors, leaves, strict=True)
-    )

@@ -1,16 +1,20 @@
-"""Stand-ins for libraries that need a GPU: modules of the same names and signatures, on the CPU.
+"""Stand-ins for libraries that need a GPU: functions of the same names and signatures, on the CPU.
 
-Each signature in signatures.txt was read from the distribution and version that stands above it.
-A stand-in binds what it is called with to that signature, keeps the call, and computes softmax
-attention from what the library documents.
+Each signature in signatures.txt was read from the distribution and version that stands above it. A
+stand-in binds what it is called with to that signature, keeps the call, and computes softmax
+attention from what the library documents, as a reader here tells it.
 """
 
+import importlib
 import inspect
+import os
 import sys
 import types
 from pathlib import Path
 
 import torch
+
+from impls.external.common import offsets
 
 READ = dict(
     line.removesuffix(")").split("(", 1)
@@ -21,39 +25,6 @@ READ = dict(
 
 def signature(name):
     return inspect.signature(eval(f"lambda {READ[name]}: None"))
-
-
-class Library:
-    """Stand-in modules, put in place for one test; ``calls`` are what they were called with."""
-
-    def __init__(self, monkeypatch):
-        self.monkeypatch, self.calls = monkeypatch, []
-
-    def module(self, name, **members):
-        made = types.ModuleType(name)
-        for member, value in members.items():
-            setattr(made, member, value)
-        self.monkeypatch.setitem(sys.modules, name, made)
-        above, _, last = name.rpartition(".")
-        if above:
-            if above not in sys.modules:
-                self.module(above)
-            self.monkeypatch.setattr(sys.modules[above], last, made, raising=False)
-        return made
-
-    def as_read(self, name, function):
-        """``function(the bound arguments)`` behind the signature that was read."""
-        read = signature(name)
-
-        def stand_in(*args, **kwargs):
-            bound = read.bind(*args, **kwargs)
-            bound.apply_defaults()
-            call = types.SimpleNamespace(**bound.arguments)
-            self.calls.append((name, call))
-            return function(call)
-
-        stand_in.__signature__ = read
-        return stand_in
 
 
 def sees(n, m, causal=False, left=-1, right=-1):
@@ -69,20 +40,251 @@ def sees(n, m, causal=False, left=-1, right=-1):
     return seen
 
 
-def attention(q_bnhd, k_bmcd, v_bmce, scale, seen, added=0.0):
-    """Softmax attention, tokens before heads; rows that see nothing give zeros."""
-    group = q_bnhd.shape[2] // k_bmcd.shape[2]
-    assert q_bnhd.shape[2] == group * k_bmcd.shape[2]
-    assert all(x.stride(-1) == 1 for x in (q_bnhd, k_bmcd, v_bmce))
-    q, k, v = (x.transpose(1, 2) for x in (q_bnhd, k_bmcd, v_bmce))
-    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    blind = ~seen.any(-1, keepdim=True)
-    scores = (q @ k.transpose(-1, -2) * scale + added).masked_fill(~(seen | blind), -torch.inf)
-    out = (scores.softmax(-1) @ v).masked_fill(blind, 0.0)
-    return out.transpose(1, 2).contiguous()
-
-
 def blocks(edges):
     """True where two tokens are of one document."""
+    assert edges.dtype == torch.int32
     owner = torch.bucketize(torch.arange(int(edges[-1])), edges.long(), right=True)
     return owner[:, None] == owner
+
+
+def attention(q, k, v, scale, seen, slopes=None):
+    """Softmax attention, tokens before heads; rows that see nothing give zeros."""
+    if q.ndim == 3:
+        return attention(q[None], k[None], v[None], scale, seen, slopes)[0]
+    group = q.shape[2] // k.shape[2]
+    assert q.shape[2] == group * k.shape[2]
+    assert all(x.stride(-1) == 1 for x in (q, k, v))
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    blind, scores = ~seen.any(-1, keepdim=True), q @ k.transpose(-1, -2) * scale
+    if slopes is not None:
+        assert slopes.dtype == torch.float32
+        n, m = scores.shape[-2:]
+        away = torch.arange(n)[:, None] + m - n - torch.arange(m)
+        scores = scores - slopes[:, None, None] * away.abs()
+    weights = scores.masked_fill(~(seen | blind), -torch.inf).softmax(-1)
+    return (weights @ v).masked_fill(blind, 0.0).transpose(1, 2).contiguous()
+
+
+# ---- what each library documents: q, k, v, the scale, what is seen, and slopes -------------------
+
+
+def flash_attn(call):
+    cached = hasattr(call, "k_cache")
+    k, v = (call.k_cache, call.v_cache) if cached else (call.k, call.v)
+    n, m = call.q.shape[-3], k.shape[-3]
+    assert all(side is call.open or side >= 0 for side in call.window_size)
+    seen = sees(n, m, call.causal, *call.window_size)
+    if "varlen" in call.function:
+        longest = int(call.cu_seqlens_q.diff().max())
+        assert call.max_seqlen_q == longest == call.max_seqlen_k
+        seen &= blocks(call.cu_seqlens_q) & blocks(call.cu_seqlens_k)
+    return call.q, k, v, call.softmax_scale, seen, getattr(call, "alibi_slopes", None)
+
+
+def torch_varlen(call):
+    edges = call.cu_seq_q, call.cu_seq_k
+    assert (call.max_q, call.max_k) == tuple(int(x.diff().max()) for x in edges)
+    assert call.enable_gqa == (call.query.shape[1] != call.key.shape[1])
+    seen = sees(call.query.shape[0], call.key.shape[0], False, *call.window_size)
+    if len(call.cu_seq_q) > 2:
+        seen &= blocks(call.cu_seq_q) & blocks(call.cu_seq_k)
+    return call.query, call.key, call.value, call.scale, seen
+
+
+def xformers(call):
+    q, k, v = call.query, call.key, call.value
+    assert call.op == ("fa2F", "fa2B")
+    if q.ndim == 5:
+        assert not torch.is_grad_enabled() or not q.requires_grad
+        assert k.stride(3) == 0 and k.shape[:4] == (*q.shape[:1], k.shape[1], *q.shape[2:4])
+        q, k, v = q.flatten(2, 3), k[:, :, :, 0], v[:, :, :, 0]
+    else:
+        assert q.shape[2] == k.shape[2], "it does not repeat heads by itself"
+    n, m = q.shape[1], k.shape[1]
+    return q, k, v, call.scale, sees(n, m) if call.attn_bias is None else call.attn_bias.seen(n, m)
+
+
+class Bias:
+    """A bias object of xformers, by what it lets a query see: windows and corners as
+    ``materialize`` of xformers 0.0.35 gave them on a CPU."""
+
+    def __init__(self, *seen):
+        self.seen = lambda n, m: sees(n, m, *seen)
+
+    @classmethod
+    def upper_left(cls):
+        made = cls(True)
+        made.seen = lambda n, m: sees(n, n, True) if n == m else None  # for equal lengths only
+        return made
+
+    @classmethod
+    def from_seqlens(cls, q_seqlen, kv_seqlen=None, *, device=None):
+        assert device is not None
+        made, edges = cls(), offsets(tuple(q_seqlen), "cpu")
+        made.seen = lambda n, m: blocks(edges)
+        return made
+
+    def make_local_attention(self, window_size):
+        made = Bias()
+        made.seen = lambda n, m: self.seen(n, m) & sees(n, m, True, window_size - 1)
+        return made
+
+    def make_causal(self):
+        made = Bias()
+        made.seen = lambda n, m: self.seen(n, m) & sees(n, m, True)
+        return made
+
+
+def flashinfer_prefill(call):
+    assert call.kv_layout == "HND" and call.backend in ("fa2", "fa3")
+    k, v = (x.transpose(0, 1) for x in (call.k, call.v))
+    seen = sees(call.q.shape[0], k.shape[0], call.causal, call.window_left)
+    return call.q, k, v, call.sm_scale, seen
+
+
+def flashinfer_decode(call):
+    q, k, v = call.q, call.k, call.v
+    assert call.kv_layout == "HND" and q.ndim == 2
+    assert all(x.is_contiguous() for x in (q, k, v))
+    assert call.use_tensor_cores == (q.shape[0] >= 4 * k.shape[0])
+    seen = sees(1, k.shape[1], False, call.window_left)
+    return q[None], k.transpose(0, 1), v.transpose(0, 1), call.sm_scale, seen
+
+
+def flashinfer_ragged(call):
+    assert call.kv_layout == "NHD" and call.backend in ("fa2", "fa3")
+    assert call.float_workspace_buffer.numel() == 128 << 20
+    assert (call.q.shape[1], call.k.shape[1]) == (call.num_qo_heads, call.num_kv_heads)
+    assert call.q_data_type == call.kv_data_type == call.q.dtype
+    n = call.q.shape[0]
+    seen = sees(n, n, call.causal, call.window_left) & blocks(call.qo_indptr)
+    return call.q, call.k, call.v, call.sm_scale, seen & blocks(call.kv_indptr)
+
+
+def transformer_engine(call):
+    q, k, v, kind = call.query_layer, call.key_layer, call.value_layer, call.attn_mask_type
+    n, m = q.shape[-3], k.shape[-3]
+    assert (call.qkv_format == "thd") == (q.ndim == 3)
+    assert (q.shape[-2], k.shape[-2]) == (call.num_attention_heads, call.num_gqa_groups)
+    assert call.attention_type == ("self" if n == m else "cross")
+    assert "bottom_right" in kind or "causal" not in kind or n == m
+    seen = sees(n, m, "causal" in kind, *call.window_size)
+    if "padding" in kind:
+        seen &= blocks(call.cu_seqlens_q) & blocks(call.cu_seqlens_kv)
+    return q, k, v, call.softmax_scale, seen
+
+
+READERS = {name: flash_attn for name in READ if name.startswith("flash_attn")} | {
+    "torch.nn.attention.varlen.varlen_attn": torch_varlen,
+    "xformers.ops.fmha.memory_efficient_attention": xformers,
+    "flashinfer.single_prefill_with_kv_cache": flashinfer_prefill,
+    "flashinfer.single_decode_with_kv_cache": flashinfer_decode,
+    "flashinfer.BatchPrefillWithRaggedKVCacheWrapper.run": flashinfer_ragged,
+    "transformer_engine.DotProductAttention.forward": transformer_engine,
+}
+
+
+class Library:
+    """All stand-ins, put in place for one test; ``calls`` are what they were called with."""
+
+    with_lse = False
+    """Whether flash-attn gives its log-sum too."""
+
+    def __init__(self, monkeypatch):
+        self.monkeypatch, self.calls, self.backends = monkeypatch, [], {}
+        for name in READERS:
+            owner = name.rpartition(".")[0]
+            if f"{owner}.__init__" not in READ:
+                self.put(name, self.function(name))
+        for package in ("flash_attn_interface", "flash_attn.cute.interface"):
+            self.module(package)
+        ragged = self.object("flashinfer.BatchPrefillWithRaggedKVCacheWrapper", "plan", "run")
+        self.put("flashinfer.BatchPrefillWithRaggedKVCacheWrapper", ragged)
+        engine = self.object("transformer_engine.DotProductAttention", "forward")
+        self.put("transformer_engine.pytorch.DotProductAttention", engine)
+        place = "transformer_engine.pytorch.attention.dot_product_attention.dot_product_attention"
+        self.put(f"{place}._attention_backends", self.backends)
+        kinds = types.SimpleNamespace(
+            LowerTriangularMask=Bias.upper_left,
+            LowerTriangularFromBottomRightMask=lambda: Bias(True),
+            LocalAttentionFromBottomRightMask=lambda window_left, window_right: Bias(
+                False, window_left, window_right
+            ),
+            BlockDiagonalMask=Bias,
+        )
+        self.put("xformers.ops.fmha.attn_bias", kinds)
+        for module, kind in (("flash", "fa2"), ("flash3", "fa3")):
+            pair = types.SimpleNamespace(FwOp=f"{kind}F", BwOp=f"{kind}B")
+            self.put(f"xformers.ops.fmha.{module}", pair)
+
+    def module(self, name):
+        """A module of torch's, or one that is made."""
+        if name.startswith("torch."):
+            return importlib.import_module(name)
+        if name not in sys.modules:
+            self.monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+            if "." in name:
+                self.put(name, sys.modules[name])
+        return sys.modules[name]
+
+    def put(self, name, value):
+        owner, _, member = name.rpartition(".")
+        self.monkeypatch.setattr(self.module(owner), member, value, raising=False)
+
+    def function(self, name, compute=None):
+        """``compute(the bound arguments)``, or what the library documents, behind the signature."""
+        read = signature(name)
+
+        def stand_in(*args, **kwargs):
+            bound = read.bind(*args, **kwargs)
+            bound.apply_defaults()
+            call = types.SimpleNamespace(**bound.arguments)
+            return self.computed(name, call, compute)
+
+        stand_in.__signature__ = read
+        return stand_in
+
+    def computed(self, name, call, compute=None):
+        call.function, call.environment = name.rpartition(".")[2], dict(os.environ)
+        call.open = None if "cute" in name else -1
+        self.calls.append(call)
+        if compute is not None:
+            return compute(call)
+        told = READERS[name](call)
+        call.ends = told[:3]
+        q, out = getattr(call, "query", told[0]), attention(*told)
+        if name.startswith("transformer_engine"):
+            return out.flatten(-2)
+        if name.startswith("flashinfer.single_decode"):
+            return out[0]
+        out = out.reshape(*q.shape[:-1], out.shape[-1])
+        return (out, torch.zeros(1)) if self.with_lse else out
+
+    def object(self, base, *methods):
+        """A class whose methods keep what they are told; the last computes."""
+        library = self
+
+        class Object:
+            def __init__(self, *args, **kwargs):
+                self.known = {}
+                self.told("__init__", args, kwargs)
+
+            def told(self, method, args, kwargs):
+                bound = signature(f"{base}.{method}").bind(*args, **kwargs)
+                bound.apply_defaults()
+                more = {name: x for name, x in bound.arguments.items() if x is not None}
+                self.known = {**bound.arguments, **self.known, **more}
+                if method == methods[-1]:
+                    call = types.SimpleNamespace(**self.known)
+                    return library.computed(f"{base}.{method}", call)
+
+            def __call__(self, *args, **kwargs):
+                return self.told(methods[-1], args, kwargs)
+
+            def __getattr__(self, method):
+                if method not in methods:
+                    raise AttributeError(method)
+                return lambda *args, **kwargs: self.told(method, args, kwargs)
+
+        return Object

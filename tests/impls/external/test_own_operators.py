@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from impls.external import fla
 from impls.external.sageattention import rounded
 from impls.spec import Unavailable, Unsupported
-from tests.impls.external import checks, stand_ins
+from tests.impls.external import checks
 from tests.impls.external.checks import build as made
+from tests.impls.external.stand_ins import attention
 from tests.impls.small import inputs
 
 KERNELS = {
@@ -85,8 +86,8 @@ def kernel(library, operator, p):
         return out.transpose(1, 2), None
 
     leaves = [x.requires_grad_() for x in inputs(p)]
-    function = library.as_read(f"fla.ops.{folder}.{name}", compute)
-    library.module(f"fla.ops.{folder}", **{name: function})
+    path = f"fla.ops.{folder}.{name}"
+    library.put(path, library.function(path, compute))
     return leaves
 
 
@@ -127,17 +128,17 @@ def test_sageattention_is_given_smoothed_keys_and_leaves_the_callers_alone(libra
         assert call.tensor_layout == "HND" and not call.is_causal and not call.smooth_k
         q, k, v = (x.transpose(1, 2) for x in (call.q, call.k, call.v))
         seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool)
-        return stand_ins.attention(q, k, v, call.sm_scale, seen).transpose(1, 2)
+        return attention(q, k, v, call.sm_scale, seen).transpose(1, 2)
 
-    function = library.as_read("sageattention.sageattn", compute)
-    library.module("sageattention", sageattn=function)
+    name = "sageattention.sageattn"
+    library.put(name, library.function(name, compute))
     p = problem("none", head_dim=64, v_head_dim=64, kv_heads=1, q_len=5, kv_len=64, phase="forward")
     q, k, v = inputs(p)
     k += 7.0
     kept = k.clone()
     out = made("sageattention", p)(q, k, v)
     assert torch.equal(k, kept)
-    assert library.calls[-1][1].k.mean(2).abs().max() < 1e-5
+    assert library.calls[-1].k.mean(2).abs().max() < 1e-5
     want = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
     torch.testing.assert_close(out, want, atol=1e-5, rtol=1e-5)  # a shift of the keys is nothing
     with pytest.raises(Unsupported, match="64, 96 or 128, not 80"):
@@ -147,7 +148,7 @@ def test_sageattention_is_given_smoothed_keys_and_leaves_the_callers_alone(libra
 
 
 def test_sageattention_2_is_refused_since_it_rounds_otherwise(library, monkeypatch):
-    library.module("sageattention", sageattn=None)
+    library.put("sageattention.sageattn", None)
     monkeypatch.setattr("importlib.metadata.version", lambda name: "2.2.0")
     p = problem("none", head_dim=64, v_head_dim=64, kv_len=64, phase="forward")
     with pytest.raises(Unavailable, match="rounds otherwise") as refusal:
@@ -189,9 +190,9 @@ def test_natten_sees_a_window_pushed_inwards(window, causal, library):
         seen = torch.zeros(p.q_len, p.q_len, dtype=torch.bool)
         for row, keys in enumerate(near(p.q_len, w, causal)):
             seen[row, list(keys)] = True
-        return stand_ins.attention(call.query, call.key, call.value, call.scale, seen)
+        return attention(call.query, call.key, call.value, call.scale, seen)
 
-    library.module("natten", na1d=library.as_read("natten.na1d", compute))
+    library.put("natten.na1d", library.function("natten.na1d", compute))
     attend = made("natten", p, window=window, backend="cutlass-fna")
     leaves = inputs(p)
     rows = torch.arange(p.q_len)

