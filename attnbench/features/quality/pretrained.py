@@ -1,7 +1,8 @@
 """A trained model with each variant in it, and the inputs of its layers. Without torch.
 
-The model runs in a child process (``pretrained_worker``), another one for each question. An answer
-comes in stages; a stage that has arrived counts, whatever happens to the child later.
+The model runs in a child process (``pretrained_worker``); another one is started where that was
+lost, or where a variant has left something changed in it. An answer comes in stages; a stage that
+has arrived counts, whatever happens to the child later.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The process that runs the trained model. It answers one question in stages, and the next goes to
-another process.
+"""The process that runs the trained model: it answers one question after another, each in stages.
+One in which a variant has left something changed gets no more of them.
 
 {"do": "original", …}  -> {"original": …}, {"floor": …} a length
 {"do": "variant", …}   -> {"quality": …}, {"step": …} a length, {"layers": …}, {"distilled": …}
@@ -12,7 +12,7 @@ import copy
 import os
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,8 +32,9 @@ from attnbench.core.stats import StopRule
 from attnbench.core.stats import compare as compare_in_pairs
 from attnbench.features.quality.model_results import LONG
 from attnbench.features.quality.pretrained import LONGEST, PADDING, model_folder, texts_problem
-from attnbench.gate import budget
+from attnbench.gate import budget, process_state, watch
 from attnbench.gate.oracle import compare, worse
+from attnbench.meter.cell import poisoned
 from attnbench.meter.clocks import clock_for
 from attnbench.models.attention import NotServed
 from attnbench.models.transformers import OTHERS, register_row
@@ -373,8 +374,10 @@ def answer_variant(question: Mapping[str, Any]) -> Stages:
         texts, learn = ([ids[n] for n in question[places]] for places in ("judged", "learn"))
         before = embed_variant(swappable, row, texts, dtype)
         how = question["distil"], question["train"], question["seed"]
+        gpus = [swappable.device] if swappable.device.type == "cuda" else []
         try:
-            losses = distil(swappable.model, teacher, learn, *how)
+            with torch.random.fork_rng(gpus):  # training seeds torch
+                losses = distil(swappable.model, teacher, learn, *how)
         except NotServed as why:
             yield {"distilled": {"why": own_words(why)}}
             return
@@ -433,9 +436,14 @@ def capture_layers(model: nn.Module, ids_tn: Tensor) -> list[tuple[Tensor, ...]]
 ANSWERS = {"original": answer_original, "variant": answer_variant, "capture": answer_capture}
 
 
+first_state = cache(process_state.now)
+"""The state of this process at its first question, for what variants leave there adds up."""
+
+
 def respond(question: dict[str, Any], answers: Answers) -> dict[str, Any]:
     """Send the stages; a refusal or an exception of the variant's is the last of them."""
     apply(Settings(threads=int(os.environ["OMP_NUM_THREADS"])))
+    state, before, broken = first_state(), watch.snapshot(), watch.sealed()
     try:
         for stage in ANSWERS[question["do"]](question):
             answers.stage(stage)
@@ -444,7 +452,11 @@ def respond(question: dict[str, Any], answers: Answers) -> dict[str, Any]:
     except Exception as error:
         first_line = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
         answers.stage({"failed": first_line})
-    return {"spoiled": True}
+    try:
+        left = broken() or watch.said(before) or process_state.disturbed(state)
+        return {"spoiled": bool(left) or poisoned(question["device"])}
+    except Exception:  # it left nothing to look with
+        return {"spoiled": True}
 
 
 if __name__ == "__main__":

@@ -246,7 +246,7 @@ def model(args: argparse.Namespace) -> int:
     def steps(folder: Path) -> Generator[Row | None]:
         limited = start.device == "cpu"
         with Worker(pretrained.WORKER, threads, limited=limited) as worker:
-            say(f"{count} variants in the model, each in a process of its own; first the original")
+            say(f"{count} variants in the model, one after another; first the original")
             trial = pretrained.Trial(start.texts, options, worker, args.table, folder)
             original.update(trial.original)
             yield None

@@ -1,5 +1,8 @@
 """Variants in a small model that nobody trained: exact ones agree, wrong ones are found."""
 
+import os
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -127,3 +130,38 @@ def test_only_the_chosen_weights_move(which):
     moved = {name for name, x in model.named_parameters() if not torch.equal(x, before[name])}
     around = {name for name in before if any(part in name for part in worker.PROJECTIONS)}
     assert moved & around and (moved <= around) is (which == "projections")
+
+
+def elsewhere(question):
+    os.chdir("/")
+    yield {"said": 1}
+
+
+def other_threads(question):
+    torch.set_num_threads(torch.get_num_threads() + 1)
+    yield {"said": 1}
+
+
+def raising(question):
+    yield {"said": 1}
+    raise ZeroDivisionError("a fault\nin it")
+
+
+@pytest.mark.parametrize(
+    ("deed", "spoiled", "last"),
+    [
+        (elsewhere, True, {"said": 1}),
+        (other_threads, True, {"said": 1}),
+        (raising, False, {"failed": "ZeroDivisionError: a fault"}),
+    ],
+)
+def test_only_a_process_that_was_changed_gets_no_more_questions(deed, spoiled, last, monkeypatch):
+    monkeypatch.chdir(".")
+    monkeypatch.setenv("OMP_NUM_THREADS", str(threads := torch.get_num_threads()))
+    monkeypatch.setitem(worker.ANSWERS, "variant", deed)
+    worker.first_state.cache_clear()
+    stages = []
+    answers = SimpleNamespace(stage=stages.append)
+    found = worker.respond({"do": "variant", "device": "cpu"}, answers)
+    torch.set_num_threads(threads)
+    assert found == {"spoiled": spoiled} and stages[-1] == last
