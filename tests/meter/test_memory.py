@@ -9,7 +9,6 @@ from torch.profiler import ProfilerActivity, profile
 import impls
 from attnbench.gate.inputs import Call, make
 from attnbench.meter import memory
-from attnbench.meter import profile as looks
 from attnbench.meter.memory import observe, warm_profiler
 from impls.dense.matmul import build
 from impls.loading import load_function
@@ -24,7 +23,7 @@ SMALL = Problem(heads=1, kv_heads=1, q_len=8, kv_len=8, head_dim=4, v_head_dim=4
 @pytest.fixture(scope="module")
 def observed():
     found = {}
-    names = ("einsum", "matmul", "baddbmm", "inplace", "sdpa.flash", "numpy")
+    names = ("einsum", "matmul", "inplace", "sdpa.flash", "numpy")
     for name, phase in [*((name, "forward") for name in names), ("matmul", "train")]:
         row = impls.table().find(name)
         sizes = {"heads": 4, "kv_heads": 4, "q_len": N, "kv_len": N}
@@ -62,34 +61,24 @@ def test_the_peak_is_the_matrices_that_must_be_there(observed):
 # ---- on a GPU that isn't there -------------------------------------------------------------------
 
 
-@pytest.fixture
-def asked(monkeypatch):
-    """The activities that profiles are asked for, in order, on a machine that has a GPU."""
-    found = []
+def test_no_kernel_is_traced_in_a_process_that_goes_on_to_take_times(monkeypatch):
+    asked = []
 
     def noted(activities, **more):
-        found.append(set(activities))
+        asked.append(set(activities))
         return profile(activities=[ProfilerActivity.CPU], **more)
 
     stats = {"requested_bytes.all.current": 1000, "requested_bytes.all.peak": 5000}
     monkeypatch.setattr(memory, "profile", noted)
-    monkeypatch.setattr(looks, "profile", noted)
-    for name, value in (
-        ("is_available", True),
-        ("synchronize", None),
-        ("memory_stats", stats),
-        ("reset_peak_memory_stats", None),
-    ):
-        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
-    return found
-
-
-def test_no_kernel_is_traced_in_a_process_that_goes_on_to_take_times(asked):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda *_: stats)
+    for name in ("synchronize", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: None)
     p = Problem(q_len=16, kv_len=16, phase="train")
     warm_profiler()
     given = p.with_(device="cuda"), build(p), make(p, 0), torch.ones(p.output_shape)
     seen = observe(*given, None)
-    assert asked == [{ProfilerActivity.CPU}] * 3
+    assert asked and all(activities == {ProfilerActivity.CPU} for activities in asked)
     assert seen.memory.peak_bytes == 4000
     assert "aten::bmm" in seen.ran & set(seen.kernels)
     assert 7 <= seen.launches <= 40  # two products forward, four backward, a softmax and its own
@@ -125,28 +114,19 @@ def by_closure(thing):
     return lambda q, k, v: (thing, v)[1]
 
 
-def by_default(thing):
-    def attend(q, k, v, thing=thing):
-        return v
-
-    return attend
-
-
-@pytest.mark.parametrize(
-    "hide",
-    [by_closure, by_default, lambda x: by_closure(Holding({"by name": (x, x[0], x.T)}))],
-)
-def test_what_a_variant_holds_from_call_to_call_is_found_and_counted_once(hide):
-    call = Call(SMALL, hide(torch.zeros(512, 512)), make(SMALL, 0))
-    assert memory._held(call) == 4 * 512 * 512
-
-
-def test_neither_its_inputs_nor_its_weights_are_held():
-    inputs, attend = make(SMALL, 0), Holding(None)
+def test_what_a_variant_holds_from_call_to_call_is_found_and_counted_once():
+    thing, inputs = torch.zeros(512, 512), make(SMALL, 0)
+    for attend in (
+        by_closure(thing),
+        lambda q, k, v, thing=thing: v,
+        by_closure(Holding({"by name": (thing, thing[0], thing.T)})),
+    ):
+        assert memory._held(Call(SMALL, attend, inputs)) == 4 * 512 * 512
+    attend = Holding(None)
     attend.weights = {"w": torch.zeros(64)}
     call = Call(SMALL, attend, inputs)
     attend.thing = [*call.leaves, call.leaves[0][:, :, :2], attend.weights["w"].view(8, 8)]
-    assert memory._held(call) == 0
+    assert memory._held(call) == 0  # neither its inputs nor its weights
     attend.thing = inputs[0]
     assert memory._held(call) == inputs[0].untyped_storage().nbytes()
 
@@ -207,26 +187,20 @@ def test_a_high_water_mark_is_believed_the_third_time(monkeypatch, methods, coun
 # ---- whether there is room, on a GPU whose memory is a number ------------------------------------
 
 
-class Free:
-    """What the driver has, what torch keeps of the rest, and what of that is in use."""
-
-    def __init__(self, monkeypatch, free, kept=0, used=0):
-        self.free, self.kept, self.used, self.deeds = free, kept, used, []
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (self.free, 10**12))
-        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: self.kept)
-        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: self.used)
-        monkeypatch.setattr(torch.cuda, "empty_cache", self._empty)
-
-    def _empty(self):
-        self.deeds.append("emptied")
-        self.free, self.kept = self.free + self.kept - self.used, self.used
-
-
 def test_what_torch_keeps_is_given_back_and_what_does_not_fit_even_then_is_said(monkeypatch):
-    for need, deeds in ((9, []), (10, ["emptied"]), (36, ["emptied"])):
-        found = Free(monkeypatch, free=10 * GIB, kept=35 * GIB, used=5 * GIB)
+    has = {}  # what the driver has, and what torch keeps of the rest; of that 5 GiB are in use
+
+    def emptied():
+        has.update(free=has["free"] + has["kept"] - 5 * GIB, kept=5 * GIB)
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (has["free"], 10**12))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: has["kept"])
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 5 * GIB)
+    monkeypatch.setattr(torch.cuda, "empty_cache", emptied)
+    for need, left in ((9, 10), (10, 40), (36, 40)):
+        has.update(free=10 * GIB, kept=35 * GIB)
         memory.insist(need * GIB, "cuda", "it", "above")
-        assert found.deeds == deeds
+        assert has["free"] == left * GIB
     says = r"^predicted, not run: it needs 37\.0 GiB with its inputs and 40\.0 GiB are free$"
     with pytest.raises(MemoryError, match=says):
         memory.insist(37 * GIB, "cuda", "it", "with")

@@ -2,11 +2,10 @@
 without its source."""
 
 import contextlib
-import importlib.util
 import os
-import py_compile
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -54,27 +53,18 @@ def test_a_file_is_known_by_its_folder_through_a_link_too(tmp_path, file, whose)
 @pytest.mark.parametrize(("place", "whose"), [("python", "Python"), ("mine", "other")])
 def test_code_without_its_source_is_known_by_its_module(tmp_path, monkeypatch, place, whose):
     monkeypatch.setattr(audit, "_PYTHON", (f"{tmp_path}/python/",))
-    source, file = tmp_path / "away.py", tmp_path / place / "away.pyc"
-    source.write_text("import sys\ndef frame(): return sys._getframe()\n")
-    py_compile.compile(source, file, doraise=True)
-    source.unlink()
-    spec = importlib.util.spec_from_file_location("away", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    source = tmp_path / "away.py"
+    module = ModuleType("away")
+    module.__file__ = str(tmp_path / place / "away.pyc")
     monkeypatch.setitem(sys.modules, "away", module)
-    frame = module.frame()
-    assert frame.f_code.co_filename == str(source)
-    assert owner_of_frame(frame) == whose
+    exec(compile("import sys\nframe = sys._getframe()", str(source), "exec"), vars(module))
+    assert owner_of_frame(module.frame) == whose
     monkeypatch.delitem(sys.modules, "away")
-    assert owner_of_frame(frame) == "other"  # its globals are no module's
+    assert owner_of_frame(module.frame) == "other"  # its globals are no module's
 
 
 def test_a_file_of_a_variant_is_not_known_by_the_module_whose_names_it_takes(tmp_path):
-    file = tmp_path / "mine.py"
+    file, names = tmp_path / "mine.py", vars(os)
     file.write_text("")
-    names = vars(os)
-    exec(compile("import sys\n_frame = lambda: sys._getframe()", str(file), "exec"), names)
-    try:
-        assert owner_of_frame(names["_frame"]()) == "other"
-    finally:
-        del names["_frame"]
+    exec(compile("import sys\n_frame = sys._getframe()", str(file), "exec"), names)
+    assert owner_of_frame(names.pop("_frame")) == "other"

@@ -76,28 +76,25 @@ def test_a_side_that_is_wrong_makes_the_pairs_void_and_is_named(cells, sides, sa
 def test_a_side_that_replaces_torchs_kernels_is_not_paired(cells):
     given = question(cells, RIGHT, RIGHT)
     given["compare"][1]["variant"]["swaps"] = ["aten::_flash_attention_forward"]
-    stopped = two(cells.bench, given)["stopped"]
-    assert stopped["status"] == "unsupported"
-    assert "no other variant can be timed beside it" in stopped["why"]
+    assert two(cells.bench, given)["stopped"]["status"] == "unsupported"
 
 
-def scripted(logs, **more):
-    return Pairs(paired(logs, 0.01, **more), [0.002] * len(logs), [0.002] * len(logs))
+def scripted(logs, margin=0.01, **more):
+    return Pairs(paired(logs, margin, **more), [0.002] * len(logs), [0.002] * len(logs))
 
 
-@pytest.mark.parametrize(
-    ("floors", "margin"),
-    [
+def test_the_margin_is_the_floor_of_calls_as_long(cells, monkeypatch):
+    made = lambda a, b, rule, audit: scripted([0.0] * 40, rule.margin)  # noqa: E731
+    monkeypatch.setattr(pairs, "compare_ready", made)
+    monkeypatch.setattr(pairs, "floor_of", lambda ready, budget_s: {"floor": 0.07})
+    for floors, margin in (
         ([{"call_s": 1e-4, "floor": 0.02}, {"call_s": 1.0, "floor": 0.5}], 0.02),
         ([{"call_s": 1e-4, "floor": 0.5}, {"call_s": 10.0, "floor": 0.002}], 0.5),
         ([{"call_s": 1e-4, "floor": 0.002}], 0.01),
         ([], 0.07),  # it is measured first
-    ],
-)
-def test_the_margin_is_the_floor_of_calls_as_long(cells, monkeypatch, floors, margin):
-    monkeypatch.setattr(pairs, "floor_of", lambda ready, budget_s: {"floor": 0.07})
-    answer = two(cells.bench, question(cells, RIGHT, TWICE, margin=None, floors=floors))
-    assert answer["pairs"]["comparison"]["margin"] == pytest.approx(margin)
+    ):
+        answer = two(cells.bench, question(cells, RIGHT, TWICE, margin=None, floors=floors))
+        assert answer["pairs"]["comparison"]["margin"] == pytest.approx(margin)
 
 
 # ---- the floor -----------------------------------------------------------------------------------
@@ -149,9 +146,9 @@ class StandInReady:
     clock = staticmethod(HostClock)
 
     def __init__(self, label="it"):
-        problem = SimpleNamespace(device="cpu")
-        self.job = SimpleNamespace(variant=SimpleNamespace(label=label), problem=problem)
-        self.made, self.alive, self.shared = [], [], {"settings": label}
+        variant, problem = SimpleNamespace(label=label), SimpleNamespace(device="cpu")
+        self.job, self.shared = SimpleNamespace(variant=variant, problem=problem), label
+        self.made, self.alive = [], []
 
     def timed(self):
         self.alive.append([one() is not None for one in self.made])
@@ -172,7 +169,7 @@ def test_earlier_tensors_are_kept_and_fresh_ones_are_warmed_up(monkeypatch):
 
 
 @pytest.fixture
-def looks(monkeypatch):
+def looked(monkeypatch):
     """Pairs of one call a side; returns what is checked afterwards: which side, at which time."""
     seen = []
 
@@ -180,37 +177,35 @@ def looks(monkeypatch):
         a.sample(), b.sample()
         return Pairs(paired([0.0] * 100, rule.margin), [0.002, 0.003, 0.010], [0.004, 0.005, 0.9])
 
-    audit = lambda side, s: seen.append((side.ready.job.variant.label, s))  # noqa: E731
+    def looked(audit=True):
+        seen.clear()
+        compare_ready(StandInReady("a"), StandInReady("b"), StopRule(0.01), audit=audit)
+        return seen
+
     monkeypatch.setattr(pairs, "compare", compare)
-    monkeypatch.setattr(ReadyCalls, "audit", audit)
-    monkeypatch.setattr(pairs.watch, "said", lambda shared: seen.append(shared["settings"]))
-    return seen
+    monkeypatch.setattr(ReadyCalls, "audit", lambda side, s: seen.append((side.label, s)))
+    monkeypatch.setattr(pairs.watch, "said", lambda shared: seen.append(shared))
+    return looked
 
 
-def test_both_sides_are_audited_on_demand_with_the_medians_of_their_pairs(looks):
-    compare_ready(StandInReady("a"), StandInReady("b"), StopRule(0.01), audit=True)
-    assert looks == ["a", ("a", 0.003), ("b", 0.005), "a"]
-    compare_ready(StandInReady("a"), StandInReady("b"), StopRule(0.01))
-    assert len(looks) == 4
-
-
-@pytest.mark.parametrize("when", [0, 1])
-def test_what_both_share_and_one_changed_is_reported_of_both(looks, monkeypatch, when):
-    reports = iter([None] * when + ["it replaced time.time"])
-    monkeypatch.setattr(pairs.watch, "said", lambda shared: next(reports))
-    with pytest.raises(Wrong, match=r"^a or b: it replaced time\.time$"):
-        compare_ready(StandInReady("a"), StandInReady("b"), StopRule(0.01), audit=True)
-    assert len(looks) == 2 * when  # the second check comes after both were audited
+def test_both_sides_are_audited_on_demand_with_the_medians_of_their_pairs(looked, monkeypatch):
+    assert looked() == ["a", ("a", 0.003), ("b", 0.005), "a"]
+    assert looked(audit=False) == []
+    for before in ([], [None]):  # what both share is changed before they are audited, and after
+        reports = iter([*before, "it replaced time.time"])
+        monkeypatch.setattr(pairs.watch, "said", lambda shared, reports=reports: next(reports))
+        with pytest.raises(Wrong, match=r"^a or b: it replaced time\.time$"):
+            looked()
 
 
 @pytest.mark.parametrize(("spent", "refused"), [(12.0, False), (14.0, True)])
-def test_more_processors_than_were_given_make_the_pairs_void(looks, monkeypatch, spent, refused):
+def test_more_processors_than_were_given_make_the_pairs_void(looked, monkeypatch, spent, refused):
     monkeypatch.setattr(pairs, "perf_counter", iter([0.0, 10.0]).__next__)
     monkeypatch.setattr(pairs, "demanded", iter([0.0, spent]).__next__)
     monkeypatch.setattr(pairs.torch, "get_num_threads", lambda: 1)
     busy = "^a or b: while pairs were taken 1.4 processors were busy, not 1$"
     with pytest.raises(Wrong, match=busy) if refused else nullcontext():
-        compare_ready(StandInReady("a"), StandInReady("b"), StopRule(0.01), audit=True)
+        looked()
 
 
 @pytest.mark.parametrize(
@@ -239,10 +234,10 @@ def test_a_time_is_believed_that_an_audit_bears_out(monkeypatch, found, left, sa
 # ---- one side held for another process -----------------------------------------------------------
 
 
-def hold(variant="matmul", **changes):
-    small = {"heads": 1, "kv_heads": 1, "q_len": 16, "kv_len": 16, "head_dim": 8, "v_head_dim": 8}
-    problem = pairs.Problem(**{**small, **changes}).to_dict()
-    return {"hold": {"variant": variant, "problem": problem, "seed": 0, "budget_s": 0.1}}
+def hold(variant="matmul", **more):
+    sizes = {"heads": 1, "kv_heads": 1, "q_len": 16, "kv_len": 16, "head_dim": 8, "v_head_dim": 8}
+    problem = pairs.Problem(**sizes).to_dict()
+    return {"hold": {"variant": variant, "problem": problem, "seed": 0, "budget_s": 0.1, **more}}
 
 
 def test_a_variant_that_is_held_gives_as_many_samples_as_are_asked_for(cells):
@@ -254,57 +249,42 @@ def test_a_variant_that_is_held_gives_as_many_samples_as_are_asked_for(cells):
 
 
 def test_a_variant_that_can_not_be_held_is_refused_in_a_sentence(cells, tmp_path):
-    for variant, says in (
-        ("nothere", "there is no variant 'nothere'"),
-        ("sdpa.cudnn", "sdpa.cudnn runs on cuda"),
-        ("chunked?nothere=1", "nothere"),
-    ):
-        assert says in HeldVariant().answer(cells.bench, hold(variant))["refused"]
-    file, asked = tmp_path / "rows.py", hold("x")
-    asked["hold"]["tables"] = [str(file)]
+    for variant in ("nothere", "sdpa.cudnn", "chunked?nothere=1"):
+        assert (
+            variant.split("?")[-1][:7]
+            in HeldVariant().answer(cells.bench, hold(variant))["refused"]
+        )
+    file = tmp_path / "rows.py"
     row = "Variant(name='x', title='x', family='x', computes='softmax', build=':build')"
-    for code, status, says in (
-        ("import nowhere\n", "failed", "nowhere"),
-        (f"{INVERTED}\nfrom impls.spec import Variant\nROWS = [{row}]\n", "wrong", "wrong: "),
-    ):
+    wrong = f"{INVERTED}\nfrom impls.spec import Variant\nROWS = [{row}]\n"
+    for code, status in (("import nowhere\n", "failed"), (wrong, "wrong")):
         file.write_text(code)
-        answer = HeldVariant().answer(cells.bench, asked)
-        assert answer["status"] == status and says in answer["refused"]
+        answer = HeldVariant().answer(cells.bench, hold("x", tables=[str(file)]))
+        assert answer["status"] == status and answer["refused"]
 
 
 # ---- two folders with modules of the same names --------------------------------------------------
 
-NAME = "beside_planted"
 
-
-@pytest.fixture
-def folders(tmp_path, monkeypatch):
-    """Two folders that say who they are; the first is where this process looks."""
-    for who in "ab":
-        package = tmp_path / who / NAME
-        package.mkdir(parents=True)
-        late = f"def later():\n    from {NAME} import late\n    return late.WHO\n"
-        (package / "__init__.py").write_text(f"WHO = {who!r}\n{late}")
-        (package / "late.py").write_text(f"WHO = {who!r}\n")
-    monkeypatch.syspath_prepend(str(tmp_path / "a"))
-    importlib.invalidate_caches()
-    yield str(tmp_path / "a"), str(tmp_path / "b")
-    for name in [name for name in sys.modules if name.split(".")[0] == NAME]:
-        del sys.modules[name]
-
-
-def package():
-    return importlib.import_module(NAME)
-
-
-def test_inside_the_block_the_second_folder_is_there_and_afterwards_the_first(folders):
+def test_inside_the_block_the_second_folder_is_there_and_afterwards_the_first(
+    tmp_path, monkeypatch
+):
+    name, (a, b) = "beside_planted", (tmp_path / "a", tmp_path / "b")
+    for folder in (a, b):
+        (folder / name).mkdir(parents=True)
+        who = f"WHO = {folder.name!r}\n"
+        late = f"def later():\n    from {name} import late\n    return late.WHO\n"
+        (folder / name / "__init__.py").write_text(who + late)
+        (folder / name / "late.py").write_text(who)
+    monkeypatch.syspath_prepend(str(a))
+    package = lambda: importlib.import_module(name)  # noqa: E731
     first, loaded = package(), {}
-    swapped = lambda: modules_of(folders[1], folders[0], loaded)  # noqa: E731
+    swapped = lambda: modules_of(str(b), str(a), loaded)  # noqa: E731
     assert first.later() == "a"  # loaded now, and gone inside
     stays = {name: sys.modules[name] for name in ("torch", "attnbench", "attnbench.meter.pairs")}
     with swapped():
         second = package()
-        assert (second.WHO, second.later(), sys.modules[NAME]) == ("b", "b", second)
+        assert (second.WHO, second.later(), sys.modules[name]) == ("b", "b", second)
         assert {name: sys.modules[name] for name in stays} == stays
     assert package() is first and first.later() == "a"
     with swapped():
@@ -312,4 +292,6 @@ def test_inside_the_block_the_second_folder_is_there_and_afterwards_the_first(fo
     with pytest.raises(ZeroDivisionError), swapped():
         1 / 0  # noqa: B018
     assert package() is first
-    assert (folders[0] in sys.path, folders[1] in sys.path) == (True, False)
+    assert (str(a) in sys.path, str(b) in sys.path) == (True, False)
+    for one in (name, f"{name}.late"):
+        del sys.modules[one]
