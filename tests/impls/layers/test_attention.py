@@ -100,21 +100,6 @@ def test_a_causal_mask_over_more_keys_ends_at_the_last():
     torch.testing.assert_close(ours(x, y, is_causal=True), ours(x, y, attn_mask=hidden))
 
 
-def test_a_core_of_ones_own_takes_the_place_of_softmax():
-    ours = MultiHeadAttention(E, H, core=lambda q, k, v: v.cumsum(2))
-    x = torch.randn(B, N, E)
-    values = ours.project(x)[2]
-    torch.testing.assert_close(ours(x), ours.join(values.cumsum(2)))
-    with pytest.raises(ValueError, match="build it with its mask"):
-        ours(x, is_causal=True)
-
-
-@pytest.mark.parametrize("key", ["add_bias_kv", "add_zero_attn"])
-def test_a_layer_with_a_key_that_is_no_token_is_refused(key):
-    with pytest.raises(ValueError, match="a key that is no token"):
-        from_torch(nn.MultiheadAttention(E, H, **{key: True}))
-
-
 # ---- dropout, by its statistics ------------------------------------------------------------------
 
 

@@ -1,10 +1,10 @@
-"""Scores with edges: against loops over pairs, and limits where the edges say nothing."""
+"""Scores with edges: against loops over pairs."""
 
 import numpy as np
 import pytest
 import torch
 
-from impls.layers.mixed import _edges, _MatNet
+from impls.layers.mixed import _edges
 from tests.impls.small import layer as problem
 from tests.impls.small import made
 
@@ -48,31 +48,3 @@ def test_the_definition_and_the_fast_form_are_loops_over_pairs(form):
     torch.testing.assert_close(define(x, rows, define.weights)[0], want[rows], atol=1e-12, rtol=0)
     with torch.no_grad():
         torch.testing.assert_close(attend(x)[0], want, atol=1e-12, rtol=0)
-
-
-def test_a_second_bias_would_change_nothing_and_the_first_does():
-    asked = problem("causal", dtype="float64", q_len=7, kv_len=7, heads=2, kv_heads=2, head_dim=4)
-    mixed, _ = made("mixed?form=matnet", asked)
-    x = torch.randn(1, 7, 8).double()
-    with torch.no_grad():
-        want = mixed(x)
-        scores = mixed.mix._matnet
-        mixed.mix._matnet = lambda s: scores(s) + 0.7
-        torch.testing.assert_close(mixed(x), want, atol=1e-12, rtol=0)
-        mixed.mix._matnet = scores
-        mixed.weights["mix1_bias"].add_(0.7)
-        assert (mixed(x) - want).abs().max() > 1e-3
-
-
-def test_hidden_units_one_at_a_time_are_differentiated_right():
-    generator = torch.Generator().manual_seed(3)
-
-    def drawn(*shape):
-        return torch.randn(shape, generator=generator).double()
-
-    z = drawn(3, 4 * 5)
-    given = [drawn(2, 2, 4, 5), drawn(2, 6), drawn(2, 6, 3), drawn(2, 6)]
-    leaves = [x.requires_grad_() for x in given]
-    assert torch.autograd.gradcheck(
-        lambda s, w, b, a: _MatNet.apply(s, z, w, b, a), leaves, atol=1e-6
-    )

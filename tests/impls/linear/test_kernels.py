@@ -129,31 +129,10 @@ def test_no_weight_of_cosformer_is_lost_at_the_far_end():
     assert not out[0, 0, :-1].any()
 
 
-@pytest.mark.parametrize("features", [0, 1, 16])
-def test_the_product_of_features_is_the_series_of_taylor(features):
-    given = problem(head_dim=24)
-    maps, (q, k, _) = taylor.Taylor(given, features), inputs(given)
-    u, w = maps.queries(q, 0), maps.keys(k, 0).repeat_interleave(2, 1)
-    assert maps.expand(u).shape[-1] == maps.width
-    x = u @ w.mT
-    torch.testing.assert_close(maps.expand(u) @ maps.expand(w).mT, 1 + x + x**2 / 2)
-    torch.testing.assert_close(maps.weights(u, w), 1 + x + x**2 / 2)
-
-
 def test_features_of_taylor_are_counted_once_and_a_projection_is_of_unit_size():
     assert taylor.Taylor(Problem(), 16).width == 1 + 16 + 16 * 17 // 2 == 153
-    assert taylor.projection(problem(), 16, torch.float32) is None
-    assert taylor.build(problem(), 16, 128).note() == ""
-    assert "no projection" in taylor.build(problem(), 99, 128).note()
     down = taylor.projection(Problem(head_dim=256), 64, torch.float64)
     assert (down @ down.T).diagonal().mean().item() == pytest.approx(1.0, abs=0.05)
-
-
-def test_random_maps_of_hedgehog_keep_sizes():
-    for w in hedgehog.maps(problem(head_dim=64, kv_heads=4), "random", torch.float64):
-        assert w.shape == (4, 64, 64)
-        assert float(w.var()) == pytest.approx(1 / 64, rel=0.05)
-        assert abs(float(w.mean())) < 5 / 64**0.5 / w.numel() ** 0.5
 
 
 @pytest.mark.parametrize("mask", ["none", "causal", "window:3,1"])

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from impls.lowrank.common import segment_means
 from impls.lowrank.skyformer import places
 from tests.impls.small import inputs, made, problem, softmax
 
@@ -33,13 +32,6 @@ def one_head(given):
 
 def cut_as_numpy(x, count):
     return np.array([part.mean(0) for part in np.array_split(x, min(count, len(x)))])
-
-
-@pytest.mark.parametrize("count", [1, 7, 44, 45])
-def test_segments_are_cut_as_numpy_cuts(count):
-    x = torch.randn(1, 1, 45, 3, dtype=torch.float64)
-    want = cut_as_numpy(x[0, 0].numpy(), count)
-    np.testing.assert_allclose(segment_means(x, count)[0, 0], want, rtol=1e-12, atol=1e-14)
 
 
 # ---- Nyström -------------------------------------------------------------------------------------

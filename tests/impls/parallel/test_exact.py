@@ -17,7 +17,7 @@ from attnbench.gate.inputs import make
 from attnbench.gate.oracle import exact
 from impls.loading import load_function
 from impls.masks import Mask
-from impls.parallel import shares, ulysses
+from impls.parallel import shares
 from impls.parallel.ring import Ring
 from impls.problem import Problem
 
@@ -194,17 +194,3 @@ def test_ulysses_has_the_output_and_gradients_of_the_oracle(world, most, more):
     p = problem(**{"heads": 4, "kv_heads": 4, **more})
     got, inputs, dout = run(impls.table().find(f"ulysses?world={world}"), p)
     assert all(far < most for far in off(got, truth(p, inputs, dout)).values())
-
-
-class Alone:
-    """One rank, to whom comes what it gave."""
-
-    rank, world = 0, 3
-
-    def all_to_all(self, x):
-        return x
-
-
-def test_the_way_back_is_the_inverse_of_the_way_there():
-    x = torch.randn(2, 6, 12, 5)
-    assert torch.equal(ulysses.to_tokens(ulysses.to_heads(x, Alone()), Alone()), x)

@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-import impls
 from impls.masks import Mask
 from impls.problem import Problem
-from impls.sparse.flex import _fitted, build, build_window
+from impls.sparse.flex import _fitted, build
 from impls.sparse.flex_kernel import mask_blocks
-from impls.spec import Unsupported
 
 SMALL = {
     "batch": 2, "heads": 4, "kv_heads": 2, "q_len": 77, "kv_len": 77, "head_dim": 16,
@@ -61,14 +59,10 @@ def test_blocks_are_fitted_to_the_window_and_to_the_length():
 CELLS = [
     ("window.flex?block=8", "window:9,0+document:30,47", {"inputs": "peaky"}),
     ("flex", "prefix:9", {"inputs": "outliers"}),
-    ("flex", "padding:0", {}),
     ("flex", "causal+document:30,47+alibi", {"inputs": "peaky"}),
-    ("flex", "dense", {}),
     ("flex", "bias", {"dtype": "bfloat16"}),  # with rows that see nothing
     ("flex", "causal+alibi", {"q_len": 13, "kv_len": 29, "v_head_dim": 5}),
     ("flex", "causal", {"q_len": 1, "kv_len": 300, "phase": "decode", "inputs": "outliers"}),
-    ("flex", "causal@upper-left", {"q_len": 29, "kv_len": 13}),
-    ("flex", "causal", {"q_len": 150, "kv_len": 150, "head_dim": 33, "v_head_dim": 65}),
     ("window.flex", "causal+window:30,0", {"dtype": "float16"}),
     ("window.flex?block=7", "window:20,3", {"q_len": 300, "kv_len": 300}),
 ]
@@ -91,23 +85,3 @@ def test_many_problems_in_a_row_are_all_compiled():
         out = build(problem)(q, k, v)
         want = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
         assert torch.allclose(out, want, atol=1e-5)
-
-
-def test_a_mask_or_a_block_that_can_not_be_is_refused_with_a_sentence():
-    for mask, device, block, says in (
-        ("causal", "cpu", 0, "for masks that have a window, .* the mask is causal"),
-        ("window:5,0", "cpu", -1, "block=-1 must be 1 or more, or 0"),
-        ("window:5,0", "cuda", 64, "block=64 must be a multiple of 128 on CUDA"),
-        ("window:5,0", "cuda", -128, "block=-128 must be a multiple of 128 on CUDA"),
-    ):
-        problem = Problem(**SMALL, mask=Mask.parse(mask), device=device)
-        with pytest.raises(Unsupported, match=says):
-            build_window(problem, block=block)
-
-
-def test_the_rows_refuse_gradients_and_float64_on_the_cpu():
-    for name in ("flex", "window.flex", "blocksparse.flex"):
-        row = impls.table().find(name)
-        assert "has no backward" in row.supports(Problem(phase="train"))
-        assert "not float64" in row.supports(Problem(dtype="float64"))
-        assert "train" in row.on("cuda", "phases")

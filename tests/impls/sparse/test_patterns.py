@@ -10,7 +10,6 @@ from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
 from impls.sparse.layouts import bigbird_layout as layout
-from impls.spec import Unsupported
 
 
 def problem(length, mask="none", **more):
@@ -138,14 +137,6 @@ def test_bigbird_without_causality_lets_global_rows_see_all_and_all_see_global_k
         assert set(np.flatnonzero(seen[i]) // 8) == {x for x in blocks[i // 8 - 1] if x >= 0}
 
 
-def test_bigbird_causal_is_its_layout_cut_to_earlier_keys():
-    seen = seen_by(SMALL["bigbird"], problem(50, "causal"))
-    blocks = layout(7, 1, 2, 0, True).tolist()
-    for i in range(50):
-        want = [j for x in blocks[i // 8] if x >= 0 for j in range(8 * x, 8 * x + 8) if j <= i]
-        assert np.flatnonzero(seen[i]).tolist() == sorted(want)
-
-
 @pytest.mark.parametrize("length", [1, 64])
 @pytest.mark.parametrize("mask", ["none", "causal"])
 @pytest.mark.parametrize("name", ROWS)
@@ -158,10 +149,9 @@ def test_the_work_is_counted_on_the_pairs_of_the_pattern(name, mask, length):
 
 @pytest.mark.parametrize(("mask", "new"), [("none", 1), ("causal", 5)])
 @pytest.mark.parametrize("name", ROWS)
-def test_decoding_passes_the_gate_and_costs_the_keys_that_it_reads(verdict, name, mask, new):
+def test_decoding_costs_the_keys_that_it_reads(name, mask, new):
     whole = problem(301, mask, heads=4, kv_heads=2)
     step = whole.with_(q_len=new, phase="decode")
-    assert verdict(SMALL[name], step).reason is None
     row = row_of(SMALL[name])
     seen = seen_by(SMALL[name], problem(301, mask))[-new:]
     read = int(seen.any(0).sum())
@@ -169,14 +159,3 @@ def test_decoding_passes_the_gate_and_costs_the_keys_that_it_reads(verdict, name
     cost = load_function(row.cost)(step, **row.chosen)
     assert cost.flops == 2 * int(seen.sum()) * 4 * (16 + 16)
     assert cost.bytes == 4 * (4 * new + 2 * read) * (16 + 16)
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_tokens_that_are_not_the_last_are_refused(name):
-    for mask, changes, sentence in (
-        ("causal@upper-left", {"q_len": 2, "phase": "decode"}, "decodes the last tokens of a"),
-        ("none", {"q_len": 62, "phase": "decode"}, "q_len=62 must be at most kv_len=61"),
-        ("none", {"q_len": 7}, "needs q_len equal to kv_len"),
-    ):
-        with pytest.raises(Unsupported, match=sentence):
-            attend_of(name, problem(61, mask, **changes))
