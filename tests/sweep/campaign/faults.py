@@ -2,14 +2,12 @@
 
 import atexit
 import ctypes
-import json
 import mmap
 import os
 import resource
 import signal
 import socket
 import stat
-import subprocess
 import sys
 import tempfile
 import threading
@@ -17,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from impls.spec import Unavailable, Unsupported, Variant
+from impls.spec import Variant
 
 MARK = "ATTNBENCH_CAMPAIGN"
 """In the environment of everything that a sweep starts."""
@@ -105,10 +103,6 @@ def stand_in_a_folder_that_is_gone():
     os.rmdir(folder)  # noqa: PTH106
 
 
-def replace_the_clock():
-    time.perf_counter = lambda: float("nan")
-
-
 def ignore_every_signal():
     for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_IGN)
@@ -122,20 +116,6 @@ def keep_all_files():
             KEPT.append(socket.socket())
     except OSError:
         return
-
-
-def sleeper(*how, **more):
-    """A process that stays, whose command says whose it is though its environment may not."""
-    code = f"import time; time.sleep(599)  # {os.environ.get(MARK, '')}"
-    return subprocess.Popen([*how, sys.executable, "-S", "-c", code], **more)
-
-
-def leave_a_daemon_that_hides():
-    if os.fork() == 0:
-        os.setsid()
-        KEPT.append(sleeper("nohup", start_new_session=True, env={}, stderr=subprocess.DEVNULL))
-        os._exit(0)
-    os.wait()
 
 
 # ---- it ends the worker's process: that costs its own cell, and is tried once more alone ---------
@@ -152,47 +132,9 @@ def pipe():
     raise LookupError("there is none")
 
 
-def asked():
-    """The question that is being answered, and its number."""
-    frame = sys._getframe()
-    while frame is not None:
-        answers, question = map(frame.f_locals.get, ("answers", "question"))
-        if isinstance(number := getattr(answers, "asked", None), int) and question:
-            return question, number
-        frame = frame.f_back
-    raise LookupError("nobody asked")
-
-
 def exit_loudly():
     print("my last words are xyzzy", file=sys.stderr, flush=True)
     os._exit(3)
-
-
-def answer_in_the_workers_place():
-    from attnbench.core.record import Record, Status
-    from impls.problem import Problem
-
-    question, number = asked()
-    job = question["job"]
-    variant, of = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
-    record = Record.of(variant, of, Status.FAILED, "forged", seed=0).to_dict()
-    os.write(pipe(), json.dumps({"record": record, "asked": number}).encode() + b"\n")
-
-
-def answer_too_deep():
-    said = b'{"asked":%d,"record":{"schema":1,"x":%s}}\n'
-    os.write(pipe(), said % (asked()[1], b'{"a":' * 700 + b"1" + b"}" * 700))
-
-
-def kill_its_keeper():
-    ctypes.CDLL(None).prctl(1, 0)  # PR_SET_PDEATHSIG
-    sleeper()
-    os.kill(os.getppid(), signal.SIGKILL)
-
-
-def fork_without_end():
-    while True:
-        os.fork()
 
 
 # ---- it never ends, or says more than anybody can hear -------------------------------------------
@@ -208,12 +150,6 @@ def shout_for_ever():
         os.write(2, b"x" * (1 << 16))
 
 
-def say_for_ever_what_it_is_doing():
-    said, to = b'{"doing": "work", "asked": %d}\n' % asked()[1], pipe()
-    while True:
-        os.write(to, said * 100)
-
-
 # ---- all of them ---------------------------------------------------------------------------------
 
 NOISE = "\ud800\x00 \x1b[2J\x9b31m\u202e\udfff\nsecond line"
@@ -222,42 +158,27 @@ QUICK = {
     "chatters": ("measured", "", lambda p: in_a_call(p, chatter)),
     "raises": ("failed", ": first line", lambda p: fail(RuntimeError("first line\nsecond line"))),
     "message_with_surrogates_and_nulls": ("failed", "KeyError", lambda p: fail(KeyError(NOISE))),
-    "build_that_returns_nothing": ("failed", "it must return attend", lambda p: None),
-    "gives_nan": ("wrong", "finite", lambda p: lambda q, k, v: v * float("nan")),
-    "note_that_raises": (
-        "failed", "its note", lambda p: noted(p, lambda: fail(OSError("its note")))),
-    "refuses_without_a_word": ("unsupported", "doesn't say why", lambda p: fail(Unsupported(""))),
-    "unavailable_for_an_object": ("unavailable", "", lambda p: fail(Unavailable(object(), {1: 2}))),
-    "asks_for_a_terabyte": ("out_of_memory", "", lambda p: lambda q, k, v: q.new_zeros(1 << 40)),
     "exits": ("crashed", "status 3", lambda p: in_a_call(p, exit_loudly)),
 }  # fmt: skip
 """Statuses that a cell may end with, a word of the reason or the note, and the ``build``. These are
 tried by default, the others where slow tests are.
 """
 SLOW = {
+    "note_that_raises": (
+        "failed", "its note", lambda p: noted(p, lambda: fail(OSError("its note")))),
+    "gives_nan": ("wrong", "finite", lambda p: lambda q, k, v: v * float("nan")),
+    "asks_for_a_terabyte": ("out_of_memory", "", lambda p: lambda q, k, v: q.new_zeros(1 << 40)),
     "returns_what_raises": ("wrong failed", "", lambda p: lambda q, k, v: untouchable()),
     "stands_in_a_folder_that_is_gone": (
         "measured wrong", "", lambda p: then(p, stand_in_a_folder_that_is_gone)),
     "clears_the_environment": ("measured wrong", "", lambda p: then(p, os.environ.clear)),
     "closes_the_streams": (
         "measured wrong failed crashed", "", lambda p: then(p, lambda: os.closerange(0, 3))),
-    "replaces_the_clock": ("wrong", "replaced", lambda p: then(p, replace_the_clock)),
     "ignores_every_signal": ("measured wrong", "", lambda p: then(p, ignore_every_signal)),
     "keeps_all_files": ("measured failed wrong crashed", "", lambda p: then(p, keep_all_files)),
     "forgets_all_modules": (
         "measured wrong failed crashed", "", lambda p: (right(p), sys.modules.clear())[0]),
-    "leaves_a_daemon": ("measured wrong", "", lambda p: then(p, leave_a_daemon_that_hides)),
-    "reads_nothing": ("crashed", "SIGSEGV", lambda p: in_a_call(p, lambda: ctypes.string_at(0))),
-    "answers_in_the_workers_place": (
-        "wrong", "it answered twice: one of the answers is forged",
-        lambda p: in_a_call(p, answer_in_the_workers_place)),
-    "answers_too_deep": ("crashed wrong", "", lambda p: in_a_call(p, answer_too_deep)),
-    "kills_its_keeper_and_lives": ("crashed", "SIGKILL", lambda p: in_a_call(p, kill_its_keeper)),
-    "forks_without_end": ("crashed", "than 512 processes", lambda p: then(p, fork_without_end)),
     "message_of_a_gigabyte": ("failed out_of_memory", "", lambda p: fail(OSError("x" * GIGABYTE))),
-    "quits_with_0": ("crashed failed", "", lambda p: sys.exit(0)),
-    "forks": ("wrong", "left a copy of its process running", lambda p: in_a_call(p, os.fork)),
-    "says_something": ("crashed", "", lambda p: in_a_call(p, lambda: os.write(pipe(), b"junk\n"))),
     "floods_the_pipe_without_a_line": (
         "crashed", "does not end",
         lambda p: in_a_call(p, lambda: [os.write(pipe(), b"x" * (1 << 20)) for _ in range(200)])),
@@ -272,8 +193,6 @@ HANGING = {
         "timed_out", HUNG, lambda p: in_a_call(p, lambda: ctypes.PyDLL(None).sleep(600))),
     "stops_its_keeper_and_hangs": ("timed_out", HUNG, lambda p: then(p, stop_its_keeper)),
     "shouts_for_ever": ("timed_out", HUNG, lambda p: then(p, shout_for_ever)),
-    "says_for_ever_what_it_is_doing": (
-        "timed_out", HUNG, lambda p: in_a_call(p, say_for_ever_what_it_is_doing)),
 }  # fmt: skip
 """These are given a short time."""
 

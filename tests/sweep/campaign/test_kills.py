@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,9 +26,9 @@ from tests.sweep.build import KNOWN, ONE, sweep_of
 campaign = load_file(Path(__file__).with_name("campaign.py"))
 pytestmark = pytest.mark.slow
 SEED = 20261122
-NEW, GOING_ON = 3, 9
+NEW, GOING_ON = 2, 5
 """Kills of runs that have just begun, and of one that goes on where it was."""
-VARIANTS = [*(f"c.honest?n={n}" for n in range(6)), "sdpa.cudnn", "c.gives_nan", "einsum"]
+VARIANTS = [*(f"c.honest?n={n}" for n in range(4)), "sdpa.cudnn", "c.gives_nan"]
 
 
 def ended(path):
@@ -91,7 +90,7 @@ def test_a_run_may_be_killed_again_and_again_and_every_cell_is_there_once(tmp_pa
 class Hunted(campaign.Hasty):
     """An engine whose worker, or its keeper, somebody kills now and then."""
 
-    left, killed, random = 8, 0, random.Random(SEED)
+    left, killed, random = 6, 0, random.Random(SEED)
 
     def ask(self, question, limit_s):
         if self.left and self._child is not None and self.random.random() < 0.5:
@@ -111,7 +110,7 @@ class Hunted(campaign.Hasty):
 
 def test_workers_killed_at_random_times_cost_their_own_cells_and_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr(places, "MARGIN", 1e9)
-    names = [f"c.honest?n={n}" for n in range(1, 21)]
+    names = [f"c.honest?n={n}" for n in range(1, 15)]
     table = impls.table([campaign.laid_out(tmp_path)])
     plan = make_plan(table, names, ONE, this_machine())
     folder = RunFolder.create(tmp_path, "box", {"seed": 0, "budget_s": 0.01, **KNOWN})
@@ -136,21 +135,13 @@ def test_workers_killed_at_random_times_cost_their_own_cells_and_no_other(tmp_pa
     assert all("SIGKILL" in r.reason + r.note for r in records if r.status is Status.CRASHED)
 
 
-@contextmanager
-def stuck_in(name, folder):
-    """A run whose second cell holds its worker, its folder and its word."""
-    tables = ["--table", campaign.laid_out(folder)]
-    words = ["c.honest", f"c.{name}", "einsum", "--seq", "16", *campaign.SMALL, *tables]
-    out = folder / "results"
-    with campaign.marked() as word, campaign.started(*words, "--out", out) as run:
-        campaign.processes.until(lambda: any(map(campaign.lines, out.glob("*/2*"))), 120)
-        time.sleep(1.0)  # it is stuck by then
-        yield run, campaign.only_run(out), word
-    assert [r.variant for r in read_records(campaign.only_run(out))] == ["c.honest"]
-
-
 def test_ctrl_c_twice_ends_at_once_what_is_stuck_and_leaves_nothing(tmp_path):
-    with stuck_in("stands_still", tmp_path) as (run, path, word):
+    words = ["c.honest", "c.stands_still", "einsum", "--seq", "16", *campaign.SMALL]
+    words += ["--table", campaign.laid_out(tmp_path), "--out", tmp_path / "results"]
+    runs = (tmp_path / "results").glob
+    with campaign.marked() as word, campaign.started(*words) as run:
+        campaign.processes.until(lambda: any(map(campaign.lines, runs("*/2*"))), 120)
+        time.sleep(1.0)  # it is stuck by then
         run.send_signal(signal.SIGINT)
         time.sleep(0.5)
         assert run.poll() is None
@@ -158,13 +149,7 @@ def test_ctrl_c_twice_ends_at_once_what_is_stuck_and_leaves_nothing(tmp_path):
         assert run.wait(10) == 130
         said = run.stderr.read()
         campaign.until_gone(word)
+    path = campaign.only_run(tmp_path / "results")
     assert "Traceback" not in said
     assert f"attnbench run --resume {path}" in said
-
-
-def test_a_run_that_is_killed_while_its_worker_is_stuck_leaves_nothing(tmp_path):
-    with stuck_in("holds_the_interpreter", tmp_path) as (run, _, word):
-        assert len(campaign.left_behind(word)) >= 3  # it, the keeper and the worker
-        run.kill()
-        run.wait()
-        campaign.until_gone(word)
+    assert [r.variant for r in read_records(path)] == ["c.honest"]
