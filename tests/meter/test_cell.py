@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import impls
 from attnbench.core.record import Energy, Status
 from attnbench.meter import cell, memory
 from attnbench.meter.audit import Audit
@@ -66,6 +67,13 @@ def test_what_passes_is_measured_and_says_everything(cells, phase):
     assert any("aten::" in name for name in record.kernels)
     assert (record.seed, record.variant, record.family) == (3, "planted", "dense")
     assert record.problem == problem
+
+
+def test_an_approximation_is_measured_with_its_distance(cells):
+    row = impls.table().find("mean_v")
+    record = cells.measure(row, cells.problem(phase="train"), timed=False)
+    assert (record.status, record.reason) == (Status.MEASURED, "")
+    assert record.distance.skill == pytest.approx(0, abs=1e-6)
 
 
 def test_building_is_paid_in_the_setup_and_not_in_the_time(cells):

@@ -27,10 +27,7 @@ from impls.problem import Problem
 
 N = 256
 SCORES, ENDS = 4 * N * N * 4, 4 * N * 32 * 4
-ASKED = [
-    *(f"{name} train" for name in ("einsum", "matmul", "sdpa.flash")),
-    *("numpy forward", "gla decode"),
-]
+ASKED = ["einsum train", "sdpa.flash train", "numpy forward"]
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +35,10 @@ def profiles(tmp_path_factory):
     folder, found = tmp_path_factory.mktemp("traces"), {}
     for asked in ASKED:
         name, phase = asked.split()
-        sizes = {"heads": 4, "kv_heads": 4, "kv_len": N, "head_dim": 32, "v_head_dim": 32}
-        q_len = 1 if phase == "decode" else N
-        problem = Problem(**sizes, q_len=q_len, phase=phase, mask=Mask.parse("causal"))
-        job = Job(impls.table().find(name), problem, timed=False)
+        sizes = {"heads": 4, "kv_heads": 4, "q_len": N, "kv_len": N, "head_dim": 32}
+        problem = Problem(**sizes, v_head_dim=32, phase=phase, mask=Mask.parse("causal"))
         trace = folder / f"{asked}.json"
-        made = answer(Bench(), job, str(trace))
+        made = answer(Bench(), Job(impls.table().find(name), problem, timed=False), str(trace))
         assert made["spoiled"]
         found[asked] = json.loads(json.dumps(made["profile"], allow_nan=False)) | {"file": trace}
     return found
@@ -74,18 +69,16 @@ def test_the_peak_is_the_memory_meters_and_no_share_exceeds_the_whole(profiles, 
 
 
 def test_allocations_have_the_lines_that_make_them_and_gradients_that_of_their_forward(profiles):
-    sources = profiles["matmul train"]["memory"]["sources"]
+    sources = profiles["einsum train"]["memory"]["sources"]
     forward = [s for s in sources if not s["backward"]]
     softmax = next(s for s in forward if s["operator"] == "aten::_softmax")
-    assert "softmax" in softmax["code"] and softmax["place"].startswith("matmul.py:")
+    assert "softmax" in softmax["code"] and softmax["place"].startswith("einsum.py:")
     assert softmax["most_bytes"] == SCORES
     assert len({s["place"] for s in forward if s["operator"] == "aten::bmm"}) == 2
     back = {s["operator"]: s for s in sources if s["backward"]}
     assert back["aten::_softmax_backward_data"]["place"] == softmax["place"]
-    line = next(x for x in profiles["matmul train"]["lines"] if "softmax" in x["code"])
+    line = next(x for x in profiles["einsum train"]["lines"] if "softmax" in x["code"])
     assert line["gradient"] == "SoftmaxBackward0" and line["backward_share"] > 0
-    helpers = {x["place"].split(":")[0] for x in profiles["einsum train"]["lines"]}
-    assert {"einsum.py", "score_mask.py"} <= helpers
     first = profiles["numpy forward"]["memory"]["sources"][0]
     assert first["operator"] == "array" and first["place"].startswith("numpy_.py:")
     assert "@" in first["code"]
@@ -96,7 +89,7 @@ def test_phases_are_apart_and_one_without_gradients_has_no_backward(profiles):
     assert "_softmax" in forward.keys() - backward.keys()
     assert "_softmax_backward_data" in backward.keys() - forward.keys()
     assert (forward["bmm"]["calls"], backward["bmm"]["calls"]) == (2, 4)
-    p = profiles["gla decode"]
+    p = profiles["numpy forward"]
     assert [x["name"] for x in p["phases"]] == ["forward"]
     assert (p["plain"]["backward_s"], p["memory"]["turn_ms"]) == (None, None)
     assert p["plain"]["total_s"] == p["plain"]["forward_s"]
@@ -112,14 +105,12 @@ def test_work_and_bytes_are_those_of_operands_and_results(profiles):
     assert forward["view"]["bytes"] is None
     assert backward["empty_like"]["bytes"] is None  # copy_ fills it, and has the bytes
     assert backward["clone"]["bytes"] is None and backward["copy_"]["bytes"] > SCORES
-    dense, fused = (profiles[f"{x} train"]["memory"] for x in ("matmul", "sdpa.flash"))
+    dense, fused = (profiles[f"{x} train"]["memory"] for x in ("einsum", "sdpa.flash"))
     assert dense["largest"]["bytes"] == dense["scores_bytes"] == SCORES
     assert dense["largest"]["forward"] == 2 and dense["largest"]["count"] > 2
     assert fused["largest"]["bytes"] < SCORES / 4
-
-
-def test_the_trace_is_one_that_perfetto_reads(profiles):
-    names = {e["name"] for e in json.loads(profiles[ASKED[0]]["file"].read_text())["traceEvents"]}
+    trace = json.loads(profiles["einsum train"]["file"].read_text())  # as perfetto reads it
+    names = {event["name"] for event in trace["traceEvents"]}
     assert {"aten::bmm", "attnbench: forward", "attnbench: backward"} <= names
     assert not any(name.startswith("attnbench line") for name in names)
 
@@ -152,14 +143,11 @@ def test_an_operators_own_is_without_those_inside_it():
         event("autograd::engine", 0, 200),
     ]
     made = list(own_of([(e.name(), e) for e in events], allocations=True))
-    called = {own.name: [event.name() for event in own.called] for own in made}
-    assert {own.name: (own.nanoseconds, own.allocated) for own in made} == {
-        "aten::outer": (70, 8),
-        "aten::inner": (30, 64),
-        "aten::next": (5, 0),
-        "aten::elsewhere": (50, 0),
-    }
-    assert called.pop("aten::outer") == ["aten::inner"] and not any(called.values())
+    inside = {own.name: [one.name() for one in own.called] for own in made}
+    assert {name for name in inside if inside[name]} == {"aten::outer"}
+    assert inside["aten::outer"] == ["aten::inner"]
+    found = {own.name[6:]: (own.nanoseconds, own.allocated) for own in made}
+    assert found == {"outer": (70, 8), "inner": (30, 64), "next": (5, 0), "elsewhere": (50, 0)}
 
 
 def test_operators_fall_into_the_phase_that_they_start_in():
