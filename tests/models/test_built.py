@@ -73,19 +73,6 @@ def test_the_gradients_are_torchs_and_rows_that_see_nothing_spoil_none(name):
     torch.testing.assert_close(given, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_a_variant_is_built_once_for_calls_that_ask_the_same_and_kept_only_so_many_times():
-    attend = variant("einsum")
-    q, k, v = qkv()
-    for _ in range(3):
-        attend(q, k, v, is_causal=True)
-    assert attend.lasting.cache_info()[:2] == (2, 1)
-    for n in range(1, attention.LASTING + 20):
-        attend(q, torch.zeros(2, 2, n, 8), torch.zeros(2, 2, n, 8))
-        attend(q[:, :, :1], k, v, f"padding:{n % 9 + 1},9")
-    assert attend.lasting.cache_info().currsize == attention.LASTING
-    assert attend.passing.cache_info().currsize == attention.PASSING
-
-
 @pytest.mark.parametrize(
     ("dtype", "wanted"), [(torch.float32, torch.bfloat16), (torch.float64, torch.float64)]
 )

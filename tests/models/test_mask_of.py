@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbench.models import mask_of as module
 from attnbench.models.mask_of import FEW, KnownMasks, is_usual, mask_of, phase_of
 from impls.asked import CantBeDone
 from impls.masks import Mask, Shape
@@ -170,15 +169,6 @@ def nameless() -> torch.Tensor:
 
 def files(mask: Mask) -> list[Path]:
     return [Path(part.file) for part in mask.parts]
-
-
-def test_a_tensor_is_looked_at_once_for_each_form_of_scores(monkeypatch):
-    looks = []
-    monkeypatch.setattr(module, "mask_of", lambda *given: looks.append(given) or mask_of(*given))
-    known, mask = KnownMasks(), torch.ones(6, 6).bool()
-    assert {str(known(mask, False, SHAPE)) for _ in range(12)} == {"none"} and len(looks) == 1
-    assert str(known(mask, True, SHAPE)) == "causal"
-    assert str(known(mask, False, SHAPE._replace(batch=2))) == "none" and len(looks) == 3
 
 
 def test_a_tensor_written_to_in_place_is_looked_at_again():

@@ -157,24 +157,6 @@ except KeyboardInterrupt:
     assert any("was killed" in line and "last second" in line for line in calls.unseen)
 
 
-@pytest.mark.slow
-def test_a_compiled_program_stays_in_one_graph_and_what_it_met_is_said(capture):
-    status, calls, said = capture("""
-mha = torch.nn.MultiheadAttention(16, 2, batch_first=True)
-def model(x):
-    y = mha(x[0], x[0], x[0])[0]
-    y = F.softmax(torch.bmm(y, y.mT), -1) @ y
-    return attend(1, torch.matmul(y, y.mT).softmax(-1)[None] @ x)
-compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-assert torch.equal(compiled(q), model(q))
-""")
-    assert status == 0, said.err
-    (met,) = (s for s in calls.sites if s.via == "sdpa, compiled")
-    assert str(met.problem) == "b2 h4/4 n32 d16 f32 causal train" and met.calls == 0
-    assert any("nn.MultiheadAttention" in line for line in calls.unseen)
-    assert any("is written out" in line and "program.py:" in line for line in calls.unseen)
-
-
 def test_a_program_with_a_package_named_as_ours_gets_its_own_and_is_not_watched(capture, tmp_path):
     (tmp_path / "impls").mkdir()
     (tmp_path / "impls/__init__.py").write_text("mine = 'its own'")
