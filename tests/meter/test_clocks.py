@@ -37,20 +37,18 @@ def test_a_busy_wait_of_five_milliseconds_reads_as_five_milliseconds():
 
 
 def test_what_goes_before_and_the_freeing_of_what_came_are_not_timed():
-    class Slow:
-        alive = 0
+    alive = []
 
+    class Slow:
         def __init__(self):
-            Slow.alive += 1
+            alive.append(self.__class__)
 
         def __del__(self):
-            Slow.alive -= 1
+            alive.pop()
             time.sleep(0.02)
 
-    seen = []
-    taken = HostClock().samples(lambda: seen.append((Slow.alive, time.sleep(0.02))), Slow, 3)
-    assert seen == [(0, None)] * 3
-    assert min(taken) < 0.01
+    taken = HostClock().samples(lambda: time.sleep(0.02 + len(alive)), Slow, 3)
+    assert min(taken) < 0.01 and not alive
 
 
 def test_the_collector_waits_and_is_as_it_was_even_after_an_error():
@@ -243,15 +241,6 @@ def test_what_can_not_be_captured_is_timed_from_end_to_end_and_says_why(waits, m
     assert (one.out, clock.name, clock.batch) == ("result", "e2e", 1)
     assert clock.flags[0].startswith(f"timed without a CUDA graph: {why}")
     assert "replay" not in gpu.log and clock.step(one.run) == one.run
-
-
-def test_a_replay_is_never_taken_for_another_call():
-    gpu, _, clock = prepared()
-    other = Decoder(gpu)
-    with pytest.raises(ValueError, match="another call"):
-        clock.samples(other.before, other.run, 1)
-    clock.prepare(other.before, other.run, other.hold)
-    assert len(clock.samples(other.before, other.run, 1)) == 1
 
 
 # ---- the device of a cell ------------------------------------------------------------------------
