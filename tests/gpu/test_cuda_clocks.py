@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 
 from attnbench.core import gpu as nvml
-from attnbench.core.lock import DeviceBusy, device_lock, lock_for
 from attnbench.core.record import Energy
 from attnbench.meter.clocks import EndToEndClock, clock_for, cuda_gpu
 from attnbench.meter.energy import counter_for, measure_energy
@@ -122,13 +121,6 @@ def test_work_on_a_side_stream_is_seen_from_end_to_end_alone():
     assert middle(end_to_end(), call, 8) > 5e-3
 
 
-def test_a_call_that_waits_for_the_device_is_flagged():
-    x = torch.ones(1, device=CUDA)
-    clock = events()
-    assert len(clock.samples(nothing, lambda: x.add(1).item(), 8)) == 8
-    assert clock.flags[0].startswith("launch-bound: ")
-
-
 def test_a_call_finds_the_cache_cold(monkeypatch):
     x = torch.ones(4 << 20, device=CUDA)  # 16 MiB: it fits
     clock = events()
@@ -198,7 +190,7 @@ def test_a_call_that_can_not_be_captured_falls_back_and_leaves_torch_as_it_was()
     assert graph_clock(decoding()).name == "graph"
 
 
-# ---- the driver, the lock, energy ----------------------------------------------------------------
+# ---- the driver, energy --------------------------------------------------------------------------
 
 
 def test_the_driver_and_torch_mean_the_same_board(gpu, board):
@@ -220,8 +212,3 @@ def test_joules_of_a_product_lie_between_idle_and_the_power_limit(board):
     watts = got.gross_joules / middle(events(), call, 16, warm=8)
     assert got.idle_w < watts < 1.1 * board.power_limit_w()
     assert 0 < got.joules < got.gross_joules
-
-
-def test_a_gpu_is_taken_once(board):
-    with lock_for([CUDA]), pytest.raises(DeviceBusy):
-        device_lock([board.uuid]).__enter__()

@@ -2,6 +2,7 @@
 
 import gc
 import time
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import torch
 from attnbench.meter import clocks
 from attnbench.meter.clocks import (
     QUEUE,
+    CudaGpu,
     EndToEndClock,
     EventClock,
     GraphClock,
@@ -243,7 +245,41 @@ def test_what_can_not_be_captured_is_timed_from_end_to_end_and_says_why(waits, m
     assert "replay" not in gpu.log and clock.step(one.run) == one.run
 
 
-# ---- the device of a cell ------------------------------------------------------------------------
+# ---- the seam to torch.cuda ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_call_is_captured_with_the_collector_off_and_torch_is_left_as_it_was(monkeypatch, fails):
+    log, graphs = [], iter([SimpleNamespace(replay="replay"), "empty"])
+
+    @contextmanager
+    def capturing(graph, **_):
+        yield log.append("capture")
+        if fails and graph != "empty":
+            raise RuntimeError("not permitted")
+
+    def stream(name):
+        return SimpleNamespace(name=name, wait_stream=lambda one: log.append(f"{name} waits"))
+
+    for name, value in {
+        "_synchronize": lambda device: log.append("synchronize"),
+        "_current_stream": lambda device: stream("default"),
+        "_set_stream": lambda one: log.append(one.name),
+        "_Stream": lambda device: stream("side"),
+        "_on": nullcontext,
+        "_Graph": lambda: next(graphs),
+        "_graph": capturing,
+        "_new_pool": int,
+        "_end_pool": lambda index, pool: log.append("end pool"),
+    }.items():
+        monkeypatch.setattr(clocks, name, value)
+    gpu = object.__new__(CudaGpu)
+    gpu.device, gpu._flushed = torch.device("cuda", 1), torch.ones(4, dtype=torch.int8)
+    with pytest.raises(RuntimeError, match="not permitted") if fails else nullcontext():
+        assert gpu.capture(lambda: log.append(gc.isenabled())) == "replay"
+    mended = ["side", "synchronize", "end pool", "capture"] if fails else []
+    called = ["side waits", "side", *[False] * 3, "capture", False]
+    assert log == [*called, *mended, "default", "default waits"] and gc.isenabled()
 
 
 def test_a_cells_gpu_is_the_current_one_and_has_its_context(monkeypatch):

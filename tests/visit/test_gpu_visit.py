@@ -123,13 +123,9 @@ def test_a_sweep_that_its_limit_stopped_is_partly_done_and_goes_on(visited):
 # ---- the command ---------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def without_gpu(monkeypatch):
+def test_the_exit_status_is_of_the_steps_that_were_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(visit_steps, "no_cuda", lambda: "there is none")
     monkeypatch.setattr(gpu_visit, "gpu_warnings", lambda machine: ["nothing is here"])
-
-
-def test_the_exit_status_is_of_the_steps_that_were_asked_for(tmp_path, monkeypatch, without_gpu):
     out = ["--out", str(tmp_path / "none")]
     assert main([*out, "--steps", "tests, timer,sweep"]) == 2  # they need one
     told = json.loads((tmp_path / "none" / "summary.json").read_text())

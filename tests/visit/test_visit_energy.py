@@ -65,11 +65,9 @@ def folder(tmp_path):
 
 
 def test_repeats_of_a_visit_before_are_not_made_again(folder, tmp_path, capsys):
-    other = LONG.with_(mask=Mask.parse("none"))
     folder("whole", [costing("a", 1.0), costing("b", 2.0)])
     folder("cut-off", [costing("a", 9.0)])
     folder("no-joules", [runs.timed("a", 1e-3, LONG), runs.timed("b", 1e-3, LONG)])
-    folder("elsewhere", [runs.timed(x, 1e-3, other, energy=Energy(joules=9.0)) for x in "ab"])
     made = []
 
     def run(words):
