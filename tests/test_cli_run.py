@@ -58,8 +58,9 @@ def test_the_records_and_the_header_of_a_run_are_valid_and_belong_to_it(ran):
     assert header["ceilings"]["flops"]["float32"] > 0
 
 
-def test_bare_exponentials_are_wrong_on_peaky_inputs_and_an_inverted_mask_on_all(ran):
-    done = well("run", "--resume", ran[1], "--json", "--no-report", status=1)  # all is done
+def test_bare_exponentials_are_wrong_on_peaky_inputs_and_an_inverted_mask_on_all(ran, inverted):
+    words = ["--resume", ran[1], "--table", inverted, "--json", "--no-report"]
+    done = well("run", *words, status=1)  # all is done
     sent = json.loads(done.stdout)
     assert sent["run"] == str(ran[1]) and "6 done before" in done.stderr
     assert {json.dumps(r) for r in sent["records"]} == {
