@@ -150,9 +150,9 @@ def predict(problems: Sequence[Problem], figures: Sequence[float], asked: Proble
     of = np.array([terms(p) for p in some])
     weights = not_negative(of, known)
     left = np.log(known / (of @ weights))
-    free = max(1, len(some) - np.count_nonzero(weights))
+    free = max(1, len(some) - int(np.count_nonzero(weights)))
     alike, here = (np.exp(apart(x, some) / (-2 * REACH**2)) for x in (some, [asked]))
-    found = []
+    found: list[tuple[float, float, float]] = []
     for noise in NOISES:  # the one under which each is the least surprising, given the others
         inverse = np.linalg.inv(alike + noise**2 * np.eye(len(some)))
         wide = 1 / inverse.diagonal()
@@ -163,7 +163,7 @@ def predict(problems: Sequence[Problem], figures: Sequence[float], asked: Proble
     _, more, variance = min(found)
     middle = math.log(terms(asked) @ weights) + more
     half = student_quantile(0.95, free) * max(LEAST_OFF, math.sqrt(variance))
-    return Estimate(*(math.exp(x) for x in (middle, middle - half, middle + half)))
+    return Estimate(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
 def not_negative(terms: np.ndarray, figures: np.ndarray) -> np.ndarray:
