@@ -8,14 +8,10 @@ from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimTab
 from impls.asked import CantBeDone
 
 
-def well(request):
-    print("a library says hello")
-    return ClaimFindings({"one": ClaimFigure(0.5)})
-
-
 def environment(request):
     import torch
 
+    print("a library says hello")
     rows = [[name, os.environ.get(name)] for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")]
     rows.append(["torch", str(torch.get_num_threads())])
     seen = ClaimTable("seen", ["name", "is"], rows)

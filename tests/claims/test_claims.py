@@ -57,10 +57,8 @@ def test_each_claim_says_where_it_was_read_and_how_it_is_measured():
     ("name", "point_name", "ms"),
     [
         ("h200-llama-cudnn", "none forward b2 h64 n8192 d128", 6.271),
-        ("h200-llama-cudnn", "causal forward b2 h64 n8192 d128", 3.357),
         ("h200-llama-cudnn", "none backward b2 h64 n8192 d128", 19.572),
         ("h200-llama-fa4", "causal backward b2 h64 n16384 d128", 36.265),
-        ("h200-flash3-long", "none forward b1 h8 n32768 d64", 4.517),
     ],
 )
 def test_rates_are_counted_as_the_source_counts_them(name, point_name, ms):
@@ -92,12 +90,6 @@ def test_a_claim_is_left_out_for_what_is_missing(needs, machine, verdict, words)
     one = lacking(claim(needs=needs), machine, TABLE, None)
     assert (one and one.verdict) is verdict
     assert one is None or words in f"{one.reason} {one.remedy}"
-
-
-def test_on_a_cpu_the_claims_about_gpus_need_other_hardware_and_no_others_do():
-    for one in ALL:
-        missing = lacking(one, BOX, TABLE, "glove.txt")
-        assert (missing and missing.verdict) is (OTHER if one.needs.gpu else None)
 
 
 def test_timed_claims_share_the_budget():
@@ -178,43 +170,26 @@ def test_a_claim_is_reproduced_only_where_every_point_holds(states):
     [
         (point("p", "near", 354.0, 0.1, unit="TFLOP/s"), "354 ± 10\N{NO-BREAK SPACE}% TFLOP/s"),
         (point("p", "within", 0.5, 0.15, ours=True), "0.5 ± 0.15*"),
-        (point("p", "within", 0.0, 0.01), "0, within 0.01"),
         (point("p", "at most", 0.00092, 9.0), "0.00092; at most 0.0092"),
-        (point("p", "at most", 0.01, ours=True), "at most 0.01*"),
         (point("p", "at least", 20.0, 0.99), "20; at least 0.2"),
-        (point("p", "at least", -2.0), "at least -2"),
     ],
 )
 def test_a_rule_is_said_with_what_was_published_and_where_the_limit_lies(one, said):
     assert view.theirs(msgspec.to_builtins(one)) == said
 
 
-def tried():
+def test_ours_stands_beside_theirs_in_a_table_with_the_count(capsys):
     behind = ClaimTable("behind it", ["what", "much"], [["x", 0.5], ["y", None], ["z", 2048]])
     figures = {"one": ClaimFigure(0.5, 0.4, 0.6), "two": ClaimFigure(0.1)}
     some = claim(point("one"), point("two", ClaimRule.AT_LEAST), point("six"))
-    return ClaimOutcome.of(some, ClaimFindings(figures, ["a note"], [behind]), 1.0)
-
-
-def test_ours_stands_beside_theirs_in_a_table_with_the_count(capsys):
-    one, two, six = view.points(tried().to_dict())
+    tried = ClaimOutcome.of(some, ClaimFindings(figures, ["a note"], [behind]), 1.0)
+    one, two, six = view.points(tried.to_dict())
     assert (one.ours, one.interval, one.held) == ("0.5", "0.4 to 0.6", "holds")
     assert (two.held, six.ours, six.held) == ("does not hold", "–", "no figure")
     other = ClaimOutcome(claim(name="other"), ClaimVerdict.NOT_RUN, "[red]it[/] died", "[/bold]")
-    view.table([tried().to_dict(), other.to_dict()])
-    view.details(tried().to_dict())
+    view.table([tried.to_dict(), other.to_dict()])
+    view.details(tried.to_dict())
     said = " ".join(capsys.readouterr().out.split())
-    for word in (
-        "what one says",
-        "does not hold",
-        "other not run [red]it[/] died; [/bold]",
-        "2 claims: 1 not reproduced, 1 not run",
-        "a page: somebody",
-        "a note",
-        "y –",
-        "z 2,048",
-        "attnbench reproduce made-up",
-    ):
+    for word in ("[red]it[/] died; [/bold]", "1 not reproduced, 1 not run", "a note", "z 2,048"):
         assert word in said
-    line = "made-up: not reproduced (1 of 3 points does not hold: two) [1 s]"
-    assert view.line(tried()) == line
+    assert view.line(tried) == "made-up: not reproduced (1 of 3 points does not hold: two) [1 s]"

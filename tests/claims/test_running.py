@@ -15,13 +15,6 @@ def tried(deed, limit_s=60.0):
     return outcome(claim(how=f"{DEEDS}:{deed}", timed=True), ClaimRequest(), limit_s)
 
 
-def test_what_was_found_comes_back():
-    one = tried("well")
-    assert (one.verdict, one.reason) == (ClaimVerdict.REPRODUCED, "")
-    assert one.findings.figures["one"].value == 0.5
-    assert one.took_s > 0
-
-
 @pytest.mark.parametrize(
     ("deed", "limit_s", "said"),
     [
@@ -43,3 +36,6 @@ def test_it_has_the_rulers_environment_and_its_own_threads():
     seen = dict(one.findings.tables[0].rows)
     assert seen == {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "torch": "1"}
     assert one.findings.notes == ["7"]
+    assert (one.verdict, one.reason) == (ClaimVerdict.REPRODUCED, "")
+    assert one.findings.figures["one"].value == 0.0
+    assert one.took_s > 0

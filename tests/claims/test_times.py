@@ -70,7 +70,6 @@ def tried(monkeypatch):
     ("share", "spread", "verdict", "said"),
     [
         (0.002, 0.001, ClaimVerdict.REPRODUCED, ""),
-        (-0.02, 0.001, ClaimVerdict.REPRODUCED, ""),
         (0.05, 0.001, ClaimVerdict.NOT_REPRODUCED, "do not hold"),
         (0.01, 0.02, ClaimVerdict.NOT_REPRODUCED, "can't be told"),
     ],
@@ -101,10 +100,8 @@ def test_orders_are_told_from_times_and_where_they_cross_is_a_bracket(tried):
     """d² n against 2 d n²: they cross at n = d / 2."""
     one = tried("reassociated", grows(1))
     assert one.verdict is ClaimVerdict.REPRODUCED
-    values = [
-        one.findings.figures[name].value for name in ("re-associated", "scores first", "width")
-    ]
-    assert values == pytest.approx([1, 2, 2])
+    names = ("re-associated", "scores first", "width")
+    assert [one.findings.figures[x].value for x in names] == pytest.approx([1, 2, 2])
     assert "linear.identity is faster" in one.findings.notes[0]
     (note,) = tried("reassociated", grows(1, 640)).findings.notes
     assert "overtakes scores_first between 320 and" in note or "between 304 and" in note
@@ -113,12 +110,6 @@ def test_orders_are_told_from_times_and_where_they_cross_is_a_bracket(tried):
     assert "re-associated" in wrong.reason
     limits = {p.name: p.published for p in one.claim.points if p.name != "ratio"}
     assert limits == efficient.LIMITS  # pairs decide on these
-
-
-def test_sparse_attention_that_saves_nothing_is_found_out(tried):
-    assert tried("sparse-long", lambda *_: 1e-3).verdict is ClaimVerdict.NOT_REPRODUCED
-    quick = tried("sparse-long", lambda label, _: 1e-3 if label == "sdpa" else 3e-4)
-    assert quick.verdict is ClaimVerdict.REPRODUCED
 
 
 def test_mechanisms_refute_the_claim_only_where_they_are_fast_and_as_good(tried):
@@ -138,6 +129,14 @@ def test_mechanisms_refute_the_claim_only_where_they_are_fast_and_as_good(tried)
     assert good.verdict is ClaimVerdict.NOT_REPRODUCED
     assert good.findings.figures["512"].value == 0.0  # too short for them
     assert good.findings.figures["8192"].value == 1.0
+
+
+@pytest.mark.slow
+def test_the_slower_of_two_orders_passes_the_gate():
+    request, problem = ClaimRequest(), Problem(q_len=64, kv_len=64)
+    with timing.open_engine(request) as engine:
+        given = engine, efficient.SCORES_FIRST, problem, request, 0.0
+        assert timing.measure_cell(*given, timed=False).status is Status.MEASURED
 
 
 ABOUT_GPUS = [claim for claim in claims.claims() if claim.needs.gpu]
@@ -167,22 +166,20 @@ def rated(monkeypatch):
     return rate
 
 
-def test_the_published_rates_reproduce_each_claim(rated):
-    for claim in ABOUT_GPUS[::3]:
-        assert rated(claim, 1.03).verdict is ClaimVerdict.REPRODUCED, claim.name
-
-
 @pytest.mark.parametrize(
-    ("factor", "spread", "verdict"),
+    ("number", "factor", "spread", "verdict"),
     [
-        (0.85, 0.002, ClaimVerdict.NOT_REPRODUCED),
-        (1.2, 0.002, ClaimVerdict.NOT_REPRODUCED),
-        (1.09, 0.05, ClaimVerdict.NOT_REPRODUCED),
-        (0.92, 0.002, ClaimVerdict.REPRODUCED),
+        (0, 0.85, 0.002, ClaimVerdict.NOT_REPRODUCED),
+        (0, 1.2, 0.002, ClaimVerdict.NOT_REPRODUCED),
+        (0, 1.09, 0.05, ClaimVerdict.NOT_REPRODUCED),
+        (0, 0.92, 0.002, ClaimVerdict.REPRODUCED),
+        (8, 1.03, 0.002, ClaimVerdict.REPRODUCED),  # a training step's
     ],
 )
-def test_other_rates_do_not_and_a_wide_interval_tells_nothing(rated, factor, spread, verdict):
-    one = rated(ABOUT_GPUS[0], factor, spread=spread)
+def test_published_rates_reproduce_a_claim_and_others_do_not(
+    rated, number, factor, spread, verdict
+):
+    one = rated(ABOUT_GPUS[number], factor, spread=spread)
     assert one.verdict is verdict
     assert ("can't be told" in one.reason) == (spread > 0.01)
     (table,) = one.findings.tables

@@ -1,7 +1,5 @@
 """A variant kept built for the problems it meets, against torch's own attention."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -198,13 +196,34 @@ def test_what_is_hidden_by_a_low_number_is_hidden_whatever_the_scores_and_the_dt
     assert (given[~seen] == 0).all() and (given[seen] != 0).any()
 
 
-def test_an_output_that_the_row_would_overwrite_is_the_callers(monkeypatch):
-    place = torch.empty(2, 4, 9, 8)
-    build = lambda problem: lambda q, k, v: place.copy_(torchs(q, k, v))  # noqa: E731
-    monkeypatch.setattr(attention, "load_function", lambda path: build)
-    attend = Built(dataclasses.replace(ROWS.find("matmul"), reuses_output=True))
-    q, k, v = qkv()
-    for given in ((q, k, v), (q.contiguous(), k, v)):
+ROWS_OF_ONES_OWN = """
+import torch
+from impls.dense.matmul import build as plain
+from impls.spec import Variant
+ROWS = [Variant(name="first_value", title="the first value", family="mine",
+                computes="its own operator", build=":first", definition=":first",
+                options={"times": 1}),
+        Variant(name="buffered", title="one place for every output", family="mine",
+                computes="softmax", build=":buffered", reuses_output=True)]
+
+def first(problem, times):
+    return lambda q, k, v: v[:, :, :1].expand(*q.shape[:3], -1) * times
+
+def buffered(problem):
+    inner, place = plain(problem), torch.empty(problem.output_shape)
+    return lambda q, k, v: place.copy_(inner(q, k, v))
+"""
+
+
+def test_rows_of_your_own_come_from_their_file_and_their_output_is_not_overwritten(tmp_path):
+    (tmp_path / "rows.py").write_text(ROWS_OF_ONES_OWN)
+    q, k, v = (torch.randn(1, 2, 9, 8) for _ in "qkv")
+    rows = impls.table([tmp_path / "rows.py"])
+    out = Built(rows.find("first_value?times=3"))(q, k, v)
+    torch.testing.assert_close(out, (3 * v[:, :, :1]).expand_as(q))
+    tokens_first = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
+    attend = Built(rows.find("buffered"))
+    for given in ([q, k, v], tokens_first):
         first = attend(*given)
         attend(q + 1, k, 2 * v)
         torch.testing.assert_close(first, torchs(q, k, v))

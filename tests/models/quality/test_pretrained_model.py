@@ -22,14 +22,10 @@ def _installed():
 def test_a_whole_call_ranks_approximations_and_finds_a_planted_wrong_head(tmp_path, capsys):
     rows = tmp_path / "rows.py"
     rows.write_text(
-        "import torch\nfrom impls.spec import Variant\n"
-        "def build(problem):\n"
-        "    def attend(q, k, v):\n"
-        "        out = torch.nn.functional.scaled_dot_product_attention(q, k, v)\n"
-        "        return torch.cat([out[:, :-1], v[:, -1:]], 1)\n"
-        "    return attend\n"
+        "from impls.spec import Variant\n"
+        "from tests.models.quality.made_up import last_head\n"
         "ROWS = [Variant(name='wrong', title='w', family='mine', computes='softmax',\n"
-        "                build=':build', masks=('none',))]\n"
+        "                build=':last_head', masks=('none',))]\n"
     )
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(pretrained.built_in_texts().texts[:16]))

@@ -43,10 +43,9 @@ def wrong_row(deed, computes="softmax"):
     return Variant(name=deed, title="wrong", family="mine", computes=computes, **build, **own)
 
 
-@pytest.mark.parametrize("label", ["einsum", "sdpa.flash"])
-def test_what_computes_softmax_gives_the_originals_embeddings(judged, want, label):
-    quality = judged(label)
-    assert quality["wrong"] == "" and quality["together"]
+def test_what_computes_softmax_gives_the_originals_embeddings(judged, want):
+    quality = judged("sdpa.flash")
+    assert quality["wrong"] == "" and quality["together"] and quality["equal"]
     assert min(quality["cosines"]) > 1 - 1e-6 and quality["error"]["relative"] < 1e-5
     alike = [float(want[a] @ want[b]) for a, b in ((0, 1), (2, 3))]
     assert quality["similarities"] == pytest.approx(alike, abs=1e-6)
@@ -119,7 +118,7 @@ def distilled(label, steps, which="projections"):
 def test_distillation_brings_a_variant_nearer_the_same_way_each_time():
     _, losses = distilled("linear.elu", 12)
     assert len(losses) == 12 and losses[-1] < 0.95 * losses[0]
-    assert distilled("linear.elu", 12)[1] == losses
+    assert distilled("linear.elu", 3)[1] == losses[:3]
     assert distilled("einsum", 1)[1][0] < 1e-8  # it has nothing to learn
 
 

@@ -75,7 +75,6 @@ def labels(plan):
     ("name", "status", "reason"),
     [
         ("flash_attn2", "unavailable", "runs on cuda"),
-        ("linformer", "unsupported", "takes the masks none"),
         ("mha", "unsupported", "is a layer"),
     ],
 )
@@ -91,7 +90,6 @@ def test_a_variant_that_can_not_train_is_a_row_and_the_others_go_on(name, status
     [
         ({"pairs": (1, 4)}, "a single pair is recalled by everybody"),
         ({"seq": (64,)}, "no room to ask"),
-        ({"pairs": (200,), "seq": (900,)}, "needs as many keys"),
         ({"pairs": tuple(range(2, 40)), "seq": (900,)}, "give fewer"),
         ({"width": (33,), "heads": 2}, "not a multiple"),
     ],

@@ -69,19 +69,7 @@ def test_a_sentence_claims_no_more_than_the_intervals_and_leaves_no_variant_out(
             assert (verb == "can't be told of") == (not reaches and not short), line
 
 
-GOOD = [(1.0, 1.0)] * 3
-KEEPS = "known to reach 99 % with 8 pairs"
-
-
-@pytest.mark.parametrize(
-    ("rows", "text"),
-    [
-        (
-            trainings("gla", *GOOD, state=64) + trainings("mean_v", *[(0.1, 0.1)] * 2, state=1),
-            f"{KEEPS} gla keeps least: 64 numbers a head after 40 tokens; sdpa keeps 640",
-        ),
-        (trainings("gla", *GOOD, state=9000), f"{KEEPS} sdpa keeps least: 640 numbers"),
-    ],
-)
-def test_what_keeps_least_is_concluded(rows, text):
-    assert text in conclude(*trainings("sdpa", *GOOD), *rows)[-1]
+def test_what_keeps_least_is_concluded_of_those_that_recall():
+    good, bad = [(1.0, 1.0)] * 3, trainings("mean_v", (0.1, 0.1), (0.1, 0.1), state=1)
+    last = conclude(*trainings("sdpa", *good), *trainings("gla", *good, state=64), *bad)[-1]
+    assert "gla keeps least: 64 numbers a head after 40 tokens; sdpa keeps 640" in last

@@ -1,6 +1,7 @@
 """The recall model and its training: causal, the same for all, timed, and in its own process."""
 
 import math
+import os
 import time
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from attnbench.features.quality import recall
 from attnbench.features.quality.recall import CAUSAL, Setting, TrainingJob
 from attnbench.features.quality.recall_worker import RecallModel, Training, state_numbers
 from attnbench.models.attention import Built
+from impls.dense.sdpa import build as build_sdpa
 
 SETTING = Setting(seq=40, pairs=(4, 8), width=16, keys=12, values=8, batch=3)
 TINY = Setting(seq=12, pairs=(2, 4), width=8, keys=6, values=6, batch=4, steps=6, looks=3, tests=8)
@@ -116,31 +118,24 @@ def test_what_a_decoder_keeps_is_counted(name, numbers):
     assert state_numbers(impls.table().find(name), TINY) == numbers
 
 
-DIES = """
-import os
-from impls.spec import Variant
-from impls.dense.sdpa import build as sdpa
-CALLS = []
-def build(problem):
-    core = sdpa(problem)
+def dies(problem):
+    """A variant that ends its process in the fourth training step."""
+    core, calls = build_sdpa(problem), []
+
     def attend(q, k, v):
-        CALLS.append(problem.phase)
-        if CALLS.count("train") == 4:
-            os.write(2, b"last words\\n")
+        calls.append(problem.phase)
+        if calls.count("train") == 4:
+            os.write(2, b"last words\n")
             os._exit(7)
         return core(q, k, v)
+
     return attend
-ROWS = [Variant(name="dies", title="it dies", family="mine", build=":build", computes="softmax",
-                masks=("none", "causal"))]
-"""
 
 
 @pytest.mark.slow
-def test_a_training_keeps_its_checkpoints_when_its_process_dies(tmp_path):
-    file = tmp_path / "rows.py"
-    file.write_text(DIES)
-    dies, setting = impls.table([file]).find("dies"), replace(TINY, steps=4, looks=2)
-    row = recall.run_training(TrainingJob(dies, setting, 0))
+def test_a_training_keeps_its_checkpoints_when_its_process_dies():
+    row = replace(impls.table().find("sdpa"), name="dies", build=f"{__name__}:dies")
+    row = recall.run_training(TrainingJob(row, replace(TINY, steps=4, looks=2), 0))
     said = "the worker ended with status 7: last words"
     assert (row["status"], row["reason"]) == ("failed", said)
     assert [look["step"] for look in row["curve"]] == [2]

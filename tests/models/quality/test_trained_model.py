@@ -53,13 +53,10 @@ def test_a_file_without_texts_is_refused(content, text, tmp_path):
     [
         ("retention", "refused", "retention takes the masks causal on cpu, not none"),
         ("mha", "refused", "mha is a layer"),
-        ("flash_attn2", "unavailable", "flash_attn2"),
         ("sdpa", None, ""),
     ],
 )
 def test_a_variant_that_can_not_be_tried_is_refused_before_any_process(name, status, reason):
-    if name == "flash_attn2" and "cuda" in this_machine().devices:
-        pytest.skip("there is a GPU")
     refusal = pretrained.refusal(impls.table().find(name), TrialOptions(), this_machine())
     assert (refusal and refusal["status"]) == status
     assert reason in (refusal or {}).get("reason", "")
