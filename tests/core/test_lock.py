@@ -13,8 +13,6 @@ import pytest
 from attnbench.core import lock
 from attnbench.core.gpu import Absent
 from attnbench.core.lock import DeviceBusy, device_lock, holder
-from attnbench.core.run_folder import RunFolder
-from tests.core.records import refused
 
 HOLD = """
 import sys, pathlib
@@ -79,14 +77,6 @@ def test_devices_are_locked_by_the_uuids_of_their_gpus(tmp_path, monkeypatch):
                     device_lock([f"GPU-{number}"], tmp_path).__enter__()
 
 
-def test_the_writer_of_a_run_is_named_and_a_refused_one_keeps_no_file_open(folder):
-    before = held()
-    text = refused(lambda: RunFolder.reopen(folder.path), "is writing to")
-    assert held() == before
-    found = re.match(r"process (\d+) \(.+\) is writing to (.+); wait until that one ends", text)
-    assert (int(found[1]), found[2]) == (os.getpid(), str(folder.path))
-
-
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
@@ -94,7 +84,6 @@ def test_the_writer_of_a_run_is_named_and_a_refused_one_keeps_no_file_open(folde
         ({"command": b"x" * 9000}, f"process 7 ({'x' * lock.LONGEST_COMMAND})"),
         ({"command": b""}, "process 7"),
         ({}, "another process"),
-        ({"pid": 0}, "another process"),
         ({"name": "00:00:1"}, "another process"),
         ({"name": None}, "another process"),
     ],
@@ -105,11 +94,11 @@ def test_a_holder_is_named_as_far_as_the_system_tells(tmp_path, monkeypatch, cha
     (tmp_path / "7").mkdir()
     at = (tmp_path / "7").stat()
     own = f"{os.major(at.st_dev):02x}:{os.minor(at.st_dev):02x}:{at.st_ino}"
-    pid, name = changes.get("pid", 7), changes.get("name", own)
+    name = changes.get("name", own)
     if name:
         (tmp_path / "locks").write_text(
             f"1: POSIX  ADVISORY  WRITE 3 {name} 0 EOF\n"
-            f"2: FLOCK  ADVISORY  WRITE {pid} {name} 0 EOF\n"
+            f"2: FLOCK  ADVISORY  WRITE 7 {name} 0 EOF\n"
             f"2: -> FLOCK  ADVISORY  WRITE 9 {name} 0 EOF\n"
         )
     if "command" in changes:

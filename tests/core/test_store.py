@@ -117,11 +117,11 @@ def left_behind(folder, tail):
 @pytest.mark.parametrize(
     "tail",
     [
-        b'{"status":"mea', b"\xff\xfe\x00", b"\0" * 4096, b'{"status":"mea' + b"\0" * 512,
-        b"\0\0\0\n", b"{nonsense\n", b"\n", b'{nonsense\n\0\0\n{"sta', b"[" * 99_999 + b"\n",
+        b'{"status":"mea', b"\0" * 4096, b'{"status":"mea' + b"\0" * 512, b"{nonsense\n", b"\n",
+        b'{nonsense\n\0\0\n{"sta', b"[" * 99_999 + b"\n",
         b'{"sta\n' + record("c").line().encode() + b"\n",
     ],
-    ids=range(10),
+    ids=range(8),
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore::attnbench.core.record.DamagedRun")
 def test_what_can_not_be_read_is_left_out_and_set_aside(folder, tail):
@@ -138,20 +138,10 @@ def test_what_can_not_be_read_is_left_out_and_set_aside(folder, tail):
     assert variants(folder.path) == [*whole, "d"]
 
 
-def test_a_line_cut_off_anywhere_is_left_out_and_all_of_it_is_kept(folder):
-    line = record("torn").line().encode()
-    file = left_behind(folder, b"")
-    whole = file.read_bytes()
-    for cut in range(0, len(line), 29):
-        file.write_bytes(whole + line[:cut])
-        assert variants(folder.path) == ["a", "b"], cut
-        RunFolder.reopen(folder.path).close()
-        assert file.read_bytes() == whole
-    kept = (folder.path / TORN).read_bytes().splitlines()
-    assert kept == [line[:cut] for cut in range(29, len(line), 29)]
-    file.write_bytes(whole + line)
+def test_a_line_that_lacked_its_end_alone_counts(folder):
+    left_behind(folder, record("torn").line().encode())
     RunFolder.reopen(folder.path).close()
-    assert variants(folder.path) == ["a", "b", "torn"], "it lacked its end alone"
+    assert variants(folder.path) == ["a", "b", "torn"]
 
 
 @pytest.mark.parametrize("line", [b"[]\n", b"7", b"null\n", b"{}\n", b'{"schema": 99}\n'])
