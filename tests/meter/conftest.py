@@ -29,8 +29,7 @@ class Cells:
     """Makes rows whose code is the given text, and measures them."""
 
     def __init__(self, folder):
-        self.folder, self.bench = folder, Bench()
-        self._number = itertools.count()
+        self.folder, self.bench, self._number = folder, Bench(), itertools.count()
 
     @staticmethod
     def problem(**changes):

@@ -275,59 +275,48 @@ def test_the_same_bits_are_tried_on_demand(cells):
 FLASH, PRODUCT = "aten::_scaled_dot_product_flash_attention", "aten::bmm"
 SWAPS = """
 import builtins, weakref
-
-def other(operator):
-    library = torch.library.Library("aten", "IMPL", "CUDA")
-    library.impl(operator.removeprefix("aten::"), lambda *_, **__: None, "CUDA")
-    builtins.kept.append(library)
-    return library._destroy
-
 class Attend:
     def __init__(self, problem):
         self.inner = right(problem)
-        for restore in map(other, BUILT):
+        for restore in map(builtins.swapped, BUILT):
             weakref.finalize(self, restore if RESTORES else int)
 
     def __call__(self, *ends):
         while CALLED:
-            other(CALLED.pop())
+            builtins.swapped(CALLED.pop())
         return self.inner(*ends)
-
 build = Attend
 """
-
-
-@pytest.fixture
-def ends(cells, monkeypatch):
-    """How a cell ends whose variant replaces some operators when it is built, or when called."""
-    kept = []
-    monkeypatch.setattr("builtins.kept", kept, raising=False)
-
-    def measured(*, built=(), called=(), restores=True, swaps=()):
-        told = f"BUILT, CALLED, RESTORES = {built}, {called}, {restores}\n"
-        job = Job(cells.variant(SWAPS + told, swaps=swaps), cells.problem(), timed=False)
-        record = worker._measured(cells.bench, job)["record"]
-        return record["status"], record["reason"]
-
-    yield measured
-    for library in kept:
-        library._destroy()
-
-
 WRONG = ("wrong", "it left changed what other variants share: torch's kernels")
 
 
 @pytest.mark.parametrize(
-    ("deed", "end"),
+    ("built", "called", "restores", "swaps", "end"),
     [
-        ({"built": [FLASH], "swaps": [FLASH]}, ("measured", "")),
-        ({"built": [FLASH]}, WRONG),
-        ({"built": [FLASH, PRODUCT], "swaps": [FLASH], "restores": False}, WRONG),
-        ({"called": [FLASH], "swaps": [FLASH]}, WRONG),
+        ([FLASH], [], True, [FLASH], ("measured", "")),
+        ([FLASH], [], True, [], WRONG),
+        ([FLASH, PRODUCT], [], False, [FLASH], WRONG),
+        ([], [FLASH], True, [FLASH], WRONG),
     ],
 )
-def test_a_kernel_may_be_replaced_only_where_declared_when_built_and_until_the_end(ends, deed, end):
-    assert ends(**deed) == end
+def test_a_kernel_may_be_replaced_only_where_declared_when_built_and_until_the_end(
+    cells, monkeypatch, built, called, restores, swaps, end
+):
+    kept = []
+
+    def swapped(operator):
+        library = torch.library.Library("aten", "IMPL", "CUDA")
+        library.impl(operator.removeprefix("aten::"), lambda *_, **__: None, "CUDA")
+        kept.append(library)
+        return library._destroy
+
+    monkeypatch.setattr("builtins.swapped", swapped, raising=False)
+    told = f"BUILT, CALLED, RESTORES = {built}, {called}, {restores}\n"
+    job = Job(cells.variant(SWAPS + told, swaps=swaps), cells.problem(), timed=False)
+    record = worker._measured(cells.bench, job)["record"]
+    for library in kept:
+        library._destroy()
+    assert (record["status"], record["reason"]) == end
 
 
 def test_only_fused_attention_may_be_declared(cells):

@@ -202,7 +202,6 @@ def test_both_sides_are_audited_on_demand_with_the_medians_of_their_pairs(looked
 def test_more_processors_than_were_given_make_the_pairs_void(looked, monkeypatch, spent, refused):
     monkeypatch.setattr(pairs, "perf_counter", iter([0.0, 10.0]).__next__)
     monkeypatch.setattr(pairs, "demanded", iter([0.0, spent]).__next__)
-    monkeypatch.setattr(pairs.torch, "get_num_threads", lambda: 1)
     busy = "^a or b: while pairs were taken 1.4 processors were busy, not 1$"
     with pytest.raises(Wrong, match=busy) if refused else nullcontext():
         looked()
