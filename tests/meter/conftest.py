@@ -1,5 +1,6 @@
 """Variants written to a file of their own, and a clock whose readings are a script."""
 
+import gc
 import itertools
 import json
 from pathlib import Path
@@ -21,8 +22,9 @@ SCHEMA = json.loads((Path(attnbench.__file__).parent / "record.schema.json").rea
 
 @pytest.fixture(autouse=True, scope="session")
 def as_a_worker_does():
-    """What the profiler loads replaces functions of torch."""
+    """What the profiler loads replaces functions of torch; and it all stays, uncollected."""
     warm_profiler()
+    gc.freeze()
 
 
 class Cells:
