@@ -1,7 +1,6 @@
 """The environments of commits: what they share, and whose impls lie in them."""
 
 import json
-import shutil
 from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ import torch
 from asv.util import UserError
 
 from attnbench.features.commits import asv, environment, suite
-from attnbench.features.commits.environment import LINK, RUNNING, Shared
+from attnbench.features.commits.environment import RUNNING, Shared
 from impls.asked import CantBeDone
 
 
@@ -60,20 +59,6 @@ def test_the_commits_impls_win_over_those_that_are_installed_or_editable(tmp_pat
     look = "import importlib.util as u; print(u.find_spec('torch').origin)"
     assert shared.run(["-P", "-c", look]).strip() == torch.__file__
     assert not list(Path(shared._path).glob("bin/pip*"))
-
-
-def test_what_is_there_is_used_again_and_what_is_not_as_it_should_be_is_made_anew(tmp_path):
-    shared = made(tmp_path)
-    assert made(tmp_path).check_presence()
-    link = next(Path(shared._path).rglob(LINK))
-    link.write_text("/elsewhere\n")  # as another interpreter would have left it
-    assert not shared.check_presence()
-    made(tmp_path)
-    assert link.read_text() != "/elsewhere\n"
-    (Path(shared._path) / "bin" / "python").unlink()
-    assert not shared.check_presence()
-    shutil.rmtree(shared._path)
-    assert not shared.check_presence()
 
 
 def test_asv_is_told_of_the_machine_without_asking_and_its_processes_of_the_command(

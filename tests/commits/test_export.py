@@ -11,7 +11,7 @@ from attnbench.core.disk import HEADER, RECORDS
 from attnbench.core.machine import this_machine
 from attnbench.core.record import PROTOCOL, Status
 from attnbench.features.commits import asv, suite
-from attnbench.features.commits.asv import FACETS, ensure_machine, entry
+from attnbench.features.commits.asv import ensure_machine, entry
 from attnbench.features.commits.suite import AsvRequest
 from tests.commits import runs
 
@@ -53,15 +53,6 @@ def test_what_is_not_to_be_had_is_skipped_and_what_did_not_end_as_measured_faile
 
 
 # ---- several runs --------------------------------------------------------------------------------
-
-
-def test_the_same_run_exported_twice_says_the_same(place):
-    ran = place.run("a", runs.measured(), runs.ended("wrong", "matmul"))
-    (file,) = place.export(ran)
-    before = file.read_bytes()
-    assert place.export(ran) == [file]
-    assert place.export(ran, ran, place.runs) == [file]
-    assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -142,9 +133,6 @@ def test_another_problem_is_in_graphs_of_its_own(place, change, group):
     assert listed(place)[f"{group}.time"]["pretty_name"].endswith(f", {group}")
 
 
-# ---- what asv lists ------------------------------------------------------------------------------
-
-
 # ---- refused -------------------------------------------------------------------------------------
 
 
@@ -182,36 +170,7 @@ def test_damaged_lines_are_refused_with_their_number_and_a_torn_last_one_is_left
     place.refused(ran, holding=[str(ran), "damaged"])
 
 
-def test_a_damaged_file_of_asvs_is_named_and_kept(place):
-    ran = place.run("a", runs.measured())
-    (file,) = place.export(ran)
-    whole = json.loads(file.read_text())
-    odd = {**whole, "results": {"attention.time": 3}}
-    for text in ("{", "[]", '{"version": 2}', json.dumps(odd)):
-        file.write_text(text)
-        place.refused(ran, holding=[str(file), "move it away"])
-        assert file.read_text() == text
-
-
 # ---- machines ------------------------------------------------------------------------------------
-
-
-def test_an_entry_says_what_asv_asks_for_and_what_becomes_facets():
-    told = entry(runs.GPU_BOX)
-    assert set(told) == {*(name for name, _ in AsvMachine.fields), *FACETS}
-    wanted = {
-        "gpu": "NVIDIA H200",
-        "driver": "580.1",
-        "cuda": "13.0",
-        "torch": "2.13.0+cu130",
-        "triton": "3.9.0",
-        "num_cpu": "4",
-        "ram": "8 GiB",
-        "arch": "x86_64",
-    }
-    assert told | wanted == told
-    assert entry({**runs.GPU_BOX, "gpus": [runs.GPU] * 8}) == told
-    assert [entry(runs.BOX)[name] for name in ("gpu", "driver", "cuda", "triton")] == ["none"] * 4
 
 
 def test_this_machine_is_entered_without_asking_and_what_is_others_stays(tmp_path):

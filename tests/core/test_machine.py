@@ -63,24 +63,6 @@ def installed(monkeypatch):
     machine.version_of.cache_clear()
 
 
-def test_all_that_is_missing_is_said_with_all_the_remedies(installed):
-    assert lacks() == lacks(WITH_GPU, devices=CUDA) == ()
-    assert lacks(devices=CUDA, requires=("sm>=80", "flash-attn>=2.6")) == (
-        "x runs on cuda; this machine has cpu; needs compute capability 8.0 or more; "
-        "needs flash-attn>=2.6; flash-attn is not installed",
-        "run it on a machine with an NVIDIA GPU; "
-        "run it on a GPU of compute capability 8.0 or more; pip install 'flash-attn>=2.6'",
-    )
-    assert lacks(replace(WITH_GPU, torch_cuda=None), devices=CUDA) == (
-        "x needs CUDA, and the torch installed here has none",
-        "install a CUDA build of torch",
-    )
-    assert lacks(requires=("flash-attn-3",), install="build it") == (
-        "x needs flash-attn-3; flash-attn-3 is not installed",
-        "build it",
-    )
-
-
 @pytest.mark.parametrize(
     ("have", "wanted", "enough"),
     [

@@ -149,10 +149,8 @@ FORGED = "it answered twice: one of the answers is forged"
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        *((each + b"\n", "no JSON") for each in (b"", b"junk", b"\xff\xfe", b"[" * 10_000)),
-        *((each + b"\n", "another question") for each in (b"NaN", b"[]", b"null", b'{"a": 1}')),
-        (b"9" * 5000 + b"\n", "no JSON"),
-        (b'{"record": {}, "asked": 2}\n', "another question"),
+        *((each + b"\n", "no JSON") for each in (b"", b"\xff\xfe", b"[" * 10_000, b"9" * 5000)),
+        *((each + b"\n", "another question") for each in (b"NaN", b'{"record": {}, "asked": 2}')),
         (b'{"record": {}, "asked": "1"}\n', "another question"),
         (b'{"stage": 5, "asked": 1}\n', "no JSON object"),
         (b'{"record": "' + b"x" * (1 << 22) + b'", "asked": 1}\n', "does not end"),
@@ -293,8 +291,9 @@ def test_a_program_is_told_its_input_and_what_it_says_is_kept_in_order(program, 
         assert missing.last_line() == "./none: No such file or directory"
 
 
-@pytest.mark.parametrize("before", ["", "signal.signal(signal.SIGINT, signal.SIG_IGN); "])
-@pytest.mark.parametrize("stopped", [True, False])
+@pytest.mark.parametrize(
+    ("before", "stopped"), [("signal.signal(signal.SIGINT, signal.SIG_IGN); ", True), ("", False)]
+)
 def test_of_a_program_that_is_stopped_nothing_is_left(program, monkeypatch, before, stopped):
     monkeypatch.setattr(process, "LEAVE_S", 0.2)
     lines = []

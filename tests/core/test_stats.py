@@ -21,7 +21,6 @@ from attnbench.core.stats import (
     compare,
     holm,
     paired,
-    summary,
     unpaired,
 )
 
@@ -32,16 +31,6 @@ FIRST = StopRule(0.01).first
 
 def logs(*ratios):
     return [math.log(ratio) for ratio in ratios]
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 6, 21, 100])
-def test_a_summary_is_that_of_numpy(n):
-    values = np.random.default_rng(n).random(n)
-    found = summary(list(values))
-    quartiles = found.q25, found.median, found.q75
-    assert quartiles == pytest.approx(np.quantile(values, [0.25, 0.5, 0.75]), rel=1e-12)
-    assert found.least == values.min()
-    assert {found.low, found.high} <= set(values)
 
 
 # ---- the four verdicts ---------------------------------------------------------------------------
