@@ -330,9 +330,6 @@ ONE = torch.zeros(2, 3)
 )
 def test_only_what_is_made_alike_can_be_put_in_anothers_place(there, values):
     assert not put(there, values)
-
-
-def test_a_memory_is_put_in_anothers_place_part_by_part():
     there = ([torch.zeros(2, 2)], {"b": torch.zeros(3)}, 4, None, "x")
     assert put(there, ([torch.ones(2, 2)], {"b": torch.ones(3)}, 4, None, "x"))
     assert there[0][0].sum() + there[1]["b"].sum() == 7

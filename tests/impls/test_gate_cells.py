@@ -21,7 +21,7 @@ NAMES = [
     if "cpu" in row.devices and not row.requires and not row.ranks and name != "exp.naive"
 ]
 LABELS = [f"{n}?{o}" if o else n for n in NAMES for o in OPTIONS.get(n, [""])]
-CELLS, TRIED = 5, 80
+CELLS, TRIED = 4, 80
 
 AXES = {
     "mask": (

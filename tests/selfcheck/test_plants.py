@@ -63,11 +63,3 @@ def test_every_plant_has_a_deed_and_a_name_of_its_own_and_an_honest_twin():
         assert plant.honest == replace(plant.row, given={"deed": False})
         assert plant.row.chosen == {"deed": True}
         assert plant.row.supports(plant.problem) is None
-
-
-def test_a_fault_that_can_not_be_planted_here_is_said_and_not_counted():
-    (stream,) = (p for p in PLANTS if p.problem.device == "cuda")
-    machine = replace(this_machine(), gpus=(), torch_cuda=None)
-    engine = SimpleNamespace(ask=lambda question, limit_s: {"ceilings": question["ceilings"]})
-    (found,) = run_plants(machine, engine, 0, NOBODY, [stream])
-    assert found.caught is None and "cuda" in found.said
