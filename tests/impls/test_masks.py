@@ -152,12 +152,10 @@ def test_the_flex_mask_is_the_visible_pairs_and_the_flex_score_adds_the_bias(bru
     [
         ("causal", 2, 4, "xxx. xxxx"),
         ("causal@upper-left", 2, 4, "x... xx.."),
-        ("window:1,0", 3, 3, "x.. xx. .xx"),
         ("window:1,1", 2, 4, ".xxx ..xx"),
         ("window:0,0@upper-left", 3, 2, "x. .x .."),
         ("prefix:2", 4, 4, "xx.. xx.. xxx. xxxx"),
         ("causal+document:1,2", 3, 3, "x.. .x. .xx"),
-        ("causal+prefix:2", 3, 3, "x.. xx. xxx"),
         ("padding:2", 2, 3, "xx. xx."),
     ],
 )

@@ -14,7 +14,6 @@ from impls.dense import sdpa
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
-from impls.spec import Unsupported
 
 FORCED = {"sdpa.flash": SDPBackend.FLASH_ATTENTION, "sdpa.math": SDPBackend.MATH}
 
@@ -148,18 +147,3 @@ def test_the_others_get_a_mask_of_numbers_and_log_sums_where_backward_comes(on_c
         assert all(step % 16 == 0 for step in bias.stride()[:-1])
     attend(*(x.requires_grad_() for x in inputs))
     assert on_cuda["bias"][1]
-
-
-def test_what_torchs_own_rules_refuse_is_refused_and_what_they_took_is_not_asked_again(
-    on_cuda, monkeypatch
-):
-    problem, inputs = asked()
-    cuda, known = torch.backends.cuda, sdpa.build_cudnn(problem)
-    known(*inputs)
-    monkeypatch.setattr(cuda, "can_use_cudnn_attention", lambda asked: False)
-    with pytest.raises(Unsupported, match="torch's CUDNN_ATTENTION has no kernel for b2 h4/4"):
-        sdpa.build_cudnn(problem)(*inputs)
-    monkeypatch.setattr(cuda, "cudnn_sdp_enabled", lambda: False)
-    with pytest.raises(Unsupported, match="CUDNN_ATTENTION is switched off in this process"):
-        sdpa.build_cudnn(problem)(*inputs)
-    known(*inputs)

@@ -1,7 +1,6 @@
 """What a self-check makes of records, how it is kept and shown, and how the verb ends."""
 
 import json
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -140,28 +139,6 @@ def test_what_a_self_check_has_found_is_kept_as_it_goes_and_where_it_is_stopped(
     assert cli.main(["selfcheck", "--out", str(tmp_path)]) == 130
     assert json.loads(kept.read_text())["stopped"]
     assert len(stored_selfcheck(tmp_path, this_machine().name)["outcomes"]) == len(whole)
-
-
-def test_what_is_planted_on_a_cpu_is_tried_where_no_gpu_is_seen(monkeypatch, tmp_path):
-    asked = []
-
-    class Engine(nullcontext):
-        def __init__(self, settings, *, limited=True, variables=None):
-            super().__init__(self)
-            self.name = "a GPU" if variables is None else variables["CUDA_VISIBLE_DEVICES"]
-            self.limited = limited
-
-        def ask(self, question, limit_s):
-            if "ceilings" in question:
-                return {"ceilings": {"flops": {}}}
-            asked.append((question["job"]["problem"]["device"], self.name, self.limited))
-            raise WorkerLost("gone", "", timed_out=True)
-
-    monkeypatch.setattr("attnbench.sweep.engine.LocalEngine", Engine)
-    monkeypatch.setattr(selfcheck, "why_not", lambda *_: None)
-    monkeypatch.setattr(selfcheck, "run_slow_downs", lambda *_: iter(()))
-    cli.main(["selfcheck", "--out", str(tmp_path)])
-    assert set(asked) == {("cpu", "", True), ("cuda", "a GPU", False)}
 
 
 @pytest.mark.slow

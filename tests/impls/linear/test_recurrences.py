@@ -143,7 +143,7 @@ def test_the_cost_is_that_of_the_recurrence(name, written, gate):
     assert cost(name, step) == cost(name, step.with_(kv_len=5000))
 
 
-def test_gates_start_in_the_ranges_of_their_papers_and_follow_the_seed():
+def test_gates_start_in_the_ranges_of_their_papers():
     np.testing.assert_allclose(retention.log_rates(3).exp(), [31 / 32, 63 / 64, 127 / 128])
     asked = problem(head_dim=64, heads=8, kv_heads=8)
     first, second, bias = gla.parameters(asked, 0)
@@ -151,19 +151,14 @@ def test_gates_start_in_the_ranges_of_their_papers_and_follow_the_seed():
     for x, most in ((first, 1 / 8), (second, 1 / 4), (bias, 1 / 4)):
         assert 0.95 * most < float(x.abs().max()) <= most
         assert abs(float(x.std()) - most / 3**0.5) < 0.05 * most
-    assert not torch.equal(first, gla.parameters(asked, 1)[0])
     asked = problem(heads=512, kv_heads=512)
     w, bias, a = ssd.parameters(asked, 0)
     dt = np.log1p(np.exp(bias.double().numpy()))
     assert dt.min() > 0.99e-3 and dt.max() < 0.101
     assert abs(np.log(dt).mean() - np.log(0.01)) < 0.2  # the middle of log-uniform
     assert -16 <= a.min() < -15.5 and -1.5 < a.max() <= -1
-    for drawn, other in (
-        (w, ssd.parameters(asked, 1)[0]),
-        (delta.parameters(asked, 0), delta.parameters(asked, 1)),
-    ):
+    for drawn in (w, delta.parameters(asked, 0)):
         assert drawn.shape == (512, 16) and 0.24 < float(drawn.abs().max()) <= 0.25
-        assert not torch.equal(drawn, other)
 
 
 # ---- retention, and the scan that it and others share --------------------------------------------
