@@ -75,7 +75,7 @@ def test_rows_come_in_the_order_of_the_files_and_a_taken_name_costs_its_row(tmp_
     assert list(table.rows)[-2:] == ["zeta", "alpha"]
     assert (table.rows["einsum"].origin, table.rows["zeta"].origin) == ("attnbench", str(one))
     said = (
-        f"row 1 of {one} is int, not",
+        f"row 0 of {one} is int, not",
         f"row bad of {one} is not plain data",
         "the name einsum is taken by a row of attnbench",
         f"the name zeta is taken by a row of {one}",
