@@ -32,12 +32,9 @@ def test_a_length_that_no_mask_can_be_counted_for_is_refused():
 IMPOSSIBLE = [
     ({"heads": 12, "kv_heads": 5}, ["heads=12", "kv_heads=5", "one of 1, 2, 3, 4, 6, 12"]),
     ({"dtype": "float8"}, ["dtype='float8'", "float32, bfloat16, float16, float64"]),
-    ({"phase": "both"}, ["phase='both'", "forward, train, backward, decode"]),
-    ({"level": "model"}, ["level='model'", "core, layer, block"]),
     ({"device": "gpu"}, ["device='gpu'", "cpu, cuda or cuda:NUMBER"]),
     ({"device": "cuda:-1"}, ["device='cuda:-1'", "cuda:NUMBER"]),
     ({"device": "cpu:1"}, ["device='cpu:1'", "cpu, cuda or cuda:NUMBER"]),
-    ({"inputs": "uniform"}, ["inputs='uniform'", "normal, peaky, outliers, equal_keys"]),
     ({"inputs": "captured:"}, ["inputs='captured:'", "captured:FILE.npz"]),
 ]
 
@@ -69,7 +66,7 @@ def test_a_mask_and_a_changed_field_are_checked_against_the_rest(brute):
         (Problem(v_head_dim=32, dtype="float64"), "b1 h8/8 n256 d64/32 f64 none forward"),
         (FULL, "b2 h6/3 n9x17 d16 bf16 window:4,0+alibi@upper-left train outliers layer cuda:1"),
     ],
-    ids=["default", "captured", "decode", "value_dim", "full"],
+    ids=str,
 )
 def test_the_slug_says_what_is_not_ordinary(problem, slug):
     assert problem.slug == slug

@@ -84,14 +84,6 @@ def test_a_forced_backend_gives_to_the_bit_what_torch_gives_under_its_flag(name)
         assert all(map(torch.equal, *gradients))
 
 
-def test_flash_refuses_numbers_that_do_not_lie_next_to_each_other_as_torch_does():
-    q, k, v = qkv(kv_heads=4, q_len=8, kv_len=8)
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION), pytest.raises(RuntimeError):
-        F.scaled_dot_product_attention(q.mT, k, v)
-    with pytest.raises(Unsupported, match=r"has no kernel .* call \.contiguous\(\)"):
-        sdpa.build_flash(Problem(2, 4, 4, 8, 8, 8, 8))(q.mT, k, v)
-
-
 # ---- on CUDA, with a stand-in for each operator --------------------------------------------------
 
 

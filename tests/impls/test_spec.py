@@ -18,7 +18,6 @@ def row(**changes):
 IMPOSSIBLE = [
     *(({"name": name}, f"the name {name!r}") for name in ("Upper", "", "a..b", "a?b=1", "a\n", 3)),
     ({"computes": "magic"}, "computes 'magic' is not one of softmax, softmax on its own"),
-    ({"level": "model"}, "level 'model' is not one of core, layer, block"),
     ({"dtypes": ("float32", "int8")}, "dtypes 'int8' is not one of float32, bfloat16"),
     ({"definition": "some.module"}, "definition='some.module' is not a dotted path"),
     ({"runs": {"gpu": "aten::bmm"}}, "device of runs 'gpu' is not one of cpu, cuda"),
@@ -29,6 +28,10 @@ IMPOSSIBLE = [
     ({"computes": "its own operator"}, "needs a definition"),
     ({"definition": "some.module:definition"}, "the oracle is its definition"),
     ({"cross": "forward"}, "cross='forward' is not true, false or 'decode'"),
+    ({"ranks": True, "options": {"world": 1}}, "it needs an option world"),
+    ({"ranks": True, "shares": "a:b", "options": {"world": "two"}}, "a whole number"),
+    ({"shares": "a:b"}, "shares are of a row that runs over several processes"),
+    ({"ranks": "yes"}, "neither true nor false"),
 ]
 
 

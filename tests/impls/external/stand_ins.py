@@ -199,6 +199,8 @@ class Library:
                 self.put(name, self.function(name))
         for package in ("flash_attn_interface", "flash_attn.cute.interface"):
             self.module(package)
+        for name in ("natten.na1d", "sageattention.sageattn"):
+            self.put(name, self.function(name))
         ragged = self.object("flashinfer.BatchPrefillWithRaggedKVCacheWrapper", "plan", "run")
         self.put("flashinfer.BatchPrefillWithRaggedKVCacheWrapper", ragged)
         engine = self.object("transformer_engine.DotProductAttention", "forward")

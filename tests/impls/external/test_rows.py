@@ -12,6 +12,8 @@ from tests.impls.external import stand_ins
 from tests.impls.external.checks import UNEQUAL, build, problem
 from tests.impls.external.stand_ins import READ
 
+SERVED = {"head_dim": 64, "v_head_dim": 64, "kv_heads": 1, "phase": "forward"}
+EACH = {"kv_heads": 4}
 REFUSED = [
     ("flash_attn2", {"mask": "causal@upper-left", **UNEQUAL}, {}, "last query at the last key"),
     ("flash_attn3", {"head_dim": 20, "v_head_dim": 20}, {}, "multiples of 8, not 20 and 20"),
@@ -31,6 +33,15 @@ REFUSED = [
     ("flashinfer", {"head_dim": 64, "v_head_dim": 64, "mask": "window:3,2"}, {}, "needs causal"),
     ("transformer_engine", {}, {"backend": "auto"}, "it is flash, fused, unfused"),
     ("transformer_engine", {"head_dim": 20}, {}, "multiples of 8"),
+    ("sageattention", {"head_dim": 80}, {}, "64, 96 or 128, not 80"),
+    ("sageattention", {**SERVED, "kv_len": 200}, {}, "multiple of 64, not 200"),
+    ("natten", EACH, {"window": 1}, "window is 1; it must be 2 or more"),
+    ("natten", EACH, {"backend": "auto"}, "cutlass-fna, hopper-fna"),
+    ("natten", {**EACH, "q_len": 1, "kv_len": 1}, {}, "2 tokens or more"),
+    ("natten", {**EACH, "v_head_dim": 24}, {"backend": "flex-fna"}, "v_head_dim equal to head_dim"),
+    ("natten", EACH, {"backend": "hopper-fna"}, "bfloat16 and float16, not float32"),
+    ("natten", {**EACH, "dtype": "bfloat16"}, {"backend": "hopper-fna"}, "128, not 16"),
+    ("natten", {**EACH, "mask": "causal"}, {"backend": "flex-fna"}, "all 11 keys"),
 ]
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from impls.spec import Unsupported
 from tests.impls.in_triton import checks, interpreted
 
 interpreted.start()
@@ -36,8 +35,3 @@ def test_it_is_softmax_attention(changes, options):
 def test_the_gate_lets_it_pass():
     p = problem(kv_len=130)
     assert checks.failing("triton.decode", p, checks.build("triton.decode", p)) is None
-
-
-def test_a_number_of_splits_that_no_kernel_takes_is_refused_in_a_sentence():
-    with pytest.raises(Unsupported, match="must be 1 to 64"):
-        checks.build("triton.decode", problem(), splits=65)

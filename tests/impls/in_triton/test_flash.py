@@ -1,9 +1,7 @@
 """triton.flash, interpreted on the CPU, against float64 and the ruler's gate."""
 
 import pytest
-import torch
 
-from impls.spec import Unsupported
 from tests.impls.in_triton import checks, interpreted
 
 interpreted.start()
@@ -51,33 +49,3 @@ def test_widths_that_are_a_power_of_two_and_not_in_the_blocks_of_the_table(head_
 def test_tokens_that_do_not_lie_next_to_each_other_are_read_in_their_place():
     p = problem("causal", 20)
     checks.read_in_place(p, build(p))
-
-
-def test_repeats_give_the_same_bits():
-    p = problem("causal", 33)
-    attend, leaves = build(p), checks.draw(p)
-    one, other = (torch.autograd.grad(attend(*leaves).square().sum(), leaves) for _ in range(2))
-    assert all(map(torch.equal, one, other))
-
-
-@pytest.mark.parametrize(
-    "option",
-    [("q_block", 24), ("k_block", 8), ("warps", 3), ("keys", "64x24x4x2"),
-     ("queries", "64x64x4x0"), ("keys", "64x64x4"), ("queries", "many")],
-)  # fmt: skip
-def test_blocks_that_no_kernel_takes_are_refused_in_a_sentence(option):
-    with pytest.raises(Unsupported, match=r"powers of two|is not like 64x64x4x2: blocks"):
-        build(problem(), **dict([option]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mask", "inputs", "dtype"),
-    [
-        ("causal", "outliers", "float32"),
-        ("window:60,0", "equal_keys", "float16"),
-    ],
-)
-def test_longer_and_harder_inputs_in_the_blocks_of_the_table(mask, inputs, dtype):
-    p = problem(mask, q_len=130, kv_len=150, head_dim=64, inputs=inputs, dtype=dtype)
-    assert checks.failing("triton.flash", p, checks.build("triton.flash", p)) is None

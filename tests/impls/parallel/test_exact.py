@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,62 +92,44 @@ def run(row, problem, seed=0):
     return whole, inputs, dout
 
 
-def truth(problem, inputs, dout):
-    """The same by the oracle, in float64."""
-    found = exact(problem, *inputs, torch.arange(problem.q_len), dout)
-    return {"out": found.out, "dq": found.dq, "dk": found.dk, "dv": found.dv}
-
-
-def off(got, want):
-    """Relative Frobenius distances by name."""
-    return {
-        name: float((x.detach().double() - want[name]).norm() / want[name].norm())
-        for name, x in got.items()
-    }
-
-
 def problem(length=24, heads=2, **more):
     ordinary = {"heads": heads, "kv_heads": heads, "head_dim": 8, "v_head_dim": 8, "phase": "train"}
     mask = Mask.parse(more.pop("mask", "causal"))
     return Problem(q_len=length, kv_len=length, mask=mask, **{**ordinary, **more})
 
 
-def ring(world, block=512):
-    return impls.table().find(f"ring?world={world}&block={block}")
+FOUR = {"heads": 4, "kv_heads": 4}
+CELLS = [  # the row, how far it may be off, and what else of the problem
+    ("ring?world=2&block=5", 1e-6, {"mask": "none"}),
+    ("ring?world=3", 1e-6, {"mask": "none"}),
+    ("ring?world=2", 1e-6, {}),
+    ("ring?world=3&block=4", 1e-6, {}),
+    ("ring?world=4&block=5", 1e-6, {}),
+    ("ring?world=3&block=3", 2e-4, {"heads": 6, "kv_heads": 2}),
+    ("ring?world=3&block=3", 2e-4, {"heads": 4, "kv_heads": 1, "batch": 2}),
+    ("ring?world=3&block=3", 2e-4, {"v_head_dim": 12}),
+    # log-sums of hundreds: their neighbours are 1e-5 away
+    ("ring?world=3&block=3", 2e-4, {"inputs": "peaky"}),
+    ("ring?world=3&block=3", 2e-4, {"dtype": "float64"}),
+    *((f"ulysses?world={w}", 1e-6, {**FOUR, "mask": m})
+      for w in (2, 4) for m in ("none", "window:3,2", "document:10,14")),
+    ("ulysses?world=2", 1e-6, {**FOUR, "mask": "causal+alibi"}),
+    ("ulysses?world=3", 1e-5, {"heads": 6, "kv_heads": 3}),
+    ("ulysses?world=3", 1e-5, {"heads": 6, "kv_heads": 6, "batch": 2, "v_head_dim": 12}),
+    ("ulysses?world=3", 1e-5, {"heads": 3, "kv_heads": 3, "inputs": "peaky"}),
+    ("ulysses?world=3", 1e-5,
+     {"heads": 3, "kv_heads": 3, "dtype": "float64", "mask": "padding:20"}),
+]  # fmt: skip
 
 
-CELLS = [
-    (2, 5, 1e-6, {"mask": "none"}),
-    (3, 512, 1e-6, {"mask": "none"}),
-    (2, 512, 1e-6, {}),
-    (3, 4, 1e-6, {}),
-    (4, 5, 1e-6, {}),
-    (3, 3, 2e-4, {"heads": 6, "kv_heads": 2}),
-    (3, 3, 2e-4, {"heads": 4, "kv_heads": 1, "batch": 2}),
-    (3, 3, 2e-4, {"v_head_dim": 12}),
-    (3, 3, 2e-4, {"inputs": "peaky"}),  # log-sums of hundreds: their neighbours are 1e-5 away
-    (3, 3, 2e-4, {"dtype": "float64"}),
-]
-
-
-@pytest.mark.parametrize(("world", "block", "most", "more"), CELLS)
-def test_a_ring_has_the_output_and_gradients_of_the_oracle(world, block, most, more):
+@pytest.mark.parametrize(("row", "most", "more"), CELLS)
+def test_all_ranks_together_have_the_output_and_gradients_of_the_oracle(row, most, more):
     p = problem(**more)
-    got, inputs, dout = run(ring(world, block), p)
-    assert all(far < most for far in off(got, truth(p, inputs, dout)).values())
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_merging_in_float32_is_no_worse_than_one_call_in_half_precision(dtype):
-    p = problem(48, dtype=dtype, heads=4, kv_heads=4, head_dim=32, v_head_dim=32)
-    got, inputs, dout = run(ring(4), p)
-    leaves = [x.clone().requires_grad_() for x in inputs]
-    out = F.scaled_dot_product_attention(*leaves, is_causal=True)
-    names = ("out", "dq", "dk", "dv")
-    plain = dict(zip(names, (out, *torch.autograd.grad(out, leaves, dout)), strict=True))
-    want = truth(p, inputs, dout)
-    ours, torchs = off(got, want), off(plain, want)
-    assert all(ours[name] < 2.5 * torchs[name] for name in names), (ours, torchs)
+    got, inputs, dout = run(impls.table().find(row), p)
+    found = exact(p, *inputs, torch.arange(p.q_len), dout)
+    for name, x in got.items():
+        want = getattr(found, name)
+        assert float((x.double() - want).norm() / want.norm()) < most, name
 
 
 @settings(max_examples=40)
@@ -175,22 +156,3 @@ def _look(p, world, rank, block, places, seen):
             seen[rows[:, None], keys] += open_now
             computed += open_now.numel()
     return computed
-
-
-# ---- Ulysses: tokens for heads and back, and whole attention between ----
-
-SPREAD = [
-    *((w, 1e-6, {"mask": m}) for w in (2, 4) for m in ("none", "window:3,2", "document:10,14")),
-    (2, 1e-6, {"mask": "causal+alibi"}),
-    (3, 1e-5, {"heads": 6, "kv_heads": 3}),
-    (3, 1e-5, {"heads": 6, "kv_heads": 6, "batch": 2, "v_head_dim": 12}),
-    (3, 1e-5, {"heads": 3, "kv_heads": 3, "inputs": "peaky"}),
-    (3, 1e-5, {"heads": 3, "kv_heads": 3, "dtype": "float64", "mask": "padding:20"}),
-]
-
-
-@pytest.mark.parametrize(("world", "most", "more"), SPREAD)
-def test_ulysses_has_the_output_and_gradients_of_the_oracle(world, most, more):
-    p = problem(**{"heads": 4, "kv_heads": 4, **more})
-    got, inputs, dout = run(impls.table().find(f"ulysses?world={world}"), p)
-    assert all(far < most for far in off(got, truth(p, inputs, dout)).values())

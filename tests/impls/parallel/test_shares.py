@@ -8,11 +8,9 @@ import impls
 from impls.loading import load_function
 from impls.parallel import shares
 from impls.problem import Problem
-from impls.spec import InvalidRow, Unsupported, Variant
+from impls.spec import InvalidRow, Unsupported
 
 WORLDS, SIZES = st.integers(2, 6), st.integers(1, 9)
-SEVERAL = {"ranks": True, "shares": "a:b", "options": {"world": 1}}
-ROW = {"name": "a", "title": "", "family": "f", "computes": "softmax", "build": "a:b"}
 
 
 def problem(length, **more):
@@ -68,20 +66,3 @@ def test_what_a_row_cannot_take_is_said_before_a_process_is_started(name, change
     assert says in impls.table().find(name).supports(problem(128).with_(**changes))
     with pytest.raises(InvalidRow, match="runs over several"):
         impls.table().find("mha?core=ring")
-
-
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        ({"ranks": True, "options": {"world": 1}}, "it needs an option world"),
-        ({"ranks": True, "shares": "a:b"}, "it needs an option world"),
-        ({**SEVERAL, "options": {"world": "two"}}, "a whole number"),
-        ({"shares": "a:b"}, "shares are of a row that runs over several processes"),
-        ({"ranks": "yes"}, "neither true nor false"),
-        ({**SEVERAL, "shares": "a"}, "not a dotted path"),
-        ({**SEVERAL, "level": "layer", "definition": "a:b"}, "only a core can"),
-    ],
-)
-def test_a_row_of_several_processes_that_says_too_little_is_refused(more, says):
-    with pytest.raises(InvalidRow, match=says):
-        Variant(**ROW, **more)

@@ -81,18 +81,6 @@ def test_two_smaller_hashes_stand_in_for_one_of_many_buckets():
     assert plan.places(q, k, plan.rotations[0]).queries.tolist() == order
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_one_round_of_shared_hashing_is_that_of_reformer_pytorch(monkeypatch):
-    lsh = pytest.importorskip("reformer_pytorch.reformer_pytorch")
-    problem = one(64, dtype="float32")
-    q, k, v = inputs(problem)
-    theirs = lsh.LSHAttention(bucket_size=8, n_hashes=1).eval()
-    turns = rotations(problem, 1, 8, 0).permute(1, 0, 2)[None]
-    ours = build(problem, rounds=1, bucket=8, seed=0, shared=True)(q, k, v)[0]
-    monkeypatch.setattr(torch, "randn", lambda *a, **k: turns)
-    assert torch.allclose(ours, theirs(q[0], v[0])[0], atol=2e-6)
-
-
 def test_the_cost_counts_hashing_and_two_chunks_a_token():
     problem = one(64, dtype="float32")
     attend = 4 * 3 * 64 * 16 * 16

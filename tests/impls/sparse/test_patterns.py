@@ -101,18 +101,6 @@ def test_fixed_without_causality_sees_summaries_of_later_blocks_too():
     np.testing.assert_array_equal(seen_by("fixed?stride=9&summary=2", problem(50)), want)
 
 
-def test_dilated_and_longformer_agree_with_attn_gym():
-    from attn_gym.masks import generate_dilated_sliding_window, generate_global_sliding_window
-
-    n = 60
-    row, key = torch.arange(n)[:, None], torch.arange(n)
-    dilated = generate_dilated_sliding_window(15, 3)(0, 0, row, key)  # its width counts places
-    assert torch.equal(torch.from_numpy(seen_by(SMALL["dilated"], problem(n))), dilated)
-    zero = torch.tensor(0)
-    near = generate_global_sliding_window(6, key < 3)(zero, zero, row, key)
-    assert torch.equal(torch.from_numpy(seen_by(SMALL["longformer"], problem(n))), near)
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_bigbird_has_its_own_neighbouring_global_and_that_many_other_blocks(causal):
     count, first, random = 12, 2, 3

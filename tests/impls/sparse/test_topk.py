@@ -11,9 +11,6 @@ from tests.impls.small import problem as problem_of
 MASKS = {
     "none": [],
     "causal": [("causal", ())],
-    "window": [("window", (5, 2))],
-    "prefix": [("prefix", (9,))],
-    "document": [("document", (20, 1, 16))],
     "padding": [("padding", (0, 25))],
     "alibi": [("causal", ()), ("alibi", ())],
     "dense": [("dense", np.random.default_rng(0).random((4, 37, 37)) < 0.2)],
