@@ -101,6 +101,18 @@ def test_between_measured_lengths_it_is_predicted_with_an_interval():
     assert [winner(chosen(records, problem(n))) for n in (300, 1800)] == ["sdpa", "matmul"]
 
 
+def test_between_measured_heads_and_widths_it_is_predicted_too():
+    def twice(p):
+        return 2 * dense(p)
+
+    corners = [problem(n, heads=h, width=d) for n in LENGTHS for h in (2, 8) for d in (32, 128)]
+    records = [seen(v, p, t(p)) for p in corners for v, t in (("sdpa", twice), ("matmul", dense))]
+    asked = problem(700, heads=12, width=80)
+    found = chosen(records, asked).ranking.winner
+    assert (found.variant, found.measured) == ("matmul", False)
+    assert found.median_s == pytest.approx(dense(asked), rel=0.05)
+
+
 def noisy(p):
     return dense(p) / 20 * {256: 9.0, 1024: 9.0}.get(p.kv_len, 1.0)
 
