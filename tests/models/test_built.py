@@ -1,5 +1,8 @@
 """A variant kept built for the problems it meets, against torch's own attention."""
 
+import dataclasses
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,7 @@ from torch import nn
 import impls
 from attnbench.models import attention
 from attnbench.models.attention import Built
+from tests.models import build
 
 ROWS = impls.table()
 EVERY_MASK = [
@@ -23,11 +27,7 @@ def variant(name: str) -> Built:
     return Built(ROWS.find(name))
 
 
-def qkv(q_len=9, kv_len=9, heads=4, kv_heads=2, **kinds):
-    source = torch.Generator().manual_seed(q_len * 100 + kv_len)
-    shapes = (heads, q_len), (kv_heads, kv_len), (kv_heads, kv_len)
-    made = [torch.randn(2, n, h, 8, generator=source) for h, n in shapes]
-    return [x.transpose(1, 2).to(**kinds) for x in made]
+qkv = functools.partial(build.qkv, m=9, kv_heads=2)
 
 
 def left_padded(q_len=9, kv_len=9):
@@ -63,7 +63,7 @@ def test_an_exact_variant_does_what_torchs_attention_does(name):
 
 @pytest.mark.parametrize("name", ["einsum", "sdpa.flash", "chunked?block=4"])
 def test_the_gradients_are_torchs_and_rows_that_see_nothing_spoil_none(name):
-    leaves = [x.requires_grad_() for x in qkv()]
+    leaves = [x.requires_grad_() for x in qkv(9)]
     upstream = torch.randn(2, 4, 9, 8, generator=torch.Generator().manual_seed(3))
     out = variant(name)(*leaves, left_padded())
     assert (out[0, :, :4] == 0).all()
@@ -79,7 +79,7 @@ def test_the_gradients_are_torchs_and_rows_that_see_nothing_spoil_none(name):
 def test_under_autocast_the_variant_gets_autocasts_dtype_and_runs_outside_of_it(
     dtype, wanted, monkeypatch
 ):
-    q, k, v = qkv(dtype=dtype)
+    q, k, v = qkv(9, dtype=dtype)
     seen = []
     see = lambda q, k, v: seen.append((v.dtype, torch.is_autocast_enabled("cpu"))) or q  # noqa: E731
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -92,7 +92,7 @@ def test_under_autocast_the_variant_gets_autocasts_dtype_and_runs_outside_of_it(
 
 
 def test_an_approximation_is_scaled_as_softmax_is_and_a_rounded_usual_scale_is_the_usual_one():
-    q, k, v = qkv(kv_heads=4)
+    q, k, v = qkv(9, kv_heads=4)
     own, near = variant("linear.elu"), variant("nystrom")
     nearly = float(np.nextafter(8**-0.5, 1))
     assert torch.equal(own(q, k, v, scale=nearly), own(q, k, v))
@@ -101,7 +101,7 @@ def test_an_approximation_is_scaled_as_softmax_is_and_a_rounded_usual_scale_is_t
 
 
 def test_a_variant_with_a_memory_is_asked_by_its_steps_and_gives_what_the_whole_gives():
-    q, k, v = qkv(9, 9)
+    q, k, v = qkv(9)
     attend = variant("linear.elu")
     whole = attend(q, k, v, is_causal=True)
     step = attend(q[:, :, -2:], k, v, "causal")
@@ -112,7 +112,7 @@ def test_a_variant_with_a_memory_is_asked_by_its_steps_and_gives_what_the_whole_
 def test_dropped_weights_are_zero_as_often_as_was_asked_and_the_others_larger(name):
     """Values that are a unit matrix give the weights themselves."""
     torch.manual_seed(0)
-    q, k, _ = qkv(40, 40)
+    q, k, _ = qkv(40, m=40)
     v = torch.eye(40).expand(2, 2, 40, 40)
     attend = variant(name)
     weights = attend(q, k, v, is_causal=True)
@@ -124,7 +124,7 @@ def test_dropped_weights_are_zero_as_often_as_was_asked_and_the_others_larger(na
     assert (kept[0] != kept[1]).any() and (kept[:, 0] != kept[:, 1]).any()
 
 
-LEARNED, (Q, K, V) = torch.zeros(9, 9, requires_grad=True), qkv()
+LEARNED, (Q, K, V) = torch.zeros(9, 9, requires_grad=True), qkv(9)
 REFUSED = [
     ("linear.elu", {"mask": left_padded()}, r"^linear\.elu takes the masks none, causal on cpu"),
     ("window.blocked", {"is_causal": True}, r"^window\.blocked needs a window in the mask"),
@@ -196,34 +196,14 @@ def test_what_is_hidden_by_a_low_number_is_hidden_whatever_the_scores_and_the_dt
     assert (given[~seen] == 0).all() and (given[seen] != 0).any()
 
 
-ROWS_OF_ONES_OWN = """
-import torch
-from impls.dense.matmul import build as plain
-from impls.spec import Variant
-ROWS = [Variant(name="first_value", title="the first value", family="mine",
-                computes="its own operator", build=":first", definition=":first",
-                options={"times": 1}),
-        Variant(name="buffered", title="one place for every output", family="mine",
-                computes="softmax", build=":buffered", reuses_output=True)]
-
-def first(problem, times):
-    return lambda q, k, v: v[:, :, :1].expand(*q.shape[:3], -1) * times
-
-def buffered(problem):
-    inner, place = plain(problem), torch.empty(problem.output_shape)
-    return lambda q, k, v: place.copy_(inner(q, k, v))
-"""
-
-
-def test_rows_of_your_own_come_from_their_file_and_their_output_is_not_overwritten(tmp_path):
-    (tmp_path / "rows.py").write_text(ROWS_OF_ONES_OWN)
-    q, k, v = (torch.randn(1, 2, 9, 8) for _ in "qkv")
-    rows = impls.table([tmp_path / "rows.py"])
-    out = Built(rows.find("first_value?times=3"))(q, k, v)
-    torch.testing.assert_close(out, (3 * v[:, :, :1]).expand_as(q))
-    tokens_first = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
-    attend = Built(rows.find("buffered"))
-    for given in ([q, k, v], tokens_first):
+def test_an_output_that_the_row_would_overwrite_is_the_callers(monkeypatch):
+    place = torch.empty(2, 4, 9, 8)
+    built = lambda problem: lambda q, k, v: place.copy_(torchs(q, k, v))  # noqa: E731
+    monkeypatch.setattr(attention, "load_function", lambda path: built)
+    attend = Built(dataclasses.replace(ROWS.find("matmul"), reuses_output=True))
+    q, k, v = qkv(9)
+    tokens_first = q.transpose(1, 2).contiguous().transpose(1, 2)
+    for given in ((q, k, v), (tokens_first, k, v)):
         first = attend(*given)
         attend(q + 1, k, 2 * v)
         torch.testing.assert_close(first, torchs(q, k, v))

@@ -8,10 +8,7 @@ import torch.nn.functional as F
 from torch._dynamo.utils import counters
 
 from attnbench.models.attention import attention
-
-
-def qkv(n, m=None, heads=2):
-    return [torch.randn(1, x, heads, 16).transpose(1, 2) for x in (n, m or n, m or n)]
+from tests.models.build import qkv
 
 
 @pytest.fixture
@@ -34,7 +31,7 @@ def check(attend, lengths, mask="none", again=1):
     config = torch._dynamo.config.get_config_copy()
     for _ in range(again):
         for n, m in lengths:
-            q, k, v = qkv(n, m)
+            q, k, v = qkv(n, m, width=16)
             seen = None if mask == "none" else torch.ones(n, m).tril(m - n).bool()
             wanted = F.scaled_dot_product_attention(q, k, v, seen)
             torch.testing.assert_close(attend(q, k, v, mask), wanted, rtol=1e-4, atol=1e-5)
@@ -57,12 +54,12 @@ def test_more_lengths_than_torch_compiles_one_function_for_leave_the_programs_ow
 @pytest.mark.slow
 def test_many_lengths_are_compiled_for_a_few_times_and_what_can_not_is_said(users):
     before, attend = counters["stats"]["unique_graphs"], attention("flex")
-    check(attend, [(n, n) for n in (8, 9, 10, 17)], "causal")
+    check(attend, [(n, n) for n in (8, 9, 10, 12, 17, 40)], "causal")
     assert counters["stats"]["unique_graphs"] - before <= 4
     with pytest.warns(UserWarning, match="can't compile flex_attention for several lengths"):
         for n in (9, 10):
-            q, k, v = qkv(n)
-            mask = torch.randn(2, n, n)
+            q, k, v = qkv(n, width=16)
+            mask = torch.randn(4, n, n)
             wanted = F.scaled_dot_product_attention(q, k, v, mask)
             torch.testing.assert_close(attend(q, k, v, mask[None]), wanted, rtol=1e-4, atol=1e-5)
     assert users() == 2

@@ -73,14 +73,6 @@ def test_a_position_bias_that_is_learned_is_seen_and_kept_in_one_file():
     assert site.problem.mask.visible(site.problem.shape).all()
 
 
-def test_what_a_problem_can_not_say_is_noted_and_counted():
-    gemma = llama("eager", "Gemma2", head_dim=8, attn_logit_softcapping=30.0)
-    with attnbench.capture() as calls:
-        gemma(IDS)
-    assert calls.sites and calls.problems() == [] and calls.attention_s > 0
-    assert all("capped" in s.note and not s.faithful for s in calls.sites)
-
-
 @pytest.mark.parametrize(
     ("causal", "window", "ends", "mask"),
     [

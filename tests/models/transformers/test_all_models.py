@@ -7,6 +7,7 @@ from transformers.masking_utils import sdpa_mask
 
 from attnbench.answer.paste import spelled
 from attnbench.models.attention import attention
+from attnbench.models.transformers import register
 from proofs import models
 from tests.models.transformers.small import CLASSES, asked, by, made, same
 
@@ -61,31 +62,32 @@ def test_outputs_gradients_and_tokens_are_eagers(monkeypatch, model_type):
     assert ("afterwards, padded left" in found) == (model_type != "whisper")
 
 
-@pytest.mark.parametrize("model_type", ["mistral", "gemma3_text"])
-def test_a_variant_of_windows_serves_the_layers_without_one_and_short_texts_too(model_type):
+@pytest.mark.parametrize(
+    ("model_type", "variant"),
+    [
+        ("mistral", "window.blocked"),
+        ("gemma3_text", "window.blocked"),  # whose other layers have no window
+        ("llama", "numpy"),  # which has no backward
+        ("llama", "chunked?block=3"),
+    ],
+)
+def test_a_variant_writes_what_eager_writes_to_short_texts_too(model_type, variant):
     model = made(model_type)
-    question, variant = asked(model), spelled("window.blocked")
-    short = question._replace(given={"input_ids": question.given["input_ids"][:, :3]})
-    same(model, variant, question, (models.forward, models.gradients, models.tokens))
-    same(model, variant, short)
-
-
-@pytest.mark.parametrize("variant", ["inplace", "numpy"])
-def test_a_variant_without_a_backward_writes_what_eager_writes(variant):
-    model = made("llama")
-    same(model, spelled(variant), asked(model, "left"))
+    question, name = asked(model, "left" if model_type == "llama" else "none"), register(variant)
+    assert name == spelled(variant)
+    short = asked(model)._replace(given={"input_ids": question.given["input_ids"][:, -3:]})
+    same(model, name, short)
+    more = (models.gradients,) if model_type != "llama" else ()
+    same(model, name, question, (models.forward, models.tokens, *more))
 
 
 DROPPING = {
-    "bert": {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.2},
     "gpt2": {"resid_pdrop": 0.1, "attn_pdrop": 0.2, "embd_pdrop": 0.1},
     "whisper": {"dropout": 0.1, "attention_dropout": 0.2},
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "variant"), [("bert", "matmul"), ("gpt2", "einsum"), ("whisper", "sdpa")]
-)
+@pytest.mark.parametrize(("name", "variant"), [("gpt2", "einsum"), ("whisper", "sdpa")])
 def test_dropout_drops_the_weights_that_transformers_own_attention_drops(name, variant):
     """Of one seed the same weights are dropped, so the whole step is the same."""
     model, plain = made(name, **DROPPING[name]).train(), made(name).train()

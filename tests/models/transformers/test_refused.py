@@ -8,8 +8,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 import impls
 from attnbench.answer.paste import spelled
 from attnbench.models.attention import NotServed
-from attnbench.models.transformers import names, register
-from tests.models.transformers.small import asked, by, logits, made, same
+from attnbench.models.transformers import names
+from tests.models.transformers.small import asked, by, logits, made
 
 
 class Layer(nn.Module):
@@ -86,9 +86,3 @@ def test_every_core_of_the_table_has_a_name_and_a_mask_with_it():
     assert len(cores) > 40 and {spelled(name) for name in cores} <= set(names())
     for interface in (AttentionInterface(), AttentionMaskInterface()):
         assert set(names()) <= interface._global_mapping.keys()
-
-
-def test_a_variant_with_options_is_registered_by_its_label():
-    model, name = made("llama"), register("chunked?block=3")
-    assert name == "attnbench:chunked?block=3"
-    same(model, name, asked(model, "left"))
