@@ -2,8 +2,7 @@
 
 import gc
 import math
-import subprocess
-import sys
+import multiprocessing
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +12,10 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbench.models.mask_of import FEW, KnownMasks, is_usual, mask_of, phase_of
+from attnbench.models.mask_of import FEW, KnownMasks, is_usual, mask_of, own_folder, phase_of
 from impls.asked import CantBeDone
 from impls.masks import Mask, Shape
 
-ROOT = Path(__file__).parents[2]
 SQUARE = Shape(2, 4, 12, 12)
 ONES = torch.ones(12, 12, dtype=torch.bool)
 ROWS, KEYS = torch.arange(12)[:, None], torch.arange(12)[None]
@@ -129,27 +127,19 @@ def test_what_is_no_mask_at_all_is_a_sentence(mask, sentence):
         mask_of(mask, False, SQUARE)
 
 
-FOLDERS = """
-import multiprocessing, os, sys
-from attnbench.models.mask_of import own_folder
+def test_the_folder_of_a_process_goes_with_it_and_not_with_a_fork_of_it(tmp_path):
+    first, told = own_folder("test"), tmp_path / "told"
 
-print(first := own_folder("test"), first.is_dir(), flush=True)
-if os.fork() == 0:
-    sys.exit()
-os.wait()
-own_folder.cache_clear()
-made = lambda: print(own_folder("test"), first.is_dir(), flush=True)
-child = multiprocessing.get_context("fork").Process(target=made)
-child.start()
-child.join()
-"""
+    def work():
+        own_folder.cache_clear()
+        assert own_folder("test").is_dir()
+        told.write_text(str(own_folder("test")))
 
-
-def test_the_folder_of_a_process_goes_with_it_and_not_with_a_fork_of_it():
-    done = subprocess.run([sys.executable, "-c", FOLDERS], cwd=ROOT, capture_output=True, text=True)
-    (first, there), (childs, still) = (line.split() for line in done.stdout.splitlines())
-    assert there == still == "True" and first != childs, done.stderr
-    assert not Path(first).exists() and not Path(childs).exists()
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    child.join()
+    assert child.exitcode == 0 and first.is_dir()
+    assert str(first) != told.read_text() and not Path(told.read_text()).exists()
 
 
 # ---- masks that are known ---------

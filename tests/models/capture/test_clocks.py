@@ -33,19 +33,20 @@ class Does(torch.autograd.Function):
         return grad, None
 
 
+class Clock:
+    now = 0.0
+
+    def turning(self, x, by):
+        """Moves the clock in its backward pass."""
+        return Does.apply(x, lambda: setattr(self, "now", self.now + by))
+
+
 @pytest.fixture
 def clock(monkeypatch):
-    class Clock:
-        now = 0.0
-
-        @classmethod
-        def turning(cls, x, by):
-            """Moves the clock in its backward pass."""
-            return Does.apply(x, lambda: setattr(cls, "now", cls.now + by))
-
+    made = Clock()
     for module in (clocks, recorder):
-        monkeypatch.setattr(module, "perf_counter", lambda: Clock.now)
-    return Clock
+        monkeypatch.setattr(module, "perf_counter", lambda: made.now)
+    return made
 
 
 def test_the_gradient_of_a_call_is_timed_and_of_nothing_else(clock):
@@ -123,29 +124,29 @@ def test_steps_are_from_one_step_of_the_first_optimizer_to_the_next(clock):
     assert steps.summary()["steps"] == 4 and steps.summary()["step_s"] == 4.0
 
 
+class Event:
+    """Of a GPU whose clock passes one second a call."""
+
+    done, queued, capturing = 0, 0, False
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        Event.queued += 1
+        self.at = Event.queued
+
+    def query(self):
+        return self.at <= Event.done
+
+    def synchronize(self):
+        Event.done = max(Event.done, self.at)
+
+    def elapsed_time(self, later):
+        return 1e3 * (later.at - self.at)
+
+
 def test_a_gpus_calls_are_read_when_they_have_passed(monkeypatch):
-    """Events on a clock that passes one second a call."""
-
-    class Event:
-        done, queued, capturing = 0, 0, False
-
-        def __init__(self, enable_timing):
-            assert enable_timing
-
-        def record(self):
-            Event.queued += 1
-            self.at = Event.queued
-
-        def query(self):
-            return self.at <= Event.done
-
-        def synchronize(self):
-            Event.done = max(Event.done, self.at)
-
-        def elapsed_time(self, later):
-            assert later.query()
-            return 1e3 * (later.at - self.at)
-
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: Event.capturing)
     tally, entry, events = Tally(), Entry(), GpuClock()

@@ -1,9 +1,7 @@
 """FlexAttention, recorded, and its functions as masks; what a capture keeps of masks and inputs."""
 
 import numpy as np
-import pytest
 import torch
-from torch.nn.attention import flex_attention as module
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 import attnbench
@@ -12,7 +10,7 @@ from attnbench.models.capture.masks import Masks
 from attnbench.models.capture.recorder import Samples
 from impls.masks import Shape
 from impls.problem import Problem
-from tests.models.build import only, said
+from tests.models.build import only
 
 SHAPE = Shape(2, 4, 64, 64)
 
@@ -27,16 +25,6 @@ def blocks(mask_mod):
 
 def found(block_mask=None, score_mod=None):
     return Masks().of_flex(block_mask, score_mod, SHAPE, torch.device("cpu"))
-
-
-@pytest.mark.slow
-def test_what_is_compiled_by_itself_is_seen():
-    torch._dynamo.reset()
-    q = torch.randn(2, 4, 64, 16)
-    with attnbench.capture() as calls:
-        compiled = torch.compile(module.flex_attention, backend="eager")
-        outs = [compiled(q, q, q) for _ in range(2)]
-    assert torch.equal(*outs) and said(calls) == [("b2 h4/4 n64 d16 f32 none forward", "flex", 2)]
 
 
 def test_it_is_seen_without_compiling():

@@ -3,7 +3,6 @@
 import gc
 import weakref
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -136,13 +135,10 @@ def test_the_fast_path_is_seen_and_its_seconds_are_not_taken_for_attention():
 def test_samples_are_what_a_problem_takes_as_its_inputs(tmp_path):
     q, k, v = qkv(dtype=torch.bfloat16)
     with attnbench.capture(samples=tmp_path / "kept") as calls:
-        for _ in range(3):
-            F.scaled_dot_product_attention(q, k, v)
+        F.scaled_dot_product_attention(q, k, v)
     (problem,) = calls.problems()
-    assert problem.inputs == f"captured:{only(calls).samples}"
-    with np.load(only(calls).samples) as arrays:
-        assert torch.equal(torch.from_numpy(arrays["k"]).bfloat16(), k)
-    assert torch.equal(make(problem, 0).q, q)
+    made = make(problem, 0)
+    assert torch.equal(made.q, q) and torch.equal(made.k, k) and torch.equal(made.v, v)
 
 
 def test_what_is_compiled_stays_one_graph_and_what_was_met_is_said():
@@ -162,11 +158,10 @@ def test_what_is_compiled_stays_one_graph_and_what_was_met_is_said():
     assert any("nn.MultiheadAttention" in line for line in calls.unseen)
 
 
-def test_other_names_for_the_function_are_seen_and_put_back_and_what_is_held_elsewhere_is_said():
+def test_other_names_are_seen_and_put_back_and_what_the_program_puts_there_stays(monkeypatch):
     original, held = F.scaled_dot_product_attention, {"a": by_another_name}
     with attnbench.capture() as calls:
         by_another_name(*qkv())
-        assert by_another_name is not original
         kept = F.scaled_dot_product_attention
     assert only(calls).calls == 1 and by_another_name is original
     with attnbench.capture() as calls:
@@ -174,19 +169,12 @@ def test_other_names_for_the_function_are_seen_and_put_back_and_what_is_held_els
     assert calls.sites == [] and calls.share is None
     assert "in an object, a closure or a list" in calls.unseen[0]
     assert torch.equal(kept(*qkv()), original(*qkv()))
-
-
-def test_what_the_program_puts_there_meanwhile_stays(monkeypatch):
-    monkeypatch.setattr(F, "scaled_dot_product_attention", by_another_name)
-
-    def mine(*args, **more):
-        return by_another_name(*args, **more) * 0
-
+    monkeypatch.setattr(F, "scaled_dot_product_attention", original)
+    mine = lambda *args, **more: by_another_name(*args, **more) * 0  # noqa: E731
     with attnbench.capture() as calls:
         F.scaled_dot_product_attention = mine
         F.scaled_dot_product_attention(*qkv())
-    assert F.scaled_dot_product_attention is mine
-    assert only(calls).calls == 1
+    assert F.scaled_dot_product_attention is mine and only(calls).calls == 1
 
 
 def test_errors_are_the_programs_own_and_what_can_not_begin_leaves_all_as_it_was(monkeypatch):

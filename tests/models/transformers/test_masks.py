@@ -87,12 +87,9 @@ def test_what_can_not_be_said_side_by_side_is_added_up(is_causal):
 
 
 def test_a_bias_beside_a_causal_call_hides_what_comes_later():
-    both = said((torch.linspace(0, 1, 36).view(6, 6),), is_causal=True)
-    assert both.kinds == ("causal", "bias")
-    longer = said((torch.linspace(0, 1, 54).view(6, 9),), is_causal=True, kv_len=9)
+    assert said((torch.rand(6, 6),), is_causal=True).kinds == ("causal", "bias")
+    longer = said((torch.rand(6, 9),), is_causal=True, kv_len=9)
     assert longer.kinds == ("causal", "bias") and longer.upper_left
-    assert str(said((), is_causal=True)) == "causal"
-    assert str(said((), is_causal=True, kv_len=9)) == "causal@upper-left"
 
 
 @pytest.mark.parametrize(

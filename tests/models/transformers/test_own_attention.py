@@ -19,8 +19,7 @@ def test_a_causal_mask_reaches_the_variant_without_a_matrix_being_written(monkey
     same(model, CHUNKED, asked(model))
 
 
-@pytest.mark.parametrize("q_len", [1, 5])
-@pytest.mark.parametrize("offset", [0, 3])
+@pytest.mark.parametrize(("q_len", "offset"), [(1, 0), (5, 3)])
 def test_the_numbers_of_a_mask_are_eagers(q_len, offset):
     form = {"batch_size": 2, "q_length": q_len, "kv_length": 9, "q_offset": offset}
     form["dtype"] = torch.bfloat16
