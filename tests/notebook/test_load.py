@@ -94,7 +94,6 @@ def test_several_runs_are_one_table_that_knows_the_folder_of_each_row(one, other
     assert list(df["folder"]) == [str(one)] * 9 + [str(other)]
     assert df["variant"].iloc[-1] == "chunked"
     assert df.attrs["runs"] == [str(one), str(other)]
-    assert "run" not in df.attrs
     pd.testing.assert_frame_equal(df, attnbench.load(one, other, one))
     assert len(attnbench.load(one.parents[2])) == 10
 
@@ -117,9 +116,7 @@ def test_a_run_shows_its_answers_and_its_figures(one):
     assert "matmul (1): the reason" in shown.missing
     html = shown._repr_html_()
     assert len(images(html)) == len(names)
-    assert "512 tokens, use sdpa: 3.00 ms" in html
-    assert shown.headlines[0] in repr(shown)
-    assert "r0-exact-time-ms" in repr(shown)
+    assert "512 tokens, use sdpa: 3.00 ms" in html and shown.headlines[0] in repr(shown)
 
 
 def test_a_figure_shows_itself_and_is_written_as_what_its_name_says(one, tmp_path):
