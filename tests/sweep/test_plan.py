@@ -79,13 +79,6 @@ def test_what_a_row_does_not_take_is_left_out_as_unsupported(limits, word):
     assert cell.guess_s == 0
 
 
-def test_what_the_machine_lacks_is_left_out_as_unavailable_with_a_remedy():
-    for needs in ({"devices": ("cuda",)}, {"requires": ("no-such-thing>=1",)}):
-        (cell,) = plan(row("a", **needs)).cells
-        assert cell.left_out.status is Status.UNAVAILABLE
-        assert cell.left_out.reason and cell.left_out.remedy
-
-
 def test_the_levels_are_those_of_the_variants_named_and_else_core():
     rows = row("deep", level="layer", definition="some.module:definition"), row("a")
 
@@ -159,13 +152,10 @@ def test_a_grid_comes_back_from_a_header_as_it_was(name):
 # ---- presets -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_can_be_planned_where_its_device_is(name):
-    cells = make_plan(impls.table(), [], PRESETS[name], H200).to_run
+def test_what_is_compiled_takes_as_long_as_many_others_and_comes_last():
+    cells = make_plan(impls.table(), [], PRESETS["h200"], H200).to_run
     compiled = ["c++" in c.variant.requires and c.problem.device != "cpu" for c in cells]
-    assert cells
-    if PRESETS[name].parts:  # they take as long as many others, and come last
-        assert compiled == sorted(compiled)
+    assert any(compiled) and compiled == sorted(compiled)
 
 
 @pytest.mark.parametrize(("name", "minutes"), [("h200", 15), ("h200-quick", 5)])

@@ -12,7 +12,6 @@ from attnbench.core.settings import Settings
 from attnbench.features.profile.verb import NotProfiled, plan, profiles
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.presets import PRESETS
-from impls.problem import InvalidProblem
 from tests import calling
 from tests.sweep.build import ToldEngine
 
@@ -39,11 +38,6 @@ def test_phase_and_mask_are_the_first_that_all_of_them_serve(names, phase, mask)
     assert all(c.left_out is None for c in cells)
 
 
-def test_more_problems_than_one_are_refused():
-    with pytest.raises(InvalidProblem, match=r"one problem, and this grid has 4: .*; give one"):
-        planned(["einsum"], seq=("64", "128"), mask=("none", "causal"))
-
-
 @pytest.mark.slow
 def test_profiles_come_back_with_their_traces_and_of_what_is_wrong_there_is_none(
     inverted, tmp_path
@@ -61,18 +55,10 @@ def test_profiles_come_back_with_their_traces_and_of_what_is_wrong_there_is_none
             profiles(planned(["inverted"], table, **SMALL), engine, 0, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "words", "changes"),
-    [
-        ("sdpa.cudnn", "unavailable.*cuda", {}),
-        ("numpy", "unsupported.*no backward", {"phase": ("train",)}),
-    ],
-)
-def test_what_cannot_run_says_why_and_asks_no_worker(tmp_path, name, words, changes):
-    with pytest.raises(NotProfiled, match=words) as stopped:
-        profiles(planned([name], **SMALL, **changes), None, 0, tmp_path / "new")
-    assert stopped.value.status == 2
-    assert not (tmp_path / "new").exists()
+def test_what_cannot_run_says_why_and_asks_no_worker(tmp_path):
+    with pytest.raises(NotProfiled, match=r"unsupported.*no backward") as stopped:
+        profiles(planned(["numpy"], **SMALL, phase=("train",)), None, 0, tmp_path / "new")
+    assert stopped.value.status == 2 and not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

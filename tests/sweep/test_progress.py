@@ -1,12 +1,9 @@
-"""Progress: plain lines where nobody watches, a bar where somebody does."""
+"""A bar where somebody watches."""
 
 import os
 import subprocess
 import sys
 
-from attnbench.core.record import Record, Status
-from attnbench.sweep.sweep import PlainLines, watcher
-from impls.problem import Problem
 from tests.calling import ROOT
 
 LIVE = """
@@ -20,19 +17,6 @@ with watcher(2) as shown:
         record = Record(status="failed", reason=reason, variant="mine", problem=problem)
         shown.cell(record, number, 2, 1.0)
 """
-
-
-def test_plain_lines_where_there_is_no_terminal(capsys):
-    problem = Problem(heads=2, kv_heads=2, q_len=32, kv_len=32).to_dict()
-    with watcher(3) as shown:
-        assert isinstance(shown, PlainLines)
-        reason = "it raised [/x]"
-        record = Record(status=Status.FAILED, reason=reason, variant="mine", problem=problem)
-        shown.cell(record, 2, 3, 75.0)
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.count("\n") == 1
-    for word in ("2/3", "75 s left", "mine", "n32", "forward", "failed: it raised [/x]"):
-        assert word in said.err
 
 
 def test_the_live_bar_shows_reasons_as_they_are():

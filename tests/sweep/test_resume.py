@@ -123,9 +123,3 @@ def test_a_header_keeps_what_the_self_check_said(tmp_path):
     assert kept() == said
     path.write_text(json.dumps({**facts, "protocol": PROTOCOL - 1}))
     assert kept() is None
-
-
-def test_what_measures_is_the_code_of_four_folders():
-    files = start.sources()["ruler"]
-    folders = {file.relative_to(files[0].parent).parts[0] for file in files}
-    assert {"core", "gate", "meter", "sweep"} == {f for f in folders if not f.endswith(".py")}

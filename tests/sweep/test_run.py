@@ -1,8 +1,6 @@
 """A sweep with a stand-in for the engine: who is asked, and what is written down."""
 
 import json
-import os
-import signal
 
 import pytest
 
@@ -86,20 +84,6 @@ def test_an_answer_that_is_no_record_of_the_cell_is_a_crash(answer, said):
     record = engines.measure(cell, {"seed": 0, "budget_s": 0.1}, engine)
     assert (record.status, record.note) == (Status.CRASHED, engines.TWICE)
     assert said in record.reason and record.key == cell.key and engine.closed
-
-
-# ---- Ctrl-C --------------------------------------------------------------------------------------
-
-
-def test_the_first_ctrl_c_asks_and_the_second_stops_and_neither_is_caught_afterwards():
-    said, before = [], signal.getsignal(signal.SIGINT)
-    interrupt = sweep.Interrupt(said.append)
-    with pytest.raises(KeyboardInterrupt), interrupt.watching():
-        os.kill(os.getpid(), signal.SIGINT)
-        assert interrupt.asked
-        assert said == ["stopping after this cell; Ctrl-C again stops at once"]
-        os.kill(os.getpid(), signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 # ---- several places ------------------------------------------------------------------------------

@@ -24,11 +24,8 @@ def test_a_variant_is_held_by_its_text_and_timed_a_call_at_a_time():
     assert engine.asked == [{"hold": held}, {"fresh": True}, {"sample": 1}]
 
 
-@pytest.mark.parametrize(("threads", "cores"), [(1, {3}), (2, {2, 3})])
-def test_both_workers_get_the_same_cores_and_the_parent_its_own_back(
-    monkeypatch, tmp_path, threads, cores
-):
-    now, during, limits = {0, 1, 2, 3}, [], []
+def test_both_workers_get_the_same_cores_and_the_parent_its_own_back(monkeypatch, tmp_path):
+    now, cores, during, limits = {0, 1, 2, 3}, {2, 3}, [], []
 
     def put(pid, wanted):
         now.clear()
@@ -50,7 +47,7 @@ def test_both_workers_get_the_same_cores_and_the_parent_its_own_back(
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(now))
     monkeypatch.setattr(os, "sched_setaffinity", put)
     monkeypatch.setattr(engine, "LocalEngine", Engine)
-    opened = open_worker(Settings(threads=threads), 0, 0.1)
+    opened = open_worker(Settings(threads=2), 0, 0.1)
     with opened(tmp_path / "a"), opened(tmp_path / "b"):
         assert now == cores
     assert during == [(tmp_path / x, cores) for x in "abba"]

@@ -26,15 +26,8 @@ def labels(*names, **grid):
     return [c.variant.label for c in make_plan(impls.table(), names, GRID.with_(**grid), BOX).cells]
 
 
-def test_a_world_is_told_to_those_that_run_over_several():
-    names = ("ring", "ulysses?world=4", "sdpa", "ring?block=8")
-    told = ["ring?world=2", "ulysses?world=4", "sdpa", "ring?block=8&world=2"]
-    assert labels(*names, world=2) == told
-
-
 def test_without_a_world_those_rows_are_left_out_with_a_sentence():
-    plan = make_plan(impls.table(), ["ring", "sdpa"], GRID, BOX)
-    ring, sdpa = plan.cells
+    ring, sdpa = make_plan(impls.table(), ["ring", "sdpa"], GRID, BOX).cells
     assert ring.left_out.status is Status.UNSUPPORTED
     assert ring.left_out.reason == "ring runs over several processes: ask for --world 2"
     assert (ring.guess_s, sdpa.left_out) == (0.0, None)
@@ -59,20 +52,10 @@ def test_what_cannot_be_or_says_nothing_is_refused(names, grid, says):
 
 def record(variant, median, world=None, **changes):
     problem = Problem(q_len=64, kv_len=64).with_(**changes)
-    several = [0] * (world or 0)
-    ranks = world and Ranks(
-        world=world, time_s=[median] * world, peak_bytes=several, sent_bytes=several, backend="gloo"
-    )
-    cost = Work(flops=problem.q_len**2, bytes=1)
-    return Record(
-        status=Status.MEASURED,
-        variant=variant,
-        problem=problem.to_dict(),
-        time=build.timed(median),
-        computes="softmax",
-        ranks=ranks or None,
-        cost=cost,
-    )
+    several = {"peak_bytes": [0, 0], "sent_bytes": [0, 0]}
+    ranks = world and Ranks(world=world, time_s=[median] * world, **several, backend="gloo")
+    made = Record(status=Status.MEASURED, variant=variant, problem=problem.to_dict(), ranks=ranks)
+    return made.with_(time=build.timed(median), cost=Work(flops=problem.q_len**2, bytes=1))
 
 
 def test_ranks_that_wait_for_each_other_may_take_as_long_for_less():
@@ -93,5 +76,4 @@ def test_a_run_over_two_processes_is_measured_resumed_and_answered(tmp_path):
     lines = Path(sent["run"], "records.jsonl")
     lines.write_text("".join(lines.read_text().splitlines(keepends=True)[1:]))
     again = well("run", "--resume", sent["run"], "--json", "--no-report")
-    names = sorted(r["variant"] for r in json.loads(again.stdout)["records"])
-    assert names == ["ring?world=2", "sdpa", "ulysses?world=2"]
+    assert {r["variant"] for r in json.loads(again.stdout)["records"]} == set(worlds)

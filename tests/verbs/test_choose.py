@@ -1,21 +1,13 @@
 """``attnbench choose`` as its users meet it: answers, silence, limits, and what is refused."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from attnbench.answer import choose_runs
 from attnbench.answer.dispatch_table import DispatchTable
-from attnbench.command import arguments
-from attnbench.command.arguments import parser
-from attnbench.core.machine import Gpu, this_machine
+from attnbench.core.machine import this_machine
 from attnbench.core.record import Record, Status
-from attnbench.features.crossover import verb as crossover
-from attnbench.features.limits import verb as limits
-from attnbench.sweep import presets, start
-from attnbench.sweep.plan import problems
-from attnbench.sweep.presets import Preset
 from impls.problem import Problem
 from impls.spec import Variant
 from tests.verbs import chosen_runs as made
@@ -49,26 +41,12 @@ def measures(monkeypatch):
     return noted
 
 
-def test_what_proves_it_is_a_command_that_asks_the_same_problem(chooses, run):
-    _, out, _ = chooses("--seq", 512, *SHAPE, "--from", run, "--json")
-    words = json.loads(out)["proof"].split()
-    given = arguments.parser().parse_args(words[1:])
-    (found,) = problems(Preset("none").with_(**arguments.grid_changes(given)))
-    assert found == problem(512)
-
-
 def test_limits_that_nobody_keeps_name_what_would_do(chooses, run):
     status, out, _ = chooses("--seq", 512, *SHAPE, "--from", run, "--max-memory", "64KiB")
     assert status == 1
     assert "nobody keeps the limit of memory; --max-memory 1.02MiB would let" in out
     again = chooses("--seq", 512, *SHAPE, "--from", run, "--max-memory", "1.02MiB")
     assert again[0] == 0
-
-
-def test_a_run_of_this_machine_is_found_without_a_word(chooses, whole, measures):
-    status, out, err = chooses("--seq", 512, *SHAPE, "--out", whole.parents[1])
-    assert status == 0 and "use sdpa" in out and not measures
-    assert f"from {whole}, which was measured here" in err
 
 
 def test_one_that_lacks_somebody_who_could_win_is_not(chooses, tmp_path, measures):
@@ -138,20 +116,3 @@ def test_a_run_of_another_protocol_is_a_sentence(chooses, run):
     file.write_text(json.dumps({**json.loads(file.read_text()), "protocol": 1}))
     status, _, err = chooses("--seq", 512, *SHAPE, "--from", run)
     assert status == 2 and "protocol 1" in err
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_every_command_starts_from_a_problem_of_the_default_run(device):
-    gpu = Gpu("H200", "one", 9.0, 141 << 30, "570")
-    machine = replace(this_machine(), gpus=(gpu,) * (device == "cuda"), torch_cuda="13.0")
-    run = start.find_preset(None, machine)
-    ran = {p.with_(q_len=1, kv_len=1) for p in problems(run)}
-    words = ["crossover", "a", "b", "--device", device]
-    starts = {
-        "choose": presets.one_problem(device),
-        "compare": presets.PRESETS[f"compare-{device}"],
-        "crossover": crossover._grid(parser().parse_args(words), machine),
-        "limits": limits._grid(parser().parse_args(["limits", "--device", device]), machine),
-    }
-    for verb, grid in starts.items():
-        assert {p.with_(q_len=1, kv_len=1) for p in problems(grid)} <= ran, verb

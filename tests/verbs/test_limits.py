@@ -45,22 +45,6 @@ def kept(out):
     return file, json.loads(file.read_text())
 
 
-def test_the_table_goes_to_stdout_and_the_rest_is_kept(probes, tmp_path):
-    said = limits("topk", "mean_v", *SMALL, out=tmp_path)
-    assert "longest" in said.stdout and "topk*" in said.stdout
-    assert "of 2 variants in 2 GiB and 100 ms a call, 2 searches" in said.stderr
-    assert "topk" in said.stderr and "seq 1,024: holds" in said.stderr
-    file, facts = kept(tmp_path)
-    assert str(file) in said.stderr
-    assert facts["budget"] == {"peak_bytes": 2 << 30, "seconds": 0.1}
-    assert {"protocol", "started", "machine", "settings", "command", "seed"} <= set(facts)
-    for row in facts["rows"]:
-        assert row["held"]["size"] <= 5000 < row["fails"]["size"]
-        assert row["looks"][0]["size"] == 1024 and row["looks"][0]["probe"]["samples_s"]
-    for picture in ("limits.png", "limits.svg"):
-        assert file.with_name(picture).stat().st_size > 5000
-
-
 def test_a_worker_is_told_the_problem_the_time_and_the_seed_and_json_is_what_was_kept(
     probes, tmp_path
 ):
@@ -84,13 +68,12 @@ def test_batches_are_searched_at_the_length_that_is_given(probes, tmp_path):
     assert "largest batch" in said.stdout
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_an_interrupt_keeps_and_prints_what_is_known(probes, tmp_path, times):
+def test_an_interrupt_keeps_and_prints_what_is_known(probes, tmp_path):
     answer = probes.answer
 
     def stopping(question):
         found = answer(question)
-        for _ in range(times * (len(probes.probed) == 3)):
+        for _ in range(2 * (len(probes.probed) == 3)):
             signal.raise_signal(signal.SIGINT)
         return found
 
@@ -108,7 +91,7 @@ def test_a_variant_that_does_not_pass_its_gate_is_a_finding_and_none_to_try_is_2
     assert "nothing was run" in said.stderr and "runs on cuda" in said.stdout
 
 
-def test_a_profiles_folder_holds_its_traces_and_names_them(worker, tmp_path):
+def test_a_profiles_folder_holds_its_traces_and_names_them(worker, tmp_path, monkeypatch):
     made = iter([profiles.dense(), profiles.fused()])
 
     def answer(question):
@@ -122,6 +105,5 @@ def test_a_profiles_folder_holds_its_traces_and_names_them(worker, tmp_path):
     traces = ["trace-einsum.json", "trace-matmul.json"]
     assert [p["trace"] for p in kept["profiles"]] == traces
     assert [p["trace"] for p in sent["profiles"]] == [str(folder / trace) for trace in traces]
-    assert kept["why"] == sent["why"]
     pictures = {"memory.png", "memory.svg"}
     assert {path.name for path in folder.iterdir()} == {"profile.json", *pictures, *traces}

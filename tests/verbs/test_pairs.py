@@ -41,10 +41,8 @@ def test_two_variants_are_compared_on_the_grid(pairs, tmp_path):
     assert (sent["judged"], sent["against"]) == ("mean_v", "matmul")
     assert sent["counts"] == {"FASTER": 1, "SLOWER": 1}
     assert [c["problem"]["kv_len"] for c in sent["cells"]] == [64, 1024]
-    assert done.stderr.count("mean_v is ") == 2
     assert "no noise floor is stored for this machine" in done.stderr
-    note = "note: mean_v computes approximates softmax, matmul softmax: which is faster"
-    assert note in done.stderr
+    assert "note: mean_v computes approximates softmax, matmul softmax: " in done.stderr
     assert {asked["budget_s"] for asked in pairs.asked} == {2.5}
 
 
@@ -66,9 +64,7 @@ def test_the_floors_of_this_machine_are_sent_along(pairs, tmp_path):
 
 def test_a_crossover_is_answered_and_each_look_is_said_as_it_ends(pairs, tmp_path):
     done = well(*CROSSOVER, *SMALL, "--out", tmp_path)
-    assert "where matmul and einsum overtake each other, from 64 to 1,024 (" in done.stderr
     assert done.stderr.count("s left] ") == len(pairs.asked) == 9
-    assert "64: einsum is SLOWER than matmul" in done.stderr
     words = " ".join(done.stdout.split())
     assert "from 64 to 288 tokens matmul is faster; from 304 to 1,024 einsum is faster." in words
     assert "einsum overtakes matmul between 288 and 304 (360 pairs at 9 lengths)." in words

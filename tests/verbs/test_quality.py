@@ -65,8 +65,7 @@ def test_tables_go_to_stdout_and_the_evidence_and_its_picture_are_kept(model, ca
     assert f"kept in {file}; drawn in" in err
     facts = json.loads(file.read_text())
     assert [row["variant"] for row in facts["rows"]] == ["sdpa", "topk"]
-    assert facts["made"]["texts"]["source"] == "built in" and facts["made"]["stopped"] is False
-    assert file.with_suffix(".png").stat().st_size > 5000
+    assert facts["made"]["stopped"] is False
     assert call("model", "--from", file)[:2] == (0, out)
     assert json.loads(call("model", "--from", file, "--json")[1]) == facts
 
@@ -127,8 +126,7 @@ def test_the_conclusions_of_recall_are_in_its_json(call, trained):
     assert status == 0 and found["kind"] == "recall"
     ((sentence, *_),) = found["conclusions"].values()
     assert "99 % reached by: sdpa" in sentence and "not by: linear.elu" in sentence
-    assert found["made"]["budgets"] and found["made"]["seeds"] == [0, 1, 2]
-    assert "not trained: flash_attn2 runs on cuda" in err and "pip install" in err
+    assert found["made"]["seeds"] == [0, 1, 2] and "not trained: flash_attn2" in err
 
 
 def test_ctrl_c_keeps_the_trainings_that_are_done(call, trained, kept):

@@ -16,10 +16,9 @@ needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no devic
 
 
 @needs_full
-@pytest.mark.parametrize("words", [["--version"], ["list"]])
-def test_a_full_disk_is_a_sentence(words):
+def test_a_full_disk_is_a_sentence():
     with Path("/dev/full").open("w") as full:
-        done = attnbench_(*words, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+        done = attnbench_("--version", capture_output=False, stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 2
     assert done.stderr == "attnbench: can't write to the output: No space left on device\n"
 
@@ -38,9 +37,7 @@ def test_it_is_told_once(monkeypatch):
 def test_a_reader_that_has_left_is_no_finding():
     reading, writing = os.pipe()
     os.close(reading)
-    done = attnbench_(
-        "list", "--json", capture_output=False, stdout=writing, stderr=subprocess.PIPE
-    )
+    done = attnbench_("list", capture_output=False, stdout=writing, stderr=subprocess.PIPE)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -1,27 +1,18 @@
 """Killed at any moment: what was measured stays, nothing comes twice, no process is left."""
 
 import json
-import os
 import random
 import signal
-import threading
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-import impls
 from attnbench.core.disk import StoreError
-from attnbench.core.machine import this_machine
 from attnbench.core.record import Status
-from attnbench.core.run_folder import RunFolder
 from attnbench.core.store import read_header, read_records
-from attnbench.sweep import places
-from attnbench.sweep.engine import WorkerLost
-from attnbench.sweep.plan import make_plan
 from impls.loading import load_file
-from tests.sweep.build import KNOWN, ONE, sweep_of
 
 campaign = load_file(Path(__file__).with_name("campaign.py"))
 pytestmark = pytest.mark.slow
@@ -85,54 +76,6 @@ def test_a_run_may_be_killed_again_and_again_and_every_cell_is_there_once(tmp_pa
         campaign.until_gone(word)
     assert ended(path) == wanted and len(wanted) == 2 * len(VARIANTS)
     assert set(Counter(r.key for r in read_records(path)).values()) == {1}
-
-
-class Hunted(campaign.Hasty):
-    """An engine whose worker, or its keeper, somebody kills now and then."""
-
-    left, killed, random = 6, 0, random.Random(SEED)
-
-    def ask(self, question, limit_s):
-        if self.left and self._child is not None and self.random.random() < 0.5:
-            self.left -= 1
-            who = self.pid if self.random.random() < 0.7 else self._child.keeper.pid
-            late = self.random.choice([0.02, 0.3])  # within a cell, or when it may be over
-            threading.Timer(self.random.uniform(0, late), self._kill, (who,)).start()
-        return super().ask(question, limit_s)
-
-    def _kill(self, who):
-        try:
-            os.kill(who, signal.SIGKILL)
-            self.killed += 1
-        except ProcessLookupError:
-            pass  # its time had come already
-
-
-def test_workers_killed_at_random_times_cost_their_own_cells_and_no_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(places, "MARGIN", 1e9)
-    names = [f"c.honest?n={n}" for n in range(1, 15)]
-    table = impls.table([campaign.laid_out(tmp_path)])
-    plan = make_plan(table, names, ONE, this_machine())
-    folder = RunFolder.create(tmp_path, "box", {"seed": 0, "budget_s": 0.01, **KNOWN})
-    engine = Hunted()
-    with campaign.marked() as word:
-        for _ in range(10):  # a run whose canary can't be read twice ends with a sentence
-            try:
-                sweep_of(plan, folder, engine, done=read_records(folder.path))
-                break
-            except WorkerLost:
-                continue
-        engine.close()
-        folder.close()
-        campaign.until_gone(word)
-    records = list(read_records(folder.path))
-    assert engine.killed >= 3
-    assert [r.variant for r in records] == names
-    ends = Counter(r.status for r in records)
-    assert set(ends) <= {Status.MEASURED, Status.CRASHED}
-    assert ends[Status.MEASURED] > len(names) // 2
-    assert any("its worker died first" in r.note for r in records)  # and was asked again
-    assert all("SIGKILL" in r.reason + r.note for r in records if r.status is Status.CRASHED)
 
 
 def test_ctrl_c_twice_ends_at_once_what_is_stuck_and_leaves_nothing(tmp_path):
