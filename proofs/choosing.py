@@ -23,7 +23,7 @@ from attnbench.core.store import read_header, read_records  # noqa: E402
 
 SOURCE = ROOT / "results/amd-epyc-2c/20261122-135617"
 RECORDS, SAMPLES, TIMES, LIMIT_S = 100_000, 24, 7, 1.5
-ASKED = ("--seq", "3000", "--heads", "4", "--phase", "forward")
+ASKED = ("--seq", "1500", "--heads", "4", "--phase", "train")
 NO_TORCH = "import sys; from attnbench.cli import main; main({}); sys.exit('torch' in sys.modules)"
 
 

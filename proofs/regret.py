@@ -1,6 +1,6 @@
 """What answers are worth between and beyond measured problems: ``python proofs/regret.py``.
 
-Runs measure a coarse grid, which a choice may see, and problems drawn at random between its lengths
+Runs measure a coarse grid, which a choice may see, and problems drawn at random between its points
 and modestly beyond, which it may not (:mod:`proofs.regret_problems`). For each of these the choice
 is made from the grid of the first run alone; what is true is the median over the runs, and the
 chosen variant is held in pairs against those that came near the fastest.
@@ -39,7 +39,7 @@ from attnbench.answer.choose import (  # noqa: E402
     Wants,
     choose,
 )
-from attnbench.answer.predict import VariantRecords, curve  # noqa: E402
+from attnbench.answer.predict import kinds, predict  # noqa: E402
 from attnbench.core.record import Record  # noqa: E402
 from attnbench.core.settings import Settings  # noqa: E402
 from attnbench.core.store import read_records  # noqa: E402
@@ -155,12 +155,10 @@ def _forced(alike: list[Record], problem: Problem, times: Iterable[str]) -> dict
     found = {}
     for name in times:
         own = [s for s in alike if s.variant == name and s.time]
-        line = VariantRecords(None, own, problem).line
-        if len(line) > 2:
-            lengths, seconds = zip(
-                *((s.problem.kv_len, s.time.median_s) for s in line), strict=True
-            )
-            found[name] = curve(lengths, seconds, problem.kv_len).middle
+        own = [s for s in own if kinds(s.problem) == kinds(problem)]
+        if own:
+            figures = [s.time.median_s for s in own]
+            found[name] = predict([s.problem for s in own], figures, problem).middle
     return found
 
 

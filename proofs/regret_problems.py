@@ -27,8 +27,8 @@ LENGTHS = {"decode": (256, 501, 1024, 2003, 4096, 8192)}
 SQUARE = (128, 251, 512, 1003, 2048)
 """Some are no multiples of anything: blocks that aren't full cost time, and problems have them."""
 HEADS, WIDTHS = (2, 8), (32, 48, 64, 128)
-BEYOND = 1.25
-LINES, HELD, FAR, SEED = 4, 64, 10, 3
+WINDOWS, BEYOND = (63, 95, 127, 191, 255), 1.25
+EACH, HELD, FAR, SEED = 18, 64, 10, 3
 MOST_PAIRS = 8 * 1024**2
 """Scores of one problem, over its heads: beyond, a run would take hours."""
 BUDGET_S = 0.1
@@ -52,21 +52,30 @@ def small_enough(p: Problem, most: float = MOST_PAIRS) -> bool:
 
 
 def grid(chance: random.Random) -> Iterator[Problem]:
-    """All lengths of some heads and widths, as many for each phase and mask."""
+    """Some of the corners of a grid, as many for each phase and mask."""
     for phase, mask in itertools.product(PHASES, MASKS):
-        for heads, width in chance.sample(list(itertools.product(HEADS, WIDTHS)), LINES):
-            corners = (problem(phase, n, heads, width, mask) for n in LENGTHS.get(phase, SQUARE))
-            yield from filter(small_enough, corners)
+        lengths = LENGTHS.get(phase, SQUARE)
+        corners = [
+            problem(phase, n, h, d, mask) for n, h, d in itertools.product(lengths, HEADS, WIDTHS)
+        ]
+        yield from chance.sample([p for p in corners if small_enough(p)], EACH)
 
 
-def held_out(chance: random.Random, seen: Sequence[Problem]) -> Iterator[Problem]:
-    """Anywhere between the lengths that were seen, and up to a quarter beyond."""
+def held_out(chance: random.Random) -> Iterator[Problem]:
+    """Anywhere between the corners, and up to a quarter beyond."""
     while True:
-        one = chance.choice(seen)
-        ends = LENGTHS.get(one.phase, SQUARE)
+        phase = chance.choice(PHASES)
+        ends = LENGTHS.get(phase, SQUARE)
         low, high = (math.log(x) for x in (ends[0] / BEYOND, ends[-1] * BEYOND))
         length = round(math.exp(chance.uniform(low, high)))
-        p = problem(one.phase, length, one.heads, one.head_dim, str(one.mask))
+        mask = chance.choice(("none", "causal", f"window:{chance.choice(WINDOWS)},0"))
+        p = problem(
+            phase,
+            length,
+            chance.choice((2, 3, 4, 5, 6, 8, 10)),
+            chance.choice((32, 40, 48, 64, 80, 96, 112, 128)),
+            mask,
+        )
         if small_enough(p, 1.25 * MOST_PAIRS):
             yield p
 
@@ -92,7 +101,7 @@ def all_problems(seed: int) -> tuple[list[Problem], list[Problem], list[Problem]
     """The grid, what is held out, and what is far off."""
     chance = random.Random(seed)
     seen = list(dict.fromkeys(grid(chance)))
-    held = drawn(held_out(chance, seen), HELD, seen)
+    held = drawn(held_out(chance), HELD, seen)
     return seen, held, drawn(far_off(chance), FAR, [*seen, *held])
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from attnbench.answer.predict import SHAPE, TRUSTED, Estimate, VariantRecords, kinds
+from attnbench.answer.predict import TRUSTED, Estimate, VariantRecords, kinds
 from attnbench.answer.ranking import (
     EXACT,
     MARGIN,
@@ -41,6 +41,7 @@ KINDS = {
 """What may be allowed besides exact softmax, by the word for it on the command line."""
 TOO_MUCH = ("out_of_memory", "timed_out")
 """A variant that ended so will end so on every problem that is at least as large."""
+SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim")
 AMPLE = 1.02
 """A limit is proposed a little above what is needed."""
 
@@ -305,9 +306,7 @@ def _ruled_out(known: VariantRecords) -> Iterator[tuple[Why, str]]:
         p, where = record.problem, f"{record.problem}: {record.reason}"
         if record.status in FINDINGS:
             yield Why.STATUS, f"{record.status} on {where}"
-        elif record.status in TOO_MUCH and all(
-            getattr(p, x) <= getattr(problem, x) for x in (*SHAPE, "q_len", "kv_len")
-        ):
+        elif record.status in TOO_MUCH and all(getattr(p, x) <= getattr(problem, x) for x in SIZES):
             yield Why.STATUS, f"{record.status.replace('_', ' ')} already on {where}"
 
 

@@ -1,11 +1,11 @@
-"""What a variant takes at a length that was not measured: by the curve of its own other lengths."""
+"""Times and memory on problems that were not measured, from those that were."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,20 +19,32 @@ if TYPE_CHECKING:
     from impls.problem import Problem
     from impls.spec import Variant
 
-SHAPE = ("batch", "heads", "kv_heads", "head_dim", "v_head_dim")
-"""What is alike along a curve, with the mask and how many queries there are to a key."""
-FEWEST = 3
-"""A curve through fewer lengths says nothing of how far off it is."""
-BEYOND = 2.0
-"""So many times past its ends a curve is followed."""
+BLOCK = 16
+"""Keys: numbers in the widest register, and a divisor of every kernel's block."""
+NEAREST = 64
+"""At most so many measured problems are used, the nearest first."""
+FEWEST = 4
+"""From fewer nothing is said."""
+REACH = 2.0
+"""Over how many doublings what the terms leave is alike."""
+NOISES = (0.3, 1.0)
+"""How large what is like nothing else may be beside that: what is tried."""
 LEAST_OFF = 0.02
 """No prediction is believed to be nearer than that, one standard deviation."""
-TRUSTED = 0.8
-"""A figure that is not known to this share, either way, is not known."""
+AXES = ("queries", "keys", "heads", "grouping", "head_dim", "v_head_dim", "visible share")
+"""The axes of :func:`place`, each counted in doublings."""
+BEYOND = 1.0
+"""Doublings past the ends of what was measured along an axis."""
+BEYOND_ONE = 0.6
+"""The same along an axis of which one value alone was measured: how it grows is not known."""
+APART = 2.5
+"""Doublings, over all axes together, from the nearest that was measured."""
 EXACT_FORMULA = 0.02
 """A formula of the memory that comes this near to all that was measured is believed."""
+TRUSTED = 0.5
+"""A figure that is not known to this share, either way, is not known."""
 BESIDE = 2
-"""An error is no larger than the largest of so many measured lengths beside it."""
+"""An error is no larger than the largest of so many measured problems beside it."""
 
 
 @dataclass(frozen=True)
@@ -52,51 +64,129 @@ class Estimate:
         return math.sqrt(self.high / self.low) - 1 if self.low > 0 else math.inf
 
 
+# ---- a problem in numbers ------------------------------------------------------------------------
+
+
 def kinds(p: Problem) -> tuple[str, ...]:
     """The kinds of its mask; none for one query at the last key, where causal hides nothing."""
     hides_nothing = p.mask.kinds == ("causal",) and p.q_len == 1 and not p.mask.upper_left
     return ("none",) if hides_nothing else p.mask.kinds
 
 
-def powers(lengths: np.ndarray, figures: np.ndarray) -> np.ndarray:
-    """The weights of 1, n and n² whose sum has the least relative squares; none is below nought.
+@cache
+def _visible(problem: Problem) -> int:
+    """Pairs that may meet: counting them takes as long as the mask is long."""
+    return max(problem.mask.pairs(problem.shape), 1)
 
-    Some are nought and the others solve the normal equations, so all choices of these are tried.
+
+def terms(p: Problem) -> list[float]:
+    """What a call is made of, each in a unit of its own."""
+    heads, width = p.batch * p.heads, p.head_dim + p.v_head_dim
+    rows, keys, pairs = heads * p.q_len, p.batch * p.kv_heads * p.kv_len, heads * p.q_len * p.kv_len
+    return [
+        1.0,  # a call
+        heads,
+        (rows + keys) * width,  # the inputs and the output
+        (rows + keys) * p.head_dim * p.v_head_dim,  # a state for each token
+        _visible(p),  # what a mask leaves
+        _visible(p) * width,
+        pairs,
+        pairs * width,
+    ]
+
+
+@cache
+def place(p: Problem) -> tuple[float, ...]:
+    """Where a problem lies among others, in doublings along each axis."""
+    heads = p.batch * p.heads
+    share = _visible(p) / (heads * p.q_len * p.kv_len)
+    axes = (p.q_len, p.kv_len, heads, p.group, p.head_dim, p.v_head_dim, share)
+    return tuple(math.log2(x) for x in axes)
+
+
+def apart(ones: Sequence[Problem], others: Sequence[Problem]) -> np.ndarray:
+    """Squares of how many doublings lie between each and each, over all axes together.
+
+    Keys that fill no whole block are one doubling away from those that do: they cost more.
     """
-    terms = np.power.outer(lengths, [0.0, 1.0, 2.0])
-    size = terms.max(0)
-    shares = terms / size / figures[:, None]
-    best, least = np.zeros(3), math.inf
-    for some in map(list, chain.from_iterable(combinations(range(3), n) for n in (1, 2, 3))):
-        found = np.linalg.lstsq(shares[:, some], np.ones(len(figures)), rcond=None)[0]
-        rest = float(((shares[:, some] @ found - 1) ** 2).sum())
-        if (found >= 0).all() and rest < least:
-            best, least = np.zeros(3), rest
-            best[some] = found
-    return best / size
+    here, there = (
+        np.array([(*place(p), p.kv_len % BLOCK > 0) for p in some], float)
+        for some in (ones, others)
+    )
+    squares: np.ndarray = ((here[:, None] - there) ** 2).sum(-1)
+    return squares
 
 
-def curve(lengths: Sequence[int], figures: Sequence[float], at: int) -> Estimate:
-    """A sum of powers, times what it leaves over, straight on logarithms between the lengths.
+def outside(problem: Problem, measured: Sequence[Problem]) -> str | None:
+    """Why nothing that was measured says anything of a problem; None if something does."""
+    if not measured:
+        return "nothing like it was measured"
+    places = np.array([place(p) for p in measured])
+    here, low, high = np.array(place(problem)), places.min(0), places.max(0)
+    reach = np.where(high > low, BEYOND, BEYOND_ONE) + 1e-9
+    reach[AXES.index("grouping")] = 1e-9  # nothing is smooth along it
+    for i in np.flatnonzero((here < low - reach) | (here > high + reach)):
+        form = ".0%" if AXES[i] == "visible share" else ",.0f"
+        ends = dict.fromkeys(f"{2 ** float(x):{form}}" for x in (low[i], high[i]))
+        return f"{AXES[i]} {2 ** here[i]:{form}}, and {' to '.join(ends)} was measured"
+    nearest = math.sqrt(((places - here) ** 2).sum(1).min())
+    if nearest > APART:
+        return f"the nearest that was measured is {nearest:.1f} doublings away"
+    if len(measured) < FEWEST:
+        return f"only {len(measured)} problems near it were measured"
+    return None
 
-    How far off it is, is told by the lengths themselves, each predicted from the others; of a
-    figure past the ends, by the ends too.
+
+# ---- a figure from its neighbours ----------------------------------------------------------------
+
+
+def predict(problems: Sequence[Problem], figures: Sequence[float], asked: Problem) -> Estimate:
+    """A sum of terms, times what it leaves over, which is alike at problems that are near.
+
+    How far off it is, is told by the problems themselves, each predicted from the others.
     """
-    n, logs = np.asarray(lengths, float), np.log(np.asarray(figures, float))
-
-    def predicted(kept: np.ndarray, length: float) -> float:
-        weights = powers(n[kept], np.exp(logs[kept]))
-        sums = np.log(np.power.outer(n[kept], [0, 1, 2]) @ weights)
-        left = np.interp(math.log(length), np.log(n[kept]), logs[kept] - sums)
-        return math.log(weights @ [1.0, length, length**2]) + float(left)
-
-    every = np.arange(len(n))
-    tested = every[1:-1] if lengths[0] <= at <= lengths[-1] else every
-    off = np.array([predicted(every[every != i], n[i]) - logs[i] for i in tested])
-    spread = max(LEAST_OFF, math.sqrt((off**2).mean()))
-    half = student_quantile(0.95, len(tested)) * spread
-    middle = predicted(every, at)
+    near = np.argsort(apart([asked], problems)[0], kind="stable")[:NEAREST]
+    some, known = [problems[i] for i in near], np.array([figures[i] for i in near])
+    of = np.array([terms(p) for p in some])
+    weights = not_negative(of, known)
+    left = np.log(known / (of @ weights))
+    free = max(1, len(some) - int(np.count_nonzero(weights)))
+    alike, here = (np.exp(apart(x, some) / (-2 * REACH**2)) for x in (some, [asked]))
+    found: list[tuple[float, float, float]] = []
+    for noise in NOISES:  # the one under which each is the least surprising, given the others
+        inverse = np.linalg.inv(alike + noise**2 * np.eye(len(some)))
+        wide = 1 / inverse.diagonal()
+        size = ((inverse @ left) ** 2 * wide).sum() / free + 1e-12
+        surprise = len(some) * math.log(size) + np.log(wide).sum()
+        share = here[0] @ inverse
+        found.append((surprise, share @ left, size * (1 + noise**2 - share @ here[0])))
+    _, more, variance = min(found)
+    middle = math.log(terms(asked) @ weights) + more
+    half = student_quantile(0.95, free) * max(LEAST_OFF, math.sqrt(variance))
     return Estimate(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+
+
+def not_negative(terms: np.ndarray, figures: np.ndarray) -> np.ndarray:
+    """The weights of the least relative squares, none below nought.
+
+    Some weights are nought and the others solve the normal equations; there are few terms, so all
+    choices of these are tried, and the fewer are the better of two that are as good.
+    """
+    shares = terms / figures[:, None]
+    unit = np.sqrt((shares**2).sum(0))
+    shares = shares / unit
+    inner, outer, count = shares.T @ shares, shares.sum(0), len(unit)
+    chosen = np.arange(1, 1 << count)[:, None] >> np.arange(count) & 1 == 1
+    both = chosen[:, :, None] & chosen[:, None, :]
+    equations = np.where(both, inner, 0.0) + np.eye(count) * (1e-7 + ~chosen[:, None, :])
+    found = np.linalg.solve(equations, np.where(chosen, outer, 0.0)[..., None])[..., 0]
+    rest = np.einsum("si,ij,sj->s", found, inner, found) - 2 * found @ outer
+    rest = np.where((found >= 0).all(1), rest + 1e-4 * chosen.sum(1), np.inf)
+    weights: np.ndarray = found[rest.argmin()] / unit
+    return weights
+
+
+# ---- what is known of a variant ------------------------------------------------------------------
 
 
 class VariantRecords:
@@ -106,74 +196,43 @@ class VariantRecords:
         """``row``: None where the table has none of that name."""
         self.row, self.seen, self.problem = row, seen, problem
         self._timed = [s for s in seen if time_of(s)]
-        self.line = sorted(filter(self._alike, self._timed), key=lambda s: s.problem.kv_len)
-        """Those alike in all but their length."""
-        self.own = next((s for s in self.line if s.problem == problem), None)
+        self.own = next((s for s in self._timed if s.problem == problem), None)
         """The record of this very problem, if that has a time."""
-
-    def _alike(self, record: Record) -> bool:
-        """Whether a record's problem is the same but for its length."""
-        p, q = record.problem, self.problem
-        as_many = q.q_len == q.kv_len and q.phase != "decode"
-        queries = p.q_len == (p.kv_len if as_many else q.q_len)
-        mask = str(p.mask) == str(q.mask) or kinds(p) == kinds(q) == ("none",)
-        return queries and mask and all(getattr(p, x) == getattr(q, x) for x in SHAPE)
 
     @property
     def beside(self) -> list[Record]:
-        """The record of the problem, or those of the nearest lengths, the nearest first."""
-        if self.own is not None:
-            return [self.own]
-        at = math.log(self.problem.kv_len)
-        return sorted(self.line, key=lambda s: abs(math.log(s.problem.kv_len) - at))[:BESIDE]
-
-    def outside(self) -> str | None:
-        """Why no curve says anything of the problem; None if one does."""
-        if not self._timed:
-            return "nothing like it was measured"
-        asked = self.problem
-        if not self.line:
-            for name in (*SHAPE, "mask", "q_len"):
-                has = dict.fromkeys(getattr(s.problem, name) for s in self._timed)
-                if (one := getattr(asked, name)) not in has:
-                    return f"{name} {one}, and {', '.join(map(str, has))} was measured"
-            return "nothing like it was measured"
-        low, high = (self.line[i].problem.kv_len for i in (0, -1))
-        if not low / BEYOND <= asked.kv_len <= high * BEYOND:
-            ends = " to ".join(dict.fromkeys(f"{n:,}" for n in (low, high)))
-            what = "queries" if asked.q_len == asked.kv_len else "keys"
-            return f"{what} {asked.kv_len:,}, and {ends} was measured"
-        count = len({s.problem.kv_len for s in self.line})
-        return f"only {count} of its lengths were measured" if count < FEWEST else None
+        """The record of the problem, or those of the nearest, the nearest first."""
+        if self.own is not None or not self._timed:
+            return [self.own] if self.own else []
+        away = apart([self.problem], [s.problem for s in self._timed])[0]
+        return [self._timed[i] for i in np.argsort(away, kind="stable")[:BESIDE]]
 
     def time(self) -> Estimate | str:
         """Seconds a call, or a sentence that says why they can't be known."""
         if self.own is not None and (t := self.own.time):
             return Estimate(t.median_s, t.low_s, t.high_s, measured=True)
-        if (why := self.outside()) is not None:
+        problems = [s.problem for s in self._timed]
+        if (why := outside(self.problem, problems)) is not None:
             return why
-        times = {s.problem.kv_len: s.time.median_s for s in self.line if s.time}
-        return curve([*times], [*times.values()], self.problem.kv_len)
+        return predict(problems, [s.time.median_s for s in self._timed if s.time], self.problem)
 
     def memory(self) -> Estimate | None:
-        """Bytes above the inputs: measured, by the row's own formula where that held at every
-        measured length, or by the curve; None if unknown.
+        """Bytes above the inputs: measured, by the row's own formula where that held on every
+        measured problem, or predicted; None if unknown.
         """
         if self.own and (m := self.own.memory) and not m.flags:
             return Estimate(m.peak_bytes, m.peak_bytes, m.peak_bytes, measured=True)
-        sound = {
-            s.problem.kv_len: m
-            for s in self.line
-            if (m := s.memory) and not m.flags and m.peak_bytes > 0
-        }
-        off = [m.peak_bytes / m.expected_bytes for m in sound.values() if m.expected_bytes]
+        sound = [(s.problem, m) for s in self._timed if (m := s.memory) and not m.flags]
+        sound = [(p, m) for p, m in sound if m.peak_bytes > 0]
+        off = [m.peak_bytes / m.expected_bytes for _, m in sound if m.expected_bytes]
         if self.row and self.row.cost and off and max(abs(x - 1) for x in off) <= EXACT_FORMULA:
             peak = load_function(self.row.cost)(self.problem, **self.row.chosen).peak_bytes
             if peak is not None:
                 return Estimate(peak, peak * min(off), peak * max(off))
-        if self.outside() is not None or len(sound) < FEWEST:
+        problems = [p for p, _ in sound]
+        if outside(self.problem, problems) is not None:
             return None
-        found = curve([*sound], [m.peak_bytes for m in sound.values()], self.problem.kv_len)
+        found = predict(problems, [m.peak_bytes for _, m in sound], self.problem)
         return None if found.off > TRUSTED else found
 
     def error(self) -> float | None:

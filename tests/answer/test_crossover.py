@@ -47,17 +47,6 @@ FAILED = LengthRatio(256, None, Status.OUT_OF_MEMORY, "sdpa: it needs 9 GiB")
             "tie, use sdpa: it is torch's own (160 pairs at 4 lengths)",
         ),
         (
-            [look(64, 0.5), look(128, 2.0), look(256, 0.5)],
-            "at 64 tokens elu is faster; at 128 sdpa is faster; at 256 elu is faster. sdpa "
-            "overtakes elu between 64 and 128. elu overtakes sdpa between 128 and 256 (120 pairs "
-            "at 3 lengths)",
-        ),
-        (
-            [look(64, 1.25)],
-            "sdpa is faster at 64 tokens: it takes 0.8 [0.8, 0.8] at 64 of elu's time (40 pairs at "
-            "1 length)",
-        ),
-        (
             [look(64, 1.4), look(128, 1.2), FAILED],
             "sdpa is faster throughout, from 64 to 128 tokens: it takes 0.714 [0.714, 0.714] at 64 "
             "and 0.833 [0.833, 0.833] at 128 of elu's time (80 pairs at 2 lengths)",

@@ -255,18 +255,6 @@ def test_a_call_that_does_not_end_is_over_the_time_unless_the_wall_clock_ended_i
     assert row["fails"] is None or not row["fails"]["ran"]
 
 
-def test_what_runs_out_of_memory_is_tried_again_in_a_fresh_worker():
-    tried = []
-
-    def probe(n):
-        tried.append(n)
-        return {"status": "out_of_memory", "reason": "no room"} if tried.count(n) == 1 else None
-
-    worker = Worker(probe=probe)
-    row, _ = row_of(worker)
-    assert row["held"]["size"] > 9000 and worker.closed >= len(set(tried))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "mib"), [("einsum", 64), ("sdpa.flash", 3)])
 def test_what_is_found_by_running_is_what_the_closed_form_says(name, mib):

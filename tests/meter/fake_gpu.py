@@ -4,22 +4,21 @@ Kernels are queued and take their time on the stream; queueing takes the host's 
 queued too. Nothing here looks at a real clock, so what a clock must read is known exactly.
 """
 
+from collections import deque
 from types import SimpleNamespace
 
 
 class FakeGpu:
     """In place of ``attnbench.meter.clocks.CudaGpu``."""
 
-    DEPTH = 1024
-    """Launches a stream holds before the host has to wait."""
+    DEPTH = 1024  # launches that a stream holds before the host has to wait
 
     def __init__(self, *, launch_s=5e-6, hz=1e9, flush_s=100e-6, cold=0.0):
         """``cold``: how much longer a kernel takes that finds the cache empty."""
         self.launch_s, self.hz, self.flush_s, self.cold = launch_s, hz, flush_s, cold
         self.host = self.free = 0.0
-        self.slow = []
-        """(from, to, factor, reason): slow-downs, in seconds of the device."""
-        self.log, self._queue, self._empty = [], [], False
+        self.slow = []  # (from, to, factor, reason) of slow-downs, in seconds of the device
+        self.log, self._queue, self._empty = [], deque(), False
         self.captured = None
 
     # ---- what the clocks use
@@ -96,7 +95,8 @@ class FakeGpu:
 
     def _queued(self, seconds, cost):
         self.busy_host(cost)
-        self._queue = [end for end in self._queue if end > self.host]
+        while self._queue and self._queue[0] <= self.host:
+            self._queue.popleft()
         if len(self._queue) >= self.DEPTH:
             self.host = self._queue[0]
         self.free = max(self.free, self.host) + seconds

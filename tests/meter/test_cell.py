@@ -28,7 +28,6 @@ def build(problem):
         n, late, looked_at = len(calls), len(calls) > {after}, torch.autograd._profiler_enabled()
         {deed}
     return attend
-class Lazy(torch.Tensor): pass
 """
 
 
@@ -58,15 +57,12 @@ def test_what_passes_is_measured_and_says_everything(cells, phase):
     assert record.time.median_s > 0 and record.time.clock == "host"
     assert record.time.n == len(record.time.samples_s) >= 7
     assert record.memory.peak_bytes > 0 and record.memory.expected_bytes == 12345
-    trained = phase in ("train", "backward")
-    assert (record.memory.saved_bytes is not None) == trained
-    assert set(record.error) == ({"forward", "dq", "dk", "dv"} if trained else {"forward"})
+    assert (record.memory.saved_bytes is None) == (phase == "decode")
+    assert set(record.error) == {"forward", *(("dq", "dk", "dv") if phase != "decode" else ())}
     assert (record.cost.flops, record.cost.bytes) == (1000, 2000)
     assert record.share_of_ceiling == pytest.approx(2e-8 / record.time.median_s)
     assert record.setup_s > 0 and 0 < record.entropy < 1
-    assert any("aten::" in name for name in record.kernels)
-    assert (record.seed, record.variant, record.family) == (3, "planted", "dense")
-    assert record.problem == problem
+    assert (record.seed, record.problem) == (3, problem) and record.kernels
 
 
 def test_an_approximation_is_measured_with_its_distance(cells):
@@ -170,7 +166,6 @@ BY_ADDRESS = (
     "        return through(packed.setdefault(key, out.detach().clone()), out) if late else out"
 )
 SCALED = "return inner(q, k, v) * (1.001 if late else 1.0)"
-LAZY = "out = inner(q, k, v); return out.as_subclass(Lazy) if late else out"
 LOST = "out = inner(q, k, v); return inner(q, k.detach() + 0.0 * k, v) if late else out"
 
 
@@ -195,7 +190,6 @@ PACKED = (  # by what k was at an address
     [
         (BY_ADDRESS, "forward", 0, {}),
         (SCALED, "decode", 1, {}),
-        (LAZY, "forward", 5, {}),
         (PACKED, "train", 0, {"kv_heads": 1}),
         (LOST, "train", 0, {}),
     ],

@@ -2,6 +2,7 @@
 
 import gc
 import time
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import torch
 from attnbench.meter import clocks
 from attnbench.meter.clocks import (
     QUEUE,
+    CudaGpu,
     EndToEndClock,
     EventClock,
     GraphClock,
@@ -37,20 +39,18 @@ def test_a_busy_wait_of_five_milliseconds_reads_as_five_milliseconds():
 
 
 def test_what_goes_before_and_the_freeing_of_what_came_are_not_timed():
-    class Slow:
-        alive = 0
+    alive = []
 
+    class Slow:
         def __init__(self):
-            Slow.alive += 1
+            alive.append(self.__class__)
 
         def __del__(self):
-            Slow.alive -= 1
+            alive.pop()
             time.sleep(0.02)
 
-    seen = []
-    taken = HostClock().samples(lambda: seen.append((Slow.alive, time.sleep(0.02))), Slow, 3)
-    assert seen == [(0, None)] * 3
-    assert min(taken) < 0.01
+    taken = HostClock().samples(lambda: time.sleep(0.02 + len(alive)), Slow, 3)
+    assert min(taken) < 0.01 and not alive
 
 
 def test_the_collector_waits_and_is_as_it_was_even_after_an_error():
@@ -245,16 +245,41 @@ def test_what_can_not_be_captured_is_timed_from_end_to_end_and_says_why(waits, m
     assert "replay" not in gpu.log and clock.step(one.run) == one.run
 
 
-def test_a_replay_is_never_taken_for_another_call():
-    gpu, _, clock = prepared()
-    other = Decoder(gpu)
-    with pytest.raises(ValueError, match="another call"):
-        clock.samples(other.before, other.run, 1)
-    clock.prepare(other.before, other.run, other.hold)
-    assert len(clock.samples(other.before, other.run, 1)) == 1
+# ---- the seam to torch.cuda ----------------------------------------------------------------------
 
 
-# ---- the device of a cell ------------------------------------------------------------------------
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_call_is_captured_with_the_collector_off_and_torch_is_left_as_it_was(monkeypatch, fails):
+    log, graphs = [], iter([SimpleNamespace(replay="replay"), "empty"])
+
+    @contextmanager
+    def capturing(graph, **_):
+        yield log.append("capture")
+        if fails and graph != "empty":
+            raise RuntimeError("not permitted")
+
+    def stream(name):
+        return SimpleNamespace(name=name, wait_stream=lambda one: log.append(f"{name} waits"))
+
+    for name, value in {
+        "_synchronize": lambda device: log.append("synchronize"),
+        "_current_stream": lambda device: stream("default"),
+        "_set_stream": lambda one: log.append(one.name),
+        "_Stream": lambda device: stream("side"),
+        "_on": nullcontext,
+        "_Graph": lambda: next(graphs),
+        "_graph": capturing,
+        "_new_pool": int,
+        "_end_pool": lambda index, pool: log.append("end pool"),
+    }.items():
+        monkeypatch.setattr(clocks, name, value)
+    gpu = object.__new__(CudaGpu)
+    gpu.device, gpu._flushed = torch.device("cuda", 1), torch.ones(4, dtype=torch.int8)
+    with pytest.raises(RuntimeError, match="not permitted") if fails else nullcontext():
+        assert gpu.capture(lambda: log.append(gc.isenabled())) == "replay"
+    mended = ["side", "synchronize", "end pool", "capture"] if fails else []
+    called = ["side waits", "side", *[False] * 3, "capture", False]
+    assert log == [*called, *mended, "default", "default waits"] and gc.isenabled()
 
 
 def test_a_cells_gpu_is_the_current_one_and_has_its_context(monkeypatch):

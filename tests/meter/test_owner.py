@@ -34,7 +34,6 @@ def nothing_remembered():
         (pytest.__file__, "library"),
         (impls.__file__, "other"),
         (f"{STDLIB}/site-packages/impls/dense/sdpa.py", "library"),
-        (f"{Path(torch.__file__).parents[1]}/torchvision/ops.py", "library"),
         (f"{Path(attnbench.__file__).parents[1]}/attnbench_rows/mine.py", "other"),
         ("<frozen os>", "Python"),
         ("<frozen mine>", "other"),

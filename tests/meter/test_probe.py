@@ -27,20 +27,6 @@ def look(cells, code, problem=None, max_time_s=30.0, expected=None, **more):
     return probe(Job(row, problem or cells.problem(q_len=200, kv_len=200)), max_time_s, expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "phase"), [("einsum", "train"), ("sdpa", "backward"), ("linear.elu", "decode")]
-)
-def test_an_honest_variant_has_its_figures_in_every_phase(cells, name, phase):
-    q_len = 1 if phase == "decode" else 300
-    problem = cells.problem(phase=phase, mask=Mask.parse("causal"), q_len=q_len, kv_len=300)
-    found = probe(Job(table().find(name), problem), 30.0)
-    assert (found.status, found.reason) == (Status.MEASURED, "")
-    assert found.time_s == np.median(found.samples_s) > 0
-    assert found.clock == "host" and found.peak_bytes > 0
-    assert found.rows == (1 if phase == "decode" else probing.ROWS)
-    assert set(found.spent_s) >= {"inputs", "setup", "first", "timing", "memory", "checking"}
-
-
 # ---- what is wrong is seen at the length that is looked at ---------------------------------------
 
 LONGER = """
@@ -78,7 +64,8 @@ def test_what_goes_wrong_has_a_sentence_and_no_figures(cells, deed, said):
 def test_another_operator_is_held_against_its_own_definition(cells):
     given = {"computes": "its own operator", "definition": True}
     right = look(cells, DEFINED.format(attend="fast(problem, chunk=64)"), **given)
-    assert (right.status, right.reason) == (Status.MEASURED, "")
+    assert (right.status, right.rows) == (Status.MEASURED, probing.ROWS)
+    assert right.time_s == np.median(right.samples_s) > 0 and right.peak_bytes > 0
     code = DEFINED.format(attend="lambda q, k, v: fast(problem, chunk=64)(q * 1.01, k, v)")
     assert look(cells, code, **given).status is Status.WRONG
 
@@ -97,13 +84,7 @@ def test_a_call_over_the_time_is_not_observed_but_is_judged(cells):
 
 def test_as_many_calls_as_it_takes_to_tell(cells, scripted):
     fresh = Fresh(cells.problem(), lambda q, k, v: q * 1, probing.make(cells.problem(), 0))
-    for readings in (
-        [2.0, 2.0],
-        [0.5, 0.5],
-        [0.95, 1.05, 0.9],
-        [0.5, 2.0, 0.6],
-        [0.01] * 5,
-    ):
+    for readings in ([2.0, 2.0], [0.5, 0.5], [0.95, 1.05, 0.9], [0.5, 2.0, 0.6], [0.01] * 5):
         assert few_samples(scripted(readings + [9.0] * 5, 0.0), fresh, 1.0) == readings
 
 
@@ -137,8 +118,7 @@ def test_a_worker_is_not_used_again_after_what_may_have_spoiled_it(cells, monkey
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "width", "mask"),
-    [("einsum", 5, 8, "none"), ("sdpa.flash", 11, 4, "causal")],
+    ("name", "words", "width", "mask"), [("einsum", 5, 8, "none"), ("sdpa.flash", 11, 4, "causal")]
 )
 def test_the_map_is_the_softmax_of_the_scaled_products(cells, name, words, width, mask):
     x = np.random.default_rng(0).standard_normal((words, width))

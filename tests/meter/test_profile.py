@@ -17,7 +17,6 @@ from attnbench.meter.profile import (
     answer,
     by_phase,
     kernels,
-    memory_values,
     moments,
     operators,
 )
@@ -202,20 +201,3 @@ def test_thinning_out_keeps_the_peak_and_the_end():
     kept = moments(totals, 100)
     assert len(kept) <= 110 and 6001 in kept and kept[-1] == 9999
     assert moments(totals[:50], 100) == list(range(50)) and moments([], 100) == []
-
-
-def test_a_source_is_told_apart_for_its_peak_or_for_holding_long():
-    sources = [Source(f"a.py:{i}", "aten::a", False) for i in range(40)]
-    steps = [(0, sources[0], 5)]  # little, but all along
-    steps += [(10 + i, s, 10 + i) for i, s in enumerate(sources[1:21])]
-    steps += [(100 + i, s, -s_bytes) for i, (_, s, s_bytes) in enumerate(steps[1:21])]
-    for i, s in enumerate(sources[21:]):  # much, for an instant, one after another
-        steps += [(200 + 2 * i, s, 50), (201 + 2 * i, s, -50)]
-    steps.append((10_000, sources[0], -5))
-    timeline = SimpleNamespace(steps=steps, start_ns=0, turn_ns=None, end_ns=10_000)
-    told = memory_values(timeline)
-    assert told["peak_bytes"] == sum(nbytes for _, _, nbytes in steps[:21])
-    assert {"a.py:0", "a.py:20"} <= {s["place"] for s in told["sources"]}
-    assert told["sources"][-1]["operator"] == "all the rest"
-    assert max(sum(row) for row in told["alive"]) == told["peak_bytes"]
-    assert max(row[-1] for row in told["alive"]) == told["sources"][-1]["most_bytes"] > 0

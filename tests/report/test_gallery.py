@@ -10,8 +10,3 @@ from proofs import gallery
 def test_a_committed_report_is_made_of_its_run_to_the_last_byte(report):
     with gallery.made(report, gallery.REPORTS[report]) as new:
         assert gallery.different(report, new) == []
-
-
-def test_the_first_screen_is_there():
-    for report in gallery.REPORTS:
-        assert (gallery.ROOT / report / gallery.PICTURE).stat().st_size > 10_000

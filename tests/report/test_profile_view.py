@@ -3,7 +3,7 @@
 import pytest
 
 from attnbench.features.profile import view
-from attnbench.features.profile.view import curve, draw, rows_of, show
+from attnbench.features.profile.view import curve, draw, show
 from tests.report.profiles import MIB, dense, fused
 
 
@@ -54,14 +54,6 @@ def test_one_has_calls_rates_the_peak_by_line_the_slow_lines_and_caveats(screen)
     assert not any("dense.py:22 bmm" in x for x in lines)  # nothing of it is alive at the peak
     assert line_with(lines, "70%", "dense.py:22", "scores = q @ k") and line_with(lines, "x[bold]")
     assert line_with(lines, "! dense: the process grew")
-
-
-def test_what_is_small_is_counted_and_what_is_outside_is_said():
-    rows = rows_of(dense()["phases"][1], 8)
-    assert [r[0] for r in rows] == ["aten::bmm", "12 others", "outside operators"]
-    assert rows[1][1] == pytest.approx(12e-6)
-    few = rows_of(dense()["phases"][0], 1)
-    assert [r[0] for r in few] == ["aten::bmm", "1 other", "outside operators"]
 
 
 def test_the_curve_is_as_high_as_what_is_alive():

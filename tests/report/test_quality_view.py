@@ -52,13 +52,12 @@ def test_what_went_amiss_is_said_below_the_tables(found, shown):
     assert lines[6] == "retention: refused: it takes causal"
 
 
-def test_the_picture_has_every_point_with_its_words(found):
+def test_the_picture_has_every_point_and_what_is_wrong_has_no_time(found):
     drawn = draw(found)
-    assert "topk[x]: cosine 0.9800, 0.9×" in drawn.svg and "nystrom" in drawn.svg
+    assert "topk[x]: cosine 0.9800, 0.9×" in drawn.svg
     assert "nobody is faster than the original; next to it: einsum (1.100" in drawn.svg
-    assert "broken" not in drawn.svg  # what is wrong has no time
-    lines = drawn.csv.splitlines()
-    assert lines[0].startswith("variant,computes,cosine") and len(lines) == 5
+    names = [line.split(",")[0] for line in drawn.csv.splitlines()]
+    assert len(names) == 5 and "broken" not in names
     assert draw(evidence(row("x", flat(0.5)))) is None
 
 
@@ -106,10 +105,3 @@ def test_a_scan_says_where_softmax_recalls_and_another_does_not(shown):
     cheapest = "or more and linear.elu is not, the cheapest first: n40 w16 h1 d16 l1 lr0.01 cpu."
     assert cheapest in text and "is a hint, no verdict" in text
     assert list(recall_conclusions(found)) == ["scan"]
-
-
-def test_the_picture_of_recall_shows_every_variant():
-    kind = {"computes": "its own operator", "family": "linear"}
-    elu = trainings("linear.elu", *[(1.0, 0.5)] * 3, **kind)
-    text = draw(recall_evidence(*elu)).svg
-    assert all(words in text for words in ("sdpa", "linear.elu", "0.9 s for all"))

@@ -4,6 +4,7 @@ import re
 
 from attnbench.core.record import Status
 from attnbench.features.run import view
+from attnbench.report.tables import PIPED
 from tests.report.page import runs
 from tests.report.page.runs import at, memory, timed, untimed
 
@@ -46,13 +47,16 @@ def test_a_status_stands_where_there_is_no_time_and_its_reason_below(shown):
         assert f"{status}: {where}: {MARKUP} → do this" in text
 
 
-def test_nothing_is_cut_off_where_there_is_no_terminal(capsys, in_a_pipe, reason):
+def test_nothing_is_cut_off_where_there_is_no_terminal(shown):
     lengths = [2**n for n in range(4, 20)]
-    view.show_results([timed("a.long.name", 1.2345 * n, at(n)) for n in lengths])
-    text = capsys.readouterr().out
+    records = [timed("a.long.name", 1.2345 * n, at(n)) for n in lengths]
+    text = shown(view.show_results, records, width=PIPED)
     assert "…" not in text and all(f"{1234.5 * n:.4g} ±2.0" in text for n in lengths)
+    reason = " ".join(f"[word {n}]" for n in range(60))
     bad = untimed("b", Status.FAILED, reason, remedy=reason)
-    assert f"{reason} → {reason}" in in_a_pipe(view.show_results, [timed("a"), bad])
+    lines = shown(view.show_results, [timed("a"), bad], width=PIPED).splitlines()
+    assert max(map(len, lines)) <= 120
+    assert f"{reason} → {reason}" in " ".join(" ".join(lines).split())
 
 
 def test_a_share_above_the_measured_ceiling_is_marked_and_explained(shown):

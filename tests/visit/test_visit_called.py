@@ -29,14 +29,13 @@ def test_a_process_that_hangs_is_ended_with_all_it_started(monkeypatch):
 
 
 def test_a_process_that_is_cut_off_may_still_say_what_it_has():
-    here = signal.SIG_IGN
     code = (
         "import time\ntry:\n    print('begun', flush=True); time.sleep(600)\n"
         "except KeyboardInterrupt:\n    print('kept')"
     )
-    with handling(here, signal.SIGINT):
+    with handling(signal.SIG_IGN, signal.SIGINT):
         assert called([sys.executable, "-c", code], 1.0, list) == (None, "begun\nkept\n")
-        assert signal.getsignal(signal.SIGINT) == here
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
 VISIT = """

@@ -38,17 +38,13 @@ def visit(tmp_path):
 def test_the_middle_cell_is_to_be_within_two_per_cent(visit, capsys, factor, status):
     a, b = visit("a", h200_quick=1.0, h200=1.0), visit("b", h200_quick=factor)
     assert main([a, b]) == status
-    quick, million, whole = capsys.readouterr().out.splitlines()
     apart = 100 * (max(factor, 1 / factor) - 1)
-    assert f"2 cells timed in both: the middle one {apart:.1f} % apart" in quick
-    assert "not in the first and second visit" in million
-    assert "not in the second visit" in whole
+    said = f"2 cells timed in both: the middle one {apart:.1f} % apart"
+    assert said in capsys.readouterr().out.splitlines()[0]
 
 
-def test_two_protocols_and_what_is_no_visit_are_not_compared(visit, tmp_path, capsys, monkeypatch):
+def test_two_protocols_are_not_compared(visit, capsys, monkeypatch):
     a = visit("a", h200=1.0)
-    assert main([a, str(tmp_path / "none")]) == 2
-    assert f"{tmp_path / 'none'} holds no visit" in capsys.readouterr().err
     monkeypatch.setitem(runs.HEADER, "protocol", 0)
     assert main([a, visit("b", h200=1.0)]) == 2
     assert "numbers of unlike protocols are never compared" in capsys.readouterr().out

@@ -55,8 +55,8 @@ def _beside(choice: Choice, ranking: Ranking) -> Iterator[str]:
         yield f"from {choice.source}"
     if not w.measured:
         yield (
-            "predicted from its other lengths: nine of ten such times lie in their interval; "
-            "--measure measures it"
+            "predicted from the run's other problems: nine of ten such times lie in their "
+            "interval; --measure measures it"
         )
     if w.setup_s is not None:
         paid = ""

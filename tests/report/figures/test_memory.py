@@ -2,7 +2,7 @@
 
 from attnbench.report.figures import memory
 from tests.report.page import runs
-from tests.report.page.runs import rows, words
+from tests.report.page.runs import words
 
 MIB = 2**20
 
@@ -14,17 +14,6 @@ def timed(name, peak, saved=None, expected=None, **more):
 def draw(*records):
     (scene,), looks = runs.staged(*records)
     return memory.draw(scene, looks)
-
-
-def test_where_there_is_no_room_exact_ones_stay_and_the_table_has_all(kept, monkeypatch):
-    monkeypatch.setattr(memory, "MOST", 6)
-    exact = [timed(f"e{n}", (1 + n) * 20 * MIB) for n in range(3)]
-    drawn = draw(*exact, *(timed(f"x{n}", (1 + n) * MIB, computes=runs.OWN) for n in range(7)))
-    names = {text.get_text() for text in kept[0].axes[0].texts}
-    assert {"e0", "e1", "e2", "x0", "x1", "x2"} <= names and "x3" not in names
-    assert "4 more in the CSV" in " ".join(words(drawn))
-    peaks = [int(row["peak_bytes"]) for row in rows(drawn)]
-    assert len(peaks) == 10 and peaks == sorted(peaks)
 
 
 def test_a_dot_is_the_peak_and_a_line_begins_at_what_is_saved(kept):

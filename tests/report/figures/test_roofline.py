@@ -5,7 +5,7 @@ import pytest
 from attnbench.core.record import Ranks
 from attnbench.report.figures import roofline
 from tests.report.page import runs
-from tests.report.page.runs import OWN, Work, rows, words
+from tests.report.page.runs import Work, rows
 
 CEILINGS = {"flops": {"float32": 1e11}, "copy": {"1024": 4e10, "4096": 8e10, "65536": 2e10}}
 
@@ -57,13 +57,3 @@ def test_the_roof_is_of_the_kind_of_machine_that_measured_and_of_all_its_process
 def test_without_ceilings_or_work_there_is_no_roofline(ceilings):
     assert draw(timed(), ceilings=ceilings) is None
     assert draw(timed(flops=None)) is None
-
-
-def test_what_does_next_to_no_work_is_named_and_not_drawn():
-    drawn = draw(timed("a"), timed("lazy", flops=100))
-    assert {row["variant"] for row in rows(drawn)} == {"a", "lazy"}
-    assert "v v1" not in drawn.svg
-    assert any("not drawn: lazy" in said for said in words(drawn))
-    drawn = draw(timed("a", 4e-3), timed("b", 2e-3), timed("x", 1.5e-3, computes=OWN))
-    said = "Nearest to the ceilings of what is exact: b, 50% of what they allow"
-    assert drawn.description == said and said in words(drawn)

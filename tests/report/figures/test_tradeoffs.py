@@ -2,7 +2,7 @@
 
 from attnbench.report.figures import tradeoffs
 from tests.report.page import runs
-from tests.report.page.runs import error, memory, other, rows, timed, words
+from tests.report.page.runs import error, memory, other, rows, timed
 
 
 def draw(*records):
@@ -25,10 +25,6 @@ def some():
     ]
 
 
-def heights(figure):
-    return {text.get_text(): text.get_position()[1] for text in figure.texts}
-
-
 def test_each_kind_has_a_frontier_of_its_own_and_what_is_beaten_is_pale(kept):
     found = draw(*some())
     assert best(found["memory"]) == {"fast", "lean", "rough"}
@@ -39,20 +35,3 @@ def test_each_kind_has_a_frontier_of_its_own_and_what_is_beaten_is_pale(kept):
     assert pale == {"poor", "near", "worse"}
     twins = [timed(name, 1.0, memory=memory(100)) for name in ("one", "two")]
     assert best(draw(*twins)["memory"]) == {"one", "two"}
-
-
-def test_what_is_exact_lies_below_and_apart_from_what_is_not(kept):
-    drawn = draw(*some())["error"]
-    assert {"exact: error of the output", "distance from softmax attention"} <= set(words(drawn))
-    up = heights(kept[0])
-    assert min(up[n] for n in ("near", "rough")) > max(up[n] for n in ("fast", "lean"))
-    assert draw(timed("a", memory=None, error=None)) == {}
-
-
-def test_what_the_figure_shows_is_said_below_its_title():
-    found = draw(*some())
-    assert "Exact: fast is the fastest, lean needs the least memory" in words(found["memory"])
-    nearest = "Of what is faster than exact, near (2×) is nearest to it: 0.1"
-    assert nearest in words(found["error"])
-    alone = "Of what is exact, a is the fastest and needs the least memory"
-    assert alone in words(draw(timed("a"))["memory"])

@@ -2,58 +2,38 @@
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from attnbench.report.figures import style
-from attnbench.report.figures.sheet import (
-    FAMILIES,
-    OTHER,
-    PAPER,
-    listed,
-    shorten,
-    spread,
-    width,
-)
-from attnbench.report.figures.style import DASHES, MARKERS, looks
-from tests.report.page.runs import NEAR, OWN, timed
+from attnbench.report.figures.sheet import FAMILIES, OTHER, listed, shorten, spread, width
+from attnbench.report.figures.style import looks
+from tests.report.page.runs import timed
 
 
-def test_what_fits_is_as_it_was_and_the_rest_ends_in_an_ellipsis():
+def test_what_fits_is_as_it_was_and_the_rest_ends_in_an_ellipsis_or_is_counted():
     assert shorten("sdpa", 100, 8) == "sdpa"
     for name in ("a very long name " * 3, "x" * 5000, "漢字" * 50, "a\x00\nb" * 40, "", "…"):
         short = shorten(name, 50, 8)
         assert width(short, 8) <= 50 and "\n" not in short and "\x00" not in short
-    assert shorten("a very long name " * 3, 60, 8).startswith("a very")
-    assert width("sdpa.flash", 8, "bold") > width("sdpa.flash", 8)
+    names = ["sdpa.flash", "sdpa", "online", "chunked"]
+    for said in (", ".join(names), "sdpa.flash, sdpa +2", "sdpa.flash +3"):
+        assert listed(names, width(said, 7), 7) == said
 
 
 @given(st.lists(st.floats(-50, 250), max_size=14), st.floats(1, 12))
+@settings(max_examples=30)
 def test_places_are_a_gap_apart_in_order_and_inside(wanted, gap):
     found = spread(wanted, gap, 0, 200)
     assert all(-1e-6 <= at <= 200 + 1e-6 for at in found)
     for one, after in pairwise(sorted(range(len(wanted)), key=lambda i: wanted[i])):
         assert found[after] - found[one] >= gap - 1e-6
-
-
-def test_places_that_are_far_enough_apart_stay_and_too_many_stand_closer():
-    assert spread([10, 50, 90], 8, 0, 100) == [10, 50, 90]
-    assert spread([50, 50], 8, 0, 100) == [46, 54]
-    assert spread([5.0] * 30, 10, 0, 100)[::29] == pytest.approx([0, 100])
-
-
-def test_names_are_whole_and_the_rest_is_counted():
-    names = ["sdpa.flash", "sdpa", "online", "chunked"]
-    for said in (", ".join(names), "sdpa.flash, sdpa +2", "sdpa.flash +3"):
-        assert listed(names, width(said, 7), 7) == said
-    short = listed(names, 40, 7)
-    assert "…" in short and short.endswith(" +3") and listed([], 40, 7) == ""
+    assert spread([10, 50, 90, 90], 8, 0, 100) == [10, 50, 86, 94]
 
 
 @given(st.floats(1e-9, 1e9), st.floats(6, 1e8), st.sampled_from([2, 10]))
-@settings(max_examples=30)
+@settings(max_examples=10)
 def test_an_axis_has_from_two_to_eight_ticks_and_all_lie_on_it(low, times, base):
     axes = Figure().add_subplot()
     style.scale(axes, "x", (low, low * times), str, base)
@@ -68,19 +48,3 @@ def test_fifty_of_any_families_look_unlike_each_other_and_neighbours_differ_in_b
     assert len({(look.marker, look.dash) for look in found}) == 50
     assert all(a.marker != b.marker and a.dash != b.dash for a, b in pairwise(found))
     assert {x.family: x.colour for x in found} == {**FAMILIES, "theirs": OTHER}
-    assert len(set(MARKERS)) == 10 and not set(MARKERS) & set("phH8.d,")  # a circle when small
-    assert min(1.1 * gap for dash in DASHES[1:] for gap in dash[1][1::2]) >= 1.5  # points
-
-
-@pytest.mark.parametrize(
-    ("computes", "fill", "face"),
-    [("softmax", "full", "own"), (NEAR, "left", "own"), (OWN, "none", PAPER)],
-)
-def test_the_filling_of_a_marker_says_what_is_computed(computes, fill, face):
-    from matplotlib.lines import Line2D
-
-    look = looks([timed("a", family="linear", computes=computes)])["a"]
-    marks = look.marks()
-    assert (look.fill, look.exact) == (fill, computes == "softmax")
-    assert marks["markerfacecolor"] == (FAMILIES["linear"] if face == "own" else face)
-    assert Line2D([0], [0], **marks).get_fillstyle() == ("left" if fill == "left" else "full")

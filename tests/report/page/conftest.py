@@ -13,14 +13,14 @@ from tests.report.page import runs
 OWN = ("file:", "blob:", "data:", "about:")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def report(tmp_path_factory):
     """The whole report of a small run by hand."""
     folder = tmp_path_factory.mktemp("report") / "box" / "20260102-030405"
     return files.make([runs.written(folder, runs.small())], folder / "report")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def small_contents(report):
     """What that report says, with its figures."""
     return report.contents

@@ -1,6 +1,7 @@
-"""The page as it is read and used, in a real browser: opened once and asked many questions."""
+"""The report of a small run, and its page in a real browser: opened once, asked many questions."""
 
 import json
+import os
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +12,7 @@ from attnbench.features.report import page as html
 from tests.report.page import runs
 
 expect = pytest.importorskip("playwright.sync_api").expect  # it waits for what a click does
+GOLDEN = Path(__file__).with_name("golden")
 WIDE = "document.documentElement.scrollWidth"
 LEVELS = "all => all.filter(h => !h.closest('dialog')).map(h => Number(h.tagName[1]))"
 
@@ -33,27 +35,40 @@ def number(small_contents):
     return {name: str(look.number) for name, look in small_contents.looks.items()}
 
 
+def test_a_report_is_its_page_its_texts_and_its_figures(report):
+    """With GOLDENS=write it writes the texts anew: look at what has changed before it stays."""
+    out, figures = report.index.parent, report.contents.figures
+    names = {str(path.relative_to(out)) for path in report.files}
+    found = {str(p.relative_to(out)): p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    assert names == found.keys() - {"figures/figures.json"}
+    drawn = {figure.name for figure in figures}
+    assert {Path(name).stem for name in names if name.startswith("figures/")} == drawn
+    sections = {"map", "scaling", "tradeoffs", "roofline", "closeness", "memory"}
+    assert {figure.section for figure in figures} == sections
+    assert "could not be drawn" not in str(report.contents.absent)
+    for name, content in found.items():  # none says where files lie on this machine
+        assert str(report.index.parents[3]).encode() not in content, name
+    for name in ("summary.md", "data.csv", "table.tex"):
+        if os.environ.get("GOLDENS") == "write":
+            (GOLDEN / name).write_bytes(found[name])
+        assert found[name] == (GOLDEN / name).read_bytes()
+
+
 def test_the_first_screen_answers_and_says_how_sure_it_is(r):
     for text in ("To train at 256 tokens, use sdpa", "3.20×"):
         box = r.page.get_by_text(text).first.bounding_box()
         assert box["y"] + box["height"] < 500, text
-    card = r.page.locator(".card").first
-    assert card.locator("h2").inner_text().startswith("Train")
-    first = card.locator("li").first
+    first = r.page.locator(".card li").first
     assert first.locator(".use .name").all_inner_texts() == ["sdpa"]
     for said in ("faster than matmul", "clear", "window?size=8", "70\u00a0%"):
         assert said in first.inner_text()
     sure, only = r.page.locator("#answer .how-sure").all_inner_texts()
     assert sure.startswith("How sure: of 6 answers 6 are clear; 9 samples a time at the median; ")
     assert only.startswith("If you may choose only one: sdpa, within 1.25× of the best on 6 of 6")
-    assert re.search(r"Clear: at least 5\s% faster", r.page.inner_text(".how"))
-    assert "Shaded spans are where one variant" in r.page.inner_text("#scaling .lead")
-    assert "unless --no-report." in r.page.inner_text("#attention")
 
 
 def test_what_is_chosen_leaves_that_alone_and_is_in_the_address(r, number):
     every, before = len(number), r.seen(".card li")
-    assert len(r.seen(".card .regime")) == 2
     r.page.select_option("[name=phase]", "forward")
     assert [t[:7] for t in r.seen(".card .regime")] == ["Forward"]
     assert set(r.seen("#cells tbody td:last-child")) == {"forward"}
@@ -70,8 +85,6 @@ def test_what_is_chosen_leaves_that_alone_and_is_in_the_address(r, number):
     assert f"1 of {every} variants" in r.seen("#count")[0]
     shown = "e => getComputedStyle(e).display"
     assert r.page.eval_on_selector(f"#scaling .v{number['sdpa']}", shown) == "none"
-    r.page.fill("[name=q]", "sparse")
-    assert set(r.rows()) == {number["window?size=8"]}
     r.page.click("#clear")
     assert len(set(r.rows())) == every and r.hash == "" and not r.page.input_value("[name=q]")
     r.page.click("#legend summary")
@@ -79,33 +92,30 @@ def test_what_is_chosen_leaves_that_alone_and_is_in_the_address(r, number):
     assert set(r.rows()) == {number["window?size=8"], number[runs.MARKUP]}
     assert r.hash == "#family=sparse,linear"
     r.page.check("[name=family][value=dense]")
-    assert len(set(r.rows())) == every and r.hash == ""
+    assert r.hash == ""
     r.page.select_option("[name=computes]", runs.OWN)
     assert set(r.rows()) == {number[runs.MARKUP]}
 
 
 def test_an_address_brings_everything_back_and_nonsense_shows_everything(r, number):
-    r.go("#v=window%3Fsize%3D8&phase=train&unit=tflops&family=sparse,linear&n=128")
+    address = "#v=window%3Fsize%3D8&phase=train&unit=tflops&family=sparse,linear&n=128"
+    r.go(address)
     assert r.page.input_value("[name=phase]") == "train"
     assert r.page.input_value("[name=unit]") == "tflops"
     assert not r.page.is_checked("[name=family][value=dense]")
     assert r.seen("#lit") == ["window?size=8 ✕"]
     assert set(r.rows()) == {number["window?size=8"], number[runs.MARKUP]}
     r.page.select_option("[name=n]", "")
-    for part in ("v=window%3Fsize%3D8", "phase=train", "unit=tflops", "family=sparse,linear"):
-        assert part in r.hash
-    assert "n=" not in r.hash.replace("unit=", "")
+    assert set(r.hash[1:].split("&")) == set(address[1:].split("&")) - {"n=128"}
     r.go("#phase=sideways&v=nobody&unit=furlongs&cell=99999&constructor=1")
     assert len(r.seen(".card .regime")) == 2 and len(set(r.rows())) == len(number)
     assert r.page.input_value("[name=unit]") == "ms" and r.seen("#lit") == []
-    for address, said in (("q=zzz", "“zzz”"), ("family=none", "family none")):
-        assert not r.page.is_visible("#nothing")
-        r.page.evaluate(f"location.hash = '{address}'")
-        assert r.seen("#nothing") == [f"No variant matches {said}. Show all"]
-        assert r.seen("figure") == [] and not r.page.is_visible("#table")
-        assert r.seen(".card .regime") != []  # no filter of variants changes an answer
-        r.page.click("#nothing [data-clear]")
-        assert r.hash == "" and r.seen("figure") != []
+    r.page.evaluate("location.hash = 'q=zzz'")
+    assert r.seen("#nothing") == ["No variant matches “zzz”. Show all"]
+    assert r.seen("figure") == [] and not r.page.is_visible("#table")
+    assert r.seen(".card .regime") != []  # no filter of variants changes an answer
+    r.page.click("#nothing [data-clear]")
+    assert r.hash == "" and r.seen("figure") != []
 
 
 def test_a_variant_is_lit_everywhere_by_its_name_its_line_and_its_row(r, number):
@@ -185,23 +195,21 @@ def test_a_number_leads_to_its_record_and_the_command_that_repeats_it(r):
 def test_a_figure_is_saved_as_svg_png_and_csv_looked_at_or_not(r, small_contents, tmp_path):
     r.page.emulate_media(color_scheme="dark")
     figure = next(f for f in small_contents.figures if f.section == "scaling")
+    unseen = [f.name for f in small_contents.figures if f.unit == "tflops"][-1]
     got = {}
-    for kind in ("svg", "png", "csv"):
-        with r.page.expect_download() as waiting:
-            r.page.click(f"#{figure.name} [data-save={kind}]")
-        assert waiting.value.suggested_filename == f"{figure.name}.{kind}"
-        waiting.value.save_as(tmp_path / kind)
-        got[kind] = (tmp_path / kind).read_bytes()
-    assert got["csv"].decode() == figure.csv
-    assert got["svg"].startswith(b"<svg") and b"var(--" not in got["svg"]
-    assert b"#ffffff" in got["svg"]  # light, whatever the theme
-    assert got["png"].startswith(b"\x89PNG") and len(got["png"]) > 5000
     r.go()  # no other unit was looked at
-    undrawn = "figures => figures.map(f => f.id)"
-    name = r.page.eval_on_selector_all("figure:has(.later:empty)", undrawn)[-1]
-    with r.page.expect_download() as waiting:
-        r.page.eval_on_selector(f"#{name} [data-save=svg]", "button => button.click()")
-    assert waiting.value.suggested_filename == f"{name}.svg"
+    for name, kind in ((figure.name, "svg"), (figure.name, "png"), (figure.name, "csv"),
+                       (unseen, "svg")):  # fmt: skip
+        with r.page.expect_download() as waiting:
+            r.page.eval_on_selector(f"#{name} [data-save={kind}]", "button => button.click()")
+        assert waiting.value.suggested_filename == f"{name}.{kind}"
+        waiting.value.save_as(tmp_path / kind)
+        got[name, kind] = (tmp_path / kind).read_bytes()
+    svg, png, csv, other = got.values()
+    assert csv.decode() == figure.csv and other.startswith(b"<svg")
+    assert svg.startswith(b"<svg") and b"var(--" not in svg
+    assert b"#ffffff" in svg  # light, whatever the theme
+    assert png.startswith(b"\x89PNG") and len(png) > 5000
 
 
 def test_the_theme_follows_the_system_until_somebody_chooses_and_print_is_light(r):
@@ -240,16 +248,12 @@ def test_nothing_is_wider_than_the_window_and_figures_can_be_read(r, width, colu
         assert r.page.get_attribute("#more", "aria-expanded") == "true"
         r.page.keyboard.press("Escape")
         assert not r.page.is_visible("[name=phase]")
-        assert r.page.evaluate("document.activeElement.id") == "more"
         r.page.click("#more")
     r.page.click("#legend summary")
-    assert r.page.evaluate(WIDE) == width
     # by its key: figures that come near are drawn, and move what is below them
     r.page.locator("#cells tbody a").first.press("Enter")
     r.page.wait_for_selector("dialog[open]")
     assert r.page.evaluate(WIDE) == width
-    heights = "e => e.getBoundingClientRect().height / parseFloat(getComputedStyle(e).lineHeight)"
-    assert r.page.eval_on_selector("#repeat", heights) < 2  # one line, which scrolls
 
 
 @pytest.mark.parametrize(("width", "theme"), [(360, "dark"), (1440, "light")])
@@ -281,11 +285,7 @@ def test_everything_can_be_reached_by_keyboard_and_markup_stays_text(r):
         targets.append(r.page.evaluate("document.activeElement.hash"))
         r.page.keyboard.press("Tab")
     assert targets == ["#answer", "#controls", "#table"]
-    r.page.locator(".card .use .name").first.focus()
-    r.page.keyboard.press("Enter")
-    assert r.seen("#lit") != []
-    for section in ("#cells", "#missing"):
-        assert runs.MARKUP in r.page.text_content(section)
+    assert runs.MARKUP in r.page.text_content("#missing")
     row = r.page.locator("#cells tbody tr", has_text=runs.MARKUP).first
     row.locator(".name").press("Enter")
     assert r.seen("#lit") == [f"{runs.MARKUP} ✕"]
@@ -304,8 +304,6 @@ def test_a_page_of_little_of_nothing_and_of_too_much(reader, plain_page, monkeyp
     )
     assert "the first 7 of 12 cells" in r.page.inner_text("#table") and len(r.rows()) == 7
     assert "it broke" in r.page.inner_text("#missing")
-    levels = r.page.eval_on_selector_all("h1, h2, h3, h4", LEVELS)
-    assert all(after <= before + 1 for before, after in pairwise(levels))
     names = ["run1 on slow-box-2c", "run2 on slow-box-2c"]
     assert r.seen(".of-run") == names
     r.page.select_option("[name=run]", names[0])

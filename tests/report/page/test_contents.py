@@ -23,17 +23,11 @@ def told(*records):
     return headlines(runs.staged(*records)[0], several_runs=False)
 
 
-@pytest.mark.parametrize(
-    ("ties", "said"), [(1, "v1 can't"), (2, "v1 and v2 can't"), (5, "v1, v2, v3 and 2 more can't")]
-)
-def test_of_a_tie_one_is_recommended_and_the_rest_is_beside_it(ties, said):
-    some = [timed(f"v{n}", (1 + n / 100) * 1e-3) for n in range(ties + 1)]
+def test_of_a_tie_one_is_recommended_and_doubt_and_the_only_one_and_none_are_said():
+    some = [timed(f"v{n}", (1 + n / 100) * 1e-3) for n in range(6)]
     (line,) = told(*some, timed("e", 3e-3))
     assert "use v0: 1.00 ms [0.980, 1.02], 3.00× [2.88, 3.12] faster than e; " in line
-    assert f"; {said} be told from it." in line
-
-
-def test_doubt_and_the_only_one_and_none_at_all_are_said():
+    assert "; v1, v2, v3 and 2 more can't be told from it." in line
     (line,) = told(timed("sdpa", flags=["contended: 3 of 9"]), timed("b", 2e-3))
     assert re.search(r"faster than b; in doubt: sdpa\b.*\bcontended\.", line)
     (line,) = told(timed("sdpa"), timed("w", 2e-3, computes=NEAR))
@@ -52,12 +46,10 @@ def test_training_comes_first_and_each_phase_once_at_its_longest_regime():
     masks = (runs.CAUSAL, runs.PROBLEM.mask)
     phases = ("forward", "train", "backward")
     every = [at(n, phase=p, mask=m) for p in phases for m in masks for n in (64, 128)]
-    lines = told(*(timed("sdpa", 1e-3, problem) for problem in every))
-    assert [line[:22] for line in lines] == ["To train at 128 tokens", "To run forward at 128 "]
-    short, long = at(64), at(128, mask=runs.CAUSAL)
-    some = [timed("sdpa", 1e-3, short), timed("b", 3e-3, short), timed("sdpa", 1e-3, long)]
-    (line,) = told(*some, timed("matmul", 3e-4, long))
-    assert line.startswith("To run forward at 128 tokens (causal; 1 other below), use matmul:")
+    lines = told(*(timed("sdpa", 1e-3, problem) for problem in every), timed("a", 3e-4, 256))
+    start = "To run forward at 256 tokens (no mask; 1 other below)"
+    assert [line[: len(start)] for line in lines][1] == start
+    assert len(lines) == 2 and lines[0].startswith("To train at 128 tokens")
 
 
 @pytest.mark.parametrize(
@@ -124,9 +116,6 @@ def test_the_smallest_factor_that_covers_nine_in_ten_is_said(ratios, near):
 def test_where_it_has_no_time_is_said_too_and_of_few_problems_nothing():
     records = [*races(1, 1, 1, 1, 1), timed("x", 1e-3, 999), timed("y", 1e-3, 999)]
     assert told_only(*records).near == "within 2× of the best on 5 of 6 problems; no time on 1"
-    decode = at(64).with_(phase="decode", q_len=1, kv_len=4096)
-    records = [*races(1, 1), timed("a", 2e-3, decode), timed("best", 1e-3, decode)]
-    assert told_only(*records).near.endswith("at worst 2.00× (decode, 4,096 keys)")
     assert told_only(*races(1, 1)) is None
 
 
@@ -168,20 +157,19 @@ def test_the_baseline_is_the_first_known_or_the_one_most_timed(names, base):
     assert build.baseline(runs.staged(*records)[0]) == base
 
 
-@pytest.fixture
-def hollow(monkeypatch):
-    """Figures that draw nothing, and what each was asked."""
-    names = ("winner_map", "scaling", "tradeoffs", "roofline", "closeness", "memory")
-    asked = {name: [] for name in names}
-    for name in names:
-        draw = lambda *given, name=name: asked[name].append(given)  # noqa: E731
-        monkeypatch.setattr(getattr(build, name), "draw", draw)
-    return asked
-
-
 def draw_all(*records):
     found, looks = runs.staged(*records)
     return build.draw_all([found[0].run], found, looks, "sdpa")
+
+
+@pytest.fixture
+def hollow(monkeypatch):
+    """How often a picture of memory was asked for; no figure draws anything."""
+    asked = []
+    for name in ("winner_map", "scaling", "tradeoffs", "roofline", "closeness"):
+        monkeypatch.setattr(getattr(build, name), "draw", lambda *_: None)
+    monkeypatch.setattr(build.memory, "draw", lambda *given: asked.append(given))
+    return asked
 
 
 def test_a_figure_that_fails_is_a_sentence_in_its_place(monkeypatch, hollow):
@@ -192,7 +180,6 @@ def test_a_figure_that_fails_is_a_sentence_in_its_place(monkeypatch, hollow):
     figures, absent = draw_all(*runs.small())
     assert figures == []
     for sentence in absent["memory"]:
-        assert sentence.startswith("the figure of ")
         assert sentence.endswith("could not be drawn (ValueError: it has no room)")
     others = set(build.SECTIONS) - {"memory"}
     assert all(absent[other] == [build.WHY_NOT[other]] for other in others)
@@ -204,9 +191,7 @@ def test_only_the_first_regimes_have_figures_and_the_rest_is_said(monkeypatch, h
     one = build.Drawn(*["scaling"] * 6, b"", "")
     monkeypatch.setattr(build.scaling, "draw", lambda *_: [one])
     figures, absent = draw_all(*records)
-    assert len(figures) == build.SCENES == len(hollow["memory"]) == 8
-    for (_, found, _), *_ in (hollow["winner_map"], hollow["closeness"]):
-        assert len(found) == 12
+    assert len(figures) == build.SCENES == len(hollow) == 8
     energy, rest = absent["scaling"]
     assert "--energy" in energy
     assert rest.startswith("3 further regimes of the run are in the table without figures: forward")
@@ -217,4 +202,4 @@ def test_very_many_lines_leave_room_for_few_regimes(hollow, monkeypatch, room, s
     monkeypatch.setattr(build, "LINES", room)
     problems = [at(64, phase=phase) for phase in ("train", "forward", "decode")]
     draw_all(*(timed(f"v{n}", 1e-3, p) for p in problems for n in range(7)))
-    assert len(hollow["memory"]) == shown
+    assert len(hollow) == shown
