@@ -57,14 +57,3 @@ def test_nothing_is_cut_off_where_there_is_no_terminal(shown):
     lines = shown(view.show_results, [timed("a"), bad], width=PIPED).splitlines()
     assert max(map(len, lines)) <= 120
     assert f"{reason} → {reason}" in " ".join(" ".join(lines).split())
-
-
-def test_a_share_above_the_measured_ceiling_is_marked_and_explained(shown):
-    high, whole = timed("a", share_of_ceiling=1.12), timed("b", 2e-3, share_of_ceiling=1.0)
-    text = shown(view.show_results, [high, whole])
-    assert [row[-1] for row in grid(text)[1:3]] == ["112%*", "100%"]
-    lines = text.splitlines()
-    (note,) = [n for n, line in enumerate(lines) if line.startswith("* above the measured ceiling")]
-    assert lines[note - 1].startswith("b ")  # right below its table
-    for records in ([timed("a")], [high, timed("a", 1e-3, 128)]):  # 128 is the longest
-        assert "*" not in shown(view.show_results, records)

@@ -4,7 +4,6 @@ import pytest
 
 from attnbench.core.record import Determinism, Status
 from attnbench.features.selfcheck import view as selfcheck
-from attnbench.features.selfcheck.selfcheck import PlantOutcome, SelfCheck
 from attnbench.features.show import view
 from attnbench.features.show.view import BadPicture, draw
 from impls import BrokenRow
@@ -70,19 +69,3 @@ def test_a_check_counts_what_was_right_and_shows_what_was_not_with_its_reason(sh
     assert "1 of 2" in text and "none forward float32" in text and text.count(MARKUP) == 2
     text = shown(selfcheck.show_check, [timed("a", determinism=bits)])
     assert "not over repeats, across batches not tried" in text
-
-
-def test_a_selfcheck_tells_what_was_caught_from_what_escaped(shown):
-    def outcome(deed, caught, said="it was seen", **more):
-        return PlantOutcome(deed, caught=caught, kind="time", status="x", said=said, **more)
-
-    some = [outcome("it lies", False, wanted="wrong"), outcome("it sleeps", True)]
-    result = SelfCheck([*some, outcome("x", None)], "box", {"torch": "2"}, 0, 1.0)
-    lines = shown(selfcheck.table, result).splitlines()
-    escaped, caught, absent = (
-        next(x for x in lines if x.startswith(f"  {deed} "))
-        for deed in ("it lies", "it sleeps", "x")
-    )
-    assert caught.split()[-4:] == ["yes", "it", "was", "seen"]
-    assert "ESCAPED" in escaped and "(it should be wrong)" in escaped
-    assert "not planted" in absent and lines[-1] == result.line

@@ -3,7 +3,6 @@
 import json
 
 import numpy as np
-import pytest
 
 from attnbench.report.figures import attention
 from attnbench.report.figures.attention import Map, Maps
@@ -36,28 +35,23 @@ def test_the_shade_is_the_root_of_the_weight_and_small_ones_are_blank():
     }
 
 
-def test_the_exact_one_is_first_and_says_for_how_many_it_stands():
-    drawn = draw(
-        one("near", KINDS[2]), one("sdpa", alike=["b", "c"]), one("op", KINDS[3], mask="none")
-    )
+def test_the_exact_one_is_first_and_every_weight_is_in_the_table():
+    near, exact, own = one("near", KINDS[2]), one("sdpa", alike=["b", "c"]), one("op", KINDS[3])
+    drawn = draw(near, exact, own)
     said = words(drawn)
-    assert said.index("sdpa") < said.index("near")
-    assert "exact, as are 2 more" in said and "own operator, no mask" in said
-    assert "sdpa: crew looks most at i" in drawn.description
+    assert said.index("sdpa") < said.index("near") and "exact, as are 2 more" in said
     (first, *rest) = rows(drawn)
     assert (first["variant"], first["looks_at"], float(first["weight"])) == ("sdpa", "i", 1.0)
     assert len(rest) == 3 * len(WORDS) ** 2 - 1
 
 
-@pytest.mark.parametrize("count", [1, 27])
-def test_its_words_can_be_read(kept, count):
-    names = [runs.MARKUP * 3 if n == 1 else f"variant {n}" for n in range(count)]
+def test_its_words_can_be_read_and_what_is_left_out_is_counted(kept):
+    names = [runs.MARKUP * 3 if n == 1 else f"variant {n}" for n in range(27)]
     some = [one(n, KINDS[i % 4], mask=("causal", "none")[i % 2]) for i, n in enumerate(names)]
     drawn = draw(*some, looks=runs.looks([runs.timed(name) for name in names]))
     runs.assert_words_are_readable(kept[0])
-    assert "<img" not in drawn.svg and 'class="v v0"' in drawn.svg
-    assert len(drawn.inline) < 100_000
-    assert any("2 more" in word for word in words(drawn)) == (count == 27)
+    assert "<img" not in drawn.svg and len(drawn.inline) < 100_000
+    assert any("2 more" in word for word in words(drawn))
 
 
 def test_maps_are_read_as_they_were_kept(tmp_path):

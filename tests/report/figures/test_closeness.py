@@ -4,8 +4,6 @@ import pytest
 
 from attnbench.answer.ranking import Closeness
 from attnbench.report.figures import closeness
-from attnbench.report.figures.style import looks
-from attnbench.report.scenes import scenes
 from tests.report.page import runs
 from tests.report.page.runs import rows, timed
 
@@ -29,12 +27,3 @@ def test_the_table_beside_it_counts_the_same():
     assert float(found["a"]["geometric_mean_ratio"]) == pytest.approx(2.0)
     start = "b takes no more than 1.1 times the best on 50% of the problems"
     assert drawn.description.startswith(start)
-
-
-def test_only_the_run_it_is_of_counts_and_two_exact_ones_are_needed():
-    one = [timed("a"), timed("b", 2e-3)]
-    ran = [runs.ran(one), runs.ran([timed("a", 9e-3), timed("b")], number=1)]
-    found = [closeness.draw(run, scenes(ran), looks(one)) for run in ran]
-    assert [d.description.split()[0] for d in found] == ["a", "b"]
-    assert [d.name for d in found] == ["closeness-0", "closeness-1"]
-    assert draw(timed("a"), runs.other("x")) is None

@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -122,33 +122,30 @@ def small():
 def many(variants, lengths, phases=("train",)):
     """A run of any size: every second variant is exact; records as long as true ones."""
     found = []
-    for phase in phases:
+    for phase, n, number in product(phases, lengths, range(variants)):
+        some, exact = 1e-7 * (1 + number * n % 13 / 7), number % 2 == 0
+        rough = Error(
+            relative=some, max=some * 1.7, worst_row=some / 0.3, cosine=1 - some,
+            ratio=1 + some / 3e-7, worst_at=[0, number % 4, number % 99],
+        )  # fmt: skip
         parts = ("forward", "dq", "dk", "dv") if phase == "train" else ("forward",)
-        for n in lengths:
-            for number in range(variants):
-                some = 1e-7 * (1 + number * n % 13 / 7)
-                rough = Error(
-                    relative=some, max=some * 1.7, worst_row=some / 0.3, cosine=1 - some,
-                    ratio=1 + some / 3e-7, worst_at=[0, number % 4, number % 99],
-                )  # fmt: skip
-                exact = number % 2 == 0
-                found.append(
-                    timed(
-                        "sdpa" if number == 0 else f"variant{number}?block={number}",
-                        1e-6 * (1 + number % 17 / 7) * n ** (2 if number % 3 else 1.2),
-                        at(n, phase=phase, mask=CAUSAL),
-                        family=FAMILIES[number % 7],
-                        computes="softmax" if exact else NEAR,
-                        distance=None if exact else far(0.3 + 0.6 * number / variants),
-                        error=dict.fromkeys(parts, rough),
-                        kernels=["aten::bmm", "aten::_softmax", "aten::copy_", "aten::mul"],
-                        spent_s=dict.fromkeys(("build", "gate", "time"), 1 / (number + n)),
-                        setup_s=1 / (number + 3),
-                        seed=n,
-                        started="2026-01-02T03:04:05+00:00",
-                        node="slow-box-2c-0a1b2c",
-                    )
-                )
+        found.append(
+            timed(
+                "sdpa" if number == 0 else f"variant{number}?block={number}",
+                1e-6 * (1 + number % 17 / 7) * n ** (2 if number % 3 else 1.2),
+                at(n, phase=phase, mask=CAUSAL),
+                family=FAMILIES[number % 7],
+                computes="softmax" if exact else NEAR,
+                distance=None if exact else far(0.3 + 0.6 * number / variants),
+                error=dict.fromkeys(parts, rough),
+                kernels=["aten::bmm", "aten::_softmax", "aten::copy_", "aten::mul"],
+                spent_s=dict.fromkeys(("build", "gate", "time"), 1 / (number + n)),
+                setup_s=1 / (number + 3),
+                seed=n,
+                started="2026-01-02T03:04:05+00:00",
+                node="slow-box-2c-0a1b2c",
+            )
+        )
     return found
 
 

@@ -147,16 +147,6 @@ def test_reasons_that_differ_in_numbers_alone_are_one_and_other_remedies_are_not
 # ---- figures -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("names", "base"),
-    [(["matmul", "sdpa"], "sdpa"), (["x", "einsum"], "einsum"), (["x", "y", "y"], "y"), ([], "")],
-)
-def test_the_baseline_is_the_first_known_or_the_one_most_timed(names, base):
-    records = [timed(name, 1e-3, 64 * (n + 1)) for n, name in enumerate(names)]
-    records += [timed("near", computes=NEAR), untimed("sdpa.math", "failed")]
-    assert build.baseline(runs.staged(*records)[0]) == base
-
-
 def draw_all(*records):
     found, looks = runs.staged(*records)
     return build.draw_all([found[0].run], found, looks, "sdpa")

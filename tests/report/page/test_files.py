@@ -104,7 +104,7 @@ def plain_figure():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("variants", "lengths", "phases", "limit_s", "pages"),
-    [(45, 8, ["forward", "train"], 10, 1), (500, 3, ["train"], 15, 6)],
+    [(45, 8, ["forward", "train"], 10, 1), (500, 5, ["train", "forward"], 15, 6)],
     ids=["of the whole table", "of five hundred variants"],
 )
 def test_a_large_run_has_a_small_page(tmp_path, variants, lengths, phases, limit_s, pages):

@@ -13,7 +13,7 @@ import impls
 from attnbench.command import arguments
 from attnbench.core.record import Ranks
 from attnbench.features.report import page as html
-from attnbench.features.report.page import NAMED, cards, cells_of, packed, repeats
+from attnbench.features.report.page import cards, cells_of, packed, repeats
 from attnbench.report.figures.sheet import Drawn
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
@@ -131,15 +131,6 @@ def test_the_longest_lengths_come_first_and_alike_ones_are_one_row():
     assert [row["winner"].variant for row in found] == ["b", "a"]
     assert [row["badges"] for row in found] == [[("clear", "clear")]] * 2
     assert found[0]["lead"] == "2.25× [2.16, 2.34] faster than a"
-
-
-def test_of_many_that_tie_some_are_named_and_the_rest_is_counted():
-    (row,) = rows(*(timed(f"v{n}", flags=["contended"] * (n < 5)) for n in range(NAMED + 3)))
-    assert row["winner"].variant == "v0" and row["more"] == 2
-    assert [cell.record.variant for cell in row["tied"]] == [f"v{n + 1}" for n in range(NAMED)]
-    assert row["badges"] == [("tie", f"a tie of {NAMED + 3}"), ("doubt", "in doubt")]
-    assert row["lead"] == "none that is exact is slower for sure"
-    assert row["doubts"].count("; ") == 3 and row["doubts"].endswith("; 2 more")
 
 
 def test_what_is_beside_the_only_one_is_named_and_without_anything_exact_nothing_is_ranked():
