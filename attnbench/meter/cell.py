@@ -60,6 +60,8 @@ from impls.spec import Unavailable, Unsupported
 
 LONGEST, TRACE, NAME, NOTE = 1000, 4000, 80, 500
 """Characters that are kept of a message, a traceback, an exception's name and a variant's note."""
+DEEPEST = 8
+"""How many exceptions that led to one another are shown."""
 SILENT = "it doesn't say why"
 NO_ROOM = ("can't allocate memory", "Cannot allocate memory", "bad_alloc", "out of memory")
 """In the messages of what has no exception for it."""
@@ -91,8 +93,17 @@ def failure(error: Exception) -> dict[str, Any]:
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if owner_of(f.filename) != "attnbench"]
     place = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
-    detail = "".join(traceback.format_exception(error)).rstrip()[-TRACE:]
-    reason = f"it raised {name}{place}: {text}"
+    causes: list[BaseException] = []
+    at: BaseException | None = error
+    while at is not None and len(causes) < DEEPEST:
+        causes.insert(0, at)
+        at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
+    lines: list[str] = []  # as Python would print it, but a message of a gigabyte is not copied
+    for each in causes:
+        lines.append("Traceback (most recent call last):")
+        lines.append("".join(traceback.format_tb(each.__traceback__)).rstrip())
+        lines.append(f"{type(each).__name__[:NAME]}: {_text(each, TRACE)}")
+    reason, detail = f"it raised {name}{place}: {text}", "\n".join(lines)[-TRACE:]
     return {"status": Status.FAILED, "reason": reason, "detail": detail}
 
 

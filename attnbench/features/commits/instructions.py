@@ -111,7 +111,7 @@ def count(
             command = [
                 *("valgrind", "--tool=callgrind", "--instr-atstart=no", "--collect-atstart=no"),
                 "--callgrind-out-file=counted",
-                *(sys.executable, "-P", "-m", "attnbench.meter.instructions", "asked", "answer"),
+                *(sys.executable, "-P", "-m", "attnbench.meter.probe", "asked", "answer"),
             ]
             # the same hashes each time, or sets and dictionaries take other paths
             variables = {**variables_of(1, folder), "PYTHONHASHSEED": "0"}
