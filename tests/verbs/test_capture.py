@@ -138,7 +138,10 @@ def test_ctrl_c_ends_the_program_too_and_what_is_killed_right_after_a_call_leave
 
     waiting = threading.Thread(target=interrupt)
     waiting.start()
+    # what was started in the background of a shell ignores the signal from its start
     status, calls, said = capture("""
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 attend(3)
 open("begun", "w").close()
 try:
