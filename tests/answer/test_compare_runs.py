@@ -65,6 +65,7 @@ def test_a_cell_of_both_runs_gets_a_verdict(run, scale, verdict, status):
     assert not cell.comparison.paired and cell.memory_ratio == 1.5
     assert cell.comparison.margin == found.margin == 0.05
     assert (found.exit_status, found.counts()[verdict]) == (status, 1)
+    assert found.apart == pytest.approx((max(scale, 1 / scale) - 1,) * 2, rel=0.1)
 
 
 def test_what_was_amiss_while_timing_is_told_and_decides_nothing(run):

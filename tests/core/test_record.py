@@ -24,6 +24,7 @@ from attnbench.core.record import (
     Time,
     Work,
     cell_key,
+    recorded_problem,
 )
 from impls.problem import MOST, Problem
 from impls.spec import DTYPES, PHASES, Computes, Level
@@ -153,6 +154,11 @@ def test_what_is_not_finite_becomes_null(number):
     assert (said["entropy"], said["options"]) == (None, {"scale": [None]})
     assert {said["error"]["forward"][k] for k in ("relative", "max", "cosine")} == {None}
     assert VALID.is_valid(said)
+
+
+def test_a_mask_of_a_file_that_lies_elsewhere_is_read():
+    values = Problem().to_dict() | {"mask": "causal+dense:gone.npy"}
+    assert recorded_problem(values).to_dict() == values
 
 
 def test_the_key_tells_cells_apart_and_does_not_depend_on_order():

@@ -1,5 +1,6 @@
 """What the next cell would suffer from: each by itself, just within its bound and just beyond."""
 
+import os
 import resource
 
 import pytest
@@ -32,6 +33,18 @@ def test_the_next_cell_suffers_beyond_the_bound_of_each(monkeypatch, name, befor
     assert set(process_state.now()) == set(AT)
     monkeypatch.setattr(process_state, "now", lambda: AT)
     assert process_state.disturbed(AT | {name: before}) == [name] * suffers
+
+
+def test_a_stream_that_lies_elsewhere_is_noticed(tmp_path):
+    kept, before = os.dup(0), process_state.now()
+    try:
+        with (tmp_path / "other").open("w") as other:
+            os.dup2(other.fileno(), 0)
+            assert "streams" in process_state.disturbed(before)
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+    assert "streams" not in process_state.disturbed(before)
 
 
 def test_memory_is_what_is_in_use_as_a_share_of_the_limit(monkeypatch):
