@@ -13,6 +13,15 @@ from tests.models.transformers.small import asked, made, same
 CHUNKED = "attnbench:chunked"
 
 
+@pytest.mark.filterwarnings("ignore::attnbench.models.transformers.NotCalledWarning")
+@pytest.mark.parametrize("model_type", ["bloom", "xglm"])
+def test_a_model_with_its_own_attention_gives_what_eager_gives_to_the_last_bit(model_type):
+    model, expected = made(model_type, CHUNKED), made(model_type)
+    given = asked(expected).given
+    with torch.no_grad():
+        assert torch.equal(model(**given).logits, expected(**given).logits)
+
+
 def test_a_causal_mask_reaches_the_variant_without_a_matrix_being_written(monkeypatch):
     model = made("llama")
     monkeypatch.setattr(EagerMask, "numbers", lambda self: pytest.fail("it was written"))
