@@ -1,6 +1,7 @@
-"""The table of all records: what json_normalize makes of them."""
+"""The table of all records: what json_normalize makes of them, in a fraction of its time."""
 
 import json
+import os
 import warnings
 
 import pandas as pd
@@ -8,9 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from attnbench.core import store
+from attnbench.core.disk import RECORDS
 from attnbench.core.record import SCHEMA, DamagedRun
 from attnbench.core.store import load, read_records
-from tests.core.records import record, timed, written
+from tests.core.records import record, refused, sweep_like, timed, written
 from tests.core.test_record import records
 
 
@@ -24,7 +27,16 @@ def same(paths):
     pd.testing.assert_frame_equal(load(paths), pd.json_normalize(rows), check_like=True)
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_table_is_what_json_normalize_makes(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "BATCH_BYTES", 10_000)  # of several pieces
+    paths = [
+        written(tmp_path / str(seed), [r.line() for r in sweep_like(60, seed)]) for seed in (0, 1)
+    ]
+    same(paths)
+    assert load(paths).attrs == {"rows": [60, 60]}
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(records(), max_size=5))
 def test_any_records_make_the_table_that_json_normalize_makes(tmp_path, some):
     some = [r.with_(variant=f"v{n}") for n, r in enumerate(some)]
@@ -36,7 +48,8 @@ def test_any_records_make_the_table_that_json_normalize_makes(tmp_path, some):
 @pytest.mark.parametrize(
     "values",
     [
-        [1, "two"], [True, None], [2**70, 1], [[1], None], [{}, 1], [{"x": {"y": 1}}, {"x": 2}],
+        [1, 2.5], [1, "two"], [None, 1], [True, None], [True, 1], [2**70, 1], [2**63, None],
+        [[1], None], [{}, 1], [{"x": {"y": 1}}, {"x": 2}], [{"x": [{}]}, {}],
     ],
     ids=repr,
 )  # fmt: skip
@@ -56,10 +69,58 @@ def test_a_record_of_an_older_form_has_what_was_added_since(tmp_path):
     assert load([path])["schema"].tolist() == [SCHEMA, 1, SCHEMA]
 
 
-@pytest.mark.parametrize("number", ["NaN", "1e999", "null"])
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "null"])
 def test_a_time_that_is_not_finite_is_taken_back(tmp_path, number):
     line = timed("odd", median=0.125).line().replace("0.125", number, 1)
     path = written(tmp_path, [timed().line(), line])
     with pytest.warns(DamagedRun, match="line 2 .*can't be true"):
         same([path])
         assert load([path])["time.median_s"].isna().tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema": SCHEMA + 1}, {"schema": None}, {"surprise": 1}, {"status": "fine"},
+        {"status": ["measured"]}, {"status": "failed"}, {"time": {"n": 1}}, {"time": 3},
+        {"status": "wrong", "reason": "row 1"}, {"memory": {"x": 1}}, {"problem": {"q_len": 1.5}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_record_is_refused_as_reading_records_refuses_it(tmp_path, change):
+    import gc
+
+    bad = json.dumps({**json.loads(timed().line()), **change})
+    path = written(tmp_path, [timed("a").line(), timed("b").line(), bad, timed("c").line()])
+    said = refused(lambda: load([path]), str(path / RECORDS), "line 3")
+    assert said == refused(lambda: list(read_records(path)))
+    assert gc.isenabled(), "as it was"
+
+
+def test_the_line_of_a_damaged_record_is_counted_over_all_batches(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "BATCH_BYTES", 2000)
+    lines = [timed(name).line() for name in "abcdefg"]
+    path = written(tmp_path, [*lines[:6], "{nonsense", lines[6]])
+    with pytest.warns(DamagedRun, match="line 7 of .* can't be read"):
+        assert load([path])["variant"].tolist() == list("abcdefg")
+
+
+@pytest.mark.slow
+def test_many_records_load_in_little_more_than_json_takes_to_read_them(tmp_path):
+    """By the processor's time, and not the time on the wall, which is others' too."""
+    lines = "".join(each.line() + "\n" for each in sweep_like(2500))
+    assert 1600 < len(lines) / 2500 < 2100
+    for number in range(10):
+        path = written(tmp_path / str(number % 4) / str(number), [])
+        (path / RECORDS).write_text(lines)
+    ratios = []
+    for _ in range(3):
+        start = sum(os.times()[:4])
+        for _ in range(10):
+            for line in lines.splitlines():
+                json.loads(line)
+        parsed = sum(os.times()[:4])
+        frame = load([tmp_path])
+        ratios.append((sum(os.times()[:4]) - parsed) / (parsed - start))
+        assert len(frame) == 25_000
+    assert min(ratios) < 2.5
