@@ -23,7 +23,6 @@ from attnbench.features.commits import export, instructions, rounds, view
 from attnbench.features.commits.asv import Asv, checked_regex, ensure_machine, report
 from attnbench.sweep import compare as pairs
 from attnbench.sweep import engine as engines
-from attnbench.sweep.engine import engine_on
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import PRESETS, Preset
 from attnbench.sweep.start import find_preset, pinned
@@ -97,7 +96,7 @@ def _variants(given: argparse.Namespace) -> int:
             "no noise floor is stored for this machine, so it is measured first for each problem; "
             "'attnbench env' measures it once"
         )
-    with engine_on(grid.device, settings) as engine:
+    with engines.engine_on(grid.device, settings) as engine:
         found = pairs.compare_cells(
             judged,
             against,

@@ -15,6 +15,7 @@ from attnbench.core.format import size
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
     from attnbench.core.machine import Machine
     from attnbench.features.limits.search import CallBudget, Limit
@@ -38,7 +39,6 @@ def limits(given: argparse.Namespace) -> int:
     from attnbench.core.machine import this_machine
     from attnbench.core.record import NOT_TRIED, PROTOCOL
     from attnbench.core.settings import Settings
-    from attnbench.features.limits import view
     from attnbench.features.limits.search import Hunt, finding, frontier, plan
     from attnbench.sweep.plan import duration
     from attnbench.sweep.start import pinned
@@ -49,17 +49,11 @@ def limits(given: argparse.Namespace) -> int:
     found = plan(impls.table(given.table), given.variants, grid, given.by, budget, machine)
     settings = Settings(threads=pinned(given.threads, machine))
     seconds, now = given.budget or DEFAULT_SEARCH_S, datetime.now(UTC)
-    name = f"limits-{now.strftime('%Y%m%d-%H%M%S')}"
-    facts: dict[str, Any] = {
-        "protocol": PROTOCOL,
-        "started": now.isoformat(timespec="seconds"),
-        "by": given.by,
-        "budget": asdict(budget),
-        "seed": given.seed or 0,
-        "machine": machine.to_dict(),
-        "command": shlex.join(["attnbench", *sys.argv[1:]]),
-        "settings": settings.to_dict(),
-    }
+    name = f"limits-{now:%Y%m%d-%H%M%S}"
+    facts: dict[str, Any] = {"protocol": PROTOCOL, "started": now.isoformat(timespec="seconds")}
+    facts |= {"by": given.by, "budget": asdict(budget), "seed": given.seed or 0}
+    facts |= {"machine": machine.to_dict(), "settings": settings.to_dict()}
+    facts["command"] = shlex.join(["attnbench", *sys.argv[1:]])
 
     def tried() -> list[Limit]:
         return [x for x in found if x.closed is None or x.closed.why not in NOT_TRIED]
@@ -90,20 +84,27 @@ def limits(given: argparse.Namespace) -> int:
         say,
     )
     file = kept(stopped=stopped)
-    shown = facts["rows"], facts["budget"], given.by
-    pictures = [file.with_suffix(".png"), file.with_suffix(".svg")]
-    drawn = view.draw(*shown, f"attnbench {name} on {machine.name}", pictures)
-    if given.json:
-        print(file.read_text(), end="")
-    else:
-        view.show(*shown)
-    say(f"kept in {file}" + (f"; drawn in {pictures[0]}" if drawn else ""))
+    _show(facts, file, f"attnbench {name} on {machine.name}", as_json=given.json)
     if stopped:
         return INTERRUPTED
     if not tried():
         say("attnbench: nothing was run: no variant takes this problem here, for the reasons said")
         return 2
     return int(finding(found))
+
+
+def _show(facts: Mapping[str, Any], file: Path, title: str, *, as_json: bool) -> None:
+    """Draw what was found beside its file, and print it."""
+    from attnbench.features.limits import view
+
+    shown = facts["rows"], facts["budget"], facts["by"]
+    pictures = [file.with_suffix(".png"), file.with_suffix(".svg")]
+    drawn = view.draw(*shown, title, pictures)
+    if as_json:
+        print(file.read_text(), end="")
+    else:
+        view.show(*shown)
+    say(f"kept in {file}" + (f"; drawn in {pictures[0]}" if drawn else ""))
 
 
 def _grid(given: argparse.Namespace, machine: Machine) -> Preset:
