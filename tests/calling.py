@@ -60,6 +60,13 @@ def well(*words, status=0, **more):
     return done
 
 
+def asked(*words):
+    """The status, data and prose of a command."""
+    done = attnbench_(*words)
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
 def only_run(out):
     (path,) = out.glob("*/*")
     return path

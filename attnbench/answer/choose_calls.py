@@ -76,9 +76,8 @@ class SiteTimes:
 
         def either(now_s: float, then_s: float) -> tuple[float, float]:
             """In proportion, and with as many seconds more as a call takes in the program."""
-            more = max(0.0, (self.inside_s or 0.0) - now_s)
-            alone = then_s / now_s
-            return alone, alone if self.inside_s is None else (then_s + more) / (now_s + more)
+            more = 0.0 if self.inside_s is None else max(0.0, self.inside_s - now_s)
+            return then_s / now_s, (then_s + more) / (now_s + more)
 
         low, high = min(either(now.high, then.low)), max(either(now.low, then.high))
         return GainInterval(sum(either(now.value, then.value)) / 2, low, high)

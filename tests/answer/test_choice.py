@@ -101,18 +101,6 @@ def test_between_measured_lengths_it_is_predicted_with_an_interval():
     assert [winner(chosen(records, problem(n))) for n in (300, 1800)] == ["sdpa", "matmul"]
 
 
-def test_between_measured_heads_and_widths_it_is_predicted_too():
-    def twice(p):
-        return 2 * dense(p)
-
-    corners = [problem(n, heads=h, width=d) for n in LENGTHS for h in (2, 8) for d in (32, 128)]
-    records = [seen(v, p, t(p)) for p in corners for v, t in (("sdpa", twice), ("matmul", dense))]
-    asked = problem(700, heads=12, width=80)
-    found = chosen(records, asked).ranking.winner
-    assert (found.variant, found.measured) == ("matmul", False)
-    assert found.median_s == pytest.approx(dense(asked), rel=0.05)
-
-
 def noisy(p):
     return dense(p) / 20 * {256: 9.0, 1024: 9.0}.get(p.kv_len, 1.0)
 
@@ -203,12 +191,26 @@ def test_an_error_that_was_not_measured_there_is_the_larger_of_the_lengths_besid
     assert chosen(records, problem(512)).ranking.winner.error == pytest.approx(5.12e-7)
 
 
-@pytest.mark.parametrize("status", ["wrong", "crashed"])
-def test_who_came_to_grief_on_any_problem_like_it_is_not_chosen(status):
-    records = [seen("sdpa", ONE, 1.0), seen("matmul", ONE, 0.1)]
-    found = chosen([*records, ended("matmul", problem(512), status)])
-    assert winner(found) == "sdpa"
-    assert out(found, "matmul").said == f"{status} on {problem(512)}: the reason"
+@pytest.mark.parametrize(
+    ("status", "where", "why", "said"),
+    [
+        ("wrong", problem(512), Why.STATUS, f"wrong on {problem(512)}: the reason"),
+        ("crashed", problem(2048), Why.STATUS, f"crashed on {problem(2048)}: the reason"),
+        ("out_of_memory", ONE, Why.STATUS, f"out of memory already on {ONE}: the reason"),
+        ("timed_out", problem(512), Why.STATUS, f"timed out already on {problem(512)}: the reason"),
+        ("unavailable", problem(512), Why.SUPPORT, "the reason"),
+        ("unsupported", ONE, Why.SUPPORT, "the reason"),
+        ("out_of_memory", problem(2048), None, ""),  # which says nothing of a smaller one
+        ("unsupported", problem(512), None, ""),
+    ],
+)
+def test_how_it_ended_there_or_elsewhere_leaves_a_variant_out(status, where, why, said):
+    records = [seen("sdpa", ONE, 1.0)] + [seen("matmul", p, 0.1) for p in [ONE] * (where != ONE)]
+    found = chosen([*records, ended("matmul", where, status)])
+    assert winner(found) == ("sdpa" if why else "matmul")
+    assert [(e.why, e.said) for e in found.excluded if e.variant == "matmul"] == (
+        [(why, said)] if why else []
+    )
 
 
 def test_who_ran_out_of_memory_on_a_smaller_problem_is_not_tried_on_this():

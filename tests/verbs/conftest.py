@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.calling import attnbench_
+from tests.calling import asked
 
 
 class Worker:
@@ -42,9 +42,7 @@ def chooses():
     """Calls the verb; returns its status, data and prose."""
 
     def call(*words):
-        done = attnbench_("choose", *words)
-        assert "Traceback" not in done.stderr
-        out = done.stdout if "--json" in words else " ".join(done.stdout.split())
-        return done.returncode, out, done.stderr
+        status, out, err = asked("choose", *words)
+        return status, out if "--json" in words else " ".join(out.split()), err
 
     return call

@@ -41,14 +41,6 @@ def measures(monkeypatch):
     return noted
 
 
-def test_limits_that_nobody_keeps_name_what_would_do(chooses, run):
-    status, out, _ = chooses("--seq", 512, *SHAPE, "--from", run, "--max-memory", "64KiB")
-    assert status == 1
-    assert "nobody keeps the limit of memory; --max-memory 1.02MiB would let" in out
-    again = chooses("--seq", 512, *SHAPE, "--from", run, "--max-memory", "1.02MiB")
-    assert again[0] == 0
-
-
 def test_one_that_lacks_somebody_who_could_win_is_not(chooses, tmp_path, measures):
     folder = tmp_path / "results" / this_machine().name
     written(folder / "one", made.everybody(sdpa=1.0, but=("matmul",)))
@@ -109,6 +101,31 @@ def test_a_run_of_another_machine_is_exported_and_said_not_to_be_checked(chooses
     status, _, err = chooses("--export", tmp_path / "table.json", "--from", run)
     assert status == 0 and "could not be checked" in err
     assert "inputs" not in DispatchTable.read(tmp_path / "table.json").made
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("protocol", 1),
+        ("settings.threads", 99),
+        ("tables", ["mine.py"]),
+        ("legs", []),
+        *((f"machine.{name}", 99) for name in ("cpu", "cores", "torch_cuda")),
+        ("machine.gpus", [{"name": "another"}]),
+        *((f"machine.versions.{name}", "0.1") for name in ("torch", "triton")),
+    ],
+)
+def test_only_a_run_of_this_machine_as_it_is_now_is_used_without_its_name(
+    tmp_path, whole, path, value
+):
+    assert list(choose_runs.measured_here(tmp_path / "results", None)) == [whole]
+    header = place = json.loads((whole / "run.json").read_text())
+    *way, last = path.split(".")
+    for name in way:
+        place = place[name]
+    place[last] = value
+    (whole / "run.json").write_text(json.dumps(header))
+    assert list(choose_runs.measured_here(tmp_path / "results", None)) == []
 
 
 def test_a_run_of_another_protocol_is_a_sentence(chooses, run):

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from attnbench.core.record import Probed, Record, Status
-from impls.loading import load_file
 from impls.problem import Problem
 from impls.spec import Variant
 from tests.calling import well
+from tests.report import profiles
 
-profiles = load_file(Path(__file__).parents[1] / "report" / "profiles.py")
 SMALL = ["--phase", "forward", "--max-time", "100ms"]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from attnbench.core.process import Worker
 from attnbench.features.quality import pretrained, recall
-from tests.calling import attnbench_
+from tests.calling import asked
 from tests.models.quality.made_up import flat, look, original, step
 
 QUALITY = {
@@ -23,13 +23,7 @@ QUALITY = {
 @pytest.fixture
 def call(tmp_path):
     """Calls the verb; returns its status, data and prose."""
-
-    def run(*words):
-        done = attnbench_("quality", *words, "--out", tmp_path)
-        assert "Traceback" not in done.stderr
-        return done.returncode, done.stdout, done.stderr
-
-    return run
+    return lambda *words: asked("quality", *words, "--out", tmp_path)
 
 
 @pytest.fixture

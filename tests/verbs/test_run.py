@@ -11,13 +11,12 @@ from attnbench.core.store import read_header, read_records
 from attnbench.features.run.verb import _conclude
 from attnbench.models.capture.calls import SeenCalls, Site
 from attnbench.sweep.engine import WorkerLost
-from impls.loading import load_file
 from impls.masks import Mask
 from impls.problem import Problem
 from tests.calling import only_run
+from tests.report.page import runs
 from tests.sweep.build import Answering
 
-runs = load_file(Path(__file__).parents[1] / "report" / "page" / "runs.py")
 A = Problem(
     batch=2, heads=4, kv_heads=2, q_len=24, kv_len=24, mask=Mask.parse("causal"), phase="train"
 )
