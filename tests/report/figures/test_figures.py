@@ -1,16 +1,33 @@
-"""All figures: words that can be read whatever the records hold, and nothing drawn of nothing."""
+"""The figures: words that can be read whatever the records hold, and what each shows, by hand."""
 
 import math
 
 import pytest
 
+from attnbench.answer.ranking import Closeness
+from attnbench.core.record import Ranks
 from attnbench.report.figures import closeness, memory, roofline, scaling, tradeoffs, winner_map
 from attnbench.report.figures.scaling import panels
+from attnbench.report.figures.sheet import DEEPEST
+from attnbench.report.scenes import ReportRun
 from tests.report.page import runs
-from tests.report.page.runs import assert_words_are_readable, at, crowd, other, rows, timed, words
+from tests.report.page.runs import (
+    Work,
+    assert_words_are_readable,
+    at,
+    crowd,
+    error,
+    other,
+    rows,
+    timed,
+    untimed,
+    words,
+)
 
 SCALED = ("r0-exact-time-ms", "r0-others-time-share", "r0-exact-memory", "r0-others-error")
-SECTIONS = ("map", "closeness", "scaling", "tradeoffs", "roofline", "memory")
+OF_A_RUN = {"map": winner_map, "closeness": closeness}
+OF_A_SCENE = {"tradeoffs": tradeoffs, "roofline": roofline, "memory": memory}
+SECTIONS = (*OF_A_RUN, "scaling", *OF_A_SCENE)
 
 
 def draw(section, *records, **header):
@@ -19,13 +36,16 @@ def draw(section, *records, **header):
     if section == "scaling":
         some = (panel for panel in panels(found[0], looks, "variant.0?features=128"))
         return [scaling.figure(panel) for panel in some if panel.name in SCALED]
-    if section in ("map", "closeness"):
-        module = winner_map if section == "map" else closeness
-        drawn = module.draw(runs.ran(records, **header), found, looks)
+    if section in OF_A_RUN:
+        drawn = OF_A_RUN[section].draw(found[0].run, found, looks)
     else:
-        module = {"tradeoffs": tradeoffs, "roofline": roofline, "memory": memory}[section]
-        drawn = module.draw(found[0], looks)
+        drawn = OF_A_SCENE[section].draw(found[0], looks)
     return drawn if isinstance(drawn, list) else [drawn] if drawn else []
+
+
+def one(section, *records, **header):
+    (drawn,) = draw(section, *records, **header)
+    return drawn
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -42,7 +62,7 @@ def test_no_word_lies_on_another_or_is_cut_off_and_markup_is_text(section, kept)
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_nothing_measured_draws_nothing_and_one_length_of_one_variant_what_can_be(section):
-    assert draw(section, runs.untimed("a", "failed")) == []
+    assert draw(section, untimed("a", "failed")) == []
     made = draw(section, timed("only", 1e-3, 4096))
     assert made == draw(section, timed("only", 1e-3, 4096))  # to the byte
     assert bool(made) == (section != "closeness")
@@ -72,11 +92,149 @@ def test_a_crowd_is_drawn_as_far_as_it_can_be_told_apart_and_the_rest_is_counted
 
     records = [timed(f"v{n}", (1 + n / 50) * 1e-3, **spread(n)) for n in range(17)]
     for section in ("memory", "closeness", "roofline"):
-        (drawn,) = draw(section, *records)
+        drawn = one(section, *records)
         assert any("7 more in the CSV" in word for word in words(drawn)), section
         assert len(rows(drawn)) == 17
     monkeypatch.setattr(winner_map, "MOST_ROWS", 4)
     heads = [timed("a", 1e-3, at(256, heads=n, kv_heads=n)) for n in range(1, 10)]
-    (drawn,) = draw("map", *heads, *(timed("a", 1e-3, at(64 * k)) for k in range(1, 20)))
+    drawn = one("map", *heads, *(timed("a", 1e-3, at(64 * k)) for k in range(1, 20)))
     (said,) = (word for word in words(drawn) if word.startswith("Not drawn"))
     assert said == "Not drawn: 5 more regimes and 7 shorter lengths; the table has all."
+
+
+# ---- closeness: the performance profile ----------------------------------------------------------
+
+
+def test_the_stairs_rise_where_a_problem_is_reached():
+    xs, ys = closeness._steps(Closeness("a", (1.0, 1.5, 3.0, 9.0), 5), 8.0)
+    assert xs == [1.0, 1.5, 1.5, 3.0, 3.0, 8.0]
+    assert ys == pytest.approx([0.2, 0.2, 0.4, 0.4, 0.6, 0.6])
+
+
+def test_the_table_beside_it_counts_the_same():
+    times = (("a", 1.0, 64), ("b", 1.2, 64), ("a", 8.0, 256), ("b", 2.0, 256))
+    drawn = one("closeness", *(timed(*each) for each in times))
+    found = {row["variant"]: row for row in rows(drawn)}
+    assert [float(found["a"][f"within_{f}"]) for f in ("1", "2", "4", "8")] == [0.5, 0.5, 1, 1]
+    assert [float(found["b"][f"within_{f}"]) for f in ("1", "1.1", "1.25")] == [0.5, 0.5, 1]
+    assert float(found["a"]["geometric_mean_ratio"]) == pytest.approx(2.0)
+    start = "b takes no more than 1.1 times the best on 50% of the problems"
+    assert drawn.description.startswith(start)
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+def test_a_dot_is_the_peak_and_a_line_begins_at_what_is_saved(kept):
+    one_, many = runs.memory(1000, 500), runs.memory(50_000, 99_000, 60_000)
+    said = words(one("memory", timed("a", memory=one_), timed("b", memory=many)))
+    axes = kept[0].axes[0]
+    assert axes.get_xscale() == "log" and "logarithmic scale" in said
+    lines = [(list(line.get_xdata()), line.get_gid()) for line in axes.lines]
+    assert ([500, 1000], "v0") in lines
+    assert [xs for xs, gid in lines if "peak" in str(gid)] == [[1000], [50_000]]
+    assert (
+        "dot: the peak, line: from what is saved for backward; |: expected by its formula" in said
+    )
+    (tick,) = [x for x in axes.lines if list(x.get_xdata()) == [60_000] * 2]
+    assert tick.get_ydata()[0] < 1 < tick.get_ydata()[1]  # in its row: the least is first
+
+
+# ---- roofline ------------------------------------------------------------------------------------
+
+CEILINGS = {"flops": {"float32": 1e11}, "copy": {"1024": 4e10, "4096": 8e10, "65536": 2e10}}
+
+
+@pytest.mark.parametrize(
+    ("median", "flops", "intensity", "rate", "share"),
+    [(2e-3, 10**8, 100, 5e10, 0.5), (1e-3, 10**6, 1, 1e9, 1e9 / 8e10)],
+    ids=["below the product", "below the corner, the fastest copy"],
+)
+def test_a_point_lies_at_its_work_over_its_bytes_and_over_its_time(
+    median, flops, intensity, rate, share
+):
+    record = timed("a", median, cost=Work(flops=flops, bytes=10**6))
+    (row,) = rows(one("roofline", record, ceilings=CEILINGS))
+    found = [float(row[name]) for name in ("flop_per_byte", "flop_per_s", "share_of_roof")]
+    assert found == pytest.approx([intensity, rate, share])
+
+
+def test_the_roof_is_of_the_kind_of_machine_that_measured_and_of_all_its_processes():
+    def roof(**more):
+        slow = {"slow": {"ceilings": {"flops": {"float32": 1e9}, "copy": {"8": 1e9}}}}
+        (scene,), _ = runs.staged(timed("a", **more), ceilings=CEILINGS, nodes=slow)
+        return roofline.roof(scene)
+
+    four = Ranks(world=4, time_s=[], peak_bytes=[], sent_bytes=[], backend="gloo")
+    assert roof() == roofline.Roof(flops=1e11, memory=2e10, cache=8e10)
+    assert (roof(node="slow").flops, roof(node="other").flops) == (1e9, 1e11)
+    assert roof(ranks=four) == roofline.Roof(4e11, 8e10, 3.2e11)
+
+
+@pytest.mark.parametrize(
+    ("ceilings", "cost"),
+    [
+        (None, Work(flops=1, bytes=1)),
+        ({"flops": {"bfloat16": 1e12}, "copy": {"8": 1e9}}, Work(flops=1, bytes=1)),
+        ({"flops": {"float32": 1e11}, "copy": {"8": None}}, Work(flops=1, bytes=1)),
+        (CEILINGS, None),
+    ],
+)
+def test_without_ceilings_or_work_there_is_no_roofline(ceilings, cost):
+    assert draw("roofline", timed("a", cost=cost), ceilings=ceilings) == []
+
+
+# ---- trade-offs ----------------------------------------------------------------------------------
+
+
+def test_each_kind_has_a_frontier_of_its_own_and_what_is_beaten_is_pale(kept):
+    def best(*records):
+        found = {
+            drawn.name.rpartition("-")[2]: rows(drawn) for drawn in draw("tradeoffs", *records)
+        }
+        return [{r["variant"] for r in found[n] if r["frontier"] == "yes"} for n in sorted(found)]
+
+    exact = (("fast", 1.0, 100, 3e-7), ("lean", 2.0, 10, 3e-7), ("poor", 3.0, 200, 4e-7))
+    others = (("near", 0.5, 50, 0.1), ("rough", 0.1, 40, 0.9), ("worse", 0.6, 60, 0.95))
+    some = [timed(v, s, memory=runs.memory(m), error=error(e)) for v, s, m, e in exact]
+    some += [other(v, s, memory=runs.memory(m), distance=d) for v, s, m, d in others]
+    assert best(*some) == [{"fast", "near", "rough"}, {"fast", "lean", "rough"}]  # error, memory
+    marks = {str(line.get_gid()).partition("|")[2]: line for line in kept[-1].axes[0].lines}
+    pale = {name.split(":")[0] for name, line in marks.items() if name and line.get_alpha() < 1}
+    assert pale == {"poor", "near", "worse"}
+    twins = [timed(name, 1.0, memory=runs.memory(100)) for name in ("one", "two")]
+    assert best(*twins)[-1] == {"one", "two"}
+
+
+# ---- the winner map ------------------------------------------------------------------------------
+
+
+def test_a_winner_has_its_lead_and_its_time_and_a_tie_is_no_winner(monkeypatch):
+    drawn = one("map", timed("a", 0.010, 256), timed("b", 0.0131, 256), other("c", 1e-3, 256))
+    assert {"a", "1.31×", "10 ms", "256"} <= set(words(drawn)) and "b" not in words(drawn)
+    assert [row["winner"] for row in rows(drawn)] == ["a"] and "<pattern" not in drawn.svg
+    monkeypatch.setattr(ReportRun, "margin", 0.123)
+    tie = one("map", timed("a", 1.0), timed("b", 1.01), timed("c", 2.0))
+    assert {"tie of 2", "a, b"} <= set(words(tie)) and "<pattern" in tie.svg
+    assert (rows(tie)[0]["tied with"], rows(tie)[0]["next"]) == ("b", "c")
+    doubted = one("map", timed("a", 1.0, flags=["contended"]), timed("b", 2.0))
+    assert "2× ?" in words(doubted) and draw("map", other("a")) == []
+
+
+def test_a_length_that_nobody_won_says_why_and_what_was_tried_goes_before_what_never_runs():
+    never = [untimed(f"n{k}", "unavailable", problem=512) for k in range(5)]
+    full = untimed("a", "out_of_memory", problem=512)
+    for ended, why in (
+        (never, "not available"),
+        ([*never, full], "out of memory"),
+        ([other("b", 1.0, 512)], "nothing exact"),
+        ([timed("a", 1.0, at(512, phase="decode").with_(q_len=1))], "not run"),
+    ):
+        assert why in words(one("map", timed("a", 1.0, 256), *ended))
+
+
+def test_the_colour_is_deeper_the_further_ahead_and_never_too_deep():
+    depths = [winner_map.depth(lead) for lead in (None, 1.0, 1.05, 1.31, 2.0, 3.0, 100.0)]
+    assert depths == sorted(depths)
+    assert depths[2] < depths[3] < depths[4] < depths[5] == depths[6] == pytest.approx(DEEPEST)
+    assert winner_map.depth(math.nan) == winner_map.depth(None)
