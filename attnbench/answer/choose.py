@@ -166,7 +166,7 @@ class Choice:
             text += f" and {size(w.memory_bytes)}"
         if r.equal:
             text += f"; {', '.join(c.variant for c in r.equal)} can't be told from it"
-        if r.next and r.lead:
+        if r.next:
             text += f"; {r.lead} ahead of {r.next.variant}{', in pairs' if self.pairs else ''}"
         if len(r.all) == 1:
             text += "; the only one that is known"

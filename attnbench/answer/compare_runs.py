@@ -263,16 +263,13 @@ def _compared(a: Record, b: Record, headers: Sequence[Header], margin: float) ->
         doubt = bool(notes)
         if a.time.clock != b.time.clock:
             notes.append(f"the clocks are not the same: {a.time.clock} and {b.time.clock}")
-        of_a, of_b = ([s for s in t.samples_s if 0 < s < math.inf] for t in (a.time, b.time))
-        if of_a and of_b:
-            comparison = unpaired(of_a, of_b, margin)
-            if doubt and comparison.verdict is not Verdict.INCONCLUSIVE:
-                comparison = replace(comparison, verdict=Verdict.INCONCLUSIVE)
-                notes.append("so nothing is decided")
-            if comparison.n < LEAST_PAIRS:
-                notes.append(f"fewer than {LEAST_PAIRS} samples on a side decide nothing")
-        else:
-            notes.append("one has no samples above nought")
+        of_a, of_b = ([s for s in t.samples_s if math.isfinite(s)] for t in (a.time, b.time))
+        comparison = unpaired(of_a, of_b, margin)
+        if doubt and comparison.verdict is not Verdict.INCONCLUSIVE:
+            comparison = replace(comparison, verdict=Verdict.INCONCLUSIVE)
+            notes.append("so nothing is decided")
+        if comparison.n < LEAST_PAIRS:
+            notes.append(f"fewer than {LEAST_PAIRS} samples on a side decide nothing")
     peaks = [r.memory.peak_bytes if r.memory else None for r in (a, b)]
     said = (f"{side}: {r.reason}" for side, r in zip("ab", (a, b), strict=True) if r.reason)
     return ComparedCell(

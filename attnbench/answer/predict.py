@@ -221,7 +221,7 @@ class VariantRecords:
         measured problem, or predicted; None if unknown.
         """
         if self.own and (m := self.own.memory) and not m.flags:
-            return Estimate(m.peak_bytes, m.peak_bytes, m.peak_bytes, measured=True)
+            return Estimate(m.peak_bytes, m.peak_bytes, m.peak_bytes)
         sound = [(s.problem, m) for s in self._timed if (m := s.memory) and not m.flags]
         sound = [(p, m) for p, m in sound if m.peak_bytes > 0]
         off = [m.peak_bytes / m.expected_bytes for _, m in sound if m.expected_bytes]

@@ -6,13 +6,13 @@ import math
 import pytest
 
 import impls
-from attnbench.answer.choose import Excluded, Wants, Why, choose, make_choice, settle
+from attnbench.answer.choose import Contradiction, Excluded, Wants, Why, choose, make_choice, settle
 from attnbench.answer.ranking import Candidate
 from attnbench.core.record import Error
 from attnbench.core.stats import paired
 from attnbench.sweep.compare import ContestResult
 from impls.loading import load_function
-from tests.answer.build import dense, ended, linear, problem, seen
+from tests.answer.build import dense, ended, linear, problem, seen, timed
 
 TABLE = impls.table()
 LENGTHS = (128, 256, 512, 1024, 2048)
@@ -51,6 +51,11 @@ def out(choice, name):
             "matmul can't be told from it; 1.46× [1.43, 1.49] ahead of einsum",
         ),
         ([seen("sdpa", ONE, 1.0)], [["sdpa"], None], "the only one that is known"),
+        (
+            [timed("sdpa", 64, 1.0, flags=["drifted: x", "contended: y"])],
+            [["sdpa"], None],
+            "(in doubt: drifted and contended)",
+        ),
         (  # the last record of a cell counts; a time that is no number above nought does not
             [seen("sdpa", ONE, s) for s in (5.0, 1.0)]
             + [seen("matmul", ONE, 2.0), seen("einsum", ONE, 0.0)],
@@ -65,7 +70,7 @@ def out(choice, name):
     ],
 )
 def test_on_a_measured_problem_it_is_the_fastest_with_its_own_interval(records, ranked, said):
-    found = chosen(records)
+    found = chosen(records, records[-1].problem)
     r = found.ranking
     leaders = [r.winner.variant, *(c.variant for c in r.equal)]
     assert [leaders, r.next and r.next.variant] == ranked
@@ -119,14 +124,65 @@ def test_where_too_little_is_known_nothing_is_said(asked, why):
     assert found.why_not.startswith(why) and why in found.sentence()
 
 
-@pytest.mark.parametrize(("about_s", "answered"), [(0.9, False), (1.005, False), (1.02, True)])
-def test_a_rival_of_uncertain_time_is_faster_for_all_that_is_known(about_s, answered):
+@pytest.mark.parametrize(
+    ("about_s", "at_best_s", "answered", "unknown"),
+    [
+        (0.9, 0.5, False, True),
+        (1.005, 0.5, False, True),
+        (1.01, 0.5, True, True),
+        (1.02, 1.01, True, False),
+        (None, None, True, True),
+    ],
+)
+def test_a_rival_of_uncertain_time_is_faster_for_all_that_is_known(
+    about_s, at_best_s, answered, unknown
+):
     """The best takes 0.99 to 1.01 s."""
     best = Candidate("a", "softmax", 1.0, 0.99, 1.01, measured=True)
-    rival = Excluded("b", Why.UNKNOWN, "its time is not known", about_s=about_s, at_best_s=0.5)
+    rival = Excluded("b", Why.UNKNOWN, "its time is not known", {}, about_s, at_best_s)
     choice = make_choice(ONE, Wants(), [best, rival], margin=0.05)
-    assert (choice.ranking is not None) == answered
-    assert choice.unknown == [rival]
+    assert (choice.ranking is not None, choice.unknown) == (answered, [rival] * unknown)
+
+
+@pytest.mark.parametrize(
+    ("setup_s", "other_s", "other_setup_s", "calls"),
+    [
+        (1.0, 1.5, 0.25, 2),  # 0.75 s at once, and half a second a call
+        (1.0, 1.5, None, 2),
+        (0.1, 1.5, 0.25, 0),
+        (None, 1.5, 0.25, None),
+        (1.0, 1.0, 0.25, None),
+    ],
+)
+def test_after_so_many_calls_the_setup_has_paid(setup_s, other_s, other_setup_s, calls):
+    found = [
+        Candidate(v, "softmax", s, s, s, measured=True, setup_s=once)
+        for v, s, once in (("a", 1.0, setup_s), ("b", other_s, other_setup_s))
+    ]
+    assert make_choice(ONE, Wants(), found, margin=0.05).to_dict()["pays_after_calls"] == calls
+    assert make_choice(ONE, Wants(), found[:1], margin=0.05).pays_after is None
+
+
+@pytest.mark.parametrize(
+    ("wants", "words"),
+    [
+        ({}, ["exact"]),
+        (
+            {"allow": ["other", "pattern", "other"], "max_memory": 3 << 30, "max_error": 0.5},
+            ["exact or other or pattern", "in 3 GiB", "error at most 0.5"],
+        ),
+        ({"exact": True, "allow": ["other"]}, "--exact and --allow other contradict each other"),
+        ({"allow": ["others"]}, "--allow 'others' is not one of pattern, approximate, other"),
+        ({"max_error": 0.0}, "an error of 0 or less is nobody's"),
+    ],
+)
+def test_limits_are_said_as_they_are_and_what_contradicts_itself_is_refused(wants, words):
+    given = {"exact": False, "allow": [], "max_memory": None, "max_error": None, **wants}
+    if isinstance(words, list):
+        assert Wants.of(**given).words() == words
+    else:
+        with pytest.raises(Contradiction, match=words):
+            Wants.of(**given)
 
 
 @pytest.mark.parametrize(
@@ -176,10 +232,16 @@ def test_memory_that_was_not_measured_there_is_the_rows_formula_where_that_held(
             records.append(record.with_(memory=memory))
         found = chosen(records, problem(1500)).ranking.winner.memory_bytes
         assert found == pytest.approx(expected * peak_of(problem(1500)), rel=1e-6)
+    some = [seen("sdpa", p, dense(p), peak=p.kv_len * 10**6) for p in map(problem, LENGTHS)]
+    said = out(chosen(some, problem(1500), max_memory=10), "sdpa").said
+    assert said.startswith("it needs about 1.") and said.endswith(" GiB")
+    peaks = zip(map(problem, LENGTHS), (1, 10, 1, 10, 1), strict=True)
+    rough = [seen("sdpa", p, dense(p), peak=peak << 20) for p, peak in peaks]
     record = seen("sdpa", ONE, 1.0, peak=10)
     record.memory.flags.append("it holds 99 bytes from call to call")
     said = "how much memory it needs there is not known"
     assert out(chosen([record], max_memory=50), "sdpa").said == said
+    assert out(chosen(rough, problem(1500), max_memory=1 << 40), "sdpa").said == said
 
 
 def test_an_error_that_was_not_measured_there_is_the_larger_of_the_lengths_beside():

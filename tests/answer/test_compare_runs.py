@@ -77,6 +77,9 @@ def test_what_was_amiss_while_timing_is_told_and_decides_nothing(run):
     assert other.cells[0].notes == ("the clocks are not the same: host and e2e",)
     few = compare_runs(run(timed(taken=samples(n=19))), run(timed(taken=samples(n=500, scale=1))))
     assert verdicts(few) == [Verdict.INCONCLUSIVE]
+    assert few.cells[0].notes == ("fewer than 20 samples on a side decide nothing",)
+    enough = compare_runs(run(timed(taken=samples(n=20))), run(timed(taken=samples(n=20, scale=1))))
+    assert verdicts(enough) == [Verdict.SLOWER] and enough.cells[0].notes == ()
     with pytest.warns(DamagedRun, match="lines 1, 2 .* none of them counts"):
         torn = compare_runs(run(timed(), timed(taken=twice), timed("b")), run(timed(), timed("b")))
     assert [cell.variant for cell in torn.cells] == ["b"]

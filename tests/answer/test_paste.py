@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attnbench.answer.paste import in_transformers, lines
+from attnbench.answer.paste import in_transformers, lines, words_of
 from tests.answer.build import problem
 
 
@@ -41,6 +41,22 @@ def test_what_is_pasted_computes_the_problem(variant, p):
     names = {"q": q, "k": k, "v": v}
     exec("\n".join(lines(variant, p)), names)
     assert torch.allclose(names["out"], truth(p, q, k, v), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("p", "words"),
+    [
+        (problem(24), "24 --batch 1 --heads 4 --head-dim 64 --dtype float32 --mask causal --phase "
+         "forward --device cpu"),
+        (problem(24, phase="decode", heads=6, kv_heads=2, v_head_dim=32, inputs="peaky"),
+         "24 --batch 1 --heads 6 --kv-heads 2 --head-dim 64 --v-head-dim 32 --dtype float32 --mask "
+         "causal --phase decode --inputs peaky --device cpu"),
+        (problem(24, q_len=7, batch=3), "7x24 --batch 3 --heads 4 --head-dim 64 --dtype float32 "
+         "--mask causal --phase forward --device cpu"),
+    ],
+)  # fmt: skip
+def test_a_problem_is_said_whole(p, words):
+    assert " ".join(words_of(p)) == f"--seq {words}"
 
 
 def test_torch_s_own_function_is_called_by_its_own_name_where_that_says_all():

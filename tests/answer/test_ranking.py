@@ -9,14 +9,19 @@ from attnbench.answer.ranking import (
     FAILURES,
     LEAST_READINGS,
     MARGIN,
+    Candidate,
     Closeness,
     advised,
     answers,
     closeness,
     crossings,
+    equal_at,
+    is_ahead,
+    lead_over,
     margin_of,
     margin_reason,
     standings,
+    torch_rank,
     twins_apart,
     unrest,
 )
@@ -62,6 +67,43 @@ def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
     assert (plain["median_s"], plain["low_s"], plain["high_s"]) == (1e-3, 0.9e-3, 1.1e-3)
     assert (plain["lead"], plain["sentence"]) == (lead.factor, answer.sentence())
     assert plain["problem"] == answer.problem.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (one("a", 1.0), "float32: a is the only exact variant measured, at 1000 [1000, 1000] ms"),
+        (one("a", 0.9994, peak=3 << 20), "at 999 [999, 999] ms and 3 MiB"),
+        (timed("a", 64, 1.0, level="layer"), "layer, forward, mask none, 64 tokens"),
+        (timed("a", 64, 1.0, v_head_dim=32, inputs="peaky"), "peaky inputs, b1 h8/8 d64/32 float"),
+        (
+            timed("a", 64, 1.0, q_len=4, phase="decode"),
+            "decode, mask none, 4 queries on 64 keys",
+        ),
+    ],
+)
+def test_the_sentence_says_the_problem_the_time_and_the_memory(record, said):
+    answer = only(record)
+    assert said in answer.sentence() and answer.to_dict()["lead"] is None
+
+
+@pytest.mark.parametrize(
+    ("peaks", "frugal"),
+    [((10, 5), ("b", 5, 2.0)), ((10, 6), None), ((10, None), None), ((None, 5), None)],
+)
+def test_what_needs_half_of_the_winners_memory_is_named(peaks, frugal):
+    answer = only(*(one(v, s, peak=n) for v, s, n in zip("ab", (1.0, 2.0), peaks, strict=True)))
+    assert answer.frugal == frugal and answer.to_dict()["frugal"] == (frugal and "b")
+    assert ("b needs least memory, 4.77e-06 MiB, at 2.00x" in answer.sentence()) == bool(frugal)
+
+
+def test_errors_of_predicted_times_add_as_squares():
+    a = Candidate("a", "softmax", 1.0, 1 / 1.2, 1.5, measured=False)
+    b = Candidate("b", "softmax", 2.0, 2 / 1.1, 2 * 1.3, measured=True)
+    down, up = (math.exp(math.hypot(*map(math.log, each))) for each in ((1.1, 1.5), (1.3, 1.2)))
+    lead = lead_over(a, b)
+    assert (lead.factor, lead.low, lead.high) == pytest.approx((2.0, 2 / down, 2 * up))
+    assert [is_ahead(a, b, margin) for margin in (0.31, 0.33)] == [True, False]  # 1.319
 
 
 @pytest.mark.parametrize(
@@ -246,6 +288,21 @@ def standing(*records):
     return standings(found)
 
 
+@pytest.mark.parametrize(
+    ("records", "sure"),
+    [
+        ([one("a", 1.0), one("b", 2.0)], "clear"),
+        ([one("a", 1.0), one("b", 1.01), one("c", 1.02)], "a tie of 3"),
+        ([one("a", 1.0, flags=["drifted"]), one("b", 2.0)], "in doubt"),
+        ([one("a", 1.0)], "the only one measured"),
+        ([one("a", 1.0, computes="other")], "nothing exact was measured"),
+    ],
+)
+def test_how_sure_an_answer_is_has_a_word(records, sure):
+    (found,) = standing(*records)
+    assert (found.sure, found.timed) == (sure, len(records))
+
+
 def test_faster_inexact_variants_and_the_best_substitute():
     def found(**skills):
         medians = {"w": 0.97, "x": 0.25, "y": 0.5, "z": 0.8}
@@ -255,9 +312,9 @@ def test_faster_inexact_variants_and_the_best_substitute():
         ]
         return standing(one("a", 1.0), *others)[0]
 
-    some = found(x=0.1, y=0.6, z=0.9, w=0.9)
+    some = found(x=0.1, y=0.5, z=0.9, w=0.9)
     assert [(f.variant, f.speedup) for f in some.faster] == [("x", 4.0), ("y", 2.0), ("z", 1.25)]
-    assert (some.substitute.variant, some.substitute.distance) == ("y", pytest.approx(0.4))
+    assert (some.substitute.variant, some.substitute.distance) == ("y", 0.5)
     none = found(x=0.1, y=0.4, z=None)
     assert (none.substitute, none.nearest.variant) == (None, "y")
 
@@ -281,6 +338,19 @@ def test_powers_cross_where_they_are_equal():
         "linear overtakes cube between 256 and 512 (about 447)",
         "linear overtakes square between 512 and 2,048 (about 1,000)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "at"),
+    [
+        ({100: 0.5, 400: 2.0}, 200),
+        ({100: 0.5, 200: 0.25, 800: 4.0}, 400),
+        ({100: 1.0, 400: 2.0}, 100),
+        ({100: 2.0, 300: 5.0, 400: 3.0}, 200),  # it passes one nowhere: the middle
+    ],
+)
+def test_where_a_ratio_passes_one_is_read_off_logarithms(ratios, at):
+    assert equal_at(ratios) == pytest.approx(at)
 
 
 @pytest.mark.parametrize(
@@ -327,6 +397,17 @@ def test_closeness_counts_all_problems_with_two_exact_times():
     places = [(1, 256), (1, 512), (1, 1024), (4, 256)]  # a problem on two lines counts once
     records = [timed(v, n, t, batch=b) for b, n in places for v, t in (("a", 1.0), ("b", 2.0))]
     assert [(c.problems, len(c.ratios)) for c in near(*records).values()] == [(4, 4)] * 2
+
+
+def test_the_nearest_over_all_come_first_and_keep_to_the_least_factor_on_most():
+    for factor in (1.05, 1.1, 1.25, 1.5, 2.0):
+        assert Closeness("a", (1.0,) * 8 + (factor, 9.0), 10).mostly() == (factor, 9)
+    assert Closeness("a", (1.0, 2.1), 2).mostly() == (2.0, 1)
+    records = [timed(v, 128, 1.0) for v in "amz"]
+    records += [timed(v, 256, s) for v, s in (("a", 6.0), ("m", 1.0), ("z", 3.0))]
+    assert list(near(*records)) == ["m", "z", "a"]
+    names = ("sdpa", "sdpa.flash", "flex", "matmul", "nobody's")
+    assert [torch_rank(name) for name in names] == [0, 1, 2, 3, 3]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,25 @@ def test_problems_alike_in_all_but_their_length_are_one_regime():
 
 
 @pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({}, "forward, no mask, float32, batch 1, 8 heads of 64, on cpu"),
+        (
+            {"kv_heads": 2, "v_head_dim": 32, "inputs": "captured:/a/b.npz", "q_len": 1},
+            "forward, one query a call, no mask, float32, captured:b.npz inputs, batch 1, 8 heads "
+            "on 2 of 64/32, on cpu",
+        ),
+        ({"level": "layer", "world": 2}, "forward, a layer, no mask, float32, batch 1, 8 heads of "
+         "64, on cpu, over 2 processes"),
+        ({"q_len": 4, "phase": "decode", "node": "x"}, "decode, 4 queries a call, no mask, "
+         "float32, batch 1, 8 heads of 64, on cpu"),
+    ],
+)  # fmt: skip
+def test_a_regime_is_said_by_all_that_tells_it_from_another(more, words):
+    assert [str(r) for r in regimes([timed("a", 128, 1.0, **more)])] == [words]
+
+
+@pytest.mark.parametrize(
     "other",
     [
         {"kv_heads": 2},

@@ -1,10 +1,13 @@
 """``attnbench choose --problems calls.json``: an answer a call site, and what the model gains."""
 
 import json
+from dataclasses import astuple
 
 import pytest
 
+from attnbench.answer.choose import Wants, make_choice
 from attnbench.answer.choose_calls import site_times
+from attnbench.answer.ranking import Candidate
 from attnbench.models.capture.calls import SeenCalls, Site
 from tests.verbs import chosen_runs as made
 
@@ -70,6 +73,21 @@ def test_a_site_that_nobody_can_answer_stays_and_says_why(chooses, run, tmp_path
     assert "outside what was measured (heads 64, and 4 was measured)" in out
     assert "a score_mod of its own" in out
     assert "2 of 3 sites stay as they are" in out
+
+
+def test_a_sites_figures_are_its_variants_with_half_of_the_margin_on_each_side():
+    times = (("sdpa", 2.0), ("flex", 1.0), ("matmul", 1.01))
+    known = [Candidate(v, "softmax", s, 0.9 * s, 1.1 * s, measured=True) for v, s in times]
+    choice = make_choice(made.problem(512), Wants(), known, margin=0.21)
+    site = site_times("a.py:1", 0.4, "sdpa", choice, off=(0.5, 3.0), inside_s=9.0)
+    assert astuple(site.share) == pytest.approx((0.4, 0.2, 1.0)) and site.inside_s == 9.0
+    assert astuple(site.now_s) == pytest.approx((2.0, 1.8 / 1.1, 2.2 * 1.1))
+    assert (site.takes, site.then_s.value) == ("flex", 1.0)
+    assert site_times("a.py:1", 0.4, "eager", choice).takes == "matmul"  # which ties already
+    away = site_times("a.py:1", None, "of his own", choice)
+    assert (away.share, away.now_s, away.takes) == (None, None, "flex")
+    assert "(of his own) would take is not known: it was not measured" in away.why
+    assert site_times("a.py:1", 0.4, "sdpa", None).why == "nothing was asked of it"
 
 
 def test_what_a_call_uses_now_is_the_variant_that_does_the_same():
