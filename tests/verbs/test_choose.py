@@ -1,6 +1,7 @@
 """``attnbench choose`` as its users meet it: answers, silence, limits, and what is refused."""
 
 import json
+import math
 
 import pytest
 
@@ -8,6 +9,7 @@ from attnbench.answer import choose_runs
 from attnbench.answer.dispatch_table import DispatchTable
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record, Status
+from attnbench.core.stats import Pairs, paired
 from impls.problem import Problem
 from impls.spec import Variant
 from tests.verbs import chosen_runs as made
@@ -92,6 +94,35 @@ def test_what_is_wrong_on_other_inputs_than_the_runs_is_not_exported(chooses, tm
     assert status == 0 and [r.variant for e in table.entries for r in e.ranges] == ["matmul"]
     assert "not exported: exp.naive, wrong on" in err and "peaky: row 3 is off" in err
     assert table.made["inputs"] == ["normal", "peaky", "outliers", "equal_keys"]
+
+
+def test_what_is_measured_anew_is_settled_in_pairs_and_kept(chooses, tmp_path, worker):
+    """Of those that are near each other on a quarter of the tokens; sdpa is slower in pairs."""
+    took, asked = {"sdpa": 1e-3, "matmul": 1e-3, "flex": 3e-3}, []
+
+    def answer(question):
+        if "compare" in question:
+            found = paired([math.log(1.2)] * 40, 0.01)
+            return {"pairs": Pairs(found, [1.2e-3] * 40, [1e-3] * 40, "decided").to_dict()}
+        if "job" not in question:
+            return {"canary": 1e-3} if "canary" in question else {"ceilings": {}}
+        variant, p = (kind.from_dict(question["job"][x]) for x, kind in KINDS.items())
+        asked.append((variant.label, p.kv_len))
+        known = made.record(variant.label, p, took.get(variant.label, 0.1))
+        record = Record.of(variant, p, Status.MEASURED, seed=0)
+        return {"record": record.with_(time=known.time, memory=known.memory).to_dict()}
+
+    worker.answer = answer
+    words = ("--seq", 16384, *SHAPE, "--dtype", "float32", "--out", tmp_path)
+    found = json.loads(chooses(*words, "--measure", "--json")[1])
+    assert {n for _, n in asked} == {4096, 16384}
+    assert sorted(name for name, n in asked if n == 16384) == ["flex", "matmul", "sdpa"]
+    assert [(pair["judged"], pair["against"]) for pair in found["pairs"]] == [("sdpa", "matmul")]
+    for again in (found, json.loads(chooses(*words, "--json")[1])):  # from the run that is kept
+        names = again["winner"]["variant"], again["next"]["variant"]
+        assert (names, again["lead"]["factor"]) == (("matmul", "sdpa"), pytest.approx(1.2))
+        assert len([e for e in again["excluded"] if e["why"] == "far behind"]) > 9
+    assert len(asked) == len(set(asked))
 
 
 def test_a_run_of_another_machine_is_exported_and_said_not_to_be_checked(chooses, run, tmp_path):
