@@ -20,20 +20,10 @@ def memory(peak, expected=None):
     return Memory(peak_bytes=peak, saved_bytes=None, expected_bytes=expected, method="made up")
 
 
-def timed(
-    variant,
-    length,
-    median,
-    *,
-    near=0.01,
-    computes="softmax",
-    skill=None,
-    world=None,
-    flags=(),
-    node="",
-    **problem,
-):
+def timed(variant, length, median, *, near=0.01, skill=None, world=None, flags=(), **more):
     """``near``: how far the interval's ends are, as a share of the median."""
+    given = {"computes": "softmax", "node": ""}
+    given = {name: more.pop(name, plain) for name, plain in given.items()}
     found = {**dict.fromkeys(FIGURES, median), "n": 9, "samples_s": []}
     if median is not None and 0 < median < float("inf"):
         found = figures(around(median, near))
@@ -42,13 +32,12 @@ def timed(
     return Record(
         status=Status.MEASURED,
         variant=variant,
-        problem=Problem(**{"q_len": length, "kv_len": length, **problem}).to_dict(),
+        problem=Problem(**{"q_len": length, "kv_len": length, **more}),
         time=Time(clock="host", stop="converged", flags=list(flags), **found),
-        computes=computes,
         family="dense",
         distance=None if skill is None else Distance(relative=1 - skill, **far),
         ranks=Ranks(world=world, **ranks) if world else None,
-        node=node,
+        **given,
     )
 
 

@@ -68,20 +68,6 @@ def test_nothing_measured_draws_nothing_and_one_length_of_one_variant_what_can_b
     assert bool(made) == (section != "closeness")
 
 
-def test_what_is_no_number_is_left_out():
-    fast, nan = timed("a", 1e-3, 256), math.nan
-    broken = timed("broken", 1.0, 256)
-    broken = broken.with_(time=broken.time.with_(low_s=nan, high_s=nan))
-    (time, *_) = draw("scaling", fast, timed("a", 2e-3, 512), broken)
-    (row,) = (r for r in rows(time) if r["variant"] == "broken")
-    assert row["low"] == row["high"] == "1000"
-    distant = draw("tradeoffs", fast, other("far", 1e-3, 256, distance=nan))
-    assert "far" not in {row["variant"] for row in rows(distant[0])}
-    broken = broken.with_(time=broken.time.with_(median_s=nan))
-    for section in ("scaling", "roofline", "tradeoffs"):
-        assert "broken" not in {row["variant"] for row in rows(draw(section, fast, broken)[0])}
-
-
 def test_a_crowd_is_drawn_as_far_as_it_can_be_told_apart_and_the_rest_is_counted(monkeypatch):
     for module in (memory, closeness, roofline):
         monkeypatch.setattr(module, "MOST", 10)
