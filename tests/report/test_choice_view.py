@@ -1,10 +1,8 @@
-"""A choice on the terminal: the answer, the other candidates, the excluded, what to paste."""
+"""The answers for a captured program on the terminal."""
 
-from dataclasses import replace
-
-from attnbench.answer.choose import Choice, Excluded, Wants, Why
+from attnbench.answer.choose import Choice, Wants
 from attnbench.answer.choose_calls import GainInterval, SiteTimes, gain
-from attnbench.answer.ranking import Candidate, Lead, Ranking
+from attnbench.answer.ranking import Candidate, Ranking
 from attnbench.features.choose import view
 from impls.masks import Mask
 from impls.problem import Problem
@@ -14,39 +12,8 @@ NONE = Choice(PROBLEM, Wants(), why_not="nothing was measured of it")
 EXACTLY = GainInterval.exactly
 
 
-def candidate(variant, median_s):
-    return Candidate(variant, "softmax", median_s, 0.9 * median_s, 1.1 * median_s, True)
-
-
-SDPA = candidate("sdpa", 1e-3)
-MATMUL = candidate("matmul", 2e-3)
-
-
-def won(winner=SDPA, equal=(), slower=(MATMUL,), problem=PROBLEM, **more):
-    lead = Lead(2.0, 1.6, 2.4) if slower else None
-    return Choice(problem, Wants(), Ranking(winner, equal, slower, lead), **more)
-
-
-def test_each_reason_for_exclusion_has_its_line_and_who_might_be_faster_is_named(shown):
-    names = [f"v{n}" for n in range(9)]
-    for why in Why:
-        some = (*(Excluded(name, why, "[why]") for name in names), Excluded("c", why, "two"))
-        lines = shown(view.show, replace(NONE, excluded=some)).splitlines()
-        left_out = [line for line in lines if "left out" in line]
-        if why in (Why.COMPUTES, Why.SUPPORT):
-            assert left_out == [f"left out, {why}: {', '.join(names[:8])} and 2 more"]
-        else:
-            one = f"left out, {why}: {', '.join(names[:8])} and 1 more: [why]"
-            assert left_out == [one, f"left out, {why}: c: two"]
-    quick = Excluded("quick", Why.ABSENT, "x", at_best_s=1e-4)
-    late = Excluded("late", Why.UNKNOWN, "x", at_best_s=1.0)
-    said = shown(view.show, won(excluded=(Excluded("flex", Why.UNKNOWN, "x"), quick, late)))
-    assert "too little is known of flex, quick: they might be faster" in said
-
-
-# ---- the answers for a captured program ----------------------------------------------------------
-
-CHUNKED = won(replace(SDPA, variant="chunked"), slower=())
+BEST = Candidate("chunked", "softmax", 1e-3, 0.9e-3, 1.1e-3, measured=True)
+CHUNKED = Choice(PROBLEM, Wants(), Ranking(BEST, (), (), None))
 FASTER = SiteTimes(
     "a.py:1 · short", EXACTLY(0.4), "matmul", EXACTLY(2e-3), "sdpa", EXACTLY(1e-3), inside_s=2e-3
 )

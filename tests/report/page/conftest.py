@@ -6,7 +6,6 @@ import shutil
 import pytest
 
 from attnbench.features.report import build, files
-from attnbench.features.report import page as html
 from attnbench.report.scenes import gather
 from tests.report.page import runs
 
@@ -123,15 +122,3 @@ def filled(monkeypatch, gathered, tmp_path):
     return lambda *records, **header: build.contents_of(
         gathered(*records, **header), tmp_path / "m" / "run0" / "report"
     )
-
-
-@pytest.fixture
-def plain_page(filled, tmp_path):
-    """Calls with records, a run each, and returns the file of their page, without figures."""
-
-    def made(*records):
-        path = tmp_path / "index.html"
-        path.write_text(html.render(filled(*records)), "utf-8")
-        return path
-
-    return made

@@ -292,12 +292,12 @@ def test_everything_can_be_reached_by_keyboard_and_markup_stays_text(r):
     assert r.page.locator("img").count() == 0
 
 
-def test_a_page_of_little_of_nothing_and_of_too_much(reader, plain_page, monkeypatch):
+def test_a_page_of_little_of_nothing_and_of_too_much(reader, filled, monkeypatch, tmp_path):
     monkeypatch.setattr(html, "MOST", 7)
-    nothing = [runs.untimed("sdpa", "failed", "it broke")]
-    r = reader(
-        plain_page(nothing, [runs.timed("x" * 80, family="nobody's")], runs.many(5, (64, 128)))
-    )
+    nothing, one = [runs.untimed("sdpa", "failed", "it broke")], runs.timed("x" * 80, family="his")
+    page = html.render(filled(nothing, [one], runs.many(5, (64, 128))))
+    (tmp_path / "index.html").write_text(page, "utf-8")
+    r = reader(tmp_path / "index.html")
     assert "the first 7 of 12 cells" in r.page.inner_text("#table") and len(r.rows()) == 7
     assert "it broke" in r.page.inner_text("#missing")
     names = ["run1 on slow-box-2c", "run2 on slow-box-2c"]

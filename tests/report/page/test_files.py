@@ -2,7 +2,6 @@
 
 import html
 import io
-import json
 import os
 import re
 import shutil
@@ -118,16 +117,6 @@ def test_a_large_run_has_a_small_page(tmp_path, variants, lengths, phases, limit
     assert (made.index.parent / "data.csv").read_text().count("\n") == len(records) + 1
     assert len((made.index.parent / "summary.md").read_text()) <= 60_000
     assert "could not be drawn" not in str(made.contents.absent)
-
-
-def test_a_run_of_odd_names_has_a_page_that_says_something_true(tmp_path):
-    odd = [timed(name) for name in ("", " ", "\n", "x" * 300)]
-    made = files.make([runs.written(tmp_path / "box" / "run", odd)], tmp_path / "out")
-    assert "could not be drawn" not in str(made.contents.absent)
-    with_time = sum(record.time is not None for record in made.contents.runs[0].records)
-    assert with_time + sum(each.cells for each in made.contents.missing) == len(odd)
-    listed = json.loads((tmp_path / "out" / "figures" / "figures.json").read_text())
-    assert listed == sorted(path.name for path in made.files if path.parent.name == "figures")
 
 
 # ---- the table for a paper -----------------------------------------------------------------------
