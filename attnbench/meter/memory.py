@@ -22,7 +22,7 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.autograd.profiler import profile, record_function
 
 from attnbench.core.record import Memory
 from attnbench.gate.inputs import Attend, Call, Ends
@@ -104,15 +104,16 @@ MOST_THINGS = 20000  # how many of the objects that a variant refers to are look
 
 
 def warm_profiler(*, kernels: bool = False) -> None:
-    """The first profiles take most of a second, and memory of their own.
+    """The first profiles take longer than others, and memory of their own.
 
+    They are autograd's: ``torch.profiler`` loads torch's compiler, two seconds of each process.
     ``kernels``: see a GPU's kernels as well. The first profile of a process decides whether any
     later one does. Only a process that takes no more times may: NVIDIA's tracing stays attached
     afterwards, and slows every launch.
     """
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * kernels
+    device = "cuda" if kernels else None
     for _ in range(2):
-        with profile(activities=activities, profile_memory=True):
+        with profile(use_device=device, use_kineto=True, profile_memory=True):
             torch.ones(8, 8) @ torch.ones(8, 8)
 
 
@@ -176,10 +177,10 @@ def _observe_cuda(call: Call, dout: torch.Tensor | None, expected: int | None) -
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     base = requested("current")
-    with profile(activities=[ProfilerActivity.CPU]) as seen:  # see warm_profiler
+    with profile(use_kineto=True) as seen:  # see warm_profiler
         results = _run(call, dout)
         torch.cuda.synchronize(device)
-    events = [(e.name(), e) for e in seen.profiler.kineto_results.events()]
+    events = [(e.name(), e) for e in seen.kineto_results.events()]
     peak = requested("peak") - base
     if call.problem.gradients:
         before = requested("current")
@@ -204,12 +205,12 @@ def _observe_cpu(
 ) -> Observed:
     resident, own_bytes = _reset_high_water(), output_bytes(call.problem)
     tracemalloc.start()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    with profile(use_kineto=True, profile_memory=True) as seen:
         results = run()
     arrays = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     high = max(grown, _kernel_bytes("VmHWM") - resident)
-    events = [(e.name(), e) for e in seen.profiler.kineto_results.events()]
+    events = [(e.name(), e) for e in seen.kineto_results.events()]
     peak, between = _replay(events)
     method, flags = "allocation events", []
     if arrays > ARRAY_BYTES or peak < own_bytes:

@@ -22,7 +22,7 @@ SCHEMA = json.loads((Path(attnbench.__file__).parent / "record.schema.json").rea
 
 @pytest.fixture(autouse=True, scope="session")
 def as_a_worker_does():
-    """What the profiler loads replaces functions of torch; and it all stays, uncollected."""
+    """What the profiler loads is there, and it all stays, uncollected."""
     warm_profiler()
     gc.freeze()
 

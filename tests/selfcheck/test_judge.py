@@ -142,7 +142,8 @@ def test_what_a_self_check_has_found_is_kept_as_it_goes_and_where_it_is_stopped(
 
 
 @pytest.mark.slow
-def test_the_self_check_passes_on_this_machine(tmp_path, capsys):
+def test_the_self_check_passes_on_this_machine(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(selfcheck, "SLOW_DOWN_S", 4.0)
     status = cli.main(["selfcheck", "--json", "--out", str(tmp_path)])
     sent = json.loads(capsys.readouterr().out)
     assert (status, [o for o in sent["outcomes"] if o["caught"] is False]) == (0, [])

@@ -60,11 +60,6 @@ class Cluster:
                 os.kill(pid, signal.SIGKILL)
         node.wait()
 
-    def replace(self):
-        """A new node in the place of the one that was killed, once the cluster has noticed."""
-        processes.until(lambda: len(self._alive()) == 1, 120)
-        self.other = self.join()
-
     def _answers(self):
         host, _, port = self.address.rpartition(":")
         with socket.socket() as probe:
@@ -147,16 +142,14 @@ def test_two_nodes_give_the_records_of_one_machine(nodes, tmp_path):
 
 @pytest.mark.slow
 def test_killing_a_node_while_it_measures_loses_nothing(nodes, tmp_path):
+    """The last test of this file: it leaves one node."""
     grid = ["--engine", "ray", "--address", nodes.address, "--budget", "1"]
     spread = run(tmp_path, *grid, variants=["einsum", "matmul", "sdpa", "numpy", "chunked"])
     processes.until(lambda: len(list(tmp_path.glob("*/*/records.jsonl"))) == 1, 120)
     (file,) = tmp_path.glob("*/*/records.jsonl")
     processes.until(lambda: file.read_text().count("\n") >= 3, 120)
     nodes.kill(nodes.other)
-    try:
-        _, err = spread.communicate(timeout=300)
-    finally:
-        nodes.replace()
+    _, err = spread.communicate(timeout=300)
     assert spread.returncode == 0, err
     assert "is lost" in err
     lines = [json.loads(line) for line in file.read_text().splitlines()]

@@ -20,7 +20,7 @@ from tests import processes
 ROOT = Path(attnbench.__file__).parents[1]
 TABLE = Path(__file__).with_name("faults.py")
 faults = load_file(TABLE)
-HANG_S, PATIENCE_S, GONE_S = 4.0, 120.0, 20.0
+HANG_S, PATIENCE_S, GONE_S = 2.0, 120.0, 20.0
 """For those that hang, for everybody else on a busy machine, and for what was killed to go."""
 SMALL = ["--heads", "1", "--head-dim", "8", "--phase", "forward", "--mask", "none"]
 SMALL += ["--budget", "0.01"]
