@@ -122,6 +122,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0}},
     "bit": {"num_groups": 4}, "ernie4_5_moe": {"moe_k": 2}, "xmod": {"default_language": "en_XX"},
     "bridgetower": {"text_config": {"num_attention_heads": 4}},
+    "vits": {"upsample_initial_channel": 32},
 }  # fmt: skip
 """Values for one type, where a rule doesn't give them."""
 IDS = ("_token_id", "_token_index", "_token_idx", "_id")

@@ -68,8 +68,6 @@ def make(root):
 class Worker:
     """Takes a millisecond, or as many times that as its commit's file says."""
 
-    falls_after = None
-
     def __init__(self, folder, luck=1.0):
         self.takes = json.loads((folder / "impls" / "takes.json").read_text())
         self.rows = {"matmul", "einsum", "online"}

@@ -15,18 +15,12 @@ from attnbench.sweep import engine
 from tests.commits import planted
 
 STAND_IN = """#!{python}
-import json, os, sys
+import json, os
 from pathlib import Path
 folder = Path(os.environ["PYTHONPATH"].split(os.pathsep)[0])
 takes = json.loads((folder / "impls" / "takes.json").read_text())
-if "dies" in os.environ.get("STAND_IN", ""):
-    print("==1== a line of valgrind's own", "the last word", sep="\\n")
-    sys.exit(3)
 said, number = [], 0
 for job in json.loads(Path("asked").read_text())["jobs"]:
-    if job["variant"] == os.environ.get("STAND_IN"):
-        said.append({{"why": "RuntimeError: not under valgrind"}})
-        continue
     for noise in (0, 500, -1):
         number += 1
         count = round(1_000_000 * takes.get(job["variant"], 1)) + noise

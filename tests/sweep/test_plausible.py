@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnbench.core.record import Record, Status, Work
+from attnbench.core.record import Ranks, Record, Status, Work
 from attnbench.sweep.start import RunRecords
 from impls.problem import Problem
 from tests.sweep.build import timed
@@ -17,6 +17,9 @@ def record(
     )
     cost = Work(flops=n * n if flops is None else flops, bytes=n)
     return Record(status=status, variant=variant, problem=problem.to_dict(), time=time, cost=cost)
+
+
+TWO = Ranks(world=2, time_s=[1.0] * 2, peak_bytes=[0] * 2, sent_bytes=[0] * 2, backend="gloo")
 
 
 def doubted(*records):
@@ -51,6 +54,7 @@ def test_what_contradicts_an_earlier_record_is_not_believed(order):
         (record(0.00005, device="cuda"), record(0.00005, n=1024, device="cuda")),
         (record(0.010).with_(cost=None), record(0.010, n=1024)),  # nobody knows of its work
         (record(0.010), record(0.010, n=1024).with_(cost=None)),
+        [each.with_(ranks=TWO) for each in (record(0.010), record(0.010, n=1024))],  # they wait
     ],
 )
 def test_what_can_be_true_is_believed(first, second):

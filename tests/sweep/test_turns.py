@@ -15,15 +15,6 @@ PROBLEM = Problem(q_len=8, kv_len=8)
 HERE = Path("/a")
 
 
-def test_a_variant_is_held_by_its_text_and_timed_a_call_at_a_time():
-    engine = ToldEngine({"held": True}, {"held": True}, {"seconds": [0.25]})
-    side = HoldingWorker(engine, 3, 0.1, HERE).hold("chunked?block=64", PROBLEM)
-    side.fresh()
-    assert side.sample() == 0.25
-    held = {"variant": "chunked?block=64", "problem": PROBLEM.to_dict(), "seed": 3, "budget_s": 0.1}
-    assert engine.asked == [{"hold": held}, {"fresh": True}, {"sample": 1}]
-
-
 def test_both_workers_get_the_same_cores_and_the_parent_its_own_back(monkeypatch, tmp_path):
     now, cores, during, limits = {0, 1, 2, 3}, {2, 3}, [], []
 

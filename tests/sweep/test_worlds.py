@@ -8,14 +8,12 @@ import pytest
 
 import impls
 from attnbench.core.machine import Gpu
-from attnbench.core.record import Ranks, Record, Status, Work
+from attnbench.core.record import Status
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
-from attnbench.sweep.start import RunRecords
-from impls.problem import InvalidProblem, Problem
+from impls.problem import InvalidProblem
 from tests import machines
 from tests.calling import well
-from tests.sweep import build
 
 GPU = Gpu(name="g", uuid="u", capability=9.0, memory_bytes=1 << 37, driver="1")
 BOX = replace(machines.BOX, torch_cuda="12.8", gpus=(GPU, GPU))
@@ -47,31 +45,13 @@ def test_what_cannot_be_or_says_nothing_is_refused(names, grid, says):
         labels(*names, **grid)
 
 
-# ---- what is made of their records ---------------------------------------------------------------
-
-
-def record(variant, median, world=None, **changes):
-    problem = Problem(q_len=64, kv_len=64).with_(**changes)
-    several = {"peak_bytes": [0, 0], "sent_bytes": [0, 0]}
-    ranks = world and Ranks(world=world, time_s=[median] * world, **several, backend="gloo")
-    made = Record(status=Status.MEASURED, variant=variant, problem=problem.to_dict(), ranks=ranks)
-    return made.with_(time=build.timed(median), cost=Work(flops=problem.q_len**2, bytes=1))
-
-
-def test_ranks_that_wait_for_each_other_may_take_as_long_for_less():
-    long = {"q_len": 256, "kv_len": 256}
-    for world, status in ((None, Status.IMPLAUSIBLE), (2, Status.MEASURED)):
-        known = RunRecords([record("ring", 9e-3, world)])
-        assert known.doubt(record("ring", 8e-3, world, **long)).status is status
-
-
 @pytest.mark.slow
 def test_a_run_over_two_processes_is_measured_resumed_and_answered(tmp_path):
-    asked = ["ring", "ulysses", "sdpa", "--world", "2", "--seq", "32", "--heads", "2"]
+    asked = ["ring", "sdpa", "--world", "2", "--seq", "32", "--heads", "2"]
     more = ["--phase", "forward", "--budget", "0.05", "--out", tmp_path, "--json", "--no-report"]
     sent = json.loads(well("run", *asked, *more).stdout)
     worlds = {r["variant"]: r["ranks"] and r["ranks"]["world"] for r in sent["records"]}
-    assert worlds == {"ring?world=2": 2, "ulysses?world=2": 2, "sdpa": None}
+    assert worlds == {"ring?world=2": 2, "sdpa": None}
     assert {a["world"] for a in sent["answers"]} == {2, None}
     lines = Path(sent["run"], "records.jsonl")
     lines.write_text("".join(lines.read_text().splitlines(keepends=True)[1:]))

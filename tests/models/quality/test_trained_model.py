@@ -1,7 +1,5 @@
 """The parent of the trained model: its files, texts, rows and plans, with made-up answers."""
 
-from collections import Counter
-
 import numpy as np
 import pytest
 
@@ -15,14 +13,6 @@ from attnbench.features.quality.pretrained import Texts, Trial, TrialOptions
 from impls.asked import CantBeDone
 from impls.problem import Problem
 from tests.models.quality.made_up import flat, original, step
-
-
-def test_the_built_in_texts_have_pairs_of_each_kind():
-    built_in = pretrained.built_in_texts()
-    kinds = ("paraphrase", "related", "unrelated", "negated")
-    assert Counter(pair["kind"] for pair in built_in.pairs) == dict.fromkeys(kinds, 12)
-    assert sum(len(text.split()) > 220 for text in built_in.texts) == 16
-    assert len(set(built_in.texts)) == len(built_in.texts) == 112
 
 
 def test_a_file_is_a_text_a_line_each_paired_with_the_next(tmp_path):
