@@ -19,24 +19,21 @@ DEADLY = (
 )  # fmt: skip
 """What is planted in a process of its own alone."""
 HERE = [p for p in PLANTS if why_not(p.row, this_machine()) is None]
-FIRST = {p.kind: p for p in reversed(HERE) if p.deed not in DEADLY}.values()
+FIRST = list({p.kind: p for p in reversed(HERE) if p.deed not in DEADLY}.values())
 
 
-def by_deed(plants):
-    """One of each kind, and all where there is time: the self-check itself has them all."""
-    slow = pytest.mark.slow
-    params = [pytest.param(p, id=p.deed, marks=[slow] * (p not in FIRST)) for p in plants]
-    return pytest.mark.parametrize("plant", params)
-
-
-@by_deed([p for p in HERE if p.deed not in DEADLY])
+@pytest.mark.parametrize("plant", FIRST, ids=lambda plant: plant.deed)
 def test_a_planted_fault_is_caught_by_its_status_and_a_reason_that_names_it(measured, plant):
+    """One of each kind: the self-check itself, which is a slow test, has them all."""
     record, _ = measured(plant.row, plant.problem)
     found = judge(plant, record)
     assert found.caught, (found.status, found.said, found.wanted)
 
 
-@by_deed(HERE)
+@pytest.mark.parametrize(
+    "plant",
+    [pytest.param(p, id=p.deed, marks=[pytest.mark.slow] * (p not in FIRST)) for p in HERE],
+)
 def test_the_same_code_without_the_deed_is_measured(measured, plant):
     record, spoiled = measured(plant.honest, plant.problem)
     assert (record.status, record.reason) == (Status.MEASURED, "")
