@@ -71,10 +71,7 @@ WIDE = GainInterval(0.31, 0.29, 0.33), GainInterval(2.0, 1.95, 2.05), GainInterv
             "attention is 31 % [29, 33] of a step; taking these, a step takes 0.88 [0.86, 0.90] of "
             "its time (1.14× faster; were attention free it would take 0.69)",
         ),
-        (
-            [site(0.034, then=0.0)],
-            "is 3.4 % of a step; taking these, a step takes 0.97 [",
-        ),
+        ([site(0.034, then=0.0)], "is 3.4 % of a step; taking these, a step takes 0.97 ["),
         ([site(0.0)], "attention is 0 % of a step; what is gained can't be told from nothing: "),
         ([site(0.005)], "(less than a hundredth apart; were attention free it would take 0.99)"),
         ([site(), site(None)], "0.70); 1 of 2 sites stays as it is"),

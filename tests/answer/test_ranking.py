@@ -76,10 +76,7 @@ def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
         (one("a", 0.9994, peak=3 << 20), "at 999 [999, 999] ms and 3 MiB"),
         (timed("a", 64, 1.0, level="layer"), "layer, forward, mask none, 64 tokens"),
         (timed("a", 64, 1.0, v_head_dim=32, inputs="peaky"), "peaky inputs, b1 h8/8 d64/32 float"),
-        (
-            timed("a", 64, 1.0, q_len=4, phase="decode"),
-            "decode, mask none, 4 queries on 64 keys",
-        ),
+        (timed("a", 64, 1.0, q_len=4, phase="decode"), "decode, mask none, 4 queries on 64 keys"),
     ],
 )
 def test_the_sentence_says_the_problem_the_time_and_the_memory(record, said):
@@ -243,13 +240,7 @@ def test_twins_widen_the_margin_by_as_much_as_they_are_apart():
 
 @pytest.mark.parametrize(
     "other",
-    [
-        {"peak": 65},
-        {"length": 256},
-        {"flags": ("drifted",)},
-        {"world": 2},
-        {"median": 9e-4},
-    ],
+    [{"peak": 65}, {"length": 256}, {"flags": ("drifted",)}, {"world": 2}, {"median": 9e-4}],
 )
 def test_what_is_not_the_same_work_or_not_well_measured_is_no_twin(other):
     assert twins_apart([fused("a", 1.0), fused("b", **{"median": 1.2, **other})])[0] == 0.0

@@ -59,7 +59,7 @@ def dense():
                 "gradient": "BmmBackward0",
                 "allocated_bytes": 1,
                 "peak_bytes": 1,
-            },
+            }
         ],
     }
 

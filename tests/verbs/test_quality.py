@@ -66,10 +66,7 @@ def test_tables_go_to_stdout_and_the_evidence_and_its_picture_are_kept(model, ca
 
 @pytest.mark.parametrize(
     ("stages", "status"),
-    [
-        ([{"quality": {**QUALITY, "wrong": "it is off"}}], 1),
-        ([{"refused": "topk: not that"}], 2),
-    ],
+    [([{"quality": {**QUALITY, "wrong": "it is off"}}], 1), ([{"refused": "topk: not that"}], 2)],
 )
 def test_the_exit_status_tells_how_it_ended(model, call, stages, status):
     model["topk"] = stages
