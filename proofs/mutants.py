@@ -75,7 +75,8 @@ def edits_of(part: str, file: Path) -> Iterator[Edit]:
 
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """Expressions and calls that run: no annotations, docstrings or decorators."""
-    for node in ast.iter_child_nodes(tree):
+    named = isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    for node in tree.body if named else ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
         if isinstance(node, ast.AnnAssign):
