@@ -10,19 +10,7 @@ import numpy as np
 import pytest
 
 from attnbench.core import stats
-from attnbench.core.stats import (
-    LEAST_PAIRS,
-    VERDICT_CONFIDENCE,
-    Comparison,
-    Pairs,
-    StopRule,
-    Verdict,
-    bootstrap_medians,
-    compare,
-    holm,
-    paired,
-    unpaired,
-)
+from attnbench.core.stats import Comparison, Pairs, StopRule, Verdict, paired, unpaired
 
 FASTER, SLOWER = Verdict.FASTER, Verdict.SLOWER
 EQUIVALENT, INCONCLUSIVE = Verdict.EQUIVALENT, Verdict.INCONCLUSIVE
@@ -82,9 +70,9 @@ def test_neither_end_lies_within_the_fourth_of_twenty_from_outside():
     assert (found.low, found.high) == pytest.approx((np.exp(far[3]), np.exp(far[16])))
 
 
-@pytest.mark.parametrize("n", [1, LEAST_PAIRS - 1, LEAST_PAIRS])
+@pytest.mark.parametrize("n", [1, stats.LEAST_PAIRS - 1, stats.LEAST_PAIRS])
 def test_too_few_pairs_decide_nothing_however_plain(n):
-    decided = n >= LEAST_PAIRS
+    decided = n >= stats.LEAST_PAIRS
     assert (paired(logs(*[2.0] * n), 0.01).verdict is SLOWER) == decided
     assert (paired(logs(*[1.0] * n), 0.01).verdict is EQUIVALENT) == decided
     one_side = unpaired([1.0] * 500, [2.0] * n, 0.01)
@@ -117,7 +105,7 @@ def test_the_interval_misses_the_true_median_no_more_than_it_says(draw):
         for seed in range(worlds):
             found = paired(DRAWS[draw](rng, n), 0.01, seed=seed)
             missed += not found.low <= 1 <= found.high
-        expected = worlds * (1 - VERDICT_CONFIDENCE)
+        expected = worlds * (1 - stats.VERDICT_CONFIDENCE)
         assert missed <= expected + 3 * math.sqrt(expected), n
     rng, missed = np.random.default_rng(7), 0
     for seed in range(200):
@@ -134,7 +122,7 @@ def test_the_interval_misses_the_true_median_no_more_than_it_says(draw):
 def test_the_medians_have_the_law_of_all_resamples(n):
     values = np.random.default_rng(n).random(n)
     every = [np.median(pick) for pick in itertools.product(values, repeat=n)]
-    drawn = bootstrap_medians(values, draws=40_000, seed=1)
+    drawn = stats.bootstrap_medians(values, draws=40_000, seed=1)
     found, counts = np.unique(drawn.round(12), return_counts=True)
     wanted, shares = np.unique(np.round(every, 12), return_counts=True)
     assert set(found) <= set(wanted)
@@ -200,7 +188,7 @@ def test_of_many_only_those_stand_that_survive_the_correction(judged, left):
         for p in judged
     ]
     after = [{**old.to_dict(), "verdict": new} for old, new in zip(before, left, strict=True)]
-    assert [kept.to_dict() for kept in holm(before)] == after
+    assert [kept.to_dict() for kept in stats.holm(before)] == after
 
 
 def test_a_comparison_travels_and_says_when_it_is_too_small_to_decide():
@@ -247,7 +235,7 @@ def time_stands_still(monkeypatch):
 def taken(ratio, rule=None, seed=0, chance=None, **machine):
     m = Machine(seed=seed, **machine)
     chance = chance or random.Random(seed)
-    return compare(Side(m, "a", 1.0), Side(m, "b", ratio), rule or StopRule(0.01), chance), m
+    return stats.compare(Side(m, "a", 1.0), Side(m, "b", ratio), rule or StopRule(0.01), chance), m
 
 
 def test_a_clear_difference_is_decided_at_the_first_look():

@@ -22,6 +22,14 @@ from tests.core.records import record, refused, timed
 ROOT = Path(attnbench.__file__).parents[1]
 
 
+@pytest.fixture
+def folder(tmp_path):
+    """A run, open for appending."""
+    new = RunFolder.create(tmp_path / "results", "box", {"seed": 3, "machine": {"name": "box"}})
+    yield new
+    new.close()
+
+
 def variants(path):
     return [r.variant for r in read_records(path)]
 
@@ -251,14 +259,17 @@ def test_lines_move_as_they_are_wherever_they_stand(folder, taken):
     RunFolder.reopen(folder.path).close()
 
 
-@pytest.mark.parametrize("how", ["moved", "deleted"])
+@pytest.mark.parametrize("how", ["moved", "deleted", "replaced"])
 def test_records_that_were_taken_away_are_kept_elsewhere(folder, tmp_path, how):
     filled(folder, "ab")
     old = folder.path
     if how == "moved":
         old.rename(tmp_path / "moved")
     else:
+        text = (old / RECORDS).read_text()
         (old / RECORDS).unlink()
+        if how == "replaced":
+            (old / RECORDS).write_text(text)
     sentence = refused(lambda: folder.append(record("c")), str(old), "moved or deleted", "--resume")
     kept = Path(sentence.partition("is kept in ")[2].partition(": ")[0])
     assert kept.parent == old.parent

@@ -26,15 +26,9 @@ exec unshare -rm sh -c 'mount -t tmpfs none /proc && exec "$@"' sh "$@"
 """
 NO_FOLDER = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
 EVIL = "from pathlib import Path\nPath({outside!r}, 'ran').touch()\n"
-RUN, LIST, SHOW, REPORT = (
-    ("run", "einsum", *TINY),
-    ("list",),
-    ("show", "einsum"),
-    ("report", "{run}"),
-)
-COMPARE = ("compare", "{run}", "{run}")
-COMMITS = ("compare", "HEAD", "HEAD")
-TABLE = ("--table", "t.py")
+RUN, LIST, SHOW = ("run", "einsum", *TINY), ("list",), ("show", "einsum")
+REPORT, COMPARE = ("report", "{run}"), ("compare", "{run}", "{run}")
+COMMITS, TABLE = ("compare", "HEAD", "HEAD"), ("--table", "t.py")
 ASCII = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
 C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 SITE = {"PYTHONPATH": "{here}/site"}

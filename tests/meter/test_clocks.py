@@ -10,16 +10,7 @@ import pytest
 import torch
 
 from attnbench.meter import clocks
-from attnbench.meter.clocks import (
-    QUEUE,
-    CudaGpu,
-    EndToEndClock,
-    EventClock,
-    GraphClock,
-    HostClock,
-    clock_for,
-    measure_ceilings,
-)
+from attnbench.meter.clocks import QUEUE, EndToEndClock, EventClock, GraphClock, HostClock
 from attnbench.meter.timed import prepare
 from impls.loading import load_file
 
@@ -66,8 +57,10 @@ def test_the_collector_waits_and_is_as_it_was_even_after_an_error():
 def test_a_gpu_is_timed_by_events_a_decoder_by_its_graph_and_a_processor_by_the_host(monkeypatch):
     monkeypatch.setattr(clocks, "cuda_gpu", lambda device: FakeGpu())
     for phase in ("forward", "train", "backward", "decode"):
-        assert type(clock_for("cuda:1", phase)) is (GraphClock if phase == "decode" else EventClock)
-        assert type(clock_for("cpu", phase)) is HostClock
+        assert type(clocks.clock_for("cuda:1", phase)) is (
+            GraphClock if phase == "decode" else EventClock
+        )
+        assert type(clocks.clock_for("cpu", phase)) is HostClock
 
 
 # ---- events --------------------------------------------------------------------------------------
@@ -273,7 +266,7 @@ def test_a_call_is_captured_with_the_collector_off_and_torch_is_left_as_it_was(m
         "_end_pool": lambda index, pool: log.append("end pool"),
     }.items():
         monkeypatch.setattr(clocks, name, value)
-    gpu = object.__new__(CudaGpu)
+    gpu = object.__new__(clocks.CudaGpu)
     gpu.device, gpu._flushed = torch.device("cuda", 1), torch.ones(4, dtype=torch.int8)
     with pytest.raises(RuntimeError, match="not permitted") if fails else nullcontext():
         assert gpu.capture(lambda: log.append(gc.isenabled())) == "replay"
@@ -306,7 +299,7 @@ def ceilings(monkeypatch):
         monkeypatch.setitem(clocks.COPY_BYTES, "cpu", (64,))
         for name, value in more.items():
             monkeypatch.setattr(clocks, name, value)
-        return measure_ceilings("cpu", dtypes)
+        return clocks.measure_ceilings("cpu", dtypes)
 
     return measured
 

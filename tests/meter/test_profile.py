@@ -7,19 +7,10 @@ import pytest
 from torch.autograd import DeviceType
 
 import impls
+from attnbench.meter import profile
 from attnbench.meter.cell import Bench
 from attnbench.meter.memory import own_of
-from attnbench.meter.profile import (
-    MARK,
-    Source,
-    Timeline,
-    Window,
-    answer,
-    by_phase,
-    kernels,
-    moments,
-    operators,
-)
+from attnbench.meter.profile import Source, Window, by_phase, kernels, moments, operators
 from attnbench.meter.timed import Job
 from impls.masks import Mask
 from impls.problem import Problem
@@ -37,7 +28,9 @@ def profiles(tmp_path_factory):
         sizes = {"heads": 4, "kv_heads": 4, "q_len": N, "kv_len": N, "head_dim": 32}
         problem = Problem(**sizes, v_head_dim=32, phase=phase, mask=Mask.parse("causal"))
         trace = folder / f"{asked}.json"
-        made = answer(Bench(), Job(impls.table().find(name), problem, timed=False), str(trace))
+        made = profile.answer(
+            Bench(), Job(impls.table().find(name), problem, timed=False), str(trace)
+        )
         assert made["spoiled"]
         found[asked] = json.loads(json.dumps(made["profile"], allow_nan=False)) | {"file": trace}
     return found
@@ -178,12 +171,14 @@ def test_kernels_belong_to_the_phase_of_what_launched_them():
 def test_arrays_belong_to_the_line_that_ended_and_the_last_is_freed_first():
     place, mib = "a.py:{}", 1 << 20
     marks = [
-        SimpleNamespace(name=MARK + place.format(n), start_time_ns=10 * n, extra_fields=None)
+        SimpleNamespace(
+            name=profile.MARK + place.format(n), start_time_ns=10 * n, extra_fields=None
+        )
         for n in range(1, 6)
     ]
     readings = [(0, 0), (4 * mib, 4 * mib), (5 * mib, 9 * mib), (2 * mib, 5 * mib), (0, 2 * mib)]
     one, two = (Source(place.format(n), "array", False) for n in (1, 2))
-    found = Timeline(marks, "cpu", readings).steps
+    found = profile.Timeline(marks, "cpu", readings).steps
     assert found == [
         (10, one, 4 * mib),
         (20, two, 4 * mib),  # while the line ran, and gone at its end

@@ -12,16 +12,7 @@ from attnbench.core.gpu import SLOWDOWNS, Absent
 from attnbench.gate.budget import EPSILON
 from attnbench.gate.inputs import Call, cast, make
 from attnbench.meter import timed as meter
-from attnbench.meter.timed import (
-    SAME,
-    Health,
-    Timed,
-    Values,
-    health_for,
-    measure_time,
-    other_set,
-    warm_up,
-)
+from attnbench.meter.timed import Timed, Values, health_for
 from impls.dense.matmul import build
 from impls.loading import load_file, load_function
 from impls.masks import Mask
@@ -48,7 +39,7 @@ def results_of(problem, attend, values):
 def timed(problem, attend=None, *, exact=True, second=False, zero=()):
     """What is timed, and the values that it was judged on."""
     attend, values = attend or build(problem), values_of(problem)
-    other = Values(other_set(values.inputs), values.dout)
+    other = Values(meter.other_set(values.inputs), values.dout)
     more = {"second": results_of(problem, attend, other)} if second else {}
     truth = results_of(problem, attend, values)
     one = Timed(problem, attend, values, truth, exact=exact, zero=zero, **more)
@@ -99,7 +90,7 @@ def test_every_call_has_values_that_no_call_had_at_the_same_addresses(phase):
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("name", ["einsum", "online?q_block=7&k_block=4", "mean_v"])
 def test_honest_rows_give_what_is_wanted(name, phase):
-    for dtype, kv_heads, mask in zip(SAME, (1, 4, 4, 1), ("none", "causal") * 2, strict=True):
+    for dtype, kv_heads, mask in zip(meter.SAME, (1, 4, 4, 1), ("none", "causal") * 2, strict=True):
         more = {"dtype": dtype, "phase": phase, "mask": Mask.parse(mask)}
         problem = Problem(**{**SIZES, "kv_heads": kv_heads}, **more)
         row = impls.table().find(name)
@@ -127,7 +118,7 @@ def test_two_sets_take_turns_under_signs_on_v_where_those_come_out(attend, judge
     seen.calls.clear()
     turns(one, 6)
     assert one.wrong() is None
-    sets = (values.inputs, other_set(values.inputs))
+    sets = (values.inputs, meter.other_set(values.inputs))
     first = next(n for n in (0, 1) if torch.equal(seen.calls[0][1][0], sets[n].q))
     for (where, (q, k, v)), turn in zip(seen.calls, itertools.cycle((first, 1 - first))):
         assert where == seen.calls[0][0]
@@ -184,7 +175,7 @@ def lie_at(one, call, factor):
 def test_the_last_output_of_a_measurement_is_compared_too(scripted):
     one, _ = timed(SMALL)
     lie_at(one, 7, 2.0)
-    assert measure_time(one, scripted(itertools.repeat(1.0), step_s=10.0), 1e-9, []).n == 7
+    assert meter.measure_time(one, scripted(itertools.repeat(1.0), step_s=10.0), 1e-9, []).n == 7
     assert "while it was timed its output was not" in one.wrong()
 
 
@@ -239,7 +230,7 @@ def growing():
     ],
 )
 def test_sampling_stops_for_a_reason(scripted, readings, step_s, budget_s, stop, least, most):
-    result = measure_time(NOTHING, scripted(readings, step_s), budget_s, [])
+    result = meter.measure_time(NOTHING, scripted(readings, step_s), budget_s, [])
     assert result.stop == stop and least <= result.n <= most
 
 
@@ -271,7 +262,7 @@ def test_samples_that_drift_are_flagged_with_how_much(readings, flag):
 def test_warming_up_ends_when_steady_or_at_the_budget(
     scripted, readings, step_s, budget_s, flags, least, most
 ):
-    spent, found = warm_up(NOTHING, scripted(readings, step_s), budget_s)
+    spent, found = meter.warm_up(NOTHING, scripted(readings, step_s), budget_s)
     assert found == flags and least <= spent < most
 
 
@@ -285,7 +276,7 @@ class Scene:
         self.gpu, self.waits = fake.FakeGpu(launch_s=0.0), []
         self.gpu.slow = list(slow)
         self.board = fake.FakeBoard(self.gpu, **board)
-        self.health = Health(self.board, self.wait)
+        self.health = meter.Health(self.board, self.wait)
 
     def wait(self, seconds):
         self.waits.append(seconds)

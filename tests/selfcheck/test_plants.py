@@ -51,12 +51,3 @@ def test_a_fault_that_may_kill_its_process_is_caught_through_the_sweep():
     with LocalEngine(Settings()) as engine:
         (found,) = run_plants(this_machine(), engine, 0, NOBODY, [plant])
     assert found.caught, (found.status, found.said, found.wanted)
-
-
-def test_every_plant_has_a_deed_and_a_name_of_its_own_and_an_honest_twin():
-    assert len({p.deed for p in PLANTS}) == len(PLANTS)
-    assert len({(p.row.name, p.problem) for p in PLANTS}) == len(PLANTS)
-    for plant in PLANTS:
-        assert plant.honest == replace(plant.row, given={"deed": False})
-        assert plant.row.chosen == {"deed": True}
-        assert plant.row.supports(plant.problem) is None
