@@ -1,17 +1,37 @@
-"""The second clock, and values that nobody has seen: what they say of calls, and of variants."""
+"""What shows a time or a row to be false: the second clock, values that nobody has seen, the
+operator that ran, and whose code was at work."""
 
+import contextlib
+import os
+import sys
 from contextlib import nullcontext
-from types import SimpleNamespace
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 
+import attnbench
+import impls
 from attnbench.gate.findings import Wrong
 from attnbench.gate.inputs import make
 from attnbench.meter import audit, clocks
-from attnbench.meter.audit import HostCall, UnseenJudge, judge_device, judge_host
+from attnbench.meter.audit import (
+    HostCall,
+    UnseenJudge,
+    chosen,
+    judge_device,
+    judge_host,
+    owner_of,
+    owner_of_frame,
+    unattested,
+)
+from attnbench.meter.memory import observe
 from attnbench.meter.timed import Values
+from impls.loading import load_function
 from impls.problem import Problem
+from impls.spec import COMPILED, Variant
 
 SMALL = Problem(heads=1, kv_heads=1, q_len=256, kv_len=256, head_dim=4, v_head_dim=4)
 
@@ -238,3 +258,127 @@ def test_a_time_below_what_the_device_can_do_is_implausible(cells, monkeypatch):
         ceilings = {"flops": {"float32": ceiling}, "copy": {"1000000": 1e9}}
         record = cells.measure(cells.variant(code.format(flops), cost=True), ceilings=ceilings)
         assert record.status == status
+
+
+# ---- the operator that was forced ----------------------------------------------------------------
+
+FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
+MATH = "aten::_scaled_dot_product_attention_math"
+ENTRY = "aten::scaled_dot_product_attention"
+TABLE = impls.table()
+
+
+def ran_by(row):
+    """The operators of one call of a row, as the memory meter sees it."""
+    sizes = {"heads": 2, "kv_heads": 2, "q_len": 32, "kv_len": 32, "head_dim": 8, "v_head_dim": 8}
+    problem = Problem(level=row.level, **sizes)
+    attend = load_function(row.build)(problem, **row.chosen)
+    return observe(problem, attend, make(problem, 0), torch.ones(problem.output_shape), None).ran
+
+
+PLAIN = Variant(name="a", title="", family="dense", computes="softmax", build="a:b")
+
+
+def forced(operator):
+    return replace(PLAIN, runs={"cpu": operator, "cuda": "aten::on_a_gpu"})
+
+
+@pytest.mark.parametrize(
+    ("row", "device", "ran", "said"),
+    [
+        (forced(FLASH), "cpu", {ENTRY, MATH, "aten::bmm"}, f"it should run {FLASH} and ran {MATH}"),
+        (forced(FLASH), "cpu", {ENTRY, FLASH, "aten::empty"}, None),
+        (forced(FLASH[:-8]), "cpu", {FLASH}, f"it should run {FLASH[:-8]} and ran {FLASH}"),
+        (forced(COMPILED), "cpu", {f"{COMPILED}: 3/1"}, None),
+        (forced(COMPILED), "cpu", {"aten::bmm"}, "and ran aten::bmm"),
+        (forced(FLASH), "cuda:1", {"aten::on_a_gpu"}, None),
+        (PLAIN, "cpu", (), None),
+        (forced(FLASH), "cpu", (), "and ran no operator of torch's"),
+    ],
+)
+def test_another_operator_than_the_one_forced_is_named_beside_it(row, device, ran, said):
+    found = unattested(row, device, ran)
+    assert found is None if said is None else said in found
+
+
+def test_a_record_says_what_torch_chose_on_a_gpu_where_nothing_was_forced():
+    ran = {ENTRY, cudnn := "aten::_scaled_dot_product_cudnn_attention", "aten::mul"}
+    assert chosen(TABLE.find("sdpa"), "cuda", ran) == f"torch chose cuDNN ({cudnn})"
+    assert chosen(TABLE.find("sdpa.cudnn"), "cuda", ran) == ""
+    assert chosen(TABLE.find("sdpa"), "cpu", ran) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "operator"),
+    [
+        ("sdpa.flash", FLASH),
+        ("mha?core=sdpa.math", MATH),
+        ("mha.native?fastpath=true", "aten::_native_multi_head_attention"),
+        ("block.native?fastpath=true", "aten::_transformer_encoder_layer_fwd"),
+        pytest.param("flex", COMPILED, marks=pytest.mark.slow),
+    ],
+)
+def test_the_operator_that_a_row_names_is_seen_on_the_cpu(text, operator):
+    row = TABLE.find(text)
+    assert row.attested_by("cpu") == operator
+    assert unattested(row, "cpu", ran_by(row)) is None
+    if text == "sdpa.flash":  # a row whose code lets another backend run is found out
+        lying = replace(row, build="impls.dense.sdpa:build_math")
+        said = unattested(lying, "cpu", ran_by(lying))
+        assert said == f"it should run {FLASH} and ran {MATH}"
+
+
+# ---- whose code a file is: links, packages in Python's folder, code without its source -----------
+
+STDLIB = Path(contextlib.__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered():
+    yield
+    audit.real.cache_clear()
+    audit.owner_of.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("file", "whose"),
+    [
+        (attnbench.__file__, "attnbench"),
+        (torch.nn.__file__, "torch"),
+        (contextlib.__file__, "Python"),
+        (pytest.__file__, "library"),
+        (impls.__file__, "other"),
+        (f"{STDLIB}/site-packages/impls/dense/sdpa.py", "library"),
+        (f"{Path(attnbench.__file__).parents[1]}/attnbench_rows/mine.py", "other"),
+        ("<frozen os>", "Python"),
+        ("<frozen mine>", "other"),
+        ("<string>", "other"),
+    ],
+)
+def test_a_file_is_known_by_its_folder_through_a_link_too(tmp_path, file, whose):
+    assert owner_of(file) == whose
+    if Path(file).exists():
+        tmp_path.joinpath("link").symlink_to(Path(file).parent)
+        tmp_path.joinpath("one.py").symlink_to(file)
+        assert owner_of(str(tmp_path / "link" / Path(file).name)) == whose
+        assert owner_of(str(tmp_path / "one.py")) == whose
+
+
+@pytest.mark.parametrize(("place", "whose"), [("python", "Python"), ("mine", "other")])
+def test_code_without_its_source_is_known_by_its_module(tmp_path, monkeypatch, place, whose):
+    monkeypatch.setattr(audit, "_PYTHON", (f"{tmp_path}/python/",))
+    source = tmp_path / "away.py"
+    module = ModuleType("away")
+    module.__file__ = str(tmp_path / place / "away.pyc")
+    monkeypatch.setitem(sys.modules, "away", module)
+    exec(compile("import sys\nframe = sys._getframe()", str(source), "exec"), vars(module))
+    assert owner_of_frame(module.frame) == whose
+    monkeypatch.delitem(sys.modules, "away")
+    assert owner_of_frame(module.frame) == "other"  # its globals are no module's
+
+
+def test_a_file_of_a_variant_is_not_known_by_the_module_whose_names_it_takes(tmp_path):
+    file, names = tmp_path / "mine.py", vars(os)
+    file.write_text("")
+    exec(compile("import sys\n_frame = sys._getframe()", str(file), "exec"), names)
+    assert owner_of_frame(names.pop("_frame")) == "other"
