@@ -124,12 +124,12 @@ def drawn(count: int, seed: int) -> list[Edit]:
     return chosen
 
 
-def tests_of(edit: Edit) -> list[str]:
+def tests_of(edit: Edit, copy: Path) -> list[str]:
     """The test files of a module: named like it, then those that import it, then its part's."""
     folder = PARTS[edit.part][1]
     module = edit.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     stem = module.rpartition(".")[2]
-    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    files = sorted((copy / "tests").rglob("test_*.py"))
     texts = {file: file.read_text() for file in files}
     package, _, name = module.rpartition(".")
 
@@ -139,10 +139,10 @@ def tests_of(edit: Edit) -> list[str]:
         text = texts[file]
         if module in text or (f"from {package} import" in text and name in text):
             return 1
-        return 2 if str(file.relative_to(ROOT)).startswith(folder + "/") else 3
+        return 2 if str(file.relative_to(copy)).startswith(folder + "/") else 3
 
     ranked = sorted((file for file in files if rank(file) < 3), key=rank)
-    return [str(file.relative_to(ROOT)) for file in ranked]
+    return [str(file.relative_to(copy)) for file in ranked]
 
 
 def noticed(edit: Edit, copy: Path) -> str:
@@ -150,7 +150,7 @@ def noticed(edit: Edit, copy: Path) -> str:
     file = copy / edit.file
     source = file.read_bytes()
     file.write_bytes(source[: edit.start] + edit.after.encode() + source[edit.end :])
-    words = ["-x", "-q", "-n0", "-p", "no:cacheprovider", "--no-header", *tests_of(edit)]
+    words = ["-x", "-q", "-n0", "-p", "no:cacheprovider", "--no-header", *tests_of(edit, copy)]
     environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(
