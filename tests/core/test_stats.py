@@ -272,6 +272,7 @@ def test_pairs_are_doubled_until_the_cap_and_each_look_is_judged_at_its_share(mo
         return judged(ratios, margin, **more)
 
     monkeypatch.setattr(stats, "paired", noted)
+    assert StopRule(0.01).looks == [40, 80, 160, 320, 640, 1280, 2560]
     rule = StopRule(0.01, cap=160)
     found, machine = taken(1.01, rule, noise=0.05)
     assert found.comparison.verdict is INCONCLUSIVE

@@ -221,6 +221,10 @@ def test_a_hidden_key_that_only_takes_its_share_of_the_weights_is_named(truth):
     for exact in (True, False):
         with pytest.raises(Wrong, match=r"moved when key \d+ changed, which the mask causal hides"):
             mask_probe.probe(problem, attend, 0, exact=exact)
+    few = truth.problem("causal", q_len=4, kv_len=4)
+    inner = truth.attention(few)
+    with pytest.raises(Wrong, match="moved when key"):  # by its value alone
+        mask_probe.probe(few, lambda *qkv: inner(*qkv) + qkv[2].sum(2, True), 0, exact=False)
     with pytest.raises(Wrong, match="not finite in the output on mild inputs"):
         mask_probe.probe(truth.problem(), lambda q, k, v: q * torch.nan, 0, exact=True)
 

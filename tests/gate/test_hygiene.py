@@ -43,6 +43,7 @@ def test_an_output_is_refused_for_one_thing_at_a_time(truth, out, said):
     leaf = torch.ones(2, 2, 24, 8, requires_grad=True)
     assert hygiene.check_form(problem, leaf * 1).grad_fn is not None
     assert said in refused(hygiene.check_form, problem, out(leaf * 1))
+    hygiene.check_nothing_goes_on(problem, lambda q, k, v: out(v), make(problem, 0))  # not its part
 
 
 def test_an_input_that_was_written_to_is_named_whatever_it_holds(truth):

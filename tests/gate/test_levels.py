@@ -124,6 +124,7 @@ LAYERS = [
     (faulty(lambda s, x: s.right(x, v=most_detached(s.weights["v"]))), "relative error of d:v"),
     (faulty(lambda s, x: s.right(x).unflatten(-1, (2, 8)).transpose(1, 2)),
      "the output has the shape"),
+    (faulty(lambda s, x: s.right(x)[..., :8]), "the shape (2, 19, 8), not (2, 19, 16)"),
     (faulty(lambda s, x: s.right(x) + (x - x.detach()).sum(1, keepdim=True)),
      "has a dx from row"),  # right forward
 ]  # fmt: skip

@@ -195,7 +195,9 @@ def test_both_plain_forms_and_what_is_wanted_are_the_dense_form(truth, mask):
 
 @pytest.mark.parametrize("mask", ["causal", "padding:0,11"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_plain_errors_are_positive_and_about_the_dtypes_spacing(truth, dtype, mask):
+@pytest.mark.parametrize("rows", [8, 24])
+def test_plain_errors_are_about_the_dtypes_spacing(truth, monkeypatch, dtype, mask, rows):
+    monkeypatch.setattr(reference, "PLAIN_SCORES", rows * 2 * 4 * 24)  # of so many rows
     problem = truth.problem(mask, dtype=dtype, phase="train", **GROUPED)
     plain = judge(problem, make(problem, 0), 0).softmax.plain
     assert set(plain) == set(ALL)

@@ -188,6 +188,7 @@ def test_every_library_is_told_the_threads_and_torch_the_precision_of_products()
         told, names = environment(given.threads), ("OMP", "MKL", "OPENBLAS")
         assert {told[f"{name}_NUM_THREADS"] for name in names} == {str(given.threads)}
         assert told["OMP_WAIT_POLICY"] == "passive"
+        assert told["MALLOC_TOP_PAD_"] == str(64 * 2**20)
         settings.apply(given)
         assert torch.get_num_threads() == given.threads
         assert torch.get_float32_matmul_precision() == precision
