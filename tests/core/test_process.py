@@ -92,6 +92,7 @@ def test_stages_and_answers_come_in_order_whatever_is_printed(worker):
         ('print("last\\x1b\\twords\\n", flush=True); os._exit(3)', "ended with status 3", "words"),
         ("raise ValueError('no ' + 'x' * 600)", "ended with status 1", "no " + "x" * 385),
         ("os.kill(os.getpid(), 42)", "died of signal 42", ""),
+        ("os._exit(0)", "ended with status 0", ""),
         (
             "os.write(2, b'USDT: a\\n' + b'x' * 9000000 + b'\\nthe end\\nUSDT: b'); os._exit(3)",
             "ended with status 3",
