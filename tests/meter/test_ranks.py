@@ -96,16 +96,6 @@ def test_two_variants_may_stand_ready_at_once(planted):
         assert timed.wrong() is None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["ring", "ulysses"])
-def test_three_ranks_are_as_right_as_two(planted, name):
-    sizes = {"q_len": 36, "kv_len": 36, "heads": 6, "kv_heads": 3}
-    problem = planted.problem(**sizes, phase="train", mask=CAUSAL)
-    record = planted.measure(impls.table().find(f"{name}?world=3"), problem)
-    assert (record.status, record.reason) == (Status.MEASURED, "")
-    assert len(record.ranks.time_s) == 3
-
-
 # ---- how ranks end ----
 
 
