@@ -201,11 +201,8 @@ def test_packages_are_summed_and_their_parts_are_not(zone):
     parts = [zone(*other) for other in others]
     counter = counter_for("cpu")
     start = counter.joules()
-    for file, microjoules in (
-        (a, 2_000_000),
-        (b, 500_000),
-        *((part, 99_000_000) for part in parts),
-    ):
+    added = [(a, 2_000_000), (b, 500_000), *((part, 99_000_000) for part in parts)]
+    for file, microjoules in added:
         file.write_text(str(1000 + microjoules))
     assert counter.joules() - start == pytest.approx(2.5)
     assert counter.method == "rapl counter: package-0, package-1"
