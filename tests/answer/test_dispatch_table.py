@@ -96,7 +96,7 @@ def changed(path, value):
         ("entries.0.dtype", "int8", r"dtype 'int8' is not one of .*entries\[0\]"),
         ("entries.0.mask", "diagonal", r"diagonal.*entries\[0\]"),
         ("entries.0.kv_heads", 3, r"heads=8 is not a multiple of kv_heads=3.*entries\[0\]"),
-        ("entries.0.heads", 2**31, r"<= 2147483647.*entries\[0\]\.heads|heads"),
+        ("entries.0.heads", 2**31, "<= 2147483647"),
         ("entries.0.batch", [4, 1], "4 … 1: the least is above the most"),
         ("entries.0.ranges.0", {"from": 1}, "missing required field `to`"),
         ("entries.0.ranges.0.queries", "all", "queries"),
