@@ -28,7 +28,7 @@ from proofs.trust import busy_core  # noqa: E402
 
 SLICES = 20
 VARIANTS = ("matmul", "chunked", "einsum", "sdpa.math")
-CALLED = ("wrong", "fails", "worse", "improved", "works again", "added", "removed")
+CALLED = ("wrong", "fails", "slower", "faster", "works again", "added", "removed")
 """Words that say that something is not as it was."""
 
 SLICED = """
@@ -78,10 +78,10 @@ def plants() -> dict[str, tuple[Files, dict[str, str]]]:
     slower = with_("matmul.py", SLICED.format(slices=SLICES, again=1))
     wrong, fresh = with_("chunked.py", HALF), with_("__init__.py", FRESH)
     broken = with_("einsum.py", "\n\nimport nowhere_to_be_found\n")
-    said = {"matmul": "worse", "chunked": "wrong", "einsum": "fails", "fresh": "added"}
+    said = {"matmul": "slower", "chunked": "wrong", "einsum": "fails", "fresh": "added"}
     return {
         "no change": (with_("cost.py", "\n# of no account\n"), {}),
-        "5 % slower": (slower, {"matmul": "worse"}),
+        "5 % slower": (slower, {"matmul": "slower"}),
         "wrong, in half the time": (wrong, {"chunked": "wrong"}),
         "an import that fails": (broken, {"einsum": "fails"}),
         "a new variant": (fresh, {"fresh": "added"}),
@@ -171,7 +171,7 @@ def main(runs: int = 3, *subjects: str) -> int:
                     continue
                 start = time.monotonic()
                 seen, ended, status = called(root, base, f"plant-{number}")
-                found = bool({"wrong", "fails", "worse"} & set(expected.values()))
+                found = bool({"wrong", "fails", "slower"} & set(expected.values()))
                 right = seen == expected and status == found
                 bad += not right
                 mark = "as planted" if right else f"NOT SO: expected {expected}, status {status}"

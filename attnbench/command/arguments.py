@@ -155,7 +155,7 @@ range RANGE: commits, as HEAD~3..HEAD; or one
 --factor F factor =1.05: what one commit's time must be of another's to be called slower; 1.05 if
   not given
 --open: then show the pages in a browser
-[history compare] two commits in pairs, for a pull request: exit status 1 for what is worse, wrong
+[history compare] two commits in pairs, for a pull request: exit status 1 for what is slower, wrong
   or fails
 a BASE: a commit
 b HEAD: the commit that is held against it

@@ -82,8 +82,6 @@ def margins(monkeypatch, held):
         def to_dict():
             return {}
 
-        counts_of_pairs = to_dict
-
     def compared(a, b, cells, opened, *, margin, **more):
         assert (held.on, held.devices) == (True, {"cpu"})
         seen.append(margin)

@@ -11,7 +11,7 @@ from typing import Any
 
 from attnbench.core.checkout import Commit
 from attnbench.core.record import NOT_TRIED
-from attnbench.core.stats import StopRule, Verdict, compare, tally
+from attnbench.core.stats import StopRule, Verdict, compare
 from attnbench.sweep.compare import Compared
 from attnbench.sweep.engine import HoldingWorker, Refused
 from attnbench.sweep.plan import Cell
@@ -37,8 +37,8 @@ class CommitVerdict(StrEnum):
 
     WRONG = "wrong"
     LOST = "fails"
-    WORSE = "worse"
-    IMPROVED = "improved"
+    SLOWER = "slower"
+    FASTER = "faster"
     MENDED = "works again"
     ADDED = "added"
     UNDECIDED = "can't tell"
@@ -47,11 +47,11 @@ class CommitVerdict(StrEnum):
     LEFT_OUT = "not measured"
 
 
-FINDINGS = (CommitVerdict.WRONG, CommitVerdict.LOST, CommitVerdict.WORSE)
+FINDINGS = (CommitVerdict.WRONG, CommitVerdict.LOST, CommitVerdict.SLOWER)
 """What a pull request should not do."""
 VERDICTS = {
-    Verdict.SLOWER: CommitVerdict.WORSE,
-    Verdict.FASTER: CommitVerdict.IMPROVED,
+    Verdict.SLOWER: CommitVerdict.SLOWER,
+    Verdict.FASTER: CommitVerdict.FASTER,
     Verdict.EQUIVALENT: CommitVerdict.UNCHANGED,
     Verdict.INCONCLUSIVE: CommitVerdict.UNDECIDED,
 }
@@ -100,12 +100,6 @@ class CommitsComparison:
         """How often each verdict was given."""
         verdicts = [verdict for _, verdict, _ in self.judged()]
         return {str(each): verdicts.count(each) for each in CommitVerdict if each in verdicts}
-
-    def counts_of_pairs(self) -> dict[str, int]:
-        """How often each verdict of pairs was given, and how many cells only one commit took."""
-        lost = sum(bool(c.why_b) and not c.why_a for c in self.cells)
-        won = sum(bool(c.why_a) and not c.why_b for c in self.cells)
-        return tally(cell.comparison for cell in self.cells) | {"worse": lost, "better": won}
 
     @property
     def exit_status(self) -> int:

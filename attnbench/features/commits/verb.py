@@ -173,8 +173,7 @@ def _in_rounds(
             watch=lambda cell: say(view.line(cell, *names)),
         )
     if given.json:
-        own = {"counts": found.counts_of_pairs()} if names == ("a", "b") else {}
-        print(json.dumps({**found.to_dict(), **own}))
+        print(json.dumps(found.to_dict()))
     elif getattr(given, "markdown", False):
         print(view.markdown(found))
     else:

@@ -43,7 +43,7 @@ STYLE = {
 }
 QUIET = (CommitVerdict.UNCHANGED, CommitVerdict.LEFT_OUT)
 """Folded away in a comment."""
-GOOD_NEWS = (CommitVerdict.IMPROVED, CommitVerdict.MENDED, CommitVerdict.ADDED)
+GOOD_NEWS = (CommitVerdict.FASTER, CommitVerdict.MENDED, CommitVerdict.ADDED)
 MANY = 12
 """Cells of one side alone, and benchmarks of a commit, that are named; the rest is counted."""
 MOST = 400
@@ -216,13 +216,12 @@ def _commits_table(
     names: tuple[str, str],
     style: Callable[[CommitVerdict], str],
 ) -> Table:
-    """A row a cell: the verdict on the commit, and that of the pairs behind it."""
+    """A row a cell: the verdict on the commit, and the pairs behind it."""
     a, b = names
     right, word = (f"{a} ms", f"{b} ms", *FIGURES), f"{b} is"
     rows = []
     for cell, verdict, _ in cells:
-        c = None if verdict is CommitVerdict.WRONG else cell.comparison
-        head_is = Styled(f"{verdict} ({c.verdict})" if c else str(verdict), style(verdict))
+        head_is = Styled(str(verdict), style(verdict))
         problem = regime_on_device(cell.problem)
         rows.append((cell.variant, problem, head_is, *_pairs_figures(cell.pairs)))
     wrap = ("problem", word, "pairs")
