@@ -274,6 +274,23 @@ def tally(comparisons: Iterable[Comparison | None]) -> dict[str, int]:
     return {str(verdict): given.count(verdict) for verdict in Verdict}
 
 
+def nearest_floor(floors: Sequence[Mapping[str, float]], call_s: float) -> float:
+    """The noise floor of the calls that took about as long; 0 where none was measured."""
+    return min(floors, key=lambda f: abs(math.log(f["call_s"] / call_s)), default={"floor": 0.0})[
+        "floor"
+    ]
+
+
+DRIFT = 0.05
+"""Two readings of the canary minutes apart differ by that much on a quiet machine, one time in
+twenty."""
+
+
+def drift_margin(floors: Sequence[Mapping[str, float]], canary_s: float) -> float:
+    """By what share the canary must be off before the machine is said to have drifted."""
+    return max(DRIFT, nearest_floor(floors, canary_s))
+
+
 A_PLACE = 20
 """Pairs in one place in memory."""
 

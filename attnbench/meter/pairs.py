@@ -17,7 +17,7 @@ import torch
 
 import impls
 from attnbench.core.record import Status
-from attnbench.core.stats import LEAST_MARGIN, Pairs, StopRule, compare
+from attnbench.core.stats import LEAST_MARGIN, Pairs, StopRule, compare, nearest_floor
 from attnbench.gate import watch
 from attnbench.gate.findings import Wrong
 from attnbench.gate.hygiene import demanded
@@ -221,7 +221,7 @@ def _floor(ready: Ready, floors: Sequence[Mapping[str, float]]) -> float:
     calls = ReadyCalls(ready)
     calls.fresh()
     call_s = median(calls.sample() for _ in range(5))
-    return min(floors, key=lambda f: abs(math.log(f["call_s"] / call_s)))["floor"]
+    return nearest_floor(floors, call_s)
 
 
 class HeldVariant:

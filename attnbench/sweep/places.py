@@ -24,6 +24,7 @@ from attnbench.core.lock import DeviceBusy, lock_for
 from attnbench.core.machine import Gpu, Machine, this_machine
 from attnbench.core.record import PROTOCOL
 from attnbench.core.settings import Settings
+from attnbench.core.stats import drift_margin
 from attnbench.sweep.engine import START_LIMIT_S, Engine, LocalEngine, WorkerLost
 from attnbench.sweep.plan import here
 from attnbench.sweep.start import digest, sources
@@ -33,8 +34,6 @@ from impls.problem import InvalidProblem
 if TYPE_CHECKING:
     from types import ModuleType
 
-MARGIN = 0.05
-"""Two readings minutes apart differ by that much on a quiet machine, one time in twenty."""
 LOOKS, WAIT_S = 3, 0.3
 """How often in a row a reading must be off: a short burst of load is over before."""
 REACH_S, PLACE_S, GRACE_S = 5.0, 60.0, 60.0
@@ -69,11 +68,8 @@ class Canary:
                 time.sleep(WAIT_S)
             seconds = self._read()
             usual = statistics.median([*self.readings, seconds])
-            self.off, margin = seconds / usual - 1.0, MARGIN
-            if self._noise:  # this machine's floor for calls about as long, if that is more
-                nearest = min(self._noise, key=lambda floor: abs(floor["call_s"] - usual))
-                margin = max(MARGIN, float(nearest["floor"]))
-            if abs(self.off) <= margin:
+            self.off = seconds / usual - 1.0
+            if abs(self.off) <= drift_margin(self._noise, usual):
                 self.off = 0.0
                 break
         self.readings.append(seconds)

@@ -16,11 +16,10 @@ from attnbench.core.disk import RECORDS, SPOILED
 from attnbench.core.evidence import selfcheck_said
 from attnbench.core.format import counted
 from attnbench.core.record import FINDINGS
+from attnbench.core.stats import drift_margin
 from attnbench.features.report.contents import About
 from attnbench.report.scenes import ReportRun
 
-DRIFT = 0.05
-"""A canary that is off by more than this shows that the machine was disturbed."""
 FOLDERS = re.compile(r"(^|[=:])/(?:[^/]*/)*")
 """The folders of an absolute path, alone or behind the name of an option."""
 MONTHS = (
@@ -96,12 +95,13 @@ def _drift(run: ReportRun) -> Iterator[str]:
             by_node.setdefault(record.node, []).append(record.canary_s)
     for node, readings in sorted(by_node.items()):
         middle = median(readings)
-        off = sum(abs(x / middle - 1) > DRIFT for x in readings)
+        margin = drift_margin(run.header.get("noise") or (), middle)
+        off = sum(abs(x / middle - 1) > margin for x in readings)
         on = f" on {node}" if len(by_node) > 1 else ""
         yield (
             f"drift{on}: a small attention of the ruler's own, timed now and again, took between "
             f"{min(readings) / middle:.2f} and {max(readings) / middle:.2f} times its median; "
-            f"{off} of {len(readings)} times were taken while it was off by more than {DRIFT:.0%}"
+            f"{off} of {len(readings)} times were taken while it was off by more than {margin:.0%}"
         )
     spoiled = run.path / SPOILED
     again = spoiled.read_bytes().count(b"\n") if spoiled.is_file() else 0

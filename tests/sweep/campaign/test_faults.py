@@ -5,13 +5,12 @@ from pathlib import Path
 import pytest
 
 import impls
-from attnbench.core import process
+from attnbench.core import process, stats
 from attnbench.core.machine import this_machine
 from attnbench.core.process import LAST_WORDS
 from attnbench.core.record import Status
 from attnbench.core.run_folder import RunFolder
 from attnbench.core.store import read_records
-from attnbench.sweep import places
 from attnbench.sweep.plan import make_plan
 from impls.loading import load_file
 from tests.sweep.build import KNOWN, ONE, Watched, sweep_of
@@ -36,7 +35,7 @@ class Swept:
         self.watcher, self.workers = Watched(), set()
         engine = campaign.Hasty(kind.label for kind in kinds if kind.hangs)
         with pytest.MonkeyPatch.context() as patch, campaign.marked() as word:
-            patch.setattr(places, "MARGIN", 1e9)  # the machine that tests run on is busy
+            patch.setattr(stats, "DRIFT", 1e9)  # the machine that tests run on is busy
             patch.setattr(process, "free_memory", lambda: MEMORY)
             patch.setattr(process, "END_S", 3.0)  # a keeper that was stopped takes no longer
             before = self._held("VmRSS")
