@@ -14,7 +14,7 @@ from attnbench.core.disk import StoreError, long, short
 from attnbench.core.format import size
 from attnbench.core.machine import this_machine, why_not
 from attnbench.core.record import PROTOCOL
-from attnbench.core.store import find_runs, read_header, read_records
+from attnbench.core.store import find_runs, read_header, read_records, some_runs
 from attnbench.sweep import compare, start
 from attnbench.sweep.compare import ContestResult
 from attnbench.sweep.engine import engine_on
@@ -118,9 +118,7 @@ def _left_out(contest: Mapping[str, Any], wants: Wants) -> list[Excluded]:
 
 def best_of(paths: Sequence[Path], problem: Problem, wants: Wants, table: Table) -> Choice:
     """The choice of the run that knows most; raises :class:`StoreError` if there is no run."""
-    choices = [from_run(run, problem, wants, table) for run in find_runs(paths)]
-    if not choices:
-        raise StoreError(f"there is no run in {', '.join(map(str, paths))}")
+    choices = [from_run(run, problem, wants, table) for run in some_runs(paths)]
     known = [(c.ranking.winner.measured, len(c.ranking.all)) if c.ranking else () for c in choices]
     return choices[known.index(max(known))]
 

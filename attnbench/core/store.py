@@ -86,6 +86,16 @@ def each_run(paths: Iterable[Path]) -> list[Path]:
     return list({path.resolve(): path for path in find_runs(paths)}.values())
 
 
+def some_runs(paths: Sequence[Path]) -> list[Path]:
+    """The same; raises a sentence where there is none."""
+    if found := each_run(paths):
+        return found
+    raise StoreError(
+        f"there is no run in {', '.join(map(str, paths))}: no {HEADER} lies there; runs lie in "
+        "results/<machine>/<run>, and 'attnbench run' makes one"
+    )
+
+
 def read_header(path: Path) -> dict[str, Any]:
     """A run's header; refuses what is no run, or of a newer form."""
     if not path.is_dir():

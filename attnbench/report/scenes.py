@@ -20,10 +20,10 @@ from attnbench.answer.ranking import (
     stretches,
 )
 from attnbench.answer.regimes import Regime, regimes
-from attnbench.core.disk import HEADER, RECORDS, StoreError
+from attnbench.core.disk import RECORDS, StoreError
 from attnbench.core.lock import collector_off
 from attnbench.core.record import Record
-from attnbench.core.store import BAD_TIME, Checked, each_run, read_header
+from attnbench.core.store import BAD_TIME, Checked, read_header, some_runs
 
 
 @dataclass(frozen=True)
@@ -109,15 +109,9 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 def gather(paths: Sequence[Path]) -> list[ReportRun]:
     """The runs at or below these paths, each once, in the order given."""
-    found = each_run(paths)
-    if not found:
-        raise StoreError(
-            f"there is no run in {', '.join(map(str, paths))}: no {HEADER} lies there; runs lie in "
-            "results/<machine>/<run>, and 'attnbench run' makes one"
-        )
     read: list[ReportRun] = []
     empty: list[Path] = []
-    for path in found:
+    for path in some_runs(paths):
         with collector_off():
             run = _read(len(read), path, read_header(path))
         if run.records:

@@ -24,7 +24,7 @@ import impls
 from attnbench.core.checkout import find_commit, git
 from attnbench.core.disk import HEADER, write_whole
 from attnbench.core.record import NOT_TRIED, PROTOCOL, Status
-from attnbench.core.store import find_runs, read_header, read_records
+from attnbench.core.store import read_header, read_records, some_runs
 from attnbench.features.commits import asv, suite
 from attnbench.sweep.plan import problems
 from impls.asked import CantBeDone
@@ -117,10 +117,7 @@ def export(
     found: dict[Path, list[CommitRun]] = {}
     left_out = []
     for path in map(Path, paths):
-        runs = list(find_runs([path]))
-        if not runs:
-            raise CantExport(f"there is no run in {path}; runs lie in results/<machine>/<run>")
-        for run in runs:
+        for run in some_runs([path]):
             try:
                 found[run.resolve()] = _legs(run, root)
             except CantBeDone as refused:

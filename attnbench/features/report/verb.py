@@ -22,7 +22,7 @@ class NowhereToPut(CantBeDone):
 
 def report(given: argparse.Namespace) -> int:
     """``attnbench report RUN [RUN …] [--out DIR]``"""
-    from attnbench.core.store import each_run
+    from attnbench.core.store import some_runs
     from attnbench.features.report.files import make
 
     if "" in (given.out, *given.runs):
@@ -30,13 +30,13 @@ def report(given: argparse.Namespace) -> int:
     runs = [Path(run) for run in given.runs]
     out = None if given.out is None else Path(given.out)
     if out is None:
-        found = each_run(runs)
+        found = some_runs(runs)
         if len(found) > 1:
             raise NowhereToPut(
                 f"these are {len(found)} runs: say where their report is to lie, such as --out "
                 f"reports/{'-and-'.join(path.name for path in found[:3])}"
             )
-        out = next(iter(found), runs[0]) / BESIDE
+        out = found[0] / BESIDE
     made = make(runs, out)
     contents = made.contents
     if given.json:
