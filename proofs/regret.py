@@ -39,7 +39,7 @@ from attnbench.answer.choose import (  # noqa: E402
     Wants,
     choose,
 )
-from attnbench.answer.predict import kinds, predict  # noqa: E402
+from attnbench.answer.predict import mask_kinds, predict  # noqa: E402
 from attnbench.core.record import Record  # noqa: E402
 from attnbench.core.settings import Settings  # noqa: E402
 from attnbench.core.store import read_records  # noqa: E402
@@ -155,7 +155,7 @@ def _forced(alike: list[Record], problem: Problem, times: Iterable[str]) -> dict
     found = {}
     for name in times:
         own = [s for s in alike if s.variant == name and s.time]
-        own = [s for s in own if kinds(s.problem) == kinds(problem)]
+        own = [s for s in own if mask_kinds(s.problem) == mask_kinds(problem)]
         if own:
             figures = [s.time.median_s for s in own]
             found[name] = predict([s.problem for s in own], figures, problem).middle

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from attnbench.answer.predict import TRUSTED, Estimate, VariantRecords, kinds
+from attnbench.answer.predict import TRUSTED, Estimate, VariantRecords, mask_kinds
 from attnbench.answer.ranking import (
     EXACT,
     MARGIN,
@@ -215,7 +215,7 @@ def choose(
         r
         for r in latest.values()
         if r.problem.mask.kinds == problem.mask.kinds
-        or (r.time is not None and kinds(r.problem) == kinds(problem))
+        or (r.time is not None and mask_kinds(r.problem) == mask_kinds(problem))
     ]
     by_variant: dict[str, list[Record]] = {}
     for record in alike:

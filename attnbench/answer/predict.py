@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,9 @@ FEWEST = 4
 REACH = 2.0
 """Over how many doublings what the terms leave is alike."""
 NOISES = (0.3, 1.0)
-"""How large what is like nothing else may be beside that: what is tried."""
+"""How large noise may be beside that: what is tried."""
+RIDGE, A_TERM = 1e-7, 1e-4
+"""Added to normal equations, so that they can be solved; and to the loss, for each term used."""
 LEAST_OFF = 0.02
 """No prediction is believed to be nearer than that, one standard deviation."""
 AXES = ("queries", "keys", "heads", "grouping", "head_dim", "v_head_dim", "visible share")
@@ -67,7 +69,7 @@ class Estimate:
 # ---- a problem in numbers ------------------------------------------------------------------------
 
 
-def kinds(p: Problem) -> tuple[str, ...]:
+def mask_kinds(p: Problem) -> tuple[str, ...]:
     """The kinds of its mask; none for one query at the last key, where causal hides nothing."""
     hides_nothing = p.mask.kinds == ("causal",) and p.q_len == 1 and not p.mask.upper_left
     return ("none",) if hides_nothing else p.mask.kinds
@@ -104,8 +106,8 @@ def place(p: Problem) -> tuple[float, ...]:
     return tuple(math.log2(x) for x in axes)
 
 
-def apart(ones: Sequence[Problem], others: Sequence[Problem]) -> np.ndarray:
-    """Squares of how many doublings lie between each and each, over all axes together.
+def squared_distances(ones: Sequence[Problem], others: Sequence[Problem]) -> np.ndarray:
+    """The square of each distance between two problems, in doublings over all axes together.
 
     Keys that fill no whole block are one doubling away from those that do: they cost more.
     """
@@ -138,52 +140,85 @@ def outside(problem: Problem, measured: Sequence[Problem]) -> str | None:
 
 
 # ---- a figure from its neighbours ----------------------------------------------------------------
+#
+# figure(p) = (w · terms(p)) exp g(p). The sum is what the work costs, with weights that are not
+# negative; g is what it leaves over. g is a Gaussian process with mean 0 and covariance
+# s² (C + r² I), where C(p, q) = exp(-d²(p, q) / 2 REACH²) is how alike two problems are, and r is
+# one of NOISES. With K = C + r² I among the measured problems, y what is left over there, and c
+# how alike they are to the asked one,
+#
+#     g = cᵀ K⁻¹ y,    variance s² (1 + r² - cᵀ K⁻¹ c).
+#
+# Each measured problem given all others is off by (K⁻¹ y)ᵢ / (K⁻¹)ᵢᵢ, with the variance
+# s² / (K⁻¹)ᵢᵢ. So s² is the mean of (K⁻¹ y)ᵢ² / (K⁻¹)ᵢᵢ, and of NOISES the one is taken that makes
+# these errors least surprising.
+
+
+class Smoothed(NamedTuple):
+    """What the sum leaves over at the asked problem, by one size of noise."""
+
+    surprise: float
+    """How improbable the measured problems are, each given the others: -2 log, but a constant."""
+    mean: float
+    variance: float
 
 
 def predict(problems: Sequence[Problem], figures: Sequence[float], asked: Problem) -> Estimate:
-    """A sum of terms, times what it leaves over, which is alike at problems that are near.
-
-    How far off it is, is told by the problems themselves, each predicted from the others.
-    """
-    near = np.argsort(apart([asked], problems)[0], kind="stable")[:NEAREST]
-    some, known = [problems[i] for i in near], np.array([figures[i] for i in near])
-    of = np.array([terms(p) for p in some])
-    weights = not_negative(of, known)
-    left = np.log(known / (of @ weights))
+    """The figure of a problem from those of measured ones, by the law above."""
+    nearest = np.argsort(squared_distances([asked], problems)[0], kind="stable")[:NEAREST]
+    some, known = [problems[i] for i in nearest], np.array([figures[i] for i in nearest])
+    amounts = np.array([terms(p) for p in some])
+    weights = fit_weights(amounts, known)
+    leftover = np.log(known / (amounts @ weights))
     free = max(1, len(some) - int(np.count_nonzero(weights)))
-    alike, here = (np.exp(apart(x, some) / (-2 * REACH**2)) for x in (some, [asked]))
-    found: list[tuple[float, float, float]] = []
-    for noise in NOISES:  # the one under which each is the least surprising, given the others
-        inverse = np.linalg.inv(alike + noise**2 * np.eye(len(some)))
-        wide = 1 / inverse.diagonal()
-        size = ((inverse @ left) ** 2 * wide).sum() / free + 1e-12
-        surprise = len(some) * math.log(size) + np.log(wide).sum()
-        share = here[0] @ inverse
-        found.append((surprise, share @ left, size * (1 + noise**2 - share @ here[0])))
-    _, more, variance = min(found)
-    middle = math.log(terms(asked) @ weights) + more
-    half = student_quantile(0.95, free) * max(LEAST_OFF, math.sqrt(variance))
+    among, to_asked = (
+        np.exp(squared_distances(ones, some) / (-2 * REACH**2)) for ones in (some, [asked])
+    )
+    best = min(_smooth(leftover, among, to_asked[0], noise, free) for noise in NOISES)
+    middle = math.log(terms(asked) @ weights) + best.mean
+    half = student_quantile(0.95, free) * max(LEAST_OFF, math.sqrt(best.variance))
     return Estimate(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
-def not_negative(terms: np.ndarray, figures: np.ndarray) -> np.ndarray:
-    """The weights of the least relative squares, none below nought.
+def _smooth(
+    leftover: np.ndarray, among: np.ndarray, to_asked: np.ndarray, noise: float, free: int
+) -> Smoothed:
+    """g at the asked problem; C and c of the derivation are ``among`` and ``to_asked``."""
+    inverse = np.linalg.inv(among + noise**2 * np.eye(len(leftover)))
+    one_out = 1 / inverse.diagonal()  # the variance of each given the others, in units of s²
+    scale = ((inverse @ leftover) ** 2 * one_out).sum() / free + 1e-12  # s²
+    surprise = len(leftover) * math.log(scale) + np.log(one_out).sum()
+    shares = to_asked @ inverse
+    variance = scale * (1 + noise**2 - shares @ to_asked)
+    return Smoothed(surprise, shares @ leftover, variance)
 
-    Some weights are nought and the others solve the normal equations; there are few terms, so all
-    choices of these are tried, and the fewer are the better of two that are as good.
+
+def fit_weights(amounts: np.ndarray, figures: np.ndarray) -> np.ndarray:
+    """The weights w >= 0 of the least sum of (amounts @ w / figures - 1)².
+
+    Where some of them are nought the others solve the normal equations. There are few terms, so
+    each subset of them is tried; of two that fit as well the smaller is taken.
     """
-    shares = terms / figures[:, None]
-    unit = np.sqrt((shares**2).sum(0))
-    shares = shares / unit
-    inner, outer, count = shares.T @ shares, shares.sum(0), len(unit)
-    chosen = np.arange(1, 1 << count)[:, None] >> np.arange(count) & 1 == 1
-    both = chosen[:, :, None] & chosen[:, None, :]
-    equations = np.where(both, inner, 0.0) + np.eye(count) * (1e-7 + ~chosen[:, None, :])
-    found = np.linalg.solve(equations, np.where(chosen, outer, 0.0)[..., None])[..., 0]
-    rest = np.einsum("si,ij,sj->s", found, inner, found) - 2 * found @ outer
-    rest = np.where((found >= 0).all(1), rest + 1e-4 * chosen.sum(1), np.inf)
-    weights: np.ndarray = found[rest.argmin()] / unit
+    relative = amounts / figures[:, None]
+    lengths = np.sqrt((relative**2).sum(0))
+    relative = relative / lengths  # columns of length one
+    gram, right, count = relative.T @ relative, relative.sum(0), len(lengths)
+    subsets = np.arange(1, 1 << count)[:, None] >> np.arange(count) & 1 == 1
+    solved = _solve_each(subsets, gram, right)
+    losses = np.einsum("si,ij,sj->s", solved, gram, solved) - 2 * solved @ right
+    allowed = (solved >= 0).all(1)
+    best = np.where(allowed, losses + A_TERM * subsets.sum(1), np.inf).argmin()
+    weights: np.ndarray = solved[best] / lengths
     return weights
+
+
+def _solve_each(subsets: np.ndarray, gram: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Of each subset of terms the solution of its normal equations, 0 for all other terms."""
+    both = subsets[:, :, None] & subsets[:, None, :]
+    diagonal = np.eye(len(right)) * (RIDGE + ~subsets[:, None, :])  # 1 where a term is left out
+    equations = np.where(both, gram, 0.0) + diagonal
+    solved: np.ndarray = np.linalg.solve(equations, np.where(subsets, right, 0.0)[..., None])
+    return solved[..., 0]
 
 
 # ---- what is known of a variant ------------------------------------------------------------------
@@ -204,7 +239,7 @@ class VariantRecords:
         """The record of the problem, or those of the nearest, the nearest first."""
         if self.own is not None or not self._timed:
             return [self.own] if self.own else []
-        away = apart([self.problem], [s.problem for s in self._timed])[0]
+        away = squared_distances([self.problem], [s.problem for s in self._timed])[0]
         return [self._timed[i] for i in np.argsort(away, kind="stable")[:BESIDE]]
 
     def time(self) -> Estimate | str:

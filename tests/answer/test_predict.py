@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from attnbench.answer.predict import FEWEST, not_negative, outside, place, predict, terms
+from attnbench.answer.predict import FEWEST, fit_weights, outside, place, predict, terms
 from proofs import regret
 from tests.answer.build import dense, linear, problem
 
@@ -75,7 +75,7 @@ def test_no_weight_is_negative_and_no_better_choice_is_left():
     chance = np.random.default_rng(1)
     terms = chance.uniform(0, 1, (30, 3))
     figures = np.maximum(terms @ np.array([2.0, -1.0, 0.5]), 0.05)
-    found = not_negative(terms, figures)
+    found = fit_weights(terms, figures)
     assert (found >= 0).all()
 
     def off(weights):

@@ -53,12 +53,12 @@ def _figure(scene: Scene, looks: Looks, length: int, measure: str, points: Point
     phase = PHASES.get(scene.regime.phase, scene.regime.phase)
     title = f"{phase}, {length:,} tokens: {TITLES[measure]}"
     items = style.lines(style.of(looks[name] for name in points), WIDE - 12)
-    kinds = [
-        {n: at for n, at in points.items() if looks[n].exact is kind} for kind in (True, False)
+    groups = [
+        {n: at for n, at in points.items() if looks[n].exact is exact} for exact in (True, False)
     ]
-    fronts = [frontier(kind) for kind in kinds]
+    fronts = [frontier(group) for group in groups]
     bottom, top = BELOW + style.LINE * len(items), HIGH - ABOVE
-    clouds = [points] if measure == "memory" else [kind for kind in kinds if kind]
+    clouds = [points] if measure == "memory" else [group for group in groups if group]
     shares = [0.36, 0.64] if len(clouds) == 2 else [1.0]
     with sheet(WIDE / 72, HIGH / 72) as figure:
         under = ", ".join([*scene.regime.words()[1:], scene.run.machine])
@@ -78,8 +78,8 @@ def _figure(scene: Scene, looks: Looks, length: int, measure: str, points: Point
                 less = "median time (less is better, as is lower down)"
                 axes.set_xlabel(less, labelpad=1, fontsize=8)
             _draw_points(axes, cloud, looks, fronts, measure)
-            kind = "exact: error of the output" if exact else "distance from softmax attention"
-            text = "peak memory above the inputs" if measure == "memory" else kind
+            error = "exact: error of the output" if exact else "distance from softmax attention"
+            text = "peak memory above the inputs" if measure == "memory" else error
             labels.write(figure, LEFT, level + high + 3, text, 7.5, color=FAINT)
             ends |= {n: End(looks[n], labels.at(axes, *at), n) for n, at in cloud.items()}
             level += high + GAP
@@ -87,10 +87,10 @@ def _figure(scene: Scene, looks: Looks, length: int, measure: str, points: Point
         named = [ends[name] for name in list(order)[:NAMED]]
         style.name_ends(figure, named, WIDE - RIGHT, bottom + 1, top, lines=False)
         told = []
-        for front, kind in zip(fronts, ("Exact", "Not exact"), strict=True):
+        for front, which in zip(fronts, ("Exact", "Not exact"), strict=True):
             two = ((n, format.seconds(points[n][0]), SAY[measure](points[n][1])) for n in front[:8])
             some = ", ".join(f"{n} ({time}, {other})" for n, time, other in two)
-            told += [f"{kind}, beaten by none of its kind both ways: {some}"] * bool(front)
+            told += [f"{which}, beaten by none of its kind both ways: {some}"] * bool(front)
         rows = _rows(looks, points, fronts, measure)
         name, words = f"{scene.name}-time-{measure}", ". ".join(told)
         return finish(figure, "tradeoffs", name, title, words, rows, regime=scene.number)
