@@ -33,8 +33,6 @@ KEEPER_END_S = 10.0
 DIE_WITH_PARENT, ADOPT = 1, 36
 """prctl's PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER."""
 
-Tell = Callable[[Mapping[str, Any]], None]
-
 
 def start(
     command: Sequence[str], passed: Collection[int] = (), **more: Any
@@ -97,7 +95,7 @@ def keep(life: int, report: int, passed: Sequence[int], command: Sequence[str]) 
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(woken)
 
-    def tell(line: str) -> None:
+    def say(line: str) -> None:
         with suppress(OSError):  # the parent is gone
             os.write(report, f"{line}\n".encode())
 
@@ -107,11 +105,11 @@ def keep(life: int, report: int, passed: Sequence[int], command: Sequence[str]) 
         ).pid
     except OSError as error:  # as a shell says it
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())
-        tell(f"0\n127 {command[0]} can't be started: {error.strerror}")
+        say(f"0\n127 {command[0]} can't be started: {error.strerror}")
         return
     for number in (0, 1, 2, *passed):
         os.close(number)
-    tell(str(worker))
+    say(str(worker))
     end = _wait(worker, life, wake)
     until = time.monotonic() + KEEPER_END_S
     while True:
@@ -120,10 +118,10 @@ def keep(life: int, report: int, passed: Sequence[int], command: Sequence[str]) 
         for process in _children(os.getpid()):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)
-        if _reap() is None or time.monotonic() >= until:
+        if _ended_children() is None or time.monotonic() >= until:
             break
         time.sleep(0.001)
-    tell(end)
+    say(end)
 
 
 def _wait(worker: int, life: int, wake: int) -> str:
@@ -133,7 +131,7 @@ def _wait(worker: int, life: int, wake: int) -> str:
         ready, _, _ = select.select([life, wake], [], [], LOOK_S)
         if wake in ready:
             os.read(wake, 1 << 12)
-        if worker in (ended := _reap() or {}):
+        if worker in (ended := _ended_children() or {}):
             return str(ended[worker])
         if life in ready:
             return str(-signal.SIGKILL)
@@ -146,7 +144,7 @@ def _wait(worker: int, life: int, wake: int) -> str:
                 found += _children(process)
 
 
-def _reap() -> dict[int, int] | None:
+def _ended_children() -> dict[int, int] | None:
     """How the children ended that have ended since; None where there is none left."""
     ended: dict[int, int] = {}
     with suppress(ChildProcessError):

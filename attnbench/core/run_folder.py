@@ -28,7 +28,7 @@ class RunFolder:
         self.path, self.header = path, header
         self.set_aside = ""
         """What was taken out when the run was reopened: a sentence, or nothing."""
-        self._records = -1
+        self._descriptor = -1
 
     @property
     def name(self) -> str:
@@ -96,9 +96,9 @@ class RunFolder:
         with_paths = ("reason", "remedy", "note", "detail")
         texts = {name: disk.short(getattr(record, name)) for name in with_paths}
         line = record.with_(**texts).line().encode() + b"\n"
-        self.insist(line)
+        self.check_in_place(line)
         try:
-            append_whole(self._records, line)
+            append_whole(self._descriptor, line)
         except OSError as error:
             raise self._no_room(RECORDS, error) from None
 
@@ -114,18 +114,18 @@ class RunFolder:
             raise self._no_room(SPOILED, error) from None
         return len(numbers)
 
-    def insist(self, line: bytes = b"") -> None:
+    def check_in_place(self, line: bytes = b"") -> None:
         """Raise :class:`StoreError` where the records are not under the run's path any more.
 
         What was measured, and ``line`` besides, is then kept in a folder that the message names.
         """
-        if _is(self.path / RECORDS, self._records):
+        if _still_names(self.path / RECORDS, self._descriptor):
             if not (self.path / HEADER).exists():
                 self.save_header()
             return
         gone = f"{self.path / RECORDS} was moved or deleted while the run went on"
         try:
-            data = os.pread(self._records, os.fstat(self._records).st_size, 0) + line
+            data = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0) + line
             beside = self.path.parent if self.path.parent.is_dir() else None
             self.path = Path(tempfile.mkdtemp(prefix=f"{self.path.name}-kept-", dir=beside))
             self.save_header()
@@ -138,18 +138,18 @@ class RunFolder:
 
     def close(self) -> None:
         """Let the next process have it."""
-        if self._records >= 0:
-            os.close(self._records)
-            self._records = -1
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def _open(self) -> None:
         """Have the run alone, or say who has it."""
         path = self.path / RECORDS
         try:
-            while self._records < 0:
-                self._records = os.open(path, APPENDING, 0o666)
-                fcntl.flock(self._records, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not _is(path, self._records):
+            while self._descriptor < 0:
+                self._descriptor = os.open(path, APPENDING, 0o666)
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not _still_names(path, self._descriptor):
                     self.close()  # it was replaced between the two calls
             disk.sync_folder(self.path)
         except OSError as error:
@@ -167,9 +167,9 @@ class RunFolder:
         What a death left unfinished becomes a line, and is damaged like any other; or else only
         its end was missing.
         """
-        size = os.fstat(self._records).st_size
-        if size and os.pread(self._records, 1, size - 1) != b"\n":
-            append_whole(self._records, b"\n")
+        size = os.fstat(self._descriptor).st_size
+        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
+            append_whole(self._descriptor, b"\n")
         checked = Checked(self.path)
         for _ in checked.records():
             pass
@@ -209,9 +209,9 @@ class RunFolder:
             fcntl.flock(new, fcntl.LOCK_EX | fcntl.LOCK_NB)
             draft.replace(path)
         finally:  # whatever stopped it: what is appended goes to the file that has the name
-            if _is(path, new):
+            if _still_names(path, new):
                 self.close()
-                self._records = new
+                self._descriptor = new
             else:
                 os.close(new)
                 draft.unlink(missing_ok=True)
@@ -230,7 +230,7 @@ class RunFolder:
         )
 
 
-def _is(path: Path, descriptor: int) -> bool:
+def _still_names(path: Path, descriptor: int) -> bool:
     """Whether a name still stands for what was opened under it."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))

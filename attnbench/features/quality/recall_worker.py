@@ -24,7 +24,7 @@ from msgspec import convert
 from torch import Tensor, nn
 
 from attnbench.core import settings
-from attnbench.core.process_child import Answers, Tell
+from attnbench.core.process_child import Answers
 from attnbench.features.quality.recall import (
     CAUSAL,
     NOTHING,
@@ -112,11 +112,11 @@ class Training:
     def _on_device(self, *arrays: np.ndarray) -> list[Tensor]:
         return [torch.from_numpy(x).to(self.setting.device) for x in arrays]
 
-    def run(self, tell: Tell) -> str:
-        """Tell each checkpoint; return why it ended too early, or nothing."""
+    def run(self, send: Callable[[Mapping[str, Any]], None]) -> str:
+        """Send each checkpoint; return why it ended too early, or nothing."""
         steps, limit_s = self.setting.steps, self.job.limit_s
         every = -(-steps // self.setting.looks)
-        tell(
+        send(
             {
                 "parameters": sum(x.numel() for x in self.model.parameters()),
                 "state_numbers": state_numbers(self.job.variant, self.setting),
@@ -139,7 +139,7 @@ class Training:
                     "accuracy": {str(pairs): self.accuracy(pairs) for pairs in self.tests},
                     "in_time": due,
                 }
-                tell({"checkpoint": look})
+                send({"checkpoint": look})
             time_over = time_over or due
             if self.clock_s > limit_s and done < steps:
                 return f"it had taken {done} of {steps} steps when its {limit_s:.0f} s were over"

@@ -43,7 +43,7 @@ def run(given: argparse.Namespace) -> int:
         folder = begun.folder
         try:
             unbegun = measure(begun, places, watcher, say, until)
-            folder.insist()
+            folder.check_in_place()
         except (Stopped, KeyboardInterrupt):
             say(f"stopped; what was measured is kept. Go on with: {folder.resumed_by}")
             return INTERRUPTED
