@@ -9,8 +9,8 @@ from asv.runner import BenchmarkResult
 
 from attnbench import cli
 from attnbench.core.checkout import Commit
-from attnbench.features.commits import asv
-from attnbench.features.commits.asv import Value, save_entry
+from attnbench.features.commits import asv_interface
+from attnbench.features.commits.asv_interface import Value, save_entry
 
 NAME = "attention.Time.time(matmul, 128, forward)"
 COMMITS = [Commit(x, x * 40, "one more") for x in "abc"]
@@ -28,10 +28,10 @@ def history(monkeypatch):
 
     def said(*values, files=("impls/x.py",)):
         given, changed = iter(values), iter([files] * 2 if isinstance(files, tuple) else files)
-        monkeypatch.setattr(asv, "_values", lambda *_: next(given).items())
-        monkeypatch.setattr(asv, "changed", lambda *_: next(changed))
+        monkeypatch.setattr(asv_interface, "_values", lambda *_: next(given).items())
+        monkeypatch.setattr(asv_interface, "changed", lambda *_: next(changed))
         some = COMMITS[: len(values)]
-        return asv.report(some, Path("nowhere"), "box", 1.05, Path("root"))
+        return asv_interface.report(some, Path("nowhere"), "box", 1.05, Path("root"))
 
     return said
 
@@ -80,7 +80,7 @@ def test_what_moves_where_nothing_changed_moves_by_itself_and_so_does_what_moves
 )
 def test_what_fails_now_is_a_finding(clone, asked, monkeypatch, capsys, after, status, said):
     results = [{NAME: value(0.001)}, {NAME: after}] * 2
-    monkeypatch.setattr(asv, "_values", lambda *_: results.pop(0).items())
+    monkeypatch.setattr(asv_interface, "_values", lambda *_: results.pop(0).items())
     assert cli.main(["history", "HEAD~2..HEAD"]) == status
     assert said in capsys.readouterr().out
     assert cli.main(["history", "HEAD~2..HEAD", "--json"]) == status
@@ -105,7 +105,7 @@ def test_results_are_read_as_asv_wrote_them(tmp_path):
     )
     made.add_result(benchmark, done, record_samples=True)
     made.save(str(tmp_path))
-    found = dict(asv._values(tmp_path, "box", sha))
+    found = dict(asv_interface._values(tmp_path, "box", sha))
     assert (found["t.time(a)"].result, found["t.time(b)"].result) == (1.0, None)
     assert found["t.time(c)"].skipped
-    assert dict(asv._values(tmp_path, "box", "d" * 40)) == {}
+    assert dict(asv_interface._values(tmp_path, "box", "d" * 40)) == {}

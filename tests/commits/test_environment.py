@@ -9,7 +9,7 @@ import pytest
 import torch
 from asv.util import UserError
 
-from attnbench.features.commits import asv, environment, suite
+from attnbench.features.commits import asv_interface, environment, suite
 from attnbench.features.commits.environment import RUNNING, Shared
 from impls.asked import CantBeDone
 
@@ -81,6 +81,6 @@ def test_asv_is_told_of_the_machine_without_asking_and_its_processes_of_the_comm
     def damaged():
         raise CantBeDone("asv's machine file is no JSON")
 
-    monkeypatch.setattr(asv, "ensure_machine", damaged)
+    monkeypatch.setattr(asv_interface, "ensure_machine", damaged)
     with pytest.raises(UserError, match="is no JSON"):
         environment._hand_on(Namespace(), {})

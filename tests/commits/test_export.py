@@ -10,8 +10,8 @@ from asv.machine import Machine as AsvMachine
 from attnbench.core.disk import HEADER, RECORDS
 from attnbench.core.machine import this_machine
 from attnbench.core.record import PROTOCOL, Status
-from attnbench.features.commits import asv, suite
-from attnbench.features.commits.asv import ensure_machine, entry
+from attnbench.features.commits import asv_interface, suite
+from attnbench.features.commits.asv_interface import ensure_machine, entry
 from attnbench.features.commits.suite import AsvRequest
 from tests.commits import runs
 
@@ -21,7 +21,7 @@ LATER = {"started": "2026-11-22T11:00:00+00:00"}
 
 
 def listed(place):
-    return json.loads((place.results / asv.FILE).read_text())
+    return json.loads((place.results / asv_interface.FILE).read_text())
 
 
 # ---- cells ---------------------------------------------------------------------------------------

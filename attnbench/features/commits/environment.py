@@ -24,7 +24,7 @@ from asv.environment import Environment, EnvironmentUnavailable
 from asv.machine import Machine
 from asv.util import UserError
 
-from attnbench.features.commits import asv, suite
+from attnbench.features.commits import asv_interface, suite
 from impls.asked import CantBeDone
 
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -119,7 +119,7 @@ def setup() -> None:
     except SystemExit:  # another program has loaded asv, and its arguments are its own
         said = Namespace()
     if words[:1] == ["publish"]:
-        asv.before_publishing(getattr(said, "config", None))
+        asv_interface.before_publishing(getattr(said, "config", None))
     if {"run", "continuous", "find"} & {*words}:
         _hand_on(said, os.environ)
 
@@ -128,7 +128,7 @@ def _hand_on(said: Namespace, environment: Any) -> None:
     from attnbench.core.machine import this_machine
 
     try:
-        Machine.hardcoded_machine_name = asv.ensure_machine()
+        Machine.hardcoded_machine_name = asv_interface.ensure_machine()
     except CantBeDone as sentence:
         raise UserError(str(sentence)) from None
     device = this_machine().devices[-1]

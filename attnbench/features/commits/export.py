@@ -25,7 +25,7 @@ from attnbench.core.checkout import find_commit, git
 from attnbench.core.disk import HEADER, write_whole
 from attnbench.core.record import NOT_TRIED, PROTOCOL, Status
 from attnbench.core.store import read_header, read_records, some_runs
-from attnbench.features.commits import asv, suite
+from attnbench.features.commits import asv_interface, suite
 from attnbench.sweep.plan import problems
 from impls.asked import CantBeDone
 from impls.problem import SHORT, Problem
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 FAILED, SKIPPED = None, math.nan
 Value = list[float] | float | None
 """A time of each run, or one figure, or why there is none: SKIPPED or FAILED, as asv has it."""
-Values = dict[str, dict[asv.Cell, Value]]
+Values = dict[str, dict[asv_interface.Cell, Value]]
 """Of each benchmark each cell, by asv's text of its parameters."""
 
 
@@ -66,7 +66,7 @@ class CommitRun:
             if node.get("leg", 1) != self.leg:
                 continue
             machine, problem = node.get("machine", self.header["machine"]), record.problem
-            entry = asv.entry(machine)
+            entry = asv_interface.entry(machine)
             python = ".".join(machine["python"].split(".")[:2])  # as asv names an environment's
             place = (entry["machine"], self.commit, python)
             values = sheets[place][-1] if place in sheets else {}
@@ -83,7 +83,7 @@ class CommitRun:
                 put(values.setdefault(f"{name}.{figure}", {}), cell, value)
 
 
-def put(cells: dict[asv.Cell, Value], cell: asv.Cell, new: Value) -> None:
+def put(cells: dict[asv_interface.Cell, Value], cell: asv_interface.Cell, new: Value) -> None:
     """What another run says of a cell: times are put together, of one figure the later stands."""
     old = cells.get(cell, SKIPPED)
     if old is FAILED or new is FAILED:
@@ -134,7 +134,7 @@ def export(
         raise CantExport(f"there is no record in {', '.join(map(str, paths))} yet; finish the run")
     try:
         written = [_save(*sheet, python, results) for (*_, python), sheet in sheets.items()]
-        asv.write(results)
+        asv_interface.write(results)
     except OSError as error:
         raise CantExport(
             f"can't write {error.filename or results}: {error.strerror}; make room "
@@ -155,7 +155,7 @@ def _leg(path: Path, root: Path, header: Mapping[str, Any], number: int) -> Comm
         commit, dirty, protocol = *map(header["code"].get, ("commit", "dirty")), header["protocol"]
         nodes = header.get("nodes", {}).values()
         for machine in (header["machine"], *(node["machine"] for node in nodes)):
-            asv.entry(machine)
+            asv_interface.entry(machine)
             machine["python"]
         started = datetime.fromisoformat(header["started"]).astimezone(UTC)
         header["settings"]["threads"]
@@ -211,7 +211,9 @@ def _save(
             put(cells, cell, value)
         if not any(value is FAILED or _says(value) for value in cells.values()):
             continue
-        params = [asv.in_order(each) for each in zip(*cells, strict=True)]  # all that it had or has
+        params = [
+            asv_interface.in_order(each) for each in zip(*cells, strict=True)
+        ]  # all that it had or has
         every = [cells.get(cell, SKIPPED) for cell in product(*params)]
         samples = [value if isinstance(value, list) else None for value in every]
         result = BenchmarkResult(
@@ -222,18 +224,18 @@ def _save(
             stderr="",
             profile=None,
         )
-        listed = {**(asv.described(name) or {}), "params": params}
+        listed = {**(asv_interface.described(name) or {}), "params": params}
         whole.add_result(listed, result, run.started, record_samples=True)
-    asv.save_entry(results, entry)
+    asv_interface.save_entry(results, entry)
     with tempfile.TemporaryDirectory() as folder:
         whole.save(folder)
         write_whole(path, (Path(folder) / whole._filename).read_bytes())
     return path
 
 
-def _before(whole: Results, name: str) -> dict[asv.Cell, Value]:
+def _before(whole: Results, name: str) -> dict[asv_interface.Cell, Value]:
     """What the file says of a benchmark; nothing where that is by another ruler."""
-    version = (asv.described(name) or {}).get("version")
+    version = (asv_interface.described(name) or {}).get("version")
     if name not in whole.get_all_result_keys() or whole.benchmark_version.get(name) != version:
         return {}
     params = whole.get_result_params(name)

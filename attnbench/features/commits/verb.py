@@ -20,7 +20,7 @@ from attnbench.core.format import counted
 from attnbench.core.machine import Machine, this_machine
 from attnbench.core.settings import Settings
 from attnbench.features.commits import export, instructions, rounds, view
-from attnbench.features.commits.asv import Asv, checked_regex, ensure_machine, report
+from attnbench.features.commits.asv_interface import Asv, checked_regex, ensure_machine, report
 from attnbench.sweep import compare as pairs
 from attnbench.sweep import engine as engines
 from attnbench.sweep.plan import make_plan

@@ -32,7 +32,7 @@ from attnbench.sweep.plan import Cell, duration
 if TYPE_CHECKING:
     from attnbench.answer.compare_runs import ComparedCell, RunsComparison
     from attnbench.core.checkout import Commit
-    from attnbench.features.commits.asv import CommitHistory
+    from attnbench.features.commits.asv_interface import CommitHistory
     from attnbench.features.commits.instructions import Counted
 
 STYLE = {
