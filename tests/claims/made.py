@@ -9,7 +9,6 @@ def point(name="one", rule=ClaimRule.AT_MOST, published=1.0, tolerance=0.0, **mo
     return ClaimPoint(name, f"what {name} says", ClaimRule(rule), published, tolerance, **more)
 
 
-def claim(*points, name="made-up", how="tests.claims.deeds:environment", needs=None, **more):
-    return Claim(
-        name, "it is so", SOURCE, "as it is", points or (point(),), how, needs or Needs(), **more
-    )
+def claim(*points, name="made-up", measure="tests.claims.deeds:environment", needs=None, **more):
+    points, needs = points or (point(),), needs or Needs()
+    return Claim(name, "it is so", SOURCE, "as it is", points, measure, needs, **more)

@@ -24,7 +24,7 @@ from attnbench.features.claims.claim import (
     lacking,
 )
 from attnbench.features.claims.timing import flops, problem_of
-from attnbench.features.claims.verb import scale_of
+from attnbench.features.claims.trial import scale_of
 from impls.loading import load_function
 from tests.claims.made import claim, point
 from tests.machines import BOX, GPU, WITH_GPU
@@ -42,7 +42,7 @@ def test_each_claim_says_where_it_was_read_and_how_it_is_measured():
         assert each.setting.endswith(".")
         assert names
         assert len(set(names)) == len(names)
-        assert callable(load_function(each.how))
+        assert callable(load_function(each.measure))
         assert 0 < each.minutes < 60
         assert "ours" in each.setting or not any(point.ours for point in each.points)
         for one in each.points:

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from attnbench.features.claims.claim import ClaimRequest, ClaimVerdict
-from attnbench.features.claims.verb import outcome
+from attnbench.features.claims.trial import outcome
 from tests.claims.made import claim
 
 DEEDS = f"{Path(__file__).with_name('deeds.py')}"
 
 
 def tried(deed, limit_s=60.0):
-    return outcome(claim(how=f"{DEEDS}:{deed}", timed=True), ClaimRequest(), limit_s)
+    return outcome(claim(measure=f"{DEEDS}:{deed}", timed=True), ClaimRequest(), limit_s)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_who_fails_is_not_run_and_says_why(deed, limit_s, said):
 
 
 def test_it_has_the_rulers_environment_and_its_own_threads():
-    one = outcome(claim(how=f"{DEEDS}:environment"), ClaimRequest(seed=7, threads=1))
+    one = outcome(claim(measure=f"{DEEDS}:environment"), ClaimRequest(seed=7, threads=1))
     seen = dict(one.findings.tables[0].rows)
     assert seen == {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "torch": "1"}
     assert one.findings.notes == ["7"]

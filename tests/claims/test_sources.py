@@ -29,7 +29,7 @@ def few_draws(monkeypatch):
 
 def tried(name, **asked):
     (claim,) = claims.find([name])
-    return ClaimOutcome.of(claim, load_function(claim.how)(ClaimRequest(**asked)))
+    return ClaimOutcome.of(claim, load_function(claim.measure)(ClaimRequest(**asked)))
 
 
 def failed(one):

@@ -61,7 +61,9 @@ def tried(monkeypatch):
             monkeypatch.setattr(module, "open_engine", engine)
         (claim,) = claims.find([name])
         cells = {point.name: point.cell for point in claim.points if point.cell}
-        return ClaimOutcome.of(claim, load_function(claim.how)(ClaimRequest(cells, seconds=60.0)))
+        return ClaimOutcome.of(
+            claim, load_function(claim.measure)(ClaimRequest(cells, seconds=60.0))
+        )
 
     return made
 

@@ -33,7 +33,7 @@ def published(monkeypatch):
         figures = {p.name: ClaimFigure(changed.get(p.name, p.published)) for p in claim.points}
         return ClaimOutcome.of(claim, ClaimFindings(figures), 0.5)
 
-    monkeypatch.setattr("attnbench.features.claims.verb.outcome", outcome)
+    monkeypatch.setattr("attnbench.features.claims.trial.outcome", outcome)
     return changed
 
 

@@ -93,7 +93,7 @@ class Claim(Struct, frozen=True):
     setting: str
     """What is done, on what; and which thresholds are ours."""
     points: tuple[ClaimPoint, ...]
-    how: str
+    measure: str
     """Dotted path of ``measure(request) -> findings``: ``package.module:function``."""
     needs: Needs = Needs()
     minutes: float = 0.1
@@ -104,7 +104,7 @@ class Claim(Struct, frozen=True):
     def to_dict(self) -> dict[str, Any]:
         """What is known before anything is run."""
         values: dict[str, Any] = msgspec.to_builtins(self)
-        del values["how"]
+        del values["measure"]
         return {**values, "needs": str(self.needs)}
 
 
@@ -117,8 +117,8 @@ def claims() -> list[Claim]:
     for row in [*said["claim"], *(row for group in said["rates"] for row in rates_of(group))]:
         fields = ClaimPoint.__struct_encode_fields__
         points = [dict(zip(fields, point, strict=False)) for point in row["points"]]
-        how, source = f"{__package__}.{row['how']}", said["source"][row["source"]]
-        row |= {"points": points, "how": how, "source": source}
+        measure, source = f"{__package__}.{row['measure']}", said["source"][row["source"]]
+        row |= {"points": points, "measure": measure, "source": source}
         found.append(msgspec.convert(row, Claim))
     return found
 

@@ -163,7 +163,7 @@ def rates_of(group: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "source": group["source"],
             "setting": f"{group['setting']}{row.get('setting', '')}. {RULES}.",
             "points": points,
-            "how": "timing:measure_rates",
+            "measure": "timing:measure_rates",
             "needs": {"gpu": group["gpu"], "requires": ("torch>=2.9",), "variants": (variant,)},
             "timed": True,
         }

@@ -1,0 +1,97 @@
+"""Claims put to the test, one after the other, each in a process.
+
+Run as a program, this module is that process: it measures one claim and answers with its findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+import msgspec
+
+from attnbench.core.process import Worker, WorkerLost
+from attnbench.core.process_child import Answers, serve
+from attnbench.features.claims.claim import (
+    Claim,
+    ClaimFindings,
+    ClaimOutcome,
+    ClaimRequest,
+    ClaimVerdict,
+)
+from impls.asked import CantBeDone
+from impls.loading import load_function
+
+MODULE = "attnbench.features.claims.trial"
+LIMIT_S, TIMES = 120.0, 3.0
+"""The limit for loading and checking, and the multiple of the time given that is added to it."""
+FAULT = "run it again by its name; if it fails again, that is a fault of attnbench"
+GIVE_TIME = "give it more time with --budget, or a machine that is not busy"
+
+
+def scale_of(to_try: Sequence[Claim], budget_s: float | None) -> float:
+    """How much of its time each timed claim gets, so that they share a budget."""
+    timed_s = sum(60 * claim.minutes for claim in to_try if claim.timed)
+    return budget_s / timed_s if budget_s is not None and timed_s else 1.0
+
+
+def outcomes(
+    claims: Sequence[Claim],
+    known: Sequence[ClaimOutcome | None],
+    scale: float,
+    settings: Mapping[str, Any],
+    watch: Callable[[ClaimOutcome], None],
+) -> tuple[list[ClaimOutcome], bool]:
+    """Test each claim whose outcome is not known; whether Ctrl-C stopped it.
+
+    ``settings``: the seed, the threads and the file of word vectors.
+    """
+    found, stopped = list[ClaimOutcome](), False
+    for claim, lacks in zip(claims, known, strict=True):
+        again = f"attnbench reproduce {claim.name}"
+        one = lacks or ClaimOutcome(claim, ClaimVerdict.NOT_RUN, "it was stopped", again)
+        try:
+            if lacks is None and not stopped:
+                cells = {point.name: point.cell for point in claim.points if point.cell}
+                request = ClaimRequest(cells=cells, seconds=60 * claim.minutes * scale, **settings)
+                one = outcome(claim, request)
+            watch(one)
+        except KeyboardInterrupt:  # stops the claim at hand and those that follow
+            stopped = True
+        found.append(one)
+    return found, stopped
+
+
+def outcome(claim: Claim, request: ClaimRequest, limit_s: float | None = None) -> ClaimOutcome:
+    """Test a claim in a process. Ctrl-C ends the process, and is raised again."""
+    start, answer, remedy = monotonic(), {}, ""
+    limit_s = limit_s or LIMIT_S + TIMES * request.seconds * claim.timed
+    sent = msgspec.to_builtins(request)
+    question = {"measure": claim.measure, "torch": not claim.timed, "request": sent}
+    with Worker(MODULE, request.threads, limited=False) as worker:
+        try:
+            answer = worker.ask(question, limit_s)
+        except WorkerLost as lost:
+            answer, remedy = {"refusal": str(lost)}, GIVE_TIME if lost.timed_out else FAULT
+    took_s = monotonic() - start
+    if "refusal" in answer:
+        why, verdict = answer["refusal"], ClaimVerdict.NOT_RUN
+        return ClaimOutcome(claim, verdict, why, remedy, took_s=took_s)
+    return ClaimOutcome.of(claim, msgspec.convert(answer["findings"], ClaimFindings), took_s)
+
+
+def _answer(question: dict[str, Any], _: Answers) -> dict[str, Any]:
+    request = ClaimRequest(**question["request"])
+    if question["torch"]:
+        from attnbench.core.settings import Settings, apply
+
+        apply(Settings(threads=request.threads))
+    try:
+        return {"findings": msgspec.to_builtins(load_function(question["measure"])(request))}
+    except CantBeDone as error:
+        return {"refusal": str(error)}
+
+
+if __name__ == "__main__":
+    serve(_answer, allow_nan=True)
