@@ -9,7 +9,7 @@ import impls
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record, Status
 from attnbench.core.settings import Settings
-from attnbench.features.profile.verb import NotProfiled, plan, profiles
+from attnbench.features.profile.profiles import NotProfiled, plan_cells, profile_cells
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.presets import PRESETS
 from tests import calling
@@ -20,7 +20,7 @@ SMALL = {"seq": ("48",), "heads": (2,), "head_dim": (8,)}
 
 
 def planned(names, table=None, **changes):
-    return plan(names, table or impls.table(), PRESETS["cpu"], changes, this_machine()).cells
+    return plan_cells(names, table or impls.table(), PRESETS["cpu"], changes, this_machine())
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_profiles_come_back_with_their_traces_and_of_what_is_wrong_there_is_none
 ):
     with LocalEngine(Settings()) as engine:
         cells = planned(["einsum", "sdpa.flash"], **SMALL)
-        found = profiles(cells, engine, 0, tmp_path)
+        found = profile_cells(cells, engine, 0, tmp_path)
         assert [p["variant"] for p in found] == ["einsum", "sdpa.flash"]
         assert all(p["slug"] == str(cells[0].problem) and p["threads"] == 1 for p in found)
         for p in found:
@@ -52,12 +52,12 @@ def test_profiles_come_back_with_their_traces_and_of_what_is_wrong_there_is_none
         assert "aten::_softmax" in {x["name"] for x in found[0]["phases"][0]["operators"]}
         table = impls.table([str(inverted)])
         with pytest.raises(NotProfiled, match=r"inverted is not profiled \(wrong\): .*key"):
-            profiles(planned(["inverted"], table, **SMALL), engine, 0, tmp_path)
+            profile_cells(planned(["inverted"], table, **SMALL), engine, 0, tmp_path)
 
 
 def test_what_cannot_run_says_why_and_asks_no_worker(tmp_path):
     with pytest.raises(NotProfiled, match=r"unsupported.*no backward") as stopped:
-        profiles(planned(["numpy"], **SMALL, phase=("train",)), None, 0, tmp_path / "new")
+        profile_cells(planned(["numpy"], **SMALL, phase=("train",)), None, 0, tmp_path / "new")
     assert stopped.value.status == 2 and not (tmp_path / "new").exists()
 
 
@@ -76,5 +76,5 @@ def test_the_reason_is_the_workers_or_how_it_was_lost(tmp_path, said, words, end
         record = Record.of(cell.variant, cell.problem, said, "it is so", remedy="do that")
         said = {"record": record.to_dict()}
     with pytest.raises(NotProfiled, match=words) as stopped:
-        profiles([cell], ToldEngine(said), 0, tmp_path)
+        profile_cells([cell], ToldEngine(said), 0, tmp_path)
     assert stopped.value.status == ends

@@ -4,41 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import impls
 from attnbench.command import arguments
 from attnbench.command.terminal import say
-from attnbench.core.disk import StoreError, write_whole
+from attnbench.core.disk import write_whole
 from attnbench.core.lock import lock_for
-from attnbench.core.machine import Machine, this_machine
-from attnbench.core.record import FINDINGS, Record, Status
+from attnbench.core.machine import this_machine
 from attnbench.core.settings import Settings
 from attnbench.features.profile import view
+from attnbench.features.profile.profiles import NotProfiled, plan_cells, profile_cells, slug
 from attnbench.features.profile.why_slower import why_slower
-from attnbench.sweep.engine import CELL_LIMIT_S, LocalEngine, WorkerLost
-from attnbench.sweep.plan import Cell, Plan, make_plan
-from attnbench.sweep.presets import Preset
+from attnbench.sweep.engine import LocalEngine
 from attnbench.sweep.start import find_preset, pinned
-from impls import Table
-from impls.problem import InvalidProblem
-
-LENGTH = "1024"  # long enough that products weigh more than calling them
-PHASES, MASKS = ("train", "forward", "decode", "backward"), ("causal", "none")
-"""In order: the first that all variants serve is taken."""
-
-
-class NotProfiled(Exception):
-    """Why there is no profile, in a sentence; ``status`` is the program's exit status."""
-
-    def __init__(self, record: Record) -> None:
-        remedy = f" → {record.remedy}" if record.remedy else ""
-        status = str(record.status).replace("_", " ")
-        super().__init__(f"{record.variant} is not profiled ({status}): {record.reason}{remedy}")
-        self.status = 1 if record.status in FINDINGS else 2
 
 
 def profile(given: argparse.Namespace) -> int:
@@ -46,15 +25,15 @@ def profile(given: argparse.Namespace) -> int:
     machine = this_machine()
     names = [given.name] + [given.against] * (given.against is not None)
     grid, changes = find_preset(None, machine), arguments.grid_changes(given)
-    cells = plan(names, impls.table(given.table), grid, changes, machine).cells
+    cells = plan_cells(names, impls.table(given.table), grid, changes, machine)
     against = "-against-".join(cell.variant.label for cell in cells)  # asked again, it is replaced
-    folder = Path(given.out) / _slug(f"{against} {cells[0].problem}").strip("-")
+    folder = Path(given.out) / slug(f"{against} {cells[0].problem}").strip("-")
     try:
         devices = {cell.problem.device for cell in cells}
         limited = devices == {"cpu"}
         settings = Settings(threads=pinned(given.threads, machine), warm_profiler=limited)
         with lock_for(devices), LocalEngine(settings, limited=limited) as engine:
-            found = profiles(cells, engine, given.seed or 0, folder)
+            found = profile_cells(cells, engine, given.seed or 0, folder)
     except NotProfiled as stopped:
         say(f"attnbench: {stopped}")
         return stopped.status
@@ -70,66 +49,3 @@ def profile(given: argparse.Namespace) -> int:
     traces = ", ".join(Path(p["trace"]).name for p in found)
     say(f"written in {folder}: memory.png, memory.svg, profile.json, {traces} (ui.perfetto.dev)")
     return 0
-
-
-def plan(
-    names: Sequence[str], table: Table, grid: Preset, changes: Mapping[str, Any], machine: Machine
-) -> Plan:
-    """A cell for each variant, all on the same problem; refuses more problems than one."""
-    rows = [table.find(name) for name in names]
-    grid = grid.with_(seq=(LENGTH,), variants=()).with_(**changes)
-    if "phase" not in changes:
-        grid = grid.with_(phase=(_first([row.on(grid.device, "phases") for row in rows], PHASES),))
-    if "mask" not in changes:
-        grid = grid.with_(mask=(_first([row.on(grid.device, "masks") for row in rows], MASKS),))
-    if rows[0].level != rows[-1].level:
-        raise InvalidProblem(
-            f"{rows[0].label} works at level {rows[0].level} and {rows[-1].label} at "
-            f"{rows[-1].level}: they are given different things, so neither is slower than the "
-            "other; name two of one"
-        )
-    result = make_plan(table, names, grid, machine)
-    problems = list(dict.fromkeys(cell.problem for cell in result.cells))
-    if len(problems) > 1:
-        raise InvalidProblem(
-            f"profile takes one problem, and this grid has {len(problems)}: "
-            f"{problems[0]}, {problems[1]}" + ", …" * (len(problems) > 2) + "; give one value each"
-        )
-    return result
-
-
-def _first(served: Sequence[Sequence[str]], preferred: Sequence[str]) -> str:
-    """If there is none, the plan refuses one of the variants."""
-    return next((x for x in preferred if all(x in some for some in served)), preferred[0])
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.]+", "-", text)
-
-
-def profiles(
-    cells: Sequence[Cell], engine: LocalEngine, seed: int, folder: Path
-) -> list[dict[str, Any]]:
-    """The profile of each; raises :class:`NotProfiled` for the first that has none."""
-    for cell in cells:
-        if cell.left_out is not None:
-            raise NotProfiled(cell.left_out)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"can't write to {folder}: {error.strerror}; use another --out") from None
-    found = []
-    for variant, problem in ((cell.variant, cell.problem) for cell in cells):
-        trace = str((folder / f"trace-{_slug(variant.label)}.json").resolve())
-        sent = {"variant": variant.to_dict(), "problem": problem.to_dict(), "timed": False}
-        try:
-            answer = engine.ask({"profile": {**sent, "seed": seed}, "trace": trace}, CELL_LIMIT_S)
-        except WorkerLost as lost:
-            status = Status.TIMED_OUT if lost.timed_out else Status.CRASHED
-            raise NotProfiled(
-                Record.of(variant, problem, status, lost.reason, detail=lost.output)
-            ) from None
-        if "profile" not in answer:
-            raise NotProfiled(Record.from_dict(answer["record"]))
-        found.append({**answer["profile"], "trace": trace})
-    return found
