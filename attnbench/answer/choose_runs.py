@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attnbench.answer.choose import Choice, Excluded, Wants, Why, choose, make_choice, settle
 from attnbench.answer.ranking import MARGIN
 from attnbench.core.disk import StoreError, long, short
-from attnbench.core.format import size
+from attnbench.core.format import first_few, size
 from attnbench.core.machine import this_machine, why_not
 from attnbench.core.record import PROTOCOL
 from attnbench.core.store import find_runs, read_header, read_records, some_runs
@@ -144,9 +144,8 @@ def first_answer(
         if not missing:
             predicted = predicted or choice
         elif choice.ranking.winner.measured:
-            more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
             say(
-                f"not from {run}, which measured this without {', '.join(missing[:NAMED])}{more}, "
+                f"not from {run}, which measured this without {first_few(missing, NAMED)}, "
                 f"who might win; to rest on it alone: --from {run}"
             )
     return predicted

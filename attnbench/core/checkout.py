@@ -16,6 +16,7 @@ from typing import Any
 
 import attnbench
 import impls
+from attnbench.core.format import first_few
 from attnbench.core.protocol import unlike
 from impls.asked import CantBeDone
 from impls.spec import INTERFACE
@@ -188,9 +189,8 @@ def refuse_dirty(commits: Iterable[Commit], root: Path, what: str = "impls") -> 
     status = _said(root, "status", "--porcelain", "--untracked-files=all", "--", what)
     lines = [line.split(maxsplit=1) for line in status.splitlines()]
     if files := [name for kind, name in lines if kind != "??" or name.endswith(".py")]:
-        more = f" and {len(files) - NAMED} more" if len(files) > NAMED else ""
         raise BadCommit(
-            f"{', '.join(files[:NAMED])}{more} has changes that no commit holds, and commits are "
+            f"{first_few(files, NAMED)} has changes that no commit holds, and commits are "
             "what is measured; commit them, or put them aside with 'git stash --include-untracked'"
         )
 

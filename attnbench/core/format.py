@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -41,6 +41,12 @@ def _in_units(
 def counted(n: int, noun: str) -> str:
     """``1 cell``, ``3 cells``"""
     return f"{n} {noun}{'s' * (n != 1)}"
+
+
+def first_few(some: Sequence[str], most: int) -> str:
+    """``a, b and 3 more``"""
+    more = f" and {len(some) - most} more" if len(some) > most else ""
+    return ", ".join(some[:most]) + more
 
 
 def seconds(value: float) -> str:

@@ -19,6 +19,7 @@ from warnings import warn
 import msgspec
 
 from attnbench.core.disk import HEADER, RECORDS, StoreError, from_json, is_no_file
+from attnbench.core.format import first_few
 from attnbench.core.lock import collector_off
 from attnbench.core.record import (
     SCHEMA,
@@ -275,9 +276,7 @@ def numbered(numbers: Collection[int]) -> str:
     """Lines by their numbers, in words; of many, the first."""
     if len(numbers) == 1:
         return f"line {min(numbers)}"
-    named = sorted(numbers)[:NAMED]
-    more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
-    return f"lines {', '.join(map(str, named))}{more}"
+    return f"lines {first_few([*map(str, sorted(numbers))], NAMED)}"
 
 
 def _cell_of(line: bytes) -> tuple[str, Problem] | None:

@@ -21,6 +21,7 @@ from attnbench.answer.ranking import (
 )
 from attnbench.answer.regimes import Regime, regimes
 from attnbench.core.disk import RECORDS, StoreError
+from attnbench.core.format import first_few
 from attnbench.core.lock import collector_off
 from attnbench.core.record import Record
 from attnbench.core.store import BAD_TIME, Checked, read_header, some_runs
@@ -168,8 +169,8 @@ def _notes(run: ReportRun, *, torn: bool) -> Iterator[str]:
             yield f"the run did not come to all of its grid: there is no record of {what}"
     numbered = zip(run.lines, run.records, strict=True)
     if bad := [str(line) for line, record in numbered if record.reason == BAD_TIME]:
-        some = ", ".join(bad[:8]) + (f" and {len(bad) - 8} more" if len(bad) > 8 else "")
-        yield f"a time in {RECORDS} is no finite number above nought, and is left out: line {some}"
+        where = f"line {first_few(bad, 8)}"
+        yield f"a time in {RECORDS} is no finite number above nought, and is left out: {where}"
     ran: dict[str, Counter[str]] = {}
     for record in run.records:
         for name in re.findall(r"torch chose ([^(]+) \(", record.note):

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 import impls
+from attnbench.core.format import first_few
 from attnbench.core.machine import Machine, why_not
 from attnbench.core.stats import summary
 from impls.asked import CantBeDone
@@ -264,8 +265,7 @@ class ClaimOutcome(Struct, frozen=True):
         if gravest := next((state for state in SAID if state in states.values()), None):
             names = [name for name, state in states.items() if state is gravest]
             points = f"point{'s' * (len(states) > 1)} {SAID[gravest][len(names) > 1]}"
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            reason = f"{len(names)} of {len(states)} {points}: {', '.join(names[:3])}{more}"
+            reason = f"{len(names)} of {len(states)} {points}: {first_few(names, 3)}"
             verdict = ClaimVerdict.NOT_REPRODUCED
             if gravest is PointStanding.NO_FIGURE:
                 whys = dict.fromkeys(f.why for f in figures.values() if f.value is None and f.why)

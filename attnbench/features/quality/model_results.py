@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnbench.answer.regimes import frontier
+from attnbench.core.format import first_few
 from attnbench.core.stats import (
     CONFIDENCE,
     VERDICT_CONFIDENCE,
@@ -260,9 +261,8 @@ def format_triple(found: Sequence[float]) -> str:
 
 
 def name_points(some: Sequence[CostPoint], named: int) -> str:
-    """``a, b and 3 more``"""
-    more = f" and {len(some) - named} more" if len(some) > named else ""
-    return ", ".join(p.variant for p in some[:named]) + more
+    """The first of them, and how many more there are."""
+    return first_few([p.variant for p in some], named)
 
 
 def conclude(rows: Sequence[Row], original: Row) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from attnbench.core.format import NONE
+from attnbench.core.format import NONE, first_few
 from attnbench.core.record import Record, Status
 from attnbench.report.tables import BAD, BEST, FAINT, Styled, Table, columns, console, show
 
@@ -119,5 +119,4 @@ def _footnotes(records: Sequence[Record]) -> Iterator[str]:
         for each in found:
             cells.setdefault(each, []).append(f"{record.variant} on {record.problem}")
     for (before, after), some in cells.items():
-        more = f" and {len(some) - 1} more" if len(some) > 1 else ""
-        yield f"{before}{some[0]}{more}{after}"
+        yield f"{before}{first_few(some, 1)}{after}"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnbench.answer.regimes import time_of
-from attnbench.core.format import three
+from attnbench.core.format import first_few, three
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
 from attnbench.report.figures.sheet import FAINT, INK, Drawn, finish, sheet, shorten
@@ -124,8 +124,7 @@ def _figure(scene: Scene, looks: Looks, above: Roof, every: Paths) -> Drawn:
             "marker at the longest"
         )
         away = [shorten(variant, 60, 6.8) for variant in every if variant not in paths]
-        more = f" and {len(away) - 3} more" if len(away) > 3 else ""
-        parts = [f"far below, and not drawn: {', '.join(away[:3])}{more}"] if away else []
+        parts = [f"far below, and not drawn: {first_few(away, 3)}"] if away else []
         rest = len(ranked) - len(named) - len(faint)
         parts += [f"{rest} more in the CSV"] if rest else []
         note += "\n" * bool(parts) + "; ".join(parts)
