@@ -200,15 +200,14 @@ def unpaired(
     b: Sequence[float],
     margin: float,
     *,
-    confidence: float = VERDICT_CONFIDENCE,
     seed: int = 0,
 ) -> Comparison:
     """The same of samples taken at other times; no drift between them is taken out."""
     over = bootstrap_medians(np.log(b), seed=seed) - bootstrap_medians(np.log(a), seed=seed + 1)
     middle = float(np.median(np.log(b)) - np.median(np.log(a)))
     away = (abs(middle) - math.log1p(margin)) / max(float(np.std(over)), 1e-12)
-    found = _judged(middle, over, min(len(a), len(b)), margin, confidence, math.erfc(away / 2**0.5))
-    return replace(found, paired=False)
+    n, p = min(len(a), len(b)), math.erfc(away / 2**0.5)
+    return replace(_judged(middle, over, n, margin, VERDICT_CONFIDENCE, p), paired=False)
 
 
 def verdict_of(low: float, high: float, edge: float) -> Verdict:
@@ -249,20 +248,18 @@ def _judged(
     )
 
 
-def holm(
-    comparisons: Sequence[Comparison], alpha: float = 1 - VERDICT_CONFIDENCE
-) -> list[Comparison]:
+def holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Many cells together: a difference stands only where it survives Holm's correction.
 
     Among m comparisons some would look like differences by chance alone; from the least probable
-    on, each must be below alpha over how many are left. One that isn't is INCONCLUSIVE.
+    on, each must be below 1 % over how many are left. One that isn't is INCONCLUSIVE.
     """
     if len(comparisons) < 2:
         return list(comparisons)
     order = sorted(range(len(comparisons)), key=lambda i: comparisons[i].p)
     kept, standing = list(comparisons), True
     for rank, i in enumerate(order):
-        standing = standing and comparisons[i].p <= alpha / (len(order) - rank)
+        standing = standing and comparisons[i].p <= (1 - VERDICT_CONFIDENCE) / (len(order) - rank)
         if not standing and comparisons[i].verdict in (Verdict.FASTER, Verdict.SLOWER):
             kept[i] = replace(comparisons[i], verdict=Verdict.INCONCLUSIVE)
     return kept

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -268,9 +268,9 @@ class HeldVariant:
 class Sides:
     """What this process holds: a variant of its own, and one of each other folder."""
 
-    def __init__(self, folder: str, make: Callable[[], HeldVariant] = HeldVariant) -> None:
+    def __init__(self, folder: str) -> None:
         """``folder``: where this process looks first for what it imports."""
-        self._folder, self._make, self._own = folder, make, make()
+        self._folder, self._own = folder, HeldVariant()
         self._others: dict[str, tuple[HeldVariant, dict[str, ModuleType]]] = {}
 
     def answer(self, bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
@@ -278,7 +278,7 @@ class Sides:
         if (folder := question.get("beside")) is None:
             return self._own.answer(bench, question)
         if folder not in self._others:
-            self._others[folder] = self._make(), {}
+            self._others[folder] = HeldVariant(), {}
         held, modules = self._others[folder]
         with modules_of(folder, self._folder, modules):
             return held.answer(bench, question)

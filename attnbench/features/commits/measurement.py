@@ -16,7 +16,7 @@ import random
 import re
 import shutil
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,15 +49,15 @@ PLACES = ((0.005, 4), (0.015, 3), (math.inf, 2))
 Rows = dict[Key, SuiteRow]
 
 
-def impls_of_commit(environment: Mapping[str, str] = os.environ) -> Path | None:
+def impls_of_commit() -> Path | None:
     """The folder of the ``impls`` that are measured; None where the commit has none."""
-    if environment.get("ASV_ENV_TYPE", "") in OWN:
+    if os.environ.get("ASV_ENV_TYPE", "") in OWN:
         return CHECKOUT / "impls"
     found = find_spec("impls")
     if found is None or found.origin is None:
         return None
     folder = Path(found.origin).resolve().parent
-    made = Path(environment["ASV_ENV_DIR"]).resolve()
+    made = Path(os.environ["ASV_ENV_DIR"]).resolve()
     return folder if made in folder.parents else None  # another's, that is installed somewhere
 
 
