@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,8 @@ def compared(
             f"{names[0]} and {names[1]} have no cell in common: the first has {has[0]}, the second "
             f"{has[1]}; measure the same grid twice"
         )
-    margin = max(MARGIN, *(_floor(header.get("noise")) for header in headers))
+    noise = chain.from_iterable(header.get("noise") or () for header in headers)
+    margin = max([MARGIN, *(each["floor"] for each in noise)])
     found = [_compared(cells_a[key], cells_b[key], headers, margin) for key in common]
     telling = [c for c in found if c.status_b is not c.status_a or c.status_b is Status.MEASURED]
     corrected = iter(holm([c.comparison for c in telling if c.comparison is not None]))
@@ -291,12 +293,3 @@ def _device(record: Record, header: Header) -> tuple[str, ...]:
     if kind == "cpu":
         return kind, str(machine.get("cpu"))
     return kind, *sorted(str(gpu.get("name")) for gpu in machine.get("gpus", ()))
-
-
-def _floor(noise: Any) -> float:
-    """The largest noise floor that a header holds, whatever it is filed under."""
-    if isinstance(noise, Mapping):
-        noise = [noise["floor"]] if "floor" in noise else list(noise.values())
-    if isinstance(noise, list):
-        return max(map(_floor, noise), default=0.0)
-    return float(noise) if isinstance(noise, int | float) and math.isfinite(noise) else 0.0

@@ -142,7 +142,7 @@ class Board:
         """Whether it is cut into instances."""
         return True if self.uuid.startswith("MIG-") else self._cut()
 
-    def held_down_s(self, policy: str) -> float | Absent:
+    def held_down_s(self, policy: str = "thermal") -> float | Absent:
         """For how long a policy has held the clocks down since the driver was loaded."""
         number = POLICIES[policy]
         what = "for how long its clocks were held down"

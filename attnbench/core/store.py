@@ -43,7 +43,7 @@ FIELDS = {
     "run": str, "command": str, "started": str, "folder": str, "seed": int, "protocol": int,
     "budget_s": int | float, "machine": dict, "settings": dict, "code": dict, "grid": dict,
     "variants": list, "problems": list, "tables": list, "ceilings": dict, "nodes": dict,
-    "selfcheck": dict, "legs": list,
+    "selfcheck": dict, "legs": list, "noise": list,
 }  # fmt: skip
 """What a header's values are, where there are any."""
 LONGEST_BUDGET_S = 86400

@@ -387,8 +387,6 @@ def _insist(path: Path, header: Mapping[str, Any], tables: Sequence[str]) -> Non
     """
     for needed in ("seed", "budget_s"):
         header[needed]
-    if not isinstance(header.get("noise") or [], list):
-        raise TypeError(f"noise is {str(header['noise'])[:50]!r}")
     files = _files(header["grid"])
     if files and long(header["folder"]) != Path.cwd():
         raise StoreError(f"the run reads {files[0]}: resume it from {header['folder']}")

@@ -89,13 +89,11 @@ def test_what_was_amiss_while_timing_is_told_and_decides_nothing(run):
     ("noise", "margin"),
     [
         (None, 0.05),
-        (0.09, 0.09),
-        ({"short": 0.01, "long": 0.08}, 0.08),
-        ({"cpu": [{"call_s": 9.0, "floor": 0.11}, {"call_s": 1e-3, "floor": 0.02}]}, 0.11),
+        ([{"call_s": 9.0, "floor": 0.11}, {"call_s": 1e-3, "floor": 0.02}], 0.11),
     ],
 )
 def test_the_margin_is_a_twentieth_or_the_larger_noise_floor_of_either(run, noise, margin):
-    a, b = run(timed(), noise=noise), run(timed(), noise=0.001)
+    a, b = run(timed(), noise=noise), run(timed(), noise=[])
     assert compare_runs(a, b).margin == compare_runs(b, a).margin == pytest.approx(margin)
 
 
