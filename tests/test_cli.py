@@ -67,9 +67,10 @@ def test_show_gives_the_mathematics_at_the_top_of_the_file():
 
 @pytest.mark.slow
 def test_env_as_json_has_machine_settings_ceilings_and_noise_and_is_kept(tmp_path, monkeypatch):
-    """The worker's answers are made in this process, where the noise is looked at for less long."""
+    """The worker's answers are made in this process, where the noise is one comparison a length."""
     bench = Bench()
     monkeypatch.setattr(LocalEngine, "ask", lambda _, asked, limit_s: _answer(bench, asked))
+    monkeypatch.setattr(pairs, "TRIALS", (1, 1))
     monkeypatch.setattr(pairs.floor_of, "__defaults__", (0.5,))
     done = well("env", "--json", "--dtype", "float32", "--out", str(tmp_path))
     facts = json.loads(done.stdout)
