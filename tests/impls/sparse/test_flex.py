@@ -1,4 +1,6 @@
-"""FlexAttention. Each problem is compiled, which takes seconds: the default tests are few."""
+"""FlexAttention, and layouts of blocks. Each problem is compiled, which takes seconds: the default
+tests are few.
+"""
 
 import numpy as np
 import pytest
@@ -6,8 +8,11 @@ import torch
 
 from impls.masks import Mask
 from impls.problem import Problem
-from impls.sparse.flex import _fitted, build
+from impls.sparse import blocksparse, flex
+from impls.sparse import cost as costs
 from impls.sparse.flex_kernel import mask_blocks
+from impls.sparse.layouts import block_layout
+from impls.spec import Unsupported
 
 SMALL = {
     "batch": 2, "heads": 4, "kv_heads": 2, "q_len": 77, "kv_len": 77, "head_dim": 16,
@@ -17,6 +22,18 @@ DRAWN = np.random.default_rng(0)
 BIAS = DRAWN.choice([-np.inf, 0.5, -1.25, 2.0], (2, 4, 77, 77))
 BIAS[:, :, 3] = -np.inf
 FILES = {"bias": BIAS, "dense": DRAWN.random((4, 77, 77)) < 0.1}
+
+BY_HEAD = DRAWN.random((4, 10, 10)) < 0.4
+"""A layout of blocks for each of 4 heads, one row of which sees nothing."""
+BY_HEAD[:, 4] = False
+
+
+@pytest.fixture(scope="module")
+def by_head(tmp_path_factory):
+    file = tmp_path_factory.mktemp("layouts") / "by_head.npy"
+    np.save(file, BY_HEAD)
+    return str(file)
+
 
 VISITED = [
     (mask, block, lengths)
@@ -51,9 +68,9 @@ def test_a_long_sequence_needs_no_form_of_every_pair():
 
 
 def test_blocks_are_fitted_to_the_window_and_to_the_length():
-    assert [_fitted(w + 1, 4096) for w in (0, 16, 64, 256, 1024)] == [16, 16, 16, 64, 128]
-    assert _fitted(17, 1 << 16) == 32
-    assert _fitted(17, 1 << 20) == 128
+    assert [flex._fitted(w + 1, 4096) for w in (0, 16, 64, 256, 1024)] == [16, 16, 16, 64, 128]
+    assert flex._fitted(17, 1 << 16) == 32
+    assert flex._fitted(17, 1 << 20) == 128
 
 
 CELLS = [
@@ -65,6 +82,9 @@ CELLS = [
     ("flex", "causal", {"q_len": 1, "kv_len": 300, "phase": "decode", "inputs": "outliers"}),
     ("window.flex", "causal+window:30,0", {"dtype": "float16"}),
     ("window.flex?block=7", "window:20,3", {"q_len": 300, "kv_len": 300}),
+    ("blocksparse.flex?block=8", "window:30,3", {"dtype": "bfloat16", "v_head_dim": 5}),
+    ("blocksparse.flex?block=8", "padding:0,50", {}),
+    ("blocksparse.flex?block=16", "causal", {"q_len": 1, "phase": "decode"}),
 ]
 
 
@@ -72,18 +92,70 @@ CELLS = [
     ("label", "mask", "changes"),
     [pytest.param(*cell, marks=[pytest.mark.slow] * (cell is not CELLS[0])) for cell in CELLS],
 )
-def test_the_gate_passes_it(verdict, brute, label, mask, changes):
+def test_the_gate_passes_it(verdict, brute, by_head, label, mask, changes):
+    label += f"&layout={by_head}" if label == "blocksparse.flex?block=8" else ""
     text = brute.text([(mask, FILES[mask])]) if mask in FILES else mask
     problem = Problem(**{**SMALL, **changes}, mask=Mask.parse(text))
     assert verdict(label, problem).reason is None
 
 
 @pytest.mark.slow
-def test_many_problems_in_a_row_are_all_compiled():
-    # torch falls back to eager after 8 recompiles of one function, with a warning at most
-    for length in range(20, 30):
-        problem = Problem(**{**SMALL, "q_len": length, "kv_len": length})
-        q, k, v = (torch.randn(2, h, length, 16) for h in (4, 2, 2))
-        out = build(problem)(q, k, v)
-        want = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
-        assert torch.allclose(out, want, atol=1e-5)
+def test_more_problems_than_torch_recompiles_one_function_for_are_compiled():
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for length in (20, 21):
+            problem = Problem(**{**SMALL, "q_len": length, "kv_len": length})
+            q, k, v = (torch.randn(2, h, length, 16) for h in (4, 2, 2))
+            out = flex.build(problem)(q, k, v)
+            want = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+            torch.testing.assert_close(out, want)
+
+
+# ---- layouts of blocks ---------------------------------------------------------------------------
+
+
+def test_a_layout_by_head_under_a_causal_mask_is_the_plain_loop(brute, by_head):
+    problem = Problem(**SMALL, mask=Mask.parse("causal"))
+    q, k, v = (torch.randn(2, h, 77, 16, dtype=torch.float64) for h in (4, 2, 2))
+    place = np.arange(77) // 8  # of each token, its block
+    seen = brute.visible([("causal", ())], (2, 4, 77, 77)) & BY_HEAD[:, place[:, None], place]
+    want = brute.attention(*(x.numpy() for x in (q, k, v)), seen, np.zeros(seen.shape), 0.25)
+    got = blocksparse.definition(problem, layout=by_head, block=8)(q, k, v, torch.arange(77))
+    assert np.abs(got.numpy() - want).max() < 1e-13
+    assert not got[:, :, 32:40].any()
+    assert costs.blocksparse(problem, by_head, 8).flops == 4 * 16 * int(seen.sum())
+
+
+def test_the_default_is_its_own_block_the_one_before_and_the_first():
+    table = block_layout(Problem(q_len=40, kv_len=40), "", 8)[0]
+    want = [[j in (i, i - 1, 0) for j in range(5)] for i in range(5)]
+    assert table.tolist() == want
+    shifted = block_layout(Problem(q_len=16, kv_len=37), "", 8)[0]  # rows stand at 21 to 36
+    assert shifted.tolist() == [[True, True, True, True, False], [True, False, True, True, True]]
+    assert block_layout(Problem(q_len=1, kv_len=40), "", 8)[0].tolist() == [
+        [True, False, False, True, True]
+    ]
+
+
+def test_a_file_that_is_no_layout_is_refused_and_costs_what_the_mask_does(tmp_path):
+    file, problem = tmp_path / "layout.npy", Problem(**SMALL)
+    file.write_bytes(b"not an array")
+    tables = (np.ones((10, 10)), np.ones((9, 10), bool), np.ones((2, 10, 10), bool))
+    for table, says in zip((None, *tables), ("can't be read", "float64", "is", "is"), strict=True):
+        if table is not None:
+            np.save(file, table)
+        with pytest.raises(Unsupported, match=says):
+            blocksparse.build(problem, layout=str(file), block=8)
+        assert costs.blocksparse(problem, str(file), 8) == costs.window(problem)
+
+
+def test_decoding_costs_the_keys_that_the_layout_lets_a_group_see(tmp_path):
+    file = tmp_path / "step.npy"
+    np.save(file, BY_HEAD[:, :1])
+    step = Problem(**{**SMALL, "q_len": 3}, phase="decode", mask=Mask.parse("causal"))
+    places = np.arange(77) <= np.arange(74, 77)[:, None]
+    seen = BY_HEAD[:, 0, np.arange(77) // 8][:, None] & places
+    read = int(seen.reshape(2, 2, 3, 77).any((1, 2)).sum()) * 2
+    found = costs.blocksparse(step, str(file), 8)
+    assert found.flops == 4 * 16 * 2 * int(seen.sum())
+    assert found.bytes == 4 * (2 * 4 * 3 + read) * (16 + 16)
+    assert found.bytes < costs.window(step).bytes

@@ -1,15 +1,14 @@
-"""strided, fixed, dilated, longformer, bigbird: the gate, and patterns from the papers' sets."""
+"""strided, fixed, dilated, longformer, bigbird: patterns from the papers' sets, and their work."""
 
 import numpy as np
 import pytest
 import torch
 
-import impls
 from attnbench.gate.inputs import make
-from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
 from impls.sparse.layouts import bigbird_layout as layout
+from tests.impls.small import cost, made
 
 
 def problem(length, mask="none", **more):
@@ -18,19 +17,9 @@ def problem(length, mask="none", **more):
     return Problem(**{**shape, **more})
 
 
-def row_of(variant):
-    return impls.table().find(variant)
-
-
-def attend_of(variant, given):
-    row = row_of(variant)
-    return load_function(row.build)(given, **row.chosen)
-
-
 def seen_by(variant, given):
     """The pairs that the definition lets meet: bool [n, n], read off the gradient of the values."""
-    row, n = row_of(variant), given.q_len
-    define = load_function(row.definition)(given, **row.chosen)
+    define, n = made(variant, given)[1], given.q_len
     q = torch.zeros(1, given.heads, n, given.head_dim, dtype=torch.float64)
     v = torch.eye(n, dtype=torch.float64).expand(1, given.heads, n, n)
     return (define(q, q, v, torch.arange(n))[0, 0] > 0).numpy()
@@ -44,13 +33,19 @@ SMALL = {
 ROWS = list(SMALL)
 
 
-@pytest.mark.parametrize("mask", ["none", "causal"])
-@pytest.mark.parametrize("name", ROWS)
-def test_a_few_blocks_at_a_time_give_what_all_at_once_give(name, mask):
-    given = problem(2101, mask, heads=8, kv_heads=4, phase="train")
+@pytest.mark.parametrize(
+    ("name", "mask", "length"),
+    [
+        *((name, mask, 2101) for name in ROWS for mask in ("none", "causal")),
+        ("window.blocked", "window:40,17", 4200),
+    ],
+)
+def test_a_few_blocks_at_a_time_give_what_all_at_once_give(name, mask, length):
+    given = problem(length, mask, heads=8, kv_heads=4, phase="train")
     inputs = make(given, 0)[:3]
-    few = attend_of(name, given.with_(phase="forward"))(*inputs)
-    torch.testing.assert_close(few, attend_of(name, given)(*inputs))
+    few = made(name, given.with_(phase="forward"))[0]
+    assert name != "window.blocked" or len(few.band.slabs) > 2
+    torch.testing.assert_close(few(*inputs), made(name, given)[0](*inputs))
 
 
 def strided_set(i, n, l):  # noqa: E741
@@ -128,9 +123,9 @@ def test_bigbird_without_causality_lets_global_rows_see_all_and_all_see_global_k
 @pytest.mark.parametrize(("mask", "length"), [("none", 1), ("none", 64), ("causal", 64)])
 @pytest.mark.parametrize("name", ROWS)
 def test_the_work_is_counted_on_the_pairs_of_the_pattern(name, mask, length):
-    given, row = problem(length, mask), row_of(SMALL[name])
+    given = problem(length, mask)
     pairs = int(seen_by(SMALL[name], given).sum())
-    flops = load_function(row.cost)(given, **row.chosen).flops
+    flops = cost(SMALL[name], given).flops
     assert flops == 2 * pairs * given.heads * (given.head_dim + given.v_head_dim)
 
 
@@ -139,10 +134,9 @@ def test_the_work_is_counted_on_the_pairs_of_the_pattern(name, mask, length):
 def test_decoding_costs_the_keys_that_it_reads(name, mask, new):
     whole = problem(301, mask, heads=4, kv_heads=2)
     step = whole.with_(q_len=new, phase="decode")
-    row = row_of(SMALL[name])
     seen = seen_by(SMALL[name], problem(301, mask))[-new:]
     read = int(seen.any(0).sum())
-    assert attend_of(SMALL[name], step).note().startswith(f"{read} of 301 keys")
-    cost = load_function(row.cost)(step, **row.chosen)
-    assert cost.flops == 2 * int(seen.sum()) * 4 * (16 + 16)
-    assert cost.bytes == 4 * (4 * new + 2 * read) * (16 + 16)
+    assert made(SMALL[name], step)[0].note().startswith(f"{read} of 301 keys")
+    found = cost(SMALL[name], step)
+    assert found.flops == 2 * int(seen.sum()) * 4 * (16 + 16)
+    assert found.bytes == 4 * (4 * new + 2 * read) * (16 + 16)

@@ -1,10 +1,11 @@
-"""Ring and Ulysses: that all ranks together are exact attention, and what each sees of another.
+"""Ring and Ulysses: all ranks together are exact attention; what each holds, and what is refused.
 
 Ranks are threads of one process: the exchanges of real ones, without starting any.
 """
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from impls.masks import Mask
 from impls.parallel import shares
 from impls.parallel.ring import Ring
 from impls.problem import Problem
+from impls.spec import InvalidRow, Unsupported
 
 PATIENCE_S = 20
 
@@ -41,11 +43,6 @@ class Post:
             return self._parcels.pop(where)
 
 
-class Coming:
-    def __init__(self, take):
-        self.wait = take
-
-
 class Ranks:
     """As :class:`impls.parallel.ranks.Ranks`, over a post that all threads share."""
 
@@ -57,7 +54,7 @@ class Ranks:
         number = self._number
         self._post.put(((self.rank + 1) % self.world, number, self.rank), x)
         before = (self.rank - 1) % self.world
-        return Coming(lambda: self._post.take((self.rank, number, before)))
+        return SimpleNamespace(wait=lambda: self._post.take((self.rank, number, before)))
 
     def all_to_all(self, x):
         self._number += 1
@@ -134,25 +131,43 @@ def test_all_ranks_together_have_the_output_and_gradients_of_the_oracle(row, mos
 
 @settings(max_examples=40)
 @given(st.integers(2, 5), st.integers(1, 4), st.integers(1, 9))
-def test_every_visible_pair_is_in_one_tile_and_no_hidden_one_is_open(world, size, block):
+def test_all_ranks_of_a_ring_have_as_much_work_and_see_each_visible_pair_once(world, size, block):
     p = problem(2 * world * size)
-    places, seen = shares.ring(p, world), torch.zeros(p.q_len, p.q_len, dtype=torch.int)
-    each = [_look(p, world, rank, block, places, seen) for rank in range(world)]
-    assert torch.equal(seen, torch.ones_like(seen).tril())
-    assert len(set(each)) == 1  # the computed pairs, so the work, of each rank
-
-
-def _look(p, world, rank, block, places, seen):
-    """Mark the pairs that a rank's tiles leave open, by their places; how many it computes."""
-    made = Ring(p, Ranks(rank, world, None), block)
-    computed = 0
-    for source in range(world):
-        for tile in made.tiles(source):
+    places, seen, work = shares.ring(p, world), torch.zeros(p.q_len, p.q_len, dtype=torch.int), []
+    for rank in range(world):
+        ring = Ring(p, Ranks(rank, world, None), block)
+        tiles = [(source, tile) for source in range(world) for tile in ring.tiles(source)]
+        work.append(0)
+        for source, tile in tiles:
             rows = torch.tensor(places[rank])[tile.rows]
             keys = torch.tensor(places[source])[tile.keys]
-            open_now = torch.ones(len(rows), len(keys), dtype=torch.int)
-            if tile.hidden is not None:
-                open_now = (tile.hidden == 0).int()
-            seen[rows[:, None], keys] += open_now
-            computed += open_now.numel()
-    return computed
+            hidden = torch.zeros(()) if tile.hidden is None else tile.hidden
+            seen[rows[:, None], keys] += (hidden == 0).int()
+            work[-1] += len(rows) * len(keys)
+    assert torch.equal(seen, torch.ones_like(seen).tril())
+    assert len(set(work)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "says"),
+    [
+        ("ring?world=2", {"kv_len": 256}, "needs q_len equal to kv_len"),
+        ("ring?world=2", {"phase": "decode", "q_len": 1}, "not decode"),
+        ("ring?world=3", {}, "lengths that 6 divides"),
+        ("ring", {}, "ring runs over several processes: ask for --world 2"),
+        ("ring?world=0", {}, "0"),
+        ("ring?world=999", {}, "999"),
+        ("ulysses?world=2", {"q_len": 129, "kv_len": 129}, "needs q_len that 2 divides, not 129"),
+        ("ulysses?world=4", {"heads": 6, "kv_heads": 6}, "needs heads that 4 divides, not 6"),
+        ("ulysses?world=4", {"kv_heads": 2}, "needs kv_heads that 4 divides, not 2"),
+    ],
+)
+def test_what_a_row_cannot_take_is_said_before_a_process_is_started(name, changes, says):
+    assert says in impls.table().find(name).supports(problem(128, 8).with_(**changes))
+
+
+def test_a_block_of_nothing_and_a_row_of_several_processes_in_a_layer_are_refused():
+    with pytest.raises(Unsupported, match="0"):
+        load_function(impls.table().find("ring").build)(problem(128), None, 0)
+    with pytest.raises(InvalidRow, match="runs over several"):
+        impls.table().find("mha?core=ring")
