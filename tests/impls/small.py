@@ -51,6 +51,14 @@ def made(label, given):
     return tuple(path and load_function(path)(given, **row.chosen) for path in paths)
 
 
+def both_give(label, given, tensors, want, *, head=(), **close):
+    """Both forms of a row give what was computed by hand; of one head, where one is named."""
+    attend, define = made(label, given)
+    rows, want = torch.tensor([given.q_len - 1, 0, given.q_len // 2]), torch.as_tensor(want)
+    torch.testing.assert_close(attend(*tensors)[head], want, **close)
+    torch.testing.assert_close(define(*tensors, rows)[head], want[..., rows, :], **close)
+
+
 def cost(label, given):
     row = impls.table().find(label)
     return load_function(row.cost)(given, **row.chosen)

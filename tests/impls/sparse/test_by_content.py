@@ -1,0 +1,218 @@
+"""Keys picked by what tokens hold: the largest scores, hashed chunks, clusters; against loops."""
+
+import numpy as np
+import pytest
+import torch
+
+from impls.sparse import cost as costs
+from impls.sparse.lsh import Plan, rotations
+from impls.sparse.routing import centroids
+from impls.sparse.topk import build
+from tests.impls.small import both_give, inputs, made
+from tests.impls.small import problem as problem_of
+
+CLOSE = {"rtol": 0, "atol": 1e-12}
+
+# ---- the k largest scores ------------------------------------------------------------------------
+
+MASKS = {
+    "none": [],
+    "causal": [("causal", ())],
+    "padding": [("padding", (0, 25))],
+    "alibi": [("causal", ()), ("alibi", ())],
+    "dense": [("dense", np.random.default_rng(0).random((4, 37, 37)) < 0.2)],
+    "bias": [("bias", np.random.default_rng(1).choice([-np.inf, 0.5, -2.0], (37, 37)))],
+}
+
+
+def whole_numbers(problem, seed=0):
+    """Inputs whose scores are exact in every dtype, and many of them equal."""
+    drawn = np.random.default_rng(seed)
+    ends = (
+        (problem.heads, problem.q_len, problem.head_dim),
+        (problem.kv_heads, problem.kv_len, problem.head_dim),
+        (problem.kv_heads, problem.kv_len, problem.v_head_dim),
+    )
+    draws = (drawn.integers(-2, 3, (problem.batch, *end)) for end in ends)
+    return [torch.from_numpy(x).to(getattr(torch, problem.dtype)) for x in draws]
+
+
+def sorted_loop(q, k, v, seen, bias, scale, count):
+    """Row by row: sort by score, then by place; softmax over the first ones."""
+    q, k, v = (x.double().numpy() for x in (q, k, v))
+    out = np.zeros((*q.shape[:3], v.shape[-1]))
+    group = q.shape[1] // k.shape[1]
+    for b, h, i in np.ndindex(q.shape[:3]):
+        scores = k[b, h // group] @ q[b, h, i] * scale + bias[b, h, i]
+        order = sorted(np.flatnonzero(seen[b, h, i]), key=lambda j: (-scores[j], j))[:count]
+        if order:
+            weights = np.exp(scores[order] - scores[order].max())
+            out[b, h, i] = weights @ v[b, h // group, order] / weights.sum()
+    return out
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("count", [1, 4])
+def test_it_is_the_softmax_over_the_first_when_sorted_by_score_then_place(brute, name, count):
+    # scale 1/2 and halves in the bias: every score is exact, so equal ones are truly equal
+    bare = problem_of(brute.text(MASKS[name]), 37, head_dim=4)
+    tensors = whole_numbers(bare)
+    shape = (2, 4, 37, 37)
+    seen, bias = brute.visible(MASKS[name], shape), brute.bias(MASKS[name], shape)
+    bias = np.where(seen, bias, 0.0)
+    want = sorted_loop(*tensors, seen, bias, bare.scale, count)
+    both_give(f"topk?k={count}", bare, tensors, want, **CLOSE)
+
+
+def test_blocks_of_queries_do_not_change_what_is_chosen(monkeypatch):
+    problem = problem_of("causal+document:20,17", 37)
+    tensors = [x + 0.1 * torch.randn(x.shape, dtype=x.dtype) for x in whole_numbers(problem)]
+    whole = build(problem, k=5)(*tensors)
+    monkeypatch.setattr("impls.sparse.topk.HELD", 2 * 4 * 37 * 3)  # three rows
+    assert torch.allclose(build(problem, k=5)(*tensors), whole, rtol=0, atol=1e-14)
+
+
+def test_the_cost_is_that_of_softmax_forward_with_all_keys_and_less_with_few():
+    problem = problem_of("causal", 37, head_dim=8, v_head_dim=8, dtype="float32")
+    assert costs.topk(problem, 37) == costs.window(problem)
+    assert costs.topk(problem, 4).bytes == costs.window(problem).bytes
+    step = problem.with_(q_len=1, phase="decode")
+    ends, keys, values = 2 * 4 * 16, 2 * 2 * 37 * 8, 2 * 2 * 4 * 8
+    assert costs.topk(step, 4).bytes == 4 * (ends + keys + values)
+    pairs = 37 * 38 // 2 * 8
+    few = sum(min(i + 1, 4) for i in range(37)) * 8
+    assert costs.topk(problem, 4).flops == 2 * 8 * (pairs + few)
+    assert costs.topk(problem.with_(phase="train"), 4).flops == 2 * 8 * (pairs + few) + 64 * few
+
+
+# ---- hashed chunks -------------------------------------------------------------------------------
+
+
+def one(length, **changes):
+    return problem_of(length=length, batch=1, heads=1, kv_heads=1, **{"v_head_dim": 16, **changes})
+
+
+CHOICE = {"rounds": 3, "bucket": 8, "seed": 0}
+
+
+def chunks_of(x, rotation, length):
+    """Which chunk each token falls into: sort by bucket, then by place, and cut."""
+    turned = x @ rotation
+    bucket = np.concatenate([turned, -turned], -1).argmax(-1)
+    order = sorted(range(len(x)), key=lambda i: (bucket[i], i))
+    return {token: place // length for place, token in enumerate(order)}
+
+
+def met_loop(problem, q, k, v, rounds, bucket, seed, shared):
+    """Row by row: how often each key was met, and the softmax with those weights."""
+    turns = rotations(problem, rounds, bucket, seed).double().numpy()
+    q, k, v = (x.double().numpy() for x in (q, k, v))
+    n, group = problem.kv_len, problem.group
+    count = -(-n // bucket)
+    out = np.zeros((*q.shape[:3], v.shape[-1]))
+    for b, h in np.ndindex(q.shape[:2]):
+        keys = q[b, h] / np.linalg.norm(q[b, h], axis=-1, keepdims=True)
+        keys = keys if shared else k[b, h // group]
+        met = np.zeros((n, n))
+        for turn in turns:
+            mine = chunks_of(q[b, h], turn, bucket)
+            its = mine if shared else chunks_of(keys, turn, bucket)
+            for i in range(n):
+                near = {mine[i], (mine[i] - 1) % count}
+                met[i] += [its[j] in near for j in range(n)]
+        if shared and n > 1:
+            np.fill_diagonal(met, 0.0)
+        scores = q[b, h] @ keys.T * problem.scale
+        weights = met * np.exp(scores - scores.max(-1, keepdims=True))
+        out[b, h] = weights @ v[b, h // group] / weights.sum(-1, keepdims=True)
+    return out
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("length", "bucket"), [(77, 8), (64, 8), (77, 500), (2, 8), (1, 8)])
+def test_it_is_the_softmax_weighted_by_how_often_a_key_was_met(length, bucket, shared):
+    problem = problem_of(length=length)
+    q, k, v = inputs(problem)
+    want = met_loop(problem, q, k, v, 3, bucket, 0, shared)
+    label = f"lsh?rounds=3&bucket={bucket}&shared={shared}"
+    both_give(label, problem, (q, k, v), want, **CLOSE)
+
+
+def test_two_smaller_hashes_stand_in_for_one_of_many_buckets():
+    assert costs.hash_widths(128 * 64, 64) == (128,)
+    for length in (129 * 64, 1 << 15, 1 << 20, 12345):
+        widths = costs.hash_widths(length, 64)
+        chunks = -(-length // 64)
+        assert all(w % 2 == 0 for w in widths)
+        assert chunks <= np.prod(widths) <= 1.3 * chunks + 8
+    problem = one(600)
+    q, k, _ = inputs(problem)
+    assert costs.hash_widths(600, 4) == (12, 14)
+    turn = rotations(problem, 1, 4, 0)[0]
+    turned = [q[0, 0] @ part for part in (turn[:, :6], turn[:, 6:])]
+    first, second = (torch.cat([x, -x], -1).argmax(-1).tolist() for x in turned)
+    order = sorted(range(600), key=lambda i: (first[i], second[i], i))
+    plan = Plan(problem, 1, 4, 0, True)
+    assert plan.places(q, k, plan.rotations[0]).queries.tolist() == order
+
+
+def test_the_cost_of_lsh_counts_hashing_and_two_chunks_a_token():
+    problem = one(64, dtype="float32")
+    attend = 4 * 3 * 64 * 16 * 16
+    hashing = 3 * 2 * 2 * 64 * 16 * 4
+    assert costs.lsh(problem, **CHOICE, shared=False).flops == attend + hashing
+    assert costs.lsh(problem, **CHOICE, shared=True).flops == attend + hashing // 2
+    train = problem.with_(phase="train")
+    assert costs.lsh(train, **CHOICE, shared=False).flops == 3 * attend + hashing
+
+
+# ---- clusters ------------------------------------------------------------------------------------
+
+
+def nearest(x, mean, count):
+    near = x @ mean / np.linalg.norm(x, axis=-1)
+    return sorted(range(len(x)), key=lambda i: (-near[i], i))[:count]
+
+
+def cluster_loop(problem, q, k, v, clusters, ask, give, seed):
+    """Centroid by centroid: who is nearest, and the softmax among them."""
+    means = centroids(problem, clusters, seed).double().numpy()
+    q, k, v = (x.double().numpy() for x in (q, k, v))
+    out, times = np.zeros((*q.shape[:3], v.shape[-1])), np.zeros(q.shape[:3])
+    for b, h, u in np.ndindex(*q.shape[:2], clusters):
+        c = h // problem.group
+        mine, its = nearest(q[b, h], means[c, u], ask), nearest(k[b, c], means[c, u], give)
+        for i in mine:
+            weights = np.exp(k[b, c, its] @ q[b, h, i] * problem.scale)
+            out[b, h, i] += weights @ v[b, c, its] / weights.sum()
+            times[b, h, i] += 1
+    return out / np.maximum(times, 1)[..., None], times
+
+
+@pytest.mark.parametrize(
+    ("changes", "clusters", "window", "ask", "give"),
+    [
+        ({}, 5, 20, 20, 20),
+        ({}, 0, 0, 9, 9),
+        ({"q_len": 13, "v_head_dim": 6}, 4, 0, 4, 20),
+        ({"kv_len": 7}, 3, 50, 50, 7),
+        ({"q_len": 1, "kv_len": 1}, 0, 0, 1, 1),
+    ],
+    ids=str,
+)
+def test_it_is_the_mean_of_softmaxes_inside_clusters(changes, clusters, window, ask, give):
+    problem = problem_of(**{"length": 77, **changes})
+    given = inputs(problem)
+    many = clusters or costs.root(problem.kv_len)
+    want, times = cluster_loop(problem, *given, many, ask, give, 1)
+    label = f"routing?clusters={clusters}&window={window}&seed=1"
+    assert not made(label, problem)[0](*given).numpy()[times == 0].any(), "no cluster takes it"
+    both_give(label, problem, given, want, **CLOSE)
+
+
+def test_the_cost_of_routing_is_ranking_and_attention_inside_the_clusters():
+    problem = problem_of(length=77, v_head_dim=16)
+    ranking = 2 * 2 * (4 + 2) * 77 * 16 * 7
+    inside = 2 * 4 * 7 * 11 * 11 * 2 * (16 + 16)
+    assert costs.routing(problem, 7, 11, 0).flops == ranking + inside
+    assert costs.routing(problem.with_(phase="train"), 7, 11, 0).flops == ranking + 3 * inside
