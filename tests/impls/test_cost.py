@@ -3,10 +3,11 @@
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
+import impls
 from impls import cost as costs
 from impls.masks import Mask
 from impls.problem import Problem
-from tests.impls.small import inputs, made, problem
+from tests.impls.small import cost, inputs, made, problem
 
 SMALL = {"q_len": 5, "kv_len": 9, "head_dim": 4, "v_head_dim": 3}
 
@@ -58,3 +59,15 @@ def test_the_mean_costs_an_addition_for_each_value_and_reads_no_queries_or_keys(
     found = costs.mean(given)
     assert found.flops == adds
     assert found.bytes == 4 * (values + outputs) * (2 if phase == "train" else 1)
+
+
+EXACT = [row.name for row in impls.table().rows.values() if row.family == "dense" and row.exact]
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_every_exact_row_is_charged_the_work_of_the_mathematics(monkeypatch, name):
+    """However its threads are spelled: OpenMP takes a count for each level of nesting."""
+    for phase, threads in (("forward", "4,2"), ("train", "")):
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+        given = Problem(q_len=33, mask=Mask.parse("causal"), phase=phase)
+        assert cost(name, given)[:2] == impls.cost.softmax(given)[:2]

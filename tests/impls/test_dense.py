@@ -1,14 +1,10 @@
-"""Dense rows that the cells of test_gate_cells leave out, and what exact rows are charged."""
+"""Dense rows that the cells of test_gate_cells leave out."""
 
 import pytest
 import torch
 
-import impls
-from impls.masks import Mask
 from impls.problem import Problem
-from tests.impls.small import cost, made, problem
-
-EXACT = [row.name for row in impls.table().rows.values() if row.family == "dense" and row.exact]
+from tests.impls.small import made, problem
 
 
 @pytest.mark.parametrize("mask", ["causal", "window:5,2", "padding:0,11"])
@@ -35,12 +31,3 @@ def test_compiled_is_exact_forward_and_backward(verdict, mask):
     asked = problem(mask, 17, dtype="float32", phase="train")
     verdict("compiled", asked)  # the compiler starts a thread, as in a cell before its gate
     assert verdict("compiled", asked).reason is None
-
-
-@pytest.mark.parametrize("name", EXACT)
-def test_every_exact_row_is_charged_the_work_of_the_mathematics(monkeypatch, name):
-    """However its threads are spelled: OpenMP takes a count for each level of nesting."""
-    for phase, threads in (("forward", "4,2"), ("train", "")):
-        monkeypatch.setenv("OMP_NUM_THREADS", threads)
-        given = Problem(q_len=33, mask=Mask.parse("causal"), phase=phase)
-        assert cost(name, given)[:2] == impls.cost.softmax(given)[:2]
