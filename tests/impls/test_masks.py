@@ -1,4 +1,4 @@
-"""Masks against a double loop over queries and keys, and by hand; spellings, and what is no mask."""
+"""Masks against a double loop over queries and keys and by hand; spellings, and what is none."""
 
 import itertools
 import math

@@ -1,14 +1,61 @@
-"""The table: every row stands on code that exists, and listing it costs nothing."""
+"""The table: its own rows stand on code that exists, and listing it costs nothing; rows by files
+and by entry points: whatever their code does, it does it to itself.
+"""
 
 import inspect
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
 
 import pytest
+import torch
 
 import impls
+from impls import outside
 from impls.loading import load_function
-from tests.impls.row_files import python
+from impls.outside import BrokenTable
+from impls.problem import Problem
+from tests.processes import alive
 
 ROWS = impls.table().rows
+ROOT = Path(impls.__file__).parents[1]
+
+HEAD = """
+from impls.spec import Variant
+
+def row(name, **more):
+    plain = {"title": "mine", "family": "mine", "computes": "softmax", "build": ":build"}
+    return Variant(name=name, **{**plain, **more})
+"""
+
+
+def write(file, *parts):
+    file.write_text("\n".join(textwrap.dedent(part) for part in parts))
+    return file
+
+
+def rows_of(file):
+    return list(outside.file_rows([file]))
+
+
+def python(code, *paths, cwd=ROOT, stdin=None):
+    """What a fresh interpreter, with these folders on its path, prints as JSON."""
+    path = os.pathsep.join(str(p) for p in (ROOT, *paths))
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+        timeout=60,
+        stdin=stdin,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def test_nothing_in_the_table_is_broken():
@@ -77,3 +124,221 @@ def test_asking_for_a_broken_row_says_why_it_is_broken():
     table = impls.Table(broken=[impls.BrokenRow("far", "its module is gone")])
     with pytest.raises(impls.UnknownVariant, match="the row 'far' is broken: its module is gone"):
         table.find("far")
+
+
+# ---- a file that is well -------------------------------------------------------------------------
+
+WELL = """
+import torch
+
+def build(problem, twice=False):
+    return lambda q, k, v: torch.full_like(q, 2.0 if twice else 1.0)
+
+def define(problem, twice=False):
+    return None
+
+ROWS = [
+    row("mine.plain"),
+    row("mine.own", computes="its own operator", definition=":define", cost="impls.cost:softmax",
+        options={"twice": False}, dtypes=("float32",), head_dims=(8, 64)),
+]
+"""
+
+
+def test_a_file_that_imports_torch_is_read_without_torch_in_the_parent_wherever_it_stands(tmp_path):
+    """Nor is a folder called impls where the reader stands the package that reads."""
+    well = write(tmp_path / "my_rows.py", HEAD, WELL)
+    decoy = tmp_path / "impls"
+    decoy.mkdir()
+    write(decoy / "__init__.py", "raise ImportError('this is not the package')")
+    said = python(
+        f"""
+        import sys
+        sys.path = [p for p in sys.path if p]  # as an installed command is started
+        import json, impls
+        table = impls.table([{str(well)!r}])
+        ours = {{n: r.origin for n, r in table.rows.items() if n.startswith("mine.")}}
+        print(json.dumps([ours, len(table.rows), len(table.broken), "torch" in sys.modules]))
+        """,
+        cwd=tmp_path,
+    )
+    ours = {"mine.plain": str(well), "mine.own": str(well)}
+    assert said == [ours, len(impls.table().rows) + 2, 0, False]
+
+
+def test_a_row_of_a_file_is_built_from_the_file_as_any_other(tmp_path):
+    table = impls.table([write(tmp_path / "my_rows.py", HEAD, WELL)])
+    plain, own = table.find("mine.plain"), table.find("mine.own?twice=yes")
+    assert (own.dtypes["cpu"], own.head_dims) == (("float32",), (8, 64))
+    assert own.cost == "impls.cost:softmax"
+    assert load_function(own.definition)(Problem(), **own.chosen) is None
+    q = torch.zeros(1, 1, 2, 4)
+    assert load_function(plain.build)(Problem(), **plain.chosen)(q, q, q).eq(1).all()
+    assert load_function(own.build)(Problem(), **own.chosen)(q, q, q).eq(2).all()
+
+
+def test_rows_come_in_the_order_of_the_files_and_a_taken_name_costs_its_row(tmp_path):
+    bad = "5, row('bad', paper=print)"
+    one = write(tmp_path / "one.py", HEAD, f'ROWS = [{bad}, row("einsum"), row("zeta")]')
+    two = write(tmp_path / "two.py", HEAD, 'ROWS = (row(n) for n in ("zeta", "alpha"))')
+    table = impls.table([one, two])
+    assert list(table.rows)[-2:] == ["zeta", "alpha"]
+    assert (table.rows["einsum"].origin, table.rows["zeta"].origin) == ("attnbench", str(one))
+    said = (
+        f"row 0 of {one} is int, not",
+        f"row bad of {one} is not plain data",
+        "the name einsum is taken by a row of attnbench",
+        f"the name zeta is taken by a row of {one}",
+    )
+    assert len(table.broken) == len(said)
+    assert all(any(says in broken.reason for broken in table.broken) for says in said)
+
+
+def test_a_file_by_a_relative_path_may_name_what_lies_elsewhere_and_import_what_lies_beside_it(
+    tmp_path, monkeypatch
+):
+    write(tmp_path / "beside_the_rows.py", "def build(problem): return 'from beside'")
+    far = 'row("far", build="impls.dense.einsum:build")'
+    code = f'from beside_the_rows import build\nROWS = [row("helped"), {far}]'
+    write(tmp_path / "helped.py", HEAD, code)
+    monkeypatch.chdir(tmp_path)
+    helped, other = rows_of("helped.py")
+    monkeypatch.chdir("/")
+    assert load_function(helped.build)(Problem()) == "from beside"
+    assert other.build == "impls.dense.einsum:build"
+
+
+def test_a_file_that_prints_and_reads_its_input_is_read_all_the_same(tmp_path):
+    code = """
+        import os, sys
+        print('{"rows": [], "broken": []}')
+        print("x" * 300_000)
+        print("and on stderr", file=sys.stderr)
+        os.write(1, b"past Python's own buffer")
+        assert sys.stdin.read() == ''
+        ROWS = [row("loud")]
+        """
+    file = write(tmp_path / "loud.py", HEAD, code)
+    read, write_end = os.pipe()  # an input that stays open and silent, as a terminal does
+    said = python(
+        f"""
+        import json
+        from impls import outside
+        outside.PATIENCE_S = 5
+        print(json.dumps([row.name for row in outside.file_rows([{str(file)!r}])]))
+        """,
+        stdin=read,
+    )
+    os.close(read)
+    os.close(write_end)
+    assert said == ["loud"]
+
+
+def test_a_file_is_run_once_and_again_after_it_raised_and_is_a_module_of_its_own(tmp_path):
+    file = write(tmp_path / "once.py", "def f(): ...\ndef g(): return f")
+    assert load_function(f"{file}:g")() is load_function(f"{file}:f")
+    file = write(tmp_path / "mended.py", "raise ValueError")
+    with pytest.raises(ValueError):
+        load_function(f"{file}:f")
+    write(file, "def f(): return 'mended now'")
+    assert load_function(f"{file}:f")() == "mended now"
+    for folder in "ab":
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "rows.py", f"def f(): return {folder!r}")
+    assert [load_function(f"{tmp_path}/{x}/rows.py:f")() for x in "ab"] == ["a", "b"]
+
+
+# ---- a file that is not --------------------------------------------------------------------------
+
+ENDINGS = {
+    "raises": ("raise ValueError('no good')", "bad.py raised ValueError: no good"),
+    "exits": ("import sys\nsys.exit(0)", "bad.py raised SystemExit: 0"),
+    "dies with 7 and last words": (
+        "import os\nos.write(1, b'first\\nlast words\\n')\nos._exit(7)",
+        "ended with status 7 at import (last words)",
+    ),
+    "is killed": (
+        "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "ended with status -9",
+    ),
+    "defines no ROWS": ("rows = []", "bad.py defines no ROWS"),
+    "raises while its rows are listed": ("ROWS = (1 // 0 for _ in [1])", "ZeroDivisionError"),
+    "holds a row that no row may be": ("ROWS = [row('Bad Name')]", "Bad Name"),
+    "holds an option that is no plain value": (
+        "ROWS = [row('one', options={'sizes': {1, 2}})]", "sizes",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_file_that_ends_badly_is_a_sentence(tmp_path, ending):
+    code, says = ENDINGS[ending]
+    file = write(tmp_path / "bad.py", HEAD, code)
+    with pytest.raises(BrokenTable) as caught:
+        rows_of(file)
+    message = str(caught.value)
+    assert message.startswith(f"{file} could not be read: ")
+    assert says in message
+
+
+def test_a_file_that_hangs_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(outside, "PATIENCE_S", 1)
+    note = tmp_path / "pid"
+    code = f"""
+        import os, pathlib, time
+        pathlib.Path({str(note)!r}).write_text(str(os.getpid()))
+        time.sleep(600)
+        """
+    began = time.monotonic()
+    with pytest.raises(BrokenTable, match=r"slow\.py was still importing after 1 s"):
+        rows_of(write(tmp_path / "slow.py", code))
+    assert time.monotonic() - began < 20
+    said = note.read_text() if note.exists() else ""  # a busy machine may not have come so far
+    assert not said or not alive(int(said))
+
+
+# ---- rows of other distributions, by their entry points ------------------------------------------
+
+GOOD = """
+def build(problem): ...
+ROWS = [row("fake.one", build="fake_pkg:build"), row("fake.two", build="fake_pkg:build")]
+"""
+
+
+def install(folder, name, code):
+    """A distribution as an installer leaves it: a module, and what it says about itself."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    write(info / "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    write(info / "entry_points.txt", "[attnbench.variants]", f"{name}.all = {name}_pkg:ROWS")
+    write(folder / f"{name}_pkg.py", HEAD, code)
+    return folder
+
+
+def table_with(*folders):
+    """What a process with these distributions finds in the table besides the built-in rows."""
+    found, broken, foreign = python(
+        """
+        import json, sys, impls
+        table = impls.table()
+        rows = {row.name: row.origin for row in table.rows.values()}
+        broken = [[b.name, b.reason, b.remedy] for b in table.broken]
+        foreign = [m for m in sys.modules if m.endswith("_pkg") or m == "torch"]
+        print(json.dumps([rows, broken, foreign]))
+        """,
+        *folders,
+    )
+    assert set(found) >= set(ROWS) and foreign == []
+    return {name: origin for name, origin in found.items() if name not in ROWS}, broken
+
+
+def test_an_entry_point_that_fails_costs_its_own_rows(tmp_path):
+    good = install(tmp_path / "good", "fake", GOOD)
+    rows, broken = table_with(install(tmp_path / "bad", "worse", "import sys\nsys.exit(0)"), good)
+    assert rows == {"fake.one": "fake 1.0", "fake.two": "fake 1.0"}
+    ((name, reason, remedy),) = broken
+    assert name == "worse.all" and "worse 1.0" in remedy and "raised SystemExit: 0" in reason
+    rows, ((name, reason, remedy),) = table_with(
+        install(tmp_path, "dead", "import os\nos._exit(0)")
+    )
+    assert (rows, name) == ({}, "attnbench.variants")
+    assert "ended with status 0" in reason
