@@ -21,7 +21,7 @@ PYTEST = (
     "-W", "default",
 )  # fmt: skip
 TESTS = {
-    "tests": ("tests/gpu/test_cuda_clocks.py", "tests/gpu/test_cuda_cells.py"),
+    "tests": ("tests/gpu/test_cuda.py",),
     "gates": ("tests/gpu/test_triton_rows.py",),
     "speeds": ("tests/gpu/test_triton_speeds.py",),
 }

@@ -1,7 +1,10 @@
-"""Claims as data: what they hold, what is missing to try them, the verdict, and what is shown."""
+"""Claims as data: what they hold, what is missing to try them, the verdict, and what is shown; and
+each in a process of its own: whatever becomes of it costs that claim alone.
+"""
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,6 +18,7 @@ from attnbench.features.claims.claim import (
     ClaimFigure,
     ClaimFindings,
     ClaimOutcome,
+    ClaimRequest,
     ClaimRule,
     ClaimTable,
     ClaimVerdict,
@@ -24,7 +28,7 @@ from attnbench.features.claims.claim import (
     lacking,
 )
 from attnbench.features.claims.timing import flops, problem_of
-from attnbench.features.claims.trial import scale_of
+from attnbench.features.claims.trial import outcome, scale_of
 from impls.loading import load_function
 from tests.claims.made import claim, point
 from tests.machines import BOX, GPU, WITH_GPU
@@ -193,3 +197,38 @@ def test_ours_stands_beside_theirs_in_a_table_with_the_count(capsys):
     for word in ("[red]it[/] died; [/bold]", "1 not reproduced, 1 not run", "a note", "z 2,048"):
         assert word in said
     assert view.line(tried) == "made-up: not reproduced (1 of 3 points does not hold: two) [1 s]"
+
+
+# ---- in a process of its own ---------------------------------------------------------------------
+
+DEEDS = f"{Path(__file__).with_name('deeds.py')}"
+
+
+def tried(deed, limit_s=60.0):
+    return outcome(claim(measure=f"{DEEDS}:{deed}", timed=True), ClaimRequest(), limit_s)
+
+
+@pytest.mark.parametrize(
+    ("deed", "limit_s", "said"),
+    [
+        ("raises", 60.0, "status 1: ZeroDivisionError: a fault of ours"),
+        ("segfaults", 60.0, "SIGSEGV"),
+        ("refuses", 60.0, "not UTF-8 text; give one"),
+        ("hangs", 1.0, "it was still running after 1 s"),
+    ],
+)
+def test_who_fails_is_not_run_and_says_why(deed, limit_s, said):
+    one = tried(deed, limit_s)
+    assert one.verdict is ClaimVerdict.NOT_RUN
+    assert said in one.reason
+    assert bool(one.remedy) == (deed != "refuses")
+
+
+def test_it_has_the_rulers_environment_and_its_own_threads():
+    one = outcome(claim(measure=f"{DEEDS}:environment"), ClaimRequest(seed=7, threads=1))
+    seen = dict(one.findings.tables[0].rows)
+    assert seen == {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "torch": "1"}
+    assert one.findings.notes == ["7"]
+    assert (one.verdict, one.reason) == (ClaimVerdict.REPRODUCED, "")
+    assert one.findings.figures["one"].value == 0.0
+    assert one.took_s > 0

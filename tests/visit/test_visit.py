@@ -1,4 +1,6 @@
-"""A visit to a GPU with every step made up: what is kept, cut off, left out, and gone on with."""
+"""A visit to a GPU with every step made up: what is kept, cut off, left out, refused, and gone on
+with; and the real steps: their order, and the words that each is begun with.
+"""
 
 import json
 import tarfile
@@ -7,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from proofs import gpu_visit, visit_steps
+from attnbench.command.arguments import parser
+from attnbench.sweep.presets import PRESETS
+from proofs import gpu_visit, visit_kept, visit_steps
 from proofs.gpu_visit import main, visit
 from proofs.visit_called import Stopped
-from proofs.visit_kept import Kept, Place
+from proofs.visit_kept import Kept, NoVisit, Place
 from proofs.visit_steps import Step
 
 PLACE = Place("nvidia-h200-a1b2c3", "cuda")
@@ -138,3 +142,100 @@ def test_the_exit_status_is_of_the_steps_that_were_asked_for(tmp_path, monkeypat
         assert main([*out, "--steps", "a"]) == exits
         assert main([*out, "--minutes", "0.1"]) == 2, "b is not begun"
         assert main([*out, "--minutes", "0.1", "--steps", "a"]) == exits
+
+
+# ---- what is kept, read back and refused ---------------------------------------------------------
+
+
+def test_large_results_are_kept_in_pieces_and_read_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(visit_kept, "PIECE_BYTES", 400)
+    kept, data = Kept(tmp_path / "out", tmp_path / "one", PLACE), bytes(range(256)) * 4
+    (kept.results / "run" / "report").mkdir(parents=True)
+    (kept.results / "run" / "records.jsonl").write_bytes(data)
+    (kept.results / "run" / "report" / "index.html").write_text("a page")
+    kept.write()
+    files = [p for p in kept.folder.iterdir() if p.name.startswith("results")]
+    assert 1 < len(files) <= visit_kept.MOST_PIECES
+    assert all(p.stat().st_size <= 400 for p in files)
+    back = Kept(tmp_path / "other", tmp_path / "two", PLACE, before=kept.folder)
+    assert (back.results / "run" / "records.jsonl").read_bytes() == data
+    assert not (back.results / "run" / "report").exists(), "a page can be rendered again"
+    (back.results / "run" / "records.jsonl").write_bytes(b"")
+    back.folder = kept.folder
+    back.write()
+    assert len([p for p in kept.folder.iterdir() if p.name.startswith("results")]) == 1
+
+
+def summary(seconds=2.0, **changes):
+    steps = {"env": {"status": "done", "seconds": seconds, "line": "it is done"}}
+    told = {"machine": PLACE.machine, "device": PLACE.device, "steps": steps}
+    return json.dumps({**told, "amiss": [], **changes}).encode()
+
+
+def test_what_was_done_elsewhere_is_not_gone_on_with(tmp_path):
+    there, new = tmp_path / "there", tmp_path / "new"
+    there.mkdir()
+    for other, places in (
+        ({"machine": "nvidia-h200-d4e5f6"}, (new, there)),
+        ({"device": "cpu"}, (there,)),
+    ):
+        (there / "summary.json").write_bytes(summary(**other))
+        with pytest.raises(NoVisit, match=f"{there} holds a visit to "):
+            Kept(places[0], tmp_path / "results", PLACE, *places[1:])
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("summary.json", b"{"),
+        ("results.tar.gz", b"nonsense"),
+        ("summary.json", summary(seconds="2")),
+        ("letters", b""),  # somebody's own files
+    ],
+)
+def test_a_folder_that_no_visit_left_is_refused_and_left_as_it_is(tmp_path, name, data):
+    (tmp_path / name).write_bytes(data)
+    assert main(["--out", str(tmp_path)]) == 2
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+# ---- the steps -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def with_gpu(monkeypatch):
+    """With all that the tests of our kernels need besides."""
+    monkeypatch.setattr(visit_steps, "no_cuda", lambda: "")
+    monkeypatch.setattr(visit_steps, "find_spec", lambda name: name)
+    monkeypatch.setattr(visit_steps, "has_c_compiler", lambda: True)
+
+
+def words(name, out, seconds=100.0):
+    (found,) = [s for s in visit_steps.steps() if s.name == name]
+    return found.command(out, seconds)
+
+
+def test_a_sweep_is_begun_with_a_limit_and_gone_on_with_where_one_lies(with_gpu, tmp_path):
+    told = words("quick", tmp_path)
+    assert told[told.index("--limit") + 1] == "85s"
+    for run, title in (("1", PRESETS["h200-quick"].title), ("2", "another")):
+        (tmp_path / "box" / run).mkdir(parents=True)
+        (tmp_path / "box" / run / "run.json").write_text(json.dumps({"grid": {"title": title}}))
+    told = words("quick", tmp_path)
+    assert told[told.index("--resume") + 1] == str(tmp_path / "box" / "1")
+    assert "--preset" not in told
+
+
+def test_the_words_of_all_steps_are_words_of_the_command_line(with_gpu, tmp_path):
+    for one in visit_steps.steps():
+        told = one.command(tmp_path, 100.0)
+        if isinstance(told, list) and "attnbench" in told:
+            parser().parse_args(told[told.index("attnbench") + 1 :])
+
+
+def test_every_file_of_tests_that_need_a_gpu_is_run_by_a_step(with_gpu, monkeypatch, tmp_path):
+    files = {f"tests/gpu/{x.name}" for x in Path(__file__).parents[1].glob("gpu/test_*.py")}
+    told = [word for name in visit_steps.TESTS for word in words(name, tmp_path)]
+    assert {word for word in told if word.startswith("tests/gpu/")} == files
+    monkeypatch.setattr(visit_steps, "no_cuda", lambda: "there is none")
+    assert {words(name, tmp_path) for name in visit_steps.TESTS} == {"there is none"}

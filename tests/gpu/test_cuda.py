@@ -1,16 +1,29 @@
-"""What can be told on a GPU alone: its clocks against what is known, its driver, its energy."""
+"""What can be told on a GPU alone: its clocks against what is known, its driver, its energy, and
+what a cell needs of it.
+"""
 
 import time
+from contextlib import nullcontext
 from statistics import median
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+import impls
 from attnbench.core import gpu as nvml
 from attnbench.core.record import Energy
+from attnbench.gate.findings import Wrong
+from attnbench.gate.hygiene import check_nothing_goes_on
+from attnbench.gate.inputs import make
+from attnbench.gate.plants import PLANTS
 from attnbench.meter.clocks import EndToEndClock, clock_for, cuda_gpu
 from attnbench.meter.energy import counter_for, measure_energy
+from attnbench.meter.probe import probe
+from attnbench.meter.timed import Job
+from impls.loading import load_function
+from impls.masks import Mask
+from impls.problem import Problem
 
 pytestmark = [
     pytest.mark.gpu,
@@ -212,3 +225,33 @@ def test_joules_of_a_product_lie_between_idle_and_the_power_limit(board):
     watts = got.gross_joules / middle(events(), call, 16, warm=8)
     assert got.idle_w < watts < 1.1 * board.power_limit_w()
     assert 0 < got.joules < got.gross_joules
+
+
+# ---- what a cell needs: its values, and a decoder's step that can be replayed --------------------
+
+
+@pytest.mark.parametrize("kind", ["normal", "equal_keys"])
+def test_values_are_drawn_on_the_device_and_the_seed_decides_them(kind):
+    problem = Problem(2, 4, 2, 300, 300, 64, 64, "bfloat16", device=CUDA, inputs=kind)
+    for a, b, c in zip(*(make(problem, seed) for seed in (3, 3, 4)), strict=True):
+        assert a.device.type == "cuda"
+        assert torch.equal(a, b) and not torch.equal(a, c)
+        assert abs(float(a.float().std()) - 1) < 0.1
+
+
+def test_the_step_of_a_decoder_with_a_memory_of_its_own_is_replayed():
+    shape = 4, 8, 8, 1, 4096, 64, 64
+    problem = Problem(*shape, "bfloat16", Mask.parse("causal"), "decode", device=CUDA)
+    found = probe(Job(impls.table().find("linear.elu"), problem), 1.0)
+    assert (found.reason, found.clock) == ("", "graph")
+
+
+@pytest.mark.parametrize("deed", [True, False])
+def test_an_output_is_there_for_what_is_queued_after_it(deed):
+    (plant,) = [plant for plant in PLANTS if plant.problem.device == CUDA]
+    row = plant.row if deed else plant.honest
+    attend = load_function(row.build)(plant.problem, **row.chosen)
+    inputs = make(plant.problem, 0)
+    for _ in range(3):  # memory that torch keeps holds what the calls before have left
+        with pytest.raises(Wrong, match="work was put off") if deed else nullcontext():
+            check_nothing_goes_on(plant.problem, attend, inputs)
