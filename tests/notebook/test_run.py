@@ -1,4 +1,4 @@
-"""``attnbench.run``: what it may be asked for and refuses; it measures, goes on and can be stopped."""
+"""``attnbench.run``: what it may be asked for, what it refuses; it measures, and can be stopped."""
 
 import re
 import shlex
