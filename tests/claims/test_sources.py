@@ -5,13 +5,6 @@ import pytest
 
 from attnbench.features.claims import biases, layers, one_head, word_vectors
 from attnbench.features.claims import claim as claims
-from attnbench.features.claims.claim import (
-    ClaimOutcome,
-    ClaimRequest,
-    ClaimVerdict,
-    PointStanding,
-    held,
-)
 from impls.asked import CantBeDone
 from impls.layers import attention
 from impls.loading import load_function
@@ -29,12 +22,12 @@ def few_draws(monkeypatch):
 
 def tried(name, **asked):
     (claim,) = claims.find([name])
-    return ClaimOutcome.of(claim, load_function(claim.measure)(ClaimRequest(**asked)))
+    return claims.ClaimOutcome.of(claim, load_function(claim.measure)(claims.ClaimRequest(**asked)))
 
 
 def failed(one):
-    held_by = {p.name: held(p, one.findings.figures.get(p.name)) for p in one.claim.points}
-    return [name for name, state in held_by.items() if state is PointStanding.FAILS]
+    held_by = {p.name: claims.held(p, one.findings.figures.get(p.name)) for p in one.claim.points}
+    return [name for name, state in held_by.items() if state is claims.PointStanding.FAILS]
 
 
 TRUE = ("key-bias", "no-key-bias", "one-head-saturated", "one-head-gradients",
@@ -45,12 +38,12 @@ TRUE = ("key-bias", "no-key-bias", "one-head-saturated", "one-head-gradients",
 @pytest.mark.parametrize("name", TRUE)
 def test_what_is_true_is_reproduced(name):
     one = tried(name)
-    assert (one.verdict, one.reason) == (ClaimVerdict.REPRODUCED, "")
+    assert (one.verdict, one.reason) == (claims.ClaimVerdict.REPRODUCED, "")
 
 
 def test_eight_heads_are_not_one_though_the_code_prints_true():
     one = tried("one-head")
-    assert one.verdict is ClaimVerdict.NOT_REPRODUCED
+    assert one.verdict is claims.ClaimVerdict.NOT_REPRODUCED
     assert set(failed(one)) == {"uniform equal", "gaussian equal", "begun equal"}
     # some draws print what the source shows
     assert 0 < one.findings.figures["uniform equal"].value < 1
@@ -115,7 +108,7 @@ def one_sign(printed):
 def test_a_wrong_implementation_is_found_out(monkeypatch, place, name, wrong, claim, fails):
     monkeypatch.setattr(place, name, wrong(getattr(place, name)))
     one = tried(claim)
-    assert one.verdict is not ClaimVerdict.REPRODUCED
+    assert one.verdict is not claims.ClaimVerdict.REPRODUCED
     assert set(fails.split("|") if fails else ()) <= set(failed(one))
 
 
@@ -130,7 +123,7 @@ def glove(path, width):
 
 def test_other_vectors_than_gloves_do_not_give_its_figures(tmp_path):
     one = tried("words-glove", embeddings=glove(tmp_path / "other.txt", 50))
-    assert one.verdict is ClaimVerdict.NOT_REPRODUCED
+    assert one.verdict is claims.ClaimVerdict.NOT_REPRODUCED
     assert "vector" in failed(one)
 
 

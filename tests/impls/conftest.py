@@ -1,8 +1,8 @@
 """References for the tests of ``impls``: plain loops, written from the docstrings alone.
 
 A mask is given here as ``conditions``, a list of ``(kind, payload)``: the payload is a tuple of
-numbers, or an array where the mask reads a file. Everything is in float64 and nothing is shared
-with the code under test.
+numbers, or an array where the mask reads a file. Everything is in float64, and of the code under
+test there are only the slopes of alibi, which are tested by hand.
 """
 
 import itertools
@@ -15,6 +15,7 @@ from attnbench.gate.gate import gate
 from attnbench.gate.inputs import make
 from attnbench.gate.reference import judge
 from impls.loading import load_function
+from impls.masks import alibi_slopes
 
 
 class Brute:
@@ -64,21 +65,6 @@ class Brute:
                 total[b, h, i, j] -= slopes[h] * abs(at - j)
         return total
 
-    @staticmethod
-    def attention(q, k, v, seen, bias, scale):
-        """Softmax over the visible keys of each row; zeros for a row that sees none."""
-        batch, heads, q_len, _ = q.shape
-        group = heads // k.shape[1]
-        out = np.zeros((batch, heads, q_len, v.shape[-1]))
-        for b, h, i in itertools.product(range(batch), range(heads), range(q_len)):
-            keys = np.flatnonzero(seen[b, h, i])
-            if not len(keys):
-                continue
-            scores = k[b, h // group, keys] @ q[b, h, i] * scale + bias[b, h, i, keys]
-            weights = np.exp(scores - scores.max())
-            out[b, h, i] = weights @ v[b, h // group, keys] / weights.sum()
-        return out
-
 
 def _allows(kind, payload, shape, where, at):
     b, _, _, j = where
@@ -99,17 +85,6 @@ def _allows(kind, payload, shape, where, at):
         return np.broadcast_to(payload, shape)[where] != -np.inf
     assert kind == "alibi"
     return True
-
-
-def alibi_slopes(heads):
-    """The rule of arXiv:2108.12409: powers of 2^(-8/n), or two such series where n is no power."""
-    if heads & (heads - 1) == 0:
-        start = 2.0 ** (-8.0 / heads)
-        return [start ** (n + 1) for n in range(heads)]
-    power = 1
-    while power * 2 < heads:
-        power *= 2
-    return alibi_slopes(power) + alibi_slopes(2 * power)[::2][: heads - power]
 
 
 @pytest.fixture(scope="session")

@@ -177,7 +177,8 @@ def test_alibi_slopes_follow_the_rule_of_the_paper():
     eight = [2.0**-x for x in range(1, 9)]
     between = [1 / math.sqrt(2), 1 / math.sqrt(8), 1 / math.sqrt(32), 1 / math.sqrt(128)]
     four = [1 / 4, 1 / 16, 1 / 64, 1 / 256]
-    for want in ([2**-8.0], [2**-4.0, 2**-8.0], four, eight, eight + between):
+    two = [2**-4.0, 2**-8.0]
+    for want in ([2**-8.0], two, [*two, 1 / 4], four, eight, eight + between):
         np.testing.assert_allclose(alibi_slopes(len(want)), want, rtol=1e-15)
 
 

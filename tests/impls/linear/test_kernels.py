@@ -10,7 +10,7 @@ import torch
 
 from impls.linear import cosformer, cosine, elu, hedgehog, taylor
 from impls.problem import Problem
-from tests.impls.small import inputs, made, problem
+from tests.impls.small import both_give, inputs, problem
 
 EYE = np.eye(5)
 
@@ -95,10 +95,7 @@ def test_chunks_and_definition_are_the_sum_over_pairs(label, mask, lengths):
             total += 1 if divided == COUNT else w
         if divided != SUM and total:
             want[b, h, i] /= total
-    attend, define = made(f"{label}{'&' if '?' in label else '?'}chunk=4", given)
-    torch.testing.assert_close(attend(*tensors), torch.from_numpy(want))
-    rows = torch.tensor([lengths[0] - 1, 0])
-    torch.testing.assert_close(define(*tensors, rows), torch.from_numpy(want[:, :, rows]))
+    both_give(f"{label}{'&' if '?' in label else '?'}chunk=4", given, tensors, want)
 
 
 # ---- what each is known for ----------------------------------------------------------------------
