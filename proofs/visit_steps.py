@@ -22,8 +22,8 @@ PYTEST = (
 )  # fmt: skip
 TESTS = {
     "tests": ("tests/gpu/test_cuda.py",),
-    "gates": ("tests/gpu/test_triton_rows.py",),
-    "speeds": ("tests/gpu/test_triton_speeds.py",),
+    "gates": ("tests/gpu/test_triton.py", "-k", "not speed"),
+    "speeds": ("tests/gpu/test_triton.py", "-k", "speed"),
 }
 AT_ONCE = 8
 """Tests of our kernels' values, each of which compiles for seconds on one core of the host."""

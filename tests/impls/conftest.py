@@ -106,3 +106,11 @@ def verdict():
         return gate(truth, attend, define or None, seed)
 
     return judged
+
+
+@pytest.fixture
+def library(monkeypatch):
+    """The stand-ins for libraries that need a GPU, for one test."""
+    from tests.impls.external.stand_ins import Library
+
+    return Library(monkeypatch)

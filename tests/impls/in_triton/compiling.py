@@ -25,7 +25,8 @@ from impls.problem import Problem
 
 PROCESSORS = 132
 SPILLS = re.compile(r"(\d+) bytes spill stores")
-WIDTHS, WIDEST = (64, 72, 128, 256), 256
+WIDTHS = {"bfloat16": (64, 72, 128, 256), "float16": (72, 256), "float32": (128, 256)}
+"""The ends of the tables' rows, and for two bytes a width of which no block is full."""
 ODD = ((1, 1, 1, 1, 64), (2, 2, 511, 511, 128))
 """Heads, those of keys, queries, keys, width. To the compiler a number that is 1 is a constant, and
 one that is no multiple of 16 has loads of its own; the interpreter knows of neither."""
@@ -90,12 +91,12 @@ def main(capability, rows):
     for row in rows:
         decodes = impls.table().rows[row].phases["cuda"] == ("decode",)
         for dtype in DTYPES.get(row, ("bfloat16", "float32")):
-            cells = [("causal", 4, 2, 4096, 4096, WIDEST)]
-            if hopper:
-                cells = [("causal", 4, 2, 4096, 4096, d) for d in WIDTHS]
+            widths = WIDTHS[dtype] if hopper else WIDTHS[dtype][-1:]
+            cells = [("causal", 4, 2, 4096, 4096, d) for d in widths]
+            if hopper and row == "triton.flash":  # two edges are the most there is to hold
+                cells[-1] = ("window:300,0", *cells[-1][1:])
+            if hopper and dtype == "bfloat16":
                 cells += [("causal", *extents) for extents in ODD]
-                if row == "triton.flash":
-                    cells.append(("window:300,0", 4, 2, 4096, 4096, WIDEST))
             for mask, heads, kv_heads, queries, keys, d in cells:
                 phase, queries = ("decode", 1) if decodes else ("train", queries)
                 extent = (1, heads, kv_heads, queries, keys, d, d, dtype)

@@ -16,9 +16,8 @@ def build(p, **options):
     return checks.build("triton.flash", p, **{**SMALL, **options})
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_the_gate_lets_it_pass(dtype):
-    p = problem("causal+window:9,0", 20, dtype=dtype)
+def test_the_gate_lets_it_pass():
+    p = problem("causal+window:9,0", 20, dtype="float16")
     assert checks.failing("triton.flash", p, build(p)) is None
 
 
@@ -28,7 +27,10 @@ CELLS = [
     ("causal+window:20,3", {}),
     *(("causal+window:9,0@upper-left", lengths) for lengths in (FEW, BLIND)),
     ("window:60,30", {"length": 110}),  # with whole blocks between its two edges
-    *(("causal", {"batch": 2, "heads": 4, "kv_heads": n, "length": 20}) for n in (1, 2, 4)),
+    *(
+        ("causal", {"batch": batch, "heads": heads, "kv_heads": n, "length": 20})
+        for batch, heads, n in ((2, 4, 2), (1, 4, 1), (1, 2, 2))
+    ),
     *(("causal", {"dtype": dtype}) for dtype in ("bfloat16", "float16")),
     *(("causal", {"length": length}) for length in (1, 15, 16, 17, 48)),
 ]

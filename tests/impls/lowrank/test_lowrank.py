@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from impls.lowrank import rfa
 from impls.lowrank.performer import directions
 from impls.lowrank.skyformer import places
-from tests.impls.small import both_give, cost, inputs, made, problem, softmax
+from tests.impls.small import both_give, cost, inputs, made, problem
 
 
 def head_of(tensors):
@@ -101,10 +101,6 @@ def test_both_forms_of_linformer_average_segments_cut_as_numpy_cuts():
     scores = np.exp(q @ cut_as_numpy(k, 7).T / 4)
     want = scores @ cut_as_numpy(v, 7) / scores.sum(1, keepdims=True)
     check("linformer?rank=7", given, want, rtol=1e-11, atol=1e-13)
-    tensors = inputs(given)
-    attend, _ = made("linformer?rank=100", given)  # as many segments as keys
-    assert "rank 45" in attend.note()
-    torch.testing.assert_close(attend(*tensors), softmax(given, *tensors), rtol=1e-12, atol=1e-12)
 
 
 def test_landmarks_come_from_both_ends_and_none_twice():
