@@ -420,13 +420,17 @@ class Program(Child):
 
 
 def free_memory() -> int:
-    """Bytes that a worker may take: most of what is free now, here and in its control group."""
+    """Bytes that a worker may take: most of what is free now, here and in its control group, which
+    gets back the pages of files that nobody reads.
+    """
     with Path("/proc/meminfo").open() as lines:
         free = next(int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable"))
     with suppress(OSError, ValueError):  # no limit is the word "max"
         limit = int((GROUP / "memory.max").read_text())
-        free = min(free, limit - int((GROUP / "memory.current").read_text()))
-    return int(SHARE * free)
+        counts = dict(line.split() for line in (GROUP / "memory.stat").read_text().splitlines())
+        held = int((GROUP / "memory.current").read_text()) - int(counts.get("inactive_file", 0))
+        free = min(free, limit - held)
+    return max(1, int(SHARE * free))  # 0 is no limit
 
 
 def variables_of(threads: int, path: Path | None = None) -> dict[str, str]:

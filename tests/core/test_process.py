@@ -254,9 +254,12 @@ def test_a_worker_may_hold_so_much_and_goes_first_when_memory_runs_out(
     assert "MemoryError" in str(lost(one, do="b'x' * (1 << 40)"))
     # a control group that holds less than the machine counts
     (tmp_path / "memory.max").write_text(f"{3 << 30}\n")
-    (tmp_path / "memory.current").write_text(f"{1 << 30}\n")
+    (tmp_path / "memory.current").write_text(f"{2 << 30}\n")
+    (tmp_path / "memory.stat").write_text(f"anon {1 << 30}\ninactive_file {1 << 30}\n")
     monkeypatch.setattr(process, "GROUP", tmp_path)
-    assert free_memory() == int(process.SHARE * (2 << 30))
+    assert free_memory() == int(process.SHARE * (2 << 30)), "the page cache is given back"
+    (tmp_path / "memory.current").write_text(f"{4 << 30}\n")
+    assert free_memory() == 1, "0 would be no limit"
     (tmp_path / "memory.max").write_text("max\n")
     assert free_memory() > 2 << 30
 
