@@ -218,6 +218,7 @@ class Worker:
         self._module, self._threads, self._path = module, threads, path
         self._limited, self._variables = limited, variables or {}
         self._child: Child | None = None
+        self._stopped = False
         self._buffer = bytearray()
         self._doing = ""
         self._asked = 0
@@ -283,6 +284,13 @@ class Worker:
         self._child = None
         self._buffer.clear()
 
+    def stop(self) -> None:
+        """From another thread: lose the worker, whatever it is doing, and start no other one."""
+        self._stopped = True
+        if child := self._child:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(child.pid, signal.SIGKILL)
+
     def _start(self) -> None:
         questions, ask = os.pipe()
         self._answers, answer = socket.socketpair()
@@ -292,6 +300,8 @@ class Worker:
         command.append(str(free_memory() if self._limited else 0))
         variables = {**variables_of(self._threads, self._path), **self._variables}
         self._child = Child(command, variables, passed=passed)
+        if self._stopped:  # looked at last, so that what is started meanwhile ends too
+            raise self._lost("the worker was stopped")
 
     def _send(self, question: Mapping[str, Any]) -> None:
         try:

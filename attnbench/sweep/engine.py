@@ -39,6 +39,9 @@ class Engine(Protocol):
     def close(self) -> None:
         """End the worker, whatever it is doing."""
 
+    def stop(self) -> None:
+        """From another thread: lose the worker, whatever it is doing, and start no other one."""
+
 
 class LocalEngine(Worker):
     """Asks a worker on this machine; starts one when there is none."""

@@ -228,6 +228,10 @@ class RemoteEngine:
         with suppress(SlotLost):
             self.get(self._place.close.remote(), GRACE_S)
 
+    def stop(self) -> None:
+        """Lose the place, and its worker with it."""
+        self._ray.kill(self._place)
+
     def get(self, reference: Any, patience_s: float) -> Any:
         """What the node gives; raises :class:`SlotLost`."""
         try:

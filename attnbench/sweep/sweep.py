@@ -7,8 +7,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from math import inf
 from queue import SimpleQueue
@@ -250,7 +250,7 @@ class Sweep:
 
     def run(self, slots: Sequence[Slot], interrupt: Interrupt, until: float) -> int:
         """Measure what is to do, and what has to be done again, until there is nothing, or no
-        time is left: how many cells have no record then.
+        time is left: how many cells have no record then. Raises :class:`Stopped`.
         """
         self._left = list(slots)
         self._unchanged.check()
@@ -260,10 +260,12 @@ class Sweep:
                     "every place where cells were measured is lost; what was measured is kept: "
                     f"{self._folder.resumed_by}"
                 )
-            for handle in _side_by_side([self._lane(slot) for slot in self._left]):
-                handle()
-                if interrupt.asked or monotonic() >= until:
-                    self._cells.clear()
+            lanes = [self._lane(slot) for slot in self._left]
+            with closing(_side_by_side(lanes, self._stop)) as events:
+                for handle in events:
+                    handle()
+                    if interrupt.asked or monotonic() >= until:
+                        self._cells.clear()
             if interrupt.asked:
                 raise Stopped
             self._cells, self._again = deque(self._again.values()), {}
@@ -274,6 +276,12 @@ class Sweep:
                 f"{len(self._repeated)}; taken meanwhile and marked: {self._marked}"
             )
         return len(self.todo) - len(self._recorded)
+
+    def _stop(self) -> None:
+        """End what every lane is doing, from another thread."""
+        self._cells.clear()
+        for slot in self._left:
+            slot.engine.stop()
 
     def _lane(self, slot: Slot) -> Iterator[Event]:
         header = {**self._folder.header, "ceilings": slot.ceilings}
@@ -338,29 +346,45 @@ class Sweep:
         self._watcher.tell(f"{why}; its cell is measured elsewhere")
 
 
-def _side_by_side(lanes: Sequence[Iterator[Event]]) -> Iterator[Event]:
-    """The events of all lanes as they come; an exception in a lane is raised here."""
+Inbox = SimpleQueue[Event | BaseException | None]
+"""Of what lanes report; None from one that has ended."""
+
+
+def _follow(lane: Iterator[Event], inbox: Inbox) -> None:
+    try:
+        for event in lane:
+            inbox.put(event)
+        inbox.put(None)
+    except BaseException as error:
+        inbox.put(error)
+
+
+def _side_by_side(
+    lanes: Sequence[Iterator[Event]], stop: Callable[[], None]
+) -> Generator[Event, None, None]:
+    """The events of all lanes as they come; an exception in a lane is raised here.
+
+    ``stop`` ends the lanes where this is left early: none goes on when it has returned.
+    """
     if len(lanes) == 1:
         yield from lanes[0]
         return
-    inbox: SimpleQueue[Event | BaseException | None] = SimpleQueue()
-
-    def run(lane: Iterator[Event]) -> None:
-        try:
-            for event in lane:
-                inbox.put(event)
-            inbox.put(None)
-        except BaseException as error:
-            inbox.put(error)
-
-    for lane in lanes:
-        threading.Thread(target=run, args=(lane,), daemon=True).start()
+    inbox: Inbox = SimpleQueue()
+    threads = [threading.Thread(target=_follow, args=(x, inbox), daemon=True) for x in lanes]
     ended = 0
-    while ended < len(lanes):
-        event = inbox.get()
-        if isinstance(event, BaseException):
-            raise event
-        if event is None:
-            ended += 1
-        else:
-            yield event
+    try:
+        for thread in threads:
+            thread.start()
+        while ended < len(lanes):
+            event = inbox.get()
+            if isinstance(event, BaseException):
+                raise event
+            if event is None:
+                ended += 1
+            else:
+                yield event
+    except BaseException:
+        stop()
+        for thread in filter(threading.Thread.is_alive, threads):
+            thread.join()
+        raise

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -182,6 +183,16 @@ def test_no_other_process_answers_in_its_place(worker):
     does = f"if not os.fork(): os.write(int(sys.argv[2]), {ANSWER!r}); os._exit(0)\ntime.sleep(60)"
     found = lost(worker(SERVING), do=does)
     assert (found.reason, found.wrong) == ("another process answered in its place", True)
+
+
+def test_a_worker_that_another_thread_stops_is_lost_and_no_other_is_started(worker):
+    one = worker(SERVING)
+    one.ask({"do": ""}, 20)
+    stopping = threading.Timer(0.2, one.stop)
+    stopping.start()
+    assert lost(one, do="time.sleep(600)").reason == "the worker died of SIGKILL"
+    stopping.join()
+    assert lost(one).reason == "the worker was stopped"
 
 
 @pytest.mark.parametrize("which", ["worker", "keeper"])

@@ -106,6 +106,9 @@ class Answering:
     def close(self):
         self.closed += 1
 
+    def stop(self):
+        pass
+
 
 class Watched:
     """A watcher that keeps what it is shown; stops the sweep after the first cell if it can."""

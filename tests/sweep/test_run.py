@@ -1,6 +1,7 @@
 """A sweep with a stand-in for the engine: who is asked, and what is written down."""
 
 import json
+import threading
 
 import pytest
 
@@ -130,9 +131,39 @@ def test_the_cell_of_a_place_that_is_lost_is_measured_elsewhere_while_there_is_o
     assert watched.told == ["node n1 is lost; its cell is measured elsewhere"]
 
 
-def test_what_goes_wrong_in_one_of_several_places_is_not_swallowed(folder):
+class Busy(Answering):
+    """Measures until it is stopped."""
+
+    def __init__(self):
+        super().__init__()
+        self.stopped, self.asked = threading.Event(), 0
+
+    def ask(self, question, limit_s):
+        if "job" not in question:
+            return super().ask(question, limit_s)
+        self.asked += 1
+        assert self.stopped.wait(10)
+        raise WorkerLost("it was stopped", "")
+
+    def stop(self):
+        self.stopped.set()
+
+
+class Full(Watched):
+    def cell(self, *_):
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("watcher", [Watched(), Full()])
+def test_what_goes_wrong_in_one_of_several_places_is_raised_and_the_others_are_stopped(
+    folder, watcher
+):
+    said = [ZeroDivisionError("a fault of ours")] if type(watcher) is Watched else []
+    busy, before = Busy(), threading.active_count()
     with pytest.raises(ZeroDivisionError):
-        swept(plan_of("einsum"), folder, Answering(ZeroDivisionError("a fault of ours")), slow())
+        swept(plan_of("einsum"), folder, slow(*said), busy, watcher=watcher)
+    assert threading.active_count() == before
+    assert busy.asked in (0, 2), "its cell, twice, and no other"
 
 
 # ---- a limit of time -----------------------------------------------------------------------------
