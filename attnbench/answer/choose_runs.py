@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.choose import Choice, Excluded, Wants, Why, choose, make_choice, settle
 from attnbench.answer.ranking import MARGIN
-from attnbench.core.disk import StoreError, long, short
+from attnbench.core.disk import StoreError, short, table_words
 from attnbench.core.format import first_few, size
 from attnbench.core.machine import this_machine, why_not
 from attnbench.core.record import PROTOCOL
@@ -98,9 +98,7 @@ def from_run(
     pairs = [ContestResult.from_dict(values) for values in contest.get("pairs", ())]
     threads = (header.get("settings") or {}).get("threads")
     settings = ["--threads", str(threads)] if threads else []
-    for file in header.get("tables") or ():
-        settings += ["--table", str(long(file))]
-    return replace(settle(choice, pairs), settings=tuple(settings))
+    return replace(settle(choice, pairs), settings=(*settings, *table_words(header)))
 
 
 def _left_out(contest: Mapping[str, Any], wants: Wants) -> list[Excluded]:

@@ -151,6 +151,12 @@ def long(path: str) -> Path:
     return CHECKOUT / re.sub(r"^~(?=/|$)", lambda _: home(), path)
 
 
+def table_words(header: Mapping[str, Any]) -> list[str]:
+    """``--table FILE`` for each file of rows that a run's header names, wherever one stands."""
+    tables = header.get("tables") or ()
+    return [word for table in tables for word in ("--table", str(long(str(table))))]
+
+
 def home() -> str:
     """The user's own folder; empty where there is none, or all there is lies in it."""
     found = os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises where it is not known

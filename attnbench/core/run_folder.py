@@ -38,9 +38,7 @@ class RunFolder:
     @property
     def resumed_by(self) -> str:
         """The command that goes on with it."""
-        words = ["attnbench", "run", "--resume", str(self.path)]
-        for table in self.header.get("tables", ()):
-            words += ["--table", disk.short(str(table))]
+        words = ["attnbench", "run", "--resume", str(self.path), *disk.table_words(self.header)]
         return shlex.join(words)
 
     @classmethod

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import attnbench
 import impls
 from attnbench.core.checkout import code
-from attnbench.core.disk import StoreError, long, named, short
+from attnbench.core.disk import StoreError, long, named, short, table_words
 from attnbench.core.evidence import stored_floors, stored_selfcheck
 from attnbench.core.format import milliseconds
 from attnbench.core.machine import Machine, this_machine, version_of
@@ -392,7 +392,7 @@ def _insist(path: Path, header: Mapping[str, Any], tables: Sequence[str]) -> Non
         raise StoreError(f"the run reads {files[0]}: resume it from {header['folder']}")
     before = header["tables"]
     if sorted(Path(table).name for table in before) != sorted(Path(table).name for table in tables):
-        again = shlex.join(word for table in before for word in ("--table", table))
+        again = shlex.join(table_words(header))
         raise StoreError(
             f"{path} has rows of {', '.join(before)}, whose code a resumed run executes: if you "
             f"trust it, go on with {again}"

@@ -97,6 +97,7 @@ def test_a_run_that_ctrl_c_stopped_goes_on_with_every_cell_once(tmp_path, monkey
         ({"protocol": 99}, "protocol 99"),
         ({"machine": {"name": "elsewhere"}}, "elsewhere"),
         ({"tables": ["/no/such/table.py"]}, "/no/such/table.py"),
+        ({"tables": ["rows/mine.py"]}, f"go on with --table {ROOT}/rows/mine.py"),
         ({"variants": ["gone"]}, "there is no variant 'gone'"),
     ],
 )
