@@ -19,7 +19,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnbench.core import gpu as nvml
 from attnbench.core.lock import DeviceBusy, lock_for
 from attnbench.core.machine import Gpu, Machine, this_machine
 from attnbench.core.record import PROTOCOL
@@ -123,8 +122,6 @@ class Local:
             )
         for device in devices:
             here(device, self.machine)
-            if ":" in device:
-                _gpu(device, self.machine)
             if len(devices) > 1 and (devices.count(device) > 1 or ":" not in device):
                 raise InvalidProblem(
                     f"{named}: one worker at a time measures on each; name each once, with its "
@@ -142,9 +139,9 @@ class Local:
             slots = []
             for each in devices:
                 own, variables, seen = self.machine, None, each
-                if each in self._devices and ":" in each:
-                    gpu, seen = _gpu(each, own), "cuda"
-                    own, variables = replace(own, gpus=(gpu,)), {"CUDA_VISIBLE_DEVICES": gpu.uuid}
+                if each in self._devices and ":" in each and (gpu := here(each, own)):
+                    own, seen = replace(own, gpus=(gpu,)), "cuda"
+                    variables = {"CUDA_VISIBLE_DEVICES": gpu.uuid}
                 engine = LocalEngine(
                     settings, path=self._first, limited=seen == "cpu", variables=variables
                 )
@@ -152,15 +149,6 @@ class Local:
                 name = each if variables else "this machine"
                 slots.append(Slot(engine, seen, name, own.kind, own.to_dict()))
             yield slots
-
-
-def _gpu(device: str, machine: Machine) -> Gpu:
-    uuid = nvml.uuid_of(device)
-    for gpu in machine.gpus:
-        if gpu.uuid == uuid:
-            return gpu
-    why = f": {uuid.reason}" if isinstance(uuid, nvml.Absent) else ""
-    raise InvalidProblem(f"--devices: device {device} is not here{why}")
 
 
 # ---- a cluster -----------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from attnbench.core import gpu as nvml
 from attnbench.core.format import counted
-from attnbench.core.machine import Machine, gpu_warnings, why_not
+from attnbench.core.machine import Gpu, Machine, gpu_warnings, why_not
 from attnbench.core.record import Record, Status, cell_key
 from attnbench.sweep.presets import Preset
 from impls import Table
@@ -205,10 +206,19 @@ def _insist_captured(problem: Problem) -> None:
         ) from None
 
 
-def here(device: str, machine: Machine) -> None:
-    """Raise a sentence where the machine has no such device."""
-    if (kind := device.split(":")[0]) in machine.devices:
-        return
+def here(device: str, machine: Machine) -> Gpu | None:
+    """Raise a sentence where the machine has no such device; the GPU that it is, if that is known.
+
+    ``cuda`` alone may be any of them; a number has to be one of those that CUDA shows.
+    """
+    kind, _, number = device.partition(":")
+    if kind in machine.devices:
+        uuid = nvml.uuid_of(device) if kind != "cpu" else ""
+        found = next((gpu for gpu in machine.gpus if gpu.uuid == uuid), None)
+        if number and found is None:
+            why = f": {uuid.reason}" if isinstance(uuid, nvml.Absent) else ""
+            raise InvalidProblem(f"device {device} is not here{why}")
+        return found
     why = f" ({'; '.join(gpu_warnings(machine))})" if kind == "cuda" else ""
     but = ", where a GPU's preset would take hours" if kind == "cuda" else ""
     raise InvalidProblem(

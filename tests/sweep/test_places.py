@@ -14,10 +14,12 @@ from attnbench.core import gpu
 from attnbench.core.machine import Gpu, this_machine
 from attnbench.core.record import PROTOCOL
 from attnbench.core.settings import Settings
+from attnbench.features.limits import verb as limits
 from attnbench.sweep import places
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.places import NoCluster, RemoteEngine, SlotLost
 from impls.problem import InvalidProblem
+from tests.sweep.build import PLAIN, plan
 
 GPUS = tuple(
     Gpu(name="NVIDIA H200", uuid=f"GPU-{i}", capability=9.0, memory_bytes=1 << 37, driver="580")
@@ -40,7 +42,7 @@ def held(monkeypatch):
 
     monkeypatch.setattr(places, "this_machine", lambda: machine)
     monkeypatch.setattr(places, "lock_for", lock)
-    monkeypatch.setattr(places.nvml, "uuid_of", uuid_of)
+    monkeypatch.setattr(gpu, "uuid_of", uuid_of)
     return held
 
 
@@ -76,6 +78,15 @@ def test_a_gpu_that_is_named_is_the_only_one_that_its_worker_sees(
 def test_what_can_not_be_had_is_a_sentence(held, devices, said):
     with pytest.raises(InvalidProblem, match=said):
         places.Local(devices)
+
+
+def test_a_problem_for_a_gpu_that_is_not_there_is_refused_before_a_run_is_begun(held):
+    machine = replace(places.this_machine(), gpus=(GPUS[0], replace(GPUS[1], memory_bytes=1 << 36)))
+    with pytest.raises(InvalidProblem, match="cuda:2 is not here: the driver shows 2 GPUs"):
+        plan(device="cuda:2", machine=machine)
+    given = SimpleNamespace(max_memory=(1 << 36) + 1, max_time=None)
+    with pytest.raises(InvalidProblem, match="more than cuda:1 has"):
+        limits._budget(given, PLAIN.with_(device="cuda:1"), machine)
 
 
 # ---- a cluster -----------------------------------------------------------------------------------

@@ -129,12 +129,13 @@ def _grid(given: argparse.Namespace, machine: Machine) -> Preset:
 
 def _budget(given: argparse.Namespace, grid: Preset, machine: Machine) -> CallBudget:
     from attnbench.features.limits.search import CallBudget
+    from attnbench.sweep.plan import here
     from impls.problem import InvalidProblem
 
     there, default = machine.memory_bytes, DEFAULT_MEMORY
     if grid.device != "cpu":
-        number = int(grid.device.partition(":")[2] or 0)
-        there = machine.gpus[min(number, len(machine.gpus) - 1)].memory_bytes
+        gpu = here(grid.device, machine)
+        there = min(each.memory_bytes for each in ([gpu] if gpu else machine.gpus))
         default = int(GPU_SHARE * there)
     if given.max_memory is not None and given.max_memory > there:
         raise InvalidProblem(
