@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import inspect
 import linecache
-import os
 import shutil
 import sys
 import tempfile
@@ -37,6 +36,7 @@ from attnbench.meter.memory import (
     ARRAY_BYTES,
     COMPILED,
     OPERATORS,
+    free_bytes,
     observe,
     own_of,
     shown_name,
@@ -100,8 +100,8 @@ def profiled(ready: Ready, trace: Path | None) -> dict[str, Any]:
         # gets pages from the system that it has never touched: that is slower than many an
         # operator, and does not happen in plain calls.
         need = (rounds + 2) * sum(nbytes for _, _, nbytes in first.steps if nbytes > 0)
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        torch.empty(min(need, int(FREE_SHARE * free)), dtype=torch.uint8).fill_(0)
+        need = min(need, int(FREE_SHARE * free_bytes(problem.device)))
+        torch.empty(need, dtype=torch.uint8).fill_(0)
     phases = _profiled_phases(call, dout, rounds, plain, trace)
     timeline = _timeline(call, dout, files)
     p, memory = problem, memory_values(timeline)
