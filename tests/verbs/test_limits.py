@@ -1,11 +1,13 @@
 """``attnbench limits`` and ``profile``: what is asked, what is kept, how it ends."""
 
+import errno
 import json
 import signal
 from pathlib import Path
 
 import pytest
 
+from attnbench.core.process import WorkerLost
 from attnbench.core.record import Probed, Record, Status
 from impls.problem import Problem
 from impls.spec import Variant
@@ -88,6 +90,29 @@ def test_a_variant_that_does_not_pass_its_gate_is_a_finding_and_none_to_try_is_2
     assert "row 3 moved" in limits("topk", *SMALL, out=tmp_path, status=1).stdout
     said = limits("sdpa.cudnn", *SMALL, out=tmp_path / "other", status=2)
     assert "nothing was run" in said.stderr and "runs on cuda" in said.stdout
+
+
+@pytest.mark.parametrize(
+    ("ended", "status", "said"),
+    [("wrong", 1, "(wrong): it wrote"), ("timed_out", 2, "(timed out): it wrote")],
+)
+def test_a_worker_that_is_lost_is_no_profile_and_how_it_ended_is_said(
+    worker, tmp_path, ended, status, said
+):
+    def answer(question):
+        raise WorkerLost("it wrote", "", **{ended: True})
+
+    worker.answer = answer
+    assert said in well("profile", "einsum", "--out", tmp_path, status=status).stderr
+
+
+def test_what_was_found_is_printed_though_no_picture_can_be_written(probes, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+    said = limits("topk", *SMALL, out=tmp_path)
+    assert "topk*" in said.stdout and "No space left on device" in said.stderr
 
 
 def test_a_profiles_folder_holds_its_traces_and_names_them(worker, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ import msgspec
 from attnbench.answer.search import GRACE_S, By, fresh_if_full, in_turn, refuse_several, sized
 from attnbench.core.machine import Machine
 from attnbench.core.record import FINDINGS, InvalidRecord, Probed, Record, Status
-from attnbench.sweep.engine import CELL_LIMIT_S, Engine, WorkerLost, measure
+from attnbench.sweep.engine import CELL_LIMIT_S, Engine, WorkerLost, lost_status, measure
 from attnbench.sweep.plan import Cell, make_plan
 from attnbench.sweep.presets import Preset
 from impls import Table
@@ -494,8 +494,8 @@ class Hunt:
             if lost.timed_out:
                 given_up = SizeResult(size, TIME, f"given up after {limit_s:.0f} s")
                 return None if limit_s < patience else given_up
-            status = str(Status.WRONG if lost.wrong else Status.CRASHED)
-            return SizeResult(size, status, lost.reason, probe={"detail": lost.output})
+            status, detail = str(lost_status(lost)), {"detail": lost.output}
+            return SizeResult(size, status, lost.reason, probe=detail)
         took, peak, plain = probed.time_s, probed.peak_bytes, probed.to_dict()
         if probed.status is not Status.MEASURED:
             return SizeResult(size, str(probed.status), probed.reason, probe=plain)

@@ -94,17 +94,20 @@ def limits(given: argparse.Namespace) -> int:
 
 
 def _show(facts: Mapping[str, Any], file: Path, title: str, *, as_json: bool) -> None:
-    """Draw what was found beside its file, and print it."""
+    """Print what was found, and draw it beside its file."""
     from attnbench.features.limits import view
 
     shown = facts["rows"], facts["budget"], facts["by"]
-    pictures = [file.with_suffix(".png"), file.with_suffix(".svg")]
-    drawn = view.draw(*shown, title, pictures)
     if as_json:
         print(file.read_text(), end="")
     else:
         view.show(*shown)
-    say(f"kept in {file}" + (f"; drawn in {pictures[0]}" if drawn else ""))
+    pictures = [file.with_suffix(".png"), file.with_suffix(".svg")]
+    try:
+        drawn = f"; drawn in {pictures[0]}" * view.draw(*shown, title, pictures)
+    except OSError as error:
+        drawn = f"; it can't be drawn there: {error.strerror}"
+    say(f"kept in {file}{drawn}")
 
 
 def _grid(given: argparse.Namespace, machine: Machine) -> Preset:

@@ -9,8 +9,8 @@ from typing import Any
 
 from attnbench.core.disk import StoreError
 from attnbench.core.machine import Machine
-from attnbench.core.record import FINDINGS, Record, Status
-from attnbench.sweep.engine import CELL_LIMIT_S, LocalEngine, WorkerLost
+from attnbench.core.record import FINDINGS, Record
+from attnbench.sweep.engine import CELL_LIMIT_S, LocalEngine, WorkerLost, lost_status
 from attnbench.sweep.plan import Cell, make_plan
 from attnbench.sweep.presets import Preset
 from impls import Table
@@ -85,7 +85,7 @@ def profile_cells(
         try:
             answer = engine.ask({"profile": {**sent, "seed": seed}, "trace": trace}, CELL_LIMIT_S)
         except WorkerLost as lost:
-            status = Status.TIMED_OUT if lost.timed_out else Status.CRASHED
+            status = lost_status(lost)
             raise NotProfiled(
                 Record.of(variant, problem, status, lost.reason, detail=lost.output)
             ) from None
