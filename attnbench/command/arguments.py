@@ -41,9 +41,9 @@ TYPES: dict[str, Reader] = {
     "numbers": _reader("whole numbers split by commas", lambda t: tuple(map(int, t.split(",")))),
     "count": _reader("a whole number, 1 or more", int, lambda n: n > 0),
     "seed": _reader("a whole number from 0 to 2**62", int, lambda n: 0 <= n < 2**62),
-    "seconds": _reader("a number of seconds above 0", float, lambda x: 0 < x < 86400),
+    "seconds": _reader("a number of seconds between 0 and a day", float, lambda x: 0 < x < 86400),
     "share": _reader("a share between 0 and 1, such as 0.02", float, lambda x: 0 < x < 1),
-    "factor": _reader("a number above 1, such as 1.05", float, lambda x: 1 < x < 1000),
+    "factor": _reader("a number between 1 and 1000, such as 1.05", float, lambda x: 1 < x < 1000),
     "above_nought": above_nought,
     "size": _reader("a size", format.parse_size),
     "duration": _reader("a time", format.duration),
@@ -67,7 +67,10 @@ TABLE = """
 --device DEVICE: cpu, cuda or cuda:1
 [variants]
 variants VARIANT *: all of the table if none
+[tables]
+--table FILE append =: a Python file with ROWS of variants; may be given several times
 [settings]
++ tables
 --seed N seed: of the inputs; 0 if not given
 --threads N count: all cores but one if not given
 [search]
@@ -84,10 +87,12 @@ variants VARIANT *: all of the table if none
 [pairs]
 --margin M share: the least difference that is one: 0.02 is two hundredths; a hundredth or this
   machine's noise floor if not given
---budget S seconds: seconds of pairs a problem, besides building and checking: 30
+--budget S seconds: of two variants, seconds of pairs a problem, besides building and checking: 30;
+  of two commits, seconds a cell, with those: 240
 --variant NAME append: of two commits: a variant to compare; may be given again
 --out DIR =results: where 'env' left its file
 [model]
++ tables
 --dtype T =float32: float32 if not given
 --device DEVICE: cpu, cuda or cuda:1
 --seed N seed =0: 0 if not given
@@ -96,12 +101,14 @@ variants VARIANT *: all of the table if none
 --out DIR =results: where it is kept
 == see
 [list] the table: every variant, what it computes, whether it can run here, or why not
++ tables
 [show] one variant: mathematics, cost, support; with --text, the map it makes
 name NAME: a variant, as 'list' names it
 --text SENTENCE: draw the attention map of a sentence
 --embeddings FILE: word vectors in GloVe's format; without it, hashed ones
 --mask MASK: none, or the first that the variant takes
 --out FILE: also draw the map into a .png or .svg
++ tables
 [env] the machine: fingerprint, clocks, measured ceilings, noise floor
 --dtype T,… words =float32,bfloat16,float16,float64: dtypes whose matrix product is measured
 --device DEVICE
@@ -214,6 +221,7 @@ names NAME *: a claim, as --list names it; all if none
 --list: the claims, and what each needs
 --budget S seconds: seconds for all that is timed; about four minutes if not given and all are
   asked for
++ tables
 --embeddings FILE: word vectors in GloVe's format, for the claims about sentences: glove.6B.50d.txt
 --seed N seed: of all draws; 0 if not given
 --threads N count: 1 if not given
@@ -240,6 +248,7 @@ variants VARIANT *: cores that are causal and train; the preset's if none. Softm
 --scan: one seed of softmax and of linear attention at several widths and rates of learning: where
   the one recalls and the other doesn't
 --from FILE as:source: show what an earlier one found
++ tables
 --out DIR =results: where evidence is kept
 [quality model] a trained model (all-MiniLM-L6-v2), its attention replaced by each variant: how near
   its embeddings stay, and what a step takes
@@ -266,8 +275,9 @@ runs RUN +: a run folder, or a folder of them; several are compared, never mixed
 """
 """``== GROUP`` of verbs; ``[verb]``, ``[verb form]`` or ``[set of options]`` and what it is for;
 ``+ set``; ``# title: description`` of options that follow, until ``#``; and options: the name, how
-help shows its value (``-``: by its choices), and in any order what reads it, ``=DEFAULT``, its
-choices, ``append``, how many. An option alone takes no value. What is indented goes on.
+help shows its value (``-``: by its choices), and in any order what reads it, ``=DEFAULT`` (``=``
+alone: an empty list), its choices, ``append``, how many. An option alone takes no value. What is
+indented goes on.
 """
 Lines = dict[str, list[str]]
 
@@ -324,6 +334,8 @@ def _option(line: str) -> tuple[str, dict[str, Any]]:
             more["nargs"] = word
         elif word == "append":
             more["action"] = word
+        elif word == "=":
+            more["default"] = []
         elif word.startswith("="):
             more["default"] = int(word[1:]) if word[1:].isdigit() else word[1:]
         elif word.startswith("as:"):
@@ -344,8 +356,6 @@ class Parser(argparse.ArgumentParser):
         if not part:
             return
         self.add_argument("--json", action="store_true", help="data as JSON on stdout")
-        about = "a Python file with ROWS of variants; may be given several times"
-        self.add_argument("--table", metavar="FILE", help=about, action="append", default=[])
         to: Any = self
         for line in _lines(part):
             if line.startswith("#"):
@@ -399,7 +409,7 @@ def help_text() -> str:
         lines += [f"  {name:12}{line}" for name, line in verbs.items()]
     lines += [
         "",
-        "attnbench VERB --help shows a verb's options; every verb takes --json and --table FILE.",
+        "attnbench VERB --help shows a verb's options; every verb takes --json.",
         "Exit status: 0 done, 1 a finding, 2 usage or environment, 130 stopped by Ctrl-C.",
     ]
     return "\n".join(lines)

@@ -186,11 +186,6 @@ def _in_rounds(
 
 def history(given: argparse.Namespace) -> int:
     """The form that was asked for."""
-    if given.table and given.form != "compare":
-        raise pairs.NothingToCompare(
-            "--table says nothing to asv, which measures the benchmarks of the table; 'attnbench "
-            "history compare BASE HEAD --table FILE' compares a repository's own rows"
-        )
     return {"": _history, "compare": _compare, "export": _export}[given.form](given)
 
 
