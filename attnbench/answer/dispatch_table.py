@@ -183,7 +183,7 @@ class DispatchTable(Struct, frozen=True, forbid_unknown_fields=True):
         try:
             write_whole(Path(path), (json.dumps(self.to_dict(), indent=1) + "\n").encode())
         except OSError as error:
-            raise unwritable(f"the dispatch table {path}", error) from None
+            raise unwritable(f"the dispatch table {path}", error, "give another file") from None
 
     @classmethod
     def read(cls, path: str | Path) -> DispatchTable:

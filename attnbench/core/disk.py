@@ -45,9 +45,11 @@ def is_no_file(path: Path) -> bool:
     return path.exists() and not path.is_file()
 
 
-def unwritable(what: str, error: OSError) -> StoreError:
-    """Why something can't be written under ``--out``."""
-    return StoreError(f"can't write {what}: {error.strerror}; give another folder with --out")
+def unwritable(
+    what: str, error: OSError, remedy: str = "give another folder with --out"
+) -> StoreError:
+    """Why something can't be written, and what to do."""
+    return StoreError(f"can't write {what}: {error.strerror}; {remedy}")
 
 
 def sync_folder(path: Path) -> None:

@@ -87,6 +87,8 @@ def selfcheck_said(header: Mapping[str, Any]) -> str:
 FOLDER = "evidence"
 KINDS = ("reproduce", "recall", "model", "real")
 SCHEMA = 1
+STAMP = "%Y%m%d-%H%M%S-%f"
+"""Of a name: to the microsecond, for two processes may end within a second."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +120,7 @@ def made_here(machine: Machine, **more: Any) -> dict[str, Any]:
 
 def save_evidence(out: Path, found: Evidence) -> Path:
     """A file of its own, named by its time and its kind."""
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    name = f"{FOLDER}/{stamp}-{found.kind}.json"
+    name = f"{FOLDER}/{datetime.now(UTC):{STAMP}}-{found.kind}.json"
     return save_beside(out, found.made["machine"]["name"], name, asdict(found))
 
 

@@ -22,10 +22,10 @@ def positive(value: Any) -> float | None:
 
 def three(value: float) -> str:
     """Three digits of it: ``1.31``, ``0.0042``, ``12,300``."""
-    if value and (value >= 1e6 or value < 1e-4):
+    if value and not 1e-4 <= abs(value) < 1e6:
         mantissa, _, power = f"{value:.2e}".partition("e")
         return f"{float(mantissa):g}e{int(power)}"
-    if value >= 99.95:
+    if abs(value) >= 99.95:
         return f"{float(f'{value:.3g}'):,.0f}"
     return f"{float(f'{value:.3g}'):g}"
 

@@ -70,7 +70,7 @@ def test_a_file_that_no_parser_takes_is_refused_in_a_sentence(tmp_path):
         DispatchTable.read(tmp_path / "none.json")
     with pytest.raises(InvalidTable, match="can't be read"):
         DispatchTable.read(tmp_path)
-    with pytest.raises(CantBeDone, match="can't write the dispatch table"):
+    with pytest.raises(CantBeDone, match=r"can't write .*; give another file"):
         table().write(tmp_path / "no" / "folder.json")
 
 

@@ -39,6 +39,7 @@ def test_what_is_none_is_named(text):
 
 
 def test_amounts_are_written_with_three_digits():
+    assert [written.three(x) for x in (-1.314, -1234.5, -2e-5)] == ["-1.31", "-1,230", "-2e-5"]
     assert [written.seconds(x) for x in (0, 1.5e-8, 0.00099999, 0.5234, 1234.5)] == [
         "0 ns", "15 ns", "1 ms", "523 ms", "1,230 s",
     ]  # fmt: skip

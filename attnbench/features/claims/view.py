@@ -64,8 +64,8 @@ def points(row: Row) -> list[PointWords]:
     for each in row["points"]:
         ours = each.get("ours") or {}
         value, low, high = (ours.get(key) for key in ("value", "low", "high"))
-        figure = NONE if value is None else number(value) + _unit(each)
-        interval = "" if low is None or high is None else f"{number(low)} to {number(high)}"
+        figure = NONE if value is None else three(value) + _unit(each)
+        interval = "" if low is None or high is None else f"{three(low)} to {three(high)}"
         words = each["says"], theirs(each), figure, interval
         found.append(PointWords(*words, each.get("held", ""), ours.get("why", "")))
     return found
@@ -74,24 +74,19 @@ def points(row: Row) -> list[PointWords]:
 def theirs(point: Row) -> str:
     """``354 ± 10 % TFLOP/s``; ``0.00092, at most 0.0092``"""
     published, tolerance = point["published"], point["tolerance"]
-    rule, text, share = ClaimRule(point["rule"]), number(published), abs(published) * tolerance
+    rule, text, share = ClaimRule(point["rule"]), three(published), abs(published) * tolerance
     limit = published + (share if rule is ClaimRule.AT_MOST else -share)
     if rule is ClaimRule.NEAR:
         words = f"{text} ± {percent(tolerance)}"
     elif rule is ClaimRule.WITHIN:
-        words = f"{text} ± {number(tolerance)}" if published else f"0, within {number(tolerance)}"
+        words = f"{text} ± {three(tolerance)}" if published else f"0, within {three(tolerance)}"
     else:
-        words = f"{text}; {rule} {number(limit)}" if share else f"{rule} {text}"
+        words = f"{text}; {rule} {three(limit)}" if share else f"{rule} {text}"
     return words + MARK * point["threshold_is_ours"] + _unit(point)
 
 
 def _unit(point: Row) -> str:
     return " TFLOP/s" if point["unit"] == "TFLOP/s" else ""
-
-
-def number(value: float) -> str:
-    """Three digits, of a negative number too."""
-    return f"-{three(-value)}" if value < 0 else three(value)
 
 
 def counts(rows: Sequence[Row]) -> str:
@@ -187,4 +182,4 @@ def details(row: Row) -> None:
 def _text(value: str | float) -> str:
     if isinstance(value, int):
         return f"{value:,}"
-    return value if isinstance(value, str) else number(value)
+    return value if isinstance(value, str) else three(value)

@@ -35,7 +35,7 @@ def limits(given: argparse.Namespace) -> int:
     """``attnbench limits [VARIANT …]``"""
     import impls
     from attnbench.answer.search import all_looks
-    from attnbench.core.evidence import check_writable, save_beside
+    from attnbench.core.evidence import STAMP, check_writable, save_beside
     from attnbench.core.machine import this_machine
     from attnbench.core.record import NOT_TRIED, PROTOCOL
     from attnbench.core.settings import Settings
@@ -49,7 +49,7 @@ def limits(given: argparse.Namespace) -> int:
     found = plan(impls.table(given.table), given.variants, grid, given.by, budget, machine)
     settings = Settings(threads=pinned(given.threads, machine))
     seconds, now = given.budget or DEFAULT_SEARCH_S, datetime.now(UTC)
-    name = f"limits-{now:%Y%m%d-%H%M%S}"
+    name = f"limits-{now:{STAMP}}"
     facts: dict[str, Any] = {"protocol": PROTOCOL, "started": now.isoformat(timespec="seconds")}
     facts |= {"by": given.by, "budget": asdict(budget), "seed": given.seed or 0}
     facts |= {"machine": machine.to_dict(), "settings": settings.to_dict()}
