@@ -185,9 +185,8 @@ class Determinism(Part, frozen=True):
     place: bool | None = None
     """A batch element gives the same at every place in the batch."""
     mode_repeats: bool | None = None
-    """Over calls under torch's deterministic mode; tried only where ``repeats`` is false."""
     mode_cost: Amount | None = None
-    """The median of a call under that mode over one without."""
+    """Of torch's deterministic mode, in records of an earlier attnbench."""
     why: str = ""
 
     def words(self) -> str:

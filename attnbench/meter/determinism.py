@@ -9,10 +9,7 @@ weight's gradient is a sum over the batch, so it is compared over calls alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from statistics import median
-from time import perf_counter
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -25,7 +22,6 @@ from impls.problem import Problem
 from impls.spec import Variant
 
 CALLS = 3  # how often the same values are given
-TURNS = 5  # calls with and without torch's deterministic mode, in turn, for what the mode costs
 MOST_SETUP_S = 0.3  # a variant that took longer to build is not built again for the batch
 
 Results = Callable[[], list[Tensor]]
@@ -49,7 +45,8 @@ def try_determinism(
     try:
         results = _calls(problem, attend, values)
         if not _repeats(results):
-            return _under_the_mode(problem, results)
+            why = "its results differ from call to call, so nothing can be said of the batch"
+            return Determinism(repeats=False, why=why)
         result = Determinism(repeats=True)
         if setup_s > most_setup_s:
             return result.with_(why=f"building took {setup_s:.1f} s")
@@ -108,40 +105,3 @@ def _across_batches(
 
     among = bits(0, first, second)
     return _same(bits(0, first), among), _same(among, bits(1, second, first))
-
-
-def _under_the_mode(problem: Problem, results: Results) -> Determinism:
-    """Of what does not repeat: whether torch's deterministic mode helps, and what it costs."""
-    why = "its results differ from call to call, so nothing can be said of the batch"
-    result = Determinism(repeats=False, why=why)
-    try:
-        with _deterministic_mode():
-            repeats = _repeats(results)
-    except RuntimeError as error:
-        why += f"; under torch's deterministic mode: {_first_line(error)}"
-        return result.with_(why=why)
-
-    def seconds() -> float:
-        start = perf_counter()
-        results()
-        if problem.device != "cpu":
-            torch.cuda.synchronize(problem.device)
-        return perf_counter() - start
-
-    without, under = [], []
-    for _ in range(TURNS):
-        without.append(seconds())
-        with _deterministic_mode():
-            under.append(seconds())
-    return result.with_(mode_repeats=repeats, mode_cost=median(under) / median(without))
-
-
-@contextmanager
-def _deterministic_mode() -> Iterator[None]:
-    was = torch.are_deterministic_algorithms_enabled()
-    warned = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(was, warn_only=warned)

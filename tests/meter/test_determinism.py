@@ -1,13 +1,10 @@
 """The same values, the same bits? Faults planted in calls, in the batch and in the place in it."""
 
-import itertools
-
 import pytest
 import torch
 
 import impls
 from attnbench.gate.inputs import make
-from attnbench.meter import determinism
 from attnbench.meter.determinism import try_determinism
 from attnbench.meter.timed import Values
 from impls.loading import load_function
@@ -25,16 +22,6 @@ def added(q, k, v, order):
 HONEST = "def build(problem): return lambda q, k, v: added(q, k, v, BLOCKS)\n"
 ORDERS = "def build(problem):\n    orders = itertools.cycle([BLOCKS, BLOCKS[::-1]])\n"
 BY_CALL = ORDERS + "    return lambda q, k, v: added(q, k, v, next(orders))\n"
-OBEYS = ORDERS + (
-    "    mode = torch.are_deterministic_algorithms_enabled\n"
-    "    return lambda q, k, v: added(q, k, v, BLOCKS if mode() else next(orders))\n"
-)
-RAISES = """
-def attend(q, k, v):
-    if torch.are_deterministic_algorithms_enabled(): raise RuntimeError("scatter has none")
-    return v + torch.rand(())
-def build(problem): return attend
-"""
 SWAPPED = """
 class Swaps(torch.autograd.Function):
     forward = staticmethod(lambda ctx, out: out.clone())
@@ -113,26 +100,3 @@ def test_what_can_not_be_tried_says_why(tried, code, changes, repeats, why):
     result = tried(code, **changes)
     assert (result.repeats, result.batch, result.place) == (repeats, None, None)
     assert why in result.why
-
-
-def test_torchs_mode_is_tried_where_calls_differ_and_its_cost_is_measured(tried, monkeypatch):
-    under, readings = torch.are_deterministic_algorithms_enabled, itertools.count()
-    took = lambda: 0.0 if next(readings) % 2 == 0 else 3.0 if under() else 2.0  # noqa: E731
-    monkeypatch.setattr(determinism, "perf_counter", took)
-    result = tried(OBEYS)
-    assert (result.repeats, result.mode_repeats, result.mode_cost) == (False, True, 1.5)
-    assert tried(BY_CALL).mode_repeats is False
-    assert tried(HONEST).mode_repeats is None
-    raised = tried(RAISES)
-    assert (raised.mode_repeats, raised.mode_cost) == (None, None)
-    assert raised.why.endswith("deterministic mode: scatter has none")
-
-
-def test_torchs_mode_is_left_as_it_was(tried):
-    for code, before in ((OBEYS, (False, True)), (RAISES, (True, True)), (BY_CALL, (True, False))):
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        tried(code)
-        warns = torch.is_deterministic_algorithms_warn_only_enabled()
-        after = (torch.are_deterministic_algorithms_enabled(), warns)
-        torch.use_deterministic_algorithms(False)
-        assert after == before
