@@ -6,7 +6,7 @@ names the deed. They are data here, and no torch; their code lies beside this, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from attnbench.core.record import Status
@@ -32,13 +32,6 @@ class Plant:
     much."""
     limit_s: float = 60.0
     """For the cell."""
-    own_process: bool = False
-    """Whether it can only be tried in a process that may die, or may be left changed."""
-
-    @property
-    def honest(self) -> Variant:
-        """The same code without the deed."""
-        return replace(self.row, given={**self.row.given, "deed": False})
 
 
 def _problem(mask: str = "none", **changes: Any) -> Problem:
@@ -56,7 +49,6 @@ MOVED = r"row \d+ .* (moved|did not move) when key \d+ changed"
 OFF = "error of forward is"
 CHANGED = "its output was not what it was when it was judged"
 LATE = "after it had (been )?returned"
-ALONE = {"own_process": True}
 
 FAULTS: dict[str, list[tuple[str, str, Problem, dict[str, Any]]]] = {
     "nothing": [
@@ -108,46 +100,46 @@ FAULTS: dict[str, list[tuple[str, str, Problem, dict[str, Any]]]] = {
     "aside": [
         ("a thread for each call that works on after it", "thread_a_call", PLAIN, {"said": LATE}),
         ("a standing thread that works on after the call", "standing_thread", PLAIN,
-         {"said": LATE, **ALONE}),
+         {"said": LATE}),
         ("more threads than it was given", "pool", BROAD.with_(q_len=512, kv_len=512),
-         {"status": Status.IMPLAUSIBLE, "said": r"processors busy and was given", **ALONE}),
+         {"status": Status.IMPLAUSIBLE, "said": r"processors busy and was given"}),
         ("a stream that nobody waits for", "stream",
          BROAD.with_(q_len=1024, kv_len=1024, device="cuda"), {"said": LATE}),
-        ("a child left running", "fork", PLAIN, {"said": "left a copy of its process", **ALONE}),
+        ("a child left running", "fork", PLAIN, {"said": "left a copy of its process"}),
         ("a child that answers", "child_answers", PLAIN,
-         {"said": "another process answered", **ALONE}),
-        ("a forged answer", "forged", PLAIN, {"said": "answered twice", **ALONE}),
+         {"said": "another process answered"}),
+        ("a forged answer", "forged", PLAIN, {"said": "answered twice"}),
     ],
     "inputs": [
         ("inputs changed", "left_changed", PLAIN, {"said": "it changed its input v"}),
         ("inputs written to and put back", "in_place", PLAIN, {"said": "wrote to its input q"}),
         ("inputs written to through .data and put back", "through_data", PLAIN,
-         {"said": "wrote to its inputs .* write-protected", **ALONE}),
+         {"said": "wrote to its inputs .* write-protected"}),
     ],
     "rewritten": [
         ("time.perf_counter patched", "perf_counter", PLAIN,
-         {"said": r"replaced time\.perf_counter$", **ALONE}),
+         {"said": r"replaced time\.perf_counter$"}),
         ("time.perf_counter_ns patched", "perf_counter_ns", PLAIN,
-         {"said": r"replaced time\.perf_counter_ns$", **ALONE}),
+         {"said": r"replaced time\.perf_counter_ns$"}),
         ("the ruler's own clock patched", "rulers_clock", PLAIN,
-         {"said": r"replaced attnbench\.meter\.clocks\.perf_counter_ns", **ALONE}),
+         {"said": r"replaced attnbench\.meter\.clocks\.perf_counter_ns"}),
         ("torch.cuda.synchronize patched", "synchronize", PLAIN,
-         {"said": r"replaced torch\.cuda\.synchronize", **ALONE}),
+         {"said": r"replaced torch\.cuda\.synchronize"}),
         ("torch.allclose patched", "allclose", PLAIN,
-         {"said": r"replaced torch\.allclose", **ALONE}),
-        ("torch.equal patched", "equal", PLAIN, {"said": r"replaced torch\.equal", **ALONE}),
+         {"said": r"replaced torch\.allclose"}),
+        ("torch.equal patched", "equal", PLAIN, {"said": r"replaced torch\.equal"}),
         ("a function of the ruler replaced", "budget", PLAIN,
-         {"said": r"replaced attnbench\.gate\.budget\.check", **ALONE}),
+         {"said": r"replaced attnbench\.gate\.budget\.check"}),
         ("a method of the ruler replaced", "verdict", PLAIN,
-         {"said": r"replaced attnbench\.meter\.timed\.Timed\.wrong", **ALONE}),
+         {"said": r"replaced attnbench\.meter\.timed\.Timed\.wrong"}),
         ("the inside of a function of the ruler replaced", "insides", PLAIN,
-         {"said": r"replaced the inside of attnbench\.gate\.hygiene\.check_finite", **ALONE}),
+         {"said": r"replaced the inside of attnbench\.gate\.hygiene\.check_finite"}),
         ("a number of the ruler changed", "budget_factor", PLAIN,
-         {"said": r"changed .*attnbench\.gate\.budget\.EPSILON", **ALONE}),
+         {"said": r"changed .*attnbench\.gate\.budget\.EPSILON"}),
         ("the function that would notice replaced", "guard", PLAIN,
-         {"said": r"replaced attnbench\.gate\.watch\.replaced", **ALONE}),
+         {"said": r"replaced attnbench\.gate\.watch\.replaced"}),
         ("a mode put around torch's functions", "mode", PLAIN,
-         {"said": "modes around torch's functions", **ALONE}),
+         {"said": "modes around torch's functions"}),
     ],
     "watched": [
         ("right for the first calls alone", "counts", PLAIN, {"said": CHANGED}),
@@ -170,20 +162,20 @@ FAULTS: dict[str, list[tuple[str, str, Problem, dict[str, Any]]]] = {
     ],
     "shared": [
         ("gradients looked through for NaN from now on", "anomaly", PLAIN,
-         {"said": r"anomaly detection \(False → True\)", **ALONE}),
+         {"said": r"anomaly detection \(False → True\)"}),
         ("another kernel in place of torch's", "kernel", PLAIN,
-         {"said": "torch's kernels", **ALONE}),
-        ("flash attention switched off", "sdpa", PLAIN, {"said": "what sdpa may use", **ALONE}),
+         {"said": "torch's kernels"}),
+        ("flash attention switched off", "sdpa", PLAIN, {"said": "what sdpa may use"}),
         ("torch's random state changed", "seeds_torch", PLAIN,
-         {"said": "torch's random state", **ALONE}),
+         {"said": "torch's random state"}),
         ("NumPy's random state changed", "draws_from_numpy", PLAIN,
-         {"said": "numpy's random state", **ALONE}),
+         {"said": "numpy's random state"}),
         ("Python's random state changed", "seeds_random", PLAIN,
-         {"said": "random's state", **ALONE}),
+         {"said": "random's state"}),
         ("the number of threads left changed", "threads", PLAIN,
-         {"said": r"threads \(1 → 2\)", **ALONE}),
+         {"said": r"threads \(1 → 2\)"}),
         ("the default dtype left changed", "default_dtype", PLAIN,
-         {"said": r"default dtype \(torch\.float32 → torch\.float64\)", **ALONE}),
+         {"said": r"default dtype \(torch\.float32 → torch\.float64\)"}),
     ],
     "costs": [
         ("memory taken by torch and given back", "hog_torch", PLAIN,
@@ -197,11 +189,11 @@ FAULTS: dict[str, list[tuple[str, str, Problem, dict[str, Any]]]] = {
         ("a sleep in every call", "sleep", PLAIN,
          {"status": Status.MEASURED, "shows": ("time.median_s", 0.02)}),
         ("the process ended", "exit", PLAIN,
-         {"status": Status.CRASHED, "said": "ended with status 7", **ALONE}),
+         {"status": Status.CRASHED, "said": "ended with status 7"}),
         ("a hang", "hang", PLAIN,
-         {"status": Status.TIMED_OUT, "said": "still running after 4 s", "limit_s": 4.0, **ALONE}),
+         {"status": Status.TIMED_OUT, "said": "still running after 4 s", "limit_s": 4.0}),
         ("a segmentation fault", "segfault", PLAIN,
-         {"status": Status.CRASHED, "said": "SIGSEGV", **ALONE}),
+         {"status": Status.CRASHED, "said": "SIGSEGV"}),
     ],
 }  # fmt: skip
 

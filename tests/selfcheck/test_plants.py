@@ -45,7 +45,8 @@ def test_a_planted_fault_is_caught_by_its_status_and_a_reason_that_names_it(meas
     [pytest.param(p, id=p.deed, marks=[pytest.mark.slow] * (p not in FIRST)) for p in HERE],
 )
 def test_the_same_code_without_the_deed_is_measured(measured, plant):
-    record, spoiled = measured(plant.honest, plant.problem)
+    honest = replace(plant.row, given={**plant.row.given, "deed": False})
+    record, spoiled = measured(honest, plant.problem)
     assert (record.status, record.reason) == (Status.MEASURED, "")
     assert spoiled is ("standing thread" in plant.deed)  # a new worker for whom it would disturb
     if plant.shows is not None:
