@@ -27,6 +27,7 @@ from time import monotonic
 from typing import Any, Self
 
 from attnbench.core import process_child
+from attnbench.core.disk import CHECKOUT
 from attnbench.core.settings import environment
 from impls.asked import CantBeDone
 
@@ -445,8 +446,7 @@ def free_memory() -> int:
 
 def variables_of(threads: int, path: Path | None = None) -> dict[str, str]:
     """The environment of a child process: its threads, its allocator, this checkout first."""
-    here = str(Path(__file__).resolve().parents[2])
-    folders = [str(path) if path else "", here, os.environ.get("PYTHONPATH", "")]
+    folders = [str(path) if path else "", str(CHECKOUT), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
         **environment(threads),

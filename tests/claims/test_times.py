@@ -6,11 +6,13 @@ from contextlib import contextmanager, nullcontext
 import pytest
 
 from attnbench.core.record import Distance, Record, Status, Time
+from attnbench.core.settings import Settings
 from attnbench.core.stats import Pairs, paired
 from attnbench.features.claims import claim as claims
 from attnbench.features.claims import efficient, timing
 from attnbench.features.claims.claim import ClaimOutcome, ClaimRequest, ClaimVerdict
 from attnbench.features.claims.timing import flops, measure_rates
+from attnbench.sweep.engine import engine_on
 from impls.loading import load_function
 from impls.problem import Problem
 from impls.spec import Variant
@@ -54,11 +56,11 @@ class Worker:
 def tried(monkeypatch):
     def made(name, *worker, **more):
         @contextmanager
-        def engine(request, device="cpu"):
+        def engine(device, settings):
             yield Worker(*worker, **more)
 
         for module in (timing, efficient):
-            monkeypatch.setattr(module, "open_engine", engine)
+            monkeypatch.setattr(module, "engine_on", engine)
         (claim,) = claims.find([name])
         cells = {point.name: point.cell for point in claim.points if point.cell}
         return ClaimOutcome.of(
@@ -136,7 +138,7 @@ def test_mechanisms_refute_the_claim_only_where_they_are_fast_and_as_good(tried)
 @pytest.mark.slow
 def test_the_slower_of_two_orders_passes_the_gate():
     request, problem = ClaimRequest(), Problem(q_len=64, kv_len=64)
-    with timing.open_engine(request) as engine:
+    with engine_on("cpu", Settings()) as engine:
         given = engine, efficient.SCORES_FIRST, problem, request, 0.0
         assert timing.measure_cell(*given, timed=False).status is Status.MEASURED
 
@@ -159,7 +161,7 @@ def rated(monkeypatch):
                 work = flops(Problem.from_dict(job["problem"])) / 1e12
                 return record_of(job, work / (next(points).published * factor), **more)
 
-        monkeypatch.setattr(timing, "open_engine", lambda request, device: nullcontext(Gpu()))
+        monkeypatch.setattr(timing, "engine_on", lambda device, settings: nullcontext(Gpu()))
         cells = {point.name: point.cell for point in claim.points}
         one = ClaimOutcome.of(claim, measure_rates(ClaimRequest(cells, seconds=10.0)))
         assert next(points, None) is None

@@ -22,6 +22,7 @@ from msgspec import Struct
 import impls
 from attnbench.core.format import first_few
 from attnbench.core.machine import Machine, why_not
+from attnbench.core.record import plain
 from attnbench.core.stats import summary
 from impls.asked import CantBeDone
 
@@ -274,7 +275,7 @@ class ClaimOutcome(Struct, frozen=True):
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, those of the claim among them; no number is infinite or NaN."""
-        found: dict[str, Any] = _finite(msgspec.to_builtins(self.findings))
+        found: dict[str, Any] = plain(msgspec.to_builtins(self.findings))
         figures = found.pop("figures")
         for name, figure in self.findings.figures.items():
             if not all(map(math.isfinite, (*figure.interval, figure.value or 0.0))):
@@ -297,15 +298,6 @@ class ClaimOutcome(Struct, frozen=True):
             "points": points,
             **found,
         }
-
-
-def _finite(value: Any) -> Any:
-    """Plain values, with None for a float that is infinite or NaN."""
-    if isinstance(value, dict):
-        return {name: _finite(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def lacking(

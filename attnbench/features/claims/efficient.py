@@ -20,6 +20,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 import impls
+from attnbench.core.settings import Settings
 from attnbench.features.claims.claim import (
     Cells,
     ClaimFigure,
@@ -27,7 +28,7 @@ from attnbench.features.claims.claim import (
     ClaimRequest,
     ClaimTable,
 )
-from attnbench.features.claims.timing import MARGIN, compare, measure_cell, open_engine
+from attnbench.features.claims.timing import MARGIN, compare, measure_cell
 from attnbench.features.crossover.search import (
     BUDGET,
     CrossoverAnswer,
@@ -37,7 +38,7 @@ from attnbench.features.crossover.search import (
     ladder,
     seek,
 )
-from attnbench.sweep.engine import LocalEngine
+from attnbench.sweep.engine import LocalEngine, engine_on
 from impls.asked import CantBeDone
 from impls.problem import Problem
 from impls.spec import Variant
@@ -92,7 +93,7 @@ def measure_growth(request: ClaimRequest) -> ClaimFindings:
     ]
     figures: dict[str, ClaimFigure] = {}
     rows: list[Cells] = []
-    with open_engine(request) as engine:
+    with engine_on("cpu", Settings(threads=request.threads)) as engine:
         for name, row, problems in series:
             powers, margin = [], 2 ** LIMITS[name] - 1
             for n, double in pairwise(problems):
@@ -166,7 +167,7 @@ def measure_low_rank(request: ClaimRequest) -> ClaimFindings:
     times: dict[tuple[str, int], float] = {}
     skills: dict[tuple[str, str], float] = {}
     notes: list[str] = []
-    with open_engine(request) as engine:
+    with engine_on("cpu", Settings(threads=request.threads)) as engine:
         for name, n in product(names, TIMED_AT):
             record = measure_cell(engine, find(name), _problem(n), request, cell_s)
             if record.time is None:

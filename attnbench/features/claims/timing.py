@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import impls
-from attnbench.core.lock import lock_for
 from attnbench.core.record import Record
 from attnbench.core.settings import Settings
 from attnbench.features.claims.claim import (
@@ -27,7 +25,7 @@ from attnbench.features.claims.claim import (
     ClaimTable,
 )
 from attnbench.sweep.compare import Compared, compare_cell
-from attnbench.sweep.engine import START_LIMIT_S, Engine, LocalEngine, measure
+from attnbench.sweep.engine import START_LIMIT_S, Engine, LocalEngine, engine_on, measure
 from attnbench.sweep.plan import Cell
 from impls.masks import Mask
 from impls.problem import InvalidProblem, Problem
@@ -37,14 +35,6 @@ MARGIN = 0.01
 """The margin at which pairs decide."""
 PAIRS_SHARE, CELLS_SHARE = 0.7, 0.5
 """Of the time that is given, of pairs and of rates; the rest is for starting and for the gate."""
-
-
-@contextmanager
-def open_engine(request: ClaimRequest, device: str = "cpu") -> Iterator[LocalEngine]:
-    """A worker, and the device for it alone."""
-    settings = Settings(threads=request.threads)
-    with lock_for([device]), LocalEngine(settings, limited=device == "cpu") as engine:
-        yield engine
 
 
 def problem_of(values: Mapping[str, Any]) -> Problem:
@@ -104,7 +94,7 @@ def measure_ratio(request: ClaimRequest) -> ClaimFindings:
     figures: dict[str, ClaimFigure] = {}
     rows: list[Cells] = []
     seconds = PAIRS_SHARE * request.seconds / len(request.cells)
-    with open_engine(request) as engine:
+    with engine_on("cpu", Settings(threads=request.threads)) as engine:
         for name, cell in request.cells.items():
             judged, against = (impls.table().find(cell[key]) for key in ("judged", "against"))
             problem = problem_of(cell["problem"])
@@ -175,7 +165,7 @@ def measure_rates(request: ClaimRequest) -> ClaimFindings:
     rows: list[Cells] = []
     dtypes = sorted({str(c["problem"]["dtype"]) for c in request.cells.values()})
     each_s = min(SECONDS, CELLS_SHARE * request.seconds / len(request.cells))
-    with open_engine(request, "cuda") as engine:
+    with engine_on("cuda", Settings(threads=request.threads)) as engine:
         ceilings = engine.ask({"ceilings": dtypes, "device": "cuda"}, START_LIMIT_S)["ceilings"]
         for name, cell in request.cells.items():
             variant, problem = impls.table().find(cell["variant"]), problem_of(cell["problem"])

@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Meta, field
 from msgspec.structs import replace
 
-from attnbench.core.disk import is_no_file, write_whole
+from attnbench.core.disk import from_json, is_no_file, write_whole
 from impls.asked import CantBeDone
 from impls.problem import Problem
 
@@ -166,10 +166,10 @@ class SeenCalls(msgspec.Struct):
         if is_no_file(path):
             raise CantBeDone(f"can't read calls from {path}: it is no file")
         try:
-            values = json.loads(path.read_text())
+            values = from_json(path.read_text())
         except OSError as error:
             raise CantBeDone(f"can't read calls from {path}: {error.strerror}") from None
-        except (ValueError, RecursionError):
+        except ValueError:
             values = None
         if not isinstance(values, dict) or values.get("calls") != FORMAT:
             raise CantBeDone(
