@@ -74,7 +74,7 @@ variants VARIANT *: all of the table if none
 --seed N seed: of the inputs; 0 if not given
 --threads N count: all cores but one if not given
 [search]
---budget S seconds: seconds of the whole search; 240 if not given
+--budget S seconds =240: seconds of the whole search; 240 if not given
 + settings
 [grid]
 # the grid: values split by commas; every combination is run
@@ -143,7 +143,7 @@ name NAME: a variant, as 'list' names it
 --max-memory SIZE size: bytes above the inputs, such as 512MiB; 2GiB, or half of a GPU's, if not
   given
 --max-time TIME duration: of a call: 1s; 200ms if not given
---by WHAT =seq: what is searched: seq, if not given, or batch
+--by WHAT =seq seq|batch: what is searched: seq, if not given, or batch
 # the problem: one value each, but of phase and mask; the preset's of the device if not given
 + axes
 #
@@ -260,7 +260,7 @@ variants VARIANT *: all of the table that take it if none
   given
 --train - =projections projections|all: what learns: the four projections around the attention, or
   every weight
---budget S seconds: seconds of pairs a variant and a length; 3 if not given
+--budget S seconds =3: seconds of pairs a variant and a length; 3 if not given
 + model
 [quality real] error and skill of what isn't exact, on the queries, keys and values of that model's
   layers, beside made-up ones

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from attnbench.features.crossover.search import Duel
     from attnbench.sweep.presets import Preset
 
-DEFAULT_SEARCH_S = 240.0
-"""Of the whole search: a start, and about twenty lengths."""
 DEFAULT_SEQ = {"cpu": ("64", "4096"), "cuda": ("256", "32768")}
 
 
@@ -79,7 +77,7 @@ def _searched(given: argparse.Namespace, duel: Duel, machine: Machine) -> Crosso
 
     settings = Settings(threads=pinned(given.threads, machine))
     floors = stored_floors(Path(given.out), machine, settings.threads)
-    seconds, search = given.budget or DEFAULT_SEARCH_S, CrossoverSearch(duel.rungs)
+    seconds, search = given.budget, CrossoverSearch(duel.rungs)
     words = " ".join(w for w in str(duel.problem).split() if w[:1] != "n")
     a, b = duel.a.label, duel.b.label
     say(

@@ -27,8 +27,6 @@ GPU_SHARE = 0.5
 """Of a GPU's memory: the inputs, and the checks of the outputs, need the rest."""
 DEFAULT_TIME_S = 0.2
 """A longer one leaves more brackets of the whole table open when the time below is over."""
-DEFAULT_SEARCH_S = 240.0
-"""With starting, drawing and a last look that takes longer than expected, five minutes."""
 
 
 def limits(given: argparse.Namespace) -> int:
@@ -48,7 +46,7 @@ def limits(given: argparse.Namespace) -> int:
     budget = _budget(given, grid, machine)
     found = plan(impls.table(given.table), given.variants, grid, given.by, budget, machine)
     settings = Settings(threads=pinned(given.threads, machine))
-    seconds, now = given.budget or DEFAULT_SEARCH_S, datetime.now(UTC)
+    seconds, now = given.budget, datetime.now(UTC)
     name = f"limits-{now:{STAMP}}"
     facts: dict[str, Any] = {"protocol": PROTOCOL, "started": now.isoformat(timespec="seconds")}
     facts |= {"by": given.by, "budget": asdict(budget), "seed": given.seed or 0}
@@ -117,8 +115,6 @@ def _grid(given: argparse.Namespace, machine: Machine) -> Preset:
     from impls.problem import InvalidProblem
 
     changes = arguments.grid_changes(given)
-    if given.by not in ("seq", "batch"):
-        raise InvalidProblem(f"--by {given.by!r} is neither seq nor batch: what shall be searched?")
     if changes.get(given.by) is not None:
         raise InvalidProblem(
             f"--{given.by} is what is searched; leave it out, or search the other with --by "

@@ -49,32 +49,32 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 
-def quality(args: argparse.Namespace) -> int:
+def quality(given: argparse.Namespace) -> int:
     """Run a form, or show what an earlier call of it kept."""
-    if args.form not in FORMS:
-        what = f"there is no quality {args.asked!r}" if args.asked else "quality of what kind?"
+    if given.form not in FORMS:
+        what = f"there is no quality {given.asked!r}" if given.asked else "quality of what kind?"
         *some, last = (f"attnbench quality {form}" for form in FORMS)
         raise CantBeDone(f"{what}; there are {', '.join(some)} and {last}")
-    if args.source is None:
-        return FORMS[args.form](args)
-    file = Path(args.source)
+    if given.source is None:
+        return FORMS[given.form](given)
+    file = Path(given.source)
     found = read_evidence(file)
-    if found.kind != args.form:
+    if found.kind != given.form:
         raise StoreError(
-            f"{file} is evidence of {found.kind}, not of {args.form}: give a file that 'attnbench "
-            f"quality {args.form}' wrote, results/*/evidence/*-{args.form}.json"
+            f"{file} is evidence of {found.kind}, not of {given.form}: give a file that 'attnbench "
+            f"quality {given.form}' wrote, results/*/evidence/*-{given.form}.json"
         )
     try:
-        return _present(found, file, as_json=args.json, drawn=found.kind == "recall")
+        return _present(found, file, as_json=given.json, drawn=found.kind == "recall")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise StoreError(f"{file} is damaged ({why}): what it holds can't be shown") from None
 
 
-def _keep(args: argparse.Namespace, made: Mapping[str, Any], rows: Sequence[Row]) -> int:
-    found = Evidence(args.form, made, rows)
-    file = save_evidence(Path(args.out), found)
-    status = _present(found, file, as_json=args.json, drawn=True)
+def _keep(given: argparse.Namespace, made: Mapping[str, Any], rows: Sequence[Row]) -> int:
+    found = Evidence(given.form, made, rows)
+    file = save_evidence(Path(given.out), found)
+    status = _present(found, file, as_json=given.json, drawn=True)
     return INTERRUPTED if found.partial else status
 
 
@@ -158,15 +158,15 @@ def draw(found: Evidence, known: Looks | None = None) -> Drawn | None:
 class Start:
     """What both forms with the trained model need before they begin."""
 
-    def __init__(self, args: argparse.Namespace, lengths: Sequence[int]) -> None:
+    def __init__(self, given: argparse.Namespace, lengths: Sequence[int]) -> None:
         """Raise :class:`CantBeDone` for a missing model, bad texts, device, dtype or length."""
         self.machine = this_machine()
         pretrained.model_folder()
-        file = getattr(args, "texts", None)
+        file = getattr(given, "texts", None)
         self.texts = pretrained.read_texts(Path(file)) if file else pretrained.built_in_texts()
-        self.settings = Settings(threads=pinned(args.threads, self.machine))
-        self.device = args.device or self.machine.devices[-1]
-        self.dtype = LONG.get(args.dtype, args.dtype)
+        self.settings = Settings(threads=pinned(given.threads, self.machine))
+        self.device = given.device or self.machine.devices[-1]
+        self.dtype = LONG.get(given.dtype, given.dtype)
         here(self.device, self.machine)
         for length in lengths:
             Problem(q_len=length, kv_len=length, dtype=self.dtype, device=self.device)
@@ -175,11 +175,11 @@ class Start:
                 f"--seq {max(lengths)} is longer than the model has places for: "
                 f"{pretrained.LONGEST} at the most"
             )
-        check_writable(Path(args.out), self.machine)
+        check_writable(Path(given.out), self.machine)
 
     def carry_out(
         self,
-        args: argparse.Namespace,
+        given: argparse.Namespace,
         steps: Callable[[Path], Generator[Row | None]],
         texts: int,
         wanted: Mapping[str, Any],
@@ -213,7 +213,7 @@ class Start:
             stopped=stopped,
         )
         rows = finish(rows, made)
-        return _keep(args, made, rows)
+        return _keep(given, made, rows)
 
 
 LAYER_TEXTS = 4
@@ -221,25 +221,25 @@ LAYER_TEXTS = 4
 NOTHING = "attnbench: stopped before anything was tried; nothing is kept"
 
 
-def model(args: argparse.Namespace) -> int:
+def model(given: argparse.Namespace) -> int:
     """``attnbench quality model [VARIANT …]``: the exact variants first."""
-    table = impls.table(args.table)
-    variants = [table.find(name) for name in args.variants]
+    table = impls.table(given.table)
+    variants = [table.find(name) for name in given.variants]
     variants = variants or [row for row in table.rows.values() if wrong_level(row) is None]
     variants.sort(key=lambda row: row.computes != "softmax")
-    lengths = args.seq or [256]
-    start = Start(args, lengths)
+    lengths = given.seq or pretrained.TrialOptions.seq
+    start = Start(given, lengths)
     threads, count = start.settings.threads, len(variants)
     options = pretrained.TrialOptions(
         dtype=start.dtype,
         device=start.device,
         seq=tuple(sorted(set(lengths))),
-        pairs_s=args.budget or 3.0,
-        margin=stored_margin(Path(args.out), start.machine, threads),
-        layers=0 if args.no_layers else LAYER_TEXTS,
-        distil=args.distil,
-        train=args.train,
-        seed=args.seed,
+        pairs_s=given.budget,
+        margin=stored_margin(Path(given.out), start.machine, threads),
+        layers=0 if given.no_layers else LAYER_TEXTS,
+        distil=given.distil,
+        train=given.train,
+        seed=given.seed,
     )
     original: Row = {}
 
@@ -247,7 +247,7 @@ def model(args: argparse.Namespace) -> int:
         limited = start.device == "cpu"
         with Worker(pretrained.WORKER, threads, limited=limited) as worker:
             say(f"{count} variants in the model, one after another; first the original")
-            trial = pretrained.Trial(start.texts, options, worker, args.table, folder)
+            trial = pretrained.Trial(start.texts, options, worker, given.table, folder)
             original.update(trial.original)
             yield None
             for number, variant in enumerate(variants, 1):
@@ -263,27 +263,27 @@ def model(args: argparse.Namespace) -> int:
         made["original"] = original
         return model_results.with_verdicts(model_results.with_ranks(rows, original))
 
-    return start.carry_out(args, steps, len(start.texts.texts), asdict(options), finish)
+    return start.carry_out(given, steps, len(start.texts.texts), asdict(options), finish)
 
 
-def real(args: argparse.Namespace) -> int:
+def real(given: argparse.Namespace) -> int:
     """``attnbench quality real [VARIANT …]``"""
-    table = impls.table(args.table)
-    for name in args.variants:
+    table = impls.table(given.table)
+    for name in given.variants:
         table.find(name)
-    start = Start(args, [args.seq])
-    wanted = {"seq": args.seq, "batch": args.batch, "dtype": start.dtype, "device": start.device}
+    start = Start(given, [given.seq])
+    wanted = {"seq": given.seq, "batch": given.batch, "dtype": start.dtype, "device": start.device}
 
     def steps(folder: Path) -> Generator[Row | None]:
         sources = pretrained.capture_inputs(
             start.texts, **wanted, folder=folder, settings=start.settings
         )
-        plan = pretrained.plan_sources(table, args.variants, sources, start.machine)
+        plan = pretrained.plan_sources(table, given.variants, sources, start.machine)
         say(plan.sentence())
         yield None
         source = None
         with LocalEngine(start.settings, limited=start.device == "cpu") as engine:
-            judged = pretrained.judge_sources(plan, sources, engine, args.seed)
+            judged = pretrained.judge_sources(plan, sources, engine, given.seed)
             for number, row in enumerate(judged):
                 if row["status"] not in ("measured", "refused", "unavailable"):
                     say(f"{row['variant']} on {row['source']}: {row['status']}: {row['reason']}")
@@ -292,14 +292,14 @@ def real(args: argparse.Namespace) -> int:
                     say(f"[{number}/{len(plan.cells)}] {source}")
                 yield row
 
-    return start.carry_out(args, steps, args.batch, {**wanted, "seed": args.seed})
+    return start.carry_out(given, steps, given.batch, {**wanted, "seed": given.seed})
 
 
-def recall(args: argparse.Namespace) -> int:
+def recall(given: argparse.Namespace) -> int:
     """``attnbench quality recall [VARIANT …]``"""
     machine = this_machine()
-    plan, stopped = _plan_trainings(args, machine), False
-    check_writable(Path(args.out), machine)
+    plan, stopped = _plan_trainings(given, machine), False
+    check_writable(Path(given.out), machine)
     first = plan.settings[0]
     say(
         f"{plan.count} trainings: variants {len(plan.variants[first])}, seeds {len(plan.seeds)}, "
@@ -308,14 +308,14 @@ def recall(args: argparse.Namespace) -> int:
     made = made_here(
         machine,
         baseline=plan.baseline.label,
-        scan=args.scan,
+        scan=given.scan,
         seeds=list(plan.seeds),
         threads=plan.threads,
         trainings=plan.count,
     )
     try:
         with lock_for([first.device]):
-            plan.run(say, seconds=args.seconds, timed=not args.scan)
+            plan.run(say, seconds=given.seconds, timed=not given.scan)
     except KeyboardInterrupt:
         stopped = True
     if not any(row["curve"] for row in plan.rows):
@@ -326,29 +326,31 @@ def recall(args: argparse.Namespace) -> int:
     if stopped:
         words = recall_view.progress_words(Evidence("recall", made, plan.rows))
         say(f"{words}; what was trained is kept")
-    return _keep(args, made, plan.rows)
+    return _keep(given, made, plan.rows)
 
 
-def _plan_trainings(args: argparse.Namespace, machine: Machine) -> training.Trainings:
-    name = args.preset or ("gpu" if "cuda" in machine.devices else "cpu")
+def _plan_trainings(given: argparse.Namespace, machine: Machine) -> training.Trainings:
+    name = given.preset or ("gpu" if "cuda" in machine.devices else "cpu")
     if name not in training.PRESETS:
         there = ", ".join(training.PRESETS)
         raise CantBeDone(f"there is no preset {name!r}; the presets are {there}")
-    preset, names, count = training.PRESETS[name], args.variants, args.seeds
+    preset, names, count = training.PRESETS[name], given.variants, given.seeds
     settings = training.preset_settings(
         preset,
-        seq=args.seq or (),
-        width=args.width or (),
-        scan=args.scan,
-        pairs=args.pairs and tuple(sorted(set(args.pairs))),
-        steps=args.steps,
+        seq=given.seq or (),
+        width=given.width or (),
+        scan=given.scan,
+        pairs=given.pairs and tuple(sorted(set(given.pairs))),
+        steps=given.steps,
     )
-    if args.scan:
+    if given.scan:
         names, count = names or ("sdpa", "linear.elu"), count or 1
-    seeds = range(first := args.seed or 0, first + (count or preset.seeds))
-    threads = pinned(args.threads or 1, machine)
-    given = impls.table(args.table), names, preset, settings, machine
-    return training.plan_trainings(*given, seeds=seeds, threads=threads)
+    seeds = range(first := given.seed or 0, first + (count or preset.seeds))
+    threads = pinned(given.threads or 1, machine)
+    table = impls.table(given.table)
+    return training.plan_trainings(
+        table, names, preset, settings, machine, seeds=seeds, threads=threads
+    )
 
 
 FORMS: Mapping[str, Callable[[argparse.Namespace], int]] = {
