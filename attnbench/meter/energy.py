@@ -8,10 +8,9 @@ from time import perf_counter, sleep
 
 from attnbench.core import gpu as nvml
 from attnbench.core.gpu import Absent, Board
+from attnbench.core.machine import POWERCAP, energy_counters
 from attnbench.core.record import Energy
 from attnbench.meter.clocks import Step, cuda_gpu
-
-POWERCAP = Path("/sys/class/powercap")
 
 
 class NvmlCounter:
@@ -80,13 +79,8 @@ def counter_for(device: str) -> Counter | Energy:
         if isinstance(board, Absent):
             return Energy(why=board.reason)
         return of_board(board, gpu.synchronize)
-    try:  # AMD's processors are in these folders too
-        packages = [
-            place
-            for place in sorted(POWERCAP.glob("intel-rapl:*"))
-            if (place / "name").read_text().startswith("package-")
-        ]
-        if packages:
+    try:
+        if packages := energy_counters():
             return RaplCounter(packages)
     except PermissionError:
         how = f"sudo chmod a+r {POWERCAP}/intel-rapl:*/energy_uj"

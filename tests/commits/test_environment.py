@@ -9,6 +9,7 @@ import pytest
 import torch
 from asv.util import UserError
 
+from attnbench.core import machine
 from attnbench.features.commits import asv_interface, environment, suite
 from attnbench.features.commits.environment import RUNNING, Shared
 from impls.asked import CantBeDone
@@ -67,10 +68,13 @@ def test_asv_is_told_of_the_machine_without_asking_and_its_processes_of_the_comm
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(environment.Machine, "hardcoded_machine_name", None)
     counter = tmp_path / "intel-rapl:0" / "energy_uj"
-    monkeypatch.setattr(environment, "POWERCAP", tmp_path)
+    monkeypatch.setattr(machine, "POWERCAP", tmp_path)
     assert not environment._counts_energy()
     counter.parent.mkdir()
     counter.write_text("1")
+    (counter.parent / "name").write_text("psys")
+    assert not environment._counts_energy()
+    (counter.parent / "name").write_text("package-0")
     given = {}
     environment._hand_on(Namespace(quick=True, bench=["x"]), given)
     asked = suite.current_request(given)

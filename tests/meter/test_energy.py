@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from attnbench.core import machine
 from attnbench.core.gpu import Absent
 from attnbench.meter import energy
 from attnbench.meter.energy import counter_for, measure_energy
@@ -182,7 +183,7 @@ RANGE = 262_143_328_850
 @pytest.fixture
 def zone(tmp_path, monkeypatch):
     """Makes a folder as Linux shows it, of a part of a processor; the file of its microjoules."""
-    monkeypatch.setattr(energy, "POWERCAP", tmp_path)
+    monkeypatch.setattr(machine, "POWERCAP", tmp_path)
 
     def made(name, what, microjoules=1000):
         place = tmp_path / name

@@ -16,6 +16,7 @@ import tempfile
 import venv
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,6 @@ RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 PACKAGES = ("site-packages", "dist-packages")
 """How folders of installed packages are called. An editable project's own is none of them."""
 LINK = "attnbench-shared.pth"
-POWERCAP = Path("/sys/class/powercap")
 
 
 class Shared(Environment):  # type: ignore[misc]
@@ -139,5 +139,10 @@ def _hand_on(said: Namespace, environment: Any) -> None:
 
 
 def _counts_energy() -> bool:
-    """Whether the processor's own counter can be read."""
-    return any(os.access(f, os.R_OK) for f in POWERCAP.glob("intel-rapl:*/energy_uj"))
+    """Whether the processor's own counters can be read."""
+    from attnbench.core.machine import energy_counters
+
+    with suppress(OSError):
+        found = energy_counters()
+        return bool(found) and all(os.access(zone / "energy_uj", os.R_OK) for zone in found)
+    return False
