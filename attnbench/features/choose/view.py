@@ -10,7 +10,7 @@ from rich.markup import escape
 from attnbench.answer import paste
 from attnbench.answer.choose import Choice, Why
 from attnbench.answer.ranking import EXACT
-from attnbench.core.format import counted, milliseconds, size
+from attnbench.core.format import counted, first_few, milliseconds, size
 from attnbench.report.tables import FAINT, GOOD, Styled, Table, columns, console
 from attnbench.report.tables import show as show_table
 
@@ -101,9 +101,7 @@ def _left_out(choice: Choice) -> Iterator[str]:
         for each in (e for e in choice.excluded if e.why is why):
             reasons.setdefault("" if why in BRIEF else each.said, []).append(each.variant)
         for said, names in reasons.items():
-            more = len(names) - NAMES
-            some = ", ".join(names[:NAMES]) + (f" and {more} more" if more > 0 else "")
-            yield f"left out, {why}: {some}" + (f": {said}" if said else "")
+            yield f"left out, {why}: {first_few(names, NAMES)}" + (f": {said}" if said else "")
 
 
 def show_calls(choices: Mapping[Problem, Choice], gained: Gain) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,9 +31,9 @@ def limits(given: argparse.Namespace) -> int:
     """``attnbench limits [VARIANT …]``"""
     import impls
     from attnbench.answer.search import all_looks
-    from attnbench.core.evidence import STAMP, check_writable, save_beside
+    from attnbench.core.evidence import STAMP, check_writable, made_here, save_beside
     from attnbench.core.machine import this_machine
-    from attnbench.core.record import NOT_TRIED, PROTOCOL
+    from attnbench.core.record import NOT_TRIED
     from attnbench.core.settings import Settings
     from attnbench.features.limits.search import Hunt, finding, frontier, plan
     from attnbench.sweep.plan import duration
@@ -46,12 +44,9 @@ def limits(given: argparse.Namespace) -> int:
     budget = _budget(given, grid, machine)
     found = plan(impls.table(given.table), given.variants, grid, given.by, budget, machine)
     settings = Settings(threads=pinned(given.threads, machine))
-    seconds, now = given.budget, datetime.now(UTC)
-    name = f"limits-{now:{STAMP}}"
-    facts: dict[str, Any] = {"protocol": PROTOCOL, "started": now.isoformat(timespec="seconds")}
-    facts |= {"by": given.by, "budget": asdict(budget), "seed": given.seed or 0}
-    facts |= {"machine": machine.to_dict(), "settings": settings.to_dict()}
-    facts["command"] = shlex.join(["attnbench", *sys.argv[1:]])
+    seconds, name = given.budget, f"limits-{datetime.now(UTC):{STAMP}}"
+    facts = made_here(machine, by=given.by, budget=asdict(budget), seed=given.seed or 0)
+    facts["settings"] = settings.to_dict()
 
     def tried() -> list[Limit]:
         return [x for x in found if x.closed is None or x.closed.why not in NOT_TRIED]

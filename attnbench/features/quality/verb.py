@@ -27,6 +27,7 @@ from attnbench.core.evidence import (
 from attnbench.core.lock import lock_for
 from attnbench.core.machine import Machine, this_machine
 from attnbench.core.process import Worker
+from attnbench.core.record import FINDINGS, Status
 from attnbench.core.settings import Settings
 from attnbench.features.quality import model_results, model_view, pretrained, recall_view
 from attnbench.features.quality import recall as training
@@ -103,7 +104,7 @@ def _present(found: Evidence, file: Path, *, as_json: bool, drawn: bool) -> int:
             say(f"note: {file.with_suffix('.png')} could not be written: {error.strerror}")
         say(words)
     statuses = {row["status"] for row in found.rows}
-    if statuses & {"wrong", "failed", "crashed", "timed_out"}:
+    if statuses & {*FINDINGS, Status.TIMED_OUT}:
         return 1
     if found.kind != "recall" and "measured" not in statuses:
         say("attnbench: nothing was measured, for the reasons said")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attnbench.core.format import first_few
 from attnbench.core.record import NOT_TRIED, Record, Status
 from attnbench.features.selfcheck.selfcheck import SLOW, PlantOutcome, SelfCheck
 from attnbench.report.tables import BAD, BOLD, FAINT, GOOD, Styled, Table, columns, console, show
@@ -57,9 +58,8 @@ def show_check(records: Sequence[Record]) -> None:
         for record in bad:
             reasons.setdefault((record.status, record.reason), []).append(record)
         for (status, reason), alike in reasons.items():
-            where = _where(alike[0].problem)
-            more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
-            rows.append(("", Styled(status, BAD), "", "", f"{where}{more}: {reason}"))
+            where = first_few([_where(record.problem) for record in alike], 1)
+            rows.append(("", Styled(status, BAD), "", "", f"{where}: {reason}"))
     names = ("variant", "right", "worst error", "same bits", "")
     show(Table("", columns(*names, wrap=["same bits", ""]), rows))
 
