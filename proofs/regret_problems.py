@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import impls
+from attnbench.command.progress import Progress
 from attnbench.core.machine import this_machine
 from attnbench.sweep import start
 from attnbench.sweep.places import Local
 from attnbench.sweep.plan import Cell, Plan, make_plan
 from attnbench.sweep.presets import Preset
-from attnbench.sweep.sweep import Interrupt, sweep, watcher
+from attnbench.sweep.sweep import Interrupt, sweep
 from impls.masks import Mask
 from impls.problem import Problem
 
@@ -118,7 +119,7 @@ def measured(out: Path, seed: int, rounds: int) -> list[Path]:
         cells = [cell for p in problems for cell in cells_of(p)]
         begun.plan = Plan(cells)
         print(f"round {number + 1}: {begun.plan.sentence()}", flush=True)
-        with Local().slots(begun.settings, "cpu") as slots, watcher(len(cells)) as watching:
+        with Local().slots(begun.settings, "cpu") as slots, Progress(len(cells)) as watching:
             sweep(begun.plan, begun.done, begun.folder, slots, watching, Interrupt(print))
         begun.folder.close()
         found.append(begun.folder.path)

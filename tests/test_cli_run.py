@@ -8,6 +8,7 @@ import pytest
 
 from attnbench.core.record import PROTOCOL
 from attnbench.core.store import read_header, read_records
+from attnbench.features.run.view import LINES
 from tests import calling
 from tests.calling import VALID, only_run, well
 
@@ -24,19 +25,19 @@ def ran(tmp_path_factory, inverted):
     return well("run", *words, status=1), only_run(out)
 
 
-def test_a_run_says_its_plan_its_answers_its_folder_and_its_report(ran):
+def test_a_run_says_its_plan_its_answer_its_folder_and_its_report(ran):
     done, path = ran
     assert "6 cells: 3 variants on 2 problems; about " in done.stderr
     assert f"records go to {path}" in done.stderr
-    assert f"the report is {path}/report/index.html" in done.stderr
+    assert f"Report: file://{path}/report/index.html" in done.stdout
     page = (path / "report" / "index.html").read_text()
     assert all(name in page for name in NAMES) and "could not" not in page
     (seen,) = json.loads((path / "maps.json").read_text())["maps"]
     assert {seen["variant"], *seen["alike"]} == {"einsum", "exp.naive"}
-    start = "forward, mask causal, 48 tokens, b1 h2/2 d64 float32: "
-    (line,) = [x for x in done.stdout.splitlines() if x.startswith(start)]
-    low, high = map(float, re.search(r"\[([\d.e-]+), ([\d.e-]+)\] ms", line).groups())
-    assert 0 < low <= high and any(name in line for name in NAMES)
+    assert "inverted is wrong on b1 h2/2 n48 d64 f32 causal forward: query " in done.stdout
+    use = re.search(r"^→ Use (einsum|exp.naive)$", done.stdout, re.MULTILINE)[1]
+    row = re.search(rf"^{use} +([\d.]+) +±\d+ %.* use this$", done.stdout, re.MULTILINE)
+    assert float(row[1]) > 0 and len(done.stdout.splitlines()) <= LINES
 
 
 def test_the_records_and_the_header_of_a_run_are_valid_and_belong_to_it(ran):

@@ -23,6 +23,17 @@ def words_of(p: Problem) -> list[str]:
     return [str(word) for word in words]
 
 
+def words_beside_default(p: Problem) -> list[str]:
+    """What the command line must say of a problem: its length, and all that is not the default."""
+    from attnbench.sweep.plan import problems
+    from attnbench.sweep.presets import one_problem
+
+    default, own = words_of(next(problems(one_problem(p.device)))), words_of(p)
+    usual = set(zip(default[::2], default[1::2], strict=True))
+    pairs = zip(own[::2], own[1::2], strict=True)
+    return [w for pair in pairs if pair[0] == "--seq" or pair not in usual for w in pair]
+
+
 BACKENDS = {
     "sdpa.math": "MATH",
     "sdpa.flash": "FLASH_ATTENTION",

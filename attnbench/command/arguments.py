@@ -138,6 +138,7 @@ name NAME: a variant, as 'list' names it
 --anyway: with --resume: though the code, a file or a version has changed; ranked apart
 --limit TIME duration: after it no more cells are begun, and the rest is left to --resume: 9min
 --no-report: no page at the end
+--all|-v: every time, and why others have none; while it runs, a line for each measurement
 [limits] the longest sequence each variant can take in a budget
 + variants
 --max-memory SIZE size: bytes above the inputs, such as 512MiB; 2GiB, or half of a GPU's, if not
@@ -320,12 +321,12 @@ def _lines(part: str) -> Iterator[str]:
 
 
 def _option(line: str) -> tuple[str, dict[str, Any]]:
-    """An option's name, and what argparse is told of it."""
+    """An option's names, and what argparse is told of it."""
     head, _, help = line.partition(": ")
-    name, *rest = head.split()
+    names, *rest = head.split()
     more: dict[str, Any] = {"help": help or None}
     if not rest:
-        return name, {**more, "action": "store_true"}
+        return names, {**more, "action": "store_true"}
     more["metavar"] = None if rest[0] == "-" else rest[0]
     for word in rest[1:]:
         if word in TYPES:
@@ -342,7 +343,7 @@ def _option(line: str) -> tuple[str, dict[str, Any]]:
             more["dest"] = word[3:]
         else:
             more["choices"] = word.split("|")
-    return name, more
+    return names, more
 
 
 class Parser(argparse.ArgumentParser):
@@ -362,8 +363,8 @@ class Parser(argparse.ArgumentParser):
                 title, _, described = line[1:].strip().partition(": ")
                 to = self.add_argument_group(title, described or None) if title else self
             else:
-                name, more = _option(line)
-                to.add_argument(name, **more)
+                names, more = _option(line)
+                to.add_argument(*names.split("|"), **more)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Leave it to the form that the first word names, if it names one."""

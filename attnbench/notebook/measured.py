@@ -141,7 +141,8 @@ def run(
     path = begun.folder.path
     with closing(begun.folder):
         try:
-            measure(begun, places, line.watching, line.tell)
+            with line.watching(0):
+                measure(begun, places, line)
         except (Stopped, KeyboardInterrupt):
             raise KeyboardInterrupt(
                 f"stopped; what was measured is kept: attnbench.load({str(path)!r}) reads it, "

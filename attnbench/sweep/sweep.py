@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import time
 from collections import deque
@@ -14,14 +13,13 @@ from math import inf
 from queue import SimpleQueue
 from time import monotonic
 from types import FrameType
-from typing import IO, Protocol, cast
+from typing import Protocol
 
-from attnbench.core.format import Unchecked, for_terminal
-from attnbench.core.record import Record, Status
+from attnbench.core.record import Record
 from attnbench.core.run_folder import RunFolder
 from attnbench.sweep.engine import START_LIMIT_S, Engine, measure
 from attnbench.sweep.places import Canary, Slot, SlotLost
-from attnbench.sweep.plan import Cell, Plan, duration
+from attnbench.sweep.plan import Cell, Plan
 from attnbench.sweep.start import APART, RunRecords, Unchanged
 from impls.asked import CantBeDone
 
@@ -74,74 +72,6 @@ class Watcher(Protocol):
 
     def tell(self, sentence: str) -> None:
         """Something that is not about one cell."""
-
-
-def _described(record: Record) -> str:
-    """What a cell came to, in a few words."""
-    if record.time is None:
-        return f"{record.status}: {record.reason}" if record.reason else "right"
-    t = record.time
-    text = f"{t.median_s * 1e3:.3g} ms [{t.low_s * 1e3:.3g}, {t.high_s * 1e3:.3g}]"
-    if record.memory is not None:
-        text += f" · {record.memory.peak_bytes / 2**20:.3g} MiB"
-    errors = [e.relative for e in (record.error or {}).values() if e.relative is not None]
-    return text + (f" · worst error {max(errors):.1e}" if errors else "")
-
-
-class PlainLines:
-    """One line a cell on the error stream, no control codes."""
-
-    def __enter__(self) -> PlainLines:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
-        """Print the line."""
-        what = f"{record.variant:16} {record.problem}: {_described(record)}"
-        self.tell(f"[{done}/{total}, {duration(left_s)} left] {what}")
-
-    def tell(self, sentence: str) -> None:
-        """Print it."""
-        print(sentence, file=sys.stderr, flush=True)
-
-
-class LiveBar:
-    """The same lines above a bar and the time left, which are redrawn in place."""
-
-    def __init__(self, total: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-        console = Console(file=cast(IO[str], Unchecked(sys.stderr)))
-        columns = BarColumn(), MofNCompleteColumn(), TextColumn("cells · {task.description}")
-        self._bar = Progress(*columns, console=console, transient=True)
-        self._task = self._bar.add_task("starting", total=total)
-
-    def __enter__(self) -> LiveBar:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
-        """Print the cell and redraw the bar."""
-        style = "" if record.status is Status.MEASURED else "yellow"
-        self.tell(f"{record.variant:16} {record.problem}: {_described(record)}", style)
-        left = f"{duration(left_s)} left"
-        self._bar.update(self._task, completed=done, total=total, description=left)
-
-    def tell(self, sentence: str, style: str = "") -> None:
-        """Print it above the bar."""
-        said = for_terminal(sentence)
-        self._bar.console.print(said, style=style, highlight=False, markup=False)
-
-
-def watcher(total: int) -> PlainLines | LiveBar:
-    """The live bar where somebody watches a terminal."""
-    return LiveBar(total) if sys.stderr.isatty() else PlainLines()
 
 
 class Eta:

@@ -8,10 +8,9 @@ from tests.calling import ROOT
 
 LIVE = """
 from attnbench.core.record import Record
-from attnbench.sweep.sweep import LiveBar, watcher
+from attnbench.command.progress import Progress
 from impls.problem import Problem
-with watcher(2) as shown:
-    assert isinstance(shown, LiveBar)
+with Progress(2) as shown:
     for number, reason in enumerate(("it needs [bold] text", "it raised ValueError: [/x]"), 1):
         problem = Problem().to_dict()
         record = Record(status="failed", reason=reason, variant="mine", problem=problem)

@@ -1,14 +1,9 @@
 """``attnbench run`` with a stand-in for its worker: a program's problems, and the conclusion."""
 
 from contextlib import nullcontext
-from pathlib import Path
-from types import SimpleNamespace
-
-import pytest
 
 from attnbench import cli
 from attnbench.core.store import read_header, read_records
-from attnbench.features.run.verb import _conclude
 from attnbench.models.capture.calls import SeenCalls, Site
 from attnbench.sweep.engine import WorkerLost
 from impls.masks import Mask
@@ -50,12 +45,3 @@ def test_a_check_that_finds_something_wrong_ends_with_1(monkeypatch):
     monkeypatch.setattr("attnbench.sweep.engine.LocalEngine", lambda *_, **__: nullcontext(engine))
     check = ["check", "sdpa", "--seq", "16", "--phase", "forward", "--mask", "none"]
     assert [cli.main(check), cli.main(check)] == [1, 0]
-
-
-@pytest.mark.parametrize(("apart", "said"), [(0.04, False), (0.2, True)])
-def test_twins_that_came_out_farther_apart_than_the_margin_are_told(capsys, apart, said):
-    medians = {"one": 0.1, "other": 0.1 * (1 + apart)}
-    twins = [runs.timed(name, median, kernels=["flash_fwd"]) for name, median in medians.items()]
-    _conclude(twins, SimpleNamespace(header=runs.HEADER, path=Path("box/run")), as_json=False)
-    out = capsys.readouterr().out
-    assert ("one and other were one and the same kernel" in out) == said

@@ -24,6 +24,7 @@ from attnbench.answer.dispatch_table import (
     made_of,
 )
 from attnbench.answer.ranking import equal_at
+from attnbench.command.progress import Progress
 from attnbench.command.terminal import say
 from attnbench.core.disk import StoreError
 from attnbench.core.machine import this_machine
@@ -34,7 +35,7 @@ from attnbench.sweep.engine import engine_on
 from attnbench.sweep.plan import Plan, make_plan
 from attnbench.sweep.presets import one_problem
 from attnbench.sweep.start import pinned
-from attnbench.sweep.sweep import check_cells, watcher
+from attnbench.sweep.sweep import check_cells
 from impls.asked import CantBeDone
 from impls.problem import INPUTS, Problem
 
@@ -214,5 +215,5 @@ def _check(
     plan = Plan([cell for each in plans for cell in each.cells])
     say(f"checking each variant of the table on other inputs than the run's: {plan.sentence()}")
     settings = Settings(threads=pinned(given.threads, machine))
-    with engine_on(device, settings) as engine, watcher(len(plan.to_run)) as watching:
-        return check_cells(plan, engine, given.seed or 0, watching)
+    with engine_on(device, settings) as engine, Progress(len(plan.to_run)) as progress:
+        return check_cells(plan, engine, given.seed or 0, progress)

@@ -78,10 +78,11 @@ def _refuse_contradictions(given: argparse.Namespace) -> None:
 def _answer(given: argparse.Namespace, problem: Problem, wants: Wants, table: Table) -> Choice:
     """From the runs named, from one that was measured here, or measured now."""
     from attnbench.answer import choose_runs
-    from attnbench.sweep.sweep import Stopped, watcher
+    from attnbench.command.progress import Progress
+    from attnbench.sweep.sweep import Stopped
 
     how = (given.table, given.seed or 0, given.threads)
-    means = choose_runs.Means(say, watcher, Path(given.out), *how)
+    means = choose_runs.Means(say, Progress, Path(given.out), *how)
     named = [Path(x) for x in given.source or ()]
     try:
         return choose_runs.answer(problem, wants, table, means, named=named, anew=given.measure)

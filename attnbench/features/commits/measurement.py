@@ -170,11 +170,12 @@ def _swept(
 ) -> Rows:
     """A row for each of some cells, by a sweep of those whose variants the commit's table has."""
     import impls
+    from attnbench.command.progress import Progress
     from attnbench.core.store import read_records
     from attnbench.sweep.places import Local
     from attnbench.sweep.plan import Plan
     from attnbench.sweep.start import begin
-    from attnbench.sweep.sweep import Interrupt, PlainLines, sweep
+    from attnbench.sweep.sweep import Interrupt, sweep
     from impls.asked import CantBeDone
 
     table, wanted, rows = impls.table(()), dict[Key, Key](), Rows()
@@ -201,7 +202,8 @@ def _swept(
     try:
         with places.slots(begun.settings, grid.device) as slots:
             # a line a cell, which asv shows where the set-up fails
-            sweep(Plan(some), begun.done, begun.folder, slots, PlainLines(), Interrupt(print))
+            progress = Progress(len(some), every=True)
+            sweep(Plan(some), begun.done, begun.folder, slots, progress, Interrupt(print))
     finally:
         begun.folder.close()
     for record in read_records(begun.folder.path):

@@ -55,8 +55,8 @@ def report(given: argparse.Namespace) -> int:
     return 0
 
 
-def report_of(run: Path) -> None:
-    """A run's own report, at its end; where that fails, the run has lost nothing."""
+def report_of(run: Path) -> Path | None:
+    """The page of a run, at its end; None where it could not be made: the run has lost nothing."""
     from attnbench.features.report.files import make
 
     try:
@@ -67,5 +67,5 @@ def report_of(run: Path) -> None:
             f"note: the report could not be made ({said}); the records are whole: 'attnbench "
             f"report {run}' tries again"
         )
-    else:
-        say(f"the report is {made.index}")
+        return None
+    return made.index

@@ -17,7 +17,6 @@ from impls.asked import CantBeDone
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
     from typing import Any
 
     from attnbench.core.record import Record
@@ -31,51 +30,50 @@ if TYPE_CHECKING:
 
 def run(given: argparse.Namespace) -> int:
     """``attnbench run [VARIANT …]``"""
+    from attnbench.command.progress import Progress
     from attnbench.core.record import NOT_TRIED
     from attnbench.core.store import read_records
-    from attnbench.features.show import maps
     from attnbench.sweep.plan import duration
-    from attnbench.sweep.sweep import Stopped, watcher
+    from attnbench.sweep.sweep import Stopped
 
-    until = inf if given.limit is None else monotonic() + given.limit
+    start = monotonic()
+    until = inf if given.limit is None else start + given.limit
+    stopped, unbegun = False, 0
     with _places(given) as places:
         begun = _resumed(given, places) if given.resume is not None else _begun(given, places)
         folder = begun.folder
         try:
-            unbegun = measure(begun, places, watcher, say, until)
+            with Progress(begun.left, every=given.all, best=True) as progress:
+                unbegun = measure(begun, places, progress, until)
             folder.check_in_place()
         except (Stopped, KeyboardInterrupt):
-            say(f"stopped; what was measured is kept. Go on with: {folder.resumed_by}")
-            return INTERRUPTED
+            stopped = True
         finally:
             folder.close()
     records = list(read_records(folder.path))
-    if unbegun:
-        say(
+    left = ""
+    if stopped:
+        left = f"stopped; what was measured is kept. Go on with: {folder.resumed_by}"
+    elif unbegun:
+        left = (
             f"the limit of {duration(given.limit)} is reached: {unbegun} of {begun.left} "
             f"cells were not begun. Go on with: {folder.resumed_by}"
         )
-        if all(r.status in NOT_TRIED for r in records):
-            return 2  # no results to conclude from
-    status = _conclude(records, folder, as_json=given.json)
-    if not given.no_report:
-        maps.keep(folder.path, records, given.table, say)
-        report_of(folder.path)
-    return status
+    if left and all(r.status in NOT_TRIED for r in records):
+        say(left)
+        return INTERRUPTED if stopped else 2  # no results to conclude from
+    status = _conclude(records, folder, given, monotonic() - start)
+    if left:
+        say(left)
+    return INTERRUPTED if stopped else status
 
 
-def measure(
-    begun: Run,
-    places: Places,
-    watcher: Callable[[int], AbstractContextManager[Watcher]],
-    tell: Callable[[str], None],
-    until: float = inf,
-) -> int:
+def measure(begun: Run, places: Places, watcher: Watcher, until: float = inf) -> int:
     """Tell what will be measured, and measure it: how many cells have no record then."""
     from attnbench.core.machine import gpu_warnings
     from attnbench.sweep.sweep import Interrupt, sweep
 
-    plan, folder, done = begun.plan, begun.folder, begun.done
+    plan, folder, done, tell = begun.plan, begun.folder, begun.done, watcher.tell
     device = next((c.problem.device for c in plan.to_run), "cpu")
     tell(plan.sentence() + f"; {len(done)} done before" * bool(len(done)))
     notes = [
@@ -93,8 +91,8 @@ def measure(
         if sentence:
             tell(sentence)
     tell(f"records go to {folder.path}")
-    with places.slots(begun.settings, device) as slots, watcher(begun.left) as watching:
-        return sweep(plan, done, folder, slots, watching, Interrupt(tell), until)
+    with places.slots(begun.settings, device) as slots:
+        return sweep(plan, done, folder, slots, watcher, Interrupt(tell), until)
 
 
 @contextmanager
@@ -187,16 +185,26 @@ def _resumed(given: argparse.Namespace, places: Places) -> Run:
     return start.resume(Path(given.resume), places.machine, given.table, anyway=given.anyway)
 
 
-def _conclude(records: list[Record], folder: RunFolder, *, as_json: bool) -> int:
-    """The table and the answer."""
+def _conclude(
+    records: list[Record], folder: RunFolder, given: argparse.Namespace, took_s: float
+) -> int:
+    """The report, and the answer: as data, or on the screen."""
     from attnbench.answer.ranking import answers, margin_reason
     from attnbench.core.evidence import selfcheck_said
     from attnbench.core.record import NOT_TRIED
     from attnbench.features.run import view
+    from attnbench.features.show import maps
+    from attnbench.report.scenes import gather
+    from attnbench.sweep.plan import duration
 
     records = sorted(records, key=lambda r: r.status in NOT_TRIED)  # measured cells first
-    found, trust = list(answers(records)), selfcheck_said(folder.header)
-    if as_json:
+    page = None
+    if not given.no_report:
+        maps.keep(folder.path, records, given.table, say)
+        page = report_of(folder.path)
+    if given.json or given.all:
+        found, trust = list(answers(records)), selfcheck_said(folder.header)
+    if given.json:
         sent = {
             "run": str(folder.path),
             "selfcheck": trust,
@@ -205,8 +213,10 @@ def _conclude(records: list[Record], folder: RunFolder, *, as_json: bool) -> int
         }
         print(json.dumps(sent))
         return finding(records)
-    view.show_results(records)
-    said = [answer.sentence() for answer in found]
-    said = said or ["nothing exact was measured, so there is no fastest to name"]
-    print("", *filter(None, [*said, margin_reason(records), trust]), sep="\n")
+    if given.all:
+        view.show_results(records)
+        said = [answer.sentence() for answer in found]
+        said = said or ["nothing exact was measured, so there is no fastest to name"]
+        print("", *filter(None, [*said, margin_reason(records), trust]), "", sep="\n")
+    view.show_answer(gather([folder.path])[0], duration(took_s), page)
     return finding(records)

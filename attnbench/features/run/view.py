@@ -1,15 +1,172 @@
-"""A run's results: a table a regime; below them what is in doubt and what was not measured."""
+"""What a run ends with: the answer on one screen, or with ``--all`` every record."""
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
-from attnbench.core.format import NONE, first_few
-from attnbench.core.record import Record, Status
-from attnbench.report.tables import BAD, BEST, FAINT, Styled, Table, columns, console, show
+from attnbench.answer.paste import lines as code_lines
+from attnbench.answer.paste import words_beside_default
+from attnbench.answer.ranking import EXACT, Standing
+from attnbench.core.format import NONE, first_few, mib, ms, percent, ratio, short
+from attnbench.core.record import FINDINGS, Record, Status
+from attnbench.features.report.contents import beside, distinct_words, only
+from attnbench.features.report.provenance import machine_line
+from attnbench.report.scenes import ReportRun, Scene, scenes
+from attnbench.report.tables import BAD, BEST, BOLD, FAINT, Styled, Table, columns, console, show
+
+LINES, WIDTH = 25, 100
+"""Of the screen of answers, at most."""
+REGIMES, LENGTHS = 8, 4
+"""Rows and columns of its first table, at most."""
+FEWEST = 3
+"""Variants of its second table, at least, however many regimes there are."""
+NAME = 14
+"""Letters of a name in its first table, and half of those in the second."""
+FAULTS = 2
+"""How many faults are named; the others are counted."""
+
+
+def show_answer(run: ReportRun, took: str, page: Path | None) -> None:
+    """Print which variant to use at each length of each regime; then the fastest of the first one.
+
+    ``took``: how long the run was. ``page``: its report.
+    """
+    out = console(min(WIDTH, console().width))
+
+    def say(line: str, style: str = "") -> None:
+        out.print(Text(line, style), overflow="ellipsis", no_wrap=True)
+
+    found = [scene for scene in scenes([run]) if scene.timed]
+    words = [scene.regime.words() for scene in found]
+    alike = [w for w in words[0] if all(w in each for each in words)] if found else []
+    say(" · ".join([*machine_line(run).split(" · ")[:2], *alike, took]), BOLD)
+    below = [*_notes(run, found), *_links(found, page)]
+    if found:
+        answers, advice = _answers(found), _advice(run, found)
+        used = 1 + 3 + len(answers.rows) + 1 + len(advice) + 4 + len(below)
+        show(answers)
+        for line in ["", *advice]:
+            say(line)
+        show(_fastest(run, found[0], max(FEWEST, LINES - used)))
+    else:
+        say("Nothing was measured, so there is no answer.")
+    for line in below:
+        say(line)
+
+
+def _answers(found: Sequence[Scene]) -> Table:
+    """For each regime and length the variant to use."""
+    lengths = sorted({n for scene in found for n in scene.regime.lengths})[-LENGTHS:]
+    names, rows = distinct_words(found), []
+    for scene in found[:REGIMES]:
+        at = {standing.length: standing for standing in scene.standings}
+        rows.append([names[scene.number], *(_answer(at.get(n)) for n in lengths)])
+    heads = [f"{n:,}" for n in lengths]
+    return Table(
+        "The fastest exact attention, ms",
+        columns("", *heads),
+        rows,
+        caption="= tied with others · ? noisy",
+    )
+
+
+def _answer(standing: Standing | None) -> Styled | None:
+    if standing is None or standing.answer is None:
+        return None
+    answer = standing.answer
+    marks = "=" * bool(answer.equal) + "?" * bool(answer.flags)
+    return Styled(short(answer.winner, NAME), BOLD, f"{ms(answer.time.median_s)} {marks}".strip())
+
+
+def _advice(run: ReportRun, found: Sequence[Scene]) -> list[str]:
+    """The one variant to take, and the lines that call it."""
+    advised = only(run, found)
+    answers = [s.answer for scene in found for s in scene.standings if s.answer]
+    if not answers:
+        return ["Nothing exact was measured, so there is no fastest to name."]
+    name = advised.variant if advised else answers[-1].winner
+    problem = next(r.problem for r in found[0].regime.records if r.time)
+    code = [line for line in code_lines(name, problem) if "import" not in line]
+    return [
+        f"→ Use {name}" + (f": {advised.near}" if advised else ""),
+        "  " + "; ".join(code).replace(":;    ", ":"),
+    ]
+
+
+def _fastest(run: ReportRun, scene: Scene, most: int) -> Table:
+    """The fastest exact variants of a regime at its longest length."""
+    length = scene.regime.longest() or scene.regime.lengths[-1]
+    standing = next(s for s in scene.standings if s.length == length)
+    tied = standing.answer.equal if standing.answer else ()
+    timed = [r for r in scene.regime.timed(length).values() if r.time]
+    exact = sorted((r for r in timed if r.computes == EXACT), key=_median)
+    rows: list[list[Any]] = []
+    for record in exact[:most]:
+        t, best = _median(record), _median(exact[0])
+        leads = record.variant in standing.leaders
+        name = Styled(short(record.variant, 2 * NAME), BEST if leads else "")
+        peak = mib(record.memory.peak_bytes) if record.memory else None
+        mark = ("tied" if record.variant in tied else "use this") if leads else ""
+        rows.append([name, ms(t), f"±{_spread(record):.0f} %", ratio(t / best), peak, mark])
+    said = beside(standing)
+    heads = ("ms", "95 %", "× best", "MiB")
+    mask = "no mask" if scene.regime.mask == "none" else scene.regime.mask
+    unit = "keys" if "q_len" in scene.regime.fixed else "tokens"
+    title = f"{scene.regime.phase}, {mask}, {length:,} {unit}"
+    more = f"{len(rows)} of {len(exact)} exact variants; all: --all"
+    return Table(
+        title, columns("", *heads, "", right=heads), rows, [str(said)] if said else [], more
+    )
+
+
+def _notes(run: ReportRun, found: Sequence[Scene]) -> Iterator[str]:
+    """What is wrong, what is noisy and what is missing, each in a line."""
+    bad = [r for r in run.records if r.status in FINDINGS]
+    for record in bad[:FAULTS]:
+        yield f"{record.variant} is {record.status} on {record.problem}: {record.reason}"
+    if len(bad) > FAULTS:
+        yield f"{len(bad) - FAULTS} more are wrong or failed: --all"
+    times = [r.time for r in run.records if r.time]
+    if times:
+        noisy = sum(bool(time.flags) for time in times)
+        ties = f"differences under {percent(run.margin)} count as ties"
+        yield f"{noisy} of {len(times)} timings were noisy · {ties}"
+    counts = Counter(r.status for r in run.records if r.time is None and r.status not in FINDINGS)
+    variants = {s: len({r.variant for r in run.records if r.status is s}) for s in counts}
+    if counts:
+        said = ", ".join(f"{variants[s]} {str(s).replace('_', ' ')}" for s in counts)
+        yield f"variants without a time: {said} · why: attnbench list --why, or --all"
+
+
+def _links(found: Sequence[Scene], page: Path | None) -> Iterator[str]:
+    """The page to open, and a command for the first answer."""
+    if page:
+        yield f"Report: {page.resolve().as_uri()}"
+    answers = [s.answer for scene in found for s in scene.standings[::-1] if s.answer]
+    for answer in answers:
+        if other := next(iter(answer.equal), answer.next):
+            words = ["compare", answer.winner, other, *words_beside_default(answer.problem)]
+            yield f"Next:   {shlex.join(['attnbench', *words])}"
+            return
+
+
+def _median(record: Record) -> float:
+    return record.time.median_s if record.time else float("inf")
+
+
+def _spread(record: Record) -> float:
+    """Half of the interval of its time, in per cent; the longer half."""
+    t = record.time
+    return 100 * max(t.high_s - t.median_s, t.median_s - t.low_s) / t.median_s if t else 0.0
+
+
+# ---- every record --------------------------------------------------------------------------------
 
 WIDE_SHARE = 20
 """Per cent of half-width from which an interval is marked like a flag."""
@@ -19,7 +176,7 @@ ABOVE_MEANS = "above the measured ceiling: that is a measurement too, and may be
 
 
 def show_results(records: Sequence[Record]) -> None:
-    """Print for each regime the times by length, then memory and error at the longest."""
+    """Print all: for each regime the times by length, then memory and error at the longest."""
     regimes: dict[str, list[Record]] = {}
     several = len({record.node for record in records if record.time}) > 1
     for record in records:

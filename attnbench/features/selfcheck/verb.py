@@ -8,6 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from attnbench.command import arguments
+from attnbench.command.progress import Progress
 from attnbench.command.terminal import INTERRUPTED, finding, say
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ def _checked(machine: Machine, seed: int, out: Path) -> SelfCheck:
     from attnbench.core.settings import Settings
     from attnbench.features.selfcheck.selfcheck import SelfCheck, run_plants, run_slow_downs, save
     from attnbench.gate.plants import PLANTS
-    from attnbench.sweep import sweep
     from attnbench.sweep.engine import LocalEngine
 
     start = monotonic()
@@ -73,9 +73,9 @@ def _checked(machine: Machine, seed: int, out: Path) -> SelfCheck:
             lock_for(devices),
             LocalEngine(settings, variables=NO_GPU) as engine,
             LocalEngine(settings, limited=False) as on_gpu,
-            sweep.watcher(len(PLANTS)) as watcher,
+            Progress(len(PLANTS)) as progress,
         ):
-            for outcome in run_plants(machine, engine, seed, watcher, on_gpu=on_gpu):
+            for outcome in run_plants(machine, engine, seed, progress, on_gpu=on_gpu):
                 outcomes.append(outcome)
                 save(result(stopped=True), out)
             say("planted slow-downs, in pairs: about a minute …")
@@ -108,9 +108,9 @@ def check(given: argparse.Namespace) -> int:
     settings = Settings(threads=pinned(given.threads, machine))
     with (
         engine_on(grid.device, settings) as engine,
-        sweep.watcher(len(plan.to_run)) as watcher,
+        Progress(len(plan.to_run)) as progress,
     ):
-        records = sweep.check_cells(plan, engine, given.seed or 0, watcher)
+        records = sweep.check_cells(plan, engine, given.seed or 0, progress)
     if given.json:
         print(json.dumps([r.to_dict() for r in records], indent=1))
     else:
