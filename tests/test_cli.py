@@ -54,7 +54,12 @@ def test_rows_of_a_table_file_are_listed_and_broken_ones_say_why(tmp_path):
     assert by_name["mine.one"]["origin"] == str(file)
     assert "taken by a row of attnbench" in by_name["einsum"]["reason"]
     assert "is int, not a Variant" in by_name[f"{file}[2]"]["reason"]
-    assert well("list", "--table", file).stdout.count("broken") == 2
+    lines = well("list", "--table", file).stdout.splitlines()
+    assert "\n".join(lines).count("broken") == 2
+    assert sum(" yes " in x or " no " in x for x in lines) == len(rows) - 2  # a line a row
+    assert lines[-1].endswith("attnbench list --why")
+    assert "pip install" not in "\n".join(lines)
+    assert "pip install" in well("list", "--why").stdout
 
 
 def test_show_gives_the_mathematics_at_the_top_of_the_file():

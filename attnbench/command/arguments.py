@@ -102,6 +102,7 @@ variants VARIANT *: all of the table if none
 == see
 [list] the table: every variant, what it computes, whether it can run here, or why not
 + tables
+--why: why a variant can't run here, and what to do about it
 [show] one variant: mathematics, cost, support; with --text, the map it makes
 name NAME: a variant, as 'list' names it
 --text SENTENCE: draw the attention map of a sentence

@@ -35,7 +35,7 @@ def show_list(given: argparse.Namespace) -> int:
     table = impls.table(given.table)
     rows = [(row, *_missing(row)) for row in table.rows.values()]
     if not given.json:
-        view.table(rows, table.broken)
+        view.table(rows, table.broken, why=given.why)
         return 0
     listed = [{**row.to_dict(), **_availability(why, remedy)} for row, why, remedy in rows]
     for row in table.broken:

@@ -71,25 +71,42 @@ def draw(
     plt.close(figure)
 
 
-UNTRIED = "not yet run: no run has attested it"
+UNTRIED = "untested"
+LEAST = 16
+"""Columns that a title has at the least."""
 
 
-def table(rows: Iterable[tuple[Variant, str | None, str]], broken: Iterable[BrokenRow]) -> None:
-    """``list``: family by family, each row available or with its reason and remedy."""
-    lines: list[tuple[str | Styled, ...]] = []
-    last = ""
+def table(
+    rows: Iterable[tuple[Variant, str | None, str]], broken: Sequence[BrokenRow], *, why: bool
+) -> None:
+    """``list``: family by family a line a row; with ``why`` the reason and remedy where one can't
+    run.
+    """
+    lines: list[list[str | Styled]] = []
+    last, absent = "", 0
     for row, reason, remedy in rows:
         here = Styled("yes", GOOD) if reason is None else Styled("no", BAD)
-        why = row.title if reason is None else reason + f" → {remedy}" * bool(remedy)
-        why += f" ({UNTRIED})" * row.untried
+        about = row.title
+        if why and reason is not None:
+            about = reason + f" → {remedy}" * bool(remedy)
+        about += f" ({UNTRIED})" * row.untried
         family = row.family if row.family != last else ""
-        lines.append((row.name, family, row.computes, here, why))
-        last = row.family
+        lines.append([row.name, family, row.computes, here, about])
+        last, absent = row.family, absent + (reason is not None)
     for bad in broken:
-        why = bad.reason + f" → {bad.remedy}" * bool(bad.remedy)
-        lines.append((bad.name, "", "", Styled("broken", BAD), why))
+        about = bad.reason + f" → {bad.remedy}" * bool(bad.remedy)
+        lines.append([bad.name, "", "", Styled("broken", BAD), about])
+    if not why:
+        beside = (
+            sum(max(len(str(line[n])) for line in lines) + 2 for n in range(3)) + len("here") + 2
+        )
+        room = max(LEAST, console().width - beside)
+        for line in lines:
+            text = str(line[-1])
+            line[-1] = text if len(text) <= room else text[: room - 1] + "…"
     heads = columns("variant", "family", "computes", "here", "", wrap=["variant", ""])
-    show_table(Table("", heads, lines))
+    notes = [f"{absent} unavailable here: attnbench list --why"] if absent and not why else []
+    show_table(Table("", heads, lines, notes))
 
 
 def show_variant(row: Variant, mathematics: str, reason: str | None, remedy: str) -> None:
