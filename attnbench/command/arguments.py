@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from attnbench.core import format
@@ -135,7 +137,7 @@ name NAME: a variant, as 'list' names it
 --kind KIND: of the cluster's machines, where they are not alike; those that there are most of if
   not given
 --devices D,… words: measure on several GPUs of this machine at once: cuda:0,cuda:1
---resume RUN: go on with a run folder; skips what is done; with the same --table FILE, if any
+--resume RUN: go on with a run folder (or latest); skips what is done; with the same --table FILE, if any
 --anyway: with --resume: though the code, a file or a version has changed; ranked apart
 --limit TIME duration: after it no more cells are begun, and the rest is left to --resume: 9min
 --no-report: no page at the end
@@ -153,7 +155,7 @@ name NAME: a variant, as 'list' names it
 --out DIR =results: where limits are kept
 [compare] A against B: two variants, two run folders or two commits: verdicts
 + grid
-a A: a variant, a run folder or a commit
+a A: a variant, a run folder (or latest, previous) or a commit
 b B: what it is held against; of runs and commits, the later
 + pairs
 [history] commit by commit, with asv: HEAD~3..HEAD; or compare BASE HEAD, as CI does
@@ -272,7 +274,9 @@ variants VARIANT *: all of the table that take it if none
 + model
 == read
 [report] a page that opens with the answer: figures, data, a table for a paper
-runs RUN +: a run folder, or a folder of them; several are compared, never mixed in one ranking
+runs RUN *: a run folder, or a folder of them; the newest run in results if not given; several are
+  compared, never mixed in one ranking
+--open: then show the page in a browser
 --out DIR: where the report goes; into the run's folder, as report, if not given and there is one
 """
 """``== GROUP`` of verbs; ``[verb]``, ``[verb form]`` or ``[set of options]`` and what it is for;
@@ -302,6 +306,7 @@ def _parts() -> tuple[dict[str, dict[str, str]], Lines]:
 
 
 GROUPS, PARTS = _parts()
+VERBS = [name for verbs in GROUPS.values() for name in verbs]
 USAGE = {"capture": "attnbench capture [options] -- PROGRAM [ARGUMENT …]"}
 EPILOGS = {
     "history": "Other forms: 'attnbench history compare BASE HEAD', two commits in pairs, and "
@@ -353,6 +358,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, part: str = "", **more: Any) -> None:
         """``part``: of the table, whose options it takes."""
         super().__init__(*args, **more)
+        self.part = part
         self.forms: dict[str, Parser] = {}
         """By the first word after the verb; without one of these it is the verb's own form."""
         if not part:
@@ -371,11 +377,22 @@ class Parser(argparse.ArgumentParser):
         """Leave it to the form that the first word names, if it names one."""
         if args and args[0] in self.forms:
             return self.forms[args[0]].parse_known_args(args[1:], namespace)
-        return super().parse_known_args(args, namespace)
+        found, rest = super().parse_known_args(args, namespace)
+        if rest and self.part:
+            kind = "option" if rest[0].startswith("-") else "argument"
+            self.error(f"{self.prog} takes no {kind} {rest[0]}{self._near(rest[0])}")
+        return found, rest
+
+    def _near(self, word: str) -> str:
+        """``; did you mean --seq?``, or nothing where no option or verb is like it."""
+        options = [*self._option_string_actions] if word.startswith("-") else [*VERBS]
+        near = get_close_matches(word.partition("=")[0], options, 1)
+        return f"; did you mean {near[0]}?" if near else ""
 
     def error(self, message: str) -> NoReturn:
         """Print one sentence, and exit with status 2."""
-        message = message.removeprefix("argument VERB: ")
+        if found := re.match("argument VERB: invalid choice: '(.*?)' ", message):
+            message = f"there is no verb {found[1]!r}{self._near(found[1])}"
         self.exit(2, f"attnbench: {message} ('{self.prog} --help' shows what there is)\n")
 
 

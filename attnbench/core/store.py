@@ -19,7 +19,7 @@ from warnings import warn
 import msgspec
 
 from attnbench.core.disk import HEADER, RECORDS, StoreError, from_json, is_no_file
-from attnbench.core.format import first_few
+from attnbench.core.format import counted, first_few
 from attnbench.core.lock import collector_off
 from attnbench.core.record import (
     SCHEMA,
@@ -80,6 +80,24 @@ def find_runs(paths: Iterable[Path]) -> Iterator[Path]:
             raise StoreError(f"there is no {path}; runs lie in results/<machine>/<run>")
         alone = (path / HEADER).exists()
         yield from [path] if alone else sorted(p.parent for p in path.rglob(HEADER))
+
+
+NEWEST = ("latest", "previous")
+"""Names of the newest run below a folder, and of the one before."""
+
+
+def named_run(name: str, below: Path) -> Path:
+    """The folder of a run: a path, or one of :data:`NEWEST` of those below a folder."""
+    if name not in NEWEST or Path(name).exists():
+        return Path(name)
+    found = sorted(below.glob(f"*/*/{HEADER}"), key=lambda file: file.parent.name)
+    nth = NEWEST.index(name) + 1
+    if len(found) < nth:
+        raise StoreError(
+            f"there is no {name} run: {below} holds {counted(len(found), 'run')}; 'attnbench run' "
+            "makes one"
+        )
+    return found[-nth].parent
 
 
 def each_run(paths: Iterable[Path]) -> list[Path]:

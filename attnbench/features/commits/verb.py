@@ -19,6 +19,7 @@ from attnbench.core.evidence import stored_floors, stored_margin
 from attnbench.core.format import counted
 from attnbench.core.machine import Machine, this_machine
 from attnbench.core.settings import Settings
+from attnbench.core.store import named_run
 from attnbench.features.commits import export, instructions, rounds, view
 from attnbench.features.commits.asv_interface import Asv, checked_regex, ensure_machine, report
 from attnbench.sweep import compare as pairs
@@ -39,6 +40,7 @@ RUN, VARIANT, NEITHER = "a run folder", "a variant", "neither a run folder nor a
 
 def compare(given: argparse.Namespace) -> int:
     """Which kind of thing A and B are decides how they are compared."""
+    given.a, given.b = (str(named_run(name, Path(given.out))) for name in (given.a, given.b))
     table, kinds, hint = impls.table(given.table), [], ""
     for name in (given.a, given.b):
         kinds.append(RUN if (Path(name) / HEADER).exists() else VARIANT)

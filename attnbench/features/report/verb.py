@@ -1,8 +1,9 @@
-"""``attnbench report RUN [RUN …]``: a page that opens with the answer, and the files beside it."""
+"""``attnbench report [RUN …]``: a page that opens with the answer, and the files beside it."""
 
 from __future__ import annotations
 
 import json
+import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     import argparse
 
 
-BESIDE = "report"
+BESIDE, RESULTS = "report", Path("results")
 
 
 class NowhereToPut(CantBeDone):
@@ -21,13 +22,13 @@ class NowhereToPut(CantBeDone):
 
 
 def report(given: argparse.Namespace) -> int:
-    """``attnbench report RUN [RUN …] [--out DIR]``"""
-    from attnbench.core.store import some_runs
+    """``attnbench report [RUN …] [--out DIR]``"""
+    from attnbench.core.store import NEWEST, named_run, some_runs
     from attnbench.features.report.files import make
 
     if "" in (given.out, *given.runs):
         raise NowhereToPut("a run and --out are folders, and one of them has no name")
-    runs = [Path(run) for run in given.runs]
+    runs = [named_run(run, RESULTS) for run in given.runs or NEWEST[:1]]
     out = None if given.out is None else Path(given.out)
     if out is None:
         found = some_runs(runs)
@@ -52,6 +53,8 @@ def report(given: argparse.Namespace) -> int:
     else:
         print(*contents.headlines, sep="\n")
     say(f"the report is {made.index}, with {len(made.files) - 1} files beside it")
+    if given.open:
+        webbrowser.open(made.index.resolve().as_uri())
     return 0
 
 

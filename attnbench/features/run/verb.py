@@ -177,12 +177,13 @@ def problems_of(
 
 def _resumed(given: argparse.Namespace, places: Places) -> Run:
     from attnbench.core.disk import StoreError
+    from attnbench.core.store import named_run
     from attnbench.sweep import start
 
     rest = (given.variants, given.preset, given.seed, given.threads, given.problems)
     if arguments.grid_changes(given) or any(x not in (None, []) for x in rest):
         raise StoreError("--resume takes the grid of the run it names; leave the rest out")
-    return start.resume(Path(given.resume), places.machine, given.table, anyway=given.anyway)
+    return start.resume(named_run(given.resume, Path(given.out)), places.machine, given.table, anyway=given.anyway)
 
 
 def _conclude(
