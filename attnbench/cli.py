@@ -107,6 +107,11 @@ def _call(argv: Sequence[str] | None) -> int:
     if given.version:
         print(__version__)
         return 0
+    if given.completion:
+        import shtab
+
+        print(shtab.complete(arguments.parser(), given.completion))
+        return 0
     if given.help or given.verb is None:
         print(arguments.help_text())
         return 0 if given.help else 2
@@ -117,5 +122,10 @@ def _call(argv: Sequence[str] | None) -> int:
             if said := idle_gpu(this_machine()):  # where no device was given and there is one
                 say(f"note: {said}")
         module, function = VERBS[given.verb].split(":")
-        status: int = getattr(import_module(f"attnbench.{module}"), function)(given)
-    return status
+        call = getattr(import_module(f"attnbench.{module}"), function)
+        if form := getattr(given, "tables", None):
+            from attnbench.report.tables import printed_as
+
+            with printed_as(form):
+                return int(call(given))
+        return int(call(given))

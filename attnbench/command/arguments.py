@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
+from textwrap import wrap
 from typing import Any, NoReturn
 
 from attnbench.core import format
@@ -103,9 +104,12 @@ variants VARIANT *: all of the table if none
 --out DIR =results: where it is kept
 == see
 [list] the table: every variant, what it computes, whether it can run here, or why not
+$ attnbench list --why
 + tables
 --why: why a variant can't run here, and what to do about it
 [show] one variant: mathematics, cost, support; with --text, the map it makes
+$ attnbench show gla
+$ attnbench show longformer --text 'the cat sat on the mat'
 name NAME: a variant, as 'list' names it
 --text SENTENCE: draw the attention map of a sentence
 --embeddings FILE: word vectors in GloVe's format; without it, hashed ones
@@ -113,19 +117,26 @@ name NAME: a variant, as 'list' names it
 --out FILE: also draw the map into a .png or .svg
 + tables
 [env] the machine: fingerprint, clocks, measured ceilings, noise floor
+$ attnbench env
 --dtype T,… words =float32,bfloat16,float16,float64: dtypes whose matrix product is measured
 --device DEVICE
 --out DIR =results: where the facts are kept, by machine
 --threads N count
 == trust
 [check] is each variant computing what it says?
+$ attnbench check sdpa flex --mask 'causal;window:255,0'
+$ attnbench check mine --table mine.py
 + variants
 + grid
 [selfcheck] does this ruler measure right, here? planted faults and planted slow-downs
+$ attnbench selfcheck
 --seed N seed: of the inputs; 0 if not given
 --out DIR =results: where runs are kept
 == measure
 [run] measure a grid: speed, memory and accuracy; the answer at the end
+$ attnbench run
+$ attnbench run sdpa flex chunked --seq 1024,4096 --phase train
+$ attnbench run --resume latest
 + variants
 + grid
 --problems FILE: instead of a grid: the problems of a program, as 'attnbench capture' wrote them
@@ -137,12 +148,15 @@ name NAME: a variant, as 'list' names it
 --kind KIND: of the cluster's machines, where they are not alike; those that there are most of if
   not given
 --devices D,… words: measure on several GPUs of this machine at once: cuda:0,cuda:1
---resume RUN: go on with a run folder (or latest); skips what is done; with the same --table FILE, if any
+--resume RUN: go on with a run folder (or latest); skips what is done; with the same --table FILE,
+  if any
 --anyway: with --resume: though the code, a file or a version has changed; ranked apart
 --limit TIME duration: after it no more cells are begun, and the rest is left to --resume: 9min
 --no-report: no page at the end
 --all|-v: every time, and why others have none; while it runs, a line for each measurement
 [limits] the longest sequence each variant can take in a budget
+$ attnbench limits --max-memory 2GiB
+$ attnbench limits sdpa chunked --phase train --max-time 1s
 + variants
 --max-memory SIZE size: bytes above the inputs, such as 512MiB; 2GiB, or half of a GPU's, if not
   given
@@ -154,11 +168,15 @@ name NAME: a variant, as 'list' names it
 + search
 --out DIR =results: where limits are kept
 [compare] A against B: two variants, two run folders or two commits: verdicts
+$ attnbench compare sdpa.flash sdpa.math --seq 1024
+$ attnbench compare latest previous
 + grid
 a A: a variant, a run folder (or latest, previous) or a commit
 b B: what it is held against; of runs and commits, the later
 + pairs
 [history] commit by commit, with asv: HEAD~3..HEAD; or compare BASE HEAD, as CI does
+$ attnbench history HEAD~3..HEAD
+$ attnbench history compare main HEAD --markdown
 range RANGE: commits, as HEAD~3..HEAD; or one
 --bench REGEX: of asv's benchmarks, as 'time.*matmul'
 --rounds N count =7: times that all commits are measured, in turn and there and back; 7 if not
@@ -177,6 +195,7 @@ b HEAD: the commit that is held against it
 [history export] sweeps into asv's results, so that its pages show them too
 runs RUN +: a run folder
 [profile] where the time and the memory go: kernels, a trace, a memory timeline
+$ attnbench profile gla --against sdpa --seq 1024
 name NAME: a variant, as 'list' names it
 --against OTHER: another beside it, and why one of them is slower
 # the problem: one value each; 1024 tokens, and training where the variant can, if not given
@@ -186,6 +205,8 @@ name NAME: a variant, as 'list' names it
 --out DIR =profiles: where traces and pictures are kept
 == decide
 [choose] the attention for given shapes and limits: an answer, or why there is none
+$ attnbench choose --seq 4096 --heads 16 --phase train
+$ attnbench choose --problems calls.json
 # the problem: one value each; --seq must be given. Forward, with a causal mask, and one sequence
   of 4 heads of 64 (on a GPU 2 of 16 heads of 128, in bfloat16) if not given
 + axes
@@ -205,6 +226,7 @@ name NAME: a variant, as 'list' names it
 --out DIR =results: where runs are kept
 + settings
 [crossover] where one variant overtakes another, measured until the bracket is tight
+$ attnbench crossover sdpa linear.elu --seq 128,16384
 a A: a variant, as 'list' names it
 b B: another
 --margin M share: the least lead that is one: 0.02 is two hundredths; a hundredth or this machine's
@@ -216,11 +238,14 @@ b B: another
 + search
 --out DIR =results: where 'env' left its file
 [capture] a program's attention calls, as problems: -- python train.py
+$ attnbench capture -- python train.py
 program PROGRAM *: after --, as you would start it: python train.py --epochs 1
 --out FILE =calls.json: where the calls are kept; calls.json if not given
 --samples: keep real q, k and v of each place, for --inputs captured:FILE.npz
 == evidence
 [reproduce] are the claims true? what others said of attention, put to the test here
+$ attnbench reproduce --list
+$ attnbench reproduce
 names NAME *: a claim, as --list names it; all if none
 --list: the claims, and what each needs
 --budget S seconds: seconds for all that is timed; about four minutes if not given and all are
@@ -231,6 +256,8 @@ names NAME *: a claim, as --list names it; all if none
 --threads N count: 1 if not given
 --out DIR =results: where evidence is kept
 [quality] what a variant costs a model: a recall task, a trained model, its own q, k, v
+$ attnbench quality recall --preset cpu-quick
+$ attnbench quality model sdpa performer linear.elu
 asked FORM ?: recall, model or real
 [quality recall] small models trained from scratch with each variant to recall the values of keys:
   the same steps, and the same time
@@ -274,12 +301,15 @@ variants VARIANT *: all of the table that take it if none
 + model
 == read
 [report] a page that opens with the answer: figures, data, a table for a paper
+$ attnbench report
+$ attnbench report results/box/a results/box/b --out reports/a-and-b
 runs RUN *: a run folder, or a folder of them; the newest run in results if not given; several are
   compared, never mixed in one ranking
 --open: then show the page in a browser
 --out DIR: where the report goes; into the run's folder, as report, if not given and there is one
 """
 """``== GROUP`` of verbs; ``[verb]``, ``[verb form]`` or ``[set of options]`` and what it is for;
+``$ example``;
 ``+ set``; ``# title: description`` of options that follow, until ``#``; and options: the name, how
 help shows its value (``-``: by its choices), and in any order what reads it, ``=DEFAULT`` (``=``
 alone: an empty list), its choices, ``append``, how many. An option alone takes no value. What is
@@ -307,8 +337,10 @@ def _parts() -> tuple[dict[str, dict[str, str]], Lines]:
 
 GROUPS, PARTS = _parts()
 VERBS = [name for verbs in GROUPS.values() for name in verbs]
+WITHOUT_TABLES = ("env", "capture", "report", "history compare", "history export")
+"""Verbs and forms that print no table, or have options of their own for it."""
 USAGE = {"capture": "attnbench capture [options] -- PROGRAM [ARGUMENT …]"}
-EPILOGS = {
+FORMS = {
     "history": "Other forms: 'attnbench history compare BASE HEAD', two commits in pairs, and "
     "'attnbench history export RUN …', sweeps into asv's results; each with --help.",
     "quality": "Its forms: 'attnbench quality recall', small models trained from scratch with each "
@@ -322,8 +354,15 @@ def _lines(part: str) -> Iterator[str]:
     for line in PARTS[part][1:]:
         if line.startswith("+ "):
             yield from _lines(line[2:])
-        else:
+        elif not line.startswith("$ "):
             yield line
+
+
+def _epilog(verb: str) -> str:
+    """A verb's other forms, and examples."""
+    forms = [*wrap(FORMS[verb], 79), ""] if verb in FORMS else []
+    examples = [f"  {line[2:]}" for line in PARTS[verb] if line.startswith("$ ")]
+    return "\n".join([*forms, "examples:", *examples])
 
 
 def _option(line: str) -> tuple[str, dict[str, Any]]:
@@ -363,7 +402,18 @@ class Parser(argparse.ArgumentParser):
         """By the first word after the verb; without one of these it is the verb's own form."""
         if not part:
             return
-        self.add_argument("--json", action="store_true", help="data as JSON on stdout")
+        forms = self.add_mutually_exclusive_group()
+        forms.add_argument("--json", action="store_true", help="data as JSON on stdout")
+        if part not in WITHOUT_TABLES:
+            about = "tables alone as {} on stdout, the rest on stderr"
+            for form in ("csv", "markdown"):
+                forms.add_argument(
+                    f"--{form}",
+                    dest="tables",
+                    action="store_const",
+                    const=form,
+                    help=about.format(form),
+                )
         to: Any = self
         for line in _lines(part):
             if line.startswith("#"):
@@ -385,9 +435,19 @@ class Parser(argparse.ArgumentParser):
 
     def _near(self, word: str) -> str:
         """``; did you mean --seq?``, or nothing where no option or verb is like it."""
+        from difflib import get_close_matches
+
         options = [*self._option_string_actions] if word.startswith("-") else [*VERBS]
         near = get_close_matches(word.partition("=")[0], options, 1)
         return f"; did you mean {near[0]}?" if near else ""
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the options, on a terminal with headings in bold and options in colour."""
+        text, file = self.format_help(), format.Unchecked(file or sys.stdout)
+        if sys.stdout.isatty():
+            text = re.sub(r"^(\w.*:)$", "\033[1m\\1\033[0m", text, flags=re.MULTILINE)
+            text = re.sub(r"(?<=[ \[])(--?[a-z][\w-]*)", "\033[36m\\1\033[0m", text)
+        print(text, end="", file=file)
 
     def error(self, message: str) -> NoReturn:
         """Print one sentence, and exit with status 2."""
@@ -406,9 +466,11 @@ def parser() -> Parser:
     )
     top.add_argument("-h", "--help", action="store_true")
     top.add_argument("--version", action="store_true")
+    top.add_argument("--completion", choices=("bash", "zsh", "tcsh"))
     verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser, prog="attnbench")
     for name, line in (each for group in GROUPS.values() for each in group.items()):
-        more: dict[str, Any] = {"usage": USAGE.get(name), "epilog": EPILOGS.get(name)}
+        more: dict[str, Any] = {"usage": USAGE.get(name), "epilog": _epilog(name)}
+        more["formatter_class"] = argparse.RawDescriptionHelpFormatter
         verb = verbs.add_parser(name, help=line, description=line, part=name, **more)
         for part in PARTS:
             of, _, word = part.partition(" ")
@@ -428,7 +490,8 @@ def help_text() -> str:
         lines += [f"  {name:12}{line}" for name, line in verbs.items()]
     lines += [
         "",
-        "attnbench VERB --help shows a verb's options; every verb takes --json.",
+        "attnbench VERB --help shows a verb's options, with examples. For completion by Tab:",
+        "  attnbench --completion bash > ~/.local/share/bash-completion/completions/attnbench",
         "Exit status: 0 done, 1 a finding, 2 usage or environment, 130 stopped by Ctrl-C.",
     ]
     return "\n".join(lines)

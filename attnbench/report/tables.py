@@ -12,6 +12,7 @@ import io
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from html import escape
 from typing import IO, Any, Literal, cast
@@ -88,8 +89,32 @@ class Table:
             yield printed
 
 
+@contextmanager
+def printed_as(form: str | None) -> Iterator[None]:
+    """Print tables to standard output as ``csv`` or ``markdown``, and all else to standard error;
+    with None all as usual.
+    """
+    if form is None:
+        yield
+        return
+    out, write = sys.stdout, {"csv": to_csv, "markdown": to_markdown}[form]
+    _printed.append(lambda table: print(write(table), file=out))
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _printed.pop()
+
+
+_printed: list[Callable[[Table], None]] = []
+"""What prints a table in place of the terminal, if anything."""
+
+
 def show(table: Table) -> None:
     """Print a table to the terminal, below its title and above its notes."""
+    if _printed:
+        _printed[-1](table)
+        return
     out = console()
     if table.title:
         title = Text("\n").append(table.title, BOLD)

@@ -183,7 +183,9 @@ def _resumed(given: argparse.Namespace, places: Places) -> Run:
     rest = (given.variants, given.preset, given.seed, given.threads, given.problems)
     if arguments.grid_changes(given) or any(x not in (None, []) for x in rest):
         raise StoreError("--resume takes the grid of the run it names; leave the rest out")
-    return start.resume(named_run(given.resume, Path(given.out)), places.machine, given.table, anyway=given.anyway)
+    return start.resume(
+        named_run(given.resume, Path(given.out)), places.machine, given.table, anyway=given.anyway
+    )
 
 
 def _conclude(
@@ -203,7 +205,8 @@ def _conclude(
     if not given.no_report:
         maps.keep(folder.path, records, given.table, say)
         page = report_of(folder.path)
-    if given.json or given.all:
+    every = given.all or given.tables
+    if given.json or every:
         found, trust = list(answers(records)), selfcheck_said(folder.header)
     if given.json:
         sent = {
@@ -214,7 +217,7 @@ def _conclude(
         }
         print(json.dumps(sent))
         return finding(records)
-    if given.all:
+    if every:
         view.show_results(records)
         said = [answer.sentence() for answer in found]
         said = said or ["nothing exact was measured, so there is no fastest to name"]

@@ -83,16 +83,15 @@ def table(
     run.
     """
     lines: list[list[str | Styled]] = []
-    last, absent = "", 0
+    absent = 0
     for row, reason, remedy in rows:
         here = Styled("yes", GOOD) if reason is None else Styled("no", BAD)
         about = row.title
         if why and reason is not None:
             about = reason + f" → {remedy}" * bool(remedy)
         about += f" ({UNTRIED})" * row.untried
-        family = row.family if row.family != last else ""
-        lines.append([row.name, family, row.computes, here, about])
-        last, absent = row.family, absent + (reason is not None)
+        lines.append([row.name, row.family, row.computes, here, about])
+        absent += reason is not None
     for bad in broken:
         about = bad.reason + f" → {bad.remedy}" * bool(bad.remedy)
         lines.append([bad.name, "", "", Styled("broken", BAD), about])
@@ -104,7 +103,7 @@ def table(
         for line in lines:
             text = str(line[-1])
             line[-1] = text if len(text) <= room else text[: room - 1] + "…"
-    heads = columns("variant", "family", "computes", "here", "", wrap=["variant", ""])
+    heads = columns("variant", "family", "computes", "here", "about", wrap=["variant", "about"])
     notes = [f"{absent} unavailable here: attnbench list --why"] if absent and not why else []
     show_table(Table("", heads, lines, notes))
 
