@@ -1,0 +1,57 @@
+"""The composite action for GitHub, its script run by bash with a stand-in for attnbench."""
+
+import os
+import subprocess
+
+import pytest
+
+from tests.calling import ROOT
+
+yaml = pytest.importorskip("yaml")  # comes with transformers
+
+
+def git(folder, *words):
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    done = subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True)
+    return done.stdout.decode().strip()
+
+
+@pytest.mark.parametrize(
+    ("rows", "prints", "status"),
+    [("k/rows.py", "| worse |", 1), ("", "| unchanged |", 0), ("", "", 2)],
+)
+def test_the_table_is_in_the_summary_and_the_job_ends_as_the_comparison(
+    tmp_path, rows, prints, status
+):
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    (script,) = [step["run"] for step in action["runs"]["steps"] if step.get("id") == "compare"]
+    repository, runner = tmp_path / "repository", tmp_path / "runner"
+    repository.mkdir()
+    git(repository, "init", "-q", "-b", "main")
+    for message in ("fork point", "later on main"):
+        git(repository, "commit", "-q", "--allow-empty", "-m", message)
+    base, fork = git(repository, "rev-parse", "main"), git(repository, "rev-parse", "main~1")
+    git(repository, "checkout", "-q", "-b", "$(id)", fork)
+    git(repository, "commit", "-q", "--allow-empty", "-m", "head")
+    (runner / "attnbench" / "bin").mkdir(parents=True)
+    stand_in = runner / "attnbench" / "bin" / "attnbench"
+    stand_in.write_text(
+        f'#!/bin/sh\necho "$@" >{tmp_path}/called\nprintf "%s" "{prints}"\nexit {status}\n'
+    )
+    stand_in.chmod(0o755)
+    given = {"BASE": base, "HEAD": "$(id)", "ROWS": rows, "OPTIONS": "--seq 64"}
+    files = {name: str(tmp_path / name) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
+    done = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", script],
+        cwd=repository,
+        env={**os.environ, "RUNNER_TEMP": str(runner), **given, **files},
+    )
+    assert done.returncode == status
+    table = f"--table {rows} " if rows else ""
+    called = (tmp_path / "called").read_text().strip()
+    assert called == f"history compare {fork} $(id) {table}--seq 64 --markdown"
+    summary = (tmp_path / "GITHUB_STEP_SUMMARY").read_text()
+    assert summary.strip() == (
+        prints or "The variants could not be compared; the log of this job says why."
+    )
+    assert (tmp_path / "GITHUB_OUTPUT").read_text() == f"table={runner}/attnbench.md\n"
