@@ -1,57 +1,143 @@
-"""``attnbench.load(…)``: records as a DataFrame, and the records behind the rows of one."""
+"""``attnbench.load(…)``: measurements as a DataFrame, and the records behind the rows of one."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
+
+from attnbench.answer.ranking import EXACT, answers
+from attnbench.core.record import Record
 from attnbench.core.store import each_run
 from attnbench.core.store import load as read_frames
 from attnbench.notebook.arguments import BadWord
 from attnbench.report.scenes import ReportRun, gather
 from impls.problem import Problem
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-FIRST = (
-    "variant", "problem.phase", "problem.mask", "problem.q_len", "problem.kv_len", "status",
-    "time.median_s", "time.low_s", "time.high_s", "memory.peak_bytes", "error.forward.relative",
-    "reason", "remedy", "computes", "family", "folder",
-)  # fmt: skip
-"""Columns that are always there, and come first."""
 PARTS = ("time", "memory", "error", "distance", "cost", "energy", "determinism", "ranks")
 """Parts of a record that get an empty column of their own where a record lacks them."""
 SAMPLES = "time.samples_s"
 PROBLEM = tuple(f"problem.{name}" for name in Problem.__dataclass_fields__)
 CELL = ("variant", *PROBLEM)
-"""The columns that identify a cell of a run."""
+"""The columns that identify a measurement of a run."""
+VARYING = (
+    "batch", "heads", "kv_heads", "q_len", "head_dim", "v_head_dim", "dtype", "inputs", "level",
+    "device",
+)  # fmt: skip
+"""Parts of a problem that have a column of their own only where not all rows agree."""
 
 
-def load(*runs: str | Path, samples: bool = False) -> pd.DataFrame:
-    """The records of run folders, and of all folders below them, as a DataFrame: a row each.
+class Measurements(pd.DataFrame):  # type: ignore[misc]
+    """A row for each measurement, with what one asks of it first; ``raw`` has all the rest.
 
-    Columns are named by their path in the record, units at the end: ``time.median_s``,
-    ``memory.peak_bytes``, ``problem.q_len``. A cell that was not measured has a row with its
-    ``status`` and ``reason``. ``folder`` is the run's; with one run it is ``df.attrs["run"]`` too.
-    ``samples``: every single time as well, as lists in ``time.samples_s``.
+    ``ms`` is the median time, ``±`` half of its 95 % interval in ms, ``MiB`` the peak of memory
+    above the inputs, ``error`` the largest relative error, ``vs_best`` the time over that of the
+    fastest exact variant on the same problem. ``verdict`` is ``use``, ``tied`` or ``slower`` of
+    exact variants, ``not exact`` of others, and of what has no time its status; the ``reason`` says
+    why.
+    """
+
+    _metadata = ("_raw",)
+    _raw: pd.DataFrame
+
+    @property
+    def _constructor(self) -> type[Measurements]:
+        return Measurements
+
+    @property
+    def raw(self) -> pd.DataFrame:
+        """All that was recorded of these rows, named by its path: ``time.median_s``."""
+        if (raw := getattr(self, "_raw", None)) is None or not self.index.isin(raw.index).all():
+            raise BadWord("these are not rows of attnbench.load or attnbench.run any more")
+        return raw.loc[self.index]
+
+
+def load(*runs: str | Path, samples: bool = False) -> Measurements:
+    """The measurements of run folders, and of all folders below them, as a DataFrame: a row each.
+
+    What was not measured has a row with its ``verdict`` and ``reason``. ``df.raw`` has every field
+    of the records, with units at the end of their names (``time.median_s``), and the ``folder`` of
+    the run; with one run that is ``df.attrs["run"]`` too. ``samples``: every single time as well,
+    as lists in ``df.raw["time.samples_s"]``.
 
     >>> df = attnbench.load("results")                                    # doctest: +SKIP
-    >>> df[df.status == "measured"].groupby("variant")["time.median_s"].median()  # doctest: +SKIP
+    >>> df[df.verdict == "use"].pivot_table("ms", "seq", "variant")       # doctest: +SKIP
     """
     folders = each_run(map(Path, runs or ("results",)))
-    frame = read_frames(folders)
-    counts = frame.attrs.pop("rows")
-    names = [str(path) for path, count in zip(folders, counts, strict=True) for _ in range(count)]
-    frame = frame.assign(folder=names)
-    frame = frame.drop(columns=[*PARTS, *([] if samples else [SAMPLES])], errors="ignore")
-    frame = frame.reindex(columns=[*FIRST, *(name for name in frame if name not in FIRST)])
-    frame.attrs["runs"] = [str(path) for path in folders]
+    raw = read_frames(folders)
+    counts = raw.attrs.pop("rows")
+    raw["folder"] = [str(p) for p, n in zip(folders, counts, strict=True) for _ in range(n)]
+    raw = raw.drop(columns=[*PARTS, *([] if samples else [SAMPLES])], errors="ignore")
+    rows = (
+        [(str(run.path), *row) for run in gather(folders) for row in _rows(run)] if len(raw) else []
+    )
+    problems = [record.problem for _, record, *_ in rows]
+    several = [name for name in VARYING if len({getattr(p, name) for p in problems}) > 1]
+    if "q_len" in several and all(p.q_len in (1, p.kv_len) for p in problems):
+        several.remove("q_len")  # the phase says which
+    found = Measurements([_plain(*row, several) for row in rows])
+    if len(folders) > 1:
+        found.insert(0, "run", [run for run, *_ in rows])
+    found._raw = raw
+    found.attrs["runs"] = [str(path) for path in folders]
     if len(folders) == 1:
-        frame.attrs["run"] = str(folders[0])
-    return frame
+        found.attrs["run"] = str(folders[0])
+    return found
+
+
+def _rows(run: ReportRun) -> list[tuple[Record, float | None, str]]:
+    """Each record with the time of the fastest exact variant on its problem, and its verdict."""
+    best: dict[Any, float] = {}
+    leaders: dict[Any, Sequence[str]] = {}
+    for record in run.records:
+        if record.computes == EXACT and record.time:
+            at = _place(record)
+            best[at] = min(best.get(at, record.time.median_s), record.time.median_s)
+    for answer in answers(run.records, run.margin):
+        leaders[answer.problem, answer.world, answer.node] = answer.leaders
+    several = len({record.node for record in run.records if record.time}) > 1
+    found = []
+    for record in run.records:
+        problem, world, node = _place(record)
+        lead = leaders.get((problem, world, node if several else ""), ())
+        if record.time is None:
+            verdict = str(record.status).replace("_", " ")
+        elif record.computes != EXACT:
+            verdict = "not exact"
+        elif record.variant in lead:
+            verdict = "use" if record.variant == lead[0] else "tied"
+        else:
+            verdict = "slower"
+        found.append((record, best.get((problem, world, node)), verdict))
+    return found
+
+
+def _place(record: Record) -> tuple[Problem, int | None, str]:
+    return record.problem, record.ranks.world if record.ranks else None, record.node
+
+
+def _plain(
+    _: str, record: Record, best: float | None, verdict: str, several: Sequence[str]
+) -> dict[str, Any]:
+    p, t, errors = record.problem, record.time, (record.error or {}).values()
+    return {
+        "variant": record.variant,
+        "phase": p.phase,
+        "mask": str(p.mask),
+        "seq": p.kv_len,
+        **{name: getattr(p, name) for name in several},
+        "ms": t.median_s * 1e3 if t else None,
+        "±": (t.high_s - t.low_s) / 2 * 1e3 if t else None,
+        "MiB": record.memory.peak_bytes / 2**20 if record.memory else None,
+        "error": max((e.relative for e in errors if e.relative is not None), default=None),
+        "vs_best": t.median_s / best if t and best else None,
+        "verdict": verdict,
+        "reason": record.reason,
+    }
 
 
 def behind(what: Any) -> list[ReportRun]:
@@ -60,11 +146,10 @@ def behind(what: Any) -> list[ReportRun]:
     ``what``: a DataFrame of :func:`load`'s, whole or a part of it, a folder, or several folders;
     of folders, all records.
     """
-    import pandas as pd
-
     if not isinstance(what, pd.DataFrame):
         folders = [what] if isinstance(what, str | Path) else list(what)
         return gather([Path(folder) for folder in folders])
+    what = what.raw if isinstance(what, Measurements) else what
     if missing := [name for name in ("folder", *CELL) if name not in what]:
         raise BadWord(
             f"the table has no column {', '.join(missing[:3])}, so that it can't be told which "

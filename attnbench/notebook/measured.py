@@ -21,7 +21,7 @@ from attnbench.core.machine import this_machine
 from attnbench.core.record import Record
 from attnbench.features.run.verb import begin, measure, problems_of
 from attnbench.notebook.arguments import BadWord, command, grid_changes, plain, read, several
-from attnbench.notebook.frames import load
+from attnbench.notebook.frames import Measurements, load
 from attnbench.sweep import start
 from attnbench.sweep.places import Local
 from attnbench.sweep.plan import duration
@@ -118,8 +118,8 @@ def run(
     problems: str | Path | SeenCalls | None = None,
     resume: str | Path | None = None,
     quiet: bool = False,
-) -> pd.DataFrame:
-    """Measure every combination of what is given, and return the records, a row each.
+) -> Measurements:
+    """Measure every combination of what is given, and return a DataFrame with a row for each.
 
     ``variants``: names as in ``attnbench list``; the whole table if none. The grid is that of
     ``preset``, or the device's default, changed by what is given: one value or several,
@@ -129,11 +129,11 @@ def run(
     ``resume``: the folder of a run to go on with; then nothing else is given.
 
     Ctrl-C lets a cell end and raises ``KeyboardInterrupt``; what was measured is kept. The folder
-    of the run is ``df.attrs["run"]``. A cell that was not measured has a row too, with its
-    ``reason``.
+    of the run is ``df.attrs["run"]``. What was not measured has a row too, with its ``reason``.
+    ``df.raw`` has every field of the records.
 
     >>> df = attnbench.run(["sdpa", "matmul"], seq=[256, 512], phase="forward")  # doctest: +SKIP
-    >>> df[["variant", "problem.q_len", "time.median_s"]]                        # doctest: +SKIP
+    >>> df.pivot_table("ms", "seq", "variant")                                   # doctest: +SKIP
     """
     given = {name: plain(value) for name, value in locals().items()}
     line = OneLine(quiet=quiet)
