@@ -139,6 +139,13 @@ def show_facts(facts: Iterable[tuple[str, str]]) -> None:
     show(Table("", columns("", "", wrap=[""]), [fact for fact in facts if fact[1]]))
 
 
+def to_csv(table: Table) -> str:
+    """The values as they are, below the headings."""
+    heads = [column.head for column in table.columns]
+    values = ([c.value if isinstance(c, Styled) else c for c in row] for row in table.rows)
+    return csv_of([heads, *values])
+
+
 def csv_of(rows: Iterable[Sequence[Any]]) -> str:
     """Rows as CSV. Text that a spreadsheet would take for a formula begins with an apostrophe."""
     out = io.StringIO()

@@ -9,7 +9,6 @@ from attnbench.sweep.engine import WorkerLost
 from impls.masks import Mask
 from impls.problem import Problem
 from tests.calling import only_run
-from tests.report.page import runs
 from tests.sweep.build import Answering
 
 A = Problem(
