@@ -17,6 +17,7 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from impls.graph import Graph
 from impls.problem import Problem
+from impls.spec import Unsupported
 
 Blocks = NDArray[np.bool_]
 """A yes or no for each block of queries and keys: [b|1, h|1, q_blocks, k_blocks]."""
@@ -75,6 +76,9 @@ def _flex_attention(q: Tensor, k: Tensor, v: Tensor, score: Callable[..., Any] |
     )  # fmt: skip
 
 
+AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
+
+
 class Flex:
     """FlexAttention, compiled at the first call, under the problem's mask.
 
@@ -87,6 +91,11 @@ class Flex:
         self, problem: Problem, block: int, build: Callable[..., Flex], graph: Graph | None,
         layout: Blocks | None = None,
     ) -> None:  # fmt: skip
+        if problem.device == "cpu" and block % 16 == 8 and not AVX512:
+            raise Unsupported(
+                f"block={block}: on a processor without AVX-512 torch's FlexAttention is wrong for "
+                f"blocks of an odd multiple of 8; use block={block + 8}"
+            )
         self._graph = graph.another() if graph else Graph(_flex_attention, options=ALONE)
         self.alike = partial(build, graph=Graph(_flex_attention, lengths=True, options=ALONE))
         self._problem, self._block = problem, block

@@ -2,6 +2,8 @@
 tests are few.
 """
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -76,15 +78,15 @@ def test_blocks_are_fitted_to_the_window_and_to_the_length():
 
 CELLS = [
     ("flex", "prefix:9", {"inputs": "outliers"}),
-    ("window.flex?block=8", "window:9,0+document:30,47", {"inputs": "peaky"}),
+    ("window.flex?block=12", "window:9,0+document:30,47", {"inputs": "peaky"}),
     ("flex", "causal+document:30,47+alibi", {"inputs": "peaky"}),
     ("flex", "bias", {"dtype": "bfloat16"}),  # with rows that see nothing
     ("flex", "causal+alibi", {"q_len": 13, "kv_len": 29, "v_head_dim": 5}),
     ("flex", "causal", {"q_len": 1, "kv_len": 300, "phase": "decode", "inputs": "outliers"}),
     ("window.flex", "causal+window:30,0", {"dtype": "float16"}),
     ("window.flex?block=7", "window:20,3", {"q_len": 300, "kv_len": 300}),
-    ("blocksparse.flex?block=8", "window:30,3", {"dtype": "bfloat16", "v_head_dim": 5}),
-    ("blocksparse.flex?block=8", "padding:0,50", {}),
+    ("blocksparse.flex?block=9", "window:30,3", {"dtype": "bfloat16", "v_head_dim": 5}),
+    ("blocksparse.flex?block=9", "padding:0,50", {}),
     ("blocksparse.flex?block=16", "causal", {"q_len": 1, "phase": "decode"}),
 ]
 
@@ -93,11 +95,23 @@ CELLS = [
     ("label", "mask", "changes"),
     [pytest.param(*cell, marks=[pytest.mark.slow] * (cell is not CELLS[0])) for cell in CELLS],
 )
-def test_the_gate_passes_it(verdict, brute, by_head, label, mask, changes):
-    label += f"&layout={by_head}" if label == "blocksparse.flex?block=8" else ""
+def test_the_gate_passes_it(verdict, brute, tmp_path, label, mask, changes):
+    if label == "blocksparse.flex?block=9":
+        np.save(tmp_path / "layout.npy", BY_HEAD[:, :9, :9])
+        label += f"&layout={tmp_path / 'layout.npy'}"
     text = brute.text([(mask, FILES[mask])]) if mask in FILES else mask
     problem = Problem(**{**SMALL, **changes}, mask=Mask.parse(text))
     assert verdict(label, problem).reason is None
+
+
+@pytest.mark.parametrize(
+    ("block", "avx512", "refused"), [(8, 0, 1), (24, 0, 1), (16, 0, 0), (8, 1, 0)]
+)
+def test_blocks_for_which_torch_is_wrong_are_refused(monkeypatch, block, avx512, refused):
+    monkeypatch.setattr("impls.sparse.flex_kernel.AVX512", bool(avx512))
+    problem = Problem(**SMALL, mask=Mask.parse("window:9,0"))
+    with pytest.raises(Unsupported, match="use block=") if refused else nullcontext():
+        flex.build_window(problem, block=block)
 
 
 @pytest.mark.slow
