@@ -95,7 +95,6 @@ def test_without_variants_those_of_the_history_are_compared(clone, changes):
         (["HEAD..HEAD"], "holds no commit"),
         (["HEAD...HEAD~1"], "has three dots"),
         (["HEAD", "--bench", "("], "is no regular expression"),
-        (["HEAD", "--table", "rows.py"], "unrecognized arguments: --table"),
         (["HEAD", "--factor", "1"], "--factor"),
         (["HEAD", "--rounds", "0"], "--rounds"),
         (["compare", "HEAD", "nowhere"], "'nowhere' is no commit of"),
