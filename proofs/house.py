@@ -35,7 +35,7 @@ PROBLEM_PARAMETERS = {"problem", "problems", "cell", "cells", "job"}
 """Parameters by which a function is handed a Problem."""
 RUN = ("attnbench.features.run.verb", "attnbench.sweep.worker")
 """Where a run begins, and where its cells are measured."""
-REPORT = ("attnbench.report", "attnbench.features.report")
+REPORT = ("attnbench.report", "attnbench.features.report", "attnbench.features.run.view")
 
 
 def python_files(folder: str) -> list[Path]:
@@ -125,7 +125,7 @@ def imported(module: str, seen: set[str]) -> set[str]:
 def problem_files() -> list[str]:
     """Modules between the verb ``run`` and its records in which a function takes a Problem.
 
-    What a report does with records is another way, and not counted.
+    What a report or the screen does with records is another way, and not counted.
     """
     reached: set[str] = set()
     for start in RUN:
