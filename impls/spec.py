@@ -424,7 +424,7 @@ def _no_such_phase(row: Variant, device: str, phase: str) -> str:
     phases = row.on(device, "phases")
     why = "it has no backward" if set(phases) <= set(NO_GRADIENT) else "see its row"
     here = f" on {device}" * (len({row.on(each, "phases") for each in row.devices}) > 1)
-    return f"{row.label} serves {listed(phases)}{here}, not {phase}: {why}"
+    return f"{row.label}{here} is for {listed(phases)} only: {why}"
 
 
 def _refused_shape(row: Variant, problem: Problem) -> str | None:

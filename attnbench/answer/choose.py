@@ -75,7 +75,9 @@ class Wants:
                 "allowed)"
             )
         if max_error is not None and max_error <= 0:
-            raise Contradiction(f"an error of {max_error:g} or less is nobody's: give one above 0")
+            raise Contradiction(
+                f"an error of {max_error:g} or less can't be kept: give one above 0"
+            )
         return cls(max_memory, max_error, tuple(dict.fromkeys(allow)))
 
     @property
@@ -165,7 +167,7 @@ class Choice:
         if w.memory_bytes is not None:
             text += f" and {size(w.memory_bytes)}"
         if r.equal:
-            text += f"; {', '.join(c.variant for c in r.equal)} can't be told from it"
+            text += f"; tied with {', '.join(c.variant for c in r.equal)}"
         if r.next:
             text += f"; {r.lead} ahead of {r.next.variant}{', in pairs' if self.pairs else ''}"
         if len(r.all) == 1:
@@ -355,11 +357,11 @@ def _why_none(excluded: Sequence[Excluded], wants: Wants) -> tuple[str, str]:
             hundredths = math.ceil(nearest.needs["memory"] * AMPLE / 2**20 * 100)
             enough["memory"] = f"{hundredths / 100:g}MiB"
         give = " and ".join(f"--max-{name} {limit}" for name, limit in enough.items())
-        broke = f"nobody keeps the limit of {' and '.join(limits)}"
+        broke = f"no variant keeps the limit of {' and '.join(limits)}"
         return broke, f"{give} would let {nearest.variant} in"
     others, words = whys.count(Why.COMPUTES), [word for word in KINDS if word not in wants.allowed]
     relax = f"--allow {','.join(words)} would let those in that are not exact ({others})"
-    return f"nobody serves it ({max(whys, key=whys.count)})", relax if others else ""
+    return f"no variant takes it ({max(whys, key=whys.count)})", relax if others else ""
 
 
 def settle(choice: Choice, taken: Sequence[ContestResult]) -> Choice:

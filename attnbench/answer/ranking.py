@@ -176,11 +176,11 @@ def margin_reason(records: Sequence[Record]) -> str:
     (apart, who), moved = twins_apart(records), unrest(records)
     if max(apart, moved) <= MARGIN:
         return ""
-    why = "the ruler's own canary was off by that much, one time in twenty, during the run"
+    why = "the reference timing moved by that much, one time in twenty, during the run"
     if apart > moved:
         one, other, where = who
         why = f"{one} and {other} were one and the same kernel and came out that far apart {where}"
-    return f"leads up to {max(apart, moved):.0%} are said to be none: {why}"
+    return f"differences under {max(apart, moved):.0%} count as ties: {why}"
 
 
 def twins_apart(records: Iterable[Record]) -> tuple[float, tuple[str, ...]]:
@@ -276,7 +276,7 @@ class Answer:
         if self.memory_bytes is not None:
             text += f" and {mib(self.memory_bytes)}"
         if self.equal:
-            text += f", and {', '.join(self.equal)} can't be told from it"
+            text += f", tied with {', '.join(self.equal)}"
         if self.lead:
             text += f"; {str(self.lead).replace('×', 'x')} ahead of {self.next}"
         if self.frugal:

@@ -128,7 +128,7 @@ $ attnbench check sdpa flex --mask 'causal;window:255,0'
 $ attnbench check mine --table mine.py
 + variants
 + grid
-[selfcheck] does this ruler measure right, here? planted faults and planted slow-downs
+[selfcheck] does attnbench measure right here? injected faults and slow-downs
 $ attnbench selfcheck
 --seed N seed: of the inputs; 0 if not given
 --out DIR =results: where runs are kept
@@ -151,7 +151,7 @@ $ attnbench run --resume latest
 --resume RUN: go on with a run folder (or latest); skips what is done; with the same --table FILE,
   if any
 --anyway: with --resume: though the code, a file or a version has changed; ranked apart
---limit TIME duration: after it no more cells are begun, and the rest is left to --resume: 9min
+--limit TIME duration: after it no more measurements are begun; --resume goes on with the rest: 9min
 --no-report: no page at the end
 --all|-v: every time, and why others have none; while it runs, a line for each measurement
 [limits] the longest sequence each variant can take in a budget
@@ -272,8 +272,8 @@ variants VARIANT *: cores that are causal and train; the preset's if none. Softm
 # the training
 --seeds N count: trainings of each variant; fewer than 2 give no interval
 --seed N seed: the first of them; 0 if not given
---steps N count: that everybody gets
---seconds S seconds: that everybody gets; what softmax attention takes for its steps if not given
+--steps N count: that all get
+--seconds S seconds: that all get; what softmax attention takes for its steps if not given
 --threads N count: 1 if not given
 #
 --scan: one seed of softmax and of linear attention at several widths and rates of learning: where

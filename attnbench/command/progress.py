@@ -25,8 +25,11 @@ BOARD = 6
 class Progress:
     """How far a verb has come. With ``every`` it prints a line for each measurement."""
 
-    def __init__(self, total: int, *, every: bool = False, best: bool = False) -> None:
-        """``best``: show what is fastest so far, too."""
+    def __init__(
+        self, total: int, *, every: bool = False, best: bool = False, after_s: float = 0.0
+    ) -> None:
+        """``best``: show what is fastest so far, too. ``after_s``: what follows the last of all."""
+        self._after_s = after_s
         self._total, self._every, self._with_best = total, every, best
         self._bar = _Bar(total, self._table if best else None) if sys.stderr.isatty() else None
         self._start = self._last = monotonic()
@@ -53,6 +56,7 @@ class Progress:
 
     def at(self, done: int, total: int, left_s: float, what: str) -> None:
         """So much is done; the rest takes about so many seconds."""
+        left_s += self._after_s
         if self._bar:
             self._bar.update(done, total, left_s, what)
             return

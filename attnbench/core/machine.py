@@ -118,8 +118,8 @@ def why_not(variant: Variant, machine: Machine) -> Unavailable | None:
     """None where the machine can run the variant, else all that is missing and what to do."""
     found = [_missing(variant, requirement, machine) for requirement in variant.requires]
     if not set(variant.devices) & set(machine.devices):
-        there = f"{', '.join(variant.devices)}; this machine has {', '.join(machine.devices)}"
-        no_device = f"runs on {there}", "run it on a machine with an NVIDIA GPU"
+        needed = " or ".join({"cuda": "CUDA", "cpu": "a CPU"}.get(d, d) for d in variant.devices)
+        no_device = f"needs {needed}", "run it on a machine with an NVIDIA GPU"
         if machine.gpus and not machine.torch_cuda:
             no_device = NO_CUDA
         found = [no_device, *found]

@@ -174,7 +174,9 @@ class Comparison:
         how = f"{self.n} pairs" if self.paired else f"unpaired, {self.n} samples"
         if self.verdict is Verdict.INCONCLUSIVE and self.n < LEAST_PAIRS:
             how += f", too few to decide (it takes {LEAST_PAIRS})"
-        seen = f"margin {self.margin:.1%}; {self.smallest_effect:.1%} would have been seen"
+        seen = (
+            f"margin {self.margin:.1%}; smallest detectable difference {self.smallest_effect:.1%}"
+        )
         taken = f"{self.ratio:.3f} of its time [{self.low:.3f}, {self.high:.3f}]"
         return f"{words}: {taken} ({how}; {seen})"
 

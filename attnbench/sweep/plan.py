@@ -60,16 +60,20 @@ def shared_out(grid: Preset) -> Preset:
 
 CALLS_BESIDE_SAMPLES = 14
 """Calls that a cell makes in the gate, the memory meter and the first call, and seven samples."""
+REASONS = 3
+"""Why measurements are left out is said of so few reasons."""
 DIGITS = 12
 """A length has fewer."""
 ROOM = 1 << 16
 """Bytes of an array's file besides its numbers."""
-NOMINAL_FLOPS = {"cpu": 3e10, "cuda": 1e14}
+NOMINAL_FLOPS = {"cpu": 6e10, "cuda": 1e14}
 """A guess at the speed of one thread or one GPU, until the run itself has shown better."""
 TWO_BYTES = 4
 """How many times as fast a GPU works on numbers of two bytes: a guess too."""
 STARTING_S = 0.15
-COMPILING_S = {"cpu": {"c++": 3.0}, "cuda": {"c++": 8.0, "triton": 4.0}}
+BESIDE_S = 8.0
+"""Of a run: the worker's start, the ceilings, and the report at the end."""
+COMPILING_S = {"cpu": {"c++": 1.0}, "cuda": {"c++": 8.0, "triton": 4.0}}
 """A cell, by its device and what is required: torch.compile's, and kernels in Triton."""
 
 
@@ -103,14 +107,14 @@ class Plan:
         """One line: how many cells, how many are left out and why, about how long."""
         runs, left = self.to_run, [c.left_out for c in self.cells if c.left_out is not None]
         variants, problems = len({c.variant.label for c in runs}), len({c.problem for c in runs})
-        text = f"{counted(len(runs), 'cell')}: {counted(variants, 'variant')} on "
+        text = f"{counted(len(runs), 'measurement')}: {counted(variants, 'variant')} on "
         text += counted(problems, "problem")
         if left:
-            why = Counter(record.reason for record in left).most_common(3)
-            more = len(left) - sum(n for _, n in why)
-            reasons = "; ".join(f"{n} × {reason}" for reason, n in why)
-            text += f"; {len(left)} left out ({reasons}" + f"; {more} more" * bool(more) + ")"
-        return f"{text}; about {duration(sum(c.guess_s for c in runs))}"
+            why = Counter(record.reason for record in left)
+            reasons = "; ".join(f"{n} × {reason}" for reason, n in why.most_common())
+            reasons = reasons if len(why) <= REASONS else "'attnbench list --why' says why"
+            text += f"; {len(left)} left out ({reasons})"
+        return f"{text}; about {duration(BESIDE_S + sum(c.guess_s for c in runs))}"
 
     def warnings(self) -> Iterator[str]:
         """What may not be meant: rows that no key is visible to."""
@@ -217,13 +221,12 @@ def here(device: str, machine: Machine) -> Gpu | None:
         found = next((gpu for gpu in machine.gpus if gpu.uuid == uuid), None)
         if number and found is None:
             why = f": {uuid.reason}" if isinstance(uuid, nvml.Absent) else ""
-            raise InvalidProblem(f"device {device} is not here{why}")
+            raise InvalidProblem(f"no device {device} found{why}")
         return found
     why = f" ({'; '.join(gpu_warnings(machine))})" if kind == "cuda" else ""
     but = ", where a GPU's preset would take hours" if kind == "cuda" else ""
     raise InvalidProblem(
-        f"device {device} is not here; this machine has {', '.join(machine.devices)}: "
-        f"use --device {machine.devices[-1]}{but}{why}"
+        f"no {kind.upper()} device found: use --device {machine.devices[-1]}{but}{why}"
     )
 
 

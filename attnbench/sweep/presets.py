@@ -104,13 +104,15 @@ PROBLEM = {
 }
 """What every command starts from, by the kind of device; it changes lengths and phases at most. So
 what one has measured answers another."""
+CPU = PROBLEM["cpu"].but("phase=forward,train budget=0.05")
+CUDA = PROBLEM["cuda"].but("phase=forward,train")
 PRESETS = {
-    "cpu": PROBLEM["cpu"]
-    .with_(title="the default on a CPU: a layer's heads, short to middling lengths")
-    .but("seq=128,256,512,1024 phase=forward,train budget=0.1"),
-    "cuda": PROBLEM["cuda"]
-    .with_(title="the default on a GPU: bfloat16, middling to long sequences")
-    .but("seq=512,1024,2048,4096,8192 phase=forward,train"),
+    "cpu": CPU.with_(title="the default on a CPU: a layer's heads, short to middling lengths").of(
+        CPU.but("seq=128,512,1024"), CPU.but("seq=1024 mask=window:127,0")
+    ),
+    "cuda": CUDA.with_(title="the default on a GPU: bfloat16, middling to long sequences").of(
+        CUDA.but("seq=512,1024,2048,4096,8192"), CUDA.but("seq=4096,8192 mask=window:1023,0")
+    ),
     "check": Preset(
         "what 'attnbench check' asks: an odd length, grouped heads, the common masks, all levels"
     ).but(

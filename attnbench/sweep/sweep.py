@@ -74,18 +74,27 @@ class Watcher(Protocol):
         """Something that is not about one cell."""
 
 
+PRIOR_S = 15.0
+"""How long the guesses are trusted before what was measured counts for as much."""
+
+
 class Eta:
     """Seconds left: the guesses of what is to come, corrected by how the guesses fared."""
 
     def __init__(self, cells: Iterable[Cell]) -> None:
         self.left, self._guessed = sum(cell.guess_s for cell in cells), 0.0
-        self._start = monotonic()
+        self._start: float | None = None
+
+    def begin(self) -> None:
+        """The first cell begins, the worker having started."""
+        self._start = self._start or monotonic()
 
     def after(self, cell: Cell) -> float:
         """The estimate when this cell has just ended."""
         self.left -= cell.guess_s
         self._guessed += cell.guess_s
-        return max(0.0, self.left * (monotonic() - self._start) / self._guessed)
+        took = monotonic() - (self._start or monotonic())
+        return max(0.0, self.left) * (took + PRIOR_S) / (self._guessed + PRIOR_S)
 
 
 # ---- the sweep -----------------------------------------------------------------------------------
@@ -119,6 +128,7 @@ def check_cells(plan: Plan, engine: Engine, seed: int, watcher: Watcher) -> list
     """The record of every cell, through the gate alone."""
     header = {"seed": seed, "budget_s": 0.0}
     eta, total = Eta(plan.to_run), len(plan.to_run)
+    eta.begin()
     records, done, bits = [], 0, first_of_each(plan.to_run)
     for cell in plan.cells:
         record = cell.left_out or measure(cell, header, engine, timed=False, bits=cell.key in bits)
@@ -201,9 +211,8 @@ class Sweep:
             self._cells, self._again = deque(self._again.values()), {}
         if self._worst:
             self._watcher.tell(
-                f"the machine drifted: at the worst its canary was {abs(self._worst):.0%} "
-                f"{'slower' if self._worst > 0 else 'faster'}; cells measured again: "
-                f"{len(self._repeated)}; taken meanwhile and marked: {self._marked}"
+                f"the reference timing drifted by up to {abs(self._worst):.0%}; measured again: "
+                f"{len(self._repeated)}; marked as noisy: {self._marked}"
             )
         return len(self.todo) - len(self._recorded)
 
@@ -225,6 +234,7 @@ class Sweep:
             try:
                 if not canary.readings:
                     canary.look()
+                self._eta.begin()
                 record = measure(cell, header, slot.engine, bits=cell.key in self._bits)
             except SlotLost as lost:
                 yield partial(self._lose, slot, cell, str(lost))

@@ -48,7 +48,7 @@ def out(choice, name):
         (
             [seen(v, ONE, s) for v, s in (("einsum", 1.5), ("matmul", 1.01), ("sdpa", 1.03))],
             [["sdpa", "matmul"], "einsum"],
-            "matmul can't be told from it; 1.46× [1.43, 1.49] ahead of einsum",
+            "tied with matmul; 1.46× [1.43, 1.49] ahead of einsum",
         ),
         ([seen("sdpa", ONE, 1.0)], [["sdpa"], None], "the only one that is known"),
         (
@@ -173,7 +173,7 @@ def test_after_so_many_calls_the_setup_has_paid(setup_s, other_s, other_setup_s,
         ),
         ({"exact": True, "allow": ["other"]}, "--exact and --allow other contradict each other"),
         ({"allow": ["others"]}, "--allow 'others' is not one of pattern, approximate, other"),
-        ({"max_error": 0.0}, "an error of 0 or less is nobody's"),
+        ({"max_error": 0.0}, "an error of 0 or less can't be kept"),
     ],
 )
 def test_limits_are_said_as_they_are_and_what_contradicts_itself_is_refused(wants, words):
@@ -192,13 +192,13 @@ def test_limits_are_said_as_they_are_and_what_contradicts_itself_is_refused(want
         (
             {"max_memory": 10 << 20},
             None,
-            "nobody keeps the limit of memory",
+            "no variant keeps the limit of memory",
             "--max-memory 51MiB would let matmul in",
         ),
         (
             {"max_memory": 10 << 20, "max_error": 1e-9},
             None,
-            "nobody keeps the limit of memory and error",
+            "no variant keeps the limit of memory and error",
             "--max-memory 51MiB and --max-error 2.0e-07 would let matmul in",
         ),
         ({"allowed": ("other",)}, "linear.elu", "", ""),

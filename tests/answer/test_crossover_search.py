@@ -201,7 +201,7 @@ def test_the_lengths_are_those_of_the_ladder_that_both_take():
         ({"mask": ("document:100,156",), "seq": ("64", "200")}, "no range of lengths can be"),
         ({"mask": ("document:100,156",)}, "there is no range to search: of the lengths from 64"),
         ({"b": "ring"}, "ring runs over several processes"),
-        ({"b": "sdpa.cudnn"}, "sdpa.cudnn runs on cuda"),
+        ({"b": "sdpa.cudnn"}, "sdpa.cudnn needs CUDA"),
         ({"b": "performer", "mask": ("alibi",)}, "13 lengths from 64 to 256 are left out: perform"),
     ],
 )

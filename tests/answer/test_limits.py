@@ -31,7 +31,7 @@ from impls.spec import Variant
 SIZES = Sizes(step=64, shortest=64, longest=1 << 20, start=1024)
 GIB = 1 << 30
 BUDGET = CallBudget(2 * GIB, 0.2)
-GRID = PRESETS["cpu"].with_(seq=(search.GATE_SEQ,))
+GRID = PRESETS["compare-cpu"].with_(seq=(search.GATE_SEQ,), phase=("forward", "train"))
 
 
 # ---- where each look goes ------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def test_without_names_it_is_every_core_that_can_run_here():
     assert sized(limit.problem, "batch", 9).slug == "b9 h4/4 n1x256 d64 f32 causal decode"
     assert not [x for x in found if x.variant.name == "numpy" and x.problem.phase == "train"]
     (away,) = hunted(Worker(), planned("sdpa.cudnn", phase=("forward",)))
-    assert away["why"].startswith("unavailable: sdpa.cudnn runs on cuda")
+    assert away["why"].startswith("unavailable: sdpa.cudnn needs CUDA")
 
 
 # ---- looks in turn -------------------------------------------------------------------------------

@@ -227,7 +227,7 @@ def test_twins_widen_the_margin_by_as_much_as_they_are_apart():
     twins = [fused("a", 1.0), called, *near]
     assert twins_apart(twins) == (pytest.approx(0.2), ("a", "b", "(forward, 128 tokens)"))
     assert margin_reason(twins) == (
-        "leads up to 20% are said to be none: a and b were one and the same kernel and came out "
+        "differences under 20% count as ties: a and b were one and the same kernel and came out "
         "that far apart (forward, 128 tokens)"
     )
     pair = [timed("e", 512, 1.0, near=0), timed("f", 512, 1.15, near=0)]
@@ -267,7 +267,7 @@ def test_unrest_is_two_deviations_of_the_canarys_readings_on_each_node():
     assert unrest([*nodes[0], *nodes[1]]) == max(map(unrest, nodes)) < 0.01
     restless = canaries([0.8, 0.9, 1.0, 1.1, 1.2])
     assert margin_of(restless) == pytest.approx(0.2965, rel=1e-3)  # 2 · 1.4826 · 0.1
-    assert "leads up to 30% are said to be none" in margin_reason(restless)
+    assert "differences under 30% count as ties" in margin_reason(restless)
     assert (margin_of(nodes[0]), margin_reason(nodes[0])) == (MARGIN, "")
 
 

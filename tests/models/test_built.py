@@ -139,7 +139,7 @@ REFUSED = [
     ("einsum", {"q": Q[:1]}, r"of one batch.*\(1, 4, 9, 8\)"),
     ("einsum", {"v": V[:, :, :5]}, "k and v of as many heads and tokens"),
     ("einsum", {"q": Q[:, :3]}, "heads=3 is not a multiple of kv_heads=2"),
-    ("inplace", {"k": nn.Parameter(K)}, "inplace serves forward, decode, not train"),
+    ("inplace", {"k": nn.Parameter(K)}, "inplace is for forward, decode only"),
     (
         "linear.elu",
         {"k": Q, "v": Q, "scale": 1.0},

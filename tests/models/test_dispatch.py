@@ -232,7 +232,7 @@ def test_what_was_not_measured_goes_to_torch_and_is_said_once(spy, called, given
         (table(torch="1.0"), r"made for torch 1\.0, and here it is"),
         (table(device="tpu"), "made for tpu, and this machine has"),
         (table(inputs=["normal"]), "that its variants are right on peaky, outliers"),
-        (table(entry("sdpa.efficient")), "can't run here: sdpa.efficient runs on cuda"),
+        (table(entry("sdpa.efficient")), "can't run here: sdpa.efficient needs CUDA"),
         (table(entry("inplace", phase="train")), "entry 1 .* it has no backward"),
         (table(entry("matmul", mask="window:3,0")), "no entry would ever be used: .* window:3,0"),
     ],

@@ -49,7 +49,7 @@ def test_words_become_what_the_command_line_makes_of_them(asked, changed):
     [
         ({"batch": "many"}, "batch: 'many' is not whole numbers"),
         ({"mask": []}, "mask holds nothing"),
-        ({"devices": ["cuda:7"]}, "device cuda:7 is not here"),
+        ({"devices": ["cuda:7"]}, "no CUDA device found"),
         ({"resume": "nowhere", "seq": np.array([3])}, "resume takes the grid of the run it names"),
         ({"problems": SeenCalls(), "seq": 16, "budget": 1, "preset": "smoke"}, "out seq, preset"),
     ],
@@ -130,7 +130,7 @@ def test_a_run_gives_its_records_keeps_its_folder_and_says_its_plan_and_its_end(
     )
     assert (header["seed"], header["settings"]["threads"]) == (7, 1)
     first, *_, last = said.splitlines()
-    assert first.startswith("2 cells: 2 variants on 1 problem")
+    assert first.startswith("2 measurements: 2 variants on 1 problem")
     assert re.fullmatch(rf"2 measured, in [\d.]+ m?s; the run is {path}", last)
     again = attnbench.run(resume=path, quiet=True)
     assert (len(again), again.attrs["run"]) == (len(df), str(path))

@@ -55,7 +55,7 @@ def test_what_went_amiss_is_said_below_the_tables(found, shown):
 def test_the_picture_has_every_point_and_what_is_wrong_has_no_time(found):
     drawn = draw(found)
     assert "topk[x]: cosine 0.9800, 0.9×" in drawn.svg
-    assert "nobody is faster than the original; next to it: einsum (1.100" in drawn.svg
+    assert "none is faster than the original; next to it: einsum (1.100" in drawn.svg
     names = [line.split(",")[0] for line in drawn.csv.splitlines()]
     assert len(names) == 5 and "broken" not in names
     assert draw(evidence(row("x", flat(0.5)))) is None

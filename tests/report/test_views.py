@@ -1,6 +1,7 @@
 """Tables on a terminal: a run, the machine, a map, variants, a check; texts as they are."""
 
 import re
+from functools import partial
 
 from attnbench.core.record import Determinism, Status
 from attnbench.features.run import view as results
@@ -53,7 +54,8 @@ def test_variants_show_their_texts_as_they_are(shown):
     plain = {"name": "x", "title": MARKUP, "family": MARKUP, "computes": "softmax", "build": "a:b"}
     marked = Variant(**plain, paper=MARKUP, origin=MARKUP, options={"way": MARKUP})
     broken = BrokenRow("y[0]", MARKUP, "mend it")
-    assert shown(view.table, [(marked, MARKUP, MARKUP)], [broken]).count(MARKUP) == 4
+    listed = shown(partial(view.table, why=True), [(marked, MARKUP, MARKUP)], [broken])
+    assert listed.count(MARKUP) == 4
     text = shown(view.show_variant, marked, f"out = {MARKUP}", MARKUP, "pip 'a[b]'")
     assert text.count(MARKUP) >= 7 and f"no: {MARKUP} → pip 'a[b]'" in text
 

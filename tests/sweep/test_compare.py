@@ -49,7 +49,7 @@ def test_what_can_not_run_here_is_not_asked_for():
         found = compared(engine := ToldEngine(), *names)
         assert engine.asked == []
         assert {c.status for c in found} == {Status.UNAVAILABLE}
-        assert all(c.why.startswith("sdpa.cudnn: sdpa.cudnn runs on cuda") for c in found)
+        assert all(c.why.startswith("sdpa.cudnn: sdpa.cudnn needs CUDA") for c in found)
 
 
 # ---- for a choice --------------------------------------------------------------------------------

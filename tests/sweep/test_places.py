@@ -82,7 +82,7 @@ def test_what_can_not_be_had_is_a_sentence(held, devices, said):
 
 def test_a_problem_for_a_gpu_that_is_not_there_is_refused_before_a_run_is_begun(held):
     machine = replace(places.this_machine(), gpus=(GPUS[0], replace(GPUS[1], memory_bytes=1 << 36)))
-    with pytest.raises(InvalidProblem, match="cuda:2 is not here: the driver shows 2 GPUs"):
+    with pytest.raises(InvalidProblem, match="no device cuda:2 found: the driver shows 2 GPUs"):
         plan(device="cuda:2", machine=machine)
     given = SimpleNamespace(max_memory=(1 << 36) + 1, max_time=None)
     with pytest.raises(InvalidProblem, match="more than cuda:1 has"):

@@ -62,7 +62,7 @@ def test_a_length_is_one_query_where_it_decodes_but_queries_x_keys_says_both():
 @pytest.mark.parametrize(
     ("limits", "word"),
     [
-        ({"phases": ("forward",)}, "train"),
+        ({"phases": ("forward",)}, "is for forward only"),
         ({"dtypes": ("float64",)}, "float32"),
         ({"masks": ("none",)}, "causal"),
         ({"gqa": False}, "grouped-query"),

@@ -20,7 +20,9 @@ SMALL = {"seq": ("48",), "heads": (2,), "head_dim": (8,)}
 
 
 def planned(names, table=None, **changes):
-    return plan_cells(names, table or impls.table(), PRESETS["cpu"], changes, this_machine())
+    return plan_cells(
+        names, table or impls.table(), PRESETS["compare-cpu"], changes, this_machine()
+    )
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,8 @@ def test_the_cell_of_a_place_that_is_lost_is_measured_elsewhere_while_there_is_o
         swept(plan, folder, leaving(), leaving())
     done = list(read_records(folder.path))
     assert len(done) == 6
-    found = swept(plan, folder, leaving(), slow(), done=done, watcher=watched)
+    gone = slow(SlotLost("node n1 is lost"))
+    found = swept(plan, folder, gone, slow(), done=done, watcher=watched)
     assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)
     assert watched.told == ["node n1 is lost; its cell is measured elsewhere"]
 
@@ -220,7 +221,7 @@ def test_what_was_measured_while_the_machine_drifted_is_measured_again_at_the_en
     assert asked[16:] == asked[2:4]
     assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)  # each once
     assert [r.key for r in found[14:]] == [c.key for c in plan.to_run[2:4]]
-    assert "was 50% slower; cells measured again: 2; taken meanwhile and marked: 2" in told[0]
+    assert "drifted by up to 50%; measured again: 2; marked as noisy: 2" in told[0]
     marked = (0.0015, ["drifted: the canary before it was +50% off"])
     by_flag = [(r.canary_s, r.time.flags) for r in found]
     assert by_flag == [(0.001, [])] * 2 + [marked] * 2 + [(0.001, [])] * 12

@@ -89,7 +89,7 @@ def test_a_variant_that_does_not_pass_its_gate_is_a_finding_and_none_to_try_is_2
     probes.gate = (Status.WRONG, "row 3 moved")
     assert "row 3 moved" in limits("topk", *SMALL, out=tmp_path, status=1).stdout
     said = limits("sdpa.cudnn", *SMALL, out=tmp_path / "other", status=2)
-    assert "nothing was run" in said.stderr and "runs on cuda" in said.stdout
+    assert "nothing was run" in said.stderr and "needs CUDA" in said.stdout
 
 
 @pytest.mark.parametrize(

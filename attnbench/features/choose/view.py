@@ -62,9 +62,9 @@ def _beside(choice: Choice, ranking: Ranking) -> Iterator[str]:
         paid = ""
         if other and (after := choice.pays_after):
             paid = f"; against {other.variant} that has paid after {counted(after, 'call')}"
-        yield f"once, before the first call: {milliseconds(w.setup_s)}{paid}"
+        yield f"setup: {milliseconds(w.setup_s)}{paid}"
     if w.error is not None:
-        kept = "" if w.skill is None else f"; it keeps {w.skill:.0%} of what softmax does"
+        kept = "" if w.skill is None else f"; {w.skill:.0%} fidelity to softmax"
         where = "" if w.measured else ", at the worst where it was checked: not on this problem"
         yield f"error to exact softmax: {w.error:.1e}{kept}{where}"
     if choice.unknown:
@@ -84,7 +84,7 @@ def _candidates(ranking: Ranking) -> None:
             None if c.error is None else f"{c.error:.1e}",
             "; ".join(
                 ["predicted"] * (not c.measured)
-                + ["can't be told from it"] * (c in ranking.equal)
+                + ["tied"] * (c in ranking.equal)
                 + [c.computes] * (c.computes != EXACT)
                 + ["in doubt"] * bool(c.flags)
             ),
@@ -95,7 +95,7 @@ def _candidates(ranking: Ranking) -> None:
 
 
 def _left_out(choice: Choice) -> Iterator[str]:
-    """Everybody else, by reason."""
+    """The other variants, by reason."""
     for why in Why:
         reasons: dict[str, list[str]] = {}
         for each in (e for e in choice.excluded if e.why is why):

@@ -115,10 +115,10 @@ def _grid(given: argparse.Namespace, machine: Machine) -> Preset:
             f"--{given.by} is what is searched; leave it out, or search the other with --by "
             f"{'batch' if given.by == 'seq' else 'seq'}"
         )
-    start: dict[str, Any] = {"seq": (GATE_SEQ,)}
+    start: dict[str, Any] = {"seq": (GATE_SEQ,), "phase": ("forward", "train")}
     if given.by == "batch":
-        start = {"seq": (BATCH_SEQ,), "batch": (1,)}
-    return grid_for(changes, machine, "{}", lambda _: start)
+        start |= {"seq": (BATCH_SEQ,), "batch": (1,)}
+    return grid_for(changes, machine, "compare-{}", lambda _: start)
 
 
 def _budget(given: argparse.Namespace, grid: Preset, machine: Machine) -> CallBudget:

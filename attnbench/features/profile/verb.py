@@ -24,7 +24,8 @@ def profile(given: argparse.Namespace) -> int:
     """One variant, or two and why one of them is slower."""
     machine = this_machine()
     names = [given.name] + [given.against] * (given.against is not None)
-    grid, changes = find_preset(None, machine), arguments.grid_changes(given)
+    grid = find_preset(f"compare-{machine.devices[-1]}", machine)
+    changes = arguments.grid_changes(given)
     cells = plan_cells(names, impls.table(given.table), grid, changes, machine)
     against = "-against-".join(cell.variant.label for cell in cells)  # asked again, it is replaced
     folder = Path(given.out) / slug(f"{against} {cells[0].problem}").strip("-")

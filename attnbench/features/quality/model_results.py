@@ -288,7 +288,7 @@ def _conclude_length(found: Sequence[CostPoint]) -> Iterator[str]:
             name = level.fastest.variant
             who = f"of the {len(level.keep)} that keep {level.cosine:g} {name} is fastest"
             who = f"only {name} keeps {level.cosine:g}" if len(level.keep) == 1 else who
-            tied = f"; {name_points(level.tied, NAMED)} can't be told from it" * bool(level.tied)
+            tied = f"; tied with {name_points(level.tied, NAMED)}" * bool(level.tied)
             ratio = format_triple(level.fastest.ratio)
             fastest[level.cosine] = f"{who}: {ratio} of the original's time{tied}"
     without = [level.cosine for level in levels if not level.gains]

@@ -131,11 +131,11 @@ def _steps_table(rows: Sequence[Row], original: Row) -> Table:
 
 
 def _levels_table(rows: Sequence[Row], named: int) -> Table:
-    names = ("tokens", "cosine", "keep it", "fastest of them", "step", "can't be told from it")
+    names = ("tokens", "cosine", "keep it", "fastest of them", "step", "tied with it")
     lines = []
     for seq in lengths_of(rows):
         for level in levels_of(points(rows, seq)):
-            fastest, step, ties = "nobody", "", name_points(level.tied, named)
+            fastest, step, ties = "none", "", name_points(level.tied, named)
             if level.fastest is not None:
                 fastest = level.fastest.variant
                 step = format_triple(level.fastest.ratio) + ", no gain" * (not level.gains)
@@ -383,10 +383,10 @@ def _draw_axes(axes: Axes, xs: tuple[float, float], worst: float, floor: float |
 def _finding(shown: Sequence[CostPoint]) -> str:
     (level,) = levels_of(shown, (LEVEL,))
     if level.fastest is None:
-        return f"Nobody keeps a median cosine of {LEVEL:g}"
+        return f"No variant keeps a median cosine of {LEVEL:g}"
     fastest = f"{level.fastest.variant} ({level.fastest.ratio[0]:.3f} of the original's time)"
     if not level.gains:
-        return f"At a cosine of {LEVEL:g} nobody is faster than the original; next to it: {fastest}"
+        return f"At a cosine of {LEVEL:g} none is faster than the original; next to it: {fastest}"
     return f"At a cosine of {LEVEL:g} the fastest is {fastest}"
 
 

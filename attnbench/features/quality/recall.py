@@ -177,7 +177,7 @@ def preset_settings(
         room = f"{s.most} pairs are {2 * s.most} tokens; give more than that, or fewer --pairs"
         keys = f"needs as many keys, and the preset has {s.keys}; give {s.keys} at the most"
         count = f"{len(s.pairs)} numbers, and a batch has {s.batch} sequences; give fewer"
-        single = "a single pair is recalled by everybody; give 2 or more"
+        single = "every variant recalls a single pair; give 2 or more"
         heads = f"is not a multiple of the preset's {s.heads} heads"
         for wrong, why in (
             (min(s.pairs) < 2, f"--pairs {min(s.pairs)}: {single}"),
@@ -274,7 +274,7 @@ class Trainings:
             )
         took = float(row["curve"][-1]["seconds"])
         say(
-            f"{setting.slug}: {name} took {took:.1f} s for {setting.steps:,} steps; everybody gets "
+            f"{setting.slug}: {name} took {took:.1f} s for {setting.steps:,} steps; all get "
             "as many steps, and as much time"
         )
         return took
@@ -293,10 +293,7 @@ def plan_trainings(
     """Raises :class:`CantBeDone` where the device is missing or the baseline refused."""
     device = settings[0].device
     if device.split(":")[0] not in machine.devices:
-        raise CantBeDone(
-            f"device {device} is not here; this machine has {', '.join(machine.devices)}: give "
-            "--preset cpu"
-        )
+        raise CantBeDone(f"no {device.partition(':')[0].upper()} device found: give --preset cpu")
     baseline = table.find(BASELINE)
     rows = [table.find(name) for name in names or preset.variants] or [
         row

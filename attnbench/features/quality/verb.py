@@ -53,9 +53,11 @@ Row = dict[str, Any]
 def quality(given: argparse.Namespace) -> int:
     """Run a form, or show what an earlier call of it kept."""
     if given.form not in FORMS:
-        what = f"there is no quality {given.asked!r}" if given.asked else "quality of what kind?"
-        *some, last = (f"attnbench quality {form}" for form in FORMS)
-        raise CantBeDone(f"{what}; there are {', '.join(some)} and {last}")
+        what = f"there is no quality {given.asked!r}" if given.asked else "missing subcommand"
+        *some, last = FORMS
+        raise CantBeDone(
+            f"{what}: give {', '.join(some)} or {last}, as in 'attnbench quality {last}'"
+        )
     if given.source is None:
         return FORMS[given.form](given)
     file = Path(given.source)

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from impls.problem import Problem
 
 
+REPORT_S = 4.0
+
+
 def run(given: argparse.Namespace) -> int:
     """``attnbench run [VARIANT …]``"""
     from attnbench.command.progress import Progress
@@ -43,7 +46,7 @@ def run(given: argparse.Namespace) -> int:
         begun = _resumed(given, places) if given.resume is not None else _begun(given, places)
         folder = begun.folder
         try:
-            with Progress(begun.left, every=given.all, best=True) as progress:
+            with Progress(begun.left, every=given.all, best=True, after_s=REPORT_S) as progress:
                 unbegun = measure(begun, places, progress, until)
             folder.check_in_place()
         except (Stopped, KeyboardInterrupt):
@@ -57,7 +60,7 @@ def run(given: argparse.Namespace) -> int:
     elif unbegun:
         left = (
             f"the limit of {duration(given.limit)} is reached: {unbegun} of {begun.left} "
-            f"cells were not begun. Go on with: {folder.resumed_by}"
+            f"measurements were not begun. Go on with: {folder.resumed_by}"
         )
     if left and all(r.status in NOT_TRIED for r in records):
         say(left)
@@ -147,7 +150,12 @@ def begin(
     if problems:
         grid = grid_of(problems, "the problems of a program").with_(budget=changes.get("budget"))
     else:
-        grid = start.find_preset(preset, places.machine).with_(**changes)
+        grid = start.find_preset(preset, places.machine)
+        if preset is None and changes.keys() & {"seq", "mask"}:
+            grid = grid.products[0].with_(
+                title=grid.title
+            )  # others have lengths and masks of theirs
+        grid = grid.with_(**changes)
         grid = grid.with_(device=places.kind)
     machine = places.machine
     return start.begin(variants, grid, tables, out, machine=machine, problems=problems, **more)

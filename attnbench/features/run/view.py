@@ -45,11 +45,13 @@ def show_answer(run: ReportRun, took: str, page: Path | None) -> None:
     found = [scene for scene in scenes([run]) if scene.timed]
     words = [scene.regime.words() for scene in found]
     alike = [w for w in words[0] if all(w in each for each in words)] if found else []
-    say(" · ".join([*machine_line(run).split(" · ")[:2], *alike, took]), BOLD)
-    below = [*_notes(run, found), *_links(found, page)]
+    machine, torch, *_ = [*machine_line(run).split(" · "), ""]
+    hardware = ", ".join(word for word in machine.split(", ") if not word.endswith("GiB"))
+    say(" · ".join([hardware, took, torch, *alike]), BOLD)
+    below, links = list(_notes(run, found)), list(_links(found, page))
     if found:
         answers, advice = _answers(found), _advice(run, found)
-        used = 1 + 3 + len(answers.rows) + 1 + len(advice) + 4 + len(below)
+        used = 1 + 3 + len(answers.rows) + 1 + len(advice) + 4 + len(below) + len(links)
         show(answers)
         for line in ["", *advice]:
             say(line)
@@ -58,6 +60,8 @@ def show_answer(run: ReportRun, took: str, page: Path | None) -> None:
         say("Nothing was measured, so there is no answer.")
     for line in below:
         say(line)
+    for link in links:
+        out.print(link, soft_wrap=True)  # never cut, so that it can be copied
 
 
 def _answers(found: Sequence[Scene]) -> Table:
@@ -144,15 +148,15 @@ def _notes(run: ReportRun, found: Sequence[Scene]) -> Iterator[str]:
         yield f"variants without a time: {said} · why: attnbench list --why, or --all"
 
 
-def _links(found: Sequence[Scene], page: Path | None) -> Iterator[str]:
+def _links(found: Sequence[Scene], page: Path | None) -> Iterator[Text]:
     """The page to open, and a command for the first answer."""
     if page:
-        yield f"Report: {page.resolve().as_uri()}"
+        yield Text("Report: ").append(str(page), f"link {page.resolve().as_uri()}")
     answers = [s.answer for scene in found for s in scene.standings[::-1] if s.answer]
     for answer in answers:
         if other := next(iter(answer.equal), answer.next):
             words = ["compare", answer.winner, other, *words_beside_default(answer.problem)]
-            yield f"Next:   {shlex.join(['attnbench', *words])}"
+            yield Text(f"Next:   {shlex.join(['attnbench', *words])}")
             return
 
 

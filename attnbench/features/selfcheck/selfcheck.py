@@ -189,8 +189,8 @@ def judge_slow_down(extra: int, found: Compared, spent_s: float = 0.0) -> PlantO
     wanted = "" if good else " or ".join(sorted(may))
     told = None if good and c.verdict is Verdict.INCONCLUSIVE else good
     if told is None:
-        only = f"only {c.smallest_effect:.1%} or more would have been seen"
-        said += f"; {'its interval holds what was planted, and the margin' if seen else only}"
+        only = f"the smallest detectable difference was {c.smallest_effect:.1%}"
+        said += f"; {'its interval holds what was injected, and the margin' if seen else only}"
     return PlantOutcome(deed, SLOW, told, str(c.verdict), said, wanted, round(spent_s, 3))
 
 

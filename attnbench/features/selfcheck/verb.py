@@ -78,7 +78,7 @@ def _checked(machine: Machine, seed: int, out: Path) -> SelfCheck:
             for outcome in run_plants(machine, engine, seed, progress, on_gpu=on_gpu):
                 outcomes.append(outcome)
                 save(result(stopped=True), out)
-            say("planted slow-downs, in pairs: about a minute …")
+            say("injected slow-downs, in pairs: about a minute …")
             for outcome in run_slow_downs(engine, seed):
                 outcomes.append(outcome)
                 save(result(stopped=True), out)

@@ -20,15 +20,15 @@ def table(result: SelfCheck) -> None:
             kind = outcome.kind
             rows.append((Styled(kind, BOLD), "", "", ""))
         rows.append(_row(outcome))
-    names = ("deed", "caught by", "", "what was said")
-    show(Table("", columns(*names, wrap=["deed", "what was said"]), rows))
+    names = ("injected fault", "caught by", "", "what was said")
+    show(Table("", columns(*names, wrap=[names[0], names[-1]]), rows))
     console().print(f"\n{result.line}", style=GOOD if result.passed else BAD)
 
 
 def _row(outcome: PlantOutcome) -> tuple[str | Styled, ...]:
-    deed, said = f"  {outcome.deed}", outcome.said or "nothing amiss"
+    deed, said = f"  {outcome.deed}", outcome.said or "nothing"
     if outcome.caught is None:
-        told = "not told" if outcome.kind == SLOW else "not planted"
+        told = "not told" if outcome.kind == SLOW else "not injected"
         status = outcome.status if outcome.kind == SLOW else "–"
         return deed, *(Styled(text, FAINT) for text in (status, told, said))
     if outcome.caught:

@@ -77,7 +77,10 @@ LEAST = 16
 
 
 def table(
-    rows: Iterable[tuple[Variant, str | None, str]], broken: Sequence[BrokenRow], *, why: bool
+    rows: Iterable[tuple[Variant, str | None, str]],
+    broken: Sequence[BrokenRow],
+    *,
+    why: bool = False,
 ) -> None:
     """``list``: family by family a line a row; with ``why`` the reason and remedy where one can't
     run.

@@ -152,7 +152,7 @@ def test_all_ranks_of_a_ring_have_as_much_work_and_see_each_visible_pair_once(wo
     ("name", "changes", "says"),
     [
         ("ring?world=2", {"kv_len": 256}, "needs q_len equal to kv_len"),
-        ("ring?world=2", {"phase": "decode", "q_len": 1}, "not decode"),
+        ("ring?world=2", {"phase": "decode", "q_len": 1}, "is for forward, train, backward only"),
         ("ring?world=3", {}, "lengths that 6 divides"),
         ("ring", {}, "ring runs over several processes: ask for --world 2"),
         ("ring?world=0", {}, "0"),

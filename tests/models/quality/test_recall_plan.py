@@ -74,7 +74,7 @@ def labels(plan):
 @pytest.mark.parametrize(
     ("name", "status", "reason"),
     [
-        ("flash_attn2", "unavailable", "runs on cuda"),
+        ("flash_attn2", "unavailable", "needs CUDA"),
         ("mha", "unsupported", "is a layer"),
     ],
 )
@@ -88,7 +88,7 @@ def test_a_variant_that_can_not_train_is_a_row_and_the_others_go_on(name, status
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"pairs": (1, 4)}, "a single pair is recalled by everybody"),
+        ({"pairs": (1, 4)}, "every variant recalls a single pair"),
         ({"seq": (64,)}, "no room to ask"),
         ({"pairs": tuple(range(2, 40)), "seq": (900,)}, "give fewer"),
         ({"width": (33,), "heads": 2}, "not a multiple"),

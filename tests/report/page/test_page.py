@@ -34,7 +34,7 @@ PROBLEMS = [
 def asked(command):
     """The problems and the rest that a command line asks for."""
     given = arguments.parser().parse_args(shlex.split(command)[1:])
-    grid = PRESETS["cpu"].with_(**arguments.grid_changes(given))
+    grid = PRESETS["cpu"].products[0].with_(**arguments.grid_changes(given))
     levels = grid.level or tuple(impls.table().find(name).level for name in given.variants)
     return given, list(problems(grid, levels))
 
