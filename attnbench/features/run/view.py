@@ -91,10 +91,10 @@ def _answer(standing: Standing | None) -> Styled | None:
 def _advice(run: ReportRun, found: Sequence[Scene]) -> list[str]:
     """The one variant to take, and the lines that call it."""
     advised = only(run, found)
-    answers = [s.answer for scene in found for s in scene.standings if s.answer]
+    answers = [s.answer for scene in found for s in scene.standings[::-1] if s.answer]
     if not answers:
         return ["Nothing exact was measured, so there is no fastest to name."]
-    name = advised.variant if advised else answers[-1].winner
+    name = advised.variant if advised else answers[0].winner
     problem = next(r.problem for r in found[0].regime.records if r.time)
     code = [line for line in code_lines(name, problem) if "import" not in line]
     return [
