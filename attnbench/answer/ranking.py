@@ -283,7 +283,7 @@ class Answer:
             name, peak, slower = self.frugal
             text += f"; {name} needs least memory, {mib(peak)}, at {slower:.2f}x the time"
         if self.flags:
-            text += f" (in doubt: {'; '.join(self.flags)})"
+            text += f" (noisy: {'; '.join(self.flags)})"
         over = f", over {self.world} processes" if self.world else ""
         where = f", on {self.node}" if self.node else ""
         return f"{regime(self.problem)}{over}{where}: {text}"
@@ -461,9 +461,9 @@ class Standing:
         if self.answer is None:
             return "nothing exact was measured"
         if self.answer.flags:
-            return "in doubt"
+            return "noisy"
         if self.answer.equal:
-            return f"a tie of {len(self.leaders)}"
+            return f"tie of {len(self.leaders)}"
         return "clear" if self.answer.next else "the only one measured"
 
 
@@ -584,6 +584,11 @@ class Closeness:
     def share(self, factor: float) -> float:
         """The share of problems on which it took at most so many times the best's time."""
         return sum(ratio <= factor for ratio in self.ratios) / self.problems
+
+    @property
+    def mean(self) -> float:
+        """How many times the best's time it took, by the geometric mean."""
+        return statistics.geometric_mean(self.ratios)
 
     def mostly(self) -> tuple[float, int]:
         """The least factor that it keeps to on most problems, and on how many it does."""

@@ -26,8 +26,6 @@ from attnbench.report.scenes import ReportRun, Scene, scenes
 FIGURES = ("map", "time", "memory", "error", "energy", "tradeoffs", "roofline", "closeness")
 """By name, what can be drawn."""
 USUAL = ("map", "time")
-UNITS = ("", "ms")
-"""Units in which a measure is drawn here; the report's page has others too."""
 SCENES = 6
 """The most regimes with figures."""
 
@@ -40,7 +38,7 @@ class Picture:
 
     @property
     def name(self) -> str:
-        """``r0-exact-time-ms``"""
+        """``r0-exact-time``"""
         return self.drawn.name
 
     @property
@@ -185,7 +183,7 @@ def _draws(
             yield partial(alone[name], scene, look)
             continue
         for panel in panels(scene, look, baseline(found)):
-            if panel.measure.name == name and panel.measure.unit in UNITS:
+            if panel.measure.name == name:
                 yield partial(scaling.figure, panel)
         if name == "memory":
             yield partial(memory.draw, scene, look)

@@ -28,7 +28,7 @@ from attnbench.features.quality.model_results import (
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
 from attnbench.report.figures.sheet import FAINT, GRID, Drawn, finish, sheet
-from attnbench.report.figures.style import End, Looks, on_a_page
+from attnbench.report.figures.style import End
 from attnbench.report.tables import BAD, GOOD, Styled, Table, columns
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def model_lines(found: Evidence) -> Iterator[str]:
         "cosine: of a text's embedding with that of the original in float64; median over texts, "
         "with its 95 % interval"
     )
-    yield "same rank: can't be told apart; alone: each text by itself, as it takes no padding mask"
+    yield "same rank: tied; alone: each text by itself, as it takes no padding mask"
     yield (
         "a step: one text without padding, without gradients; its verdicts survive Holm's "
         "correction over all of them"
@@ -310,18 +310,18 @@ TICKS = (0.9999, 0.999, 0.99, 0.95, 0.9, 0.8, 0.6, 0.4, 0.0)
 RATIOS = (0.2, 0.5, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
 
 
-def draw_model(found: Evidence, known: Looks) -> Drawn | None:
+def draw_model(found: Evidence) -> Drawn | None:
     """Likeness × time at the longest step that was timed; None where none was."""
     lengths, made = lengths_of(found.rows), found.made
     shown = points(found.rows, lengths[-1]) if lengths else []
     if not shown:
         return None
-    seq, looks, front = lengths[-1], on_a_page(shown, known), best(shown)
+    seq, look, front = lengths[-1], style.looks(shown), best(shown)
     floors = {s["seq"]: s["comparison"]["ratio"] for s in made["original"]["floor"]}
     title = f"What a variant costs {made['model']['name']}: likeness × time"
     where = f"{made['wanted']['dtype']}, {made['machine']['name']}"
     under = f"a step of {seq:,} tokens, {where}; intervals: 95 % up, 99 % across"
-    items = style.lines(style.of(looks.values()), WIDE - 12)
+    items = style.lines(style.of(look.values()), WIDE - 12)
     bottom = BELOW + style.LINE * len(items)
     with sheet(WIDE / 72, (bottom + HIGH + ABOVE) / 72) as figure:
         labels.heading(figure, title, under, _finding(shown))
@@ -335,17 +335,14 @@ def draw_model(found: Evidence, known: Looks) -> Drawn | None:
         axes.step(*steps, where="post", color=FAINT, linewidth=1.0, alpha=0.8)
         for p in shown:
             (x, low, high), (y, under_y, over) = p.ratio, map(_far, p.cosine)
-            leads, look = p.variant in front, looks[p.variant]
+            leads = p.variant in front
             across, up = [[x - low], [high - x]], [[y - over], [under_y - y]]
             more: dict[str, Any] = {"alpha": 1.0 if leads else 0.75, "zorder": 3, "clip_on": False}
-            more |= look.marks(5.5 if leads else 4.5)
-            drawn = axes.errorbar([x], [y], up, across, elinewidth=0.9, **more)
-            words = f"cosine {format_cosine(p.cosine[0])}, {format.times(x)} the time"
-            for part in drawn.get_children():
-                part.set_gid(look.gid(f"{p.variant}: {words}"))
+            more |= look[p.variant].marks(5.5 if leads else 4.5)
+            axes.errorbar([x], [y], up, across, elinewidth=0.9, **more)
         order = sorted(shown, key=lambda p: (p.variant not in front, p.ratio))
         ends = [
-            End(looks[p.variant], labels.at(axes, p.ratio[0], _far(p.cosine[0])), p.variant)
+            End(look[p.variant], labels.at(axes, p.ratio[0], _far(p.cosine[0])), p.variant)
             for p in order[: int(HIGH / style.NAME_STEP)]
         ]
         style.name_ends(figure, ends, WIDE - RIGHT, bottom + 2, bottom + HIGH - 2, lines=False)

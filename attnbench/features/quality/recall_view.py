@@ -21,8 +21,9 @@ from attnbench.core.format import counted, milliseconds
 from attnbench.core.stats import CONFIDENCE, student_quantile
 from attnbench.features.quality.recall import Setting
 from attnbench.report.figures import sheet as labels
+from attnbench.report.figures import style
 from attnbench.report.figures.sheet import FAINT, Drawn, finish, sheet
-from attnbench.report.figures.style import Look, Looks, on_a_page
+from attnbench.report.figures.style import Look
 from attnbench.report.tables import BAD, GOOD, Styled, Table, columns
 
 if TYPE_CHECKING:
@@ -386,12 +387,12 @@ APART = 0.05
 """Of a doubling: by so much each variant stands beside the one before it, so that none hides."""
 
 
-def draw_recall(found: Evidence, known: Looks) -> Drawn | None:
+def draw_recall(found: Evidence) -> Drawn | None:
     """Two panels a setting; None where nothing was trained, and of a scan."""
     settings = by_setting(found)
     if not settings or found.made["scan"]:
         return None
-    looks = on_a_page([each for of in settings for each in of.results], known)
+    looks = style.looks(each for of in settings for each in of.results)
     foot = 8.0 + 14.0 * -(-len(looks) // NAMES)
     high = HIGH * len(settings) + ABOVE + foot
     title = f"What models recall on {found.made['machine']['name']}"
@@ -446,9 +447,7 @@ def _draw_pairs(axes: Axes, of: SettingResults, looks: Mapping[str, Look]) -> No
         ends = [(i.mean - i.low, i.high - i.mean) if i.n > 1 else (0, 0) for i in shares.values()]
         more = {"linestyle": look.dash, "linewidth": 1.2, **look.marks(5)}
         xs, bars = [pairs * aside for pairs in shares], 100 * np.array(ends).T
-        drawn = axes.errorbar(xs, ys, bars, elinewidth=0.9, capsize=2, **more)
-        for part in drawn.get_children():
-            part.set_gid(look.gid(look.variant))
+        axes.errorbar(xs, ys, bars, elinewidth=0.9, capsize=2, **more)
     axes.set_title(f"{of.slug}: after {of.setting.steps:,} steps", loc="left", fontsize=8)
     axes.set_xscale("log", base=2)
     axes.set_xticks(of.setting.pairs, [str(p) for p in of.setting.pairs])
@@ -469,9 +468,9 @@ def _draw_training(axes: Axes, of: SettingResults, looks: Mapping[str, Look]) ->
         grid = np.linspace(0.0, min(curve[-1][0] for curve in curves), 60)
         shares = 100 * np.array([np.interp(grid, *np.transpose(curve)) for curve in curves])
         band: dict[str, Any] = {"color": look.colour, "alpha": BAND, "linewidth": 0}
-        axes.fill_between(grid, shares.min(0), shares.max(0), gid=look.gid(), **band)
+        axes.fill_between(grid, shares.min(0), shares.max(0), **band)
         line: dict[str, Any] = {"linestyle": look.dash, "linewidth": 1.3, **look.marks(5)}
-        line |= {"markevery": [-1], "label": each.variant, "gid": look.gid(each.variant)}
+        line |= {"markevery": [-1], "label": each.variant}
         axes.plot(grid, shares.mean(0), **line)
     if of.seconds is not None:
         axes.axvline(of.seconds, color=FAINT, linewidth=0.9, linestyle=(0, (1, 1)))

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     import argparse
 
     from attnbench.report.figures.sheet import Drawn
-    from attnbench.report.figures.style import Looks
 
 Row = dict[str, Any]
 
@@ -149,13 +148,10 @@ def show(found: Evidence) -> None:
         out.print(escape(line), style=FAINT)
 
 
-def draw(found: Evidence, known: Looks | None = None) -> Drawn | None:
-    """The figure of evidence; None where its kind has none, or where there is nothing to show.
-
-    ``known``: looks of a page that it lies on, so that a variant is the same everywhere there.
-    """
+def draw(found: Evidence) -> Drawn | None:
+    """The figure of evidence; None where its kind has none, or where there is nothing to show."""
     kinds = {"model": model_view.draw_model, "recall": recall_view.draw_recall}
-    return kinds[found.kind](found, known or {}) if found.kind in kinds else None
+    return kinds[found.kind](found) if found.kind in kinds else None
 
 
 class Start:

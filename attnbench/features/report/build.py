@@ -16,7 +16,14 @@ from attnbench.core.evidence import Evidence, evidence_of, read_evidence
 from attnbench.features.claims.view import FOOTNOTE, MARK, counts, has_figure, points, untried
 from attnbench.features.quality.model_view import LEVELS_TITLE
 from attnbench.features.quality.verb import draw, shown
-from attnbench.features.report.contents import Contents, headlines, how_sure, missing, only
+from attnbench.features.report.contents import (
+    Contents,
+    headlines,
+    how_sure,
+    missing,
+    only,
+    usual_length,
+)
 from attnbench.features.report.provenance import about, machine_line
 from attnbench.report.figures import (
     attention,
@@ -107,7 +114,7 @@ def _not_in_scaling(timed: Sequence[Scene], rest: Sequence[Scene]) -> list[str]:
         some = "; ".join(str(scene.regime) for scene in rest[:4])
         some += f"; and {len(rest) - 4} more" if len(rest) > 4 else ""
         regimes = "regimes of the run are" if len(rest) > 1 else "regime of the run is"
-        said.append(f"{len(rest)} further {regimes} in the table without figures: {some}")
+        said.append(f"{len(rest)} further {regimes} not among the files of figures: {some}")
     return said
 
 
@@ -134,7 +141,8 @@ def contents_of(runs: Sequence[ReportRun], out: Path) -> Contents:
     to_run = {run.number: os.path.relpath(run.path.resolve(), out.resolve()) for run in runs}
     return Contents(
         title=title,
-        headlines=headlines(found, several_runs=len(runs) > 1),
+        length=(length := usual_length(found)),
+        headlines=headlines(found, len(runs) > 1, length),
         runs=runs,
         sure=how_sure(found),
         only=[one for run in runs if (one := only(run, found))],
@@ -149,7 +157,7 @@ def contents_of(runs: Sequence[ReportRun], out: Path) -> Contents:
         incomparable=incomparable,
         to_run={number: quote(Path(path).as_posix()) for number, path in to_run.items()},
         claims=claims_of([run.path for run in runs]),
-        model_cost=model_cost([run.path for run in runs], look),
+        model_cost=model_cost([run.path for run in runs]),
     )
 
 
@@ -226,7 +234,7 @@ def _claims(found: Evidence, note: str) -> dict[str, Any]:
     }
 
 
-def model_cost(runs: Sequence[Path], known: Looks) -> list[dict[str, Any]]:
+def model_cost(runs: Sequence[Path]) -> list[dict[str, Any]]:
     """The newest evidence of each kind in each machine's folder, or its newest part."""
     found = []
     for folder in dict.fromkeys(run.resolve().parent for run in runs):
@@ -241,14 +249,14 @@ def model_cost(runs: Sequence[Path], known: Looks) -> list[dict[str, Any]]:
                     part = {**about, "source": str(error)}
                     break
                 if not evidence.partial or part is None:
-                    part = {**about, **_shown(evidence, known)}
+                    part = {**about, **_shown(evidence)}
                 if not evidence.partial:
                     break
             found += [part] if part else []
     return found
 
 
-def _shown(found: Evidence, known: Looks) -> dict[str, Any]:
+def _shown(found: Evidence) -> dict[str, Any]:
     """What is shown of a file of evidence, or as its source why it can't be."""
     try:
         made = found.made
@@ -261,7 +269,7 @@ def _shown(found: Evidence, known: Looks) -> dict[str, Any]:
             "conclusions": conclusions,
             "tables": sorted(tables, key=lambda each: each.title != LEVELS_TITLE),
             "lines": lines,
-            "figure": draw(found, known),
+            "figure": draw(found),
         }
     except MISFORMED as error:
         first = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from attnbench.answer.compare_runs import RunsComparison
-from attnbench.answer.ranking import Faster, Standing, advised, closeness
+from attnbench.answer.ranking import SKILLED, Faster, Standing, advised, closeness
 from attnbench.core import format
 from attnbench.core.format import ms
 from attnbench.core.record import Status, Time
@@ -19,7 +19,7 @@ from attnbench.report.figures.style import Look
 from attnbench.report.scenes import ReportRun, Scene
 
 LEAST = 0.05
-"""What keeps less than this of softmax is not named."""
+"""What has less fidelity to softmax than this is not named."""
 HEADLINES = 2
 """Sentences above all; the page has every regime further down."""
 NAMED, DOUBTS = 3, 2
@@ -53,32 +53,48 @@ def beside(standing: Standing) -> Beside | None:
         return None
     found = standing.substitute or standing.nearest
     if found is not None:
-        keeps = f"keeps {format.share(max(0.0, found.skill or 0.0))}"
-        kept = f"{format.ratio(found.speedup)} as fast, {keeps}"
+        fidelity = format.share(max(0.0, found.skill or 0.0))
+        kept = f"{format.ratio(found.speedup)} as fast, {fidelity} fidelity to softmax"
         if standing.substitute is not None:
             after = f"{kept} ({found.computes})"
             return Beside("Faster, but not exact:", found, after, "Faster, not exact:")
         if (found.skill or 0.0) < LEAST:
-            return Beside(f"Nothing faster keeps even {format.share(LEAST)} of what softmax does")
-        before = "Nothing faster keeps half of what softmax does. Nearest:"
+            return Beside(f"Nothing faster has even {format.share(LEAST)} fidelity to softmax")
+        before = f"Nothing faster has {format.share(SKILLED)} fidelity to softmax. Nearest:"
         return Beside(before, found, kept, "Not exact:")
     if not standing.faster:
-        return Beside("Nothing else that was measured is faster for sure, exact or not")
+        return Beside("Nothing else measured is clearly faster, exact or not")
     found = standing.faster[0]
     after = f"{format.ratio(found.speedup)} as fast ({found.computes})"
-    before = "Faster, and how far from softmax was not measured:"
-    return Beside(before, found, after, "Of unknown distance:")
+    before = "Faster, fidelity to softmax not measured:"
+    return Beside(before, found, after, "Fidelity not measured:")
 
 
-def headlines(scenes: Sequence[Scene], several_runs: bool) -> list[str]:
-    """The first phases of each run at their longest length."""
+def usual_length(scenes: Sequence[Scene]) -> int | None:
+    """The longest length that most regimes reached with most of their variants."""
+    longest = sorted(n for scene in scenes if (n := scene.regime.longest()))
+    return longest[len(longest) // 2] if longest else None
+
+
+def standing_at(scene: Scene, length: int | None) -> Standing | None:
+    """The ranking at a length, at the nearest below it, or else at the shortest; without a length
+    at the longest that most reached. None where nothing has a time.
+    """
+    length = scene.regime.longest() if length is None else length
+    timed = [standing for standing in scene.standings if standing.timed]
+    below = [standing for standing in timed if length and standing.length <= length]
+    return (below[-1:] or timed[:1] or [None])[0]
+
+
+def headlines(scenes: Sequence[Scene], several_runs: bool, length: int | None = None) -> list[str]:
+    """The first phases of each run at a length, by default at the longest of each."""
     phases: dict[int, dict[str, list[tuple[Scene, Standing]]]] = defaultdict(dict)
     for scene in scenes:
-        if (standing := _longest(scene)) is not None:
+        if (standing := standing_at(scene, length)) is not None:
             of_run = phases[scene.run.number]
             of_run.setdefault(scene.regime.phase, []).append((scene, standing))
     if not phases:
-        return ["Nothing was measured: why is said below, cell by cell."]
+        return ["Nothing was measured: why is said below."]
     names = distinct_words(scenes)
     lines = []
     for of_run in phases.values():
@@ -118,10 +134,10 @@ def advice(standing: Standing, doubts: Sequence[str] | None = None) -> str:
             shown, more = list(answer.equal[:NAMED]), len(answer.equal) - NAMED
             shown += [f"{more} more"] if more > 0 else []
             names = " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
-            text += f"; {names} can't be told from it"
+            text += f"; tied with {names}"
     doubts = answer.flags if doubts is None else doubts
     if doubts:
-        text += f"; in doubt: {', '.join(doubts[:DOUBTS])}"
+        text += f"; noisy: {', '.join(doubts[:DOUBTS])}"
         text += f", and {len(doubts) - DOUBTS} more" if len(doubts) > DOUBTS else ""
     return text
 
@@ -137,16 +153,10 @@ def sentences(scene: Scene) -> Iterator[str]:
         standing = stretch.last
         at = f"at {standing.length:,} " if len(stretch.standings) > 1 else ""
         yield f"{stretch.span}: {at}{advice(standing, stretch.doubts)}"
-    if (longest := _longest(scene)) is not None and longest.answer is not None:
-        yield f"at {longest.length:,} beside it: {beside(longest)}"
+    if (longest := standing_at(scene, None)) is not None and longest.answer is not None:
+        yield f"at {longest.length:,}: {beside(longest)}"
     if scene.crossings:
         yield "; ".join(map(str, scene.crossings))
-
-
-def _longest(scene: Scene) -> Standing | None:
-    """The ranking at the longest length that most reached."""
-    longest = scene.regime.longest()
-    return next((s for s in scene.standings if s.length == longest), None)
 
 
 def distinct_words(scenes: Sequence[Scene]) -> dict[int, str]:
@@ -160,7 +170,7 @@ def distinct_words(scenes: Sequence[Scene]) -> dict[int, str]:
 
 
 def how_sure(scenes: Sequence[Scene]) -> str:
-    """``of 15 answers 1 is clear, 4 are ties, 10 are in doubt; 9 samples a time at the median; …``
+    """``of 15 answers 1 is clear, 4 are ties, 10 are noisy; 9 samples a timing at the median; …``
 
     Empty where there is no answer.
     """
@@ -175,17 +185,15 @@ def how_sure(scenes: Sequence[Scene]) -> str:
     counts = [
         (clear, "is clear", "are clear"),
         (ties, "is a tie", "are ties"),
-        (doubted, "is in doubt", "are in doubt"),
-        (alone, "had nothing exact beside it", "had nothing exact beside them"),
+        (doubted, "is noisy", "are noisy"),
+        (alone, "is of the only exact variant", "are of the only exact variant"),
     ]
     told = ", ".join(f"{n} {many if n > 1 else one}" for n, one, many in counts if n)
-    amiss = sum(bool(time.flags) for time in times.values())
-    disturbed = "nothing was amiss while times were taken"
-    if amiss:
-        disturbed = f"something was amiss while {amiss:,} of {len(times):,} times were taken"
+    noisy = sum(bool(time.flags) for time in times.values())
+    disturbed = f"{noisy:,} of {len(times):,} timings were noisy"
     samples = median(time.n for time in times.values())
     answered = f"of {format.counted(len(answers), 'answer')} {told}"
-    return f"{answered}; {samples:,.0f} samples a time at the median; {disturbed}"
+    return f"{answered}; {samples:,.0f} samples a timing at the median; {disturbed}"
 
 
 class Only(NamedTuple):
@@ -252,6 +260,8 @@ class Contents:
     """What the page, the summary and the files are made from."""
 
     title: str
+    length: int | None
+    """At which it opens; None where nothing has a time."""
     headlines: Sequence[str]
     sure: str
     only: Sequence[Only]

@@ -1,45 +1,46 @@
-// What a reader can do with the page. Without this script it still says everything but raw records.
+// What a reader can do with the page. Without this script it still has its answers and its tables.
 "use strict";
 
-const $ = (what, where = document) => where.querySelector(what);
-const all = (what, where = document) => [...where.querySelectorAll(what)];
-const root = document.documentElement;
-const facts = JSON.parse($("#facts").textContent);
-const form = $("#controls");
-const fields = all("[name]", form).filter((field) => field.name !== "family");
-const families = all("[name=family]", form);
-const NOTHING = { q: "", run: "", phase: "", mask: "", dtype: "", n: "", computes: "", family: "",
-  unit: "ms", v: "", cell: "" }; // what has one value alone has no control
+const root = document.documentElement, form = $("#controls");
 
-/* State: what the address says, what the controls say, what is lit. One object, one way out. */
+/* State: what the address says, what the controls say. One object, one way out. */
 
+const NOTHING = { run: "", phase: "", mask: "", dtype: "", n: String(facts.length ?? ""), unit: "ms", y: "memory",
+  one: "", v: "", about: "", cell: "" }; // v: the variants ticked, "*exact" or "*all"; empty: the fastest five
 let state = { ...NOTHING };
+let shown = regimes, compared = [], only = null;
 
 function read() {
   // An address without "=" is a place on the page, which changes nothing.
   const said = location.hash.slice(1);
   if (said && !said.includes("=")) return false;
   state = { ...NOTHING };
-  for (const [key, value] of new URLSearchParams(said.replaceAll("+", "%2B")))
-    if (key in state) state[key] = value;
-  for (const field of fields) {
-    field.value = state[field.name];
-    if (field.value !== state[field.name]) field.value = state[field.name] = NOTHING[field.name];
+  for (const [key, value] of said.split("&").map((pair) => pair.split(/=(.*)/s)))
+    if (Object.hasOwn(state, key)) state[key] = key === "v" ? value : plain(value);
+  if (!facts.lengths.includes(Number(state.n))) state.n = NOTHING.n;
+  if (!named().length && !state.v.startsWith("*")) state.v = "";
+  for (const field of form.elements) {
+    if (field.name === "at") field.value = facts.lengths.indexOf(Number(state.n));
+    else if (field.name === "one") field.checked = state.one !== "";
+    else if (field.name in NOTHING) {
+      field.value = state[field.name];
+      if (field.value !== state[field.name]) field.value = state[field.name] = NOTHING[field.name];
+    }
   }
-  const kept = state.family ? state.family.split(",") : null;
-  for (const box of families) box.checked = !kept || kept.includes(box.value);
   show();
-  if (state.cell) openRecord(Number(state.cell));
-  else if ($("#record").open) $("#record").close();
+  state.cell ? openRecord(Number(state.cell)) : $("#record").close();
+  state.about ? openAbout(looks.find(({ name }) => name === state.about)) : $("#about").close();
   return true;
 }
 
+function plain(text) {
+  try { return decodeURIComponent(text ?? ""); } catch { return ""; }
+}
+
 function write() {
-  const plain = (value) => encodeURIComponent(value).replaceAll("%2C", ",");
   const said = Object.keys(state).filter((key) => state[key] !== NOTHING[key]);
-  const hash = said.map((key) => `${key}=${plain(state[key])}`).join("&");
-  if (hash || location.hash.includes("="))
-    history.replaceState(null, "", hash ? `#${hash}` : location.href.split("#")[0]);
+  const hash = said.map((key) => `${key}=${key === "v" ? state.v : encodeURIComponent(state[key])}`).join("&");
+  if (hash || location.hash.includes("=")) history.replaceState(null, "", hash ? `#${hash}` : location.href.split("#")[0]);
 }
 
 function change(changes) {
@@ -48,116 +49,128 @@ function change(changes) {
   write();
 }
 
-/* Showing: which regimes, which variants, which unit. The answers themselves never change. */
+/* What is shown: which regimes, which variants, at which length. */
 
-const sceneShown = (scene) =>
-  ["run", "phase", "mask", "dtype"].every((axis) => !state[axis] || scene[axis] === state[axis]) &&
-  (!state.n || scene.lengths.includes(Number(state.n)));
+const lengthOf = (r) => {
+  const { lengths } = facts.scenes[r];
+  return lengths.filter((n) => n <= Number(state.n)).at(-1) ?? lengths[0];
+};
+const at = (r, v, n = lengthOf(r)) => known[r]?.[v]?.[n];
+const named = () => {
+  const names = new Set(state.v.split(",").map(plain));
+  return looks.filter(({ name }) => state.v && names.has(name));
+};
 
-function variantShown([name, family, computes]) {
-  const kept = !state.family || state.family.split(",").includes(family);
-  const like = state.q.toLowerCase();
-  const found = name.toLowerCase().includes(like) || family.toLowerCase().includes(like);
-  return kept && found && (!state.computes || computes === state.computes);
+// Variants by how near they come to the best over the regimes shown; what the answers say to use comes first.
+function ranked(some) {
+  const far = new Map(some.map(({ v }) => [v, 0]));
+  const used = new Set();
+  for (const r of shown) {
+    const found = some.map(({ v }) => at(r, v)).filter(Boolean), best = Math.min(...found.map(({ s }) => s));
+    for (const { v } of some) far.set(v, far.get(v) + (at(r, v) ? Math.log(at(r, v).s / best) : 5));
+    used.add(facts.scenes[r].answers[lengthOf(r)]?.use);
+  }
+  return [...some].sort((a, b) => used.has(b.v) - used.has(a.v) || far.get(a.v) - far.get(b.v));
 }
 
+const fastest = () => ranked(looks.filter(({ v, exact }) => exact && shown.some((r) => known[r]?.[v]))).slice(0, FIVE);
+
+function choose() {
+  const { v } = state;
+  only = v ? (v === "*all" ? looks : v === "*exact" ? looks.filter(({ exact }) => exact) : named()) : null;
+  compared = only ? ranked(only).slice(0, HUED) : fastest();
+}
+
+const passes = (scene) => ["run", "phase", "mask", "dtype"].every((axis) => !state[axis] || scene[axis] === state[axis]);
+
 function show() {
-  const scenes = Object.fromEntries(
-    Object.entries(facts.scenes).map(([number, scene]) => [number, sceneShown(scene)]));
-  const variants = facts.variants.map(variantShown);
+  shown = regimes.filter((r) => passes(facts.scenes[r]) && known[r]);
+  choose();
   root.dataset.unit = state.unit;
-  drawUnit(state.unit);
-  for (const part of all("main [data-r]:not(tr)")) part.hidden = !scenes[part.dataset.r];
-  for (const row of all(".card li"))
-    row.hidden = state.n !== "" && !row.dataset.lengths.split(" ").includes(state.n);
+  const open = new Set(regimes.filter((r) => passes(facts.scenes[r])));
+  for (const part of all("main [data-r]:not(tr, figure)")) part.hidden = !open.has(Number(part.dataset.r));
+  for (const row of all(".verdicts tr[data-n]"))
+    row.hidden = Number(row.dataset.n) !== lengthOf(row.closest("[data-r]").dataset.r);
+  for (const part of all(".headlines")) part.hidden = part.dataset.n !== (state.n || "0");
+  const variants = only && new Set(only.map(({ v }) => String(v)));
   let rows = 0;
   for (const row of all("#cells tbody tr")) {
     const { r, v, n } = row.dataset;
-    row.hidden = !(scenes[r] ?? true) || !variants[v] || (state.n !== "" && n !== state.n);
+    row.hidden = (r !== undefined && !open.has(Number(r))) || (variants && !variants.has(v)) || (state.one !== "" && n !== state.n);
     rows += !row.hidden;
   }
-  const many = variants.filter(Boolean).length;
-  const none = !many || !Object.values(scenes).some(Boolean);
-  root.classList.toggle("empty", none);
-  $("#nothing").hidden = !none;
-  $("#nothing span").textContent = none ? `No variant matches ${chosen().join(", ")}.` : "";
-  $("#count").textContent = `${many.toLocaleString("en")} of ${variants.length} variants, ` +
-    `${rows.toLocaleString("en")} cells`;
-  $("#few").textContent = many < variants.length ? `${many}/${variants.length}` : "";
-  for (const button of all("#legend .name")) button.hidden = !variants[button.dataset.v];
-  const gone = variants.flatMap((shown, v) => (shown ? [] : [`svg .v${v}`]));
-  const lit = facts.variants.findIndex(([name]) => name === state.v);
-  style(gone, lit);
-  $("#lit").hidden = lit < 0;
-  $("#lit").textContent = `${state.v} ✕`;
-  $("#lit").setAttribute("aria-label", `${state.v} is highlighted: stop that`);
-  for (const button of all("[data-v]:is(button)"))
-    button.setAttribute("aria-pressed", Number(button.dataset.v) === lit);
-  $("#clear").hidden = !chosen().length;
+  $("#count").textContent = `${tokens(rows)} rows`;
+  root.classList.toggle("empty", !open.size);
+  $("#nothing").hidden = open.size > 0;
+  $("#nothing span").textContent = `No regime has ${chosen().join(" and ")}.`;
+  if ($("#tokens")) {
+    $("#tokens").textContent = `${tokens(Number(state.n))} tokens`;
+    form.elements.at.setAttribute("aria-valuetext", $("#tokens").textContent);
+  }
+  const keys = Object.keys(state).filter((key) => !["about", "cell"].includes(key));
+  $("#clear").hidden = keys.every((key) => state[key] === NOTHING[key]);
+  showBoxes();
+  redraw();
 }
 
-// What leaves something out, in the reader's words.
-const chosen = () => Object.keys(state)
-  .filter((key) => !["unit", "v", "cell"].includes(key) && state[key] !== NOTHING[key])
-  .map((key) => ({ q: `“${state.q}”`, n: `${state.n} tokens` })[key] ?? `${key} ${state[key]}`);
+const chosen = () => ["run", "phase", "mask", "dtype"].filter((axis) => state[axis]).map((axis) => `${axis} ${state[axis]}`);
 
 function clear() {
-  state = { ...NOTHING, v: state.v, unit: state.unit };
+  state = { ...NOTHING };
   write();
-  form.reset();
-  form.elements.unit.value = state.unit;
-  show();
+  read();
 }
 
-function style(gone, lit) {
-  const rules = gone.length ? [`${gone.join(",")}{display:none}`] : [];
-  if (lit >= 0) {
-    rules.push(`svg .v:not(.v${lit}){opacity:.12}`, `svg .v${lit} text,svg text.v${lit}{font-weight:700}`);
-    rules.push(`[data-v="${lit}"]{--lit:1}`, `tr[data-v="${lit}"]{background:var(--wash)}`);
-    rules.push(`.name[data-v="${lit}"]{background:var(--wash);box-shadow:0 0 0 2px var(--c)}`);
+/* The tick boxes: any set of variants, with a search that offers what is near. */
+
+function makeBoxes() {
+  const groups = Map.groupBy ? Map.groupBy(looks, ({ computes }) => computes) : new Map([["", looks]]);
+  const box = ({ v, name, hue, fill }) => `<span class="pick"><input type="checkbox" name="pick" value="${v}" aria-label="${escaped(name)}">` +
+    `<button type="button" class="name h-${hue} ${fill}" data-v="${v}">${escaped(name)}</button></span>`;
+  $("#boxes").innerHTML = [...groups].map(([computes, some]) =>
+    `<fieldset><legend>${escaped(computes || "unknown")}</legend>${some.map(box).join("")}</fieldset>`).join("");
+}
+
+function showBoxes() {
+  const ticked = new Set((only ?? compared).map(({ v }) => v));
+  for (const box of all("[name=pick]")) box.checked = ticked.has(Number(box.value));
+  const some = only?.length <= 2 ? only.map(({ name }) => name).join(", ") : `${only?.length} of ${looks.length}`;
+  $("#few").textContent = { "": "the fastest five", "*exact": "all exact", "*all": "all" }[state.v] ?? some;
+}
+
+const found = () => all(".pick").filter((pick) => !pick.hidden).map((pick) => looks[$("input", pick).value]);
+const pick = (some) => change({ v: some.map(({ name }) => encodeURIComponent(name)).join(",") });
+
+function find() {
+  const like = $("#find").value.trim().toLowerCase();
+  for (const each of all(".pick")) {
+    const { name, family } = looks[$("input", each).value];
+    each.hidden = !name.toLowerCase().includes(like) && family.toLowerCase() !== like;
   }
-  $("#shown").textContent = rules.join("");
+  for (const group of all("#boxes fieldset")) group.hidden = all(".pick", group).every((each) => each.hidden);
+  const none = !found().length;
+  $("[data-pick=found]").hidden = !like || none;
+  $("#near").hidden = !none;
+  if (!none) return;
+  const near = looks.map(({ name }) => [Math.min(...[name, ...name.split(/[._?]/)].map((part) => apart(like, part.toLowerCase()))), name]);
+  const close = near.sort((a, b) => a[0] - b[0]).filter(([far]) => far <= Math.max(2, like.length / 2)).slice(0, 3);
+  const offers = close.map(([, name]) => `<button type="button" data-near="${escaped(name)}">${escaped(name)}</button>`);
+  $("#near").innerHTML = `No variant is called “${escaped(like)}”. ${offers.length ? `Did you mean ${offers.join(" or ")}?` : ""}`;
 }
 
-const light = (number) => {
-  const name = facts.variants[number][0];
-  change({ v: state.v === name ? "" : name });
-};
-
-/* Sorting. */
-
-function sortBy(head) {
-  const column = head.cellIndex, body = $("#cells tbody");
-  const down = head.getAttribute("aria-sort") === "ascending";
-  for (const other of all("#cells th[aria-sort]")) other.removeAttribute("aria-sort");
-  head.setAttribute("aria-sort", down ? "descending" : "ascending");
-  const numbers = head.classList.contains("n");
-  const key = (row) => {
-    const text = cellAt(row, column)?.innerText.trim() ?? ""; // as shown, in this unit
-    if (!numbers) return text;
-    const number = parseFloat(text.replace(/[,<\s]/g, ""));
-    return Number.isNaN(number) ? null : number;
-  };
-  const order = (a, b) => {
-    if (a === null || b === null) return (a === null) - (b === null); // what has none comes last
-    const less = numbers ? a - b : a.localeCompare(b, "en", { numeric: true });
-    return down ? -less : less;
-  };
-  const keyed = all("tr", body).map((row) => [key(row), row]);
-  body.append(...keyed.sort(([a], [b]) => order(a, b)).map(([, row]) => row));
-}
-
-function cellAt(row, column) {
-  let at = 0;
-  for (const cell of row.cells) {
-    if (at === column) return cell.colSpan > 1 ? null : cell;
-    at += cell.colSpan;
-    if (at > column) return null;
+// How many letters must be changed, added or left out.
+function apart(a, b) {
+  let row = Array.from({ length: b.length + 1 }, (_, k) => k);
+  for (let i = 1; i <= a.length; i += 1) {
+    const above = row;
+    row = [i];
+    for (let k = 1; k <= b.length; k += 1) row[k] = Math.min(above[k] + 1, row[k - 1] + 1, above[k - 1] + (a[i - 1] !== b[k - 1]));
   }
-  return null;
+  return row[b.length];
 }
 
-/* Raw records and figures' numbers: packed until somebody asks. */
+
+/* What is said of a variant, and one record: packed until somebody asks. */
 
 let unpacked;
 const held = () => (unpacked ??= unpack());
@@ -168,11 +181,68 @@ async function unpack() {
   return JSON.parse(await new Response(stream).text());
 }
 
-async function drawUnit(unit) {
-  const waiting = all(`figure[data-unit=${unit}] .later:empty`);
-  if (!waiting.length) return;
-  const { svg } = await held();
-  for (const place of waiting) place.innerHTML = svg[place.parentElement.id];
+const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`);
+const command = (words) => `<div class="command"><code tabindex="0">${escaped(words)}</code><button type="button" data-copy>Copy</button></div>`;
+
+async function openAbout(look) {
+  if (!look) return;
+  const said = (await held()).panels[look.v];
+  if (state.about !== look.name) return; // another was asked for meanwhile
+  $("#about-title").innerHTML = `<span class="name h-${look.hue} ${look.fill}">${escaped(look.name)}</span>`;
+  const others = looks.filter(({ v }) => v !== look.v && regimes.some((r) => known[r]?.[v]));
+  const facts_ = [["Computes", look.computes || "not said"], ["Family", look.family], ...said.facts].filter(([, value]) => value);
+  const paper = (value) => escaped(value).replace(/arXiv:(\d{4}\.\d{4,5})/g, '<a href="https://arxiv.org/abs/$1" rel="noreferrer">arXiv:$1</a>');
+  const list = facts_.map(([what, value]) => `<div><dt>${escaped(what)}</dt><dd>${what === "Paper" ? paper(value) : escaped(value)}</dd></div>`);
+  $("#about-body").innerHTML = `${said.title ? `<p class="said">${escaped(said.title)}</p>` : ""}<div id="about-times"></div>` +
+    `<h3>How to use it</h3><div id="about-use"></div><h3>What it is</h3><dl class="facts">${list.join("")}</dl>` +
+    (said.mathematics ? `<pre tabindex="0">${escaped(said.mathematics)}</pre>`
+      : '<p class="aside">It is not built into attnbench, so its mathematics is not in this page.</p>');
+  const r = shown.find((each) => known[each]?.[look.v]) ?? regimes.find((each) => known[each]?.[look.v]);
+  const rival = rivalOf(look, r, others);
+  $("#about-times").innerHTML = r === undefined ? '<p class="note">It has no time in this run: “Not measured” says why.</p>'
+    : `<p class="against"><label>Compared with <select id="rival">${others.map(({ v, name }) =>
+      `<option value="${v}"${v === rival ? " selected" : ""}>${escaped(name)}</option>`).join("")}</select></label></p><div></div>`;
+  if (r !== undefined) compare(look, rival);
+  use(look, said, r, rival);
+  if (!$("#about").open) $("#about").showModal();
+  $("#about").scrollTop = 0;
+}
+
+// Whom a variant is held against first: the answer at the length chosen, or what comes next after it.
+function rivalOf({ v }, r, others) {
+  if (r === undefined) return undefined;
+  const { use, ties = [], next } = facts.scenes[r].answers[lengthOf(r)] ?? {};
+  return [use, ...ties, next].find((each) => each !== v && each >= 0) ?? others[0]?.v;
+}
+
+function compare(look, rival) {
+  const some = [...shown, ...regimes.filter((r) => !shown.includes(r))].filter((r) => known[r]?.[look.v] || facts.untimed.some(([s, v]) => s === r && v === look.v));
+  $("#about-times > div").innerHTML = some.slice(0, MOST).map((r) => {
+    const rows = facts.untimed.filter(([s, v]) => s === r && v === look.v).map(([, , n, , status]) => [n, `<td colspan="3" class="why">${escaped(status)}</td>`]);
+    for (const [n, { s, low, high, peak, noisy }] of Object.entries(known[r]?.[look.v] ?? {}))
+      rows.push([Number(n), `<td class="n"><b>${figures(s * 1e3)}</b> <i>[${figures(low * 1e3)}, ${figures(high * 1e3)}]${noisy ? " ?" : ""}</i></td>` +
+        `<td>${rival === undefined ? "" : verdict(r, look.v, rival, n).replace(/.*faster/, "<b>$&</b>")}</td><td class="n">${peak ? figures(peak / 2 ** 20) : "–"}</td>`]);
+    rows.sort((a, b) => a[0] - b[0]);
+    const grows = power(Object.values(known[r]?.[look.v] ?? {}));
+    return `<table class="times"><caption>${escaped(facts.scenes[r].title)}${grows ? ` · time grows as n<sup>${grows.toFixed(2)}</sup>` : ""}</caption>` +
+      `<thead><tr><th scope="col">tokens</th><th scope="col">ms</th><th scope="col">${rival === undefined ? "" : `than ${escaped(nameOf(rival))}`}</th><th scope="col">MiB</th></tr></thead>` +
+      `<tbody>${rows.map(([n, rest]) => `<tr${n === lengthOf(r) ? ' class="here"' : ""}><th scope="row">${tokens(n)}</th>${rest}</tr>`).join("")}</tbody></table>`;
+  }).join("") + '<p class="aside">Marked by ?: noisy. Tied: how many times as long, in brackets.</p>';
+}
+
+// The power of the length that times grow by, over the longest four.
+function power(some) {
+  const last = some.slice(-4).map(({ length, s }) => [Math.log(length), Math.log(s)]);
+  if (last.length < 3) return 0;
+  const [x, y] = [0, 1].map((k) => last.reduce((sum, each) => sum + each[k], 0) / last.length);
+  return last.reduce((sum, [a, b]) => sum + (a - x) * (b - y), 0) / last.reduce((sum, [a]) => sum + (a - x) ** 2, 0);
+}
+
+function use(look, said, r, rival) {
+  const code = said.code[r] ?? Object.values(said.code)[0], words = facts.scenes[r]?.ask[lengthOf(r)];
+  const next = words !== undefined && rival !== undefined ? ["attnbench compare", quoted(look.name), quoted(nameOf(rival)), words].join(" ") : "";
+  $("#about-use").innerHTML = (code ? `${command(code)}${said.transformers ? `<p>In a model of transformers:</p>${command(said.transformers)}` : ""}`
+    : "<p>A layer has weights of its own: there is no line to paste.</p>") + (next ? `<p>Next, to measure the two in pairs:</p>${command(next)}` : "");
 }
 
 async function openRecord(number) {
@@ -185,33 +255,6 @@ async function openRecord(number) {
   $("#file").textContent = $("#file").href = cell.file;
   $("#json").textContent = JSON.stringify(cell.record, null, 2);
   if (!$("#record").open) $("#record").showModal();
-}
-
-/* Saving a figure: as it is on paper, in light colours, whatever the theme. */
-
-function standalone(svg) {
-  const names = (text) => text.replace(/var\(--([\w-]+)\)/g, (_, name) => facts.light[name]);
-  return names(new XMLSerializer().serializeToString(svg));
-}
-
-async function save(kind, figure) {
-  if (kind === "csv") return give((await held()).csv[figure.id], "text/csv", `${figure.id}.csv`);
-  await drawUnit(figure.dataset.unit); // it may not have been looked at yet
-  const svg = $("svg", figure), text = standalone(svg);
-  if (kind === "svg") return give(text, "image/svg+xml", `${figure.id}.svg`);
-  const { width, height } = svg.viewBox.baseVal, image = new Image(width * 3, height * 3);
-  image.src = `data:image/svg+xml,${encodeURIComponent(text)}`;
-  await image.decode();
-  const canvas = Object.assign(document.createElement("canvas"), { width: width * 3, height: height * 3 });
-  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-  canvas.toBlob((png) => give(png, "image/png", `${figure.id}.png`));
-}
-
-function give(what, type, name) {
-  const href = URL.createObjectURL(new Blob([what], { type }));
-  Object.assign(document.createElement("a"), { href, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(href), 60_000);
-  tell(`${name} is saved`);
 }
 
 async function copy(button) {
@@ -229,45 +272,111 @@ async function copy(button) {
 
 const tell = (words) => ($("#told").textContent = words);
 
+/* Sorting. */
+
+function sortBy(head) {
+  const column = head.cellIndex, body = $("#cells tbody");
+  const down = head.getAttribute("aria-sort") === "ascending";
+  for (const other of all("#cells th[aria-sort]")) other.removeAttribute("aria-sort");
+  head.setAttribute("aria-sort", down ? "descending" : "ascending");
+  const numbers_ = head.classList.contains("n");
+  const key = (row) => {
+    const text_ = cellAt(row, column)?.innerText.trim() ?? ""; // as shown, in this unit
+    if (!numbers_) return text_;
+    const number = parseFloat(text_.replace(/[,<\s]/g, ""));
+    return Number.isNaN(number) ? null : number;
+  };
+  const order = (a, b) => {
+    if (a === null || b === null) return (a === null) - (b === null); // what has none comes last
+    const less = numbers_ ? a - b : a.localeCompare(b, "en", { numeric: true });
+    return down ? -less : less;
+  };
+  const keyed = all("tr", body).map((row) => [key(row), row]);
+  body.append(...keyed.sort(([a], [b]) => order(a, b)).map(([, row]) => row));
+}
+
+function cellAt(row, column) {
+  let place_ = 0;
+  for (const cell of row.cells) {
+    if (place_ === column) return cell.colSpan > 1 ? null : cell;
+    place_ += cell.colSpan;
+    if (place_ > column) return null;
+  }
+  return null;
+}
+
 /* Who listens. */
 
 form.addEventListener("submit", (event) => event.preventDefault());
-form.addEventListener("input", ({ target }) => {
-  if (target.name === "family") {
-    const kept = families.filter((box) => box.checked).map((box) => box.value);
-    change({ family: kept.length === families.length ? "" : kept.join(",") || "none" });
-  } else if (target.name) change({ [target.name]: target.value });
+document.addEventListener("input", ({ target }) => {
+  if (target.id === "find") find();
+  else if (target.id === "rival") {
+    const look = looks.find(({ name }) => name === state.about);
+    compare(look, Number(target.value));
+    held().then(({ panels }) => use(look, panels[look.v], regimes.find((r) => shown.includes(r) && known[r]?.[look.v]), Number(target.value)));
+  } else if (target.name === "pick") pick(looks.filter(({ v }) => $(`[name=pick][value="${v}"]`).checked));
+  else if (target.name === "at") change({ n: String(facts.lengths[target.value]) });
+  else if (target.name === "one") change({ one: target.checked ? "1" : "" });
+  else if (target.form === form && target.name in NOTHING) change({ [target.name]: target.value });
 });
+
+const PICKS = { five: () => change({ v: "" }), exact: () => change({ v: "*exact" }), all: () => change({ v: "*all" }), found: () => pick(found()) };
 
 document.addEventListener("click", (event) => {
   const on = (what) => event.target.closest(what);
-  const variant = on("button.name")?.closest("[data-v]"), mark = on("svg .v");
-  if (variant) light(variant.dataset.v);
-  else if (mark) light([...mark.classList].find((name) => /^v\d/.test(name)).slice(1));
-  else if (on("#lit")) change({ v: "" });
-  else if (on("[data-clear]")) clear();
+  const variant = on("button.name, svg text[data-v]")?.closest("[data-v]");
+  if (variant) {
+    change({ about: nameOf(variant.dataset.v) });
+    openAbout(looks[variant.dataset.v]);
+  } else if (on("[data-pick]")) PICKS[on("[data-pick]").dataset.pick]();
+  else if (on("[data-near]")) {
+    $("#find").value = on("[data-near]").dataset.near;
+    find();
+    $("#find").focus();
+  } else if (on("[data-clear]")) clear();
   else if (on("#theme")) theme();
   else if (on("#more")) more(!form.classList.contains("open"));
   else if (on("#cells thead button")) sortBy(on("th"));
   else if (on("[data-save]")) save(on("[data-save]").dataset.save, on("figure"));
   else if (on("[data-copy]")) copy(on("[data-copy]"));
-  else if (on("[data-close]") || event.target === $("#record")) $("#record").close();
-  else if (on("[href^='#cell=']") || on("#cells td")) {
+  else if (on("[data-close]") || event.target.matches("dialog")) on("dialog").close();
+  else if (on("[data-draw=map] svg")) {
+    const chosen_ = nearestTo(event, on("figure"));
+    if (chosen_) change({ n: String(chosen_.cell.length) });
+  } else if (on("[href^='#cell=']") || on("#cells td")) {
     event.preventDefault(); // the rest of the address stays
     change({ cell: (on("a") ?? $("a", on("tr"))).hash.split("=")[1] });
     openRecord(Number(state.cell));
   }
-  if (!on("#legend")) $("#legend").open = false;
+  if (!on("#variants") && !on("dialog") && !document.querySelector("dialog[open]")) $("#variants").open = false;
 });
 
-document.addEventListener("keydown", ({ key }) => {
-  if (key !== "Escape" || $("#record").open) return;
-  if ($("#legend").open) $("#legend").open = false;
-  else if (form.classList.contains("open")) {
-    more(false);
-    $("#more").focus();
-  } else if (state.v) change({ v: "" });
+document.addEventListener("keydown", (event) => {
+  const { key, target } = event, figure = target.closest?.("figure[data-key]");
+  if (figure && key.startsWith("Arrow") && target.matches(".plot")) {
+    event.preventDefault();
+    point(figure, step(figure, key));
+  } else if (figure && key === "Enter" && figure.at && target.matches(".plot")) {
+    change({ about: nameOf(figure.at.v) });
+    openAbout(looks[figure.at.v]);
+  } else if (target.id === "find" && key === "Enter" && found().length) pick(found());
+  else if (key === "Escape" && !$("dialog[open]")) {
+    if (figure) point(figure, null);
+    else if ($("#variants").open) $("#variants").open = false;
+    else if (form.classList.contains("open")) {
+      more(false);
+      $("#more").focus();
+    }
+  }
 });
+
+for (const kind of ["pointermove", "pointerdown"])
+  document.addEventListener(kind, (event) => {
+    const figure = event.target.closest?.(".plot")?.closest("figure[data-key]");
+    if (figure) point(figure, nearestTo(event, figure));
+    for (const other of near) if (other !== figure && other.at && !other.contains(document.activeElement)) point(other, null);
+  }, { passive: true });
+document.addEventListener("focusout", ({ target }) => target.matches?.(".plot") && point(target.closest("figure"), null));
 
 function theme() {
   const dark = root.dataset.theme ? root.dataset.theme === "dark"
@@ -281,7 +390,19 @@ function more(open) {
   $("#more").setAttribute("aria-expanded", open);
 }
 
-$("#record").addEventListener("close", () => change({ cell: "" }));
+for (const [id, key] of [["record", "cell"], ["about", "about"]]) $(`#${id}`).addEventListener("close", () => state[key] && change({ [key]: "" }));
 addEventListener("hashchange", read);
-addEventListener("beforeprint", () => all("main details").forEach((part) => (part.open = true)));
+addEventListener("beforeprint", () => {
+  for (const part of all("main details.print")) part.open = true;
+  for (const figure of all("figure[data-key]")) draw(figure, figure.parentElement.dataset.draw === "map" ? 700 : 345);
+});
+addEventListener("afterprint", () => near.forEach((figure) => draw(figure)));
+new ResizeObserver(() => {
+  for (const figure of all("figure[data-key]")) figure.stale = true;
+  for (const figure of near) draw(figure);
+}).observe($("main"));
+
+form.hidden = false;
+for (const part of all(".only")) part.hidden = false;
+makeBoxes();
 if (!read()) show();

@@ -7,30 +7,30 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import re
-import shlex
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.compare_runs import RunsComparison
-from attnbench.answer.paste import words_of
-from attnbench.answer.ranking import MARGIN, Stretch
+from attnbench.answer.ranking import MARGIN, Stretch, closeness
 from attnbench.core import format
-from attnbench.core.record import Record
-from attnbench.features.report.build import SECTIONS
-from attnbench.features.report.contents import Contents, beside, distinct_words, figures
+from attnbench.features.report.cells import PageCell, cells_of, place, repeats, summarize
+from attnbench.features.report.contents import (
+    Contents,
+    beside,
+    distinct_words,
+    headlines,
+    standing_at,
+)
+from attnbench.features.report.facts import AXES, TIMED, axes_of, drawing, lengths_of, panels
 from attnbench.report.figures import sheet
-from attnbench.report.figures.sheet import Drawn
 from attnbench.report.figures.style import Look
 from attnbench.report.scenes import ReportRun, Scene
 from attnbench.report.tables import Table, columns, to_html
-from attnbench.sweep.presets import PRESETS
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -41,47 +41,62 @@ HERE = Path(__file__).parent
 MOST = 2500
 """Rows of the table."""
 COMPARED = 400
-AXES = ("run", "phase", "mask", "dtype")
+DRAWN = ("scaling", "tradeoffs", "memory", "map", "roofline")
+"""Sections whose figures the page's script draws."""
+INLINE = ("shares", "attention")
+"""Sections whose figures stand in the page as they are saved."""
 
 
 def render(contents: Contents) -> str:
     """The whole page."""
     cells = cells_of(contents)
-    shown = cards(contents.scenes, contents.looks, cells)
-    scaled = {figure.regime for figure in contents.figures if figure.section == "scaling"}
-    rows = sorted(cells, key=_place)[:MOST]
-    linked = (c for card in shown for row in card["rows"] for c in (*row["tied"], row["cell"]) if c)
+    by_record = {id(cell.record): cell for cell in cells}
+    shown = cards(contents.scenes, contents.looks, by_record)
+    rows = sorted(cells, key=place)[:MOST]
+    linked = [c for card in shown for row in card["rows"] for c in (*row["tied"], row["cell"]) if c]
     leaders = {name for scene in contents.scenes for s in scene.standings for name in s.leaders}
-    families: dict[str, list[Look]] = {}
-    for look in contents.looks.values():
-        families.setdefault(look.family, []).append(look)
     margins = sorted(round(run.margin, 3) for run in contents.runs)
+    lengths = lengths_of(contents.scenes)
+    by_length = {n: headlines(contents.scenes, len(contents.runs) > 1, n) for n in lengths}
+    drawn = drawing(contents, {key: cell.number for key, cell in by_record.items()})
     return _template().render(
         c=contents,
         cards=shown,
+        verdicts=verdicts(contents, by_record),
         apart=distinct_words(contents.scenes),
         cells=rows,
         all_cells=len(cells),
-        figures={name: _groups(contents, name) for name in SECTIONS},
-        crossed=any(scene.crossings for scene in contents.scenes if scene.number in scaled),
+        figures={name: [f for f in contents.figures if f.section == name] for name in INLINE},
+        sections=_sections(drawn),
+        closest=[(run, _closest(run, contents)) for run in contents.runs],
         colours=_colours(),
-        facts={
-            "scenes": {
-                s.number: {**_axes(s), "lengths": s.regime.lengths} for s in contents.scenes
-            },
-            "variants": [[x.variant, x.family, x.computes] for x in contents.looks.values()],
-            "light": sheet.LIGHT,
-        },
+        facts=drawn,
+        lengths=lengths,
         choices=_choices(contents),
-        families=families,
         blob=packed(contents, list({c.number: c for c in chain(linked, rows)}.values())),
-        headlines=[_in_two(line, leaders) for line in contents.headlines],
+        headlines={
+            n: [_in_two(line, leaders) for line in some]
+            for n, some in (by_length or {0: contents.headlines}).items()
+        },
         missing=_missing(contents),
         differences=[(run, *_comparison(run)) for run in contents.comparisons],
         margin=" to ".join(dict.fromkeys(map(format.percent, (margins[0], margins[-1])))),
         floor=format.percent(MARGIN),
         untimed=[scene for scene in contents.scenes if not scene.timed],
     )
+
+
+def _sections(drawn: Mapping[str, Any]) -> list[str]:
+    """The sections of which there is anything to draw."""
+    cells, scenes = [dict(zip(TIMED, row, strict=True)) for row in drawn["timed"]], drawn["scenes"]
+    there = {
+        "scaling": bool(cells),
+        "tradeoffs": any(cell["peak"] or cell["distance"] for cell in cells),
+        "memory": any(cell["peak"] for cell in cells),
+        "map": any("use" in a for scene in scenes.values() for a in scene["answers"].values()),
+        "roofline": any(scenes[c["scene"]]["roof"] and c["flops"] and c["bytes"] for c in cells),
+    }
+    return [name for name in DRAWN if there[name]]
 
 
 def templates(**how: Any) -> Environment:
@@ -99,30 +114,17 @@ def _template() -> Template:
     made = templates(autoescape=True)
     made.filters["table"] = lambda table: Markup(to_html(table))
     made.filters["text_of"] = lambda name: Markup((HERE / name).read_text("utf-8"))
-    made.filters["family"] = lambda look: look.family if look.family in sheet.FAMILIES else "other"
     for function in (format.ms, format.mib, format.figures, format.ratio, format.nbytes):
         made.filters[function.__name__] = function
     return made.get_template("page.html")
 
 
 def _colours() -> Markup:
-    """Style rules for the palette, and for the colour of each family."""
+    """Style rules for the palette, and for the names of each hue."""
     from markupsafe import Markup
 
-    own = "".join(f".f-{name}{{--c:var(--{name})}}" for name in (*sheet.FAMILIES, "other"))
+    own = "".join(f".h-{name}{{--c:var(--{name})}}" for name in sheet.HUES)
     return Markup(f"{sheet.css()}\n{own}")
-
-
-def _groups(contents: Contents, section: str) -> list[tuple[Scene | None, list[Drawn]]]:
-    """A section's figures, those of one regime together; None for figures of several."""
-    by_regime: dict[int | None, list[Drawn]] = {}
-    for figure in contents.figures:
-        if figure.section == section:
-            by_regime.setdefault(figure.regime, []).append(figure)
-    scenes = {scene.number: scene for scene in contents.scenes}
-    if by_regime and all(len(some) == 1 for some in by_regime.values()):
-        return [(None, list(chain(*by_regime.values())))]  # whose titles name the regime
-    return [(None if n is None else scenes[n], some) for n, some in by_regime.items()]
 
 
 def _in_two(line: str, names: set[str]) -> tuple[Markup, Markup]:
@@ -147,19 +149,32 @@ def emphasised(text: str, names: set[str]) -> Markup:
     )
 
 
-def _axes(scene: Scene) -> dict[str, str]:
-    regime = scene.regime
-    return dict(zip(AXES, (scene.run.name, regime.phase, regime.mask, regime.dtype), strict=True))
+def _choices(contents: Contents) -> Iterator[tuple[str, list[str]]]:
+    """Each axis on which regimes differ, with its values."""
+    some = [axes_of(scene) for scene in contents.scenes]
+    found = ((axis, list(dict.fromkeys(each[axis] for each in some))) for axis in AXES)
+    return (each for each in found if len(each[1]) > 1)
 
 
-def _choices(contents: Contents) -> Iterator[tuple[str, str, list[str]]]:
-    """For each axis that has several values: its name, its label, the values."""
-    some = [_axes(scene) for scene in contents.scenes]
-    lengths = sorted({n for scene in contents.scenes for n in scene.regime.lengths})
-    computes = dict.fromkeys(look.computes for look in contents.looks.values() if look.computes)
-    found = [(axis, axis, list(dict.fromkeys(each[axis] for each in some))) for axis in AXES]
-    found += [("n", "length", list(map(str, lengths))), ("computes", "computes", list(computes))]
-    yield from (each for each in found if len(each[2]) > 1)
+CLOSEST = 12
+"""Rows of the table of what stays near the best."""
+
+
+def _closest(run: ReportRun, contents: Contents) -> Table | None:
+    """How near each exact variant of a run stays to the best; None without two on a problem."""
+    found = closeness(s.regime for s in contents.scenes if s.run is run)
+    if not found:
+        return None
+    factors = (1.05, 1.25, 1.5, 2.0)
+    heads = [f"within {factor:g}×" for factor in factors]
+    rows = [
+        (of.variant, *(format.share(of.share(x)) for x in (1.0, *factors)), format.ratio(of.mean))
+        for of in found[:CLOSEST]
+    ]
+    right = ["fastest", *heads, "mean"]
+    more = f"; {len(found) - CLOSEST} more in data.csv" if len(found) > CLOSEST else ""
+    title = f"Share of {format.counted(found[0].problems, 'problem')}{more}"
+    return Table(title, columns("variant", *right, right=right), rows)
 
 
 def _missing(contents: Contents) -> Table:
@@ -173,8 +188,8 @@ def _missing(contents: Contents) -> Table:
         )
         for m in contents.missing
     ]
-    heads = columns("what happened", "why", "to which", "where", "cells", right=["cells"])
-    return Table("What did not run", heads, rows)
+    heads = columns("what happened", "why", "to which", "where", "how many", right=["how many"])
+    return Table("Not measured", heads, rows)
 
 
 def _comparison(found: RunsComparison) -> tuple[Table, Table]:
@@ -191,101 +206,20 @@ def _comparison(found: RunsComparison) -> tuple[Table, Table]:
         verdicts.append(row)
     ratio = "time, b over a"
     heads = columns("variant", "where", "verdict", ratio, "99 %", right=[ratio])
-    return differences, Table("Cell by cell", heads, verdicts)
-
-
-# ---- cells ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class PageCell:
-    """One record and its place in the report."""
-
-    number: int
-    record: Record
-    run: ReportRun
-    line: int
-    """Its line in the run's records.jsonl, counted from 1."""
-    scene: Scene | None
-    """None for a cell that was measured again later in its run."""
-    look: Look
-    to_best: float | None = None
-    """Its median over that of the fastest exact variant at its length."""
-    to_baseline: float | None = None
-
-    @property
-    def status(self) -> str:
-        """``out of memory``"""
-        return str(self.record.status).replace("_", " ")
-
-    @property
-    def units(self) -> dict[str, str]:
-        """Its time in words, by unit."""
-        time, cost = self.record.time, self.record.cost
-        return {
-            "ms": format.ms(time.median_s if time else None),
-            "tflops": format.figures(cost.flops / time.median_s / 1e12 if time and cost else None),
-            "share": format.share(self.record.share_of_ceiling if time else None),
-            "baseline": format.ratio(self.to_baseline),
-        }
-
-    @property
-    def kept(self) -> str:
-        """What it keeps of what softmax does beyond averaging: all of it, if it is softmax."""
-        skill = 1.0 if self.look.exact and self.record.time else None
-        if self.record.distance is not None:
-            skill = self.record.distance.skill
-        return format.share(skill) if skill is None or skill > -0.005 else "< 0"
-
-    @property
-    def error(self) -> float | None:
-        """The largest relative error of its tensors, against its definition."""
-        errors = (self.record.error or {}).values()
-        return max((e.relative for e in errors if e.relative is not None), default=None)
-
-
-def cells_of(contents: Contents) -> list[PageCell]:
-    """All cells, run by run in the order of their files."""
-    scenes = {id(r): scene for scene in contents.scenes for r in scene.regime.records}
-    medians: dict[tuple[int, int], tuple[float | None, float | None]] = {}
-    for scene in contents.scenes:  # of the fastest exact variant and of the baseline
-        for length in scene.regime.lengths:
-            base = scene.regime.timed(length).get(contents.baseline)
-            best = min(scene.regime.exact(length).values(), default=None)
-            both = best, base.time.median_s if base and base.time else None
-            medians[scene.number, length] = both
-    cells: list[PageCell] = []
-    for run in contents.runs:
-        for record, line in zip(run.records, run.lines, strict=True):
-            found, over = scenes.get(id(record)), list[float | None]()
-            if found and (time := record.time):
-                others = medians[found.number, record.problem.kv_len]
-                over = [time.median_s / other if other else None for other in others]
-            look = contents.looks[record.variant]
-            cells.append(PageCell(len(cells), record, run, line, found, look, *over))
-    return cells
-
-
-def _place(cell: PageCell) -> tuple[float, ...]:
-    """In the table: by regime, the longest first, by kind, the fastest first, the untimed last."""
-    kinds = {"softmax": 0, "softmax on its own pattern": 1, "approximates softmax": 1}
-    time, kind = cell.record.time, kinds.get(cell.look.computes, 2)
-    rank = (kind, time.median_s) if time else (math.inf, math.inf)
-    return (cell.scene.number if cell.scene else math.inf, -cell.record.problem.kv_len, *rank)
+    return differences, Table("Measurement by measurement", heads, verdicts)
 
 
 NAMED, DOUBTS = 3, 3
-"""How many ties and doubts of a card are named; the rest is counted."""
+"""How many ties and doubts of a line are named; the rest is counted."""
 
 
 def cards(
-    scenes: Sequence[Scene], looks: Mapping[str, Look], cells: Sequence[PageCell]
+    scenes: Sequence[Scene], looks: Mapping[str, Look], by_record: Mapping[int, PageCell]
 ) -> list[dict[str, Any]]:
     """For each regime in which anything has a time its rows, the longest lengths first.
 
     They are what readers ask about. Beside them ``untimed``: how many of its cells have no time.
     """
-    by_record = {id(cell.record): cell for cell in cells}
     return [
         {
             "scene": scene,
@@ -295,6 +229,22 @@ def cards(
         for scene in scenes
         if scene.timed
     ]
+
+
+def verdicts(
+    contents: Contents, by_record: Mapping[int, PageCell]
+) -> list[tuple[Scene, list[dict[str, Any]]]]:
+    """For each regime that has a time a line at each length; ``open``: it is shown first."""
+    found = []
+    for scene in contents.scenes:
+        first = standing_at(scene, contents.length)
+        lines = [
+            {**_row(scene, Stretch((s,)), contents.looks, by_record), "open": s is first}
+            for s in scene.standings
+            if s.timed
+        ]
+        found += [(scene, lines)] if lines else []
+    return found
 
 
 def _row(
@@ -314,11 +264,11 @@ def _row(
     badges, ahead, memory = list[tuple[str, str]](), "", ""
     if answer:
         if answer.equal:
-            badges = [("tie", f"a tie of {len(answer.leaders)}")]
-            ahead = "none that is exact is slower for sure"
+            badges = [("tie", f"tie of {len(answer.leaders)}")]
+            ahead = "nothing exact is clearly slower"
         elif answer.next is None:
-            badges, ahead = [("only", "the only one")], "nothing exact beside it"
-        badges += [("doubt", "in doubt")] * bool(doubts)
+            badges, ahead = [("only", "the only one")], "no other exact variant measured"
+        badges += [("doubt", "noisy")] * bool(doubts)
         badges = badges or [("clear", "clear")]
         ahead = f"{answer.lead} faster than {answer.next}" if answer.next is not None else ahead
         if answer.memory_bytes is not None:
@@ -335,6 +285,7 @@ def _row(
         "badges": badges,
         "lead": ahead,
         "memory": memory,
+        "peak": format.nbytes(answer.memory_bytes) if answer and answer.memory_bytes else "",
         "doubts": "; ".join([*doubts[:DOUBTS], *[f"{more} more"] * (more > 0)]),
         "beside": sentence,
         "other": looks[sentence.found.variant] if sentence and sentence.found else None,
@@ -345,15 +296,10 @@ def _row(
 
 FIGURES = 7
 """How many figures of a number the page keeps; the file that it names has them all."""
-STOPS = {
-    "budget": "stopped by its budget",
-    "plateau": "stopped when its interval narrowed no more",
-    "converged": "stopped when its interval was within 1\N{NO-BREAK SPACE}%",
-}
 
 
 def packed(contents: Contents, cells: Sequence[PageCell]) -> str:
-    """``cells`` by their numbers; ``csv`` and ``svg`` by the names of figures: as one word."""
+    """``cells`` and ``panels`` by their numbers: as one word."""
     records = {}
     for cell in cells:
         p = cell.record.problem
@@ -366,11 +312,7 @@ def packed(contents: Contents, cells: Sequence[PageCell]) -> str:
             "repeat": repeats(cell.record, cell.run.header),
             "record": _short(cell.record.to_dict()),
         }
-    data = {
-        "cells": records,
-        "csv": {figure.name: figure.csv for figure in contents.figures},
-        "svg": {f.name: f.inline for f in contents.figures if f.unit not in ("", "ms")},
-    }
+    data = {"cells": records, "panels": panels(contents)}
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(), 6)).decode()
 
@@ -382,43 +324,3 @@ def _short(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _short(inner) for key, inner in value.items() if key != "samples_s"}
     return [_short(inner) for inner in value] if isinstance(value, list) else value
-
-
-def summarize(cell: PageCell) -> str:
-    """A record in a line: ``550 ms [466, 568] · 9 samples, stopped by …``"""
-    record, time = cell.record, cell.record.time
-    if time is None:
-        parts = [f"{cell.status}: {record.reason}" if record.reason else cell.status]
-    else:
-        stop = STOPS.get(time.stop, f"stopped: {time.stop}")
-        parts = [figures(time), f"{time.n:,} sample{'s' * (time.n != 1)}, {stop}"]
-    if record.memory:
-        parts.append(f"peak {format.nbytes(record.memory.peak_bytes)}")
-    if cell.error is not None:
-        error = format.three(cell.error).replace("-", "\N{NON-BREAKING HYPHEN}")  # 4e-7 is a word
-        parts.append(f"worst error {error}")
-    if time and time.flags:
-        parts.append(f"in doubt: {'; '.join(time.flags)}")
-    return " · ".join(parts)
-
-
-def repeats(record: Record, header: Mapping[str, Any]) -> str:
-    """The command that measures this cell again: the same variant on the same problem.
-
-    The grid is given in full, so that no preset of another machine can change it.
-    """
-    p = record.problem
-    budget = header.get("budget_s")
-    if budget == PRESETS["cuda" if p.device.startswith("cuda") else "cpu"].budget:
-        budget = None
-    options = {
-        "--world": record.ranks and record.ranks.world,
-        "--seed": record.seed,
-        "--threads": (header.get("settings") or {}).get("threads"),
-        "--budget": budget,
-    }
-    words: list[Any] = ["attnbench", "run", record.variant, *words_of(p)]
-    words += (word for name, value in options.items() if value for word in (name, value))
-    words += ["--energy"] if header.get("energy") else []
-    words += (word for table in header.get("tables") or () for word in ("--table", table))
-    return shlex.join(map(str, words))

@@ -121,19 +121,18 @@ def _map(
 
     left, top, side = place
     look, cell = looks.get(each.variant), side / len(weights)
-    gid, colour = (look.name, look.colour) if look else (None, OTHER)
+    colour = look.colour if look else OTHER
     under = KINDS.get(each.computes, each.computes)
     under += f", as are {len(each.alike)} more" if each.alike else ""
     under += ", no mask" if each.mask == "none" else ""
     head, more = (
         labels.shorten(each.variant, side * 72, 8, "bold"),
-        {"va": "center_baseline", "gid": gid},
+        {"va": "center_baseline"},
     )
     axes.text(left, top - 0.19, head, fontsize=8, fontweight="bold", **more)  # type: ignore[arg-type]
     under = labels.shorten(under, side * 72, 6.8)
     axes.text(left, top - 0.07, under, fontsize=6.8, color=FAINT, **more)  # type: ignore[arg-type]
     edge: dict[str, Any] = {"facecolor": "none", "edgecolor": GRID, "linewidth": 0.6}
-    edge["gid"] = f"{gid}|{each.variant}: {each.computes}" if gid else None
     axes.add_patch(Rectangle((left, top), side, side, **edge))
     for (negative, shade), cells in sorted(_cells(weights).items()):
         ends = [(left + c * cell, left + (c + 1) * cell, math.nan) for _, c in cells]
@@ -145,13 +144,12 @@ def _map(
             alpha=round((shade + 1) / SHADES, 3),
             linewidth=cell * 72 * (0.3 if negative else 1),
             solid_capstyle="butt",
-            gid=gid,
         )
     rows, columns = np.nonzero(~np.isfinite(weights))
     if len(rows):
         mark: dict[str, Any] = {"marker": "x", "markersize": cell * 30, "markeredgewidth": 0.7}
         at = left + (columns + 0.5) * cell, top + (rows + 0.5) * cell
-        axes.plot(*at, color=INK, linestyle="", gid=gid, **mark)
+        axes.plot(*at, color=INK, linestyle="", **mark)
 
 
 def _cells(weights: Any) -> dict[tuple[bool, int], list[tuple[int, int]]]:

@@ -7,7 +7,6 @@ kept to. A line that starts high wins often; a line that reaches the top early n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import geometric_mean
 from typing import Any
 
 from attnbench.answer.ranking import Closeness, advised, closeness
@@ -57,13 +56,9 @@ def draw(run: ReportRun, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
             look, bold = looks[each.variant], number < NAMED
             every = (0, max(2, len(xs) // (2 * MARKS) * 2))
             mark = {**look.marks(4), "markevery": every} if bold else {"color": look.colour}
-            words = (
-                f"{each.variant}: fastest on {each.share(1.0):.0%} of {many}, within 1.1× on "
-                f"{each.share(1.1):.0%}, within 2× on {each.share(2.0):.0%}"
-            )
             dash, wide, alpha = (look.dash, 1.2, 1.0) if bold else ("-", 0.6, 0.5)
             line: dict[str, Any] = {"linestyle": dash, "linewidth": wide, "alpha": alpha, **mark}
-            axes.plot(xs, ys, gid=look.gid(words), **line)
+            axes.plot(xs, ys, **line)
             if bold:  # lines that end at one height keep their order
                 up = at(axes, end, ys[-1])[1] - 1e-3 * number
                 ends.insert(0, End(look, (BOX[2] - 3, up), each.variant))
@@ -90,4 +85,4 @@ def _rows(lines: Sequence[Closeness], looks: Looks) -> Iterator[tuple[Any, ...]]
     yield "variant", "family", "problems", "timed", *within, "geometric_mean_ratio"
     for of in lines:
         counts = of.variant, looks[of.variant].family, of.problems, len(of.ratios)
-        yield *counts, *(of.share(factor) for factor in WITHIN), geometric_mean(of.ratios)
+        yield *counts, *(of.share(factor) for factor in WITHIN), of.mean

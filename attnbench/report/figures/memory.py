@@ -61,27 +61,24 @@ def draw(scene: Scene, looks: Looks) -> Drawn | None:
         axes.set_xlabel(f"logarithmic scale{more}", fontsize=6.8, color=FAINT, labelpad=2)
         name, title = f"memory-{scene.name}", f"{title} ({scene.regime})"
         rows = _rows(every, looks, length)
-        return finish(figure, "memory", name, title, finding, rows, regime=scene.number)
+        return finish(figure, "memory", name, title, finding, rows)
 
 
 def _draw_row(axes: Axes, row: int, memory: Memory, look: Look) -> None:
     """The peak as a dot, with a line from what is saved: a log scale has no zero to begin at."""
     peak, saved, expected = memory.peak_bytes, memory.saved_bytes or 0, memory.expected_bytes
-    words = f"{look.variant}: peak {size(peak)}"
-    words += f", {size(saved)} of it saved for backward" if saved else ""
-    words += f"; expected {size(expected)}" if expected else ""
     start = axes.get_xlim()[0]
     mark: dict[str, Any] = {"color": look.colour, "markersize": 5, "clip_on": False}
     if 0 < saved < peak:
         line: dict[str, Any] = {"linewidth": 2.4, "alpha": 0.6, "solid_capstyle": "butt"}
-        axes.plot([max(start, saved), peak], [row, row], color=look.colour, gid=look.name, **line)
+        axes.plot([max(start, saved), peak], [row, row], color=look.colour, **line)
         if saved < start:  # the line goes on beyond the axis
-            axes.plot([start], [row], marker="<", gid=look.name, **mark)
-    axes.plot([peak], [row], marker="o", gid=look.gid(words), **mark)
+            axes.plot([start], [row], marker="<", **mark)
+    axes.plot([peak], [row], marker="o", **mark)
     if expected and start < expected:
         tick: dict[str, Any] = {"color": INK, "linewidth": 1.1, "clip_on": False}
-        axes.plot([expected] * 2, [row - 0.46, row + 0.46], gid=look.name, **tick)
-    sides: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "gid": look.name}
+        axes.plot([expected] * 2, [row - 0.46, row + 0.46], **tick)
+    sides: dict[str, Any] = {"transform": axes.get_yaxis_transform()}
     text = {"va": "center_baseline", "fontsize": 7.5, **sides}
     axes.plot([-0.035], [row], clip_on=False, **sides, **look.marks(4.2))
     axes.text(-0.065, row, labels.shorten(look.variant, 88, 7.5), ha="right", **text)

@@ -102,7 +102,6 @@ def _figure(scene: Scene, looks: Looks, above: Roof, every: Paths) -> Drawn:
         for variant in [*faint, *named]:
             look, points, bold = looks[variant], paths[variant], variant in named
             last = points[-1]
-            words = f"{last.length} tokens, {last.rate / 1e9:.3g} GFLOP/s"
             axes.plot(
                 [p.intensity for p in points],
                 [p.rate / unit for p in points],
@@ -110,7 +109,6 @@ def _figure(scene: Scene, looks: Looks, above: Roof, every: Paths) -> Drawn:
                 alpha=1 if bold else 0.5,
                 linestyle=look.dash if bold else "-",
                 markevery=[len(points) - 1],
-                gid=look.gid(f"{variant}: {words}, {last.share:.0%} of the roof"),
                 **look.marks(4.8 if bold else 3.2),
             )
             place = labels.at(axes, last.intensity, last.rate / unit)
@@ -134,7 +132,7 @@ def _figure(scene: Scene, looks: Looks, above: Roof, every: Paths) -> Drawn:
         rows[0] += ("length", "flop_per_byte", "flop_per_s", "share_of_roof")
         rows += ((v, looks[v].family, looks[v].computes, *p) for v in every for p in every[v])
         name, title = f"roofline-{scene.name}", f"{title} ({scene.regime})"
-        return finish(figure, "roofline", name, title, finding, rows, regime=scene.number)
+        return finish(figure, "roofline", name, title, finding, rows)
 
 
 def _draw_roof(axes: Axes, above: Roof, paths: Paths, unit: float) -> None:

@@ -37,12 +37,10 @@ class Measure(NamedTuple):
     say: Callable[[float], str]
     value: Callable[[Record], float | None] | None = None
     """Of what has no interval; None of times."""
-    unit: str = ""
-    """For times: ms, tflops, share or baseline."""
     grows: bool = False
 
-    def read(self, record: Record, baseline: float | None) -> Point | None:
-        """What a record says; ``baseline``: the baseline's median at its length."""
+    def read(self, record: Record) -> Point | None:
+        """What a record says."""
         if self.value is not None:
             value = self.value(record)
             return None if value is None else (value, value, value)
@@ -50,15 +48,7 @@ class Measure(NamedTuple):
         if value is None or record.time is None:
             return None
         low, high = positive(record.time.low_s) or value, positive(record.time.high_s) or value
-        low, high = min(low, value), max(high, value)
-        if self.unit in ("ms", "baseline"):
-            over = baseline if self.unit == "baseline" else 1.0
-            return (value / over, low / over, high / over) if over else None
-        if self.unit == "tflops":
-            amount = positive(record.cost.flops / 1e12) if record.cost else None
-        else:
-            amount = share * value if (share := positive(record.share_of_ceiling)) else None
-        return None if amount is None else (amount / value, amount / high, amount / low)
+        return value, min(low, value), max(high, value)
 
 
 def median(record: Record) -> float | None:
@@ -91,15 +81,11 @@ def _energy(record: Record) -> float | None:
     return positive(record.energy.joules) if record.energy and record.time else None
 
 
-def measures(kind: str, baseline: str) -> list[Measure]:
+def measures(kind: str) -> list[Measure]:
     """All measures, of exact softmax or of what is not."""
     error = "worst relative error" if kind == "exact" else "distance from softmax"
-    multiple = f"time as a multiple of {shorten(baseline, 90, 9.5)}'s"
     return [
-        Measure("time", "median time", format.seconds, unit="ms", grows=True),
-        Measure("time", "TFLOP/s", format.three, unit="tflops"),
-        Measure("time", "share of the ceiling", format.percent, unit="share"),
-        Measure("time", multiple, format.times, unit="baseline"),
+        Measure("time", "median time", format.seconds, grows=True),
         Measure("memory", "peak memory", format.nbytes, peak, grows=True),
         Measure("error", error, format.three, _error),
         Measure("energy", "energy a call", format.joules, _energy, grows=True),
@@ -133,15 +119,13 @@ class Panel:
 
     @property
     def name(self) -> str:
-        """``r0-exact-time-ms``"""
-        parts = (self.scene.name, self.kind, self.measure.name, self.measure.unit)
-        return "-".join(filter(None, parts))
+        """``r0-exact-time``"""
+        return f"{self.scene.name}-{self.kind}-{self.measure.name}"
 
     def best(self, length: int) -> list[tuple[str, float]]:
         """The variants at a length with their values, the best first."""
         at = {name: s[length][0] for name, s in self.series.items() if length in s}
-        up = -1 if self.measure.unit in ("tflops", "share") else 1
-        return sorted(at.items(), key=lambda each: up * each[1])
+        return sorted(at.items(), key=lambda each: each[1])
 
 
 def panels(scene: Scene, looks: Looks, baseline: str) -> Iterator[Panel]:
@@ -151,11 +135,11 @@ def panels(scene: Scene, looks: Looks, baseline: str) -> Iterator[Panel]:
         exact = kind == "exact"
         names = dict.fromkeys(r.variant for r in records if (r.computes == "softmax") is exact)
         telling = _telling(scene, kind, list(names), baseline)
-        for measure in measures(kind, baseline):
+        for measure in measures(kind):
 
             def read(name: str, length: int, measure: Measure = measure) -> Point | None:
-                base, record = cells[length].get(baseline), cells[length].get(name)
-                return measure.read(record, median(base) if base else None) if record else None
+                record = cells[length].get(name)
+                return measure.read(record) if record else None
 
             found = {
                 name: {n: p for n in cells if n > 0 and (p := read(name, n))} for name in names
@@ -246,39 +230,29 @@ def figure(panel: Panel) -> Drawn:
         _name_lines(paper, axes, panel, bottom, top)
         _draw_brackets(paper, axes, panel, top)
         best = [f"{n} {measure.say(v)}" for n, v in panel.best(lengths[-1])[:3]]
-        most = "Most" if measure.unit in ("tflops", "share") else "Least"
         told = [f"{len(panel.series)} lines over {len(lengths)} lengths"]
-        told += [f"{most} at {lengths[-1]:,} tokens: {', '.join(best)}"] if best else []
+        told += [f"Least at {lengths[-1]:,} tokens: {', '.join(best)}"] if best else []
         told += map(str, scene.crossings) if panel.brackets else ()
-        more: dict[str, Any] = {"regime": scene.number, "unit": measure.unit}
-        more["with_png"] = measure.unit in ("", "ms")
-        return finish(paper, "scaling", panel.name, title, ". ".join(told), _rows(panel), **more)
+        return finish(paper, "scaling", panel.name, title, ". ".join(told), _rows(panel))
 
 
 def _draw_lines(axes: Axes, panel: Panel) -> None:
-    if panel.measure.unit == "baseline":
-        axes.axhline(1.0, color=FAINT, linewidth=0.8)
     if panel.reference:
         middle = [p[0] for p in panel.reference.values()]
         axes.plot(list(panel.reference), middle, **style.REFERENCE)
     order = [*(n for n in panel.series if n not in panel.telling), *reversed(panel.telling)]
-    say = panel.measure.say
     for name in order:
         series, look = panel.series[name], panel.looks[name]
         xs, (middle, low, high) = list(series), map(list, zip(*series.values(), strict=True))
-        words = f"{name}: {xs[-1]:,} tokens, {say(middle[-1])}"
-        words += f" [{say(low[-1])}, {say(high[-1])}]" * (high[-1] > low[-1])
-        words += f", grows as {panel.powers[name]}" if name in panel.powers else ""
-        gid = look.gid(words)
         if name not in panel.telling:
             mark = "." if len(xs) == 1 else ""
-            axes.plot(xs, middle, color=FAINT, linewidth=0.6, alpha=0.5, gid=gid, marker=mark)
+            axes.plot(xs, middle, color=FAINT, linewidth=0.6, alpha=0.5, marker=mark)
             continue
         if any(top > 1.02 * bottom for top, bottom in zip(high, low, strict=True)):
             band: dict[str, Any] = {"color": look.colour, "alpha": 0.13, "linewidth": 0}
-            axes.fill_between(xs, low, high, gid=look.gid(), **band)
+            axes.fill_between(xs, low, high, **band)
         line: dict[str, Any] = {"linestyle": look.dash, "linewidth": 1.1, **look.marks(3.7)}
-        axes.plot(xs, middle, clip_on=False, gid=gid, **line)
+        axes.plot(xs, middle, clip_on=False, **line)
 
 
 def _name_lines(figure: Figure, axes: Axes, panel: Panel, bottom: float, top: float) -> None:
@@ -341,8 +315,9 @@ def _draw_brackets(figure: Figure, axes: Axes, panel: Panel, top: float) -> None
 
 
 def _rows(panel: Panel) -> Iterator[Sequence[object]]:
-    yield "variant", "computes", "length", panel.measure.unit or panel.measure.name, "low", "high"
-    scale = 1e3 if panel.measure.unit == "ms" else 1.0
+    timed = panel.measure.name == "time"
+    unit, scale = ("ms", 1e3) if timed else (panel.measure.name, 1.0)
+    yield "variant", "computes", "length", unit, "low", "high"
     for name, series in panel.series.items():
         for length, point in series.items():
             numbers = (style.number(value * scale) for value in point)

@@ -121,7 +121,7 @@ def _figure(name: str, slug: str, profiles: Sequence[Profile], looks: Looks) -> 
         top, largest = 0.0, []
         for profile in profiles:
             look = looks.get(profile.variant)
-            more: dict[str, Any] = {"va": "center_baseline", "gid": look.name if look else None}
+            more: dict[str, Any] = {"va": "center_baseline"}
             head = labels.shorten(profile.variant, 230, 8, "bold")
             axes.text(0, top + HEAD / 2 + 1.4, head, fontsize=8, fontweight="bold", **more)
             top += HEAD
@@ -132,7 +132,7 @@ def _figure(name: str, slug: str, profiles: Sequence[Profile], looks: Looks) -> 
                 axes.text(1.015, middle, milliseconds(phase.profiled_s), **more)
                 if parts := _parts(phase):
                     whole = math.fsum(part.self_s for part in parts)
-                    _draw_bar(axes, top, f"{profile.variant}, {phase.name}", look, parts, whole)
+                    _draw_bar(axes, top, look, parts, whole)
                     share = f"{parts[0].name} {parts[0].self_s / whole:.0%}"
                     largest.append(f"{profile.variant} {phase.name}: {share}")
                 top += BAR
@@ -143,7 +143,7 @@ def _figure(name: str, slug: str, profiles: Sequence[Profile], looks: Looks) -> 
 
 
 def _draw_bar(
-    axes: Axes, top: float, of: str, look: Look | None, parts: Sequence[Operator], whole: float
+    axes: Axes, top: float, look: Look | None, parts: Sequence[Operator], whole: float
 ) -> None:
     """A rectangle for each part, with its name inside where there is room for it."""
     from matplotlib.patches import Rectangle
@@ -151,12 +151,10 @@ def _draw_bar(
     left = 0.0
     for part, shade in zip(parts, (*SHADES, 1.0, 1.0), strict=False):
         share = part.self_s / whole
-        words = f"{of}: {part.name} {milliseconds(part.self_s)}, {share:.1%}"
-        gid = f"{look.name}|{words}" if look else None
         colour, alpha = look.colour if look else OTHER, shade
         if part.calls is None:
             colour, alpha = FAINT, 0.25
-        fill: dict[str, Any] = {"facecolor": colour, "alpha": alpha, "linewidth": 0, "gid": gid}
+        fill: dict[str, Any] = {"facecolor": colour, "alpha": alpha, "linewidth": 0}
         axes.add_patch(Rectangle((left, top + 1.4), share, BAR - 2.8, **fill))
         edge: dict[str, Any] = {"color": PAPER, "linewidth": 0.8, "solid_capstyle": "butt"}
         axes.plot([left + share] * 2, [top + 1.4, top + BAR - 1.4], **edge)
@@ -165,7 +163,7 @@ def _draw_bar(
         if text in (part.name, named) or len(text) > LETTERS:
             ground = {"facecolor": PAPER, "alpha": 0.9, "linewidth": 0, "pad": 0.8}
             ink: dict[str, Any] = {"fontsize": 6.8, "color": INK, "va": "center_baseline"}
-            axes.text(left + 0.012, top + BAR / 2, text, bbox=ground, gid=gid, **ink)
+            axes.text(left + 0.012, top + BAR / 2, text, bbox=ground, **ink)
         left += share
 
 

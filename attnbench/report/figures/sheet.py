@@ -1,8 +1,7 @@
 """What every figure is made of: colours, a sheet to draw on, the files made of it, and its words.
 
-Any two colours differ by 10 (CIEDE2000) or more to any eye and stand out from their paper by 3:1 or
-more; words are in ink. ``tests/report/figures/test_palette.py`` measures that, under three
-simulations of colour blindness.
+Any two hues differ by 10 (CIEDE2000) or more to any eye, three simulations of colour blindness
+included, and stand out from their paper by 3:1 or more; words are in ink.
 """
 
 from __future__ import annotations
@@ -29,26 +28,26 @@ if TYPE_CHECKING:
 
 
 INK, FAINT, GRID, PAPER = "#1c2129", "#68707c", "#dde1e7", "#ffffff"
-FAMILIES = {
-    "dense": "#186294", "sparse": "#db7900", "lowrank": "#009e73", "linear": "#d92151",
-    "layers": "#8a59da", "parallel": "#6e4621", "external": "#676f00",
+HUES = {
+    "blue": "#186294", "orange": "#db7900", "green": "#009e73", "red": "#d92151",
+    "violet": "#8a59da", "brown": "#6e4621", "olive": "#676f00", "slate": "#3d4f60",
 }  # fmt: skip
-OTHER = "#3d4f60"
-"""The colour of a family that is not in this list."""
+OTHER = HUES["slate"]
+"""The colour of what a report has no look for."""
 NAMES = {
-    INK: "ink", FAINT: "faint", GRID: "grid", PAPER: "paper", OTHER: "other",
-    **{colour: family for family, colour in FAMILIES.items()},
+    INK: "ink", FAINT: "faint", GRID: "grid", PAPER: "paper",
+    **{colour: name for name, colour in HUES.items()},
 }  # fmt: skip
 """Their names in the page's style sheet."""
 VARIABLES = {colour: f"var(--{name})" for colour, name in NAMES.items()}
 LIGHT = {name: colour for colour, name in NAMES.items()}
 DARK = {
     "ink": "#e6e9ee", "faint": "#98a1ad", "grid": "#2b323c", "paper": "#14171c",
-    "other": "#cfd9e4", "dense": "#538cb9", "sparse": "#f89848", "lowrank": "#39d3ac",
-    "linear": "#ee5d86", "layers": "#b68df9", "parallel": "#a8744a", "external": "#e7e553",
+    "slate": "#cfd9e4", "blue": "#538cb9", "orange": "#f89848", "green": "#39d3ac",
+    "red": "#ee5d86", "violet": "#b68df9", "brown": "#a8744a", "olive": "#e7e553",
 }  # fmt: skip
 DEEPEST = 0.38
-"""The highest opacity of a family's colour under words that stay readable."""
+"""The highest opacity of a hue under words that stay readable."""
 
 
 def css() -> str:
@@ -94,14 +93,17 @@ class Drawn:
     title: str
     description: str
     svg: str
-    inline: str
-    """The SVG for a page, whose colours are variables of the style sheet."""
     png: bytes
     csv: str
-    regime: int | None = None
-    """The number of its regime; None for a figure of several."""
-    unit: str = ""
-    """The unit in which a page shows it; empty where the figure is the same in all."""
+
+    @property
+    def inline(self) -> str:
+        """The SVG for a page, whose colours are variables of the style sheet."""
+        root = ElementTree.fromstring(self.svg)
+        for element in root.iter():  # what only looks like a colour in a text stays
+            if style := element.get("style"):
+                element.set("style", COLOUR.sub(lambda c: VARIABLES.get(c[0], c[0]), style))
+        return ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
 @contextmanager
@@ -130,20 +132,11 @@ def finish(
     title: str,
     description: str,
     rows: Iterable[Sequence[Any]],
-    *,
-    regime: int | None = None,
-    unit: str = "",
-    with_png: bool = True,
 ) -> Drawn:
-    """The figure as files. ``rows``: its numbers, the names of the columns first.
-
-    An artist whose gid is ``v7`` or ``v7|words`` belongs to that variant; the words are shown where
-    a pointer rests on it. Without a PNG it is empty, as of what repeats another in another unit.
-    """
+    """The figure as files. ``rows``: its numbers, the names of the columns first."""
     svg, png = io.BytesIO(), io.BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    if with_png:
-        figure.savefig(png, format="png", dpi=120, metadata={"Software": None})
+    figure.savefig(png, format="png", dpi=120, metadata={"Software": None})
     title, description = clean(title), clean(description)
     ElementTree.register_namespace("", SVG.strip("{}"))
     root = ElementTree.fromstring(clean(svg.getvalue().decode()))
@@ -157,13 +150,7 @@ def finish(
     look = {"font-family": FONTS, "stroke-linejoin": "round", "style": f"fill:{INK}"}
     root.attrib.update({"role": "img", **look, "aria-label": f"{title}. {description}"})
     alone = ElementTree.tostring(root, encoding="unicode") + "\n"
-    for element in root.iter():  # colours by name; what only looks like one in a text stays
-        if style := element.get("style"):
-            element.set("style", COLOUR.sub(lambda c: VARIABLES.get(c[0], c[0]), style))
-    inline, numbers = ElementTree.tostring(root, encoding="unicode") + "\n", csv_of(rows)
-    return Drawn(
-        section, name, title, description, alone, inline, png.getvalue(), numbers, regime, unit
-    )
+    return Drawn(section, name, title, description, alone, png.getvalue(), csv_of(rows))
 
 
 def clean(text: str) -> str:
@@ -202,22 +189,13 @@ def _shorten(root: ElementTree.Element) -> None:
 
 
 def _name_parts(root: ElementTree.Element, name: str) -> None:
-    """Give ids that belong to this figure alone, variants their class and words, and drop groups.
-
-    An id stays only where something refers to it.
-    """
+    """Give ids that belong to this figure alone, where something refers to them; drop groups."""
     ids = re.findall(r"[\"(]#([\w-]+)", ElementTree.tostring(root, encoding="unicode"))
     new = {old: f"{name}-{number}" for number, old in enumerate(dict.fromkeys(ids))}
     for element in list(root.iter()):
         old = element.attrib.pop("id", "")
         if old in new:
             element.set("id", new[old])
-        elif of := re.fullmatch(r"(v\d+)(?:\|(.*))?", old, re.DOTALL):
-            element.set("class", f"v {of[1]}")
-            if of[2]:
-                title = ElementTree.Element(f"{SVG}title")
-                title.text = of[2]
-                element.insert(0, title)
         for key in {"href", "clip-path", "style"} & element.attrib.keys():
             value = element.attrib[key]
             refer = r"((?:url\(|^)#)([\w-]+)"

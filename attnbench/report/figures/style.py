@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnbench.report.figures import sheet as labels
-from attnbench.report.figures.sheet import FAINT, FAMILIES, INK, OTHER, PAPER
+from attnbench.report.figures.sheet import FAINT, HUES, INK, PAPER
+from impls import own_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,15 +21,16 @@ WIDE = 331.0
 """Points of width of most figures."""
 MARKERS = "os^DvXP*<>"
 """Outlines that differ when they are small, as those with five and more sides don't."""
-DASHES = (
-    "-",
-    (0, (4, 2)),
-    (0, (1.2, 1.6)),
-    (0, (7, 2, 1.2, 2)),
-    (0, (4, 1.5, 1.2, 1.5, 1.2, 1.5)),
-)
+FIRST = (
+    "sdpa", "sdpa.flash", "chunked", "baddbmm", "flex", "inplace", "online", "compiled",
+)  # fmt: skip
+"""What is compared most: each has a hue that no other of these has."""
+SHIFT = 3
+"""By so many hues the list is turned each time that the hues are used up."""
 HALF = "left"
 FILLS = {"softmax": "full", "its own operator": "none"}
+DASHES = {"full": "-", HALF: (0, (4, 2)), "none": (0, (1.2, 1.6))}
+"""Of the lines of what is filled so."""
 MEANINGS = {
     "full": "exactly softmax",
     HALF: "near it, or on its own pattern",
@@ -37,31 +40,51 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Look:
-    """The look of a variant in every figure."""
+    """The look of a variant, the same in every report: its name alone decides it."""
 
     number: int
     """Its place among all variants of the report."""
     variant: str
     family: str
     computes: str
-    colour: str
-    marker: str
-    dash: str | tuple[int, tuple[float, ...]]
-    fill: str
-
-    @property
-    def name(self) -> str:
-        """``v7``: its class in every figure, and its name in the page's address."""
-        return f"v{self.number}"
+    place: int
+    """In the list of variants built in; of any other a number that its name gives."""
 
     @property
     def exact(self) -> bool:
         """Whether it computes softmax attention and nothing else."""
         return self.computes == "softmax"
 
-    def gid(self, words: str = "") -> str:
-        """The id of an artist of it, with the words to show where a pointer rests on it."""
-        return f"{self.name}|{labels.clean(words)}" if words else self.name
+    @property
+    def _turns(self) -> tuple[int, int]:
+        """Which of the hues, and how often all of them were used up before."""
+        turn, at = divmod(self.place, len(HUES))
+        return (at + turn * SHIFT) % len(HUES), turn
+
+    @property
+    def hue(self) -> str:
+        """The name of its colour; neighbours in the list differ."""
+        return [*HUES][self._turns[0]]
+
+    @property
+    def colour(self) -> str:
+        """Its colour on white paper."""
+        return HUES[self.hue]
+
+    @property
+    def marker(self) -> str:
+        """Its outline, as matplotlib calls it: those of one hue differ in it."""
+        return MARKERS[sum(self._turns) % len(MARKERS)]
+
+    @property
+    def fill(self) -> str:
+        """Full, half or hollow, by what it computes."""
+        return FILLS.get(self.computes, HALF)
+
+    @property
+    def dash(self) -> str | tuple[int, tuple[float, ...]]:
+        """Of its lines, by what it computes."""
+        return DASHES[self.fill]
 
     def marks(self, size: float = 4.0) -> dict[str, Any]:
         """Its marker, as arguments of matplotlib's ``plot``."""
@@ -86,37 +109,18 @@ def filled(fill: str, colour: str, marker: str = "o", size: float = 4.0) -> dict
     }
 
 
-def _family_order(family: str) -> tuple[int, str]:
-    known = list(FAMILIES)
-    return (known.index(family) if family in known else len(known), family)
-
-
 def looks(records: Iterable[Any]) -> dict[str, Look]:
-    """A look for each variant of these records, by families in their fixed order.
-
-    Any fifty that follow each other differ in marker or dash, and neighbours in both.
-    """
+    """A look for each variant of these records, in their order."""
+    known = {name: place for place, name in enumerate(dict.fromkeys((*FIRST, *own_rows())))}
     seen: dict[str, tuple[str, str]] = {}
     for record in records:
         family, computes = seen.get(record.variant, ("", ""))
         seen[record.variant] = (family or record.family, computes or record.computes)
     made = {}
-    for number, variant in enumerate(sorted(seen, key=lambda v: _family_order(seen[v][0]))):
-        family, computes = seen[variant]
-        turn, place = divmod(number, len(MARKERS))
-        dash = DASHES[(place + 3 * turn) % len(DASHES)]
-        colour, fill = FAMILIES.get(family, OTHER), FILLS.get(computes, HALF)
-        made[variant] = Look(number, variant, family, computes, colour, MARKERS[place], dash, fill)
+    for number, (variant, both) in enumerate(seen.items()):
+        other = zlib.crc32(variant.encode("utf-8", "replace")) % (len(HUES) * len(MARKERS))
+        made[variant] = Look(number, variant, *both, known.get(variant, other))
     return made
-
-
-def on_a_page(some: Iterable[Any], known: Looks) -> dict[str, Look]:
-    """A look for each; of a variant that the page knows the one that it has there."""
-    beyond = 1000 * bool(known)
-    return {
-        name: known.get(name) or replace(look, number=beyond + look.number)
-        for name, look in looks(some).items()
-    }
 
 
 Item = tuple[str, dict[str, Any]]
@@ -124,22 +128,11 @@ Item = tuple[str, dict[str, Any]]
 SIZE, LINE = 7.5, 11.0
 
 
-def families_key(families: Iterable[str], size: float) -> list[Item]:
-    """A key for the colours of families."""
-    return [
-        (labels.shorten(f or "other", 80, SIZE), filled("full", FAMILIES.get(f, OTHER), "s", size))
-        for f in sorted(set(families), key=_family_order)
-    ]
-
-
 def of(looks: Iterable[Look]) -> list[Item]:
-    """A key for the colours of these and, where they differ, for the fillings."""
-    some = list(looks)
-    fills = {look.fill for look in some}
-    items = families_key((look.family for look in some), 4.5)
-    if fills - {"full"}:
-        items += [(text, filled(fill, FAINT)) for fill, text in MEANINGS.items() if fill in fills]
-    return items
+    """A key for the fillings of these, where they aren't all full."""
+    fills = {look.fill for look in looks}
+    known = MEANINGS.items() if fills - {"full"} else ()
+    return [(text, filled(fill, FAINT)) for fill, text in known if fill in fills]
 
 
 def _item_width(item: Item) -> float:
@@ -207,16 +200,15 @@ def name_ends(
             labels.write(figure, right + NAME_PLACE, at - 2.7, name, 8, color=FAINT)
             continue
         thread = {"color": look.colour, "linewidth": 0.5, "alpha": 0.7}
-        labels.line(figure, [x + 3, right + 5], [y, at], gid=look.name, **thread)
+        labels.line(figure, [x + 3, right + 5], [y, at], **thread)
         dash = look.dash if lines else "none"
         piece = {"linestyle": dash, "linewidth": 1.1, "markevery": [1], **look.marks(3.7)}
-        labels.line(figure, [right + 6, right + 14, right + 22], [at] * 3, gid=look.name, **piece)
+        labels.line(figure, [right + 6, right + 14, right + 22], [at] * 3, **piece)
         taken = labels.width(behind, 7.5) + 5 if behind else 3
         text = labels.shorten(name, edge - right - NAME_PLACE - 2 - taken, 8)
-        labels.write(figure, right + NAME_PLACE, at - 2.7, text, 8, gid=look.name)
+        labels.write(figure, right + NAME_PLACE, at - 2.7, text, 8)
         if behind:
-            grey = {"color": FAINT, "ha": "right"}
-            labels.write(figure, edge - 3, at - 2.7, behind, 7.5, gid=look.name, **grey)
+            labels.write(figure, edge - 3, at - 2.7, behind, 7.5, color=FAINT, ha="right")
 
 
 def limits(values: Iterable[float], least: float = 6.0, room: float = 0.06) -> tuple[float, float]:

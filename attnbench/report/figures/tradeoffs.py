@@ -77,7 +77,7 @@ def _figure(scene: Scene, looks: Looks, length: int, measure: str, points: Point
             if lowest:
                 less = "median time (less is better, as is lower down)"
                 axes.set_xlabel(less, labelpad=1, fontsize=8)
-            _draw_points(axes, cloud, looks, fronts, measure)
+            _draw_points(axes, cloud, looks, fronts)
             error = "exact: error of the output" if exact else "distance from softmax attention"
             text = "peak memory above the inputs" if measure == "memory" else error
             labels.write(figure, LEFT, level + high + 3, text, 7.5, color=FAINT)
@@ -93,10 +93,10 @@ def _figure(scene: Scene, looks: Looks, length: int, measure: str, points: Point
             told += [f"{which}, beaten by none of its kind both ways: {some}"] * bool(front)
         rows = _rows(looks, points, fronts, measure)
         name, words = f"{scene.name}-time-{measure}", ". ".join(told)
-        return finish(figure, "tradeoffs", name, title, words, rows, regime=scene.number)
+        return finish(figure, "tradeoffs", name, title, words, rows)
 
 
-def _draw_points(axes: Axes, cloud: Points, looks: Looks, fronts: Fronts, measure: str) -> None:
+def _draw_points(axes: Axes, cloud: Points, looks: Looks, fronts: Fronts) -> None:
     for front, dash in zip(fronts, ("-", (0, (3, 2))), strict=True):
         if some := [cloud[name] for name in front if name in cloud]:
             xs = [some[0][0], *(x for x, _ in some), axes.get_xlim()[1]]
@@ -105,9 +105,8 @@ def _draw_points(axes: Axes, cloud: Points, looks: Looks, fronts: Fronts, measur
     best = set(chain(*fronts))
     for name in sorted(cloud, key=lambda name: name in best):
         (x, y), bold = cloud[name], name in best
-        gid = looks[name].gid(f"{name}: {format.seconds(x)}, {SAY[measure](y)}")
         marks = {**looks[name].marks(5.5 if bold else 4.5), "alpha": 1.0 if bold else 0.45}
-        axes.plot([x], [y], linestyle="none", zorder=3, clip_on=False, gid=gid, **marks)
+        axes.plot([x], [y], linestyle="none", zorder=3, clip_on=False, **marks)
 
 
 def _finding(scene: Scene, length: int, measure: str, front: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """The winner map: for each regime and length the fastest exact variant, and by how much.
 
-Colour is its family, depth its lead; hatched is a tie. A cell without a winner says why.
+Colour is the winner, depth its lead; hatched is a tie. A cell without a winner says why.
 """
 
 from __future__ import annotations
@@ -48,10 +48,8 @@ def draw(run: ReportRun, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
     lengths = sorted({n for scene in shown for n in scene.regime.lengths})
     columns = lengths[-MOST_LENGTHS:]
     means = f"the deeper, the further ahead; hatched: a tie, within {format.percent(run.margin)}"
-    means += "; ?: in doubt" * any(a.flags for a in answers)
-    key = style.families_key((looks[a.winner].family for a in answers), 5)
-    key.append((means, {"marker": "s", "markersize": 0, "color": FAINT}))
-    lines = style.lines(key, WIDE - 12)
+    means += "; ?: noisy" * any(a.flags for a in answers)
+    lines = style.lines([(means, {"marker": "s", "markersize": 0, "color": FAINT})], WIDE - 12)
     rest = {"more regimes": len(own) - len(shown), "shorter lengths": len(lengths) - len(columns)}
     left_out = " and ".join(f"{count} {what}" for what, count in rest.items() if count)
     below = BELOW + style.LINE * (len(lines) + bool(left_out)) + 4
@@ -137,10 +135,8 @@ def _cell(
     more: dict[str, Any] = {"ha": "center", "color": FAINT}
     if standing and (answer := standing.answer):
         look = looks[answer.winner]
-        words = f"{length:,} tokens: {answer.sentence().partition(': ')[2]}"
-        colour: dict[str, Any] = {"facecolor": look.colour, "gid": look.gid(words)}
         factor = answer.lead.factor if answer.lead else None
-        fill(linewidth=0, alpha=depth(factor), **colour)
+        fill(linewidth=0, alpha=depth(factor), facecolor=look.colour)
         doubt = " ?" if answer.flags else ""
         lines = [answer.winner, (format.times(factor) if factor else "only one") + doubt]
         if answer.equal:
@@ -148,19 +144,19 @@ def _cell(
             names = labels.listed(standing.leaders, wide - 5, 7.0)
             lines = [f"tie of {len(standing.leaders)}{doubt}", names]
         lines.append(format.seconds(answer.time.median_s))
-        more |= {"color": INK, "gid": look.gid()}
+        more["color"] = INK
     else:
         fill(facecolor="none", edgecolor=GRID, linewidth=0.8)
-        lines = _why(scene, length).split(", ")
+        lines = why_none(scene, length).split(", ")
     level = bottom + high / 2 + (len(lines) - 1) * 5.5 - 2.8
     for number, text in enumerate(lines):
-        head = number == 0 and "gid" in more
+        head = number == 0 and more["color"] == INK
         size, weight = (7.5, "bold") if head else (7.0, "normal")
         text, y = labels.shorten(text, wide - 5, size, weight), level - number * 11
         labels.write(figure, left + wide / 2, y, text, size, weight=weight, **more)
 
 
-def _why(scene: Scene, length: int) -> str:
+def why_none(scene: Scene, length: int) -> str:
     """Why a length has no winner: of the exact variants, first those that were tried."""
     records = list(scene.regime.cells.get(length, {}).values())
     exact = [r for r in records if r.computes == "softmax"]
@@ -191,7 +187,7 @@ def _rows(shown: Sequence[Scene]) -> Iterator[Sequence[object]]:
         for standing in scene.standings:
             where, a = (str(scene.regime), standing.length), standing.answer
             if a is None:
-                yield *where, *[""] * 7, _why(scene, standing.length)
+                yield *where, *[""] * 7, why_none(scene, standing.length)
                 continue
             lead = (a.lead.factor, a.lead.low, a.lead.high) if a.lead else ()
             leads = [f"{n:.4g}" for n in lead] or [""] * 3

@@ -1,0 +1,141 @@
+"""A measurement on the page: its place, its ratios, its units, and the command that repeats it."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attnbench.answer.paste import words_of
+from attnbench.core import format
+from attnbench.core.record import Record
+from attnbench.features.report.contents import Contents, figures
+from attnbench.report.figures.style import Look
+from attnbench.report.scenes import ReportRun, Scene
+from attnbench.sweep.presets import PRESETS
+
+
+@dataclass(frozen=True)
+class PageCell:
+    """One record and its place in the report."""
+
+    number: int
+    record: Record
+    run: ReportRun
+    line: int
+    """Its line in the run's records.jsonl, counted from 1."""
+    scene: Scene | None
+    """None for a cell that was measured again later in its run."""
+    look: Look
+    to_best: float | None = None
+    """Its median over that of the fastest exact variant at its length."""
+    to_baseline: float | None = None
+
+    @property
+    def status(self) -> str:
+        """``out of memory``"""
+        return str(self.record.status).replace("_", " ")
+
+    @property
+    def units(self) -> dict[str, str]:
+        """Its time in words, by unit."""
+        time, cost = self.record.time, self.record.cost
+        return {
+            "ms": format.ms(time.median_s if time else None),
+            "tflops": format.figures(cost.flops / time.median_s / 1e12 if time and cost else None),
+            "share": format.share(self.record.share_of_ceiling if time else None),
+            "baseline": format.ratio(self.to_baseline),
+        }
+
+    @property
+    def kept(self) -> str:
+        """What it keeps of what softmax does beyond averaging: all of it, if it is softmax."""
+        skill = 1.0 if self.look.exact and self.record.time else None
+        if self.record.distance is not None:
+            skill = self.record.distance.skill
+        return format.share(skill) if skill is None or skill > -0.005 else "< 0"
+
+    @property
+    def error(self) -> float | None:
+        """The largest relative error of its tensors, against its definition."""
+        errors = (self.record.error or {}).values()
+        return max((e.relative for e in errors if e.relative is not None), default=None)
+
+
+def cells_of(contents: Contents) -> list[PageCell]:
+    """All cells, run by run in the order of their files."""
+    scenes = {id(r): scene for scene in contents.scenes for r in scene.regime.records}
+    medians: dict[tuple[int, int], tuple[float | None, float | None]] = {}
+    for scene in contents.scenes:  # of the fastest exact variant and of the baseline
+        for length in scene.regime.lengths:
+            base = scene.regime.timed(length).get(contents.baseline)
+            best = min(scene.regime.exact(length).values(), default=None)
+            both = best, base.time.median_s if base and base.time else None
+            medians[scene.number, length] = both
+    cells: list[PageCell] = []
+    for run in contents.runs:
+        for record, line in zip(run.records, run.lines, strict=True):
+            found, over = scenes.get(id(record)), list[float | None]()
+            if found and (time := record.time):
+                others = medians[found.number, record.problem.kv_len]
+                over = [time.median_s / other if other else None for other in others]
+            look = contents.looks[record.variant]
+            cells.append(PageCell(len(cells), record, run, line, found, look, *over))
+    return cells
+
+
+def place(cell: PageCell) -> tuple[float, ...]:
+    """In the table: by regime, the longest first, by kind, the fastest first, the untimed last."""
+    kinds = {"softmax": 0, "softmax on its own pattern": 1, "approximates softmax": 1}
+    time, kind = cell.record.time, kinds.get(cell.look.computes, 2)
+    rank = (kind, time.median_s) if time else (math.inf, math.inf)
+    return (cell.scene.number if cell.scene else math.inf, -cell.record.problem.kv_len, *rank)
+
+
+STOPS = {
+    "budget": "stopped by its budget",
+    "plateau": "stopped when its interval narrowed no more",
+    "converged": "stopped when its interval was within 1\N{NO-BREAK SPACE}%",
+}
+
+
+def summarize(cell: PageCell) -> str:
+    """A record in a line: ``550 ms [466, 568] · 9 samples, stopped by …``"""
+    record, time = cell.record, cell.record.time
+    if time is None:
+        parts = [f"{cell.status}: {record.reason}" if record.reason else cell.status]
+    else:
+        stop = STOPS.get(time.stop, f"stopped: {time.stop}")
+        parts = [figures(time), f"{time.n:,} sample{'s' * (time.n != 1)}, {stop}"]
+    if record.memory:
+        parts.append(f"peak {format.nbytes(record.memory.peak_bytes)}")
+    if cell.error is not None:
+        error = format.three(cell.error).replace("-", "\N{NON-BREAKING HYPHEN}")  # 4e-7 is a word
+        parts.append(f"worst error {error}")
+    if time and time.flags:
+        parts.append(f"noisy: {'; '.join(time.flags).replace('the canary', 'the drift check')}")
+    return " · ".join(parts)
+
+
+def repeats(record: Record, header: Mapping[str, Any]) -> str:
+    """The command that measures this cell again: the same variant on the same problem.
+
+    The grid is given in full, so that no preset of another machine can change it.
+    """
+    p = record.problem
+    budget = header.get("budget_s")
+    if budget == PRESETS["cuda" if p.device.startswith("cuda") else "cpu"].budget:
+        budget = None
+    options = {
+        "--world": record.ranks and record.ranks.world,
+        "--seed": record.seed,
+        "--threads": (header.get("settings") or {}).get("threads"),
+        "--budget": budget,
+    }
+    words: list[Any] = ["attnbench", "run", record.variant, *words_of(p)]
+    words += (word for name, value in options.items() if value for word in (name, value))
+    words += ["--energy"] if header.get("energy") else []
+    words += (word for table in header.get("tables") or () for word in ("--table", table))
+    return shlex.join(map(str, words))

@@ -1,0 +1,297 @@
+// The page's data, and its figures: one for each regime shown, drawn when it comes near, with a readout.
+"use strict";
+
+const $ = (what, where = document) => where.querySelector(what);
+const all = (what, where = document) => [...where.querySelectorAll(what)];
+const facts = JSON.parse($("#facts").textContent);
+const FILLS = { softmax: "full", "its own operator": "none" };
+const looks = facts.variants.map(([name, family, computes, hue, marker], v) => ({
+  v, name, family, computes, hue, marker, fill: FILLS[computes] ?? "left", exact: computes === "softmax" }));
+const cells = facts.timed.map((row) => Object.fromEntries(facts.fields.map((field, k) => [field, row[k]])));
+const known = {}; // by regime, variant and length
+for (const cell of cells) ((known[cell.scene] ??= {})[cell.variant] ??= {})[cell.length] = cell;
+const regimes = Object.keys(facts.scenes).map(Number);
+const HUED = 8, FIVE = 5, MOST = 12;
+
+
+/* The figures: one for each regime that is shown, drawn when it comes near. */
+
+const UNITS = {
+  ms: { label: "median time", say: seconds, value: ({ s }) => s },
+  tflops: { label: "TFLOP/s", say: three, value: ({ s, flops }) => flops && flops / s / 1e12, up: true },
+  share: { label: "share of the ceiling", say: percent, value: ({ share }) => share, up: true },
+  baseline: { label: `time, × ${looks[facts.baseline]?.name ?? "baseline"}`, say: times, level: 1,
+    value: ({ s, scene, length }) => at(scene, facts.baseline, length) && s / at(scene, facts.baseline, length).s },
+};
+
+// The variants of a figure: whose colour is shown, and who is pale; where none is compared, the first that there are.
+function cast(some, kind = () => true) {
+  const there = (only ?? looks).filter((look) => kind(look) && some(look));
+  let bold = compared.filter((look) => there.includes(look));
+  if (!bold.length) bold = ranked(there).slice(0, HUED);
+  return there.map((look) => ({ look, rest: !bold.includes(look) }));
+}
+
+function seriesOf(r, value) {
+  const there = cast(({ v }) => Object.values(known[r][v] ?? {}).some((cell) => value(cell)));
+  return there.map((each) => {
+    const some = Object.values(known[r][each.look.v]).filter((cell) => value(cell) > 0);
+    return { ...each, points: some.map((cell) => {
+      const y = value(cell), ends = value === UNITS.share.value || value === UNITS.tflops.value
+        ? [(y * cell.s) / cell.high, (y * cell.s) / cell.low] : value === PEAK ? [y, y] : [(y * cell.low) / cell.s, (y * cell.high) / cell.s];
+      return { n: cell.length, y, low: ends[0], high: ends[1], cell };
+    }) };
+  });
+}
+
+const PEAK = ({ peak }) => peak;
+const across = (r) => (facts.scenes[r].phase === "decode" ? "keys kept" : "length, tokens");
+const nameOf = (v) => looks[v].name;
+
+const DRAWS = {
+  scaling: (r, width) => {
+    const { label, say, value, level } = UNITS[state.unit], lines = seriesOf(r, value);
+    if (!lines.length) return null;
+    const { answers, crossings } = facts.scenes[r], n = lengthOf(r), answer = answers[n];
+    const pair = only?.length === 2 && only.every(({ v }) => at(r, v));
+    const said = pair ? verdict(r, only[0].v, only[1].v, n) : "";
+    const told = pair ? `At ${tokens(n)} ${only[0].name} is ${said} ${said.startsWith("tied") ? "with" : "than"} ${only[1].name}. `
+      : answer?.use === undefined ? "" : `At ${tokens(n)}: ${nameOf(answer.use)}, ${seconds(at(r, answer.use).s)}` +
+      (answer.ties.length ? `, tied with ${answer.ties.length === 1 ? nameOf(answer.ties[0]) : `${answer.ties.length} others`}` : "") + ". ";
+    return { ...lineChart({ lines, width, say, level, ylabel: label, xlabel: across(r), focus: n }), told: told + crossings.slice(0, 2).join("; ") };
+  },
+  memory: (r, width) => {
+    const lines = seriesOf(r, PEAK), n = lengthOf(r);
+    if (!lines.length) return null;
+    const exact = looks.filter((look) => look.exact && at(r, look.v)?.peak).sort((a, b) => at(r, a.v).peak - at(r, b.v).peak);
+    const told = exact.length ? `Least of what is exact at ${tokens(n)}: ${exact[0].name}, ${nbytes(at(r, exact[0].v).peak)}` : "";
+    return { ...lineChart({ lines, width, say: nbytes, base: 2, ylabel: "peak above the inputs", xlabel: across(r), focus: n }), told };
+  },
+  tradeoffs: (r, width) => {
+    const error = state.y === "error", value = error ? ({ distance }) => distance : PEAK;
+    const there = cast(({ v }) => at(r, v) && value(at(r, v)), ({ exact }) => !error || !exact);
+    const points = there.map((each) => ({ ...each, x: at(r, each.look.v).s, y: value(at(r, each.look.v)), cell: at(r, each.look.v) }));
+    if (!points.length) return null;
+    const fronts = [true, false].map((kind) => frontier(points.filter(({ look }) => look.exact === kind)));
+    const ylabel = error ? "distance from softmax" : "peak above the inputs", say = error ? three : nbytes;
+    const made = scatter({ points, fronts, width, xsay: seconds, ysay: say, ybase: error ? 10 : 2, xlabel: "median time (less is better)", ylabel });
+    return { ...made, told: error ? nearest(r) : half(r) };
+  },
+  roofline: (r, width) => {
+    const { roof } = facts.scenes[r];
+    const there = roof ? cast(({ v }) => at(r, v)?.flops && at(r, v).bytes) : [];
+    if (!there.length) return null;
+    const [top, memory, cache] = roof;
+    const points = there.map((each) => {
+      const cell = at(r, each.look.v);
+      return { ...each, cell, x: cell.flops / cell.bytes, y: cell.flops / cell.s };
+    });
+    const xs = points.map(({ x }) => x), low = Math.min(...xs, top / cache) / 2, far = Math.max(...xs, top / memory) * 2;
+    const extra = (x, y) => [[memory, undefined], [cache, "5 3"]].map(([speed, dash]) =>
+      line([[x.at(low / 9), y.at((speed * low) / 9)], [x.at(top / speed), y.at(top)], [x.at(far * 9), y.at(top)]], "var(--ink)", 1.2, { "stroke-dasharray": dash })).join("");
+    const told = `Ceilings: ${three(top / 1e9)} GFLOP/s by a product, ${three(memory / 1e9)} GB/s by a copy from memory; dashed: ${three(cache / 1e9)} GB/s in cache`;
+    const made = scatter({ points, width, xsay: three, ysay: (y) => three(y / 1e9), ybase: 10, include: [[low, far], [top]], extra,
+      xlabel: "FLOP for each byte in or out", ylabel: "GFLOP/s of the mathematics" });
+    return { ...made, told };
+  },
+};
+
+// How one variant's time stands to another's: a lead within the margin is none.
+function verdict(r, v, other, n) {
+  const mine = at(r, v, n), its = at(r, other, n), { margin } = facts.scenes[r];
+  if (!mine || !its) return "–";
+  if (mine.high * (1 + margin) < its.low) return `${times(its.s / mine.s)} faster`;
+  return its.high * (1 + margin) < mine.low ? `${times(mine.s / its.s)} slower` : `tied (${times(mine.s / its.s)})`;
+}
+
+// What half the memory costs: the fastest exact variant that needs no more than half of what the answer needs.
+function half(r) {
+  const use = facts.scenes[r].answers[lengthOf(r)]?.use, best = use === undefined ? undefined : at(r, use);
+  if (!best?.peak) return "";
+  const less = looks.map(({ v }) => at(r, v)).filter((cell) => cell?.peak && cell.peak <= best.peak / 2).sort((a, b) => a.s - b.s);
+  const say = ({ variant, s, peak }) => `${nameOf(variant)}, ${nbytes(peak)} at ${times(s / best.s)} the time`;
+  const exact = less.find(({ variant }) => looks[variant].exact), other = less.find(({ variant }) => !looks[variant].exact);
+  const start = `Half of the ${nbytes(best.peak)} of ${nameOf(use)}: `;
+  return start + (exact ? say(exact) : "no exact variant needs so little") + (!exact && other ? `; not exact: ${say(other)}` : "");
+}
+
+function nearest(r) {
+  const use = facts.scenes[r].answers[lengthOf(r)]?.use, best = use === undefined ? undefined : at(r, use);
+  const some = looks.map(({ v }) => at(r, v)).filter((cell) => cell?.distance && best && cell.high < best.low);
+  if (!some.length) return "Nothing that is not exact is clearly faster";
+  const { variant, distance, s } = some.reduce((a, b) => (a.distance < b.distance ? a : b));
+  return `Of what is faster than ${nameOf(use)}, ${nameOf(variant)} is nearest to softmax: ${three(distance)} at ${times(s / best.s)} the time`;
+}
+
+function mapOf(run, width) {
+  const rows = shown.filter((r) => facts.scenes[r].run === run).map((r) => {
+    const { answers, title } = facts.scenes[r], [first, ...rest] = title.split(" · "), some = {};
+    for (const [n, { use, ties, lead, noisy, why }] of Object.entries(answers)) {
+      const cell = use === undefined ? null : at(r, use, n);
+      some[n] = cell ? { look: looks[use], lead, ties: ties.length, noisy, seconds: cell.s, cell } : { why };
+    }
+    return { scene: r, title: first, under: rest.join(", "), cells: some };
+  });
+  const lengths = [...new Set(rows.flatMap(({ cells: some }) => Object.keys(some).map(Number)))].sort((a, b) => a - b);
+  return rows.length ? { ...winnerMap({ rows, lengths, width, focus: Number(state.n) }), told: "" } : null;
+}
+
+const near = new Set();
+const watch = new IntersectionObserver((seen) => {
+  for (const { target, isIntersecting } of seen) {
+    near[isIntersecting ? "add" : "delete"](target);
+    if (isIntersecting) draw(target);
+  }
+}, { rootMargin: "400px" });
+
+function figureFor(place, key, title) {
+  let figure = all("figure", place).find((each) => each.dataset.key === key);
+  if (!figure) {
+    figure = document.createElement("figure");
+    figure.dataset.key = key;
+    figure.innerHTML = '<figcaption><b></b> <span></span></figcaption><div class="plot" tabindex="0" role="group"></div>' +
+      '<output class="readout" hidden></output><div class="save" role="group" aria-label="Save this figure">' +
+      ["svg", "png", "csv"].map((kind) => `<button type="button" data-save="${kind}">${kind.toUpperCase()}</button>`).join("") + "</div>";
+    place.append(figure);
+    watch.observe(figure);
+  }
+  $("b", figure).textContent = title;
+  figure.stale = true;
+  return figure;
+}
+
+function redraw() {
+  for (const place of all("[data-draw]")) {
+    const what = place.dataset.draw, map = what === "map", dated = ["tradeoffs", "roofline"].includes(what);
+    const keys = map ? [...new Set(shown.map((r) => facts.scenes[r].run))] : shown.slice(0, MOST);
+    const kept = keys.map((key) => {
+      const { title, run } = facts.scenes[map ? shown[0] : key], several = new Set(shown.map((r) => facts.scenes[r].run)).size > 1;
+      const length = dated ? ` at ${tokens(lengthOf(key))} tokens` : "";
+      return figureFor(place, String(key), map ? (several ? key : "") : `${title}${length}${several ? ` · ${run}` : ""}`);
+    });
+    for (const figure of all("figure", place)) figure.hidden = !kept.includes(figure);
+    place.dataset.many = map ? 1 : kept.length === 4 ? 2 : Math.min(3, kept.length);
+    let more = $(".more", place);
+    if (!map && shown.length > MOST && !more) place.append((more = Object.assign(document.createElement("p"), { className: "more aside" })));
+    if (more) more.textContent = shown.length > MOST ? `${shown.length - MOST} more regimes: narrow them by phase, mask or type.` : "";
+  }
+  $(".against")?.removeAttribute("hidden");
+  for (const figure of near) draw(figure);
+}
+
+function draw(figure, width = 0) {
+  if ((!figure.stale && !width) || figure.hidden) return;
+  const plot = $(".plot", figure), what = figure.parentElement.dataset.draw, { key } = figure.dataset;
+  const room = width || plot.clientWidth;
+  if (!room) return;
+  const made = what === "map" ? mapOf(key, room) : DRAWS[what](Number(key), room);
+  figure.stale = Boolean(width);
+  figure.points = made?.points ?? [];
+  plot.innerHTML = made?.svg ?? '<p class="aside">Nothing to draw here: what is chosen was not measured, or not by this.</p>';
+  plot.firstChild.style.minWidth = made?.whole > room ? `${made.whole}px` : "";
+  plot.setAttribute("aria-label", `${$("h2", figure.closest("section")).textContent}, ${$("b", figure).textContent}: ${figure.points.length} points, arrow keys read them`);
+  $("figcaption span", figure).textContent = made?.told ?? "";
+  $(".save", figure).hidden = !made;
+  $(".readout", figure).hidden = true;
+}
+
+/* The readout: the point nearest to the pointer, the finger, or the arrow keys. */
+
+function wordsOf({ scene, variant, length, s, low, high: top, peak, saved, share, error, distance, fidelity, noisy }) {
+  const best = Math.min(...looks.filter(({ exact }) => exact).map(({ v }) => at(scene, v, length)?.s ?? Infinity));
+  const say = (value) => figures(value * 1e3);
+  return [
+    `${tokens(length)} tokens: ${say(s)} ms [${say(low)}, ${say(top)}]`,
+    [Number.isFinite(best) && `${times(s / best)} the best`, share && `${percent(share)} of ceiling`].filter(Boolean).join(" · "),
+    peak && `${figures(peak / 2 ** 20)} MiB${saved ? `, ${figures(saved / 2 ** 20)} kept for backward` : ""}`,
+    looks[variant].exact ? error && `error ${three(error)}`
+      : `not exact: ${fidelity === null ? "fidelity not measured" : `${Math.round(Math.max(0, fidelity) * 100)} % fidelity`}${distance ? `, distance ${three(distance)}` : ""}`,
+    noisy && "noisy",
+  ].filter(Boolean);
+}
+
+function point(figure, p) {
+  const box = $(".readout", figure), plot = $(".plot", figure), drawing = $("svg", plot);
+  figure.at = p;
+  box.hidden = !p;
+  if (!drawing) return;
+  $(".cross", drawing).innerHTML = p ? crosshair(p, drawing.viewBox.baseVal) : "";
+  if (!p) return;
+  const [name, ...lines] = [looks[p.v].name, ...wordsOf(p.cell)];
+  box.innerHTML = `<b class="h-${looks[p.v].hue}">${escaped(name)}</b>${lines.map((each) => `<span>${escaped(each)}</span>`).join("")}`;
+  const size = drawing.getBoundingClientRect(), frame = figure.getBoundingClientRect(), scale = size.width / drawing.viewBox.baseVal.width;
+  const x = size.left - frame.left + p.x * scale, y = size.top - frame.top + p.y * scale;
+  const left = x + 16 + box.offsetWidth < frame.width ? x + 14 : Math.max(4, x - 14 - box.offsetWidth);
+  box.style.translate = `${left}px ${Math.max(4, Math.min(y - box.offsetHeight / 2, frame.height - box.offsetHeight - 4))}px`;
+}
+
+function crosshair({ x, y, wide: half = 0 }, { width, height }) {
+  if (half) return tag("rect", { x: x - half + 1, y: y - 28, width: 2 * half - 2, height: 56, rx: 5, fill: "none", style: "stroke:var(--ink)", "stroke-width": 2 });
+  const cross = line([[x, ABOVE], [x, height - BELOW]], "var(--faint)", 1) + line([[LEFT, y], [width, y]], "var(--faint)", 1);
+  return cross + tag("circle", { cx: x, cy: y, r: 8, fill: "none", style: "stroke:var(--ink)", "stroke-width": 1.5 });
+}
+
+function nearestTo({ clientX, clientY }, figure) {
+  const drawing = $("svg", figure), size = drawing?.getBoundingClientRect();
+  if (!size || !figure.points.length) return null;
+  const scale = drawing.viewBox.baseVal.width / size.width, x = (clientX - size.left) * scale, y = (clientY - size.top) * scale;
+  const far = (p) => (p.wide ? Math.max(Math.abs(p.x - x) / p.wide, Math.abs(p.y - y) / 28) : Math.hypot(p.x - x, p.y - y) + (p.rest ? 6 : 0));
+  return figure.points.reduce((a, b) => (far(b) < far(a) ? b : a));
+}
+
+function step(figure, key) {
+  const { points, at: now } = figure;
+  if (!now || !points.includes(now)) return points.find((p) => !p.rest) ?? points[0];
+  const [axis_, track, sign] = { ArrowRight: ["x", "r", 1], ArrowLeft: ["x", "r", -1], ArrowDown: ["y", "c", 1], ArrowUp: ["y", "c", -1] }[key];
+  const along = points.filter((p) => p !== now && p[track] === now[track] && sign * (p[axis_] - now[axis_]) >= 0);
+  const beyond = along.filter((p) => p[axis_] !== now[axis_] || points.indexOf(p) > points.indexOf(now));
+  return beyond.length ? beyond.reduce((a, b) => (sign * (b[axis_] - a[axis_]) < 0 ? b : a)) : now;
+}
+
+/* Saving what is drawn: as it is on paper, in light colours, whatever the theme. */
+
+function standalone(figure) {
+  const drawing = $("svg", figure).cloneNode(true), before = root.dataset.theme;
+  $(".cross", drawing).remove();
+  drawing.removeAttribute("aria-hidden");
+  root.dataset.theme = "light";
+  const colours = getComputedStyle(root);
+  const text = new XMLSerializer().serializeToString(drawing)
+    .replace(/var\((--[\w-]+)\)/g, (_, name) => colours.getPropertyValue(name).trim());
+  before ? (root.dataset.theme = before) : delete root.dataset.theme;
+  return text;
+}
+
+function numbers(figure) {
+  const what = figure.parentElement.dataset.draw, map = what === "map";
+  const rows = figure.points.map(({ cell }) => [nameOf(cell.variant), looks[cell.variant].computes,
+    ...facts.fields.slice(4).map((field) => cell[field]), facts.scenes[cell.scene].title, cell.length]);
+  const sheet = (value) => {
+    const said = String(value ?? "");
+    const safe = /^[=+\-@\t\r]/.test(said) && Number.isNaN(Number(said)) ? `'${said}` : said;
+    return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  };
+  const heads = [map ? "winner" : "variant", "computes", ...facts.fields.slice(4), "regime", "length"];
+  return [heads, ...rows].map((row) => `${row.map(sheet).join(",")}\n`).join("");
+}
+
+async function save(kind, figure) {
+  const name = `${figure.parentElement.dataset.draw}-${figure.dataset.key.replace(/[^\w.-]+/g, "-")}`;
+  if (kind === "csv") return give(numbers(figure), "text/csv", `${name}.csv`);
+  const said = standalone(figure), { width, height } = $("svg", figure).viewBox.baseVal;
+  const text = said.replace("<svg ", `<svg width="${width}" height="${height}" style="background:#fff" `);
+  if (kind === "svg") return give(text, "image/svg+xml", `${name}.svg`);
+  const image = new Image(width, height);
+  image.src = `data:image/svg+xml,${encodeURIComponent(text)}`;
+  await image.decode();
+  const canvas = Object.assign(document.createElement("canvas"), { width: width * 3, height: height * 3 });
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  canvas.toBlob((png) => give(png, "image/png", `${name}.png`));
+}
+
+function give(what, type, name) {
+  const href = URL.createObjectURL(new Blob([what], { type }));
+  Object.assign(document.createElement("a"), { href, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(href), 60_000);
+  tell(`${name} is saved`);
+}
