@@ -159,7 +159,7 @@ def _notes(run: ReportRun, *, torn: bool) -> Iterator[str]:
     cells, there = run.header.get("cells"), len({record.key for record in run.records})
     if isinstance(cells, int) and there < cells:
         yield (
-            f"{there} of the {cells} cells that were asked for have a record: the rest was not "
+            f"{there} of the {cells} measurements asked for have a record: the rest was not "
             "begun, or not ended; 'attnbench run --resume' with its folder goes on"
         )
     for axis, name in AXES.items():
@@ -170,14 +170,14 @@ def _notes(run: ReportRun, *, torn: bool) -> Iterator[str]:
     numbered = zip(run.lines, run.records, strict=True)
     if bad := [str(line) for line, record in numbered if record.reason == BAD_TIME]:
         where = f"line {first_few(bad, 8)}"
-        yield f"a time in {RECORDS} is no finite number above nought, and is left out: {where}"
+        yield f"a time in {RECORDS} is no finite number above zero, and is left out: {where}"
     ran: dict[str, Counter[str]] = {}
     for record in run.records:
         for name in re.findall(r"torch chose ([^(]+) \(", record.note):
             ran.setdefault(record.variant, Counter())[name] += 1
     for variant, backends in ran.items():
         counts = ", ".join(f"{name} in {n}" for name, n in backends.most_common())
-        yield f"{variant} was torch's own choice of backend: {counts} cells"
+        yield f"{variant} was torch's own choice of backend: {counts} measurements"
 
 
 def _asked(grid: Any, axis: str) -> list[str]:

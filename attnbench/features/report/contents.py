@@ -116,7 +116,7 @@ def _unit(scene: Scene) -> str:
 
 
 def advice(standing: Standing, doubts: Sequence[str] | None = None) -> str:
-    """Which variant to use, its time and lead, its ties, and what puts that in doubt.
+    """Which variant to use, its time and lead, its ties, and what was noisy.
 
     ``doubts``: those of several lengths, in place of this one's.
     """
@@ -250,7 +250,7 @@ class About(NamedTuple):
     machine_line: str
     """``AMD EPYC, 2 cores, 24 GiB · torch 2.13.0+cpu · 1 thread · 22 November 2026``"""
     trust: Sequence[str]
-    """Sentences: the self-check, the noise floor, what was amiss while it ran."""
+    """Sentences: the self-check, the noise floor, what was noisy."""
     facts: Sequence[tuple[str, str]]
     commands: Sequence[str]
 

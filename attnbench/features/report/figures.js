@@ -11,6 +11,7 @@ const cells = facts.timed.map((row) => Object.fromEntries(facts.fields.map((fiel
 const known = {}; // by regime, variant and length
 for (const cell of cells) ((known[cell.scene] ??= {})[cell.variant] ??= {})[cell.length] = cell;
 const regimes = Object.keys(facts.scenes).map(Number);
+const timed = looks.filter(({ v }) => regimes.some((r) => known[r]?.[v]));
 const HUED = 8, FIVE = 5, MOST = 12;
 
 
@@ -26,7 +27,7 @@ const UNITS = {
 
 // The variants of a figure: whose colour is shown, and who is pale; where none is compared, the first that there are.
 function cast(some, kind = () => true) {
-  const there = (only ?? looks).filter((look) => kind(look) && some(look));
+  const there = (only ?? timed).filter((look) => kind(look) && some(look));
   let bold = compared.filter((look) => there.includes(look));
   if (!bold.length) bold = ranked(there).slice(0, HUED);
   return there.map((look) => ({ look, rest: !bold.includes(look) }));
@@ -72,6 +73,11 @@ const DRAWS = {
     const there = cast(({ v }) => at(r, v) && value(at(r, v)), ({ exact }) => !error || !exact);
     const points = there.map((each) => ({ ...each, x: at(r, each.look.v).s, y: value(at(r, each.look.v)), cell: at(r, each.look.v) }));
     if (!points.length) return null;
+    if (error && !only) { // nothing exact is here: those that nothing beats are in colour, then the fastest
+      const best = frontier(points).map(({ look }) => look), first = ranked(points.map(({ look }) => look));
+      const hued = [...new Set([...best, ...first])].slice(0, HUED);
+      for (const p of points) p.rest = !hued.includes(p.look);
+    }
     const fronts = [true, false].map((kind) => frontier(points.filter(({ look }) => look.exact === kind)));
     const ylabel = error ? "distance from softmax" : "peak above the inputs", say = error ? three : nbytes;
     const made = scatter({ points, fronts, width, xsay: seconds, ysay: say, ybase: error ? 10 : 2, xlabel: "median time (less is better)", ylabel });
@@ -189,6 +195,7 @@ function draw(figure, width = 0) {
   figure.points = made?.points ?? [];
   plot.innerHTML = made?.svg ?? '<p class="aside">Nothing to draw here: what is chosen was not measured, or not by this.</p>';
   plot.firstChild.style.minWidth = made?.whole > room ? `${made.whole}px` : "";
+  if (made?.whole > room) plot.scrollLeft = (made.points.find((p) => p.c === Number(state.n))?.x ?? 0) - room / 2;
   plot.setAttribute("aria-label", `${$("h2", figure.closest("section")).textContent}, ${$("b", figure).textContent}: ${figure.points.length} points, arrow keys read them`);
   $("figcaption span", figure).textContent = made?.told ?? "";
   $(".save", figure).hidden = !made;

@@ -118,8 +118,8 @@ def _writing(path: Path) -> Iterator[None]:
 # ---- the table for a paper -----------------------------------------------------------------------
 
 LATEX_HEAD = """\
-% Median milliseconds a call. Bold: the fastest that is exactly softmax, and what can't be told
-% from it. Needs the packages booktabs{longtable}.
+% Median milliseconds a call. Bold: the fastest that is exactly softmax, and what is
+% tied with it. Needs the packages booktabs{longtable}.
 """
 NO_TIME = "--"
 SHORT = {"out_of_memory": "memory", "timed_out": "too slow", "measured": NO_TIME}
@@ -210,7 +210,7 @@ def _winners(scenes: Sequence[Scene]) -> Table:
                 row.append("nothing exact has a time" if standing else "not asked")
                 continue
             answer, leaders = standing.answer, standing.leaders
-            doubt = " (in doubt)" if answer.flags else ""
+            doubt = " (noisy)" if answer.flags else ""
             if answer.equal:
                 some = ", ".join([*leaders[:TIED], *["…"] * (len(leaders) > TIED)])
                 row.append(f"tie of {len(leaders)}: {some}{doubt}")

@@ -73,11 +73,11 @@ function ranked(some) {
   return [...some].sort((a, b) => used.has(b.v) - used.has(a.v) || far.get(a.v) - far.get(b.v));
 }
 
-const fastest = () => ranked(looks.filter(({ v, exact }) => exact && shown.some((r) => known[r]?.[v]))).slice(0, FIVE);
+const fastest = () => ranked(timed.filter(({ v, exact }) => exact && shown.some((r) => known[r]?.[v]))).slice(0, FIVE);
 
 function choose() {
   const { v } = state;
-  only = v ? (v === "*all" ? looks : v === "*exact" ? looks.filter(({ exact }) => exact) : named()) : null;
+  only = v ? (v === "*all" ? timed : v === "*exact" ? timed.filter(({ exact }) => exact) : named()) : null;
   compared = only ? ranked(only).slice(0, HUED) : fastest();
 }
 
@@ -124,27 +124,30 @@ function clear() {
 /* The tick boxes: any set of variants, with a search that offers what is near. */
 
 function makeBoxes() {
-  const groups = Map.groupBy ? Map.groupBy(looks, ({ computes }) => computes) : new Map([["", looks]]);
-  const box = ({ v, name, hue, fill }) => `<span class="pick"><input type="checkbox" name="pick" value="${v}" aria-label="${escaped(name)}">` +
+  const kinds = [...new Set(timed.map(({ computes }) => computes))].sort((a, b) => (b === "softmax") - (a === "softmax"));
+  const groups = kinds.map((kind) => [kind || "not said what", timed.filter(({ computes }) => computes === kind)]);
+  const rest = looks.filter((look) => !timed.includes(look));
+  const box = ({ v, name, hue, fill }) => `<span class="pick" data-of="${v}">` +
+    (rest.every((look) => look.v !== v) ? `<input type="checkbox" name="pick" value="${v}" aria-label="${escaped(name)}">` : "") +
     `<button type="button" class="name h-${hue} ${fill}" data-v="${v}">${escaped(name)}</button></span>`;
-  $("#boxes").innerHTML = [...groups].map(([computes, some]) =>
-    `<fieldset><legend>${escaped(computes || "unknown")}</legend>${some.map(box).join("")}</fieldset>`).join("");
+  $("#boxes").innerHTML = [...groups, ["no time in this run", rest]].filter(([, some]) => some.length).map(([words, some]) =>
+    `<fieldset><legend>${escaped(words)}</legend>${some.map(box).join("")}</fieldset>`).join("");
 }
 
 function showBoxes() {
   const ticked = new Set((only ?? compared).map(({ v }) => v));
   for (const box of all("[name=pick]")) box.checked = ticked.has(Number(box.value));
-  const some = only?.length <= 2 ? only.map(({ name }) => name).join(", ") : `${only?.length} of ${looks.length}`;
+  const some = only?.length <= 2 ? only.map(({ name }) => name).join(", ") : `${only?.length} of ${timed.length}`;
   $("#few").textContent = { "": "the fastest five", "*exact": "all exact", "*all": "all" }[state.v] ?? some;
 }
 
-const found = () => all(".pick").filter((pick) => !pick.hidden).map((pick) => looks[$("input", pick).value]);
+const found = () => all(".pick").filter((pick) => !pick.hidden).map((each) => looks[each.dataset.of]);
 const pick = (some) => change({ v: some.map(({ name }) => encodeURIComponent(name)).join(",") });
 
 function find() {
   const like = $("#find").value.trim().toLowerCase();
   for (const each of all(".pick")) {
-    const { name, family } = looks[$("input", each).value];
+    const { name, family } = looks[each.dataset.of];
     each.hidden = !name.toLowerCase().includes(like) && family.toLowerCase() !== like;
   }
   for (const group of all("#boxes fieldset")) group.hidden = all(".pick", group).every((each) => each.hidden);
@@ -189,7 +192,7 @@ async function openAbout(look) {
   const said = (await held()).panels[look.v];
   if (state.about !== look.name) return; // another was asked for meanwhile
   $("#about-title").innerHTML = `<span class="name h-${look.hue} ${look.fill}">${escaped(look.name)}</span>`;
-  const others = looks.filter(({ v }) => v !== look.v && regimes.some((r) => known[r]?.[v]));
+  const others = timed.filter(({ v }) => v !== look.v);
   const facts_ = [["Computes", look.computes || "not said"], ["Family", look.family], ...said.facts].filter(([, value]) => value);
   const paper = (value) => escaped(value).replace(/arXiv:(\d{4}\.\d{4,5})/g, '<a href="https://arxiv.org/abs/$1" rel="noreferrer">arXiv:$1</a>');
   const list = facts_.map(([what, value]) => `<div><dt>${escaped(what)}</dt><dd>${what === "Paper" ? paper(value) : escaped(value)}</dd></div>`);
@@ -314,7 +317,7 @@ document.addEventListener("input", ({ target }) => {
     const look = looks.find(({ name }) => name === state.about);
     compare(look, Number(target.value));
     held().then(({ panels }) => use(look, panels[look.v], regimes.find((r) => shown.includes(r) && known[r]?.[look.v]), Number(target.value)));
-  } else if (target.name === "pick") pick(looks.filter(({ v }) => $(`[name=pick][value="${v}"]`).checked));
+  } else if (target.name === "pick") pick(all("[name=pick]:checked").map((box) => looks[box.value]));
   else if (target.name === "at") change({ n: String(facts.lengths[target.value]) });
   else if (target.name === "one") change({ one: target.checked ? "1" : "" });
   else if (target.form === form && target.name in NOTHING) change({ [target.name]: target.value });
@@ -394,7 +397,7 @@ for (const [id, key] of [["record", "cell"], ["about", "about"]]) $(`#${id}`).ad
 addEventListener("hashchange", read);
 addEventListener("beforeprint", () => {
   for (const part of all("main details.print")) part.open = true;
-  for (const figure of all("figure[data-key]")) draw(figure, figure.parentElement.dataset.draw === "map" ? 700 : 345);
+  for (const figure of all("figure[data-key]")) draw(figure, figure.parentElement.dataset.draw === "map" ? 860 : 470);
 });
 addEventListener("afterprint", () => near.forEach((figure) => draw(figure)));
 new ResizeObserver(() => {
@@ -402,6 +405,11 @@ new ResizeObserver(() => {
   for (const figure of near) draw(figure);
 }).observe($("main"));
 
+// A variant's name in a sentence or a table of its own opens its panel too.
+for (const part of all("main .said tbody th, .headline b, .how-sure b")) {
+  const look = looks.find(({ name }) => name === part.textContent);
+  if (look) part.innerHTML = `<button type="button" class="name plain h-${look.hue} ${look.fill}" data-v="${look.v}">${escaped(look.name)}</button>`;
+}
 form.hidden = false;
 for (const part of all(".only")) part.hidden = false;
 makeBoxes();

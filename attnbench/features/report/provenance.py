@@ -74,21 +74,21 @@ def _trust(run: ReportRun) -> Iterator[str]:
     refused = Counter(str(r.status) for r in run.records if r.status in FINDINGS)
     each = "; ".join(f"{count} {word}" for word, count in sorted(refused.items()))
     have = "has" if len(timed) == 1 else "have"
-    passed = f"{counted(len(timed), 'cell')} passed the checks and {have} a time"
+    passed = f"{counted(len(timed), 'measurement')} passed the correctness checks and {have} a time"
     yield f"{passed}; {each or 'none was wrong, implausible or failed'}"
     flags = Counter(word for t in timed for word in {flag.split(":")[0] for flag in t.flags})
     if flags:
         each = ", ".join(f"{flag} ({count})" for flag, count in sorted(flags.items()))
         marked = f"{sum(bool(t.flags) for t in timed)} of {len(timed)}"
-        yield f"{marked} times were taken while something was amiss: {each}"
+        yield f"{marked} timings were noisy: {each}"
     else:
-        yield "nothing was amiss while times were taken"
+        yield "no timing was noisy"
     yield from _drift(run)
     yield from run.notes
 
 
 def _drift(run: ReportRun) -> Iterator[str]:
-    """What the canary shows, and how many cells were measured again because of it."""
+    """What the drift check shows, and how much was measured again because of it."""
     by_node: dict[str, list[float]] = {}
     for record in run.records:
         if record.time and record.canary_s:
@@ -99,14 +99,14 @@ def _drift(run: ReportRun) -> Iterator[str]:
         off = sum(abs(x / middle - 1) > margin for x in readings)
         on = f" on {node}" if len(by_node) > 1 else ""
         yield (
-            f"drift{on}: a small attention of the ruler's own, timed now and again, took between "
-            f"{min(readings) / middle:.2f} and {max(readings) / middle:.2f} times its median; "
-            f"{off} of {len(readings)} times were taken while it was off by more than {margin:.0%}"
+            f"drift check{on}: the reference timing took between {min(readings) / middle:.2f} and "
+            f"{max(readings) / middle:.2f} times its median; at {off} of {len(readings)} timings "
+            f"it was off by more than {margin:.0%}"
         )
     spoiled = run.path / SPOILED
     again = spoiled.read_bytes().count(b"\n") if spoiled.is_file() else 0
     if again:
-        yield f"{counted(again, 'cell')} measured while the machine drifted were done again"
+        yield f"{counted(again, 'measurement')} made while the machine drifted were repeated"
 
 
 def _facts(run: ReportRun) -> Iterator[tuple[str, str]]:
