@@ -160,7 +160,10 @@ def to_html(table: Table) -> str:
     """
     kinds = ["" if column.align == "left" else ' class="n"' for column in table.columns]
     heads = zip(table.columns, kinds, strict=True)
-    head = "".join(f'<th scope="col"{kind}>{escape(c.head)}</th>' for c, kind in heads)
+    head = "".join(
+        f'<th scope="col"{kind}>{escape(c.head)}</th>' if c.head else "<td></td>"
+        for c, kind in heads
+    )
     lines = [
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}">'
         f'<table class="said"><thead><tr>{head}</tr></thead><tbody>'

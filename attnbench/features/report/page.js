@@ -410,7 +410,7 @@ for (const part of all("main .said tbody th, .headline b, .how-sure b")) {
   const look = looks.find(({ name }) => name === part.textContent);
   if (look) part.innerHTML = `<button type="button" class="name plain h-${look.hue} ${look.fill}" data-v="${look.v}">${escaped(look.name)}</button>`;
 }
-form.hidden = false;
+form.hidden = !timed.length;
 for (const part of all(".only")) part.hidden = false;
 makeBoxes();
 if (!read()) show();

@@ -173,7 +173,8 @@ def _closest(run: ReportRun, contents: Contents) -> Table | None:
     ]
     right = ["fastest", *heads, "mean"]
     more = f"; {len(found) - CLOSEST} more in data.csv" if len(found) > CLOSEST else ""
-    title = f"Share of {format.counted(found[0].problems, 'problem')}{more}"
+    on = f" on {run.name}" if len(contents.runs) > 1 else ""
+    title = f"Share of {format.counted(found[0].problems, 'problem')}{on}{more}"
     return Table(title, columns("variant", *right, right=right), rows)
 
 
@@ -189,7 +190,7 @@ def _missing(contents: Contents) -> Table:
         for m in contents.missing
     ]
     heads = columns("what happened", "why", "to which", "where", "how many", right=["how many"])
-    return Table("Not measured", heads, rows)
+    return Table("Reasons", heads, rows)
 
 
 def _comparison(found: RunsComparison) -> tuple[Table, Table]:

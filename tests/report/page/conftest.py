@@ -79,7 +79,9 @@ class Reader:
         self.page.goto(self.path.as_uri() + hash_)
 
     def seen(self, what):
-        """The texts of what of this kind is shown."""
+        """The texts of what of this kind is shown; rows are laid out when they are near."""
+        if what.startswith("#cells"):
+            self.page.locator("#cells").scroll_into_view_if_needed()
         return self.page.locator(what).locator("visible=true").all_inner_texts()
 
     def rows(self):

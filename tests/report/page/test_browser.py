@@ -1,10 +1,14 @@
 """The report of a small run, and its page in a real browser: opened once, asked many questions."""
 
+import csv
+import io
 import json
 import os
 import re
 from itertools import pairwise
 from pathlib import Path
+from urllib.parse import quote
+from xml.etree import ElementTree
 
 import pytest
 
@@ -54,91 +58,128 @@ def test_a_report_is_its_page_its_texts_and_its_figures(report):
         assert found[name] == (GOLDEN / name).read_bytes()
 
 
-def test_the_first_screen_answers_and_says_how_sure_it_is(r):
-    for text in ("To train at 256 tokens, use sdpa", "3.20×"):
-        box = r.page.get_by_text(text).first.bounding_box()
-        assert box["y"] + box["height"] < 500, text
-    first = r.page.locator(".card li").first
-    assert first.locator(".use .name").all_inner_texts() == ["sdpa"]
-    for said in ("faster than matmul", "clear", "window?size=8", "70\u00a0%"):
-        assert said in first.inner_text()
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+def test_the_first_screen_answers_and_says_how_sure_it_is(r, width, height):
+    r.page.set_viewport_size({"width": width, "height": height})
+    assert r.seen(".verdicts tr[data-n] .use .name") == ["sdpa", "sdpa"]
+    assert r.seen(".sures") == ["clear", "clear"]
+    (first, *_) = r.seen(".headline")
+    assert first.startswith("To train at 256 tokens, use sdpa: 12.0 ms [11.8, 12.2], 3.20×")
+    said = r.seen(".verdicts .rest")[0]
+    assert "3.20× [3.07, 3.33] faster than matmul" in said
+    assert ("70\u00a0% fidelity to softmax" in said) == (width == 1440)
     sure, only = r.page.locator("#answer .how-sure").all_inner_texts()
-    assert sure.startswith("How sure: of 6 answers 6 are clear; 9 samples a time at the median; ")
+    assert sure.startswith("Confidence: of 6 answers 6 are clear; 9 samples a timing")
     assert only.startswith("If you may choose only one: sdpa, within 1.25× of the best on 6 of 6")
+    for seen in ("#controls", "#variants summary", ".verdicts tbody:last-child tr:not([hidden])"):
+        box = r.page.locator(seen).bounding_box()
+        assert box["y"] >= 0 and box["y"] + box["height"] < height, seen
+    words = r.page.locator("nav a").all_inner_texts()
+    assert words[1:] == r.page.locator("section h2").all_text_contents()
 
 
-def test_what_is_chosen_leaves_that_alone_and_is_in_the_address(r, number):
-    every, before = len(number), r.seen(".card li")
+def test_the_length_moves_answer_trade_off_and_map(r):
+    lengths = r.page.locator("[name=at]")
+    lengths.focus()
+    r.page.keyboard.press("Home")
+    assert r.hash == "#n=64" and r.page.inner_text("#tokens") == "64 tokens"
+    assert r.seen(".headline")[0].startswith("To train at 64 tokens, use matmul: 2.40 ms")
+    assert r.seen(".verdicts tr[data-n] .use .name") == ["matmul", "matmul"]
+    (first, *_) = r.seen("#tradeoffs figcaption b")
+    assert first.endswith("at 64 tokens")
+    r.page.locator("#map").scroll_into_view_if_needed()
+    expect(r.page.locator("#map text[font-weight='650']", has_text="64")).to_be_visible()
+    r.page.locator("#map svg text", has_text="6.40 ms").first.click()  # a field is a length too
+    assert r.page.evaluate("state.n") in ("128", "256")
+    r.page.check("[name=one]")
+    assert set(r.seen("#cells tbody td:nth-child(2)")) == {r.page.evaluate("state.n")}
+    r.go("#n=100")  # which was not measured
+    assert r.page.inner_text("#tokens") == "256 tokens"
+
+
+def test_a_filter_of_regimes_leaves_out_all_of_the_others_and_is_in_the_address(r):
     r.page.select_option("[name=phase]", "forward")
+    assert r.hash == "#phase=forward" and len(r.seen(".verdicts tbody")) == 1
     assert [t[:7] for t in r.seen(".card .regime")] == ["Forward"]
     assert set(r.seen("#cells tbody td:last-child")) == {"forward"}
-    assert r.hash == "#phase=forward" and "15 cells" in r.seen("#count")[0]
+    assert r.page.inner_text("#count") == "15 rows"
+    assert r.seen("#scaling figcaption b") == ["Forward"]
     r.page.click("nav a[href='#table']")  # a place on the page keeps what was chosen
     assert r.page.input_value("[name=phase]") == "forward"
-    r.page.select_option("[name=phase]", "")
-    r.page.select_option("[name=n]", "64")
-    assert set(r.seen("#cells tbody td:nth-child(2)")) == {"64"} and r.hash == "#n=64"
-    assert all("64" in text for text in r.seen(".card .span"))
-    r.page.select_option("[name=n]", "")
-    r.page.fill("[name=q]", "MATM")
-    assert set(r.rows()) == {number["matmul"]} and r.seen(".card li") == before
-    assert f"1 of {every} variants" in r.seen("#count")[0]
-    shown = "e => getComputedStyle(e).display"
-    assert r.page.eval_on_selector(f"#scaling .v{number['sdpa']}", shown) == "none"
+    assert 60 < r.page.locator("#h-table").bounding_box()["y"] < 200
     r.page.click("#clear")
-    assert len(set(r.rows())) == every and r.hash == "" and not r.page.input_value("[name=q]")
-    r.page.click("#legend summary")
-    r.page.uncheck("[name=family][value=dense]")
-    assert set(r.rows()) == {number["window?size=8"], number[runs.MARKUP]}
-    assert r.hash == "#family=sparse,linear"
-    r.page.check("[name=family][value=dense]")
-    assert r.hash == ""
-    r.page.select_option("[name=computes]", runs.OWN)
-    assert set(r.rows()) == {number[runs.MARKUP]}
+    assert r.hash == "" and len(r.seen(".card .regime")) == 2
+
+
+def drawn(r):
+    """The names of a figure's lines, and what its axis up says."""
+    names = r.page.locator("#scaling figure").first.locator("text[data-v]").all_inner_texts()
+    ticks = r.page.locator("#scaling figure").first.locator("text[text-anchor=end]")
+    return set(names), ticks.all_inner_texts()
+
+
+def test_any_set_of_variants_is_drawn_alone_on_axes_of_its_own(r, number):
+    exact = {"sdpa", "matmul"}
+    names, usual = drawn(r)
+    assert names == exact and r.page.inner_text("#few") == "the fastest five"
+    r.page.click("#variants summary")
+    assert {
+        box for box in number if r.page.locator(f"[value='{number[box]}']").is_checked()
+    } == exact
+    r.page.check(f"[name=pick][value='{number['window?size=8']}']")
+    r.page.uncheck(f"[name=pick][value='{number['sdpa']}']")
+    names, ticks = drawn(r)
+    assert names == {"matmul", "window?size=8"} and ticks != usual
+    assert set(r.rows()) == {number["matmul"], number["window?size=8"]}
+    assert set(r.hash[3:].split(",")) == {"matmul", "window%3Fsize%3D8"}
+    assert "is 4.00× slower than" in r.seen("#scaling figcaption")[0].replace("matmul", "", 1) or (
+        "faster than matmul" in r.seen("#scaling figcaption")[0]
+    )
+    r.page.click("[data-pick=all]")
+    names, _ = drawn(r)
+    assert len(names) == 4 and r.page.inner_text("#few") == "all"
+    r.page.click("[data-pick=exact]")
+    assert drawn(r)[0] == exact and set(r.rows()) >= {number["sdpa"]}
+    r.page.click("[data-pick=five]")
+    assert drawn(r) == (exact, usual) and r.hash == ""
+
+
+def test_the_search_narrows_the_list_and_offers_what_is_near(r, number):
+    r.page.click("#variants summary")
+    r.page.fill("#find", "WIND")
+    assert r.seen(".pick") == ["window?size=8"]
+    r.page.keyboard.press("Enter")
+    assert set(r.rows()) == {number["window?size=8"]} and r.hash == "#v=window%3Fsize%3D8"
+    r.page.fill("#find", "matmlu")
+    assert r.seen("#near") == ["No variant is called “matmlu”. Did you mean matmul?"]
+    r.page.click("#near button")
+    assert r.seen(".pick") == ["matmul"]
+    r.page.fill("#find", "<b>zzzzzzzz")
+    assert r.seen("#near") == ["No variant is called “<b>zzzzzzzz”."]
+    r.page.fill("#find", "")
+    r.page.keyboard.press("Escape")
+    assert not r.page.is_visible("#find")
 
 
 def test_an_address_brings_everything_back_and_nonsense_shows_everything(r, number):
-    address = "#v=window%3Fsize%3D8&phase=train&unit=tflops&family=sparse,linear&n=128"
-    r.go(address)
+    r.go("#v=window%3Fsize%3D8,sdpa&phase=train&unit=tflops&n=128&y=error")
     assert r.page.input_value("[name=phase]") == "train"
     assert r.page.input_value("[name=unit]") == "tflops"
-    assert not r.page.is_checked("[name=family][value=dense]")
-    assert r.seen("#lit") == ["window?size=8 ✕"]
-    assert set(r.rows()) == {number["window?size=8"], number[runs.MARKUP]}
-    r.page.select_option("[name=n]", "")
-    assert set(r.hash[1:].split("&")) == set(address[1:].split("&")) - {"n=128"}
-    r.go("#phase=sideways&v=nobody&unit=furlongs&cell=99999&constructor=1")
+    assert r.page.input_value("[name=y]") == "error"
+    assert set(r.rows()) == {number["window?size=8"], number["sdpa"]}
+    r.page.click("#clear")
+    r.go("#phase=sideways&v=nobody&unit=furlongs&cell=99999&constructor=1&about=none&run=%ff")
     assert len(r.seen(".card .regime")) == 2 and len(set(r.rows())) == len(number)
-    assert r.page.input_value("[name=unit]") == "ms" and r.seen("#lit") == []
-    r.page.evaluate("location.hash = 'q=zzz'")
-    assert r.seen("#nothing") == ["No variant matches “zzz”. Show all"]
-    assert r.seen("figure") == [] and not r.page.is_visible("#table")
-    assert r.seen(".card .regime") != []  # no filter of variants changes an answer
-    r.page.click("#nothing [data-clear]")
-    assert r.hash == "" and r.seen("figure") != []
+    assert r.page.input_value("[name=unit]") == "ms" and r.page.locator("dialog[open]").count() == 0
 
 
-def test_a_variant_is_lit_everywhere_by_its_name_its_line_and_its_row(r, number):
-    r.page.locator(".card .use .name", has_text="sdpa").first.click()
-    assert r.hash == "#v=sdpa" and r.seen("#lit") == ["sdpa ✕"]
-    expect(r.page.locator(f"#scaling .v{number['matmul']}").first).to_have_css("opacity", "0.12")
-    expect(r.page.locator(f"#scaling .v{number['sdpa']}").first).to_have_css("opacity", "1")
-    r.page.keyboard.press("Escape")
-    assert r.hash == "" and r.seen("#lit") == []
-    click = "e => e.dispatchEvent(new MouseEvent('click', {bubbles: true}))"
-    r.page.eval_on_selector(f"#scaling .v{number['matmul']}", click)
-    assert r.seen("#lit") == ["matmul ✕"]
-    r.page.click("#lit")
-    assert r.seen("#lit") == []
-
-
-def test_the_unit_changes_figures_table_and_cards(r):
+def test_the_unit_changes_figures_table_and_answers(r):
     heads = {"ms": "time, ms", "tflops": "TFLOP/s", "share": "% of ceiling", "baseline": "× sdpa"}
+    labels = {"ms": "median time", "share": "share of the ceiling", "baseline": "time, × sdpa"}
     for unit, head in heads.items():
         r.page.select_option("[name=unit]", unit)
-        shown = r.page.locator("figure[data-unit]").locator("visible=true")
-        assert set(shown.evaluate_all("all => all.map(f => f.dataset.unit)")) == {unit}
-        expect(shown.last.locator("svg").first).to_be_attached()
+        label = r.page.locator("#scaling svg").first.get_by_text(labels.get(unit, head), exact=True)
+        expect(label).to_be_attached()
         assert head in r.seen("#cells thead")[0]
         assert r.hash == ("" if unit == "ms" else f"#unit={unit}")
         assert len(r.seen(".taken .u")) == len(r.seen(".taken"))
@@ -183,32 +224,122 @@ def test_a_number_leads_to_its_record_and_the_command_that_repeats_it(r):
     r.page.evaluate(f"location.hash = '{address}'")
     r.page.wait_for_selector("dialog[open]")
     r.page.click("dialog [data-close]")
-    r.page.locator(".card .taken").first.click()
+    r.page.locator(".verdicts tr:not([hidden]) .taken").first.click()
     expect(r.page.locator("#record-title")).to_contain_text("sdpa at 256 tokens")
     r.page.click("dialog [data-close]")
 
 
-def test_a_figure_is_saved_as_svg_png_and_csv_looked_at_or_not(r, small_contents, tmp_path):
+SOURCES = (
+    ".verdicts tr:not([hidden]) .use .name",
+    ".headline button",
+    "#cells .name",
+    "#scaling text",
+)
+
+
+def test_a_name_opens_what_the_variant_is_how_it_does_and_how_it_is_used(r):
+    for source in SOURCES:  # wherever the name stands
+        r.page.locator(source, has_text=re.compile("^sdpa$")).locator("visible=true").first.click()
+        r.page.wait_for_selector("#about[open]")
+        assert r.page.inner_text("#about-title") == "sdpa" and r.hash == "#about=sdpa"
+        r.page.keyboard.press("Escape")
+        assert r.hash == ""
+    r.go("#about=matmul&n=128")
+    r.page.wait_for_selector("#about[open]")
+    said = r.page.inner_text("#about")
+    for words in ("softmax( q k^T", "Masks", "causal", "Needs", 'attnbench.attention("matmul")',
+                  'set_attn_implementation("attnbench:matmul")'):  # fmt: skip
+        assert words in said, words
+    assert r.page.input_value("#rival") == r.page.evaluate(
+        "String(looks.find(l => l.name === 'sdpa').v)"
+    )
+    times = [row.split("\t") for row in r.seen("#about .times tbody tr")[:3]]
+    assert [row[0] for row in times] == ["64", "128", "256"]
+    assert [row[2] for row in times] == ["1.25× faster", "1.60× slower", "3.20× slower"]
+    assert r.seen("#about .times .here th") == ["128", "128"]
+    command = "attnbench compare matmul sdpa --seq 128 --heads 2 --phase train"
+    assert r.page.locator("#about-use code").last.inner_text() == command
+    r.page.select_option("#rival", label="window?size=8")
+    expect(r.page.locator("#about-use code").last).to_contain_text("compare matmul 'window?size=8'")
+    assert "8.00× slower" in r.seen("#about .times tbody tr")[1]
+    r.go(f"#about={quote(runs.MARKUP)}")
+    r.page.wait_for_selector("#about[open]")
+    assert "not built into attnbench" in r.page.inner_text("#about")
+    r.page.click("#about [data-close]")
+    r.go("#about=einsum")
+    expect(r.page.locator("#about-times")).to_contain_text("It has no time in this run")
+    r.page.click("#about [data-close]")
+
+
+def test_every_point_can_be_read_by_pointer_finger_and_keys(r):
+    figure = r.page.locator("#scaling figure").first
+    figure.scroll_into_view_if_needed()
+    at = figure.evaluate(
+        "f => { const p = f.points.find(p => looks[p.v].name === 'matmul' && p.c === 128), b = "
+        "f.querySelector('svg').getBoundingClientRect(); return [b.left + p.x, b.top + p.y] }"
+    )
+    said = ["matmul", "128 tokens: 9.60 ms [9.41, 9.79]", "1.60× the best · 42 % of ceiling"]
+    r.page.mouse.move(at[0] + 3, at[1] - 3)
+    assert r.page.locator("#scaling .readout").first.inner_text().split("\n")[:2] == said[:2]
+    assert r.page.locator("#scaling .cross circle").count() == 1
+    r.page.mouse.move(5, 5)
+    assert r.seen(".readout") == []
+    touch = {"pointerType": "touch", "clientX": at[0], "clientY": at[1], "bubbles": True}
+    figure.locator(".plot").dispatch_event("pointerdown", touch)
+    assert r.seen(".readout")[0].startswith("matmul")
+    for what, many in (
+        ("scaling", 3),
+        ("tradeoffs", 1),
+        ("memory", 3),
+        ("map", 3),
+        ("roofline", 1),
+    ):
+        plot = r.page.locator(f"#{what} .plot").first
+        plot.scroll_into_view_if_needed()
+        plot.focus()
+        found = set()
+        for key in ["ArrowRight", *["ArrowLeft"] * 4, *["ArrowRight"] * 4]:
+            r.page.keyboard.press(key)
+            found |= {r.seen(f"#{what} .readout")[0]}
+        assert len(found) >= many and all(" MiB" in text for text in found), what
+        before = r.seen(f"#{what} .readout")[0]
+        for key in ("ArrowUp", "ArrowDown", "ArrowDown"):
+            r.page.keyboard.press(key)
+            found |= {r.seen(f"#{what} .readout")[0]}
+        assert len(found) > many or what == "map", (what, before)
+        r.page.keyboard.press("Escape")
+        assert r.seen(f"#{what} .readout") == []
+
+
+def test_what_is_drawn_can_be_saved_as_svg_png_and_csv(r, tmp_path):
     r.page.emulate_media(color_scheme="dark")
-    figure = next(f for f in small_contents.figures if f.section == "scaling")
-    unseen = [f.name for f in small_contents.figures if f.unit == "tflops"][-1]
+    r.go("#v=sdpa")
     got = {}
-    r.go()  # no other unit was looked at
-    for name, kind in ((figure.name, "svg"), (figure.name, "png"), (figure.name, "csv"),
-                       (unseen, "svg")):  # fmt: skip
-        with r.page.expect_download() as waiting:
-            r.page.eval_on_selector(f"#{name} [data-save={kind}]", "button => button.click()")
-        assert waiting.value.suggested_filename == f"{name}.{kind}"
-        waiting.value.save_as(tmp_path / kind)
-        got[name, kind] = (tmp_path / kind).read_bytes()
-    svg, png, csv, other = got.values()
-    assert csv.decode() == figure.csv and other.startswith(b"<svg")
-    assert svg.startswith(b"<svg") and b"var(--" not in svg
-    assert b"#ffffff" in svg  # light, whatever the theme
+    for what in ("scaling", "map"):
+        for kind in ("svg", "png", "csv"):
+            save = r.page.locator(f"#{what} [data-save={kind}]").first
+            save.scroll_into_view_if_needed()
+            with r.page.expect_download() as waiting:
+                save.click()
+            name = waiting.value.suggested_filename
+            assert name.startswith(what) and name.endswith(f".{kind}")
+            waiting.value.save_as(tmp_path / kind)
+            got[what, kind] = (tmp_path / kind).read_bytes()
+    svg, png, table = (got["scaling", kind] for kind in ("svg", "png", "csv"))
+    root = ElementTree.fromstring(svg)
+    words = {e.text for e in root.iter() if e.text}
+    assert "sdpa" in words and "matmul" not in words and b"var(--" not in svg
+    assert b"#1c2129" in svg  # light, whatever the theme
     assert png.startswith(b"\x89PNG") and len(png) > 5000
+    rows = list(csv.DictReader(io.StringIO(table.decode())))
+    assert {(row["variant"], row["length"]) for row in rows} == {
+        ("sdpa", str(n)) for n in (64, 128, 256)
+    }
+    assert float(rows[-1]["s"]) == pytest.approx(12e-3)
+    assert got["map", "csv"].startswith(b"winner,")
 
 
-def test_the_theme_follows_the_system_until_somebody_chooses_and_print_is_light(r):
+def test_the_theme_follows_the_system_until_somebody_chooses(r):
     ground = "getComputedStyle(document.body).backgroundColor"
     r.page.emulate_media(color_scheme="dark")
     dark = r.page.evaluate(ground)
@@ -217,58 +348,62 @@ def test_the_theme_follows_the_system_until_somebody_chooses_and_print_is_light(
     r.go()
     assert r.page.evaluate(ground) == light != dark
     r.page.click("#theme")
-    r.page.emulate_media(media="print")
-    card = "getComputedStyle(document.querySelector('.card')).backgroundColor"
-    assert r.page.evaluate(card) == "rgb(255, 255, 255)"
-    assert not r.page.is_visible("#controls") and not r.page.is_visible(".save")
-    whole = "all => all.every(s => s.scrollHeight <= s.clientHeight + 1)"
-    assert r.page.eval_on_selector_all(".scroll", whole)
-    rows = r.page.locator("#cells tbody tr")
-    untimed = rows.locator(".why").count()
-    assert rows.locator("visible=true").count() == rows.count() - untimed < rows.count()
     r.page.evaluate("delete document.documentElement.dataset.theme")
 
 
-@pytest.mark.parametrize(("width", "columns"), [(360, 1), (1440, 2)])
-def test_nothing_is_wider_than_the_window_and_figures_can_be_read(r, width, columns):
+PAGES = 12
+SHEET = re.compile(rb"/Type\s*/Page\b(?!s)")
+
+
+def test_print_is_light_has_the_answers_and_the_figures_and_few_pages(reader):
+    committed = reader(Path(__file__).parents[3] / "reports" / "cpu" / "index.html").page
+    committed.emulate_media(media="print", color_scheme="dark")
+    for gone in ("#controls", "nav", ".save", "#table", "#missing"):
+        assert not committed.locator(gone).first.is_visible(), gone
+    paper = "getComputedStyle(document.querySelector('.card')).backgroundColor"
+    assert committed.evaluate(paper) == "rgb(255, 255, 255)"
+    assert len(SHEET.findall(committed.pdf(format="A4"))) <= PAGES
+    figures = committed.locator("figure[data-key]")
+    assert all(figures.evaluate_all("all => all.map(f => f.querySelector('svg') !== null)"))
+
+
+@pytest.mark.parametrize("width", [390, 1024, 1440])
+def test_nothing_is_wider_than_the_window(r, width):
     r.page.set_viewport_size({"width": width, "height": 900})
+    expect(r.page.locator("#scaling svg").first).to_be_attached()
     assert r.page.evaluate(WIDE) == width
-    boxes = r.page.eval_on_selector_all(
-        "#scaling .group:first-of-type figure",
-        "all => all.map(f => f.getBoundingClientRect()).map(b => [b.x, b.width]).filter(b => b[1])",
-    )
-    assert len({x for x, _ in boxes}) == columns and all(wide <= 660 for _, wide in boxes)
-    if width == 360:  # on a phone the filters open and close
+    if width == 390:  # on a phone the filters open and close
         assert not r.page.is_visible("[name=phase]")
         r.page.click("#more")
         assert r.page.get_attribute("#more", "aria-expanded") == "true"
         r.page.keyboard.press("Escape")
         assert not r.page.is_visible("[name=phase]")
         r.page.click("#more")
-    r.page.click("#legend summary")
-    # by its key: figures that come near are drawn, and move what is below them
-    r.page.locator("#cells tbody a").first.press("Enter")
-    r.page.wait_for_selector("dialog[open]")
-    assert r.page.evaluate(WIDE) == width
+    r.page.click("#variants summary")
+    box = r.page.locator(".list").bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= width
+    for open_ in ("openRecord(1)", "change({about: 'sdpa'}); openAbout(looks[0])"):
+        r.page.evaluate(open_)
+        r.page.wait_for_selector("dialog[open]")
+        assert r.page.evaluate(WIDE) == width
+        assert r.page.evaluate("all('dialog[open]').every(d => d.scrollWidth <= d.clientWidth)")
+        r.page.evaluate("$('dialog[open]').close()")
 
 
-@pytest.mark.parametrize(("width", "theme"), [(360, "dark"), (1440, "light")])
-def test_axe_finds_nothing_serious(r, width, theme):
+@pytest.mark.parametrize(("width", "theme"), [(390, "dark"), (1440, "light")])
+def test_axe_finds_nothing(r, width, theme):
     import axe_playwright_python
 
     r.page.emulate_media(color_scheme=theme)
     r.page.set_viewport_size({"width": width, "height": 900})
     r.page.evaluate((Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text("utf-8"))
-    if width == 360:
-        r.page.evaluate("more(true)")
-    r.page.evaluate("location.hash = 'v=sdpa'")
-    expect(r.page.locator("#lit")).to_be_visible()
-    alike = "{exclude: [['#cells tbody tr:nth-child(n+8)'], ['.group + .group']]}"
-    some = ", runOnly: ['color-contrast', 'target-size']" * (width == 360)
-    options = f"{{resultTypes: ['violations']{some}}}"
-    found = r.page.evaluate(f"axe.run({alike}, {options})")["violations"]
-    serious = [v for v in found if v["impact"] in ("serious", "critical")]
-    assert not serious, [(v["id"], [n["html"][:200] for n in v["nodes"][:3]]) for v in serious]
+    r.page.evaluate("more(innerWidth < 700); $('#variants').open = true; $('#find').focus()")
+    alike = "{exclude: [['#cells tbody tr:nth-child(n+8)']]}"
+    for state in ("", "about=sdpa"):
+        r.page.evaluate(f"location.hash = '{state or 'unit=ms'}'")
+        r.page.wait_for_timeout(200)
+        found = r.page.evaluate(f"axe.run({alike}, {{resultTypes: ['violations']}})")["violations"]
+        assert not found, [(v["id"], [n["html"][:200] for n in v["nodes"][:3]]) for v in found]
     levels = r.page.eval_on_selector_all("h1, h2, h3, h4", LEVELS)
     assert levels[0] == 1 and all(after <= before + 1 for before, after in pairwise(levels))
 
@@ -280,29 +415,71 @@ def test_everything_can_be_reached_by_keyboard_and_markup_stays_text(r):
     while r.page.evaluate("document.activeElement.className") == "skip":
         targets.append(r.page.evaluate("document.activeElement.hash"))
         r.page.keyboard.press("Tab")
-    assert targets == ["#answer", "#controls", "#table"]
+    assert targets == ["#answer", "#table"]
     assert runs.MARKUP in r.page.text_content("#missing")
     row = r.page.locator("#cells tbody tr", has_text=runs.MARKUP).first
     row.locator(".name").press("Enter")
-    assert r.seen("#lit") == [f"{runs.MARKUP} ✕"]
+    expect(r.page.locator("#about-title")).to_have_text(runs.MARKUP)
+    r.page.keyboard.press("Escape")
     row.locator("a").press("Enter")
     r.page.wait_for_selector("dialog[open]")
     assert r.page.evaluate("document.activeElement.closest('dialog') !== null")
     assert json.loads(r.page.text_content("#json"))["variant"] == runs.MARKUP
+    r.page.keyboard.press("Escape")
     assert r.page.locator("img").count() == 0
 
 
-def test_a_page_of_little_of_nothing_and_of_too_much(reader, filled, monkeypatch, tmp_path):
-    monkeypatch.setattr(html, "MOST", 7)
-    nothing, one = [runs.untimed("sdpa", "failed", "it broke")], runs.timed("x" * 80, family="his")
-    page = html.render(filled(nothing, [one], runs.many(5, (64, 128))))
-    (tmp_path / "index.html").write_text(page, "utf-8")
+def without(record, **none):
+    """A record as an older attnbench left it."""
+    gone = dict.fromkeys(("memory", "error", "cost", "share_of_ceiling", "distance"))
+    return record.with_(**gone, family="", **none)
+
+
+BROKE = runs.untimed("sdpa", "failed", "it broke")
+ODD = {
+    "nothing measured": [[BROKE]],
+    "one variant at one length": [[runs.timed("x" * 80, family="nobody's")]],
+    "nothing exact": [[runs.other("gla", 1e-4 * n, n) for n in (64, 128)]],
+    "five hundred variants": [runs.many(500, (64, 128, 256))],
+    "older records": [[without(record) for record in runs.many(4, (64, 128))]],
+    "names with markup": [runs.crowd(12), [runs.timed("a,b&c=d#'\"%"), runs.timed("*all", 2e-3)]],
+    "runs side by side": [runs.small(), [BROKE], runs.many(5, (64, 128))],
+}
+
+
+@pytest.mark.parametrize("records", ODD.values(), ids=ODD)
+def test_whatever_was_measured_there_is_a_page_and_no_empty_frame(
+    reader, filled, records, tmp_path
+):
+    (tmp_path / "index.html").write_text(html.render(filled(*records)), "utf-8")
     r = reader(tmp_path / "index.html")
-    assert "the first 7 of 12 cells" in r.page.inner_text("#table") and len(r.rows()) == 7
-    assert "it broke" in r.page.inner_text("#missing")
-    names = ["run1 on slow-box-2c", "run2 on slow-box-2c"]
-    assert r.seen(".of-run") == names
-    r.page.select_option("[name=run]", names[0])
-    assert len(r.seen(".card li")) == 1 and "the only one" in r.seen(".card li")[0]
+    timed = any(record.time for some in records for record in some)
+    assert timed == (len(r.seen(".verdicts tbody")) > 0) and r.seen(".headline") != []
+    assert timed or ("it broke" in r.page.inner_text("#missing") and r.seen("#controls") == [])
+    for section in r.page.locator("section.drawn").all():
+        section.scroll_into_view_if_needed()
+        for plot in section.locator(".plot").all():
+            expect(plot.locator("svg").first).to_be_visible()
+    for name in r.page.evaluate("timed.slice(-3).map(({ name }) => name)"):
+        r.page.evaluate("name => pick(looks.filter((look) => look.name === name))", name)
+        assert r.page.evaluate("read(), only.map(({ name }) => name)") == [name]
     r.page.set_viewport_size({"width": 360, "height": 800})
     assert r.page.evaluate(WIDE) == 360
+
+
+def test_a_table_of_too_much_says_so_and_without_its_script_the_page_answers(
+    browser, filled, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(html, "MOST", 7)
+    contents = filled(runs.small())
+    page = html.render(contents)
+    assert page == html.render(contents)  # to the last byte
+    (tmp_path / "index.html").write_text(page, "utf-8")
+    context = browser.new_context(java_script_enabled=False)
+    tab = context.new_page()
+    tab.goto((tmp_path / "index.html").as_uri())
+    assert "the first 7 of 31 measurements" in tab.inner_text("#table")
+    assert tab.locator(".verdicts tr[data-n]").locator("visible=true").count() == 2
+    assert tab.locator(".headline").first.inner_text().startswith("To train at 256 tokens")
+    assert "figures/" in tab.inner_text("#scaling") and not tab.is_visible("#controls")
+    context.close()
