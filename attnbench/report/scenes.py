@@ -143,7 +143,7 @@ def _read(number: int, path: Path, header: Mapping[str, Any]) -> ReportRun:
     torn = checked.cut_off()  # which has a note of its own
     run = ReportRun(number, path, header, records, lines)
     legs = (
-        f"leg {n} of the run, whose cells are ranked apart: {'; '.join(leg['changes'])}"
+        f"leg {n} of the run, whose measurements are ranked apart: {'; '.join(leg['changes'])}"
         for n, leg in enumerate(header.get("legs", ()), 2)
     )
     return replace(run, notes=(*_notes(run, torn=torn), *checked.sentences(), *legs))

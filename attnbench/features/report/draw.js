@@ -84,7 +84,7 @@ function mark(look, x, y, size = 4, rest = false) {
 
 const svg = (width, height, inside) => tag("svg", {
   xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${width} ${height}`, "font-family": FACE, "font-size": 12,
-  "aria-hidden": "true" }, `${inside}<g class="cross"></g>`);
+  "aria-hidden": "true" }, `${inside}<g class="cross" pointer-events="none"></g>`);
 
 /* Logarithmic axes. */
 

@@ -19,6 +19,14 @@ function read() {
     if (Object.hasOwn(state, key)) state[key] = key === "v" ? value : plain(value);
   if (!facts.lengths.includes(Number(state.n))) state.n = NOTHING.n;
   if (!named().length && !state.v.startsWith("*")) state.v = "";
+  fill();
+  state.cell ? openRecord(Number(state.cell)) : $("#record").close();
+  state.about ? openAbout(looks.find(({ name }) => name === state.about)) : $("#about").close();
+  return true;
+}
+
+// The controls say what the state says; what they can't say, it does not.
+function fill() {
   for (const field of form.elements) {
     if (field.name === "at") field.value = facts.lengths.indexOf(Number(state.n));
     else if (field.name === "one") field.checked = state.one !== "";
@@ -28,9 +36,6 @@ function read() {
     }
   }
   show();
-  state.cell ? openRecord(Number(state.cell)) : $("#record").close();
-  state.about ? openAbout(looks.find(({ name }) => name === state.about)) : $("#about").close();
-  return true;
 }
 
 function plain(text) {
@@ -117,8 +122,8 @@ const chosen = () => ["run", "phase", "mask", "dtype"].filter((axis) => state[ax
 
 function clear() {
   state = { ...NOTHING };
+  fill();
   write();
-  read();
 }
 
 /* The tick boxes: any set of variants, with a search that offers what is near. */
@@ -142,7 +147,8 @@ function showBoxes() {
 }
 
 const found = () => all(".pick").filter((pick) => !pick.hidden).map((each) => looks[each.dataset.of]);
-const pick = (some) => change({ v: some.map(({ name }) => encodeURIComponent(name)).join(",") });
+// A star in a name is written out: it begins the words for all, and all exact.
+const pick = (some) => change({ v: some.map(({ name }) => encodeURIComponent(name).replaceAll("*", "%2A")).join(",") });
 
 function find() {
   const like = $("#find").value.trim().toLowerCase();
@@ -413,4 +419,4 @@ for (const part of all("main .said tbody th, .headline b, .how-sure b")) {
 form.hidden = !timed.length;
 for (const part of all(".only")) part.hidden = false;
 makeBoxes();
-if (!read()) show();
+if (!read()) fill();

@@ -126,7 +126,7 @@ def _facts(run: ReportRun) -> Iterator[tuple[str, str]]:
     yield "settings", _pairs({k: v for k, v in settings.items() if k != "environment"})
     yield "environment", _pairs(_part(settings, "environment"))
     timed = [r.time for r in run.records if r.time is not None]
-    clocks = [f"{x} ({n} cells)" for x, n in sorted(Counter(t.clock for t in timed).items())]
+    clocks = [f"{x} ({n} measurements)" for x, n in sorted(Counter(t.clock for t in timed).items())]
     if mhz := [x for t in timed if (x := t.clocks.get("sm_mhz"))]:
         clocks.append(f"GPU at {min(mhz):.0f} to {max(mhz):.0f} MHz while sampling")
     yield "clocks", "; ".join(clocks) or "no time was taken"
@@ -138,7 +138,7 @@ def _facts(run: ReportRun) -> Iterator[tuple[str, str]]:
         yield name, f"commit {code.get('commit') or 'not known'}{dirty}{since}"
     yield "seed of the inputs", str(header.get("seed", UNKNOWN))
     yield "protocol", f"{header.get('protocol', UNKNOWN)} (records of form {header['schema']})"
-    yield "sampling budget", f"{header.get('budget_s', '?')} s a cell"
+    yield "sampling budget", f"{header.get('budget_s', '?')} s a measurement"
     yield "grid", _grid(_part(header, "grid"))
     ceilings = _part(header, "ceilings")
     rates = [f"{x / 1e12:.3g} TFLOP/s in {of}" for of, x in _part(ceilings, "flops").items() if x]

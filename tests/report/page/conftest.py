@@ -82,7 +82,13 @@ class Reader:
         """The texts of what of this kind is shown; rows are laid out when they are near."""
         if what.startswith("#cells"):
             self.page.locator("#cells").scroll_into_view_if_needed()
+            self.settle()
         return self.page.locator(what).locator("visible=true").all_inner_texts()
+
+    def settle(self):
+        """Wait until what was done has been drawn."""
+        frame = "requestAnimationFrame(() => requestAnimationFrame(done))"
+        self.page.evaluate(f"new Promise(done => {frame})")
 
     def rows(self):
         """The variants of the rows that are shown, in their order."""
