@@ -60,7 +60,7 @@ def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
     assert (lead.factor, lead.low, lead.high) == pytest.approx((2.0, 2 / 1.1, 2 / 0.9))
     assert answer.sentence() == (
         "forward, mask none, 64 tokens, b1 h8/8 d64 float32: fast is the fastest exact variant, "
-        "at 1 [0.9, 1.1] ms; 2.00x [1.82, 2.22] ahead of mid (in doubt: mid drifted)"
+        "at 1 [0.9, 1.1] ms; 2.00x [1.82, 2.22] ahead of mid (noisy: mid drifted)"
     )
     plain = answer.to_dict()
     assert (plain["winner"], plain["next"], plain["equal"]) == ("fast", "mid", [])
@@ -283,8 +283,8 @@ def standing(*records):
     ("records", "sure"),
     [
         ([one("a", 1.0), one("b", 2.0)], "clear"),
-        ([one("a", 1.0), one("b", 1.01), one("c", 1.02)], "a tie of 3"),
-        ([one("a", 1.0, flags=["drifted"]), one("b", 2.0)], "in doubt"),
+        ([one("a", 1.0), one("b", 1.01), one("c", 1.02)], "tie of 3"),
+        ([one("a", 1.0, flags=["drifted"]), one("b", 2.0)], "noisy"),
         ([one("a", 1.0)], "the only one measured"),
         ([one("a", 1.0, computes="other")], "nothing exact was measured"),
     ],

@@ -130,7 +130,7 @@ def test_a_run_shows_its_answers_and_its_figures(one):
     )
     assert any("256 to 1,024: at 1,024 sdpa takes 9.00 ms" in line for line in shown.answers)
     names = [picture.name for picture in shown.figures]
-    assert names == ["map-0", "r0-exact-time-ms", "r1-exact-time-ms", "r1-others-time-ms"]
+    assert names == ["map-0", "r0-exact-time", "r1-exact-time", "r1-others-time"]
     assert "matmul (1): the reason" in shown.missing
     html = shown._repr_html_()
     assert len(images(html)) == len(names)

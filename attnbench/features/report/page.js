@@ -364,6 +364,7 @@ document.addEventListener("keydown", (event) => {
   const { key, target } = event, figure = target.closest?.("figure[data-key]");
   if (figure && key.startsWith("Arrow") && target.matches(".plot")) {
     event.preventDefault();
+    draw(figure); // if what it shows has changed since
     point(figure, step(figure, key));
   } else if (figure && key === "Enter" && figure.at && target.matches(".plot")) {
     change({ about: nameOf(figure.at.v) });

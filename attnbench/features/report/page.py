@@ -51,9 +51,10 @@ def render(contents: Contents) -> str:
     """The whole page."""
     cells = cells_of(contents)
     by_record = {id(cell.record): cell for cell in cells}
-    shown = cards(contents.scenes, contents.looks, by_record)
+    shown, lines = cards(contents.scenes, contents.looks, by_record), verdicts(contents, by_record)
     rows = sorted(cells, key=place)[:MOST]
-    linked = [c for card in shown for row in card["rows"] for c in (*row["tied"], row["cell"]) if c]
+    said = [row for card in shown for row in card["rows"]] + [row for _, of in lines for row in of]
+    linked = [cell for row in said for cell in (*row["tied"], row["cell"]) if cell]
     leaders = {name for scene in contents.scenes for s in scene.standings for name in s.leaders}
     margins = sorted(round(run.margin, 3) for run in contents.runs)
     lengths = lengths_of(contents.scenes)
@@ -62,7 +63,7 @@ def render(contents: Contents) -> str:
     return _template().render(
         c=contents,
         cards=shown,
-        verdicts=verdicts(contents, by_record),
+        verdicts=lines,
         apart=distinct_words(contents.scenes),
         cells=rows,
         all_cells=len(cells),

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from attnbench.report.figures import style
-from attnbench.report.figures.sheet import FAMILIES, OTHER, listed, shorten, spread, width
-from attnbench.report.figures.style import looks
+from attnbench.report.figures.sheet import HUES, listed, shorten, spread, width
+from attnbench.report.figures.style import FIRST, looks
+from impls import own_rows
 from tests.report.page.runs import timed
 
 
@@ -42,9 +43,11 @@ def test_an_axis_has_from_two_to_eight_ticks_and_all_lie_on_it(low, times, base)
     assert all(low <= tick <= low * times for tick in ticks)
 
 
-def test_fifty_of_any_families_look_unlike_each_other_and_neighbours_differ_in_both():
-    families = (*FAMILIES, "theirs")
-    found = list(looks(timed(f"v{n}", family=families[n % 8]) for n in range(50)).values())
-    assert len({(look.marker, look.dash) for look in found}) == 50
-    assert all(a.marker != b.marker and a.dash != b.dash for a, b in pairwise(found))
-    assert {x.family: x.colour for x in found} == {**FAMILIES, "theirs": OTHER}
+def test_a_name_alone_says_how_a_variant_looks_and_no_two_built_in_are_alike():
+    found = looks(map(timed, own_rows()))
+    assert len({(look.hue, look.marker) for look in found.values()}) == len(own_rows())
+    assert {found[name].hue for name in FIRST} == HUES.keys()
+    theirs = looks(map(timed, ("theirs", "sdpa", "mine?block=3")))
+    assert theirs["sdpa"].place == found["sdpa"].place
+    assert (theirs["theirs"].hue, theirs["theirs"].marker) == ("blue", "v")
+    assert looks([timed("mine?block=3")])["mine?block=3"].marker == theirs["mine?block=3"].marker

@@ -480,6 +480,7 @@ def test_a_table_of_too_much_says_so_and_without_its_script_the_page_answers(
     tab.goto((tmp_path / "index.html").as_uri())
     assert "the first 7 of 31 measurements" in tab.inner_text("#table")
     assert tab.locator(".verdicts tr[data-n]").locator("visible=true").count() == 2
-    assert tab.locator(".headlines:not([hidden]) .headline").first.inner_text().startswith("To train at 256 tokens")
+    headline = tab.locator(".headlines:not([hidden]) .headline").first.inner_text()
+    assert headline.startswith("To train at 256 tokens, use sdpa")
     assert "figures/" in tab.inner_text("#scaling") and not tab.is_visible("#controls")
     context.close()

@@ -20,9 +20,9 @@ def test_of_a_tie_one_is_recommended_and_doubt_and_the_only_one_and_none_are_sai
     some = [timed(f"v{n}", (1 + n / 100) * 1e-3) for n in range(6)]
     (line,) = told(*some, timed("e", 3e-3))
     assert "use v0: 1.00 ms [0.980, 1.02], 3.00× [2.88, 3.12] faster than e; " in line
-    assert "; v1, v2, v3 and 2 more can't be told from it." in line
+    assert "; tied with v1, v2, v3 and 2 more." in line
     (line,) = told(timed("sdpa", flags=["contended: 3 of 9"]), timed("b", 2e-3))
-    assert re.search(r"faster than b; in doubt: sdpa\b.*\bcontended\.", line)
+    assert re.search(r"faster than b; noisy: sdpa\b.*\bcontended\.", line)
     (line,) = told(timed("sdpa"), timed("w", 2e-3, computes=NEAR))
     assert "sdpa takes 1.00 ms [0.980, 1.02]; it is the only exact variant measured" in line
     nothing = "To run forward at 64 tokens, nothing that is exactly softmax has a time."
@@ -32,7 +32,7 @@ def test_of_a_tie_one_is_recommended_and_doubt_and_the_only_one_and_none_are_sai
     (scene,), _ = runs.staged(*busy, timed("sdpa", 2e-3, 128), timed("matmul", 4e-3, 128))
     first, *_ = sentences(scene)
     assert first.startswith("64 to 128: at 128 use sdpa: 2.00 ms")
-    assert first.endswith("in doubt: sdpa contended")  # as it is at one of its lengths
+    assert first.endswith("noisy: sdpa contended")  # as it is at one of its lengths
 
 
 def test_training_comes_first_and_each_phase_once_at_its_longest_regime():
@@ -48,12 +48,12 @@ def test_training_comes_first_and_each_phase_once_at_its_longest_regime():
 @pytest.mark.parametrize(
     ("others", "said"),
     [
-        ([("w", 1e-4, 0.7)], "Faster, but not exact: w, 10.0× as fast, keeps 70\u00a0% ("),
-        ([("w", 1e-4, 0.2), ("x", 2e-4, 0.4)], "Nothing faster keeps half of what softmax does. "
-         "Nearest: x, 5.00× as fast, keeps 40\u00a0%."),
-        ([("w", 1e-4, -3.0)], "Nothing faster keeps even 5\u00a0% of what softmax does."),
+        ([("w", 1e-4, 0.7)], "but not exact: w, 10.0× as fast, 70\u00a0% fidelity to softmax ("),
+        ([("w", 1e-4, 0.2), ("x", 2e-4, 0.4)], "Nothing faster has 50\u00a0% fidelity to softmax. "
+         "Nearest: x, 5.00× as fast, 40\u00a0% fidelity to softmax."),
+        ([("w", 1e-4, -3.0)], "Nothing faster has even 5\u00a0% fidelity to softmax."),
         ([("w", 1e-4, None)], "not measured: w, 10.0× as fast (approximates softmax)."),
-        ([], "Nothing else that was measured is faster for sure, exact or not."),
+        ([], "Nothing else measured is clearly faster, exact or not."),
     ],
 )  # fmt: skip
 def test_what_is_faster_and_not_exact_is_said_with_what_it_loses(others, said):
@@ -74,8 +74,8 @@ def test_answers_are_counted_by_how_sure_they_are():
     records += [timed("b", 2e-3, 64), timed("b", 1e-3, 128), timed("b", 1e-3, 192, flags=flags)]
     records += [timed("b", 2e-3, 256), timed("near", 1e-3, 1024, computes=OWN)]
     assert how_sure(runs.staged(*records)[0]) == (
-        "of 5 answers 1 is clear, 1 is a tie, 2 are in doubt, 1 had nothing exact beside it; "
-        "9 samples a time at the median; something was amiss while 2 of 10 times were taken"
+        "of 5 answers 1 is clear, 1 is a tie, 2 are noisy, 1 is of the only exact variant; "
+        "9 samples a timing at the median; 2 of 10 timings were noisy"
     )
     assert how_sure(runs.staged(timed("w", computes=OWN))[0]) == ""
 
@@ -171,13 +171,15 @@ def test_a_figure_that_fails_is_a_sentence_in_its_place(monkeypatch, hollow):
 def test_only_the_first_regimes_have_figures_and_the_rest_is_said(monkeypatch, hollow):
     records = [timed("sdpa", 1e-3, at(64, heads=n, kv_heads=n)) for n in range(1, 12)]
     records.append(untimed("sdpa", "failed", problem=at(64, heads=12, kv_heads=12)))
-    one = build.Drawn(*["scaling"] * 6, b"", "")
+    one = build.Drawn(*["scaling"] * 5, b"", "")
     monkeypatch.setattr(build.scaling, "draw", lambda *_: [one])
     figures, absent = draw_all(*records)
     assert len(figures) == build.SCENES == len(hollow) == 8
     energy, rest = absent["scaling"]
     assert "--energy" in energy
-    assert rest.startswith("3 further regimes of the run are in the table without figures: forward")
+    assert rest.startswith(
+        "3 further regimes of the run are not among the files of figures: forward"
+    )
 
 
 @pytest.mark.parametrize(("room", "shown"), [(14, 2), (6, 1)])

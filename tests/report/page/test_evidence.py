@@ -36,7 +36,7 @@ def beside(filled, tmp_path):
         for name, text in found.items():
             kind, stamp = name.split("_")
             (folder / f"{stamp}-{kind}.json").write_text(text)
-        cost = model_cost([tmp_path / "a-run"], contents.looks)
+        cost = model_cost([tmp_path / "a-run"])
         return replace(contents, claims=claims_of([tmp_path / "a-run"]), model_cost=cost)
 
     return made
@@ -65,9 +65,9 @@ def test_the_newest_claims_are_told_on_the_page_and_in_the_summary(beside):
     for words in ('<a href="#claims">Claims</a>', counts, "0.4 to 0.6", "the limit is ours"):
         assert words in page
     assert runs.MARKUP not in page and "made-up" not in said
-    assert "## What others claim" in said and "- not reproduced: bad" in said
+    assert "## Claims of others" in said and "- not reproduced: bad" in said
     without = replace(found, claims=())
-    assert "#claims" not in html.render(without) and "others claim" not in summary(without)
+    assert "#claims" not in html.render(without) and "Claims of" not in summary(without)
 
 
 def test_claims_that_can_not_be_read_cost_a_sentence_and_give_way_to_older(beside):
@@ -118,14 +118,14 @@ def test_whatever_a_file_holds_the_page_and_the_summary_say_so(beside, kind, dam
     (found,) = contents.model_cost
     assert "is no evidence" in found["source"] or "can't" in found["source"]
     assert found["file"] == f"1-{kind}.json" and found["file"] in html.render(contents)
-    assert "## What it costs a model" in summary(contents)
+    assert "## What a variant costs a model" in summary(contents)
 
 
 def test_the_committed_ranking_and_its_picture_are_those_of_the_file_and_fit_a_telephone(
     beside, reader, tmp_path
 ):
     contents = beside(reproduce_1=claims_file())
-    found = list(model_cost([KEPT.parent / "a-run"], contents.looks))
+    found = list(model_cost([KEPT.parent / "a-run"]))
     contents = replace(contents, model_cost=found)
     said = summary(contents).replace("\\", "").replace("&lt;", "<")
     assert all(line in said for each in found for line in each["conclusions"])

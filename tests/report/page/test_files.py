@@ -39,9 +39,7 @@ def read(out):
 
 def test_figures_of_before_go_and_what_is_not_ours_stays(filled, tmp_path):
     out, contents = tmp_path / "out", filled(runs.small())
-    kept, gone = (
-        Drawn("memory", name, "t", "d", "<svg/>", "", b"", "") for name in ("kept", "gone")
-    )
+    kept, gone = (Drawn("memory", name, "t", "d", "<svg/>", b"", "") for name in ("kept", "gone"))
     files.write(replace(contents, figures=[kept, gone]), out)
     (out / "figures" / "mine.svg").write_text("mine")
     (out / "notes.txt").write_text("mine")
@@ -177,7 +175,7 @@ def test_winners_are_a_table_with_ties_and_doubts_and_what_has_none(filled):
     assert rows[0] == "| regime | 64 | 128 | 256 | 512 |"
     assert rows[2] == "| train | **sdpa** alone | **sdpa** alone | not asked | not asked |"
     assert rows[3] == (
-        "| forward | tie of 2: sdpa, tied | **sdpa** 2.00× \\[1.92, 2.08\\] (in doubt) | "
+        "| forward | tie of 2: sdpa, tied | **sdpa** 2.00× \\[1.92, 2.08\\] (noisy) | "
         "**sdpa** alone | nothing exact has a time |"
     )
 

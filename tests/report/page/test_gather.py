@@ -44,9 +44,9 @@ def test_what_a_run_did_not_come_to_and_what_torch_chose_is_said(read):
     own = [timed("sdpa", 1e-3, 32 * n, note=f"own; torch chose {x}") for n, x in enumerate(ran, 3)]
     run = read([*runs.small(), *own], grid=grid, cells=99)
     count, length, phase, chosen = sorted(run.notes, key=lambda note: "torch" in note)
-    said = "sdpa was torch's own choice of backend: cuDNN in 2, FlashAttention-2 in 1 cells"
+    said = "sdpa was torch's own choice of backend: cuDNN in 2, FlashAttention-2 in 1 measurements"
     assert chosen == said
-    assert count.startswith("34 of the 99 cells") and "--resume" in count
+    assert count.startswith("34 of the 99 measurements") and "--resume" in count
     assert length.endswith("length 512, 1024") and phase.endswith("phase decode")
 
 
@@ -69,7 +69,7 @@ def test_what_has_no_place_in_a_name_is_marked_in_it_and_garbage_is_left_out(rea
     assert any("line 2 of" in note and "can't be read" in note for note in run.notes)
 
 
-@pytest.mark.parametrize(("apart", "sure"), [(0.01, "clear"), (0.2, "a tie of 2")])
+@pytest.mark.parametrize(("apart", "sure"), [(0.01, "clear"), (0.2, "tie of 2")])
 def test_a_lead_that_twins_of_the_run_have_too_is_none_and_nothing_overtakes(apart, sure):
     ahead, behind = 10e-3, 11.5e-3
     records = [timed("a", ahead), timed("b", behind)]
@@ -92,10 +92,10 @@ def test_what_a_run_may_be_trusted_for_is_said(read):
     check, noise, refused, flags, drift, again = about(run).trust
     assert check == "ruler self-check: 74/74 on this machine (2026-01-01)"
     assert noise.endswith("0.40% for calls of 1 ms")
-    assert refused == "3 cells passed the checks and have a time; 1 wrong"
-    assert flags == "2 of 3 times were taken while something was amiss: contended (2), drift (1)"
-    assert "between 1.00 and 1.20 times its median; 1 of 3 times" in drift
-    assert again.startswith("2 cells measured while the machine drifted were done again")
+    assert refused == "3 measurements passed the correctness checks and have a time; 1 wrong"
+    assert flags == "2 of 3 timings were noisy: contended (2), drift (1)"
+    assert "between 1.00 and 1.20 times its median; at 1 of 3" in drift
+    assert again.startswith("2 measurements made while the machine drifted were repeated")
 
 
 def test_commands_and_facts_say_no_path_of_the_machine_and_what_is_known(read, tmp_path):
@@ -107,7 +107,9 @@ def test_commands_and_facts_say_no_path_of_the_machine_and_what_is_known(read, t
     assert str(tmp_path) not in str(facts) and facts["compiler"] == "g++"
     digest = hashlib.sha256((run.path / "records.jsonl").read_bytes()).hexdigest()
     assert facts["records"] == f"31, sha256 {digest}"
-    assert facts["clocks"] == "host (24 cells)" and facts["code"] == f"commit {'0123abcd' * 5}"
+    assert (
+        facts["clocks"] == "host (24 measurements)" and facts["code"] == f"commit {'0123abcd' * 5}"
+    )
     copies = "80 GB/s copying 0.25 MiB; 20 GB/s copying 256 MiB"
     assert facts["ceilings"] == f"0.1 TFLOP/s in float32; {copies}"
     assert facts["machine"] == "slow-box-2c, Slow Box, 2 cores, 25 GiB"

@@ -13,8 +13,8 @@ import impls
 from attnbench.command import arguments
 from attnbench.core.record import Ranks
 from attnbench.features.report import page as html
-from attnbench.features.report.page import cards, cells_of, packed, repeats
-from attnbench.report.figures.sheet import Drawn
+from attnbench.features.report.cells import PageCell, cells_of, place, repeats
+from attnbench.features.report.page import cards, packed
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
 from impls.masks import Mask
@@ -69,7 +69,7 @@ def test_each_cell_knows_its_line_its_ratios_its_units_and_its_place(small_conte
     assert matmul.to_best == pytest.approx(1.6) == matmul.to_baseline
     units = {"ms": "3.20", "tflops": "0.00262", "share": "42\u00a0%", "baseline": "1.60×"}
     assert (matmul.units, matmul.kept) == (units, "100\u00a0%")
-    first = sorted(cells, key=html._place)[:6]
+    first = sorted(cells, key=place)[:6]
     problems = {(c.record.problem.kv_len, c.record.problem.phase) for c in first}
     assert problems == {(256, "train")}
     names = [c.record.variant for c in first]
@@ -88,9 +88,6 @@ def unpacked(word):
 def test_every_record_is_there_without_its_samples_and_every_figures_numbers(
     small_contents, monkeypatch
 ):
-    units = ("ms", "tflops")
-    figures = [Drawn("scaling", u, "t", "d", "<svg/>", f"<i {u}>", b"", "a", 0, u) for u in units]
-    small_contents = replace(small_contents, figures=figures)
     cells = cells_of(small_contents)
     held = unpacked(packed(small_contents, cells))
     assert len(held["cells"]) == len(cells)
@@ -102,10 +99,15 @@ def test_every_record_is_there_without_its_samples_and_every_figures_numbers(
     third = replace(cells[0], record=cells[0].record.with_(share_of_ceiling=1 / 3))
     (short,) = unpacked(packed(small_contents, [third]))["cells"].values()
     assert short["record"]["share_of_ceiling"] == 0.3333333
-    assert held["csv"] == {"ms": "a", "tflops": "a"} and held["svg"] == {"tflops": "<i tflops>"}
+    looks = small_contents.looks
+    about = held["panels"][str(looks["matmul"].number)]
+    assert "softmax" in about["mathematics"] and ["Masks", "no mask, causal"] in [
+        [name, value[:15]] for name, value in about["facts"]
+    ]
+    assert about["code"]["0"].splitlines()[1] == 'attend = attnbench.attention("matmul")'
+    assert "mathematics" not in held["panels"][str(looks[runs.MARKUP].number)]
     monkeypatch.setattr(html, "MOST", 1)
     page = html.render(small_contents)
-    assert "<i ms>" in page and "<i tflops>" not in page
     held = unpacked(page.split('id="blob">')[1].split("<")[0])["cells"]
     assert set(re.findall(r'href="#cell=(\d+)"', page)) == set(held)
     assert 1 < len(held) < len(cells)
@@ -118,8 +120,8 @@ def rows(*records):
     """The rows of the one card of these records."""
     (scene,), looks = runs.staged(*records)
     numbered = enumerate(records)
-    cells = [html.PageCell(n, r, scene.run, n + 1, None, looks[r.variant]) for n, r in numbered]
-    (card,) = cards([scene], looks, cells)
+    cells = [PageCell(n, r, scene.run, n + 1, None, looks[r.variant]) for n, r in numbered]
+    (card,) = cards([scene], looks, {id(cell.record): cell for cell in cells})
     return card["rows"]
 
 
@@ -137,7 +139,10 @@ def test_what_is_beside_the_only_one_is_named_and_without_anything_exact_nothing
     near = timed("near", 2e-3, computes=NEAR, distance=runs.far(0.7))
     (row,) = rows(timed("sdpa", 4e-3), near)
     assert row["other"].variant == "near" and row["beside"].before == "Faster, but not exact:"
-    assert (row["badges"], row["lead"]) == ([("only", "the only one")], "nothing exact beside it")
+    assert (row["badges"], row["lead"]) == (
+        [("only", "the only one")],
+        "no other exact variant measured",
+    )
     (row,) = rows(near)
     names = ("winner", "badges", "lead", "memory", "beside", "cell", "tied")
     assert [row[name] for name in names] == [None, [], "", "", None, None, []]
