@@ -83,7 +83,7 @@ def standing_at(scene: Scene, length: int | None) -> Standing | None:
     length = scene.regime.longest() if length is None else length
     timed = [standing for standing in scene.standings if standing.timed]
     below = [standing for standing in timed if length and standing.length <= length]
-    return (below[-1:] or timed[:1] or [None])[0]
+    return next(iter(below[-1:] or timed[:1]), None)
 
 
 def headlines(scenes: Sequence[Scene], several_runs: bool, length: int | None = None) -> list[str]:
@@ -105,8 +105,8 @@ def headlines(scenes: Sequence[Scene], several_runs: bool, length: int | None = 
             if others and words:  # the phase has several regimes
                 on += f" ({words}; {format.counted(others, 'other')} below)"
             doing = TO_DO.get(scene.regime.phase, f"For {scene.regime.phase}")
-            length = f"{standing.length:,} {_unit(scene)}"
-            line = f"{doing} at {length}{on}, {advice(standing)}. {beside(standing) or ''}"
+            long = f"{standing.length:,} {_unit(scene)}"
+            line = f"{doing} at {long}{on}, {advice(standing)}. {beside(standing) or ''}"
             lines.append(line.strip())
     return lines
 

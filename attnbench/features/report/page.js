@@ -407,7 +407,10 @@ addEventListener("beforeprint", () => {
   for (const figure of all("figure[data-key]")) draw(figure, figure.parentElement.dataset.draw === "map" ? 860 : 470);
 });
 addEventListener("afterprint", () => near.forEach((figure) => draw(figure)));
+let wideness = $("main").clientWidth; // figures are drawn for a width; heights change as they are drawn
 new ResizeObserver(() => {
+  if (wideness === $("main").clientWidth) return;
+  wideness = $("main").clientWidth;
   for (const figure of all("figure[data-key]")) figure.stale = true;
   for (const figure of near) draw(figure);
 }).observe($("main"));

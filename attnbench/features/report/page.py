@@ -77,7 +77,7 @@ def render(contents: Contents) -> str:
         blob=packed(contents, list({c.number: c for c in chain(linked, rows)}.values())),
         headlines={
             n: [_in_two(line, leaders) for line in some]
-            for n, some in (by_length or {0: contents.headlines}).items()
+            for n, some in (by_length or {0: list(contents.headlines)}).items()
         },
         missing=_missing(contents),
         differences=[(run, *_comparison(run)) for run in contents.comparisons],

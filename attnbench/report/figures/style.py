@@ -29,7 +29,11 @@ SHIFT = 3
 """By so many hues the list is turned each time that the hues are used up."""
 HALF = "left"
 FILLS = {"softmax": "full", "its own operator": "none"}
-DASHES = {"full": "-", HALF: (0, (4, 2)), "none": (0, (1.2, 1.6))}
+DASHES: dict[str, str | tuple[int, tuple[float, ...]]] = {
+    "full": "-",
+    HALF: (0, (4, 2)),
+    "none": (0, (1.2, 1.6)),
+}
 """Of the lines of what is filled so."""
 MEANINGS = {
     "full": "exactly softmax",
