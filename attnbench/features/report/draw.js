@@ -42,10 +42,10 @@ const path = (points) => points.map(([x, y], n) => `${n ? "L" : "M"}${place(x)} 
 const line = (points, colour, width = 1, more = {}) => tag("path", {
   d: path(points), fill: "none", "stroke-width": width, style: `stroke:${colour}`, ...more });
 
-function text(x, y, words, { anchor, bold, faint, v, size, turn } = {}) {
+function text(x, y, words, { anchor, bold, faint, v, size, clear } = {}) {
   return tag("text", {
     x: place(x), y: place(y), "text-anchor": anchor, "font-weight": bold ? 650 : undefined, "font-size": size,
-    style: `fill:var(--${faint ? "faint" : "ink"})`, "data-v": v, transform: turn && `rotate(${turn})`,
+    style: `fill:var(--${faint ? "faint" : "ink"})${clear ? ";paint-order:stroke;stroke:var(--paper);stroke-width:4px" : ""}`, "data-v": v,
   }, escaped(words));
 }
 
@@ -124,7 +124,7 @@ function frame([left, top, right, bottom], { x, y, xticks, yticks, xsay, ysay, x
     parts.push(line([[at, bottom], [at, bottom + 4]], "var(--faint)"));
     if (at + half > edge - 6) continue;
     edge = at - half;
-    parts.push(text(at, bottom + 17, xsay(value), { anchor: "middle" }));
+    parts.push(text(Math.min(at, right + 12 - half), bottom + 17, xsay(value), { anchor: "middle" }));
   }
   parts.push(line([[left, bottom], [right, bottom]], "var(--faint)"));
   parts.push(text((left + right) / 2, bottom + 34, fit(xlabel, right - left), { anchor: "middle", faint: true }));
@@ -220,7 +220,7 @@ function scatter({ points, fronts = [], width, xsay, ysay, ybase, xlabel, ylabel
       !taken.some(([l, t, r, d]) => a < r && a + room > l && b - 10 < d && b + 3 > t));
     if (!free) continue; // the readout has it
     taken.push([free[0], free[1] - 10, free[0] + room, free[1] + 3]);
-    parts.push(text(...free, name, { v: p.look.v }));
+    parts.push(text(...free, name, { v: p.look.v, clear: true }));
   }
   return { svg: svg(width, high(width), parts.join("")), points: found };
 }

@@ -202,10 +202,10 @@ async function openAbout(look) {
   const facts_ = [["Computes", look.computes || "not said"], ["Family", look.family], ...said.facts].filter(([, value]) => value);
   const paper = (value) => escaped(value).replace(/arXiv:(\d{4}\.\d{4,5})/g, '<a href="https://arxiv.org/abs/$1" rel="noreferrer">arXiv:$1</a>');
   const list = facts_.map(([what, value]) => `<div><dt>${escaped(what)}</dt><dd>${what === "Paper" ? paper(value) : escaped(value)}</dd></div>`);
-  $("#about-body").innerHTML = `${said.title ? `<p class="said">${escaped(said.title)}</p>` : ""}<div id="about-times"></div>` +
-    `<h3>How to use it</h3><div id="about-use"></div><h3>What it is</h3><dl class="facts">${list.join("")}</dl>` +
-    (said.mathematics ? `<pre tabindex="0">${escaped(said.mathematics)}</pre>`
-      : '<p class="aside">It is not built into attnbench, so its mathematics is not in this page.</p>');
+  $("#about-body").innerHTML = `${said.title ? `<p class="said">${escaped(said.title)}</p>` : ""}<div class="mathematics" tabindex="0">` +
+    `${said.mathematics ? prose(said.mathematics) : "<p>It is not built into attnbench, so its mathematics is not in this page.</p>"}</div>` +
+    '<h3>How to use it</h3><div id="about-use"></div><h3>How it does here</h3><div id="about-times"></div>' +
+    `<h3>What it takes</h3><dl class="facts">${list.join("")}</dl>`;
   const r = shown.find((each) => known[each]?.[look.v]) ?? regimes.find((each) => known[each]?.[look.v]);
   const rival = rivalOf(look, r, others);
   $("#about-times").innerHTML = r === undefined ? '<p class="note">It has no time in this run: “Not measured” says why.</p>'
@@ -216,6 +216,10 @@ async function openAbout(look) {
   if (!$("#about").open) $("#about").showModal();
   $("#about").scrollTop = 0;
 }
+
+// A text in paragraphs, its indented lines as they are.
+const prose = (words) => words.split(/\n\n+/).map((block) => (/^ {2}/m.test(block) ? `<pre>${escaped(block.replace(/^ {4}/gm, ""))}</pre>`
+  : `<p>${escaped(block).replace(/``(.+?)``/gs, "<code>$1</code>")}</p>`)).join("");
 
 // Whom a variant is held against first: the answer at the length chosen, or what comes next after it.
 function rivalOf({ v }, r, others) {
