@@ -54,13 +54,8 @@ def test_what_went_amiss_is_said_below_the_tables(found, shown):
 
 def test_the_picture_has_every_point_and_what_is_wrong_has_no_time(found):
     drawn = draw(found)
-<<<<<<< HEAD
-    assert "topk[x]: cosine 0.9800, 0.9×" in drawn.svg
-    assert "none is faster than the original; next to it: einsum (1.100" in drawn.svg
-=======
     assert "Beaten by none both ways: " in drawn.svg and "topk[x] (cosine 0.9800" in drawn.svg
     assert "none is faster than the original; next to it: einsum (1.100" in drawn.svg
->>>>>>> 47a69e98 (Tests of the report hold its data and its words; every length's cells are packed)
     names = [line.split(",")[0] for line in drawn.csv.splitlines()]
     assert len(names) == 5 and "broken" not in names
     assert draw(evidence(row("x", flat(0.5)))) is None
