@@ -1,14 +1,10 @@
 """The figures: words that can be read whatever the records hold, and what each shows, by hand."""
 
-import math
-
 import pytest
 
-from attnbench.answer.ranking import Closeness
 from attnbench.core.record import Ranks
 from attnbench.report.figures import closeness, memory, roofline, scaling, tradeoffs, winner_map
 from attnbench.report.figures.scaling import panels
-from attnbench.report.figures.sheet import DEEPEST
 from attnbench.report.scenes import ReportRun
 from tests.report.page import runs
 from tests.report.page.runs import (
@@ -68,33 +64,7 @@ def test_nothing_measured_draws_nothing_and_one_length_of_one_variant_what_can_b
     assert bool(made) == (section != "closeness")
 
 
-def test_a_crowd_is_drawn_as_far_as_it_can_be_told_apart_and_the_rest_is_counted(monkeypatch):
-    for module in (memory, closeness, roofline):
-        monkeypatch.setattr(module, "MOST", 10)
-
-    def spread(n):
-        work = runs.Work(flops=10**6 * (1 + n), bytes=10**4)
-        return {"memory": runs.memory((40 - n) << 20), "cost": work}
-
-    records = [timed(f"v{n}", (1 + n / 50) * 1e-3, **spread(n)) for n in range(17)]
-    for section in ("memory", "closeness", "roofline"):
-        drawn = one(section, *records)
-        assert any("7 more in the CSV" in word for word in words(drawn)), section
-        assert len(rows(drawn)) == 17
-    monkeypatch.setattr(winner_map, "MOST_ROWS", 4)
-    heads = [timed("a", 1e-3, at(256, heads=n, kv_heads=n)) for n in range(1, 10)]
-    drawn = one("map", *heads, *(timed("a", 1e-3, at(64 * k)) for k in range(1, 20)))
-    (said,) = (word for word in words(drawn) if word.startswith("Not drawn"))
-    assert said == "Not drawn: 5 more regimes and 7 shorter lengths; the table has all."
-
-
 # ---- closeness: the performance profile ----------------------------------------------------------
-
-
-def test_the_stairs_rise_where_a_problem_is_reached():
-    xs, ys = closeness._steps(Closeness("a", (1.0, 1.5, 3.0, 9.0), 5), 8.0)
-    assert xs == [1.0, 1.5, 1.5, 3.0, 3.0, 8.0]
-    assert ys == pytest.approx([0.2, 0.2, 0.4, 0.4, 0.6, 0.6])
 
 
 def test_the_table_beside_it_counts_the_same():
@@ -216,10 +186,3 @@ def test_a_length_that_nobody_won_says_why_and_what_was_tried_goes_before_what_n
         ([timed("a", 1.0, at(512, phase="decode").with_(q_len=1))], "not run"),
     ):
         assert why in words(one("map", timed("a", 1.0, 256), *ended))
-
-
-def test_the_colour_is_deeper_the_further_ahead_and_never_too_deep():
-    depths = [winner_map.depth(lead) for lead in (None, 1.0, 1.05, 1.31, 2.0, 3.0, 100.0)]
-    assert depths == sorted(depths)
-    assert depths[2] < depths[3] < depths[4] < depths[5] == depths[6] == pytest.approx(DEEPEST)
-    assert winner_map.depth(math.nan) == winner_map.depth(None)

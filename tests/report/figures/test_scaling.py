@@ -4,7 +4,7 @@ import pytest
 
 from attnbench.core.record import Energy
 from attnbench.report.figures import scaling
-from attnbench.report.figures.scaling import TELLING, panels
+from attnbench.report.figures.scaling import panels
 from tests.report.page import runs
 from tests.report.page.runs import other, rows, timed
 
@@ -74,16 +74,3 @@ def test_a_crossing_is_a_bracket_between_two_lengths():
     assert [*found["exact-time"].brackets] == [(512, 1024)]
     assert not found["exact-memory"].brackets
     assert not panels_of(line("naive") + line("flash", 0.5))["exact-time"].brackets
-
-
-def test_who_leads_anywhere_is_told_and_of_the_others_those_nearest_to_softmax():
-    records = [r for k in range(20) for r in line(f"v{k}", 1 + k / 10)]
-    records += [timed("early", 1e-5, 256), timed("early", 90.0, 4096), *line("sdpa", 50)]
-    records += [r for k in range(15) for r in line(f"o{k}", 1 + k, make=other, distance=5.0)]
-    records += line("slow.and.near", 40.0, make=other, distance=0.01)
-    found = panels_of(records)
-    told = found["exact-time"].telling
-    assert len(told) == TELLING and {"early", "sdpa", "v0"} <= set(told) and "v19" not in told
-    assert len(found["exact-time"].series) == 22  # drawn all the same
-    others = found["others-time"].telling
-    assert "slow.and.near" in others and "o14" not in others
