@@ -10,19 +10,19 @@ const DASHES = { full: "", left: "6 3", none: "2 2.5" };
 const figures = (value) => {
   if (!value) return "0";
   const digits = Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value)) + 1e-12));
-  if (digits > 6) return value.toExponential(1);
-  return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  if (digits > 6) return value.toExponential(1).replace(/-(\d)$/, "-0$1");
+  return Number(value.toFixed(digits)).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 };
 const three = (value) =>
   value >= 1e6 || value < 1e-4 ? value.toExponential(2).replace(/\.?0*e\+?/, "e")
     : Number(value.toPrecision(3)).toLocaleString("en", { maximumFractionDigits: 9 });
-const inUnits = (...units) => (value) => {
-  const [unit, size] = units.find(([, size]) => value >= size * 0.9995) ?? units.at(-1);
+const inUnits = (reached, ...units) => (value) => {
+  const [unit, size] = units.find(([, size]) => value >= size * reached) ?? units.at(-1);
   return `${three(value / size)} ${unit}`;
 };
-const seconds = inUnits(["s", 1], ["ms", 1e-3], ["µs", 1e-6], ["ns", 1e-9]);
-const nbytes = inUnits(["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 1024], ["B", 1]);
-const joules = inUnits(["kJ", 1e3], ["J", 1], ["mJ", 1e-3], ["µJ", 1e-6]);
+const seconds = inUnits(0.9995, ["s", 1], ["ms", 1e-3], ["µs", 1e-6], ["ns", 1e-9]);
+const nbytes = inUnits(1, ["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 1024], ["B", 1]);
+const joules = inUnits(1, ["kJ", 1e3], ["J", 1], ["mJ", 1e-3], ["µJ", 1e-6]);
 const percent = (value) => `${three(value * 100)}\u00a0%`;
 const times = (value) => (value >= 0.1 && value < 10 ? `${value.toFixed(2)}×` : `${figures(value)}×`);
 const tokens = (n) => n.toLocaleString("en");

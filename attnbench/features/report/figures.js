@@ -39,15 +39,24 @@ function seriesOf(r, value) {
     const some = Object.values(known[r][each.look.v]).filter((cell) => value(cell) > 0);
     return { ...each, points: some.map((cell) => {
       const y = value(cell), ends = value === UNITS.share.value || value === UNITS.tflops.value
-        ? [(y * cell.s) / cell.high, (y * cell.s) / cell.low] : value === PEAK ? [y, y] : [(y * cell.low) / cell.s, (y * cell.high) / cell.s];
+        ? [(y * cell.s) / cell.high, (y * cell.s) / cell.low] : [PEAK, JOULES].includes(value) ? [y, y] : [(y * cell.low) / cell.s, (y * cell.high) / cell.s];
       return { n: cell.length, y, low: ends[0], high: ends[1], cell };
     }) };
   });
 }
 
-const PEAK = ({ peak }) => peak;
+const PEAK = ({ peak }) => peak, JOULES = (cell) => cell.joules;
 const across = (r) => (facts.scenes[r].phase === "decode" ? "keys kept" : "length, tokens");
 const nameOf = (v) => looks[v].name;
+
+// A figure of what has no interval and is best where it is least.
+const grown = (value, say, base, ylabel) => (r, width) => {
+  const lines = seriesOf(r, value), n = lengthOf(r), exact = looks.filter((look) => look.exact && at(r, look.v) && value(at(r, look.v)));
+  if (!lines.length) return null;
+  const [least] = exact.sort((a, b) => value(at(r, a.v)) - value(at(r, b.v)));
+  const told = least ? `Least of what is exact at ${tokens(n)}: ${least.name}, ${say(value(at(r, least.v)))}` : "";
+  return { ...lineChart({ lines, width, say, base, ylabel, xlabel: across(r), focus: n }), told };
+};
 
 const DRAWS = {
   scaling: (r, width) => {
@@ -61,13 +70,8 @@ const DRAWS = {
       (answer.ties.length ? `, tied with ${answer.ties.length === 1 ? nameOf(answer.ties[0]) : `${answer.ties.length} others`}` : "") + ". ";
     return { ...lineChart({ lines, width, say, level, ylabel: label, xlabel: across(r), focus: n }), told: told + crossings.slice(0, 2).join("; ") };
   },
-  memory: (r, width) => {
-    const lines = seriesOf(r, PEAK), n = lengthOf(r);
-    if (!lines.length) return null;
-    const exact = looks.filter((look) => look.exact && at(r, look.v)?.peak).sort((a, b) => at(r, a.v).peak - at(r, b.v).peak);
-    const told = exact.length ? `Least of what is exact at ${tokens(n)}: ${exact[0].name}, ${nbytes(at(r, exact[0].v).peak)}` : "";
-    return { ...lineChart({ lines, width, say: nbytes, base: 2, ylabel: "peak above the inputs", xlabel: across(r), focus: n }), told };
-  },
+  memory: grown(PEAK, nbytes, 2, "peak above the inputs"),
+  energy: grown(JOULES, joules, 10, "energy a call"),
   tradeoffs: (r, width) => {
     const error = state.y === "error", value = error ? ({ distance }) => distance : PEAK;
     const there = cast(({ v }) => at(r, v) && value(at(r, v)), ({ exact }) => !error || !exact);
@@ -204,7 +208,7 @@ function draw(figure, width = 0) {
 
 /* The readout: the point nearest to the pointer, the finger, or the arrow keys. */
 
-function wordsOf({ scene, variant, length, s, low, high: top, peak, saved, share, error, distance, fidelity, noisy }) {
+function wordsOf({ scene, variant, length, s, low, high: top, peak, saved, share, error, distance, fidelity, joules: energy, noisy }) {
   const best = Math.min(...looks.filter(({ exact }) => exact).map(({ v }) => at(scene, v, length)?.s ?? Infinity));
   const say = (value) => figures(value * 1e3);
   return [
@@ -213,6 +217,7 @@ function wordsOf({ scene, variant, length, s, low, high: top, peak, saved, share
     peak && `${figures(peak / 2 ** 20)} MiB${saved ? `, ${figures(saved / 2 ** 20)} kept for backward` : ""}`,
     looks[variant].exact ? error && `error ${three(error)}`
       : `not exact: ${fidelity === null ? "fidelity not measured" : `${Math.round(Math.max(0, fidelity) * 100)} % fidelity`}${distance ? `, distance ${three(distance)}` : ""}`,
+    energy && joules(energy),
     noisy && "noisy",
   ].filter(Boolean);
 }

@@ -41,7 +41,7 @@ HERE = Path(__file__).parent
 MOST = 2500
 """Rows of the table."""
 COMPARED = 400
-DRAWN = ("scaling", "tradeoffs", "memory", "map", "roofline")
+DRAWN = ("scaling", "tradeoffs", "memory", "energy", "map", "roofline")
 """Sections whose figures the page's script draws."""
 INLINE = ("shares", "attention")
 """Sections whose figures stand in the page as they are saved."""
@@ -94,6 +94,7 @@ def _sections(drawn: Mapping[str, Any]) -> list[str]:
         "scaling": bool(cells),
         "tradeoffs": any(cell["peak"] or cell["distance"] for cell in cells),
         "memory": any(cell["peak"] for cell in cells),
+        "energy": any(cell["joules"] for cell in cells),
         "map": any("use" in a for scene in scenes.values() for a in scene["answers"].values()),
         "roofline": any(scenes[c["scene"]]["roof"] and c["flops"] and c["bytes"] for c in cells),
     }

@@ -12,6 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from attnbench.core import format
+from attnbench.core.record import Energy
 from attnbench.features.report import page as html
 from tests.report.page import runs
 
@@ -170,6 +172,10 @@ def test_an_address_brings_everything_back_and_nonsense_shows_everything(r, numb
     assert r.page.input_value("[name=unit]") == "ms" and r.page.locator("dialog[open]").count() == 0
 
 
+MATMUL = {"ms": 9.6e-3, "tflops": 512 * 128**2 / 9.6e9, "share": 0.42, "baseline": 1.6}
+"""By unit, what training with it at 128 tokens is, by hand."""
+
+
 def test_the_unit_changes_figures_table_and_answers(r):
     heads = {"ms": "time, ms", "tflops": "TFLOP/s", "share": "% of ceiling", "baseline": "× sdpa"}
     labels = {"ms": "median time", "share": "share of the ceiling", "baseline": "time, × sdpa"}
@@ -181,6 +187,20 @@ def test_the_unit_changes_figures_table_and_answers(r):
         assert head in r.seen("#cells thead")[0]
         assert r.hash == ("" if unit == "ms" else f"#unit={unit}")
         assert len(r.seen(".taken .u")) == len(r.seen(".taken"))
+        line = f"seriesOf(0, UNITS.{unit}.value).find(l => l.look.name === 'matmul').points[1]"
+        found = [r.page.evaluate(f"{line}.{end}") for end in ("y", "low", "high")]
+        assert found[0] == pytest.approx(MATMUL[unit], 1e-4) and found[1] < found[0] < found[2]
+
+
+VALUES = (3.27e-9, 0.0000999, 0.0123, 0.5, 0.99951, 1, 9.995, 12.34, 99.96, 1234.6, 1.5e6, 3.3e10)
+
+
+def test_numbers_are_worded_as_everywhere_else(r):
+    words = {"figures": "figures", "three": "three", "seconds": "seconds", "nbytes": "nbytes",
+             "joules": "joules", "percent": "percent", "times": "ratio"}  # fmt: skip
+    for script, python in words.items():
+        told = r.page.evaluate(f"{list(VALUES)}.map({script})")
+        assert told == [getattr(format, python)(value) for value in VALUES], script
 
 
 def test_columns_sort_both_ways_and_what_has_no_number_comes_last(r):
@@ -425,11 +445,12 @@ def without(record, **none):
     return record.with_(**gone, family="", **none)
 
 
+JOULES = Energy(joules=0.5, method="rapl counter")
 BROKE = runs.untimed("sdpa", "failed", "it broke")
 ODD = {
     "nothing measured": [[BROKE]],
     "one variant at one length": [[runs.timed("x" * 80, family="nobody's")]],
-    "nothing exact": [[runs.other("gla", 1e-4 * n, n) for n in (64, 128)]],
+    "nothing exact, energy": [[runs.other("gla", n, n, energy=JOULES) for n in (64, 128)]],
     "five hundred variants": [runs.many(500, (64, 128, 256))],
     "older records": [[without(record) for record in runs.many(4, (64, 128))]],
     "names with markup": [runs.crowd(12), [runs.timed("a,b&c=d#'\"%"), runs.timed("*all", 2e-3)]],
@@ -446,6 +467,7 @@ def test_whatever_was_measured_there_is_a_page_and_no_empty_frame(
     timed = any(record.time for some in records for record in some)
     assert timed == (len(r.seen(".verdicts tbody")) > 0) and r.seen(".headline") != []
     assert timed or ("it broke" in r.page.inner_text("#missing") and r.seen("#controls") == [])
+    assert (r.page.locator("#energy figure").count() > 0) == ("joules" in str(records))
     for section in r.page.locator("section.drawn").all():
         section.scroll_into_view_if_needed()
         for plot in section.locator(".plot").all():
