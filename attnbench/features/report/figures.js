@@ -233,8 +233,10 @@ function point(figure, p) {
   box.innerHTML = `<b class="h-${looks[p.v].hue}">${escaped(name)}</b>${lines.map((each) => `<span>${escaped(each)}</span>`).join("")}`;
   const size = drawing.getBoundingClientRect(), frame = figure.getBoundingClientRect(), scale = size.width / drawing.viewBox.baseVal.width;
   const x = size.left - frame.left + p.x * scale, y = size.top - frame.top + p.y * scale;
-  const left = x + 16 + box.offsetWidth < frame.width ? x + 14 : Math.max(4, x - 14 - box.offsetWidth);
-  box.style.translate = `${left}px ${Math.max(4, Math.min(y - box.offsetHeight / 2, frame.height - box.offsetHeight - 4))}px`;
+  const { offsetWidth: broad, offsetHeight: tall } = box, right = x + 16 + broad < frame.width, beside = right || x > broad + 18;
+  const left = right ? x + 14 : beside ? x - 14 - broad : Math.max(4, Math.min(x - broad / 2, frame.width - broad - 4));
+  const above = beside ? Math.min(y - tall / 2, frame.height - tall - 4) : y > tall + 20 ? y - tall - 16 : y + 16; // never on the point
+  box.style.translate = `${left}px ${Math.max(4, above)}px`;
 }
 
 function crosshair({ x, y, wide: half = 0 }, { width, height }) {
