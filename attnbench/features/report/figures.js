@@ -82,6 +82,8 @@ const DRAWS = {
       const hued = [...new Set([...best, ...first])].slice(0, HUED);
       for (const p of points) p.rest = !hued.includes(p.look);
     }
+    const [cheap] = error || only ? [] : frugal(r).found; // what is told is shown
+    for (const p of points) p.rest &&= p.cell !== cheap;
     const fronts = [true, false].map((kind) => frontier(points.filter(({ look }) => look.exact === kind)));
     const ylabel = error ? "distance from softmax" : "peak above the inputs", say = error ? three : nbytes;
     const made = scatter({ points, fronts, width, xsay: seconds, ysay: say, ybase: error ? 10 : 2, xlabel: "median time (less is better)", ylabel });
@@ -114,14 +116,18 @@ function verdict(r, v, other, n) {
   return its.high * (1 + margin) < mine.low ? `${times(mine.s / its.s)} slower` : `tied (${times(mine.s / its.s)})`;
 }
 
-// What half the memory costs: the fastest exact variant that needs no more than half of what the answer needs.
-function half(r) {
+// What half the memory costs: the fastest that need no more than half of what the answer needs, exact and not.
+function frugal(r) {
   const use = facts.scenes[r].answers[lengthOf(r)]?.use, best = use === undefined ? undefined : at(r, use);
+  const less = looks.map(({ v }) => at(r, v)).filter((cell) => best?.peak && cell?.peak <= best.peak / 2).sort((a, b) => a.s - b.s);
+  return { best, found: [true, false].map((kind) => less.find(({ variant, peak }) => peak && looks[variant].exact === kind)) };
+}
+
+function half(r) {
+  const { best, found: [exact, other] } = frugal(r);
   if (!best?.peak) return "";
-  const less = looks.map(({ v }) => at(r, v)).filter((cell) => cell?.peak && cell.peak <= best.peak / 2).sort((a, b) => a.s - b.s);
   const say = ({ variant, s, peak }) => `${nameOf(variant)}, ${nbytes(peak)} at ${times(s / best.s)} the time`;
-  const exact = less.find(({ variant }) => looks[variant].exact), other = less.find(({ variant }) => !looks[variant].exact);
-  const start = `Half of the ${nbytes(best.peak)} of ${nameOf(use)}: `;
+  const start = `Half of the ${nbytes(best.peak)} of ${nameOf(best.variant)}: `;
   return start + (exact ? say(exact) : "no exact variant needs so little") + (!exact && other ? `; not exact: ${say(other)}` : "");
 }
 
