@@ -39,6 +39,12 @@ def test_what_is_linked_is_there_and_no_placeholder_is_left():
     assert not re.search(r"@[A-Z]+@", README + (ROOT / "DESIGN.md").read_text())
 
 
+def test_the_test_files_that_the_checks_name_are_there():
+    texts = [(ROOT / ".ci" / "run").read_text(), *(p.read_text() for p in ROOT.glob("proofs/*.py"))]
+    named = {name for text in texts for name in re.findall(r"tests/[\w/]+\.py", text)}
+    assert len(named) > 8 and not [name for name in named if not (ROOT / name).exists()]
+
+
 def test_the_variant_that_is_shown_passes_the_check_as_it_stands(tmp_path, monkeypatch):
     (code,) = re.findall(r"<!-- example: mine.py -->\n```python\n(.*?)```", README, re.DOTALL)
     (tmp_path / "mine.py").write_text(code)
