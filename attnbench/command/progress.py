@@ -31,10 +31,10 @@ class Progress:
         """``best``: show what is fastest so far, too. ``after_s``: what follows the last of all."""
         self._after_s = after_s
         self._total, self._every, self._with_best = total, every, best
-        self._bar = _Bar(total, self._table if best else None) if sys.stderr.isatty() else None
         self._start = self._last = monotonic()
         self._tenth = 0
         self._best: dict[tuple[str, int], tuple[float, str]] = {}
+        self._bar = _Bar(total, self._table if best else None) if sys.stderr.isatty() else None
 
     def __enter__(self) -> Progress:
         if self._bar:

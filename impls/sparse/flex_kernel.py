@@ -91,10 +91,12 @@ class Flex:
         self, problem: Problem, block: int, build: Callable[..., Flex], graph: Graph | None,
         layout: Blocks | None = None,
     ) -> None:  # fmt: skip
-        if problem.device == "cpu" and block % 16 == 8 and not AVX512:
+        last = problem.kv_len % block or block
+        if problem.device == "cpu" and 8 in (block % 16, last % 16) and not AVX512:
             raise Unsupported(
-                f"block={block}: on a processor without AVX-512 torch's FlexAttention is wrong for "
-                f"blocks of an odd multiple of 8; use block={block + 8}"
+                "on a processor without AVX-512 torch's FlexAttention is wrong where a block holds "
+                f"8, 24, 40 … keys: of {problem.kv_len} keys in blocks of {block} the last block "
+                f"has {last}; use another block or length"
             )
         self._graph = graph.another() if graph else Graph(_flex_attention, options=ALONE)
         self.alike = partial(build, graph=Graph(_flex_attention, lengths=True, options=ALONE))

@@ -54,7 +54,7 @@ def test_more_lengths_than_torch_compiles_one_function_for_leave_the_programs_ow
 @pytest.mark.slow
 def test_many_lengths_are_compiled_for_a_few_times_and_what_can_not_is_said(users):
     before, attend = counters["stats"]["unique_graphs"], attention("flex")
-    check(attend, [(n, n) for n in (8, 9, 10, 12, 17, 40)], "causal")
+    check(attend, [(n, n) for n in (9, 10, 12, 17, 28, 41)], "causal")
     assert counters["stats"]["unique_graphs"] - before <= 4
     with pytest.warns(UserWarning, match="can't compile flex_attention for several lengths"):
         for n in (9, 10):

@@ -10,7 +10,7 @@ LIVE = """
 from attnbench.core.record import Record
 from attnbench.command.progress import Progress
 from impls.problem import Problem
-with Progress(2) as shown:
+with Progress(2, best=True) as shown:
     for number, reason in enumerate(("it needs [bold] text", "it raised ValueError: [/x]"), 1):
         problem = Problem().to_dict()
         record = Record(status="failed", reason=reason, variant="mine", problem=problem)
