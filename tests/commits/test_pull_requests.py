@@ -225,10 +225,10 @@ def test_two_commits_of_the_real_table(tmp_path, monkeypatch):
     both = {**planted.with_("matmul.py", slow), **planted.with_("__init__.py", gone)}
     planted.commit(root, "thrice", both)
     names, opened = ["matmul", "bmm"], open_worker(Settings(), 0, 0.01)
-    monkeypatch.setattr(rounds, "LOOKS", (2,))
+    monkeypatch.setattr(rounds, "LOOKS", (4,))  # two differ too much where others work
     grid = GRID.with_(seq=("128",), heads=(4,))
     found = compared(root, "thrice", asked=names, opened=opened, grid=grid, margin=0.05)
     cells = {cell.variant: cell for cell in found.cells}
     assert cells["matmul"].comparison.ratio > 1.5
     assert "there is no variant 'bmm'" in cells["bmm"].why_b
-    assert (said(found)["bmm"], found.exit_status) == ("removed", 1)
+    assert (said(found)["bmm"], found.exit_status) == ("removed", 1), cells["matmul"]
