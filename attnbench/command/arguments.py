@@ -124,7 +124,7 @@ $ attnbench env
 --threads N count
 == trust
 [check] is each variant computing what it says?
-$ attnbench check sdpa flex --mask 'causal;window:255,0'
+$ attnbench check sdpa flex --mask causal --mask window:255,0
 $ attnbench check mine --table mine.py
 + variants
 + grid

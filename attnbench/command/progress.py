@@ -30,7 +30,7 @@ class Progress:
     ) -> None:
         """``best``: show what is fastest so far, too. ``after_s``: what follows the last of all."""
         self._after_s = after_s
-        self._total, self._every, self._with_best = total, every, best
+        self._every = every
         self._start = self._last = monotonic()
         self._tenth = 0
         self._best: dict[tuple[str, int], tuple[float, str]] = {}
@@ -139,5 +139,5 @@ def described(record: Record) -> str:
     text = f"{milliseconds(t.median_s)} [{ms(t.low_s)}, {ms(t.high_s)}]"
     if record.memory is not None:
         text += f" · {record.memory.peak_bytes / 2**20:.3g} MiB"
-    errors = [e.relative for e in (record.error or {}).values() if e.relative is not None]
-    return text + (f" · worst error {max(errors):.1e}" if errors else "")
+    error = record.worst_error
+    return text + (f" · worst error {error:.1e}" if error is not None else "")

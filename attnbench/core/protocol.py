@@ -26,6 +26,11 @@ class Status(StrEnum):
     TIMED_OUT = "timed_out"
     CRASHED = "crashed"
 
+    @property
+    def words(self) -> str:
+        """``out of memory``"""
+        return self.value.replace("_", " ")
+
 
 FINDINGS = frozenset({Status.WRONG, Status.IMPLAUSIBLE, Status.FAILED, Status.CRASHED})
 """The variant did not do what it says; it should not be used before that is mended."""

@@ -304,6 +304,12 @@ class Record(Part, frozen=True):
         """One text for its cell, for resuming and merging."""
         return cell_key(self.variant, self.problem)
 
+    @property
+    def worst_error(self) -> float | None:
+        """The largest relative error of its tensors, against its definition."""
+        errors = (self.error or {}).values()
+        return max((e.relative for e in errors if e.relative is not None), default=None)
+
     def line(self) -> str:
         """One line of records.jsonl."""
         return json.dumps(self.to_dict(), allow_nan=False, separators=(",", ":"))

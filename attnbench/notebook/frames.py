@@ -105,7 +105,7 @@ def _rows(run: ReportRun) -> list[tuple[Record, float | None, str]]:
         problem, world, node = _place(record)
         lead = leaders.get((problem, world, node if several else ""), ())
         if record.time is None:
-            verdict = str(record.status).replace("_", " ")
+            verdict = record.status.words
         elif record.computes != EXACT:
             verdict = "not exact"
         elif record.variant in lead:
@@ -123,7 +123,7 @@ def _place(record: Record) -> tuple[Problem, int | None, str]:
 def _plain(
     _: str, record: Record, best: float | None, verdict: str, several: Sequence[str]
 ) -> dict[str, Any]:
-    p, t, errors = record.problem, record.time, (record.error or {}).values()
+    p, t = record.problem, record.time
     return {
         "variant": record.variant,
         "phase": p.phase,
@@ -133,7 +133,7 @@ def _plain(
         "ms": t.median_s * 1e3 if t else None,
         "±": (t.high_s - t.low_s) / 2 * 1e3 if t else None,
         "MiB": record.memory.peak_bytes / 2**20 if record.memory else None,
-        "error": max((e.relative for e in errors if e.relative is not None), default=None),
+        "error": record.worst_error,
         "vs_best": t.median_s / best if t and best else None,
         "verdict": verdict,
         "reason": record.reason,

@@ -98,7 +98,12 @@ def printed_as(form: str | None) -> Iterator[None]:
         yield
         return
     out, write = sys.stdout, {"csv": to_csv, "markdown": to_markdown}[form]
-    _printed.append(lambda table: print(write(table), file=out))
+    between = iter([""])  # before the first of several nothing, then an empty line
+
+    def put(table: Table) -> None:
+        print(next(between, "\n") + write(table).rstrip("\n"), file=out)
+
+    _printed.append(put)
     try:
         with redirect_stdout(sys.stderr):
             yield

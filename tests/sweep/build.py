@@ -89,7 +89,7 @@ class Answering:
         if "ceilings" in question:
             return {"ceilings": {}}
         if self.said and (said := self.said.pop(0)) is not None:
-            if isinstance(said, Exception):
+            if isinstance(said, BaseException):
                 raise said
             return said
         job = question["job"]

@@ -120,13 +120,13 @@ class Cache(msgspec.Struct, frozen=True):
 def row(record: Record) -> SuiteRow:
     """What the benchmarks need of a record, numbers as asv shows them."""
     why = record.reason or (record.energy.why if record.energy else "")
-    errors = [e.relative for e in (record.error or {}).values() if e.relative is not None]
+    error = record.worst_error
     joules = record.energy.joules if record.energy else None
     figures: dict[str, Value | None] = {
         # the median: asv takes samples for independent draws, and those of one process are none
         "time": [record.time.median_s] if record.time else None,
         "memory": max(1, record.memory.peak_bytes) if record.memory else None,
-        "error": max(LEAST, float(f"{max(errors):.4g}")) if errors else None,
+        "error": None if error is None else max(LEAST, float(f"{error:.4g}")),
         "energy": float(f"{joules:.4g}") if joules is not None and joules > 0 else None,
     }
     return SuiteRow(str(record.status), why, figures)

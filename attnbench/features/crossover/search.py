@@ -473,8 +473,7 @@ class CrossoverAnswer:
         looks, notes = search.looks, list(self.left_out)
         for look in search.failed:
             where = f"from {look.length:,} on" if look is end else f"at {look.length:,}"
-            status = str(look.status).replace("_", " ")
-            notes.append(f"{where} they can't be compared: {status}: {look.why}")
+            notes.append(f"{where} they can't be compared: {look.status.words}: {look.why}")
         if search.cut is not None:
             notes.append(f"{BUDGET} while {search.cut:,} was looked at")
         elif self.ended and end is None and not any(x.length == longest for x in looks):

@@ -26,7 +26,7 @@ class NotProfiled(Exception):
 
     def __init__(self, record: Record) -> None:
         remedy = f" → {record.remedy}" if record.remedy else ""
-        status = str(record.status).replace("_", " ")
+        status = record.status.words
         super().__init__(f"{record.variant} is not profiled ({status}): {record.reason}{remedy}")
         self.status = 1 if record.status in FINDINGS else 2
 

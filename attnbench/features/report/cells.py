@@ -34,11 +34,6 @@ class PageCell:
     to_baseline: float | None = None
 
     @property
-    def status(self) -> str:
-        """``out of memory``"""
-        return str(self.record.status).replace("_", " ")
-
-    @property
     def units(self) -> dict[str, str]:
         """Its time in words, by unit."""
         time, cost = self.record.time, self.record.cost
@@ -56,12 +51,6 @@ class PageCell:
         if self.record.distance is not None:
             skill = self.record.distance.skill
         return format.share(skill) if skill is None or skill > -0.005 else "< 0"
-
-    @property
-    def error(self) -> float | None:
-        """The largest relative error of its tensors, against its definition."""
-        errors = (self.record.error or {}).values()
-        return max((e.relative for e in errors if e.relative is not None), default=None)
 
 
 def cells_of(contents: Contents) -> list[PageCell]:
@@ -105,18 +94,25 @@ def summarize(cell: PageCell) -> str:
     """A record in a line: ``550 ms [466, 568] · 9 samples, stopped by …``"""
     record, time = cell.record, cell.record.time
     if time is None:
-        parts = [f"{cell.status}: {record.reason}" if record.reason else cell.status]
+        parts = [
+            f"{record.status.words}: {record.reason}" if record.reason else record.status.words
+        ]
     else:
         stop = STOPS.get(time.stop, f"stopped: {time.stop}")
         parts = [figures(time), f"{time.n:,} sample{'s' * (time.n != 1)}, {stop}"]
     if record.memory:
         parts.append(f"peak {format.nbytes(record.memory.peak_bytes)}")
-    if cell.error is not None:
-        error = format.three(cell.error).replace("-", "\N{NON-BREAKING HYPHEN}")  # 4e-7 is a word
-        parts.append(f"worst error {error}")
+    if record.worst_error is not None:
+        error = format.three(record.worst_error)
+        parts.append("worst error " + error.replace("-", "\N{NON-BREAKING HYPHEN}"))  # one word
     if time and time.flags:
         parts.append(f"noisy: {'; '.join(time.flags).replace('the canary', 'the drift check')}")
     return " · ".join(parts)
+
+
+def tables_of(header: Mapping[str, Any]) -> list[str]:
+    """``--table FILE`` for each file of rows, as the header spells it: the same on any machine."""
+    return [word for table in header.get("tables") or () for word in ("--table", str(table))]
 
 
 def repeats(record: Record, header: Mapping[str, Any]) -> str:
@@ -137,5 +133,5 @@ def repeats(record: Record, header: Mapping[str, Any]) -> str:
     words: list[Any] = ["attnbench", "run", record.variant, *words_of(p)]
     words += (word for name, value in options.items() if value for word in (name, value))
     words += ["--energy"] if header.get("energy") else []
-    words += (word for table in header.get("tables") or () for word in ("--table", table))
+    words += tables_of(header)
     return shlex.join(map(str, words))

@@ -11,6 +11,7 @@ from attnbench.answer.ranking import EXACT, Standing
 from attnbench.answer.regimes import time_of
 from attnbench.core.format import positive
 from attnbench.core.record import Record
+from attnbench.features.report.cells import tables_of
 from attnbench.features.report.contents import Contents, distinct_words
 from attnbench.features.show.maps import mathematics
 from attnbench.report.figures import sheet
@@ -69,7 +70,7 @@ def drawing(contents: Contents, numbers: Mapping[int, int]) -> dict[str, Any]:
                     ends = [found.median_s, found.low_s, found.high_s]
                     timed.append([*where, *map(_short, [*ends, *_values(record)])])
                 else:
-                    untimed.append([*where, str(record.status).replace("_", " ")])
+                    untimed.append([*where, record.status.words])
     return {
         "fields": TIMED,
         "hues": list(sheet.HUES),
@@ -100,10 +101,9 @@ def _values(record: Record) -> Iterator[float | None]:
     """What :data:`TIMED` names after the interval."""
     memory, far, work = record.memory, record.distance, record.cost
     exact = record.computes == EXACT
-    errors = [e.relative for e in (record.error or {}).values() if e.relative is not None]
     yield positive(memory.peak_bytes) if memory else None
     yield positive(memory.saved_bytes) if memory else None
-    yield positive(max(errors, default=None))
+    yield positive(record.worst_error)
     yield None if exact or not far else positive(far.relative)
     yield 1 if exact else far.skill if far else None
     yield positive(record.share_of_ceiling)
@@ -129,9 +129,7 @@ def _answer(scene: Scene, standing: Standing, place: Mapping[str, int]) -> dict[
 def _ask(scene: Scene, length: int) -> str:
     """What a command says of the problem at a length; empty where no command can."""
     record = next(iter(scene.regime.cells[length].values()))
-    words = words_beside_default(record.problem)
-    words += (word for table in scene.run.header.get("tables") or () for word in ("--table", table))
-    return shlex.join(map(str, words))
+    return shlex.join([*words_beside_default(record.problem), *tables_of(scene.run.header)])
 
 
 # ---- what is said of a variant -------------------------------------------------------------------

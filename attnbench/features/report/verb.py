@@ -13,6 +13,8 @@ from impls.asked import CantBeDone
 if TYPE_CHECKING:
     import argparse
 
+    from attnbench.features.report.files import Made
+
 
 BESIDE, RESULTS = "report", Path("results")
 
@@ -58,8 +60,8 @@ def report(given: argparse.Namespace) -> int:
     return 0
 
 
-def report_of(run: Path) -> Path | None:
-    """The page of a run, at its end; None where it could not be made: the run has lost nothing."""
+def report_of(run: Path) -> Made | None:
+    """A run's own report, at its end; None where it could not be made: the run has lost nothing."""
     from attnbench.features.report.files import make
 
     try:
@@ -71,4 +73,4 @@ def report_of(run: Path) -> Path | None:
             f"report {run}' tries again"
         )
         return None
-    return made.index
+    return made

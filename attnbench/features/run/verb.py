@@ -209,10 +209,10 @@ def _conclude(
     from attnbench.sweep.plan import duration
 
     records = sorted(records, key=lambda r: r.status in NOT_TRIED)  # measured cells first
-    page = None
+    made = None
     if not given.no_report:
         maps.keep(folder.path, records, given.table, say)
-        page = report_of(folder.path)
+        made = report_of(folder.path)
     every = given.all or given.tables
     if given.json or every:
         found, trust = list(answers(records)), selfcheck_said(folder.header)
@@ -230,5 +230,7 @@ def _conclude(
         said = [answer.sentence() for answer in found]
         said = said or ["nothing exact was measured, so there is no fastest to name"]
         print("", *filter(None, [*said, margin_reason(records), trust]), "", sep="\n")
-    view.show_answer(gather([folder.path])[0], duration(took_s), page)
+    if not given.tables:
+        (ran,) = made.contents.runs if made else gather([folder.path])
+        view.show_answer(ran, duration(took_s), made.index if made else None)
     return finding(records)

@@ -204,7 +204,7 @@ def _length(record: Record) -> str:
 
 def _table(regime: str, records: Sequence[Record]) -> Table:
     by_length: dict[str, dict[str, Record]] = {}
-    for record in records:
+    for record in sorted(records, key=lambda r: (r.problem.kv_len, r.problem.q_len)):
         by_length.setdefault(_length(record), {})[record.variant] = record
     exact = [r for r in records if r.computes == "softmax" and r.ranks is None]
     best = {
@@ -239,10 +239,8 @@ def _time_cell(record: Record | None, best: float | None) -> Styled:
     if record is None:
         return Styled("not run", FAINT)
     if record.time is None:
-        bad = record.status in (Status.WRONG, Status.FAILED, Status.CRASHED)
-        return Styled(record.status, BAD if bad else FAINT)
-    t = record.time
-    spread = 100 * max(t.high_s - t.median_s, t.median_s - t.low_s) / t.median_s
+        return Styled(record.status, BAD if record.status in FINDINGS else FAINT)
+    t, spread = record.time, _spread(record)
     doubt = "!" if t.flags or spread > WIDE_SHARE else ""
     text = f"{t.median_s * 1e3:.4g} ±{spread:.1f}{doubt}"
     return Styled(text, BEST if t.median_s == best else "")
@@ -252,8 +250,7 @@ def _tail_cells(record: Record | None) -> tuple[str | None, str | None, str | No
     """Memory, error and share of the ceiling."""
     if record is None or record.memory is None:
         return None, None, None
-    errors = [e.relative for e in (record.error or {}).values() if e.relative is not None]
-    error = f"{max(errors):.1e}" if errors else NONE
+    error = NONE if record.worst_error is None else f"{record.worst_error:.1e}"
     if record.distance is not None and record.distance.relative is not None:
         error += f" (softmax: {record.distance.relative:.2f})"
     elif record.computes != "softmax":
