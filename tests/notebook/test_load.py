@@ -100,6 +100,10 @@ def test_a_run_has_a_dozen_plain_columns_and_a_verdict_of_each_row(one):
     assert dict(forward["ms"]) == pytest.approx({"sdpa": 3, "matmul": 6, "linear.elu": 6})
     assert dict(forward["vs_best"]) == pytest.approx({"sdpa": 1, "matmul": 2, "linear.elu": 2})
     assert list(forward.reset_index()["variant"]) == ["sdpa", "matmul", "linear.elu"]
+    same = written(
+        one.parent / "tied", *lines.line("chunked", {512: 3e-3}), *lines.line("sdpa", {512: 3e-3})
+    )
+    assert list(attnbench.load(same)["verdict"]) == ["tied", "use"]
     fast = df.sort_values("ms")[:2]
     assert list(fast.raw["variant"]) == list(fast["variant"])
     with pytest.raises(BadWord, match="not rows of attnbench"):

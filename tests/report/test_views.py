@@ -3,12 +3,12 @@
 import re
 from functools import partial
 
-from attnbench.core.record import Determinism, Status
+from attnbench.core.record import FINDINGS, Determinism, Status
 from attnbench.features.run import view as results
 from attnbench.features.selfcheck import view as selfcheck
 from attnbench.features.show import view
 from attnbench.features.show.view import draw
-from attnbench.report.tables import PIPED
+from attnbench.report.tables import BAD, FAINT, PIPED
 from impls import BrokenRow
 from impls.spec import Variant
 from tests.report.page import runs
@@ -89,7 +89,7 @@ def grid(text):
 
 def test_results_give_median_interval_memory_error_and_share(shown):
     peak = {"memory": memory(3 << 20)}
-    times = (("a", 1e-3, 64), ("b", 2e-3, 128), ("a", 4e-3, 128), ("b", 8e-3, 64))
+    times = (("a", 4e-3, 128), ("b", 2e-3, 128), ("a", 1e-3, 64), ("b", 8e-3, 64))
     text = shown(results.show_results, [timed(*each, **peak) for each in times])
     assert grid(text)[:3] == [
         ["variant", "64", "128", "peak MiB at 128", "worst error at 128", "of ceiling"],
@@ -109,6 +109,8 @@ def test_a_status_stands_where_there_is_no_time_and_its_reason_below(shown):
         assert grid(text)[2][:2] == ["b", str(status)]
         where = "b on b1 h2/2 n64 d64 f32 none forward"
         assert f"{status}: {where}: {MARKUP} → do this" in text
+        style = BAD if status in FINDINGS else FAINT
+        assert results._time_cell(bad, None).style == style
 
 
 def test_nothing_is_cut_off_where_there_is_no_terminal(shown):

@@ -33,4 +33,5 @@ def test_the_live_bar_shows_reasons_as_they_are():
         assert child.wait(60) == 0, shown[-2000:]
     os.close(outer)
     assert b"it needs [bold] text" in shown
+    assert b"1/2" in shown and b"fastest so far" in shown
     assert b"it raised ValueError: [/x]" in shown

@@ -42,11 +42,11 @@ def test_tables_alone_go_to_stdout_as_csv_or_markdown():
 
 
 def test_examples_are_understood_and_stand_in_the_help():
-    examples = [
-        line[2:] for lines in arguments.PARTS.values() for line in lines if line.startswith("$ ")
-    ]
-    verbs = {arguments.parser().parse_args(shlex.split(x)[1:]).verb for x in examples}
-    assert verbs == set(arguments.VERBS)
+    lines = [line for part in arguments.PARTS.values() for line in part if line.startswith("$ ")]
+    given = [arguments.parser().parse_args(shlex.split(line)[2:]) for line in lines]
+    assert {each.verb for each in given} == set(arguments.VERBS)
+    for each in given:
+        list(map(Mask.parse, getattr(each, "mask", None) or ()))
     _, out, _ = asked("crossover", "--help")
     assert "examples:\n  attnbench crossover sdpa linear.elu --seq 128,16384" in out
 

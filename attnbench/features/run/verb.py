@@ -151,10 +151,10 @@ def begin(
         grid = grid_of(problems, "the problems of a program").with_(budget=changes.get("budget"))
     else:
         grid = start.find_preset(preset, places.machine)
-        if preset is None and changes.keys() & {"seq", "mask"}:
+        if preset is None and "seq" in changes:
             grid = grid.products[0].with_(
                 title=grid.title
-            )  # others have lengths and masks of theirs
+            )  # the other has lengths and a mask of its own
         grid = grid.with_(**changes)
         grid = grid.with_(device=places.kind)
     machine = places.machine
