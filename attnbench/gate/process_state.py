@@ -52,19 +52,20 @@ def now() -> dict[str, Any]:
         "streams": streams,
         "variables": set(os.environ.items()),
         "import path": set(sys.path),
-        "threads": {
-            thread
-            for thread in threading.enumerate()
-            if not str(getattr(getattr(thread, "_target", None), "__module__", "")).startswith(
-                ("torch.", "concurrent.")  # threads of torch's compiler
-            )
-        },
+        "threads": {t for t in threading.enumerate() if not _of_compiler(t)},
         "children": _children(),
         "recursion": sys.getrecursionlimit(),
         "warnings": sum(each[0] == "error" for each in warnings.filters),
         "files": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - the names are all that is asked
         "memory": _memory(),
     }
+
+
+def _of_compiler(thread: threading.Thread) -> bool:
+    """Whether it is one that torch's compiler leaves for its next call; tqdm's wakes at times."""
+    target = getattr(thread, "_target", None)
+    modules = (type(thread).__module__, str(getattr(target, "__module__", "")))
+    return any(module.startswith(("torch.", "concurrent.", "tqdm.")) for module in modules)
 
 
 def disturbed(before: Mapping[str, Any]) -> list[str]:

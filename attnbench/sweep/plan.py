@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from math import prod
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 from attnbench.core import gpu as nvml
@@ -58,22 +60,24 @@ def shared_out(grid: Preset) -> Preset:
     return grid.with_(seq=tuple(str(-(-int(n) // pieces) * pieces) for n in grid.seq))
 
 
-CALLS_BESIDE_SAMPLES = 14
-"""Calls that a cell makes in the gate, the memory meter and the first call, and seven samples."""
+CALLS = 30
+"""That a cell makes of its whole problem: in the gate, in the meters, and seven samples."""
 REASONS = 3
 """Why measurements are left out is said of so few reasons."""
 DIGITS = 12
 """A length has fewer."""
 ROOM = 1 << 16
 """Bytes of an array's file besides its numbers."""
-NOMINAL_FLOPS = {"cpu": 6e10, "cuda": 1e14}
-"""A guess at the speed of one thread or one GPU, until the run itself has shown better."""
+HALF = 0.46
+"""What attention reaches of a plain product's speed, where all rows are taken together."""
+GPU_FLOPS = 2.2e14
+"""A guess at the same of a GPU, until the run itself has shown better."""
 TWO_BYTES = 4
 """How many times as fast a GPU works on numbers of two bytes: a guess too."""
-STARTING_S = 0.15
-BESIDE_S = 8.0
+STARTING_S = {"cpu": 0.25, "cuda": 0.15}
+BESIDE_S = 16.0
 """Of a run: the worker's start, the ceilings, and the report at the end."""
-COMPILING_S = {"cpu": {"c++": 1.0}, "cuda": {"c++": 8.0, "triton": 4.0}}
+COMPILING_S = {"cpu": {"c++": 4.0}, "cuda": {"c++": 8.0, "triton": 4.0}}
 """A cell, by its device and what is required: torch.compile's, and kernels in Triton."""
 
 
@@ -290,6 +294,20 @@ def _cells(
                 yield _cell(variant, problem, grid, machine)
 
 
+@lru_cache
+def _thread_flops() -> float:
+    """What a thread of this machine does a second in a product of 256 x 256, by numpy."""
+    import numpy as np
+
+    square = np.ones((256, 256), np.float32)
+    spent = []
+    for _ in range(5):
+        start = process_time()  # of all threads that numpy takes
+        square @ square
+        spent.append(process_time() - start)
+    return float(2 * 256**3 / max(min(spent), 1e-5))
+
+
 def _cell(variant: Variant, problem: Problem, grid: Preset, machine: Machine) -> Cell:
     if (missing := why_not(variant, machine)) is not None:
         more = {"remedy": missing.remedy}
@@ -302,15 +320,14 @@ def _cell(variant: Variant, problem: Problem, grid: Preset, machine: Machine) ->
     pairs = problem.batch * problem.heads * problem.q_len * problem.kv_len
     work = 2 * pairs * (problem.head_dim + problem.v_head_dim) * (3 if problem.gradients else 1)
     kind = problem.device.split(":")[0]
-    rate = NOMINAL_FLOPS[kind]
     if problem.device == "cpu":
-        rate *= machine.threads
-    elif problem.dtype in ("bfloat16", "float16"):
-        rate *= TWO_BYTES
+        rate = HALF * machine.threads * _thread_flops()
+    else:
+        rate = GPU_FLOPS * (TWO_BYTES if problem.dtype in ("bfloat16", "float16") else 1)
     compiling = COMPILING_S[kind].items()
     once = max(
         [s for what, s in compiling if any(r.startswith(what) for r in variant.requires)],
-        default=STARTING_S,
+        default=STARTING_S[kind],
     )
-    guess = once + 1.4 * grid.budget + CALLS_BESIDE_SAMPLES * work / rate
+    guess = once + 1.4 * grid.budget + CALLS * work / rate
     return Cell(variant, problem, None, guess)

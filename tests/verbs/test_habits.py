@@ -107,7 +107,7 @@ def test_naming_lengths_or_masks_measures_these_alone(tmp_path):
         return {(str(c.problem.mask), c.problem.kv_len) for c in begun.plan.cells}
 
     causal = {("causal", n) for n in (128, 512, 1024)}
-    assert masks() == causal | {("window:127,0", 1024)}
+    assert masks() == causal | {("window:127,0", 512)}
     assert masks(seq=("64",)) == {("causal", 64)}
     assert masks(mask=("none",)) == {("none", n) for n in (128, 512, 1024)}
     assert masks(heads=(2,)) == masks()

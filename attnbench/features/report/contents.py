@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from attnbench.answer.compare_runs import RunsComparison
-from attnbench.answer.ranking import SKILLED, Faster, Standing, advised, closeness
+from attnbench.answer.ranking import FACTORS, SKILLED, Faster, Standing, advised, closeness
 from attnbench.core import format
 from attnbench.core.format import ms
 from attnbench.core.record import Status, Time
@@ -224,10 +224,16 @@ def only(run: ReportRun, scenes: Sequence[Scene]) -> Only | None:
                 if ratio > worst:
                     worst = ratio
                     phase = names[scene.number].replace(" · ", ", ")
-                    where = f", at worst {format.ratio(worst)} ({phase}, {length:,} {_unit(scene)})"
+                    where = f"{phase}, {length:,} {_unit(scene)}"
     factor, count = first.mostly()
     missed = first.problems - len(first.ratios)
-    near = f"within {factor:g}× of the best on {count} of {first.problems} problems{where}"
+    if count == first.problems and worst > FACTORS[0]:
+        near = f"within {format.ratio(worst)} of the best on all {count} problems (worst: {where})"
+    elif count == first.problems:
+        near = f"within {factor:g}× of the best on all {count} problems"
+    else:
+        near = f"within {factor:g}× of the best on {count} of {first.problems} problems"
+        near += f", at worst {format.ratio(worst)} ({where})" if where else ""
     return Only(run, first.variant, near + (f"; no time on {missed}" if missed else ""))
 
 

@@ -97,8 +97,11 @@ def _advice(run: ReportRun, found: Sequence[Scene]) -> list[str]:
     name = advised.variant if advised else answers[0].winner
     problem = next(r.problem for r in found[0].regime.records if r.time)
     code = [line for line in code_lines(name, problem) if "import" not in line]
+    use = f"→ Use {name}" + (f": {advised.near}" if advised else "")
+    if len(use) > WIDTH:
+        use = use.replace(" problems, at worst", " problems,\n  at worst")
     return [
-        f"→ Use {name}" + (f": {advised.near}" if advised else ""),
+        *use.split("\n"),
         "  " + "; ".join(code).replace(":;    ", ":"),
     ]
 

@@ -182,6 +182,8 @@ def maps(timed: Mapping[str, str], table: impls.Table, engine: Engine) -> dict[s
             continue
         try:
             row = table.find(variant)
+            if "c++" in row.requires:
+                raise CantBeDone("it would have to be compiled for this sentence alone")
             mask = "causal" if "causal" in row.on("cpu", "masks") else "none"
             if (left_s := end - monotonic()) <= 0:
                 raise CantBeDone(f"the {ALL_S:.0f} s for all maps were over")

@@ -237,17 +237,23 @@ def figure(panel: Panel) -> Drawn:
 
 
 def _draw_lines(axes: Axes, panel: Panel) -> None:
+    from matplotlib.collections import LineCollection
+
     if panel.reference:
         middle = [p[0] for p in panel.reference.values()]
         axes.plot(list(panel.reference), middle, **style.REFERENCE)
-    order = [*(n for n in panel.series if n not in panel.telling), *reversed(panel.telling)]
-    for name in order:
+    pale = [
+        [(length, middle) for length, (middle, *_) in series.items()]
+        for name, series in panel.series.items()
+        if name not in panel.telling
+    ]
+    faint: dict[str, Any] = {"color": FAINT, "alpha": 0.5}
+    axes.add_collection(LineCollection(pale, linewidth=0.6, **faint))
+    if alone := [line[0] for line in pale if len(line) == 1]:
+        axes.plot(*zip(*alone, strict=True), marker=".", linestyle="none", **faint)
+    for name in reversed(panel.telling):
         series, look = panel.series[name], panel.looks[name]
         xs, (middle, low, high) = list(series), map(list, zip(*series.values(), strict=True))
-        if name not in panel.telling:
-            mark = "." if len(xs) == 1 else ""
-            axes.plot(xs, middle, color=FAINT, linewidth=0.6, alpha=0.5, marker=mark)
-            continue
         if any(top > 1.02 * bottom for top, bottom in zip(high, low, strict=True)):
             band: dict[str, Any] = {"color": look.colour, "alpha": 0.13, "linewidth": 0}
             axes.fill_between(xs, low, high, **band)

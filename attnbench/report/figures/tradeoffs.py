@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.regimes import frontier
 from attnbench.core import format
@@ -103,10 +103,13 @@ def _draw_points(axes: Axes, cloud: Points, looks: Looks, fronts: Fronts) -> Non
             ys = [axes.get_ylim()[1], *(y for _, y in some), some[-1][1]]
             axes.step(xs, ys, where="post", color=FAINT, linewidth=1.0, linestyle=dash, alpha=0.8)
     best = set(chain(*fronts))
+    alike: dict[str, list[Any]] = {}  # points of one look are drawn at once
     for name in sorted(cloud, key=lambda name: name in best):
-        (x, y), bold = cloud[name], name in best
+        bold = name in best
         marks = {**looks[name].marks(5.5 if bold else 4.5), "alpha": 1.0 if bold else 0.45}
-        axes.plot([x], [y], linestyle="none", zorder=3, clip_on=False, **marks)
+        alike.setdefault(repr(marks), [marks]).append(cloud[name])
+    for marks, *places in alike.values():
+        axes.plot(*zip(*places, strict=True), linestyle="none", zorder=3, clip_on=False, **marks)
 
 
 def _finding(scene: Scene, length: int, measure: str, front: Sequence[str]) -> str:

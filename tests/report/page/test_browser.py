@@ -72,7 +72,7 @@ def test_the_first_screen_answers_and_says_how_sure_it_is(r, width, height):
     assert ("70\u00a0% fidelity to softmax" in said) == (width == 1440)
     sure, only = r.page.locator("#answer .how-sure").all_inner_texts()
     assert sure.startswith("Confidence: of 6 answers 6 are clear; 9 samples a timing")
-    assert only.startswith("If you may choose only one: sdpa, within 1.25× of the best on 6 of 6")
+    assert only.startswith("If you may choose only one: sdpa, within 1.25× of the best on all 6")
     for seen in ("#controls", "#variants summary", ".verdicts tbody:last-child tr:not([hidden])"):
         box = r.page.locator(seen).bounding_box()
         assert box["y"] >= 0 and box["y"] + box["height"] < height, seen

@@ -95,7 +95,8 @@ def races(*ratios):
 @pytest.mark.parametrize(
     ("ratios", "near"),
     [
-        ((1, 1, 1), "within 1.05× of the best on 3 of 3 problems"),
+        ((1, 1, 1), "within 1.05× of the best on all 3 problems"),
+        ((1, 1, 1.2), "within 1.20× of the best on all 3 problems (worst: f"),
         ((1,) * 9 + (2.13,), "within 1.05× of the best on 9 of 10 problems, at worst 2.13× (f"),
         ((1,) * 8 + (1.2, 2.13), "within 1.25× of the best on 9 of 10 problems, at worst 2.13× (f"),
         ((1, 1, 1, 4, 1, 5), "within 2× of the best on 4 of 6 problems, at worst 5.00× (f"),
