@@ -16,11 +16,11 @@ __version__ = "0.1.0"
 LATER = {
     "attention": "attnbench.models.attention:attention",
     "capture": "attnbench.models.capture.capture:capture",
-    "choose": "attnbench.notebook.measured:choose",
+    "choose": "attnbench.notebook.verbs:choose",
     "dispatch": "attnbench.models.dispatch:dispatch",
     "load": "attnbench.notebook.frames:load",
-    "run": "attnbench.notebook.measured:run",
-    "show": "attnbench.notebook.shown:show",
+    "run": "attnbench.notebook.verbs:run",
+    "show": "attnbench.notebook.display:show",
 }
 """Names of this package and where each is from; ``__init__.pyi`` says the same to editors."""
 

@@ -53,7 +53,7 @@ def _status(argv: Sequence[str] | None) -> int:
 
     from attnbench.command.terminal import say
     from attnbench.core.record import DamagedRun
-    from impls.asked import CantBeDone
+    from impls.errors import CantBeDone
 
     def show_warning(
         message: Any, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any

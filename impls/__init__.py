@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.spec import InvalidRow
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     import numpy as np

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from impls import BrokenRow
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.loading import load_file
 from impls.loading import load_function as load_function
 from impls.spec import Variant

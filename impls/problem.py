@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.masks import Mask, Shape
 from impls.spec import DEVICES, DTYPES, PHASES
 

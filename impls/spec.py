@@ -36,7 +36,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.loading import load_function
 from impls.masks import MASK_KINDS as MASK_KINDS
 
@@ -442,7 +442,7 @@ def _refused_shape(row: Variant, problem: Problem) -> str | None:
 
 
 def _refused_split(row: Variant, problem: Problem) -> str | None:
-    """What whoever deals out the shares says of a problem that can't be split."""
+    """What the process that deals out the shares says of a problem that can't be split."""
     assert row.shares is not None
     try:
         load_function(row.shares)(problem, row.world)

@@ -132,8 +132,8 @@ class Data:
         (scene,) = (s for s in self.scenes if s.regime.phase == phase and s.regime.mask == mask)
         return Speed(scene)
 
-    def amiss(self) -> tuple[int, int]:
-        """Of how many times something was amiss while they were taken, and how many there are."""
+    def noisy(self) -> tuple[int, int]:
+        """How many times are marked as noisy, and how many there are."""
         times = [record.time for record in self.ran.records if record.time]
         return sum(bool(time.flags) for time in times), len(times)
 

@@ -13,7 +13,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 DATA = (
-    "impls.asked", "impls.loading", "impls.masks", "impls.spec", "impls.problem", "impls.cost",
+    "impls.errors", "impls.loading", "impls.masks", "impls.spec", "impls.problem", "impls.cost",
 )  # fmt: skip
 TENSORS = ("impls.graph", "impls.heads", "impls.jit", "impls.jit_kernels", "impls.score_mask")
 FAMILY = "impls.<family>"

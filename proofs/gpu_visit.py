@@ -20,7 +20,7 @@ from time import monotonic
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from attnbench.command.arguments import above_nought, words  # noqa: E402
+from attnbench.command.arguments import above_zero, words  # noqa: E402
 from attnbench.command.terminal import (  # noqa: E402
     INTERRUPTED,
     as_ctrl_c,
@@ -151,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", required=True, type=Path, metavar="DIR")
     parser.add_argument(
-        "--minutes", type=above_nought, default=9.0, metavar="M", help="of the whole visit"
+        "--minutes", type=above_zero, default=9.0, metavar="M", help="of the whole visit"
     )
     parser.add_argument(
         "--before",

@@ -36,7 +36,7 @@ import transformers  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 import attnbench.models.transformers  # noqa: E402, F401 - it registers the names
-from impls.asked import CantBeDone  # noqa: E402
+from impls.errors import CantBeDone  # noqa: E402
 from proofs import models_small as small  # noqa: E402
 
 PAGE = ROOT / "docs" / "models.md"

@@ -97,7 +97,7 @@ def timer() -> Iterator[Figure]:
     from attnbench.gate.inputs import make
     from attnbench.gate.reference import judge
     from attnbench.meter.clocks import clock_for
-    from attnbench.meter.timed import Timed, Values
+    from attnbench.meter.timer import Timed, Values
     from impls import table
     from impls.loading import load_function
     from impls.lowrank.mean_v import definition as define

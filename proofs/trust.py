@@ -77,7 +77,7 @@ def _verdicts() -> Iterator[Figure]:
     from attnbench.gate.plants import SLICES_PROBLEM, slices
     from attnbench.meter.cell import Bench
     from attnbench.meter.pairs import compare_ready, floor_of
-    from attnbench.meter.timed import Job
+    from attnbench.meter.timer import Job
 
     apply(Settings())
     bench = Bench()

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from attnbench.answer.compare_runs import RunsComparison, compare_runs  # noqa: E402
-from impls.asked import CantBeDone  # noqa: E402
+from impls.errors import CantBeDone  # noqa: E402
 from proofs.visit_kept import SUMMARY, unpack  # noqa: E402
 from proofs.visit_steps import unfinished  # noqa: E402
 

@@ -25,7 +25,7 @@ from attnbench.answer.ranking import (
 from attnbench.core.format import milliseconds, size
 from attnbench.core.record import FINDINGS
 from attnbench.core.stats import Verdict
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     from attnbench.core.record import Record

@@ -63,7 +63,7 @@ class Difference:
 @dataclass(frozen=True)
 class ComparedCell:
     """One cell of both runs, its problem as run b has it; ``memory_ratio`` is b's peak over a's.
-    ``reason``: why the side that has no time has none; ``notes``: what was amiss while timing.
+    ``reason``: why the side that has no time has none; ``notes``: what disturbed the timing.
     """
 
     variant: str

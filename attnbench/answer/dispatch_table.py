@@ -13,7 +13,7 @@ As a file it is JSON::
 Lengths are of the keys, both ends included; ``queries`` is how many there are, ``"same"`` for as
 many as keys. ``inputs`` in ``made`` are the kinds of inputs on which the gate passed each variant;
 it may be missing. Of the ranges that speak of a call the first counts. Only what is exactly softmax
-attention may stand in a table: whoever calls it asked for no other operator.
+attention may stand in a table: a program that calls it asked for no other operator.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from msgspec import Meta, Struct
 
 from attnbench import __version__
 from attnbench.core.disk import unwritable, write_whole
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.masks import InvalidMask, Mask
 from impls.problem import InvalidProblem, Problem
 from impls.spec import DTYPES, InvalidRow
@@ -167,7 +167,7 @@ class DispatchTable(Struct, frozen=True, forbid_unknown_fields=True):
             if not row.exact:
                 raise InvalidTable(
                     f"{label} is not exactly softmax attention (it computes {row.computes!r}), and "
-                    "whoever calls scaled_dot_product_attention asked for no other"
+                    "a program that calls scaled_dot_product_attention asked for no other"
                 )
             found[label] = row
         return found
@@ -187,7 +187,7 @@ class DispatchTable(Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def read(cls, path: str | Path) -> DispatchTable:
-        """From its file; raises a sentence that names the file and what is amiss."""
+        """From its file; raises a sentence that names the file and what is wrong."""
         try:
             values = msgspec.json.decode(Path(path).read_bytes())
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What whoever asked can paste: the lines that use a variant, and the command that proves it."""
+"""What a user can paste: the lines that use a variant, and the command that proves it."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def _smooth(
 def fit_weights(amounts: np.ndarray, figures: np.ndarray) -> np.ndarray:
     """The weights w >= 0 of the least sum of (amounts @ w / figures - 1)².
 
-    Where some of them are nought the others solve the normal equations. There are few terms, so
+    Where some of them are zero the others solve the normal equations. There are few terms, so
     each subset of them is tried; of two that fit as well the smaller is taken.
     """
     relative = amounts / figures[:, None]

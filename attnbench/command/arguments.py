@@ -38,7 +38,7 @@ def words(text: str) -> tuple[str, ...]:
     return parts
 
 
-above_nought = _reader("a number above 0, such as 1e-2", float, lambda x: 0 < x < float("inf"))
+above_zero = _reader("a number above 0, such as 1e-2", float, lambda x: 0 < x < float("inf"))
 TYPES: dict[str, Reader] = {
     "words": words,
     "numbers": _reader("whole numbers split by commas", lambda t: tuple(map(int, t.split(",")))),
@@ -47,7 +47,7 @@ TYPES: dict[str, Reader] = {
     "seconds": _reader("a number of seconds between 0 and a day", float, lambda x: 0 < x < 86400),
     "share": _reader("a share between 0 and 1, such as 0.02", float, lambda x: 0 < x < 1),
     "factor": _reader("a number between 1 and 1000, such as 1.05", float, lambda x: 1 < x < 1000),
-    "above_nought": above_nought,
+    "above_zero": above_zero,
     "size": _reader("a size", format.parse_size),
     "duration": _reader("a time", format.duration),
 }
@@ -214,7 +214,7 @@ $ attnbench choose --problems calls.json
 --problems FILE: calls as 'attnbench capture' wrote them: an answer each
 # what will do
 --max-memory SIZE size: bytes above the inputs, such as 8GiB
---max-error E above_nought: to exact softmax, relative: 1e-2
+--max-error E above_zero: to exact softmax, relative: 1e-2
 --exact: exact softmax alone, as without it
 --allow KIND,… words: besides exact softmax: pattern (softmax on its own pattern), approximate,
   other (another operator)

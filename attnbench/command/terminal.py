@@ -13,7 +13,7 @@ from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from attnbench.core.format import for_terminal
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     from attnbench.core.record import Record

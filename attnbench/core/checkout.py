@@ -18,7 +18,7 @@ import attnbench
 import impls
 from attnbench.core.format import first_few
 from attnbench.core.protocol import unlike
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.spec import INTERFACE
 
 GIT_LIMIT_S = 60

@@ -15,7 +15,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 
 HEADER, RECORDS = "run.json", "records.jsonl"
 MACHINE, SELFCHECK = "env.json", "selfcheck.json"

@@ -149,7 +149,7 @@ def read_evidence(path: Path) -> Evidence:
     if not whole:
         raise none
     for number, row in enumerate(found.rows):
-        for said in _amiss(row, f"row {number}"):
+        for said in _faults(row, f"row {number}"):
             raise StoreError(f"{path} is damaged: {said}, which no figure of its kind can be")
     return found
 
@@ -171,7 +171,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 of the samples of pairs, by variant."""
 
 
-def _amiss(value: Any, place: str, bounds: tuple[float, float] | None = None) -> Iterator[str]:
+def _faults(value: Any, place: str, bounds: tuple[float, float] | None = None) -> Iterator[str]:
     """The figures that can't be one, and where they stand."""
     if isinstance(value, Mapping):
         ends: list[Any] = [value.get(name) for name in ("low", "ratio", "high")]
@@ -180,10 +180,10 @@ def _amiss(value: Any, place: str, bounds: tuple[float, float] | None = None) ->
             yield f"{place} is {ends[1]!r} [{ends[0]!r}, {ends[2]!r}]"
         for name, inner in value.items():
             inherited = bounds if name.isdigit() or place.endswith(", samples_s") else None
-            yield from _amiss(inner, f"{place}, {name}", BOUNDS.get(name, inherited))
+            yield from _faults(inner, f"{place}, {name}", BOUNDS.get(name, inherited))
     elif isinstance(value, list):
         for inner in value:
-            yield from _amiss(inner, place, bounds)
+            yield from _faults(inner, place, bounds)
     elif bounds and value is not None:
         number = type(value) in (int, float) and isfinite(value)
         if not number or not bounds[0] <= value <= bounds[1]:

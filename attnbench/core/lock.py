@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from pathlib import Path
 
 from attnbench.core import gpu
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 
 SHARED = (Path("/run/lock"), Path("/var/lock"))
 """Where a system's locks are, if everybody may write there."""

@@ -29,7 +29,7 @@ from typing import Any, Self
 from attnbench.core import process_child
 from attnbench.core.disk import CHECKOUT
 from attnbench.core.settings import environment
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 
 POLL_S = 1.0
 START_LIMIT_S = 300.0

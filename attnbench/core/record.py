@@ -21,7 +21,7 @@ from attnbench.core.protocol import FINDINGS as FINDINGS
 from attnbench.core.protocol import NOT_TRIED as NOT_TRIED
 from attnbench.core.protocol import PROTOCOL as PROTOCOL
 from attnbench.core.protocol import Status as Status
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.masks import Mask
 from impls.problem import Problem
 from impls.spec import Computes

@@ -172,7 +172,7 @@ class RunFolder:
         for _ in checked.records():
             pass
         kinds = ("damaged", "repeated", "unlike")
-        if numbers := {number for kind in kinds for number in checked.amiss[kind]}:
+        if numbers := {number for kind in kinds for number in checked.faults[kind]}:
             self._move(numbers, TORN)
             self.set_aside = (
                 f"{numbered(numbers)} of {self.path / RECORDS} was left unfinished when the run "

@@ -1,6 +1,6 @@
 """The numerical settings of a measurement: set, never inherited, and recorded.
 
-What must stand before torch is loaded is in :func:`environment`, for whoever starts the process;
+What must stand before torch is loaded is in :func:`environment`, for what starts the process;
 the rest is set by :func:`apply` inside it.
 """
 

@@ -50,7 +50,7 @@ LONGEST_BUDGET_S = 86400
 SHORTEST_S = 1e-7
 """No call, and no replay of a graph, takes less."""
 UNTRUE = f"its samples are no times of {SHORTEST_S:.0e} s or more, so that there is none to believe"
-BAD_TIME = "its time is no finite number above nought, within its own interval"
+BAD_TIME = "its time is no finite number above zero, within its own interval"
 LEAST_S, LONGEST_S = 1e-12, 1e9
 """What a figure lies between that is one at all."""
 AGAIN = 2.0
@@ -62,7 +62,7 @@ NAMED = 5
 """So many lines are named."""
 BATCH_BYTES = 1 << 19
 """Lines are read so many at a time: what comes of them then stays near the processor."""
-AMISS = {
+FAULTS = {
     "damaged": "can't be read, left out{again}",
     "unlike": "say different things of the same cell, and none of them counts{again}",
     "repeated": "said before, and counts once",
@@ -173,12 +173,12 @@ class Checked:
 
     A line that can't be read is left out, and so is what several lines say of one cell. The figures
     of a time are those of its samples, and a time that can't be true is removed. Once the records
-    were read, ``amiss`` holds the numbers of the lines that something was wrong with.
+    were read, ``faults`` holds the numbers of the lines that something was wrong with.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.amiss: dict[str, list[int]] = {kind: [] for kind in AMISS}
+        self.faults: dict[str, list[int]] = {kind: [] for kind in FAULTS}
         self._lines = 0
         self._header: Any = {}
         with suppress(OSError, ValueError):  # without it the samples alone are looked at
@@ -198,10 +198,10 @@ class Checked:
                 cells[cell][number] = hash(line)
         for hashes in cells.values():
             if len(set(hashes.values())) > 1:
-                self.amiss["unlike"] += hashes
+                self.faults["unlike"] += hashes
             else:
-                self.amiss["repeated"] += list(hashes)[1:]
-        left_out = {*self.amiss["repeated"], *self.amiss["unlike"]}
+                self.faults["repeated"] += list(hashes)[1:]
+        left_out = {*self.faults["repeated"], *self.faults["unlike"]}
         for number, line in numbered_lines(self.path):
             self._lines = number
             if number in left_out or (wanted and (cell := _cell_of(line)) and not wanted(cell[1])):
@@ -214,7 +214,7 @@ class Checked:
                     f"attnbench run --resume {self.path} measures its cell"
                 ) from None
             except (ValueError, RecursionError):
-                self.amiss["damaged"].append(number)
+                self.faults["damaged"].append(number)
 
     def _believed(self, number: int, record: Record) -> Record:
         """The record, with the figures of its samples, and without a time that can't be true."""
@@ -232,12 +232,12 @@ class Checked:
             figures, near = summary(samples), ROUNDING * time.median_s
             pairs = zip(_figures(time), figures, strict=True)
             if time.n != len(samples) or not all(a == b or abs(a - b) <= near for a, b in pairs):
-                self.amiss["corrected"].append(number)
+                self.faults["corrected"].append(number)
                 time = time.with_(n=len(samples), **dict(zip(FIGURES, figures, strict=True)))
                 record = record.with_(time=time, share_of_ceiling=None)
             why = self._too_fast(record, time.median_s)
         if why:
-            self.amiss["untrue"].append(number)
+            self.faults["untrue"].append(number)
             return record.with_(status=Status.IMPLAUSIBLE, reason=why, time=None)
         return record
 
@@ -270,11 +270,11 @@ class Checked:
         """Whether a death left a tail, whose lines are then not counted among the damaged ones.
 
         That is a last line without an end, and, after a loss of power, lines at the end that are
-        no JSON: nought bytes, or blocks of something else. To be asked for once all was read.
+        no JSON: zero bytes, or blocks of something else. To be asked for once all was read.
         """
         with suppress(FileNotFoundError), (self.path / RECORDS).open("rb") as data:
             data.seek(max(data.seek(0, os.SEEK_END) - 1, 0))
-            found, damaged = data.read() not in (b"", b"\n"), self.amiss["damaged"]
+            found, damaged = data.read() not in (b"", b"\n"), self.faults["damaged"]
             while damaged and damaged[-1] == self._lines:
                 found, self._lines = True, self._lines - 1
                 damaged.pop()
@@ -282,10 +282,10 @@ class Checked:
         return False
 
     def sentences(self) -> Iterator[str]:
-        """What is amiss, where it is, and what helps; to be asked for once all was read."""
+        """What is wrong, where it is, and what helps; to be asked for once all was read."""
         again = f"; attnbench run --resume {self.path} measures that again"
-        for kind, words in AMISS.items():
-            if lines := self.amiss[kind]:
+        for kind, words in FAULTS.items():
+            if lines := self.faults[kind]:
                 where = f"{numbered(lines)} of {self.path / RECORDS}"
                 yield f"{where}: {words.format(again=again)}"
 

@@ -158,7 +158,7 @@ FAULTS: dict[str, list[tuple[str, str, Problem, dict[str, Any]]]] = {
          BROAD.with_(phase="backward", heads=4, kv_heads=4),
          {"said": "that it has seen|that it had not seen"}),
         ("its code run between calls", "between", PLAIN,
-         {"said": "its code ran between calls, where no clock looks: planted_deeds.py:_prepare"}),
+         {"said": "its code ran between calls, where no clock looks: plant_effects.py:_prepare"}),
     ],
     "shared": [
         ("gradients looked through for NaN from now on", "anomaly", PLAIN,
@@ -198,12 +198,12 @@ FAULTS: dict[str, list[tuple[str, str, Problem, dict[str, Any]]]] = {
 }  # fmt: skip
 
 
-DEEDS = ("aside", "peeks", "rewritten", "shared", "watched")
+EFFECTS = ("aside", "peeks", "rewritten", "shared", "watched")
 """The kinds of plants that do something beside the call."""
 
 
 def _row(name: str, title: str, module: str, **more: Any) -> Variant:
-    build = f"attnbench.gate.planted_{module}:build_{name}"
+    build = f"attnbench.gate.plant_{module}:build_{name}"
     return Variant(f"planted.{name}", title, "planted", "softmax", build, **more)
 
 
@@ -214,7 +214,7 @@ PLANTS = tuple(
         _row(
             name,
             deed,
-            "deeds" if kind in DEEDS else "calls",
+            "effects" if kind in EFFECTS else "calls",
             devices=(problem.device,),
             options={"deed": True},
         ),

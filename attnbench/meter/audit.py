@@ -42,7 +42,7 @@ from attnbench.gate.inputs import Ends, Inputs
 from attnbench.gate.oracle import Errors, as_rows, compare, exact, within
 from attnbench.gate.reference import Defines, differentiated
 from attnbench.meter.clocks import Clock, cuda_gpu
-from attnbench.meter.timed import WORDS, Timed, Values, secret_generator, signs_like
+from attnbench.meter.timer import WORDS, Timed, Values, secret_generator, signs_like
 from impls import problem
 from impls.spec import Variant
 

@@ -42,7 +42,7 @@ from attnbench.meter.ranks import (
     runs_over_ranks,
     team_for,
 )
-from attnbench.meter.timed import (
+from attnbench.meter.timer import (
     Job,
     Ready,
     Timed,
@@ -153,9 +153,7 @@ def poisoned(device: str) -> bool:
 
 
 CALLS = 3
-NOT_ONE = (
-    "several processes share a call, and a counter would count whoever deals out their shares too"
-)
+NOT_ONE = "several processes share a call, and a counter would count what deals out shares too"
 NOT_ALONE = (
     "a backward pass can't be repeated without the forward pass before it, and the counter can't "
     "tell the two apart: take the phases forward and train"
@@ -406,12 +404,12 @@ class Bench:
             cost = load_function(variant.cost)(problem, **variant.chosen)
         record = blank.with_(cost=Work(flops=cost.flops, bytes=cost.bytes) if cost else None)
         peak = (cost.peak_bytes if cost else None) or 0
-        memory.insist(peak, problem.device, "it", "above")
+        memory.check_room(peak, problem.device, "it", "above")
         with spent.on("inputs"):
             judged = self.judged(problem, job.seed)
         if problem.device != "cpu":  # room for a call is not room for what is kept to check it
             kept = COPIES * sum(x.nbytes for x in judged.inputs)
-            memory.insist(kept + peak, problem.device, "checking it", "with")
+            memory.check_room(kept + peak, problem.device, "checking it", "with")
         if several := runs_over_ranks(variant):
             with spent.on("ranks"):  # starting them is not the variant's setup
                 team_for(variant.world, problem.device).load(variant.build)

@@ -17,7 +17,7 @@ from torch import Tensor
 from attnbench.core.record import Determinism
 from attnbench.gate.inputs import Attend, Call, other_set
 from attnbench.meter.ranks import attend_of
-from attnbench.meter.timed import Values
+from attnbench.meter.timer import Values
 from impls.problem import Problem
 from impls.spec import Variant
 

@@ -294,7 +294,7 @@ FREE_SHARE = 0.9  # how much of the free memory may be taken
 GIB = 2**30
 
 
-def insist(need: int, device: str, what: str, beside: str) -> None:
+def check_room(need: int, device: str, what: str, beside: str) -> None:
     """Raise MemoryError where so many bytes would not fit, rather than try.
 
     ``what`` needs them, ``beside`` (above, or with) its inputs. Where a GPU's driver has too

@@ -23,7 +23,7 @@ from attnbench.gate.findings import Wrong
 from attnbench.gate.hygiene import demanded
 from attnbench.meter.audit import MORE_PROCESSORS
 from attnbench.meter.cell import MORE, MORE_S, SURE, Bench, Implausible, NotReady, audited, poisoned
-from attnbench.meter.timed import Job, Ready, prepare
+from attnbench.meter.timer import Job, Ready, prepare
 from impls import table
 from impls.problem import Problem
 

@@ -33,7 +33,7 @@ from attnbench.meter import clocks, memory
 from attnbench.meter.cell import poisoned, refused
 from attnbench.meter.clocks import Clock, clock_for
 from attnbench.meter.ranks import attend_of
-from attnbench.meter.timed import (
+from attnbench.meter.timer import (
     Job,
     Repeated,
     TimeSpent,
@@ -79,7 +79,7 @@ def _look(job: Job, max_time_s: float, expected: int, spent: TimeSpent) -> dict[
         raise Unsupported(refusal)
     checked = spot_check.room(problem, exact=variant.definition is None)
     need = spot_check.room(problem, exact=True) + max(expected, checked)
-    memory.insist(need, problem.device, "it" if expected > checked else "checking it", "with")
+    memory.check_room(need, problem.device, "it" if expected > checked else "checking it", "with")
     before = watch.snapshot()
     with spent.on("setup"):
         attend: Attend = load_function(variant.build)(problem, **variant.chosen)

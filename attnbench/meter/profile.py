@@ -43,7 +43,7 @@ from attnbench.meter.memory import (
     warm_profiler,
 )
 from attnbench.meter.ranks import note_of, runs_over_ranks
-from attnbench.meter.timed import Job, Ready
+from attnbench.meter.timer import Job, Ready
 from impls.loading import load_function
 
 FORWARD, BACKWARD = "attnbench: forward", "attnbench: backward"

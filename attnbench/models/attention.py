@@ -15,7 +15,7 @@ import impls
 from attnbench.core.machine import this_machine, why_not
 from attnbench.models import wrong_level
 from attnbench.models.mask_of import hides, is_usual, known_mask, phase_of, problem_of
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.heads import Attend
 from impls.loading import load_function
 from impls.masks import Mask, Shape

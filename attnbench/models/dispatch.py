@@ -37,7 +37,7 @@ from attnbench.core.machine import this_machine
 from attnbench.models import frames_out
 from attnbench.models.attention import Built, CallShape, NotServed
 from attnbench.models.mask_of import is_usual
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.heads import Attend
 from impls.masks import Mask
 from impls.problem import INPUTS

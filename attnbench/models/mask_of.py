@@ -32,7 +32,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from attnbench.core.disk import write_whole
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.masks import InvalidMask, Mask, Part, Shape
 from impls.problem import Problem
 

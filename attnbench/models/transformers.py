@@ -34,7 +34,7 @@ from attnbench.answer.paste import PREFIX, spelled
 from attnbench.models import frames_out, wrong_level
 from attnbench.models.attention import NO_BIAS_GRADIENT, OWN, Built, NotServed, with_bias_gradient
 from attnbench.models.mask_of import known_mask
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.masks import Mask, Part, Shape
 from impls.spec import Variant
 

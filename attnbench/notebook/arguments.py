@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.command.arguments import GRID, READERS
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 
 NOT_SEVERAL = (str, bytes, Mapping)
 COMMAND = (*GRID, "preset", "problems", "seed", "threads", "energy", "devices")

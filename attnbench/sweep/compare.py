@@ -11,7 +11,7 @@ from attnbench.core.record import NOT_TRIED, Record, Status
 from attnbench.core.stats import Comparison, Pairs, Verdict, corrected
 from attnbench.sweep.engine import LocalEngine, WorkerLost, lost_status
 from attnbench.sweep.plan import Cell, Plan
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.loading import load_function
 from impls.problem import InvalidProblem, Problem
 from impls.spec import Variant

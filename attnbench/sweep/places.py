@@ -27,7 +27,7 @@ from attnbench.core.stats import drift_margin
 from attnbench.sweep.engine import START_LIMIT_S, Engine, LocalEngine, WorkerLost
 from attnbench.sweep.plan import here
 from attnbench.sweep.start import digest, sources
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.problem import InvalidProblem
 
 if TYPE_CHECKING:

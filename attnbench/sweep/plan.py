@@ -177,7 +177,7 @@ def _lengths(seq: str, phase: str) -> tuple[int, int]:
     return (1 if phase == "decode" else int(seq)), int(seq)
 
 
-def _insist_captured(problem: Problem) -> None:
+def _check_captured(problem: Problem) -> None:
     """Raise a sentence where captured inputs don't fit the problem."""
     kind, _, name = problem.inputs.partition(":")
     if kind != "captured":
@@ -283,7 +283,7 @@ def _cells(
     if not asked:
         raise InvalidProblem("the grid is empty: give at least one value for each of its axes")
     for problem in asked:
-        _insist_captured(problem)
+        _check_captured(problem)
     for device in dict.fromkeys(p.device for p in asked):
         here(device, machine)
     variants = list({v.label: v for v in variants}.values())

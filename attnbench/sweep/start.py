@@ -27,7 +27,7 @@ from attnbench.core.settings import Settings
 from attnbench.core.store import read_header, read_records
 from attnbench.sweep.plan import Plan, make_plan
 from attnbench.sweep.presets import PRESETS, Preset
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.masks import Mask
 from impls.problem import InvalidProblem, Problem
 
@@ -356,7 +356,7 @@ def resume(
                 f"{path} was measured on {header['machine']['name']}, and this is {machine.name}; "
                 "start a new run"
             )
-        _insist(path, header, tables)
+        _check_same(path, header, tables)
         given = [Problem.from_dict(values) for values in header.get("problems", ())]
         grid = Preset.from_dict(header["grid"])
         plan = make_plan(impls.table(tables), header["variants"], grid, machine, given)
@@ -381,7 +381,7 @@ def resume(
     return Run(plan, folder, RunRecords(read_records(path)), settings)
 
 
-def _insist(path: Path, header: Mapping[str, Any], tables: Sequence[str]) -> None:
+def _check_same(path: Path, header: Mapping[str, Any], tables: Sequence[str]) -> None:
     """Raise where a header lacks something, other files of rows are named, or masks' and inputs'
     files would be looked for in another folder.
     """

@@ -21,7 +21,7 @@ from attnbench.sweep.engine import START_LIMIT_S, Engine, measure
 from attnbench.sweep.places import Canary, Slot, SlotLost
 from attnbench.sweep.plan import Cell, Plan
 from attnbench.sweep.start import APART, RunRecords, Unchanged
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 
 EVERY_CELLS, EVERY_S = 8, 20.0
 """A reading of the canary after so many cells, or so long, whichever comes first."""

@@ -12,7 +12,7 @@ variant prints goes to the output that the engine keeps, and disturbs nothing.
     {"canary": device}       -> {"canary": seconds}
     {"map": job, "words": …} -> {"map": weights}
     {"probe": job, "max_time_s": …, "expected": bytes} -> {"probe": …}
-    {"rank": deed, …}        -> see meter.rank
+    {"rank": deed, …}        -> see meter.rank_process
     {"profile": job, "trace": file} -> {"profile": …}, or {"record": …} that says why not
 """
 
@@ -33,9 +33,9 @@ def main() -> None:
 
     def respond(question: dict[str, Any], answers: Answers) -> dict[str, Any]:
         if "rank" in question:
-            from attnbench.meter import rank
+            from attnbench.meter import rank_process
 
-            return rank.answer(question)
+            return rank_process.answer(question)
         if not benches:
             from attnbench.meter.cell import Bench
 
@@ -47,7 +47,7 @@ def main() -> None:
 
 def _answer(bench: Any, question: dict[str, Any]) -> dict[str, Any]:
     from attnbench.meter import clocks, pairs, probe
-    from attnbench.meter.timed import Job
+    from attnbench.meter.timer import Job
 
     match question:
         case {"apply": settings}:
@@ -97,7 +97,7 @@ def _measured(bench: Any, job: Any) -> dict[str, Any]:
     from attnbench.gate import process_state, watch
     from attnbench.meter import clocks
     from attnbench.meter.cell import clipped, poisoned
-    from attnbench.meter.timed import TimeSpent
+    from attnbench.meter.timer import TimeSpent
 
     watching = TimeSpent()
     clocks.begin(job.problem.device)

@@ -1,6 +1,6 @@
 """What attention costs that several processes share: the same work, on more devices.
 
-The work and the bytes are of the whole problem, whoever does how much of it; what a rank needs
+The work and the bytes are of the whole problem, however it is shared out; what a rank needs
 above its share has no formula here.
 """
 

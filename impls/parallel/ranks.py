@@ -1,7 +1,7 @@
 """The others, as one process sees them: the few exchanges that ring and ulysses are made of.
 
 A rank numbers the process; ``world`` of them share a problem. Exchanges are of plain tensors and
-know nothing of gradients: whoever uses them says what goes back. Bytes handed to *other* ranks are
+know nothing of gradients: what uses them says what goes back. Bytes handed to *other* ranks are
 counted in ``sent``.
 """
 

@@ -25,7 +25,7 @@ from attnbench.features.crossover.search import (
 )
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.presets import Preset
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from tests.sweep.build import ToldEngine
 
 LONG = ladder(64, 16384)

@@ -13,7 +13,7 @@ from attnbench.answer.dispatch_table import (
     Range,
     made_of,
 )
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 
 ROOT = Path(__file__).resolve().parents[2]
 MADE = {

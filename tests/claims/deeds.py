@@ -5,7 +5,7 @@ import signal
 import time
 
 from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimTable
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 
 
 def environment(request):

@@ -5,7 +5,7 @@ import pytest
 
 from attnbench.features.claims import biases, layers, one_head, word_vectors
 from attnbench.features.claims import claim as claims
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.layers import attention
 from impls.loading import load_function
 

@@ -187,7 +187,7 @@ def test_published_rates_reproduce_a_claim_and_others_do_not(
     assert one.verdict is verdict
     assert ("can't be told" in one.reason) == (spread > 0.01)
     (table,) = one.findings.tables
-    assert {"ms", "samples", "kernels", "amiss"} <= set(table.columns)
+    assert {"ms", "samples", "kernels", "notes"} <= set(table.columns)
     assert table.rows[0][table.columns.index("SM MHz")] == 1980.0
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from attnbench import cli
 from attnbench.features.commits import rounds
-from tests.commits import planted, runs
+from tests.commits import plants, runs
 from tests.repositories import git
 
 CONFIGURATION = """{
@@ -47,7 +47,7 @@ def repository(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rounds, "rows_of", rows_of)
-        yield planted.make(tmp_path_factory.mktemp("made") / "repository")
+        yield plants.make(tmp_path_factory.mktemp("made") / "repository")
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def clone(tmp_path, monkeypatch):
     """A repository of four commits where we stand; asv is a stand-in, and home is empty."""
     root = tmp_path / "clone"
     (root / "impls").mkdir(parents=True)
-    shutil.copy(planted.ROOT / "impls" / "spec.py", root / "impls")
+    shutil.copy(plants.ROOT / "impls" / "spec.py", root / "impls")
     (root / "asv.conf.json").write_text(CONFIGURATION)
     git(root, "init", "--quiet", "--initial-branch", "main")
     for number in range(4):

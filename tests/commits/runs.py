@@ -11,7 +11,7 @@ from attnbench.core.record import PROTOCOL, Energy, Error, Memory, Record, Statu
 from attnbench.features.commits.export import export
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from tests.repositories import git
 from tests.times import figures
 

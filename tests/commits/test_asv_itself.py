@@ -118,7 +118,7 @@ def history(tmp_path_factory):
     found.add("impls/dense/sdpa.py", "raise RuntimeError('it is not finished')\n")
     found.add("impls/dense/chunked.py", WRONG)
     shas["larger"] = found.commit("more memory, a wrong variant, a broken one, and another ruler")
-    (found.root / "impls" / "asked.py").unlink()
+    (found.root / "impls" / "errors.py").unlink()
     shas["torn"] = found.commit("a table that can't be loaded")
     shutil.rmtree(found.root / "impls")
     shas["bare"] = found.commit("nothing to measure")
@@ -170,4 +170,4 @@ def test_a_commit_that_can_not_be_measured_is_skipped_in_a_sentence_and_a_broken
     assert all(x != x for x in values), "skipped, not failed: NaN and not None"
     assert f"commit {shas['bare'][:8]} has no folder impls" in told
     assert found.results(shas["torn"])["attention.time"]["result"] is None
-    assert "No module named 'impls.asked'" in told
+    assert "No module named 'impls.errors'" in told

@@ -3,7 +3,7 @@
 import pytest
 
 from attnbench.core.checkout import BadCommit, find_commit, laid_out
-from tests.commits import planted
+from tests.commits import plants
 from tests.repositories import git
 
 
@@ -19,8 +19,8 @@ def test_a_commit_without_impls_or_of_another_contract_is_refused(tmp_path):
     root.mkdir()
     git(root, "init", "--quiet", "--initial-branch", "main")
     git(root, "commit", "--quiet", "--allow-empty", "-m", "nothing")
-    planted.commit(root, "other", {"impls/spec.py": "INTERFACE = 99\n"})
-    planted.commit(root, "older", {"impls/spec.py": "x = 1\n"})
+    plants.commit(root, "other", {"impls/spec.py": "INTERFACE = 99\n"})
+    plants.commit(root, "older", {"impls/spec.py": "x = 1\n"})
     for branch, says in (("main", "no folder impls"), ("other", "99"), ("older", "says none")):
         with pytest.raises(BadCommit, match=says), laid_out(find_commit(branch, root), root):
             pass

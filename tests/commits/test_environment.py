@@ -12,7 +12,7 @@ from asv.util import UserError
 from attnbench.core import machine
 from attnbench.features.commits import asv_interface, environment, suite
 from attnbench.features.commits.environment import RUNNING, Shared
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 
 
 def made(folder, python=RUNNING, requirements=()):

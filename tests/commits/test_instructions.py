@@ -12,7 +12,7 @@ from attnbench.core.settings import Settings
 from attnbench.features.commits import instructions
 from attnbench.features.commits.rounds import plan_cells
 from attnbench.sweep import engine
-from tests.commits import planted
+from tests.commits import plants
 
 STAND_IN = """#!{python}
 import json, os
@@ -48,10 +48,10 @@ def stand_in(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
 
 
-def counted(root, head, asked=(), base="main", opened=None, grid=planted.GRID):
-    ends = planted.ends(root, base, head)
+def counted(root, head, asked=(), base="main", opened=None, grid=plants.GRID):
+    ends = plants.ends(root, base, head)
     cells = plan_cells(*ends, asked, grid, this_machine(), root).cells
-    found = instructions.count(ends, cells, opened or planted.Opened(), root)
+    found = instructions.count(ends, cells, opened or plants.Opened(), root)
     return {cell.variant: cell for cell in found}
 
 
@@ -72,7 +72,7 @@ def test_of_each_cell_that_passes_the_gate_the_instructions_are_told(
 
 def test_the_verb_says_it_as_json(repository, stand_in, monkeypatch, capsys):
     monkeypatch.chdir(repository)
-    monkeypatch.setattr(engine, "open_worker", lambda *_, **__: planted.Opened())
+    monkeypatch.setattr(engine, "open_worker", lambda *_, **__: plants.Opened())
     words = "compare main slower --instructions --variant matmul --phase forward --json"
     assert cli.main(["history", *words.split()]) == 0
     (cell,) = json.loads(capsys.readouterr().out)["cells"]
@@ -82,10 +82,10 @@ def test_the_verb_says_it_as_json(repository, stand_in, monkeypatch, capsys):
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
 def test_valgrind_sees_work_that_is_done_twice_and_nothing_else(tmp_path):
-    root = planted.make(tmp_path / "repository")
-    planted.commit(root, "twice", planted.with_("matmul.py", TWICE))
+    root = plants.make(tmp_path / "repository")
+    plants.commit(root, "twice", plants.with_("matmul.py", TWICE))
     opened = engine.open_worker(Settings(threads=1), 0, 0.01)
-    grid = planted.GRID.with_(seq=("128",), heads=(4,))
+    grid = plants.GRID.with_(seq=("128",), heads=(4,))
     cells = counted(root, "twice", opened=opened, grid=grid)
     assert 0.9 < cells["matmul"].change < 1.2
     assert abs(cells["einsum"].change) < 0.001

@@ -11,8 +11,8 @@ from attnbench.core.stats import Verdict
 from attnbench.features.commits import rounds
 from attnbench.features.commits.rounds import LOOKS, PAIRS, NoCommonCells, judged
 from attnbench.sweep.engine import Refused, open_worker
-from tests.commits import planted
-from tests.commits.planted import GRID, ROOT, Opened, Worker, compared, in_rounds
+from tests.commits import plants
+from tests.commits.plants import GRID, ROOT, Opened, Worker, compared, in_rounds
 from tests.repositories import git
 
 
@@ -79,7 +79,7 @@ def test_rows_of_a_repository_of_ones_own_are_each_commits(tmp_path):
     text = "import mine.core\nfrom impls.spec import Variant\nROWS = [{}]\n"
     for branch, names in (("one", ["one"]), ("later", ["one", "two"])):
         rows = text.format(", ".join(map(row.format, names)))
-        planted.commit(root, branch, {"mine/core.py": f"IN = '{branch}'", "rows.py": rows})
+        plants.commit(root, branch, {"mine/core.py": f"IN = '{branch}'", "rows.py": rows})
     seen = []
 
     @contextmanager
@@ -218,12 +218,12 @@ def test_who_falls_on_the_way_costs_its_cell_alone(repository, falls, status):
 @pytest.mark.slow
 def test_two_commits_of_the_real_table(tmp_path, monkeypatch):
     """The second multiplies three times where the first does once, and has lost a row."""
-    root = planted.make(tmp_path / "repository")
+    root = plants.make(tmp_path / "repository")
     slow = "\n\n_once = build\n\n\ndef build(problem):\n    one = _once(problem)\n"
     slow += "    return lambda q, k, v: (one(q, k, v), one(q, k, v), one(q, k, v))[2]\n"
     gone = '\n\nROWS[:] = [row for row in ROWS if row.name != "bmm"]\n'
-    both = {**planted.with_("matmul.py", slow), **planted.with_("__init__.py", gone)}
-    planted.commit(root, "thrice", both)
+    both = {**plants.with_("matmul.py", slow), **plants.with_("__init__.py", gone)}
+    plants.commit(root, "thrice", both)
     names, opened = ["matmul", "bmm"], open_worker(Settings(), 0, 0.01)
     monkeypatch.setattr(rounds, "LOOKS", (4,))  # two differ too much where others work
     grid = GRID.with_(seq=("128",), heads=(4,))

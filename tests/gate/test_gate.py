@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import impls
-from attnbench.gate import mask_probe, planted_calls, planted_deeds
+from attnbench.gate import mask_probe, plant_calls, plant_effects
 from attnbench.gate.findings import Wrong
 from attnbench.gate.gate import gate
 from attnbench.gate.hygiene import WAIT_S
@@ -86,8 +86,8 @@ def test_who_is_wrong_is_looked_at_again_for_work_put_off(truth, monkeypatch, se
 
 def test_work_put_off_that_comes_late_on_a_busy_machine_is_named_all_the_same(truth, monkeypatch):
     """Each call's comes long after the first look at the gate is over."""
-    monkeypatch.setattr(planted_deeds, "LATE_S", 5 * WAIT_S)
-    verdict = truth.verdict(truth.problem(), planted_deeds.build_standing_thread)
+    monkeypatch.setattr(plant_effects, "LATE_S", 5 * WAIT_S)
+    verdict = truth.verdict(truth.problem(), plant_effects.build_standing_thread)
     assert verdict.reason == "its output changed after it had been returned: work was put off"
 
 
@@ -105,7 +105,7 @@ def test_outputs_that_later_calls_overwrite_are_wrong_unless_the_row_says_so(tru
     assert "declare reuses_output" in verdict.reason
     assert gate(judged(problem), attend, None, 0, reuses_output=True).reason is None
     problem = problem.with_(phase="train")
-    workspace = planted_calls.build_one_workspace(problem)
+    workspace = plant_calls.build_one_workspace(problem)
     reason = gate(judged(problem), workspace, None, 0, reuses_output=True).reason
     assert re.search("a later call changed what its d[qkv] is made from", reason)
 

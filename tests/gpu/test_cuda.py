@@ -21,7 +21,7 @@ from attnbench.gate.plants import PLANTS
 from attnbench.meter.clocks import EndToEndClock, clock_for, cuda_gpu
 from attnbench.meter.energy import counter_for, measure_energy
 from attnbench.meter.probe import probe
-from attnbench.meter.timed import Job
+from attnbench.meter.timer import Job
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem

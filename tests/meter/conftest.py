@@ -13,7 +13,7 @@ from attnbench.core.record import Record
 from attnbench.meter.cell import Bench
 from attnbench.meter.clocks import Clock
 from attnbench.meter.memory import warm_profiler
-from attnbench.meter.timed import Job
+from attnbench.meter.timer import Job
 from impls.problem import Problem
 from impls.spec import Variant
 
@@ -96,7 +96,7 @@ def scripted(monkeypatch):
 
     def make(readings, step_s):
         clock = Scripted(readings, step_s)
-        monkeypatch.setattr("attnbench.meter.timed.perf_counter", lambda: clock.now)
+        monkeypatch.setattr("attnbench.meter.timer.perf_counter", lambda: clock.now)
         return clock
 
     return make

@@ -28,7 +28,7 @@ from attnbench.meter.audit import (
     unattested,
 )
 from attnbench.meter.memory import observe
-from attnbench.meter.timed import Values
+from attnbench.meter.timer import Values
 from impls.loading import load_function
 from impls.problem import Problem
 from impls.spec import COMPILED, Variant

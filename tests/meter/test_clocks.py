@@ -11,7 +11,7 @@ import torch
 
 from attnbench.meter import clocks
 from attnbench.meter.clocks import QUEUE, EndToEndClock, EventClock, GraphClock, HostClock
-from attnbench.meter.timed import prepare
+from attnbench.meter.timer import prepare
 from impls.loading import load_file
 
 FakeGpu = load_file(Path(__file__).with_name("fake_gpu.py")).FakeGpu

@@ -7,7 +7,7 @@ from attnbench.core.record import Status
 from attnbench.meter import memory
 from attnbench.meter import probe as probing
 from attnbench.meter.probe import Fresh, attention_map, few_samples, probe
-from attnbench.meter.timed import Job
+from attnbench.meter.timer import Job
 from impls import table
 from impls.masks import Mask
 

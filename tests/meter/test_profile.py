@@ -11,7 +11,7 @@ from attnbench.meter import profile
 from attnbench.meter.cell import Bench
 from attnbench.meter.memory import own_of
 from attnbench.meter.profile import Source, Window, by_phase, kernels, moments, operators
-from attnbench.meter.timed import Job
+from attnbench.meter.timer import Job
 from impls.masks import Mask
 from impls.problem import Problem
 

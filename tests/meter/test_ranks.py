@@ -12,7 +12,7 @@ from attnbench.gate.findings import Wrong
 from attnbench.meter import ranks
 from attnbench.meter.cell import CALLS, audit_ranks
 from attnbench.meter.ranks import RanksClock, pages
-from attnbench.meter.timed import Job
+from attnbench.meter.timer import Job
 from impls.loading import load_file
 from impls.masks import Mask
 from impls.problem import Problem

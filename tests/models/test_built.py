@@ -152,7 +152,7 @@ REFUSED = [
 def test_what_is_not_served_is_a_sentence(name, how, sentence):
     q, k, v = (how.get(tensor, own) for tensor, own in zip("qkv", (Q, K, V), strict=True))
     more = {word: value for word, value in how.items() if word not in "qkv"}
-    with pytest.raises(impls.asked.CantBeDone, match=sentence):
+    with pytest.raises(impls.errors.CantBeDone, match=sentence):
         variant(name)(q, k, v, **more)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnbench.models.capture.calls import FEW, Gathered, SeenCalls, Site, merged
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.masks import Mask
 from impls.problem import Problem
 

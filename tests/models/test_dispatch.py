@@ -18,7 +18,7 @@ import impls
 from attnbench.answer.dispatch_table import DispatchEntry, DispatchTable, Range
 from attnbench.core.machine import this_machine
 from attnbench.models.dispatch import KEPT, DispatchRefused, DispatchWarning
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.loading import load_file
 from impls.problem import INPUTS
 from tests.models.build import qkv

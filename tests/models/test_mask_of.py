@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnbench.models.mask_of import FEW, KnownMasks, is_usual, mask_of, own_folder, phase_of
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.masks import Mask, Shape
 
 SQUARE = Shape(2, 4, 12, 12)

@@ -17,7 +17,7 @@ from attnbench.core.machine import this_machine
 from attnbench.core.run_folder import RunFolder
 from attnbench.core.store import read_records
 from attnbench.notebook.arguments import BadWord
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from tests.answer import build as lines
 from tests.answer.build import HEADER
 from tests.verbs import chosen_runs as made

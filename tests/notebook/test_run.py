@@ -17,7 +17,7 @@ from attnbench.models.capture.calls import SeenCalls, Site
 from attnbench.notebook.arguments import command, grid_changes
 from attnbench.sweep import start
 from attnbench.sweep.sweep import Stopped
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.masks import Mask
 from impls.problem import Problem
 from tests.sweep.build import Answering

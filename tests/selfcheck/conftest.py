@@ -11,15 +11,15 @@ from torch.overrides import _get_current_function_mode_stack, _pop_mode
 from attnbench.core.record import Record
 from attnbench.features.selfcheck.selfcheck import BUDGET_S
 from attnbench.gate import budget, hygiene, watch
-from attnbench.meter import clocks, timed
+from attnbench.meter import clocks, timer
 from attnbench.meter.cell import Bench
-from attnbench.meter.timed import Job
+from attnbench.meter.timer import Job
 from attnbench.sweep.worker import _measured
 
 NAMES = (
     (time, "perf_counter"), (time, "perf_counter_ns"), (clocks, "perf_counter_ns"),
     (torch.cuda, "synchronize"), (torch, "allclose"), (torch, "equal"), (budget, "check"),
-    (timed.Timed, "wrong"), (watch, "replaced"), (hygiene.check_finite, "__code__"),
+    (timer.Timed, "wrong"), (watch, "replaced"), (hygiene.check_finite, "__code__"),
 )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from attnbench.features.selfcheck.selfcheck import (
     run_plants,
     run_slow_downs,
 )
-from attnbench.gate.planted_calls import SLICES, build_slices
+from attnbench.gate.plant_calls import SLICES, build_slices
 from attnbench.gate.plants import PLANTS, SLICES_PROBLEM, SLOW_DOWNS, slices
 from attnbench.sweep.compare import Compared
 from attnbench.sweep.engine import LocalEngine, WorkerLost

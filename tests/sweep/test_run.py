@@ -11,7 +11,7 @@ from attnbench.sweep import engine as engines
 from attnbench.sweep import places, sweep
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.places import Slot, SlotLost
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.problem import Problem
 from tests.sweep.build import GRID, MANY, Answering, Watched, plan_of, sweep_of, swept, timed
 

@@ -10,7 +10,7 @@ import pytest
 from attnbench import cli
 from attnbench.models.capture import program
 from attnbench.models.capture.calls import SeenCalls
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from tests.processes import until
 
 BEGINNING = """

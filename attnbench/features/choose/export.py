@@ -36,7 +36,7 @@ from attnbench.sweep.plan import Plan, make_plan
 from attnbench.sweep.presets import one_problem
 from attnbench.sweep.start import pinned
 from attnbench.sweep.sweep import check_cells
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.problem import INPUTS, Problem
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attnbench.command import arguments
 from attnbench.command.terminal import say
 from attnbench.core.machine import this_machine
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     import argparse

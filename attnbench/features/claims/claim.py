@@ -24,7 +24,7 @@ from attnbench.core.format import first_few
 from attnbench.core.machine import Machine, why_not
 from attnbench.core.record import plain
 from attnbench.core.stats import summary
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 
 DATA = Path(__file__).with_name("claims.toml")
 

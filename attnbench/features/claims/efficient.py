@@ -39,7 +39,7 @@ from attnbench.features.crossover.search import (
     seek,
 )
 from attnbench.sweep.engine import LocalEngine, engine_on
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.problem import Problem
 from impls.spec import Variant
 

@@ -181,7 +181,7 @@ def measure_rates(request: ClaimRequest) -> ClaimFindings:
             times = [1e3 * time.median_s, 1e3 * time.low_s, 1e3 * time.high_s]
             kernels, flags = ", ".join(record.kernels[:2]), "; ".join(time.flags)
             rows.append([name, *times, time.n, time.clocks.get("sm_mhz"), kernels, flags])
-    columns = ["point", "ms", "from", "to", "samples", "SM MHz", "kernels", "amiss"]
+    columns = ["point", "ms", "from", "to", "samples", "SM MHz", "kernels", "notes"]
     return ClaimFindings(figures, (), [ClaimTable("cells", columns, rows)])
 
 

@@ -20,7 +20,7 @@ from attnbench.features.claims.claim import (
     ClaimRequest,
     ClaimVerdict,
 )
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.loading import load_function
 
 MODULE = "attnbench.features.claims.trial"

@@ -30,7 +30,7 @@ from attnbench.features.claims.claim import (
 )
 from attnbench.features.show.maps import tokens_of, vectors_of
 from impls import table
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.loading import load_function
 from impls.problem import Problem
 

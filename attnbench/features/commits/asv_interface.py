@@ -21,7 +21,7 @@ from attnbench.core.machine import this_machine
 from attnbench.core.process import Program
 from attnbench.features.commits import suite
 from attnbench.features.commits.suite import AsvRequest
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.spec import PHASES
 
 CONFIGURATION = "asv.conf.json"
@@ -375,7 +375,7 @@ def _against(
         a = before.get(name)
         if a is None or a.skipped or b.skipped or a.version != b.version:
             continue
-        if not a.result or b.result is None:  # it failed, or was nought
+        if not a.result or b.result is None:  # it failed, or was zero
             continue
         for one, than, moved in ((a, b, found.slower), (b, a, found.faster)):
             both = (one.stats, one.samples), (than.stats, than.samples)

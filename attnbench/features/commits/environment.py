@@ -26,7 +26,7 @@ from asv.machine import Machine
 from asv.util import UserError
 
 from attnbench.features.commits import asv_interface, suite
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 PACKAGES = ("site-packages", "dist-packages")

@@ -27,7 +27,7 @@ from attnbench.core.record import NOT_TRIED, PROTOCOL, Status
 from attnbench.core.store import read_header, read_records, some_runs
 from attnbench.features.commits import asv_interface, suite
 from attnbench.sweep.plan import problems
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.problem import SHORT, Problem
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from attnbench.features.commits.pairs import Open
 from attnbench.sweep.engine import Refused
 from attnbench.sweep.plan import Cell
 from attnbench.sweep.presets import PRESETS
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.problem import Problem
 
 LIMIT_S = 1800.0

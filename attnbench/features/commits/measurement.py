@@ -176,7 +176,7 @@ def _swept(
     from attnbench.sweep.plan import Plan
     from attnbench.sweep.start import begin
     from attnbench.sweep.sweep import Interrupt, sweep
-    from impls.asked import CantBeDone
+    from impls.errors import CantBeDone
 
     table, wanted, rows = impls.table(()), dict[Key, Key](), Rows()
     for key in keys:

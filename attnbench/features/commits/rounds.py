@@ -40,7 +40,7 @@ from attnbench.features.commits.pairs import CommitCell, CommitsComparison, Open
 from attnbench.sweep.plan import Cell, make_plan
 from attnbench.sweep.presets import Preset
 from impls import Table, UnknownVariant
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.problem import Problem
 from impls.spec import InvalidRow, Variant
 

@@ -26,7 +26,7 @@ from attnbench.sweep.compare import START_AND_GATE_S, compare_cell
 from attnbench.sweep.engine import LocalEngine
 from attnbench.sweep.plan import Cell, problems
 from attnbench.sweep.presets import Preset
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.problem import InvalidProblem, Problem
 from impls.spec import Variant
 

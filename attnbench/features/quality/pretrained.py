@@ -25,7 +25,7 @@ from attnbench.sweep.engine import Engine, measure
 from attnbench.sweep.plan import Plan, make_plan
 from attnbench.sweep.presets import Preset
 from impls import Table
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.masks import Mask
 from impls.problem import Problem
 from impls.spec import Variant

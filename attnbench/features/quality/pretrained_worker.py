@@ -38,7 +38,7 @@ from attnbench.meter.cell import poisoned
 from attnbench.meter.clocks import clock_for
 from attnbench.models.attention import NotServed
 from attnbench.models.transformers import OTHERS, register_row
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.spec import Variant
 
 Stages = Iterator[dict[str, Any]]

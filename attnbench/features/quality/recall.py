@@ -20,7 +20,7 @@ from attnbench.core.process import Worker, WorkerLost
 from attnbench.core.process_child import Answers, serve
 from attnbench.models import wrong_level
 from impls import Table
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.masks import Mask
 from impls.problem import Problem
 from impls.spec import Variant

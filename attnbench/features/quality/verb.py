@@ -38,7 +38,7 @@ from attnbench.sweep.engine import LocalEngine
 from attnbench.sweep.plan import LONG, here
 from attnbench.sweep.start import pinned
 from attnbench.sweep.sweep import Interrupt
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.problem import InvalidProblem, Problem
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from attnbench.report.figures.style import MARKERS
 from attnbench.report.figures.winner_map import why_none
 from attnbench.report.scenes import Scene
 from impls import Table, own_rows
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.problem import Problem
 from impls.spec import Variant
 

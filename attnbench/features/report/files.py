@@ -28,7 +28,7 @@ from attnbench.report.tables import (
     to_latex,
     to_markdown,
 )
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 
 INDEX, FIGURES = "index.html", "figures"
 OURS = "figures.json"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnbench.command.terminal import say
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     import argparse

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from attnbench.command import arguments
 from attnbench.command.terminal import INTERRUPTED, finding, say
 from attnbench.features.report.verb import report_of
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     import argparse

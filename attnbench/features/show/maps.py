@@ -25,7 +25,7 @@ from attnbench.core.machine import this_machine, why_not
 from attnbench.core.record import Record
 from attnbench.core.settings import Settings
 from attnbench.sweep.engine import Engine, LocalEngine, WorkerLost
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.masks import Mask
 from impls.problem import InvalidProblem, Problem
 from impls.spec import Variant

@@ -72,7 +72,7 @@ def _show_map(given: argparse.Namespace, row: Variant) -> int:
     from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
 
     if given.out:
-        view.insist_picture(Path(given.out))
+        view.check_picture(Path(given.out))
     words = maps.tokens_of(given.text)
     vectors = maps.vectors_of(words, given.embeddings)
     masks = row.on("cpu", "masks") or ("none",)
@@ -117,7 +117,7 @@ def env(given: argparse.Namespace) -> int:
         "machine": machine.to_dict(),
         "settings": settings.to_dict(),
         "observed": observed,
-        "amiss": notes,
+        "notes": notes,
     }
     with engine_on(device, settings) as engine:
         say("measuring the ceilings …")

@@ -12,7 +12,7 @@ from attnbench.report.figures.sheet import save
 from attnbench.report.tables import BAD, BOLD, GOOD, Styled, Table, columns, console, show_facts
 from attnbench.report.tables import show as show_table
 from impls import BrokenRow
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.spec import Variant
 
 
@@ -36,7 +36,7 @@ class BadPicture(CantBeDone):
     """A picture that can't be written; a sentence."""
 
 
-def insist_picture(file: Path) -> None:
+def check_picture(file: Path) -> None:
     """Raise a sentence where no picture can be written under this name."""
     if file.suffix not in (".png", ".svg"):
         raise BadPicture(f"--out {file}: a picture ends in .png or .svg")
@@ -48,7 +48,7 @@ def draw(
     words: Sequence[str], weights: Sequence[Sequence[float | None]], title: str, file: Path
 ) -> None:
     """Write a .png or .svg of the map."""
-    insist_picture(file)
+    check_picture(file)
     import matplotlib as mpl
 
     mpl.use("Agg")

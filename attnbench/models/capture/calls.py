@@ -28,7 +28,7 @@ from msgspec import Meta, field
 from msgspec.structs import replace
 
 from attnbench.core.disk import from_json, is_no_file, write_whole
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.problem import Problem
 
 FORMAT = 1

@@ -39,7 +39,7 @@ from attnbench.models.capture import functions
 from attnbench.models.capture.calls import SeenCalls, merged
 from attnbench.models.capture.child import AfterImport
 from attnbench.models.capture.recorder import NOW, Recorder
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 
 
 @contextmanager

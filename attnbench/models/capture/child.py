@@ -4,7 +4,7 @@ Each process writes a file of its own into the capture's folder: at its first ca
 where anything was called since, at the last once a second, and at its end, also where it leaves by
 ``os._exit`` or becomes another program by ``os.exec``. A process that is killed leaves the last
 one. A forked process begins anew, and so writes what it did itself. ``PID.python`` and
-``PID.torch`` show how far a process came. Whatever goes wrong here is written to ``PID.amiss``,
+``PID.torch`` show how far a process came. Whatever goes wrong here is written to ``PID.error``,
 and never reaches the program.
 """
 
@@ -90,7 +90,7 @@ def begin(why_not: Callable[[], str | None]) -> None:
     def imported() -> None:
         mark(folder, "torch")
         if (why := why_not()) is not None:
-            mark(folder, "amiss", why)
+            mark(folder, "error", why)
             return
         from attnbench.models.capture.capture import Session
         from attnbench.models.capture.recorder import Recorder
@@ -115,7 +115,7 @@ def mark(folder: Path, kind: str, text: str = "") -> None:
 
 def failed(folder: Path, error: Exception) -> None:
     """Note that something went wrong."""
-    mark(folder, "amiss", f"{type(error).__name__}: {error}")
+    mark(folder, "error", f"{type(error).__name__}: {error}")
 
 
 class Writer:

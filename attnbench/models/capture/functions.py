@@ -24,7 +24,7 @@ from torch._guards import TracingContext
 from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.capture.recorder import NOW, CapturedCall, Place, first_of, place_text, where
 from attnbench.models.mask_of import FULL, causal_of
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.masks import Shape
 
 Function = Callable[..., Any]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from attnbench.models.mask_of import FULL, WhileAlive, causal_of, has_data, kept, recognised
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.masks import Mask, Shape
 
 MOST = 32

@@ -25,7 +25,7 @@ from attnbench.command.terminal import INTERRUPTED, say
 from attnbench.core.disk import open_draft
 from attnbench.models.capture.calls import SeenCalls, merged
 from attnbench.models.capture.child import FOLDER, MASKS, SAMPLES
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
@@ -191,7 +191,7 @@ def _gathered(parts: Path, command: Sequence[str], *, over: bool, status: int = 
     whole.header = {**whole.header, "command": shlex.join(command), "status": status}
     whole.unseen += [
         f"process {file.stem} could not be watched: {file.read_text()}"
-        for file in sorted(parts.glob("*.amiss"))
+        for file in sorted(parts.glob("*.error"))
     ]
     if status:
         whole.unseen.append(f"the program ended with {_ending(status)}: later calls are not here")
@@ -213,7 +213,7 @@ def _why_nothing(command: Sequence[str], parts: Path, calls: SeenCalls, status: 
         )
     elif not any(parts.glob("*.torch")):
         why = "it is Python, and did not import torch"
-    elif any(parts.glob("*.amiss")):
+    elif any(parts.glob("*.error")):
         why = "nothing of it could be recorded"
     elif not calls.unseen:
         why += "; calls of other libraries' kernels and softmax by exponentials aren't seen"

@@ -32,7 +32,7 @@ from attnbench.models.capture.calls import SeenCalls, Site, octave
 from attnbench.models.capture.clocks import Entry, Span, Steps, Tally, ThreadState, watch_gradient
 from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.mask_of import has_data, is_usual, phase_of, problem_of
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.masks import Shape
 from impls.problem import Problem
 

@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention as by_another_name
 
 import attnbench
 from attnbench.gate.inputs import make
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from tests.models.build import only, qkv, said
 
 

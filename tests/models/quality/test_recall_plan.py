@@ -10,7 +10,7 @@ from attnbench.core.machine import this_machine
 from attnbench.features.quality import recall
 from attnbench.features.quality.recall import NOTHING, TESTING, TRAINING, Setting, stream
 from attnbench.features.quality.recall_view import chance
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from tests.models.quality.made_up import SETTING, training
 
 CPU = recall.PRESETS["cpu"]

@@ -10,7 +10,7 @@ from attnbench.core.record import Distance, Record, Status
 from attnbench.core.settings import Settings
 from attnbench.features.quality import pretrained
 from attnbench.features.quality.pretrained import Texts, Trial, TrialOptions
-from impls.asked import CantBeDone
+from impls.errors import CantBeDone
 from impls.problem import Problem
 from tests.models.quality.made_up import flat, original, step
 

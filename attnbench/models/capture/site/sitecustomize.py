@@ -57,4 +57,4 @@ if folder.is_dir():
         for name in [n for n in sys.modules if n.partition(".")[0] in _KNOWN_BY]:
             del sys.modules[name]  # the program may have modules of these names
     except Exception as error:
-        (folder / f"{os.getpid()}.amiss").write_text(f"{type(error).__name__}: {error}")
+        (folder / f"{os.getpid()}.error").write_text(f"{type(error).__name__}: {error}")

@@ -29,7 +29,7 @@ import torch
 import torch.overrides
 from torch import Tensor
 
-from attnbench.gate.planted_calls import Build, after, before, instead, scaled
+from attnbench.gate.plant_calls import Build, after, before, instead, scaled
 from impls.dense.matmul import build as honest
 from impls.heads import Attend
 from impls.problem import Problem
@@ -338,7 +338,7 @@ build_synchronize = replacing("torch.cuda", "synchronize", _returning(None))
 build_allclose = replacing("torch", "allclose", _returning(True))
 build_equal = replacing("torch", "equal", _returning(True))
 build_budget = replacing("attnbench.gate.budget", "check", _returning(None))
-build_verdict = replacing("attnbench.meter.timed:Timed", "wrong", _returning(None))
+build_verdict = replacing("attnbench.meter.timer:Timed", "wrong", _returning(None))
 build_budget_factor = at_build(
     lambda: sys.modules["attnbench.gate.budget"].EPSILON.update({"float32": 1.0})
 )

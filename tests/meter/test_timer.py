@@ -11,8 +11,8 @@ import impls
 from attnbench.core.gpu import SLOWDOWNS, Absent
 from attnbench.gate.budget import EPSILON
 from attnbench.gate.inputs import Call, cast, make
-from attnbench.meter import timed as meter
-from attnbench.meter.timed import Timed, Values, health_for
+from attnbench.meter import timer as meter
+from attnbench.meter.timer import Timed, Values, health_for
 from impls.dense.matmul import build
 from impls.loading import load_file, load_function
 from impls.masks import Mask

@@ -1,5 +1,0 @@
-"""What was asked can't be done."""
-
-
-class CantBeDone(Exception):
-    """The text is a sentence for whoever asked: the cause, and what can be done instead."""
