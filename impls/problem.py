@@ -58,8 +58,8 @@ class Problem:
             divisors = [str(n) for n in range(1, self.heads + 1) if self.heads % n == 0]
             raise InvalidProblem(
                 f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}; "
-                f"each key/value head serves the same number of query heads, so kv_heads must be "
-                f"one of {', '.join(divisors)}"
+                f"each key/value head is shared by the same number of query heads, so kv_heads "
+                f"must be one of {', '.join(divisors)}"
             )
         self._check_words()
         if self.level != "core" and self.v_head_dim != self.head_dim:

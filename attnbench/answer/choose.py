@@ -22,7 +22,7 @@ from attnbench.answer.ranking import (
     margin_of,
     rank,
 )
-from attnbench.core.format import milliseconds, size
+from attnbench.core.format import ms, size
 from attnbench.core.record import FINDINGS
 from attnbench.core.stats import Verdict
 from impls.errors import CantBeDone
@@ -162,7 +162,7 @@ class Choice:
         if r is None:
             return f"{where}: no answer: {'; '.join(filter(None, [self.why_not, self.relax]))}"
         w = r.winner
-        time = f"{milliseconds(w.median_s)} [{milliseconds(w.low_s)}, {milliseconds(w.high_s)}]"
+        time = f"{ms(w.median_s)} ms [{ms(w.low_s)}, {ms(w.high_s)}]"
         text = f"{where}: use {w.variant}, {'' if w.measured else 'predicted at '}{time}"
         if w.memory_bytes is not None:
             text += f" and {size(w.memory_bytes)}"
@@ -174,7 +174,7 @@ class Choice:
             text += "; the only one that is known"
         if w.flags:
             kinds = dict.fromkeys(flag.split(":")[0] for flag in w.flags)
-            text += f" (in doubt: {' and '.join(kinds)})"
+            text += f" (noisy: {' and '.join(kinds)})"
         return text
 
     def to_dict(self) -> dict[str, Any]:

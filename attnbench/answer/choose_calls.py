@@ -146,7 +146,7 @@ class Gain:
         if not any(site.ratio and site.share for site in self.sites):
             text += "no site would take another variant"
         elif not self.told:
-            text += f"what is gained can't be told from nothing: {taken} of its time"
+            text += f"no gain is shown: {taken} of its time"
         else:
             way = f"{f.value:.2f}× slower" if f.value > 1 else f"{1 / f.value:.2f}× faster"
             if abs(f.value - 1) < LEAST_MARGIN:

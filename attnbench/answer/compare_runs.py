@@ -20,6 +20,7 @@ import numpy as np
 
 from attnbench.answer.ranking import MARGIN, regime_on_device
 from attnbench.core.disk import HEADER, RECORDS, StoreError
+from attnbench.core.format import doubt_words
 from attnbench.core.lock import collector_off
 from attnbench.core.record import Record, Status, cell_key
 from attnbench.core.stats import LEAST_PAIRS, Comparison, Verdict, holm, tally, unpaired
@@ -45,6 +46,8 @@ WORSE = (
     {Status.IMPLAUSIBLE, Status.WRONG},
 )
 """Statuses, each set worse than the one before."""
+UNDECIDED = "so nothing is decided"
+"""What a note says where another one casts doubt."""
 
 
 class Incomparable(StoreError):
@@ -188,8 +191,8 @@ def compared(
     if not common:
         has = [next(iter(only), "no record") for only in (only_a, only_b)]
         raise Incomparable(
-            f"{names[0]} and {names[1]} have no cell in common: the first has {has[0]}, the second "
-            f"{has[1]}; measure the same grid twice"
+            f"{names[0]} and {names[1]} have no measurement in common: the first has {has[0]}, the "
+            f"second {has[1]}; measure the same grid twice"
         )
     noise = chain.from_iterable(header.get("noise") or () for header in headers)
     margin = max([MARGIN, *(each["floor"] for each in noise)])
@@ -261,7 +264,9 @@ def _refuse_unlike_protocols(
 def _compared(a: Record, b: Record, headers: Sequence[Header], margin: float) -> ComparedCell:
     comparison, notes = None, []
     if a.time and b.time:
-        notes = [f"{x}: {flag}" for x, t in (("a", a.time), ("b", b.time)) for flag in t.flags]
+        notes = [
+            f"{x}: {doubt_words(f)}" for x, t in (("a", a.time), ("b", b.time)) for f in t.flags
+        ]
         doubt = bool(notes)
         if a.time.clock != b.time.clock:
             notes.append(f"the clocks are not the same: {a.time.clock} and {b.time.clock}")
@@ -269,7 +274,7 @@ def _compared(a: Record, b: Record, headers: Sequence[Header], margin: float) ->
         comparison = unpaired(of_a, of_b, margin)
         if doubt and comparison.verdict is not Verdict.INCONCLUSIVE:
             comparison = replace(comparison, verdict=Verdict.INCONCLUSIVE)
-            notes.append("so nothing is decided")
+            notes.append(UNDECIDED)
         if comparison.n < LEAST_PAIRS:
             notes.append(f"fewer than {LEAST_PAIRS} samples on a side decide nothing")
     peaks = [r.memory.peak_bytes if r.memory else None for r in (a, b)]

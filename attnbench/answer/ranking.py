@@ -271,7 +271,7 @@ class Answer:
             place = f"the one to use of {len(self.leaders)} that tie"
         elif self.next is None:
             place = "the only exact variant measured"
-        interval = f"{ms(t.median_s)} [{ms(t.low_s)}, {ms(t.high_s)}] ms"
+        interval = f"{ms(t.median_s)} ms [{ms(t.low_s)}, {ms(t.high_s)}]"
         text = f"{self.winner} is {place}, at {interval}"
         if self.memory_bytes is not None:
             text += f" and {mib(self.memory_bytes)}"

@@ -91,7 +91,7 @@ variants VARIANT *: all of the table if none
 --margin M share: the least difference that is one: 0.02 is two hundredths; a hundredth or this
   machine's noise floor if not given
 --budget S seconds: of two variants, seconds of pairs a problem, besides building and checking: 30;
-  of two commits, seconds a cell, with those: 240
+  of two commits, seconds a measurement, with those: 240
 --variant NAME append: of two commits: a variant to compare; may be given again
 --out DIR =results: where 'env' left its file
 [model]
@@ -140,9 +140,9 @@ $ attnbench run --resume latest
 + variants
 + grid
 --problems FILE: instead of a grid: the problems of a program, as 'attnbench capture' wrote them
---budget S seconds: seconds of sampling a cell
+--budget S seconds: seconds of sampling a measurement
 --out DIR =results: where runs are kept
---energy: joules a call too, where the device counts them: seconds more a cell
+--energy: joules a call too, where the device counts them: seconds more a measurement
 --engine - =local local|ray: where: this machine, or the nodes of a Ray cluster
 --address HOST:PORT: of the cluster's head node; the one that this machine belongs to if not given
 --kind KIND: of the cluster's machines, where they are not alike; those that there are most of if

@@ -176,8 +176,8 @@ class RunFolder:
             self._move(numbers, TORN)
             self.set_aside = (
                 f"{numbered(numbers)} of {self.path / RECORDS} was left unfinished when the run "
-                f"died, is damaged, or is of the same cell as another: set aside in {TORN}, and "
-                "what is missing is measured again"
+                f"died, is damaged, or is of the same measurement as another: set aside in "
+                f"{TORN}, and what is missing is measured again"
             )
 
     def _move(self, numbers: Collection[int], file: str) -> None:

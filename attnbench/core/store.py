@@ -64,7 +64,7 @@ BATCH_BYTES = 1 << 19
 """Lines are read so many at a time: what comes of them then stays near the processor."""
 FAULTS = {
     "damaged": "can't be read, left out{again}",
-    "unlike": "say different things of the same cell, and none of them counts{again}",
+    "unlike": "say different things of the same measurement, and none of them counts{again}",
     "repeated": "said before, and counts once",
     "corrected": "the median or its interval was not that of the samples, and is computed from "
     "them anew",
@@ -211,7 +211,7 @@ class Checked:
             except InvalidRecord as error:
                 raise StoreError(
                     f"{self.path / RECORDS}, line {number}: {error}; take the line out, and "
-                    f"attnbench run --resume {self.path} measures its cell"
+                    f"attnbench run --resume {self.path} measures it again"
                 ) from None
             except (ValueError, RecursionError):
                 self.faults["damaged"].append(number)

@@ -72,7 +72,8 @@ def answer(bench: Bench, job: Job, trace: str) -> dict[str, Any]:
         return {"profile": profiled(ready, Path(trace) if trace else None), "spoiled": True}
     except Exception as error:
         reason = (
-            f"it passed the gate, and under the profiler raised {type(error).__name__}: {error}"
+            f"it passed the correctness check, and under the profiler raised "
+            f"{type(error).__name__}: {error}"
         )
         record = Record.of(job.variant, job.problem, Status.FAILED, reason)
         return {"record": record.to_dict(), "spoiled": True}

@@ -104,7 +104,7 @@ def measure(
 
 def _asked(cell: Cell, answer: Mapping[str, Any], engine: Engine) -> Record:
     """The record that a worker answered with; one that answers something else is lost."""
-    why = "the worker answered about another cell"
+    why = "the worker answered about another measurement"
     try:
         record = _printable(Record.from_dict(answer["record"]))
         record.line()

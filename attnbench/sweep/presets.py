@@ -130,7 +130,7 @@ PRESETS = {
         "batch=2 heads=16 head_dim=128 dtype=bfloat16 device=cuda"
     ),
     "efficient": Preset(
-        "what docs/answer.md is told from: is leaving softmax faster, short to long, with no mask "
+        "the run behind docs/answer.md: is leaving softmax faster, short to long, with no mask "
         "and with a window that exact variants can use?"
     ).but(
         "variants=sdpa,sdpa.flash,chunked,matmul,window.blocked,lsh,routing,linformer,nystrom,"

@@ -114,7 +114,7 @@ class Unchanged:
             written = [str(f) for f, stamp in stamps.items() if known.get(f) != stamp]
             raise CantBeDone(
                 f"{', '.join(map(short, (written or changed)[:3]))} was changed while the run went "
-                "on, so the cell at hand may be of the one or the other and is dropped; what was "
+                "on, so the measurement at hand may be of either and is dropped; what was "
                 f"measured before is kept. Put it back, then {self._folder.resumed_by}, or add "
                 "--anyway to go on apart"
             )

@@ -58,7 +58,7 @@ class Interrupt:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        self._say("stopping after this cell; Ctrl-C again stops at once")
+        self._say("stopping after this measurement; Ctrl-C again stops at once")
 
 
 # ---- progress ------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class Sweep:
         while self._cells and monotonic() < until:
             if not self._left:
                 raise CantBeDone(
-                    "every place where cells were measured is lost; what was measured is kept: "
+                    "every place that measured is lost; what was measured is kept: "
                     f"{self._folder.resumed_by}"
                 )
             lanes = [self._lane(slot) for slot in self._left]
@@ -258,7 +258,7 @@ class Sweep:
         """A cell has its record. ``off``: the share by which the canary before it was off."""
         self._unchanged.check()
         if off and record.time is not None:
-            flag = f"{DRIFTED}: the canary before it was {off:+.0%} off"
+            flag = f"{DRIFTED}: the drift check before it was {off:+.0%} off"
             record = record.with_(time=record.time.with_(flags=[*record.time.flags, flag]))
             self._marked += 1
         record = self._known.doubt(record)
@@ -283,7 +283,7 @@ class Sweep:
     def _lose(self, slot: Slot, cell: Cell, why: str) -> None:
         self._left.remove(slot)
         self._again[cell.key] = cell
-        self._watcher.tell(f"{why}; its cell is measured elsewhere")
+        self._watcher.tell(f"{why}; what it was at is measured elsewhere")
 
 
 Inbox = SimpleQueue[Event | BaseException | None]

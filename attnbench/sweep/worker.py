@@ -114,7 +114,8 @@ def _measured(bench: Any, job: Any) -> dict[str, Any]:
             deed = f"it replaced {', '.join(guards)}" if guards else watch.said(before) or ""
             left = bool(process_state.disturbed(process_before))
         except Exception as error:  # it left nothing to look with
-            deed, left = f"nobody could look at what it left: {type(error).__name__}: {error}", True
+            deed = f"what it left could not be looked at: {type(error).__name__}: {error}"
+            left = True
         bench.shared = None if deed else watch.still(before)
     if gone and record.status is Status.MEASURED:
         record = record.with_(status=Status.FAILED, reason=GONE, time=None, detail=deed)

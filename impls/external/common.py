@@ -68,7 +68,7 @@ def pattern(problem: Problem, variant: str) -> Pattern:
     mask = problem.mask
     if mask.upper_left and problem.q_len != problem.kv_len and not mask.plain:
         raise Unsupported(
-            f"{variant} puts the last query at the last key, so it can't serve the mask {mask} "
+            f"{variant} puts the last query at the last key, so it can't take the mask {mask} "
             f"for {problem.q_len} queries and {problem.kv_len} keys"
         )
     numbers = {part.kind: part.numbers for part in mask.parts}

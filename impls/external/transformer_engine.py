@@ -138,7 +138,7 @@ class _Engine:
                 flat: Tensor = self.module(lay(q_bhnd), lay(k_bcmd), lay(v_bcme), **more)
         except ValueError as error:
             if "No dot product attention" in str(error):
-                reason = f"transformer_engine's {self.backend} can't serve {self.problem}"
+                reason = f"transformer_engine's {self.backend} can't take {self.problem}"
                 raise Unsupported(reason) from None
             raise
         out = flat.unflatten(-1, (-1, self.problem.v_head_dim))  # the heads come laid end to end

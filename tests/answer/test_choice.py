@@ -43,7 +43,7 @@ def out(choice, name):
         (
             [seen("matmul", ONE, 2.0), seen("sdpa", ONE, 1.0)],
             [["sdpa"], "matmul"],
-            "use sdpa, 1000 ms [990 ms, 1010 ms] and 16 MiB; 2.00× [1.96, 2.04] ahead of matmul",
+            "use sdpa, 1,000 ms [990, 1,010] and 16 MiB; 2.00× [1.96, 2.04] ahead of matmul",
         ),
         (
             [seen(v, ONE, s) for v, s in (("einsum", 1.5), ("matmul", 1.01), ("sdpa", 1.03))],
@@ -54,7 +54,7 @@ def out(choice, name):
         (
             [timed("sdpa", 64, 1.0, flags=["drifted: x", "contended: y"])],
             [["sdpa"], None],
-            "(in doubt: drifted and contended)",
+            "(noisy: drifted and contended)",
         ),
         (  # the last record of a cell counts; a time that is no number above nought does not
             [seen("sdpa", ONE, s) for s in (5.0, 1.0)]

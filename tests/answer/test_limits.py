@@ -220,7 +220,7 @@ def test_a_variant_that_does_not_pass_its_gate_is_not_searched(status, is_findin
     found = planned("einsum", "topk", phase=("forward",))
     rows = {row["variant"]: row for row in hunted(worker, found)}
     assert ("einsum", "forward", 1024) not in worker.asked
-    assert "in its gate: row 3 moved" in rows["einsum"]["why"]
+    assert "in its correctness check: row 3 moved" in rows["einsum"]["why"]
     assert rows["einsum"]["held"] is None and rows["topk"]["held"]
     assert finding(found) is is_finding
 

@@ -72,7 +72,7 @@ WIDE = GainInterval(0.31, 0.29, 0.33), GainInterval(2.0, 1.95, 2.05), GainInterv
             "its time (1.14× faster; were attention free it would take 0.69)",
         ),
         ([site(0.034, then=0.0)], "is 3.4 % of a step; taking these, a step takes 0.97 ["),
-        ([site(0.0)], "attention is 0 % of a step; what is gained can't be told from nothing: "),
+        ([site(0.0)], "attention is 0 % of a step; no gain is shown: "),
         ([site(0.005)], "(less than a hundredth apart; were attention free it would take 0.99)"),
         ([site(), site(None)], "0.70); 1 of 2 sites stays as it is"),
         ([site(0.3, 1.0, 2.0)], "a step takes 1.30 [1.30, 1.30] of its time (1.30× slower"),

@@ -60,7 +60,7 @@ def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
     assert (lead.factor, lead.low, lead.high) == pytest.approx((2.0, 2 / 1.1, 2 / 0.9))
     assert answer.sentence() == (
         "forward, mask none, 64 tokens, b1 h8/8 d64 float32: fast is the fastest exact variant, "
-        "at 1 [0.9, 1.1] ms; 2.00x [1.82, 2.22] ahead of mid (noisy: mid drifted)"
+        "at 1 ms [0.9, 1.1]; 2.00x [1.82, 2.22] ahead of mid (noisy: mid drifted)"
     )
     plain = answer.to_dict()
     assert (plain["winner"], plain["next"], plain["equal"]) == ("fast", "mid", [])
@@ -72,8 +72,8 @@ def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
 @pytest.mark.parametrize(
     ("record", "said"),
     [
-        (one("a", 1.0), "float32: a is the only exact variant measured, at 1000 [1000, 1000] ms"),
-        (one("a", 0.9994, peak=3 << 20), "at 999 [999, 999] ms and 3 MiB"),
+        (one("a", 1.0), "float32: a is the only exact variant measured, at 1000 ms [1000, 1000]"),
+        (one("a", 0.9994, peak=3 << 20), "at 999 ms [999, 999] and 3 MiB"),
         (timed("a", 64, 1.0, level="layer"), "layer, forward, mask none, 64 tokens"),
         (timed("a", 64, 1.0, v_head_dim=32, inputs="peaky"), "peaky inputs, b1 h8/8 d64/32 float"),
         (timed("a", 64, 1.0, q_len=4, phase="decode"), "decode, mask none, 4 queries on 64 keys"),

@@ -188,7 +188,7 @@ def test_ours_stands_beside_theirs_in_a_table_with_the_count(capsys):
     some = claim(point("one"), point("two", ClaimRule.AT_LEAST), point("six"))
     tried = ClaimOutcome.of(some, ClaimFindings(figures, ["a note"], [behind]), 1.0)
     one, two, six = view.points(tried.to_dict())
-    assert (one.ours, one.interval, one.held) == ("0.5", "0.4 to 0.6", "holds")
+    assert (one.ours, one.interval, one.held) == ("0.5", "[0.4, 0.6]", "holds")
     assert (two.held, six.ours, six.held) == ("does not hold", "–", "no figure")
     other = ClaimOutcome(claim(name="other"), ClaimVerdict.NOT_RUN, "[red]it[/] died", "[/bold]")
     view.table([tried.to_dict(), other.to_dict()])

@@ -68,7 +68,7 @@ def test_a_run_that_ctrl_c_stopped_goes_on_with_every_cell_once(tmp_path, monkey
     _, err = process.communicate(timeout=60)
     path = only_run(tmp_path / "out")
     assert process.returncode == 130 and not alive(worker) and "Traceback" not in err
-    assert f"attnbench run --resume {path}" in err and "stopping after this cell" in err
+    assert f"attnbench run --resume {path}" in err and "stopping after this measurement" in err
     assert cells(path)["h.waits", 16] == 1 and ("numpy", 16) not in cells(path)
 
     engine = Answering()

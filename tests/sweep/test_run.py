@@ -77,7 +77,7 @@ def about_another_cell():
         ({}, "no record"),
         ({"record": 5}, "no record"),
         ({"record": {"schema": 1, "variant": 5, "status": [], "problem": 5}}, "no record"),
-        ({"record": about_another_cell()}, "the worker answered about another cell"),
+        ({"record": about_another_cell()}, "the worker answered about another measurement"),
     ],
 )
 def test_an_answer_that_is_no_record_of_the_cell_is_a_crash(answer, said):
@@ -129,7 +129,7 @@ def test_the_cell_of_a_place_that_is_lost_is_measured_elsewhere_while_there_is_o
     gone = slow(SlotLost("node n1 is lost"))
     found = swept(plan, folder, gone, slow(), done=done, watcher=watched)
     assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)
-    assert watched.told == ["node n1 is lost; its cell is measured elsewhere"]
+    assert watched.told == ["node n1 is lost; what it was at is measured elsewhere"]
 
 
 class Busy(Answering):
@@ -222,7 +222,7 @@ def test_what_was_measured_while_the_machine_drifted_is_measured_again_at_the_en
     assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)  # each once
     assert [r.key for r in found[14:]] == [c.key for c in plan.to_run[2:4]]
     assert "drifted by up to 50%; measured again: 2; marked as noisy: 2" in told[0]
-    marked = (0.0015, ["drifted: the canary before it was +50% off"])
+    marked = (0.0015, ["drifted: the drift check before it was +50% off"])
     by_flag = [(r.canary_s, r.time.flags) for r in found]
     assert by_flag == [(0.001, [])] * 2 + [marked] * 2 + [(0.001, [])] * 12
 

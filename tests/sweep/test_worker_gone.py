@@ -21,7 +21,7 @@ PROBLEM = Problem(q_len=8, kv_len=8)
         (Status.MEASURED, True, False, "failed", "no call to the GPU works any more"),
         (Status.FAILED, True, True, "failed", "own"),  # what had failed already keeps its reason
         (Status.MEASURED, False, True, "measured", ""),
-        (Status.MEASURED, False, False, "wrong", "nobody could look at what it left"),
+        (Status.MEASURED, False, False, "wrong", "what it left could not be looked at"),
     ],
 )
 def test_what_becomes_of_a_cell_whose_context_is_gone_or_that_left_what_nobody_can_read(

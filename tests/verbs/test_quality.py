@@ -82,7 +82,7 @@ def test_after_ctrl_c_what_is_done_is_kept(model, call, kept):
     status, _, err = call("model", "sdpa", "topk", "mean_v")
     facts = json.loads(kept("model").read_text())
     assert status == 130 and facts["made"]["stopped"] is True
-    assert len(facts["rows"]) == 1 and "stopping after this cell" in err
+    assert len(facts["rows"]) == 1 and "stopping after this measurement" in err
 
 
 def test_without_the_weights_it_says_how_to_get_them(call, monkeypatch):

@@ -10,7 +10,7 @@ from rich.markup import escape
 from attnbench.answer import paste
 from attnbench.answer.choose import Choice, Why
 from attnbench.answer.ranking import EXACT
-from attnbench.core.format import counted, first_few, milliseconds, size
+from attnbench.core.format import counted, first_few, milliseconds, ms, size
 from attnbench.report.tables import FAINT, GOOD, Styled, Table, columns, console
 from attnbench.report.tables import show as show_table
 
@@ -73,12 +73,12 @@ def _beside(choice: Choice, ranking: Ranking) -> Iterator[str]:
 
 
 def _candidates(ranking: Ranking) -> None:
-    names = ("variant", "ms", "between", "of the winner's", "memory", "error", "")
+    names = ("variant", "ms", "95 %", "of the winner's", "memory", "error", "")
     rows = [
         (
             Styled(c.variant, f"bold {GOOD}" if c is ranking.winner else ""),
-            f"{c.median_s * 1e3:.4g}",
-            f"{c.low_s * 1e3:.4g} to {c.high_s * 1e3:.4g}",
+            ms(c.median_s),
+            f"[{ms(c.low_s)}, {ms(c.high_s)}]",
             f"{c.median_s / ranking.winner.median_s:.2f}",
             None if c.memory_bytes is None else size(c.memory_bytes),
             None if c.error is None else f"{c.error:.1e}",
@@ -86,7 +86,7 @@ def _candidates(ranking: Ranking) -> None:
                 ["predicted"] * (not c.measured)
                 + ["tied"] * (c in ranking.equal)
                 + [c.computes] * (c.computes != EXACT)
-                + ["in doubt"] * bool(c.flags)
+                + ["noisy"] * bool(c.flags)
             ),
         )
         for c in ranking.all

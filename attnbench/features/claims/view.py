@@ -65,7 +65,7 @@ def points(row: Row) -> list[PointWords]:
         ours = each.get("ours") or {}
         value, low, high = (ours.get(key) for key in ("value", "low", "high"))
         figure = NONE if value is None else three(value) + _unit(each)
-        interval = "" if low is None or high is None else f"{three(low)} to {three(high)}"
+        interval = "" if low is None or high is None else f"[{three(low)}, {three(high)}]"
         words = each["says"], theirs(each), figure, interval
         found.append(PointWords(*words, each.get("held", ""), ours.get("why", "")))
     return found

@@ -133,7 +133,7 @@ def _runs(given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps(found.to_dict()))
     else:
-        view.runs(found)
+        view.runs(found, whole=given.tables is not None)
     return found.exit_status
 
 
@@ -255,8 +255,8 @@ def _instructions(
     if why := next(filter(None, planned.unreadable), None):
         raise rounds.NoCommonCells(f"{why}; give commits whose table can be read")
     say(
-        f"counting the instructions of {len(planned.cells)} cells in {base} and {head}: a minute "
-        "or two for valgrind to load torch, and some seconds a cell"
+        f"counting the instructions of {counted(len(planned.cells), 'measurement')} in {base} and "
+        f"{head}: a minute or two for valgrind to load torch, and some seconds each"
     )
     opened = engines.open_worker(Settings(threads=1), given.seed or 0, grid.budget, tables)
     with lock.lock_for(["cpu"]):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
+from attnbench.answer.compare_runs import UNDECIDED
 from attnbench.answer.ranking import regime, regime_on_device
 from attnbench.core.format import counted
 from attnbench.core.stats import Comparison, Pairs, Verdict
@@ -46,8 +49,10 @@ QUIET = (CommitVerdict.UNCHANGED, CommitVerdict.LEFT_OUT)
 GOOD_NEWS = (CommitVerdict.FASTER, CommitVerdict.MENDED, CommitVerdict.ADDED)
 MANY = 12
 """Cells of one side alone, and benchmarks of a commit, that are named; the rest is counted."""
-MOST = 400
-"""Rows of two runs at most; of more, those that differ come first."""
+MOST = 40
+"""Rows of two runs on a terminal; of more, those that differ come first."""
+SIDES = ("a: ", "b: ")
+"""What begins a note on one side."""
 STOPS = {"": "", "decided": "", "cap": " (at the cap)", "budget": " (at the budget)"}
 FIGURES = ("ratio", "99 % interval", "pairs", "could be seen")
 
@@ -57,7 +62,7 @@ def _figures(c: Comparison | None, stop: str = "") -> list[str | None]:
     if c is None:
         return [None] * 4
     seen = f"{c.smallest_effect:.1%}"
-    return [f"{c.ratio:.3f}", f"{c.low:.3f}–{c.high:.3f}", f"{c.n}{STOPS[stop]}", seen]
+    return [f"{c.ratio:.3f}", f"[{c.low:.3f}, {c.high:.3f}]", f"{c.n}{STOPS[stop]}", seen]
 
 
 def _pairs_figures(pairs: Pairs | None) -> list[str | None]:
@@ -104,8 +109,8 @@ def show_pairs(found: Sequence[Compared], judged: str, against: str) -> None:
 # ---- two runs ------------------------------------------------------------------------------------
 
 
-def runs(found: RunsComparison) -> None:
-    """Run b against run a."""
+def runs(found: RunsComparison, whole: bool) -> None:
+    """Run b against run a; ``whole``: every row, as a spreadsheet needs it."""
     out = console()
     out.print(escape(f"a  {found.a}\nb  {found.b}\n"))
     if found.differences:
@@ -124,7 +129,7 @@ def runs(found: RunsComparison) -> None:
             return 4 if cell.status_a is cell.status_b else 0
         return {Verdict.SLOWER: 1, Verdict.FASTER: 2}.get(cell.comparison.verdict, 3)
 
-    many = len(found.cells) > MOST
+    many = len(found.cells) > MOST and not whole
     shown = sorted(found.cells, key=alike)[:MOST] if many else found.cells
     cells = []
     for cell in shown:
@@ -155,21 +160,30 @@ def runs(found: RunsComparison) -> None:
 def _run_remarks(found: RunsComparison, shown: Sequence[ComparedCell]) -> Iterator[str]:
     """What a table of numbers leaves out."""
     if rest := len(found.cells) - len(shown):
-        yield f"{rest} more cells are not shown, those that differ least; --json has them all"
+        yield f"{rest} more are not shown, those that differ least: --csv has them all"
     for cell in shown:
-        if said := [*filter(None, [cell.reason]), *cell.notes]:
-            yield f"{cell.variant} on {regime_on_device(cell.problem)}: {'; '.join(said)}"
+        if cell.reason:
+            yield f"{cell.variant} on {regime_on_device(cell.problem)}: {cell.reason}"
+    noisy = [{n.split(": ")[1] for n in c.notes if n[:3] in SIDES} for c in found.cells]
+    if any(noisy):
+        kinds = Counter(chain.from_iterable(noisy))
+        each = ", ".join(f"{kind} ({n})" for kind, n in kinds.most_common())
+        many = counted(sum(map(bool, noisy)), "measurement")
+        yield f"{many} noisy in a or b, so nothing is decided of them: {each}; --json says of which"
+    others = Counter(n for c in found.cells for n in c.notes if n[:3] not in SIDES)
+    others.pop(UNDECIDED, None)
+    yield from (f"{note}: {counted(n, 'measurement')}" for note, n in others.most_common())
     for side, names in (("a", found.only_a), ("b", found.only_b)):
         if names:
             more = f"; and {len(names) - MANY} more" if len(names) > MANY else ""
             yield f"only in {side}: {'; '.join(names[:MANY])}{more}"
     if found.alike:
-        yield f"{counted(found.alike, 'cell')} ended alike in both, without a time"
+        yield f"{counted(found.alike, 'measurement')} ended alike in both, without a time"
     if found.apart:
         middle, most = (f"{share:.1%}" for share in found.apart)
         yield (
-            f"of what was timed in both, the middle cell is {middle} apart, nine in ten at most "
-            f"{most}"
+            f"of what was timed in both, half are at most {middle} apart, nine in ten at "
+            f"most {most}"
         )
 
 
@@ -180,7 +194,7 @@ def plan(cells: Sequence[Cell], budget_s: float) -> str:
     """What is going to be done, in a sentence."""
     runs = [cell for cell in cells if cell.left_out is None]
     return (
-        f"comparing {counted(len(runs), 'cell')} of "
+        f"making {counted(len(runs), 'comparison')} of "
         f"{counted(len({cell.variant.label for cell in runs}), 'variant')}, in {LOOKS[0]} to "
         f"{LOOKS[-1]} rounds, a new process each; {duration(len(runs) * budget_s)} at the most, a "
         "quarter of that as a rule"
@@ -247,14 +261,14 @@ def markdown(found: CommitsComparison) -> str:
         lines += ["", *(f"- {markdown_text(text)}" for text in remarks)]
     lines += [
         "",
-        f"<sub>Time of head over base in pairs of calls, margin {found.margin:.1%}; every cell "
-        "passed the gate in both commits first.</sub>",
+        f"<sub>Time of head over base in pairs of calls, margin {found.margin:.1%}; each variant "
+        "passed the correctness check in both commits first.</sub>",
     ]
     return "\n".join(lines)
 
 
 def _verdict_counts(found: CommitsComparison) -> str:
-    return ", ".join(f"{n} {word}" for word, n in found.counts().items()) or "no cells"
+    return ", ".join(f"{n} {word}" for word, n in found.counts().items()) or "nothing to compare"
 
 
 def _commits_remarks(found: CommitsComparison) -> Iterator[str]:

@@ -443,18 +443,17 @@ class CrossoverAnswer:
             margins = {f"{100 * x.comparison.margin:.2g}" for x in looks if x.comparison}
             return f"{' to '.join(sorted(margins, key=float)[:: max(1, len(margins) - 1)])} %"
 
-        apart = "can't be told apart at"
         places: list[str] = []
         for one in self.stretches():
             where = f"from {one.first:,} to {one.last:,}"
             where = where if one.first < one.last else f"at {one.first:,}"
             where += "" if places else f" {self.what}"
-            tied = f"{where} they {apart} {margin(one.looks)}"
+            tied = f"{where} they are tied, margin {margin(one.looks)}"
             places.append(f"{where} {one.leader} is faster" if one.leader else tied)
         if len(places) > 1:
             return "; ".join(places)
         if not one.leader:
-            return f"{self.a} and {self.b} {apart} {margin(one.looks)}, {where}"
+            return f"{self.a} and {self.b} are tied, margin {margin(one.looks)}, {where}"
         shares = []
         for look in dict.fromkeys((one.looks[0], one.looks[-1])):  # the leader's of the other's
             if (c := look.comparison) is not None:

@@ -127,7 +127,7 @@ def show(answer: CrossoverAnswer) -> None:
                 ms(look.a_s),
                 ms(look.b_s),
                 f"{c.ratio:.3f}",
-                f"{c.low:.3f}–{c.high:.3f}",
+                f"[{c.low:.3f}, {c.high:.3f}]",
                 c.n,
                 f"{figures(100 * c.margin)} %",
             )

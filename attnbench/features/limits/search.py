@@ -329,7 +329,7 @@ class Limit:
             why = f"nothing held that was run, down to {self.by} {failed.size:,}"
         if (closed := self.closed) is not None and closed.why:
             size = problem.batch if self.by == "batch" else problem.kv_len
-            at = f"{self.by} {size:,}, in its gate: " if closed.ran else ""
+            at = f"{self.by} {size:,}, in its correctness check: " if closed.ran else ""
             why = f"{closed.why.replace('_', ' ')}: {at}{closed.reason}"
         if failed is not None and not failed.ran and first != failed.why:
             failed = None  # it is ruled out, but something else comes before
@@ -448,7 +448,7 @@ class Hunt:
             return f"stopped: {CLOCK_SPENT.reason}"
         limit.gated = record
         if record.status is Status.MEASURED:
-            return "the gate holds"
+            return "it passed the correctness check"
         limit.closed = SizeResult(0, str(record.status), record.reason)
         return f"{record.status}: {record.reason}"
 

@@ -121,7 +121,7 @@ def _steps_table(rows: Sequence[Row], original: Row) -> Table:
     lines = []
     for name, step in steps:
         compared, times = step["comparison"], sorted(Pairs.from_dict(step).b_s)
-        ratio, ends = f"{compared['ratio']:.3f}", f"{compared['low']:.3f}–{compared['high']:.3f}"
+        ratio, ends = f"{compared['ratio']:.3f}", f"[{compared['low']:.3f}, {compared['high']:.3f}]"
         verdict = Styled(compared["verdict"], STYLE[Verdict(compared["verdict"])])
         effect = compared["n"], f"{compared['smallest_effect']:.1%}", verdict
         took = f"{step['seq']:,}", format.ms(times[len(times) // 2])

@@ -106,7 +106,7 @@ def summarize(cell: PageCell) -> str:
         error = format.three(record.worst_error)
         parts.append("worst error " + error.replace("-", "\N{NON-BREAKING HYPHEN}"))  # one word
     if time and time.flags:
-        parts.append(f"noisy: {'; '.join(time.flags).replace('the canary', 'the drift check')}")
+        parts.append(f"noisy: {'; '.join(map(format.doubt_words, time.flags))}")
     return " · ".join(parts)
 
 

@@ -141,7 +141,7 @@ def show_variant(row: Variant, mathematics: str, reason: str | None, remedy: str
         "requires": ", ".join(row.requires),
         "paper": row.paper,
         "code": row.build,
-        "attested by": ", ".join(
+        "backend checked by": ", ".join(
             f"{operator} on {device}"
             for device in row.devices
             if (operator := row.attested_by(device)) is not None

@@ -212,7 +212,9 @@ def test_runs_stand_side_by_side_and_are_compared(filled):
     assert text.index("## run0 on slow-box-2c") < text.index("## run1 on slow-box-2c")
     verdicts = r"\*\*run1 on slow-box-2c\*\* against run0 on slow-box-2c: \d+ [\w ']+"
     assert re.search(verdicts + r".*\(unpaired, margin \d+\.\d%\)\.", text)
-    assert "Not compared: run0 on slow-box-2c and run2 on slow-box-2c have no cell in" in text
+    assert (
+        "Not compared: run0 on slow-box-2c and run2 on slow-box-2c have no measurement in" in text
+    )
     assert "- run0 on slow-box-2c: ruler self-check: 74/74" in text
     assert text.count("    attnbench run --seq 64,128,256\n") == 1
 
