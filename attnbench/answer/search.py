@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 from attnbench.sweep.engine import LocalEngine, engine_on
 from attnbench.sweep.plan import here
 from attnbench.sweep.start import find_preset
-from attnbench.sweep.sweep import Interrupt
+from attnbench.sweep.sweep import Eta, Interrupt
 from impls.problem import InvalidProblem, Problem
 
 if TYPE_CHECKING:
@@ -97,6 +97,25 @@ def in_turn(
             return
         *_, number, size = min(ready)
         yield searches[number], size, left
+
+
+class LooksLeft:
+    """Seconds that a search is thought to take yet, no more than its limit leaves: the guesses of
+    the looks that are to come, corrected by how earlier guesses fared.
+    """
+
+    def __init__(self, ahead: Callable[[], float], limit_s: float) -> None:
+        """``ahead``: the guesses of the looks to come, as things stand."""
+        self._ahead, self._eta, self._guess_s = ahead, Eta(()), 0.0
+        self.left_s = min(ahead(), limit_s)
+
+    def begin(self, guess_s: float, limit_s: float) -> float:
+        """A look begins that is thought to take so long; the seconds left, this one included."""
+        self._eta.begin()
+        ended, self._guess_s = self._guess_s, guess_s
+        self._eta.left = self._ahead() + ended
+        self.left_s = min(self._eta.after(ended), limit_s)
+        return self.left_s
 
 
 def all_looks(

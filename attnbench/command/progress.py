@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from math import inf
+from threading import Event, Thread
 from time import monotonic
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 from attnbench.answer.ranking import EXACT
 from attnbench.core.format import Unchecked, for_terminal, milliseconds, ms
 from attnbench.core.record import FINDINGS, Record, Status
 from attnbench.sweep.plan import duration
+from attnbench.sweep.sweep import Eta
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -20,13 +23,20 @@ EVERY_S, TENTHS = 10.0, 10
 """Where there is no terminal, a line so often, or after each tenth of the whole."""
 BOARD = 6
 """Rows of the table of what is best so far."""
+LATE = 0.1
+"""What has taken longer than was thought is thought to take this share of its time yet."""
 
 
 class Progress:
-    """How far a verb has come. With ``every`` it prints a line for each measurement."""
+    """What a verb does now, how far it is, and about how long is left, until the block ends.
+
+    It is told either how far it is (:meth:`at`), or how long each step is thought to take
+    (:meth:`expect`) and which one begins (:meth:`step`). With ``every`` it prints a line for each
+    measurement.
+    """
 
     def __init__(
-        self, total: int, *, every: bool = False, best: bool = False, after_s: float = 0.0
+        self, total: int = 0, *, every: bool = False, best: bool = False, after_s: float = 0.0
     ) -> None:
         """``best``: show what is fastest so far, too. ``after_s``: what follows the last of all."""
         self._after_s = after_s
@@ -34,16 +44,27 @@ class Progress:
         self._start = self._last = monotonic()
         self._tenth = 0
         self._best: dict[tuple[str, int], tuple[float, str]] = {}
-        self._bar = _Bar(total, self._table if best else None) if sys.stderr.isatty() else None
+        self._known = _Known(0, total, inf, self._start, "starting")
+        self._guesses, self._begun, self._eta = list[float](), 0, Eta(())
+        self._over = Event()
+        watched = sys.stderr.isatty()
+        self._bar = _Bar(self._now, self._table if best else None) if watched else None
 
     def __enter__(self) -> Progress:
         if self._bar:
             self._bar.start()
+        else:
+            Thread(target=self._beat, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._over.set()
         if self._bar:
             self._bar.stop()
+
+    def _beat(self) -> None:
+        while not self._over.wait(1.0):
+            self.again()
 
     def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
         """A measurement has ended; about so many seconds are left."""
@@ -55,19 +76,46 @@ class Progress:
         self.at(done, total, left_s, what)
 
     def at(self, done: int, total: int, left_s: float, what: str) -> None:
-        """So much is done; the rest takes about so many seconds."""
-        left_s += self._after_s
-        if self._bar:
-            self._bar.update(done, total, left_s, what)
+        """So much is done; the rest takes about so many seconds. A search has no total: 0."""
+        now, tenth = monotonic(), TENTHS * done // max(total, 1) if total else 0
+        self._known = _Known(done, total, now + left_s + self._after_s, now, what)
+        if now - self._last >= EVERY_S or tenth != self._tenth or 0 < total <= done:
+            self._tenth = tenth
+            self._line(now)
+
+    def expect(self, guesses: Sequence[float]) -> None:
+        """So many seconds for each of the steps that come now."""
+        self._guesses, self._begun, self._eta = list(guesses), 0, Eta(guesses)
+
+    def step(self, what: str) -> None:
+        """The next of the steps that were expected begins, and the one before has ended."""
+        self._eta.begin()
+        ended, self._begun = self._begun, min(self._begun + 1, len(self._guesses))
+        left_s = self._eta.after(self._guesses[ended - 1]) if ended else self._eta.left
+        self.at(ended, len(self._guesses), left_s, what)
+
+    def again(self) -> None:
+        """Say how far it is where nothing was said for a while."""
+        if (now := monotonic()) - self._last >= EVERY_S:
+            self._line(now)
+
+    def _line(self, now: float) -> None:
+        if self._bar or self._every:
             return
-        now, tenth = monotonic(), TENTHS * done // max(total, 1)
-        if now - self._last < EVERY_S and tenth == self._tenth and done < total:
-            return
-        self._last, self._tenth = now, tenth
-        if not self._every:
-            left = f"about {duration(left_s)} left" if done < total else "done"
-            took = duration(now - self._start)
-            self.tell(f"{done} of {total} · {took} · {left} · {what}")
+        self._last = now
+        took = duration(now - self._start)
+        said, what = self._known.left(now), self._known.what
+        count = f"{self._known.done} of {self._known.total} · " if self._known.total else ""
+        self.tell(f"{count}{took} · {said} · {what}")
+
+    def _now(self) -> tuple[float, str]:
+        """The share of the time that is over, and the words beside the bar."""
+        now, known = monotonic(), self._known
+        took, left_s = now - self._start, known.left_s(now)
+        count = f"{known.done}/{known.total} · " if known.total else ""
+        said = f"{count}{known.left(now)} · " if left_s < inf else ""
+        share = 0.0 if left_s == inf else took / max(took + left_s, 1e-9)
+        return share, f"{said}{for_terminal(known.what)}"
 
     def tell(self, sentence: str, style: str = "") -> None:
         """Print a sentence; on a terminal above the bar."""
@@ -101,18 +149,35 @@ class Progress:
         return made
 
 
+class _Known(NamedTuple):
+    """How far it was when that was said last."""
+
+    done: int
+    total: int
+    until: float
+    since: float
+    what: str
+
+    def left_s(self, now: float) -> float:
+        """Seconds, about."""
+        return max(self.until - now, LATE * (now - self.since))
+
+    def left(self, now: float) -> str:
+        """The same in words."""
+        if 0 < self.total <= self.done:
+            return "done"
+        return f"about {duration(self.left_s(now))} left" if self.until < inf else "begun"
+
+
 class _Bar:
     """The bar, what is done now and the time left, redrawn in place; a table below."""
 
-    def __init__(self, total: int, below: Any) -> None:
+    def __init__(self, now: Callable[[], tuple[float, str]], below: Any) -> None:
         from rich.console import Console
         from rich.live import Live
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         self._console = Console(file=cast(IO[str], Unchecked(sys.stderr)))
-        self._below = below
-        self._bar = Progress(BarColumn(30), MofNCompleteColumn(), TextColumn("{task.description}"))
-        self._task = self._bar.add_task("starting", total=total)
+        self._now, self._below = now, below
         self._live = Live(
             get_renderable=self._shown, console=self._console, transient=True, refresh_per_second=4
         )
@@ -120,12 +185,15 @@ class _Bar:
 
     def _shown(self) -> RenderableType:
         from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
 
-        return Group(self._bar, self._below()) if self._below else self._bar
-
-    def update(self, done: int, total: int, left_s: float, what: str) -> None:
-        said = f"about {duration(left_s)} left · {for_terminal(what)}"
-        self._bar.update(self._task, completed=done, total=total, description=said)
+        share, words = self._now()
+        line = Table.grid(padding=(0, 1))
+        text = Text(words, no_wrap=True, overflow="ellipsis")
+        line.add_row(ProgressBar(1.0, share, width=30), text)
+        return Group(line, self._below()) if self._below else line
 
     def tell(self, sentence: str, style: str) -> None:
         self._console.print(for_terminal(sentence), style=style, highlight=False, markup=False)

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from attnbench.core.machine import Machine
 from attnbench.core.record import NOT_TRIED, Record, Status
 from attnbench.core.stats import Comparison, Pairs, Verdict, corrected
 from attnbench.sweep.engine import LocalEngine, WorkerLost, lost_status
-from attnbench.sweep.plan import Cell, Plan
+from attnbench.sweep.plan import Cell, Plan, call_s, checks_s
 from impls.errors import CantBeDone
 from impls.loading import load_function
 from impls.problem import InvalidProblem, Problem
@@ -123,6 +124,21 @@ def compare_cell(
         status = Status(answer["stopped"]["status"])
         return Compared(judged.problem, None, status, answer["stopped"]["why"])
     return Compared(judged.problem, Pairs.from_dict(answer["pairs"]))
+
+
+STARTING_S, FLOOR_S = 2.0, 6.0
+"""For the worker to start; and to measure a noise floor where none is stored."""
+LEAST_PAIRS, USUAL_PAIRS = 40, 160
+"""Are taken whatever the budget; and decide, as a rule."""
+
+
+def pairs_guess_s(judged: Cell, against: Cell, machine: Machine, budget_s: float) -> float:
+    """A guess at the seconds of a problem: both are checked, and pairs taken."""
+    if judged.left_out or against.left_out:
+        return 0.0
+    checks = sum(checks_s(cell.variant, cell.problem, machine) for cell in (judged, against))
+    pair_s = 2 * call_s(judged.problem, machine)
+    return checks + max(LEAST_PAIRS * pair_s, min(budget_s, USUAL_PAIRS * pair_s))
 
 
 def counts(found: Sequence[Compared]) -> dict[str, int]:

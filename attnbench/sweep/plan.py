@@ -107,7 +107,7 @@ class Plan:
         """The cells that a worker will see."""
         return [c for c in self.cells if c.left_out is None]
 
-    def sentence(self) -> str:
+    def sentence(self, beside_s: float = BESIDE_S) -> str:
         """One line: how many cells, how many are left out and why, about how long."""
         runs, left = self.to_run, [c.left_out for c in self.cells if c.left_out is not None]
         variants, problems = len({c.variant.label for c in runs}), len({c.problem for c in runs})
@@ -118,7 +118,7 @@ class Plan:
             reasons = "; ".join(f"{n} × {reason}" for reason, n in why.most_common())
             reasons = reasons if len(why) <= REASONS else "'attnbench list --why' says why"
             text += f"; {len(left)} left out ({reasons})"
-        return f"{text}; about {duration(BESIDE_S + sum(c.guess_s for c in runs))}"
+        return f"{text}; about {duration(beside_s + sum(c.guess_s for c in runs))}"
 
     def warnings(self) -> Iterator[str]:
         """What may not be meant: rows that no key is visible to."""
@@ -316,18 +316,27 @@ def _cell(variant: Variant, problem: Problem, grid: Preset, machine: Machine) ->
     if (refusal := variant.supports(problem)) is not None:
         left = Record.of(variant, problem, Status.UNSUPPORTED, refusal)
         return Cell(variant, problem, left, 0.0)
-    # a guess at its seconds, from the work of dense attention at a nominal speed
+    guess = checks_s(variant, problem, machine) + 1.4 * grid.budget
+    return Cell(variant, problem, None, guess)
+
+
+def call_s(problem: Problem, machine: Machine) -> float:
+    """A guess at the seconds of a call: the work of dense attention at this machine's speed."""
     pairs = problem.batch * problem.heads * problem.q_len * problem.kv_len
     work = 2 * pairs * (problem.head_dim + problem.v_head_dim) * (3 if problem.gradients else 1)
-    kind = problem.device.split(":")[0]
     if problem.device == "cpu":
         rate = HALF * machine.threads * _thread_flops()
     else:
         rate = GPU_FLOPS * (TWO_BYTES if problem.dtype in ("bfloat16", "float16") else 1)
+    return work / rate
+
+
+def checks_s(variant: Variant, problem: Problem, machine: Machine) -> float:
+    """A guess at the seconds of a cell besides its samples: it is built, and passes the gate."""
+    kind = problem.device.split(":")[0]
     compiling = COMPILING_S[kind].items()
     once = max(
         [s for what, s in compiling if any(r.startswith(what) for r in variant.requires)],
         default=STARTING_S[kind],
     )
-    guess = once + 1.4 * grid.budget + CALLS * work / rate
-    return Cell(variant, problem, None, guess)
+    return once + CALLS * call_s(problem, machine)

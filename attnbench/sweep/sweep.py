@@ -81,18 +81,18 @@ PRIOR_S = 15.0
 class Eta:
     """Seconds left: the guesses of what is to come, corrected by how the guesses fared."""
 
-    def __init__(self, cells: Iterable[Cell]) -> None:
-        self.left, self._guessed = sum(cell.guess_s for cell in cells), 0.0
+    def __init__(self, guesses: Iterable[float]) -> None:
+        self.left, self._guessed = sum(guesses), 0.0
         self._start: float | None = None
 
     def begin(self) -> None:
-        """The first cell begins, the worker having started."""
+        """The first one begins, the worker having started."""
         self._start = self._start or monotonic()
 
-    def after(self, cell: Cell) -> float:
-        """The estimate when this cell has just ended."""
-        self.left -= cell.guess_s
-        self._guessed += cell.guess_s
+    def after(self, guess_s: float) -> float:
+        """The estimate when what was guessed to take so long has just ended."""
+        self.left -= guess_s
+        self._guessed += guess_s
         took = monotonic() - (self._start or monotonic())
         return max(0.0, self.left) * (took + PRIOR_S) / (self._guessed + PRIOR_S)
 
@@ -127,7 +127,7 @@ def sweep(
 def check_cells(plan: Plan, engine: Engine, seed: int, watcher: Watcher) -> list[Record]:
     """The record of every cell, through the gate alone."""
     header = {"seed": seed, "budget_s": 0.0}
-    eta, total = Eta(plan.to_run), len(plan.to_run)
+    eta, total = Eta(cell.guess_s for cell in plan.to_run), len(plan.to_run)
     eta.begin()
     records, done, bits = [], 0, first_of_each(plan.to_run)
     for cell in plan.cells:
@@ -135,7 +135,7 @@ def check_cells(plan: Plan, engine: Engine, seed: int, watcher: Watcher) -> list
         records.append(record)
         if cell.left_out is None:
             done += 1
-            watcher.cell(record, done, total, eta.after(cell))
+            watcher.cell(record, done, total, eta.after(cell.guess_s))
     return records
 
 
@@ -178,7 +178,7 @@ class Sweep:
         self._known, self._folder, self._watcher = done, folder, watcher
         self.todo = [c for c in plan.to_run if c.key not in done]
         self._cells, self._bits = deque(self.todo), first_of_each(self.todo)
-        self._eta, self._total = Eta(self.todo), len(self.todo)
+        self._eta, self._total = Eta(c.guess_s for c in self.todo), len(self.todo)
         self._ended = self._marked = 0
         self._recorded: set[str] = set()
         self._again: dict[str, Cell] = {}
@@ -267,7 +267,7 @@ class Sweep:
         self._folder.append(record)
         self._recorded.add(cell.key)
         self._ended += 1
-        self._watcher.cell(record, self._ended, self._total, self._eta.after(cell))
+        self._watcher.cell(record, self._ended, self._total, self._eta.after(cell.guess_s))
 
     def _spoil(self, cells: Sequence[Cell], off: float) -> None:
         """While these were measured the machine changed by that share: measure some again."""

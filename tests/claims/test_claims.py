@@ -97,7 +97,8 @@ def test_a_claim_is_left_out_for_what_is_missing(needs, machine, verdict, words)
 
 
 def test_timed_claims_share_the_budget():
-    timed, long, exact = claim(timed=True), claim(timed=True, minutes=0.3), claim(minutes=0.5)
+    some = {"timed": True, "minutes": 0.1}, {"timed": True, "minutes": 0.3}, {"minutes": 0.5}
+    timed, long, exact = (claim(**each) for each in some)
     assert scale_of([timed, exact, long], 12.0) == pytest.approx(0.5)  # of 24 s
     assert scale_of([timed, exact], None) == scale_of([exact], 12.0) == 1.0
 

@@ -134,9 +134,9 @@ def test_the_time_left_is_the_guess_until_much_was_measured(monkeypatch):
     monkeypatch.setattr("attnbench.sweep.sweep.monotonic", lambda: now[0])
     cells = plan_of("sdpa", "matmul").to_run
     first, guess = cells[0], sum(cell.guess_s for cell in cells)
-    eta = Eta(cells)
+    eta = Eta(cell.guess_s for cell in cells)
     now[0] = 200.0  # the worker starts meanwhile, which is no measure of cells
     eta.begin()
     now[0] += 10 * first.guess_s
     slower = (10 * first.guess_s + PRIOR_S) / (first.guess_s + PRIOR_S)
-    assert eta.after(first) == pytest.approx((guess - first.guess_s) * slower)
+    assert eta.after(first.guess_s) == pytest.approx((guess - first.guess_s) * slower)

@@ -98,7 +98,7 @@ class Claim(Struct, frozen=True):
     measure: str
     """Dotted path of ``measure(request) -> findings``: ``package.module:function``."""
     needs: Needs = Needs()
-    minutes: float = 0.1
+    minutes: float = 0.04
     """About how long it takes; of a timed claim, the time that it gets by default."""
     timed: bool = False
     """Whether its figures are times, measured by workers in as much time as it is given."""

@@ -41,11 +41,13 @@ def outcomes(
     known: Sequence[ClaimOutcome | None],
     scale: float,
     settings: Mapping[str, Any],
+    begins: Callable[[Claim], None],
     watch: Callable[[ClaimOutcome], None],
 ) -> tuple[list[ClaimOutcome], bool]:
     """Test each claim whose outcome is not known; whether Ctrl-C stopped it.
 
-    ``settings``: the seed, the threads and the file of word vectors.
+    ``settings``: the seed, the threads and the file of word vectors. ``begins`` is told of a claim
+    before it is tried, ``watch`` of every outcome.
     """
     found, stopped = list[ClaimOutcome](), False
     for claim, lacks in zip(claims, known, strict=True):
@@ -55,6 +57,7 @@ def outcomes(
             if lacks is None and not stopped:
                 cells = {point.name: point.cell for point in claim.points if point.cell}
                 request = ClaimRequest(cells=cells, seconds=60 * claim.minutes * scale, **settings)
+                begins(claim)
                 one = outcome(claim, request)
             watch(one)
         except KeyboardInterrupt:  # stops the claim at hand and those that follow

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import impls
+from attnbench.command.progress import Progress
 from attnbench.command.terminal import INTERRUPTED, say
 from attnbench.core.evidence import Evidence, check_writable, made_here, save_evidence
 from attnbench.core.machine import this_machine
@@ -62,11 +63,19 @@ def _run(given: argparse.Namespace, some: list[Claim]) -> tuple[list[ClaimOutcom
     known = [claims.lacking(claim, machine, table, given.embeddings) for claim in some]
     to_try = [claim for claim, lacks in zip(some, known, strict=True) if lacks is None]
     scale = trial.scale_of(to_try, given.budget)
-    took_s = sum(60 * c.minutes * (scale if c.timed else 1.0) for c in to_try)
-    say(f"{len(some)} claims, {len(to_try)} of which can be tried here; about {duration(took_s)}")
-    outcomes, stopped = trial.outcomes(
-        some, known, scale, settings, watch=lambda one: say(view.line(one))
-    )
+    guesses = [60 * c.minutes * (scale if c.timed else 1.0) for c in to_try]
+    said = f"about {duration(sum(guesses))}"
+    say(f"{len(some)} claims, {len(to_try)} of which can be tried here; {said}")
+    with Progress() as progress:
+        progress.expect(guesses)
+
+        def watch(one: ClaimOutcome) -> None:
+            if one.took_s and one.verdict is not ClaimVerdict.REPRODUCED:
+                progress.tell(view.line(one), "yellow")
+
+        outcomes, stopped = trial.outcomes(
+            some, known, scale, settings, begins=lambda one: progress.step(one.name), watch=watch
+        )
     if stopped:
         say("stopped: what was found until then is kept")
     made = made_here(machine, **settings, budget_scale=scale, stopped=stopped)

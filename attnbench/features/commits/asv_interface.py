@@ -9,7 +9,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -25,6 +25,8 @@ from impls.errors import CantBeDone
 from impls.spec import PHASES
 
 CONFIGURATION = "asv.conf.json"
+ENVIRONMENT_S, SWEPT_S, PROCESS_S, TIMED_S = 10.0, 1.0, 6.0, 0.5
+"""Of a commit: its environment; the sweep, a cell; a process in a round; and in that a cell."""
 SOME_FAILED = 2
 """How ``asv run`` ends where a benchmark failed; the others' results are kept."""
 
@@ -66,12 +68,25 @@ class Asv:
                 f"{file.name}' brings it back"
             ) from None
 
-    def run(self, hashes: Sequence[str], machine: str, rounds: int, bench: str | None) -> bool:
-        """Measure commits; True where every benchmark came to a value."""
+    @staticmethod
+    def guess_s(commits: int, rounds: int, bench: str | None) -> float:
+        """A guess at the seconds of :meth:`run`: a sweep a commit, and a process in each round."""
+        cells = len(suite.keys(AsvRequest(bench=(bench,) if bench else ())))
+        return commits * (ENVIRONMENT_S + SWEPT_S * cells + rounds * (PROCESS_S + TIMED_S * cells))
+
+    def run(
+        self,
+        hashes: Sequence[str],
+        machine: str,
+        rounds: int,
+        bench: str | None,
+        tell: Callable[[str], object],
+    ) -> bool:
+        """Measure commits; True where every benchmark came to a value. ``tell`` gets its lines."""
         words = ["run", "HASHFILE:-", "--machine", machine, "--attribute", f"rounds={rounds}"]
         words += ["--show-stderr", "--record-samples", "--interleave-rounds"]
         words += ["--bench", bench] if bench else []
-        return self._call(words, "\n".join(hashes), (0, SOME_FAILED)) == 0
+        return self._call(words, "\n".join(hashes), (0, SOME_FAILED), tell) == 0
 
     def publish(self) -> Path:
         """Make the pages anew, of all that the results folder holds; where they begin."""
@@ -89,14 +104,21 @@ class Asv:
         python, file = sys.executable, str(self.root / CONFIGURATION)
         return f"{python.removeprefix(here)} -m asv preview --config {file.removeprefix(here)}"
 
-    def _call(self, words: Sequence[str], given: str = "", well: Sequence[int] = (0,)) -> int:
+    def _call(
+        self,
+        words: Sequence[str],
+        given: str = "",
+        well: Sequence[int] = (0,),
+        tell: Callable[[str], object] | None = None,
+    ) -> int:
         """asv's exit status; raises its last words where that is none of those that are well."""
         # -P: a folder named asv in the current directory is not imported
         command = [sys.executable, "-P", "-m", "asv", words[0]]
         command += ["--config", str(self.root / CONFIGURATION), *words[1:]]
         variables = without_git(os.environ)
+        watch = (lambda line: tell(line.rstrip("\n"))) if tell else sys.stderr.write
         with Program(
-            command, folder=self.root, variables=variables, given=given, watch=sys.stderr.write
+            command, folder=self.root, variables=variables, given=given, watch=watch
         ) as program:
             status = program.wait()
         if status is None or status not in well:

@@ -14,7 +14,7 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any
 from attnbench.core.checkout import Commit, laid_out
 from attnbench.core.process import Program, variables_of
 from attnbench.features.commits.pairs import Open
+from attnbench.sweep.compare import STARTING_S
 from attnbench.sweep.engine import Refused
 from attnbench.sweep.plan import Cell
 from attnbench.sweep.presets import PRESETS
@@ -80,17 +81,31 @@ def require() -> None:
         )
 
 
+HELD_S, LOADED_S, COUNTED_S = 1.0, 90.0, 5.0
+"""Of a cell that passes the gate; for valgrind to load torch; and of a cell that is counted."""
+
+
+def guesses(cells: Sequence[Cell]) -> list[float]:
+    """Seconds of each step of :func:`count`."""
+    held_s = STARTING_S + HELD_S * len(cells)
+    return [held_s, held_s, LOADED_S + COUNTED_S * len(cells)]
+
+
 def count(
     commits: tuple[Commit, Commit],
     cells: Sequence[Cell],
     opened: Open,
     root: Path,
     tables: Sequence[str] = (),
+    step: Callable[[str], None] = lambda what: None,
 ) -> list[Counted]:
-    """The instructions of every cell in both commits, which are counted side by side."""
+    """The instructions of every cell in both commits, which are counted side by side; ``step`` is
+    told what begins.
+    """
     counting: list[tuple[Commit, Path, list[str], Program]] = []
     with ExitStack() as stack:
         for commit in commits:
+            step(f"the gate of each cell in {commit}")
             folder = stack.enter_context(laid_out(commit, root, bool(tables)))
             place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-")))
             whys, jobs = [], []
@@ -117,6 +132,7 @@ def count(
             variables = {**variables_of(1, folder), "PYTHONHASHSEED": "0"}
             program = Program(command, folder=place, variables=variables)
             counting.append((commit, place, whys, stack.enter_context(program)))
+        step("valgrind loads torch, then counts each cell")
         columns = [_counts(*each) for each in counting]
     return [
         Counted(cell.variant.label, cell.problem, a, b, why_a, why_b)

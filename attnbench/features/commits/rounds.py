@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -37,7 +38,8 @@ from attnbench.core.stats import (
     verdict_of,
 )
 from attnbench.features.commits.pairs import CommitCell, CommitsComparison, Open, compare_cell
-from attnbench.sweep.plan import Cell, make_plan
+from attnbench.sweep.compare import STARTING_S
+from attnbench.sweep.plan import Cell, call_s, checks_s, make_plan
 from attnbench.sweep.presets import Preset
 from impls import Table, UnknownVariant
 from impls.errors import CantBeDone
@@ -48,6 +50,9 @@ LOOKS = (4, 8, 16)
 """Rounds in all at each look."""
 BUDGET_S = 240.0
 """Seconds a cell, its checks included; after that no round begins."""
+Begins = Callable[[int, Cell, Sequence[Cell]], None]
+USUAL_ROUNDS = 8
+"""As a rule."""
 PAIRS = 80
 """Of a cell in a round: four places in memory."""
 
@@ -101,9 +106,14 @@ def compare_in_rounds(
     margin: float,
     root: Path,
     budget_s: float = BUDGET_S,
+    begins: Begins = lambda number, cell, left: None,
     watch: Callable[[CommitCell], None] = lambda cell: None,
 ) -> CommitsComparison:
-    """Commit b against commit a; ``budget_s`` of pairs a cell, after which no round begins."""
+    """Commit b against commit a; ``budget_s`` of pairs a cell, after which no round begins.
+
+    ``begins`` is told of a round's number, the cell that is next in it, and the cells that have no
+    verdict yet; ``watch`` of each cell that has one.
+    """
     found: list[CommitCell] = []
     if any(plan.unreadable):  # none of its rows can be measured
         blank = CommitCell(Problem(), why_a=plan.unreadable[0], why_b=plan.unreadable[1])
@@ -117,8 +127,10 @@ def compare_in_rounds(
             folders = [stack.enter_context(laid_out(c, root, whole)) for c in (a, b)]
             for number in range(1, LOOKS[-1] + 1):
                 left = [one for one in taken if one.ended is None]
+                some = [one.cell for one in left]
                 if left:
-                    _round(left, (a, b), folders, opened, margin, host=1 - number % 2)
+                    begin = partial(_begin, begins, number, some)
+                    _round(left, (a, b), folders, opened, margin, 1 - number % 2, begin)
                 for one in left:
                     spent = one.seconds >= budget_s and number >= LOOKS[0]
                     if one.ended is None and (number in LOOKS or spent):
@@ -138,6 +150,10 @@ def compare_in_rounds(
     return CommitsComparison(a, b, tuple(plan.changed), cells, margin, *more)
 
 
+def _begin(begins: Begins, number: int, left: Sequence[Cell], cell: Cell) -> None:
+    begins(number, cell, left)
+
+
 def _round(
     left: Sequence[_Taken],
     commits: Sequence[Commit],
@@ -145,6 +161,7 @@ def _round(
     opened: Open,
     margin: float,
     host: int,
+    begin: Callable[[Cell], None],
 ) -> None:
     """All cells that are left, in a new process; whose own it is changes each time."""
     rule = StopRule(margin, first=PAIRS, cap=PAIRS)
@@ -152,6 +169,7 @@ def _round(
         other = own.beside(folders[1 - host])
         together = [other, own] if host else [own, other]
         for one in left:
+            begin(one.cell)
             start = perf_counter()
             seen = None if one.apart else compare_cell(one.cell, commits, together, rule)
             if seen is None or (seen.pairs is None and one.cell.left_out is None):
@@ -170,6 +188,22 @@ def _round(
             one.medians.append(
                 statistics.median(math.log(y / x) for x, y in zip(a_s, b_s, strict=True))
             )
+
+
+def guess_s(cell: Cell, machine: Machine) -> float:
+    """Of a cell in a round: both commits' are checked, then pairs taken; and of its process."""
+    if cell.left_out is not None:
+        return 0.0
+    checks = 2 * checks_s(cell.variant, cell.problem, machine)
+    return checks + 2 * PAIRS * call_s(cell.problem, machine)
+
+
+def ahead_s(number: int, cell: Cell | None, left: Sequence[Cell], machine: Machine) -> float:
+    """A guess at the seconds from a cell of a round on, that cell included."""
+    todo = left if cell is None else left[next(n for n, one in enumerate(left) if one is cell) :]
+    rest = next(most for most in (USUAL_ROUNDS, *LOOKS) if most >= number) - number
+    whole = STARTING_S + sum(guess_s(one, machine) for one in left)
+    return sum(guess_s(one, machine) for one in todo) + rest * whole
 
 
 def judged(medians: Sequence[float], margin: float, pairs: int) -> Comparison:

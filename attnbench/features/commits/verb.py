@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 
 import impls
 from attnbench.answer import compare_runs
+from attnbench.answer.search import LooksLeft
 from attnbench.command import arguments
+from attnbench.command.progress import Progress
 from attnbench.command.terminal import say, status_of
 from attnbench.core import checkout, lock
 from attnbench.core.checkout import BadCommit, Commit
@@ -18,13 +22,15 @@ from attnbench.core.disk import HEADER
 from attnbench.core.evidence import stored_floors, stored_margin
 from attnbench.core.format import counted
 from attnbench.core.machine import Machine, this_machine
+from attnbench.core.record import FINDINGS
 from attnbench.core.settings import Settings
 from attnbench.core.store import named_run
 from attnbench.features.commits import export, instructions, rounds, view
 from attnbench.features.commits.asv_interface import Asv, checked_regex, ensure_machine, report
+from attnbench.features.commits.pairs import CommitCell
 from attnbench.sweep import compare as pairs
 from attnbench.sweep import engine as engines
-from attnbench.sweep.plan import make_plan
+from attnbench.sweep.plan import Cell, duration, make_plan
 from attnbench.sweep.presets import PRESETS, Preset
 from attnbench.sweep.start import find_preset, pinned
 from impls import UnknownVariant
@@ -88,17 +94,32 @@ def _variants(given: argparse.Namespace) -> int:
     for note in pairs.unlike(judged[0].variant, against[0].variant):
         say(note)
     seconds = given.budget or PAIRS_S
+    floors = stored_floors(Path(given.out), machine, settings.threads)
+    measures_floor = given.margin is None and not floors
+    guesses = [
+        pairs.pairs_guess_s(a, b, machine, seconds) + pairs.FLOOR_S * measures_floor
+        for a, b in zip(judged, against, strict=True)
+    ]
+    guesses[0] += pairs.STARTING_S
     say(
         f"comparing on {counted(len(judged), 'problem')}: up to {seconds:.0f} s of pairs each, and "
-        "the checks before them"
+        f"the checks before them; about {duration(sum(guesses))}"
     )
-    floors = stored_floors(Path(given.out), machine, settings.threads)
-    if given.margin is None and not floors:
+    if measures_floor:
         say(
             "no noise floor is stored for this machine, so it is measured first for each problem; "
             "'attnbench env' measures it once"
         )
-    with engines.engine_on(grid.device, settings) as engine:
+    with engines.engine_on(grid.device, settings) as engine, Progress() as progress:
+        progress.expect(guesses)
+        problems = iter([*(str(cell.problem) for cell in judged), "done"])
+        progress.step(next(problems))
+
+        def watch(one: pairs.Compared) -> None:
+            if one.status in FINDINGS:
+                progress.tell(view.pairs_line(one, *names), "yellow")
+            progress.step(next(problems))
+
         found = pairs.compare_cells(
             judged,
             against,
@@ -107,7 +128,7 @@ def _variants(given: argparse.Namespace) -> int:
             margin=given.margin,
             floors=floors,
             budget_s=seconds,
-            watch=lambda one: say(view.pairs_line(one, *names)),
+            watch=watch,
         )
     if given.json:
         cells = [one.to_dict() for one in found]
@@ -163,8 +184,28 @@ def _in_rounds(
     seconds = given.budget or rounds.BUDGET_S
     opened = engines.open_worker(settings, given.seed or 0, grid.budget, tables, device=grid.device)
     plan = rounds.plan_cells(*commits, variants, grid, machine, root, tables)
-    say(view.plan(plan.cells, seconds))
-    with lock.lock_for([grid.device]):
+    number, cell, cells = 1, None, list(plan.cells)
+
+    def ahead_s() -> float:
+        return rounds.ahead_s(number, cell, cells, machine)
+
+    left = LooksLeft(ahead_s, len(plan.cells) * seconds)
+    say(view.plan(plan.cells, left.left_s, seconds))
+    with lock.lock_for([grid.device]), Progress() as progress:
+        progress.at(0, 0, left.left_s, "both commits are laid out")
+
+        def begins(at: int, one: Cell, some: Sequence[Cell]) -> None:
+            nonlocal number, cell, cells
+            number, cell, cells = at, one, list(some)
+            left_s = left.begin(rounds.guess_s(one, machine), inf)
+            ended = len(plan.cells) - len(cells)
+            what = f"round {at}: {one.variant.label} {one.problem}"
+            progress.at(ended, len(plan.cells), left_s, what)
+
+        def watch(cell: CommitCell) -> None:
+            if cell.pairs is None:
+                progress.tell(view.line(cell, *names), "yellow")
+
         found = rounds.compare_in_rounds(
             *commits,
             plan,
@@ -172,7 +213,8 @@ def _in_rounds(
             margin=given.margin or stored_margin(Path(given.out), machine, settings.threads),
             budget_s=seconds,
             root=root,
-            watch=lambda cell: say(view.line(cell, *names)),
+            begins=begins,
+            watch=watch,
         )
     if given.json:
         print(json.dumps(found.to_dict()))
@@ -199,18 +241,25 @@ def _history(given: argparse.Namespace) -> int:
     machine = ensure_machine()
     there = sorted(file.parent.name for file in asv.results.glob("*/machine.json"))
     others = [name for name in there if name != machine]
+    guess_s = Asv.guess_s(len(commits), given.rounds, bench)
     say(
         f"measuring {counted(len(commits), 'commit')} with asv, in "
-        f"{counted(given.rounds, 'round')} through all of them, as machine {machine}"
+        f"{counted(given.rounds, 'round')} through all of them, as machine {machine}; about "
+        f"{duration(guess_s)}"
     )
     if others:
         say(
             f"note: {asv.results} holds results of {', '.join(others)} too: other lines on the "
             "pages, and not compared with these"
         )
-    if not asv.run([c.sha for c in commits], machine, given.rounds, bench):
-        say("note: some benchmarks failed; the table says how many, 'asv show' which and why")
-    page = asv.publish()
+    with Progress() as progress:
+        progress.expect([guess_s])
+        progress.step("asv's own words are above" if sys.stderr.isatty() else "asv")
+        if not asv.run([c.sha for c in commits], machine, given.rounds, bench, progress.tell):
+            progress.tell(
+                "note: some benchmarks failed; the table says how many, 'asv show' which and why"
+            )
+        page = asv.publish()
     found = report(commits, asv.results, machine, given.factor, root)
     if given.json:
         sent = {"machine": machine, "factor": given.factor, "page": str(page)}
@@ -256,11 +305,13 @@ def _instructions(
         raise rounds.NoCommonCells(f"{why}; give commits whose table can be read")
     say(
         f"counting the instructions of {counted(len(planned.cells), 'measurement')} in {base} and "
-        f"{head}: a minute or two for valgrind to load torch, and some seconds each"
+        f"{head}; about {duration(sum(guesses := instructions.guesses(planned.cells)))}"
     )
     opened = engines.open_worker(Settings(threads=1), given.seed or 0, grid.budget, tables)
-    with lock.lock_for(["cpu"]):
-        found = instructions.count((base, head), planned.cells, opened, root, tables)
+    with lock.lock_for(["cpu"]), Progress() as progress:
+        progress.expect(guesses)
+        both = base, head
+        found = instructions.count(both, planned.cells, opened, root, tables, progress.step)
     if given.json:
         cells = [cell.to_dict() for cell in found]
         print(json.dumps({"base": asdict(base), "head": asdict(head), "cells": cells}))

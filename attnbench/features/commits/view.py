@@ -190,14 +190,14 @@ def _run_remarks(found: RunsComparison, shown: Sequence[ComparedCell]) -> Iterat
 # ---- two commits ---------------------------------------------------------------------------------
 
 
-def plan(cells: Sequence[Cell], budget_s: float) -> str:
+def plan(cells: Sequence[Cell], about_s: float, budget_s: float) -> str:
     """What is going to be done, in a sentence."""
     runs = [cell for cell in cells if cell.left_out is None]
     return (
         f"making {counted(len(runs), 'comparison')} of "
         f"{counted(len({cell.variant.label for cell in runs}), 'variant')}, in {LOOKS[0]} to "
-        f"{LOOKS[-1]} rounds, a new process each; {duration(len(runs) * budget_s)} at the most, a "
-        "quarter of that as a rule"
+        f"{LOOKS[-1]} rounds, a new process each; about {duration(about_s)}, "
+        f"{duration(len(runs) * budget_s)} at the most"
     )
 
 

@@ -22,7 +22,7 @@ from attnbench.core.format import counted
 from attnbench.core.machine import Machine, why_not
 from attnbench.core.record import Status
 from attnbench.core.stats import Comparison, Verdict, holm
-from attnbench.sweep.compare import START_AND_GATE_S, compare_cell
+from attnbench.sweep.compare import START_AND_GATE_S, compare_cell, pairs_guess_s
 from attnbench.sweep.engine import LocalEngine
 from attnbench.sweep.plan import Cell, problems
 from attnbench.sweep.presets import Preset
@@ -44,6 +44,8 @@ STEEPEST = 2.5
 """The time of a look grows with no higher power of the length."""
 PAIRS_S = 8.0
 """Seconds of pairs a length: what they can't tell apart stays a tie."""
+NEAR_SHARE = 0.4
+"""Of these a length between two octaves is thought to take, besides."""
 PAIRS_SHARE = 1 / 4
 """Of the time left, pairs get no more than this."""
 LONGEST = 1 << 24
@@ -151,6 +153,17 @@ class CrossoverSearch:
             power = log(last.took_s / first.took_s) / log(last.length / first.length)
         return last.took_s * max(1.0, size / last.length) ** min(max(power, 1.0), STEEPEST)
 
+    def ahead(self) -> list[int]:
+        """The lengths that are looked at yet, as things stand; until a leader has changed, one
+        change is thought to come.
+        """
+        end, gap, longest = self.end, self._gap(), self.rungs[-1]
+        todo = [n for n in octaves(self.rungs) if n not in self._looks]
+        todo = [n for n in todo if end is None or n < end.length]
+        if not gap and todo and len({x.leader for x in self.looks}) < 2:
+            gap = tuple(n for n in self.rungs if n > longest // 2)
+        return [*todo, *[_middle(gap)] * (1 + len(gap).bit_length())] if gap else todo
+
     def next(self, left_s: float = inf) -> int | None:
         """The length to look at: the next octave, or halfway to it where it failed, as long as that
         holds; but the middle of a gap where an octave would take more than its share of the time
@@ -201,13 +214,16 @@ def seek(
     ask: Callable[[int, float], LengthRatio | None],
     seconds: float,
     now: Callable[[], float] = monotonic,
+    watch: Callable[[int, float], None] = lambda length, left_s: None,
 ) -> Iterator[tuple[LengthRatio, float]]:
     """Look after look, each with the seconds left, until all is found or the wall clock is spent.
 
     ``ask``: the result of a length, given the seconds left; None if only the wall clock ended it.
+    ``watch`` is told each length before it is looked at.
     """
     until = now() + seconds
     for _, length, left_s in in_turn([search], seconds, late_s=GRACE_S, now=now):
+        watch(length, left_s)
         began = now()
         found = ask(length, left_s)
         if found is None:
@@ -236,6 +252,14 @@ class Duel:
     def at(self, length: int) -> Problem:
         """The problem at a length."""
         return sized(self.problem, "seq", length)
+
+    def guess_s(self, length: int, machine: Machine) -> float:
+        """Of a look at a length: both are checked, and pairs taken; more between two octaves, since
+        there the two are near each other.
+        """
+        judged, against = (Cell(row, self.at(length), None, 0.0) for row in (self.b, self.a))
+        near_s = NEAR_SHARE * PAIRS_S * (length not in octaves(self.rungs))
+        return pairs_guess_s(judged, against, machine, PAIRS_S) + near_s
 
     def refusal(self, length: int) -> str:
         """Why one of the two does not take a length; empty where both do."""

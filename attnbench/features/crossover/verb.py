@@ -69,9 +69,11 @@ def _grid(given: argparse.Namespace, machine: Machine) -> Preset:
 
 def _searched(given: argparse.Namespace, duel: Duel, machine: Machine) -> CrossoverAnswer:
     """Everything that was found out until it was all, or until something ended it."""
-    from attnbench.answer.search import all_looks
+    from attnbench.answer.search import LooksLeft, all_looks
+    from attnbench.command.progress import Progress
     from attnbench.core.evidence import stored_floors
     from attnbench.core.settings import Settings
+    from attnbench.sweep.compare import FLOOR_S, STARTING_S
     from attnbench.sweep.plan import duration
     from attnbench.sweep.start import pinned
 
@@ -80,33 +82,49 @@ def _searched(given: argparse.Namespace, duel: Duel, machine: Machine) -> Crosso
     seconds, search = given.budget, CrossoverSearch(duel.rungs)
     words = " ".join(w for w in str(duel.problem).split() if w[:1] != "n")
     a, b = duel.a.label, duel.b.label
+    what = "keys" if duel.problem.phase == "decode" else "tokens"
+    measures_floor = given.margin is None and not floors
+
+    def guess_s(length: int) -> float:
+        """Of a look; the first has the worker to start, and may have a floor to measure."""
+        first = not search.turn and length == duel.rungs[0]
+        return duel.guess_s(length, machine) + (STARTING_S + FLOOR_S * measures_floor) * first
+
+    left = LooksLeft(lambda: sum(map(guess_s, search.ahead())), seconds)
     say(
         f"where {a} and {b} overtake each other, from {duel.rungs[0]:,} to {duel.rungs[-1]:,} "
-        f"({words}); {duration(seconds)} at the most"
+        f"({words}); about {duration(left.left_s)}, {duration(seconds)} at the most"
     )
-    if given.margin is None and not floors:
+    if measures_floor:
         say(
             "no noise floor is stored for this machine, so it is measured at the first length; "
             "'attnbench env' measures it once"
         )
+    with Progress() as progress:
+        progress.at(0, 0, left.left_s, "the worker starts")
 
-    def hear(heard: tuple[LengthRatio, float]) -> None:
-        look, left_s = heard
-        c = look.comparison
-        said = f"{look.status}: {look.why}" if c is None else c.sentence(a, b)
-        say(f"[{left_s:.0f} s left] {look.length:,}: {said}")
+        def watch(length: int, limit_s: float) -> None:
+            left_s = left.begin(guess_s(length), limit_s)
+            progress.at(0, 0, left_s, f"look {search.turn + 1}, at {length:,} {what}")
 
-    stopped = all_looks(
-        duel.problem.device,
-        settings,
-        lambda engine: seek(
-            search, PairServer(duel, engine, given.seed or 0, given.margin, floors), seconds
-        ),
-        hear,
-        say,
-    )
+        def hear(heard: tuple[LengthRatio, float]) -> None:
+            look, _ = heard
+            if look.comparison is None:
+                progress.tell(f"{look.length:,}: {look.status}: {look.why}", "yellow")
+
+        stopped = all_looks(
+            duel.problem.device,
+            settings,
+            lambda engine: seek(
+                search,
+                PairServer(duel, engine, given.seed or 0, given.margin, floors),
+                seconds,
+                watch=watch,
+            ),
+            hear,
+            progress.tell,
+        )
     ended = STOPPED if stopped else BUDGET if search.next() is not None else ""
-    what = "keys" if duel.problem.phase == "decode" else "tokens"
     return CrossoverAnswer(a, b, what, duel.asked, search, ended, tuple(duel.notes()))
 
 

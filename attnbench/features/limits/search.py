@@ -262,6 +262,9 @@ CALLS = 4.5
 """Calls that a look makes: a first, some timed ones, one under the memory meter."""
 UNKNOWN_S = 1.5
 """A guess at the first look of a variant."""
+USUAL_LOOKS, USUAL_SHARE, BESIDE_S = 5, 0.4, 0.25
+"""So many looks a search takes as a rule, with calls of this share of what one may take, and so
+many seconds besides."""
 IN_TURN = 3
 """So many times each limit has its turn before the cheapest comes first: the gate, two looks."""
 GATE = 0
@@ -312,6 +315,20 @@ class Limit:
         beside = self.spent_s.get(last, UNKNOWN_S) * max(1.0, size / last)
         return CALLS * self.search.guess_s(size) + beside
 
+    def guess_s(self, size: int) -> float:
+        """A guess at the seconds of a look, whatever was seen."""
+        if size == GATE:
+            return self.gate.guess_s
+        return CALLS * USUAL_SHARE * self.search.budget.seconds + BESIDE_S
+
+    @property
+    def ahead_s(self) -> float:
+        """A guess at the seconds of all looks to come."""
+        if (size := self.next()) is None:
+            return 0.0
+        looks = max(1, USUAL_LOOKS - len(self.search.looks))
+        return self.guess_s(1) * looks + self.guess_s(GATE) * (size == GATE)
+
     def row(self, *, stopped: bool, ended: bool) -> dict[str, Any]:
         """What is known of it, as plain values; nothing is predicted before the search has ended:
         that would take time from it.
@@ -359,7 +376,7 @@ def plan(
     """A limit for each variant and phase; of all variants those that can run here."""
     searched = f"the {by} alone, and only --phase and --mask may have several values"
     refuse_several(grid, "limits", AXES, searched)
-    made = make_plan(table, names, grid, machine)
+    made = make_plan(table, names, grid.with_(budget=0.0), machine)
     cells = made.cells if names else [cell for cell in made.to_run if not cell.variant.ranks]
     return [_limit(cell, by, budget) for cell in cells]
 
@@ -430,12 +447,17 @@ class Hunt:
     seed: int
     now: Callable[[], float] = monotonic
 
-    def run(self, seconds: float) -> Iterator[tuple[Limit, str, float]]:
+    def run(
+        self,
+        seconds: float,
+        watch: Callable[[Limit, int, float], None] = lambda limit, size, left_s: None,
+    ) -> Iterator[tuple[Limit, str, float]]:
         """Each limit after each look, with its result in a few words and the seconds left, until
-        all are found or the wall clock is spent.
+        all are found or the wall clock is spent. ``watch`` is told of each look before it begins.
         """
         until = self.now() + seconds
         for limit, size, left_s in in_turn(self.limits, seconds, now=self.now):
+            watch(limit, size, left_s)
             said = self._look(limit, size, left_s) if size else self._gate(limit, left_s)
             yield limit, said, max(0.0, until - self.now())
 

@@ -13,9 +13,10 @@ from attnbench.core.format import size
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from attnbench.core.machine import Machine
+    from attnbench.core.settings import Settings
     from attnbench.features.limits.search import CallBudget, Limit
     from attnbench.sweep.presets import Preset
 
@@ -26,17 +27,17 @@ GPU_SHARE = 0.5
 DEFAULT_TIME_S = 0.2
 """A longer one leaves more brackets of the whole table open when the time below is over."""
 
+DRAWING_S = 1.5
+
 
 def limits(given: argparse.Namespace) -> int:
     """``attnbench limits [VARIANT …]``"""
     import impls
-    from attnbench.answer.search import all_looks
     from attnbench.core.evidence import STAMP, check_writable, made_here, save_beside
     from attnbench.core.machine import this_machine
     from attnbench.core.record import NOT_TRIED
     from attnbench.core.settings import Settings
-    from attnbench.features.limits.search import Hunt, finding, frontier, plan
-    from attnbench.sweep.plan import duration
+    from attnbench.features.limits.search import finding, frontier, plan
     from attnbench.sweep.start import pinned
 
     machine = this_machine()
@@ -44,7 +45,7 @@ def limits(given: argparse.Namespace) -> int:
     budget = _budget(given, grid, machine)
     found = plan(impls.table(given.table), given.variants, grid, given.by, budget, machine)
     settings = Settings(threads=pinned(given.threads, machine))
-    seconds, name = given.budget, f"limits-{datetime.now(UTC):{STAMP}}"
+    name = f"limits-{datetime.now(UTC):{STAMP}}"
     facts = made_here(machine, by=given.by, budget=asdict(budget), seed=given.seed or 0)
     facts["settings"] = settings.to_dict()
 
@@ -57,25 +58,8 @@ def limits(given: argparse.Namespace) -> int:
         facts.update(stopped=stopped, rows=rows)
         return save_beside(Path(given.out), machine.name, f"{name}/limits.json", facts)
 
-    def hear(look: tuple[Limit, str, float]) -> None:
-        limit, said, left_s = look
-        say(f"[{left_s:.0f} s left] {limit.variant.label:16} {limit.problem.phase:8} {said}")
-        kept(stopped=False, ended=False)  # on disk when the next look begins
-
     check_writable(Path(given.out), machine)
-    variants = len({limit.variant.label for limit in found})
-    say(
-        f"the {'longest sequence' if given.by == 'seq' else 'largest batch'} of {variants} "
-        f"variants in {size(budget.peak_bytes)} and {duration(budget.seconds)} a call, "
-        f"{len(found)} searches; {duration(seconds)} at the most"
-    )
-    stopped = all_looks(
-        grid.device,
-        settings,
-        lambda engine: Hunt(found, engine, budget, given.seed or 0).run(seconds),
-        hear,
-        say,
-    )
+    stopped = _searched(given, found, budget, settings, kept)
     file = kept(stopped=stopped)
     _show(facts, file, f"attnbench {name} on {machine.name}", as_json=given.json)
     if stopped:
@@ -84,6 +68,53 @@ def limits(given: argparse.Namespace) -> int:
         say("attnbench: nothing was run: no variant takes this problem here, for the reasons said")
         return 2
     return int(finding(found))
+
+
+def _searched(
+    given: argparse.Namespace,
+    found: Sequence[Limit],
+    budget: CallBudget,
+    settings: Settings,
+    keep: Callable[..., object],
+) -> bool:
+    """Look at all limits in turn, and keep what is known after each; whether Ctrl-C ended it."""
+    from attnbench.answer.search import LooksLeft, all_looks
+    from attnbench.command.progress import Progress
+    from attnbench.features.limits.search import Hunt
+    from attnbench.sweep.compare import STARTING_S
+    from attnbench.sweep.plan import duration
+
+    seconds = given.budget
+    left = LooksLeft(lambda: sum(limit.ahead_s for limit in found), seconds)
+    about_s = min(STARTING_S + left.left_s, seconds)
+    say(
+        f"the {'longest sequence' if given.by == 'seq' else 'largest batch'} of "
+        f"{len({limit.variant.label for limit in found})} variants in {size(budget.peak_bytes)} "
+        f"and {duration(budget.seconds)} a call, {len(found)} searches; about "
+        f"{duration(about_s + DRAWING_S)}, {duration(seconds)} at the most"
+    )
+
+    def hear(look: tuple[Limit, str, float]) -> None:
+        limit, said, _ = look
+        if limit.closed is not None:
+            progress.tell(f"{limit.variant.label} {limit.problem.phase}: {said}", "yellow")
+        keep(stopped=False, ended=False)  # on disk when the next look begins
+
+    def watch(limit: Limit, size: int, limit_s: float) -> None:
+        left_s = left.begin(limit.guess_s(size), limit_s)
+        at = f"{given.by} {size:,}" if size else "its gate"
+        over = sum(each.next() is None for each in found)
+        progress.at(over, len(found), left_s, f"{limit.variant.label} {limit.problem.phase}, {at}")
+
+    with Progress(after_s=DRAWING_S) as progress:
+        progress.at(0, len(found), about_s, "the worker starts")
+        return all_looks(
+            found[0].problem.device if found else "cpu",
+            settings,
+            lambda engine: Hunt(found, engine, budget, given.seed or 0).run(seconds, watch),
+            hear,
+            progress.tell,
+        )
 
 
 def _show(facts: Mapping[str, Any], file: Path, title: str, *, as_json: bool) -> None:

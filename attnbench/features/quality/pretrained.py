@@ -109,6 +109,7 @@ def read_texts(path: Path) -> Texts:
 
 
 WORKER = "attnbench.features.quality.pretrained_worker"
+USUAL_S, USUAL_STEP_S = 6.0, 1.0
 LIMIT_S, STEP_LIMIT_S = 240.0, 20.0
 """For all questions about a variant, and more for each step of distillation."""
 
@@ -129,6 +130,11 @@ class TrialOptions:
     """Steps."""
     train: str = "projections"
     seed: int = 0
+
+    @property
+    def guess_s(self) -> float:
+        """For one variant, about."""
+        return USUAL_S + USUAL_STEP_S * self.distil + self.pairs_s * len(self.seq)
 
     @property
     def limit_s(self) -> float:
@@ -268,7 +274,7 @@ def plan_sources(
         row.name for row in table.rows.values() if wrong_level(row) is None and not row.exact
     ]
     problems = [problem for _, problem in sources]
-    grid = Preset("real inputs", device=problems[0].device, level=("core",))
+    grid = Preset("real inputs", device=problems[0].device, level=("core",), budget=0.0)
     return make_plan(table, names, grid, machine, problems)
 
 

@@ -5,20 +5,20 @@ Without torch: each training runs in a process of its own, ``python -m`` this mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
-from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
 
-from attnbench.core.format import time_taken
+from attnbench.command.progress import Progress
 from attnbench.core.machine import Machine, why_not
 from attnbench.core.process import Worker, WorkerLost
 from attnbench.core.process_child import Answers, serve
 from attnbench.models import wrong_level
+from attnbench.sweep.plan import call_s
 from impls import Table
 from impls.errors import CantBeDone
 from impls.masks import Mask
@@ -195,6 +195,8 @@ def preset_settings(
     return tuple(dict.fromkeys(grid))
 
 
+LOAD_S, STEP_S = 5.0, 0.008
+"""A guess: to load torch, build and test; and a step besides its attention."""
 SLACK, LONGEST_S = 5.0, 120.0
 """A training ends before it has all its steps when it has taken so many times the budget of time;
 the limit is no less than this, since the first calls may build and compile."""
@@ -236,18 +238,35 @@ class Trainings:
         """How many trainings there are."""
         return len(self.seeds) * sum(map(len, self.variants.values()))
 
+    def guesses(self, machine: Machine, seconds: float | None, *, timed: bool) -> list[float]:
+        """Seconds of each training, and before those of a setting of the one for its budget."""
+        found = []
+        for setting in self.settings:
+            trained_s = setting.steps * (STEP_S + call_s(setting.problem, machine))
+            found += [LOAD_S + trained_s] * (timed and seconds is None)
+            each = LOAD_S + max(trained_s, seconds or 0.0)
+            found += [each] * len(self.seeds) * len(self.variants[setting])
+        return found
+
     def run(
-        self, say: Callable[[str], None], *, seconds: float | None = None, timed: bool = True
+        self,
+        progress: Progress,
+        machine: Machine,
+        *,
+        seconds: float | None = None,
+        timed: bool = True,
     ) -> None:
         """Train all: seed by seed, the variants of one in random order.
 
         ``seconds``: the budget of time, if given; ``timed``: whether there is one.
         """
         for row in self.rows:
-            say("; ".join(filter(None, [f"not trained: {row['reason']}", row["remedy"]])))
-        ended, start = 0, monotonic()
+            why = "; ".join(filter(None, [f"not trained: {row['reason']}", row["remedy"]]))
+            progress.tell(why)
+        progress.expect(self.guesses(machine, seconds, timed=timed))
         for setting in self.settings:
-            budget = self._measure_budget(setting, say) if timed and seconds is None else seconds
+            measures = timed and seconds is None
+            budget = self._measure_budget(setting, progress) if measures else seconds
             if budget is not None:
                 self.budgets[setting.slug] = budget
             refused, variants = set[str](), self.variants[setting]
@@ -255,15 +274,16 @@ class Trainings:
             for seed, variant in ((n, variants[at]) for n, order in orders for at in order):
                 if variant.label in refused:
                     continue
+                progress.step(f"{variant.label}, seed {seed}")
                 row = run_training(TrainingJob(variant, setting, seed, budget, self.threads))
                 self.rows.append(row)
                 if row["status"] == "unsupported":
                     refused.add(variant.label)
-                ended += 1
-                left = (monotonic() - start) / ended * (self.count - ended)
-                say(f"[{ended}/{self.count}, {time_taken(left)} left] {training_line(row)}")
+                if row["status"] in ("failed", "timed_out"):
+                    progress.tell(training_line(row), "yellow")
 
-    def _measure_budget(self, setting: Setting, say: Callable[[str], None]) -> float:
+    def _measure_budget(self, setting: Setting, progress: Progress) -> float:
+        progress.step(f"{self.baseline.label}, for the budget of time")
         name = self.baseline.label
         seed = max(self.seeds) + 1
         row = run_training(TrainingJob(self.baseline, setting, seed, None, self.threads))
@@ -273,7 +293,7 @@ class Trainings:
                 "is no budget of time and nothing to compare"
             )
         took = float(row["curve"][-1]["seconds"])
-        say(
+        progress.tell(
             f"{setting.slug}: {name} took {took:.1f} s for {setting.steps:,} steps; all get "
             "as many steps, and as much time"
         )

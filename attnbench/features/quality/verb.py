@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 import impls
+from attnbench.command.progress import Progress
 from attnbench.command.terminal import INTERRUPTED, say
 from attnbench.core.disk import StoreError, write_whole
 from attnbench.core.evidence import (
@@ -34,8 +35,9 @@ from attnbench.features.quality import recall as training
 from attnbench.models import wrong_level
 from attnbench.report.tables import FAINT, Table, console
 from attnbench.report.tables import show as show_table
+from attnbench.sweep.compare import STARTING_S
 from attnbench.sweep.engine import LocalEngine
-from attnbench.sweep.plan import LONG, here
+from attnbench.sweep.plan import LONG, duration, here
 from attnbench.sweep.start import pinned
 from attnbench.sweep.sweep import Interrupt
 from impls.errors import CantBeDone
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
     from attnbench.report.figures.sheet import Drawn
 
 Row = dict[str, Any]
+ORIGINAL_S, CAPTURE_S, DRAWING_S = 28.0, 8.0, 1.5
+"""For the original model, before its variants; for the inputs of its layers; for the end."""
 
 
 def quality(given: argparse.Namespace) -> int:
@@ -179,19 +183,20 @@ class Start:
     def carry_out(
         self,
         given: argparse.Namespace,
-        steps: Callable[[Path], Generator[Row | None]],
+        steps: Callable[[Path, Progress], Generator[Row | None]],
         texts: int,
         wanted: Mapping[str, Any],
         finish: Callable[[list[Row], Row], list[Row]] = lambda rows, made: rows,
     ) -> int:
         """Take the rows of ``steps`` until Ctrl-C, which may also end it at a None; keep them."""
-        interrupt, rows, stopped = Interrupt(say), list[Row](), False
+        rows, stopped = list[Row](), False
         try:
             with (
                 tempfile.TemporaryDirectory() as folder,
                 lock_for([self.device]),
-                interrupt.watching(),
-                closing(steps(Path(folder))) as taken,
+                Progress(after_s=DRAWING_S) as progress,
+                (interrupt := Interrupt(progress.tell)).watching(),
+                closing(steps(Path(folder), progress)) as taken,
             ):
                 for row in taken:
                     rows += [] if row is None else [row]
@@ -242,20 +247,25 @@ def model(given: argparse.Namespace) -> int:
     )
     original: Row = {}
 
-    def steps(folder: Path) -> Generator[Row | None]:
+    def steps(folder: Path, progress: Progress) -> Generator[Row | None]:
         limited = start.device == "cpu"
+        refusals = [pretrained.refusal(row, options, start.machine) for row in variants]
+        guesses = [ORIGINAL_S, *(options.guess_s * (refused is None) for refused in refusals)]
+        left = f"about {duration(sum(guesses))}"
+        say(f"{count} variants in the model, one after another; first the original; {left}")
+        progress.expect(guesses)
+        progress.step("the original model")
         with Worker(pretrained.WORKER, threads, limited=limited) as worker:
-            say(f"{count} variants in the model, one after another; first the original")
             trial = pretrained.Trial(start.texts, options, worker, given.table, folder)
             original.update(trial.original)
             yield None
-            for number, variant in enumerate(variants, 1):
+            for variant, refused in zip(variants, refusals, strict=True):
+                progress.step(variant.label)
                 row = {x: getattr(variant, x) for x in ("label", "family", "computes")}
                 row["variant"] = row.pop("label")
-                refused = pretrained.refusal(variant, options, start.machine)
                 row = trial.run_variant(variant) if refused is None else {**row, **refused}
-                if row["status"] != "unavailable":
-                    say(f"[{number}/{count}] {model_view.progress_line(row)}")
+                if row["status"] in {*FINDINGS, Status.TIMED_OUT}:
+                    progress.tell(model_view.progress_line(row), "yellow")
                 yield row
 
     def finish(rows: list[Row], made: Row) -> list[Row]:
@@ -273,22 +283,24 @@ def real(given: argparse.Namespace) -> int:
     start = Start(given, [given.seq])
     wanted = {"seq": given.seq, "batch": given.batch, "dtype": start.dtype, "device": start.device}
 
-    def steps(folder: Path) -> Generator[Row | None]:
+    def steps(folder: Path, progress: Progress) -> Generator[Row | None]:
+        progress.at(0, 0, CAPTURE_S, "the model's layers are read")
         sources = pretrained.capture_inputs(
             start.texts, **wanted, folder=folder, settings=start.settings
         )
         plan = pretrained.plan_sources(table, given.variants, sources, start.machine)
-        say(plan.sentence())
+        progress.tell(plan.sentence(STARTING_S))
         yield None
-        source = None
+        guesses = [cell.guess_s for cell in plan.cells]
+        guesses[0] += STARTING_S
+        progress.expect(guesses)
+        progress.step(sources[0][0])
         with LocalEngine(start.settings, limited=start.device == "cpu") as engine:
-            judged = pretrained.judge_sources(plan, sources, engine, given.seed)
-            for number, row in enumerate(judged):
+            for row in pretrained.judge_sources(plan, sources, engine, given.seed):
+                what = f"{row['variant']} on {row['source']}"
                 if row["status"] not in ("measured", "refused", "unavailable"):
-                    say(f"{row['variant']} on {row['source']}: {row['status']}: {row['reason']}")
-                if row["source"] != source:
-                    source = row["source"]
-                    say(f"[{number}/{len(plan.cells)}] {source}")
+                    progress.tell(f"{what}: {row['status']}: {row['reason']}", "yellow")
+                progress.step(what)
                 yield row
 
     return start.carry_out(given, steps, given.batch, {**wanted, "seed": given.seed})
@@ -299,10 +311,14 @@ def recall(given: argparse.Namespace) -> int:
     machine = this_machine()
     plan, stopped = _plan_trainings(given, machine), False
     check_writable(Path(given.out), machine)
-    first = plan.settings[0]
+    first, left_s = (
+        plan.settings[0],
+        sum(plan.guesses(machine, given.seconds, timed=not given.scan)),
+    )
     say(
         f"{plan.count} trainings: variants {len(plan.variants[first])}, seeds {len(plan.seeds)}, "
-        f"threads {plan.threads}; {', '.join(s.slug for s in plan.settings)}; pairs {first.pairs}"
+        f"threads {plan.threads}; {', '.join(s.slug for s in plan.settings)}; pairs {first.pairs}; "
+        f"about {duration(left_s + DRAWING_S)}"
     )
     made = made_here(
         machine,
@@ -313,8 +329,8 @@ def recall(given: argparse.Namespace) -> int:
         trainings=plan.count,
     )
     try:
-        with lock_for([first.device]):
-            plan.run(say, seconds=given.seconds, timed=not given.scan)
+        with lock_for([first.device]), Progress(after_s=DRAWING_S) as progress:
+            plan.run(progress, machine, seconds=given.seconds, timed=not given.scan)
     except KeyboardInterrupt:
         stopped = True
     if not any(row["curve"] for row in plan.rows):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from attnbench.answer.compare_runs import Incomparable, RunsComparison, compared
@@ -57,53 +57,111 @@ WHY_NOT = {
 }  # fmt: skip
 """By section, in the order of the page: why nothing is drawn there."""
 SECTIONS = tuple(WHY_NOT)
+DRAWN_S = dict(zip(SECTIONS, (0.5, 1.6, 0.7, 0.3, 0.5, 0.4, 0.3, 1.5), strict=True))
+READ_S, PAGE_S = 2.0, 1.5
+"""Guesses at the seconds of a figure, by section; of reading the runs; and of the page."""
+
+
+def report_s(regimes: int) -> float:
+    """A guess at the seconds of a report of one run."""
+    scene = sum(DRAWN_S[section] for section in ("scaling", "tradeoffs", "roofline", "memory"))
+    rest = sum(DRAWN_S.values()) - scene
+    return READ_S + min(max(regimes, 1), SCENES) * scene + rest + PAGE_S
+
+
+class Steps(Protocol):
+    """Shows how far the drawing is."""
+
+    def expect(self, guesses: Sequence[float]) -> None:
+        """So many seconds for each of the steps that come now."""
+
+    def step(self, what: str) -> None:
+        """The next one begins."""
+
+
+class Unseen:
+    """Steps that nobody is shown."""
+
+    def expect(self, guesses: Sequence[float]) -> None:
+        """Nothing."""
+
+    def step(self, what: str) -> None:
+        """Nothing."""
 
 
 def draw_all(
-    runs: Sequence[ReportRun], scenes: Sequence[Scene], looks: Looks, baseline: str
+    runs: Sequence[ReportRun],
+    scenes: Sequence[Scene],
+    looks: Looks,
+    baseline: str,
+    steps: Steps | None = None,
 ) -> tuple[list[Drawn], Mapping[str, Sequence[str]]]:
     """All figures in the order of the page, and by section why others are absent."""
     figures: list[Drawn] = []
     absent: dict[str, dict[str, None]] = defaultdict(dict)
-
-    def add(section: str, what: object, draw: Callable[..., Any], *given: Any) -> None:
-        try:
-            made = draw(*given)
-        except Exception as error:  # anything: the rest of the page is not lost with it
-            first = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
-            absent[section][f"the figure of {what} could not be drawn ({first})"] = None
-            return
-        if made is not None:
-            figures.extend(made if isinstance(made, list) else [made])
-
     timed = [scene for scene in scenes if scene.timed]
     lines = accumulate(len({r.variant for r in scene.regime.records}) for scene in timed)
     shown = timed[: max(1, min(sum(count <= LINES for count in lines), SCENES))]
+    todo = list(_to_draw(runs, scenes, shown, looks, baseline, absent))
+    steps = steps or Unseen()
+    steps.expect([*(DRAWN_S[section] for section, *_ in todo), PAGE_S])
+    for section, what, function, *given in todo:
+        steps.step(f"{section}, {what}")
+        try:
+            made = function(*given)
+        except Exception as error:  # anything: the rest of the page is not lost with it
+            first = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
+            absent[section][f"the figure of {what} could not be drawn ({first})"] = None
+            continue
+        if made is not None:
+            figures.extend(made if isinstance(made, list) else [made])
+    steps.step("the page")
+    _say_absent(figures, absent, timed, timed[len(shown) :])
+    figures.sort(key=lambda figure: SECTIONS.index(figure.section))
+    return figures, {name: list(absent[name]) for name in SECTIONS if absent[name]}
+
+
+def _to_draw(
+    runs: Sequence[ReportRun],
+    scenes: Sequence[Scene],
+    shown: Sequence[Scene],
+    looks: Looks,
+    baseline: str,
+    absent: dict[str, dict[str, None]],
+) -> Iterator[tuple[Any, ...]]:
+    """The section of each figure, what it is of, the function that draws it, and what it needs."""
     for scene in shown:
-        add("scaling", scene.regime, scaling.draw, scene, looks, baseline)
-        add("tradeoffs", scene.regime, tradeoffs.draw, scene, looks)
-        add("roofline", scene.regime, roofline.draw, scene, looks)
-        add("memory", scene.regime, memory.draw, scene, looks)
+        yield "scaling", scene.regime, scaling.draw, scene, looks, baseline
+        yield "tradeoffs", scene.regime, tradeoffs.draw, scene, looks
+        yield "roofline", scene.regime, roofline.draw, scene, looks
+        yield "memory", scene.regime, memory.draw, scene, looks
     for run in runs:
-        add("map", run.name, winner_map.draw, run, scenes, looks)
-        add("closeness", run.name, closeness.draw, run, scenes, looks)
+        yield "map", run.name, winner_map.draw, run, scenes, looks
+        yield "closeness", run.name, closeness.draw, run, scenes, looks
         profiles, damaged = shares.read(sorted((run.path / "profiles").rglob("profile.json")))
         absent["shares"] |= dict.fromkeys(damaged)
-        add("shares", f"profiles of {run.name}", shares.draw, profiles, looks, run.number)
+        yield "shares", f"profiles of {run.name}", shares.draw, profiles, looks, run.number
     kept = [
         (run, *attention.read(file)) for run in runs if (file := run.path / "maps.json").exists()
     ]
     absent["attention"] |= dict.fromkeys(why for _, _, why in kept if why)
     for run, maps, _ in [each for each in kept if each[1]][:1]:  # those of all machines are alike
-        add("attention", f"maps of {run.name}", attention.draw, maps, looks, run.number)
+        yield "attention", f"maps of {run.name}", attention.draw, maps, looks, run.number
+
+
+def _say_absent(
+    figures: Sequence[Drawn],
+    absent: dict[str, dict[str, None]],
+    timed: Sequence[Scene],
+    rest: Sequence[Scene],
+) -> None:
+    """Why a section has no figure, and which regimes have none."""
     drawn = {figure.section for figure in figures}
     for section, why in WHY_NOT.items():
         if section not in drawn and not absent[section]:
             absent[section][why] = None
     if "scaling" in drawn:
-        absent["scaling"] |= dict.fromkeys(_not_in_scaling(timed, timed[len(shown) :]))
-    figures.sort(key=lambda figure: SECTIONS.index(figure.section))
-    return figures, {name: list(absent[name]) for name in SECTIONS if absent[name]}
+        absent["scaling"] |= dict.fromkeys(_not_in_scaling(timed, rest))
 
 
 def _not_in_scaling(timed: Sequence[Scene], rest: Sequence[Scene]) -> list[str]:
@@ -118,12 +176,12 @@ def _not_in_scaling(timed: Sequence[Scene], rest: Sequence[Scene]) -> list[str]:
     return said
 
 
-def contents_of(runs: Sequence[ReportRun], out: Path) -> Contents:
+def contents_of(runs: Sequence[ReportRun], out: Path, steps: Steps | None = None) -> Contents:
     """The contents of a report of these runs that will be written to a folder."""
     found = scenes(runs)
     look = looks(record for run in runs for record in run.records)
     base = baseline(found)
-    figures, absent = draw_all(runs, found, look, base)
+    figures, absent = draw_all(runs, found, look, base, steps)
     comparisons, incomparable = list[RunsComparison](), list[str]()
     first, *others = runs
     for other in others:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.core.disk import StoreError, from_json, writable_folder, write_whole
-from attnbench.features.report.build import contents_of
+from attnbench.features.report.build import Steps, contents_of
 from attnbench.features.report.contents import Contents, distinct_words, sentences
 from attnbench.features.report.page import render, templates
 from attnbench.report.scenes import ReportRun, Scene, gather
@@ -44,13 +44,13 @@ class Made:
     contents: Contents
 
 
-def make(runs: Sequence[Path], out: Path) -> Made:
+def make(runs: Sequence[Path], out: Path, steps: Steps | None = None) -> Made:
     """A report of these runs in a folder; raises a sentence where there is nothing to report."""
     read = gather(runs)
     with _writing(out):  # before the work: where nothing can be written, it need not be done
         writable_folder(out)
     try:
-        contents = contents_of(read, out)
+        contents = contents_of(read, out, steps)
         files = write(contents, out)
     except CantBeDone:
         raise

@@ -7,6 +7,7 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attnbench.command.progress import Progress
 from attnbench.command.terminal import say
 from impls.errors import CantBeDone
 
@@ -40,7 +41,8 @@ def report(given: argparse.Namespace) -> int:
                 f"reports/{'-and-'.join(path.name for path in found[:3])}"
             )
         out = found[0] / BESIDE
-    made = make(runs, out)
+    with Progress() as progress:
+        made = make(runs, out, progress)
     contents = made.contents
     if given.json:
         answers = [
@@ -60,15 +62,15 @@ def report(given: argparse.Namespace) -> int:
     return 0
 
 
-def report_of(run: Path) -> Made | None:
+def report_of(run: Path, progress: Progress | None = None) -> Made | None:
     """A run's own report, at its end; None where it could not be made: the run has lost nothing."""
     from attnbench.features.report.files import make
 
     try:
-        made = make([run], run / BESIDE)
+        made = make([run], run / BESIDE, progress)
     except Exception as error:  # anything: what was measured is kept, and is what counts
         said = f"{type(error).__name__}: {error}".splitlines()[0]
-        say(
+        (progress.tell if progress else say)(
             f"note: the report could not be made ({said}); the records are whole: 'attnbench "
             f"report {run}' tries again"
         )

@@ -23,12 +23,10 @@ if TYPE_CHECKING:
     from attnbench.core.run_folder import RunFolder
     from attnbench.models.capture.calls import SeenCalls
     from attnbench.sweep.places import Places
+    from attnbench.sweep.plan import Cell
     from attnbench.sweep.start import Run
     from attnbench.sweep.sweep import Watcher
     from impls.problem import Problem
-
-
-REPORT_S = 4.0
 
 
 def run(given: argparse.Namespace) -> int:
@@ -46,7 +44,8 @@ def run(given: argparse.Namespace) -> int:
         begun = _resumed(given, places) if given.resume is not None else _begun(given, places)
         folder = begun.folder
         try:
-            with Progress(begun.left, every=given.all, best=True, after_s=REPORT_S) as progress:
+            after_s = 0.0 if given.no_report else _report_s(begun.plan.to_run)
+            with Progress(begun.left, every=given.all, best=True, after_s=after_s) as progress:
                 unbegun = measure(begun, places, progress, until)
             folder.check_in_place()
         except (Stopped, KeyboardInterrupt):
@@ -196,11 +195,21 @@ def _resumed(given: argparse.Namespace, places: Places) -> Run:
     )
 
 
+def _report_s(cells: Sequence[Cell] | Sequence[Record]) -> float:
+    """A guess at the seconds of the maps and the report of some cells or records."""
+    from attnbench.features.report.build import report_s
+    from attnbench.features.show.maps import USUAL_S
+
+    regimes = {(p.phase, p.mask, p.dtype, p.batch, p.heads) for p in (c.problem for c in cells)}
+    return USUAL_S + report_s(len(regimes))
+
+
 def _conclude(
     records: list[Record], folder: RunFolder, given: argparse.Namespace, took_s: float
 ) -> int:
     """The report, and the answer: as data, or on the screen."""
     from attnbench.answer.ranking import answers, margin_reason
+    from attnbench.command.progress import Progress
     from attnbench.core.evidence import selfcheck_said
     from attnbench.core.record import NOT_TRIED
     from attnbench.features.run import view
@@ -211,8 +220,10 @@ def _conclude(
     records = sorted(records, key=lambda r: r.status in NOT_TRIED)  # measured cells first
     made = None
     if not given.no_report:
-        maps.keep(folder.path, records, given.table, say)
-        made = report_of(folder.path)
+        with Progress() as progress:
+            progress.at(0, 0, _report_s(records), "attention maps")
+            maps.keep(folder.path, records, given.table, progress.tell)
+            made = report_of(folder.path, progress)
     every = given.all or given.tables
     if given.json or every:
         found, trust = list(answers(records)), selfcheck_said(folder.header)

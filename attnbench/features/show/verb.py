@@ -89,15 +89,21 @@ def _show_map(given: argparse.Namespace, row: Variant) -> int:
     return 0
 
 
+CEILINGS_S, NOISE_S = 12.0, 24.0
+"""Of a dtype; and of the three lengths of call whose noise is measured."""
+
+
 def env(given: argparse.Namespace) -> int:
     """``attnbench env``: the facts, kept beside the results of this machine."""
+    from attnbench.command.progress import Progress
     from attnbench.core.evidence import check_writable, save_machine
     from attnbench.core.machine import gpu_warnings, this_machine, vitals
     from attnbench.core.record import PROTOCOL
     from attnbench.core.settings import Settings
     from attnbench.features.show import view
+    from attnbench.sweep.compare import STARTING_S
     from attnbench.sweep.engine import START_LIMIT_S, engine_on
-    from attnbench.sweep.plan import LONG, here
+    from attnbench.sweep.plan import LONG, duration, here
     from attnbench.sweep.start import pinned
     from impls.problem import Problem
 
@@ -119,11 +125,14 @@ def env(given: argparse.Namespace) -> int:
         "observed": observed,
         "notes": notes,
     }
-    with engine_on(device, settings) as engine:
-        say("measuring the ceilings …")
+    ceilings_s = STARTING_S + CEILINGS_S * len(dtypes)
+    say(f"the ceilings and the noise floor are measured; about {duration(ceilings_s + NOISE_S)}")
+    with engine_on(device, settings) as engine, Progress() as progress:
+        progress.expect([ceilings_s, NOISE_S])
+        progress.step("the ceilings: products, and copies by size")
         question: dict[str, Any] = {"ceilings": dtypes, "device": device}
         facts |= engine.ask(question, START_LIMIT_S)
-        say("measuring the noise floor: one variant against itself, about half a minute …")
+        progress.step("the noise floor: one variant against itself")
         question = {"noise": dtypes[0], "device": device}
         facts |= engine.ask(question, START_LIMIT_S)
     path = save_machine(Path(given.out), machine, facts)
