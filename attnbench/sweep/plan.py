@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import product
 from math import prod
 from pathlib import Path
-from time import process_time
+from time import perf_counter
 from typing import Any
 
 from attnbench.core import gpu as nvml
@@ -68,8 +68,8 @@ DIGITS = 12
 """A length has fewer."""
 ROOM = 1 << 16
 """Bytes of an array's file besides its numbers."""
-HALF = 0.46
-"""What attention reaches of a plain product's speed, where all rows are taken together."""
+HALF = 0.75
+"""What attention reaches of a small product's speed, where all rows are taken together."""
 GPU_FLOPS = 2.2e14
 """A guess at the same of a GPU, until the run itself has shown better."""
 TWO_BYTES = 4
@@ -296,16 +296,21 @@ def _cells(
 
 @lru_cache
 def _thread_flops() -> float:
-    """What a thread of this machine does a second in a product of 256 x 256, by numpy."""
+    """What a thread of this machine does a second in a product of 64 x 64, by numpy.
+
+    A larger one is shared out among threads that wait for each other: where others are busy, it
+    seems up to a hundred times as slow.
+    """
     import numpy as np
 
-    square = np.ones((256, 256), np.float32)
+    square = np.ones((64, 64), np.float32)
     spent = []
-    for _ in range(5):
-        start = process_time()  # of all threads that numpy takes
-        square @ square
-        spent.append(process_time() - start)
-    return float(2 * 256**3 / max(min(spent), 1e-5))
+    for _ in range(50):
+        start = perf_counter()
+        for _ in range(10):
+            square @ square
+        spent.append(perf_counter() - start)
+    return float(10 * 2 * 64**3 / min(spent))
 
 
 def _cell(variant: Variant, problem: Problem, grid: Preset, machine: Machine) -> Cell:
