@@ -51,6 +51,28 @@ def test_one_that_lacks_somebody_who_could_win_is_not(chooses, tmp_path, measure
     assert f"not from {folder / 'one'}, which measured this without matmul" in said
 
 
+NEAR = [
+    (("--heads", "8"), "4 heads, not 8: --heads 4"),
+    (("--phase", "train"), "phase forward, not train: --phase forward"),
+    (("--mask", "none"), "mask causal, not none: --mask causal"),
+    (("--head-dim", "128"), "head-dim 64, not 128: --head-dim 64"),
+    (("--seq", "1000000"), "length 2048, not 1000000: --seq 2048"),
+]
+
+
+@pytest.mark.parametrize(("another", "said"), NEAR)
+def test_before_it_measures_the_nearest_run_is_named_and_what_differs(
+    chooses, whole, measures, another, said
+):
+    words = ("--seq", 512, *SHAPE, "--out", whole.parents[1])
+    _, _, err = chooses(*words, *another)
+    assert f"the nearest run, {whole}, has {said} answers from it\n" in err and len(measures) == 1
+    _, out, _ = chooses(*words, *said.split(": ")[1].split(), "--json")
+    assert json.loads(out)["source"] == str(whole) and len(measures) == 1
+    _, _, err = chooses(*words, "--batch", 2, *another)
+    assert "nearest run" not in err and len(measures) == 2  # it differs in two
+
+
 def test_one_that_measured_the_problem_comes_before_a_newer_one_that_did_not(chooses, whole):
     newer = made.everybody(matmul=0.5)
     written(whole.parent / "two", [r for r in newer if r.problem.kv_len != 512])
