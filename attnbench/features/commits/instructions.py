@@ -105,7 +105,7 @@ def count(
     counting: list[tuple[Commit, Path, list[str], Program]] = []
     with ExitStack() as stack:
         for commit in commits:
-            step(f"the gate of each cell in {commit}")
+            step(f"the correctness check of each variant in {commit}")
             folder = stack.enter_context(laid_out(commit, root, bool(tables)))
             place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-")))
             whys, jobs = [], []

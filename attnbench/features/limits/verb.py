@@ -102,7 +102,7 @@ def _searched(
 
     def watch(limit: Limit, size: int, limit_s: float) -> None:
         left_s = left.begin(limit.guess_s(size), limit_s)
-        at = f"{given.by} {size:,}" if size else "its gate"
+        at = f"{given.by} {size:,}" if size else "its correctness check"
         over = sum(each.next() is None for each in found)
         progress.at(over, len(found), left_s, f"{limit.variant.label} {limit.problem.phase}, {at}")
 
