@@ -48,10 +48,10 @@ def test_the_screen_says_by_length_what_to_use_and_what_ties_and_what_to_type_ne
     ]
     table = [re.split(r"\s{2,}", lines[n]) for n in places]
     assert table == [
-        ["chunked", "0.500", "±2 %", "1.00×", "1.00", "use this"],
-        ["bmm", "0.505", "±2 %", "1.01×", "1.00", "tied"],
-        ["sdpa", "1.00", "±2 %", "2.00×", "1.00"],
-        ["matmul", "4.00", "±2 %", "8.00×", "1.00"],
+        ["chunked", "0.500", "[0.490, 0.510]", "1.00×", "1.00", "use this"],
+        ["bmm", "0.505", "[0.495, 0.515]", "1.01×", "1.00", "tied"],
+        ["sdpa", "1.00", "[0.980, 1.02]", "2.00×", "1.00"],
+        ["matmul", "4.00", "[3.92, 4.08]", "8.00×", "1.00"],
     ]
     assert "Faster, but not exact: linear.elu, 5.00× as fast, 70" in text
     assert f"inverted is wrong on b1 h2/2 n64 d64 f32 none forward: {MARKUP}" in lines

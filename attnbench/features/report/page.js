@@ -28,8 +28,7 @@ function read() {
 // The controls say what the state says; what they can't say, it does not.
 function fill() {
   for (const field of form.elements) {
-    if (field.name === "at") field.value = facts.lengths.indexOf(Number(state.n));
-    else if (field.name === "one") field.checked = state.one !== "";
+    if (field.name === "one") field.checked = state.one !== "";
     else if (field.name in NOTHING) {
       field.value = state[field.name];
       if (field.value !== state[field.name]) field.value = state[field.name] = NOTHING[field.name];
@@ -110,6 +109,7 @@ function show() {
   $("#nothing span").textContent = `No regime has ${chosen().join(" and ")}.`;
   if ($("#tokens")) {
     $("#tokens").textContent = `${tokens(Number(state.n))} tokens`;
+    form.elements.at.value = facts.lengths.indexOf(Number(state.n));
     form.elements.at.setAttribute("aria-valuetext", $("#tokens").textContent);
   }
   const keys = Object.keys(state).filter((key) => !["about", "cell"].includes(key));

@@ -120,7 +120,8 @@ def _fastest(run: ReportRun, scene: Scene, most: int) -> Table:
         name = Styled(short(record.variant, 2 * NAME), BEST if leads else "")
         peak = mib(record.memory.peak_bytes) if record.memory else None
         mark = ("tied" if record.variant in tied else "use this") if leads else ""
-        rows.append([name, ms(t), f"±{_spread(record):.0f} %", ratio(t / best), peak, mark])
+        low, high = (record.time.low_s, record.time.high_s) if record.time else (None, None)
+        rows.append([name, ms(t), f"[{ms(low)}, {ms(high)}]", ratio(t / best), peak, mark])
     said = beside(standing)
     heads = ("ms", "95 %", "× best", "MiB")
     mask = "no mask" if scene.regime.mask == "none" else scene.regime.mask

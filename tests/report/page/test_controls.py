@@ -1,0 +1,211 @@
+"""Controls of the page in a real browser, on a run with a tie, a clear lead, a noisy one and two
+regimes: the length, the map, the trade-off, filters that leave nothing, the list of variants.
+"""
+
+import pytest
+
+from attnbench.features.report import page as html
+from tests.report.page.runs import CAUSAL, NEAR, OWN, at, far, memory, timed
+
+expect = pytest.importorskip("playwright.sync_api").expect
+LOOSE = ["drifting: x"]
+
+
+def duel():
+    """Forward: tied at 64, four times ahead at 128, a fifth and noisy at 256; train, no mask."""
+    found = [timed("sdpa", 1e-3, at(256, phase="train"))]
+    for n, its, flags in ((64, 1.01e-3, ()), (128, 4e-3, ()), (256, 1.2e-3, LOOSE)):
+        problem = at(n, mask=CAUSAL)
+        sparse = {"computes": NEAR, "distance": far(0.3), "family": "sparse"}
+        found += [
+            timed("sdpa", 1e-3, problem, flags=flags),
+            timed("matmul", its, problem),
+            timed("window.blocked", 6e-3, problem, memory=memory(n << 10)),
+            timed("gla", 1e-4 * n, problem, computes=OWN, distance=far(0.1), family="linear"),
+            timed("lsh", 5e-4, problem, **sparse),
+        ]
+    return found
+
+
+@pytest.fixture
+def d(reader, filled, tmp_path):
+    """The page of that run, its forward regime."""
+    (tmp_path / "index.html").write_text(html.render(filled(duel())), "utf-8")
+    opened = reader(tmp_path / "index.html")
+    opened.page.select_option("[name=phase]", "forward")
+    return opened
+
+
+def near(d, what):
+    """A section's first figure, brought near so that it is drawn."""
+    figure = d.page.locator(f"#{what} figure").locator("visible=true").first
+    figure.scroll_into_view_if_needed()
+    expect(figure.locator("svg")).to_be_attached()
+    d.settle()
+    return figure
+
+
+def points(d, what):
+    """By variant, the length of its point in the section's first figure."""
+    of = "f => Object.fromEntries(f.points.map(p => [looks[p.v].name, p.cell.length]))"
+    return near(d, what).evaluate(of)
+
+
+def attributes(figure, what, name):
+    return figure.locator(what).evaluate_all(f"all => all.map(e => e.getAttribute('{name}'))")
+
+
+def test_the_map_tells_ties_leads_and_noise_apart(d):
+    figure = near(d, "map")
+    assert figure.locator("rect[fill^='url(#tied']").count() == 1
+    told = figure.locator("text").all_text_contents()
+    assert {"tie of 2", "4.00× ahead", "1.20× ahead ?"} <= set(told)
+    tied, far_ahead, little = map(float, attributes(figure, "rect[fill-opacity]", "fill-opacity"))
+    assert tied == far_ahead > little  # how far the rest are behind
+
+
+def test_a_field_of_the_map_moves_the_length_and_all_that_shows_it(d):
+    def marked():
+        frame = attributes(near(d, "map"), "rect[stroke-width='1.2']", "x")
+        return frame, attributes(near(d, "scaling"), "path[stroke-dasharray='2 3']", "d")
+
+    before, slider = marked(), d.page.locator("[name=at]")
+    assert slider.input_value() == "2"
+    near(d, "map").locator("rect[fill^=url]").click(position={"x": 9, "y": 9})
+    assert (slider.input_value(), slider.get_attribute("aria-valuetext")) == ("0", "64 tokens")
+    after = marked()
+    assert all(len(some) == 1 for some in (*before, *after))
+    assert before[0] != after[0] and before[1] != after[1]
+
+
+def test_the_trade_off_follows_the_length_and_what_it_is_held_against(d):
+    assert set(points(d, "tradeoffs").values()) == {256}
+    d.page.locator("[name=at]").focus()
+    d.page.keyboard.press("Home")
+    there = points(d, "tradeoffs")
+    assert set(there.values()) == {64} and {"sdpa", "window.blocked"} <= set(there)
+    said = d.seen("#tradeoffs figcaption")[0]
+    assert "Half of the 256 KiB of sdpa: window.blocked, 64 KiB at 6.00× the time" in said
+    d.page.select_option("[name=y]", "error")
+    assert set(points(d, "tradeoffs")) == {"gla", "lsh"}
+    assert "distance from softmax" in near(d, "tradeoffs").locator("text").all_text_contents()
+    assert "lsh is nearest to softmax" in d.seen("#tradeoffs figcaption")[0]
+    points_ = "[{x: 1, y: 3}, {x: 2, y: 4}, {x: 3, y: 1}]"
+    assert d.page.evaluate(f"frontier({points_}).map(p => p.x)") == [1, 3]
+
+
+def test_filters_that_leave_nothing_say_so_and_are_taken_back(d):
+    assert not d.page.is_visible("#nothing")
+    d.page.select_option("[name=mask]", "none")
+    assert d.seen("#nothing span") == ["No regime has phase forward and mask none."]
+    assert d.seen(".verdicts tbody") == [] and not d.page.is_visible("#scaling")
+    d.page.click("#nothing button")
+    assert len(d.seen(".verdicts tbody")) == 2 and not d.page.is_visible("#nothing")
+
+
+def test_what_is_pale_does_not_stretch_the_axes(d):
+    def ticks():
+        return near(d, "scaling").locator("text[text-anchor=end]").all_text_contents()
+
+    usual = ticks()
+    d.page.evaluate("change({ v: '*exact' })")
+    assert ticks() == usual
+    d.page.evaluate("change({ v: '*all' })")
+    assert ticks() != usual
+
+
+def test_the_list_is_searched_by_name_and_family_and_offers_the_nearest(d):
+    d.page.click("#variants summary")
+    only = d.page.locator("[data-pick=found]")
+    assert not only.is_visible()
+    d.page.fill("#find", "linear")  # a family
+    assert d.seen(".pick") == ["gla"] and len(d.seen("#boxes fieldset")) == 1
+    only.click()
+    assert d.hash == "#phase=forward&v=gla"
+    d.page.fill("#find", "lhs")
+    assert d.seen("#near button")[0] == "lsh"
+    d.page.fill("#find", "blokced")  # a part of a name
+    assert d.seen("#near button") == ["window.blocked"]
+    d.page.click("#near button")
+    assert d.page.evaluate("document.activeElement.id") == "find"
+    assert d.seen(".pick") == ["window.blocked"]
+
+
+def test_a_panel_says_how_times_grow_and_judges_by_the_margin(d):
+    near(d, "scaling").locator(".plot").focus()
+    d.page.keyboard.press("ArrowRight")
+    name = d.seen("#scaling .readout")[0].split("\n")[0]
+    d.page.keyboard.press("Enter")
+    d.page.wait_for_selector("#about[open]")
+    assert d.page.inner_text("#about-title") == name
+    d.page.keyboard.press("Escape")
+    d.go("#about=gla&phase=forward")  # by its times 6.4 to 25.6 ms
+    d.page.wait_for_selector("#about[open]")
+    assert "time grows as n1.00" in d.page.inner_text("#about-times caption")
+    d.go("#about=matmul&phase=forward")  # one hundredth slower is within the margin
+    d.page.wait_for_selector("#about[open]")
+    told = [row.split("\t")[2] for row in d.seen("#about .times tbody tr")]
+    assert told == ["tied (1.01×)", "4.00× slower", "1.20× slower"]
+
+
+def test_the_readout_goes_up_and_down_stays_within_its_figure_and_goes_with_the_focus(d):
+    figure = near(d, "scaling")
+    plot, readout = figure.locator(".plot"), figure.locator(".readout")
+    plot.focus()
+    for key in ("ArrowRight", "ArrowDown"):
+        d.page.keyboard.press(key)
+    for key, up in (("ArrowUp", True), ("ArrowDown", False)):
+        before = figure.evaluate("f => f.at.y")
+        d.page.keyboard.press(key)
+        after = figure.evaluate("f => f.at.y")
+        assert after < before if up else after > before
+    for _ in range(4):
+        d.page.keyboard.press("ArrowRight")
+    inside, box = figure.bounding_box(), readout.bounding_box()
+    assert inside["x"] <= box["x"] and box["x"] + box["width"] <= inside["x"] + inside["width"]
+    d.page.evaluate("document.activeElement.blur()")
+    expect(readout).to_be_hidden()
+
+
+def test_saving_leaves_the_theme_and_a_sheet_has_no_formula(d):
+    figure = near(d, "scaling")
+    figure.locator(".plot").focus()
+    d.page.keyboard.press("ArrowRight")
+    saved = d.page.evaluate("standalone($('#scaling figure'))")
+    assert "<circle" in saved and 'class="cross"' not in saved
+    assert d.page.evaluate("'theme' in document.documentElement.dataset") is False
+    d.page.evaluate("looks.forEach(look => look.name = '=1+1,\"x\"')")
+    _, *lines = d.page.evaluate("numbers($('#scaling figure:not([hidden])'))").splitlines()
+    assert lines and all(line.startswith('"\'=1+1,""x""",') for line in lines)
+
+
+def test_the_head_stays_in_sight_and_figures_are_drawn_for_the_window(d):
+    wide = near(d, "scaling").locator("svg").get_attribute("viewBox")
+    assert d.page.locator("nav").bounding_box()["y"] >= 0
+    d.page.set_viewport_size({"width": 800, "height": 900})
+    expect(near(d, "scaling").locator("svg")).not_to_have_attribute("viewBox", wide)
+    figure = near(d, "scaling")
+    across = float(figure.locator("svg").get_attribute("viewBox").split()[2])
+    assert abs(across - figure.locator(".plot").bounding_box()["width"]) < 2
+
+
+def test_paper_has_every_figure_for_its_width_and_the_screen_its_own_again(d):
+    before = near(d, "scaling").locator("svg").get_attribute("viewBox")
+    d.page.pdf(format="A4")
+    expect(near(d, "scaling").locator("svg")).to_have_attribute("viewBox", before)
+    d.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    figures = d.page.locator("main figure[data-key]").locator("visible=true")
+    widths = figures.evaluate_all("a => a.map(f => f.querySelector('svg').viewBox.baseVal.width)")
+    assert len(widths) > 4 and {470} <= set(widths) <= {470, 860}
+
+
+def test_a_click_beside_closes_what_is_open(d):
+    d.page.click("#variants summary")
+    d.page.mouse.click(5, 700)
+    expect(d.page.locator("#find")).to_be_hidden()
+    d.go("#about=gla")
+    d.page.wait_for_selector("#about[open]")
+    assert d.page.locator("#about a").first.get_attribute("href").startswith("https://arxiv.org/")
+    d.page.mouse.click(20, 400)
+    expect(d.page.locator("#about")).to_be_hidden()
+    assert d.hash == ""
