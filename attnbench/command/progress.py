@@ -79,6 +79,8 @@ class Progress:
         """So much is done; the rest takes about so many seconds. A search has no total: 0."""
         now, tenth = monotonic(), TENTHS * done // max(total, 1) if total else 0
         self._known = _Known(done, total, now + left_s + self._after_s, now, what)
+        if self._bar:
+            self._bar.refresh()
         if now - self._last >= EVERY_S or tenth != self._tenth or 0 < total <= done:
             self._tenth = tenth
             self._line(now)
@@ -182,6 +184,7 @@ class _Bar:
             get_renderable=self._shown, console=self._console, transient=True, refresh_per_second=4
         )
         self.start, self.stop = self._live.start, self._live.stop
+        self.refresh = self._live.refresh
 
     def _shown(self) -> RenderableType:
         from rich.console import Group

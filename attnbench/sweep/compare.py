@@ -126,18 +126,25 @@ def compare_cell(
     return Compared(judged.problem, Pairs.from_dict(answer["pairs"]))
 
 
-STARTING_S, FLOOR_S = 2.0, 6.0
-"""For the worker to start; and to measure a noise floor where none is stored."""
+STARTING_S, FLOOR_S, FLOOR_PAIRS = 2.0, 4.0, 8 * 40
+"""For the worker to start; and the least of a noise floor, where none is stored."""
+QUICK = 0.4
+"""The time of a call in pairs, of what all rows take together: few compare slow ones."""
 LEAST_PAIRS, USUAL_PAIRS = 40, 160
 """Are taken whatever the budget; and decide, as a rule."""
 
 
-def pairs_guess_s(judged: Cell, against: Cell, machine: Machine, budget_s: float) -> float:
-    """A guess at the seconds of a problem: both are checked, and pairs taken."""
+def pairs_guess_s(
+    judged: Cell, against: Cell, machine: Machine, budget_s: float, *, floor: bool = False
+) -> float:
+    """A guess at the seconds of a problem: both are checked, and pairs taken; with ``floor``, the
+    noise floor is measured first.
+    """
     if judged.left_out or against.left_out:
         return 0.0
     checks = sum(checks_s(cell.variant, cell.problem, machine) for cell in (judged, against))
-    pair_s = 2 * call_s(judged.problem, machine)
+    pair_s = 2 * QUICK * call_s(judged.problem, machine)
+    checks += max(FLOOR_S, FLOOR_PAIRS * pair_s) if floor else 0.0
     return checks + max(LEAST_PAIRS * pair_s, min(budget_s, USUAL_PAIRS * pair_s))
 
 

@@ -75,6 +75,8 @@ GPU_FLOPS = 2.2e14
 TWO_BYTES = 4
 """How many times as fast a GPU works on numbers of two bytes: a guess too."""
 STARTING_S = {"cpu": 0.25, "cuda": 0.15}
+CEILINGS_S = 7.0
+"""The worker's start, and the ceilings."""
 BESIDE_S = 16.0
 """Of a run: the worker's start, the ceilings, and the report at the end."""
 COMPILING_S = {"cpu": {"c++": 4.0}, "cuda": {"c++": 8.0, "triton": 4.0}}

@@ -2,11 +2,16 @@
 after Ctrl-C, progress where nobody watches.
 """
 
+import contextlib
 import csv
 import io
 import json
+import math
+import os
+import re
 import shlex
 import subprocess
+from threading import Thread
 
 import pytest
 
@@ -14,15 +19,23 @@ import impls
 from attnbench import cli
 from attnbench.command import arguments
 from attnbench.command.progress import EVERY_S, Progress
-from attnbench.core.record import Record, Status
+from attnbench.core.process import Worker
+from attnbench.core.record import Probed, Record, Status
+from attnbench.core.stats import Pairs, paired
 from attnbench.core.store import read_records
+from attnbench.features.claims import trial
+from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimOutcome
+from attnbench.features.quality import pretrained, recall
 from attnbench.features.report import build
 from attnbench.features.run.verb import begin
 from attnbench.sweep.places import Local
 from attnbench.sweep.sweep import PRIOR_S, Eta
 from impls.masks import Mask
 from impls.problem import Problem
+from impls.spec import Variant
 from tests.calling import asked, only_run
+from tests.models.quality.made_up import look, original
+from tests.models.quality.made_up import step as ratios
 from tests.report.page import runs
 from tests.sweep.build import Answering, plan_of
 
@@ -140,3 +153,139 @@ def test_the_time_left_is_the_guess_until_much_was_measured(monkeypatch):
     now[0] += 10 * first.guess_s
     slower = (10 * first.guess_s + PRIOR_S) / (first.guess_s + PRIOR_S)
     assert eta.after(first.guess_s) == pytest.approx((guess - first.guess_s) * slower)
+
+
+# ---- what is shown while a verb works ------------------------------------------------------------
+
+STEP_S = 11.0
+"""That each made-up measurement takes by a stand-in clock."""
+
+
+class MadeUp:
+    """Answers in place of every process that a verb would ask; each takes :data:`STEP_S`."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        for where in ("command.progress", "sweep.sweep"):
+            monkeypatch.setattr(f"attnbench.{where}.monotonic", lambda: self.now)
+        monkeypatch.setattr(Worker, "messages", self.of_model)
+        monkeypatch.setattr(pretrained, "model_folder", lambda: None)
+        monkeypatch.setattr(pretrained, "versions", lambda: {"transformers": "5"})
+        monkeypatch.setattr(recall, "run_training", self.training)
+        monkeypatch.setattr(trial, "outcome", self.claim)
+
+    def ask(self, question):
+        """The answer of a worker that measures."""
+        self.now += STEP_S
+        if "compare" in question:
+            found = paired([math.log(1.2)] * 40, 0.01)
+            return {"pairs": Pairs(found, [1.2e-3] * 40, [1e-3] * 40, "decided").to_dict()}
+        if "probe" in question:
+            n = Problem.from_dict(question["probe"]["problem"]).kv_len
+            times = {"time_s": 2e-5 * n, "samples_s": [2e-5 * n] * 3}
+            found = Probed(status=Status.MEASURED, **times, rows=16, peak_bytes=1000 * n)
+            return {"probe": found.to_dict()}
+        if "job" not in question:
+            return {"canary": 1e-3, "ceilings": {}, "noise": []}
+        variant = Variant.from_dict(question["job"]["variant"])
+        problem = Problem.from_dict(question["job"]["problem"])
+        return {"record": Record.of(variant, problem, Status.MEASURED, seed=0).to_dict()}
+
+    def of_model(self, question, limit_s):
+        """The stages of an answer about the trained model."""
+        self.now += STEP_S
+        if question["do"] == "capture":
+            yield {"captured": {"heads": 2, "head_dim": 8, "files": []}}
+        elif question["do"] == "original":
+            facts = {n: original()[n] for n in ("tokens", "plain")}
+            yield {"original": {**facts, "similarities": [0.5] * len(question["pairs"])}}
+            yield {"floor": ratios(0.9)}
+        else:
+            yield {"refused": "not in this model"}
+
+    def training(self, job):
+        """A row of evidence."""
+        self.now += STEP_S
+        row = recall.training_row(job.variant, job.setting, job.seed, job.seconds)
+        right = dict.fromkeys(job.setting.pairs, 0.5)
+        curve = [look(job.setting.steps, right, 2.0, in_time=bool(job.seconds))]
+        return {**row, "status": "trained", "curve": curve}
+
+    def claim(self, claim, request):
+        """Every point is as it was published."""
+        self.now += STEP_S
+        figures = {p.name: ClaimFigure(p.published) for p in claim.points}
+        return ClaimOutcome.of(claim, ClaimFindings(figures), STEP_S)
+
+    def figure(self, *_):
+        """None is drawn."""
+        self.now += STEP_S
+
+
+@pytest.fixture
+def made_up(monkeypatch, worker, tmp_path):
+    made = MadeUp(monkeypatch)
+    worker.answer = made.ask
+    monkeypatch.setattr("attnbench.features.quality.verb.LocalEngine", worker)
+    for section in ("scaling", "tradeoffs", "roofline", "memory", "winner_map", "closeness"):
+        monkeypatch.setattr(getattr(build, section), "draw", made.figure)
+    folder = tmp_path / "results" / "box" / "one"
+    runs.written(folder, [runs.timed("sdpa", 1e-3), runs.timed("matmul", 3e-3)])
+    monkeypatch.chdir(tmp_path)
+
+
+SHOWN = {
+    "crossover sdpa matmul --seq 64,512 --margin 0.01": "look 2, at 128 tokens",
+    "limits sdpa matmul --phase forward": "sdpa forward, seq 1,024",
+    "compare sdpa matmul --seq 64,128,256 --margin 0.01": "n128 d64 f32 causal",
+    "env --json": "the noise floor: one variant against itself",
+    "quality model sdpa topk": "topk",
+    "quality real mean_v linear.elu": "mean_v on normal",
+    "quality recall --preset cpu-quick": "linear.elu, seed 1",
+    "reproduce words-small words-tables": "words-tables",
+    "check sdpa matmul --seq 16,32": "sdpa b1",
+    "run sdpa matmul --seq 16,32 --phase forward --no-report": "sdpa b1",
+    "report results/box/one": "roofline, forward, no mask",
+}
+LEFT = r"about \d+ (s|min) left · "
+
+
+@pytest.mark.parametrize(("words", "what"), SHOWN.items())
+def test_where_nobody_watches_a_verb_says_now_and_then_what_it_does_and_what_is_left(
+    made_up, words, what
+):
+    _, _, err = asked(*words.split())
+    said = [line for line in err.splitlines() if re.search(LEFT, line)]
+    assert any(what in line for line in said), err
+    assert not re.search(r"^\[", err, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("words", "what"), SHOWN.items())
+def test_on_a_terminal_a_verb_shows_a_bar(made_up, monkeypatch, words, what):
+    shown = on_terminal(monkeypatch, words.split())
+    bar = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
+    assert re.search(r"━{20,} (\d+/\d+ · )?" + LEFT, bar), bar
+    assert what in bar
+    assert not re.search(r"^\d+ of \d+ · ", bar, re.MULTILINE)
+
+
+def on_terminal(monkeypatch, words):
+    """What a verb writes to a terminal on its stderr."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    outer, inner = os.openpty()
+    shown = []
+
+    def read():
+        with contextlib.suppress(OSError):  # nobody holds its other end
+            while part := os.read(outer, 1 << 16):
+                shown.append(part)
+
+    reading = Thread(target=read)
+    reading.start()
+    out = contextlib.redirect_stdout(io.StringIO())
+    with os.fdopen(inner, "w") as terminal, out, contextlib.redirect_stderr(terminal):
+        cli.main(words)
+    reading.join()
+    os.close(outer)
+    return b"".join(shown).decode()

@@ -38,7 +38,7 @@ from attnbench.core.stats import (
     verdict_of,
 )
 from attnbench.features.commits.pairs import CommitCell, CommitsComparison, Open, compare_cell
-from attnbench.sweep.compare import STARTING_S
+from attnbench.sweep.compare import QUICK
 from attnbench.sweep.plan import Cell, call_s, checks_s, make_plan
 from attnbench.sweep.presets import Preset
 from impls import Table, UnknownVariant
@@ -51,8 +51,8 @@ LOOKS = (4, 8, 16)
 BUDGET_S = 240.0
 """Seconds a cell, its checks included; after that no round begins."""
 Begins = Callable[[int, Cell, Sequence[Cell]], None]
-USUAL_ROUNDS = 8
-"""As a rule."""
+USUAL_ROUNDS, ROUND_S = 12, 3.3
+"""Between the second look and the last; and seconds of each round's process."""
 PAIRS = 80
 """Of a cell in a round: four places in memory."""
 
@@ -195,14 +195,14 @@ def guess_s(cell: Cell, machine: Machine) -> float:
     if cell.left_out is not None:
         return 0.0
     checks = 2 * checks_s(cell.variant, cell.problem, machine)
-    return checks + 2 * PAIRS * call_s(cell.problem, machine)
+    return checks + 2 * PAIRS * QUICK * call_s(cell.problem, machine)
 
 
 def ahead_s(number: int, cell: Cell | None, left: Sequence[Cell], machine: Machine) -> float:
     """A guess at the seconds from a cell of a round on, that cell included."""
     todo = left if cell is None else left[next(n for n, one in enumerate(left) if one is cell) :]
     rest = next(most for most in (USUAL_ROUNDS, *LOOKS) if most >= number) - number
-    whole = STARTING_S + sum(guess_s(one, machine) for one in left)
+    whole = ROUND_S + sum(guess_s(one, machine) for one in left)
     return sum(guess_s(one, machine) for one in todo) + rest * whole
 
 

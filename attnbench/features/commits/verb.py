@@ -97,7 +97,7 @@ def _variants(given: argparse.Namespace) -> int:
     floors = stored_floors(Path(given.out), machine, settings.threads)
     measures_floor = given.margin is None and not floors
     guesses = [
-        pairs.pairs_guess_s(a, b, machine, seconds) + pairs.FLOOR_S * measures_floor
+        pairs.pairs_guess_s(a, b, machine, seconds, floor=measures_floor)
         for a, b in zip(judged, against, strict=True)
     ]
     guesses[0] += pairs.STARTING_S

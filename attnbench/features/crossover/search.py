@@ -44,6 +44,8 @@ STEEPEST = 2.5
 """The time of a look grows with no higher power of the length."""
 PAIRS_S = 8.0
 """Seconds of pairs a length: what they can't tell apart stays a tie."""
+CHANGES = 3
+"""Octaves for which a look between two of them is thought to come."""
 NEAR_SHARE = 0.4
 """Of these a length between two octaves is thought to take, besides."""
 PAIRS_SHARE = 1 / 4
@@ -154,15 +156,16 @@ class CrossoverSearch:
         return last.took_s * max(1.0, size / last.length) ** min(max(power, 1.0), STEEPEST)
 
     def ahead(self) -> list[int]:
-        """The lengths that are looked at yet, as things stand; until a leader has changed, one
-        change is thought to come.
+        """The lengths that are looked at yet, as things stand; until a leader has changed,
+        a change may come, the likelier the more octaves are left.
         """
         end, gap, longest = self.end, self._gap(), self.rungs[-1]
         todo = [n for n in octaves(self.rungs) if n not in self._looks]
         todo = [n for n in todo if end is None or n < end.length]
+        looks = 1 + len(gap).bit_length()
         if not gap and todo and len({x.leader for x in self.looks}) < 2:
-            gap = tuple(n for n in self.rungs if n > longest // 2)
-        return [*todo, *[_middle(gap)] * (1 + len(gap).bit_length())] if gap else todo
+            gap, looks = tuple(n for n in self.rungs if n > longest // 2), len(todo) // CHANGES
+        return [*todo, *[_middle(gap)] * looks] if gap else todo
 
     def next(self, left_s: float = inf) -> int | None:
         """The length to look at: the next octave, or halfway to it where it failed, as long as that
@@ -253,13 +256,13 @@ class Duel:
         """The problem at a length."""
         return sized(self.problem, "seq", length)
 
-    def guess_s(self, length: int, machine: Machine) -> float:
+    def guess_s(self, length: int, machine: Machine, *, floor: bool = False) -> float:
         """Of a look at a length: both are checked, and pairs taken; more between two octaves, since
         there the two are near each other.
         """
         judged, against = (Cell(row, self.at(length), None, 0.0) for row in (self.b, self.a))
         near_s = NEAR_SHARE * PAIRS_S * (length not in octaves(self.rungs))
-        return pairs_guess_s(judged, against, machine, PAIRS_S) + near_s
+        return pairs_guess_s(judged, against, machine, PAIRS_S, floor=floor) + near_s
 
     def refusal(self, length: int) -> str:
         """Why one of the two does not take a length; empty where both do."""

@@ -284,6 +284,7 @@ def real(given: argparse.Namespace) -> int:
     wanted = {"seq": given.seq, "batch": given.batch, "dtype": start.dtype, "device": start.device}
 
     def steps(folder: Path, progress: Progress) -> Generator[Row | None]:
+        progress.tell(f"first the model's layers are read; about {duration(CAPTURE_S)}")
         progress.at(0, 0, CAPTURE_S, "the model's layers are read")
         sources = pretrained.capture_inputs(
             start.texts, **wanted, folder=folder, settings=start.settings

@@ -46,6 +46,7 @@ def run(given: argparse.Namespace) -> int:
         try:
             after_s = 0.0 if given.no_report else _report_s(begun.plan.to_run)
             with Progress(begun.left, every=given.all, best=True, after_s=after_s) as progress:
+                progress.at(0, begun.left, _measuring_s(begun), "the worker starts")
                 unbegun = measure(begun, places, progress, until)
             folder.check_in_place()
         except (Stopped, KeyboardInterrupt):
@@ -193,6 +194,13 @@ def _resumed(given: argparse.Namespace, places: Places) -> Run:
     return start.resume(
         named_run(given.resume, Path(given.out)), places.machine, given.table, anyway=given.anyway
     )
+
+
+def _measuring_s(begun: Run) -> float:
+    """A guess at the seconds of the start, the ceilings, and the cells that have no record."""
+    from attnbench.sweep.plan import CEILINGS_S
+
+    return CEILINGS_S + sum(c.guess_s for c in begun.plan.to_run if c.key not in begun.done)
 
 
 def _report_s(cells: Sequence[Cell] | Sequence[Record]) -> float:

@@ -93,6 +93,7 @@ def check(given: argparse.Namespace) -> int:
     from attnbench.core.machine import this_machine
     from attnbench.core.settings import Settings
     from attnbench.sweep import sweep
+    from attnbench.sweep.compare import STARTING_S
     from attnbench.sweep.engine import engine_on
     from attnbench.sweep.plan import make_plan, shared_out
     from attnbench.sweep.start import find_preset, pinned
@@ -104,12 +105,14 @@ def check(given: argparse.Namespace) -> int:
     grid = grid.with_(**arguments.grid_changes(given))
     if given.seq is None:
         grid = shared_out(grid)
-    plan = make_plan(impls.table(given.table), given.variants, grid, machine)
+    plan = make_plan(impls.table(given.table), given.variants, grid.with_(budget=0.0), machine)
     settings = Settings(threads=pinned(given.threads, machine))
     with (
         engine_on(grid.device, settings) as engine,
         Progress(len(plan.to_run)) as progress,
     ):
+        guess_s = STARTING_S + sum(cell.guess_s for cell in plan.to_run)
+        progress.at(0, len(plan.to_run), guess_s, "the worker starts")
         records = sweep.check_cells(plan, engine, given.seed or 0, progress)
     if given.json:
         print(json.dumps([r.to_dict() for r in records], indent=1))
