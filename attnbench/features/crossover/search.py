@@ -159,12 +159,14 @@ class CrossoverSearch:
         """The lengths that are looked at yet, as things stand; until a leader has changed,
         a change may come, the likelier the more octaves are left.
         """
-        end, gap, longest = self.end, self._gap(), self.rungs[-1]
+        end, gap = self.end, self._gap()
         todo = [n for n in octaves(self.rungs) if n not in self._looks]
         todo = [n for n in todo if end is None or n < end.length]
         looks = 1 + len(gap).bit_length()
         if not gap and todo and len({x.leader for x in self.looks}) < 2:
-            gap, looks = tuple(n for n in self.rungs if n > longest // 2), len(todo) // CHANGES
+            firsts = octaves(self.rungs)
+            low = firsts[(len(firsts) - 1) // 2]
+            gap, looks = tuple(n for n in self.rungs if low < n < 2 * low), len(todo) // CHANGES
         return [*todo, *[_middle(gap)] * looks] if gap else todo
 
     def next(self, left_s: float = inf) -> int | None:
