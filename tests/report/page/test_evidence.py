@@ -62,7 +62,7 @@ def test_the_newest_claims_are_told_on_the_page_and_in_the_summary(beside):
     found = beside(reproduce_20200101=claims_file(ROWS[2:]), reproduce_20260304=claims_file())
     page, said = html.render(found), summary(found)
     counts = "1 reproduced, 1 not reproduced, 1 needs other hardware"
-    for words in ('<a href="#claims">Claims</a>', counts, "0.4 to 0.6", "the limit is ours"):
+    for words in ('<a href="#claims">Claims</a>', counts, "[0.4, 0.6]", "the limit is ours"):
         assert words in page
     assert runs.MARKUP not in page and "made-up" not in said
     assert "## Claims of others" in said and "- not reproduced: bad" in said
