@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "evidence"
 """Beside a machine's runs: what a report also says."""
-REPORTS = {"reports/cpu": "results/amd-epyc-2c/20261122-135617"}
+REPORTS = {"reports/cpu": "results/amd-epyc-2c/20261125-205333"}
 PICTURE = "first-screen.png"
 SCREEN = {"width": 1440, "height": 900}
 

@@ -3,10 +3,10 @@ faults are caught: layouts with symbolic links, as uv, Homebrew, Nix and plain u
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -56,22 +56,24 @@ def linked_python(tmp_path):
     return tmp_path / "env/bin/python", tmp_path, {"PYTHONPATH": str(ROOT)}
 
 
-def linked_packages(tmp_path):
-    """Packages that are links into a store, and attnbench among them, away from its checkout."""
+def linked_wheel(tmp_path):
+    """Packages that are links into a store, and of attnbench what its wheel holds, unpacked."""
     packages = virtual_environment(tmp_path / "env", Path(os.path.realpath(sys.base_prefix), "bin"))
     for file in PACKAGES.iterdir():
         if file.suffix != ".pth":
             packages.joinpath(file.name).symlink_to(file)
-    store = tmp_path / "store"
-    for name in ("attnbench", "impls"):
-        packages.joinpath(name).unlink(missing_ok=True)
-        shutil.copytree(ROOT / name, store / name, ignore=shutil.ignore_patterns("__pycache__"))
-        packages.joinpath(name).symlink_to(store / name)
+    build = ["-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", tmp_path, ROOT]
+    subprocess.run([sys.executable, *build], check=True, timeout=200)
+    (wheel,) = tmp_path.glob("attnbench-*.whl")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "store")
+    for folder in (tmp_path / "store").iterdir():
+        packages.joinpath(folder.name).unlink(missing_ok=True)
+        packages.joinpath(folder.name).symlink_to(folder)
     return tmp_path / "env/bin/python", tmp_path, {}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", [linked_python, linked_packages])
+@pytest.mark.parametrize("layout", [linked_python, linked_wheel])
 def test_an_honest_variant_is_measured_and_a_fault_is_caught(tmp_path, layout):
     python, folder, variables = layout(tmp_path)
 
@@ -90,9 +92,10 @@ def test_an_honest_variant_is_measured_and_a_fault_is_caught(tmp_path, layout):
     place = said("-c", "import json, attnbench; print(json.dumps(attnbench.__file__))")
     assert place.startswith(str(ROOT)) is (layout is linked_python)
     command = ["-m", "attnbench"]
-    words = ["sdpa", "matmul", "--seq", "64", "--no-report", "--json", "--out", tmp_path / "out"]
-    records = said(*command, "run", *words)["records"]
-    assert [(r["status"], r["reason"]) for r in records] == [("measured", "")] * 4
+    words = ["sdpa", "matmul", "--seq", "64", "--json", "--out", tmp_path / "out"]
+    ran = said(*command, "run", *words)
+    assert [(r["status"], r["reason"]) for r in ran["records"]] == [("measured", "")] * 4
+    assert "sdpa" in Path(ran["run"], "report", "index.html").read_text()
     outcomes = said("-c", SELFCHECK.replace("DEEDS", repr(DEEDS)))
     assert len(outcomes) == 2 + len(DEEDS)
     assert all(caught for _, caught, _ in outcomes), outcomes

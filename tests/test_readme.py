@@ -5,6 +5,9 @@ import shlex
 from pathlib import Path
 
 from attnbench.command import arguments
+from attnbench.features.run.view import show_answer
+from attnbench.report.scenes import gather
+from proofs import gallery
 from tests.calling import well
 
 ROOT = Path(__file__).parents[1]
@@ -24,13 +27,15 @@ def test_each_line_of_the_command_line_is_understood():
     assert len(LINES) > 40 and verbs <= {v for group in arguments.GROUPS.values() for v in group}
 
 
-def test_the_output_that_is_shown_is_real():
-    (shown,) = re.findall(r"<!-- output: choose -->\n```text\n(.*?)\n…\n```", README, re.DOTALL)
-    real = (ROOT / "tests" / "goldens" / "choose.txt").read_text().splitlines()
-    first, *rest = shown.splitlines()
-    assert first == real[0]
-    assert rest == [line for line in real[2:] if line in rest][: len(rest)]
-    assert len(rest) > 5
+def test_the_screen_that_is_shown_is_what_the_committed_run_answers(monkeypatch, capsys):
+    (shown,) = re.findall(r"<!-- output: run -->\n```text\n(.*?)\n```", README, re.DOTALL)
+    command, first, *rest = shown.splitlines()
+    assert command.startswith("$ attnbench run --")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "100")
+    (run,) = gather([Path(gallery.REPORTS["reports/cpu"])])
+    show_answer(run, first.split(" · ")[1], Path("reports/cpu/index.html"))
+    assert [first, *rest] == capsys.readouterr().out.splitlines()
 
 
 def test_what_is_linked_is_there_and_no_placeholder_is_left():
