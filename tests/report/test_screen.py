@@ -7,6 +7,7 @@ import pytest
 
 from attnbench.core.record import Status
 from attnbench.features.run import view
+from impls.masks import Mask
 from tests.report.page import runs
 from tests.report.page.runs import at, timed, untimed
 
@@ -66,6 +67,13 @@ SIZES = {
     "nothing measured": [untimed("einsum", Status.OUT_OF_MEMORY)],
     "eight regimes": runs.many(40, (64, 128, 256, 512, 1024, 2048), ("forward", "train", "decode")),
     "long names and markup": runs.crowd(60),
+    "windows": [
+        timed(name, seconds, at(n, mask=Mask.parse(mask), phase=phase), flags=["drifted"])
+        for name, seconds in (("window.blocked", 1.123e-2), ("sdpa", 3e-2))
+        for n in (256, 512, 1024, 2048)
+        for mask in ("causal", "window:127,0")
+        for phase in ("forward", "train")
+    ],
     "faults": [
         timed("sdpa"),
         *(untimed(f"v{n}", Status.WRONG, "so it is " * 99) for n in range(9)),

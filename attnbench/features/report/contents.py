@@ -54,9 +54,9 @@ def beside(standing: Standing) -> Beside | None:
     found = standing.substitute or standing.nearest
     if found is not None:
         fidelity = format.share(max(0.0, found.skill or 0.0))
-        kept = f"{format.ratio(found.speedup)} as fast, {fidelity} fidelity to softmax"
+        kept = f"{format.ratio(found.speedup)} as fast, {fidelity} fidelity"
         if standing.substitute is not None:
-            after = f"{kept} ({found.computes})"
+            after = f"{kept} to softmax ({found.computes})"
             return Beside("Faster, but not exact:", found, after, "Faster, not exact:")
         if (found.skill or 0.0) < LEAST:
             return Beside(f"Nothing faster has even {format.share(LEAST)} fidelity to softmax")

@@ -18,7 +18,18 @@ from attnbench.core.record import FINDINGS, Record, Status
 from attnbench.features.report.contents import beside, distinct_words, only
 from attnbench.features.report.provenance import machine_line
 from attnbench.report.scenes import ReportRun, Scene, scenes
-from attnbench.report.tables import BAD, BEST, BOLD, FAINT, Styled, Table, columns, console, show
+from attnbench.report.tables import (
+    BAD,
+    BEST,
+    BOLD,
+    FAINT,
+    GAP,
+    Styled,
+    Table,
+    columns,
+    console,
+    show,
+)
 
 LINES, WIDTH = 25, 100
 """Of the screen of answers, at most."""
@@ -71,6 +82,9 @@ def _answers(found: Sequence[Scene]) -> Table:
     for scene in found[:REGIMES]:
         at = {standing.length: standing for standing in scene.standings}
         rows.append([names[scene.number], *(_answer(at.get(n)) for n in lengths)])
+    while len(lengths) > 1 and _wide(rows) > WIDTH:
+        lengths = lengths[1:]
+        rows = [[name, *cells] for name, _, *cells in rows]
     heads = [f"{n:,}" for n in lengths]
     return Table(
         "The fastest exact attention, ms",
@@ -78,6 +92,12 @@ def _answers(found: Sequence[Scene]) -> Table:
         rows,
         caption="= tied with others · ? noisy",
     )
+
+
+def _wide(rows: Sequence[Sequence[Any]]) -> int:
+    """The columns that these rows take."""
+    texts = ([f"{c.value} {c.rest}" if isinstance(c, Styled) else c or "" for c in r] for r in rows)
+    return sum(GAP + max(map(len, column)) for column in zip(*texts, strict=True)) - GAP
 
 
 def _answer(standing: Standing | None) -> Styled | None:
@@ -122,15 +142,13 @@ def _fastest(run: ReportRun, scene: Scene, most: int) -> Table:
         mark = ("tied" if record.variant in tied else "use this") if leads else ""
         low, high = (record.time.low_s, record.time.high_s) if record.time else (None, None)
         rows.append([name, ms(t), f"[{ms(low)}, {ms(high)}]", ratio(t / best), peak, mark])
-    said = beside(standing)
+    said = short(str(beside(standing) or ""), WIDTH)
     heads = ("ms", "95 %", "× best", "MiB")
     mask = "no mask" if scene.regime.mask == "none" else scene.regime.mask
     unit = "keys" if "q_len" in scene.regime.fixed else "tokens"
     title = f"{scene.regime.phase}, {mask}, {length:,} {unit}"
     more = f"{len(rows)} of {len(exact)} exact variants; all: --all"
-    return Table(
-        title, columns("", *heads, "", right=heads), rows, [str(said)] if said else [], more
-    )
+    return Table(title, columns("", *heads, "", right=heads), rows, [said] if said else [], more)
 
 
 def _notes(run: ReportRun, found: Sequence[Scene]) -> Iterator[str]:

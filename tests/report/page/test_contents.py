@@ -50,7 +50,7 @@ def test_training_comes_first_and_each_phase_once_at_its_longest_regime():
     [
         ([("w", 1e-4, 0.7)], "but not exact: w, 10.0× as fast, 70\u00a0% fidelity to softmax ("),
         ([("w", 1e-4, 0.2), ("x", 2e-4, 0.4)], "Nothing faster has 50\u00a0% fidelity to softmax. "
-         "Nearest: x, 5.00× as fast, 40\u00a0% fidelity to softmax."),
+         "Nearest: x, 5.00× as fast, 40\u00a0% fidelity."),
         ([("w", 1e-4, -3.0)], "Nothing faster has even 5\u00a0% fidelity to softmax."),
         ([("w", 1e-4, None)], "not measured: w, 10.0× as fast (approximates softmax)."),
         ([], "Nothing else measured is clearly faster, exact or not."),
