@@ -35,7 +35,7 @@ def test_a_run_says_its_plan_its_answer_its_folder_and_its_report(ran):
     assert {seen["variant"], *seen["alike"]} == {"einsum", "exp.naive"}
     assert re.search(r"^inverted is wrong on b1 h2/2 n48 .*: row \d+", done.stdout, re.MULTILINE)
     use = re.search(r"^→ Use (einsum|exp.naive)$", done.stdout, re.MULTILINE)[1]
-    row = re.search(rf"^{use} +([\d.]+) +±\d+ %.* use this$", done.stdout, re.MULTILINE)
+    row = re.search(rf"^{use} +([\d.]+) +\[[\d., ]+\] .* use this$", done.stdout, re.MULTILINE)
     assert float(row[1]) > 0 and len(done.stdout.splitlines()) <= 25
 
 

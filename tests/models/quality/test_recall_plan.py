@@ -1,5 +1,7 @@
 """The recall task, what is trained and in which order, and how a plan is carried out."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -101,10 +103,17 @@ def test_a_task_that_can_not_be_is_refused(changes, text):
 
 @pytest.fixture
 def carried(monkeypatch):
-    """A plan carried out with made-up trainings; by variant how they end badly."""
+    """A plan carried out with made-up trainings; by variant how they end badly. What was done,
+    what was told, and how many steps were expected and how many came.
+    """
 
     def carry(*names, **ends):
-        jobs, lines = [], []
+        jobs, lines, expected, steps = [], [], [], []
+        progress = SimpleNamespace(
+            tell=lambda line, style="": lines.append(line),
+            expect=expected.extend,
+            step=steps.append,
+        )
 
         def train(job):
             jobs.append(job)
@@ -114,24 +123,25 @@ def carried(monkeypatch):
 
         monkeypatch.setattr(recall, "run_training", train)
         made = plan(*names, settings=(SETTING,), seeds=(0, 1))
-        made.run(lines.append)
-        return made, jobs, lines
+        made.run(progress, this_machine())
+        assert all(0 < s < 1000 for s in expected) and len(steps) <= len(expected)
+        return made, jobs, lines, steps
 
     return carry
 
 
 def test_the_baselines_own_time_is_the_budget_of_all(carried):
-    made, (first, *others), lines = carried("linear.elu")
+    made, (first, *others), lines, steps = carried("linear.elu")
     assert (first.variant.label, first.seconds, first.seed) == ("sdpa", None, 2)
     assert {job.seconds for job in others} == {1.0}  # what the made-up training took
     assert made.budgets == {SETTING.slug: 1.0}
-    assert len(made.rows) == 4 and len(lines) == 5
+    assert (len(made.rows), len(steps), len(lines)) == (4, 5, 1)
     assert "sdpa took 1.0 s for 100 steps" in lines[0]
 
 
 def test_a_refusal_is_met_once_and_the_others_go_on(carried):
     refusal = {"status": "unsupported", "reason": "gla wants something else", "curve": []}
-    made, _, lines = carried("gla", "linear.elu", "flash_attn2", gla=refusal)
+    made, _, lines, _ = carried("gla", "linear.elu", "flash_attn2", gla=refusal)
     names = [row["variant"] for row in made.rows]
     assert (names.count("gla"), names.count("linear.elu")) == (1, 2)
     assert any("gla wants something else" in line for line in lines)
