@@ -170,7 +170,7 @@ def distinct_words(scenes: Sequence[Scene]) -> dict[int, str]:
 
 
 def how_sure(scenes: Sequence[Scene]) -> str:
-    """``of 15 answers 1 is clear, 4 are ties, 10 are noisy; 9 samples a timing at the median; …``
+    """``of 15 answers 11 are clear leads, 4 are ties, and 10 of them are noisy; 9 samples a …``
 
     Empty where there is no answer.
     """
@@ -178,17 +178,17 @@ def how_sure(scenes: Sequence[Scene]) -> str:
     times = {id(r.time): r.time for scene in scenes for r in scene.regime.records if r.time}
     if not answers:
         return ""
-    doubted = sum(bool(a.flags) for a in answers.values())
-    ties = sum(bool(a.equal) and not a.flags for a in answers.values())
-    clear = sum(a.next is not None and not a.equal and not a.flags for a in answers.values())
-    alone = len(answers) - doubted - ties - clear
+    ties = sum(bool(a.equal) for a in answers.values())
+    leads = sum(a.next is not None and not a.equal for a in answers.values())
+    alone = len(answers) - ties - leads
     counts = [
-        (clear, "is clear", "are clear"),
+        (leads, "is a clear lead", "are clear leads"),
         (ties, "is a tie", "are ties"),
-        (doubted, "is noisy", "are noisy"),
         (alone, "is of the only exact variant", "are of the only exact variant"),
     ]
     told = ", ".join(f"{n} {many if n > 1 else one}" for n, one, many in counts if n)
+    if doubted := sum(bool(a.flags) for a in answers.values()):
+        told += f", and {doubted} of them {'are' if doubted > 1 else 'is'} noisy"
     noisy = sum(bool(time.flags) for time in times.values())
     disturbed = f"{noisy:,} of {len(times):,} timings were noisy"
     samples = median(time.n for time in times.values())

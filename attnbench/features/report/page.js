@@ -202,7 +202,7 @@ async function openAbout(look) {
   const facts_ = [["Computes", look.computes || "not said"], ["Family", look.family], ...said.facts].filter(([, value]) => value);
   const paper = (value) => escaped(value).replace(/arXiv:(\d{4}\.\d{4,5})/g, '<a href="https://arxiv.org/abs/$1" rel="noreferrer">arXiv:$1</a>');
   const list = facts_.map(([what, value]) => `<div><dt>${escaped(what)}</dt><dd>${what === "Paper" ? paper(value) : escaped(value)}</dd></div>`);
-  $("#about-body").innerHTML = `${said.title ? `<p class="said">${escaped(said.title)}</p>` : ""}<div class="mathematics" tabindex="0">` +
+  $("#about-body").innerHTML = `${said.title ? `<p class="said">${escaped(said.title)}</p>` : ""}${inexact(look)}<div class="mathematics" tabindex="0">` +
     `${said.mathematics ? prose(said.mathematics) : "<p>It is not built into attnbench, so its mathematics is not in this page.</p>"}</div>` +
     '<h3>How to use it</h3><div id="about-use"></div><h3>How it does here</h3><div id="about-times"></div>' +
     `<h3>What it takes</h3><dl class="facts">${list.join("")}</dl>`;
@@ -215,6 +215,15 @@ async function openAbout(look) {
   use(look, said, r, rival);
   if (!$("#about").open) $("#about").showModal();
   $("#about").scrollTop = 0;
+}
+
+// What a variant computes in place of softmax, and how near it came to it here.
+function inexact(look) {
+  if (look.exact) return "";
+  const near_ = regimes.flatMap((r) => Object.values(known[r]?.[look.v] ?? {})).map(({ fidelity }) => fidelity).filter((each) => typeof each === "number");
+  const [low, high] = [Math.min(...near_), Math.max(...near_)].map((each) => Math.round(Math.max(0, each) * 100));
+  const kept = near_.length ? `: ${low === high ? low : `${low} to ${high}`} % fidelity to softmax here` : "";
+  return `<p class="note">Not exact softmax, but ${escaped(look.computes || "something else")}${kept}.</p>`;
 }
 
 // A text in paragraphs, its indented lines as they are.
@@ -337,6 +346,11 @@ const PICKS = { five: () => change({ v: "" }), exact: () => change({ v: "*exact"
 
 document.addEventListener("click", (event) => {
   const on = (what) => event.target.closest(what);
+  if ($("#variants").open && !on("header, dialog")) { // this click closes the list, and no more
+    $("#variants").open = false;
+    event.preventDefault();
+    return;
+  }
   const variant = on("button.name, svg text[data-v]")?.closest("[data-v]");
   if (variant) {
     change({ about: nameOf(variant.dataset.v) });
@@ -405,6 +419,7 @@ function more(open) {
 }
 
 for (const [id, key] of [["record", "cell"], ["about", "about"]]) $(`#${id}`).addEventListener("close", () => state[key] && change({ [key]: "" }));
+$("#variants")?.addEventListener("toggle", () => $("#variants").open && matchMedia("(hover: hover)").matches && $("#find").focus());
 addEventListener("hashchange", read);
 addEventListener("beforeprint", () => {
   for (const part of all("main details.print")) part.open = true;

@@ -71,7 +71,7 @@ def test_the_first_screen_answers_and_says_how_sure_it_is(r, width, height):
     assert "3.20× [3.07, 3.33] faster than matmul" in said
     assert ("70\u00a0% fidelity to softmax" in said) == (width == 1440)
     sure, only = r.page.locator("#answer .how-sure").all_inner_texts()
-    assert sure.startswith("Confidence: of 6 answers 6 are clear; 9 samples a timing")
+    assert sure.startswith("Confidence: of 6 answers 6 are clear leads; 9 samples a timing")
     assert only.startswith("If you may choose only one: sdpa, within 1.25× of the best on all 6")
     for seen in ("#controls", "#variants summary", ".verdicts tbody:last-child tr:not([hidden])"):
         box = r.page.locator(seen).bounding_box()

@@ -209,3 +209,27 @@ def test_a_click_beside_closes_what_is_open(d):
     d.page.mouse.click(20, 400)
     expect(d.page.locator("#about")).to_be_hidden()
     assert d.hash == ""
+
+
+def test_an_open_list_takes_what_is_typed_and_the_next_click_closes_it_and_no_more(d):
+    d.page.click("#variants summary")
+    d.page.keyboard.type("gla")
+    assert d.page.input_value("#find") == "gla"
+    name = d.page.locator(".verdicts button.name").locator("visible=true").last
+    name.click()
+    assert not d.page.evaluate("document.querySelector('#variants').open")
+    assert d.page.locator("dialog[open]").count() == 0
+    name.click()
+    expect(d.page.locator("dialog[open]")).to_be_visible()
+
+
+def test_a_panel_says_at_once_what_is_not_exact_and_a_badge_leads_to_what_it_means(d):
+    d.page.evaluate("location.hash = '#about=gla'")
+    note = d.page.locator("#about .note")
+    expect(note).to_have_text(f"Not exact softmax, but {OWN}: 10 % fidelity to softmax here.")
+    d.page.evaluate("location.hash = '#about=sdpa'")
+    expect(d.page.locator("#about-title")).to_have_text("sdpa")
+    expect(note).to_have_count(0)
+    d.page.keyboard.press("Escape")
+    d.page.locator("a.sure").locator("visible=true").first.click()
+    expect(d.page.locator("#sure")).to_be_in_viewport()
