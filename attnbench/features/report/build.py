@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from attnbench.answer.compare_runs import Incomparable, RunsComparison, compared
@@ -40,6 +40,9 @@ from attnbench.report.figures.style import Looks, looks
 from attnbench.report.scenes import ReportRun, Scene, scenes
 from attnbench.report.tables import Table, columns
 
+if TYPE_CHECKING:
+    from attnbench.command.progress import Progress
+
 SCENES, LINES = 8, 1000
 """The first regimes that have times have figures of their own: so many, with so many lines in all.
 Every regime is in the table."""
@@ -69,32 +72,12 @@ def report_s(regimes: int) -> float:
     return READ_S + min(max(regimes, 1), SCENES) * scene + rest + PAGE_S
 
 
-class Steps(Protocol):
-    """Shows how far the drawing is."""
-
-    def expect(self, guesses: Sequence[float]) -> None:
-        """So many seconds for each of the steps that come now."""
-
-    def step(self, what: str) -> None:
-        """The next one begins."""
-
-
-class Unseen:
-    """Steps that nobody is shown."""
-
-    def expect(self, guesses: Sequence[float]) -> None:
-        """Nothing."""
-
-    def step(self, what: str) -> None:
-        """Nothing."""
-
-
 def draw_all(
     runs: Sequence[ReportRun],
     scenes: Sequence[Scene],
     looks: Looks,
     baseline: str,
-    steps: Steps | None = None,
+    progress: Progress | None = None,
 ) -> tuple[list[Drawn], Mapping[str, Sequence[str]]]:
     """All figures in the order of the page, and by section why others are absent."""
     figures: list[Drawn] = []
@@ -103,10 +86,11 @@ def draw_all(
     lines = accumulate(len({r.variant for r in scene.regime.records}) for scene in timed)
     shown = timed[: max(1, min(sum(count <= LINES for count in lines), SCENES))]
     todo = list(_to_draw(runs, scenes, shown, looks, baseline, absent))
-    steps = steps or Unseen()
-    steps.expect([*(DRAWN_S[section] for section, *_ in todo), PAGE_S])
+    if progress:
+        progress.expect([*(DRAWN_S[section] for section, *_ in todo), PAGE_S])
     for section, what, function, *given in todo:
-        steps.step(f"{section}, {what}")
+        if progress:
+            progress.step(f"{section}, {what}")
         try:
             made = function(*given)
         except Exception as error:  # anything: the rest of the page is not lost with it
@@ -115,7 +99,8 @@ def draw_all(
             continue
         if made is not None:
             figures.extend(made if isinstance(made, list) else [made])
-    steps.step("the page")
+    if progress:
+        progress.step("the page")
     _say_absent(figures, absent, timed, timed[len(shown) :])
     figures.sort(key=lambda figure: SECTIONS.index(figure.section))
     return figures, {name: list(absent[name]) for name in SECTIONS if absent[name]}
@@ -176,12 +161,12 @@ def _not_in_scaling(timed: Sequence[Scene], rest: Sequence[Scene]) -> list[str]:
     return said
 
 
-def contents_of(runs: Sequence[ReportRun], out: Path, steps: Steps | None = None) -> Contents:
+def contents_of(runs: Sequence[ReportRun], out: Path, progress: Progress | None = None) -> Contents:
     """The contents of a report of these runs that will be written to a folder."""
     found = scenes(runs)
     look = looks(record for run in runs for record in run.records)
     base = baseline(found)
-    figures, absent = draw_all(runs, found, look, base, steps)
+    figures, absent = draw_all(runs, found, look, base, progress)
     comparisons, incomparable = list[RunsComparison](), list[str]()
     first, *others = runs
     for other in others:

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnbench.core.disk import StoreError, from_json, writable_folder, write_whole
-from attnbench.features.report.build import Steps, contents_of
+from attnbench.features.report.build import contents_of
 from attnbench.features.report.contents import Contents, distinct_words, sentences
 from attnbench.features.report.page import render, templates
 from attnbench.report.scenes import ReportRun, Scene, gather
@@ -30,6 +30,9 @@ from attnbench.report.tables import (
 )
 from impls.errors import CantBeDone
 
+if TYPE_CHECKING:
+    from attnbench.command.progress import Progress
+
 INDEX, FIGURES = "index.html", "figures"
 OURS = "figures.json"
 """Among the figures: the names of those that a report wrote there, so that the next may go on."""
@@ -44,13 +47,13 @@ class Made:
     contents: Contents
 
 
-def make(runs: Sequence[Path], out: Path, steps: Steps | None = None) -> Made:
+def make(runs: Sequence[Path], out: Path, progress: Progress | None = None) -> Made:
     """A report of these runs in a folder; raises a sentence where there is nothing to report."""
     read = gather(runs)
     with _writing(out):  # before the work: where nothing can be written, it need not be done
         writable_folder(out)
     try:
-        contents = contents_of(read, out, steps)
+        contents = contents_of(read, out, progress)
         files = write(contents, out)
     except CantBeDone:
         raise
