@@ -131,7 +131,7 @@ FAULTS: dict[str, list[tuple[str, str, Problem, dict[str, Any]]]] = {
         ("a function of the ruler replaced", "budget", PLAIN,
          {"said": r"replaced attnbench\.gate\.budget\.check"}),
         ("a method of the ruler replaced", "verdict", PLAIN,
-         {"said": r"replaced attnbench\.meter\.timed\.Timed\.wrong"}),
+         {"said": r"replaced attnbench\.meter\.timer\.Timed\.wrong"}),
         ("the inside of a function of the ruler replaced", "insides", PLAIN,
          {"said": r"replaced the inside of attnbench\.gate\.hygiene\.check_finite"}),
         ("a number of the ruler changed", "budget_factor", PLAIN,

@@ -113,7 +113,7 @@ LAUNCH_BOUND, ESCAPED_S = 1.5, 50e-6
 
 HOME = ("attnbench", "torch", "Python")  # whose code may run between calls
 PROBLEM = real(problem.__file__)  # read between calls, too; the variants lie beside it
-PLANTED = real(attnbench.__path__[0]) + "/gate/planted_"
+PLANTED = real(attnbench.__path__[0]) + "/gate/plant_"
 
 _synchronize = torch.cuda.synchronize
 

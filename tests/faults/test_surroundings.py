@@ -4,6 +4,7 @@ that others write to, texts that others wrote."""
 import csv
 import json
 import re
+import time
 from signal import SIGHUP, SIGTERM
 
 import pytest
@@ -50,8 +51,9 @@ def has_begun(place):
 
 
 def run_begun(place):
-    """Whether a run has made its folder."""
-    return any((place.here / "results").glob("[!b]*/*/records.jsonl"))
+    """Whether a run made its folder a second ago: by then it has said what it will do."""
+    made = (place.here / "results").glob("[!b]*/*/records.jsonl")
+    return any(time.time() - file.stat().st_mtime > 1.0 for file in made)
 
 
 def compare_begun(place):
