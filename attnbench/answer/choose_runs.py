@@ -43,7 +43,8 @@ ONE_OFF = (
     "inputs",
 )
 """The axes, one of which may be another in the run that comes nearest."""
-FOLLOWS = {"heads": ("kv_heads",), "head_dim": ("v_head_dim",)}
+FOLLOWS = {"heads": "kv_heads", "head_dim": "v_head_dim"}
+"""Axes, and those that are as they are if they are not given."""
 NAMED = 4
 """So many of the variants that a run lacks are named."""
 NEWEST = 12
@@ -184,7 +185,7 @@ def _one_off(problem: Problem, others: Iterable[Problem]) -> Iterator[tuple[str,
     axes, lengths = dict[tuple[str, Any], Problem](), list[Problem]()
     for other in others:
         apart = {name for name in ONE_OFF if getattr(other, name) != getattr(problem, name)}
-        for name, follows in (("heads", "kv_heads"), ("head_dim", "v_head_dim")):
+        for name, follows in FOLLOWS.items():
             if all(getattr(p, name) == getattr(p, follows) for p in (problem, other)):
                 apart -= {follows}  # which is as the other, if it is not given
         if not apart and other.device == problem.device and other.level == problem.level:
@@ -192,7 +193,7 @@ def _one_off(problem: Problem, others: Iterable[Problem]) -> Iterator[tuple[str,
         if len(apart) == 1:
             axes.setdefault((*apart, getattr(other, *apart)), other)
     for (name, theirs), other in axes.items():
-        values = {each: getattr(other, each) for each in (name, *FOLLOWS.get(name, ()))}
+        values = {each: getattr(other, each) for each in (name, FOLLOWS.get(name, name))}
         with suppress(InvalidProblem):  # a mask of one length, or decoding
             ours, option = getattr(problem, name), name.replace("_", "-")
             said = (

@@ -202,8 +202,12 @@ EFFECTS = ("aside", "peeks", "rewritten", "shared", "watched")
 """The kinds of plants that do something beside the call."""
 
 
+MODULES = "attnbench.gate.plant_"
+"""How the names of the modules that hold them begin; the audit takes their code for a variant's."""
+
+
 def _row(name: str, title: str, module: str, **more: Any) -> Variant:
-    build = f"attnbench.gate.plant_{module}:build_{name}"
+    build = f"{MODULES}{module}:build_{name}"
     return Variant(f"planted.{name}", title, "planted", "softmax", build, **more)
 
 

@@ -40,6 +40,7 @@ from attnbench.gate.findings import Wrong
 from attnbench.gate.hygiene import check_finite, demanded, spent_elsewhere
 from attnbench.gate.inputs import Ends, Inputs
 from attnbench.gate.oracle import Errors, as_rows, compare, exact, within
+from attnbench.gate.plants import MODULES
 from attnbench.gate.reference import Defines, differentiated
 from attnbench.meter.clocks import Clock, cuda_gpu
 from attnbench.meter.timer import WORDS, Timed, Values, secret_generator, signs_like
@@ -113,7 +114,7 @@ LAUNCH_BOUND, ESCAPED_S = 1.5, 50e-6
 
 HOME = ("attnbench", "torch", "Python")  # whose code may run between calls
 PROBLEM = real(problem.__file__)  # read between calls, too; the variants lie beside it
-PLANTED = real(attnbench.__path__[0]) + "/gate/plant_"
+PLANTED = str(Path(real(attnbench.__path__[0])).parent / MODULES.replace(".", "/"))
 
 _synchronize = torch.cuda.synchronize
 

@@ -48,6 +48,13 @@ def ask(clock, names, **told):
     return maps.maps(names, impls.table(), engine), engine
 
 
+def test_what_must_be_compiled_is_not_asked_and_says_so(clock):
+    found, engine = ask(clock, {"compiled": "softmax", "sdpa": "softmax", **OTHER})
+    assert [name for name, _ in engine.asked] == ["sdpa", "linear.elu", "performer"]
+    (failed,) = found["failed"]
+    assert failed["variant"] == "compiled" and "compiled for this sentence" in failed["reason"]
+
+
 EXACT = dict.fromkeys(["matmul", "sdpa", "einsum"], "softmax")
 OTHER = {"linear.elu": "its own operator", "performer": "approximates softmax"}
 

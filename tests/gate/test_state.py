@@ -6,6 +6,7 @@ import math
 import os
 import resource
 import sys
+import threading
 import time
 import types
 from types import SimpleNamespace
@@ -238,6 +239,24 @@ def test_the_next_cell_suffers_beyond_the_bound_of_each(monkeypatch, name, befor
     assert set(process_state.now()) == set(AT)
     monkeypatch.setattr(process_state, "now", lambda: AT)
     assert process_state.disturbed(AT | {name: before}) == [name] * suffers
+
+
+def test_a_thread_that_stays_is_noticed_but_for_those_of_torchs_compiler():
+    before, over = process_state.now(), threading.Event()
+
+    def started(kind, target):
+        thread = kind(target=target, daemon=True)
+        thread.start()
+        return thread
+
+    monitor = type("Monitor", (threading.Thread,), {"__module__": "tqdm._monitor"})
+    try:
+        started(monitor, over.wait)
+        assert process_state.disturbed(before) == []
+        started(threading.Thread, over.wait)
+        assert process_state.disturbed(before) == ["threads"]
+    finally:
+        over.set()
 
 
 def test_a_stream_that_lies_elsewhere_is_noticed(tmp_path):
