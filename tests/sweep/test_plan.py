@@ -12,7 +12,7 @@ import impls
 from attnbench.core import machine
 from attnbench.core.machine import Gpu
 from attnbench.core.record import Status
-from attnbench.sweep.plan import make_plan, problems
+from attnbench.sweep.plan import HALF, STARTING_S, call_s, checks_s, make_plan, problems
 from attnbench.sweep.presets import PRESETS, Preset
 from impls.problem import InvalidProblem
 from tests.machines import BOX
@@ -156,6 +156,21 @@ def test_what_is_compiled_takes_as_long_as_many_others_and_comes_last():
     cells = make_plan(impls.table(), [], PRESETS["h200"], H200).to_run
     compiled = ["c++" in c.variant.requires and c.problem.device != "cpu" for c in cells]
     assert any(compiled) and compiled == sorted(compiled)
+
+
+def test_a_guess_is_the_work_at_a_threads_speed_and_what_is_compiled_takes_longer(monkeypatch):
+    monkeypatch.setattr("attnbench.sweep.plan._thread_flops", lambda: 1e9)
+    two = replace(BOX, cores=3)  # all but one measure
+    grid = Preset("", seq=("64",), heads=(2,), phase=("forward", "train"))
+    forward, train = problems(grid)
+    flops = 2 * 64 * 64 * 2 * (forward.head_dim + forward.v_head_dim)
+    assert call_s(forward, two) == pytest.approx(flops / (HALF * 2e9))
+    assert call_s(train, two) == pytest.approx(3 * call_s(forward, two))
+    plain, compiled = (
+        checks_s(impls.table().find(name), train, two) for name in ("sdpa", "compiled")
+    )
+    assert plain == pytest.approx(STARTING_S["cpu"] + 30 * call_s(train, two))
+    assert compiled > 2 + plain
 
 
 @pytest.mark.parametrize(("name", "minutes"), [("h200", 15), ("h200-quick", 5)])

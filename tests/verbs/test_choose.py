@@ -57,6 +57,7 @@ NEAR = [
     (("--mask", "none"), "mask causal, not none: --mask causal"),
     (("--head-dim", "128"), "head-dim 64, not 128: --head-dim 64"),
     (("--seq", "1000000"), "length 2048, not 1000000: --seq 2048"),
+    (("--seq", "2"), "length 128, not 2: --seq 128"),
 ]
 
 
