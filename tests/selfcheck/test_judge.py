@@ -107,6 +107,30 @@ def test_each_plant_goes_through_the_sweep_with_its_own_limit():
 
 
 @pytest.mark.parametrize(
+    ("plant", "told", "asked", "caught"),
+    [
+        (HOG, [Status.IMPLAUSIBLE, Status.MEASURED], 2, True),
+        (HOG, [Status.IMPLAUSIBLE, Status.IMPLAUSIBLE], 2, False),
+        (HOG, [Status.WRONG], 1, False),
+        (ZEROS, [Status.IMPLAUSIBLE], 1, False),
+    ],
+)
+def test_what_cheats_at_nothing_is_measured_again_where_it_was_not_believed(
+    monkeypatch, plant, told, asked, caught
+):
+    memory = Memory(peak_bytes=1 << 30, saved_bytes=None, expected_bytes=None, method="events")
+    found = [record(plant, status, "it took 1 ms", memory=memory) for status in told]
+    left = iter(found)
+    monkeypatch.setattr(selfcheck, "measure", lambda *_, **__: next(left))
+    engine = SimpleNamespace(ask=lambda *_: {"ceilings": {}})
+    watcher = SimpleNamespace(cell=lambda *_: None)
+    (outcome,) = run_plants(this_machine(), engine, 0, watcher, [plant])
+    assert (outcome.caught, outcome.status) == (caught, told[-1])
+    assert len(told) - len(list(left)) == asked
+    assert ("at first implausible: it took 1 ms" in outcome.said) is (asked == 2)
+
+
+@pytest.mark.parametrize(
     ("outcomes", "faults", "status"), [([CAUGHT, ELSEWHERE], 2, 0), ([CAUGHT, ESCAPED], 1, 1)]
 )
 def test_the_verb_ends_with_a_finding_where_something_escaped(
