@@ -75,10 +75,8 @@ GPU_FLOPS = 2.2e14
 TWO_BYTES = 4
 """How many times as fast a GPU works on numbers of two bytes: a guess too."""
 STARTING_S = {"cpu": 0.25, "cuda": 0.15}
-CEILINGS_S = 7.0
+CEILINGS_S = 5.0
 """The worker's start, and the ceilings."""
-BESIDE_S = 16.0
-"""Of a run: the worker's start, the ceilings, and the report at the end."""
 COMPILING_S = {"cpu": {"c++": 4.0}, "cuda": {"c++": 8.0, "triton": 4.0}}
 """A cell, by its device and what is required: torch.compile's, and kernels in Triton."""
 
@@ -109,8 +107,11 @@ class Plan:
         """The cells that a worker will see."""
         return [c for c in self.cells if c.left_out is None]
 
-    def sentence(self, beside_s: float = BESIDE_S) -> str:
-        """One line: how many cells, how many are left out and why, about how long."""
+    def sentence(self, about_s: float | None = None) -> str:
+        """One line: how many cells, how many are left out and why, about how long.
+
+        Where that is not given: the worker's start, the ceilings, and all cells.
+        """
         runs, left = self.to_run, [c.left_out for c in self.cells if c.left_out is not None]
         variants, problems = len({c.variant.label for c in runs}), len({c.problem for c in runs})
         text = f"{counted(len(runs), 'measurement')}: {counted(variants, 'variant')} on "
@@ -120,7 +121,8 @@ class Plan:
             reasons = "; ".join(f"{n} × {reason}" for reason, n in why.most_common())
             reasons = reasons if len(why) <= REASONS else "'attnbench list --why' says why"
             text += f"; {len(left)} left out ({reasons})"
-        return f"{text}; about {duration(beside_s + sum(c.guess_s for c in runs))}"
+        about_s = CEILINGS_S + sum(c.guess_s for c in runs) if about_s is None else about_s
+        return f"{text}; about {duration(about_s)}"
 
     def warnings(self) -> Iterator[str]:
         """What may not be meant: rows that no key is visible to."""

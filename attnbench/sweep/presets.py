@@ -108,7 +108,9 @@ CPU = PROBLEM["cpu"].but("phase=forward,train budget=0.05")
 CUDA = PROBLEM["cuda"].but("phase=forward,train")
 PRESETS = {
     "cpu": CPU.with_(title="the default on a CPU: a layer's heads, short to middling lengths").of(
-        CPU.but("seq=128,512,1024"), CPU.but("mask=window:127,0")
+        CPU.but("seq=128,512,1024 phase=forward"),
+        CPU.but("seq=128,512 phase=train"),
+        CPU.but("mask=window:127,0"),
     ),
     "cuda": CUDA.with_(title="the default on a GPU: bfloat16, middling to long sequences").of(
         CUDA.but("seq=512,1024,2048,4096,8192"), CUDA.but("seq=4096,8192 mask=window:1023,0")

@@ -290,9 +290,9 @@ def real(given: argparse.Namespace) -> int:
             start.texts, **wanted, folder=folder, settings=start.settings
         )
         plan = pretrained.plan_sources(table, given.variants, sources, start.machine)
-        progress.tell(plan.sentence(STARTING_S))
-        yield None
         guesses = [cell.guess_s for cell in plan.cells]
+        progress.tell(plan.sentence(STARTING_S + sum(guesses)))
+        yield None
         guesses[0] += STARTING_S
         progress.expect(guesses)
         progress.step(sources[0][0])

@@ -151,10 +151,11 @@ const found = () => all(".pick").filter((pick) => !pick.hidden).map((each) => lo
 const pick = (some) => change({ v: some.map(({ name }) => encodeURIComponent(name).replaceAll("*", "%2A")).join(",") });
 
 function find() {
-  const like = $("#find").value.trim().toLowerCase();
+  const like = $("#find").value.trim().toLowerCase(), words = like.split(/[\s,]+|\bvs\b/).filter(Boolean);
+  const whole = words.length > 1 ? looks.map(({ name }) => name.toLowerCase()).filter((name) => words.includes(name)) : [];
   for (const each of all(".pick")) {
-    const { name, family } = looks[each.dataset.of];
-    each.hidden = !name.toLowerCase().includes(like) && family.toLowerCase() !== like;
+    const [name, family] = [looks[each.dataset.of].name, looks[each.dataset.of].family].map((text_) => text_.toLowerCase());
+    each.hidden = like && !name.includes(like) && family !== like && !words.some((word) => (whole.includes(word) ? name === word : name.includes(word)));
   }
   for (const group of all("#boxes fieldset")) group.hidden = all(".pick", group).every((each) => each.hidden);
   const none = !found().length;
@@ -202,16 +203,16 @@ async function openAbout(look) {
   const facts_ = [["Computes", look.computes || "not said"], ["Family", look.family], ...said.facts].filter(([, value]) => value);
   const paper = (value) => escaped(value).replace(/arXiv:(\d{4}\.\d{4,5})/g, '<a href="https://arxiv.org/abs/$1" rel="noreferrer">arXiv:$1</a>');
   const list = facts_.map(([what, value]) => `<div><dt>${escaped(what)}</dt><dd>${what === "Paper" ? paper(value) : escaped(value)}</dd></div>`);
-  $("#about-body").innerHTML = `${said.title ? `<p class="said">${escaped(said.title)}</p>` : ""}${inexact(look)}<div class="mathematics" tabindex="0">` +
-    `${said.mathematics ? prose(said.mathematics) : "<p>It is not built into attnbench, so its mathematics is not in this page.</p>"}</div>` +
-    '<h3>How to use it</h3><div id="about-use"></div><h3>How it does here</h3><div id="about-times"></div>' +
-    `<h3>What it takes</h3><dl class="facts">${list.join("")}</dl>`;
   const r = shown.find((each) => known[each]?.[look.v]) ?? regimes.find((each) => known[each]?.[look.v]);
   const rival = rivalOf(look, r, others);
-  $("#about-times").innerHTML = r === undefined ? '<p class="note">It has no time in this run: “Not measured” says why.</p>'
-    : `<p class="against"><label>Compared with <select id="rival">${others.map(({ v, name }) =>
-      `<option value="${v}"${v === rival ? " selected" : ""}>${escaped(name)}</option>`).join("")}</select></label></p><div></div>`;
-  if (r !== undefined) compare(look, rival);
+  const offered = others.map(({ v, name }) => `<option value="${v}"${v === rival ? " selected" : ""}>${escaped(name)}</option>`);
+  const against = rival === undefined ? "" : `<p class="against"><label>At ${tokens(lengthOf(r))} tokens, compared with <select id="rival">${offered.join("")}</select></label></p>`;
+  $("#about-body").innerHTML = `${said.title ? `<p class="said">${escaped(said.title)}</p>` : ""}${inexact(look)}${against}<ul id="about-here"></ul>` +
+    `<div class="mathematics" tabindex="0">${said.mathematics ? prose(said.mathematics) : "<p>It is not built into attnbench, so its mathematics is not in this page.</p>"}</div>` +
+    '<h3>How to use it</h3><div id="about-use"></div><h3>How it does here</h3><div id="about-times"></div>' +
+    `<h3>What it takes</h3><dl class="facts">${list.join("")}</dl>`;
+  if (r === undefined) $("#about-times").innerHTML = '<p class="note">It has no time in this run: “Not measured” says why.</p>';
+  else compare(look, rival);
   use(look, said, r, rival);
   if (!$("#about").open) $("#about").showModal();
   $("#about").scrollTop = 0;
@@ -239,7 +240,11 @@ function rivalOf({ v }, r, others) {
 
 function compare(look, rival) {
   const some = [...shown, ...regimes.filter((r) => !shown.includes(r))].filter((r) => known[r]?.[look.v] || facts.untimed.some(([s, v]) => s === r && v === look.v));
-  $("#about-times > div").innerHTML = some.slice(0, MOST).map((r) => {
+  $("#about-here").innerHTML = rival === undefined ? "" : shown.filter((r) => at(r, look.v)).slice(0, MOST).map((r) => {
+    const mine = at(r, look.v), its = at(r, rival), more_ = mine.peak && its?.peak ? `, ${figures(mine.peak / its.peak)}× the memory` : "";
+    return `<li>${escaped(facts.scenes[r].title)}: <b>${its ? verdict(r, look.v, rival) : `no time of ${escaped(nameOf(rival))}`}</b>${more_}</li>`;
+  }).join("");
+  $("#about-times").innerHTML = some.slice(0, MOST).map((r) => {
     const rows = facts.untimed.filter(([s, v]) => s === r && v === look.v).map(([, , n, , status]) => [n, `<td colspan="3" class="why">${escaped(status)}</td>`]);
     for (const [n, { s, low, high, peak, noisy }] of Object.entries(known[r]?.[look.v] ?? {}))
       rows.push([Number(n), `<td class="n"><b>${figures(s * 1e3)}</b> <i>[${figures(low * 1e3)}, ${figures(high * 1e3)}]${noisy ? " ?" : ""}</i></td>` +

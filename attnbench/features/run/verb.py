@@ -46,8 +46,8 @@ def run(given: argparse.Namespace) -> int:
         try:
             after_s = 0.0 if given.no_report else _report_s(begun.plan.to_run)
             with Progress(begun.left, every=given.all, best=True, after_s=after_s) as progress:
-                progress.at(0, begun.left, _measuring_s(begun), "the worker starts")
-                unbegun = measure(begun, places, progress, until)
+                progress.at(0, begun.left, measuring_s(begun), "the worker starts")
+                unbegun = measure(begun, places, progress, until, after_s)
             folder.check_in_place()
         except (Stopped, KeyboardInterrupt):
             stopped = True
@@ -71,14 +71,20 @@ def run(given: argparse.Namespace) -> int:
     return INTERRUPTED if stopped else status
 
 
-def measure(begun: Run, places: Places, watcher: Watcher, until: float = inf) -> int:
-    """Tell what will be measured, and measure it: how many cells have no record then."""
+def measure(
+    begun: Run, places: Places, watcher: Watcher, until: float = inf, after_s: float = 0.0
+) -> int:
+    """Tell what will be measured, and measure it: how many cells have no record then.
+
+    ``after_s``: what the caller does then takes about so long.
+    """
     from attnbench.core.machine import gpu_warnings
     from attnbench.sweep.sweep import Interrupt, sweep
 
     plan, folder, done, tell = begun.plan, begun.folder, begun.done, watcher.tell
     device = next((c.problem.device for c in plan.to_run), "cpu")
-    tell(plan.sentence() + f"; {len(done)} done before" * bool(len(done)))
+    sentence = plan.sentence(measuring_s(begun) + after_s)
+    tell(sentence + f"; {len(done)} done before" * bool(len(done)))
     notes = [
         f"this is another leg of the run, ranked apart: {'; '.join(leg['changes'])}"
         for leg in folder.header.get("legs", ())[-1:]
@@ -90,9 +96,9 @@ def measure(begun: Run, places: Places, watcher: Watcher, until: float = inf) ->
             "commit they are of"
         )
     notes += gpu_warnings(places.machine) if device.startswith("cuda") else ()
-    for sentence in [places.note, *(f"note: {note}" for note in notes), *plan.warnings()]:
-        if sentence:
-            tell(sentence)
+    for said in [places.note, *(f"note: {note}" for note in notes), *plan.warnings()]:
+        if said:
+            tell(said)
     tell(f"records go to {folder.path}")
     with places.slots(begun.settings, device) as slots:
         return sweep(plan, done, folder, slots, watcher, Interrupt(tell), until)
@@ -152,11 +158,9 @@ def begin(
     else:
         grid = start.find_preset(preset, places.machine)
         if preset is None and "seq" in changes:
-            grid = grid.products[0].with_(
-                title=grid.title
-            )  # the other has lengths and a mask of its own
-        grid = grid.with_(**changes)
-        grid = grid.with_(device=places.kind)
+            first, *others = grid.products  # what has a mask of its own has lengths of its own
+            grid = grid.of(first, *(part for part in others if part.mask == first.mask))
+        grid = grid.with_(**changes, device=places.kind)
     machine = places.machine
     return start.begin(variants, grid, tables, out, machine=machine, problems=problems, **more)
 
@@ -196,7 +200,7 @@ def _resumed(given: argparse.Namespace, places: Places) -> Run:
     )
 
 
-def _measuring_s(begun: Run) -> float:
+def measuring_s(begun: Run) -> float:
     """A guess at the seconds of the start, the ceilings, and the cells that have no record."""
     from attnbench.sweep.plan import CEILINGS_S
 

@@ -268,6 +268,8 @@ def test_a_name_opens_what_the_variant_is_how_it_does_and_how_it_is_used(r):
     for words in ("4 n m d FLOPs", "Masks", 'attention("matmul")', '"attnbench:matmul"'):
         assert words in said, words
     assert r.page.eval_on_selector("#rival", "list => nameOf(list.value)") == "sdpa"
+    assert r.page.inner_text("#about .against").startswith("At 128 tokens, compared with")
+    assert r.seen("#about-here li")[0].endswith("1.60× slower, 2.00× the memory")
     times = [row.split("\t") for row in r.seen("#about .times tbody tr")[:3]]
     assert [row[0] for row in times] == ["64", "128", "256"]
     assert [row[2] for row in times] == ["1.25× faster", "1.60× slower", "3.20× slower"]
@@ -276,6 +278,7 @@ def test_a_name_opens_what_the_variant_is_how_it_does_and_how_it_is_used(r):
     assert r.page.locator("#about-use code").last.inner_text() == command
     r.page.select_option("#rival", label="window?size=8")
     expect(r.page.locator("#about-use code").last).to_contain_text("compare matmul 'window?size=8'")
+    assert "8.00× slower" in r.seen("#about-here li")[0]
     assert "8.00× slower" in r.seen("#about .times tbody tr")[1]
     r.go(f"#about={quote(runs.MARKUP)}")
     r.page.wait_for_selector("#about[open]")

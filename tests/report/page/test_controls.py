@@ -122,6 +122,8 @@ def test_the_list_is_searched_by_name_and_family_and_offers_the_nearest(d):
     assert d.seen(".pick") == ["gla"] and len(d.seen("#boxes fieldset")) == 1
     only.click()
     assert d.hash == "#phase=forward&v=gla"
+    d.page.fill("#find", "gla vs sdpa")  # two whole names, and nothing that holds one
+    assert sorted(d.seen(".pick")) == ["gla", "sdpa"]
     d.page.fill("#find", "lhs")
     assert d.seen("#near button")[0] == "lsh"
     d.page.fill("#find", "blokced")  # a part of a name
