@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from attnbench.sweep import compare, start
 from attnbench.sweep.compare import ContestResult
 from attnbench.sweep.engine import engine_on
 from attnbench.sweep.places import Local
-from attnbench.sweep.plan import grid_of, make_plan
+from attnbench.sweep.plan import CEILINGS_S, grid_of, make_plan
 from attnbench.sweep.sweep import Interrupt, sweep
 from impls.problem import InvalidProblem, Problem
 
@@ -259,12 +260,12 @@ def measured(problem: Problem, wants: Wants, table: Table, means: Means) -> Choi
     contest: dict[str, Any] = {"problem": problem.to_dict(), "too_large": too_large, "pairs": []}
     if (less := compare.shorter(plan)) is not None:
         means.say(f"first a shorter sequence, {less}, to see who could win")
-        scout = _run(names, less, SCOUT_S, means)
+        scout = _run(names, less, SCOUT_S, means, pairs=False)
         names, behind = compare.hopeful(list(read_records(scout.folder.path)))
         contest |= {"shorter": str(less), "behind": behind}
     if not names:
         return make_choice(problem, wants, _left_out(contest, wants), margin=MARGIN)
-    run = _run(names, problem, SAMPLING_S, means)
+    run = _run(names, problem, SAMPLING_S, means, pairs=True)
     choice = from_run(run.folder.path, problem, wants, table, contest)
     contest["pairs"] = [held.to_dict() for held in _pairs(choice, run, means)]
     run.folder.header["contest"] = contest
@@ -272,8 +273,10 @@ def measured(problem: Problem, wants: Wants, table: Table, means: Means) -> Choi
     return from_run(run.folder.path, problem, wants, table)
 
 
-def _run(names: Sequence[str], problem: Problem, budget_s: float, means: Means) -> Run:
-    """A run of some variants on one problem, kept like any other."""
+def _run(
+    names: Sequence[str], problem: Problem, budget_s: float, means: Means, *, pairs: bool
+) -> Run:
+    """A run of some variants on one problem, kept like any other; ``pairs`` come after it."""
     run = start.begin(
         names,
         grid_of([problem], "one problem").with_(budget=budget_s),
@@ -284,11 +287,14 @@ def _run(names: Sequence[str], problem: Problem, budget_s: float, means: Means) 
         problems=[problem],
         command=means.command,
     )
-    means.say(f"{run.plan.sentence()}; records go to {run.folder.path}")
+    cells = run.plan.to_run
+    about_s = CEILINGS_S + sum(c.guess_s for c in cells)
+    about_s += compare.contest_s(cells[0], this_machine()) if cells and pairs else 0.0
+    means.say(f"{run.plan.sentence(about_s)}; records go to {run.folder.path}")
     with (
         closing(run.folder),
         Local().slots(run.settings, problem.device) as slots,
-        means.watching(len(run.plan.to_run)) as watcher,
+        means.watching(len(cells)) as watcher,
     ):
         sweep(run.plan, run.done, run.folder, slots, watcher, Interrupt(means.say))
     return run
@@ -305,5 +311,18 @@ def _pairs(choice: Choice, run: Run, means: Means) -> list[ContestResult]:
     means.say(f"in pairs: {', '.join(near)}")
     cells = {c.variant.label: c for c in run.plan.to_run}
     some, seconds = [cells[name] for name in near], choice.ranking.winner.median_s
-    with engine_on(choice.problem.device, run.settings) as engine:
-        return compare.in_pairs(some, seconds, engine, run.folder.header, means.say)
+    guesses = [
+        compare.pairs_guess_s(cell, some[0], this_machine(), compare.PAIRS_S) for cell in some[1:]
+    ]
+    guesses[0] += compare.CONTEST_S
+    with (
+        engine_on(choice.problem.device, run.settings) as engine,
+        means.watching(len(guesses)) as watcher,
+    ):
+        begun = count()
+
+        def begin(what: str) -> None:
+            done = next(begun)
+            watcher.at(done, len(guesses), sum(guesses[done:]), what)
+
+        return compare.in_pairs(some, seconds, engine, run.folder.header, means.say, begin)

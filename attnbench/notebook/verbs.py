@@ -51,8 +51,11 @@ class OneLine:
     def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
         """Show that a cell has ended."""
         self._ended[record.key] = str(record.status)
+        self.at(done, total, left_s, f"{record.variant} {record.problem}: {record.status}")
+
+    def at(self, done: int, total: int, left_s: float, what: str) -> None:
+        """Show how far it is, and what ended last or begins."""
         if self._watched and not self._quiet:
-            what = f"{record.variant} {record.problem}: {record.status}"
             self._over(f"[{done}/{total}, {duration(left_s)} left] {what}"[:WIDE])
 
     def tell(self, sentence: str) -> None:

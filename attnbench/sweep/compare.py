@@ -126,7 +126,7 @@ def compare_cell(
     return Compared(judged.problem, Pairs.from_dict(answer["pairs"]))
 
 
-STARTING_S, FLOOR_S, FLOOR_PAIRS = 2.0, 4.0, 8 * 40
+STARTING_S, FLOOR_S, FLOOR_PAIRS = 3.0, 5.0, 8 * 40
 """For the worker to start; and the least of a noise floor, where none is stored."""
 QUICK = 0.4
 """The time of a call in pairs, of what all rows take together: few compare slow ones."""
@@ -135,7 +135,13 @@ LEAST_PAIRS, USUAL_PAIRS = 40, 160
 
 
 def pairs_guess_s(
-    judged: Cell, against: Cell, machine: Machine, budget_s: float, *, floor: bool = False
+    judged: Cell,
+    against: Cell,
+    machine: Machine,
+    budget_s: float,
+    *,
+    floor: bool = False,
+    pairs: int = USUAL_PAIRS,
 ) -> float:
     """A guess at the seconds of a problem: both are checked, and pairs taken; with ``floor``, the
     noise floor is measured first.
@@ -145,7 +151,7 @@ def pairs_guess_s(
     checks = sum(checks_s(cell.variant, cell.problem, machine) for cell in (judged, against))
     pair_s = 2 * QUICK * call_s(judged.problem, machine)
     checks += max(FLOOR_S, FLOOR_PAIRS * pair_s) if floor else 0.0
-    return checks + max(LEAST_PAIRS * pair_s, min(budget_s, USUAL_PAIRS * pair_s))
+    return checks + max(LEAST_PAIRS * pair_s, min(budget_s, pairs * pair_s))
 
 
 def counts(found: Sequence[Compared]) -> dict[str, int]:
@@ -168,6 +174,8 @@ NEAR = 1.15
 MOST_PAIRED = 2
 PAIRS_S = 10.0
 CALLS, MOST_S = 80, 120.0
+CONTEST_S, NEAR_PAIRS = 6.0, 640
+"""For another worker, and a noise floor, to be there; and pairs of what lies near each other."""
 """Forty pairs are looked at first; if they take longer, none is begun."""
 
 
@@ -241,6 +249,11 @@ def hopeful(records: Sequence[Record]) -> tuple[list[str], dict[str, float]]:
     return [*(name for name in taken if name not in behind), *untried], behind
 
 
+def contest_s(cell: Cell, machine: Machine) -> float:
+    """A guess at the seconds of pairs of a few near each other, before any was measured."""
+    return CONTEST_S + MOST_PAIRED * pairs_guess_s(cell, cell, machine, PAIRS_S, pairs=NEAR_PAIRS)
+
+
 def near_the_best(records: Sequence[Record], names: Sequence[str]) -> list[str]:
     """Of some variants those that a median alone does not tell from the best, the best first; two
     at the least.
@@ -256,14 +269,19 @@ def in_pairs(
     engine: LocalEngine,
     header: Mapping[str, Any],
     say: Callable[[str], None],
+    begin: Callable[[str], None],
 ) -> list[ContestResult]:
-    """The first of some cells against each of the others. ``seconds``: of a call of the first."""
+    """The first of some cells against each of the others, told to ``begin`` as each begins.
+
+    ``seconds``: of a call of the first.
+    """
     best, *others = cells
     if seconds * CALLS > MOST_S:
         say(f"no pairs: {CALLS} calls of {seconds:.2g} s are the fewest that decide anything")
         return []
     found = []
     for cell in others:
+        begin(f"in pairs: {cell.variant.label} and {best.variant.label}")
         one = compare_cell(cell, best, engine, header["seed"], None, header["noise"], PAIRS_S)
         if one.comparison is None:
             say(f"no pairs of {cell.variant.label}: {one.status}: {one.why}")

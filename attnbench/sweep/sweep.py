@@ -70,6 +70,9 @@ class Watcher(Protocol):
     def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
         """A cell has ended; about so many seconds are left."""
 
+    def at(self, done: int, total: int, left_s: float, what: str) -> None:
+        """So much of something else is done, and this begins; about so many seconds are left."""
+
     def tell(self, sentence: str) -> None:
         """Something that is not about one cell."""
 

@@ -112,18 +112,24 @@ def test_ctrl_c_ends_a_run_with_the_answer_from_what_was_measured(
 
 
 def test_naming_lengths_or_masks_measures_these_alone(tmp_path):
-    def masks(**changes):
+    def asked(**changes):
         begun = begin(
             ["sdpa", "window.blocked"], changes, None, [], [], Local(), tmp_path, seed=0, threads=1
         )
         begun.folder.close()
-        return {(str(c.problem.mask), c.problem.kv_len) for c in begun.plan.cells}
+        found = [(str(c.problem.mask), c.problem.kv_len, c.problem.phase) for c in begun.plan.cells]
+        assert len(found) == 2 * len(set(found))  # once for each of the two
+        return set(found)
 
-    causal = {("causal", n) for n in (128, 512, 1024)}
-    assert masks() == causal | {("window:127,0", 512)}
-    assert masks(seq=("64",)) == {("causal", 64)}
-    assert masks(mask=("none",)) == {("none", n) for n in (128, 512, 1024)}
-    assert masks(heads=(2,)) == masks()
+    both, lengths = ("forward", "train"), (128, 512, 1024)
+    causal = {("causal", n, phase) for n in lengths for phase in both} - {("causal", 1024, "train")}
+    window = {("window:127,0", 512, phase) for phase in both}
+    assert asked() == causal | window
+    assert asked(seq=("64",)) == {("causal", 64, phase) for phase in both}
+    assert asked(mask=("none",)) == {("none", n, phase) for _, n, phase in causal}
+    assert asked(heads=(2,)) == asked()
+    train = {(mask, n, "train") for mask, n, _ in causal | window}
+    assert asked(phase=("train",)) == train
 
 
 def test_where_nobody_watches_a_line_comes_each_tenth_or_ten_seconds(capsys, monkeypatch):

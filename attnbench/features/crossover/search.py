@@ -22,7 +22,7 @@ from attnbench.core.format import counted
 from attnbench.core.machine import Machine, why_not
 from attnbench.core.record import Status
 from attnbench.core.stats import Comparison, Verdict, holm
-from attnbench.sweep.compare import START_AND_GATE_S, compare_cell, pairs_guess_s
+from attnbench.sweep.compare import LEAST_PAIRS, START_AND_GATE_S, compare_cell, pairs_guess_s
 from attnbench.sweep.engine import LocalEngine
 from attnbench.sweep.plan import Cell, problems
 from attnbench.sweep.presets import Preset
@@ -48,6 +48,8 @@ CHANGES = 3
 """Octaves for which a look between two of them is thought to come."""
 NEAR_SHARE = 0.4
 """Of these a length between two octaves is thought to take, besides."""
+BESIDE_S = 0.6
+"""A look takes, besides."""
 PAIRS_SHARE = 1 / 4
 """Of the time left, pairs get no more than this."""
 LONGEST = 1 << 24
@@ -264,7 +266,8 @@ class Duel:
         """
         judged, against = (Cell(row, self.at(length), None, 0.0) for row in (self.b, self.a))
         near_s = NEAR_SHARE * PAIRS_S * (length not in octaves(self.rungs))
-        return pairs_guess_s(judged, against, machine, PAIRS_S, floor=floor) + near_s
+        guess_s = pairs_guess_s(judged, against, machine, PAIRS_S, floor=floor, pairs=LEAST_PAIRS)
+        return BESIDE_S + guess_s + near_s
 
     def refusal(self, length: int) -> str:
         """Why one of the two does not take a length; empty where both do."""

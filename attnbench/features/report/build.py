@@ -60,16 +60,22 @@ WHY_NOT = {
 }  # fmt: skip
 """By section, in the order of the page: why nothing is drawn there."""
 SECTIONS = tuple(WHY_NOT)
-DRAWN_S = dict(zip(SECTIONS, (0.5, 1.6, 0.7, 0.3, 0.5, 0.4, 0.3, 1.5), strict=True))
-READ_S, PAGE_S = 2.0, 1.5
-"""Guesses at the seconds of a figure, by section; of reading the runs; and of the page."""
+DRAWN_S = dict(zip(SECTIONS, (0.5, 1.6, 0.7, 0.3, 0.5, 0.4, 0.3, 0.5), strict=True))
+READ_S, PAGE_S = 2.0, 3.0
+"""Guesses at the seconds of a figure, by section; of reading the runs; and of the page: with as
+many variants as the table has."""
 
 
-def report_s(regimes: int) -> float:
+def _share(variants: int) -> float:
+    """What all this takes with so many variants, as a share."""
+    return 0.3 + variants / 70
+
+
+def report_s(regimes: int, variants: int) -> float:
     """A guess at the seconds of a report of one run."""
     scene = sum(DRAWN_S[section] for section in ("scaling", "tradeoffs", "roofline", "memory"))
     rest = sum(DRAWN_S.values()) - scene
-    return READ_S + min(max(regimes, 1), SCENES) * scene + rest + PAGE_S
+    return READ_S + _share(variants) * (min(max(regimes, 1), SCENES) * scene + rest + PAGE_S)
 
 
 def draw_all(
@@ -87,7 +93,10 @@ def draw_all(
     shown = timed[: max(1, min(sum(count <= LINES for count in lines), SCENES))]
     todo = list(_to_draw(runs, scenes, shown, looks, baseline, absent))
     if progress:
-        progress.expect([*(DRAWN_S[section] for section, *_ in todo), PAGE_S])
+        share = _share(
+            max((len({r.variant for r in scene.regime.records}) for scene in shown), default=0)
+        )
+        progress.expect([share * s for s in (*(DRAWN_S[section] for section, *_ in todo), PAGE_S)])
     for section, what, function, *given in todo:
         if progress:
             progress.step(f"{section}, {what}")

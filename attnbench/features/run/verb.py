@@ -16,14 +16,13 @@ from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any
 
     from attnbench.core.record import Record
     from attnbench.core.run_folder import RunFolder
     from attnbench.models.capture.calls import SeenCalls
     from attnbench.sweep.places import Places
-    from attnbench.sweep.plan import Cell
     from attnbench.sweep.start import Run
     from attnbench.sweep.sweep import Watcher
     from impls.problem import Problem
@@ -44,7 +43,11 @@ def run(given: argparse.Namespace) -> int:
         begun = _resumed(given, places) if given.resume is not None else _begun(given, places)
         folder = begun.folder
         try:
-            after_s = 0.0 if given.no_report else _report_s(begun.plan.to_run)
+            after_s = (
+                0.0
+                if given.no_report
+                else _report_s((c.variant.label, c.problem) for c in begun.plan.to_run)
+            )
             with Progress(begun.left, every=given.all, best=True, after_s=after_s) as progress:
                 progress.at(0, begun.left, measuring_s(begun), "the worker starts")
                 unbegun = measure(begun, places, progress, until, after_s)
@@ -160,7 +163,8 @@ def begin(
         if preset is None and "seq" in changes:
             first, *others = grid.products  # what has a mask of its own has lengths of its own
             grid = grid.of(first, *(part for part in others if part.mask == first.mask))
-        grid = grid.with_(**changes, device=places.kind)
+        grid = grid.with_(**changes)
+        grid = grid.with_(device=places.kind)
     machine = places.machine
     return start.begin(variants, grid, tables, out, machine=machine, problems=problems, **more)
 
@@ -207,13 +211,14 @@ def measuring_s(begun: Run) -> float:
     return CEILINGS_S + sum(c.guess_s for c in begun.plan.to_run if c.key not in begun.done)
 
 
-def _report_s(cells: Sequence[Cell] | Sequence[Record]) -> float:
-    """A guess at the seconds of the maps and the report of some cells or records."""
+def _report_s(cells: Iterable[tuple[str, Problem]]) -> float:
+    """A guess at the seconds of the maps and the report of some variants and their problems."""
     from attnbench.features.report.build import report_s
-    from attnbench.features.show.maps import USUAL_S
+    from attnbench.features.show.maps import STARTED_S, USUAL_S
 
-    regimes = {(p.phase, p.mask, p.dtype, p.batch, p.heads) for p in (c.problem for c in cells)}
-    return USUAL_S + report_s(len(regimes))
+    variants, problems = map(set, zip(*cells, strict=True))
+    regimes = {(p.phase, p.mask, p.dtype, p.batch, p.heads) for p in problems}
+    return STARTED_S + len(variants) * USUAL_S + report_s(len(regimes), len(variants))
 
 
 def _conclude(
@@ -233,7 +238,7 @@ def _conclude(
     made = None
     if not given.no_report:
         with Progress() as progress:
-            progress.at(0, 0, _report_s(records), "attention maps")
+            progress.at(0, 0, _report_s((r.variant, r.problem) for r in records), "attention maps")
             maps.keep(folder.path, records, given.table, progress.tell)
             made = report_of(folder.path, progress)
     every = given.all or given.tables

@@ -146,8 +146,10 @@ SENTENCE = "I must go back to my ship and to my crew"
 FILE = "maps.json"
 SCHEMA = 1
 DIGITS = 4
-ALL_S, EACH_S, USUAL_S = 20.0, 4.0, 6.0
-"""For all maps, loading torch included; for one; and for all as a rule."""
+ALL_S, EACH_S = 20.0, 4.0
+"""For all maps, loading torch included; and for one: at the most."""
+STARTED_S, USUAL_S = 1.0, 0.1
+"""As a rule: for loading torch, and for one."""
 
 
 def keep(

@@ -89,7 +89,7 @@ def _show_map(given: argparse.Namespace, row: Variant) -> int:
     return 0
 
 
-CEILINGS_S, NOISE_S = 12.0, 24.0
+CEILINGS_S, NOISE_S = 14.0, 30.0
 """Of a dtype; and of the three lengths of call whose noise is measured."""
 
 
