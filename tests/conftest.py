@@ -16,6 +16,24 @@ else:
     settings.load_profile("calm")
 os.environ.update(environment(threads=1))  # what counts only before torch is imported
 
+LONGEST = (
+    "selfcheck/test_judge.py",
+    "models/transformers/test_all_models.py",
+    "commits/test_instructions.py",
+    "sweep/campaign/test_faults.py",
+    "models/test_lengths.py",
+    "models/quality/test_pretrained_model.py",
+    "sweep/test_cluster_nodes.py",
+    "test_installation.py",
+)
+"""The files whose slow tests take longest, by the time that they take."""
+
+
+def pytest_collection_modifyitems(items):
+    """The longest files come first, so that two workers end at nearly the same time."""
+    places = {f"tests/{name}": number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(LONGEST)))
+
 
 @pytest.fixture(autouse=True)
 def one_thread():

@@ -101,9 +101,9 @@ def headlines(scenes: Sequence[Scene], several_runs: bool, length: int | None = 
         for some in list(of_run.values())[: 1 if several_runs else HEADLINES]:
             scene, standing = max(some, key=lambda each: each[1].length)
             on = f" on {scene.run.name}" if several_runs else ""
-            words, others = ", ".join(names[scene.number].split(" · ")[1:]), len(some) - 1
-            if others and words:  # the phase has several regimes
-                on += f" ({words}; {format.counted(others, 'other')} below)"
+            words = ", ".join(names[scene.number].split(" · ")[1:])
+            if len(some) > 1 and words:  # the phase has several regimes
+                on += f" ({words})"
             doing = TO_DO.get(scene.regime.phase, f"For {scene.regime.phase}")
             long = f"{standing.length:,} {_unit(scene)}"
             line = f"{doing} at {long}{on}, {advice(standing)}. {beside(standing) or ''}"

@@ -223,7 +223,7 @@ function inexact(look) {
   if (look.exact) return "";
   const near_ = regimes.flatMap((r) => Object.values(known[r]?.[look.v] ?? {})).map(({ fidelity }) => fidelity).filter((each) => typeof each === "number");
   const [low, high] = [Math.min(...near_), Math.max(...near_)].map((each) => Math.round(Math.max(0, each) * 100));
-  const kept = near_.length ? `: ${low === high ? low : `${low} to ${high}`} % fidelity to softmax here` : "";
+  const kept = near_.length ? `: ${low === high ? low : `${low} to ${high}`}\u00a0% fidelity to softmax here` : "";
   return `<p class="note">Not exact softmax, but ${escaped(look.computes || "something else")}${kept}.</p>`;
 }
 

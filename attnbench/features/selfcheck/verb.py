@@ -48,9 +48,17 @@ def _checked(machine: Machine, seed: int, out: Path) -> SelfCheck:
     """
     from attnbench.core.lock import lock_for
     from attnbench.core.settings import Settings
-    from attnbench.features.selfcheck.selfcheck import SelfCheck, run_plants, run_slow_downs, save
-    from attnbench.gate.plants import PLANTS
+    from attnbench.features.selfcheck.selfcheck import (
+        PLANT_S,
+        SLOW_DOWN_S,
+        SelfCheck,
+        run_plants,
+        run_slow_downs,
+        save,
+    )
+    from attnbench.gate.plants import PLANTS, SLOW_DOWNS
     from attnbench.sweep.engine import LocalEngine
+    from attnbench.sweep.plan import duration
 
     start = monotonic()
     outcomes: list[PlantOutcome] = []
@@ -68,20 +76,31 @@ def _checked(machine: Machine, seed: int, out: Path) -> SelfCheck:
     devices = {plant.problem.device for plant in PLANTS} & set(machine.devices)
     # one thread, however many there are: the plants are made for that
     settings = Settings(threads=1)
+    plants_s, each_s = PLANT_S * len(PLANTS), SLOW_DOWN_S + 2 * PLANT_S
+    slow_downs_s = each_s * len(SLOW_DOWNS)
+    say(
+        f"{len(PLANTS)} faults are injected, and slow-downs of {len(SLOW_DOWNS)} sizes; about "
+        f"{duration(plants_s + slow_downs_s)}"
+    )
     try:
         with (
             lock_for(devices),
             LocalEngine(settings, variables=NO_GPU) as engine,
             LocalEngine(settings, limited=False) as on_gpu,
-            Progress(len(PLANTS)) as progress,
         ):
-            for outcome in run_plants(machine, engine, seed, progress, on_gpu=on_gpu):
-                outcomes.append(outcome)
-                save(result(stopped=True), out)
-            say("injected slow-downs, in pairs: about a minute …")
-            for outcome in run_slow_downs(engine, seed):
-                outcomes.append(outcome)
-                save(result(stopped=True), out)
+            with Progress(len(PLANTS), after_s=slow_downs_s) as progress:
+                progress.at(0, len(PLANTS), plants_s, "the worker starts")
+                for outcome in run_plants(machine, engine, seed, progress, on_gpu=on_gpu):
+                    outcomes.append(outcome)
+                    save(result(stopped=True), out)
+            with Progress() as progress:
+                progress.expect([each_s] * len(SLOW_DOWNS))
+                steps = iter([*(f"{extra} % more work" for extra in SLOW_DOWNS), "the end"])
+                progress.step(next(steps))
+                for outcome in run_slow_downs(engine, seed):
+                    outcomes.append(outcome)
+                    save(result(stopped=True), out)
+                    progress.step(next(steps))
     except KeyboardInterrupt:
         return result(stopped=True)
     return result(stopped=False)

@@ -2,6 +2,8 @@
 regimes: the length, the map, the trade-off, filters that leave nothing, the list of variants.
 """
 
+import re
+
 import pytest
 
 from attnbench.features.report import page as html
@@ -189,6 +191,19 @@ def test_the_head_stays_in_sight_and_figures_are_drawn_for_the_window(d):
     figure = near(d, "scaling")
     across = float(figure.locator("svg").get_attribute("viewBox").split()[2])
     assert abs(across - figure.locator(".plot").bounding_box()["width"]) < 2
+
+
+def test_a_band_is_as_high_as_the_interval_and_holds_its_line(d):
+    d.page.evaluate("change({ v: 'sdpa' })")
+    figure = near(d, "scaling")
+    (band,) = attributes(figure, "path[opacity='0.14']", "d")
+    corners = [tuple(map(float, p)) for p in re.findall(r"([\d.]+)[ ,]([\d.]+)", band)]
+    over, under = corners[: len(corners) // 2], corners[len(corners) // 2 :][::-1]
+    middle = figure.evaluate("f => f.points.map(p => [p.x, p.y]).sort((a, b) => a[0] - b[0])")
+    assert len(over) == len(under) == len(middle) == 3
+    for (x, y), top, bottom in zip(middle, over, under, strict=True):
+        assert top[0] == bottom[0] == pytest.approx(x, abs=0.1)
+        assert top[1] < y - 0.3 and y + 0.3 < bottom[1]
 
 
 def test_paper_has_every_figure_for_its_width_and_the_screen_its_own_again(d):
