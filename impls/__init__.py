@@ -48,6 +48,7 @@ class Table:
         """The row that ``name`` or ``name?option=value&…`` asks for.
 
         A core has its own options in brackets: ``mha?core=lsh(rounds=2&bucket=8)&bias=false``.
+        Raises :class:`UnknownVariant`, or :class:`InvalidRow` for options that it doesn't take.
         """
         name, _, options = text.partition("?")
         if name not in self.rows or any(row.name == name for row in self.broken):

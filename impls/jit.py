@@ -32,7 +32,7 @@ Called = TypeVar("Called", bound=Callable[..., Any])
 
 
 def kernels(module: str, variant: str, problem: Problem) -> ModuleType:
-    """The variant's kernels; where they can't run, why not and what to do."""
+    """The variant's kernels; raises Unavailable, with what to do, where they can't run."""
     interpreted = os.environ.get(SWITCH) == "1"
     if problem.device == "cpu" and not interpreted:
         raise Unavailable(

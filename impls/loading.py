@@ -12,7 +12,9 @@ from typing import Any
 
 
 def load_function(path: str) -> Callable[..., Any]:
-    """The function at ``package.module:function`` or ``/folder/file.py:function``."""
+    """The function at ``package.module:function`` or ``/folder/file.py:function``; raises
+    AttributeError where the module defines none.
+    """
     place, _, name = path.rpartition(":")
     module = load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     if not hasattr(module, name):

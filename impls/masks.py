@@ -91,7 +91,7 @@ class Mask:
 
     @classmethod
     def parse(cls, text: str) -> Mask:
-        """The mask that the text spells."""
+        """The mask that the text spells; raises :class:`InvalidMask` if there is none."""
         words, at, corner = text.strip().partition("@")
         if at and corner not in ("upper-left", "lower-right"):
             raise InvalidMask(f"mask {text!r}: after @ comes upper-left or lower-right")
@@ -305,7 +305,7 @@ def alibi_slopes(heads: int) -> NDArray[np.float64]:
 
 
 def parse_part(text: str, word: str) -> Part:
-    """The condition that one word of a mask's text spells."""
+    """The condition that one word of a mask's text spells; raises :class:`InvalidMask` for none."""
     kind, _, tail = word.partition(":")
     if kind not in MASK_KINDS:
         raise InvalidMask(f"mask {text!r}: {kind!r} is no mask; the masks are {SPELLINGS}")

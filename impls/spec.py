@@ -244,7 +244,10 @@ class Variant:
         return self.computes == "softmax"
 
     def over(self, core: Variant) -> Variant:
-        """This layer around a core: it computes what the core does, and takes what both take."""
+        """This layer around a core: it computes what the core does, and takes what both take.
+
+        Raises :class:`InvalidRow` for what is no core, or runs over several processes.
+        """
         if core.level != "core":
             raise InvalidRow(f"{self.name} goes around a core, and {core.name} is a {core.level}")
         if core.ranks:
@@ -266,7 +269,7 @@ class Variant:
         )  # fmt: skip
 
     def with_options(self, given: Mapping[str, str]) -> Variant:
-        """This row with some options set from text; raises a sentence for what it doesn't take."""
+        """This row with some options set from text; raises InvalidRow for what it doesn't take."""
         values = dict(self.given)
         for key, text in given.items():
             if key not in self.options:
@@ -286,7 +289,7 @@ class Variant:
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Variant:
-        """The row back from :meth:`to_dict`."""
+        """The row back from :meth:`to_dict`; raises :class:`InvalidRow` for what is none."""
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(row) - known)
         if unknown:
@@ -315,7 +318,7 @@ def _plain(value: Any) -> Any:
 
 
 def typed(row: str, key: str, text: str, default: Any) -> Any:
-    """An option's text as the type of its default."""
+    """An option's text as the type of its default; raises :class:`InvalidRow` where it is none."""
     if isinstance(default, bool):
         if text.lower() in ("true", "1", "yes", "false", "0", "no"):
             return text.lower() in ("true", "1", "yes")
@@ -336,14 +339,14 @@ def listed(words: Sequence[str]) -> str:
 
 
 def one_of(row: str, what: str, given: Sequence[str], valid: Sequence[str]) -> None:
-    """Refuse what is not among the valid words."""
+    """Raise :class:`InvalidRow` for what is not among the valid words."""
     wrong = [g for g in given if g not in valid]
     if wrong:
         raise InvalidRow(f"{row}: {what} {wrong[0]!r} is not one of {listed(valid)}")
 
 
 def check_runs(row: str, runs: Any, devices: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Refuse what names no operator by ``device`` or ``device?option=value``."""
+    """Raise InvalidRow for what names no operator by ``device`` or ``device?option=value``."""
     if not isinstance(runs, Mapping):
         raise InvalidRow(f"{row}: runs is {runs!r}, not operators by device")
     for where, operator in runs.items():
@@ -359,7 +362,7 @@ def check_runs(row: str, runs: Any, devices: Sequence[str], options: Mapping[str
 
 
 def check_swaps(row: str, swaps: Sequence[str]) -> None:
-    """Refuse an operator that is no fused attention of torch's: the ruler uses the others."""
+    """Raise InvalidRow for what is no fused attention of torch's: the ruler uses the others."""
     for operator in swaps:
         if not isinstance(operator, str) or not SWAPPABLE.fullmatch(operator):
             raise InvalidRow(
@@ -370,8 +373,8 @@ def check_swaps(row: str, swaps: Sequence[str]) -> None:
 
 def check_ranks(row: str, level: str, ranks: Any, shares: str | None,
                 options: Mapping[str, Any]) -> None:  # fmt: skip
-    """Refuse a row of ranks that does not say over how many, or who holds what; and shares of a row
-    that runs in one process.
+    """Raise InvalidRow for a row of ranks that does not say over how many, or who holds what; and
+    for shares of a row that runs in one process.
     """
     if not isinstance(ranks, bool):
         raise InvalidRow(f"{row}: ranks={ranks!r} is neither true nor false")

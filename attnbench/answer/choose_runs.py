@@ -77,7 +77,10 @@ def answer(
     named: Sequence[Path] = (),
     anew: bool = False,
 ) -> Choice:
-    """``named``: runs to answer from, and nothing else. ``anew``: measure, whatever there is."""
+    """The choice, from runs that there are or from one that is made for it.
+
+    ``named``: runs to answer from, and nothing else. ``anew``: measure, whatever there is.
+    """
     if named:
         return best_of(named, problem, wants, table)
     if not anew:
@@ -101,7 +104,10 @@ def from_run(
     table: Table,
     contest: Mapping[str, Any] | None = None,
 ) -> Choice:
-    """What one run says. ``contest``: how it was made, where its header does not have it yet."""
+    """What one run says; raises StoreError where it can't be read, or has another protocol.
+
+    ``contest``: how it was made, where its header does not have it yet.
+    """
     header = read_header(run)
     if header.get("protocol") != PROTOCOL:
         raise StoreError(

@@ -155,7 +155,7 @@ class DispatchTable(Struct, frozen=True, forbid_unknown_fields=True):
             raise InvalidTable("it has no entries")
 
     def rows(self, known: Table) -> dict[str, Variant]:
-        """The rows that it names, by label; raises a sentence for what may not stand here."""
+        """The rows that it names, by label; raises InvalidTable for what may not stand here."""
         found = {}
         for label in dict.fromkeys(r.variant for e in self.entries for r in e.ranges):
             try:
@@ -179,7 +179,7 @@ class DispatchTable(Struct, frozen=True, forbid_unknown_fields=True):
         return {"dispatch_table": FORM, **where, "entries": entries}
 
     def write(self, path: str | Path) -> None:
-        """The file: whole, or the one before."""
+        """The file: whole, or the one before; raises StoreError where it can't be written."""
         try:
             write_whole(Path(path), (json.dumps(self.to_dict(), indent=1) + "\n").encode())
         except OSError as error:
@@ -187,7 +187,7 @@ class DispatchTable(Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def read(cls, path: str | Path) -> DispatchTable:
-        """From its file; raises a sentence that names the file and what is wrong."""
+        """From its file; raises InvalidTable, which names the file and what is wrong."""
         try:
             values = msgspec.json.decode(Path(path).read_bytes())
         except FileNotFoundError:
@@ -205,7 +205,7 @@ class DispatchTable(Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_dict(cls, values: Any) -> DispatchTable:
-        """Back from :meth:`to_dict`."""
+        """Back from :meth:`to_dict`; raises ValueError, as InvalidTable is, for what is none."""
         if not isinstance(values, dict) or "dispatch_table" not in values:
             raise InvalidTable(f"it is no dispatch table; {AGAIN}")
         fields = dict(values)

@@ -31,7 +31,7 @@ def _reader(what: str, read: Reader, holds: Callable[[Any], bool] = lambda value
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Words: ``forward,train``."""
+    """Words: ``forward,train``; raises ArgumentTypeError where there is none."""
     parts = tuple(w.strip() for w in text.split(",") if w.strip())
     if not parts:
         raise argparse.ArgumentTypeError(f"{text!r} holds nothing")

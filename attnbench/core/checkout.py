@@ -104,6 +104,7 @@ def repository(tables: Sequence[str] = ()) -> tuple[Path, list[str]]:
     """The checkout whose commits are meant, and the places of row files in it.
 
     It is where we stand, if that holds the row files, or ``impls``; else where ``impls`` lies.
+    Raises BadCommit where that is no checkout, or lacks one of the row files.
     """
     own = Path(impls.__file__).resolve().parents[1]
     try:
@@ -154,7 +155,10 @@ def find_commit(name: str, root: Path) -> Commit:
 
 
 def find_commits(text: str, root: Path) -> list[Commit]:
-    """The commits of ``A..B``, oldest first, those after A on the way to B; or of ``A`` alone."""
+    """The commits of ``A..B``, oldest first, those after A on the way to B; or of ``A`` alone.
+
+    Raises BadCommit where a name is no commit, or where there is none between the two.
+    """
     first, dots, last = text.partition("..")
     if not dots:
         return [find_commit(text, root)]
@@ -199,7 +203,9 @@ def refuse_dirty(commits: Iterable[Commit], root: Path, what: str = "impls") -> 
 
 
 def changed(a: Commit, b: Commit, root: Path, whole: bool = False) -> list[str]:
-    """The files of ``impls``, or of all there are, that two commits have otherwise."""
+    """The files of ``impls``, or of all there are, that two commits have otherwise; raises
+    BadCommit where git can't compare them.
+    """
     where = "." if whole else "impls"
     names = git(root, "diff", "--name-only", "--relative", a.sha, b.sha, "--", where)
     if names is None:  # nothing said is not nothing changed
@@ -212,7 +218,8 @@ def laid_out(commit: Commit, root: Path, whole: bool = False) -> Iterator[Path]:
     """A folder with the commit's ``impls`` and a link to the ``attnbench`` that runs now.
 
     ``whole``: with all that the commit holds. It is of a repository of one's own, whose row files
-    stand beside the code that they name; ``impls`` is a link too where it has none.
+    stand beside the code that they name; ``impls`` is a link too where it has none. Raises
+    BadCommit where the commit has no ``impls``, or one that this attnbench can't measure.
     """
     packed = git(root, "archive", "--format=zip", commit.sha, *([] if whole else ["impls"]))
     if packed is None:

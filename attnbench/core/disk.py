@@ -81,7 +81,7 @@ def writable_folder(path: Path) -> None:
 
 
 def append_whole(descriptor: int, data: bytes, *, sync: bool = True) -> None:
-    """At the end of a file: all of it, on disk when this returns, or nothing."""
+    """At the end of a file: all, on disk when this returns; else raises OSError, adding none."""
     size, left = os.fstat(descriptor).st_size, memoryview(data)
     try:
         while left:
@@ -111,7 +111,7 @@ def remove_drafts(path: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """A file, whole and on disk when this returns; where that can't be, the one before stays.
+    """A file, whole and on disk when this returns; else raises OSError, and the one before stays.
 
     ``sync``: whether to wait for the disk; what can be made again need not.
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def check_writable(out: Path, machine: Machine) -> None:
-    """Raise a sentence now where nothing could be kept later."""
+    """Raise StoreError now where nothing could be kept later."""
     folder = out / machine.name
     try:
         disk.writable_folder(folder)
@@ -32,7 +32,9 @@ def check_writable(out: Path, machine: Machine) -> None:
 
 
 def save_beside(out: Path, machine: str, file: str, facts: Mapping[str, Any]) -> Path:
-    """A file beside the machine's runs, whole or not at all; the one before is replaced."""
+    """A file beside the machine's runs, whole or not at all; the one before is replaced. Raises
+    StoreError where it can't be written.
+    """
     path = out / machine / file
     try:
         disk.make_folder(path.parent, exist_ok=True)
@@ -43,7 +45,7 @@ def save_beside(out: Path, machine: str, file: str, facts: Mapping[str, Any]) ->
 
 
 def save_machine(out: Path, machine: Machine, facts: Mapping[str, Any]) -> Path:
-    """What was measured of the machine itself."""
+    """Keep what was measured of the machine itself, as :func:`save_beside` does; its file."""
     return save_beside(out, machine.name, MACHINE, facts)
 
 
@@ -119,7 +121,7 @@ def made_here(machine: Machine, **more: Any) -> dict[str, Any]:
 
 
 def save_evidence(out: Path, found: Evidence) -> Path:
-    """A file of its own, named by its time and its kind."""
+    """A file of its own, named by its time and its kind; raises as :func:`save_beside`."""
     name = f"{FOLDER}/{datetime.now(UTC):{STAMP}}-{found.kind}.json"
     return save_beside(out, found.made["machine"]["name"], name, asdict(found))
 
@@ -130,7 +132,7 @@ def evidence_of(machine: Path, kind: str) -> Iterator[Path]:
 
 
 def read_evidence(path: Path) -> Evidence:
-    """One file; raises a sentence for what is none, or of a newer form."""
+    """One file; raises StoreError for what is none, is damaged, or is of a newer form."""
     none = StoreError(f"{path} is no evidence of attnbench, or is damaged")
     try:
         values = from_json(path.read_text())

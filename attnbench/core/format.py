@@ -170,7 +170,7 @@ class NotAnAmount(ValueError):
 
 
 def parse_size(text: str) -> int:
-    """Bytes: a number above 0 with its unit."""
+    """Bytes, from a number above 0 with its unit; raises :class:`NotAnAmount` for other texts."""
     value = _read(text, BYTES)
     if not 1 <= value <= MOST_BYTES:
         raise NotAnAmount(f"{text!r} is not a size: {GIVE} 2GiB, 512MiB or 8GB")
@@ -178,7 +178,7 @@ def parse_size(text: str) -> int:
 
 
 def duration(text: str) -> float:
-    """Seconds: a number above 0 with its unit."""
+    """Seconds, from a number above 0 with its unit; raises :class:`NotAnAmount` for other texts."""
     value = _read(text, SECONDS)
     if not 0 < value <= MOST_SECONDS:
         raise NotAnAmount(f"{text!r} is not a time: {GIVE} 1s, 200ms or 50us, at most a day")

@@ -239,7 +239,7 @@ POWERCAP = Path("/sys/class/powercap")
 
 
 def energy_counters() -> list[Path]:
-    """The folder of each processor's counter, AMD's among them; raises OSError."""
+    """The folder of each processor's counter, AMD's too; raises OSError where one can't be read."""
     zones = sorted(POWERCAP.glob("intel-rapl:*"))
     return [zone for zone in zones if (zone / "name").read_text().startswith("package-")]
 

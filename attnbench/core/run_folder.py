@@ -43,7 +43,9 @@ class RunFolder:
 
     @classmethod
     def create(cls, out: Path, machine: str, header: dict[str, Any]) -> RunFolder:
-        """A new run under ``out/machine``, named by the moment."""
+        """A new run under ``out/machine``, named by the moment; raises StoreError where it can't be
+        made.
+        """
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         for attempt in range(100):
             path = out / machine / (stamp + f"-{attempt}" * bool(attempt))
@@ -63,7 +65,10 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
-        """A run to go on with: what a death left behind, if anything, is set aside."""
+        """A run to go on with: what a death left behind, if anything, is set aside.
+
+        Raises StoreError where another process writes to it, or it can't be read or written.
+        """
         folder = cls(path, read_header(path))
         folder._open()
         try:
@@ -79,7 +84,7 @@ class RunFolder:
         return folder
 
     def save_header(self) -> None:
-        """Write the header whole, or not at all."""
+        """Write the header whole, or not at all; raises StoreError where it can't be written."""
         try:
             text = json.dumps(disk.short_in(self.header), indent=1)
             disk.write_whole(self.path / HEADER, (text + "\n").encode())
@@ -87,9 +92,10 @@ class RunFolder:
             raise self._cant_write(error) from None
 
     def append(self, record: Record) -> None:
-        """One record, on disk when this returns; where it has no room, nothing of it is left.
+        """One record, on disk when this returns.
 
-        Raises :class:`StoreError` where the folder was taken away, having kept all in another.
+        Raises :class:`StoreError` where it has no room, and nothing of it is left; and where the
+        folder was taken away, having kept all in another.
         """
         with_paths = ("reason", "remedy", "note", "detail")
         texts = {name: disk.short(getattr(record, name)) for name in with_paths}
@@ -103,7 +109,7 @@ class RunFolder:
     def supersede(self, keys: Collection[str]) -> int:
         """Take these cells' lines out, for the cells are measured again; how many lines it was.
 
-        They go to ``spoiled.jsonl`` as they are.
+        They go to ``spoiled.jsonl`` as they are. Raises StoreError where there is no room.
         """
         numbers = lines_of(self.path, keys)
         try:

@@ -357,7 +357,7 @@ class Pairs:
 
 
 def compare(a: Side, b: Side, rule: StopRule, chance: random.Random | None = None) -> Pairs:
-    """Look after look, until the pairs decide."""
+    """The pairs of two sides, taken look after look until they decide, or the rule ends it."""
     chance, start = chance or random.SystemRandom(), perf_counter()
     found = Pairs(paired([0.0], rule.margin))
     for look in rule.looks:

@@ -74,7 +74,7 @@ FAULTS = {
 
 
 def find_runs(paths: Iterable[Path]) -> Iterator[Path]:
-    """The run folders that are, or lie below, the paths given."""
+    """The run folders at or below the paths given; raises StoreError where one is not there."""
     for path in paths:
         if not path.exists():
             raise StoreError(f"there is no {path}; runs lie in results/<machine>/<run>")
@@ -87,7 +87,9 @@ NEWEST = ("latest", "previous")
 
 
 def named_run(name: str, below: Path) -> Path:
-    """The folder of a run: a path, or one of :data:`NEWEST` of those below a folder."""
+    """The folder of a run: a path, or one of :data:`NEWEST` of those below a folder; raises
+    StoreError where there are too few.
+    """
     if name not in NEWEST or Path(name).exists():
         return Path(name)
     found = sorted(below.glob(f"*/*/{HEADER}"), key=lambda file: file.parent.name)
@@ -106,7 +108,7 @@ def each_run(paths: Iterable[Path]) -> list[Path]:
 
 
 def some_runs(paths: Sequence[Path]) -> list[Path]:
-    """The same; raises a sentence where there is none."""
+    """The same; raises StoreError where there is none."""
     if found := each_run(paths):
         return found
     raise StoreError(
@@ -116,7 +118,7 @@ def some_runs(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """A run's header; refuses what is no run, or of a newer form."""
+    """A run's header; raises StoreError for what is no run, is damaged, or is of a newer form."""
     if not path.is_dir():
         raise StoreError(f"there is no run folder {path}; runs lie in results/<machine>/<run>")
     for name in (HEADER, RECORDS):
@@ -147,7 +149,7 @@ def read_records(path: Path, wanted: Callable[[Problem], bool] | None = None) ->
     """A run's records in the order in which they were measured, of the problems that are wanted.
 
     Warns where something is wrong with some. A last line without an end is left out: it is being
-    written now, or its writer died.
+    written now, or its writer died. Raises StoreError as :meth:`Checked.records` does.
     """
     checked = Checked(path)
     for _, record in checked.records(wanted):
@@ -190,7 +192,7 @@ class Checked:
         """Every record that counts, with the number of its line.
 
         ``wanted``: lines with other problems are not looked into. Raises StoreError for a record
-        that isn't one, and for one of a newer form.
+        that isn't one, for one of a newer form, and where the file can't be read.
         """
         cells: dict[tuple[str, Problem], dict[int, int]] = defaultdict(dict)
         for number, line in numbered_lines(self.path):
@@ -332,7 +334,7 @@ def lines_of(path: Path, keys: Collection[str]) -> list[int]:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """A run's whole lines with their numbers."""
+    """A run's whole lines with their numbers; raises StoreError where they can't be read."""
     file, number = path / RECORDS, 1
     try:
         data = file.open("rb")

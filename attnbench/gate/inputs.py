@@ -202,7 +202,7 @@ class Call:
         return self.attend.remember(*self._handed(past))  # type: ignore[attr-defined]
 
     def step(self, new: Sequence[Tensor], memory: Any) -> tuple[Tensor, Any]:
-        """One step of a decoder: its output and the memory after it."""
+        """A decoder's step: its output and the memory after it; raises Wrong for anything else."""
         made = self.attend.step(*self._handed(new), memory)  # type: ignore[attr-defined]
         if not isinstance(made, tuple) or len(made) != 2:
             raise Wrong("its step returned something else than (out, memory)")

@@ -145,7 +145,8 @@ def audit_host(timed: Timed, threads: int) -> Audit:
     """A few calls, each followed by a wait in which nothing should run.
 
     What looks odd is looked at again, and all the calls together decide: on a busy machine a few
-    honest calls may look too busy, and a few false ones idle enough.
+    honest calls may look too busy, and a few false ones idle enough. Raises :class:`Wrong` where
+    the variant's code runs between calls.
     """
     calls: list[HostCall] = []
     for _ in range(SURE):
@@ -391,7 +392,7 @@ class UnseenJudge:
         self._scores = p.batch * p.heads * p.q_len * p.kv_len
 
     def output(self) -> None:
-        """Check the last call in a few rows; its gradients may be kept for later."""
+        """Raise Wrong where the last call is wrong in a few rows; its gradients may be kept."""
         if self._timed.unseen is None:  # of another form: the timed call has reported it
             return
         check_finite("the output on values it had not seen", self._timed.unseen[1][0])
@@ -402,7 +403,7 @@ class UnseenJudge:
             self._kept = self._timed.unseen
 
     def kept(self) -> None:
-        """Check the random call that was kept: its gradients where that is affordable."""
+        """Raise Wrong where the random call kept is wrong: its gradients too, if affordable."""
         if self._kept is None:
             return
         (values, results), problem = self._kept, self._timed.problem

@@ -164,7 +164,9 @@ before its time is called false. After a wait a short call finds everything cold
 
 
 def metered(ready: Ready, record: Record, spent: TimeSpent) -> Record:
-    """The record with everything that was measured."""
+    """The record with everything that was measured; raises :class:`Wrong` or :class:`Implausible`
+    where the variant is wrong or the time can't be true.
+    """
     job, clock, problem, verdict = ready.job, ready.clock(), ready.job.problem, ready.verdict
     ranks = clock.ranks if isinstance(clock, RanksClock) else None
     with spent.on("warmup"):
@@ -251,7 +253,7 @@ def _confirmed(
 def audited(ready: Ready, timed: Timed, clock: Clock, seconds: float) -> tuple[Audit, float]:
     """The audit of calls that took so long, and the least that a call took during it.
 
-    Raises where the variant is wrong or the time can't be true.
+    Raises Wrong where the variant is wrong, Implausible where the time can't be true.
     """
     threads, host = torch.get_num_threads(), ready.job.problem.device == "cpu"
     if isinstance(clock, RanksClock):  # nothing of it runs in this process, on any device

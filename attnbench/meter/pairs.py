@@ -93,7 +93,7 @@ class ReadyCalls:
         return self.clock.samples(self._timed.before, self._timed.run, 1)[0]
 
     def audit(self, seconds: float) -> None:
-        """Raise where calls can't have taken so long, by the audit of a sweep."""
+        """Raise :class:`Wrong` where calls can't have taken so long, by the audit of a sweep."""
         for _ in range(SURE):
             try:
                 _, slowest = audited(self.ready, self._timed, self.clock, seconds)
@@ -116,7 +116,8 @@ class ReadyCalls:
 def compare_ready(a: Ready, b: Ready, rule: StopRule, *, audit: bool = False) -> Pairs:
     """The comparison of two variants in this process; every call is checked.
 
-    ``audit``: both are audited afterwards.
+    ``audit``: both are audited afterwards. Raises :class:`Wrong` where a call, or the audit, shows
+    that one is wrong.
     """
     sides = ReadyCalls(a), ReadyCalls(b)
     start, wanted = perf_counter(), demanded()

@@ -178,18 +178,24 @@ class Team:
         return [rank.pid or 0 for rank in self._ranks]
 
     def load(self, build: str) -> None:
-        """Have each import a variant's code, which is no part of building it."""
+        """Have each import a variant's code, no part of building it; raises as :meth:`ask`."""
         self._ask([{"rank": "load", "build": build}] * self.world, "import")
 
     def build(self, variant: Variant, problem: Problem, file: str) -> tuple[int, str]:
-        """Have each build a variant; returns the number of what was built, and its note."""
+        """Have each build a variant; returns the number of what was built, and its note. Raises as
+        :meth:`ask`.
+        """
         self._built += 1
         sent = {"variant": variant.to_dict(), "problem": problem.to_dict(), "file": file}
         built = self._ask([{"rank": "build", "of": self._built, **sent}] * self.world, "setup")
         return self._built, built[0]["note"]
 
     def ask(self, deed: str, of: int, doing: str) -> list[dict[str, Any]]:
-        """What each answers about something that was built; ``doing`` names it in an error."""
+        """What each answers about something that was built; ``doing`` names it in an error.
+
+        Raises the :func:`fault`: :class:`RankLost`, or Wrong, Unsupported or Unavailable as one of
+        them says.
+        """
         return self._ask([{"rank": deed, "of": of}] * self.world, doing)
 
     def release(self, of: int) -> None:

@@ -456,7 +456,7 @@ def _processor_now() -> tuple[float, float, int]:
 
 
 def processor_flags(wall: float, cpu: float, waits: int, calls: int, threads: int) -> list[str]:
-    """Whether other processes took the processor, or the calls gave it back themselves.
+    """Flags where other processes took the processor, or the calls gave it back themselves.
 
     A thread that sleeps or waits gives the processor back voluntarily, which the system counts.
     With several threads this says nothing: they wait for one another.
@@ -476,7 +476,9 @@ PLATEAU = 64  # noise that did not change over so many samples will not get bett
 
 
 def warm_up(timed: Repeated, clock: Clock, budget_s: float) -> tuple[float, list[str]]:
-    """Call until the second half is as fast as the first, or the budget is spent."""
+    """Call until the second half is as fast as the first, or the budget is spent; the seconds of
+    that, and a flag where it is not steady.
+    """
     taken: list[float] = []
     start = perf_counter()
     while True:

@@ -140,7 +140,9 @@ def _check(call: PlainCall) -> None:
 
 
 def dispatch(table: str | Path | DispatchTable, tables: Sequence[str | Path] = ()) -> Dispatch:
-    """F.scaled_dot_product_attention, picked per call; DispatchRefused on another machine."""
+    """F.scaled_dot_product_attention, picked per call; raises CantBeDone for what is no table, and
+    :class:`DispatchRefused` for one that may not be used here.
+    """
     if not isinstance(table, DispatchTable):
         table = DispatchTable.read(table)
     made, here = table.made, this_machine()

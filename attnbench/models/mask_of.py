@@ -55,6 +55,7 @@ def mask_of(
 
     ``is_causal`` puts the first query at the first key, and both must allow a pair where both are
     given. ``folder``: where a mask without a name is kept; one of this process if none is given.
+    Raises CantBeDone, as InvalidMask is, for a tensor that is no mask of the shape.
     """
     found = recognised(attn_mask, is_causal, shape)
     return found if isinstance(found, Mask) else kept(*found, shape, folder)
@@ -63,7 +64,9 @@ def mask_of(
 def recognised(
     attn_mask: Tensor | None, is_causal: bool, shape: Shape
 ) -> Mask | tuple[str, NDArray[Any]]:
-    """The mask with its name, or ``dense`` or ``bias`` and the table of one that has none."""
+    """The mask with its name, or ``dense`` or ``bias`` and the table of one that has none; raises
+    as :func:`mask_of`.
+    """
     if attn_mask is None:
         return causal_of(shape) if is_causal else FULL
     seen, added = _tables(attn_mask, shape)
@@ -182,7 +185,9 @@ def _parts(first: Places, past: Places, ends: Places, at: Places) -> Iterator[tu
 
 
 def kept(kind: str, table: NDArray[Any], shape: Shape, folder: Path | None = None) -> Mask:
-    """The mask as a file of the folder, or of this process; it is named by its content."""
+    """The mask as a file of the folder, or of this process; it is named by its content. Raises
+    :class:`InvalidMask` where the folder can't stand in a mask's text, or the table doesn't fit.
+    """
     folder = own_folder("masks") if folder is None else folder
     if set("+@") & set(str(folder)):
         raise InvalidMask(

@@ -358,7 +358,9 @@ def _attend(
 
 
 def register(name: str, tables: Sequence[str | Path] = ()) -> str:
-    """Register ``name`` or ``name?option=value&…``, and return what to write for it."""
+    """Register ``name`` or ``name?option=value&…``, and return what to write for it; raises
+    CantBeDone for no variant, and for one that is a layer.
+    """
     row = impls.table(tables).find(name)
     if (wrong := wrong_level(row)) is not None:
         raise NotServed(wrong)
@@ -371,7 +373,9 @@ def names() -> list[str]:
 
 
 def register_row(row: Variant) -> str:
-    """Register a row with its mask function, without which every mask would be dropped silently."""
+    """Register a row with its mask function, without which every mask would be dropped silently;
+    returns its name.
+    """
     name = spelled(row.label)
     AttentionMaskInterface.register(name, mask_as_eager)
     AttentionInterface.register(name, forward_by(row))

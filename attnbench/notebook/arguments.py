@@ -47,7 +47,7 @@ def read(name: str, value: Any) -> Any:
 
 
 def several(name: str, value: Any) -> tuple[str, ...]:
-    """One text, or several, each as it is."""
+    """One text, or several, each as it is; raises :class:`BadWord` where there is none."""
     one = isinstance(value, str) or not isinstance(value, Iterable)
     texts = (value,) if one else tuple(value)
     if not texts:

@@ -47,7 +47,7 @@ class Picture:
         return self.drawn.svg
 
     def save(self, path: str | Path) -> None:
-        """Into a file: .svg, .png, or .csv for its numbers."""
+        """Into a file: .svg, .png, or .csv for its numbers; raises BadWord for other names."""
         kinds = {".svg": self.svg.encode(), ".png": self.drawn.png, ".csv": self.drawn.csv.encode()}
         if not kinds.get(suffix := Path(path).suffix):
             raise BadWord(f"{path}: a figure is written as .svg, .png or .csv, not as {suffix!r}")
@@ -112,7 +112,7 @@ def show(what: Any = "results", figures: str | Iterable[str] = USUAL) -> Shown:
     ``what``: a DataFrame of ``run`` or ``load``, or rows of one, which are then all that is looked
     at; a run's folder; several folders. ``figures``: of map, time, memory, error, energy,
     tradeoffs, roofline and closeness. In Python it has ``answers``, ``figures``, ``missing``; the
-    whole report is ``attnbench report RUN``.
+    whole report is ``attnbench report RUN``. Raises ``CantBeDone`` for what is no run or figure.
 
     >>> attnbench.show(df)                                                # doctest: +SKIP
     >>> attnbench.show(df[df["problem.phase"] == "train"], "memory")      # doctest: +SKIP

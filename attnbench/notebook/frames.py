@@ -50,7 +50,9 @@ class Measurements(pd.DataFrame):  # type: ignore[misc]
 
     @property
     def raw(self) -> pd.DataFrame:
-        """All that was recorded of these rows, named by its path: ``time.median_s``."""
+        """All that was recorded of these rows, named by its path: ``time.median_s``; raises BadWord
+        for rows that were not loaded.
+        """
         if (raw := getattr(self, "_raw", None)) is None or not self.index.isin(raw.index).all():
             raise BadWord("these are not rows of attnbench.load or attnbench.run any more")
         return raw.loc[self.index]
@@ -62,7 +64,7 @@ def load(*runs: str | Path, samples: bool = False) -> Measurements:
     What was not measured has a row with its ``verdict`` and ``reason``. ``df.raw`` has every field
     of the records, with units at the end of their names (``time.median_s``), and the ``folder`` of
     the run; with one run that is ``df.attrs["run"]`` too. ``samples``: every single time as well,
-    as lists in ``df.raw["time.samples_s"]``.
+    as lists in ``df.raw["time.samples_s"]``. Raises ``CantBeDone`` where one can't be read.
 
     >>> df = attnbench.load("results")                                    # doctest: +SKIP
     >>> df[df.verdict == "use"].pivot_table("ms", "seq", "variant")       # doctest: +SKIP
@@ -144,7 +146,7 @@ def behind(what: Any) -> list[ReportRun]:
     """The runs that a table's rows belong to, with the records of these rows.
 
     ``what``: a DataFrame of :func:`load`'s, whole or a part of it, a folder, or several folders;
-    of folders, all records.
+    of folders, all records. Raises CantBeDone, as BadWord is, where there are none.
     """
     if not isinstance(what, pd.DataFrame):
         folders = [what] if isinstance(what, str | Path) else list(what)

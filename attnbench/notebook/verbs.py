@@ -133,7 +133,7 @@ def run(
 
     Ctrl-C lets a cell end and raises ``KeyboardInterrupt``; what was measured is kept. The folder
     of the run is ``df.attrs["run"]``. What was not measured has a row too, with its ``reason``.
-    ``df.raw`` has every field of the records.
+    ``df.raw`` has every field of the records. Raises ``CantBeDone`` for what can't be done.
 
     >>> df = attnbench.run(["sdpa", "matmul"], seq=[256, 512], phase="forward")  # doctest: +SKIP
     >>> df.pivot_table("ms", "seq", "variant")                                   # doctest: +SKIP
@@ -263,7 +263,7 @@ def choose(
     ``max_memory``: bytes, or a text such as ``"8GiB"``. ``allow``: besides exact softmax,
     ``"pattern"``, ``"approximate"``, ``"other"``. ``runs``: run folders to answer from; by default
     runs of this machine as it is now, and where none fits it is measured. ``measure``: measure in
-    any case.
+    any case. Raises ``CantBeDone`` for what can't be done, and ``KeyboardInterrupt`` after Ctrl-C.
 
     >>> attnbench.choose(4096, heads=16, phase="forward", max_memory="2GiB")  # doctest: +SKIP
     """

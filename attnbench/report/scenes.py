@@ -109,7 +109,9 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def gather(paths: Sequence[Path]) -> list[ReportRun]:
-    """The runs at or below these paths, each once, in the order given."""
+    """The runs at or below these paths, each once, in the order given; raises StoreError where none
+    holds a record.
+    """
     read: list[ReportRun] = []
     empty: list[Path] = []
     for path in some_runs(paths):

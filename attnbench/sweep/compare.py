@@ -50,7 +50,9 @@ class NothingToCompare(CantBeDone):
 
 
 def unlike(judged: Variant, against: Variant) -> Iterator[str]:
-    """What must be known of two that do not do the same."""
+    """What must be known of two that do not do the same; raises :class:`NothingToCompare` for
+    unlike levels.
+    """
     if judged.level != against.level:
         raise NothingToCompare(
             f"{judged.label} is a {judged.level} and {against.label} a {against.level}: their "

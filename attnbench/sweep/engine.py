@@ -144,7 +144,8 @@ class Refused(Exception):
 class HoldingWorker:
     """A worker that holds one variant at a time.
 
-    ``tables``: row files in the folder whose rows it may be asked for too.
+    ``tables``: row files in the folder whose rows it may be asked for too. What it can't do
+    raises :class:`Refused`.
     """
 
     def __init__(

@@ -107,8 +107,8 @@ class Local:
     note = ""
 
     def __init__(self, devices: Sequence[str] = (), first: Path | None = None) -> None:
-        """``devices``: several GPUs; raises a sentence for what is not here. ``first``: a folder
-        in which workers look first for what they import.
+        """``devices``: several GPUs; raises InvalidProblem for what is not here. ``first``: a
+        folder in which workers look first for what they import.
         """
         self.machine, self._devices, self._first = this_machine(), devices, first
         kinds = sorted({device.split(":")[0] for device in devices})
@@ -132,7 +132,8 @@ class Local:
     def slots(self, settings: Settings, device: str) -> Iterator[list[Slot]]:
         """A place for each device, held for this run alone. ``device``: that of the problems.
 
-        A worker for a GPU that the run names sees no other one, so that it is its ``cuda``.
+        A worker for a GPU that the run names sees no other one, so that it is its ``cuda``. Raises
+        DeviceBusy where another run holds one.
         """
         devices = self._devices if len(self._devices) > 1 else [*self._devices, device][:1]
         with lock_for(devices), ExitStack() as engines:
@@ -242,7 +243,7 @@ class Cluster:
 
     @contextmanager
     def slots(self, settings: Settings, device: str) -> Iterator[list[Slot]]:
-        """A slot for each place, with its device held."""
+        """A slot for each place, with its device held; raises :class:`NoCluster` if one is not."""
         slots = []
         for name, place in self._places:
             engine = RemoteEngine(self._ray, place, name)
@@ -264,7 +265,8 @@ def connected(address: str | None, device: str | None, kind: str | None) -> Iter
     """The places of a cluster that is running, for devices of a kind of machine.
 
     ``device``: cpu or cuda; by default the better one that is there. ``kind``: where there are
-    several kinds, which; by default that of most nodes.
+    several kinds, which; by default that of most nodes. Raises :class:`NoCluster` where it can't be
+    reached, or its nodes can't take part.
     """
     try:
         ray = import_module("ray")
@@ -357,7 +359,7 @@ def _facts(ray: ModuleType, places: Sequence[Node]) -> list[dict[str, Any]]:
 
 
 def checked(name: str, values: dict[str, Any]) -> dict[str, Any]:
-    """A node's facts; raises a sentence where it has another method or other code."""
+    """A node's facts; raises :class:`NoCluster` where it has another method or other code."""
     for fact, what in (("protocol", "protocol"), ("sources", "the code")):
         if values[fact] != (own := facts()[fact]):
             raise NoCluster(

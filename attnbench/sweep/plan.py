@@ -25,7 +25,8 @@ from impls.spec import Variant
 
 def spread(variants: Sequence[Variant], world: int, device: str, machine: Machine) -> list[Variant]:
     """The variants, those that run over several processes over ``world`` of them unless they were
-    asked for with a number of their own; refuses more than the machine has devices for.
+    asked for with a number of their own; raises InvalidProblem where there are none, or the
+    machine has too few devices.
     """
     if world > 1 and not any(row.ranks for row in variants):
         raise InvalidProblem(
@@ -144,7 +145,7 @@ LONG = {short: full for full, short in SHORT.items()} | {"fp32": "float32", "fp1
 
 
 def problems(grid: Preset, levels: Sequence[str] = ("core",)) -> Iterator[Problem]:
-    """Every problem of a grid; raises a sentence for one that can't exist."""
+    """Every problem of a grid; raises CantBeDone for one that can't exist."""
     for each in grid.products:
         for level, phase, mask, seq in product(levels, each.phase, each.mask, each.seq):
             seen = Mask.parse(mask)
@@ -219,7 +220,7 @@ def _check_captured(problem: Problem) -> None:
 
 
 def here(device: str, machine: Machine) -> Gpu | None:
-    """Raise a sentence where the machine has no such device; the GPU that it is, if that is known.
+    """Raise InvalidProblem where the machine has no such device; the GPU that it is, if known.
 
     ``cuda`` alone may be any of them; a number has to be one of those that CUDA shows.
     """
@@ -261,7 +262,10 @@ def make_plan(
     machine: Machine,
     given: Sequence[Problem] = (),
 ) -> Plan:
-    """The cells of some variants (all, if none is named) over a grid, or over problems given."""
+    """The cells of some variants (all, if none is named) over a grid, or over problems given.
+
+    Raises CantBeDone for no such variant, and for problems that can't be, or not on the machine.
+    """
     if given or not grid.parts:
         return Plan(list(_cells(table, names, grid, machine, given)))
     side_by_side: dict[Problem, dict[str, Cell]] = {}

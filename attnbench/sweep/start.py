@@ -98,7 +98,7 @@ class Unchanged:
         self._stamps: dict[Path, tuple[int, int]] | None = None
 
     def check(self) -> None:
-        """Raises a sentence. While no file is written, only their times are compared."""
+        """Raise CantBeDone for a change. While no file is written, only times are compared."""
         code = sources() if self._code else {}
         stamps = dict.fromkeys([*self._digests, *chain.from_iterable(code.values())], (0, 0))
         for file in stamps:
@@ -266,7 +266,7 @@ class Run:
 
 
 def find_preset(name: str | None, machine: Machine) -> Preset:
-    """A preset by name; the default for what is there if no name is given."""
+    """A preset by name, or the default for what is there; raises CantBeDone for no such name."""
     name = name or machine.devices[-1]
     if name not in PRESETS:
         raise CantBeDone(f"there is no preset {name!r}; the presets are {', '.join(PRESETS)}")
@@ -274,7 +274,7 @@ def find_preset(name: str | None, machine: Machine) -> Preset:
 
 
 def pinned(threads: int | None, machine: Machine) -> int:
-    """How many threads a measurement takes; refuses more than there are cores."""
+    """How many threads a measurement takes; raises InvalidProblem for more than there are cores."""
     if threads is not None and threads > machine.cores:
         raise InvalidProblem(
             f"--threads {threads} on {machine.cores} cores: threads would wait for each other; "
@@ -302,7 +302,7 @@ def begin(
     command: str | None = None,
     problems: Sequence[Problem] = (),
 ) -> Run:
-    """A new run. Everything that can be refused is refused before the folder is made.
+    """A new run. Everything that can be refused raises CantBeDone before the folder is made.
 
     ``machine``: where it is measured, if that is another than this. ``command``: what repeats it,
     where that is not how this process was called. ``problems``: in place of the grid's, which then
@@ -340,9 +340,9 @@ def resume(
     """A run to go on with: the same grid, without the cells that have a record.
 
     ``tables``: the files of rows that the run was given, named again. A header alone makes no file
-    run: the folder may come from somebody else. Where the code, a file or a version is not what it
-    was, that is refused in a sentence, unless ``anyway``: then what is measured from here on is
-    another leg of the run, and ranked apart.
+    run: the folder may come from somebody else. Raises CantBeDone where it can't go on here; also
+    where the code, a file or a version is not what it was, unless ``anyway``: then what is measured
+    from here on is another leg of the run, and ranked apart.
     """
     header, machine = read_header(path), machine or this_machine()
     try:

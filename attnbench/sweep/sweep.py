@@ -114,7 +114,8 @@ def sweep(
 ) -> int:
     """Measure what is not done. ``folder`` holds every record when this returns or raises.
 
-    ``until``: by the monotonic clock, when no more cells are begun; how many are left then.
+    ``until``: by the monotonic clock, when no more cells are begun; how many are left then. Raises
+    as :meth:`Sweep.run`.
     """
     for cell in plan.cells:
         if cell.left_out is not None and cell.key not in done:
@@ -193,7 +194,8 @@ class Sweep:
 
     def run(self, slots: Sequence[Slot], interrupt: Interrupt, until: float) -> int:
         """Measure what is to do, and what has to be done again, until there is nothing, or no
-        time is left: how many cells have no record then. Raises :class:`Stopped`.
+        time is left: how many cells have no record then. Raises :class:`Stopped` after Ctrl-C, and
+        CantBeDone where a file of the run was changed, or every place is lost.
         """
         self._left = list(slots)
         self._unchanged.check()

@@ -19,7 +19,7 @@ from impls.spec import Unavailable, Unsupported
 
 
 def load(module: str, variant: str, remedy: str) -> Any:
-    """The library's module; where it can't be imported, why not and how to get it."""
+    """The library's module; raises Unavailable, with how to get it, where it can't be imported."""
     try:
         return importlib.import_module(module)
     except (ImportError, OSError, RuntimeError) as error:  # built for another torch or CUDA
@@ -28,7 +28,7 @@ def load(module: str, variant: str, remedy: str) -> Any:
 
 
 def find(module: Any, name: str, variant: str, remedy: str) -> Any:
-    """A function of the library; an old version may lack it."""
+    """A function of the library; raises Unavailable where an old version lacks it."""
     if not hasattr(module, name):
         version = getattr(module, "__version__", "installed here")
         reason = f"{variant} needs {module.__name__}.{name}; the version {version} has none"
@@ -64,7 +64,9 @@ class Pattern(NamedTuple):
 
 
 def pattern(problem: Problem, variant: str) -> Pattern:
-    """The problem's mask, with the lower-right alignment these kernels have."""
+    """The problem's mask, with the lower-right alignment these kernels have; raises Unsupported for
+    one with another.
+    """
     mask = problem.mask
     if mask.upper_left and problem.q_len != problem.kv_len and not mask.plain:
         raise Unsupported(
@@ -80,13 +82,13 @@ def pattern(problem: Problem, variant: str) -> Pattern:
 
 
 def need(holds: bool, sentence: str) -> None:
-    """Refuse, with a sentence, what the library does not take."""
+    """Raise Unsupported, with the sentence, for what the library does not take."""
     if not holds:
         raise Unsupported(sentence)
 
 
 def need_multiple(problem: Problem, variant: str, of: int = 8) -> None:
-    """Both widths must be multiples: kernels load 16 bytes at a time."""
+    """Raise Unsupported unless both widths are multiples: kernels load 16 bytes at a time."""
     widths = (problem.head_dim, problem.v_head_dim)
     need(
         all(width % of == 0 for width in widths),

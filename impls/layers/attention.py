@@ -98,7 +98,8 @@ class MultiHeadAttention(nn.Module):
         a boolean one true hides; numbers are added to the scores. ``attn_mask`` is [n, m],
         [b h, n, m] or [b, h, n, m], ``key_padding_mask`` [b, m]. ``is_causal`` is itself a mask,
         the last query at the last key; it needs no ``attn_mask`` beside it. A query that may see
-        nothing gets zeros from its heads.
+        nothing gets zeros from its heads. Raises ValueError for masks or dropout around a core of
+        one's own.
         """
         q, k, v = self.project(query, key, value)
         causal = is_causal and attn_mask is None and key_padding_mask is None
@@ -144,7 +145,8 @@ def _merged(attn_mask: Tensor | None, padding: Tensor | None, is_causal: bool, q
 def from_torch(module: nn.MultiheadAttention, key_bias: bool = True) -> MultiHeadAttention:
     """torch's layer as ours, with the same weights; tokens are batch first whatever its own.
 
-    ``key_bias=False`` drops the keys' bias, which changes no output.
+    ``key_bias=False`` drops the keys' bias, which changes no output. Raises ValueError for a layer
+    with a key that is no token.
     """
     for name, there in (
         ("bias_k", module.bias_k is not None), ("bias_v", module.bias_v is not None),

@@ -73,7 +73,7 @@ def ends(problem: Problem, x_bme: Tensor, context: Tensor | None) -> tuple[Tenso
 
 
 def refuse_more_queries(problem: Problem) -> None:
-    """A decoder's queries are tokens among the others."""
+    """Raise Unsupported where a decoder's queries are not tokens among the others."""
     if problem.phase == "decode" and problem.q_len > problem.kv_len:
         raise Unsupported(
             f"decoding needs every query to be a token, but q_len={problem.q_len} is above "
@@ -82,7 +82,7 @@ def refuse_more_queries(problem: Problem) -> None:
 
 
 def refuse_context(problem: Problem) -> None:
-    """Of a layer that has no cross-attention."""
+    """Raise Unsupported for a context, in a layer that has no cross-attention."""
     if problem.crosses:
         raise Unsupported(
             f"it is self-attention alone: q_len={problem.q_len} must equal "

@@ -62,7 +62,7 @@ def block_shapes(problem: Problem, ff: int) -> dict[str, tuple[int, ...]]:
 
 
 def refuse_block_options(norm: str, activation: str, ff: int) -> None:
-    """What a block's options may not be."""
+    """Raise Unsupported for what a block's options may not be."""
     for name, value, valid in (("norm", norm, ("pre", "post")),
                                ("activation", activation, ("relu", "gelu"))):  # fmt: skip
         if value not in valid:

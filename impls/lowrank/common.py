@@ -33,7 +33,7 @@ def widened(*tensors: Tensor) -> list[Tensor]:
 
 
 def at_least(name: str, value: float, least: float) -> None:
-    """Refuse an option below its range, with a sentence."""
+    """Raise Unsupported for an option below its range."""
     if not value >= least:
         raise Unsupported(f"{name}={value} must be {least} or more")
 

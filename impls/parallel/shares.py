@@ -15,7 +15,7 @@ def ring(problem: Problem, world: int) -> list[list[int]]:
     """The sequence in 2 W pieces: rank r has pieces r and 2 W - 1 - r, in this order.
 
     Under a causal mask a late piece sees more keys than an early one; a piece from either end gives
-    every rank as many pairs as the next.
+    every rank as many pairs as the next. Raises Unsupported where it can't be split so.
     """
     n, pieces = problem.q_len, 2 * world
     if n % pieces:
@@ -32,7 +32,9 @@ def ring(problem: Problem, world: int) -> list[list[int]]:
 
 
 def ulysses(problem: Problem, world: int) -> list[list[int]]:
-    """One piece of the sequence after the other; and each rank will have some whole heads."""
+    """One piece of the sequence after the other; and each rank will have some whole heads. Raises
+    Unsupported where they can't be split so.
+    """
     for what in ("q_len", "heads", "kv_heads"):
         number = getattr(problem, what)
         if number % world:

@@ -31,7 +31,7 @@ def softmax_on(problem: Problem, pattern: Pattern) -> Define:
 
 
 def need_one_sequence(problem: Problem, name: str) -> None:
-    """Refuse queries that are not the tokens themselves; in decode they are the last of them."""
+    """Raise Unsupported unless queries are the tokens themselves, in decode the last of them."""
     if problem.q_len == problem.kv_len:
         return
     if problem.phase != "decode":

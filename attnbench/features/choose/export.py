@@ -81,7 +81,7 @@ def export(given: argparse.Namespace, wants: Wants, table: Table) -> int:
 
 
 def table_of(run: Path, wants: Wants, rows: Table, wrong: Sequence[Record] = ()) -> DispatchTable:
-    """The table of a run; raises a sentence where it holds nothing that a table could speak of.
+    """The table of a run; raises StoreError where it holds nothing that a table could speak of.
 
     A variant that the run found wrong on other inputs than ``normal``, or that ``wrong`` has, takes
     no call of that kind.

@@ -126,7 +126,9 @@ def claims() -> list[Claim]:
 
 
 def find(names: list[str]) -> list[Claim]:
-    """The claims of some names, in that order; all claims for no name."""
+    """The claims of some names, in that order; all claims for no name. Raises CantBeDone for a
+    name of none.
+    """
     known = {claim.name: claim for claim in claims()}
     for name in names:
         if name not in known:

@@ -134,7 +134,9 @@ def find_crossing(
     request: ClaimRequest,
     seconds: float,
 ) -> str:
-    """Which of two leads where, over the lengths that both take, as ``attnbench crossover``."""
+    """A sentence: which of two leads where, over the lengths that both take, as ``attnbench
+    crossover`` says it; raises CantBeDone where these are fewer than two.
+    """
     duel = Duel(a, b, problem, between, [])
     duel.rungs += [length for length in ladder(*between) if not duel.refusal(length)]
     if len(duel.rungs) < 2:

@@ -77,7 +77,8 @@ def compare(
     """The time of the first over that of the second, on one problem, or on one each.
 
     The ratio of pairs with its 99 % interval, or why there is none; the pairs themselves; and the
-    milliseconds of a call, of the first and of the second.
+    milliseconds of a call, of the first and of the second. Raises InvalidProblem where a row
+    refuses its problem.
     """
     sides = _cell(judged, problem), _cell(against, against_on or problem)
     found = compare_cell(*sides, engine, request.seed, margin, (), seconds)

@@ -45,7 +45,7 @@ class Asv:
 
     @classmethod
     def of(cls, root: Path) -> Asv:
-        """Raises a sentence where asv or its configuration is not there."""
+        """asv for a checkout; raises AsvError where it or its configuration is not there."""
         if importlib.util.find_spec("asv") is None:
             raise AsvError(
                 f"asv is not installed for {sys.executable}; install it with "
@@ -82,7 +82,10 @@ class Asv:
         bench: str | None,
         tell: Callable[[str], object],
     ) -> bool:
-        """Measure commits; True where every benchmark came to a value. ``tell`` gets its lines."""
+        """Measure commits; True where every benchmark came to a value. ``tell`` gets its lines.
+
+        Raises :class:`AsvError` where asv fails, as :meth:`publish` and :meth:`preview` do.
+        """
         words = ["run", "HASHFILE:-", "--machine", machine, "--attribute", f"rounds={rounds}"]
         words += ["--show-stderr", "--record-samples", "--interleave-rounds"]
         words += ["--bench", bench] if bench else []
@@ -130,7 +133,7 @@ class Asv:
 
 
 def checked_regex(text: str | None) -> str | None:
-    """A pattern as it is; raises a sentence for what is none."""
+    """A pattern as it is; raises :class:`AsvError` for what is none."""
     try:
         re.compile(text or "")
     except re.error as error:
@@ -171,7 +174,8 @@ def ensure_machine(path: Path | None = None) -> str:
     """Have this machine in asv's own file as it is now; the name to give to ``--machine``.
 
     The entries of others stay. Those of this machine as it was before, with another torch or
-    driver, go: asv takes the only entry there is where no name is given.
+    driver, go: asv takes the only entry there is where no name is given. Raises :class:`AsvError`
+    where the file can't be read or written.
     """
     path = path or Path("~/.asv-machine.json").expanduser()
     machine, known = this_machine(), dict[str, Any]()
@@ -255,7 +259,7 @@ def described(name: str) -> dict[str, Any] | None:
 
 
 def write(results: Path) -> Path:
-    """Have the pages show whatever lies in a results folder."""
+    """Have the pages show whatever lies in a results folder; the file that tells them."""
     from asv.results import iter_results
 
     path = results / FILE
@@ -283,7 +287,8 @@ def write(results: Path) -> Path:
 def before_publishing(configuration: str | None) -> None:
     """Have asv publish whatever lies in its results folder.
 
-    It has gone to the folder of its configuration file already.
+    It has gone to the folder of its configuration file already. Raises asv's own UserError where
+    nothing can be written there.
     """
     from asv.config import Config
     from asv.util import UserError

@@ -111,7 +111,8 @@ def export(
 
     Nothing is written if a run that was named has no place there; one that was only found in a
     folder is left out, and why is said. ``root`` is the checkout whose history it is, by default
-    the one that holds ``impls``.
+    the one that holds ``impls``. Raises CantBeDone where no run can be exported, or one that was
+    named can't, or the files can't be written.
     """
     root = root or Path(impls.__file__).resolve().parents[1]
     found: dict[Path, list[CommitRun]] = {}

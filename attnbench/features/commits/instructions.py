@@ -72,7 +72,7 @@ def exit_status(cells: Sequence[Counted]) -> int:
 
 
 def require() -> None:
-    """Raises a sentence where valgrind is not installed."""
+    """Raise :class:`NoCounter` where valgrind is not installed."""
     missing = [name for name in NEEDED if shutil.which(name) is None]
     if missing:
         raise NoCounter(
@@ -100,7 +100,7 @@ def count(
     step: Callable[[str], None] = lambda what: None,
 ) -> list[Counted]:
     """The instructions of every cell in both commits, which are counted side by side; ``step`` is
-    told what begins.
+    told what begins. Raises :class:`NoCounter` where valgrind fails or takes too long.
     """
     counting: list[tuple[Commit, Path, list[str], Program]] = []
     with ExitStack() as stack:

@@ -373,7 +373,9 @@ class Limit:
 def plan(
     table: Table, names: Sequence[str], grid: Preset, by: By, budget: CallBudget, machine: Machine
 ) -> list[Limit]:
-    """A limit for each variant and phase; of all variants those that can run here."""
+    """A limit for each variant and phase; of all variants those that can run here. Raises
+    InvalidProblem for a grid, or a mask, in which the size can't be searched.
+    """
     searched = f"the {by} alone, and only --phase and --mask may have several values"
     refuse_several(grid, "limits", AXES, searched)
     made = make_plan(table, names, grid.with_(budget=0.0), machine)

@@ -34,7 +34,9 @@ class NotProfiled(Exception):
 def plan_cells(
     names: Sequence[str], table: Table, grid: Preset, changes: Mapping[str, Any], machine: Machine
 ) -> list[Cell]:
-    """A cell for each variant, all on the same problem; refuses more problems than one."""
+    """A cell for each variant, all on the same problem; raises InvalidProblem for more problems
+    than one, or variants of unlike levels.
+    """
     rows = [table.find(name) for name in names]
     grid = grid.with_(seq=(LENGTH,), variants=()).with_(**changes)
     if "phase" not in changes:
@@ -70,7 +72,9 @@ def slug(text: str) -> str:
 def profile_cells(
     cells: Sequence[Cell], engine: LocalEngine, seed: int, folder: Path
 ) -> list[dict[str, Any]]:
-    """The profile of each; raises :class:`NotProfiled` for the first that has none."""
+    """The profile of each; raises :class:`NotProfiled` for the first that has none, and StoreError
+    where the folder can't be made.
+    """
     for cell in cells:
         if cell.left_out is not None:
             raise NotProfiled(cell.left_out)

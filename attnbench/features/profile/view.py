@@ -255,7 +255,9 @@ STYLE: dict[Any, Any] = {
 
 
 def draw(profiles: Sequence[Profile], files: Sequence[Path]) -> None:
-    """One variant's memory, or two side by side on one scale of bytes and one of time."""
+    """Write one variant's memory, or two side by side on one scale of bytes and one of time, to
+    each of the files; raises BadPicture where one can't be written.
+    """
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -391,6 +391,7 @@ def answer_capture(question: Mapping[str, Any]) -> Stages:
     """Each layer's q, k and v as ``layer-N.npz``, in the form that ``captured:FILE`` reads.
 
     Of rows of so many tokens: long texts, one after the other until a row is full, and cut there.
+    Raises CantBeDone where the texts fill too few.
     """
     seq, batch = question["seq"], question["batch"]
     rows, begun = list[list[int]](), list[int]()

@@ -258,7 +258,8 @@ class Trainings:
     ) -> None:
         """Train all: seed by seed, the variants of one in random order.
 
-        ``seconds``: the budget of time, if given; ``timed``: whether there is one.
+        ``seconds``: the budget of time, if given; ``timed``: whether there is one. Raises
+        :class:`CantBeDone` where it has to be measured and the baseline can't be trained.
         """
         for row in self.rows:
             why = "; ".join(filter(None, [f"not trained: {row['reason']}", row["remedy"]]))
@@ -310,7 +311,9 @@ def plan_trainings(
     seeds: Sequence[int],
     threads: int,
 ) -> Trainings:
-    """Raises :class:`CantBeDone` where the device is missing or the baseline refused."""
+    """Which variants are trained in which settings; raises :class:`CantBeDone` where the device is
+    missing or the baseline refused.
+    """
     device = settings[0].device
     if device.split(":")[0] not in machine.devices:
         raise CantBeDone(f"no {device.partition(':')[0].upper()} device found: give --preset cpu")

@@ -188,7 +188,9 @@ class Start:
         wanted: Mapping[str, Any],
         finish: Callable[[list[Row], Row], list[Row]] = lambda rows, made: rows,
     ) -> int:
-        """Take the rows of ``steps`` until Ctrl-C, which may also end it at a None; keep them."""
+        """Take the rows of ``steps`` until Ctrl-C, which may also end it at a None, and keep them;
+        the exit status.
+        """
         rows, stopped = list[Row](), False
         try:
             with (

@@ -48,7 +48,9 @@ class Made:
 
 
 def make(runs: Sequence[Path], out: Path, progress: Progress | None = None) -> Made:
-    """A report of these runs in a folder; raises a sentence where there is nothing to report."""
+    """A report of these runs in a folder; raises StoreError where there is nothing to report, or
+    nothing can be written.
+    """
     read = gather(runs)
     with _writing(out):  # before the work: where nothing can be written, it need not be done
         writable_folder(out)
@@ -70,6 +72,7 @@ def write(contents: Contents, out: Path) -> list[Path]:
     """The files, the page first; what has the same name is replaced, older figures go.
 
     Each is whole or not there. A report can be made again, so the disk need not be waited for.
+    Raises StoreError where one can't be written.
     """
     texts = {
         INDEX: render(contents),

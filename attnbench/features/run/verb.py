@@ -174,7 +174,8 @@ def problems_of(
 ) -> list[Problem]:
     """The problems of a captured program, or of its file; none where none is given.
 
-    ``beside``: the options of a grid that are given too, as their user spells them.
+    ``beside``: the options of a grid that are given too, as their user spells them. Raises
+    CantBeDone where there are some, or where no call can be put as a problem.
     """
     if calls is None:
         return []

@@ -132,7 +132,7 @@ def run_plants(
 
 
 def judge(plant: Plant, record: Record, spent_s: float = 0.0) -> PlantOutcome:
-    """Whether a record shows that its fault was caught."""
+    """What became of a plant: whether its record shows that its fault was caught."""
     said, wanted = record.reason, f"{plant.status}, matching {plant.said!r}"
     good = record.status is plant.status and re.search(plant.said, record.reason) is not None
     if plant.shows is not None:
@@ -178,7 +178,7 @@ def run_slow_downs(engine: LocalEngine, seed: int) -> Iterator[PlantOutcome]:
 
 
 def judge_slow_down(extra: int, found: Compared, spent_s: float = 0.0) -> PlantOutcome:
-    """Whether the verdict is right at its margin.
+    """What became of a slow-down: whether the verdict is right at its margin.
 
     More than the margin is SLOWER. It may be INCONCLUSIVE only where so little could not have been
     seen, or where the interval holds both what was planted and the margin; then it counts neither
@@ -206,7 +206,9 @@ def judge_slow_down(extra: int, found: Compared, spent_s: float = 0.0) -> PlantO
 
 
 def save(result: SelfCheck, out: Path) -> Path:
-    """Write it beside the machine's runs. A stopped one replaces only another stopped one."""
+    """Write it beside the machine's runs, as ``save_beside`` does; its file. A stopped one replaces
+    only another stopped one.
+    """
     if result.stopped:
         return save_beside(out, result.machine, PART, result.to_dict())
     path = save_beside(out, result.machine, SELFCHECK, result.to_dict())

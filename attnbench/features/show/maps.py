@@ -41,7 +41,7 @@ class BadEmbeddings(CantBeDone):
 
 
 def tokens_of(text: str) -> list[str]:
-    """Words and punctuation, in lower case."""
+    """Words and punctuation, in lower case; raises :class:`BadEmbeddings` where there are none."""
     tokens = re.findall(r"\w+(?:['\u2019]\w+)*|[^\w\s]", text.lower())
     if not tokens:
         raise BadEmbeddings(f"there is no word in {text!r}")
@@ -49,7 +49,9 @@ def tokens_of(text: str) -> list[str]:
 
 
 def vectors_of(words: list[str], file: str | None) -> list[list[float]]:
-    """A vector for each word, all of one width: a file's, in GloVe's format, or hashed ones."""
+    """A vector for each word, all of one width: a file's, in GloVe's format, or hashed ones. Raises
+    :class:`BadEmbeddings` where the file can't be read, or lacks a word.
+    """
     if file is None:
         return _hashed(words)
     if is_no_file(Path(file)):
@@ -119,8 +121,8 @@ def mathematics(row: Variant) -> str:
 def ask(
     engine: Engine, row: Variant, mask: str, vectors: list[list[float]], limit_s: float
 ) -> list[list[float | None]]:
-    """The weights that a worker gives the words of these vectors, a row for each of them; raises,
-    in a sentence, where the variant can't do it.
+    """The weights that a worker gives the words of these vectors, a row for each of them; raises
+    CantBeDone where the variant can't do it.
     """
     n, width = len(vectors), len(vectors[0])
     lengths: dict[str, Any] = {"q_len": n, "kv_len": n, "head_dim": width, "v_head_dim": width}

@@ -37,7 +37,7 @@ class BadPicture(CantBeDone):
 
 
 def check_picture(file: Path) -> None:
-    """Raise a sentence where no picture can be written under this name."""
+    """Raise :class:`BadPicture` where no picture can be written under this name."""
     if file.suffix not in (".png", ".svg"):
         raise BadPicture(f"--out {file}: a picture ends in .png or .svg")
     if not file.parent.is_dir():
@@ -47,7 +47,7 @@ def check_picture(file: Path) -> None:
 def draw(
     words: Sequence[str], weights: Sequence[Sequence[float | None]], title: str, file: Path
 ) -> None:
-    """Write a .png or .svg of the map."""
+    """Write a .png or .svg of the map; raises :class:`BadPicture` where it can't be written."""
     check_picture(file)
     import matplotlib as mpl
 

@@ -65,7 +65,9 @@ class Site(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Site:
-        """Back from :meth:`to_dict`; fields that a later version added are ignored."""
+        """Back from :meth:`to_dict`; fields that a later version added are ignored. Raises
+        KeyError, TypeError, AttributeError or ValueError for what is none.
+        """
         named = {name: values["problem"][name] for name in Problem.__dataclass_fields__}
         site = msgspec.convert({**values, "problem": Problem.from_dict(named)}, cls)
         if site.calls < 1 and not site.via.endswith("compiled"):  # those were met, not counted
@@ -154,7 +156,7 @@ class SeenCalls(msgspec.Struct):
         return {"calls": FORMAT, **values, "sites": [s.to_dict() for s in self.sites]}
 
     def write(self, path: Path) -> None:
-        """Replace the file as a whole."""
+        """Replace the file as a whole; raises :class:`CantBeDone` where it can't be written."""
         try:
             write_whole(path, (json.dumps(self.to_dict(), indent=1) + "\n").encode(), sync=False)
         except OSError as error:
@@ -195,7 +197,9 @@ class Gathered:
         self._sums: dict[Any, dict[tuple[int, int], dict[Problem, Site]]] = {}
 
     def add_all(self, sites: Iterable[Site]) -> Gathered:
-        """Count these with those before that differ in lengths and a named mask's numbers alone."""
+        """Count these with those before that differ in lengths and a named mask's numbers alone;
+        returns itself.
+        """
         for site in sites:
             p = site.problem
             bare = p.with_(q_len=1, kv_len=1, mask=replace_fields(p.mask, parts=()))

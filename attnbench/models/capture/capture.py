@@ -48,7 +48,8 @@ def capture(samples: bool | str | Path = False) -> Iterator[SeenCalls]:
 
     ``samples``: keep the q, k and v of one call of each place and kind, in a folder of that name
     (``attention-samples`` if it is just true), as ``inputs=captured:FILE.npz`` takes them. Masks
-    without a name are kept as files for as long as this process lives.
+    without a name are kept as files for as long as this process lives. Raises ``CantBeDone`` where
+    this process is being captured already.
     """
     folder = Path("attention-samples" if samples is True else samples) if samples else None
     session = Session(Recorder(samples=folder and folder.resolve()))
@@ -89,7 +90,10 @@ class Session:
         self._imports = AfterImport(actions, recorder.failed)
 
     def begin(self, *, running: bool) -> None:
-        """``running``: the program runs already, and may have the functions under other names."""
+        """Record from now on; raises CantBeDone where this process is being captured already.
+
+        ``running``: the program runs already, and may have the functions under other names.
+        """
         if NOW.recorder is not None:
             raise CantBeDone("this process is being captured already; end that first")
         try:

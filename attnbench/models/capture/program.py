@@ -103,7 +103,10 @@ def show(calls: SeenCalls, path: Path) -> None:
 def run_program(
     command: Sequence[str], out: Path, *, samples: bool, quiet: bool = False
 ) -> tuple[int, SeenCalls]:
-    """Its status, below zero a signal, and its calls; ``quiet``: what it prints goes to stderr."""
+    """Its status, below zero a signal, and its calls; ``quiet``: what it prints goes to stderr.
+
+    Raises CantBeDone where ``out`` can't be written, or the program can't be run or calls nothing.
+    """
     out = out.resolve()
     if set("+@") & set(str(out)):
         raise CantBeDone(
