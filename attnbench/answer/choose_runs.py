@@ -80,6 +80,7 @@ def answer(
     """The choice, from runs that there are or from one that is made for it.
 
     ``named``: runs to answer from, and nothing else. ``anew``: measure, whatever there is.
+    Raises CantBeDone where these hold no run, or it can't be measured.
     """
     if named:
         return best_of(named, problem, wants, table)
@@ -254,6 +255,7 @@ def measured(problem: Problem, wants: Wants, table: Table, means: Means) -> Choi
     """The choice of a new run of this problem alone, with pairs of what its medians leave near.
 
     The run's header keeps what was left out, why, and the pairs, for the next time it is read.
+    Raises CantBeDone where it can't be measured.
     """
     names = [
         row.name

@@ -27,7 +27,7 @@ def grid_for(
     changes: Mapping[str, Any], machine: Machine, preset: str, start: Callable[[str], Any]
 ) -> Preset:
     """The grid of a preset of the device's kind, from where a search starts, with what is asked
-    for changed; a budget is the search's own.
+    for changed; a budget is the search's own. Raises CantBeDone for no such device or preset.
     """
     device = str(changes.get("device", machine.devices[-1]))
     here(device, machine)

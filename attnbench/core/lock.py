@@ -67,7 +67,8 @@ def device_lock(uuids: Sequence[str], where: Path | None = None) -> Iterator[Non
 def lock_for(devices: Iterable[str]) -> AbstractContextManager[None]:
     """The lock of the GPUs among some devices, as torch writes them; the CPU needs none.
 
-    Where it can't be known which GPU ``cuda`` is, all of them are locked.
+    Where it can't be known which GPU ``cuda`` is, all of them are locked. Entering it raises
+    :class:`DeviceBusy`.
     """
     uuids: list[str] = []
     for device in devices:

@@ -328,7 +328,7 @@ def _read(line: bytes) -> Record:
 
 
 def lines_of(path: Path, keys: Collection[str]) -> list[int]:
-    """The numbers of the lines of some cells."""
+    """The numbers of the lines of some cells; raises as :func:`numbered_lines`."""
     cells = ((number, _cell_of(line)) for number, line in numbered_lines(path))
     return [number for number, cell in cells if cell is not None and cell_key(*cell) in keys]
 
@@ -356,7 +356,8 @@ ROWS = "rows"
 def load(paths: Iterable[str | Path] = ("results",)) -> pd.DataFrame:
     """Records as a DataFrame, a row each: ``time.median_s``, ``problem.q_len`` …, ``machine``.
 
-    Its ``attrs`` say how many rows each run has, in the order of the runs.
+    Its ``attrs`` say how many rows each run has, in the order of the runs. Raises
+    StoreError where one is not there or can't be read.
     """
     import pandas as pd
 

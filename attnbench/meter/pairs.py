@@ -162,7 +162,8 @@ def floor_of(ready: Ready, budget_s: float = BUDGET_S) -> dict[str, Any]:
     problem, from comparisons with itself, and the time of one.
 
     ``floor`` is a share: 0.004 is four thousandths. ``apart`` is how far 95 of 100 ratios were off
-    one at most, with the sampling noise; ``pairs``, the median of the comparisons.
+    one at most, with the sampling noise; ``pairs``, the median of the comparisons. Raises
+    :class:`Wrong` where a call gives a wrong result.
     """
     start, taken = perf_counter(), list[Pairs]()
     rule = StopRule(LEAST_MARGIN, cap=640, budget_s=budget_s / TRIALS[0])

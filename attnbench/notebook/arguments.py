@@ -30,7 +30,7 @@ def plain(value: Any) -> Any:
 
 
 def grid_changes(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a grid that are given; None stands for what is not."""
+    """The values of a grid that are given; None stands for what is not. Raises :class:`BadWord`."""
     names = [name for name in GRID if given.get(name) is not None]
     changes = {name: read(name, given[name]) for name in names if name != "mask"}
     if "mask" in names:  # a mask holds commas of its own

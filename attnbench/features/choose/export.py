@@ -51,7 +51,9 @@ MASKS = ("none", "causal")
 
 
 def export(given: argparse.Namespace, wants: Wants, table: Table) -> int:
-    """Write the dispatch table of the run named, or of the newest of this machine as it is now."""
+    """Write the dispatch table of the run named, or of the newest of this machine as it is now; the
+    exit status. Raises CantBeDone where there is no one run, or no table can be made of it.
+    """
     if wants.allowed:
         raise CantBeDone("a dispatch table holds exact variants alone: leave --allow out")
     named = [Path(x) for x in given.source or ()]
