@@ -27,7 +27,9 @@ class InvalidProblem(CantBeDone, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One attention call. Hashable; prints as a short slug."""
+    """One attention call; raises :class:`InvalidProblem` for what can't be one. Hashable; prints as
+    a short slug.
+    """
 
     batch: int = 1
     heads: int = 8

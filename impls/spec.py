@@ -93,7 +93,7 @@ class Variant:
     """One row: what it computes, where its code is, what it takes and what it costs.
 
     ``masks``, ``dtypes`` and ``phases`` may be given once for all devices, or as
-    ``{"cpu": …, "cuda": …}``.
+    ``{"cpu": …, "cuda": …}``. Raises :class:`InvalidRow` for what no row may say.
     """
 
     name: str

@@ -71,7 +71,9 @@ class Range(
 
 
 class DispatchEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """Calls that are alike but for their lengths, and who takes them at which."""
+    """Calls that are alike but for their lengths, and who takes them at which. Raises
+    :class:`InvalidTable` for what can't be one.
+    """
 
     phase: Annotated[str, Meta(pattern=f"^({'|'.join(PHASES)})$")]
     mask: str

@@ -91,7 +91,7 @@ def counter_for(device: str) -> Counter | Energy:
 
 
 def of_board(board: Board, wait: Callable[[], None]) -> Counter | Energy:
-    """The board's counter, if it counts this process alone."""
+    """The board's counter, if it counts this process alone; else an Energy that says why."""
     others, energy = board.other_processes(), board.energy_j()
     if board.mig() is True:
         return Energy(

@@ -106,7 +106,9 @@ class CallShape(NamedTuple):
 
 
 class Built:
-    """A variant as a function of q, k and v, whatever their shapes."""
+    """A variant as a function of q, k and v, whatever their shapes; raises :class:`NotServed` for
+    one that can't run here, and for calls that it doesn't serve.
+    """
 
     def __init__(self, row: Variant) -> None:
         if (wrong := wrong_level(row)) is not None:
