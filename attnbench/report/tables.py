@@ -27,6 +27,7 @@ from attnbench.core.format import NONE, Unchecked, for_sheet, for_terminal
 
 GOOD, BAD, FAINT, BOLD, BEST = "green", "red", "dim", "bold", "bold green"
 """Styles of a cell. A terminal shows all; Markdown and LaTeX show those that are bold."""
+VERDICTS = {"FASTER": GOOD, "SLOWER": BAD, "EQUIVALENT": BOLD, "INCONCLUSIVE": FAINT}
 
 
 @dataclass(frozen=True)

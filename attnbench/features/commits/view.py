@@ -21,6 +21,7 @@ from attnbench.report.tables import (
     BOLD,
     FAINT,
     GOOD,
+    VERDICTS,
     Styled,
     Table,
     columns,
@@ -38,12 +39,6 @@ if TYPE_CHECKING:
     from attnbench.features.commits.asv_interface import CommitHistory
     from attnbench.features.commits.instructions import Counted
 
-STYLE = {
-    Verdict.FASTER: GOOD,
-    Verdict.SLOWER: BAD,
-    Verdict.EQUIVALENT: "bold",
-    Verdict.INCONCLUSIVE: FAINT,
-}
 QUIET = (CommitVerdict.UNCHANGED, CommitVerdict.LEFT_OUT)
 """Folded away in a comment."""
 GOOD_NEWS = (CommitVerdict.FASTER, CommitVerdict.MENDED, CommitVerdict.ADDED)
@@ -95,7 +90,7 @@ def show_pairs(found: Sequence[Compared], judged: str, against: str) -> None:
     for one in found:
         c = one.comparison
         against_ms, judged_ms, *rest = _pairs_figures(one.pairs)
-        verdict = Styled(c.verdict, STYLE[c.verdict]) if c else Styled(one.status, FAINT)
+        verdict = Styled(c.verdict, VERDICTS[c.verdict]) if c else Styled(one.status, FAINT)
         margin = f"{c.margin:.1%}" if c else None
         rows.append((str(one.problem), verdict, judged_ms, against_ms, *rest, margin))
     heads = columns("problem", "verdict", *right, right=right, wrap=("problem", "verdict", "pairs"))
@@ -135,7 +130,7 @@ def runs(found: RunsComparison, whole: bool) -> None:
     for cell in shown:
         across, c = ", across devices" * cell.across_devices, cell.comparison
         if c is not None:
-            said = Styled(f"{c.verdict}, unpaired{across}", STYLE[c.verdict])
+            said = Styled(f"{c.verdict}, unpaired{across}", VERDICTS[c.verdict])
         elif cell.status_a is cell.status_b:
             said = Styled(f"no verdict{across}", FAINT)
         else:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnbench.core import format
-from attnbench.core.stats import Pairs, Verdict
-from attnbench.features.commits.view import STYLE
+from attnbench.core.stats import Pairs
 from attnbench.features.quality.model_results import (
     LEVEL,
     LEVELS,
@@ -29,7 +28,7 @@ from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
 from attnbench.report.figures.sheet import FAINT, GRID, Drawn, finish, sheet
 from attnbench.report.figures.style import End
-from attnbench.report.tables import BAD, GOOD, Styled, Table, columns
+from attnbench.report.tables import BAD, GOOD, VERDICTS, Styled, Table, columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -122,7 +121,7 @@ def _steps_table(rows: Sequence[Row], original: Row) -> Table:
     for name, step in steps:
         compared, times = step["comparison"], sorted(Pairs.from_dict(step).b_s)
         ratio, ends = f"{compared['ratio']:.3f}", f"[{compared['low']:.3f}, {compared['high']:.3f}]"
-        verdict = Styled(compared["verdict"], STYLE[Verdict(compared["verdict"])])
+        verdict = Styled(compared["verdict"], VERDICTS[compared["verdict"]])
         effect = compared["n"], f"{compared['smallest_effect']:.1%}", verdict
         took = f"{step['seq']:,}", format.ms(times[len(times) // 2])
         lines.append((name, *took, ratio, ends, *effect))
