@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import sys
@@ -38,3 +39,15 @@ def load_file(file: Path) -> ModuleType:
             del sys.modules[name]
             raise
     return sys.modules[name]
+
+
+def mathematics(path: str) -> str:
+    """The text at the top of the file that a path names, read without running it."""
+    place = path.rpartition(":")[0]
+    if not place.endswith(".py"):
+        spec = importlib.util.find_spec(place)
+        if spec is None or spec.origin is None:
+            return f"(the module {place} is not there)"
+        place = spec.origin
+    text = ast.get_docstring(ast.parse(Path(place).read_text()))
+    return text or f"({Path(place).name} says nothing of its mathematics)"

@@ -8,8 +8,8 @@ import math
 import pytest
 
 import impls
-from attnbench.features.show import maps
-from attnbench.features.show.maps import WIDTH, BadEmbeddings, tokens_of, vectors_of
+from attnbench.answer import maps
+from attnbench.answer.maps import WIDTH, BadEmbeddings, tokens_of, vectors_of
 from attnbench.sweep.engine import WorkerLost
 from impls.spec import Variant
 from tests.answer.build import timed, untimed

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from attnbench.answer.maps import tokens_of, vectors_of
 from attnbench.features.claims.claim import (
     DATA,
     ClaimFigure,
@@ -28,7 +29,6 @@ from attnbench.features.claims.claim import (
     ClaimRequest,
     ClaimTable,
 )
-from attnbench.features.show.maps import tokens_of, vectors_of
 from impls import table
 from impls.errors import CantBeDone
 from impls.loading import load_function

@@ -13,7 +13,6 @@ from attnbench.core.format import positive
 from attnbench.core.record import Record
 from attnbench.features.report.cells import tables_of
 from attnbench.features.report.contents import Contents, distinct_words
-from attnbench.features.show.maps import mathematics
 from attnbench.report.figures import sheet
 from attnbench.report.figures.roofline import roof
 from attnbench.report.figures.style import MARKERS
@@ -21,6 +20,7 @@ from attnbench.report.figures.winner_map import why_none
 from attnbench.report.scenes import Scene
 from impls import Table, own_rows
 from impls.errors import CantBeDone
+from impls.loading import mathematics
 from impls.problem import Problem
 from impls.spec import Variant
 
@@ -175,4 +175,4 @@ def _row(row: Variant, problems: Mapping[int, Problem]) -> dict[str, Any]:
         "Options": ", ".join(f"{k}={v}" for k, v in row.chosen.items() if k != "core"),
     }
     given = [[name, value] for name, value in facts.items() if value]
-    return {"title": row.title, "mathematics": mathematics(row), "facts": given}
+    return {"title": row.title, "mathematics": mathematics(row.build), "facts": given}

@@ -214,8 +214,8 @@ def measuring_s(begun: Run) -> float:
 
 def _report_s(cells: Iterable[tuple[str, Problem]]) -> float:
     """A guess at the seconds of the maps and the report of some variants and their problems."""
+    from attnbench.answer.maps import STARTED_S, USUAL_S
     from attnbench.features.report.build import report_s
-    from attnbench.features.show.maps import STARTED_S, USUAL_S
 
     variants, problems = map(set, zip(*cells, strict=True))
     regimes = {(p.phase, p.mask, p.dtype, p.batch, p.heads) for p in problems}
@@ -226,12 +226,12 @@ def _conclude(
     records: list[Record], folder: RunFolder, given: argparse.Namespace, took_s: float
 ) -> int:
     """The report, and the answer: as data, or on the screen."""
+    from attnbench.answer import maps
     from attnbench.answer.ranking import answers, margin_reason
     from attnbench.command.progress import Progress
     from attnbench.core.evidence import selfcheck_said
     from attnbench.core.record import NOT_TRIED
     from attnbench.features.run import view
-    from attnbench.features.show import maps
     from attnbench.report.scenes import gather
     from attnbench.sweep.plan import duration
 

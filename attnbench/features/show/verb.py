@@ -48,7 +48,9 @@ def show_list(given: argparse.Namespace) -> int:
 def show(given: argparse.Namespace) -> int:
     """``attnbench show NAME``"""
     import impls
-    from attnbench.features.show import maps, view
+    from attnbench.answer import maps
+    from attnbench.features.show import view
+    from impls.loading import mathematics
 
     row = impls.table(given.table).find(given.name)
     if given.text is not None:
@@ -57,18 +59,19 @@ def show(given: argparse.Namespace) -> int:
         raise maps.BadEmbeddings(
             "--out, --embeddings and --mask go with --text: a map needs a sentence"
         )
-    missing, mathematics = _missing(row), maps.mathematics(row)
+    missing, text = _missing(row), mathematics(row.build)
     if given.json:
-        about = {"mathematics": mathematics, **_availability(*missing)}
+        about = {"mathematics": text, **_availability(*missing)}
         print(json.dumps({**row.to_dict(), **about}, indent=1))
     else:
-        view.show_variant(row, mathematics, *missing)
+        view.show_variant(row, text, *missing)
     return 0
 
 
 def _show_map(given: argparse.Namespace, row: Variant) -> int:
+    from attnbench.answer import maps
     from attnbench.core.settings import Settings
-    from attnbench.features.show import maps, view
+    from attnbench.features.show import view
     from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
 
     if given.out:

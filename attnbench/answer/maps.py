@@ -7,9 +7,7 @@ is left out has a reason.
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import importlib.util
 import json
 import math
 import random
@@ -104,18 +102,6 @@ def _hashed(words: list[str]) -> list[list[float]]:
         own = noise("word " + word)
         made.append([SHARED * a + (1 - SHARED) * b for a, b in zip(letters, own, strict=True)])
     return made
-
-
-def mathematics(row: Variant) -> str:
-    """The text at the top of the variant's file, read without running it."""
-    place = row.build.rpartition(":")[0]
-    if not place.endswith(".py"):
-        spec = importlib.util.find_spec(place)
-        if spec is None or spec.origin is None:
-            return f"(the module {place} is not there)"
-        place = spec.origin
-    text = ast.get_docstring(ast.parse(Path(place).read_text()))
-    return text or f"({Path(place).name} says nothing of its mathematics)"
 
 
 def ask(
