@@ -14,7 +14,7 @@ from attnbench.core.machine import this_machine
 from attnbench.features.claims import claim as claims
 from attnbench.features.claims import trial, view
 from attnbench.features.claims.claim import Claim, ClaimOutcome, ClaimVerdict
-from attnbench.features.show.view import draw
+from attnbench.report.figures.attention import draw_alone
 from attnbench.sweep.plan import duration
 from attnbench.sweep.start import pinned
 
@@ -83,7 +83,7 @@ def _run(given: argparse.Namespace, some: list[Claim]) -> tuple[list[ClaimOutcom
     path = save_evidence(out, Evidence("reproduce", made, rows))
     for each in (each for one in outcomes for each in one.findings.maps):
         picture = path.with_name(f"{path.stem}-{each.name}.svg")
-        draw(each.words, each.weights, each.title, picture)
+        draw_alone(each.words, each.weights, each.title, picture)
         say(f"drawn in {picture}")
     say(f"kept in {path}")
     return outcomes, stopped

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attnbench.command import arguments
 from attnbench.command.terminal import INTERRUPTED, say
 from attnbench.core.format import size
+from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
@@ -129,8 +130,8 @@ def _show(facts: Mapping[str, Any], file: Path, title: str, *, as_json: bool) ->
     pictures = [file.with_suffix(".png"), file.with_suffix(".svg")]
     try:
         drawn = f"; drawn in {pictures[0]}" * view.draw(*shown, title, pictures)
-    except OSError as error:
-        drawn = f"; it can't be drawn there: {error.strerror}"
+    except CantBeDone as error:
+        drawn = f"; {error}"
     say(f"kept in {file}{drawn}")
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from attnbench.core.format import size, time_taken, tokens
-from attnbench.report.figures.sheet import save, shorten
-from attnbench.report.tables import BAD, FAINT, GOOD, Styled, Table, columns, console
+from attnbench.report import tables
+from attnbench.report.figures.sheet import FAINT, HUES, INK, PAPER, save, sheet, shorten
+from attnbench.report.tables import BAD, GOOD, Styled, Table, columns, console
 from attnbench.report.tables import show as show_table
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def show(rows: Sequence[Row], budget: Mapping[str, Any], by: str) -> None:
     lines += [f"{OTHER} not softmax attention"] * any(r["computes"] != "softmax" for r in rows)
     out.print()
     for line in lines:
-        out.print(escape(line), style=FAINT)
+        out.print(escape(line), style=tables.FAINT)
 
 
 def _groups(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
@@ -106,19 +107,14 @@ def _not_held(row: Row) -> str:
 
 # ---- the picture ---------------------------------------------------------------------------------
 
-INK, PAPER, GRID, PALE = "#222222", "#ffffff", "#dddddd", "#777777"
 THICK = 0.68
-SETTINGS: dict[Any, Any] = {
-    "font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "attnbench", "hatch.linewidth": 0.6,
-    "text.color": INK, "axes.edgecolor": GRID, "axes.labelcolor": INK,
-}  # fmt: skip
 LOOKS = {
-    "time": ("held back by time", "#6ba8de", ""),
-    "memory": ("held back by memory", "#f2b64a", "////"),
-    "": ("the search ended there", "#b9b9b9", ""),
+    "time": ("held back by time", HUES["blue"], ""),
+    "memory": ("held back by memory", HUES["orange"], "////"),
+    "": ("the search ended there", FAINT, ""),
 }
 """How a reason is drawn: by colour and by hatch, so that either will do."""
-ELSE = ("wrong, crashed or refused beyond", "#d8705f", "xxxx")
+ELSE = ("wrong, crashed or refused beyond", HUES["red"], "xxxx")
 
 
 def draw(
@@ -128,10 +124,7 @@ def draw(
     held = [row for row in rows if row["held"]]
     if not held:
         return False
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib.lines import Line2D
 
     groups, memory = _groups(rows), size(budget["peak_bytes"])
     best: dict[str, tuple[int, int]] = {}  # what gets furthest in the first panel is on top
@@ -143,21 +136,13 @@ def draw(
     start = min(row["held"]["size"] for row in held) / 6  # of the shortest bar a good part is seen
     ends = [(row["fails"] or row["held"])["size"] for row in held]
     ends += [row["predicted"].get("memory") or 0 for row in held]
-    with mpl.rc_context(SETTINGS):
-        figure, grid = plt.subplots(
-            1,
-            len(groups),
-            figsize=(5.0 * len(groups) + 1.6, 0.25 * len(names) + 1.9),
-            squeeze=False,
-            sharey=True,
-            sharex=True,
-            layout="constrained",
-            facecolor=PAPER,
-        )
+    wide, high = 5.0 * len(groups) + 1.6, 0.25 * len(names) + 1.9
+    with sheet(wide, high, "constrained", hatch=PAPER) as figure:
+        grid = figure.subplots(1, len(groups), squeeze=False, sharey=True, sharex=True)
         words = f"{memory} above the inputs, {time_taken(budget['seconds'])} a call"
         figure.suptitle(f"{title}\n{words}", fontsize=11, x=0.02, ha="left")
         for axes, ((phase, mask), group) in zip(grid[0], groups.items(), strict=True):
-            axes.set_title(f"{phase} · mask {mask}", loc="left", fontsize=10)
+            axes.set_title(f"{phase} · mask {mask}", loc="left")
             _panel(axes, {_name(row): row for row in group}, names, start, memory)
             axes.set_xlim(start, 1.5 * max(ends))
             axes.set_xlabel("sequence length" if by == "seq" else "batch")
@@ -168,13 +153,10 @@ def draw(
             for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
         }
         if any(name.endswith(OTHER) for name in names):
-            marks[f"{OTHER} not softmax attention"] = mpl.lines.Line2D([], [], linestyle="")
+            marks[f"{OTHER} not softmax attention"] = Line2D([], [], linestyle="")
         look: dict[str, Any] = {"ncols": 3, "frameon": False, "fontsize": 8}
         figure.legend(marks.values(), marks, loc="outside lower left", **look)
-        for file in files:
-            date = {"Date": None} if file.suffix == ".svg" else None
-            save(figure, file, dpi=130, metadata=date)
-        plt.close(figure)
+        save(figure, files)
     return True
 
 
@@ -187,15 +169,14 @@ def _panel(
             _bar(axes, row, at, start, memory)
         else:
             text = "not asked" if row is None else str(row["why"]).split(": ")[0]
-            _write(axes, (start, at), shorten(text, 160, 7), 4, color=PALE)
+            _write(axes, (start, at), shorten(text, 160, 7), 4, color=FAINT)
     axes.set_xscale("log", base=2)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.xaxis.set_major_formatter(lambda value, _: tokens(int(value)))
     axes.minorticks_off()
-    axes.grid(axis="x", color=GRID, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(color=GRID, left=False, labelcolor=INK)
+    axes.grid(visible=False, axis="y")
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(left=False)
 
 
 def _bar(axes: Axes, row: Row, at: int, start: float, memory: str) -> None:
@@ -204,7 +185,7 @@ def _bar(axes: Axes, row: Row, at: int, start: float, memory: str) -> None:
     words, color, hatch = LOOKS.get(row["limited_by"], ELSE)
     ink: dict[str, Any] = {"edgecolor": PAPER, "linewidth": 0.0, "height": THICK, "zorder": 2}
     axes.barh(at, held - start, left=start, color=color, hatch=hatch, label=words, **ink)
-    box = {"boxstyle": "round,pad=0.15", "facecolor": color, "linewidth": 0}
+    box = {"boxstyle": "round,pad=0.15", "facecolor": PAPER, "linewidth": 0}
     _write(axes, (held, at), f"{held:,}", -4, ha="right", color=INK, zorder=4, bbox=box)
     if fails is not None:
         axes.barh(at, fails["size"] - held, left=held, color=color, alpha=0.35, **ink)
@@ -215,8 +196,8 @@ def _bar(axes: Axes, row: Row, at: int, start: float, memory: str) -> None:
         axes.plot([fails["size"]] * 2, ends, color=INK, linewidth=1.3, zorder=3, **look)
     if predicted is not None and row["limited_by"] != "memory":
         label = f"{memory} alone, predicted"
-        mark: dict[str, Any] = {"marker": "D", "markersize": 4, "mfc": PAPER, "mec": PALE, "ls": ""}
-        axes.plot([predicted], [at], zorder=3, label=label, **mark)
+        mark: dict[str, Any] = {"marker": "D", "markersize": 4, "mfc": PAPER, "mec": FAINT}
+        axes.plot([predicted], [at], zorder=3, label=label, linestyle="", **mark)
 
 
 def _write(axes: Axes, place: tuple[float, float], text: str, shift: int, **style: Any) -> None:

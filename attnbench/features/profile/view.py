@@ -15,8 +15,7 @@ from rich.text import Text
 
 from attnbench.core.format import NONE, milliseconds, plain, short, size
 from attnbench.features.profile.why_slower import watched
-from attnbench.features.show.view import BadPicture
-from attnbench.report.figures.sheet import GRID, INK, PAPER, save
+from attnbench.report.figures.sheet import HUES, INK, PAPER, save, sheet
 from attnbench.report.tables import FAINT, console
 
 if TYPE_CHECKING:
@@ -246,35 +245,18 @@ CODE, OPERATOR = 46, 23
 WIDE, HIGH, LINE = 7.6, 4.2, 0.19
 """Inches: a panel's width, its height, and that of a line of the key."""
 LEAST_KEYS = 6
-STYLE: dict[Any, Any] = {
-    "font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "attnbench", "hatch.linewidth": 0.5,
-    "text.color": INK, "axes.edgecolor": GRID, "axes.labelcolor": INK, "hatch.color": PAPER,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
-    "xtick.color": GRID, "ytick.color": GRID, "xtick.labelcolor": INK, "ytick.labelcolor": INK,
-}  # fmt: skip
 
 
 def draw(profiles: Sequence[Profile], files: Sequence[Path]) -> None:
     """Write one variant's memory, or two side by side on one scale of bytes and one of time, to
-    each of the files; raises BadPicture where one can't be written.
+    each of the files; raises :class:`CantBeDone` where one can't be written.
     """
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    with mpl.rc_context(STYLE):
-        bands = [_bands(p["memory"], mpl.color_sequences["petroff10"]) for p in profiles]
-        keys = max(LEAST_KEYS, 1 + max(map(len, bands)))
-        figure, panels = plt.subplots(
-            2,
-            len(profiles),
-            figsize=(WIDE * len(profiles), HIGH + LINE * keys),
-            squeeze=False,
-            height_ratios=(HIGH, LINE * keys),
-            layout="constrained",
-            facecolor=PAPER,
-        )
+    bands = [_bands(p["memory"]) for p in profiles]
+    keys = max(LEAST_KEYS, 1 + max(map(len, bands)))
+    heights = HIGH, LINE * keys
+    inches = WIDE * len(profiles), sum(heights)
+    with sheet(*inches, "constrained", hatch=PAPER) as figure:
+        panels = figure.subplots(2, len(profiles), squeeze=False, height_ratios=heights)
         names = " against ".join(p["variant"] for p in profiles)
         title = f"{names}: memory above the inputs over one call\n{profiles[0]['slug']}"
         figure.suptitle(title, fontsize=11, x=0.01, ha="left")
@@ -285,26 +267,19 @@ def draw(profiles: Sequence[Profile], files: Sequence[Path]) -> None:
             axes.set(xlim=(0, end), ylim=(0, 1.15 * top / MIB))
             _panel(axes, profile, of_it, end)
             _key(key, of_it, keys)
-        try:
-            for file in files:
-                svg = {"Date": None} if file.suffix == ".svg" else None
-                save(figure, file, dpi=130, metadata=svg)
-        except OSError as error:
-            raise BadPicture(f"can't write {file}: {error.strerror}") from None
-        finally:
-            plt.close(figure)
+        save(figure, files)
 
 
 Band = tuple[int, Mapping[str, Any], dict[str, Any]]
 """A source's place in the picture: its number, the source, and how it looks."""
 
 
-def _bands(memory: Mapping[str, Any], colors: Sequence[Any]) -> list[Band]:
+def _bands(memory: Mapping[str, Any]) -> list[Band]:
     """From the bottom up, each of another color or hatch.
 
     Their order is that of the first instant at which each is alive: what stays lies at the bottom.
     """
-    first, sources = {}, memory["sources"]
+    first, sources, colors = {}, memory["sources"], [*HUES.values()]
     for number, source in enumerate(sources):
         if source["most_bytes"] > LEAST_BAND * memory["peak_bytes"]:
             first[number] = next(i for i, row in enumerate(memory["alive"]) if row[number])
@@ -331,9 +306,9 @@ def _panel(axes: Axes, profile: Profile, bands: Sequence[Band], end: float) -> N
         title += f", {size(memory['turn_bytes'])} between forward and backward"
     if turn:
         title += "\nstriped: allocated by the gradient of that line"
-    axes.set_title("\n".join([title, *profile["caveats"]]), loc="left", fontsize=9)
+    axes.set_title("\n".join([title, *profile["caveats"]]), loc="left")
     axes.set_xlabel("ms, with every allocation noted")
-    axes.grid(color=GRID, linewidth=0.6, axis="y")
+    axes.grid(visible=False, axis="x")
     if turn is not None:
         axes.axvline(turn, color=INK, linewidth=0.8, linestyle="--")
         where = axes.get_xaxis_transform()
@@ -360,5 +335,4 @@ def _key(axes: Axes, bands: Sequence[Band], lines: int) -> None:
         place, code = source["place"] or NONE, source["code"]
         code = code if len(code) <= CODE else code[: CODE - 1] + "…"
         text = f"{size(source['most_bytes']):>8}  {place:<17} {operator:<35} {code}"
-        words = text.rstrip().replace("$", r"\$")
-        axes.text(0.04, -line + 0.5, words, clip_on=True, **look)
+        axes.text(0.04, -line + 0.5, text.rstrip(), clip_on=True, **look)

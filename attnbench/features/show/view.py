@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.markup import escape
 
-from attnbench.report.figures.sheet import save
 from attnbench.report.tables import BAD, BOLD, GOOD, Styled, Table, columns, console, show_facts
 from attnbench.report.tables import show as show_table
 from impls import BrokenRow
@@ -32,43 +31,12 @@ def show(words: Sequence[str], weights: Sequence[Sequence[float | None]]) -> Non
     show_table(Table("", columns("", *words, right=words), rows))
 
 
-class BadPicture(CantBeDone):
-    """A picture that can't be written; a sentence."""
-
-
 def check_picture(file: Path) -> None:
-    """Raise :class:`BadPicture` where no picture can be written under this name."""
+    """Raise :class:`CantBeDone` where no picture can be written under this name."""
     if file.suffix not in (".png", ".svg"):
-        raise BadPicture(f"--out {file}: a picture ends in .png or .svg")
+        raise CantBeDone(f"--out {file}: a picture ends in .png or .svg")
     if not file.parent.is_dir():
-        raise BadPicture(f"can't write {file}: there is no folder {file.parent}")
-
-
-def draw(
-    words: Sequence[str], weights: Sequence[Sequence[float | None]], title: str, file: Path
-) -> None:
-    """Write a .png or .svg of the map; raises :class:`BadPicture` where it can't be written."""
-    check_picture(file)
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import numpy as np
-    from matplotlib import pyplot as plt
-
-    side = 1.6 + 0.42 * len(words)
-    figure, axes = plt.subplots(figsize=(side, side), layout="constrained")
-    image = axes.imshow(np.array(weights, float), cmap="cividis")
-    axes.set_xticks(range(len(words)), words, rotation=60, ha="left", rotation_mode="anchor")
-    axes.set_yticks(range(len(words)), words)
-    axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
-    axes.set_ylabel("this word")
-    axes.set_xlabel(f"looks at · {title}")
-    figure.colorbar(image, shrink=0.7)
-    try:
-        save(figure, file, dpi=150)
-    except OSError as error:
-        raise BadPicture(f"can't write {file}: {error.strerror}") from None
-    plt.close(figure)
+        raise CantBeDone(f"can't write {file}: there is no folder {file.parent}")
 
 
 UNTRIED = "untested"

@@ -15,7 +15,17 @@ import msgspec
 import numpy as np
 
 from attnbench.report.figures import sheet as labels
-from attnbench.report.figures.sheet import FAINT, GRID, INK, OTHER, PAPER, Drawn, finish, sheet
+from attnbench.report.figures.sheet import (
+    FAINT,
+    GRID,
+    INK,
+    OTHER,
+    PAPER,
+    Drawn,
+    finish,
+    save,
+    sheet,
+)
 from attnbench.report.figures.style import Looks
 
 if TYPE_CHECKING:
@@ -112,6 +122,24 @@ def draw(maps: Maps, looks: Looks, number: int = 0) -> Drawn | None:
         said = f"The sentence: {' '.join(maps.words)}. {'; '.join(told)}"
         rows = _rows(shown, maps.words)
         return finish(figure, "attention", f"attention-{number}", title, said, rows)
+
+
+def draw_alone(
+    words: Sequence[str], weights: Sequence[Sequence[float | None]], title: str, file: Path
+) -> None:
+    """Write one map, with a scale of its weights, as a .png or .svg."""
+    side = 1.6 + 0.42 * len(words)
+    with sheet(side, side, "constrained") as figure:
+        axes = figure.subplots()
+        image = axes.imshow(np.array(weights, float), cmap="cividis")
+        axes.set_xticks(range(len(words)), words, rotation=60, ha="left", rotation_mode="anchor")
+        axes.set_yticks(range(len(words)), words)
+        axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
+        axes.grid(visible=False)
+        axes.set_ylabel("this word")
+        axes.set_xlabel(f"looks at · {title}")
+        figure.colorbar(image, shrink=0.7)
+        save(figure, [file])
 
 
 def _map(

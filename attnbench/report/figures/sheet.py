@@ -21,6 +21,7 @@ from xml.etree import ElementTree
 
 from attnbench.core.disk import write_whole
 from attnbench.report.tables import csv_of
+from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,7 +78,7 @@ SETTINGS: dict[str, Any] = {
     "xtick.color": GRID, "ytick.color": GRID, "xtick.labelcolor": INK, "ytick.labelcolor": INK,
     "xtick.labelsize": 8, "ytick.labelsize": 8, "axes.spines.top": False,
     "axes.spines.right": False, "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.6,
-    "axes.axisbelow": True, "hatch.color": FAINT, "hatch.linewidth": 0.6,
+    "axes.axisbelow": True, "hatch.linewidth": 0.6,
     "text.parse_math": False, "svg.hashsalt": "attnbench",
 }  # fmt: skip
 
@@ -107,22 +108,29 @@ class Drawn:
 
 
 @contextmanager
-def sheet(width: float, height: float) -> Iterator[Figure]:
-    """An empty figure, so many inches wide and high; in here, draw and :func:`finish`."""
+def sheet(width: float, height: float, layout: Any = None, hatch: str = FAINT) -> Iterator[Figure]:
+    """An empty figure, so many inches wide and high; in here, draw and :func:`finish` or
+    :func:`save`.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     with mpl.rc_context(), warnings.catch_warnings():
         mpl.rcdefaults()  # whatever a reader's own settings are
-        mpl.rcParams.update(SETTINGS)  # type: ignore[arg-type]
+        mpl.rcParams.update(SETTINGS | {"hatch.color": hatch})  # type: ignore[arg-type]
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # the reader's fonts have more
-        yield Figure(figsize=(width, height), facecolor=PAPER)
+        yield Figure(figsize=(width, height), facecolor=PAPER, layout=layout)
 
 
-def save(figure: Figure, file: Path, **more: Any) -> None:
-    """Write a figure to a file, whole or not at all; raises OSError."""
-    figure.savefig(packed := io.BytesIO(), format=file.suffix[1:], **more)
-    write_whole(file, packed.getvalue(), sync=False)
+def save(figure: Figure, files: Iterable[Path]) -> None:
+    """Write a figure to files, each whole or not at all; raises :class:`CantBeDone`."""
+    for file in files:
+        date = {"Date": None} if file.suffix == ".svg" else None
+        try:
+            figure.savefig(packed := io.BytesIO(), format=file.suffix[1:], dpi=130, metadata=date)
+            write_whole(file, packed.getvalue(), sync=False)
+        except OSError as error:
+            raise CantBeDone(f"can't write {file}: {error.strerror}") from None
 
 
 def finish(

@@ -1,15 +1,18 @@
 """Sheets: the same bytes each time, colours by name on a page, nothing of one figure in another."""
 
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import matplotlib as mpl
 from matplotlib.patches import Rectangle
 
+import attnbench
 from attnbench.report.figures.sheet import HUES, INK, NAMES, finish, sheet
 from tests.report.page.runs import rows
 
 NASTY = "</text><script>alert(1)</script> & #ffffff \x00\x1b 漢字 $x^2$ {a} 0.6571 \n\"'"
+BY_HAND = re.compile(r"\b(pyplot|rcParams|rc_context|Figure\(|mpl\.use)")
 
 
 def figure(name="f", words="plain", title="t"):
@@ -31,6 +34,12 @@ def test_the_same_drawing_gives_the_same_bytes_whatever_a_readers_own_settings()
         assert figure() == before
     assert before.png.startswith(b"\x89PNG")
     assert rows(before)[0]["a"] == "1" and rows(before)[0]["b"].startswith("</text><script>")
+
+
+def test_every_picture_is_on_a_sheet():
+    root = Path(attnbench.__file__).parent
+    by_hand = {p.name for p in root.rglob("*.py") if BY_HAND.search(p.read_text())}
+    assert by_hand == {"sheet.py"}
 
 
 def test_colours_are_names_on_a_page_and_themselves_alone():
