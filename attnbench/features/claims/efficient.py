@@ -29,16 +29,8 @@ from attnbench.features.claims.claim import (
     ClaimTable,
 )
 from attnbench.features.claims.timing import MARGIN, compare, measure_cell
-from attnbench.features.crossover.search import (
-    BUDGET,
-    CrossoverAnswer,
-    CrossoverSearch,
-    Duel,
-    PairServer,
-    ladder,
-    seek,
-)
-from attnbench.sweep.engine import LocalEngine, engine_on
+from attnbench.features.crossover.search import find_crossover
+from attnbench.sweep.engine import engine_on
 from impls.errors import CantBeDone
 from impls.problem import Problem
 from impls.spec import Variant
@@ -114,39 +106,16 @@ def measure_growth(request: ClaimRequest) -> ClaimFindings:
             figures[name] = without[0] if without else ClaimFigure(value, low, high)
         at_long, shortest = _problem(LONG, HEADS), _problem(64, HEADS)
         figures["ratio"], _, _ = compare(engine, quick, slow, at_long, request, each_s)
-        crossing = find_crossing(engine, quick, slow, shortest, (16, 1024), request, crossing_s)
+        pairs = engine, request.seed, MARGIN
+        crossover = find_crossover(quick, slow, shortest, (16, 1024), *pairs, crossing_s)
     columns = ["series", "size", "ms", "ms at its double", "power", "from", "to", "pairs"]
     table = ClaimTable("a size against its double", columns, rows)
-    return ClaimFindings(figures, [crossing], [table])
+    return ClaimFindings(figures, [f"by pairs: {crossover.sentence()}"], [table])
 
 
 def _problem(n: int, heads: int = 1, width: int = 64, inputs: str = "normal") -> Problem:
     one = Problem(heads=heads, kv_heads=heads, q_len=n, kv_len=n, inputs=inputs)
     return one.with_(head_dim=width, v_head_dim=width)
-
-
-def find_crossing(
-    engine: LocalEngine,
-    a: Variant,
-    b: Variant,
-    problem: Problem,
-    between: tuple[int, int],
-    request: ClaimRequest,
-    seconds: float,
-) -> str:
-    """A sentence: which of two leads where, over the lengths that both take, as ``attnbench
-    crossover`` says it; raises CantBeDone where these are fewer than two.
-    """
-    duel = Duel(a, b, problem, between, [])
-    duel.rungs += [length for length in ladder(*between) if not duel.refusal(length)]
-    if len(duel.rungs) < 2:
-        raise CantBeDone(f"{a.label} and {b.label} share no lengths to search")
-    search = CrossoverSearch(duel.rungs)
-    for _ in seek(search, PairServer(duel, engine, request.seed, MARGIN), seconds):
-        pass
-    ended = BUDGET if search.next() is not None else ""
-    found = CrossoverAnswer(a.label, b.label, "tokens", between, search, ended)
-    return f"by pairs: {found.sentence()}"
 
 
 EXACT = "sdpa"
@@ -185,9 +154,11 @@ def measure_low_rank(request: ClaimRequest) -> ClaimFindings:
             else:
                 skills[name, inputs] = record.distance.skill
         for name in MECHANISMS:
-            both, problem = (find(EXACT), find(name)), _problem(BETWEEN[0])
+            a, b, shortest = find(EXACT), find(name), _problem(BETWEEN[0])
             try:
-                notes.append(find_crossing(engine, *both, problem, BETWEEN, request, search_s))
+                pairs = engine, request.seed, MARGIN
+                found = find_crossover(a, b, shortest, BETWEEN, *pairs, search_s)
+                notes.append(f"by pairs: {found.sentence()}")
             except CantBeDone as error:
                 notes.append(f"{name}: {error}")
     as_good = {name for (name, _), skill in skills.items() if skill >= LEAST_SKILL}

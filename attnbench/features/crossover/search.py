@@ -543,3 +543,27 @@ class CrossoverAnswer:
             "notes": self.notes(),
             "sentence": self.sentence(),
         }
+
+
+def find_crossover(
+    a: Variant,
+    b: Variant,
+    problem: Problem,
+    between: tuple[int, int],
+    engine: LocalEngine,
+    seed: int,
+    margin: float,
+    seconds: float,
+) -> CrossoverAnswer:
+    """Which of two leads where, over the lengths of a problem that both take, in so many seconds;
+    raises :class:`CantBeDone` where these are fewer than two.
+    """
+    duel = Duel(a, b, problem, between, [])
+    duel.rungs += [length for length in ladder(*between) if not duel.refusal(length)]
+    if len(duel.rungs) < 2:
+        raise CantBeDone(f"{a.label} and {b.label} share no lengths to search")
+    search = CrossoverSearch(duel.rungs)
+    for _ in seek(search, PairServer(duel, engine, seed, margin), seconds):
+        pass
+    ended = BUDGET if search.next() is not None else ""
+    return CrossoverAnswer(a.label, b.label, "tokens", between, search, ended)
