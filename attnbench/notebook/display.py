@@ -14,7 +14,6 @@ from typing import Any
 from attnbench.core.disk import write_whole
 from attnbench.core.evidence import selfcheck_said
 from attnbench.features.report.build import baseline
-from attnbench.features.report.contents import headlines, missing, sentences
 from attnbench.notebook.arguments import BadWord, several
 from attnbench.notebook.frames import behind
 from attnbench.report.figures import closeness, memory, roofline, scaling, tradeoffs, winner_map
@@ -22,6 +21,7 @@ from attnbench.report.figures.scaling import panels
 from attnbench.report.figures.sheet import Drawn
 from attnbench.report.figures.style import Looks, looks
 from attnbench.report.scenes import ReportRun, Scene, scenes
+from attnbench.report.sentences import headlines, missing, sentences
 
 FIGURES = ("map", "time", "memory", "error", "energy", "tradeoffs", "roofline", "closeness")
 """By name, what can be drawn."""

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from attnbench.answer.ranking import (
 )
 from attnbench.answer.regimes import Regime, regimes
 from attnbench.core.disk import RECORDS, StoreError
-from attnbench.core.format import first_few
+from attnbench.core.format import counted, first_few
 from attnbench.core.lock import collector_off
 from attnbench.core.record import Record
 from attnbench.core.store import BAD_TIME, Checked, read_header, some_runs
@@ -56,6 +57,42 @@ class ReportRun:
         run, folder = str(self.header.get("run") or ""), self.path.name
         called = run if run == folder else f"{folder} ({run})" if run else folder
         return f"{called} on {self.machine}"
+
+
+MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September",
+    "October", "November", "December",
+)  # fmt: skip
+"""In the language of the page, whatever the locale."""
+
+
+def machine_line(run: ReportRun) -> str:
+    """``AMD EPYC, 2 cores, 24 GiB · torch 2.13.0+cpu · 1 thread · 22 November 2026``"""
+    machine, settings = part(run.header, "machine"), part(run.header, "settings")
+    words = [", ".join(hardware(machine)) or run.machine]
+    if version := part(machine, "versions").get("torch"):
+        words.append(f"torch {version}")
+    if threads := settings.get("threads"):
+        words.append(counted(threads, "thread"))
+    if started := run.header.get("started"):
+        day = datetime.fromisoformat(started)
+        words.append(f"{day.day} {MONTHS[day.month - 1]} {day.year}")
+    return " · ".join(words)
+
+
+def hardware(machine: Mapping[str, Any]) -> list[str]:
+    """The GPUs, the CPU, its cores and the memory of a machine."""
+    gib = "{:.0f} GiB".format
+    each = (f"{g['name']}, {gib(g['memory_bytes'] / 2**30)}" for g in machine.get("gpus") or ())
+    parts = [f"{count} × {gpu}" if count > 1 else gpu for gpu, count in Counter(each).items()]
+    cpu, cores, memory = (machine.get(name) for name in ("cpu", "cores", "memory_bytes"))
+    parts += [str(cpu)] * bool(cpu) + [f"{cores} cores"] * bool(cores)
+    return parts + ([gib(memory / 2**30)] if memory else [])
+
+
+def part(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of a header; empty where it has none."""
+    return values.get(name) or {}
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,15 +17,7 @@ from attnbench.core.evidence import Evidence, evidence_of, read_evidence
 from attnbench.features.claims.view import FOOTNOTE, MARK, counts, has_figure, points, untried
 from attnbench.features.quality.model_view import LEVELS_TITLE
 from attnbench.features.quality.verb import draw, shown
-from attnbench.features.report.contents import (
-    Contents,
-    headlines,
-    how_sure,
-    missing,
-    only,
-    usual_length,
-)
-from attnbench.features.report.provenance import about, machine_line
+from attnbench.features.report.provenance import About, about
 from attnbench.report.figures import (
     attention,
     closeness,
@@ -36,8 +29,17 @@ from attnbench.report.figures import (
     winner_map,
 )
 from attnbench.report.figures.sheet import Drawn
-from attnbench.report.figures.style import Looks, looks
-from attnbench.report.scenes import ReportRun, Scene, scenes
+from attnbench.report.figures.style import Look, Looks, looks
+from attnbench.report.scenes import ReportRun, Scene, machine_line, scenes
+from attnbench.report.sentences import (
+    Missing,
+    Only,
+    headlines,
+    how_sure,
+    missing,
+    only,
+    usual_length,
+)
 from attnbench.report.tables import Table, columns
 
 if TYPE_CHECKING:
@@ -168,6 +170,33 @@ def _not_in_scaling(timed: Sequence[Scene], rest: Sequence[Scene]) -> list[str]:
         regimes = "regimes of the run are" if len(rest) > 1 else "regime of the run is"
         said.append(f"{len(rest)} further {regimes} not among the files of figures: {some}")
     return said
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What the page, the summary and the files are made from."""
+
+    title: str
+    length: int | None
+    """At which it opens; None where nothing has a time."""
+    headlines: Sequence[str]
+    sure: str
+    only: Sequence[Only]
+    runs: Sequence[ReportRun]
+    abouts: Sequence[About]
+    scenes: Sequence[Scene]
+    looks: Mapping[str, Look]
+    baseline: str
+    """The variant that times are shown as multiples of; empty where there is none."""
+    figures: Sequence[Drawn]
+    absent: Mapping[str, Sequence[str]]
+    missing: Sequence[Missing]
+    comparisons: Sequence[RunsComparison]
+    incomparable: Sequence[str]
+    to_run: Mapping[int, str]
+    """By the number of a run: the path from the report to its folder."""
+    claims: Sequence[Mapping[str, Any]] = ()
+    model_cost: Sequence[Mapping[str, Any]] = ()
 
 
 def contents_of(runs: Sequence[ReportRun], out: Path, progress: Progress | None = None) -> Contents:

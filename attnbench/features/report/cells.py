@@ -11,9 +11,10 @@ from typing import Any
 from attnbench.answer.paste import words_of
 from attnbench.core import format
 from attnbench.core.record import Record
-from attnbench.features.report.contents import Contents, figures
+from attnbench.features.report.build import Contents
 from attnbench.report.figures.style import Look
 from attnbench.report.scenes import ReportRun, Scene
+from attnbench.report.sentences import figures
 from attnbench.sweep.presets import PRESETS
 
 

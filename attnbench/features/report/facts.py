@@ -11,13 +11,14 @@ from attnbench.answer.ranking import EXACT, Standing
 from attnbench.answer.regimes import time_of
 from attnbench.core.format import positive
 from attnbench.core.record import Record
+from attnbench.features.report.build import Contents
 from attnbench.features.report.cells import tables_of
-from attnbench.features.report.contents import Contents, distinct_words
 from attnbench.report.figures import sheet
 from attnbench.report.figures.roofline import roof
 from attnbench.report.figures.style import MARKERS
 from attnbench.report.figures.winner_map import why_none
 from attnbench.report.scenes import Scene
+from attnbench.report.sentences import distinct_words
 from impls import Table, own_rows
 from impls.errors import CantBeDone
 from impls.loading import mathematics

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnbench.core.disk import StoreError, from_json, writable_folder, write_whole
-from attnbench.features.report.build import contents_of
-from attnbench.features.report.contents import Contents, distinct_words, sentences
+from attnbench.features.report.build import Contents, contents_of
 from attnbench.features.report.page import render, templates
 from attnbench.report.scenes import ReportRun, Scene, gather
+from attnbench.report.sentences import distinct_words, sentences
 from attnbench.report.tables import (
     BOLD,
     Styled,

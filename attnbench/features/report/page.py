@@ -18,18 +18,13 @@ from typing import TYPE_CHECKING, Any
 from attnbench.answer.compare_runs import RunsComparison
 from attnbench.answer.ranking import MARGIN, Stretch, closeness
 from attnbench.core import format
+from attnbench.features.report.build import Contents
 from attnbench.features.report.cells import PageCell, cells_of, place, repeats, summarize
-from attnbench.features.report.contents import (
-    Contents,
-    beside,
-    distinct_words,
-    headlines,
-    standing_at,
-)
 from attnbench.features.report.facts import AXES, TIMED, axes_of, drawing, lengths_of, panels
 from attnbench.report.figures import sheet
 from attnbench.report.figures.style import Look
 from attnbench.report.scenes import ReportRun, Scene
+from attnbench.report.sentences import beside, distinct_words, headlines, standing_at
 from attnbench.report.tables import Table, columns, to_html
 
 if TYPE_CHECKING:

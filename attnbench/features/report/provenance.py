@@ -6,47 +6,38 @@ import hashlib
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnbench.core.disk import RECORDS, SPOILED
 from attnbench.core.evidence import selfcheck_said
 from attnbench.core.format import counted
 from attnbench.core.record import FINDINGS
 from attnbench.core.stats import drift_margin
-from attnbench.features.report.contents import About
-from attnbench.report.scenes import ReportRun
+from attnbench.report.scenes import ReportRun, hardware, machine_line, part
 
 FOLDERS = re.compile(r"(^|[=:])/(?:[^/]*/)*")
 """The folders of an absolute path, alone or behind the name of an option."""
-MONTHS = (
-    "January", "February", "March", "April", "May", "June", "July", "August", "September",
-    "October", "November", "December",
-)  # fmt: skip
-"""In the language of the page, whatever the locale."""
 UNKNOWN = "not said"
+
+
+class About(NamedTuple):
+    """Where a run comes from and how far it can be trusted."""
+
+    run: ReportRun
+    machine_line: str
+    """``AMD EPYC, 2 cores, 24 GiB · torch 2.13.0+cpu · 1 thread · 22 November 2026``"""
+    trust: Sequence[str]
+    """Sentences: the self-check, the noise floor, what was noisy."""
+    facts: Sequence[tuple[str, str]]
+    commands: Sequence[str]
 
 
 def about(run: ReportRun) -> About:
     """Where a run comes from and how far it can be trusted."""
     return About(run, machine_line(run), tuple(_trust(run)), tuple(_facts(run)), commands(run))
-
-
-def machine_line(run: ReportRun) -> str:
-    """``AMD EPYC, 2 cores, 24 GiB · torch 2.13.0+cpu · 1 thread · 22 November 2026``"""
-    machine, settings = _part(run.header, "machine"), _part(run.header, "settings")
-    words = [", ".join(_hardware(machine)) or run.machine]
-    if version := _part(machine, "versions").get("torch"):
-        words.append(f"torch {version}")
-    if threads := settings.get("threads"):
-        words.append(counted(threads, "thread"))
-    if started := run.header.get("started"):
-        day = datetime.fromisoformat(started)
-        words.append(f"{day.day} {MONTHS[day.month - 1]} {day.year}")
-    return " · ".join(words)
 
 
 def commands(run: ReportRun) -> tuple[str, ...]:
@@ -110,27 +101,27 @@ def _drift(run: ReportRun) -> Iterator[str]:
 
 
 def _facts(run: ReportRun) -> Iterator[tuple[str, str]]:
-    header, machine = run.header, _part(run.header, "machine")
-    settings, records = _part(header, "settings"), run.path / RECORDS
+    header, machine = run.header, part(run.header, "machine")
+    settings, records = part(header, "settings"), run.path / RECORDS
     digest = hashlib.sha256(records.read_bytes()).hexdigest() if records.exists() else "of no file"
     yield "run", str(header.get("run") or run.path.name)
     yield "started", str(header.get("started") or UNKNOWN)
-    yield "machine", ", ".join([run.machine, *_hardware(machine)])
-    nodes = _part(header, "nodes")
+    yield "machine", ", ".join([run.machine, *hardware(machine)])
+    nodes = part(header, "nodes")
     for kind, node in nodes.items() if len(nodes) > 1 else ():
-        yield f"node {kind}", ", ".join(_hardware(_part(node, "machine"))) or UNKNOWN
+        yield f"node {kind}", ", ".join(hardware(part(node, "machine"))) or UNKNOWN
     yield "system", f"{machine.get('system', UNKNOWN)}, Python {machine.get('python', '?')}"
-    yield "versions", _pairs(_part(machine, "versions"))
+    yield "versions", _pairs(part(machine, "versions"))
     yield "torch's CUDA", str(machine.get("torch_cuda") or "none")
     yield "compiler", PurePath(str(machine.get("compiler") or "none")).name
     yield "settings", _pairs({k: v for k, v in settings.items() if k != "environment"})
-    yield "environment", _pairs(_part(settings, "environment"))
+    yield "environment", _pairs(part(settings, "environment"))
     timed = [r.time for r in run.records if r.time is not None]
     clocks = [f"{x} ({n} measurements)" for x, n in sorted(Counter(t.clock for t in timed).items())]
     if mhz := [x for t in timed if (x := t.clocks.get("sm_mhz"))]:
         clocks.append(f"GPU at {min(mhz):.0f} to {max(mhz):.0f} MHz while sampling")
     yield "clocks", "; ".join(clocks) or "no time was taken"
-    codes = {"code": _part(header, "code")}
+    codes = {"code": part(header, "code")}
     codes |= {f"code of leg {n}": leg for n, leg in enumerate(header.get("legs") or (), 2)}
     for name, of in codes.items():
         code, since = of.get("code", of), f", from {of['started']}" if "started" in of else ""
@@ -139,23 +130,13 @@ def _facts(run: ReportRun) -> Iterator[tuple[str, str]]:
     yield "seed of the inputs", str(header.get("seed", UNKNOWN))
     yield "protocol", f"{header.get('protocol', UNKNOWN)} (records of form {header['schema']})"
     yield "sampling budget", f"{header.get('budget_s', '?')} s a measurement"
-    yield "grid", _grid(_part(header, "grid"))
-    ceilings = _part(header, "ceilings")
-    rates = [f"{x / 1e12:.3g} TFLOP/s in {of}" for of, x in _part(ceilings, "flops").items() if x]
-    for size, rate in _part(ceilings, "copy").items():
+    yield "grid", _grid(part(header, "grid"))
+    ceilings = part(header, "ceilings")
+    rates = [f"{x / 1e12:.3g} TFLOP/s in {of}" for of, x in part(ceilings, "flops").items() if x]
+    for size, rate in part(ceilings, "copy").items():
         rates += [f"{rate / 1e9:.3g} GB/s copying {int(size) / 2**20:g} MiB"] * bool(rate)
     yield "ceilings", "; ".join(rates) or "not measured"
     yield "records", f"{len(run.records)}, sha256 {digest}"
-
-
-def _hardware(machine: Mapping[str, Any]) -> list[str]:
-    """The GPUs, the CPU, its cores and the memory of a machine."""
-    gib = "{:.0f} GiB".format
-    each = (f"{g['name']}, {gib(g['memory_bytes'] / 2**30)}" for g in machine.get("gpus") or ())
-    parts = [f"{count} × {gpu}" if count > 1 else gpu for gpu, count in Counter(each).items()]
-    cpu, cores, memory = (machine.get(name) for name in ("cpu", "cores", "memory_bytes"))
-    parts += [str(cpu)] * bool(cpu) + [f"{cores} cores"] * bool(cores)
-    return parts + ([gib(memory / 2**30)] if memory else [])
 
 
 def _grid(grid: Mapping[str, Any]) -> str:
@@ -180,8 +161,3 @@ def _values(grid: Mapping[str, Any]) -> list[str]:
 
 def _pairs(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{k} {v}" for k, v in values.items()) or UNKNOWN
-
-
-def _part(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A part of a header; empty where it has none."""
-    return values.get(name) or {}

@@ -15,9 +15,8 @@ from attnbench.answer.paste import words_beside_default
 from attnbench.answer.ranking import EXACT, Standing
 from attnbench.core.format import NONE, first_few, mib, ms, percent, ratio, short
 from attnbench.core.record import FINDINGS, Record, Status
-from attnbench.features.report.contents import beside, distinct_words, only
-from attnbench.features.report.provenance import machine_line
-from attnbench.report.scenes import ReportRun, Scene, scenes
+from attnbench.report.scenes import ReportRun, Scene, machine_line, scenes
+from attnbench.report.sentences import beside, distinct_words, only
 from attnbench.report.tables import (
     BAD,
     BEST,

@@ -15,9 +15,9 @@ from markdown_it import MarkdownIt
 from attnbench.core import disk
 from attnbench.core.disk import StoreError
 from attnbench.features.report import build, files
-from attnbench.features.report.contents import Missing
 from attnbench.features.report.files import LIMIT, summary, tables
 from attnbench.report.figures.sheet import Drawn, sheet
+from attnbench.report.sentences import Missing
 from tests.report.page import runs
 from tests.report.page.runs import OWN, at, timed, untimed
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from attnbench.answer.compare_runs import RunsComparison
 from attnbench.answer.ranking import FACTORS, SKILLED, Faster, Standing, advised, closeness
 from attnbench.core import format
 from attnbench.core.format import ms
 from attnbench.core.record import Status, Time
-from attnbench.report.figures.sheet import Drawn
-from attnbench.report.figures.style import Look
 from attnbench.report.scenes import ReportRun, Scene
 
 LEAST = 0.05
@@ -247,45 +243,6 @@ class Missing(NamedTuple):
     where: Sequence[str]
     """Their regimes, with the lengths: ``train, causal …: 2,048, 4,096``."""
     cells: int
-
-
-class About(NamedTuple):
-    """Where a run comes from and how far it can be trusted."""
-
-    run: ReportRun
-    machine_line: str
-    """``AMD EPYC, 2 cores, 24 GiB · torch 2.13.0+cpu · 1 thread · 22 November 2026``"""
-    trust: Sequence[str]
-    """Sentences: the self-check, the noise floor, what was noisy."""
-    facts: Sequence[tuple[str, str]]
-    commands: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Contents:
-    """What the page, the summary and the files are made from."""
-
-    title: str
-    length: int | None
-    """At which it opens; None where nothing has a time."""
-    headlines: Sequence[str]
-    sure: str
-    only: Sequence[Only]
-    runs: Sequence[ReportRun]
-    abouts: Sequence[About]
-    scenes: Sequence[Scene]
-    looks: Mapping[str, Look]
-    baseline: str
-    """The variant that times are shown as multiples of; empty where there is none."""
-    figures: Sequence[Drawn]
-    absent: Mapping[str, Sequence[str]]
-    missing: Sequence[Missing]
-    comparisons: Sequence[RunsComparison]
-    incomparable: Sequence[str]
-    to_run: Mapping[int, str]
-    """By the number of a run: the path from the report to its folder."""
-    claims: Sequence[Mapping[str, Any]] = ()
-    model_cost: Sequence[Mapping[str, Any]] = ()
 
 
 NOT_RUN = "not run"

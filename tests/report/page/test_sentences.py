@@ -5,7 +5,7 @@ import re
 import pytest
 
 from attnbench.features.report import build
-from attnbench.features.report.contents import beside, headlines, how_sure, missing, only, sentences
+from attnbench.report.sentences import beside, headlines, how_sure, missing, only, sentences
 from tests.report.page import runs
 from tests.report.page.runs import NEAR, OWN, at, timed, untimed
 
