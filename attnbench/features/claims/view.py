@@ -6,7 +6,7 @@ The functions take claims as plain values, as the evidence keeps them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.markup import escape
 
@@ -31,6 +31,9 @@ from attnbench.report.tables import (
     show,
     show_facts,
 )
+
+if TYPE_CHECKING:
+    from attnbench.core.evidence import Evidence
 
 Row = Mapping[str, Any]
 MARK = "*"
@@ -109,6 +112,36 @@ def untried(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
             why = "; ".join(filter(None, [row["reason"], row["remedy"]]))
             found.setdefault((row["verdict"], why), []).append(row["name"])
     return [(", ".join(names), *both) for both, names in found.items()]
+
+
+def claims_for_page(found: Evidence) -> dict[str, Any]:
+    """What a report shows of claims: each that has a figure, the others in a table."""
+    tried = []
+    heads = columns("what must hold", "theirs", "ours", "interval", "verdict", right=["ours"])
+    for row in filter(has_figure, found.rows):
+        of, why = row["source"], "; ".join(filter(None, [row["reason"], row["remedy"]]))
+        rows = [
+            (p.says, p.theirs, p.ours, p.interval, f"{p.held}\n{p.why}" if p.why else p.held)
+            for p in points(row)
+        ]
+        tried.append(
+            {
+                **{key: row[key] for key in ("name", "statement", "setting", "verdict")},
+                "source": f"{of['title']}, {of['author']} ({of['where']}); read: {of['read']}",
+                "why": why,
+                "points": Table(row["name"], heads, rows),
+            }
+        )
+    of_left = columns("claims", "verdict", "why, and what to do")
+    marked = any(MARK in row[1] for claim in tried for row in claim["points"].rows)
+    return {
+        "machine": str(found.made["machine"]["name"]),
+        "made": f"{str(found.made['started'])[:10]}, {found.made['command']}",
+        "counts": counts(found.rows),
+        "tried": tried,
+        "left": Table("Claims without a figure", of_left, untried(found.rows)),
+        "footnote": FOOTNOTE if marked else "",
+    }
 
 
 def list_claims(some: Sequence[Claim]) -> None:

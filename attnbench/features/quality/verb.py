@@ -158,6 +158,14 @@ def draw(found: Evidence) -> Drawn | None:
     return kinds[found.kind](found) if found.kind in kinds else None
 
 
+def quality_for_page(found: Evidence) -> Row:
+    """What a report shows of evidence: the table that answers first, and every tie named."""
+    conclusions, tables, lines = shown(found, 1000)
+    tables.sort(key=lambda each: each.title != model_view.LEVELS_TITLE)
+    figure = draw(found)
+    return {"conclusions": conclusions, "tables": tables, "lines": lines, "figure": figure}
+
+
 class Start:
     """What both forms with the trained model need before they begin."""
 

@@ -14,9 +14,8 @@ from urllib.parse import quote
 from attnbench.answer.compare_runs import Incomparable, RunsComparison, compared
 from attnbench.core.disk import StoreError
 from attnbench.core.evidence import Evidence, evidence_of, read_evidence
-from attnbench.features.claims.view import FOOTNOTE, MARK, counts, has_figure, points, untried
-from attnbench.features.quality.model_view import LEVELS_TITLE
-from attnbench.features.quality.verb import draw, shown
+from attnbench.features.claims.view import claims_for_page
+from attnbench.features.quality.verb import quality_for_page
 from attnbench.features.report.provenance import About, about
 from attnbench.report.figures import (
     attention,
@@ -40,7 +39,6 @@ from attnbench.report.sentences import (
     only,
     usual_length,
 )
-from attnbench.report.tables import Table, columns
 
 if TYPE_CHECKING:
     from attnbench.command.progress import Progress
@@ -272,7 +270,7 @@ def claims_of(runs: Sequence[Path]) -> list[dict[str, Any]]:
         note = ""
         for path in evidence_of(folder, "reproduce"):
             try:
-                found.append(_claims(read_evidence(path), note))
+                found.append({**claims_for_page(read_evidence(path)), "note": note})
                 break
             except StoreError as error:
                 note = note or str(error)
@@ -282,37 +280,6 @@ def claims_of(runs: Sequence[Path]) -> list[dict[str, Any]]:
             nothing: dict[str, Any] = {"made": "", "tried": [], "footnote": "", "left": None}
             found += [{"machine": folder.name, "note": note, **nothing}] if note else []
     return found
-
-
-def _claims(found: Evidence, note: str) -> dict[str, Any]:
-    """What ``attnbench reproduce`` found: claims with figures each, the others in a table."""
-    tried = []
-    heads = columns("what must hold", "theirs", "ours", "interval", "verdict", right=["ours"])
-    for row in filter(has_figure, found.rows):
-        of, why = row["source"], "; ".join(filter(None, [row["reason"], row["remedy"]]))
-        rows = [
-            (p.says, p.theirs, p.ours, p.interval, f"{p.held}\n{p.why}" if p.why else p.held)
-            for p in points(row)
-        ]
-        tried.append(
-            {
-                **{key: row[key] for key in ("name", "statement", "setting", "verdict")},
-                "source": f"{of['title']}, {of['author']} ({of['where']}); read: {of['read']}",
-                "why": why,
-                "points": Table(row["name"], heads, rows),
-            }
-        )
-    of_left = columns("claims", "verdict", "why, and what to do")
-    marked = any(MARK in row[1] for claim in tried for row in claim["points"].rows)
-    return {
-        "machine": str(found.made["machine"]["name"]),
-        "note": note,
-        "made": f"{str(found.made['started'])[:10]}, {found.made['command']}",
-        "counts": counts(found.rows),
-        "tried": tried,
-        "left": Table("Claims without a figure", of_left, untried(found.rows)),
-        "footnote": FOOTNOTE if marked else "",
-    }
 
 
 def model_cost(runs: Sequence[Path]) -> list[dict[str, Any]]:
@@ -344,14 +311,7 @@ def _shown(found: Evidence) -> dict[str, Any]:
         source = f"{made['started'][:10]}, {made['machine']['name']}: {made['command']}"
         if found.partial:
             source += "; stopped before its end: a part of what was asked"
-        conclusions, tables, lines = shown(found, 1000)
-        return {
-            "source": source,
-            "conclusions": conclusions,
-            "tables": sorted(tables, key=lambda each: each.title != LEVELS_TITLE),
-            "lines": lines,
-            "figure": draw(found),
-        }
+        return {"source": source, **quality_for_page(found)}
     except MISFORMED as error:
         first = f"{type(error).__name__}: {error}".splitlines()[0]
         return {"source": f"it can't be shown: something in it is not what it should be ({first})"}
