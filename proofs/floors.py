@@ -1,6 +1,7 @@
 """The layers of the code, checked from the imports themselves: ``python proofs/floors.py``.
 
-An import points down or stays in its own room. Every import statement counts, also one inside a
+An import points down or stays in its own room, and one feature imports of another only the
+functions named here. Every import statement counts, also one inside a
 function or under ``if TYPE_CHECKING``; a module named in a string and loaded later is not seen.
 """
 
@@ -37,6 +38,13 @@ TORCH_IN_FUNCTIONS = {
     "impls.masks",
     "attnbench.core.settings",
 }
+FEATURE = re.compile(r"attnbench\.features\.(\w+)")
+CALLS = {
+    ("run", "report.verb.report_of"), ("run", "report.build.report_s"),
+    ("report", "claims.view.claims_for_page"), ("report", "quality.verb.quality_for_page"),
+    ("claims", "crossover.search.find_crossover"),
+}  # fmt: skip
+"""The functions of one feature that another calls; else a feature stands by itself."""
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 Statement = ast.Import | ast.ImportFrom
 Import = namedtuple("Import", "source target place when")
@@ -54,24 +62,25 @@ class House:
             self.files[name.removesuffix(".__init__")] = file
         self.packages = {name for name, f in self.files.items() if f.name == "__init__.py"}
         self.variants = {name for name, f in self.files.items() if _holds_a_variant(f)}
-        self.imports: dict[Import, None] = {}  # a dict, as an ordered set
+        self.imports: dict[Import, set[str]] = {}  # with the whole names of what is imported
         self.loads: dict[str, dict[str, str]] = {}  # source -> target -> place
         for source, file in self.files.items():
             for node, when in _statements(ast.parse(file.read_bytes()).body):
                 place = f"{file.relative_to(root)}:{node.lineno}"
-                for target in self._targets(node, source):
-                    self.imports[Import(source, target, place, when)] = None
+                for target, name in self._targets(node, source):
+                    self.imports.setdefault(Import(source, target, place, when), set()).add(name)
                     if when == "loading":
                         self.loads.setdefault(source, {})[target] = place
 
-    def _targets(self, node: Statement, source: str) -> list[str]:
+    def _targets(self, node: Statement, source: str) -> list[tuple[str, str]]:
+        """The modules that a statement imports, each with the whole name of what it takes there."""
         if isinstance(node, ast.Import):
-            return [alias.name for alias in node.names]
+            return [(alias.name, alias.name) for alias in node.names]
         package = source if source in self.packages else source.rpartition(".")[0]
         above = package.rsplit(".", node.level - 1)[:1] if node.level else []
         base = ".".join([*above, *filter(None, [node.module])])
         inner = [f"{base}.{alias.name}" for alias in node.names]  # ``from a import b``: a.b, or a
-        return [name if name in self.files else base for name in inner]
+        return [(name if name in self.files else base, name) for name in inner]
 
     def room(self, module: str) -> str | None:
         """The room a module is in; None where the house has none for it."""
@@ -90,7 +99,8 @@ class House:
         """A line for each broken rule."""
         found = [f"{m}: stands on no floor" for m in self.files if self.room(m) is None]
         for one in self.imports:
-            for why in filter(None, (self._points_up(one), self._wants_torch(one))):
+            rules = self._points_up(one), self._of_a_feature(one), self._wants_torch(one)
+            for why in filter(None, rules):
                 found.append(f"{one.place}: {one.source} imports {one.target}: {why}")
         return [*found, *self._circles()]
 
@@ -104,6 +114,14 @@ class House:
         low, high = (FLOOR.get(place, FLOOR[FAMILY]) for place in (here, there))
         down = high < low or (high == low and here in OPEN)
         return None if down else f"{there} does not stand below {here}"
+
+    def _of_a_feature(self, one: Import) -> str | None:
+        here, there = FEATURE.match(one.source), FEATURE.match(one.target)
+        if here is None or there is None or here[1] == there[1]:
+            return None
+        called = (name.removeprefix("attnbench.features.") for name in self.imports[one])
+        known = all((here[1], name) in CALLS for name in called)
+        return None if known else "what two features share lies lower"
 
     def _wants_torch(self, one: Import) -> str | None:
         if one.when == "typing" or not self.torch_free(one.source):

@@ -25,6 +25,9 @@ SOUND = {
     "attnbench/gate/oracle.py": "import torch\nfrom attnbench.core.record import Error",
     "attnbench/sweep/worker.py": "def run():\n    from attnbench.gate.oracle import compare",
     "attnbench/answer/best.py": "if TYPE_CHECKING:\n    from torch import Tensor",
+    "attnbench/features/report/verb.py": "from attnbench.features.report import page",
+    "attnbench/features/report/page.py": "",
+    "attnbench/features/run/verb.py": "from attnbench.features.report.verb import report_of",
     "attnbench/cli.py": "import attnbench.sweep",
     "attnbench/__main__.py": "from attnbench.cli import main",
     "benchmarks/suite.py": "from attnbench.sweep.worker import run",
@@ -47,6 +50,8 @@ def test_the_tree_stands(capsys: pytest.CaptureFixture[str]) -> None:
     assert int(said.split()[1]) >= modules
 
 
+RUN, REPORT = "attnbench/features/run/verb.py", "attnbench.features.report"
+SHARED = "what two features share lies lower"
 BELOW, ROWS, TORCH = "does not stand below", "it may import what holds no variant", "without torch"
 
 
@@ -61,6 +66,11 @@ BELOW, ROWS, TORCH = "does not stand below", "it may import what holds no varian
         ("attnbench/gate/oracle.py", "from attnbench import cli", f"attnbench.cli {BELOW}"),
         ("attnbench/drawer.py", "", "attnbench.drawer: stands on no floor"),
         ("attnbench/core/record.py", "import torch.nn", f"must load {TORCH}"),
+        (RUN, f"from {REPORT}.verb import report_of, report", SHARED),
+        (RUN, f"import {REPORT}.page", SHARED),
+        (RUN, f"def f():\n  from {REPORT} import page", SHARED),
+        (RUN, "from ..report import page", SHARED),
+        ("attnbench/features/show/verb.py", f"from {REPORT}.verb import report_of", SHARED),
         ("attnbench/cli.py", "try:\n  import torch\nfinally: ...", f"must load {TORCH}"),
         ("attnbench/cli.py", "def f():\n  from torch import nn", f"must do {TORCH}"),
         ("attnbench/sweep/engine.py", "from attnbench.gate import oracle", f"must load {TORCH}"),
