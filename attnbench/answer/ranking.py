@@ -568,6 +568,7 @@ def equal_at(ratios: Mapping[int, float]) -> float:
 # ---- over all problems ---------------------------------------------------------------------------
 
 FACTORS = (1.05, 1.1, 1.25, 1.5, 2.0)
+UNKNOWN = 10.0
 MOSTLY = 0.9
 """The share of problems that a sentence about most of them needs."""
 
@@ -590,6 +591,12 @@ class Closeness:
         """How many times the best's time it took, by the geometric mean."""
         return statistics.geometric_mean(self.ratios)
 
+    @property
+    def cost(self) -> float:
+        """The same where a problem without a time counts as :data:`UNKNOWN` times the best's."""
+        unknown = (UNKNOWN,) * (self.problems - len(self.ratios))
+        return statistics.geometric_mean(self.ratios + unknown)
+
     def mostly(self) -> tuple[float, int]:
         """The least factor that it keeps to on most problems, and on how many it does."""
         factor = next((f for f in FACTORS if self.share(f) >= MOSTLY), FACTORS[-1])
@@ -611,7 +618,7 @@ def closeness(regimes: Iterable[Regime]) -> list[Closeness]:
             for name, median in exact.items():
                 ratios.setdefault(name, []).append(median / best)
     found = [Closeness(name, tuple(sorted(some)), len(seen)) for name, some in ratios.items()]
-    return sorted(found, key=lambda c: (-sum(map(c.share, (1.0, *FACTORS, 4.0))), c.variant))
+    return sorted(found, key=lambda c: (c.cost, c.variant))
 
 
 def advised(found: Sequence[Closeness]) -> Closeness:

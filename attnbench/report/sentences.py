@@ -82,17 +82,21 @@ def standing_at(scene: Scene, length: int | None) -> Standing | None:
     return next(iter(below[-1:] or timed[:1]), None)
 
 
-def headlines(scenes: Sequence[Scene], several_runs: bool, length: int | None = None) -> list[str]:
-    """The first phases of each run at a length, by default at the longest of each."""
+def headlines(
+    scenes: Sequence[Scene], several_runs: bool, length: int | None = None
+) -> dict[str, int]:
+    """The first phases of each run at a length, by default at the longest of each; with the number
+    of the scene that each sentence is of.
+    """
     phases: dict[int, dict[str, list[tuple[Scene, Standing]]]] = defaultdict(dict)
     for scene in scenes:
         if (standing := standing_at(scene, length)) is not None:
             of_run = phases[scene.run.number]
             of_run.setdefault(scene.regime.phase, []).append((scene, standing))
     if not phases:
-        return ["Nothing was measured: why is said below."]
+        return {"Nothing was measured: why is said below.": -1}
     names = distinct_words(scenes)
-    lines = []
+    lines = {}
     for of_run in phases.values():
         for some in list(of_run.values())[: 1 if several_runs else HEADLINES]:
             scene, standing = max(some, key=lambda each: each[1].length)
@@ -103,7 +107,7 @@ def headlines(scenes: Sequence[Scene], several_runs: bool, length: int | None = 
             doing = TO_DO.get(scene.regime.phase, f"For {scene.regime.phase}")
             long = f"{standing.length:,} {_unit(scene)}"
             line = f"{doing} at {long}{on}, {advice(standing)}. {beside(standing) or ''}"
-            lines.append(line.strip())
+            lines[line.strip()] = scene.number
     return lines
 
 

@@ -397,6 +397,13 @@ def test_the_nearest_over_all_come_first_and_keep_to_the_least_factor_on_most():
     records = [timed(v, 128, 1.0) for v in "amz"]
     records += [timed(v, 256, s) for v, s in (("a", 6.0), ("m", 1.0), ("z", 3.0))]
     assert list(near(*records)) == ["m", "z", "a"]
+    steady, risky = (1.1,) * 6 + (2.1,), (1.0,) * 6 + (7.0,)
+    records = [
+        timed(v, 1 << n, 1.0 * ratio)
+        for v, some in (("steady", steady), ("risky", risky), ("best", (1.0,) * 3))
+        for n, ratio in enumerate(some, 4)
+    ]
+    assert list(near(*records)) == ["steady", "risky", "best"]  # which has no time on four
     names = ("sdpa", "sdpa.flash", "flex", "matmul", "nobody's")
     assert [torch_rank(name) for name in names] == [0, 1, 2, 3, 3]
 

@@ -221,7 +221,7 @@ def contents_of(runs: Sequence[ReportRun], out: Path, progress: Progress | None 
     return Contents(
         title=title,
         length=(length := usual_length(found)),
-        headlines=headlines(found, len(runs) > 1, length),
+        headlines=list(headlines(found, len(runs) > 1, length)),
         runs=runs,
         sure=how_sure(found),
         only=[one for run in runs if (one := only(run, found))],

@@ -238,19 +238,23 @@ function frontier(points) {
 const depth = (lead) => 0.14 + 0.24 * Math.min(1, Math.log(Math.max(1, lead ?? 1)) / Math.log(3));
 
 function winnerMap({ rows, lengths, width, focus }) {
-  const head = Math.min(190, Math.max(70, ...rows.map(({ title }) => wide(title, 12, true) + 12)));
-  const across = Math.max(84, (width - head - 2) / lengths.length), row = 58, top = 30;
+  const beside = Math.min(190, Math.max(70, ...rows.flatMap(({ title, under }) => [wide(title, 12, true) + 12, wide(under, 11) + 12])));
+  const narrow = width < beside + 84 * lengths.length, head = narrow ? 0 : beside; // then a row's words stand above it
+  const across = Math.max(84, (width - head - 2) / lengths.length), above = narrow ? 24 : 0, row = 58 + above, top = 30;
   const whole = head + across * lengths.length + 2, parts = [], points = [], tied = `tied${(clips += 1)}`;
   parts.push(tag("defs", {}, tag("pattern", { id: tied, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
     line([[0, 0], [0, 6]], "var(--ink)", 1.2, { opacity: 0.22 }))));
-  parts.push(text(2, 19, "tokens", { faint: true }));
+  if (!narrow) parts.push(text(2, 19, "tokens", { faint: true }));
   lengths.forEach((n, k) => parts.push(text(head + across * (k + 0.5), 19, tokens(n), { anchor: "middle", bold: n === focus })));
   rows.forEach(({ title, under, cells, scene }, r) => {
-    const y = top + row * r;
-    parts.push(text(2, y + (under ? 25 : 32), fit(title, head - 8, 12, true), { bold: true }));
-    parts.push(text(2, y + 41, fit(under, head - 8, 11), { faint: true, size: 11 }));
+    const y = top + row * r + above;
+    if (narrow) parts.push(text(2, y - 6, fit([title, under].filter(Boolean).join(" · "), width - 4, 12, true), { bold: true }));
+    else {
+      parts.push(text(2, y + (under ? 25 : 32), fit(title, head - 8, 12, true), { bold: true }));
+      parts.push(text(2, y + 41, fit(under, head - 8, 11), { faint: true, size: 11 }));
+    }
     lengths.forEach((n, k) => {
-      const x = head + across * k, box = { x: place(x + 1.5), y: y + 1.5, width: place(across - 3), height: row - 3, rx: 5 };
+      const x = head + across * k, box = { x: place(x + 1.5), y: y + 1.5, width: place(across - 3), height: 55, rx: 5 };
       const found = cells[n] ?? { why: "not measured" }, middle = { anchor: "middle" }, room = across - 10;
       if (!found.look) {
         parts.push(tag("rect", { ...box, fill: "none", style: "stroke:var(--grid)" }));
@@ -264,7 +268,7 @@ function winnerMap({ rows, lengths, width, focus }) {
       const how = ties ? `tie of ${ties + 1}` : lead ? `${times(lead)} ahead` : "the only one";
       parts.push(text(x + across / 2, y + 36, how + doubt, { ...middle, size: 11 }));
       parts.push(text(x + across / 2, y + 50, seconds(found.seconds), { ...middle, size: 11 }));
-      points.push({ x: x + across / 2, y: y + row / 2, v: look.v, cell: found.cell, r: scene, c: n, wide: across / 2 });
+      points.push({ x: x + across / 2, y: y + 29, v: look.v, cell: found.cell, r: scene, c: n, wide: across / 2 });
     });
   });
   if (lengths.includes(focus)) {

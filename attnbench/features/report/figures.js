@@ -82,8 +82,8 @@ const DRAWS = {
       const hued = [...new Set([...best, ...first])].slice(0, HUED);
       for (const p of points) p.rest = !hued.includes(p.look);
     }
-    const [cheap] = error || only ? [] : frugal(r).found; // what is told is shown
-    for (const p of points) p.rest &&= p.cell !== cheap;
+    const [cheap, other] = error || only ? [] : frugal(r).found; // what is told is shown
+    for (const p of points) p.rest &&= p.cell !== (cheap ?? other);
     const fronts = [true, false].map((kind) => frontier(points.filter(({ look }) => look.exact === kind)));
     const ylabel = error ? "distance from softmax" : "peak above the inputs", say = error ? three : nbytes;
     const made = scatter({ points, fronts, width, xsay: seconds, ysay: say, ybase: error ? 10 : 2, xlabel: "median time (less is better)", ylabel });
@@ -126,9 +126,10 @@ function frugal(r) {
 function half(r) {
   const { best, found: [exact, other] } = frugal(r);
   if (!best?.peak) return "";
-  const say = ({ variant, s, peak }) => `${nameOf(variant)}, ${nbytes(peak)} at ${times(s / best.s)} the time`;
-  const start = `Half of the ${nbytes(best.peak)} of ${nameOf(best.variant)}: `;
-  return start + (exact ? say(exact) : "no exact variant needs so little") + (!exact && other ? `; not exact: ${say(other)}` : "");
+  const say = ({ variant, s }) => `${nameOf(variant)} at ${times(s / best.s)} the time`;
+  const near_ = typeof other?.fidelity === "number" ? `, ${Math.round(100 * Math.max(0, other.fidelity))}\u00a0% fidelity to softmax` : "";
+  const start = `Half of ${nameOf(best.variant)}’s ${nbytes(best.peak)}: `;
+  return start + (exact ? say(exact) : `nothing exact needs so little${other ? `; ${say(other)}${near_}` : ""}`);
 }
 
 function nearest(r) {

@@ -95,6 +95,8 @@ function show() {
   for (const part of all("main [data-r]:not(tr, figure)")) part.hidden = !open.has(Number(part.dataset.r));
   for (const row of all(".verdicts tr[data-n]"))
     row.hidden = Number(row.dataset.n) !== lengthOf(row.closest("[data-r]").dataset.r);
+  $("#pair").textContent = only?.length === 2 ? pairOf(...only) : "";
+  $("#pair").hidden = !$("#pair").textContent;
   for (const part of all(".headlines")) part.hidden = part.dataset.n !== (state.n || "0");
   const variants = only && new Set(only.map(({ v }) => String(v)));
   let rows = 0;
@@ -116,6 +118,15 @@ function show() {
   $("#clear").hidden = keys.every((key) => state[key] === NOTHING[key]);
   showBoxes();
   redraw();
+}
+
+// What a reader who ticks two wants to know.
+function pairOf(a, b) {
+  const both = shown.filter((r) => at(r, a.v) && at(r, b.v)), [other] = [a, b].filter(({ exact }) => !exact);
+  if (!both.length) return `${a.name} and ${b.name} were not timed on the same problem here.`;
+  const said = both.slice(0, MOST).map((r) => `${facts.scenes[r].title} ${verdict(r, a.v, b.v)}`);
+  return `${a.name} against ${b.name} at ${tokens(Number(state.n))} tokens: ${said.join("; ")}.` +
+    (other ? ` ${other.name} is not exact softmax.` : "");
 }
 
 const chosen = () => ["run", "phase", "mask", "dtype"].filter((axis) => state[axis]).map((axis) => `${axis} ${state[axis]}`);

@@ -71,8 +71,8 @@ def render(contents: Contents) -> str:
         choices=_choices(contents),
         blob=packed(contents, list({c.number: c for c in chain(linked, rows)}.values())),
         headlines={
-            n: [_in_two(line, leaders) for line in some]
-            for n, some in (by_length or {0: list(contents.headlines)}).items()
+            n: [(*_in_two(line, leaders), scene) for line, scene in some.items()]
+            for n, some in (by_length or {0: dict.fromkeys(contents.headlines, -1)}).items()
         },
         missing=_missing(contents),
         differences=[(run, *_comparison(run)) for run in contents.comparisons],

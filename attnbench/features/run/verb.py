@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from itertools import chain
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -161,8 +162,10 @@ def begin(
     else:
         grid = start.find_preset(preset, places.machine)
         if preset is None and "seq" in changes:
-            first, *others = grid.products  # what has a mask of its own has lengths of its own
-            grid = grid.of(first, *(part for part in others if part.mask == first.mask))
+            first = grid.products[0]  # what has a mask of its own has lengths of its own
+            alike = (part.phase for part in grid.products if part.mask == first.mask)
+            phases = tuple(dict.fromkeys(chain.from_iterable(alike)))
+            grid = first.with_(title=grid.title, phase=phases)
         grid = grid.with_(**changes)
         grid = grid.with_(device=places.kind)
     machine = places.machine

@@ -117,6 +117,8 @@ def _advice(run: ReportRun, found: Sequence[Scene]) -> list[str]:
     problem = next(r.problem for r in found[0].regime.records if r.time)
     code = [line for line in code_lines(name, problem) if "import" not in line]
     use = f"→ Use {name}" + (f": {advised.near}" if advised else "")
+    if advised and any(answer.winner != name for answer in answers):
+        use = f"→ If only one: {name}, {advised.near}"
     if len(use) > WIDTH:
         use = use.replace(" problems, at worst", " problems,\n  at worst")
     return [

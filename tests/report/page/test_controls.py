@@ -66,6 +66,18 @@ def test_the_map_tells_ties_leads_and_noise_apart(d):
     assert tied == far_ahead > little  # how far the rest are behind
 
 
+def test_on_a_phone_the_maps_rows_are_named_above_their_fields(d):
+    wide = near(d, "map").locator("text").all_text_contents()
+    assert "tokens" in wide and "forward" in wide
+    d.page.set_viewport_size({"width": 300, "height": 844})
+    expect(near(d, "map").locator("text", has_text="forward · causal")).to_be_attached()
+    name, fields = near(d, "map").evaluate(
+        "f => [[...f.querySelectorAll('text')].find(t => t.textContent === 'forward · causal'),"
+        " [...f.querySelectorAll('rect[rx=\"5\"]')]].map(e => [e].flat().map(e => e.getBBox().y))"
+    )
+    assert fields and max(name) < min(fields)
+
+
 def test_a_field_of_the_map_moves_the_length_and_all_that_shows_it(d):
     def marked():
         frame = attributes(near(d, "map"), "rect[stroke-width='1.2']", "x")
@@ -87,7 +99,7 @@ def test_the_trade_off_follows_the_length_and_what_it_is_held_against(d):
     there = points(d, "tradeoffs")
     assert set(there.values()) == {64} and {"sdpa", "window.blocked"} <= set(there)
     said = d.seen("#tradeoffs figcaption")[0]
-    assert "Half of the 256 KiB of sdpa: window.blocked, 64 KiB at 6.00× the time" in said
+    assert "Half of sdpa’s 256 KiB: window.blocked at 6.00× the time" in said
     d.page.select_option("[name=y]", "error")
     assert set(points(d, "tradeoffs")) == {"gla", "lsh"}
     assert "distance from softmax" in near(d, "tradeoffs").locator("text").all_text_contents()
@@ -126,6 +138,12 @@ def test_the_list_is_searched_by_name_and_family_and_offers_the_nearest(d):
     assert d.hash == "#phase=forward&v=gla"
     d.page.fill("#find", "gla vs sdpa")  # two whole names, and nothing that holds one
     assert sorted(d.seen(".pick")) == ["gla", "sdpa"]
+    only.click()
+    assert d.seen("#pair") == [
+        "sdpa against gla at 256 tokens: forward · causal 25.6× faster. gla is not exact softmax."
+    ]
+    d.page.evaluate("change({ v: '' })")
+    assert d.seen("#pair") == []
     d.page.fill("#find", "lhs")
     assert d.seen("#near button")[0] == "lsh"
     d.page.fill("#find", "blokced")  # a part of a name
