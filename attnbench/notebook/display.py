@@ -129,7 +129,7 @@ def show(what: Any = "results", figures: str | Iterable[str] = USUAL) -> Shown:
     for run in runs:
         notes += [of[run.name] + note for note in (*run.notes, selfcheck_said(run.header))]
     return Shown(
-        headlines(found, several_runs=several_runs),
+        list(headlines(found, several_runs=several_runs)),
         [
             f"{of[scene.run.name]}{scene.regime} · {line}"
             for scene in found
