@@ -22,7 +22,7 @@ from attnbench.answer.ranking import (
     margin_of,
     rank,
 )
-from attnbench.core.format import ms, size
+from attnbench.core.format import percent, size, time_interval
 from attnbench.core.record import FINDINGS
 from attnbench.core.stats import Verdict
 from impls.errors import CantBeDone
@@ -162,7 +162,7 @@ class Choice:
         if r is None:
             return f"{where}: no answer: {'; '.join(filter(None, [self.why_not, self.relax]))}"
         w = r.winner
-        time = f"{ms(w.median_s)} ms [{ms(w.low_s)}, {ms(w.high_s)}]"
+        time = time_interval(w.median_s, w.low_s, w.high_s)
         text = f"{where}: use {w.variant}, {'' if w.measured else 'predicted at '}{time}"
         if w.memory_bytes is not None:
             text += f" and {size(w.memory_bytes)}"
@@ -253,7 +253,7 @@ def _judge(label: str, known: VariantRecords, wants: Wants) -> Candidate | Exclu
     if isinstance(time, str):
         return Excluded(label, Why.UNKNOWN, time)
     if not time.measured and time.off > TRUSTED:
-        said = f"its time there is known to within {time.off:.0%} only"
+        said = f"its time there is known to within {percent(time.off)} only"
         return Excluded(label, Why.UNKNOWN, said, about_s=time.middle, at_best_s=time.low)
     near = known.beside[0]
     return Candidate(

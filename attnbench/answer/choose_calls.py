@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from attnbench.core.format import percent, ratio
 from attnbench.core.stats import LEAST_MARGIN
 from impls.errors import CantBeDone
 
@@ -136,19 +137,16 @@ class Gain:
         if not any(site.share is not None for site in self.sites):
             return f"what {self.of} gains can't be said: no site's share of it was measured"
 
-        def percent(share: float) -> str:
-            return f"{100 * share:.0f}" if share >= 0.1 or share == 0 else f"{100 * share:.2g}"
-
         s, f = self.share, self.factor
         interval = f" [{percent(s.low)}, {percent(s.high)}]" if s.low < s.high else ""
-        text = f"attention is {percent(s.value)} %{interval} of {self.of}; "
+        text = f"attention is {percent(s.value)}{interval} of {self.of}; "
         taken = f"taking these, {self.of} takes {f.value:.2f} [{f.low:.2f}, {f.high:.2f}]"
         if not any(site.ratio and site.share for site in self.sites):
             text += "no site would take another variant"
         elif not self.told:
             text += f"no gain is shown: {taken} of its time"
         else:
-            way = f"{f.value:.2f}× slower" if f.value > 1 else f"{1 / f.value:.2f}× faster"
+            way = f"{ratio(f.value)} slower" if f.value > 1 else f"{ratio(1 / f.value)} faster"
             if abs(f.value - 1) < LEAST_MARGIN:
                 way = "less than a hundredth apart"
             free = f"were attention free it would take {1 - s.value:.2f}"

@@ -19,6 +19,7 @@ from typing import Any
 
 import impls
 from attnbench.core.disk import is_no_file, write_whole
+from attnbench.core.format import roughly
 from attnbench.core.machine import this_machine, why_not
 from attnbench.core.record import Record
 from attnbench.core.settings import Settings
@@ -176,7 +177,7 @@ def maps(timed: Mapping[str, str], table: impls.Table, engine: Engine) -> dict[s
                 raise CantBeDone("it would have to be compiled for this sentence alone")
             mask = "causal" if "causal" in row.on("cpu", "masks") else "none"
             if (left_s := end - monotonic()) <= 0:
-                raise CantBeDone(f"the {ALL_S:.0f} s for all maps were over")
+                raise CantBeDone(f"the {roughly(ALL_S)} for all maps were over")
             weights = ask(engine, row, mask, vectors, min(left_s, EACH_S))
         except CantBeDone as error:
             reason = error.reason if isinstance(error, WorkerLost) else str(error)

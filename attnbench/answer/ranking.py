@@ -17,6 +17,7 @@ from itertools import combinations, groupby, pairwise
 from typing import Any
 
 from attnbench.answer.regimes import Regime, time_of
+from attnbench.core.format import percent, ratio, ratio_interval, size, time_interval
 from attnbench.core.record import FINDINGS, Record, Status, Time
 from impls import own_rows
 from impls.masks import Mask
@@ -59,7 +60,7 @@ class Lead:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.factor:.2f}× [{self.low:.2f}, {self.high:.2f}]"
+        return ratio_interval(self.factor, self.low, self.high)
 
 
 def lead_over(best: Candidate, other: Candidate) -> Lead:
@@ -180,7 +181,7 @@ def margin_reason(records: Sequence[Record]) -> str:
     if apart > moved:
         one, other, where = who
         why = f"{one} and {other} were one and the same kernel and came out that far apart {where}"
-    return f"differences under {max(apart, moved):.0%} count as ties: {why}"
+    return f"differences under {percent(max(apart, moved))} count as ties: {why}"
 
 
 def twins_apart(records: Iterable[Record]) -> tuple[float, tuple[str, ...]]:
@@ -259,29 +260,21 @@ class Answer:
 
     def sentence(self) -> str:
         """The answer with its interval."""
-
-        def ms(seconds: float) -> str:
-            return f"{seconds * 1e3:.3g}" if seconds < 1 else f"{seconds * 1e3:.0f}"
-
-        def mib(nbytes: int) -> str:
-            return f"{nbytes / 2**20:.3g} MiB"
-
         t, place = self.time, "the fastest exact variant"
         if self.equal:
             place = f"the one to use of {len(self.leaders)} that tie"
         elif self.next is None:
             place = "the only exact variant measured"
-        interval = f"{ms(t.median_s)} ms [{ms(t.low_s)}, {ms(t.high_s)}]"
-        text = f"{self.winner} is {place}, at {interval}"
+        text = f"{self.winner} is {place}, at {time_interval(t.median_s, t.low_s, t.high_s)}"
         if self.memory_bytes is not None:
-            text += f" and {mib(self.memory_bytes)}"
+            text += f" and {size(self.memory_bytes)}"
         if self.equal:
             text += f", tied with {', '.join(self.equal)}"
         if self.lead:
-            text += f"; {str(self.lead).replace('×', 'x')} ahead of {self.next}"
+            text += f"; {self.lead} ahead of {self.next}"
         if self.frugal:
             name, peak, slower = self.frugal
-            text += f"; {name} needs least memory, {mib(peak)}, at {slower:.2f}x the time"
+            text += f"; {name} needs least memory, {size(peak)}, at {ratio(slower)} the time"
         if self.flags:
             text += f" (noisy: {'; '.join(self.flags)})"
         over = f", over {self.world} processes" if self.world else ""

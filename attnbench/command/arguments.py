@@ -49,7 +49,7 @@ TYPES: dict[str, Reader] = {
     "factor": _reader("a number between 1 and 1000, such as 1.05", float, lambda x: 1 < x < 1000),
     "above_zero": above_zero,
     "size": _reader("a size", format.parse_size),
-    "duration": _reader("a time", format.duration),
+    "duration": _reader("a time", format.parse_duration),
 }
 """What reads an option's value, by its name in the table."""
 

@@ -10,9 +10,8 @@ from time import monotonic
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 from attnbench.answer.ranking import EXACT
-from attnbench.core.format import Unchecked, for_terminal, milliseconds, ms
+from attnbench.core.format import Unchecked, for_terminal, ms, roughly, size, time_interval
 from attnbench.core.record import FINDINGS, Record, Status
-from attnbench.sweep.plan import duration
 from attnbench.sweep.sweep import Eta
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ class Progress:
         if self._bar or self._every:
             return
         self._last = now
-        took = duration(now - self._start)
+        took = roughly(now - self._start)
         said, what = self._known.left(now), self._known.what
         count = f"{self._known.done} of {self._known.total} · " if self._known.total else ""
         self.tell(f"{count}{took} · {said} · {what}")
@@ -168,7 +167,7 @@ class _Known(NamedTuple):
         """The same in words."""
         if 0 < self.total <= self.done:
             return "done"
-        return f"about {duration(self.left_s(now))} left" if self.until < inf else "begun"
+        return f"about {roughly(self.left_s(now))} left" if self.until < inf else "begun"
 
 
 class _Bar:
@@ -207,8 +206,8 @@ def described(record: Record) -> str:
     if record.time is None:
         return f"{record.status}: {record.reason}" if record.reason else "right"
     t = record.time
-    text = f"{milliseconds(t.median_s)} [{ms(t.low_s)}, {ms(t.high_s)}]"
+    text = time_interval(t.median_s, t.low_s, t.high_s)
     if record.memory is not None:
-        text += f" · {record.memory.peak_bytes / 2**20:.3g} MiB"
+        text += f" · {size(record.memory.peak_bytes)}"
     error = record.worst_error
     return text + (f" · worst error {error:.1e}" if error is not None else "")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 NONE = "–"
 """In a column, where there is no number."""
-SIZES = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}
+SIZES = {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}
 
 
 def positive(value: Any) -> float | None:
@@ -30,12 +30,10 @@ def three(value: float) -> str:
     return f"{float(f'{value:.3g}'):g}"
 
 
-def _in_units(
-    value: float, units: Mapping[str, float], digits: Callable[[float], str], near: float = 1.0
-) -> str:
-    """In the first unit that it reaches, or else the last."""
-    unit = next((unit for unit, size in units.items() if value >= size * near), [*units][-1])
-    return f"{digits(value / units[unit])} {unit}"
+def _in_units(value: float, units: Mapping[str, float]) -> str:
+    """Three digits in the first unit that it reaches, or else in the last."""
+    unit = next((unit for unit, size in units.items() if value >= 0.9995 * size), [*units][-1])
+    return f"{three(value / units[unit])} {unit}"
 
 
 def counted(n: int, noun: str) -> str:
@@ -49,29 +47,42 @@ def first_few(some: Sequence[str], most: int) -> str:
     return ", ".join(some[:most]) + more
 
 
-def seconds(value: float) -> str:
-    """``523 ms``"""
-    return _in_units(value, {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}, three, 0.9995)
+def duration(seconds: float) -> str:
+    """In a sentence: ``45.6 µs``, ``523 ms``, ``4.09 s``, ``2.5 min``, ``24 h``."""
+    if seconds < 119.5:
+        return _in_units(seconds, {"s": 1.0, "ms": 1e-3, "µs": 1e-6})
+    unit, size = ("min", 60) if seconds < 5400 else ("h", 3600)
+    return f"{float(f'{seconds / size:.2g}'):g} {unit}"
 
 
-def nbytes(value: float) -> str:
-    """``1.5 MiB``"""
-    return _in_units(value, {"TiB": 2**40, **SIZES}, three)
+def roughly(seconds: float) -> str:
+    """A guess, or a wait: ``4 s``, ``3 min``, ``2.5 h``, and no less than a second."""
+    step = 1 if seconds < 119.5 else 60
+    return duration(step * max(1, round(seconds / step)))
+
+
+def size(nbytes: float) -> str:
+    """In a sentence: ``1.5 MiB``."""
+    return _in_units(nbytes, SIZES)
 
 
 def joules(value: float) -> str:
     """``1.2 mJ``"""
-    return _in_units(value, {"kJ": 1e3, "J": 1.0, "mJ": 1e-3, "µJ": 1e-6}, three)
+    return _in_units(value, {"kJ": 1e3, "J": 1.0, "mJ": 1e-3, "µJ": 1e-6})
 
 
-def percent(value: float) -> str:
-    """``42 %``"""
-    return f"{three(value * 100)}\N{NO-BREAK SPACE}%"
+def billions(flops: float) -> str:
+    """``6.44 GFLOP``"""
+    return f"{three(flops * 1e-9)} GFLOP"
 
 
-def times(value: float) -> str:
-    """``1.31×``"""
-    return f"{three(value)}×"
+def percent(value: float | None, sign: str = "") -> str:
+    """``0.31 %``, ``8.2 %``, ``35 %``, in a column too; with a sign, a change: ``+3.2 %``."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    hundredths = 100 * value
+    text = three(round(hundredths) if abs(hundredths) >= 9.95 else float(f"{hundredths:.2g}"))
+    return f"{sign * (value >= 0)}{text}\N{NO-BREAK SPACE}%"
 
 
 def tokens(value: int) -> str:
@@ -80,7 +91,7 @@ def tokens(value: int) -> str:
 
 
 def figures(value: float | None) -> str:
-    """For a column, three figures, all digits before the point: ``37.0``, ``12,345``."""
+    """In a column, three figures, all digits before the point: ``37.0``, ``12,345``."""
     if value is None or not math.isfinite(value):
         return NONE
     if value == 0:
@@ -90,27 +101,30 @@ def figures(value: float | None) -> str:
 
 
 def ms(seconds: float | None) -> str:
-    """Milliseconds in figures: ``1,240``, ``0.386``."""
+    """Milliseconds in a column: ``1,240``, ``0.386``."""
     return figures(seconds * 1e3) if seconds is not None else NONE
 
 
+def time_interval(middle: float, low: float, high: float) -> str:
+    """``550 ms [466, 568]``"""
+    return f"{ms(middle)} ms [{ms(low)}, {ms(high)}]"
+
+
 def mib(nbytes: float | None) -> str:
-    """``3.06``"""
+    """MiB in a column: ``3.06``."""
     return figures(nbytes / 2**20) if nbytes is not None else NONE
 
 
 def ratio(value: float | None) -> str:
-    """``1.30×``"""
+    """``1.30×``, in a sentence and in a column."""
     if value is None:
         return NONE
     return f"{value:.2f}×" if 0.1 <= value < 10 else f"{figures(value)}×"
 
 
-def share(value: float | None) -> str:
-    """``35 %``"""
-    if value is None or not math.isfinite(value):
-        return NONE
-    return f"{round(value * 100)}\N{NO-BREAK SPACE}%"
+def ratio_interval(middle: float, low: float, high: float) -> str:
+    """``1.30× [1.25, 1.36]``"""
+    return f"{ratio(middle)} [{ratio(low)[:-1]}, {ratio(high)[:-1]}]"
 
 
 def doubt_words(flag: str) -> str:
@@ -129,31 +143,6 @@ def short(name: str, width: int) -> str:
         return name
     head = (width - 1) // 2
     return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"
-
-
-def milliseconds(seconds: float) -> str:
-    """``12.3 ms``, or ``45.6 µs``."""
-    return f"{_three(seconds * 1e3)} ms" if seconds >= 1e-4 else f"{_three(seconds * 1e6)} µs"
-
-
-def time_taken(seconds: float) -> str:
-    """``4.09 s``, ``150 ms``"""
-    return f"{seconds:.3g} s" if seconds >= 1 else milliseconds(seconds)
-
-
-def size(nbytes: float) -> str:
-    """``32 MiB``"""
-    return _in_units(nbytes, SIZES, _three)
-
-
-def billions(flops: float) -> str:
-    """``6.44 GFLOP``"""
-    return f"{_three(flops * 1e-9)} GFLOP"
-
-
-def _three(value: float) -> str:
-    """Three digits, and never as a power of ten."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 BYTES = {
@@ -177,7 +166,7 @@ def parse_size(text: str) -> int:
     return int(value)
 
 
-def duration(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Seconds, from a number above 0 with its unit; raises :class:`NotAnAmount` for other texts."""
     value = _read(text, SECONDS)
     if not 0 < value <= MOST_SECONDS:

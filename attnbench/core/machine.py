@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.core import gpu as nvml
+from attnbench.core.format import size
 from attnbench.core.gpu import Absent
 from impls.spec import Unavailable, Variant
 
@@ -227,9 +228,9 @@ def gpu_warnings(machine: Machine) -> list[str]:
                 f"{many} on {gpu.name} already: times will be of both; end it, or take another GPU"
             )
         if isinstance(used, int) and used > MUCH_TAKEN * gpu.memory_bytes:
-            free, whole = (gpu.memory_bytes - used) / 2**30, gpu.memory_bytes / 2**30
+            free, whole = size(gpu.memory_bytes - used), size(gpu.memory_bytes)
             found.append(
-                f"of {gpu.name}'s {whole:.0f} GiB only {free:.0f} GiB are free: what needs more "
+                f"of {gpu.name}'s {whole} only {free} are free: what needs more "
                 "will be out of memory"
             )
     return found

@@ -28,6 +28,7 @@ from typing import Any, Self
 
 from attnbench.core import process_child
 from attnbench.core.disk import CHECKOUT
+from attnbench.core.format import roughly
 from attnbench.core.settings import environment
 from impls.errors import CantBeDone
 
@@ -330,7 +331,7 @@ class Worker:
                 self._doing = str(message["doing"])
             if monotonic() >= until:  # even if messages never stop
                 break
-        raise self._lost(f"it was still running after {limit_s:.0f} s", timed_out=True)
+        raise self._lost(f"it was still running after {roughly(limit_s)}", timed_out=True)
 
     def _read_line(self, until: float) -> bytes:
         """A line with its end; empty past the deadline. Raises WorkerLost where none can come."""

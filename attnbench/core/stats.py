@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from attnbench.core.format import percent
+
 CONFIDENCE = 0.95
 
 
@@ -174,9 +176,8 @@ class Comparison:
         how = f"{self.n} pairs" if self.paired else f"unpaired, {self.n} samples"
         if self.verdict is Verdict.INCONCLUSIVE and self.n < LEAST_PAIRS:
             how += f", too few to decide (it takes {LEAST_PAIRS})"
-        seen = (
-            f"margin {self.margin:.1%}; smallest detectable difference {self.smallest_effect:.1%}"
-        )
+        seen = f"margin {percent(self.margin)}; smallest detectable difference "
+        seen += percent(self.smallest_effect)
         taken = f"{self.ratio:.3f} of its time [{self.low:.3f}, {self.high:.3f}]"
         return f"{words}: {taken} ({how}; {seen})"
 

@@ -19,7 +19,7 @@ from warnings import warn
 import msgspec
 
 from attnbench.core.disk import HEADER, RECORDS, StoreError, from_json, is_no_file
-from attnbench.core.format import counted, first_few
+from attnbench.core.format import counted, duration, first_few
 from attnbench.core.lock import collector_off
 from attnbench.core.record import (
     SCHEMA,
@@ -264,8 +264,8 @@ class Checked:
         if share <= most or share <= AGAIN * min(most, record.share_of_ceiling or 0.0):
             return ""
         return (
-            f"it took {median_s * 1e3:.3g} ms for what this device can't do in less than "
-            f"{least * 1e3:.3g} ms, by the product and the copy measured on it"
+            f"it took {duration(median_s)} for what this device can't do in less than "
+            f"{duration(least)}, by the product and the copy measured on it"
         )
 
     def cut_off(self) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from attnbench.core.format import duration
 from attnbench.gate.findings import Wrong, place
 from attnbench.gate.inputs import Attend, Call, Ends, other_set, weights_of
 from attnbench.gate.reference import Judged
@@ -226,7 +227,7 @@ def check_nothing_goes_on(
         if late <= LATE_S * wait_s / WAIT_S:
             return
         wait_for_quiet()
-    raise Wrong(f"other threads worked on for {late * 1e3:.2g} ms after it had returned")
+    raise Wrong(f"other threads worked on for {duration(late)} after it had returned")
 
 
 def _check_in_order(problem: Problem, attend: Attend, inputs: Ends) -> None:

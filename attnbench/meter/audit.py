@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 import attnbench
-from attnbench.core.format import counted
+from attnbench.core.format import counted, duration
 from attnbench.core.lock import collector_off
 from attnbench.core.record import Error
 from attnbench.gate import budget
@@ -214,7 +214,7 @@ def judge_host(calls: list[HostCall], threads: int, most: float = MORE_PROCESSOR
     if all(c.late > LATE_S and c.late > LATE_SHARE * c.waited for c in calls):
         reason = (
             "it went on working after it had returned: "
-            f"{median(c.late for c in calls) * 1e3:.2g} ms of processor time that the host's clock "
+            f"{duration(median(c.late for c in calls))} of processor time that the host's clock "
             "did not see"
         )
     elif wall >= ENOUGH_S and wanted > most * threads * wall:
@@ -246,14 +246,14 @@ def judge_device(calls: Sequence[tuple[float, float]], events_s: float) -> Audit
     Of each: seconds until it had returned, and until the device was idle again.
     """
     total, after = median(all for _, all in calls), median(all - back for back, all in calls)
-    both = f"{events_s * 1e3:.3g} ms by events, {total * 1e3:.3g} ms from end to end"
+    both = f"{duration(events_s)} by events, {duration(total)} from end to end"
     flags, reason = [], None
     if total < EVENTS_MISS * events_s:
         reason = f"the clocks disagree: {both}"
     elif after > LAUNCH_BOUND * events_s + ESCAPED_S:
         reason = (
             f"the device worked on where the events do not look ({both}; it was busy for "
-            f"{after * 1e3:.3g} ms after the call had returned)"
+            f"{duration(after)} after the call had returned)"
         )
     elif total > LAUNCH_BOUND * events_s:
         flags = [f"launch-bound: {both}"]

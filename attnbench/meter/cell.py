@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from attnbench.core.format import duration
 from attnbench.core.record import TOO_FAST, Energy, Record, Status, Time, Work, least_time
 from attnbench.gate import hygiene, watch
 from attnbench.gate.findings import Wrong
@@ -245,7 +246,7 @@ def _confirmed(
             audit_flags = [*flags, *audit.flags]
             return time.with_(audit_s=audit.seconds, audit_clock=audit.clock, flags=audit_flags)
     raise Implausible(
-        f"it took {time.median_s * 1e3:.3g} ms while it was timed and {slowest * 1e3:.3g} ms while "
+        f"it took {duration(time.median_s)} while it was timed and {duration(slowest)} while "
         "something else was looked at"
     )
 
@@ -283,8 +284,8 @@ def audit_ranks(timed: Timed, together: Together) -> Audit:
         slowest = max(together.spent)
         if slowest > walls[-1]:
             reason = (
-                f"rank {together.spent.index(slowest)} says that it took {slowest * 1e3:.3g} ms of "
-                f"a call that took {walls[-1] * 1e3:.3g} ms from end to end"
+                f"rank {together.spent.index(slowest)} says that it took {duration(slowest)} of "
+                f"a call that took {duration(walls[-1])} from end to end"
             )
         timed.settle()
     together.check()
@@ -309,8 +310,8 @@ def _check_not_too_fast(ready: Ready, time: Time) -> float | None:
         lower = min(least, (least_time(cost, problem.dtype, again) or whole) / devices)
         if time.median_s < TOO_FAST * lower:
             raise Implausible(
-                f"it took {time.median_s * 1e3:.3g} ms for what this device can't do in less than "
-                f"{lower * 1e3:.3g} ms, by the product and the copy measured on it"
+                f"it took {duration(time.median_s)} for what this device can't do in less than "
+                f"{duration(lower)}, by the product and the copy measured on it"
             )
     return least
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from attnbench.core.format import duration
 from attnbench.core.lock import collector_off
 
 Step = Callable[[], object]
@@ -232,7 +233,7 @@ class EventClock(Clock):
                 "stream holds, so gaps between launches may be in its time",
             )
         return (
-            f"launch-bound: the host takes {self._late_s * 1e3:.3g} ms to queue a call, or the "
+            f"launch-bound: the host takes {duration(self._late_s)} to queue a call, or the "
             "call waits for the device, so gaps between launches are in its time",
         )
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from attnbench.core.format import duration
 from attnbench.core.record import Determinism
 from attnbench.gate.inputs import Attend, Call, other_set
 from attnbench.meter.ranks import attend_of
@@ -49,7 +50,7 @@ def try_determinism(
             return Determinism(repeats=False, why=why)
         result = Determinism(repeats=True)
         if setup_s > most_setup_s:
-            return result.with_(why=f"building took {setup_s:.1f} s")
+            return result.with_(why=f"building took {duration(setup_s)}")
         batch, place = _across_batches(problem, variant, attend, values)
         return result.with_(batch=batch, place=place)
     except Exception as error:

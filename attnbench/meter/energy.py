@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter, sleep
 
+from attnbench.core import format
 from attnbench.core import gpu as nvml
 from attnbench.core.gpu import Absent, Board
 from attnbench.core.machine import POWERCAP, energy_counters
@@ -114,7 +115,7 @@ ROUND_S, FRESH_S, WATTS_S = 5e-3, 0.1, 0.05
 """Between two readings of the counter, two sets of fresh values, and two readings of the power."""
 PATIENCE_S = 2.0  # a counter that did not move for so long does not move
 DISAGREE = 0.1
-STOOD_STILL = "the energy counter did not move in {:.1f} s"
+STOOD_STILL = "the energy counter did not move in {}"
 
 
 _idle: dict[str, tuple[float, float]] = {}
@@ -142,7 +143,8 @@ def measure_energy(
         other = sum(load.watts) / len(load.watts) * took
         if abs(other - drawn) > DISAGREE * drawn:
             flags.append(
-                f"power by time makes {other:.3g} J of what the counter says is {drawn:.3g} J"
+                f"power by time makes {format.joules(other)} of what the counter says is "
+                f"{format.joules(drawn)}"
             )
     if joules <= 0:
         flags.append("the device drew no more than when idle")
@@ -180,7 +182,7 @@ def _look(counter: Counter) -> tuple[float, float]:
             steps.append((perf_counter(), now))
             last = now
         elif perf_counter() - start > IDLE_S + PATIENCE_S:
-            raise OSError(STOOD_STILL.format(perf_counter() - start))
+            raise OSError(STOOD_STILL.format(format.duration(perf_counter() - start)))
     (began, low), (ended, high) = steps[0], steps[-1]
     return (high - low) / (ended - began), (ended - began) / (len(steps) - 1)
 
@@ -208,7 +210,7 @@ class _Load:
             if joules != was:
                 return now, joules, self._calls
             if now - start > PATIENCE_S:
-                raise OSError(STOOD_STILL.format(now - start))
+                raise OSError(STOOD_STILL.format(format.duration(now - start)))
 
     def _round(self) -> None:
         if perf_counter() - self._fresh >= FRESH_S:

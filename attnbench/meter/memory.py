@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.profiler import profile, record_function
 
+from attnbench.core.format import size
 from attnbench.core.record import Memory
 from attnbench.gate.inputs import Attend, Call, Ends
 from impls.cost import output_bytes
@@ -291,7 +292,6 @@ def _reset_high_water() -> int:
 
 
 FREE_SHARE = 0.9  # how much of the free memory may be taken
-GIB = 2**30
 
 
 def check_room(need: int, device: str, what: str, beside: str) -> None:
@@ -305,8 +305,8 @@ def check_room(need: int, device: str, what: str, beside: str) -> None:
     free = free_bytes(device)
     if need > FREE_SHARE * free:
         raise MemoryError(
-            f"predicted, not run: {what} needs {need / GIB:.1f} GiB {beside} its inputs and "
-            f"{free / GIB:.1f} GiB are free"
+            f"predicted, not run: {what} needs {size(need)} {beside} its inputs and "
+            f"{size(free)} are free"
         )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 import impls
+from attnbench.core.format import duration
 from attnbench.core.record import Status
 from attnbench.core.stats import LEAST_MARGIN, Pairs, StopRule, compare, nearest_floor
 from attnbench.gate import watch
@@ -102,7 +103,7 @@ class ReadyCalls:
             if slowest < MORE * seconds + MORE_S:
                 return
         raise Wrong(
-            f"{self.label}: it took {seconds * 1e3:.3g} ms in pairs and {slowest * 1e3:.3g} ms "
+            f"{self.label}: it took {duration(seconds)} in pairs and {duration(slowest)} "
             "while something else was looked at"
         )
 

@@ -27,6 +27,7 @@ from torch._C._profiler import _RecordFunctionFast
 from torch.profiler import ProfilerActivity, profile, record_function
 
 import impls
+from attnbench.core.format import size
 from attnbench.core.record import Record, Status
 from attnbench.gate.inputs import Call
 from attnbench.meter.cell import Bench, NotReady
@@ -197,8 +198,8 @@ def _caveats(memory: dict[str, Any], observed: int, flags: list[str]) -> Iterato
     yield from flags
     if abs(memory["peak_bytes"] - observed) > max(AGREE * observed, SMALL):
         yield (
-            f"the timeline's peak is {memory['peak_bytes'] / 2**20:.4g} MiB and the memory meter's "
-            f"{observed / 2**20:.4g} MiB"
+            f"the timeline's peak is {size(memory['peak_bytes'])} and the memory meter's "
+            f"{size(observed)}"
         )
     if not any(s["place"] for s in memory["sources"]) and memory["sources"]:
         yield "no allocation could be traced to a line: operators are named instead"

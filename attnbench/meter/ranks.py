@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from attnbench.core import process
-from attnbench.core.format import counted
+from attnbench.core.format import counted, roughly
 from attnbench.core.record import Memory, Ranks, Status, Time
 from attnbench.core.settings import Settings
 from attnbench.gate.findings import Wrong
@@ -92,11 +92,11 @@ def silent(words: Mapping[int, str], doing: str, limit_s: float) -> RankLost:
     stuck = [rank for rank in words if rank not in waiting]
     their = "its" if len(stuck or waiting) == 1 else "their"
     if stuck:
-        reason = f"{were(stuck)} still at {their} {doing} after {limit_s:.0f} s"
+        reason = f"{were(stuck)} still at {their} {doing} after {roughly(limit_s)}"
         reason += f", and {were(waiting)} waiting" if waiting else ""
     else:
         whom = "waiting for each other" if len(waiting) > 1 else "still waiting for others"
-        reason = f"{were(waiting)} {whom} in {their} {doing} after {limit_s:.0f} s"
+        reason = f"{were(waiting)} {whom} in {their} {doing} after {roughly(limit_s)}"
     detail = "\n".join(f"rank {rank}:\n{stack}" for rank, stack in words.items())
     return RankLost(reason, Status.TIMED_OUT, detail)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from attnbench.core import gpu
+from attnbench.core.format import percent
 from attnbench.core.gpu import POWER_CAP, SLOWDOWNS, Absent, Board
 from attnbench.core.record import Time
 from attnbench.core.stats import median_interval, summary
@@ -461,12 +462,14 @@ def processor_flags(wall: float, cpu: float, waits: int, calls: int, threads: in
     A thread that sleeps or waits gives the processor back voluntarily, which the system counts.
     With several threads this says nothing: they wait for one another.
     """
-    share = cpu / max(wall, 1e-9)
-    if share >= CONTENDED:
+    busy = cpu / max(wall, 1e-9)
+    if busy >= CONTENDED:
         return []
     if threads == 1 and waits >= calls:
-        return [f"it waited: {1 - share:.0%} of each call without the processor, of its own will"]
-    return [f"contended: {share:.0%} of a processor"]
+        return [
+            f"it waited: {percent(1 - busy)} of each call without the processor, of its own will"
+        ]
+    return [f"contended: {percent(busy)} of a processor"]
 
 
 LEAST = 7  # samples in any case: the fewest whose range holds the median 98 times in 100
@@ -551,4 +554,6 @@ def _drift(samples: list[float]) -> list[str]:
     change = last.median / first.median - 1
     if (first.low <= last.high and last.low <= first.high) or abs(change) <= NARROW:
         return []
-    return [f"drifting: the last third of the samples took {change:+.1%} against the first"]
+    return [
+        f"drifting: the last third of the samples took {percent(change, '+')} against the first"
+    ]

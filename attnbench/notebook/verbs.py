@@ -17,6 +17,7 @@ from attnbench.answer import choose_runs, paste
 from attnbench.answer.choose import Choice, Wants
 from attnbench.answer.choose_runs import Means
 from attnbench.command.arguments import GRID
+from attnbench.core.format import roughly
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record
 from attnbench.features.run.verb import begin, measure, problems_of
@@ -24,7 +25,6 @@ from attnbench.notebook.arguments import BadWord, command, grid_changes, plain, 
 from attnbench.notebook.frames import Measurements, load
 from attnbench.sweep import start
 from attnbench.sweep.places import Local
-from attnbench.sweep.plan import duration
 from attnbench.sweep.plan import problems as grid_problems
 from attnbench.sweep.presets import one_problem
 from attnbench.sweep.sweep import Stopped
@@ -56,7 +56,7 @@ class OneLine:
     def at(self, done: int, total: int, left_s: float, what: str) -> None:
         """Show how far it is, and what ended last or begins."""
         if self._watched and not self._quiet:
-            self._over(f"[{done}/{total}, {duration(left_s)} left] {what}"[:WIDE])
+            self._over(f"[{done}/{total}, {roughly(left_s)} left] {what}"[:WIDE])
 
     def tell(self, sentence: str) -> None:
         """Print a line of its own."""
@@ -68,7 +68,7 @@ class OneLine:
         """Print how many cells ended how, and the run's folder."""
         ended = Counter(self._ended.values()).most_common()
         counts = ", ".join(f"{n} {status.replace('_', ' ')}" for status, n in ended)
-        took = duration(monotonic() - self._start)
+        took = roughly(monotonic() - self._start)
         self.tell(f"{counts or 'nothing was left to measure'}, in {took}; the run is {path}")
 
     @contextmanager

@@ -22,7 +22,7 @@ from attnbench.answer.ranking import (
 )
 from attnbench.answer.regimes import Regime, regimes
 from attnbench.core.disk import RECORDS, StoreError
-from attnbench.core.format import counted, first_few
+from attnbench.core.format import counted, first_few, size
 from attnbench.core.lock import collector_off
 from attnbench.core.record import Record
 from attnbench.core.store import BAD_TIME, Checked, read_header, some_runs
@@ -67,7 +67,7 @@ MONTHS = (
 
 
 def machine_line(run: ReportRun) -> str:
-    """``AMD EPYC, 2 cores, 24 GiB · torch 2.13.0+cpu · 1 thread · 22 November 2026``"""
+    """``AMD EPYC, 2 cores, 23.5 GiB · torch 2.13.0+cpu · 1 thread · 22 November 2026``"""
     machine, settings = part(run.header, "machine"), part(run.header, "settings")
     words = [", ".join(hardware(machine)) or run.machine]
     if version := part(machine, "versions").get("torch"):
@@ -82,12 +82,11 @@ def machine_line(run: ReportRun) -> str:
 
 def hardware(machine: Mapping[str, Any]) -> list[str]:
     """The GPUs, the CPU, its cores and the memory of a machine."""
-    gib = "{:.0f} GiB".format
-    each = (f"{g['name']}, {gib(g['memory_bytes'] / 2**30)}" for g in machine.get("gpus") or ())
+    each = (f"{g['name']}, {size(g['memory_bytes'])}" for g in machine.get("gpus") or ())
     parts = [f"{count} × {gpu}" if count > 1 else gpu for gpu, count in Counter(each).items()]
     cpu, cores, memory = (machine.get(name) for name in ("cpu", "cores", "memory_bytes"))
     parts += [str(cpu)] * bool(cpu) + [f"{cores} cores"] * bool(cores)
-    return parts + ([gib(memory / 2**30)] if memory else [])
+    return parts + ([size(memory)] if memory else [])
 
 
 def part(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:

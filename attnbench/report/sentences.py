@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from attnbench.answer.ranking import FACTORS, SKILLED, Faster, Standing, advised, closeness
 from attnbench.core import format
-from attnbench.core.format import ms
 from attnbench.core.record import Status, Time
 from attnbench.report.scenes import ReportRun, Scene
 
@@ -49,14 +48,14 @@ def beside(standing: Standing) -> Beside | None:
         return None
     found = standing.substitute or standing.nearest
     if found is not None:
-        fidelity = format.share(max(0.0, found.skill or 0.0))
+        fidelity = format.percent(max(0.0, found.skill or 0.0))
         kept = f"{format.ratio(found.speedup)} as fast, {fidelity} fidelity"
         if standing.substitute is not None:
             after = f"{kept} to softmax ({found.computes})"
             return Beside("Faster, but not exact:", found, after, "Faster, not exact:")
         if (found.skill or 0.0) < LEAST:
-            return Beside(f"Nothing faster has even {format.share(LEAST)} fidelity to softmax")
-        before = f"Nothing faster has {format.share(SKILLED)} fidelity to softmax. Nearest:"
+            return Beside(f"Nothing faster has even {format.percent(LEAST)} fidelity to softmax")
+        before = f"Nothing faster has {format.percent(SKILLED)} fidelity to softmax. Nearest:"
         return Beside(before, found, kept, "Not exact:")
     if not standing.faster:
         return Beside("Nothing else measured is clearly faster, exact or not")
@@ -144,7 +143,7 @@ def advice(standing: Standing, doubts: Sequence[str] | None = None) -> str:
 
 def figures(time: Time) -> str:
     """``550 ms [466, 568]``"""
-    return f"{ms(time.median_s)} ms [{ms(time.low_s)}, {ms(time.high_s)}]"
+    return format.time_interval(time.median_s, time.low_s, time.high_s)
 
 
 def sentences(scene: Scene) -> Iterator[str]:

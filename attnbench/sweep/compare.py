@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from attnbench.core.format import duration
 from attnbench.core.machine import Machine
 from attnbench.core.record import NOT_TRIED, Record, Status
 from attnbench.core.stats import Comparison, Pairs, Verdict, corrected
@@ -279,7 +280,7 @@ def in_pairs(
     """
     best, *others = cells
     if seconds * CALLS > MOST_S:
-        say(f"no pairs: {CALLS} calls of {seconds:.2g} s are the fewest that decide anything")
+        say(f"no pairs: {CALLS} calls of {duration(seconds)} are the fewest that decide anything")
         return []
     found = []
     for cell in others:

@@ -19,6 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnbench.core.format import roughly
 from attnbench.core.lock import DeviceBusy, lock_for
 from attnbench.core.machine import Gpu, Machine, this_machine
 from attnbench.core.record import PROTOCOL
@@ -345,7 +346,7 @@ def _facts(ray: ModuleType, places: Sequence[Node]) -> list[dict[str, Any]]:
     for (name, _), reference in zip(places, references, strict=True):
         if reference not in ready:
             raise NoCluster(
-                f"{name} has not given its device within {PLACE_S:.0f} s: another job of the "
+                f"{name} has not given its device within {roughly(PLACE_S)}: another job of the "
                 "cluster holds it, or it can't start; 'ray status' shows which"
             )
         try:

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any
 
 from attnbench.core import gpu as nvml
-from attnbench.core.format import counted
+from attnbench.core.format import counted, roughly
 from attnbench.core.machine import Gpu, Machine, gpu_warnings, why_not
 from attnbench.core.record import Record, Status, cell_key
 from attnbench.sweep.presets import Preset
@@ -123,7 +123,7 @@ class Plan:
             reasons = reasons if len(why) <= REASONS else "'attnbench list --why' says why"
             text += f"; {len(left)} left out ({reasons})"
         about_s = CEILINGS_S + sum(c.guess_s for c in runs) if about_s is None else about_s
-        return f"{text}; about {duration(about_s)}"
+        return f"{text}; about {roughly(about_s)}"
 
     def warnings(self) -> Iterator[str]:
         """What may not be meant: rows that no key is visible to."""
@@ -132,13 +132,6 @@ class Plan:
             if blind.any():
                 share = f"{int(blind.sum())} of {blind.size} rows"
                 yield f"note: {share} of {problem} see no key under {problem.mask}, and give zeros"
-
-
-def duration(seconds: float) -> str:
-    """``200 ms``, ``40 s``, ``3 min``, ``2.5 h``."""
-    if seconds < 120:
-        return f"{1000 * seconds:.0f} ms" if 1e-3 <= seconds < 1 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 LONG = {short: full for full, short in SHORT.items()} | {"fp32": "float32", "fp16": "float16"}

@@ -19,7 +19,7 @@ import impls
 from attnbench.core.checkout import code
 from attnbench.core.disk import StoreError, long, named, short, table_words
 from attnbench.core.evidence import stored_floors, stored_selfcheck
-from attnbench.core.format import milliseconds
+from attnbench.core.format import duration
 from attnbench.core.machine import Machine, this_machine, version_of
 from attnbench.core.record import PROTOCOL, Record, Status, Time
 from attnbench.core.run_folder import RunFolder
@@ -234,8 +234,8 @@ def _contradiction(one: _Kept, other: _Kept) -> str:
         train, forward = times.get("train"), times.get("forward")
         if train and forward and train.high_s < LESS * forward.min_s:
             return (
-                f"a training step took {milliseconds(train.median_s)} and its forward pass alone "
-                f"{milliseconds(forward.median_s)}"
+                f"a training step took {duration(train.median_s)} and its forward pass alone "
+                f"{duration(forward.median_s)}"
             )
         return ""
     if p.phase != q.phase or short_s.median_s < OVERHEAD_S[p.device.split(":")[0]]:
@@ -245,7 +245,7 @@ def _contradiction(one: _Kept, other: _Kept) -> str:
         return ""
     return (
         f"its time stands still from {p.kv_len} to {q.kv_len} tokens "
-        f"({milliseconds(short_s.median_s)}, {milliseconds(long_s.median_s)}) while its work grows "
+        f"({duration(short_s.median_s)}, {duration(long_s.median_s)}) while its work grows "
         f"{grows:.2g}-fold"
     )
 

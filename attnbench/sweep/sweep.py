@@ -15,6 +15,7 @@ from time import monotonic
 from types import FrameType
 from typing import Protocol
 
+from attnbench.core.format import percent
 from attnbench.core.record import Record
 from attnbench.core.run_folder import RunFolder
 from attnbench.sweep.engine import START_LIMIT_S, Engine, measure
@@ -216,8 +217,8 @@ class Sweep:
             self._cells, self._again = deque(self._again.values()), {}
         if self._worst:
             self._watcher.tell(
-                f"the reference timing drifted by up to {abs(self._worst):.0%}; measured again: "
-                f"{len(self._repeated)}; marked as noisy: {self._marked}"
+                f"the reference timing drifted by up to {percent(abs(self._worst))}; measured "
+                f"again: {len(self._repeated)}; marked as noisy: {self._marked}"
             )
         return len(self.todo) - len(self._recorded)
 
@@ -263,7 +264,7 @@ class Sweep:
         """A cell has its record. ``off``: the share by which the canary before it was off."""
         self._unchanged.check()
         if off and record.time is not None:
-            flag = f"{DRIFTED}: the drift check before it was {off:+.0%} off"
+            flag = f"{DRIFTED}: the drift check before it was {percent(off, '+')} off"
             record = record.with_(time=record.time.with_(flags=[*record.time.flags, flag]))
             self._marked += 1
         record = self._known.doubt(record)

@@ -267,9 +267,9 @@ FAILED = LengthRatio(256, None, Status.OUT_OF_MEMORY, "sdpa: it needs 9 GiB")
         ),
         (
             [look(64, 1.5), look(1088, 1.004), look(1408, 0.999, margin=0.025), look(1472, 0.9)],
-            "at 64 tokens sdpa is faster; from 1,088 to 1,408 they are tied, margin 1 to "
-            "2.5 %; at 1,472 elu is faster. elu overtakes sdpa between 64 and 1,472. Where they "
-            "tie, use sdpa: it is torch's own (160 pairs at 4 lengths)",
+            "at 64 tokens sdpa is faster; from 1,088 to 1,408 they are tied, margin "
+            "1\u00a0% to 2.5\u00a0%; at 1,472 elu is faster. elu overtakes sdpa between 64 and "
+            "1,472. Where they tie, use sdpa: it is torch's own (160 pairs at 4 lengths)",
         ),
         (
             [look(64, 1.4), look(128, 1.2), FAILED],

@@ -68,15 +68,19 @@ WIDE = GainInterval(0.31, 0.29, 0.33), GainInterval(2.0, 1.95, 2.05), GainInterv
     [
         (
             [site(*WIDE)],
-            "attention is 31 % [29, 33] of a step; taking these, a step takes 0.88 [0.86, 0.90] of "
-            "its time (1.14× faster; were attention free it would take 0.69)",
+            "attention is 31\u00a0% [29\u00a0%, 33\u00a0%] of a step; taking these, a step "
+            "takes 0.88 [0.86, 0.90] of its time (1.14× faster; were attention free it "
+            "would take 0.69)",
         ),
-        ([site(0.034, then=0.0)], "is 3.4 % of a step; taking these, a step takes 0.97 ["),
-        ([site(0.0)], "attention is 0 % of a step; no gain is shown: "),
+        ([site(0.034, then=0.0)], "is 3.4\u00a0% of a step; taking these, a step takes 0.97 ["),
+        ([site(0.0)], "attention is 0\u00a0% of a step; no gain is shown: "),
         ([site(0.005)], "(less than a hundredth apart; were attention free it would take 0.99)"),
         ([site(), site(None)], "0.70); 1 of 2 sites stays as it is"),
         ([site(0.3, 1.0, 2.0)], "a step takes 1.30 [1.30, 1.30] of its time (1.30× slower"),
-        ([site(0.3, then=None)], "attention is 30 % of a step; no site would take another variant"),
+        (
+            [site(0.3, then=None)],
+            "attention is 30\u00a0% of a step; no site would take another variant",
+        ),
         ([site(None)], "what a step gains can't be said: no site's share"),
     ],
 )

@@ -60,7 +60,7 @@ def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
     assert (lead.factor, lead.low, lead.high) == pytest.approx((2.0, 2 / 1.1, 2 / 0.9))
     assert answer.sentence() == (
         "forward, mask none, 64 tokens, b1 h8/8 d64 float32: fast is the fastest exact variant, "
-        "at 1 ms [0.9, 1.1]; 2.00x [1.82, 2.22] ahead of mid (noisy: mid drifted)"
+        "at 1.00 ms [0.900, 1.10]; 2.00× [1.82, 2.22] ahead of mid (noisy: mid drifted)"
     )
     plain = answer.to_dict()
     assert (plain["winner"], plain["next"], plain["equal"]) == ("fast", "mid", [])
@@ -72,7 +72,10 @@ def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
 @pytest.mark.parametrize(
     ("record", "said"),
     [
-        (one("a", 1.0), "float32: a is the only exact variant measured, at 1000 ms [1000, 1000]"),
+        (
+            one("a", 1.0),
+            "float32: a is the only exact variant measured, at 1,000 ms [1,000, 1,000]",
+        ),
         (one("a", 0.9994, peak=3 << 20), "at 999 ms [999, 999] and 3 MiB"),
         (timed("a", 64, 1.0, level="layer"), "layer, forward, mask none, 64 tokens"),
         (timed("a", 64, 1.0, v_head_dim=32, inputs="peaky"), "peaky inputs, b1 h8/8 d64/32 float"),
@@ -91,7 +94,7 @@ def test_the_sentence_says_the_problem_the_time_and_the_memory(record, said):
 def test_what_needs_half_of_the_winners_memory_is_named(peaks, frugal):
     answer = only(*(one(v, s, peak=n) for v, s, n in zip("ab", (1.0, 2.0), peaks, strict=True)))
     assert answer.frugal == frugal and answer.to_dict()["frugal"] == (frugal and "b")
-    assert ("b needs least memory, 4.77e-06 MiB, at 2.00x" in answer.sentence()) == bool(frugal)
+    assert ("b needs least memory, 5 B, at 2.00×" in answer.sentence()) == bool(frugal)
 
 
 def test_errors_of_predicted_times_add_as_squares():
@@ -227,8 +230,8 @@ def test_twins_widen_the_margin_by_as_much_as_they_are_apart():
     twins = [fused("a", 1.0), called, *near]
     assert twins_apart(twins) == (pytest.approx(0.2), ("a", "b", "(forward, 128 tokens)"))
     assert margin_reason(twins) == (
-        "differences under 20% count as ties: a and b were one and the same kernel and came out "
-        "that far apart (forward, 128 tokens)"
+        "differences under 20\u00a0% count as ties: a and b were one and the same kernel and came "
+        "out that far apart (forward, 128 tokens)"
     )
     pair = [timed("e", 512, 1.0, near=0), timed("f", 512, 1.15, near=0)]
     (alone,) = answers(pair)
@@ -267,7 +270,7 @@ def test_unrest_is_two_deviations_of_the_canarys_readings_on_each_node():
     assert unrest([*nodes[0], *nodes[1]]) == max(map(unrest, nodes)) < 0.01
     restless = canaries([0.8, 0.9, 1.0, 1.1, 1.2])
     assert margin_of(restless) == pytest.approx(0.2965, rel=1e-3)  # 2 · 1.4826 · 0.1
-    assert "differences under 30% count as ties" in margin_reason(restless)
+    assert "differences under 30\u00a0% count as ties" in margin_reason(restless)
     assert (margin_of(nodes[0]), margin_reason(nodes[0])) == (MARGIN, "")
 
 

@@ -50,16 +50,16 @@ def test_it_is_about_the_slower_whichever_is_named_first(dense, fused):
     assert why_slower(dense, fused) == why_slower(fused, dense)
     first, second, *_, last = why_slower(dense, fused)
     text = " ".join(why_slower(dense, fused))
-    assert "dense takes 4 × as long as fused: 100 ms a call against 25 ms" in first
-    assert "its peak is 136 MiB against 8 MiB (17 ×)" in first
-    assert second.startswith("90% of its time goes to operators that fused hardly runs")
-    assert "bmm 60%, _softmax 30%" in second
-    assert "fused spends 96% in its own (flash 96%)" in second
+    assert "dense takes 4.00× as long as fused: 100 ms a call against 25 ms" in first
+    assert "its peak is 136 MiB against 8 MiB (17.0×)" in first
+    assert second.startswith("90\u00a0% of its time goes to operators that fused hardly runs")
+    assert "bmm 60\u00a0%, _softmax 30\u00a0%" in second
+    assert "fused spends 96\u00a0% in its own (flash 96\u00a0%)" in second
     assert "allocates 32 MiB at once, the size of all scores, 3 times" in text
     assert "and fused never more than 2 MiB" in text
-    assert "comes to 474 MiB, 40 × the 12 MiB of fused" in text
+    assert "comes to 474 MiB, 39.5× the 12 MiB of fused" in text
     assert last == (
-        "The line that costs most is dense.py:22: 70% of the time, 40% in its gradient "
+        "The line that costs most is dense.py:22: 70\u00a0% of the time, 40\u00a0% in its gradient "
         "(SoftmaxBackward0)."
     )
     assert not [word for word in ("copy_", "mathematics", "Beware", "asks for") if word in text]
@@ -75,7 +75,7 @@ def test_what_both_run_is_compared_where_that_is_the_difference():
 
 def test_unlike_work_and_work_beyond_what_the_mask_asks_for_are_told(dense, fused):
     fused["cost"] = {"flops": 10**9}
-    words = "Its mathematics takes 2 GFLOP, 2 × the 1 GFLOP of fused."
+    words = "Its mathematics takes 2 GFLOP, 2.00× the 1 GFLOP of fused."
     assert why_slower(dense, fused)[1] == words
     fused["cost"] = None
     assert "mathematics" not in " ".join(why_slower(dense, fused))
@@ -91,7 +91,7 @@ def test_a_disturbed_machine_is_told(dense, fused):
     assert "Beware" in why_slower(dense, fused)[0]
     fused["plain"] |= {"total_s": 0.08, "forward_s": 0.08}
     first = why_slower(dense, fused)[0]
-    assert "while they were profiled it was 4 × as long" in first and "quiet" in first
+    assert "while they were profiled it was 4.00× as long" in first and "quiet" in first
 
 
 def test_where_backward_alone_is_timed_the_profiled_forward_is_left_out(dense, fused):

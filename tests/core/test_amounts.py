@@ -3,7 +3,7 @@
 import pytest
 
 from attnbench.core import format as written
-from attnbench.core.format import NotAnAmount, duration, parse_size
+from attnbench.core.format import NotAnAmount, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_a_size_has_a_unit(text, nbytes):
     [("1s", 1.0), ("200ms", 0.2), ("50us", 5e-5), ("1.5 min", 90), ("2h", 7200)],
 )
 def test_a_time_has_a_unit(text, seconds):
-    assert duration(text) == pytest.approx(seconds)
+    assert parse_duration(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
@@ -33,21 +33,21 @@ def test_a_time_has_a_unit(text, seconds):
     ],
 )  # fmt: skip
 def test_what_is_none_is_named(text):
-    for read, what in ((parse_size, "size"), (duration, "time")):
+    for read, what in ((parse_size, "size"), (parse_duration, "time")):
         with pytest.raises(NotAnAmount, match=f"is not a {what}: give a number above 0 with its"):
             read(text)
 
 
 def test_amounts_are_written_with_three_digits():
     assert [written.three(x) for x in (-1.314, -1234.5, -2e-5)] == ["-1.31", "-1,230", "-2e-5"]
-    assert [written.seconds(x) for x in (0, 1.5e-8, 0.00099999, 0.5234, 1234.5)] == [
-        "0 ns", "15 ns", "1 ms", "523 ms", "1,230 s",
+    assert [written.duration(x) for x in (1.5e-8, 0.00099999, 0.5234, 119, 150, 1234.5, 9000)] == [
+        "0.015 µs", "1 ms", "523 ms", "119 s", "2.5 min", "21 min", "2.5 h",
     ]  # fmt: skip
-    assert [written.nbytes(x) for x in (0, 1023, 1536, 1 << 40)] == [
-        "0 B", "1,020 B", "1.5 KiB", "1 TiB",
+    assert [written.roughly(x) for x in (0, 0.2, 4.09, 100.4, 119.6, 200, 5390, 9000)] == [
+        "1 s", "1 s", "4 s", "100 s", "2 min", "3 min", "1.5 h", "2.5 h",
     ]  # fmt: skip
-    assert [written.size(x) for x in (0, 1023, 1536, 1 << 40)] == [
-        "0 B", "1023 B", "1.5 KiB", "1024 GiB",
+    assert [written.size(x) for x in (0, 1010, 1023.9, 1536, 1 << 40)] == [
+        "0 B", "1,010 B", "1 KiB", "1.5 KiB", "1 TiB",
     ]  # fmt: skip
     assert [written.joules(x) for x in (2e-6, 0.0012, 5.0, 1500.0)] == [
         "2 µJ", "1.2 mJ", "5 J", "1.5 kJ",

@@ -73,7 +73,7 @@ def test_what_calls_on_the_host_show(calls, threads, says):
         (1 * MS, 10.2 * MS, 10 * MS, [], None),
         (1 * MS, 8 * MS, 10 * MS, [], "the clocks disagree: 10 ms by events, 8 ms from end to end"),
         (0.1 * MS, 10 * MS, 1 * MS, [], "the device worked on where the events do not look"),
-        (1e-5, 5e-5, 5e-6, ["launch-bound: 0.005 ms by events, 0.05 ms from end to end"], None),
+        (1e-5, 5e-5, 5e-6, ["launch-bound: 5 µs by events, 50 µs from end to end"], None),
         (9.8 * MS, 10 * MS, MS, ["launch-bound: 1 ms by events, 10 ms from end to end"], None),
     ],
 )

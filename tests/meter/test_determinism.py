@@ -89,7 +89,7 @@ def build(problem):
 """
 UNTRIED = [
     (HONEST, {"batch": 2, "mask": Mask.parse("padding:64,40")}, True, "2 lengths for a batch of 1"),
-    (HONEST, {"setup_s": 3.14}, True, "building took 3.1 s"),
+    (HONEST, {"setup_s": 3.14}, True, "building took 3.14 s"),
     (ONE_ALONE, {}, True, "for another batch it can't be tried: one at a time"),
     (returning("[][1]"), {}, None, "trying it raised: list index out of range"),
 ]

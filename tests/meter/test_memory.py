@@ -199,6 +199,6 @@ def test_what_torch_keeps_is_given_back_and_what_does_not_fit_even_then_is_said(
         has.update(free=10 * GIB, kept=35 * GIB)
         memory.check_room(need * GIB, "cuda", "it", "above")
         assert has["free"] == left * GIB
-    says = r"^predicted, not run: it needs 37\.0 GiB with its inputs and 40\.0 GiB are free$"
+    says = r"^predicted, not run: it needs 37 GiB with its inputs and 40 GiB are free$"
     with pytest.raises(MemoryError, match=says):
         memory.check_room(37 * GIB, "cuda", "it", "with")

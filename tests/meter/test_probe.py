@@ -93,7 +93,7 @@ def test_what_does_not_fit_what_is_free_is_refused_and_not_run(cells, monkeypatc
     code = "def build(problem):\n    raise AssertionError('it was built')"
     found = look(cells, code, expected=2 * 10**9)  # bytes, which are 1.9 GiB
     assert found.status is Status.OUT_OF_MEMORY
-    assert found.reason.startswith("predicted, not run: it needs 1.9 GiB")
+    assert found.reason.startswith("predicted, not run: it needs 1.86 GiB")
     assert look(cells, code, expected=10**6).status is Status.FAILED
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1000)
     own = {"computes": "its own operator", "definition": True}

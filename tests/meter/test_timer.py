@@ -237,7 +237,10 @@ def test_sampling_stops_for_a_reason(scripted, readings, step_s, budget_s, stop,
 @pytest.mark.parametrize(
     ("readings", "flag"),
     [
-        ([1.0] * 30 + [1.1] * 30 + [1.2] * 30, "the last third of the samples took +20.0% against"),
+        (
+            [1.0] * 30 + [1.1] * 30 + [1.2] * 30,
+            "the last third of the samples took +20\u00a0% against",
+        ),
         ([2.0 - i / 100 for i in range(60)], "took -"),
         ([1.0, 2.0] * 40, None),  # noisy, the same all along
         ([1.0] * 30 + [1.005] * 30, None),
@@ -353,9 +356,14 @@ def test_a_driver_that_does_not_say_is_flagged_once(monkeypatch):
     [
         (0.95, 500, 1, []),
         (1.9, 500, 2, []),
-        (0.6, 3, 1, ["contended: 60% of a processor"]),
-        (0.38, 100, 1, ["it waited: 62% of each call without the processor, of its own will"]),
-        (0.5, 1000, 2, ["contended: 50% of a processor"]),  # threads wait for one another
+        (0.6, 3, 1, ["contended: 60\u00a0% of a processor"]),
+        (
+            0.38,
+            100,
+            1,
+            ["it waited: 62\u00a0% of each call without the processor, of its own will"],
+        ),
+        (0.5, 1000, 2, ["contended: 50\u00a0% of a processor"]),  # threads wait for one another
     ],
 )
 def test_a_processor_that_was_not_there_is_flagged(cpu, waits, threads, flags):

@@ -33,10 +33,10 @@ def test_a_program_has_its_answers_its_sites_and_its_gain(shown):
     rows = {line[:6]: line for line in said[4:9]}
     told = [" ".join(rows[s.site[:6]].removeprefix(s.site).split()) for s in sites]
     assert told == [
-        "40.0% matmul 2 ms 2 ms sdpa 1 ms 0.50 [0.50, 0.50]",
-        "20.0% matmul – 8 ms chunked 2 ms 0.25 [0.12, 0.50]",
+        "40 % matmul 2 ms 2 ms sdpa 1 ms 0.50× [0.50, 0.50]",
+        "20 % matmul – 8 ms chunked 2 ms 0.25× [0.12, 0.50]",
         "– flex – – sdpa 1 ms –",
-        "5.0% mha – – – – –",
+        "5 % mha – – – – –",
     ]
     place = said.index(found.sentence())
     assert said[place].endswith("2 of 4 sites stay as they are")

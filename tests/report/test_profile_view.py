@@ -45,7 +45,9 @@ def test_one_has_calls_rates_the_peak_by_line_the_slow_lines_and_caveats(screen)
     biggest = line_with(lines, "64 MiB", "dense.py:23", "in its gradient")
     assert lines.index(biggest) < lines.index(line_with(lines, "32 MiB", "dense.py:23 _softmax "))
     assert not any("dense.py:22 bmm" in x for x in lines)  # nothing of it is alive at the peak
-    assert line_with(lines, "70%", "dense.py:22", "scores = q @ k") and line_with(lines, "x[bold]")
+    assert line_with(lines, "70\u00a0%", "dense.py:22", "scores = q @ k") and line_with(
+        lines, "x[bold]"
+    )
     assert line_with(lines, "! dense: the process grew")
 
 

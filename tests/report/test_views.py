@@ -28,9 +28,9 @@ FACTS = {
 def test_each_fact_of_a_machine_has_its_line(shown):
     gpu = {"uuid": "GPU-1", "sm_mhz": 1980, "power_w": "the driver doesn't say its power: MIG"}
     text = shown(view.show_env, {**FACTS, "observed": {"cpu": CPU, "gpus": [gpu]}})
-    noise = "0.40% (20 comparisons of a variant with itself, of 160 pairs"
+    noise = "0.4\u00a0% (20 comparisons of a variant with itself, of 160 pairs"
     told = "uuid GPU-1, sm mhz 1980, power w the driver doesn't say its power: MIG"
-    for said in ("25.0 GiB", "100.0 GFLOP/s", "50.0 GB/s", "2600 MHz", noise, told):
+    for said in ("2 cores, 25 GiB", "100.0 GFLOP/s", "50.0 GB/s", "2600 MHz", noise, told):
         assert said in text
 
 
@@ -64,7 +64,7 @@ def test_a_check_counts_what_was_right_and_shows_what_was_not_with_its_reason(sh
     bits = Determinism(repeats=False, batch=None, place=None, mode_repeats=None, mode_cost=None)
     right = [timed("a"), timed("a", 1e-3, 128, error=error(1.0, ratio=3.5))]
     (line,) = (x for x in shown(selfcheck.show_check, right).splitlines() if x.startswith("a "))
-    assert line.split() == ["a", "2", "of", "2", "3.50", "×", "plain"]
+    assert line.split() == ["a", "2", "of", "2", "3.50×", "plain"]
     wrong = untimed("a", Status.WRONG, MARKUP, at(128))
     text = shown(selfcheck.show_check, [timed("a"), wrong, untimed("b", "unavailable", MARKUP)])
     assert "1 of 2" in text and "none forward float32" in text and text.count(MARKUP) == 2
@@ -93,8 +93,8 @@ def test_results_give_median_interval_memory_error_and_share(shown):
     text = shown(results.show_results, [timed(*each, **peak) for each in times])
     assert grid(text)[:3] == [
         ["variant", "64", "128", "peak MiB at 128", "worst error at 128", "of ceiling"],
-        ["a", "1 ±2.0", "4 ±2.0", "3", "2.0e-07", "42%"],
-        ["b", "8 ±2.0", "2 ±2.0", "3", "2.0e-07", "42%"],
+        ["a", "1.00 ±2.0", "4.00 ±2.0", "3.00", "2.0e-07", "42\u00a0%"],
+        ["b", "8.00 ±2.0", "2.00 ±2.0", "3.00", "2.0e-07", "42\u00a0%"],
     ]
     for word in ("forward", "mask none", "normal inputs", "b1 h2/2", "d64", "float32", "cpu"):
         assert word in text
@@ -117,7 +117,7 @@ def test_nothing_is_cut_off_where_there_is_no_terminal(shown):
     lengths = [2**n for n in range(4, 20)]
     records = [timed("a.long.name", 1.2345 * n, at(n)) for n in lengths]
     text = shown(results.show_results, records, width=PIPED)
-    assert "…" not in text and all(f"{1234.5 * n:.4g} ±2.0" in text for n in lengths)
+    assert "…" not in text and all(f"{1234.5 * n:,.0f} ±2.0" in text for n in lengths)
     reason = " ".join(f"[word {n}]" for n in range(60))
     bad = untimed("b", Status.FAILED, reason, remedy=reason)
     lines = shown(results.show_results, [timed("a"), bad], width=PIPED).splitlines()

@@ -10,7 +10,8 @@ from rich.markup import escape
 from attnbench.answer import paste
 from attnbench.answer.choose import Choice, Why
 from attnbench.answer.ranking import EXACT
-from attnbench.core.format import counted, first_few, milliseconds, ms, size
+from attnbench.core import format
+from attnbench.core.format import counted, duration, first_few, ms, ratio, size
 from attnbench.report.tables import FAINT, GOOD, Styled, Table, columns, console
 from attnbench.report.tables import show as show_table
 
@@ -62,9 +63,9 @@ def _beside(choice: Choice, ranking: Ranking) -> Iterator[str]:
         paid = ""
         if other and (after := choice.pays_after):
             paid = f"; against {other.variant} that has paid after {counted(after, 'call')}"
-        yield f"setup: {milliseconds(w.setup_s)}{paid}"
+        yield f"setup: {duration(w.setup_s)}{paid}"
     if w.error is not None:
-        kept = "" if w.skill is None else f"; {w.skill:.0%} fidelity to softmax"
+        kept = "" if w.skill is None else f"; {format.percent(w.skill)} fidelity to softmax"
         where = "" if w.measured else ", at the worst where it was checked: not on this problem"
         yield f"error to exact softmax: {w.error:.1e}{kept}{where}"
     if choice.unknown:
@@ -79,7 +80,7 @@ def _candidates(ranking: Ranking) -> None:
             Styled(c.variant, f"bold {GOOD}" if c is ranking.winner else ""),
             ms(c.median_s),
             f"[{ms(c.low_s)}, {ms(c.high_s)}]",
-            f"{c.median_s / ranking.winner.median_s:.2f}",
+            ratio(c.median_s / ranking.winner.median_s),
             None if c.memory_bytes is None else size(c.memory_bytes),
             None if c.error is None else f"{c.error:.1e}",
             "; ".join(
@@ -118,13 +119,13 @@ def show_calls(choices: Mapping[Problem, Choice], gained: Gain) -> None:
     rows = [
         (
             site.site,
-            site.share and f"{site.share.value:.1%}",
+            site.share and format.percent(site.share.value),
             site.uses,
-            None if site.inside_s is None else milliseconds(site.inside_s),
-            site.now_s and milliseconds(site.now_s.value),
+            None if site.inside_s is None else duration(site.inside_s),
+            site.now_s and duration(site.now_s.value),
             site.takes or None,
-            site.then_s and milliseconds(site.then_s.value),
-            (r := site.ratio) and f"{r.value:.2f} [{r.low:.2f}, {r.high:.2f}]",
+            site.then_s and duration(site.then_s.value),
+            (r := site.ratio) and format.ratio_interval(r.value, r.low, r.high),
         )
         for site in gained.sites
     ]

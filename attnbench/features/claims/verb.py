@@ -10,12 +10,12 @@ import impls
 from attnbench.command.progress import Progress
 from attnbench.command.terminal import INTERRUPTED, say
 from attnbench.core.evidence import Evidence, check_writable, made_here, save_evidence
+from attnbench.core.format import roughly
 from attnbench.core.machine import this_machine
 from attnbench.features.claims import claim as claims
 from attnbench.features.claims import trial, view
 from attnbench.features.claims.claim import Claim, ClaimOutcome, ClaimVerdict
 from attnbench.report.figures.attention import draw_alone
-from attnbench.sweep.plan import duration
 from attnbench.sweep.start import pinned
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _run(given: argparse.Namespace, some: list[Claim]) -> tuple[list[ClaimOutcom
     to_try = [claim for claim, lacks in zip(some, known, strict=True) if lacks is None]
     scale = trial.scale_of(to_try, given.budget)
     guesses = [60 * c.minutes * (scale if c.timed else 1.0) for c in to_try]
-    said = f"about {duration(sum(guesses))}"
+    said = f"about {roughly(sum(guesses))}"
     say(f"{len(some)} claims, {len(to_try)} of which can be tried here; {said}")
     with Progress() as progress:
         progress.expect(guesses)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.markup import escape
 
-from attnbench.core.format import NONE, counted, percent, three
+from attnbench.core.format import NONE, counted, percent, roughly, three
 from attnbench.features.claims.claim import (
     Claim,
     ClaimOutcome,
@@ -155,7 +155,7 @@ def list_claims(some: Sequence[Claim]) -> None:
 def line(one: ClaimOutcome) -> str:
     """One outcome as a sentence."""
     why = f" ({one.reason})" if one.reason else ""
-    took = f" [{one.took_s:.0f} s]" if one.took_s else ""
+    took = f" [{roughly(one.took_s)}]" if one.took_s else ""
     return f"{one.claim.name}: {one.verdict}{why}{took}"
 
 

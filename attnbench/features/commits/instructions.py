@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.core.checkout import Commit, laid_out
+from attnbench.core.format import roughly
 from attnbench.core.process import Program, variables_of
 from attnbench.features.commits.pairs import Open
 from attnbench.sweep.compare import STARTING_S
@@ -147,8 +148,8 @@ def _counts(
     status = program.wait(LIMIT_S)
     if status is None:
         raise NoCounter(
-            f"commit {commit}: counting took longer than {LIMIT_S:.0f} s; give a shorter --seq or "
-            "fewer variants"
+            f"commit {commit}: counting took longer than {roughly(LIMIT_S)}; give a shorter --seq "
+            "or fewer variants"
         )
     if status:
         raise NoCounter(

@@ -24,6 +24,7 @@ from pathlib import Path
 from time import perf_counter
 
 from attnbench.core.checkout import Commit, changed, laid_out
+from attnbench.core.format import roughly
 from attnbench.core.machine import Machine
 from attnbench.core.process import Program
 from attnbench.core.stats import (
@@ -296,7 +297,7 @@ def rows_of(commit: Commit, root: Path, tables: Sequence[str]) -> dict[str, Vari
         with Program(command, variables={**os.environ, "PYTHONPATH": path}) as reading:
             status = reading.wait(READ_LIMIT_S)
         if status is None:
-            return f"its table was still importing after {READ_LIMIT_S} s"
+            return f"its table was still importing after {roughly(READ_LIMIT_S)}"
         here = f"{folder}{os.sep}"  # another one each time
         if status:
             return f"its table can't be read: {reading.last_line().replace(here, '')}"

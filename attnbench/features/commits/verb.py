@@ -20,7 +20,7 @@ from attnbench.core import checkout, lock
 from attnbench.core.checkout import BadCommit, Commit
 from attnbench.core.disk import HEADER
 from attnbench.core.evidence import stored_floors, stored_margin
-from attnbench.core.format import counted
+from attnbench.core.format import counted, duration, roughly
 from attnbench.core.machine import Machine, this_machine
 from attnbench.core.record import FINDINGS
 from attnbench.core.settings import Settings
@@ -30,7 +30,7 @@ from attnbench.features.commits.asv_interface import Asv, checked_regex, ensure_
 from attnbench.features.commits.pairs import CommitCell
 from attnbench.sweep import compare as pairs
 from attnbench.sweep import engine as engines
-from attnbench.sweep.plan import Cell, duration, make_plan
+from attnbench.sweep.plan import Cell, make_plan
 from attnbench.sweep.presets import PRESETS, Preset
 from attnbench.sweep.start import find_preset, pinned
 from impls import UnknownVariant
@@ -102,8 +102,8 @@ def _variants(given: argparse.Namespace) -> int:
     ]
     guesses[0] += pairs.STARTING_S
     say(
-        f"comparing on {counted(len(judged), 'problem')}: up to {seconds:.0f} s of pairs each, and "
-        f"the checks before them; about {duration(sum(guesses))}"
+        f"comparing on {counted(len(judged), 'problem')}: up to {duration(seconds)} of pairs each, "
+        f"and the checks before them; about {roughly(sum(guesses))}"
     )
     if measures_floor:
         say(
@@ -245,7 +245,7 @@ def _history(given: argparse.Namespace) -> int:
     say(
         f"measuring {counted(len(commits), 'commit')} with asv, in "
         f"{counted(given.rounds, 'round')} through all of them, as machine {machine}; about "
-        f"{duration(guess_s)}"
+        f"{roughly(guess_s)}"
     )
     if others:
         say(
@@ -305,7 +305,7 @@ def _instructions(
         raise rounds.NoCommonCells(f"{why}; give commits whose table can be read")
     say(
         f"counting the instructions of {counted(len(planned.cells), 'measurement')} in {base} and "
-        f"{head}; about {duration(sum(guesses := instructions.guesses(planned.cells)))}"
+        f"{head}; about {roughly(sum(guesses := instructions.guesses(planned.cells)))}"
     )
     opened = engines.open_worker(Settings(threads=1), given.seed or 0, grid.budget, tables)
     with lock.lock_for(["cpu"]), Progress() as progress:

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from attnbench.answer.compare_runs import UNDECIDED
 from attnbench.answer.ranking import regime, regime_on_device
-from attnbench.core.format import counted
+from attnbench.core.format import counted, duration, ms, percent, roughly
 from attnbench.core.stats import Comparison, Pairs, Verdict
 from attnbench.features.commits.pairs import FINDINGS, CommitCell, CommitsComparison, CommitVerdict
 from attnbench.features.commits.rounds import LOOKS
@@ -31,7 +31,7 @@ from attnbench.report.tables import (
     to_markdown,
 )
 from attnbench.sweep.compare import Compared, counts
-from attnbench.sweep.plan import Cell, duration
+from attnbench.sweep.plan import Cell
 
 if TYPE_CHECKING:
     from attnbench.answer.compare_runs import ComparedCell, RunsComparison
@@ -56,7 +56,7 @@ def _figures(c: Comparison | None, stop: str = "") -> list[str | None]:
     """Ratio, interval, how many, and what could have been seen."""
     if c is None:
         return [None] * 4
-    seen = f"{c.smallest_effect:.1%}"
+    seen = percent(c.smallest_effect)
     return [f"{c.ratio:.3f}", f"[{c.low:.3f}, {c.high:.3f}]", f"{c.n}{STOPS[stop]}", seen]
 
 
@@ -64,7 +64,7 @@ def _pairs_figures(pairs: Pairs | None) -> list[str | None]:
     """The medians of a and b in milliseconds, and the figures of the comparison."""
     if pairs is None:
         return [None] * 6
-    medians = [f"{statistics.median(x) * 1e3:.4g}" for x in (pairs.a_s, pairs.b_s)]
+    medians = [ms(statistics.median(x)) for x in (pairs.a_s, pairs.b_s)]
     return [*medians, *_figures(pairs.comparison, pairs.stop)]
 
 
@@ -91,7 +91,7 @@ def show_pairs(found: Sequence[Compared], judged: str, against: str) -> None:
         c = one.comparison
         against_ms, judged_ms, *rest = _pairs_figures(one.pairs)
         verdict = Styled(c.verdict, VERDICTS[c.verdict]) if c else Styled(one.status, FAINT)
-        margin = f"{c.margin:.1%}" if c else None
+        margin = percent(c.margin) if c else None
         rows.append((str(one.problem), verdict, judged_ms, against_ms, *rest, margin))
     heads = columns("problem", "verdict", *right, right=right, wrap=("problem", "verdict", "pairs"))
     show(Table("", heads, rows))
@@ -116,7 +116,7 @@ def runs(found: RunsComparison, whole: bool) -> None:
         out.print("machine, versions, settings and code are the same in both")
     out.print(
         f"\nb's time over a's, unpaired: the two were not measured in turn, so the margin is "
-        f"{found.margin:.1%}\n"
+        f"{percent(found.margin)}\n"
     )
 
     def alike(cell: ComparedCell) -> int:
@@ -175,7 +175,7 @@ def _run_remarks(found: RunsComparison, shown: Sequence[ComparedCell]) -> Iterat
     if found.alike:
         yield f"{counted(found.alike, 'measurement')} ended alike in both, without a time"
     if found.apart:
-        middle, most = (f"{share:.1%}" for share in found.apart)
+        middle, most = map(percent, found.apart)
         yield (
             f"of what was timed in both, half are at most {middle} apart, nine in ten at "
             f"most {most}"
@@ -191,7 +191,7 @@ def plan(cells: Sequence[Cell], about_s: float, budget_s: float) -> str:
     return (
         f"making {counted(len(runs), 'comparison')} of "
         f"{counted(len({cell.variant.label for cell in runs}), 'variant')}, in {LOOKS[0]} to "
-        f"{LOOKS[-1]} rounds, a new process each; about {duration(about_s)}, "
+        f"{LOOKS[-1]} rounds, a new process each; about {roughly(about_s)}, "
         f"{duration(len(runs) * budget_s)} at the most"
     )
 
@@ -208,7 +208,7 @@ def commits(found: CommitsComparison, names: tuple[str, str]) -> None:
     _two(names, (found.a, found.b))
     changed = ", ".join(found.changed) or "nothing that is measured"
     out.print(escape(f"changed in between: {changed}"))
-    out.print(f"\n{b}'s time over {a}'s, in pairs; the margin is {found.margin:.1%}\n")
+    out.print(f"\n{b}'s time over {a}'s, in pairs; the margin is {percent(found.margin)}\n")
 
     def style(verdict: CommitVerdict) -> str:
         if verdict in FINDINGS:
@@ -256,8 +256,8 @@ def markdown(found: CommitsComparison) -> str:
         lines += ["", *(f"- {markdown_text(text)}" for text in remarks)]
     lines += [
         "",
-        f"<sub>Time of head over base in pairs of calls, margin {found.margin:.1%}; each variant "
-        "passed the correctness check in both commits first.</sub>",
+        f"<sub>Time of head over base in pairs of calls, margin {percent(found.margin)}; each "
+        "variant passed the correctness check in both commits first.</sub>",
     ]
     return "\n".join(lines)
 
@@ -284,7 +284,7 @@ def instructions(
     for one in cells:
         where, change = regime(one.problem), one.change
         both = [None if n is None else f"{n:,}" for n in (one.base, one.head)]
-        rows.append((one.variant, where, *both, None if change is None else f"{change:+.2%}"))
+        rows.append((one.variant, where, *both, None if change is None else percent(change, "+")))
         said = (base, one.why_base), (head, one.why_head)
         whys += [f"{one.variant} on {where}: {commit} {why}" for commit, why in said if why]
     table = Table("", columns(*names, right=names[2:], wrap=["problem"]), rows)

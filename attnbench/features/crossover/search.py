@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from attnbench.answer.ranking import torch_rank
 from attnbench.answer.search import GRACE_S, fresh_if_full, in_turn, refuse_several, sized
-from attnbench.core.format import counted
+from attnbench.core.format import counted, percent
 from attnbench.core.machine import Machine, why_not
 from attnbench.core.record import Status
 from attnbench.core.stats import Comparison, Verdict, holm
@@ -471,9 +471,9 @@ class CrossoverAnswer:
         """Which one leads where."""
 
         def margin(looks: Sequence[LengthRatio]) -> str:
-            """``1 %``, or ``1 to 3 %``."""
-            margins = {f"{100 * x.comparison.margin:.2g}" for x in looks if x.comparison}
-            return f"{' to '.join(sorted(margins, key=float)[:: max(1, len(margins) - 1)])} %"
+            """``1 %``, or ``1 % to 3 %``."""
+            margins = sorted(x.comparison.margin for x in looks if x.comparison)
+            return " to ".join(dict.fromkeys(map(percent, (margins[0], margins[-1]))))
 
         places: list[str] = []
         for one in self.stretches():

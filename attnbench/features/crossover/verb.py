@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from attnbench.command import arguments
 from attnbench.command.terminal import INTERRUPTED, say, status_of
-from attnbench.core.format import figures, ms
+from attnbench.core.format import duration, ms, percent, roughly
 from attnbench.features.crossover.search import (
     BUDGET,
     STOPPED,
@@ -74,7 +74,6 @@ def _searched(given: argparse.Namespace, duel: Duel, machine: Machine) -> Crosso
     from attnbench.core.evidence import stored_floors
     from attnbench.core.settings import Settings
     from attnbench.sweep.compare import STARTING_S
-    from attnbench.sweep.plan import duration
     from attnbench.sweep.start import pinned
 
     settings = Settings(threads=pinned(given.threads, machine))
@@ -93,7 +92,7 @@ def _searched(given: argparse.Namespace, duel: Duel, machine: Machine) -> Crosso
     left = LooksLeft(lambda: sum(map(guess_s, search.ahead())), seconds)
     say(
         f"where {a} and {b} overtake each other, from {duel.rungs[0]:,} to {duel.rungs[-1]:,} "
-        f"({words}); about {duration(left.left_s)}, {duration(seconds)} at the most"
+        f"({words}); about {roughly(left.left_s)}, {duration(seconds)} at the most"
     )
     if measures_floor:
         say(
@@ -147,7 +146,7 @@ def show(answer: CrossoverAnswer) -> None:
                 f"{c.ratio:.3f}",
                 f"[{c.low:.3f}, {c.high:.3f}]",
                 c.n,
-                f"{figures(100 * c.margin)} %",
+                percent(c.margin),
             )
         )
     right = (answer.what, *numbers)

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from attnbench.answer.search import GRACE_S, By, fresh_if_full, in_turn, refuse_several, sized
+from attnbench.core import format
 from attnbench.core.machine import Machine
 from attnbench.core.record import FINDINGS, InvalidRecord, Probed, Record, Status
 from attnbench.sweep.engine import CELL_LIMIT_S, Engine, WorkerLost, lost_status, measure
@@ -489,9 +490,9 @@ class Hunt:
         limit.spent_s[size] = max(0.0, self.now() - began - CALLS * (result.time_s or 0.0))
         limit.search.looks.append(result)
         what = f"{result.why.replace('_', ' ')}: {result.reason}" if result.why else "holds"
-        figures = [] if result.time_s is None else [f"{result.time_s * 1e3:.3g} ms"]
+        figures = [] if result.time_s is None else [format.duration(result.time_s)]
         if result.peak_bytes is not None:
-            figures.append(f"{result.peak_bytes / 2**20:.3g} MiB")
+            figures.append(format.size(result.peak_bytes))
         return f"{limit.by} {size:,}: {', '.join([what, *figures])}"
 
     def _probe(self, limit: Limit, size: int, left_s: float) -> SizeResult | None:
@@ -516,7 +517,7 @@ class Hunt:
             return SizeResult(size, str(Status.CRASHED), said)
         except WorkerLost as lost:
             if lost.timed_out:
-                given_up = SizeResult(size, TIME, f"given up after {limit_s:.0f} s")
+                given_up = SizeResult(size, TIME, f"given up after {format.roughly(limit_s)}")
                 return None if limit_s < patience else given_up
             status, detail = str(lost_status(lost)), {"detail": lost.output}
             return SizeResult(size, status, lost.reason, probe=detail)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnbench.command import arguments
 from attnbench.command.terminal import INTERRUPTED, say
-from attnbench.core.format import size
+from attnbench.core.format import duration, roughly, size
 from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
@@ -83,7 +83,6 @@ def _searched(
     from attnbench.command.progress import Progress
     from attnbench.features.limits.search import Hunt
     from attnbench.sweep.compare import STARTING_S
-    from attnbench.sweep.plan import duration
 
     seconds = given.budget
     left = LooksLeft(lambda: sum(limit.ahead_s for limit in found), seconds)
@@ -92,7 +91,7 @@ def _searched(
         f"the {'longest sequence' if given.by == 'seq' else 'largest batch'} of "
         f"{len({limit.variant.label for limit in found})} variants in {size(budget.peak_bytes)} "
         f"and {duration(budget.seconds)} a call, {len(found)} searches; about "
-        f"{duration(about_s + DRAWING_S)}, {duration(seconds)} at the most"
+        f"{roughly(about_s + DRAWING_S)}, {duration(seconds)} at the most"
     )
 
     def hear(look: tuple[Limit, str, float]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from attnbench.core.format import size, time_taken, tokens
+from attnbench.core.format import duration, size, tokens
 from attnbench.report import tables
 from attnbench.report.figures.sheet import FAINT, HUES, INK, PAPER, save, sheet, shorten
 from attnbench.report.tables import BAD, GOOD, Styled, Table, columns, console
@@ -46,7 +46,7 @@ def show(rows: Sequence[Row], budget: Mapping[str, Any], by: str) -> None:
     lines += [f"! {flag}: {', '.join(named)}" for flag, named in flags.items()]
     step = "multiples of 64, brackets of a sixteenth" if by == "seq" else "brackets of a sixteenth"
     lines += [
-        f"budget: {memory} and {time_taken(budget['seconds'])} a call; {step}; what held was run "
+        f"budget: {memory} and {duration(budget['seconds'])} a call; {step}; what held was run "
         "there, and right",
         "peak: bytes live above the inputs at the worst instant, output included; time: the median "
         f"of a few calls; {ABOUT.strip()} predicted: by the row's formula where it was exact, else "
@@ -76,7 +76,7 @@ def _cells(row: Row) -> list[Any]:
         _name(row),
         Styled(f"{held['size']:,}", GOOD) if held else "none",
         limited,
-        time_taken(held["time_s"]) if held else "",
+        duration(held["time_s"]) if held else "",
         size(held["peak_bytes"]) if held else "",
         _not_held(row),
         "" if memory is None else f"{ABOUT}{memory:,}",
@@ -98,7 +98,7 @@ def _not_held(row: Row) -> str:
     if fails["why"] not in BUDGETS:
         figure = fails["reason"] if row["held"] is None else ""
     elif fails["why"] == "time":
-        figure = time_taken(fails["time_s"]) if fails["time_s"] else fails["reason"]
+        figure = duration(fails["time_s"]) if fails["time_s"] else fails["reason"]
     elif fails["peak_bytes"]:
         figure = size(fails["peak_bytes"])
     words = ", ".join(filter(None, [figure, "" if fails["ran"] else "predicted"]))
@@ -139,7 +139,7 @@ def draw(
     wide, high = 5.0 * len(groups) + 1.6, 0.25 * len(names) + 1.9
     with sheet(wide, high, "constrained", hatch=PAPER) as figure:
         grid = figure.subplots(1, len(groups), squeeze=False, sharey=True, sharex=True)
-        words = f"{memory} above the inputs, {time_taken(budget['seconds'])} a call"
+        words = f"{memory} above the inputs, {duration(budget['seconds'])} a call"
         figure.suptitle(f"{title}\n{words}", fontsize=11, x=0.02, ha="left")
         for axes, ((phase, mask), group) in zip(grid[0], groups.items(), strict=True):
             axes.set_title(f"{phase} · mask {mask}", loc="left")

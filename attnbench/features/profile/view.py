@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table as Grid
 from rich.text import Text
 
-from attnbench.core.format import NONE, milliseconds, plain, short, size
+from attnbench.core.format import NONE, duration, ms, percent, plain, short, size
 from attnbench.features.profile.why_slower import watched
 from attnbench.report.figures.sheet import HUES, INK, PAPER, save, sheet
 from attnbench.report.tables import FAINT, console
@@ -54,10 +54,10 @@ def show(profiles: Sequence[Profile], why: Sequence[str]) -> None:
             out.print("[bold]by line of code[/], each with its gradient")
         grid = _wide()
         for line in timed[:LINES]:
-            share = line["forward_share"] + line["backward_share"]
+            part = line["forward_share"] + line["backward_share"]
             text = Text(f"{line['place']}  ", style="bold")
             text.append(line["code"], style=f"{FAINT} not bold")
-            grid.add_row(f"{share:.0%}", _bar(share, 1.0, "default"), text)
+            grid.add_row(percent(part), _bar(part, 1.0, "default"), text)
         if timed:
             out.print(grid, end="\n\n")
         _memory(out, profiles, rows=3, sources=6)
@@ -73,11 +73,11 @@ def show(profiles: Sequence[Profile], why: Sequence[str]) -> None:
 def _heads(out: Console, profiles: Sequence[Profile]) -> None:
     for p in profiles:
         timed, traced = p["plain"]["total_s"], watched(p)
-        text = f"{p['variant']} " * (len(profiles) > 1) + f"unwatched {milliseconds(timed)}"
+        text = f"{p['variant']} " * (len(profiles) > 1) + f"unwatched {duration(timed)}"
         if p["phases"] and p["phases"][0]["of"] == "operators":
-            text += f", profiled {milliseconds(traced)} ({traced / timed - 1:+.0%})"
+            text += f", profiled {duration(traced)} ({percent(traced / timed - 1, '+')})"
         else:
-            text += f", kernels {milliseconds(traced)}"
+            text += f", kernels {duration(traced)}"
         if p["cost"]:
             text += f"; {rate(p['cost']['flop_rate'])} useful GFLOP/s"
         out.print(escape(text), style=FAINT if len(profiles) > 1 else None)
@@ -115,12 +115,12 @@ def _alone(profile: Profile) -> Grid:
     grid = _table(of, "self ms", "share", "", "calls", "GFLOP/s")
     for phase in profile["phases"]:
         color, seconds = COLORS[phase["name"]], phase["profiled_s"]
-        head = (f"[{color}]{phase['name']}[/]", _ms(seconds), f"{seconds / whole:.0%}")
+        head = (f"[{color}]{phase['name']}[/]", ms(seconds), percent(seconds / whole))
         grid.add_row(*(f"[bold]{text}[/]" for text in head), _bar(seconds, whole, color))
         for name, seconds, calls, flop_rate in rows_of(phase, MOST_ALONE):
             known = [] if calls is None else [f"{calls:g}", rate(flop_rate)]
-            bar, share = _bar(seconds, whole, color), f"{seconds / whole:.0%}"
-            grid.add_row(_indented(name), _ms(seconds), share, bar, *known)
+            bar = _bar(seconds, whole, color)
+            grid.add_row(_indented(name), ms(seconds), percent(seconds / whole), bar, *known)
     return grid
 
 
@@ -134,7 +134,7 @@ def _beside(profiles: Sequence[Profile]) -> Grid:
         cells: list[RenderableType] = [name]
         for s in seconds:
             known = s is not None
-            cells += [f"[{style if known else FAINT}]{_ms(s) if s is not None else NONE}[/]"]
+            cells += [f"[{style if known else FAINT}]{ms(s)}[/]"]
             cells += [_bar(s, whole, color) if s is not None else ""]
         grid.add_row(*cells)
 
@@ -225,10 +225,6 @@ def _indented(name: str) -> str:
 
 def _bar(value: float, whole: float, color: str) -> Bar:
     return Bar(whole, 0, value, width=BAR, color=color)
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3f}" if seconds < 0.01 else f"{seconds * 1e3:.1f}"
 
 
 def rate(flops: float | None) -> str:

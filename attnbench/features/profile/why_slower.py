@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from attnbench.core.format import billions, milliseconds, plain, short, size
+from attnbench.core.format import billions, duration, percent, plain, ratio, short, size
 
 ALIKE = 1.05  # times within this factor differ too little for a profile to explain
 NAMED, MOST_NAMED = 0.03, 4
@@ -29,22 +29,22 @@ def why_slower(one: Profile, other: Profile) -> list[str]:
 
 def _ratios(slow: Profile, fast: Profile) -> Iterator[str]:
     times = [p["plain"]["total_s"] for p in (slow, fast)]
+    apart = times[0] / max(times[1], 1e-12)
     peaks = [p["memory"]["peak_bytes"] for p in (slow, fast)]
     if times[0] < ALIKE * times[1]:
         text = f"{slow['variant']} and {fast['variant']} take about the same time: "
     else:
-        ratio = times[0] / times[1]
-        text = f"{slow['variant']} takes {ratio:.3g} × as long as {fast['variant']}: "
-    text += f"{milliseconds(times[0])} a call against {milliseconds(times[1])}"
+        text = f"{slow['variant']} takes {ratio(apart)} as long as {fast['variant']}: "
+    text += f"{duration(times[0])} a call against {duration(times[1])}"
     if min(peaks) > 0:
         text += f"; its peak is {size(peaks[0])} against {size(peaks[1])}"
-        text += f" ({peaks[0] / peaks[1]:.2g} ×)"
+        text += f" ({ratio(peaks[0] / peaks[1])})"
     traced = [watched(p) for p in (slow, fast)]
     if min(*times, *traced) > 0:  # where the two disagree, one of them was disturbed
-        ratio = traced[0] / traced[1]
-        if not 1 / DOUBT < times[0] / times[1] / ratio < DOUBT:
+        then = traced[0] / traced[1]
+        if not 1 / DOUBT < apart / then < DOUBT:
             text += (
-                f". Beware: while they were profiled it was {ratio:.3g} × as long; something "
+                f". Beware: while they were profiled it was {ratio(then)} as long; something "
                 "disturbed one of the two, so ask again when the machine is quiet"
             )
     yield text + "."
@@ -56,8 +56,8 @@ def _work(slow: Profile, fast: Profile) -> Iterator[str]:
     needed, less, done = slow["cost"]["flops"], fast["cost"]["flops"], _sum(slow, "flops")
     if needed > MORE * less > 0:
         yield (
-            f"Its mathematics takes {billions(needed)}, {needed / less:.2g} × the {billions(less)} "
-            f"of {fast['variant']}."
+            f"Its mathematics takes {billions(needed)}, {ratio(needed / less)} the "
+            f"{billions(less)} of {fast['variant']}."
         )
     if done > MORE * needed > 0:
         yield f"Its operators do {billions(done)} where its mask asks for {billions(needed)}."
@@ -70,26 +70,28 @@ def _operators(slow: Profile, fast: Profile) -> Iterator[str]:
     only = {n: s for n, s in mine.items() if theirs[n] < HARDLY * s}
     if whole > 0 and sum(only.values()) >= NAMED * whole:
         of = slow["phases"][0]["of"]
-        text = f"{sum(only.values()) / whole:.0%} of its time goes to {of} that {fast['variant']} "
-        text += f"hardly runs, if at all{_named(only, whole)}"
+        text = f"{percent(sum(only.values()) / whole)} of its time goes to {of} that "
+        text += f"{fast['variant']} hardly runs, if at all{_named(only, whole)}"
         others = {n: s for n, s in theirs.items() if mine[n] < HARDLY * s}
         if lesser > 0 and sum(others.values()) >= NAMED * lesser:
-            text += f"; {fast['variant']} spends {sum(others.values()) / lesser:.0%} in its own"
+            text += (
+                f"; {fast['variant']} spends {percent(sum(others.values()) / lesser)} in its own"
+            )
             text += _named(others, lesser)
         yield text + "."
     longer = {n: s - theirs[n] for n, s in mine.items() if n not in only and s > theirs[n]}
     if whole > lesser and (most := sum(longer.values())) >= 0.3 * (whole - lesser):
         names = [n for n, s in Counter(longer).most_common(2) if s >= 0.1 * most]
         words = " and ".join(
-            f"{short(plain(n), 36)} ({milliseconds(mine[n])} against {milliseconds(theirs[n])})"
+            f"{short(plain(n), 36)} ({duration(mine[n])} against {duration(theirs[n])})"
             for n in names
         )
-        yield f"Of what both run, {milliseconds(most)} more: mostly {words}."
+        yield f"Of what both run, {duration(most)} more: mostly {words}."
 
 
 def _named(seconds: Mapping[str, float], whole: float) -> str:
     shown = [(n, s) for n, s in Counter(seconds).most_common(MOST_NAMED) if s >= NAMED * whole]
-    words = ", ".join(f"{short(plain(n), 36)} {s / whole:.0%}" for n, s in shown)
+    words = ", ".join(f"{short(plain(n), 36)} {percent(s / whole)}" for n, s in shown)
     return f" ({words})" if words else ""
 
 
@@ -106,7 +108,7 @@ def _bytes(slow: Profile, fast: Profile) -> Iterator[str]:
     moved, less = _sum(slow, "bytes"), _sum(fast, "bytes")
     if moved > ALIKE * less > 0:
         words.append(
-            f"what its operators are given and make comes to {size(moved)}, {moved / less:.2g} × "
+            f"what its operators are given and make comes to {size(moved)}, {ratio(moved / less)} "
             f"the {size(less)} of {fast['variant']}"
         )
     if words:
@@ -117,10 +119,10 @@ def _bytes(slow: Profile, fast: Profile) -> Iterator[str]:
 def _line(slow: Profile, _: Profile) -> Iterator[str]:
     timed = [x for x in slow["lines"] if x["forward_share"] is not None]
     first = max(timed, key=lambda x: x["forward_share"] + x["backward_share"], default=None)
-    if first and (share := first["forward_share"] + first["backward_share"]) >= 0.2:
-        text = f"The line that costs most is {first['place']}: {share:.0%} of the time"
+    if first and (part := first["forward_share"] + first["backward_share"]) >= 0.2:
+        text = f"The line that costs most is {first['place']}: {percent(part)} of the time"
         if first["backward_share"] > 0:
-            text += f", {first['backward_share']:.0%} in its gradient"
+            text += f", {percent(first['backward_share'])} in its gradient"
         if first["gradient"]:
             text += f" ({first['gradient']})"
         yield text + "."

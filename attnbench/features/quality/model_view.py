@@ -97,7 +97,7 @@ def model_tables(found: Evidence, named: int = NAMED) -> Iterator[Table]:
             long, short = row["cosine"]["long"], row["cosine"]["short"]
             cosines = (format_cosine(x) for x in (long and long["worst"], short and short["value"]))
             correlation = format_interval(row["spearman"], "{:.3f}".format)
-            cells = (format_interval(long), *cosines, correlation, format.share(row["order"]))
+            cells = (format_interval(long), *cosines, correlation, format.percent(row["order"]))
             lines.append((*map(row.get, rank), row["variant"], *cells, _batching(row)))
         heads = columns(*rank, "variant", *right, "texts", right=(*right, "rank"))
         yield Table(name, heads, lines)
@@ -122,7 +122,7 @@ def _steps_table(rows: Sequence[Row], original: Row) -> Table:
         compared, times = step["comparison"], sorted(Pairs.from_dict(step).b_s)
         ratio, ends = f"{compared['ratio']:.3f}", f"[{compared['low']:.3f}, {compared['high']:.3f}]"
         verdict = Styled(compared["verdict"], VERDICTS[compared["verdict"]])
-        effect = compared["n"], f"{compared['smallest_effect']:.1%}", verdict
+        effect = compared["n"], format.percent(compared["smallest_effect"]), verdict
         took = f"{step['seq']:,}", format.ms(times[len(times) // 2])
         lines.append((name, *took, ratio, ends, *effect))
     heads = columns("variant", *right, "verdict", right=right)
@@ -192,7 +192,7 @@ def model_lines(found: Evidence) -> Iterator[str]:
     tokens = original["tokens"]
     long = sum(length >= LONG for length in tokens)
     few = "; too few, so what is said of long texts is of all" * (long < len(long_texts(original)))
-    own = format.share(order_kept(original["similarities"], original["pairs"]))
+    own = format.percent(order_kept(original["similarities"], original["pairs"]))
     yield (
         f"{found.made['model']['name']}, {wanted['dtype']} on {wanted['device']}; "
         f"{texts['texts']} texts ({texts['source']}, {texts['digest']}) of {min(tokens)} to "

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.random import Generator
 
 from attnbench.command.progress import Progress
+from attnbench.core.format import duration, roughly
 from attnbench.core.machine import Machine, why_not
 from attnbench.core.process import Worker, WorkerLost
 from attnbench.core.process_child import Answers, serve
@@ -295,7 +296,7 @@ class Trainings:
             )
         took = float(row["curve"][-1]["seconds"])
         progress.tell(
-            f"{setting.slug}: {name} took {took:.1f} s for {setting.steps:,} steps; all get "
+            f"{setting.slug}: {name} took {duration(took)} for {setting.steps:,} steps; all get "
             "as many steps, and as much time"
         )
         return took
@@ -373,7 +374,7 @@ def run_training(job: TrainingJob) -> Row:
                     row.update(message)
         except WorkerLost as lost:
             if lost.timed_out:
-                row |= {"status": "timed_out", "reason": f"it was ended after {limit:.0f} s"}
+                row |= {"status": "timed_out", "reason": f"it was ended after {roughly(limit)}"}
             else:
                 row |= {"status": "failed", "reason": str(lost)}
     return row
@@ -386,7 +387,7 @@ def training_line(row: Row) -> str:
         return f"{name}: {row['status'].replace('_', ' ')}: {row['reason']}"
     last = row["curve"][-1]
     right = " ".join(f"{100 * share:.0f}" for share in last["accuracy"].values())
-    steps = f"{last['step']:,} steps in {last['seconds']:.1f} s"
+    steps = f"{last['step']:,} steps in {duration(last['seconds'])}"
     line = f"{name}: {steps}: {right} % right with {', '.join(last['accuracy'])} pairs"
     return f"{line}; {row['reason']}" if row["reason"] else line
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from msgspec import convert
 
-from attnbench.core.format import counted, milliseconds
+from attnbench.core.format import counted, duration, percent
 from attnbench.core.stats import CONFIDENCE, student_quantile
 from attnbench.features.quality.recall import Setting
 from attnbench.report.figures import sheet as labels
@@ -227,7 +227,7 @@ def conclude_setting(of: SettingResults) -> Iterator[str]:
     for budget in of.budgets:
         when = f"after the same {of.setting.steps:,} steps"
         if budget is TIME:
-            when = f"in the same time ({of.seconds:.1f} s)"
+            when = f"in the same time ({duration(of.seconds or 0.0)})"
         pairs = hardest(own, budget)
         if pairs is None:
             yield (
@@ -240,7 +240,7 @@ def conclude_setting(of: SettingResults) -> Iterator[str]:
             if share := each.accuracy[budget].get(pairs):
                 names[share.standing].append(f"{each.variant} ({share} %)")
         parts = (f"{STANDINGS[x]}: {', '.join(some)}" for x, some in names.items() if some)
-        by_chance = f"{100 * chance(pairs, of.setting.values):.1f} %"
+        by_chance = percent(chance(pairs, of.setting.values))
         yield f"{when}, with {pairs} pairs (by chance {by_chance}): {'; '.join(parts)}"
     yield from _conclude_state(of, own)
 
@@ -319,7 +319,7 @@ def recall_tables(found: Evidence) -> list[Table]:
 
 
 def _budget_table(of: SettingResults, budget: TrainingBudget) -> Table:
-    name = f"{of.setting.steps:,} steps each" if budget is STEPS else f"{of.seconds:.1f} s each"
+    name = f"{of.setting.steps:,} steps" if budget is STEPS else duration(of.seconds or 0.0)
     right = [f"{pairs} pairs, %" for pairs in of.setting.pairs]
     right += ["a step", "to softmax's", "state"] if budget is STEPS else ["steps"]
     lines = []
@@ -335,13 +335,13 @@ def _budget_table(of: SettingResults, budget: TrainingBudget) -> Table:
             ratio = each.ratio
             ends = f" [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio and ratio.n > 1 else ""
             cells += [
-                milliseconds(each.step_s.mean) if each.step_s else "",
+                duration(each.step_s.mean) if each.step_s else "",
                 f"{ratio.mean:.2f}{ends}" if ratio else "",
                 "" if each.state_numbers is None else f"{each.state_numbers:,}",
             ]
         lines.append((each.variant, each.computes, *cells))
     heads = columns("variant", "computes", *right, right=right, wrap=["computes"])
-    return Table(f"right answers after {name} ({of.slug})", heads, lines)
+    return Table(f"right answers after {name} each ({of.slug})", heads, lines)
 
 
 def recall_lines(found: Evidence) -> list[str]:
@@ -475,7 +475,7 @@ def _draw_training(axes: Axes, of: SettingResults, looks: Mapping[str, Look]) ->
     if of.seconds is not None:
         axes.axvline(of.seconds, color=FAINT, linewidth=0.9, linestyle=(0, (1, 1)))
         words: dict[str, Any] = {"fontsize": 7, "color": FAINT, "rotation": 90}
-        axes.text(of.seconds, 1, f" {of.seconds:.1f} s for all", **words)
+        axes.text(of.seconds, 1, f" {duration(of.seconds)} for all", **words)
     axes.set_title(f"with {of.setting.most} pairs, as it is trained", loc="left", fontsize=8)
     axes.set_xlim(0, None)
     axes.set_xlabel("seconds of training")

@@ -24,6 +24,7 @@ from msgspec import convert
 from torch import Tensor, nn
 
 from attnbench.core import settings
+from attnbench.core.format import roughly
 from attnbench.core.process_child import Answers
 from attnbench.features.quality.recall import (
     CAUSAL,
@@ -142,7 +143,7 @@ class Training:
                 send({"checkpoint": look})
             time_over = time_over or due
             if self.clock_s > limit_s and done < steps:
-                return f"it had taken {done} of {steps} steps when its {limit_s:.0f} s were over"
+                return f"it had taken {done} of {steps} steps when its {roughly(limit_s)} were over"
         return ""
 
     def _step(self) -> None:

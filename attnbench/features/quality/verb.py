@@ -25,6 +25,7 @@ from attnbench.core.evidence import (
     save_evidence,
     stored_margin,
 )
+from attnbench.core.format import roughly
 from attnbench.core.lock import lock_for
 from attnbench.core.machine import Machine, this_machine
 from attnbench.core.process import Worker
@@ -37,7 +38,7 @@ from attnbench.report.tables import FAINT, Table, console
 from attnbench.report.tables import show as show_table
 from attnbench.sweep.compare import STARTING_S
 from attnbench.sweep.engine import LocalEngine
-from attnbench.sweep.plan import LONG, duration, here
+from attnbench.sweep.plan import LONG, here
 from attnbench.sweep.start import pinned
 from attnbench.sweep.sweep import Interrupt
 from impls.errors import CantBeDone
@@ -261,7 +262,7 @@ def model(given: argparse.Namespace) -> int:
         limited = start.device == "cpu"
         refusals = [pretrained.refusal(row, options, start.machine) for row in variants]
         guesses = [ORIGINAL_S, *(options.guess_s * (refused is None) for refused in refusals)]
-        left = f"about {duration(sum(guesses))}"
+        left = f"about {roughly(sum(guesses))}"
         say(f"{count} variants in the model, one after another; first the original; {left}")
         progress.expect(guesses)
         progress.step("the original model")
@@ -294,7 +295,7 @@ def real(given: argparse.Namespace) -> int:
     wanted = {"seq": given.seq, "batch": given.batch, "dtype": start.dtype, "device": start.device}
 
     def steps(folder: Path, progress: Progress) -> Generator[Row | None]:
-        progress.tell(f"first the model's layers are read; about {duration(CAPTURE_S)}")
+        progress.tell(f"first the model's layers are read; about {roughly(CAPTURE_S)}")
         progress.at(0, 0, CAPTURE_S, "the model's layers are read")
         sources = pretrained.capture_inputs(
             start.texts, **wanted, folder=folder, settings=start.settings
@@ -329,7 +330,7 @@ def recall(given: argparse.Namespace) -> int:
     say(
         f"{plan.count} trainings: variants {len(plan.variants[first])}, seeds {len(plan.seeds)}, "
         f"threads {plan.threads}; {', '.join(s.slug for s in plan.settings)}; pairs {first.pairs}; "
-        f"about {duration(left_s + DRAWING_S)}"
+        f"about {roughly(left_s + DRAWING_S)}"
     )
     made = made_here(
         machine,

@@ -41,7 +41,7 @@ class PageCell:
         return {
             "ms": format.ms(time.median_s if time else None),
             "tflops": format.figures(cost.flops / time.median_s / 1e12 if time and cost else None),
-            "share": format.share(self.record.share_of_ceiling if time else None),
+            "share": format.percent(self.record.share_of_ceiling if time else None),
             "baseline": format.ratio(self.to_baseline),
         }
 
@@ -51,7 +51,8 @@ class PageCell:
         skill = 1.0 if self.look.exact and self.record.time else None
         if self.record.distance is not None:
             skill = self.record.distance.skill
-        return format.share(skill) if skill is None or skill > -0.005 else "< 0"
+        below = skill is not None and skill <= -0.005
+        return "< 0" if below else format.percent(skill and max(0.0, skill))
 
 
 def cells_of(contents: Contents) -> list[PageCell]:
@@ -102,7 +103,7 @@ def summarize(cell: PageCell) -> str:
         stop = STOPS.get(time.stop, f"stopped: {time.stop}")
         parts = [figures(time), f"{time.n:,} sample{'s' * (time.n != 1)}, {stop}"]
     if record.memory:
-        parts.append(f"peak {format.nbytes(record.memory.peak_bytes)}")
+        parts.append(f"peak {format.size(record.memory.peak_bytes)}")
     if record.worst_error is not None:
         error = format.three(record.worst_error)
         parts.append("worst error " + error.replace("-", "\N{NON-BREAKING HYPHEN}"))  # one word

@@ -16,14 +16,20 @@ const figures = (value) => {
 const three = (value) =>
   value >= 1e6 || value < 1e-4 ? value.toExponential(2).replace(/\.?0*e\+?/, "e")
     : Number(value.toPrecision(3)).toLocaleString("en", { maximumFractionDigits: 9 });
-const inUnits = (reached, ...units) => (value) => {
-  const [unit, size] = units.find(([, size]) => value >= size * reached) ?? units.at(-1);
+const inUnits = (...units) => (value) => {
+  const [unit, size] = units.find(([, size]) => value >= size * 0.9995) ?? units.at(-1);
   return `${three(value / size)} ${unit}`;
 };
-const seconds = inUnits(0.9995, ["s", 1], ["ms", 1e-3], ["µs", 1e-6], ["ns", 1e-9]);
-const nbytes = inUnits(1, ["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 1024], ["B", 1]);
-const joules = inUnits(1, ["kJ", 1e3], ["J", 1], ["mJ", 1e-3], ["µJ", 1e-6]);
-const percent = (value) => `${three(value * 100)}\u00a0%`;
+const shorter = inUnits(["s", 1], ["ms", 1e-3], ["µs", 1e-6]);
+const seconds = (value) => {
+  if (value < 119.5) return shorter(value);
+  const [unit, size] = value < 5400 ? ["min", 60] : ["h", 3600];
+  return `${Number((value / size).toPrecision(2))} ${unit}`;
+};
+const nbytes = inUnits(["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 1024], ["B", 1]);
+const joules = inUnits(["kJ", 1e3], ["J", 1], ["mJ", 1e-3], ["µJ", 1e-6]);
+const percent = (value) =>
+  `${three(Math.abs(100 * value) >= 9.95 ? Math.round(100 * value) : Number((100 * value).toPrecision(2)))}\u00a0%`;
 const times = (value) => (value >= 0.1 && value < 10 ? `${value.toFixed(2)}×` : `${figures(value)}×`);
 const tokens = (n) => n.toLocaleString("en");
 

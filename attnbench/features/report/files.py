@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnbench.core.disk import StoreError, from_json, writable_folder, write_whole
+from attnbench.core.format import ms
 from attnbench.features.report.build import Contents, contents_of
 from attnbench.features.report.page import render, templates
 from attnbench.report.scenes import ReportRun, Scene, gather
@@ -156,7 +157,7 @@ def _times(scene: Scene) -> Table:
             cell = scene.regime.cells[length].get(name)
             if cell and cell.time:
                 bold = BOLD if name in leaders[length] else ""
-                row.append(Styled(f"{cell.time.median_s * 1e3:.4g}", bold))
+                row.append(Styled(ms(cell.time.median_s), bold))
             else:
                 row.append(SHORT.get(cell.status, str(cell.status)) if cell else NO_TIME)
         rows.append(row)

@@ -111,7 +111,7 @@ def _template() -> Template:
     made = templates(autoescape=True)
     made.filters["table"] = lambda table: Markup(to_html(table))
     made.filters["text_of"] = lambda name: Markup((HERE / name).read_text("utf-8"))
-    for function in (format.ms, format.mib, format.figures, format.ratio, format.nbytes):
+    for function in (format.ms, format.mib, format.figures, format.ratio):
         made.filters[function.__name__] = function
     return made.get_template("page.html")
 
@@ -165,7 +165,7 @@ def _closest(run: ReportRun, contents: Contents) -> Table | None:
     factors = (1.05, 1.25, 1.5, 2.0)
     heads = [f"within {factor:g}×" for factor in factors]
     rows = [
-        (of.variant, *(format.share(of.share(x)) for x in (1.0, *factors)), format.ratio(of.mean))
+        (of.variant, *(format.percent(of.share(x)) for x in (1.0, *factors)), format.ratio(of.mean))
         for of in found[:CLOSEST]
     ]
     right = ["fastest", *heads, "mean"]
@@ -270,10 +270,10 @@ def _row(
         badges = badges or [("clear", "clear")]
         ahead = f"{answer.lead} faster than {answer.next}" if answer.next is not None else ahead
         if answer.memory_bytes is not None:
-            memory = format.nbytes(answer.memory_bytes)
+            memory = format.size(answer.memory_bytes)
             if answer.frugal:  # a variant that needs much less
                 name, least, slower = answer.frugal
-                memory += f" ({name}: {format.nbytes(least)} at {format.ratio(slower)} the time)"
+                memory += f" ({name}: {format.size(least)} at {format.ratio(slower)} the time)"
     return {
         "stretch": stretch,
         "winner": looks[answer.winner] if answer else None,
@@ -283,7 +283,7 @@ def _row(
         "badges": badges,
         "lead": ahead,
         "memory": memory,
-        "peak": format.nbytes(answer.memory_bytes) if answer and answer.memory_bytes else "",
+        "peak": format.size(answer.memory_bytes) if answer and answer.memory_bytes else "",
         "doubts": "; ".join([*doubts[:DOUBTS], *[f"{more} more"] * (more > 0)]),
         "beside": sentence,
         "other": looks[sentence.found.variant] if sentence and sentence.found else None,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from attnbench.core.disk import RECORDS, SPOILED
 from attnbench.core.evidence import selfcheck_said
-from attnbench.core.format import counted
+from attnbench.core.format import counted, duration, percent, size
 from attnbench.core.record import FINDINGS
 from attnbench.core.stats import drift_margin
 from attnbench.report.scenes import ReportRun, hardware, machine_line, part
@@ -57,8 +57,7 @@ def _trust(run: ReportRun) -> Iterator[str]:
     yield selfcheck_said(run.header)
     floors = []
     for each in run.header.get("noise") or ():
-        unit, scale = ("µs", 1e6) if each["call_s"] < 1e-3 else ("ms", 1e3)
-        floors.append(f"{each['floor']:.2%} for calls of {each['call_s'] * scale:.3g} {unit}")
+        floors.append(f"{percent(each['floor'])} for calls of {duration(each['call_s'])}")
     of = "noise floor, by which a variant in pairs seems to differ from itself"
     none = "noise floor: not measured on this machine yet; 'attnbench env' does it"
     yield f"{of}: {', '.join(floors)}" if floors else none
@@ -92,7 +91,7 @@ def _drift(run: ReportRun) -> Iterator[str]:
         yield (
             f"drift check{on}: the reference timing took between {min(readings) / middle:.2f} and "
             f"{max(readings) / middle:.2f} times its median; at {off} of {len(readings)} timings "
-            f"it was off by more than {margin:.0%}"
+            f"it was off by more than {percent(margin)}"
         )
     spoiled = run.path / SPOILED
     again = spoiled.read_bytes().count(b"\n") if spoiled.is_file() else 0
@@ -133,8 +132,8 @@ def _facts(run: ReportRun) -> Iterator[tuple[str, str]]:
     yield "grid", _grid(part(header, "grid"))
     ceilings = part(header, "ceilings")
     rates = [f"{x / 1e12:.3g} TFLOP/s in {of}" for of, x in part(ceilings, "flops").items() if x]
-    for size, rate in part(ceilings, "copy").items():
-        rates += [f"{rate / 1e9:.3g} GB/s copying {int(size) / 2**20:g} MiB"] * bool(rate)
+    for copied, rate in part(ceilings, "copy").items():
+        rates += [f"{rate / 1e9:.3g} GB/s copying {size(int(copied))}"] * bool(rate)
     yield "ceilings", "; ".join(rates) or "not measured"
     yield "records", f"{len(run.records)}, sha256 {digest}"
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from attnbench.command import arguments
 from attnbench.command.terminal import INTERRUPTED, finding, say
+from attnbench.core.format import duration, roughly
 from attnbench.features.report.verb import report_of
 from impls.errors import CantBeDone
 
@@ -34,7 +35,6 @@ def run(given: argparse.Namespace) -> int:
     from attnbench.command.progress import Progress
     from attnbench.core.record import NOT_TRIED
     from attnbench.core.store import read_records
-    from attnbench.sweep.plan import duration
     from attnbench.sweep.sweep import Stopped
 
     start = monotonic()
@@ -236,7 +236,6 @@ def _conclude(
     from attnbench.core.record import NOT_TRIED
     from attnbench.features.run import view
     from attnbench.report.scenes import gather
-    from attnbench.sweep.plan import duration
 
     records = sorted(records, key=lambda r: r.status in NOT_TRIED)  # measured cells first
     made = None
@@ -264,5 +263,5 @@ def _conclude(
         print("", *filter(None, [*said, margin_reason(records), trust]), "", sep="\n")
     if not given.tables:
         (ran,) = made.contents.runs if made else gather([folder.path])
-        view.show_answer(ran, duration(took_s), made.index if made else None)
+        view.show_answer(ran, roughly(took_s), made.index if made else None)
     return finding(records)

@@ -13,7 +13,7 @@ from rich.text import Text
 from attnbench.answer.paste import lines as code_lines
 from attnbench.answer.paste import words_beside_default
 from attnbench.answer.ranking import EXACT, Standing
-from attnbench.core.format import NONE, first_few, mib, ms, percent, ratio, short
+from attnbench.core.format import NONE, figures, first_few, mib, ms, percent, ratio, short
 from attnbench.core.record import FINDINGS, Record, Status
 from attnbench.report.scenes import ReportRun, Scene, machine_line, scenes
 from attnbench.report.sentences import beside, distinct_words, only
@@ -236,7 +236,7 @@ def _table(regime: str, records: Sequence[Record]) -> Table:
     }
     last, at_last = list(by_length.items())[-1]
     joules = {
-        name: f"{r.energy.joules * 1e3:.4g}"
+        name: figures(r.energy.joules * 1e3)
         for name, r in at_last.items()
         if r.energy is not None and r.energy.joules is not None
     }
@@ -265,7 +265,7 @@ def _time_cell(record: Record | None, best: float | None) -> Styled:
         return Styled(record.status, BAD if record.status in FINDINGS else FAINT)
     t, spread = record.time, _spread(record)
     doubt = "!" if t.flags or spread > WIDE_SHARE else ""
-    text = f"{t.median_s * 1e3:.4g} ±{spread:.1f}{doubt}"
+    text = f"{ms(t.median_s)} ±{spread:.1f}{doubt}"
     return Styled(text, BEST if t.median_s == best else "")
 
 
@@ -278,9 +278,8 @@ def _tail_cells(record: Record | None) -> tuple[str | None, str | None, str | No
         error += f" (softmax: {record.distance.relative:.2f})"
     elif record.computes != "softmax":
         error += " (not softmax)"
-    share = record.share_of_ceiling
-    of_ceiling = None if share is None else f"{share:.0%}{ABOVE * (share > 1)}"
-    return f"{record.memory.peak_bytes / 2**20:.4g}", error, of_ceiling
+    of_ceiling = percent(record.share_of_ceiling) + ABOVE * ((record.share_of_ceiling or 0) > 1)
+    return mib(record.memory.peak_bytes), error, of_ceiling
 
 
 def _footnotes(records: Sequence[Record]) -> Iterator[str]:

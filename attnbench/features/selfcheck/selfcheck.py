@@ -17,6 +17,7 @@ from typing import Any
 
 from attnbench.core.disk import SELFCHECK
 from attnbench.core.evidence import save_beside
+from attnbench.core.format import percent
 from attnbench.core.machine import Machine, why_not
 from attnbench.core.record import PROTOCOL, Record, Status
 from attnbench.core.stats import Verdict
@@ -193,14 +194,13 @@ def judge_slow_down(extra: int, found: Compared, spent_s: float = 0.0) -> PlantO
         may = {Verdict.SLOWER}
         if not seen or c.low <= 1 + extra / 100 <= c.high:
             may.add(Verdict.INCONCLUSIVE)
-    said = (
-        f"{c.ratio:.3f} of the time [{c.low:.3f}, {c.high:.3f}], {c.n} pairs, margin {c.margin:.1%}"
-    )
+    said = f"{c.ratio:.3f} of the time [{c.low:.3f}, {c.high:.3f}], {c.n} pairs, "
+    said += f"margin {percent(c.margin)}"
     good = c.verdict in may
     wanted = "" if good else " or ".join(sorted(may))
     told = None if good and c.verdict is Verdict.INCONCLUSIVE else good
     if told is None:
-        only = f"the smallest detectable difference was {c.smallest_effect:.1%}"
+        only = f"the smallest detectable difference was {percent(c.smallest_effect)}"
         said += f"; {'its interval holds what was injected, and the margin' if seen else only}"
     return PlantOutcome(deed, SLOW, told, str(c.verdict), said, wanted, round(spent_s, 3))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from attnbench.command import arguments
 from attnbench.command.progress import Progress
 from attnbench.command.terminal import INTERRUPTED, finding, say
+from attnbench.core.format import roughly
 
 if TYPE_CHECKING:
     import argparse
@@ -58,7 +59,6 @@ def _checked(machine: Machine, seed: int, out: Path) -> SelfCheck:
     )
     from attnbench.gate.plants import PLANTS, SLOW_DOWNS
     from attnbench.sweep.engine import LocalEngine
-    from attnbench.sweep.plan import duration
 
     start = monotonic()
     outcomes: list[PlantOutcome] = []
@@ -80,7 +80,7 @@ def _checked(machine: Machine, seed: int, out: Path) -> SelfCheck:
     slow_downs_s = each_s * len(SLOW_DOWNS)
     say(
         f"{len(PLANTS)} faults are injected, and slow-downs of {len(SLOW_DOWNS)} sizes; about "
-        f"{duration(plants_s + slow_downs_s)}"
+        f"{roughly(plants_s + slow_downs_s)}"
     )
     try:
         with (

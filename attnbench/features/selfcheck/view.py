@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnbench.core.format import first_few
+from attnbench.core.format import first_few, ratio
 from attnbench.core.record import NOT_TRIED, Record, Status
 from attnbench.features.selfcheck.selfcheck import SLOW, PlantOutcome, SelfCheck
 from attnbench.report.tables import BAD, BOLD, FAINT, GOOD, Styled, Table, columns, console, show
@@ -48,7 +48,7 @@ def show_check(records: Sequence[Record]) -> None:
         right = [r for r in asked if r.status is Status.MEASURED]
         bad = [r for r in asked if r.status is not Status.MEASURED]
         ratios = [e.ratio for r in right for e in (r.error or {}).values() if e.ratio is not None]
-        worst = f"{max(ratios):.2f} × plain" if ratios else ""
+        worst = f"{ratio(max(ratios))} plain" if ratios else ""
         count = f"{len(right)} of {len(asked)}" if asked else "–"
         style = BAD if bad else GOOD if asked else FAINT
         why = "; ".join(dict.fromkeys(r.reason for r in some if r not in asked))

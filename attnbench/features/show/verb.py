@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnbench.command.terminal import say
+from attnbench.core.format import roughly
 
 if TYPE_CHECKING:
     import argparse
@@ -107,7 +108,7 @@ def env(given: argparse.Namespace) -> int:
     from attnbench.features.show import view
     from attnbench.sweep.compare import STARTING_S
     from attnbench.sweep.engine import START_LIMIT_S, engine_on
-    from attnbench.sweep.plan import LONG, duration, here
+    from attnbench.sweep.plan import LONG, here
     from attnbench.sweep.start import pinned
     from impls.problem import Problem
 
@@ -130,7 +131,7 @@ def env(given: argparse.Namespace) -> int:
         "notes": notes,
     }
     ceilings_s = STARTING_S + CEILINGS_S * len(dtypes)
-    say(f"the ceilings and the noise floor are measured; about {duration(ceilings_s + NOISE_S)}")
+    say(f"the ceilings and the noise floor are measured; about {roughly(ceilings_s + NOISE_S)}")
     with engine_on(device, settings) as engine, Progress() as progress:
         progress.expect([ceilings_s, NOISE_S])
         progress.step("the ceilings: products, and copies by size")

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.markup import escape
 
+from attnbench.core.format import duration, percent, size
 from attnbench.report.tables import BAD, BOLD, GOOD, Styled, Table, columns, console, show_facts
 from attnbench.report.tables import show as show_table
 from impls import BrokenRow
@@ -125,15 +126,14 @@ def show_env(facts: Mapping[str, Any]) -> None:
     """``env``: a line a fact."""
     m, settings, now, reach = (facts[x] for x in ("machine", "settings", "observed", "ceilings"))
     gpus = [
-        f"{g['name']}, sm {g['capability']}, {g['memory_bytes'] / 2**30:.0f} GiB, driver "
-        f"{g['driver']}"
+        f"{g['name']}, sm {g['capability']}, {size(g['memory_bytes'])}, driver {g['driver']}"
         for g in m["gpus"]
     ]
     mhz, load = now["cpu"]["mhz"], (now["cpu"]["load_1min"], now["cpu"]["load_5min"])
     clock = f"{mhz:.0f} MHz" if isinstance(mhz, float) else mhz
     lines = [
         ("machine", m["name"]),
-        ("cpu", f"{m['cpu']}, {m['cores']} cores, {m['memory_bytes'] / 2**30:.1f} GiB"),
+        ("cpu", f"{m['cpu']}, {m['cores']} cores, {size(m['memory_bytes'])}"),
         *(("gpu", said) for said in gpus or ["none that NVIDIA's driver library shows"]),
         ("system", f"{m['system']}, Python {m['python']}"),
         ("versions", ", ".join(f"{k} {v}" for k, v in m["versions"].items())),
@@ -148,11 +148,11 @@ def show_env(facts: Mapping[str, Any]) -> None:
         lines.append(("gpu now", ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in gpu.items())))
     for dtype, rate in reach["flops"].items():
         lines.append((f"product {dtype}", f"{rate / 1e9:.1f} GFLOP/s"))
-    for size, rate in reach["copy"].items():
-        lines.append((f"copy of {int(size) / 2**20:g} MiB", f"{rate / 1e9:.1f} GB/s"))
+    for copied, rate in reach["copy"].items():
+        lines.append((f"copy of {size(int(copied))}", f"{rate / 1e9:.1f} GB/s"))
     for floor in facts["noise"]:
-        beyond = f"{floor['floor']:.2%}" if floor["floor"] > 0 else "none beyond sampling noise"
+        beyond = percent(floor["floor"]) if floor["floor"] > 0 else "none beyond sampling noise"
         said = f"{beyond} ({floor['trials']} comparisons of a variant with itself, of "
-        said += f"{floor['pairs']:.0f} pairs; their ratios were up to {floor['apart']:.2%} off one)"
-        lines.append((f"noise at {floor['call_s'] * 1e3:.3g} ms", said))
+        said += f"{floor['pairs']:.0f} pairs; ratios up to {percent(floor['apart'])} off one)"
+        lines.append((f"noise at {duration(floor['call_s'])}", said))
     show_facts(lines)

@@ -62,28 +62,28 @@ def show(calls: SeenCalls, path: Path) -> None:
     """Print the sites, those of most seconds first, and what could not be seen."""
     from rich.markup import escape
 
-    from attnbench.core.format import time_taken
+    from attnbench.core.format import duration, percent
     from attnbench.report.tables import FAINT, Table, columns, console, show
 
     names = ("site", "problem", "via", "calls", "forward", "backward", "share")
     rows = []
     for s in calls.sites[:SHOWN]:
         problem = str(s.problem.with_(inputs="normal")) + "*" * bool(s.note)
-        times = (time_taken(x) if x else "" for x in (s.seconds, s.backward_s))
-        share = "" if s.share is None else f"{s.share:.1%}"
+        times = (duration(x) if x else "" for x in (s.seconds, s.backward_s))
+        share = "" if s.share is None else percent(s.share)
         rows.append((s.site, problem, s.via, f"{s.calls:,}" if s.calls else "?", *times, share))
     show(Table("", columns(*names, right=names[3:], wrap=names[:3]), rows))
     out = console()
     share = "no call could be timed, so attention's share of the time is not known"
     if calls.step_share is not None and calls.step_s is not None:
         share = (
-            f"attention takes {calls.step_share:.1%} of a training step of "
-            f"{time_taken(calls.step_s)} (medians over {calls.steps} steps, from one optimizer's "
+            f"attention takes {percent(calls.step_share)} of a training step of "
+            f"{duration(calls.step_s)} (medians over {calls.steps} steps, from one optimizer's "
             "step to the next)"
         )
     elif calls.share is not None:
         share = (
-            f"attention takes {calls.share:.1%} of {time_taken(calls.wall_s)}, from the first "
+            f"attention takes {percent(calls.share)} of {duration(calls.wall_s)}, from the first "
             "call's beginning to the last one's end"
         )
     # of calls that overlap, a sentence about what could not be seen says so

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attnbench.answer.ranking import Closeness, advised, closeness
-from attnbench.core.format import counted
+from attnbench.core.format import counted, percent
 from attnbench.report.figures import style
 from attnbench.report.figures.sheet import Drawn, add_axes, at, finish, heading, sheet, shorten
 from attnbench.report.figures.style import End, Looks
@@ -38,9 +38,10 @@ def draw(run: ReportRun, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
     factor, count = best.mostly()
     near = f"is within {factor:g}× of the fastest on {count} of {many} problems"
     title = f"How near to the best, over {counted(many, 'problem')}"
+    often, twice = (percent(best.share(factor)) for factor in (1.1, 2.0))
     told = (
-        f"{best.variant} takes no more than 1.1 times the best on {best.share(1.1):.0%} of the "
-        f"problems, and no more than twice on {best.share(2.0):.0%}; only exact softmax counts"
+        f"{best.variant} takes no more than 1.1 times the best on {often} of the problems, and no "
+        f"more than twice on {twice}; only exact softmax counts"
     )
     with sheet(style.WIDE / 72, HIGH / 72) as figure:
         axes = add_axes(figure, BOX)

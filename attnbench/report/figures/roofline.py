@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnbench.answer.regimes import time_of
-from attnbench.core.format import first_few, three
+from attnbench.core.format import first_few, percent, three
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
 from attnbench.report.figures.sheet import FAINT, INK, Drawn, finish, sheet, shorten
@@ -94,7 +94,8 @@ def _figure(scene: Scene, looks: Looks, above: Roof, every: Paths) -> Drawn:
     faint = [v for v in ranked if v not in named][: MOST - len(named)]
     title = f"Roofline, {scene.regime.phase}: {name} of the mathematics"
     best, of = (exact or ranked)[0], " of what is exact" if exact else ""
-    finding = f"Nearest to the ceilings{of}: {best}, {paths[best][-1].share:.0%} of what they allow"
+    share = percent(paths[best][-1].share)
+    finding = f"Nearest to the ceilings{of}: {best}, {share} of what they allow"
     with sheet(style.WIDE / 72, HIGH / 72) as figure:
         axes = labels.add_axes(figure, BOX)
         _draw_roof(axes, above, paths, unit)

@@ -85,8 +85,8 @@ def measures(kind: str) -> list[Measure]:
     """All measures, of exact softmax or of what is not."""
     error = "worst relative error" if kind == "exact" else "distance from softmax"
     return [
-        Measure("time", "median time", format.seconds, grows=True),
-        Measure("memory", "peak memory", format.nbytes, peak, grows=True),
+        Measure("time", "median time", format.duration, grows=True),
+        Measure("memory", "peak memory", format.size, peak, grows=True),
         Measure("error", error, format.three, _error),
         Measure("energy", "energy a call", format.joules, _energy, grows=True),
     ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from attnbench.core.format import counted, milliseconds, plain
+from attnbench.core.format import counted, duration, percent, plain
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures.sheet import FAINT, INK, OTHER, PAPER, Drawn, finish, sheet
 from attnbench.report.figures.style import WIDE, Look, Looks
@@ -129,12 +129,12 @@ def _figure(name: str, slug: str, profiles: Sequence[Profile], looks: Looks) -> 
             for phase in profile.phases:
                 middle = top + BAR / 2
                 axes.text(-0.02, middle, labels.shorten(phase.name, 46, 7.5), ha="right", **more)
-                axes.text(1.015, middle, milliseconds(phase.profiled_s), **more)
+                axes.text(1.015, middle, duration(phase.profiled_s), **more)
                 if parts := _parts(phase):
                     whole = math.fsum(part.self_s for part in parts)
                     _draw_bar(axes, top, look, parts, whole)
-                    share = f"{parts[0].name} {parts[0].self_s / whole:.0%}"
-                    largest.append(f"{profile.variant} {phase.name}: {share}")
+                    most = f"{parts[0].name} {percent(parts[0].self_s / whole)}"
+                    largest.append(f"{profile.variant} {phase.name}: {most}")
                 top += BAR
             top += GAP
         labels.heading(figure, title, f"{slug}; at the right, what each took, profiled")
@@ -150,21 +150,21 @@ def _draw_bar(
 
     left = 0.0
     for part, shade in zip(parts, (*SHADES, 1.0, 1.0), strict=False):
-        share = part.self_s / whole
+        wide = part.self_s / whole
         colour, alpha = look.colour if look else OTHER, shade
         if part.calls is None:
             colour, alpha = FAINT, 0.25
         fill: dict[str, Any] = {"facecolor": colour, "alpha": alpha, "linewidth": 0}
-        axes.add_patch(Rectangle((left, top + 1.4), share, BAR - 2.8, **fill))
+        axes.add_patch(Rectangle((left, top + 1.4), wide, BAR - 2.8, **fill))
         edge: dict[str, Any] = {"color": PAPER, "linewidth": 0.8, "solid_capstyle": "butt"}
-        axes.plot([left + share] * 2, [top + 1.4, top + BAR - 1.4], **edge)
-        room, named = share * (RIGHT - LEFT) - 4, f"{part.name} {share:.0%}"
+        axes.plot([left + wide] * 2, [top + 1.4, top + BAR - 1.4], **edge)
+        room, named = wide * (RIGHT - LEFT) - 4, f"{part.name} {percent(wide)}"
         text = named if labels.width(named, 6.8) <= room else labels.shorten(part.name, room, 6.8)
         if text in (part.name, named) or len(text) > LETTERS:
             ground = {"facecolor": PAPER, "alpha": 0.9, "linewidth": 0, "pad": 0.8}
             ink: dict[str, Any] = {"fontsize": 6.8, "color": INK, "va": "center_baseline"}
             axes.text(left + 0.012, top + BAR / 2, text, bbox=ground, **ink)
-        left += share
+        left += wide
 
 
 def _rows(profiles: Sequence[Profile]) -> Iterator[tuple[Any, ...]]:

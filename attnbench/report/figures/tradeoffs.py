@@ -29,7 +29,7 @@ NAMED = 12
 GAP = 15.0
 """Points between the exact variants and the others, where errors are drawn."""
 TITLES = {"error": "time × distance from softmax", "memory": "time × peak memory"}
-SAY = {"error": format.three, "memory": format.nbytes}
+SAY = {"error": format.three, "memory": format.size}
 Points = Mapping[str, tuple[float, float]]
 """By variant, its time and its error or memory."""
 Fronts = Sequence[Sequence[str]]
@@ -70,7 +70,7 @@ def _figure(scene: Scene, looks: Looks, length: int, measure: str, points: Point
             high = (top - bottom - GAP * (len(clouds) - 1)) * share
             axes = labels.add_axes(figure, (LEFT, level, WIDE - RIGHT, level + high))
             lowest, exact = level == bottom, all(looks[name].exact for name in cloud)
-            style.scale(axes, "x", xs, format.seconds if lowest else lambda _: "")
+            style.scale(axes, "x", xs, format.duration if lowest else lambda _: "")
             ys = style.limits((y for _, y in cloud.values()), room=0.14)
             style.scale(axes, "y", ys, SAY[measure], 2 if measure == "memory" else 10)
             axes.tick_params(length=2.5 if lowest else 0, pad=2)
@@ -88,8 +88,8 @@ def _figure(scene: Scene, looks: Looks, length: int, measure: str, points: Point
         style.name_ends(figure, named, WIDE - RIGHT, bottom + 1, top, lines=False)
         told = []
         for front, which in zip(fronts, ("Exact", "Not exact"), strict=True):
-            two = ((n, format.seconds(points[n][0]), SAY[measure](points[n][1])) for n in front[:8])
-            some = ", ".join(f"{n} ({time}, {other})" for n, time, other in two)
+            two = ((n, *points[n]) for n in front[:8])
+            some = ", ".join(f"{n} ({format.duration(s)}, {SAY[measure](x)})" for n, s, x in two)
             told += [f"{which}, beaten by none of its kind both ways: {some}"] * bool(front)
         rows = _rows(looks, points, fronts, measure)
         name, words = f"{scene.name}-time-{measure}", ". ".join(told)
@@ -127,7 +127,7 @@ def _finding(scene: Scene, length: int, measure: str, front: Sequence[str]) -> s
     if not known:
         return "" if standing.faster else "Nothing is clearly faster than exact softmax"
     far, nearest = min(known, key=lambda each: each[0])
-    name = f"{nearest.variant} ({format.times(nearest.speedup)})"
+    name = f"{nearest.variant} ({format.ratio(nearest.speedup)})"
     return f"Of what is faster than exact, {name} is nearest to it: {format.three(far)}"
 
 

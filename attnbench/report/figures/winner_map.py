@@ -138,12 +138,12 @@ def _cell(
         factor = answer.lead.factor if answer.lead else None
         fill(linewidth=0, alpha=depth(factor), facecolor=look.colour)
         doubt = " ?" if answer.flags else ""
-        lines = [answer.winner, (format.times(factor) if factor else "only one") + doubt]
+        lines = [answer.winner, (format.ratio(factor) if factor else "only one") + doubt]
         if answer.equal:
             fill(linewidth=0, facecolor="none", edgecolor=look.colour, alpha=0.3, hatch="////")
             names = labels.listed(standing.leaders, wide - 5, 7.0)
             lines = [f"tie of {len(standing.leaders)}{doubt}", names]
-        lines.append(format.seconds(answer.time.median_s))
+        lines.append(format.duration(answer.time.median_s))
         more["color"] = INK
     else:
         fill(facecolor="none", edgecolor=GRID, linewidth=0.8)

@@ -136,7 +136,7 @@ def test_the_baselines_own_time_is_the_budget_of_all(carried):
     assert {job.seconds for job in others} == {1.0}  # what the made-up training took
     assert made.budgets == {SETTING.slug: 1.0}
     assert (len(made.rows), len(steps), len(lines)) == (4, 5, 1)
-    assert "sdpa took 1.0 s for 100 steps" in lines[0]
+    assert "sdpa took 1 s for 100 steps" in lines[0]
 
 
 def test_a_refusal_is_met_once_and_the_others_go_on(carried):

@@ -52,7 +52,7 @@ def test_parts_are_shares_of_their_phase():
     found = {row["operator"]: float(row["share"]) for row in rows(drawn)}
     assert found["aten::bmm"] == pytest.approx(0.75)
     assert sum(found.values()) == pytest.approx(1.0)
-    assert "dense forward: bmm 75%" in drawn.description
+    assert "dense forward: bmm 75\u00a0%" in drawn.description
     later = profiles.dense() | {"phases": [phase], "slug": "another"}
     some = draw(profiles.dense() | {"slug": "another"}, profiles.fused(), later, number=3)
     assert [d.name for d in some] == ["shares-3-0", "shares-3-1"]

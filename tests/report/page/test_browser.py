@@ -198,7 +198,7 @@ VALUES = (3.27e-9, 0.0000999, 0.0123, 0.5, 0.99951, 1, 9.995, 12.34, 99.96, 1234
 
 
 def test_numbers_are_worded_as_everywhere_else(r):
-    words = {"figures": "figures", "three": "three", "seconds": "seconds", "nbytes": "nbytes",
+    words = {"figures": "figures", "three": "three", "seconds": "duration", "nbytes": "size",
              "joules": "joules", "percent": "percent", "times": "ratio"}  # fmt: skip
     for script, python in words.items():
         told = r.page.evaluate(f"{list(VALUES)}.map({script})")
