@@ -52,7 +52,7 @@ def duration(seconds: float) -> str:
     if seconds < 119.5:
         return _in_units(seconds, {"s": 1.0, "ms": 1e-3, "µs": 1e-6})
     unit, size = ("min", 60) if seconds < 5400 else ("h", 3600)
-    return f"{float(f'{seconds / size:.2g}'):g} {unit}"
+    return f"{three(float(f'{seconds / size:.2g}'))} {unit}"
 
 
 def roughly(seconds: float) -> str:

@@ -24,7 +24,7 @@ const shorter = inUnits(["s", 1], ["ms", 1e-3], ["µs", 1e-6]);
 const seconds = (value) => {
   if (value < 119.5) return shorter(value);
   const [unit, size] = value < 5400 ? ["min", 60] : ["h", 3600];
-  return `${Number((value / size).toPrecision(2))} ${unit}`;
+  return `${three(Number((value / size).toPrecision(2)))} ${unit}`;
 };
 const nbytes = inUnits(["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 1024], ["B", 1]);
 const joules = inUnits(["kJ", 1e3], ["J", 1], ["mJ", 1e-3], ["µJ", 1e-6]);

@@ -137,10 +137,10 @@ def test_the_fastest_exact_and_what_ties_with_it_are_bold_and_the_rest_says_how_
     )
     lines = [line.split(" & ") for line in text.splitlines()]
     row = {cells[1]: [c.strip(" \\") for c in cells[2:]] for cells in lines if len(cells) == 5}
-    assert row["fast"] == ["bfseries 1", "2", "memory"]
+    assert row["fast"] == ["bfseries 1.00", "2.00", "memory"]
     assert row["tied"] == ["bfseries 1.02", "--", "--"]
-    assert row["slow"] == ["2", "bfseries 1", "too slow"]
-    assert row["other"] == ["0.1", "--", "--"]
+    assert row["slow"] == ["2.00", "bfseries 1.00", "too slow"]
+    assert row["other"] == ["0.100", "--", "--"]
     assert text.index("other") > text.index("slow") and "never" not in text
     assert "tabular" not in tables([])
     long = latex(*(timed(f"v{n}", 1e-3 * (n + 1)) for n in range(80)))
