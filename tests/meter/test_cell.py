@@ -137,7 +137,7 @@ def test_what_is_refused_or_not_found_or_can_not_fit_is_not_run(cells, tmp_path,
     problem = cells.problem(inputs=f"captured:{tmp_path / 'none.npz'}")
     unmeasured(Bench().measure(Job(cells.variant(HONEST), problem)), Status.FAILED, ".*none.npz")
     code = raising("raise ValueError('it was run')") + COST.format(peak=1 << 60)
-    says = f"predicted, not run: it needs {2**30:.1f} GiB above its inputs"
+    says = "predicted, not run: it needs 1.05e6 TiB above its inputs"
     unmeasured(cells.run(code, cost=True), Status.OUT_OF_MEMORY, says)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1000)
     for peak, status in ((900, Status.MEASURED), (901, Status.OUT_OF_MEMORY)):
