@@ -53,7 +53,7 @@ SIZES = {
     "check": ["check sdpa matmul", "check --seq 64 --mask causal --phase forward", "check"],
     "quality": [
         "quality model sdpa performer",
-        "quality model sdpa performer linear.elu nystrom window",
+        "quality model sdpa performer linear.elu nystrom",
         "quality recall --preset cpu-quick",
     ],
     "reproduce": ["reproduce {0}", "reproduce {0} {1} {2}", "reproduce"],

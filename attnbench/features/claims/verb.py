@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     import argparse
 
 
+STARTED_S = 6.0
+"""A guess at what starts with each claim."""
+
+
 def reproduce(given: argparse.Namespace) -> int:
     """Test all claims or some; the outcomes are kept beside the runs.
 
@@ -63,7 +67,7 @@ def _run(given: argparse.Namespace, some: list[Claim]) -> tuple[list[ClaimOutcom
     known = [claims.lacking(claim, machine, table, given.embeddings) for claim in some]
     to_try = [claim for claim, lacks in zip(some, known, strict=True) if lacks is None]
     scale = trial.scale_of(to_try, given.budget)
-    guesses = [60 * c.minutes * (scale if c.timed else 1.0) for c in to_try]
+    guesses = [STARTED_S + 60 * c.minutes * (scale if c.timed else 1.0) for c in to_try]
     said = f"about {roughly(sum(guesses))}"
     say(f"{len(some)} claims, {len(to_try)} of which can be tried here; {said}")
     with Progress() as progress:
