@@ -21,7 +21,7 @@ from attnbench.sweep import compare, start
 from attnbench.sweep.compare import ContestResult
 from attnbench.sweep.engine import engine_on
 from attnbench.sweep.places import Local
-from attnbench.sweep.plan import CEILINGS_S, grid_of, make_plan
+from attnbench.sweep.plan import grid_of, make_plan
 from attnbench.sweep.sweep import Interrupt, sweep
 from impls.problem import InvalidProblem, Problem
 
@@ -296,7 +296,7 @@ def _run(
         command=means.command,
     )
     cells = run.plan.to_run
-    about_s = CEILINGS_S + sum(c.guess_s for c in cells)
+    about_s = run.plan.about_s
     about_s += compare.contest_s(cells[0], this_machine()) if cells and pairs else 0.0
     means.say(f"{run.plan.sentence(about_s)}; records go to {run.folder.path}")
     with (

@@ -108,11 +108,13 @@ class Plan:
         """The cells that a worker will see."""
         return [c for c in self.cells if c.left_out is None]
 
-    def sentence(self, about_s: float | None = None) -> str:
-        """One line: how many cells, how many are left out and why, about how long.
+    @property
+    def about_s(self) -> float:
+        """A guess at the seconds of the worker's start, the ceilings, and all cells."""
+        return CEILINGS_S + sum(c.guess_s for c in self.to_run)
 
-        Where that is not given: the worker's start, the ceilings, and all cells.
-        """
+    def sentence(self, about_s: float | None = None) -> str:
+        """One line: how many cells, how many are left out and why, about how long: ``about_s``."""
         runs, left = self.to_run, [c.left_out for c in self.cells if c.left_out is not None]
         variants, problems = len({c.variant.label for c in runs}), len({c.problem for c in runs})
         text = f"{counted(len(runs), 'measurement')}: {counted(variants, 'variant')} on "
@@ -122,8 +124,7 @@ class Plan:
             reasons = "; ".join(f"{n} × {reason}" for reason, n in why.most_common())
             reasons = reasons if len(why) <= REASONS else "'attnbench list --why' says why"
             text += f"; {len(left)} left out ({reasons})"
-        about_s = CEILINGS_S + sum(c.guess_s for c in runs) if about_s is None else about_s
-        return f"{text}; about {roughly(about_s)}"
+        return f"{text}; about {roughly(self.about_s if about_s is None else about_s)}"
 
     def warnings(self) -> Iterator[str]:
         """What may not be meant: rows that no key is visible to."""

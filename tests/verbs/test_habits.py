@@ -28,6 +28,8 @@ from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimOut
 from attnbench.features.quality import pretrained, recall
 from attnbench.features.report import build
 from attnbench.features.run.verb import begin
+from attnbench.features.selfcheck import selfcheck
+from attnbench.features.selfcheck.selfcheck import PlantOutcome
 from attnbench.sweep.places import Local
 from attnbench.sweep.sweep import PRIOR_S, Eta
 from impls.masks import Mask
@@ -295,3 +297,25 @@ def on_terminal(monkeypatch, words):
     reading.join()
     os.close(outer)
     return b"".join(shown).decode()
+
+
+def test_a_run_of_nothing_that_can_run_here_says_so_whether_or_not_there_is_a_report(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("attnbench.sweep.places.LocalEngine", lambda *_, **__: Answering())
+    for more in ([], ["--no-report"]):
+        words = ["run", "sdpa.cudnn", "--device", "cpu", "--seq", "64", *more]
+        assert cli.main([*words, "--out", str(tmp_path)]) == 2
+        assert "no variant takes these problems here" in capsys.readouterr().err
+
+
+def test_a_self_check_says_how_long_it_takes_and_shows_each_slow_down(
+    tmp_path, monkeypatch, capsys
+):
+    outcome = PlantOutcome("zeros", "values", True, "wrong", "row 0 did not move")
+    monkeypatch.setattr(selfcheck, "run_plants", lambda *_, **__: iter([outcome]))
+    monkeypatch.setattr(selfcheck, "run_slow_downs", lambda *_: iter([outcome] * 5))
+    assert cli.main(["selfcheck", "--out", str(tmp_path)]) == 0
+    err = capsys.readouterr().err
+    assert re.search(r"faults are injected, and slow-downs of 5 sizes; about \d", err)
+    assert all(f"{extra} % more work" in err for extra in (1, 2, 5, 10))

@@ -18,7 +18,7 @@ from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     from attnbench.core.record import Record
@@ -44,11 +44,8 @@ def run(given: argparse.Namespace) -> int:
         begun = _resumed(given, places) if given.resume is not None else _begun(given, places)
         folder = begun.folder
         try:
-            after_s = (
-                0.0
-                if given.no_report
-                else _report_s((c.variant.label, c.problem) for c in begun.plan.to_run)
-            )
+            cells = [(c.variant.label, c.problem) for c in begun.plan.to_run]
+            after_s = 0.0 if given.no_report else _report_s(cells)
             with Progress(begun.left, every=given.all, best=True, after_s=after_s) as progress:
                 progress.at(0, begun.left, measuring_s(begun), "the worker starts")
                 unbegun = measure(begun, places, progress, until, after_s)
@@ -215,14 +212,14 @@ def measuring_s(begun: Run) -> float:
     return CEILINGS_S + sum(c.guess_s for c in begun.plan.to_run if c.key not in begun.done)
 
 
-def _report_s(cells: Iterable[tuple[str, Problem]]) -> float:
+def _report_s(cells: Sequence[tuple[str, Problem]]) -> float:
     """A guess at the seconds of the maps and the report of some variants and their problems."""
     from attnbench.answer.maps import STARTED_S, USUAL_S
     from attnbench.features.report.build import report_s
 
-    variants, problems = map(set, zip(*cells, strict=True))
-    regimes = {(p.phase, p.mask, p.dtype, p.batch, p.heads) for p in problems}
-    return STARTED_S + len(variants) * USUAL_S + report_s(len(regimes), len(variants))
+    variants = len({variant for variant, _ in cells})
+    regimes = {(p.phase, p.mask, p.dtype, p.batch, p.heads) for _, p in cells}
+    return STARTED_S + variants * USUAL_S + report_s(len(regimes), variants)
 
 
 def _conclude(
@@ -241,7 +238,9 @@ def _conclude(
     made = None
     if not given.no_report:
         with Progress() as progress:
-            progress.at(0, 0, _report_s((r.variant, r.problem) for r in records), "attention maps")
+            progress.at(
+                0, 0, _report_s([(r.variant, r.problem) for r in records]), "attention maps"
+            )
             maps.keep(folder.path, records, given.table, progress.tell)
             made = report_of(folder.path, progress)
     every = given.all or given.tables

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from attnbench.core.format import roughly
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Generator
 
     from attnbench.core.machine import Machine
     from attnbench.features.selfcheck.selfcheck import PlantOutcome, SelfCheck
@@ -42,23 +44,8 @@ def selfcheck(given: argparse.Namespace) -> int:
 
 
 def _checked(machine: Machine, seed: int, out: Path) -> SelfCheck:
-    """All outcomes, or those until Ctrl-C; those so far are kept after each.
-
-    Plants on a CPU run in workers that see no GPU: every second worker has to be replaced, and each
-    would wait seconds for CUDA.
-    """
-    from attnbench.core.lock import lock_for
-    from attnbench.core.settings import Settings
-    from attnbench.features.selfcheck.selfcheck import (
-        PLANT_S,
-        SLOW_DOWN_S,
-        SelfCheck,
-        run_plants,
-        run_slow_downs,
-        save,
-    )
-    from attnbench.gate.plants import PLANTS, SLOW_DOWNS
-    from attnbench.sweep.engine import LocalEngine
+    """All outcomes, or those until Ctrl-C; those so far are kept after each."""
+    from attnbench.features.selfcheck.selfcheck import SelfCheck, save
 
     start = monotonic()
     outcomes: list[PlantOutcome] = []
@@ -73,37 +60,52 @@ def _checked(machine: Machine, seed: int, out: Path) -> SelfCheck:
             stopped=stopped,
         )
 
-    devices = {plant.problem.device for plant in PLANTS} & set(machine.devices)
-    # one thread, however many there are: the plants are made for that
-    settings = Settings(threads=1)
-    plants_s, each_s = PLANT_S * len(PLANTS), SLOW_DOWN_S + 2 * PLANT_S
-    slow_downs_s = each_s * len(SLOW_DOWNS)
-    say(
-        f"{len(PLANTS)} faults are injected, and slow-downs of {len(SLOW_DOWNS)} sizes; about "
-        f"{roughly(plants_s + slow_downs_s)}"
-    )
     try:
-        with (
-            lock_for(devices),
-            LocalEngine(settings, variables=NO_GPU) as engine,
-            LocalEngine(settings, limited=False) as on_gpu,
-        ):
-            with Progress(len(PLANTS), after_s=slow_downs_s) as progress:
-                progress.at(0, len(PLANTS), plants_s, "the worker starts")
-                for outcome in run_plants(machine, engine, seed, progress, on_gpu=on_gpu):
-                    outcomes.append(outcome)
-                    save(result(stopped=True), out)
-            with Progress() as progress:
-                progress.expect([each_s] * len(SLOW_DOWNS))
-                steps = iter([*(f"{extra} % more work" for extra in SLOW_DOWNS), "the end"])
-                progress.step(next(steps))
-                for outcome in run_slow_downs(engine, seed):
-                    outcomes.append(outcome)
-                    save(result(stopped=True), out)
-                    progress.step(next(steps))
+        with closing(_outcomes(machine, seed)) as found:
+            for outcome in found:
+                outcomes.append(outcome)
+                save(result(stopped=True), out)
     except KeyboardInterrupt:
         return result(stopped=True)
     return result(stopped=False)
+
+
+def _outcomes(machine: Machine, seed: int) -> Generator[PlantOutcome]:
+    """That of each plant and of each slow-down, with a bar for either.
+
+    Plants on a CPU run in workers that see no GPU: every second worker has to be replaced, and each
+    would wait seconds for CUDA.
+    """
+    from attnbench.core.lock import lock_for
+    from attnbench.core.settings import Settings
+    from attnbench.features.selfcheck import selfcheck as these
+    from attnbench.gate.plants import PLANTS, SLOW_DOWNS
+    from attnbench.sweep.engine import LocalEngine
+
+    devices = {plant.problem.device for plant in PLANTS} & set(machine.devices)
+    # one thread, however many there are: the plants are made for that
+    settings = Settings(threads=1)
+    plants_s = these.PLANT_S * len(PLANTS)
+    slow_downs_s = [these.SLOW_DOWN_S + 2 * these.PLANT_S] * len(SLOW_DOWNS)
+    say(
+        f"{len(PLANTS)} faults are injected, and slow-downs of {len(SLOW_DOWNS)} sizes; about "
+        f"{roughly(plants_s + sum(slow_downs_s))}"
+    )
+    with (
+        lock_for(devices),
+        LocalEngine(settings, variables=NO_GPU) as engine,
+        LocalEngine(settings, limited=False) as on_gpu,
+    ):
+        with Progress(len(PLANTS), after_s=sum(slow_downs_s)) as progress:
+            progress.at(0, len(PLANTS), plants_s, "the worker starts")
+            yield from these.run_plants(machine, engine, seed, progress, on_gpu=on_gpu)
+        with Progress() as progress:
+            progress.expect(slow_downs_s)
+            steps = iter([*(f"{extra} % more work" for extra in SLOW_DOWNS), "the end"])
+            progress.step(next(steps))
+            for outcome in these.run_slow_downs(engine, seed):
+                yield outcome
+                progress.step(next(steps))
 
 
 def check(given: argparse.Namespace) -> int:

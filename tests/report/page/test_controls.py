@@ -66,6 +66,14 @@ def test_the_map_tells_ties_leads_and_noise_apart(d):
     assert tied == far_ahead > little  # how far the rest are behind
 
 
+def test_headlines_are_of_the_regimes_that_the_filters_leave(d):
+    assert [line.split()[1] for line in d.seen(".headline")] == ["run"]
+    d.page.select_option("[name=phase]", "train")
+    assert [line.split()[1] for line in d.seen(".headline")] == ["train"]
+    d.page.select_option("[name=phase]", "")
+    assert len(d.seen(".headline")) == 2
+
+
 def test_on_a_phone_the_maps_rows_are_named_above_their_fields(d):
     wide = near(d, "map").locator("text").all_text_contents()
     assert "tokens" in wide and "forward" in wide
@@ -136,7 +144,8 @@ def test_the_list_is_searched_by_name_and_family_and_offers_the_nearest(d):
     assert d.seen(".pick") == ["gla"] and len(d.seen("#boxes fieldset")) == 1
     only.click()
     assert d.hash == "#phase=forward&v=gla"
-    d.page.fill("#find", "gla vs sdpa")  # two whole names, and nothing that holds one
+    d.page.evaluate("looks.find(l => l.name === 'lsh').name = 'sdpa.lsh'")  # which holds one
+    d.page.fill("#find", "gla vs sdpa")
     assert sorted(d.seen(".pick")) == ["gla", "sdpa"]
     only.click()
     assert d.seen("#pair") == [
@@ -144,6 +153,7 @@ def test_the_list_is_searched_by_name_and_family_and_offers_the_nearest(d):
     ]
     d.page.evaluate("change({ v: '' })")
     assert d.seen("#pair") == []
+    d.page.evaluate("looks.find(l => l.name === 'sdpa.lsh').name = 'lsh'")
     d.page.fill("#find", "lhs")
     assert d.seen("#near button")[0] == "lsh"
     d.page.fill("#find", "blokced")  # a part of a name
