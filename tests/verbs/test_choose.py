@@ -119,7 +119,7 @@ def test_what_is_wrong_on_other_inputs_than_the_runs_is_not_exported(chooses, tm
     assert table.made["inputs"] == ["normal", "peaky", "outliers", "equal_keys"]
 
 
-def test_what_is_measured_anew_is_settled_in_pairs_and_kept(chooses, tmp_path, worker):
+def test_what_is_measured_anew_is_settled_in_pairs_and_kept(chooses, tmp_path, worker, monkeypatch):
     """Of those that are near each other on a quarter of the tokens; sdpa is slower in pairs."""
     took, asked = {"sdpa": 1e-3, "matmul": 1e-3, "flex": 3e-3}, []
 
@@ -137,7 +137,10 @@ def test_what_is_measured_anew_is_settled_in_pairs_and_kept(chooses, tmp_path, w
 
     worker.answer = answer
     words = ("--seq", 16384, *SHAPE, "--dtype", "float32", "--out", tmp_path)
-    found = json.loads(chooses(*words, "--measure", "--json")[1])
+    monkeypatch.setattr("attnbench.command.progress.EVERY_S", 0.0)
+    _, out, err = chooses(*words, "--measure", "--json")
+    found = json.loads(out)
+    assert "in pairs: sdpa and matmul" in err and "0 of 1 · " in err
     assert {n for _, n in asked} == {4096, 16384}
     assert sorted(name for name, n in asked if n == 16384) == ["flex", "matmul", "sdpa"]
     assert [(pair["judged"], pair["against"]) for pair in found["pairs"]] == [("sdpa", "matmul")]

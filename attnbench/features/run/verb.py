@@ -159,10 +159,9 @@ def begin(
     else:
         grid = start.find_preset(preset, places.machine)
         if preset is None and "seq" in changes:
-            first = grid.products[0]  # what has a mask of its own has lengths of its own
-            alike = (part.phase for part in grid.products if part.mask == first.mask)
-            phases = tuple(dict.fromkeys(chain.from_iterable(alike)))
-            grid = first.with_(title=grid.title, phase=phases)
+            phases = tuple(dict.fromkeys(chain(*(part.phase for part in grid.products))))
+            # the first part's mask alone: what has another has lengths of its own
+            grid = grid.products[0].with_(title=grid.title, phase=phases)
         grid = grid.with_(**changes)
         grid = grid.with_(device=places.kind)
     machine = places.machine
