@@ -49,6 +49,7 @@ MOVED = r"row \d+ .* (moved|did not move) when key \d+ changed"
 OFF = "error of forward is"
 CHANGED = "its output was not what it was when it was judged"
 LATE = "after it had (been )?returned"
+UNDONE = f"{LATE}|{OFF}|{MOVED}"  # on a busy machine a thread may write when all has been read
 
 FAULTS: dict[str, list[tuple[str, str, Problem, dict[str, Any]]]] = {
     "nothing": [
@@ -98,9 +99,9 @@ FAULTS: dict[str, list[tuple[str, str, Problem, dict[str, Any]]]] = {
          {"said": "its output lies in the memory of its input v"}),
     ],
     "aside": [
-        ("a thread for each call that works on after it", "thread_a_call", PLAIN, {"said": LATE}),
+        ("a thread for each call that works on after it", "thread_a_call", PLAIN, {"said": UNDONE}),
         ("a standing thread that works on after the call", "standing_thread", PLAIN,
-         {"said": LATE}),
+         {"said": UNDONE}),
         ("more threads than it was given", "pool", BROAD.with_(q_len=512, kv_len=512),
          {"status": Status.IMPLAUSIBLE, "said": r"processors busy and was given"}),
         ("a stream that is not waited for", "stream",
