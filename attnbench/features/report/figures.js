@@ -269,18 +269,22 @@ function step(figure, key) {
   return beyond.length ? beyond.reduce((a, b) => (sign * (b[axis_] - a[axis_]) < 0 ? b : a)) : now;
 }
 
-/* Saving what is drawn: as it is on paper, in light colours, whatever the theme. */
+/* Saving what is drawn: as it is on paper, under its title, in light colours, whatever the theme. */
 
 function standalone(figure) {
-  const drawing = $("svg", figure).cloneNode(true), before = root.dataset.theme;
+  const drawing = $("svg", figure).cloneNode(true), before = root.dataset.theme, above = 26;
+  const { width, height: drawn } = $("svg", figure).viewBox.baseVal, height = drawn + above;
+  const title = [$("h2", figure.closest("section")).textContent, $("figcaption b", figure).textContent].filter(Boolean).join(": ");
   $(".cross", drawing).remove();
   drawing.removeAttribute("aria-hidden");
+  for (const [name, value] of Object.entries({ viewBox: `0 ${-above} ${width} ${height}`, width, height, style: "background:#fff" })) drawing.setAttribute(name, value);
+  drawing.insertAdjacentHTML("afterbegin", text(4, 8 - above / 2, fit(title, width - 8, 13, true), { bold: true, size: 13 }));
   root.dataset.theme = "light";
   const colours = getComputedStyle(root);
-  const text = new XMLSerializer().serializeToString(drawing)
+  const said = new XMLSerializer().serializeToString(drawing)
     .replace(/var\((--[\w-]+)\)/g, (_, name) => colours.getPropertyValue(name).trim());
   before ? (root.dataset.theme = before) : delete root.dataset.theme;
-  return text;
+  return { said, width, height };
 }
 
 function numbers(figure) {
@@ -299,11 +303,10 @@ function numbers(figure) {
 async function save(kind, figure) {
   const name = `${figure.parentElement.dataset.draw}-${figure.dataset.key.replace(/[^\w.-]+/g, "-")}`;
   if (kind === "csv") return give(numbers(figure), "text/csv", `${name}.csv`);
-  const said = standalone(figure), { width, height } = $("svg", figure).viewBox.baseVal;
-  const text = said.replace("<svg ", `<svg width="${width}" height="${height}" style="background:#fff" `);
-  if (kind === "svg") return give(text, "image/svg+xml", `${name}.svg`);
+  const { said, width, height } = standalone(figure);
+  if (kind === "svg") return give(said, "image/svg+xml", `${name}.svg`);
   const image = new Image(width, height);
-  image.src = `data:image/svg+xml,${encodeURIComponent(text)}`;
+  image.src = `data:image/svg+xml,${encodeURIComponent(said)}`;
   await image.decode();
   const canvas = Object.assign(document.createElement("canvas"), { width: width * 3, height: height * 3 });
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);

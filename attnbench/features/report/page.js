@@ -158,6 +158,7 @@ function showBoxes() {
 }
 
 const found = () => all(".pick").filter((pick) => !pick.hidden).map((each) => looks[each.dataset.of]);
+const drawable = () => found().filter((look) => timed.includes(look));
 // A star in a name is written out: it begins the words for all, and all exact.
 const pick = (some) => change({ v: some.map(({ name }) => encodeURIComponent(name).replaceAll("*", "%2A")).join(",") });
 
@@ -170,7 +171,7 @@ function find() {
   }
   for (const group of all("#boxes fieldset")) group.hidden = all(".pick", group).every((each) => each.hidden);
   const none = !found().length;
-  $("[data-pick=found]").hidden = !like || none;
+  $("[data-pick=found]").hidden = !like || !drawable().length;
   $("#near").hidden = !none;
   if (!none) return;
   const near = looks.map(({ name }) => [Math.min(...[name, ...name.split(/[._?]/)].map((part) => apart(like, part.toLowerCase()))), name]);
@@ -358,7 +359,7 @@ document.addEventListener("input", ({ target }) => {
   else if (target.form === form && target.name in NOTHING) change({ [target.name]: target.value });
 });
 
-const PICKS = { five: () => change({ v: "" }), exact: () => change({ v: "*exact" }), all: () => change({ v: "*all" }), found: () => pick(found()) };
+const PICKS = { five: () => change({ v: "" }), exact: () => change({ v: "*exact" }), all: () => change({ v: "*all" }), found: () => pick(drawable()) };
 
 document.addEventListener("click", (event) => {
   const on = (what) => event.target.closest(what);
@@ -403,7 +404,7 @@ document.addEventListener("keydown", (event) => {
   } else if (figure && key === "Enter" && figure.at && target.matches(".plot")) {
     change({ about: nameOf(figure.at.v) });
     openAbout(looks[figure.at.v]);
-  } else if (target.id === "find" && key === "Enter" && found().length) pick(found());
+  } else if (target.id === "find" && key === "Enter" && drawable().length) pick(drawable());
   else if (key === "Escape" && !$("dialog[open]")) {
     if (figure) point(figure, null);
     else if ($("#variants").open) $("#variants").open = false;

@@ -150,6 +150,9 @@ def test_the_search_narrows_the_list_and_offers_what_is_near(r, number):
     assert r.seen(".pick") == ["window?size=8"]
     r.page.keyboard.press("Enter")
     assert set(r.rows()) == {number["window?size=8"]} and r.hash == "#v=window%3Fsize%3D8"
+    r.page.fill("#find", "efficient")  # which has no time: there is nothing to draw
+    r.page.keyboard.press("Enter")
+    assert r.hash == "#v=window%3Fsize%3D8" and not r.page.is_visible("[data-pick=found]")
     r.page.fill("#find", "matmlu")
     assert r.seen("#near") == ["No variant is called “matmlu”. Did you mean matmul?"]
     r.page.click("#near button")
@@ -344,6 +347,7 @@ def test_what_is_drawn_can_be_saved_as_svg_png_and_csv(r, tmp_path):
     root = ElementTree.fromstring(svg)
     words = {e.text for e in root.iter() if e.text}
     assert "sdpa" in words and "matmul" not in words and b"var(--" not in svg
+    assert f"Speed: {r.page.text_content('#scaling figure:not([hidden]) figcaption b')}" in words
     assert b"#1c2129" in svg  # light, whatever the theme
     assert png.startswith(b"\x89PNG") and len(png) > 5000
     wide, high = map(float, root.attrib["viewBox"].split()[2:])

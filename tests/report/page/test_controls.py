@@ -203,7 +203,7 @@ def test_saving_leaves_the_theme_and_a_sheet_has_no_formula(d):
     figure = near(d, "scaling")
     figure.locator(".plot").focus()
     d.page.keyboard.press("ArrowRight")
-    saved = d.page.evaluate("standalone($('#scaling figure'))")
+    saved = d.page.evaluate("standalone($('#scaling figure')).said")
     assert "<circle" in saved and 'class="cross"' not in saved
     assert d.page.evaluate("'theme' in document.documentElement.dataset") is False
     d.page.evaluate("looks.forEach(look => look.name = '=1+1,\"x\"')")
