@@ -1,6 +1,7 @@
 """What asv's results say of some commits."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -81,8 +82,10 @@ def test_what_moves_where_nothing_changed_moves_by_itself_and_so_does_what_moves
 def test_what_fails_now_is_a_finding(clone, asked, monkeypatch, capsys, after, status, said):
     results = [{NAME: value(0.001)}, {NAME: after}] * 2
     monkeypatch.setattr(asv_interface, "_values", lambda *_: results.pop(0).items())
+    monkeypatch.setattr("attnbench.command.progress.EVERY_S", 0.0)
     assert cli.main(["history", "HEAD~2..HEAD"]) == status
-    assert said in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert said in shown.out and re.search(r"0 of 1 · .* · about .* left · asv\n", shown.err)
     assert cli.main(["history", "HEAD~2..HEAD", "--json"]) == status
     sent = json.loads(capsys.readouterr().out)
     assert [c["measured"] for c in sent["commits"]] == [1, 1 - status]
