@@ -28,10 +28,16 @@ sys.exit(int(os.environ.get("STATUS_" + sys.argv[1].upper(), "0")))
 """
 
 
+@pytest.fixture(scope="session")
+def two_commits(tmp_path_factory):
+    """A repository, of which each test has a copy."""
+    return runs.repository(tmp_path_factory.mktemp("made") / "repo")
+
+
 @pytest.fixture
-def place(tmp_path):
+def place(tmp_path, two_commits):
     """A repository of two commits, whose runs are exported."""
-    return runs.Place(tmp_path)
+    return runs.Place(tmp_path, two_commits)
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +46,7 @@ def repository(tmp_path_factory):
     read, known = rounds.rows_of, {}
 
     def rows_of(commit, root, tables=()):
-        key = commit.sha, *tables
+        key = commit.sha if tables else git(root, "rev-parse", f"{commit.sha}:impls/dense"), *tables
         if key not in known:
             known[key] = read(commit, root, tables)
         return known[key]
@@ -50,10 +56,10 @@ def repository(tmp_path_factory):
         yield plants.make(tmp_path_factory.mktemp("made") / "repository")
 
 
-@pytest.fixture
-def clone(tmp_path, monkeypatch):
-    """A repository of four commits where we stand; asv is a stand-in, and home is empty."""
-    root = tmp_path / "clone"
+@pytest.fixture(scope="session")
+def four_commits(tmp_path_factory):
+    """A repository, of which each test has a copy."""
+    root = tmp_path_factory.mktemp("made") / "clone"
     (root / "impls").mkdir(parents=True)
     shutil.copy(plants.ROOT / "impls" / "spec.py", root / "impls")
     (root / "asv.conf.json").write_text(CONFIGURATION)
@@ -62,6 +68,13 @@ def clone(tmp_path, monkeypatch):
         (root / "impls" / "speed").write_text(str(number))
         git(root, "add", "--all")
         git(root, "commit", "--quiet", "-m", f"commit {number}")
+    return root
+
+
+@pytest.fixture
+def clone(tmp_path, four_commits, monkeypatch):
+    """A repository of four commits where we stand; asv is a stand-in, and home is empty."""
+    root = shutil.copytree(four_commits, tmp_path / "clone")
     (tmp_path / "stand-in" / "asv").mkdir(parents=True)
     (tmp_path / "stand-in" / "asv" / "__init__.py").touch()
     (tmp_path / "stand-in" / "asv" / "__main__.py").write_text(STAND_IN)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from itertools import product
 
 import pytest
@@ -44,10 +45,10 @@ def commit(root, text):
 
 
 def repository(root):
-    """Two commits."""
+    """Two commits: where they are, and their hashes."""
     root.mkdir()
     git(root, "init", "--quiet", "--initial-branch=main")
-    return [commit(root, "first"), commit(root, "second")]
+    return root, commit(root, "first"), commit(root, "second")
 
 
 def problem(seq=128, phase="forward", device="cpu", **more):
@@ -123,9 +124,10 @@ def skipped(value):
 class Place:
     """A repository of two commits, and where its runs and their results are."""
 
-    def __init__(self, folder):
-        self.root, self.runs, self.results = folder / "repo", folder / "runs", folder / "asv"
-        self.first, self.second = repository(self.root)
+    def __init__(self, folder, made):
+        self.runs, self.results = folder / "runs", folder / "asv"
+        root, self.first, self.second = made
+        self.root = shutil.copytree(root, folder / "repo")
 
     def run(self, name, *records, sha=None, **more):
         return run(self.runs / name, sha or self.second, records, **more)

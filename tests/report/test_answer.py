@@ -29,6 +29,7 @@ def number(cell):
     return float(re.search(r"-?\d[\d.,]*", cell).group().replace(",", ""))
 
 
+@pytest.mark.slow
 def test_the_page_is_made_of_what_is_committed_to_the_last_byte():
     assert answer.made() == PAGE
 

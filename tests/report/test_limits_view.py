@@ -61,15 +61,3 @@ def test_what_crashed_and_what_the_meters_say_is_told_once_below(shown):
     text = show(shown, died, *(row(f"v{n}", h, look(128, "time")) for n, h in enumerate(held)))
     assert "! einsum forward at 4,096: crashed: it died [x]" in text
     assert text.count("! it holds … bytes from call to call: they are not in its peak: v0 for") == 1
-
-
-def test_bars_end_where_they_held_and_ticks_stand_where_they_did_not(monkeypatch, tmp_path):
-    from matplotlib.axes import Axes
-
-    bars, lines = [], []
-    monkeypatch.setattr(Axes, "barh", lambda self, at, width, left, **_: bars.append(left + width))
-    monkeypatch.setattr(Axes, "plot", lambda self, x, y, **_: lines.append(x))
-    rows = [row(held=look(3072), fails=look(3264, "time"), predicted={"memory": 8192})]
-    view.draw(rows, BUDGET, "seq", "t", [tmp_path / "x.svg"])
-    assert (bars, lines) == ([3072, 3264], [[3264, 3264], [8192]])
-    assert not view.draw([row(fails=look(64, "memory"))], BUDGET, "seq", "t", [tmp_path / "n.png"])

@@ -3,7 +3,7 @@
 import pytest
 
 from attnbench.features.profile import view
-from attnbench.features.profile.view import curve, draw, show
+from attnbench.features.profile.view import curve, show
 from tests.report.profiles import MIB, dense, fused
 
 
@@ -58,19 +58,3 @@ def test_the_curve_is_as_high_as_what_is_alive():
     assert heights[:5] + heights[7:13] == [0, 3, 3, 5, 5, *[3] * 5, 8] and heights[15] == 1
     (small,) = curve(fused()["memory"], 20, 2, 9600 * MIB, 30.0)
     assert "▁" in small.plain  # beside a large one it is not invisible
-
-
-def test_bands_lie_on_each_other_and_reach_the_peak_when_it_is(monkeypatch, tmp_path):
-    found = []
-    monkeypatch.setattr(
-        "matplotlib.axes.Axes.fill_between",
-        lambda axes, *sides, **look: found.append((*map(list, sides), look)),
-    )
-    draw([dense()], [tmp_path / "memory.svg"])
-    first, second, third = found
-    assert first[0] == second[0] == third[0] == [0.0, 5.0, 15.0, 25.0, 60.0, 70.0, 80.0]
-    assert first[2] == [0, 32, 32, 0, 0, 0, 0]
-    assert second[1] == first[2] and third[1] == second[2]
-    assert third[2] == [0, 32, 64, 32, 96, 4, 4]
-    assert [band[3]["hatch"] is not None for band in found] == [False, False, True]
-    assert {band[3]["step"] for band in found} == {"post"}

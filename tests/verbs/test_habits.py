@@ -58,7 +58,8 @@ def test_tables_alone_go_to_stdout_as_csv_or_markdown():
 
 def test_examples_are_understood_and_stand_in_the_help():
     lines = [line for part in arguments.PARTS.values() for line in part if line.startswith("$ ")]
-    given = [arguments.parser().parse_args(shlex.split(line)[2:]) for line in lines]
+    parser = arguments.parser()
+    given = [parser.parse_args(shlex.split(line)[2:]) for line in lines]
     assert {each.verb for each in given} == set(arguments.VERBS)
     for each in given:
         list(map(Mask.parse, getattr(each, "mask", None) or ()))

@@ -9,17 +9,20 @@ import pytest
 
 from attnbench.core.process import WorkerLost
 from attnbench.core.record import Probed, Record, Status
+from attnbench.features.limits import view
 from impls.problem import Problem
 from impls.spec import Variant
 from tests.calling import well
 from tests.report import profiles
 
 SMALL = ["--phase", "forward", "--max-time", "100ms"]
+DRAW = view.draw
 
 
 @pytest.fixture
-def probes(worker):
-    """Calls of 20 µs a token and 1 KB, and the problems that were probed."""
+def probes(worker, monkeypatch):
+    """Calls of 20 µs a token and 1 KB, and the problems that were probed; nothing is drawn."""
+    monkeypatch.setattr(view, "draw", lambda *_: False)
     worker.probed, worker.gate = [], (Status.MEASURED, "")
 
     def answer(question):
@@ -110,6 +113,7 @@ def test_what_was_found_is_printed_though_no_picture_can_be_written(probes, tmp_
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    monkeypatch.setattr(view, "draw", DRAW)
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
     said = limits("topk", *SMALL, out=tmp_path)
     assert "topk*" in said.stdout and "No space left on device" in said.stderr

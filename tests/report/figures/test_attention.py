@@ -2,8 +2,6 @@
 
 import json
 
-import numpy as np
-
 from attnbench.report.figures import attention
 from attnbench.report.figures.attention import Map, Maps
 from tests.report.page import runs
@@ -23,16 +21,6 @@ def one(variant="a", computes="softmax", weights=None, mask="causal", alike=()):
 
 def draw(*maps, looks=None):
     return attention.draw(Maps(WORDS, list(maps), "s"), looks or {})
-
-
-def test_the_shade_is_the_root_of_the_weight_and_small_ones_are_blank():
-    weights = np.array([[1.0, 7.0, 0.25], [0.001, 0.0009, -0.25], [np.nan, 0.0, 0.0]])
-    assert attention._cells(weights) == {
-        (False, 7): [(0, 0), (0, 1)],
-        (False, 3): [(0, 2)],
-        (False, 0): [(1, 0)],
-        (True, 3): [(1, 2)],
-    }
 
 
 def test_the_exact_one_is_first_and_every_weight_is_in_the_table():

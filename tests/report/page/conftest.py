@@ -2,11 +2,11 @@
 
 import os
 import shutil
+from functools import partial
 
 import pytest
 
 from attnbench.features.report import build, files
-from attnbench.report.scenes import gather
 from tests.report.page import runs
 
 OWN = ("file:", "blob:", "data:", "about:")
@@ -14,9 +14,11 @@ OWN = ("file:", "blob:", "data:", "about:")
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """The whole report of a small run by hand."""
+    """The whole report of a small run by hand; of one of its regimes figures among the files."""
     folder = tmp_path_factory.mktemp("report") / "box" / "20260102-030405"
-    return files.make([runs.written(folder, runs.small())], folder / "report")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "SCENES", 1)
+        return files.make([runs.written(folder, runs.small())], folder / "report")
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +30,13 @@ def small_contents(report):
 @pytest.fixture
 def gathered(tmp_path):
     """Calls with records, a run each, and returns the runs as they are read."""
+    return partial(runs.gathered, tmp_path)
 
-    def made(*records, **header):
-        folders = [tmp_path / "m" / f"run{n}" for n in range(len(records))]
-        both = zip(folders, records, strict=True)
-        return gather([runs.written(folder, some, **header) for folder, some in both])
 
-    return made
+@pytest.fixture
+def filled(tmp_path):
+    """Calls with records, a run each, and returns contents without figures."""
+    return partial(runs.filled, tmp_path)
 
 
 @pytest.fixture(scope="session")
@@ -102,9 +104,15 @@ class Reader:
 
 
 @pytest.fixture(scope="module")
-def opened(browser, report):
+def page_file(report):
     """The small run's page."""
-    reader = Reader(browser, report.index)
+    return report.index
+
+
+@pytest.fixture(scope="module")
+def opened(browser, page_file):
+    """A page that many tests read."""
+    reader = Reader(browser, page_file)
     yield reader
     reader.context.close()
 
@@ -121,12 +129,3 @@ def reader(browser):
     for each in made:
         each.context.close()
     assert not (amiss := [line for each in made for line in each.amiss]), amiss
-
-
-@pytest.fixture
-def filled(monkeypatch, gathered, tmp_path):
-    """Calls with records, a run each, and returns contents without figures, for they take time."""
-    monkeypatch.setattr(build, "draw_all", lambda *_: ([], {}))
-    return lambda *records, **header: build.contents_of(
-        gathered(*records, **header), tmp_path / "m" / "run0" / "report"
-    )

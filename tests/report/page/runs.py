@@ -5,6 +5,7 @@ import io
 import json
 from itertools import combinations, product
 from pathlib import Path
+from unittest.mock import patch
 from xml.etree import ElementTree
 
 from attnbench.core.record import (
@@ -18,8 +19,9 @@ from attnbench.core.record import (
     Time,
     Work,
 )
+from attnbench.features.report import build
 from attnbench.report.figures.style import looks
-from attnbench.report.scenes import ReportRun, scenes
+from attnbench.report.scenes import ReportRun, gather, scenes
 from impls.masks import Mask
 from impls.problem import Problem
 from tests.times import around, figures
@@ -183,6 +185,20 @@ def written(folder: Path, records, *, tail=b"", **header):
     lines = "".join(r if isinstance(r, str) else r.line() + "\n" for r in records)
     (folder / "records.jsonl").write_bytes(lines.encode() + tail)
     return folder
+
+
+def gathered(folder, *records, **header):
+    """Runs of a folder as they are read, one of each of these."""
+    folders = [folder / "m" / f"run{n}" for n in range(len(records))]
+    both = zip(folders, records, strict=True)
+    return gather([written(path, some, **header) for path, some in both])
+
+
+def filled(folder, *records, **header):
+    """The contents of a report of these runs, without figures, which take their time."""
+    with patch.object(build, "draw_all", lambda *_: ([], {})):
+        found = gathered(folder, *records, **header)
+        return build.contents_of(found, folder / "m" / "run0" / "report")
 
 
 def changed(record, **values):

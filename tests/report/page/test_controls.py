@@ -7,7 +7,7 @@ import re
 import pytest
 
 from attnbench.features.report import page as html
-from tests.report.page.runs import CAUSAL, NEAR, OWN, at, far, memory, timed
+from tests.report.page.runs import CAUSAL, NEAR, OWN, at, far, filled, memory, timed, untimed
 
 expect = pytest.importorskip("playwright.sync_api").expect
 LOOSE = ["drifting: x"]
@@ -15,7 +15,7 @@ LOOSE = ["drifting: x"]
 
 def duel():
     """Forward: tied at 64, four times ahead at 128, a fifth and noisy at 256; train, no mask."""
-    found = [timed("sdpa", 1e-3, at(256, phase="train"))]
+    found = [timed("sdpa", 1e-3, at(256, phase="train")), untimed("cudnn", "unavailable")]
     for n, its, flags in ((64, 1.01e-3, ()), (128, 4e-3, ()), (256, 1.2e-3, LOOSE)):
         problem = at(n, mask=CAUSAL)
         sparse = {"computes": NEAR, "distance": far(0.3), "family": "sparse"}
@@ -29,13 +29,22 @@ def duel():
     return found
 
 
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory):
+    """The page of that run."""
+    folder = tmp_path_factory.mktemp("duel")
+    (folder / "index.html").write_text(html.render(filled(folder, duel())), "utf-8")
+    return folder / "index.html"
+
+
 @pytest.fixture
-def d(reader, filled, tmp_path):
-    """The page of that run, its forward regime."""
-    (tmp_path / "index.html").write_text(html.render(filled(duel())), "utf-8")
-    opened = reader(tmp_path / "index.html")
-    opened.page.select_option("[name=phase]", "forward")
-    return opened
+def d(opened):
+    """The page read anew in a window as at first: its forward regime."""
+    opened.page.set_viewport_size({"width": 1280, "height": 720})
+    opened.go("#phase=forward")
+    yield opened
+    amiss, opened.amiss = opened.amiss, []
+    assert not amiss
 
 
 def near(d, what):
@@ -140,6 +149,13 @@ def test_the_list_is_searched_by_name_and_family_and_offers_the_nearest(d):
     d.page.click("#variants summary")
     only = d.page.locator("[data-pick=found]")
     assert not only.is_visible()
+    d.page.fill("#find", "WIND")
+    assert d.seen(".pick") == ["window.blocked"]
+    d.page.keyboard.press("Enter")
+    assert len(set(d.rows())) == 1 and d.hash == "#phase=forward&v=window.blocked"
+    d.page.fill("#find", "cudnn")  # which has no time: there is nothing to draw
+    d.page.keyboard.press("Enter")
+    assert d.hash == "#phase=forward&v=window.blocked" and not only.is_visible()
     d.page.fill("#find", "linear")  # a family
     assert d.seen(".pick") == ["gla"] and len(d.seen("#boxes fieldset")) == 1
     only.click()
@@ -155,12 +171,17 @@ def test_the_list_is_searched_by_name_and_family_and_offers_the_nearest(d):
     assert d.seen("#pair") == []
     d.page.evaluate("looks.find(l => l.name === 'sdpa.lsh').name = 'lsh'")
     d.page.fill("#find", "lhs")
+    assert d.seen("#near")[0].startswith("No variant is called “lhs”. Did you mean lsh")
     assert d.seen("#near button")[0] == "lsh"
+    d.page.fill("#find", "<b>zzzzzzzz")
+    assert d.seen("#near") == ["No variant is called “<b>zzzzzzzz”."]
     d.page.fill("#find", "blokced")  # a part of a name
     assert d.seen("#near button") == ["window.blocked"]
     d.page.click("#near button")
     assert d.page.evaluate("document.activeElement.id") == "find"
     assert d.seen(".pick") == ["window.blocked"]
+    d.page.keyboard.press("Escape")
+    assert not d.page.is_visible("#find")
 
 
 def test_a_panel_says_how_times_grow_and_judges_by_the_margin(d):

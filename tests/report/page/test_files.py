@@ -12,7 +12,6 @@ from dataclasses import replace
 import pytest
 from markdown_it import MarkdownIt
 
-from attnbench.core import disk
 from attnbench.core.disk import StoreError
 from attnbench.features.report import build, files
 from attnbench.features.report.files import LIMIT, summary, tables
@@ -31,10 +30,6 @@ def unfigured(monkeypatch, tmp_path):
     """A small run; its contents have no figures, which take their time."""
     monkeypatch.setattr(build, "draw_all", lambda *_: ([], {}))
     return runs.written(tmp_path / "box" / "run", runs.small())
-
-
-def read(out):
-    return {p.relative_to(out): p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
 
 
 def test_figures_of_before_go_and_what_is_not_ours_stays(filled, tmp_path):
@@ -64,20 +59,6 @@ def test_where_nothing_can_be_written_is_a_sentence(unfigured, tmp_path):
         with pytest.raises(StoreError, match=r"can't write the report to .*--out"):
             files.make([unfigured], out)
     assert (deep / "figures").is_dir()  # there was room for the folder, and none for what is in it
-
-
-def test_a_disk_that_fills_leaves_the_file_of_before(unfigured, monkeypatch, tmp_path):
-    files.make([unfigured], tmp_path / "out")
-    before, write = read(tmp_path / "out"), os.write
-
-    def full(descriptor, content):
-        write(descriptor, content[:10])
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(disk.os, "write", full)
-    with pytest.raises(StoreError, match="No space left"):
-        files.make([unfigured], tmp_path / "out")
-    assert read(tmp_path / "out") == before
 
 
 def seconds(function):
