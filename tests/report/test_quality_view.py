@@ -4,7 +4,6 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from attnbench.features.quality.model_results import conclude
 from attnbench.features.quality.model_view import progress_line
 from attnbench.features.quality.recall_view import recall_conclusions
 from attnbench.features.quality.verb import draw, show
@@ -59,27 +58,6 @@ def test_the_picture_has_every_point_and_what_is_wrong_has_no_time(found):
     names = [line.split(",")[0] for line in drawn.csv.splitlines()]
     assert len(names) == 5 and "broken" not in names
     assert draw(evidence(row("x", flat(0.5)))) is None
-
-
-NOTHING = "nothing is both faster than the original beyond doubt and keeps a median cosine of "
-
-
-@pytest.mark.parametrize(
-    ("rows", "sentences"),
-    [
-        ([row("quick", flat(0.995), PATTERN, 0.9)],
-         [f"{NOTHING}0.999", "only quick keeps 0.99: 0.900 [0."]),
-        ([row(v, flat(1.0), ratio=0.9) for v in "ab"],
-         ["of the 2 that keep 0.999 a is fastest: 0.900 ["]),
-        ([row("slow", flat(1.0), ratio=1.5)],
-         [f"{NOTHING}0.999", "nothing at all is faster than the original beyond doubt"]),
-    ],
-)  # fmt: skip
-def test_what_is_both_faster_and_as_near_is_concluded(rows, sentences):
-    found = evidence(*rows)
-    conclusions = conclude(found.rows, found.made["original"])
-    for sentence, start in zip(conclusions, sentences, strict=False):
-        assert sentence.startswith(start)
 
 
 def test_a_scan_says_where_softmax_recalls_and_another_does_not(shown):

@@ -56,20 +56,6 @@ def test_padding_and_a_sliding_window_are_in_the_mask():
     ]
 
 
-def test_a_position_bias_that_is_learned_is_seen_and_kept_in_one_file():
-    sizes = {"d_model": 32, "d_ff": 32, "d_kv": 8, "num_layers": 2, "num_heads": 4}
-    config = transformers.T5Config(**sizes, vocab_size=50, attn_implementation="eager")
-    t5 = transformers.T5EncoderModel(config)
-    with attnbench.capture() as calls:
-        for _ in range(3):
-            t5(IDS).last_hidden_state.sum().backward()
-            torch.optim.SGD(t5.parameters(), lr=0.1).step()
-    site = only(calls)
-    assert site.site.startswith("modeling_t5.py:") and site.calls == 6 and site.scale == 1.0
-    assert site.problem.mask.kinds == ("bias",)
-    assert site.problem.mask.visible(site.problem.shape).all()
-
-
 @pytest.mark.parametrize(
     ("causal", "window", "ends", "mask"),
     [

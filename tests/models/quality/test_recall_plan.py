@@ -11,7 +11,6 @@ import impls
 from attnbench.core.machine import this_machine
 from attnbench.features.quality import recall
 from attnbench.features.quality.recall import NOTHING, TESTING, TRAINING, Setting, stream
-from attnbench.features.quality.recall_view import chance
 from impls.errors import CantBeDone
 from tests.models.quality.made_up import SETTING, training
 
@@ -53,38 +52,9 @@ def test_sequences_follow_from_the_seed_and_none_of_the_test_is_trained_on():
     assert seen.isdisjoint(row.tobytes() for row in tested)
 
 
-def test_chance_is_the_accuracy_of_naming_the_value_of_any_pair():
-    pairs = values = 4
-    setting = Setting(2 * pairs + 1, (pairs,), 8, keys=pairs, values=values)
-    generator = np.random.default_rng(5)
-    tokens, targets = setting.draw(40_000, generator)
-    any_pair = generator.integers(pairs, size=(40_000, 1))
-    named = np.take_along_axis(tokens, 2 * any_pair + 1, 1) - pairs
-    right = (named[:, 0] == targets[:, -1]).mean()
-    assert right == pytest.approx(chance(pairs, values), abs=4 * (0.25 / 40_000) ** 0.5)
-
-
 def plan(*names, preset=CPU, settings=None, seeds=(0, 1, 2), machine=None):
     what = impls.table(), names, preset, settings or preset.settings, machine or this_machine()
     return recall.plan_trainings(*what, seeds=seeds, threads=1)
-
-
-def labels(plan):
-    return [row.label for row in plan.variants[plan.settings[0]]]
-
-
-@pytest.mark.parametrize(
-    ("name", "status", "reason"),
-    [
-        ("flash_attn2", "unavailable", "needs CUDA"),
-        ("mha", "unsupported", "is a layer"),
-    ],
-)
-def test_a_variant_that_can_not_train_is_a_row_and_the_others_go_on(name, status, reason):
-    made = plan(name, "linear.elu")
-    assert labels(made) == ["sdpa", "linear.elu"]
-    (row,) = made.rows
-    assert (row["variant"], row["status"]) == (name, status) and reason in row["reason"]
 
 
 @pytest.mark.parametrize(

@@ -67,9 +67,3 @@ def test_a_sentence_claims_no_more_than_the_intervals_and_leaves_no_variant_out(
             assert (verb == "99 % reached by") == reaches, line
             assert (verb == "not by") == short, line
             assert (verb == "can't be told of") == (not reaches and not short), line
-
-
-def test_what_keeps_least_is_concluded_of_those_that_recall():
-    good, bad = [(1.0, 1.0)] * 3, trainings("mean_v", (0.1, 0.1), (0.1, 0.1), state=1)
-    last = conclude(*trainings("sdpa", *good), *trainings("gla", *good, state=64), *bad)[-1]
-    assert "gla keeps least: 64 numbers a head after 40 tokens; sdpa keeps 640" in last

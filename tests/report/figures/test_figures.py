@@ -62,20 +62,6 @@ def test_nothing_measured_draws_nothing_and_one_length_of_one_variant_what_can_b
     assert bool(draw(section, timed("only", 1e-3, 4096))) == (section != "closeness")
 
 
-# ---- closeness: the performance profile ----------------------------------------------------------
-
-
-def test_the_table_beside_it_counts_the_same():
-    times = (("a", 1.0, 64), ("b", 1.2, 64), ("a", 8.0, 256), ("b", 2.0, 256))
-    drawn = one("closeness", *(timed(*each) for each in times))
-    found = {row["variant"]: row for row in rows(drawn)}
-    assert [float(found["a"][f"within_{f}"]) for f in ("1", "2", "4", "8")] == [0.5, 0.5, 1, 1]
-    assert [float(found["b"][f"within_{f}"]) for f in ("1", "1.1", "1.25")] == [0.5, 0.5, 1]
-    assert float(found["a"]["geometric_mean_ratio"]) == pytest.approx(2.0)
-    start = "b takes no more than 1.1 times the best on 50\u00a0% of the problems"
-    assert drawn.description.startswith(start)
-
-
 # ---- roofline ------------------------------------------------------------------------------------
 
 CEILINGS = {"flops": {"float32": 1e11}, "copy": {"1024": 4e10, "4096": 8e10, "65536": 2e10}}
@@ -105,19 +91,6 @@ def test_the_roof_is_of_the_kind_of_machine_that_measured_and_of_all_its_process
     assert roof() == roofline.Roof(flops=1e11, memory=2e10, cache=8e10)
     assert (roof(node="slow").flops, roof(node="other").flops) == (1e9, 1e11)
     assert roof(ranks=four) == roofline.Roof(4e11, 8e10, 3.2e11)
-
-
-@pytest.mark.parametrize(
-    ("ceilings", "cost"),
-    [
-        (None, Work(flops=1, bytes=1)),
-        ({"flops": {"bfloat16": 1e12}, "copy": {"8": 1e9}}, Work(flops=1, bytes=1)),
-        ({"flops": {"float32": 1e11}, "copy": {"8": None}}, Work(flops=1, bytes=1)),
-        (CEILINGS, None),
-    ],
-)
-def test_without_ceilings_or_work_there_is_no_roofline(ceilings, cost):
-    assert draw("roofline", timed("a", cost=cost), ceilings=ceilings) == []
 
 
 # ---- trade-offs ----------------------------------------------------------------------------------

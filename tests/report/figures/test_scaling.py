@@ -50,22 +50,6 @@ def test_each_measure_is_what_it_says():
     assert "exact-energy" not in panels_of(line())
 
 
-def test_powers_are_those_of_the_times_and_what_is_said_names_the_fastest():
-    rough = [timed("rough", t, n) for n, t in zip(LENGTHS, (1, 3.2, 18, 56, 280), strict=True)]
-    records = [*line(), *rough, *line("flash", 0.5), *line("linear", 0.1, 1, make=other)]
-    found = panels_of(records)
-    powers = {name: each.power for name, each in found["exact-time"].powers.items()}
-    assert powers["sdpa"] == pytest.approx(2.0) and powers["rough"] == pytest.approx(2.1, abs=0.05)
-    assert found["exact-memory"].powers["sdpa"].power == pytest.approx(1.0)
-    names = [f"matmul.prescale.{k}" for k in range(6)]
-    for some, name, sentence in (
-        (records, "exact-time", "tokens: flash, 83.9 ms, growing as n^2.0"),
-        (records, "others-error", "Nearest at 4,096 tokens: linear, 0.5"),
-        ([r for n in names for r in line(n)], "exact-time", "+5 (a tie of 6), 168 ms"),
-    ):
-        assert scaling.finding(panels_of(some)[name]).endswith(sentence)
-
-
 def test_a_crossing_is_a_bracket_between_two_lengths():
     crossing = line("naive", 1.0) + line("flash", 512**2 * 1.4 / 512, power=1)
     (ms,) = drawn(crossing, "exact-time")
