@@ -15,7 +15,8 @@ LOOSE = ["drifting: x"]
 
 def duel():
     """Forward: tied at 64, four times ahead at 128, a fifth and noisy at 256; train, no mask."""
-    found = [timed("sdpa", 1e-3, at(256, phase="train")), untimed("cudnn", "unavailable")]
+    train = at(256, phase="train")
+    found = [timed("sdpa", 1e-3, train), untimed("cudnn", "unavailable", problem=train)]
     for n, its, flags in ((64, 1.01e-3, ()), (128, 4e-3, ()), (256, 1.2e-3, LOOSE)):
         problem = at(n, mask=CAUSAL)
         sparse = {"computes": NEAR, "distance": far(0.3), "family": "sparse"}
