@@ -1,8 +1,4 @@
-"""Softmax attention as dense float64 NumPy, written from the docstrings, and ways to call the gate.
-
-What a mask hides and adds is spelled out here pair by pair: ``hidden(b, h, i, j)`` and
-``added(b, h, i, j)``, with i and j counted from the first query and the first key.
-"""
+"""Softmax attention as dense float64 NumPy, from the docstrings, and ways to call the gate."""
 
 import numpy as np
 import pytest
@@ -24,15 +20,6 @@ class Truth:
         extent = {"batch": 2, "heads": 2, "kv_heads": 2, "head_dim": 8, "v_head_dim": 8}
         extent |= {"q_len": 24, "kv_len": 24, "mask": Mask.parse(mask)}
         return Problem(**{**extent, **changes})
-
-    @staticmethod
-    def tables(problem, seen, added=lambda *at: 0.0):
-        """``seen(b, h, i, j)`` and ``added(b, h, i, j)`` as arrays [b, h, n, m]."""
-        shape = (problem.batch, problem.heads, problem.q_len, problem.kv_len)
-        visible, bias = np.zeros(shape, bool), np.zeros(shape)
-        for at in np.ndindex(*shape):
-            visible[at], bias[at] = seen(*at), added(*at)
-        return visible, bias
 
     @staticmethod
     def dense(problem, inputs, dout, visible, bias):

@@ -21,11 +21,6 @@ def refused(check, *given):
     return str(caught.value)
 
 
-def carrying(x):
-    x.note = "more"
-    return x
-
-
 @pytest.mark.parametrize(
     ("out", "said"),
     [
@@ -35,7 +30,7 @@ def carrying(x):
         (lambda x: x.transpose(1, 2), "has the shape (2, 24, 2, 8), not (2, 2, 24, 8)"),
         (lambda x: x.half(), "is float16, not float32"),
         (lambda x: x.to("meta"), "is on meta"),
-        (carrying, "carries more than its values: note"),
+        (lambda x: vars(x).update(note=1) or x, "carries more than its values: note"),
     ],
 )
 def test_an_output_is_refused_for_one_thing_at_a_time(truth, out, said):
@@ -189,31 +184,26 @@ def test_on_a_gpu_what_is_queued_after_a_call_finds_its_output(truth, monkeypatc
     assert device.deeds == ["call", "sleep", "call", "wait"]
 
 
-def test_of_threads_the_one_that_is_new_is_named_and_not_the_one_that_was_begun_last():
-    ends = threading.Event()
+def test_a_thread_that_is_new_is_named_unless_it_is_the_one_that_looks_after_tqdm_s_bars():
+    tqdm, ends = pytest.importorskip("tqdm").tqdm, threading.Event()
+    older = hygiene.counted_threads()
     begun = [threading.Thread(target=ends.wait, name=name) for name in ("tqdm_monitor", "old")]
     for thread in begun:
         thread.start()
+    before = [x for x in hygiene.counted_threads() if x is not begun[0]]
     try:
-        before = [x for x in hygiene.counted_threads() if x is not begun[0]]
         said = "it left 1 thread running: tqdm_monitor"
         assert refused(hygiene.check_nothing_left, before) == said
     finally:
         ends.set()
         for thread in begun:
             thread.join()
-    hygiene.check_nothing_left(before)
-
-
-def test_the_one_that_looks_after_tqdm_s_bars_is_nobody_s_work():
-    tqdm = pytest.importorskip("tqdm").tqdm
-    before = hygiene.counted_threads()
-    tqdm([], disable=True)  # starts it, if it is not there
+    tqdm([], disable=True)  # starts its own, if it is not there
     assert tqdm.monitor is not None and tqdm.monitor.is_alive()
-    hygiene.check_nothing_left(before)
+    hygiene.check_nothing_left(older)
     tqdm.monitor.run = print  # another's work in its place
     try:
-        assert "tqdm_monitor" in refused(hygiene.check_nothing_left, before)
+        assert "tqdm_monitor" in refused(hygiene.check_nothing_left, older)
     finally:
         del tqdm.monitor.run
 
@@ -227,8 +217,7 @@ def test_time_is_counted_by_thread(monkeypatch):
 
 
 class Watched:
-    """A variant that notes, of all that it is handed, whether it may be written to; nothing is
-    protected in earnest."""
+    """Notes of all that it is handed whether it may be written to; nothing is truly protected."""
 
     def __init__(self, problem, attention):
         self.inner, self.pages, self.said, self.seen = attention(problem), {}, [], {}
@@ -243,19 +232,10 @@ class Watched:
 
     def __call__(self, q, k, v):
         self.note(q=q, k=k, v=v)
-        watched = self
-
-        class Ends(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, out):
-                return out.clone()
-
-            @staticmethod
-            def backward(ctx, dout):
-                watched.note(dout=dout)
-                return dout
-
-        return Ends.apply(self.inner(q, k, v))
+        out = self.inner(q, k, v)
+        if out.requires_grad:
+            out.register_hook(lambda dout: self.note(dout=dout))
+        return out
 
 
 class Stepping(Watched):

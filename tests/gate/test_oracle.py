@@ -17,26 +17,16 @@ from attnbench.gate.reference import defined, judge
 from impls.lowrank.mean_v import definition as mean_definition
 from impls.masks import Mask
 from impls.problem import Problem
+from tests.brute import bias, saved, visible
 
-SLOPES = {2: [2**-4, 2**-8], 4: [2**-2, 2**-4, 2**-6, 2**-8]}
-EDGES = np.cumsum([0, 5, 12, 7])
-PAIRS = {  # queries counted from the corner that is asked for
-    "none": lambda b, i, j: True,
-    "causal": lambda b, i, j: j <= i,
-    "window:3,2": lambda b, i, j: i - 3 <= j <= i + 2,
-    "prefix:9": lambda b, i, j: j < 9 or j <= i,
-    "document:5,12,7": lambda b, i, j: any(
-        EDGES[d] <= i < EDGES[d + 1] and EDGES[d] <= j < EDGES[d + 1] for d in range(3)
-    ),
-    "padding:0,11": lambda b, i, j: j < (0, 11)[b],
-    "alibi": lambda b, i, j: True,
-    "causal+alibi": lambda b, i, j: j <= i,
-    "causal+padding:20,3": lambda b, i, j: j <= i and j < (20, 3)[b],
-}
+MASKS = (
+    "none", "causal", "window:3,2", "prefix:9", "document:5,12,7", "padding:0,11", "alibi",
+    "causal+alibi", "causal+padding:20,3",
+)  # fmt: skip
 GROUPED = {"heads": 4, "kv_heads": 2}
 WIDE = {"heads": 4, "kv_heads": 1, "v_head_dim": 5}
 CASES = [
-    *((mask, more) for mask in PAIRS for more in ({}, GROUPED)),
+    *((mask, more) for mask in MASKS for more in ({}, GROUPED)),
     *((mask, WIDE) for mask in ("none", "causal+alibi")),
     *(
         (mask + corner, {"q_len": q_len, "kv_len": kv_len})
@@ -49,30 +39,14 @@ CASES = [
     ("causal", {"inputs": "peaky", "dtype": "bfloat16"}),
     ("causal", {"inputs": "outliers", "dtype": "float64"}),
     ("causal", {"inputs": "equal_keys"}),
+    *((extent, {}) for extent in ((24, 24), (1, 2, 1, 24), (2, 2, 24, 24))),  # of a bias
 ]
 
 
 def wanted(truth, problem, inputs, dout):
-    """The dense form under the mask by its name, spelled out pair by pair."""
-    mask = str(problem.mask)
-    offset = 0 if "upper-left" in mask else problem.kv_len - problem.q_len
-    pair = PAIRS[mask.removesuffix("@upper-left")]
-    slopes = SLOPES[problem.heads] if "alibi" in mask else [0.0] * problem.heads
-    tables = truth.tables(
-        problem,
-        lambda b, h, i, j: pair(b, i + offset, j),
-        lambda b, h, i, j: -slopes[h] * abs(i + offset - j),
-    )
-    return truth.dense(problem, inputs, dout, *tables)
-
-
-def agrees(problem, want, inputs, dout):
-    """The oracle on all rows equals the dense form: output, gradients, entropy."""
-    got = exact(problem, *inputs, torch.arange(problem.q_len), dout)
-    for name, a, b in zip(("out", "dq", "dk", "dv"), got, want, strict=False):
-        np.testing.assert_allclose(a.numpy(), b, rtol=1e-10, atol=1e-12, err_msg=name)
-    assert got.entropy == pytest.approx(want[4], abs=1e-12)
-    assert got.out.dtype == torch.float64
+    """The dense form under what each pair of the mask allows and adds."""
+    mask, shape = str(problem.mask), problem.shape
+    return truth.dense(problem, inputs, dout, visible(mask, shape), bias(mask, shape))
 
 
 def upstream(problem):
@@ -81,32 +55,28 @@ def upstream(problem):
 
 @pytest.mark.parametrize(("mask", "more"), CASES)
 def test_output_gradients_and_entropy_are_those_of_dense_numpy(truth, mask, more):
+    if isinstance(mask, tuple):  # a bias whose infinities hide, and a row that sees nothing
+        drawn = np.random.default_rng(3).choice([-np.inf, 0.25, -1.5, 3.0], mask)
+        drawn[..., 4:5, :] = -np.inf
+        mask = saved("bias", drawn)
     problem = truth.problem(mask, **more)
     inputs, dout = make(problem, 0), upstream(problem)
-    agrees(problem, wanted(truth, problem, inputs, dout), inputs, dout)
-
-
-@pytest.mark.parametrize("extent", [(24, 24), (1, 2, 1, 24), (2, 2, 24, 24)])
-def test_a_bias_file_is_added_and_its_infinities_hide(truth, tmp_path, extent):
-    table = np.random.default_rng(3).choice([-np.inf, 0.25, -1.5, 3.0], extent)
-    if extent[-2] > 1:
-        table[..., 4, :] = -np.inf
-    np.save(tmp_path / "bias.npy", table)
-    problem = truth.problem(f"bias:{tmp_path / 'bias.npy'}")
-    full = np.broadcast_to(table, (2, 2, 24, 24))
-    inputs, dout = make(problem, 0), upstream(problem)
-    seen = full > -np.inf
-    agrees(problem, truth.dense(problem, inputs, dout, seen, np.where(seen, full, 0)), inputs, dout)
+    want = wanted(truth, problem, inputs, dout)
+    got = exact(problem, *inputs, torch.arange(problem.q_len), dout)
+    for name, a, b in zip(("out", "dq", "dk", "dv"), got, want, strict=False):
+        np.testing.assert_allclose(a.numpy(), b, rtol=1e-10, atol=1e-12, err_msg=name)
+    assert got.entropy == pytest.approx(want[4], abs=1e-12)
+    assert got.out.dtype == torch.float64
 
 
 @pytest.mark.parametrize(("rows_a_block", "blocks", "with_numbers"), [(0, 24, 24), (7, 4, 12)])
 @pytest.mark.parametrize("mask", ["window:3,2", "padding:0,11", "causal+alibi", "bias"])
 def test_blocks_of_any_size_give_the_same(
-    truth, monkeypatch, tmp_path, mask, rows_a_block, blocks, with_numbers
+    truth, monkeypatch, mask, rows_a_block, blocks, with_numbers
 ):
     """What is added is a table of each head, and counts for as much as the scores of one."""
-    np.save(tmp_path / "bias.npy", np.random.default_rng(3).standard_normal((24, 24)))
-    problem = truth.problem(mask.replace("bias", f"bias:{tmp_path / 'bias.npy'}"), **GROUPED)
+    drawn = saved("bias", np.random.default_rng(3).standard_normal((24, 24)))
+    problem = truth.problem(mask.replace("bias", drawn), **GROUPED)
     inputs, rows, dout = make(problem, 1), torch.arange(24), upstream(problem)
     whole = exact(problem, *inputs, rows, dout)
     assert len(list(oracle._blocks(problem, rows, plain=False))) == 1
@@ -136,9 +106,12 @@ def test_sampled_rows_give_whole_gradients_where_the_others_have_none(truth, mas
 def test_uniform_gives_the_mean_of_the_values_in_sight(truth, mask):
     problem = truth.problem(mask, **GROUPED, inputs="peaky")
     q, k, v = make(problem, 3)
-    got = exact(problem, q, k, v, torch.arange(24), uniform=True)
+    got, seen = (
+        exact(problem, q, k, v, torch.arange(24), uniform=True),
+        visible(mask, problem.shape),
+    )
     for b, h, i in np.ndindex(2, 4, 24):
-        values = v[b, h // 2].double().numpy()[[PAIRS[mask](b, i, j) for j in range(24)]]
+        values = v[b, h // 2].double().numpy()[seen[b, h, i]]
         want = values.mean(0) if len(values) else np.zeros(8)
         np.testing.assert_allclose(got.out[b, h, i].numpy(), want, rtol=1e-12, atol=1e-14)
 

@@ -1,5 +1,4 @@
-"""What variants share, and what the next cell would suffer from: what is noticed, and how it is
-said."""
+"""What variants share, and what the next cell would suffer from: noticed, and said how."""
 
 import builtins
 import math
@@ -25,21 +24,6 @@ from attnbench.meter import clocks
 from impls import masks
 
 
-@pytest.fixture(autouse=True)
-def restored():
-    """The settings as they were."""
-    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
-    device, precision = torch.get_default_device(), torch.get_float32_matmul_precision()
-    strict = torch.are_deterministic_algorithms_enabled()
-    yield
-    torch.set_num_threads(threads)
-    torch.set_default_dtype(dtype)
-    torch.set_default_device(device if device.type != "cpu" else None)
-    torch.set_float32_matmul_precision(precision)
-    torch.use_deterministic_algorithms(strict)
-    torch.set_grad_enabled(True)
-
-
 def test_nothing_has_changed_where_nothing_was_done():
     before = snapshot()
     q = torch.ones(1, 1, 4, 8, requires_grad=True)
@@ -54,20 +38,21 @@ def test_nothing_has_changed_where_nothing_was_done():
 
 
 @pytest.mark.parametrize(
-    ("deed", "said"),
+    ("change", "to", "back", "said"),
     [
-        (lambda: torch.set_grad_enabled(False), "gradient mode (True → False)"),
-        (
-            lambda: torch.set_float32_matmul_precision("medium"),
-            "float32 product precision (highest → medium)",
-        ),
-        (lambda: torch.use_deterministic_algorithms(True), "deterministic mode (False → True)"),
+        (torch.set_grad_enabled, False, True, "gradient mode (True → False)"),
+        (torch.set_float32_matmul_precision, "medium", "highest",
+         "float32 product precision (highest → medium)"),
+        (torch.use_deterministic_algorithms, True, False, "deterministic mode (False → True)"),
     ],
-)
-def test_a_setting_that_was_changed_is_named_with_both_values(deed, said):
+)  # fmt: skip
+def test_a_setting_that_was_changed_is_named_with_both_values(change, to, back, said):
     before = snapshot()
-    deed()
-    assert changes(before) == [said]
+    change(to)
+    try:
+        assert changes(before) == [said]
+    finally:
+        change(back)
 
 
 REPLACED = [
@@ -182,10 +167,7 @@ def test_what_was_taken_down_serves_again_until_a_name_or_a_module_comes(monkeyp
 
 
 def test_every_library_is_told_the_threads_and_torch_the_precision_of_products():
-    for given, precision in (
-        (Settings(threads=2, tf32=True), "high"),
-        (Settings(threads=1), "highest"),
-    ):
+    for given, precision in ((Settings(2, tf32=True), "high"), (Settings(1), "highest")):
         told, names = environment(given.threads), ("OMP", "MKL", "OPENBLAS")
         assert {told[f"{name}_NUM_THREADS"] for name in names} == {str(given.threads)}
         assert told["OMP_WAIT_POLICY"] == "passive"

@@ -1,12 +1,18 @@
 """Small problems for the tests of ``impls``, their inputs, and what a row makes of them."""
 
+from functools import lru_cache
+
 import torch
 
 import impls
+from attnbench.gate.gate import gate
+from attnbench.gate.inputs import make
+from attnbench.gate.reference import judge
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
 
+TABLE = impls.table()
 SMALL = {
     "batch": 2, "heads": 4, "kv_heads": 2, "q_len": 45, "kv_len": 45, "head_dim": 16,
     "v_head_dim": 12, "dtype": "float64",
@@ -46,9 +52,21 @@ def problem(mask="none", length=45, **changes):
 
 def made(label, given):
     """``(attend, define)`` of a row and a problem; None for what it computes as softmax does."""
-    row = impls.table().find(label)
+    row = TABLE.find(label)
     paths = (row.build, row.definition)
-    return tuple(path and load_function(path)(given, **row.chosen) for path in paths)
+    return tuple(load_function(path)(given, **row.chosen) if path else None for path in paths)
+
+
+@lru_cache(maxsize=64)
+def judged(given, seed=0):
+    """What the gate holds every variant of a problem against."""
+    return judge(given, make(given, seed), seed)
+
+
+def verdict(label, given, seed=0):
+    """What the ruler's gate finds of a row: its ``reason`` is None where it holds."""
+    assert TABLE.find(label).supports(given) is None
+    return gate(judged(given, seed), *made(label, given), seed)
 
 
 def both_give(label, given, tensors, want, *, head=(), **close):
@@ -60,7 +78,7 @@ def both_give(label, given, tensors, want, *, head=(), **close):
 
 
 def cost(label, given):
-    row = impls.table().find(label)
+    row = TABLE.find(label)
     return load_function(row.cost)(given, **row.chosen)
 
 

@@ -1,4 +1,4 @@
-"""Masks against a double loop over queries and keys and by hand; spellings, and what is none."""
+"""Masks against every pair of a query and a key and by hand; spellings, and what is none."""
 
 import itertools
 import math
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import create_mask
 
 from impls.masks import InvalidMask, Mask, Shape, alibi_slopes
+from tests.brute import bias, saved, visible
 
 EXAMPLES, FEW = settings(max_examples=80), settings(max_examples=25)
 
@@ -23,30 +24,32 @@ def _table(draw, shape, values):
     return np.random.default_rng(seed).choice(values, size=extent)
 
 
-def _payload(draw, kind, shape):
+def _spelled(draw, kind, shape):
     match kind:
         case "window":
-            return draw(st.tuples(st.integers(0, 10), st.integers(0, 10)))
+            numbers = draw(st.tuples(st.integers(0, 10), st.integers(0, 10)))
         case "prefix":
-            return (draw(st.integers(1, shape.kv_len)),)
+            numbers = [draw(st.integers(1, shape.kv_len))]
         case "document":
             total = shape.kv_len
             cuts = sorted(draw(st.sets(st.integers(1, total - 1)))) if total > 1 else []
-            return tuple(b - a for a, b in itertools.pairwise([0, *cuts, total]))
+            numbers = [b - a for a, b in itertools.pairwise([0, *cuts, total])]
         case "padding":
             lengths = st.integers(0, shape.kv_len)
             many = draw(st.sampled_from([1, shape.batch]))
-            return tuple(draw(st.lists(lengths, min_size=many, max_size=many)))
+            numbers = draw(st.lists(lengths, min_size=many, max_size=many))
         case "dense":
-            return _table(draw, shape, [True, False])
+            return saved(kind, _table(draw, shape, [True, False]))
         case "bias":
-            return _table(draw, shape, [-np.inf, 0.0, 1.5, -2.25])
-    return ()
+            return saved(kind, _table(draw, shape, [-np.inf, 0.0, 1.5, -2.25]))
+        case _:
+            return kind
+    return f"{kind}:{','.join(map(str, numbers))}"
 
 
 @st.composite
 def worlds(draw):
-    """A shape, the conditions of a mask that fits it, and the corner."""
+    """A shape, a mask that fits it, and the pairs that it lets meet."""
     length = st.integers(1, 9)
     q_len = draw(length)
     kv_len = q_len if draw(st.booleans()) else draw(length)
@@ -54,17 +57,13 @@ def worlds(draw):
     kinds = ["causal", "window", "prefix", "padding", "alibi"]
     kinds += ["document"] * (q_len == kv_len) + ["dense", "bias"]
     chosen = draw(st.lists(st.sampled_from(kinds), unique=True, max_size=3))
-    conditions = [(kind, _payload(draw, kind, shape)) for kind in chosen]
-    return shape, conditions, draw(st.booleans())
-
-
-def _mask(brute, world):
-    shape, conditions, upper_left = world
-    text = brute.text(conditions, upper_left)
+    text = "+".join(_spelled(draw, kind, shape) for kind in chosen) or "none"
+    text += draw(st.sampled_from(["", "@upper-left"]))
     mask = Mask.parse(text)
     assert str(mask) == text and hash(mask) == hash(Mask.parse(text))
+    assert mask.kinds == (tuple(chosen) or ("none",))
     assert mask.wrong_for(shape) is None
-    return mask, shape, brute.visible(conditions, shape, upper_left)
+    return mask, shape, visible(text, shape)
 
 
 def _full(array, shape):
@@ -76,19 +75,16 @@ def _full(array, shape):
 
 @EXAMPLES
 @given(world=worlds(), data=st.data())
-def test_a_mask_sees_what_the_double_loop_sees_and_adds_what_it_adds(brute, world, data):
-    mask, shape, seen = _mask(brute, world)
-    _, conditions, upper_left = world
-    assert mask.kinds == (tuple(kind for kind, _ in conditions) or ("none",))
-    visible = mask.visible(shape)
-    assert visible.dtype == bool
-    np.testing.assert_array_equal(_full(visible, shape), seen)
+def test_a_mask_sees_what_each_pair_allows_and_adds_what_it_adds(world, data):
+    mask, shape, seen = world
+    assert mask.visible(shape).dtype == bool
+    np.testing.assert_array_equal(_full(mask.visible(shape), shape), seen)
     key = data.draw(st.integers(0, shape.kv_len - 1))
     np.testing.assert_array_equal(_full(mask.sees(shape, key), shape), seen[..., key])
     np.testing.assert_array_equal(_full(mask.blind_rows(shape), shape), ~seen.any(-1))
     assert mask.pairs(shape) == int(seen.sum())
     assert mask.keys_seen(shape) == int(seen.any((1, 2)).sum())
-    added, total = mask.bias(shape), brute.bias(conditions, shape, upper_left)
+    added, total = mask.bias(shape), bias(str(mask), shape)
     assert (added is None) == (not {"alibi", "bias"} & set(mask.kinds))
     if added is not None:
         np.testing.assert_allclose(_full(added, shape), total, rtol=1e-14, atol=0)
@@ -101,8 +97,8 @@ def test_a_mask_sees_what_the_double_loop_sees_and_adds_what_it_adds(brute, worl
 
 @EXAMPLES
 @given(world=worlds(), data=st.data())
-def test_spans_enclose_the_visible_keys_and_without_files_hold_no_other(brute, world, data):
-    mask, shape, seen = _mask(brute, world)
+def test_spans_enclose_the_visible_keys_and_without_files_hold_no_other(world, data):
+    mask, shape, seen = world
     rows = data.draw(st.none() | st.lists(st.integers(0, shape.q_len - 1), min_size=1, max_size=5))
     picked = range(shape.q_len) if rows is None else rows
     spans = mask.spans(shape, None if rows is None else np.array(rows))
@@ -122,9 +118,8 @@ def test_spans_enclose_the_visible_keys_and_without_files_hold_no_other(brute, w
 
 @FEW
 @given(world=worlds())
-def test_the_flex_mask_is_the_visible_pairs_and_the_flex_score_adds_the_bias(brute, world):
-    mask, shape, seen = _mask(brute, world)
-    _, conditions, upper_left = world
+def test_the_flex_mask_is_the_visible_pairs_and_the_flex_score_adds_the_bias(world):
+    mask, shape, seen = world
     modifier = mask.flex_mask(shape, "cpu")
     if modifier is None:
         assert seen.all()
@@ -140,7 +135,7 @@ def test_the_flex_mask_is_the_visible_pairs_and_the_flex_score_adds_the_bias(bru
         dims[1 + axis], dims[0] = 0, 0
         modifier = torch.vmap(modifier, in_dims=tuple(dims))
     index = [torch.arange(n) for n in shape]
-    expected = scores.numpy() + brute.bias(conditions, shape, upper_left)
+    expected = scores.numpy() + bias(str(mask), shape)
     np.testing.assert_allclose(modifier(scores, *index).numpy(), expected, rtol=1e-6, atol=1e-6)
 
 
@@ -247,15 +242,15 @@ WRONG = [  # a spelling, or a kind and its table
 ]
 
 
-def test_a_bias_file_of_whole_numbers_is_taken_as_numbers(brute):
-    mask = Mask.parse(brute.text([("bias", np.array([[1, -2]]))]))
+def test_a_bias_file_of_whole_numbers_is_taken_as_numbers():
+    mask = Mask.parse(saved("bias", np.array([[1, -2]])))
     assert mask.wrong_for(Shape(1, 1, 2, 2)) is None
     np.testing.assert_array_equal(mask.bias(Shape(1, 1, 2, 2))[0, 0], [[1.0, -2.0]] * 2)
 
 
 @pytest.mark.parametrize(("mask", "shape", "says"), WRONG, ids=[says for *_, says in WRONG])
-def test_a_mask_that_does_not_fit_says_why(brute, mask, shape, says):
-    text = mask if isinstance(mask, str) else brute.text([mask])
+def test_a_mask_that_does_not_fit_says_why(mask, shape, says):
+    text = mask if isinstance(mask, str) else saved(*mask)
     wrong = Mask.parse(text).wrong_for(shape)
     assert wrong is not None
     assert wrong.startswith(f"mask {text}")

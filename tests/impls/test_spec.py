@@ -10,6 +10,7 @@ import pytest
 from impls.masks import Mask
 from impls.problem import InvalidProblem, Problem
 from impls.spec import DTYPES, InvalidRow, Variant
+from tests.brute import saved
 
 
 def row(**changes):
@@ -193,8 +194,8 @@ def test_a_problem_that_cannot_exist_names_the_valid_choices(changes, says):
         assert words in str(caught.value)
 
 
-def test_a_mask_and_a_changed_field_are_checked_against_the_rest(brute):
-    mask = Mask.parse(brute.text([("dense", np.ones((4, 5), bool))]))
+def test_a_mask_and_a_changed_field_are_checked_against_the_rest():
+    mask = Mask.parse(saved("dense", np.ones((4, 5), bool)))
     assert Problem(q_len=4, kv_len=5, mask=mask).mask == mask
     with pytest.raises(InvalidProblem, match="broadcast"):
         Problem(q_len=5, kv_len=4, mask=mask)

@@ -129,10 +129,10 @@ def test_asking_for_a_broken_row_says_why_it_is_broken():
 # ---- a file that is well -------------------------------------------------------------------------
 
 WELL = """
-import torch
+import colorsys  # which nothing else imports
 
 def build(problem, twice=False):
-    return lambda q, k, v: torch.full_like(q, 2.0 if twice else 1.0)
+    return lambda q, k, v: 0 * q + (2.0 if twice else 1.0)
 
 def define(problem, twice=False):
     return None
@@ -145,7 +145,7 @@ ROWS = [
 """
 
 
-def test_a_file_that_imports_torch_is_read_without_torch_in_the_parent_wherever_it_stands(tmp_path):
+def test_what_a_file_imports_is_not_imported_in_the_parent_wherever_it_stands(tmp_path):
     """Nor is a folder called impls where the reader stands the package that reads."""
     well = write(tmp_path / "my_rows.py", HEAD, WELL)
     decoy = tmp_path / "impls"
@@ -158,7 +158,7 @@ def test_a_file_that_imports_torch_is_read_without_torch_in_the_parent_wherever_
         import json, impls
         table = impls.table([{str(well)!r}])
         ours = {{n: r.origin for n, r in table.rows.items() if n.startswith("mine.")}}
-        print(json.dumps([ours, len(table.rows), len(table.broken), "torch" in sys.modules]))
+        print(json.dumps([ours, len(table.rows), len(table.broken), "colorsys" in sys.modules]))
         """,
         cwd=tmp_path,
     )
@@ -251,8 +251,6 @@ def test_a_file_is_run_once_and_again_after_it_raised_and_is_a_module_of_its_own
 # ---- a file that is not --------------------------------------------------------------------------
 
 ENDINGS = {
-    "raises": ("raise ValueError('no good')", "bad.py raised ValueError: no good"),
-    "exits": ("import sys\nsys.exit(0)", "bad.py raised SystemExit: 0"),
     "dies with 7 and last words": (
         "import os\nos.write(1, b'first\\nlast words\\n')\nos._exit(7)",
         "ended with status 7 at import (last words)",
@@ -260,7 +258,6 @@ ENDINGS = {
     "is killed": (
         "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "ended with status -9",
     ),
-    "defines no ROWS": ("rows = []", "bad.py defines no ROWS"),
     "raises while its rows are listed": ("ROWS = (1 // 0 for _ in [1])", "ZeroDivisionError"),
     "holds a row that no row may be": ("ROWS = [row('Bad Name')]", "Bad Name"),
     "holds an option that is no plain value": (

@@ -20,6 +20,7 @@ from tests.impls.small import (
     kept_bytes,
     made,
     problem,
+    verdict,
 )
 
 EYE = np.eye(5)
@@ -186,7 +187,7 @@ def test_long_sequences_are_done_a_stretch_at_a_time_where_nothing_is_kept(name,
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_products_in_bfloat16_as_on_a_gpu_pass_the_gate(verdict, monkeypatch, name):
+def test_products_in_bfloat16_as_on_a_gpu_pass_the_gate(monkeypatch, name):
     monkeypatch.setattr(common, "work_dtype", lambda problem: torch.bfloat16)
     given = problem("causal", 150, dtype="bfloat16", phase="train", inputs="outliers")
     given = given.with_(head_dim=32, v_head_dim=32)

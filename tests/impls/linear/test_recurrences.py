@@ -12,7 +12,7 @@ import torch
 from attnbench.gate.inputs import make
 from impls.linear import decay, delta, gla, retention, ssd, unrolled
 from tests.impls import small
-from tests.impls.small import cost, differentiated, made
+from tests.impls.small import cost, differentiated, made, verdict
 
 
 def problem(mask="causal", length=75, **changes):
@@ -200,9 +200,7 @@ def test_gates_that_close_to_nothing_overflow_nowhere():
 
 
 @pytest.mark.parametrize(("width", "inputs"), [(1, "normal"), (4, "equal_keys")])
-def test_chunks_end_where_their_rounding_would_be_more_than_the_recurrence_s(
-    verdict, width, inputs
-):
+def test_chunks_end_where_their_rounding_would_be_more_than_the_recurrence_s(width, inputs):
     asked = problem(head_dim=width, dtype="float32", inputs=inputs, length=300)
     note = made("delta?chunk=1000", asked)[0].note()
     assert note.startswith(f"chunks of {16 * width} tokens: the")

@@ -8,6 +8,7 @@ from impls.sparse import cost as costs
 from impls.sparse.lsh import Plan, rotations
 from impls.sparse.routing import centroids
 from impls.sparse.topk import build
+from tests.brute import bias, saved, visible
 from tests.impls.small import both_give, inputs, made
 from tests.impls.small import problem as problem_of
 
@@ -16,12 +17,12 @@ CLOSE = {"rtol": 0, "atol": 1e-12}
 # ---- the k largest scores ------------------------------------------------------------------------
 
 MASKS = {
-    "none": [],
-    "causal": [("causal", ())],
-    "padding": [("padding", (0, 25))],
-    "alibi": [("causal", ()), ("alibi", ())],
-    "dense": [("dense", np.random.default_rng(0).random((4, 37, 37)) < 0.2)],
-    "bias": [("bias", np.random.default_rng(1).choice([-np.inf, 0.5, -2.0], (37, 37)))],
+    "none": "none",
+    "causal": "causal",
+    "padding": "padding:0,25",
+    "alibi": "causal+alibi",
+    "dense": saved("dense", np.random.default_rng(0).random((4, 37, 37)) < 0.2),
+    "bias": saved("bias", np.random.default_rng(1).choice([-np.inf, 0.5, -2.0], (37, 37))),
 }
 
 
@@ -53,14 +54,12 @@ def sorted_loop(q, k, v, seen, bias, scale, count):
 
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("count", [1, 4])
-def test_it_is_the_softmax_over_the_first_when_sorted_by_score_then_place(brute, name, count):
+def test_it_is_the_softmax_over_the_first_when_sorted_by_score_then_place(name, count):
     # scale 1/2 and halves in the bias: every score is exact, so equal ones are truly equal
-    bare = problem_of(brute.text(MASKS[name]), 37, head_dim=4)
+    bare = problem_of(MASKS[name], 37, head_dim=4)
     tensors = whole_numbers(bare)
-    shape = (2, 4, 37, 37)
-    seen, bias = brute.visible(MASKS[name], shape), brute.bias(MASKS[name], shape)
-    bias = np.where(seen, bias, 0.0)
-    want = sorted_loop(*tensors, seen, bias, bare.scale, count)
+    seen, added = (see(MASKS[name], (2, 4, 37, 37)) for see in (visible, bias))
+    want = sorted_loop(*tensors, seen, np.where(seen, added, 0.0), bare.scale, count)
     both_give(f"topk?k={count}", bare, tensors, want, **CLOSE)
 
 

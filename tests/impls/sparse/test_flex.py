@@ -1,12 +1,11 @@
-"""FlexAttention, and layouts of blocks. Each problem is compiled, which takes seconds: the default
-tests are few.
-"""
+"""FlexAttention, compiled, which takes seconds a problem, and not; and layouts of blocks."""
 
 from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.attention import flex_attention
 
 from impls.masks import Mask
 from impls.problem import Problem
@@ -15,7 +14,8 @@ from impls.sparse import cost as costs
 from impls.sparse.flex_kernel import mask_blocks
 from impls.sparse.layouts import block_layout
 from impls.spec import Unsupported
-from tests.impls.small import softmax
+from tests.brute import saved, visible
+from tests.impls.small import softmax, verdict
 
 SMALL = {
     "batch": 2, "heads": 4, "kv_heads": 2, "q_len": 77, "kv_len": 77, "head_dim": 16,
@@ -50,11 +50,11 @@ VISITED = [
     ("mask", "block", "lengths"), [*VISITED, *((kind, 8, (77, 77)) for kind in FILES)]
 )
 def test_blocks_visited_are_those_with_a_visible_pair_and_whole_ones_have_no_other(
-    brute, mask, block, lengths
+    mask, block, lengths
 ):
     extent = {**SMALL, "q_len": lengths[0], "kv_len": lengths[1]}
-    mask = brute.text([(mask, FILES[mask]), ("causal", ())]) if mask in FILES else mask
-    problem = Problem(**extent, mask=Mask.parse(mask))
+    text = f"{saved(mask, FILES[mask])}+causal" if mask in FILES else mask
+    problem = Problem(**extent, mask=Mask.parse(text))
     touched, whole = mask_blocks(problem, block)
     seen = problem.mask.visible(problem.shape)
     for b, h, i, j in np.ndindex(*touched.shape):
@@ -77,7 +77,6 @@ def test_blocks_are_fitted_to_the_window_and_to_the_length():
 
 
 CELLS = [
-    ("flex", "prefix:9", {"inputs": "outliers"}),
     ("window.flex?block=12", "window:9,0+document:30,47", {"inputs": "peaky"}),
     ("flex", "causal+document:30,47+alibi", {"inputs": "peaky"}),
     ("flex", "bias", {"dtype": "bfloat16"}),  # with rows that see nothing
@@ -92,14 +91,21 @@ CELLS = [
 
 
 @pytest.mark.parametrize(
-    ("label", "mask", "changes"),
-    [pytest.param(*cell, marks=[pytest.mark.slow] * (cell is not CELLS[0])) for cell in CELLS],
+    ("label", "mask", "changes", "compiled"),
+    [
+        *((*cell, False) for cell in CELLS[:6]),
+        *(pytest.param(*cell, True, marks=pytest.mark.slow) for cell in CELLS),
+    ],
 )
-def test_the_gate_passes_it(verdict, brute, tmp_path, label, mask, changes):
+def test_the_gate_passes_it(monkeypatch, tmp_path, label, mask, changes, compiled):
+    """Not compiled, torch asks the mask of every pair, whatever the blocks."""
+    if not compiled:
+        monkeypatch.setattr("impls.sparse.flex_kernel.Graph", lambda function, **_: function)
+        monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
     if label == "blocksparse.flex?block=9":
         np.save(tmp_path / "layout.npy", BY_HEAD[:, :9, :9])
         label += f"&layout={tmp_path / 'layout.npy'}"
-    text = brute.text([(mask, FILES[mask])]) if mask in FILES else mask
+    text = saved(mask, FILES[mask]) if mask in FILES else mask
     problem = Problem(**{**SMALL, **changes}, mask=Mask.parse(text))
     assert verdict(label, problem).reason is None
 
@@ -127,11 +133,11 @@ def test_more_problems_than_torch_recompiles_one_function_for_are_compiled():
 # ---- layouts of blocks ---------------------------------------------------------------------------
 
 
-def test_a_layout_by_head_under_a_causal_mask_is_the_plain_loop(brute, by_head):
+def test_a_layout_by_head_under_a_causal_mask_is_the_plain_loop(by_head):
     problem = Problem(**SMALL, mask=Mask.parse("causal"))
     q, k, v = (torch.randn(2, h, 77, 16, dtype=torch.float64) for h in (4, 2, 2))
     place = np.arange(77) // 8  # of each token, its block
-    seen = brute.visible([("causal", ())], (2, 4, 77, 77)) & BY_HEAD[:, place[:, None], place]
+    seen = visible("causal", (2, 4, 77, 77)) & BY_HEAD[:, place[:, None], place]
     want = softmax(problem, q, k, v, torch.from_numpy(seen))
     got = blocksparse.definition(problem, layout=by_head, block=8)(q, k, v, torch.arange(77))
     torch.testing.assert_close(got, want, rtol=0, atol=1e-13)
