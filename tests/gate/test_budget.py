@@ -7,17 +7,15 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-import impls
 from attnbench.core.record import Error
 from attnbench.gate import gate, reference, spot_check
 from attnbench.gate.budget import EPSILON, Yardstick, allowed, check, check_unsampled, with_ratio
 from attnbench.gate.findings import Wrong
 from attnbench.gate.inputs import Call, make, turned
 from attnbench.gate.oracle import Plain, within
-from impls import table
-from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
+from tests.impls.small import made
 
 MANY = 10**12
 """So many rows that the factors are not widened."""
@@ -126,9 +124,6 @@ def test_a_row_outside_the_sample_may_be_off_sixteen_times_as_far_as_the_worst(l
             check_unsampled("dk", got, want, error(0.0, 0.001), "float32", looser)
 
 
-# ---- more inputs, tried only for whoever needs them ----------------------------------------------
-
-
 def at_most(size):
     def check(errors):
         if size > errors["forward"].relative:
@@ -160,9 +155,8 @@ def test_only_who_is_not_within_what_the_own_inputs_give_is_held_against_the_wor
 def own():
     """A row with a definition of its own, that definition, and its problem."""
     small = {"heads": 2, "kv_heads": 2, "q_len": 40, "kv_len": 40, "head_dim": 8, "v_head_dim": 8}
-    problem, row = Problem(**small, phase="train"), impls.table().find("linear.elu")
-    attend, define = (load_function(x)(problem, **row.chosen) for x in (row.build, row.definition))
-    return reference.judge(problem, make(problem, 0), 0), attend, define
+    problem = Problem(**small, phase="train")
+    return reference.judge(problem, make(problem, 0), 0), *made("linear.elu", problem)
 
 
 def test_all_inputs_are_as_bad_as_the_worst_of_them(own):
@@ -197,18 +191,12 @@ def test_an_honest_variant_costs_its_own_inputs_alone_and_a_wrong_one_is_told_al
     assert verdict.error["forward"].ratio == verdict.error["forward"].relative / wide
 
 
-# ---- a few rows of one call ----------------------------------------------------------------------
-
 PROBLEM = Problem(heads=2, kv_heads=2, q_len=320, kv_len=320, mask=Mask.parse("causal"))
 
 
 def called(name, problem, rows, seed=0):
     """What a variant makes of a problem, and what it should make of some rows."""
-    row, inputs = table().find(name), make(problem, seed)
-    attend = load_function(row.build)(problem, **row.chosen)
-    define = None
-    if row.definition:
-        define = load_function(row.definition)(problem, **row.chosen)
+    inputs, (attend, define) = make(problem, seed), made(name, problem)
     call, dout = Call(problem, attend, inputs), None
     out = call.forward()
     got = {"forward": out.detach()}

@@ -13,8 +13,6 @@ from attnbench.gate.oracle import sample_rows
 from attnbench.gate.reference import ROWS
 from impls.masks import Mask
 
-# ---- masks ---------------------------------------------------------------------------------------
-
 SHORT_Q, SHORT_KV = {"q_len": 9}, {"kv_len": 9}
 MASKS = (  # the problem's mask, its lengths, and the mask that is computed instead
     ("causal", SHORT_KV, "causal@upper-left"),
@@ -57,9 +55,6 @@ def test_a_row_that_sees_nothing_must_be_zero(truth):
     seen = visible(problem, "padding:0,11")
     mean_where_blind = truth.attention(problem, seen | ~seen.any(-1, keepdim=True))
     assert "hides from it" in truth.verdict(problem, lambda _: mean_where_blind).reason
-
-
-# ---- outputs and inputs --------------------------------------------------------------------------
 
 
 def before(change):
@@ -114,9 +109,6 @@ def test_a_fault_in_rows_that_are_not_sampled_is_refused(truth, mask, dtype):
     reason = truth.verdict(problem, lambda _: attend).reason
     assert "not among the sampled" in reason
     assert any(f"row {row}" in reason for row in rows)
-
-
-# ---- gradients -----------------------------------------------------------------------------------
 
 
 class Bent(torch.autograd.Function):

@@ -3,35 +3,27 @@
 import itertools
 import re
 from contextlib import nullcontext
-from functools import cache
 
 import numpy as np
 import pytest
 import torch
 
-import impls
 from attnbench.gate import mask_probe, plant_calls, plant_effects
 from attnbench.gate.findings import Wrong
 from attnbench.gate.gate import gate
 from attnbench.gate.hygiene import WAIT_S
 from attnbench.gate.inputs import make, other_set
-from attnbench.gate.reference import judge
-from impls.loading import load_function
 from impls.lowrank import mean_v
 from impls.masks import Mask
 from impls.problem import Problem
 from tests.brute import visible
+from tests.impls import small
+from tests.impls.small import judged
 
-TABLE = impls.table()
 SMALL = {
     "batch": 2, "heads": 4, "kv_heads": 2, "q_len": 24, "kv_len": 24, "head_dim": 8,
     "v_head_dim": 8,
 }  # fmt: skip
-
-
-@cache
-def judged(problem):
-    return judge(problem, make(problem, 0), 0)
 
 
 CASES = [  # that impls/test_gate_cells has not: names, a mask, and what else of the problem
@@ -52,15 +44,13 @@ CASES = [  # that impls/test_gate_cells has not: names, a mask, and what else of
 @pytest.mark.parametrize(("names", "mask", "changes"), CASES)
 def test_honest_rows_pass(names, mask, changes):
     problem = Problem(**{"phase": "train", **SMALL, **changes}, mask=Mask.parse(mask))
-    for variant in map(TABLE.find, names):
-        attend = load_function(variant.build)(problem, **variant.chosen)
-        define = variant.definition and load_function(variant.definition)(problem, **variant.chosen)
-        verdict = gate(judged(problem), attend, define or None, 0)
-        assert verdict.reason is None, variant.name
+    for name in names:
+        verdict = small.verdict(name, problem)
+        assert verdict.reason is None, name
         trained = {"dq", "dk", "dv"} if problem.gradients else set()
         assert set(verdict.error) == {"forward", *trained}
         assert verdict.truth[0].shape == problem.output_shape
-        assert (verdict.distance is not None) is (variant.name == "mean_v")
+        assert (verdict.distance is not None) is (name == "mean_v")
         assert all(e.ratio is None or 0 <= e.ratio <= 4 for e in verdict.error.values())
 
 
@@ -114,9 +104,6 @@ def test_outputs_that_later_calls_overwrite_are_wrong_unless_the_row_says_so(tru
     workspace = plant_calls.build_one_workspace(problem)
     reason = gate(judged(problem), workspace, None, 0, reuses_output=True).reason
     assert re.search("a later call changed what its d[qkv] is made from", reason)
-
-
-# ---- approximations, and what they may not do either ---------------------------------------------
 
 
 def squared(problem, sharpen=1.0):
@@ -197,9 +184,6 @@ def test_nobody_knows_the_rows_that_are_held_against_the_definition(truth):
     for _ in range(4):
         assert gate(judged(problem), mean_v.build(problem), define, 0).reason is None
     assert sum(len(rows) == 16 for rows in drawn) == 4
-
-
-# ---- the mask's probe ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

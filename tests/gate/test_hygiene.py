@@ -57,23 +57,17 @@ def weighted(*values, learns=True, **more):
     return SimpleNamespace(weights={"w": torch.tensor(values, requires_grad=learns), **more})
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
+def test_weights_are_those_of_the_definition_by_name_form_and_value(truth):
+    problem, define = truth.problem(phase="train"), weighted(1.0, 2.0)
+    hygiene.check_weights(problem, weighted(1.0, 2.0), define)
+    for given, said in (
         (SimpleNamespace(), "its weights and those of its definition differ: w"),
         (weighted(1.0, 2.0, u=1), "its weights and those of its definition differ: u"),
         (weighted(1.0, 2.0, learns=False), "its weight w takes no gradient"),
         (weighted(1.0, 3.0), "its weight w is not that of its definition"),
         (weighted(1.0, 2.0, 2.0), "its weight w is not that of its definition"),
-    ],
-)
-def test_weights_are_those_of_the_definition_by_name_form_and_value(truth, given, said):
-    problem, define = truth.problem(phase="train"), weighted(1.0, 2.0)
-    hygiene.check_weights(problem, weighted(1.0, 2.0), define)
-    assert refused(hygiene.check_weights, problem, given, define) == said
-
-
-# ---- what goes on after the return ---------------------------------------------------------------
+    ):
+        assert refused(hygiene.check_weights, problem, given, define) == said
 
 
 @pytest.fixture
@@ -83,7 +77,7 @@ def quiet(monkeypatch):
     def let(*taken, meanwhile=lambda: None):
         spent = [0.0]
         for one in taken:
-            spent += [spent[-1] + one, spent[-1] + one]
+            spent += [spent[-1] + one] * 2
         readings = iter(spent)
         monkeypatch.setattr(hygiene, "spent_elsewhere", lambda: next(readings))
         monkeypatch.setattr(hygiene.time, "sleep", lambda s: meanwhile())

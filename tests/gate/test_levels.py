@@ -1,16 +1,17 @@
 """The gate on layers, which have weights, and on decoders that keep a memory of their own."""
 
+from functools import partial
+
 import pytest
 import torch
 
-import impls
 from attnbench.gate.gate import gate
 from attnbench.gate.inputs import Call, Crossed, Tokens, make, put
 from attnbench.gate.oracle import sample_rows
 from attnbench.gate.reference import judge
-from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
+from tests.impls.small import TABLE, made
 
 LAYER = Problem(
     batch=2, heads=2, kv_heads=2, q_len=19, kv_len=19, head_dim=8, v_head_dim=8, level="layer",
@@ -69,27 +70,25 @@ def verdict(attend, problem, define=None):
 
 
 @pytest.mark.parametrize(
-    ("changes", "dtype"),
+    "changes",
     [
-        ({}, "float32"),
-        ({}, "float64"),
-        ({"q_len": 7}, "bfloat16"),
-        ({"q_len": 1, "kv_len": 1}, "float32"),
-        ({"q_len": 400, "kv_len": 400}, "float32"),
-        *(({"inputs": x, "q_len": 150, "kv_len": 150}, "float32")
-          for x in ("peaky", "outliers", "equal_keys")),
+        {"phase": "forward"},
+        {"dtype": "float64"},
+        {"q_len": 7, "dtype": "bfloat16"},
+        {"q_len": 1, "kv_len": 1},
+        {"q_len": 300, "kv_len": 300},
+        *({"inputs": x, "q_len": 90, "kv_len": 90} for x in ("peaky", "outliers", "equal_keys")),
     ],
-)  # fmt: skip
-def test_an_honest_layer_passes_with_an_error_for_each_weight(changes, dtype):
-    for phase in ("forward", "train"):
-        problem = LAYER.with_(phase=phase, dtype=dtype, **changes)
-        found = verdict(Layer(problem), problem)
-        assert found.reason is None and found.distance is None
-        shared = judge(problem, make(problem, 0), 0).softmax  # all but the rows is its own
-        assert (shared.tried, shared.want, shared.plain, shared.cancels) == (0, {}, {}, {})
-        ends = ["dx"] + ["dcontext"] * problem.crosses
-        trained = [*ends, "d:q", "d:k", "d:v", "d:k_bias"] * (phase == "train")
-        assert sorted(found.error) == sorted(["forward", *trained])
+)
+def test_an_honest_layer_passes_with_an_error_for_each_weight(changes):
+    problem = TRAIN.with_(**changes)
+    found = verdict(Layer(problem), problem)
+    assert found.reason is None and found.distance is None
+    shared = judge(problem, make(problem, 0), 0).softmax  # all but the rows is its own
+    assert (shared.tried, shared.want, shared.plain, shared.cancels) == (0, {}, {}, {})
+    ends = ["dx"] + ["dcontext"] * problem.crosses
+    trained = [*ends, "d:q", "d:k", "d:v", "d:k_bias"] * problem.gradients
+    assert sorted(found.error) == sorted(["forward", *trained])
 
 
 def test_tokens_are_those_of_the_kind_asked_and_as_many_as_the_problem_has():
@@ -103,34 +102,28 @@ def test_tokens_are_those_of_the_kind_asked_and_as_many_as_the_problem_has():
     assert not torch.equal(equal[:, :, 63], equal[:, :, 64])
 
 
-def faulty(edit):
-    return lambda problem: Layer(problem, edit)
-
-
 def other_weights(problem):
     one = Layer(problem)
     one.weights["v"].data[0, 0] += 1e-3
     return one
 
 
-def most_detached(v):
-    return torch.cat([v[:3], v[3:].detach()])
+def most_detached(layer, x):
+    v = layer.weights["v"]
+    return layer.right(x, v=torch.cat([v[:3], v[3:].detach()]))
 
 
-LAYERS = [
-    (faulty(lambda s, x: layer(s.problem.with_(mask=Mask.parse("window:400,1")), x, x, s.weights)),
-     "moved when key"),
-    (other_weights, "its weight v is not that of its definition"),
-    (faulty(lambda s, x: s.right(x, v=most_detached(s.weights["v"]))), "relative error of d:v"),
-    (faulty(lambda s, x: s.right(x).unflatten(-1, (2, 8)).transpose(1, 2)),
-     "the output has the shape"),
-    (faulty(lambda s, x: s.right(x)[..., :8]), "the shape (2, 19, 8), not (2, 19, 16)"),
-    (faulty(lambda s, x: s.right(x) + (x - x.detach()).sum(1, keepdim=True)),
-     "has a dx from row"),  # right forward
-]  # fmt: skip
+def looks_ahead(layer_, x):
+    return layer(layer_.problem.with_(mask=Mask.parse("window:400,1")), x, x, layer_.weights)
 
 
-# ---- operators of their own, with and without a memory -------------------------------------------
+LAYERS = [  # what is called in place of the layer, and what is said of it
+    (looks_ahead, "moved when key"),
+    (most_detached, "relative error of d:v"),
+    (lambda s, x: s.right(x).unflatten(-1, (2, 8)).transpose(1, 2), "the output has the shape"),
+    (lambda s, x: s.right(x)[..., :8], "the shape (2, 19, 8), not (2, 19, 16)"),
+    (lambda s, x: s.right(x) + (x - x.detach()).sum(1, keepdim=True), "has a dx from row"),
+]
 
 
 def scaled_mean(problem):
@@ -230,7 +223,8 @@ class Peeking(Summing):
 @pytest.mark.parametrize(
     ("fault", "problem", "define", "says"),
     [
-        *((fault, TRAIN, None, says) for fault, says in LAYERS),
+        *((partial(Layer, edit=edit), TRAIN, None, says) for edit, says in LAYERS),
+        (other_weights, TRAIN, None, "its weight v is not that of its definition"),
         (scaled_mean, CORE, scaled_mean, None),
         (sampled_only, CORE, scaled_mean, "not among the sampled"),
         (nothing_backward, CORE, scaled_mean, "a row of dv that is not among the sampled"),
@@ -262,9 +256,6 @@ def test_a_second_step_that_finds_no_room_is_not_wrong():
         verdict(NoRoom(DECODE), DECODE, sums(DECODE))
 
 
-# ---- where the memory lies -----------------------------------------------------------------------
-
-
 def places(memory):
     if isinstance(memory, torch.Tensor):
         return [memory.data_ptr()]
@@ -273,8 +264,8 @@ def places(memory):
 
 DECODERS = [
     name
-    for name in impls.table().rows
-    if (row := impls.table().find(name)).supports(DECODE.with_(level=row.level, q_len=1)) is None
+    for name in TABLE.rows
+    if (row := TABLE.find(name)).supports(DECODE.with_(level=row.level, q_len=1)) is None
     and not row.requires
     and not name.startswith("window.")
 ]
@@ -282,9 +273,8 @@ DECODERS = [
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_what_a_decoder_of_ours_remembers_stays_at_its_address(name):
-    variant = impls.table().find(name)
-    problem = DECODE.with_(level=variant.level, q_len=1)
-    call = Call(problem, load_function(variant.build)(problem, **variant.chosen), make(problem, 0))
+    problem = DECODE.with_(level=TABLE.find(name).level, q_len=1)
+    call = Call(problem, made(name, problem)[0], make(problem, 0))
     first, before = places(call.memory), call.forward()
     assert bool(first) == call.steps
     call.load(make(problem, 1))

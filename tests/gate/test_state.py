@@ -158,7 +158,7 @@ def test_who_replaces_what_would_notice_or_what_that_goes_by_is_named_by_a_seal(
 def test_what_was_taken_down_serves_again_until_a_name_or_a_module_comes(monkeypatch):
     before = snapshot()
     assert still(before) is before
-    with pytest.MonkeyPatch.context() as patch:
+    with monkeypatch.context() as patch:
         patch.setattr(clocks, "new_name", 1, raising=False)
         assert still(before) is None
     assert still(before) is before
@@ -192,8 +192,6 @@ def test_another_current_gpu_or_stream_is_noticed(monkeypatch, gpu, stream):
         f"current GPU and stream ((0, 0) → ({gpu}, {stream}))"
     ]
 
-
-# ---- what the next cell would suffer from, just within its bound and just beyond -----------------
 
 AT = {
     "folder": "/a", "signals": [1], "limits": [(1, 2)], "streams": [(1, None)],

@@ -75,9 +75,6 @@ def attention():
     return lambda: F.scaled_dot_product_attention(q, k, v)
 
 
-# ---- events --------------------------------------------------------------------------------------
-
-
 def test_a_sleep_of_known_cycles_takes_them_at_the_clock_that_the_driver_says(gpu, board):
     cycles, seen = 40_000_000, []
 
@@ -144,9 +141,6 @@ def test_a_call_finds_the_cache_cold(monkeypatch):
     assert hot < 0.9 * cold
 
 
-# ---- graphs --------------------------------------------------------------------------------------
-
-
 class Held:
     """A call whose result is put aside, as what is timed does."""
 
@@ -204,9 +198,6 @@ def test_a_call_that_can_not_be_captured_falls_back_and_leaves_torch_as_it_was()
     assert graph_clock(decoding()).name == "graph"
 
 
-# ---- the driver, energy --------------------------------------------------------------------------
-
-
 def test_the_driver_and_torch_mean_the_same_board(gpu, board):
     found = nvml.uuid_of(CUDA)
     assert isinstance(found, nvml.Absent) or found == board.uuid
@@ -226,9 +217,6 @@ def test_joules_of_a_product_lie_between_idle_and_the_power_limit(board):
     watts = got.gross_joules / middle(events(), call, 16, warm=8)
     assert got.idle_w < watts < 1.1 * board.power_limit_w()
     assert 0 < got.joules < got.gross_joules
-
-
-# ---- what a cell needs: its values, and a decoder's step that can be replayed --------------------
 
 
 @pytest.mark.parametrize("kind", ["normal", "equal_keys"])

@@ -90,9 +90,6 @@ def test_linear_passes_the_gate(head_dim, dtype):
         holds("triton.linear", problem("causal", q_len=700, inputs=inputs, dtype=dtype))
 
 
-# ---- speeds --------------------------------------------------------------------------------------
-
-
 def middle(call):
     """The middle one of 48 samples, after 16 that are not looked at."""
     clock = clock_for("cuda", "forward")

@@ -7,7 +7,7 @@ import impls
 from impls import cost as costs
 from impls.masks import Mask
 from impls.problem import Problem
-from tests.impls.small import cost, inputs, made, problem
+from tests.impls.small import TABLE, cost, inputs, made, problem
 
 SMALL = {"q_len": 5, "kv_len": 9, "head_dim": 4, "v_head_dim": 3}
 
@@ -61,7 +61,7 @@ def test_the_mean_costs_an_addition_for_each_value_and_reads_no_queries_or_keys(
     assert found.bytes == 4 * (values + outputs) * (2 if phase == "train" else 1)
 
 
-EXACT = [row.name for row in impls.table().rows.values() if row.family == "dense" and row.exact]
+EXACT = [row.name for row in TABLE.rows.values() if row.family == "dense" and row.exact]
 
 
 @pytest.mark.parametrize("name", EXACT)

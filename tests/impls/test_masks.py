@@ -113,9 +113,6 @@ def test_spans_enclose_the_visible_keys_and_without_files_hold_no_other(world, d
         np.testing.assert_array_equal(np.broadcast_to(inside, seen.shape), seen)
 
 
-# ---- FlexAttention -------------------------------------------------------------------------------
-
-
 @FEW
 @given(world=worlds())
 def test_the_flex_mask_is_the_visible_pairs_and_the_flex_score_adds_the_bias(world):
@@ -137,9 +134,6 @@ def test_the_flex_mask_is_the_visible_pairs_and_the_flex_score_adds_the_bias(wor
     index = [torch.arange(n) for n in shape]
     expected = scores.numpy() + bias(str(mask), shape)
     np.testing.assert_allclose(modifier(scores, *index).numpy(), expected, rtol=1e-6, atol=1e-6)
-
-
-# ---- by hand -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -175,9 +169,6 @@ def test_alibi_slopes_follow_the_rule_of_the_paper():
     two = [2**-4.0, 2**-8.0]
     for want in ([2**-8.0], two, [*two, 1 / 4], four, eight, eight + between):
         np.testing.assert_allclose(alibi_slopes(len(want)), want, rtol=1e-15)
-
-
-# ---- as they are written -------------------------------------------------------------------------
 
 
 def test_a_loose_spelling_is_the_strict_one():

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-import impls
 from attnbench.models.attention import attention
 from impls.dense import sdpa
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
+from tests.impls.small import made
 
 FORCED = {"sdpa.flash": SDPBackend.FLASH_ATTENTION, "sdpa.math": SDPBackend.MATH}
 
@@ -66,7 +66,6 @@ MASKS = ("none", "causal", "causal+window:3,0", "padding:4,9", "alibi")
 
 @pytest.mark.parametrize("name", FORCED)
 def test_a_forced_backend_gives_to_the_bit_what_torch_gives_under_its_flag(name):
-    row = impls.table().find(name)
     for mask, dtype, kv_heads, lengths in itertools.product(
         MASKS, ("float32", "bfloat16"), (4, 2), ((9, 9), (3, 9))
     ):
@@ -75,16 +74,13 @@ def test_a_forced_backend_gives_to_the_bit_what_torch_gives_under_its_flag(name)
             x.requires_grad_() for x in qkv(4, kv_heads, *lengths, dtype=getattr(torch, dtype))
         ]
         with sdpa_kernel(FORCED[name]):
-            wanted = load_function("impls.dense.sdpa:build")(problem)(*leaves)
-        given = load_function(row.build)(problem)(*leaves)
+            wanted = made("sdpa", problem)[0](*leaves)
+        given = made(name, problem)[0](*leaves)
         assert given.stride() == wanted.stride()
         assert torch.equal(given, wanted)
         above = torch.randn_like(wanted)
         gradients = [torch.autograd.grad(x, leaves, above) for x in (given, wanted)]
         assert all(map(torch.equal, *gradients))
-
-
-# ---- on CUDA, with a stand-in for each operator --------------------------------------------------
 
 
 @pytest.fixture

@@ -1,6 +1,4 @@
-"""The table: its own rows stand on code that exists, and listing it costs nothing; rows by files
-and by entry points: whatever their code does, it does it to itself.
-"""
+"""The table; rows by files and by entry points, whose code does to itself whatever it does."""
 
 import inspect
 import json
@@ -58,11 +56,8 @@ def python(code, *paths, cwd=ROOT, stdin=None):
     return json.loads(done.stdout)
 
 
-def test_nothing_in_the_table_is_broken():
-    assert impls.table().broken == []
-
-
 def test_the_code_that_a_row_names_exists_and_takes_its_options():
+    assert impls.table().broken == []
     for row in ROWS.values():
         for path in filter(None, (row.build, row.definition, row.cost)):
             given, options = ["the problem"], row.chosen
@@ -89,44 +84,34 @@ def test_the_table_and_its_costs_are_read_without_torch_and_without_a_kernel():
     assert not [m for m in loaded if any(m.startswith(f"impls.{f}.") for f in impls.FAMILIES)]
 
 
-@pytest.mark.parametrize(
-    ("text", "label", "options"),
-    [
+def test_a_row_is_found_with_the_options_asked_for():
+    table = impls.table()
+    for text, label, options in (
         ("chunked?", "chunked", {"block": 256}),
         ("online?q_block=4&k_block=8", "online?k_block=8&q_block=4", {"q_block": 4, "k_block": 8}),
-    ],
-)
-def test_a_row_is_found_with_the_options_asked_for(text, label, options):
+    ):
+        row = table.find(text)
+        assert (row.label, row.chosen) == (label, options)
+        assert table.find(label) == row
+        assert table.rows[row.name].chosen == table.rows[row.name].options == row.options
+
+
+def test_an_unknown_name_suggests_the_nearest_and_a_broken_row_says_why_it_is_broken():
     table = impls.table()
-    row = table.find(text)
-    assert row.chosen == options
-    assert row.label == label
-    assert table.find(row.label) == row
-    assert table.rows[row.name].chosen == table.rows[row.name].options == row.options
-
-
-@pytest.mark.parametrize(
-    ("asked", "near"),
-    [("einsun", "einsum"), ("sdpa.flsh", "sdpa.flash"), ("flash", "sdpa.flash"),
-     ("prescal", "matmul.prescale")],
-)  # fmt: skip
-def test_an_unknown_name_suggests_the_nearest(asked, near):
-    with pytest.raises(impls.UnknownVariant) as caught:
-        impls.table().find(f"{asked}?block=3")
-    message = str(caught.value)
-    assert message.startswith(f"there is no variant {asked!r}; did you mean ")
-    suggested = message.partition("did you mean ")[2].partition("?")[0].split(" or ")
-    assert near in suggested
-    assert set(suggested) <= set(ROWS)
-
-
-def test_asking_for_a_broken_row_says_why_it_is_broken():
+    for asked, near in (
+        ("einsun", "einsum"), ("sdpa.flsh", "sdpa.flash"), ("flash", "sdpa.flash"),
+        ("prescal", "matmul.prescale"),
+    ):  # fmt: skip
+        with pytest.raises(impls.UnknownVariant) as caught:
+            table.find(f"{asked}?block=3")
+        said, _, rest = str(caught.value).partition("; did you mean ")
+        suggested = rest.partition("?")[0].split(" or ")
+        assert said == f"there is no variant {asked!r}"
+        assert near in suggested and set(suggested) <= set(ROWS)
     table = impls.Table(broken=[impls.BrokenRow("far", "its module is gone")])
     with pytest.raises(impls.UnknownVariant, match="the row 'far' is broken: its module is gone"):
         table.find("far")
 
-
-# ---- a file that is well -------------------------------------------------------------------------
 
 WELL = """
 import colorsys  # which nothing else imports
@@ -248,8 +233,6 @@ def test_a_file_is_run_once_and_again_after_it_raised_and_is_a_module_of_its_own
     assert [load_function(f"{tmp_path}/{x}/rows.py:f")() for x in "ab"] == ["a", "b"]
 
 
-# ---- a file that is not --------------------------------------------------------------------------
-
 ENDINGS = {
     "dies with 7 and last words": (
         "import os\nos.write(1, b'first\\nlast words\\n')\nos._exit(7)",
@@ -293,8 +276,6 @@ def test_a_file_that_hangs_is_ended(tmp_path, monkeypatch):
     assert not said or not alive(int(said))
 
 
-# ---- rows of other distributions, by their entry points ------------------------------------------
-
 GOOD = """
 def build(problem): ...
 ROWS = [row("fake.one", build="fake_pkg:build"), row("fake.two", build="fake_pkg:build")]
@@ -311,31 +292,24 @@ def install(folder, name, code):
     return folder
 
 
-def table_with(*folders):
-    """What a process with these distributions finds in the table besides the built-in rows."""
-    found, broken, foreign = python(
-        """
+def test_an_entry_point_that_fails_costs_its_own_rows(tmp_path):
+    """Whether it exits, or ends its process."""
+    exits, dies = "import sys\nsys.exit(0)", "import os\nos._exit(0)"
+    good, exits, dies = (
+        install(tmp_path / name, name, code)
+        for name, code in (("fake", GOOD), ("worse", exits), ("dead", dies))
+    )
+    tables = """
         import json, sys, impls
         table = impls.table()
         rows = {row.name: row.origin for row in table.rows.values()}
         broken = [[b.name, b.reason, b.remedy] for b in table.broken]
         foreign = [m for m in sys.modules if m.endswith("_pkg") or m == "torch"]
         print(json.dumps([rows, broken, foreign]))
-        """,
-        *folders,
-    )
-    assert set(found) >= set(ROWS) and foreign == []
-    return {name: origin for name, origin in found.items() if name not in ROWS}, broken
-
-
-def test_an_entry_point_that_fails_costs_its_own_rows(tmp_path):
-    good = install(tmp_path / "good", "fake", GOOD)
-    rows, broken = table_with(install(tmp_path / "bad", "worse", "import sys\nsys.exit(0)"), good)
-    assert rows == {"fake.one": "fake 1.0", "fake.two": "fake 1.0"}
-    ((name, reason, remedy),) = broken
+        """
+    own = {name: row.origin for name, row in ROWS.items()}
+    rows, ((name, reason, remedy),), foreign = python(tables, exits, good)
+    assert rows == own | {"fake.one": "fake 1.0", "fake.two": "fake 1.0"} and foreign == []
     assert name == "worse.all" and "worse 1.0" in remedy and "raised SystemExit: 0" in reason
-    rows, ((name, reason, remedy),) = table_with(
-        install(tmp_path, "dead", "import os\nos._exit(0)")
-    )
-    assert (rows, name) == ({}, "attnbench.variants")
-    assert "ended with status 0" in reason
+    rows, ((name, reason, _),), _ = python(tables, dies)
+    assert (rows, name) == (own, "attnbench.variants") and "ended with status 0" in reason

@@ -57,9 +57,6 @@ def test_the_same_code_without_the_deed_is_measured(measured, plant):
         assert not judge(plant, record).caught
 
 
-# ---- slow-downs ----------------------------------------------------------------------------------
-
-
 def found(ratio, spread=0.0, margin=0.01, n=45):
     logs = [math.log(ratio) + spread * (i % 9 - 4) for i in range(n)]
     pairs = Pairs(paired(logs, margin), [1.0] * n, [1.0] * n, "decided")

@@ -66,9 +66,6 @@ def attention(q, k, v, scale, seen, slopes=None):
     return (weights @ v).masked_fill(blind, 0.0).transpose(1, 2).contiguous()
 
 
-# ---- what each library documents: q, k, v, the scale, what is seen, and slopes -------------------
-
-
 def flash_attn(call):
     cached = hasattr(call, "k_cache")
     k, v = (call.k_cache, call.v_cache) if cached else (call.k, call.v)

@@ -10,11 +10,11 @@ import torch
 from torch.nn.attention import _registry as registry
 
 from attnbench.gate.watch import OPERATORS
-from impls import table
 from impls.external import torch_flash
 from impls.external import transformer_engine as adapter
 from impls.spec import Unavailable
 from tests.impls.external.checks import DECODE, DOCUMENTS, MASKS, UNEQUAL, build, check, problem
+from tests.impls.small import TABLE
 
 FLASH, CORNERS = ("flash_attn2", "flash_attn3", "flash_attn4"), ("causal", "causal+window:4,1")
 ALL, EACH = (*MASKS, *DOCUMENTS), {"kv_heads": 4}
@@ -60,7 +60,7 @@ def test_what_the_library_is_called_with_means_the_problem(row, mask, changes, f
     """Its output is taken whether the log-sum comes with it or not; nothing but a cache of keys is
     copied."""
     for library.with_lse in {FLASH[1]: (False, True), FLASH[2]: (True,)}.get(row, (False,)):
-        p, label = problem(mask, **changes), table().find(row)
+        p, label = problem(mask, **changes), TABLE.find(row)
         leaves = check(p, build(label.name, p, **label.chosen))
     call = library.calls[-1]
     assert call.function == function
@@ -99,7 +99,7 @@ def test_a_row_declares_every_operator_that_torch_swaps_and_the_ruler_watches(ke
     library = types.SimpleNamespace(impl=lambda name, *_: swapped.append(f"aten::{name}"))
     monkeypatch.setattr(place, "Library", lambda *_: library)
     getattr(place, f"_{kernel}_register_kernels")()
-    assert set(swapped) & set(OPERATORS) == set(table().rows[f"torch.{kernel}"].swaps)
+    assert set(swapped) & set(OPERATORS) == set(TABLE.rows[f"torch.{kernel}"].swaps)
 
 
 @pytest.mark.parametrize("backend", ["fused", "flash", "unfused"])

@@ -28,9 +28,6 @@ def problem(mask="causal", **changes):
     return checks.problem(mask, **{"heads": 3, "kv_heads": 3, "v_head_dim": 24, **changes})
 
 
-# ---- flash-linear-attention ----------------------------------------------------------------------
-
-
 def walked(q, k, v, keep=1.0, beta=None):
     """Token by token: q_t S_t, where S is kept in part and written to."""
     keep = torch.as_tensor(keep, dtype=q.dtype).expand(q.shape)
@@ -109,9 +106,6 @@ def test_a_kernel_and_a_definition_are_the_recurrence_of_the_paper(operator, lib
         torch.testing.assert_close(one.double(), other, atol=2e-4, rtol=2e-4)
 
 
-# ---- SageAttention -------------------------------------------------------------------------------
-
-
 def test_rounding_keeps_127_steps_to_each_side_of_a_block():
     x = torch.randn(2, 3, 150, 64, generator=torch.Generator().manual_seed(1))
     got = rounded(x, 64)
@@ -159,9 +153,6 @@ def test_the_definition_of_sageattention_is_near_softmax_and_not_equal():
     want = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)[:, :, [10, 3]]
     off = float((got - want).norm() / want.norm())
     assert 1e-4 < off < 2e-2
-
-
-# ---- NATTEN --------------------------------------------------------------------------------------
 
 
 def near(n, w, causal):

@@ -75,9 +75,6 @@ def test_a_causal_mask_over_more_keys_ends_at_the_last():
     torch.testing.assert_close(ours(x, y, is_causal=True), ours(x, y, attn_mask=hidden))
 
 
-# ---- dropout, by its statistics ------------------------------------------------------------------
-
-
 def weights_of(dropout, tokens):
     """A module of one head whose output is its matrix of weights."""
     module = MultiHeadAttention(tokens, 1, dropout=dropout)

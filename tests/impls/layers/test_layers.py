@@ -1,4 +1,4 @@
-"""Layers against loops over pairs, or against torch's layer by heads; and what layers cost."""
+"""Layers against their papers' formulas, or torch's layer by heads; and what layers cost."""
 
 import math
 
@@ -9,9 +9,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-import impls
 from impls.layers.mixed import _edges
-from tests.impls.small import cost, layer, made
+from tests.impls.small import TABLE, cost, layer, made
 
 
 def test_weights_by_einsum_are_torchs_by_heads():
@@ -30,95 +29,78 @@ def test_weights_by_einsum_are_torchs_by_heads():
         torch.testing.assert_close(out, theirs(x, x, x)[0], atol=1e-12, rtol=1e-10)
 
 
-# ---- latent attention ----------------------------------------------------------------------------
+def weighted(scores, v):
+    """The softmax of scores [h, n, m], and the heads of its sums side by side: [n, h e]."""
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    out = p / p.sum(-1, keepdims=True) @ v
+    return out.swapaxes(0, 1).reshape(out.shape[1], -1)
 
 
-def latent_loops(x, weights, heads, d, latent, rope, causal):
-    """arXiv:2405.04434, equations 9 to 19, pair by pair; turns as complex numbers."""
+def latent_of_paper(x, weights, heads, d, latent, rope, causal):
+    """arXiv:2405.04434, equations 9 to 19, with every key and value; turns as complex numbers."""
     x, w = x.numpy(), {name: weight.numpy() for name, weight in weights.items()}
-    down, up = w["down_weight"], w["up_weight"]
-    half = rope // 2
-    rates = 10000.0 ** (-2 * np.arange(half) / rope)
+    n, half, up = len(x), rope // 2, w["up_weight"].swapaxes(-1, -2)
+    turns = np.exp(1j * np.outer(np.arange(n), 10000.0 ** (-2 * np.arange(half) / rope)))
 
-    def turned(vector, at):
-        pairs = (vector[:half] + 1j * vector[half:]) * np.exp(1j * at * rates)
-        return np.concatenate((pairs.real, pairs.imag))
+    def turned(y):
+        pairs = (y[..., :half] + 1j * y[..., half:]) * turns
+        return np.concatenate((pairs.real, pairs.imag), -1)
 
-    out = np.zeros((len(x), heads * d))
-    for n in range(len(x)):
-        query = (w["query_weight"] @ x[n]).reshape(heads, d + rope)
-        for h in range(heads):
-            scores, values = [], []
-            for m in range(n + 1 if causal else len(x)):
-                c, key = down[:latent] @ x[m], turned(down[latent:] @ x[m], m)
-                score = query[h, :d] @ (up[0, h] @ c) + turned(query[h, d:], n) @ key
-                scores.append(score / math.sqrt(d + rope))
-                values.append(up[1, h] @ c)
-            p = np.exp(np.array(scores) - max(scores))
-            out[n, h * d : (h + 1) * d] = p @ np.array(values) / p.sum()
-    return torch.from_numpy(out @ w["out_weight"].T)
+    q = (x @ w["query_weight"].T).reshape(n, heads, d + rope).swapaxes(0, 1)
+    c, shared = np.split(x @ w["down_weight"].T, [latent], -1)
+    scores = q[..., :d] @ (c @ up[0]).swapaxes(-1, -2) + turned(q[..., d:]) @ turned(shared).T
+    scores = np.where(np.tri(n) if causal else 1, scores / math.sqrt(d + rope), -np.inf)
+    return torch.from_numpy(weighted(scores, c @ up[1]) @ w["out_weight"].T)
 
 
 @pytest.mark.parametrize("mask", ["none", "causal"])
 @pytest.mark.parametrize("name", ["mla?latent=5&rope=6", "mla?latent=5&rope=6&absorbed=true"])
-def test_both_forms_and_the_definition_are_the_papers_loops(name, mask):
+def test_both_forms_and_the_definition_are_the_papers(name, mask):
     asked = layer(mask, dtype="float64", q_len=9, kv_len=9, heads=2, kv_heads=2, head_dim=4)
     attend, define = made(name, asked)
     x = torch.randn(1, 9, 8, generator=torch.Generator().manual_seed(1)).double()
-    want = latent_loops(x[0], define.weights, 2, 4, 5, 6, mask == "causal")
+    want = latent_of_paper(x[0], define.weights, 2, 4, 5, 6, mask == "causal")
     rows = torch.tensor([8, 2, 0])
     torch.testing.assert_close(define(x, rows, define.weights)[0], want[rows], atol=1e-12, rtol=0)
     with torch.no_grad():
         torch.testing.assert_close(attend(x)[0], want, atol=1e-12, rtol=0)
 
 
-# ---- scores with edges ---------------------------------------------------------------------------
-
-
-def edge_loops(form, x, z, weights, heads, d):
-    """Pair by pair, from the formulas at the top of the file."""
-    w = {name: weight.numpy() for name, weight in weights.items()}
-    width = heads * d
+def edges_of_paper(form, x, z, weights, heads, d):
+    """The formulas at the top of the file, every vector of a pair written out."""
+    w, z = {name: weight.numpy() for name, weight in weights.items()}, z.numpy()
     biases = np.concatenate([w["q_bias"], w["k_bias"], w["v_bias"]])
-    flat = x.numpy() @ w["in_weight"].T + biases
-    q, k, v = (flat[:, i * width : (i + 1) * width].reshape(-1, heads, d) for i in range(3))
-    z, out = z.numpy(), np.zeros((len(x), heads, d))
-    for h in range(heads):
-        for n in range(len(x)):
-            scores = []
-            for m in range(len(x)):
-                if form == "matnet":
-                    unit = w["score_weight"][h] * (q[n, h] @ k[m, h]) / np.sqrt(d)
-                    unit = unit + w["edge_weight"][h] @ z[n, m] + w["mix1_bias"][h]
-                    scores.append(np.maximum(unit, 0) @ w["mix_weight"][h])
-                    continue
-                of_key = w["edge_key_weight"][h] @ z[n, m]
-                of_query = w["edge_query_weight"][h] @ z[n, m]
-                score = q[n, h] @ k[m, h] + q[n, h] @ of_key + k[m, h] @ of_query
-                score += of_query @ of_key if form == "full" else 0.0
-                scores.append(score / np.sqrt(d))
-            p = np.exp(np.array(scores) - max(scores))
-            out[n, h] = p @ v[:, h] / p.sum()
-    return torch.from_numpy(out.reshape(len(x), width) @ w["out_weight"].T + w["out_bias"])
+    q, k, v = np.moveaxis((x.numpy() @ w["in_weight"].T + biases).reshape(-1, 3, heads, d), 0, 2)
+    product = q @ k.swapaxes(-1, -2)
+    if form == "matnet":
+        unit = product[..., None] / np.sqrt(d) * w["score_weight"][:, None, None]
+        unit = (
+            unit + np.einsum("hjr,nmr->hnmj", w["edge_weight"], z) + w["mix1_bias"][:, None, None]
+        )
+        scores = np.einsum("hnmj,hj->hnm", np.maximum(unit, 0), w["mix_weight"])
+    else:
+        of_key, of_query = (
+            np.einsum("hdr,nmr->hnmd", w[f"edge_{end}_weight"], z) for end in ("key", "query")
+        )
+        scores = product + (q[:, :, None] * of_key).sum(-1) + (k[:, None] * of_query).sum(-1)
+        scores = (scores + (form == "full") * (of_query * of_key).sum(-1)) / np.sqrt(d)
+    return torch.from_numpy(weighted(scores, v) @ w["out_weight"].T + w["out_bias"])
 
 
 @pytest.mark.parametrize("form", ["graph", "full", "matnet"])
-def test_the_definition_and_the_fast_form_are_loops_over_pairs(form):
+def test_the_definition_and_the_fast_form_are_the_formulas(form):
     asked = layer(dtype="float64", q_len=7, kv_len=7, heads=2, kv_heads=2, head_dim=4)
     attend, define = made(f"mixed?form={form}&edges=3&hidden=5", asked)
     x, z = torch.randn(1, 7, 8).double(), _edges(asked, 3, 0)
-    want = edge_loops(form, x[0], z, define.weights, 2, 4)
+    want = edges_of_paper(form, x[0], z, define.weights, 2, 4)
     rows = torch.tensor([6, 1])
     torch.testing.assert_close(define(x, rows, define.weights)[0], want[rows], atol=1e-12, rtol=0)
     with torch.no_grad():
         torch.testing.assert_close(attend(x)[0], want, atol=1e-12, rtol=0)
 
 
-# ---- costs ---------------------------------------------------------------------------------------
-
-
 def asked(name, phase="forward", **more):
-    return layer(phase=phase, length=32, level=impls.table().find(name).level, **more)
+    return layer(phase=phase, length=32, level=TABLE.find(name).level, **more)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,4 @@
-"""Retention, gated linear attention, the delta rule and state spaces: the papers' recurrences.
-
-S = … S + … and o = s q S, token by token in NumPy, with the gates of the variants' own parameters.
-"""
+"""Retention, gated linear attention, the delta rule, state spaces: their papers' recurrences."""
 
 import itertools
 
@@ -20,84 +17,62 @@ def problem(mask="causal", length=75, **changes):
 
 
 def walked(q, k, v, asked, step):
-    """o of every token; ``step(state, where)`` is the state after it."""
-    out = np.zeros((*q.shape[:3], v.shape[-1]))
-    for b, h in itertools.product(range(q.shape[0]), range(q.shape[1])):
-        c = h // (q.shape[1] // k.shape[1])
-        state = np.zeros((k.shape[-1], v.shape[-1]))
-        for t in range(q.shape[2]):
-            state = step(state, (b, c, t))
-            out[b, h, t] = asked.scale * q[b, h, t] @ state
-    return out
+    """o of every token; ``step(state, t)`` is the state of each key's head after it."""
+    (b, c, _, d), (h, n, e) = k.shape, (q.shape[1], q.shape[2], v.shape[3])
+    state, out, q = np.zeros((b, c, d, e)), [], q.reshape(b, c, -1, n, d)
+    for t in range(n):
+        state = step(state, t)
+        out.append(asked.scale * q[:, :, :, t] @ state)
+    return np.stack(out, 3).reshape(b, h, n, e)
+
+
+def outer(x, y, t):
+    return x[:, :, t, :, None] * y[:, :, t, None]
 
 
 def of_retention(q, k, v, asked):
     """S = g S + k v^T (arXiv:2307.08621)."""
-
-    def step(state, at):
-        return (1 - 2.0 ** (-5 - at[1])) * state + np.outer(k[at], v[at])
-
-    return walked(q, k, v, asked, step)
+    rates = (1 - 2.0 ** (-5 - np.arange(k.shape[1])))[:, None, None]
+    return walked(q, k, v, asked, lambda state, t: rates * state + outer(k, v, t))
 
 
-def alphas(k, asked, seed=0):
+def alphas(k, asked):
     """sigmoid(k W1 W2 + bias) ^ (1/16) of every token, from the same parameters."""
-    first, second, bias = (x.double().numpy() for x in gla.parameters(asked, seed))
-    out = np.zeros_like(k)
-    for b, c, t in itertools.product(*map(range, k.shape[:3])):
-        raw = (k[b, c, t] @ first[c]) @ second[c] + bias[c]
-        out[b, c, t] = np.exp(-np.logaddexp(0, -raw) / 16)
-    return out
+    first, second, bias = (x.double().numpy() for x in gla.parameters(asked, 0))
+    return np.exp(-np.logaddexp(0, -((k @ first) @ second + bias[:, None])) / 16)
 
 
 def of_gla(q, k, v, asked):
     """S = diag(alpha) S + k v^T (arXiv:2312.06635)."""
-    alpha = alphas(k, asked)
-
-    def step(state, at):
-        return np.diag(alpha[at]) @ state + np.outer(k[at], v[at])
-
-    return walked(q, k, v, asked, step)
-
-
-def shares(k, asked, seed=0):
-    """b = sigmoid(k . w) of every token, from the same parameters."""
-    w = delta.parameters(asked, seed).double().numpy()
-    out = np.zeros(k.shape[:3])
-    for b, c, t in itertools.product(*map(range, k.shape[:3])):
-        out[b, c, t] = np.exp(-np.logaddexp(0, -k[b, c, t] @ w[c]))
-    return out
+    alpha = alphas(k, asked)[..., None]
+    return walked(q, k, v, asked, lambda state, t: alpha[:, :, t] * state + outer(k, v, t))
 
 
 def of_delta(q, k, v, asked):
-    """S = (I - b k k^T) S + b k v^T, of keys and queries of length one (arXiv:2406.06484)."""
-    share = shares(k, asked)
+    """S = (I - b k k^T) S + b k v^T, of keys and queries of length one (arXiv:2406.06484), with
+    b = sigmoid(k . w) from the same parameters."""
+    w = delta.parameters(asked, 0).double().numpy()
+    share = np.exp(-np.logaddexp(0, -(k * w[:, None]).sum(-1)))[..., None]
     q, k = (x / np.sqrt(np.sum(x**2, -1, keepdims=True) + 1e-6) for x in (q, k))
 
-    def step(state, at):
-        kept = np.eye(k.shape[-1]) - share[at] * np.outer(k[at], k[at])
-        return kept @ state + share[at] * np.outer(k[at], v[at])
+    def step(state, t):
+        kept = np.eye(k.shape[-1]) - outer(share * k, k, t)
+        return kept @ state + outer(share * k, v, t)
 
     return walked(q, k, v, asked, step)
 
 
-def steps(k, asked, seed=0):
+def steps(k, asked):
     """dt = softplus(k . w + bias) of every token, and a of every head, from the parameters."""
-    w, bias, a = (x.double().numpy() for x in ssd.parameters(asked, seed))
-    dt = np.zeros(k.shape[:3])
-    for b, c, t in itertools.product(*map(range, k.shape[:3])):
-        dt[b, c, t] = np.logaddexp(0, k[b, c, t] @ w[c] + bias[c])
-    return dt, a
+    w, bias, a = (x.double().numpy() for x in ssd.parameters(asked, 0))
+    return np.logaddexp(0, (k * w[:, None]).sum(-1) + bias[:, None]), a
 
 
 def of_ssd(q, k, v, asked):
     """S = exp(dt a) S + k (dt v)^T (arXiv:2405.21060)."""
     dt, a = steps(k, asked)
-
-    def step(state, at):
-        return np.exp(dt[at] * a[at[1]]) * state + np.outer(k[at], dt[at] * v[at])
-
-    return walked(q, k, v, asked, step)
+    keep, added = np.exp(dt * a[:, None])[..., None, None], dt[..., None] * v
+    return walked(q, k, v, asked, lambda state, t: keep[:, :, t] * state + outer(k, added, t))
 
 
 PAPERS = {"retention": of_retention, "gla": of_gla, "delta": of_delta, "ssd": of_ssd}
@@ -164,9 +139,6 @@ def test_gates_start_in_the_ranges_of_their_papers():
         assert drawn.shape == (512, 16) and 0.24 < float(drawn.abs().max()) <= 0.25
 
 
-# ---- retention, and the scan that it and others share --------------------------------------------
-
-
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize(("chunks", "rates"), [(64, (1, 1)), (65, (5, 1))])
 def test_the_scan_in_two_steps_is_the_scan(backward, chunks, rates):
@@ -182,9 +154,6 @@ def test_the_scan_in_two_steps_is_the_scan(backward, chunks, rates):
     torch.testing.assert_close(two, want, rtol=1e-12, atol=1e-13)
     one = decay._scan(added, kept, backward=backward)
     torch.testing.assert_close(one, want, rtol=1e-12, atol=1e-13)
-
-
-# ---- gated linear attention, the delta rule, state spaces ----------------------------------------
 
 
 def test_gates_that_close_to_nothing_overflow_nowhere():

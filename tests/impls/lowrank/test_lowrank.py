@@ -36,9 +36,6 @@ def cut_as_numpy(x, count):
     return np.array([part.mean(0) for part in np.array_split(x, min(count, len(x)))])
 
 
-# ---- Nyström -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("landmarks", "iterations", "n"), [(7, 6, 45), (7, 0, 13), (9, 3, 13), (20, 6, 45)]
 )
@@ -56,9 +53,6 @@ def test_both_forms_of_nystrom_are_the_papers(landmarks, iterations, n):
     want = soft(s * q @ kl.T) @ z @ soft(s * ql @ k.T) @ v
     label = f"nystrom?landmarks={landmarks}&iterations={iterations}"
     check(label, given, want, rtol=1e-8, atol=1e-9)
-
-
-# ---- Skyformer -----------------------------------------------------------------------------------
 
 
 def kappa(x, y):
@@ -92,9 +86,6 @@ def test_all_rows_as_landmarks_make_the_kernel_exact():
     assert float(attend(q, k + 50.0, v).abs().max()) < 1e-9  # keys out of reach give nothing
 
 
-# ---- Linformer -----------------------------------------------------------------------------------
-
-
 def test_both_forms_of_linformer_average_segments_cut_as_numpy_cuts():
     given = problem()
     q, k, v = head_of(inputs(given))
@@ -111,9 +102,6 @@ def test_landmarks_come_from_both_ends_and_none_twice():
     assert int(at_q.max()) < 300 and int(at_k.max()) < 100
     assert 130 < len(at_q) < 170  # three quarters of them, on average
     assert not torch.equal(places(given, 200, 1)[0], at_q)
-
-
-# ---- Performer -----------------------------------------------------------------------------------
 
 
 def of_performer(q, k, v, w, seen):
@@ -159,13 +147,10 @@ def test_decoding_costs_a_step_however_long_the_cache(variant, new):
     assert said.bytes == sum(x.numel() for x in ends) * 4
 
 
-def test_rows_are_orthogonal_and_each_is_gaussian():
+def test_rows_are_orthogonal_in_blocks():
     for block in directions(16, 8, 0).split(8):
         gram = block @ block.T
         torch.testing.assert_close(gram, torch.diag(gram.diagonal()), rtol=0, atol=1e-12)
-    many = torch.stack([directions(8, 8, s) for s in range(2000)])
-    assert abs(float(many.square().mean()) - 1) < 0.05
-    assert float(many.mean(0).abs().max()) < 5 / 2000**0.5
 
 
 def test_the_kernels_are_unbiased_over_seeds_and_performer_s_gets_nearer_with_features():
@@ -183,9 +168,6 @@ def test_the_kernels_are_unbiased_over_seeds_and_performer_s_gets_nearer_with_fe
     drawn = (w @ (x - y)).cos().mean(1)  # cos a cos b + sin a sin b
     want = float((-(x - y).square().sum() / 2).exp())
     assert abs(float(drawn.mean()) - want) < 4 * float(drawn.std()) / 1000**0.5
-
-
-# ---- random feature attention --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("features", "sigma"), [(20, 1.0), (3, 0.5)])

@@ -14,7 +14,6 @@ from tests.impls.small import problem as problem_of
 
 CLOSE = {"rtol": 0, "atol": 1e-12}
 
-# ---- the k largest scores ------------------------------------------------------------------------
 
 MASKS = {
     "none": "none",
@@ -82,9 +81,6 @@ def test_the_cost_is_that_of_softmax_forward_with_all_keys_and_less_with_few():
     few = sum(min(i + 1, 4) for i in range(37)) * 8
     assert costs.topk(problem, 4).flops == 2 * 8 * (pairs + few)
     assert costs.topk(problem.with_(phase="train"), 4).flops == 2 * 8 * (pairs + few) + 64 * few
-
-
-# ---- hashed chunks -------------------------------------------------------------------------------
 
 
 def one(length, **changes):
@@ -163,9 +159,6 @@ def test_the_cost_of_lsh_counts_hashing_and_two_chunks_a_token():
     assert costs.lsh(problem, **CHOICE, shared=True).flops == attend + hashing // 2
     train = problem.with_(phase="train")
     assert costs.lsh(train, **CHOICE, shared=False).flops == 3 * attend + hashing
-
-
-# ---- clusters ------------------------------------------------------------------------------------
 
 
 def nearest(x, mean, count):

@@ -130,9 +130,6 @@ def test_more_problems_than_torch_recompiles_one_function_for_are_compiled():
             torch.testing.assert_close(out, softmax(problem, q, k, v))
 
 
-# ---- layouts of blocks ---------------------------------------------------------------------------
-
-
 def test_a_layout_by_head_under_a_causal_mask_is_the_plain_loop(by_head):
     problem = Problem(**SMALL, mask=Mask.parse("causal"))
     q, k, v = (torch.randn(2, h, 77, 16, dtype=torch.float64) for h in (4, 2, 2))
