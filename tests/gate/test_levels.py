@@ -304,23 +304,14 @@ def test_a_decoder_is_handed_the_new_tokens_and_a_memory_that_may_lie_elsewhere(
     torch.testing.assert_close(call.forward(), other.v.cumsum(2)[:, :, -2:])
 
 
-ONE = torch.zeros(2, 3)
-
-
-@pytest.mark.parametrize(
-    ("there", "values"),
-    [
-        (ONE, torch.ones(3, 2).mT),
-        (ONE, torch.ones(2, 3).double()),
-        (ONE[:1].expand(2, 3), torch.ones(1, 3).expand(2, 3)),
-        (ONE, 1),
-        ([ONE], [ONE, ONE]),
-        ((1, ONE), (2, ONE)),
-        ({"a": ONE}, {"b": ONE}),
-    ],
-)
-def test_only_what_is_made_alike_can_be_put_in_anothers_place(there, values):
-    assert not put(there, values)
+def test_only_what_is_made_alike_can_be_put_in_anothers_place():
+    one, other = torch.zeros(2, 3), torch.ones(2, 3)
+    for there, values in (
+        (one, torch.ones(3, 2).mT), (one, other.double()), (one, 1), ([one], [one, one]),
+        (one[:1].expand(2, 3), other[:1].expand(2, 3)), ((1, one), (2, one)),
+        ({"a": one}, {"b": one}),
+    ):  # fmt: skip
+        assert not put(there, values)
     there = ([torch.zeros(2, 2)], {"b": torch.zeros(3)}, 4, None, "x")
     assert put(there, ([torch.ones(2, 2)], {"b": torch.ones(3)}, 4, None, "x"))
     assert there[0][0].sum() + there[1]["b"].sum() == 7

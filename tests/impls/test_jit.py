@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from impls.dense import triton_flash
 from impls.jit import fitting, rows_of
-from impls.problem import Problem
 from impls.spec import Unsupported
 
 
@@ -41,13 +39,3 @@ def test_blocks_that_a_gpu_has_no_room_for_are_not_supported_there():
     assert str(refused.value) == f"some.row was told blocks that this GPU has no room for: {said}"
     with pytest.raises(RuntimeError, match="another"):
         launch(RuntimeError("another"))
-
-
-def test_a_table_is_that_of_the_gpu(monkeypatch):
-    p = Problem(head_dim=128, v_head_dim=128, dtype="bfloat16", device="cuda")
-    for capability in (80, 89, 90, 100, 120):
-        monkeypatch.setattr(triton_flash, "capability", lambda device, here=capability: here)
-        hopper = capability in (90, 100)
-        own = triton_flash.HALF_ON_HOPPER if hopper else triton_flash.HALF_ELSEWHERE
-        assert triton_flash.launches(p) == own[128]
-        assert triton_flash.launches(p.with_(dtype="float32")) == triton_flash.FLOAT32[128]

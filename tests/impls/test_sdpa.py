@@ -1,7 +1,7 @@
 """torch's backends forced, from several threads, and as torch itself calls them."""
 
 import itertools
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -13,15 +13,9 @@ from impls.dense import sdpa
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
-from tests.impls.small import made
+from tests.impls.small import inputs, made
 
 FORCED = {"sdpa.flash": SDPBackend.FLASH_ATTENTION, "sdpa.math": SDPBackend.MATH}
-
-
-def qkv(heads=4, kv_heads=2, q_len=9, kv_len=9, width=8, **kinds):
-    source = torch.Generator().manual_seed(0)
-    shapes = (heads, q_len), (kv_heads, kv_len), (kv_heads, kv_len)
-    return [torch.randn(2, h, n, width, generator=source).to(**kinds) for h, n in shapes]
 
 
 def flags():
@@ -30,34 +24,19 @@ def flags():
 
 
 def test_threads_that_force_backends_fail_no_call_and_leave_torchs_own_as_it_was():
-    q, k, v = qkv(kv_heads=4)
-    want, before, failed = F.scaled_dot_product_attention(q, k, v), flags(), []
-    wide = torch.randn(1, 2, 5, 3)
+    q, k, v = (torch.randn(2, 4, 9, 8) for _ in "qkv")
+    want, before = F.scaled_dot_product_attention(q, k, v), flags()
+    wide = torch.cat([v, v], -1)
     """Values wider than keys: of torch's backends on a CPU only MATH takes them."""
 
-    def forces(name):
-        attend = attention(name)
-        return lambda: torch.testing.assert_close(attend(q, k, v), want)
-
     def repeats(call):
-        try:
-            for _ in range(100):
-                call()
-                assert flags() == before
-        except Exception as error:
-            failed.append(error)
+        for _ in range(100):
+            torch.testing.assert_close(call(q, k, v), want)
+            assert flags() == before
 
-    calls = (
-        forces("sdpa.flash"),
-        forces("sdpa.math"),
-        lambda: F.scaled_dot_product_attention(wide, wide, torch.cat([wide, wide], -1)),
-    )
-    threads = [threading.Thread(target=repeats, args=(call,)) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    own = lambda q, k, v: F.scaled_dot_product_attention(q, k, wide)[..., :8]  # noqa: E731
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(repeats, (attention("sdpa.flash"), attention("sdpa.math"), own)))
     assert flags() == before
 
 
@@ -70,9 +49,7 @@ def test_a_forced_backend_gives_to_the_bit_what_torch_gives_under_its_flag(name)
         MASKS, ("float32", "bfloat16"), (4, 2), ((9, 9), (3, 9))
     ):
         problem = Problem(2, 4, kv_heads, *lengths, 8, 8, dtype, Mask.parse(mask), "train")
-        leaves = [
-            x.requires_grad_() for x in qkv(4, kv_heads, *lengths, dtype=getattr(torch, dtype))
-        ]
+        leaves = [x.requires_grad_() for x in inputs(problem)]
         with sdpa_kernel(FORCED[name]):
             wanted = made("sdpa", problem)[0](*leaves)
         given = made(name, problem)[0](*leaves)
@@ -110,14 +87,14 @@ def on_cuda(monkeypatch):
 def asked(mask="none", width=8, kv_heads=4):
     """A problem of 9 tokens that says it is on the CPU, and its tensors."""
     problem = Problem(2, 4, kv_heads, 9, 9, width, width, mask=Mask.parse(mask))
-    return problem, qkv(4, kv_heads, width=width)
+    return problem, inputs(problem)
 
 
 @pytest.mark.parametrize("width", [5, 8])
 def test_flash_on_cuda_gets_heads_of_whole_eights_and_the_scale_of_the_true_width(on_cuda, width):
-    problem, inputs = asked("causal", width, kv_heads=2)
-    out = sdpa._flash_on_cuda(problem)(*inputs)
-    wanted = F.scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=True)
+    problem, ends = asked("causal", width, kv_heads=2)
+    out = sdpa._flash_on_cuda(problem)(*ends)
+    wanted = F.scaled_dot_product_attention(*ends, is_causal=True, enable_gqa=True)
     torch.testing.assert_close(out, wanted)
     assert on_cuda["flash"] == (8, width**-0.5)
 
@@ -125,13 +102,13 @@ def test_flash_on_cuda_gets_heads_of_whole_eights_and_the_scale_of_the_true_widt
 @pytest.mark.parametrize("mask", ["none", "padding:4,9", "alibi"])
 @pytest.mark.parametrize("name", ["efficient", "cudnn"])
 def test_the_others_get_a_mask_of_numbers_and_log_sums_where_backward_comes(on_cuda, name, mask):
-    problem, inputs = asked(mask)
+    problem, ends = asked(mask)
     attend, math = (load_function(f"impls.dense.sdpa:build_{x}")(problem) for x in (name, "math"))
-    torch.testing.assert_close(attend(*inputs), math(*inputs))
+    torch.testing.assert_close(attend(*ends), math(*ends))
     bias, log_sums = on_cuda["bias"]
     assert not log_sums
     if name == "efficient" and bias is not None:
         assert bias.shape == (2, 4, 9, 9)
         assert all(step % 16 == 0 for step in bias.stride()[:-1])
-    attend(*(x.requires_grad_() for x in inputs))
+    attend(*(x.requires_grad_() for x in ends))
     assert on_cuda["bias"][1]

@@ -2,23 +2,28 @@
 code without the deed is measured; planted slow-downs, and what each verdict at its margin means."""
 
 import math
+import time
 from dataclasses import replace
 
 import pytest
 import torch
 
 from attnbench.core.machine import this_machine, why_not
-from attnbench.core.record import Status
+from attnbench.core.record import Record, Status
 from attnbench.core.stats import Pairs, Verdict, paired
 from attnbench.features.selfcheck.selfcheck import (
+    BUDGET_S,
     judge,
     judge_slow_down,
     run_slow_downs,
 )
 from attnbench.gate.plant_calls import SLICES, build_slices
 from attnbench.gate.plants import PLANTS, SLICES_PROBLEM, SLOW_DOWNS, slices
+from attnbench.meter.cell import Bench
+from attnbench.meter.timer import Job
 from attnbench.sweep.compare import Compared
 from attnbench.sweep.engine import WorkerLost
+from attnbench.sweep.worker import _measured
 
 DEADLY = (
     "a child left running", "a child that answers", "a forged answer", "the process ended",
@@ -34,6 +39,30 @@ FIRST = list(
     }.values()
 )
 """Of each kind the first that neither ends its process nor is told by its time."""
+
+
+@pytest.fixture(autouse=True)
+def put_back(monkeypatch):
+    """What those plants leave changed that a test plants in this process."""
+    monkeypatch.setattr(time, "perf_counter", time.perf_counter)
+    yield
+    torch.autograd.set_detect_anomaly(False)
+
+
+@pytest.fixture(scope="session")
+def bench():
+    return Bench()
+
+
+@pytest.fixture
+def measured(bench):
+    """The record that a worker would send of a variant, and whether it should be replaced."""
+
+    def measure(variant, problem):
+        answer = _measured(bench, Job(variant, problem, budget_s=BUDGET_S))
+        return Record.from_dict(answer["record"]), answer["spoiled"]
+
+    return measure
 
 
 @pytest.mark.parametrize("plant", FIRST, ids=lambda plant: plant.deed)

@@ -102,35 +102,33 @@ def xformers(call):
     return q, k, v, call.scale, sees(n, m) if call.attn_bias is None else call.attn_bias.seen(n, m)
 
 
-class Bias:
+def bias(seen):
     """A bias object of xformers, by what it lets a query see: windows and corners as
     ``materialize`` of xformers 0.0.35 gave them on a CPU."""
 
-    def __init__(self, *seen):
-        self.seen = lambda n, m: sees(n, m, *seen)
+    def narrowed(*more):
+        return bias(lambda n, m: seen(n, m) & sees(n, m, True, *more))
 
-    @classmethod
-    def upper_left(cls):
-        made = cls(True)
-        made.seen = lambda n, m: sees(n, n, True) if n == m else None  # for equal lengths only
-        return made
+    return types.SimpleNamespace(
+        seen=seen,
+        make_local_attention=lambda window_size: narrowed(window_size - 1),
+        make_causal=narrowed,
+    )
 
-    @classmethod
-    def from_seqlens(cls, q_seqlen, kv_seqlen=None, *, device=None):
-        assert device is not None
-        made, edges = cls(), offsets(tuple(q_seqlen), "cpu")
-        made.seen = lambda n, m: blocks(edges)
-        return made
 
-    def make_local_attention(self, window_size):
-        made = Bias()
-        made.seen = lambda n, m: self.seen(n, m) & sees(n, m, True, window_size - 1)
-        return made
+def block_diagonal(q_seqlen, kv_seqlen=None, *, device=None):
+    assert device is not None
+    return bias(lambda n, m: blocks(offsets(tuple(q_seqlen), "cpu")))
 
-    def make_causal(self):
-        made = Bias()
-        made.seen = lambda n, m: self.seen(n, m) & sees(n, m, True)
-        return made
+
+BIASES = types.SimpleNamespace(  # that from the upper left is for equal lengths only
+    LowerTriangularMask=lambda: bias(lambda n, m: sees(n, n, True) if n == m else None),
+    LowerTriangularFromBottomRightMask=lambda: bias(lambda n, m: sees(n, m, True)),
+    LocalAttentionFromBottomRightMask=lambda window_left, window_right: bias(
+        lambda n, m: sees(n, m, False, window_left, window_right)
+    ),
+    BlockDiagonalMask=types.SimpleNamespace(from_seqlens=block_diagonal),
+)
 
 
 def flashinfer_prefill(call):
@@ -204,15 +202,7 @@ class Library:
         self.put("transformer_engine.pytorch.DotProductAttention", engine)
         place = "transformer_engine.pytorch.attention.dot_product_attention.dot_product_attention"
         self.put(f"{place}._attention_backends", self.backends)
-        kinds = types.SimpleNamespace(
-            LowerTriangularMask=Bias.upper_left,
-            LowerTriangularFromBottomRightMask=lambda: Bias(True),
-            LocalAttentionFromBottomRightMask=lambda window_left, window_right: Bias(
-                False, window_left, window_right
-            ),
-            BlockDiagonalMask=Bias,
-        )
-        self.put("xformers.ops.fmha.attn_bias", kinds)
+        self.put("xformers.ops.fmha.attn_bias", BIASES)
         for module, kind in (("flash", "fa2"), ("flash3", "fa3")):
             pair = types.SimpleNamespace(FwOp=f"{kind}F", BwOp=f"{kind}B")
             self.put(f"xformers.ops.fmha.{module}", pair)

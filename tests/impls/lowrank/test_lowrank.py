@@ -81,9 +81,6 @@ def test_all_rows_as_landmarks_make_the_kernel_exact():
     label = "skyformer?landmarks=99&iterations=0&gamma=0"
     check(label, given, kappa(x, y) @ values, rtol=1e-7, atol=1e-9)
     assert "13 queries, 45 keys" in made(label, given)[0].note()
-    attend, _ = made("skyformer?landmarks=20", problem(kv_heads=4))
-    q, k, v = inputs(problem(kv_heads=4))
-    assert float(attend(q, k + 50.0, v).abs().max()) < 1e-9  # keys out of reach give nothing
 
 
 def test_both_forms_of_linformer_average_segments_cut_as_numpy_cuts():
