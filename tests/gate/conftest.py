@@ -12,8 +12,6 @@ from impls.problem import Problem
 
 
 class Truth:
-    """Helpers for the tests of ``truth``."""
-
     @staticmethod
     def problem(mask="none", **changes):
         """A small problem: two batch elements, two heads, 24 queries and keys."""
@@ -55,12 +53,8 @@ class Truth:
         return gate(judged, build(problem), define, seed)
 
     @staticmethod
-    def attention(problem, mask=None, change=lambda scores: scores):
-        """A plain ``attend`` in torch, to plant faults in.
-
-        ``mask``: what it takes for visible, a bool tensor; by default what the problem says.
-        ``change(scores)``: done to the scores before the softmax.
-        """
+    def attention(problem, mask=None):
+        """A plain ``attend``, to plant faults in; ``mask`` is what it takes for visible."""
         seen = torch.from_numpy(problem.mask.visible(problem.shape).copy())
         seen = seen if mask is None else mask
         blind = ~seen.any(-1, keepdim=True)
@@ -70,7 +64,7 @@ class Truth:
 
         def attend(q, k, v):
             k, v = (x.repeat_interleave(problem.group, 1) for x in (k, v))
-            scores = change(q @ k.mT * problem.scale + added)
+            scores = q @ k.mT * problem.scale + added
             scores = scores.masked_fill(~(seen | blind), -torch.inf)
             return (scores.softmax(-1) @ v).masked_fill(blind, 0.0)
 

@@ -25,18 +25,6 @@ MASKS = {
 }
 
 
-def whole_numbers(problem, seed=0):
-    """Inputs whose scores are exact in every dtype, and many of them equal."""
-    drawn = np.random.default_rng(seed)
-    ends = (
-        (problem.heads, problem.q_len, problem.head_dim),
-        (problem.kv_heads, problem.kv_len, problem.head_dim),
-        (problem.kv_heads, problem.kv_len, problem.v_head_dim),
-    )
-    draws = (drawn.integers(-2, 3, (problem.batch, *end)) for end in ends)
-    return [torch.from_numpy(x).to(getattr(torch, problem.dtype)) for x in draws]
-
-
 def sorted_loop(q, k, v, seen, bias, scale, count):
     """Row by row: sort by score, then by place; softmax over the first ones."""
     q, k, v = (x.double().numpy() for x in (q, k, v))
@@ -56,7 +44,7 @@ def sorted_loop(q, k, v, seen, bias, scale, count):
 def test_it_is_the_softmax_over_the_first_when_sorted_by_score_then_place(name, count):
     # scale 1/2 and halves in the bias: every score is exact, so equal ones are truly equal
     bare = problem_of(MASKS[name], 37, head_dim=4)
-    tensors = whole_numbers(bare)
+    tensors = [x.round() for x in inputs(bare)]
     seen, added = (see(MASKS[name], (2, 4, 37, 37)) for see in (visible, bias))
     want = sorted_loop(*tensors, seen, np.where(seen, added, 0.0), bare.scale, count)
     both_give(f"topk?k={count}", bare, tensors, want, **CLOSE)
@@ -64,7 +52,7 @@ def test_it_is_the_softmax_over_the_first_when_sorted_by_score_then_place(name, 
 
 def test_blocks_of_queries_do_not_change_what_is_chosen(monkeypatch):
     problem = problem_of("causal+document:20,17", 37)
-    tensors = [x + 0.1 * torch.randn(x.shape, dtype=x.dtype) for x in whole_numbers(problem)]
+    tensors = inputs(problem)
     whole = build(problem, k=5)(*tensors)
     monkeypatch.setattr("impls.sparse.topk.HELD", 2 * 4 * 37 * 3)  # three rows
     assert torch.allclose(build(problem, k=5)(*tensors), whole, rtol=0, atol=1e-14)

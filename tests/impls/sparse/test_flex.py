@@ -31,13 +31,6 @@ BY_HEAD = DRAWN.random((4, 10, 10)) < 0.4
 BY_HEAD[:, 4] = False
 
 
-@pytest.fixture(scope="module")
-def by_head(tmp_path_factory):
-    file = tmp_path_factory.mktemp("layouts") / "by_head.npy"
-    np.save(file, BY_HEAD)
-    return str(file)
-
-
 VISITED = [
     (mask, block, lengths)
     for mask in ("causal", "window:5,2", "prefix:9", "padding:0,10")
@@ -130,16 +123,18 @@ def test_more_problems_than_torch_recompiles_one_function_for_are_compiled():
             torch.testing.assert_close(out, softmax(problem, q, k, v))
 
 
-def test_a_layout_by_head_under_a_causal_mask_is_the_plain_loop(by_head):
+def test_a_layout_by_head_under_a_causal_mask_is_the_plain_loop(tmp_path):
+    np.save(tmp_path / "by_head.npy", BY_HEAD)
     problem = Problem(**SMALL, mask=Mask.parse("causal"))
     q, k, v = (torch.randn(2, h, 77, 16, dtype=torch.float64) for h in (4, 2, 2))
     place = np.arange(77) // 8  # of each token, its block
     seen = visible("causal", (2, 4, 77, 77)) & BY_HEAD[:, place[:, None], place]
     want = softmax(problem, q, k, v, torch.from_numpy(seen))
-    got = blocksparse.definition(problem, layout=by_head, block=8)(q, k, v, torch.arange(77))
+    layout = str(tmp_path / "by_head.npy")
+    got = blocksparse.definition(problem, layout=layout, block=8)(q, k, v, torch.arange(77))
     torch.testing.assert_close(got, want, rtol=0, atol=1e-13)
     assert not got[:, :, 32:40].any()
-    assert costs.blocksparse(problem, by_head, 8).flops == 4 * 16 * int(seen.sum())
+    assert costs.blocksparse(problem, layout, 8).flops == 4 * 16 * int(seen.sum())
 
 
 def test_the_default_is_its_own_block_the_one_before_and_the_first():

@@ -1,0 +1,140 @@
+"""The rows in Triton, interpreted on the CPU, against float64 and the ruler's gate."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.impls.in_triton import checks, interpreted
+
+interpreted.start()
+problem, build, check = checks.problem, checks.build, checks.check
+BLOCKS = {"q_block": 16, "k_block": 16, "keys": "16x32x4x1", "queries": "32x16x4x1"}
+"""Many blocks, and every kind of edge, in few tokens."""
+MASKS = ("none", "causal", "window:9,4", "causal+window:20,3", "window:0,20")
+FEW, BLIND = {"q_len": 19, "kv_len": 53}, {"q_len": 53, "kv_len": 19}
+FLASH = [
+    *((mask, lengths) for mask in MASKS for lengths in (FEW, BLIND)),
+    ("none", {}),
+    ("causal+window:20,3", {}),
+    *(("causal+window:9,0@upper-left", lengths) for lengths in (FEW, BLIND)),
+    ("window:60,30", {"length": 110}),  # with whole blocks between its two edges
+    *(
+        ("causal", {"batch": batch, "heads": heads, "kv_heads": n, "length": 20})
+        for batch, heads, n in ((2, 4, 2), (1, 4, 1), (1, 2, 2))
+    ),
+    *(("causal", {"dtype": dtype}) for dtype in ("bfloat16", "float16")),
+    *(("causal", {"length": length}) for length in (1, 15, 16, 17, 48)),
+]
+
+
+@pytest.mark.parametrize(("mask", "changes"), FLASH, ids=str)
+def test_flash_is_softmax_attention(mask, changes):
+    p = problem(mask, **changes)
+    check(p, build("triton.flash", p, **BLOCKS))
+
+
+@pytest.mark.parametrize("head_dim", [1, 24, 64, 80, 128, 256])
+def test_flash_takes_widths_that_are_no_power_of_two_in_the_blocks_of_its_table(head_dim):
+    p = problem("causal", head_dim=head_dim, q_len=20, kv_len=33)
+    check(p, build("triton.flash", p))
+
+
+DECODE = [
+    *(({"mask": m}, {}) for m in ("none", "causal", "causal+window:300,0", "causal@upper-left")),
+    *(({"mask": m, "q_len": 3}, {}) for m in ("causal", "window:90,0", "causal@upper-left")),
+    *(({}, {"splits": splits}) for splits in (1, 2, 3, 64)),
+    *(
+        ({"heads": heads, "kv_heads": kv_heads, "batch": 2}, {})
+        for heads, kv_heads in ((4, 2), (4, 4), (40, 2))
+    ),
+    *(({"dtype": dtype}, {}) for dtype in ("bfloat16", "float16")),
+    *(({"head_dim": width}, {}) for width in (1, 24, 80, 128, 256)),
+    *(({"kv_len": length}, {}) for length in (1, 2, 63, 64, 65)),
+    ({"heads": 8, "kv_heads": 1, "q_len": 11}, {}),  # more rows than a block holds
+    ({"q_len": 5, "kv_len": 3}, {}),  # some see nothing
+]
+STEP = {"phase": "decode", "q_len": 1, "kv_len": 301, "head_dim": 64}
+
+
+@pytest.mark.parametrize(("changes", "options"), DECODE, ids=str)
+def test_decode_is_softmax_attention(changes, options):
+    p = problem(**{"mask": "causal", **STEP, **changes})
+    check(p, build("triton.decode", p, **options))
+
+
+def by_pairs(p, q, k, v):
+    """Every weight, cut to its lower triangle and divided."""
+    weights = ((F.elu(q) + 1) @ (F.elu(k) + 1).mT).tril()
+    return weights @ v / weights.sum(-1, keepdim=True)
+
+
+WIDTHS = ((1, 1), (24, 24), (80, 16), (16, 80), (128, 256))
+CUT = {"chunk": 16, "segments": 2}
+LINEAR = [
+    *(({}, {**CUT, "segments": segments}) for segments in (1, 2, 3)),
+    *(({"dtype": dtype}, {**CUT, "segments": n}) for dtype in ("float16", "bfloat16")
+      for n in (1, 3)),
+    ({"batch": 2, "heads": 4, "kv_heads": 2}, CUT),
+    ({"kv_heads": 2}, {**CUT, "segments": 3}),
+    *(({"head_dim": d, "v_head_dim": e}, {"segments": 2}) for d, e in WIDTHS),
+    ({"head_dim": 24, "v_head_dim": 24}, {"segments": 1}),
+    *(({"length": length}, CUT) for length in (1, 15, 16, 17, 48)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "options"), LINEAR, ids=str)
+def test_linear_is_the_sum_over_pairs_however_it_is_cut(changes, options):
+    p = problem("causal", **changes)
+    check(p, build("triton.linear", p, **options), by_pairs)
+
+
+@pytest.mark.parametrize(("heads", "length", "segments"), [(1, 999, 4), (8, 999, 1), (1, 37, 1)])
+def test_linear_fills_the_device_with_segments_of_some_chunks(heads, length, segments):
+    """Eight programs fill a device of four processors twice."""
+    dtype = "bfloat16" if heads < length == 999 else "float32"
+    p = problem("causal", length, heads=heads, dtype=dtype)
+    assert build("triton.linear", p).note().endswith(f"segments: {segments}")
+
+
+def test_no_bit_of_a_later_token_comes_into_an_output_of_linear():
+    p = problem("causal", 40)
+    attend = build("triton.linear", p, **CUT)
+    q, k, v = (x.detach() for x in checks.draw(p))
+    want = attend(q, k, v)
+    for x in (q, k, v):
+        x[:, :, 33:] = torch.nan if x is v else 1e4
+    assert torch.equal(attend(q, k, v)[:, :, :32], want[:, :, :32])
+
+
+def test_a_small_weight_keeps_its_output_and_weights_of_zero_give_zeros_and_finite_gradients():
+    p = problem("causal", 1)
+    low = torch.full((1, 2, 1, 16), -20.0)
+    v = torch.randn(1, 1, 1, 16, generator=torch.Generator().manual_seed(0))
+    out = build("triton.linear", p)(low, low[:, :1], v)
+    torch.testing.assert_close(out, v.expand(1, 2, 1, 16))
+    p = problem("causal", 20)
+    q, k, v = checks.draw(p)
+    k = torch.full_like(k, -200.0).requires_grad_()
+    out = build("triton.linear", p, chunk=16)(q, k, v)
+    assert not out.any()
+    assert not any(x.any() for x in torch.autograd.grad(out.sum(), (q, k, v)))
+
+
+@pytest.mark.parametrize(("row", "options"), [("triton.flash", BLOCKS), ("triton.linear", CUT)])
+def test_tokens_that_do_not_lie_next_to_each_other_are_read_in_their_place(row, options):
+    p = problem("causal", 20)
+    checks.read_in_place(p, build(row, p, **options))
+
+
+@pytest.mark.parametrize(
+    ("row", "mask", "changes", "options"),
+    [
+        ("triton.flash", "causal+window:9,0", {"length": 20, "dtype": "float16"}, BLOCKS),
+        ("triton.decode", "causal", {**STEP, "kv_len": 130}, {}),
+        ("triton.linear", "causal", {"length": 40, "inputs": "equal_keys"}, CUT),
+        ("triton.linear", "causal", {"length": 40, "dtype": "bfloat16", "inputs": "outliers"}, CUT),
+    ],
+)
+def test_the_gate_lets_it_pass(row, mask, changes, options):
+    p = problem(mask, **changes)
+    assert checks.failing(row, p, build(row, p, **options)) is None
