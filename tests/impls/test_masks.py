@@ -13,8 +13,6 @@ from torch.nn.attention.flex_attention import create_mask
 from impls.masks import InvalidMask, Mask, Shape, alibi_slopes
 from tests.brute import bias, saved, visible
 
-EXAMPLES, FEW = settings(max_examples=80), settings(max_examples=25)
-
 
 def _table(draw, shape, values):
     """An array that broadcasts to the shape, of one to four dimensions."""
@@ -73,9 +71,9 @@ def _full(array, shape):
     return np.broadcast_to(array, (shape.batch, shape.heads, *array.shape[2:]))
 
 
-@EXAMPLES
+@settings(max_examples=80)
 @given(world=worlds(), data=st.data())
-def test_a_mask_sees_what_each_pair_allows_and_adds_what_it_adds(world, data):
+def test_a_mask_sees_and_adds_what_each_pair_does_and_its_spans_enclose_what_it_sees(world, data):
     mask, shape, seen = world
     assert mask.visible(shape).dtype == bool
     np.testing.assert_array_equal(_full(mask.visible(shape), shape), seen)
@@ -93,27 +91,18 @@ def test_a_mask_sees_what_each_pair_allows_and_adds_what_it_adds(world, data):
     if added is not None:
         some = _full(mask.bias(shape, rows), shape)
         np.testing.assert_allclose(some, total[:, :, rows], rtol=1e-14, atol=0)
+    for some, sees in ((None, seen), (rows, seen[:, :, rows])):
+        spans, extent = mask.spans(shape, some), (shape.batch, sees.shape[2])
+        assert all(x.shape[0] in (1, shape.batch) and x.shape[1:] == extent[1:] for x in spans)
+        first, past = (np.broadcast_to(x, extent)[:, None, :, None] for x in spans)
+        assert ((first >= 0) & (first <= past) & (past <= shape.kv_len)).all()
+        inside = (np.arange(shape.kv_len) >= first) & (np.arange(shape.kv_len) < past)
+        assert not (sees & ~inside).any()
+        if not {"dense", "bias"} & set(mask.kinds):  # these hold others too
+            np.testing.assert_array_equal(np.broadcast_to(inside, sees.shape), sees)
 
 
-@EXAMPLES
-@given(world=worlds(), data=st.data())
-def test_spans_enclose_the_visible_keys_and_without_files_hold_no_other(world, data):
-    mask, shape, seen = world
-    rows = data.draw(st.none() | st.lists(st.integers(0, shape.q_len - 1), min_size=1, max_size=5))
-    picked = range(shape.q_len) if rows is None else rows
-    spans = mask.spans(shape, None if rows is None else np.array(rows))
-    extent = (shape.batch, len(picked))
-    assert all(x.shape[0] in (1, shape.batch) and x.shape[1:] == extent[1:] for x in spans)
-    first, past = (np.broadcast_to(x, extent)[:, None, :, None] for x in spans)
-    assert ((first >= 0) & (first <= past) & (past <= shape.kv_len)).all()
-    key = np.arange(shape.kv_len)
-    inside, seen = (key >= first) & (key < past), seen[:, :, picked]
-    assert not (seen & ~inside).any()
-    if not {"dense", "bias"} & set(mask.kinds):
-        np.testing.assert_array_equal(np.broadcast_to(inside, seen.shape), seen)
-
-
-@FEW
+@settings(max_examples=25)
 @given(world=worlds())
 def test_the_flex_mask_is_the_visible_pairs_and_the_flex_score_adds_the_bias(world):
     mask, shape, seen = world

@@ -48,22 +48,22 @@ def test_a_few_blocks_at_a_time_give_what_all_at_once_give(name, mask, length):
     torch.testing.assert_close(few(*inputs), made(name, given)[0](*inputs))
 
 
-def strided_set(i, n, l):  # noqa: E741
+def strided_set(i, l):  # noqa: E741
     """arXiv:1904.10509, eq. 6: A1 = {t..i} with t = max(0, i - l), A2 = {j: (i - j) mod l = 0}."""
     return set(range(max(0, i - l), i + 1)) | {j for j in range(i + 1) if (i - j) % l == 0}
 
 
-def fixed_set(i, n, l, c):  # noqa: E741
+def fixed_set(i, l, c):  # noqa: E741
     """arXiv:1904.10509: floor(j/l) = floor(i/l), and j mod l in {t, t+1, ..., l} with t = l - c."""
     own = {j for j in range(i + 1) if j // l == i // l}
     return own | {j for j in range(i + 1) if j % l in range(l - c, l + 1)}
 
 
-def dilated_set(i, n, d, w):
+def dilated_set(i, d, w):
     return {i - u * d for u in range(w + 1) if i - u * d >= 0}
 
 
-def longformer_set(i, n, w, g):
+def longformer_set(i, w, g):
     return {j for j in range(i + 1) if i - j <= w or j < g or i < g}
 
 
@@ -80,14 +80,12 @@ CAUSAL = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("variant", "keys", "numbers"), CAUSAL, ids=[variant for variant, _, _ in CAUSAL]
-)
+@pytest.mark.parametrize(("variant", "keys", "numbers"), CAUSAL)
 def test_a_row_sees_the_keys_of_the_papers_set(variant, keys, numbers):
     n = 50
     want = np.zeros((n, n), bool)
     for i in range(n):
-        want[i, sorted(keys(i, n, *numbers))] = True
+        want[i, sorted(keys(i, *numbers))] = True
     np.testing.assert_array_equal(seen_by(variant, problem(n, "causal")), want)
 
 
