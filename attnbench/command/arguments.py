@@ -10,8 +10,13 @@ from textwrap import wrap
 from typing import Any, NoReturn
 
 from attnbench.core import format
+from impls.errors import CantBeDone
 
 Reader = Callable[[str], Any]
+
+
+class BadWord(CantBeDone, ValueError):
+    """A value that an option doesn't take; a sentence."""
 
 
 def _reader(what: str, read: Reader, holds: Callable[[Any], bool] = lambda value: True) -> Reader:
@@ -450,10 +455,10 @@ class Parser(argparse.ArgumentParser):
         print(text, end="", file=file)
 
     def error(self, message: str) -> NoReturn:
-        """Print one sentence, and exit with status 2."""
+        """Raise :class:`BadWord`, with one sentence."""
         if found := re.match("argument VERB: invalid choice: '(.*?)' ", message):
             message = f"there is no verb {found[1]!r}{self._near(found[1])}"
-        self.exit(2, f"attnbench: {message} ('{self.prog} --help' shows what there is)\n")
+        raise BadWord(f"{message} ('{self.prog} --help' shows what there is)")
 
 
 def parser() -> Parser:
@@ -497,14 +502,8 @@ def help_text() -> str:
     return "\n".join(lines)
 
 
-def _readers(*lines: str) -> dict[str, Reader]:
-    options = (_option(line) for line in lines if line.startswith("--"))
-    return {name[2:].replace("-", "_"): more.get("type", str) for name, more in options}
-
-
-READERS = _readers(*_lines("run"), *_lines("choose"))
-"""What reads the text of an option that Python takes too, by its name there."""
-GRID = (*_readers(*_lines("axes")), "world", "budget")
+AXES = (_option(line)[0] for line in _lines("axes"))
+GRID = (*(name[2:].replace("-", "_") for name in AXES), "world", "budget")
 """The options that are values of a grid."""
 
 

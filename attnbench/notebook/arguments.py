@@ -1,23 +1,21 @@
-"""What a notebook gives, read by what reads the command line's options."""
+"""What a notebook gives, put as a command line and read by what reads that."""
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attnbench.command.arguments import GRID, READERS
-from impls.errors import CantBeDone
+from attnbench.command.arguments import BadWord, parser
+
+if TYPE_CHECKING:
+    import argparse
 
 NOT_SEVERAL = (str, bytes, Mapping)
-COMMAND = (*GRID, "preset", "problems", "seed", "threads", "energy", "devices")
-"""The options of ``attnbench run`` in a command, in their order."""
-
-
-class BadWord(CantBeDone, ValueError):
-    """A value that an argument doesn't take; a sentence."""
+AGAIN = {"mask": "mask", "tables": "table", "runs": "from"}
+"""What is given again for each value, and by which option."""
+ASIDE = ("variants", "out", "quiet")
+"""What is no option of the command."""
 
 
 def plain(value: Any) -> Any:
@@ -27,23 +25,6 @@ def plain(value: Any) -> Any:
         return to_list()  # NumPy's, pandas' or torch's; a number if it has no dimensions
     keeps = not isinstance(value, Iterable) or isinstance(value, (*NOT_SEVERAL, Sequence))
     return value if keeps else list(value)
-
-
-def grid_changes(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a grid that are given; None stands for what is not. Raises :class:`BadWord`."""
-    names = [name for name in GRID if given.get(name) is not None]
-    changes = {name: read(name, given[name]) for name in names if name != "mask"}
-    if "mask" in names:  # a mask holds commas of its own
-        changes["mask"] = several("mask", given["mask"])
-    return changes
-
-
-def read(name: str, value: Any) -> Any:
-    """The value of one option; raises :class:`BadWord`, which names the option."""
-    try:
-        return READERS[name](text(value))
-    except argparse.ArgumentTypeError as error:
-        raise BadWord(f"{name}: {error}") from None
 
 
 def several(name: str, value: Any) -> tuple[str, ...]:
@@ -62,17 +43,26 @@ def text(value: Any) -> str:
     return str(value).removeprefix("torch.")
 
 
-def command(variants: Sequence[str], given: Mapping[str, Any], tables: Sequence[str]) -> str:
-    """The command that measures the same."""
-    words = ["attnbench", "run", *variants]
-    for name in COMMAND:
-        value, option = given.get(name), f"--{name.replace('_', '-')}"
+def words(verb: str, given: Mapping[str, Any]) -> list[str]:
+    """The command that asks the same; None stands for what is not given. Raises BadWord."""
+    found = [verb, *several("variants", given["variants"])] if given.get("variants") else [verb]
+    for name, value in given.items():
+        option = f"--{AGAIN.get(name, name).replace('_', '-')}"
+        if name in ASIDE or value is None or value is False or value == ():
+            continue
         if value is True:
-            words.append(option)
-        elif name == "mask" and value is not None:
-            words += [word for mask in several("mask", value) for word in (option, mask)]
-        elif name == "problems" and not isinstance(value, str | Path | None):
-            words += [option, "CALLS.json"]  # they were captured in the same program
-        elif value not in (None, False, ()):
-            words += [option, text(value)]
-    return shlex.join([*words, *(word for table in tables for word in ("--table", table))])
+            found.append(option)
+        elif name in AGAIN and (value or name == "mask"):
+            found += [word for each in several(name, value) for word in (option, each)]
+        elif name not in AGAIN:
+            found += [option, text(value)]
+    return found
+
+
+def asked(verb: str, given: Mapping[str, Any]) -> argparse.Namespace:
+    """What the verb is asked for, as the command line gives it; raises :class:`BadWord`."""
+    given = {name: plain(value) for name, value in given.items()}
+    command = words(verb, given)
+    found: argparse.Namespace = parser().parse_args(command)
+    found.out, found.command = str(given["out"]), shlex.join(["attnbench", *command])
+    return found

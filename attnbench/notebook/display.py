@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from attnbench.core.disk import write_whole
 from attnbench.core.evidence import selfcheck_said
-from attnbench.features.report.build import baseline
+from attnbench.features.report.build import baseline, draw_all
 from attnbench.notebook.arguments import BadWord, several
 from attnbench.notebook.frames import behind
-from attnbench.report.figures import closeness, memory, roofline, scaling, tradeoffs, winner_map
-from attnbench.report.figures.scaling import panels
 from attnbench.report.figures.sheet import Drawn
-from attnbench.report.figures.style import Looks, looks
-from attnbench.report.scenes import ReportRun, Scene, scenes
+from attnbench.report.figures.style import looks
+from attnbench.report.scenes import scenes
 from attnbench.report.sentences import headlines, missing, sentences
 
 FIGURES = ("map", "time", "memory", "error", "energy", "tradeoffs", "roofline", "closeness")
 """By name, what can be drawn."""
-USUAL = ("map", "time")
-SCENES = 6
-"""The most regimes with figures."""
+USUAL, MEASURES = ("map", "time"), {"time", "memory", "error", "energy"}
 
 
 @dataclass(frozen=True)
@@ -124,7 +119,10 @@ def show(what: Any = "results", figures: str | Iterable[str] = USUAL) -> Shown:
     runs = behind(what)
     found = scenes(runs)
     several_runs = len(runs) > 1
-    pictures, notes = _drawn(runs, found, names)
+    some = {*names, *["scaling"] * bool(MEASURES & {*names})}
+    look = looks(record for run in runs for record in run.records)
+    drawn, absent = draw_all(runs, found, look, baseline(found), some=some) if some else ([], {})
+    notes = [why for section, whys in absent.items() if section in some for why in whys]
     of = {run.name: f"{run.name}: " * several_runs for run in runs}
     for run in runs:
         notes += [of[run.name] + note for note in (*run.notes, selfcheck_said(run.header))]
@@ -135,58 +133,10 @@ def show(what: Any = "results", figures: str | Iterable[str] = USUAL) -> Shown:
             for scene in found
             for line in sentences(scene)
         ],
-        pictures,
+        list(map(Picture, drawn)),
         [f"{', '.join(each.variants)} ({each.cells}): {each.reason}" for each in missing(found)],
         notes,
     )
-
-
-def _drawn(
-    runs: Sequence[ReportRun], found: Sequence[Scene], names: Sequence[str]
-) -> tuple[list[Picture], list[str]]:
-    """The figures in the order of their names; one that fails costs itself alone."""
-    timed = [scene for scene in found if scene.timed]
-    look = looks(record for run in runs for record in run.records)
-    pictures, notes = list[Picture](), list[str]()
-    for name in names:
-        before = len(pictures)
-        for draw in _draws(name, runs, found, timed[:SCENES], look):
-            try:
-                made = draw()
-            except Exception as error:  # anything: the answers must not go with it
-                said = f"{type(error).__name__}: {error}".splitlines()[0]
-                notes.append(f"a figure of {name} could not be drawn ({said})")
-            else:
-                pictures += map(Picture, [made] if isinstance(made, Drawn) else made or ())
-        if before == len(pictures):
-            notes.append(f"nothing was measured that a figure of {name} could be drawn of")
-    if names and len(timed) > SCENES:
-        few = f"figures are of the first {SCENES} of {len(timed)} regimes"
-        notes.append(f"{few}: show fewer rows for the others")
-    return pictures, notes
-
-
-def _draws(
-    name: str,
-    runs: Sequence[ReportRun],
-    found: Sequence[Scene],
-    timed: Sequence[Scene],
-    look: Looks,
-) -> Iterator[Callable[[], Drawn | Sequence[Drawn] | None]]:
-    """The calls that draw the figures of one name."""
-    if of_run := {"map": winner_map.draw, "closeness": closeness.draw}.get(name):
-        yield from (partial(of_run, run, found, look) for run in runs)
-        return
-    alone: dict[str, Callable[..., Any]] = {"tradeoffs": tradeoffs.draw, "roofline": roofline.draw}
-    for scene in timed:
-        if name in alone:
-            yield partial(alone[name], scene, look)
-            continue
-        for panel in panels(scene, look, baseline(found)):
-            if panel.measure.name == name:
-                yield partial(scaling.figure, panel)
-        if name == "memory":
-            yield partial(memory.draw, scene, look)
 
 
 def _listed(lines: Sequence[str]) -> str:

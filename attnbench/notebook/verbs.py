@@ -1,32 +1,25 @@
-"""``attnbench.run(…)`` and ``attnbench.choose(…)``."""
+"""``attnbench.run(…)`` and ``attnbench.choose(…)``: the verbs, asked from Python."""
 
 from __future__ import annotations
 
+import io
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterable
+from contextlib import ExitStack, redirect_stderr
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-import impls
-from attnbench.answer import choose_runs, paste
-from attnbench.answer.choose import Choice, Wants
-from attnbench.answer.choose_runs import Means
-from attnbench.command.arguments import GRID
+from attnbench.answer import paste
+from attnbench.answer.choose import Choice
+from attnbench.command.progress import Progress
 from attnbench.core.format import roughly
-from attnbench.core.machine import this_machine
-from attnbench.core.record import Record
-from attnbench.features.run.verb import begin, measure, problems_of
-from attnbench.notebook.arguments import BadWord, command, grid_changes, plain, read, several
+from attnbench.features.choose.verb import answer
+from attnbench.features.run.verb import begun, measure, measuring_s, places_of
+from attnbench.notebook.arguments import asked
 from attnbench.notebook.frames import Measurements, load
-from attnbench.sweep import start
-from attnbench.sweep.places import Local
-from attnbench.sweep.plan import problems as grid_problems
-from attnbench.sweep.presets import one_problem
 from attnbench.sweep.sweep import Stopped
 
 if TYPE_CHECKING:
@@ -35,63 +28,15 @@ if TYPE_CHECKING:
     from attnbench.models.capture.calls import SeenCalls
 
 
-WIDE = 110
-"""Characters of a line in most notebooks and terminals."""
-
-
-class OneLine:
-    """A run's progress: one line that is written over where it is watched, and a last line."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet, self._start, self._shown = quiet, monotonic(), 0
-        self._watched = sys.stderr.isatty() or "ipykernel" in sys.modules
-        self._ended = dict[str, str]()
-        """Each cell's status; one that is measured again counts once."""
-
-    def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
-        """Show that a cell has ended."""
-        self._ended[record.key] = str(record.status)
-        self.at(done, total, left_s, f"{record.variant} {record.problem}: {record.status}")
-
-    def at(self, done: int, total: int, left_s: float, what: str) -> None:
-        """Show how far it is, and what ended last or begins."""
-        if self._watched and not self._quiet:
-            self._over(f"[{done}/{total}, {roughly(left_s)} left] {what}"[:WIDE])
-
-    def tell(self, sentence: str) -> None:
-        """Print a line of its own."""
-        self._clear()
-        if not self._quiet:
-            print(sentence, file=sys.stderr, flush=True)
-
-    def end(self, path: Path) -> None:
-        """Print how many cells ended how, and the run's folder."""
-        ended = Counter(self._ended.values()).most_common()
-        counts = ", ".join(f"{n} {status.replace('_', ' ')}" for status, n in ended)
-        took = roughly(monotonic() - self._start)
-        self.tell(f"{counts or 'nothing was left to measure'}, in {took}; the run is {path}")
-
-    @contextmanager
-    def watching(self, _: int) -> Iterator[OneLine]:
-        """This, cleared at the end."""
-        try:
-            yield self
-        finally:
-            self._clear()
-
-    def _over(self, text: str) -> None:
-        print("\r" + text.ljust(self._shown), end="", file=sys.stderr, flush=True)
-        self._shown = len(text)
-
-    def _clear(self) -> None:
-        if self._shown:
-            self._over("")
-            print("\r", end="", file=sys.stderr, flush=True)
-
-
 Words = str | Iterable[str] | None
 Numbers = int | Iterable[int] | str | None
 Lengths = int | str | Iterable[int | str] | None
+
+
+def _quietly(stack: ExitStack, quiet: bool) -> None:
+    """Drop what is said on the way, until the stack ends."""
+    if quiet:
+        stack.enter_context(redirect_stderr(io.StringIO()))
 
 
 def run(
@@ -138,55 +83,28 @@ def run(
     >>> df = attnbench.run(["sdpa", "matmul"], seq=[256, 512], phase="forward")  # doctest: +SKIP
     >>> df.pivot_table("ms", "seq", "variant")                                   # doctest: +SKIP
     """
-    given = {name: plain(value) for name, value in locals().items()}
-    line = OneLine(quiet=quiet)
-    begun, places = _begun(given, line.tell)
-    path = begun.folder.path
-    with closing(begun.folder):
+    words, start = dict(locals()), monotonic()
+    captured = not isinstance(problems, str | Path | None)
+    given = asked("run", {**words, "problems": "CALLS.json" if captured else problems})
+    given.problems = problems if captured else given.problems
+    with ExitStack() as stack:
+        _quietly(stack, quiet)
+        places = stack.enter_context(places_of(given))
+        new = begun(given, places)
+        stack.callback(new.folder.close)
+        path = new.folder.path
         try:
-            with line.watching(0):
-                measure(begun, places, line)
+            with Progress(new.left) as progress:
+                progress.at(0, new.left, measuring_s(new), "the worker starts")
+                measure(new, places, progress)
         except (Stopped, KeyboardInterrupt):
             raise KeyboardInterrupt(
                 f"stopped; what was measured is kept: attnbench.load({str(path)!r}) reads it, "
                 f"attnbench.run(resume={str(path)!r}) goes on"
             ) from None
-    line.end(path)
+        took = roughly(monotonic() - start)
+        print(f"measured in {took}; the run is {path}", file=sys.stderr, flush=True)
     return load(path)
-
-
-def _begun(given: Mapping[str, Any], tell: Callable[[str], None]) -> tuple[start.Run, Local]:
-    """The run that :func:`run` is asked for, and where it is measured."""
-    names, files, where = _all_several(given, "variants", "tables", "devices")
-    places = Local(read("devices", where) if where else ())
-    if given["resume"] is not None:
-        beside = (*GRID, "preset", "problems", "seed", "threads", "energy")
-        if names or files or any(given[name] not in (None, False) for name in beside):
-            raise BadWord("resume takes the grid of the run it names; leave the rest out")
-        return start.resume(Path(given["resume"]), places.machine), places
-    changes, preset = grid_changes(given), given["preset"]
-    begun = begin(
-        names,
-        changes,
-        preset,
-        problems_of(given["problems"], (*changes, *["preset"] * (preset is not None)), tell),
-        files,
-        places,
-        Path(given["out"]),
-        seed=_optional(given, "seed") or 0,
-        threads=_optional(given, "threads"),
-        energy=given["energy"],
-        command=command(names, {**given, "devices": where}, files),
-    )
-    return begun, places
-
-
-def _all_several(given: Mapping[str, Any], *names: str) -> Iterator[tuple[str, ...]]:
-    return (several(name, given[name]) if given[name] else () for name in names)
-
-
-def _optional(given: Mapping[str, Any], name: str) -> Any:
-    return None if given[name] is None else read(name, given[name])
 
 
 @dataclass(frozen=True)
@@ -267,23 +185,9 @@ def choose(
 
     >>> attnbench.choose(4096, heads=16, phase="forward", max_memory="2GiB")  # doctest: +SKIP
     """
-    given = {name: plain(value) for name, value in locals().items()}
-    files, kinds, folders = _all_several(given, "tables", "allow", "runs")
+    words = dict(locals())
     if max_memory is not None and not isinstance(max_memory, str):
-        given["max_memory"] = f"{max_memory}B"
-    most = {name: _optional(given, name) for name in ("max_error", "max_memory")}
-    table, wants = impls.table(files), Wants.of(exact=exact, allow=kinds, **most)
-    how = (files, _optional(given, "seed") or 0, _optional(given, "threads"))
-    line = OneLine(quiet=quiet)
-    means = Means(
-        line.tell, line.watching, Path(out), *how, command="attnbench.choose, from Python"
-    )
-    usual = one_problem(device or this_machine().devices[-1])
-    found = list(grid_problems(usual.with_(**grid_changes(given))))
-    if len(found) != 1:
-        raise BadWord(f"choose answers for one problem, and these words make {len(found)}")
-    try:
-        named = [Path(folder) for folder in folders]
-        return Chosen(choose_runs.answer(found[0], wants, table, means, named=named, anew=measure))
-    except Stopped:
-        raise KeyboardInterrupt("stopped; what was measured is kept") from None
+        words["max_memory"] = f"{max_memory}B"
+    with ExitStack() as stack:
+        _quietly(stack, quiet)
+        return Chosen(answer(asked("choose", words)))

@@ -157,7 +157,7 @@ def test_a_figure_that_fails_costs_itself_alone(one, monkeypatch):
     monkeypatch.setattr("attnbench.report.figures.winner_map.draw", lambda *_: 1 / 0)
     shown = attnbench.show(one, ["map", "closeness"])
     assert [p.name for p in shown.figures] == ["closeness-0"]
-    assert any("a figure of map could not be drawn (Zero" in note for note in shown.notes)
+    assert any("could not be drawn (Zero" in note for note in shown.notes)
 
 
 def test_what_can_not_be_shown_is_a_sentence(one):
@@ -201,7 +201,7 @@ def test_without_an_answer_it_is_a_sentence(run):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"seq": [128, 256]}, "make 2"),
+        ({"seq": [128, 256]}, "--seq has several values"),
         ({"seq": 128, "max_memory": 0}, "is not a size"),
         ({"seq": 128, "max_error": float("nan")}, "is not a number above 0"),
         ({"seq": 128, "runs": "nowhere"}, "there is no nowhere"),

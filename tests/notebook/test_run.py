@@ -14,7 +14,7 @@ import attnbench
 from attnbench.command import arguments
 from attnbench.core.store import read_header, read_records
 from attnbench.models.capture.calls import SeenCalls, Site
-from attnbench.notebook.arguments import command, grid_changes
+from attnbench.notebook.arguments import asked as told
 from attnbench.sweep import start
 from attnbench.sweep.sweep import Stopped
 from impls.errors import CantBeDone
@@ -38,10 +38,12 @@ from tests.sweep.build import Answering
     ids=str,
 )
 def test_words_become_what_the_command_line_makes_of_them(asked, changed):
-    assert grid_changes(asked) == changed
-    told = arguments.parser().parse_args(shlex.split(command(["sdpa"], asked, ["a b.py"]))[1:])
-    assert arguments.grid_changes(told) == changed
-    assert (told.variants, told.table) == (["sdpa"], ["a b.py"])
+    found = told("run", {"variants": "sdpa", **asked, "tables": ["a b.py"], "out": "here"})
+    again = arguments.parser().parse_args(shlex.split(found.command)[1:])
+    for given in (found, again):
+        assert arguments.grid_changes(given) == changed
+        assert (given.variants, given.table) == (["sdpa"], ["a b.py"])
+    assert found.out == "here"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,7 @@ def test_words_become_what_the_command_line_makes_of_them(asked, changed):
         ({"mask": []}, "mask holds nothing"),
         ({"devices": ["cuda:7"]}, "no CUDA device found"),
         ({"resume": "nowhere", "seq": np.array([3])}, "resume takes the grid of the run it names"),
-        ({"problems": SeenCalls(), "seq": 16, "budget": 1, "preset": "smoke"}, "out seq, preset"),
+        ({"problems": SeenCalls(), "seq": 16, "budget": 1, "preset": "smoke"}, "out --seq, --preset"),
     ],
     ids=str,
 )
@@ -85,7 +87,7 @@ def test_the_problems_of_a_program_are_measured_in_place_of_a_grid(planned, tmp_
         )
         header = read_header(Path(df.attrs["run"]))
         assert header["command"] == (
-            f"attnbench run sdpa --budget 0.5 --problems {said} --devices cpu"
+            f"attnbench run sdpa --devices cpu --budget 0.5 --problems {said}"
         )
         assert header["budget_s"] == 0.5
     assert planned == [found] * 2
@@ -126,12 +128,12 @@ def test_a_run_gives_its_records_keeps_its_folder_and_says_its_plan_and_its_end(
     header = read_header(path)
     assert header["command"] == (
         "attnbench run sdpa matmul sdpa.efficient --seq 16 --heads 2 --phase forward "
-        "--budget 0.02 --seed 7 --threads 1"
+        "--budget 0.02 --threads 1 --seed 7"
     )
     assert (header["seed"], header["settings"]["threads"]) == (7, 1)
     first, *_, last = said.splitlines()
     assert first.startswith("2 measurements: 2 variants on 1 problem")
-    assert re.fullmatch(rf"2 measured, in [\d.]+ m?s; the run is {path}", last)
+    assert re.fullmatch(rf"measured in [\d.]+ m?s; the run is {path}", last)
     again = attnbench.run(resume=path, quiet=True)
     assert (len(again), again.attrs["run"]) == (len(df), str(path))
     assert capfd.readouterr() == ("", "")

@@ -27,7 +27,7 @@ from attnbench.features.claims import trial
 from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimOutcome
 from attnbench.features.quality import pretrained, recall
 from attnbench.features.report import build
-from attnbench.features.run.verb import begin
+from attnbench.features.run.verb import begun
 from attnbench.features.selfcheck import selfcheck
 from attnbench.features.selfcheck.selfcheck import PlantOutcome
 from attnbench.sweep.places import Local
@@ -115,12 +115,11 @@ def test_ctrl_c_ends_a_run_with_the_answer_from_what_was_measured(
 
 
 def test_naming_lengths_or_masks_measures_these_alone(tmp_path):
-    def asked(**changes):
-        begun = begin(
-            ["sdpa", "window.blocked"], changes, None, [], [], Local(), tmp_path, seed=0, threads=1
-        )
-        begun.folder.close()
-        found = [(str(c.problem.mask), c.problem.kv_len, c.problem.phase) for c in begun.plan.cells]
+    def asked(*words):
+        words = ["run", "sdpa", "window.blocked", *words, "--threads", "1", "--out", str(tmp_path)]
+        made = begun(arguments.parser().parse_args(words), Local())
+        made.folder.close()
+        found = [(str(c.problem.mask), c.problem.kv_len, c.problem.phase) for c in made.plan.cells]
         assert len(found) == 2 * len(set(found))  # once for each of the two
         return set(found)
 
@@ -128,11 +127,11 @@ def test_naming_lengths_or_masks_measures_these_alone(tmp_path):
     causal = {("causal", n, phase) for n in lengths for phase in both} - {("causal", 1024, "train")}
     window = {("window:127,0", 512, phase) for phase in both}
     assert asked() == causal | window
-    assert asked(seq=("64",)) == {("causal", 64, phase) for phase in both}
-    assert asked(mask=("none",)) == {("none", n, phase) for _, n, phase in causal}
-    assert asked(heads=(2,)) == asked()
+    assert asked("--seq", "64") == {("causal", 64, phase) for phase in both}
+    assert asked("--mask", "none") == {("none", n, phase) for _, n, phase in causal}
+    assert asked("--heads", "2") == asked()
     train = {(mask, n, "train") for mask, n, _ in causal | window}
-    assert asked(phase=("train",)) == train
+    assert asked("--phase", "train") == train
 
 
 def test_where_nobody_watches_a_line_comes_each_tenth_or_ten_seconds(capsys, monkeypatch):

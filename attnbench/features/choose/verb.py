@@ -27,18 +27,9 @@ class NoProblem(CantBeDone):
 def choose(given: argparse.Namespace) -> int:
     """``attnbench choose --seq N …``, or ``--problems calls.json``, or ``--export table.json``"""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # many small matrices: threads only wait
-    import impls
-    from attnbench.answer.choose import Wants
     from attnbench.features.choose import view
 
-    wants = Wants.of(
-        exact=given.exact,
-        allow=given.allow or (),
-        max_memory=given.max_memory,
-        max_error=given.max_error,
-    )
-    table = impls.table(given.table)
-    _refuse_contradictions(given)
+    wants, table = _wants(given)
     if given.export is not None:
         from attnbench.features.choose.export import export
 
@@ -51,6 +42,28 @@ def choose(given: argparse.Namespace) -> int:
     else:
         view.show(choice)
     return int(choice.ranking is None)
+
+
+def answer(given: argparse.Namespace) -> Choice:
+    """The choice for one problem; raises CantBeDone where there can be none."""
+    wants, table = _wants(given)
+    return _answer(given, _one_problem(given), wants, table)
+
+
+def _wants(given: argparse.Namespace) -> tuple[Wants, Table]:
+    """What will do, and the table; raises :class:`NoProblem` for options that contradict."""
+    import impls
+    from attnbench.answer.choose import Wants
+
+    wants = Wants.of(
+        exact=given.exact,
+        allow=given.allow or (),
+        max_memory=given.max_memory,
+        max_error=given.max_error,
+    )
+    table = impls.table(given.table)
+    _refuse_contradictions(given)
+    return wants, table
 
 
 def _plain(choice: Choice) -> dict[str, Any]:
@@ -81,7 +94,7 @@ def _answer(given: argparse.Namespace, problem: Problem, wants: Wants, table: Ta
     from attnbench.command.progress import Progress
     from attnbench.sweep.sweep import Stopped
 
-    how = (given.table, given.seed or 0, given.threads)
+    how = given.table, given.seed or 0, given.threads, getattr(given, "command", None)
     means = choose_runs.Means(say, Progress, Path(given.out), *how)
     named = [Path(x) for x in given.source or ()]
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -84,14 +84,19 @@ def draw_all(
     looks: Looks,
     baseline: str,
     progress: Progress | None = None,
+    some: Collection[str] = (),
 ) -> tuple[list[Drawn], Mapping[str, Sequence[str]]]:
-    """All figures in the order of the page, and by section why others are absent."""
+    """All figures in the order of the page, and by section why others are absent.
+
+    ``some``: the sections that are wanted, and of scaling the measures.
+    """
     figures: list[Drawn] = []
     absent: dict[str, dict[str, None]] = defaultdict(dict)
     timed = [scene for scene in scenes if scene.timed]
     lines = accumulate(len({r.variant for r in scene.regime.records}) for scene in timed)
     shown = timed[: max(1, min(sum(count <= LINES for count in lines), SCENES))]
-    todo = list(_to_draw(runs, scenes, shown, looks, baseline, absent))
+    todo = list(_to_draw(runs, scenes, shown, looks, baseline, some, absent))
+    todo = [each for each in todo if not some or each[0] in some]
     if progress:
         share = _share(
             max((len({r.variant for r in scene.regime.records}) for scene in shown), default=0)
@@ -110,7 +115,9 @@ def draw_all(
             figures.extend(made if isinstance(made, list) else [made])
     if progress:
         progress.step("the page")
-    _say_absent(figures, absent, timed, timed[len(shown) :])
+    _say_absent(
+        figures, absent, timed, timed[len(shown) :], energy="energy" in (some or ["energy"])
+    )
     figures.sort(key=lambda figure: SECTIONS.index(figure.section))
     return figures, {name: list(absent[name]) for name in SECTIONS if absent[name]}
 
@@ -121,11 +128,12 @@ def _to_draw(
     shown: Sequence[Scene],
     looks: Looks,
     baseline: str,
+    measures: Collection[str],
     absent: dict[str, dict[str, None]],
 ) -> Iterator[tuple[Any, ...]]:
     """The section of each figure, what it is of, the function that draws it, and what it needs."""
     for scene in shown:
-        yield "scaling", scene.regime, scaling.draw, scene, looks, baseline
+        yield "scaling", scene.regime, scaling.draw, scene, looks, baseline, measures
         yield "tradeoffs", scene.regime, tradeoffs.draw, scene, looks
         yield "roofline", scene.regime, roofline.draw, scene, looks
         yield "memory", scene.regime, memory.draw, scene, looks
@@ -148,6 +156,8 @@ def _say_absent(
     absent: dict[str, dict[str, None]],
     timed: Sequence[Scene],
     rest: Sequence[Scene],
+    *,
+    energy: bool,
 ) -> None:
     """Why a section has no figure, and which regimes have none."""
     drawn = {figure.section for figure in figures}
@@ -155,12 +165,12 @@ def _say_absent(
         if section not in drawn and not absent[section]:
             absent[section][why] = None
     if "scaling" in drawn:
-        absent["scaling"] |= dict.fromkeys(_not_in_scaling(timed, rest))
+        absent["scaling"] |= dict.fromkeys(_not_in_scaling(timed, rest, energy=energy))
 
 
-def _not_in_scaling(timed: Sequence[Scene], rest: Sequence[Scene]) -> list[str]:
+def _not_in_scaling(timed: Sequence[Scene], rest: Sequence[Scene], *, energy: bool) -> list[str]:
     said = []
-    if all(r.energy is None for scene in timed for r in scene.regime.records):
+    if energy and all(r.energy is None for scene in timed for r in scene.regime.records):
         said.append("no energy was measured; 'attnbench run --energy' does it")
     if rest:
         some = "; ".join(str(scene.regime) for scene in rest[:4])

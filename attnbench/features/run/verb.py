@@ -19,7 +19,6 @@ from impls.errors import CantBeDone
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
-    from typing import Any
 
     from attnbench.core.record import Record
     from attnbench.core.run_folder import RunFolder
@@ -40,15 +39,15 @@ def run(given: argparse.Namespace) -> int:
     start = monotonic()
     until = inf if given.limit is None else start + given.limit
     stopped, unbegun = False, 0
-    with _places(given) as places:
-        begun = _resumed(given, places) if given.resume is not None else _begun(given, places)
-        folder = begun.folder
+    with places_of(given) as places:
+        new = begun(given, places)
+        folder = new.folder
         try:
-            cells = [(c.variant.label, c.problem) for c in begun.plan.to_run]
+            cells = [(c.variant.label, c.problem) for c in new.plan.to_run]
             after_s = 0.0 if given.no_report else _report_s(cells)
-            with Progress(begun.left, every=given.all, best=True, after_s=after_s) as progress:
-                progress.at(0, begun.left, measuring_s(begun), "the worker starts")
-                unbegun = measure(begun, places, progress, until, after_s)
+            with Progress(new.left, every=given.all, best=True, after_s=after_s) as progress:
+                progress.at(0, new.left, measuring_s(new), "the worker starts")
+                unbegun = measure(new, places, progress, until, after_s)
             folder.check_in_place()
         except (Stopped, KeyboardInterrupt):
             stopped = True
@@ -60,7 +59,7 @@ def run(given: argparse.Namespace) -> int:
         left = f"stopped; what was measured is kept. Go on with: {folder.resumed_by}"
     elif unbegun:
         left = (
-            f"the limit of {duration(given.limit)} is reached: {unbegun} of {begun.left} "
+            f"the limit of {duration(given.limit)} is reached: {unbegun} of {new.left} "
             f"measurements were not begun. Go on with: {folder.resumed_by}"
         )
     if left and all(r.status in NOT_TRIED for r in records):
@@ -106,7 +105,7 @@ def measure(
 
 
 @contextmanager
-def _places(given: argparse.Namespace) -> Iterator[Places]:
+def places_of(given: argparse.Namespace) -> Iterator[Places]:
     """Where cells can be measured: this machine, or a cluster."""
     from attnbench.sweep.places import Local, NoCluster, connected
 
@@ -121,51 +120,44 @@ def _places(given: argparse.Namespace) -> Iterator[Places]:
         yield cluster
 
 
-def _begun(given: argparse.Namespace, places: Places) -> Run:
+def begun(given: argparse.Namespace, places: Places) -> Run:
+    """The run that goes on, or a new one over a preset's grid, or over problems in its place.
+
+    Raises CantBeDone for what can't be asked, as all that makes a run does.
+    """
+    from attnbench.sweep import start
+    from attnbench.sweep.plan import grid_of
+
+    if given.resume is not None:
+        return _resumed(given, places)
     if given.anyway:
         raise CantBeDone("--anyway is of a run that goes on: give --resume RUN with it")
     changes = arguments.grid_changes(given)
     beside = [f"--{name}".replace("_", "-") for name in changes]
-    return begin(
+    problems = problems_of(
+        given.problems, [*beside, *["--preset"] * (given.preset is not None)], say
+    )
+    if problems:
+        grid = grid_of(problems, "the problems of a program").with_(budget=changes.get("budget"))
+    else:
+        grid = start.find_preset(given.preset, places.machine)
+        if given.preset is None and "seq" in changes:
+            phases = tuple(dict.fromkeys(chain(*(part.phase for part in grid.products))))
+            # the first part's mask alone: what has another has lengths of its own
+            grid = grid.products[0].with_(title=grid.title, phase=phases)
+        grid = grid.with_(**changes).with_(device=places.kind)
+    return start.begin(
         given.variants,
-        changes,
-        given.preset,
-        problems_of(given.problems, [*beside, *["--preset"] * (given.preset is not None)], say),
+        grid,
         given.table,
-        places,
         Path(given.out),
         seed=given.seed or 0,
         threads=given.threads,
         energy=given.energy,
+        machine=places.machine,
+        command=getattr(given, "command", None),
+        problems=problems,
     )
-
-
-def begin(
-    variants: Sequence[str],
-    changes: dict[str, Any],
-    preset: str | None,
-    problems: Sequence[Problem],
-    tables: Sequence[str],
-    places: Places,
-    out: Path,
-    **more: Any,
-) -> Run:
-    """A new run over a preset's grid with some changes, or over problems in its place."""
-    from attnbench.sweep import start
-    from attnbench.sweep.plan import grid_of
-
-    if problems:
-        grid = grid_of(problems, "the problems of a program").with_(budget=changes.get("budget"))
-    else:
-        grid = start.find_preset(preset, places.machine)
-        if preset is None and "seq" in changes:
-            phases = tuple(dict.fromkeys(chain(*(part.phase for part in grid.products))))
-            # the first part's mask alone: what has another has lengths of its own
-            grid = grid.products[0].with_(title=grid.title, phase=phases)
-        grid = grid.with_(**changes)
-        grid = grid.with_(device=places.kind)
-    machine = places.machine
-    return start.begin(variants, grid, tables, out, machine=machine, problems=problems, **more)
 
 
 def problems_of(

@@ -6,7 +6,7 @@ rest are thin. Where one leader overtakes another a bracket stands between two l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -194,9 +194,10 @@ PHASES = {
 }
 
 
-def draw(scene: Scene, looks: Looks, baseline: str) -> list[Drawn]:
-    """Every figure that has data, exact softmax first."""
-    return [figure(panel) for panel in panels(scene, looks, baseline)]
+def draw(scene: Scene, looks: Looks, baseline: str, measures: Collection[str] = ()) -> list[Drawn]:
+    """Every figure that has data, exact softmax first; of some measures alone, if any are named."""
+    found = panels(scene, looks, baseline)
+    return [figure(each) for each in found if not measures or each.measure.name in measures]
 
 
 def figure(panel: Panel) -> Drawn:
