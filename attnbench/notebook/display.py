@@ -10,10 +10,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from attnbench.command.arguments import BadWord
 from attnbench.core.disk import write_whole
 from attnbench.core.evidence import selfcheck_said
 from attnbench.features.report.build import baseline, draw_all
-from attnbench.notebook.arguments import BadWord, several
+from attnbench.notebook.arguments import several
 from attnbench.notebook.frames import behind
 from attnbench.report.figures.sheet import Drawn
 from attnbench.report.figures.style import looks

@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 
 from attnbench.answer.ranking import EXACT, answers
+from attnbench.command.arguments import BadWord
 from attnbench.core.record import Record
 from attnbench.core.store import each_run
 from attnbench.core.store import load as read_frames
-from attnbench.notebook.arguments import BadWord
 from attnbench.report.scenes import ReportRun, gather
 from impls.problem import Problem
 

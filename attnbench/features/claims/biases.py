@@ -9,12 +9,12 @@ a key bias, and both get the same inputs and the same upstream gradient.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnbench.features.claims.claim import (
-    Cells,
     ClaimFigure,
     ClaimFindings,
     ClaimRequest,
@@ -78,7 +78,7 @@ def apart(a: Tensor, b: Tensor) -> float:
 def measure_biases(request: ClaimRequest) -> ClaimFindings:
     """By how much the output moves with each bias; of the keys' bias, its gradient too."""
     figures: dict[str, ClaimFigure] = {}
-    rows: list[Cells] = []
+    rows = list[Any]()
     names = (*BIASES, *GRADIENTS, "entropy")
     for word, dtype in DTYPES.items():
         for place, scale, widths in SETTINGS:
@@ -127,7 +127,7 @@ def measure_conversion(request: ClaimRequest) -> ClaimFindings:
     figures: dict[str, ClaimFigure] = {}
     tables = []
     for kind, widths in (("", {}), (" kdim", OTHER_WIDTHS)):
-        rows: dict[str, Cells] = {}
+        rows: dict[str, list[Any]] = {}
         columns = ["of"]
         for word, dtype in DTYPES.items():
             seeds = range(request.seed, request.seed + CONVERSIONS)

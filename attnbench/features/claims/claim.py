@@ -176,7 +176,7 @@ def medians(draws: Sequence[Mapping[str, float]]) -> dict[str, ClaimFigure]:
     return {name: ClaimFigure(s.median, s.low, s.high) for name, s in found.items()}
 
 
-Cells = list[str | int | float | None]
+Cells = Sequence[str | int | float | None]
 """A row of a :class:`ClaimTable`."""
 
 
@@ -185,17 +185,7 @@ class ClaimTable(Struct, frozen=True):
 
     title: str
     columns: Sequence[str]
-    rows: Sequence[Sequence[str | int | float | None]]
-
-
-class ClaimMap(Struct, frozen=True):
-    """An attention table of a sentence, to be drawn."""
-
-    name: str
-    """Of its file: lower-case words joined by dashes."""
-    title: str
-    words: Sequence[str]
-    weights: Sequence[Sequence[float]]
+    rows: Sequence[Cells]
 
 
 class ClaimFindings(Struct, frozen=True):
@@ -205,7 +195,13 @@ class ClaimFindings(Struct, frozen=True):
     """By the point's name."""
     notes: Sequence[str] = ()
     tables: Sequence[ClaimTable] = ()
-    maps: Sequence[ClaimMap] = ()
+
+    @classmethod
+    def of(
+        cls, figures: Mapping[str, ClaimFigure], title: str, columns: Sequence[str], rows: list[Any]
+    ) -> ClaimFindings:
+        """Figures, and the table behind them."""
+        return cls(figures, (), [ClaimTable(title, columns, rows)])
 
 
 class PointStanding(StrEnum):

@@ -17,17 +17,11 @@ from collections.abc import Mapping
 from itertools import pairwise, product
 from math import log2
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import impls
 from attnbench.core.settings import Settings
-from attnbench.features.claims.claim import (
-    Cells,
-    ClaimFigure,
-    ClaimFindings,
-    ClaimRequest,
-    ClaimTable,
-)
+from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest, ClaimTable
 from attnbench.features.claims.timing import MARGIN, compare, measure_cell
 from attnbench.features.crossover.search import find_crossover
 from attnbench.sweep.engine import engine_on
@@ -84,7 +78,7 @@ def measure_growth(request: ClaimRequest) -> ClaimFindings:
         ("scores first", slow, {n: _problem(n, HEADS) for n in SHORTER}),
     ]
     figures: dict[str, ClaimFigure] = {}
-    rows: list[Cells] = []
+    rows = list[Any]()
     with engine_on("cpu", Settings(threads=request.threads)) as engine:
         for name, row, problems in series:
             powers, margin = [], 2 ** LIMITS[name] - 1
@@ -164,7 +158,7 @@ def measure_low_rank(request: ClaimRequest) -> ClaimFindings:
     as_good = {name for (name, _), skill in skills.items() if skill >= LEAST_SKILL}
     over: dict[str, list[float | None]] = {name: [] for name in MECHANISMS}
     figures: dict[str, ClaimFigure] = {}
-    shares: list[Cells] = []
+    shares = list[Any]()
     for n in TIMED_AT:
         exact = times.get((EXACT, n))
         for name in MECHANISMS:

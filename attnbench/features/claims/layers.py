@@ -16,14 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnbench.features.claims.claim import (
-    Cells,
-    ClaimFigure,
-    ClaimFindings,
-    ClaimRequest,
-    ClaimTable,
-    medians,
-)
+from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest, medians
 
 CLOUDS, POINTS, CLOUD_WIDTH, CLOUD_HEADS, CLOUD_DRAWS = 8, 80, 12, 2, 21
 TOKENS, WIDTH, INNER, HEADS, BATCH, DRAWS = 100, 64, 128, 4, 10, 11
@@ -68,7 +61,7 @@ def _against_torch(
 ) -> ClaimFindings:
     """The median of each difference, by its name and `` float64`` where it is of that dtype."""
     figures: dict[str, ClaimFigure] = {}
-    rows: list[Cells] = []
+    rows = list[Any]()
     for dtype in ("float32", "float64"):
         draws = []
         for n in range(count):
@@ -79,7 +72,7 @@ def _against_torch(
             values = [draw[name] for draw in draws]
             rows.append([name, dtype, figure.value, min(values), max(values)])
     columns = ["norm of the difference of", "dtype", "median", "least", "most"]
-    return ClaimFindings(figures, (), [ClaimTable(f"{count} draws", columns, rows)])
+    return ClaimFindings.of(figures, f"{count} draws", columns, rows)
 
 
 def measure_einsum(request: ClaimRequest) -> ClaimFindings:

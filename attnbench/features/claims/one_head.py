@@ -11,19 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnbench.features.claims.biases import apart, entropy
-from attnbench.features.claims.claim import (
-    Cells,
-    ClaimFigure,
-    ClaimFindings,
-    ClaimRequest,
-    ClaimTable,
-    medians,
-)
+from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest, medians
 
 BATCH, TOKENS, WIDTH, HEADS = 2, 10, 512, 8
 DRAWS = {"uniform": 400, "gaussian": 50, "begun": 50}
@@ -54,7 +48,7 @@ def attend(x_bnE: Tensor, weights: list[Tensor], heads: int) -> tuple[Tensor, Te
 def measure_equality(request: ClaimRequest) -> ClaimFindings:
     """How often the two are equal to the last bit, and why: does every head pick one key?"""
     figures: dict[str, ClaimFigure] = {}
-    rows: list[Cells] = []
+    rows = list[Any]()
     for kind, count in DRAWS.items():
         draws = []
         for n in range(count):
@@ -80,7 +74,7 @@ def measure_equality(request: ClaimRequest) -> ClaimFindings:
             figures["another key"] = _share([x for x in others if not x], others)
     columns = ["weights", "draws", "equal", "one key", "apart, relative"]
     columns += ["entropy, one head", "entropy, 8 heads"]
-    return ClaimFindings(figures, (), [ClaimTable("how many are equal", columns, rows)])
+    return ClaimFindings.of(figures, "how many are equal", columns, rows)
 
 
 def _share(some: Sequence[object], of: Sequence[object]) -> ClaimFigure:
@@ -101,7 +95,7 @@ def measure_gradients(request: ClaimRequest) -> ClaimFindings:
     And, of the worst head, its columns' gradients among eight from those of its columns alone.
     """
     figures: dict[str, ClaimFigure] = {}
-    rows: list[Cells] = []
+    rows = list[Any]()
     seeds = range(request.seed, request.seed + GRADIENT_DRAWS)
     own = []
     for kind in ("begun", "uniform"):
@@ -127,8 +121,8 @@ def measure_gradients(request: ClaimRequest) -> ClaimFindings:
             figures[f"{kind} {name} size"] = ClaimFigure(max(sizes))
             rows.append([KINDS[kind], name, *sizes, middles[name].value])
     columns = ["weights", "gradient of", "size, one head", "size, 8 heads", "apart, relative"]
-    table = ClaimTable(f"medians of {GRADIENT_DRAWS} draws, float64", columns, rows)
-    return ClaimFindings(figures | medians(own), (), [table])
+    title = f"medians of {GRADIENT_DRAWS} draws, float64"
+    return ClaimFindings.of(figures | medians(own), title, columns, rows)
 
 
 def _gradients(seed: int, kind: str, heads: int, columns: Tensor | None = None) -> list[Tensor]:

@@ -16,14 +16,7 @@ from typing import Any
 import impls
 from attnbench.core.record import Record
 from attnbench.core.settings import Settings
-from attnbench.features.claims.claim import (
-    Cells,
-    ClaimFigure,
-    ClaimFindings,
-    ClaimRequest,
-    ClaimRule,
-    ClaimTable,
-)
+from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest, ClaimRule
 from attnbench.sweep.compare import Compared, compare_cell
 from attnbench.sweep.engine import START_LIMIT_S, Engine, LocalEngine, engine_on, measure
 from attnbench.sweep.plan import Cell
@@ -92,8 +85,8 @@ def compare(
 
 def measure_ratio(request: ClaimRequest) -> ClaimFindings:
     """For each point, the time of the variant judged over the other's."""
-    figures: dict[str, ClaimFigure] = {}
-    rows: list[Cells] = []
+    figures = dict[str, ClaimFigure]()
+    rows = list[Any]()
     seconds = PAIRS_SHARE * request.seconds / len(request.cells)
     with engine_on("cpu", Settings(threads=request.threads)) as engine:
         for name, cell in request.cells.items():
@@ -107,7 +100,7 @@ def measure_ratio(request: ClaimRequest) -> ClaimFindings:
             rows.append([name, cell["judged"], cell["against"], *ms, *pairs, verdict])
     columns = ["point", "judged", "against", "judged, ms", "against, ms"]
     columns += ["ratio", "from", "to", "pairs", "verdict at 1 %"]
-    return ClaimFindings(figures, (), [ClaimTable("in pairs", columns, rows)])
+    return ClaimFindings.of(figures, "in pairs", columns, rows)
 
 
 def measure_saving(request: ClaimRequest) -> ClaimFindings:
@@ -162,8 +155,8 @@ def rates_of(group: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def measure_rates(request: ClaimRequest) -> ClaimFindings:
     """TFLOP/s, a cell for each point, with what speaks for it: samples, clocks, kernels, flags."""
-    figures: dict[str, ClaimFigure] = {}
-    rows: list[Cells] = []
+    figures = dict[str, ClaimFigure]()
+    rows = list[Any]()
     dtypes = sorted({str(c["problem"]["dtype"]) for c in request.cells.values()})
     each_s = min(SECONDS, CELLS_SHARE * request.seconds / len(request.cells))
     with engine_on("cuda", Settings(threads=request.threads)) as engine:
@@ -183,7 +176,7 @@ def measure_rates(request: ClaimRequest) -> ClaimFindings:
             kernels, flags = ", ".join(record.kernels[:2]), "; ".join(time.flags)
             rows.append([name, *times, time.n, time.clocks.get("sm_mhz"), kernels, flags])
     columns = ["point", "ms", "from", "to", "samples", "SM MHz", "kernels", "notes"]
-    return ClaimFindings(figures, (), [ClaimTable("cells", columns, rows)])
+    return ClaimFindings.of(figures, "cells", columns, rows)
 
 
 def flops(problem: Problem) -> float:

@@ -5,7 +5,7 @@ Run as a program, this module is that process: it measures one claim and answers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from time import monotonic
 from typing import Any
 
@@ -34,36 +34,6 @@ def scale_of(to_try: Sequence[Claim], budget_s: float | None) -> float:
     """How much of its time each timed claim gets, so that they share a budget."""
     timed_s = sum(60 * claim.minutes for claim in to_try if claim.timed)
     return budget_s / timed_s if budget_s is not None and timed_s else 1.0
-
-
-def outcomes(
-    claims: Sequence[Claim],
-    known: Sequence[ClaimOutcome | None],
-    scale: float,
-    settings: Mapping[str, Any],
-    begins: Callable[[Claim], None],
-    watch: Callable[[ClaimOutcome], None],
-) -> tuple[list[ClaimOutcome], bool]:
-    """Test each claim whose outcome is not known; whether Ctrl-C stopped it.
-
-    ``settings``: the seed, the threads and the file of word vectors. ``begins`` is told of a claim
-    before it is tried, ``watch`` of every outcome.
-    """
-    found, stopped = list[ClaimOutcome](), False
-    for claim, lacks in zip(claims, known, strict=True):
-        again = f"attnbench reproduce {claim.name}"
-        one = lacks or ClaimOutcome(claim, ClaimVerdict.NOT_RUN, "it was stopped", again)
-        try:
-            if lacks is None and not stopped:
-                cells = {point.name: point.cell for point in claim.points if point.cell}
-                request = ClaimRequest(cells=cells, seconds=60 * claim.minutes * scale, **settings)
-                begins(claim)
-                one = outcome(claim, request)
-            watch(one)
-        except KeyboardInterrupt:  # stops the claim at hand and those that follow
-            stopped = True
-        found.append(one)
-    return found, stopped
 
 
 def outcome(claim: Claim, request: ClaimRequest, limit_s: float | None = None) -> ClaimOutcome:

@@ -14,8 +14,7 @@ from attnbench.core.format import roughly
 from attnbench.core.machine import this_machine
 from attnbench.features.claims import claim as claims
 from attnbench.features.claims import trial, view
-from attnbench.features.claims.claim import Claim, ClaimOutcome, ClaimVerdict
-from attnbench.report.figures.attention import draw_alone
+from attnbench.features.claims.claim import Claim, ClaimOutcome, ClaimRequest, ClaimVerdict
 from attnbench.sweep.start import pinned
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def reproduce(given: argparse.Namespace) -> int:
 
 
 def _run(given: argparse.Namespace, some: list[Claim]) -> tuple[list[ClaimOutcome], bool]:
-    """The outcomes, kept with a picture of each attention table; whether Ctrl-C stopped it."""
+    """The outcomes, which are kept; whether Ctrl-C stopped it."""
     machine, out, table = this_machine(), Path(given.out), impls.table(given.table)
     settings: dict[str, Any] = {
         "seed": given.seed or 0,
@@ -66,28 +65,30 @@ def _run(given: argparse.Namespace, some: list[Claim]) -> tuple[list[ClaimOutcom
     check_writable(out, machine)
     known = [claims.lacking(claim, machine, table, given.embeddings) for claim in some]
     to_try = [claim for claim, lacks in zip(some, known, strict=True) if lacks is None]
-    scale = trial.scale_of(to_try, given.budget)
+    scale, outcomes, stopped = trial.scale_of(to_try, given.budget), list[ClaimOutcome](), False
     guesses = [STARTED_S + 60 * c.minutes * (scale if c.timed else 1.0) for c in to_try]
     said = f"about {roughly(sum(guesses))}"
     say(f"{len(some)} claims, {len(to_try)} of which can be tried here; {said}")
     with Progress() as progress:
         progress.expect(guesses)
-
-        def watch(one: ClaimOutcome) -> None:
+        for claim, lacks in zip(some, known, strict=True):
+            again = f"attnbench reproduce {claim.name}"
+            one = lacks or ClaimOutcome(claim, ClaimVerdict.NOT_RUN, "it was stopped", again)
+            if lacks is None and not stopped:
+                cells = {point.name: point.cell for point in claim.points if point.cell}
+                request = ClaimRequest(cells=cells, seconds=60 * claim.minutes * scale, **settings)
+                progress.step(claim.name)
+                try:
+                    one = trial.outcome(claim, request)
+                except KeyboardInterrupt:  # stops the claim at hand and those that follow
+                    stopped = True
             if one.took_s and one.verdict is not ClaimVerdict.REPRODUCED:
                 progress.tell(view.line(one), "yellow")
-
-        outcomes, stopped = trial.outcomes(
-            some, known, scale, settings, begins=lambda one: progress.step(one.name), watch=watch
-        )
+            outcomes.append(one)
     if stopped:
         say("stopped: what was found until then is kept")
     made = made_here(machine, **settings, budget_scale=scale, stopped=stopped)
     rows = [one.to_dict() for one in outcomes]
     path = save_evidence(out, Evidence("reproduce", made, rows))
-    for each in (each for one in outcomes for each in one.findings.maps):
-        picture = path.with_name(f"{path.stem}-{each.name}.svg")
-        draw_alone(each.words, each.weights, each.title, picture)
-        say(f"drawn in {picture}")
     say(f"kept in {path}")
     return outcomes, stopped

@@ -2,12 +2,10 @@
 
     weights = softmax(x x^T d^-1/2)      out = weights x
 
-A notebook prints vectors, cosines and attention tables of ``I must go back to my ship and to my
-crew`` and ``We process and ship your order``, with the 50 numbers a word of glove.6B.50d: two
-digits where it prints tables, four where it prints tensors. With a file of GloVe's vectors these
-figures are held against our own. Without one they are held against each other: the word's own
-vector, its row of weights and the cosines are enough to compute all scores of the first sentence,
-so its whole table.
+A notebook prints vectors, cosines and attention tables of two sentences, with the 50 numbers a word
+of glove.6B.50d. With a file of GloVe's vectors they are held against our own figures. Without one
+they are held against each other: the word's own vector, its row of weights and the cosines are
+enough to compute all scores of the first sentence, so its whole table.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ from attnbench.features.claims.claim import (
     DATA,
     ClaimFigure,
     ClaimFindings,
-    ClaimMap,
     ClaimRequest,
     ClaimTable,
 )
@@ -101,7 +98,7 @@ def measure_identity(request: ClaimRequest) -> ClaimFindings:
     torch.manual_seed(request.seed)
     out, weights = by_torch(np.array(SMALL["input"]), "float32")
     apart: dict[str, list[float]] = {"float32": [], "float64": [], "begun": []}
-    maps, tables = [], []
+    tables = []
     whose = "hashed vectors" if request.embeddings is None else "vectors of the file given"
     for name in SENTENCES:
         tokens, x = _vectors(name, request)
@@ -110,7 +107,6 @@ def measure_identity(request: ClaimRequest) -> ClaimFindings:
             both = zip(by_torch(x, dtype), wanted, strict=True)
             apart[dtype] += [_apart(found, each) for found, each in both]
         apart["begun"].append(_apart(by_torch(x, "float64", identity=False)[1], wanted[1]))
-        maps.append(ClaimMap(name, whose, tokens, np.round(wanted[1], 4).tolist()))
         tables.append(_table(f"{PRINTED[name]['sentence']} ({whose})", tokens, wanted[1]))
     figures = {
         "weights": _largest(weights, SMALL["weights"]),
@@ -119,7 +115,7 @@ def measure_identity(request: ClaimRequest) -> ClaimFindings:
         "float64": ClaimFigure(max(apart["float64"])),
         "begun": ClaimFigure(min(apart["begun"])),
     }
-    return ClaimFindings(figures, (), tables, maps)
+    return ClaimFindings(figures, (), tables)
 
 
 def measure_tables(request: ClaimRequest) -> ClaimFindings:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from attnbench.answer.regimes import frontier
 from attnbench.core.format import first_few
 from attnbench.core.stats import (
     CONFIDENCE,
@@ -103,9 +102,8 @@ def summarize(row: Row, original: Row) -> dict[str, Any]:
             name: estimate_median([cosines[n] for n in places])
             for name, places in (("long", long), ("short", short))
         }
-        similarities = row["similarities"]
-        more["spearman"] = estimate_correlation(similarities, original["similarities"])
-        more["order"] = order_kept(similarities, original["pairs"])
+        both = row["similarities"], original["similarities"]
+        more["spearman"] = estimate_correlation(*both)
     if row.get("layers"):
         more["by_layer"] = [estimate_median(layer) for layer in row["layers"]]
     if (distilled := row.get("distilled")) and "why" not in distilled:
@@ -120,17 +118,6 @@ def summarize(row: Row, original: Row) -> dict[str, Any]:
             "change": estimate_median([y - x for x, y in both]),
         }
     return {**row, **more}
-
-
-def order_kept(similarities: Cosines, pairs: Sequence[Row]) -> float | None:
-    """How often a paraphrase is more alike than an unrelated pair; None where there are none."""
-    both = list(zip(similarities, (pair["kind"] for pair in pairs), strict=True))
-    alike, unlike = (
-        [x for x, kind in both if kind == wanted and x is not None]
-        for wanted in ("paraphrase", "unrelated")
-    )
-    kept = [a > b for a in alike for b in unlike]
-    return sum(kept) / len(kept) if kept else None
 
 
 RANKED = ("approximates softmax", "softmax on its own pattern")
@@ -162,14 +149,11 @@ def with_verdicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """The rows, the verdicts of their steps with Holm's correction over all of them."""
     taken = [step["comparison"] for row in rows for step in timed_steps(row)]
     corrected = iter(holm([Comparison.from_dict(each) for each in taken]))
-    made = []
-    for row in rows:
-        steps = [
-            step if "why" in step else {**step, "comparison": next(corrected).to_dict()}
-            for step in row.get("steps") or ()
-        ]
-        made.append({**row, "steps": steps} if steps else dict(row))
-    return made
+
+    def step_of(step: Row) -> Row:
+        return step if "why" in step else {**step, "comparison": next(corrected).to_dict()}
+
+    return [{**row, "steps": [*map(step_of, row.get("steps") or ())]} for row in rows]
 
 
 LEVELS, LEVEL = (0.999, 0.99, 0.95, 0.9), 0.99
@@ -246,11 +230,6 @@ def levels_of(found: Sequence[CostPoint], levels: Sequence[float] = LEVELS) -> l
     return made
 
 
-def best(found: Sequence[CostPoint]) -> list[str]:
-    """The names that no other beats in time without being further from the original."""
-    return frontier({p.variant: (p.ratio[0], 1 - p.cosine[0]) for p in found})
-
-
 NAMED = 4
 """Of those that tie with the fastest, how many are named."""
 
@@ -270,8 +249,18 @@ def conclude(rows: Sequence[Row], original: Row) -> Iterator[str]:
     lengths = lengths_of(rows)
     for seq in lengths:
         at = f"at {seq:,} tokens: " if len(lengths) > 1 else ""
-        if found := points(rows, seq):
-            yield from (at + sentence for sentence in _conclude_length(found))
+        if not (found := points(rows, seq)):
+            continue
+        yield at + finding(found)
+        if faster := [p for p in found if p.faster]:
+            near = max(faster, key=lambda p: p.cosine)
+            yield (
+                f"{at}the nearest to the original of what is faster beyond doubt is "
+                f"{near.variant}: a cosine of {format_triple(near.cosine)} in "
+                f"{format_triple(near.ratio)} of the time"
+            )
+        else:
+            yield f"{at}nothing at all is faster than the original beyond doubt"
     for step in original["floor"]:
         ratio = format_triple([step["comparison"][end] for end in ("ratio", "low", "high")])
         yield (
@@ -280,31 +269,12 @@ def conclude(rows: Sequence[Row], original: Row) -> Iterator[str]:
         )
 
 
-def _conclude_length(found: Sequence[CostPoint]) -> Iterator[str]:
-    levels = levels_of(found)
-    fastest = {}
-    for level in levels:
-        if level.fastest is not None:
-            name = level.fastest.variant
-            who = f"of the {len(level.keep)} that keep {level.cosine:g} {name} is fastest"
-            who = f"only {name} keeps {level.cosine:g}" if len(level.keep) == 1 else who
-            tied = f"; tied with {name_points(level.tied, NAMED)}" * bool(level.tied)
-            ratio = format_triple(level.fastest.ratio)
-            fastest[level.cosine] = f"{who}: {ratio} of the original's time{tied}"
-    without = [level.cosine for level in levels if not level.gains]
-    if without:
-        kept = " or ".join(filter(None, [", ".join(f"{x:g}" for x in without[:-1]), "{:g}"]))
-        yield (
-            "nothing is both faster than the original beyond doubt and keeps a median cosine of "
-            + "; ".join(filter(None, [kept.format(without[-1]), fastest.get(without[0])]))
-        )
-    yield from (fastest[level.cosine] for level in levels if level.gains)
-    faster = [p for p in found if p.faster]
-    if without and not faster:
-        yield "nothing at all is faster than the original beyond doubt"
-    elif without:
-        near = max(faster, key=lambda p: p.cosine)
-        yield (
-            f"the nearest to the original of what is faster beyond doubt is {near.variant}: a "
-            f"cosine of {format_triple(near.cosine)} in {format_triple(near.ratio)} of the time"
-        )
+def finding(found: Sequence[CostPoint]) -> str:
+    """The fastest of those that keep the level, and whether it is faster than the original."""
+    (level,) = levels_of(found, (LEVEL,))
+    if level.fastest is None:
+        return f"no variant keeps a median cosine of {LEVEL:g}"
+    fastest = f"{level.fastest.variant} ({level.fastest.ratio[0]:.3f} of the original's time)"
+    if not level.gains:
+        return f"at a cosine of {LEVEL:g} none is faster than the original; next to it: {fastest}"
+    return f"at a cosine of {LEVEL:g} the fastest is {fastest}"

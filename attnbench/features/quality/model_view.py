@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from attnbench.answer.regimes import frontier
 from attnbench.core import format
 from attnbench.core.stats import Pairs
 from attnbench.features.quality.model_results import (
@@ -14,13 +15,12 @@ from attnbench.features.quality.model_results import (
     NAMED,
     RANKED,
     CostPoint,
-    best,
+    finding,
     format_triple,
     lengths_of,
     levels_of,
     long_texts,
     name_points,
-    order_kept,
     points,
     timed_steps,
 )
@@ -61,6 +61,11 @@ def format_interval(found: Row | None, form: Callable[[float], str] = format_cos
     return f"{form(found['value'])} [{form(found['low'])}, {form(found['high'])}]"
 
 
+def sentence(text: str) -> str:
+    """The text with a capital letter."""
+    return text[0].upper() + text[1:]
+
+
 def progress_line(row: Row) -> str:
     """One variant in the model, as it ends."""
     if row["status"] != "measured":
@@ -90,14 +95,14 @@ def model_tables(found: Evidence, named: int = NAMED) -> Iterator[Table]:
     yield Table("exact softmax: it has to agree with the original", heads, lines)
     title = "near softmax, or softmax on its own pattern: the nearest to the original first"
     other = "operators of their own: another function, in no order with the rest"
-    right = ("long texts: cosine", "worst", "short texts", "rank correlation", "paraphrases found")
+    right = ("long texts: cosine", "worst", "short texts", "rank correlation")
     for name, some, rank in ((title, near, ["rank"]), (other, others, [])):
         lines = []
         for row in some:
             long, short = row["cosine"]["long"], row["cosine"]["short"]
             cosines = (format_cosine(x) for x in (long and long["worst"], short and short["value"]))
             correlation = format_interval(row["spearman"], "{:.3f}".format)
-            cells = (format_interval(long), *cosines, correlation, format.percent(row["order"]))
+            cells = (format_interval(long), *cosines, correlation)
             lines.append((*map(row.get, rank), row["variant"], *cells, _batching(row)))
         heads = columns(*rank, "variant", *right, "texts", right=(*right, "rank"))
         yield Table(name, heads, lines)
@@ -192,7 +197,6 @@ def model_lines(found: Evidence) -> Iterator[str]:
     tokens = original["tokens"]
     long = sum(length >= LONG for length in tokens)
     few = "; too few, so what is said of long texts is of all" * (long < len(long_texts(original)))
-    own = format.percent(order_kept(original["similarities"], original["pairs"]))
     yield (
         f"{found.made['model']['name']}, {wanted['dtype']} on {wanted['device']}; "
         f"{texts['texts']} texts ({texts['source']}, {texts['digest']}) of {min(tokens)} to "
@@ -207,11 +211,7 @@ def model_lines(found: Evidence) -> Iterator[str]:
         "a step: one text without padding, without gradients; its verdicts survive Holm's "
         "correction over all of them"
     )
-    yield (
-        "rank correlation: Spearman's, of the similarities of pairs with the original's; "
-        "paraphrases found: how often a paraphrase is more alike than an unrelated pair (the "
-        f"original: {own})"
-    )
+    yield "rank correlation: Spearman's, of the similarities of pairs with the original's"
     if same := [r["variant"] for r in found.rows if r.get("equal") and r["computes"] != "softmax"]:
         yield (
             f"equal to the original within rounding on all of these texts, of whom that need not "
@@ -315,7 +315,8 @@ def draw_model(found: Evidence) -> Drawn | None:
     shown = points(found.rows, lengths[-1]) if lengths else []
     if not shown:
         return None
-    seq, look, front = lengths[-1], style.looks(shown), best(shown)
+    seq, look = lengths[-1], style.looks(shown)
+    front = frontier({p.variant: (p.ratio[0], 1 - p.cosine[0]) for p in shown})
     floors = {s["seq"]: s["comparison"]["ratio"] for s in made["original"]["floor"]}
     title = f"What a variant costs {made['model']['name']}: likeness × time"
     where = f"{made['wanted']['dtype']}, {made['machine']['name']}"
@@ -323,7 +324,7 @@ def draw_model(found: Evidence) -> Drawn | None:
     items = style.lines(style.of(look.values()), WIDE - 12)
     bottom = BELOW + style.LINE * len(items)
     with sheet(WIDE / 72, (bottom + HIGH + ABOVE) / 72) as figure:
-        labels.heading(figure, title, under, _finding(shown))
+        labels.heading(figure, title, under, sentence(finding(shown)))
         style.put(figure, 6, 5, items)
         axes = labels.add_axes(figure, (LEFT, bottom, WIDE - RIGHT, bottom + HIGH))
         xs = style.limits([x for p in shown for x in p.ratio] + [1.0, *floors.values()], least=1.5)
@@ -374,16 +375,6 @@ def _draw_axes(axes: Axes, xs: tuple[float, float], worst: float, floor: float |
         if x is not None:
             axes.axvline(x, color=FAINT, linewidth=0.9, linestyle=dash)
             axes.text(x, 0.4, f"{words} ", fontsize=7, color=FAINT, **place)
-
-
-def _finding(shown: Sequence[CostPoint]) -> str:
-    (level,) = levels_of(shown, (LEVEL,))
-    if level.fastest is None:
-        return f"No variant keeps a median cosine of {LEVEL:g}"
-    fastest = f"{level.fastest.variant} ({level.fastest.ratio[0]:.3f} of the original's time)"
-    if not level.gains:
-        return f"At a cosine of {LEVEL:g} none is faster than the original; next to it: {fastest}"
-    return f"At a cosine of {LEVEL:g} the fastest is {fastest}"
 
 
 def _csv(shown: Sequence[CostPoint], front: Sequence[str]) -> Iterator[Sequence[object]]:

@@ -72,19 +72,16 @@ class Texts(NamedTuple):
     """The texts that the model is given."""
 
     texts: Sequence[str]
-    pairs: Sequence[Row]
-    """Two texts, by their places ``a`` and ``b``, and which ``kind`` of pair they are."""
+    pairs: Sequence[tuple[int, int]]
+    """Two texts, by their places."""
     source: str
 
 
 def built_in_texts() -> Texts:
     """Sentences in pairs, then passages."""
     written = Path(__file__).parent / "written"
-    texts, pairs = list[str](), list[Row]()
-    for line in (written / "pairs.tsv").read_text("utf-8").splitlines():
-        kind, a, b = line.split("\t")
-        pairs.append({"a": len(texts), "b": len(texts) + 1, "kind": kind})
-        texts += [a, b]
+    texts = (written / "pairs.tsv").read_text("utf-8").replace("\t", "\n").splitlines()
+    pairs = [(n, n + 1) for n in range(0, len(texts), 2)]
     texts += (written / "passages.txt").read_text("utf-8").splitlines()
     return Texts(texts, pairs, "built in")
 
@@ -104,8 +101,7 @@ def read_texts(path: Path) -> Texts:
         raise CantBeDone(
             f"--texts {path} holds {len(texts)} texts; give {LEAST} to {MOST:,}, a text a line"
         )
-    pairs = [{"a": n, "b": n + 1, "kind": ""} for n in range(len(texts) - 1)]
-    return Texts(texts, pairs, path.name)
+    return Texts(texts, [(n, n + 1) for n in range(len(texts) - 1)], path.name)
 
 
 WORKER = "attnbench.features.quality.pretrained_worker"
@@ -177,9 +173,9 @@ class Trial:
         Raises :class:`CantBeDone` where the model can't be run.
         """
         self._texts, self._options, self._worker = texts, options, worker
-        self._shared = {**asdict(options), "tables": list(tables), "folder": str(folder)}
-        self._shared["pairs"] = [[pair["a"], pair["b"]] for pair in texts.pairs]
-        self.original: Row = {"pairs": list(texts.pairs), "floor": []}
+        more = {"tables": list(tables), "folder": str(folder), "pairs": list(texts.pairs)}
+        self._shared = asdict(options) | more
+        self.original: Row = {"floor": []}
         question = {**self._shared, "do": "original", "texts": list(texts.texts)}
         what = "the original model could not be run"
         for stage in _stages(worker, question, options.limit_s, what):

@@ -215,7 +215,7 @@ STANDINGS = {REACHES: f"{GOAL} reached by", SHORT: "not by", OPEN: "can't be tol
 
 
 def conclude_setting(of: SettingResults) -> Iterator[str]:
-    """All variants where the baseline is still known to reach the target, and what keeps least."""
+    """All variants where the baseline is still known to reach the target."""
     own = next((each for each in of.results if each.variant == of.baseline), None)
     if own is None:
         yield f"the baseline {of.baseline} was not trained to its end: nothing is concluded"
@@ -242,27 +242,6 @@ def conclude_setting(of: SettingResults) -> Iterator[str]:
         parts = (f"{STANDINGS[x]}: {', '.join(some)}" for x, some in names.items() if some)
         by_chance = percent(chance(pairs, of.setting.values))
         yield f"{when}, with {pairs} pairs (by chance {by_chance}): {'; '.join(parts)}"
-    yield from _conclude_state(of, own)
-
-
-def _conclude_state(of: SettingResults, own: RecallResult) -> Iterator[str]:
-    """What keeps the fewest numbers for what the baseline recalls, the baseline itself at a tie."""
-    pairs = hardest(own, STEPS)
-    if pairs is None or own.state_numbers is None:
-        return
-    reach = [
-        (each.state_numbers, each is not own, each.variant)
-        for each in of.results
-        if (share := each.accuracy[STEPS].get(pairs))
-        and share.standing is REACHES
-        and each.state_numbers is not None
-    ]
-    least, other, name = min(reach)
-    others = f"; {own.variant} keeps {own.state_numbers:,}" * other
-    yield (
-        f"of those known to reach {GOAL} with {pairs} pairs {name} keeps least: {least:,} numbers "
-        f"a head after {of.setting.seq} tokens{others}"
-    )
 
 
 def hardest(own: RecallResult, budget: TrainingBudget) -> int | None:

@@ -137,7 +137,7 @@ def shown(
         lines = list(model_view.model_lines(found))
     else:
         tables, lines = list(model_view.real_tables(found)), list(model_view.real_lines(found))
-    return [f"{line[0].upper()}{line[1:]}." for line in some], tables, lines
+    return [f"{model_view.sentence(line)}." for line in some], tables, lines
 
 
 def show(found: Evidence) -> None:
