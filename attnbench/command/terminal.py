@@ -55,9 +55,8 @@ class CannotWrite(CantBeDone):
 class Stream:
     """A stream whose reader may leave early: the rest is dropped and the verb goes on.
 
-    So a verb's exit status does not depend on how much of its output was read. On any other error
-    data raises :class:`CannotWrite`, and prose is dropped. Control characters are removed: a
-    plugin's message or a record's text may hold some.
+    On any other error data raises :class:`CannotWrite`, and prose is dropped. Control characters, which
+    a plugin's message or a record's text may hold, are removed.
     """
 
     def __init__(self, stream: TextIO, *, prose: bool = False) -> None:
@@ -112,10 +111,7 @@ def kept_open() -> Iterator[None]:
 
 
 def _open_closed(opened: ExitStack) -> None:
-    """Open /dev/null in place of a standard stream that is closed, as under some services.
-
-    Otherwise the next file that is opened gets the stream's number, and receives its output.
-    """
+    """Open /dev/null in place of a closed stream, or the next file that is opened gets its place."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)

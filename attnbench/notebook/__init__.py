@@ -1,6 +1,5 @@
 """From a notebook: what ``attnbench.run``, ``load``, ``show`` and ``choose`` are.
 
-Nothing is measured in the notebook's own process: a worker of its own does it, as for the verb
-``run``, and the records lie in a run folder all the same. What can't be done is a sentence, raised
-as :class:`impls.errors.CantBeDone`; a word that can't be is a ``ValueError`` too.
+Nothing is measured in the notebook's own process, and the records lie in a run folder all the same.
+What can't be done is a sentence, raised as :class:`impls.errors.CantBeDone`.
 """

@@ -50,9 +50,7 @@ class Measurements(pd.DataFrame):  # type: ignore[misc]
 
     @property
     def raw(self) -> pd.DataFrame:
-        """All that was recorded of these rows, named by its path: ``time.median_s``; raises BadWord
-        for rows that were not loaded.
-        """
+        """All that was recorded of these rows: ``time.median_s``; raises BadWord for any others."""
         if (raw := getattr(self, "_raw", None)) is None or not self.index.isin(raw.index).all():
             raise BadWord("these are not rows of attnbench.load or attnbench.run any more")
         return raw.loc[self.index]
@@ -143,10 +141,9 @@ def _plain(
 
 
 def behind(what: Any) -> list[ReportRun]:
-    """The runs that a table's rows belong to, with the records of these rows.
+    """The runs that a table's rows belong to, with the records of these rows; of folders, all.
 
-    ``what``: a DataFrame of :func:`load`'s, whole or a part of it, a folder, or several folders;
-    of folders, all records. Raises CantBeDone, as BadWord is, where there are none.
+    Raises CantBeDone, as BadWord is, where there are none.
     """
     if not isinstance(what, pd.DataFrame):
         folders = [what] if isinstance(what, str | Path) else list(what)

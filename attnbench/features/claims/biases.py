@@ -1,9 +1,8 @@
 """The key bias of nn.MultiheadAttention: what it changes, what it costs, what is left without.
 
-All parameters are drawn anew: a random number times uniform ones. To see whether a bias matters it
-is drawn twice, the rest standing still, and the outputs are compared. What is mere rounding in
-float32 is smaller by half a billion in float64. Then torch's layer is carried over to ours without
-a key bias, and both get the same inputs and the same upstream gradient.
+All parameters are a random number times uniform ones. To see whether a bias matters it is drawn
+twice, the rest standing still; what is mere rounding in float32 is next to nothing in float64.
+Then torch's layer is carried over to ours without a key bias, with the same inputs and gradient.
 """
 
 from __future__ import annotations
@@ -100,10 +99,7 @@ def measure_biases(request: ClaimRequest) -> ClaimFindings:
 
 
 def _draw(seed: int, dtype: str, scale: float, widths: Mapping[str, int]) -> dict[str, float]:
-    """The largest change of the output as each bias in turn is drawn twice.
-
-    And of the layer as it was the largest gradient in each, the keys' as a share of the others'.
-    """
+    """How far the output moves as each bias is drawn twice; and the gradients of the biases."""
     module, inputs, chance = layer(seed, dtype, scale, widths)
     found = {}
     with torch.no_grad():

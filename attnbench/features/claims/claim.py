@@ -1,7 +1,6 @@
 """Published claims about attention: what each says, and the verdict that our figures give it.
 
-A claim is data: ``claims.toml`` holds them all, with the name of the function that measures each,
-so that reading them imports no torch.
+``claims.toml`` holds them all, with the name of the function that measures each.
 """
 
 from __future__ import annotations
@@ -126,9 +125,7 @@ def claims() -> list[Claim]:
 
 
 def find(names: list[str]) -> list[Claim]:
-    """The claims of some names, in that order; all claims for no name. Raises CantBeDone for a
-    name of none.
-    """
+    """The claims of some names; all for no name. Raises CantBeDone for a name of none."""
     known = {claim.name: claim for claim in claims()}
     for name in names:
         if name not in known:

@@ -1,14 +1,11 @@
 """Claims about efficient attention: the order of the products, sparse patterns, low rank.
 
-Growth: a size is held against its double in pairs, so that drift can't bend the line. The power is
-the logarithm of the ratio, its interval that of the pairs, which are taken until they decide on
-which side of the claim's limit it lies. Over three doublings powers are averaged, intervals carried
-through at their worse ends.
+Growth: a size is held against its double in pairs, taken until they decide on which side of the
+claim's limit the power lies, the logarithm of their ratio. Over three doublings it is averaged.
 
 Low rank: a mechanism improves at a length where, by its cells, it is faster than torch's own
-attention by more than the margin of unpaired times and keeps half or more of what softmax does
-beyond the mean of the values (its skill), on one of three kinds of inputs. Where it overtakes is
-searched by pairs.
+attention by more than the margin of unpaired times, and its skill is half or more on one of three
+kinds of inputs. Where it overtakes is searched by pairs.
 """
 
 from __future__ import annotations

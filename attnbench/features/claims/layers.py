@@ -1,8 +1,7 @@
 """Attention written from scratch, by einsum and in NumPy, against what torch's modules compute.
 
-In NumPy masks are added: zero where a query may see, minus infinity where not; norms are of the
-whole difference, as the source prints them. Legend: b batch, s, t and n tokens, h heads, i channels
-of a head, E width.
+Norms are of the whole difference, as the source prints them. Legend: b batch, s, t and n tokens,
+h heads, i channels of a head, E width.
 """
 
 from __future__ import annotations

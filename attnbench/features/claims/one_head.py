@@ -1,10 +1,9 @@
 """Eight heads of 64 and one head of 512, the projections being the same: equal? why? do they learn?
 
 Weights are drawn uniform in [0, 1) as the question has them, Gaussian, and Gaussian as networks
-begin. Tokens are uniform. What the softmax did is looked at too: its entropy, and which key each
-head picks. Of the gradients, those of eight heads are held against those of one, and the columns of
-each head among eight against a layer of these columns alone. Legend: b batch, h heads, n queries,
-d width of a head, E width.
+begin. The softmax is looked at too: its entropy, and which key each head picks. The gradients of
+eight heads are held against those of one, and each head's against a layer of its columns alone.
+Legend: b batch, h heads, n queries, d width of a head, E width.
 """
 
 from __future__ import annotations
@@ -90,10 +89,7 @@ def wilson(count: int, of: int) -> ClaimFigure:
 
 
 def measure_gradients(request: ClaimRequest) -> ClaimFindings:
-    """How far the gradients of each projection's weights are apart.
-
-    And, of the worst head, its columns' gradients among eight from those of its columns alone.
-    """
+    """How far the gradients are apart; and, of the worst head, from those of its columns alone."""
     figures: dict[str, ClaimFigure] = {}
     rows = list[Any]()
     seeds = range(request.seed, request.seed + GRADIENT_DRAWS)

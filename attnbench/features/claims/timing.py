@@ -1,7 +1,6 @@
 """Claims about times: ratios of two variants in pairs, and published rates of kernels on GPUs.
 
-Everything timed passes the gate first, as everywhere; GPU times are of cold caches, one call a
-sample, the clocks as they stand. Rates are counted as their authors count:
+GPU times are of cold caches, one call a sample. Rates are counted as their authors count:
 
     forward  4 b h n^2 d     half of it where the mask is causal
     backward 5/2 of forward, since the scores are computed again; both: 7/2
@@ -69,9 +68,8 @@ def compare(
 ) -> tuple[ClaimFigure, Compared, list[float | None]]:
     """The time of the first over that of the second, on one problem, or on one each.
 
-    The ratio of pairs with its 99 % interval, or why there is none; the pairs themselves; and the
-    milliseconds of a call, of the first and of the second. Raises InvalidProblem where a row
-    refuses its problem.
+    The ratio with its 99 % interval, or why there is none; the pairs; the milliseconds of a call of
+    each. Raises InvalidProblem where a row refuses its problem.
     """
     sides = _cell(judged, problem), _cell(against, against_on or problem)
     found = compare_cell(*sides, engine, request.seed, margin, (), seconds)

@@ -1,7 +1,4 @@
-"""Claims put to the test, one after the other, each in a process.
-
-Run as a program, this module is that process: it measures one claim and answers with its findings.
-"""
+"""A claim put to the test in a process: run as a program, this module is that process."""
 
 from __future__ import annotations
 

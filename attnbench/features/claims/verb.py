@@ -26,10 +26,7 @@ STARTED_S = 6.0
 
 
 def reproduce(given: argparse.Namespace) -> int:
-    """Test all claims or some; the outcomes are kept beside the runs.
-
-    1 where a claim is not reproduced; 2 where none could be tried.
-    """
+    """Test all claims or some: 1 where one is not reproduced; 2 where none could be tried."""
     some = claims.find(given.names)
     if given.list:
         if given.json:

@@ -1,7 +1,4 @@
-"""Claims in words and tables: what is published, our figures beside it, and the verdict.
-
-The functions take claims as plain values, as the evidence keeps them.
-"""
+"""Claims, as the evidence keeps them, in words and tables: what is published, ours, the verdict."""
 
 from __future__ import annotations
 

@@ -148,9 +148,7 @@ def _products(printed: Mapping[str, Any]) -> Array:
 
 
 def measure_glove(request: ClaimRequest) -> ClaimFindings:
-    """Everything that is printed of the two sentences, from the vectors themselves; raises
-    CantBeDone for vectors of another width.
-    """
+    """All that is printed, from the vectors themselves; raises CantBeDone for another width."""
     figures: dict[str, ClaimFigure] = {}
     tables, wide = [], len(PRINTED["vector"])
     for name in SENTENCES:

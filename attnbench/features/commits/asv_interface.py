@@ -82,10 +82,7 @@ class Asv:
         bench: str | None,
         tell: Callable[[str], object],
     ) -> bool:
-        """Measure commits; True where every benchmark came to a value. ``tell`` gets its lines.
-
-        Raises :class:`AsvError` where asv fails, as :meth:`publish` and :meth:`preview` do.
-        """
+        """Measure commits; whether all came to a value. Raises CantBeDone where asv fails."""
         words = ["run", "HASHFILE:-", "--machine", machine, "--attribute", f"rounds={rounds}"]
         words += ["--show-stderr", "--record-samples", "--interleave-rounds"]
         words += ["--bench", bench] if bench else []
@@ -173,9 +170,8 @@ def entry(machine: Mapping[str, Any]) -> dict[str, str]:
 def ensure_machine(path: Path | None = None) -> str:
     """Have this machine in asv's own file as it is now; the name to give to ``--machine``.
 
-    The entries of others stay. Those of this machine as it was before, with another torch or
-    driver, go: asv takes the only entry there is where no name is given. Raises :class:`AsvError`
-    where the file can't be read or written.
+    Entries of it as it was before go: asv takes the only one there is where no name is given. Raises
+    CantBeDone for a file that can't be read or written.
     """
     path = path or Path("~/.asv-machine.json").expanduser()
     machine, known = this_machine(), dict[str, Any]()
@@ -233,10 +229,7 @@ Cell = tuple[str, ...]
 
 
 def in_order(values: Iterable[str]) -> list[str]:
-    """Values of one parameter: lengths by size, phases as everywhere, the suite's variants first.
-
-    asv draws lines for the first eight.
-    """
+    """Lengths by size, phases as everywhere, the suite's variants first: asv draws eight lines."""
     first = [*PHASES, *SUITE]
 
     def rank(text: str) -> tuple[int, str]:
@@ -285,11 +278,7 @@ def write(results: Path) -> Path:
 
 
 def before_publishing(configuration: str | None) -> None:
-    """Have asv publish whatever lies in its results folder.
-
-    It has gone to the folder of its configuration file already. Raises asv's own UserError where
-    nothing can be written there.
-    """
+    """Have asv publish whatever its results folder holds; raises asv's own UserError."""
     from asv.config import Config
     from asv.util import UserError
 

@@ -1,7 +1,6 @@
 """asv's plugin: an environment that shares the running interpreter's packages, torch among them.
 
-It holds the commit's ``impls`` and nothing else of the commit, so a commit takes no build, no
-network and a moment. The checkout measures it: see :mod:`attnbench.features.commits.measurement`.
+It holds the commit's ``impls`` and nothing else, so it takes no build, no network and a moment.
 """
 
 from __future__ import annotations
@@ -107,10 +106,7 @@ def _linked() -> str:
 
 
 def setup() -> None:
-    """asv calls this when it has loaded the plugin: tell its processes what it was asked for.
-
-    Before it publishes, it is told of all that its results hold.
-    """
+    """Tell asv's processes what it was asked for; and it, before it publishes, what it has."""
     from asv.commands import make_argparser
 
     words = sys.argv[1:]

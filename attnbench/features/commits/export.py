@@ -1,9 +1,8 @@
 """Runs as results of asv's, so that sweeps stand in its pages and in its comparisons.
 
-The sweeps of a commit on one machine share a file: times of one cell are values of independent
-processes and are put together; a cell that failed in one stays failed. A graph of asv's has one
-line for each variant, length and phase. All else that a problem holds is in the group, the first
-word of a benchmark's name, so that times of unlike problems never meet in a graph.
+The sweeps of a commit on one machine share a file: times of one cell are put together; a cell that
+failed in one stays failed. A graph has a line for each variant, length and phase; all else of a
+problem is in the group, the first word of a benchmark's name.
 """
 
 from __future__ import annotations
@@ -57,9 +56,7 @@ class CommitRun:
     started: datetime
 
     def add_to(self, sheets: dict[tuple[str, str, str], tuple[CommitRun, Any, Values]]) -> None:
-        """What it says of each cell, beside what those before it said, by machine, commit, Python;
-        each with the last run that speaks of it and asv's entry of the machine.
-        """
+        """Add what it says of each cell, by machine, commit and Python, with asv's entry."""
         threads = self.header["settings"]["threads"]
         for record in read_records(self.path):
             node = self.header.get("nodes", {}).get(record.node, {})
@@ -109,10 +106,9 @@ def export(
 ) -> list[Path]:
     """Write runs into asv's results folder; the files that they are in.
 
-    Nothing is written if a run that was named has no place there; one that was only found in a
-    folder is left out, and why is said. ``root`` is the checkout whose history it is, by default
-    the one that holds ``impls``. Raises CantBeDone where no run can be exported, or one that was
-    named can't, or the files can't be written.
+    A run that was only found in a folder is left out where it has no place there, and why is said.
+    ``root``: the checkout whose history it is. Raises CantBeDone where none can be exported, or one
+    that was named can't, or the files can't be written.
     """
     root = root or Path(impls.__file__).resolve().parents[1]
     found: dict[Path, list[CommitRun]] = {}
@@ -265,10 +261,7 @@ def _of_suite(device: str) -> str:
 
 
 def group(problem: Problem, threads: int | None = None) -> str:
-    """All of a problem but its length and phase, as a word: ``b2-h16-d128-bf16-causal-cuda``.
-
-    ``threads``: how many, where they are not as many as a measurement takes by itself.
-    """
+    """All of a problem but its length and phase, as a word: ``b2-h16-d128-bf16-causal-cuda``."""
 
     def plain(text: str) -> str:  # in letters that a file name and an address may have
         found = re.sub(r"[^A-Za-z0-9]+", "_", text)

@@ -1,9 +1,7 @@
-"""Two commits by the instructions of a call on a CPU: a figure that has next to no noise.
+"""Two commits by the instructions of a call on a CPU, as valgrind counts them: next to no noise.
 
-valgrind's callgrind counts them, so a machine that is busy or drifts is no matter, and a change of
-a thousandth is seen. It is no time: instructions that wait for memory cost more than others, and
-valgrind runs the code that torch has for processors without AVX-512. Every cell passes the gate
-first, outside valgrind.
+It is no time: instructions that wait for memory cost more than others, and valgrind runs the code
+for processors without AVX-512. Every cell passes the gate first, outside valgrind.
 """
 
 from __future__ import annotations
@@ -100,9 +98,7 @@ def count(
     tables: Sequence[str] = (),
     step: Callable[[str], None] = lambda what: None,
 ) -> list[Counted]:
-    """The instructions of every cell in both commits, which are counted side by side; ``step`` is
-    told what begins. Raises :class:`NoCounter` where valgrind fails or takes too long.
-    """
+    """The instructions of every cell, side by side; raises CantBeDone where valgrind fails."""
     counting: list[tuple[Commit, Path, list[str], Program]] = []
     with ExitStack() as stack:
         for commit in commits:

@@ -1,11 +1,9 @@
-"""All cells of a commit measured for asv, as ``attnbench run`` measures, and the kinds of benchmark
-that look their figures up in that.
+"""All cells of a commit measured for asv, and the kinds of benchmark that look their figures up.
 
-A commit is swept once in each command of asv's: gate, meters, memory and error. What passed is then
-timed in processes that do nothing else, each of which gives one value a cell: the samples of one
-process are no independent draws. Where commits take turns, each round of asv's has one process;
-else all run here, one after another. A value that is wanted a second time is measured again, or
-it would pass for an independent one.
+A commit is swept once in each command of asv's. What passed is then timed in processes that do
+nothing else, each of which gives one value a cell: the samples of one process are no independent
+draws. Where commits take turns, each round of asv's has one process. A value that is wanted a
+second time is measured again, or it would pass for an independent one.
 """
 
 from __future__ import annotations
@@ -109,10 +107,7 @@ def measure_again(key: Key, request: AsvRequest, here: Path) -> SuiteRow:
 
 
 def _laid_out(impls: Path, folder: Path) -> Path:
-    """A folder in which workers look first, with a copy of the commit's ``impls`` alone.
-
-    A link would not do: attnbench tells its own code from a variant's by the files they lie in.
-    """
+    """A folder with a copy of the commit's ``impls``: a link would pass for attnbench's own code."""
     if not folder.exists():
         shutil.copytree(impls, folder / "impls", ignore=shutil.ignore_patterns("__pycache__"))
     return folder
@@ -154,8 +149,7 @@ def _timed(
 def _value(worker: HoldingWorker, variant: str, problem: Problem) -> float:
     """Seconds of a call: the median of some, in the place in memory where that is least.
 
-    The place is luck: one where a call's tensors evict each other, or another program at work
-    meanwhile, makes the call slower, and nothing makes it faster.
+    The place is luck that makes a call slower, and nothing makes it faster.
     """
     turns, medians, places = worker.hold(variant, problem), list[float](), 1
     while len(medians) < places:
@@ -233,10 +227,7 @@ class FigureBenchmark(Benchmark):  # type: ignore[misc]
         self.rounds = 1
 
     def run(self, cache: Cache, variant: str, seq: int, phase: str) -> Any:
-        """The figure, as asv takes it; skips what can't be measured, raises NoFigure for a failure.
-
-        A cell that was not measured yet is measured now.
-        """
+        """The figure, measured now if it wasn't; skips what can't be; raises NoFigure for a failure."""
         if cache.skipped:
             _skip(cache.skipped)
         key = (variant, seq, phase)
@@ -261,9 +252,7 @@ class FigureBenchmark(Benchmark):  # type: ignore[misc]
 
 
 class TimeBenchmark(FigureBenchmark):
-    """One value for each process that timed the cell, for asv's rank test takes them for
-    independent draws. The other figures are one number a cell, compared by a factor alone.
-    """
+    """One value for each process that timed the cell: asv takes them for independent draws."""
 
     figure = "time"
 

@@ -86,9 +86,7 @@ class CommitsComparison:
         return CommitVerdict.LEFT_OUT if spared else CommitVerdict.LOST
 
     def judged(self) -> list[tuple[CommitCell, CommitVerdict, str]]:
-        """All cells with their verdicts, the gravest first, and why there are no pairs; nothing for
-        a variant that was added.
-        """
+        """All cells with their verdicts, the gravest first, and why there are no pairs."""
         order, found = list(CommitVerdict), []
         for cell in self.cells:
             verdict, why = self.verdict(cell), cell.why_b or cell.why_a
@@ -135,9 +133,7 @@ def compare_cell(
 ) -> CommitCell:
     """One cell, by a worker of each commit: both pass the gate, or there are no pairs.
 
-    The rows are looked up by their text in the commit's own table, so the commit itself reports
-    what it lacks. Both sides take turns, a call each, in random order, on the same cores, and get
-    tensors at new addresses again and again.
+    The rows are looked up by their text in the commit's own table, which says what it lacks.
     """
     blank = CommitCell(cell.problem, variant=cell.variant.label)
     if cell.left_out is not None:

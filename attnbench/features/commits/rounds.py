@@ -1,11 +1,9 @@
 """Two commits in several processes, both in each.
 
 Where the system put a process's memory makes the same code some hundredths faster or slower for as
-long as the process lives, and no number of pairs between two processes shows it. In one process
-that luck is the same for both. So each round starts one with both commits and gives one median of
-log(head/base), and the interval is Student's of these; looks after 4, 8 and 16 rounds share the
-confidence. What can't be had in one process (both register an operator of the same name, say) is
-measured in two, and the rounds average over their luck.
+long as the process lives. In one process that luck is the same for both commits. So each round
+gives one median of log(head/base), and the interval is Student's of these; looks after 4, 8 and 16
+rounds share the confidence. What can't be had in one process is measured in two.
 """
 
 from __future__ import annotations
@@ -238,8 +236,8 @@ def plan_cells(
 ) -> CellPlan:
     """The cells of some variants; of the grid's and all that were touched, if none is given.
 
-    ``tables``: row files of a repository of one's own, by their path in it: each commit's own are
-    read. Raises NoCommonCells where neither table can be read.
+    ``tables``: row files of a repository of one's own, by their path in it. Raises CantBeDone where
+    neither table can be read.
     """
     rows, whys = [], []
     for commit in (base, head):
@@ -266,10 +264,7 @@ def plan_cells(
 def _cells(
     rows: Sequence[Mapping[str, Variant]], names: Sequence[str], grid: Preset, machine: Machine
 ) -> list[Cell]:
-    """The cells as either commit would plan them.
-
-    Only what neither would measure is left out: what one of them can't do any more must be seen.
-    """
+    """The cells as either commit would plan them, left out only where neither would measure."""
     cells: dict[str, Cell] = {}
     for name in names:
         refusals: list[Exception] = []

@@ -1,8 +1,7 @@
 """Which benchmarks asv sees, and what each takes from a record.
 
-asv starts a process for each benchmark and each of its parameters. So everything is measured once
-a commit, in one sweep (see ``measurement``), and the benchmarks look it up. This module loads no
-``impls``: the commit's may be broken, which must be reported.
+asv starts a process for each; they look up what one sweep a commit has measured. This module loads
+no ``impls``: the commit's may be broken.
 """
 
 from __future__ import annotations

@@ -30,10 +30,7 @@ def timed_steps(row: Row) -> list[Row]:
 
 
 def estimate_median(values: Cosines) -> dict[str, Any] | None:
-    """The median and its 95 % interval by bootstrap, no narrower than that of order statistics.
-
-    With few values a bootstrap alone misses the median more often than it says. None of no values.
-    """
+    """The median and its 95 % interval, no narrower than order statistics'; None of no values."""
     known = [x for x in values if x is not None]
     if not known:
         return None
@@ -45,10 +42,7 @@ def estimate_median(values: Cosines) -> dict[str, Any] | None:
 
 
 def rank_correlation(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> float:
-    """Spearman's: Pearson's of the ranks; NaN where all values of one side are equal.
-
-    Values that are equal share the mean of their ranks.
-    """
+    """Spearman's, NaN where all values of a side are equal; equal values share their mean rank."""
     centred = []
     for side in (a, b):
         _, which, counts = np.unique(side, return_inverse=True, return_counts=True)
@@ -126,8 +120,8 @@ RANKED = ("approximates softmax", "softmax on its own pattern")
 def with_ranks(rows: Sequence[Row], original: Row) -> list[dict[str, Any]]:
     """The rows with their ranks: 1 for the nearest to the original and all that tie with it.
 
-    One is nearer than another where it is text by text, beyond doubt. None for what is not ranked:
-    other operators, and variants that refused one of these texts.
+    One is nearer where it is text by text, beyond doubt. None for other operators, and for variants
+    that refused one of these texts.
     """
     places, cosines = long_texts(original), dict[str, list[float]]()
     for row in rows:

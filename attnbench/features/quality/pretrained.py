@@ -1,8 +1,7 @@
 """A trained model with each variant in it, and the inputs of its layers. Without torch.
 
 The model runs in a child process (``pretrained_worker``); another one is started where that was
-lost, or where a variant has left something changed in it. An answer comes in stages; a stage that
-has arrived counts, whatever happens to the child later.
+lost or changed. A stage of an answer that has arrived counts, whatever happens later.
 """
 
 from __future__ import annotations
@@ -168,10 +167,7 @@ class Trial:
         tables: Sequence[str],
         folder: Path,
     ) -> None:
-        """Run the original, which leaves its tokens and embeddings in ``folder`` for the others.
-
-        Raises :class:`CantBeDone` where the model can't be run.
-        """
+        """Run the original, whose embeddings go to ``folder``; raises CantBeDone if it can't be."""
         self._texts, self._options, self._worker = texts, options, worker
         more = {"tables": list(tables), "folder": str(folder), "pairs": list(texts.pairs)}
         self._shared = asdict(options) | more
@@ -183,10 +179,7 @@ class Trial:
             self.original["floor"] += [stage["floor"]] if "floor" in stage else []
 
     def run_variant(self, variant: Variant) -> Row:
-        """A row of evidence, whatever becomes of the process.
-
-        A bad end is one of all of it, or only of what came after the embeddings.
-        """
+        """A row of evidence, whatever becomes of the process after the embeddings, or before."""
         options, start, places = self._options, perf_counter(), range(len(self._texts.texts))
         question = {
             **self._shared,
@@ -244,10 +237,7 @@ Source = tuple[str, Problem]
 def capture_inputs(
     texts: Texts, seq: int, batch: int, dtype: str, device: str, folder: Path, settings: Settings
 ) -> list[Source]:
-    """Problems by source: inputs drawn from a seed first, then those of the model's layers.
-
-    Raises :class:`CantBeDone` where the layers can't be read.
-    """
+    """Problems by source, those of the model's layers last; raises CantBeDone for unread layers."""
     question = {"do": "capture", "texts": list(texts.texts), "seq": seq, "batch": batch}
     question |= {"dtype": dtype, "device": device, "folder": str(folder)}
     what = "the model's layers could not be read"
@@ -277,10 +267,7 @@ def plan_sources(
 def judge_sources(
     plan: Plan, sources: Sequence[Source], engine: Engine, seed: int
 ) -> Iterator[Row]:
-    """A row of evidence for each cell, as it ends: what the gate says of it, untimed.
-
-    The file of a layer's inputs is gone then and is not named.
-    """
+    """A row of evidence for each cell, as it ends: what the gate says of it, untimed."""
     names = {problem: source for source, problem in sources}
     header = {"seed": seed, "budget_s": 0.0}
     for cell in plan.cells:

@@ -146,10 +146,7 @@ def embed(model: nn.Module, ids: Ids, *, together: bool) -> Embeddings:
 
 
 def embed_variant(swappable: SwappableModel, row: Variant, ids: Ids, dtype: str) -> Embeddings:
-    """The embeddings with the attention in use: in batches where the row takes padding.
-
-    Raises :class:`NotServed` where it takes no text at all.
-    """
+    """The embeddings with the attention in use; raises NotServed where it takes no text at all."""
     padded = row.supports(texts_problem(PADDING, dtype, str(swappable.device))) is None
     if padded:
         made = embed(swappable.model, ids, together=True)
@@ -254,10 +251,7 @@ class StepSide:
 def compare_steps(
     swappable: SwappableModel, name: str, ids: Ids, length: int, question: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The time of a step with this attention over that with the original.
-
-    At one length: so many tokens of the longest texts, one after the other.
-    """
+    """The time of a step, of so many tokens of the longest texts, over that with the original."""
     joined = [token for text in sorted(ids, key=len, reverse=True) for token in text]
     tokens = (joined * (length // len(joined) + 1))[:length]
     rule = StopRule(question["margin"], first=FIRST, cap=CAP, budget_s=question["pairs_s"])
@@ -315,10 +309,7 @@ def distil(
 
 
 def answer_original(question: Mapping[str, Any]) -> Stages:
-    """The original's figures, then the floor of a step's time at each length.
-
-    Tokens and embeddings in float64 are saved; the error is that of the plain forms.
-    """
+    """The original's figures, with the error of plain forms, then the floor of a step's time."""
     folder, dtype, device = Path(question["folder"]), question["dtype"], question["device"]
     ids = tokenize(question["texts"])
     want = embed(load_model("float64", device, "eager"), ids, together=False).vectors_tw
@@ -390,8 +381,7 @@ def answer_variant(question: Mapping[str, Any]) -> Stages:
 def answer_capture(question: Mapping[str, Any]) -> Stages:
     """Each layer's q, k and v as ``layer-N.npz``, in the form that ``captured:FILE`` reads.
 
-    Of rows of so many tokens: long texts, one after the other until a row is full, and cut there.
-    Raises CantBeDone where the texts fill too few.
+    Of rows filled with long texts, one after the other. Raises CantBeDone where they fill too few.
     """
     seq, batch = question["seq"], question["batch"]
     rows, begun = list[list[int]](), list[int]()

@@ -1,7 +1,4 @@
-"""Small models trained from scratch to recall the values of keys: the task, and its trainings.
-
-Without torch: each training runs in a process of its own, ``python -m`` this module.
-"""
+"""Small models trained from scratch to recall the values of keys: the task, and its trainings."""
 
 from __future__ import annotations
 
@@ -79,10 +76,9 @@ class Setting:
         )
 
     def draw(self, rows: int, generator: Generator, *pairs: int) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens [b, n], and at each place which value is asked for.
+        """Tokens [b, n], keys first, then values; and at each place which value is asked for.
 
-        A sequence has some pairs, each key once, then questions for some of them; as many have each
-        number of pairs, the first of these one more. Tokens are the keys, then the values.
+        A sequence has some pairs, each key once, then questions for some of them.
         """
         pairs = pairs or self.pairs
         share, more = divmod(rows, len(pairs))
@@ -163,10 +159,7 @@ def preset_settings(
     scan: bool = False,
     **changes: Any,
 ) -> tuple[Setting, ...]:
-    """A preset's settings with some values replaced; raises :class:`CantBeDone` for bad ones.
-
-    ``scan``: all that a scan tries around each.
-    """
+    """A preset's settings with some values replaced; raises CantBeDone for bad ones."""
     given = {key: value for key, value in changes.items() if value is not None}
     grid = [
         replace(setting, seq=n, width=w, **given)
@@ -222,7 +215,7 @@ class TrainingJob:
 
 @dataclass
 class Trainings:
-    """Which variants are trained in which settings, and what has been trained so far."""
+    """Which variants are trained; raises CantBeDone for a missing device or a refused baseline."""
 
     settings: tuple[Setting, ...]
     variants: dict[Setting, list[Variant]]
@@ -259,8 +252,8 @@ class Trainings:
     ) -> None:
         """Train all: seed by seed, the variants of one in random order.
 
-        ``seconds``: the budget of time, if given; ``timed``: whether there is one. Raises
-        :class:`CantBeDone` where it has to be measured and the baseline can't be trained.
+        ``timed``: whether there is a budget of time, ``seconds`` or the baseline's, which then is trained
+        first. Raises CantBeDone where it can't be.
         """
         for row in self.rows:
             why = "; ".join(filter(None, [f"not trained: {row['reason']}", row["remedy"]]))

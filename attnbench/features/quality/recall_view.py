@@ -1,8 +1,7 @@
 """What recall trainings show: intervals over seeds, sentences, tables, and a picture.
 
-An accuracy is the mean over seeds, with Student's 95 % interval. A variant **reaches** the target
-where the whole interval is at or above it, and **falls short** where all of it is below; otherwise
-it can't be told. The same steps and the same time are two questions with answers of their own.
+An accuracy is the mean over seeds, with Student's 95 % interval. It reaches the target where the
+whole interval is at or above it, and falls short where all of it is below.
 """
 
 from __future__ import annotations
@@ -251,10 +250,7 @@ def hardest(own: RecallResult, budget: TrainingBudget) -> int | None:
 
 
 def chance(pairs: int, values: int) -> float:
-    """The accuracy of naming the value of any of the pairs: 1/K + (1 - 1/K) / V.
-
-    It is the right pair's once in K times; another pair's value is the right one once in V.
-    """
+    """The accuracy of naming the value of any of the pairs, which is right by chance once in V."""
     return 1 / pairs + (1 - 1 / pairs) / values
 
 

@@ -1,12 +1,9 @@
 """The process of one training, from its seed to its last checkpoint.
 
-Steps are counted and timed; running the test is neither. A training goes on until it has its steps
-and, where there is a budget of seconds, until its own clock has passed that, so that one training
-answers for both budgets. The rate of learning is constant after its warm-up, so that a checkpoint
-is what a shorter training would have ended with.
-
-The clock is the processor's where one thread computes on a CPU, so that other work on the machine
-takes no steps from a variant; it is the wall's everywhere else.
+A training goes on until it has its steps and, where there is a budget of seconds, until its own
+clock has passed that: it answers for both. The rate of learning is constant after its warm-up, so
+that a checkpoint is what a shorter training would have ended with. The clock is the processor's
+where one thread computes on a CPU; it is the wall's everywhere else.
 """
 
 from __future__ import annotations
@@ -180,10 +177,7 @@ class Training:
 
 
 def state_numbers(variant: Variant, setting: Setting) -> int:
-    """The numbers that this variant's decoder keeps for each head after a sequence.
-
-    Its own memory where it has one; else keys and values of all tokens.
-    """
+    """The numbers that a decoder keeps a head: its own memory, or keys and values of all tokens."""
     problem = setting.problem.with_(batch=1, q_len=1, phase="decode")
     if variant.supports(problem) is None:
         call = load_function(variant.build)(problem, **variant.chosen)

@@ -86,10 +86,7 @@ def _keep(given: argparse.Namespace, made: Mapping[str, Any], rows: Sequence[Row
 
 
 def _present(found: Evidence, file: Path, *, as_json: bool, drawn: bool) -> int:
-    """Print evidence, and draw a picture beside it where its kind has one; the exit status.
-
-    1 where a variant is wrong or did not survive; 2 where none could be tried.
-    """
+    """Print evidence, and draw its picture: 1 where a variant is wrong or died, 2 where none ran."""
     if not as_json:
         show(found)
     elif found.kind == "recall":
@@ -121,10 +118,7 @@ def _present(found: Evidence, file: Path, *, as_json: bool, drawn: bool) -> int:
 def shown(
     found: Evidence, named: int = model_results.NAMED
 ) -> tuple[list[str], list[Table], list[str]]:
-    """Conclusions, tables, and lines: what has no figures and why, and what words mean.
-
-    ``named``: of variants that tie, so many are named.
-    """
+    """Conclusions, tables, and what they mean; of variants that tie, ``named`` are named."""
     some: list[str] = []
     if found.kind == "recall":
         by_setting = recall_view.recall_conclusions(found).items()
@@ -197,9 +191,7 @@ class Start:
         wanted: Mapping[str, Any],
         finish: Callable[[list[Row], Row], list[Row]] = lambda rows, made: rows,
     ) -> int:
-        """Take the rows of ``steps`` until Ctrl-C, which may also end it at a None, and keep them;
-        the exit status.
-        """
+        """Keep the rows of ``steps`` until Ctrl-C, which may end it at a None too; the exit status."""
         rows, stopped = list[Row](), False
         try:
             with (
