@@ -55,8 +55,8 @@ class CannotWrite(CantBeDone):
 class Stream:
     """A stream whose reader may leave early: the rest is dropped and the verb goes on.
 
-    On any other error data raises :class:`CannotWrite`, and prose is dropped. Control characters, which
-    a plugin's message or a record's text may hold, are removed.
+    On any other error data raises :class:`CannotWrite`, and prose is dropped. Control characters, as a
+    plugin's message or a record's text may hold, are removed.
     """
 
     def __init__(self, stream: TextIO, *, prose: bool = False) -> None:
@@ -111,7 +111,7 @@ def kept_open() -> Iterator[None]:
 
 
 def _open_closed(opened: ExitStack) -> None:
-    """Open /dev/null in place of a closed stream, or the next file that is opened gets its place."""
+    """Open /dev/null in place of a closed stream, or the next file opened gets its number."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)

@@ -170,7 +170,7 @@ def entry(machine: Mapping[str, Any]) -> dict[str, str]:
 def ensure_machine(path: Path | None = None) -> str:
     """Have this machine in asv's own file as it is now; the name to give to ``--machine``.
 
-    Entries of it as it was before go: asv takes the only one there is where no name is given. Raises
+    Entries of it as it was before go: asv takes the only one there is where none is named. Raises
     CantBeDone for a file that can't be read or written.
     """
     path = path or Path("~/.asv-machine.json").expanduser()

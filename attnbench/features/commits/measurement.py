@@ -107,7 +107,7 @@ def measure_again(key: Key, request: AsvRequest, here: Path) -> SuiteRow:
 
 
 def _laid_out(impls: Path, folder: Path) -> Path:
-    """A folder with a copy of the commit's ``impls``: a link would pass for attnbench's own code."""
+    """A folder with a copy of the commit's ``impls``: a link would pass for attnbench's own."""
     if not folder.exists():
         shutil.copytree(impls, folder / "impls", ignore=shutil.ignore_patterns("__pycache__"))
     return folder
@@ -227,7 +227,7 @@ class FigureBenchmark(Benchmark):  # type: ignore[misc]
         self.rounds = 1
 
     def run(self, cache: Cache, variant: str, seq: int, phase: str) -> Any:
-        """The figure, measured now if it wasn't; skips what can't be; raises NoFigure for a failure."""
+        """The figure, measured now if need be; skips what can't be; raises NoFigure for a failure."""
         if cache.skipped:
             _skip(cache.skipped)
         key = (variant, seq, phase)

@@ -86,7 +86,7 @@ def _keep(given: argparse.Namespace, made: Mapping[str, Any], rows: Sequence[Row
 
 
 def _present(found: Evidence, file: Path, *, as_json: bool, drawn: bool) -> int:
-    """Print evidence, and draw its picture: 1 where a variant is wrong or died, 2 where none ran."""
+    """Print evidence, and draw its picture: 1 where one is wrong or died, 2 where none ran."""
     if not as_json:
         show(found)
     elif found.kind == "recall":
@@ -191,7 +191,7 @@ class Start:
         wanted: Mapping[str, Any],
         finish: Callable[[list[Row], Row], list[Row]] = lambda rows, made: rows,
     ) -> int:
-        """Keep the rows of ``steps`` until Ctrl-C, which may end it at a None too; the exit status."""
+        """Keep the rows of ``steps`` until Ctrl-C, which may end it at a None; the exit status."""
         rows, stopped = list[Row](), False
         try:
             with (
