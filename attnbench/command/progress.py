@@ -29,8 +29,8 @@ LATE = 0.1
 class Progress:
     """What a verb does now, how far it is, and about how long is left, until the block ends.
 
-    It is told how far it is (:meth:`at`), or how long each step takes (:meth:`expect`) and which begins
-    (:meth:`step`). With ``every`` it prints a line for each measurement.
+    It is told how far it is (:meth:`at`), or how long each step takes (:meth:`expect`) and which
+    begins (:meth:`step`). With ``every`` it prints a line for each measurement.
     """
 
     def __init__(

@@ -55,8 +55,8 @@ class CannotWrite(CantBeDone):
 class Stream:
     """A stream whose reader may leave early: the rest is dropped and the verb goes on.
 
-    On any other error data raises :class:`CannotWrite`, and prose is dropped. Control characters, as a
-    plugin's message or a record's text may hold, are removed.
+    On any other error data raises :class:`CannotWrite`, and prose is dropped. Control characters,
+    which a plugin's message or a record's text may hold, are removed.
     """
 
     def __init__(self, stream: TextIO, *, prose: bool = False) -> None:

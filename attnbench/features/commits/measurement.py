@@ -80,13 +80,10 @@ def measure_all(request: AsvRequest, here: Path) -> Cache:
     if request.kept and kept.exists():
         rows = dict(msgspec.json.decode(kept.read_bytes(), type=list[tuple[Key, SuiteRow]]))
     else:
-        counted, rows = suite.keys(request, ["energy"]), Rows()
-        others = [key for key in suite.keys(request) if key not in counted]
-        for keys, energy in ((others, False), (counted, True)):
-            rows |= _swept(keys, request, here, first, energy=energy) if keys else {}
+        rows = _swept(suite.keys(request), request, here, first)
         # a busy machine can look like it once, and asv compares nothing where one benchmark failed
         if doubted := [key for key, row in rows.items() if row.status == "implausible"]:
-            rows |= _swept(doubted, request, here, first, energy=False)
+            rows |= _swept(doubted, request, here, first)
         if request.kept:
             kept.write_bytes(msgspec.json.encode(list(rows.items())))
     if not request.quick:
@@ -100,7 +97,7 @@ def measure_again(key: Key, request: AsvRequest, here: Path) -> SuiteRow:
     folder = impls_of_commit()
     assert folder is not None
     first = _laid_out(folder, here / "commit")
-    rows = _swept([key], request, here, first, energy=False)
+    rows = _swept([key], request, here, first)
     if not request.quick:
         rows |= _timed(rows, [key], request.device, first, 1)
     return rows[key]
@@ -159,9 +156,7 @@ def _value(worker: HoldingWorker, variant: str, problem: Problem) -> float:
     return min(medians)
 
 
-def _swept(
-    keys: Sequence[Key], request: AsvRequest, here: Path, first: Path, *, energy: bool
-) -> Rows:
+def _swept(keys: Sequence[Key], request: AsvRequest, here: Path, first: Path) -> Rows:
     """A row for each of some cells, by a sweep of those whose variants the commit's table has."""
     import impls
     from attnbench.command.progress import Progress
@@ -187,7 +182,7 @@ def _swept(
         budget=QUICK_S,
     )
     places = Local(first=first)
-    begun = begin(grid.variants, grid, (), here / "results", seed=0, threads=None, energy=energy)
+    begun = begin(grid.variants, grid, (), here / "results", seed=0, threads=None)
 
     def cell_of(variant: str, problem: Problem) -> Key:
         return variant, problem.kv_len, problem.phase
@@ -227,7 +222,7 @@ class FigureBenchmark(Benchmark):  # type: ignore[misc]
         self.rounds = 1
 
     def run(self, cache: Cache, variant: str, seq: int, phase: str) -> Any:
-        """The figure, measured now if need be; skips what can't be; raises NoFigure for a failure."""
+        """The figure, measured now if need be; skips what can't be; raises NoFigure."""
         if cache.skipped:
             _skip(cache.skipped)
         key = (variant, seq, phase)
@@ -242,8 +237,7 @@ class FigureBenchmark(Benchmark):  # type: ignore[misc]
         if row.status != "measured":
             raise NoFigure(f"{variant} at {seq}, {phase}, is {row.status}: {row.reason}")
         if (value := row.figures.get(self.figure)) is None:
-            meter = row.reason if self.figure == "energy" else ""
-            _skip(meter or f"the record has no {self.figure}")
+            _skip(f"the record has no {self.figure}")
         return {"samples": value, "number": 1} if self.figure == "time" else value
 
     def row(self, cache: Cache, key: Key) -> SuiteRow | None:
@@ -272,11 +266,11 @@ class TimeBenchmark(FigureBenchmark):
         return row
 
 
-MemoryBenchmark, ErrorBenchmark, EnergyBenchmark = (
+MemoryBenchmark, ErrorBenchmark = (
     type(f"{figure.title()}Benchmark", (FigureBenchmark,), {"figure": figure})
-    for figure in ("memory", "error", "energy")
+    for figure in ("memory", "error")
 )
-KINDS = (TimeBenchmark, MemoryBenchmark, ErrorBenchmark, EnergyBenchmark)
+KINDS = (TimeBenchmark, MemoryBenchmark, ErrorBenchmark)
 
 
 def register() -> None:

@@ -252,8 +252,8 @@ class Trainings:
     ) -> None:
         """Train all: seed by seed, the variants of one in random order.
 
-        ``timed``: whether there is a budget of time, ``seconds`` or the baseline's, which is trained first.
-        Raises CantBeDone where it can't be.
+        ``timed``: whether there is a budget of time: ``seconds``, or the baseline's, which is then
+        trained first. Raises CantBeDone where it can't be.
         """
         for row in self.rows:
             why = "; ".join(filter(None, [f"not trained: {row['reason']}", row["remedy"]]))
