@@ -9,8 +9,9 @@ import pytest
 from attnbench.core.settings import Settings
 from attnbench.core.stats import Verdict
 from attnbench.features.commits import rounds
-from attnbench.features.commits.rounds import LOOKS, PAIRS, NoCommonCells, judged
+from attnbench.features.commits.rounds import LOOKS, PAIRS, judged
 from attnbench.sweep.engine import Refused, open_worker
+from impls.errors import CantBeDone
 from tests.commits import plants
 from tests.commits.plants import GRID, ROOT, Opened, Worker, compared, in_rounds
 from tests.repositories import git
@@ -65,7 +66,7 @@ def test_a_table_that_can_not_be_read_costs_no_worker(repository):
     why = found.judged()[0][2]
     assert "ModuleNotFoundError: No module named 'nowhere_to_be_found'" in why
     assert (opened.folders, found.added, found.removed) == ([], (), ())  # nobody knows
-    with pytest.raises(NoCommonCells, match="can't be read"):
+    with pytest.raises(CantBeDone, match="can't be read"):
         compared(repository, "door", "door")
 
 

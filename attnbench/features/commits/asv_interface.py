@@ -31,10 +31,6 @@ SOME_FAILED = 2
 """How ``asv run`` ends where a benchmark failed; the others' results are kept."""
 
 
-class AsvError(CantBeDone):
-    """asv is not there, or could not do it; a sentence."""
-
-
 @dataclass(frozen=True)
 class Asv:
     """asv for a checkout, as its configuration file says."""
@@ -45,9 +41,9 @@ class Asv:
 
     @classmethod
     def of(cls, root: Path) -> Asv:
-        """asv for a checkout; raises AsvError where it or its configuration is not there."""
+        """asv for a checkout; raises CantBeDone where it or its configuration is not there."""
         if importlib.util.find_spec("asv") is None:
-            raise AsvError(
+            raise CantBeDone(
                 f"asv is not installed for {sys.executable}; install it with "
                 f"{sys.executable} -m pip install 'asv>=0.6.5,<0.7'"
             )
@@ -55,7 +51,7 @@ class Asv:
 
         file = root / CONFIGURATION
         if not file.exists():
-            raise AsvError(
+            raise CantBeDone(
                 f"there is no {file.name} in {root}; history is kept in a clone of attnbench as a "
                 "whole, with its benchmarks folder: run it there"
             )
@@ -63,7 +59,7 @@ class Asv:
             said = load_json(str(file), js_comments=True)
             return cls(root, root / said["results_dir"], root / said["html_dir"])
         except (OSError, ValueError, KeyError, TypeError, UserError) as error:
-            raise AsvError(
+            raise CantBeDone(
                 f"{file} can't be read ({type(error).__name__}: {error}); 'git checkout -- "
                 f"{file.name}' brings it back"
             ) from None
@@ -122,7 +118,7 @@ class Asv:
         ) as program:
             status = program.wait()
         if status is None or status not in well:
-            raise AsvError(
+            raise CantBeDone(
                 f"'asv {words[0]}' ended with status {status}: {program.last_line()}; what it said "
                 "before is above"
             )
@@ -130,11 +126,11 @@ class Asv:
 
 
 def checked_regex(text: str | None) -> str | None:
-    """A pattern as it is; raises :class:`AsvError` for what is none."""
+    """A pattern as it is; raises CantBeDone for what is none."""
     try:
         re.compile(text or "")
     except re.error as error:
-        raise AsvError(f"--bench {text!r} is no regular expression: {error}") from None
+        raise CantBeDone(f"--bench {text!r} is no regular expression: {error}") from None
     return text
 
 
@@ -183,7 +179,7 @@ def ensure_machine(path: Path | None = None) -> str:
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:
-        raise AsvError(
+        raise CantBeDone(
             f"asv's machine file {path} can't be read ({error}): mend it or move it away; it is "
             "made anew"
         ) from None
@@ -198,7 +194,7 @@ def ensure_machine(path: Path | None = None) -> str:
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(path, wanted)
         except OSError as error:
-            raise AsvError(
+            raise CantBeDone(
                 f"can't write {path}, where asv looks a machine up: {error.strerror}; make it "
                 "writable, or set HOME to a folder of yours"
             ) from None

@@ -39,10 +39,6 @@ Values = dict[str, dict[asv_interface.Cell, Value]]
 """Of each benchmark each cell, by asv's text of its parameters."""
 
 
-class CantExport(CantBeDone):
-    """A run that belongs to no commit, or asv's results can't be written; a sentence."""
-
-
 @dataclass(frozen=True)
 class CommitRun:
     """A run of a commit, or a leg of one."""
@@ -121,17 +117,17 @@ def export(
                 left_out.append(str(refused))
                 say(f"left out: {refused}")
     if not found:
-        raise CantExport(f"of the {len(left_out)} runs there none can be exported: {left_out[0]}")
+        raise CantBeDone(f"of the {len(left_out)} runs there none can be exported: {left_out[0]}")
     sheets: dict[tuple[str, str, str], tuple[CommitRun, Any, Values]] = {}
     for one in sorted((leg for some in found.values() for leg in some), key=lambda x: x.started):
         one.add_to(sheets)
     if not sheets:
-        raise CantExport(f"there is no record in {', '.join(map(str, paths))} yet; finish the run")
+        raise CantBeDone(f"there is no record in {', '.join(map(str, paths))} yet; finish the run")
     try:
         written = [_save(*sheet, python, results) for (*_, python), sheet in sheets.items()]
         asv_interface.write(results)
     except OSError as error:
-        raise CantExport(
+        raise CantBeDone(
             f"can't write {error.filename or results}: {error.strerror}; make room "
             "there, or make it writable"
         ) from None
@@ -155,7 +151,7 @@ def _leg(path: Path, root: Path, header: Mapping[str, Any], number: int) -> Comm
         started = datetime.fromisoformat(header["started"]).astimezone(UTC)
         header["settings"]["threads"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CantExport(
+        raise CantBeDone(
             f"{path / HEADER} is damaged ({error!r}), so it can't be told what {path} measured; "
             "measure again"
         ) from None
@@ -170,11 +166,11 @@ def _leg(path: Path, root: Path, header: Mapping[str, Any], number: int) -> Comm
             "numbers can't share a graph; measure that commit again"
         )
     if why:
-        raise CantExport(f"{path} of commit {str(commit)[:8]} {why}")
+        raise CantBeDone(f"{path} of commit {str(commit)[:8]} {why}")
     try:
         sha = find_commit(commit, root).sha
     except CantBeDone as unknown:
-        raise CantExport(
+        raise CantBeDone(
             f"{path} was measured at a commit that can't be looked up: {unknown}"
         ) from None
     committed_ms = int(git(root, "show", "--no-patch", "--format=%at", sha) or 0) * 1000
@@ -197,7 +193,7 @@ def _save(
         whole.load_data(str(results))
         before = {name: _before(whole, name) for name in values}
     except (UserError, ValueError, TypeError, AttributeError) as error:
-        raise CantExport(
+        raise CantBeDone(
             f"{path} is damaged ({error}); move it away and export again all that was in it"
         ) from None
     for name, new in values.items():

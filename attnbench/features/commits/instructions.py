@@ -38,10 +38,6 @@ GRID = PRESETS["history"].with_(seq=("128",))
 """One small length on a CPU: a call under valgrind takes a hundred times as long."""
 
 
-class NoCounter(CantBeDone):
-    """Instructions can't be counted here; a sentence."""
-
-
 @dataclass(frozen=True)
 class Counted:
     """A cell's instructions in both commits; None where a commit has none, and why."""
@@ -71,10 +67,10 @@ def exit_status(cells: Sequence[Counted]) -> int:
 
 
 def require() -> None:
-    """Raise :class:`NoCounter` where valgrind is not installed."""
+    """Raise CantBeDone where valgrind is not installed."""
     missing = [name for name in NEEDED if shutil.which(name) is None]
     if missing:
-        raise NoCounter(
+        raise CantBeDone(
             f"instructions are counted by valgrind, and {' and '.join(missing)} can't be found; "
             "install it with 'apt-get install valgrind' or your system's own package"
         )
@@ -140,15 +136,15 @@ def count(
 def _counts(
     commit: Commit, place: Path, whys: Sequence[str], program: Program
 ) -> list[tuple[int | None, str]]:
-    """The instructions of each cell, or why there are none; raises NoCounter."""
+    """The instructions of each cell, or why there are none; raises CantBeDone."""
     status = program.wait(LIMIT_S)
     if status is None:
-        raise NoCounter(
+        raise CantBeDone(
             f"commit {commit}: counting took longer than {roughly(LIMIT_S)}; give a shorter --seq "
             "or fewer variants"
         )
     if status:
-        raise NoCounter(
+        raise CantBeDone(
             f"commit {commit}: valgrind's process ended with status {status}: {program.last_line()}"
         )
     answers, found = iter(json.loads((place / "answer").read_text())), list[Any]()
@@ -157,6 +153,6 @@ def _counts(
         files = [place / f"counted.{number}" for number in answer.get("files", ())]
         totals = [int(n) for file in files for n in TOTALS.findall(file.read_text())]
         if len(totals) < len(files):
-            raise NoCounter("callgrind left a file without totals; is valgrind older than 3.15?")
+            raise CantBeDone("callgrind left a file without totals; is valgrind older than 3.15?")
         found.append((int(statistics.median(totals)) if totals else None, answer.get("why", "")))
     return found

@@ -221,10 +221,6 @@ def judged(medians: Sequence[float], margin: float, pairs: int) -> Comparison:
 # ---- which cells ---------------------------------------------------------------------------------
 
 
-class NoCommonCells(CantBeDone):
-    """Two commits have nothing in common that was asked for; a sentence."""
-
-
 def plan_cells(
     base: Commit,
     head: Commit,
@@ -245,7 +241,7 @@ def plan_cells(
         rows.append({} if isinstance(found, str) else found)
         whys.append(f"commit {commit}: {found}" if isinstance(found, str) else "")
     if all(whys):
-        raise NoCommonCells(f"{'; '.join(whys)}; give commits whose table can be read")
+        raise CantBeDone(f"{'; '.join(whys)}; give commits whose table can be read")
     files = changed(base, head, root, bool(tables))
     before, after = ({}, {}) if any(whys) else rows
     new = [name for name in after if name not in before]

@@ -34,6 +34,7 @@ from attnbench.sweep.plan import Cell, make_plan
 from attnbench.sweep.presets import PRESETS, Preset
 from attnbench.sweep.start import find_preset, pinned
 from impls import UnknownVariant
+from impls.errors import CantBeDone
 
 PAIRS_S = 30.0
 """Seconds of pairs a problem."""
@@ -302,7 +303,7 @@ def _instructions(
         )
     planned = rounds.plan_cells(base, head, given.variant or [], grid, machine, root, tables)
     if why := next(filter(None, planned.unreadable), None):
-        raise rounds.NoCommonCells(f"{why}; give commits whose table can be read")
+        raise CantBeDone(f"{why}; give commits whose table can be read")
     say(
         f"counting the instructions of {counted(len(planned.cells), 'measurement')} in {base} and "
         f"{head}; about {roughly(sum(guesses := instructions.guesses(planned.cells)))}"

@@ -14,7 +14,6 @@ from attnbench.command.progress import Progress
 from attnbench.core.format import duration, roughly
 from attnbench.core.machine import Machine, why_not
 from attnbench.core.process import Worker, WorkerLost
-from attnbench.core.process_child import Answers, serve
 from attnbench.models import wrong_level
 from attnbench.sweep.plan import call_s
 from impls import Table
@@ -349,7 +348,7 @@ def training_row(
     return {**what, **job, **end, "parameters": None, "state_numbers": None, "curve": []}
 
 
-START_S = 120.0
+WORKER, START_S = "attnbench.features.quality.recall_worker", 120.0
 """To load torch, build a variant, and run the test."""
 
 
@@ -358,7 +357,7 @@ def run_training(job: TrainingJob) -> Row:
     row = training_row(job.variant, job.setting, job.seed, job.seconds)
     sent = {**vars(job), "variant": job.variant.to_dict(), "setting": asdict(job.setting)}
     limit = START_S + 2 * job.limit_s
-    with Worker("attnbench.features.quality.recall", job.threads, limited=False) as worker:
+    with Worker(WORKER, job.threads, limited=False) as worker:
         try:
             for message in worker.messages(sent, limit):
                 if "checkpoint" in message:
@@ -383,14 +382,3 @@ def training_line(row: Row) -> str:
     steps = f"{last['step']:,} steps in {duration(last['seconds'])}"
     line = f"{name}: {steps}: {right} % right with {', '.join(last['accuracy'])} pairs"
     return f"{line}; {row['reason']}" if row["reason"] else line
-
-
-def _train(job: dict[str, Any], answers: Answers) -> dict[str, Any]:
-    """Load torch only now, when a keeper watches this process."""
-    from attnbench.features.quality.recall_worker import train
-
-    return train(job, answers)
-
-
-if __name__ == "__main__":
-    serve(_train, allow_nan=True)

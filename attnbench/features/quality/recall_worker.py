@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from attnbench.core import settings
 from attnbench.core.format import roughly
-from attnbench.core.process_child import Answers
+from attnbench.core.process_child import Answers, serve
 from attnbench.features.quality.recall import (
     CAUSAL,
     NOTHING,
@@ -105,7 +105,7 @@ class Training:
         one_thread = job.threads == 1 and self.setting.device == "cpu"
         self.clock = process_time if one_thread else perf_counter
         self.steps_s: list[float] = []
-        self.clock_s, self.wall_s, self.loss = 0.0, 0.0, math.nan
+        self.clock_s, self.loss = 0.0, math.nan
 
     def _on_device(self, *arrays: np.ndarray) -> list[Tensor]:
         return [torch.from_numpy(x).to(self.setting.device) for x in arrays]
@@ -131,7 +131,6 @@ class Training:
                 look = {
                     "step": done,
                     "seconds": self.clock_s,
-                    "wall_s": self.wall_s,
                     "loss": self.loss,
                     "step_s": median(self.steps_s[1:] or self.steps_s),
                     "accuracy": {str(pairs): self.accuracy(pairs) for pairs in self.tests},
@@ -144,7 +143,7 @@ class Training:
         return ""
 
     def _step(self) -> None:
-        start, wall = self.clock(), perf_counter()
+        start = self.clock()
         drawn = self.setting.draw(self.setting.batch, self.stream)
         tokens_bn, targets_bn = self._on_device(*drawn)
         loss = F.cross_entropy(
@@ -162,7 +161,6 @@ class Training:
             torch.cuda.synchronize(self.setting.device)
         self.steps_s.append(self.clock() - start)
         self.clock_s += self.steps_s[-1]
-        self.wall_s += perf_counter() - wall
 
     def accuracy(self, pairs: int) -> float:
         """The share of the test's questions that are answered right."""
@@ -197,7 +195,7 @@ def _count(memory: Any) -> int:
     return sum(map(_count, memory)) if hasattr(memory, "__iter__") else 0
 
 
-def train(sent: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
+def train(sent: dict[str, Any], answers: Answers) -> dict[str, Any]:
     """Run a training; return its status and, unless it was trained, the reason."""
     variant, setting = Variant.from_dict(sent["variant"]), convert(sent["setting"], Setting)
     try:
@@ -209,3 +207,7 @@ def train(sent: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
         text = " ".join(str(error).split())[:500]
         return {"status": "failed", "reason": f"{type(error).__name__}: {text}"}
     return {"status": "cut_short" if why else "trained", "reason": why}
+
+
+if __name__ == "__main__":
+    serve(train, allow_nan=True)
