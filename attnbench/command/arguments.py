@@ -86,17 +86,14 @@ variants VARIANT *: all of the table if none
 + settings
 [grid]
 # the grid: values split by commas; every combination is run
---preset NAME: a named grid to start from: cpu, cuda (the defaults), efficient, h200, h200-quick,
-  check, smoke
+--preset NAME: to start from: cpu, cuda (the defaults), efficient, h200, h200-quick, check, smoke
 + axes
 #
 --world N count: processes, for variants that run over several
 + settings
 [pairs]
---margin M share: the least difference that is one: 0.02 is two hundredths; a hundredth or this
-  machine's noise floor if not given
---budget S seconds: of two variants, seconds of pairs a problem, besides building and checking: 30;
-  of two commits, seconds a measurement, with those: 240
+--margin M share: the least difference that is one; 0.01 or this machine's noise floor if not given
+--budget S seconds: of pairs a problem, 30; of two commits, of a measurement, checks included, 240
 --variant NAME append: of two commits: a variant to compare; may be given again
 --out DIR =results: where 'env' left its file
 [model]
@@ -150,11 +147,9 @@ $ attnbench run --resume latest
 --energy: joules a call too, where the device counts them: seconds more a measurement
 --engine - =local local|ray: where: this machine, or the nodes of a Ray cluster
 --address HOST:PORT: of the cluster's head node; the one that this machine belongs to if not given
---kind KIND: of the cluster's machines, where they are not alike; those that there are most of if
-  not given
+--kind KIND: of the cluster's machines, where they are not alike; the most common if not given
 --devices D,… words: measure on several GPUs of this machine at once: cuda:0,cuda:1
---resume RUN: go on with a run folder (or latest); skips what is done; with the same --table FILE,
-  if any
+--resume RUN: go on with a run folder (or latest), with the same --table FILE, if any
 --anyway: with --resume: though the code, a file or a version has changed; ranked apart
 --limit TIME duration: after it no more measurements are begun; --resume goes on with the rest: 9min
 --no-report: no page at the end
@@ -163,8 +158,7 @@ $ attnbench run --resume latest
 $ attnbench limits --max-memory 2GiB
 $ attnbench limits sdpa chunked --phase train --max-time 1s
 + variants
---max-memory SIZE size: bytes above the inputs, such as 512MiB; 2GiB, or half of a GPU's, if not
-  given
+--max-memory SIZE size: bytes above the inputs; 2GiB, or half of a GPU's, if not given
 --max-time TIME duration: of a call: 1s; 200ms if not given
 --by WHAT =seq seq|batch: what is searched: seq, if not given, or batch
 # the problem: one value each, but of phase and mask; the preset's of the device if not given
@@ -184,13 +178,10 @@ $ attnbench history HEAD~3..HEAD
 $ attnbench history compare main HEAD --markdown
 range RANGE: commits, as HEAD~3..HEAD; or one
 --bench REGEX: of asv's benchmarks, as 'time.*matmul'
---rounds N count =7: times that all commits are measured, in turn and there and back; 7 if not
-  given, the fewest by which asv can tell two times apart
---factor F factor =1.05: what one commit's time must be of another's to be called slower; 1.05 if
-  not given
+--rounds N count =7: through all commits, there and back; with fewer than 7 asv tells nothing apart
+--factor F factor =1.05: of another's time, to be called slower; 1.05 if not given
 --open: then show the pages in a browser
-[history compare] two commits in pairs, for a pull request: exit status 1 for what is slower, wrong
-  or fails
+[history compare] two commits in pairs, for a pull request: status 1: slower, wrong or fails
 a BASE: a commit
 b HEAD: the commit that is held against it
 --markdown: a table for a pull request
@@ -221,11 +212,9 @@ $ attnbench choose --problems calls.json
 --max-memory SIZE size: bytes above the inputs, such as 8GiB
 --max-error E above_zero: to exact softmax, relative: 1e-2
 --exact: exact softmax alone, as without it
---allow KIND,… words: besides exact softmax: pattern (softmax on its own pattern), approximate,
-  other (another operator)
+--allow KIND,… words: besides: pattern (softmax on its own pattern), approximate, other (operators)
 # what it rests on
---from RUN append as:source: a run folder, or a folder of them; runs of this machine as it is now
-  if not given, and where none fits it is measured
+--from RUN append as:source: a run folder, or a folder of them; this machine's if not given
 --measure: measure, whatever there is
 --export FILE: a table for attnbench.dispatch, of all that the run measured
 --out DIR =results: where runs are kept
@@ -234,10 +223,8 @@ $ attnbench choose --problems calls.json
 $ attnbench crossover sdpa linear.elu --seq 128,16384
 a A: a variant, as 'list' names it
 b B: another
---margin M share: the least lead that is one: 0.02 is two hundredths; a hundredth or this machine's
-  noise floor if not given
-# the problem: one value each, but --seq is the range to look in: 128,16384; the rest as for
-  'choose'
+--margin M share: the least lead that is one; 0.01, or this machine's noise floor, if not given
+# the problem: one value each, but --seq is the range to look in: 128,16384; as for 'choose'
 + axes
 #
 + search
@@ -253,8 +240,7 @@ $ attnbench reproduce --list
 $ attnbench reproduce
 names NAME *: a claim, as --list names it; all if none
 --list: the claims, and what each needs
---budget S seconds: seconds for all that is timed; about four minutes if not given and all are
-  asked for
+--budget S seconds: for all that is timed; about four minutes for all claims if not given
 + tables
 --embeddings FILE: word vectors in GloVe's format, for the claims about sentences: glove.6B.50d.txt
 --seed N seed: of all draws; 0 if not given
@@ -266,10 +252,8 @@ $ attnbench quality model sdpa performer linear.elu
 asked FORM ?: recall, model or real
 [quality recall] small models trained from scratch with each variant to recall the values of keys:
   the same steps, and the same time
-variants VARIANT *: cores that are causal and train; the preset's if none. Softmax attention (sdpa)
-  is always among them
---preset NAME: cpu (six variants, ten minutes on a core), cpu-quick, gpu; what is there if not
-  given
+variants VARIANT *: cores that are causal and train, and always sdpa; the preset's if none
+--preset NAME: cpu (six variants, ten minutes on a core), cpu-quick, gpu; what is there if not given
 # the task and the model: the preset's if not given
 --pairs N,… numbers: pairs to recall, each a share of every batch
 --seq N,… numbers: tokens of a sequence
@@ -281,8 +265,7 @@ variants VARIANT *: cores that are causal and train; the preset's if none. Softm
 --seconds S seconds: that all get; what softmax attention takes for its steps if not given
 --threads N count: 1 if not given
 #
---scan: one seed of softmax and of linear attention at several widths and rates of learning: where
-  the one recalls and the other doesn't
+--scan: softmax and linear attention at several widths and rates: where only the one recalls
 --from FILE as:source: show what an earlier one found
 + tables
 --out DIR =results: where evidence is kept
@@ -292,14 +275,11 @@ variants VARIANT *: all of the table that take it if none
 --texts FILE: your own texts, UTF-8, one a line; built-in ones if not given
 --seq N,… numbers: tokens of a step that is timed; 256 if not given
 --no-layers: leave out each layer alone
---distil STEPS count =0: steps in which what isn't exact learns from the original; none if not
-  given
---train - =projections projections|all: what learns: the four projections around the attention, or
-  every weight
+--distil STEPS count =0: in which what isn't exact learns from the original; none if not given
+--train - =projections projections|all: what learns: the projections around attention, or all
 --budget S seconds =3: seconds of pairs a variant and a length; 3 if not given
 + model
-[quality real] error and skill of what isn't exact, on the queries, keys and values of that model's
-  layers, beside made-up ones
+[quality real] error and skill of what isn't exact, on that model's own q, k, v, and made-up ones
 variants VARIANT *: all of the table that take it if none
 --seq N count =512: tokens of a row of text; 512 if not given
 --batch N count =2: rows; 2 if not given
@@ -308,8 +288,7 @@ variants VARIANT *: all of the table that take it if none
 [report] a page that opens with the answer: figures, data, a table for a paper
 $ attnbench report
 $ attnbench report results/box/a results/box/b --out reports/a-and-b
-runs RUN *: a run folder, or a folder of them; the newest run in results if not given; several are
-  compared, never mixed in one ranking
+runs RUN *: a run folder, or a folder of them, which are compared; the newest run if not given
 --open: then show the page in a browser
 --out DIR: where the report goes; into the run's folder, as report, if not given and there is one
 """

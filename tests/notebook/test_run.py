@@ -53,7 +53,10 @@ def test_words_become_what_the_command_line_makes_of_them(asked, changed):
         ({"mask": []}, "mask holds nothing"),
         ({"devices": ["cuda:7"]}, "no CUDA device found"),
         ({"resume": "nowhere", "seq": np.array([3])}, "resume takes the grid of the run it names"),
-        ({"problems": SeenCalls(), "seq": 16, "budget": 1, "preset": "smoke"}, "out --seq, --preset"),
+        (
+            {"problems": SeenCalls(), "seq": 16, "budget": 1, "preset": "smoke"},
+            "out --seq, --preset",
+        ),
     ],
     ids=str,
 )

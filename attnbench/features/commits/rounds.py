@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from attnbench.core.checkout import Commit, changed, laid_out
 from attnbench.core.format import roughly
@@ -42,14 +43,13 @@ from attnbench.sweep.plan import Cell, call_s, checks_s, make_plan
 from attnbench.sweep.presets import Preset
 from impls import Table, UnknownVariant
 from impls.errors import CantBeDone
-from impls.problem import Problem
 from impls.spec import InvalidRow, Variant
 
 LOOKS = (4, 8, 16)
 """Rounds in all at each look."""
 BUDGET_S = 240.0
 """Seconds a cell, its checks included; after that no round begins."""
-Begins = Callable[[int, Cell, Sequence[Cell]], None]
+Begins = Callable[[int, Sequence[Cell], Cell], None]
 USUAL_ROUNDS, ROUND_S = 12, 3.3
 """Between the second look and the last; and seconds of each round's process."""
 PAIRS = 80
@@ -105,20 +105,20 @@ def compare_in_rounds(
     margin: float,
     root: Path,
     budget_s: float = BUDGET_S,
-    begins: Begins = lambda number, cell, left: None,
+    begins: Begins = lambda number, left, cell: None,
     watch: Callable[[CommitCell], None] = lambda cell: None,
 ) -> CommitsComparison:
     """Commit b against commit a; ``budget_s`` of pairs a cell, after which no round begins.
 
-    ``begins`` is told of a round's number, the cell that is next in it, and the cells that have no
-    verdict yet; ``watch`` of each cell that has one.
+    ``begins`` is told of a round's number, the cells that have no verdict yet, and the one that is
+    next; ``watch`` of each cell that has one.
     """
     found: list[CommitCell] = []
     if any(plan.unreadable):  # none of its rows can be measured
-        blank = CommitCell(Problem(), why_a=plan.unreadable[0], why_b=plan.unreadable[1])
-        a_failed, b_failed = ("failed" if why else "" for why in plan.unreadable)
-        blank = replace(blank, status_a=a_failed, status_b=b_failed)
-        found = [replace(blank, problem=c.problem, variant=c.variant.label) for c in plan.cells]
+        statuses = ["failed" * bool(why) for why in plan.unreadable]
+        names = ("why_a", "why_b", "status_a", "status_b")
+        sides: dict[str, Any] = dict(zip(names, [*plan.unreadable, *statuses], strict=True))
+        found = [CommitCell(c.problem, variant=c.variant.label, **sides) for c in plan.cells]
     else:
         taken = [_Taken(cell) for cell in plan.cells]
         with ExitStack() as stack:
@@ -128,7 +128,7 @@ def compare_in_rounds(
                 left = [one for one in taken if one.ended is None]
                 some = [one.cell for one in left]
                 if left:
-                    begin = partial(_begin, begins, number, some)
+                    begin = partial(begins, number, some)
                     _round(left, (a, b), folders, opened, margin, 1 - number % 2, begin)
                 for one in left:
                     spent = one.seconds >= budget_s and number >= LOOKS[0]
@@ -147,10 +147,6 @@ def compare_in_rounds(
     cells = tuple(replace(cell, pairs=pairs) for cell, pairs in every)
     more = tuple(plan.added), tuple(plan.removed)
     return CommitsComparison(a, b, tuple(plan.changed), cells, margin, *more)
-
-
-def _begin(begins: Begins, number: int, left: Sequence[Cell], cell: Cell) -> None:
-    begins(number, cell, left)
 
 
 def _round(
@@ -197,7 +193,7 @@ def guess_s(cell: Cell, machine: Machine) -> float:
     return checks + 2 * PAIRS * QUICK * call_s(cell.problem, machine)
 
 
-def ahead_s(number: int, cell: Cell | None, left: Sequence[Cell], machine: Machine) -> float:
+def ahead_s(number: int, left: Sequence[Cell], cell: Cell | None, machine: Machine) -> float:
     """A guess at the seconds from a cell of a round on, that cell included."""
     todo = left if cell is None else left[next(n for n, one in enumerate(left) if one is cell) :]
     rest = next(most for most in (USUAL_ROUNDS, *LOOKS) if most >= number) - number

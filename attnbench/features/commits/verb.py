@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import impls
 from attnbench.answer import compare_runs
@@ -185,23 +186,18 @@ def _in_rounds(
     seconds = given.budget or rounds.BUDGET_S
     opened = engines.open_worker(settings, given.seed or 0, grid.budget, tables, device=grid.device)
     plan = rounds.plan_cells(*commits, variants, grid, machine, root, tables)
-    number, cell, cells = 1, None, list(plan.cells)
-
-    def ahead_s() -> float:
-        return rounds.ahead_s(number, cell, cells, machine)
-
-    left = LooksLeft(ahead_s, len(plan.cells) * seconds)
+    now: list[Any] = [1, plan.cells, None]
+    """The round, the cells that have no verdict yet, and the one that is next."""
+    left = LooksLeft(lambda: rounds.ahead_s(*now, machine), len(plan.cells) * seconds)
     say(view.plan(plan.cells, left.left_s, seconds))
     with lock.lock_for([grid.device]), Progress() as progress:
         progress.at(0, 0, left.left_s, "both commits are laid out")
 
-        def begins(at: int, one: Cell, some: Sequence[Cell]) -> None:
-            nonlocal number, cell, cells
-            number, cell, cells = at, one, list(some)
-            left_s = left.begin(rounds.guess_s(one, machine), inf)
-            ended = len(plan.cells) - len(cells)
-            what = f"round {at}: {one.variant.label} {one.problem}"
-            progress.at(ended, len(plan.cells), left_s, what)
+        def begins(number: int, some: Sequence[Cell], cell: Cell) -> None:
+            now[:] = number, some, cell
+            left_s = left.begin(rounds.guess_s(cell, machine), inf)
+            what = f"round {number}: {cell.variant.label} {cell.problem}"
+            progress.at(len(plan.cells) - len(some), len(plan.cells), left_s, what)
 
         def watch(cell: CommitCell) -> None:
             if cell.pairs is None:

@@ -214,53 +214,53 @@ class TrainingJob:
 
 @dataclass
 class Trainings:
-    """Which variants are trained; raises CantBeDone for a missing device or a refused baseline."""
+    """Which variants are trained in which settings, and what has been trained so far."""
 
     settings: tuple[Setting, ...]
     variants: dict[Setting, list[Variant]]
     seeds: Sequence[int]
     baseline: Variant
     threads: int
+    seconds: float | None
+    """The budget of time; None: what the baseline takes, which is then trained first."""
+    timed: bool
+    """Whether there is a budget of time."""
     rows: list[Row]
     """Of evidence, whole whenever it is stopped; at first those of what can't be trained."""
     budgets: dict[str, float] = field(default_factory=dict)
     """Seconds, by the setting's slug."""
 
     @property
+    def measures(self) -> bool:
+        """Whether the baseline's time is the budget."""
+        return self.timed and self.seconds is None
+
+    @property
     def count(self) -> int:
         """How many trainings there are."""
         return len(self.seeds) * sum(map(len, self.variants.values()))
 
-    def guesses(self, machine: Machine, seconds: float | None, *, timed: bool) -> list[float]:
+    def guesses(self, machine: Machine) -> list[float]:
         """Seconds of each training, and before those of a setting of the one for its budget."""
         found = []
         for setting in self.settings:
             trained_s = setting.steps * (STEP_S + call_s(setting.problem, machine))
-            found += [LOAD_S + trained_s] * (timed and seconds is None)
-            each = LOAD_S + max(trained_s, seconds or 0.0)
+            found += [LOAD_S + trained_s] * self.measures
+            each = LOAD_S + max(trained_s, self.seconds or 0.0)
             found += [each] * len(self.seeds) * len(self.variants[setting])
         return found
 
-    def run(
-        self,
-        progress: Progress,
-        machine: Machine,
-        *,
-        seconds: float | None = None,
-        timed: bool = True,
-    ) -> None:
+    def run(self, progress: Progress, machine: Machine) -> None:
         """Train all: seed by seed, the variants of one in random order.
 
-        ``timed``: whether there is a budget of time: ``seconds``, or the baseline's, which is then
-        trained first. Raises CantBeDone where it can't be.
+        Raises CantBeDone where the baseline's time is the budget and it can't be trained.
         """
         for row in self.rows:
             why = "; ".join(filter(None, [f"not trained: {row['reason']}", row["remedy"]]))
             progress.tell(why)
-        progress.expect(self.guesses(machine, seconds, timed=timed))
+        progress.expect(self.guesses(machine))
         for setting in self.settings:
-            measures = timed and seconds is None
-            budget = self._measure_budget(setting, progress) if measures else seconds
+            budget = self._measure_budget(setting, progress) if self.measures else self.seconds
             if budget is not None:
                 self.budgets[setting.slug] = budget
             refused, variants = set[str](), self.variants[setting]
@@ -303,10 +303,10 @@ def plan_trainings(
     *,
     seeds: Sequence[int],
     threads: int,
+    seconds: float | None = None,
+    timed: bool = True,
 ) -> Trainings:
-    """Which variants are trained in which settings; raises :class:`CantBeDone` where the device is
-    missing or the baseline refused.
-    """
+    """Which variants are trained; raises CantBeDone for a missing device or a refused baseline."""
     device = settings[0].device
     if device.split(":")[0] not in machine.devices:
         raise CantBeDone(f"no {device.partition(':')[0].upper()} device found: give --preset cpu")
@@ -324,7 +324,8 @@ def plan_trainings(
             raise CantBeDone(f"{why['reason']}; without it nothing can be compared")
         variants[setting] = [row for name, row in candidates.items() if refusals[name] is None]
         left_out += [why for why in refusals.values() if why is not None]
-    return Trainings(tuple(settings), variants, seeds, baseline, threads, left_out)
+    how = baseline, threads, seconds, timed
+    return Trainings(tuple(settings), variants, seeds, *how, left_out)
 
 
 def _refusal(row: Variant, setting: Setting, machine: Machine) -> Row | None:

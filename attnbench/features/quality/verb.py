@@ -315,10 +315,7 @@ def recall(given: argparse.Namespace) -> int:
     machine = this_machine()
     plan, stopped = _plan_trainings(given, machine), False
     check_writable(Path(given.out), machine)
-    first, left_s = (
-        plan.settings[0],
-        sum(plan.guesses(machine, given.seconds, timed=not given.scan)),
-    )
+    first, left_s = plan.settings[0], sum(plan.guesses(machine))
     say(
         f"{plan.count} trainings: variants {len(plan.variants[first])}, seeds {len(plan.seeds)}, "
         f"threads {plan.threads}; {', '.join(s.slug for s in plan.settings)}; pairs {first.pairs}; "
@@ -334,7 +331,7 @@ def recall(given: argparse.Namespace) -> int:
     )
     try:
         with lock_for([first.device]), Progress(after_s=DRAWING_S) as progress:
-            plan.run(progress, machine, seconds=given.seconds, timed=not given.scan)
+            plan.run(progress, machine)
     except KeyboardInterrupt:
         stopped = True
     if not any(row["curve"] for row in plan.rows):
@@ -365,10 +362,16 @@ def _plan_trainings(given: argparse.Namespace, machine: Machine) -> training.Tra
     if given.scan:
         names, count = names or ("sdpa", "linear.elu"), count or 1
     seeds = range(first := given.seed or 0, first + (count or preset.seeds))
-    threads = pinned(given.threads or 1, machine)
-    table = impls.table(given.table)
     return training.plan_trainings(
-        table, names, preset, settings, machine, seeds=seeds, threads=threads
+        impls.table(given.table),
+        names,
+        preset,
+        settings,
+        machine,
+        seeds=seeds,
+        threads=pinned(given.threads or 1, machine),
+        seconds=given.seconds,
+        timed=not given.scan,
     )
 
 

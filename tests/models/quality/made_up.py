@@ -49,8 +49,7 @@ def no_numbers(problem):
 
 def original(tokens=(20,) * 4 + (200,) * 10):
     """Four short texts in two pairs, and ten long ones."""
-    pairs = [{"a": 0, "b": 1, "kind": "paraphrase"}, {"a": 2, "b": 3, "kind": "unrelated"}]
-    made = {"tokens": list(tokens), "pairs": pairs, "similarities": [0.8, 0.1]}
+    made = {"tokens": list(tokens), "similarities": [0.8, 0.1]}
     return {**made, "floor": [step(0.8)], "plain": EXACT}
 
 
@@ -98,7 +97,7 @@ SETTING = Setting(seq=40, pairs=(4, 8), width=16, steps=100)
 def look(at, accuracy, seconds=1.0, in_time=False, step_s=0.01):
     """A checkpoint."""
     right = {str(pairs): share for pairs, share in accuracy.items()}
-    made = {"step": at, "seconds": seconds, "wall_s": seconds, "loss": 0.5, "step_s": step_s}
+    made = {"step": at, "seconds": seconds, "loss": 0.5, "step_s": step_s}
     return {**made, "in_time": in_time, "accuracy": right}
 
 

@@ -69,7 +69,6 @@ def test_neither_the_test_nor_others_on_the_processor_are_on_the_clock(monkeypat
     start = time.process_time()
     looks, _, _ = run(training)
     assert time.process_time() - start > 0.3 > looks[-1]["seconds"]
-    assert looks[-1]["wall_s"] > 0.3
     assert Training(replace(job(), threads=2)).clock is time.perf_counter
 
 

@@ -20,7 +20,7 @@ def test_a_file_is_a_text_a_line_each_paired_with_the_next(tmp_path):
     file.write_bytes("\ufeffOne is here.\n\n  Zwei für dich \r\nthree\nvier\n".encode())
     texts = pretrained.read_texts(file)
     assert texts.texts == ["One is here.", "Zwei für dich", "three", "vier"]
-    assert [(p["a"], p["b"]) for p in texts.pairs] == [(0, 1), (1, 2), (2, 3)]
+    assert texts.pairs == [(0, 1), (1, 2), (2, 3)]
     assert texts.source == "own.txt"
 
 
@@ -52,7 +52,7 @@ def test_a_variant_that_can_not_be_tried_is_refused_before_any_process(name, sta
     assert reason in (refusal or {}).get("reason", "")
 
 
-TEXTS = Texts(["a", "b", "c", "d"], original()["pairs"], "here")
+TEXTS = Texts(["a", "b", "c", "d"], [(0, 1), (2, 3)], "here")
 QUALITY = {
     "cosines": flat(0.98, 0.001),
     "similarities": [0.7, 0.2],
