@@ -26,36 +26,23 @@ FIGURES = ("map", "time", "memory", "error", "energy", "tradeoffs", "roofline", 
 USUAL, MEASURES = ("map", "time"), {"time", "memory", "error", "energy"}
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(Drawn):
     """One figure: shown as the last value of a cell, written with ``save``."""
-
-    drawn: Drawn
-
-    @property
-    def name(self) -> str:
-        """``r0-exact-time``"""
-        return self.drawn.name
-
-    @property
-    def svg(self) -> str:
-        """The figure as text."""
-        return self.drawn.svg
 
     def save(self, path: str | Path) -> None:
         """Into a file: .svg, .png, or .csv for its numbers; raises BadWord for other names."""
-        kinds = {".svg": self.svg.encode(), ".png": self.drawn.png, ".csv": self.drawn.csv.encode()}
+        kinds = {".svg": self.svg.encode(), ".png": self.png, ".csv": self.csv.encode()}
         if not kinds.get(suffix := Path(path).suffix):
             raise BadWord(f"{path}: a figure is written as .svg, .png or .csv, not as {suffix!r}")
         write_whole(Path(path), kinds[suffix], sync=False)
 
     def __repr__(self) -> str:
-        return f"<{self.name}: {self.drawn.title}. {self.drawn.description}>"
+        return f"<{self.name}: {self.title}. {self.description}>"
 
     def _repr_html_(self) -> str:
         """As an image, so that nothing in it affects the rest of the page."""
         data = base64.b64encode(self.svg.encode()).decode()
-        told = escape(f"{self.drawn.title}. {self.drawn.description}")
+        told = escape(f"{self.title}. {self.description}")
         # the width it was drawn in, so that all figures' text has one size
         width = found[1] if (found := re.search(r'viewBox="0 0 ([\d.]+) ', self.svg)) else "331"
         return (
@@ -134,7 +121,7 @@ def show(what: Any = "results", figures: str | Iterable[str] = USUAL) -> Shown:
             for scene in found
             for line in sentences(scene)
         ],
-        list(map(Picture, drawn)),
+        [Picture(**vars(each)) for each in drawn],
         [f"{', '.join(each.variants)} ({each.cells}): {each.reason}" for each in missing(found)],
         notes,
     )

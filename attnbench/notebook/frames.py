@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,16 +72,14 @@ def load(*runs: str | Path, samples: bool = False) -> Measurements:
     counts = raw.attrs.pop("rows")
     raw["folder"] = [str(p) for p, n in zip(folders, counts, strict=True) for _ in range(n)]
     raw = raw.drop(columns=[*PARTS, *([] if samples else [SAMPLES])], errors="ignore")
-    rows = (
-        [(str(run.path), *row) for run in gather(folders) for row in _rows(run)] if len(raw) else []
-    )
-    problems = [record.problem for _, record, *_ in rows]
+    runs = gather(folders) if len(raw) else []
+    problems = [record.problem for run in runs for record in run.records]
     several = [name for name in VARYING if len({getattr(p, name) for p in problems}) > 1]
     if "q_len" in several and all(p.q_len in (1, p.kv_len) for p in problems):
         several.remove("q_len")  # the phase says which
-    found = Measurements([_plain(*row, several) for row in rows])
+    found = Measurements([row for run in runs for row in _rows(run, several)])
     if len(folders) > 1:
-        found.insert(0, "run", [run for run, *_ in rows])
+        found.insert(0, "run", [str(run.path) for run in runs for _ in run.records])
     found._raw = raw
     found.attrs["runs"] = [str(path) for path in folders]
     if len(folders) == 1:
@@ -89,55 +87,40 @@ def load(*runs: str | Path, samples: bool = False) -> Measurements:
     return found
 
 
-def _rows(run: ReportRun) -> list[tuple[Record, float | None, str]]:
-    """Each record with the time of the fastest exact variant on its problem, and its verdict."""
+def _rows(run: ReportRun, several: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """What one asks first of each record; with these parts of its problem."""
     best: dict[Any, float] = {}
-    leaders: dict[Any, Sequence[str]] = {}
     for record in run.records:
         if record.computes == EXACT and record.time:
             at = _place(record)
             best[at] = min(best.get(at, record.time.median_s), record.time.median_s)
-    for answer in answers(run.records, run.margin):
-        leaders[answer.problem, answer.world, answer.node] = answer.leaders
-    several = len({record.node for record in run.records if record.time}) > 1
-    found = []
+    leaders = {(a.problem, a.world, a.node): a.leaders for a in answers(run.records, run.margin)}
+    nodes = len({record.node for record in run.records if record.time}) > 1
     for record in run.records:
-        problem, world, node = _place(record)
-        lead = leaders.get((problem, world, node if several else ""), ())
-        if record.time is None:
-            verdict = record.status.words
-        elif record.computes != EXACT:
-            verdict = "not exact"
-        elif record.variant in lead:
-            verdict = "use" if record.variant == lead[0] else "tied"
-        else:
-            verdict = "slower"
-        found.append((record, best.get((problem, world, node)), verdict))
-    return found
+        at, p, t = _place(record), record.problem, record.time
+        lead = leaders.get(at if nodes else (*at[:2], ""), ())
+        verdict = "not exact" if t else record.status.words
+        if t and record.computes == EXACT:
+            first = "use" if record.variant in lead[:1] else "tied"
+            verdict = first if record.variant in lead else "slower"
+        yield {
+            "variant": record.variant,
+            "phase": p.phase,
+            "mask": str(p.mask),
+            "seq": p.kv_len,
+            **{name: getattr(p, name) for name in several},
+            "ms": t.median_s * 1e3 if t else None,
+            "±": (t.high_s - t.low_s) / 2 * 1e3 if t else None,
+            "MiB": record.memory.peak_bytes / 2**20 if record.memory else None,
+            "error": record.worst_error,
+            "vs_best": t.median_s / best[at] if t and at in best else None,
+            "verdict": verdict,
+            "reason": record.reason,
+        }
 
 
 def _place(record: Record) -> tuple[Problem, int | None, str]:
     return record.problem, record.ranks.world if record.ranks else None, record.node
-
-
-def _plain(
-    _: str, record: Record, best: float | None, verdict: str, several: Sequence[str]
-) -> dict[str, Any]:
-    p, t = record.problem, record.time
-    return {
-        "variant": record.variant,
-        "phase": p.phase,
-        "mask": str(p.mask),
-        "seq": p.kv_len,
-        **{name: getattr(p, name) for name in several},
-        "ms": t.median_s * 1e3 if t else None,
-        "±": (t.high_s - t.low_s) / 2 * 1e3 if t else None,
-        "MiB": record.memory.peak_bytes / 2**20 if record.memory else None,
-        "error": record.worst_error,
-        "vs_best": t.median_s / best if t and best else None,
-        "verdict": verdict,
-        "reason": record.reason,
-    }
 
 
 def behind(what: Any) -> list[ReportRun]:

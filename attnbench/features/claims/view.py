@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
@@ -45,17 +46,8 @@ STYLES: dict[str, str] = {
 }
 
 
-class PointWords(NamedTuple):
-    """One point, in words."""
-
-    says: str
-    theirs: str
-    """What was published, and the region that the rule makes of it."""
-    ours: str
-    interval: str
-    held: str
-    why: str
-    """Why there is no figure."""
+PointWords = namedtuple("PointWords", "says theirs ours interval held why")
+"""One point: what was published with the region that the rule makes of it, ours, and why none."""
 
 
 def points(row: Row) -> list[PointWords]:

@@ -10,7 +10,6 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -35,25 +34,10 @@ TARGET, GOAL = 0.99, "99 %"
 Row = Mapping[str, Any]
 
 
-class TrainingBudget(StrEnum):
-    """What all variants get as much of."""
-
-    STEPS = "steps"
-    TIME = "time"
-
-
-STEPS, TIME = TrainingBudget
-
-
-class TargetStanding(StrEnum):
-    """Where an interval lies to the target."""
-
-    REACHES = "reaches"
-    SHORT = "falls short"
-    OPEN = "can't be told"
-
-
-REACHES, SHORT, OPEN = TargetStanding
+STEPS, TIME = "steps", "time"
+"""Budgets: what all variants get as much of."""
+REACHES, SHORT, OPEN = "reaches", "falls short", "can't be told"
+"""Where an interval lies to the target."""
 
 
 class SeedInterval(NamedTuple):
@@ -70,7 +54,7 @@ class SeedInterval(NamedTuple):
         return max(self.high - self.mean, self.mean - self.low)
 
     @property
-    def standing(self) -> TargetStanding:
+    def standing(self) -> str:
         """Where it lies to the target; one seed shows nothing."""
         if self.n > 1 and self.low >= TARGET:
             return REACHES
@@ -102,7 +86,7 @@ class RecallResult:
     computes: str
     family: str
     state_numbers: int | None
-    accuracy: Mapping[TrainingBudget, Mapping[int, SeedInterval]]
+    accuracy: Mapping[str, Mapping[int, SeedInterval]]
     """By number of pairs."""
     steps: SeedInterval | None
     """Taken in the same time."""
@@ -123,7 +107,7 @@ def recall_results(rows: Sequence[Row], baseline: str) -> list[RecallResult]:
     own_s = step_s.get(baseline, {})
     found = []
     for name, some in by_variant.items():
-        ends: dict[TrainingBudget, list[Row]] = {STEPS: [], TIME: []}
+        ends: dict[str, list[Row]] = {STEPS: [], TIME: []}
         for row in some:  # the checkpoints at which a budget was over
             last = row["setting"]["steps"]
             ends[STEPS] += [look for look in row["curve"] if look["step"] == last][:1]
@@ -176,7 +160,7 @@ class SettingResults(NamedTuple):
     """The budget of time, if there was one."""
 
     @property
-    def budgets(self) -> list[TrainingBudget]:
+    def budgets(self) -> list[str]:
         """The budgets that there were."""
         return [STEPS] if self.seconds is None else [STEPS, TIME]
 
@@ -234,7 +218,7 @@ def conclude_setting(of: SettingResults) -> Iterator[str]:
                 "pairs: what the others lack says nothing of them; more --steps, or fewer --pairs"
             )
             continue
-        names: dict[TargetStanding, list[str]] = {standing: [] for standing in STANDINGS}
+        names: dict[str, list[str]] = {standing: [] for standing in STANDINGS}
         for each in of.results:
             if share := each.accuracy[budget].get(pairs):
                 names[share.standing].append(f"{each.variant} ({share} %)")
@@ -243,7 +227,7 @@ def conclude_setting(of: SettingResults) -> Iterator[str]:
         yield f"{when}, with {pairs} pairs (by chance {by_chance}): {'; '.join(parts)}"
 
 
-def hardest(own: RecallResult, budget: TrainingBudget) -> int | None:
+def hardest(own: RecallResult, budget: str) -> int | None:
     """The most pairs at which a variant reaches the target."""
     shares = own.accuracy[budget].items()
     return max((pairs for pairs, share in shares if share.standing is REACHES), default=None)
@@ -293,7 +277,7 @@ def recall_tables(found: Evidence) -> list[Table]:
     return [_budget_table(of, budget) for of in settings for budget in of.budgets]
 
 
-def _budget_table(of: SettingResults, budget: TrainingBudget) -> Table:
+def _budget_table(of: SettingResults, budget: str) -> Table:
     name = f"{of.setting.steps:,} steps" if budget is STEPS else duration(of.seconds or 0.0)
     right = [f"{pairs} pairs, %" for pairs in of.setting.pairs]
     right += ["a step", "to softmax's", "state"] if budget is STEPS else ["steps"]

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnbench.features.quality.recall_view import (
+    STEPS,
     TARGET,
     SettingResults,
-    TrainingBudget,
     conclude_setting,
     recall_results,
     seed_interval,
@@ -62,7 +62,7 @@ def test_a_sentence_claims_no_more_than_the_intervals_and_leaves_no_variant_out(
             claimed |= dict.fromkeys(re.findall(r"([a-z.]+) \(", names), verb)
         assert sorted(claimed) == sorted(NAMES)
         for name, verb in claimed.items():
-            at = seen[name].accuracy[TrainingBudget.STEPS][pairs]
+            at = seen[name].accuracy[STEPS][pairs]
             reaches, short = at.n > 1 and at.low >= TARGET, at.n > 1 and at.high < TARGET
             assert (verb == "99 % reached by") == reaches, line
             assert (verb == "not by") == short, line
