@@ -28,7 +28,7 @@ def _reader(what: str, read: Reader, holds: Callable[[Any], bool] = lambda value
                 return value
         except format.NotAnAmount as error:
             raise argparse.ArgumentTypeError(str(error)) from None
-        except ValueError:
+        except (ValueError, re.error):
             pass
         raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
 
@@ -53,6 +53,7 @@ TYPES: dict[str, Reader] = {
     "share": _reader("a share between 0 and 1, such as 0.02", float, lambda x: 0 < x < 1),
     "factor": _reader("a number between 1 and 1000, such as 1.05", float, lambda x: 1 < x < 1000),
     "above_zero": above_zero,
+    "regex": _reader("a regular expression", lambda text: re.compile(text).pattern),
     "size": _reader("a size", format.parse_size),
     "duration": _reader("a time", format.parse_duration),
 }
@@ -177,7 +178,7 @@ b B: what it is held against; of runs and commits, the later
 $ attnbench history HEAD~3..HEAD
 $ attnbench history compare main HEAD --markdown
 range RANGE: commits, as HEAD~3..HEAD; or one
---bench REGEX: of asv's benchmarks, as 'time.*matmul'
+--bench REGEX regex: of asv's benchmarks, as 'time.*matmul'
 --rounds N count =7: through all commits, there and back; with fewer than 7 asv tells nothing apart
 --factor F factor =1.05: of another's time, to be called slower; 1.05 if not given
 --open: then show the pages in a browser
@@ -405,7 +406,8 @@ class Parser(argparse.ArgumentParser):
                 to = self.add_argument_group(title, described or None) if title else self
             else:
                 names, more = _option(line)
-                to.add_argument(*names.split("|"), **more)
+                of = forms if names == "--markdown" else to
+                of.add_argument(*names.split("|"), **more)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Leave it to the form that the first word names, if it names one."""

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import math
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -123,15 +122,6 @@ class Asv:
                 "before is above"
             )
         return status
-
-
-def checked_regex(text: str | None) -> str | None:
-    """A pattern as it is; raises CantBeDone for what is none."""
-    try:
-        re.compile(text or "")
-    except re.error as error:
-        raise CantBeDone(f"--bench {text!r} is no regular expression: {error}") from None
-    return text
 
 
 # ---- machines ------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import impls
 from attnbench.core.checkout import find_commit, git
 from attnbench.core.disk import HEADER, write_whole
 from attnbench.core.record import NOT_TRIED, PROTOCOL, Status
@@ -95,7 +94,7 @@ def export(
     paths: Sequence[str | Path],
     results: Path,
     *,
-    root: Path | None = None,
+    root: Path,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> list[Path]:
     """Write runs into asv's results folder; the files that they are in.
@@ -104,7 +103,6 @@ def export(
     ``root``: the checkout whose history it is. Raises CantBeDone where none can be exported, or one
     that was named can't, or the files can't be written.
     """
-    root = root or Path(impls.__file__).resolve().parents[1]
     found: dict[Path, list[CommitRun]] = {}
     left_out = []
     for path in map(Path, paths):

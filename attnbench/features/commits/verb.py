@@ -27,7 +27,7 @@ from attnbench.core.record import FINDINGS
 from attnbench.core.settings import Settings
 from attnbench.core.store import named_run
 from attnbench.features.commits import export, instructions, rounds, view
-from attnbench.features.commits.asv_interface import Asv, checked_regex, ensure_machine, report
+from attnbench.features.commits.asv_interface import Asv, ensure_machine, report
 from attnbench.features.commits.pairs import CommitCell
 from attnbench.sweep import compare as pairs
 from attnbench.sweep import engine as engines
@@ -231,14 +231,14 @@ def history(given: argparse.Namespace) -> int:
 
 
 def _history(given: argparse.Namespace) -> int:
-    (root, _), bench = checkout.repository(), checked_regex(given.bench)
+    root, _ = checkout.repository()
     asv = Asv.of(root)
     commits = checkout.find_commits(given.range, root)
     checkout.refuse_dirty(commits, root)
     machine = ensure_machine()
     there = sorted(file.parent.name for file in asv.results.glob("*/machine.json"))
     others = [name for name in there if name != machine]
-    guess_s = Asv.guess_s(len(commits), given.rounds, bench)
+    guess_s = Asv.guess_s(len(commits), given.rounds, given.bench)
     say(
         f"measuring {counted(len(commits), 'commit')} with asv, in "
         f"{counted(given.rounds, 'round')} through all of them, as machine {machine}; about "
@@ -252,7 +252,7 @@ def _history(given: argparse.Namespace) -> int:
     with Progress() as progress:
         progress.expect([guess_s])
         progress.step("asv's own words are above" if sys.stderr.isatty() else "asv")
-        if not asv.run([c.sha for c in commits], machine, given.rounds, bench, progress.tell):
+        if not asv.run([c.sha for c in commits], machine, given.rounds, given.bench, progress.tell):
             progress.tell(
                 "note: some benchmarks failed; the table says how many, 'asv show' which and why"
             )
@@ -270,10 +270,6 @@ def _history(given: argparse.Namespace) -> int:
 
 
 def _compare(given: argparse.Namespace) -> int:
-    if given.json and given.markdown:
-        raise pairs.NothingToCompare(
-            "--json and --markdown are two forms of one answer; give one of them"
-        )
     if given.instructions:
         instructions.require()
     root, tables = checkout.repository(given.table)

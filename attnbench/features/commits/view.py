@@ -316,16 +316,12 @@ def history(found: Sequence[CommitHistory], factor: float) -> None:
         styles = zip((one.measured, one.skipped, *many), right.values(), strict=True)
         shown = [Styled(n, style if n else "") for n, style in styles]
         rows.append((one.commit.sha[:8], one.commit.subject, *shown))
-        lists = {"slower": one.slower, "faster": one.faster}
-        moved = {
-            word: [
-                f"{m.name}: {m.before:.4g} → {m.after:.4g} ({m.ratio:.3f})"
-                for m in sorted(some, key=lambda m: -m.far)
-            ]
-            for word, some in lists.items()
-        }
-        texts = []
-        for word, names in (*moved.items(), ("fails now", one.newly_failed)):
+        slower, faster = (
+            [f"{m.name}: {m.before:.4g} → {m.after:.4g} ({m.ratio:.3f})" for m in some]
+            for some in (sorted(each, key=lambda m: -m.far) for each in (one.slower, one.faster))
+        )
+        texts, failed = list[str](), one.newly_failed
+        for word, names in (("slower", slower), ("faster", faster), ("fails now", failed)):
             texts += [f"{word}: {name}" for name in names[:MANY]]
             texts += [f"{word}: {len(names) - MANY} more"] * (len(names) > MANY)
         if one.by_itself:
