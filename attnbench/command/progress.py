@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 EVERY_S, TENTHS = 10.0, 10
 """Where there is no terminal, a line so often, or after each tenth of the whole."""
 BOARD = 6
-"""Rows of the table of what is best so far."""
 LATE = 0.1
 """What has taken longer than was thought is thought to take this share of its time yet."""
 
@@ -62,7 +61,8 @@ class Progress:
 
     def _beat(self) -> None:
         while not self._over.wait(1.0):
-            self.again()
+            if (now := monotonic()) - self._last >= EVERY_S:
+                self._line(now)
 
     def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
         """A measurement has ended; about so many seconds are left."""
@@ -93,11 +93,6 @@ class Progress:
         ended, self._begun = self._begun, min(self._begun + 1, len(self._guesses))
         left_s = self._eta.after(self._guesses[ended - 1]) if ended else self._eta.left
         self.at(ended, len(self._guesses), left_s, what)
-
-    def again(self) -> None:
-        """Say how far it is where nothing was said for a while."""
-        if (now := monotonic()) - self._last >= EVERY_S:
-            self._line(now)
 
     def _line(self, now: float) -> None:
         if self._bar or self._every:

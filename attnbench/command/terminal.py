@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 INTERRUPTED = 130
-"""The exit status of what Ctrl-C stopped."""
 
 
 def say(text: str) -> None:

@@ -22,7 +22,6 @@ from attnbench.report.scenes import scenes
 from attnbench.report.sentences import headlines, missing, sentences
 
 FIGURES = ("map", "time", "memory", "error", "energy", "tradeoffs", "roofline", "closeness")
-"""By name, what can be drawn."""
 USUAL, MEASURES = ("map", "time"), {"time", "memory", "error", "energy"}
 
 
@@ -61,7 +60,6 @@ class Shown:
     """For each stretch of lengths of each regime: what to use, by how much."""
     figures: Sequence[Picture]
     missing: Sequence[str]
-    """Why cells have no time."""
     notes: Sequence[str] = ()
     """What could not be drawn, problems of a run, and the result of the self-check."""
 

@@ -98,13 +98,13 @@ def test_values_are_handed_over_once_and_then_measured_anew(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(measurement, "measure_again", anew)
     row = SuiteRow("measured", "", {"time": SAMPLES, "memory": 7})
-    given = told(measurement.TimeBenchmark, row)
+    given = told(measurement.KINDS[0], row)
     assert given == {"samples": SAMPLES, "number": 1}
     assert compute_stats(**given)[0] == statistics.median(SAMPLES)
-    assert told(measurement.TimeBenchmark, row, quick=True) == {"samples": [0.5], "number": 1}
+    assert told(measurement.KINDS[0], row, quick=True) == {"samples": [0.5], "number": 1}
     assert again == [(KEY, True, tmp_path)]
-    assert told(measurement.TimeBenchmark, row, ("sdpa", 128, "forward"))["samples"] == SAMPLES
-    assert [told(measurement.MemoryBenchmark, row) for _ in "ab"] == [7, 7]
+    assert told(measurement.KINDS[0], row, ("sdpa", 128, "forward"))["samples"] == SAMPLES
+    assert [told(measurement.KINDS[1], row) for _ in "ab"] == [7, 7]
 
 
 @pytest.mark.parametrize("kind", measurement.KINDS)

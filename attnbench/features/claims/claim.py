@@ -49,9 +49,7 @@ class Needs(Struct, frozen=True):
     requires: tuple[str, ...] = ()
     """Distributions, as in a row of the table: ``torch>=2.9``."""
     variants: tuple[str, ...] = ()
-    """Rows of the table that must be able to run."""
     embeddings: bool = False
-    """A file of word vectors."""
 
     def __str__(self) -> str:
         gpu = [f"an NVIDIA {self.gpu}"] if self.gpu else []
@@ -143,11 +141,9 @@ class ClaimRequest(Struct, frozen=True):
     """What a measuring function is given."""
 
     cells: Mapping[str, Mapping[str, Any]] = {}
-    """By the point's name."""
     seed: int = 0
     threads: int = 1
     seconds: float = 30.0
-    """For all that is timed."""
     embeddings: str | None = None
 
 
@@ -174,7 +170,6 @@ def medians(draws: Sequence[Mapping[str, float]]) -> dict[str, ClaimFigure]:
 
 
 Cells = Sequence[str | int | float | None]
-"""A row of a :class:`ClaimTable`."""
 
 
 class ClaimTable(Struct, frozen=True):
@@ -189,7 +184,6 @@ class ClaimFindings(Struct, frozen=True):
     """What a measuring function returns."""
 
     figures: Mapping[str, ClaimFigure] = {}
-    """By the point's name."""
     notes: Sequence[str] = ()
     tables: Sequence[ClaimTable] = ()
 
@@ -247,7 +241,6 @@ class ClaimOutcome(Struct, frozen=True):
     claim: Claim
     verdict: ClaimVerdict
     reason: str = ""
-    """Why it is not reproduced, or was not run."""
     remedy: str = ""
     findings: ClaimFindings = ClaimFindings()
     took_s: float = 0.0

@@ -47,11 +47,8 @@ HEADS, LONG = 2, 2048
 LENGTHS, SHORTER = (2048, 4096, 8192, 16384), (256, 512, 1024, 2048)
 """With all scores first there is a matrix of them, so they are not tried as far."""
 WIDTHS = (32, 64, 128, 256)
-"""Of a head, at the long length."""
 LIMITS = {"re-associated": 1.5, "width": 2.5, "scores first": 1.5}
-"""Powers that a decision is about."""
 PAIRS_SHARE, CROSSING_SHARE = 0.5, 0.3
-"""Of the time that is given; the rest is for starting and for the gate."""
 
 
 def build(problem: Problem, normalise: bool, chunk: int) -> Attend:
@@ -113,12 +110,10 @@ EXACT = "sdpa"
 MECHANISMS = ("linformer", "nystrom", "performer", "rfa", "skyformer", "lsh", "routing")
 """Five of low rank; two that infer which pairs matter."""
 TIMED_AT, SKILL_AT = (512, 2048, 8192), 1024
-"""Lengths at which times are taken, and the one at which skills are."""
 INPUTS = ("normal", "peaky", "equal_keys")
 BETWEEN = (256, 8192)
 LEAST_LEAD, LEAST_SKILL = 0.05, 0.5
 CELLS_SHARE, SEARCH_SHARE = 0.15, 0.5
-"""Of the time that is given; the rest is for starting and for the gate."""
 
 
 def measure_low_rank(request: ClaimRequest) -> ClaimFindings:

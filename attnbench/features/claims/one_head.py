@@ -23,7 +23,6 @@ DRAWS = {"uniform": 400, "gaussian": 50, "begun": 50}
 GRADIENT_DRAWS = 21
 KINDS = {"uniform": "uniform in [0, 1)", "gaussian": "N(0, 1)", "begun": f"N(0, 1/{WIDTH})"}
 NORMAL = 1.96
-"""The 97.5th percentile of the normal distribution."""
 
 
 def draw(seed: int, kind: str) -> tuple[Tensor, list[Tensor], torch.Generator]:

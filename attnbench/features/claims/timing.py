@@ -24,7 +24,6 @@ from impls.problem import InvalidProblem, Problem
 from impls.spec import Variant
 
 MARGIN = 0.01
-"""The margin at which pairs decide."""
 PAIRS_SHARE, CELLS_SHARE = 0.7, 0.5
 """Of the time that is given, of pairs and of rates; the rest is for starting and for the gate."""
 
@@ -117,7 +116,6 @@ TOLERANCE = 0.1
 PHASES = {"forward": 1.0, "backward": 2.5, "train": 3.5}
 """Work over that of a forward pass."""
 SECONDS = 0.5
-"""Of sampling a cell, at the most."""
 RULES = (
     "FLOPs by the source's convention: 4 b h n^2 d forward, half of it under a causal mask, 5/2 of "
     "that backward, 7/2 both. Our times are of cold caches and of the clocks as they stand, so 10 "

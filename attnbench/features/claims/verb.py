@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 STARTED_S = 6.0
-"""A guess at what starts with each claim."""
 
 
 def reproduce(given: argparse.Namespace) -> int:

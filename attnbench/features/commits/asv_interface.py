@@ -129,7 +129,6 @@ class Asv:
 FACETS = ("gpu", "driver", "cuda", "torch", "triton")
 """What an entry of ours says besides what asv asks for."""
 FORM = 1
-"""asv's version of its machine files."""
 NONE = "none"
 
 
@@ -206,7 +205,6 @@ def _write(path: Path, values: Mapping[str, Any]) -> None:
 
 FILE = "benchmarks.json"
 INDEX_FORM = 2
-"""asv's version of this file."""
 SUITE = [name for device in suite.PRESET for name in suite.grid(device).variants]
 SAME = ("version", "unit", "param_names")
 """What is listed with others of these is not what the results are of."""

@@ -47,7 +47,6 @@ class CommitRun:
     header: Mapping[str, Any]
     commit: str
     committed_ms: int
-    """When the commit was made, in the milliseconds that asv counts in."""
     started: datetime
 
     def add_to(self, sheets: dict[tuple[str, str, str], tuple[CommitRun, Any, Values]]) -> None:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 OWN = ("", "existing")
 """Environments that asv did not make: there the checkout's own ``impls`` are measured."""
 CHECKOUT = Path(attnbench.__file__).resolve().parents[1]
-"""The folder that holds the attnbench that measures."""
 QUICK_S = 0.01
 """Seconds of samples a cell where its time is not kept."""
 SAMPLES = 4
@@ -208,7 +207,11 @@ class NoFigure(Exception):
 
 
 class FigureBenchmark(Benchmark):  # type: ignore[misc]
-    """A benchmark whose parameters name the row to look up; one number."""
+    """A benchmark whose parameters name the row to look up.
+
+    A time is one value for each process that timed the cell, which asv takes for independent draws;
+    the other figures are one number a cell.
+    """
 
     figure = ""
 
@@ -219,15 +222,16 @@ class FigureBenchmark(Benchmark):  # type: ignore[misc]
         super().__init__(name, func, attr_sources)
         about = suite.FIGURES[self.figure]
         self.type, self.unit, self.pretty_name = self.figure, about.unit, about.title
-        self.rounds = 1
+        in_turns = self.figure == "time" and suite.current_request().interleaved
+        self.rounds = suite.PROCESSES if in_turns else 1
 
     def run(self, cache: Cache, variant: str, seq: int, phase: str) -> Any:
         """The figure, measured now if need be; skips what can't be; raises NoFigure."""
         if cache.skipped:
             _skip(cache.skipped)
         key = (variant, seq, phase)
-        row = self.row(cache, key)
-        if row is None:
+        row = cache.rows.get(key)
+        if row is None or (self.figure == "time" and row.status == "measured" and _taken(key)):
             request = suite.current_request()
             once = int(_get_first_attr(self._attr_sources, "repeat", 0)) == 1
             request = msgspec.structs.replace(request, quick=request.quick or once)
@@ -240,37 +244,21 @@ class FigureBenchmark(Benchmark):  # type: ignore[misc]
             _skip(f"the record has no {self.figure}")
         return {"samples": value, "number": 1} if self.figure == "time" else value
 
-    def row(self, cache: Cache, key: Key) -> SuiteRow | None:
-        """What is known of a cell."""
-        return cache.rows.get(key)
+
+def _taken(key: Key) -> bool:
+    """Whether asv has had this time before, as an empty file records."""
+    try:
+        name = "taken-" + "-".join(map(str, key)).replace("/", "_")
+        os.close(os.open(name, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return True
+    return False
 
 
-class TimeBenchmark(FigureBenchmark):
-    """One value for each process that timed the cell: asv takes them for independent draws."""
-
-    figure = "time"
-
-    def __init__(self, name: str, func: Any, attr_sources: list[Any]) -> None:
-        super().__init__(name, func, attr_sources)
-        self.rounds = suite.PROCESSES if suite.current_request().interleaved else 1
-
-    def row(self, cache: Cache, key: Key) -> SuiteRow | None:
-        """What is known, unless asv has had it before; a file records what was taken."""
-        row = cache.rows.get(key)
-        if row is not None and row.status == "measured":
-            name = "taken-" + "-".join(map(str, key)).replace("/", "_")
-            try:
-                os.close(os.open(name, os.O_CREAT | os.O_EXCL))
-            except FileExistsError:
-                return None
-        return row
-
-
-MemoryBenchmark, ErrorBenchmark = (
+KINDS = tuple(
     type(f"{figure.title()}Benchmark", (FigureBenchmark,), {"figure": figure})
-    for figure in ("memory", "error")
+    for figure in suite.FIGURES
 )
-KINDS = (TimeBenchmark, MemoryBenchmark, ErrorBenchmark)
 
 
 def register() -> None:

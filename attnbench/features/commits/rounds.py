@@ -64,7 +64,6 @@ rows = table(sys.argv[2:]).rows.values()
 with open(sys.argv[1], "w") as file:
     json.dump([row.to_dict() for row in rows], file)
 """
-"""Run where a commit lies: its rows, as data."""
 
 
 @dataclass

@@ -73,10 +73,8 @@ p = 0.002. Six values against six reach 2/924 = 0.0022 at best, so they never di
 seven reach 2/3432 = 0.0006, and with one value out of order 0.0012.
 """
 LIMIT_S = 1800.0
-"""For all cells of a commit."""
 
 Key = tuple[str, int, str]
-"""Variant, length, phase."""
 Value = list[float] | float | int
 
 

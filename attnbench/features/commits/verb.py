@@ -38,7 +38,6 @@ from impls import UnknownVariant
 from impls.errors import CantBeDone
 
 PAIRS_S = 30.0
-"""Seconds of pairs a problem."""
 COMMITS_VARIANT = "matmul"
 """Of two commits, what is compared if no --variant says."""
 

@@ -40,14 +40,12 @@ if TYPE_CHECKING:
     from attnbench.features.commits.instructions import Counted
 
 QUIET = (CommitVerdict.UNCHANGED, CommitVerdict.LEFT_OUT)
-"""Folded away in a comment."""
 GOOD_NEWS = (CommitVerdict.FASTER, CommitVerdict.MENDED, CommitVerdict.ADDED)
 MANY = 12
 """Cells of one side alone, and benchmarks of a commit, that are named; the rest is counted."""
 MOST = 40
 """Rows of two runs on a terminal; of more, those that differ come first."""
 SIDES = ("a: ", "b: ")
-"""What begins a note on one side."""
 STOPS = {"": "", "decided": "", "cap": " (at the cap)", "budget": " (at the budget)"}
 FIGURES = ("ratio", "99 % interval", "pairs", "could be seen")
 

@@ -164,9 +164,7 @@ class CostPoint:
     family: str
     computes: str
     cosine: Triple
-    """The median."""
     ratio: Triple
-    """Of the step's time."""
     step_s: float
     faster: bool
     """Than the original: the verdict of its pairs, which survived Holm's correction over all."""

@@ -72,7 +72,6 @@ class Texts(NamedTuple):
 
     texts: Sequence[str]
     pairs: Sequence[tuple[int, int]]
-    """Two texts, by their places."""
     source: str
 
 
@@ -122,7 +121,6 @@ class TrialOptions:
     layers: int = 0
     """On how many of the long texts each layer is tried alone."""
     distil: int = 0
-    """Steps."""
     train: str = "projections"
     seed: int = 0
 

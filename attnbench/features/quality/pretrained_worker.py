@@ -45,7 +45,6 @@ Stages = Iterator[dict[str, Any]]
 Ids = Sequence[Sequence[int]]
 """Texts as numbers of tokens; or pairs of texts, by their places."""
 ORIGINAL = "sdpa"
-"""The attention that transformers takes by itself."""
 MOST_TOKENS = 8192
 """Of a batch, padding included."""
 
@@ -274,7 +273,6 @@ def cosines_by_layer(
 
 PROJECTIONS = ("self.query", "self.key", "self.value", "attention.output.dense")
 RATE = 3e-4
-"""AdamW's."""
 TEXTS_PER_STEP, LEARN_TOKENS = 4, 256
 """And of a text so many tokens, from its beginning."""
 

@@ -87,9 +87,7 @@ class RecallResult:
     family: str
     state_numbers: int | None
     accuracy: Mapping[str, Mapping[int, SeedInterval]]
-    """By number of pairs."""
     steps: SeedInterval | None
-    """Taken in the same time."""
     step_s: SeedInterval | None
     ratio: SeedInterval | None
     """Of a step's time to the baseline's, seed by seed: the mean of logarithms, and back."""
@@ -157,7 +155,6 @@ class SettingResults(NamedTuple):
     results: list[RecallResult]
     baseline: str
     seconds: float | None
-    """The budget of time, if there was one."""
 
     @property
     def budgets(self) -> list[str]:
@@ -339,7 +336,6 @@ def progress_words(found: Evidence) -> str:
 WIDE, HIGH, LEFT, ABOVE, BELOW = 560.0, 235.0, 40.0, 52.0, 32.0
 """Points: of the figure, of a setting's two panels, and around them."""
 NAMES = 4
-"""Names that stand side by side."""
 BAND = 0.13
 """How much colour lies between the worst and the best seed."""
 APART = 0.05
