@@ -46,7 +46,7 @@ class Asv:
                 f"asv is not installed for {sys.executable}; install it with "
                 f"{sys.executable} -m pip install 'asv>=0.6.5,<0.7'"
             )
-        from asv.util import UserError, load_json
+        from asv.util import load_json
 
         file = root / CONFIGURATION
         if not file.exists():
@@ -54,14 +54,8 @@ class Asv:
                 f"there is no {file.name} in {root}; history is kept in a clone of attnbench as a "
                 "whole, with its benchmarks folder: run it there"
             )
-        try:
-            said = load_json(str(file), js_comments=True)
-            return cls(root, root / said["results_dir"], root / said["html_dir"])
-        except (OSError, ValueError, KeyError, TypeError, UserError) as error:
-            raise CantBeDone(
-                f"{file} can't be read ({type(error).__name__}: {error}); 'git checkout -- "
-                f"{file.name}' brings it back"
-            ) from None
+        said = load_json(str(file), js_comments=True)
+        return cls(root, root / said["results_dir"], root / said["html_dir"])
 
     @staticmethod
     def guess_s(commits: int, rounds: int, bench: str | None) -> float:
@@ -156,7 +150,7 @@ def ensure_machine(path: Path | None = None) -> str:
     """Have this machine in asv's own file as it is now; the name to give to ``--machine``.
 
     Entries of it as it was before go: asv takes the only one there is where none is named. Raises
-    CantBeDone for a file that can't be read or written.
+    CantBeDone for a file that can't be read.
     """
     path = path or Path("~/.asv-machine.json").expanduser()
     machine, known = this_machine(), dict[str, Any]()
@@ -179,14 +173,8 @@ def ensure_machine(path: Path | None = None) -> str:
             kept[name] = other
     wanted = {**kept, mine["machine"]: mine, "version": FORM}
     if wanted != known:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _write(path, wanted)
-        except OSError as error:
-            raise CantBeDone(
-                f"can't write {path}, where asv looks a machine up: {error.strerror}; make it "
-                "writable, or set HOME to a folder of yours"
-            ) from None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, wanted)
     return mine["machine"]
 
 
@@ -262,16 +250,12 @@ def write(results: Path) -> Path:
 
 
 def before_publishing(configuration: str | None) -> None:
-    """Have asv publish whatever its results folder holds; raises asv's own UserError."""
+    """Have asv publish whatever its results folder holds."""
     from asv.config import Config
-    from asv.util import UserError
 
     results = Path(Config.load(configuration and Path(configuration).name).results_dir)
     if (results / FILE).exists():
-        try:
-            write(results)
-        except OSError as error:
-            raise UserError(f"can't write {results / FILE}: {error.strerror}") from None
+        write(results)
 
 
 # ---- what its results show of some commits -------------------------------------------------------

@@ -8,22 +8,8 @@ from typing import TYPE_CHECKING, Any
 from attnbench.answer.regimes import frontier
 from attnbench.core import format
 from attnbench.core.stats import Pairs
-from attnbench.features.quality.model_results import (
-    LEVEL,
-    LEVELS,
-    LONG,
-    NAMED,
-    RANKED,
-    CostPoint,
-    finding,
-    format_triple,
-    lengths_of,
-    levels_of,
-    long_texts,
-    name_points,
-    points,
-    timed_steps,
-)
+from attnbench.features.quality import model_results as results
+from attnbench.features.quality.model_results import format_triple, points, timed_steps
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
 from attnbench.report.figures.sheet import FAINT, GRID, Drawn, finish, sheet
@@ -75,11 +61,11 @@ def progress_line(row: Row) -> str:
     return f"{row['variant']}: {'; '.join(filter(None, words))}"
 
 
-def model_tables(found: Evidence, named: int = NAMED) -> Iterator[Table]:
+def model_tables(found: Evidence, named: int = results.NAMED) -> Iterator[Table]:
     """Some without rows; so many are named where some tie."""
     rows, original = found.rows, found.made["original"]
     tried = sorted((r for r in rows if r.get("cosines")), key=lambda row: str(row["variant"]))
-    near = [row for row in tried if row["computes"] in RANKED]
+    near = [row for row in tried if row["computes"] in results.RANKED]
     near.sort(key=lambda row: -(row["cosine"]["long"] or {"value": -2.0})["value"])
     others = [row for row in tried if row["computes"] == "its own operator"]
     right: tuple[str, ...] = ("largest error", "relative error", "of the original's own")
@@ -137,13 +123,14 @@ def _steps_table(rows: Sequence[Row], original: Row) -> Table:
 def _levels_table(rows: Sequence[Row], named: int) -> Table:
     names = ("tokens", "cosine", "keep it", "fastest of them", "step", "tied with it")
     lines = []
-    for seq in lengths_of(rows):
-        for level in levels_of(points(rows, seq)):
-            fastest, step, ties = "none", "", name_points(level.tied, named)
+    for seq in results.lengths_of(rows):
+        for level in results.levels_of(points(rows, seq)):
+            fastest, step, ties = "none", "", results.name_points(level.tied, named)
             if level.fastest is not None:
                 fastest = level.fastest.variant
                 step = format_triple(level.fastest.ratio) + ", no gain" * (not level.gains)
-            may = f"may keep it: {name_points(level.doubtful, named)}" if level.doubtful else ""
+            doubtful = results.name_points(level.doubtful, named)
+            may = f"may keep it: {doubtful}" * bool(doubtful)
             keep = (f"{seq:,}", f"≥ {level.cosine:g}", len(level.keep))
             lines.append((*keep, fastest, step, "; ".join(filter(None, (ties, may)))))
     return Table(LEVELS_TITLE, columns(*names, right=names[:3], wrap=names[-1:]), lines)
@@ -195,22 +182,17 @@ def model_lines(found: Evidence) -> Iterator[str]:
         notes += [f"step at {s['seq']}: {s['why']}" for s in row.get("steps") or () if "why" in s]
         yield from (f"! {row['variant']}: {note}" for note in notes if note)
     tokens = original["tokens"]
-    long = sum(length >= LONG for length in tokens)
-    few = "; too few, so what is said of long texts is of all" * (long < len(long_texts(original)))
+    long = sum(length >= results.LONG for length in tokens)
+    less = long < len(results.long_texts(original))
+    few = "; too few, so what is said of long texts is of all" * less
     yield (
         f"{found.made['model']['name']}, {wanted['dtype']} on {wanted['device']}; "
         f"{texts['texts']} texts ({texts['source']}, {texts['digest']}) of {min(tokens)} to "
-        f"{max(tokens)} tokens, {long} of them long ({LONG} and more){few}"
+        f"{max(tokens)} tokens, {long} of them long ({results.LONG} and more){few}"
     )
-    yield (
-        "cosine: of a text's embedding with that of the original in float64; median over texts, "
-        "with its 95 % interval"
-    )
+    yield "cosine: with the original's embedding in float64; median over texts, its 95 % interval"
     yield "same rank: tied; alone: each text by itself, as it takes no padding mask"
-    yield (
-        "a step: one text without padding, without gradients; its verdicts survive Holm's "
-        "correction over all of them"
-    )
+    yield "a step: one text, without padding and gradients; verdicts after Holm's correction over all"
     yield "rank correlation: Spearman's, of the similarities of pairs with the original's"
     if same := [r["variant"] for r in found.rows if r.get("equal") and r["computes"] != "softmax"]:
         yield (
@@ -311,7 +293,7 @@ RATIOS = (0.2, 0.5, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
 
 def draw_model(found: Evidence) -> Drawn | None:
     """Likeness × time at the longest step that was timed; None where none was."""
-    lengths, made = lengths_of(found.rows), found.made
+    lengths, made = results.lengths_of(found.rows), found.made
     shown = points(found.rows, lengths[-1]) if lengths else []
     if not shown:
         return None
@@ -324,7 +306,7 @@ def draw_model(found: Evidence) -> Drawn | None:
     items = style.lines(style.of(look.values()), WIDE - 12)
     bottom = BELOW + style.LINE * len(items)
     with sheet(WIDE / 72, (bottom + HIGH + ABOVE) / 72) as figure:
-        labels.heading(figure, title, under, sentence(finding(shown)))
+        labels.heading(figure, title, under, sentence(results.finding(shown)))
         style.put(figure, 6, 5, items)
         axes = labels.add_axes(figure, (LEFT, bottom, WIDE - RIGHT, bottom + HIGH))
         xs = style.limits([x for p in shown for x in p.ratio] + [1.0, *floors.values()], least=1.5)
@@ -367,9 +349,9 @@ def _draw_axes(axes: Axes, xs: tuple[float, float], worst: float, floor: float |
     axes.minorticks_off()
     axes.set_xlabel("step time over the original's (less is better)", labelpad=1, fontsize=8)
     axes.set_ylabel("median cosine to the original", labelpad=2, fontsize=8)
-    for level in LEVELS:
+    for level in results.LEVELS:
         axes.axhline(1 - level, color=GRID, linewidth=1.4)
-    axes.fill_between([xs[0], 1.0], 1 - LEVEL, top, color=GRID, alpha=0.45, linewidth=0)
+    axes.fill_between([xs[0], 1.0], 1 - results.LEVEL, top, color=GRID, alpha=0.45, linewidth=0)
     place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "rotation": 90, "ha": "right"}
     for x, dash, words in ((floor, "--", "no attention at all"), (1.0, "-", "the original")):
         if x is not None:
@@ -377,7 +359,7 @@ def _draw_axes(axes: Axes, xs: tuple[float, float], worst: float, floor: float |
             axes.text(x, 0.4, f"{words} ", fontsize=7, color=FAINT, **place)
 
 
-def _csv(shown: Sequence[CostPoint], front: Sequence[str]) -> Iterator[Sequence[object]]:
+def _csv(shown: Sequence[results.CostPoint], front: Sequence[str]) -> Iterator[Sequence[object]]:
     ends = ("", "_low", "_high")
     figures = [f"{name}{end}" for name in ("cosine", "ratio") for end in ends]
     yield ("variant", "computes", *figures, "step_s", "frontier")

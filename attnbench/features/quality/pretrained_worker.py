@@ -158,10 +158,8 @@ def embed_variant(swappable: SwappableModel, row: Variant, ids: Ids, dtype: str)
 
 def read_original(folder: Path) -> tuple[list[list[int]], Tensor]:
     """The tokens of each text, and the original's embeddings in float64."""
-    with np.load(folder / "original.npz") as kept:
-        ends = np.cumsum(kept["lengths"])
-        ids = [part.tolist() for part in np.split(kept["ids"], ends[:-1])]
-        return ids, torch.from_numpy(kept["vectors"])
+    kept = torch.load(folder / "original.pt", weights_only=True)
+    return kept["ids"], kept["vectors"]
 
 
 def embedding_error(got_tw: Tensor, want_tw: Tensor) -> Error:
@@ -316,11 +314,8 @@ def answer_original(question: Mapping[str, Any]) -> Stages:
         for attention, together in (("eager", True), ("sdpa", True), ("sdpa", False))
     )
     plain = reduce(worse, (embedding_error(form.vectors_tw, want) for form in forms))
-    lengths = [len(x) for x in ids]
-    np.savez(
-        folder / "original.npz", ids=np.concatenate(ids), lengths=lengths, vectors=want.numpy()
-    )
-    original = {"tokens": lengths, "plain": plain.to_dict()}
+    torch.save({"ids": ids, "vectors": want}, folder / "original.pt")
+    original = {"tokens": [len(x) for x in ids], "plain": plain.to_dict()}
     yield {"original": {**original, "similarities": similarities(want, question["pairs"])}}
 
     def hand_on(

@@ -123,7 +123,7 @@ def recall_results(rows: Sequence[Row], baseline: str) -> list[RecallResult]:
         logs = [math.log(own / own_s[seed]) for seed, own in times.items() if seed in own_s]
         ratio = seed_interval(logs)
         if ratio is not None:
-            mean, low, high = (math.exp(x) if x < 700 else math.inf for x in ratio[:3])
+            mean, low, high = (math.exp(x) for x in ratio[:3])
             ratio = SeedInterval(mean, low, high, ratio.n)
         states = [r["state_numbers"] for r in some if r["state_numbers"] is not None]
         found.append(
