@@ -72,14 +72,14 @@ def load(*runs: str | Path, samples: bool = False) -> Measurements:
     counts = raw.attrs.pop("rows")
     raw["folder"] = [str(p) for p, n in zip(folders, counts, strict=True) for _ in range(n)]
     raw = raw.drop(columns=[*PARTS, *([] if samples else [SAMPLES])], errors="ignore")
-    runs = gather(folders) if len(raw) else []
-    problems = [record.problem for run in runs for record in run.records]
+    gathered = gather(folders) if len(raw) else []
+    problems = [record.problem for run in gathered for record in run.records]
     several = [name for name in VARYING if len({getattr(p, name) for p in problems}) > 1]
     if "q_len" in several and all(p.q_len in (1, p.kv_len) for p in problems):
         several.remove("q_len")  # the phase says which
-    found = Measurements([row for run in runs for row in _rows(run, several)])
+    found = Measurements([row for run in gathered for row in _rows(run, several)])
     if len(folders) > 1:
-        found.insert(0, "run", [str(run.path) for run in runs for _ in run.records])
+        found.insert(0, "run", [str(run.path) for run in gathered for _ in run.records])
     found._raw = raw
     found.attrs["runs"] = [str(path) for path in folders]
     if len(folders) == 1:

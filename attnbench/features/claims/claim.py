@@ -131,8 +131,7 @@ def find(names: list[str]) -> list[Claim]:
             near = near or [each for each in known if name in each][:3]
             hint = f"did you mean {' or '.join(near)}? " if near else ""
             raise CantBeDone(
-                f"there is no claim {name!r}; {hint}'attnbench reproduce --list' shows all "
-                f"{len(known)}"
+                f"there is no claim {name!r}; {hint}'attnbench reproduce --list' shows all"
             )
     return [known[name] for name in dict.fromkeys(names)] or list(known.values())
 

@@ -43,16 +43,14 @@ class Asv:
         """asv for a checkout; raises CantBeDone where it or its configuration is not there."""
         if importlib.util.find_spec("asv") is None:
             raise CantBeDone(
-                f"asv is not installed for {sys.executable}; install it with "
-                f"{sys.executable} -m pip install 'asv>=0.6.5,<0.7'"
+                f"asv is not there; {sys.executable} -m pip install 'asv>=0.6.5,<0.7' installs it"
             )
         from asv.util import load_json
 
         file = root / CONFIGURATION
         if not file.exists():
             raise CantBeDone(
-                f"there is no {file.name} in {root}; history is kept in a clone of attnbench as a "
-                "whole, with its benchmarks folder: run it there"
+                f"there is no {file.name} in {root}: run it in a clone of attnbench as a whole"
             )
         said = load_json(str(file), js_comments=True)
         return cls(root, root / said["results_dir"], root / said["html_dir"])
@@ -111,10 +109,7 @@ class Asv:
         ) as program:
             status = program.wait()
         if status is None or status not in well:
-            raise CantBeDone(
-                f"'asv {words[0]}' ended with status {status}: {program.last_line()}; what it said "
-                "before is above"
-            )
+            raise CantBeDone(f"'asv {words[0]}' ended with status {status}: {program.last_line()}")
         return status
 
 
@@ -163,8 +158,7 @@ def ensure_machine(path: Path | None = None) -> str:
         pass
     except (OSError, ValueError) as error:
         raise CantBeDone(
-            f"asv's machine file {path} can't be read ({error}): mend it or move it away; it is "
-            "made anew"
+            f"asv's machine file {path} can't be read ({error}): mend it or move it away"
         ) from None
     kept = {}
     for name, other in known.items():

@@ -43,13 +43,11 @@ class Shared(Environment):  # type: ignore[misc]
     ) -> None:
         if not self.matches(python):
             raise EnvironmentUnavailable(
-                f"a shared environment has the Python that runs asv, {RUNNING}, and no {python}; "
-                f'run asv with that Python, or take -E "virtualenv:{python}"'
+                f"a shared environment has Python {RUNNING}, not {python}; take -E virtualenv"
             )
         if requirements:
             raise EnvironmentUnavailable(
-                f"a shared environment has what is installed, and installs no "
-                f"{', '.join(requirements)}; take -E virtualenv for a matrix of requirements"
+                f"a shared environment installs no {', '.join(requirements)}; take -E virtualenv"
             )
         self._python, self._requirements = python, requirements  # asv asks before it keeps them
         super().__init__(conf, python, requirements, tagged_env_vars)

@@ -125,8 +125,7 @@ def export(
         asv_interface.write(results)
     except OSError as error:
         raise CantBeDone(
-            f"can't write {error.filename or results}: {error.strerror}; make room "
-            "there, or make it writable"
+            f"can't write {error.filename or results}: {error.strerror}; make room there"
         ) from None
     return written
 
@@ -148,10 +147,7 @@ def _leg(path: Path, root: Path, header: Mapping[str, Any], number: int) -> Comm
         started = datetime.fromisoformat(header["started"]).astimezone(UTC)
         header["settings"]["threads"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CantBeDone(
-            f"{path / HEADER} is damaged ({error!r}), so it can't be told what {path} measured; "
-            "measure again"
-        ) from None
+        raise CantBeDone(f"{path / HEADER} is damaged ({error!r}); measure again") from None
     why = ""
     if commit is None or dirty is None:
         why = "says no commit: its attnbench is in no git checkout; measure again from a clone"
@@ -167,9 +163,7 @@ def _leg(path: Path, root: Path, header: Mapping[str, Any], number: int) -> Comm
     try:
         sha = find_commit(commit, root).sha
     except CantBeDone as unknown:
-        raise CantBeDone(
-            f"{path} was measured at a commit that can't be looked up: {unknown}"
-        ) from None
+        raise CantBeDone(f"{path} is of a commit that can't be looked up: {unknown}") from None
     committed_ms = int(git(root, "show", "--no-patch", "--format=%at", sha) or 0) * 1000
     return CommitRun(path, number, header, sha, committed_ms, started)
 

@@ -71,8 +71,7 @@ def require() -> None:
     missing = [name for name in NEEDED if shutil.which(name) is None]
     if missing:
         raise CantBeDone(
-            f"instructions are counted by valgrind, and {' and '.join(missing)} can't be found; "
-            "install it with 'apt-get install valgrind' or your system's own package"
+            f"{' and '.join(missing)} can't be found; 'apt-get install valgrind' installs it"
         )
 
 
@@ -140,8 +139,7 @@ def _counts(
     status = program.wait(LIMIT_S)
     if status is None:
         raise CantBeDone(
-            f"commit {commit}: counting took longer than {roughly(LIMIT_S)}; give a shorter --seq "
-            "or fewer variants"
+            f"commit {commit}: counting took longer than {roughly(LIMIT_S)}; give fewer variants"
         )
     if status:
         raise CantBeDone(

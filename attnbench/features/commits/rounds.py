@@ -192,7 +192,7 @@ def guess_s(cell: Cell, machine: Machine) -> float:
     return checks + 2 * PAIRS * QUICK * call_s(cell.problem, machine)
 
 
-def ahead_s(number: int, left: Sequence[Cell], cell: Cell | None, machine: Machine) -> float:
+def ahead_s(machine: Machine, number: int, left: Sequence[Cell], cell: Cell | None) -> float:
     """A guess at the seconds from a cell of a round on, that cell included."""
     todo = left if cell is None else left[next(n for n, one in enumerate(left) if one is cell) :]
     rest = next(most for most in (USUAL_ROUNDS, *LOOKS) if most >= number) - number

@@ -148,9 +148,7 @@ def _runs(given: argparse.Namespace) -> int:
     asked |= {n for n in ("preset", "margin", "variant", "threads", "seed") if getattr(given, n)}
     if asked:
         options = ", ".join("--" + name.replace("_", "-") for name in sorted(asked))
-        raise pairs.NothingToCompare(
-            f"{options} says nothing of two run folders, which were measured already; leave it out"
-        )
+        raise pairs.NothingToCompare(f"{options} says nothing of two run folders: leave it out")
     found = compare_runs.compare_runs(Path(given.a), Path(given.b))
     if given.json:
         print(json.dumps(found.to_dict()))
@@ -165,7 +163,7 @@ def _commits(given: argparse.Namespace) -> int:
         commits = checkout.find_commit(given.a, root), checkout.find_commit(given.b, root)
     except BadCommit as why:
         raise pairs.NothingToCompare(
-            f"{given.a} and {given.b} are no variants and no run folders; as commits, {why}"
+            f"{given.a} and {given.b} are no variants and no runs; as commits, {why}"
         ) from None
     variants = given.variant or [COMMITS_VARIANT]
     return _in_rounds(given, root, tables, commits, begin(given), variants, ("a", "b"))
@@ -187,7 +185,7 @@ def _in_rounds(
     plan = rounds.plan_cells(*commits, variants, grid, machine, root, tables)
     now: list[Any] = [1, plan.cells, None]
     """The round, the cells that have no verdict yet, and the one that is next."""
-    left = LooksLeft(lambda: rounds.ahead_s(*now, machine), len(plan.cells) * seconds)
+    left = LooksLeft(lambda: rounds.ahead_s(machine, *now), len(plan.cells) * seconds)
     say(view.plan(plan.cells, left.left_s, seconds))
     with lock.lock_for([grid.device]), Progress() as progress:
         progress.at(0, 0, left.left_s, "both commits are laid out")
@@ -244,10 +242,7 @@ def _history(given: argparse.Namespace) -> int:
         f"{roughly(guess_s)}"
     )
     if others:
-        say(
-            f"note: {asv.results} holds results of {', '.join(others)} too: other lines on the "
-            "pages, and not compared with these"
-        )
+        say(f"note: {asv.results} holds results of {', '.join(others)} too, which are not compared")
     with Progress() as progress:
         progress.expect([guess_s])
         progress.step("asv's own words are above" if sys.stderr.isatty() else "asv")
@@ -289,9 +284,7 @@ def _instructions(
 ) -> int:
     machine, _, grid = begin(given, instructions.GRID)
     if grid.device != "cpu":
-        raise pairs.NothingToCompare(
-            "--instructions are counted on a CPU; leave --device and --preset out"
-        )
+        raise pairs.NothingToCompare("--instructions are counted on a CPU; leave --device out")
     planned = rounds.plan_cells(base, head, given.variant or [], grid, machine, root, tables)
     if why := next(filter(None, planned.unreadable), None):
         raise CantBeDone(f"{why}; give commits whose table can be read")

@@ -174,10 +174,7 @@ def _run_remarks(found: RunsComparison, shown: Sequence[ComparedCell]) -> Iterat
         yield f"{counted(found.alike, 'measurement')} ended alike in both, without a time"
     if found.apart:
         middle, most = map(percent, found.apart)
-        yield (
-            f"of what was timed in both, half are at most {middle} apart, nine in ten at "
-            f"most {most}"
-        )
+        yield f"of what was timed in both, half are at most {middle} apart, nine in ten {most}"
 
 
 # ---- two commits ---------------------------------------------------------------------------------

@@ -96,8 +96,8 @@ def summarize(row: Row, original: Row) -> dict[str, Any]:
             name: estimate_median([cosines[n] for n in places])
             for name, places in (("long", long), ("short", short))
         }
-        both = row["similarities"], original["similarities"]
-        more["spearman"] = estimate_correlation(*both)
+        sides = row["similarities"], original["similarities"]
+        more["spearman"] = estimate_correlation(*sides)
     if row.get("layers"):
         more["by_layer"] = [estimate_median(layer) for layer in row["layers"]]
     if (distilled := row.get("distilled")) and "why" not in distilled:

@@ -192,7 +192,7 @@ def model_lines(found: Evidence) -> Iterator[str]:
     )
     yield "cosine: with the original's embedding in float64; median over texts, its 95 % interval"
     yield "same rank: tied; alone: each text by itself, as it takes no padding mask"
-    yield "a step: one text, without padding and gradients; verdicts after Holm's correction over all"
+    yield "a step: one text, no padding, no gradients; verdicts after Holm's correction over all"
     yield "rank correlation: Spearman's, of the similarities of pairs with the original's"
     if same := [r["variant"] for r in found.rows if r.get("equal") and r["computes"] != "softmax"]:
         yield (

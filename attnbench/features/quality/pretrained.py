@@ -86,12 +86,12 @@ def read_texts(path: Path) -> Texts:
         raise CantBeDone(f"can't read --texts {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise CantBeDone(
-            f"--texts {path} is not UTF-8 (byte {error.start}); save it as UTF-8, a text a line"
+            f"--texts {path} is not UTF-8 (byte {error.start}); save it as UTF-8"
         ) from None
     texts = [text for line in content.splitlines() if (text := line.strip())]
     if not LEAST <= len(texts) <= MOST:
         raise CantBeDone(
-            f"--texts {path} holds {len(texts)} texts; give {LEAST} to {MOST:,}, a text a line"
+            f"--texts {path} holds {len(texts)} texts; give {LEAST} to {MOST:,}, one a line"
         )
     return Texts(texts, [(n, n + 1) for n in range(len(texts) - 1)], path.name)
 

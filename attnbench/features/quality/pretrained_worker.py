@@ -385,8 +385,7 @@ def answer_capture(question: Mapping[str, Any]) -> Stages:
             rows, begun = [*rows, begun[:seq]], []
     if len(rows) < batch:
         raise CantBeDone(
-            f"the texts fill {len(rows)} rows of {seq} tokens, and {batch} are asked for: give a "
-            "smaller --seq or --batch"
+            f"the texts fill {len(rows)} rows of {seq} tokens, not {batch}: give a smaller --seq"
         )
     model, files = load_model(question["dtype"], question["device"]), []
     for number, qkv in enumerate(capture_layers(model, torch.tensor(rows[:batch]))):

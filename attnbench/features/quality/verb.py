@@ -178,8 +178,7 @@ class Start:
             Problem(q_len=length, kv_len=length, dtype=self.dtype, device=self.device)
         if max(lengths) > pretrained.LONGEST:
             raise InvalidProblem(
-                f"--seq {max(lengths)} is longer than the model has places for: "
-                f"{pretrained.LONGEST} at the most"
+                f"--seq {max(lengths)} is more than the model's {pretrained.LONGEST} places"
             )
         check_writable(Path(given.out), self.machine)
 
