@@ -141,13 +141,8 @@ def runs(found: RunsComparison, whole: bool) -> None:
     show(Table("", columns("variant", "problem", "verdict", *right, right=right, wrap=wrap), cells))
     _faint(_run_remarks(found, shown))
     ended = {"worse": "that ended worse", "better": "that ended better"}
-    out.print(
-        ", ".join(
-            f"{n} {ended.get(word, word)}"
-            for word, n in found.counts().items()
-            if n or word not in ended
-        )
-    )
+    many_of = [(n, word) for word, n in found.counts().items() if n or word not in ended]
+    out.print(", ".join(f"{n} {ended.get(word, word)}" for n, word in many_of))
 
 
 def _run_remarks(found: RunsComparison, shown: Sequence[ComparedCell]) -> Iterator[str]:

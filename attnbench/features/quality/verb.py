@@ -72,21 +72,30 @@ def quality(given: argparse.Namespace) -> int:
             f"quality {given.form}' wrote, results/*/evidence/*-{given.form}.json"
         )
     try:
-        return _present(found, file, as_json=given.json, drawn=found.kind == "recall")
+        return _present(found, file, as_json=given.json)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise StoreError(f"{file} is damaged ({why}): what it holds can't be shown") from None
 
 
 def _keep(given: argparse.Namespace, made: Mapping[str, Any], rows: Sequence[Row]) -> int:
+    """Keep evidence with its picture, where its kind has one, and print it; the exit status."""
     found = Evidence(given.form, made, rows)
     file = save_evidence(Path(given.out), found)
-    status = _present(found, file, as_json=given.json, drawn=True)
+    status, picture, words = _present(found, file, as_json=given.json), draw(found), ""
+    try:
+        if picture is not None:
+            write_whole(file.with_suffix(".svg"), picture.svg.encode(), sync=False)
+            write_whole(file.with_suffix(".png"), picture.png, sync=False)
+            words = f"; drawn in {file.with_suffix('.png')}"
+    except OSError as error:
+        say(f"note: {file.with_suffix('.png')} could not be written: {error.strerror}")
+    say(f"kept in {file}{words}")
     return INTERRUPTED if found.partial else status
 
 
-def _present(found: Evidence, file: Path, *, as_json: bool, drawn: bool) -> int:
-    """Print evidence, and draw its picture: 1 where one is wrong or died, 2 where none ran."""
+def _present(found: Evidence, file: Path, *, as_json: bool) -> int:
+    """Print evidence: 1 where a variant is wrong or died, 2 where none ran."""
     if not as_json:
         show(found)
     elif found.kind == "recall":
@@ -96,16 +105,6 @@ def _present(found: Evidence, file: Path, *, as_json: bool, drawn: bool) -> int:
         print(file.read_text(), end="")
     if found.partial and found.kind != "recall":
         say("stopped before its end: this is a part of what was asked")
-    if drawn:
-        words, picture = f"kept in {file}", draw(found)
-        try:
-            if picture is not None:
-                write_whole(file.with_suffix(".svg"), picture.svg.encode(), sync=False)
-                write_whole(file.with_suffix(".png"), picture.png, sync=False)
-                words += f"; drawn in {file.with_suffix('.png')}"
-        except OSError as error:
-            say(f"note: {file.with_suffix('.png')} could not be written: {error.strerror}")
-        say(words)
     statuses = {row["status"] for row in found.rows}
     if statuses & {*FINDINGS, Status.TIMED_OUT}:
         return 1
