@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from threading import Event, Thread
 from time import monotonic
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from attnbench.answer.ranking import EXACT
 from attnbench.core.format import Unchecked, for_terminal, ms, roughly, size, time_interval
@@ -41,7 +41,8 @@ class Progress:
         self._start = self._last = monotonic()
         self._tenth = 0
         self._best: dict[tuple[str, int], tuple[float, str]] = {}
-        self._known = _Known(0, total, inf, self._start, "starting")
+        self._known = (0, total, inf, self._start, "starting")
+        """What is done, of how many, when all is, and since when; and what begins."""
         self._guesses, self._begun, self._eta = list[float](), 0, Eta(())
         self._over = Event()
         watched = sys.stderr.isatty()
@@ -66,8 +67,10 @@ class Progress:
 
     def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
         """A measurement has ended; about so many seconds are left."""
-        self._note(record)
-        what = f"{record.variant} {record.problem}"
+        p, what = record.problem, f"{record.variant} {record.problem}"
+        if record.time is not None and record.computes == EXACT:
+            at, this = (f"{p.phase}, {p.mask}", p.kv_len), (record.time.median_s, record.variant)
+            self._best[at] = min(self._best.get(at, this), this)
         if self._every or record.status in FINDINGS:
             style = "" if record.status is Status.MEASURED else "yellow"
             self.tell(f"[{done}/{total}] {what}: {described(record)}", style)
@@ -76,7 +79,7 @@ class Progress:
     def at(self, done: int, total: int, left_s: float, what: str) -> None:
         """So much is done; the rest takes about so many seconds. A search has no total: 0."""
         now, tenth = monotonic(), TENTHS * done // max(total, 1) if total else 0
-        self._known = _Known(done, total, now + left_s + self._after_s, now, what)
+        self._known = (done, total, now + left_s + self._after_s, now, what)
         if self._bar:
             self._bar.refresh()
         if now - self._last >= EVERY_S or tenth != self._tenth or 0 < total <= done:
@@ -94,23 +97,29 @@ class Progress:
         left_s = self._eta.after(self._guesses[ended - 1]) if ended else self._eta.left
         self.at(ended, len(self._guesses), left_s, what)
 
+    def _left(self, now: float) -> tuple[float, str]:
+        """About so many seconds are left, and the same in words."""
+        done, total, until, since, _ = self._known
+        left_s = max(until - now, LATE * (now - since))
+        if 0 < total <= done:
+            return left_s, "done"
+        return left_s, f"about {roughly(left_s)} left" if until < inf else "begun"
+
     def _line(self, now: float) -> None:
         if self._bar or self._every:
             return
-        self._last = now
-        took = roughly(now - self._start)
-        said, what = self._known.left(now), self._known.what
-        count = f"{self._known.done} of {self._known.total} · " if self._known.total else ""
-        self.tell(f"{count}{took} · {said} · {what}")
+        self._last, (done, total, *_, what) = now, self._known
+        count = f"{done} of {total} · " if total else ""
+        self.tell(f"{count}{roughly(now - self._start)} · {self._left(now)[1]} · {what}")
 
     def _now(self) -> tuple[float, str]:
         """The share of the time that is over, and the words beside the bar."""
-        now, known = monotonic(), self._known
-        took, left_s = now - self._start, known.left_s(now)
-        count = f"{known.done}/{known.total} · " if known.total else ""
-        said = f"{count}{known.left(now)} · " if left_s < inf else ""
-        share = 0.0 if left_s == inf else took / max(took + left_s, 1e-9)
-        return share, f"{said}{for_terminal(known.what)}"
+        now, (done, total, *_, what) = monotonic(), self._known
+        took, (left_s, words) = now - self._start, self._left(now)
+        if left_s == inf:
+            return 0.0, for_terminal(what)
+        count = f"{done}/{total} · " if total else ""
+        return took / max(took + left_s, 1e-9), f"{count}{words} · {for_terminal(what)}"
 
     def tell(self, sentence: str, style: str = "") -> None:
         """Print a sentence; on a terminal above the bar."""
@@ -118,13 +127,6 @@ class Progress:
             self._bar.tell(sentence, style)
         else:
             print(sentence, file=sys.stderr, flush=True)
-
-    def _note(self, record: Record) -> None:
-        if record.time is None or record.computes != EXACT:
-            return
-        p = record.problem
-        at = f"{p.phase}, {p.mask}", p.kv_len
-        self._best[at] = min(self._best.get(at, (inf, "")), (record.time.median_s, record.variant))
 
     def _table(self) -> Table:
         """The fastest exact variants so far, a row for a phase and a mask."""
@@ -142,26 +144,6 @@ class Progress:
                 *(f"{name} {ms(t)}" if t else "" for t, name in (c or (0, "") for c in cells)),
             )
         return made
-
-
-class _Known(NamedTuple):
-    """How far it was when that was said last."""
-
-    done: int
-    total: int
-    until: float
-    since: float
-    what: str
-
-    def left_s(self, now: float) -> float:
-        """Seconds, about."""
-        return max(self.until - now, LATE * (now - self.since))
-
-    def left(self, now: float) -> str:
-        """The same in words."""
-        if 0 < self.total <= self.done:
-            return "done"
-        return f"about {roughly(self.left_s(now))} left" if self.until < inf else "begun"
 
 
 class _Bar:

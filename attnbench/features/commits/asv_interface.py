@@ -188,8 +188,6 @@ def _write(path: Path, values: Mapping[str, Any]) -> None:
 FILE = "benchmarks.json"
 INDEX_FORM = 2
 SUITE = [name for device in suite.PRESET for name in suite.grid(device).variants]
-SAME = ("version", "unit", "param_names")
-"""What is listed with others of these is not what the results are of."""
 Cell = tuple[str, ...]
 """Variant, length and phase as asv writes them: by ``repr``."""
 
@@ -221,21 +219,14 @@ def write(results: Path) -> Path:
     """Have the pages show whatever lies in a results folder; the file that tells them."""
     from asv.results import iter_results
 
-    path = results / FILE
-    try:
-        listed = from_json(path.read_text())
-        if listed.pop("version") != INDEX_FORM:
-            listed = {}
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
-        listed = {}  # it is written anew
+    path, listed = results / FILE, dict[str, Any]()
     for result in iter_results(str(results)):
         for name in result.get_all_result_keys():
             said = described(name)
             if said is None or result.benchmark_version.get(name) != said["version"]:
                 continue  # not of the suite, or by another ruler
-            there = listed.get(name)
-            if not isinstance(there, dict) or any(there.get(k) != said[k] for k in SAME):
-                there = listed[name] = {**said, "params": [[] for _ in said["param_names"]]}
+            empty = {**said, "params": [[] for _ in said["param_names"]]}
+            there = listed.setdefault(name, empty)
             both = zip(there["params"], result.get_result_params(name), strict=True)
             there["params"] = [in_order([*a, *b]) for a, b in both]
     make_folder(results, exist_ok=True)

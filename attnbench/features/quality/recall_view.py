@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 TARGET, GOAL = 0.99, "99 %"
 Row = Mapping[str, Any]
-
-
 STEPS, TIME = "steps", "time"
 """Budgets: what all variants get as much of."""
 REACHES, SHORT, OPEN = "reaches", "falls short", "can't be told"
@@ -125,19 +123,10 @@ def recall_results(rows: Sequence[Row], baseline: str) -> list[RecallResult]:
         if ratio is not None:
             mean, low, high = (math.exp(x) for x in ratio[:3])
             ratio = SeedInterval(mean, low, high, ratio.n)
-        states = [r["state_numbers"] for r in some if r["state_numbers"] is not None]
-        found.append(
-            RecallResult(
-                name,
-                some[0]["computes"],
-                some[0]["family"],
-                states[0] if states else None,
-                accuracy,
-                seed_interval([look["step"] for look in ends[TIME]]),
-                seed_interval(list(times.values())),
-                ratio,
-            )
-        )
+        state = next((x for r in some if (x := r["state_numbers"]) is not None), None)
+        what = name, some[0]["computes"], some[0]["family"], state, accuracy
+        steps = seed_interval([look["step"] for look in ends[TIME]])
+        found.append(RecallResult(*what, steps, seed_interval([*times.values()]), ratio))
 
     def place(each: RecallResult) -> tuple[bool, float]:
         shares = each.accuracy[STEPS]
@@ -206,7 +195,7 @@ def conclude_setting(of: SettingResults) -> Iterator[str]:
         return
     for budget in of.budgets:
         when = f"after the same {of.setting.steps:,} steps"
-        if budget is TIME:
+        if budget == TIME:
             when = f"in the same time ({duration(of.seconds or 0.0)})"
         pairs = hardest(own, budget)
         if pairs is None:
@@ -227,7 +216,7 @@ def conclude_setting(of: SettingResults) -> Iterator[str]:
 def hardest(own: RecallResult, budget: str) -> int | None:
     """The most pairs at which a variant reaches the target."""
     shares = own.accuracy[budget].items()
-    return max((pairs for pairs, share in shares if share.standing is REACHES), default=None)
+    return max((pairs for pairs, share in shares if share.standing == REACHES), default=None)
 
 
 def chance(pairs: int, values: int) -> float:
@@ -275,9 +264,9 @@ def recall_tables(found: Evidence) -> list[Table]:
 
 
 def _budget_table(of: SettingResults, budget: str) -> Table:
-    name = f"{of.setting.steps:,} steps" if budget is STEPS else duration(of.seconds or 0.0)
+    name = f"{of.setting.steps:,} steps" if budget == STEPS else duration(of.seconds or 0.0)
     right = [f"{pairs} pairs, %" for pairs in of.setting.pairs]
-    right += ["a step", "to softmax's", "state"] if budget is STEPS else ["steps"]
+    right += ["a step", "to softmax's", "state"] if budget == STEPS else ["steps"]
     lines = []
     for each in of.results:
         cells: list[str | Styled] = []
@@ -285,7 +274,7 @@ def _budget_table(of: SettingResults, budget: str) -> Table:
             share = each.accuracy[budget].get(pairs)
             mark, colour = MARKS[share.standing] if share else ("", "")
             cells.append(Styled(f"{share}{mark}", colour) if share else "not there  ")
-        if budget is TIME:
+        if budget == TIME:
             cells.append(f"{each.steps.mean:,.0f}" if each.steps else "")
         else:
             ratio = each.ratio
@@ -303,10 +292,9 @@ def _budget_table(of: SettingResults, budget: str) -> Table:
 def recall_lines(found: Evidence) -> list[str]:
     """What did not train, how far a stopped run came, and what the words of the tables mean."""
     tasks = [
-        f"{of.slug}: {s.keys} keys, {s.values} values, batches of {s.batch}; tested on {s.tests} "
+        f"{s.slug}: {s.keys} keys, {s.values} values, batches of {s.batch}; tested on {s.tests} "
         "sequences of each number of pairs"
-        for of in by_setting(found)
-        for s in [of.setting]
+        for s in (of.setting for of in by_setting(found))
     ]
     whys = [
         f"! {row['variant']}: {row['status'].replace('_', ' ')}: "
