@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnbench.command.arguments import BadWord, parser
-
-if TYPE_CHECKING:
-    import argparse
 
 NOT_SEVERAL = (str, bytes, Mapping)
 AGAIN = {"mask": "mask", "tables": "table", "runs": "from"}

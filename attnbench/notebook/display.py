@@ -63,13 +63,6 @@ class Shown:
     notes: Sequence[str] = ()
     """What could not be drawn, problems of a run, and the result of the self-check."""
 
-    def __getitem__(self, name: str) -> Picture:
-        """A figure by its name."""
-        named = {picture.name: picture for picture in self.figures}
-        if name not in named:
-            raise KeyError(f"there is no figure {name!r}; there are {', '.join(named)}")
-        return named[name]
-
     def __repr__(self) -> str:
         lines = [*self.headlines, *(f"- {line}" for line in self.answers)]
         lines += [f"not measured: {line}" for line in self.missing]

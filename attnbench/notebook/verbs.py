@@ -12,6 +12,8 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from attnbench.answer import paste
 from attnbench.answer.choose import Choice
 from attnbench.command.progress import Progress
@@ -23,10 +25,7 @@ from attnbench.notebook.frames import Measurements, load
 from attnbench.sweep.sweep import Stopped
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from attnbench.models.capture.calls import SeenCalls
-
 
 Words = str | Iterable[str] | None
 Numbers = int | Iterable[int] | str | None
@@ -130,8 +129,6 @@ class Chosen:
 
     def to_frame(self) -> pd.DataFrame:
         """The variants that could be chosen, the fastest first, a row each."""
-        import pandas as pd
-
         ranking = self.choice.ranking
         return pd.DataFrame([asdict(c) for c in ranking.all] if ranking else [])
 

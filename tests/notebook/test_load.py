@@ -142,7 +142,7 @@ def test_a_run_shows_its_answers_and_its_figures(one):
 
 
 def test_a_figure_shows_itself_and_is_written_as_what_its_name_says(one, tmp_path):
-    picture = attnbench.show(one)["map-0"]
+    picture = attnbench.show(one, "map").figures[0]
     (image,) = images(picture._repr_html_())
     assert image.tag == "{http://www.w3.org/2000/svg}svg"
     assert f"width:{image.get('viewBox').split()[2]}pt" in picture._repr_html_()

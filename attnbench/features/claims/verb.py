@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import impls
 from attnbench.command.progress import Progress
@@ -16,10 +17,6 @@ from attnbench.features.claims import claim as claims
 from attnbench.features.claims import trial, view
 from attnbench.features.claims.claim import Claim, ClaimOutcome, ClaimRequest, ClaimVerdict
 from attnbench.sweep.start import pinned
-
-if TYPE_CHECKING:
-    import argparse
-
 
 STARTED_S = 6.0
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.markup import escape
 
+from attnbench.core.evidence import Evidence
 from attnbench.core.format import NONE, counted, percent, roughly, three
 from attnbench.features.claims.claim import (
     Claim,
@@ -29,9 +30,6 @@ from attnbench.report.tables import (
     show,
     show_facts,
 )
-
-if TYPE_CHECKING:
-    from attnbench.core.evidence import Evidence
 
 Row = Mapping[str, Any]
 MARK = "*"

@@ -6,14 +6,16 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from attnbench.answer.compare_runs import UNDECIDED
+from attnbench.answer.compare_runs import UNDECIDED, ComparedCell, RunsComparison
 from attnbench.answer.ranking import regime, regime_on_device
+from attnbench.core.checkout import Commit
 from attnbench.core.format import counted, duration, ms, percent, roughly
 from attnbench.core.stats import Comparison, Pairs, Verdict
+from attnbench.features.commits.asv_interface import CommitHistory
+from attnbench.features.commits.instructions import Counted
 from attnbench.features.commits.pairs import FINDINGS, CommitCell, CommitsComparison, CommitVerdict
 from attnbench.features.commits.rounds import LOOKS
 from attnbench.report.tables import (
@@ -32,12 +34,6 @@ from attnbench.report.tables import (
 )
 from attnbench.sweep.compare import Compared, counts
 from attnbench.sweep.plan import Cell
-
-if TYPE_CHECKING:
-    from attnbench.answer.compare_runs import ComparedCell, RunsComparison
-    from attnbench.core.checkout import Commit
-    from attnbench.features.commits.asv_interface import CommitHistory
-    from attnbench.features.commits.instructions import Counted
 
 QUIET = (CommitVerdict.UNCHANGED, CommitVerdict.LEFT_OUT)
 GOOD_NEWS = (CommitVerdict.FASTER, CommitVerdict.MENDED, CommitVerdict.ADDED)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.regimes import frontier
 from attnbench.core import format
+from attnbench.core.evidence import Evidence
 from attnbench.core.stats import Pairs
 from attnbench.features.quality import model_results as results
 from attnbench.features.quality.model_results import format_triple, points, timed_steps
@@ -18,9 +19,6 @@ from attnbench.report.tables import BAD, GOOD, VERDICTS, Styled, Table, columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from attnbench.core.evidence import Evidence
-
 
 Row = Mapping[str, Any]
 LEVELS_TITLE = "at the same quality, who is fastest"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from msgspec import convert
 
+from attnbench.core.evidence import Evidence
 from attnbench.core.format import counted, duration, percent
 from attnbench.core.stats import CONFIDENCE, student_quantile
 from attnbench.features.quality.recall import Setting
@@ -26,9 +27,6 @@ from attnbench.report.tables import BAD, GOOD, Styled, Table, columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from attnbench.core.evidence import Evidence
-
 
 TARGET, GOAL = 0.99, "99 %"
 Row = Mapping[str, Any]

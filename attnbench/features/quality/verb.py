@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import tempfile
@@ -9,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.markup import escape
 
@@ -34,6 +35,7 @@ from attnbench.core.settings import Settings
 from attnbench.features.quality import model_results, model_view, pretrained, recall_view
 from attnbench.features.quality import recall as training
 from attnbench.models import wrong_level
+from attnbench.report.figures.sheet import Drawn
 from attnbench.report.tables import FAINT, Table, console
 from attnbench.report.tables import show as show_table
 from attnbench.sweep.compare import STARTING_S
@@ -43,11 +45,6 @@ from attnbench.sweep.start import pinned
 from attnbench.sweep.sweep import Interrupt
 from impls.errors import CantBeDone
 from impls.problem import InvalidProblem, Problem
-
-if TYPE_CHECKING:
-    import argparse
-
-    from attnbench.report.figures.sheet import Drawn
 
 Row = dict[str, Any]
 ORIGINAL_S, CAPTURE_S, DRAWING_S = 28.0, 8.0, 1.5
