@@ -147,8 +147,8 @@ SCANNED_WIDTHS, SCANNED_RATES = (16, 32, 64), (2.5e-3, 5e-3, 1e-2)
 def preset_settings(
     preset: RecallPreset,
     *,
-    seq: Sequence[int] = (),
-    width: Sequence[int] = (),
+    seq: Sequence[int] | None = None,
+    width: Sequence[int] | None = None,
     scan: bool = False,
     **changes: Any,
 ) -> tuple[Setting, ...]:
@@ -212,15 +212,15 @@ class Trainings:
 
     settings: tuple[Setting, ...]
     variants: dict[Setting, list[Variant]]
-    seeds: Sequence[int]
     baseline: Variant
-    threads: int
-    seconds: float | None
-    """The budget of time; None: what the baseline takes, which is then trained first."""
-    timed: bool
-    """Whether there is a budget of time."""
     rows: list[Row]
     """Of evidence, whole whenever it is stopped; at first those of what can't be trained."""
+    seeds: Sequence[int]
+    threads: int
+    seconds: float | None = None
+    """The budget of time; None: what the baseline takes, which is then trained first."""
+    timed: bool = True
+    """Whether there is a budget of time."""
     budgets: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -288,23 +288,17 @@ class Trainings:
 
 
 def plan_trainings(
-    table: Table,
-    names: Sequence[str],
-    preset: RecallPreset,
-    settings: Sequence[Setting],
-    machine: Machine,
-    *,
-    seeds: Sequence[int],
-    threads: int,
-    seconds: float | None = None,
-    timed: bool = True,
+    table: Table, names: Sequence[str], settings: Sequence[Setting], machine: Machine, **how: Any
 ) -> Trainings:
-    """Which variants are trained; raises CantBeDone for a missing device or a refused baseline."""
+    """Which variants are trained, of all for no name; ``how``: the other fields.
+
+    Raises CantBeDone for a missing device or a refused baseline.
+    """
     device = settings[0].device
     if device.split(":")[0] not in machine.devices:
         raise CantBeDone(f"no {device.partition(':')[0].upper()} device found: give --preset cpu")
     baseline = table.find(BASELINE)
-    rows = [table.find(name) for name in names or preset.variants] or [
+    rows = [table.find(name) for name in names] or [
         row
         for row in table.rows.values()
         if row.computes != "softmax" and _refusal(row, settings[0], machine) is None
@@ -317,8 +311,7 @@ def plan_trainings(
             raise CantBeDone(f"{why['reason']}; without it nothing can be compared")
         variants[setting] = [row for name, row in candidates.items() if refusals[name] is None]
         left_out += [why for why in refusals.values() if why is not None]
-    how = baseline, threads, seconds, timed
-    return Trainings(tuple(settings), variants, seeds, *how, left_out)
+    return Trainings(tuple(settings), variants, baseline, left_out, **how)
 
 
 def _refusal(row: Variant, setting: Setting, machine: Machine) -> Row | None:

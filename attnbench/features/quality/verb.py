@@ -345,28 +345,18 @@ def _plan_trainings(given: argparse.Namespace, machine: Machine) -> training.Tra
     if name not in training.PRESETS:
         there = ", ".join(training.PRESETS)
         raise CantBeDone(f"there is no preset {name!r}; the presets are {there}")
-    preset, names, count = training.PRESETS[name], given.variants, given.seeds
-    settings = training.preset_settings(
-        preset,
-        seq=given.seq or (),
-        width=given.width or (),
-        scan=given.scan,
-        pairs=given.pairs and tuple(sorted(set(given.pairs))),
-        steps=given.steps,
-    )
-    if given.scan:
-        names, count = names or ("sdpa", "linear.elu"), count or 1
-    seeds = range(first := given.seed or 0, first + (count or preset.seeds))
+    preset, scan, first = training.PRESETS[name], given.scan, given.seed or 0
+    asked = {x: getattr(given, x) for x in ("seq", "width", "scan", "steps")}
+    pairs = given.pairs and tuple(sorted(set(given.pairs)))
     return training.plan_trainings(
         impls.table(given.table),
-        names,
-        preset,
-        settings,
+        given.variants or (("sdpa", "linear.elu") if scan else preset.variants),
+        training.preset_settings(preset, **asked, pairs=pairs),
         machine,
-        seeds=seeds,
+        seeds=range(first, first + (given.seeds or (1 if scan else preset.seeds))),
         threads=pinned(given.threads or 1, machine),
         seconds=given.seconds,
-        timed=not given.scan,
+        timed=not scan,
     )
 
 

@@ -53,8 +53,8 @@ def test_sequences_follow_from_the_seed_and_none_of_the_test_is_trained_on():
 
 
 def plan(*names, preset=CPU, settings=None, seeds=(0, 1, 2), machine=None):
-    what = impls.table(), names, preset, settings or preset.settings, machine or this_machine()
-    return recall.plan_trainings(*what, seeds=seeds, threads=1)
+    what = impls.table(), names or preset.variants, settings or preset.settings
+    return recall.plan_trainings(*what, machine or this_machine(), seeds=seeds, threads=1)
 
 
 @pytest.mark.parametrize(
