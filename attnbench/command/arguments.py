@@ -325,13 +325,6 @@ VERBS = [name for verbs in GROUPS.values() for name in verbs]
 WITHOUT_TABLES = ("env", "capture", "report", "history compare", "history export")
 """Verbs and forms that print no table, or have options of their own for it."""
 USAGE = {"capture": "attnbench capture [options] -- PROGRAM [ARGUMENT …]"}
-FORMS = {
-    "history": "Other forms: 'attnbench history compare BASE HEAD', two commits in pairs, and "
-    "'attnbench history export RUN …', sweeps into asv's results; each with --help.",
-    "quality": "Its forms: 'attnbench quality recall', small models trained from scratch with each "
-    "variant; 'attnbench quality model', a trained model with each in it; 'attnbench quality "
-    "real', errors on what that model's layers hand to attention; each with --help.",
-}
 
 
 def _lines(part: str) -> Iterator[str]:
@@ -345,8 +338,12 @@ def _lines(part: str) -> Iterator[str]:
 
 def _epilog(verb: str) -> str:
     """A verb's other forms, and examples."""
-    forms = [*wrap(FORMS[verb], 79), ""] if verb in FORMS else []
+    lines = []
+    for part in (part for part in PARTS if part.startswith(f"{verb} ")):
+        form = f"  attnbench {part}: {PARTS[part][0]}"
+        lines += [*wrap(form, 79, subsequent_indent="    ")]
     examples = [f"  {line[2:]}" for line in PARTS[verb] if line.startswith("$ ")]
+    forms = ["forms, each with --help:", *lines, ""] if lines else []
     return "\n".join([*forms, "examples:", *examples])
 
 
