@@ -233,16 +233,12 @@ def _history(given: argparse.Namespace) -> int:
     commits = checkout.find_commits(given.range, root)
     checkout.refuse_dirty(commits, root)
     machine = ensure_machine()
-    there = sorted(file.parent.name for file in asv.results.glob("*/machine.json"))
-    others = [name for name in there if name != machine]
     guess_s = Asv.guess_s(len(commits), given.rounds, given.bench)
     say(
         f"measuring {counted(len(commits), 'commit')} with asv, in "
         f"{counted(given.rounds, 'round')} through all of them, as machine {machine}; about "
         f"{roughly(guess_s)}"
     )
-    if others:
-        say(f"note: {asv.results} holds results of {', '.join(others)} too, which are not compared")
     with Progress() as progress:
         progress.expect([guess_s])
         progress.step("asv's own words are above" if sys.stderr.isatty() else "asv")

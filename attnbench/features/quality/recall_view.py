@@ -355,14 +355,8 @@ def draw_recall(found: Evidence) -> Drawn | None:
             handles |= dict(zip(names, lines, strict=True))
         below: dict[str, Any] = {"loc": "lower left", "ncols": NAMES, "frameon": False}
         figure.legend(handles.values(), handles, fontsize=8, **below)
-        described = []
-        for of in settings:
-            most = of.setting.most
-            shares = ((x.variant, x.accuracy[STEPS].get(most)) for x in of.results)
-            said = ", ".join(f"{name} {share} %" for name, share in shares if share)
-            after = f"with {most} pairs after {of.setting.steps:,} steps"
-            described.append(f"{of.slug}: {after} {said}")
-        return finish(figure, "model", "recall", title, "; ".join(described), _csv(settings))
+        told = (f"{of.slug}: {line}" for of in settings for line in conclude_setting(of))
+        return finish(figure, "model", "recall", title, "; ".join(told), _csv(settings))
 
 
 def _csv(settings: Sequence[SettingResults]) -> Iterator[Sequence[object]]:
