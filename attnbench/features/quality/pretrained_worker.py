@@ -33,6 +33,7 @@ from attnbench.core.stats import compare as compare_in_pairs
 from attnbench.features.quality.model_results import LONG
 from attnbench.features.quality.pretrained import LONGEST, PADDING, model_folder, texts_problem
 from attnbench.gate import budget, process_state, watch
+from attnbench.gate.findings import Wrong
 from attnbench.gate.oracle import compare, worse
 from attnbench.meter.cell import poisoned
 from attnbench.meter.clocks import clock_for
@@ -186,18 +187,10 @@ def judge_embeddings(
     places = [n for n in range(len(want_tw)) if n not in made.refused]
     got, served = made.vectors_tw[places], len(places)
     error, off, wrong = embedding_error(got, want_tw[places]), "", ""
-    for what, is_, base, factor in (
-        ("together", error.relative, plain.relative, budget.RELATIVE_FACTOR),
-        ("at worst", error.worst_row, plain.worst_row, budget.WORST_ROW_FACTOR),
-    ):
-        most = budget.allowed(base, factor, dtype, served)
-        if not off and (is_ is None or not is_ <= most):
-            by = "something not finite" if is_ is None else f"{is_:.2g}"
-            off = (
-                f"it computes softmax by its row, and {what} its embeddings are off the original's "
-                f"by {by}, above the {most:.2g} allowed (transformers' own forms make "
-                f"{base or 0.0:.2g} in {dtype})"
-            )
+    try:
+        budget.check("its embeddings", error, budget.Yardstick(plain, served), dtype, None)
+    except Wrong as beyond:
+        off = f"it computes softmax by its row, and {beyond}"
     if not_finite := int((~torch.isfinite(got)).any(1).sum()):
         wrong = f"the embeddings of {not_finite} of {served} texts are not numbers"
     elif row.exact:
