@@ -156,7 +156,7 @@ def measure_glove(request: ClaimRequest) -> ClaimFindings:
         place = printed["place"]
         if x.shape[-1] != wide:
             raise CantBeDone(
-                f"the printed vectors hold {wide}, and yours has {x.shape[-1]}: give glove.6B.50d.txt"
+                f"the printed vectors hold {wide}, this has {x.shape[-1]}: give glove.6B.50d.txt"
             )
         out, weights = plain(x)
         figures[f"table {name}"] = _largest(weights, printed["weights"])
