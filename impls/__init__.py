@@ -1,7 +1,8 @@
-"""What is measured: the plugin table and one file a variant. Nothing here knows the ruler.
+"""What is measured: the plugin table and one file a variant. Nothing here imports attnbench.
 
-``table()`` reads the plates on the families' doors, the entry points of other distributions in the
-group ``attnbench.variants``, and the files named on the command line. No kernel is imported.
+``table()`` takes the rows that each family's ``__init__.py`` lists, the entry points of other
+distributions in the group ``attnbench.variants``, and the files named on the command line. No
+kernel is imported.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def margin_reason(records: Sequence[Record]) -> str:
     (apart, who), moved = twins_apart(records), unrest(records)
     if max(apart, moved) <= MARGIN:
         return ""
-    why = "the reference timing moved by that much, one time in twenty, during the run"
+    why = "the drift check moved by that much, one time in twenty, during the run"
     if apart > moved:
         one, other, where = who
         why = f"{one} and {other} were one and the same kernel and came out that far apart {where}"

@@ -387,7 +387,7 @@ class Parser(argparse.ArgumentParser):
         forms = self.add_mutually_exclusive_group()
         forms.add_argument("--json", action="store_true", help="data as JSON on stdout")
         if part not in WITHOUT_TABLES:
-            about = "tables alone as {} on stdout, the rest on stderr"
+            about = "the tables alone, as {}, without titles and notes"
             for form in ("csv", "markdown"):
                 forms.add_argument(
                     f"--{form}",

@@ -1,4 +1,4 @@
-"""Runs on disk: their folders, their headers, and their records, checked line by line.
+"""Runs read from disk: which there are, their headers, and their records, checked line by line.
 
 A header that can't be read is refused in a sentence, and so is a record of a newer form. Records
 are not taken on trust: :class:`Checked` gives those that count, and says what is wrong with others.
@@ -86,7 +86,7 @@ NEWEST = ("latest", "previous")
 """Names of the newest run below a folder, and of the one before."""
 
 
-def named_run(name: str, below: Path) -> Path:
+def named_run(name: str, below: Path = Path("results")) -> Path:
     """The folder of a run: a path, or one of :data:`NEWEST` of those below a folder; raises
     StoreError where there are too few.
     """
@@ -103,12 +103,14 @@ def named_run(name: str, below: Path) -> Path:
 
 
 def each_run(paths: Iterable[Path]) -> list[Path]:
-    """The same, each once, the first given first."""
+    """The run folders at or below the paths given, each once, the first given first; raises
+    StoreError where a path is not there.
+    """
     return list({path.resolve(): path for path in find_runs(paths)}.values())
 
 
 def some_runs(paths: Sequence[Path]) -> list[Path]:
-    """The same; raises StoreError where there is none."""
+    """The run folders at or below the paths given; raises StoreError where there is none."""
     if found := each_run(paths):
         return found
     raise StoreError(
@@ -129,7 +131,9 @@ def read_header(path: Path) -> dict[str, Any]:
         header: dict[str, Any] = from_json((path / HEADER).read_text())
         schema = header["schema"]
     except FileNotFoundError:
-        raise StoreError(f"{path} holds no {HEADER}: it is not a run; start a new one") from None
+        raise StoreError(
+            f"{path} holds no {HEADER}: it is no run; runs lie in results/<machine>/<run>"
+        ) from None
     except (ValueError, KeyError, TypeError):
         raise StoreError(f"{damaged}; start a new run") from None
     if not isinstance(schema, int) or schema > SCHEMA:

@@ -217,7 +217,7 @@ class Sweep:
             self._cells, self._again = deque(self._again.values()), {}
         if self._worst:
             self._watcher.tell(
-                f"the reference timing drifted by up to {percent(abs(self._worst))}; measured "
+                f"the drift check moved by up to {percent(abs(self._worst))}; measured "
                 f"again: {len(self._repeated)}; marked as noisy: {self._marked}"
             )
         return len(self.todo) - len(self._recorded)

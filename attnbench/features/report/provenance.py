@@ -89,7 +89,7 @@ def _drift(run: ReportRun) -> Iterator[str]:
         off = sum(abs(x / middle - 1) > margin for x in readings)
         on = f" on {node}" if len(by_node) > 1 else ""
         yield (
-            f"drift check{on}: the reference timing took between {min(readings) / middle:.2f} and "
+            f"drift check{on}: its timing took between {min(readings) / middle:.2f} and "
             f"{max(readings) / middle:.2f} times its median; at {off} of {len(readings)} timings "
             f"it was off by more than {percent(margin)}"
         )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attnbench.features.report.files import Made
 
 
-BESIDE, RESULTS = "report", Path("results")
+BESIDE = "report"
 
 
 class NowhereToPut(CantBeDone):
@@ -31,7 +31,7 @@ def report(given: argparse.Namespace) -> int:
 
     if "" in (given.out, *given.runs):
         raise NowhereToPut("a run and --out are folders, and one of them has no name")
-    runs = [named_run(run, RESULTS) for run in given.runs or NEWEST[:1]]
+    runs = [named_run(run) for run in given.runs or NEWEST[:1]]
     out = None if given.out is None else Path(given.out)
     if out is None:
         found = some_runs(runs)
