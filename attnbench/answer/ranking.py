@@ -91,13 +91,14 @@ def is_ahead(best: Candidate, other: Candidate, margin: float) -> bool:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Candidates in order: the one to use, those that tie with it, and those that are slower; the
-    lead over the first of these.
+    """Candidates in order: the one to use, those that tie with the fastest, and those that are
+    slower; ``next``, the first of these that the one to use is ahead of too, with its lead.
     """
 
     winner: Candidate
     equal: tuple[Candidate, ...]
     slower: tuple[Candidate, ...]
+    next: Candidate | None
     lead: Lead | None
 
     @classmethod
@@ -117,13 +118,13 @@ class Ranking:
                 c.median_s,
             ),
         )
-        lead = lead_over(winner, slower[0]) if slower else None
-        return cls(winner, tuple(c for c in leaders if c is not winner), tuple(slower), lead)
-
-    @property
-    def next(self) -> Candidate | None:
-        """The first that is slower than the winner for sure."""
-        return self.slower[0] if self.slower else None
+        beaten = slower  # by the fastest, which may be more than by the one to use
+        if winner is not leaders[0]:
+            beaten = [c for c in slower if is_ahead(winner, c, margin)]
+        after = beaten[0] if beaten else None
+        lead = lead_over(winner, after) if after else None
+        equal = tuple(c for c in leaders if c is not winner)
+        return cls(winner, equal, tuple(slower), after, lead)
 
     @property
     def runner_up(self) -> Candidate | None:
@@ -462,7 +463,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Lengths next to each other at which the same variants lead."""
+    """Lengths next to each other at which the same variants lead, and the same one is advised."""
 
     standings: tuple[Standing, ...]
 
@@ -503,8 +504,10 @@ def standings(regime: Regime, margin: float = MARGIN) -> list[Standing]:
 
 
 def stretches(found: Sequence[Standing]) -> list[Stretch]:
-    """The standings, grouped where the same variants lead at neighbouring lengths."""
-    groups = groupby(found, key=lambda s: frozenset(s.leaders))
+    """The standings, grouped where the same variants lead at neighbouring lengths, and the same
+    one of them is advised.
+    """
+    groups = groupby(found, key=lambda s: (frozenset(s.leaders), s.leaders[:1]))
     return [Stretch(tuple(group)) for _, group in groups]
 
 

@@ -132,7 +132,7 @@ def read_header(path: Path) -> dict[str, Any]:
         schema = header["schema"]
     except FileNotFoundError:
         raise StoreError(
-            f"{path} holds no {HEADER}: it is no run; runs lie in results/<machine>/<run>"
+            f"{path} holds no {HEADER}: it is not a run; runs lie in results/<machine>/<run>"
         ) from None
     except (ValueError, KeyError, TypeError):
         raise StoreError(f"{damaged}; start a new run") from None

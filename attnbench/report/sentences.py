@@ -160,16 +160,22 @@ def sentences(scene: Scene) -> Iterator[str]:
 
 def distinct_words(scenes: Sequence[Scene]) -> dict[int, str]:
     """For each regime its phase, and the words that not all of them share."""
+    shared = shared_words(scenes)
     words = {scene.number: scene.regime.words() for scene in scenes}
-    shared = set.intersection(*map(set, words.values())) if words else set()
     return {
         number: " · ".join([some[0], *(word for word in some[1:] if word not in shared)])
         for number, some in words.items()
     }
 
 
+def shared_words(scenes: Sequence[Scene]) -> list[str]:
+    """The words of all regimes, but for the phase."""
+    words = [scene.regime.words()[1:] for scene in scenes]
+    return [word for word in words[0] if all(word in some for some in words)] if words else []
+
+
 def how_sure(scenes: Sequence[Scene]) -> str:
-    """``of 15 answers 11 are clear leads, 4 are ties, and 10 of them are noisy; 9 samples a …``
+    """``of 15 answers 11 are clear leads, 4 are ties; 10 of the 15 are noisy; 9 samples a …``
 
     Empty where there is no answer.
     """
@@ -187,7 +193,7 @@ def how_sure(scenes: Sequence[Scene]) -> str:
     ]
     told = ", ".join(f"{n} {many if n > 1 else one}" for n, one, many in counts if n)
     if doubted := sum(bool(a.flags) for a in answers.values()):
-        told += f", and {doubted} of them {'are' if doubted > 1 else 'is'} noisy"
+        told += f"; {doubted} of the {len(answers)} {'are' if doubted > 1 else 'is'} noisy"
     noisy = sum(bool(time.flags) for time in times.values())
     disturbed = f"{noisy:,} of {len(times):,} timings were noisy"
     samples = median(time.n for time in times.values())

@@ -21,6 +21,7 @@ from attnbench.answer.ranking import (
     margin_of,
     margin_reason,
     standings,
+    stretches,
     torch_rank,
     twins_apart,
     unrest,
@@ -67,6 +68,25 @@ def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
     assert (plain["median_s"], plain["low_s"], plain["high_s"]) == (1e-3, 0.9e-3, 1.1e-3)
     assert (plain["lead"], plain["sentence"]) == (lead.factor, answer.sentence())
     assert plain["problem"] == answer.problem.to_dict()
+
+
+def test_what_is_said_to_be_slower_is_slower_than_what_is_advised_and_not_than_the_fastest_alone():
+    some = [one("fast", 1e-3), one("sdpa", 1.04e-3), one("mid", 1.07e-3), one("slow", 2e-3)]
+    answer = only(*some)
+    assert (answer.winner, answer.equal, answer.next) == ("sdpa", ("fast",), "slow")
+    assert answer.lead.factor == pytest.approx(2 / 1.04)
+    assert only(*some[:3]).next is None
+
+
+def test_lengths_are_one_stretch_where_the_same_lead_and_the_same_one_is_advised():
+    found = [
+        timed(name, n, time, near=0)
+        for n, own in ((64, (1, 1.01)), (128, (1.01, 1)), (256, (1.01, 1)))
+        for name, time in zip("ab", own, strict=True)
+    ]
+    (regime,) = regimes(found)
+    spans = [(each.span, each.last.answer.winner) for each in stretches(standings(regime))]
+    assert spans == [("64", "a"), ("128 to 256", "b")]
 
 
 @pytest.mark.parametrize(

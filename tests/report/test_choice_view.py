@@ -13,7 +13,7 @@ EXACTLY = GainInterval.exactly
 
 
 BEST = Candidate("chunked", "softmax", 1e-3, 0.9e-3, 1.1e-3, measured=True)
-CHUNKED = Choice(PROBLEM, Wants(), Ranking(BEST, (), (), None))
+CHUNKED = Choice(PROBLEM, Wants(), Ranking(BEST, (), (), None, None))
 FASTER = SiteTimes(
     "a.py:1 · short", EXACTLY(0.4), "matmul", EXACTLY(2e-3), "sdpa", EXACTLY(1e-3), inside_s=2e-3
 )

@@ -49,12 +49,13 @@ const PEAK = ({ peak }) => peak, JOULES = (cell) => cell.joules;
 const across = (r) => (facts.scenes[r].phase === "decode" ? "keys kept" : "length, tokens");
 const nameOf = (v) => looks[v].name;
 
-// A figure of what has no interval and is best where it is least.
-const grown = (value, say, base, ylabel) => (r, width) => {
+// A figure of what has no interval and is best where it is least; more is said of a regime.
+const grown = (value, say, base, ylabel, more_ = () => "") => (r, width) => {
   const lines = seriesOf(r, value), n = lengthOf(r), exact = looks.filter((look) => look.exact && at(r, look.v) && value(at(r, look.v)));
   if (!lines.length) return null;
   const [least] = exact.sort((a, b) => value(at(r, a.v)) - value(at(r, b.v)));
-  const told = least ? `Least of what is exact at ${tokens(n)}: ${least.name}, ${say(value(at(r, least.v)))}` : "";
+  const said = least ? `Least of what is exact at ${tokens(n)}: ${least.name}, ${say(value(at(r, least.v)))}` : "";
+  const told = [said, more_(r)].filter(Boolean).join(". ");
   return { ...lineChart({ lines, width, say, base, ylabel, xlabel: across(r), focus: n }), told };
 };
 
@@ -70,7 +71,7 @@ const DRAWS = {
       (answer.ties.length ? `, tied with ${answer.ties.length === 1 ? nameOf(answer.ties[0]) : `${answer.ties.length} others`}` : "") + ". ";
     return { ...lineChart({ lines, width, say, level, ylabel: label, xlabel: across(r), focus: n }), told: told + crossings.slice(0, 2).join("; ") };
   },
-  memory: grown(PEAK, nbytes, 2, "peak above the inputs"),
+  memory: grown(PEAK, nbytes, 2, "peak above the inputs", half),
   energy: grown(JOULES, joules, 10, "energy a call"),
   tradeoffs: (r, width) => {
     const error = state.y === "error", value = error ? ({ distance }) => distance : PEAK;
@@ -113,7 +114,7 @@ function verdict(r, v, other, n) {
   const mine = at(r, v, n), its = at(r, other, n), { margin } = facts.scenes[r];
   if (!mine || !its) return "–";
   if (mine.high * (1 + margin) < its.low) return `${times(its.s / mine.s)} faster`;
-  return its.high * (1 + margin) < mine.low ? `${times(mine.s / its.s)} slower` : `tied (${times(mine.s / its.s)})`;
+  return its.high * (1 + margin) < mine.low ? `${times(mine.s / its.s)} slower` : `tied (${times(mine.s / its.s)} the time)`;
 }
 
 // What half the memory costs: the fastest that need no more than half of what the answer needs, exact and not.

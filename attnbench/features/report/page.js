@@ -41,16 +41,18 @@ function plain(text) {
   try { return decodeURIComponent(text ?? ""); } catch { return ""; }
 }
 
-function write() {
+// What opens a panel is a step that the browser's Back takes back.
+function write(opens) {
   const said = Object.keys(state).filter((key) => state[key] !== NOTHING[key]);
   const hash = said.map((key) => `${key}=${key === "v" ? state.v : encodeURIComponent(state[key])}`).join("&");
-  if (hash || location.hash.includes("=")) history.replaceState(null, "", hash ? `#${hash}` : location.href.split("#")[0]);
+  if (hash || location.hash.includes("=")) history[opens ? "pushState" : "replaceState"](opens ? { opens } : history.state, "", hash ? `#${hash}` : location.href.split("#")[0]);
 }
 
 function change(changes) {
+  const opens = ["about", "cell"].some((key) => changes[key] && !state[key]);
   Object.assign(state, changes);
   show();
-  write();
+  write(opens);
 }
 
 /* What is shown: which regimes, which variants, at which length. */
@@ -243,11 +245,12 @@ function inexact(look) {
 const prose = (words) => words.split(/\n\n+/).map((block) => (/^ {2}/m.test(block) ? `<pre>${escaped(block.replace(/^ {4}/gm, ""))}</pre>`
   : `<p>${escaped(block).replace(/``(.+?)``/gs, "<code>$1</code>")}</p>`)).join("");
 
-// Whom a variant is held against first: the answer at the length chosen, or what comes next after it.
+// Which one a variant is compared with first: the baseline, whatever the length; the baseline itself with
+// the answer at the length chosen, or with what comes next after it.
 function rivalOf({ v }, r, others) {
   if (r === undefined) return undefined;
-  const { use, ties = [], next } = facts.scenes[r].answers[lengthOf(r)] ?? {};
-  return [use, ...ties, next].find((each) => each !== v && each >= 0) ?? others[0]?.v;
+  const { use, ties = [], next } = facts.scenes[r].answers[lengthOf(r)] ?? {}, { baseline } = facts;
+  return [known[r][baseline] && baseline, use, ...ties, next].find((each) => each !== v && each >= 0) ?? others[0]?.v;
 }
 
 function compare(look, rival) {
@@ -266,7 +269,7 @@ function compare(look, rival) {
     return `<table class="times"><caption>${escaped(facts.scenes[r].title)}${grows ? ` · time grows as n<sup>${grows.toFixed(2)}</sup>` : ""}</caption>` +
       `<thead><tr><th scope="col">tokens</th><th scope="col">ms</th><th scope="col">${rival === undefined ? "" : `than ${escaped(nameOf(rival))}`}</th><th scope="col">MiB</th></tr></thead>` +
       `<tbody>${rows.map(([n, rest]) => `<tr${n === lengthOf(r) ? ' class="here"' : ""}><th scope="row">${tokens(n)}</th>${rest}</tr>`).join("")}</tbody></table>`;
-  }).join("") + '<p class="aside">Marked by ?: noisy. Tied: how many times as long, in brackets.</p>';
+  }).join("") + '<p class="aside">Marked by ?: noisy.</p>';
 }
 
 // The power of the length that times grow by, over the longest four.
@@ -370,6 +373,7 @@ document.addEventListener("click", (event) => {
   }
   const variant = on("button.name, svg text[data-v]")?.closest("[data-v]");
   if (variant) {
+    $("#variants").open = false;
     change({ about: nameOf(variant.dataset.v) });
     openAbout(looks[variant.dataset.v]);
   } else if (on("[data-pick]")) PICKS[on("[data-pick]").dataset.pick]();
@@ -435,7 +439,7 @@ function more(open) {
   $("#more").setAttribute("aria-expanded", open);
 }
 
-for (const [id, key] of [["record", "cell"], ["about", "about"]]) $(`#${id}`).addEventListener("close", () => state[key] && change({ [key]: "" }));
+for (const [id, key] of [["record", "cell"], ["about", "about"]]) $(`#${id}`).addEventListener("close", () => state[key] && (history.state?.opens ? history.back() : change({ [key]: "" })));
 $("#variants")?.addEventListener("toggle", () => $("#variants").open && matchMedia("(hover: hover)").matches && $("#find").focus());
 addEventListener("hashchange", read);
 addEventListener("beforeprint", () => {

@@ -24,7 +24,7 @@ from attnbench.features.report.facts import AXES, TIMED, axes_of, drawing, lengt
 from attnbench.report.figures import sheet
 from attnbench.report.figures.style import Look
 from attnbench.report.scenes import ReportRun, Scene
-from attnbench.report.sentences import beside, distinct_words, headlines, standing_at
+from attnbench.report.sentences import beside, distinct_words, headlines, shared_words, standing_at
 from attnbench.report.tables import Table, columns, to_html
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def render(contents: Contents) -> str:
         cards=shown,
         verdicts=lines,
         apart=distinct_words(contents.scenes),
+        shared=shared_words(contents.scenes),
         cells=rows,
         all_cells=len(cells),
         figures={name: [f for f in contents.figures if f.section == name] for name in INLINE},

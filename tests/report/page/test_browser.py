@@ -240,6 +240,13 @@ def test_a_name_opens_what_the_variant_is_how_it_does_and_how_it_is_used(r):
         r.page.keyboard.press("Escape")
         r.settle()
         assert r.hash == ""
+    r.page.click("#variants summary")
+    r.page.locator("#boxes .name").first.click()
+    r.page.wait_for_selector("#about[open]")
+    r.page.go_back()  # closes it, and the list that it was opened from
+    assert r.hash == "" and not r.page.is_visible("#about, #boxes")
+    r.go("#about=window%3Fsize%3D8&n=64")  # where another wins, too
+    assert r.page.eval_on_selector("#rival", "list => nameOf(list.value)") == "sdpa"
     r.go("#about=matmul&n=128")
     r.page.wait_for_selector("#about[open]")
     said = r.page.inner_text("#about")

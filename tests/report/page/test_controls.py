@@ -199,7 +199,7 @@ def test_a_panel_says_how_times_grow_and_judges_by_the_margin(d):
     d.go("#about=matmul&phase=forward")  # one hundredth slower is within the margin
     d.page.wait_for_selector("#about[open]")
     told = [row.split("\t")[2] for row in d.seen("#about .times tbody tr")]
-    assert told == ["tied (1.01×)", "4.00× slower", "1.20× slower"]
+    assert told == ["tied (1.01× the time)", "4.00× slower", "1.20× slower"]
 
 
 def test_the_readout_goes_up_and_down_stays_within_its_figure_and_goes_with_the_focus(d):

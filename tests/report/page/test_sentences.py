@@ -74,7 +74,7 @@ def test_answers_are_counted_by_how_sure_they_are():
     records += [timed("b", 2e-3, 64), timed("b", 1e-3, 128), timed("b", 1e-3, 192, flags=flags)]
     records += [timed("b", 2e-3, 256), timed("near", 1e-3, 1024, computes=OWN)]
     assert how_sure(runs.staged(*records)[0]) == (
-        "of 5 answers 2 are clear leads, 2 are ties, 1 is of the only exact variant, and 2 of them "
+        "of 5 answers 2 are clear leads, 2 are ties, 1 is of the only exact variant; 2 of the 5 "
         "are noisy; "
         "9 samples a timing at the median; 2 of 10 timings were noisy"
     )
