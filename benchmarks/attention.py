@@ -1,4 +1,4 @@
-"""Time, memory and error of the variants against length: see features/commits/suite.py."""
+"""Time, memory, error and energy of the variants against length: see features/commits/suite.py."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from attnbench.features.commits import measurement, suite
 
 REQUEST = suite.current_request()
 param_names = list(suite.PARAMETERS)
-params = suite.parameters(REQUEST.device)
+params = suite.parameters("time", REQUEST.device)
 version = suite.VERSION
 timeout = suite.LIMIT_S
 
@@ -31,3 +31,10 @@ def error(cache, variant, seq, phase):
 
 
 setup_cache.timeout = suite.LIMIT_S
+
+if REQUEST.energy:
+
+    def energy(cache, variant, seq, phase):
+        pass
+
+    energy.params = suite.parameters("energy", REQUEST.device)

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from attnbench.core.disk import HEADER, RECORDS
-from attnbench.core.record import PROTOCOL, Error, Memory, Record, Status, Time
+from attnbench.core.record import PROTOCOL, Energy, Error, Memory, Record, Status, Time
 from attnbench.features.commits.export import export
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
@@ -63,7 +63,7 @@ def samples(median, n=21):
     return [median * (1 + 0.01 * (i / (n - 1) - 0.5)) for i in range(n)]
 
 
-def measured(variant="sdpa", median=0.001, *, node="", **asked):
+def measured(variant="sdpa", median=0.001, *, energy=None, node="", **asked):
     taken = samples(median)
     return Record(
         status=Status.MEASURED,
@@ -73,6 +73,7 @@ def measured(variant="sdpa", median=0.001, *, node="", **asked):
         time=Time(clock="host", stop="budget", **figures(taken)),
         memory=Memory(peak_bytes=1 << 20, saved_bytes=None, expected_bytes=None, method="m"),
         error={"forward": Error(relative=1.23456e-7, max=0.0, worst_row=0.0, cosine=1.0)},
+        energy=energy and Energy(joules=energy),
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from asv.util import UserError
 
+from attnbench.core import machine
 from attnbench.features.commits import asv_interface, environment, suite
 from attnbench.features.commits.environment import RUNNING, Shared
 from impls.errors import CantBeDone
@@ -66,10 +67,18 @@ def test_asv_is_told_of_the_machine_without_asking_and_its_processes_of_the_comm
 ):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(environment.Machine, "hardcoded_machine_name", None)
+    counter = tmp_path / "intel-rapl:0" / "energy_uj"
+    monkeypatch.setattr(machine, "POWERCAP", tmp_path)
+    assert not environment._counts_energy()
+    counter.parent.mkdir()
+    counter.write_text("1")
+    (counter.parent / "name").write_text("psys")
+    assert not environment._counts_energy()
+    (counter.parent / "name").write_text("package-0")
     given = {}
     environment._hand_on(Namespace(quick=True, bench=["x"]), given)
     asked = suite.current_request(given)
-    assert (asked.quick, asked.bench) == (True, ("x",))
+    assert (asked.quick, asked.bench, asked.energy) == (True, ("x",), True)
     name = environment.Machine.hardcoded_machine_name
     assert name in json.loads((tmp_path / ".asv-machine.json").read_text())
 

@@ -12,6 +12,7 @@ from attnbench.core.machine import this_machine
 from attnbench.core.record import PROTOCOL, Status
 from attnbench.features.commits import asv_interface, suite
 from attnbench.features.commits.asv_interface import ensure_machine, entry
+from attnbench.features.commits.suite import AsvRequest
 from tests.commits import runs
 
 CELL = ("'sdpa'", "128", "'forward'")
@@ -97,9 +98,12 @@ def test_runs_of_two_machines_are_two_machines_of_asvs(place):
 
 
 def test_the_suites_own_problem_has_the_suites_names_params_and_units(place):
-    every = [runs.measured(v, seq=int(n), phase=p) for v, n, p in product(*suite.parameters("cpu"))]
-    place.export(place.run("a", *every))
-    wanted = suite.benchmarks()
+    every = [
+        runs.measured(v, seq=int(n), phase=p, energy=1.0)
+        for v, n, p in product(*suite.parameters("time", "cpu"))
+    ]
+    place.export(place.run("a", *every, energy=True))
+    wanted = suite.benchmarks(AsvRequest(energy=True))
     assert set(listed(place)) == {*wanted, "version"}
     for name, told in wanted.items():
         there = listed(place)[name]

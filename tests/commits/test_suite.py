@@ -16,7 +16,7 @@ from asv._stats import is_different
 from asv_runner.benchmarks.mark import SkipNotImplemented
 from asv_runner.statistics import compute_stats
 
-from attnbench.core.record import PROTOCOL, Error
+from attnbench.core.record import PROTOCOL, Energy, Error
 from attnbench.features.commits import measurement, suite
 from attnbench.features.commits.suite import AsvRequest, Cache, SuiteRow
 from attnbench.sweep import engine
@@ -43,30 +43,34 @@ def discovered(folder, request):
 
 
 def test_the_benchmarks_are_described_as_asv_finds_them(tmp_path):
-    request = AsvRequest(interleaved=True)
+    request = AsvRequest(energy=True, interleaved=True)
     found = discovered(tmp_path, request)
-    assert set(found) == set(suite.benchmarks())
-    for name, said in suite.benchmarks().items():
+    assert set(found) == set(suite.benchmarks(request))
+    for name, said in suite.benchmarks(request).items():
         assert {key: found[name][key] for key in said} == said
     assert found["attention.time"]["version"] == f"protocol {PROTOCOL}, a value a process"
+    assert found["attention.energy"]["params"][1] == ["512"]
     assert [found[f"attention.{n}"]["rounds"] for n in ("time", "memory")] == [suite.PROCESSES, 1]
     assert len({each["setup_cache_key"] for each in found.values()} - {None}) == 1
+    assert "attention.energy" not in suite.benchmarks(AsvRequest())
 
 
 # ---- what each hands over ------------------------------------------------------------------------
 
 
 def test_each_figure_is_what_the_record_says_and_none_is_none():
-    record = runs.measured()
+    record = runs.measured(energy=0.0123456)
     assert suite.row(record).figures == {
         "time": [record.time.median_s],
         "memory": 1 << 20,
         "error": 1.235e-7,
+        "energy": 0.01235,
     }
     exact = {"forward": Error(relative=0.0, max=0.0, worst_row=0.0, cosine=1.0)}
     assert suite.row(record.with_(error=exact)).figures["error"] == suite.LEAST > 0
-    bare = record.with_(memory=None, error=None)
-    assert list(suite.row(bare).figures.values())[1:] == [None] * 2
+    bare = record.with_(memory=None, error=None, energy=Energy(why="no counter"))
+    assert list(suite.row(bare).figures.values())[1:] == [None] * 3
+    assert suite.row(bare).reason == "no counter"
 
 
 def test_as_many_processes_as_asv_needs_to_tell_two_commits_apart_and_no_fewer():
@@ -112,7 +116,7 @@ def test_what_has_no_figure_is_an_error_or_skipped_with_its_reason(
     tmp_path, monkeypatch, kind, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    figures = {"time": [1.0], "memory": 1, "error": 1.0}
+    figures = {"time": [1.0], "memory": 1, "error": 1.0, "energy": 1.0}
     for status in ("wrong", "implausible", "failed", "crashed", "timed_out"):
         said = f"matmul at 128, forward, is {status}: it sees too much"
         with pytest.raises(measurement.NoFigure, match=said):

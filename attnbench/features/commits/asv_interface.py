@@ -208,7 +208,7 @@ def in_order(values: Iterable[str]) -> list[str]:
 def described(name: str) -> dict[str, Any] | None:
     """A benchmark as asv lists them; None for one that is not of the suite's kinds."""
     group, _, figure = name.partition(".")
-    known = suite.benchmarks().get(f"{suite.MODULE}.{figure}")
+    known = suite.benchmarks(AsvRequest(energy=True)).get(f"{suite.MODULE}.{figure}")
     if known is None:
         return None
     title = known["pretty_name"] + f", {group}" * (group != suite.MODULE)

@@ -15,6 +15,7 @@ import tempfile
 import venv
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,17 @@ def _hand_on(said: Namespace, environment: Any) -> None:
     except CantBeDone as sentence:
         raise UserError(str(sentence)) from None
     device = this_machine().devices[-1]
-    request = suite.request_of(said, device)
+    request = suite.request_of(said, device, energy=device == "cuda" or _counts_energy())
     kept = tempfile.mkdtemp(prefix="attnbench-history-")
     atexit.register(shutil.rmtree, kept, ignore_errors=True)
     msgspec.structs.replace(request, kept=kept).hand_on(environment)
+
+
+def _counts_energy() -> bool:
+    """Whether the processor's own counters can be read."""
+    from attnbench.core.machine import energy_counters
+
+    with suppress(OSError):
+        found = energy_counters()
+        return bool(found) and all(os.access(zone / "energy_uj", os.R_OK) for zone in found)
+    return False

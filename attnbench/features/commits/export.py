@@ -66,6 +66,8 @@ class CommitRun:
             name = group_on(machine, problem, None if threads == own else threads)
             cell = tuple(suite.written((record.variant, problem.kv_len, problem.phase)))
             for figure, found in suite.row(record).figures.items():
+                if figure == "energy" and not self.header.get("energy"):
+                    continue
                 value: Value = SKIPPED if found is None or record.status in NOT_TRIED else found
                 if record.status is not Status.MEASURED and record.status not in NOT_TRIED:
                     value = FAILED

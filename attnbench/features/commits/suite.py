@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from argparse import Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +29,8 @@ class AsvRequest(msgspec.Struct, frozen=True):
     """One command of asv's, and the facts of the machine that decide which benchmarks exist."""
 
     device: str = "cpu"
+    energy: bool = False
+    """Whether something measures it here."""
     quick: bool = False
     bench: tuple[str, ...] = ()
     """Expressions, one of which a benchmark with its parameters has to match; any, if none."""
@@ -42,11 +44,12 @@ class AsvRequest(msgspec.Struct, frozen=True):
         environment[VARIABLE] = msgspec.json.encode(self).decode()
 
 
-def request_of(said: Namespace, device: str) -> AsvRequest:
+def request_of(said: Namespace, device: str, *, energy: bool) -> AsvRequest:
     """The arguments of asv's command, where it has them."""
     turns, bench = getattr(said, "interleave_rounds", False), getattr(said, "bench", None) or ()
     return AsvRequest(
         device,
+        energy,
         bool(getattr(said, "quick", False)),
         (bench,) if isinstance(bench, str) else tuple(bench),
         turns is None or bool(turns),  # None: asv takes turns if it can
@@ -90,6 +93,7 @@ FIGURES = {
     "time": SuiteFigure("seconds", "time of a call", TIME_VERSION),
     "memory": SuiteFigure("bytes", "peak memory above the inputs"),
     "error": SuiteFigure("relative error", "largest relative error of output and gradients"),
+    "energy": SuiteFigure("joules", "energy of a call, idle draw taken off"),
 }
 
 
@@ -98,7 +102,7 @@ class SuiteRow(msgspec.Struct, frozen=True):
 
     status: str
     reason: str
-    """Why it was not measured; nothing, where it was."""
+    """Why it was not measured, or has no energy; nothing, where it was and has."""
     figures: dict[str, Value | None]
 
 
@@ -112,14 +116,17 @@ class Cache(msgspec.Struct, frozen=True):
 
 def row(record: Record) -> SuiteRow:
     """What the benchmarks need of a record, numbers as asv shows them."""
+    why = record.reason or (record.energy.why if record.energy else "")
     error = record.worst_error
+    joules = record.energy.joules if record.energy else None
     figures: dict[str, Value | None] = {
         # the median: asv takes samples for independent draws, and those of one process are none
         "time": [record.time.median_s] if record.time else None,
         "memory": max(1, record.memory.peak_bytes) if record.memory else None,
         "error": None if error is None else max(LEAST, float(f"{error:.4g}")),
+        "energy": float(f"{joules:.4g}") if joules is not None and joules > 0 else None,
     }
-    return SuiteRow(str(record.status), record.reason, figures)
+    return SuiteRow(str(record.status), why, figures)
 
 
 def grid(device: str) -> Preset:
@@ -127,21 +134,31 @@ def grid(device: str) -> Preset:
     return PRESETS[PRESET[device]]
 
 
-def parameters(device: str) -> list[list[Any]]:
-    """The values of each parameter."""
+def parameters(figure: str, device: str) -> list[list[Any]]:
+    """The values of each parameter; energy takes seconds a cell, so it is of the longest alone."""
     preset = grid(device)
-    return [list(preset.variants), [int(n) for n in preset.seq], list(preset.phase)]
+    lengths = [int(n) for n in preset.seq]
+    return [
+        list(preset.variants),
+        [max(lengths)] if figure == "energy" else lengths,
+        list(preset.phase),
+    ]
 
 
-def keys(request: AsvRequest, figures: Iterable[str] = FIGURES) -> list[Key]:
+def figures(request: AsvRequest) -> list[str]:
+    """The figures that this machine can measure."""
+    return [name for name in FIGURES if name != "energy" or request.energy]
+
+
+def keys(request: AsvRequest, names: Collection[str] = tuple(FIGURES)) -> list[Key]:
     """The cells of which at least one of these figures is to be measured."""
-
-    def wanted(key: Key) -> bool:
-        names = (f"{MODULE}.{figure}({', '.join(written(key))})" for figure in figures)
-        return any(re.search(each, name) for name in names for each in request.bench)
-
-    every = product(*parameters(request.device))
-    return [key for key in every if not request.bench or wanted(key)]
+    wanted: dict[Key, None] = {}
+    for figure in (name for name in figures(request) if name in names):
+        for key in product(*parameters(figure, request.device)):
+            name = f"{MODULE}.{figure}({', '.join(written(key))})"
+            if not request.bench or any(re.search(each, name) for each in request.bench):
+                wanted[key] = None
+    return list(wanted)
 
 
 def written(key: Sequence[Any]) -> list[str]:
@@ -149,18 +166,19 @@ def written(key: Sequence[Any]) -> list[str]:
     return [repr(each) for each in key]
 
 
-def benchmarks(device: str = "cpu") -> dict[str, dict[str, Any]]:
+def benchmarks(request: AsvRequest | None = None) -> dict[str, dict[str, Any]]:
     """The benchmarks as asv describes them in ``benchmarks.json``."""
+    request = request or AsvRequest()
     return {
         f"{MODULE}.{name}": {
             "name": f"{MODULE}.{name}",
-            "pretty_name": about.title,
+            "pretty_name": FIGURES[name].title,
             "type": name,
-            "unit": about.unit,
-            "params": [written(values) for values in parameters(device)],
+            "unit": FIGURES[name].unit,
+            "params": [written(values) for values in parameters(name, request.device)],
             "param_names": list(PARAMETERS),
-            "version": about.version,
+            "version": FIGURES[name].version,
             "timeout": LIMIT_S,
         }
-        for name, about in FIGURES.items()
+        for name in figures(request)
     }
