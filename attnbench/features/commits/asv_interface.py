@@ -45,15 +45,21 @@ class Asv:
             raise CantBeDone(
                 f"asv is not there; {sys.executable} -m pip install 'asv>=0.6.5,<0.7' installs it"
             )
-        from asv.util import load_json
+        from asv.util import UserError, load_json
 
         file = root / CONFIGURATION
         if not file.exists():
             raise CantBeDone(
                 f"there is no {file.name} in {root}: run it in a clone of attnbench as a whole"
             )
-        said = load_json(str(file), js_comments=True)
-        return cls(root, root / said["results_dir"], root / said["html_dir"])
+        try:
+            said = load_json(str(file), js_comments=True)
+            return cls(root, root / said["results_dir"], root / said["html_dir"])
+        except (OSError, ValueError, KeyError, TypeError, UserError) as error:
+            raise CantBeDone(
+                f"{file} can't be read ({type(error).__name__}: {error}); 'git checkout -- "
+                f"{file.name}' brings it back"
+            ) from None
 
     @staticmethod
     def guess_s(commits: int, rounds: int, bench: str | None) -> float:
@@ -145,7 +151,7 @@ def ensure_machine(path: Path | None = None) -> str:
     """Have this machine in asv's own file as it is now; the name to give to ``--machine``.
 
     Entries of it as it was before go: asv takes the only one there is where none is named. Raises
-    CantBeDone for a file that can't be read.
+    CantBeDone for a file that can't be read or written.
     """
     path = path or Path("~/.asv-machine.json").expanduser()
     machine, known = this_machine(), dict[str, Any]()
@@ -167,8 +173,14 @@ def ensure_machine(path: Path | None = None) -> str:
             kept[name] = other
     wanted = {**kept, mine["machine"]: mine, "version": FORM}
     if wanted != known:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, wanted)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write(path, wanted)
+        except OSError as error:
+            raise CantBeDone(
+                f"can't write {path}, where asv looks a machine up: {error.strerror}; make it "
+                "writable, or set HOME to a folder of yours"
+            ) from None
     return mine["machine"]
 
 
@@ -235,12 +247,16 @@ def write(results: Path) -> Path:
 
 
 def before_publishing(configuration: str | None) -> None:
-    """Have asv publish whatever its results folder holds."""
+    """Have asv publish whatever its results folder holds; raises asv's own UserError."""
     from asv.config import Config
+    from asv.util import UserError
 
     results = Path(Config.load(configuration and Path(configuration).name).results_dir)
     if (results / FILE).exists():
-        write(results)
+        try:
+            write(results)
+        except OSError as error:
+            raise UserError(f"can't write {results / FILE}: {error.strerror}") from None
 
 
 # ---- what its results show of some commits -------------------------------------------------------

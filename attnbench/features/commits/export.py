@@ -176,14 +176,21 @@ def _save(
     """One file of asv's, of a commit on a machine, with what it said before."""
     from asv.results import Results
     from asv.runner import BenchmarkResult
+    from asv.util import UserError
 
     about: dict[str, Any] = {**entry, "python": python}
     ruler = f"sweep-protocol{PROTOCOL}-py{python}"
     whole = Results(about, {}, run.commit, run.committed_ms, python, ruler, {})
     path = results / whole._filename
-    whole.load_data(str(results))
+    try:
+        whole.load_data(str(results))
+        before = {name: _before(whole, name) for name in values}
+    except (UserError, ValueError, TypeError, AttributeError) as error:
+        raise CantBeDone(
+            f"{path} is damaged ({error}); move it away and export again all that was in it"
+        ) from None
     for name, new in values.items():
-        cells = _before(whole, name)
+        cells = before[name]
         for cell, value in new.items():
             put(cells, cell, value)
         if not any(value is FAILED or _says(value) for value in cells.values()):

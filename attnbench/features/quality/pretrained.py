@@ -48,7 +48,13 @@ def model_folder() -> Path:
     if spec is None or spec.origin is None or missing:
         what, how = " and ".join(missing), " and ".join(missing.values())
         raise CantBeDone(f"this needs {what}, and that is not installed: {how}")
-    return Path(spec.origin).parent / "model"
+    folder = Path(spec.origin).parent / "model"
+    if not (folder / "model.safetensors").exists():
+        raise CantBeDone(
+            f"{folder} holds no model.safetensors: the package {DISTRIBUTION} is damaged or "
+            f"another version than 0.1.0; {WEIGHTS} --force-reinstall"
+        )
+    return folder
 
 
 def versions() -> dict[str, str]:

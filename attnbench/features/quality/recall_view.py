@@ -119,7 +119,7 @@ def recall_results(rows: Sequence[Row], baseline: str) -> list[RecallResult]:
         logs = [math.log(own / own_s[seed]) for seed, own in times.items() if seed in own_s]
         ratio = seed_interval(logs)
         if ratio is not None:
-            mean, low, high = (math.exp(x) for x in ratio[:3])
+            mean, low, high = (math.exp(x) if x < 700 else math.inf for x in ratio[:3])
             ratio = SeedInterval(mean, low, high, ratio.n)
         state = next((x for r in some if (x := r["state_numbers"]) is not None), None)
         what = name, some[0]["computes"], some[0]["family"], state, accuracy
