@@ -12,15 +12,20 @@ from jsonschema import Draft202012Validator
 
 import attnbench
 from attnbench import cli
+from attnbench.meter.cell import Bench
+from attnbench.meter.memory import warm_profiler
+from attnbench.sweep.engine import LocalEngine
+from attnbench.sweep.worker import _answer
 
 ROOT = Path(attnbench.__file__).parents[1]
 SENTENCE = "the cat sat on the mat"
 VALID = Draft202012Validator(json.loads((ROOT / "attnbench/record.schema.json").read_text()))
 INVERTED = """
-import torch
 from impls.spec import Variant
 
 def build(problem):
+    import torch
+
     seen = ~torch.from_numpy(problem.mask.visible(problem.shape))
 
     def attend(q, k, v):
@@ -65,6 +70,16 @@ def asked(*words):
     done = attnbench_(*words)
     assert "Traceback" not in done.stderr
     return done.returncode, done.stdout, done.stderr
+
+
+@contextlib.contextmanager
+def measured_here():
+    """Whatever is measured is measured in this process: starting a worker takes seconds."""
+    warm_profiler()
+    bench = Bench()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalEngine, "ask", lambda _, asked, limit_s: _answer(bench, asked))
+        yield
 
 
 def only_run(out):

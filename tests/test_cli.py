@@ -13,14 +13,13 @@ import pytest
 
 import impls
 from attnbench.meter import pairs
-from attnbench.meter.cell import Bench
-from attnbench.sweep.engine import LocalEngine
-from attnbench.sweep.worker import _answer
-from tests.calling import ROOT, SENTENCE, well
+from tests.calling import ROOT, SENTENCE, measured_here, well
 
 RUN = "results/amd-epyc-2c/20261122-135617"
 LOADED = f"""
-import sys
+import sys, attnbench
+assert not {{"torch", "pandas", "numpy"}} & set(sys.modules)
+assert attnbench.run and attnbench.show
 from attnbench.cli import main
 for words in ("list --json", "show einsum", "run einsum --seq 0", "check sdpa.cudnn",
               "choose --seq 1024 --heads 4 --phase train --from {RUN}"):
@@ -72,12 +71,10 @@ def test_show_gives_the_mathematics_at_the_top_of_the_file():
 
 @pytest.mark.slow
 def test_env_as_json_has_machine_settings_ceilings_and_noise_and_is_kept(tmp_path, monkeypatch):
-    """The worker's answers are made in this process, where the noise is one comparison a length."""
-    bench = Bench()
-    monkeypatch.setattr(LocalEngine, "ask", lambda _, asked, limit_s: _answer(bench, asked))
-    monkeypatch.setattr(pairs, "TRIALS", (1, 1))
+    monkeypatch.setattr(pairs, "TRIALS", (1, 1))  # the noise is one comparison a length
     monkeypatch.setattr(pairs.floor_of, "__defaults__", (0.5,))
-    done = well("env", "--json", "--dtype", "float32", "--out", str(tmp_path))
+    with measured_here():
+        done = well("env", "--json", "--dtype", "float32", "--out", str(tmp_path))
     facts = json.loads(done.stdout)
     assert json.loads((tmp_path / facts["machine"]["name"] / "env.json").read_text()) == facts
     assert len(facts["noise"]) == 3
@@ -89,7 +86,8 @@ def test_env_as_json_has_machine_settings_ceilings_and_noise_and_is_kept(tmp_pat
 
 def test_a_causal_map_has_rows_that_sum_to_one_and_no_weight_ahead():
     asked = ["--text", SENTENCE, "--mask", "causal", "--json"]
-    sent = json.loads(well("show", "chunked?block=4", *asked).stdout)
+    with measured_here():
+        sent = json.loads(well("show", "chunked?block=4", *asked).stdout)
     assert sent["words"] == SENTENCE.split()
     weights = np.array(sent["weights"], float)
     np.testing.assert_allclose(weights.sum(1), np.ones(6), atol=1e-5)

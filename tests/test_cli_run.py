@@ -9,7 +9,7 @@ import pytest
 from attnbench.core.record import PROTOCOL
 from attnbench.core.store import read_header, read_records
 from tests import calling
-from tests.calling import VALID, only_run, well
+from tests.calling import VALID, measured_here, only_run, well
 
 inverted = calling.inverted
 NAMES = ("einsum", "exp.naive", "inverted")
@@ -21,7 +21,8 @@ def ran(tmp_path_factory, inverted):
     out = tmp_path_factory.mktemp("ran")
     words = [*NAMES, "--table", inverted, "--seq", "48", "--heads", "2", "--phase", "forward"]
     words += ["--inputs", "normal,peaky", "--budget", "0.02", "--seed", "7", "--out", out]
-    return well("run", *words, status=1), only_run(out)
+    with measured_here():
+        return well("run", *words, status=1), only_run(out)
 
 
 def test_a_run_says_its_plan_its_answer_its_folder_and_its_report(ran):

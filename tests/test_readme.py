@@ -8,7 +8,7 @@ from attnbench.command import arguments
 from attnbench.features.run.view import show_answer
 from attnbench.report.scenes import gather
 from proofs import gallery
-from tests.calling import well
+from tests.calling import measured_here, well
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -55,4 +55,5 @@ def test_the_variant_that_is_shown_passes_the_check_as_it_stands(tmp_path, monke
     (tmp_path / "mine.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     (line,) = [x for x in LINES if x.startswith("attnbench check mine")]
-    assert re.search(r"mine\s+9 of 9", well(*shlex.split(line)[1:]).stdout)
+    with measured_here():
+        assert re.search(r"mine\s+9 of 9", well(*shlex.split(line)[1:]).stdout)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch._C._profiler import _RecordFunctionFast
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.autograd.profiler import profile, record_function
 
 import impls
 from attnbench.core.format import size
@@ -162,15 +162,14 @@ def _plain(call: Call, dout: torch.Tensor | None) -> dict[str, Any]:
 
 
 def _traced(call: Call, run: Callable[[], object], **options: Any) -> Any:
-    device, activities = call.problem.device, [ProfilerActivity.CPU]
-    if device != "cpu":
-        activities.append(ProfilerActivity.CUDA)
+    """What the profiler saw; torch.profiler's own class would load torch's compiler first."""
+    device = None if call.problem.device == "cpu" else call.problem.device
     more = {"record_shapes": True, "profile_memory": True, **options}
-    with profile(activities=activities, **more) as result:
+    with profile(use_kineto=True, use_device=device and device.partition(":")[0], **more) as seen:
         run()
-        if device != "cpu":
+        if device is not None:
             torch.cuda.synchronize(device)
-    return result
+    return seen
 
 
 def _timeline(call: Call, dout: torch.Tensor | None, files: tuple[str, ...]) -> Timeline:
@@ -189,7 +188,7 @@ def _timeline(call: Call, dout: torch.Tensor | None, files: tuple[str, ...]) -> 
     most = [peak for _, peak in arrays]
     if not most or max(most) - min(most) <= ARRAY_BYTES:
         arrays = []  # they are Python's own objects
-    roots = seen.profiler.kineto_results.experimental_event_tree()
+    roots = seen.kineto_results.experimental_event_tree()
     return Timeline(roots, call.problem.device.partition(":")[0], arrays)
 
 
@@ -221,7 +220,7 @@ def _profiled_phases(
             trace.unlink(missing_ok=True)
             with made.open("rb") as source, trace.open("xb") as target:
                 shutil.copyfileobj(source, target)
-    events, cuda = seen.profiler.kineto_results.events(), call.problem.device != "cpu"
+    events, cuda = seen.kineto_results.events(), call.problem.device != "cpu"
     windows = sorted(
         Window(e.start_ns(), e.end_ns(), PHASES[e.name()])
         for e in events

@@ -2,77 +2,38 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-import attnbench
-from attnbench.core.settings import Settings
-from attnbench.sweep.engine import LocalEngine
-from impls.loading import load_file
 from tests import processes
+from tests.calling import ROOT
+from tests.sweep.campaign import faults
 
-ROOT = Path(attnbench.__file__).parents[1]
-TABLE = Path(__file__).with_name("faults.py")
-faults = load_file(TABLE)
-HANG_S, PATIENCE_S, GONE_S = 2.0, 120.0, 20.0
-"""For those that hang, for everybody else on a busy machine, and for what was killed to go."""
 SMALL = ["--heads", "1", "--head-dim", "8", "--phase", "forward", "--mask", "none"]
 SMALL += ["--budget", "0.01"]
 
 
-class Hasty(LocalEngine):
-    """Gives those that hang a short time."""
-
-    def __init__(self, hasty=()):
-        super().__init__(Settings())
-        self._hasty = set(hasty)
-
-    def ask(self, question, limit_s):
-        if "job" in question:
-            hasty = question["job"]["variant"]["name"] in self._hasty
-            limit_s = HANG_S if hasty else PATIENCE_S
-        return super().ask(question, limit_s)
-
-
 def laid_out(folder):
     """The table, in a folder of its own."""
-    return Path(shutil.copy(TABLE, folder / TABLE.name))
+    return Path(shutil.copy(faults.__file__, folder))
 
 
 @contextmanager
 def marked():
-    """A word in the environment, and the commands, of everything started meanwhile."""
+    """A word in the environment of everything started meanwhile."""
     word = f"campaign-{os.getpid()}-{os.urandom(4).hex()}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(faults.MARK, word)
         yield word
 
 
-def left_behind(word):
-    """The processes that carry the word in their environment or in their command."""
-    found = set(processes.marked(word))
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            if word.encode() in file.read_bytes() and processes.alive(file.parent.name):
-                found.add(int(file.parent.name))
-    return found - {os.getpid()}
-
-
 def until_gone(word):
-    """Wait until no process carries the word; what stays is ended here, and is a failure."""
-    end = time.monotonic() + GONE_S
-    while (left := left_behind(word)) and time.monotonic() < end:
-        time.sleep(0.05)
-    for one in left:
-        with suppress(OSError):
-            os.kill(one, signal.SIGKILL)
-    assert not left
+    """Wait until no process carries the word."""
+    processes.until(lambda: not processes.marked(word), 20)
 
 
 def command(*words):
@@ -92,17 +53,11 @@ def started(*words):
         run.communicate()
 
 
-def finished(*words, before=()):
-    """A run to its end. ``before``: what starts it."""
-    whole = [*before, *command(*words)]
-    done = subprocess.run(whole, cwd=ROOT, capture_output=True, text=True, timeout=300)
+def finished(*words):
+    """A run to its end."""
+    done = subprocess.run(command(*words), cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert "Traceback" not in done.stderr, done.stderr
     return done
-
-
-def only_run(out):
-    (path,) = out.glob("*/2*")
-    return path
 
 
 def lines(path, file="records.jsonl"):

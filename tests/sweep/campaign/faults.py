@@ -12,7 +12,6 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from impls.spec import Variant
@@ -154,20 +153,14 @@ def shout_for_ever():
 
 NOISE = "\ud800\x00 \x1b[2J\x9b31m\u202e\udfff\nsecond line"
 HUNG = "still running"
-QUICK = {
+FAULTS = {
     "chatters": ("measured", "", lambda p: in_a_call(p, chatter)),
     "raises": ("failed", ": first line", lambda p: fail(RuntimeError("first line\nsecond line"))),
     "message_with_surrogates_and_nulls": ("failed", "KeyError", lambda p: fail(KeyError(NOISE))),
     "exits": ("crashed", "status 3", lambda p: in_a_call(p, exit_loudly)),
-}  # fmt: skip
-"""Statuses that a cell may end with, a word of the reason or the note, and the ``build``. These are
-tried by default, the others where slow tests are.
-"""
-SLOW = {
     "note_that_raises": (
         "failed", "its note", lambda p: noted(p, lambda: fail(OSError("its note")))),
     "gives_nan": ("wrong", "finite", lambda p: lambda q, k, v: v * float("nan")),
-    "asks_for_a_terabyte": ("out_of_memory", "", lambda p: lambda q, k, v: q.new_zeros(1 << 40)),
     "returns_what_raises": ("wrong failed", "", lambda p: lambda q, k, v: untouchable()),
     "stands_in_a_folder_that_is_gone": (
         "measured wrong", "", lambda p: then(p, stand_in_a_folder_that_is_gone)),
@@ -185,6 +178,7 @@ SLOW = {
     "hangs_at_the_end": (
         "measured wrong", "", lambda p: then(p, lambda: atexit.register(time.sleep, 600))),
 }  # fmt: skip
+"""Statuses that a cell may end with, a word of the reason or the note, and the ``build``."""
 HANGING = {
     "closes_all_pipes": (
         "crashed timed_out", "", lambda p: in_a_call(p, lambda: os.closerange(3, 256))),
@@ -197,26 +191,12 @@ HANGING = {
 """These are given a short time."""
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A fault."""
-
-    label: str
-    statuses: tuple[str, ...]
-    word: str
-    hangs: bool
-    quick: bool
-
-
 def row(name, build, **more):
     named = {"name": f"c.{name}", "title": name, "build": build}
     return Variant(**named, family="campaign", computes="softmax", **more)
 
 
-KINDS, ROWS = [], [row("honest", ":honest", options={"n": 0})]
-for table in (QUICK, SLOW, HANGING):
-    for name, (statuses, word, build) in table.items():
-        globals()[f"build_{name}"] = build
-        ended = tuple(statuses.split())
-        KINDS.append(Kind(f"c.{name}", ended, word, table is HANGING, table is QUICK))
-        ROWS.append(row(name, f":build_{name}"))
+ROWS = [row("honest", ":honest", options={"n": 0})]
+for name, (*_, build) in {**FAULTS, **HANGING}.items():
+    globals()[f"build_{name}"] = build
+    ROWS.append(row(name, f":build_{name}"))

@@ -5,16 +5,16 @@ import random
 import signal
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from attnbench.core.disk import StoreError
 from attnbench.core.record import Status
 from attnbench.core.store import read_header, read_records
-from impls.loading import load_file
+from tests.calling import only_run
+from tests.processes import until
+from tests.sweep.campaign import campaign
 
-campaign = load_file(Path(__file__).with_name("campaign.py"))
 pytestmark = pytest.mark.slow
 SEED = 20261122
 NEW, GOING_ON = 2, 3
@@ -61,7 +61,7 @@ def test_a_run_may_be_killed_again_and_again_and_every_cell_is_there_once(tmp_pa
     with campaign.marked():
         done = campaign.finished(*words[:-1], tmp_path / "clean")
     assert done.returncode == 1, done.stderr  # one of them is wrong
-    wanted = ended(campaign.only_run(tmp_path / "clean"))
+    wanted = ended(only_run(tmp_path / "clean"))
     words[-1] = tmp_path / "last"
     killed(3.0, *words)
     while not (runs := [*(tmp_path / "last").glob("*/2*/run.json")]):
@@ -83,7 +83,7 @@ def test_ctrl_c_twice_ends_at_once_what_is_stuck_and_leaves_nothing(tmp_path):
     words += ["--table", campaign.laid_out(tmp_path), "--out", tmp_path / "results"]
     runs = (tmp_path / "results").glob
     with campaign.marked() as word, campaign.started(*words) as run:
-        campaign.processes.until(lambda: any(map(campaign.lines, runs("*/2*"))), 120)
+        until(lambda: any(map(campaign.lines, runs("*/2*"))), 120)
         time.sleep(1.0)  # it is stuck by then
         run.send_signal(signal.SIGINT)
         time.sleep(0.5)
@@ -92,7 +92,7 @@ def test_ctrl_c_twice_ends_at_once_what_is_stuck_and_leaves_nothing(tmp_path):
         assert run.wait(10) == 130
         said = run.stderr.read()
         campaign.until_gone(word)
-    path = campaign.only_run(tmp_path / "results")
+    path = only_run(tmp_path / "results")
     assert "Traceback" not in said
     assert f"attnbench run --resume {path}" in said
     assert [r.variant for r in read_records(path)] == ["c.honest"]
