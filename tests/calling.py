@@ -12,6 +12,8 @@ from jsonschema import Draft202012Validator
 
 import attnbench
 from attnbench import cli
+from attnbench.core import stats
+from attnbench.features.report import build
 from attnbench.meter.cell import Bench
 from attnbench.meter.memory import warm_profiler
 from attnbench.sweep.engine import LocalEngine
@@ -74,17 +76,32 @@ def asked(*words):
 
 @contextlib.contextmanager
 def measured_here():
-    """Whatever is measured is measured in this process: starting a worker takes seconds."""
+    """Measure in this process, for starting a worker takes seconds, and draw no figures."""
     warm_profiler()
     bench = Bench()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalEngine, "ask", lambda _, asked, limit_s: _answer(bench, asked))
+        patch.setattr(stats, "DRIFT", 1e9)  # the machine that tests run on is busy
+        for section in ("scaling", "tradeoffs", "roofline", "memory", "winner_map", "closeness"):
+            patch.setattr(getattr(build, section), "draw", lambda *_: None)
         yield
 
 
 def only_run(out):
     (path,) = out.glob("*/*")
     return path
+
+
+def told(run, **changes):
+    """Change what a run's header says, by the way in it: ``machine__python``."""
+    header = json.loads((run / "run.json").read_text())
+    for way, value in changes.items():
+        *outer, last = way.split("__")
+        inner = header
+        for name in outer:
+            inner = inner[name]
+        inner[last] = value
+    (run / "run.json").write_text(json.dumps(header))
 
 
 @pytest.fixture(scope="module")

@@ -120,7 +120,7 @@ def test_how_it_ended_is_reported_with_its_last_words(worker, does, reason, last
 @pytest.mark.parametrize("does", ["time.sleep(600)", "while True: answers.send({'doing': 'x'})"])
 def test_what_is_not_done_in_time_is_ended(worker, does):
     started = time.monotonic()
-    found = lost(worker(SERVING), 1.0, do=does)
+    found = lost(worker(SERVING), 0.4, do=does)
     assert (found.reason, found.timed_out) == ("it was still running after 1 s", True)
     assert time.monotonic() - started < 15
 
@@ -151,7 +151,7 @@ FORGED = "it answered twice: one of the answers is forged"
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        *((each + b"\n", "no JSON") for each in (b"", b"\xff\xfe", b"[" * 10_000, b"9" * 5000)),
+        *((each + b"\n", "no JSON") for each in (b"\xff\xfe", b"[" * 10_000)),
         *((each + b"\n", "another question") for each in (b"NaN", b'{"record": {}, "asked": 2}')),
         (b'{"record": {}, "asked": "1"}\n', "another question"),
         (b'{"stage": 5, "asked": 1}\n', "no JSON object"),

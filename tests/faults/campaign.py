@@ -6,7 +6,6 @@ a hang, a process or a temporary file left behind, a file written elsewhere, a c
 sent to the terminal, a socket that other machines can reach.
 """
 
-import json
 import os
 import re
 import shutil
@@ -21,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests import processes
+from tests.calling import told
 
 COMMAND = Path(sys.executable).with_name("attnbench")
 STATUSES = {0, 1, 2, 130, 143}
@@ -65,14 +65,7 @@ class Place:
 
     def told(self, **changes) -> None:
         """Change what the run's header says, by the way in it: ``machine__python``."""
-        found = json.loads((self.run / "run.json").read_text())
-        for way, value in changes.items():
-            *outer, last = way.split("__")
-            inner = found
-            for name in outer:
-                inner = inner[name]
-            inner[last] = value
-        (self.run / "run.json").write_text(json.dumps(found))
+        told(self.run, **changes)
 
     def records(self, change: Callable[[list[bytes]], list[bytes]]) -> None:
         """Change the lines of the run's records."""

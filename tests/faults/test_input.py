@@ -17,11 +17,6 @@ RESUME = ("run", "--resume", "{run}", "--no-report")
 REPORT, COMPARE = ("report", "{run}"), ("compare", "{run}", "{run}")
 
 
-def told(**changes):
-    """A run whose header says something else."""
-    return lambda place: place.told(**changes)
-
-
 def record(**changes):
     """A run whose first record says something else."""
     return lambda place: place.records(
@@ -61,11 +56,6 @@ def objects(place):
     np.savez(place.here / "x.npz", **good, v=np.array([{}] * 2, object))
 
 
-HEADERS = {
-    "tables that are a number": {"tables": 3}, "a machine without a name": {"machine": {"cpu": 1}},
-    "a budget of NaN": {"budget_s": float("nan")}, "problems that are numbers": {"problems": [1]},
-    "heads of 10^13": {"grid__heads": [10**13]}, "a mask that is a number": {"grid__mask": [3]},
-}  # fmt: skip
 RECORDS = {
     "a problem of 10^13 heads": {"problem": {**PROBLEM, "heads": 10**13}},
     "a variant that is a number": {"variant": 3},
@@ -83,8 +73,6 @@ MASKS = {
 }  # fmt: skip
 FAULTS = [
     Fault("a header nested deep", RESUME, of_run("run.json", DEEP), (1, 2)),
-    *(Fault(f"a header with {name}", RESUME, told(**changes), says="attnbench: ")
-      for name, changes in HEADERS.items()),
     *(Fault(f"a record with {name}", COMPARE, record(**changes), (0, 1, 2))
       for name, changes in RECORDS.items()),
     Fault("a record nested deep", REPORT, of_run("records.jsonl", f"{DEEP}\n{{}}\n"), (1, 2)),

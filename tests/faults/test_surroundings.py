@@ -78,6 +78,16 @@ def hostile_repository(place):
     place.file(".git/config", f"[core]\nfsmonitor = {deed}\n[diff]\nexternal = {deed}\n")
 
 
+def written(place, ended):
+    (file,) = (x for x in place.here.glob("results/*/*/*.jsonl") if x.parent != place.run)
+    assert len(file.read_text().splitlines()) == 1
+
+
+def json_alone(place, ended):
+    assert len(json.loads(ended.out)["records"]) == 1
+    written(place, ended)
+
+
 FAULTS = [
     *(Fault(f"a plugin that hangs at import{how}, {number.name}", ("list", *TABLE), hangs(more),
             (130,), makes=("begun",), signals=[Signal(number, has_begun)])
@@ -95,6 +105,9 @@ FAULTS = [
             env={**SITE, "TMPDIR": None})
       for words in (RUN, COMMITS)),
     Fault("few files at once", RUN, status=ANY, shell='ulimit -n 12; exec "$@"'),
+    Fault("a full error stream", (*RUN, "--json"), status=(0, 1), holds=json_alone,
+          shell='exec "$@" 2>/dev/full'),
+    Fault("every stream closed", RUN, status=(0, 1), shell='exec "$@" <&- >&- 2>&-', holds=written),
     Fault("a terminal of ASCII", REPORT, status=(0, 1), env=ASCII),
     Fault("the C locale", LIST, status=(0, 1), env=C_LOCALE),
     Fault("results whose path is not UTF-8", (*RUN, "--out", "re\udcffsults"), status=ANY,

@@ -7,17 +7,21 @@ import sys
 import time
 from collections import Counter
 
+import numpy as np
 import pytest
 
+import attnbench
+from attnbench.core import checkout
 from attnbench.core.disk import StoreError
 from attnbench.core.evidence import save_beside
 from attnbench.core.machine import this_machine
 from attnbench.core.record import PROTOCOL, Status
 from attnbench.core.store import read_header, read_records
 from attnbench.sweep import start
-from impls import UnknownVariant
-from tests.calling import ROOT, only_run, well
+from impls.errors import CantBeDone
+from tests.calling import ROOT, measured_here, only_run, told, well
 from tests.processes import alive, until
+from tests.repositories import git
 from tests.sweep.build import ONE, Answering
 
 GRID = ["--seq", "16,24", "--heads", "1", "--head-dim", "8", "--phase", "forward"]
@@ -90,32 +94,112 @@ def test_a_run_that_ctrl_c_stopped_goes_on_with_every_cell_once(tmp_path, monkey
     assert (path / "records.jsonl").read_bytes() == before and len(engine.jobs) == 3
 
 
+GPU = {"name": "H", "uuid": "u", "capability": 9.0, "memory_bytes": 1, "driver": "570.1"}
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
         ({"grid": None}, "damaged"),
+        ({"tables": 3}, "damaged"),
+        ({"machine": {"cpu": 1}}, "damaged"),
+        ({"budget_s": float("nan")}, "damaged"),
+        ({"problems": [1]}, "damaged"),
+        ({"grid__mask": [3]}, "damaged"),
+        ({"grid__heads": [10**13]}, "heads"),
         ({"protocol": 99}, "protocol 99"),
-        ({"machine": {"name": "elsewhere"}}, "elsewhere"),
+        ({"machine__name": "elsewhere"}, "elsewhere"),
         ({"tables": ["/no/such/table.py"]}, "/no/such/table.py"),
         ({"tables": ["rows/mine.py"]}, f"go on with --table {ROOT}/rows/mine.py"),
         ({"variants": ["gone"]}, "there is no variant 'gone'"),
+        ({"machine__versions__torch": "2.0.0"}, r"torch was 2\.0\.0 and is"),
+        ({"machine__gpus": [GPU]}, r"GPU 0 was H with driver 570\.1"),
+        ({"requires": {"xformers": "0.1"}}, r"xformers was 0\.1"),
+        ({"code__impls": "0" * 16}, "code of the variants is not that"),
+        ({"code__ruler": "0" * 16}, "code that measures is not that"),
+        ({"settings__threads": 64}, "64 on [0-9]+ cores"),
+        ({"grid__mask": ["dense:m.npy"], "folder": "/far/away"}, "resume it from /far/away"),
     ],
+    ids=str,
 )
 def test_a_run_that_can_not_go_on_here_says_why(tmp_path, changed, words):
-    run = start.begin(["einsum"], ONE, [], tmp_path, seed=0, threads=1)
-    run.folder.close()
-    header = json.loads((run.folder.path / "run.json").read_text()) | changed
-    kept = {key: value for key, value in header.items() if value is not None}
-    (run.folder.path / "run.json").write_text(json.dumps(kept))
-    with pytest.raises((StoreError, UnknownVariant), match=words):
-        start.resume(run.folder.path)
+    run = begun(tmp_path)
+    told(run.path, **changed)
+    with pytest.raises(CantBeDone, match=words):
+        start.resume(run.path)
+
+
+def begun(out, grid=ONE, tables=(), variants=("einsum",)):
+    """The folder of a run that was begun."""
+    folder = start.begin([*variants], grid, [*tables], out, seed=0, threads=1).folder
+    folder.close()
+    return folder
+
+
+def test_files_that_hold_something_else_are_named_at_once_and_before_it_goes_on(tmp_path):
+    mask, table, aid = (tmp_path / name for name in ("m.npy", "mine.py", "aid.py"))
+    np.save(mask, np.ones((16, 16), bool))
+    table.write_text("import aid\n" + WAITS)
+    aid.write_text("")
+    grid, rows = ONE.with_(mask=(f"dense:{mask}",)), [str(table)]
+    run = begun(tmp_path / "out", grid, rows, ["h.waits"])
+    unchanged = start.Unchanged(run)
+    unchanged.check()
+    for file in (mask, aid):
+        file.write_bytes(file.read_bytes() + b"#")
+    with pytest.raises(CantBeDone, match=r"aid\.py, .*m\.npy was changed while the run went on"):
+        unchanged.check()
+    with pytest.raises(StoreError, match=r"aid\.py holds something .*m\.npy holds something else"):
+        start.resume(run.path, tables=rows)
+
+
+def test_what_is_measured_with_other_code_is_another_leg_and_ranked_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr("attnbench.sweep.places.LocalEngine", lambda *_, **__: Answering())
+    well("run", "einsum", "matmul", *GRID[2:], "--seq", "16", "--no-report", "--out", tmp_path)
+    path = only_run(tmp_path)
+    file = path / "records.jsonl"
+    file.write_text(file.read_text().splitlines()[0] + "\n")
+    told(path, code__impls="0" * 16)
+    resume = ["run", "--resume", path, "--no-report", "--json"]
+    assert "--anyway" in well(*resume, status=2).stderr
+    assert len(list(read_records(path))) == 1 and "legs" not in read_header(path)
+    answers = json.loads(well(*resume, "--anyway").stdout)["answers"]
+    first, second = (r.node for r in read_records(path))
+    assert read_header(path)["legs"][0]["changes"] and second == f"{first}#2"
+    assert [answer["node"] for answer in answers] == [first, second]
+    assert not any(answer["equal"] or answer["next"] for answer in answers)
+
+
+def test_nothing_that_is_kept_names_the_user(tmp_path, monkeypatch):
+    home = tmp_path / "zaphod"
+    home.mkdir()
+    broken = "\n\ndef build(problem):\n    raise RuntimeError(__file__)\n"
+    (home / "mine.py").write_text(WAITS + broken)
+    np.save(home / "mask.npy", np.ones((16, 16), bool))
+    monkeypatch.setenv("HOME", str(home))
+    words = ["einsum", "h.waits", "--table", home / "mine.py", "--mask", f"dense:{home}/mask.npy"]
+    with measured_here():
+        well("run", *words, "--seq", "16", *GRID[2:-2], "--out", tmp_path / "out", status=1)
+    path = only_run(tmp_path / "out")
+    assert "failed" in {r.status for r in read_records(path)}
+    assert read_header(path)["tables"] == ["~/mine.py"]
+    assert read_header(path)["grid"]["mask"] == ["dense:~/mask.npy"]
+    for each in path.rglob("*"):
+        assert not each.is_file() or b"zaphod" not in each.read_bytes(), each
+
+
+def test_a_run_is_of_the_commit_that_its_code_lies_in_whatever_git_is_told(tmp_path, monkeypatch):
+    commit = checkout.code()["commit"]
+    git(tmp_path, "init", "-q")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / ".git"))
+    assert checkout.code()["commit"] == commit is not None
+    monkeypatch.setattr(attnbench, "__file__", str(tmp_path / "__init__.py"))  # another's tree
+    assert checkout.code() == {"commit": None, "dirty": None}
 
 
 def test_a_header_keeps_what_the_self_check_said(tmp_path):
     def kept():
-        run = start.begin(["einsum"], ONE, [], tmp_path, seed=0, threads=1)
-        run.folder.close()
-        return read_header(run.folder.path)["selfcheck"]
+        return read_header(begun(tmp_path).path)["selfcheck"]
 
     assert kept() is None
     said = {"line": "ruler self-check: 2/2 on this machine", "date": "2026-01-01T00:00:00+00:00"}

@@ -6,8 +6,6 @@ import mmap
 import os
 import resource
 import signal
-import socket
-import stat
 import sys
 import tempfile
 import threading
@@ -19,8 +17,6 @@ from impls.spec import Variant
 MARK = "ATTNBENCH_CAMPAIGN"
 """In the environment of everything that a sweep starts."""
 GIGABYTE = 1 << 30
-KEPT = []
-"""What nobody lets go of."""
 
 
 def honest(problem, n=0):
@@ -33,9 +29,6 @@ def honest(problem, n=0):
     assert [t.name for t in threading.enumerate()] == ["MainThread"]
     for who, whose in ((os.getpid(), ""), (os.getppid(), f"{os.getpid()} ")):
         assert Path(f"/proc/{who}/task/{who}/children").read_text() == whose
-    files = [os.open("/dev/null", os.O_RDONLY) for _ in range(200)]
-    for file in files:
-        os.close(file)
     mmap.mmap(-1, 512 << 20).close()
     return right(problem)
 
@@ -107,28 +100,7 @@ def ignore_every_signal():
         signal.signal(number, signal.SIG_IGN)
 
 
-def keep_all_files():
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, most[1]))
-    try:
-        while True:
-            KEPT.append(socket.socket())
-    except OSError:
-        return
-
-
 # ---- it ends the worker's process: that costs its own cell, and is tried once more alone ---------
-
-
-def pipe():
-    """The descriptor of the pipe to the parent: the one socket that is connected."""
-    for number in range(3, 256):
-        try:
-            if stat.S_ISSOCK(os.fstat(number).st_mode):
-                return number
-        except OSError:
-            continue
-    raise LookupError("there is none")
 
 
 def exit_loudly():
@@ -168,13 +140,9 @@ FAULTS = {
     "closes_the_streams": (
         "measured wrong failed crashed", "", lambda p: then(p, lambda: os.closerange(0, 3))),
     "ignores_every_signal": ("measured wrong", "", lambda p: then(p, ignore_every_signal)),
-    "keeps_all_files": ("measured failed wrong crashed", "", lambda p: then(p, keep_all_files)),
     "forgets_all_modules": (
         "measured wrong failed crashed", "", lambda p: (right(p), sys.modules.clear())[0]),
     "message_of_a_gigabyte": ("failed out_of_memory", "", lambda p: fail(OSError("x" * GIGABYTE))),
-    "floods_the_pipe_without_a_line": (
-        "crashed", "does not end",
-        lambda p: in_a_call(p, lambda: [os.write(pipe(), b"x" * (1 << 20)) for _ in range(200)])),
     "hangs_at_the_end": (
         "measured wrong", "", lambda p: then(p, lambda: atexit.register(time.sleep, 600))),
 }  # fmt: skip
