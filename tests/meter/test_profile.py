@@ -107,6 +107,11 @@ def test_work_and_bytes_are_those_of_operands_and_results(profiles):
     assert not any(name.startswith("attnbench line") for name in names)
 
 
+def test_of_what_is_wrong_there_is_no_profile(cells):
+    job = Job(cells.variant("def build(problem): return lambda q, k, v: v * 0\n"), cells.problem())
+    assert profile.answer(cells.bench, job, "")["record"]["status"] == "wrong"
+
+
 # ---- on events made by hand ----------------------------------------------------------------------
 
 DEFAULTS = {

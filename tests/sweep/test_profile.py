@@ -1,28 +1,20 @@
 """From the command line's words to profiles: one problem, its phase, and who is refused and why."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 import impls
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record, Status
-from attnbench.core.settings import Settings
 from attnbench.features.profile.profiles import NotProfiled, plan_cells, profile_cells
-from attnbench.sweep.engine import LocalEngine, WorkerLost
+from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.presets import PRESETS
-from tests import calling
 from tests.sweep.build import ToldEngine
 
-inverted = calling.inverted
 SMALL = {"seq": ("48",), "heads": (2,), "head_dim": (8,)}
 
 
-def planned(names, table=None, **changes):
-    return plan_cells(
-        names, table or impls.table(), PRESETS["compare-cpu"], changes, this_machine()
-    )
+def planned(names, **changes):
+    return plan_cells(names, impls.table(), PRESETS["compare-cpu"], changes, this_machine())
 
 
 @pytest.mark.parametrize(
@@ -38,23 +30,6 @@ def test_phase_and_mask_are_the_first_that_all_of_them_serve(names, phase, mask)
     cells = planned(names)
     assert {(c.problem.phase, str(c.problem.mask)) for c in cells} == {(phase, mask)}
     assert all(c.left_out is None for c in cells)
-
-
-@pytest.mark.slow
-def test_profiles_come_back_with_their_traces_and_of_what_is_wrong_there_is_none(
-    inverted, tmp_path
-):
-    with LocalEngine(Settings()) as engine:
-        cells = planned(["einsum", "sdpa.flash"], **SMALL)
-        found = profile_cells(cells, engine, 0, tmp_path)
-        assert [p["variant"] for p in found] == ["einsum", "sdpa.flash"]
-        assert all(p["slug"] == str(cells[0].problem) and p["threads"] == 1 for p in found)
-        for p in found:
-            assert json.loads(Path(p["trace"]).read_text())["traceEvents"]
-        assert "aten::_softmax" in {x["name"] for x in found[0]["phases"][0]["operators"]}
-        table = impls.table([str(inverted)])
-        with pytest.raises(NotProfiled, match=r"inverted is not profiled \(wrong\): .*key"):
-            profile_cells(planned(["inverted"], table, **SMALL), engine, 0, tmp_path)
 
 
 def test_what_cannot_run_says_why_and_asks_no_worker(tmp_path):

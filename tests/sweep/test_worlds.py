@@ -1,8 +1,6 @@
-"""Over how many processes: who is told, what is too many, and that a run that was goes on so."""
+"""Over how many processes: who is told, and what is too many."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +11,6 @@ from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
 from impls.problem import InvalidProblem
 from tests import machines
-from tests.calling import well
 
 GPU = Gpu(name="g", uuid="u", capability=9.0, memory_bytes=1 << 37, driver="1")
 BOX = replace(machines.BOX, torch_cuda="12.8", gpus=(GPU, GPU))
@@ -43,17 +40,3 @@ def test_without_a_world_those_rows_are_left_out_with_a_sentence():
 def test_what_cannot_be_or_says_nothing_is_refused(names, grid, says):
     with pytest.raises(InvalidProblem, match=says):
         labels(*names, **grid)
-
-
-@pytest.mark.slow
-def test_a_run_over_two_processes_is_measured_resumed_and_answered(tmp_path):
-    asked = ["ring", "sdpa", "--world", "2", "--seq", "32", "--heads", "2"]
-    more = ["--phase", "forward", "--budget", "0.05", "--out", tmp_path, "--json", "--no-report"]
-    sent = json.loads(well("run", *asked, *more).stdout)
-    worlds = {r["variant"]: r["ranks"] and r["ranks"]["world"] for r in sent["records"]}
-    assert worlds == {"ring?world=2": 2, "sdpa": None}
-    assert {a["world"] for a in sent["answers"]} == {2, None}
-    lines = Path(sent["run"], "records.jsonl")
-    lines.write_text("".join(lines.read_text().splitlines(keepends=True)[1:]))
-    again = well("run", "--resume", sent["run"], "--json", "--no-report")
-    assert {r["variant"] for r in json.loads(again.stdout)["records"]} == set(worlds)
