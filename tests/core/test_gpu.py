@@ -223,9 +223,6 @@ def test_boards_that_differ_are_numbered_by_cuda_alone_unless_it_is_told_how(dri
     assert known == Gpu("NVIDIA H200", "GPU-aa", 9.0, 150 << 30, "580.1")
 
 
-# ---- before anything is measured -----------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("changes", "board", "words"),
     [
@@ -267,8 +264,6 @@ def test_processor_and_gpus_tell_their_state_or_why_not(driver, monkeypatch):
     assert cpu["mhz"] == "the system does not say"
     assert cpu["governor"].startswith("the system does not say: ")
 
-
-# ---- the machine's fingerprint, and why a row can't run on it ------------------------------------
 
 CUDA = ("cuda",)
 

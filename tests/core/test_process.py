@@ -275,8 +275,6 @@ def test_a_worker_may_hold_so_much_and_goes_first_when_memory_runs_out(
     assert free_memory() > 2 << 30
 
 
-# ---- programs that run to their end --------------------------------------------------------------
-
 STARTING = """
     import os, signal, subprocess, sys, time
     print("begun"); print("no error", file=sys.stderr); print(sys.stdin.read(), os.getcwd())

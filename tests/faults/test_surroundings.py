@@ -118,8 +118,6 @@ FAULTS = [
 ]  # fmt: skip
 
 
-# ---- files and texts from elsewhere --------------------------------------------------------------
-
 NASTY = "\x1b]0;title\x07\x1b[2J\x9b31m[/b][bold]\u202egnp.\u2066"
 """A title, an empty screen, red, markup that closes what is not open, and a line turned round."""
 ROW = f"""

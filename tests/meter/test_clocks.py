@@ -63,9 +63,6 @@ def test_a_gpu_is_timed_by_events_a_decoder_by_its_graph_and_a_processor_by_the_
         assert type(clocks.clock_for("cpu", phase)) is HostClock
 
 
-# ---- events --------------------------------------------------------------------------------------
-
-
 def kernels(gpu, count, seconds):
     def call():
         for _ in range(count):
@@ -177,9 +174,6 @@ def test_the_cache_is_emptied_after_fresh_values_came_and_outside_the_sample():
         assert steps[: 3 + len(tail)] == ["before", "flush", *tail, "call"]
 
 
-# ---- graphs --------------------------------------------------------------------------------------
-
-
 class Decoder:
     """A call of many small kernels that puts its result aside, as what is timed does."""
 
@@ -238,9 +232,6 @@ def test_what_can_not_be_captured_is_timed_from_end_to_end_and_says_why(waits, m
     assert "replay" not in gpu.log and clock.step(one.run) == one.run
 
 
-# ---- the seam to torch.cuda ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_call_is_captured_with_the_collector_off_and_torch_is_left_as_it_was(monkeypatch, fails):
     log, graphs = [], iter([SimpleNamespace(replay="replay"), "empty"])
@@ -283,9 +274,6 @@ def test_a_cells_gpu_is_the_current_one_and_has_its_context(monkeypatch):
         monkeypatch.setattr(clocks, "_available", lambda there=there: there)
         clocks.begin(device)
     assert log == [0, "wait", 1, "wait"]
-
-
-# ---- ceilings: what a device can do at best ------------------------------------------------------
 
 
 @pytest.fixture

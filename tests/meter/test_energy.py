@@ -136,9 +136,6 @@ def test_the_idle_draw_is_taken_when_it_has_stopped_falling():
     assert Cooling().measure().idle_w == pytest.approx(80.0, rel=0.03)
 
 
-# ---- what counts joules --------------------------------------------------------------------------
-
-
 @pytest.fixture
 def of_board(monkeypatch):
     """The counter of a GPU whose board gives these answers."""

@@ -58,9 +58,6 @@ def test_the_peak_is_the_matrices_that_must_be_there(observed):
     assert train.peak_bytes > 3 * SCORES
 
 
-# ---- on a GPU that isn't there -------------------------------------------------------------------
-
-
 def test_no_kernel_is_traced_in_a_process_that_goes_on_to_take_times(monkeypatch):
     asked = []
 
@@ -82,9 +79,6 @@ def test_no_kernel_is_traced_in_a_process_that_goes_on_to_take_times(monkeypatch
     assert seen.memory.peak_bytes == 4000
     assert "aten::bmm" in seen.ran & set(seen.kernels)
     assert 7 <= seen.launches <= 40  # two products forward, four backward, a softmax and its own
-
-
-# ---- events and readings that are given ----------------------------------------------------------
 
 
 def event(at, name=memory.MEMORY, nbytes=0):
@@ -180,9 +174,6 @@ def test_a_high_water_mark_is_believed_the_third_time(monkeypatch, counts):
     seen = memory.observe(SMALL, build(SMALL), make(SMALL, 0), None, None, 7)
     assert seen is looks[counts] and not list(given)
     assert grown == [7, 9, 9][: counts + 1]  # what somebody saw is not looked for again
-
-
-# ---- whether there is room, on a GPU whose memory is a number ------------------------------------
 
 
 def test_what_torch_keeps_is_given_back_and_what_does_not_fit_even_then_is_said(monkeypatch):

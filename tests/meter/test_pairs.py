@@ -89,9 +89,6 @@ def test_the_margin_is_the_floor_of_calls_as_long(cells, monkeypatch):
         assert answer["pairs"]["comparison"]["margin"] == pytest.approx(margin)
 
 
-# ---- the floor -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("logs", "floor", "apart"),
     [
@@ -113,9 +110,6 @@ def test_the_floor_is_how_far_intervals_lie_off_one(monkeypatch, logs, floor, ap
     monkeypatch.setattr(pairs, "perf_counter", lambda: next(now))
     assert floor_of(None, 4.0)["trials"] == 8
     assert rules == [StopRule(LEAST_MARGIN, cap=640, budget_s=0.5)] * 8
-
-
-# ---- the calls of one side -----------------------------------------------------------------------
 
 
 class StandIn:
@@ -214,9 +208,6 @@ def test_a_time_is_believed_that_an_audit_bears_out(monkeypatch, found, left, sa
     assert len(list(answers)) == left
 
 
-# ---- one side held for another process -----------------------------------------------------------
-
-
 def hold(variant="matmul", **more):
     sizes = {"heads": 1, "kv_heads": 1, "q_len": 16, "kv_len": 16, "head_dim": 8, "v_head_dim": 8}
     problem = pairs.Problem(**sizes).to_dict()
@@ -241,9 +232,6 @@ def test_a_variant_that_can_not_be_held_is_refused_in_a_sentence(cells, tmp_path
         file.write_text(code)
         answer = HeldVariant().answer(cells.bench, hold("x", tables=[str(file)]))
         assert answer["status"] == status and answer["refused"]
-
-
-# ---- two folders with modules of the same names --------------------------------------------------
 
 
 def test_inside_the_block_the_second_folder_is_there_and_afterwards_the_first(

@@ -27,8 +27,6 @@ def look(cells, code, problem=None, max_time_s=30.0, expected=None, **more):
     return probe(Job(row, problem or cells.problem(q_len=200, kv_len=200)), max_time_s, expected)
 
 
-# ---- what is wrong is seen at the length that is looked at ---------------------------------------
-
 LONGER = """
 def build(problem):
     inner, kept = right(problem), []
@@ -70,9 +68,6 @@ def test_another_operator_is_held_against_its_own_definition(cells):
     assert look(cells, code, **given).status is Status.WRONG
 
 
-# ---- what is over the budget, or can't be --------------------------------------------------------
-
-
 def test_a_call_over_the_time_is_not_observed_but_is_judged(cells):
     slow = LONGER.format(deed="import time; time.sleep(0.02)")
     found = look(cells, slow, max_time_s=0.005)
@@ -112,9 +107,6 @@ def test_a_worker_is_not_used_again_after_what_may_have_spoiled_it(cells, monkey
         answer = probing.answer({"probe": job.to_dict(), "max_time_s": 1.0, "expected": None})
         assert answer["spoiled"] is spoiled
         assert answer["probe"]["status"] == ("wrong" if "2" in deed else "measured")
-
-
-# ---- the attention map ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -112,8 +112,6 @@ def test_of_what_is_wrong_there_is_no_profile(cells):
     assert profile.answer(cells.bench, job, "")["record"]["status"] == "wrong"
 
 
-# ---- on events made by hand ----------------------------------------------------------------------
-
 DEFAULTS = {
     "start_thread_id": 1, "nbytes": 0, "flops": 0, "shapes": [], "dtypes": [],
     "device_type": DeviceType.CPU, "correlation_id": 0, "linked_correlation_id": 0,

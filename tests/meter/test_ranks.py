@@ -96,9 +96,6 @@ def test_two_variants_may_stand_ready_at_once(planted):
         assert timed.wrong() is None
 
 
-# ---- how ranks end ----
-
-
 IN_RANK_1 = (
     "def build(problem, ranks):\n    inner = right(problem, ranks, 512)\n"
     "    def attend(q, k, v):\n        out = inner(q, k, v)\n"
@@ -138,8 +135,6 @@ def test_what_one_rank_does_is_said_of_it_and_the_next_cell_gets_new_ones(
     if "kill" not in deed:  # starting them takes seconds
         assert planted.measure(row_of_two(planted), problem, timed=False).status is Status.MEASURED
 
-
-# ---- who is to blame, without any process --------------------------------------------------------
 
 WAITS = '  File "/x/impls/parallel/ranks.py", line 30 in wait\n  File "/x/ring.py", line 9 in go'
 WORKS = '  File "/x/ring.py", line 7 in attend'
@@ -181,8 +176,6 @@ def test_one_that_was_left_in_the_lurch_is_not_blamed(troubles, kind, says):
     assert type(lost) is kind
     assert str(lost).startswith(says)
 
-
-# ---- the parts that need no rank ----
 
 PROBLEM = Problem(
     batch=2, heads=4, kv_heads=2, q_len=6, kv_len=6, head_dim=3, v_head_dim=5, phase="train"

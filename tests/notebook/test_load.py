@@ -153,8 +153,6 @@ def test_what_can_not_be_shown_is_a_sentence(one):
         attnbench.show(df[df["variant"] == "nobody"])
 
 
-# ---- choose --------------------------------------------------------------------------------------
-
 SHAPE = {"heads": 4, "phase": "forward"}
 
 

@@ -113,9 +113,6 @@ def test_arrays_and_generators_are_read_once_and_recorded(planned, tmp_path):
     )
 
 
-# ---- it measures ---------------------------------------------------------------------------------
-
-
 def test_a_run_gives_its_records_keeps_its_folder_and_says_its_plan_and_its_end(
     tmp_path, monkeypatch, capfd
 ):

@@ -52,9 +52,6 @@ def test_what_can_not_run_here_is_not_asked_for():
         assert all(c.why.startswith("sdpa.cudnn: sdpa.cudnn needs CUDA") for c in found)
 
 
-# ---- for a choice --------------------------------------------------------------------------------
-
-
 def plan(length, **more):
     return plan_of(
         "matmul", "sdpa.flash", "einsum", grid=PLAIN.with_(seq=(str(length),), heads=(8,), **more)

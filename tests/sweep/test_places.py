@@ -89,9 +89,6 @@ def test_a_problem_for_a_gpu_that_is_not_there_is_refused_before_a_run_is_begun(
         limits._budget(given, PLAIN.with_(device="cuda:1"), machine)
 
 
-# ---- a cluster -----------------------------------------------------------------------------------
-
-
 def test_what_is_no_cluster_is_refused_soon_and_the_sentence_says_how_to_start_one(monkeypatch):
     def refused(address):
         with pytest.raises(NoCluster) as caught, places.connected(address, None, None):

@@ -28,9 +28,6 @@ H200 = replace(
 )
 
 
-# ---- the combinations ----------------------------------------------------------------------------
-
-
 def test_every_combination_is_there_once():
     axes = {
         "seq": ("16", "32"),
@@ -54,9 +51,6 @@ def test_a_length_is_one_query_where_it_decodes_but_queries_x_keys_says_both():
     for seq, lengths in (("64", [(1, 64), (64, 64)]), ("4X64", [(4, 64)] * 2)):
         made = problems(PLAIN.with_(seq=(seq,), phase=("decode", "forward"), mask=("none",)))
         assert [(p.q_len, p.kv_len) for p in made] == lengths
-
-
-# ---- the cells -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -92,8 +86,6 @@ def test_the_levels_are_those_of_the_variants_named_and_else_core():
     assert deep.left_out.status is Status.UNSUPPORTED  # and not dropped in silence
 
 
-# ---- captured inputs -----------------------------------------------------------------------------
-
 SHAPES = {"q": (1, 4, 16, 8), "k": (1, 2, 16, 8), "v": (1, 2, 16, 24)}
 
 
@@ -116,8 +108,6 @@ def test_captured_inputs_that_can_not_be_read_are_a_sentence(tmp_path):
                 plan(row("a"), **grid)
         gc.collect()
 
-
-# ---- grids that are the union of several ---------------------------------------------------------
 
 A = Preset("a", seq=("64", "128"), tokens=256, phase=("forward",), heads=(2,), head_dim=(8,))
 BOTH = Preset("both", parts=(A, A.with_(seq=("128",), phase=("forward", "train"))), budget=0.1)
@@ -150,9 +140,6 @@ def test_what_the_command_line_changes_is_changed_in_every_part():
 def test_a_grid_comes_back_from_a_header_as_it_was(name):
     grid = PRESETS[name]
     assert Preset.from_dict(json.loads(json.dumps(asdict(grid)))) == grid
-
-
-# ---- presets -------------------------------------------------------------------------------------
 
 
 def test_what_is_compiled_takes_as_long_as_many_others_and_comes_last():

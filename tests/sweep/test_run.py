@@ -87,9 +87,6 @@ def test_an_answer_that_is_no_record_of_the_cell_is_a_crash(answer, said):
     assert said in record.reason and record.key == cell.key and engine.closed
 
 
-# ---- several places ------------------------------------------------------------------------------
-
-
 def slow(*said):
     """Takes a moment, so that others get their share."""
     return Answering(*said, wait_s=0.02)
@@ -167,9 +164,6 @@ def test_what_goes_wrong_in_one_of_several_places_is_raised_and_the_others_are_s
     assert busy.asked in (0, 2), "its cell, twice, and no other"
 
 
-# ---- a limit of time -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("until", "measured"), [(99.0, 0), (110.0, 1), (1000.0, 4)])
 def test_after_the_limit_no_cell_is_begun_and_the_first_ones_are_kept(
     folder, monkeypatch, until, measured
@@ -188,9 +182,6 @@ def test_after_the_limit_no_cell_is_begun_and_the_first_ones_are_kept(
     kept = file.read_text().splitlines() if measured else []
     cells = [c.problem.to_dict() for c in plan.to_run[:measured]]
     assert [json.loads(line)["problem"] for line in kept] == cells
-
-
-# ---- a machine that becomes another meanwhile ----------------------------------------------------
 
 
 class Drifting(Answering):

@@ -126,9 +126,6 @@ def test_a_sweep_that_its_limit_stopped_is_partly_done_and_goes_on(visited):
     assert kept.steps["a"]["seconds"] == 50.0
 
 
-# ---- the command ---------------------------------------------------------------------------------
-
-
 def test_the_exit_status_is_of_the_steps_that_were_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(visit_steps, "no_cuda", lambda: "there is none")
     monkeypatch.setattr(gpu_visit, "gpu_warnings", lambda machine: ["nothing is here"])
@@ -144,9 +141,6 @@ def test_the_exit_status_is_of_the_steps_that_were_asked_for(tmp_path, monkeypat
         assert main([*out, "--steps", "a"]) == exits
         assert main([*out, "--minutes", "0.1"]) == 2, "b is not begun"
         assert main([*out, "--minutes", "0.1", "--steps", "a"]) == exits
-
-
-# ---- what is kept, read back and refused ---------------------------------------------------------
 
 
 def test_large_results_are_kept_in_pieces_and_read_back(tmp_path, monkeypatch):
@@ -199,9 +193,6 @@ def test_a_folder_that_no_visit_left_is_refused_and_left_as_it_is(tmp_path, name
     (tmp_path / name).write_bytes(data)
     assert main(["--out", str(tmp_path)]) == 2
     assert [p.name for p in tmp_path.iterdir()] == [name]
-
-
-# ---- the steps -----------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -26,9 +26,6 @@ def put(folder, records, title, **header):
     (folder / "records.jsonl").write_text("".join(f"{r.line()}\n" for r in records))
 
 
-# ---- the ten fastest of a quick run, three times over --------------------------------------------
-
-
 def costing(variant, joules, why=""):
     return runs.timed(variant, 1e-3, LONG, energy=Energy(joules=joules, why=why))
 
@@ -86,9 +83,6 @@ def test_repeats_of_a_visit_before_are_not_made_again(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == last
 
 
-# ---- two visits ----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def visit(tmp_path):
     """A visit's folder, with a run of each preset by the factor of its times."""
@@ -118,9 +112,6 @@ def test_two_protocols_are_not_compared(visit, capsys):
     folders = visit("a", {"h200": 1.0}), visit("b", {"h200": 1.0}, protocol=0)
     assert visits_apart.main(folders) == 2
     assert "numbers of unlike protocols are never compared" in capsys.readouterr().out
-
-
-# ---- our timer beside another that is known to be off by so much ---------------------------------
 
 
 def twice(run):

@@ -72,9 +72,6 @@ def noted(problem, note):
     return attend
 
 
-# ---- it leaves the process changed: whoever comes next must not suffer from it -------------------
-
-
 def untouchable():
     def no(self, *_):
         raise RuntimeError("not even this")
@@ -100,15 +97,9 @@ def ignore_every_signal():
         signal.signal(number, signal.SIG_IGN)
 
 
-# ---- it ends the worker's process: that costs its own cell, and is tried once more alone ---------
-
-
 def exit_loudly():
     print("my last words are xyzzy", file=sys.stderr, flush=True)
     os._exit(3)
-
-
-# ---- it never ends, or says more than anybody can hear -------------------------------------------
 
 
 def stop_its_keeper():
@@ -120,8 +111,6 @@ def shout_for_ever():
     while True:
         os.write(2, b"x" * (1 << 16))
 
-
-# ---- all of them ---------------------------------------------------------------------------------
 
 NOISE = "\ud800\x00 \x1b[2J\x9b31m\u202e\udfff\nsecond line"
 HUNG = "still running"
