@@ -108,12 +108,6 @@ def test_the_middle_cell_is_to_be_within_two_per_cent(visit, capsys, factor, sta
     assert said in capsys.readouterr().out.splitlines()[0]
 
 
-def test_two_protocols_are_not_compared(visit, capsys):
-    folders = visit("a", {"h200": 1.0}), visit("b", {"h200": 1.0}, protocol=0)
-    assert visits_apart.main(folders) == 2
-    assert "numbers of unlike protocols are never compared" in capsys.readouterr().out
-
-
 def twice(run):
     """The middle of twenty times, and as much again."""
     taken = []
