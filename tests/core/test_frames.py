@@ -1,7 +1,6 @@
 """The table of all records: what json_normalize makes of them, in a fraction of its time."""
 
 import json
-import os
 import warnings
 
 import pandas as pd
@@ -101,23 +100,3 @@ def test_the_line_of_a_damaged_record_is_counted_over_all_batches(tmp_path, monk
     path = written(tmp_path, [*lines[:6], "{nonsense", lines[6]])
     with pytest.warns(DamagedRun, match="line 7 of .* can't be read"):
         assert load([path])["variant"].tolist() == list("abcdefg")
-
-
-@pytest.mark.slow
-def test_many_records_load_in_little_more_than_json_takes_to_read_them(tmp_path):
-    """By the processor's time, and not the time on the wall, which is others' too."""
-    lines = max((file.read_text() for file in RUNS), key=len)
-    for number in range(27):
-        path = written(tmp_path / str(number % 4) / str(number), [])
-        (path / RECORDS).write_text(lines)
-    ratios = []
-    for _ in range(3):
-        start = sum(os.times()[:4])
-        for _ in range(27):
-            for line in lines.splitlines():
-                json.loads(line)
-        parsed = sum(os.times()[:4])
-        frame = load([tmp_path])
-        ratios.append((sum(os.times()[:4]) - parsed) / (parsed - start))
-        assert len(frame) == 27 * len(lines.splitlines()) > 25_000
-    assert min(ratios) < 3.0

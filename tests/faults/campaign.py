@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from tests import processes
-from tests.calling import told
 
 COMMAND = Path(sys.executable).with_name("attnbench")
 STATUSES = {0, 1, 2, 130, 143}
@@ -38,24 +38,23 @@ IN_A_TERMINAL = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"
 
 
 class Place:
-    """The folders of one fault, all below one that is removed afterwards."""
+    """The folders of one fault, all below one that is removed afterwards.
 
-    def __init__(self, top: Path, tiny_run: Path) -> None:
-        self.top = top
-        self.here = top / "here"
-        """Where the command is called."""
+    ``here`` is where the command is called, ``run`` a finished run of two cells in it. What lies in
+    ``outside`` and ``home`` is somebody else's. ``temporary`` is what TMPDIR says.
+    """
+
+    def __init__(self, top, tiny_run):
+        self.top, self.here = top, top / "here"
         self.run = self.here / "results" / "box" / "tiny"
-        """A finished run of two cells, this fault's own copy."""
-        self.outside = top / "outside"
-        """A folder of somebody else's, which must stay as ``prepare`` left it."""
-        self.temporary = top / "temporary"
-        """What TMPDIR says; empty before and after."""
-        self.home = top / "home"
+        self.outside, self.temporary, self.home = (
+            top / name for name in ("outside", "temporary", "home")
+        )
         for folder in (self.outside, self.temporary, self.home):
             folder.mkdir(parents=True)
         shutil.copytree(tiny_run, self.run)
 
-    def file(self, name: str, content: str | bytes = "") -> Path:
+    def file(self, name, content=""):
         """A file in the folder where the command is called, and those above it."""
         path = self.here / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,18 +62,13 @@ class Place:
         path.write_bytes(content.encode(errors="surrogateescape") if text else content)
         return path
 
-    def told(self, **changes) -> None:
-        """Change what the run's header says, by the way in it: ``machine__python``."""
-        told(self.run, **changes)
-
-    def records(self, change: Callable[[list[bytes]], list[bytes]]) -> None:
+    def records(self, change):
         """Change the lines of the run's records."""
         file = self.run / "records.jsonl"
         file.write_bytes(b"".join(change(file.read_bytes().splitlines(keepends=True))))
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """How the command ended, and what it wrote."""
 
     status: int
@@ -82,40 +76,32 @@ class Ended:
     said: str
 
 
-@dataclass(frozen=True)
-class Signal:
-    """One that the command is sent once something is so."""
+class Signal(NamedTuple):
+    """One that the command, or its whole group, is sent once something is so."""
 
     number: int
     when: Callable[[Place], bool]
     group: bool = False
-    """Whether all processes of its group get it, as a terminal's Ctrl-C does."""
 
 
 @dataclass(frozen=True)
 class Fault:
     """A row of the table. In ``words``, ``shell`` and ``env``, {run}, {here} and {outside} are
-    folders.
+    folders; ``env`` may take a variable away, and "$@" in ``shell`` is the bare call.
     """
 
     name: str
     words: Sequence[str]
     prepare: Callable[[Place], object] = lambda place: None
     status: Collection[int] = (2,)
-    says: str = ""
-    """A regular expression that is found in what the command wrote."""
+    says: str = ""  # a regular expression that is found in what the command wrote
     env: Mapping[str, str | None] = field(default_factory=dict)
-    """Added to the environment; None takes a variable away."""
     shell: str = ""
-    """A shell's line in place of the bare call, which is "$@": ``ulimit -n 12; exec "$@"``."""
-    terminal: bool = False
-    """Whether it is called in a terminal, where colours and the cursor's moves are its own."""
+    terminal: bool = False  # where colours and the cursor's moves are the command's own
     signals: Sequence[Signal] = ()
-    makes: Collection[str] = ()
-    """Names that may be new in the folder where the command is called, besides the results'."""
+    makes: Collection[str] = ()  # names that may be new where the command is called
     within_s: float = 90.0
-    holds: Callable[[Place, Ended], object] = lambda place, ended: None
-    """What must be so besides; it asserts."""
+    holds: Callable[[Place, Ended], object] = lambda place, ended: None  # asserts more
 
 
 def run(fault: Fault, place: Place) -> None:

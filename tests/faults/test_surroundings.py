@@ -9,6 +9,7 @@ from signal import SIGHUP, SIGTERM
 
 import pytest
 
+from tests.calling import told
 from tests.faults.campaign import TINY, Fault, Signal
 
 ROWS = "\nfrom impls.spec import Variant\nROWS = []\n"
@@ -139,7 +140,7 @@ def evil(place, name="mine.py"):
 def names_a_table(place, folder="received"):
     """A run whose header names a file of rows that does harm."""
     table = evil(place, f"{folder}/mine.py")
-    place.told(tables=[str(table)], variants=["einsum", "mine"])
+    told(place.run, tables=[str(table)], variants=["einsum", "mine"])
 
 
 def link(name, target="victim", of_run=True):
@@ -174,8 +175,8 @@ def nasty_records(place, text=NASTY):
         if number:
             values |= {"status": "failed", "reason": text, "remedy": text, "time": None}
     place.records(lambda _: [json.dumps(values).encode() + b"\n" for values in lines])
-    place.told(machine__cpu=text, machine__versions={text: text}, command=text)
-    place.told(code={"commit": text, "dirty": False}, selfcheck={"line": text})
+    told(place.run, machine__cpu=text, machine__versions={text: text}, command=text)
+    told(place.run, code={"commit": text, "dirty": False}, selfcheck={"line": text})
 
 
 def no_formula(place, ended):
