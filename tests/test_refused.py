@@ -31,28 +31,35 @@ NO_ROWS = {
 }
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """Where the verbs are called, and what is named there; where the model's weights are, too."""
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with all that is named in a call."""
+    folder = tmp_path_factory.mktemp("folder")
     for name, code in NO_ROWS.items():
-        (tmp_path / f"{name}.py").write_text(code)
-    (tmp_path / "EMPTY.npy").write_bytes(b"")
-    np.savez(tmp_path / "ARRAYS.npz", q=np.ones(3), k=np.ones(3), v=np.ones(3))
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/run.json").write_text("{}")
-    (tmp_path / "empty").mkdir()
+        (folder / f"{name}.py").write_text(code)
+    (folder / "EMPTY.npy").write_bytes(b"")
+    np.savez(folder / "ARRAYS.npz", q=np.ones(3), k=np.ones(3), v=np.ones(3))
+    (folder / "run").mkdir()
+    (folder / "run/run.json").write_text("{}")
+    (folder / "empty").mkdir()
     problem = Problem(q_len=24, kv_len=24)
     for name, site in {
         "calls": Site(problem, "a.py:1", "sdpa", 1, 9.0),
         "none": Site(problem, "a.py:1", "flex", 1, 9.0, faithful=False, note="it is capped"),
         "gpu": Site(problem.with_(device="cuda"), "a.py:1", "sdpa", 1, 9.0),
     }.items():
-        SeenCalls([site]).write(tmp_path / f"{name}.json")
-    monkeypatch.chdir(tmp_path)
+        SeenCalls([site]).write(folder / f"{name}.json")
+    return folder
+
+
+@pytest.fixture
+def folder(made, monkeypatch):
+    """Where the verbs are called, and no weights of a model."""
+    monkeypatch.chdir(made)
     monkeypatch.setattr(Worker, "ask", lambda *_: pytest.fail("a worker was asked"))
     monkeypatch.setattr(pretrained, "model_folder", lambda: None)  # it may not be installed
     monkeypatch.setattr(pretrained, "versions", lambda: {"transformers": "5"})
-    return tmp_path
+    return made
 
 
 @pytest.mark.parametrize("call", CASES)

@@ -6,6 +6,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from textwrap import wrap
 from typing import Any, NoReturn
 
@@ -439,6 +440,7 @@ class Parser(argparse.ArgumentParser):
         raise BadWord(f"{message} ('{self.prog} --help' shows what there is)")
 
 
+@cache
 def parser() -> Parser:
     """The whole command line."""
     top = Parser(

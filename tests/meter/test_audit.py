@@ -250,6 +250,8 @@ def test_the_gradients_of_one_call_are_judged_in_every_row_where_they_are_afford
 
 def test_a_time_below_what_the_device_can_do_is_implausible(cells, monkeypatch):
     monkeypatch.setitem(clocks.COPY_BYTES, "cpu", (1 << 18,))
+    monkeypatch.setitem(clocks.PRODUCT_SIZES, "cpu", (64,))
+    monkeypatch.setitem(clocks.WARM_S, "cpu", 0.0)
     code = "from impls.cost import Cost\nbuild = right\ndef cost(p): return Cost({}, 1000, None)\n"
     for flops, ceiling, status in (
         (10**15, 1e15, "implausible"),

@@ -23,16 +23,21 @@ ASKED = ["einsum train", "sdpa.flash train", "numpy forward"]
 @pytest.fixture(scope="module")
 def profiles(tmp_path_factory):
     folder, found = tmp_path_factory.mktemp("traces"), {}
-    for asked in ASKED:
-        name, phase = asked.split()
-        sizes = {"heads": 4, "kv_heads": 4, "q_len": N, "kv_len": N, "head_dim": 32}
-        problem = Problem(**sizes, v_head_dim=32, phase=phase, mask=Mask.parse("causal"))
-        trace = folder / f"{asked}.json"
-        made = profile.answer(
-            Bench(), Job(impls.table().find(name), problem, timed=False), str(trace)
-        )
-        assert made["spoiled"]
-        found[asked] = json.loads(json.dumps(made["profile"], allow_nan=False)) | {"file": trace}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(profile, "PLAIN_S", 0.1)
+        patch.setattr(profile, "PROFILED_S", 0.1)
+        for asked in ASKED:
+            name, phase = asked.split()
+            sizes = {"heads": 4, "kv_heads": 4, "q_len": N, "kv_len": N, "head_dim": 32}
+            problem = Problem(**sizes, v_head_dim=32, phase=phase, mask=Mask.parse("causal"))
+            trace = folder / f"{asked}.json"
+            made = profile.answer(
+                Bench(), Job(impls.table().find(name), problem, timed=False), str(trace)
+            )
+            assert made["spoiled"]
+            found[asked] = json.loads(json.dumps(made["profile"], allow_nan=False)) | {
+                "file": trace
+            }
     return found
 
 
