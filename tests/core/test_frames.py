@@ -1,19 +1,16 @@
 """The table of all records: what json_normalize makes of them, in a fraction of its time."""
 
 import json
-import warnings
 
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from attnbench.core import store
 from attnbench.core.disk import RECORDS
-from attnbench.core.record import SCHEMA, DamagedRun
+from attnbench.core.record import SCHEMA, DamagedRun, Status
 from attnbench.core.store import load, read_records
 from tests.core.records import record, refused, timed, written
-from tests.core.test_record import RUNS, records
+from tests.core.test_record import ODD, RUNS, WHOLE
 
 
 def same(paths):
@@ -33,13 +30,16 @@ def test_a_table_is_what_json_normalize_makes(monkeypatch):
     assert load(paths).attrs == {"rows": [len(file.read_text().splitlines()) for file in files]}
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(records(), max_size=5))
-def test_any_records_make_the_table_that_json_normalize_makes(tmp_path, some):
-    some = [r.with_(variant=f"v{n}") for n, r in enumerate(some)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DamagedRun)  # any time is none that was measured
-        same([written(tmp_path, [r.line() for r in some])])
+def test_records_with_every_part_and_with_few_make_the_table_that_json_normalize_makes(tmp_path):
+    failed = record("failed", status=Status.FAILED, reason="why")
+    off = timed("off", median=0.25)
+    off = off.with_(time=off.time.with_(**dict.fromkeys(store.FIGURES, 0.0025)))
+    path = written(tmp_path, [each.line() for each in (WHOLE, failed, ODD, off)])
+    with pytest.warns(DamagedRun) as said:
+        same([path])
+        assert load([path])["time.median_s"].tolist()[3] == 0.25
+    found = " ".join(str(each.message) for each in said)
+    assert "line 4 of" in found and "is computed from them anew" in found
 
 
 @pytest.mark.parametrize(
