@@ -1,4 +1,5 @@
-"""The plan: which cells there are, which are left out and why, and what can't be planned."""
+"""The plan: which cells there are, which are left out and why, and what can't be planned; over how
+many processes a row runs."""
 
 import gc
 import json
@@ -15,7 +16,7 @@ from attnbench.core.record import Status
 from attnbench.sweep.plan import HALF, STARTING_S, call_s, checks_s, make_plan, problems
 from attnbench.sweep.presets import PRESETS, Preset
 from impls.problem import InvalidProblem
-from tests.machines import BOX
+from tests.machines import BOX, WITH_GPU
 from tests.sweep.build import PLAIN, plan, row, table
 
 H200 = replace(
@@ -171,3 +172,34 @@ def test_by_the_plans_guesses_a_visit_fits_on_a_made_up_h200(monkeypatch, name, 
     plan = make_plan(impls.table(), (), PRESETS[name], H200)
     assert 0.5 * 60 * minutes < sum(c.guess_s for c in plan.to_run) < 60 * minutes
     assert len({c.variant.family for c in plan.to_run}) >= 5
+
+
+TWO_GPUS = replace(WITH_GPU, gpus=WITH_GPU.gpus * 2)
+GRID = Preset("a grid", seq=("32",), heads=(4,), phase=("forward",))
+
+
+def labels(*names, **grid):
+    return [
+        c.variant.label for c in make_plan(impls.table(), names, GRID.with_(**grid), TWO_GPUS).cells
+    ]
+
+
+def test_without_a_world_those_rows_are_left_out_with_a_sentence():
+    ring, sdpa = make_plan(impls.table(), ["ring", "sdpa"], GRID, TWO_GPUS).cells
+    assert ring.left_out.status is Status.UNSUPPORTED
+    assert ring.left_out.reason == "ring runs over several processes: ask for --world 2"
+    assert (ring.guess_s, sdpa.left_out) == (0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("names", "grid", "says"),
+    [
+        (["ring"], {"world": 5}, "has 4: use --world 4 at the most"),
+        (["ring?world=9"], {}, "needs a core for each of its 9 processes"),
+        (["ring"], {"world": 3, "device": "cuda"}, "has 2: use --world 2 at the most"),
+        (["sdpa", "einsum"], {"world": 2}, "says nothing of sdpa, einsum: each runs in one"),
+    ],
+)
+def test_what_cannot_be_or_says_nothing_is_refused(names, grid, says):
+    with pytest.raises(InvalidProblem, match=says):
+        labels(*names, **grid)
