@@ -3,12 +3,9 @@
 import gc
 import itertools
 import json
-from pathlib import Path
 
-import jsonschema
 import pytest
 
-import attnbench
 from attnbench.core.record import Record
 from attnbench.meter.cell import Bench
 from attnbench.meter.clocks import Clock
@@ -16,8 +13,7 @@ from attnbench.meter.memory import warm_profiler
 from attnbench.meter.timer import Job
 from impls.problem import Problem
 from impls.spec import Variant
-
-SCHEMA = json.loads((Path(attnbench.__file__).parent / "record.schema.json").read_text())
+from tests.calling import VALID
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -54,7 +50,7 @@ class Cells:
         job = {"budget_s": 0.02, **job}
         record = self.bench.measure(Job(variant, problem or self.problem(), **job))
         values = json.loads(record.line())
-        jsonschema.validate(values, SCHEMA)
+        VALID.validate(values)
         assert Record.from_dict(values).line() == record.line()
         return record
 

@@ -29,25 +29,13 @@ class Cluster:
     def __init__(self, folder):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
-        port = self.address.rpartition(":")[2]
-        self.head = self._started(
-            "--head", "--port", port, "--include-dashboard=false", "--temp-dir", str(folder)
-        )
+            port = free.getsockname()[1]
+        self.address = f"127.0.0.1:{port}"
+        more = ["--include-dashboard=false", "--temp-dir", folder]
+        self.head = self._started("--head", "--port", port, *more)
         processes.until(self._answers)
-        self.other = self.join()
-
-    def join(self):
-        """One more node, started by another command."""
-        processes.until(self._alive)
-        before = self._alive()
-        started = self._started("--address", self.address)
-        processes.until(lambda: self._alive() - before, 120)
-        return started
-
-    def stop(self):
-        for node in (self.other, self.head):
-            self.kill(node)
+        self.other = self._started("--address", self.address)
+        processes.until(lambda: self._alive() == 2, 120)
 
     @staticmethod
     def kill(node):
@@ -63,31 +51,22 @@ class Cluster:
             return probe.connect_ex((host, int(port))) == 0
 
     def _alive(self):
-        """The nodes that the cluster takes for alive, by their ids."""
-        code = (
-            "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, "
-            "logging_level='ERROR'); "
-            "print('nodes', *(n['NodeID'] for n in ray.nodes() if n['Alive']))"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code, self.address], capture_output=True, text=True, timeout=120
-        )
+        """How many nodes the cluster takes for alive."""
+        code = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False); "
+        code += "print('alive', sum(n['Alive'] for n in ray.nodes()))"
+        command = [sys.executable, "-c", code, self.address]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         last = (done.stdout.strip().splitlines() or [""])[-1]
-        return set(last.split()[1:]) if last.startswith("nodes ") else set()
+        return int(last.split()[1]) if last.startswith("alive ") else 0
 
     @staticmethod
     def _started(*words):
         ray = Path(sys.executable).with_name("ray")
         more = ["--num-cpus", "1", "--disable-usage-stats", "--object-store-memory", "100000000"]
         command, mark = [ray, "start", *words, *more, "--block"], uuid.uuid4().hex
-        node = subprocess.Popen(
-            list(map(str, command)),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            cwd=ROOT,
-            env={**os.environ, MARK: f"{mark};"},
-        )
+        nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT}
+        env = {**os.environ, MARK: f"{mark};"}
+        node = subprocess.Popen(map(str, command), env=env, start_new_session=True, **nowhere)
         node.mark = mark
         return node
 
@@ -99,7 +78,8 @@ def nodes():
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     started = Cluster(folder)
     yield started
-    started.stop()
+    for node in (started.other, started.head):
+        started.kill(node)
     shutil.rmtree(folder, ignore_errors=True)
 
 
