@@ -35,9 +35,6 @@ def logs(*ratios):
     return [math.log(ratio) for ratio in ratios]
 
 
-# ---- the four verdicts ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("ratio", "margin", "verdict"),
     [
@@ -103,8 +100,6 @@ def test_of_a_difference_only_the_side_towards_nothing_could_have_hidden_it(sign
     assert found.smallest_effect == pytest.approx(1.01 * near - 1)
 
 
-# ---- worlds of a known truth ---------------------------------------------------------------------
-
 DRAWS = {
     "normal": lambda rng, n: rng.normal(0, 0.01, n),
     "exponential": lambda rng, n: rng.exponential(0.01, n) - 0.01 * math.log(2),
@@ -129,9 +124,6 @@ def test_the_interval_misses_the_true_median_no_more_than_it_says(draw):
     assert missed <= 1 + 3
 
 
-# ---- the bootstrap -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("n", [1, 2, 4, 5])
 def test_the_medians_have_the_law_of_all_resamples(n):
     values = np.random.default_rng(n).random(n)
@@ -143,9 +135,6 @@ def test_the_medians_have_the_law_of_all_resamples(n):
     seen = dict(zip(found, counts / len(drawn), strict=True))
     for value, share in zip(wanted, shares / len(every), strict=True):
         assert seen.get(value, 0.0) == pytest.approx(share, abs=0.012)
-
-
-# ---- how probable, for one cell and among many ---------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -213,9 +202,6 @@ def test_a_comparison_travels_and_says_when_it_is_too_small_to_decide():
     endless = Comparison(INCONCLUSIVE, 0.9, 0.0, math.inf, 0.01, math.nan, 40, 1.0)
     sent = json.loads(json.dumps(endless.to_dict(), allow_nan=False))
     assert (sent["high"], sent["smallest_effect"], sent["low"]) == (None, None, 0.0)
-
-
-# ---- pairs: who goes when, and when it is enough -------------------------------------------------
 
 
 class Machine:
@@ -331,9 +317,6 @@ def test_pairs_come_back_as_they_were_sent_under_the_names_of_the_two():
     old = {"a_s": found.a_s, "b_s": found.b_s, "stop": found.stop, "seq": 64}
     again = Pairs.from_dict({**old, "comparison": found.comparison.to_dict()})
     assert (again.comparison, again.a_s, again.b_s) == (found.comparison, found.a_s, found.b_s)
-
-
-# ---- medians, their intervals, and Student -------------------------------------------------------
 
 
 @pytest.mark.parametrize(("n", "low", "high"), [(6, 1, 6), (9, 2, 8), (20, 6, 15), (50, 18, 33)])

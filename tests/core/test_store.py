@@ -64,9 +64,6 @@ def synced(monkeypatch):
     return seen
 
 
-# ---- writing and reading -------------------------------------------------------------------------
-
-
 def test_what_was_appended_comes_back_in_its_order_also_after_it_was_reopened(folder, tmp_path):
     assert folder.path.parent == tmp_path / "results" / "box"
     header = read_header(folder.path)
@@ -108,9 +105,6 @@ def test_each_record_is_on_disk_when_append_returns_and_so_is_the_way_to_it(tmp_
     assert (spoiled, folder) == (run.path / SPOILED, run.path)
     assert draft.name.endswith(".new") and rest == ["replace", run.path]
     run.close()
-
-
-# ---- what a death leaves behind ------------------------------------------------------------------
 
 
 def left_behind(folder, tail):
@@ -179,9 +173,6 @@ def test_damage_is_said_by_the_lines_that_have_it(folder):
     assert len((folder.path / TORN).read_bytes().splitlines()) == 4
 
 
-# ---- where nothing can be written ----------------------------------------------------------------
-
-
 def test_a_folder_that_takes_no_run_is_refused(tmp_path, monkeypatch):
     (tmp_path / "out").write_text("mine")
     refused(lambda: RunFolder.create(tmp_path / "out", "box", {}), str(tmp_path / "out"), "--out")
@@ -217,9 +208,6 @@ def test_a_write_that_takes_only_part_goes_on_with_the_rest(folder, monkeypatch)
     assert variants(folder.path) == ["a"]
 
 
-# ---- headers that are none -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -227,7 +215,7 @@ def test_a_write_that_takes_only_part_goes_on_with_the_rest(folder, monkeypatch)
         (b'{"schema": 1, "seed": "x"}', ["damaged: seed is 'x'"]),
         (b'{"schema": 1, "budget_s": -1}', ["damaged: budget_s is -1"]),
         (json.dumps({"schema": SCHEMA + 1}).encode(), [f"schema {SCHEMA + 1}", "update attnbench"]),
-        (None, ["start a new one"]),
+        (None, ["it is not a run"]),
     ],
 )
 def test_a_header_that_is_none_is_refused(tmp_path, text, words):
@@ -237,9 +225,6 @@ def test_a_header_that_is_none_is_refused(tmp_path, text, words):
     refused(lambda: RunFolder.reopen(tmp_path), str(tmp_path), *words)
     assert list(tmp_path.iterdir()) == before
     refused(lambda: read_header(tmp_path / "no"), "there is no run folder", str(tmp_path / "no"))
-
-
-# ---- cells that are measured again ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("taken", ["a", "d", "bc", "ad", "abcd", ""])

@@ -3,7 +3,7 @@
 A row of a table is a :class:`Fault`. :func:`run` prepares a folder for it, calls ``attnbench`` as a
 user does, and checks what no fault may bring about: a traceback, an exit status that means nothing,
 a hang, a process or a temporary file left behind, a file written elsewhere, a control character
-sent to the terminal, a socket that other machines can reach.
+sent to the terminal.
 """
 
 import os
@@ -87,7 +87,7 @@ class Signal(NamedTuple):
 @dataclass(frozen=True)
 class Fault:
     """A row of the table. In ``words``, ``shell`` and ``env``, {run}, {here} and {outside} are
-    folders; ``env`` may take a variable away, and "$@" in ``shell`` is the bare call.
+    folders; "$@" in ``shell`` is the bare call.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Fault:
     prepare: Callable[[Place], object] = lambda place: None
     status: Collection[int] = (2,)
     says: str = ""  # a regular expression that is found in what the command wrote
-    env: Mapping[str, str | None] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
     shell: str = ""
     terminal: bool = False  # where colours and the cursor's moves are the command's own
     signals: Sequence[Signal] = ()
@@ -104,17 +104,16 @@ class Fault:
     holds: Callable[[Place, Ended], object] = lambda place, ended: None  # asserts more
 
 
-def run(fault: Fault, place: Place) -> None:
+def run(fault, place):
     """Bring the fault about, and assert what must hold."""
     fault.prepare(place)
     names, before = {each.name for each in place.here.iterdir()}, _elsewhere(place)
-    ended, listening = _called(fault, place)
+    ended = _called(fault, place)
     both = ended.out + ended.said
     assert "Traceback" not in both, both[-3000:]
     assert ended.status in STATUSES & set(fault.status), (ended.status, both[-3000:])
     assert re.search(fault.says, both), both[-3000:]
     assert fault.terminal or not CONTROLS.search(both), ascii(both[-3000:])
-    assert not listening, f"listens beyond the loopback: {listening}"
     left = [each.name for each in place.temporary.iterdir() if not each.name.startswith(CACHE)]
     assert not left, f"left in TMPDIR: {left}"
     assert _elsewhere(place) == before, "a file outside or in HOME was changed"
@@ -123,44 +122,39 @@ def run(fault: Fault, place: Place) -> None:
     fault.holds(place, ended)
 
 
-def _elsewhere(place: Place) -> dict[Path, bytes]:
+def _elsewhere(place):
     """What lies where nothing may be written."""
     paths = (path for folder in (place.outside, place.home) for path in folder.rglob("*"))
     return {path: path.read_bytes() if path.is_file() else b"" for path in paths}
 
 
-def _called(fault: Fault, place: Place) -> tuple[Ended, set[str]]:
-    """How it ended, and the addresses at which it listened that others can reach."""
+def _called(fault, place):
+    """How it ended."""
     mark = uuid.uuid4().hex
 
-    def filled(text: str) -> str:
+    def filled(text):
         for name in ("run", "here", "outside"):
             text = text.replace(f"{{{name}}}", str(getattr(place, name)))
         return text
 
     env = {k: v for k, v in os.environ.items() if not k.startswith(("GIT_", "PYTEST_", "COV_"))}
     env |= {"HOME": str(place.home), "TMPDIR": str(place.temporary), MARK: mark}
-    env |= {"MPLCONFIGDIR": str(place.top), "PYTHONDONTWRITEBYTECODE": "1"}
-    env = {k: v for k, v in {**env, **fault.env}.items() if v is not None}
+    env |= {"MPLCONFIGDIR": str(place.top), "PYTHONDONTWRITEBYTECODE": "1", **fault.env}
+    env = {name: filled(value) for name, value in env.items()}
     words = [str(COMMAND), *map(filled, fault.words)]
     if fault.terminal:
         words = [sys.executable, "-c", IN_A_TERMINAL, *words]
     if fault.shell:
         words = ["sh", "-c", filled(fault.shell), "sh", *words]
     with (place.top / "out").open("wb") as out, (place.top / "said").open("wb") as said:
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": said}
         # whatever the tests were started with
         with processes.handling(lambda *_: None, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             process = subprocess.Popen(
-                words,
-                cwd=place.here,
-                env={name: filled(value) for name, value in env.items()},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=said,
-                start_new_session=True,
+                words, cwd=place.here, env=env, start_new_session=True, **pipes
             )
         try:
-            listening = _watched(fault, place, process, mark)
+            _watch(fault, place, process)
             left = [pid for pid in processes.marked(mark) if not processes.gone(pid, 3.0)]
         finally:
             for pid in processes.marked(mark):
@@ -170,12 +164,12 @@ def _called(fault: Fault, place: Place) -> tuple[Ended, set[str]]:
     assert not left, f"processes left behind: {left}"
     texts = [(place.top / n).read_text("utf-8", "backslashreplace") for n in ("out", "said")]
     status = process.returncode if process.returncode >= 0 else 128 - process.returncode
-    return Ended(status, *texts), listening
+    return Ended(status, *texts)
 
 
-def _watched(fault: Fault, place: Place, process: subprocess.Popen, mark: str) -> set[str]:
-    """Wait for its end, sending signals on the way; the addresses at which it listened."""
-    begun, waiting, listening = time.monotonic(), list(fault.signals), set[str]()
+def _watch(fault, place, process):
+    """Wait for its end, sending signals on the way."""
+    begun, waiting = time.monotonic(), list(fault.signals)
     while process.poll() is None:
         assert time.monotonic() - begun < fault.within_s, (
             f"still running after {fault.within_s} s: {(place.top / 'said').read_text()[-2000:]}"
@@ -183,38 +177,4 @@ def _watched(fault: Fault, place: Place, process: subprocess.Popen, mark: str) -
         if waiting and waiting[0].when(place):
             each = waiting.pop(0)
             (os.killpg if each.group else os.kill)(process.pid, each.number)
-        listening |= _reachable(mark)
         time.sleep(0.01 if waiting else 0.04)
-    return listening
-
-
-def _reachable(mark: str) -> set[str]:
-    """The addresses at which a marked process listens for other machines."""
-    found: dict[str, str] = {}
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in Path(table).read_text().splitlines()[1:]:
-            words = line.split()
-            address = words[1].partition(":")[0]
-            if words[3] == "0A" and not address.endswith(("7F", "0" * 24 + "01000000")):
-                found[f"socket:[{words[9]}]"] = words[1]
-    held = set()
-    for pid in processes.marked(mark) if found else ():
-        with suppress(OSError):
-            for each in Path(f"/proc/{pid}/fd").iterdir():
-                with suppress(OSError):
-                    held.add(str(each.readlink()))
-    return {found[name] for name in held & found.keys()}
-
-
-def make_run(folder: Path) -> Path:
-    """A run of two cells by the installed command; its folder."""
-    done = subprocess.run(
-        [COMMAND, "run", "einsum", "matmul", *TINY, "--out", "results"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode in (0, 1), done.stderr[-3000:]
-    (path,) = folder.glob("results/*/*/run.json")
-    return path.parent

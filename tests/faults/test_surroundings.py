@@ -16,24 +16,12 @@ ROWS = "\nfrom impls.spec import Variant\nROWS = []\n"
 HANGS = "\nimport time\nfrom pathlib import Path\nPath({here!r}, 'begun').touch()\ntime.sleep(99)\n"
 IGNORES = "import signal\nfor one in (2, 15): signal.signal(one, signal.SIG_IGN)"
 FORKS = "import os, time\nif os.fork() == 0:\n    time.sleep(99)"
-INTERRUPTS = """
-import os, sys
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        if name == {module!r}:
-            sys.meta_path.remove(self)
-            os.kill(os.getpid(), 2)
-sys.meta_path.insert(0, Finder())
-"""
-NO_TEMPORARY = "import tempfile\ntempfile._candidate_tempdir_list = lambda: ['/proc/none']\n"
 EVIL = "from pathlib import Path\nPath({outside!r}, 'ran').touch()\n"
 RUN, LIST = ("run", "einsum", *TINY), ("list",)
 REPORT, COMPARE = ("report", "{run}"), ("compare", "{run}", "{run}")
 COMMITS, TABLE = ("compare", "HEAD", "HEAD"), ("--table", "mine.py")
 ASCII = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
 C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-SITE = {"PYTHONPATH": "{here}/site"}
-IMPORTED = {"attnbench.command.terminal": LIST, "impls": LIST, "numpy": COMPARE}
 ANY = (0, 1, 2)
 
 
@@ -57,11 +45,6 @@ def hangs(more=""):
 
 def table(code):
     return lambda place: place.file("mine.py", code + ROWS)
-
-
-def customised(code):
-    """What Python runs at its start."""
-    return lambda place: (place.file("site/sitecustomize.py", code), table("")(place))
 
 
 def named_like_ours(place):
@@ -98,13 +81,6 @@ FAULTS = [
           signals=[Signal(SIGTERM, compare_begun)]),
     Fault("a run, SIGTERM to its group", ("run", "einsum", "matmul", "bmm", *TINY, "--budget",
           "20"), status=(130,), says="--resume", signals=[Signal(SIGTERM, run_begun, True)]),
-    *(Fault(f"Ctrl-C while {module} is imported", words,
-            customised(INTERRUPTS.format(module=module)), (130,), env=SITE,
-            makes=("site", "mine.py"))
-      for module, words in IMPORTED.items()),
-    *(Fault(f"no folder for temporary files, {words[0]}", words, customised(NO_TEMPORARY), ANY,
-            env={**SITE, "TMPDIR": None})
-      for words in (RUN, COMMITS)),
     Fault("few files at once", RUN, status=ANY, shell='ulimit -n 12; exec "$@"'),
     Fault("a full error stream", (*RUN, "--json"), status=(0, 1), holds=json_alone,
           shell='exec "$@" 2>/dev/full'),

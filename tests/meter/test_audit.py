@@ -121,9 +121,6 @@ def test_whose_code_runs_before_a_call_or_after_it_is_found():
     assert audit._host_calls(timed(run=prepare))
 
 
-# ---- values that nobody has seen ---
-
-
 def test_they_are_the_same_rows_moved_along_the_tokens_with_every_channel_scaled():
     inputs, moved = make(SMALL, 0), set()
     for _ in range(4):
@@ -136,9 +133,6 @@ def test_they_are_the_same_rows_moved_along_the_tokens_with_every_channel_scaled
             moved |= set(turns)
             assert len(turns) == 1
     assert len(moved) > 1
-
-
-# ---- seen and unseen in turn ---------------------------------------------------------------------
 
 
 LOOKS_FALSE = [MS] * 3, [2 * MS] * 3
@@ -167,9 +161,6 @@ def test_what_is_faster_on_values_seen_before_in_every_look_remembers(
     with pytest.raises(Wrong, match=least) if rounds is None else nullcontext():
         assert audit.check_remembers_nothing(one, None, None, None, {}, seconds) == least
         assert asked == [*rounds, "judged"]
-
-
-# ---- what came of them ---------------------------------------------------------------------------
 
 
 class Judging(UnseenJudge):
@@ -245,9 +236,6 @@ def test_the_gradients_of_one_call_are_judged_in_every_row_where_they_are_afford
         assert all(len(rows) == judge.timed.problem.q_len for _, rows in judge.held)
 
 
-# ---- variants ------------------------------------------------------------------------------------
-
-
 def test_a_time_below_what_the_device_can_do_is_implausible(cells, monkeypatch):
     monkeypatch.setitem(clocks.COPY_BYTES, "cpu", (1 << 18,))
     monkeypatch.setitem(clocks.PRODUCT_SIZES, "cpu", (64,))
@@ -261,8 +249,6 @@ def test_a_time_below_what_the_device_can_do_is_implausible(cells, monkeypatch):
         record = cells.measure(cells.variant(code.format(flops), cost=True), ceilings=ceilings)
         assert record.status == status
 
-
-# ---- the operator that was forced ----------------------------------------------------------------
 
 FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
 MATH = "aten::_scaled_dot_product_attention_math"
@@ -329,8 +315,6 @@ def test_the_operator_that_a_row_names_is_seen_on_the_cpu(text, operator):
         said = unattested(lying, "cpu", ran_by(lying))
         assert said == f"it should run {FLASH} and ran {MATH}"
 
-
-# ---- whose code a file is: links, packages in Python's folder, code without its source -----------
 
 STDLIB = Path(contextlib.__file__).parent
 

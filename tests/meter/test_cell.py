@@ -45,9 +45,6 @@ def unmeasured(record, status, reason=""):
     assert record.reason and re.match(reason, record.reason), record.reason
 
 
-# ---- measured ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("phase", ["train", "backward", "decode"])
 def test_what_passes_is_measured_and_says_everything(cells, phase):
     problem = cells.problem(phase=phase, mask=Mask.parse("causal"), kv_heads=1)
@@ -90,9 +87,6 @@ def test_the_truth_of_a_problem_is_made_once_for_all_its_variants(cells, monkeyp
     for problem, seed in ((one, 0), (one, 0), (one, 1), (two, 1), (one, 0)):
         cells.bench.judged(problem, seed)
     assert made == [(one, 0), (one, 1), (two, 1), (one, 0)]
-
-
-# ---- not measured --------------------------------------------------------------------------------
 
 
 ENDINGS = [
@@ -145,9 +139,6 @@ def test_what_is_refused_or_not_found_or_can_not_fit_is_not_run(cells, tmp_path,
         assert cells.measure(row, timed=False).status is status
 
 
-# ---- what changes after the gate -----------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("deed", "says"),
     [
@@ -198,9 +189,6 @@ def test_the_first_call_after_the_gate_is_not_too_early(cells, counted, deed, ph
     problem = cells.problem(phase=phase, **more)
     says = "while it was timed"
     unmeasured(cells.run(attending(deed, GATE[phase] + late), problem), Status.WRONG, says)
-
-
-# ---- what the meters add -------------------------------------------------------------------------
 
 
 def test_a_row_that_forces_what_did_not_run_is_wrong_with_both_names(cells):
@@ -263,8 +251,6 @@ def test_the_same_bits_are_tried_on_demand(cells):
     assert cells.measure(row, timed=False).determinism is None
     assert cells.measure(row, timed=False, bits=True).determinism.repeats is False
 
-
-# ---- a row that puts another kernel in place of torch's own, as torch.fa3 does ------------------
 
 FLASH, PRODUCT = "aten::_scaled_dot_product_flash_attention", "aten::bmm"
 SWAPS = """

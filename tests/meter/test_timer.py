@@ -66,9 +66,6 @@ class Seen:
         return self.inner(*inputs)
 
 
-# ---- the values ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("phase", PHASES)
 def test_every_call_has_values_that_no_call_had_at_the_same_addresses(phase):
     seen = Seen(build(SMALL))
@@ -153,9 +150,6 @@ def test_the_upstream_gradient_of_loaded_values_is_not_known_beforehand():
     assert one.wrong() is None
 
 
-# ---- what is compared ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize(("at", "count"), [(1, 1), (7, 7), (1, 3), (2, 3)])
 def test_a_result_that_is_off_at_one_call_is_found(phase, at, count):
@@ -202,8 +196,6 @@ def test_a_gradient_that_is_off_is_named_unless_it_is_only_rounding(name, zero):
     says = one.wrong()
     assert says is None if zero else f"while it was timed its {name} was not" in says
 
-
-# ---- when sampling stops -------------------------------------------------------------------------
 
 NOTHING = SimpleNamespace(before=lambda: None, run=lambda: None, settle=lambda: None)
 STEADY, BIMODAL, SKEWED = [1.0, 1.001, 0.999, 1.0005, 0.9995], [1.0, 2.0], [1.0, 0.5, 1.0]
@@ -267,9 +259,6 @@ def test_warming_up_ends_when_steady_or_at_the_budget(
 ):
     spent, found = meter.warm_up(NOTHING, scripted(readings, step_s), budget_s)
     assert found == flags and least <= spent < most
-
-
-# ---- on a GPU that isn't there -------------------------------------------------------------------
 
 
 class Scene:
@@ -346,9 +335,6 @@ def test_a_driver_that_does_not_say_is_flagged_once(monkeypatch):
     monkeypatch.setattr(meter.gpu, "board", {"cuda:1": scene.board, "cuda": Absent("none")}.get)
     assert health_for("cuda:1")._board is scene.board
     assert health_for("cuda").flags() == ["slow-downs were not watched for: none"]
-
-
-# ---- the processor -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

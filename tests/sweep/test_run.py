@@ -215,7 +215,7 @@ def test_what_was_measured_while_the_machine_drifted_is_measured_again_at_the_en
     assert asked[16:] == asked[2:4]
     assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)  # each once
     assert [r.key for r in found[14:]] == [c.key for c in plan.to_run[2:4]]
-    assert "drifted by up to 50\u00a0%; measured again: 2; marked as noisy: 2" in told[0]
+    assert "moved by up to 50\u00a0%; measured again: 2; marked as noisy: 2" in told[0]
     marked = (0.0015, ["drifted: the drift check before it was +50\u00a0% off"])
     by_flag = [(r.canary_s, r.time.flags) for r in found]
     assert by_flag == [(0.001, [])] * 2 + [marked] * 2 + [(0.001, [])] * 12
