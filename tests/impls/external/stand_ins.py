@@ -191,11 +191,11 @@ class Library:
         for name in READERS:
             owner = name.rpartition(".")[0]
             if f"{owner}.__init__" not in READ:
-                self.put(name, self.function(name))
+                self.computes(name)
         for package in ("flash_attn_interface", "flash_attn.cute.interface"):
             self.module(package)
         for name in ("natten.na1d", "sageattention.sageattn"):
-            self.put(name, self.function(name))
+            self.computes(name)
         ragged = self.object("flashinfer.BatchPrefillWithRaggedKVCacheWrapper", "plan", "run")
         self.put("flashinfer.BatchPrefillWithRaggedKVCacheWrapper", ragged)
         engine = self.object("transformer_engine.DotProductAttention", "forward")
@@ -220,6 +220,10 @@ class Library:
     def put(self, name, value):
         owner, _, member = name.rpartition(".")
         self.monkeypatch.setattr(self.module(owner), member, value, raising=False)
+
+    def computes(self, name, compute=None):
+        """A function of a library that computes this, or what the library documents."""
+        self.put(name, self.function(name, compute))
 
     def function(self, name, compute=None):
         """``compute(the bound arguments)``, or what the library documents, behind the signature."""

@@ -1,7 +1,4 @@
-"""Adapters that compute something else than softmax: their calls, and their definitions.
-
-The definitions are held against loops written from the papers, in float64.
-"""
+"""Adapters that compute something else than softmax, against the papers: calls and definitions."""
 
 import pytest
 import torch
@@ -15,13 +12,8 @@ from tests.impls.external.checks import build as made
 from tests.impls.external.stand_ins import attention
 from tests.impls.small import inputs
 
-KERNELS = {
-    "linear": ("linear_attn", "chunk_linear_attn"),
-    "retention": ("retention", "chunk_retention"),
-    "gla": ("gla", "chunk_gla"),
-    "simple_gla": ("simple_gla", "chunk_simple_gla"),
-    "delta": ("delta_rule", "chunk_delta_rule"),
-}
+KERNELS = {name: name for name in ("retention", "gla", "simple_gla")}
+KERNELS |= {"linear": "linear_attn", "delta": "delta_rule"}
 
 
 def problem(mask="causal", **changes):
@@ -41,21 +33,9 @@ def walked(q, k, v, keep=1.0, beta=None):
     return torch.stack(out, 2)
 
 
-def with_ones(v):
-    """A column more, whose sum is that of the weights."""
-    return torch.cat((v, torch.ones_like(v[..., :1])), -1)
-
-
-def unit(x):
-    return x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt()
-
-
 def kernel(library, operator, p):
-    """The library's kernel as it documents itself: tokens before heads, gates given.
-
-    The gates are those of the papers, of the adapter's own projection.
-    """
-    folder, name = KERNELS[operator]
+    """The library's kernel as it documents itself: tokens before heads, gates given, which are
+    those of the papers, of the adapter's own projection."""
     decays = (1 - 2.0 ** (-5.0 - torch.arange(p.heads)))[:, None, None]  # of retention's heads
 
     def compute(call):
@@ -72,19 +52,18 @@ def kernel(library, operator, p):
             assert call.use_qk_l2norm_in_kernel and call.beta.dtype == call.v.dtype
             beta = call.beta.transpose(1, 2)[..., None]
             torch.testing.assert_close(beta, share)
-            q, k = unit(q), unit(k)
+            q, k = (x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt() for x in (q, k))
         elif operator == "linear":
             assert call.normalize
             torch.testing.assert_close(q, F.elu(leaves[0]) + 1)
-            v = with_ones(v)
+            v = torch.cat((v, torch.ones_like(v[..., :1])), -1)  # sums up the weights
         out = walked(q * call.scale, k, v, keep, beta)
         if operator == "linear":
             out = out[..., :-1] / (out[..., -1:] + 1e-10)
         return out.transpose(1, 2), None
 
     leaves = [x.requires_grad_() for x in inputs(p)]
-    path = f"fla.ops.{folder}.{name}"
-    library.put(path, library.function(path, compute))
+    library.computes(f"fla.ops.{KERNELS[operator]}.chunk_{KERNELS[operator]}", compute)
     return leaves
 
 
@@ -124,8 +103,7 @@ def test_sageattention_is_given_smoothed_keys_and_leaves_the_callers_alone(libra
         seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool)
         return attention(q, k, v, call.sm_scale, seen).transpose(1, 2)
 
-    name = "sageattention.sageattn"
-    library.put(name, library.function(name, compute))
+    library.computes("sageattention.sageattn", compute)
     p = problem("none", head_dim=64, v_head_dim=64, kv_heads=1, q_len=5, kv_len=64, phase="forward")
     q, k, v = inputs(p)
     k += 7.0
@@ -156,30 +134,25 @@ def test_the_definition_of_sageattention_is_near_softmax_and_not_equal():
 
 
 def near(n, w, causal):
-    """The key sets of one head, query by query: the w nearest that exist."""
-    for row in range(n):
-        if causal:
-            yield range(max(0, row - w + 1), row + 1)
-        else:
-            first = min(max(row - w // 2, 0), n - w)
-            yield range(first, first + w)
+    """What each query of a head sees: the w nearest keys that exist."""
+    row, key = torch.arange(n)[:, None], torch.arange(n)
+    first = row - w + 1 if causal else (row - w // 2).clamp(0, n - w)
+    return (first <= key) & (key < first + w)
 
 
 @pytest.mark.parametrize(("window", "causal"), [(2, True), (5, False), (11, True), (128, False)])
 def test_natten_sees_a_window_pushed_inwards(window, causal, library):
     p = problem("causal" if causal else "none", kv_heads=1)
     w = min(window, p.q_len)
+    seen = near(p.q_len, w, causal)
 
     def compute(call):
         assert call.kernel_size == w and call.backend == "cutlass-fna"
         assert call.attention_kwargs == {"backend": "cutlass-fmha"}
         assert call.is_causal == causal
-        seen = torch.zeros(p.q_len, p.q_len, dtype=torch.bool)
-        for row, keys in enumerate(near(p.q_len, w, causal)):
-            seen[row, list(keys)] = True
         return attention(call.query, call.key, call.value, call.scale, seen)
 
-    library.put("natten.na1d", library.function("natten.na1d", compute))
+    library.computes("natten.na1d", compute)
     attend = made("natten", p, window=window, backend="cutlass-fna")
     leaves = inputs(p)
     rows = torch.arange(p.q_len)
@@ -190,6 +163,5 @@ def test_natten_sees_a_window_pushed_inwards(window, causal, library):
     torch.testing.assert_close(some, want[:, :, 3:5], atol=1e-12, rtol=0)
     assert ("fmha" in attend.note()) == (w == p.q_len)
     assert ("is all 11 keys" in attend.note()) == (window > p.q_len)
-    pairs = sum(len(keys) for keys in near(p.q_len, w, causal))
     cost = made("natten", p.with_(phase="forward"), "cost", window=window)
-    assert cost.flops == 2 * pairs * p.batch * p.heads * (16 + 24)
+    assert cost.flops == 2 * int(seen.sum()) * p.batch * p.heads * (16 + 24)
