@@ -24,7 +24,7 @@ NAMES = [
     if "cpu" in row.devices and not row.requires and not row.ranks
 ]
 LABELS = {
-    f"{name}?{options}" if options else name: 2 if number else 4
+    f"{name}?{options}" if options else name: 2 if number else 3
     for name in NAMES
     for number, options in enumerate(OPTIONS.get(name, [""]))
 }

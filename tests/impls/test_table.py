@@ -40,7 +40,7 @@ def rows_of(file):
     return list(outside.file_rows([file]))
 
 
-def python(code, *paths, cwd=ROOT, stdin=None):
+def python(code, *paths, cwd=ROOT):
     """What a fresh interpreter, with these folders on its path, prints as JSON."""
     path = os.pathsep.join(str(p) for p in (ROOT, *paths))
     done = subprocess.run(
@@ -50,7 +50,6 @@ def python(code, *paths, cwd=ROOT, stdin=None):
         text=True,
         env={**os.environ, "PYTHONPATH": path},
         timeout=60,
-        stdin=stdin,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -193,7 +192,7 @@ def test_a_file_by_a_relative_path_may_name_what_lies_elsewhere_and_import_what_
     assert other.build == "impls.dense.einsum:build"
 
 
-def test_a_file_that_prints_and_reads_its_input_is_read_all_the_same(tmp_path):
+def test_a_file_that_prints_and_reads_its_input_is_read_all_the_same(tmp_path, monkeypatch):
     code = """
         import os, sys
         print('{"rows": [], "broken": []}')
@@ -204,19 +203,15 @@ def test_a_file_that_prints_and_reads_its_input_is_read_all_the_same(tmp_path):
         ROWS = [row("loud")]
         """
     file = write(tmp_path / "loud.py", HEAD, code)
-    read, write_end = os.pipe()  # an input that stays open and silent, as a terminal does
-    said = python(
-        f"""
-        import json
-        from impls import outside
-        outside.PATIENCE_S = 5
-        print(json.dumps([row.name for row in outside.file_rows([{str(file)!r}])]))
-        """,
-        stdin=read,
-    )
-    os.close(read)
-    os.close(write_end)
-    assert said == ["loud"]
+    monkeypatch.setattr(outside, "PATIENCE_S", 5)
+    kept, (read, write_end) = os.dup(0), os.pipe()
+    os.dup2(read, 0)  # an input that stays open and silent, as a terminal does
+    try:
+        assert [row.name for row in rows_of(file)] == ["loud"]
+    finally:
+        os.dup2(kept, 0)
+        for end in (kept, read, write_end):
+            os.close(end)
 
 
 def test_a_file_is_run_once_and_again_after_it_raised_and_is_a_module_of_its_own(tmp_path):
