@@ -240,8 +240,7 @@ class Stepping(Watched):
 
     def step(self, q, k, v, memory):
         self.note(q=q, k=k, v=v)
-        k, v = (torch.cat(both, 2) for both in zip(memory, (k, v), strict=True))
-        return (q @ k.mT).softmax(-1) @ v, (k, v)
+        return v.clone(), memory
 
 
 @pytest.mark.parametrize(

@@ -81,9 +81,8 @@ CHOICE = {"rounds": 3, "bucket": 8, "seed": 0}
 def chunks_of(x, rotation, length):
     """Which chunk each token falls into: sort by bucket, then by place, and cut."""
     turned = x @ rotation
-    bucket = np.concatenate([turned, -turned], -1).argmax(-1)
-    order = sorted(range(len(x)), key=lambda i: (bucket[i], i))
-    return {token: place // length for place, token in enumerate(order)}
+    bucket, place = np.concatenate([turned, -turned], -1).argmax(-1), np.arange(len(x))
+    return place[np.lexsort((place, bucket)).argsort()] // length
 
 
 def met_loop(problem, q, k, v, rounds, bucket, seed, shared):
@@ -100,9 +99,7 @@ def met_loop(problem, q, k, v, rounds, bucket, seed, shared):
         for turn in turns:
             mine = chunks_of(q[b, h], turn, bucket)
             its = mine if shared else chunks_of(keys, turn, bucket)
-            for i in range(n):
-                near = {mine[i], (mine[i] - 1) % count}
-                met[i] += [its[j] in near for j in range(n)]
+            met += (its == mine[:, None]) | (its == (mine[:, None] - 1) % count)
         if shared and n > 1:
             np.fill_diagonal(met, 0.0)
         scores = q[b, h] @ keys.T * problem.scale
