@@ -89,6 +89,7 @@ CELLS = [
         *((*cell, False) for cell in CELLS[:6]),
         *(pytest.param(*cell, True, marks=pytest.mark.slow) for cell in CELLS),
     ],
+    ids=str,
 )
 def test_the_gate_passes_it(monkeypatch, tmp_path, label, mask, changes, compiled):
     """Not compiled, torch asks the mask of every pair, whatever the blocks."""
