@@ -13,13 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.features.claims.claim import (
-    ClaimFigure,
-    ClaimFindings,
-    ClaimRequest,
-    ClaimTable,
-    medians,
-)
+from attnbench.features.claims import claim
+from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest, medians
 from impls.layers import attention
 
 WIDTH, HEADS, BATCH, KEYS, QUERIES = 12, 4, 64, 100, 80
@@ -94,7 +89,7 @@ def measure_biases(request: ClaimRequest) -> ClaimFindings:
         "entropy is that of the attention, averaged over heads, as a share of uniform weights': "
         "near 0 the softmax is saturated"
     )
-    table = ClaimTable(f"medians of {DRAWS} draws", [*columns, "entropy"], rows)
+    table = claim.ClaimTable(f"medians of {DRAWS} draws", [*columns, "entropy"], rows)
     return ClaimFindings(figures, [note], [table])
 
 
@@ -138,7 +133,7 @@ def measure_conversion(request: ClaimRequest) -> ClaimFindings:
             columns += [f"{dtype}: largest difference", "relative"]
         other = ", other widths of keys and values" if kind else ""
         title = f"without a key bias against torch{other}: medians of {CONVERSIONS} draws"
-        tables.append(ClaimTable(title, columns, list(rows.values())))
+        tables.append(claim.ClaimTable(title, columns, list(rows.values())))
     return ClaimFindings(figures, (), tables)
 
 

@@ -10,13 +10,8 @@ import msgspec
 
 from attnbench.core.process import Worker, WorkerLost
 from attnbench.core.process_child import Answers, serve
-from attnbench.features.claims.claim import (
-    Claim,
-    ClaimFindings,
-    ClaimOutcome,
-    ClaimRequest,
-    ClaimVerdict,
-)
+from attnbench.features.claims import claim as claims
+from attnbench.features.claims.claim import Claim, ClaimOutcome, ClaimRequest, ClaimVerdict
 from impls.errors import CantBeDone
 from impls.loading import load_function
 
@@ -48,7 +43,7 @@ def outcome(claim: Claim, request: ClaimRequest, limit_s: float | None = None) -
     if "refusal" in answer:
         why, verdict = answer["refusal"], ClaimVerdict.NOT_RUN
         return ClaimOutcome(claim, verdict, why, remedy, took_s=took_s)
-    return ClaimOutcome.of(claim, msgspec.convert(answer["findings"], ClaimFindings), took_s)
+    return ClaimOutcome.of(claim, msgspec.convert(answer["findings"], claims.ClaimFindings), took_s)
 
 
 def _answer(question: dict[str, Any], _: Answers) -> dict[str, Any]:

@@ -10,26 +10,10 @@ from rich.markup import escape
 
 from attnbench.core.evidence import Evidence
 from attnbench.core.format import NONE, counted, percent, roughly, three
-from attnbench.features.claims.claim import (
-    Claim,
-    ClaimOutcome,
-    ClaimRule,
-    ClaimVerdict,
-    PointStanding,
-)
-from attnbench.report.tables import (
-    BAD,
-    BOLD,
-    FAINT,
-    GOOD,
-    Column,
-    Styled,
-    Table,
-    columns,
-    console,
-    show,
-    show_facts,
-)
+from attnbench.features.claims import claim
+from attnbench.features.claims.claim import Claim, ClaimOutcome, ClaimVerdict, PointStanding
+from attnbench.report import tables
+from attnbench.report.tables import BAD, BOLD, FAINT, GOOD, Column, Styled, Table, columns, console
 
 Row = Mapping[str, Any]
 MARK = "*"
@@ -64,11 +48,11 @@ def points(row: Row) -> list[PointWords]:
 def theirs(point: Row) -> str:
     """``354 ± 10 % TFLOP/s``; ``0.00092, at most 0.0092``"""
     published, tolerance = point["published"], point["tolerance"]
-    rule, text, share = ClaimRule(point["rule"]), three(published), abs(published) * tolerance
-    limit = published + (share if rule is ClaimRule.AT_MOST else -share)
-    if rule is ClaimRule.NEAR:
+    rule, text, share = claim.ClaimRule(point["rule"]), three(published), abs(published) * tolerance
+    limit = published + (share if rule is claim.ClaimRule.AT_MOST else -share)
+    if rule is claim.ClaimRule.NEAR:
         words = f"{text} ± {percent(tolerance)}"
-    elif rule is ClaimRule.WITHIN:
+    elif rule is claim.ClaimRule.WITHIN:
         words = f"{text} ± {three(tolerance)}" if published else f"0, within {three(tolerance)}"
     else:
         words = f"{text}; {rule} {three(limit)}" if share else f"{rule} {text}"
@@ -136,7 +120,7 @@ def list_claims(some: Sequence[Claim]) -> None:
     names = ("claim", "what is said", "points", "needs", "min")
     heads = columns(*names, right=("points", "min"), wrap=("what is said", "needs"))
     rows = [(c.name, c.statement, len(c.points), c.needs, f"{c.minutes:.1f}") for c in some]
-    show(Table("", heads, rows))
+    tables.show(Table("", heads, rows))
 
 
 def line(one: ClaimOutcome) -> str:
@@ -158,13 +142,13 @@ def table(rows: Sequence[Row]) -> None:
             ]
     if tried:
         names = ("claim and points", "theirs", "ours", "interval", "")
-        show(Table("", columns(*names, right=("ours",), wrap=names[:2]), tried))
+        tables.show(Table("", columns(*names, right=("ours",), wrap=names[:2]), tried))
     if tried and left:
         out.print()
     if left:
         both = ("claims without a figure", "why, and what to do")
         rest = [(names, _styled(verdict), why) for names, verdict, why in left]
-        show(Table("", columns(both[0], "", both[1], wrap=both), rest))
+        tables.show(Table("", columns(both[0], "", both[1], wrap=both), rest))
     if any(MARK in str(words) for _, words, *_ in tried):
         out.print(f"\n{FOOTNOTE}", style=FAINT)
     out.print(f"\n{counted(len(rows), 'claim')}: {counts(rows)}")
@@ -189,13 +173,13 @@ def details(row: Row) -> None:
         "remedy": row["remedy"],
         "again": f"attnbench reproduce {row['name']}",
     }
-    show_facts(facts.items())
+    tables.show_facts(facts.items())
     out = console()
     for note in row["notes"]:
         out.print(escape(f"! {note}"), style=FAINT)
     for each in row["tables"]:
         heads = [Column(str(name), wrap=True, text=_text) for name in each["columns"]]
-        show(Table(each["title"], heads, each["rows"]))
+        tables.show(Table(each["title"], heads, each["rows"]))
     out.print()
 
 

@@ -22,21 +22,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from attnbench.core import stats
 from attnbench.core.checkout import Commit, changed, laid_out
 from attnbench.core.format import roughly
 from attnbench.core.machine import Machine
 from attnbench.core.process import Program
-from attnbench.core.stats import (
-    VERDICT_CONFIDENCE,
-    Comparison,
-    Pairs,
-    StopRule,
-    Verdict,
-    corrected,
-    student,
-    student_quantile,
-    verdict_of,
-)
+from attnbench.core.stats import Comparison, Pairs, StopRule, Verdict
 from attnbench.features.commits.pairs import CommitCell, CommitsComparison, Open, compare_cell
 from attnbench.sweep.compare import QUICK
 from attnbench.sweep.plan import Cell, call_s, checks_s, make_plan
@@ -142,7 +133,7 @@ def compare_in_rounds(
                     if one.ended is not None:
                         watch(one.ended)
         found = [one.ended for one in taken if one.ended is not None]
-    every = zip(found, corrected([cell.pairs for cell in found]), strict=True)
+    every = zip(found, stats.corrected([cell.pairs for cell in found]), strict=True)
     cells = tuple(replace(cell, pairs=pairs) for cell, pairs in every)
     more = tuple(plan.added), tuple(plan.removed)
     return CommitsComparison(a, b, tuple(plan.changed), cells, margin, *more)
@@ -204,11 +195,11 @@ def judged(medians: Sequence[float], margin: float, pairs: int) -> Comparison:
     """What some rounds say together, at a look's share of the confidence."""
     n, middle = len(medians), statistics.mean(medians)
     error = max(statistics.stdev(medians) / math.sqrt(n), 1e-9)
-    tail, edge = (1 - VERDICT_CONFIDENCE) / len(LOOKS) / 2, math.log1p(margin)
-    half = student_quantile(1 - tail, n - 1) * error
+    tail, edge = (1 - stats.VERDICT_CONFIDENCE) / len(LOOKS) / 2, math.log1p(margin)
+    half = stats.student_quantile(1 - tail, n - 1) * error
     low, high = middle - half, middle + half
-    verdict = verdict_of(low, high, edge)
-    p = min(1.0, 2 * len(LOOKS) * (1 - student((abs(middle) - edge) / error, n - 1)))
+    verdict = stats.verdict_of(low, high, edge)
+    p = min(1.0, 2 * len(LOOKS) * (1 - stats.student((abs(middle) - edge) / error, n - 1)))
     ratio, low, high = (math.exp(x) for x in (middle, low, high))
     return Comparison(verdict, ratio, low, high, margin, math.expm1(edge + half), pairs, p)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from rich.markup import escape
@@ -18,25 +18,15 @@ from attnbench.features.commits.asv_interface import CommitHistory
 from attnbench.features.commits.instructions import Counted
 from attnbench.features.commits.pairs import FINDINGS, CommitCell, CommitsComparison, CommitVerdict
 from attnbench.features.commits.rounds import LOOKS
-from attnbench.report.tables import (
-    BAD,
-    BOLD,
-    FAINT,
-    GOOD,
-    VERDICTS,
-    Styled,
-    Table,
-    columns,
-    console,
-    markdown_text,
-    show,
-    to_markdown,
-)
+from attnbench.report import tables
+from attnbench.report.tables import BAD, BOLD, FAINT, GOOD, Styled, Table, columns, console
 from attnbench.sweep.compare import Compared, counts
 from attnbench.sweep.plan import Cell
 
 QUIET = (CommitVerdict.UNCHANGED, CommitVerdict.LEFT_OUT)
 GOOD_NEWS = (CommitVerdict.FASTER, CommitVerdict.MENDED, CommitVerdict.ADDED)
+STYLES = dict.fromkeys(FINDINGS, BAD) | dict.fromkeys(GOOD_NEWS, GOOD) | {QUIET[0]: BOLD}
+"""On a terminal; the others are faint."""
 MANY = 12
 """Cells of one side alone, and benchmarks of a commit, that are named; the rest is counted."""
 MOST = 40
@@ -84,11 +74,12 @@ def show_pairs(found: Sequence[Compared], judged: str, against: str) -> None:
     for one in found:
         c = one.comparison
         against_ms, judged_ms, *rest = _pairs_figures(one.pairs)
-        verdict = Styled(c.verdict, VERDICTS[c.verdict]) if c else Styled(one.status, FAINT)
+        verdict = Styled(one.status, FAINT)
+        verdict = Styled(c.verdict, tables.VERDICTS[c.verdict]) if c else verdict
         margin = percent(c.margin) if c else None
         rows.append((str(one.problem), verdict, judged_ms, against_ms, *rest, margin))
     heads = columns("problem", "verdict", *right, right=right, wrap=("problem", "verdict", "pairs"))
-    show(Table("", heads, rows))
+    tables.show(Table("", heads, rows))
     _faint(f"{one.problem}: {one.status}: {one.why}" for one in found if one.pairs is None)
     many = ", ".join(f"{verdict} on {n}" for verdict, n in counts(found).items())
     problems = counted(len(found), "problem")
@@ -105,7 +96,7 @@ def runs(found: RunsComparison, whole: bool) -> None:
     if found.differences:
         names = ("the runs differ in", "a", "b")
         rows = [(one.what, one.a, one.b) for one in found.differences]
-        show(Table("", columns(*names, wrap=names), rows))
+        tables.show(Table("", columns(*names, wrap=names), rows))
     else:
         out.print("machine, versions, settings and code are the same in both")
     out.print(
@@ -124,7 +115,7 @@ def runs(found: RunsComparison, whole: bool) -> None:
     for cell in shown:
         across, c = ", across devices" * cell.across_devices, cell.comparison
         if c is not None:
-            said = Styled(f"{c.verdict}, unpaired{across}", VERDICTS[c.verdict])
+            said = Styled(f"{c.verdict}, unpaired{across}", tables.VERDICTS[c.verdict])
         elif cell.status_a is cell.status_b:
             said = Styled(f"no verdict{across}", FAINT)
         else:
@@ -134,7 +125,9 @@ def runs(found: RunsComparison, whole: bool) -> None:
         cells.append((cell.variant, regime_on_device(cell.problem), said, *_figures(c), memory))
     right = ("ratio", "99 % interval", "samples", "could be seen", "memory")
     wrap = ("problem", "verdict")
-    show(Table("", columns("variant", "problem", "verdict", *right, right=right, wrap=wrap), cells))
+    tables.show(
+        Table("", columns("variant", "problem", "verdict", *right, right=right, wrap=wrap), cells)
+    )
     _faint(_run_remarks(found, shown))
     ended = {"worse": "that ended worse", "better": "that ended better"}
     many_of = [(n, word) for word, n in found.counts().items() if n or word not in ended]
@@ -195,13 +188,7 @@ def commits(found: CommitsComparison, names: tuple[str, str]) -> None:
     changed = ", ".join(found.changed) or "nothing that is measured"
     out.print(escape(f"changed in between: {changed}"))
     out.print(f"\n{b}'s time over {a}'s, in pairs; the margin is {percent(found.margin)}\n")
-
-    def style(verdict: CommitVerdict) -> str:
-        if verdict in FINDINGS:
-            return BAD
-        return GOOD if verdict in GOOD_NEWS else BOLD if verdict == "unchanged" else FAINT
-
-    show(_commits_table(found.judged(), names, style))
+    tables.show(_commits_table(found.judged(), names, STYLES))
     _faint(_commits_remarks(found))
     out.print(_verdict_counts(found))
 
@@ -209,14 +196,14 @@ def commits(found: CommitsComparison, names: tuple[str, str]) -> None:
 def _commits_table(
     cells: Iterable[tuple[CommitCell, CommitVerdict, str]],
     names: tuple[str, str],
-    style: Callable[[CommitVerdict], str],
+    styles: Mapping[CommitVerdict, str],
 ) -> Table:
     """A row a cell: the verdict on the commit, and the pairs behind it."""
     a, b = names
     right, word = (f"{a} ms", f"{b} ms", *FIGURES), f"{b} is"
     rows = []
     for cell, verdict, _ in cells:
-        head_is = Styled(str(verdict), style(verdict))
+        head_is = Styled(str(verdict), styles.get(verdict, FAINT))
         problem = regime_on_device(cell.problem)
         rows.append((cell.variant, problem, head_is, *_pairs_figures(cell.pairs)))
     wrap = ("problem", word, "pairs")
@@ -227,19 +214,15 @@ def markdown(found: CommitsComparison) -> str:
     """The same, for a comment on a pull request: what did not change is folded away."""
     loud = [each for each in found.judged() if each[1] not in QUIET]
     quiet = [each for each in found.judged() if each[1] in QUIET]
-    table, folded = (
-        to_markdown(
-            _commits_table(some, ("base", "head"), lambda verdict: BOLD * (verdict in FINDINGS))
-        )
-        for some in (loud, quiet)
-    )
+    bold, names = dict.fromkeys(FINDINGS, BOLD), ("base", "head")
+    table, folded = (tables.to_markdown(_commits_table(x, names, bold)) for x in (loud, quiet))
     lines = [f"### Attention, {found.a} to {found.b}: {_verdict_counts(found)}", ""]
     lines.append(table if loud else "Nothing that was compared has changed.")
     if quiet:
         summary = f"<details><summary>{len(quiet)} others</summary>"
         lines += ["", summary, "", folded, "", "</details>"]
     if remarks := list(_commits_remarks(found)):
-        lines += ["", *(f"- {markdown_text(text)}" for text in remarks)]
+        lines += ["", *(f"- {tables.markdown_text(text)}" for text in remarks)]
     lines += [
         "",
         f"<sub>Time of head over base in pairs of calls, margin {percent(found.margin)}; each "
@@ -275,12 +258,12 @@ def instructions(
         whys += [f"{one.variant} on {where}: {commit} {why}" for commit, why in said if why]
     table = Table("", columns(*names, right=names[2:], wrap=["problem"]), rows)
     if markdown:
-        remarks = [f"- {markdown_text(why)}" for why in whys]
+        remarks = [f"- {tables.markdown_text(why)}" for why in whys]
         title = f"### Instructions of a call, {base} to {head}"
-        print("\n".join([title, "", to_markdown(table), "", *remarks]))
+        print("\n".join([title, "", tables.to_markdown(table), "", *remarks]))
         return
     _two(("base", "head"), commits)
-    show(table)
+    tables.show(table)
     noise = "by valgrind's callgrind; they are no time, and below 0.1 % a change is noise"
     _faint([*whys, f"instructions of a call, {noise}"])
 
@@ -316,7 +299,9 @@ def history(found: Sequence[CommitHistory], factor: float) -> None:
             many_moved = f"{len(one.by_itself)} moved by themselves"
             texts.append(f"{nothing}{many_moved}, by up to {most.ratio:.3f}")
         said += [f"{one.commit.sha[:8]} {text}" for text in texts]
-    show(Table("", columns("commit", "subject", *right, right=[*right], wrap=["subject"]), rows))
+    tables.show(
+        Table("", columns("commit", "subject", *right, right=[*right], wrap=["subject"]), rows)
+    )
     for text in said:
         console().print(escape(text))
     _faint(

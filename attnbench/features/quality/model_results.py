@@ -8,17 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from attnbench.core import stats
 from attnbench.core.format import first_few
-from attnbench.core.stats import (
-    CONFIDENCE,
-    VERDICT_CONFIDENCE,
-    Comparison,
-    Pairs,
-    Verdict,
-    bootstrap_medians,
-    holm,
-    median_interval,
-)
+from attnbench.core.stats import Comparison, Pairs, Verdict
 
 Row = Mapping[str, Any]
 Cosines = Sequence[float | None]
@@ -34,9 +26,9 @@ def estimate_median(values: Cosines) -> dict[str, Any] | None:
     known = [x for x in values if x is not None]
     if not known:
         return None
-    tail = (1 - CONFIDENCE) / 2
-    drawn = np.quantile(bootstrap_medians(known), [tail, 1 - tail])
-    ends = [*map(float, drawn), *median_interval(known, CONFIDENCE)]
+    tail = (1 - stats.CONFIDENCE) / 2
+    drawn = np.quantile(stats.bootstrap_medians(known), [tail, 1 - tail])
+    ends = [*map(float, drawn), *stats.median_interval(known, stats.CONFIDENCE)]
     found = {"value": float(np.median(known)), "low": min(ends), "high": max(ends)}
     return {**found, "n": len(known), "worst": min(known)}
 
@@ -133,7 +125,7 @@ def with_ranks(rows: Sequence[Row], original: Row) -> list[dict[str, Any]]:
     leader: list[float] = []
     for name in sorted(cosines, key=lambda name: -sorted(cosines[name])[len(places) // 2]):
         ahead = [x - y for x, y in zip(leader, cosines[name], strict=False)]
-        if not ranks or median_interval(ahead, VERDICT_CONFIDENCE)[0] > 0:
+        if not ranks or stats.median_interval(ahead, stats.VERDICT_CONFIDENCE)[0] > 0:
             leader, rank = cosines[name], len(ranks) + 1
         ranks[name] = rank
     return [{**row, "rank": ranks.get(row["variant"])} for row in rows]
@@ -142,7 +134,7 @@ def with_ranks(rows: Sequence[Row], original: Row) -> list[dict[str, Any]]:
 def with_verdicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """The rows, the verdicts of their steps with Holm's correction over all of them."""
     taken = [step["comparison"] for row in rows for step in timed_steps(row)]
-    corrected = iter(holm([Comparison.from_dict(each) for each in taken]))
+    corrected = iter(stats.holm([Comparison.from_dict(each) for each in taken]))
 
     def step_of(step: Row) -> Row:
         return step if "why" in step else {**step, "comparison": next(corrected).to_dict()}

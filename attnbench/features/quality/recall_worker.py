@@ -23,15 +23,8 @@ from torch import Tensor, nn
 from attnbench.core import settings
 from attnbench.core.format import roughly
 from attnbench.core.process_child import Answers, serve
-from attnbench.features.quality.recall import (
-    CAUSAL,
-    NOTHING,
-    TESTING,
-    TRAINING,
-    Setting,
-    TrainingJob,
-    stream,
-)
+from attnbench.features.quality import recall
+from attnbench.features.quality.recall import CAUSAL, NOTHING, Setting, TrainingJob, stream
 from attnbench.models.attention import Built, NotServed
 from impls.loading import load_function
 from impls.spec import Variant
@@ -97,7 +90,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=self.setting.rate, weight_decay=DECAY
         )
-        self.stream, tests = stream(job.seed, TRAINING), stream(job.seed, TESTING)
+        self.stream, tests = stream(job.seed, recall.TRAINING), stream(job.seed, recall.TESTING)
         self.tests = {
             pairs: self._on_device(*self.setting.draw(self.setting.tests, tests, pairs))
             for pairs in self.setting.pairs

@@ -17,15 +17,9 @@ from rich.markup import escape
 import impls
 from attnbench.command.progress import Progress
 from attnbench.command.terminal import INTERRUPTED, say
+from attnbench.core import evidence
 from attnbench.core.disk import StoreError, write_whole
-from attnbench.core.evidence import (
-    Evidence,
-    check_writable,
-    made_here,
-    read_evidence,
-    save_evidence,
-    stored_margin,
-)
+from attnbench.core.evidence import Evidence, check_writable, made_here
 from attnbench.core.format import roughly
 from attnbench.core.lock import lock_for
 from attnbench.core.machine import Machine, this_machine
@@ -62,7 +56,7 @@ def quality(given: argparse.Namespace) -> int:
     if given.source is None:
         return FORMS[given.form](given)
     file = Path(given.source)
-    found = read_evidence(file)
+    found = evidence.read_evidence(file)
     if found.kind != given.form:
         raise StoreError(
             f"{file} is evidence of {found.kind}, not of {given.form}: give a file that 'attnbench "
@@ -78,7 +72,7 @@ def quality(given: argparse.Namespace) -> int:
 def _keep(given: argparse.Namespace, made: Mapping[str, Any], rows: Sequence[Row]) -> int:
     """Keep evidence with its picture, where its kind has one, and print it; the exit status."""
     found = Evidence(given.form, made, rows)
-    file = save_evidence(Path(given.out), found)
+    file = evidence.save_evidence(Path(given.out), found)
     status, picture, words = _present(found, file, as_json=given.json), draw(found), ""
     try:
         if picture is not None:
@@ -237,7 +231,7 @@ def model(given: argparse.Namespace) -> int:
         device=start.device,
         seq=tuple(sorted(set(lengths))),
         pairs_s=given.budget,
-        margin=stored_margin(Path(given.out), start.machine, threads),
+        margin=evidence.stored_margin(Path(given.out), start.machine, threads),
         layers=0 if given.no_layers else LAYER_TEXTS,
         distil=given.distil,
         train=given.train,
