@@ -164,7 +164,7 @@ def test_a_claim_is_reproduced_only_where_every_point_holds(states):
     elif PointStanding.NO_FIGURE in states:
         verdict, words = ClaimVerdict.NOT_RUN, "it has its reason"
     elif PointStanding.CANT_TELL in states:
-        verdict, words = ClaimVerdict.NOT_REPRODUCED, "can't be told"
+        verdict, words = ClaimVerdict.NOT_REPRODUCED, "can't tell"
     assert one.verdict is verdict
     assert words in one.reason
     assert bool(one.reason) == (verdict is not ClaimVerdict.REPRODUCED)
@@ -197,7 +197,7 @@ def test_ours_stands_beside_theirs_in_a_table_with_the_count(capsys):
     said = " ".join(capsys.readouterr().out.split())
     for word in ("[red]it[/] died; [/bold]", "1 not reproduced, 1 not run", "a note", "z 2,048"):
         assert word in said
-    assert view.line(tried) == "made-up: not reproduced (1 of 3 points does not hold: two) [1 s]"
+    assert view.line(tried) == "made-up: not reproduced (does not hold (1 of 3 points): two) [1 s]"
 
 
 # ---- in a process of its own ---------------------------------------------------------------------

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 import impls
-from attnbench.core.format import first_few
+from attnbench.core.format import counted, first_few
 from attnbench.core.machine import Machine, why_not
 from attnbench.core.record import plain
 from attnbench.core.stats import summary
@@ -225,12 +225,8 @@ class ClaimVerdict(StrEnum):
     NEEDS_OTHER_HARDWARE = "needs other hardware"
 
 
-SAID = {
-    PointStanding.FAILS: ("does not hold", "do not hold"),
-    PointStanding.NO_FIGURE: ("has no figure", "have no figure"),
-    PointStanding.CANT_TELL: ("can't be told, for the interval holds the limit",) * 2,
-}
-"""Of one point and of several, the gravest first."""
+GRAVE = (PointStanding.FAILS, PointStanding.NO_FIGURE, PointStanding.CANT_TELL)
+"""The gravest first."""
 AGAIN = "give it more time with --budget, or see why by its name: 'attnbench reproduce NAME'"
 
 
@@ -250,10 +246,10 @@ class ClaimOutcome(Struct, frozen=True):
         figures = findings.figures
         states = {point.name: held(point, figures.get(point.name)) for point in claim.points}
         verdict, reason, remedy = ClaimVerdict.REPRODUCED, "", ""
-        if gravest := next((state for state in SAID if state in states.values()), None):
+        if gravest := next((state for state in GRAVE if state in states.values()), None):
             names = [name for name, state in states.items() if state is gravest]
-            points = f"point{'s' * (len(states) > 1)} {SAID[gravest][len(names) > 1]}"
-            reason = f"{len(names)} of {len(states)} {points}: {first_few(names, 3)}"
+            of = f"{len(names)} of {counted(len(states), 'point')}"
+            reason = f"{gravest} ({of}): {first_few(names, 3)}"
             verdict = ClaimVerdict.NOT_REPRODUCED
             if gravest is PointStanding.NO_FIGURE:
                 whys = dict.fromkeys(f.why for f in figures.values() if f.value is None and f.why)

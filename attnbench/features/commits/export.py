@@ -230,8 +230,6 @@ def _before(whole: Results, name: str) -> dict[asv_interface.Cell, Value]:
     }
 
 
-# ---- groups of problems --------------------------------------------------------------------------
-
 FROM_FILES = ("dense:", "bias:", "captured:")
 
 

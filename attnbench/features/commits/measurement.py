@@ -204,9 +204,6 @@ def _swept(
     return rows
 
 
-# ---- the kinds of benchmark ----------------------------------------------------------------------
-
-
 class NoFigure(Exception):
     """A cell that should have a figure has none; a sentence."""
 

@@ -204,9 +204,6 @@ def judged(medians: Sequence[float], margin: float, pairs: int) -> Comparison:
     return Comparison(verdict, ratio, low, high, margin, math.expm1(edge + half), pairs, p)
 
 
-# ---- which cells ---------------------------------------------------------------------------------
-
-
 def plan_cells(
     base: Commit,
     head: Commit,

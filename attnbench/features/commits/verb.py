@@ -78,9 +78,6 @@ def begin(
     return machine, Settings(threads=pinned(given.threads, machine)), default.with_(**changes)
 
 
-# ---- variants ------------------------------------------------------------------------------------
-
-
 def _variants(given: argparse.Namespace) -> int:
     if given.variant:
         raise pairs.NothingToCompare("--variant is for two commits; A and B are the variants here")
@@ -138,9 +135,6 @@ def _variants(given: argparse.Namespace) -> int:
     else:
         view.show_pairs(found, *names)
     return status_of([str(one.status) for one in found])
-
-
-# ---- runs, and commits ---------------------------------------------------------------------------
 
 
 def _runs(given: argparse.Namespace) -> int:
@@ -217,9 +211,6 @@ def _in_rounds(
     else:
         view.commits(found, names)
     return found.exit_status
-
-
-# ---- history -------------------------------------------------------------------------------------
 
 
 def history(given: argparse.Namespace) -> int:

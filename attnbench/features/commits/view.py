@@ -57,9 +57,6 @@ def _faint(some: Iterable[str]) -> None:
         console().print(escape(each), style=FAINT)
 
 
-# ---- two variants --------------------------------------------------------------------------------
-
-
 def pairs_line(one: Compared, judged: str, against: str) -> str:
     """One problem as a sentence."""
     c = one.comparison
@@ -84,9 +81,6 @@ def show_pairs(found: Sequence[Compared], judged: str, against: str) -> None:
     many = ", ".join(f"{verdict} on {n}" for verdict, n in counts(found).items())
     problems = counted(len(found), "problem")
     console().print(escape(f"{judged} against {against}, {problems}: {many}"))
-
-
-# ---- two runs ------------------------------------------------------------------------------------
 
 
 def runs(found: RunsComparison, whole: bool) -> None:
@@ -159,9 +153,6 @@ def _run_remarks(found: RunsComparison, shown: Sequence[ComparedCell]) -> Iterat
     if found.apart:
         middle, most = map(percent, found.apart)
         yield f"of what was timed in both, half are at most {middle} apart, nine in ten {most}"
-
-
-# ---- two commits ---------------------------------------------------------------------------------
 
 
 def plan(cells: Sequence[Cell], about_s: float, budget_s: float) -> str:
@@ -271,9 +262,6 @@ def instructions(
 def _two(names: tuple[str, str], commits: tuple[Commit, Commit]) -> None:
     for name, commit in zip(names, commits, strict=True):
         console().print(escape(f"{name}  {commit}  {commit.subject}"))
-
-
-# ---- many commits --------------------------------------------------------------------------------
 
 
 def history(found: Sequence[CommitHistory], factor: float) -> None:
