@@ -89,7 +89,7 @@ def show(what: Any = "results", figures: str | Iterable[str] = USUAL) -> Shown:
     whole report is ``attnbench report RUN``. Raises ``CantBeDone`` for what is no run or figure.
 
     >>> attnbench.show(df)                                                # doctest: +SKIP
-    >>> attnbench.show(df[df["problem.phase"] == "train"], "memory")      # doctest: +SKIP
+    >>> attnbench.show(df[df["phase"] == "train"], "memory")              # doctest: +SKIP
     >>> attnbench.show("results/box/20261122-015809").figures[0].save("map.svg")  # doctest: +SKIP
     """
     names = several("figures", figures) if figures else ()

@@ -16,6 +16,12 @@ Row = Mapping[str, Any]
 Cosines = Sequence[float | None]
 
 
+def status_words(row: Row) -> str:
+    """``timed out: it was still running after 240 s``, and what to do about it."""
+    why = "; ".join(filter(None, [row["reason"], row.get("remedy")]))
+    return f"{row['status'].replace('_', ' ')}: {why}"
+
+
 def timed_steps(row: Row) -> list[Row]:
     """The steps of a variant that have a time: the others say why not."""
     return [step for step in row.get("steps") or () if "why" not in step]

@@ -10,7 +10,12 @@ from attnbench.core import format
 from attnbench.core.evidence import Evidence
 from attnbench.core.stats import Pairs
 from attnbench.features.quality import model_results as results
-from attnbench.features.quality.model_results import format_triple, points, timed_steps
+from attnbench.features.quality.model_results import (
+    format_triple,
+    points,
+    status_words,
+    timed_steps,
+)
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
 from attnbench.report.figures.sheet import FAINT, GRID, Drawn, finish, sheet
@@ -24,11 +29,6 @@ Row = Mapping[str, Any]
 LEVELS_TITLE = "at the same quality, who is fastest"
 KEPT, TOLERATED = "✓", 0.99
 """The cosine of the worst text: a layer that keeps so much tolerates a variant."""
-
-
-def status_words(row: Row) -> str:
-    """``timed out: it was still running after 240 s``"""
-    return f"{row['status'].replace('_', ' ')}: {row['reason']}"
 
 
 def format_cosine(value: float | None) -> str:

@@ -14,6 +14,7 @@ from attnbench.command.progress import Progress
 from attnbench.core.format import duration, roughly
 from attnbench.core.machine import Machine, why_not
 from attnbench.core.process import Worker, WorkerLost
+from attnbench.features.quality.model_results import status_words
 from attnbench.models import wrong_level
 from attnbench.sweep.plan import call_s
 from impls import Table
@@ -161,17 +162,13 @@ def preset_settings(
         for w in width or (setting.width,)
     ]
     for s in grid:
-        room = f"{s.most} pairs are {2 * s.most} tokens; give more than that, or fewer --pairs"
-        keys = f"needs as many keys, and the preset has {s.keys}; give {s.keys} at the most"
-        count = f"{len(s.pairs)} numbers, and a batch has {s.batch} sequences; give fewer"
-        single = "every variant recalls a single pair; give 2 or more"
-        heads = f"is not a multiple of the preset's {s.heads} heads"
+        several, heads = f"--pairs names {len(s.pairs)} numbers", f"{s.heads} heads"
         for wrong, why in (
-            (min(s.pairs) < 2, f"--pairs {min(s.pairs)}: {single}"),
-            (s.seq <= 2 * s.most, f"--seq {s.seq} has no room to ask: {room}"),
-            (s.most > s.keys, f"--pairs {s.most} {keys}"),
-            (s.batch < len(s.pairs), f"--pairs names {count}"),
-            (s.width % s.heads, f"--width {s.width} {heads}"),
+            (min(s.pairs) < 2, f"--pairs {min(s.pairs)}: every variant recalls a single pair"),
+            (s.seq <= 2 * s.most, f"--seq {s.seq} has no room to ask; give over {2 * s.most}"),
+            (s.most > s.keys, f"--pairs {s.most} needs as many keys; give {s.keys} at the most"),
+            (s.batch < len(s.pairs), f"{several}, and a batch has {s.batch}; give fewer"),
+            (s.width % s.heads, f"--width {s.width} is not a multiple of the preset's {heads}"),
         ):
             if wrong:
                 raise CantBeDone(why)
@@ -267,7 +264,7 @@ class Trainings:
                 if row["status"] == "unsupported":
                     refused.add(variant.label)
                 if row["status"] != "trained":
-                    progress.tell(training_line(row), "yellow")
+                    progress.tell(f"{variant.label}, seed {seed}: {status_words(row)}", "yellow")
 
     def _measure_budget(self, setting: Setting, progress: Progress) -> float:
         progress.step(f"{self.baseline.label}, for the budget of time")
@@ -332,7 +329,7 @@ def training_row(
     what = {"variant": variant.label, "computes": variant.computes, "family": variant.family}
     job = {"setting": asdict(setting), "seed": seed, "seconds": seconds}
     end = {"status": "", "reason": "", "remedy": ""}
-    return {**what, **job, **end, "parameters": None, "state_numbers": None, "curve": []}
+    return {**what, **job, **end, "state_numbers": None, "curve": []}
 
 
 WORKER, START_S = "attnbench.features.quality.recall_worker", 120.0
@@ -357,15 +354,3 @@ def run_training(job: TrainingJob) -> Row:
             else:
                 row |= {"status": "failed", "reason": str(lost)}
     return row
-
-
-def training_line(row: Row) -> str:
-    """``linear.elu seed 1: 600 steps in 12.3 s: 99 60 41 % right with 4, 8, 16 pairs``"""
-    name = f"{row['variant']} seed {row['seed']}"
-    if not row["curve"]:
-        return f"{name}: {row['status'].replace('_', ' ')}: {row['reason']}"
-    last = row["curve"][-1]
-    right = " ".join(f"{100 * share:.0f}" for share in last["accuracy"].values())
-    steps = f"{last['step']:,} steps in {duration(last['seconds'])}"
-    line = f"{name}: {steps}: {right} % right with {', '.join(last['accuracy'])} pairs"
-    return f"{line}; {row['reason']}" if row["reason"] else line

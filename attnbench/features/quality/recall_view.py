@@ -18,6 +18,7 @@ from msgspec import convert
 from attnbench.core.evidence import Evidence
 from attnbench.core.format import counted, duration, percent
 from attnbench.core.stats import CONFIDENCE, student_quantile
+from attnbench.features.quality.model_results import status_words
 from attnbench.features.quality.recall import Setting
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
@@ -294,12 +295,7 @@ def recall_lines(found: Evidence) -> list[str]:
         "sequences of each number of pairs"
         for s in (of.setting for of in by_setting(found))
     ]
-    whys = [
-        f"! {row['variant']}: {row['status'].replace('_', ' ')}: "
-        + "; ".join(filter(None, [row["reason"], row["remedy"]]))
-        for row in found.rows
-        if row["reason"]
-    ]
+    whys = [f"! {row['variant']}: {status_words(row)}" for row in found.rows if row["reason"]]
     return [
         *tasks,
         *dict.fromkeys(whys),

@@ -107,12 +107,7 @@ class Training:
         """Send each checkpoint; return why it ended too early, or nothing."""
         steps, limit_s = self.setting.steps, self.job.limit_s
         every = -(-steps // self.setting.looks)
-        send(
-            {
-                "parameters": sum(x.numel() for x in self.model.parameters()),
-                "state_numbers": state_numbers(self.job.variant, self.setting),
-            }
-        )
+        send({"state_numbers": state_numbers(self.job.variant, self.setting)})
         time_over = self.job.seconds is None
         while not (time_over and len(self.steps_s) >= steps):
             self._step()

@@ -110,7 +110,7 @@ def training(variant="sdpa", seed=0, steps=None, time=None, step_s=0.01, state=6
         curve.append(look(100, steps, 1.0, step_s=step_s))
     made = {"variant": variant, "computes": "softmax", "family": "dense", **OKAY}
     made |= {"setting": asdict(SETTING), "seed": seed, "seconds": 0.9, "status": "trained"}
-    return {**made, "parameters": 1000, "state_numbers": state, "curve": curve, **more}
+    return {**made, "state_numbers": state, "curve": curve, **more}
 
 
 def trainings(variant, *accuracies, **more):
