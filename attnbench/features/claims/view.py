@@ -104,14 +104,13 @@ def claims_for_page(found: Evidence) -> dict[str, Any]:
             }
         )
     of_left = columns("claims", "verdict", "why, and what to do")
-    marked = any(MARK in row[1] for claim in tried for row in claim["points"].rows)
     return {
         "machine": str(found.made["machine"]["name"]),
         "made": f"{str(found.made['started'])[:10]}, {found.made['command']}",
         "counts": counts(found.rows),
         "tried": tried,
         "left": Table("Claims without a figure", of_left, untried(found.rows)),
-        "footnote": FOOTNOTE if marked else "",
+        "footnote": FOOTNOTE if tried else "",
     }
 
 
@@ -124,10 +123,8 @@ def list_claims(some: Sequence[Claim]) -> None:
 
 
 def line(one: ClaimOutcome) -> str:
-    """One outcome as a sentence."""
-    why = f" ({one.reason})" if one.reason else ""
-    took = f" [{roughly(one.took_s)}]" if one.took_s else ""
-    return f"{one.claim.name}: {one.verdict}{why}{took}"
+    """The outcome of a claim that was tried and not reproduced, as a sentence."""
+    return f"{one.claim.name}: {one.verdict} ({one.reason}) [{roughly(one.took_s)}]"
 
 
 def table(rows: Sequence[Row]) -> None:
@@ -149,7 +146,7 @@ def table(rows: Sequence[Row]) -> None:
         both = ("claims without a figure", "why, and what to do")
         rest = [(names, _styled(verdict), why) for names, verdict, why in left]
         tables.show(Table("", columns(both[0], "", both[1], wrap=both), rest))
-    if any(MARK in str(words) for _, words, *_ in tried):
+    if tried:
         out.print(f"\n{FOOTNOTE}", style=FAINT)
     out.print(f"\n{counted(len(rows), 'claim')}: {counts(rows)}")
 

@@ -115,7 +115,7 @@ def _variants(given: argparse.Namespace) -> int:
 
         def watch(one: pairs.Compared) -> None:
             if one.status in FINDINGS:
-                progress.tell(view.pairs_line(one, *names), "yellow")
+                progress.tell(f"{one.problem}: {one.status}: {one.why}", "yellow")
             progress.step(next(problems))
 
         found = pairs.compare_cells(
@@ -192,7 +192,7 @@ def _in_rounds(
 
         def watch(cell: CommitCell) -> None:
             if cell.pairs is None:
-                progress.tell(view.line(cell, *names), "yellow")
+                progress.tell(f"{cell.variant} on {cell.problem}: {cell.why}", "yellow")
 
         found = rounds.compare_in_rounds(
             *commits,

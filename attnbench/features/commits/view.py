@@ -57,13 +57,6 @@ def _faint(some: Iterable[str]) -> None:
         console().print(escape(each), style=FAINT)
 
 
-def pairs_line(one: Compared, judged: str, against: str) -> str:
-    """One problem as a sentence."""
-    c = one.comparison
-    said = c.sentence(against, judged) if c else f"{one.status}: {one.why}"
-    return f"{regime(one.problem)}: {said}"
-
-
 def show_pairs(found: Sequence[Compared], judged: str, against: str) -> None:
     """The table, and how often which verdict fell."""
     right = (f"{judged} ms", f"{against} ms", *FIGURES, "margin")
@@ -164,12 +157,6 @@ def plan(cells: Sequence[Cell], about_s: float, budget_s: float) -> str:
         f"{LOOKS[-1]} rounds, a new process each; about {roughly(about_s)}, "
         f"{duration(len(runs) * budget_s)} at the most"
     )
-
-
-def line(cell: CommitCell, a: str, b: str) -> str:
-    """One cell of two commits as a sentence."""
-    said = cell.comparison.sentence(a, b) if cell.comparison else cell.why
-    return f"{cell.variant} on {regime_on_device(cell.problem)}: {said}"
 
 
 def commits(found: CommitsComparison, names: tuple[str, str]) -> None:

@@ -50,15 +50,6 @@ def sentence(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def progress_line(row: Row) -> str:
-    """One variant in the model, as it ends."""
-    if row["status"] != "measured":
-        return f"{row['variant']}: {status_words(row)}"
-    steps = (f"step {s['comparison']['ratio']:.3f} at {s['seq']}" for s in timed_steps(row))
-    words = [f"cosine {format_interval(row['cosine']['long'])}", ", ".join(steps), *row["amiss"]]
-    return f"{row['variant']}: {'; '.join(filter(None, words))}"
-
-
 def model_tables(found: Evidence, named: int = results.NAMED) -> Iterator[Table]:
     """Some without rows; so many are named where some tie."""
     rows, original = found.rows, found.made["original"]

@@ -257,7 +257,8 @@ def model(given: argparse.Namespace) -> int:
                 row["variant"] = row.pop("label")
                 row = trial.run_variant(variant) if refused is None else {**row, **refused}
                 if row["status"] in {*FINDINGS, Status.TIMED_OUT}:
-                    progress.tell(model_view.progress_line(row), "yellow")
+                    words = f"{row['variant']}: {model_results.status_words(row)}"
+                    progress.tell(words, "yellow")
                 yield row
 
     def finish(rows: list[Row], made: Row) -> list[Row]:
