@@ -92,11 +92,7 @@ def _says(value: Value) -> bool:
 
 
 def export(
-    paths: Sequence[str | Path],
-    results: Path,
-    *,
-    root: Path,
-    say: Callable[[str], None] = lambda sentence: None,
+    paths: Sequence[str | Path], results: Path, root: Path, say: Callable[[str], object] = print
 ) -> list[Path]:
     """Write runs into asv's results folder; the files that they are in.
 
@@ -156,10 +152,7 @@ def _leg(path: Path, root: Path, header: Mapping[str, Any], number: int) -> Comm
     elif dirty:
         why = "was measured with changes that no commit holds; commit the changes and measure again"
     elif protocol != PROTOCOL:
-        why = (
-            f"was measured with protocol {protocol} and this attnbench has {PROTOCOL}, so the "
-            "numbers can't share a graph; measure that commit again"
-        )
+        why = f"has protocol {protocol} and this is {PROTOCOL}; measure that commit again"
     if why:
         raise CantBeDone(f"{path} of commit {str(commit)[:8]} {why}")
     try:
@@ -195,19 +188,12 @@ def _save(
             put(cells, cell, value)
         if not any(value is FAILED or _says(value) for value in cells.values()):
             continue
-        params = [
-            asv_interface.in_order(each) for each in zip(*cells, strict=True)
-        ]  # all that it had or has
+        params = [asv_interface.in_order(each) for each in zip(*cells, strict=True)]
         every = [cells.get(cell, SKIPPED) for cell in product(*params)]
         samples = [value if isinstance(value, list) else None for value in every]
-        result = BenchmarkResult(
-            result=[0.0 if isinstance(value, list) else value for value in every],
-            samples=samples,
-            number=[None if each is None else 1 for each in samples],
-            errcode=0,
-            stderr="",
-            profile=None,
-        )
+        values_of = [0.0 if isinstance(value, list) else value for value in every]
+        numbers = [None if each is None else 1 for each in samples]
+        result = BenchmarkResult(values_of, samples, numbers, 0, "", None)
         listed = {**(asv_interface.described(name) or {}), "params": params}
         whole.add_result(listed, result, run.started, record_samples=True)
     asv_interface.save_entry(results, entry)
