@@ -133,7 +133,7 @@ def measure_low_rank(request: ClaimRequest) -> ClaimFindings:
                 times[name, n] = record.time.median_s
         for name, inputs in product(MECHANISMS, INPUTS):
             problem = _problem(SKILL_AT, inputs=inputs)
-            record = measure_cell(engine, find(name), problem, request, 0.0, timed=False)
+            record = measure_cell(engine, find(name), problem, request)
             if record.distance is None or record.distance.skill is None:
                 why = record.reason or "its skill is not known"
                 notes.append(f"{name}: {inputs}: {record.status}: {why}")

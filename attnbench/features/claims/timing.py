@@ -44,14 +44,12 @@ def measure_cell(
     variant: Variant,
     problem: Problem,
     request: ClaimRequest,
-    budget_s: float,
-    *,
-    ceilings: Mapping[str, Any] | None = None,
-    timed: bool = True,
+    budget_s: float = 0.0,
+    ceilings: Mapping[str, Any] = {},
 ) -> Record:
-    """The record of one cell; raises InvalidProblem where the row refuses the problem."""
-    header = {"seed": request.seed, "budget_s": budget_s, "ceilings": dict(ceilings or {})}
-    return measure(_cell(variant, problem), header, engine, timed=timed)
+    """The record of one cell, which is timed where there is a budget; raises InvalidProblem."""
+    header = {"seed": request.seed, "budget_s": budget_s, "ceilings": dict(ceilings)}
+    return measure(_cell(variant, problem), header, engine, timed=budget_s > 0)
 
 
 def compare(
@@ -159,7 +157,7 @@ def measure_rates(request: ClaimRequest) -> ClaimFindings:
         ceilings = engine.ask({"ceilings": dtypes, "device": "cuda"}, START_LIMIT_S)["ceilings"]
         for name, cell in request.cells.items():
             variant, problem = impls.table().find(cell["variant"]), problem_of(cell["problem"])
-            record = measure_cell(engine, variant, problem, request, each_s, ceilings=ceilings)
+            record = measure_cell(engine, variant, problem, request, each_s, ceilings)
             if (time := record.time) is None:
                 why = f"{record.status}: {record.reason}"
                 figures[name] = ClaimFigure(None, why=f"{record.variant} at {problem}: {why}")

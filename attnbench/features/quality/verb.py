@@ -71,6 +71,9 @@ def quality(given: argparse.Namespace) -> int:
 
 def _keep(given: argparse.Namespace, made: Mapping[str, Any], rows: Sequence[Row]) -> int:
     """Keep evidence with its picture, where its kind has one, and print it; the exit status."""
+    if not rows:
+        say(NOTHING)
+        return INTERRUPTED
     found = Evidence(given.form, made, rows)
     file = evidence.save_evidence(Path(given.out), found)
     status, picture, words = _present(found, file, as_json=given.json), draw(found), ""
@@ -172,15 +175,10 @@ class Start:
             )
         check_writable(Path(given.out), self.machine)
 
-    def carry_out(
-        self,
-        given: argparse.Namespace,
-        steps: Callable[[Path, Progress], Generator[Row | None]],
-        texts: int,
-        wanted: Mapping[str, Any],
-        finish: Callable[[list[Row], Row], list[Row]] = lambda rows, made: rows,
-    ) -> int:
-        """Keep the rows of ``steps`` until Ctrl-C, which may end it at a None; the exit status."""
+    def take(
+        self, steps: Callable[[Path, Progress], Generator[Row | None]], texts: int, wanted: Row
+    ) -> tuple[list[Row], Row]:
+        """The rows of ``steps`` until Ctrl-C, which may end it at a None; and how they are made."""
         rows, stopped = list[Row](), False
         try:
             with (
@@ -196,11 +194,8 @@ class Start:
                         break
         except KeyboardInterrupt:
             stopped = True
-        if not rows:
-            say(NOTHING)
-            return INTERRUPTED
         digest = hashlib.sha256("\n".join(self.texts.texts).encode()).hexdigest()[:12]
-        made = made_here(
+        return rows, made_here(
             self.machine,
             model={"name": pretrained.MODEL, **pretrained.versions()},
             texts={"source": self.texts.source, "digest": digest, "texts": texts},
@@ -208,8 +203,6 @@ class Start:
             settings=self.settings.to_dict(),
             stopped=stopped,
         )
-        rows = finish(rows, made)
-        return _keep(given, made, rows)
 
 
 LAYER_TEXTS = 4
@@ -253,19 +246,18 @@ def model(given: argparse.Namespace) -> int:
             yield None
             for variant, refused in zip(variants, refusals, strict=True):
                 progress.step(variant.label)
-                row = {x: getattr(variant, x) for x in ("label", "family", "computes")}
-                row["variant"] = row.pop("label")
-                row = trial.run_variant(variant) if refused is None else {**row, **refused}
+                what = {"variant": variant.label, "family": variant.family}
+                row = what | {"computes": variant.computes} | (refused or {})
+                row = trial.run_variant(variant) if refused is None else row
                 if row["status"] in {*FINDINGS, Status.TIMED_OUT}:
                     words = f"{row['variant']}: {model_results.status_words(row)}"
                     progress.tell(words, "yellow")
                 yield row
 
-    def finish(rows: list[Row], made: Row) -> list[Row]:
-        made["original"] = original
-        return model_results.with_verdicts(model_results.with_ranks(rows, original))
-
-    return start.carry_out(given, steps, len(start.texts.texts), asdict(options), finish)
+    rows, made = start.take(steps, len(start.texts.texts), asdict(options))
+    made["original"] = original
+    ranked = model_results.with_ranks(rows, original) if rows else []
+    return _keep(given, made, model_results.with_verdicts(ranked))
 
 
 def real(given: argparse.Namespace) -> int:
@@ -297,7 +289,8 @@ def real(given: argparse.Namespace) -> int:
                 progress.step(what)
                 yield row
 
-    return start.carry_out(given, steps, given.batch, {**wanted, "seed": given.seed})
+    rows, made = start.take(steps, given.batch, {**wanted, "seed": given.seed})
+    return _keep(given, made, rows)
 
 
 def recall(given: argparse.Namespace) -> int:
