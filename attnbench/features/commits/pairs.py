@@ -115,17 +115,8 @@ class CommitsComparison:
             own = {"problem": cell.problem.to_dict(), "pairs": cell.pairs and cell.pairs.to_dict()}
             both = {name: getattr(cell, name) for name in sides}
             cells.append({**own, **both, "said": str(verdict), "why": why})
-        return {
-            "a": asdict(self.a),
-            "b": asdict(self.b),
-            "paired": True,
-            "margin": self.margin,
-            "changed": list(self.changed),
-            "cells": cells,
-            "counts": self.counts(),
-            "added": list(self.added),
-            "removed": list(self.removed),
-        }
+        ends = {"a": asdict(self.a), "b": asdict(self.b)}
+        return {**vars(self), **ends, "paired": True, "cells": cells, "counts": self.counts()}
 
 
 def compare_cell(

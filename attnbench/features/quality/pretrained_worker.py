@@ -157,12 +157,6 @@ def embed_variant(swappable: SwappableModel, row: Variant, ids: Ids, dtype: str)
     return made
 
 
-def read_original(folder: Path) -> tuple[list[list[int]], Tensor]:
-    """The tokens of each text, and the original's embeddings in float64."""
-    kept = torch.load(folder / "original.pt", weights_only=True)
-    return kept["ids"], kept["vectors"]
-
-
 def embedding_error(got_tw: Tensor, want_tw: Tensor) -> Error:
     """The error of all embeddings together."""
     return compare(got_tw[None, None], want_tw[None, None])
@@ -328,7 +322,8 @@ def answer_variant(question: Mapping[str, Any]) -> Stages:
     dtype, device = question["dtype"], question["device"]
     row = impls.table(question["tables"]).find(question["variant"])
     name = register_row(row)
-    ids, want = read_original(Path(question["folder"]))
+    kept = torch.load(Path(question["folder"]) / "original.pt", weights_only=True)
+    ids, want = kept["ids"], kept["vectors"]
     swappable = SwappableModel(load_model(dtype, device))
     swappable.use(name)
     made, plain = embed_variant(swappable, row, ids, dtype), Error.from_dict(question["plain"])
@@ -349,7 +344,6 @@ def answer_variant(question: Mapping[str, Any]) -> Stages:
         swappable.use(name)
         judged, teacher = question["judged"], load_model(dtype, device)
         texts, learn = ([ids[n] for n in question[places]] for places in ("judged", "learn"))
-        before = embed_variant(swappable, row, texts, dtype)
         how = question["distil"], question["train"], question["seed"]
         gpus = [swappable.device] if swappable.device.type == "cuda" else []
         try:
@@ -359,8 +353,8 @@ def answer_variant(question: Mapping[str, Any]) -> Stages:
             yield {"distilled": {"why": own_words(why)}}
             return
         after = embed_variant(swappable, row, texts, dtype)
-        both = (cosines(made.vectors_tw, want[judged]) for made in (before, after))
-        found = dict(zip(("before", "after"), both, strict=True))
+        both = ("before", made.vectors_tw[judged]), ("after", after.vectors_tw)
+        found = {when: cosines(vectors, want[judged]) for when, vectors in both}
         yield {"distilled": {**found, "losses": losses, "texts": judged}}
 
 
