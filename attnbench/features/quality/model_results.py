@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -168,20 +168,14 @@ class CostPoint:
     """Than the original: the verdict of its pairs, which survived Holm's correction over all."""
 
 
-@dataclass(frozen=True)
-class Level:
-    """Those that keep so much, and the fastest of them."""
+class Level(NamedTuple):
+    """Those whose whole interval is above a cosine, the fastest first, and what ties with it."""
 
     cosine: float
     keep: Sequence[CostPoint]
-    """Whose whole interval is above it, the fastest first."""
+    tied: Sequence[CostPoint]
     doubtful: Sequence[CostPoint]
     """Whose interval of the cosine holds the level: more texts would tell."""
-    fastest: CostPoint | None
-    tied: Sequence[CostPoint]
-    """Whose interval of time reaches the fastest's."""
-    gains: bool
-    """Whether the fastest is faster than the original beyond doubt."""
 
 
 def lengths_of(rows: Sequence[Row]) -> list[int]:
@@ -214,9 +208,8 @@ def levels_of(found: Sequence[CostPoint], levels: Sequence[float] = LEVELS) -> l
     for level in levels:
         keep = [p for p in by_time if p.cosine[1] >= level]
         doubtful = [p for p in found if p.cosine[1] < level <= p.cosine[2]]
-        first = keep[0] if keep else None
         tied = [p for p in keep[1:] if p.ratio[1] <= keep[0].ratio[2]]
-        made.append(Level(level, keep, doubtful, first, tied, bool(first and first.faster)))
+        made.append(Level(level, keep, tied, doubtful))
     return made
 
 
@@ -262,9 +255,9 @@ def conclude(rows: Sequence[Row], original: Row) -> Iterator[str]:
 def finding(found: Sequence[CostPoint]) -> str:
     """The fastest of those that keep the level, and whether it is faster than the original."""
     (level,) = levels_of(found, (LEVEL,))
-    if level.fastest is None:
+    if not level.keep:
         return f"no variant keeps a median cosine of {LEVEL:g}"
-    fastest = f"{level.fastest.variant} ({level.fastest.ratio[0]:.3f} of the original's time)"
-    if not level.gains:
+    fastest = f"{level.keep[0].variant} ({level.keep[0].ratio[0]:.3f} of the original's time)"
+    if not level.keep[0].faster:
         return f"at a cosine of {LEVEL:g} none is faster than the original; next to it: {fastest}"
     return f"at a cosine of {LEVEL:g} the fastest is {fastest}"

@@ -115,9 +115,9 @@ def _levels_table(rows: Sequence[Row], named: int) -> Table:
     for seq in results.lengths_of(rows):
         for level in results.levels_of(points(rows, seq)):
             fastest, step, ties = "none", "", results.name_points(level.tied, named)
-            if level.fastest is not None:
-                fastest = level.fastest.variant
-                step = format_triple(level.fastest.ratio) + ", no gain" * (not level.gains)
+            for first in level.keep[:1]:
+                fastest = first.variant
+                step = format_triple(first.ratio) + ", no gain" * (not first.faster)
             doubtful = results.name_points(level.doubtful, named)
             may = f"may keep it: {doubtful}" * bool(doubtful)
             keep = (f"{seq:,}", f"≥ {level.cosine:g}", len(level.keep))

@@ -75,20 +75,20 @@ THREE = [row(name, flat(1.0), ratio=x) for name, x in (("a", 0.9), ("b", 0.901),
 
 
 @pytest.mark.parametrize(
-    ("rows", "fastest", "gains", "tied", "doubtful", "keep"),
+    ("rows", "gains", "tied", "doubtful", "keep"),
     [
-        ([row("wavering", [0.98, 1.0] * 7, ratio=0.5)], None, False, [], ["wavering"], 0),
-        (THREE, "a", True, ["b"], [], 3),
-        ([row("slow", flat(1.0), ratio=1.05)], "slow", False, [], [], 1),
-        ([UNDECIDED], "unsure", False, [], [], 1),
+        ([row("wavering", [0.98, 1.0] * 7, ratio=0.5)], None, [], ["wavering"], []),
+        (THREE, True, ["b"], [], ["a", "b", "c"]),
+        ([row("slow", flat(1.0), ratio=1.05)], False, [], [], ["slow"]),
+        ([UNDECIDED], False, [], [], ["unsure"]),
     ],
 )
-def test_a_level_counts_only_what_is_beyond_doubt(rows, fastest, gains, tied, doubtful, keep):
+def test_a_level_counts_only_what_is_beyond_doubt(rows, gains, tied, doubtful, keep):
     (level,) = results.levels_of(points(*rows), (0.99,))
-    assert (level.fastest and level.fastest.variant, level.gains) == (fastest, gains)
+    assert [p.faster for p in level.keep][:1] == [gains] * (gains is not None)
     assert [p.variant for p in level.tied] == tied
     assert [p.variant for p in level.doubtful] == doubtful
-    assert len(level.keep) == keep
+    assert [p.variant for p in level.keep] == keep
 
 
 def test_one_lucky_verdict_among_many_does_not_survive():
