@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterable
-from contextlib import ExitStack, redirect_stderr
+from contextlib import AbstractContextManager, closing, nullcontext, redirect_stderr
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
@@ -32,10 +32,9 @@ Numbers = int | Iterable[int] | str | None
 Lengths = int | str | Iterable[int | str] | None
 
 
-def _quietly(stack: ExitStack, quiet: bool) -> None:
-    """Drop what is said on the way, until the stack ends."""
-    if quiet:
-        stack.enter_context(redirect_stderr(io.StringIO()))
+def _quietly(quiet: bool) -> AbstractContextManager[Any]:
+    """Drops what is said on the way."""
+    return redirect_stderr(io.StringIO()) if quiet else nullcontext()
 
 
 def run(
@@ -86,14 +85,11 @@ def run(
     captured = not isinstance(problems, str | Path | None)
     given = asked("run", {**words, "problems": "CALLS.json" if captured else problems})
     given.problems = problems if captured else given.problems
-    with ExitStack() as stack:
-        _quietly(stack, quiet)
-        places = stack.enter_context(places_of(given))
+    with _quietly(quiet), places_of(given) as places:
         new = begun(given, places)
-        stack.callback(new.folder.close)
         path = new.folder.path
         try:
-            with Progress(new.left) as progress:
+            with closing(new.folder), Progress(new.left) as progress:
                 progress.at(0, new.left, measuring_s(new), "the worker starts")
                 measure(new, places, progress)
         except (Stopped, KeyboardInterrupt):
@@ -185,6 +181,5 @@ def choose(
     words = dict(locals())
     if max_memory is not None and not isinstance(max_memory, str):
         words["max_memory"] = f"{max_memory}B"
-    with ExitStack() as stack:
-        _quietly(stack, quiet)
+    with _quietly(quiet):
         return Chosen(answer(asked("choose", words)))

@@ -201,12 +201,8 @@ def markdown(found: CommitsComparison) -> str:
         lines += ["", summary, "", folded, "", "</details>"]
     if remarks := list(_commits_remarks(found)):
         lines += ["", *(f"- {tables.markdown_text(text)}" for text in remarks)]
-    lines += [
-        "",
-        f"<sub>Time of head over base in pairs of calls, margin {percent(found.margin)}; each "
-        "variant passed the correctness check in both commits first.</sub>",
-    ]
-    return "\n".join(lines)
+    under = f"Time of head over base in pairs of calls, margin {percent(found.margin)}"
+    return "\n".join([*lines, "", f"<sub>{under}</sub>"])
 
 
 def _verdict_counts(found: CommitsComparison) -> str:
@@ -281,8 +277,7 @@ def history(found: Sequence[CommitHistory], factor: float) -> None:
         console().print(escape(text))
     _faint(
         [
-            f"slower and faster: than the commit before, by asv's rule and more than {factor:g} "
-            "times, and further than anything moved on a commit that changed nothing in impls; "
-            "not in pairs, though: 'attnbench history compare' decides"
+            f"slower and faster: by asv's rule, more than {factor:g} times, and further than where "
+            "nothing changed; not in pairs, though: 'attnbench history compare' decides"
         ]
     )
