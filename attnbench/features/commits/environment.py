@@ -19,7 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from asv.environment import Environment, EnvironmentUnavailable
 from asv.machine import Machine
 from asv.util import UserError
@@ -42,14 +41,10 @@ class Shared(Environment):  # type: ignore[misc]
     def __init__(
         self, conf: Any, python: str, requirements: dict[str, str], tagged_env_vars: Any
     ) -> None:
-        if not self.matches(python):
-            raise EnvironmentUnavailable(
-                f"a shared environment has Python {RUNNING}, not {python}; take -E virtualenv"
-            )
-        if requirements:
-            raise EnvironmentUnavailable(
-                f"a shared environment installs no {', '.join(requirements)}; take -E virtualenv"
-            )
+        wrong = f"installs no {', '.join(requirements)}" * bool(requirements)
+        wrong = wrong if self.matches(python) else f"has Python {RUNNING}, not {python}"
+        if wrong:
+            raise EnvironmentUnavailable(f"a shared environment {wrong}; take -E virtualenv")
         self._python, self._requirements = python, requirements  # asv asks before it keeps them
         super().__init__(conf, python, requirements, tagged_env_vars)
 

@@ -71,9 +71,8 @@ TIME_VERSION = f"{VERSION}, a value a process"
 LEAST = 1e-12
 """Errors are never zero: asv draws means of their logarithms."""
 PROCESSES = 7
-"""Values of a time, each from a process of its own. asv's rank test calls a difference real below
-p = 0.002. Six values against six reach 2/924 = 0.0022 at best, so they never differ; seven against
-seven reach 2/3432 = 0.0006, and with one value out of order 0.0012.
+"""Values of a time, a process each. asv's rank test calls a difference real below p = 0.002:
+six values against six reach 2/924 = 0.0022 at best, seven against seven 2/3432 = 0.0006.
 """
 LIMIT_S = 1800.0
 
