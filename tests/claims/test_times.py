@@ -74,7 +74,7 @@ def tried(monkeypatch):
     ("share", "spread", "verdict", "said"),
     [
         (0.002, 0.001, ClaimVerdict.REPRODUCED, ""),
-        (0.05, 0.001, ClaimVerdict.NOT_REPRODUCED, "do not hold"),
+        (0.05, 0.001, ClaimVerdict.NOT_REPRODUCED, "does not hold"),
         (0.01, 0.02, ClaimVerdict.NOT_REPRODUCED, "can't tell"),
     ],
 )
