@@ -120,9 +120,6 @@ def test_a_worker_gives_the_maps_that_the_mathematics_gives(tmp_path):
     assert said.startswith("no attention maps were kept: ") and "No such file" in said
 
 
-# ---- words ---------------------------------------------------------------------------------------
-
-
 def cosine(a, b):
     return sum(x * y for x, y in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
 

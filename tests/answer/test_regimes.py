@@ -89,9 +89,6 @@ def test_what_is_no_number_above_zero_is_no_time(median):
     assert time_of(untimed("a", 128)) is None is time_of(None)
 
 
-# ---- what nobody beats ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_the_frontier_is_what_no_other_beats(seed):
     chance = random.Random(seed)
@@ -105,9 +102,6 @@ def test_the_frontier_is_what_no_other_beats(seed):
     assert set(found) == best
     assert [points[name][0] for name in found] == sorted(points[name][0] for name in found)
     assert frontier({}) == []
-
-
-# ---- the power that fits -------------------------------------------------------------------------
 
 
 def test_the_power_is_that_of_the_longest_four():

@@ -200,8 +200,6 @@ def test_ours_stands_beside_theirs_in_a_table_with_the_count(capsys):
     assert view.line(tried) == "made-up: not reproduced (does not hold (1 of 3 points): two) [1 s]"
 
 
-# ---- in a process of its own ---------------------------------------------------------------------
-
 DEEDS = f"{Path(__file__).with_name('deeds.py')}"
 
 

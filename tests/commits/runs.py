@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -13,25 +14,13 @@ from attnbench.features.commits.export import export
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
 from impls.errors import CantBeDone
+from tests import machines
 from tests.repositories import git
 from tests.times import figures
 
-BOX = {
-    "name": "box", "cpu": "a cpu", "cores": 4, "memory_bytes": 1 << 33,
-    "system": "Linux 6.1 x86_64", "python": "3.11.7", "versions": {"torch": "2.13.0+cpu"},
-    "torch_cuda": None, "compiler": None, "gpus": [], "devices": ["cpu"],
-}  # fmt: skip
-GPU = {
-    "name": "NVIDIA H200",
-    "uuid": "GPU-1",
-    "capability": 9.0,
-    "memory_bytes": 1 << 37,
-    "driver": "580.1",
-}
-GPU_BOX = {
-    **BOX, "name": "nvidia-h200", "gpus": [GPU], "devices": ["cpu", "cuda"], "torch_cuda": "13.0",
-    "versions": {"torch": "2.13.0+cu130", "triton": "3.9.0"},
-}  # fmt: skip
+TORCH, CUDA_TORCH = {"torch": "2.13.0+cpu"}, {"torch": "2.13.0+cu130", "triton": "3.9.0"}
+BOX = replace(machines.BOX, versions=TORCH).to_dict()
+GPU_BOX = replace(machines.WITH_GPU, name="nvidia-h200", versions=CUDA_TORCH).to_dict()
 
 
 def commit(root, text):

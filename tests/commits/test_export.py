@@ -24,9 +24,6 @@ def listed(place):
     return json.loads((place.results / asv_interface.FILE).read_text())
 
 
-# ---- cells ---------------------------------------------------------------------------------------
-
-
 def test_a_run_is_one_process_and_gives_one_value_its_records_median(place):
     record = runs.measured(median=0.004)
     (file,) = place.export(place.run("a", record))
@@ -50,9 +47,6 @@ def test_what_is_not_to_be_had_is_skipped_and_what_did_not_end_as_measured_faile
             assert value is None or runs.skipped(value)
         assert runs.skipped(found["'matmul'", "128", "'forward'"][0])
         assert found["'matmul'", "64", "'forward'"][0] > 0
-
-
-# ---- several runs --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -94,9 +88,6 @@ def test_runs_of_two_machines_are_two_machines_of_asvs(place):
     assert files[2].parent.name.startswith("node-")
 
 
-# ---- graphs --------------------------------------------------------------------------------------
-
-
 def test_the_suites_own_problem_has_the_suites_names_params_and_units(place):
     every = [
         runs.measured(v, seq=int(n), phase=p, energy=1.0)
@@ -133,9 +124,6 @@ def test_another_problem_is_in_graphs_of_its_own(place, change, group):
     assert listed(place)[f"{group}.time"]["pretty_name"].endswith(f", {group}")
 
 
-# ---- refused -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -168,9 +156,6 @@ def test_damaged_lines_are_refused_with_their_number_and_a_torn_last_one_is_left
     place.refused(ran, holding=["line 1"])
     (ran / HEADER).write_text('{"schema": 3')
     place.refused(ran, holding=[str(ran), "damaged"])
-
-
-# ---- machines ------------------------------------------------------------------------------------
 
 
 def test_this_machine_is_entered_without_asking_and_what_is_others_stays(tmp_path):

@@ -28,9 +28,6 @@ def said(found):
     return {cell.variant: str(verdict) for cell, verdict, _ in found.judged()}
 
 
-# ---- verdicts ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("base", "head", "words", "status"),
     [
@@ -100,9 +97,6 @@ def test_rows_of_a_repository_of_ones_own_are_each_commits(tmp_path):
     assert said(found) == {"two": "added", "one": "unchanged"}
     assert (found.added, found.changed) == (("two",), ("mine/core.py", "rows.py"))
     assert set(seen) == {"IN = 'one'", "IN = 'later'"}
-
-
-# ---- rounds --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -211,9 +205,6 @@ def test_who_falls_on_the_way_costs_its_cell_alone(repository, falls, status):
     assert einsum.comparison.verdict is Verdict.EQUIVALENT
     assert found.exit_status == status
     assert found.counts()["fails" if status else "works again"] == 1
-
-
-# ---- what is shown -------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -28,9 +28,6 @@ KEY = ("matmul", 128, "forward")
 SAMPLES = [0.004, 0.001, 0.003, 0.002, 0.0035, 0.0015, 0.0025]
 
 
-# ---- the benchmarks ------------------------------------------------------------------------------
-
-
 def discovered(folder, request):
     """What asv's own discovery says, in a process of its own that loads nothing that is slow."""
     environment = {**os.environ}
@@ -53,9 +50,6 @@ def test_the_benchmarks_are_described_as_asv_finds_them(tmp_path):
     assert [found[f"attention.{n}"]["rounds"] for n in ("time", "memory")] == [suite.PROCESSES, 1]
     assert len({each["setup_cache_key"] for each in found.values()} - {None}) == 1
     assert "attention.energy" not in suite.benchmarks(AsvRequest())
-
-
-# ---- what each hands over ------------------------------------------------------------------------
 
 
 def test_each_figure_is_what_the_record_says_and_none_is_none():
@@ -130,9 +124,6 @@ def test_what_has_no_figure_is_an_error_or_skipped_with_its_reason(
         with pytest.raises(SkipNotImplemented, match=why):
             told(kind, row)
         assert capsys.readouterr().out == f"asv: skipped: {why}\n"
-
-
-# ---- what is measured ----------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -11,8 +11,6 @@ from attnbench.features.commits.rounds import BUDGET_S, CellPlan
 from attnbench.sweep.presets import PRESETS
 from tests.repositories import git
 
-# ---- asv -----------------------------------------------------------------------------------------
-
 
 def test_asv_measures_each_commit_by_its_hash_in_rounds_and_then_makes_the_pages(
     clone, asked, tmp_path, capsys
@@ -41,9 +39,6 @@ def test_benchmarks_that_failed_are_no_failure_of_asv_and_what_it_can_not_do_is_
     monkeypatch.setenv("STATUS_RUN", "1")
     monkeypatch.setenv("LAST", "No commit hashes selected")
     assert "'asv run' ended with status 1: No commit hashes selected" in refused("HEAD")
-
-
-# ---- two commits ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -83,9 +78,6 @@ def test_without_variants_those_of_the_history_are_compared(clone, changes):
     assert changes[0]["budget_s"] == BUDGET_S
     assert cli.main(["compare", "HEAD~1", "HEAD"]) == 0
     assert changes[1]["names"] == ["matmul"]
-
-
-# ---- refused -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -142,8 +142,6 @@ def test_the_folder_of_a_process_goes_with_it_and_not_with_a_fork_of_it(tmp_path
     assert str(first) != told.read_text() and not Path(told.read_text()).exists()
 
 
-# ---- masks that are known ---------
-
 SHAPE = Shape(1, 2, 6, 6)
 
 
@@ -195,9 +193,6 @@ def test_a_bias_that_is_learned_leaves_one_file():
         names.add(file)
     assert len(names) == 5
     assert [name.exists() for name in names].count(True) == 1
-
-
-# ---- phases -----------
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,6 @@ def test_a_check_counts_what_was_right_and_shows_what_was_not_with_its_reason(sh
     assert "not over repeats, across batches not tried" in text
 
 
-# ---- a run's results -----------------------------------------------------------------------------
-
-
 def grid(text):
     """The cells of the first table in a text: rows of words that two spaces part."""
     lines = text.splitlines()

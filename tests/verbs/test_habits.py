@@ -163,8 +163,6 @@ def test_the_time_left_is_the_guess_until_much_was_measured(monkeypatch):
     assert eta.after(first.guess_s) == pytest.approx((guess - first.guess_s) * slower)
 
 
-# ---- what is shown while a verb works ------------------------------------------------------------
-
 STEP_S = 11.0
 """That each made-up measurement takes by a stand-in clock."""
 

@@ -48,9 +48,6 @@ def test_an_output_that_was_closed_before_the_program_began_keeps_nothing(monkey
         print("data", flush=True)
 
 
-# ---- a signal to end -----------------------------------------------------------------------------
-
-
 def unheard(one):
     """Whether a signal changes nothing here."""
     try:

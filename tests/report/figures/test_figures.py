@@ -62,8 +62,6 @@ def test_nothing_measured_draws_nothing_and_one_length_of_one_variant_what_can_b
     assert bool(draw(section, timed("only", 1e-3, 4096))) == (section != "closeness")
 
 
-# ---- roofline ------------------------------------------------------------------------------------
-
 CEILINGS = {"flops": {"float32": 1e11}, "copy": {"1024": 4e10, "4096": 8e10, "65536": 2e10}}
 
 
@@ -93,9 +91,6 @@ def test_the_roof_is_of_the_kind_of_machine_that_measured_and_of_all_its_process
     assert roof(ranks=four) == roofline.Roof(4e11, 8e10, 3.2e11)
 
 
-# ---- trade-offs ----------------------------------------------------------------------------------
-
-
 def test_each_kind_has_a_frontier_of_its_own():
     def best(*records):
         found = {
@@ -110,9 +105,6 @@ def test_each_kind_has_a_frontier_of_its_own():
     assert best(*some) == [{"fast", "near", "rough"}, {"fast", "lean", "rough"}]  # error, memory
     twins = [timed(name, 1.0, memory=runs.memory(100)) for name in ("one", "two")]
     assert best(*twins)[-1] == {"one", "two"}
-
-
-# ---- the winner map ------------------------------------------------------------------------------
 
 
 def test_a_winner_has_its_lead_and_its_time_and_a_tie_is_no_winner(monkeypatch):

@@ -76,9 +76,6 @@ def test_claims_that_can_not_be_read_cost_a_sentence_and_give_way_to_older(besid
     assert claims["note"] == note
 
 
-# ---- what it costs a model -----------------------------------------------------------------------
-
-
 def text(found):
     made = {"kind": found.kind, "made": dict(found.made), "rows": list(found.rows), "schema": 1}
     return json.dumps(made)

@@ -98,9 +98,6 @@ def test_a_large_run_has_a_small_page(tmp_path, variants, lengths, phases, limit
     assert "could not be drawn" not in str(made.contents.absent)
 
 
-# ---- the table for a paper -----------------------------------------------------------------------
-
-
 def latex(*records):
     return tables(runs.staged(*records)[0])
 
@@ -139,9 +136,6 @@ def test_no_name_is_a_command(tmp_path):
         (tmp_path / "t.tex").write_text(head + text + "\\end{document}")
         command = ["pdflatex", "-halt-on-error", "t.tex"]
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-
-
-# ---- the summary ---------------------------------------------------------------------------------
 
 
 def test_winners_are_a_table_with_ties_and_doubts_and_what_has_none(filled):

@@ -81,9 +81,6 @@ def test_a_lead_that_twins_of_the_run_have_too_is_none_and_nothing_overtakes(apa
     assert bool(scene.crossings) == (sure == "clear")
 
 
-# ---- where it comes from -------------------------------------------------------------------------
-
-
 def test_what_a_run_may_be_trusted_for_is_said(read):
     flagged = [timed("a", flags=["contended: 3"]), timed("b", flags=["contended: 4", "drift"])]
     wrong = runs.untimed("d", "wrong", canary_s=9e-3)

@@ -113,9 +113,6 @@ def test_every_record_is_there_without_its_samples_and_every_figures_numbers(
     assert 1 < len(held) < len(cells)
 
 
-# ---- cards ---------------------------------------------------------------------------------------
-
-
 def rows(*records):
     """The rows of the one card of these records."""
     (scene,), looks = runs.staged(*records)

@@ -9,8 +9,6 @@ from attnbench.report.sentences import beside, headlines, how_sure, missing, onl
 from tests.report.page import runs
 from tests.report.page.runs import NEAR, OWN, at, timed, untimed
 
-# ---- headlines -----------------------------------------------------------------------------------
-
 
 def told(*records):
     return list(headlines(runs.staged(*records)[0], several_runs=False))
@@ -65,9 +63,6 @@ def test_what_is_faster_and_not_exact_is_said_with_what_it_loses(others, said):
     assert said in str(beside(scene.standings[0]))
 
 
-# ---- how sure ------------------------------------------------------------------------------------
-
-
 def test_answers_are_counted_by_how_sure_they_are():
     flags = ["drifted: much"]
     records = [timed("a", 1e-3, n, flags=flags * (n == 256)) for n in (64, 128, 192, 256, 1024)]
@@ -114,9 +109,6 @@ def test_where_it_has_no_time_is_said_too_and_of_few_problems_nothing():
     assert told_only(*races(1, 1)) is None
 
 
-# ---- what is missing -----------------------------------------------------------------------------
-
-
 def untimed_of(*records):
     return missing(runs.staged(*records)[0])
 
@@ -137,9 +129,6 @@ def test_reasons_that_differ_in_numbers_alone_are_one_and_other_remedies_are_not
     (found,) = untimed_of(*records, untimed("b", "failed", "no"), timed("b", 1.0, 128))
     assert (found.variants, found.cells) == (("a", "b"), 3)
     assert found.where[0].endswith(": all lengths")  # of one of two it is not everywhere
-
-
-# ---- figures -------------------------------------------------------------------------------------
 
 
 def draw_all(*records):
