@@ -70,19 +70,10 @@ def test_torch_s_own_function_is_called_by_its_own_name_where_that_says_all():
 
 @pytest.mark.parametrize("variant", ["sdpa.flash", "chunked?block=8"])
 def test_a_model_of_transformers_takes_what_is_pasted(variant):
-    transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig(
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=64,
-    )
-    torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(config)
-    tokens = torch.arange(12)[None]
-    expected = model(tokens).logits
+    small = pytest.importorskip("tests.models.transformers.small")
+    model = small.made("llama")
+    question = small.asked(model)
+    expected = small.logits(model, question)
     exec("\n".join(in_transformers(variant)), {"model": model})
     assert variant.split("?")[0].replace("flash", "FLASH") in model.config._attn_implementation
-    assert torch.allclose(model(tokens).logits, expected, atol=1e-5)
+    assert torch.allclose(small.logits(model, question), expected, atol=1e-5)
