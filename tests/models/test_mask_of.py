@@ -1,7 +1,6 @@
 """Tensors that hide keys, and the names of the masks that they are."""
 
 import gc
-import math
 import multiprocessing
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbench.models.mask_of import FEW, KnownMasks, is_usual, mask_of, own_folder, phase_of
+from attnbench.models.mask_of import FEW, KnownMasks, mask_of, own_folder, phase_of
 from impls.errors import CantBeDone
 from impls.masks import Mask, Shape
 
@@ -221,10 +220,3 @@ def test_the_last_tokens_of_the_keys_decode_and_another_sequence_does_not(
     shape = Shape(2, 4, queries, keys)
     assert phase_of(shape, found, gradient=False) == phase
     assert phase_of(shape, found, gradient=True) == "train"
-
-
-def test_another_spelling_of_the_usual_scale_is_the_usual_one():
-    for width in (1, 3, 64, 80):
-        assert is_usual(1 / math.sqrt(width), width)
-        assert is_usual(torch.tensor(width**-0.5).item(), width)
-        assert not is_usual(1.0001 * width**-0.5, width)

@@ -81,7 +81,7 @@ def text(found):
     return json.dumps(made)
 
 
-def test_the_newest_whole_one_of_each_kind_is_shown_and_a_name_is_text(beside, tmp_path):
+def test_the_newest_of_each_kind_is_shown_and_a_name_is_text(beside):
     topk = row("topk[x]<b>", flat(0.98), runs.PATTERN, 0.9)
     found = evidence(row("einsum", flat(1.0), "softmax", 1.1), topk)
     made = {**found.made, "wanted": {"seq": 256, "batch": 4}}
@@ -90,17 +90,19 @@ def test_the_newest_whole_one_of_each_kind_is_shown_and_a_name_is_text(beside, t
     contents = beside(model_1=older, model_2=text(found), real_3=text(real))
     said = html.render(contents)
     assert "topk[x]&lt;b&gt;" in said and "topk[x]<b>" not in said
+    assert "betterone" in said and "olderone" not in said
     (model, _) = contents.model_cost
     written = summary(contents).replace("\\", "").replace("&lt;", "<")
     assert model["conclusions"] and all(line in written for line in model["conclusions"])
-    assert "betterone" in said and "olderone" not in said
+
+
+def test_a_whole_one_comes_before_one_that_was_stopped(beside, tmp_path):
     part = text(recall_evidence(stopped=True, seeds=3))
-    whole = beside(recall_1=text(recall_evidence()), recall_2=part).model_cost
+    (whole,) = beside(recall_1=text(recall_evidence()), recall_2=part).model_cost
     (tmp_path / "evidence" / "1-recall.json").unlink()
-    for found, name in ((whole, "1-recall.json"), (beside().model_cost, "2-recall.json")):
-        (recall,) = (each for each in found if each["file"].endswith("-recall.json"))
-        assert recall["file"] == name
-        assert ("stopped before its end" in recall["source"]) == (found is not whole)
+    (cut,) = beside().model_cost
+    assert (whole["file"], cut["file"]) == ("1-recall.json", "2-recall.json")
+    assert "stopped before its end" in cut["source"] and "stopped" not in whole["source"]
 
 
 @pytest.mark.parametrize(
