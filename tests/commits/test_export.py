@@ -1,7 +1,6 @@
 """Runs as asv's results: what each cell says there, who shares a graph, and who has no place."""
 
 import json
-import statistics
 from itertools import product
 
 import pytest
@@ -22,15 +21,6 @@ LATER = {"started": "2026-11-22T11:00:00+00:00"}
 
 def listed(place):
     return json.loads((place.results / asv_interface.FILE).read_text())
-
-
-def test_a_run_is_one_process_and_gives_one_value_its_records_median(place):
-    record = runs.measured(median=0.004)
-    (file,) = place.export(place.run("a", record))
-    median = statistics.median(record.time.samples_s)
-    assert runs.cells(file)[CELL] == (median, [median])
-    assert runs.cells(file, "attention.memory")[CELL] == (1 << 20, None)
-    assert runs.cells(file, "attention.error")[CELL] == (1.235e-7, None)
 
 
 def test_what_is_not_to_be_had_is_skipped_and_what_did_not_end_as_measured_failed(place):

@@ -183,17 +183,6 @@ def test_a_file_lives_as_long_as_a_tensor_that_says_the_same_in_the_process_that
     assert file.is_file()
 
 
-def test_a_bias_that_is_learned_leaves_one_file():
-    known, bias = KnownMasks(), torch.randn(6, 6)
-    names = set()
-    for _ in range(5):
-        bias.add_(0.25)
-        (file,) = files(known(bias, False, SHAPE))
-        names.add(file)
-    assert len(names) == 5
-    assert [name.exists() for name in names].count(True) == 1
-
-
 @pytest.mark.parametrize(
     ("queries", "keys", "mask", "phase"),
     [

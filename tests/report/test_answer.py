@@ -68,16 +68,6 @@ def test_recall_is_the_mean_of_the_seeds_last_looks():
         assert number(found[name][1]) == pytest.approx(100 * statistics.fmean(last), abs=0.05)
 
 
-def test_cosines_are_medians_over_the_long_texts():
-    model, found = evidence("model"), table("## In a trained model")
-    long = [n for n, tokens in enumerate(model["made"]["original"]["tokens"]) if tokens >= 128]
-    some = [row for row in model["rows"] if row["computes"] != "softmax" and row.get("cosines")]
-    assert len(some) > 15
-    for row in some:
-        median = statistics.median(row["cosines"][n] for n in long)
-        assert number(found[row["variant"]][1]) == pytest.approx(median, abs=1e-4)
-
-
 @pytest.mark.slow
 def test_a_sentence_that_the_figures_do_not_bear_out_is_named(monkeypatch):
     monkeypatch.setattr(answer, "HALF", 0.01)  # of softmax, where operators keep up to 0.47

@@ -8,7 +8,7 @@ import matplotlib as mpl
 from matplotlib.patches import Rectangle
 
 import attnbench
-from attnbench.report.figures.sheet import HUES, INK, NAMES, finish, sheet
+from attnbench.report.figures.sheet import HUES, NAMES, finish, sheet
 from tests.report.page.runs import rows
 
 NASTY = "</text><script>alert(1)</script> & #ffffff \x00\x1b 漢字 $x^2$ {a} 0.6571 \n\"'"
@@ -40,15 +40,6 @@ def test_every_picture_is_on_a_sheet():
     root = Path(attnbench.__file__).parent
     by_hand = {p.name for p in root.rglob("*.py") if BY_HAND.search(p.read_text())}
     assert by_hand == {"sheet.py"}
-
-
-def test_colours_are_names_on_a_page_and_themselves_alone():
-    drawn = figure()
-    styles = "".join(re.findall(r'style="([^"]*)"', drawn.inline))
-    assert not re.search(r"#[0-9a-f]{6}\b", styles)
-    assert all(f"var(--{name})" in styles for name in NAMES.values())
-    assert "var(" not in drawn.svg and HUES["blue"] in drawn.svg
-    assert ElementTree.fromstring(drawn.svg).get("style") == f"fill:{INK}"
 
 
 def test_every_reference_is_to_something_of_the_same_figure_and_no_style_is_for_the_page():

@@ -4,9 +4,7 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matplotlib.figure import Figure
 
-from attnbench.report.figures import style
 from attnbench.report.figures.sheet import HUES, listed, shorten, spread, width
 from attnbench.report.figures.style import FIRST, looks
 from impls import own_rows
@@ -31,16 +29,6 @@ def test_places_are_a_gap_apart_in_order_and_inside(wanted, gap):
     for one, after in pairwise(sorted(range(len(wanted)), key=lambda i: wanted[i])):
         assert found[after] - found[one] >= gap - 1e-6
     assert spread([10, 50, 90, 90], 8, 0, 100) == [10, 50, 86, 94]
-
-
-@given(st.floats(1e-9, 1e9), st.floats(6, 1e8), st.sampled_from([2, 10]))
-@settings(max_examples=10)
-def test_an_axis_has_from_two_to_eight_ticks_and_all_lie_on_it(low, times, base):
-    axes = Figure().add_subplot()
-    style.scale(axes, "x", (low, low * times), str, base)
-    ticks = list(axes.get_xticks())
-    assert 2 <= len(ticks) <= 8 and ticks == sorted(set(ticks))
-    assert all(low <= tick <= low * times for tick in ticks)
 
 
 def test_a_name_alone_says_how_a_variant_looks_and_no_two_built_in_are_alike():
