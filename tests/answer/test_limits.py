@@ -1,8 +1,4 @@
-"""The search of limits: where each look goes, whose turn it is, and what becomes of answers.
-
-Times and peaks are closed forms. The worker lives by a clock of its own, and takes as long as it
-says.
-"""
+"""The search of limits, by closed forms: where each look goes, and what becomes of answers."""
 
 import pytest
 

@@ -1,6 +1,4 @@
-"""A sentence as tokens and vectors; maps of a run: who is asked, for how long, and that nothing
-that goes wrong costs the run.
-"""
+"""A sentence as tokens and vectors; maps of a run: who is asked, for how long, and what fails."""
 
 import json
 import math

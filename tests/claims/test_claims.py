@@ -1,6 +1,4 @@
-"""Claims as data: what they hold, what is missing to try them, the verdict, and what is shown; and
-each in a process of its own: whatever becomes of it costs that claim alone.
-"""
+"""Claims as data, what is missing to try them, the verdict; and each in a process of its own."""
 
 import math
 from dataclasses import replace

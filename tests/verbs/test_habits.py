@@ -1,6 +1,4 @@
-"""What users of command lines expect: tables for a spreadsheet, the newest run, hints, an answer
-after Ctrl-C, progress where nobody watches.
-"""
+"""What users of command lines expect: tables, the newest run, hints, Ctrl-C, progress."""
 
 import contextlib
 import csv

@@ -1,6 +1,4 @@
-"""Controls of the page in a real browser, on a run with a tie, a clear lead, a noisy one and two
-regimes: the length, the map, the trade-off, filters that leave nothing, the list of variants.
-"""
+"""Controls of the page in a real browser: a run with a tie, a clear lead and a noisy one."""
 
 import re
 
