@@ -22,8 +22,7 @@ from attnbench.core.record import Probed, Record, Status
 from attnbench.core.stats import Pairs, paired
 from attnbench.core.store import read_records
 from attnbench.features.claims import trial
-from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimOutcome
-from attnbench.features.quality import pretrained, recall
+from attnbench.features.quality import recall
 from attnbench.features.report import build
 from attnbench.features.run.verb import begun
 from attnbench.features.selfcheck import selfcheck
@@ -34,8 +33,6 @@ from impls.masks import Mask
 from impls.problem import Problem
 from impls.spec import Variant
 from tests.calling import asked, only_run
-from tests.models.quality.made_up import look, original
-from tests.models.quality.made_up import step as ratios
 from tests.report.page import runs
 from tests.sweep.build import Answering, plan_of
 
@@ -165,74 +162,44 @@ STEP_S = 11.0
 """That each made-up measurement takes by a stand-in clock."""
 
 
-class MadeUp:
-    """Answers in place of every process that a verb would ask; each takes :data:`STEP_S`."""
-
-    def __init__(self, monkeypatch):
-        self.now = 0.0
-        for where in ("command.progress", "sweep.sweep"):
-            monkeypatch.setattr(f"attnbench.{where}.monotonic", lambda: self.now)
-        monkeypatch.setattr(Worker, "messages", self.of_model)
-        monkeypatch.setattr(pretrained, "model_folder", lambda: None)
-        monkeypatch.setattr(pretrained, "versions", lambda: {"transformers": "5"})
-        monkeypatch.setattr(recall, "run_training", self.training)
-        monkeypatch.setattr(trial, "outcome", self.claim)
-
-    def ask(self, question):
-        """The answer of a worker that measures."""
-        self.now += STEP_S
-        if "compare" in question:
-            found = paired([math.log(1.2)] * 40, 0.01)
-            return {"pairs": Pairs(found, [1.2e-3] * 40, [1e-3] * 40, "decided").to_dict()}
-        if "probe" in question:
-            n = Problem.from_dict(question["probe"]["problem"]).kv_len
-            times = {"time_s": 2e-5 * n, "samples_s": [2e-5 * n] * 3}
-            found = Probed(status=Status.MEASURED, **times, rows=16, peak_bytes=1000 * n)
-            return {"probe": found.to_dict()}
-        if "job" not in question:
-            return {"canary": 1e-3, "ceilings": {}, "noise": []}
-        variant = Variant.from_dict(question["job"]["variant"])
-        problem = Problem.from_dict(question["job"]["problem"])
-        return {"record": Record.of(variant, problem, Status.MEASURED, seed=0).to_dict()}
-
-    def of_model(self, question, limit_s):
-        """The stages of an answer about the trained model."""
-        self.now += STEP_S
-        if question["do"] == "capture":
-            yield {"captured": {"heads": 2, "head_dim": 8, "files": []}}
-        elif question["do"] == "original":
-            facts = {n: original()[n] for n in ("tokens", "plain")}
-            yield {"original": {**facts, "similarities": [0.5] * len(question["pairs"])}}
-            yield {"floor": ratios(0.9)}
-        else:
-            yield {"refused": "not in this model"}
-
-    def training(self, job):
-        """A row of evidence."""
-        self.now += STEP_S
-        row = recall.training_row(job.variant, job.setting, job.seed, job.seconds)
-        right = dict.fromkeys(job.setting.pairs, 0.5)
-        curve = [look(job.setting.steps, right, 2.0, in_time=bool(job.seconds))]
-        return {**row, "status": "trained", "curve": curve}
-
-    def claim(self, claim, request):
-        """Every point is as it was published."""
-        self.now += STEP_S
-        figures = {p.name: ClaimFigure(p.published) for p in claim.points}
-        return ClaimOutcome.of(claim, ClaimFindings(figures), STEP_S)
-
-    def figure(self, *_):
-        """None is drawn."""
-        self.now += STEP_S
+def answered(question):
+    """The answer of a worker that measures."""
+    if "compare" in question:
+        found = paired([math.log(1.2)] * 40, 0.01)
+        return {"pairs": Pairs(found, [1.2e-3] * 40, [1e-3] * 40, "decided").to_dict()}
+    if "probe" in question:
+        n = Problem.from_dict(question["probe"]["problem"]).kv_len
+        times = {"time_s": 2e-5 * n, "samples_s": [2e-5 * n] * 3}
+        found = Probed(status=Status.MEASURED, **times, rows=16, peak_bytes=1000 * n)
+        return {"probe": found.to_dict()}
+    if "job" not in question:
+        return {"canary": 1e-3, "ceilings": {}, "noise": []}
+    variant = Variant.from_dict(question["job"]["variant"])
+    problem = Problem.from_dict(question["job"]["problem"])
+    return {"record": Record.of(variant, problem, Status.MEASURED, seed=0).to_dict()}
 
 
 @pytest.fixture
-def made_up(monkeypatch, worker, tmp_path):
-    made = MadeUp(monkeypatch)
-    worker.answer = made.ask
+def made_up(monkeypatch, worker, model, trained, published, tmp_path):
+    """Stand-ins for every process that a verb would ask; each answer takes :data:`STEP_S`."""
+    now = [0.0]
+
+    def stepping(answer):
+        def steps(*given):
+            now[0] += STEP_S
+            return answer(*given)
+
+        return steps
+
+    for where in ("command.progress", "sweep.sweep"):
+        monkeypatch.setattr(f"attnbench.{where}.monotonic", lambda: now[0])
+    for place, name in ((Worker, "messages"), (recall, "run_training"), (trial, "outcome")):
+        monkeypatch.setattr(place, name, stepping(getattr(place, name)))
+    model["sdpa"] = model["topk"] = [{"refused": "not in this model"}]
+    worker.answer = stepping(answered)
     monkeypatch.setattr("attnbench.features.quality.verb.LocalEngine", worker)
     for section in ("scaling", "tradeoffs", "roofline", "memory", "winner_map", "closeness"):
-        monkeypatch.setattr(getattr(build, section), "draw", made.figure)
+        monkeypatch.setattr(getattr(build, section), "draw", stepping(lambda *_: None))
     folder = tmp_path / "results" / "box" / "one"
     runs.written(folder, [runs.timed("sdpa", 1e-3), runs.timed("matmul", 3e-3)])
     monkeypatch.chdir(tmp_path)

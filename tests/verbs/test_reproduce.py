@@ -7,7 +7,6 @@ import pytest
 from attnbench.core.evidence import evidence_of, read_evidence
 from attnbench.core.machine import this_machine
 from attnbench.features.claims import claim as claims
-from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimOutcome
 from tests.calling import asked
 
 
@@ -20,21 +19,6 @@ def reproduce(tmp_path):
 def kept(tmp_path):
     (path,) = evidence_of(tmp_path / "results" / this_machine().name, "reproduce")
     return read_evidence(path).rows
-
-
-@pytest.fixture
-def published(monkeypatch):
-    """Every point of every claim gets what was published, or what this holds by its name."""
-    changed = {}
-
-    def outcome(claim, request):
-        if isinstance(changed.get(claim.name), BaseException):
-            raise changed[claim.name]
-        figures = {p.name: ClaimFigure(changed.get(p.name, p.published)) for p in claim.points}
-        return ClaimOutcome.of(claim, ClaimFindings(figures), 0.5)
-
-    monkeypatch.setattr("attnbench.features.claims.trial.outcome", outcome)
-    return changed
 
 
 def test_all_of_them_end_with_a_count(published, reproduce, tmp_path):
