@@ -1,19 +1,12 @@
 """Records made by hand, and a made-up machine whose times have a closed form."""
 
-from attnbench.core.record import PROTOCOL, Distance, Error, Memory, Ranks, Record, Status, Time
+from attnbench.core.record import Distance, Error, Memory, Ranks, Record, Status, Time
 from impls.masks import Mask
 from impls.problem import Problem
 from tests.times import around, figures
 
 FIGURES = ("median_s", "low_s", "high_s", "q25_s", "q75_s", "min_s")
 EXACT = Error(relative=2e-7, max=2e-7, worst_row=2e-7, cosine=1.0)
-HEADER = {
-    "protocol": PROTOCOL, "seed": 0, "budget_s": 0.12, "tables": [],
-    "machine": {"name": "box", "cpu": "Some CPU", "cores": 2, "gpus": [], "torch_cuda": None,
-                "versions": {"torch": "2.13.0", "numpy": "2.4.6"}},
-    "settings": {"threads": 1, "environment": {"OMP_NUM_THREADS": "1"}},
-    "code": {"commit": "aaaa", "dirty": False},
-}  # fmt: skip
 
 
 def memory(peak, expected=None):

@@ -9,10 +9,10 @@ import pytest
 
 from attnbench.answer.compare_runs import Incomparable, compare_runs
 from attnbench.core.record import PROTOCOL, DamagedRun, Record, Status
-from attnbench.core.run_folder import RunFolder
 from attnbench.core.stats import Verdict
 from impls.problem import Problem
 from tests.answer import build
+from tests.report.page import runs
 from tests.times import figures
 
 BUSY = "the machine was busy: 80 %"
@@ -35,15 +35,11 @@ def run(tmp_path):
     numbers = itertools.count()
 
     def written(*records, **changes):
-        header = copy.deepcopy(build.HEADER)
+        header = copy.deepcopy(runs.HEADER)
         for path, value in changes.items():
             *way, last = path.split("__")
             reduce(dict.__getitem__, way, header)[last] = value
-        folder = RunFolder.create(tmp_path / str(next(numbers)), "box", header)
-        for record in records:
-            folder.append(record)
-        folder.close()
-        return folder.path
+        return runs.written(tmp_path / str(next(numbers)), records, **header)
 
     return written
 
@@ -137,8 +133,8 @@ def test_runs_of_unlike_protocols_are_refused(run, header, records, said):
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("machine__name", "bax", ("machine", "box", "bax")),
-        ("machine__versions__torch", "2.12.0", ("torch", "2.13.0", "2.12.0")),
+        ("machine__name", "bax", ("machine", "slow-box-2c", "bax")),
+        ("machine__versions__torch", "2.12.0", ("torch", "2.13.0+cpu", "2.12.0")),
         ("settings__environment__NEW", "4", ("NEW", "nothing", "4")),
         ("machine__gpus", [GPU], ("gpu 0 name", "nothing", "NVIDIA H100")),
         ("files", {"~/m.npy": "one"}, ("~/m.npy", "not read", "one")),

@@ -1,6 +1,5 @@
 """Runs of a small repository's commits, made by hand, for asv's results."""
 
-import json
 import math
 import shutil
 from dataclasses import replace
@@ -8,13 +7,13 @@ from itertools import product
 
 import pytest
 
-from attnbench.core.disk import HEADER, RECORDS
-from attnbench.core.record import PROTOCOL, Energy, Error, Memory, Record, Status, Time
+from attnbench.core.record import Energy, Error, Memory, Record, Status, Time
 from attnbench.features.commits.export import export
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
 from impls.errors import CantBeDone
 from tests import machines
+from tests.report.page.runs import written
 from tests.repositories import git
 from tests.times import figures
 
@@ -70,23 +69,11 @@ def ended(status, variant="sdpa", **asked):
     return Record(status=status, reason="so it was", variant=variant, problem=problem(**asked))
 
 
-def run(folder, sha, records, *, started="2026-11-22T10:00:00+00:00", machine=BOX, **more):
+def run(folder, sha, records, *, machine=BOX, **more):
     """A run folder, as a sweep leaves it."""
-    folder.mkdir(parents=True)
-    header = {
-        "run": folder.name,
-        "schema": 3,
-        "protocol": PROTOCOL,
-        "machine": dict(machine),
-        "settings": {"threads": BOX["cores"] - 1},
-        "energy": False,
-        "code": {"commit": sha, "dirty": False},
-        "started": started,
-        **more,
-    }
-    (folder / HEADER).write_text(json.dumps(header))
-    (folder / RECORDS).write_text("".join(r.line() + "\n" for r in records))
-    return folder
+    said = {"machine": dict(machine), "settings": {"threads": BOX["cores"] - 1}, "energy": False}
+    said |= {"code": {"commit": sha, "dirty": False}, "started": "2026-11-22T10:00:00+00:00"}
+    return written(folder, records, **{**said, **more})
 
 
 def changed(record, **problem):

@@ -6,14 +6,9 @@ import subprocess
 import pytest
 
 from tests.calling import ROOT
+from tests.repositories import git
 
 yaml = pytest.importorskip("yaml")  # comes with transformers
-
-
-def git(folder, *words):
-    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    done = subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True)
-    return done.stdout.decode().strip()
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,9 @@
 """Run folders whose times are known, for whoever chooses among them."""
 
-import json
-
 import impls
 from attnbench.core.machine import this_machine, why_not
-from attnbench.core.record import PROTOCOL, SCHEMA
 from tests.answer import build as seen
+from tests.report.page import runs
 
 LENGTHS = (128, 256, 512, 1024, 2048)
 
@@ -49,21 +47,7 @@ def everybody(phases=("forward",), mask="causal", slow=2.0, but=(), **factors):
 
 
 def written(folder, records, **header):
-    """A run as it lies in a results folder."""
-    folder.mkdir(parents=True)
-    machine = this_machine().to_dict()
-    said = {
-        "run": folder.name,
-        "schema": SCHEMA,
-        "protocol": PROTOCOL,
-        "seed": 0,
-        "budget_s": 0.1,
-        "tables": [],
-        "machine": machine,
-        "settings": {"threads": this_machine().threads},
-        "grid": {"device": "cpu"},
-        **header,
-    }
-    (folder / "run.json").write_text(json.dumps(said))
-    (folder / "records.jsonl").write_text("".join(r.line() + "\n" for r in records))
-    return folder
+    """A run of this machine as it lies in a results folder."""
+    here = this_machine()
+    said = {"machine": here.to_dict(), "settings": {"threads": here.threads}}
+    return runs.written(folder, records, **{**said, "grid": {"device": "cpu"}, **header})
