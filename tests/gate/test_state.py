@@ -206,18 +206,11 @@ def test_the_next_cell_suffers_beyond_the_bound_of_each(monkeypatch, name, befor
 
 def test_a_thread_that_stays_is_noticed_but_for_those_of_torchs_compiler():
     before, over = process_state.now(), threading.Event()
-
-    def started(kind, target):
-        thread = kind(target=target, daemon=True)
-        thread.start()
-        return thread
-
     monitor = type("Monitor", (threading.Thread,), {"__module__": "tqdm._monitor"})
     try:
-        started(monitor, over.wait)
-        assert process_state.disturbed(before) == []
-        started(threading.Thread, over.wait)
-        assert process_state.disturbed(before) == ["threads"]
+        for kind, suffers in ((monitor, []), (threading.Thread, ["threads"])):
+            kind(target=over.wait, daemon=True).start()
+            assert process_state.disturbed(before) == suffers
     finally:
         over.set()
 

@@ -1,5 +1,6 @@
 """Rows and problems: what they may say, a row's options, and how both are written down."""
 
+import itertools
 import json
 
 import pytest
@@ -155,11 +156,9 @@ WHOLE = Problem(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", ["batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim"]
-)
-def test_an_extent_is_a_whole_number_of_one_or_more(name):
-    for value in (0, -1, 2.0, "8", None, True):
+def test_an_extent_is_a_whole_number_of_one_or_more():
+    names = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim")
+    for name, value in itertools.product(names, (0, -1, 2.0, "8", None, True)):
         with pytest.raises(InvalidProblem) as caught:
             Problem(**{name: value})
         assert str(caught.value) == f"{name} is {value!r}; it must be a whole number, 1 or more"
@@ -187,24 +186,14 @@ def test_a_problem_that_cannot_exist_names_the_valid_choices(changes, says):
         assert words in str(caught.value) and words in str(changed.value)
 
 
-@pytest.mark.parametrize(
-    ("problem", "slug"),
-    [
+def test_the_slug_says_what_is_not_ordinary_and_json_keeps_every_field():
+    for problem, slug in (
         (Problem(), "b1 h8/8 n256 d64 f32 none forward"),
         (Problem(inputs="captured:a.npz"), "b1 h8/8 n256 d64 f32 none forward captured:a.npz"),
         (Problem(kv_heads=2, q_len=1, phase="decode"), "b1 h8/2 n1x256 d64 f32 none decode"),
         (Problem(v_head_dim=32, dtype="float64"), "b1 h8/8 n256 d64/32 f64 none forward"),
         (WHOLE, "b2 h6/3 n9x17 d16 bf16 window:4,0+alibi@upper-left train outliers layer cuda:1"),
-    ],
-    ids=str,
-)
-def test_the_slug_says_what_is_not_ordinary(problem, slug):
-    assert problem.slug == slug
-    assert str(problem) == slug
-
-
-def test_a_problem_survives_json_with_every_field():
-    for problem in (Problem(), WHOLE):
-        values = json.loads(json.dumps(problem.to_dict()))
-        assert Problem.from_dict(values) == problem
+    ):
+        assert problem.slug == str(problem) == slug
+        assert Problem.from_dict(json.loads(json.dumps(problem.to_dict()))) == problem
     assert not Problem().to_dict().items() & WHOLE.to_dict().items()

@@ -119,17 +119,16 @@ def test_what_cheats_at_nothing_is_measured_again_where_it_was_not_believed(
     monkeypatch, plant, told, asked, caught
 ):
     memory = Memory(peak_bytes=1 << 30, saved_bytes=None, expected_bytes=None, method="events")
-    found = [
+    left = [
         record(plant, status, "it took 1 ms" * (status is not Status.MEASURED), memory=memory)
         for status in told
     ]
-    left = iter(found)
-    monkeypatch.setattr(selfcheck, "measure", lambda *_, **__: next(left))
+    monkeypatch.setattr(selfcheck, "measure", lambda *_, **__: left.pop(0))
     engine = SimpleNamespace(ask=lambda *_: {"ceilings": {}})
     watcher = SimpleNamespace(cell=lambda *_: None)
     (outcome,) = run_plants(this_machine(), engine, 0, watcher, [plant])
     assert (outcome.caught, outcome.status) == (caught, told[-1])
-    assert len(told) - len(list(left)) == asked
+    assert len(told) - len(left) == asked
     assert ("at first implausible: it took 1 ms" in outcome.said) is (asked == 2)
 
 
