@@ -142,7 +142,9 @@ def _runs(given: argparse.Namespace) -> int:
     asked |= {n for n in ("preset", "margin", "variant", "threads", "seed") if getattr(given, n)}
     if asked:
         options = ", ".join("--" + name.replace("_", "-") for name in sorted(asked))
-        raise pairs.NothingToCompare(f"{options} says nothing of two run folders: leave it out")
+        raise pairs.NothingToCompare(
+            f"{options} says nothing of two run folders, which were measured already; leave it out"
+        )
     found = compare_runs.compare_runs(Path(given.a), Path(given.b))
     if given.json:
         print(json.dumps(found.to_dict()))
@@ -157,7 +159,7 @@ def _commits(given: argparse.Namespace) -> int:
         commits = checkout.find_commit(given.a, root), checkout.find_commit(given.b, root)
     except BadCommit as why:
         raise pairs.NothingToCompare(
-            f"{given.a} and {given.b} are no variants and no runs; as commits, {why}"
+            f"{given.a} and {given.b} are no variants and no run folders; as commits, {why}"
         ) from None
     variants = given.variant or [COMMITS_VARIANT]
     return _in_rounds(given, root, tables, commits, begin(given), variants, ("a", "b"))

@@ -165,7 +165,11 @@ def preset_settings(
         several, heads = f"--pairs names {len(s.pairs)} numbers", f"{s.heads} heads"
         for wrong, why in (
             (min(s.pairs) < 2, f"--pairs {min(s.pairs)}: every variant recalls a single pair"),
-            (s.seq <= 2 * s.most, f"--seq {s.seq} has no room to ask; give over {2 * s.most}"),
+            (
+                s.seq <= 2 * s.most,
+                f"--seq {s.seq} has no room to ask: {s.most} pairs are {2 * s.most} tokens; give "
+                "more than that, or fewer --pairs",
+            ),
             (s.most > s.keys, f"--pairs {s.most} needs as many keys; give {s.keys} at the most"),
             (s.batch < len(s.pairs), f"{several}, and a batch has {s.batch}; give fewer"),
             (s.width % s.heads, f"--width {s.width} is not a multiple of the preset's {heads}"),

@@ -171,7 +171,8 @@ class Start:
             Problem(q_len=length, kv_len=length, dtype=self.dtype, device=self.device)
         if max(lengths) > pretrained.LONGEST:
             raise InvalidProblem(
-                f"--seq {max(lengths)} is more than the model's {pretrained.LONGEST} places"
+                f"--seq {max(lengths)} is longer than the model has places for: "
+                f"{pretrained.LONGEST} at the most"
             )
         check_writable(Path(given.out), self.machine)
 
