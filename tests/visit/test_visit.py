@@ -3,6 +3,8 @@ with; and the real steps: their order, and the words that each is begun with.
 """
 
 import json
+import signal
+import sys
 import tarfile
 from contextlib import suppress
 from pathlib import Path
@@ -11,11 +13,12 @@ import pytest
 
 from attnbench.command.arguments import parser
 from attnbench.sweep.presets import PRESETS
-from proofs import gpu_visit, visit_kept, visit_steps
+from proofs import gpu_visit, visit_called, visit_kept, visit_steps
 from proofs.gpu_visit import main, visit
-from proofs.visit_called import Stopped
+from proofs.visit_called import Stopped, called
 from proofs.visit_kept import Kept, NoVisit, Place
 from proofs.visit_steps import Step
+from tests.processes import gone, handling
 
 PLACE = Place("nvidia-h200-a1b2c3", "cuda")
 FASTEST = "512 tokens: sdpa.flash is the fastest exact variant, at 1 ms"
@@ -232,3 +235,36 @@ def test_every_file_of_tests_that_need_a_gpu_is_run_by_a_step(with_gpu, monkeypa
     assert {word for word in told if word.startswith("tests/gpu/")} == files
     monkeypatch.setattr(visit_steps, "no_cuda", lambda: "there is none")
     assert {words(name, tmp_path) for name in visit_steps.TESTS} == {"there is none"}
+
+
+def test_a_process_that_hangs_or_is_interrupted_is_ended_with_all_it_started(monkeypatch):
+    monkeypatch.setattr(visit_called, "GRACE_S", 0.3)
+    monkeypatch.setattr(visit_called, "KEEP_EVERY_S", 0.4)
+    code = (
+        "import signal, subprocess, time; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); time.sleep(600)"
+    )
+    kept = []
+
+    def keep():
+        kept.append(1)
+        if len(kept) == 4:
+            raise KeyboardInterrupt
+
+    status, said = called([sys.executable, "-c", code], 1.0, keep)
+    assert status is None
+    assert len(kept) >= 2
+    assert gone(said.strip())
+    with pytest.raises(Stopped) as stopped:
+        called([sys.executable, "-c", code], 60.0, keep)
+    assert gone(stopped.value.said.strip())
+
+
+def test_a_process_that_is_cut_off_may_still_say_what_it_has():
+    code = (
+        "import time\ntry:\n    print('begun', flush=True); time.sleep(600)\n"
+        "except KeyboardInterrupt:\n    print('kept')"
+    )
+    with handling(signal.SIG_IGN, signal.SIGINT):
+        assert called([sys.executable, "-c", code], 1.0, list) == (None, "begun\nkept\n")
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
