@@ -29,6 +29,13 @@ NO_ROWS = {
     "lacks": "x = 1",
     "garbled": "def (",
 }
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+def shaped(kind, shape):
+    """An .npy file whose header is made up."""
+    text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\x02\x00" + len(text).to_bytes(4, "little") + text + bytes(64)
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +45,17 @@ def made(tmp_path_factory):
     for name, code in NO_ROWS.items():
         (folder / f"{name}.py").write_text(code)
     (folder / "EMPTY.npy").write_bytes(b"")
+    (folder / "HUGE.npy").write_bytes(shaped("|b1", (16, 1 << 40)))
+    (folder / "OBJECTS.npy").write_bytes(shaped("|O", (16, 16)))
+    (folder / "PICKLE.npy").write_bytes(b"\x80\x04cos\nsystem\n")
     np.savez(folder / "ARRAYS.npz", q=np.ones(3), k=np.ones(3), v=np.ones(3))
-    (folder / "run").mkdir()
-    (folder / "run/run.json").write_text("{}")
+    np.savez(folder / "OBJECTS.npz", q=np.array([{}] * 2, object))
+    (folder / "DEEP.json").write_text(DEEP)
+    os.mkfifo(folder / "FIFO.npz")
+    for name, text in {"run": "{}", "deep": DEEP}.items():
+        (folder / name).mkdir()
+        (folder / name / "run.json").write_text(text)
+    (folder / "odd" / "run.json").mkdir(parents=True)
     (folder / "empty").mkdir()
     problem = Problem(q_len=24, kv_len=24)
     for name, site in {
@@ -81,3 +96,19 @@ def test_what_can_not_be_done_is_a_sentence_and_leaves_nothing(folder, call):
 def test_a_folder_that_can_not_be_written_is_told_before_anything_runs(folder, verb):
     done = attnbench_(*verb.split(), "--out", "EMPTY.npy")
     assert done.returncode == 2 and "can't write" in done.stderr and "--out" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--seq", "9" * 5_000),
+        ("--mask", "document:" + ",".join(["1"] * 60_000)),
+        ("--mask", "dense:a\nb.npy"),
+        ("--mask", "\x1b[2J\u202e"),
+    ],
+    ids=range(4),
+)
+def test_a_word_that_is_endless_or_strange_is_told(folder, option, value):
+    done = attnbench_("run", "einsum", option, value)
+    assert done.returncode == 2 and done.stderr.startswith("attnbench: ")
+    assert all(line.isprintable() for line in done.stderr.splitlines())
