@@ -76,29 +76,25 @@ def test_devices_are_locked_by_the_uuids_of_their_gpus(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("changes", "text"),
+    ("command", "name", "text"),
     [
-        ({"command": b"python\0-c\0\x1b[2J\n"}, "process 7 (python -c ?[2J)"),
-        ({"command": b"x" * 9000}, f"process 7 ({'x' * lock.LONGEST_COMMAND})"),
-        ({"command": b""}, "process 7"),
-        ({}, "another process"),
-        ({"name": "00:00:1"}, "another process"),
-        ({"name": None}, "another process"),
+        (b"python\0-c\0\x1b[2J\n", "", "process 7 (python -c ?[2J)"),
+        (b"x" * 9000, "", f"process 7 ({'x' * lock.LONGEST_COMMAND})"),
+        (b"", "", "process 7"),
+        (None, "", "another process"),
+        (b"python", "00:00:1", "another process"),
+        (b"python", None, "another process"),
     ],
-    ids=str,
+    ids=range(6),
 )
-def test_a_holder_is_named_as_far_as_the_system_tells(tmp_path, monkeypatch, changes, text):
+def test_a_holder_is_named_as_far_as_the_system_tells(tmp_path, monkeypatch, command, name, text):
     monkeypatch.setattr(lock, "PROC", tmp_path)
     (tmp_path / "7").mkdir()
     at = (tmp_path / "7").stat()
     own = f"{os.major(at.st_dev):02x}:{os.minor(at.st_dev):02x}:{at.st_ino}"
-    name = changes.get("name", own)
-    if name:
-        (tmp_path / "locks").write_text(
-            f"1: POSIX  ADVISORY  WRITE 3 {name} 0 EOF\n"
-            f"2: FLOCK  ADVISORY  WRITE 7 {name} 0 EOF\n"
-            f"2: -> FLOCK  ADVISORY  WRITE 9 {name} 0 EOF\n"
-        )
-    if "command" in changes:
-        (tmp_path / "7" / "cmdline").write_bytes(changes["command"])
+    if name is not None:
+        rows = ("1: POSIX  ADVISORY  WRITE 3", "2: FLOCK  ADVISORY  WRITE 7", "2: -> FLOCK  A  W 9")
+        (tmp_path / "locks").write_text("".join(f"{row} {name or own} 0 EOF\n" for row in rows))
+    if command is not None:
+        (tmp_path / "7" / "cmdline").write_bytes(command)
     assert holder(tmp_path / "7") == text

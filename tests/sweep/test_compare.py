@@ -2,6 +2,7 @@
 that holds one of them."""
 
 import os
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -105,22 +106,16 @@ def test_both_workers_get_the_same_cores_and_the_parent_its_own_back(monkeypatch
         now.clear()
         now.update(wanted)
 
-    class Engine(ToldEngine):
-        def __init__(self, settings, path, limited):
-            super().__init__()
-            self.path = path
-            limits.append(limited)
-
-        def __enter__(self):
-            during.append((self.path, set(now)))
-            return self
-
-        def __exit__(self, *_):
-            during.append((self.path, set(now)))
+    @contextmanager
+    def started(settings, path, limited):
+        limits.append(limited)
+        during.append((path, set(now)))
+        yield ToldEngine()
+        during.append((path, set(now)))
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(now))
     monkeypatch.setattr(os, "sched_setaffinity", put)
-    monkeypatch.setattr(engine, "LocalEngine", Engine)
+    monkeypatch.setattr(engine, "LocalEngine", started)
     opened = open_worker(Settings(threads=2), 0, 0.1)
     with opened(tmp_path / "a"), opened(tmp_path / "b"):
         assert now == cores

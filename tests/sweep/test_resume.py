@@ -17,9 +17,10 @@ from attnbench.core.evidence import save_beside
 from attnbench.core.machine import this_machine
 from attnbench.core.record import PROTOCOL, Status
 from attnbench.core.store import read_header, read_records
+from attnbench.features.report import build
 from attnbench.sweep import start
 from impls.errors import CantBeDone
-from tests.calling import ROOT, measured_here, only_run, told, well
+from tests.calling import ROOT, only_run, told, well
 from tests.processes import alive, until
 from tests.repositories import git
 from tests.sweep.build import ONE, Answering
@@ -171,17 +172,25 @@ def test_what_is_measured_with_other_code_is_another_leg_and_ranked_apart(tmp_pa
 
 
 def test_nothing_that_is_kept_names_the_user(tmp_path, monkeypatch):
+    class Tells(Answering):
+        def ask(self, question, limit_s):
+            if "map" in question:
+                return {"error": str(home)}
+            answer = super().ask(question, limit_s)
+            answer.get("record", {}).update(note=f"in {home}/mine.py", detail=str(home))
+            return answer
+
     home = tmp_path / "zaphod"
     home.mkdir()
-    broken = "\n\ndef build(problem):\n    raise RuntimeError(__file__)\n"
-    (home / "mine.py").write_text(WAITS + broken)
+    (home / "mine.py").write_text(WAITS)
     np.save(home / "mask.npy", np.ones((16, 16), bool))
     monkeypatch.setenv("HOME", str(home))
     words = ["einsum", "h.waits", "--table", home / "mine.py", "--mask", f"dense:{home}/mask.npy"]
-    with measured_here():
-        well("run", *words, "--seq", "16", *GRID[2:-2], "--out", tmp_path / "out", status=1)
+    monkeypatch.setattr("attnbench.sweep.places.LocalEngine", lambda *_, **__: Tells())
+    monkeypatch.setattr(build, "draw_all", lambda *_, **__: ([], {}))
+    well("run", *words, "--seq", "16", *GRID[2:-2], "--out", tmp_path / "out")
     path = only_run(tmp_path / "out")
-    assert "failed" in {r.status for r in read_records(path)}
+    assert {(r.note, r.detail) for r in read_records(path)} == {("in ~/mine.py", "~")}
     assert read_header(path)["tables"] == ["~/mine.py"]
     assert read_header(path)["grid"]["mask"] == ["dense:~/mask.npy"]
     for each in path.rglob("*"):

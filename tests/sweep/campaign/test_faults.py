@@ -7,7 +7,6 @@ import pytest
 import impls
 from attnbench.core import process, stats
 from attnbench.core.machine import this_machine
-from attnbench.core.process import LAST_WORDS
 from attnbench.core.record import Status
 from attnbench.core.run_folder import RunFolder
 from attnbench.core.settings import Settings
@@ -102,11 +101,3 @@ def test_whoever_is_honest_is_measured_whatever_came_before(swept):
         if name.startswith("c.honest") and r.status is not Status.MEASURED
     }
     assert suffered == {}
-
-
-def test_the_dead_leave_their_own_last_words(swept):
-    last = swept.records["c.exits"].detail
-    assert "my last words are xyzzy" in last and len(last.encode()) <= LAST_WORDS
-    assert "Traceback" in (told := swept.records["c.raises"].detail) and "second line" in told
-    after = swept.order[swept.order.index("c.chatters") :]  # in the same worker
-    assert not any("err err" in swept.records[name].detail for name in after[1:])
