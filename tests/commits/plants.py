@@ -39,9 +39,15 @@ def with_(name, more):
     return {f"impls/dense/{name}": (ROOT / "impls" / "dense" / name).read_text() + more}
 
 
+def rows_alone(folder, names):
+    """What is not copied: of families that nobody calls here all but their rows."""
+    some = Path(folder).name not in ("impls", "dense")
+    return [name for name in names if name == "__pycache__" or (some and name != "__init__.py")]
+
+
 def make(root):
     """Branches that change one thing each; ``takes.json`` is what the workers go by."""
-    shutil.copytree(ROOT / "impls", root / "impls", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "impls", root / "impls", ignore=rows_alone)
     git(root, "init", "--quiet", "--initial-branch", "main")
     (root / "impls" / "takes.json").write_text("{}")
     git(root, "add", "--all")
