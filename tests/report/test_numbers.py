@@ -9,7 +9,6 @@ from attnbench.core import format
 SAID = {
     format.duration: {0.523: "523 ms", 0.9999: "1 s", 3.99e-5: "39.9 µs", 12345: "3.4 h"},
     format.size: {1536 * 1024: "1.5 MiB", 0: "0 B", 3350: "3.27 KiB", 3 << 30: "3 GiB"},
-    format.joules: {0.0012: "1.2 mJ"},
     format.three: {2.48e-7: "2.48e-7", 1e-6: "1e-6"},
     format.tokens: {4096: "4k", 512: "512", 1500: "1,500"},
     format.figures: {0.000386: "0.000386", 3.0649: "3.06", 45.35: "45.4", 999.6: "1,000",
