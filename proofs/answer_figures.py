@@ -17,9 +17,9 @@ from attnbench.features.quality import model_results
 from attnbench.features.quality.model_results import summarize
 from attnbench.features.quality.model_view import format_cosine
 from attnbench.features.quality.recall_view import (
+    OPEN,
+    REACHES,
     RecallResult,
-    TargetStanding,
-    TrainingBudget,
     recall_results,
 )
 from attnbench.features.report.provenance import commands
@@ -184,10 +184,10 @@ class Data:
         return next(row for row in self.evidence["reproduce"].rows if row["name"] == name)
 
 
-def recall_cell(each: RecallResult, budget: TrainingBudget) -> str:
+def recall_cell(each: RecallResult, budget: str) -> str:
     """``86.5 ± 2.3``, with what is known of it."""
     found = each.accuracy[budget][PAIRS_OF_RECALL]
-    mark = {TargetStanding.REACHES: " ✓", TargetStanding.OPEN: " ?"}.get(found.standing, "")
+    mark = {REACHES: " ✓", OPEN: " ?"}.get(found.standing, "")
     return f"{100 * found.mean:.1f} ± {100 * found.half:.1f}{mark}"
 
 
