@@ -200,9 +200,11 @@ def test_nothing_that_is_kept_names_the_user(tmp_path, monkeypatch):
 def test_a_run_is_of_the_commit_that_its_code_lies_in_whatever_git_is_told(tmp_path, monkeypatch):
     commit = checkout.code()["commit"]
     git(tmp_path, "init", "-q")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "another's")
+    (tmp_path / "attnbench").mkdir()
     monkeypatch.setenv("GIT_DIR", str(tmp_path / ".git"))
     assert checkout.code()["commit"] == commit is not None
-    monkeypatch.setattr(attnbench, "__file__", str(tmp_path / "__init__.py"))  # another's tree
+    monkeypatch.setattr(attnbench, "__file__", str(tmp_path / "attnbench/__init__.py"))
     assert checkout.code() == {"commit": None, "dirty": None}
 
 
