@@ -63,7 +63,7 @@ def hostile_repository(place):
 
 
 def written(place, ended):
-    (file,) = (x for x in place.here.glob("results/*/*/*.jsonl") if x.parent != place.run)
+    (file,) = (x for x in place.here.glob("results/*/*/records.jsonl") if x.parent != place.run)
     assert len(file.read_text().splitlines()) == 1
 
 
