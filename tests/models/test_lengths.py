@@ -44,10 +44,10 @@ def test_more_lengths_than_torch_compiles_one_function_for_leave_the_programs_ow
     compile_without_inductor = functools.partial(torch.compile, backend="eager")
     monkeypatch.setattr(torch, "compile", compile_without_inductor)  # the limits are dynamo's
     attend, lengths = attention("compiled"), range(8, 13)
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", len(lengths) - 2)
-    check(attend, [(n, n) for n in lengths], "causal", again=2)
-    check(attend, [(1, n) for n in lengths], "causal")
-    check(attend, [(n, 40) for n in lengths])
+    with torch._dynamo.config.patch(recompile_limit=len(lengths) - 2):
+        check(attend, [(n, n) for n in lengths], "causal", again=2)
+        check(attend, [(1, n) for n in lengths], "causal")
+        check(attend, [(n, 40) for n in lengths])
     assert users() == 2
 
 
