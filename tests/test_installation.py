@@ -1,5 +1,5 @@
-"""Where torch and attnbench are links, as uv, Homebrew, Nix and plain users make them, honest
-variants are not accused, and planted faults are caught."""
+"""Wherever Python, torch and attnbench are installed, honest variants are not accused, and planted
+faults are caught: layouts with symbolic links, as uv, Homebrew, Nix and plain users make them."""
 
 import json
 import os
@@ -36,16 +36,29 @@ DEEDS = [
 ]
 
 
-def linked_wheel(tmp_path):
-    """The Python of an environment whose packages are links into a store, and of attnbench what its
-    wheel holds, unpacked.
-    """
-    home = Path(os.path.realpath(sys.base_prefix), "bin")
-    (tmp_path / "env/bin").mkdir(parents=True)
-    (tmp_path / "env/bin/python").symlink_to(home / f"python3.{sys.version_info.minor}")
-    (tmp_path / "env/pyvenv.cfg").write_text(f"home = {home}\n")
-    packages = tmp_path / "env/lib" / PACKAGES.parent.name / PACKAGES.name
+def virtual_environment(folder, home):
+    """One without packages, whose Python is the one in ``home``; its folder of packages."""
+    folder.joinpath("bin").mkdir(parents=True)
+    folder.joinpath("bin/python").symlink_to(home / f"python3.{sys.version_info.minor}")
+    folder.joinpath("pyvenv.cfg").write_text(f"home = {home}\n")
+    packages = folder / "lib" / PACKAGES.parent.name / PACKAGES.name
     packages.mkdir(parents=True)
+    return packages
+
+
+def linked_python(tmp_path):
+    """uv's: a link to the newest patch release, and an environment whose home is that link."""
+    release, minor = tmp_path / "cpython-release", tmp_path / "cpython-minor"
+    release.symlink_to(os.path.realpath(sys.base_prefix))
+    minor.symlink_to(release.name)
+    packages = virtual_environment(tmp_path / "env", minor / "bin")
+    packages.joinpath("more.pth").write_text(f"import site; site.addsitedir({str(PACKAGES)!r})\n")
+    return tmp_path / "env/bin/python", tmp_path, {"PYTHONPATH": str(ROOT)}
+
+
+def linked_wheel(tmp_path):
+    """Packages that are links into a store, and of attnbench what its wheel holds, unpacked."""
+    packages = virtual_environment(tmp_path / "env", Path(os.path.realpath(sys.base_prefix), "bin"))
     for file in PACKAGES.iterdir():
         if file.suffix != ".pth":
             packages.joinpath(file.name).symlink_to(file)
@@ -56,21 +69,28 @@ def linked_wheel(tmp_path):
     for folder in (tmp_path / "store").iterdir():
         packages.joinpath(folder.name).unlink(missing_ok=True)
         packages.joinpath(folder.name).symlink_to(folder)
-    return tmp_path / "env/bin/python"
+    return tmp_path / "env/bin/python", tmp_path, {}
 
 
 @pytest.mark.slow
-def test_an_honest_variant_is_measured_and_a_fault_is_caught(tmp_path):
-    python = linked_wheel(tmp_path)
+@pytest.mark.parametrize("layout", [linked_python, linked_wheel])
+def test_an_honest_variant_is_measured_and_a_fault_is_caught(tmp_path, layout):
+    python, folder, variables = layout(tmp_path)
 
     def said(*words):
-        more = {"timeout": 300, "capture_output": True, "text": True}
-        done = subprocess.run([python, *words], cwd=tmp_path, **more)
+        done = subprocess.run(
+            [python, *words],
+            cwd=folder,
+            env={**os.environ, **variables},
+            timeout=300,
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout)
 
     place = said("-c", "import json, attnbench; print(json.dumps(attnbench.__file__))")
-    assert not place.startswith(str(ROOT))
+    assert place.startswith(str(ROOT)) is (layout is linked_python)
     command = ["-m", "attnbench"]
     words = ["sdpa", "matmul", "--seq", "64", "--json", "--out", tmp_path / "out"]
     ran = said(*command, "run", *words)

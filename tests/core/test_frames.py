@@ -1,16 +1,20 @@
 """The table of all records: what json_normalize makes of them, in a fraction of its time."""
 
 import json
+import os
+import warnings
 
 import pandas as pd
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from attnbench.core import store
 from attnbench.core.disk import RECORDS
-from attnbench.core.record import SCHEMA, DamagedRun, Status
+from attnbench.core.record import SCHEMA, DamagedRun
 from attnbench.core.store import load, read_records
 from tests.core.records import record, refused, timed, written
-from tests.core.test_record import ODD, RUNS, WHOLE
+from tests.core.test_record import RUNS, records
 
 
 def same(paths):
@@ -25,21 +29,18 @@ def same(paths):
 
 def test_a_table_is_what_json_normalize_makes(monkeypatch):
     monkeypatch.setattr(store, "BATCH_BYTES", 10_000)  # of several pieces
-    files = sorted(RUNS, key=lambda file: file.stat().st_size)[:2]
-    same(paths := [file.parent for file in files])
-    assert load(paths).attrs == {"rows": [len(file.read_text().splitlines()) for file in files]}
+    paths = [file.parent for file in RUNS[:2]]
+    same(paths)
+    assert load(paths).attrs == {"rows": [len(file.read_text().splitlines()) for file in RUNS[:2]]}
 
 
-def test_records_with_every_part_and_with_few_make_the_table_that_json_normalize_makes(tmp_path):
-    failed = record("failed", status=Status.FAILED, reason="why")
-    off = timed("off", median=0.25)
-    off = off.with_(time=off.time.with_(**dict.fromkeys(store.FIGURES, 0.0025)))
-    path = written(tmp_path, [each.line() for each in (WHOLE, failed, ODD, off)])
-    with pytest.warns(DamagedRun) as said:
-        same([path])
-        assert load([path])["time.median_s"].tolist()[3] == 0.25
-    found = " ".join(str(each.message) for each in said)
-    assert "line 4 of" in found and "is computed from them anew" in found
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(records(), max_size=5))
+def test_any_records_make_the_table_that_json_normalize_makes(tmp_path, some):
+    some = [r.with_(variant=f"v{n}") for n, r in enumerate(some)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DamagedRun)  # any time is none that was measured
+        same([written(tmp_path, [r.line() for r in some])])
 
 
 @pytest.mark.parametrize(
@@ -100,3 +101,23 @@ def test_the_line_of_a_damaged_record_is_counted_over_all_batches(tmp_path, monk
     path = written(tmp_path, [*lines[:6], "{nonsense", lines[6]])
     with pytest.warns(DamagedRun, match="line 7 of .* can't be read"):
         assert load([path])["variant"].tolist() == list("abcdefg")
+
+
+@pytest.mark.slow
+def test_many_records_load_in_little_more_than_json_takes_to_read_them(tmp_path):
+    """By the processor's time, and not the time on the wall, which is others' too."""
+    lines = max((file.read_text() for file in RUNS), key=len)
+    for number in range(27):
+        path = written(tmp_path / str(number % 4) / str(number), [])
+        (path / RECORDS).write_text(lines)
+    ratios = []
+    for _ in range(3):
+        start = sum(os.times()[:4])
+        for _ in range(27):
+            for line in lines.splitlines():
+                json.loads(line)
+        parsed = sum(os.times()[:4])
+        frame = load([tmp_path])
+        ratios.append((sum(os.times()[:4]) - parsed) / (parsed - start))
+        assert len(frame) == 27 * len(lines.splitlines()) > 25_000
+    assert min(ratios) < 3.0

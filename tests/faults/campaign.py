@@ -3,9 +3,10 @@
 A row of a table is a :class:`Fault`. :func:`run` prepares a folder for it, calls ``attnbench`` as a
 user does, and checks what no fault may bring about: a traceback, an exit status that means nothing,
 a hang, a process or a temporary file left behind, a file written elsewhere, a control character
-sent to the terminal.
+sent to the terminal, a socket that other machines can reach.
 """
 
+import json
 import os
 import re
 import shutil
@@ -18,7 +19,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from tests import processes
 
@@ -38,23 +38,24 @@ IN_A_TERMINAL = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"
 
 
 class Place:
-    """The folders of one fault, all below one that is removed afterwards.
+    """The folders of one fault, all below one that is removed afterwards."""
 
-    ``here`` is where the command is called, ``run`` a finished run of two cells in it. What lies in
-    ``outside`` and ``home`` is somebody else's. ``temporary`` is what TMPDIR says.
-    """
-
-    def __init__(self, top, tiny_run):
-        self.top, self.here = top, top / "here"
+    def __init__(self, top: Path, tiny_run: Path) -> None:
+        self.top = top
+        self.here = top / "here"
+        """Where the command is called."""
         self.run = self.here / "results" / "box" / "tiny"
-        self.outside, self.temporary, self.home = (
-            top / name for name in ("outside", "temporary", "home")
-        )
+        """A finished run of two cells, this fault's own copy."""
+        self.outside = top / "outside"
+        """A folder of somebody else's, which must stay as ``prepare`` left it."""
+        self.temporary = top / "temporary"
+        """What TMPDIR says; empty before and after."""
+        self.home = top / "home"
         for folder in (self.outside, self.temporary, self.home):
             folder.mkdir(parents=True)
         shutil.copytree(tiny_run, self.run)
 
-    def file(self, name, content=""):
+    def file(self, name: str, content: str | bytes = "") -> Path:
         """A file in the folder where the command is called, and those above it."""
         path = self.here / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,13 +63,25 @@ class Place:
         path.write_bytes(content.encode(errors="surrogateescape") if text else content)
         return path
 
-    def records(self, change):
+    def told(self, **changes) -> None:
+        """Change what the run's header says, by the way in it: ``machine__python``."""
+        found = json.loads((self.run / "run.json").read_text())
+        for way, value in changes.items():
+            *outer, last = way.split("__")
+            inner = found
+            for name in outer:
+                inner = inner[name]
+            inner[last] = value
+        (self.run / "run.json").write_text(json.dumps(found))
+
+    def records(self, change: Callable[[list[bytes]], list[bytes]]) -> None:
         """Change the lines of the run's records."""
         file = self.run / "records.jsonl"
         file.write_bytes(b"".join(change(file.read_bytes().splitlines(keepends=True))))
 
 
-class Ended(NamedTuple):
+@dataclass(frozen=True)
+class Ended:
     """How the command ended, and what it wrote."""
 
     status: int
@@ -76,44 +89,53 @@ class Ended(NamedTuple):
     said: str
 
 
-class Signal(NamedTuple):
-    """One that the command, or its whole group, is sent once something is so."""
+@dataclass(frozen=True)
+class Signal:
+    """One that the command is sent once something is so."""
 
     number: int
     when: Callable[[Place], bool]
     group: bool = False
+    """Whether all processes of its group get it, as a terminal's Ctrl-C does."""
 
 
 @dataclass(frozen=True)
 class Fault:
     """A row of the table. In ``words``, ``shell`` and ``env``, {run}, {here} and {outside} are
-    folders; "$@" in ``shell`` is the bare call.
+    folders.
     """
 
     name: str
     words: Sequence[str]
     prepare: Callable[[Place], object] = lambda place: None
     status: Collection[int] = (2,)
-    says: str = ""  # a regular expression that is found in what the command wrote
-    env: Mapping[str, str] = field(default_factory=dict)
+    says: str = ""
+    """A regular expression that is found in what the command wrote."""
+    env: Mapping[str, str | None] = field(default_factory=dict)
+    """Added to the environment; None takes a variable away."""
     shell: str = ""
-    terminal: bool = False  # where colours and the cursor's moves are the command's own
+    """A shell's line in place of the bare call, which is "$@": ``ulimit -n 12; exec "$@"``."""
+    terminal: bool = False
+    """Whether it is called in a terminal, where colours and the cursor's moves are its own."""
     signals: Sequence[Signal] = ()
-    makes: Collection[str] = ()  # names that may be new where the command is called
+    makes: Collection[str] = ()
+    """Names that may be new in the folder where the command is called, besides the results'."""
     within_s: float = 90.0
-    holds: Callable[[Place, Ended], object] = lambda place, ended: None  # asserts more
+    holds: Callable[[Place, Ended], object] = lambda place, ended: None
+    """What must be so besides; it asserts."""
 
 
-def run(fault, place):
+def run(fault: Fault, place: Place) -> None:
     """Bring the fault about, and assert what must hold."""
     fault.prepare(place)
     names, before = {each.name for each in place.here.iterdir()}, _elsewhere(place)
-    ended = _called(fault, place)
+    ended, listening = _called(fault, place)
     both = ended.out + ended.said
     assert "Traceback" not in both, both[-3000:]
     assert ended.status in STATUSES & set(fault.status), (ended.status, both[-3000:])
     assert re.search(fault.says, both), both[-3000:]
     assert fault.terminal or not CONTROLS.search(both), ascii(both[-3000:])
+    assert not listening, f"listens beyond the loopback: {listening}"
     left = [each.name for each in place.temporary.iterdir() if not each.name.startswith(CACHE)]
     assert not left, f"left in TMPDIR: {left}"
     assert _elsewhere(place) == before, "a file outside or in HOME was changed"
@@ -122,39 +144,44 @@ def run(fault, place):
     fault.holds(place, ended)
 
 
-def _elsewhere(place):
+def _elsewhere(place: Place) -> dict[Path, bytes]:
     """What lies where nothing may be written."""
     paths = (path for folder in (place.outside, place.home) for path in folder.rglob("*"))
     return {path: path.read_bytes() if path.is_file() else b"" for path in paths}
 
 
-def _called(fault, place):
-    """How it ended."""
+def _called(fault: Fault, place: Place) -> tuple[Ended, set[str]]:
+    """How it ended, and the addresses at which it listened that others can reach."""
     mark = uuid.uuid4().hex
 
-    def filled(text):
+    def filled(text: str) -> str:
         for name in ("run", "here", "outside"):
             text = text.replace(f"{{{name}}}", str(getattr(place, name)))
         return text
 
     env = {k: v for k, v in os.environ.items() if not k.startswith(("GIT_", "PYTEST_", "COV_"))}
     env |= {"HOME": str(place.home), "TMPDIR": str(place.temporary), MARK: mark}
-    env |= {"MPLCONFIGDIR": str(place.top), "PYTHONDONTWRITEBYTECODE": "1", **fault.env}
-    env = {name: filled(value) for name, value in env.items()}
+    env |= {"MPLCONFIGDIR": str(place.top), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {k: v for k, v in {**env, **fault.env}.items() if v is not None}
     words = [str(COMMAND), *map(filled, fault.words)]
     if fault.terminal:
         words = [sys.executable, "-c", IN_A_TERMINAL, *words]
     if fault.shell:
         words = ["sh", "-c", filled(fault.shell), "sh", *words]
     with (place.top / "out").open("wb") as out, (place.top / "said").open("wb") as said:
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": said}
         # whatever the tests were started with
         with processes.handling(lambda *_: None, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             process = subprocess.Popen(
-                words, cwd=place.here, env=env, start_new_session=True, **pipes
+                words,
+                cwd=place.here,
+                env={name: filled(value) for name, value in env.items()},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=said,
+                start_new_session=True,
             )
         try:
-            _watch(fault, place, process)
+            listening = _watched(fault, place, process, mark)
             left = [pid for pid in processes.marked(mark) if not processes.gone(pid, 3.0)]
         finally:
             for pid in processes.marked(mark):
@@ -164,12 +191,12 @@ def _called(fault, place):
     assert not left, f"processes left behind: {left}"
     texts = [(place.top / n).read_text("utf-8", "backslashreplace") for n in ("out", "said")]
     status = process.returncode if process.returncode >= 0 else 128 - process.returncode
-    return Ended(status, *texts)
+    return Ended(status, *texts), listening
 
 
-def _watch(fault, place, process):
-    """Wait for its end, sending signals on the way."""
-    begun, waiting = time.monotonic(), list(fault.signals)
+def _watched(fault: Fault, place: Place, process: subprocess.Popen, mark: str) -> set[str]:
+    """Wait for its end, sending signals on the way; the addresses at which it listened."""
+    begun, waiting, listening = time.monotonic(), list(fault.signals), set[str]()
     while process.poll() is None:
         assert time.monotonic() - begun < fault.within_s, (
             f"still running after {fault.within_s} s: {(place.top / 'said').read_text()[-2000:]}"
@@ -177,4 +204,38 @@ def _watch(fault, place, process):
         if waiting and waiting[0].when(place):
             each = waiting.pop(0)
             (os.killpg if each.group else os.kill)(process.pid, each.number)
+        listening |= _reachable(mark)
         time.sleep(0.01 if waiting else 0.04)
+    return listening
+
+
+def _reachable(mark: str) -> set[str]:
+    """The addresses at which a marked process listens for other machines."""
+    found: dict[str, str] = {}
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            words = line.split()
+            address = words[1].partition(":")[0]
+            if words[3] == "0A" and not address.endswith(("7F", "0" * 24 + "01000000")):
+                found[f"socket:[{words[9]}]"] = words[1]
+    held = set()
+    for pid in processes.marked(mark) if found else ():
+        with suppress(OSError):
+            for each in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    held.add(str(each.readlink()))
+    return {found[name] for name in held & found.keys()}
+
+
+def make_run(folder: Path) -> Path:
+    """A run of two cells by the installed command; its folder."""
+    done = subprocess.run(
+        [COMMAND, "run", "einsum", "matmul", *TINY, "--out", "results"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode in (0, 1), done.stderr[-3000:]
+    (path,) = folder.glob("results/*/*/run.json")
+    return path.parent

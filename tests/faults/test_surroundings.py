@@ -9,19 +9,40 @@ from signal import SIGHUP, SIGTERM
 
 import pytest
 
-from tests.calling import told
 from tests.faults.campaign import TINY, Fault, Signal
 
 ROWS = "\nfrom impls.spec import Variant\nROWS = []\n"
 HANGS = "\nimport time\nfrom pathlib import Path\nPath({here!r}, 'begun').touch()\ntime.sleep(99)\n"
 IGNORES = "import signal\nfor one in (2, 15): signal.signal(one, signal.SIG_IGN)"
 FORKS = "import os, time\nif os.fork() == 0:\n    time.sleep(99)"
+INTERRUPTS = """
+import os, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), 2)
+sys.meta_path.insert(0, Finder())
+"""
+NO_TEMPORARY = "import tempfile\ntempfile._candidate_tempdir_list = lambda: ['/proc/none']\n"
+NO_PROC = """
+unshare -rm true || exit 2
+exec unshare -rm sh -c 'mount -t tmpfs none /proc && exec "$@"' sh "$@"
+"""
+NO_FOLDER = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
 EVIL = "from pathlib import Path\nPath({outside!r}, 'ran').touch()\n"
-RUN, LIST = ("run", "einsum", *TINY), ("list",)
+RUN, LIST, SHOW = ("run", "einsum", *TINY), ("list",), ("show", "einsum")
 REPORT, COMPARE = ("report", "{run}"), ("compare", "{run}", "{run}")
 COMMITS, TABLE = ("compare", "HEAD", "HEAD"), ("--table", "mine.py")
 ASCII = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
 C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+SITE = {"PYTHONPATH": "{here}/site"}
+IMPORTED = {"attnbench.command.terminal": LIST, "impls": LIST, "numpy": COMPARE}
+VARIABLES = (
+    ("COLUMNS", "1", LIST), ("PYTHONOPTIMIZE", "2", SHOW), ("PATH", "", RUN),
+    ("MPLBACKEND", "module://evil", REPORT),
+)  # fmt: skip
+LONG = [b"x" * 30_000_000 + b"\n"]
 ANY = (0, 1, 2)
 
 
@@ -47,6 +68,11 @@ def table(code):
     return lambda place: place.file("mine.py", code + ROWS)
 
 
+def customised(code):
+    """What Python runs at its start."""
+    return lambda place: (place.file("site/sitecustomize.py", code), table("")(place))
+
+
 def named_like_ours(place):
     """Modules in the folder of the call that have names of what is imported."""
     for name in ("torch", "rich", "numpy", "json", "impls/__init__", "attnbench/__init__",
@@ -62,16 +88,6 @@ def hostile_repository(place):
     place.file(".git/config", f"[core]\nfsmonitor = {deed}\n[diff]\nexternal = {deed}\n")
 
 
-def written(place, ended):
-    (file,) = (x for x in place.here.glob("results/*/*/records.jsonl") if x.parent != place.run)
-    assert len(file.read_text().splitlines()) == 1
-
-
-def json_alone(place, ended):
-    assert len(json.loads(ended.out)["records"]) == 1
-    written(place, ended)
-
-
 FAULTS = [
     *(Fault(f"a plugin that hangs at import{how}, {number.name}", ("list", *TABLE), hangs(more),
             (130,), makes=("begun",), signals=[Signal(number, has_begun)])
@@ -81,19 +97,32 @@ FAULTS = [
           signals=[Signal(SIGTERM, compare_begun)]),
     Fault("a run, SIGTERM to its group", ("run", "einsum", "matmul", "bmm", *TINY, "--budget",
           "20"), status=(130,), says="--resume", signals=[Signal(SIGTERM, run_begun, True)]),
-    Fault("few files at once", RUN, status=ANY, shell='ulimit -n 12; exec "$@"'),
-    Fault("a full error stream", (*RUN, "--json"), status=(0, 1), holds=json_alone,
-          shell='exec "$@" 2>/dev/full'),
-    Fault("every stream closed", RUN, status=(0, 1), shell='exec "$@" <&- >&- 2>&-', holds=written),
+    *(Fault(f"Ctrl-C while {module} is imported", words,
+            customised(INTERRUPTS.format(module=module)), (130,), env=SITE,
+            makes=("site", "mine.py"))
+      for module, words in IMPORTED.items()),
+    *(Fault(f"no folder for temporary files, {words[0]}", words, customised(NO_TEMPORARY), ANY,
+            env={**SITE, "TMPDIR": None})
+      for words in (RUN, COMMITS)),
+    Fault("no /proc", RUN, status=ANY, shell=NO_PROC),
+    *(Fault(f"ulimit {limit}", RUN, status=ANY, shell=f'ulimit {limit}; exec "$@"')
+      for limit in ("-n 12", "-f 1")),
     Fault("a terminal of ASCII", REPORT, status=(0, 1), env=ASCII),
     Fault("the C locale", LIST, status=(0, 1), env=C_LOCALE),
+    Fault("no current folder", RUN, status=ANY, shell=NO_FOLDER),
     Fault("results whose path is not UTF-8", (*RUN, "--out", "re\udcffsults"), status=ANY,
           makes=("re\udcffsults",)),
     Fault("modules in the current folder", RUN, named_like_ours, (0, 1)),
     Fault("a hostile repository", RUN, hostile_repository, ANY),
-    Fault("another backend of matplotlib", REPORT, status=ANY, env={"MPLBACKEND": "module://evil"}),
+    *(Fault(f"{name}={value!r}, {words[0]}", words, status=ANY, env={name: value})
+      for name, value, words in VARIABLES),
+    Fault("a link that leads to itself", ("report", "loop"),
+          lambda place: (place.here / "loop").symlink_to("loop")),
+    Fault("a line of 30 MB", COMPARE, lambda place: place.records(lambda _: LONG), ANY),
 ]  # fmt: skip
 
+
+# ---- files and texts from elsewhere --------------------------------------------------------------
 
 NASTY = "\x1b]0;title\x07\x1b[2J\x9b31m[/b][bold]\u202egnp.\u2066"
 """A title, an empty screen, red, markup that closes what is not open, and a line turned round."""
@@ -116,7 +145,7 @@ def evil(place, name="mine.py"):
 def names_a_table(place, folder="received"):
     """A run whose header names a file of rows that does harm."""
     table = evil(place, f"{folder}/mine.py")
-    told(place.run, tables=[str(table)], variants=["einsum", "mine"])
+    place.told(tables=[str(table)], variants=["einsum", "mine"])
 
 
 def link(name, target="victim", of_run=True):
@@ -151,8 +180,8 @@ def nasty_records(place, text=NASTY):
         if number:
             values |= {"status": "failed", "reason": text, "remedy": text, "time": None}
     place.records(lambda _: [json.dumps(values).encode() + b"\n" for values in lines])
-    told(place.run, machine__cpu=text, machine__versions={text: text}, command=text)
-    told(place.run, code={"commit": text, "dirty": False}, selfcheck={"line": text})
+    place.told(machine__cpu=text, machine__versions={text: text}, command=text)
+    place.told(code={"commit": text, "dirty": False}, selfcheck={"line": text})
 
 
 def no_formula(place, ended):

@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 import time
 
 import pytest
@@ -70,3 +71,23 @@ def test_a_run_may_be_killed_again_and_again_and_every_cell_is_there_once(tmp_pa
     wanted |= {"sdpa.cudnn": Status.UNAVAILABLE, "c.gives_nan": Status.WRONG}
     assert ended(path) == {(name, n): status for name, status in wanted.items() for n in (16, 24)}
     assert len(list(read_records(path))) == 2 * len(VARIANTS)
+
+
+def test_ctrl_c_twice_ends_at_once_what_is_stuck_and_leaves_nothing(tmp_path):
+    words = ["c.honest", "c.stands_still", "einsum", "--seq", "16", *campaign.SMALL]
+    words += ["--table", campaign.laid_out(tmp_path), "--out", tmp_path / "results"]
+    runs = (tmp_path / "results").glob
+    with campaign.marked() as word, campaign.started(*words) as run:
+        campaign.processes.until(lambda: any(map(campaign.lines, runs("*/2*"))), 120)
+        time.sleep(1.0)  # it is stuck by then
+        run.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert run.poll() is None
+        run.send_signal(signal.SIGINT)
+        assert run.wait(10) == 130
+        said = run.stderr.read()
+        campaign.until_gone(word)
+    (path,) = (file.parent for file in runs("*/2*/run.json"))
+    assert "Traceback" not in said
+    assert f"attnbench run --resume {path}" in said
+    assert [r.variant for r in read_records(path)] == ["c.honest"]
