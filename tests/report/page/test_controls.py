@@ -278,6 +278,7 @@ def test_a_click_beside_closes_what_is_open(d):
 
 def test_an_open_list_takes_what_is_typed_and_the_next_click_closes_it_and_no_more(d):
     d.page.click("#variants summary")
+    expect(d.page.locator("#find")).to_be_focused()
     d.page.keyboard.type("gla")
     assert d.page.input_value("#find") == "gla"
     name = d.page.locator(".verdicts button.name").locator("visible=true").last
