@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.markup import escape
 
@@ -28,8 +27,17 @@ STYLES: dict[str, str] = {
 }
 
 
-PointWords = namedtuple("PointWords", "says theirs ours interval held why")
-"""One point: what was published with the region that the rule makes of it, ours, and why none."""
+class PointWords(NamedTuple):
+    """One point, in words."""
+
+    says: str
+    theirs: str
+    """What was published, and the region that the rule makes of it."""
+    ours: str
+    interval: str
+    held: str
+    why: str
+    """Why there is no figure."""
 
 
 def points(row: Row) -> list[PointWords]:
@@ -110,8 +118,13 @@ def claims_for_page(found: Evidence) -> dict[str, Any]:
         "counts": counts(found.rows),
         "tried": tried,
         "left": Table("Claims without a figure", of_left, untried(found.rows)),
-        "footnote": FOOTNOTE if tried else "",
+        "footnote": FOOTNOTE if any(_marked(row) for row in found.rows) else "",
     }
+
+
+def _marked(row: Row) -> bool:
+    """Whether a limit of a claim with a figure is ours."""
+    return has_figure(row) and any(each["threshold_is_ours"] for each in row["points"])
 
 
 def list_claims(some: Sequence[Claim]) -> None:
@@ -146,7 +159,7 @@ def table(rows: Sequence[Row]) -> None:
         both = ("claims without a figure", "why, and what to do")
         rest = [(names, _styled(verdict), why) for names, verdict, why in left]
         tables.show(Table("", columns(both[0], "", both[1], wrap=both), rest))
-    if tried:
+    if any(map(_marked, rows)):
         out.print(f"\n{FOOTNOTE}", style=FAINT)
     out.print(f"\n{counted(len(rows), 'claim')}: {counts(rows)}")
 
