@@ -125,8 +125,8 @@ def sweep(
     if not whole.todo:
         return 0
     with interrupt.watching():
-        _describe_nodes(slots, plan, folder)
-        return whole.run(slots, interrupt, until)
+        there = list(_described(slots, plan, folder, watcher))
+        return whole.run(there, interrupt, until)
 
 
 def check_cells(plan: Plan, engine: Engine, seed: int, watcher: Watcher) -> list[Record]:
@@ -152,20 +152,29 @@ def first_of_each(cells: Iterable[Cell]) -> frozenset[str]:
     return frozenset(seen.values())
 
 
-def _describe_nodes(slots: Sequence[Slot], plan: Plan, folder: RunFolder) -> None:
-    """Write down each kind of machine and the ceilings measured on it, once a leg."""
+def _described(
+    slots: Sequence[Slot], plan: Plan, folder: RunFolder, watcher: Watcher
+) -> Iterator[Slot]:
+    """The slots that are not lost by then: each kind of machine is written down with the ceilings
+    measured on it, once a leg.
+    """
     nodes, leg = folder.header.setdefault("nodes", {}), len(folder.header.get("legs", ())) + 1
     dtypes = sorted({c.problem.dtype for c in plan.to_run})
     for slot in slots:
         slot.node += f"{APART}{leg}" * (leg > 1)
         if slot.node not in nodes:
             question = {"ceilings": dtypes, "device": slot.device}
-            ceilings = slot.engine.ask(question, START_LIMIT_S)["ceilings"]
+            try:
+                ceilings = slot.engine.ask(question, START_LIMIT_S)["ceilings"]
+            except SlotLost as lost:
+                watcher.tell(f"{lost}; the others measure without it")
+                continue
             about = {"machine": dict(slot.machine), "ceilings": ceilings, "leg": leg}
             nodes[slot.node] = about
             folder.header.setdefault("ceilings", ceilings)
             folder.save_header()
         slot.ceilings = nodes[slot.node]["ceilings"]
+        yield slot
 
 
 Event = Callable[[], None]

@@ -136,6 +136,21 @@ def test_the_cell_of_a_place_that_is_lost_is_measured_elsewhere_while_there_is_o
     assert watched.told == ["node n1 is lost; what it was at is measured elsewhere"]
 
 
+class Gone(Answering):
+    """A place that is lost before anything was measured."""
+
+    def ask(self, question, limit_s):
+        raise SlotLost("node n1 is lost")
+
+
+def test_a_place_that_is_lost_before_its_ceilings_are_known_is_done_without(folder):
+    plan, watched = plan_of("einsum"), Watched()
+    found = swept(plan, folder, Slot(Gone(), node="c"), slow(), watcher=watched)
+    assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)
+    assert watched.told == ["node n1 is lost; the others measure without it"]
+    assert "c" not in folder.header["nodes"]
+
+
 class Busy(Answering):
     """Measures until it is stopped."""
 

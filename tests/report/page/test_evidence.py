@@ -63,6 +63,8 @@ def test_the_newest_claims_are_told_on_the_page_and_in_the_summary(beside):
         assert words in page
     assert runs.MARKUP not in page and "made-up" not in said
     assert "## Claims of others" in said and "- not reproduced: bad" in said
+    theirs = beside(reproduce_20260305=claims_file(ROWS[1:]))  # no limit that is ours has a figure
+    assert "the limit is ours" not in html.render(theirs)
     without = replace(found, claims=())
     assert "#claims" not in html.render(without) and "Claims of" not in summary(without)
 
