@@ -73,16 +73,16 @@ def test_rows_of_a_repository_of_ones_own_are_each_commits(tmp_path):
     root.mkdir()
     git(root, "init", "--quiet", "--initial-branch", "main")
     git(root, "commit", "--quiet", "--allow-empty", "-m", "nothing")
-    row = "Variant(name='{}', title='t', family='f', computes='softmax', build='own_kernels.core:build')"
-    text = "import own_kernels.core\nfrom impls.spec import Variant\nROWS = [{}]\n"
+    row = "Variant(name='{}', title='t', family='f', computes='softmax', build='ownkit.core:build')"
+    text = "import ownkit.core\nfrom impls.spec import Variant\nROWS = [{}]\n"
     for branch, names in (("one", ["one"]), ("later", ["one", "two"])):
         rows = text.format(", ".join(map(row.format, names)))
-        plants.commit(root, branch, {"own_kernels/core.py": f"IN = '{branch}'", "rows.py": rows})
+        plants.commit(root, branch, {"ownkit/core.py": f"IN = '{branch}'", "rows.py": rows})
     seen = []
 
     @contextmanager
     def opened(folder):
-        seen.append((folder / "own_kernels" / "core.py").read_text())
+        seen.append((folder / "ownkit" / "core.py").read_text())
         for name in ("attnbench", "impls"):
             assert (folder / name).resolve() == ROOT / name
         yield Own(folder)
@@ -95,7 +95,7 @@ def test_rows_of_a_repository_of_ones_own_are_each_commits(tmp_path):
 
     found = compared(root, "later", "one", opened=opened, tables=["rows.py"])
     assert said(found) == {"two": "added", "one": "unchanged"}
-    assert (found.added, found.changed) == (("two",), ("own_kernels/core.py", "rows.py"))
+    assert (found.added, found.changed) == (("two",), ("ownkit/core.py", "rows.py"))
     assert set(seen) == {"IN = 'one'", "IN = 'later'"}
 
 
