@@ -123,7 +123,8 @@ def export(
         asv_interface.write(results)
     except OSError as error:
         raise CantBeDone(
-            f"can't write {error.filename or results}: {error.strerror}; make room there"
+            f"can't write {error.filename or results}: {error.strerror}; make room "
+            "there, or make it writable"
         ) from None
     return written
 
@@ -152,7 +153,10 @@ def _leg(path: Path, root: Path, header: Mapping[str, Any], number: int) -> Comm
     elif dirty:
         why = "was measured with changes that no commit holds; commit the changes and measure again"
     elif protocol != PROTOCOL:
-        why = f"has protocol {protocol} and this is {PROTOCOL}; measure that commit again"
+        why = (
+            f"was measured with protocol {protocol} and this attnbench has {PROTOCOL}, so the "
+            "numbers can't share a graph; measure that commit again"
+        )
     if why:
         raise CantBeDone(f"{path} of commit {str(commit)[:8]} {why}")
     try:
