@@ -45,7 +45,7 @@ function plain(text) {
 function write(opens) {
   const said = Object.keys(state).filter((key) => state[key] !== NOTHING[key]);
   const hash = said.map((key) => `${key}=${key === "v" ? state.v : encodeURIComponent(state[key])}`).join("&");
-  if (hash || location.hash.includes("=")) history[opens ? "pushState" : "replaceState"](opens ? { opens } : history.state, "", hash ? `#${hash}` : location.href.split("#")[0]);
+  if (hash || location.hash.includes("=")) history[opens ? "pushState" : "replaceState"](null, "", hash ? `#${hash}` : location.href.split("#")[0]);
 }
 
 function change(changes) {
@@ -439,7 +439,7 @@ function more(open) {
   $("#more").setAttribute("aria-expanded", open);
 }
 
-for (const [id, key] of [["record", "cell"], ["about", "about"]]) $(`#${id}`).addEventListener("close", () => state[key] && (history.state?.opens ? history.back() : change({ [key]: "" })));
+for (const [id, key] of [["record", "cell"], ["about", "about"]]) $(`#${id}`).addEventListener("close", () => state[key] && change({ [key]: "" }));
 $("#variants")?.addEventListener("toggle", () => $("#variants").open && matchMedia("(hover: hover)").matches && $("#find").focus());
 addEventListener("hashchange", read);
 addEventListener("beforeprint", () => {

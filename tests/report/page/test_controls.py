@@ -116,6 +116,11 @@ def test_the_trade_off_follows_the_length_and_what_it_is_held_against(d):
     assert set(there.values()) == {64} and {"sdpa", "window.blocked"} <= set(there)
     said = d.seen("#tradeoffs figcaption")[0]
     assert "Half of sdpa’s 256 KiB: window.blocked at 6.00× the time" in said
+    least = near(d, "memory").locator("figcaption").inner_text()  # said there too
+    assert "Half of sdpa’s 256 KiB" in least
+    assert "batch 1" in d.page.inner_text(".machine")
+    noisy = [row.split() for row in d.seen("#cells tbody tr") if re.search(r"\] \?", row)]
+    assert [row[:2] for row in noisy] == [["sdpa", "256"]]
     d.page.select_option("[name=y]", "error")
     assert set(points(d, "tradeoffs")) == {"gla", "lsh"}
     assert "distance from softmax" in near(d, "tradeoffs").locator("text").all_text_contents()
