@@ -9,6 +9,7 @@ what is another on another machine. A new one is a call with a line ``?`` below 
 import os
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,7 @@ def made(tmp_path_factory):
 def folder(made, monkeypatch):
     """Where the verbs are called, and no weights of a model."""
     monkeypatch.chdir(made)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python's own folder beside a table
     monkeypatch.setattr(Worker, "ask", lambda *_: pytest.fail("a worker was asked"))
     monkeypatch.setattr(pretrained, "model_folder", lambda: None)  # it may not be installed
     monkeypatch.setattr(pretrained, "versions", lambda: {"transformers": "5"})
