@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbench.answer.ranking import MARGIN, regime_on_device
+from attnbench.answer.ranking import MARGIN, problem_and_device
 from attnbench.core.disk import HEADER, RECORDS, StoreError
 from attnbench.core.format import doubt_words
 from attnbench.core.lock import collector_off
@@ -182,7 +182,7 @@ def compared(
     common = [key for key in cells_b if key in cells_a]
     only_a, only_b = (
         tuple(
-            f"{r.variant} on {regime_on_device(r.problem)}"
+            f"{r.variant} on {problem_and_device(r.problem)}"
             for key, r in some.items()
             if key not in other
         )

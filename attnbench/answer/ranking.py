@@ -280,7 +280,7 @@ class Answer:
             text += f" (noisy: {'; '.join(self.flags)})"
         over = f", over {self.world} processes" if self.world else ""
         where = f", on {self.node}" if self.node else ""
-        return f"{regime(self.problem)}{over}{where}: {text}"
+        return f"{problem_in_words(self.problem)}{over}{where}: {text}"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, without the samples."""
@@ -299,7 +299,7 @@ class Answer:
         }
 
 
-def regime(p: Problem) -> str:
+def problem_in_words(p: Problem) -> str:
     """A problem in the words of a sentence: ``forward, mask causal, 1024 tokens, …``."""
     length = f"{p.kv_len} tokens"
     if p.q_len != p.kv_len:
@@ -311,10 +311,10 @@ def regime(p: Problem) -> str:
     return ", ".join([*words, f"b{p.batch} h{p.heads}/{p.kv_heads} {width} {p.dtype}"])
 
 
-def regime_on_device(problem: Problem) -> str:
+def problem_and_device(problem: Problem) -> str:
     """The same with the device, where it isn't the CPU."""
     where = f" on {problem.device}" if problem.device != "cpu" else ""
-    return regime(problem) + where
+    return problem_in_words(problem) + where
 
 
 def answers(

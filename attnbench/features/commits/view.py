@@ -10,7 +10,7 @@ from itertools import chain
 from rich.markup import escape
 
 from attnbench.answer.compare_runs import UNDECIDED, ComparedCell, RunsComparison
-from attnbench.answer.ranking import regime, regime_on_device
+from attnbench.answer.ranking import problem_and_device, problem_in_words
 from attnbench.core.checkout import Commit
 from attnbench.core.format import counted, duration, ms, percent, roughly
 from attnbench.core.stats import Comparison, Pairs, Verdict
@@ -109,7 +109,7 @@ def runs(found: RunsComparison, whole: bool) -> None:
             style = {"worse": BAD, "better": GOOD}.get(cell.change, FAINT)
             said = Styled(f"{cell.status_a} → {cell.status_b}{across}", style)
         memory = None if cell.memory_ratio is None else f"{cell.memory_ratio:.3g}"
-        cells.append((cell.variant, regime_on_device(cell.problem), said, *_figures(c), memory))
+        cells.append((cell.variant, problem_and_device(cell.problem), said, *_figures(c), memory))
     right = ("ratio", "99 % interval", "samples", "could be seen", "memory")
     wrap = ("problem", "verdict")
     tables.show(
@@ -127,7 +127,7 @@ def _run_remarks(found: RunsComparison, shown: Sequence[ComparedCell]) -> Iterat
         yield f"{rest} more are not shown, those that differ least: --csv has them all"
     for cell in shown:
         if cell.reason:
-            yield f"{cell.variant} on {regime_on_device(cell.problem)}: {cell.reason}"
+            yield f"{cell.variant} on {problem_and_device(cell.problem)}: {cell.reason}"
     noisy = [{n.split(": ")[1] for n in c.notes if n[:3] in SIDES} for c in found.cells]
     if any(noisy):
         kinds = Counter(chain.from_iterable(noisy))
@@ -182,7 +182,7 @@ def _commits_table(
     rows = []
     for cell, verdict, _ in cells:
         head_is = Styled(str(verdict), styles.get(verdict, FAINT))
-        problem = regime_on_device(cell.problem)
+        problem = problem_and_device(cell.problem)
         rows.append((cell.variant, problem, head_is, *_pairs_figures(cell.pairs)))
     wrap = ("problem", word, "pairs")
     return Table("", columns("variant", "problem", word, *right, right=right, wrap=wrap), rows)
@@ -215,7 +215,7 @@ def _commits_remarks(found: CommitsComparison) -> Iterator[str]:
             yield f"{word}: {', '.join(names)}"
     for cell, _, why in found.judged():
         if why:
-            yield f"{cell.variant} on {regime_on_device(cell.problem)}: {why}"
+            yield f"{cell.variant} on {problem_and_device(cell.problem)}: {why}"
 
 
 def instructions(
@@ -225,7 +225,7 @@ def instructions(
     base, head = commits
     names, rows, whys = ("variant", "problem", "base", "head", "change"), [], []
     for one in cells:
-        where, change = regime(one.problem), one.change
+        where, change = problem_in_words(one.problem), one.change
         both = [None if n is None else f"{n:,}" for n in (one.base, one.head)]
         rows.append((one.variant, where, *both, None if change is None else percent(change, "+")))
         said = (base, one.why_base), (head, one.why_head)
