@@ -6,22 +6,7 @@ import torch.nn.functional as F
 
 from attnbench.answer.paste import in_transformers, lines, words_of
 from tests.answer.build import problem
-
-
-def tensors(p):
-    torch.manual_seed(0)
-    return (
-        torch.randn(p.batch, p.heads, p.q_len, p.head_dim),
-        torch.randn(p.batch, p.kv_heads, p.kv_len, p.head_dim),
-        torch.randn(p.batch, p.kv_heads, p.kv_len, p.v_head_dim),
-    )
-
-
-def truth(p, q, k, v):
-    seen = torch.from_numpy(p.mask.visible(p.shape))
-    k, v = (x.repeat_interleave(p.group, 1) for x in (k, v))
-    scores = (q @ k.mT * p.scale).masked_fill(~seen, -torch.inf)
-    return scores.softmax(-1) @ v
+from tests.impls.small import inputs, softmax
 
 
 @pytest.mark.parametrize("variant", ["sdpa", "sdpa.math", "chunked?block=8"])
@@ -37,10 +22,10 @@ def truth(p, q, k, v):
     ids=str,
 )
 def test_what_is_pasted_computes_the_problem(variant, p):
-    q, k, v = tensors(p)
-    names = {"q": q, "k": k, "v": v}
+    names = dict(zip("qkv", inputs(p), strict=True))
+    want = softmax(p, *names.values(), torch.from_numpy(p.mask.visible(p.shape)))
     exec("\n".join(lines(variant, p)), names)
-    assert torch.allclose(names["out"], truth(p, q, k, v), atol=1e-5)
+    assert torch.allclose(names["out"], want, atol=1e-5)
 
 
 @pytest.mark.parametrize(

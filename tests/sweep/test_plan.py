@@ -54,23 +54,10 @@ def test_a_length_is_one_query_where_it_decodes_but_queries_x_keys_says_both():
         assert [(p.q_len, p.kv_len) for p in made] == lengths
 
 
-@pytest.mark.parametrize(
-    ("limits", "word"),
-    [
-        ({"phases": ("forward",)}, "is for forward only"),
-        ({"dtypes": ("float64",)}, "float32"),
-        ({"masks": ("none",)}, "causal"),
-        ({"gqa": False}, "grouped-query"),
-        ({"value_dim": False}, "v_head_dim"),
-        ({"head_dims": (128, 256)}, "head_dim 128 to 256"),
-        ({"cross": False}, "q_len equal to kv_len"),
-    ],
-)
-def test_what_a_row_does_not_take_is_left_out_as_unsupported(limits, word):
-    grid = {"seq": ("8x16",), "heads": (4,), "kv_heads": (2,), "v_head_dim": (32,)}
-    (cell,) = plan(row("a", **limits), **grid, phase=("train",)).cells
+def test_what_a_row_does_not_take_is_left_out_as_unsupported():
+    (cell,) = plan(row("a", phases=("forward",)), phase=("train",)).cells
     assert (cell.left_out.status, cell.left_out.key) == (Status.UNSUPPORTED, cell.key)
-    assert "a " in cell.left_out.reason and word in cell.left_out.reason
+    assert cell.left_out.reason.startswith("a is for forward only")
     assert cell.guess_s == 0
 
 
@@ -178,12 +165,6 @@ TWO_GPUS = replace(WITH_GPU, gpus=WITH_GPU.gpus * 2)
 GRID = Preset("a grid", seq=("32",), heads=(4,), phase=("forward",))
 
 
-def labels(*names, **grid):
-    return [
-        c.variant.label for c in make_plan(impls.table(), names, GRID.with_(**grid), TWO_GPUS).cells
-    ]
-
-
 def test_without_a_world_those_rows_are_left_out_with_a_sentence():
     ring, sdpa = make_plan(impls.table(), ["ring", "sdpa"], GRID, TWO_GPUS).cells
     assert ring.left_out.status is Status.UNSUPPORTED
@@ -202,4 +183,4 @@ def test_without_a_world_those_rows_are_left_out_with_a_sentence():
 )
 def test_what_cannot_be_or_says_nothing_is_refused(names, grid, says):
     with pytest.raises(InvalidProblem, match=says):
-        labels(*names, **grid)
+        make_plan(impls.table(), names, GRID.with_(**grid), TWO_GPUS)

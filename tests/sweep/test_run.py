@@ -352,12 +352,9 @@ def test_what_can_be_true_is_believed(first, second):
     assert doubted(first, second)[-1].status is Status.MEASURED
 
 
-def test_a_record_without_a_time_is_left_alone_and_contradicts_nobody():
+def test_a_record_without_a_time_or_that_is_not_believed_contradicts_nobody():
     failed = Record(status=Status.FAILED, reason="why", variant="a", problem=Problem().to_dict())
     assert doubted(failed, record(0.005, "train"))[0] is failed
     assert doubted(record(0.005, "train"), failed)[1] is failed
-
-
-def test_a_record_that_is_not_believed_is_not_held_against_others():
     found = doubted(record(0.010), record(0.005, "train"), record(0.007, "train", n=1024))
     assert [r.status for r in found[1:]] == [Status.IMPLAUSIBLE, Status.MEASURED]
