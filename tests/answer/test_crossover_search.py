@@ -12,17 +12,8 @@ from attnbench.core import stats
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Status
 from attnbench.core.stats import Pairs, paired
-from attnbench.features.crossover.search import (
-    BUDGET,
-    CrossoverAnswer,
-    CrossoverSearch,
-    LengthRatio,
-    PairServer,
-    ladder,
-    octaves,
-    plan,
-    seek,
-)
+from attnbench.features.crossover import search as crossover
+from attnbench.features.crossover.search import CrossoverSearch, LengthRatio, ladder, octaves
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.presets import Preset
 from impls.errors import CantBeDone
@@ -69,9 +60,9 @@ def noisy(time_a, time_b, seed, cap=640):
 
 def run(ask, rungs=LONG):
     search = CrossoverSearch(rungs)
-    asked = [look.length for look, _ in seek(search, ask, 1e9)]
+    asked = [look.length for look, _ in crossover.seek(search, ask, 1e9)]
     assert len(asked) == len(set(asked)) and set(asked) <= set(rungs)
-    return CrossoverAnswer("one", "other", "tokens", (rungs[0], rungs[-1]), search), asked
+    return crossover.CrossoverAnswer("one", "other", "tokens", (rungs[0], rungs[-1]), search), asked
 
 
 @pytest.mark.parametrize("ends", [(64, 16384), (1, 4096), (1000, 1001), (5000, 70_001)])
@@ -167,8 +158,8 @@ def test_a_budget_that_is_spent_leaves_what_was_found_so_far(took, seconds, aske
         at[0] += min(took(length), left_s)
         return ask(length, left_s) if took(length) <= left_s else None
 
-    assert [look.length for look, _ in seek(search, late, seconds, lambda: at[0])] == asked
-    assert search.cut == cut and at[0] <= seconds
+    looks = [look.length for look, _ in crossover.seek(search, late, seconds, lambda: at[0])]
+    assert (looks, search.cut) == (asked, cut) and at[0] <= seconds
 
 
 # ---- what can be searched, and what a worker is asked --------------------------------------------
@@ -178,7 +169,7 @@ GRID = Preset("one", seq=("64", "256"), heads=(2,), head_dim=(8,), phase=("forwa
 
 def planned(a="einsum", b="matmul", **changes):
     rows = (impls.table().find(name) for name in (a, b))
-    return plan(*rows, GRID.with_(**changes), this_machine())
+    return crossover.plan(*rows, GRID.with_(**changes), this_machine())
 
 
 def test_the_lengths_are_those_of_the_ladder_that_both_take():
@@ -218,7 +209,7 @@ def told(log_ratio):
 
 def asking(*answers):
     engine = ToldEngine(*answers)
-    return PairServer(planned(), engine, 7, 0.02, ()), engine
+    return crossover.PairServer(planned(), engine, 7, 0.02, ()), engine
 
 
 def test_what_becomes_of_a_worker_that_does_not_answer():
@@ -251,7 +242,7 @@ def answer(*looks, rungs=None, ended="", what="tokens", asked=None):
     for each in looks:
         search.hear(each)
     asked = asked or (search.rungs[0], search.rungs[-1])
-    return CrossoverAnswer("sdpa", "elu", what, asked, search, ended)
+    return crossover.CrossoverAnswer("sdpa", "elu", what, asked, search, ended)
 
 
 FAILED = LengthRatio(256, None, Status.OUT_OF_MEMORY, "sdpa: it needs 9 GiB")
@@ -284,7 +275,7 @@ def test_the_sentence_says_who_leads_where_and_where_that_changes(looks, said):
 
 
 def test_what_else_must_be_known_is_noted():
-    found = answer(look(64, 1.4), look(128, 1.3), rungs=[64, 128, 256], ended=BUDGET)
+    found = answer(look(64, 1.4), look(128, 1.3), rungs=[64, 128, 256], ended=crossover.BUDGET)
     assert "the budget was spent before 256 was looked at" in found.notes()
     found.search.cut = 256
     assert "the budget was spent while 256 was looked at" in found.notes()

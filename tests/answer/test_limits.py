@@ -8,23 +8,13 @@ from attnbench.core.machine import this_machine
 from attnbench.core.record import Record, Status
 from attnbench.core.settings import Settings
 from attnbench.features.limits import search
-from attnbench.features.limits.search import (
-    MEMORY,
-    TIME,
-    CallBudget,
-    Hunt,
-    LimitSearch,
-    SizeResult,
-    Sizes,
-    finding,
-    frontier,
-)
+from attnbench.features.limits.search import MEMORY, TIME, CallBudget, Hunt, SizeResult, frontier
 from attnbench.sweep.engine import LocalEngine, WorkerLost
 from attnbench.sweep.presets import PRESETS
 from impls.problem import Problem
 from impls.spec import Variant
 
-SIZES = Sizes(step=64, shortest=64, longest=1 << 20, start=1024)
+SIZES = search.Sizes(step=64, shortest=64, longest=1 << 20, start=1024)
 GIB = 1 << 30
 BUDGET = CallBudget(2 * GIB, 0.2)
 GRID = PRESETS["compare-cpu"].with_(seq=(search.GATE_SEQ,), phase=("forward", "train"))
@@ -34,7 +24,7 @@ GRID = PRESETS["compare-cpu"].with_(seq=(search.GATE_SEQ,), phase=("forward", "t
 
 
 def make(peak_bytes=GIB, seconds=1.0, expected=lambda n: None, sizes=SIZES):
-    return LimitSearch(CallBudget(peak_bytes, seconds), sizes, expected)
+    return search.LimitSearch(CallBudget(peak_bytes, seconds), sizes, expected)
 
 
 def run(one, time_s=lambda n: 1e-9 * n, peak=lambda n: n, crash=1 << 40, hang=1 << 40):
@@ -107,7 +97,7 @@ def test_both_ends_of_the_sizes():
     one = make(1 << 60, 1e9)
     run(one)
     assert one.held.size == SIZES.longest and one.failed is None and one.next() is None
-    batches = Sizes(step=1, shortest=1, longest=1 << 20, start=1)
+    batches = search.Sizes(step=1, shortest=1, longest=1 << 20, start=1)
     one = make(37 * 10**6, sizes=batches)
     run(one, peak=lambda n: n * 10**6)
     assert one.held.size <= 37 < one.failed.size <= one.held.size + 2
@@ -218,7 +208,7 @@ def test_a_variant_that_does_not_pass_its_gate_is_not_searched(status, is_findin
     assert ("einsum", "forward", 1024) not in worker.asked
     assert "in its correctness check: row 3 moved" in rows["einsum"]["why"]
     assert rows["einsum"]["held"] is None and rows["topk"]["held"]
-    assert finding(found) is is_finding
+    assert search.finding(found) is is_finding
 
 
 @pytest.mark.parametrize(
@@ -235,7 +225,7 @@ def test_a_bad_answer_costs_a_length_and_not_the_search(answer, status, reason):
     assert row["held"]["size"] <= 3000 < row["fails"]["size"]
     assert row["limited_by"] == status and row["fails"]["reason"].startswith(reason)
     assert row["fails"]["time_s"] is None and row["fails"]["peak_bytes"] is None
-    assert finding(found) == (status == "wrong")  # a crash beyond its gate is a limit
+    assert search.finding(found) == (status == "wrong")  # a crash beyond its gate is a limit
 
 
 def test_a_call_that_does_not_end_is_over_the_time_unless_the_wall_clock_ended_it():

@@ -5,27 +5,8 @@ import random
 
 import pytest
 
-from attnbench.answer.ranking import (
-    FAILURES,
-    LEAST_READINGS,
-    MARGIN,
-    Candidate,
-    Closeness,
-    advised,
-    answers,
-    closeness,
-    crossings,
-    equal_at,
-    is_ahead,
-    lead_over,
-    margin_of,
-    margin_reason,
-    standings,
-    stretches,
-    torch_rank,
-    twins_apart,
-    unrest,
-)
+from attnbench.answer import ranking
+from attnbench.answer.ranking import MARGIN, answers, margin_of, margin_reason, twins_apart, unrest
 from attnbench.answer.regimes import regimes
 from attnbench.core.record import FINDINGS, Memory, Status
 from tests.answer.build import line, timed, untimed
@@ -85,7 +66,8 @@ def test_lengths_are_one_stretch_where_the_same_lead_and_the_same_one_is_advised
         for name, time in zip("ab", own, strict=True)
     ]
     (regime,) = regimes(found)
-    spans = [(each.span, each.last.answer.winner) for each in stretches(standings(regime))]
+    found = ranking.stretches(ranking.standings(regime))
+    spans = [(each.span, each.last.answer.winner) for each in found]
     assert spans == [("64", "a"), ("128 to 256", "b")]
 
 
@@ -118,12 +100,12 @@ def test_what_needs_half_of_the_winners_memory_is_named(peaks, frugal):
 
 
 def test_errors_of_predicted_times_add_as_squares():
-    a = Candidate("a", "softmax", 1.0, 1 / 1.2, 1.5, measured=False)
-    b = Candidate("b", "softmax", 2.0, 2 / 1.1, 2 * 1.3, measured=True)
+    a = ranking.Candidate("a", "softmax", 1.0, 1 / 1.2, 1.5, measured=False)
+    b = ranking.Candidate("b", "softmax", 2.0, 2 / 1.1, 2 * 1.3, measured=True)
     down, up = (math.exp(math.hypot(*map(math.log, each))) for each in ((1.1, 1.5), (1.3, 1.2)))
-    lead = lead_over(a, b)
+    lead = ranking.lead_over(a, b)
     assert (lead.factor, lead.low, lead.high) == pytest.approx((2.0, 2 / down, 2 * up))
-    assert [is_ahead(a, b, margin) for margin in (0.31, 0.33)] == [True, False]  # 1.319
+    assert [ranking.is_ahead(a, b, margin) for margin in (0.31, 0.33)] == [True, False]  # 1.319
 
 
 @pytest.mark.parametrize(
@@ -224,8 +206,8 @@ def failed(variant, length, status=Status.WRONG, **changes):
 
 @pytest.mark.parametrize("status", [Status.WRONG, Status.OUT_OF_MEMORY])
 def test_a_leader_that_failed_at_another_length_is_in_doubt(status):
-    assert set(FAILURES) == FINDINGS
-    doubt = (f"a {FAILURES[status]} at 1,024 tokens",) if status in FINDINGS else ()
+    assert set(ranking.FAILURES) == FINDINGS
+    doubt = (f"a {ranking.FAILURES[status]} at 1,024 tokens",) if status in FINDINGS else ()
     records = [timed("a", 512, 1.0), timed("b", 512, 2.0), timed("b", 4096, 9.0)]
     records += [failed("a", n, status, batch=b) for n, b in ((4096, 1), (1024, 7), (2048, 1))]
     records += [failed("a", 256, phase="train"), failed("b", 256)]  # another problem, a loser
@@ -284,7 +266,7 @@ def test_unrest_is_two_deviations_of_the_canarys_readings_on_each_node():
     assert unrest(some) == pytest.approx(0.14, rel=0.1)
     repeated = [1.0, 1.0, 1.0, 1.0, 1.2, 0.8, 1.1, 0.9]
     assert unrest(canaries(repeated)) == unrest(canaries(sorted(set(repeated))))
-    assert unrest(canaries([1.0 + n for n in range(LEAST_READINGS - 1)])) == 0.0
+    assert unrest(canaries([1.0 + n for n in range(ranking.LEAST_READINGS - 1)])) == 0.0
     assert unrest(canaries([None] * 9)) == 0.0
     nodes = [canaries([base + n * 1e-3 for n in range(9)], f"n{base}") for base in (1.0, 2.0)]
     assert unrest([*nodes[0], *nodes[1]]) == max(map(unrest, nodes)) < 0.01
@@ -299,7 +281,7 @@ def test_unrest_is_two_deviations_of_the_canarys_readings_on_each_node():
 
 def standing(*records):
     (found,) = regimes(records)
-    return standings(found)
+    return ranking.standings(found)
 
 
 @pytest.mark.parametrize(
@@ -338,7 +320,7 @@ LENGTHS = (128, 256, 512, 1024, 2048)
 
 def crossed(*records):
     (found,) = regimes(records)
-    return crossings(found, standings(found))
+    return ranking.crossings(found, ranking.standings(found))
 
 
 def test_powers_cross_where_they_are_equal():
@@ -364,7 +346,7 @@ def test_powers_cross_where_they_are_equal():
     ],
 )
 def test_where_a_ratio_passes_one_is_read_off_logarithms(ratios, at):
-    assert equal_at(ratios) == pytest.approx(at)
+    assert ranking.equal_at(ratios) == pytest.approx(at)
 
 
 @pytest.mark.parametrize(
@@ -393,7 +375,7 @@ def test_brackets_of_crossings(a, b, brackets):
 
 
 def near(*records):
-    return {c.variant: c for c in closeness(regimes(records))}
+    return {c.variant: c for c in ranking.closeness(regimes(records))}
 
 
 def test_closeness_counts_all_problems_with_two_exact_times():
@@ -415,8 +397,8 @@ def test_closeness_counts_all_problems_with_two_exact_times():
 
 def test_the_nearest_over_all_come_first_and_keep_to_the_least_factor_on_most():
     for factor in (1.05, 1.1, 1.25, 1.5, 2.0):
-        assert Closeness("a", (1.0,) * 8 + (factor, 9.0), 10).mostly() == (factor, 9)
-    assert Closeness("a", (1.0, 2.1), 2).mostly() == (2.0, 1)
+        assert ranking.Closeness("a", (1.0,) * 8 + (factor, 9.0), 10).mostly() == (factor, 9)
+    assert ranking.Closeness("a", (1.0, 2.1), 2).mostly() == (2.0, 1)
     records = [timed(v, 128, 1.0) for v in "amz"]
     records += [timed(v, 256, s) for v, s in (("a", 6.0), ("m", 1.0), ("z", 3.0))]
     assert list(near(*records)) == ["m", "z", "a"]
@@ -428,7 +410,7 @@ def test_the_nearest_over_all_come_first_and_keep_to_the_least_factor_on_most():
     ]
     assert list(near(*records)) == ["steady", "risky", "best"]  # which has no time on four
     names = ("sdpa", "sdpa.flash", "flex", "matmul", "nobody's")
-    assert [torch_rank(name) for name in names] == [0, 1, 2, 3, 3]
+    assert [ranking.torch_rank(name) for name in names] == [0, 1, 2, 3, 3]
 
 
 @pytest.mark.parametrize(
@@ -441,5 +423,5 @@ def test_the_nearest_over_all_come_first_and_keep_to_the_least_factor_on_most():
     ],
 )
 def test_torchs_own_is_advised_where_it_keeps_as_near(best, sdpa, use):
-    found = [Closeness("best", best, 10), Closeness("sdpa", sdpa, 10)]
-    assert advised(found).variant == use
+    found = [ranking.Closeness("best", best, 10), ranking.Closeness("sdpa", sdpa, 10)]
+    assert ranking.advised(found).variant == use

@@ -10,22 +10,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 import attnbench
-from attnbench.core.record import (
-    SCHEMA,
-    Determinism,
-    Distance,
-    Energy,
-    Error,
-    InvalidRecord,
-    Memory,
-    Ranks,
-    Record,
-    Status,
-    Time,
-    Work,
-    cell_key,
-    recorded_problem,
-)
+from attnbench.core import record
+from attnbench.core.record import Error, Record, Status, Time
 from impls.problem import MOST, Problem
 from impls.spec import DTYPES, PHASES, Computes, Level
 from proofs.record_schema import schema
@@ -45,13 +31,15 @@ WHOLE = Record(
     problem=Problem(),
     computes="softmax",
     time=TIME,
-    memory=Memory(peak_bytes=1, saved_bytes=None, expected_bytes=None, method="m"),
+    memory=record.Memory(peak_bytes=1, saved_bytes=None, expected_bytes=None, method="m"),
     error={"forward": ERROR, "dq": ERROR, "dout.weight": ERROR},
-    distance=Distance(relative=1.0, max=1.0, worst_row=1.0, cosine=0.0, skill=1.0),
-    cost=Work(flops=1, bytes=1),
-    energy=Energy(joules=1.0, gross_joules=1.0, idle_w=1.0, call_s=1.0),
-    determinism=Determinism(repeats=False, mode_repeats=True, mode_cost=1.0),
-    ranks=Ranks(world=2, time_s=[1.0, 1.0], peak_bytes=[1, 1], sent_bytes=[1, 1], backend="gloo"),
+    distance=record.Distance(relative=1.0, max=1.0, worst_row=1.0, cosine=0.0, skill=1.0),
+    cost=record.Work(flops=1, bytes=1),
+    energy=record.Energy(joules=1.0, gross_joules=1.0, idle_w=1.0, call_s=1.0),
+    determinism=record.Determinism(repeats=False, mode_repeats=True, mode_cost=1.0),
+    ranks=record.Ranks(
+        world=2, time_s=[1.0, 1.0], peak_bytes=[1, 1], sent_bytes=[1, 1], backend="gloo"
+    ),
     canary_s=1.0,
 )
 MISSING = object()
@@ -118,7 +106,7 @@ def test_a_record_with_every_part_is_valid_and_read():
         ("cost.bytes", 0.5), ("energy.calls", -1), ("energy.gross_joules", -1.0),
         ("determinism.mode_cost", -1.0), ("determinism.repeats", 1), ("ranks.world", 1),
         ("ranks.time_s", [1.0, -1.0]), ("computes", "magic"), ("canary_s", 0.0), ("schema", 0),
-        ("schema", SCHEMA + 1), ("schema", "1"), ("protocol", 0), ("problem", {}),
+        ("schema", record.SCHEMA + 1), ("schema", "1"), ("protocol", 0), ("problem", {}),
         ("problem.surprise", 1), ("problem.q_len", 0), ("problem.heads", 8 * MOST),
         ("problem.dtype", "int8"), ("problem.phase", "sideways"), ("problem.level", "roof"),
         ("problem.mask", 3), ("problem.inputs", "captured:"), ("problem.device", "cuda:x"),
@@ -127,7 +115,7 @@ def test_a_record_with_every_part_is_valid_and_read():
 def test_what_no_record_says_is_refused_by_the_schema_and_the_reader(path, value):
     sent = with_(path, value)
     assert not VALID.is_valid(sent)
-    with pytest.raises(InvalidRecord):
+    with pytest.raises(record.InvalidRecord):
         Record.from_dict(sent)
 
 
@@ -139,7 +127,7 @@ def test_what_is_not_measured_says_why_and_has_no_time(status):
     ):
         sent = {**WHOLE.to_dict(), "status": str(status), **changes}
         assert not VALID.is_valid(sent)
-        with pytest.raises(InvalidRecord, match=words):
+        with pytest.raises(record.InvalidRecord, match=words):
             Record.from_dict(sent)
 
 
@@ -158,12 +146,12 @@ def test_what_is_not_finite_becomes_null(number):
 
 def test_a_mask_of_a_file_that_lies_elsewhere_is_read():
     values = Problem().to_dict() | {"mask": "causal+dense:gone.npy"}
-    assert recorded_problem(values).to_dict() == values
+    assert record.recorded_problem(values).to_dict() == values
 
 
 def test_the_key_tells_cells_apart_and_does_not_depend_on_order():
     turned = Record.from_dict(with_("problem", dict(reversed(Problem().to_dict().items()))))
-    assert WHOLE.key == turned.key == cell_key("a", Problem())
+    assert WHOLE.key == turned.key == record.cell_key("a", Problem())
     others = WHOLE.with_(variant="b"), WHOLE.with_(problem=Problem(q_len=8, kv_len=8))
     assert len({WHOLE.key, *(other.key for other in others)}) == 3
 
@@ -183,7 +171,7 @@ times = st.builds(
     flags=st.lists(words, max_size=2),
 )
 memories = st.builds(
-    Memory,
+    record.Memory,
     peak_bytes=counts,
     saved_bytes=st.none() | counts,
     expected_bytes=st.none() | counts,
@@ -222,9 +210,9 @@ def records(draw):
         time=draw(st.none() | times) if measured else None,
         memory=draw(st.none() | memories),
         error=draw(st.none() | st.dictionaries(gradients, errors)),
-        distance=draw(st.none() | st.builds(Distance, **norms, skill=skill)),
+        distance=draw(st.none() | st.builds(record.Distance, **norms, skill=skill)),
         entropy=draw(wild),
-        cost=draw(st.none() | st.builds(Work, flops=counts, bytes=counts)),
+        cost=draw(st.none() | st.builds(record.Work, flops=counts, bytes=counts)),
         share_of_ceiling=draw(wild),
         kernels=draw(st.lists(words, max_size=2)),
         spent_s=draw(st.dictionaries(words, amounts, max_size=2)),

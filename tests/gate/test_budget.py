@@ -1,5 +1,4 @@
-"""How much error is allowed, and the sentence where it is more; the yardstick of more inputs; a few
-rows of one call."""
+"""How much error is allowed; the yardstick of more inputs; a few rows of one call."""
 
 import math
 from contextlib import nullcontext

@@ -1,7 +1,4 @@
-"""Faults before the gate: each must be caught, and the sentence must name it.
-
-Those that are planted by ``attnbench selfcheck`` are tried in tests/selfcheck, through a worker.
-"""
+"""Faults before the gate, besides those that ``attnbench selfcheck`` plants."""
 
 import re
 

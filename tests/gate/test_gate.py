@@ -76,9 +76,7 @@ def test_who_is_wrong_is_looked_at_again_for_work_put_off(truth, monkeypatch, se
 
 
 def test_work_put_off_that_comes_late_on_a_busy_machine_is_named_all_the_same(truth, monkeypatch):
-    """Each call's comes long after the first look at the gate is over. Where the machine is busy
-    with other things too, a look may come too soon: one of three has to see it.
-    """
+    """A look may come too soon on a busy machine: one of three has to see it."""
     monkeypatch.setattr(plant_effects, "LATE_S", 5 * WAIT_S)
     verdicts = (
         truth.verdict(truth.problem(), plant_effects.build_standing_thread) for _ in range(3)

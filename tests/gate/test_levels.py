@@ -37,8 +37,7 @@ def layer(problem, q_bne, source_bme, weights, rows=None):
 
 
 class Layer:
-    """The layer as a variant: three projections, and one key's bias, which no softmax feels.
-    ``edit(self, x)`` is called in its place."""
+    """The layer as a variant, or ``edit(self, x)`` in its place."""
 
     def __init__(self, problem, edit=None):
         self.problem, self.edit, e = problem, edit, problem.width

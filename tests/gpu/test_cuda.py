@@ -1,6 +1,4 @@
-"""What can be told on a GPU alone: its clocks against what is known, its driver, its energy, and
-what a cell needs of it.
-"""
+"""What can be told on a GPU alone: its clocks, its driver, its energy, what a cell needs of it."""
 
 import time
 from contextlib import nullcontext

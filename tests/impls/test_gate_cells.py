@@ -1,6 +1,4 @@
-"""The gate on every row, over cells that cover what a problem may be: masks, lengths, heads,
-widths, phases, dtypes and inputs, and of two of these most pairs of values.
-"""
+"""The gate on every row, over cells that cover most pairs of values of what a problem may be."""
 
 import itertools
 import random
@@ -29,7 +27,7 @@ LABELS = {
     for number, options in enumerate(OPTIONS.get(name, [""]))
 }
 """Of each the cells that it has to pass."""
-DRAWN, GROUPS = 240, 4
+DRAWN, GROUPS = 240, 2
 
 AXES = {
     "mask": (
@@ -63,8 +61,7 @@ def spelled(kind, shape):
 
 @cache
 def pool(level):
-    """Problems that all rows choose from, so that the truth of each is made once; with the pairs
-    of values that each has."""
+    """Problems that all rows choose from, each with the pairs of values that it has."""
     drawn, found = random.Random(level), []
     while len(found) < DRAWN:
         cell = {axis: drawn.choice(values) for axis, values in AXES.items()}

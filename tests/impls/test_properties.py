@@ -1,5 +1,4 @@
-"""What must hold of every row, whatever the shape, but for those that are named as lacking it; and
-options out of range: refused in a sentence, or served rightly and said."""
+"""What must hold of every row, whatever the shape; options out of range."""
 
 import pytest
 import torch

@@ -1,7 +1,6 @@
 """A GPU that isn't there: a host and a stream with clocks of their own, and faults to plant.
 
-Kernels are queued and take their time on the stream; queueing takes the host's time; events are
-queued too. Nothing here looks at a real clock, so what a clock must read is known exactly.
+Kernels and events are queued, which takes the host's time. What a clock must read is known exactly.
 """
 
 from collections import deque

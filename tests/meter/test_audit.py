@@ -1,5 +1,4 @@
-"""What shows a time or a row to be false: the second clock, values that nobody has seen, the
-operator that ran, and whose code was at work."""
+"""What shows a time to be false: a second clock, unseen values, what ran, and whose code it was."""
 
 import contextlib
 import os
@@ -17,16 +16,7 @@ import impls
 from attnbench.gate.findings import Wrong
 from attnbench.gate.inputs import make
 from attnbench.meter import audit, clocks
-from attnbench.meter.audit import (
-    HostCall,
-    UnseenJudge,
-    chosen,
-    judge_device,
-    judge_host,
-    owner_of,
-    owner_of_frame,
-    unattested,
-)
+from attnbench.meter.audit import HostCall, chosen, owner_of, owner_of_frame, unattested
 from attnbench.meter.memory import observe
 from attnbench.meter.timer import Values
 from impls.loading import load_function
@@ -59,7 +49,7 @@ MS = 1e-3
     ],
 )
 def test_what_calls_on_the_host_show(calls, threads, says):
-    found = judge_host(calls, threads)
+    found = audit.judge_host(calls, threads)
     assert found.implausible is None if says is None else found.implausible.startswith(says)
     assert (found.clock, len(found.flags)) == ("process", 0)
     spent = sorted(c.spent + c.late for c in calls)
@@ -78,7 +68,7 @@ def test_what_calls_on_the_host_show(calls, threads, says):
     ],
 )
 def test_what_calls_on_a_device_show(launched, total, events, flags, says):
-    found = judge_device([(launched, total)] * 8, events)
+    found = audit.judge_device([(launched, total)] * 8, events)
     assert found.implausible is None if says is None else found.implausible.startswith(says)
     assert (list(found.flags), found.clock, found.seconds) == (flags, "e2e", total)
 
@@ -163,7 +153,7 @@ def test_what_is_faster_on_values_seen_before_in_every_look_remembers(
         assert asked == [*rounds, "judged"]
 
 
-class Judging(UnseenJudge):
+class Judging(audit.UnseenJudge):
     """A judge who writes down what it would hold against the truth: names and rows."""
 
     def __init__(self, problem=SMALL, define=None):

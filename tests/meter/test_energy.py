@@ -1,5 +1,4 @@
-"""Joules a call, from counters whose power and steps are known, and what counts joules: a board's
-counter and the processor's, and why there may be none."""
+"""Joules a call, from counters whose power and steps are known; a board's and a processor's."""
 
 import math
 from types import SimpleNamespace

@@ -1,5 +1,4 @@
-"""Each planted fault is caught, by the right status and a reason that names the deed, and the same
-code without the deed is measured; planted slow-downs, and what each verdict at its margin means."""
+"""Planted faults are caught and the same code without them is measured; planted slow-downs."""
 
 import math
 import time
@@ -11,12 +10,7 @@ import torch
 from attnbench.core.machine import this_machine, why_not
 from attnbench.core.record import Record, Status
 from attnbench.core.stats import Pairs, Verdict, paired
-from attnbench.features.selfcheck.selfcheck import (
-    BUDGET_S,
-    judge,
-    judge_slow_down,
-    run_slow_downs,
-)
+from attnbench.features.selfcheck.selfcheck import BUDGET_S, judge, judge_slow_down, run_slow_downs
 from attnbench.gate.plant_calls import SLICES, build_slices
 from attnbench.gate.plants import PLANTS, SLICES_PROBLEM, SLOW_DOWNS, slices
 from attnbench.meter.cell import Bench

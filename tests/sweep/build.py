@@ -72,11 +72,7 @@ class ToldEngine:
 
 
 class Answering:
-    """An engine whose worker takes as long as it is told for each phase.
-
-    ``said``: what comes for the first cells instead, if it is no None; an exception is raised.
-    ``wait_s``: before each answer, so that others get their share.
-    """
+    """A worker of known times; ``said``: what comes or is raised for the first cells instead."""
 
     def __init__(self, *said, train=0.030, wait_s=0.0):
         self.seconds, self.wait_s = {"train": train}, wait_s

@@ -1,5 +1,4 @@
-"""Two variants in pairs: who is asked what, what becomes of it, and who goes into pairs; a worker
-that holds one of them."""
+"""Two variants in pairs: who is asked what, and what becomes of it; a worker that holds one."""
 
 import os
 from contextlib import contextmanager

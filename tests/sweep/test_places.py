@@ -1,5 +1,4 @@
-"""Where cells are measured: which GPU a worker sees, of two that are made up; which nodes of a
-cluster take part, and what is heard from them. Nothing here starts any."""
+"""Which GPU a worker sees, of two that are made up; which nodes of a cluster take part."""
 
 import socket
 import sys

@@ -1,5 +1,4 @@
-"""The plan: which cells there are, which are left out and why, and what can't be planned; over how
-many processes a row runs."""
+"""The plan: which cells there are, which are left out and why, and what can't be planned."""
 
 import gc
 import json

@@ -1,5 +1,4 @@
-"""A sweep with a stand-in for the engine: who is asked, what is written down and shown, and which
-records of one run contradict each other."""
+"""A sweep with a stand-in for the engine; which records of one run contradict each other."""
 
 import json
 import sys

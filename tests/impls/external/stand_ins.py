@@ -1,8 +1,7 @@
 """Stand-ins for libraries that need a GPU: functions of the same names and signatures, on the CPU.
 
-Each signature in signatures.txt was read from the distribution and version that stands above it. A
-stand-in binds what it is called with to that signature, keeps the call, and computes softmax
-attention from what the library documents, as a reader here tells it.
+A stand-in binds what it is called with to its signature in signatures.txt, keeps the call, and
+computes softmax attention from what the library documents, as a reader here tells it.
 """
 
 import importlib

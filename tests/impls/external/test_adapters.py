@@ -1,5 +1,4 @@
-"""The adapters: which function of its library each calls, and that what it is called with means the
-problem: its stand-in computes that, and the oracle is met; what they refuse."""
+"""The adapters: which function of its library each calls, and with what; what they refuse."""
 
 import importlib
 import inspect
@@ -61,8 +60,7 @@ CASES = [
 
 @pytest.mark.parametrize(("row", "mask", "changes", "function"), CASES)
 def test_what_the_library_is_called_with_means_the_problem(row, mask, changes, function, library):
-    """Its output is taken whether the log-sum comes with it or not; nothing but a cache of keys is
-    copied."""
+    """Its output is taken with the log-sum or without; nothing but a cache is copied."""
     for library.with_lse in {FLASH[1]: (False, True), FLASH[2]: (True,)}.get(row, (False,)):
         p, label = problem(mask, **changes), TABLE.find(row)
         leaves = check(p, build(label.name, p, **label.chosen))

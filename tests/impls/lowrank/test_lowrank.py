@@ -1,6 +1,4 @@
-"""Low rank: Nyström, Skyformer, Linformer, Performer and random feature attention; the papers'
-forms of one head, kernels that come near, and where each ends.
-"""
+"""Nyström, Skyformer, Linformer, Performer, random features: the papers' forms of one head."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,4 @@
-"""Ring and Ulysses: all ranks together are exact attention; what each holds, and what is refused.
-
-Ranks are threads of one process: the exchanges of real ones, without starting any.
-"""
+"""Ring and Ulysses, whose ranks are threads here: all together are exact attention."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
