@@ -118,14 +118,17 @@ def opened(browser, page_file):
 
 
 @pytest.fixture
-def reader(browser):
-    made = []
+def reader(opened):
+    """Another page in the same window, as wide as at first."""
+    home = opened.path
 
     def read(path):
-        made.append(Reader(browser, path))
-        return made[-1]
+        opened.page.set_viewport_size({"width": 1280, "height": 720})
+        opened.path = path
+        opened.go()
+        return opened
 
     yield read
-    for each in made:
-        each.context.close()
-    assert not (amiss := [line for each in made for line in each.amiss]), amiss
+    opened.path, opened.amiss, amiss = home, [], opened.amiss
+    opened.go()
+    assert not amiss
