@@ -1,7 +1,6 @@
 """``attnbench choose`` as its users meet it: answers, silence, limits, and what is refused."""
 
 import json
-import math
 
 import pytest
 
@@ -9,14 +8,11 @@ from attnbench.answer import choose_runs
 from attnbench.answer.dispatch_table import DispatchTable
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record, Status
-from attnbench.core.stats import Pairs, paired
-from impls.problem import Problem
-from impls.spec import Variant
 from tests.verbs import chosen_runs as made
+from tests.verbs.conftest import OKAY, answered
 
 lines, problem, written = made.lines, made.problem, made.written
 SHAPE = ("--heads", 4, "--phase", "forward")
-KINDS = {"variant": Variant, "problem": Problem}
 
 
 @pytest.fixture
@@ -104,10 +100,9 @@ def test_what_a_run_made_for_a_choice_left_out_is_left_out_again(chooses, tmp_pa
 
 def test_what_is_wrong_on_other_inputs_than_the_runs_is_not_exported(chooses, tmp_path, worker):
     def answer(question):
-        variant, problem = (kind.from_dict(question["job"][x]) for x, kind in KINDS.items())
-        wrong = variant.name == "exp.naive" and problem.inputs == "peaky"
-        ends = (Status.WRONG, "row 3 is off") if wrong else (Status.MEASURED, "")
-        return {"record": Record.of(variant, problem, *ends, seed=0).to_dict()}
+        asked = question["job"]["variant"]["name"], question["job"]["problem"]["inputs"]
+        wrong = asked == ("exp.naive", "peaky")
+        return answered(question, (Status.WRONG, "row 3 is off") if wrong else OKAY)
 
     worker.answer = answer
     records = made.lines(exp_naive=0.5, matmul=0.8, sdpa=1.0)
@@ -124,15 +119,13 @@ def test_what_is_measured_anew_is_settled_in_pairs_and_kept(chooses, tmp_path, w
     took, asked = {"sdpa": 1e-3, "matmul": 1e-3, "flex": 3e-3}, []
 
     def answer(question):
-        if "compare" in question:
-            found = paired([math.log(1.2)] * 40, 0.01)
-            return {"pairs": Pairs(found, [1.2e-3] * 40, [1e-3] * 40, "decided").to_dict()}
+        said = answered(question)
         if "job" not in question:
-            return {"canary": 1e-3} if "canary" in question else {"ceilings": {}}
-        variant, p = (kind.from_dict(question["job"][x]) for x, kind in KINDS.items())
-        asked.append((variant.label, p.kv_len))
-        known = made.record(variant.label, p, took.get(variant.label, 0.1))
-        record = Record.of(variant, p, Status.MEASURED, seed=0)
+            return said
+        record = Record.from_dict(said["record"])
+        name, p = record.variant, record.problem
+        asked.append((name, p.kv_len))
+        known = made.record(name, p, took.get(name, 0.1))
         return {"record": record.with_(time=known.time, memory=known.memory).to_dict()}
 
     worker.answer = answer

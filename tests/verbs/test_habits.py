@@ -4,7 +4,6 @@ import contextlib
 import csv
 import io
 import json
-import math
 import os
 import re
 import shlex
@@ -18,8 +17,7 @@ from attnbench import cli
 from attnbench.command import arguments
 from attnbench.command.progress import EVERY_S, Progress
 from attnbench.core.process import Worker
-from attnbench.core.record import Probed, Record, Status
-from attnbench.core.stats import Pairs, paired
+from attnbench.core.record import Record, Status
 from attnbench.core.store import read_records
 from attnbench.features.claims import trial
 from attnbench.features.quality import recall
@@ -31,10 +29,10 @@ from attnbench.sweep.places import Local
 from attnbench.sweep.sweep import PRIOR_S, Eta
 from impls.masks import Mask
 from impls.problem import Problem
-from impls.spec import Variant
 from tests.calling import asked, only_run
 from tests.report.page import runs
 from tests.sweep.build import Answering, plan_of
+from tests.verbs.conftest import answered
 
 
 def test_tables_alone_go_to_stdout_as_csv_or_markdown():
@@ -160,23 +158,6 @@ def test_the_time_left_is_the_guess_until_much_was_measured(monkeypatch):
 
 STEP_S = 11.0
 """That each made-up measurement takes by a stand-in clock."""
-
-
-def answered(question):
-    """The answer of a worker that measures."""
-    if "compare" in question:
-        found = paired([math.log(1.2)] * 40, 0.01)
-        return {"pairs": Pairs(found, [1.2e-3] * 40, [1e-3] * 40, "decided").to_dict()}
-    if "probe" in question:
-        n = Problem.from_dict(question["probe"]["problem"]).kv_len
-        times = {"time_s": 2e-5 * n, "samples_s": [2e-5 * n] * 3}
-        found = Probed(status=Status.MEASURED, **times, rows=16, peak_bytes=1000 * n)
-        return {"probe": found.to_dict()}
-    if "job" not in question:
-        return {"canary": 1e-3, "ceilings": {}, "noise": []}
-    variant = Variant.from_dict(question["job"]["variant"])
-    problem = Problem.from_dict(question["job"]["problem"])
-    return {"record": Record.of(variant, problem, Status.MEASURED, seed=0).to_dict()}
 
 
 @pytest.fixture

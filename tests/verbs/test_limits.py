@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from attnbench.core.process import WorkerLost
-from attnbench.core.record import Probed, Record, Status
+from attnbench.core.record import Status
 from attnbench.features.limits import view
 from impls.problem import Problem
-from impls.spec import Variant
 from tests.calling import well
 from tests.report import profiles
+from tests.verbs.conftest import OKAY, answered
 
 SMALL = ["--phase", "forward", "--max-time", "100ms"]
 DRAW = view.draw
@@ -21,20 +21,14 @@ DRAW = view.draw
 
 @pytest.fixture
 def probes(worker, monkeypatch):
-    """Calls of 20 µs a token and 1 KB, and the problems that were probed; nothing is drawn."""
+    """The problems that were probed; nothing is drawn."""
     monkeypatch.setattr(view, "draw", lambda *_: False)
-    worker.probed, worker.gate = [], (Status.MEASURED, "")
+    worker.probed, worker.gate = [], OKAY
 
     def answer(question):
-        job = question.get("job") or question["probe"]
-        variant, problem = Variant.from_dict(job["variant"]), Problem.from_dict(job["problem"])
-        if "job" in question:
-            return {"record": Record.of(variant, problem, *worker.gate).to_dict()}
-        worker.probed.append((problem, question))
-        tokens = problem.kv_len * problem.batch
-        times = {"time_s": 20e-6 * tokens, "samples_s": [20e-6 * tokens] * 3}
-        found = Probed(status=Status.MEASURED, **times, rows=16, peak_bytes=1000 * tokens)
-        return {"probe": found.to_dict()}
+        if "probe" in question:
+            worker.probed.append((Problem.from_dict(question["probe"]["problem"]), question))
+        return answered(question, worker.gate)
 
     worker.answer = answer
     return worker

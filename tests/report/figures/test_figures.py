@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnbench.core.record import Ranks
+from attnbench.core.record import Energy, Ranks
 from attnbench.report.figures import closeness, memory, roofline, scaling, tradeoffs, winner_map
 from attnbench.report.figures.scaling import panels
 from attnbench.report.scenes import ReportRun
@@ -129,3 +129,52 @@ def test_a_length_that_nobody_won_says_why_and_what_was_tried_goes_before_what_n
         ([timed("a", 1.0, at(512, phase="decode").with_(q_len=1))], "not run"),
     ):
         assert why in words(one("map", timed("a", 1.0, 256), *ended))
+
+
+LENGTHS = (256, 512, 1024, 2048, 4096)
+
+
+def panels_of(records, baseline="sdpa"):
+    """By their names, without ``r0-``."""
+    (scene, *_), looks = runs.staged(*records)
+    return {panel.name.removeprefix("r0-"): panel for panel in panels(scene, looks, baseline)}
+
+
+def line(name="sdpa", scale=1.0, power=2, make=timed, lengths=LENGTHS, **more):
+    return [make(name, scale * 1e-8 * n**power, n, **more) for n in lengths]
+
+
+def column(figure, name):
+    """A variant's values by their length."""
+    (unit,) = rows(figure)[0].keys() - {"variant", "computes", "length", "low", "high"}
+    return {int(r["length"]): float(r[unit]) for r in rows(figure) if r["variant"] == name}
+
+
+def test_each_measure_is_what_it_says():
+    records = line() + line("flash", 0.5) + line("linear", make=other, distance=0.25)
+    records += line("counted", 9.0, energy=Energy(joules=0.5, method="rapl counter"))
+    found = {name: scaling.figure(panel) for name, panel in panels_of(records).items()}
+    time, memory, error, energy = (
+        found[f"exact-{n}"] for n in ("time", "memory", "error", "energy")
+    )
+    assert column(time, "flash")[1024] == pytest.approx(0.5e-8 * 1024**2 * 1e3, 1e-5)
+    assert column(memory, "flash")[1024] == 1024 << 12
+    assert column(error, "flash")[1024] == pytest.approx(2e-7)
+    assert {row["variant"] for row in rows(energy)} == {"counted"}
+    (row, *_) = rows(time)
+    low, high = (1e-8 * 256**2 * 1e3 * t for t in (0.98, 1.02))
+    assert (float(row["low"]), float(row["high"])) == (pytest.approx(low), pytest.approx(high))
+    others = found["others-error"]
+    assert column(others, "linear")[256] == 0.25
+    assert {r["variant"] for r in rows(others)} == {"linear"}
+    assert "exact-energy" not in panels_of(line())
+
+
+def test_a_crossing_is_a_bracket_between_two_lengths():
+    crossing = line("naive", 1.0) + line("flash", 512**2 * 1.4 / 512, power=1)
+    found = panels_of(crossing)
+    said = scaling.figure(found["exact-time"]).description
+    assert "flash overtakes naive between 512 and 1,024" in said
+    assert [*found["exact-time"].brackets] == [(512, 1024)]
+    assert not found["exact-memory"].brackets
+    assert not panels_of(line("naive") + line("flash", 0.5))["exact-time"].brackets
