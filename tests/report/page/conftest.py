@@ -80,6 +80,17 @@ class Reader:
         self.page.goto("about:blank")
         self.page.goto(self.path.as_uri() + hash_)
 
+    def as_at_first(self, width, height, hash_=""):
+        """The page as it was opened: nothing is chosen beside the hash, nothing lit, all closed."""
+        self.page.emulate_media(color_scheme="light", media="screen")
+        self.page.set_viewport_size({"width": width, "height": height})
+        closed = "more(false); $('#variants').open = false; $('#find').value = ''; find()"
+        self.page.evaluate(f"all('dialog[open]').forEach(d => d.close()); {closed}")
+        self.page.evaluate("location.hash = '#unit=ms'; localStorage.clear(); scrollTo(0, 0)")
+        self.page.evaluate(f"location.hash = '{hash_}'")
+        if not hash_:
+            self.page.evaluate("history.replaceState(null, '', location.href.split('#')[0])")
+
     def seen(self, what):
         """The texts of what of this kind is shown; rows are laid out when they are near."""
         if what.startswith("#cells"):

@@ -27,11 +27,7 @@ LEVELS = "all => all.filter(h => !h.closest('dialog')).map(h => Number(h.tagName
 @pytest.fixture
 def r(opened):
     """The small run's page as it was opened: nothing is chosen, nothing lit, the window is wide."""
-    opened.page.emulate_media(color_scheme="light", media="screen")
-    opened.page.set_viewport_size({"width": 1440, "height": 900})
-    opened.page.evaluate("more(false); $('#variants').open = false; $('#find').value = ''; find()")
-    opened.page.evaluate("location.hash = '#unit=ms'; localStorage.clear(); scrollTo(0, 0)")
-    opened.page.evaluate("history.replaceState(null, '', location.href.split('#')[0])")
+    opened.as_at_first(1440, 900)
     yield opened
     amiss, opened.amiss = opened.amiss, []
     assert not amiss
@@ -97,6 +93,7 @@ def test_the_length_moves_the_answers_and_the_table(r):
 def test_a_filter_of_regimes_leaves_out_all_of_the_others_and_is_in_the_address(r):
     r.page.select_option("[name=phase]", "forward")
     assert r.hash == "#phase=forward" and len(r.seen(".verdicts tbody")) == 1
+    assert [line.split()[1] for line in r.seen(".headline")] == ["run"]
     assert [t[:7] for t in r.seen(".card .regime")] == ["Forward"]
     assert set(r.seen("#cells tbody td:last-child")) == {"forward"}
     assert r.page.inner_text("#count") == "15 rows"
@@ -105,7 +102,7 @@ def test_a_filter_of_regimes_leaves_out_all_of_the_others_and_is_in_the_address(
     assert r.page.input_value("[name=phase]") == "forward"
     assert 60 < r.page.locator("#h-table").bounding_box()["y"] < 200
     r.page.click("#clear")
-    assert "=" not in r.hash and len(r.seen(".card .regime")) == 2
+    assert "=" not in r.hash and len(r.seen(".card .regime")) == len(r.seen(".headline")) == 2
 
 
 def drawn(r):

@@ -38,9 +38,8 @@ def page_file(tmp_path_factory):
 
 @pytest.fixture
 def d(opened):
-    """The page read anew in a window as at first: its forward regime."""
-    opened.page.set_viewport_size({"width": 1280, "height": 720})
-    opened.go("#phase=forward")
+    """The page as it was opened: its forward regime."""
+    opened.as_at_first(1280, 720, "#phase=forward")
     yield opened
     amiss, opened.amiss = opened.amiss, []
     assert not amiss
@@ -72,14 +71,6 @@ def test_the_map_tells_ties_leads_and_noise_apart(d):
     assert {"tie of 2", "4.00× ahead", "1.20× ahead ?"} <= set(told)
     tied, far_ahead, little = map(float, attributes(figure, "rect[fill-opacity]", "fill-opacity"))
     assert tied == far_ahead > little  # how far the rest are behind
-
-
-def test_headlines_are_of_the_regimes_that_the_filters_leave(d):
-    assert [line.split()[1] for line in d.seen(".headline")] == ["run"]
-    d.page.select_option("[name=phase]", "train")
-    assert [line.split()[1] for line in d.seen(".headline")] == ["train"]
-    d.page.select_option("[name=phase]", "")
-    assert len(d.seen(".headline")) == 2
 
 
 def test_on_a_phone_the_maps_rows_are_named_above_their_fields(d):
@@ -234,6 +225,7 @@ def test_saving_leaves_the_theme_and_a_sheet_has_no_formula(d):
     d.page.evaluate("looks.forEach(look => look.name = '=1+1,\"x\"')")
     _, *lines = d.page.evaluate("numbers($('#scaling figure:not([hidden])'))").splitlines()
     assert lines and all(line.startswith('"\'=1+1,""x""",') for line in lines)
+    d.go()
 
 
 def test_the_head_stays_in_sight_and_figures_are_drawn_for_the_window(d):
@@ -267,6 +259,7 @@ def test_paper_has_every_figure_for_its_width_and_the_screen_its_own_again(d):
     figures = d.page.locator("main figure[data-key]").locator("visible=true")
     widths = figures.evaluate_all("a => a.map(f => f.querySelector('svg').viewBox.baseVal.width)")
     assert len(widths) > 4 and {470} <= set(widths) <= {470, 860}
+    d.go()
 
 
 def test_a_click_beside_closes_what_is_open(d):
