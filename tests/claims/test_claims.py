@@ -40,16 +40,13 @@ def test_each_claim_says_where_it_was_read_and_how_it_is_measured():
     for each in ALL:
         source, names = each.source, [point.name for point in each.points]
         assert all(source[x] for x in ("title", "author", "where", "read")), each.name
-        assert each.statement.endswith(".")
-        assert each.setting.endswith(".")
-        assert names
-        assert len(set(names)) == len(names)
+        assert each.statement.endswith(".") and each.setting.endswith(".")
+        assert 0 < len(names) == len(set(names))
         assert callable(load_function(each.measure))
         assert 0 < each.minutes < 60
         assert "ours" in each.setting or not any(point.ours for point in each.points)
         for one in each.points:
-            assert math.isfinite(one.published)
-            assert one.tolerance >= 0
+            assert math.isfinite(one.published) and one.tolerance >= 0
             for key in {"variant", "judged", "against"} & set(one.cell):
                 problem = problem_of(one.cell["problem"])
                 assert TABLE.find(one.cell[key]).supports(problem) is None
@@ -211,7 +208,7 @@ def tried(deed, limit_s=60.0):
         ("raises", 60.0, "status 1: ZeroDivisionError: a fault of ours"),
         ("segfaults", 60.0, "SIGSEGV"),
         ("refuses", 60.0, "not UTF-8 text; give one"),
-        ("hangs", 1.0, "it was still running after 1 s"),
+        ("hangs", 0.2, "it was still running after 1 s"),
     ],
 )
 def test_who_fails_is_not_run_and_says_why(deed, limit_s, said):

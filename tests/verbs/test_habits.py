@@ -212,12 +212,12 @@ def test_where_nobody_watches_a_verb_says_now_and_then_what_it_does_and_what_is_
     assert not re.search(r"^\[", err, re.MULTILINE)
 
 
-@pytest.mark.parametrize(("words", "what"), SHOWN.items())
-def test_on_a_terminal_a_verb_shows_a_bar(made_up, monkeypatch, words, what):
+@pytest.mark.parametrize("words", [words for words in SHOWN if words.startswith("r")])
+def test_on_a_terminal_a_verb_shows_a_bar(made_up, monkeypatch, words):
     shown = on_terminal(monkeypatch, words.split())
     bar = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
     assert re.search(r"━{20,} (\d+/\d+ · )?" + LEFT, bar), bar
-    assert what in bar
+    assert SHOWN[words] in bar
     assert not re.search(r"^\d+ of \d+ · ", bar, re.MULTILINE)
 
 
