@@ -9,7 +9,7 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -109,8 +109,6 @@ class Claim(Struct, frozen=True):
 
 def claims() -> list[Claim]:
     """All claims, in the order in which they are shown."""
-    from attnbench.features.claims.timing import rates_of
-
     said = tomllib.loads(DATA.read_text())
     found = []
     for row in [*said["claim"], *(row for group in said["rates"] for row in rates_of(group))]:
@@ -120,6 +118,41 @@ def claims() -> list[Claim]:
         row |= {"points": points, "measure": measure, "source": source}
         found.append(msgspec.convert(row, Claim))
     return found
+
+
+TOLERANCE = 0.1
+"""Of a published rate: clocks, drivers and versions differ."""
+RULES = (
+    "FLOPs by the source's convention: 4 b h n^2 d forward, half of it under a causal mask, 5/2 of "
+    "that backward, 7/2 both. Our times are of cold caches and of the clocks as they stand, so 10 "
+    "% either way is allowed; that is ours"
+)
+
+
+def rates_of(group: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The claims of one source about rates on a kind of GPU, as any other of ``claims.toml``."""
+    of = group["of"]
+    for row in group["claim"]:
+        variant, points = row["variant"], []
+        for mask, phase, d, rates in row["rates"]:
+            for batch, n, published in rates:
+                heads = of["width"] // d
+                problem = {"batch": batch, "heads": heads, "kv_heads": of.get("kv_heads", heads)}
+                problem |= {"q_len": n, "kv_len": n, "head_dim": d, "v_head_dim": d}
+                problem |= {"dtype": of["dtype"], "mask": mask, "phase": phase, "device": "cuda"}
+                name = f"{mask} {phase} b{batch} h{heads} n{n} d{d}"
+                says = f"{variant}, {mask}, {phase}, batch {batch}, {n:,} tokens, heads of {d}"
+                words = [name, says, ClaimRule.NEAR, published, TOLERANCE, False, "TFLOP/s"]
+                points.append([*words, {"variant": variant, "problem": problem}])
+        yield {
+            **{key: row[key] for key in ("name", "statement", "minutes")},
+            "source": group["source"],
+            "setting": f"{group['setting']}{row.get('setting', '')}. {RULES}.",
+            "points": points,
+            "measure": "timing:measure_rates",
+            "needs": {"gpu": group["gpu"], "requires": ("torch>=2.9",), "variants": (variant,)},
+            "timed": True,
+        }
 
 
 def find(names: list[str]) -> list[Claim]:

@@ -9,13 +9,13 @@ GPU times are of cold caches, one call a sample. Rates are counted as their auth
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import impls
 from attnbench.core.record import Record
 from attnbench.core.settings import Settings
-from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest, ClaimRule
+from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest
 from attnbench.sweep.compare import Compared, compare_cell
 from attnbench.sweep.engine import START_LIMIT_S, Engine, LocalEngine, engine_on, measure
 from attnbench.sweep.plan import Cell
@@ -109,42 +109,9 @@ def measure_saving(request: ClaimRequest) -> ClaimFindings:
     return ClaimFindings(figures, (), found.tables)
 
 
-TOLERANCE = 0.1
-"""Of a published rate: clocks, drivers and versions differ."""
 PHASES = {"forward": 1.0, "backward": 2.5, "train": 3.5}
 """Work over that of a forward pass."""
 SECONDS = 0.5
-RULES = (
-    "FLOPs by the source's convention: 4 b h n^2 d forward, half of it under a causal mask, 5/2 of "
-    "that backward, 7/2 both. Our times are of cold caches and of the clocks as they stand, so 10 "
-    "% either way is allowed; that is ours"
-)
-
-
-def rates_of(group: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The claims of one source about rates on a kind of GPU, as any other of ``claims.toml``."""
-    of = group["of"]
-    for row in group["claim"]:
-        variant, points = row["variant"], []
-        for mask, phase, d, rates in row["rates"]:
-            for batch, n, published in rates:
-                heads = of["width"] // d
-                problem = {"batch": batch, "heads": heads, "kv_heads": of.get("kv_heads", heads)}
-                problem |= {"q_len": n, "kv_len": n, "head_dim": d, "v_head_dim": d}
-                problem |= {"dtype": of["dtype"], "mask": mask, "phase": phase, "device": "cuda"}
-                name = f"{mask} {phase} b{batch} h{heads} n{n} d{d}"
-                says = f"{variant}, {mask}, {phase}, batch {batch}, {n:,} tokens, heads of {d}"
-                words = [name, says, ClaimRule.NEAR, published, TOLERANCE, False, "TFLOP/s"]
-                points.append([*words, {"variant": variant, "problem": problem}])
-        yield {
-            **{key: row[key] for key in ("name", "statement", "minutes")},
-            "source": group["source"],
-            "setting": f"{group['setting']}{row.get('setting', '')}. {RULES}.",
-            "points": points,
-            "measure": "timing:measure_rates",
-            "needs": {"gpu": group["gpu"], "requires": ("torch>=2.9",), "variants": (variant,)},
-            "timed": True,
-        }
 
 
 def measure_rates(request: ClaimRequest) -> ClaimFindings:
