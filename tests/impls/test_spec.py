@@ -92,7 +92,6 @@ def test_an_option_from_text_has_the_type_of_its_default(key, text, value):
     ("key", "text", "says"),
     [
         ("blok", "64", "has no option 'blok' (its options: block, kernel, ratio, sorted)"),
-        ("block", "2.5", "option block='2.5' is not int, like 256"),
         ("ratio", "half", "option ratio='half' is not float, like 0.5"),
         ("sorted", "maybe", "option sorted='maybe' is neither true nor false"),
     ],
@@ -164,10 +163,7 @@ def test_an_extent_is_a_whole_number_of_one_or_more():
         assert str(caught.value) == f"{name} is {value!r}; it must be a whole number, 1 or more"
 
 
-NO_PROBLEM = [
-    ({"heads": 12, "kv_heads": 5}, ["kv_heads=5", "not a multiple", "one of 1, 2, 3, 4, 6, 12"]),
-    ({"dtype": "float8"}, ["dtype='float8'", "float32, bfloat16, float16, float64"]),
-    ({"device": "gpu"}, ["device='gpu'", "cpu, cuda or cuda:NUMBER"]),
+NO_PROBLEM = [  # that tests/goldens/refused.txt has not
     ({"device": "cuda:-1"}, ["device='cuda:-1'", "cuda:NUMBER"]),
     ({"device": "cpu:1"}, ["device='cpu:1'", "cpu, cuda or cuda:NUMBER"]),
     ({"inputs": "captured:"}, ["inputs='captured:'", "captured:FILE.npz"]),

@@ -233,9 +233,6 @@ ENDINGS = {
         "import os\nos.write(1, b'first\\nlast words\\n')\nos._exit(7)",
         "ended with status 7 at import (last words)",
     ),
-    "is killed": (
-        "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "ended with status -9",
-    ),
     "raises while its rows are listed": ("ROWS = (1 // 0 for _ in [1])", "ZeroDivisionError"),
     "holds a row that no row may be": ("ROWS = [row('Bad Name')]", "Bad Name"),
     "holds an option that is no plain value": (

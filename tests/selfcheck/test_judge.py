@@ -14,6 +14,7 @@ from attnbench.features.selfcheck import selfcheck
 from attnbench.features.selfcheck.selfcheck import PlantOutcome, SelfCheck, judge, run_plants, save
 from attnbench.gate.plants import PLANTS
 from attnbench.sweep.engine import WorkerLost
+from tests.sweep.build import ToldEngine
 
 ZEROS = next(p for p in PLANTS if p.deed == "zeros")
 HOG = next(p for p in PLANTS if p.deed == "memory taken by torch and given back")
@@ -86,21 +87,14 @@ def test_what_is_kept_comes_back_and_is_no_run(tmp_path):
 
 
 def test_each_plant_goes_through_the_sweep_with_its_own_limit():
-    asked, told = [], []
-
-    class Engine:
-        def ask(self, question, limit_s):
-            if "ceilings" in question:
-                return {"ceilings": {"flops": {}}}
-            asked.append((question["job"], limit_s))
-            raise WorkerLost("it was still running after 4 s", "", timed_out=True)
-
+    late, told = WorkerLost("it was still running after 4 s", "", timed_out=True), []
+    engine = ToldEngine({"ceilings": {"flops": {}}}, late, late)
     watcher = SimpleNamespace(cell=lambda record, *more: told.append((record.variant, *more[:2])))
     hang = next(p for p in PLANTS if p.deed == "a hang")
-    first, second = run_plants(this_machine(), Engine(), 3, watcher, [hang, ZEROS])
+    first, second = run_plants(this_machine(), engine, 3, watcher, [hang, ZEROS])
     assert (first.caught, second.caught) == (True, False)
-    assert [limit_s for _, limit_s in asked] == [4.0, ZEROS.limit_s]
-    job = asked[0][0]
+    assert engine.limits[1:] == [4.0, ZEROS.limit_s]
+    job = engine.asked[1]["job"]
     assert job["variant"]["name"] == "planted.hang"
     assert (job["seed"], job["ceilings"]) == (3, {"flops": {}})
     assert told == [("planted.hang", 1, 2), ("planted.zeros", 2, 2)]

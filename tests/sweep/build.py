@@ -58,10 +58,11 @@ class ToldEngine:
     """Answers from a list and keeps what it was asked; an exception is raised."""
 
     def __init__(self, *answers):
-        self.answers, self.asked, self.closed = list(answers), [], 0
+        self.answers, self.asked, self.limits, self.closed = list(answers), [], [], 0
 
     def ask(self, question, limit_s):
         self.asked.append(question)
+        self.limits.append(limit_s)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer

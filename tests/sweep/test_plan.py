@@ -175,7 +175,6 @@ def test_without_a_world_those_rows_are_left_out_with_a_sentence():
     ("names", "grid", "says"),
     [
         (["ring"], {"world": 5}, "has 4: use --world 4 at the most"),
-        (["ring?world=9"], {}, "needs a core for each of its 9 processes"),
         (["ring"], {"world": 3, "device": "cuda"}, "has 2: use --world 2 at the most"),
         (["sdpa", "einsum"], {"world": 2}, "says nothing of sdpa, einsum: each runs in one"),
     ],
