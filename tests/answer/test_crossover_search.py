@@ -184,9 +184,8 @@ def test_the_lengths_are_those_of_the_ladder_that_both_take():
     assert planned("mha", "mha?core=einsum", mask=("none",)).problem.level == "layer"
 
 
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
+def test_what_can_not_be_searched_is_refused_in_a_sentence():
+    for changes, why in (
         ({"seq": ("64",)}, "--seq 64 is no range: crossover looks between two lengths"),
         ({"seq": ("64", str(10**9))}, "of 1 to 16,777,216"),
         ({"mask": ("document:100,156",), "seq": ("64", "200")}, "no range of lengths can be"),
@@ -194,12 +193,10 @@ def test_the_lengths_are_those_of_the_ladder_that_both_take():
         ({"b": "ring"}, "ring runs over several processes"),
         ({"b": "sdpa.cudnn"}, "sdpa.cudnn needs CUDA"),
         ({"b": "performer", "mask": ("alibi",)}, "13 lengths from 64 to 256 are left out: perform"),
-    ],
-)
-def test_what_can_not_be_searched_is_refused_in_a_sentence(changes, why):
-    with pytest.raises(CantBeDone) as stopped:
-        planned(**changes)
-    assert why in str(stopped.value)
+    ):
+        with pytest.raises(CantBeDone) as stopped:
+            planned(**changes)
+        assert why in str(stopped.value)
 
 
 def told(log_ratio):
@@ -248,9 +245,8 @@ def answer(*looks, rungs=None, ended="", what="tokens", asked=None):
 FAILED = LengthRatio(256, None, Status.OUT_OF_MEMORY, "sdpa: it needs 9 GiB")
 
 
-@pytest.mark.parametrize(
-    ("looks", "said"),
-    [
+def test_the_sentence_says_who_leads_where_and_where_that_changes():
+    for looks, said in (
         (
             [look(64, 1.5), look(1024, 1.2), look(1088, 0.9), look(4096, 0.2)],
             "from 64 to 1,024 tokens sdpa is faster; from 1,088 to 4,096 elu is faster. "
@@ -268,10 +264,8 @@ FAILED = LengthRatio(256, None, Status.OUT_OF_MEMORY, "sdpa: it needs 9 GiB")
             "and 0.833 [0.833, 0.833] at 128 of elu's time (80 pairs at 2 lengths)",
         ),
         ([FAILED], "sdpa and elu were compared at no length"),
-    ],
-)
-def test_the_sentence_says_who_leads_where_and_where_that_changes(looks, said):
-    assert answer(*looks, asked=(64, 4096)).sentence() == said
+    ):
+        assert answer(*looks, asked=(64, 4096)).sentence() == said
 
 
 def test_what_else_must_be_known_is_noted():

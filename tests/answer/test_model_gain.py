@@ -63,9 +63,8 @@ def test_what_a_call_takes_longer_in_the_program_is_paid_in_proportion_or_in_sec
 WIDE = GainInterval(0.31, 0.29, 0.33), GainInterval(2.0, 1.95, 2.05), GainInterval(1.2, 1.15, 1.25)
 
 
-@pytest.mark.parametrize(
-    ("sites", "said"),
-    [
+def test_the_sentence_says_the_share_the_step_and_the_bound():
+    for sites, said in (
         (
             [site(*WIDE)],
             "attention is 31\u00a0% [29\u00a0%, 33\u00a0%] of a step; taking these, a step "
@@ -82,10 +81,8 @@ WIDE = GainInterval(0.31, 0.29, 0.33), GainInterval(2.0, 1.95, 2.05), GainInterv
             "attention is 30\u00a0% of a step; no site would take another variant",
         ),
         ([site(None)], "what a step gains can't be said: no site's share"),
-    ],
-)
-def test_the_sentence_says_the_share_the_step_and_the_bound(sites, said):
-    assert said in gain(sites).sentence()
+    ):
+        assert said in gain(sites).sentence()
 
 
 def test_sites_without_an_answer_stay_as_they_are_and_say_why():
@@ -105,17 +102,14 @@ def test_sites_without_an_answer_stay_as_they_are_and_say_why():
     assert found.sites[0].site == "one"  # what saves most comes first
 
 
-@pytest.mark.parametrize(
-    "sites",
-    [
+def test_shares_that_can_not_be_are_refused():
+    for sites in (
         [site(1.2)],
         [site(math.nan)],
         [site(-0.1)],
         [site(GainInterval(0.3, 0.4, 0.5))],
         [site(0.6), site(0.6, name="two")],
-    ],
-)
-def test_shares_that_can_not_be_are_refused(sites):
-    with pytest.raises(NoGain, match="can't be parts of a step"):
-        gain(sites)
-    gain([site(0.1 + 1e-9, name=str(n)) for n in range(10)])  # but for rounding
+    ):
+        with pytest.raises(NoGain, match="can't be parts of a step"):
+            gain(sites)
+        gain([site(0.1 + 1e-9, name=str(n)) for n in range(10)])  # but for rounding

@@ -71,9 +71,8 @@ def test_lengths_are_one_stretch_where_the_same_lead_and_the_same_one_is_advised
     assert spans == [("64", "a"), ("128 to 256", "b")]
 
 
-@pytest.mark.parametrize(
-    ("record", "said"),
-    [
+def test_the_sentence_says_the_problem_the_time_and_the_memory():
+    for record, said in (
         (
             one("a", 1.0),
             "float32: a is the only exact variant measured, at 1,000 ms [1,000, 1,000]",
@@ -82,11 +81,9 @@ def test_lengths_are_one_stretch_where_the_same_lead_and_the_same_one_is_advised
         (timed("a", 64, 1.0, level="layer"), "layer, forward, mask none, 64 tokens"),
         (timed("a", 64, 1.0, v_head_dim=32, inputs="peaky"), "peaky inputs, b1 h8/8 d64/32 float"),
         (timed("a", 64, 1.0, q_len=4, phase="decode"), "decode, mask none, 4 queries on 64 keys"),
-    ],
-)
-def test_the_sentence_says_the_problem_the_time_and_the_memory(record, said):
-    answer = only(record)
-    assert said in answer.sentence() and answer.to_dict()["lead"] is None
+    ):
+        answer = only(record)
+        assert said in answer.sentence() and answer.to_dict()["lead"] is None
 
 
 @pytest.mark.parametrize(
@@ -108,9 +105,8 @@ def test_errors_of_predicted_times_add_as_squares():
     assert [ranking.is_ahead(a, b, margin) for margin in (0.31, 0.33)] == [True, False]  # 1.319
 
 
-@pytest.mark.parametrize(
-    ("others", "winner", "equal", "after", "lead"),
-    [
+def test_what_ties_with_the_fastest_and_what_is_next():
+    for others, winner, equal, after, lead in (
         # (variant, seconds, low, high) beside a: 1.0 [0.95, 1.05]
         ([("b", 1.2, 1.1, 1.3)], "a", ("b",), None, None),
         ([("b", 1.2, 1.11, 1.3)], "a", (), "b", 1.2),
@@ -119,19 +115,16 @@ def test_errors_of_predicted_times_add_as_squares():
         ([("b", 2.0), ("wide", 2.1, 0.9, 4.0)], "a", (), "b", 2.0),  # ties end at b
         ([("wide", 1.9, 0.9, 4.0), ("b", 2.0)], "a", ("wide",), "b", 2.0),
         ([("sdpa", 1.02), ("bmm", 2.0)], "sdpa", ("a",), "bmm", 2.0 / 1.02),
-    ],
-)
-def test_what_ties_with_the_fastest_and_what_is_next(others, winner, equal, after, lead):
-    others = [(v, s, *(ends or (s, s))) for v, s, *ends in others]
-    answer = only(one("a", 1.0, 0.95, 1.05), *(one(*each) for each in others))
-    assert (answer.winner, answer.equal, answer.next) == (winner, equal, after)
-    assert (answer.lead and answer.lead.factor) == (lead and pytest.approx(lead))
-    assert bool(equal) == (f"the one to use of {1 + len(equal)} that tie" in answer.sentence())
+    ):
+        others = [(v, s, *(ends or (s, s))) for v, s, *ends in others]
+        answer = only(one("a", 1.0, 0.95, 1.05), *(one(*each) for each in others))
+        assert (answer.winner, answer.equal, answer.next) == (winner, equal, after)
+        assert (answer.lead and answer.lead.factor) == (lead and pytest.approx(lead))
+        assert bool(equal) == (f"the one to use of {1 + len(equal)} that tie" in answer.sentence())
 
 
-@pytest.mark.parametrize(
-    ("some", "use"),
-    [
+def test_among_ties_torchs_own_is_preferred_then_memory_then_time():
+    for some, use in (
         # (variant, seconds, peak, half of the interval): neither the fastest nor the first is used
         ([("chunked", 1.0, 8), ("sdpa", 1.014, 9)], "sdpa"),
         ([("sdpa.flash", 1.0, 1), ("sdpa", 1.01, 9)], "sdpa"),
@@ -141,14 +134,12 @@ def test_what_ties_with_the_fastest_and_what_is_next(others, winner, equal, afte
         ([("matmul", 1.0, 9), ("chunked", 1.01, 9)], "matmul"),  # as much memory: the fastest
         ([("chunked", 1.0, 8), ("sdpa", 1.2, 1)], "chunked"),  # no tie
         ([("chunked", 1.0, 8, 0.2), ("sdpa", 1.2, 1, 0.2)], "chunked"),  # of wide intervals alone
-    ],
-)
-def test_among_ties_torchs_own_is_preferred_then_memory_then_time(some, use):
-    records = [
-        one(name, s, s * (1 - wide), s * (1 + wide), peak=peak)
-        for name, s, peak, wide in ((*each, 0.01)[:4] for each in some)
-    ]
-    assert only(*records).winner == only(*records[::-1]).winner == use
+    ):
+        records = [
+            one(name, s, s * (1 - wide), s * (1 + wide), peak=peak)
+            for name, s, peak, wide in ((*each, 0.01)[:4] for each in some)
+        ]
+        assert only(*records).winner == only(*records[::-1]).winner == use
 
 
 def test_only_exact_variants_with_a_time_by_the_common_clock_are_ranked():
@@ -182,21 +173,18 @@ def test_unlike_problems_nodes_and_worlds_are_ranked_apart():
 DRIFTING, DRIFTED, WAITED = "drifting: x", "drifted: the canary", "it waited: 20% of each call"
 
 
-@pytest.mark.parametrize(
-    ("doubted", "least", "flags", "said"),
-    [
+def test_flags_that_might_change_the_answer_cast_doubt_on_it():
+    for doubted, least, flags, said in (
         ("a", None, [DRIFTING, WAITED, DRIFTING], "a drifting and waited"),
         ("b", None, [DRIFTING, WAITED], "b drifting and waited"),
         ("c", None, [DRIFTING, WAITED], ""),
         ("c", 1e-3, [DRIFTING, WAITED], "c drifting and waited"),  # its fastest call might have won
         ("a", None, [DRIFTING, DRIFTED, WAITED], "a drifted and waited"),
-    ],
-)
-def test_flags_that_might_change_the_answer_cast_doubt_on_it(doubted, least, flags, said):
-    times = {"a": 1e-3, "b": 2e-3, "c": 3e-3}
-    more = {doubted: {"flags": flags, "least": least}}
-    answer = only(*(one(name, t, **more.get(name, {})) for name, t in times.items()))
-    assert answer.flags == ((said,) if said else ())
+    ):
+        times = {"a": 1e-3, "b": 2e-3, "c": 3e-3}
+        more = {doubted: {"flags": flags, "least": least}}
+        answer = only(*(one(name, t, **more.get(name, {})) for name, t in times.items()))
+        assert answer.flags == ((said,) if said else ())
 
 
 def failed(variant, length, status=Status.WRONG, **changes):
@@ -284,19 +272,16 @@ def standing(*records):
     return ranking.standings(found)
 
 
-@pytest.mark.parametrize(
-    ("records", "sure"),
-    [
+def test_how_sure_an_answer_is_has_a_word():
+    for records, sure in (
         ([one("a", 1.0), one("b", 2.0)], "clear"),
         ([one("a", 1.0), one("b", 1.01), one("c", 1.02)], "tie of 3"),
         ([one("a", 1.0, flags=["drifted"]), one("b", 2.0)], "noisy"),
         ([one("a", 1.0)], "the only one measured"),
         ([one("a", 1.0, computes="other")], "nothing exact was measured"),
-    ],
-)
-def test_how_sure_an_answer_is_has_a_word(records, sure):
-    (found,) = standing(*records)
-    assert (found.sure, found.timed) == (sure, len(records))
+    ):
+        (found,) = standing(*records)
+        assert (found.sure, found.timed) == (sure, len(records))
 
 
 def test_faster_inexact_variants_and_the_best_substitute():
@@ -336,39 +321,33 @@ def test_powers_cross_where_they_are_equal():
     ]
 
 
-@pytest.mark.parametrize(
-    ("ratios", "at"),
-    [
+def test_where_a_ratio_passes_one_is_read_off_logarithms():
+    for ratios, at in (
         ({100: 0.5, 400: 2.0}, 200),
         ({100: 0.5, 200: 0.25, 800: 4.0}, 400),
         ({100: 1.0, 400: 2.0}, 100),
         ({100: 2.0, 300: 5.0, 400: 3.0}, 200),  # it passes one nowhere: the middle
-    ],
-)
-def test_where_a_ratio_passes_one_is_read_off_logarithms(ratios, at):
-    assert ranking.equal_at(ratios) == pytest.approx(at)
+    ):
+        assert ranking.equal_at(ratios) == pytest.approx(at)
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "brackets"),
-    [
+def test_brackets_of_crossings():
+    for a, b, brackets in (
         # the medians at 128, 256, 512, 1024; None: not measured; below nought: flagged
         ((1.0, 1.0, 1.0, 1.0), (2.0, 1.02, 0.99, 0.5), [("a", "b", 128, 1024)]),  # ties within
         ((1.0, 1.04), (1.04, 1.0), []),  # no lead beyond the margin
         ((1.0, 1.0, 1.0), (2.0, 0.5, 2.0), [("a", "b", 128, 256), ("b", "a", 256, 512)]),
         ((1.0, None, 4.0, None), (2.0, 2.0, 2.0, 2.0), [("a", "b", 128, 512)]),
         ((1.0, -4.0, 16.0), (2.0, 2.0, 2.0), [("a", "b", 128, 512)]),
-    ],
-)
-def test_brackets_of_crossings(a, b, brackets):
-    records = [
-        timed(name, n, median and abs(median), flags=["drifted"] * ((median or 0) < 0))
-        for name, medians in (("a", a), ("b", b))
-        for n, median in zip(LENGTHS, medians, strict=False)
-    ]
-    found = crossed(*records)
-    assert [(c.before, c.after, c.low, c.high) for c in found] == brackets
-    assert all(c.low < c.estimate < c.high for c in found)
+    ):
+        records = [
+            timed(name, n, median and abs(median), flags=["drifted"] * ((median or 0) < 0))
+            for name, medians in (("a", a), ("b", b))
+            for n, median in zip(LENGTHS, medians, strict=False)
+        ]
+        found = crossed(*records)
+        assert [(c.before, c.after, c.low, c.high) for c in found] == brackets
+        assert all(c.low < c.estimate < c.high for c in found)
 
 
 # ---- over all problems ---------------------------------------------------------------------------
@@ -413,15 +392,12 @@ def test_the_nearest_over_all_come_first_and_keep_to_the_least_factor_on_most():
     assert [ranking.torch_rank(name) for name in names] == [0, 1, 2, 3, 3]
 
 
-@pytest.mark.parametrize(
-    ("best", "sdpa", "use"),
-    [
+def test_torchs_own_is_advised_where_it_keeps_as_near():
+    for best, sdpa, use in (
         ((1.0,) * 10, (1.0,) * 9 + (1.3,), "sdpa"),  # on nine in ten it keeps to 1.05 as well
         ((1.0,) * 5 + (1.2,) * 5, (1.2,) * 10, "sdpa"),  # both keep to 1.25
         ((1.0,) * 10, (1.0,) * 5 + (1.2,) * 5, "best"),
         ((1.0,) * 7 + (3.0,) * 3, (1.0,) * 5 + (9.0,) * 5, "best"),  # 2 is the last factor
-    ],
-)
-def test_torchs_own_is_advised_where_it_keeps_as_near(best, sdpa, use):
-    found = [ranking.Closeness("best", best, 10), ranking.Closeness("sdpa", sdpa, 10)]
-    assert ranking.advised(found).variant == use
+    ):
+        found = [ranking.Closeness("best", best, 10), ranking.Closeness("sdpa", sdpa, 10)]
+        assert ranking.advised(found).variant == use

@@ -53,9 +53,8 @@ def test_what_differs_otherwise_is_another_regime(other):
     assert len({str(r) for r in found}) == 2
 
 
-@pytest.mark.parametrize(
-    ("places", "expected"),
-    [
+def test_lines_are_of_one_batch_or_of_as_many_tokens():
+    for places, expected in (
         # (batch, length); the batch, the tokens and the lengths of each line
         ([(1, 128), (1, 256), (4, 128), (4, 256)], [(1, None, [128, 256]), (4, None, [128, 256])]),
         ([(8, 128), (4, 256), (2, 512), (1, 1024)], [(None, 1024, [128, 256, 512, 1024])]),
@@ -65,11 +64,9 @@ def test_what_differs_otherwise_is_another_regime(other):
         ),
         ([(1, 256), (2, 256)], [(1, None, [256]), (2, None, [256])]),
         ([], []),
-    ],
-)
-def test_lines_are_of_one_batch_or_of_as_many_tokens(places, expected):
-    found = regimes([timed("a", n, 1.0, batch=b) for b, n in places])
-    assert [(r.fixed.get("batch"), r.tokens, r.lengths) for r in found] == expected
+    ):
+        found = regimes([timed("a", n, 1.0, batch=b) for b, n in places])
+        assert [(r.fixed.get("batch"), r.tokens, r.lengths) for r in found] == expected
 
 
 @pytest.mark.parametrize("median", [None, math.nan, math.inf, 0.0, -1.0])

@@ -23,9 +23,8 @@ def logs(*ratios):
     return [math.log(ratio) for ratio in ratios]
 
 
-@pytest.mark.parametrize(
-    ("ratio", "margin", "verdict"),
-    [
+def test_pairs_that_all_say_the_same_leave_no_doubt():
+    for ratio, margin, verdict in (
         (0.5, 0.01, FASTER),
         (2.0, 0.01, SLOWER),
         (1.0, 0.01, EQUIVALENT),
@@ -33,33 +32,27 @@ def logs(*ratios):
         (1.02, 0.05, EQUIVALENT),
         (1 / 1.0101, 0.01, FASTER),
         (1 / 1.0099, 0.01, EQUIVALENT),
-    ],
-)
-def test_pairs_that_all_say_the_same_leave_no_doubt(ratio, margin, verdict):
-    samples = unpaired([2e-3] * 30, [ratio * 2e-3] * 30, margin)
-    pairs = paired(logs(*[ratio] * 30), margin)
-    assert (pairs.paired, samples.paired) == (True, False)
-    for found in (pairs, samples):
-        assert found.verdict is verdict
-        assert (found.low, found.ratio, found.high) == pytest.approx((ratio, ratio, ratio))
-        assert found.smallest_effect == pytest.approx(margin)
-        assert (found.margin, found.n) == (margin, 30)
+    ):
+        samples = unpaired([2e-3] * 30, [ratio * 2e-3] * 30, margin)
+        pairs = paired(logs(*[ratio] * 30), margin)
+        assert (pairs.paired, samples.paired) == (True, False)
+        for found in (pairs, samples):
+            assert found.verdict is verdict
+            assert (found.low, found.ratio, found.high) == pytest.approx((ratio, ratio, ratio))
+            assert found.smallest_effect == pytest.approx(margin)
+            assert (found.margin, found.n) == (margin, 30)
 
 
-@pytest.mark.parametrize(
-    "ratios",
-    [
+def test_an_interval_that_reaches_over_the_margin_is_inconclusive():
+    for ratios in (
         [0.99, 1.03] * 20,
         [1.0] * 14 + [1.2] * 13,
         np.linspace(1.0, 1.03, 40),  # a difference whose interval touches the margin is none
         1 / np.linspace(1.0, 1.03, 40),
-    ],
-    ids=range(4),
-)
-def test_an_interval_that_reaches_over_the_margin_is_inconclusive(ratios):
-    found = paired(logs(*ratios), 0.01)
-    assert found.low < 1.01 < found.high or found.low < 1 / 1.01 < found.high
-    assert found.verdict is INCONCLUSIVE
+    ):
+        found = paired(logs(*ratios), 0.01)
+        assert found.low < 1.01 < found.high or found.low < 1 / 1.01 < found.high
+        assert found.verdict is INCONCLUSIVE
 
 
 def test_neither_end_lies_within_the_fourth_of_twenty_from_outside():
@@ -276,21 +269,17 @@ WALK = np.cumsum(np.random.default_rng(19).normal(0, 0.01, 4000))
 """The logarithm of a machine's speed that wanders."""
 
 
-@pytest.mark.parametrize(
-    "slow",
-    [
+def test_a_machine_that_drifts_makes_no_difference_and_hides_none():
+    for slow in (
         lambda t: 1.0 if t < 15 else 1.3,  # a step in the middle
         lambda t: math.exp(WALK[int(t) % len(WALK)]),
-    ],
-    ids=["step", "walk"],
-)
-def test_a_machine_that_drifts_makes_no_difference_and_hides_none(slow):
-    found = [taken(1.0, slow=slow, noise=0.005, seed=seed)[0] for seed in range(100)]
-    verdicts = [p.comparison.verdict for p in found]
-    assert not {FASTER, SLOWER} & set(verdicts)
-    assert verdicts.count(EQUIVALENT) >= 90
-    found = [taken(1.05, slow=slow, noise=0.03, seed=seed)[0] for seed in range(30)]
-    assert sum(p.comparison.verdict is SLOWER for p in found) >= 29
+    ):
+        found = [taken(1.0, slow=slow, noise=0.005, seed=seed)[0] for seed in range(100)]
+        verdicts = [p.comparison.verdict for p in found]
+        assert not {FASTER, SLOWER} & set(verdicts)
+        assert verdicts.count(EQUIVALENT) >= 90
+        found = [taken(1.05, slow=slow, noise=0.03, seed=seed)[0] for seed in range(30)]
+        assert sum(p.comparison.verdict is SLOWER for p in found) >= 29
 
 
 def test_pairs_come_back_as_they_were_sent_under_the_names_of_the_two():
@@ -349,21 +338,18 @@ def test_students_quantiles_are_the_books(freedom, quantile):
 GIVEN = {"flops": {"float32": 1e9}, "copy": {"1000": 8e9, "100000": 4e9, "10000000": 1e9}}
 
 
-@pytest.mark.parametrize(
-    ("flops", "nbytes", "seconds"),
-    [
+def test_the_least_time_is_bound_by_the_product_or_by_the_copy():
+    for flops, nbytes, seconds in (
         (10**9, 500, 1.0),
         (10, 10**7, 0.01),
         (0, 1000, 1000 / 8e9),  # the fastest copy that is as large
         (0, 1001, 1001 / 4e9),
         (0, 10**12, 1000.0),
-    ],
-)
-def test_the_least_time_is_bound_by_the_product_or_by_the_copy(flops, nbytes, seconds):
-    assert least_time(Cost(flops, nbytes), "float32", GIVEN) == pytest.approx(seconds)
-    assert least_time(Cost(1, 1), "bfloat16", GIVEN) is None  # its product was not measured
-    faster = {**GIVEN, "copy": {"1000": 1e9, "100000": 4e9}}
-    assert least_time(Cost(0, 10), "float32", faster) == pytest.approx(10 / 4e9)
+    ):
+        assert least_time(Cost(flops, nbytes), "float32", GIVEN) == pytest.approx(seconds)
+        assert least_time(Cost(1, 1), "bfloat16", GIVEN) is None  # its product was not measured
+        faster = {**GIVEN, "copy": {"1000": 1e9, "100000": 4e9}}
+        assert least_time(Cost(0, 10), "float32", faster) == pytest.approx(10 / 4e9)
 
 
 def test_a_few_words_for_a_table():

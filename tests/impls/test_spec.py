@@ -88,19 +88,16 @@ def test_an_option_from_text_has_the_type_of_its_default(key, text, value):
     assert changed.options == OPTIONS, "the defaults stay what they are"
 
 
-@pytest.mark.parametrize(
-    ("key", "text", "says"),
-    [
+def test_an_option_that_the_row_does_not_take_is_refused_with_a_sentence():
+    for key, text, says in (
         ("blok", "64", "has no option 'blok' (its options: block, kernel, ratio, sorted)"),
         ("ratio", "half", "option ratio='half' is not float, like 0.5"),
         ("sorted", "maybe", "option sorted='maybe' is neither true nor false"),
-    ],
-)
-def test_an_option_that_the_row_does_not_take_is_refused_with_a_sentence(key, text, says):
-    with pytest.raises(InvalidRow) as caught:
-        row(options=OPTIONS).with_options({key: text})
-    assert str(caught.value).startswith("some.row")
-    assert says in str(caught.value)
+    ):
+        with pytest.raises(InvalidRow) as caught:
+            row(options=OPTIONS).with_options({key: text})
+        assert str(caught.value).startswith("some.row")
+        assert says in str(caught.value)
 
 
 def test_the_label_names_the_options_that_differ_from_the_defaults():

@@ -33,9 +33,8 @@ def host(wall=0.010, spent=0.010, wanted=0.010, late=0.0, waited=0.005, times=2)
 MS = 1e-3
 
 
-@pytest.mark.parametrize(
-    ("calls", "threads", "says"),
-    [
+def test_what_calls_on_the_host_show():
+    for calls, threads, says in (
         (host(), 1, None),
         (host(wall=MS, spent=MS, late=4 * MS), 1, "it went on working after it had returned: 4 ms"),
         ([*host(late=4 * MS), *host()], 1, None),  # somebody else's
@@ -46,31 +45,26 @@ MS = 1e-3
         (host(wanted=25 * MS), 2, None),
         (host(wanted=27 * MS), 2, "it kept 2.7 processors busy and was given 2 threads"),
         (host(wall=1e-5, wanted=3e-5), 1, None),  # a few microseconds say nothing
-    ],
-)
-def test_what_calls_on_the_host_show(calls, threads, says):
-    found = audit.judge_host(calls, threads)
-    assert found.implausible is None if says is None else found.implausible.startswith(says)
-    assert (found.clock, len(found.flags)) == ("process", 0)
-    spent = sorted(c.spent + c.late for c in calls)
-    assert found.least == spent[0]
-    assert spent[0] <= found.seconds <= spent[-1]
+    ):
+        found = audit.judge_host(calls, threads)
+        assert found.implausible is None if says is None else found.implausible.startswith(says)
+        assert (found.clock, len(found.flags)) == ("process", 0)
+        spent = sorted(c.spent + c.late for c in calls)
+        assert found.least == spent[0]
+        assert spent[0] <= found.seconds <= spent[-1]
 
 
-@pytest.mark.parametrize(
-    ("launched", "total", "events", "flags", "says"),
-    [
+def test_what_calls_on_a_device_show():
+    for launched, total, events, flags, says in (
         (1 * MS, 10.2 * MS, 10 * MS, [], None),
         (1 * MS, 8 * MS, 10 * MS, [], "the clocks disagree: 10 ms by events, 8 ms from end to end"),
         (0.1 * MS, 10 * MS, 1 * MS, [], "the device worked on where the events do not look"),
         (1e-5, 5e-5, 5e-6, ["launch-bound: 5 µs by events, 50 µs from end to end"], None),
         (9.8 * MS, 10 * MS, MS, ["launch-bound: 1 ms by events, 10 ms from end to end"], None),
-    ],
-)
-def test_what_calls_on_a_device_show(launched, total, events, flags, says):
-    found = audit.judge_device([(launched, total)] * 8, events)
-    assert found.implausible is None if says is None else found.implausible.startswith(says)
-    assert (list(found.flags), found.clock, found.seconds) == (flags, "e2e", total)
+    ):
+        found = audit.judge_device([(launched, total)] * 8, events)
+        assert found.implausible is None if says is None else found.implausible.startswith(says)
+        assert (list(found.flags), found.clock, found.seconds) == (flags, "e2e", total)
 
 
 @pytest.mark.parametrize(("wall", "waited"), [(0.003, 0.002), (0.03, 0.01), (3.0, 0.05)])
@@ -261,9 +255,8 @@ def forced(operator):
     return replace(PLAIN, runs={"cpu": operator, "cuda": "aten::on_a_gpu"})
 
 
-@pytest.mark.parametrize(
-    ("row", "device", "ran", "said"),
-    [
+def test_another_operator_than_the_one_forced_is_named_beside_it():
+    for row, device, ran, said in (
         (forced(FLASH), "cpu", {ENTRY, MATH, "aten::bmm"}, f"it should run {FLASH} and ran {MATH}"),
         (forced(FLASH), "cpu", {ENTRY, FLASH, "aten::empty"}, None),
         (forced(FLASH[:-8]), "cpu", {FLASH}, f"it should run {FLASH[:-8]} and ran {FLASH}"),
@@ -272,11 +265,9 @@ def forced(operator):
         (forced(FLASH), "cuda:1", {"aten::on_a_gpu"}, None),
         (PLAIN, "cpu", (), None),
         (forced(FLASH), "cpu", (), "and ran no operator of torch's"),
-    ],
-)
-def test_another_operator_than_the_one_forced_is_named_beside_it(row, device, ran, said):
-    found = unattested(row, device, ran)
-    assert found is None if said is None else said in found
+    ):
+        found = unattested(row, device, ran)
+        assert found is None if said is None else said in found
 
 
 def test_a_record_says_what_torch_chose_on_a_gpu_where_nothing_was_forced():

@@ -139,17 +139,14 @@ def test_what_is_refused_or_not_found_or_can_not_fit_is_not_run(cells, tmp_path,
         assert cells.measure(row, timed=False).status is status
 
 
-@pytest.mark.parametrize(
-    ("deed", "says"),
-    [
+def test_what_differs_while_its_memory_is_observed_is_wrong(cells):
+    for deed, says in (
         ("return q * 0.0 if looked_at else inner(q, k, v)", "output"),
         ("return inner(q, k, v.detach() + 0.0 * v) if looked_at else inner(q, k, v)", "dv"),
         ("return inner(q, k, v).double() if looked_at else inner(q, k, v)", "the output is float6"),
-    ],
-)
-def test_what_differs_while_its_memory_is_observed_is_wrong(cells, deed, says):
-    record = cells.run(attending(deed), cells.problem(phase="train"))
-    unmeasured(record, Status.WRONG, f"while its memory was observed .*{says}")
+    ):
+        record = cells.run(attending(deed), cells.problem(phase="train"))
+        unmeasured(record, Status.WRONG, f"while its memory was observed .*{says}")
 
 
 BY_ADDRESS = (

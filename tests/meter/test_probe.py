@@ -38,9 +38,8 @@ def build(problem):
 """
 
 
-@pytest.mark.parametrize(
-    ("deed", "said"),
-    [
+def test_what_goes_wrong_has_a_sentence_and_no_figures(cells):
+    for deed, said in (
         ("out = out.clone(); out[:, :, 127] = 0", "error of forward"),
         ("out = out.clone(); out[0, 1, 3, 0] = float('nan')", "not finite in the output"),
         ("torch.set_num_threads(2)", "left changed"),
@@ -48,15 +47,13 @@ def build(problem):
         ("out = (q @ k.mT * problem.scale).softmax(-1) @ v", "error of forward"),  # no mask
         ("out = out * (1 - torch.autograd._profiler_enabled())", "error of forward"),
         ("q = q.detach(); out = inner(q, k, v)", "dq"),
-    ],
-)
-def test_what_goes_wrong_has_a_sentence_and_no_figures(cells, deed, said):
-    phase = "train" if said == "dq" else "forward"
-    problem = cells.problem(q_len=200, kv_len=200, mask=Mask.parse("causal"), phase=phase)
-    found = look(cells, LONGER.format(deed=deed), problem)
-    assert found.status is Status.WRONG
-    assert said in found.reason
-    assert found.time_s is None and found.peak_bytes is None and not found.samples_s
+    ):
+        phase = "train" if said == "dq" else "forward"
+        problem = cells.problem(q_len=200, kv_len=200, mask=Mask.parse("causal"), phase=phase)
+        found = look(cells, LONGER.format(deed=deed), problem)
+        assert found.status is Status.WRONG
+        assert said in found.reason
+        assert found.time_s is None and found.peak_bytes is None and not found.samples_s
 
 
 def test_another_operator_is_held_against_its_own_definition(cells):

@@ -162,21 +162,18 @@ LEFT = {"failed": {"status": "failed", "reason": "it raised Lost"}, "exchanging"
 RAISED = {"failed": {"status": "failed", "reason": "it raised ValueError"}, "exchanging": False}
 
 
-@pytest.mark.parametrize(
-    ("troubles", "kind", "says"),
-    [
+def test_one_that_was_left_in_the_lurch_is_not_blamed():
+    for troubles, kind, says in (
         ({0: LEFT, 2: RAISED}, ranks.RankLost, "rank 2 raised ValueError"),
         ({0: LEFT}, ranks.RankLost, "rank 0 raised Lost"),
         ({1: {"wrong": "it is off"}, 0: LEFT}, Wrong, "rank 1: it is"),
         ({0: {"unsupported": "not so"}}, Unsupported, "not so"),
         ({0: {"unavailable": ["no such thing", "get one"]}}, Unavailable, "no such thing"),
-    ],
-)
-def test_one_that_was_left_in_the_lurch_is_not_blamed(troubles, kind, says):
-    told = {rank: ranks._Troubled(answer) for rank, answer in troubles.items()}
-    lost = ranks.fault(told, "call", 1.0)
-    assert type(lost) is kind
-    assert str(lost).startswith(says)
+    ):
+        told = {rank: ranks._Troubled(answer) for rank, answer in troubles.items()}
+        lost = ranks.fault(told, "call", 1.0)
+        assert type(lost) is kind
+        assert str(lost).startswith(says)
 
 
 PROBLEM = Problem(

@@ -206,9 +206,8 @@ def growing():
     return (1.0 + (i % 2) * i / 100 for i in itertools.count())
 
 
-@pytest.mark.parametrize(
-    ("readings", "step_s", "budget_s", "stop", "least", "most"),
-    [
+def test_sampling_stops_for_a_reason(scripted):
+    for readings, step_s, budget_s, stop, least, most in (
         (itertools.cycle(STEADY), 0.01, 1.0, "converged", 50, 56),  # at half the budget
         (ONES, 0.04, 1.0, "converged", 20, 20),
         (itertools.cycle(BIMODAL), 0.01, 1.0, "budget", 100, 106),
@@ -219,11 +218,9 @@ def growing():
         (growing(), 0.001, 0.3, "budget", 300, 400),  # noise that grows is no plateau
         (ONES, 1e-6, 1.0, "converged", 400, 400),
         (growing(), 1e-6, 1.0, "budget", 400, 400),
-    ],
-)
-def test_sampling_stops_for_a_reason(scripted, readings, step_s, budget_s, stop, least, most):
-    result = meter.measure_time(NOTHING, scripted(readings, step_s), budget_s, [])
-    assert result.stop == stop and least <= result.n <= most
+    ):
+        result = meter.measure_time(NOTHING, scripted(readings, step_s), budget_s, [])
+        assert result.stop == stop and least <= result.n <= most
 
 
 @pytest.mark.parametrize(
@@ -245,20 +242,15 @@ def test_samples_that_drift_are_flagged_with_how_much(readings, flag):
     assert (flags == []) if flag is None else flags[0].startswith("drifting: ") and flag in flags[0]
 
 
-@pytest.mark.parametrize(
-    ("readings", "step_s", "budget_s", "flags", "least", "most"),
-    [
+def test_warming_up_ends_when_steady_or_at_the_budget(scripted):
+    for readings, step_s, budget_s, flags, least, most in (
         (ONES, 0.01, 1.0, [], 0.25, 0.3),
         (itertools.chain([9.0] * 10, ONES), 0.001, 0.1, [], 0.04, 0.05),
         ((1.1**i for i in itertools.count()), 0.01, 0.5, ["not steady"], 0.5, 0.55),
         ((2.0**i for i in itertools.count()), 1.0, 1.5, [], 2.0, 2.1),  # too few to tell
-    ],
-)
-def test_warming_up_ends_when_steady_or_at_the_budget(
-    scripted, readings, step_s, budget_s, flags, least, most
-):
-    spent, found = meter.warm_up(NOTHING, scripted(readings, step_s), budget_s)
-    assert found == flags and least <= spent < most
+    ):
+        spent, found = meter.warm_up(NOTHING, scripted(readings, step_s), budget_s)
+        assert found == flags and least <= spent < most
 
 
 class Scene:
@@ -337,9 +329,8 @@ def test_a_driver_that_does_not_say_is_flagged_once(monkeypatch):
     assert health_for("cuda").flags() == ["slow-downs were not watched for: none"]
 
 
-@pytest.mark.parametrize(
-    ("cpu", "waits", "threads", "flags"),
-    [
+def test_a_processor_that_was_not_there_is_flagged():
+    for cpu, waits, threads, flags in (
         (0.95, 500, 1, []),
         (1.9, 500, 2, []),
         (0.6, 3, 1, ["contended: 60\u00a0% of a processor"]),
@@ -350,7 +341,5 @@ def test_a_driver_that_does_not_say_is_flagged_once(monkeypatch):
             ["it waited: 62\u00a0% of each call without the processor, of its own will"],
         ),
         (0.5, 1000, 2, ["contended: 50\u00a0% of a processor"]),  # threads wait for one another
-    ],
-)
-def test_a_processor_that_was_not_there_is_flagged(cpu, waits, threads, flags):
-    assert meter.processor_flags(1.0, cpu, waits, 100, threads) == flags
+    ):
+        assert meter.processor_flags(1.0, cpu, waits, 100, threads) == flags

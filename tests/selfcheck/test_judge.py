@@ -34,9 +34,8 @@ def result(*outcomes):
 MOVED = "row 0 (batch 0, head 0) did not move when key 3 changed, which"
 
 
-@pytest.mark.parametrize(
-    ("plant", "status", "reason", "peak", "caught"),
-    [
+def test_a_fault_is_caught_by_its_status_and_its_reason_or_its_price_together():
+    for plant, status, reason, peak, caught in (
         (ZEROS, Status.WRONG, MOVED, None, True),
         (ZEROS, Status.WRONG, "it is slow", None, False),
         (ZEROS, Status.MEASURED, "", None, False),
@@ -45,16 +44,12 @@ MOVED = "row 0 (batch 0, head 0) did not move when key 3 changed, which"
         (HOG, Status.MEASURED, "", (96 << 20) - 1, False),
         (HOG, Status.WRONG, "it is slow", 1 << 30, False),
         (HOG, Status.MEASURED, "", None, False),
-    ],
-)
-def test_a_fault_is_caught_by_its_status_and_its_reason_or_its_price_together(
-    plant, status, reason, peak, caught
-):
-    memory = Memory(peak_bytes=peak, saved_bytes=None, expected_bytes=None, method="events")
-    found = judge(plant, record(plant, status, reason, memory=memory))
-    assert (found.caught, found.status, found.wanted == "") == (caught, status, caught)
-    assert found.said == reason or found.said.startswith("memory.peak_bytes is")
-    assert ("at least" in found.wanted) is (plant is HOG and not caught)
+    ):
+        memory = Memory(peak_bytes=peak, saved_bytes=None, expected_bytes=None, method="events")
+        found = judge(plant, record(plant, status, reason, memory=memory))
+        assert (found.caught, found.status, found.wanted == "") == (caught, status, caught)
+        assert found.said == reason or found.said.startswith("memory.peak_bytes is")
+        assert ("at least" in found.wanted) is (plant is HOG and not caught)
 
 
 def test_the_line_counts_what_was_planted():

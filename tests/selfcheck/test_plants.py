@@ -92,9 +92,8 @@ NARROW = 0.004
 """One in which two per cent can just be seen."""
 
 
-@pytest.mark.parametrize(
-    ("extra", "ratio", "spread", "margin", "right"),
-    [
+def test_a_verdict_is_right_or_wrong_at_its_margin():
+    for extra, ratio, spread, margin, right in (
         (0, 1.00, 0.0, 0.01, True),
         (0, 1.05, 0.0, 0.01, False),
         (0, 1.02, WIDE, 0.01, None),
@@ -108,12 +107,10 @@ NARROW = 0.004
         (5, 1.0105, 0.0004, 0.01, False),  # inconclusive, though it could have been seen
         (2, 1.0165, NARROW, 0.01, None),  # from below the margin to above what was planted
         (2, 1.0115, NARROW, 0.01, False),  # from below the margin to less than what was planted
-    ],
-)
-def test_a_verdict_is_right_or_wrong_at_its_margin(extra, ratio, spread, margin, right):
-    outcome = judge_slow_down(extra, found(ratio, spread, margin))
-    assert outcome.caught is right, outcome
-    assert bool(outcome.wanted) is (right is False)
+    ):
+        outcome = judge_slow_down(extra, found(ratio, spread, margin))
+        assert outcome.caught is right, outcome
+        assert bool(outcome.wanted) is (right is False)
 
 
 class Engine:

@@ -171,14 +171,11 @@ def test_without_a_world_those_rows_are_left_out_with_a_sentence():
     assert (ring.guess_s, sdpa.left_out) == (0.0, None)
 
 
-@pytest.mark.parametrize(
-    ("names", "grid", "says"),
-    [
+def test_what_cannot_be_or_says_nothing_is_refused():
+    for names, grid, says in (
         (["ring"], {"world": 5}, "has 4: use --world 4 at the most"),
         (["ring"], {"world": 3, "device": "cuda"}, "has 2: use --world 2 at the most"),
         (["sdpa", "einsum"], {"world": 2}, "says nothing of sdpa, einsum: each runs in one"),
-    ],
-)
-def test_what_cannot_be_or_says_nothing_is_refused(names, grid, says):
-    with pytest.raises(InvalidProblem, match=says):
-        make_plan(impls.table(), names, GRID.with_(**grid), TWO_GPUS)
+    ):
+        with pytest.raises(InvalidProblem, match=says):
+            make_plan(impls.table(), names, GRID.with_(**grid), TWO_GPUS)

@@ -77,20 +77,17 @@ def about_another_cell():
     return Record.of(other.variant, other.problem, Status.FAILED, "it was slow").to_dict()
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
+def test_an_answer_that_is_no_record_of_the_cell_is_a_crash():
+    for answer, said in (
         ({}, "no record"),
         ({"record": 5}, "no record"),
         ({"record": {"schema": 1, "variant": 5, "status": [], "problem": 5}}, "no record"),
         ({"record": about_another_cell()}, "the worker answered about another measurement"),
-    ],
-)
-def test_an_answer_that_is_no_record_of_the_cell_is_a_crash(answer, said):
-    cell, engine = plan_of("bmm").to_run[0], Answering(answer, answer)
-    record = engines.measure(cell, {"seed": 0, "budget_s": 0.1}, engine)
-    assert (record.status, record.note) == (Status.CRASHED, engines.TWICE)
-    assert said in record.reason and record.key == cell.key and engine.closed
+    ):
+        cell, engine = plan_of("bmm").to_run[0], Answering(answer, answer)
+        record = engines.measure(cell, {"seed": 0, "budget_s": 0.1}, engine)
+        assert (record.status, record.note) == (Status.CRASHED, engines.TWICE)
+        assert said in record.reason and record.key == cell.key and engine.closed
 
 
 def slow(*said):
@@ -328,9 +325,8 @@ def test_what_contradicts_an_earlier_record_is_not_believed(order):
     assert "while its work grows 4-fold" in last.reason
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
+def test_what_can_be_true_is_believed():
+    for first, second in (
         *((record(0.010), record(s, "train")) for s in (0.00875, 0.0095, 0.010, 0.030)),
         (record(0.010, variant="b"), record(0.005, "train")),
         (record(0.010, n=256, flops=512 * 512), record(0.005, "train")),
@@ -345,10 +341,8 @@ def test_what_contradicts_an_earlier_record_is_not_believed(order):
         (record(0.010).with_(cost=None), record(0.010, n=1024)),  # nobody knows of its work
         (record(0.010), record(0.010, n=1024).with_(cost=None)),
         [each.with_(ranks=TWO) for each in (record(0.010), record(0.010, n=1024))],  # they wait
-    ],
-)
-def test_what_can_be_true_is_believed(first, second):
-    assert doubted(first, second)[-1].status is Status.MEASURED
+    ):
+        assert doubted(first, second)[-1].status is Status.MEASURED
 
 
 def test_a_record_without_a_time_or_that_is_not_believed_contradicts_nobody():

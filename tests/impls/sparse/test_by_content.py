@@ -166,25 +166,21 @@ def cluster_loop(problem, q, k, v, clusters, ask, give, seed):
     return out / np.maximum(times, 1)[..., None], times
 
 
-@pytest.mark.parametrize(
-    ("changes", "clusters", "window", "ask", "give"),
-    [
+def test_it_is_the_mean_of_softmaxes_inside_clusters():
+    for changes, clusters, window, ask, give in (
         ({}, 5, 20, 20, 20),
         ({}, 0, 0, 9, 9),
         ({"q_len": 13, "v_head_dim": 6}, 4, 0, 4, 20),
         ({"kv_len": 7}, 3, 50, 50, 7),
         ({"q_len": 1, "kv_len": 1}, 0, 0, 1, 1),
-    ],
-    ids=str,
-)
-def test_it_is_the_mean_of_softmaxes_inside_clusters(changes, clusters, window, ask, give):
-    problem = problem_of(**{"length": 77, **changes})
-    given = inputs(problem)
-    many = clusters or costs.root(problem.kv_len)
-    want, times = cluster_loop(problem, *given, many, ask, give, 1)
-    label = f"routing?clusters={clusters}&window={window}&seed=1"
-    assert not made(label, problem)[0](*given).numpy()[times == 0].any(), "no cluster takes it"
-    both_give(label, problem, given, want, **CLOSE)
+    ):
+        problem = problem_of(**{"length": 77, **changes})
+        given = inputs(problem)
+        many = clusters or costs.root(problem.kv_len)
+        want, times = cluster_loop(problem, *given, many, ask, give, 1)
+        label = f"routing?clusters={clusters}&window={window}&seed=1"
+        assert not made(label, problem)[0](*given).numpy()[times == 0].any(), "no cluster takes it"
+        both_give(label, problem, given, want, **CLOSE)
 
 
 def test_the_cost_of_routing_is_ranking_and_attention_inside_the_clusters():

@@ -33,19 +33,16 @@ SMALL = {
 ROWS = list(SMALL)
 
 
-@pytest.mark.parametrize(
-    ("name", "mask", "length"),
-    [
+def test_a_few_blocks_at_a_time_give_what_all_at_once_give():
+    for name, mask, length in (
         *((name, mask, 2101) for name in ROWS for mask in ("none", "causal")),
         ("window.blocked", "window:40,17", 4200),
-    ],
-)
-def test_a_few_blocks_at_a_time_give_what_all_at_once_give(name, mask, length):
-    given = problem(length, mask, heads=8, kv_heads=4, phase="train")
-    inputs = make(given, 0)[:3]
-    few = made(name, given.with_(phase="forward"))[0]
-    assert name != "window.blocked" or len(few.band.slabs) > 2
-    torch.testing.assert_close(few(*inputs), made(name, given)[0](*inputs))
+    ):
+        given = problem(length, mask, heads=8, kv_heads=4, phase="train")
+        inputs = make(given, 0)[:3]
+        few = made(name, given.with_(phase="forward"))[0]
+        assert name != "window.blocked" or len(few.band.slabs) > 2
+        torch.testing.assert_close(few(*inputs), made(name, given)[0](*inputs))
 
 
 def strided_set(i, l):  # noqa: E741
