@@ -81,16 +81,13 @@ def test_what_was_amiss_while_timing_is_told_and_decides_nothing(run):
     assert [cell.variant for cell in torn.cells] == ["b"]
 
 
-@pytest.mark.parametrize(
-    ("noise", "margin"),
-    [
+def test_the_margin_is_a_twentieth_or_the_larger_noise_floor_of_either(run):
+    for noise, margin in (
         (None, 0.05),
         ([{"call_s": 9.0, "floor": 0.11}, {"call_s": 1e-3, "floor": 0.02}], 0.11),
-    ],
-)
-def test_the_margin_is_a_twentieth_or_the_larger_noise_floor_of_either(run, noise, margin):
-    a, b = run(timed(), noise=noise), run(timed(), noise=[])
-    assert compare_runs(a, b).margin == compare_runs(b, a).margin == pytest.approx(margin)
+    ):
+        a, b = run(timed(), noise=noise), run(timed(), noise=[])
+        assert compare_runs(a, b).margin == compare_runs(b, a).margin == pytest.approx(margin)
 
 
 @pytest.mark.parametrize(
@@ -114,25 +111,21 @@ def test_what_ended_otherwise_is_better_or_worse(run, a, b, change):
     assert found.exit_status == (change == "worse")
 
 
-@pytest.mark.parametrize(
-    ("header", "records", "said"),
-    [
+def test_runs_of_unlike_protocols_are_refused(run):
+    for header, records, said in (
         (1, [1], "1"),
         (None, [], "none"),
         (PROTOCOL, [1, PROTOCOL], f"{PROTOCOL} by run.json, and with 1 and {PROTOCOL} by records"),
-    ],
-)
-def test_runs_of_unlike_protocols_are_refused(run, header, records, said):
-    old = [Record.from_dict({**timed(f"v{p}").to_dict(), "protocol": p}) for p in records]
-    old = run(*old, protocol=header)
-    with pytest.raises(Incomparable) as caught:
-        compare_runs(old, run(timed()))
-    assert str(caught.value).startswith(f"{old} was measured with protocol {said}")
+    ):
+        old = [Record.from_dict({**timed(f"v{p}").to_dict(), "protocol": p}) for p in records]
+        old = run(*old, protocol=header)
+        with pytest.raises(Incomparable) as caught:
+            compare_runs(old, run(timed()))
+        assert str(caught.value).startswith(f"{old} was measured with protocol {said}")
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "said"),
-    [
+def test_each_thing_that_the_headers_have_otherwise_is_said(run):
+    for path, value, said in (
         ("machine__name", "bax", ("machine", "slow-box-2c", "bax")),
         ("machine__versions__torch", "2.12.0", ("torch", "2.13.0+cpu", "2.12.0")),
         ("settings__environment__NEW", "4", ("NEW", "nothing", "4")),
@@ -140,11 +133,9 @@ def test_runs_of_unlike_protocols_are_refused(run, header, records, said):
         ("files", {"~/m.npy": "one"}, ("~/m.npy", "not read", "one")),
         ("legs", [{"changes": ["torch 2.1"]}], ("later legs", "none", "torch 2.1")),
         ("started", "another day", None),
-    ],
-)
-def test_each_thing_that_the_headers_have_otherwise_is_said(run, path, value, said):
-    found = compare_runs(run(timed()), run(timed(), **{path: value}))
-    assert [(d.what, d.a, d.b) for d in found.differences][:1] == ([said] if said else [])
+    ):
+        found = compare_runs(run(timed()), run(timed(), **{path: value}))
+        assert [(d.what, d.a, d.b) for d in found.differences][:1] == ([said] if said else [])
 
 
 def test_what_ran_on_another_device_is_marked(run):

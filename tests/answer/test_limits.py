@@ -54,9 +54,8 @@ def bracketed(one, truth, why, ran=True):
     return held <= truth < failed and failed - held <= (one.sizes.width(held) if ran else 64)
 
 
-@pytest.mark.parametrize(
-    ("truth", "why", "most", "world"),
-    [
+def test_without_a_formula_the_bracket_is_run():
+    for truth, why, most, world in (
         *(
             (truth, TIME, 9, {"time_s": lambda n, t=truth, p=power: (n / t) ** p})
             for truth in (300, 9000, 400_000)
@@ -68,12 +67,10 @@ def bracketed(one, truth, why, ran=True):
         (3000, "crashed", 12, {"crash": 3000}),
         (5000, TIME, 14, {"hang": 5000}),
         (8999, TIME, 15, {"time_s": lambda n: 1 / n if n < 9000 else 2.0}),  # falls with the length
-    ],
-)
-def test_without_a_formula_the_bracket_is_run(truth, why, most, world):
-    one = make()
-    assert len(run(one, **world)) <= most
-    assert bracketed(one, truth, why)
+    ):
+        one = make()
+        assert len(run(one, **world)) <= most
+        assert bracketed(one, truth, why)
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,8 @@ def test_what_is_pasted_computes_the_problem(variant, p):
     assert torch.allclose(names["out"], want, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("p", "words"),
-    [
+def test_a_problem_is_said_whole():
+    for p, words in (
         (problem(24), "24 --batch 1 --heads 4 --head-dim 64 --dtype float32 --mask causal --phase "
          "forward --device cpu"),
         (problem(24, phase="decode", heads=6, kv_heads=2, v_head_dim=32, inputs="peaky"),
@@ -38,10 +37,8 @@ def test_what_is_pasted_computes_the_problem(variant, p):
          "causal --phase decode --inputs peaky --device cpu"),
         (problem(24, q_len=7, batch=3), "7x24 --batch 3 --heads 4 --head-dim 64 --dtype float32 "
          "--mask causal --phase forward --device cpu"),
-    ],
-)  # fmt: skip
-def test_a_problem_is_said_whole(p, words):
-    assert " ".join(words_of(p)) == f"--seq {words}"
+    ):  # fmt: skip
+        assert " ".join(words_of(p)) == f"--seq {words}"
 
 
 def test_torch_s_own_function_is_called_by_its_own_name_where_that_says_all():

@@ -24,9 +24,8 @@ def test_problems_alike_in_all_but_their_length_are_one_regime():
     assert "4 queries a call" in str(found)
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
+def test_a_regime_is_said_by_all_that_tells_it_from_another():
+    for more, words in (
         ({}, "forward, no mask, float32, batch 1, 8 heads of 64, on cpu"),
         (
             {"kv_heads": 2, "v_head_dim": 32, "inputs": "captured:/a/b.npz", "q_len": 1},
@@ -37,10 +36,8 @@ def test_problems_alike_in_all_but_their_length_are_one_regime():
          "64, on cpu, over 2 processes"),
         ({"q_len": 4, "phase": "decode", "node": "x"}, "decode, 4 queries a call, no mask, "
          "float32, batch 1, 8 heads of 64, on cpu"),
-    ],
-)  # fmt: skip
-def test_a_regime_is_said_by_all_that_tells_it_from_another(more, words):
-    assert [str(r) for r in regimes([timed("a", 128, 1.0, **more)])] == [words]
+    ):  # fmt: skip
+        assert [str(r) for r in regimes([timed("a", 128, 1.0, **more)])] == [words]
 
 
 OTHER = {"kv_heads": 2, "v_head_dim": 32, "inputs": "peaky", "device": "cuda", "world": 2}

@@ -184,9 +184,8 @@ def test_without_a_driver_everything_is_absent_with_its_words(driver, monkeypatc
     assert "nvidia-ml-py is not installed" in nvml.board("GPU-aa").reason
 
 
-@pytest.mark.parametrize(
-    ("device", "visible", "found"),
-    [
+def test_torchs_number_is_followed_through_what_is_visible(driver):
+    for device, visible, found in (
         ("cuda", None, "GPU-aa"),
         ("cuda:1", None, "GPU-ab"),
         ("cuda:0", "2,0", "GPU-cc"),
@@ -199,12 +198,10 @@ def test_without_a_driver_everything_is_absent_with_its_words(driver, monkeypatc
         ("cuda", "", "knows no single GPU"),
         ("cuda", "GPU-a", "knows no single GPU"),
         ("cuda", "-1", "knows no single GPU"),
-    ],
-)
-def test_torchs_number_is_followed_through_what_is_visible(driver, device, visible, found):
-    driver(h200("GPU-aa"), h200("GPU-ab"), h200("GPU-cc"))
-    answer = nvml.uuid_of(device, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
-    assert answer == found if found.startswith("GPU-") else found in answer.reason
+    ):
+        driver(h200("GPU-aa"), h200("GPU-ab"), h200("GPU-cc"))
+        answer = nvml.uuid_of(device, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+        assert answer == found if found.startswith("GPU-") else found in answer.reason
 
 
 def test_boards_that_differ_are_numbered_by_cuda_alone_unless_it_is_told_how(driver):
@@ -216,9 +213,8 @@ def test_boards_that_differ_are_numbered_by_cuda_alone_unless_it_is_told_how(dri
     assert known == Gpu("NVIDIA H200", "GPU-aa", 9.0, 150 << 30, "580.1")
 
 
-@pytest.mark.parametrize(
-    ("changes", "board", "words"),
-    [
+def test_what_may_spoil_times_is_told(driver):
+    for changes, board, words in (
         ({}, {}, None),
         ({"driver": "535.183.01"}, {}, "535.183.01 is too old for torch's CUDA 13.0, which needs"),
         ({"driver": "580.65"}, {}, None),
@@ -233,14 +229,12 @@ def test_boards_that_differ_are_numbered_by_cuda_alone_unless_it_is_told_how(dri
         ({}, {"MemoryInfo": SimpleNamespace(total=150 << 30, used=147 << 30)}, "only 3 GiB are"),
         ({}, {"UUID": "GPU-zz"}, "can't be asked"),
         ({}, dict.fromkeys(("MemoryInfo", "ComputeRunningProcesses", "MigMode"), ...), None),
-    ],
-)
-def test_what_may_spoil_times_is_told(driver, changes, board, words):
-    driver(h200(**board))
-    gpu = replace(H200, driver=changes.get("driver", H200.driver))
-    found = gpu_warnings(replace(FIT, torch_cuda=changes.get("cuda", "13.0"), gpus=(gpu,)))
-    assert len(found) == (words is not None)
-    assert all(words in sentence for sentence in found)
+    ):
+        driver(h200(**board))
+        gpu = replace(H200, driver=changes.get("driver", H200.driver))
+        found = gpu_warnings(replace(FIT, torch_cuda=changes.get("cuda", "13.0"), gpus=(gpu,)))
+        assert len(found) == (words is not None)
+        assert all(words in sentence for sentence in found)
 
 
 def test_processor_and_gpus_tell_their_state_or_why_not(driver, monkeypatch):

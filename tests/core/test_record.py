@@ -94,9 +94,8 @@ def test_a_record_with_every_part_is_valid_and_read():
         WHOLE.status = Status.WRONG
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
+def test_what_no_record_says_is_refused_by_the_schema_and_the_reader():
+    for path, value in (
         *((f"{part}surprise", 1) for part in ("", "time.", "memory.", "error.forward.", "cost.")),
         *((name, MISSING) for name in ("status", "variant", "problem", "schema")),
         ("status", "splendid"), ("reason", "it went well"), ("time.median_s", "1"), ("time.n", 0),
@@ -110,13 +109,11 @@ def test_a_record_with_every_part_is_valid_and_read():
         ("problem.surprise", 1), ("problem.q_len", 0), ("problem.heads", 8 * MOST),
         ("problem.dtype", "int8"), ("problem.phase", "sideways"), ("problem.level", "roof"),
         ("problem.mask", 3), ("problem.inputs", "captured:"), ("problem.device", "cuda:x"),
-    ],
-)  # fmt: skip
-def test_what_no_record_says_is_refused_by_the_schema_and_the_reader(path, value):
-    sent = with_(path, value)
-    assert not VALID.is_valid(sent)
-    with pytest.raises(record.InvalidRecord):
-        Record.from_dict(sent)
+    ):  # fmt: skip
+        sent = with_(path, value)
+        assert not VALID.is_valid(sent)
+        with pytest.raises(record.InvalidRecord):
+            Record.from_dict(sent)
 
 
 @pytest.mark.parametrize("status", [s for s in Status if s is not Status.MEASURED])

@@ -216,9 +216,8 @@ class Peeking(Summing):
         return (memory[0], memory) if isinstance(memory, tuple) else super().step(q, k, v, memory)
 
 
-@pytest.mark.parametrize(
-    ("fault", "problem", "define", "says"),
-    [
+def test_what_is_faulty_is_wrong_and_the_reason_names_the_deed():
+    for fault, problem, define, says in (
         *((partial(Layer, edit=edit), TRAIN, None, says) for edit, says in LAYERS),
         (other_weights, TRAIN, None, "its weight v is not that of its definition"),
         (scaled_mean, CORE, scaled_mean, None),
@@ -233,11 +232,9 @@ class Peeking(Summing):
         (Peeking, DECODE, sums, "moved when key"),
         (stepping(lambda m, out: (out, m)), DECODE, sums, "two steps are not as one"),
         (stepping(lambda m, out: (out, None)), DECODE, sums, "can't go on from the memory"),
-    ],
-)  # fmt: skip
-def test_what_is_faulty_is_wrong_and_the_reason_names_the_deed(fault, problem, define, says):
-    found = verdict(fault(problem), problem, define and define(problem)).reason
-    assert found is None if says is None else says in found
+    ):  # fmt: skip
+        found = verdict(fault(problem), problem, define and define(problem)).reason
+        assert found is None if says is None else says in found
 
 
 def test_a_second_step_that_finds_no_room_is_not_wrong():

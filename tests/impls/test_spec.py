@@ -74,18 +74,15 @@ def test_a_refusal_is_a_sentence_and_without_the_limit_there_is_none(changes, as
 OPTIONS = {"block": 256, "ratio": 0.5, "sorted": True, "kernel": "relu"}
 
 
-@pytest.mark.parametrize(
-    ("key", "text", "value"),
-    [
+def test_an_option_from_text_has_the_type_of_its_default():
+    for key, text, value in (
         ("block", "-1", -1), ("ratio", "2", 2.0), ("sorted", "No", False), ("sorted", "0", False),
         ("sorted", "yes", True), ("sorted", "True", True), ("kernel", "3", "3"),
-    ],
-)  # fmt: skip
-def test_an_option_from_text_has_the_type_of_its_default(key, text, value):
-    changed = row(options=OPTIONS).with_options({key: text})
-    assert changed.chosen == {**OPTIONS, key: value}
-    assert type(changed.chosen[key]) is type(OPTIONS[key])
-    assert changed.options == OPTIONS, "the defaults stay what they are"
+    ):  # fmt: skip
+        changed = row(options=OPTIONS).with_options({key: text})
+        assert changed.chosen == {**OPTIONS, key: value}
+        assert type(changed.chosen[key]) is type(OPTIONS[key])
+        assert changed.options == OPTIONS, "the defaults stay what they are"
 
 
 def test_an_option_that_the_row_does_not_take_is_refused_with_a_sentence():

@@ -108,10 +108,13 @@ def test_fresh_values_come_ten_times_a_second_and_not_with_each_call():
     assert world.freshened > 40
 
 
-def test_a_counter_that_never_moves_is_a_reason_and_no_figure():
+def test_a_counter_that_never_moves_or_a_load_that_draws_no_more_than_idle_is_a_reason():
     got = World(step_s=1e9).measure()
     assert (got.joules, got.gross_joules, got.tokens_per_joule, got.calls) == (None, None, None, 0)
     assert got.why == "the energy counter did not move in 3 s"
+    got = World(idle=80, load=79.9).measure()
+    assert got.tokens_per_joule is None
+    assert got.flags == ["the device drew no more than when idle"]
 
 
 def test_power_by_time_that_says_something_else_is_flagged():
@@ -119,12 +122,6 @@ def test_power_by_time_that_says_something_else_is_flagged():
     for lies, flags in ((1.0, 0), (0.95, 0), (1.3, 1), (0.6, 1)):
         world.lies = lies
         assert len(world.measure().flags) == flags
-
-
-def test_a_load_that_draws_no_more_than_idle_has_no_tokens_for_a_joule():
-    got = World(idle=80, load=79.9).measure()
-    assert got.tokens_per_joule is None
-    assert got.flags == ["the device drew no more than when idle"]
 
 
 def test_the_idle_draw_is_taken_when_it_has_stopped_falling():
@@ -159,18 +156,15 @@ def test_a_boards_counter_is_taken_where_it_is_ours_alone(of_board):
         counter.joules()
 
 
-@pytest.mark.parametrize(
-    ("answers", "why"),
-    [
+def test_a_boards_counter_that_is_not_ours_alone_is_a_reason(of_board):
+    for answers, why in (
         ({"mig": True}, "cut into instances (MIG)"),
         ({"other_processes": 1}, "1 other process computes on the GPU"),
         ({"other_processes": 3}, "3 other processes compute on the GPU"),
         ({"energy_j": Absent("the driver doesn't say its energy: Not Supported")}, "Not Supported"),
-    ],
-)
-def test_a_boards_counter_that_is_not_ours_alone_is_a_reason(of_board, answers, why):
-    got = of_board(**answers)
-    assert why in got.why and got.joules is None
+    ):
+        got = of_board(**answers)
+        assert why in got.why and got.joules is None
 
 
 RANGE = 262_143_328_850

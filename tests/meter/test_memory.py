@@ -20,9 +20,8 @@ MIB, GIB = 1 << 20, 1 << 30
 SMALL = Problem(heads=1, kv_heads=1, q_len=8, kv_len=8, head_dim=4, v_head_dim=4)
 
 
-@pytest.fixture(scope="module")
-def observed():
-    found = {}
+def test_the_peak_is_what_the_variants_own_formula_says_and_the_matrices_that_must_be_there():
+    observed = {}
     names = ("einsum", "matmul", "inplace", "sdpa.flash", "numpy")
     for name, phase in [*((name, "forward") for name in names), ("matmul", "train")]:
         row = impls.table().find(name)
@@ -32,25 +31,15 @@ def observed():
         dout = torch.ones(1, 4, N, 32) if p.gradients else None
         for _ in range(2):
             seen = observe(*given, dout, load_function(row.cost)(p).peak_bytes)
-        found[f"{name} {phase}"] = seen
-    return found
-
-
-def test_the_peak_is_what_the_variants_own_formula_says(observed):
-    for name, seen in observed.items():
-        found, arrays = seen.memory, "numpy" in name
+        observed[f"{name} {phase}"] = found = seen.memory
+        arrays = name == "numpy"
         near = pytest.approx(found.expected_bytes, rel=0.05 if arrays else 0.01)
         assert found.peak_bytes == near, name
         assert found.method == "allocation events" + " and traced arrays" * arrays
         assert (found.flags, len(seen.kernels)) == ([], len(set(seen.kernels)))
-        assert (found.saved_bytes is None) == ("forward" in name)
-
-
-def test_the_peak_is_the_matrices_that_must_be_there(observed):
-    two, one, none, train = (
-        observed[name].memory
-        for name in ("matmul forward", "inplace forward", "sdpa.flash forward", "matmul train")
-    )
+        assert (found.saved_bytes is None) == (phase == "forward")
+    asked = ("matmul forward", "inplace forward", "sdpa.flash forward", "matmul train")
+    two, one, none, train = (observed[name] for name in asked)
     assert two.peak_bytes == pytest.approx(2 * SCORES, rel=0.01)
     assert one.peak_bytes == pytest.approx(SCORES + OUTPUT, rel=0.01)
     assert OUTPUT < none.peak_bytes < SCORES / 2

@@ -142,20 +142,17 @@ WAITS = '  File "/x/impls/parallel/ranks.py", line 30 in wait\n  File "/x/ring.p
 WORKS = '  File "/x/ring.py", line 7 in attend'
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
+def test_those_that_are_stuck_are_named_and_those_that_wait():
+    for words, reason in (
         ([WAITS, WORKS], "rank 1 was still at its call after 4 min, and rank 0 was waiting"),
         ([WORKS, WAITS, WORKS],
          "ranks 0 and 2 were still at their call after 4 min, and rank 1 was waiting"),
         ([WAITS, WAITS], "ranks 0 and 1 were waiting for each other in their call after 4 min"),
         ([WAITS], "rank 0 was still waiting for others in its call after 4 min"),
-    ],
-)  # fmt: skip
-def test_those_that_are_stuck_are_named_and_those_that_wait(words, reason):
-    lost = ranks.silent(dict(enumerate(words)), "call", 240.0)
-    assert lost.fields["reason"] == reason
-    assert lost.fields["status"] is Status.TIMED_OUT
+    ):  # fmt: skip
+        lost = ranks.silent(dict(enumerate(words)), "call", 240.0)
+        assert lost.fields["reason"] == reason
+        assert lost.fields["status"] is Status.TIMED_OUT
 
 
 LEFT = {"failed": {"status": "failed", "reason": "it raised Lost"}, "exchanging": True}

@@ -282,11 +282,11 @@ class Scene:
 UNSEEN = {"sees": False}
 BLIND = {"sees": False, "remembers": False}
 LONG = (0.0, 1e9, 2.0, "HwThermal")
+WAITED = "it waited: 62\u00a0% of each call without the processor, of its own will"
 
 
-@pytest.mark.parametrize(
-    ("slow", "board", "batches", "longest", "discarded", "flags"),
-    [
+def test_what_was_taken_while_slow_is_thrown_away():
+    for slow, board, batches, longest, discarded, flags in (
         ([], {}, 5, 0.01, (0, 0), []),
         *(([(0.12, 0.5, 2.0, why)], {}, 5, 0.01, (20, 99), []) for why in sorted(SLOWDOWNS)),
         ([(0.03, 0.05, 2.0, "SwThermal")], UNSEEN, 2, 0.01, (10, 10), []),
@@ -297,17 +297,15 @@ LONG = (0.0, 1e9, 2.0, "HwThermal")
          ["power-capped: in 3 of 4 batches the clocks were held down to keep to the limit of 700"]),
         ([(0.03, 0.05, 1.2, "SwPowerCap")], UNSEEN, 4, 0.012, (0, 0),
          ["power-capped: in 1 of 4 batches"]),
-    ],
-)  # fmt: skip
-def test_what_was_taken_while_slow_is_thrown_away(slow, board, batches, longest, discarded, flags):
-    scene = Scene(*slow, **board)
-    taken = scene.take(batches)
-    assert len(taken) == 10 * batches and max(taken) == pytest.approx(longest)
-    assert discarded[0] <= scene.health.discarded <= discarded[1]
-    for found, start in zip(scene.health.flags(), flags, strict=True):
-        assert found.startswith(start)
-    if slow == [LONG]:
-        assert scene.waits == [0.05, 0.1, 0.2, 0.4, 0.5]
+    ):  # fmt: skip
+        scene = Scene(*slow, **board)
+        taken = scene.take(batches)
+        assert len(taken) == 10 * batches and max(taken) == pytest.approx(longest)
+        assert discarded[0] <= scene.health.discarded <= discarded[1]
+        for found, start in zip(scene.health.flags(), flags, strict=True):
+            assert found.startswith(start)
+        if slow == [LONG]:
+            assert scene.waits == [0.05, 0.1, 0.2, 0.4, 0.5]
 
 
 def test_clocks_are_the_median_and_the_least_of_what_was_seen():
@@ -334,12 +332,7 @@ def test_a_processor_that_was_not_there_is_flagged():
         (0.95, 500, 1, []),
         (1.9, 500, 2, []),
         (0.6, 3, 1, ["contended: 60\u00a0% of a processor"]),
-        (
-            0.38,
-            100,
-            1,
-            ["it waited: 62\u00a0% of each call without the processor, of its own will"],
-        ),
+        (0.38, 100, 1, [WAITED]),
         (0.5, 1000, 2, ["contended: 50\u00a0% of a processor"]),  # threads wait for one another
     ):
         assert meter.processor_flags(1.0, cpu, waits, 100, threads) == flags

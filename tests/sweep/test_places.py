@@ -65,18 +65,15 @@ def test_a_gpu_that_is_named_is_the_only_one_that_its_worker_sees(
     assert held == [devices or [device]]
 
 
-@pytest.mark.parametrize(
-    ("devices", "said"),
-    [
+def test_what_can_not_be_had_is_a_sentence(held):
+    for devices, said in (
         (["cuda:2"], "the driver shows 2 GPUs"),
         (["cpu", "cuda:0"], "unlike devices"),
         (["cuda:0", "cuda:0"], "name each once"),
         (["cuda", "cuda:1"], "name each once"),
-    ],
-)
-def test_what_can_not_be_had_is_a_sentence(held, devices, said):
-    with pytest.raises(InvalidProblem, match=said):
-        places.Local(devices)
+    ):
+        with pytest.raises(InvalidProblem, match=said):
+            places.Local(devices)
 
 
 def test_a_problem_for_a_gpu_that_is_not_there_is_refused_before_a_run_is_begun(held):

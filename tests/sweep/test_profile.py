@@ -6,7 +6,6 @@ import impls
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record, Status
 from attnbench.features.profile.profiles import NotProfiled, plan_cells, profile_cells
-from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.presets import PRESETS
 from tests.sweep.build import ToldEngine
 
@@ -36,19 +35,15 @@ def test_what_cannot_run_says_why_and_asks_no_worker(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("said", "words", "ends"),
+    ("status", "words", "ends"),
     [
         (Status.FAILED, r"^einsum is not profiled \(failed\): it is so → do that$", 1),
         (Status.OUT_OF_MEMORY, r"^einsum is not profiled \(out of memory\): it is so → ", 2),
-        (WorkerLost("it is gone", "last words", timed_out=True), "it is gone", 2),
-        (WorkerLost("it is gone", "last words", timed_out=False), "it is gone", 1),
     ],
 )
-def test_the_reason_is_the_workers_or_how_it_was_lost(tmp_path, said, words, ends):
+def test_the_reason_is_the_workers(tmp_path, status, words, ends):
     (cell,) = planned(["einsum"], **SMALL)
-    if isinstance(said, Status):
-        record = Record.of(cell.variant, cell.problem, said, "it is so", remedy="do that")
-        said = {"record": record.to_dict()}
+    record = Record.of(cell.variant, cell.problem, status, "it is so", remedy="do that")
     with pytest.raises(NotProfiled, match=words) as stopped:
-        profile_cells([cell], ToldEngine(said), 0, tmp_path)
+        profile_cells([cell], ToldEngine({"record": record.to_dict()}), 0, tmp_path)
     assert stopped.value.status == ends
