@@ -127,13 +127,14 @@ def advice(standing: Standing, doubts: Sequence[str] | None = None) -> str:
         text = f"{answer.winner} takes {taken}; it is the only exact variant measured"
     else:
         text = f"use {answer.winner}: {taken}"
-        if answer.next is not None:
-            text += f", {answer.lead} faster than {answer.next}"
         if answer.equal:
             shown, more = list(answer.equal[:NAMED]), len(answer.equal) - NAMED
             shown += [f"{more} more"] if more > 0 else []
             names = " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
-            text += f"; tied with {names}"
+            text += f", tied with {names}"
+        if answer.next is not None:
+            text += "; " if answer.equal else ", "
+            text += f"{answer.lead} faster than the next, {answer.next}"
     doubts = answer.flags if doubts is None else doubts
     if doubts:
         text += f"; noisy: {', '.join(doubts[:DOUBTS])}"

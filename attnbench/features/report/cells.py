@@ -52,7 +52,7 @@ class PageCell:
         if self.record.distance is not None:
             skill = self.record.distance.skill
         below = skill is not None and skill <= -0.005
-        return "< 0" if below else format.percent(skill and max(0.0, skill))
+        return "< 0" if below else format.percent(skill and round(max(0.0, skill), 3))
 
 
 def cells_of(contents: Contents) -> list[PageCell]:

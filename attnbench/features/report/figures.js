@@ -117,20 +117,31 @@ function verdict(r, v, other, n) {
   return its.high * (1 + margin) < mine.low ? `${times(mine.s / its.s)} slower` : `tied (${times(mine.s / its.s)} the time)`;
 }
 
-// What half the memory costs: the fastest that need no more than half of what the answer needs, exact and not.
+// Between which ends a lead lies, and whether either time is noisy.
+function reach(r, v, other) {
+  const [mine, its] = [at(r, v), at(r, other)], [fast, slow] = mine.s < its.s ? [mine, its] : [its, mine];
+  const ends = [slow.low / fast.high, slow.high / fast.low].map((ratio) => times(ratio).slice(0, -1));
+  return ` [${ends.join(", ")}]${mine.noisy || its.noisy ? ", noisy" : ""}`;
+}
+
+// What half the memory costs: the fastest that need no more than half of what the answer needs, exact and not;
+// and what is exact and needs least.
 function frugal(r) {
   const use = facts.scenes[r].answers[lengthOf(r)]?.use, best = use === undefined ? undefined : at(r, use);
   const less = looks.map(({ v }) => at(r, v)).filter((cell) => best?.peak && cell?.peak <= best.peak / 2).sort((a, b) => a.s - b.s);
-  return { best, found: [true, false].map((kind) => less.find(({ variant, peak }) => peak && looks[variant].exact === kind)) };
+  const exact = looks.filter((look) => look.exact && at(r, look.v)?.peak).map(({ v }) => at(r, v));
+  const least = exact.reduce((a, b) => (b.peak < a.peak ? b : a), exact[0]);
+  return { best, least, found: [true, false].map((kind) => less.find(({ variant, peak }) => peak && looks[variant].exact === kind)) };
 }
 
 function half(r) {
-  const { best, found: [exact, other] } = frugal(r);
+  const { best, least, found: [exact, other] } = frugal(r);
   if (!best?.peak) return "";
   const say = ({ variant, s }) => `${nameOf(variant)} at ${times(s / best.s)} the time`;
   const near_ = typeof other?.fidelity === "number" ? `, ${Math.round(100 * Math.max(0, other.fidelity))}\u00a0% fidelity to softmax` : "";
   const start = `Half of ${nameOf(best.variant)}’s ${nbytes(best.peak)}: `;
-  return start + (exact ? say(exact) : `nothing exact needs so little${other ? `; ${say(other)}${near_}` : ""}`);
+  const saves = least.peak < best.peak ? `none; the least is ${nbytes(least.peak)}, ${say(least)}` : `none, ${nameOf(best.variant)} needs least`;
+  return start + (exact ? say(exact) : `of what is exact ${saves}${other ? `. Not exact: ${say(other)}${near_}` : ""}`);
 }
 
 function nearest(r) {

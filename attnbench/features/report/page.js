@@ -222,8 +222,8 @@ async function openAbout(look) {
   const offered = others.map(({ v, name }) => `<option value="${v}"${v === rival ? " selected" : ""}>${escaped(name)}</option>`);
   const against = rival === undefined ? "" : `<p class="against"><label>At ${tokens(lengthOf(r))} tokens, compared with <select id="rival">${offered.join("")}</select></label></p>`;
   $("#about-body").innerHTML = `${said.title ? `<p class="said">${escaped(said.title)}</p>` : ""}${inexact(look)}${against}<ul id="about-here"></ul>` +
-    `<div class="mathematics" tabindex="0">${said.mathematics ? prose(said.mathematics) : "<p>It is not built into attnbench, so its mathematics is not in this page.</p>"}</div>` +
     '<h3>How to use it</h3><div id="about-use"></div><h3>How it does here</h3><div id="about-times"></div>' +
+    `<h3>What it computes</h3><div class="mathematics">${said.mathematics ? prose(said.mathematics) : "<p>It is not built into attnbench, so its mathematics is not in this page.</p>"}</div>` +
     `<h3>What it takes</h3><dl class="facts">${list.join("")}</dl>`;
   if (r === undefined) $("#about-times").innerHTML = '<p class="note">It has no time in this run: “Not measured” says why.</p>';
   else compare(look, rival);
@@ -257,7 +257,7 @@ function compare(look, rival) {
   const some = [...shown, ...regimes.filter((r) => !shown.includes(r))].filter((r) => known[r]?.[look.v] || facts.untimed.some(([s, v]) => s === r && v === look.v));
   $("#about-here").innerHTML = rival === undefined ? "" : shown.filter((r) => at(r, look.v)).slice(0, MOST).map((r) => {
     const mine = at(r, look.v), its = at(r, rival), more_ = mine.peak && its?.peak ? `, ${figures(mine.peak / its.peak)}× the memory` : "";
-    return `<li>${escaped(facts.scenes[r].title)}: <b>${its ? verdict(r, look.v, rival) : `no time of ${escaped(nameOf(rival))}`}</b>${more_}</li>`;
+    return `<li>${escaped(facts.scenes[r].title)}: <b>${its ? verdict(r, look.v, rival) : `no time of ${escaped(nameOf(rival))}`}</b>${its ? reach(r, look.v, rival) : ""}${more_}</li>`;
   }).join("");
   $("#about-times").innerHTML = some.slice(0, MOST).map((r) => {
     const rows = facts.untimed.filter(([s, v]) => s === r && v === look.v).map(([, , n, , status]) => [n, `<td colspan="3" class="why">${escaped(status)}</td>`]);

@@ -11,6 +11,7 @@ from pathlib import PurePath
 from statistics import median
 from typing import Any, NamedTuple
 
+from attnbench.answer.ranking import margin_reason
 from attnbench.core.disk import RECORDS, SPOILED
 from attnbench.core.evidence import selfcheck_said
 from attnbench.core.format import counted, duration, percent, size
@@ -29,6 +30,8 @@ class About(NamedTuple):
     run: ReportRun
     machine_line: str
     """``AMD EPYC, 2 cores, 24 GiB · torch 2.13.0+cpu · 1 thread · 22 November 2026``"""
+    why_margin: str
+    """Behind its margin: ``: the drift check moved by that much …``"""
     trust: Sequence[str]
     """Sentences: the self-check, the noise floor, what was noisy."""
     facts: Sequence[tuple[str, str]]
@@ -37,7 +40,10 @@ class About(NamedTuple):
 
 def about(run: ReportRun) -> About:
     """Where a run comes from and how far it can be trusted."""
-    return About(run, machine_line(run), tuple(_trust(run)), tuple(_facts(run)), commands(run))
+    reason = margin_reason(run.records) if any(r.time for r in run.records) else ""
+    trust = tuple(filter(None, (reason, *_trust(run))))
+    _, colon, why = reason.partition(":")
+    return About(run, machine_line(run), colon + why, trust, tuple(_facts(run)), commands(run))
 
 
 def commands(run: ReportRun) -> tuple[str, ...]:
@@ -70,7 +76,8 @@ def _trust(run: ReportRun) -> Iterator[str]:
     if flags:
         each = ", ".join(f"{flag} ({count})" for flag, count in sorted(flags.items()))
         marked = f"{sum(bool(t.flags) for t in timed)} of {len(timed)}"
-        yield f"{marked} timings were noisy: {each}"
+        more = ", some for several reasons" * (sum(flags.values()) > sum(bool(t.flags) for t in timed))
+        yield f"{marked} timings were noisy{more}: {each}"
     else:
         yield "no timing was noisy"
     yield from _drift(run)

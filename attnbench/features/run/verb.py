@@ -250,7 +250,7 @@ def _conclude(
         view.show_results(records)
         said = [answer.sentence() for answer in found]
         said = said or ["nothing exact was measured, so there is no fastest to name"]
-        print("", *filter(None, [*said, margin_reason(records), trust]), "", sep="\n")
+        print("", *filter(None, [*said, margin_reason(records) if found else "", trust]), "", sep="\n")
     if not given.tables:
         (ran,) = made.contents.runs if made else gather([folder.path])
         view.show_answer(ran, roughly(took_s), made.index if made else None)

@@ -65,7 +65,7 @@ def test_the_first_screen_answers_and_says_how_sure_it_is(r, width, height):
     assert r.seen(".sures") == ["clear", "clear"]
     assert r.seen(".headline")[0].startswith("To train at 256 tokens, use sdpa: 12.0 ms [11.8,")
     said = r.seen(".verdicts .rest")[0]
-    assert "3.20× [3.07, 3.33] faster than matmul" in said
+    assert "3.20× [3.07, 3.33] faster than the next, matmul" in said
     assert ("70\u00a0% fidelity to softmax" in said) == (width == 1440)
     sure, only = r.page.locator("#answer .how-sure").all_inner_texts()
     assert sure.startswith("Confidence: of 6 answers 6 are clear leads; 9 samples a timing")
@@ -251,7 +251,7 @@ def test_a_name_opens_what_the_variant_is_how_it_does_and_how_it_is_used(r):
         assert words in said, words
     assert r.page.eval_on_selector("#rival", "list => nameOf(list.value)") == "sdpa"
     assert r.page.inner_text("#about .against").startswith("At 128 tokens, compared with")
-    assert r.seen("#about-here li")[0] == "train: 1.60× slower, 1.00× the memory"
+    assert r.seen("#about-here li")[0] == "train: 1.60× slower [1.54, 1.67], 1.00× the memory"
     times = [row.split("\t") for row in r.seen("#about .times tbody tr")[:3]]
     assert [row[0] for row in times] == ["64", "128", "256"]
     assert [row[2] for row in times] == ["1.25× faster", "1.60× slower", "3.20× slower"]

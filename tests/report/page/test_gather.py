@@ -86,11 +86,14 @@ def test_what_a_run_may_be_trusted_for_is_said(read):
     wrong = runs.untimed("d", "wrong", canary_s=9e-3)
     run = read([*flagged, timed("c", canary_s=1.2e-3), wrong])
     (run.path / "spoiled.jsonl").write_text("{}\n{}\n")
-    check, noise, refused, flags, drift, again = about(run).trust
+    margin, check, noise, refused, flags, drift, again = about(run).trust
+    assert margin.startswith("differences under 5\u00a0% count as ties: blocks timed one after")
     assert check == "ruler self-check: 74/74 on this machine (2026-01-01)"
     assert noise.endswith("0.4\u00a0% for calls of 1 ms")
     assert refused == "3 measurements passed the correctness checks and have a time; 1 wrong"
-    assert flags == "2 of 3 timings were noisy: contended (2), drift (1)"
+    assert flags == (
+        "2 of 3 timings were noisy, some for several reasons: contended (2), drift (1)"
+    )
     assert "between 1.00 and 1.20 times its median; at 1 of 3" in drift
     assert again.startswith("2 measurements made while the machine drifted were repeated")
 
@@ -116,4 +119,4 @@ def test_a_header_that_says_little_is_shown_as_it_is(read):
     parts = "machine settings code selfcheck ceilings started command grid noise"
     found = about(read(runs.small(), **dict.fromkeys(parts.split())))
     assert all(isinstance(value, str) and value for _, value in found.facts)
-    assert all(found.trust) and found.trust[1].startswith("noise floor: not measured")
+    assert all(found.trust) and found.trust[2].startswith("noise floor: not measured")

@@ -129,7 +129,7 @@ def test_the_longest_lengths_come_first_and_alike_ones_are_one_row():
     assert [row["stretch"].span for row in found] == ["256", "64 to 128"]
     assert [row["winner"].variant for row in found] == ["b", "a"]
     assert [row["badges"] for row in found] == [[("clear", "clear")]] * 2
-    assert found[0]["lead"] == "2.25× [2.16, 2.34] faster than a"
+    assert found[0]["lead"] == "2.25× [2.16, 2.34] faster than the next, a"
 
 
 def test_what_is_beside_the_only_one_is_named_and_without_anything_exact_nothing_is_ranked():

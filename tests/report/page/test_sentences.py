@@ -17,10 +17,10 @@ def told(*records):
 def test_of_a_tie_one_is_recommended_and_doubt_and_the_only_one_and_none_are_said():
     some = [timed(f"v{n}", (1 + n / 100) * 1e-3) for n in range(6)]
     (line,) = told(*some, timed("e", 3e-3))
-    assert "use v0: 1.00 ms [0.980, 1.02], 3.00× [2.88, 3.12] faster than e; " in line
-    assert "; tied with v1, v2, v3 and 2 more." in line
+    assert "use v0: 1.00 ms [0.980, 1.02], tied with v1, v2, v3 and 2 more; " in line
+    assert "; 3.00× [2.88, 3.12] faster than the next, e." in line
     (line,) = told(timed("sdpa", flags=["contended: 3 of 9"]), timed("b", 2e-3))
-    assert re.search(r"faster than b; noisy: sdpa\b.*\bcontended\.", line)
+    assert re.search(r"faster than the next, b; noisy: sdpa\b.*\bcontended\.", line)
     (line,) = told(timed("sdpa"), timed("w", 2e-3, computes=NEAR))
     assert "sdpa takes 1.00 ms [0.980, 1.02]; it is the only exact variant measured" in line
     nothing = "To run forward at 64 tokens, nothing that is exactly softmax has a time."
