@@ -1,6 +1,7 @@
 """What a self-check makes of records, how it is kept and shown, and how the verb ends."""
 
 import json
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from attnbench.features.selfcheck import selfcheck
 from attnbench.features.selfcheck.selfcheck import PlantOutcome, SelfCheck, judge, run_plants, save
 from attnbench.gate.plants import PLANTS
 from attnbench.sweep.engine import WorkerLost
+from tests.selfcheck.test_plants import LEAVING
 from tests.sweep.build import ToldEngine
 
 ZEROS = next(p for p in PLANTS if p.deed == "zeros")
@@ -158,9 +160,12 @@ def test_what_a_self_check_has_found_is_kept_as_it_goes_and_where_it_is_stopped(
 
 @pytest.mark.slow
 def test_the_self_check_passes_on_this_machine(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(selfcheck, "SLOW_DOWN_S", 4.0)
+    """Of faults that cost a new process each, those that test_plants.py does not try in a fork."""
+    some = [plant for plant in PLANTS if plant not in LEAVING]
+    monkeypatch.setattr(selfcheck, "run_plants", partial(run_plants, plants=some))
+    monkeypatch.setattr(selfcheck, "SLOW_DOWN_S", 2.0)
     status = cli.main(["selfcheck", "--json", "--out", str(tmp_path)])
     sent = json.loads(capsys.readouterr().out)
     assert (status, [o for o in sent["outcomes"] if o["caught"] is False]) == (0, [])
-    assert sent["n"] == sent["caught"] >= 60
+    assert sent["n"] == sent["caught"] >= 44
     assert len([o for o in sent["outcomes"] if o["kind"] == "slow-downs"]) == 5

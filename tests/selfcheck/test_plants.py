@@ -1,6 +1,7 @@
 """Planted faults are caught and the same code without them is measured; planted slow-downs."""
 
 import math
+import os
 import time
 from dataclasses import replace
 
@@ -33,6 +34,8 @@ FIRST = list(
     }.values()
 )
 """Of each kind the first that neither ends its process nor is told by its time."""
+LEAVING = [p for p in HERE if p.kind in ("rewritten", "shared") and p not in FIRST]
+"""What leaves a process changed, so that the next needs another one, which takes seconds."""
 
 
 @pytest.fixture(autouse=True)
@@ -61,10 +64,30 @@ def measured(bench):
 
 @pytest.mark.parametrize("plant", FIRST, ids=lambda plant: plant.deed)
 def test_a_planted_fault_is_caught_by_its_status_and_a_reason_that_names_it(measured, plant):
-    """The self-check itself, which is a slow test, has them all."""
+    """The self-check itself, a slow test, has all but those that follow."""
     record, _ = measured(plant.row, plant.problem)
     found = judge(plant, record)
     assert found.caught, (found.status, found.said, found.wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("plant", LEAVING, ids=lambda plant: plant.deed)
+def test_what_is_left_changed_is_caught_and_its_process_not_used_again(measured, plant):
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        try:
+            record, spoiled = measured(plant.row, plant.problem)
+            found = judge(plant, record)
+            os.write(writing, repr((found.caught, spoiled, found.said)).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        said = answer.read()
+    os.wait()
+    put_back = "kernel" in plant.deed  # when the variant is dropped
+    assert said.startswith(f"(True, {not put_back}, "), said
 
 
 @pytest.mark.parametrize(
