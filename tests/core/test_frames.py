@@ -111,7 +111,7 @@ def test_many_records_load_in_little_more_than_json_takes_to_read_them(tmp_path)
         path = written(tmp_path / str(number % 4) / str(number), [])
         (path / RECORDS).write_text(lines)
     ratios = []
-    for _ in range(3):
+    while len(ratios) < 3 and min(ratios, default=9.0) >= 3.0:
         start = sum(os.times()[:4])
         for _ in range(27):
             for line in lines.splitlines():

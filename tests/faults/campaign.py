@@ -51,6 +51,8 @@ class Place:
         self.temporary = top / "temporary"
         """What TMPDIR says; empty before and after."""
         self.home = top / "home"
+        self.fonts = tiny_run.parents[2]
+        """Where Matplotlib keeps a list of fonts, which it takes seconds to make."""
         for folder in (self.outside, self.temporary, self.home):
             folder.mkdir(parents=True)
         shutil.copytree(tiny_run, self.run)
@@ -161,7 +163,7 @@ def _called(fault: Fault, place: Place) -> tuple[Ended, set[str]]:
 
     env = {k: v for k, v in os.environ.items() if not k.startswith(("GIT_", "PYTEST_", "COV_"))}
     env |= {"HOME": str(place.home), "TMPDIR": str(place.temporary), MARK: mark}
-    env |= {"MPLCONFIGDIR": str(place.top), "PYTHONDONTWRITEBYTECODE": "1"}
+    env |= {"MPLCONFIGDIR": str(place.fonts), "PYTHONDONTWRITEBYTECODE": "1"}
     env = {k: v for k, v in {**env, **fault.env}.items() if v is not None}
     words = [str(COMMAND), *map(filled, fault.words)]
     if fault.terminal:

@@ -47,7 +47,7 @@ def test_ctrl_c_keeps_what_was_found(published, reproduce, tmp_path):
 def test_claims_of_each_kind_have_a_verdict(reproduce):
     timed = "key-bias-cost"  # the others need a minute for the gate alone
     names = ("one-head", "words-tables", "numpy-block", "words-glove", "h200-sdpa-flash", timed)
-    status, out, _ = reproduce(*names, "--json", "--budget", "4")
+    status, out, _ = reproduce(*names, "--json", "--budget", "1")
     verdicts = {row["name"]: row["verdict"] for row in json.loads(out)}
     assert set(verdicts) == set(names)
     assert (status, verdicts["one-head"]) == (1, "not reproduced")
