@@ -92,7 +92,7 @@ def test_an_honest_variant_is_measured_and_a_fault_is_caught(tmp_path, layout):
     place = said("-c", "import json, attnbench; print(json.dumps(attnbench.__file__))")
     assert place.startswith(str(ROOT)) is (layout is linked_python)
     command = ["-m", "attnbench"]
-    words = ["sdpa", "matmul", "--seq", "64", "--json", "--out", tmp_path / "out"]
+    words = ["sdpa", "matmul", "--seq", "64", "--budget=0.1", "--json", "--out", tmp_path / "out"]
     ran = said(*command, "run", *words)
     assert [(r["status"], r["reason"]) for r in ran["records"]] == [("measured", "")] * 4
     assert "sdpa" in Path(ran["run"], "report", "index.html").read_text()

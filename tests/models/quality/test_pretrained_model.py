@@ -28,8 +28,8 @@ def test_a_whole_call_ranks_approximations_and_finds_a_planted_wrong_head(tmp_pa
         "                build=':last_head', masks=('none',))]\n"
     )
     texts = tmp_path / "texts.txt"
-    texts.write_text("\n".join(pretrained.built_in_texts().texts[:16]))
-    words = f"wrong topk mean_v --json --seq 64 --budget 0.1 --distil 2 --table {rows}".split()
+    texts.write_text("\n".join(pretrained.built_in_texts().texts[:8]))
+    words = f"wrong topk mean_v --json --seq 32 --budget 0.1 --distil 2 --table {rows}".split()
     words += ["--texts", str(texts), "--out", str(tmp_path / "out")]
     assert cli.main(["quality", "model", *words]) == 1
     rows_by = {row["variant"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
@@ -40,7 +40,7 @@ def test_a_whole_call_ranks_approximations_and_finds_a_planted_wrong_head(tmp_pa
 
 
 def test_real_inputs_are_judged_by_the_gate_beside_made_up_ones(tmp_path, capsys):
-    words = f"quality real mean_v topk retention --json --seq 64 --batch 1 --out {tmp_path}".split()
+    words = f"quality real mean_v topk retention --json --seq 32 --batch 1 --out {tmp_path}".split()
     assert cli.main(words) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     sources = {row["source"] for row in rows}
