@@ -84,13 +84,8 @@ def test_two_commits_are_compared_as_asked(clone, changes, capsys):
         (["HEAD..HEAD"], "holds no commit"),
         (["HEAD...HEAD~1"], "has three dots"),
         (["HEAD", "--bench", "("], "is not a regular expression"),
-        (["HEAD", "--factor", "1"], "--factor"),
-        (["HEAD", "--rounds", "0"], "--rounds"),
         (["compare", "HEAD", "nowhere"], "'nowhere' is no commit of"),
-        (["compare", "HEAD", "HEAD~1", "--json", "--markdown"], "not allowed with argument --json"),
         (["compare", "HEAD", "HEAD~1", "--table", "/elsewhere/rows.py"], "is not in"),
-        (["compare", "HEAD", "HEAD~1", "--preset", "nothere"], "there is no preset 'nothere'"),
-        (["export", "nowhere"], "nowhere"),
     ],
 )
 def test_what_can_not_be_done_is_refused_in_a_sentence(clone, words, says, refused):
