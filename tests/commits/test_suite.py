@@ -1,4 +1,4 @@
-"""What asv is shown: the benchmarks, what is measured for them, what each hands over."""
+"""What asv is shown: the benchmarks, what is measured for them, the machine and the command."""
 
 import itertools
 import json
@@ -6,6 +6,7 @@ import os
 import statistics
 import subprocess
 import sys
+from argparse import Namespace
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,14 +14,17 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 from asv._stats import is_different
+from asv.util import UserError
 from asv_runner.benchmarks.mark import SkipNotImplemented
 from asv_runner.statistics import compute_stats
 
+from attnbench.core import machine
 from attnbench.core.record import PROTOCOL, Energy, Error
-from attnbench.features.commits import measurement, suite
+from attnbench.features.commits import asv_interface, environment, measurement, suite
 from attnbench.features.commits.suite import AsvRequest, Cache, SuiteRow
 from attnbench.sweep import engine
 from attnbench.sweep.engine import Refused
+from impls.errors import CantBeDone
 from tests.commits import runs
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -215,3 +219,31 @@ def test_a_cell_has_to_be_implausible_twice(few, tmp_path, monkeypatch):
     assert swept == [sorted(SWEPT)] * 2
     assert rows["sdpa", 16, "train"].status == "measured"
     assert rows["matmul", 16, "train"] == doubted
+
+
+def test_asv_is_told_of_the_machine_without_asking_and_its_processes_of_the_command(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(environment.Machine, "hardcoded_machine_name", None)
+    counter = tmp_path / "intel-rapl:0" / "energy_uj"
+    monkeypatch.setattr(machine, "POWERCAP", tmp_path)
+    assert not environment._counts_energy()
+    counter.parent.mkdir()
+    counter.write_text("1")
+    (counter.parent / "name").write_text("psys")
+    assert not environment._counts_energy()
+    (counter.parent / "name").write_text("package-0")
+    given = {}
+    environment._hand_on(Namespace(quick=True, bench=["x"]), given)
+    asked = suite.current_request(given)
+    assert (asked.quick, asked.bench, asked.energy) == (True, ("x",), True)
+    name = environment.Machine.hardcoded_machine_name
+    assert name in json.loads((tmp_path / ".asv-machine.json").read_text())
+
+    def damaged():
+        raise CantBeDone("asv's machine file is no JSON")
+
+    monkeypatch.setattr(asv_interface, "ensure_machine", damaged)
+    with pytest.raises(UserError, match="is no JSON"):
+        environment._hand_on(Namespace(), {})

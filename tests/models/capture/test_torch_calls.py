@@ -1,4 +1,4 @@
-"""Torch's own attention functions, recorded: which problems, how often, and nothing changed."""
+"""Torch's own attention functions, and products and a softmax by hand: what of them is recorded."""
 
 import gc
 import weakref
@@ -6,7 +6,7 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import einsum, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import scaled_dot_product_attention as by_another_name
 
@@ -191,3 +191,46 @@ def test_errors_are_the_programs_own_and_what_can_not_begin_leaves_all_as_it_was
     with pytest.raises(ZeroDivisionError), attnbench.capture():
         pass
     assert before == patched()
+
+
+def by_operator(x, layer):
+    scores = (x @ x.transpose(-2, -1)) * 0.25
+    scores = scores.masked_fill(torch.ones(9, 9).tril() == 0, float("-inf"))
+    return F.dropout(F.softmax(scores, dim=-1), 0.1) @ x
+
+
+def heads_in_the_middle(x, layer):
+    weights = torch.softmax(torch.einsum("bnhd,bmhd->bnmh", x, x), 2)
+    return einsum("bnmh,bmhd->bnhd", weights, x)
+
+
+def classifier(x, layer):
+    return F.cross_entropy(layer(x).softmax(-1).flatten(0, -2), torch.zeros(72).long())
+
+
+def experts(x, layer):
+    gates = (x @ torch.ones(16, 3)).softmax(-1)
+    return einsum("bhne,ebhnd->bhnd", gates, torch.stack([x] * 3))
+
+
+WRITTEN = (by_operator, heads_in_the_middle)
+
+
+@pytest.mark.parametrize("program", [*WRITTEN, classifier, experts], ids=lambda f: f.__name__)
+def test_it_is_said_where_it_was_met_and_nothing_else_is(program):
+    x = torch.randn(2, 4, 9, 16)
+    layer = nn.Linear(16, 5)
+    torch.manual_seed(1)
+    plain = program(x, layer)
+    before = torch.matmul, einsum, dict(vars(torch.Tensor))
+    with attnbench.capture() as calls:
+        torch.manual_seed(1)
+        watched, _ = (program(x, layer) for _ in range(2))
+    assert torch.equal(plain, watched)
+    assert before == (torch.matmul, einsum, dict(vars(torch.Tensor)))
+    if program in WRITTEN:
+        (line,) = calls.unseen
+        assert "written out" in line and "was met 2 times" in line
+        assert "test_torch_calls.py:" in line and program.__name__ in line
+    else:
+        assert not [line for line in calls.unseen if "written out" in line] and not calls.sites
