@@ -1,15 +1,19 @@
-"""Tables on a terminal: a run, the machine, a map, variants, a check; texts as they are."""
+"""Tables on a terminal: a run, its screen, the machine, a map, variants, a check; plain texts."""
 
 import re
 from functools import partial
+from pathlib import Path
+
+import pytest
 
 from attnbench.core.record import FINDINGS, Determinism, Status
 from attnbench.features.run import view as results
 from attnbench.features.selfcheck import view as selfcheck
 from attnbench.features.show import view
 from attnbench.report.figures.attention import draw_alone
-from attnbench.report.tables import BAD, FAINT, PIPED
+from attnbench.report.tables import BAD, FAINT
 from impls import BrokenRow
+from impls.masks import Mask
 from impls.spec import Variant
 from tests.report.page import runs
 from tests.report.page.runs import at, error, memory, timed, untimed
@@ -110,13 +114,35 @@ def test_a_status_stands_where_there_is_no_time_and_its_reason_below(shown):
         assert results._time_cell(bad, None).style == style
 
 
-def test_nothing_is_cut_off_where_there_is_no_terminal(shown):
-    lengths = [2**n for n in range(4, 20)]
-    records = [timed("a.long.name", 1.2345 * n, at(n)) for n in lengths]
-    text = shown(results.show_results, records, width=PIPED)
-    assert "…" not in text and all(f"{1234.5 * n:,.0f} ±2.0" in text for n in lengths)
-    reason = " ".join(f"[word {n}]" for n in range(60))
-    bad = untimed("b", Status.FAILED, reason, remedy=reason)
-    lines = shown(results.show_results, [timed("a"), bad], width=PIPED).splitlines()
-    assert max(map(len, lines)) <= 120
-    assert f"{reason} → {reason}" in " ".join(" ".join(lines).split())
+def screen(shown, records):
+    """The screen that a run of these records ends with, line by line."""
+    page = Path("/box/index.html")
+    return shown(results.show_answer, runs.ran(list(records)), "3 min", page).splitlines()
+
+
+SIZES = {
+    "one variant at one length": [timed("sdpa")],
+    "nothing exact": [runs.other("linear.elu", 1e-4)],
+    "nothing measured": [untimed("einsum", Status.OUT_OF_MEMORY)],
+    "eight regimes": runs.many(40, (64, 128, 256, 512, 1024, 2048), ("forward", "train", "decode")),
+    "long names and markup": runs.crowd(60),
+    "windows": [
+        timed(name, seconds, at(n, mask=Mask.parse(mask), phase=phase), flags=["drifted"])
+        for name, seconds in (("window.blocked", 1.123e-2), ("sdpa", 3e-2))
+        for n in (256, 512, 1024, 2048)
+        for mask in ("causal", "window:127,0")
+        for phase in ("forward", "train")
+    ],
+    "faults": [
+        timed("sdpa"),
+        *(untimed(f"v{n}", Status.WRONG, "so it is " * 99) for n in range(9)),
+    ],
+}
+
+
+@pytest.mark.parametrize("records", SIZES.values(), ids=SIZES)
+def test_the_screen_is_25_lines_of_100_columns_whatever_the_run(shown, records):
+    lines = screen(shown, records)
+    assert 2 <= len(lines) <= 25
+    assert max(len(x) for x in lines if not x.startswith("Next:")) <= 100
+    assert not any(line.strip() == "Traceback" for line in lines)

@@ -1,14 +1,20 @@
-"""``attnbench run`` with a stand-in for its worker: a program's problems, and the conclusion."""
+"""``attnbench run`` and ``report``: the problems of a program, what a check ends with, a failure."""
 
+import json
 from contextlib import nullcontext
+
+import pytest
 
 from attnbench import cli
 from attnbench.core.store import read_header, read_records
+from attnbench.features.report import build
+from attnbench.features.report.verb import report_of
 from attnbench.models.capture.calls import SeenCalls, Site
 from attnbench.sweep.engine import WorkerLost
 from impls.masks import Mask
 from impls.problem import Problem
-from tests.calling import only_run
+from tests.calling import asked, only_run
+from tests.report.page import runs
 from tests.sweep.build import Answering
 
 A = Problem(
@@ -44,3 +50,38 @@ def test_a_check_that_finds_something_wrong_ends_with_1(monkeypatch):
     monkeypatch.setattr("attnbench.sweep.engine.LocalEngine", lambda *_, **__: nullcontext(engine))
     check = ["check", "sdpa", "--seq", "16", "--phase", "forward", "--mask", "none"]
     assert [cli.main(check), cli.main(check)] == [1, 0]
+
+
+@pytest.fixture(autouse=True)
+def unfigured(monkeypatch):
+    """Figures have tests of their own, and take their time."""
+    monkeypatch.setattr(build, "draw_all", lambda *_: ([], {}))
+
+
+@pytest.fixture
+def run(tmp_path):
+    return runs.written(tmp_path / "results" / "box" / "one", runs.small())
+
+
+def test_several_runs_want_a_place_and_are_never_one_ranking(run, tmp_path):
+    other = runs.written(run.parent / "two", [runs.timed("sdpa", 1e-4)])
+    status, out, err = asked("report", run, other)
+    assert (status, out) == (2, "") and "these are 2 runs" in err
+    status, out, err = asked("report", run.parent, "--json", "--out", tmp_path / "both")
+    assert status == 0
+    by_run = {(a["run"].split()[0], a["winner"]) for a in json.loads(out)["answers"]}
+    assert by_run == {("one", "sdpa"), ("one", "matmul"), ("two", "sdpa")}
+    status, out, err = asked("report", runs.written(tmp_path / "void", []))
+    assert (status, out) == (2, "") and "holds no record" in err
+    assert not (tmp_path / "void" / "report").exists()
+
+
+def test_a_report_that_fails_costs_a_run_nothing(monkeypatch, capsys, run):
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(build, "draw_all", fail)
+    report_of(run)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "MemoryError" in said
+    assert f"'attnbench report {run}' tries again" in said
