@@ -1,4 +1,4 @@
-"""``attnbench run`` and ``report``: the problems of a program, what a check ends with, a failure."""
+"""``attnbench run`` and ``report``: the problems of a program, how a check ends, a failure."""
 
 import json
 from contextlib import nullcontext
