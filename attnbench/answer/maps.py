@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any
 
 import impls
-from attnbench.core.disk import is_no_file, write_whole
+from attnbench.core.disk import is_no_file, short_in, write_whole
 from attnbench.core.format import roughly
 from attnbench.core.machine import this_machine, why_not
 from attnbench.core.record import Record
@@ -155,7 +155,9 @@ def keep(
     try:
         with LocalEngine(Settings()) as engine:
             made = maps(timed, impls.table(tables), engine)
-        text = json.dumps(made, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+        text = json.dumps(
+            short_in(made), allow_nan=False, separators=(",", ":"), ensure_ascii=False
+        )
         write_whole(folder / FILE, (text + "\n").encode(), sync=False)
     except (CantBeDone, OSError) as error:
         watch(f"no attention maps were kept: {error}")

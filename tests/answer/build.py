@@ -48,9 +48,6 @@ def ended(variant, p, status):
     return Record(variant=variant, problem=p, **said)
 
 
-# ---- the made-up machine -------------------------------------------------------------------------
-
-
 def problem(length=1024, *, heads=4, width=64, mask="causal", phase="forward", **more):
     asked = {"q_len": 1 if phase == "decode" else length, "kv_len": length, "kv_heads": heads}
     wide = {"head_dim": width, "v_head_dim": width}

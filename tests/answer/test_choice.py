@@ -262,9 +262,6 @@ def test_who_ran_out_of_memory_on_a_smaller_problem_is_not_tried_on_this():
     assert winner(chosen(records, problem(700))) == "matmul"
 
 
-# ---- pairs settle what medians leave open --------------------------------------------------------
-
-
 def held(judged, against, ratio):
     """A hundred pairs whose ratios lie evenly about one."""
     logs = [math.log(ratio) + 0.002 * (i - 49.5) / 50 for i in range(100)]

@@ -111,8 +111,6 @@ def test_the_bracket_holds_the_truth_however_the_machine_scatters_and_drifts(see
     assert missed <= len(seeds) // 100
 
 
-# ---- where lengths fail, nothing is decided, or time runs out ------------------------------------
-
 CROSSING = polynomial(0, 0, 1.0), polynomial(0, 555, 0)
 
 
@@ -161,8 +159,6 @@ def test_a_budget_that_is_spent_leaves_what_was_found_so_far(took, seconds, aske
     looks = [look.length for look, _ in crossover.seek(search, late, seconds, lambda: at[0])]
     assert (looks, search.cut) == (asked, cut) and at[0] <= seconds
 
-
-# ---- what can be searched, and what a worker is asked --------------------------------------------
 
 GRID = Preset("one", seq=("64", "256"), heads=(2,), head_dim=(8,), phase=("forward",))
 
@@ -222,9 +218,6 @@ def test_what_becomes_of_a_worker_that_does_not_answer():
     assert asking(full, full)[0](64, 100.0).status is Status.OUT_OF_MEMORY
     assert asking(late)[0](64, 30.0) is None  # only the wall clock ended it
     assert asking(late)[0](64, 3000.0).status is Status.TIMED_OUT
-
-
-# ---- what is said --------------------------------------------------------------------------------
 
 
 def look(length, ratio, margin=0.01, spread=0.0):

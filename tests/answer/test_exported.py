@@ -11,11 +11,6 @@ from tests.verbs import chosen_runs as made
 TABLE = impls.table()
 
 
-def crossing(p):
-    """Slower than a quadratic time below a thousand tokens, faster above."""
-    return made.quadratic(made.problem(1000)) * p.kv_len / 1000
-
-
 def exported(tmp_path, records, **wants):
     return table_of(made.written(tmp_path / "run", records), Wants(**wants), TABLE)
 
@@ -32,7 +27,9 @@ def test_one_that_leads_throughout_takes_all_that_was_measured_and_no_more(tmp_p
 
 
 def test_where_another_takes_over_is_found_between_the_lengths(tmp_path):
-    other = [made.record("matmul", p, crossing(p)) for p in map(made.problem, made.LENGTHS)]
+    each_s = made.quadratic(made.problem(1000)) / 1000  # a token's, slower below a thousand
+    problems = map(made.problem, made.LENGTHS)
+    other = [made.record("matmul", p, each_s * p.kv_len) for p in problems]
     (found,) = ranges(exported(tmp_path, [*made.lines(sdpa=1.0), *other]))
     (first, end, one), (start, last, two) = found
     assert (first, last, one, two) == (128, 2048, "sdpa", "matmul")

@@ -20,9 +20,6 @@ BUDGET = CallBudget(2 * GIB, 0.2)
 GRID = PRESETS["compare-cpu"].with_(seq=(search.GATE_SEQ,), phase=("forward", "train"))
 
 
-# ---- where each look goes ------------------------------------------------------------------------
-
-
 def make(peak_bytes=GIB, seconds=1.0, expected=lambda n: None, sizes=SIZES):
     return search.LimitSearch(CallBudget(peak_bytes, seconds), sizes, expected)
 
@@ -100,8 +97,6 @@ def test_both_ends_of_the_sizes():
     assert one.held.size <= 37 < one.failed.size <= one.held.size + 2
 
 
-# ---- what is searched ----------------------------------------------------------------------------
-
 FORMS = {
     "einsum": lambda n: 2 * 4 * n * n * 4,
     "sdpa.flash": lambda n: 4 * n * (64 + 1) * 4 + 256 * (512 + 2 + 64) * 4,
@@ -124,9 +119,6 @@ def test_without_names_it_is_every_core_that_can_run_here():
     assert not [x for x in found if x.variant.name == "numpy" and x.problem.phase == "train"]
     (away,) = hunted(Worker(), planned("sdpa.cudnn", phase=("forward",)))
     assert away["why"].startswith("unavailable: sdpa.cudnn needs CUDA")
-
-
-# ---- looks in turn -------------------------------------------------------------------------------
 
 
 class Worker:

@@ -58,9 +58,6 @@ def with_(path, value):
     return sent
 
 
-# ---- the schema ----------------------------------------------------------------------------------
-
-
 def test_the_file_is_what_the_types_say():
     assert FILE.read_text() == json.dumps(schema(), indent=2) + "\n", (
         "write it anew: python -m proofs.record_schema > attnbench/record.schema.json"
@@ -126,9 +123,6 @@ def test_what_is_not_measured_says_why_and_has_no_time(status):
         assert not VALID.is_valid(sent)
         with pytest.raises(record.InvalidRecord, match=words):
             Record.from_dict(sent)
-
-
-# ---- there and back ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("-inf")])

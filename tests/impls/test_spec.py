@@ -44,31 +44,29 @@ def test_a_row_that_no_row_may_be_is_refused_with_a_sentence(changes, says):
     assert str(changes.get("name", "some.row")).strip() in str(caught.value)
 
 
-REFUSED = [  # what the row says, what is asked, and the sentence
-    ({"level": "layer", "definition": "a:b"}, {}, "works at level layer, not core"),
-    ({"devices": ("cuda",)}, {}, "runs on cuda, not on cpu"),
-    ({"devices": ("cpu",)}, {"device": "cuda:1"}, "runs on cpu, not on cuda"),
-    ({"dtypes": {"cpu": ("float32", "float64"), "cuda": DTYPES}}, {"dtype": "float16"},
-     "takes float32, float64 on cpu, not float16"),
-    ({"phases": ("forward", "decode")}, {"phase": "train"},
-     "is for forward, decode only: it has no backward"),
-    ({"phases": ("train",)}, {"phase": "decode"}, "is for train only: see its row"),
-    ({"masks": ("none", "causal")}, {"mask": Mask.parse("causal+alibi+window:1,2")},
-     "takes the masks none, causal on cpu, not alibi, window"),
-    ({"masks": ("causal",)}, {}, "takes the masks causal on cpu, not none"),
-    ({"gqa": False}, {"kv_heads": 4},
-     "has no grouped-query form: it needs as many kv_heads as heads"),
-    ({"cross": False}, {"q_len": 255}, "needs q_len equal to kv_len"),
-    ({"value_dim": False}, {"v_head_dim": 32}, "needs v_head_dim equal to head_dim"),
-    ({"head_dims": (16, 63)}, {}, "takes head_dim 16 to 63"),
-    ({"head_dims": (65, 128)}, {}, "takes head_dim 65 to 128"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("changes", "asked", "sentence"), REFUSED)
-def test_a_refusal_is_a_sentence_and_without_the_limit_there_is_none(changes, asked, sentence):
-    assert row(**changes).supports(Problem(**asked)) == f"some.row {sentence}"
-    assert row().supports(Problem(**asked)) is None
+def test_a_refusal_is_a_sentence_and_without_the_limit_there_is_none():
+    for changes, asked, sentence in (
+        # what the row says, what is asked, and the sentence
+        ({"level": "layer", "definition": "a:b"}, {}, "works at level layer, not core"),
+        ({"devices": ("cuda",)}, {}, "runs on cuda, not on cpu"),
+        ({"devices": ("cpu",)}, {"device": "cuda:1"}, "runs on cpu, not on cuda"),
+        ({"dtypes": {"cpu": ("float32", "float64"), "cuda": DTYPES}}, {"dtype": "float16"},
+         "takes float32, float64 on cpu, not float16"),
+        ({"phases": ("forward", "decode")}, {"phase": "train"},
+         "is for forward, decode only: it has no backward"),
+        ({"phases": ("train",)}, {"phase": "decode"}, "is for train only: see its row"),
+        ({"masks": ("none", "causal")}, {"mask": Mask.parse("causal+alibi+window:1,2")},
+         "takes the masks none, causal on cpu, not alibi, window"),
+        ({"masks": ("causal",)}, {}, "takes the masks causal on cpu, not none"),
+        ({"gqa": False}, {"kv_heads": 4},
+         "has no grouped-query form: it needs as many kv_heads as heads"),
+        ({"cross": False}, {"q_len": 255}, "needs q_len equal to kv_len"),
+        ({"value_dim": False}, {"v_head_dim": 32}, "needs v_head_dim equal to head_dim"),
+        ({"head_dims": (16, 63)}, {}, "takes head_dim 16 to 63"),
+        ({"head_dims": (65, 128)}, {}, "takes head_dim 65 to 128"),
+    ):  # fmt: skip
+        assert row(**changes).supports(Problem(**asked)) == f"some.row {sentence}"
+        assert row().supports(Problem(**asked)) is None
 
 
 OPTIONS = {"block": 256, "ratio": 0.5, "sorted": True, "kernel": "relu"}
@@ -157,23 +155,21 @@ def test_an_extent_is_a_whole_number_of_one_or_more():
         assert str(caught.value) == f"{name} is {value!r}; it must be a whole number, 1 or more"
 
 
-NO_PROBLEM = [  # that tests/goldens/refused.txt has not
-    ({"device": "cuda:-1"}, ["device='cuda:-1'", "cuda:NUMBER"]),
-    ({"device": "cpu:1"}, ["device='cpu:1'", "cpu, cuda or cuda:NUMBER"]),
-    ({"inputs": "captured:"}, ["inputs='captured:'", "captured:FILE.npz"]),
-    ({"kv_len": (1 << 25) + 1}, ["kv_len=33,554,433: 33,554,432 is the most"]),
-    ({"mask": Mask.parse("document:3,4")}, ["add up to 7"]),
-]
-
-
-@pytest.mark.parametrize(("changes", "says"), NO_PROBLEM, ids=str)
-def test_a_problem_that_cannot_exist_names_the_valid_choices(changes, says):
-    with pytest.raises(InvalidProblem) as caught:
-        Problem(**changes)
-    with pytest.raises(InvalidProblem) as changed:
-        Problem().with_(**changes)
-    for words in says:
-        assert words in str(caught.value) and words in str(changed.value)
+def test_a_problem_that_cannot_exist_names_the_valid_choices():
+    for changes, says in (
+        # that tests/goldens/refused.txt has not
+        ({"device": "cuda:-1"}, ["device='cuda:-1'", "cuda:NUMBER"]),
+        ({"device": "cpu:1"}, ["device='cpu:1'", "cpu, cuda or cuda:NUMBER"]),
+        ({"inputs": "captured:"}, ["inputs='captured:'", "captured:FILE.npz"]),
+        ({"kv_len": (1 << 25) + 1}, ["kv_len=33,554,433: 33,554,432 is the most"]),
+        ({"mask": Mask.parse("document:3,4")}, ["add up to 7"]),
+    ):
+        with pytest.raises(InvalidProblem) as caught:
+            Problem(**changes)
+        with pytest.raises(InvalidProblem) as changed:
+            Problem().with_(**changes)
+        for words in says:
+            assert words in str(caught.value) and words in str(changed.value)
 
 
 def test_the_slug_says_what_is_not_ordinary_and_json_keeps_every_field():

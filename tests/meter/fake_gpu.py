@@ -20,8 +20,6 @@ class FakeGpu:
         self.log, self._queue, self._empty = [], deque(), False
         self.captured = None
 
-    # ---- what the clocks use
-
     def now(self):
         return self.host
 
@@ -67,8 +65,6 @@ class FakeGpu:
                 self.kernel(seconds, launch_s=0.0)
 
         return replay
-
-    # ---- what a variant does
 
     def kernel(self, seconds, launch_s=None):
         """Queue a kernel of so many seconds at full speed."""

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -187,6 +188,7 @@ def test_nothing_that_is_kept_names_the_user(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(home))
     words = ["einsum", "h.waits", "--table", home / "mine.py", "--mask", f"dense:{home}/mask.npy"]
     monkeypatch.setattr("attnbench.sweep.places.LocalEngine", lambda *_, **__: Tells())
+    monkeypatch.setattr("attnbench.answer.maps.LocalEngine", lambda *_: nullcontext(Tells()))
     monkeypatch.setattr(build, "draw_all", lambda *_, **__: ([], {}))
     well("run", *words, "--seq", "16", *GRID[2:-2], "--out", tmp_path / "out")
     path = only_run(tmp_path / "out")
