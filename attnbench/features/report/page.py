@@ -269,7 +269,8 @@ def _row(
             badges, ahead = [("only", "the only one")], "no other exact variant measured"
         badges += [("doubt", "noisy")] * bool(doubts)
         badges = badges or [("clear", "clear")]
-        ahead = f"{answer.lead} faster than the next, {answer.next}" if answer.next is not None else ahead
+        if answer.next is not None:
+            ahead = f"{answer.lead} faster than the next, {answer.next}"
         if answer.memory_bytes is not None:
             memory = format.size(answer.memory_bytes)
             if answer.frugal:  # a variant that needs much less

@@ -75,9 +75,9 @@ def _trust(run: ReportRun) -> Iterator[str]:
     flags = Counter(word for t in timed for word in {flag.split(":")[0] for flag in t.flags})
     if flags:
         each = ", ".join(f"{flag} ({count})" for flag, count in sorted(flags.items()))
-        marked = f"{sum(bool(t.flags) for t in timed)} of {len(timed)}"
-        more = ", some for several reasons" * (sum(flags.values()) > sum(bool(t.flags) for t in timed))
-        yield f"{marked} timings were noisy{more}: {each}"
+        noisy = sum(bool(t.flags) for t in timed)
+        more = ", some for several reasons" * (sum(flags.values()) > noisy)
+        yield f"{noisy} of {len(timed)} timings were noisy{more}: {each}"
     else:
         yield "no timing was noisy"
     yield from _drift(run)

@@ -249,8 +249,8 @@ def _conclude(
     if every:
         view.show_results(records)
         said = [answer.sentence() for answer in found]
-        said = said or ["nothing exact was measured, so there is no fastest to name"]
-        print("", *filter(None, [*said, margin_reason(records) if found else "", trust]), "", sep="\n")
+        said += [margin_reason(records) if found else "nothing exact was measured, so none is fastest"]
+        print("", *filter(None, [*said, trust]), "", sep="\n")
     if not given.tables:
         (ran,) = made.contents.runs if made else gather([folder.path])
         view.show_answer(ran, roughly(took_s), made.index if made else None)
