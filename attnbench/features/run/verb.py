@@ -249,7 +249,8 @@ def _conclude(
     if every:
         view.show_results(records)
         said = [answer.sentence() for answer in found]
-        said += [margin_reason(records) if found else "nothing exact was measured, so none is fastest"]
+        none = "nothing exact was measured, so none is fastest"
+        said += [margin_reason(records) if found else none]
         print("", *filter(None, [*said, trust]), "", sep="\n")
     if not given.tables:
         (ran,) = made.contents.runs if made else gather([folder.path])
