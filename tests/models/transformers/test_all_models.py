@@ -57,9 +57,8 @@ def attention_code(model_type):
 
 
 def one_of_each():
-    """Types of which variants attend, or are refused, that have among them all of their code."""
-    page = models.PAGE.read_text()
-    tried = "".join(re.findall("^## (?:Variants|Refused).*?(?=^## )", page, re.DOTALL | re.M))
+    """Types that have among them all of the code of those that can be tried."""
+    tried = models.PAGE.read_text().partition("\n## Not tried")[0]
     named = set(re.findall(r"\w+", tried))
     left = {t: attention_code(t) for t, names in CLASSES.items() if named & {*names}}
     chosen = [t for t, code in left.items() if not code]  # made of others' models

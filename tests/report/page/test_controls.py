@@ -109,6 +109,15 @@ def test_the_trade_off_follows_the_length_and_what_it_is_held_against(d):
     assert "Half of sdpa’s 256 KiB: window.blocked at 6.00× the time" in said
     least = near(d, "memory").locator("figcaption").inner_text()  # said there too
     assert "Half of sdpa’s 256 KiB" in least
+    needs = """kib => {
+      const exact = cells.filter((cell) => looks[cell.variant].exact);
+      const before = exact.map(({ peak }) => peak);
+      for (const cell of exact) cell.peak = nameOf(cell.variant) === "sdpa" ? 2 ** 18 : kib * 1024;
+      const said = half(shown[0]);
+      exact.forEach((cell, k) => { cell.peak = before[k]; });
+      return said; }"""
+    assert "nothing exact, the least is 200 KiB, " in d.page.evaluate(needs, 200)
+    assert "nothing exact, sdpa needs least" in d.page.evaluate(needs, 300)
     assert "batch 1" in d.page.inner_text(".machine")
     noisy = [row.split() for row in d.seen("#cells tbody tr") if re.search(r"\] \?", row)]
     assert [row[:2] for row in noisy] == [["sdpa", "256"]]
