@@ -391,7 +391,10 @@ def sweep(types: Sequence[str] = ()) -> list[Outcome]:
     ]
     context = multiprocessing.get_context("fork")
     with context.Pool(os.cpu_count(), initializer=_quiet, maxtasksperchild=25) as pool:
-        return list(pool.imap(_one, tasks, chunksize=1))
+        found = list(pool.imap(_one, tasks, chunksize=1))
+        pool.close()  # so that its processes end by themselves, with what they registered for that
+        pool.join()
+    return found
 
 
 def reasons(outcome: Outcome) -> list[str]:
