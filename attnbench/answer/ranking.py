@@ -182,7 +182,7 @@ def margin_reason(records: Sequence[Record]) -> str:
     why = "the drift check moved by that much, one time in twenty, during the run"
     if apart > moved:
         one, other, where = who
-        why = f"{one} and {other} were one and the same kernel and came out that far apart {where}"
+        why = f"{one} and {other} ran one kernel, neither noisy, and were that far apart {where}"
     return f"differences under {percent(max(apart, moved))} count as ties: {why}"
 
 
@@ -199,7 +199,7 @@ def twins_apart(records: Iterable[Record]) -> tuple[float, tuple[str, ...]]:
             key = (record.problem, record.node, record.computes, *fused, _peak(record))
             groups.setdefault(key, []).append((record.variant, time.median_s))
     twins = (
-        (max(x, y) / min(x, y) - 1, (a, b, f"({p.phase}, {p.kv_len:,} tokens)"))
+        (max(x, y) / min(x, y) - 1, (a, b, f"({p.phase}, mask {p.mask}, {p.kv_len:,} tokens)"))
         for (p, *_), group in groups.items()
         for (a, x), (b, y) in combinations(group, 2)
     )

@@ -218,10 +218,13 @@ def test_twins_widen_the_margin_by_as_much_as_they_are_apart():
     called = fused("b", 1.2, kernels=("aten::scaled_dot_product_attention", FLASH))
     near = [fused("c", 1.0, length=256), fused("d", 1.1, length=256)]
     twins = [fused("a", 1.0), called, *near]
-    assert twins_apart(twins) == (pytest.approx(0.2), ("a", "b", "(forward, 128 tokens)"))
+    assert twins_apart(twins) == (
+        pytest.approx(0.2),
+        ("a", "b", "(forward, mask none, 128 tokens)"),
+    )
     assert margin_reason(twins) == (
-        "differences under 20\u00a0% count as ties: a and b were one and the same kernel and came "
-        "out that far apart (forward, 128 tokens)"
+        "differences under 20\u00a0% count as ties: a and b ran one kernel, neither noisy, "
+        "and were that far apart (forward, mask none, 128 tokens)"
     )
     pair = [timed("e", 512, 1.0, near=0), timed("f", 512, 1.15, near=0)]
     (alone,) = answers(pair)

@@ -51,8 +51,9 @@ class PageCell:
         skill = 1.0 if self.look.exact and self.record.time else None
         if self.record.distance is not None:
             skill = self.record.distance.skill
-        below = skill is not None and skill <= -0.005
-        return "< 0" if below else format.percent(skill and round(max(0.0, skill), 3))
+        if skill is None or skill >= 0.0005:
+            return format.percent(skill)
+        return "< 0" if skill <= -0.005 else format.percent(0.0)
 
 
 def cells_of(contents: Contents) -> list[PageCell]:

@@ -119,9 +119,9 @@ function verdict(r, v, other, n) {
 
 // Between which ends a lead lies, and whether either time is noisy.
 function reach(r, v, other) {
-  const [mine, its] = [at(r, v), at(r, other)], [fast, slow] = mine.s < its.s ? [mine, its] : [its, mine];
-  const ends = [slow.low / fast.high, slow.high / fast.low].map((ratio) => times(ratio).slice(0, -1));
-  return ` [${ends.join(", ")}]${mine.noisy || its.noisy ? ", noisy" : ""}`;
+  const both = [at(r, v), at(r, other)], [one, of] = verdict(r, v, other).endsWith("faster") ? both.reverse() : both;
+  const ends = [one.low / of.high, one.high / of.low].map((ratio) => times(ratio).slice(0, -1));
+  return ` [${ends.join(", ")}]${one.noisy || of.noisy ? ", noisy" : ""}`;
 }
 
 // What half the memory costs: the fastest that need no more than half of what the answer needs, exact and not;
@@ -130,7 +130,7 @@ function frugal(r) {
   const use = facts.scenes[r].answers[lengthOf(r)]?.use, best = use === undefined ? undefined : at(r, use);
   const less = looks.map(({ v }) => at(r, v)).filter((cell) => best?.peak && cell?.peak <= best.peak / 2).sort((a, b) => a.s - b.s);
   const exact = looks.filter((look) => look.exact && at(r, look.v)?.peak).map(({ v }) => at(r, v));
-  const least = exact.reduce((a, b) => (b.peak < a.peak ? b : a), exact[0]);
+  const least = exact.reduce((a, b) => (b.peak < a.peak || (b.peak === a.peak && b.s < a.s) ? b : a), exact[0]);
   return { best, least, found: [true, false].map((kind) => less.find(({ variant, peak }) => peak && looks[variant].exact === kind)) };
 }
 

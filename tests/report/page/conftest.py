@@ -86,6 +86,7 @@ class Reader:
         self.page.set_viewport_size({"width": width, "height": height})
         closed = "more(false); $('#variants').open = false; $('#find').value = ''; find()"
         self.page.evaluate(f"all('dialog[open]').forEach(d => d.close()); {closed}")
+        self.page.wait_for_function("!state.about && !state.cell")  # which its closing takes back
         self.page.evaluate("location.hash = '#unit=ms'; localStorage.clear(); scrollTo(0, 0)")
         self.page.evaluate(f"location.hash = '{hash_}'")
         if not hash_:

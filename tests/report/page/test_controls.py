@@ -118,6 +118,12 @@ def test_the_trade_off_follows_the_length_and_what_it_is_held_against(d):
       return said; }"""
     assert "nothing exact, the least is 200 KiB, " in d.page.evaluate(needs, 200)
     assert "nothing exact, sdpa needs least" in d.page.evaluate(needs, 300)
+    beyond = """() => regimes.flatMap((r) => timed.flatMap((a) => timed.filter((b) => {
+      if (!at(r, a.v) || !at(r, b.v)) return false;
+      const [said] = verdict(r, a.v, b.v).match(/[\\d.]+/g);
+      const [low, high] = reach(r, a.v, b.v).match(/[\\d.]+/g);
+      return Number(said) < Number(low) || Number(said) > Number(high); })))"""
+    assert d.page.evaluate(beyond) == []
     assert "batch 1" in d.page.inner_text(".machine")
     noisy = [row.split() for row in d.seen("#cells tbody tr") if re.search(r"\] \?", row)]
     assert [row[:2] for row in noisy] == [["sdpa", "256"]]
@@ -196,6 +202,7 @@ def test_a_panel_says_how_times_grow_and_judges_by_the_margin(d):
     d.page.wait_for_selector("#about[open]")
     assert d.page.inner_text("#about-title") == name
     d.page.keyboard.press("Escape")
+    d.page.wait_for_function("!state.about")
     d.page.evaluate("location.hash = '#about=gla&phase=forward'")  # by its times 6.4 to 25.6 ms
     d.page.wait_for_selector("#about[open]")
     assert "time grows as n1.00" in d.page.inner_text("#about-times caption")
