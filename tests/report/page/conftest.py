@@ -80,13 +80,21 @@ class Reader:
         self.page.goto("about:blank")
         self.page.goto(self.path.as_uri() + hash_)
 
+    def close(self):
+        """Close the panel that is open, until its part of the address is gone too."""
+        self.page.evaluate("""async () => { for (const panel of all("dialog[open]")) {
+            const gone = new Promise((done) => panel.addEventListener("close", done));
+            panel.close();
+            await gone; } }""")
+
     def as_at_first(self, width, height, hash_=""):
         """The page as it was opened: nothing is chosen beside the hash, nothing lit, all closed."""
         self.page.emulate_media(color_scheme="light", media="screen")
         self.page.set_viewport_size({"width": width, "height": height})
-        closed = "more(false); $('#variants').open = false; $('#find').value = ''; find()"
-        self.page.evaluate(f"all('dialog[open]').forEach(d => d.close()); {closed}")
-        self.page.wait_for_function("!state.about && !state.cell")  # which its closing takes back
+        self.close()
+        self.page.evaluate(
+            "more(false); $('#variants').open = false; $('#find').value = ''; find()"
+        )
         self.page.evaluate("location.hash = '#unit=ms'; localStorage.clear(); scrollTo(0, 0)")
         self.page.evaluate(f"location.hash = '{hash_}'")
         if not hash_:

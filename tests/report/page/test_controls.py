@@ -201,8 +201,7 @@ def test_a_panel_says_how_times_grow_and_judges_by_the_margin(d):
     d.page.keyboard.press("Enter")
     d.page.wait_for_selector("#about[open]")
     assert d.page.inner_text("#about-title") == name
-    d.page.keyboard.press("Escape")
-    d.page.wait_for_function("!state.about")
+    d.close()
     d.page.evaluate("location.hash = '#about=gla&phase=forward'")  # by its times 6.4 to 25.6 ms
     d.page.wait_for_selector("#about[open]")
     assert "time grows as n1.00" in d.page.inner_text("#about-times caption")
