@@ -146,3 +146,9 @@ def test_the_screen_is_25_lines_of_100_columns_whatever_the_run(shown, records):
     assert 2 <= len(lines) <= 25
     assert max(len(x) for x in lines if not x.startswith("Next:")) <= 100
     assert not any(line.strip() == "Traceback" for line in lines)
+
+
+def test_the_one_to_use_has_a_row_though_many_that_tie_are_faster(shown):
+    ties = [timed(f"v{n}", (1 + n / 4000) * 1e-3) for n in range(40)]
+    rows = [line for line in screen(shown, [*ties, timed("sdpa", 1.02e-3)]) if "×" in line]
+    assert [line.split()[0] for line in rows if line.rstrip().endswith("use this")] == ["sdpa"]

@@ -128,14 +128,16 @@ def _advice(run: ReportRun, found: Sequence[Scene]) -> list[str]:
 
 
 def _fastest(run: ReportRun, scene: Scene, most: int) -> Table:
-    """The fastest exact variants of a regime at its longest length."""
+    """The fastest exact variants of a regime at its longest length, the one to use among them."""
     length = scene.regime.longest() or scene.regime.lengths[-1]
     standing = next(s for s in scene.standings if s.length == length)
     tied = standing.answer.equal if standing.answer else ()
+    use = standing.answer.winner if standing.answer else None
     timed = [r for r in scene.regime.timed(length).values() if r.time]
     exact = sorted((r for r in timed if r.computes == EXACT), key=_median)
     rows: list[list[Any]] = []
-    for record in exact[:most]:
+    shown = sorted(exact, key=lambda r: r.variant != use)[:most]
+    for record in sorted(shown, key=_median):
         t, best = _median(record), _median(exact[0])
         leads = record.variant in standing.leaders
         name = Styled(short(record.variant, 2 * NAME), BEST if leads else "")
