@@ -11,7 +11,7 @@ from attnbench.features.run import view as results
 from attnbench.features.selfcheck import view as selfcheck
 from attnbench.features.show import view
 from attnbench.report.figures.attention import draw_alone
-from attnbench.report.tables import BAD, FAINT
+from attnbench.report.tables import BAD, FAINT, PIPED
 from impls import BrokenRow
 from impls.masks import Mask
 from impls.spec import Variant
@@ -112,6 +112,18 @@ def test_a_status_stands_where_there_is_no_time_and_its_reason_below(shown):
         assert f"{status}: {where}: {MARKUP} → do this" in text
         style = BAD if status in FINDINGS else FAINT
         assert results._time_cell(bad, None).style == style
+
+
+def test_nothing_is_cut_off_where_there_is_no_terminal(shown):
+    lengths = [2**n for n in range(4, 20)]
+    records = [timed("a.long.name", 1.2345 * n, at(n)) for n in lengths]
+    text = shown(results.show_results, records, width=PIPED)
+    assert "…" not in text and all(f"{1234.5 * n:,.0f} ±2.0" in text for n in lengths)
+    reason = " ".join(f"[word {n}]" for n in range(60))
+    bad = untimed("b", Status.FAILED, reason, remedy=reason)
+    lines = shown(results.show_results, [timed("a"), bad], width=PIPED).splitlines()
+    assert max(map(len, lines)) <= 120
+    assert f"{reason} → {reason}" in " ".join(" ".join(lines).split())
 
 
 def screen(shown, records):

@@ -30,8 +30,9 @@ class About(NamedTuple):
     run: ReportRun
     machine_line: str
     """``AMD EPYC, 2 cores, 24 GiB · torch 2.13.0+cpu · 1 thread · 22 November 2026``"""
-    why_margin: str
-    """Behind its margin: ``: the drift check moved by that much …``"""
+    margin: str
+    """From which difference on one counts, and why; empty where nothing has a time. It is the first
+    of ``trust`` too."""
     trust: Sequence[str]
     """Sentences: the self-check, the noise floor, what was noisy."""
     facts: Sequence[tuple[str, str]]
@@ -40,10 +41,9 @@ class About(NamedTuple):
 
 def about(run: ReportRun) -> About:
     """Where a run comes from and how far it can be trusted."""
-    reason = margin_reason(run.records) if any(r.time for r in run.records) else ""
-    trust = tuple(filter(None, (reason, *_trust(run))))
-    _, colon, why = reason.partition(":")
-    return About(run, machine_line(run), colon + why, trust, tuple(_facts(run)), commands(run))
+    margin = margin_reason(run.records) if any(r.time for r in run.records) else ""
+    trust, facts = (*filter(None, [margin]), *_trust(run)), tuple(_facts(run))
+    return About(run, machine_line(run), margin, trust, facts, commands(run))
 
 
 def commands(run: ReportRun) -> tuple[str, ...]:
