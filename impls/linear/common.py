@@ -11,7 +11,8 @@ take the weights of all pairs, where that is less work.
 
 Legend in :mod:`impls.heads`; D features, t chunks, C tokens in each, p = b c t blocks, r rows.
 Half precisions: on the CPU all sums and products are float32; on CUDA bfloat16 stays bfloat16 in
-the products, which sum in float32 inside, and states add up over the chunks in float32.
+the products, which sum in float32 inside, and states add up over the chunks in float32; but where
+gradients are taken and a sum of weights is divided by, products are float32's there too.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ class Linear:
             )
         n, m = problem.q_len, problem.kv_len
         self.wide = wide_dtype(problem)
-        self.work = self.wide if features.needs_wide else work_dtype(problem)
+        cancels = problem.gradients and divide == "weights"  # of dq little is left of two sums
+        self.work = self.wide if features.needs_wide or cancels else work_dtype(problem)
         self.blind = max(n - m, 0) if self.causal else 0
         self.key_start = max(n - m, 0)
         self.query_start = self.blind + max(m - n, 0)

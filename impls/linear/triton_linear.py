@@ -194,6 +194,7 @@ class _Attention(torch.autograd.Function):
         walk.made.losses[(-(-problem.q_len // 64) * problem.batch * problem.heads,)](
             kept, dout, over, lost, steps(dout), problem.heads, problem.q_len, CHUNK=64,
             WIDTH=width, COLUMNS=power(width), HALF=walk.half,
+            PRECISION=precision(q.dtype),
         )  # fmt: skip
         queries, keys = Part(q, "features", 1), Part(k, "features", group)
         values, u = Part(v, "plain", group), Part(dout, "upstream", 1)

@@ -41,8 +41,23 @@ def feature(x):
 
 
 @triton.jit
+def rounded(x, HALF: tl.constexpr, PRECISION: tl.constexpr):
+    """As a product takes it: TF32 to the nearest, where the hardware would cut digits off.
+
+    What is divided by its sum must be summed as rounded, or the quotients are off by a digit.
+    """
+    if HALF:
+        x = x.to(tl.bfloat16)
+    elif PRECISION == "tf32":
+        bits = x.to(tl.int32, bitcast=True)
+        x = ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    return x
+
+
+@triton.jit
 def read(base, over, first, step, count, column, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
-         COLUMNS: tl.constexpr, ROLE: tl.constexpr, HALF: tl.constexpr):  # fmt: skip
+         COLUMNS: tl.constexpr, ROLE: tl.constexpr, HALF: tl.constexpr,
+         PRECISION: tl.constexpr):  # fmt: skip
     """A block for products: values as they are, features of q or k, or do over its row's sum."""
     at, there = places(first, step, count, column, WIDTH, CHUNK, COLUMNS)
     block = tl.load(base + at, mask=there, other=0.0).to(tl.float32)
@@ -51,7 +66,7 @@ def read(base, over, first, step, count, column, WIDTH: tl.constexpr, CHUNK: tl.
     if ROLE == "upstream":
         row = first + tl.arange(0, CHUNK)
         block *= tl.load(over + row, mask=row < count, other=0.0)[:, None]
-    return block.to(tl.bfloat16) if HALF else block
+    return rounded(block, HALF, PRECISION)
 
 
 @triton.jit
@@ -72,9 +87,9 @@ def sums(y, w, over, terms, states, y_steps, w_steps, heads, count, segments, le
     here = segment * length
     for first in tl.range(here, tl.minimum(here + length, count), CHUNK):
         y_block = read(y_at, over + row_at, first, y_steps[2], count, 0, Y_WIDTH, CHUNK, Y_COLUMNS,
-                       Y_ROLE, HALF)  # fmt: skip
+                       Y_ROLE, HALF, PRECISION)  # fmt: skip
         w_block = read(w_at, over + row_at, first, w_steps[2], count, column, W_WIDTH, CHUNK,
-                       W_COLUMNS, W_ROLE, HALF)  # fmt: skip
+                       W_COLUMNS, W_ROLE, HALF, PRECISION)  # fmt: skip
         state = tl.dot(tl.trans(y_block), w_block, state, input_precision=PRECISION)
         if TERM == "keys":
             row = first + tl.arange(0, CHUNK)
@@ -144,7 +159,7 @@ def with_term(pairs, made, total, w_block, term, TERM: tl.constexpr):
 @triton.jit
 def divided(made, total, pairs, x_block, y_block):
     """By the weights' sum: of the output, what the next chunk sees, and the sum's inverse."""
-    whole = tl.sum(pairs, 1) + tl.sum(x_block.to(tl.float32) * total[None, :], 1)
+    whole = tl.sum(pairs.to(tl.float32), 1) + tl.sum(x_block.to(tl.float32) * total[None, :], 1)
     inverse = 1.0 / tl.where(whole == 0.0, 1.0, whole)
     return made * inverse[:, None], total + tl.sum(y_block.to(tl.float32), 0), inverse
 
@@ -194,19 +209,19 @@ def walk(x, y, w, out, kept, slope, over, terms, states, x_steps, y_steps, w_ste
         if REVERSED:
             first = here + (tl.cdiv(past - here, CHUNK) - 1) * CHUNK - done
         x_block = read(x_at, over + row_at, first, x_steps[2], count, 0, X_WIDTH, CHUNK, X_COLUMNS,
-                       X_ROLE, HALF)  # fmt: skip
+                       X_ROLE, HALF, PRECISION)  # fmt: skip
         y_block = read(y_at, over + row_at, first, y_steps[2], count, 0, X_WIDTH, CHUNK, X_COLUMNS,
-                       Y_ROLE, HALF)  # fmt: skip
+                       Y_ROLE, HALF, PRECISION)  # fmt: skip
         w_block = read(w_at, over + row_at, first, w_steps[2], count, column, W_WIDTH, CHUNK,
-                       W_COLUMNS, W_ROLE, HALF)  # fmt: skip
+                       W_COLUMNS, W_ROLE, HALF, PRECISION)  # fmt: skip
         pairs = tl.dot(x_block, tl.trans(y_block), input_precision=PRECISION)
-        made = tl.dot(x_block, state.to(x_block.dtype), input_precision=PRECISION)
+        made = tl.dot(x_block, rounded(state, HALF, PRECISION), input_precision=PRECISION)
         if TERM == "rows" or TERM == "keys":
             term = tl.load(terms + row_at + first + row, mask=first + row < count, other=0.0)
             pairs, made, total = with_term(pairs, made, total, w_block, term, TERM)
         seen = row[:, None] <= row[None, :] if REVERSED else row[:, None] >= row[None, :]
-        pairs = tl.where(seen, pairs, 0.0)
-        made = tl.dot(pairs.to(w_block.dtype), w_block, made, input_precision=PRECISION)
+        pairs = rounded(tl.where(seen, pairs, 0.0), HALF, PRECISION)
+        made = tl.dot(pairs, w_block, made, input_precision=PRECISION)
         if TERM == "sum":
             made, total, inverse = divided(made, total, pairs, x_block, y_block)
             if column == 0:
@@ -223,7 +238,8 @@ def walk(x, y, w, out, kept, slope, over, terms, states, x_steps, y_steps, w_ste
 
 @triton.jit
 def losses(kept, dout, over, made, dout_steps, heads, count, CHUNK: tl.constexpr,
-           WIDTH: tl.constexpr, COLUMNS: tl.constexpr, HALF: tl.constexpr):  # fmt: skip
+           WIDTH: tl.constexpr, COLUMNS: tl.constexpr, HALF: tl.constexpr,
+           PRECISION: tl.constexpr):  # fmt: skip
     """What a row's weights lose to its sum, -(o . u): of u as rounded as in the products.
 
     Where keys are alike, what a row loses is nearly all that it had: o must not be rounded.
@@ -233,7 +249,7 @@ def losses(kept, dout, over, made, dout_steps, heads, count, CHUNK: tl.constexpr
     row_at = tl.cast(which, tl.int64) * count
     dout_at = start_of(dout, dout_steps, which, heads, 1, WIDTH)
     u = read(dout_at, over + row_at, first, dout_steps[2], count, 0, WIDTH, CHUNK, COLUMNS,
-             "upstream", HALF)  # fmt: skip
+             "upstream", HALF, PRECISION)  # fmt: skip
     at, there = places(first, WIDTH, count, 0, WIDTH, CHUNK, COLUMNS)
     o = tl.load(kept + row_at * WIDTH + at, mask=there, other=0.0).to(tl.float32)
     row = first + tl.arange(0, CHUNK)
