@@ -76,6 +76,12 @@ def billions(flops: float) -> str:
     return f"{three(flops * 1e-9)} GFLOP"
 
 
+def flop_rate(rate: float) -> str:
+    """``781 TFLOP/s``, or ``12.3 GFLOP/s`` below one."""
+    unit, name = (1e12, "TFLOP/s") if rate >= 1e12 else (1e9, "GFLOP/s")
+    return f"{three(rate / unit)} {name}"
+
+
 def percent(value: float | None, sign: str = "") -> str:
     """``0.31 %``, ``8.2 %``, ``35 %``, in a column too; with a sign, a change: ``+3.2 %``."""
     if value is None or not math.isfinite(value):

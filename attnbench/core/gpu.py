@@ -171,7 +171,7 @@ def board(uuid: str) -> Board | Absent:
         except nvml.NVMLError as error:
             why = error
         else:
-            return Board(nvml, handle, prefix + uuid)
+            return Board(nvml, handle, _uuid(nvml, handle))
     return Absent(f"the driver knows no GPU {uuid}: {why}")
 
 
@@ -183,7 +183,7 @@ def boards() -> list[Board]:
     try:
         count = nvml.nvmlDeviceGetCount()
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
-        return [Board(nvml, h, _text(nvml.nvmlDeviceGetUUID(h))) for h in handles]
+        return [Board(nvml, h, _uuid(nvml, h)) for h in handles]
     except nvml.NVMLError:
         return []
 
@@ -225,6 +225,11 @@ def uuid_of(device: str, environment: Mapping[str, str] = os.environ) -> str | A
     if int(name) >= len(found):
         return Absent(f"there is no GPU {name}: the driver shows {len(found)}")
     return found[int(name)].uuid
+
+
+def _uuid(nvml: Any, handle: Any) -> str:
+    """As the driver writes it, however it was asked for."""
+    return _text(nvml.nvmlDeviceGetUUID(handle))
 
 
 def _text(value: str | bytes) -> str:

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 import attnbench
+from attnbench.core import gpu as nvml
 from attnbench.core.format import counted, duration
 from attnbench.core.lock import collector_off
 from attnbench.core.record import Error
@@ -237,7 +238,15 @@ def audit_device(timed: Timed, events_s: float) -> Audit:
         calls.append((launched - start, perf_counter() - start))
         del kept
         timed.settle()
-    return judge_device(calls, events_s)
+    found = judge_device(calls, events_s)
+    if found.implausible is None:
+        return found
+    board = nvml.board(cuda_gpu(timed.problem.device).uuid)
+    others = None if isinstance(board, nvml.Absent) else board.other_processes()
+    if not isinstance(others, int) or not others:
+        return found
+    why = "what else computes on this GPU now may be the reason: end it, and measure again"
+    return found._replace(implausible=f"{found.implausible}; {why}")
 
 
 def judge_device(calls: Sequence[tuple[float, float]], events_s: float) -> Audit:

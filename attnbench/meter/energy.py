@@ -113,6 +113,8 @@ POLL_S = 1e-3
 UPDATES = 50  # steps of the counter in a measurement, at the least
 ROUND_S, FRESH_S, WATTS_S = 5e-3, 0.1, 0.05
 """Between two readings of the counter, two sets of fresh values, and two readings of the power."""
+READING = 0.02
+"""The share of a round that a reading of the counter may take: the device is idle meanwhile."""
 PATIENCE_S = 2.0  # a counter that did not move for so long does not move
 DISAGREE = 0.1
 STOOD_STILL = "the energy counter did not move in {}"
@@ -194,10 +196,13 @@ class _Load:
         self._calls, self._each = 0, 1
         self.watts: list[float] = []
         start = perf_counter()
+        counter.joules()
+        self._round_s = max(ROUND_S, (perf_counter() - start) / READING)
+        start = perf_counter()
         self._read = self._fresh = start - FRESH_S
         while (spent := perf_counter() - start) < counter.warm_s or not self._calls:
             self._round()
-            if perf_counter() - start - spent < ROUND_S / 2:
+            if perf_counter() - start - spent < self._round_s / 2:
                 self._each *= 2
         self.watts.clear()
 

@@ -113,7 +113,9 @@ PRESETS = {
         CPU.but("mask=window:127,0"),
     ),
     "cuda": CUDA.with_(title="the default on a GPU: bfloat16, middling to long sequences").of(
-        CUDA.but("seq=512,1024,2048,4096,8192"), CUDA.but("seq=4096,8192 mask=window:1023,0")
+        CUDA.but("seq=1024,4096,8192 phase=forward"),
+        CUDA.but("seq=1024,4096 phase=train"),
+        CUDA.but("mask=window:1023,0"),
     ),
     "check": Preset(
         "what 'attnbench check' asks: an odd length, grouped heads, the common masks, all levels"
@@ -143,9 +145,10 @@ PRESETS = {
     "h200": Preset("fifteen minutes of an H200: what is asked most comes first")
     .but(VISIT)
     .of(
-        HEADLINE,
-        HEADLINE.but("phase=train seq=512,2048,8192"),
-        H200.but(f"phase=train seq=32768 variants={FAR}"),
+        H200.but("seq=2048,8192"),
+        H200.but(f"seq=512,32768 variants={FAR}"),
+        H200.but("phase=train seq=2048"),
+        H200.but(f"phase=train seq=512,8192,32768 variants={FAR}"),
         H200.but("phase=decode seq=8192,131072 batch=1"),
         H200.but(f"seq=65536,131072 batch=1 variants={FAR}"),
         HEADLINE.but(f"mask=none;window:1023,0 variants={FAR}"),
@@ -158,10 +161,10 @@ PRESETS = {
     "h200-quick": Preset("five minutes of an H200: the same questions at a few lengths")
     .but(VISIT)
     .of(
-        H200.but("seq=2048,8192"),
-        H200.but("seq=8192 phase=train"),
+        H200.but("seq=8192"),
+        H200.but(f"seq=8192 phase=train variants={FAR}"),
         H200.but("seq=32768 batch=1 phase=decode"),
-        H200.but(f"seq=512,32768 variants={FAR}"),
+        H200.but(f"seq=512,2048,32768 variants={FAR}"),
         H200.but(f"seq=65536 batch=1 variants={FAR}"),
         H200.but(f"seq=8192 mask=none;window:1023,0 variants={FAR}"),
         H200.but(f"seq=8192 head_dim=64,256 variants={FAR}"),

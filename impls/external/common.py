@@ -7,6 +7,7 @@ b c where heads of all batch elements lie side by side.
 from __future__ import annotations
 
 import importlib
+import random
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,12 +20,18 @@ from impls.spec import Unavailable, Unsupported
 
 
 def load(module: str, variant: str, remedy: str) -> Any:
-    """The library's module; raises Unavailable, with how to get it, where it can't be imported."""
+    """The library's module; raises Unavailable, with how to get it, where it can't be imported.
+
+    Some draw from Python's random numbers while they are imported; the numbers are put back.
+    """
+    drawn = random.getstate()
     try:
         return importlib.import_module(module)
     except (ImportError, OSError, RuntimeError) as error:  # built for another torch or CUDA
         reason = f"{variant} needs the module {module}, which can't be imported: {error}"
         raise Unavailable(reason, remedy) from None
+    finally:
+        random.setstate(drawn)
 
 
 def find(module: Any, name: str, variant: str, remedy: str) -> Any:

@@ -26,6 +26,7 @@ FLOPs a token and head forward (delta 6), gates besides; memory linear in n.
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ from torch import Tensor
 from impls.external.common import find, load, need, swap
 from impls.heads import Attend, Define
 from impls.problem import Problem
+from impls.spec import Unavailable
 
 REMEDY = "pip install 'fla-core>=0.6' triton"
 SEED, SOFTNESS, TINY, UNIT_TINY = 2406, 16.0, 1e-10, 1e-6
@@ -82,6 +84,8 @@ def decay(problem: Problem) -> Tensor:
 
 def _kernel(problem: Problem, row: str, module: str, name: str) -> Any:
     need(not problem.mask.upper_left, f"{row} has no upper-left alignment")
+    with suppress(Unavailable):
+        load("transformers.utils.versions", row, REMEDY)  # the library imports it in its first call
     return find(load(f"fla.ops.{module}", row, REMEDY), name, row, REMEDY)
 
 

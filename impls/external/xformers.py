@@ -20,6 +20,7 @@ from torch import Tensor
 from impls.external.common import Pattern, load, need, need_multiple, pattern
 from impls.heads import Attend
 from impls.problem import Problem
+from impls.spec import Unsupported
 
 REMEDY = "pip install 'xformers>=0.0.35' (its wheels are built for one torch and CUDA each)"
 
@@ -46,10 +47,17 @@ def build(problem: Problem, op: str = "fa2") -> Attend:
     batch = 1 if seen.documents else problem.batch
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        out = fmha.memory_efficient_attention(
-            *_laid_out(problem, batch, q_bhnd, k_bcmd, v_bcme), attn_bias=bias,
-            scale=problem.scale, op=operator,
-        )  # fmt: skip
+        laid_out = _laid_out(problem, batch, q_bhnd, k_bcmd, v_bcme)
+        try:
+            out = fmha.memory_efficient_attention(
+                *laid_out, attn_bias=bias, scale=problem.scale, op=operator
+            )
+        except ValueError as error:  # a paragraph: the inputs, and for each operator why not
+            if "does not support inputs" not in str(error):
+                raise
+            why = str(error).partition("is not supported because:")[2].split("\n")
+            told = "; ".join(filter(None, map(str.strip, why)))
+            raise Unsupported(f"xformers refuses: {told}") from None
         return _back(out, problem)
 
     return attend

@@ -101,7 +101,7 @@ def test_events_agree_with_tritons_do_bench_in_the_same_mode(make):
         ours.append(middle(clock, call, 48))
         theirs.append(testing.do_bench(call, warmup=10, rep=50, return_mode="median") * 1e-3)
     assert clock.flags == ()
-    assert median(ours) == pytest.approx(median(theirs), rel=0.02)
+    assert median(ours) == pytest.approx(median(theirs), rel=0.03), (ours, theirs)
 
 
 def test_launching_stays_out_of_events_and_is_in_end_to_end():
@@ -212,8 +212,10 @@ def test_joules_of_a_product_lie_between_idle_and_the_power_limit(board):
     call = product(8192)
     got = measure_energy(1, call, nothing, counter)
     assert got.why == ""
-    watts = got.gross_joules / middle(events(), call, 16, warm=8)
-    assert got.idle_w < watts < 1.1 * board.power_limit_w()
+    apart = middle(events(), call, 16, warm=8)
+    watts = got.gross_joules / got.call_s
+    assert got.idle_w < watts < 1.1 * board.power_limit_w(), (got, apart)
+    assert apart < got.call_s < 2 * apart  # the card is slower when it is hot
     assert 0 < got.joules < got.gross_joules
 
 

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table as Grid
 from rich.text import Text
 
-from attnbench.core.format import NONE, duration, ms, percent, plain, short, size
+from attnbench.core.format import NONE, duration, flop_rate, ms, percent, plain, short, size
 from attnbench.features.profile.why_slower import watched
 from attnbench.report.figures.sheet import HUES, INK, PAPER, save, sheet
 from attnbench.report.tables import FAINT, console
@@ -79,7 +79,7 @@ def _heads(out: Console, profiles: Sequence[Profile]) -> None:
         else:
             text += f", kernels {duration(traced)}"
         if p["cost"]:
-            text += f"; {rate(p['cost']['flop_rate'])} useful GFLOP/s"
+            text += f"; {flop_rate(p['cost']['flop_rate'])} useful"
         out.print(escape(text), style=FAINT if len(profiles) > 1 else None)
         if p["note"]:
             out.print(escape(p["note"]), style=FAINT)
@@ -117,8 +117,8 @@ def _alone(profile: Profile) -> Grid:
         color, seconds = COLORS[phase["name"]], phase["profiled_s"]
         head = (f"[{color}]{phase['name']}[/]", ms(seconds), percent(seconds / whole))
         grid.add_row(*(f"[bold]{text}[/]" for text in head), _bar(seconds, whole, color))
-        for name, seconds, calls, flop_rate in rows_of(phase, MOST_ALONE):
-            known = [] if calls is None else [f"{calls:g}", rate(flop_rate)]
+        for name, seconds, calls, flops in rows_of(phase, MOST_ALONE):
+            known = [] if calls is None else [f"{calls:g}", rate(flops)]
             bar = _bar(seconds, whole, color)
             grid.add_row(_indented(name), ms(seconds), percent(seconds / whole), bar, *known)
     return grid

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from attnbench.core.format import duration, percent, size
+from attnbench.core.format import duration, flop_rate, percent, size
 from attnbench.report.tables import BAD, BOLD, GOOD, Styled, Table, columns, console, show_facts
 from attnbench.report.tables import show as show_table
 from impls import BrokenRow
@@ -122,6 +122,13 @@ def show_variant(row: Variant, mathematics: str, reason: str | None, remedy: str
     show_facts(facts.items())
 
 
+def _said(value: object) -> str:
+    """What a driver answered, in words."""
+    if isinstance(value, list | tuple):
+        return " and ".join(value) or "nothing"
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
 def show_env(facts: Mapping[str, Any]) -> None:
     """``env``: a line a fact."""
     m, settings, now, reach = (facts[x] for x in ("machine", "settings", "observed", "ceilings"))
@@ -145,9 +152,10 @@ def show_env(facts: Mapping[str, Any]) -> None:
         ("load", "{:.2f} over a minute, {:.2f} over five".format(*load)),
     ]
     for gpu in now["gpus"]:
-        lines.append(("gpu now", ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in gpu.items())))
+        told = [f"{name.replace('_', ' ')} {_said(value)}" for name, value in gpu.items()]
+        lines.append(("gpu now", ", ".join(told)))
     for dtype, rate in reach["flops"].items():
-        lines.append((f"product {dtype}", f"{rate / 1e9:.1f} GFLOP/s"))
+        lines.append((f"product {dtype}", flop_rate(rate)))
     for copied, rate in reach["copy"].items():
         lines.append((f"copy of {size(int(copied))}", f"{rate / 1e9:.1f} GB/s"))
     for floor in facts["noise"]:
