@@ -135,6 +135,7 @@ class Walk:
             1 if features else x.width, X_WIDTH=x.width, X_COLUMNS=x.columns, W_WIDTH=w.width,
             W_COLUMNS=columns, X_ROLE=x.role, Y_ROLE=y.role, W_ROLE=w.role, TERM=term,
             SLOPED=slope is not x, KEEPS=kept is not None,
+            CANCELS=self.problem.dtype != "float32" and (term == "rows" or kept is not None),
             REVERSED=reverse, CARRIED=self.segments > 1,
             **self.told,
         )  # fmt: skip

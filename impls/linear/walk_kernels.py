@@ -55,6 +55,12 @@ def rounded(x, HALF: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def left(x, HALF: tl.constexpr, PRECISION: tl.constexpr):
+    """What rounding takes off, as a product takes it: a second product brings the digits back."""
+    return rounded(x - rounded(x, HALF, PRECISION).to(tl.float32), HALF, PRECISION)
+
+
+@triton.jit
 def read(base, over, first, step, count, column, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
          COLUMNS: tl.constexpr, ROLE: tl.constexpr, HALF: tl.constexpr,
          PRECISION: tl.constexpr):  # fmt: skip
@@ -179,14 +185,15 @@ def walk(x, y, w, out, kept, slope, over, terms, states, x_steps, y_steps, w_ste
          length, numbers, x_state, w_state, CHUNK: tl.constexpr, X_WIDTH: tl.constexpr,
          X_COLUMNS: tl.constexpr, W_WIDTH: tl.constexpr, W_COLUMNS: tl.constexpr,
          X_ROLE: tl.constexpr, Y_ROLE: tl.constexpr, W_ROLE: tl.constexpr, TERM: tl.constexpr,
-         SLOPED: tl.constexpr, KEEPS: tl.constexpr, REVERSED: tl.constexpr, CARRIED: tl.constexpr,
-         HALF: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+         SLOPED: tl.constexpr, KEEPS: tl.constexpr, CANCELS: tl.constexpr, REVERSED: tl.constexpr,
+         CARRIED: tl.constexpr, HALF: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """The rows of one segment of a query head, some columns of their output.
 
     TERM: "sum" divides by the weights' sum and keeps its inverse in ``over``; "rows" has a in
     ``terms`` and b = 1; "keys" has b there and a = 1; "none". CARRIED: ``states`` has what lies
     before. SLOPED: the gradient of features becomes that of the channels. KEEPS: writes the output
-    a second time, unrounded and row after row.
+    a second time, unrounded and row after row. CANCELS: little will be left of its sums, so what
+    rounding takes off the state and the pairs is multiplied too.
     """
     blocks = tl.cdiv(W_WIDTH, W_COLUMNS)
     column, rest = (tl.program_id(0) % blocks) * W_COLUMNS, tl.program_id(0) // blocks
@@ -216,11 +223,17 @@ def walk(x, y, w, out, kept, slope, over, terms, states, x_steps, y_steps, w_ste
                        W_COLUMNS, W_ROLE, HALF, PRECISION)  # fmt: skip
         pairs = tl.dot(x_block, tl.trans(y_block), input_precision=PRECISION)
         made = tl.dot(x_block, rounded(state, HALF, PRECISION), input_precision=PRECISION)
+        if CANCELS:
+            made = tl.dot(x_block, left(state, HALF, PRECISION), made, input_precision=PRECISION)
         if TERM == "rows" or TERM == "keys":
             term = tl.load(terms + row_at + first + row, mask=first + row < count, other=0.0)
             pairs, made, total = with_term(pairs, made, total, w_block, term, TERM)
         seen = row[:, None] <= row[None, :] if REVERSED else row[:, None] >= row[None, :]
-        pairs = rounded(tl.where(seen, pairs, 0.0), HALF, PRECISION)
+        pairs = tl.where(seen, pairs, 0.0)
+        if CANCELS and TERM == "rows":
+            off = left(pairs, HALF, PRECISION)
+            made = tl.dot(off, w_block, made, input_precision=PRECISION)
+        pairs = rounded(pairs, HALF, PRECISION)
         made = tl.dot(pairs, w_block, made, input_precision=PRECISION)
         if TERM == "sum":
             made, total, inverse = divided(made, total, pairs, x_block, y_block)

@@ -3,15 +3,18 @@
 import importlib
 import inspect
 import os
+import random
 import types
 
 import pytest
 import torch
 from torch.nn.attention import _registry as registry
 
+from attnbench.gate.inputs import make
 from attnbench.gate.watch import OPERATORS
 from impls.external import ROWS, torch_flash
 from impls.external import transformer_engine as adapter
+from impls.external.common import load
 from impls.loading import load_function
 from impls.spec import Unavailable, Unsupported
 from tests.impls.external import stand_ins
@@ -178,6 +181,27 @@ def test_what_a_library_does_not_serve_is_refused_in_a_sentence(
 ):
     with pytest.raises(Unsupported, match=said):
         build(row, problem(**changes), **options)
+
+
+def test_what_a_library_draws_while_it_is_imported_is_put_back(tmp_path, monkeypatch):
+    (tmp_path / "draws.py").write_text("import random; NUMBER = random.random()")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = random.getstate()
+    assert 0 <= load("draws", "row", "remedy").NUMBER < 1
+    assert random.getstate() == before
+
+
+def test_what_xformers_refuses_of_the_inputs_is_a_refusal(library):
+    why = "Operator `memory_efficient_attention` does not support inputs:\n  query: shape=(1, 2)\n"
+    why += "`fa2F@2.5.7-pt` is not supported because:\n    built without CUDA\n    too old\n"
+
+    def refuse(call):
+        raise ValueError(why)
+
+    library.computes("xformers.ops.fmha.memory_efficient_attention", refuse)
+    p = problem(**EACH)
+    with pytest.raises(Unsupported, match=r"^xformers refuses: built without CUDA; too old$"):
+        build("xformers", p)(*make(p, 0)[:3])
 
 
 @pytest.mark.parametrize("major", [8, 10])

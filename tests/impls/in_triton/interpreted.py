@@ -39,10 +39,17 @@ def _counting(patch):
 
 
 def _widening(create_dot):
-    """NumPy has no bfloat16: Triton 3.6 holds its bits as integers, and multiplies those."""
+    """NumPy has no bfloat16: Triton 3.6 holds its bits as integers, and multiplies those. Nor has
+    it TF32: the tensor cores cut a float32 off to its digits.
+    """
     import numpy as np
     import triton.language as tl
     from triton.runtime.interpreter import TensorHandle
+
+    def cut(x):
+        if x.data.dtype != np.float32:
+            return x
+        return TensorHandle((x.data.view(np.uint32) & 0xFFFFE000).view(np.float32), x.dtype)
 
     def widened(x):
         if x.dtype.scalar != tl.bfloat16 or x.data.dtype != np.uint16:
@@ -50,8 +57,11 @@ def _widening(create_dot):
         return TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
 
     @wraps(create_dot)
-    def dot(self, a, b, *more):
-        return create_dot(self, widened(a), widened(b), *more)
+    def dot(self, a, b, d, input_precision, *more):
+        a, b = widened(a), widened(b)
+        if str(input_precision).upper().endswith("TF32"):
+            a, b = cut(a), cut(b)
+        return create_dot(self, a, b, d, input_precision, *more)
 
     return dot
 

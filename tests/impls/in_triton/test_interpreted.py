@@ -126,6 +126,20 @@ def test_tokens_that_do_not_lie_next_to_each_other_are_read_in_their_place(row, 
     checks.read_in_place(p, build(row, p, **options))
 
 
+@pytest.mark.parametrize(("dtype", "most"), [("float16", 2e-5), ("bfloat16", 1e-4)])
+def test_where_all_keys_are_equal_next_to_nothing_is_left_of_a_querys_gradient(dtype, most):
+    """An output is the mean of the values then, whatever the query."""
+    p = problem("causal", 90, head_dim=64, dtype=dtype)
+    q, k, v = checks.draw(p)
+    k = k.detach()[:, :, :1].expand(-1, -1, 90, -1).contiguous().requires_grad_()
+    out = build("triton.linear", p, **CUT)(q, k, v)
+    dout = torch.randn(out.shape, generator=torch.Generator().manual_seed(8)).to(out.dtype)
+    (dq,) = torch.autograd.grad(out, [q], dout)
+    pulls = (dout.double() @ v.detach().double().mT).tril().abs()  # of each value, over the row's
+    size = pulls.sum(-1) / torch.arange(1, 91)  # share: what cancels
+    assert float((dq.double().norm(dim=-1) / size.clamp(min=0.1)).max()) < most
+
+
 @pytest.mark.parametrize(
     ("row", "mask", "changes", "options"),
     [

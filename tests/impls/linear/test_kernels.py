@@ -174,11 +174,18 @@ def test_long_sequences_are_done_a_stretch_at_a_time_where_nothing_is_kept(name,
     assert not torch.equal(cut[:, :, first:], again[:, :, first:])
 
 
-@pytest.mark.parametrize("name", ["linear.elu", "hedgehog", "cosine"])
-def test_products_in_bfloat16_as_on_a_gpu_pass_the_gate(monkeypatch, name):
+@pytest.mark.parametrize(
+    ("name", "phase", "inputs"),
+    [
+        *((name, phase, "outliers") for name in ("linear.elu", "hedgehog", "cosine")
+          for phase in ("forward", "train")),
+        ("linear.elu", "train", "equal_keys"), ("cosformer", "train", "equal_keys"),
+    ],
+)  # fmt: skip
+def test_products_in_bfloat16_as_on_a_gpu_pass_the_gate(monkeypatch, name, phase, inputs):
     monkeypatch.setattr(common, "work_dtype", lambda problem: torch.bfloat16)
-    given = problem("causal", 150, dtype="bfloat16", phase="train", inputs="outliers")
-    given = given.with_(head_dim=32, v_head_dim=32)
+    given = problem("causal", 300, dtype="bfloat16", phase=phase, inputs=inputs)
+    given = given.with_(head_dim=64, v_head_dim=64)
     assert verdict(f"{name}?chunk=32", given).reason is None
 
 
