@@ -267,7 +267,7 @@ def _judge(label: str, known: VariantRecords, wants: Wants) -> Candidate | Exclu
         error=error,
         skill=near.distance.skill if near.distance and computes != EXACT else None,
         setup_s=near.setup_s,
-        flags=tuple(known.own.time.flags) if known.own and known.own.time else (),
+        flags=tuple(known.own.time.doubts) if known.own and known.own.time else (),
     )
 
 

@@ -265,7 +265,7 @@ def _compared(a: Record, b: Record, headers: Sequence[Header], margin: float) ->
     comparison, notes = None, []
     if a.time and b.time:
         notes = [
-            f"{x}: {doubt_words(f)}" for x, t in (("a", a.time), ("b", b.time)) for f in t.flags
+            f"{x}: {doubt_words(f)}" for x, t in (("a", a.time), ("b", b.time)) for f in t.doubts
         ]
         doubt = bool(notes)
         if a.time.clock != b.time.clock:

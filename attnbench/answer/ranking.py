@@ -193,7 +193,7 @@ def twins_apart(records: Iterable[Record]) -> tuple[float, tuple[str, ...]]:
     groups: dict[tuple[Any, ...], list[tuple[str, float]]] = {}
     for record in records:
         time = time_of(record)
-        if time is None or time.flags or time.median_s < LEAST_S or record.ranks is not None:
+        if time is None or time.doubts or time.median_s < LEAST_S or record.ranks is not None:
             continue
         if fused := sorted({k for k in record.kernels if k != CALLING and FUSED.search(k)}):
             key = (record.problem, record.node, record.computes, *fused, _peak(record))
@@ -375,8 +375,8 @@ def _answer(problem: Problem, exact: list[Record], margin: float) -> Answer:
     for c in order:  # where its fastest call could not have won, a slow one's doubts are nothing
         t = times[c.variant]
         may_win = t.min_s <= order[0].high_s * (1 + margin)
-        if t.flags and (may_win or c in (winner, after)):
-            words = dict.fromkeys(flag.split(":")[0].removeprefix("it ") for flag in t.flags)
+        if t.doubts and (may_win or c in (winner, after)):
+            words = dict.fromkeys(flag.split(":")[0].removeprefix("it ") for flag in t.doubts)
             if "drifted" in words:  # of the whole machine; that the cell did so too adds nothing
                 words.pop("drifting", None)
             doubts.append(f"{c.variant} {' and '.join(words)}")
@@ -542,7 +542,7 @@ def crossings(regime: Regime, found: list[Standing], margin: float = MARGIN) -> 
             if of_a is None or of_b is None:
                 continue
             ratios[length] = of_a.median_s / of_b.median_s
-            if of_a.flags or of_b.flags:
+            if of_a.doubts or of_b.doubts:
                 continue
             now = a if beats(of_a, of_b, margin) else b if beats(of_b, of_a, margin) else ""
             if now and leader and now != leader:

@@ -36,6 +36,8 @@ else:
 
 Amount = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+SLOW_HOST = ("launch-bound: ", " from end to end")
+"""How a flag begins and ends that says by how much a call takes longer for its host."""
 Figure = Annotated[float, Meta(extra_json_schema={"minimum": 0})]
 """A reader takes any: what no clock could have said is for the store to find."""
 
@@ -114,6 +116,15 @@ class Time(Part, frozen=True):
     clocks: Mapping[str, float | None] = {}
     """The device's clocks while sampling: ``sm_mhz`` (median), ``sm_mhz_min``."""
     flags: list[str] = []
+
+    @property
+    def doubts(self) -> list[str]:
+        """The flags that make it unsure. A GPU's own time is sure where its host is slower: calls
+        were queued ahead.
+        """
+        return [
+            f for f in self.flags if not (f.startswith(SLOW_HOST[0]) and f.endswith(SLOW_HOST[1]))
+        ]
 
 
 class Memory(Part, frozen=True):

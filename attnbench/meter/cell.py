@@ -260,7 +260,11 @@ def audited(ready: Ready, timed: Timed, clock: Clock, seconds: float) -> tuple[A
     if isinstance(clock, RanksClock):  # nothing of it runs in this process, on any device
         audit, host = audit_ranks(timed, clock.ranks), False
     else:
-        audit = audit_host(timed, threads) if host else audit_device(timed, seconds)
+        audit = (
+            audit_host(timed, threads)
+            if host
+            else audit_device(timed, seconds, ahead=not clock.flags)
+        )
     _check(timed)
     if audit.implausible is not None:
         raise Implausible(audit.implausible)

@@ -113,7 +113,7 @@ POLL_S = 1e-3
 UPDATES = 50  # steps of the counter in a measurement, at the least
 ROUND_S, FRESH_S, WATTS_S = 5e-3, 0.1, 0.05
 """Between two readings of the counter, two sets of fresh values, and two readings of the power."""
-READING = 0.02
+READING = 0.01
 """The share of a round that a reading of the counter may take: the device is idle meanwhile."""
 PATIENCE_S = 2.0  # a counter that did not move for so long does not move
 DISAGREE = 0.1

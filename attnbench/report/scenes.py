@@ -215,7 +215,7 @@ def _notes(run: ReportRun, *, torn: bool) -> Iterator[str]:
             ran.setdefault(record.variant, Counter())[name] += 1
     for variant, backends in ran.items():
         counts = ", ".join(f"{name} in {n}" for name, n in backends.most_common())
-        yield f"{variant} was torch's own choice of backend: {counts} measurements"
+        yield f"torch chose what {variant} ran: {counts} measurements"
 
 
 def _asked(grid: Any, axis: str) -> list[str]:

@@ -195,7 +195,7 @@ def how_sure(scenes: Sequence[Scene]) -> str:
     told = ", ".join(f"{n} {many if n > 1 else one}" for n, one, many in counts if n)
     if doubted := sum(bool(a.flags) for a in answers.values()):
         told += f"; {doubted} of the {len(answers)} {'are' if doubted > 1 else 'is'} noisy"
-    noisy = sum(bool(time.flags) for time in times.values())
+    noisy = sum(bool(time.doubts) for time in times.values())
     disturbed = f"{noisy:,} of {len(times):,} timings were noisy"
     samples = median(time.n for time in times.values())
     answered = f"of {format.counted(len(answers), 'answer')} {told}"

@@ -289,6 +289,8 @@ def _cells(
     for device in dict.fromkeys(p.device for p in asked):
         here(device, machine)
     variants = list({v.label: v for v in variants}.values())
+    if not names:  # a run that is stopped has what is likeliest to be advised
+        variants.sort(key=lambda row: row.origin != "torch")
     lost = {v.level for v in variants} - set(levels) if names else set()  # named in vain: say so
     for problem in asked:
         for variant in variants:

@@ -60,7 +60,7 @@ class FakeNvml:
 
     def nvmlDeviceGetHandleByUUID(self, uuid):
         for board in self.boards:
-            if board["UUID"] == uuid:
+            if uuid in (board["UUID"], board["UUID"].removeprefix("GPU-")):  # as a driver does
                 return board
         raise NVMLError("Not Found")
 
@@ -142,6 +142,7 @@ def test_a_board_answers_in_plain_units(driver):
     driver({**h200(MigMode=[1, 0]), **instant(None)}, {"UUID": "MIG-cc"})
     board = nvml.board("aa")  # torch's UUID has no prefix
     assert (board.power_w(), board.mig(), board.other_processes()) == (598.0, True, 0)
+    assert board.uuid == "GPU-aa"  # as a lock and a record name it
     assert nvml.board("cc").mig() is True
     assert nvml.board("dd") == Absent("the driver knows no GPU dd: Not Found")
 

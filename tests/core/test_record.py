@@ -223,3 +223,9 @@ def test_any_record_is_valid_by_the_schema_and_comes_back_as_it_went(made):
     assert back.line() == made.line()
     assert (back.status, back.key) == (made.status, made.key)
     assert (back.time, back.memory) == (made.time, made.memory)
+
+
+def test_a_slow_host_is_no_doubt_of_a_time_whose_calls_were_queued_ahead():
+    slow = "launch-bound: 35 µs by events, 78 µs from end to end"
+    gaps = "launch-bound: the host takes 1 ms to queue a call, so gaps are in its time"
+    assert TIME.with_(flags=[slow, "drifting", gaps]).doubts == ["drifting", gaps]

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 
 import attnbench
 import impls
+from attnbench.core import gpu as nvml
 from attnbench.gate.findings import Wrong
 from attnbench.gate.inputs import make
 from attnbench.meter import audit, clocks
@@ -65,6 +67,29 @@ def test_what_calls_on_a_device_show():
         found = audit.judge_device([(launched, total)] * 8, events)
         assert found.implausible is None if says is None else found.implausible.startswith(says)
         assert (list(found.flags), found.clock, found.seconds) == (flags, "e2e", total)
+
+
+def test_gaps_between_launches_may_make_the_time_by_events_the_longer_one():
+    calls = [(MS, 4.3 * MS)] * 8
+    assert audit.judge_device(calls, 5.1 * MS).implausible
+    assert audit.judge_device(calls, 5.1 * MS, ahead=False).implausible is None
+
+
+@pytest.mark.parametrize(
+    ("others", "said"), [(0, False), (2, True), (nvml.Absent("the driver is silent"), False)]
+)
+def test_what_else_computes_on_the_gpu_is_named_beside_an_implausible_time(
+    monkeypatch, others, said
+):
+    gpu = SimpleNamespace(uuid="GPU-aa", flush=int)
+    monkeypatch.setattr(audit, "cuda_gpu", lambda device: gpu)
+    monkeypatch.setattr(audit, "_synchronize", lambda device: time.sleep(2 * MS))
+    board = SimpleNamespace(other_processes=lambda: others)
+    monkeypatch.setattr(audit.nvml, "board", lambda uuid: board)
+    on_gpu = timed(problem=SMALL.with_(device="cuda"))
+    found = audit.audit_device(on_gpu, 1e-4, ahead=True)
+    assert found.implausible.startswith("the device worked on where the events do not look")
+    assert ("what else computes on this GPU" in found.implausible) is said
 
 
 @pytest.mark.parametrize(("wall", "waited"), [(0.003, 0.002), (0.03, 0.01), (3.0, 0.05)])

@@ -22,6 +22,7 @@ class World:
         self.idle, self.load, self.call_s, self.step_s = idle, load, call_s, step_s
         self.ramp_s = ramp_s  # how long the draw takes from idle to load
         self.lies = 1.0  # what the power reading says of the power
+        self.reading_s = 0.0  # what a reading of the counter takes, idle meanwhile
         self.time = self.drawn = self.shown = self.worked = 0.0
         self.calls = self.freshened = 0
 
@@ -48,6 +49,7 @@ class World:
         self.pass_by(2e-4, self.load)
 
     def joules(self):
+        self.rest(self.reading_s)
         return self.shown
 
     def watts(self):
@@ -80,6 +82,14 @@ def test_the_joules_of_a_call_are_found_within_one_percent(call_s, step_s):
     assert got.idle_w == pytest.approx(80, rel=0.01)
     assert got.tokens_per_joule == pytest.approx(TOKENS / got.joules)
     assert (got.method, got.why, got.flags) == ("a fake counter", "", [])
+
+
+def test_a_slow_reading_of_the_counter_is_a_small_part_of_what_is_measured():
+    world = World(call_s=1e-3, step_s=0.02)
+    world.reading_s = 0.0036  # an H200's
+    got = world.measure()
+    assert got.call_s == pytest.approx(1e-3, rel=0.03)
+    assert got.joules == pytest.approx(520e-3, rel=0.02)
 
 
 def test_it_takes_two_seconds_and_fifty_steps_at_the_least():

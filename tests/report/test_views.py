@@ -31,10 +31,13 @@ FACTS = {
 
 def test_each_fact_of_a_machine_has_its_line(shown):
     gpu = {"uuid": "GPU-1", "sm_mhz": 1980, "power_w": "the driver doesn't say its power: MIG"}
+    gpu |= {"mig": False, "held_down_by": []}
     text = shown(view.show_env, {**FACTS, "observed": {"cpu": CPU, "gpus": [gpu]}})
     noise = "0.4\u00a0% (20 comparisons of a variant with itself, of 160 pairs"
-    told = "uuid GPU-1, sm mhz 1980, power w the driver doesn't say its power: MIG"
-    for said in ("2 cores, 25 GiB", "100.0 GFLOP/s", "50.0 GB/s", "2600 MHz", noise, told):
+    told = "uuid GPU-1, sm mhz 1980, power w the driver doesn't say its power: MIG, mig no, "
+    told += "held down by nothing"
+    text = re.sub(r"\n +", " ", text)
+    for said in ("2 cores, 25 GiB", "100 GFLOP/s", "50.0 GB/s", "2600 MHz", noise, told):
         assert said in text
 
 

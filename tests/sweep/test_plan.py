@@ -129,6 +129,14 @@ def test_a_grid_comes_back_from_a_header_as_it_was(name):
     assert Preset.from_dict(json.loads(json.dumps(asdict(grid)))) == grid
 
 
+def test_torchs_own_come_first_but_among_variants_that_are_named():
+    grid = Preset("a grid", seq=("32",), phase=("forward",))
+    first = [c.variant.origin for c in make_plan(impls.table(), (), grid, BOX).cells]
+    assert first == sorted(first, key=lambda origin: origin != "torch") and len(set(first)) > 1
+    named = make_plan(impls.table(), ("matmul", "sdpa"), grid, BOX).cells
+    assert [c.variant.name for c in named] == ["matmul", "sdpa"]
+
+
 def test_what_is_compiled_takes_as_long_as_many_others_and_comes_last():
     cells = make_plan(impls.table(), [], PRESETS["h200"], H200).to_run
     compiled = ["c++" in c.variant.requires and c.problem.device != "cpu" for c in cells]

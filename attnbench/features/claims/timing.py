@@ -134,7 +134,7 @@ def measure_rates(request: ClaimRequest) -> ClaimFindings:
             low, high = work / time.high_s, work / time.low_s
             figures[name] = ClaimFigure(work / time.median_s, low, high)
             times = [1e3 * time.median_s, 1e3 * time.low_s, 1e3 * time.high_s]
-            kernels, flags = ", ".join(record.kernels[:2]), "; ".join(time.flags)
+            kernels, flags = ", ".join(record.kernels[:2]), "; ".join(time.doubts)
             rows.append([name, *times, time.n, time.clocks.get("sm_mhz"), kernels, flags])
     columns = ["point", "ms", "from", "to", "samples", "SM MHz", "kernels", "notes"]
     return ClaimFindings.of(figures, "cells", columns, rows)

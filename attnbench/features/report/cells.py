@@ -108,8 +108,8 @@ def summarize(cell: PageCell) -> str:
     if record.worst_error is not None:
         error = format.three(record.worst_error)
         parts.append("worst error " + error.replace("-", "\N{NON-BREAKING HYPHEN}"))  # one word
-    if time and time.flags:
-        parts.append(f"noisy: {'; '.join(map(format.doubt_words, time.flags))}")
+    if time and time.doubts:
+        parts.append(f"noisy: {'; '.join(map(format.doubt_words, time.doubts))}")
     return " · ".join(parts)
 
 

@@ -111,7 +111,7 @@ def _values(record: Record) -> Iterator[float | None]:
     yield positive(work.flops) if work else None
     yield positive(work.bytes) if work else None
     yield positive(record.energy.joules) if record.energy else None
-    yield int(bool(record.time and record.time.flags))
+    yield int(bool(record.time and record.time.doubts))
 
 
 def _answer(scene: Scene, standing: Standing, place: Mapping[str, int]) -> dict[str, Any]:

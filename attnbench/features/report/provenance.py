@@ -72,10 +72,10 @@ def _trust(run: ReportRun) -> Iterator[str]:
     have = "has" if len(timed) == 1 else "have"
     passed = f"{counted(len(timed), 'measurement')} passed the correctness checks and {have} a time"
     yield f"{passed}; {each or 'none was wrong, implausible or failed'}"
-    flags = Counter(word for t in timed for word in {flag.split(":")[0] for flag in t.flags})
+    flags = Counter(word for t in timed for word in {flag.split(":")[0] for flag in t.doubts})
     if flags:
         each = ", ".join(f"{flag} ({count})" for flag, count in sorted(flags.items()))
-        noisy = sum(bool(t.flags) for t in timed)
+        noisy = sum(bool(t.doubts) for t in timed)
         more = ", some for several reasons" * (sum(flags.values()) > noisy)
         yield f"{noisy} of {len(timed)} timings were noisy{more}: {each}"
     else:

@@ -163,7 +163,7 @@ def _notes(run: ReportRun, found: Sequence[Scene]) -> Iterator[str]:
         yield f"{len(bad) - FAULTS} more are wrong or failed: --all"
     times = [r.time for r in run.records if r.time]
     if times:
-        noisy = sum(bool(time.flags) for time in times)
+        noisy = sum(bool(time.doubts) for time in times)
         ties = f"differences under {percent(run.margin)} count as ties"
         yield f"{noisy} of {len(times)} timings were noisy · {ties}"
     counts = Counter(r.status for r in run.records if r.time is None and r.status not in FINDINGS)
@@ -266,7 +266,7 @@ def _time_cell(record: Record | None, best: float | None) -> Styled:
     if record.time is None:
         return Styled(record.status, BAD if record.status in FINDINGS else FAINT)
     t, spread = record.time, _spread(record)
-    doubt = "!" if t.flags or spread > WIDE_SHARE else ""
+    doubt = "!" if t.doubts or spread > WIDE_SHARE else ""
     text = f"{ms(t.median_s)} ±{spread:.1f}{doubt}"
     return Styled(text, BEST if t.median_s == best else "")
 
@@ -288,8 +288,8 @@ def _footnotes(records: Sequence[Record]) -> Iterator[str]:
     """What is in doubt, and why cells were not measured: each reason once, with its cells."""
     cells: dict[tuple[str, str], list[str]] = {}
     for record in records:
-        flags = record.time.flags if record.time else ()
-        found = [(f"! {flag.split(':')[0]}: ", "") for flag in flags]
+        flags, doubts = (record.time.flags, record.time.doubts) if record.time else ((), ())
+        found = [(f"{'! ' * (flag in doubts)}{flag.split(':')[0]}: ", "") for flag in flags]
         d, energy = record.determinism, record.energy
         if d is not None and False in (d.repeats, d.batch, d.place):
             found.append(("", f": {d.words()}"))

@@ -44,7 +44,7 @@ def test_what_a_run_did_not_come_to_and_what_torch_chose_is_said(read):
     own = [timed("sdpa", 1e-3, 32 * n, note=f"own; torch chose {x}") for n, x in enumerate(ran, 3)]
     run = read([*runs.small(), *own], grid=grid, cells=99)
     count, length, phase, chosen = sorted(run.notes, key=lambda note: "torch" in note)
-    said = "sdpa was torch's own choice of backend: cuDNN in 2, FlashAttention-2 in 1 measurements"
+    said = "torch chose what sdpa ran: cuDNN in 2, FlashAttention-2 in 1 measurements"
     assert chosen == said
     assert count.startswith("34 of the 99 measurements") and "--resume" in count
     assert length.endswith("length 512, 1024") and phase.endswith("phase decode")
