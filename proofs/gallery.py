@@ -18,7 +18,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "evidence"
 """Beside a machine's runs: what a report also says."""
-REPORTS = {"reports/cpu": "results/amd-epyc-2c/20261125-205333"}
+REPORTS = {
+    "reports/cpu": "results/amd-epyc-2c/20261125-205333",
+    "reports/h200": "results/nvidia-h200/20261126-110511",
+}
 PICTURE = "first-screen.png"
 SCREEN = {"width": 1440, "height": 900}
 
