@@ -76,9 +76,14 @@ def billions(flops: float) -> str:
     return f"{three(flops * 1e-9)} GFLOP"
 
 
+def unit_of_rates(fastest: float) -> tuple[float, str]:
+    """What rates are given in where the fastest is this: TFLOP/s from one on, else GFLOP/s."""
+    return (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
+
+
 def flop_rate(rate: float) -> str:
-    """``781 TFLOP/s``, or ``12.3 GFLOP/s`` below one."""
-    unit, name = (1e12, "TFLOP/s") if rate >= 1e12 else (1e9, "GFLOP/s")
+    """``781 TFLOP/s``, ``12.3 GFLOP/s``"""
+    unit, name = unit_of_rates(rate)
     return f"{three(rate / unit)} {name}"
 
 
@@ -138,9 +143,22 @@ def doubt_words(flag: str) -> str:
     return flag.replace("the canary", "the drift check")  # as older records have it
 
 
+APPLIED = re.compile(
+    r"\bCUDAFunctor_(\w+)|\b(?!AUnary|BUnary|Binary)(\w+)(?:Functor|_kernel_cuda)\b"
+)
+"""In the name of a kernel of torch's what it does to each number."""
+
+
 def plain(name: str) -> str:
-    """An operator's name without its library's."""
-    return name.removeprefix("aten::")
+    """An operator's name without its library's; of a kernel in C++ what its function is called, or
+    what it does to each number.
+    """
+    name = name.removeprefix("aten::")
+    if not name.startswith("void "):
+        return name
+    called = re.split("[<(]", name[5:].replace("(anonymous namespace)", ""))[0].rpartition("::")[2]
+    does = APPLIED.search(name) if "elementwise" in called else None
+    return f"{(does[1] or does[2]).lower()}, elementwise" if does else called
 
 
 def short(name: str, width: int) -> str:

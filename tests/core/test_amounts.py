@@ -3,7 +3,7 @@
 import pytest
 
 from attnbench.core import format as written
-from attnbench.core.format import NotAnAmount, parse_duration, parse_size
+from attnbench.core.format import NotAnAmount, flop_rate, parse_duration, parse_size, plain
 
 
 def test_a_size_has_a_unit():
@@ -33,6 +33,33 @@ def test_what_is_none_is_named(text):
     for read, what in ((parse_size, "size"), (parse_duration, "time")):
         with pytest.raises(NotAnAmount, match=f"is not a {what}: give a number above 0 with its"):
             read(text)
+
+
+def test_a_kernel_is_called_what_its_function_is_or_what_it_does_to_each_number():
+    at, bf16 = "at::native::", "c10::BFloat16"
+    for name, said in (
+        ("aten::_softmax", "_softmax"),
+        ("nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_NNN",) * 2,
+        ("void pytorch_flash::flash_fwd_kernel<Traits<128, 64> >(Params)", "flash_fwd_kernel"),
+        (f"void (anonymous namespace)::softmax_warp_forward<{bf16}>(int)", "softmax_warp_forward"),
+        (
+            f"void {at}vectorized_elementwise_kernel<8, {at}AUnaryFunctor<{bf16}, {at}binary_"
+            "internal::MulFunctor<float> > >(int)",
+            "mul, elementwise",
+        ),
+        (f"void {at}elementwise_kernel<4, {at}CUDAFunctor_add<{bf16}> >(int)", "add, elementwise"),
+        (
+            f"void {at}elementwise_kernel<4, {at}direct_copy_kernel_cuda(X&)::lambda>(int)",
+            "direct_copy, elementwise",
+        ),
+    ):
+        assert plain(name) == said
+
+
+def test_rates_are_in_teraflops_from_one_on():
+    assert [flop_rate(x) for x in (7.8e14, 1e12, 9.99e11, 1e9)] == [
+        "780 TFLOP/s", "1 TFLOP/s", "999 GFLOP/s", "1 GFLOP/s",
+    ]  # fmt: skip
 
 
 def test_amounts_are_written_with_three_digits():

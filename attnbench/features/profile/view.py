@@ -13,7 +13,17 @@ from rich.markup import escape
 from rich.table import Table as Grid
 from rich.text import Text
 
-from attnbench.core.format import NONE, duration, flop_rate, ms, percent, plain, short, size
+from attnbench.core.format import (
+    NONE,
+    duration,
+    flop_rate,
+    ms,
+    percent,
+    plain,
+    short,
+    size,
+    unit_of_rates,
+)
 from attnbench.features.profile.why_slower import watched
 from attnbench.report.figures.sheet import HUES, INK, PAPER, save, sheet
 from attnbench.report.tables import FAINT, console
@@ -112,13 +122,16 @@ def _table(*columns: str) -> Grid:
 def _alone(profile: Profile) -> Grid:
     whole = sum(p["profiled_s"] for p in profile["phases"]) or 1.0
     of = profile["phases"][0]["of"] if profile["phases"] else "operators"
-    grid = _table(of, "self ms", "share", "", "calls", "GFLOP/s")
+    rates = [r for p in profile["phases"] for *_, r in rows_of(p, MOST_ALONE) if r]
+    unit, named = unit_of_rates(max(rates, default=0.0))
+    grid = _table(of, "self ms", "share", "", "calls", named)
     for phase in profile["phases"]:
         color, seconds = COLORS[phase["name"]], phase["profiled_s"]
         head = (f"[{color}]{phase['name']}[/]", ms(seconds), percent(seconds / whole))
         grid.add_row(*(f"[bold]{text}[/]" for text in head), _bar(seconds, whole, color))
         for name, seconds, calls, flops in rows_of(phase, MOST_ALONE):
-            known = [] if calls is None else [f"{calls:g}", rate(flops)]
+            rate = f"{flops / unit:.3g}" if flops else NONE
+            known = [] if calls is None else [f"{calls:g}", rate]
             bar = _bar(seconds, whole, color)
             grid.add_row(_indented(name), ms(seconds), percent(seconds / whole), bar, *known)
     return grid
@@ -225,11 +238,6 @@ def _indented(name: str) -> str:
 
 def _bar(value: float, whole: float, color: str) -> Bar:
     return Bar(whole, 0, value, width=BAR, color=color)
-
-
-def rate(flops: float | None) -> str:
-    """In GFLOP/s; a dash where the work is not known."""
-    return NONE if flops is None else f"{flops / 1e9:.3g}"
 
 
 MIB = 2**20

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnbench.answer.regimes import time_of
-from attnbench.core.format import first_few, percent, three
+from attnbench.core.format import first_few, percent, three, unit_of_rates
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
 from attnbench.report.figures.sheet import FAINT, INK, Drawn, finish, sheet, shorten
@@ -87,7 +87,7 @@ def draw(scene: Scene, looks: Looks) -> Drawn | None:
 def _figure(scene: Scene, looks: Looks, above: Roof, every: Paths) -> Drawn:
     least = FAR * max(points[-1].rate for points in every.values())
     paths = {v: points for v, points in every.items() if points[-1].rate >= least}
-    unit, name = (1e12, "TFLOP/s") if above.flops >= 1e12 else (1e9, "GFLOP/s")
+    unit, name = unit_of_rates(above.flops)
     ranked = sorted(paths, key=lambda v: (-paths[v][-1].share, v))
     exact, others = ([v for v in ranked if looks[v].exact is kind] for kind in NAMED)
     named = exact[: NAMED[True]] + others[: NAMED[False]]
