@@ -46,6 +46,12 @@ class ReportRun:
         """The largest lead that counts as none in this run."""
         return margin_of(self.records)
 
+    @cached_property
+    def begun(self) -> tuple[int, int] | None:
+        """How many of how many measurements have a record, where some have none."""
+        cells, there = self.header.get("cells"), len({record.key for record in self.records})
+        return (there, cells) if isinstance(cells, int) and there < cells else None
+
     @property
     def machine(self) -> str:
         """The name of its machine."""
@@ -194,8 +200,8 @@ def _notes(run: ReportRun, *, torn: bool) -> Iterator[str]:
             f"the run was cut off: the end of its {RECORDS} was left unfinished; what came before "
             "is shown"
         )
-    cells, there = run.header.get("cells"), len({record.key for record in run.records})
-    if isinstance(cells, int) and there < cells:
+    if run.begun:
+        there, cells = run.begun
         yield (
             f"{there} of the {cells} measurements asked for have a record: the rest was not "
             "begun, or not ended; 'attnbench run --resume' with its folder goes on"

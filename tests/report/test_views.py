@@ -167,3 +167,9 @@ def test_the_one_to_use_has_a_row_though_many_that_tie_are_faster(shown):
     ties = [timed(f"v{n}", (1 + n / 4000) * 1e-3) for n in range(40)]
     rows = [line for line in screen(shown, [*ties, timed("sdpa", 1.02e-3)]) if "×" in line]
     assert [line.split()[0] for line in rows if line.rstrip().endswith("use this")] == ["sdpa"]
+
+
+@pytest.mark.parametrize(("cells", "said"), [(2, 0), (5, 2)])
+def test_of_a_run_that_did_not_come_to_its_end_all_is_so_far(shown, cells, said):
+    run = runs.ran([timed("sdpa"), timed("matmul", 2e-3)], cells=cells)
+    assert shown(results.show_answer, run, "3 min", None).count(" so far") == said

@@ -60,7 +60,7 @@ def show_answer(run: ReportRun, took: str, page: Path | None) -> None:
     say(" · ".join([hardware, took, torch, *alike]), BOLD)
     below, links = list(_notes(run, found)), list(_links(found, page))
     if found:
-        answers, advice = _answers(found), _advice(run, found)
+        answers, advice = _answers(run, found), _advice(run, found)
         used = 1 + 3 + len(answers.rows) + 1 + len(advice) + 4 + len(below) + len(links)
         show(answers)
         for line in ["", *advice]:
@@ -74,7 +74,7 @@ def show_answer(run: ReportRun, took: str, page: Path | None) -> None:
         out.print(link, soft_wrap=True)  # never cut, so that it can be copied
 
 
-def _answers(found: Sequence[Scene]) -> Table:
+def _answers(run: ReportRun, found: Sequence[Scene]) -> Table:
     """For each regime and length the variant to use."""
     lengths = sorted({n for scene in found for n in scene.regime.lengths})[-LENGTHS:]
     names, rows = distinct_words(found), []
@@ -86,11 +86,16 @@ def _answers(found: Sequence[Scene]) -> Table:
         rows = [[name, *cells] for name, _, *cells in rows]
     heads = [f"{n:,}" for n in lengths]
     return Table(
-        "The fastest exact attention, ms",
+        "The fastest exact attention" + _so_far(run) + ", ms",
         columns("", *heads),
         rows,
         caption="= tied with others · ? noisy",
     )
+
+
+def _so_far(run: ReportRun) -> str:
+    """What is not measured yet might be faster."""
+    return " so far" if run.begun else ""
 
 
 def _wide(rows: Sequence[Sequence[Any]]) -> int:
@@ -150,7 +155,7 @@ def _fastest(run: ReportRun, scene: Scene, most: int) -> Table:
     mask = "no mask" if scene.regime.mask == "none" else scene.regime.mask
     unit = "keys" if "q_len" in scene.regime.fixed else "tokens"
     title = f"{scene.regime.phase}, {mask}, {length:,} {unit}"
-    more = f"{len(rows)} of {len(exact)} exact variants; all: --all"
+    more = f"{len(rows)} of {len(exact)} exact variants{_so_far(run)}; all: --all"
     return Table(title, columns("", *heads, "", right=heads), rows, [said] if said else [], more)
 
 
