@@ -9,7 +9,7 @@ _SDPA = "aten::_scaled_dot_product"
 _TRITON: dict[str, Any] = {
     "devices": ("cuda",), "dtypes": ("float32", *_HALF), "masks": ("none", "causal", "window"),
     "value_dim": False, "head_dims": (1, 256), "requires": ("triton>=3.4", "sm>=80", "cc"),
-    "install": "pip install 'attnbench[triton]'", "untried": True,
+    "install": "pip install 'attnbench[triton]'",
 }  # fmt: skip
 
 
@@ -78,12 +78,12 @@ ROWS = [
     _row(
         "sdpa.efficient", "scaled_dot_product_attention, EFFICIENT_ATTENTION forced",
         "sdpa:build_efficient", "fused", origin="torch", gqa=False, devices=("cuda",),
-        dtypes=("float32", *_HALF), untried=True, runs={"cuda": f"{_SDPA}_efficient_attention"},
+        dtypes=("float32", *_HALF), runs={"cuda": f"{_SDPA}_efficient_attention"},
     ),
     _row(
         "sdpa.cudnn", "scaled_dot_product_attention, CUDNN_ATTENTION forced", "sdpa:build_cudnn",
         "fused", origin="torch", devices=("cuda",), dtypes=_HALF, requires=("sm>=80",),
-        untried=True, runs={"cuda": f"{_SDPA}_cudnn_attention"},
+        runs={"cuda": f"{_SDPA}_cudnn_attention"},
     ),
     _row(
         "triton.flash", "FlashAttention in Triton: no score leaves the chip", "triton_flash:build",

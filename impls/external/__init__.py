@@ -61,7 +61,7 @@ ROWS = [
     _row(
         "torch.varlen", "torch's variable-length attention", "torch_varlen:build", "torch",
         masks=_FLASH, value_dim=False, head_dims=(8, 256), requires=("torch>=2.11", "sm>=80"),
-        runs={"cuda": "aten::_flash_attention_forward"}, paper="arXiv:2307.08691",
+        untried=False, runs={"cuda": "aten::_flash_attention_forward"}, paper="arXiv:2307.08691",
     ),
     _row(
         "torch.fa3", "scaled_dot_product_attention on FlashAttention-3", "torch_flash:build_fa3",

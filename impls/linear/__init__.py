@@ -69,6 +69,6 @@ ROWS = [
         dtypes=("float32", "bfloat16", "float16"), phases=("forward", "train", "backward"),
         head_dims=(1, 256), options={"chunk": 0, "segments": 0},
         requires=("triton>=3.4", "sm>=80", "cc"), install="pip install 'attnbench[triton]'",
-        untried=True, paper="arXiv:2006.16236",
+        paper="arXiv:2006.16236",
     ),
 ]  # fmt: skip
