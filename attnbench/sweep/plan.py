@@ -80,6 +80,8 @@ CEILINGS_S = 5.0
 """The worker's start, and the ceilings."""
 COMPILING_S = {"cpu": {"c++": 4.0}, "cuda": {"c++": 8.0, "triton": 4.0}}
 """A cell, by its device and what is required: torch.compile's, and kernels in Triton."""
+UNTIMED = {"plain": 0.24, "compiled": 0.75}
+"""The share of these that a cell takes that is not timed."""
 
 
 @dataclass(frozen=True)
@@ -325,7 +327,7 @@ def _cell(variant: Variant, problem: Problem, grid: Preset, machine: Machine) ->
     if (refusal := variant.supports(problem)) is not None:
         left = Record.of(variant, problem, Status.UNSUPPORTED, refusal)
         return Cell(variant, problem, left, 0.0)
-    guess = checks_s(variant, problem, machine) + 1.4 * grid.budget
+    guess = checks_s(variant, problem, machine, timed=grid.budget > 0) + 1.4 * grid.budget
     return Cell(variant, problem, None, guess)
 
 
@@ -340,12 +342,15 @@ def call_s(problem: Problem, machine: Machine) -> float:
     return work / rate
 
 
-def checks_s(variant: Variant, problem: Problem, machine: Machine) -> float:
-    """A guess at the seconds of a cell besides its samples: it is built, and passes the gate."""
+def checks_s(variant: Variant, problem: Problem, machine: Machine, *, timed: bool = True) -> float:
+    """A guess at the seconds of a cell besides its samples: it is built and passes the gate, and
+    if it is ``timed`` is looked at in other ways.
+    """
     kind = problem.device.split(":")[0]
-    compiling = COMPILING_S[kind].items()
-    once = max(
-        [s for what, s in compiling if any(r.startswith(what) for r in variant.requires)],
-        default=STARTING_S[kind],
-    )
+    compiling = [
+        seconds * (1.0 if timed else UNTIMED["compiled"])
+        for what, seconds in COMPILING_S[kind].items()
+        if any(r.startswith(what) for r in variant.requires)
+    ]
+    once = max(compiling, default=STARTING_S[kind] * (1.0 if timed else UNTIMED["plain"]))
     return once + CALLS * call_s(problem, machine)
