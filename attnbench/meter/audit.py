@@ -268,7 +268,7 @@ def judge_device(
             f"{duration(after)} after the call had returned)"
         )
     elif total > LAUNCH_BOUND * events_s:
-        flags = [f"{SLOW_HOST[0]}{duration(events_s)} by events, {duration(total)}{SLOW_HOST[1]}"]
+        flags = [SLOW_HOST[0] + both]
     return Audit(total, "e2e", flags, reason)
 
 

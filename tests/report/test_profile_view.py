@@ -34,6 +34,14 @@ def test_two_have_a_column_each_and_one_scale_and_fit_on_one_screen(screen):
     assert product.count("█") == pytest.approx(2 * flash.count("█"), abs=1)
 
 
+def test_rates_of_a_gpu_are_in_teraflops(screen):
+    p = dense()
+    p["phases"][0]["operators"][0]["flop_rate"] = 3.44e14
+    lines = screen(p)
+    assert line_with(lines, "self ms").split()[-1] == "TFLOP/s"
+    assert line_with(lines, "bmm", "20.0").split()[-2:] == ["2", "344"]
+
+
 def test_one_has_calls_rates_the_peak_by_line_the_slow_lines_and_caveats(screen):
     p = dense() | {"caveats": ["the process grew"]}
     p["memory"]["sources"][1]["code"] = "x[bold]"

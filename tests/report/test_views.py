@@ -173,3 +173,15 @@ def test_the_one_to_use_has_a_row_though_many_that_tie_are_faster(shown):
 def test_of_a_run_that_did_not_come_to_its_end_all_is_so_far(shown, cells, said):
     run = runs.ran([timed("sdpa"), timed("matmul", 2e-3)], cells=cells)
     assert shown(results.show_answer, run, "3 min", None).count(" so far") == said
+
+
+def test_a_slow_host_is_said_and_is_no_noise(shown):
+    slow = "launch-bound: 35 µs by events, 78 µs from end to end"
+    records = [timed("sdpa", flags=[slow]), timed("matmul", 2e-3)]
+    lines = screen(shown, records)
+    assert any(line.startswith("0 of 2 timings were noisy") for line in lines)
+    assert [
+        line.split()[-1] for line in lines if line.startswith("forward") and "sdpa" in line
+    ] == ["1.00"]
+    said = shown(results.show_results, records)
+    assert "launch-bound: sdpa on" in said and "! launch-bound" not in said

@@ -156,6 +156,10 @@ def test_a_guess_is_the_work_at_a_threads_speed_and_what_is_compiled_takes_longe
     )
     assert plain == pytest.approx(STARTING_S["cpu"] + 30 * call_s(train, two))
     assert compiled > 2 + plain
+    (cell,) = make_plan(
+        impls.table(), ("sdpa",), grid.with_(phase=("train",), budget=0.0), two
+    ).cells
+    assert cell.guess_s < 0.5 * plain  # it is checked, and not timed
 
 
 @pytest.mark.parametrize(("name", "minutes"), [("h200", 15), ("h200-quick", 5)])
