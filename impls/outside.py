@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,19 @@ def file_rows(files: Sequence[str | Path]) -> Iterator[Variant | BrokenRow]:
 
 def entry_point_rows() -> Iterator[Variant | BrokenRow]:
     """The rows of installed distributions; a broken one costs its own row."""
-    if not importlib.metadata.entry_points(group=GROUP):
+    if not _any_installed(tuple(sys.path)):
         return
     try:
         yield from _asked(f"the entry points in {GROUP}", ["entry-points"])
     except BrokenTable as broken:
         remedy = "uninstall the distributions in that group one by one to find which"
         yield BrokenRow(GROUP, str(broken), remedy)
+
+
+@cache
+def _any_installed(path: tuple[str, ...]) -> bool:
+    """Whether a distribution on the path has rows: every one's file has to be read for it."""
+    return bool(importlib.metadata.entry_points(group=GROUP))
 
 
 def _asked(what: str, arguments: list[str]) -> list[Variant | BrokenRow]:

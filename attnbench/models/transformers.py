@@ -382,7 +382,7 @@ def register_row(row: Variant) -> str:
     return name
 
 
-PreTrainedModel.get_correct_attn_implementation = implementation  # type: ignore[assignment,method-assign]
+PreTrainedModel.get_correct_attn_implementation = implementation
 for _row in impls.table().rows.values():  # what can't run here says so when it is called
     if wrong_level(_row) is None:
         register_row(_row)

@@ -52,8 +52,8 @@ MOST_TOKENS = 8192
 
 def load_model(dtype: str, device: str, attention: str = ORIGINAL) -> nn.Module:
     """The model with one of transformers' own attentions, in evaluation mode."""
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     model: nn.Module = BertModel.from_pretrained(
         model_folder(),
         attn_implementation=attention,

@@ -266,6 +266,7 @@ def test_a_name_opens_what_the_variant_is_how_it_does_and_how_it_is_used(r):
     r.page.wait_for_selector("#about[open]")
     assert "not built into attnbench" in r.page.inner_text("#about")
     r.page.click("#about [data-close]")
+    r.settle()  # it closes a moment later, and takes its part of the address away
     r.page.evaluate("location.hash = '#about=einsum'")
     expect(r.page.locator("#about-times")).to_contain_text("It has no time in this run")
     r.page.click("#about [data-close]")
