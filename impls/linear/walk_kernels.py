@@ -163,9 +163,28 @@ def with_term(pairs, made, total, w_block, term, TERM: tl.constexpr):
 
 
 @triton.jit
-def divided(made, total, pairs, x_block, y_block):
+def of_state(x_block, state, CANCELS: tl.constexpr, HALF: tl.constexpr,
+             PRECISION: tl.constexpr):  # fmt: skip
+    """What the tokens before the chunk give its rows."""
+    made = tl.dot(x_block, rounded(state, HALF, PRECISION), input_precision=PRECISION)
+    if CANCELS:
+        made = tl.dot(x_block, left(state, HALF, PRECISION), made, input_precision=PRECISION)
+    return made
+
+
+@triton.jit
+def of_pairs(pairs, w_block, made, CANCELS: tl.constexpr, HALF: tl.constexpr,
+             PRECISION: tl.constexpr):  # fmt: skip
+    """The same, and what the chunk's own tokens give them."""
+    if CANCELS:
+        made = tl.dot(left(pairs, HALF, PRECISION), w_block, made, input_precision=PRECISION)
+    return tl.dot(rounded(pairs, HALF, PRECISION), w_block, made, input_precision=PRECISION)
+
+
+@triton.jit
+def divided(made, total, weights, x_block, y_block):
     """By the weights' sum: of the output, what the next chunk sees, and the sum's inverse."""
-    whole = tl.sum(pairs.to(tl.float32), 1) + tl.sum(x_block.to(tl.float32) * total[None, :], 1)
+    whole = tl.sum(weights.to(tl.float32), 1) + tl.sum(x_block.to(tl.float32) * total[None, :], 1)
     inverse = 1.0 / tl.where(whole == 0.0, 1.0, whole)
     return made * inverse[:, None], total + tl.sum(y_block.to(tl.float32), 0), inverse
 
@@ -212,9 +231,7 @@ def walk(x, y, w, out, kept, slope, over, terms, states, x_steps, y_steps, w_ste
     past = tl.minimum(here + length, count)
     row = tl.arange(0, CHUNK)
     for done in tl.range(0, past - here, CHUNK):
-        first = here + done
-        if REVERSED:
-            first = here + (tl.cdiv(past - here, CHUNK) - 1) * CHUNK - done
+        first = (past - here - 1) // CHUNK * CHUNK + here - done if REVERSED else here + done
         x_block = read(x_at, over + row_at, first, x_steps[2], count, 0, X_WIDTH, CHUNK, X_COLUMNS,
                        X_ROLE, HALF, PRECISION)  # fmt: skip
         y_block = read(y_at, over + row_at, first, y_steps[2], count, 0, X_WIDTH, CHUNK, X_COLUMNS,
@@ -222,21 +239,16 @@ def walk(x, y, w, out, kept, slope, over, terms, states, x_steps, y_steps, w_ste
         w_block = read(w_at, over + row_at, first, w_steps[2], count, column, W_WIDTH, CHUNK,
                        W_COLUMNS, W_ROLE, HALF, PRECISION)  # fmt: skip
         pairs = tl.dot(x_block, tl.trans(y_block), input_precision=PRECISION)
-        made = tl.dot(x_block, rounded(state, HALF, PRECISION), input_precision=PRECISION)
-        if CANCELS:
-            made = tl.dot(x_block, left(state, HALF, PRECISION), made, input_precision=PRECISION)
+        made = of_state(x_block, state, CANCELS, HALF, PRECISION)
         if TERM == "rows" or TERM == "keys":
             term = tl.load(terms + row_at + first + row, mask=first + row < count, other=0.0)
             pairs, made, total = with_term(pairs, made, total, w_block, term, TERM)
         seen = row[:, None] <= row[None, :] if REVERSED else row[:, None] >= row[None, :]
         pairs = tl.where(seen, pairs, 0.0)
-        if CANCELS and TERM == "rows":
-            off = left(pairs, HALF, PRECISION)
-            made = tl.dot(off, w_block, made, input_precision=PRECISION)
-        pairs = rounded(pairs, HALF, PRECISION)
-        made = tl.dot(pairs, w_block, made, input_precision=PRECISION)
+        made = of_pairs(pairs, w_block, made, CANCELS and TERM == "rows", HALF, PRECISION)
         if TERM == "sum":
-            made, total, inverse = divided(made, total, pairs, x_block, y_block)
+            weights = rounded(pairs, HALF, PRECISION)
+            made, total, inverse = divided(made, total, weights, x_block, y_block)
             if column == 0:
                 tl.store(over + row_at + first + row, inverse, mask=first + row < count)
         if SLOPED:
