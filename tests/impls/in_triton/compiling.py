@@ -25,11 +25,12 @@ from impls.problem import Problem
 
 PROCESSORS = 132
 SPILLS = re.compile(r"(\d+) bytes spill stores")
-WIDTHS = {"bfloat16": (64, 72, 128, 256), "float16": (256,), "float32": (128, 256)}
-"""The ends of the tables' rows, and for bfloat16 a width of which no block is full."""
-ODD = ((1, 1, 1, 1, 64), (2, 2, 511, 511, 128))
-"""Heads, those of keys, queries, keys, width. To the compiler a number that is 1 is a constant, and
-one that is no multiple of 16 has loads of its own; the interpreter knows of neither."""
+WIDTHS = {"bfloat16": (64, 128, 256), "float16": (256,), "float32": (128, 256)}
+"""The ends of the tables' rows."""
+ODD = ((1, 1, 1, 1, 64), (2, 2, 511, 511, 72))
+"""Heads, those of keys, queries, keys, width: of the last no block is full. To the compiler a
+number that is 1 is a constant, and one that is no multiple of 16 has loads of its own; the
+interpreter knows of neither."""
 DTYPES = {"triton.linear": ("bfloat16", "float16", "float32")}
 
 
