@@ -263,7 +263,7 @@ CALLS = 4.5
 """Calls that a look makes: a first, some timed ones, one under the memory meter."""
 UNKNOWN_S = 1.5
 """A guess at the first look of a variant."""
-USUAL_LOOKS, USUAL_SHARE, BESIDE_S = 7, 0.4, 0.25
+USUAL_LOOKS, USUAL_SHARE, BESIDE_S = 7, 0.5, 0.25
 """So many looks a search takes as a rule, with calls of this share of what one may take, and so
 many seconds besides."""
 IN_TURN = 3
