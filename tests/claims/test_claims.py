@@ -12,19 +12,7 @@ from hypothesis import strategies as st
 import impls
 from attnbench.features.claims import claim as claims
 from attnbench.features.claims import view
-from attnbench.features.claims.claim import (
-    ClaimFigure,
-    ClaimFindings,
-    ClaimOutcome,
-    ClaimRequest,
-    ClaimRule,
-    ClaimTable,
-    ClaimVerdict,
-    Needs,
-    PointStanding,
-    held,
-    lacking,
-)
+from attnbench.features.claims.claim import ClaimRule, ClaimTable, Needs, PointStanding
 from attnbench.features.claims.timing import flops, problem_of
 from attnbench.features.claims.trial import outcome, scale_of
 from impls.loading import load_function
@@ -52,28 +40,24 @@ def test_each_claim_says_where_it_was_read_and_how_it_is_measured():
                 assert TABLE.find(one.cell[key]).supports(problem) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "point_name", "ms"),
-    [
+def test_rates_are_counted_as_the_source_counts_them():
+    """Where a source gives milliseconds too, they and the FLOPs give its own rate."""
+    for name, point_name, ms in (
         ("h200-llama-cudnn", "none forward b2 h64 n8192 d128", 6.271),
         ("h200-llama-cudnn", "none backward b2 h64 n8192 d128", 19.572),
         ("h200-llama-fa4", "causal backward b2 h64 n16384 d128", 36.265),
-    ],
-)
-def test_rates_are_counted_as_the_source_counts_them(name, point_name, ms):
-    """Where a source gives milliseconds too, they and the FLOPs give its own rate."""
-    (one,) = (p for p in claims.find([name])[0].points if p.name == point_name)
-    rate = flops(problem_of(one.cell["problem"])) / 1e12 / (ms / 1e3)
-    assert rate == pytest.approx(one.published, rel=2e-3)
+    ):
+        (one,) = (p for p in claims.find([name])[0].points if p.name == point_name)
+        rate = flops(problem_of(one.cell["problem"])) / 1e12 / (ms / 1e3)
+        assert rate == pytest.approx(one.published, rel=2e-3)
 
 
 OTHER_GPU = replace(WITH_GPU, gpus=(replace(GPU, name="NVIDIA GH200 480GB"),))
-OTHER, NOT_RUN = ClaimVerdict.NEEDS_OTHER_HARDWARE, ClaimVerdict.NOT_RUN
+OTHER, NOT_RUN = claims.ClaimVerdict.NEEDS_OTHER_HARDWARE, claims.ClaimVerdict.NOT_RUN
 
 
-@pytest.mark.parametrize(
-    ("needs", "machine", "verdict", "words"),
-    [
+def test_a_claim_is_left_out_for_what_is_missing():
+    for needs, machine, verdict, words in (
         (Needs(gpu="H100"), WITH_GPU, OTHER, "H100, and this machine has NVIDIA H200 run it on"),
         (Needs(gpu="H200"), BOX, OTHER, "no NVIDIA GPU"),
         (Needs(gpu="H200"), OTHER_GPU, OTHER, "GH200"),
@@ -83,12 +67,10 @@ OTHER, NOT_RUN = ClaimVerdict.NEEDS_OTHER_HARDWARE, ClaimVerdict.NOT_RUN
         (Needs("", ("torch>=99",), ("matmul",)), WITH_GPU, NOT_RUN, "torch>=99"),
         (Needs(embeddings=True), WITH_GPU, NOT_RUN, "--embeddings glove.6B.50d.txt"),
         (Needs(variants=("matmul",)), BOX, None, ""),
-    ],
-)
-def test_a_claim_is_left_out_for_what_is_missing(needs, machine, verdict, words):
-    one = lacking(claim(needs=needs), machine, TABLE, None)
-    assert (one and one.verdict) is verdict
-    assert one is None or words in f"{one.reason} {one.remedy}"
+    ):
+        one = claims.lacking(claim(needs=needs), machine, TABLE, None)
+        assert (one and one.verdict) is verdict
+        assert one is None or words in f"{one.reason} {one.remedy}"
 
 
 def test_timed_claims_share_the_budget():
@@ -106,7 +88,7 @@ POINTS = st.builds(
     st.floats(0, 10),
 )
 FIGURES = st.lists(NUMBERS, min_size=3, max_size=3).map(
-    lambda some: ClaimFigure(sorted(some)[1], min(some), max(some))
+    lambda some: claims.ClaimFigure(sorted(some)[1], min(some), max(some))
 )
 
 
@@ -125,7 +107,7 @@ def keeps(point, value):
 def test_an_interval_holds_or_fails_only_as_a_whole(one, figure, more):
     low, high = figure.interval
     ends = keeps(one, low), keeps(one, high)
-    state = held(one, figure)
+    state = claims.held(one, figure)
     least, most = one.region
     if all(ends):
         assert state is PointStanding.HOLDS
@@ -133,18 +115,18 @@ def test_an_interval_holds_or_fails_only_as_a_whole(one, figure, more):
         assert state is PointStanding.CANT_TELL
     else:
         assert state is PointStanding.FAILS
-    exact = held(one, ClaimFigure(figure.value))
+    exact = claims.held(one, claims.ClaimFigure(figure.value))
     assert exact is (PointStanding.HOLDS if keeps(one, figure.value) else PointStanding.FAILS)
-    wider = ClaimFigure(figure.value, low - more, high + more)
-    assert held(one, wider) in (state, PointStanding.CANT_TELL)
-    assert held(one, ClaimFigure(math.nan)) is PointStanding.FAILS
+    wider = claims.ClaimFigure(figure.value, low - more, high + more)
+    assert claims.held(one, wider) in (state, PointStanding.CANT_TELL)
+    assert claims.held(one, claims.ClaimFigure(math.nan)) is PointStanding.FAILS
 
 
 STATES = {
-    PointStanding.HOLDS: ClaimFigure(0.5),
-    PointStanding.FAILS: ClaimFigure(2.0),
-    PointStanding.CANT_TELL: ClaimFigure(1.0, 0.5, 1.5),
-    PointStanding.NO_FIGURE: ClaimFigure(None, why="it has its reason"),
+    PointStanding.HOLDS: claims.ClaimFigure(0.5),
+    PointStanding.FAILS: claims.ClaimFigure(2.0),
+    PointStanding.CANT_TELL: claims.ClaimFigure(1.0, 0.5, 1.5),
+    PointStanding.NO_FIGURE: claims.ClaimFigure(None, why="it has its reason"),
 }
 
 
@@ -152,41 +134,40 @@ STATES = {
 def test_a_claim_is_reproduced_only_where_every_point_holds(states):
     points = [point(str(n)) for n in range(len(states))]
     figures = {str(n): STATES[state] for n, state in enumerate(states)}
-    one = ClaimOutcome.of(claim(*points), ClaimFindings(figures))
-    verdict, words = ClaimVerdict.REPRODUCED, ""
+    one = claims.ClaimOutcome.of(claim(*points), claims.ClaimFindings(figures))
+    verdict, words = claims.ClaimVerdict.REPRODUCED, ""
     if PointStanding.FAILS in states:
-        verdict = ClaimVerdict.NOT_REPRODUCED
+        verdict = claims.ClaimVerdict.NOT_REPRODUCED
     elif PointStanding.NO_FIGURE in states:
-        verdict, words = ClaimVerdict.NOT_RUN, "it has its reason"
+        verdict, words = claims.ClaimVerdict.NOT_RUN, "it has its reason"
     elif PointStanding.CANT_TELL in states:
-        verdict, words = ClaimVerdict.NOT_REPRODUCED, "can't tell"
+        verdict, words = claims.ClaimVerdict.NOT_REPRODUCED, "can't tell"
     assert one.verdict is verdict
     assert words in one.reason
-    assert bool(one.reason) == (verdict is not ClaimVerdict.REPRODUCED)
+    assert bool(one.reason) == (verdict is not claims.ClaimVerdict.REPRODUCED)
 
 
-@pytest.mark.parametrize(
-    ("one", "said"),
-    [
+def test_a_rule_is_said_with_what_was_published_and_where_the_limit_lies():
+    for one, said in (
         (point("p", "near", 354.0, 0.1, unit="TFLOP/s"), "354 ± 10\N{NO-BREAK SPACE}% TFLOP/s"),
         (point("p", "within", 0.5, 0.15, ours=True), "0.5 ± 0.15*"),
         (point("p", "at most", 0.00092, 9.0), "0.00092; at most 0.0092"),
         (point("p", "at least", 20.0, 0.99), "20; at least 0.2"),
-    ],
-)
-def test_a_rule_is_said_with_what_was_published_and_where_the_limit_lies(one, said):
-    assert view.theirs(msgspec.to_builtins(one)) == said
+    ):
+        assert view.theirs(msgspec.to_builtins(one)) == said
 
 
 def test_ours_stands_beside_theirs_in_a_table_with_the_count(capsys):
     behind = ClaimTable("behind it", ["what", "much"], [["x", 0.5], ["y", None], ["z", 2048]])
-    figures = {"one": ClaimFigure(0.5, 0.4, 0.6), "two": ClaimFigure(0.1)}
+    figures = {"one": claims.ClaimFigure(0.5, 0.4, 0.6), "two": claims.ClaimFigure(0.1)}
     some = claim(point("one"), point("two", ClaimRule.AT_LEAST), point("six"))
-    tried = ClaimOutcome.of(some, ClaimFindings(figures, ["a note"], [behind]), 1.0)
+    tried = claims.ClaimOutcome.of(some, claims.ClaimFindings(figures, ["a note"], [behind]), 1.0)
     one, two, six = view.points(tried.to_dict())
     assert (one.ours, one.interval, one.held) == ("0.5", "[0.4, 0.6]", "holds")
     assert (two.held, six.ours, six.held) == ("does not hold", "–", "no figure")
-    other = ClaimOutcome(claim(name="other"), ClaimVerdict.NOT_RUN, "[red]it[/] died", "[/bold]")
+    other = claims.ClaimOutcome(
+        claim(name="other"), claims.ClaimVerdict.NOT_RUN, "[red]it[/] died", "[/bold]"
+    )
     view.table([tried.to_dict(), other.to_dict()])
     view.details(tried.to_dict())
     said = " ".join(capsys.readouterr().out.split())
@@ -195,34 +176,28 @@ def test_ours_stands_beside_theirs_in_a_table_with_the_count(capsys):
     assert view.line(tried) == "made-up: not reproduced (does not hold (1 of 3 points): two) [1 s]"
 
 
-DEEDS = f"{Path(__file__).with_name('deeds.py')}"
+DEEDS = Path(__file__).with_name("deeds.py")
 
 
-def tried(deed, limit_s=60.0):
-    return outcome(claim(measure=f"{DEEDS}:{deed}", timed=True), ClaimRequest(), limit_s)
-
-
-@pytest.mark.parametrize(
-    ("deed", "limit_s", "said"),
-    [
+def test_who_fails_is_not_run_and_says_why():
+    for deed, limit_s, said in (
         ("raises", 60.0, "status 1: ZeroDivisionError: a fault of ours"),
         ("segfaults", 60.0, "SIGSEGV"),
         ("refuses", 60.0, "not UTF-8 text; give one"),
         ("hangs", 0.2, "it was still running after 1 s"),
-    ],
-)
-def test_who_fails_is_not_run_and_says_why(deed, limit_s, said):
-    one = tried(deed, limit_s)
-    assert one.verdict is ClaimVerdict.NOT_RUN
-    assert said in one.reason
-    assert bool(one.remedy) == (deed != "refuses")
+    ):
+        some = claim(measure=f"{DEEDS}:{deed}", timed=True)
+        one = outcome(some, claims.ClaimRequest(), limit_s)
+        assert one.verdict is claims.ClaimVerdict.NOT_RUN
+        assert said in one.reason
+        assert bool(one.remedy) == (deed != "refuses")
 
 
 def test_it_has_the_rulers_environment_and_its_own_threads():
-    one = outcome(claim(measure=f"{DEEDS}:environment"), ClaimRequest(seed=7, threads=1))
+    one = outcome(claim(measure=f"{DEEDS}:environment"), claims.ClaimRequest(seed=7, threads=1))
     seen = dict(one.findings.tables[0].rows)
     assert seen == {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "torch": "1"}
     assert one.findings.notes == ["7"]
-    assert (one.verdict, one.reason) == (ClaimVerdict.REPRODUCED, "")
+    assert (one.verdict, one.reason) == (claims.ClaimVerdict.REPRODUCED, "")
     assert one.findings.figures["one"].value == 0.0
     assert one.took_s > 0

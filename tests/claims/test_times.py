@@ -170,25 +170,20 @@ def rated(monkeypatch):
     return rate
 
 
-@pytest.mark.parametrize(
-    ("number", "factor", "spread", "verdict"),
-    [
+def test_published_rates_reproduce_a_claim_and_others_do_not(rated):
+    for number, factor, spread, verdict in (
         (0, 0.85, 0.002, ClaimVerdict.NOT_REPRODUCED),
         (0, 1.2, 0.002, ClaimVerdict.NOT_REPRODUCED),
         (0, 1.09, 0.05, ClaimVerdict.NOT_REPRODUCED),
         (0, 0.92, 0.002, ClaimVerdict.REPRODUCED),
         (8, 1.03, 0.002, ClaimVerdict.REPRODUCED),  # a training step's
-    ],
-)
-def test_published_rates_reproduce_a_claim_and_others_do_not(
-    rated, number, factor, spread, verdict
-):
-    one = rated(ABOUT_GPUS[number], factor, spread=spread)
-    assert one.verdict is verdict
-    assert ("can't tell" in one.reason) == (spread > 0.01)
-    (table,) = one.findings.tables
-    assert {"ms", "samples", "kernels", "notes"} <= set(table.columns)
-    assert table.rows[0][table.columns.index("SM MHz")] == 1980.0
+    ):
+        one = rated(ABOUT_GPUS[number], factor, spread=spread)
+        assert one.verdict is verdict
+        assert ("can't tell" in one.reason) == (spread > 0.01)
+        (table,) = one.findings.tables
+        assert {"ms", "samples", "kernels", "notes"} <= set(table.columns)
+        assert table.rows[0][table.columns.index("SM MHz")] == 1980.0
 
 
 def test_a_cell_without_a_time_is_no_verdict(rated):

@@ -75,21 +75,17 @@ def test_gaps_between_launches_may_make_the_time_by_events_the_longer_one():
     assert audit.judge_device(calls, 5.1 * MS, ahead=False).implausible is None
 
 
-@pytest.mark.parametrize(
-    ("others", "said"), [(0, False), (2, True), (nvml.Absent("the driver is silent"), False)]
-)
-def test_what_else_computes_on_the_gpu_is_named_beside_an_implausible_time(
-    monkeypatch, others, said
-):
-    gpu = SimpleNamespace(uuid="GPU-aa", flush=int)
+def test_what_else_computes_on_the_gpu_is_named_beside_an_implausible_time(monkeypatch):
+    gpu, board = SimpleNamespace(uuid="GPU-aa", flush=int), SimpleNamespace()
     monkeypatch.setattr(audit, "cuda_gpu", lambda device: gpu)
     monkeypatch.setattr(audit, "_synchronize", lambda device: time.sleep(2 * MS))
-    board = SimpleNamespace(other_processes=lambda: others)
     monkeypatch.setattr(audit.nvml, "board", lambda uuid: board)
     on_gpu = timed(problem=SMALL.with_(device="cuda"))
-    found = audit.audit_device(on_gpu, 1e-4, ahead=True)
-    assert found.implausible.startswith("the device worked on where the events do not look")
-    assert ("what else computes on this GPU" in found.implausible) is said
+    for others, said in ((0, False), (2, True), (nvml.Absent("the driver is silent"), False)):
+        board.other_processes = lambda others=others: others
+        found = audit.audit_device(on_gpu, 1e-4, ahead=True)
+        assert found.implausible.startswith("the device worked on where the events do not look")
+        assert ("what else computes on this GPU" in found.implausible) is said
 
 
 @pytest.mark.parametrize(("wall", "waited"), [(0.003, 0.002), (0.03, 0.01), (3.0, 0.05)])
@@ -148,9 +144,12 @@ LOOKS_FALSE = [MS] * 3, [2 * MS] * 3
 CALM, FALSE = ([MS] * 24, [MS] * 24), ([MS] * 12, [2 * MS] * 12)
 
 
-@pytest.mark.parametrize(
-    ("looks", "rounds", "least"),
-    [
+def test_what_is_faster_on_values_seen_before_in_every_look_remembers(monkeypatch):
+    given, asked = [], []  # the seconds of calls on values seen and unseen
+    monkeypatch.setattr(audit, "_in_turn", lambda *a: asked.append(a[3]) or given.pop(0))
+    monkeypatch.setattr(audit.UnseenJudge, "kept", lambda judge: asked.append("judged"))
+    one = timed(unseen=None)
+    for looks, rounds, least in (
         ([([MS] * 3, [1.4 * MS] * 3)], [3], 1.4 * MS),  # not that much faster
         ([([10e-6] * 3, [29e-6] * 3)], [3], 29e-6),  # not worth remembering for
         ([LOOKS_FALSE, ([MS] * 12, [1.1 * MS] * 12)], [3, 12], 1.1 * MS),
@@ -158,18 +157,13 @@ CALM, FALSE = ([MS] * 24, [MS] * 24), ([MS] * 12, [2 * MS] * 12)
         ([LOOKS_FALSE, FALSE, CALM], [3, 12, 24], MS),  # a machine that was slow for two looks
         ([([0.02], [0.02])], [1], 0.02),  # of a dear call
         ([LOOKS_FALSE, FALSE, ([MS] * 24, [1.6 * MS] * 24)], None, "it is 1.6 times as fast on"),
-    ],
-)
-def test_what_is_faster_on_values_seen_before_in_every_look_remembers(
-    monkeypatch, looks, rounds, least
-):
-    given, asked = iter(looks), []  # the seconds of calls on values seen and unseen
-    monkeypatch.setattr(audit, "_in_turn", lambda *a: asked.append(a[3]) or next(given))
-    monkeypatch.setattr(audit.UnseenJudge, "kept", lambda judge: asked.append("judged"))
-    one, seconds = timed(unseen=None), looks[0][0][0]
-    with pytest.raises(Wrong, match=least) if rounds is None else nullcontext():
-        assert audit.check_remembers_nothing(one, None, None, None, {}, seconds) == least
-        assert asked == [*rounds, "judged"]
+    ):
+        asked.clear()
+        given[:] = looks
+        seconds = looks[0][0][0]
+        with pytest.raises(Wrong, match=least) if rounds is None else nullcontext():
+            assert audit.check_remembers_nothing(one, None, None, None, {}, seconds) == least
+            assert asked == [*rounds, "judged"]
 
 
 class Judging(audit.UnseenJudge):
@@ -202,23 +196,17 @@ def test_nobody_knows_the_rows_that_are_judged_nor_are_they_the_same_twice():
     assert len(set(judge.held)) == 4
 
 
-@pytest.mark.parametrize(
-    ("busy", "looks", "refused"),
-    [
+def test_what_looks_odd_is_looked_at_again_and_all_looks_together_decide(monkeypatch):
+    for busy, looks, refused in (
         ([1.05], 1, False),
         ([1.2, 0.9], 2, False),
         ([1.2] * 5, 5, False),
         ([2.0, 1.9, 1.0, 1.2, 1.2], 5, True),
-    ],
-)
-def test_what_looks_odd_is_looked_at_again_and_all_looks_together_decide(
-    monkeypatch, busy, looks, refused
-):
-    given = iter(busy)
-    made = lambda _: host(wanted=0.010 * next(given), times=1)  # noqa: E731
-    monkeypatch.setattr(audit, "_host_calls", made)
-    assert (audit.audit_host(None, 1).implausible is not None) is refused
-    assert len(busy) - len(list(given)) == looks
+    ):
+        given = [host(wanted=0.010 * share, times=1) for share in busy]
+        monkeypatch.setattr(audit, "_host_calls", lambda _, given=given: given.pop(0))
+        assert (audit.audit_host(None, 1).implausible is not None) is refused
+        assert len(busy) - len(given) == looks
 
 
 def problem_of(scores, **changes):

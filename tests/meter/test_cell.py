@@ -173,19 +173,16 @@ PACKED = (  # by what k was at an address
 )
 
 
-@pytest.mark.parametrize(
-    ("deed", "phase", "late", "more"),
-    [
+def test_the_first_call_after_the_gate_is_not_too_early(cells, counted):
+    for deed, phase, late, more in (
         (BY_ADDRESS, "forward", 0, {}),
         (SCALED, "decode", 1, {}),
         (PACKED, "train", 0, {"kv_heads": 1}),
         (LOST, "train", 0, {}),
-    ],
-)
-def test_the_first_call_after_the_gate_is_not_too_early(cells, counted, deed, phase, late, more):
-    problem = cells.problem(phase=phase, **more)
-    says = "while it was timed"
-    unmeasured(cells.run(attending(deed, GATE[phase] + late), problem), Status.WRONG, says)
+    ):
+        problem = cells.problem(phase=phase, **more)
+        says = "while it was timed"
+        unmeasured(cells.run(attending(deed, GATE[phase] + late), problem), Status.WRONG, says)
 
 
 def test_a_row_that_forces_what_did_not_run_is_wrong_with_both_names(cells):
@@ -267,17 +264,8 @@ build = Attend
 WRONG = ("wrong", "it left changed what other variants share: torch's kernels")
 
 
-@pytest.mark.parametrize(
-    ("built", "called", "restores", "swaps", "end"),
-    [
-        ([FLASH], [], True, [FLASH], ("measured", "")),
-        ([FLASH], [], True, [], WRONG),
-        ([FLASH, PRODUCT], [], False, [FLASH], WRONG),
-        ([], [FLASH], True, [FLASH], WRONG),
-    ],
-)
 def test_a_kernel_may_be_replaced_only_where_declared_when_built_and_until_the_end(
-    cells, monkeypatch, built, called, restores, swaps, end
+    cells, monkeypatch
 ):
     kept = []
 
@@ -288,12 +276,18 @@ def test_a_kernel_may_be_replaced_only_where_declared_when_built_and_until_the_e
         return library._destroy
 
     monkeypatch.setattr("builtins.swapped", swapped, raising=False)
-    told = f"BUILT, CALLED, RESTORES = {built}, {called}, {restores}\n"
-    job = Job(cells.variant(SWAPS + told, swaps=swaps), cells.problem(), timed=False)
-    record = worker._measured(cells.bench, job)["record"]
-    for library in kept:
-        library._destroy()
-    assert (record["status"], record["reason"]) == end
+    for built, called, restores, swaps, end in (
+        ([FLASH], [], True, [FLASH], ("measured", "")),
+        ([FLASH], [], True, [], WRONG),
+        ([FLASH, PRODUCT], [], False, [FLASH], WRONG),
+        ([], [FLASH], True, [FLASH], WRONG),
+    ):
+        told = f"BUILT, CALLED, RESTORES = {built}, {called}, {restores}\n"
+        job = Job(cells.variant(SWAPS + told, swaps=swaps), cells.problem(), timed=False)
+        record = worker._measured(cells.bench, job)["record"]
+        while kept:
+            kept.pop()._destroy()
+        assert (record["status"], record["reason"]) == end
 
 
 def test_only_fused_attention_may_be_declared(cells):

@@ -38,28 +38,22 @@ def test_calls_come_back_from_their_file(tmp_path):
     assert json.loads(file.read_text())["calls"] == 1
 
 
-@pytest.mark.parametrize(
-    ("written", "said"),
-    [
+def test_what_holds_no_calls_or_figures_that_can_not_be_is_a_sentence(tmp_path):
+    values = SOME.to_dict()
+    first, *rest = values["sites"]
+    for written, said in (
         ("", "no captured calls"),
         ("[" * 100_000, "no captured calls"),
         ('{"calls": 1, "sites": [{"site": 3}]}', "are damaged"),
         ({"step_s": "fast"}, "are damaged: .*step_s"),
         ({"step_share": float("nan")}, "are damaged: .*step_share"),
-        ({"sites": {"calls": 0}}, "are damaged: calls of model.py:5 is 0"),
-        ({"sites": {"problem": {"batch": 2}}}, "'heads' is missing"),  # no default stands for it
-    ],
-    ids=lambda x: str(x)[:30],
-)
-def test_what_holds_no_calls_or_figures_that_can_not_be_is_a_sentence(written, said, tmp_path):
-    if isinstance(written, dict):
-        values = SOME.to_dict()
-        first, *rest = values["sites"]
-        sites = [{**first, **written.get("sites", {})}, *rest]
-        written = json.dumps({**values, **written, "sites": sites})
-    (tmp_path / "calls.json").write_text(written)
-    with pytest.raises(CantBeDone, match=said):
-        SeenCalls.read(tmp_path / "calls.json")
+        ({"sites": [{**first, "calls": 0}, *rest]}, "are damaged: calls of model.py:5 is 0"),
+        ({"sites": [{**first, "problem": {"batch": 2}}]}, "'heads' is missing"),  # no default
+    ):
+        written = written if isinstance(written, str) else json.dumps({**values, **written})
+        (tmp_path / "calls.json").write_text(written)
+        with pytest.raises(CantBeDone, match=said):
+            SeenCalls.read(tmp_path / "calls.json")
 
 
 def test_problems_are_each_once_those_of_most_seconds_first():
@@ -118,15 +112,12 @@ def test_calls_that_overlap_have_no_share_of_the_time(seconds, wall_s, more, sha
     assert any("calls overlap" in line for line in whole.unseen) == (share is None)
 
 
-@pytest.mark.parametrize(
-    ("told", "takes"),
-    [
+def test_a_call_takes_what_it_takes_in_a_median_step_and_the_first_calls_don_t_count():
+    for told, takes in (
         ({}, 2.0),  # no step: the mean of all
         ({"steps": 4, "step_s": 10.0, "step_share": 0.6}, 1.5),  # 6 s of a step, 4 calls in each
         ({"steps": 4, "step_s": 10.0, "step_share": 0.6, "header": {"processes": 2}}, 2.0),
-    ],
-)
-def test_a_call_takes_what_it_takes_in_a_median_step_and_the_first_calls_don_t_count(told, takes):
-    trained = site(calls=20, seconds=30.0, backward_s=10.0, share=0.6)
-    calls = SeenCalls(**{"header": {"processes": 1}, **told})
-    assert calls.a_call_s(trained) == pytest.approx(takes)
+    ):
+        trained = site(calls=20, seconds=30.0, backward_s=10.0, share=0.6)
+        calls = SeenCalls(**{"header": {"processes": 1}, **told})
+        assert calls.a_call_s(trained) == pytest.approx(takes)

@@ -226,21 +226,18 @@ def test_what_was_not_measured_goes_to_torch_and_is_said_once(spy, called, given
     assert heard[0].filename == __file__
 
 
-@pytest.mark.parametrize(
-    ("made", "said"),
-    [
+def test_a_table_of_another_place_or_that_could_not_be_served_is_refused(spy):
+    for made, said in (
         (table(torch="1.0"), r"made for torch 1\.0, and here it is"),
         (table(device="tpu"), "made for tpu, and this machine has"),
         (table(inputs=["normal"]), "that its variants are right on peaky, outliers"),
         (table(entry("sdpa.efficient")), "can't run here: sdpa.efficient needs CUDA"),
         (table(entry("inplace", phase="train")), "entry 1 .* it has no backward"),
         (table(entry("matmul", mask="window:3,0")), "no entry would ever be used: .* window:3,0"),
-    ],
-)
-def test_a_table_of_another_place_or_that_could_not_be_served_is_refused(spy, made, said):
-    with pytest.raises(DispatchRefused, match=said) as refused:
-        attnbench.dispatch(made, tables=[spy])
-    assert isinstance(refused.value, CantBeDone)
+    ):
+        with pytest.raises(DispatchRefused, match=said) as refused:
+            attnbench.dispatch(made, tables=[spy])
+        assert isinstance(refused.value, CantBeDone)
 
 
 class Marked(torch.Tensor):
@@ -278,7 +275,6 @@ UNUSUAL = {
 @pytest.mark.parametrize("variant", ["numpy", "inplace"])
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.filterwarnings("ignore::attnbench.models.dispatch.DispatchWarning")
 def test_what_is_transformed_traced_or_without_values_is_torchs(variant):
     q, k, v = qkv()

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from attnbench.core import gpu
-from attnbench.core.machine import Gpu, this_machine
+from attnbench.core.machine import this_machine
 from attnbench.core.record import PROTOCOL
 from attnbench.core.settings import Settings
 from attnbench.features.limits import verb as limits
@@ -18,12 +18,10 @@ from attnbench.sweep import places
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.places import NoCluster, RemoteEngine, SlotLost
 from impls.problem import InvalidProblem
+from tests.machines import GPU
 from tests.sweep.build import PLAIN, plan
 
-GPUS = tuple(
-    Gpu(name="NVIDIA H200", uuid=f"GPU-{i}", capability=9.0, memory_bytes=1 << 37, driver="580")
-    for i in (0, 1)
-)
+GPUS = tuple(replace(GPU, uuid=f"GPU-{i}") for i in (0, 1))
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 
 import impls
 from attnbench.core import machine
-from attnbench.core.machine import Gpu
 from attnbench.core.record import Status
 from attnbench.sweep.plan import HALF, STARTING_S, call_s, checks_s, make_plan, problems
 from attnbench.sweep.presets import PRESETS, Preset
@@ -18,14 +17,7 @@ from impls.problem import InvalidProblem
 from tests.machines import BOX, WITH_GPU
 from tests.sweep.build import PLAIN, plan, row, table
 
-H200 = replace(
-    BOX,
-    name="nvidia-h200",
-    cores=16,
-    torch_cuda="13.0",
-    compiler="/usr/bin/g++",
-    gpus=(Gpu("NVIDIA H200", "GPU-1", 9.0, 150_754_820_096, "580.159"),),
-)
+H200 = replace(WITH_GPU, name="nvidia-h200", cores=16, compiler="/usr/bin/g++")
 
 
 def test_every_combination_is_there_once():
@@ -123,10 +115,9 @@ def test_what_the_command_line_changes_is_changed_in_every_part():
     assert BOTH.with_(seq=None, budget=None) == BOTH
 
 
-@pytest.mark.parametrize("name", ["cpu", "h200"])
-def test_a_grid_comes_back_from_a_header_as_it_was(name):
-    grid = PRESETS[name]
-    assert Preset.from_dict(json.loads(json.dumps(asdict(grid)))) == grid
+def test_a_grid_comes_back_from_a_header_as_it_was():
+    for grid in PRESETS.values():
+        assert Preset.from_dict(json.loads(json.dumps(asdict(grid)))) == grid
 
 
 def test_torchs_own_come_first_but_among_variants_that_are_named():

@@ -34,16 +34,13 @@ def test_what_cannot_run_says_why_and_asks_no_worker(tmp_path):
     assert stopped.value.status == 2 and not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize(
-    ("status", "words", "ends"),
-    [
+def test_the_reason_is_the_workers(tmp_path):
+    for status, words, ends in (
         (Status.FAILED, r"^einsum is not profiled \(failed\): it is so → do that$", 1),
         (Status.OUT_OF_MEMORY, r"^einsum is not profiled \(out of memory\): it is so → ", 2),
-    ],
-)
-def test_the_reason_is_the_workers(tmp_path, status, words, ends):
-    (cell,) = planned(["einsum"], **SMALL)
-    record = Record.of(cell.variant, cell.problem, status, "it is so", remedy="do that")
-    with pytest.raises(NotProfiled, match=words) as stopped:
-        profile_cells([cell], ToldEngine({"record": record.to_dict()}), 0, tmp_path)
-    assert stopped.value.status == ends
+    ):
+        (cell,) = planned(["einsum"], **SMALL)
+        record = Record.of(cell.variant, cell.problem, status, "it is so", remedy="do that")
+        with pytest.raises(NotProfiled, match=words) as stopped:
+            profile_cells([cell], ToldEngine({"record": record.to_dict()}), 0, tmp_path)
+        assert stopped.value.status == ends

@@ -255,30 +255,28 @@ def test_no_more_than_a_share_of_a_run_is_measured_again_and_no_cell_a_third_tim
     assert (len(engine.jobs), len(found)) == (16 + 2, 16)
 
 
-@pytest.mark.parametrize(
-    ("status", "gone", "readable", "ends", "reason"),
-    [
+def test_what_becomes_of_a_cell_whose_context_is_gone_or_that_left_what_nobody_can_read(
+    monkeypatch,
+):
+    for status, gone, readable, ends, reason in (
         (Status.MEASURED, True, True, "failed", "no call to the GPU works any more"),
         (Status.MEASURED, True, False, "failed", "no call to the GPU works any more"),
         (Status.FAILED, True, True, "failed", "own"),  # what had failed already keeps its reason
         (Status.MEASURED, False, True, "measured", ""),
         (Status.MEASURED, False, False, "wrong", "what it left could not be looked at"),
-    ],
-)
-def test_what_becomes_of_a_cell_whose_context_is_gone_or_that_left_what_nobody_can_read(
-    monkeypatch, status, gone, readable, ends, reason
-):
-    well = status is Status.MEASURED
-    more = {"time": timed(1.0)} if well else {"reason": "own"}
-    made = Record(status=status, variant="v", problem=Problem().to_dict(), **more)
-    monkeypatch.setattr(cell, "poisoned", lambda device: gone)
-    if not readable:
-        monkeypatch.setattr(watch, "said", lambda before: 1 / 0)
-    bench = SimpleNamespace(shared=None, measure=lambda job, before: made)
-    told = worker._measured(bench, SimpleNamespace(problem=Problem(), variant=None))
-    assert told["spoiled"] is (gone or not readable)
-    assert told["record"]["status"] == ends and reason in told["record"].get("reason", "")
-    assert (told["record"].get("time") is None) == (ends != "measured")
+    ):
+        well = status is Status.MEASURED
+        more = {"time": timed(1.0)} if well else {"reason": "own"}
+        made = Record(status=status, variant="v", problem=Problem().to_dict(), **more)
+        bench = SimpleNamespace(shared=None, measure=lambda job, before, made=made: made)
+        with monkeypatch.context() as patch:
+            patch.setattr(cell, "poisoned", lambda device, gone=gone: gone)
+            if not readable:
+                patch.setattr(watch, "said", lambda before: 1 / 0)
+            told = worker._measured(bench, SimpleNamespace(problem=Problem(), variant=None))
+        assert told["spoiled"] is (gone or not readable)
+        assert told["record"]["status"] == ends and reason in told["record"].get("reason", "")
+        assert (told["record"].get("time") is None) == (ends != "measured")
 
 
 def test_the_live_bar_shows_reasons_as_they_are(monkeypatch, capsys):

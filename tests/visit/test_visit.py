@@ -183,19 +183,17 @@ def test_what_was_done_elsewhere_is_not_gone_on_with(tmp_path):
             Kept(places[0], tmp_path / "results", PLACE, *places[1:])
 
 
-@pytest.mark.parametrize(
-    ("name", "data"),
-    [
+def test_a_folder_that_no_visit_left_is_refused_and_left_as_it_is(tmp_path):
+    for name, data in (
         ("summary.json", b"{"),
         ("results.tar.gz", b"nonsense"),
         ("summary.json", summary(seconds="2")),
         ("letters", b""),  # somebody's own files
-    ],
-)
-def test_a_folder_that_no_visit_left_is_refused_and_left_as_it_is(tmp_path, name, data):
-    (tmp_path / name).write_bytes(data)
-    assert main(["--out", str(tmp_path)]) == 2
-    assert [p.name for p in tmp_path.iterdir()] == [name]
+    ):
+        (tmp_path / name).write_bytes(data)
+        assert main(["--out", str(tmp_path)]) == 2
+        assert [p.name for p in tmp_path.iterdir()] == [name]
+        (tmp_path / name).unlink()
 
 
 @pytest.fixture

@@ -6,16 +6,6 @@ import pytest
 import torch
 
 from attnbench.models.capture import clocks, recorder
-from attnbench.models.capture.clocks import (
-    PENDING,
-    Entry,
-    GpuClock,
-    Span,
-    SpanClock,
-    Steps,
-    Tally,
-    watch_gradient,
-)
 from attnbench.models.capture.recorder import CapturedCall, Recorder
 
 
@@ -50,31 +40,31 @@ def clock(monkeypatch):
 
 
 def test_the_gradient_of_a_call_is_timed_and_of_nothing_else(clock):
-    tally, entry, turning = Tally(), Entry(), clock.turning
+    tally, entry, turning = clocks.Tally(), clocks.Entry(), clock.turning
     q, k = (torch.ones(3, requires_grad=True) for _ in "qk")
     a, b = turning(q, 100.0), turning(k, 1000.0)
     inner = turning(turning(a, 3.0) * turning(b, 2.0), 7.0)
-    watch_gradient(inner, (a, b), entry, tally, SpanClock())
+    clocks.watch_gradient(inner, (a, b), entry, tally, clocks.SpanClock())
     turning(inner, 10.0).sum().backward()
     assert tally.by_entry[entry] == [0.0, 0.0, 12.0]
     assert tally.attention_s == 12.0
 
 
 def test_what_is_recorded_within_a_gradient_is_not_counted_twice(clock):
-    tally, spans, first, second = Tally(), SpanClock(), Entry(), Entry()
+    tally, spans, first, second = clocks.Tally(), clocks.SpanClock(), clocks.Entry(), clocks.Entry()
 
     def again():
         begun = spans.now()
         clock.now += 4.0
         tally.mine.looked += 1.5
-        span = Span(spans, begun, spans.now())
+        span = clocks.Span(spans, begun, spans.now())
         spans.add(span, tally, second, backward=False)
         if tally.mine.within is not None:
             tally.mine.within.append(span)
 
     x = torch.ones(3, requires_grad=True)
     out = Does.apply(x, again)
-    watch_gradient(out, (x,), first, tally, spans)
+    clocks.watch_gradient(out, (x,), first, tally, spans)
     out.sum().backward()
     again()  # outside of the gradient: nothing is taken off
     assert tally.by_entry == {first: [0.0, 0.0, -1.5], second: [0.0, 8.0, 0.0]}
@@ -100,8 +90,8 @@ def test_looking_at_calls_is_taken_off_the_window_and_the_steps(clock):
 
 
 def test_steps_are_from_one_step_of_the_first_optimizer_to_the_next(clock):
-    tally, entry = Tally(), Entry()
-    steps = Steps(tally)
+    tally, entry = clocks.Tally(), clocks.Entry()
+    steps = clocks.Steps(tally)
     first, second = (torch.optim.SGD([torch.ones(1)], lr=0.1) for _ in "ab")
     assert steps.summary() == {}
     for took, attention in ((9.0, 9.0), (2.0, 1.0), (4.0, 1.0), (10.0, 1.0)):
@@ -149,10 +139,10 @@ class Event:
 def test_a_gpus_calls_are_read_when_they_have_passed(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: Event.capturing)
-    tally, entry, events = Tally(), Entry(), GpuClock()
+    tally, entry, events = clocks.Tally(), clocks.Entry(), clocks.GpuClock()
 
     def call():
-        events.add(Span(events, events.now(), events.now()), tally, entry, backward=False)
+        events.add(clocks.Span(events, events.now(), events.now()), tally, entry, backward=False)
 
     for _ in range(3):
         call()
@@ -163,7 +153,7 @@ def test_a_gpus_calls_are_read_when_they_have_passed(monkeypatch):
     call()  # of a graph: not timed
     assert Event.queued == 6
     Event.capturing = False
-    for _ in range(2 * PENDING):  # many calls don't hold all their events
+    for _ in range(2 * clocks.PENDING):  # many calls don't hold all their events
         Event.done = Event.queued
         call()
-    assert tally.attention_s >= 3.0 + PENDING
+    assert tally.attention_s >= 3.0 + clocks.PENDING

@@ -113,7 +113,6 @@ def test_multi_head_attention_is_seen_without_its_projections():
     assert sum(s.backward_s > 0 for s in calls.sites) == 1
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_the_fast_path_is_seen_and_its_seconds_are_not_taken_for_attention():
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
     encoder, x = nn.TransformerEncoder(layer, 2).eval(), torch.randn(2, 10, 32)

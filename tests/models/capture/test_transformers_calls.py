@@ -56,19 +56,16 @@ def test_padding_and_a_sliding_window_are_in_the_mask():
     ]
 
 
-@pytest.mark.parametrize(
-    ("causal", "window", "ends", "mask"),
-    [
+def test_a_flash_kernel_is_told_by_words():
+    for causal, window, ends, mask in (
         (True, None, None, "causal"),
         (True, 4, None, "window:3,0"),
         (False, None, None, "none"),
         (True, 4, [[12], [8]], "window:3,0+padding:12,8"),
         (False, None, [[12], [8]], "padding:12,8"),
-    ],
-)
-def test_a_flash_kernel_is_told_by_words(causal, window, ends, mask):
-    x = torch.zeros(2, 4, 12, 8)
-    more = {"is_causal": causal, "sliding_window": window}
-    seen = None if ends is None else (torch.arange(12) < torch.tensor(ends)).long()
-    call = layer_call("transformers flash_attention_2", None, (x, x, x), seen, [], more)
-    assert str(call.find_mask(Masks(None), Shape(2, 4, 12, 12)).mask) == mask
+    ):
+        x = torch.zeros(2, 4, 12, 8)
+        more = {"is_causal": causal, "sliding_window": window}
+        seen = None if ends is None else (torch.arange(12) < torch.tensor(ends)).long()
+        call = layer_call("transformers flash_attention_2", None, (x, x, x), seen, [], more)
+        assert str(call.find_mask(Masks(None), Shape(2, 4, 12, 12)).mask) == mask

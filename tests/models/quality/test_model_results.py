@@ -10,14 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnbench.features.quality import model_results as results
-from attnbench.features.quality.recall_view import (
-    STEPS,
-    TARGET,
-    SettingResults,
-    conclude_setting,
-    recall_results,
-    seed_interval,
-)
+from attnbench.features.quality import recall_view as view
 from tests.models.quality.made_up import SETTING, flat, original, row, trainings
 
 
@@ -58,48 +51,35 @@ def test_summaries_are_of_long_and_of_short_texts():
     assert found["distilled"]["change"]["value"] == pytest.approx(0.2)
 
 
-SPREAD, SWING = flat(0.9, 0.03), np.array([0.01, -0.01] * 7)
-
-
-@pytest.mark.parametrize(
-    ("rows", "ranks"),
-    [
+def test_a_clear_difference_text_by_text_is_a_rank():
+    spread, swing = flat(0.9, 0.03), np.array([0.01, -0.01] * 7)
+    for rows, ranks in (
         # a lead that is smaller than the spread of texts, but the same on each
-        ({"far": [x - 0.001 for x in SPREAD], "near": SPREAD}, {"near": 1, "far": 2}),
+        ({"far": [x - 0.001 for x in spread], "near": spread}, {"near": 1, "far": 2}),
         # leads that change sides
-        ({"a": 0.9 + SWING, "b": 0.9 - SWING, "c": flat(0.5)}, {"a": 1, "b": 1, "c": 3}),
+        ({"a": 0.9 + swing, "b": 0.9 - swing, "c": flat(0.5)}, {"a": 1, "b": 1, "c": 3}),
         ({"refused one": [*flat(0.99)[:7], None, *flat(0.99)[8:]]}, {"refused one": None}),
-    ],
-)
-def test_a_clear_difference_text_by_text_is_a_rank(rows, ranks):
-    found = results.with_ranks([row(*each) for each in rows.items()], original())
-    assert {r["variant"]: r["rank"] for r in found} == ranks
+    ):
+        found = results.with_ranks([row(*each) for each in rows.items()], original())
+        assert {r["variant"]: r["rank"] for r in found} == ranks
 
 
-def points(*rows):
-    return results.points([results.summarize(each, original()) for each in rows], 256)
-
-
-UNDECIDED = row("unsure", flat(1.0), ratio=0.95)
-UNDECIDED["steps"][0]["comparison"]["verdict"] = "INCONCLUSIVE"  # by Holm's correction
-THREE = [row(name, flat(1.0), ratio=x) for name, x in (("a", 0.9), ("b", 0.901), ("c", 1.2))]
-
-
-@pytest.mark.parametrize(
-    ("rows", "gains", "tied", "doubtful", "keep"),
-    [
+def test_a_level_counts_only_what_is_beyond_doubt():
+    undecided = row("unsure", flat(1.0), ratio=0.95)
+    undecided["steps"][0]["comparison"]["verdict"] = "INCONCLUSIVE"  # by Holm's correction
+    three = [row(name, flat(1.0), ratio=x) for name, x in (("a", 0.9), ("b", 0.901), ("c", 1.2))]
+    for rows, gains, tied, doubtful, keep in (
         ([row("wavering", [0.98, 1.0] * 7, ratio=0.5)], None, [], ["wavering"], []),
-        (THREE, True, ["b"], [], ["a", "b", "c"]),
+        (three, True, ["b"], [], ["a", "b", "c"]),
         ([row("slow", flat(1.0), ratio=1.05)], False, [], [], ["slow"]),
-        ([UNDECIDED], False, [], [], ["unsure"]),
-    ],
-)
-def test_a_level_counts_only_what_is_beyond_doubt(rows, gains, tied, doubtful, keep):
-    (level,) = results.levels_of(points(*rows), (0.99,))
-    assert [p.faster for p in level.keep][:1] == [gains] * (gains is not None)
-    assert [p.variant for p in level.tied] == tied
-    assert [p.variant for p in level.doubtful] == doubtful
-    assert [p.variant for p in level.keep] == keep
+        ([undecided], False, [], [], ["unsure"]),
+    ):
+        points = results.points([results.summarize(each, original()) for each in rows], 256)
+        (level,) = results.levels_of(points, (0.99,))
+        assert [p.faster for p in level.keep][:1] == [gains] * (gains is not None)
+        assert [p.variant for p in level.tied] == tied
+        assert [p.variant for p in level.doubtful] == doubtful
+        assert [p.variant for p in level.keep] == keep
 
 
 def test_one_lucky_verdict_among_many_does_not_survive():
@@ -112,19 +92,14 @@ def test_one_lucky_verdict_among_many_does_not_survive():
 
 
 def test_the_interval_is_students_as_the_book_has_it():
-    found = seed_interval([1.0, 2.0, 3.0])
+    found = view.seed_interval([1.0, 2.0, 3.0])
     assert found.half == pytest.approx(4.302653 / math.sqrt(3), rel=1e-5)
     samples = np.random.default_rng(3).normal(0.9, 0.02, (4000, 3))
-    held = [found.low <= 0.9 <= found.high for found in map(seed_interval, samples.tolist())]
+    held = [found.low <= 0.9 <= found.high for found in map(view.seed_interval, samples.tolist())]
     assert np.mean(held) == pytest.approx(0.95, abs=0.015)
-    share = seed_interval([1.0, 1.0, 0.1], 0.0, 1.0)
+    share = view.seed_interval([1.0, 1.0, 0.1], 0.0, 1.0)
     assert (share.low, share.high) == (0.0, 1.0)
     assert share.half == pytest.approx(0.7)  # the farther end
-
-
-def conclude(*rows):
-    found = recall_results(rows, "sdpa")
-    return list(conclude_setting(SettingResults("", SETTING, rows, found, "sdpa", None)))
 
 
 SHARES = st.sampled_from([0.0, 0.5, 0.97, 0.985, 0.9895, 0.99, 0.9901, 0.995, 1.0])
@@ -136,8 +111,10 @@ NAMES = ("sdpa", "linear.elu", "gla")
 @settings(max_examples=40)
 def test_a_sentence_claims_no_more_than_the_intervals_and_leaves_no_variant_out(shares):
     rows = [r for name, each in zip(NAMES, shares, strict=True) for r in trainings(name, *each)]
-    seen = {each.variant: each for each in recall_results(rows, "sdpa")}
-    for line in conclude(*rows):
+    found = view.recall_results(rows, "sdpa")
+    seen = {each.variant: each for each in found}
+    setting = view.SettingResults("", SETTING, rows, found, "sdpa", None)
+    for line in view.conclude_setting(setting):
         if "(by chance" not in line:
             continue
         pairs = int(re.search(r"with (\d+) pairs", line)[1])
@@ -147,8 +124,8 @@ def test_a_sentence_claims_no_more_than_the_intervals_and_leaves_no_variant_out(
             claimed |= dict.fromkeys(re.findall(r"([a-z.]+) \(", names), verb)
         assert sorted(claimed) == sorted(NAMES)
         for name, verb in claimed.items():
-            at = seen[name].accuracy[STEPS][pairs]
-            reaches, short = at.n > 1 and at.low >= TARGET, at.n > 1 and at.high < TARGET
+            at = seen[name].accuracy[view.STEPS][pairs]
+            reaches, short = at.n > 1 and at.low >= view.TARGET, at.n > 1 and at.high < view.TARGET
             assert (verb == "99 % reached by") == reaches, line
             assert (verb == "not by") == short, line
             assert (verb == "can't be told of") == (not reaches and not short), line

@@ -146,21 +146,18 @@ def raising(question):
     raise ZeroDivisionError("a fault\nin it")
 
 
-@pytest.mark.parametrize(
-    ("deed", "spoiled", "last"),
-    [
+def test_only_a_process_that_was_changed_gets_no_more_questions(monkeypatch):
+    for deed, spoiled, last in (
         (elsewhere, True, {"said": 1}),
         (other_threads, True, {"said": 1}),
         (raising, False, {"failed": "ZeroDivisionError: a fault"}),
-    ],
-)
-def test_only_a_process_that_was_changed_gets_no_more_questions(deed, spoiled, last, monkeypatch):
-    monkeypatch.chdir(".")
-    monkeypatch.setenv("OMP_NUM_THREADS", str(threads := torch.get_num_threads()))
-    monkeypatch.setitem(worker.ANSWERS, "variant", deed)
-    worker.first_state.cache_clear()
-    stages = []
-    answers = SimpleNamespace(stage=stages.append)
-    found = worker.respond({"do": "variant", "device": "cpu"}, answers)
-    torch.set_num_threads(threads)
-    assert found == {"spoiled": spoiled} and stages[-1] == last
+    ):
+        monkeypatch.chdir(".")
+        monkeypatch.setenv("OMP_NUM_THREADS", str(threads := torch.get_num_threads()))
+        monkeypatch.setitem(worker.ANSWERS, "variant", deed)
+        worker.first_state.cache_clear()
+        stages = []
+        answers = SimpleNamespace(stage=stages.append)
+        found = worker.respond({"do": "variant", "device": "cpu"}, answers)
+        torch.set_num_threads(threads)
+        assert found == {"spoiled": spoiled} and stages[-1] == last

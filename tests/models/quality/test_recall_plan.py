@@ -14,8 +14,6 @@ from attnbench.features.quality.recall import NOTHING, TESTING, TRAINING, Settin
 from impls.errors import CantBeDone
 from tests.models.quality.made_up import SETTING, training
 
-CPU = recall.PRESETS["cpu"]
-
 
 @st.composite
 def settings(draw):
@@ -31,9 +29,7 @@ def test_every_question_has_its_answer_earlier_and_only_as_its_pair(setting, see
         values = dict(zip(tokens[0 : 2 * pairs : 2], tokens[1 : 2 * pairs : 2], strict=True))
         assert len(values) == pairs, "a key stands twice"
         assert all(0 <= key < setting.keys for key in values)
-        assert all(
-            setting.keys <= value < setting.keys + setting.values for value in values.values()
-        )
+        assert all(setting.keys <= x < setting.keys + setting.values for x in values.values())
         assert targets[: 2 * pairs] == [NOTHING] * (2 * pairs)
         questions = tokens[2 * pairs :]
         assert targets[2 * pairs :] == [values[key] - setting.keys for key in questions]
@@ -52,23 +48,15 @@ def test_sequences_follow_from_the_seed_and_none_of_the_test_is_trained_on():
     assert seen.isdisjoint(row.tobytes() for row in tested)
 
 
-def plan(*names, preset=CPU, settings=None, seeds=(0, 1, 2), machine=None):
-    what = impls.table(), names or preset.variants, settings or preset.settings
-    return recall.plan_trainings(*what, machine or this_machine(), seeds=seeds, threads=1)
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
+def test_a_task_that_can_not_be_is_refused():
+    for changes, text in (
         ({"pairs": (1, 4)}, "every variant recalls a single pair"),
         ({"seq": (64,)}, "no room to ask"),
         ({"pairs": tuple(range(2, 40)), "seq": (900,)}, "give fewer"),
         ({"width": (33,), "heads": 2}, "not a multiple"),
-    ],
-)
-def test_a_task_that_can_not_be_is_refused(changes, text):
-    with pytest.raises(CantBeDone, match=text):
-        recall.preset_settings(CPU, **changes)
+    ):
+        with pytest.raises(CantBeDone, match=text):
+            recall.preset_settings(recall.PRESETS["cpu"], **changes)
 
 
 @pytest.fixture
@@ -79,11 +67,8 @@ def carried(monkeypatch):
 
     def carry(*names, **ends):
         jobs, lines, expected, steps = [], [], [], []
-        progress = SimpleNamespace(
-            tell=lambda line, style="": lines.append(line),
-            expect=expected.extend,
-            step=steps.append,
-        )
+        progress = SimpleNamespace(expect=expected.extend, step=steps.append)
+        progress.tell = lambda line, style="": lines.append(line)
 
         def train(job):
             jobs.append(job)
@@ -92,7 +77,8 @@ def carried(monkeypatch):
             return made | ends.get(job.variant.label, {})
 
         monkeypatch.setattr(recall, "run_training", train)
-        made = plan(*names, settings=(SETTING,), seeds=(0, 1))
+        what = impls.table(), names, (SETTING,), this_machine()
+        made = recall.plan_trainings(*what, seeds=(0, 1), threads=1)
         made.run(progress, this_machine())
         assert all(0 < s < 1000 for s in expected) and len(steps) <= len(expected)
         return made, jobs, lines, steps

@@ -105,16 +105,13 @@ def test_a_loss_that_is_not_finite_or_too_long_a_time_ends_it(monkeypatch):
     assert [look["in_time"] for look in looks] == [True]
 
 
-@pytest.mark.parametrize(
-    ("name", "numbers"),
-    [
+def test_what_a_decoder_keeps_is_counted():
+    for name, numbers in (
         ("sdpa", 12 * 16),  # keys and values of all tokens
         ("linear.elu", 64 + 8),  # a state; with what it is divided by
         ("performer?features=20", 20 * 9 + 1),
-    ],
-)
-def test_what_a_decoder_keeps_is_counted(name, numbers):
-    assert state_numbers(impls.table().find(name), TINY) == numbers
+    ):
+        assert state_numbers(impls.table().find(name), TINY) == numbers
 
 
 def dies(problem):

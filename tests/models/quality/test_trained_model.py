@@ -25,32 +25,26 @@ def test_a_file_is_a_text_a_line_each_paired_with_the_next(tmp_path):
     assert texts.source == "own.txt"
 
 
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
+def test_a_file_without_texts_is_refused(tmp_path):
+    for content, text in (
         (b"caf\xe9 au lait\nb\nc\nd\n", r"not UTF-8 \(byte 3\); save it as UTF-8"),
         (b"one\n\n  \n", "holds 1 texts; give 4 to 2,000"),
-    ],
-)
-def test_a_file_without_texts_is_refused(content, text, tmp_path):
-    file = tmp_path / "own.txt"
-    file.write_bytes(content)
-    with pytest.raises(CantBeDone, match=text):
-        pretrained.read_texts(file)
+    ):
+        file = tmp_path / "own.txt"
+        file.write_bytes(content)
+        with pytest.raises(CantBeDone, match=text):
+            pretrained.read_texts(file)
 
 
-@pytest.mark.parametrize(
-    ("name", "status", "reason"),
-    [
+def test_a_variant_that_can_not_be_tried_is_refused_before_any_process():
+    for name, status, reason in (
         ("retention", "refused", "retention takes the masks causal on cpu, not none"),
         ("mha", "refused", "mha is a layer"),
         ("sdpa", None, ""),
-    ],
-)
-def test_a_variant_that_can_not_be_tried_is_refused_before_any_process(name, status, reason):
-    refusal = pretrained.refusal(impls.table().find(name), TrialOptions(), this_machine())
-    assert (refusal and refusal["status"]) == status
-    assert reason in (refusal or {}).get("reason", "")
+    ):
+        refusal = pretrained.refusal(impls.table().find(name), TrialOptions(), this_machine())
+        assert (refusal and refusal["status"]) == status
+        assert reason in (refusal or {}).get("reason", "")
 
 
 TEXTS = Texts(["a", "b", "c", "d"], [(0, 1), (2, 3)], "here")

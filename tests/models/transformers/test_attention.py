@@ -9,35 +9,22 @@ from transformers import AttentionInterface, AttentionMaskInterface
 import impls
 from attnbench.answer.paste import spelled
 from attnbench.models import mask_of as known_masks
+from attnbench.models import transformers as ours
 from attnbench.models.attention import NotServed, attention
-from attnbench.models.transformers import (
-    EagerMask,
-    NotCalledWarning,
-    in_use,
-    joined_mask,
-    mask_as_eager,
-    names,
-)
 from impls.masks import Mask, Shape
 from proofs.models import forward, tokens
 from tests.models.transformers.small import asked, by, logits, made, same
 
-EINSUM = "attnbench:einsum"
+EINSUM, CHUNKED = "attnbench:einsum", "attnbench:chunked"
 
 
 def heads(q_len=6, kv_len=6):
     return (torch.randn(2, h, n, 8) for h, n in ((4, q_len), (4, kv_len), (4, kv_len)))
 
 
-def left_padded():
-    seen = torch.ones(6, 6).tril().bool().expand(2, 1, 6, 6).clone()
-    seen[0, :, :, :3] = False
-    return seen
-
-
 def said(terms, is_causal=False, q_len=6, kv_len=6):
     q, k, _ = heads(q_len, kv_len)
-    return joined_mask(terms, is_causal, q, k)
+    return ours.joined_mask(terms, is_causal, q, k)
 
 
 def test_one_mask_is_looked_at_once_for_all_layers_of_a_step(monkeypatch):
@@ -67,17 +54,17 @@ def test_without_a_mask_every_key_is_seen_unless_the_call_says_causal():
         assert torch.equal(given, attend(layer, q, k, v, mask)[0]), (layer, words)
 
 
-@pytest.mark.parametrize(
-    ("mask", "kinds"),
-    [(torch.ones(6, 6).tril().bool(), ("causal", "bias")), (left_padded(), ("dense", "bias"))],
-)
-def test_a_mask_and_a_bias_stay_side_by_side_and_hide_and_add_what_they_did(mask, kinds):
+def test_a_mask_and_a_bias_stay_side_by_side_and_hide_and_add_what_they_did():
     bias, shape = torch.linspace(-3, 3, 4 * 36).view(1, 4, 6, 6), Shape(2, 4, 6, 6)
-    both = said((mask, bias))
-    assert both.kinds == kinds
-    assert torch.equal(torch.from_numpy(both.bias(shape)).float(), bias)
-    seen = torch.from_numpy(both.visible(shape))
-    assert torch.equal(seen.expand(2, 4, 6, 6), mask.expand(2, 4, 6, 6))
+    causal = torch.ones(shape).tril().bool()
+    left_padded = causal.clone()
+    left_padded[0, :, :, :3] = False
+    for mask, kind in ((causal[0, 0], "causal"), (left_padded[:, :1], "dense")):
+        both = said((mask, bias))
+        assert both.kinds == (kind, "bias")
+        assert torch.equal(torch.from_numpy(both.bias(shape)).float(), bias)
+        seen = torch.from_numpy(both.visible(shape))
+        assert torch.equal(seen.expand(shape), mask.expand(shape))
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -91,7 +78,7 @@ def test_what_can_not_be_said_side_by_side_is_added_up(is_causal):
             hides = term.dtype == torch.bool
             together = together.masked_fill(~term, -torch.inf) if hides else together + term
         expected = nn.functional.scaled_dot_product_attention(q, k, v, together)
-        whole = joined_mask(terms, is_causal, q, k)
+        whole = ours.joined_mask(terms, is_causal, q, k)
         assert isinstance(whole, torch.Tensor)  # no mask names a kind twice
         torch.testing.assert_close(attention("einsum")(q, k, v, whole), expected)
 
@@ -102,32 +89,26 @@ def test_a_bias_beside_a_causal_call_hides_what_comes_later():
     assert longer.kinds == ("causal", "bias") and longer.upper_left
 
 
-@pytest.mark.parametrize(
-    ("mask", "over", "keys"),
-    [
+def test_free_places_of_a_cache_are_left_out():
+    for mask, over, keys in (
         ("causal@upper-left", "causal", 6),
         ("padding:7", "none", 7),
         ("padding:0", "padding:0", 9),
         ("padding:7,3", "padding:7,3", 9),
         ("causal+padding:7", "causal+padding:7", 9),
-    ],
-)
-def test_free_places_of_a_cache_are_left_out(mask, over, keys):
-    left, used = in_use(Mask.parse(mask), 6, 9)
-    assert (str(left), used) == (over, keys)
-    rows = Mask.parse(mask).visible(Shape(2, 4, 6, 9))
-    assert not rows[..., used:].any()
-    assert (left.visible(Shape(2, 4, 6, used)) == rows[..., :used]).all()
+    ):
+        left, used = ours.in_use(Mask.parse(mask), 6, 9)
+        assert (str(left), used) == (over, keys)
+        rows = Mask.parse(mask).visible(Shape(2, 4, 6, 9))
+        assert not rows[..., used:].any()
+        assert (left.visible(Shape(2, 4, 6, used)) == rows[..., :used]).all()
 
 
-@pytest.mark.parametrize(
-    ("name", "pad"),
-    [("llama", "left"), ("gemma3_text", "left"), ("t5", "left"), ("whisper", "none")],
-)
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "t5", "whisper"])
 @pytest.mark.filterwarnings("ignore")
-def test_a_static_cache_writes_the_same_tokens(name, pad):
+def test_a_static_cache_writes_the_same_tokens(name):
     model = made(name)
-    question = asked(model, pad)
+    question = asked(model, "none" if name == "whisper" else "left")
     model.generation_config.decoder_start_token_id = 3
     expected = tokens(model, question)
     model.generation_config.cache_implementation = "static"
@@ -167,12 +148,9 @@ def test_a_model_under_torch_compile_attends_outside_of_what_is_compiled():
     torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-5)
 
 
-CHUNKED = "attnbench:chunked"
-
-
 def test_a_causal_mask_reaches_the_variant_without_a_matrix_being_written(monkeypatch):
     model = made("llama")
-    monkeypatch.setattr(EagerMask, "numbers", lambda self: pytest.fail("it was written"))
+    monkeypatch.setattr(ours.EagerMask, "numbers", lambda self: pytest.fail("it was written"))
     same(model, CHUNKED, asked(model))
 
 
@@ -180,22 +158,22 @@ def test_a_causal_mask_reaches_the_variant_without_a_matrix_being_written(monkey
 def test_the_numbers_of_a_mask_are_eagers(q_len, offset):
     form = {"batch_size": 2, "q_length": q_len, "kv_length": 9, "q_offset": offset}
     form["dtype"] = torch.bfloat16
-    mask, wanted = mask_as_eager(**form), transformers.masking_utils.eager_mask(**form)
+    mask, wanted = ours.mask_as_eager(**form), transformers.masking_utils.eager_mask(**form)
     assert mask.shape == wanted.shape and mask.dtype == wanted.dtype
     assert torch.equal(mask + 0, wanted)
     q, k, v = (torch.randn(2, 4, n, 8).bfloat16() for n in (q_len, 9, 9))
-    attend = AttentionInterface()["attnbench:einsum"]
+    attend = AttentionInterface()[EINSUM]
     given, expected = (attend(nn.Module(), q, k, v, x)[0] for x in (mask, wanted))
     assert torch.equal(given, expected)
 
 
 def test_what_a_model_writes_into_its_mask_is_heeded():
-    mask = mask_as_eager(batch_size=1, q_length=6, kv_length=6)
+    mask = ours.mask_as_eager(batch_size=1, q_length=6, kv_length=6)
     mask[..., 0] = torch.finfo(torch.float32).min
     q, k, v = (torch.randn(1, 4, 6, 8) for _ in range(3))
     seen = torch.ones(6, 6).tril().bool()
     seen[:, 0] = False
-    attend = AttentionInterface()["attnbench:einsum"]
+    attend = AttentionInterface()[EINSUM]
     given, expected = (attend(nn.Module(), q, k, v, x)[0] for x in (mask, seen[None, None]))
     assert torch.equal(given, expected)
 
@@ -203,7 +181,9 @@ def test_what_a_model_writes_into_its_mask_is_heeded():
 def test_a_variant_that_no_layer_calls_is_said_once_and_names_the_model():
     model = made("bloom", CHUNKED)
     question = asked(model)
-    with pytest.warns(NotCalledWarning, match=rf"^{CHUNKED} is set on BloomForCausalLM") as said:
+    with pytest.warns(
+        ours.NotCalledWarning, match=rf"^{CHUNKED} is set on BloomForCausalLM"
+    ) as said:
         model(**question.given)
     assert [one.filename for one in said] == [__file__]
     model(**question.given)  # any warning is an error here
@@ -225,7 +205,7 @@ class Layer(nn.Module):
 def call(*, mask=None, training=False, q_len=6, **asked):
     layer = Layer().train(training)
     q, k, v = (torch.randn(2, h, n, 8) for h, n in ((4, q_len), (2, 6), (2, 6)))
-    out, weights = AttentionInterface()["attnbench:einsum"](layer, q, k, v, mask, **asked)
+    out, weights = AttentionInterface()[EINSUM](layer, q, k, v, mask, **asked)
     assert weights is None
     return out
 
@@ -234,7 +214,6 @@ REFUSED = [
     ({"softcap": 50.0}, "softcap is asked for, which no variant does; take attn_implementation"),
     ({"s_aux": torch.zeros(4)}, "s_aux is asked for"),
     ({"a_word_of_tomorrow": False}, "a_word_of_tomorrow is asked for"),
-    ({"cache": object()}, "cache is asked for"),
     ({"output_attentions": True}, "output_attentions=True, and no variant hands out its weights"),
     ({"cu_seq_lens_q": torch.tensor([0, 2, 6])}, "cu_seq_lens_q says that sequences are packed"),
     ({"seq_idx": torch.tensor([[0, 0, 1, 1]])}, "seq_idx says that sequences are packed"),
@@ -275,6 +254,6 @@ def test_a_mask_that_a_variant_does_not_take_is_refused_with_the_layer():
 
 def test_every_core_of_the_table_has_a_name_and_a_mask_with_it():
     cores = {r.name for r in impls.table().rows.values() if r.level == "core" and not r.ranks}
-    assert len(cores) > 40 and {spelled(name) for name in cores} <= set(names())
+    assert len(cores) > 40 and {spelled(name) for name in cores} <= set(ours.names())
     for interface in (AttentionInterface(), AttentionMaskInterface()):
-        assert set(names()) <= interface._global_mapping.keys()
+        assert set(ours.names()) <= interface._global_mapping.keys()
