@@ -81,12 +81,7 @@ def test_timed_claims_share_the_budget():
 
 
 NUMBERS = st.integers(-20, 20).map(float) | st.floats(-1e9, 1e9)
-POINTS = st.builds(
-    lambda rule, published, tolerance: point("one", rule, published, tolerance),
-    st.sampled_from(ClaimRule),
-    NUMBERS,
-    st.floats(0, 10),
-)
+POINTS = st.builds(point, st.just("one"), st.sampled_from(ClaimRule), NUMBERS, st.floats(0, 10))
 FIGURES = st.lists(NUMBERS, min_size=3, max_size=3).map(
     lambda some: claims.ClaimFigure(sorted(some)[1], min(some), max(some))
 )
@@ -165,9 +160,7 @@ def test_ours_stands_beside_theirs_in_a_table_with_the_count(capsys):
     one, two, six = view.points(tried.to_dict())
     assert (one.ours, one.interval, one.held) == ("0.5", "[0.4, 0.6]", "holds")
     assert (two.held, six.ours, six.held) == ("does not hold", "–", "no figure")
-    other = claims.ClaimOutcome(
-        claim(name="other"), claims.ClaimVerdict.NOT_RUN, "[red]it[/] died", "[/bold]"
-    )
+    other = claims.ClaimOutcome(claim(name="other"), NOT_RUN, "[red]it[/] died", "[/bold]")
     view.table([tried.to_dict(), other.to_dict()])
     view.details(tried.to_dict())
     said = " ".join(capsys.readouterr().out.split())

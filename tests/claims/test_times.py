@@ -63,9 +63,8 @@ def tried(monkeypatch):
             monkeypatch.setattr(module, "engine_on", engine)
         (claim,) = claims.find([name])
         cells = {point.name: point.cell for point in claim.points if point.cell}
-        return ClaimOutcome.of(
-            claim, load_function(claim.measure)(ClaimRequest(cells, seconds=60.0))
-        )
+        findings = load_function(claim.measure)(ClaimRequest(cells, seconds=60.0))
+        return ClaimOutcome.of(claim, findings)
 
     return made
 

@@ -227,10 +227,8 @@ def test_a_call_is_as_slow_as_the_slower_look_at_it(cells, monkeypatch):
 
 def test_a_random_state_changed_while_it_is_timed_is_found_though_put_back(cells, monkeypatch):
     state = torch.get_rng_state()
-    for name, deed in (
-        ("measure_time", lambda: torch.rand(1)),
-        ("audited", lambda: torch.set_rng_state(state)),
-    ):
+    restore = lambda: torch.set_rng_state(state)  # noqa: E731
+    for name, deed in (("measure_time", lambda: torch.rand(1)), ("audited", restore)):
         real = getattr(cell, name)
         wrapped = lambda *a, real=real, deed=deed, **k: (real(*a, **k), deed())[0]  # noqa: E731
         monkeypatch.setattr(cell, name, wrapped)

@@ -59,9 +59,8 @@ def test_the_collector_waits_and_is_as_it_was_even_after_an_error():
 def test_a_gpu_is_timed_by_events_a_decoder_by_its_graph_and_a_processor_by_the_host(monkeypatch):
     monkeypatch.setattr(clocks, "cuda_gpu", lambda device: FakeGpu())
     for phase in ("forward", "train", "backward", "decode"):
-        assert type(clocks.clock_for("cuda:1", phase)) is (
-            GraphClock if phase == "decode" else EventClock
-        )
+        kind = GraphClock if phase == "decode" else EventClock
+        assert type(clocks.clock_for("cuda:1", phase)) is kind
         assert type(clocks.clock_for("cpu", phase)) is HostClock
 
 

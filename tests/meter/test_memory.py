@@ -99,11 +99,8 @@ def by_closure(thing):
 
 def test_what_a_variant_holds_from_call_to_call_is_found_and_counted_once():
     thing, inputs = torch.zeros(512, 512), make(SMALL, 0)
-    for attend in (
-        by_closure(thing),
-        lambda q, k, v, thing=thing: v,
-        by_closure(Holding({"by name": (thing, thing[0], thing.T)})),
-    ):
+    held = Holding({"by name": (thing, thing[0], thing.T)})
+    for attend in (by_closure(thing), lambda q, k, v, thing=thing: v, by_closure(held)):
         assert memory._held(Call(SMALL, attend, inputs)) == 4 * 512 * 512
     attend = Holding(None)
     attend.weights = {"w": torch.zeros(64)}
@@ -134,9 +131,8 @@ def test_what_speaks_against_the_running_sum_is_said(seen):
     assert (found.peak_bytes, found.method, found.flags) == (MIB, "allocation events", [])
     found = seen(high=40 * MIB)
     assert (found.peak_bytes, found.method) == (40 * MIB, "high-water mark")
-    assert found.flags == [
-        f"the process grew by {40 * MIB} bytes: memory taken past torch's allocator"
-    ]
+    said = f"the process grew by {40 * MIB} bytes: memory taken past torch's allocator"
+    assert found.flags == [said]
     said = "it holds 500000 bytes from call to call: they are not in its peak"
     assert seen(held=500000).flags == [said]
     assert seen(held=500000, peak=4 * MIB).flags == []  # little beside the peak

@@ -229,9 +229,7 @@ def test_a_variant_that_can_not_be_held_is_refused_in_a_sentence(cells, tmp_path
         assert answer["status"] == status and answer["refused"]
 
 
-def test_inside_the_block_the_second_folder_is_there_and_afterwards_the_first(
-    tmp_path, monkeypatch
-):
+def test_inside_the_block_the_second_folder_is_there_and_then_the_first(tmp_path, monkeypatch):
     name, (a, b) = "beside_planted", (tmp_path / "a", tmp_path / "b")
     for folder in (a, b):
         (folder / name).mkdir(parents=True)

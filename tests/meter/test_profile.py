@@ -31,13 +31,11 @@ def profiles(tmp_path_factory):
             sizes = {"heads": 4, "kv_heads": 4, "q_len": N, "kv_len": N, "head_dim": 32}
             problem = Problem(**sizes, v_head_dim=32, phase=phase, mask=Mask.parse("causal"))
             trace = folder / f"{asked}.json"
-            made = profile.answer(
-                Bench(), Job(impls.table().find(name), problem, timed=False), str(trace)
-            )
+            job = Job(impls.table().find(name), problem, timed=False)
+            made = profile.answer(Bench(), job, str(trace))
             assert made["spoiled"]
-            found[asked] = json.loads(json.dumps(made["profile"], allow_nan=False)) | {
-                "file": trace
-            }
+            found[asked] = json.loads(json.dumps(made["profile"], allow_nan=False))
+            found[asked]["file"] = trace
     return found
 
 
@@ -174,12 +172,9 @@ def test_kernels_belong_to_the_phase_of_what_launched_them():
 
 def test_arrays_belong_to_the_line_that_ended_and_the_last_is_freed_first():
     place, mib = "a.py:{}", 1 << 20
-    marks = [
-        SimpleNamespace(
-            name=profile.MARK + place.format(n), start_time_ns=10 * n, extra_fields=None
-        )
-        for n in range(1, 6)
-    ]
+    marks = [SimpleNamespace(start_time_ns=10 * n, extra_fields=None) for n in range(1, 6)]
+    for n, mark in enumerate(marks, 1):
+        mark.name = profile.MARK + place.format(n)
     readings = [(0, 0), (4 * mib, 4 * mib), (5 * mib, 9 * mib), (2 * mib, 5 * mib), (0, 2 * mib)]
     one, two = (Source(place.format(n), "array", False) for n in (1, 2))
     found = profile.Timeline(marks, "cpu", readings).steps

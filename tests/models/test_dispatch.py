@@ -104,9 +104,7 @@ def silently(function, *given, **more):
 @pytest.mark.parametrize(
     ("name", "mask"), [("matmul", "none"), ("online", "causal"), ("sdpa.flash", "causal")]
 )
-def test_outputs_and_gradients_are_torchs_and_the_output_lies_in_memory_as_torchs_does(
-    name, mask, tokens_first
-):
+def test_outputs_and_gradients_are_torchs_and_lie_in_memory_as_torchs_do(name, mask, tokens_first):
     is_causal, given = mask == "causal", qkv()
     if tokens_first:  # as a model has them, which goes on with out.transpose(1, 2).view(…)
         given = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in given]

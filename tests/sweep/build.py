@@ -18,9 +18,7 @@ from impls.spec import Variant
 from tests.machines import BOX
 from tests.times import figures
 
-ONE = Preset(
-    "one small problem", seq=("16",), heads=(1,), head_dim=(8,), phase=("forward",), budget=0.01
-)
+ONE = Preset("one", seq=("16",), heads=(1,), head_dim=(8,), phase=("forward",), budget=0.01)
 GRID = ONE.with_(seq=("16", "32"), phase=("forward", "train"), mask=("none",))
 MANY = GRID.with_(seq=("16", "32", "48", "64"))
 PLAIN = Preset("a grid", seq=("16",), heads=(2,), phase=("forward",))

@@ -103,9 +103,8 @@ def test_two_nodes_give_the_records_of_one_machine_though_one_is_killed_meanwhil
     spread = run(tmp_path / "there", "--engine", "ray", "--address", nodes.address)
     files = (tmp_path / "there").glob
     measured = 8  # lines: six cells are left out, and stand at the top
-    processes.until(
-        lambda: any(x.read_text().count("\n") >= measured for x in files("*/*/*.jsonl")), 120
-    )
+    lines = lambda: (x.read_text().count("\n") for x in files("*/*/*.jsonl"))  # noqa: E731
+    processes.until(lambda: any(n >= measured for n in lines()), 120)
     nodes.kill(nodes.other)
     _, err = spread.communicate(timeout=300)
     assert spread.returncode == 0, err

@@ -60,9 +60,8 @@ def test_what_can_not_run_here_is_not_asked_for():
 
 
 def plan(length, **more):
-    return plan_of(
-        "matmul", "sdpa.flash", "einsum", grid=PLAIN.with_(seq=(str(length),), heads=(8,), **more)
-    )
+    grid = PLAIN.with_(seq=(str(length),), heads=(8,), **more)
+    return plan_of("matmul", "sdpa.flash", "einsum", grid=grid)
 
 
 def measured(variant, seconds):

@@ -103,13 +103,12 @@ def test_what_is_no_cluster_is_refused_soon_and_the_sentence_says_how_to_start_o
 
 
 def test_a_node_that_measures_something_else_is_refused():
-    protocol = f"protocol {PROTOCOL + 1} and this attnbench by {PROTOCOL}"
-    for changes, words in (
-        ({"protocol": PROTOCOL + 1}, protocol),
-        ({"sources": "another"}, "by the code another and this attnbench by"),
+    for key, other, words in (
+        ("protocol", PROTOCOL + 1, f"protocol {PROTOCOL + 1} and this attnbench by {PROTOCOL}"),
+        ("sources", "another", "by the code another and this attnbench by"),
     ):
         with pytest.raises(NoCluster, match=words):
-            places.checked("node n", {**places.facts(), **changes})
+            places.checked("node n", {**places.facts(), key: other})
 
 
 def test_a_run_takes_the_kind_of_machine_that_most_nodes_are_and_says_who_is_left_out():

@@ -65,14 +65,11 @@ def test_the_levels_are_those_of_the_variants_named_and_else_core():
     assert deep.left_out.status is Status.UNSUPPORTED  # and not dropped in silence
 
 
-SHAPES = {"q": (1, 4, 16, 8), "k": (1, 2, 16, 8), "v": (1, 2, 16, 24)}
-
-
 def test_captured_inputs_that_can_not_be_read_are_a_sentence(tmp_path):
     file = tmp_path / "x.npz"
     shape = {"heads": (4,), "kv_heads": (2,), "head_dim": (8,), "v_head_dim": (24,)}
     grid = {"inputs": (f"captured:{file}",), **shape}
-    np.savez(file, **{name: np.ones(shape) for name, shape in SHAPES.items()})
+    np.savez(file, q=np.ones((1, 4, 16, 8)), k=np.ones((1, 2, 16, 8)), v=np.ones((1, 2, 16, 24)))
     assert len(plan(row("a"), **grid).to_run) == 1
     whole = file.read_bytes()
     np.savez_compressed(file, q=np.zeros(1 << 20))  # few bytes that unfold to many
@@ -142,14 +139,12 @@ def test_a_guess_is_the_work_at_a_threads_speed_and_what_is_compiled_takes_longe
     flops = 2 * 64 * 64 * 2 * (forward.head_dim + forward.v_head_dim)
     assert call_s(forward, two) == pytest.approx(flops / (HALF * 2e9))
     assert call_s(train, two) == pytest.approx(3 * call_s(forward, two))
-    plain, compiled = (
-        checks_s(impls.table().find(name), train, two) for name in ("sdpa", "compiled")
-    )
+    rows = [impls.table().find(name) for name in ("sdpa", "compiled")]
+    plain, compiled = (checks_s(row, train, two) for row in rows)
     assert plain == pytest.approx(STARTING_S["cpu"] + 30 * call_s(train, two))
     assert compiled > 2 + plain
-    (cell,) = make_plan(
-        impls.table(), ("sdpa",), grid.with_(phase=("train",), budget=0.0), two
-    ).cells
+    unbudgeted = grid.with_(phase=("train",), budget=0.0)
+    (cell,) = make_plan(impls.table(), ("sdpa",), unbudgeted, two).cells
     assert cell.guess_s < 0.5 * plain  # it is checked, and not timed
 
 

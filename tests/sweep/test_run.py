@@ -58,9 +58,8 @@ def test_what_has_a_record_is_not_asked_again_but_others_are_held_against_it(fol
 def test_a_worker_that_is_lost_says_by_how_it_ended_what_the_cell_was(folder, lost, status):
     lost = [WorkerLost("that is how", "last words", **lost)] * 8
     found = swept(plan_of("einsum"), folder, Answering(*lost))
-    assert {(r.status, r.reason, r.detail) for r in found} == {
-        (status, "that is how", "last words")
-    }
+    ends = {(r.status, r.reason, r.detail) for r in found}
+    assert ends == {(status, "that is how", "last words")}
     assert {r.note == engines.TWICE for r in found} == {status is Status.CRASHED}
 
 
@@ -171,9 +170,7 @@ class Full(Watched):
 
 
 @pytest.mark.parametrize("watcher", [Watched(), Full()])
-def test_what_goes_wrong_in_one_of_several_places_is_raised_and_the_others_are_stopped(
-    folder, watcher
-):
+def test_what_goes_wrong_in_one_of_several_places_is_raised_and_stops_the_others(folder, watcher):
     said = [ZeroDivisionError("a fault of ours")] if type(watcher) is Watched else []
     busy, before = Busy(), threading.active_count()
     with pytest.raises(ZeroDivisionError):
@@ -255,9 +252,7 @@ def test_no_more_than_a_share_of_a_run_is_measured_again_and_no_cell_a_third_tim
     assert (len(engine.jobs), len(found)) == (16 + 2, 16)
 
 
-def test_what_becomes_of_a_cell_whose_context_is_gone_or_that_left_what_nobody_can_read(
-    monkeypatch,
-):
+def test_what_becomes_of_a_cell_whose_context_is_gone_or_that_left_what_is_unreadable(monkeypatch):
     for status, gone, readable, ends, reason in (
         (Status.MEASURED, True, True, "failed", "no call to the GPU works any more"),
         (Status.MEASURED, True, False, "failed", "no call to the GPU works any more"),
@@ -293,15 +288,11 @@ def test_the_live_bar_shows_reasons_as_they_are(monkeypatch, capsys):
     assert "1/2" in said and "fastest so far" in said
 
 
-def record(
-    seconds, phase="forward", n=512, flops=None, variant="a", status=Status.MEASURED, **more
-):
-    problem = Problem(q_len=n, kv_len=n, phase=phase, **more)
-    time = timed(seconds).with_(
-        low_s=seconds * 0.99, high_s=seconds * 1.01, min_s=seconds * 0.98, n=20
-    )
+def record(s, phase="forward", n=512, flops=None, variant="a", **more):
+    problem = Problem(q_len=n, kv_len=n, phase=phase, **more).to_dict()
+    time = timed(s).with_(low_s=s * 0.99, high_s=s * 1.01, min_s=s * 0.98, n=20)
     cost = Work(flops=n * n if flops is None else flops, bytes=n)
-    return Record(status=status, variant=variant, problem=problem.to_dict(), time=time, cost=cost)
+    return Record(status=Status.MEASURED, variant=variant, problem=problem, time=time, cost=cost)
 
 
 TWO = Ranks(world=2, time_s=[1.0] * 2, peak_bytes=[0] * 2, sent_bytes=[0] * 2, backend="gloo")

@@ -119,10 +119,8 @@ def test_a_visit_that_ends_in_a_step_leaves_what_was_done_and_what_it_was_at(vis
 
 
 def test_a_sweep_that_its_limit_stopped_is_partly_done_and_goes_on(visited):
-    limited = (
-        f"{FASTEST}\n9 of 12 measurements were not begun. Go on with: attnbench run --resume x"
-    )
-    _, _, status = visited([step("a")], 100, a=(30, 0, limited))
+    said = "9 of 12 measurements were not begun. Go on with: attnbench run --resume x"
+    _, _, status = visited([step("a")], 100, a=(30, 0, f"{FASTEST}\n{said}"))
     assert status == {"a": "partly"}
     kept, machine, status = visited([step("a")], 100, a=(20, 0, FASTEST))
     assert (len(machine.asked), status) == (1, {"a": "done"})

@@ -42,10 +42,8 @@ def test_the_fastest_are_ten_of_one_problem_at_the_length():
 
 @pytest.mark.parametrize(("last", "status", "within"), [(1.04, 0, "2 of 2"), (1.2, 1, "1 of 2")])
 def test_repeats_that_lie_apart_are_told(last, status, within):
-    repeats = [
-        visit_energy.per_token([costing("a", 1.0 * factor), costing("b", 3.0)])
-        for factor in (1.02, 1.0, last)
-    ]
+    some = ([costing("a", joules), costing("b", 3.0)] for joules in (1.02, 1.0, last))
+    repeats = [visit_energy.per_token(each) for each in some]
     lines, found = visit_energy.told(repeats)
     assert found == status
     apart = f"the widest {100 * (last - 1):.1f} % (a)"

@@ -11,18 +11,14 @@ from tests.models.build import only, said
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
-SIZE = {
-    "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "vocab_size": 50,
-}  # fmt: skip
 IDS = torch.arange(24).reshape(2, 12) + 1
 
 
 def llama(attention="sdpa", kind="Llama", **more):
     torch.manual_seed(0)
-    config = getattr(transformers, f"{kind}Config")(
-        **SIZE, num_key_value_heads=2, attn_implementation=attention, pad_token_id=0, **more
-    )
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "vocab_size": 50}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0, **more}
+    config = getattr(transformers, f"{kind}Config")(**sizes, attn_implementation=attention)
     return getattr(transformers, f"{kind}ForCausalLM")(config)
 
 
@@ -49,11 +45,8 @@ def test_padding_and_a_sliding_window_are_in_the_mask():
         llama("eager")(IDS, attention_mask=ends)
         llama()(IDS, attention_mask=ends.flip(1))
     masks = [(str(s.problem.mask).split(":")[0], s.via) for s in calls.sites]
-    assert sorted(masks) == [
-        ("causal+padding", "transformers eager"),
-        ("dense", "transformers sdpa"),
-        ("window", "transformers sdpa"),
-    ]
+    eager, sdpa = "transformers eager", "transformers sdpa"
+    assert sorted(masks) == [("causal+padding", eager), ("dense", sdpa), ("window", sdpa)]
 
 
 def test_a_flash_kernel_is_told_by_words():

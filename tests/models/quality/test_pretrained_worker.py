@@ -81,9 +81,8 @@ def test_one_layer_alone_leaves_the_others_as_they_were(want):
     name = register_row(row)
     by_layer = worker.cosines_by_layer(swappable, name, row, IDS, want, "float32")
     swappable.use(name)
-    all_layers = worker.cosines(
-        worker.embed_variant(swappable, row, IDS, "float32").vectors_tw, want
-    )
+    swapped = worker.embed_variant(swappable, row, IDS, "float32").vectors_tw
+    all_layers = worker.cosines(swapped, want)
     assert len(by_layer) == 2 and by_layer[0] != by_layer[1] and all_layers not in by_layer
     swappable.use(name, [])
     without = worker.cosines(worker.embed(swappable.model, IDS, together=True).vectors_tw, want)

@@ -28,10 +28,8 @@ def said(terms, is_causal=False, q_len=6, kv_len=6):
 
 
 def test_one_mask_is_looked_at_once_for_all_layers_of_a_step(monkeypatch):
-    looked_at, looks = known_masks.mask_of, []
-    monkeypatch.setattr(
-        known_masks, "mask_of", lambda x, *more: looks.append(x) or looked_at(x, *more)
-    )
+    look, looks = known_masks.mask_of, []
+    monkeypatch.setattr(known_masks, "mask_of", lambda *x: looks.append(x[0]) or look(*x))
     model = made("llama", num_hidden_layers=7)
     by(model, EINSUM, forward, asked(model, "left"))
     assert len([x for x in looks if x is not None]) == 1
@@ -181,9 +179,8 @@ def test_what_a_model_writes_into_its_mask_is_heeded():
 def test_a_variant_that_no_layer_calls_is_said_once_and_names_the_model():
     model = made("bloom", CHUNKED)
     question = asked(model)
-    with pytest.warns(
-        ours.NotCalledWarning, match=rf"^{CHUNKED} is set on BloomForCausalLM"
-    ) as said:
+    words = f"^{CHUNKED} is set on BloomForCausalLM"
+    with pytest.warns(ours.NotCalledWarning, match=words) as said:
         model(**question.given)
     assert [one.filename for one in said] == [__file__]
     model(**question.given)  # any warning is an error here
