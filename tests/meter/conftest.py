@@ -63,11 +63,6 @@ def cells(tmp_path):
     return Cells(tmp_path)
 
 
-@pytest.fixture(scope="session")
-def cells_in():
-    return Cells
-
-
 class Scripted(Clock):
     """A clock that reads what it is told, while its own time passes by a fixed step a sample."""
 

@@ -140,11 +140,12 @@ def test_they_are_the_same_rows_moved_along_the_tokens_with_every_channel_scaled
     assert len(moved) > 1
 
 
-LOOKS_FALSE = [MS] * 3, [2 * MS] * 3
-CALM, FALSE = ([MS] * 24, [MS] * 24), ([MS] * 12, [2 * MS] * 12)
-
-
 def test_what_is_faster_on_values_seen_before_in_every_look_remembers(monkeypatch):
+    looks_false, false, calm = (
+        ([MS] * 3, [2 * MS] * 3),
+        ([MS] * 12, [2 * MS] * 12),
+        ([MS] * 24,) * 2,
+    )
     given, asked = [], []  # the seconds of calls on values seen and unseen
     monkeypatch.setattr(audit, "_in_turn", lambda *a: asked.append(a[3]) or given.pop(0))
     monkeypatch.setattr(audit.UnseenJudge, "kept", lambda judge: asked.append("judged"))
@@ -152,11 +153,11 @@ def test_what_is_faster_on_values_seen_before_in_every_look_remembers(monkeypatc
     for looks, rounds, least in (
         ([([MS] * 3, [1.4 * MS] * 3)], [3], 1.4 * MS),  # not that much faster
         ([([10e-6] * 3, [29e-6] * 3)], [3], 29e-6),  # not worth remembering for
-        ([LOOKS_FALSE, ([MS] * 12, [1.1 * MS] * 12)], [3, 12], 1.1 * MS),
-        ([LOOKS_FALSE, ([MS] * 12, [0.9 * MS] * 5 + [2 * MS] * 7)], [3, 12], 0.9 * MS),
-        ([LOOKS_FALSE, FALSE, CALM], [3, 12, 24], MS),  # a machine that was slow for two looks
+        ([looks_false, ([MS] * 12, [1.1 * MS] * 12)], [3, 12], 1.1 * MS),
+        ([looks_false, ([MS] * 12, [0.9 * MS] * 5 + [2 * MS] * 7)], [3, 12], 0.9 * MS),
+        ([looks_false, false, calm], [3, 12, 24], MS),  # a machine that was slow for two looks
         ([([0.02], [0.02])], [1], 0.02),  # of a dear call
-        ([LOOKS_FALSE, FALSE, ([MS] * 24, [1.6 * MS] * 24)], None, "it is 1.6 times as fast on"),
+        ([looks_false, false, ([MS] * 24, [1.6 * MS] * 24)], None, "it is 1.6 times as fast on"),
     ):
         asked.clear()
         given[:] = looks
@@ -261,14 +262,12 @@ def ran_by(row):
     return observe(problem, attend, make(problem, 0), torch.ones(problem.output_shape), None).ran
 
 
-PLAIN = Variant(name="a", title="", family="dense", computes="softmax", build="a:b")
-
-
-def forced(operator):
-    return replace(PLAIN, runs={"cpu": operator, "cuda": "aten::on_a_gpu"})
-
-
 def test_another_operator_than_the_one_forced_is_named_beside_it():
+    plain = Variant(name="a", title="", family="dense", computes="softmax", build="a:b")
+
+    def forced(operator):
+        return replace(plain, runs={"cpu": operator, "cuda": "aten::on_a_gpu"})
+
     for row, device, ran, said in (
         (forced(FLASH), "cpu", {ENTRY, MATH, "aten::bmm"}, f"it should run {FLASH} and ran {MATH}"),
         (forced(FLASH), "cpu", {ENTRY, FLASH, "aten::empty"}, None),
@@ -276,7 +275,7 @@ def test_another_operator_than_the_one_forced_is_named_beside_it():
         (forced(COMPILED), "cpu", {f"{COMPILED}: 3/1"}, None),
         (forced(COMPILED), "cpu", {"aten::bmm"}, "and ran aten::bmm"),
         (forced(FLASH), "cuda:1", {"aten::on_a_gpu"}, None),
-        (PLAIN, "cpu", (), None),
+        (plain, "cpu", (), None),
         (forced(FLASH), "cpu", (), "and ran no operator of torch's"),
     ):
         found = unattested(row, device, ran)

@@ -3,7 +3,6 @@
 import gc
 import time
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,9 +11,7 @@ import torch
 from attnbench.meter import clocks
 from attnbench.meter.clocks import QUEUE, EndToEndClock, EventClock, GraphClock, HostClock
 from attnbench.meter.timer import prepare
-from impls.loading import load_file
-
-FakeGpu = load_file(Path(__file__).with_name("fake_gpu.py")).FakeGpu
+from tests.meter.fake_gpu import FakeGpu
 
 
 def test_a_call_of_five_milliseconds_reads_as_long_as_it_took():

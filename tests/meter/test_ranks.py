@@ -13,12 +13,11 @@ from attnbench.meter import ranks
 from attnbench.meter.cell import CALLS, audit_ranks
 from attnbench.meter.ranks import RanksClock, pages
 from attnbench.meter.timer import Job
-from impls.loading import load_file
 from impls.masks import Mask
-from impls.problem import Problem
 from impls.spec import Unavailable, Unsupported
+from tests.meter.conftest import Cells
+from tests.processes import gone
 
-gone = load_file(Path(__file__).parents[1] / "processes.py").gone
 ALL = ("forward", "dq", "dk", "dv")
 TOP = "import os, time\nfrom impls.parallel.ring import build as right\n"
 HONEST = "def build(problem, ranks):\n    return right(problem, ranks, 512)\n"
@@ -26,9 +25,9 @@ CAUSAL = Mask.parse("causal")
 
 
 @pytest.fixture(scope="module")
-def planted(cells_in, tmp_path_factory):
+def planted(tmp_path_factory):
     """Cells; whatever ranks their rows have started are gone afterwards."""
-    yield cells_in(tmp_path_factory.mktemp("planted"))
+    yield Cells(tmp_path_factory.mktemp("planted"))
     for team in ranks._teams.values():
         pids = team.processes
         team.close()
@@ -138,32 +137,30 @@ def test_what_one_rank_does_is_said_of_it_and_the_next_cell_gets_new_ones(
         assert planted.measure(row_of_two(planted), problem, timed=False).status is Status.MEASURED
 
 
-WAITS = '  File "/x/impls/parallel/ranks.py", line 30 in wait\n  File "/x/ring.py", line 9 in go'
-WORKS = '  File "/x/ring.py", line 7 in attend'
-
-
 def test_those_that_are_stuck_are_named_and_those_that_wait():
-    for words, reason in (
-        ([WAITS, WORKS], "rank 1 was still at its call after 4 min, and rank 0 was waiting"),
-        ([WORKS, WAITS, WORKS],
-         "ranks 0 and 2 were still at their call after 4 min, and rank 1 was waiting"),
-        ([WAITS, WAITS], "ranks 0 and 1 were waiting for each other in their call after 4 min"),
-        ([WAITS], "rank 0 was still waiting for others in its call after 4 min"),
-    ):  # fmt: skip
-        lost = ranks.silent(dict(enumerate(words)), "call", 240.0)
+    words = {"work": '  File "/x/ring.py", line 7 in attend'}
+    words["wait"] = '  File "/x/impls/parallel/ranks.py", line 30 in wait\n' + words["work"]
+    for does, reason in (
+        ("wait work", "rank 1 was still at its call after 4 min, and rank 0 was waiting"),
+        (
+            "work wait work",
+            "ranks 0 and 2 were still at their call after 4 min, and rank 1 was waiting",
+        ),
+        ("wait wait", "ranks 0 and 1 were waiting for each other in their call after 4 min"),
+        ("wait", "rank 0 was still waiting for others in its call after 4 min"),
+    ):
+        lost = ranks.silent(dict(enumerate(words[each] for each in does.split())), "call", 240.0)
         assert lost.fields["reason"] == reason
         assert lost.fields["status"] is Status.TIMED_OUT
 
 
-LEFT = {"failed": {"status": "failed", "reason": "it raised Lost"}, "exchanging": True}
-RAISED = {"failed": {"status": "failed", "reason": "it raised ValueError"}, "exchanging": False}
-
-
 def test_one_that_was_left_in_the_lurch_is_not_blamed():
+    left = {"failed": {"status": "failed", "reason": "it raised Lost"}, "exchanging": True}
+    raised = {"failed": {"status": "failed", "reason": "it raised ValueError"}, "exchanging": False}
     for troubles, kind, says in (
-        ({0: LEFT, 2: RAISED}, ranks.RankLost, "rank 2 raised ValueError"),
-        ({0: LEFT}, ranks.RankLost, "rank 0 raised Lost"),
-        ({1: {"wrong": "it is off"}, 0: LEFT}, Wrong, "rank 1: it is"),
+        ({0: left, 2: raised}, ranks.RankLost, "rank 2 raised ValueError"),
+        ({0: left}, ranks.RankLost, "rank 0 raised Lost"),
+        ({1: {"wrong": "it is off"}, 0: left}, Wrong, "rank 1: it is"),
         ({0: {"unsupported": "not so"}}, Unsupported, "not so"),
         ({0: {"unavailable": ["no such thing", "get one"]}}, Unavailable, "no such thing"),
     ):
@@ -173,23 +170,19 @@ def test_one_that_was_left_in_the_lurch_is_not_blamed():
         assert str(lost).startswith(says)
 
 
-PROBLEM = Problem(
-    batch=2, heads=4, kv_heads=2, q_len=6, kv_len=6, head_dim=3, v_head_dim=5, phase="train"
-)
-
-
 def test_pages_are_the_same_memory_wherever_they_are_mapped():
+    problem = Cells.problem(batch=2, heads=4, head_dim=3, v_head_dim=5, phase="train")
     with ranks.shared_file("pages") as (file, place):
-        made = pages(PROBLEM, file)
+        made = pages(problem, file)
         other_file = os.open(place, os.O_RDWR)
-        other = pages(PROBLEM, other_file)
+        other = pages(problem, other_file)
         os.close(other_file)
     assert list(made) == ["q", "k", "v", "out", "dout", "dq", "dk", "dv"]
     for number, tensor in enumerate(made.values()):
         tensor.fill_(number)
     for number, tensor in enumerate(other.values()):
         assert bool((tensor == number).all())  # each has a place of its own
-    assert (other["out"].shape, other["dk"].shape) == ((2, 4, 6, 5), (2, 2, 6, 3))
+    assert (other["out"].shape, other["dk"].shape) == ((2, 4, 32, 5), (2, 2, 32, 3))
 
 
 class Scripted:

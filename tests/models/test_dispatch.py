@@ -72,12 +72,6 @@ def called(spy):
     return module.CALLED
 
 
-def made(**more):
-    here = {"device": "cpu", "torch": torch.__version__, "machine": this_machine().name}
-    ours = {"threads": 1, "attnbench": attnbench.__version__, "protocol": 2, "run": "r"}
-    return {**here, **ours, "inputs": list(INPUTS), **more}
-
-
 def entry(variant="spy", **more):
     ranges = more.pop("ranges", (Range(1, 64, more.pop("queries", "same"), variant),))
     kind = {"phase": "forward", "mask": "none", "dtype": "float32", "heads": 4, "kv_heads": 4}
@@ -86,7 +80,10 @@ def entry(variant="spy", **more):
 
 
 def table(*entries, **more):
-    return DispatchTable(made(**more), entries=entries or (entry(),))
+    made = {"device": "cpu", "torch": torch.__version__, "machine": this_machine().name}
+    made |= {"threads": 1, "attnbench": attnbench.__version__, "protocol": 2, "run": "r"}
+    made |= {"inputs": list(INPUTS), **more}
+    return DispatchTable(made, entries=entries or (entry(),))
 
 
 def wanted(q, k, v, *, causal=False):

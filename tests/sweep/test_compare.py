@@ -11,11 +11,8 @@ from attnbench.core.settings import Settings
 from attnbench.core.stats import Pairs, Verdict, paired
 from attnbench.sweep import compare, engine
 from attnbench.sweep.engine import HoldingWorker, Refused, WorkerLost, open_worker
-from attnbench.sweep.presets import Preset
 from impls.problem import Problem
-from tests.sweep.build import PLAIN, ToldEngine, plan_of, timed
-
-GRID = Preset("three", seq=("16", "32", "48"), heads=(1,), head_dim=(8,), phase=("forward",))
+from tests.sweep.build import ONE, PLAIN, ToldEngine, plan_of, timed
 
 
 def pairs(*logs):
@@ -24,8 +21,9 @@ def pairs(*logs):
     return {"pairs": Pairs(paired(logs, 0.01), [1.0] * 40, [1.0] * 40, "decided").to_dict()}
 
 
-def compared(engine, judged="einsum", against="matmul", grid=GRID, **more):
+def compared(engine, judged="einsum", against="matmul", **more):
     given = {"seed": 3, "margin": None, "floors": [], "budget_s": 5.0, "watch": lambda _: None}
+    grid = ONE.with_(seq=("16", "32", "48"))
     cells = (plan_of(name, grid=grid).cells for name in (judged, against))
     return compare.compare_cells(*cells, engine, **{**given, **more})
 

@@ -9,6 +9,7 @@ import pytest
 
 from attnbench.command.progress import Progress
 from attnbench.core.record import Ranks, Record, Status, Work
+from attnbench.core.run_folder import RunFolder
 from attnbench.core.store import read_records
 from attnbench.gate import watch
 from attnbench.meter import cell
@@ -19,7 +20,16 @@ from attnbench.sweep.places import Slot, SlotLost
 from attnbench.sweep.start import RunRecords
 from impls.errors import CantBeDone
 from impls.problem import Problem
-from tests.sweep.build import GRID, MANY, Answering, Watched, plan_of, sweep_of, swept, timed
+from tests.sweep import build
+from tests.sweep.build import Answering, ToldEngine, Watched, plan_of, sweep_of, swept, timed
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run's folder that a sweep writes to."""
+    made = RunFolder.create(tmp_path, "box", build.HEADER)
+    yield made
+    made.close()
 
 
 def test_a_worker_is_asked_what_the_run_was_begun_with(folder):
@@ -38,7 +48,7 @@ def test_a_worker_is_asked_what_the_run_was_begun_with(folder):
 
 
 def test_what_has_a_record_is_not_asked_again_but_others_are_held_against_it(folder):
-    plan = plan_of("einsum", grid=GRID.with_(seq=("16",)))
+    plan = plan_of("einsum", grid=build.GRID.with_(seq=("16",)))
     forward, train = plan.to_run
     done = Record.of(forward.variant, forward.problem, Status.MEASURED, seed=0)
     engine = Answering(train=0.005)
@@ -72,7 +82,7 @@ def test_a_cell_whose_worker_dies_is_tried_once_more_alone_in_a_new_one(folder):
 
 
 def about_another_cell():
-    _, other = plan_of("bmm", grid=GRID.with_(seq=("16",))).to_run
+    _, other = plan_of("bmm", grid=build.GRID.with_(seq=("16",))).to_run
     return Record.of(other.variant, other.problem, Status.FAILED, "it was slow").to_dict()
 
 
@@ -104,14 +114,14 @@ def test_ctrl_c_lets_every_place_end_its_cell_and_begins_no_other(folder, count)
     interrupt, engines = sweep.Interrupt(print), [slow() for _ in range(count)]
     stopping = {"watcher": Watched(interrupt), "interrupt": interrupt}
     with pytest.raises(sweep.Stopped):
-        sweep_of(plan_of("einsum", grid=MANY), folder, *engines, **stopping)
+        sweep_of(plan_of("einsum", grid=build.MANY), folder, *engines, **stopping)
     kept = len((folder.path / "records.jsonl").read_text().splitlines())
     assert kept == sum(len(e.jobs) for e in engines) <= 2 * count - 1 + count // 2
 
 
 def test_several_places_share_the_cells_and_each_record_says_which_kind_measured_it(folder):
     folder.header["nodes"] |= {"a": {"ceilings": {}}, "b": {"ceilings": {}}}
-    plan, engines = plan_of("einsum", "matmul", grid=MANY), [slow(), slow()]
+    plan, engines = plan_of("einsum", "matmul", grid=build.MANY), [slow(), slow()]
     found = swept(plan, folder, *(Slot(e, node=n) for e, n in zip(engines, "ab", strict=True)))
     assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)
     by_node = {n: sum(r.node == n for r in found) for n in "ab"}
@@ -120,7 +130,7 @@ def test_several_places_share_the_cells_and_each_record_says_which_kind_measured
 
 
 def test_the_cell_of_a_place_that_is_lost_is_measured_elsewhere_while_there_is_one(folder):
-    plan, watched = plan_of("einsum", "matmul", grid=MANY), Watched()
+    plan, watched = plan_of("einsum", "matmul", grid=build.MANY), Watched()
     with pytest.raises(CantBeDone, match="attnbench run --resume"):
         swept(plan, folder, leaving(), leaving())
     done = list(read_records(folder.path))
@@ -131,16 +141,9 @@ def test_the_cell_of_a_place_that_is_lost_is_measured_elsewhere_while_there_is_o
     assert watched.told == ["node n1 is lost; what it was at is measured elsewhere"]
 
 
-class Gone(Answering):
-    """A place that is lost before anything was measured."""
-
-    def ask(self, question, limit_s):
-        raise SlotLost("node n1 is lost")
-
-
 def test_a_place_that_is_lost_before_its_ceilings_are_known_is_done_without(folder):
-    plan, watched = plan_of("einsum"), Watched()
-    found = swept(plan, folder, Slot(Gone(), node="c"), slow(), watcher=watched)
+    plan, watched, gone = plan_of("einsum"), Watched(), ToldEngine(SlotLost("node n1 is lost"))
+    found = swept(plan, folder, Slot(gone, node="c"), slow(), watcher=watched)
     assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)
     assert watched.told == ["node n1 is lost; the others measure without it"]
     assert "c" not in folder.header["nodes"]
@@ -216,7 +219,7 @@ def drifted(folder, monkeypatch):
     """Of sixteen cells, a canary after every second: the records, and what was told."""
     monkeypatch.setattr(sweep, "EVERY_CELLS", 2)
     monkeypatch.setattr(places, "WAIT_S", 0.0)
-    plan, watched = plan_of("einsum", "matmul", grid=MANY), Watched()
+    plan, watched = plan_of("einsum", "matmul", grid=build.MANY), Watched()
     return lambda engine: (swept(plan, folder, engine, watcher=watched), watched.told, plan)
 
 

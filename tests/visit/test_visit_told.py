@@ -1,7 +1,6 @@
 """What visits tell: the energy of repeats, how far two lie apart, how far our timer is off."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,13 +8,12 @@ import pytest
 from attnbench.core.record import Energy, Status
 from attnbench.meter import clocks
 from attnbench.sweep.presets import PRESETS
-from impls.loading import load_file
 from impls.masks import Mask
 from impls.problem import Problem
 from proofs import visit_energy, visit_timer, visits_apart
 from proofs.visit_kept import Kept, Place
+from tests.report.page import runs
 
-runs = load_file(Path(__file__).parents[1] / "report" / "page" / "runs.py")
 LONG = Problem(2, 4, 4, 8192, 8192, 64, 64, "bfloat16", Mask.parse("causal"), device="cuda")
 
 
