@@ -141,11 +141,8 @@ def test_they_are_the_same_rows_moved_along_the_tokens_with_every_channel_scaled
 
 
 def test_what_is_faster_on_values_seen_before_in_every_look_remembers(monkeypatch):
-    looks_false, false, calm = (
-        ([MS] * 3, [2 * MS] * 3),
-        ([MS] * 12, [2 * MS] * 12),
-        ([MS] * 24,) * 2,
-    )
+    looks_false, false = ([MS] * 3, [2 * MS] * 3), ([MS] * 12, [2 * MS] * 12)
+    calm = [MS] * 24, [MS] * 24
     given, asked = [], []  # the seconds of calls on values seen and unseen
     monkeypatch.setattr(audit, "_in_turn", lambda *a: asked.append(a[3]) or given.pop(0))
     monkeypatch.setattr(audit.UnseenJudge, "kept", lambda judge: asked.append("judged"))

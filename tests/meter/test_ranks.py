@@ -138,18 +138,16 @@ def test_what_one_rank_does_is_said_of_it_and_the_next_cell_gets_new_ones(
 
 
 def test_those_that_are_stuck_are_named_and_those_that_wait():
-    words = {"work": '  File "/x/ring.py", line 7 in attend'}
-    words["wait"] = '  File "/x/impls/parallel/ranks.py", line 30 in wait\n' + words["work"]
-    for does, reason in (
-        ("wait work", "rank 1 was still at its call after 4 min, and rank 0 was waiting"),
-        (
-            "work wait work",
-            "ranks 0 and 2 were still at their call after 4 min, and rank 1 was waiting",
-        ),
-        ("wait wait", "ranks 0 and 1 were waiting for each other in their call after 4 min"),
-        ("wait", "rank 0 was still waiting for others in its call after 4 min"),
-    ):
-        lost = ranks.silent(dict(enumerate(words[each] for each in does.split())), "call", 240.0)
+    works = '  File "/x/ring.py", line 7 in attend'
+    waits = f'  File "/x/impls/parallel/ranks.py", line 30 in wait\n{works}'
+    for words, reason in (
+        ([waits, works], "rank 1 was still at its call after 4 min, and rank 0 was waiting"),
+        ([works, waits, works],
+         "ranks 0 and 2 were still at their call after 4 min, and rank 1 was waiting"),
+        ([waits, waits], "ranks 0 and 1 were waiting for each other in their call after 4 min"),
+        ([waits], "rank 0 was still waiting for others in its call after 4 min"),
+    ):  # fmt: skip
+        lost = ranks.silent(dict(enumerate(words)), "call", 240.0)
         assert lost.fields["reason"] == reason
         assert lost.fields["status"] is Status.TIMED_OUT
 
