@@ -117,18 +117,16 @@ def test_an_interval_holds_or_fails_only_as_a_whole(one, figure, more):
     assert claims.held(one, claims.ClaimFigure(math.nan)) is PointStanding.FAILS
 
 
-STATES = {
-    PointStanding.HOLDS: claims.ClaimFigure(0.5),
-    PointStanding.FAILS: claims.ClaimFigure(2.0),
-    PointStanding.CANT_TELL: claims.ClaimFigure(1.0, 0.5, 1.5),
-    PointStanding.NO_FIGURE: claims.ClaimFigure(None, why="it has its reason"),
-}
-
-
 @given(st.lists(st.sampled_from(PointStanding), min_size=1, max_size=5))
 def test_a_claim_is_reproduced_only_where_every_point_holds(states):
     points = [point(str(n)) for n in range(len(states))]
-    figures = {str(n): STATES[state] for n, state in enumerate(states)}
+    figure_of = {
+        PointStanding.HOLDS: claims.ClaimFigure(0.5),
+        PointStanding.FAILS: claims.ClaimFigure(2.0),
+        PointStanding.CANT_TELL: claims.ClaimFigure(1.0, 0.5, 1.5),
+        PointStanding.NO_FIGURE: claims.ClaimFigure(None, why="it has its reason"),
+    }
+    figures = {str(n): figure_of[state] for n, state in enumerate(states)}
     one = claims.ClaimOutcome.of(claim(*points), claims.ClaimFindings(figures))
     verdict, words = claims.ClaimVerdict.REPRODUCED, ""
     if PointStanding.FAILS in states:

@@ -26,13 +26,11 @@ from impls.problem import Problem
 from impls.spec import COMPILED, Variant
 
 SMALL = Problem(heads=1, kv_heads=1, q_len=256, kv_len=256, head_dim=4, v_head_dim=4)
+MS = 1e-3
 
 
 def host(wall=0.010, spent=0.010, wanted=0.010, late=0.0, waited=0.005, times=2):
     return [HostCall(wall, spent, wanted, late, waited)] * times
-
-
-MS = 1e-3
 
 
 def test_what_calls_on_the_host_show():
@@ -306,9 +304,6 @@ def test_the_operator_that_a_row_names_is_seen_on_the_cpu(text, operator):
         assert said == f"it should run {FLASH} and ran {MATH}"
 
 
-STDLIB = Path(contextlib.__file__).parent
-
-
 @pytest.fixture(autouse=True)
 def nothing_remembered():
     yield
@@ -324,7 +319,7 @@ def nothing_remembered():
         (contextlib.__file__, "Python"),
         (pytest.__file__, "library"),
         (impls.__file__, "other"),
-        (f"{STDLIB}/site-packages/impls/dense/sdpa.py", "library"),
+        (f"{Path(os.__file__).parent}/site-packages/impls/dense/sdpa.py", "library"),
         (f"{Path(attnbench.__file__).parents[1]}/attnbench_rows/mine.py", "other"),
         ("<frozen os>", "Python"),
         ("<frozen mine>", "other"),

@@ -101,16 +101,11 @@ ENDINGS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "status", "reason", "where"),
-    [(*ending, ("build", "attend")[n % 2]) for n, ending in enumerate(ENDINGS)],
-)
-def test_what_is_raised_ends_in_a_status_with_its_words(
-    cells, monkeypatch, text, status, reason, where
-):
-    released = []
+@pytest.mark.parametrize("number", range(len(ENDINGS)))
+def test_what_is_raised_ends_in_a_status_with_its_words(cells, monkeypatch, number):
+    (text, status, reason), released = ENDINGS[number], []
     monkeypatch.setattr(memory, "release", released.append)
-    record = cells.run(raising(text, where))
+    record = cells.run(raising(text, where=("build", "attend")[number % 2]))
     unmeasured(record, status, reason)
     assert released == ["cpu"] * (status is Status.OUT_OF_MEMORY)  # the next cell needs the room
     if status is Status.OUT_OF_MEMORY:
@@ -155,17 +150,6 @@ BY_ADDRESS = (
 )
 SCALED = "return inner(q, k, v) * (1.001 if late else 1.0)"
 LOST = "out = inner(q, k, v); return inner(q, k.detach() + 0.0 * k, v) if late else out"
-
-
-@pytest.fixture
-def counted(monkeypatch):
-    """The gate makes a known number of calls, and nothing but the timed calls finds a cheat."""
-    monkeypatch.setattr("attnbench.gate.hygiene.check_nothing_goes_on", lambda *_: None)
-    monkeypatch.setattr(cell, "unlike", lambda *_: None)
-
-
-GATE = {"forward": 10, "decode": 10, "train": 13, "backward": 13}
-"""Calls up to the end of the gate."""
 PACKED = (  # by what k was at an address
     "if not late: return inner(q, k, v)\n"
     "        kept = packed.setdefault(k.data_ptr(), k.detach().clone())\n"
@@ -173,16 +157,18 @@ PACKED = (  # by what k was at an address
 )
 
 
-def test_the_first_call_after_the_gate_is_not_too_early(cells, counted):
-    for deed, phase, late, more in (
-        (BY_ADDRESS, "forward", 0, {}),
-        (SCALED, "decode", 1, {}),
-        (PACKED, "train", 0, {"kv_heads": 1}),
-        (LOST, "train", 0, {}),
+def test_the_first_call_after_the_gate_is_not_too_early(cells, monkeypatch):
+    """The gate makes so many calls, and nothing but the timed calls finds a cheat."""
+    monkeypatch.setattr("attnbench.gate.hygiene.check_nothing_goes_on", lambda *_: None)
+    monkeypatch.setattr(cell, "unlike", lambda *_: None)
+    for deed, phase, calls, more in (
+        (BY_ADDRESS, "forward", 10, {}),
+        (SCALED, "decode", 10 + 1, {}),
+        (PACKED, "train", 13, {"kv_heads": 1}),
+        (LOST, "train", 13, {}),
     ):
-        problem = cells.problem(phase=phase, **more)
-        says = "while it was timed"
-        unmeasured(cells.run(attending(deed, GATE[phase] + late), problem), Status.WRONG, says)
+        record = cells.run(attending(deed, calls), cells.problem(phase=phase, **more))
+        unmeasured(record, Status.WRONG, "while it was timed")
 
 
 def test_a_row_that_forces_what_did_not_run_is_wrong_with_both_names(cells):

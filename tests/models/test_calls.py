@@ -98,18 +98,13 @@ def test_a_steps_share_is_of_what_trains_alone():
     assert frozen.sites[0].share == pytest.approx(0.3)
 
 
-STEPS = {"steps": 3, "step_s": 1.0, "step_share": 1.2}
-
-
-@pytest.mark.parametrize(
-    ("seconds", "wall_s", "more", "share"),
-    [(5.0, 2.0, {}, None), (5.0, 9.0, STEPS, None), (1.0, 1.0, {}, 1.0)],
-)
-def test_calls_that_overlap_have_no_share_of_the_time(seconds, wall_s, more, share):
-    sites = [site(seconds=seconds)]
-    whole = merged([SeenCalls(sites, wall_s=wall_s, attention_s=seconds, **more)])
-    assert whole.share == whole.sites[0].share == share
-    assert any("calls overlap" in line for line in whole.unseen) == (share is None)
+def test_calls_that_overlap_have_no_share_of_the_time():
+    steps = {"steps": 3, "step_s": 1.0, "step_share": 1.2}
+    for seconds, wall_s, more in ((5.0, 2.0, {}), (5.0, 9.0, steps), (1.0, 1.0, {})):
+        sites, share = [site(seconds=seconds)], 1.0 if wall_s == 1.0 else None
+        whole = merged([SeenCalls(sites, wall_s=wall_s, attention_s=seconds, **more)])
+        assert whole.share == whole.sites[0].share == share
+        assert any("calls overlap" in line for line in whole.unseen) == (share is None)
 
 
 def test_a_call_takes_what_it_takes_in_a_median_step_and_the_first_calls_don_t_count():

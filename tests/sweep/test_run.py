@@ -81,19 +81,16 @@ def test_a_cell_whose_worker_dies_is_tried_once_more_alone_in_a_new_one(folder):
     assert {r.note for r in rest} == {""}
 
 
-def about_another_cell():
-    _, other = plan_of("bmm", grid=build.GRID.with_(seq=("16",))).to_run
-    return Record.of(other.variant, other.problem, Status.FAILED, "it was slow").to_dict()
-
-
 def test_an_answer_that_is_no_record_of_the_cell_is_a_crash():
+    cell, other = plan_of("bmm", grid=build.GRID.with_(seq=("16",))).to_run
+    other = Record.of(other.variant, other.problem, Status.FAILED, "it was slow").to_dict()
     for answer, said in (
         ({}, "no record"),
         ({"record": 5}, "no record"),
         ({"record": {"schema": 1, "variant": 5, "status": [], "problem": 5}}, "no record"),
-        ({"record": about_another_cell()}, "the worker answered about another measurement"),
+        ({"record": other}, "the worker answered about another measurement"),
     ):
-        cell, engine = plan_of("bmm").to_run[0], Answering(answer, answer)
+        engine = Answering(answer, answer)
         record = engines.measure(cell, {"seed": 0, "budget_s": 0.1}, engine)
         assert (record.status, record.note) == (Status.CRASHED, engines.TWICE)
         assert said in record.reason and record.key == cell.key and engine.closed
@@ -298,9 +295,6 @@ def record(s, phase="forward", n=512, flops=None, variant="a", **more):
     return Record(status=Status.MEASURED, variant=variant, problem=problem, time=time, cost=cost)
 
 
-TWO = Ranks(world=2, time_s=[1.0] * 2, peak_bytes=[0] * 2, sent_bytes=[0] * 2, backend="gloo")
-
-
 def doubted(*records):
     known = RunRecords()
     return [known.doubt(r) for r in records]
@@ -318,6 +312,7 @@ def test_what_contradicts_an_earlier_record_is_not_believed(order):
 
 
 def test_what_can_be_true_is_believed():
+    two = Ranks(world=2, time_s=[1.0] * 2, peak_bytes=[0] * 2, sent_bytes=[0] * 2, backend="gloo")
     for first, second in (
         *((record(0.010), record(s, "train")) for s in (0.00875, 0.0095, 0.010, 0.030)),
         (record(0.010, variant="b"), record(0.005, "train")),
@@ -332,7 +327,7 @@ def test_what_can_be_true_is_believed():
         (record(0.00005, device="cuda"), record(0.00005, n=1024, device="cuda")),
         (record(0.010).with_(cost=None), record(0.010, n=1024)),  # nobody knows of its work
         (record(0.010), record(0.010, n=1024).with_(cost=None)),
-        [each.with_(ranks=TWO) for each in (record(0.010), record(0.010, n=1024))],  # they wait
+        [each.with_(ranks=two) for each in (record(0.010), record(0.010, n=1024))],  # they wait
     ):
         assert doubted(first, second)[-1].status is Status.MEASURED
 

@@ -38,20 +38,17 @@ def test_the_sweep_sees_a_mask_that_is_lost(monkeypatch, name):
     assert found["back to eager"] == models.AGREES
 
 
-MODELS = Path(transformers.__file__).parent / "models"
-MASK = re.compile(r"= [\w.]*_mask\((?:[^()]|\([^()]*\))*\)")
-
-
 def attention_code(model_type):
     """The text of every function that calls an attention, and every call for a mask, without names
     of classes and what is said of them: files of transformers are copies of one another.
     """
-    found = set()
-    for file in (MODELS / model_type_to_module_name(model_type)).glob("modeling_*.py"):
+    found, mask_calls = set(), re.compile(r"= [\w.]*_mask\((?:[^()]|\([^()]*\))*\)")
+    folder = Path(transformers.__file__).parent / "models"
+    for file in (folder / model_type_to_module_name(model_type)).glob("modeling_*.py"):
         code = re.sub(r'"""[^"]*"""|#[^\n]*', "", file.read_text())
         for function in re.split(r"\n(?=\S| {4}\S)", code):
             text = "".join(re.sub(r"\b[A-Z]\w+", "X", function).split())
-            mine = [text] if "=attention_interface(" in text else MASK.findall(function)
+            mine = [text] if "=attention_interface(" in text else mask_calls.findall(function)
             found |= {"".join(one.split()) for one in mine}
     return found
 
@@ -128,23 +125,18 @@ def test_a_variant_writes_what_eager_writes_to_short_texts_too(model_type, varia
     same(model, name, question, (models.forward, models.tokens, *more))
 
 
-DROPPING = {
-    "gpt2": {"resid_pdrop": 0.1, "attn_pdrop": 0.2, "embd_pdrop": 0.1},
-    "whisper": {"dropout": 0.1, "attention_dropout": 0.2},
-}
-
-
-@pytest.mark.parametrize(("name", "variant"), [("gpt2", "einsum"), ("whisper", "sdpa")])
-def test_dropout_drops_the_weights_that_transformers_own_attention_drops(name, variant):
+def test_dropout_drops_the_weights_that_transformers_own_attention_drops():
     """Of one seed the same weights are dropped, so the whole step is the same."""
-    model, plain = made(name, **DROPPING[name]).train(), made(name).train()
-    own = "sdpa" if variant == "sdpa" else "eager"
-    question = asked(model)
-    mine = spelled(variant)
-    expected, given = (by(model, one, models.gradients, question) for one in (own, mine))
-    torch.testing.assert_close(given, expected, rtol=1e-3, atol=1e-5)
-    without = by(plain, mine, models.gradients, question)
-    assert float((without[0] - given[0]).norm()) > 1e-3
+    for name, own, mine, dropping in (
+        ("gpt2", "eager", "einsum", {"resid_pdrop": 0.1, "attn_pdrop": 0.2, "embd_pdrop": 0.1}),
+        ("whisper", "sdpa", "sdpa", {"dropout": 0.1, "attention_dropout": 0.2}),
+    ):
+        model, plain, mine = made(name, **dropping).train(), made(name).train(), spelled(mine)
+        question = asked(model)
+        expected, given = (by(model, one, models.gradients, question) for one in (own, mine))
+        torch.testing.assert_close(given, expected, rtol=1e-3, atol=1e-5)
+        without = by(plain, mine, models.gradients, question)
+        assert float((without[0] - given[0]).norm()) > 1e-3
 
 
 def test_an_operator_of_its_own_gets_q_as_it_was_before_the_layer_scaled_it():

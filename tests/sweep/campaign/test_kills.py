@@ -13,9 +13,6 @@ from attnbench.core.store import read_header, read_records
 from tests.sweep.campaign import campaign
 
 pytestmark = pytest.mark.slow
-SEED = 20261122
-GOING_ON = 3
-"""Kills of a run that goes on where it was."""
 VARIANTS = [*(f"c.honest?n={n}" for n in range(1, 5)), "sdpa.cudnn", "c.gives_nan"]
 
 
@@ -45,7 +42,7 @@ def killed(seconds, *words, path=None):
 
 
 def test_a_run_may_be_killed_again_and_again_and_every_cell_is_there_once(tmp_path):
-    tables, chance = ["--table", campaign.laid_out(tmp_path)], random.Random(SEED)
+    tables, chance = ["--table", campaign.laid_out(tmp_path)], random.Random(20261122)
     words = [*VARIANTS, "--seq", "16,24", *campaign.SMALL, *tables, "--out", tmp_path / "out"]
     runs = (tmp_path / "out").glob
     for seconds in (chance.uniform(0.1, 5.0), chance.uniform(0.1, 5.0), 6.0):
@@ -60,7 +57,7 @@ def test_a_run_may_be_killed_again_and_again_and_every_cell_is_there_once(tmp_pa
         else:
             list(read_records(path))
     path = max(runs("*/2*/run.json")).parent
-    for _ in range(GOING_ON):
+    for _ in range(3):  # kills of a run that goes on where it was
         if len(ended(path)) < 2 * len(VARIANTS):
             killed(chance.uniform(0, 0.5), "--resume", path, *tables, path=path)
     with campaign.marked() as word:
