@@ -79,10 +79,6 @@ def odd_gradient(true):
     return wrong
 
 
-def unmasked(true):
-    return lambda x, i, o, mask, heads: true(x, i, o, np.zeros_like(mask), heads)
-
-
 def one_sign(printed):
     """The sign of one of the fifty numbers of 'ship'."""
     vector = printed["vector"]
@@ -99,7 +95,9 @@ def one_sign(printed):
          "one-head-gradients", "begun q|begun k|begun v"),
         (layers, "by_einsum", lambda true: lambda x, q, *rest: true(x, q * 0.7, *rest),
          "einsum-from-scratch", "output|output float64"),
-        (layers, "attention", unmasked, "numpy-block", ""),
+        (layers, "attention",
+         lambda true: lambda x, i, o, mask, heads: true(x, i, o, np.zeros_like(mask), heads),
+         "numpy-block", ""),
         (word_vectors, "plain", lambda true: lambda x: true(1.5 * x),
          "words-small", "weights|output"),
         (word_vectors, "by_torch", lambda true: lambda x, t, **_: true(x, t, identity=False),

@@ -93,12 +93,9 @@ class Holding:
         return build(SMALL)(q, k, v)
 
 
-def by_closure(thing):
-    return lambda q, k, v: (thing, v)[1]
-
-
 def test_what_a_variant_holds_from_call_to_call_is_found_and_counted_once():
     thing, inputs = torch.zeros(512, 512), make(SMALL, 0)
+    by_closure = lambda thing: lambda q, k, v: (thing, v)[1]  # noqa: E731
     held = Holding({"by name": (thing, thing[0], thing.T)})
     for attend in (by_closure(thing), lambda q, k, v, thing=thing: v, by_closure(held)):
         assert memory._held(Call(SMALL, attend, inputs)) == 4 * 512 * 512

@@ -110,8 +110,6 @@ def test_the_floor_is_how_far_intervals_lie_off_one(monkeypatch, logs, floor, ap
 
 
 class StandIn:
-    """In place of what is timed."""
-
     calls = 0
 
     def run(self):

@@ -29,16 +29,12 @@ def held(monkeypatch):
     """Which devices were held, of that machine."""
     machine, held = replace(this_machine(), gpus=GPUS, torch_cuda="13.0"), []
 
-    def lock(devices):
-        held.append(list(devices))
-        return nullcontext()
-
     def uuid_of(device):
         number = int(device.partition(":")[2] or 0)
         return f"GPU-{number}" if number < 2 else gpu.Absent("the driver shows 2 GPUs")
 
     monkeypatch.setattr(places, "this_machine", lambda: machine)
-    monkeypatch.setattr(places, "lock_for", lock)
+    monkeypatch.setattr(places, "lock_for", lambda some: held.append([*some]) or nullcontext())
     monkeypatch.setattr(gpu, "uuid_of", uuid_of)
     return held
 

@@ -58,13 +58,9 @@ def test_a_run_that_ctrl_c_stopped_goes_on_with_every_cell_once(tmp_path, monkey
     table.write_text(WAITS)
     hold.touch()
     command = [sys.executable, "-m", "attnbench", "run", "--no-report", *VARIANTS, *GRID]
-    process = subprocess.Popen(
-        [*command, "--table", str(table), "--out", str(tmp_path / "out")],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command += ["--table", str(table), "--out", str(tmp_path / "out")]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=ROOT, **pipes)
     until(lambda: pid.exists() and pid.read_text())
     worker = int(pid.read_text())
     process.send_signal(signal.SIGINT)

@@ -147,8 +147,6 @@ def test_a_place_that_is_lost_before_its_ceilings_are_known_is_done_without(fold
 
 
 class Busy(Answering):
-    """Measures until it is stopped."""
-
     def __init__(self):
         super().__init__()
         self.stopped, self.asked = threading.Event(), 0

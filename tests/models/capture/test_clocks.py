@@ -10,8 +10,6 @@ from attnbench.models.capture.recorder import CapturedCall, Recorder
 
 
 class Does(torch.autograd.Function):
-    """Does something in its backward pass."""
-
     @staticmethod
     def forward(ctx, x, action):
         ctx.action = action

@@ -43,7 +43,6 @@ def last_head(problem):
 
 
 def no_numbers(problem):
-    """A variant that gives NaN."""
     return lambda q, k, v: v * torch.nan
 
 
@@ -92,7 +91,6 @@ def evidence(*rows):
 
 
 def real_row(variant, source, skill, **more):
-    """A row of ``quality real``."""
     made = {"variant": variant, "family": "lowrank", "computes": "approximates softmax", **OKAY}
     made |= {"source": source, "distance": 1 - skill, "cosine": 0.9, "skill": skill}
     return {**made, "entropy": 0.4, "problem": "b4 h12/12 n256", **more}
@@ -102,7 +100,6 @@ SETTING = Setting(seq=40, pairs=(4, 8), width=16, steps=100)
 
 
 def look(at, accuracy, seconds=1.0, in_time=False, step_s=0.01):
-    """A checkpoint."""
     right = {str(pairs): share for pairs, share in accuracy.items()}
     made = {"step": at, "seconds": seconds, "loss": 0.5, "step_s": step_s}
     return {**made, "in_time": in_time, "accuracy": right}

@@ -32,7 +32,6 @@ def marked():
 
 
 def until_gone(word):
-    """Wait until no process carries the word."""
     processes.until(lambda: not processes.marked(word), 20)
 
 
@@ -54,7 +53,6 @@ def started(*words):
 
 
 def finished(*words):
-    """A run to its end."""
     done = subprocess.run(command(*words), cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert "Traceback" not in done.stderr, done.stderr
     return done

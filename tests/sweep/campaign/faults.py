@@ -16,7 +16,6 @@ from impls.spec import Variant
 
 MARK = "ATTNBENCH_CAMPAIGN"
 """In the environment of everything that a sweep starts."""
-GIGABYTE = 1 << 30
 
 
 def honest(problem, n=0):
@@ -131,7 +130,7 @@ FAULTS = {
     "ignores_every_signal": ("measured wrong", "", lambda p: then(p, ignore_every_signal)),
     "forgets_all_modules": (
         "measured wrong failed crashed", "", lambda p: (right(p), sys.modules.clear())[0]),
-    "message_of_a_gigabyte": ("failed out_of_memory", "", lambda p: fail(OSError("x" * GIGABYTE))),
+    "message_of_a_gigabyte": ("failed out_of_memory", "", lambda p: fail(OSError("x" * (1 << 30)))),
     "hangs_at_the_end": (
         "measured wrong", "", lambda p: then(p, lambda: atexit.register(time.sleep, 600))),
 }  # fmt: skip

@@ -26,8 +26,6 @@ MEMORY = 4 << 30
 
 
 class Hasty(LocalEngine):
-    """Gives those that hang a short time."""
-
     def ask(self, question, limit_s):
         if "job" in question:
             hasty = question["job"]["variant"]["title"] in faults.HANGING
