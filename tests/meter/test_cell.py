@@ -248,9 +248,7 @@ build = Attend
 WRONG = ("wrong", "it left changed what other variants share: torch's kernels")
 
 
-def test_a_kernel_may_be_replaced_only_where_declared_when_built_and_until_the_end(
-    cells, monkeypatch
-):
+def test_a_kernel_may_be_replaced_only_where_declared_when_built_till_the_end(cells, monkeypatch):
     kept = []
 
     def swapped(operator):

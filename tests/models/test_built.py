@@ -14,7 +14,7 @@ from attnbench.models import attention
 from attnbench.models.attention import Built
 from tests.models import build
 
-ROWS = impls.table()
+ROWS, SOURCE = impls.table(), torch.Generator().manual_seed(5)
 EVERY_MASK = [
     row.name
     for row in ROWS.rows.values()
@@ -143,9 +143,6 @@ def test_what_is_not_served_is_a_sentence(name, how, sentence):
     more = {word: value for word, value in how.items() if word not in "qkv"}
     with pytest.raises(impls.errors.CantBeDone, match=sentence):
         variant(name)(q, k, v, **more)
-
-
-SOURCE = torch.Generator().manual_seed(5)
 
 
 def test_a_bias_of_any_form_gets_its_gradient_and_so_do_q_k_and_v():

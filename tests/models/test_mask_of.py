@@ -15,7 +15,7 @@ from attnbench.models.mask_of import FEW, KnownMasks, mask_of, own_folder, phase
 from impls.errors import CantBeDone
 from impls.masks import Mask, Shape
 
-SQUARE = Shape(2, 4, 12, 12)
+SQUARE, SMALL = Shape(2, 4, 12, 12), Shape(1, 2, 6, 6)
 ONES = torch.ones(12, 12, dtype=torch.bool)
 ROWS, KEYS = torch.arange(12)[:, None], torch.arange(12)[None]
 PADDED = (torch.arange(12) < torch.tensor([[9], [12]]))[:, None, None]
@@ -136,28 +136,25 @@ def test_the_folder_of_a_process_goes_with_it_and_not_with_a_fork_of_it(tmp_path
     assert str(first) != told.read_text() and not Path(told.read_text()).exists()
 
 
-SHAPE = Shape(1, 2, 6, 6)
-
-
 def test_a_tensor_written_to_in_place_is_looked_at_again():
     known, mask = KnownMasks(), torch.ones(6, 6).tril().bool()
-    assert str(known(mask, False, SHAPE)) == "causal"
+    assert str(known(mask, False, SMALL)) == "causal"
     mask[:] = True
-    assert str(known(mask, False, SHAPE)) == "none"
+    assert str(known(mask, False, SMALL)) == "none"
     mask.view(36)[:] = torch.ones(6, 6).tril().bool().view(36)  # by another view of it
-    assert str(known(mask, False, SHAPE)) == "causal"
+    assert str(known(mask, False, SMALL)) == "causal"
     with torch.inference_mode():  # where torch counts no writes
         mask = torch.ones(6, 6).tril().bool()
-        assert str(known(mask, False, SHAPE)) == "causal"
+        assert str(known(mask, False, SMALL)) == "causal"
         mask[:] = True
-        assert str(known(mask, False, SHAPE)) == "none"
+        assert str(known(mask, False, SMALL)) == "none"
 
 
 def test_a_file_lives_as_long_as_a_tensor_that_says_the_same_in_the_process_that_made_it():
     nameless = torch.tensor([True, False, True, False, True, True]).expand(6, 6)
     known, one, other = KnownMasks(), nameless.clone(), nameless.clone()
-    (part,) = known(one, False, SHAPE).parts
-    assert known(other, False, SHAPE).parts == (part,)
+    (part,) = known(one, False, SMALL).parts
+    assert known(other, False, SMALL).parts == (part,)
     file = Path(part.file)
     del one
     gc.collect()
@@ -166,7 +163,7 @@ def test_a_file_lives_as_long_as_a_tensor_that_says_the_same_in_the_process_that
     gc.collect()
     assert not file.exists()
     known._process, mask = -1, nameless.clone()  # of a fork, which leaves what others may need
-    known(mask, False, SHAPE)
+    known(mask, False, SMALL)
     del mask
     gc.collect()
     assert file.is_file()

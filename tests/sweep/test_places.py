@@ -48,9 +48,7 @@ def held(monkeypatch):
         ([], "cuda:1", "cuda:1", {}),
     ],
 )
-def test_a_gpu_that_is_named_is_the_only_one_that_its_worker_sees(
-    held, devices, device, seen, only
-):
+def test_a_gpu_that_is_named_is_the_only_one_its_worker_sees(held, devices, device, seen, only):
     local = places.Local(devices)
     with local.slots(Settings(), device) as (slot,):
         engine = slot.engine

@@ -18,6 +18,8 @@ from tests.machines import BOX, WITH_GPU
 from tests.sweep.build import PLAIN, plan, row, table
 
 H200 = replace(WITH_GPU, name="nvidia-h200", cores=16, compiler="/usr/bin/g++")
+TWO_GPUS = replace(WITH_GPU, gpus=WITH_GPU.gpus * 2)
+GRID = Preset("a grid", seq=("32",), heads=(4,), phase=("forward",))
 
 
 def test_every_combination_is_there_once():
@@ -156,10 +158,6 @@ def test_by_the_plans_guesses_a_visit_fits_on_a_made_up_h200(monkeypatch, name, 
     plan = make_plan(impls.table(), (), PRESETS[name], H200)
     assert 0.5 * 60 * minutes < sum(c.guess_s for c in plan.to_run) < 60 * minutes
     assert len({c.variant.family for c in plan.to_run}) >= 5
-
-
-TWO_GPUS = replace(WITH_GPU, gpus=WITH_GPU.gpus * 2)
-GRID = Preset("a grid", seq=("32",), heads=(4,), phase=("forward",))
 
 
 def test_without_a_world_those_rows_are_left_out_with_a_sentence():

@@ -29,6 +29,7 @@ from tests.sweep.build import ONE, Answering
 GRID = ["--seq", "16,24", "--heads", "1", "--head-dim", "8", "--phase", "forward"]
 GRID += ["--budget", "0.01", "--mask", "none"]
 VARIANTS = ["h.waits", "numpy", "sdpa.cudnn"]
+GPU = {"name": "H", "uuid": "u", "capability": 9.0, "memory_bytes": 1, "driver": "570.1"}
 CELLS = {(name, n) for name in VARIANTS for n in (16, 24)}
 WAITS = """
 import os, time
@@ -90,9 +91,6 @@ def test_a_run_that_ctrl_c_stopped_goes_on_with_every_cell_once(tmp_path, monkey
     again = well(*resume)  # nothing is left to do but to answer
     assert again.stdout == done.stdout and len(json.loads(again.stdout)["records"]) == len(CELLS)
     assert (path / "records.jsonl").read_bytes() == before and len(engine.jobs) == 3
-
-
-GPU = {"name": "H", "uuid": "u", "capability": 9.0, "memory_bytes": 1, "driver": "570.1"}
 
 
 @pytest.mark.parametrize(

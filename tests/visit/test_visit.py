@@ -172,10 +172,7 @@ def summary(seconds=2.0, **changes):
 def test_what_was_done_elsewhere_is_not_gone_on_with(tmp_path):
     there, new = tmp_path / "there", tmp_path / "new"
     there.mkdir()
-    for other, places in (
-        ({"machine": "nvidia-h200-d4e5f6"}, (new, there)),
-        ({"device": "cpu"}, (there,)),
-    ):
+    for other, places in (({"machine": "another"}, (new, there)), ({"device": "cpu"}, (there,))):
         (there / "summary.json").write_bytes(summary(**other))
         with pytest.raises(NoVisit, match=f"{there} holds a visit to "):
             Kept(places[0], tmp_path / "results", PLACE, *places[1:])

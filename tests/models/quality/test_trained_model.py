@@ -114,18 +114,15 @@ def test_a_worker_that_is_lost_costs_the_variant_what_has_not_arrived(tried, sta
     assert row["amiss"] == [f"{status.replace('_', ' ')}: it died"]
 
 
-class Engine:
-    """In place of a worker of the gate: the same figures for each problem."""
-
-    def ask(self, question, limit_s):
+def test_made_up_inputs_and_each_layer_are_judged_and_each_cell_is_a_row(tmp_path, monkeypatch):
+    def judge(question, limit_s):
+        """In place of a worker of the gate: the same figures for each problem."""
         problem = Problem.from_dict(question["job"]["problem"])
         far = Distance(relative=0.25, max=1.0, worst_row=0.5, cosine=0.9, skill=0.75)
         figures = {"error": {}, "distance": far, "entropy": 0.6}
         topk = impls.table().find("topk")
         return {"record": Record.of(topk, problem, Status.MEASURED, **figures).to_dict()}
 
-
-def test_made_up_inputs_and_each_layer_are_judged_and_each_cell_is_a_row(tmp_path, monkeypatch):
     file, x = str(tmp_path / "layer-0.npz"), np.ones((2, 2, 8, 8), "float32")
     np.savez(file, q=x, k=x, v=x)
     captured = {"captured": {"files": [file], "heads": 2, "head_dim": 8}}
@@ -136,7 +133,7 @@ def test_made_up_inputs_and_each_layer_are_judged_and_each_cell_is_a_row(tmp_pat
     tried = {cell.variant.name: cell.left_out is None for cell in cells}
     assert tried["topk"] and tried["mean_v"] and not tried["retention"] and "sdpa" not in tried
     plan = pretrained.plan_sources(impls.table(), ["topk"], sources, here)
-    rows = list(pretrained.judge_sources(plan, sources, Engine(), 0))
+    rows = list(pretrained.judge_sources(plan, sources, SimpleNamespace(ask=judge), 0))
     assert [row["source"] for row in rows] == ["normal", "peaky", "outliers", "layer 0"]
     assert all((row["skill"], row["distance"], row["entropy"]) == (0.75, 0.25, 0.6) for row in rows)
     assert not any("npz" in str(row) for row in rows)
