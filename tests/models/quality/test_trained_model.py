@@ -268,13 +268,13 @@ def raising(question):
 
 
 def test_only_a_process_that_was_changed_gets_no_more_questions(monkeypatch):
+    monkeypatch.chdir(".")
+    monkeypatch.setenv("OMP_NUM_THREADS", str(threads := torch.get_num_threads()))
     for deed, spoiled, last in (
         (elsewhere, True, {"said": 1}),
         (other_threads, True, {"said": 1}),
         (raising, False, {"failed": "ZeroDivisionError: a fault"}),
     ):
-        monkeypatch.chdir(".")
-        monkeypatch.setenv("OMP_NUM_THREADS", str(threads := torch.get_num_threads()))
         monkeypatch.setitem(worker.ANSWERS, "variant", deed)
         worker.first_state.cache_clear()
         stages = []
