@@ -45,9 +45,8 @@ SHARED = "what two features share lies lower"
 BELOW, ROWS, TORCH = "does not stand below", "it may import what holds no variant", "without torch"
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "found"),
-    [
+def test_a_violation_is_found(tmp_path: Path) -> None:
+    for file, text, found in (
         ("impls/spec.py", "import attnbench.core.record", f"attnbench.core {BELOW}"),
         ("impls/problem.py", "def f():\n import impls.dense", f"impls.dense {BELOW}"),
         ("impls/dense/sdpa.py", "import impls.linear.elu", f"impls.linear {BELOW}"),
@@ -64,16 +63,13 @@ BELOW, ROWS, TORCH = "does not stand below", "it may import what holds no varian
         ("attnbench/cli.py", "try:\n  import torch\nfinally: ...", f"must load {TORCH}"),
         ("attnbench/cli.py", "def f():\n  from torch import nn", f"must do {TORCH}"),
         ("attnbench/sweep/engine.py", "from attnbench.gate import oracle", f"must load {TORCH}"),
-    ],
-)
-def test_a_violation_is_found(tmp_path: Path, file: str, text: str, found: str) -> None:
-    (violation,) = violations(tmp_path, {file: text})
-    assert found in violation
+    ):
+        (violation,) = violations(tmp_path, {file: text})
+        assert found in violation
+        (tmp_path / file).unlink()
 
 
-def test_what_stands_is_counted_and_what_does_not_is_told_by_the_status(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_status_tells_what_stands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of the tree itself ``proofs/floors.py`` is called before each commit."""
     assert violations(tmp_path, {}) == []
     assert (main(tmp_path), capsys.readouterr().out.split()[1]) == (0, str(len(SOUND)))

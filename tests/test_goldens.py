@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.calling import attnbench_
+from tests.calling import ROOT, attnbench_
 
-ROOT = Path(__file__).parents[1]
 GOLDENS = Path(__file__).with_name("goldens")
 GRID, MASKS = "results/amd-epyc-2c/20261122-135617", "results/amd-epyc-2c/20261123-021508"
 EVIDENCE = "results/amd-epyc-2c/evidence"
@@ -76,9 +75,7 @@ def call(place, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
 
     def of(words):
-        done = attnbench_(
-            *(str(place / "out") if word == "OUT" else word for word in words.split())
-        )
+        done = attnbench_(*(str(place / "out") if x == "OUT" else x for x in words.split()))
         texts = (text.replace(str(place), "OUT") for text in (done.stdout, done.stderr))
         return done.returncode, *texts
 

@@ -78,16 +78,8 @@ def test_an_honest_variant_is_measured_and_a_fault_is_caught(tmp_path, layout):
     python, folder, variables = layout(tmp_path)
 
     def said(*words):
-        done = subprocess.run(
-            [python, *words],
-            cwd=folder,
-            env={**os.environ, **variables},
-            timeout=300,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        return json.loads(done.stdout)
+        where = {"cwd": folder, "env": {**os.environ, **variables}}
+        return json.loads(subprocess.check_output([python, *words], **where, timeout=300))
 
     place = said("-c", "import json, attnbench; print(json.dumps(attnbench.__file__))")
     assert place.startswith(str(ROOT)) is (layout is linked_python)

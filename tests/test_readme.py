@@ -8,9 +8,8 @@ from attnbench.command import arguments
 from attnbench.features.run.view import show_answer
 from attnbench.report.scenes import gather
 from proofs import gallery
-from tests.calling import measured_here, well
+from tests.calling import ROOT, measured_here, well
 
-ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 PAGES = README + "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
 LINES = [

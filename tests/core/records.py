@@ -19,9 +19,9 @@ def timed(variant="timed", length=8, median=0.25, samples=None):
     return record(variant, length, time=time)
 
 
-def refused(call, *words):
+def refused(call, *words, kind=StoreError):
     """The sentence with which a call is refused, holding these words."""
-    with pytest.raises(StoreError) as caught:
+    with pytest.raises(kind) as caught:
         call()
     sentence = str(caught.value)
     assert "\n" not in sentence

@@ -1,5 +1,6 @@
 """The table of all records: what json_normalize makes of them, in a fraction of its time."""
 
+import gc
 import json
 import os
 import warnings
@@ -19,11 +20,7 @@ from tests.core.test_record import RUNS, records
 
 def same(paths):
     """The table is what pandas makes of whole records."""
-    rows = [
-        {**each.to_dict(), "machine": path.parent.name}
-        for path in paths
-        for each in read_records(path)
-    ]
+    rows = [{**r.to_dict(), "machine": p.parent.name} for p in paths for r in read_records(p)]
     pd.testing.assert_frame_equal(load(paths), pd.json_normalize(rows), check_like=True)
 
 
@@ -43,18 +40,14 @@ def test_any_records_make_the_table_that_json_normalize_makes(tmp_path, some):
         same([written(tmp_path, [r.line() for r in some])])
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
+def test_an_option_of_any_types_comes_as_json_normalize_has_it(tmp_path):
+    for values in (
         [1, 2.5], [1, "two"], [None, 1], [True, None], [True, 1], [2**70, 1], [2**63, None],
         [[1], None], [{}, 1], [{"x": {"y": 1}}, {"x": 2}], [{"x": [{}]}, {}],
-    ],
-    ids=repr,
-)  # fmt: skip
-def test_an_option_of_any_types_comes_as_json_normalize_has_it(tmp_path, values):
-    some = [record(f"v{n}", options={"o": value, "p": 1}) for n, value in enumerate(values)]
-    same([written(tmp_path / "all", [r.line() for r in some])])
-    same([written(tmp_path / "none", [r.line() for r in [*some, record()]])])
+    ):  # fmt: skip
+        some = [record(f"v{n}", options={"o": value, "p": 1}) for n, value in enumerate(values)]
+        for each in (some, [*some, record()]):
+            same([written(tmp_path, [r.line() for r in each])])
 
 
 def test_a_record_of_an_older_form_has_what_was_added_since(tmp_path):
@@ -76,23 +69,17 @@ def test_a_time_that_is_not_finite_is_taken_back(tmp_path, number):
         assert load([path])["time.median_s"].isna().tolist() == [False, True]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_what_is_no_record_is_refused_as_reading_records_refuses_it(tmp_path):
+    for change in (
         {"schema": SCHEMA + 1}, {"schema": None}, {"surprise": 1}, {"status": "fine"},
         {"status": ["measured"]}, {"status": "failed"}, {"time": {"n": 1}}, {"time": 3},
         {"status": "wrong", "reason": "row 1"}, {"memory": {"x": 1}}, {"problem": {"q_len": 1.5}},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_what_is_no_record_is_refused_as_reading_records_refuses_it(tmp_path, change):
-    import gc
-
-    bad = json.dumps({**json.loads(timed().line()), **change})
-    path = written(tmp_path, [timed("a").line(), timed("b").line(), bad, timed("c").line()])
-    said = refused(lambda: load([path]), str(path / RECORDS), "line 3")
-    assert said == refused(lambda: list(read_records(path)))
-    assert gc.isenabled(), "as it was"
+    ):  # fmt: skip
+        bad = json.dumps({**json.loads(timed().line()), **change})
+        path = written(tmp_path, [timed("a").line(), timed("b").line(), bad, timed("c").line()])
+        said = refused(lambda path=path: load([path]), str(path / RECORDS), "line 3")
+        assert said == refused(lambda path=path: list(read_records(path)))
+        assert gc.isenabled(), "as it was"
 
 
 def test_the_line_of_a_damaged_record_is_counted_over_all_batches(tmp_path, monkeypatch):

@@ -87,9 +87,8 @@ def test_stages_and_answers_come_in_order_whatever_is_printed(worker):
     assert one.ask({"do": ""}, 20)["pid"] == one.pid, "the next one is asked"
 
 
-@pytest.mark.parametrize(
-    ("does", "reason", "last"),
-    [
+def test_how_it_ended_is_reported_with_its_last_words(worker):
+    for does, reason, last in (
         ('print("last\\x1b\\twords\\n", flush=True); os._exit(3)', "ended with status 3", "words"),
         ("raise ValueError('no ' + 'x' * 600)", "ended with status 1", "no " + "x" * 385),
         ("os.kill(os.getpid(), 42)", "died of signal 42", ""),
@@ -99,22 +98,17 @@ def test_stages_and_answers_come_in_order_whatever_is_printed(worker):
             "ended with status 3",
             "the end",
         ),
-        (
-            "if os.fork(): os._exit(5)\nelse: time.sleep(600)",  # the orphan holds the pipe
-            "ended with status 5",
-            "",
-        ),
+        # the orphan holds the pipe
+        ("if os.fork(): os._exit(5)\nelse: time.sleep(600)", "ended with status 5", ""),
         ("sys.exit('MISSING' * ('' not in sys.path))", "ended with status 1", "MISSING"),
-    ],
-)
-def test_how_it_ended_is_reported_with_its_last_words(worker, does, reason, last):
-    one = worker(SERVING)
-    one.ask({"do": 'os.write(2, b"of the question before\\n")'}, 20)
-    found = lost(one, do=does)
-    assert found.reason == f"the worker {reason}"
-    assert str(found).endswith(last) and "\x1b" not in str(found)
-    assert len(found.output) <= LAST_WORDS and "before" not in found.output
-    assert not found.timed_out and not found.wrong
+    ):
+        one = worker(SERVING)
+        one.ask({"do": 'os.write(2, b"of the question before\\n")'}, 20)
+        found = lost(one, do=does)
+        assert found.reason == f"the worker {reason}"
+        assert str(found).endswith(last) and "\x1b" not in str(found)
+        assert len(found.output) <= LAST_WORDS and "before" not in found.output
+        assert not found.timed_out and not found.wrong
 
 
 @pytest.mark.parametrize("does", ["time.sleep(600)", "while True: answers.send({'doing': 'x'})"])
@@ -125,32 +119,26 @@ def test_what_is_not_done_in_time_is_ended(worker, does):
     assert time.monotonic() - started < 15
 
 
-@pytest.mark.parametrize(
-    ("doing", "number", "reason", "wrong"),
-    [
+def test_a_death_means_what_the_worker_announced_for_that_question(worker):
+    for doing, number, reason, wrong in (
         (["it wrote"], 11, "it wrote", True),
         (["it wrote"], 7, "it wrote", True),
         (["it wrote", ""], 11, "the worker died of SIGSEGV", False),
         (["it wrote"], 9, "the worker died of SIGKILL", False),
         ([], 11, "the worker died of SIGSEGV", False),
-    ],
-)
-def test_a_death_means_what_the_worker_announced_for_that_question(
-    worker, doing, number, reason, wrong
-):
-    one = worker(SERVING)
-    one.ask({"do": "", "doing": ["it wrote"]}, 20)
-    found = lost(one, do=f"os.kill(os.getpid(), {number})", doing=doing)
-    assert (found.reason, found.wrong) == (reason, wrong)
+    ):
+        one = worker(SERVING)
+        one.ask({"do": "", "doing": ["it wrote"]}, 20)
+        found = lost(one, do=f"os.kill(os.getpid(), {number})", doing=doing)
+        assert (found.reason, found.wrong) == (reason, wrong)
 
 
 ANSWER = b'{"record": {}, "asked": 1}\n'
 FORGED = "it answered twice: one of the answers is forged"
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
+def test_a_line_that_is_no_answer_loses_the_worker(worker):
+    for line, reason in (
         *((each + b"\n", "no JSON") for each in (b"\xff\xfe", b"[" * 10_000)),
         *((each + b"\n", "another question") for each in (b"NaN", b'{"record": {}, "asked": 2}')),
         (b'{"record": {}, "asked": "1"}\n', "another question"),
@@ -159,13 +147,10 @@ FORGED = "it answered twice: one of the answers is forged"
         (ANSWER * 2, FORGED),
         (ANSWER + b'{"settled": "guessed", "asked": 1}\n', FORGED),
         (ANSWER + b'{"record": {}, "settled": 1, "asked": 1}\n', FORGED),
-    ],
-    ids=lambda each: repr(each[:20]),
-)
-def test_a_line_that_is_no_answer_loses_the_worker(worker, line, reason):
-    found = lost(worker(RAW), line=line.hex(), job={})
-    assert found.reason.endswith(reason)
-    assert (found.timed_out, found.wrong) == (False, reason == FORGED)
+    ):
+        found = lost(worker(RAW), line=line.hex(), job={})
+        assert found.reason.endswith(reason), line[:20]
+        assert (found.timed_out, found.wrong) == (False, reason == FORGED)
 
 
 def test_an_answer_to_an_earlier_question_is_passed_over_and_a_spoiled_one_is_the_last(worker):
@@ -243,18 +228,15 @@ def test_all_of_it_ends_when_the_parent_is_killed(worker, tmp_path, mark):
         for message in one.messages({{"do": does}}, 100.0):
             print(one.pid, flush=True)
     """)
-    with subprocess.Popen(
-        [sys.executable, "-c", parent], text=True, stdout=subprocess.PIPE
-    ) as started:
+    words = [sys.executable, "-c", parent]
+    with subprocess.Popen(words, text=True, stdout=subprocess.PIPE) as started:
         assert alive(int(started.stdout.readline()))
         until(lambda: len(marked(mark)) >= 4)
         started.kill()
     until(lambda: not marked(mark), 10)
 
 
-def test_a_worker_may_hold_so_much_and_goes_first_when_memory_runs_out(
-    worker, tmp_path, monkeypatch
-):
+def test_a_worker_may_hold_so_much_and_goes_first_when_memory_ends(worker, tmp_path, monkeypatch):
     one = worker(SERVING)
     one.ask({"do": ""}, 20)
     status = Path(f"/proc/{one.pid}")

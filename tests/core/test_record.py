@@ -1,30 +1,23 @@
 """What a record may say: the types and the published schema, held against each other."""
 
 import json
-from pathlib import Path
 from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
 
-import attnbench
 from attnbench.core import record
 from attnbench.core.record import Error, Record, Status, Time
 from impls.problem import MOST, Problem
 from impls.spec import DTYPES, PHASES, Computes, Level
 from proofs.record_schema import schema
+from tests.calling import ROOT, VALID
 
-FILE = Path(attnbench.__file__).parent / "record.schema.json"
-PUBLISHED = json.loads(FILE.read_text())
-VALID = Draft202012Validator(PUBLISHED)
-RUNS = sorted((FILE.parents[1] / "results").glob("*/*/records.jsonl"))
+RUNS = sorted((ROOT / "results").glob("*/*/records.jsonl"))
 ERROR = Error(relative=0.0, max=0.0, worst_row=0.0, cosine=1.0, worst_at=[0, 1, 2])
 TIMES = ("median_s", "low_s", "high_s", "q25_s", "q75_s", "min_s")
-TIME = Time(
-    **dict.fromkeys(TIMES, 1.0), n=1, clock="host", stop="budget", samples_s=[1.0], audit_s=1.0
-)
+TIME = Time(**dict.fromkeys(TIMES, 1.0), n=1, clock="host", stop="budget", samples_s=[1], audit_s=1)
 WHOLE = Record(
     status=Status.MEASURED,
     variant="a",
@@ -37,9 +30,7 @@ WHOLE = Record(
     cost=record.Work(flops=1, bytes=1),
     energy=record.Energy(joules=1.0, gross_joules=1.0, idle_w=1.0, call_s=1.0),
     determinism=record.Determinism(repeats=False, mode_repeats=True, mode_cost=1.0),
-    ranks=record.Ranks(
-        world=2, time_s=[1.0, 1.0], peak_bytes=[1, 1], sent_bytes=[1, 1], backend="gloo"
-    ),
+    ranks=record.Ranks(2, time_s=[1, 1], peak_bytes=[1, 1], sent_bytes=[1, 1], backend="gloo"),
     canary_s=1.0,
 )
 MISSING = object()
@@ -59,11 +50,12 @@ def with_(path, value):
 
 
 def test_the_file_is_what_the_types_say():
-    assert FILE.read_text() == json.dumps(schema(), indent=2) + "\n", (
+    file = ROOT / "attnbench/record.schema.json"
+    assert file.read_text() == json.dumps(schema(), indent=2) + "\n", (
         "write it anew: python -m proofs.record_schema > attnbench/record.schema.json"
     )
-    Draft202012Validator.check_schema(PUBLISHED)
-    parts = PUBLISHED["$defs"]
+    VALID.check_schema(VALID.schema)
+    parts = VALID.schema["$defs"]
     problem = parts["Record"]["properties"]["problem"]["properties"]
     words = {name: problem[name]["enum"] for name in ("dtype", "phase", "level")}
     assert words == {"dtype": list(DTYPES), "phase": list(PHASES), "level": list(get_args(Level))}
@@ -161,13 +153,8 @@ times = st.builds(
     discarded=counts,
     flags=st.lists(words, max_size=2),
 )
-memories = st.builds(
-    record.Memory,
-    peak_bytes=counts,
-    saved_bytes=st.none() | counts,
-    expected_bytes=st.none() | counts,
-    method=words,
-)
+sizes = dict.fromkeys(("saved_bytes", "expected_bytes"), st.none() | counts)
+memories = st.builds(record.Memory, peak_bytes=counts, method=words, **sizes)
 norms = dict.fromkeys(("relative", "max", "worst_row", "cosine"), wild)
 places = st.lists(counts, min_size=3, max_size=3)
 errors = st.builds(Error, **norms, ratio=wild, worst_at=st.none() | places)
