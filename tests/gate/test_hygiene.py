@@ -21,9 +21,11 @@ def refused(check, *given):
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("out", "said"),
-    [
+def test_an_output_is_refused_for_one_thing_at_a_time(truth):
+    problem = truth.problem(phase="train")
+    leaf, qkv = torch.ones(2, 2, 24, 8, requires_grad=True), make(problem, 0)
+    assert hygiene.check_form(problem, leaf * 1).grad_fn is not None
+    for out, said in (
         (lambda x: None, "is a NoneType"),
         (lambda x: x.detach().numpy(), "is a ndarray"),
         (lambda x: torch.nn.Parameter(x), "is a Parameter"),
@@ -31,14 +33,9 @@ def refused(check, *given):
         (lambda x: x.half(), "is float16, not float32"),
         (lambda x: x.to("meta"), "is on meta"),
         (lambda x: vars(x).update(note=1) or x, "carries more than its values: note"),
-    ],
-)
-def test_an_output_is_refused_for_one_thing_at_a_time(truth, out, said):
-    problem = truth.problem(phase="train")
-    leaf = torch.ones(2, 2, 24, 8, requires_grad=True)
-    assert hygiene.check_form(problem, leaf * 1).grad_fn is not None
-    assert said in refused(hygiene.check_form, problem, out(leaf * 1))
-    hygiene.check_nothing_goes_on(problem, lambda q, k, v: out(v), make(problem, 0))  # not its part
+    ):
+        assert said in refused(hygiene.check_form, problem, out(leaf * 1))
+        hygiene.check_nothing_goes_on(problem, lambda q, k, v, out=out: out(v), qkv)  # not its part
 
 
 def test_an_input_that_was_written_to_is_named_whatever_it_holds(truth):
@@ -110,26 +107,21 @@ def goes_on(truth, attend=None, wait_s=hygiene.WAIT_S):
     hygiene.check_nothing_goes_on(problem, attend or truth.attention(problem), inputs, wait_s)
 
 
-@pytest.mark.parametrize(
-    ("taken", "waits", "said"),
-    [
+def test_other_threads_that_work_on_after_every_return_are_named(truth, quiet):
+    for taken, waits, said in (
         ([0.004] * 3, 1, "other threads worked on for 4 ms after it had returned"),
         ([0.0005], 1, None),  # once or twice is housekeeping
         ([0.004, 0.0], 1, None),
         ([0.004, 0.004, 0.0], 1, None),
         ([0.0019], 2, None),  # in a longer wait they may do more
         ([0.0021] * 3, 2, "other threads worked on"),
-    ],
-)
-def test_other_threads_that_work_on_after_every_return_are_named(truth, quiet, taken, waits, said):
-    quiet(*taken)
-    given = truth, None, waits * hygiene.WAIT_S
-    assert refused(goes_on, *given).startswith(said) if said else goes_on(*given) is None
+    ):
+        quiet(*taken)
+        given = truth, None, waits * hygiene.WAIT_S
+        assert refused(goes_on, *given).startswith(said) if said else goes_on(*given) is None
 
 
-def test_an_output_is_put_off_where_it_is_filled_in_after_the_return_and_not_where_it_is_nan(
-    truth, quiet
-):
+def test_an_output_filled_in_after_the_return_is_put_off_and_one_of_nan_is_not(truth, quiet):
     own, kept = make(truth.problem(), 0), []
 
     def attend(factor):
@@ -243,22 +235,19 @@ class Stepping(Watched):
         return v.clone(), memory
 
 
-@pytest.mark.parametrize(
-    ("kind", "form", "handed"),
-    [
+def test_all_that_a_call_is_handed_lies_on_protected_pages(truth, monkeypatch):
+    for kind, form, handed in (
         (Watched, {"phase": "forward"}, "q k v"),
         (Watched, {"phase": "train"}, "q k v dout"),
         (Stepping, {"phase": "decode", "q_len": 1}, "q k v"),
-    ],
-)
-def test_all_that_a_call_is_handed_lies_on_protected_pages(truth, monkeypatch, kind, form, handed):
-    problem = truth.problem(**form)
-    watched = kind(problem, truth.attention)
-    monkeypatch.setattr(hygiene, "_protect", watched.protect)
-    hygiene.check_writes_nothing(judge(problem, make(problem, 0), 0), watched, watched.said.append)
-    assert set(watched.seen) == set(handed.split())
-    assert set(map(repr, watched.seen.values())) == {repr((mmap.PROT_READ, [hygiene.WROTE], True))}
-    assert watched.said == [hygiene.WROTE, ""]
-    assert set(watched.pages.values()) == {mmap.PROT_READ | mmap.PROT_WRITE}
+    ):
+        problem = truth.problem(**form)
+        watched, judged = kind(problem, truth.attention), judge(problem, make(problem, 0), 0)
+        monkeypatch.setattr(hygiene, "_protect", watched.protect)
+        hygiene.check_writes_nothing(judged, watched, watched.said.append)
+        seen = (mmap.PROT_READ, [hygiene.WROTE], True)
+        assert watched.seen == dict.fromkeys(handed.split(), seen)
+        assert watched.said == [hygiene.WROTE, ""]
+        assert set(watched.pages.values()) == {mmap.PROT_READ | mmap.PROT_WRITE}
     there = SimpleNamespace(problem=SimpleNamespace(device="cuda"))  # pages are not the host's
     assert hygiene.check_writes_nothing(there, None, None) is None

@@ -75,9 +75,7 @@ def near(got, want):
 
 @pytest.mark.parametrize(("rows_a_block", "blocks", "with_numbers"), [(0, 24, 24), (7, 4, 12)])
 @pytest.mark.parametrize("mask", ["window:3,2", "padding:0,11", "causal+alibi", "bias"])
-def test_blocks_of_any_size_give_the_same(
-    truth, monkeypatch, mask, rows_a_block, blocks, with_numbers
-):
+def test_blocks_of_any_size_are_alike(truth, monkeypatch, mask, rows_a_block, blocks, with_numbers):
     """What is added is a table of each head, and counts for as much as the scores of one."""
     drawn = saved("bias", np.random.default_rng(3).standard_normal((24, 24)))
     problem = truth.problem(mask.replace("bias", drawn), **GROUPED)

@@ -37,23 +37,20 @@ def test_nothing_has_changed_where_nothing_was_done():
     assert changes(before) == []
 
 
-@pytest.mark.parametrize(
-    ("change", "to", "back", "said"),
-    [
+def test_a_setting_that_was_changed_is_named_with_both_values():
+    before = snapshot()
+    for change, to, back, words in (
         (torch.set_grad_enabled, False, True, "gradient mode (True → False)"),
         (torch.set_float32_matmul_precision, "medium", "highest",
          "float32 product precision (highest → medium)"),
         # what torch.use_deterministic_algorithms calls after an import that takes seconds
         (torch._C._set_deterministic_algorithms, True, False, "deterministic mode (False → True)"),
-    ],
-)  # fmt: skip
-def test_a_setting_that_was_changed_is_named_with_both_values(change, to, back, said):
-    before = snapshot()
-    change(to)
-    try:
-        assert changes(before) == [said]
-    finally:
-        change(back)
+    ):  # fmt: skip
+        change(to)
+        try:
+            assert changes(before) == [words]
+        finally:
+            change(back)
 
 
 def nan(*_, **__):
@@ -171,9 +168,7 @@ def test_another_current_gpu_or_stream_is_noticed(monkeypatch, gpu, stream):
     before = snapshot()
     assert changes(before) == []
     at[:] = gpu, stream
-    assert [str(c) for c in changes(before)] == [
-        f"current GPU and stream ((0, 0) → ({gpu}, {stream}))"
-    ]
+    assert changes(before) == [f"current GPU and stream ((0, 0) → ({gpu}, {stream}))"]
 
 
 AT = {
@@ -183,9 +178,10 @@ AT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "before", "suffers"),
-    [
+def test_the_next_cell_suffers_beyond_the_bound_of_each(monkeypatch):
+    assert set(process_state.now()) == set(AT)
+    monkeypatch.setattr(process_state, "now", lambda: AT)
+    for name, before, suffers in (
         ("folder", "/b", True), ("folder", "/a", False),
         ("signals", [2], True), ("limits", [(2, 2)], True), ("streams", [(2, None)], True),
         ("variables", {("A", "1"), ("B", "2")}, True), ("variables", set(), False),
@@ -196,12 +192,8 @@ AT = {
         ("warnings", 1, True), ("warnings", 3, False),
         ("files", 35, True), ("files", 36, False),
         ("memory", 0.3749, True), ("memory", 0.375, False),
-    ],
-)  # fmt: skip
-def test_the_next_cell_suffers_beyond_the_bound_of_each(monkeypatch, name, before, suffers):
-    assert set(process_state.now()) == set(AT)
-    monkeypatch.setattr(process_state, "now", lambda: AT)
-    assert process_state.disturbed(AT | {name: before}) == [name] * suffers
+    ):  # fmt: skip
+        assert process_state.disturbed(AT | {name: before}) == [name] * suffers
 
 
 def test_a_thread_that_stays_is_noticed_but_for_those_of_torchs_compiler():

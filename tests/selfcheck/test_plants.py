@@ -26,13 +26,8 @@ DEADLY = (
 )  # fmt: skip
 """What is planted in a process of its own alone."""
 HERE = [p for p in PLANTS if why_not(p.row, this_machine()) is None]
-FIRST = list(
-    {
-        p.kind: p
-        for p in reversed(HERE)
-        if p.deed not in DEADLY and p.status is not Status.IMPLAUSIBLE
-    }.values()
-)
+TAME = [p for p in HERE if p.deed not in DEADLY and p.status is not Status.IMPLAUSIBLE]
+FIRST = list({p.kind: p for p in reversed(TAME)}.values())
 """Of each kind the first that neither ends its process nor is told by its time."""
 LEAVING = [p for p in HERE if p.kind in ("rewritten", "shared") and p not in FIRST]
 """What leaves a process changed, so that the next needs another one, which takes seconds."""
