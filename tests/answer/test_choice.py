@@ -103,17 +103,14 @@ def test_between_measured_lengths_it_is_predicted_with_an_interval():
     assert [winner(chosen(records, problem(n))) for n in (300, 1800)] == ["sdpa", "matmul"]
 
 
-def noisy(p):
-    return dense(p) / 20 * {256: 9.0, 1024: 9.0}.get(p.kv_len, 1.0)
-
-
 def test_where_too_little_is_known_nothing_is_said():
     for asked, why in (
         (problem(heads=64), "outside what was measured (heads 64, and 4 was measured)"),
         (problem(mask="window:64,0"), "nothing of this phase, dtype, kind of mask, inputs, level"),
         (problem(700), "matmul may be faster than sdpa, and its time there is known to within"),
     ):
-        found = chosen(lines(sdpa=dense, matmul=noisy), asked)
+        noisy = lines(matmul=lambda p: dense(p) / 20 * (9.0 if p.kv_len in (256, 1024) else 1.0))
+        found = chosen([*lines(sdpa=dense), *noisy], asked)
         assert (found.ranking, found.relax) == (None, "")
         assert found.why_not.startswith(why) and why in found.sentence()
 
@@ -232,9 +229,8 @@ def test_an_error_that_was_not_measured_there_is_the_larger_of_the_lengths_besid
     assert chosen(records, problem(512)).ranking.winner.error == pytest.approx(5.12e-7)
 
 
-@pytest.mark.parametrize(
-    ("status", "where", "why", "said"),
-    [
+def test_how_it_ended_there_or_elsewhere_leaves_a_variant_out():
+    for status, where, why, said in (
         ("wrong", problem(512), Why.STATUS, f"wrong on {problem(512)}: the reason"),
         ("crashed", problem(2048), Why.STATUS, f"crashed on {problem(2048)}: the reason"),
         ("out_of_memory", ONE, Why.STATUS, f"out of memory already on {ONE}: the reason"),
@@ -243,15 +239,12 @@ def test_an_error_that_was_not_measured_there_is_the_larger_of_the_lengths_besid
         ("unsupported", ONE, Why.SUPPORT, "the reason"),
         ("out_of_memory", problem(2048), None, ""),  # which says nothing of a smaller one
         ("unsupported", problem(512), None, ""),
-    ],
-)
-def test_how_it_ended_there_or_elsewhere_leaves_a_variant_out(status, where, why, said):
-    records = [seen("sdpa", ONE, 1.0)] + [seen("matmul", p, 0.1) for p in [ONE] * (where != ONE)]
-    found = chosen([*records, ended("matmul", where, status)])
-    assert winner(found) == ("sdpa" if why else "matmul")
-    assert [(e.why, e.said) for e in found.excluded if e.variant == "matmul"] == (
-        [(why, said)] if why else []
-    )
+    ):
+        faster = [seen("matmul", ONE, 0.1)] * (where != ONE)
+        found = chosen([seen("sdpa", ONE, 1.0), *faster, ended("matmul", where, status)])
+        assert winner(found) == ("sdpa" if why else "matmul")
+        left_out = [(e.why, e.said) for e in found.excluded if e.variant == "matmul"]
+        assert left_out == [(why, said)] * bool(why)
 
 
 def test_who_ran_out_of_memory_on_a_smaller_problem_is_not_tried_on_this():

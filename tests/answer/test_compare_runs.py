@@ -1,8 +1,6 @@
 """Two run folders written by hand: verdicts, changes of status, and how the two differ."""
 
-import copy
 import itertools
-from functools import reduce
 
 import numpy as np
 import pytest
@@ -10,8 +8,8 @@ import pytest
 from attnbench.answer.compare_runs import Incomparable, compare_runs
 from attnbench.core.record import PROTOCOL, DamagedRun, Record, Status
 from attnbench.core.stats import Verdict
-from impls.problem import Problem
 from tests.answer import build
+from tests.calling import told
 from tests.report.page import runs
 from tests.times import figures
 
@@ -35,11 +33,9 @@ def run(tmp_path):
     numbers = itertools.count()
 
     def written(*records, **changes):
-        header = copy.deepcopy(runs.HEADER)
-        for path, value in changes.items():
-            *way, last = path.split("__")
-            reduce(dict.__getitem__, way, header)[last] = value
-        return runs.written(tmp_path / str(next(numbers)), records, **header)
+        path = runs.written(tmp_path / str(next(numbers)), records)
+        told(path, **changes)
+        return path
 
     return written
 
@@ -48,20 +44,17 @@ def verdicts(found):
     return [c.comparison and c.comparison.verdict for c in found.cells]
 
 
-@pytest.mark.parametrize(
-    ("scale", "verdict", "status"),
-    [(1.03, "EQUIVALENT", 0), (1.3, "SLOWER", 1), (0.7, "FASTER", 0)],
-)
-def test_a_cell_of_both_runs_gets_a_verdict(run, scale, verdict, status):
-    other = timed(taken=[scale * s for s in samples(1)], peak=1500)
-    found = compare_runs(run(timed(peak=1000)), run(other))
-    (cell,) = found.cells
-    assert cell.comparison.verdict == verdict
-    assert cell.comparison.ratio == pytest.approx(scale, rel=0.01)
-    assert not cell.comparison.paired and cell.memory_ratio == 1.5
-    assert cell.comparison.margin == found.margin == 0.05
-    assert (found.exit_status, found.counts()[verdict]) == (status, 1)
-    assert found.apart == pytest.approx((max(scale, 1 / scale) - 1,) * 2, rel=0.1)
+def test_a_cell_of_both_runs_gets_a_verdict(run):
+    for scale, verdict, status in ((1.03, "EQUIVALENT", 0), (1.3, "SLOWER", 1), (0.7, "FASTER", 0)):
+        other = timed(taken=[scale * s for s in samples(1)], peak=1500)
+        found = compare_runs(run(timed(peak=1000)), run(other))
+        (cell,) = found.cells
+        assert cell.comparison.verdict == verdict
+        assert cell.comparison.ratio == pytest.approx(scale, rel=0.01)
+        assert not cell.comparison.paired and cell.memory_ratio == 1.5
+        assert cell.comparison.margin == found.margin == 0.05
+        assert (found.exit_status, found.counts()[verdict]) == (status, 1)
+        assert found.apart == pytest.approx((max(scale, 1 / scale) - 1,) * 2, rel=0.1)
 
 
 def test_what_was_amiss_while_timing_is_told_and_decides_nothing(run):
@@ -82,33 +75,27 @@ def test_what_was_amiss_while_timing_is_told_and_decides_nothing(run):
 
 
 def test_the_margin_is_a_twentieth_or_the_larger_noise_floor_of_either(run):
-    for noise, margin in (
-        (None, 0.05),
-        ([{"call_s": 9.0, "floor": 0.11}, {"call_s": 1e-3, "floor": 0.02}], 0.11),
-    ):
+    floors = [{"call_s": 9.0, "floor": 0.11}, {"call_s": 1e-3, "floor": 0.02}]
+    for noise, margin in ((None, 0.05), (floors, 0.11)):
         a, b = run(timed(), noise=noise), run(timed(), noise=[])
         assert compare_runs(a, b).margin == compare_runs(b, a).margin == pytest.approx(margin)
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "change"),
-    [
+def test_what_ended_otherwise_is_better_or_worse(run):
+    for a, b, change in (
         *(("measured", status, "worse") for status in Status if status != "measured"),
         ("unsupported", "wrong", "worse"),
         ("wrong", "failed", "better"),
         ("out_of_memory", "crashed", "worse"),
         ("unsupported", "unavailable", ""),
         ("timed_out", "out_of_memory", ""),
-    ],
-)
-def test_what_ended_otherwise_is_better_or_worse(run, a, b, change):
-    eight = Problem(q_len=8, kv_len=8)
-    first, second = (timed() if x == "measured" else build.ended("sdpa", eight, x) for x in (a, b))
-    found = compare_runs(run(first), run(second))
-    (cell,) = found.cells
-    assert (cell.change, cell.comparison) == (change, None)
-    assert cell.reason.endswith("b: the reason")
-    assert found.exit_status == (change == "worse")
+    ):
+        some = (timed() if x == "measured" else build.untimed("sdpa", 8, x) for x in (a, b))
+        found = compare_runs(*map(run, some))
+        (cell,) = found.cells
+        assert (cell.change, cell.comparison) == (change, None), (a, b)
+        assert cell.reason.endswith("b: the reason")
+        assert found.exit_status == (change == "worse")
 
 
 def test_runs_of_unlike_protocols_are_refused(run):

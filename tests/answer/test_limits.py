@@ -70,14 +70,11 @@ def test_without_a_formula_the_bracket_is_run():
         assert bracketed(one, truth, why)
 
 
-@pytest.mark.parametrize(
-    ("wrong_by", "truth", "most"), [(1.0, 8192, 2), (0.5, 11585, 5), (1.1, 7810, 5), (2.0, 5792, 5)]
-)
-def test_an_exact_formula_rules_out_and_a_wrong_one_only_leads_there(wrong_by, truth, most):
-    one = make(2 * GIB, expected=lambda n: 32 * n * n)
-    asked = run(one, peak=lambda n: int(wrong_by * 32 * n * n))
-    assert bracketed(one, truth, MEMORY, ran=wrong_by != 1.0)
-    assert len(asked) <= most
+def test_an_exact_formula_rules_out_and_a_wrong_one_only_leads_there():
+    for by, truth, most in ((1.0, 8192, 2), (0.5, 11585, 5), (1.1, 7810, 5), (2.0, 5792, 5)):
+        one = make(2 * GIB, expected=lambda n: 32 * n * n)
+        asked = run(one, peak=lambda n, by=by: int(by * 32 * n * n))
+        assert bracketed(one, truth, MEMORY, ran=by != 1.0) and len(asked) <= most
     one = make(2 * GIB, expected=lambda n: 32 * n * n)  # exact for short ones alone
     run(one, peak=lambda n: 32 * n * n * (1 if n <= 2048 else 2))
     assert bracketed(one, 5792, MEMORY)
@@ -200,21 +197,18 @@ def test_a_variant_that_does_not_pass_its_gate_is_not_searched(status, is_findin
     assert search.finding(found) is is_finding
 
 
-@pytest.mark.parametrize(
-    ("answer", "status", "reason"),
-    [
+def test_a_bad_answer_costs_a_length_and_not_the_search():
+    for answer, status, reason in (
         ({"status": "wrong", "reason": "the error is 1"}, "wrong", "the error is 1"),
         (WorkerLost("SIGKILL", "last words", timed_out=False), "crashed", "SIGKILL"),
         (WorkerLost("it wrote", "", timed_out=False, wrong=True), "wrong", "it wrote"),
         ({"status": "measured", "nonsense": 1}, "crashed", "the worker's answer is no probe"),
-    ],
-)
-def test_a_bad_answer_costs_a_length_and_not_the_search(answer, status, reason):
-    row, found = row_of(Worker(probe=lambda n: answer if n > 3000 else None))
-    assert row["held"]["size"] <= 3000 < row["fails"]["size"]
-    assert row["limited_by"] == status and row["fails"]["reason"].startswith(reason)
-    assert row["fails"]["time_s"] is None and row["fails"]["peak_bytes"] is None
-    assert search.finding(found) == (status == "wrong")  # a crash beyond its gate is a limit
+    ):
+        row, found = row_of(Worker(probe=lambda n, answer=answer: answer if n > 3000 else None))
+        assert row["held"]["size"] <= 3000 < row["fails"]["size"]
+        assert row["limited_by"] == status and row["fails"]["reason"].startswith(reason)
+        assert row["fails"]["time_s"] is None and row["fails"]["peak_bytes"] is None
+        assert search.finding(found) == (status == "wrong")  # a crash beyond its gate is a limit
 
 
 def test_a_call_that_does_not_end_is_over_the_time_unless_the_wall_clock_ended_it():

@@ -76,10 +76,7 @@ def test_the_sentence_says_the_share_the_step_and_the_bound():
         ([site(0.005)], "(less than a hundredth apart; were attention free it would take 0.99)"),
         ([site(), site(None)], "0.70); 1 of 2 sites stays as it is"),
         ([site(0.3, 1.0, 2.0)], "a step takes 1.30 [1.30, 1.30] of its time (1.30× slower"),
-        (
-            [site(0.3, then=None)],
-            "attention is 30\u00a0% of a step; no site would take another variant",
-        ),
+        ([site(then=None)], "attention is 30\u00a0% of a step; no site would take another variant"),
         ([site(None)], "what a step gains can't be said: no site's share"),
     ):
         assert said in gain(sites).sentence()

@@ -8,8 +8,8 @@ import pytest
 from attnbench.answer import ranking
 from attnbench.answer.ranking import MARGIN, answers, margin_of, margin_reason, twins_apart, unrest
 from attnbench.answer.regimes import regimes
-from attnbench.core.record import FINDINGS, Memory, Status
-from tests.answer.build import line, timed, untimed
+from attnbench.core.record import FINDINGS, Status
+from tests.answer.build import line, memory, timed, untimed
 
 nan, inf = math.nan, math.inf
 
@@ -19,11 +19,7 @@ def one(variant, median, low=None, high=None, *, peak=None, flags=(), least=None
     record = timed(variant, 64, median, near=0, **more)
     low, high = low or median, high or median
     time = record.time.with_(low_s=low, high_s=high, min_s=least or low, flags=list(flags))
-    record = record.with_(time=time)
-    if peak is None:
-        return record
-    memory = Memory(peak_bytes=peak, saved_bytes=None, expected_bytes=None, method="events")
-    return record.with_(memory=memory)
+    return record.with_(time=time, memory=peak and memory(peak))
 
 
 def only(*records):
@@ -35,9 +31,8 @@ def only(*records):
 
 
 def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
-    answer = only(
-        one("slow", 3e-3), one("fast", 1e-3, 0.9e-3, 1.1e-3), one("mid", 2e-3, flags=["drifted: x"])
-    )
+    mid = one("mid", 2e-3, flags=["drifted: x"])
+    answer = only(one("slow", 3e-3), one("fast", 1e-3, 0.9e-3, 1.1e-3), mid)
     lead = answer.lead
     assert (lead.factor, lead.low, lead.high) == pytest.approx((2.0, 2 / 1.1, 2 / 0.9))
     assert answer.sentence() == (
@@ -73,10 +68,7 @@ def test_lengths_are_one_stretch_where_the_same_lead_and_the_same_one_is_advised
 
 def test_the_sentence_says_the_problem_the_time_and_the_memory():
     for record, said in (
-        (
-            one("a", 1.0),
-            "float32: a is the only exact variant measured, at 1,000 ms [1,000, 1,000]",
-        ),
+        (one("a", 1), "float32: a is the only exact variant measured, at 1,000 ms [1,000, 1,000]"),
         (one("a", 0.9994, peak=3 << 20), "at 999 ms [999, 999] and 3 MiB"),
         (timed("a", 64, 1.0, level="layer"), "layer, forward, mask none, 64 tokens"),
         (timed("a", 64, 1.0, v_head_dim=32, inputs="peaky"), "peaky inputs, b1 h8/8 d64/32 float"),
@@ -86,14 +78,11 @@ def test_the_sentence_says_the_problem_the_time_and_the_memory():
         assert said in answer.sentence() and answer.to_dict()["lead"] is None
 
 
-@pytest.mark.parametrize(
-    ("peaks", "frugal"),
-    [((10, 5), ("b", 5, 2.0)), ((10, 6), None), ((10, None), None), ((None, 5), None)],
-)
-def test_what_needs_half_of_the_winners_memory_is_named(peaks, frugal):
-    answer = only(*(one(v, s, peak=n) for v, s, n in zip("ab", (1.0, 2.0), peaks, strict=True)))
-    assert answer.frugal == frugal and answer.to_dict()["frugal"] == (frugal and "b")
-    assert ("b needs least memory, 5 B, at 2.00×" in answer.sentence()) == bool(frugal)
+def test_what_needs_half_of_the_winners_memory_is_named():
+    for a, b, frugal in ((10, 5, ("b", 5, 2.0)), (10, 6, None), (10, None, None), (None, 5, None)):
+        answer = only(one("a", 1.0, peak=a), one("b", 2.0, peak=b))
+        assert answer.frugal == frugal and answer.to_dict()["frugal"] == (frugal and "b")
+        assert ("b needs least memory, 5 B, at 2.00×" in answer.sentence()) == bool(frugal)
 
 
 def test_errors_of_predicted_times_add_as_squares():
@@ -209,22 +198,19 @@ FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
 
 def fused(variant, median, *, length=128, kernels=(FLASH, "aten::empty"), peak=64, **more):
-    memory = Memory(peak_bytes=peak, saved_bytes=0, expected_bytes=None, method="events")
     record = timed(variant, length, median, **more)
-    return record.with_(kernels=list(kernels), memory=memory)
+    return record.with_(kernels=list(kernels), memory=memory(peak))
 
 
 def test_twins_widen_the_margin_by_as_much_as_they_are_apart():
     called = fused("b", 1.2, kernels=("aten::scaled_dot_product_attention", FLASH))
     near = [fused("c", 1.0, length=256), fused("d", 1.1, length=256)]
     twins = [fused("a", 1.0), called, *near]
-    assert twins_apart(twins) == (
-        pytest.approx(0.2),
-        ("a", "b", "(forward, mask none, 128 tokens)"),
-    )
+    where = "(forward, mask none, 128 tokens)"
+    assert twins_apart(twins) == (pytest.approx(0.2), ("a", "b", where))
     assert margin_reason(twins) == (
         "differences under 20\u00a0% count as ties: a and b ran one kernel, neither noisy, "
-        "and were that far apart (forward, mask none, 128 tokens)"
+        f"and were that far apart {where}"
     )
     pair = [timed("e", 512, 1.0, near=0), timed("f", 512, 1.15, near=0)]
     (alone,) = answers(pair)
@@ -234,21 +220,20 @@ def test_twins_widen_the_margin_by_as_much_as_they_are_apart():
     assert margin_of([fused("a", 1.0), fused("b", 1.01)]) == MARGIN
 
 
-@pytest.mark.parametrize(
-    "other",
-    [{"peak": 65}, {"length": 256}, {"flags": ("drifted",)}, {"world": 2}, {"median": 9e-4}],
-)
-def test_what_is_not_the_same_work_or_not_well_measured_is_no_twin(other):
-    assert twins_apart([fused("a", 1.0), fused("b", **{"median": 1.2, **other})])[0] == 0.0
-    names = ("aten::bmm", "aten::_softmax", "aten::mul")  # scores scaled, or the queries before
-    assert twins_apart([fused("a", 1.0, kernels=names), fused("b", 1.5, kernels=names)])[0] == 0.0
+def test_what_is_not_the_same_work_or_not_well_measured_is_no_twin():
+    bmm = {"kernels": ("aten::bmm", "aten::_softmax", "aten::mul")}  # what is scaled, and when
+    for own, other in (
+        *(({}, {name: value}) for name, value in (("peak", 65), ("length", 256), ("world", 2))),
+        ({}, {"flags": ("drifted",)}),
+        ({}, {"median": 9e-4}),
+        (bmm, bmm),
+    ):
+        twins = fused("a", 1.0, **own), fused("b", **{"median": 1.2, **other})
+        assert twins_apart(twins)[0] == 0.0, other
 
 
 def canaries(readings, node=""):
-    return [
-        timed(f"v{n}", 256, 1e-3, node=node).with_(canary_s=reading)
-        for n, reading in enumerate(readings)
-    ]
+    return [timed(f"v{n}", 256, 1, node=node).with_(canary_s=s) for n, s in enumerate(readings)]
 
 
 def test_unrest_is_two_deviations_of_the_canarys_readings_on_each_node():
@@ -290,10 +275,7 @@ def test_how_sure_an_answer_is_has_a_word():
 def test_faster_inexact_variants_and_the_best_substitute():
     def found(**skills):
         medians = {"w": 0.97, "x": 0.25, "y": 0.5, "z": 0.8}
-        others = [
-            one(name, medians[name], computes="other", skill=skill)
-            for name, skill in skills.items()
-        ]
+        others = [one(v, medians[v], computes="other", skill=skill) for v, skill in skills.items()]
         return standing(one("a", 1.0), *others)[0]
 
     some = found(x=0.1, y=0.5, z=0.9, w=0.9)
@@ -313,9 +295,7 @@ def crossed(*records):
 
 def test_powers_cross_where_they_are_equal():
     laws = {"cube": (1e-9, 3), "square": (2e-7, 2), "linear": (2e-4, 1)}
-    records = [
-        timed(name, n, factor * n**power) for n in LENGTHS for name, (factor, power) in laws.items()
-    ]
+    records = [timed(v, n, a * n**power) for n in LENGTHS for v, (a, power) in laws.items()]
     found = crossed(*records)
     assert [str(c) for c in found] == [
         "square overtakes cube between 128 and 256 (about 200)",
