@@ -11,12 +11,5 @@ NAMES = {
 
 def git(root, *words, **more):
     """What it says."""
-    done = subprocess.run(
-        ["git", *words],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, **NAMES, **more},
-    )
-    return done.stdout.strip()
+    env = {**os.environ, **NAMES, **more}
+    return subprocess.check_output(["git", *words], cwd=root, env=env, text=True).strip()

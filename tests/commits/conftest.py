@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 
-from attnbench import cli
 from attnbench.features.commits import rounds
 from tests.commits import plants, runs
 from tests.repositories import git
@@ -90,20 +89,3 @@ def clone(tmp_path, four_commits, monkeypatch):
 def asked(clone, tmp_path):
     """What asv was asked, call by call."""
     return lambda: [json.loads(line) for line in (tmp_path / "asked").read_text().splitlines()]
-
-
-@pytest.fixture
-def refused(capsys):
-    """The sentence that a form of the verb was refused with."""
-
-    def sentence(*words):
-        try:
-            status = cli.main(["history", *words])
-        except SystemExit as stopped:  # argparse's own
-            status = stopped.code
-        said = capsys.readouterr()
-        assert (status, said.out) == (2, "")
-        assert "Traceback" not in said.err
-        return said.err
-
-    return sentence

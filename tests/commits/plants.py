@@ -5,7 +5,6 @@ import shutil
 from contextlib import contextmanager
 from pathlib import Path
 
-import attnbench
 import impls
 from attnbench.core.checkout import find_commit
 from attnbench.core.machine import this_machine
@@ -14,9 +13,9 @@ from attnbench.sweep.engine import Refused
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
 from impls import Table
+from tests.calling import ROOT
 from tests.repositories import git
 
-ROOT = Path(attnbench.__file__).parents[1]
 GRID = Preset("one problem", ("matmul", "einsum"), seq=("16",), heads=(1,), phase=("forward",))
 FRESH = '\n\nROWS.append(_row("fresh", "new", "matmul:build", "two_matrices"))\n'
 GONE = '\n\nROWS[:] = [row for row in ROWS if row.name != "einsum"]\n'

@@ -5,17 +5,16 @@ import shutil
 from dataclasses import replace
 from itertools import product
 
-import pytest
-
 from attnbench.core.record import Energy, Error, Memory, Record, Status, Time
 from attnbench.features.commits.export import export
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
 from impls.errors import CantBeDone
 from tests import machines
+from tests.core.records import refused
 from tests.report.page.runs import written
 from tests.repositories import git
-from tests.times import figures
+from tests.times import around, figures
 
 TORCH, CUDA_TORCH = {"torch": "2.13.0+cpu"}, {"torch": "2.13.0+cu130", "triton": "3.9.0"}
 BOX = replace(machines.BOX, versions=TORCH).to_dict()
@@ -46,19 +45,13 @@ def problem(seq=128, phase="forward", device="cpu", **more):
     return found.with_(**more).to_dict()
 
 
-def samples(median, n=21):
-    """With a spread of 1 %."""
-    return [median * (1 + 0.01 * (i / (n - 1) - 0.5)) for i in range(n)]
-
-
 def measured(variant="sdpa", median=0.001, *, energy=None, node="", **asked):
-    taken = samples(median)
     return Record(
         status=Status.MEASURED,
         variant=variant,
         problem=problem(**asked),
         node=node,
-        time=Time(clock="host", stop="budget", **figures(taken)),
+        time=Time(clock="host", stop="budget", **figures(around(median, 0.005))),
         memory=Memory(peak_bytes=1 << 20, saved_bytes=None, expected_bytes=None, method="m"),
         error={"forward": Error(relative=1.23456e-7, max=0.0, worst_row=0.0, cosine=1.0)},
         energy=energy and Energy(joules=energy),
@@ -111,15 +104,5 @@ class Place:
     def export(self, *paths, **more):
         return export(paths, self.results, root=self.root, **more)
 
-    def cells(self, *paths, name="attention.time"):
-        (file,) = self.export(*paths)
-        return cells(file, name)
-
     def refused(self, *paths, holding=()):
-        with pytest.raises(CantBeDone) as caught:
-            self.export(*paths)
-        sentence = str(caught.value)
-        assert "\n" not in sentence
-        for word in holding:
-            assert word in sentence
-        return sentence
+        refused(lambda: self.export(*paths), *holding, kind=CantBeDone)

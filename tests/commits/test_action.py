@@ -15,9 +15,7 @@ yaml = pytest.importorskip("yaml")  # comes with transformers
     ("rows", "prints", "status"),
     [("k/rows.py", "| worse |", 1), ("", "| unchanged |", 0), ("", "", 2)],
 )
-def test_the_table_is_in_the_summary_and_the_job_ends_as_the_comparison(
-    tmp_path, rows, prints, status
-):
+def test_the_summary_has_the_table_and_the_job_ends_as_it_says(tmp_path, rows, prints, status):
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     (script,) = [step["run"] for step in action["runs"]["steps"] if step.get("id") == "compare"]
     repository, runner = tmp_path / "repository", tmp_path / "runner"
@@ -46,7 +44,6 @@ def test_the_table_is_in_the_summary_and_the_job_ends_as_the_comparison(
     called = (tmp_path / "called").read_text().strip()
     assert called == f"history compare {fork} $(id) {table}--seq 64 --markdown"
     summary = (tmp_path / "GITHUB_STEP_SUMMARY").read_text()
-    assert summary.strip() == (
-        prints or "The variants could not be compared; the log of this job says why."
-    )
+    failed = "The variants could not be compared; the log of this job says why."
+    assert summary.strip() == (prints or failed)
     assert (tmp_path / "GITHUB_OUTPUT").read_text() == f"table={runner}/attnbench.md\n"

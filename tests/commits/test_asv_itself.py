@@ -64,15 +64,8 @@ class Repository:
         self.call("git", "init", "-q", "-b", "main")
 
     def call(self, *command, status=0):
-        done = subprocess.run(
-            command,
-            cwd=self.root,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
+        where = {"cwd": self.root, "env": self.environment, "stdin": subprocess.DEVNULL}
+        done = subprocess.run(command, **where, capture_output=True, text=True, timeout=600)
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -93,9 +86,7 @@ class Repository:
         (file,) = (self.root / "results" / "asv").glob(f"*/{sha[:8]}-shared-*.json")
         kept = json.loads(file.read_text())
         columns = kept["result_columns"]
-        return {
-            name: dict(zip(columns, row, strict=False)) for name, row in kept["results"].items()
-        }
+        return {n: dict(zip(columns, row, strict=False)) for n, row in kept["results"].items()}
 
     def figure(self, sha, figure):
         """Values by variant."""

@@ -37,9 +37,8 @@ def history(monkeypatch):
     return said
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "counts"),
-    [
+def test_a_commit_is_held_against_the_one_before_it(history):
+    for before, after, counts in (
         (value(1.0), value(1.1), (1, 0, 0)),
         (value(1.0), value(0.9), (0, 1, 0)),
         (value(1.0), value(1.04), (0, 0, 0)),  # less than the factor
@@ -48,17 +47,13 @@ def history(monkeypatch):
         (value(None), value(None), (0, 0, 0)),  # it failed before
         (value(1.0), value(float("nan")), (0, 0, 0)),
         (value(1.0), Value(1.5, None, None, "protocol 9"), (0, 0, 0)),  # of another ruler
-    ],
-)
-def test_a_commit_is_held_against_the_one_before_it(history, before, after, counts):
-    first, second = history({NAME: before}, {NAME: after})
-    assert (len(second.slower), len(second.faster), len(second.newly_failed)) == counts
-    assert not first.slower and not first.faster and not first.newly_failed
+    ):
+        first, second = history({NAME: before}, {NAME: after})
+        assert (len(second.slower), len(second.faster), len(second.newly_failed)) == counts
+        assert not first.slower and not first.faster and not first.newly_failed
 
 
-def test_what_moves_where_nothing_changed_moves_by_itself_and_so_does_what_moves_no_further(
-    history,
-):
+def test_what_moves_where_nothing_changed_moves_by_itself_and_so_does_less(history):
     """The second commit changed nothing: 1.2 there is the machine, so 1.15 is nothing elsewhere."""
     names = [f"attention.Time.time({name}, 128, forward)" for name in ("x", "y", "z")]
     names.append("attention.Memory.peak(x, 128, forward)")
@@ -72,24 +67,22 @@ def test_what_moves_where_nothing_changed_moves_by_itself_and_so_does_what_moves
     assert [m.name for m in other.slower] == [names[3]]  # a time that moves says nothing of memory
 
 
-@pytest.mark.parametrize(
-    ("after", "status", "said"),
-    [
-        (Value(None), 1, f"fails now: {NAME}"),
-        (value(0.0011), 0, f"slower: {NAME}: 0.001 → 0.0011 (1.100)"),  # not in pairs: no finding
-    ],
-)
-def test_what_fails_now_is_a_finding(clone, asked, monkeypatch, capsys, after, status, said):
-    results = [{NAME: value(0.001)}, {NAME: after}] * 2
+def test_what_fails_now_is_a_finding(clone, asked, monkeypatch, capsys):
+    results = []
     monkeypatch.setattr(asv_interface, "_values", lambda *_: results.pop(0).items())
     monkeypatch.setattr("attnbench.command.progress.EVERY_S", 0.0)
-    assert cli.main(["history", "HEAD~2..HEAD"]) == status
-    shown = capsys.readouterr()
-    assert said in shown.out and re.search(r"0 of 1 · .* · about .* left · asv\n", shown.err)
-    assert cli.main(["history", "HEAD~2..HEAD", "--json"]) == status
-    sent = json.loads(capsys.readouterr().out)
-    assert [c["measured"] for c in sent["commits"]] == [1, 1 - status]
-    assert sent["page"].endswith("reports/asv/index.html")
+    for after, status, said in (
+        (Value(None), 1, f"fails now: {NAME}"),
+        (value(0.0011), 0, f"slower: {NAME}: 0.001 → 0.0011 (1.100)"),  # not in pairs: no finding
+    ):
+        results.extend([{NAME: value(0.001)}, {NAME: after}] * 2)
+        assert cli.main(["history", "HEAD~2..HEAD"]) == status
+        shown = capsys.readouterr()
+        assert said in shown.out and re.search(r"0 of 1 · .* · about .* left · asv\n", shown.err)
+        assert cli.main(["history", "HEAD~2..HEAD", "--json"]) == status
+        sent = json.loads(capsys.readouterr().out)
+        assert [c["measured"] for c in sent["commits"]] == [1, 1 - status]
+        assert sent["page"].endswith("reports/asv/index.html")
 
 
 def test_results_are_read_as_asv_wrote_them(tmp_path):

@@ -59,9 +59,7 @@ def counted(root, head, asked=(), base="main", opened=None, grid=plants.GRID):
     ("base", "head", "change", "status"),
     [("main", "slower", 0.05, 0), ("main", "wrong", None, 1), ("wrong", "main", None, 0)],
 )
-def test_of_each_cell_that_passes_the_gate_the_instructions_are_told(
-    repository, stand_in, base, head, change, status
-):
+def test_what_passes_the_gate_is_counted(repository, stand_in, base, head, change, status):
     cells = counted(repository, head, base=base)
     assert (cells["einsum"].base, cells["einsum"].head) == (1_000_000, 1_000_000)
     assert cells["matmul"].change == (change and pytest.approx(change))

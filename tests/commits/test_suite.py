@@ -8,10 +8,8 @@ import subprocess
 import sys
 from argparse import Namespace
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 from asv._stats import is_different
 from asv.util import UserError
@@ -25,9 +23,9 @@ from attnbench.features.commits.suite import AsvRequest, Cache, SuiteRow
 from attnbench.sweep import engine
 from attnbench.sweep.engine import Refused
 from impls.errors import CantBeDone
+from tests.calling import ROOT
 from tests.commits import runs
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 KEY = ("matmul", 128, "forward")
 SAMPLES = [0.004, 0.001, 0.003, 0.002, 0.0035, 0.0015, 0.0025]
 
@@ -36,7 +34,7 @@ def discovered(folder, request):
     """What asv's own discovery says, in a process of its own that loads nothing that is slow."""
     environment = {**os.environ}
     request.hand_on(environment)
-    words = [str(CHECKOUT / "benchmarks"), str(folder / "found.json")]
+    words = [str(ROOT / "benchmarks"), str(folder / "found.json")]
     code = f"from asv_runner.discovery import _discover; _discover({words}); import sys; "
     code += "assert not {'torch', 'impls', 'pandas'} & set(sys.modules)"
     subprocess.run([sys.executable, "-P", "-c", code], env=environment, check=True, cwd=folder)
@@ -110,9 +108,7 @@ def test_values_are_handed_over_once_and_then_measured_anew(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("kind", measurement.KINDS)
-def test_what_has_no_figure_is_an_error_or_skipped_with_its_reason(
-    tmp_path, monkeypatch, kind, capsys
-):
+def test_what_has_no_figure_is_an_error_or_skipped_and_why(tmp_path, monkeypatch, kind, capsys):
     monkeypatch.chdir(tmp_path)
     figures = {"time": [1.0], "memory": 1, "error": 1.0, "energy": 1.0}
     for status in ("wrong", "implausible", "failed", "crashed", "timed_out"):
@@ -176,26 +172,19 @@ SWEPT = {
 
 def test_each_process_gives_one_value_the_median_in_its_best_place(few, processes):
     left = {("matmul", 32, "train"): SuiteRow("wrong", "it sees too much", {})}
-    rows = measurement._timed({**SWEPT, **left}, [*SWEPT, *left], "cpu", CHECKOUT, 2)
+    rows = measurement._timed({**SWEPT, **left}, [*SWEPT, *left], "cpu", ROOT, 2)
     assert [sorted(cells) for cells in processes] == [sorted(SWEPT)] * 2
     for row in rows.values():
         assert row == SuiteRow("measured", "", {"time": [5e-4, 1e-3], "memory": 7})
 
 
 @pytest.mark.parametrize(
-    ("asked", "wanted"),
-    [
-        (AsvRequest(interleaved=True), 1),
-        (AsvRequest(), suite.PROCESSES),
-        (AsvRequest(quick=True), 0),
-    ],
+    ("asked", "wanted"), [({"interleaved": True}, 1), ({}, suite.PROCESSES), ({"quick": True}, 0)]
 )
-def test_a_commit_is_swept_once_a_command_and_timed_by_a_process_a_round(
-    few, processes, tmp_path, monkeypatch, asked, wanted
-):
+def test_a_sweep_a_command_a_process_a_round(few, processes, tmp_path, monkeypatch, asked, wanted):
     swept = []
     monkeypatch.setattr(measurement, "_swept", lambda *_, **__: swept.append(1) or {**SWEPT})
-    asked = msgspec.structs.replace(asked, bench=("16, 'train'",), kept=str(tmp_path))
+    asked = AsvRequest(**asked, bench=("16, 'train'",), kept=str(tmp_path))
     rounds = [measurement.measure_all(asked, tmp_path / name).rows for name in "ab"]
     assert (len(swept), len(processes)) == (1, 2 * wanted)
     matmul, sdpa = (rounds[0][name, 16, "train"] for name in ("matmul", "sdpa"))
@@ -221,9 +210,7 @@ def test_a_cell_has_to_be_implausible_twice(few, tmp_path, monkeypatch):
     assert rows["matmul", 16, "train"] == doubted
 
 
-def test_asv_is_told_of_the_machine_without_asking_and_its_processes_of_the_command(
-    tmp_path, monkeypatch
-):
+def test_asv_is_told_of_the_machine_and_its_processes_of_the_command(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(environment.Machine, "hardcoded_machine_name", None)
     counter = tmp_path / "intel-rapl:0" / "energy_uj"

@@ -2,14 +2,10 @@
 
 import impls
 from attnbench.core.machine import this_machine, why_not
-from tests.answer import build as seen
+from tests.answer.build import problem, seen
 from tests.report.page import runs
 
 LENGTHS = (128, 256, 512, 1024, 2048)
-
-
-def problem(length, phase="forward", mask="causal", heads=4):
-    return seen.problem(length, phase=phase, mask=mask, heads=heads)
 
 
 def quadratic(p, once=1e-4):
@@ -17,12 +13,12 @@ def quadratic(p, once=1e-4):
 
 
 def record(variant, p, seconds, peak=1 << 20, **more):
-    return seen.seen(variant, p, seconds, peak=peak, **more)
+    return seen(variant, p, seconds, peak=peak, **more)
 
 
 def lines(phases=("forward",), mask="causal", **factors):
     """Records at five lengths of variants that take so many times a quadratic time."""
-    problems = [problem(n, phase, mask) for phase in phases for n in LENGTHS]
+    problems = [problem(n, phase=phase, mask=mask) for phase in phases for n in LENGTHS]
     return [
         record(name.replace("_", "."), p, factor * quadratic(p))
         for p in problems
@@ -32,7 +28,7 @@ def lines(phases=("forward",), mask="causal", **factors):
 
 def everybody(phases=("forward",), mask="causal", slow=2.0, but=(), **factors):
     """The same, of all exact variants that could run here: ``slow`` times a quadratic time."""
-    p = problem(512, phases[0], mask)
+    p = problem(512, phase=phases[0], mask=mask)
     names = [
         row.name
         for row in impls.table().rows.values()

@@ -54,9 +54,7 @@ def counted(calls):
     return {str(s.problem): s.calls for s in calls.sites}
 
 
-def test_a_program_that_trains_forks_and_becomes_another_is_captured(
-    capture, tmp_path, monkeypatch
-):
+def test_a_program_that_trains_forks_and_becomes_another(capture, tmp_path, monkeypatch):
     (tmp_path / "own").mkdir()
     (tmp_path / "own/sitecustomize.py").write_text("import sys; sys.own = 'found'")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))  # which is run as ever
@@ -105,9 +103,7 @@ if __name__ == "__main__":
     assert trained.backward_s > 0
 
 
-def test_what_another_starts_and_is_interrupted_leaves_its_calls_though_the_disk_was_full(
-    capture, tmp_path, monkeypatch
-):
+def test_an_interrupt_leaves_the_calls_though_the_disk_was_full(capture, tmp_path, monkeypatch):
     monkeypatch.setattr(program, "EVERY_S", 0.1)
     writes, before = [], SeenCalls.write
 

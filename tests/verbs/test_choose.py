@@ -13,6 +13,7 @@ from attnbench.answer.ranking import Candidate
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record, Status
 from attnbench.models.capture.calls import SeenCalls, Site
+from tests.calling import told
 from tests.verbs import chosen_runs as made
 from tests.verbs.conftest import OKAY, answered
 
@@ -52,27 +53,23 @@ def test_one_that_lacks_somebody_who_could_win_is_not(chooses, tmp_path, measure
     assert f"not from {folder / 'one'}, which measured this without matmul" in said
 
 
-NEAR = [
-    (("--heads", "8"), "4 heads, not 8: --heads 4"),
-    (("--phase", "train"), "phase forward, not train: --phase forward"),
-    (("--mask", "none"), "mask causal, not none: --mask causal"),
-    (("--head-dim", "128"), "head-dim 64, not 128: --head-dim 64"),
-    (("--seq", "1000000"), "length 2048, not 1000000: --seq 2048"),
-    (("--seq", "2"), "length 128, not 2: --seq 128"),
-]
-
-
-@pytest.mark.parametrize(("another", "said"), NEAR)
-def test_before_it_measures_the_nearest_run_is_named_and_what_differs(
-    chooses, whole, measures, another, said
-):
+def test_before_it_measures_the_nearest_run_is_named_and_what_differs(chooses, whole, measures):
     words = ("--seq", 512, *SHAPE, "--out", whole.parents[1])
-    _, _, err = chooses(*words, *another)
-    assert f"the nearest run, {whole}, has {said} answers from it\n" in err and len(measures) == 1
-    _, out, _ = chooses(*words, *said.split(": ")[1].split(), "--json")
-    assert json.loads(out)["source"] == str(whole) and len(measures) == 1
-    _, _, err = chooses(*words, "--batch", 2, *another)
-    assert "nearest run" not in err and len(measures) == 2  # it differs in two
+    for another, said in (
+        ("--heads 8", "4 heads, not 8: --heads 4"),
+        ("--phase train", "phase forward, not train: --phase forward"),
+        ("--mask none", "mask causal, not none: --mask causal"),
+        ("--head-dim 128", "head-dim 64, not 128: --head-dim 64"),
+        ("--seq 1000000", "length 2048, not 1000000: --seq 2048"),
+        ("--seq 2", "length 128, not 2: --seq 128"),
+    ):
+        measures.clear()
+        _, _, err = chooses(*words, *another.split())
+        assert f"the nearest run, {whole}, has {said} answers from it\n" in err
+        _, out, _ = chooses(*words, *said.split(": ")[1].split(), "--json")
+        assert json.loads(out)["source"] == str(whole) and len(measures) == 1
+        _, _, err = chooses(*words, "--batch", 2, *another.split())
+        assert "nearest run" not in err and len(measures) == 2  # it differs in two
 
 
 def test_one_that_measured_the_problem_comes_before_a_newer_one_that_did_not(chooses, whole):
@@ -150,42 +147,31 @@ def test_what_is_measured_anew_is_settled_in_pairs_and_kept(chooses, tmp_path, w
 
 
 def test_a_run_of_another_machine_is_exported_and_said_not_to_be_checked(chooses, run, tmp_path):
-    header = json.loads((run / "run.json").read_text())
-    header["machine"]["name"] = "elsewhere"
-    (run / "run.json").write_text(json.dumps(header))
+    told(run, machine__name="elsewhere")
     status, _, err = chooses("--export", tmp_path / "table.json", "--from", run)
     assert status == 0 and "could not be checked" in err
     assert "inputs" not in DispatchTable.read(tmp_path / "table.json").made
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
+def test_only_a_run_of_this_machine_as_it_is_now_is_used_without_its_name(tmp_path, run):
+    header = (run / "run.json").read_text()
+    for path, value in (
         ("protocol", 1),
-        ("settings.threads", 99),
+        ("settings__threads", 99),
         ("tables", ["mine.py"]),
         ("legs", []),
-        *((f"machine.{name}", 99) for name in ("cpu", "cores", "torch_cuda")),
-        ("machine.gpus", [{"name": "another"}]),
-        *((f"machine.versions.{name}", "0.1") for name in ("torch", "triton")),
-    ],
-)
-def test_only_a_run_of_this_machine_as_it_is_now_is_used_without_its_name(
-    tmp_path, whole, path, value
-):
-    assert list(choose_runs.measured_here(tmp_path / "results", None)) == [whole]
-    header = place = json.loads((whole / "run.json").read_text())
-    *way, last = path.split(".")
-    for name in way:
-        place = place[name]
-    place[last] = value
-    (whole / "run.json").write_text(json.dumps(header))
-    assert list(choose_runs.measured_here(tmp_path / "results", None)) == []
+        *((f"machine__{name}", 99) for name in ("cpu", "cores", "torch_cuda")),
+        ("machine__gpus", [{"name": "another"}]),
+        *((f"machine__versions__{name}", "0.1") for name in ("torch", "triton")),
+    ):
+        assert list(choose_runs.measured_here(tmp_path / "results", None)) == [run]
+        told(run, **{path: value})
+        assert list(choose_runs.measured_here(tmp_path / "results", None)) == [], path
+        (run / "run.json").write_text(header)
 
 
 def test_a_run_of_another_protocol_is_a_sentence(chooses, run):
-    file = run / "run.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "protocol": 1}))
+    told(run, protocol=1)
     status, _, err = chooses("--seq", 512, *SHAPE, "--from", run)
     assert status == 2 and "protocol 1" in err
 
@@ -198,11 +184,8 @@ def halved(tmp_path):
 
 def captured(tmp_path, *sites, **more):
     """In the program a call takes no longer than alone, if nothing else is said."""
-    made_of = {"calls": 12, "seconds": 1e-6}
     found = [
-        Site(
-            **{"problem": p, "site": f"model.py:{n}", "via": via, "share": share, **made_of, **rest}
-        )
+        Site(p, f"model.py:{n}", via, 12, share=share, **{"seconds": 1e-6, **rest})
         for n, (p, via, share, rest) in enumerate(sites)
     ]
     step = {"steps": 3, "step_s": 1.0, "step_share": sum(s.share or 0 for s in found)}
@@ -216,7 +199,7 @@ def gain(chooses, halved, tmp_path):
     """What is said to be gained where sdpa's share of a step is 0.4."""
 
     def of(seconds=1e-6, **more):
-        site = (made.problem(512, "train"), "sdpa", 0.4, {"seconds": seconds})
+        site = (problem(512, phase="train"), "sdpa", 0.4, {"seconds": seconds})
         file = captured(tmp_path, site, **more)
         return json.loads(chooses("--problems", file, "--from", halved, "--json")[1])["gain"]
 
@@ -230,9 +213,8 @@ def test_what_a_step_gains_is_its_share_of_attention_times_what_attention_gains(
     assert factor["low"] < factor["value"] < factor["high"]
     inside = gain(seconds=1)  # ten times as long as alone: in seconds next to nothing is gained
     (site,) = inside["sites"]
-    assert (
-        site["inside_s"] == pytest.approx(1 / 12) and site["inside_s"] > 5 * site["now_s"]["value"]
-    )
+    assert site["inside_s"] == pytest.approx(1 / 12)
+    assert site["inside_s"] > 5 * site["now_s"]["value"]
     assert inside["factor"]["low"] == factor["low"] and 0.96 < inside["factor"]["high"] < 1
     wide = gain(step_share_between=[0.3, 0.5])["factor"]
     assert wide["value"] == factor["value"]
@@ -242,9 +224,9 @@ def test_what_a_step_gains_is_its_share_of_attention_times_what_attention_gains(
 def test_a_site_that_nobody_can_answer_stays_and_says_why(chooses, halved, tmp_path):
     file = captured(
         tmp_path,
-        (made.problem(512, "train"), "sdpa", 0.3, {}),
-        (made.problem(512, heads=64), "sdpa", 0.2, {}),
-        (made.problem(512), "flex", 0.1, {"faithful": False, "note": "a score_mod of its own"}),
+        (problem(512, phase="train"), "sdpa", 0.3, {}),
+        (problem(512, heads=64), "sdpa", 0.2, {}),
+        (problem(512), "flex", 0.1, {"faithful": False, "note": "a score_mod of its own"}),
     )
     status, out, _ = chooses("--problems", file, "--from", halved)
     assert status == 0

@@ -94,9 +94,7 @@ def test_the_newest_run_needs_no_name(two, monkeypatch):
 
 
 @pytest.mark.parametrize("more", [[], ["--all"]])
-def test_ctrl_c_ends_a_run_with_the_answer_from_what_was_measured(
-    tmp_path, monkeypatch, capsys, more
-):
+def test_ctrl_c_ends_a_run_with_the_answer_from_what_there_is(tmp_path, monkeypatch, capsys, more):
     engine = Answering(None, None, None, KeyboardInterrupt())
     monkeypatch.setattr("attnbench.sweep.places.LocalEngine", lambda *_, **__: engine)
     words = ["run", "sdpa", "matmul", "--seq", "16,32", "--phase", "forward", "--no-report"]
@@ -203,9 +201,7 @@ LEFT = r"about \d+ (s|min) left · "
 
 
 @pytest.mark.parametrize(("words", "what"), SHOWN.items())
-def test_where_nobody_watches_a_verb_says_now_and_then_what_it_does_and_what_is_left(
-    made_up, words, what
-):
+def test_where_nobody_watches_a_verb_says_what_it_does_and_what_is_left(made_up, words, what):
     _, _, err = asked(*words.split())
     said = [line for line in err.splitlines() if re.search(LEFT, line)]
     assert any(what in line for line in said), err
@@ -243,9 +239,7 @@ def on_terminal(monkeypatch, words):
     return b"".join(shown).decode()
 
 
-def test_a_run_of_nothing_that_can_run_here_says_so_whether_or_not_there_is_a_report(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_run_of_nothing_that_can_run_here_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("attnbench.sweep.places.LocalEngine", lambda *_, **__: Answering())
     for more in ([], ["--no-report"]):
         words = ["run", "sdpa.cudnn", "--device", "cpu", "--seq", "64", *more]
@@ -253,9 +247,7 @@ def test_a_run_of_nothing_that_can_run_here_says_so_whether_or_not_there_is_a_re
         assert "no variant takes these problems here" in capsys.readouterr().err
 
 
-def test_a_self_check_says_how_long_it_takes_and_shows_each_slow_down(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_self_check_says_how_long_it_takes_and_each_slow_down(tmp_path, monkeypatch, capsys):
     outcome = PlantOutcome("zeros", "values", True, "wrong", "row 0 did not move")
     monkeypatch.setattr(selfcheck, "run_plants", lambda *_, **__: iter([outcome]))
     monkeypatch.setattr(selfcheck, "run_slow_downs", lambda *_: iter([outcome] * 5))

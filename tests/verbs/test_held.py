@@ -1,5 +1,7 @@
 """What is measured is measured with the device held; what the verbs end with and refuse."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from attnbench import cli
@@ -50,24 +52,20 @@ def held(monkeypatch, worker):
     return lock
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["run", "matmul", *SMALL],
-        ["check", "matmul", *SMALL],
-        ["compare", "einsum", "matmul", *SMALL],
-        ["env"],
-        ["selfcheck"],
-        ["profile", "matmul", "--seq", "16"],
-    ],
-    ids=lambda words: words[0],
-)
-def test_a_worker_is_asked_only_while_the_device_is_held(held, tmp_path, words):
-    out = [] if words[0] == "check" else ["--out", str(tmp_path)]
-    with pytest.raises(Reached):
-        cli.main([*words, *out, *([] if words == ["selfcheck"] else ["--device", "cpu"])])
-    assert held.seen == [(True, {"cpu"})]
-    assert not held.on
+def test_a_worker_is_asked_only_while_the_device_is_held(held, tmp_path):
+    out, cpu = ["--out", str(tmp_path)], ["--device", "cpu"]
+    for words in (
+        ["run", "matmul", *SMALL, *cpu, *out],
+        ["check", "matmul", *SMALL, *cpu],
+        ["compare", "einsum", "matmul", *SMALL, *cpu, *out],
+        ["env", *cpu, *out],
+        ["selfcheck", *out],
+        ["profile", "matmul", "--seq", "16", *cpu, *out],
+    ):
+        held.seen.clear()
+        with pytest.raises(Reached):
+            cli.main(words)
+        assert (held.seen, held.on) == ([(True, {"cpu"})], False), words
 
 
 @pytest.fixture
@@ -75,17 +73,10 @@ def margins(monkeypatch, held):
     """The margins at which commits would be compared, each while the device is held."""
     seen = []
 
-    class Found:
-        exit_status = 1
-
-        @staticmethod
-        def to_dict():
-            return {}
-
     def compared(a, b, cells, opened, *, margin, **more):
         assert (held.on, held.devices) == (True, {"cpu"})
         seen.append(margin)
-        return Found
+        return SimpleNamespace(exit_status=1, to_dict=dict)
 
     monkeypatch.setattr(checkout, "find_commit", lambda name, root: name)
     monkeypatch.setattr(rounds, "plan_cells", lambda *_: rounds.CellPlan([]))
@@ -93,22 +84,13 @@ def margins(monkeypatch, held):
     return seen
 
 
-@pytest.mark.parametrize(
-    ("floors", "words", "margin"),
-    [
-        ([0.002], [], LEAST_MARGIN),
-        ([0.02, 0.03], [], 0.03),
-        ([0.02, 0.03], ["--margin", "0.015"], 0.015),
-    ],
-)
-def test_commits_are_held_to_the_largest_floor_or_the_margin_given(
-    margins, tmp_path, floors, words, margin
-):
+def test_commits_are_held_to_the_largest_floor_or_the_margin_given(margins, tmp_path):
     machine = this_machine()
     facts = {"protocol": PROTOCOL, "machine": machine.to_dict()}
-    noise = [{"call_s": 1e-3, "floor": f} for f in floors]
-    threads = {"threads": machine.threads}
-    save_machine(tmp_path, machine, {**facts, "noise": noise, "settings": threads})
+    facts["settings"] = {"threads": machine.threads}
     asked = ["compare", "one", "other", "--device", "cpu", "--json", "--out", str(tmp_path)]
-    assert cli.main([*asked, *words]) == 1  # what the comparison ends with
-    assert margins == [margin]
+    for floors, words in (((0.002,), []), ((0.02, 0.03), []), ((0.02,), ["--margin", "0.015"])):
+        noise = [{"call_s": 1e-3, "floor": floor} for floor in floors]
+        save_machine(tmp_path, machine, {**facts, "noise": noise})
+        assert cli.main([*asked, *words]) == 1  # what the comparison ends with
+    assert margins == [LEAST_MARGIN, 0.03, 0.015]

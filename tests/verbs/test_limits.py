@@ -43,9 +43,7 @@ def kept(out):
     return file, json.loads(file.read_text())
 
 
-def test_a_worker_is_told_the_problem_the_time_and_the_seed_and_json_is_what_was_kept(
-    probes, tmp_path
-):
+def test_a_worker_is_told_problem_time_and_seed_and_json_is_what_was_kept(probes, tmp_path):
     shape = ["--heads", "2", "--head-dim", "32", "--mask", "none", "--dtype", "bfloat16"]
     more = ["--seed", "7", "--threads", "1", "--max-memory", "2MB", "--json"]
     said = limits("einsum", *SMALL, *shape, *more, out=tmp_path)
@@ -89,18 +87,14 @@ def test_a_variant_that_does_not_pass_its_gate_is_a_finding_and_none_to_try_is_2
     assert "nothing was run" in said.stderr and "needs CUDA" in said.stdout
 
 
-@pytest.mark.parametrize(
-    ("ended", "status", "said"),
-    [("wrong", 1, "(wrong): it wrote"), ("timed_out", 2, "(timed out): it wrote")],
-)
-def test_a_worker_that_is_lost_is_no_profile_and_how_it_ended_is_said(
-    worker, tmp_path, ended, status, said
-):
+@pytest.mark.parametrize(("ended", "status"), [("wrong", 1), ("timed_out", 2)])
+def test_a_worker_that_is_lost_is_no_profile_and_its_end_is_said(worker, tmp_path, ended, status):
     def answer(question):
         raise WorkerLost("it wrote", "", **{ended: True})
 
     worker.answer = answer
-    assert said in well("profile", "einsum", "--out", tmp_path, status=status).stderr
+    said = well("profile", "einsum", "--out", tmp_path, status=status).stderr
+    assert f"({ended.replace('_', ' ')}): it wrote" in said
 
 
 def test_what_was_found_is_printed_though_no_picture_can_be_written(probes, tmp_path, monkeypatch):

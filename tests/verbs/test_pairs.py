@@ -87,9 +87,7 @@ def test_a_worker_is_told_the_problem_the_seed_and_the_threads_and_json_has_all(
 
 
 @pytest.mark.parametrize(("status", "code"), [("wrong", 1), ("out_of_memory", 0)])
-def test_a_variant_that_is_wrong_is_a_finding_and_one_too_large_is_not(
-    pairs, tmp_path, status, code
-):
+def test_a_wrong_variant_is_a_finding_and_one_too_large_is_not(pairs, tmp_path, status, code):
     well_, stopped = pairs.answer, {"stopped": {"status": status, "why": "matmul: so it was"}}
     pairs.answer = lambda question: stopped if length(question) >= 512 else well_(question)
     out = " ".join(well(*CROSSOVER, *SMALL, "--out", tmp_path, status=code).stdout.split())

@@ -17,9 +17,7 @@ from tests.calling import asked, only_run
 from tests.report.page import runs
 from tests.sweep.build import Answering
 
-A = Problem(
-    batch=2, heads=4, kv_heads=2, q_len=24, kv_len=24, mask=Mask.parse("causal"), phase="train"
-)
+A = Problem(2, heads=4, kv_heads=2, q_len=24, kv_len=24, mask=Mask.parse("causal"), phase="train")
 B = A.with_(q_len=1, kv_len=40, mask=Mask(), phase="decode", batch=1)
 
 
