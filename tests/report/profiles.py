@@ -28,12 +28,12 @@ def dense():
     alive = [[32, 0, 0], [32, 32, 0], [0, 32, 0], [0, 32, 64], [0, 0, 4]]
     weights = {"backward": False, "there": 32, "most": 32}
     gradient = {"backward": True, "there": 64, "most": 64}
+    about = {"variant": "dense", "note": "as written", "problem": {"phase": "train"}, "caveats": []}
+    line = {"place": "dense.py:22", "code": "scores = q @ k", "gradient": "BmmBackward0"}
+    line |= {"forward_share": 0.2, "backward_share": 0.5, "allocated_bytes": 1, "peak_bytes": 1}
     return {
-        "variant": "dense",
+        **about,
         "slug": "b1 h8/8 n1024 d64 f32 causal train",
-        "note": "as written",
-        "problem": {"phase": "train"},
-        "caveats": [],
         "phases": [forward, phase("backward", [operator("bmm", 0.04, 4, 5e10), *tiny])],
         "plain": {"clock": "host", "forward_s": 0.03, "backward_s": 0.04, "total_s": 0.07},
         "cost": {"flops": 10**9, "bytes": 10**6, "flop_rate": 1.4e10},
@@ -50,17 +50,7 @@ def dense():
                 source("dense.py:23", softmax, "_softmax_backward_data", **gradient),
             ],
         },
-        "lines": [
-            {
-                "place": "dense.py:22",
-                "code": "scores = q @ k",
-                "forward_share": 0.2,
-                "backward_share": 0.5,
-                "gradient": "BmmBackward0",
-                "allocated_bytes": 1,
-                "peak_bytes": 1,
-            }
-        ],
+        "lines": [line],
     }
 
 
@@ -71,14 +61,8 @@ def fused():
     made = dense() | {"variant": "fused", "phases": [forward, backward], "note": ""}
     made["plain"] = {"clock": "host", "forward_s": 0.01, "backward_s": 0.02, "total_s": 0.03}
     place = ("sdpa.py:31", "return F.sdpa(q, k, v)", "zeros")
-    made["memory"] |= {
-        "peak_bytes": 8 * MIB,
-        "turn_bytes": 2 * MIB,
-        "end_ms": 30.0,
-        "turn_ms": 10.0,
-        "peak_ms": 20.0,
-        "at_ms": [5.0, 20.0],
-        "alive": [[2 * MIB], [8 * MIB]],
-        "sources": [source(*place, backward=True, there=8, most=8)],
-    }
+    made["memory"] |= {"at_ms": [5.0, 20.0], "alive": [[2 * MIB], [8 * MIB]], "end_ms": 30.0}
+    made["memory"] |= {"peak_bytes": 8 * MIB, "peak_ms": 20.0}
+    made["memory"] |= {"turn_bytes": 2 * MIB, "turn_ms": 10.0}
+    made["memory"]["sources"] = [source(*place, backward=True, there=8, most=8)]
     return made

@@ -7,13 +7,8 @@ from attnbench.features.choose import view
 from impls.masks import Mask
 from impls.problem import Problem
 
-SHORT, PROBLEM = (Problem(q_len=n, kv_len=n, mask=Mask.parse("causal")) for n in (256, 1024))
-NONE = Choice(PROBLEM, Wants(), why_not="nothing was measured of it")
 EXACTLY = GainInterval.exactly
-
-
 BEST = Candidate("chunked", "softmax", 1e-3, 0.9e-3, 1.1e-3, measured=True)
-CHUNKED = Choice(PROBLEM, Wants(), Ranking(BEST, (), (), None, None))
 FASTER = SiteTimes(
     "a.py:1 · short", EXACTLY(0.4), "matmul", EXACTLY(2e-3), "sdpa", EXACTLY(1e-3), inside_s=2e-3
 )
@@ -27,9 +22,11 @@ SILENT = SiteTimes("e.py:5", EXACTLY(0.05), "mha", None, why="nobody serves it")
 
 def test_a_program_has_its_answers_its_sites_and_its_gain(shown):
     sites = (FASTER, LONGER, UNKNOWN, SILENT)
-    choices, found = {SHORT: NONE, PROBLEM: CHUNKED}, gain(sites, "a step")
-    said = shown(view.show_calls, choices, found).splitlines()
-    assert said[:3] == [NONE.sentence(), CHUNKED.sentence(), ""]
+    short, long = (Problem(q_len=n, kv_len=n, mask=Mask.parse("causal")) for n in (256, 1024))
+    none = Choice(long, Wants(), why_not="nothing was measured of it")
+    chunked, found = Choice(long, Wants(), Ranking(BEST, (), (), None, None)), gain(sites, "a step")
+    said = shown(view.show_calls, {short: none, long: chunked}, found).splitlines()
+    assert said[:3] == [none.sentence(), chunked.sentence(), ""]
     rows = {line[:6]: line for line in said[4:9]}
     told = [" ".join(rows[s.site[:6]].removeprefix(s.site).split()) for s in sites]
     assert told == [

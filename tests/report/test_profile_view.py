@@ -8,15 +8,10 @@ from tests.report.profiles import MIB, dense, fused
 
 
 @pytest.fixture
-def screen(monkeypatch, capsys):
+def screen(monkeypatch, shown):
     """What is shown on a screen of 80 columns."""
-
-    def shown(*some, why=()):
-        monkeypatch.setenv("COLUMNS", "80")
-        show(some, why)
-        return capsys.readouterr().out.splitlines()
-
-    return shown
+    monkeypatch.setenv("COLUMNS", "80")
+    return lambda *some, why=(): shown(show, some, why).splitlines()
 
 
 def line_with(lines, *words):
@@ -53,10 +48,8 @@ def test_one_has_calls_rates_the_peak_by_line_the_slow_lines_and_caveats(screen)
     biggest = line_with(lines, "64 MiB", "dense.py:23", "in its gradient")
     assert lines.index(biggest) < lines.index(line_with(lines, "32 MiB", "dense.py:23 _softmax "))
     assert not any("dense.py:22 bmm" in x for x in lines)  # nothing of it is alive at the peak
-    assert line_with(lines, "70\u00a0%", "dense.py:22", "scores = q @ k") and line_with(
-        lines, "x[bold]"
-    )
-    assert line_with(lines, "! dense: the process grew")
+    assert line_with(lines, "70\u00a0%", "dense.py:22", "scores = q @ k")
+    assert line_with(lines, "x[bold]") and line_with(lines, "! dense: the process grew")
 
 
 def test_the_curve_is_as_high_as_what_is_alive():

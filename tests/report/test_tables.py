@@ -4,19 +4,8 @@ import csv
 import io
 import re
 
-from attnbench.report.tables import (
-    BAD,
-    BOLD,
-    Column,
-    Styled,
-    Table,
-    columns,
-    csv_of,
-    show,
-    to_html,
-    to_latex,
-    to_markdown,
-)
+from attnbench.report import tables
+from attnbench.report.tables import BAD, BOLD, Column, Styled, Table, columns, csv_of, show
 
 WORDS = columns("name", "worst error at all", "why", right=["worst error at all"], wrap=["why"])
 NASTY = "<b>|`*_&{7}$%#~^\\x"
@@ -41,7 +30,7 @@ def test_a_file_has_the_values_as_they_are_and_no_formula():
 
 
 def test_html_has_headings_marks_numbers_and_escapes():
-    text = to_html(Table('a "t"', TIMES.columns, [*TIMES.rows, ("b\n<i>why", 1)]))
+    text = tables.to_html(Table('a "t"', TIMES.columns, [*TIMES.rows, ("b\n<i>why", 1)]))
     assert 'aria-label="a &quot;t&quot;"' in text and "<b>" not in text and "<i>" not in text
     assert '<th scope="col" class="n">median, ms</th>' in text
     assert '<th scope="row">a</th><td class="n">1.2 of [1, 2]</td>' in text
@@ -49,11 +38,11 @@ def test_html_has_headings_marks_numbers_and_escapes():
 
 
 def test_markdown_and_latex_mark_what_is_bold_and_hold_no_markup_of_others():
-    head, rule, first, _, last = to_markdown(TIMES).splitlines()
+    head, rule, first, _, last = tables.to_markdown(TIMES).splitlines()
     assert (head, rule) == ("| variant | median, ms |", "| --- | ---: |")
     assert first == r"| a | **1.2** of \[1, 2\] |"
     assert len(re.findall(r"(?<!\\)\|", last)) == 3 and "<" not in last
-    rows = to_latex(TIMES).splitlines()
+    rows = tables.to_latex(TIMES).splitlines()
     assert rows[0] == r"\begin{tabular}{lr}" and rows[3] == r"variant & median, ms \\"
     assert rows[5] == r"a & \bfseries 1.2 of [1, 2] \\"
     assert "\\x" not in rows[7] and len(re.findall(r"(?<!\\)&", rows[7])) == 1

@@ -7,18 +7,7 @@ from attnbench.report.figures import closeness, memory, roofline, scaling, trade
 from attnbench.report.figures.scaling import panels
 from attnbench.report.scenes import ReportRun
 from tests.report.page import runs
-from tests.report.page.runs import (
-    Work,
-    assert_words_are_readable,
-    at,
-    crowd,
-    error,
-    other,
-    rows,
-    timed,
-    untimed,
-    words,
-)
+from tests.report.page.runs import at, crowd, error, other, rows, timed, untimed, words
 
 SCALED = ("r0-exact-time", "r0-others-error")
 OF_A_RUN = {"map": winner_map, "closeness": closeness}
@@ -32,10 +21,8 @@ def draw(section, *records, **header):
     if section == "scaling":
         some = (panel for panel in panels(found[0], looks, "variant.0?features=128"))
         return [scaling.figure(panel) for panel in some if panel.name in SCALED]
-    if section in OF_A_RUN:
-        drawn = OF_A_RUN[section].draw(found[0].run, found, looks)
-    else:
-        drawn = OF_A_SCENE[section].draw(found[0], looks)
+    given = (found[0].run, found) if section in OF_A_RUN else found[:1]
+    drawn = (OF_A_RUN | OF_A_SCENE)[section].draw(*given, looks)
     return drawn if isinstance(drawn, list) else [drawn] if drawn else []
 
 
@@ -53,7 +40,7 @@ def test_no_word_lies_on_another_or_is_cut_off_and_markup_is_text(section, kept)
         assert "var(--ink)" in drawn.inline and "var(" not in drawn.svg
     assert made
     for figure in kept:
-        assert_words_are_readable(figure)
+        runs.assert_words_are_readable(figure)
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -65,18 +52,15 @@ def test_nothing_measured_draws_nothing_and_one_length_of_one_variant_what_can_b
 CEILINGS = {"flops": {"float32": 1e11}, "copy": {"1024": 4e10, "4096": 8e10, "65536": 2e10}}
 
 
-@pytest.mark.parametrize(
-    ("median", "flops", "intensity", "rate", "share"),
-    [(2e-3, 10**8, 100, 5e10, 0.5), (1e-3, 10**6, 1, 1e9, 1e9 / 8e10)],
-    ids=["below the product", "below the corner, the fastest copy"],
-)
-def test_a_point_lies_at_its_work_over_its_bytes_and_over_its_time(
-    median, flops, intensity, rate, share
-):
-    record = timed("a", median, cost=Work(flops=flops, bytes=10**6))
-    (row,) = rows(one("roofline", record, ceilings=CEILINGS))
-    found = [float(row[name]) for name in ("flop_per_byte", "flop_per_s", "share_of_roof")]
-    assert found == pytest.approx([intensity, rate, share])
+def test_a_point_lies_at_its_work_over_its_bytes_and_over_its_time():
+    for median, flops, wanted in (
+        (2e-3, 10**8, [100, 5e10, 0.5]),  # below the product
+        (1e-3, 10**6, [1, 1e9, 1e9 / 8e10]),  # below the corner, the fastest copy
+    ):
+        record = timed("a", median, cost=runs.Work(flops=flops, bytes=10**6))
+        (row,) = rows(one("roofline", record, ceilings=CEILINGS))
+        found = [float(row[name]) for name in ("flop_per_byte", "flop_per_s", "share_of_roof")]
+        assert found == pytest.approx(wanted)
 
 
 def test_the_roof_is_of_the_kind_of_machine_that_measured_and_of_all_its_processes():
@@ -93,10 +77,8 @@ def test_the_roof_is_of_the_kind_of_machine_that_measured_and_of_all_its_process
 
 def test_each_kind_has_a_frontier_of_its_own():
     def best(*records):
-        found = {
-            drawn.name.rpartition("-")[2]: rows(drawn) for drawn in draw("tradeoffs", *records)
-        }
-        return [{r["variant"] for r in found[n] if r["frontier"] == "yes"} for n in sorted(found)]
+        drawn = sorted(draw("tradeoffs", *records), key=lambda each: each.name)
+        return [{r["variant"] for r in rows(d) if r["frontier"] == "yes"} for d in drawn]
 
     exact = (("fast", 1.0, 100, 3e-7), ("lean", 2.0, 10, 3e-7), ("poor", 3.0, 200, 4e-7))
     others = (("near", 0.5, 50, 0.1), ("rough", 0.1, 40, 0.9), ("worse", 0.6, 60, 0.95))
@@ -131,21 +113,17 @@ def test_a_length_that_nobody_won_says_why_and_what_was_tried_goes_before_what_n
         assert why in words(one("map", timed("a", 1.0, 256), *ended))
 
 
-LENGTHS = (256, 512, 1024, 2048, 4096)
-
-
-def panels_of(records, baseline="sdpa"):
+def panels_of(records):
     """By their names, without ``r0-``."""
     (scene, *_), looks = runs.staged(*records)
-    return {panel.name.removeprefix("r0-"): panel for panel in panels(scene, looks, baseline)}
+    return {panel.name.removeprefix("r0-"): panel for panel in panels(scene, looks, "sdpa")}
 
 
-def line(name="sdpa", scale=1.0, power=2, make=timed, lengths=LENGTHS, **more):
-    return [make(name, scale * 1e-8 * n**power, n, **more) for n in lengths]
+def line(name="sdpa", scale=1.0, power=2, make=timed, **more):
+    return [make(name, scale * 1e-8 * n**power, n, **more) for n in (256, 512, 1024, 2048, 4096)]
 
 
 def column(figure, name):
-    """A variant's values by their length."""
     (unit,) = rows(figure)[0].keys() - {"variant", "computes", "length", "low", "high"}
     return {int(r["length"]): float(r[unit]) for r in rows(figure) if r["variant"] == name}
 
@@ -154,14 +132,11 @@ def test_each_measure_is_what_it_says():
     records = line() + line("flash", 0.5) + line("linear", make=other, distance=0.25)
     records += line("counted", 9.0, energy=Energy(joules=0.5, method="rapl counter"))
     found = {name: scaling.figure(panel) for name, panel in panels_of(records).items()}
-    time, memory, error, energy = (
-        found[f"exact-{n}"] for n in ("time", "memory", "error", "energy")
-    )
-    assert column(time, "flash")[1024] == pytest.approx(0.5e-8 * 1024**2 * 1e3, 1e-5)
-    assert column(memory, "flash")[1024] == 1024 << 12
-    assert column(error, "flash")[1024] == pytest.approx(2e-7)
-    assert {row["variant"] for row in rows(energy)} == {"counted"}
-    (row, *_) = rows(time)
+    time, memory, off = (column(found[f"exact-{n}"], "flash") for n in ("time", "memory", "error"))
+    assert time[1024] == pytest.approx(0.5e-8 * 1024**2 * 1e3, 1e-5)
+    assert (memory[1024], off[1024]) == (1024 << 12, pytest.approx(2e-7))
+    assert {row["variant"] for row in rows(found["exact-energy"])} == {"counted"}
+    (row, *_) = rows(found["exact-time"])
     low, high = (1e-8 * 256**2 * 1e3 * t for t in (0.98, 1.02))
     assert (float(row["low"]), float(row["high"])) == (pytest.approx(low), pytest.approx(high))
     others = found["others-error"]
@@ -171,8 +146,7 @@ def test_each_measure_is_what_it_says():
 
 
 def test_a_crossing_is_a_bracket_between_two_lengths():
-    crossing = line("naive", 1.0) + line("flash", 512**2 * 1.4 / 512, power=1)
-    found = panels_of(crossing)
+    found = panels_of(line("naive") + line("flash", 512**2 * 1.4 / 512, power=1))
     said = scaling.figure(found["exact-time"]).description
     assert "flash overtakes naive between 512 and 1,024" in said
     assert [*found["exact-time"].brackets] == [(512, 1024)]

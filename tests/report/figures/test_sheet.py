@@ -11,16 +11,8 @@ from hypothesis import strategies as st
 from matplotlib.patches import Rectangle
 
 import attnbench
-from attnbench.report.figures.sheet import (
-    HUES,
-    NAMES,
-    finish,
-    listed,
-    sheet,
-    shorten,
-    spread,
-    width,
-)
+from attnbench.report.figures import sheet as sheets
+from attnbench.report.figures.sheet import HUES, finish, listed, sheet, shorten, spread, width
 from attnbench.report.figures.style import FIRST, looks
 from impls import own_rows
 from tests.report.page.runs import rows, timed
@@ -36,7 +28,7 @@ def figure(name="f", words="plain", title="t"):
         axes.plot([1], [2], marker="s", color=HUES["red"])
         edge = {"hatch": "////", "edgecolor": HUES["orange"], "alpha": 0.3}
         fig.add_artist(Rectangle((0.2, 0.2), 0.3, 0.3, facecolor="none", **edge))
-        for colour in NAMES:
+        for colour in sheets.NAMES:
             fig.add_artist(Rectangle((0, 0), 0.1, 0.1, facecolor=colour))
         fig.text(0.5, 0.5, words)
         return finish(fig, "s", name, title, "2.485e-7", [("a", "b"), (1, NASTY)])

@@ -8,17 +8,8 @@ from pathlib import Path
 from unittest.mock import patch
 from xml.etree import ElementTree
 
-from attnbench.core.record import (
-    PROTOCOL,
-    SCHEMA,
-    Distance,
-    Error,
-    Memory,
-    Record,
-    Status,
-    Time,
-    Work,
-)
+from attnbench.core import record as form
+from attnbench.core.record import Distance, Error, Memory, Record, Status, Time, Work
 from attnbench.features.report import build
 from attnbench.report.figures.style import looks
 from attnbench.report.scenes import ReportRun, gather, scenes
@@ -34,8 +25,8 @@ MACHINE = {
     "devices": ["cpu"],
 }  # fmt: skip
 HEADER = {
-    "run": "20260102-030405", "schema": SCHEMA, "protocol": PROTOCOL, "seed": 7, "budget_s": 0.1,
-    "machine": MACHINE, "tables": [], "command": "attnbench run --seq 64,128,256",
+    "run": "20260102-030405", "schema": form.SCHEMA, "protocol": form.PROTOCOL, "seed": 7,
+    "budget_s": 0.1, "machine": MACHINE, "tables": [], "command": "attnbench run --seq 64,128,256",
     "settings": {"threads": 1, "tf32": False, "environment": {"OMP_NUM_THREADS": "1"}},
     "code": {"commit": "0123abcd" * 5, "dirty": False}, "started": "2026-01-02T03:04:05+00:00",
     "noise": [{"call_s": 1e-3, "floor": 0.004}],
@@ -65,17 +56,9 @@ def timed(variant, median=1e-3, problem=PROBLEM, *, flags=(), spread=0.02, **mor
     problem = at(problem) if isinstance(problem, int) else problem
     time = Time(clock="host", stop="budget", flags=list(flags), **figures(around(median, spread)))
     n = problem.kv_len
-    given = {
-        "memory": memory(n << 12, n << 10, n << 12),
-        "error": error(2e-7),
-        "cost": Work(flops=512 * n * n, bytes=2048 * n),
-        "share_of_ceiling": 0.42,
-        "computes": "softmax",
-        "family": "dense",
-        "run": HEADER["run"],
-        "canary_s": 1e-3,
-        **more,
-    }
+    given = {"memory": memory(n << 12, n << 10, n << 12), "error": error(2e-7), "canary_s": 1e-3}
+    given |= {"cost": Work(flops=512 * n * n, bytes=2048 * n), "share_of_ceiling": 0.42}
+    given |= {"computes": "softmax", "family": "dense", "run": HEADER["run"], **more}
     return Record(status=Status.MEASURED, variant=variant, problem=problem, time=time, **given)
 
 
@@ -98,7 +81,8 @@ def far(skill, relative=None):
 
 def small():
     """Two exact variants that change places, one faster and inexact, and what has no time."""
-    found = []
+    found, remedy = [], "run it on a machine with a GPU"
+    no = ("sdpa.efficient", "unavailable", "sdpa.efficient runs on cuda; this machine has cpu")
     for phase, slow in (("forward", 1.0), ("train", 3.0)):
         for n in LENGTHS:
             problem, own = at(n, phase=phase, mask=CAUSAL), {"computes": OWN, "distance": far(0.1)}
@@ -108,13 +92,7 @@ def small():
                 timed("matmul", slow * 0.8e-3 * (n / 64) ** 2, problem),
                 timed("window?size=8", slow * 2e-4 * n / 64, problem, **near),
                 timed(MARKUP, slow * 1e-4 * n / 64, problem, family="linear", **own),
-                untimed(
-                    "sdpa.efficient",
-                    "unavailable",
-                    "sdpa.efficient runs on cuda; this machine has cpu",
-                    problem,
-                    remedy="run it on a machine with a GPU",
-                ),
+                untimed(*no, problem, remedy=remedy),
             ]
     long = at(256, phase="train", mask=CAUSAL)
     found.append(untimed("einsum", "out_of_memory", f"{MARKUP} took 9 GiB", long))
@@ -131,23 +109,15 @@ def many(variants, lengths, phases=("train",)):
             ratio=1 + some / 3e-7, worst_at=[0, number % 4, number % 99],
         )  # fmt: skip
         parts = ("forward", "dq", "dk", "dv") if phase == "train" else ("forward",)
-        found.append(
-            timed(
-                "sdpa" if number == 0 else f"variant{number}?block={number}",
-                1e-6 * (1 + number % 17 / 7) * n ** (2 if number % 3 else 1.2),
-                at(n, phase=phase, mask=CAUSAL),
-                family=FAMILIES[number % 7],
-                computes="softmax" if exact else NEAR,
-                distance=None if exact else far(0.3 + 0.6 * number / variants),
-                error=dict.fromkeys(parts, rough),
-                kernels=["aten::bmm", "aten::_softmax", "aten::copy_", "aten::mul"],
-                spent_s=dict.fromkeys(("build", "gate", "time"), 1 / (number + n)),
-                setup_s=1 / (number + 3),
-                seed=n,
-                started="2026-01-02T03:04:05+00:00",
-                node="slow-box-2c-0a1b2c",
-            )
-        )
+        given = {"family": FAMILIES[number % 7], "computes": "softmax" if exact else NEAR}
+        given |= {"distance": None if exact else far(0.3 + 0.6 * number / variants), "seed": n}
+        given |= {"error": dict.fromkeys(parts, rough), "setup_s": 1 / (number + 3)}
+        given["spent_s"] = dict.fromkeys(("build", "gate", "time"), 1 / (number + n))
+        given["kernels"] = ["aten::bmm", "aten::_softmax", "aten::copy_", "aten::mul"]
+        given |= {"started": HEADER["started"], "node": "slow-box-2c-0a1b2c"}
+        name = "sdpa" if number == 0 else f"variant{number}?block={number}"
+        seconds = 1e-6 * (1 + number % 17 / 7) * n ** (2 if number % 3 else 1.2)
+        found.append(timed(name, seconds, at(n, phase=phase, mask=CAUSAL), **given))
     return found
 
 
@@ -155,26 +125,17 @@ def crowd(count, lengths=(512, 1024, 2048, 4096)):
     """Variants of every sort in a bunch: long names, markup, some end early, one does nothing."""
     found = []
     for number in range(count):
-        name = (
-            MARKUP + "x" * 90
-            if number == 3
-            else f"variant.{number}" + "?features=128" * (number % 7 == 0)
-        )
+        name = f"variant.{number}" + "?features=128" * (number % 7 == 0)
+        name = MARKUP + "x" * 90 if number == 3 else name
         kind = ("softmax", "softmax", NEAR, OWN)[number % 4]
+        given = {"computes": kind, "family": (*FAMILIES, "<i>theirs" * 9)[number % 8]}
+        given["distance"] = far(0.5, 0.2 + number / 50) if kind != "softmax" else None
+        given["error"] = error(2e-7 * (1 + number / 90))
         for n in lengths[: len(lengths) - (number % 11 == 5)]:
-            found.append(
-                timed(
-                    name,
-                    1e-8 * n**2 * (1 + number % 9 / 5) / (1 + 3 * (kind != "softmax")),
-                    at(n),
-                    family=(*FAMILIES, "<i>theirs" * 9)[number % 8],
-                    computes=kind,
-                    distance=far(0.5, 0.2 + number / 50) if kind != "softmax" else None,
-                    error=error(2e-7 * (1 + number / 90)),
-                    memory=memory((1 + number**2) * n * 300, n * 90 * (number % 3), n * 310),
-                    cost=Work(flops=n**2 * 100 // (1 + number % 3), bytes=n * 500),
-                )
-            )
+            given["memory"] = memory((1 + number**2) * n * 300, n * 90 * (number % 3), n * 310)
+            given["cost"] = Work(flops=n**2 * 100 // (1 + number % 3), bytes=n * 500)
+            seconds = 1e-8 * n**2 * (1 + number % 9 / 5) / (1 + 3 * (kind != "softmax"))
+            found.append(timed(name, seconds, at(n), **given))
     return found
 
 

@@ -6,13 +6,7 @@ from dataclasses import replace
 import pytest
 
 from attnbench.core.evidence import Evidence
-from attnbench.features.claims.claim import (
-    ClaimFigure,
-    ClaimFindings,
-    ClaimOutcome,
-    ClaimRule,
-    ClaimVerdict,
-)
+from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimOutcome, ClaimVerdict
 from attnbench.features.report import page as html
 from attnbench.features.report.build import claims_of, model_cost
 from attnbench.features.report.files import summary
@@ -44,7 +38,7 @@ BAD = ClaimFindings({"two": ClaimFigure(0.1)})
 FAR = ClaimVerdict.NEEDS_OTHER_HARDWARE
 ROWS = [
     ClaimOutcome.of(claim(point("one", ours=True)), GOOD).to_dict(),
-    ClaimOutcome.of(claim(point("two", ClaimRule.AT_LEAST), name="bad"), BAD).to_dict(),
+    ClaimOutcome.of(claim(point("two", "at least"), name="bad"), BAD).to_dict(),
     ClaimOutcome(claim(name="far"), FAR, f"it needs {runs.MARKUP}").to_dict(),
 ]
 
@@ -87,10 +81,9 @@ def test_the_newest_of_each_kind_is_shown_and_a_name_is_text(beside):
     topk = row("topk[x]<b>", flat(0.98), runs.PATTERN, 0.9)
     found = evidence(row("einsum", flat(1.0), "softmax", 1.1), topk)
     made = {**found.made, "wanted": {"seq": 256, "batch": 4}}
-    real = Evidence("real", made, [real_row("betterone", "layer 0", 0.7)])
+    real = text(Evidence("real", made, [real_row("betterone", "layer 0", 0.7)]))
     older = text(evidence(row("olderone", flat(0.5))))
-    contents = beside(model_1=older, model_2=text(found), real_3=text(real))
-    said = html.render(contents)
+    said = html.render(contents := beside(model_1=older, model_2=text(found), real_3=real))
     assert "topk[x]&lt;b&gt;" in said and "topk[x]<b>" not in said
     assert "betterone" in said and "olderone" not in said
     (model, _) = contents.model_cost
@@ -107,17 +100,12 @@ def test_a_whole_one_comes_before_one_that_was_stopped(beside, tmp_path):
     assert "stopped before its end" in cut["source"] and "stopped" not in whole["source"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "damage"),
-    [
-        ("model", "{"),
-        ("real", "[]"),
-        ("recall", '{"kind": "recall", "made": {"machine": {}}, "rows": [{"variant": 3}]}'),
-    ],
-)
-def test_whatever_a_file_holds_the_page_and_the_summary_say_so(beside, kind, damage):
-    contents = beside(**{f"{kind}_1": damage})
-    (found,) = contents.model_cost
-    assert "is no evidence" in found["source"] or "can't" in found["source"]
-    assert found["file"] == f"1-{kind}.json" and found["file"] in html.render(contents)
+def test_whatever_a_file_holds_the_page_and_the_summary_say_so(beside):
+    odd = '{"kind": "recall", "made": {"machine": {}}, "rows": [{"variant": 3}]}'
+    contents = beside(model_1="{", real_1="[]", recall_1=odd)
+    page, names = html.render(contents), [found["file"] for found in contents.model_cost]
+    assert sorted(names) == ["1-model.json", "1-real.json", "1-recall.json"]
+    for found in contents.model_cost:
+        assert "is no evidence" in found["source"] or "can't" in found["source"]
+        assert found["file"] in page
     assert "## What a variant costs a model" in summary(contents)

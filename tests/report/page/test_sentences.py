@@ -43,24 +43,21 @@ def test_training_comes_first_and_each_phase_once_at_its_longest_regime():
     assert len(lines) == 2 and lines[0].startswith("To train at 128 tokens")
 
 
-@pytest.mark.parametrize(
-    ("others", "said"),
-    [
+def test_what_is_faster_and_not_exact_is_said_with_what_it_loses():
+    for others, said in (
         ([("w", 1e-4, 0.7)], "but not exact: w, 10.0× as fast, 70\u00a0% fidelity to softmax ("),
         ([("w", 1e-4, 0.2), ("x", 2e-4, 0.4)], "Nothing faster has 50\u00a0% fidelity to softmax. "
          "Nearest: x, 5.00× as fast, 40\u00a0% fidelity."),
         ([("w", 1e-4, -3.0)], "Nothing faster has even 5\u00a0% fidelity to softmax."),
         ([("w", 1e-4, None)], "not measured: w, 10.0× as fast (approximates softmax)."),
         ([], "Nothing else measured is clearly faster, exact or not."),
-    ],
-)  # fmt: skip
-def test_what_is_faster_and_not_exact_is_said_with_what_it_loses(others, said):
-    more = [
-        timed(name, median, computes=NEAR, distance=None if skill is None else runs.far(skill))
-        for name, median, skill in others
-    ]
-    (scene,), _ = runs.staged(timed("sdpa"), *more)
-    assert said in str(beside(scene.standings[0]))
+    ):  # fmt: skip
+        more = [
+            timed(name, median, computes=NEAR, distance=None if skill is None else runs.far(skill))
+            for name, median, skill in others
+        ]
+        (scene,), _ = runs.staged(timed("sdpa"), *more)
+        assert said in str(beside(scene.standings[0]))
 
 
 def test_answers_are_counted_by_how_sure_they_are():
@@ -70,8 +67,7 @@ def test_answers_are_counted_by_how_sure_they_are():
     records += [timed("b", 2e-3, 256), timed("near", 1e-3, 1024, computes=OWN)]
     assert how_sure(runs.staged(*records)[0]) == (
         "of 5 answers 2 are clear leads, 2 are ties, 1 is of the only exact variant; 2 of the 5 "
-        "are noisy; "
-        "9 samples a timing at the median; 2 of 10 timings were noisy"
+        "are noisy; 9 samples a timing at the median; 2 of 10 timings were noisy"
     )
     assert how_sure(runs.staged(timed("w", computes=OWN))[0]) == ""
 
@@ -88,22 +84,16 @@ def races(*ratios):
         yield timed("best" if ratio > 1 else "slow", 1e-3 if ratio > 1 else 9e-3, 64 * n)
 
 
-@pytest.mark.parametrize(
-    ("ratios", "near"),
-    [
+def test_the_smallest_factor_that_covers_nine_in_ten_is_said_and_of_few_problems_nothing():
+    for ratios, near in (
         ((1, 1, 1), "within 1.05× of the best on all 3 problems"),
         ((1, 1, 1.2), "within 1.20× of the best on all 3 problems (worst: f"),
         ((1,) * 9 + (2.13,), "within 1.05× of the best on 9 of 10 problems, at worst 2.13× (f"),
         ((1,) * 8 + (1.2, 2.13), "within 1.25× of the best on 9 of 10 problems, at worst 2.13× (f"),
         ((1, 1, 1, 4, 1, 5), "within 2× of the best on 4 of 6 problems, at worst 5.00× (f"),
-    ],
-)  # fmt: skip
-def test_the_smallest_factor_that_covers_nine_in_ten_is_said(ratios, near):
-    found = told_only(*races(*ratios))
-    assert found.variant == "a" and found.near.startswith(near)
-
-
-def test_where_it_has_no_time_is_said_too_and_of_few_problems_nothing():
+    ):
+        found = told_only(*races(*ratios))
+        assert found.variant == "a" and found.near.startswith(near)
     records = [*races(1, 1, 1, 1, 1), timed("x", 1e-3, 999), timed("y", 1e-3, 999)]
     assert told_only(*records).near == "within 2× of the best on 5 of 6 problems; no time on 1"
     assert told_only(*races(1, 1)) is None
@@ -167,10 +157,8 @@ def test_only_the_first_regimes_have_figures_and_the_rest_is_said(monkeypatch, h
     figures, absent = draw_all(*records)
     assert len(figures) == build.SCENES == len(hollow) == 8
     energy, rest = absent["scaling"]
-    assert "--energy" in energy
-    assert rest.startswith(
-        "3 further regimes of the run are not among the files of figures: forward"
-    )
+    rests = "3 further regimes of the run are not among the files of figures: forward"
+    assert "--energy" in energy and rest.startswith(rests)
 
 
 @pytest.mark.parametrize(("room", "shown"), [(14, 2), (6, 1)])
