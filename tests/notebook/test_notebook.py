@@ -31,9 +31,8 @@ from tests.sweep.build import Answering
 from tests.verbs import chosen_runs as made
 
 
-@pytest.mark.parametrize(
-    ("asked", "changed"),
-    [
+def test_words_become_what_the_command_line_makes_of_them():
+    for asked, changed in (
         ({"seq": [256, "1x4096"]}, {"seq": ("256", "1x4096")}),
         ({"seq": range(64, 257, 64)}, {"seq": ("64", "128", "192", "256")}),
         ({"batch": [1, 2], "kv_heads": "1,2"}, {"batch": (1, 2), "kv_heads": (1, 2)}),
@@ -42,66 +41,49 @@ from tests.verbs import chosen_runs as made
         ({"dtype": [torch.float32, "bf16"]}, {"dtype": ("float32", "bf16")}),
         ({"budget": 1, "world": 2, "device": "cpu"}, {"budget": 1.0, "world": 2, "device": "cpu"}),
         ({"seq": None}, {}),
-    ],
-    ids=str,
-)
-def test_words_become_what_the_command_line_makes_of_them(asked, changed):
-    found = told("run", {"variants": "sdpa", **asked, "tables": ["a b.py"], "out": "here"})
-    again = arguments.parser().parse_args(shlex.split(found.command)[1:])
-    for given in (found, again):
-        assert arguments.grid_changes(given) == changed
-        assert (given.variants, given.table) == (["sdpa"], ["a b.py"])
-    assert found.out == "here"
+    ):
+        found = told("run", {"variants": "sdpa", **asked, "tables": ["a b.py"], "out": "here"})
+        again = arguments.parser().parse_args(shlex.split(found.command)[1:])
+        for given in (found, again):
+            assert arguments.grid_changes(given) == changed
+            assert (given.variants, given.table) == (["sdpa"], ["a b.py"])
+        assert found.out == "here"
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({"batch": "many"}, "batch: 'many' is not whole numbers"),
-        ({"mask": []}, "mask holds nothing"),
-        ({"devices": ["cuda:7"]}, "no CUDA device found"),
-        ({"resume": "nowhere", "seq": np.array([3])}, "resume takes the grid of the run it names"),
-        (
-            {"problems": SeenCalls(), "seq": 16, "budget": 1, "preset": "smoke"},
-            "out --seq, --preset",
-        ),
-    ],
-    ids=str,
-)
-def test_what_can_not_be_asked_is_a_sentence_and_leaves_no_folder(asked, said, tmp_path):
-    with pytest.raises(CantBeDone, match=said):
-        attnbench.run(**asked, out=tmp_path)
+def test_what_can_not_be_asked_is_a_sentence_and_leaves_no_folder(tmp_path):
+    again = {"resume": "nowhere", "seq": np.array([3])}
+    calls = {"problems": SeenCalls(), "seq": 16, "budget": 1, "preset": "smoke"}
+    for verb, asked, said in (
+        ("run", {"batch": "many"}, "batch: 'many' is not whole numbers"),
+        ("run", {"mask": []}, "mask holds nothing"),
+        ("run", {"devices": ["cuda:7"]}, "no CUDA device found"),
+        ("run", again, "resume takes the grid of the run it names"),
+        ("run", calls, "out --seq, --preset"),
+        ("choose", {"seq": [128, 256]}, "--seq has several values"),
+        ("choose", {"seq": 128, "max_memory": 0}, "is not a size"),
+        ("choose", {"seq": 128, "max_error": float("nan")}, "is not a number above 0"),
+        ("choose", {"seq": 128, "runs": "nowhere"}, "there is no nowhere"),
+    ):
+        out = {"out": tmp_path} if verb == "run" else {}
+        with pytest.raises(CantBeDone, match=said):
+            getattr(attnbench, verb)(**asked, **out)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.fixture
-def planned(monkeypatch):
-    """In place of sweeping: the problems that would have been measured."""
-    found = []
-
-    def plans(plan, *_):
-        found.append([cell.problem for cell in plan.to_run])
-
-    monkeypatch.setattr("attnbench.sweep.sweep.sweep", plans)
-    return found
-
-
-def test_the_problems_of_a_program_are_measured_in_place_of_a_grid(planned, tmp_path, capsys):
-    found = [Problem(q_len=n, kv_len=n, heads=2, kv_heads=2) for n in (16, 24)]
+def test_the_problems_of_a_program_are_measured_in_place_of_a_grid(monkeypatch, tmp_path, capsys):
+    planned, found = [], [Problem(q_len=n, kv_len=n, heads=2, kv_heads=2) for n in (16, 24)]
+    monkeypatch.setattr("attnbench.sweep.sweep.sweep", lambda plan, *_: planned.append(plan.to_run))
     made = SeenCalls([Site(p, "train.py:1", "sdpa", 1, 0.1) for p in found])
     file = tmp_path / "calls.json"
     made.write(file)
     made.complete, made.unseen = False, ["a thread was not seen"]
+    asked = {"budget": 0.5, "devices": ["cpu"], "out": tmp_path / "out"}
     for problems, said in ((made, "CALLS.json"), (str(file), str(file))):
-        df = attnbench.run(
-            "sdpa", problems=problems, budget=0.5, devices=["cpu"], out=tmp_path / "out"
-        )
+        df = attnbench.run("sdpa", problems=problems, **asked)
         header = read_header(Path(df.attrs["run"]))
-        assert header["command"] == (
-            f"attnbench run sdpa --devices cpu --budget 0.5 --problems {said}"
-        )
-        assert header["budget_s"] == 0.5
-    assert planned == [found] * 2
+        command = f"attnbench run sdpa --devices cpu --budget 0.5 --problems {said}"
+        assert (header["command"], header["budget_s"]) == (command, 0.5)
+    assert [[cell.problem for cell in cells] for cells in planned] == [found] * 2
     assert "note: the calls are not complete; a thread was not seen" in capsys.readouterr().err
 
 
@@ -161,15 +143,11 @@ def test_a_thread_beside_the_main_one_can_measure_too(tmp_path, monkeypatch):
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert failed == []
-    assert len(heard) == 1
-
-
-ROOT = Path(attnbench.__file__).parents[1]
+    assert (failed, len(heard)) == ([], 1)
 
 
 def test_what_is_loaded_later_is_there_and_is_said_the_same_to_editors():
-    stub = ast.parse((ROOT / "attnbench" / "__init__.pyi").read_text())
+    stub = ast.parse(Path(attnbench.__file__).with_suffix(".pyi").read_text())
     told = {
         alias.asname: f"{node.module}:{alias.name}"
         for node in stub.body
@@ -196,12 +174,7 @@ def one(tmp_path):
     return made.written(tmp_path / "results" / "box" / "one", records)
 
 
-@pytest.fixture
-def other(tmp_path):
-    return made.written(tmp_path / "results" / "box" / "other", lines.line("chunked", {256: 7e-3}))
-
-
-def test_a_run_is_a_table_with_a_row_for_each_record(one):
+def test_a_run_is_a_table_with_a_row_for_each_record_and_a_dozen_plain_columns(one):
     df = attnbench.load(one)
     records = list(read_records(one))
     assert list(df["variant"]) == [r.variant for r in records]
@@ -210,14 +183,8 @@ def test_a_run_is_a_table_with_a_row_for_each_record(one):
     assert (lost["variant"], lost["seq"], lost["reason"]) == ("matmul", 1024, "the reason")
     assert df.attrs["run"] == str(one) and "time.samples_s" not in df.raw
     assert "time.samples_s" in attnbench.load(one, samples=True).raw
-
-
-def test_a_run_has_a_dozen_plain_columns_and_a_verdict_of_each_row(one):
-    df = attnbench.load(one)
-    assert list(df) == [
-        "variant", "phase", "mask", "seq", "ms", "±", "MiB", "error", "vs_best", "verdict",
-        "reason",
-    ]  # fmt: skip
+    names = "variant phase mask seq ms ± MiB error vs_best verdict reason"
+    assert list(df) == names.split()
     forward = df[(df["phase"] == "forward") & (df["seq"] == 512)].set_index("variant")
     assert list(forward.index) == ["sdpa", "matmul", "linear.elu"]
     assert list(forward["verdict"]) == ["use", "slower", "not exact"]
@@ -232,7 +199,8 @@ def test_a_run_has_a_dozen_plain_columns_and_a_verdict_of_each_row(one):
         df.reset_index(drop=True).set_index("variant").raw  # noqa: B018
 
 
-def test_several_runs_are_one_table_that_knows_the_folder_of_each_row(one, other):
+def test_several_runs_are_one_table_that_knows_the_folder_of_each_row(one):
+    other = made.written(one.with_name("other"), lines.line("chunked", {256: 7e-3}))
     df = attnbench.load(one, other)
     assert list(df.raw["folder"]) == [str(one)] * 9 + [str(other)]
     assert df["run"].nunique() == 2
@@ -248,9 +216,7 @@ def images(html):
     return [ElementTree.fromstring(base64.b64decode(data)) for data in found]
 
 
-def test_a_run_shows_its_answers_and_its_figures_which_are_written_as_their_names_say(
-    one, tmp_path
-):
+def test_a_run_shows_its_answers_and_figures_which_are_written_as_their_names_say(one, tmp_path):
     shown = attnbench.show(attnbench.load(one))
     assert any("forward at 512 tokens, use sdpa: 3.00 ms" in line for line in shown.headlines)
     assert any("256 to 1,024: at 1,024 sdpa takes 9.00 ms" in line for line in shown.answers)
@@ -288,17 +254,10 @@ def test_what_can_not_be_shown_is_a_sentence(one):
         attnbench.show(df[df["variant"] == "nobody"])
 
 
-SHAPE = {"heads": 4, "phase": "forward"}
-
-
-@pytest.fixture
-def run(tmp_path):
+def test_a_choice_says_who_and_gives_what_to_paste_and_what_proves_it_or_says_why_not(tmp_path):
     folder = tmp_path / "results" / this_machine().name / "one"
-    return made.written(folder, made.lines(sdpa=1.0, matmul=2.0))
-
-
-def test_it_says_who_and_gives_what_to_paste_and_what_proves_it(run):
-    found = attnbench.choose(512, **SHAPE, runs=run)
+    asked = {"phase": "forward", "runs": made.written(folder, made.lines(sdpa=1.0, matmul=2.0))}
+    found = attnbench.choose(512, heads=4, **asked)
     assert found.variant == "sdpa"
     assert "use sdpa" in str(found) and "use sdpa" in repr(found)
     assert found.code.endswith("is_causal=True)")
@@ -306,23 +265,6 @@ def test_it_says_who_and_gives_what_to_paste_and_what_proves_it(run):
     assert list(found.to_frame()["variant"]) == ["sdpa", "matmul"]
     shown = found._repr_html_()
     assert "<table" in shown and "use sdpa" in shown and "<pre>" in shown
-
-
-def test_without_an_answer_it_is_a_sentence(run):
-    found = attnbench.choose(512, heads=64, phase="forward", runs=run)
+    found = attnbench.choose(512, heads=64, **asked)
     assert (found.variant, found.code, found.proof) == (None, "", "")
     assert "no answer: outside what was measured" in found._repr_html_()
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ({"seq": [128, 256]}, "--seq has several values"),
-        ({"seq": 128, "max_memory": 0}, "is not a size"),
-        ({"seq": 128, "max_error": float("nan")}, "is not a number above 0"),
-        ({"seq": 128, "runs": "nowhere"}, "there is no nowhere"),
-    ],
-)
-def test_what_can_t_be_asked_is_a_sentence(words, said):
-    with pytest.raises(CantBeDone, match=said):
-        attnbench.choose(**words)
