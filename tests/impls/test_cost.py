@@ -28,21 +28,13 @@ def test_flops_are_those_that_torch_counts_for_its_own_plain_form(changes):
         assert costs.softmax(given.with_(phase=phase)).flops == forward
 
 
-@pytest.mark.parametrize(
-    ("phase", "numbers"),
-    [
-        ("forward", (20 + 16 + 12) + 15),
-        ("train", 2 * (20 + 16 + 12 + 15)),
-        ("backward", 2 * (20 + 16 + 12) + 15),
-    ],
-)
-@pytest.mark.parametrize(("dtype", "size"), [("float64", 8), ("bfloat16", 2)])
-def test_bytes_are_every_end_once(phase, numbers, dtype, size):
-    given = Problem(1, 1, 1, 5, 4, 4, 3, phase=phase, dtype=dtype)
-    assert costs.softmax(given).bytes == numbers * size
-
-
-def test_keys_that_no_row_sees_are_not_read_and_a_causal_square_is_counted_by_hand():
+def test_bytes_are_every_end_that_is_seen_once_and_a_causal_square_is_counted_by_hand():
+    ends, out = 20 + 16 + 12, 15
+    numbers = {"forward": ends + out, "train": 2 * (ends + out), "backward": 2 * ends + out}
+    for phase, many in numbers.items():
+        for dtype, size in (("float64", 8), ("bfloat16", 2)):
+            given = Problem(1, 1, 1, 5, 4, 4, 3, phase=phase, dtype=dtype)
+            assert costs.softmax(given).bytes == many * size
     given = Problem(batch=2, heads=4, kv_heads=2, **SMALL, mask=Mask.parse("padding:0,6"))
     ends = 2 * 4 * 5 * (4 + 3)
     assert costs.softmax(given).bytes == 4 * (ends + 6 * 2 * (4 + 3))

@@ -16,32 +16,30 @@ def row(**changes):
     return Variant(**{**little, "build": "some.module:build", **changes})
 
 
-IMPOSSIBLE = [
-    *(({"name": name}, f"the name {name!r}") for name in ("Upper", "", "a..b", "a?b=1", "a\n", 3)),
-    ({"computes": "magic"}, "computes 'magic' is not one of softmax, softmax on its own"),
-    ({"dtypes": ("float32", "int8")}, "dtypes 'int8' is not one of float32, bfloat16"),
-    ({"definition": "some.module"}, "definition='some.module' is not a dotted path"),
-    ({"runs": {"gpu": "aten::bmm"}}, "device of runs 'gpu' is not one of cpu, cuda"),
-    ({"runs": {"cpu": ("a", "b")}}, "runs on cpu is ('a', 'b'), not an operator's name"),
-    ({"runs": {"cpu?fast=true": "aten::bmm"}}, "runs names an option 'fast', which it has not"),
-    ({"options": {"fast": False}, "runs": {"cpu?fast=maybe": "aten::bmm"}}, "neither true nor"),
-    ({"options": {"s": [1, 2]}}, "option s=[1, 2] is no number, text or yes-or-no"),
-    ({"computes": "its own operator"}, "needs a definition"),
-    ({"definition": "some.module:definition"}, "the oracle is its definition"),
-    ({"cross": "forward"}, "cross='forward' is not true, false or 'decode'"),
-    ({"ranks": True, "options": {"world": 1}}, "it needs an option world"),
-    ({"ranks": True, "shares": "a:b", "options": {"world": "two"}}, "a whole number"),
-    ({"shares": "a:b"}, "shares are of a row that runs over several processes"),
-    ({"ranks": "yes"}, "neither true nor false"),
-]
-
-
-@pytest.mark.parametrize(("changes", "says"), IMPOSSIBLE, ids=str)
-def test_a_row_that_no_row_may_be_is_refused_with_a_sentence(changes, says):
-    with pytest.raises(InvalidRow) as caught:
-        row(**changes)
-    assert says in str(caught.value)
-    assert str(changes.get("name", "some.row")).strip() in str(caught.value)
+def test_a_row_that_no_row_may_be_is_refused_with_a_sentence():
+    names = ("Upper", "", "a..b", "a?b=1", "a\n", 3)
+    for changes, says in (
+        *(({"name": name}, f"the name {name!r}") for name in names),
+        ({"computes": "magic"}, "computes 'magic' is not one of softmax, softmax on its own"),
+        ({"dtypes": ("float32", "int8")}, "dtypes 'int8' is not one of float32, bfloat16"),
+        ({"definition": "some.module"}, "definition='some.module' is not a dotted path"),
+        ({"runs": {"gpu": "aten::bmm"}}, "device of runs 'gpu' is not one of cpu, cuda"),
+        ({"runs": {"cpu": ("a", "b")}}, "runs on cpu is ('a', 'b'), not an operator's name"),
+        ({"runs": {"cpu?fast=true": "aten::bmm"}}, "runs names an option 'fast', which it has not"),
+        ({"options": {"fast": False}, "runs": {"cpu?fast=maybe": "aten::bmm"}}, "neither true nor"),
+        ({"options": {"s": [1, 2]}}, "option s=[1, 2] is no number, text or yes-or-no"),
+        ({"computes": "its own operator"}, "needs a definition"),
+        ({"definition": "some.module:definition"}, "the oracle is its definition"),
+        ({"cross": "forward"}, "cross='forward' is not true, false or 'decode'"),
+        ({"ranks": True, "options": {"world": 1}}, "it needs an option world"),
+        ({"ranks": True, "shares": "a:b", "options": {"world": "two"}}, "a whole number"),
+        ({"shares": "a:b"}, "shares are of a row that runs over several processes"),
+        ({"ranks": "yes"}, "neither true nor false"),
+    ):
+        with pytest.raises(InvalidRow) as caught:
+            row(**changes)
+        assert says in str(caught.value)
+        assert str(changes.get("name", "some.row")).strip() in str(caught.value)
 
 
 def test_a_refusal_is_a_sentence_and_without_the_limit_there_is_none():

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,11 +16,10 @@ from impls import outside
 from impls.loading import load_function
 from impls.outside import BrokenTable
 from impls.problem import Problem
+from tests.calling import ROOT
 from tests.processes import alive
 
 ROWS = impls.table().rows
-ROOT = Path(impls.__file__).parents[1]
-
 HEAD = """
 from impls.spec import Variant
 
@@ -132,9 +130,8 @@ ROWS = [
 def test_what_a_file_imports_is_not_imported_in_the_parent_wherever_it_stands(tmp_path):
     """Nor is a folder called impls where the reader stands the package that reads."""
     well = write(tmp_path / "my_rows.py", HEAD, WELL)
-    decoy = tmp_path / "impls"
-    decoy.mkdir()
-    write(decoy / "__init__.py", "raise ImportError('this is not the package')")
+    (tmp_path / "impls").mkdir()
+    write(tmp_path / "impls" / "__init__.py", "raise ImportError('this is not the package')")
     said = python(
         f"""
         import sys
@@ -228,28 +225,19 @@ def test_a_file_is_run_once_and_again_after_it_raised_and_is_a_module_of_its_own
     assert [load_function(f"{tmp_path}/{x}/rows.py:f")() for x in "ab"] == ["a", "b"]
 
 
-ENDINGS = {
-    "dies with 7 and last words": (
-        "import os\nos.write(1, b'first\\nlast words\\n')\nos._exit(7)",
-        "ended with status 7 at import (last words)",
-    ),
-    "raises while its rows are listed": ("ROWS = (1 // 0 for _ in [1])", "ZeroDivisionError"),
-    "holds a row that no row may be": ("ROWS = [row('Bad Name')]", "Bad Name"),
-    "holds an option that is no plain value": (
-        "ROWS = [row('one', options={'sizes': {1, 2}})]", "sizes",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_a_file_that_ends_badly_is_a_sentence(tmp_path, ending):
-    code, says = ENDINGS[ending]
-    file = write(tmp_path / "bad.py", HEAD, code)
-    with pytest.raises(BrokenTable) as caught:
-        rows_of(file)
-    message = str(caught.value)
-    assert message.startswith(f"{file} could not be read: ")
-    assert says in message
+def test_a_file_that_ends_badly_is_a_sentence(tmp_path):
+    dies = "import os\nos.write(1, b'first\\nlast words\\n')\nos._exit(7)"
+    for code, says in (
+        (dies, "ended with status 7 at import (last words)"),
+        ("ROWS = (1 // 0 for _ in [1])", "ZeroDivisionError"),
+        ("ROWS = [row('Bad Name')]", "Bad Name"),
+        ("ROWS = [row('one', options={'sizes': {1, 2}})]", "sizes"),
+    ):
+        file = write(tmp_path / "bad.py", HEAD, code)
+        with pytest.raises(BrokenTable) as caught:
+            rows_of(file)
+        assert str(caught.value).startswith(f"{file} could not be read: ")
+        assert says in str(caught.value)
 
 
 def test_a_file_that_hangs_is_ended(tmp_path, monkeypatch):

@@ -221,21 +221,16 @@ class Library:
         self.monkeypatch.setattr(self.module(owner), member, value, raising=False)
 
     def computes(self, name, compute=None):
-        """A function of a library that computes this, or what the library documents."""
-        self.put(name, self.function(name, compute))
-
-    def function(self, name, compute=None):
-        """``compute(the bound arguments)``, or what the library documents, behind the signature."""
+        """A function that gives ``compute(the bound arguments)``, or what the library documents."""
         read = signature(name)
 
         def stand_in(*args, **kwargs):
             bound = read.bind(*args, **kwargs)
             bound.apply_defaults()
-            call = types.SimpleNamespace(**bound.arguments)
-            return self.computed(name, call, compute)
+            return self.computed(name, types.SimpleNamespace(**bound.arguments), compute)
 
         stand_in.__signature__ = read
-        return stand_in
+        self.put(name, stand_in)
 
     def computed(self, name, call, compute=None):
         call.function, call.environment = name.rpartition(".")[2], dict(os.environ)

@@ -5,6 +5,7 @@ import inspect
 import os
 import random
 import types
+from itertools import product
 
 import pytest
 import torch
@@ -53,24 +54,19 @@ CASES = [  # rows, masks, what else of the problem, and the function that is cal
     (("transformer_engine",), MASKS, UNEQUAL, "forward"),
     (("transformer_engine",), ("causal",), {"v_head_dim": 24}, "forward"),
 ]  # fmt: skip
-CASES = [
-    (row, mask, changes, function)
-    for rows, masks, changes, function in CASES
-    for row in rows
-    for mask in masks
-]
 
 
-@pytest.mark.parametrize(("row", "mask", "changes", "function"), CASES)
-def test_what_the_library_is_called_with_means_the_problem(row, mask, changes, function, library):
+@pytest.mark.parametrize(("rows", "masks", "changes", "function"), CASES)
+def test_what_the_library_is_called_with_means_the_problem(rows, masks, changes, function, library):
     """Its output is taken with the log-sum or without; nothing but a cache is copied."""
-    for library.with_lse in {FLASH[1]: (False, True), FLASH[2]: (True,)}.get(row, (False,)):
-        p, label = problem(mask, **changes), TABLE.find(row)
-        leaves = check(p, build(label.name, p, **label.chosen))
-    call = library.calls[-1]
-    assert call.function == function
-    for end, leaf in zip(call.ends, leaves, strict=True):
-        assert end.untyped_storage().data_ptr() == leaf.untyped_storage().data_ptr()
+    for row, mask in product(rows, masks):
+        for library.with_lse in {FLASH[1]: (False, True), FLASH[2]: (True,)}.get(row, (False,)):
+            p, label = problem(mask, **changes), TABLE.find(row)
+            leaves = check(p, build(label.name, p, **label.chosen))
+        call = library.calls[-1]
+        assert call.function == function, (row, mask)
+        for end, leaf in zip(call.ends, leaves, strict=True):
+            assert end.untyped_storage().data_ptr() == leaf.untyped_storage().data_ptr()
 
 
 def test_torch_varlen_refuses_a_torch_whose_function_takes_no_window(monkeypatch):
@@ -144,7 +140,7 @@ def test_transformer_engine_puts_cudas_random_state_back_when_it_fails_too(libra
     assert chance.offset == 8
 
 
-REFUSED = [
+REFUSED = [  # rows, what else of the problem, options, and what is said
     ("flash_attn2", {"mask": "causal@upper-left", **UNEQUAL}, {}, "last query at the last key"),
     ("flash_attn3", {"head_dim": 20, "v_head_dim": 20}, {}, "multiples of 8, not 20 and 20"),
     ("flash_attn3", {"head_dim": 128, "v_head_dim": 64}, {}, "no kernel for head_dim 128"),
@@ -175,12 +171,10 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("row", "changes", "options", "said"), REFUSED)
-def test_what_a_library_does_not_serve_is_refused_in_a_sentence(
-    row, changes, options, said, library
-):
-    with pytest.raises(Unsupported, match=said):
-        build(row, problem(**changes), **options)
+def test_what_a_library_does_not_serve_is_refused_in_a_sentence(library):
+    for row, changes, options, said in REFUSED:
+        with pytest.raises(Unsupported, match=said):
+            build(row, problem(**changes), **options)
 
 
 def test_what_a_library_draws_while_it_is_imported_is_put_back(tmp_path, monkeypatch):
@@ -237,8 +231,9 @@ def test_the_signatures_read_are_those_of_what_is_installed():
         except (ImportError, AttributeError):
             continue
         compared += 1
-        installed = inspect.signature(found).parameters.values()
-        assert [(p.name, p.kind) for p in installed] == [
-            (p.name, p.kind) for p in stand_ins.signature(name).parameters.values()
-        ], name
+        installed, read = (
+            [(p.name, p.kind) for p in each.parameters.values()]
+            for each in (inspect.signature(found), stand_ins.signature(name))
+        )
+        assert installed == read, name
     assert compared  # torch's own, at the least

@@ -78,9 +78,7 @@ def edges_of_paper(form, x, z, weights, heads, d):
     product = q @ k.swapaxes(-1, -2)
     if form == "matnet":
         unit = product[..., None] / np.sqrt(d) * w["score_weight"][:, None, None]
-        unit = (
-            unit + np.einsum("hjr,nmr->hnmj", w["edge_weight"], z) + w["mix1_bias"][:, None, None]
-        )
+        unit += np.einsum("hjr,nmr->hnmj", w["edge_weight"], z) + w["mix1_bias"][:, None, None]
         scores = np.einsum("hnmj,hj->hnm", np.maximum(unit, 0), w["mix_weight"])
     else:
         of_key, of_query = (
@@ -103,8 +101,8 @@ def test_the_definition_and_the_fast_form_are_the_formulas(form):
         torch.testing.assert_close(attend(x)[0], want, atol=1e-12, rtol=0)
 
 
-def asked(name, phase="forward", **more):
-    return layer(phase=phase, length=32, level=TABLE.find(name).level, **more)
+def asked(name, phase="forward", length=32, **more):
+    return layer(phase=phase, length=length, level=TABLE.find(name).level, **more)
 
 
 @pytest.mark.parametrize(
@@ -148,24 +146,14 @@ FAST = {
 }
 
 
-def problem(level, mask="none", phase="forward", **more):
-    return layer(mask, phase, 37, level, **more)
-
-
-@pytest.mark.parametrize(
-    "cell",
-    [
+@pytest.mark.parametrize("name", ["mha.native?need_weights=true", "block.native?norm=post"])
+def test_the_gate_takes_the_fast_path(name):
+    for cell in (
         {"mask": "window:5,2", "batch": 2, "dtype": "bfloat16"},
         {"mask": "causal+padding:37,20", "batch": 2, "inputs": "peaky"},
         {"q_len": 1, "kv_len": 1},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("name", ["mha.native?need_weights=true", "block.native?norm=post"])
-def test_the_gate_takes_the_fast_path(name, cell):
-    asked = problem("block" if name.startswith("block") else "layer", **cell)
-    label = f"{name}{'&' if '?' in name else '?'}fastpath=true"
-    assert verdict(label, asked).reason is None
+    ):
+        assert verdict(f"{name}&fastpath=true", asked(name, length=37, **cell)).reason is None, cell
 
 
 @pytest.mark.parametrize(
@@ -173,13 +161,13 @@ def test_the_gate_takes_the_fast_path(name, cell):
 )
 @pytest.mark.parametrize("name", ["mha.native", "block.native"])
 def test_the_note_says_which_path_the_profiler_sees(name, fastpath, mask):
-    asked = problem("block" if name.startswith("block") else "layer", mask)
+    problem = asked(name, length=37, mask=mask)
     before = snapshot(), torch.backends.mha.get_fastpath_enabled(), torch.get_rng_state()
-    attend, _ = made(f"{name}?fastpath={fastpath}", asked)
+    attend, _ = made(f"{name}?fastpath={fastpath}", problem)
     x = torch.randn(1, 37, 32, generator=torch.Generator().manual_seed(0))
     with torch.no_grad(), profile() as seen:
         attend(x)
-    ran = FAST[asked.level] in {event.key for event in seen.key_averages()}
+    ran = FAST[problem.level] in {event.key for event in seen.key_averages()}
     assert ran == fastpath
     assert attend.note().startswith("the fast path ran" if fastpath else "no fast path ran")
     assert not changes(before[0])
@@ -188,25 +176,15 @@ def test_the_note_says_which_path_the_profiler_sees(name, fastpath, mask):
 
 
 def test_where_torchs_own_is_wrong_is_refused():
-    for name, asked, said in (
-        ("mha.native?need_weights=true", problem("layer", "padding:0"), "makes NaN of them"),
-        ("block.native", problem("block", phase="train", dtype="bfloat16"), "torch's layer norm"),
+    for name, more, said in (
+        ("mha.native?need_weights=true", {"mask": "padding:0"}, "makes NaN of them"),
+        ("block.native", {"phase": "train", "dtype": "bfloat16"}, "torch's layer norm"),
     ):
         with pytest.raises(Unsupported, match=said):
-            made(name, asked)
+            made(name, asked(name, **more))
 
 
 B, N, M, E, H = 2, 7, 9, 24, 4
-
-
-def torchs(**more):
-    torch.manual_seed(0)
-    theirs = nn.MultiheadAttention(E, H, **more)
-    with torch.no_grad():
-        for name, parameter in theirs.named_parameters():
-            if name.endswith("bias"):
-                parameter.normal_()
-    return theirs
 
 
 def ran(module, tokens, masks):
@@ -244,7 +222,10 @@ NUMBERS = torch.zeros(B, M).masked_fill(PADDING, -torch.inf)
     ],
 )
 def test_a_converted_layer_gives_the_same_output_and_every_gradient(options, key_bias, masks):
-    theirs = torchs(**{"batch_first": True, **options})
+    torch.manual_seed(0)
+    theirs = nn.MultiheadAttention(E, H, **{"batch_first": True, **options})
+    for bias in (x for name, x in theirs.named_parameters() if name.endswith("bias")):
+        nn.init.normal_(bias)
     ours = from_torch(theirs, key_bias)
     widths = (options.get(name, E) for name in ("kdim", "vdim"))
     tokens = torch.randn(B, N, E), *(torch.randn(B, M, width) for width in widths)
@@ -263,28 +244,21 @@ def test_a_causal_mask_over_more_keys_ends_at_the_last():
     torch.testing.assert_close(ours(x, y, is_causal=True), ours(x, y, attn_mask=hidden))
 
 
-def weights_of(dropout, tokens):
-    """A module of one head whose output is its matrix of weights."""
-    module = MultiHeadAttention(tokens, 1, dropout=dropout)
-    with torch.no_grad():
-        module.in_weight[2 * tokens :] = torch.eye(tokens)
-        module.out_weight.copy_(torch.eye(tokens))
-    queries = torch.randn(1, tokens, tokens)
-    return module, (queries, queries, torch.eye(tokens)[None])
-
-
 @pytest.mark.parametrize("share", [0.1, 0.5])
 def test_dropout_drops_the_share_asked_and_keeps_the_mean(share):
     torch.manual_seed(1)
-    module, tokens = weights_of(share, 16)
-    draws = 400
+    module, eye, draws = MultiHeadAttention(16, 1, dropout=share), torch.eye(16), 400
+    queries = torch.randn(1, 16, 16)
+    tokens = queries, queries, eye[None]
     with torch.no_grad():
+        module.in_weight[32:] = eye  # so the output is the matrix of weights
+        module.out_weight.copy_(eye)
         want = module.eval()(*tokens)
         module.train()
         got = torch.stack([module(*tokens) for _ in range(draws)])
     kept = got != 0
-    many = kept.numel()
-    assert abs(float((~kept).float().mean()) - share) < 4 * math.sqrt(share * (1 - share) / many)
+    error = math.sqrt(share * (1 - share) / kept.numel())
+    assert abs(float((~kept).float().mean()) - share) < 4 * error
     torch.testing.assert_close(got[kept], (want / (1 - share)).expand_as(got)[kept])
     away = (got.mean(0) - want) / (got.std(0) / math.sqrt(draws))
     assert float(away.abs().max()) < 5

@@ -76,43 +76,37 @@ def of_ssd(q, k, v, asked):
 
 
 PAPERS = {"retention": of_retention, "gla": of_gla, "delta": of_delta, "ssd": of_ssd}
-
-
 CLOSE = {"rtol": 1e-10, "atol": 1e-11}
-each = pytest.mark.parametrize("name", PAPERS)
 
 
 def by_hand(name, leaves, asked):
     return PAPERS[name](*(x.detach().double().numpy() for x in leaves), asked)
 
 
-@pytest.mark.parametrize(
-    ("chunk", "inputs", "fits"),
-    [(1, "peaky", 1 << 20), (7, "normal", 300), (64, "equal_keys", 5000), (1000, "normal", 0)],
-)
-@each
-def test_chunks_of_any_size_and_the_definition_give_the_recurrence_of_the_paper(
-    monkeypatch, name, chunk, inputs, fits
-):
+SIZES = [(1, "peaky", 1 << 20), (7, "normal", 300), (64, "equal_keys", 5000), (1000, "normal", 0)]
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_chunks_of_any_size_and_the_definition_give_the_recurrence_of_the_paper(monkeypatch, name):
     """However many states of its loop the definition keeps for its gradient."""
-    monkeypatch.setattr(unrolled, "CACHE_BYTES", fits)
-    asked = problem(inputs=inputs)
-    leaves, rows = make(asked, 0), torch.tensor([74, 0, 31, 31])
-    attend, define = made(f"{name}?chunk={chunk}", asked)
-    want = by_hand(name, leaves, asked)
-    np.testing.assert_allclose(attend(*leaves).numpy(), want, **CLOSE)
-    np.testing.assert_allclose(define(*leaves, rows).numpy(), want[:, :, rows], **CLOSE)
-    of_all = differentiated(lambda *qkv: define(*qkv, torch.arange(75)), leaves)
-    for got, right in zip(differentiated(attend, leaves), of_all, strict=True):
-        torch.testing.assert_close(got, right, **CLOSE)
+    for chunk, inputs, fits in SIZES:
+        monkeypatch.setattr(unrolled, "CACHE_BYTES", fits)
+        asked = problem(inputs=inputs)
+        leaves, rows = make(asked, 0), torch.tensor([74, 0, 31, 31])
+        attend, define = made(f"{name}?chunk={chunk}", asked)
+        want = by_hand(name, leaves, asked)
+        np.testing.assert_allclose(attend(*leaves).numpy(), want, **CLOSE)
+        np.testing.assert_allclose(define(*leaves, rows).numpy(), want[:, :, rows], **CLOSE)
+        of_all = differentiated(lambda *qkv, define=define: define(*qkv, torch.arange(75)), leaves)
+        for got, right in zip(differentiated(attend, leaves), of_all, strict=True):
+            torch.testing.assert_close(got, right, **CLOSE)
 
 
-@pytest.mark.parametrize(
-    ("name", "written", "gate"),
-    [("retention", 2, 0), ("gla", 2, 64 * 16), ("ssd", 2, 2 * 16), ("delta", 4, 2 * 16)],
-)
-def test_the_cost_is_that_of_the_recurrence(name, written, gate):
+@pytest.mark.parametrize("name", PAPERS)
+def test_the_cost_is_that_of_the_recurrence(name):
     keys, queries, numbers = 2 * 2 * 75, 2 * 4 * 75, 16 * 12  # batch, heads, tokens; d e
+    written = {"delta": 4}.get(name, 2)
+    gate = {"retention": 0, "gla": 64 * 16}.get(name, 2 * 16)
     forward = keys * (written * numbers + gate) + queries * 2 * numbers
     assert cost(name, problem(phase="forward")).flops == forward
     assert cost(name, problem(phase="train")).flops == 3 * forward

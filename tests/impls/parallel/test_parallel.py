@@ -62,30 +62,6 @@ class Ranks:
         )
 
 
-def run(row, problem, seed=0):
-    """Output and, where there are any, gradients of all ranks put together; and the inputs."""
-    inputs = make(problem, seed)
-    generator = torch.Generator().manual_seed(seed + 1)
-    dout = torch.randn(problem.output_shape, generator=generator).to(inputs.q.dtype)
-    places, post = load_function(row.shares)(problem, row.world), Post()
-    options = {name: value for name, value in row.chosen.items() if name != "world"}
-    wanted = ("out", "dq", "dk", "dv")
-    whole = dict(zip(wanted, (torch.zeros_like(x) for x in (dout, *inputs)), strict=True))
-
-    def one(rank):
-        attend = load_function(row.build)(problem, Ranks(rank, row.world, post), **options)
-        leaves = [x[:, :, places[rank]].clone().requires_grad_() for x in inputs]
-        out = attend(*leaves)
-        made = (out, *torch.autograd.grad(out, leaves, dout[:, :, places[rank]]))
-        for name, share in zip(wanted, made, strict=True):
-            assert share.dtype == dout.dtype
-            whole[name][:, :, places[rank]] = share.detach()
-
-    with ThreadPoolExecutor(row.world) as pool:
-        list(pool.map(one, range(row.world)))
-    return whole, inputs, dout
-
-
 def problem(length=24, heads=2, **more):
     ordinary = {"heads": heads, "kv_heads": heads, "head_dim": 8, "v_head_dim": 8, "phase": "train"}
     mask = Mask.parse(more.pop("mask", "causal"))
@@ -110,12 +86,28 @@ CELLS = [  # the row, how far it may be off, and what else of the problem
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("row", "most", "more"), CELLS)
-def test_all_ranks_together_have_the_output_and_gradients_of_the_oracle(row, most, more):
-    p = problem(**more)
-    got, inputs, dout = run(TABLE.find(row), p)
+@pytest.mark.parametrize(("label", "most", "more"), CELLS)
+def test_all_ranks_together_have_the_output_and_gradients_of_the_oracle(label, most, more):
+    row, p = TABLE.find(label), problem(**more)
+    inputs, generator = make(p, 0), torch.Generator().manual_seed(1)
+    dout = torch.randn(p.output_shape, generator=generator).to(inputs.q.dtype)
+    places, post = load_function(row.shares)(p, row.world), Post()
+    options = {name: value for name, value in row.chosen.items() if name != "world"}
+    whole = [torch.zeros_like(x) for x in (dout, *inputs)]
+
+    def one(rank):
+        attend = load_function(row.build)(p, Ranks(rank, row.world, post), **options)
+        leaves = [x[:, :, places[rank]].clone().requires_grad_() for x in inputs]
+        out = attend(*leaves)
+        made = (out, *torch.autograd.grad(out, leaves, dout[:, :, places[rank]]))
+        for end, share in zip(whole, made, strict=True):
+            assert share.dtype == dout.dtype
+            end[:, :, places[rank]] = share.detach()
+
+    with ThreadPoolExecutor(row.world) as pool:
+        list(pool.map(one, range(row.world)))
     found = exact(p, *inputs, torch.arange(p.q_len), dout)
-    for name, x in got.items():
+    for name, x in zip(("out", "dq", "dk", "dv"), whole, strict=True):
         want = getattr(found, name)
         assert float((x.double() - want).norm() / want.norm()) < most, name
 
@@ -150,9 +142,6 @@ def test_what_a_row_cannot_take_is_said_before_a_process_is_started():
         ("ulysses?world=4", {"kv_heads": 2}, "needs kv_heads that 4 divides, not 2"),
     ):
         assert says in TABLE.find(name).supports(problem(128, 8).with_(**changes))
-
-
-def test_a_block_of_nothing_and_a_row_of_several_processes_in_a_layer_are_refused():
     with pytest.raises(Unsupported, match="0"):
         load_function(TABLE.find("ring").build)(problem(128), None, 0)
     with pytest.raises(InvalidRow, match="runs over several"):

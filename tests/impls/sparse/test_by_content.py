@@ -13,16 +13,7 @@ from tests.impls.small import both_give, inputs, made
 from tests.impls.small import problem as problem_of
 
 CLOSE = {"rtol": 0, "atol": 1e-12}
-
-
-MASKS = {
-    "none": "none",
-    "causal": "causal",
-    "padding": "padding:0,25",
-    "alibi": "causal+alibi",
-    "dense": saved("dense", np.random.default_rng(0).random((4, 37, 37)) < 0.2),
-    "bias": saved("bias", np.random.default_rng(1).choice([-np.inf, 0.5, -2.0], (37, 37))),
-}
+ONE = {"batch": 1, "heads": 1, "kv_heads": 1, "v_head_dim": 16}
 
 
 def sorted_loop(q, k, v, seen, bias, scale, count):
@@ -39,15 +30,18 @@ def sorted_loop(q, k, v, seen, bias, scale, count):
     return out
 
 
-@pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("count", [1, 4])
-def test_it_is_the_softmax_over_the_first_when_sorted_by_score_then_place(name, count):
+def test_it_is_the_softmax_over_the_first_when_sorted_by_score_then_place(count):
     # scale 1/2 and halves in the bias: every score is exact, so equal ones are truly equal
-    bare = problem_of(MASKS[name], 37, head_dim=4)
-    tensors = [x.round() for x in inputs(bare)]
-    seen, added = (see(MASKS[name], (2, 4, 37, 37)) for see in (visible, bias))
-    want = sorted_loop(*tensors, seen, np.where(seen, added, 0.0), bare.scale, count)
-    both_give(f"topk?k={count}", bare, tensors, want, **CLOSE)
+    drawn = np.random.default_rng(0)
+    dense = saved("dense", drawn.random((4, 37, 37)) < 0.2)
+    halves = saved("bias", drawn.choice([-np.inf, 0.5, -2.0], (37, 37)))
+    for mask in ("none", "causal", "padding:0,25", "causal+alibi", dense, halves):
+        bare = problem_of(mask, 37, head_dim=4)
+        tensors = [x.round() for x in inputs(bare)]
+        seen, added = (see(mask, (2, 4, 37, 37)) for see in (visible, bias))
+        want = sorted_loop(*tensors, seen, np.where(seen, added, 0.0), bare.scale, count)
+        both_give(f"topk?k={count}", bare, tensors, want, **CLOSE)
 
 
 def test_blocks_of_queries_do_not_change_what_is_chosen(monkeypatch):
@@ -69,13 +63,6 @@ def test_the_cost_is_that_of_softmax_forward_with_all_keys_and_less_with_few():
     few = sum(min(i + 1, 4) for i in range(37)) * 8
     assert costs.topk(problem, 4).flops == 2 * 8 * (pairs + few)
     assert costs.topk(problem.with_(phase="train"), 4).flops == 2 * 8 * (pairs + few) + 64 * few
-
-
-def one(length, **changes):
-    return problem_of(length=length, batch=1, heads=1, kv_heads=1, **{"v_head_dim": 16, **changes})
-
-
-CHOICE = {"rounds": 3, "bucket": 8, "seed": 0}
 
 
 def chunks_of(x, rotation, length):
@@ -125,7 +112,7 @@ def test_two_smaller_hashes_stand_in_for_one_of_many_buckets():
         chunks = -(-length // 64)
         assert all(w % 2 == 0 for w in widths)
         assert chunks <= np.prod(widths) <= 1.3 * chunks + 8
-    problem = one(600)
+    problem = problem_of(length=600, **ONE)
     q, k, _ = inputs(problem)
     assert costs.hash_widths(600, 4) == (12, 14)
     turn = rotations(problem, 1, 4, 0)[0]
@@ -137,13 +124,16 @@ def test_two_smaller_hashes_stand_in_for_one_of_many_buckets():
 
 
 def test_the_cost_of_lsh_counts_hashing_and_two_chunks_a_token():
-    problem = one(64, dtype="float32")
+    problem = problem_of(length=64, **ONE)
     attend = 4 * 3 * 64 * 16 * 16
     hashing = 3 * 2 * 2 * 64 * 16 * 4
-    assert costs.lsh(problem, **CHOICE, shared=False).flops == attend + hashing
-    assert costs.lsh(problem, **CHOICE, shared=True).flops == attend + hashing // 2
-    train = problem.with_(phase="train")
-    assert costs.lsh(train, **CHOICE, shared=False).flops == 3 * attend + hashing
+    for phase, shared, flops in (
+        ("forward", False, attend + hashing),
+        ("forward", True, attend + hashing // 2),
+        ("train", False, 3 * attend + hashing),
+    ):
+        given = problem.with_(phase=phase)
+        assert costs.lsh(given, rounds=3, bucket=8, seed=0, shared=shared).flops == flops
 
 
 def nearest(x, mean, count):

@@ -1,6 +1,7 @@
 """FlexAttention, compiled, which takes seconds a problem, and not; and layouts of blocks."""
 
 from contextlib import nullcontext
+from itertools import product
 
 import numpy as np
 import pytest
@@ -31,29 +32,18 @@ BY_HEAD = DRAWN.random((4, 10, 10)) < 0.4
 BY_HEAD[:, 4] = False
 
 
-VISITED = [
-    (mask, block, lengths)
-    for mask in ("causal", "window:5,2", "prefix:9", "padding:0,10")
-    for block in (1, 8, 100)
-    for lengths in ((77, 77), (13, 77), (77, 13), (1, 40))
-]
-
-
-@pytest.mark.parametrize(
-    ("mask", "block", "lengths"), [*VISITED, *((kind, 8, (77, 77)) for kind in FILES)]
-)
-def test_blocks_visited_are_those_with_a_visible_pair_and_whole_ones_have_no_other(
-    mask, block, lengths
-):
-    extent = {**SMALL, "q_len": lengths[0], "kv_len": lengths[1]}
+@pytest.mark.parametrize("mask", ["causal", "window:5,2", "prefix:9", "padding:0,10", *FILES])
+def test_blocks_visited_are_those_with_a_visible_pair_and_whole_ones_have_no_other(mask):
     text = f"{saved(mask, FILES[mask])}+causal" if mask in FILES else mask
-    problem = Problem(**extent, mask=Mask.parse(text))
-    touched, whole = mask_blocks(problem, block)
-    seen = problem.mask.visible(problem.shape)
-    for b, h, i, j in np.ndindex(*touched.shape):
-        tile = seen[b, h, i * block : (i + 1) * block, j * block : (j + 1) * block]
-        assert touched[b, h, i, j] == tile.any()
-        assert whole[b, h, i, j] == (tile.all() and tile.size == block * block)
+    sizes = product((1, 8, 100), ((77, 77), (13, 77), (77, 13), (1, 40)))
+    for block, (n, m) in [(8, (77, 77))] if mask in FILES else sizes:
+        problem = Problem(**{**SMALL, "q_len": n, "kv_len": m}, mask=Mask.parse(text))
+        touched, whole = mask_blocks(problem, block)
+        seen = problem.mask.visible(problem.shape)
+        for b, h, i, j in np.ndindex(*touched.shape):
+            tile = seen[b, h, i * block : (i + 1) * block, j * block : (j + 1) * block]
+            assert touched[b, h, i, j] == tile.any()
+            assert whole[b, h, i, j] == (tile.all() and tile.size == block * block)
 
 
 def test_a_long_sequence_needs_no_form_of_every_pair():
@@ -107,14 +97,12 @@ def test_the_gate_passes_it(monkeypatch, tmp_path, label, mask, changes, compile
     assert verdict(label, problem).reason is None
 
 
-@pytest.mark.parametrize(
-    ("block", "avx512", "refused"), [(8, 0, 1), (24, 0, 1), (23, 0, 1), (16, 0, 0), (8, 1, 0)]
-)
-def test_blocks_for_which_torch_is_wrong_are_refused(monkeypatch, block, avx512, refused):
-    monkeypatch.setattr("impls.sparse.flex_kernel.AVX512", avx512)
+def test_blocks_for_which_torch_is_wrong_are_refused(monkeypatch):
     problem = Problem(**SMALL, mask=Mask.parse("window:9,0"))
-    with pytest.raises(Unsupported, match="use another block") if refused else nullcontext():
-        flex.build_window(problem, block=block)
+    for block, avx512, refused in ((8, 0, 1), (24, 0, 1), (23, 0, 1), (16, 0, 0), (8, 1, 0)):
+        monkeypatch.setattr("impls.sparse.flex_kernel.AVX512", avx512)
+        with pytest.raises(Unsupported, match="use another block") if refused else nullcontext():
+            flex.build_window(problem, block=block)
 
 
 @pytest.mark.slow
@@ -147,14 +135,12 @@ def test_a_layout_by_head_under_a_causal_mask_is_the_plain_loop(tmp_path):
 
 
 def test_the_default_is_its_own_block_the_one_before_and_the_first():
-    table = block_layout(Problem(q_len=40, kv_len=40), "", 8)[0]
-    want = [[j in (i, i - 1, 0) for j in range(5)] for i in range(5)]
-    assert table.tolist() == want
-    shifted = block_layout(Problem(q_len=16, kv_len=37), "", 8)[0]  # rows stand at 21 to 36
-    assert shifted.tolist() == [[True, True, True, True, False], [True, False, True, True, True]]
-    assert block_layout(Problem(q_len=1, kv_len=40), "", 8)[0].tolist() == [
-        [True, False, False, True, True]
-    ]
+    for n, m, want in (
+        (40, 40, [[j in (i, i - 1, 0) for j in range(5)] for i in range(5)]),
+        (16, 37, [[1, 1, 1, 1, 0], [1, 0, 1, 1, 1]]),  # rows stand at 21 to 36
+        (1, 40, [[1, 0, 0, 1, 1]]),
+    ):
+        assert block_layout(Problem(q_len=n, kv_len=m), "", 8)[0].tolist() == want
 
 
 def test_a_file_that_is_no_layout_is_refused_and_costs_what_the_mask_does(tmp_path):
