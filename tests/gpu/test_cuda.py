@@ -24,10 +24,7 @@ from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")]
 CUDA = "cuda"
 
 

@@ -9,10 +9,7 @@ from impls.masks import Mask
 from impls.problem import Problem
 from tests.impls.in_triton.checks import build, failing
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")]
 DTYPES = ("float32", "bfloat16", "float16")
 
 

@@ -70,7 +70,7 @@ def test_a_refusal_is_a_sentence_and_without_the_limit_there_is_none():
 OPTIONS = {"block": 256, "ratio": 0.5, "sorted": True, "kernel": "relu"}
 
 
-def test_an_option_from_text_has_the_type_of_its_default():
+def test_an_option_from_text_has_the_type_of_its_default_or_is_refused_with_a_sentence():
     for key, text, value in (
         ("block", "-1", -1), ("ratio", "2", 2.0), ("sorted", "No", False), ("sorted", "0", False),
         ("sorted", "yes", True), ("sorted", "True", True), ("kernel", "3", "3"),
@@ -79,9 +79,6 @@ def test_an_option_from_text_has_the_type_of_its_default():
         assert changed.chosen == {**OPTIONS, key: value}
         assert type(changed.chosen[key]) is type(OPTIONS[key])
         assert changed.options == OPTIONS, "the defaults stay what they are"
-
-
-def test_an_option_that_the_row_does_not_take_is_refused_with_a_sentence():
     for key, text, says in (
         ("blok", "64", "has no option 'blok' (its options: block, kernel, ratio, sorted)"),
         ("ratio", "half", "option ratio='half' is not float, like 0.5"),

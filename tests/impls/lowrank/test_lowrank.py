@@ -34,23 +34,21 @@ def cut_as_numpy(x, count):
     return np.array([part.mean(0) for part in np.array_split(x, min(count, len(x)))])
 
 
-@pytest.mark.parametrize(
-    ("landmarks", "iterations", "n"), [(7, 6, 45), (7, 0, 13), (9, 3, 13), (20, 6, 45)]
-)
-def test_both_forms_of_nystrom_are_the_papers(landmarks, iterations, n):
+def test_both_forms_of_nystrom_are_the_papers():
     def soft(x):
         x = np.exp(x - x.max(1, keepdims=True))
         return x / x.sum(1, keepdims=True)
 
-    given = problem(q_len=n)
-    q, k, v = head_of(inputs(given))
-    ql, kl, s = cut_as_numpy(q, landmarks), cut_as_numpy(k, landmarks), 0.25
-    a = soft(s * ql @ kl.T)
-    z = a.T / (abs(a).sum(0).max() * abs(a).sum(1).max())
-    z = newton(a, z, iterations) if iterations else np.linalg.pinv(a)
-    want = soft(s * q @ kl.T) @ z @ soft(s * ql @ k.T) @ v
-    label = f"nystrom?landmarks={landmarks}&iterations={iterations}"
-    check(label, given, want, rtol=1e-8, atol=1e-9)
+    for landmarks, iterations, n in ((7, 6, 45), (7, 0, 13), (9, 3, 13), (20, 6, 45)):
+        given = problem(q_len=n)
+        q, k, v = head_of(inputs(given))
+        ql, kl, s = cut_as_numpy(q, landmarks), cut_as_numpy(k, landmarks), 0.25
+        a = soft(s * ql @ kl.T)
+        z = a.T / (abs(a).sum(0).max() * abs(a).sum(1).max())
+        z = newton(a, z, iterations) if iterations else np.linalg.pinv(a)
+        want = soft(s * q @ kl.T) @ z @ soft(s * ql @ k.T) @ v
+        label = f"nystrom?landmarks={landmarks}&iterations={iterations}"
+        check(label, given, want, rtol=1e-8, atol=1e-9)
 
 
 def kappa(x, y):
@@ -113,17 +111,14 @@ def of_performer(q, k, v, w, seen):
     return out
 
 
-@pytest.mark.parametrize(
-    ("mask", "factor", "n", "m"),
-    [("none", 8.0, 45, 45), ("causal", 1.0, 13, 45), ("causal", 8.0, 45, 13)],
-)
-def test_both_forms_of_performer_are_the_papers(mask, factor, n, m):
-    given = problem(mask, q_len=n, kv_len=m)
-    tensors = inputs(given, factor)
-    seen = np.ones((n, m)) if mask == "none" else np.tri(n, m, m - n)
-    want = of_performer(*head_of(tensors), directions(20, 16, 0).numpy(), seen)
-    label = "performer?features=20&chunk=7"
-    both_give(label, given, tensors, want, head=(1, 3), rtol=1e-9, atol=1e-10)
+def test_both_forms_of_performer_are_the_papers():
+    for mask, factor, n, m in (("none", 8, 45, 45), ("causal", 1, 13, 45), ("causal", 8, 45, 13)):
+        given = problem(mask, q_len=n, kv_len=m)
+        tensors = inputs(given, factor)
+        seen = np.ones((n, m)) if mask == "none" else np.tri(n, m, m - n)
+        want = of_performer(*head_of(tensors), directions(20, 16, 0).numpy(), seen)
+        label = "performer?features=20&chunk=7"
+        both_give(label, given, tensors, want, head=(1, 3), rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize(("variant", "new"), [("performer?features=40", 1), ("rfa?features=40", 3)])

@@ -93,12 +93,9 @@ def test_parts_are_shares_of_their_phase():
     operators = [profiles.operator(name, seconds) for name, seconds in spent.items()]
     phase = profiles.phase("forward", operators, outside=0.0039)
     parts = shares._parts(msgspec.convert(phase, shares.Phase))
-    assert [msgspec.structs.astuple(part) for part in parts] == [
-        ("bmm", 0.03, 1),
-        ("x", 0.006, 1),
-        ("1 other", 0.0001, None),
-        ("outside operators", 0.0039, None),
-    ]
+    known, rest = [("bmm", 0.03, 1), ("x", 0.006, 1)], [("1 other", 0.0001, None)]
+    rest.append(("outside operators", 0.0039, None))
+    assert [msgspec.structs.astuple(part) for part in parts] == known + rest
     (drawn,) = shares_of(profiles.dense() | {"phases": [phase]})
     found = {row["operator"]: float(row["share"]) for row in rows(drawn)}
     assert found["aten::bmm"] == pytest.approx(0.75)

@@ -21,12 +21,6 @@ def report(tmp_path_factory):
         return files.make([runs.written(folder, runs.small())], folder / "report")
 
 
-@pytest.fixture(scope="module")
-def small_contents(report):
-    """What that report says, with its figures."""
-    return report.contents
-
-
 @pytest.fixture
 def gathered(tmp_path):
     """Calls with records, a run each, and returns the runs as they are read."""

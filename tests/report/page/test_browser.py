@@ -34,9 +34,9 @@ def r(opened):
 
 
 @pytest.fixture(scope="module")
-def number(small_contents):
+def number(report):
     """By a variant's name, how rows and figures call it."""
-    return {name: str(look.number) for name, look in small_contents.looks.items()}
+    return {name: str(look.number) for name, look in report.contents.looks.items()}
 
 
 def test_a_report_is_its_page_its_texts_and_its_figures(report):
@@ -349,10 +349,6 @@ def test_the_theme_follows_the_system_until_somebody_chooses(r):
     r.page.evaluate("delete document.documentElement.dataset.theme")
 
 
-PAGES = 12
-SHEET = re.compile(rb"/Type\s*/Page\b(?!s)")
-
-
 def test_print_is_light_has_the_answers_and_the_figures_and_few_pages(reader):
     committed = reader(Path(__file__).parents[3] / "reports" / "cpu" / "index.html").page
     committed.emulate_media(media="print", color_scheme="dark")
@@ -360,7 +356,7 @@ def test_print_is_light_has_the_answers_and_the_figures_and_few_pages(reader):
         assert not committed.locator(gone).first.is_visible(), gone
     paper = "getComputedStyle(document.querySelector('.card')).backgroundColor"
     assert committed.evaluate(paper) == "rgb(255, 255, 255)"
-    assert len(SHEET.findall(committed.pdf(format="A4"))) <= PAGES
+    assert len(re.findall(rb"/Type\s*/Page\b(?!s)", committed.pdf(format="A4"))) <= 12  # sheets
     figures = committed.locator("figure[data-key]")
     assert all(figures.evaluate_all("all => all.map(f => f.querySelector('svg') !== null)"))
     committed.emulate_media(media="screen")
