@@ -41,14 +41,9 @@ def rows_of(file):
 def python(code, *paths, cwd=ROOT):
     """What a fresh interpreter, with these folders on its path, prints as JSON."""
     path = os.pathsep.join(str(p) for p in (ROOT, *paths))
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-        timeout=60,
-    )
+    told = {"cwd": cwd, "env": {**os.environ, "PYTHONPATH": path}, "timeout": 60}
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, **told)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -14,11 +14,7 @@ from tests.report.page.runs import timed
 
 @pytest.fixture
 def read(gathered):
-    def one(records, **header):
-        (run,) = gathered(records, **header)
-        return run
-
-    return one
+    return lambda records, **header: gathered(records, **header)[0]
 
 
 def test_each_record_comes_with_its_line_and_each_run_with_its_number(tmp_path):
