@@ -20,6 +20,7 @@ from tests.calling import ROOT
 from tests.processes import alive
 
 ROWS = impls.table().rows
+
 HEAD = """
 from impls.spec import Variant
 

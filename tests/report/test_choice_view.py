@@ -8,6 +8,8 @@ from impls.masks import Mask
 from impls.problem import Problem
 
 EXACTLY = GainInterval.exactly
+
+
 BEST = Candidate("chunked", "softmax", 1e-3, 0.9e-3, 1.1e-3, measured=True)
 FASTER = SiteTimes(
     "a.py:1 · short", EXACTLY(0.4), "matmul", EXACTLY(2e-3), "sdpa", EXACTLY(1e-3), inside_s=2e-3

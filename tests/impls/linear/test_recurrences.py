@@ -76,6 +76,8 @@ def of_ssd(q, k, v, asked):
 
 
 PAPERS = {"retention": of_retention, "gla": of_gla, "delta": of_delta, "ssd": of_ssd}
+
+
 CLOSE = {"rtol": 1e-10, "atol": 1e-11}
 
 
