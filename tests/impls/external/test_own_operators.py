@@ -127,18 +127,13 @@ def test_sageattention_2_is_refused_since_it_rounds_otherwise(library, monkeypat
     assert "<2" in refusal.value.remedy
 
 
-def near(n, w, causal):
-    """What each query of a head sees: the w nearest keys that exist."""
-    row, key = torch.arange(n)[:, None], torch.arange(n)
-    first = row - w + 1 if causal else (row - w // 2).clamp(0, n - w)
-    return (first <= key) & (key < first + w)
-
-
 @pytest.mark.parametrize(("window", "causal"), [(2, True), (5, False), (11, True), (128, False)])
 def test_natten_sees_a_window_pushed_inwards(window, causal, library):
     p = problem("causal" if causal else "none", kv_heads=1)
-    w = min(window, p.q_len)
-    seen = near(p.q_len, w, causal)
+    n, w = p.q_len, min(window, p.q_len)
+    row, key = torch.arange(n)[:, None], torch.arange(n)
+    first = row - w + 1 if causal else (row - w // 2).clamp(0, n - w)
+    seen = (first <= key) & (key < first + w)  # of each query, the w nearest keys that exist
 
     def compute(call):
         assert call.kernel_size == w and call.backend == "cutlass-fna"
@@ -149,13 +144,12 @@ def test_natten_sees_a_window_pushed_inwards(window, causal, library):
     library.computes("natten.na1d", compute)
     attend = made("natten", p, window=window, backend="cutlass-fna")
     leaves = inputs(p)
-    rows = torch.arange(p.q_len)
+    wide = [x.double() for x in leaves]
     define = made("natten", p, "definition", window=window)
-    want = define(*(x.double() for x in leaves), rows)
+    want = define(*wide, key)
     torch.testing.assert_close(attend(*leaves).double(), want, atol=1e-5, rtol=1e-5)
-    some = define(*(x.double() for x in leaves), rows[3:5])
-    torch.testing.assert_close(some, want[:, :, 3:5], atol=1e-12, rtol=0)
-    assert ("fmha" in attend.note()) == (w == p.q_len)
-    assert ("is all 11 keys" in attend.note()) == (window > p.q_len)
+    torch.testing.assert_close(define(*wide, key[3:5]), want[:, :, 3:5], atol=1e-12, rtol=0)
+    assert ("fmha" in attend.note()) == (w == n)
+    assert ("is all 11 keys" in attend.note()) == (window > n)
     cost = made("natten", p.with_(phase="forward"), "cost", window=window)
     assert cost.flops == 2 * int(seen.sum()) * p.batch * p.heads * (16 + 24)

@@ -1,6 +1,7 @@
 """What a report says of its runs: headlines, how sure, what is missing, figures in their place."""
 
 import re
+from unittest.mock import Mock
 
 import pytest
 
@@ -137,10 +138,8 @@ def hollow(monkeypatch):
 
 
 def test_a_figure_that_fails_is_a_sentence_in_its_place(monkeypatch, hollow):
-    def fail(*_):
-        raise ValueError("it has no room\nfor it")
-
-    monkeypatch.setattr(build.memory, "draw", fail)
+    why = ValueError("it has no room\nfor it")
+    monkeypatch.setattr(build.memory, "draw", Mock(side_effect=why))
     figures, absent = draw_all(*runs.small())
     assert figures == []
     for sentence in absent["memory"]:
