@@ -241,13 +241,13 @@ def test_a_band_is_as_high_as_the_interval_and_holds_its_line(d):
 def test_the_head_stays_in_sight_and_figures_are_drawn_for_the_window_and_for_paper(d):
     wide = near(d, "scaling").locator("svg").get_attribute("viewBox")
     assert d.page.locator("nav").bounding_box()["y"] >= 0
+    d.page.pdf(format="A4")
+    expect(near(d, "scaling").locator("svg")).to_have_attribute("viewBox", wide)
     d.page.set_viewport_size({"width": 800, "height": 900})
     expect(near(d, "scaling").locator("svg")).not_to_have_attribute("viewBox", wide)
-    before = near(d, "scaling").locator("svg").get_attribute("viewBox")
-    across = near(d, "scaling").locator(".plot").bounding_box()["width"]
-    assert abs(float(before.split()[2]) - across) < 2
-    d.page.pdf(format="A4")
-    expect(near(d, "scaling").locator("svg")).to_have_attribute("viewBox", before)
+    figure = near(d, "scaling")
+    across = float(figure.locator("svg").get_attribute("viewBox").split()[2])
+    assert abs(across - figure.locator(".plot").bounding_box()["width"]) < 2
     d.page.evaluate("dispatchEvent(new Event('beforeprint'))")
     figures = d.page.locator("main figure[data-key]").locator("visible=true")
     widths = figures.evaluate_all("a => a.map(f => f.querySelector('svg').viewBox.baseVal.width)")
