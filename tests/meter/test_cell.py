@@ -262,6 +262,7 @@ def test_a_kernel_may_be_replaced_only_where_declared_when_built_till_the_end(ce
         ([FLASH], [], True, [FLASH], ("measured", "")),
         ([FLASH], [], True, [], WRONG),
         ([FLASH, PRODUCT], [], False, [FLASH], WRONG),
+        ([FLASH, PRODUCT], [], True, [FLASH], WRONG),
         ([], [FLASH], True, [FLASH], WRONG),
     ):
         told = f"BUILT, CALLED, RESTORES = {built}, {called}, {restores}\n"

@@ -29,7 +29,6 @@ from attnbench.core.machine import Machine
 from attnbench.core.process import Program
 from attnbench.core.stats import Comparison, Pairs, StopRule, Verdict
 from attnbench.features.commits.pairs import CommitCell, CommitsComparison, Open, compare_cell
-from attnbench.sweep.compare import QUICK
 from attnbench.sweep.plan import Cell, call_s, checks_s, make_plan
 from attnbench.sweep.presets import Preset
 from impls import Table, UnknownVariant
@@ -45,6 +44,8 @@ USUAL_ROUNDS, ROUND_S = 12, 3.3
 """Between the second look and the last; and seconds of each round's process."""
 PAIRS = 80
 """Of a cell in a round: four places in memory."""
+CALL_TAKES = 5.0
+"""So many times dense attention's, canaries and new places in memory included."""
 
 
 READ_LIMIT_S = 120
@@ -180,7 +181,7 @@ def guess_s(cell: Cell, machine: Machine) -> float:
     if cell.left_out is not None:
         return 0.0
     checks = 2 * checks_s(cell.variant, cell.problem, machine)
-    return checks + 2 * PAIRS * QUICK * call_s(cell.problem, machine)
+    return checks + 2 * PAIRS * CALL_TAKES * call_s(cell.problem, machine)
 
 
 def ahead_s(machine: Machine, number: int, left: Sequence[Cell], cell: Cell | None) -> float:
