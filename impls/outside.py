@@ -51,7 +51,7 @@ def file_rows(files: Sequence[str | Path]) -> Iterator[Variant | BrokenRow]:
 
 def entry_point_rows() -> Iterator[Variant | BrokenRow]:
     """The rows of installed distributions; a broken one costs its own row."""
-    if not _any_installed(tuple(sys.path)):
+    if not _any_installed(tuple((p, _changed_ns(p)) for p in sys.path)):
         return
     try:
         yield from _asked(f"the entry points in {GROUP}", ["entry-points"])
@@ -60,8 +60,15 @@ def entry_point_rows() -> Iterator[Variant | BrokenRow]:
         yield BrokenRow(GROUP, str(broken), remedy)
 
 
+def _changed_ns(folder: str) -> int:
+    """When something was installed into a folder of the path, or taken away."""
+    with suppress(OSError):
+        return Path(folder).stat().st_mtime_ns
+    return 0
+
+
 @cache
-def _any_installed(path: tuple[str, ...]) -> bool:
+def _any_installed(path: tuple[tuple[str, int], ...]) -> bool:
     """Whether a distribution on the path has rows: every one's file has to be read for it."""
     return bool(importlib.metadata.entry_points(group=GROUP))
 

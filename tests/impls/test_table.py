@@ -268,6 +268,16 @@ def install(folder, name, code):
     return folder
 
 
+def test_what_is_installed_meanwhile_is_found(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(outside, "_asked", lambda *_: ["a row"])
+    assert not list(outside.entry_point_rows())
+    (info := tmp_path / "own-1.dist-info").mkdir()
+    write(info / "entry_points.txt", "[attnbench.variants]", "a = b:ROWS")
+    write(info / "METADATA", "Metadata-Version: 2.1", "Name: own")
+    assert list(outside.entry_point_rows()) == ["a row"]
+
+
 def test_an_entry_point_that_fails_costs_its_own_rows(tmp_path):
     """Whether it exits, or ends its process."""
     exits, dies = "import sys\nsys.exit(0)", "import os\nos._exit(0)"
