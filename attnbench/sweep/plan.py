@@ -18,6 +18,7 @@ from attnbench.core.machine import Gpu, Machine, gpu_warnings, why_not
 from attnbench.core.record import Record, Status, cell_key
 from attnbench.sweep.presets import Preset
 from impls import Table
+from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import SHORT, InvalidProblem, Problem
 from impls.spec import Variant
@@ -71,15 +72,21 @@ ROOM = 1 << 16
 """Bytes of an array's file besides its numbers."""
 HALF = 0.75
 """What attention reaches of a small product's speed, where all rows are taken together."""
-GPU_FLOPS = 2.2e14
-"""A guess at the same of a GPU, until the run itself has shown better."""
+GPU_FLOPS = 1e14
+"""A guess at the same of one kernel on a GPU, until the run itself has shown better."""
 TWO_BYTES = 4
 """How many times as fast a GPU works on numbers of two bytes: a guess too."""
-STARTING_S = {"cpu": 0.25, "cuda": 0.15}
+SEVERAL_KERNELS = 20
+"""How many times as long a GPU takes for as much work in PyTorch's operators, one after another."""
+STARTING_S = {"cpu": 0.25, "cuda": 0.45}
 CEILINGS_S = 5.0
 """The worker's start, and the ceilings."""
-COMPILING_S = {"cpu": {"c++": 4.0}, "cuda": {"c++": 8.0, "triton": 4.0}}
-"""A cell, by its device and what is required: torch.compile's, and kernels in Triton."""
+COMPILING_S = {"cpu": {"c++": 4.0}, "cuda": {"c++": 8.0, "fla": 12.0, "triton": 2.0}}
+"""A cell, by its device and what is required: torch.compile's, kernels in Triton, and fla's, which
+are tuned for 40 s at their first call and not at every length.
+"""
+LAST_S = 8.0
+"""What takes as long as this to compile comes last: it takes as long as many others."""
 UNTIMED = {"plain": 0.24, "compiled": 0.75}
 """The share of these that a cell takes that is not timed."""
 
@@ -269,9 +276,11 @@ def make_plan(
         for cell in _cells(table, names, part, machine, ()):
             side_by_side.setdefault(cell.problem, {}).setdefault(cell.key, cell)
     cells = [cell for cells in side_by_side.values() for cell in cells.values()]
-    # what is compiled on a GPU takes as long as many others
     return Plan(
-        sorted(cells, key=lambda c: c.problem.device != "cpu" and "c++" in c.variant.requires)
+        sorted(
+            cells,
+            key=lambda c: c.problem.device != "cpu" and compiling_s(c.variant, "cuda") >= LAST_S,
+        )
     )
 
 
@@ -333,13 +342,27 @@ def _cell(variant: Variant, problem: Problem, grid: Preset, machine: Machine) ->
 
 def call_s(problem: Problem, machine: Machine) -> float:
     """A guess at the seconds of a call: the work of dense attention at this machine's speed."""
-    pairs = problem.batch * problem.heads * problem.q_len * problem.kv_len
-    work = 2 * pairs * (problem.head_dim + problem.v_head_dim) * (3 if problem.gradients else 1)
     if problem.device == "cpu":
         rate = HALF * machine.threads * _thread_flops()
     else:
         rate = GPU_FLOPS * (TWO_BYTES if problem.dtype in ("bfloat16", "float16") else 1)
-    return work / rate
+    return _dense_work(problem) / rate
+
+
+def _dense_work(problem: Problem) -> float:
+    pairs = problem.batch * problem.heads * problem.q_len * problem.kv_len
+    each = problem.head_dim + problem.v_head_dim
+    return 2.0 * pairs * each * (3 if problem.gradients else 1)
+
+
+def compiling_s(variant: Variant, kind: str) -> float:
+    """A guess at the seconds that compiling takes in a cell, on this kind of device."""
+    found = [s for what, s in COMPILING_S[kind].items() if _requires(variant, what)]
+    return max(found, default=0.0)
+
+
+def _requires(variant: Variant, what: str) -> bool:
+    return any(r.startswith(what) for r in variant.requires)
 
 
 def checks_s(variant: Variant, problem: Problem, machine: Machine, *, timed: bool = True) -> float:
@@ -347,10 +370,13 @@ def checks_s(variant: Variant, problem: Problem, machine: Machine, *, timed: boo
     if it is ``timed`` is looked at in other ways.
     """
     kind = problem.device.split(":")[0]
-    compiling = [
-        seconds * (1.0 if timed else UNTIMED["compiled"])
-        for what, seconds in COMPILING_S[kind].items()
-        if any(r.startswith(what) for r in variant.requires)
-    ]
-    once = max(compiling, default=STARTING_S[kind] * (1.0 if timed else UNTIMED["plain"]))
-    return once + CALLS * call_s(problem, machine)
+    once, untimed = compiling_s(variant, kind), UNTIMED["compiled"]
+    if not once:
+        once, untimed = STARTING_S[kind], UNTIMED["plain"]
+    seconds = call_s(problem, machine)
+    if kind == "cuda" and variant.origin == "attnbench" and not _requires(variant, "triton"):
+        seconds *= SEVERAL_KERNELS
+        if variant.cost is not None:
+            cost = load_function(variant.cost)(problem, **variant.chosen)
+            seconds *= min(1.0, cost.flops / _dense_work(problem))
+    return once * (1.0 if timed else untimed) + CALLS * seconds

@@ -142,7 +142,7 @@ PRESETS = {
         "linear.taylor,cosformer,hedgehog,rfa,skyformer "
         "seq=512,2048,4096 heads=4 mask=none;window:127,0 budget=0.1"
     ),
-    "h200": Preset("fifteen minutes of an H200: what is asked most comes first")
+    "h200": Preset("twenty minutes of an H200: what is asked most comes first")
     .but(VISIT)
     .of(
         H200.but("seq=2048,8192"),
