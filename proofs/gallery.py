@@ -20,7 +20,7 @@ FOLDER = "evidence"
 """Beside a machine's runs: what a report also says."""
 REPORTS = {
     "reports/cpu": "results/amd-epyc-2c/20261125-205333",
-    "reports/h200": "results/nvidia-h200/20261126-110511",
+    "reports/h200": "results/nvidia-h200/20261126-164647",
 }
 PICTURE = "first-screen.png"
 SCREEN = {"width": 1440, "height": 900}
