@@ -14,7 +14,7 @@ from attnbench.answer.choose import Choice, Excluded, Wants, Why, choose, make_c
 from attnbench.answer.ranking import MARGIN
 from attnbench.core.disk import StoreError, short, table_words
 from attnbench.core.format import first_few, size
-from attnbench.core.machine import this_machine, why_not
+from attnbench.core.machine import pace, this_machine, why_not
 from attnbench.core.record import PROTOCOL
 from attnbench.core.store import find_runs, read_header, read_records, some_runs
 from attnbench.sweep import compare, start
@@ -322,7 +322,7 @@ def _pairs(choice: Choice, run: Run, means: Means) -> list[ContestResult]:
     guesses = [
         compare.pairs_guess_s(cell, some[0], this_machine(), compare.PAIRS_S) for cell in some[1:]
     ]
-    guesses[0] += compare.CONTEST_S
+    guesses[0] += compare.CONTEST_S * pace()
     with (
         engine_on(choice.problem.device, run.settings) as engine,
         means.watching(len(guesses)) as watcher,

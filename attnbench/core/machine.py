@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from attnbench.core import gpu as nvml
@@ -113,6 +114,25 @@ def this_machine() -> Machine:
         compiler=next(filter(None, map(shutil.which, COMPILERS)), None),
         gpus=tuple(gpus),
     )
+
+
+SOURCE = "total = [a.b(c + 1) for c in range(10) if c not in seen]\n" * 300
+COMPILED_S = 11.5e-3
+"""What Python takes for this text on the machine on which the seconds that estimates are made of
+were measured."""
+
+
+@cache
+def pace() -> float:
+    """How many times as long as there this machine takes for what no product of matrices decides:
+    to load, to build, to check, to draw.
+    """
+    took = []
+    for _ in range(5):
+        start = perf_counter()
+        compile(SOURCE, "pace", "exec")
+        took.append(perf_counter() - start)
+    return min(took) / COMPILED_S
 
 
 def why_not(variant: Variant, machine: Machine) -> Unavailable | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnbench.core.format import duration
-from attnbench.core.machine import Machine
+from attnbench.core.machine import Machine, pace
 from attnbench.core.record import NOT_TRIED, Record, Status
 from attnbench.core.stats import Comparison, Pairs, Verdict, corrected
 from attnbench.sweep.engine import LocalEngine, WorkerLost, lost_status
@@ -131,10 +131,15 @@ def compare_cell(
 
 STARTING_S, FLOOR_S, FLOOR_PAIRS = 3.0, 5.0, 8 * 40
 """For the worker to start; and the least of a noise floor, where none is stored."""
-QUICK = 0.4
+QUICK = 0.64
 """The time of a call in pairs, of what all rows take together: few compare slow ones."""
 LEAST_PAIRS, USUAL_PAIRS = 40, 160
 """Are taken whatever the budget; and decide, as a rule."""
+
+
+def starting_s() -> float:
+    """A guess at the seconds of the worker's start here."""
+    return STARTING_S * pace()
 
 
 def pairs_guess_s(
@@ -153,7 +158,7 @@ def pairs_guess_s(
         return 0.0
     checks = sum(checks_s(cell.variant, cell.problem, machine) for cell in (judged, against))
     pair_s = 2 * QUICK * call_s(judged.problem, machine)
-    checks += max(FLOOR_S, FLOOR_PAIRS * pair_s) if floor else 0.0
+    checks += max(FLOOR_S * pace(), FLOOR_PAIRS * pair_s) if floor else 0.0
     return checks + max(LEAST_PAIRS * pair_s, min(budget_s, pairs * pair_s))
 
 
@@ -254,7 +259,8 @@ def hopeful(records: Sequence[Record]) -> tuple[list[str], dict[str, float]]:
 
 def contest_s(cell: Cell, machine: Machine) -> float:
     """A guess at the seconds of pairs of a few near each other, before any was measured."""
-    return CONTEST_S + MOST_PAIRED * pairs_guess_s(cell, cell, machine, PAIRS_S, pairs=NEAR_PAIRS)
+    paired_s = pairs_guess_s(cell, cell, machine, PAIRS_S, pairs=NEAR_PAIRS)
+    return CONTEST_S * pace() + MOST_PAIRED * paired_s
 
 
 def near_the_best(records: Sequence[Record], names: Sequence[str]) -> list[str]:

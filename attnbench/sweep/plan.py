@@ -14,7 +14,7 @@ from typing import Any
 
 from attnbench.core import gpu as nvml
 from attnbench.core.format import counted, roughly
-from attnbench.core.machine import Gpu, Machine, gpu_warnings, why_not
+from attnbench.core.machine import Gpu, Machine, gpu_warnings, pace, why_not
 from attnbench.core.record import Record, Status, cell_key
 from attnbench.sweep.presets import Preset
 from impls import Table
@@ -70,8 +70,9 @@ DIGITS = 12
 """A length has fewer."""
 ROOM = 1 << 16
 """Bytes of an array's file besides its numbers."""
-HALF = 0.75
-"""What attention reaches of a small product's speed, where all rows are taken together."""
+HALF = 1.2
+"""The speed of attention over that of a small product, where all rows are taken together: many
+work on half of the pairs."""
 GPU_FLOPS = 1e14
 """A guess at the same of one kernel on a GPU, until the run itself has shown better."""
 TWO_BYTES = 4
@@ -89,6 +90,11 @@ LAST_S = 8.0
 """What takes as long as this to compile comes last: it takes as long as many others."""
 UNTIMED = {"plain": 0.24, "compiled": 0.75}
 """The share of these that a cell takes that is not timed."""
+
+
+def ceilings_s() -> float:
+    """A guess at the seconds of the worker's start and the ceilings here."""
+    return CEILINGS_S * pace()
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,7 @@ class Plan:
     @property
     def about_s(self) -> float:
         """A guess at the seconds of the worker's start, the ceilings, and all cells."""
-        return CEILINGS_S + sum(c.guess_s for c in self.to_run)
+        return ceilings_s() + sum(c.guess_s for c in self.to_run)
 
     def sentence(self, about_s: float | None = None) -> str:
         """One line: how many cells, how many are left out and why, about how long: ``about_s``."""
@@ -379,4 +385,5 @@ def checks_s(variant: Variant, problem: Problem, machine: Machine, *, timed: boo
         if variant.cost is not None:
             cost = load_function(variant.cost)(problem, **variant.chosen)
             seconds *= min(1.0, cost.flops / _dense_work(problem))
+    once *= pace() if kind == "cpu" else 1.0
     return once * (1.0 if timed else untimed) + CALLS * seconds

@@ -12,7 +12,7 @@ from attnbench.command.progress import Progress
 from attnbench.command.terminal import INTERRUPTED, say
 from attnbench.core.evidence import Evidence, check_writable, made_here, save_evidence
 from attnbench.core.format import roughly
-from attnbench.core.machine import this_machine
+from attnbench.core.machine import pace, this_machine
 from attnbench.features.claims import claim as claims
 from attnbench.features.claims import trial, view
 from attnbench.features.claims.claim import Claim, ClaimOutcome, ClaimRequest, ClaimVerdict
@@ -59,7 +59,7 @@ def _run(given: argparse.Namespace, some: list[Claim]) -> tuple[list[ClaimOutcom
     known = [claims.lacking(claim, machine, table, given.embeddings) for claim in some]
     to_try = [claim for claim, lacks in zip(some, known, strict=True) if lacks is None]
     scale, outcomes, stopped = trial.scale_of(to_try, given.budget), list[ClaimOutcome](), False
-    guesses = [STARTED_S + 60 * c.minutes * (scale if c.timed else 1.0) for c in to_try]
+    guesses = [pace() * STARTED_S + 60 * c.minutes * (scale if c.timed else pace()) for c in to_try]
     said = f"about {roughly(sum(guesses))}"
     say(f"{len(some)} claims, {len(to_try)} of which can be tried here; {said}")
     with Progress() as progress:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from attnbench.core.checkout import Commit, changed, without_git
 from attnbench.core.disk import from_json, make_folder, write_whole
-from attnbench.core.machine import this_machine
+from attnbench.core.machine import pace, this_machine
 from attnbench.core.process import Program
 from attnbench.features.commits import suite
 from attnbench.features.commits.suite import AsvRequest
@@ -65,7 +65,8 @@ class Asv:
     def guess_s(commits: int, rounds: int, bench: str | None) -> float:
         """A guess at the seconds of :meth:`run`: a sweep a commit, and a process in each round."""
         cells = len(suite.keys(AsvRequest(bench=(bench,) if bench else ())))
-        return commits * (ENVIRONMENT_S + SWEPT_S * cells + rounds * (PROCESS_S + TIMED_S * cells))
+        rounds_s = rounds * (PROCESS_S + TIMED_S * cells)
+        return pace() * commits * (ENVIRONMENT_S + SWEPT_S * cells + rounds_s)
 
     def run(
         self,

@@ -20,9 +20,10 @@ from typing import Any
 
 from attnbench.core.checkout import Commit, laid_out
 from attnbench.core.format import roughly
+from attnbench.core.machine import pace
 from attnbench.core.process import Program, variables_of
 from attnbench.features.commits.pairs import Open
-from attnbench.sweep.compare import STARTING_S
+from attnbench.sweep.compare import starting_s
 from attnbench.sweep.engine import Refused
 from attnbench.sweep.plan import Cell
 from attnbench.sweep.presets import PRESETS
@@ -81,8 +82,8 @@ HELD_S, LOADED_S, COUNTED_S = 1.0, 90.0, 5.0
 
 def guesses(cells: Sequence[Cell]) -> list[float]:
     """Seconds of each step of :func:`count`."""
-    held_s = STARTING_S + HELD_S * len(cells)
-    return [held_s, held_s, LOADED_S + COUNTED_S * len(cells)]
+    held_s = starting_s() + pace() * HELD_S * len(cells)
+    return [held_s, held_s, pace() * (LOADED_S + COUNTED_S * len(cells))]
 
 
 def count(

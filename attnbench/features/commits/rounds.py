@@ -25,7 +25,7 @@ from typing import Any
 from attnbench.core import stats
 from attnbench.core.checkout import Commit, changed, laid_out
 from attnbench.core.format import roughly
-from attnbench.core.machine import Machine
+from attnbench.core.machine import Machine, pace
 from attnbench.core.process import Program
 from attnbench.core.stats import Comparison, Pairs, StopRule, Verdict
 from attnbench.features.commits.pairs import CommitCell, CommitsComparison, Open, compare_cell
@@ -44,7 +44,7 @@ USUAL_ROUNDS, ROUND_S = 12, 3.3
 """Between the second look and the last; and seconds of each round's process."""
 PAIRS = 80
 """Of a cell in a round: four places in memory."""
-CALL_TAKES = 5.0
+CALL_TAKES = 8.0
 """So many times dense attention's, canaries and new places in memory included."""
 
 
@@ -188,7 +188,7 @@ def ahead_s(machine: Machine, number: int, left: Sequence[Cell], cell: Cell | No
     """A guess at the seconds from a cell of a round on, that cell included."""
     todo = left if cell is None else left[next(n for n, one in enumerate(left) if one is cell) :]
     rest = next(most for most in (USUAL_ROUNDS, *LOOKS) if most >= number) - number
-    whole = ROUND_S + sum(guess_s(one, machine) for one in left)
+    whole = ROUND_S * pace() + sum(guess_s(one, machine) for one in left)
     return sum(guess_s(one, machine) for one in todo) + rest * whole
 
 

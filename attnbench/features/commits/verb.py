@@ -98,7 +98,7 @@ def _variants(given: argparse.Namespace) -> int:
         pairs.pairs_guess_s(a, b, machine, seconds, floor=measures_floor)
         for a, b in zip(judged, against, strict=True)
     ]
-    guesses[0] += pairs.STARTING_S
+    guesses[0] += pairs.starting_s()
     say(
         f"comparing on {counted(len(judged), 'problem')}: up to {duration(seconds)} of pairs each, "
         f"and the checks before them; about {roughly(sum(guesses))}"

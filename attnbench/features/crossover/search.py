@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from attnbench.answer.ranking import torch_rank
 from attnbench.answer.search import GRACE_S, fresh_if_full, in_turn, refuse_several, sized
 from attnbench.core.format import counted, percent
-from attnbench.core.machine import Machine, why_not
+from attnbench.core.machine import Machine, pace, why_not
 from attnbench.core.record import Status
 from attnbench.core.stats import Comparison, Verdict, holm
 from attnbench.sweep.compare import LEAST_PAIRS, START_AND_GATE_S, compare_cell, pairs_guess_s
@@ -265,9 +265,9 @@ class Duel:
         there the two are near each other.
         """
         judged, against = (Cell(row, self.at(length), None, 0.0) for row in (self.b, self.a))
-        near_s = NEAR_SHARE * PAIRS_S * (length not in octaves(self.rungs))
+        near_s = NEAR_SHARE * PAIRS_S * pace() * (length not in octaves(self.rungs))
         guess_s = pairs_guess_s(judged, against, machine, PAIRS_S, floor=floor, pairs=LEAST_PAIRS)
-        return BESIDE_S + guess_s + near_s
+        return BESIDE_S * pace() + guess_s + near_s
 
     def refusal(self, length: int) -> str:
         """Why one of the two does not take a length; empty where both do."""

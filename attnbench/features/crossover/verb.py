@@ -73,7 +73,7 @@ def _searched(given: argparse.Namespace, duel: Duel, machine: Machine) -> Crosso
     from attnbench.command.progress import Progress
     from attnbench.core.evidence import stored_floors
     from attnbench.core.settings import Settings
-    from attnbench.sweep.compare import STARTING_S
+    from attnbench.sweep.compare import starting_s
     from attnbench.sweep.start import pinned
 
     settings = Settings(threads=pinned(given.threads, machine))
@@ -87,7 +87,7 @@ def _searched(given: argparse.Namespace, duel: Duel, machine: Machine) -> Crosso
     def guess_s(length: int) -> float:
         """Of a look; the first has the worker to start, and may have a floor to measure."""
         first = not search.turn and length == duel.rungs[0]
-        return duel.guess_s(length, machine, floor=measures_floor and first) + STARTING_S * first
+        return duel.guess_s(length, machine, floor=measures_floor and first) + starting_s() * first
 
     left = LooksLeft(lambda: sum(map(guess_s, search.ahead())), seconds)
     say(

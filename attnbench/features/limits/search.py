@@ -13,7 +13,7 @@ import msgspec
 
 from attnbench.answer.search import GRACE_S, By, fresh_if_full, in_turn, refuse_several, sized
 from attnbench.core import format
-from attnbench.core.machine import Machine
+from attnbench.core.machine import Machine, pace
 from attnbench.core.record import FINDINGS, InvalidRecord, Probed, Record, Status
 from attnbench.sweep.engine import CELL_LIMIT_S, Engine, WorkerLost, lost_status, measure
 from attnbench.sweep.plan import Cell, make_plan
@@ -311,16 +311,16 @@ class Limit:
         if size == GATE:
             return 0.0
         if not self.search.looks:
-            return UNKNOWN_S
+            return UNKNOWN_S * pace()
         last = self.search.looks[-1].size
-        beside = self.spent_s.get(last, UNKNOWN_S) * max(1.0, size / last)
+        beside = self.spent_s.get(last, UNKNOWN_S * pace()) * max(1.0, size / last)
         return CALLS * self.search.guess_s(size) + beside
 
     def guess_s(self, size: int) -> float:
         """A guess at the seconds of a look, whatever was seen."""
         if size == GATE:
             return self.gate.guess_s
-        return CALLS * USUAL_SHARE * self.search.budget.seconds + BESIDE_S
+        return CALLS * USUAL_SHARE * self.search.budget.seconds + BESIDE_S * pace()
 
     @property
     def ahead_s(self) -> float:

@@ -81,17 +81,18 @@ def _searched(
     """Look at all limits in turn, and keep what is known after each; whether Ctrl-C ended it."""
     from attnbench.answer.search import LooksLeft, all_looks
     from attnbench.command.progress import Progress
+    from attnbench.core.machine import pace
     from attnbench.features.limits.search import Hunt
-    from attnbench.sweep.compare import STARTING_S
+    from attnbench.sweep.compare import starting_s
 
     seconds = given.budget
     left = LooksLeft(lambda: sum(limit.ahead_s for limit in found), seconds)
-    about_s = min(STARTING_S + left.left_s, seconds)
+    about_s = min(starting_s() + left.left_s, seconds)
     say(
         f"the {'longest sequence' if given.by == 'seq' else 'largest batch'} of "
         f"{len({limit.variant.label for limit in found})} variants in {size(budget.peak_bytes)} "
         f"and {duration(budget.seconds)} a call, {len(found)} searches; about "
-        f"{roughly(about_s + DRAWING_S)}, {duration(seconds)} at the most"
+        f"{roughly(about_s + DRAWING_S * pace())}, {duration(seconds)} at the most"
     )
 
     def hear(look: tuple[Limit, str, float]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from attnbench.core.machine import Machine, why_not
+from attnbench.core.machine import Machine, pace, why_not
 from attnbench.core.process import Worker, WorkerLost
 from attnbench.core.record import Status
 from attnbench.core.settings import Settings
@@ -127,7 +127,7 @@ class TrialOptions:
     @property
     def guess_s(self) -> float:
         """For one variant, about."""
-        return USUAL_S + USUAL_STEP_S * self.distil + self.pairs_s * len(self.seq)
+        return pace() * (USUAL_S + USUAL_STEP_S * self.distil) + self.pairs_s * len(self.seq)
 
     @property
     def limit_s(self) -> float:

@@ -12,7 +12,7 @@ from numpy.random import Generator
 
 from attnbench.command.progress import Progress
 from attnbench.core.format import duration, roughly
-from attnbench.core.machine import Machine, why_not
+from attnbench.core.machine import Machine, pace, why_not
 from attnbench.core.process import Worker, WorkerLost
 from attnbench.features.quality.model_results import status_words
 from attnbench.models import wrong_level
@@ -238,9 +238,9 @@ class Trainings:
         """Seconds of each training, and before those of a setting of the one for its budget."""
         found = []
         for setting in self.settings:
-            trained_s = setting.steps * (STEP_S + call_s(setting.problem, machine))
-            found += [LOAD_S + trained_s] * self.measures
-            each = LOAD_S + max(trained_s, self.seconds or 0.0)
+            trained_s = setting.steps * (STEP_S * pace() + call_s(setting.problem, machine))
+            found += [LOAD_S * pace() + trained_s] * self.measures
+            each = LOAD_S * pace() + max(trained_s, self.seconds or 0.0)
             found += [each] * len(self.seeds) * len(self.variants[setting])
         return found
 

@@ -22,7 +22,7 @@ from attnbench.core.disk import StoreError, write_whole
 from attnbench.core.evidence import Evidence, check_writable, made_here
 from attnbench.core.format import roughly
 from attnbench.core.lock import lock_for
-from attnbench.core.machine import Machine, this_machine
+from attnbench.core.machine import Machine, pace, this_machine
 from attnbench.core.process import Worker
 from attnbench.core.record import FINDINGS, Status
 from attnbench.core.settings import Settings
@@ -32,7 +32,7 @@ from attnbench.models import wrong_level
 from attnbench.report.figures.sheet import Drawn
 from attnbench.report.tables import FAINT, Table, console
 from attnbench.report.tables import show as show_table
-from attnbench.sweep.compare import STARTING_S
+from attnbench.sweep.compare import starting_s
 from attnbench.sweep.engine import LocalEngine
 from attnbench.sweep.plan import LONG, here
 from attnbench.sweep.start import pinned
@@ -236,7 +236,10 @@ def model(given: argparse.Namespace) -> int:
     def steps(folder: Path, progress: Progress) -> Generator[Row | None]:
         limited = start.device == "cpu"
         refusals = [pretrained.refusal(row, options, start.machine) for row in variants]
-        guesses = [ORIGINAL_S, *(options.guess_s * (refused is None) for refused in refusals)]
+        guesses = [
+            ORIGINAL_S * pace(),
+            *(options.guess_s * (refused is None) for refused in refusals),
+        ]
         left = f"about {roughly(sum(guesses))}"
         say(f"{count} variants in the model, one after another; first the original; {left}")
         progress.expect(guesses)
@@ -277,9 +280,9 @@ def real(given: argparse.Namespace) -> int:
         )
         plan = pretrained.plan_sources(table, given.variants, sources, start.machine)
         guesses = [cell.guess_s for cell in plan.cells]
-        progress.tell(plan.sentence(STARTING_S + sum(guesses)))
+        progress.tell(plan.sentence(starting_s() + sum(guesses)))
         yield None
-        guesses[0] += STARTING_S
+        guesses[0] += starting_s()
         progress.expect(guesses)
         progress.step(sources[0][0])
         with LocalEngine(start.settings, limited=start.device == "cpu") as engine:

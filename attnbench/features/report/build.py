@@ -14,6 +14,7 @@ from urllib.parse import quote
 from attnbench.answer.compare_runs import Incomparable, RunsComparison, compared
 from attnbench.core.disk import StoreError
 from attnbench.core.evidence import Evidence, evidence_of, read_evidence
+from attnbench.core.machine import pace
 from attnbench.features.claims.view import claims_for_page
 from attnbench.features.quality.verb import quality_for_page
 from attnbench.features.report.provenance import About, about
@@ -61,21 +62,21 @@ WHY_NOT = {
 """By section, in the order of the page: why nothing is drawn there."""
 SECTIONS = tuple(WHY_NOT)
 DRAWN_S = dict(zip(SECTIONS, (0.5, 1.6, 0.7, 0.3, 0.5, 0.4, 0.3, 0.5), strict=True))
-READ_S, PAGE_S = 2.0, 3.0
+READ_S, PAGE_S = 1.7, 3.0
 """Guesses at the seconds of a figure, by section; of reading the runs; and of the page: with as
 many variants as the table has."""
 
 
 def _share(variants: int) -> float:
-    """What all this takes with so many variants, as a share."""
-    return 0.3 + variants / 70
+    """What all this takes here with so many variants, as a share."""
+    return pace() * (0.25 + variants / 80)
 
 
 def report_s(regimes: int, variants: int) -> float:
     """A guess at the seconds of a report of one run."""
     scene = sum(DRAWN_S[section] for section in ("scaling", "tradeoffs", "roofline", "memory"))
-    rest = sum(DRAWN_S.values()) - scene
-    return READ_S + _share(variants) * (min(max(regimes, 1), SCENES) * scene + rest + PAGE_S)
+    rest = sum(DRAWN_S.values()) - scene + PAGE_S
+    return pace() * READ_S + _share(variants) * (min(max(regimes, 1), SCENES) * scene + rest)
 
 
 def draw_all(

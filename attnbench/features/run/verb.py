@@ -198,19 +198,20 @@ def _resumed(given: argparse.Namespace, places: Places) -> Run:
 
 def measuring_s(begun: Run) -> float:
     """A guess at the seconds of the start, the ceilings, and the cells that have no record."""
-    from attnbench.sweep.plan import CEILINGS_S
+    from attnbench.sweep.plan import ceilings_s
 
-    return CEILINGS_S + sum(c.guess_s for c in begun.plan.to_run if c.key not in begun.done)
+    return ceilings_s() + sum(c.guess_s for c in begun.plan.to_run if c.key not in begun.done)
 
 
 def _report_s(cells: Sequence[tuple[str, Problem]]) -> float:
     """A guess at the seconds of the maps and the report of some variants and their problems."""
     from attnbench.answer.maps import STARTED_S, USUAL_S
+    from attnbench.core.machine import pace
     from attnbench.features.report.build import report_s
 
     variants = len({variant for variant, _ in cells})
     regimes = {(p.phase, p.mask, p.dtype, p.batch, p.heads) for _, p in cells}
-    return STARTED_S + variants * USUAL_S + report_s(len(regimes), variants)
+    return pace() * (STARTED_S + variants * USUAL_S) + report_s(len(regimes), variants)
 
 
 def _conclude(

@@ -33,7 +33,7 @@ PART = f"part-{SELFCHECK}"
 """The file of a self-check that is running or was stopped."""
 BUDGET_S = 0.03
 """Of sampling; short, since a fault needs no narrow interval."""
-PLANT_S = 1.4
+PLANT_S = 1.0
 """A guess at the seconds of a plant."""
 
 

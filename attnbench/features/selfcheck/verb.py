@@ -77,6 +77,7 @@ def _outcomes(machine: Machine, seed: int) -> Generator[PlantOutcome]:
     would wait seconds for CUDA.
     """
     from attnbench.core.lock import lock_for
+    from attnbench.core.machine import pace
     from attnbench.core.settings import Settings
     from attnbench.features.selfcheck import selfcheck as these
     from attnbench.gate.plants import PLANTS, SLOW_DOWNS
@@ -85,8 +86,9 @@ def _outcomes(machine: Machine, seed: int) -> Generator[PlantOutcome]:
     devices = {plant.problem.device for plant in PLANTS} & set(machine.devices)
     # one thread, however many there are: the plants are made for that
     settings = Settings(threads=1)
-    plants_s = these.PLANT_S * len(PLANTS)
-    slow_downs_s = [these.SLOW_DOWN_S + 2 * these.PLANT_S] * len(SLOW_DOWNS)
+    plant_s = these.PLANT_S * pace()
+    plants_s = plant_s * len(PLANTS)
+    slow_downs_s = [pace() * these.SLOW_DOWN_S + 2 * plant_s] * len(SLOW_DOWNS)
     say(
         f"{len(PLANTS)} faults are injected, and slow-downs of {len(SLOW_DOWNS)} sizes; about "
         f"{roughly(plants_s + sum(slow_downs_s))}"
@@ -114,7 +116,7 @@ def check(given: argparse.Namespace) -> int:
     from attnbench.core.machine import this_machine
     from attnbench.core.settings import Settings
     from attnbench.sweep import sweep
-    from attnbench.sweep.compare import STARTING_S
+    from attnbench.sweep.compare import starting_s
     from attnbench.sweep.engine import engine_on
     from attnbench.sweep.plan import make_plan, shared_out
     from attnbench.sweep.start import find_preset, pinned
@@ -132,7 +134,7 @@ def check(given: argparse.Namespace) -> int:
         engine_on(grid.device, settings) as engine,
         Progress(len(plan.to_run)) as progress,
     ):
-        guess_s = STARTING_S + sum(cell.guess_s for cell in plan.to_run)
+        guess_s = starting_s() + sum(cell.guess_s for cell in plan.to_run)
         progress.at(0, len(plan.to_run), guess_s, "the worker starts")
         records = sweep.check_cells(plan, engine, given.seed or 0, progress)
     if given.json:

@@ -102,11 +102,11 @@ def env(given: argparse.Namespace) -> int:
     """``attnbench env``: the facts, kept beside the results of this machine."""
     from attnbench.command.progress import Progress
     from attnbench.core.evidence import check_writable, save_machine
-    from attnbench.core.machine import gpu_warnings, this_machine, vitals
+    from attnbench.core.machine import gpu_warnings, pace, this_machine, vitals
     from attnbench.core.record import PROTOCOL
     from attnbench.core.settings import Settings
     from attnbench.features.show import view
-    from attnbench.sweep.compare import STARTING_S
+    from attnbench.sweep.compare import starting_s
     from attnbench.sweep.engine import START_LIMIT_S, engine_on
     from attnbench.sweep.plan import LONG, here
     from attnbench.sweep.start import pinned
@@ -130,10 +130,10 @@ def env(given: argparse.Namespace) -> int:
         "observed": observed,
         "notes": notes,
     }
-    ceilings_s = STARTING_S + CEILINGS_S * len(dtypes)
-    say(f"the ceilings and the noise floor are measured; about {roughly(ceilings_s + NOISE_S)}")
+    ceilings_s, noise_s = starting_s() + pace() * CEILINGS_S * len(dtypes), pace() * NOISE_S
+    say(f"the ceilings and the noise floor are measured; about {roughly(ceilings_s + noise_s)}")
     with engine_on(device, settings) as engine, Progress() as progress:
-        progress.expect([ceilings_s, NOISE_S])
+        progress.expect([ceilings_s, noise_s])
         progress.step("the ceilings: products, and copies by size")
         question: dict[str, Any] = {"ceilings": dtypes, "device": device}
         facts |= engine.ask(question, START_LIMIT_S)

@@ -214,6 +214,7 @@ def test_a_number_leads_to_its_record_and_the_command_that_repeats_it(r):
     expect(r.page.locator("#told")).to_have_text("copied")
     assert r.page.evaluate("navigator.clipboard.readText()") == command
     r.page.keyboard.press("Escape")
+    r.settle()
     assert r.page.locator("dialog[open]").count() == 0 and r.hash == ""
     r.page.evaluate(f"location.hash = '{address}'")
     r.page.wait_for_selector("dialog[open]")
