@@ -62,14 +62,14 @@ WHY_NOT = {
 """By section, in the order of the page: why nothing is drawn there."""
 SECTIONS = tuple(WHY_NOT)
 DRAWN_S = dict(zip(SECTIONS, (0.5, 1.6, 0.7, 0.3, 0.5, 0.4, 0.3, 0.5), strict=True))
-READ_S, PAGE_S = 1.7, 3.0
+READ_S, PAGE_S = 1.5, 2.5
 """Guesses at the seconds of a figure, by section; of reading the runs; and of the page: with as
 many variants as the table has."""
 
 
 def _share(variants: int) -> float:
     """What all this takes here with so many variants, as a share."""
-    return pace() * (0.25 + variants / 80)
+    return pace() * (0.2 + variants / 100)
 
 
 def report_s(regimes: int, variants: int) -> float:
