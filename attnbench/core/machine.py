@@ -117,22 +117,21 @@ def this_machine() -> Machine:
 
 
 SOURCE = "total = [a.b(c + 1) for c in range(10) if c not in seen]\n" * 300
-COMPILED_S = 11.5e-3
-"""What Python takes for this text on the machine on which the seconds that estimates are made of
-were measured."""
+SOURCE_S = 11.5e-3
+"""What Python takes to compile it on the machine where guesses at seconds were made, a slow one."""
 
 
 @cache
 def pace() -> float:
-    """How many times as long as there this machine takes for what no product of matrices decides:
-    to load, to build, to check, to draw.
+    """How many times as long as that one this machine takes to load, build, check and draw. A guess
+    at the seconds of these is multiplied by it; of products of matrices the speed is measured.
     """
     took = []
     for _ in range(5):
         start = perf_counter()
         compile(SOURCE, "pace", "exec")
         took.append(perf_counter() - start)
-    return min(took) / COMPILED_S
+    return min(took) / SOURCE_S
 
 
 def why_not(variant: Variant, machine: Machine) -> Unavailable | None:

@@ -82,7 +82,7 @@ SEVERAL_KERNELS = 20
 STARTING_S = {"cpu": 0.25, "cuda": 0.45}
 CEILINGS_S = 5.0
 """The worker's start, and the ceilings."""
-COMPILING_S = {"cpu": {"c++": 4.0}, "cuda": {"c++": 8.0, "fla": 12.0, "triton": 2.0}}
+COMPILING_S = {"cpu": {"c++": 4.0}, "cuda": {"c++": 8.0, "fla-core": 12.0, "triton": 2.0}}
 """A cell, by its device and what is required: torch.compile's, kernels in Triton, and fla's, which
 are tuned for 40 s at their first call and not at every length.
 """
