@@ -69,7 +69,7 @@ class Regime:
     def shape(self) -> str:
         """``batch 1, 4 heads of 64``: in words, what ``-b1-h4-d64`` would be."""
         p = self.fixed
-        batch = f"{self.tokens} tokens a batch" if self.tokens else f"batch {p['batch']}"
+        batch = f"{self.tokens:,} tokens a batch" if self.tokens else f"batch {p['batch']}"
         heads = f"{p['heads']} heads" + f" on {p['kv_heads']}" * (p["kv_heads"] != p["heads"])
         width = str(p["head_dim"]) + f"/{p['v_head_dim']}" * (p["v_head_dim"] != p["head_dim"])
         return f"{batch}, {heads} of {width}"
