@@ -88,7 +88,10 @@ def test_the_newest_run_needs_no_name(two, monkeypatch):
     assert (found["a"][-15:], found["b"][-15:]) == ("20260102-000000", "20260101-000000")
     for run in two.iterdir():
         (run / "run.json").rename(run / "gone.json")
-    for words in (["report"], ["compare", "latest", "previous"], ["run", "--resume", "latest"]):
+    for words in (
+        ["report"], ["compare", "latest", "previous"], ["run", "--resume", "latest"],
+        ["choose", "--seq", "64", "--from", "latest"], ["choose", "--from", "latest", "--export", "x.json"],
+    ):  # fmt: skip
         status, out, err = asked(*words)
         assert (status, out) == (2, "") and "there is no latest run: results holds 0 runs" in err
 

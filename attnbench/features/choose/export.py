@@ -30,7 +30,7 @@ from attnbench.core.disk import StoreError
 from attnbench.core.machine import this_machine
 from attnbench.core.record import FINDINGS, PROTOCOL, Record, Status
 from attnbench.core.settings import Settings
-from attnbench.core.store import find_runs, read_header, read_records
+from attnbench.core.store import find_runs, named_run, read_header, read_records
 from attnbench.sweep.engine import engine_on
 from attnbench.sweep.plan import Plan, make_plan
 from attnbench.sweep.presets import one_problem
@@ -56,7 +56,7 @@ def export(given: argparse.Namespace, wants: Wants, table: Table) -> int:
     """
     if wants.allowed:
         raise CantBeDone("a dispatch table holds exact variants alone: leave --allow out")
-    named = [Path(x) for x in given.source or ()]
+    named = [named_run(x) for x in given.source or ()]
     runs = list(find_runs(named))
     if not named:
         here = measured_here(Path(given.out), given.threads, given.table)

@@ -92,11 +92,12 @@ def _answer(given: argparse.Namespace, problem: Problem, wants: Wants, table: Ta
     """From the runs named, from one that was measured here, or measured now."""
     from attnbench.answer import choose_runs
     from attnbench.command.progress import Progress
+    from attnbench.core.store import named_run
     from attnbench.sweep.sweep import Stopped
 
     how = given.table, given.seed or 0, given.threads, getattr(given, "command", None)
     means = choose_runs.Means(say, Progress, Path(given.out), *how)
-    named = [Path(x) for x in given.source or ()]
+    named = [named_run(x) for x in given.source or ()]
     try:
         return choose_runs.answer(problem, wants, table, means, named=named, anew=given.measure)
     except Stopped:

@@ -296,7 +296,8 @@ def _instructions(
 
 def _export(given: argparse.Namespace) -> int:
     asv = Asv.of(checkout.repository()[0])
-    written = [str(file) for file in export.export(given.runs, asv.results, root=asv.root, say=say)]
+    runs = [named_run(run) for run in given.runs]
+    written = [str(file) for file in export.export(runs, asv.results, root=asv.root, say=say)]
     print(json.dumps({"files": written}) if given.json else "\n".join(written))
     say(f"pages: {asv.publish()}; to see them: {asv.preview_command}")
     return 0
