@@ -140,8 +140,8 @@ function half(r) {
   const say = ({ variant, s }) => `${nameOf(variant)} at ${times(s / best.s)} the time`;
   const near_ = typeof other?.fidelity === "number" ? `, ${Math.round(100 * Math.max(0, other.fidelity))}\u00a0% fidelity to softmax` : "";
   const start = `Half of ${nameOf(best.variant)}’s ${nbytes(best.peak)}: `;
-  const saves = least.peak < best.peak ? `the least is ${nbytes(least.peak)}, ${say(least)}` : `${nameOf(best.variant)} needs least`;
-  return start + (exact ? say(exact) : `nothing exact, ${saves}${other ? `. Not exact: ${say(other)}${near_}` : ""}`);
+  const saves = least.peak < best.peak ? `. The least is ${nbytes(least.peak)}, ${say(least)}` : `, and nothing exact needs less than ${nameOf(best.variant)}`;
+  return start + (exact ? say(exact) : `nothing exact${saves}${other ? `. Not exact: ${say(other)}${near_}` : ""}`);
 }
 
 function nearest(r) {

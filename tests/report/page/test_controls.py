@@ -109,8 +109,8 @@ def test_the_trade_off_follows_the_length_and_what_it_is_held_against(d):
       const said = half(shown[0]);
       exact.forEach((cell, k) => { cell.peak = before[k]; });
       return said; }"""
-    assert "nothing exact, the least is 200 KiB, " in d.page.evaluate(needs, 200)
-    assert "nothing exact, sdpa needs least" in d.page.evaluate(needs, 300)
+    assert "nothing exact. The least is 200 KiB, " in d.page.evaluate(needs, 200)
+    assert "nothing exact, and nothing exact needs less than sdpa" in d.page.evaluate(needs, 300)
     beyond = """() => regimes.flatMap((r) => timed.flatMap((a) => timed.filter((b) => {
       if (!at(r, a.v) || !at(r, b.v)) return false;
       const [said] = verdict(r, a.v, b.v).match(/[\\d.]+/g);
