@@ -90,7 +90,8 @@ def test_the_newest_run_needs_no_name(two, monkeypatch):
         (run / "run.json").rename(run / "gone.json")
     for words in (
         ["report"], ["compare", "latest", "previous"], ["run", "--resume", "latest"],
-        ["choose", "--seq", "64", "--from", "latest"], ["choose", "--from", "latest", "--export", "x.json"],
+        ["choose", "--seq", "64", "--from", "latest"],
+        ["choose", "--from", "latest", "--export", "x.json"],
     ):  # fmt: skip
         status, out, err = asked(*words)
         assert (status, out) == (2, "") and "there is no latest run: results holds 0 runs" in err
