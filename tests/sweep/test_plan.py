@@ -180,3 +180,9 @@ def test_what_cannot_be_or_says_nothing_is_refused():
     ):
         with pytest.raises(InvalidProblem, match=says):
             make_plan(impls.table(), names, GRID.with_(**grid), TWO_GPUS)
+
+
+def test_the_pace_is_the_best_of_some_times_over_that_of_a_slow_machine(monkeypatch):
+    ticks = iter([0, 9, 0, 2 * machine.SOURCE_S, 0, 7, 0, 8, 0, 9])
+    monkeypatch.setattr(machine, "perf_counter", lambda: next(ticks))
+    assert machine.pace.__wrapped__() == 2.0
