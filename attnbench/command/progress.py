@@ -131,6 +131,7 @@ class Progress:
     def _table(self) -> Table:
         """The fastest exact variants so far, a row for a phase and a mask."""
         from rich.table import Table
+        from rich.text import Text
 
         lengths = sorted({n for _, n in self._best})[-4:]
         made = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
@@ -139,10 +140,8 @@ class Progress:
             made.add_column(f"{n:,}")
         for regime in list(dict.fromkeys(regime for regime, _ in self._best))[-BOARD:]:
             cells = (self._best.get((regime, n)) for n in lengths)
-            made.add_row(
-                regime,
-                *(f"{name} {ms(t)}" if t else "" for t, name in (c or (0, "") for c in cells)),
-            )
+            row = (regime, *(f"{c[1]} {ms(c[0])}" if c else "" for c in cells))
+            made.add_row(*(Text(for_terminal(text)) for text in row))
         return made
 
 

@@ -42,6 +42,7 @@ try:
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
     from transformers.masking_utils import eager_mask, sdpa_mask
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+    from transformers.utils.output_capturing import _active_collector
 except ModuleNotFoundError as missing:
     if missing.name != "transformers":
         raise
@@ -245,9 +246,9 @@ def in_use(mask: Mask | Tensor, q_len: int, kv_len: int) -> tuple[Mask | Tensor,
 HONOURED = {"scaling", "is_causal", "position_bias", "dropout", "sliding_window"}
 MEANINGLESS = {
     "cache_position", "deterministic", "labels", "layer_idx", "logits_to_keep",
-    "num_items_in_batch", "output_hidden_states", "output_router_logits", "past_key_value",
-    "past_key_values", "position_embeddings", "position_ids", "return_dict", "return_legacy_cache",
-    "training", "use_cache",
+    "num_items_in_batch", "output_attentions", "output_hidden_states", "output_router_logits",
+    "past_key_value", "past_key_values", "position_embeddings", "position_ids", "return_dict",
+    "return_legacy_cache", "training", "use_cache",
     # what generate() of a model that reads sounds hands on to its forward pass
     "do_sample", "max_new_tokens", "min_new_tokens", "num_beams", "output_logits", "output_scores",
     "return_dict_in_generate",
@@ -260,7 +261,18 @@ PACKED = {
 EAGER = "take attn_implementation='eager' for this model"
 
 
-def refusal(key: Tensor, mask: Any, more: Mapping[str, Any]) -> str | None:
+def weights_wanted(module: nn.Module, said: bool | None) -> bool:
+    """Whether the model is to hand out its attention weights: by an argument that reaches the
+    layer, by one that transformers keeps until the layers are done, or by the configuration.
+    """
+    if said is not None:
+        return bool(said)
+    if (kept := _active_collector.get()) is not None:
+        return any("attentions" in name for name in kept)
+    return bool(getattr(getattr(module, "config", None), "output_attentions", False))
+
+
+def refusal(module: nn.Module, key: Tensor, mask: Any, more: Mapping[str, Any]) -> str | None:
     """None where all arguments are served, else a sentence: the word, and what to do."""
     if mask is not None and not isinstance(mask, Tensor):
         return f"the mask is a {type(mask).__name__}, not a tensor; give the model a 2D or 4D one"
@@ -270,13 +282,12 @@ def refusal(key: Tensor, mask: Any, more: Mapping[str, Any]) -> str | None:
             f"sliding_window={window} over {key.shape[2]} keys came without a mask that says so, "
             f"and no variant knows of windows otherwise; {EAGER}"
         )
+    if weights_wanted(module, more.get("output_attentions")):
+        return f"output_attentions=True, and no variant hands out its weights; {EAGER}"
     for word, value in more.items():
         if value is None or word in HONOURED | MEANINGLESS:
             continue
-        if word == "output_attentions":
-            if value:
-                return f"output_attentions=True, and no variant hands out its weights; {EAGER}"
-        elif word not in PACKED:
+        if word not in PACKED:
             return f"{word} is asked for, which no variant does; {EAGER}"
         elif mask is None and (
             bool((value != value.flatten()[0]).any())
@@ -327,7 +338,7 @@ def forward_by(row: Variant) -> Callable[..., tuple[Tensor, None]]:
 def _attend(
     variant: Built, module: nn.Module, qkv: Sequence[Tensor], mask: Any, more: dict[str, Any]
 ) -> Tensor:
-    if (refused := refusal(qkv[1], mask, more)) is not None:
+    if (refused := refusal(module, qkv[1], mask, more)) is not None:
         raise CantBeDone(f"{variant.row.label}: {refused}")
     query, key, value = qkv
     is_causal = mask is None and query.shape[2] > 1 and bool(more.get("is_causal"))

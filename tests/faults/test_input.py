@@ -97,16 +97,25 @@ STRANGE = {
 HEADERS = {
     "tables that are a number": {"tables": 3}, "a machine without a name": {"machine": {"cpu": 1}},
     "a budget of NaN": {"budget_s": float("nan")}, "problems that are numbers": {"problems": [1]},
+    "variants that are text": {"variants": "x"}, "settings that are a list": {"settings": [1]},
+    "code that is text": {"code": "abc"}, "a device that is a list": {"grid__device": ["cpu"]},
     "heads of 10^13": {"grid__heads": [10**13]}, "a mask that is a number": {"grid__mask": [3]},
 }  # fmt: skip
 RECORDS = {
     "a problem of 10^13 heads": {"problem": {**PROBLEM, "heads": 10**13}},
     "a variant that is a number": {"variant": 3},
+    "a time that is text": {"time": "fast"},
+    "options that are a list": {"options": [1]},
+    "an unknown status": {"status": "splendid"},
 }
 WORDS = {
     "a length of 5,000 digits": ("run", "--seq", DIGITS),
     "heads of 10^13": ("run", "--heads", str(10**13), "--kv-heads", "7"),
     "a mask of many documents": ("run", "--mask", "document:" + ",".join(["1"] * 60_000)),
+    "a budget of NaN": ("run", "--budget", "nan"), "a limit of NaN": ("run", "--limit", "nans"),
+    "a window beyond 64 bits": ("run", "--mask", "window:10000000000000000000,0"),
+    "a git reference of 300 characters": ("compare", "a" * 300, "HEAD"),
+    "a run's name of 5,000 characters": ("report", "x" * 5_000),
     "a name of 100,000 characters": ("run", "x" * 100_000),
     "a core in a core, 10,000 deep": ("run", "mha?core=" + "mha(core=" * 10_000),
     "a line's end in a mask": ("run", "--mask", "dense:a\nb.npy"),
@@ -138,7 +147,8 @@ FAULTS = [
     Fault("inputs that hold objects", CAPTURED, arrays(v=np.array([{}] * 2, object)),
           says="can't be read"),
     Fault("calls that are a FIFO", ("run", "--problems", "calls.json"), fifo("calls.json")),
-    Fault("calls nested deep", ("run", "--problems", "calls.json"), file("calls.json", DEEP)),
+    *(Fault(f"calls that are {name}", ("run", "--problems", "calls.json"), file("calls.json", text))
+      for name, text in STRANGE.items()),
     Fault("a table whose row lacks fields", ("list", "--table", "t.py"),
           file("t.py", "from impls.spec import Variant\nROWS = [Variant()]\n"), (0, 2)),
     Fault("word vectors that are a FIFO", ("show", "einsum", "--text", "a b", "--embeddings", "v"),

@@ -94,12 +94,28 @@ def home(place):
     np.save(place.outside / "zaphod" / "mask.npy", np.ones((16, 16), bool))
 
 
-def faster(place):
-    """The first record says that it took a hundredth of what its samples say."""
-    record, other = records(place.run)
+def scaled(line, factor, *, samples=True, work=1):
+    """A record whose time is so many times as long, and its work so many times as much;
+    ``samples``: not its figures alone.
+    """
+    record = json.loads(line)
+    record["cost"]["flops"] *= work
     for name in ("median_s", "low_s", "high_s", "q25_s", "q75_s", "min_s"):
-        record["time"][name] /= 100
-    place.records(lambda _: [json.dumps(each).encode() + b"\n" for each in (record, other)])
+        record["time"][name] *= factor
+    if samples:
+        record["time"]["samples_s"] = [s * factor for s in record["time"]["samples_s"]]
+    return json.dumps(record).encode() + b"\n"
+
+
+def rewritten(change):
+    """A run whose two lines of records are what ``change`` makes of them."""
+    return lambda place: place.records(lambda lines: change(*lines))
+
+
+def link_to_results(place):
+    cut(place)
+    (place.here / "results").rename(place.here / "far")
+    (place.here / "results").symlink_to("far")
 
 
 # ---- what must hold ------------------------------------------------------------------------------
@@ -137,6 +153,12 @@ def of_commit(commit):
     return holds
 
 
+def kept_elsewhere(place, ended):
+    (kept,) = place.here.glob("results/*/*-kept-*")
+    assert len(records(kept)) == 2
+    assert f"--resume {kept.relative_to(place.here)}" in ended.said
+
+
 def json_alone(place, ended):
     assert len(json.loads(ended.out)["records"]) == 1
     has(1)(place, ended)
@@ -155,12 +177,48 @@ def nobody_named(place, ended):
 GPU = {"name": "H", "uuid": "u", "capability": 9.0, "memory_bytes": 1, "driver": "570.1"}
 CHANGED = {
     "another torch": ({"machine__versions__torch": "2.0.0"}, r"torch was 2\.0\.0 and is"),
+    "another Python": ({"machine__python": "3.9.1"}, r"python was 3\.9\.1 and is"),
+    "another kernel": ({"machine__system": "Linux 2.6"}, r"system was Linux 2\.6 and is"),
     "another driver": ({"machine__gpus": [GPU]}, "GPU 0 was H with driver 570.1"),
     "a distribution that a row needs": ({"requires": {"xformers": "0.1"}}, r"xformers was 0\.1"),
     "another ruler": ({"code__ruler": "0" * 16}, "code that measures is not that of"),
+    "another machine": ({"machine__name": "elsewhere"}, "measured on elsewhere"),
+    "another protocol": ({"protocol": 99}, "protocol 99"),
+    "a later header": ({"schema": 99}, "update attnbench"),
     "threads": ({"settings__threads": 64}, "64 on [0-9]+ cores"),
     "another folder": ({"grid__mask": ["dense:m.npy"], "folder": "/far/away"},
                        "resume it from /far/away"),
+}  # fmt: skip
+TWICE = "lines 1, 3 of .* say different things of the same"
+READ = {
+    "a median that is not its samples'": (
+        lambda a, b: [scaled(a, 0.01, samples=False), b], "line 1 of .* computed from them anew"),
+    "samples of femtoseconds": (lambda a, b: [scaled(a, 1e-12), b], "line 1 of .*can't be true"),
+    "a time faster than the ceilings": (
+        lambda a, b: [scaled(a, 1, work=10**6), b], "line 1 of .*can't be true"),
+    "doubled lines": (lambda a, b: [a, b] * 2, "lines 3, 4 of .*counts once"),
+    "a second record of a measurement": (lambda a, b: [a, b, scaled(a, 0.1)], TWICE),
+    "a block of NUL": (lambda a, b: [a, bytes(4096) + b"\n", b], "line 2 of .* can't be read"),
+    "half a line": (lambda a, b: [a, a[:200] + b"\n", b], "line 2 of .* can't be read"),
+    "a record of a later form": (
+        lambda a, b: [a, b.replace(b'"schema":3', b'"schema":99')], "update attnbench"),
+}  # fmt: skip
+"""What two lines of records became, and what is said when they are read."""
+SET_ASIDE = {
+    "a block of NUL": READ["a block of NUL"][0], "a torn last line": lambda a, b: [a, b[:-40]],
+    "a second record of a measurement": READ["a second record of a measurement"][0],
+}  # fmt: skip
+TWO = ("run", "einsum", "matmul", *TINY, "--json")
+LOST = {
+    "the folder is deleted": 'rm -r "$PWD"', "the folder is renamed": 'mv "$PWD" ../moved',
+    "the records are deleted": "rm records.jsonl",
+    "the records are replaced": "cp records.jsonl x; mv x records.jsonl",
+}  # fmt: skip
+"""What a shell does in a run's folder once it holds a record."""
+STREAMS = {
+    "no standard input": 'exec "$@" <&-', "a full error stream": 'exec "$@" 2>/dev/full',
+    "a closed error stream": 'exec "$@" 2>&-',
+    "an error stream that nobody reads": '{ "$@" 2>&1 >&3 | true; } 3>&1',
 }  # fmt: skip
 FAULTS = [
     *(Fault(f"resumed with {name}", RESUME, told(**changes), says=says, holds=untouched)
@@ -176,16 +234,31 @@ FAULTS = [
     Fault("code edited while it goes on", ["run", "einsum", "matmul", *TINY], code, holds=has(1),
           shell=f'({ONCE} echo "# x" >> code/impls/dense/einsum.py) & "$@"; s=$?; wait; exit $s',
           says=r"impls/dense/einsum\.py was changed while the run went on", **OWN),
-    Fault("a median that is not its samples'", COMPARE, faster, [0, 1, 2],
-          "line 1 of .* computed from them anew"),
+    Fault("two runs on one folder", RESUME, cut, holds=untouched, says="is writing to",
+          shell='exec flock {run}/records.jsonl "$@"'),
+    *(Fault(f"compared with {name}", COMPARE, rewritten(change), [0, 1, 2], says)
+      for name, (change, says) in READ.items()),
+    *(Fault(f"resumed with {name}", RESUME, rewritten(change), [0, 1], "set aside in",
+            holds=has(2)) for name, change in SET_ASIDE.items()),
+    *(Fault(f"while a run goes on, {name}", TWO, holds=kept_elsewhere,
+            says="moved or deleted while the run went on",
+            shell=f'({ONCE} cd results/[!b]*/2*; {deed}) & "$@"; s=$?; wait; exit $s')
+      for name, deed in LOST.items()),
+    Fault("a full disk in the middle of a record", TWO, holds=has(1),
+          shell='ulimit -f 8; exec "$@"', says="what was measured before is kept"),
+    Fault("a full output", ONE, holds=has(1), shell='exec "$@" >/dev/full',
+          says="can't write to the output"),
+    Fault("results that are a link", RESUME, link_to_results, [0, 1], makes=["far"], holds=has(2)),
+    Fault("no git", ONE, status=[0, 1], env={"PATH": "/nonexistent"}, holds=of_commit(None),
+          says="in no git checkout of its own"),
     Fault("GIT_DIR of another repository", ONE, repository, [0, 1], makes=["other"],
           env={"GIT_DIR": "{here}/other/.git", "GIT_WORK_TREE": "{here}/other"},
           holds=of_commit(checkout.code()["commit"])),
     Fault("below another repository's tree", ONE,
           lambda place: (code(place), repository(place, "code")), [0, 1],
           "in no git checkout of its own", holds=of_commit(None), **OWN),
-    Fault("a full error stream", ONE, shell='exec "$@" 2>/dev/full', status=[0, 1],
-          holds=json_alone),
+    *(Fault(name, ONE, shell=shell, status=[0, 1], holds=json_alone)
+      for name, shell in STREAMS.items()),
     Fault("every stream closed", ONE, shell='exec "$@" <&- >&- 2>&-', status=[0, 1],
           holds=has(1)),
     Fault("a user's name", ["run", "einsum", "mine", *TINY[:-1], "--table",

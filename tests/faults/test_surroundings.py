@@ -5,8 +5,9 @@ import csv
 import json
 import re
 import time
-from signal import SIGHUP, SIGTERM
+from signal import SIGHUP, SIGINT, SIGTERM
 
+import numpy as np
 import pytest
 
 from tests.faults.campaign import TINY, Fault, Signal
@@ -31,6 +32,7 @@ exec unshare -rm sh -c 'mount -t tmpfs none /proc && exec "$@"' sh "$@"
 """
 NO_FOLDER = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
 EVIL = "from pathlib import Path\nPath({outside!r}, 'ran').touch()\n"
+THREE = ("run", "einsum", "matmul", "bmm", *TINY)
 RUN, LIST, SHOW = ("run", "einsum", *TINY), ("list",), ("show", "einsum")
 REPORT, COMPARE = ("report", "{run}"), ("compare", "{run}", "{run}")
 COMMITS, TABLE = ("compare", "HEAD", "HEAD"), ("--table", "mine.py")
@@ -39,8 +41,10 @@ C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 SITE = {"PYTHONPATH": "{here}/site"}
 IMPORTED = {"attnbench.command.terminal": LIST, "impls": LIST, "numpy": COMPARE}
 VARIABLES = (
-    ("COLUMNS", "1", LIST), ("PYTHONOPTIMIZE", "2", SHOW), ("PATH", "", RUN),
-    ("MPLBACKEND", "module://evil", REPORT),
+    ("COLUMNS", "1", LIST), ("COLUMNS", "x", LIST), ("TERM", "bogus", LIST),
+    ("PYTHONOPTIMIZE", "2", SHOW), ("PYTHONWARNINGS", "error", LIST), ("PATH", "", RUN),
+    ("OMP_NUM_THREADS", "banana", RUN), ("LC_ALL", "xx_XX.UTF-8", LIST), ("GIT_DIR", "/none", RUN),
+    ("TZ", "Nowhere/None", REPORT), ("MPLBACKEND", "module://evil", REPORT),
 )  # fmt: skip
 LONG = [b"x" * 30_000_000 + b"\n"]
 ANY = (0, 1, 2)
@@ -95,8 +99,9 @@ FAULTS = [
     Fault("a process that an import forked", ("list", *TABLE), table(FORKS), (0, 2)),
     Fault("commits compared, SIGTERM", COMMITS, status=(2, 130),
           signals=[Signal(SIGTERM, compare_begun)]),
-    Fault("a run, SIGTERM to its group", ("run", "einsum", "matmul", "bmm", *TINY, "--budget",
-          "20"), status=(130,), says="--resume", signals=[Signal(SIGTERM, run_begun, True)]),
+    *(Fault(f"a run, {number.name}{' to its group' * group}", (*THREE, "--budget", "20"),
+            status=(130,), says="--resume", signals=[Signal(number, run_begun, group)])
+      for number, group in ((SIGTERM, True), (SIGTERM, False), (SIGINT, True))),
     *(Fault(f"Ctrl-C while {module} is imported", words,
             customised(INTERRUPTS.format(module=module)), (130,), env=SITE,
             makes=("site", "mine.py"))
@@ -107,7 +112,8 @@ FAULTS = [
     Fault("no /proc", RUN, status=ANY, shell=NO_PROC),
     *(Fault(f"ulimit {limit}", RUN, status=ANY, shell=f'ulimit {limit}; exec "$@"')
       for limit in ("-n 12", "-f 1")),
-    Fault("a terminal of ASCII", REPORT, status=(0, 1), env=ASCII),
+    *(Fault(f"a terminal of ASCII, {words[0]}", words, status=(0, 1), env=ASCII)
+      for words in (REPORT, RUN, SHOW)),
     Fault("the C locale", LIST, status=(0, 1), env=C_LOCALE),
     Fault("no current folder", RUN, status=ANY, shell=NO_FOLDER),
     Fault("results whose path is not UTF-8", (*RUN, "--out", "re\udcffsults"), status=ANY,
@@ -116,6 +122,10 @@ FAULTS = [
     Fault("a hostile repository", RUN, hostile_repository, ANY),
     *(Fault(f"{name}={value!r}, {words[0]}", words, status=ANY, env={name: value})
       for name, value, words in VARIABLES),
+    Fault("a broken matplotlibrc", REPORT, status=(0, 1),
+          prepare=lambda place: place.file("matplotlibrc", b"\xff\nbackend: nowhere\n")),
+    Fault("a machine's folder that is a file", ("report", "results"), status=(0, 1, 2),
+          prepare=lambda place: place.file("results/other", "x")),
     Fault("a link that leads to itself", ("report", "loop"),
           lambda place: (place.here / "loop").symlink_to("loop")),
     Fault("a line of 30 MB", COMPARE, lambda place: place.records(lambda _: LONG), ANY),
@@ -184,6 +194,10 @@ def nasty_records(place, text=NASTY):
     place.told(code={"commit": text, "dirty": False}, selfcheck={"line": text})
 
 
+def bracket_mask(place):
+    np.save(place.file("a[/b].npy"), np.tri(16, dtype=bool))
+
+
 def no_formula(place, ended):
     sheets = [*(place.run / "report").glob("*.csv"), *(place.run / "report/figures").glob("*.csv")]
     assert sheets
@@ -198,6 +212,7 @@ def no_escape(place, ended):
     assert not re.search("\x1b]|\x1b\\[2J|\x07|\x9b|\u202e|\u2066", both), both
 
 
+MARKUP = [word if word != "none" else "dense:a[/b].npy" for word in TINY]
 SHOWN = {"terminal": True, "holds": no_escape}
 FAULTS += [
     Fault("a run from elsewhere names a file of rows", RESUME, names_a_table,
@@ -219,6 +234,10 @@ FAULTS += [
           nasty_rows, (1,), "ValueError", **SHOWN),
     Fault("escapes in records, of which one is chosen", CHOOSE, nasty_records, (0, 1, 2)),
     Fault("escapes in records, in a terminal", COMPARE, nasty_records, (0, 1, 2), **SHOWN),
+    Fault("escapes in an option", ("run", f"chunked?block={NASTY}")),
+    Fault("escapes in a file's name", ("report", f"{{here}}/{NASTY}")),
+    Fault("markup in a mask's name, in a terminal", ("run", "einsum", *MARKUP), bracket_mask,
+          (0, 1), "einsum", **SHOWN),
     Fault("escapes in a mask", ("run", "einsum", "--mask", NASTY)),
     Fault("formulas in records", REPORT, lambda place: nasty_records(place, FORMULA), (0,),
           holds=no_formula),

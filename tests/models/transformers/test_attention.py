@@ -224,6 +224,21 @@ def test_a_word_that_means_something_is_refused_by_its_name(asked, sentence):
         call(**asked)
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "bert"])
+def test_a_model_that_is_to_hand_out_its_weights_is_refused(kind):
+    model = made(kind)
+    model.set_attn_implementation(EINSUM)
+    words, said = asked(model).given, "output_attentions=True"
+    with pytest.raises(NotServed, match=said):
+        model(**words, output_attentions=True)
+    model.set_attn_implementation("eager")
+    model.config.output_attentions = True
+    model.set_attn_implementation(EINSUM)
+    with pytest.raises(NotServed, match=said):
+        model(**words)
+    model(**words, output_attentions=False)
+
+
 def test_words_that_ask_nothing_change_nothing():
     words = {"softcap": None, "s_aux": None, "output_attentions": False, "sliding_window": 6}
     words |= {"position_ids": torch.arange(6), "use_cache": True, "cache_position": None}
