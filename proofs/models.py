@@ -132,7 +132,7 @@ class Outcome:
 def outputs(model: nn.Module, question: small.Question) -> list[Tensor]:
     """All the numbers of a forward pass, without caches."""
     torch.manual_seed(0)
-    made = model(**question.given)
+    made = model(**question)
     return list(_numbers(made.to_tuple() if hasattr(made, "to_tuple") else made))
 
 
@@ -147,16 +147,9 @@ def _numbers(found: Any) -> Iterator[Tensor]:
 
 
 def forward(model: nn.Module, question: small.Question) -> list[Tensor]:
-    """The numbers that count: of tokens, those at real places."""
+    """The numbers of a forward pass, those at padded places too."""
     with torch.no_grad():
-        found = outputs(model, question)
-    if question.real is None:
-        return found
-    real = question.real.bool()
-    by_token, others = [x for x in found if x.shape[:2] == real.shape], []
-    if bool(real[:, 0].all()):  # what sums tokens up would hold those that see nothing on the left
-        others = [x for x in found if x.shape[:2] != real.shape]
-    return [*(x[real] for x in by_token), *others]
+        return outputs(model, question)
 
 
 def gradients(model: nn.Module, question: small.Question) -> list[Tensor]:
@@ -176,7 +169,7 @@ def gradients(model: nn.Module, question: small.Question) -> list[Tensor]:
 
 def tokens(model: nn.Module, question: small.Question) -> list[Tensor]:
     """The logits of tokens that are written with a cache."""
-    given = {k: v for k, v in question.given.items() if k != "decoder_input_ids"}
+    given = {k: v for k, v in question.items() if k != "decoder_input_ids"}
     made = model.generate(
         **given,
         max_new_tokens=4,
@@ -190,12 +183,12 @@ def tokens(model: nn.Module, question: small.Question) -> list[Tensor]:
 
 def past(model: nn.Module, question: small.Question) -> list[Tensor]:
     """The outputs at places before those whose tokens are exchanged."""
-    name = "decoder_input_ids" if "decoder_input_ids" in question.given else "input_ids"
-    given, ids = question.given, question.given[name].clone()
+    name = "decoder_input_ids" if "decoder_input_ids" in question else "input_ids"
+    ids = question[name].clone()
     at = min(CHANGED, ids.shape[1] - 2)
     ids[:, at:] = 157 - ids[:, at:]
     with torch.no_grad():
-        found = outputs(model, question._replace(given={**given, name: ids}))
+        found = outputs(model, {**question, name: ids})
     return [x[:, :at] for x in found if x.dim() > 2 and x.shape[:2] == ids.shape]
 
 
@@ -203,9 +196,9 @@ def halves(model: nn.Module, question: small.Question) -> list[Tensor]:
     """A forward pass in bfloat16."""
     half = {
         k: v.bfloat16() if isinstance(v, Tensor) and v.is_floating_point() else v
-        for k, v in question.given.items()
+        for k, v in question.items()
     }
-    found = forward(copy.deepcopy(model).bfloat16(), question._replace(given=half))
+    found = forward(copy.deepcopy(model).bfloat16(), half)
     return [x.float() for x in found]
 
 

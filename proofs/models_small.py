@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import transformers
@@ -128,11 +128,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
 IDS = ("_token_id", "_token_index", "_token_idx", "_id")
 
 
-class Question(NamedTuple):
-    """What a model is given, and which of its tokens are real."""
-
-    given: dict[str, Any]
-    real: Tensor | None
+Question = dict[str, Any]
+"""What a model is given."""
 
 
 def classes() -> Iterator[tuple[str, list[str]]]:
@@ -289,7 +286,7 @@ def question(model: nn.Module, pad: str = "none", form: str = "") -> Question:
     for name in sorted(needed & set(words) - set(given)):
         if (made := _input(name, model.config, form, source)) is not None:
             given[name] = made
-    return Question(given, real if "attention_mask" in given else None)
+    return given
 
 
 def _input(name: str, config: Any, form: str, source: torch.Generator) -> Tensor | None:

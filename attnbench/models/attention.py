@@ -9,12 +9,18 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 import impls
 from attnbench.core.machine import this_machine, why_not
 from attnbench.models import wrong_level
-from attnbench.models.mask_of import hides, is_usual, known_mask, phase_of, problem_of
+from attnbench.models.mask_of import (
+    WhileAlive,
+    hides,
+    is_usual,
+    known_mask,
+    phase_of,
+    problem_of,
+)
 from impls.errors import CantBeDone
 from impls.heads import Attend
 from impls.loading import load_function
@@ -53,8 +59,12 @@ class _BiasGradient(torch.autograd.Function):
         return out.view_as(out)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
+        if torch.is_grad_enabled():
+            raise NotServed(
+                "what is added to the scores is learned, and its gradient has no gradient of its "
+                "own (create_graph=True): detach it, or use torch's own attention"
+            )
         out, q, k, v, *terms = ctx.saved_tensors
         group = q.shape[1] // k.shape[1]
         k, v = (x.to(out.dtype).repeat_interleave(group, 1) for x in (k, v))
@@ -75,6 +85,41 @@ class _BiasGradient(torch.autograd.Function):
             grad = dscores.sum_to_size(padded).reshape(term.shape).to(term.dtype) if want else None
             grads.append(grad)
         return dout, None, None, None, None, None, *grads
+
+
+_EMPTY = WhileAlive()
+
+
+def fill_empty_rows(out: Tensor, value: Tensor, mask: Tensor | None, eager: bool = False) -> Tensor:
+    """``out``, with the mean of all values at queries from which the mask hides every key by the
+    lowest number of its dtype, which leaves nothing of any score. ``eager``: the mask's booleans
+    stand for such numbers.
+    """
+    if mask is None or (mask.dtype == torch.bool and not eager):
+        return out
+
+    def look() -> Tensor | None:
+        boolean = mask.dtype == torch.bool
+        hidden = ~mask if boolean else (mask <= torch.finfo(mask.dtype).min / 2) & ~mask.isinf()
+        empty = hidden.all(-1, keepdim=True)
+        return empty if bool(empty.any()) else None
+
+    if (empty := _EMPTY.get(mask, eager, look)) is None:
+        return out
+    mean = value.mean(2, keepdim=True).repeat_interleave(out.shape[1] // value.shape[1], 1)
+    return torch.where(empty, mean, out)
+
+
+def laid_out_as(out: Tensor, query: Tensor) -> Tensor:
+    """``out`` in memory as torch's own would be: its axes in the order of the query's, where that
+    has its channels side by side, so that a model can look at it as it does at torch's.
+    """
+    strides = query.stride()
+    if strides[3] != 1 or 0 in strides:
+        return out.contiguous()
+    order = [*sorted(range(3), key=lambda axis: -strides[axis]), 3]
+    back = [order.index(axis) for axis in range(4)]
+    return out.permute(order).contiguous().permute(back)
 
 
 LASTING, PASSING = 32, 8
@@ -176,7 +221,8 @@ class Built:
             return out
         if dropout_p and mask.requires_grad:
             raise self._refused(NO_BIAS_GRADIENT)
-        return with_bias_gradient(out, *qkv, (mask,), scale, is_causal)
+        out = with_bias_gradient(out, *qkv, (mask,), scale, is_causal)
+        return fill_empty_rows(out, v_bcme, mask)
 
     def attend(self, call: CallShape) -> Attend:
         """``attend(q, k, v)`` for all calls of this shape: built now, or kept from before."""
@@ -240,11 +286,7 @@ class Built:
                 out = attend(q_bhnd, k_bcmd, v_bcme)
             if self.row.reuses_output:  # a later call would write to it
                 out = out.clone()
-            # in memory as q is, so that out.transpose(1, 2).view(batch, tokens, -1) is possible
-            # wherever q was made of such a view
-            if q_bhnd.stride(1) < q_bhnd.stride(2):
-                return out.transpose(1, 2).contiguous().transpose(1, 2)
-            return out.contiguous()
+            return laid_out_as(out, q_bhnd)
 
         return laid_out
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -99,7 +100,12 @@ def _tables(attn_mask: Tensor, shape: Shape) -> tuple[Seen, NDArray[Any] | None]
     if not has_data(attn_mask):
         raise CantBeDone(
             f"the mask of shape {tuple(attn_mask.shape)} has no values (it is fake, or on the meta "
-            "device), so what it hides is not known"
+            "device), so what it hides is not known; use torch's own attention to export a model"
+        )
+    if is_functorch_wrapped_tensor(attn_mask) or torch.jit.is_tracing():
+        raise CantBeDone(
+            "which mask it is follows from its values, which torch.func's transforms and "
+            "torch.jit.trace don't show; use torch's own attention for these calls"
         )
     x = attn_mask.detach()
     if x.dtype != torch.bool and not x.is_floating_point():
@@ -225,14 +231,28 @@ class WhileAlive:
 
     def get(self, thing: Any, rest: Any, find: Callable[[], Any]) -> Any:
         """What ``find`` found of the thing, and of whatever else it depends on, or finds now."""
-        uncounted = isinstance(thing, Tensor) and thing.is_inference()  # torch counts no writes
-        version = None if uncounted else getattr(thing, "_version", 0)
         seen, found = self._found.get(thing, (None, {}))
-        if version is None or version != seen:
-            self._found[thing] = version, (found := {})
+        if seen is None or not _unwritten(thing, *seen):
+            self._found[thing] = _as_it_is(thing), (found := {})
         if rest not in found:
             found[rest] = find()
         return found[rest]
+
+
+def _as_it_is(thing: Any) -> tuple[int | None, Tensor | None]:
+    """How often torch has seen a tensor written to, and a copy of one that others may write to
+    unseen: NumPy, where they share its memory, or ``.data``.
+    """
+    uncounted = isinstance(thing, Tensor) and thing.is_inference()
+    version = None if uncounted else getattr(thing, "_version", 0)
+    plain = type(thing) in (Tensor, torch.nn.Parameter) and not is_functorch_wrapped_tensor(thing)
+    return version, thing.detach().clone() if plain and thing.device.type == "cpu" else None
+
+
+def _unwritten(thing: Any, version: int | None, copy: Tensor | None) -> bool:
+    if copy is not None:
+        return torch.equal(thing, copy)
+    return version is not None and version == getattr(thing, "_version", 0)
 
 
 class _KeptFile:

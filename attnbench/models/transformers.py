@@ -32,7 +32,14 @@ from torch.utils._pytree import tree_map_only
 import impls
 from attnbench.answer.paste import PREFIX, spelled
 from attnbench.models import frames_out, wrong_level
-from attnbench.models.attention import NO_BIAS_GRADIENT, OWN, Built, NotServed, with_bias_gradient
+from attnbench.models.attention import (
+    NO_BIAS_GRADIENT,
+    OWN,
+    Built,
+    NotServed,
+    fill_empty_rows,
+    with_bias_gradient,
+)
 from attnbench.models.mask_of import known_mask
 from impls.errors import CantBeDone
 from impls.masks import Mask, Part, Shape
@@ -249,6 +256,9 @@ MEANINGLESS = {
     "num_items_in_batch", "output_attentions", "output_hidden_states", "output_router_logits",
     "past_key_value", "past_key_values", "position_embeddings", "position_ids", "return_dict",
     "return_legacy_cache", "training", "use_cache",
+    # images, and which of their layers are taken, which some models hand on to every layer
+    "generation_mode", "image_position_ids", "mm_token_type_ids", "pixel_values",
+    "vision_feature_layer",
     # what generate() of a model that reads sounds hands on to its forward pass
     "do_sample", "max_new_tokens", "min_new_tokens", "num_beams", "output_logits", "output_scores",
     "return_dict_in_generate",
@@ -314,7 +324,10 @@ def forward_by(row: Variant) -> Callable[..., tuple[Tensor, None]]:
     def built() -> Built:
         return Built(row)
 
-    @torch.compiler.disable  # which mask it is follows from values, and no compiler sees those
+    @torch.compiler.disable(
+        reason="attnbench finds out which mask it is by its values, outside of a graph: compile "
+        "without fullgraph=True"
+    )
     def forward(
         module: nn.Module,
         query: Tensor,
@@ -341,8 +354,10 @@ def _attend(
     if (refused := refusal(module, qkv[1], mask, more)) is not None:
         raise CantBeDone(f"{variant.row.label}: {refused}")
     query, key, value = qkv
+    if query.shape[0] == 1 < key.shape[0]:  # the learned queries of a Q-Former
+        query = query.expand(key.shape[0], -1, -1, -1)
     is_causal = mask is None and query.shape[2] > 1 and bool(more.get("is_causal"))
-    if isinstance(mask, EagerMask):
+    if by_eager := isinstance(mask, EagerMask):
         mask, is_causal = mask.for_sdpa()
     terms = tuple(x for x in (mask, more.get("position_bias")) if x is not None)
     whole = joined_mask(terms, is_causal, query, key)
@@ -365,6 +380,8 @@ def _attend(
     keys, values = key[:, :, :used], value[:, :, :used]
     out = variant(query, keys, values, whole, scale, dropout_p=dropout)
     out = with_bias_gradient(out, query, key, value, terms, scale, is_causal)
+    # such places are padding, and yet some models read what attention makes of them
+    out = fill_empty_rows(out, value, mask, by_eager)
     return out.transpose(1, 2).contiguous()
 
 

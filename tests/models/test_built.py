@@ -11,7 +11,7 @@ from torch import nn
 
 import impls
 from attnbench.models import attention
-from attnbench.models.attention import Built
+from attnbench.models.attention import Built, NotServed
 from tests.models import build
 
 ROWS, SOURCE = impls.table(), torch.Generator().manual_seed(5)
@@ -27,6 +27,7 @@ def variant(name: str) -> Built:
     return Built(ROWS.find(name))
 
 
+LOWEST = torch.finfo(torch.float32).min
 qkv = functools.partial(build.qkv, m=9, kv_heads=2)
 
 
@@ -49,6 +50,7 @@ def test_an_exact_variant_does_what_torchs_attention_does(name):
         (9, {}),
         (9, {"is_causal": True}),
         (9, {"mask": left_padded()}),
+        (9, {"mask": torch.zeros(2, 1, 9, 9).masked_fill(~left_padded(), LOWEST)}),
         (9, {"mask": torch.linspace(-2, 2, 2 * 4 * 81).view(2, 4, 9, 9)}),
         (2, {"mask": left_padded(2)}),
         (9, {"scale": 1.0, "is_causal": True}),
@@ -160,7 +162,17 @@ def test_a_bias_of_any_form_gets_its_gradient_and_so_do_q_k_and_v():
         expected = (q @ k.mT * 0.7 + leaves[3]).softmax(-1) @ v
         torch.testing.assert_close(out, expected)
         wanted = torch.autograd.grad(expected, leaves, upstream)
-        torch.testing.assert_close(torch.autograd.grad(out, leaves, upstream), wanted)
+        first = torch.autograd.grad(out, leaves, upstream, retain_graph=True)
+        torch.testing.assert_close(first, wanted)
+    with pytest.raises(NotServed, match="its gradient has no gradient of its own"):
+        torch.autograd.grad(out, leaves, upstream, create_graph=True)
+
+
+def test_calls_that_show_no_values_are_refused_by_a_sentence():
+    q, k, v = qkv(9)
+    masks, attend = torch.ones(3, 9, 9).tril().bool(), variant("matmul")
+    with pytest.raises(impls.errors.CantBeDone, match=r"torch\.func's transforms and torch\.jit\.trace"):
+        torch.vmap(lambda mask: attend(q, k, v, mask))(masks)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

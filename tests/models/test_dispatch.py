@@ -4,6 +4,7 @@ import copy
 import functools
 import pickle
 import warnings
+from itertools import permutations
 
 import pytest
 import torch
@@ -95,6 +96,15 @@ def silently(function, *given, **more):
     with warnings.catch_warnings():
         warnings.simplefilter("error", DispatchWarning)
         return function(*given, **more)
+
+
+def test_an_output_lies_in_memory_as_torchs_does_wherever_the_queries_lie():
+    attend, one = attnbench.attention("matmul"), qkv()
+    for order in permutations(range(4)):
+        back = [order.index(axis) for axis in range(4)]
+        given = [x.permute(order).contiguous().permute(back) for x in one]
+        theirs = F.scaled_dot_product_attention(*given)
+        assert attend(*given).stride() == theirs.stride(), order
 
 
 @pytest.mark.parametrize("tokens_first", [False, True])
