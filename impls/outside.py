@@ -13,8 +13,10 @@ import importlib.util
 import json
 import os
 import signal
+import site
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -60,6 +62,17 @@ def entry_point_rows() -> Iterator[Variant | BrokenRow]:
         yield BrokenRow(GROUP, str(broken), remedy)
 
 
+def python_path(*folders: Path) -> str:
+    """PYTHONPATH for a child that is to find these first. A folder of installed packages, which
+    it finds anyway, would hide the standard library behind whatever is installed there.
+    """
+    kinds = ("purelib", "platlib")
+    installed = {os.path.realpath(sysconfig.get_paths()[kind]) for kind in kinds}
+    installed.add(os.path.realpath(site.getusersitepackages()))
+    first = [str(folder) for folder in folders if os.path.realpath(folder) not in installed]
+    return os.pathsep.join(filter(None, [*first, os.environ.get("PYTHONPATH", "")]))
+
+
 def _changed_ns(folder: str) -> int:
     """When something was installed into a folder of the path, or taken away."""
     with suppress(OSError):
@@ -75,8 +88,7 @@ def _any_installed(path: tuple[tuple[str, int], ...]) -> bool:
 
 def _asked(what: str, arguments: list[str]) -> list[Variant | BrokenRow]:
     """Rows as the child process sent them."""
-    here = str(Path(__file__).resolve().parent.parent)
-    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+    path = python_path(Path(__file__).resolve().parent.parent)
     with (
         tempfile.NamedTemporaryFile("r", suffix=".json") as answer,
         tempfile.TemporaryFile() as chatter,

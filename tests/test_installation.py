@@ -3,6 +3,7 @@ faults are caught: layouts with symbolic links, as uv, Homebrew, Nix and plain u
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -27,6 +28,11 @@ some = [p for p in PLANTS if p.kind == "nothing" or p.deed in DEEDS]
 with LocalEngine(Settings(threads=1)) as engine, Progress(len(some)) as watching:
     found = list(run_plants(this_machine(), engine, 0, watching, some))
 print(json.dumps([[o.deed, o.caught, o.said] for o in found]))
+"""
+PROGRAM = """
+import torch
+q = torch.ones(1, 2, 8, 4)
+torch.nn.functional.scaled_dot_product_attention(q, q, q)
 """
 DEEDS = [
     "its code run between calls",
@@ -56,24 +62,41 @@ def linked_python(tmp_path):
     return tmp_path / "env/bin/python", tmp_path, {"PYTHONPATH": str(ROOT)}
 
 
-def linked_wheel(tmp_path):
-    """Packages that are links into a store, and of attnbench what its wheel holds, unpacked."""
+def unpacked_wheel(folder):
+    build = ["-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", folder, ROOT]
+    subprocess.run([sys.executable, *build], check=True, timeout=200)
+    (wheel,) = folder.glob("attnbench-*.whl")
+    zipfile.ZipFile(wheel).extractall(folder / "store")
+    return folder / "store"
+
+
+def linked_packages(tmp_path):
+    """Packages that are links into a store, but for attnbench, and beside them one that has the
+    name of a module of Python's, as backports do.
+    """
     packages = virtual_environment(tmp_path / "env", Path(os.path.realpath(sys.base_prefix), "bin"))
     for file in PACKAGES.iterdir():
         if file.suffix != ".pth":
             packages.joinpath(file.name).symlink_to(file)
-    build = ["-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", tmp_path, ROOT]
-    subprocess.run([sys.executable, *build], check=True, timeout=200)
-    (wheel,) = tmp_path.glob("attnbench-*.whl")
-    zipfile.ZipFile(wheel).extractall(tmp_path / "store")
-    for folder in (tmp_path / "store").iterdir():
+    for folder in unpacked_wheel(tmp_path).iterdir():
         packages.joinpath(folder.name).unlink(missing_ok=True)
-        packages.joinpath(folder.name).symlink_to(folder)
+        shutil.copytree(folder, packages / folder.name)
+    packages.joinpath("tempfile.py").write_text("raise ImportError('of another Python')")
+    return tmp_path / "env/bin/python", tmp_path, {}
+
+
+def linked_files(tmp_path):
+    """Packages whose every file is a link, as uv makes them if it is asked for links."""
+    packages = virtual_environment(tmp_path / "env", Path(os.path.realpath(sys.base_prefix), "bin"))
+    for store in (PACKAGES, unpacked_wheel(tmp_path)):
+        subprocess.run(["cp", "-rsf", f"{store}/.", packages], check=True, timeout=100)
+    for file in packages.glob("*.pth"):
+        file.unlink()
     return tmp_path / "env/bin/python", tmp_path, {}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", [linked_python, linked_wheel])
+@pytest.mark.parametrize("layout", [linked_python, linked_packages, linked_files])
 def test_an_honest_variant_is_measured_and_a_fault_is_caught(tmp_path, layout):
     python, folder, variables = layout(tmp_path)
 
@@ -88,6 +111,11 @@ def test_an_honest_variant_is_measured_and_a_fault_is_caught(tmp_path, layout):
     ran = said(*command, "run", *words)
     assert [(r["status"], r["reason"]) for r in ran["records"]] == [("measured", "")] * 4
     assert "sdpa" in Path(ran["run"], "report", "index.html").read_text()
+    program, calls = tmp_path / "program.py", tmp_path / "calls.json"
+    program.write_text(PROGRAM)
+    capture = [*command, "capture", "--out", calls, "--", python, program]
+    subprocess.run([python, *capture], cwd=folder, env={**os.environ, **variables}, check=True)
+    assert json.loads(calls.read_text())["sites"]
     outcomes = said("-c", SELFCHECK.replace("DEEDS", repr(DEEDS)))
     assert len(outcomes) == 2 + len(DEEDS)
     assert all(caught for _, caught, _ in outcomes), outcomes

@@ -112,9 +112,12 @@ def remove_drafts(path: Path) -> None:
 
 def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
     """A file, whole and on disk when this returns; else raises OSError, and the one before stays.
+    So does what is no file, such as /dev/null.
 
     ``sync``: whether to wait for the disk; what can be made again need not.
     """
+    if is_no_file(path):
+        raise OSError(errno.EINVAL, "it is there, and no file", str(path))
     descriptor, draft = open_draft(path)
     try:
         try:

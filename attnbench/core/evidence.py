@@ -56,7 +56,8 @@ def stored_floors(out: Path, machine: Machine, threads: int) -> list[dict[str, A
         was = facts["machine"]
         then = facts["protocol"], was["versions"], was["cpu"], facts["settings"]["threads"]
         if then == (PROTOCOL, machine.versions, machine.cpu, threads):
-            return [{name: float(f[name]) for name in ("call_s", "floor")} for f in facts["noise"]]
+            found = [{name: float(f[name]) for name in ("call_s", "floor")} for f in facts["noise"]]
+            return found if all(f["call_s"] > 0 <= f["floor"] < 1 for f in found) else []
     return []
 
 

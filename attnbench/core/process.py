@@ -31,6 +31,7 @@ from attnbench.core.disk import CHECKOUT
 from attnbench.core.format import roughly
 from attnbench.core.settings import environment
 from impls.errors import CantBeDone
+from impls.outside import python_path
 
 POLL_S = 1.0
 START_LIMIT_S = 300.0
@@ -447,9 +448,5 @@ def free_memory() -> int:
 
 def variables_of(threads: int, path: Path | None = None) -> dict[str, str]:
     """The environment of a child process: its threads, its allocator, this checkout first."""
-    folders = [str(path) if path else "", str(CHECKOUT), os.environ.get("PYTHONPATH", "")]
-    return {
-        **os.environ,
-        **environment(threads),
-        "PYTHONPATH": os.pathsep.join(filter(None, folders)),
-    }
+    folders = [path, CHECKOUT] if path else [CHECKOUT]
+    return {**os.environ, **environment(threads), "PYTHONPATH": python_path(*folders)}

@@ -64,6 +64,7 @@ BATCH_BYTES = 1 << 19
 """Lines are read so many at a time: what comes of them then stays near the processor."""
 FAULTS = {
     "damaged": "can't be read, left out{again}",
+    "foreign": "of another run, left out",
     "unlike": "say different things of the same measurement, and none of them counts{again}",
     "repeated": "said before, and counts once",
     "corrected": "the median or its interval was not that of the samples, and is computed from "
@@ -92,7 +93,13 @@ def named_run(name: str, below: Path = Path("results")) -> Path:
     """
     if name not in NEWEST or Path(name).exists():
         return Path(name)
-    found = sorted(below.glob(f"*/*/{HEADER}"), key=lambda file: file.parent.name)
+
+    def begun(file: Path) -> tuple[str, str]:  # a copy may have any name
+        with suppress(OSError, ValueError, AttributeError):
+            return str(from_json(file.read_text()).get("started")), file.parent.name
+        return "", file.parent.name
+
+    found = sorted(below.glob(f"*/*/{HEADER}"), key=begun)
     nth = NEWEST.index(name) + 1
     if len(found) < nth:
         raise StoreError(
@@ -141,12 +148,21 @@ def read_header(path: Path) -> dict[str, Any]:
             f"{path} was written with schema {schema}, newer than the {SCHEMA} this attnbench "
             "reads: update attnbench, or start a new run"
         )
+    if wrong := _wrong_field(header):
+        raise StoreError(f"{damaged}: {wrong}; start a new run")
+    return header
+
+
+def _wrong_field(header: Mapping[str, Any]) -> str:
+    """The first value of a header that can't be, in words."""
     for name, kind in FIELDS.items():
         if not isinstance(header.get(name), kind | None):
-            raise StoreError(f"{damaged}: {name} is {str(header[name])[:50]!r}; start a new run")
+            return f"{name} is {str(header[name])[:50]!r}"
+    if not all(isinstance(node, dict) for node in (header.get("nodes") or {}).values()):
+        return "its nodes are no machines"
     if not 0 < (header.get("budget_s") or 1.0) <= LONGEST_BUDGET_S:
-        raise StoreError(f"{damaged}: budget_s is {header['budget_s']!r}")
-    return header
+        return f"budget_s is {header['budget_s']!r}"
+    return ""
 
 
 def read_records(path: Path, wanted: Callable[[Problem], bool] | None = None) -> Iterator[Record]:
@@ -213,7 +229,11 @@ class Checked:
             if number in left_out or (wanted and (cell := _cell_of(line)) and not wanted(cell[1])):
                 continue
             try:
-                yield number, self._believed(number, _read(line))
+                record = _read(line)
+                if record.run not in ("", self._header.get("run", record.run)):
+                    self.faults["foreign"].append(number)
+                    continue
+                yield number, self._believed(number, record)
             except InvalidRecord as error:
                 raise StoreError(
                     f"{self.path / RECORDS}, line {number}: {error}; take the line out, and "

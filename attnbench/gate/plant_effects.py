@@ -161,7 +161,7 @@ def _forge(deed: bool) -> None:
 
 def _forged() -> bytes:
     """An answer to the question that is somewhere on the stack: measured, in a nanosecond."""
-    frame = _up_to(lambda frame: {"question", "answers"} <= frame.f_locals.keys())
+    frame = _up_to(lambda frame: {"question", "answers"} <= set(frame.f_locals))
     if frame is None:
         return b""
     question, asked, nano = frame.f_locals["question"], frame.f_locals["answers"].asked, 1e-9

@@ -50,7 +50,8 @@ from impls.spec import Variant
 
 
 def _folders(*paths: str | None) -> tuple[str, ...]:
-    return tuple({os.path.realpath(path) + os.sep for path in paths if path})
+    """Each as it is spelled, since its files may be links, and with links followed."""
+    return tuple({f + os.sep for path in paths if path for f in (path, os.path.realpath(path))})
 
 
 PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
@@ -79,11 +80,11 @@ def owner_of(file: str) -> str:
         return "Python" if name in sys.stdlib_module_names else "other"
     found = real(file)
     for owner, folders in _KNOWN.items():
-        if found.startswith(folders):
+        if found.startswith(folders) or file.startswith(folders):
             return owner
     if found.startswith(_LIBRARIES) or any(name in file + found for name in PACKAGES):
         return "library"
-    return "Python" if found.startswith(_PYTHON) else "other"
+    return "Python" if found.startswith(_PYTHON) or file.startswith(_PYTHON) else "other"
 
 
 def owner_of_frame(frame: FrameType) -> str:

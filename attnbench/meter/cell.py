@@ -83,7 +83,8 @@ class NotReady(Exception):
 def failure(error: Exception) -> dict[str, Any]:
     """The fields of a record that ended in an exception."""
     name = type(error).__name__[:NAME]
-    text = (_text(error, LONGEST).splitlines() or [name])[0]
+    first, *more = _text(error, LONGEST).splitlines() or [name]
+    text = f"{first} {more[0].strip()}" if first.endswith(":") and more else first
     if (
         isinstance(error, MemoryError | torch.OutOfMemoryError)
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)

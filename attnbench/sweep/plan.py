@@ -216,6 +216,8 @@ def _check_captured(problem: Problem) -> None:
                         f"{file}: {part} has the shape {arrays[part].shape}, and the problem "
                         f"{problem} needs {shape}; set --seq, --heads, --head-dim to fit the file"
                     )
+                if arrays[part].dtype.kind not in "fiu":
+                    raise InvalidProblem(f"{file}: {part} is of {arrays[part].dtype}, no numbers")
                 if not np.isfinite(arrays[part].astype(np.float64)).all():
                     raise InvalidProblem(
                         f"{file}: {part} holds numbers that are not finite; nothing can be said"

@@ -45,6 +45,9 @@ class Preset:
         told = {k: v for k, v in changes.items() if v is not None}
         if "batch" in told:
             told.setdefault("tokens", None)
+        for name, as_many in (("heads", "kv_heads"), ("head_dim", "v_head_dim")):
+            if name in told:
+                told.setdefault(as_many, ())
         return replace(self, **told, parts=tuple(part.with_(**told) for part in self.parts))
 
     def but(self, text: str) -> Preset:

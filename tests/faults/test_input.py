@@ -98,7 +98,8 @@ HEADERS = {
     "tables that are a number": {"tables": 3}, "a machine without a name": {"machine": {"cpu": 1}},
     "a budget of NaN": {"budget_s": float("nan")}, "problems that are numbers": {"problems": [1]},
     "variants that are text": {"variants": "x"}, "settings that are a list": {"settings": [1]},
-    "code that is text": {"code": "abc"}, "a device that is a list": {"grid__device": ["cpu"]},
+    "code that is text": {"code": "abc"}, "nodes that are numbers": {"nodes": {"x": 3}},
+    "a device that is a list": {"grid__device": ["cpu"]},
     "heads of 10^13": {"grid__heads": [10**13]}, "a mask that is a number": {"grid__mask": [3]},
 }  # fmt: skip
 RECORDS = {
@@ -117,6 +118,7 @@ WORDS = {
     "a git reference of 300 characters": ("compare", "a" * 300, "HEAD"),
     "a run's name of 5,000 characters": ("report", "x" * 5_000),
     "a name of 100,000 characters": ("run", "x" * 100_000),
+    "a range of 5,000 digits": ("crossover", "sdpa", "matmul", "--seq", f"128,{DIGITS}"),
     "a core in a core, 10,000 deep": ("run", "mha?core=" + "mha(core=" * 10_000),
     "a line's end in a mask": ("run", "--mask", "dense:a\nb.npy"),
     "a table that is a device": ("list", "--table", "/dev/zero"),
@@ -146,6 +148,10 @@ FAULTS = [
     Fault("inputs that unfold to gigabytes", CAPTURED, bomb, says="larger"),
     Fault("inputs that hold objects", CAPTURED, arrays(v=np.array([{}] * 2, object)),
           says="can't be read"),
+    Fault("inputs that are complex", CAPTURED, arrays(q=np.ones((1, 1, 16, 8), complex)),
+          says="complex128, no numbers"),
+    Fault("a machine's name that leads elsewhere", ("history", "export", "{run}"),
+          told(machine__name="../../../../outside/x"), says="the name of no machine"),
     Fault("calls that are a FIFO", ("run", "--problems", "calls.json"), fifo("calls.json")),
     *(Fault(f"calls that are {name}", ("run", "--problems", "calls.json"), file("calls.json", text))
       for name, text in STRANGE.items()),

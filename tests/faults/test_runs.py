@@ -200,6 +200,8 @@ READ = {
     "a second record of a measurement": (lambda a, b: [a, b, scaled(a, 0.1)], TWICE),
     "a block of NUL": (lambda a, b: [a, bytes(4096) + b"\n", b], "line 2 of .* can't be read"),
     "half a line": (lambda a, b: [a, a[:200] + b"\n", b], "line 2 of .* can't be read"),
+    "a record of another run": (
+        lambda a, b: [a, b.replace(b'"run":"', b'"run":"x')], "line 2 of .*of another run"),
     "a record of a later form": (
         lambda a, b: [a, b.replace(b'"schema":3', b'"schema":99')], "update attnbench"),
 }  # fmt: skip

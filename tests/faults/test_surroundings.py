@@ -3,6 +3,7 @@ that others write to, texts that others wrote."""
 
 import csv
 import json
+import os
 import re
 import time
 from signal import SIGHUP, SIGINT, SIGTERM
@@ -72,6 +73,11 @@ def table(code):
     return lambda place: place.file("mine.py", code + ROWS)
 
 
+def only(place, pattern):
+    (found,) = place.here.glob(pattern)
+    return found
+
+
 def customised(code):
     """What Python runs at its start."""
     return lambda place: (place.file("site/sitecustomize.py", code), table("")(place))
@@ -116,8 +122,9 @@ FAULTS = [
       for words in (REPORT, RUN, SHOW)),
     Fault("the C locale", LIST, status=(0, 1), env=C_LOCALE),
     Fault("no current folder", RUN, status=ANY, shell=NO_FOLDER),
-    Fault("results whose path is not UTF-8", (*RUN, "--out", "re\udcffsults"), status=ANY,
-          makes=("re\udcffsults",)),
+    Fault("results whose path is not UTF-8", (*RUN[:-1], "--out", "re\udcffsults"), status=(0, 1),
+          makes=("re\udcffsults",),
+          holds=lambda place, ended: only(place, "re*/*/*/report/*.html")),
     Fault("modules in the current folder", RUN, named_like_ours, (0, 1)),
     Fault("a hostile repository", RUN, hostile_repository, ANY),
     *(Fault(f"{name}={value!r}, {words[0]}", words, status=ANY, env={name: value})
@@ -224,6 +231,11 @@ FAULTS += [
           says="ring"),
     *(Fault(f"{name} is a link to a file outside", REPORT, link(f"report/{name}", target), (0, 2))
       for name, target in (("index.html", "victim"), ("data.csv.new", "not-there"))),
+    *(Fault(f"{name} is a link to a folder outside", REPORT, link(name, ""), says="it is a link to")
+      for name in ("report", "report/figures")),
+    Fault("what is exported to is no file", (*CHOOSE[:3], "--export", "{here}/fifo"),
+          lambda place: os.mkfifo(place.here / "fifo"), says="it is there, and no file",
+          holds=lambda place, ended: (place.here / "fifo").is_fifo()),
     Fault("a run's records are a link to a file outside", RESUME, link("records.jsonl"), (0, 1, 2)),
     Fault("what is torn goes to a link", RESUME, torn_link),
     Fault("a picture's name is a link", ("show", "einsum", "--text", "a b", "--out", "map.png"),

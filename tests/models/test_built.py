@@ -171,7 +171,9 @@ def test_a_bias_of_any_form_gets_its_gradient_and_so_do_q_k_and_v():
 def test_calls_that_show_no_values_are_refused_by_a_sentence():
     q, k, v = qkv(9)
     masks, attend = torch.ones(3, 9, 9).tril().bool(), variant("matmul")
-    with pytest.raises(impls.errors.CantBeDone, match=r"torch\.func's transforms and torch\.jit\.trace"):
+    with pytest.raises(
+        impls.errors.CantBeDone, match=r"torch\.func's transforms and torch\.jit\.trace"
+    ):
         torch.vmap(lambda mask: attend(q, k, v, mask))(masks)
 
 

@@ -130,6 +130,9 @@ NONE = "none"
 
 def entry(machine: Mapping[str, Any]) -> dict[str, str]:
     """asv's entry for a machine, from its fingerprint as plain values."""
+    for name in (machine["name"], machine.get("python", "")):
+        if Path(name).name != name:  # files are named by both
+            raise ValueError(f"{name!r} is the name of no machine or Python")
     gpus, versions = machine.get("gpus") or (), machine.get("versions") or {}
     system = str(machine.get("system", "")).split() or [""]
     facts = {

@@ -7,6 +7,7 @@ lengths between, where they can't be told apart, are its ties.
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -316,7 +317,7 @@ def plan(a: Variant, b: Variant, grid: Preset, machine: Machine) -> Duel:
 
 def _range(seq: Sequence[str]) -> tuple[int, int]:
     """Two lengths, the shorter first: ``128,16384``."""
-    low, high = (int(n) if n.isascii() and n.isdigit() else 0 for n in (*seq, "", "")[:2])
+    low, high = (int(n) if re.fullmatch(r"[0-9]{1,9}", n) else 0 for n in (*seq, "", "")[:2])
     if len(seq) != 2 or not 1 <= low < high <= LONGEST:
         raise InvalidProblem(
             f"--seq {','.join(seq)} is no range: crossover looks between two lengths of 1 to "
@@ -480,10 +481,14 @@ class CrossoverAnswer:
             where = f"from {one.first:,} to {one.last:,}"
             where = where if one.first < one.last else f"at {one.first:,}"
             where += "" if places else f" {self.what}"
-            tied = f"{where} they are tied, margin {margin(one.looks)}"
-            places.append(f"{where} {one.leader} is faster" if one.leader else tied)
+            level = "the pairs did not decide"
+            if all(look.decided for look in one.looks):
+                level = f"they are tied, margin {margin(one.looks)}"
+            places.append(f"{where} " + (f"{one.leader} is faster" if one.leader else level))
         if len(places) > 1:
             return "; ".join(places)
+        if not one.leader and not all(look.decided for look in one.looks):
+            return f"the pairs did not decide between {self.a} and {self.b}, {where}"
         if not one.leader:
             return f"{self.a} and {self.b} are tied, margin {margin(one.looks)}, {where}"
         shares = []

@@ -5,6 +5,7 @@ Figures of an earlier report are removed; other files stay.
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnbench.core.disk import StoreError, from_json, writable_folder, write_whole
+from attnbench.core.disk import HEADER, StoreError, from_json, writable_folder, write_whole
 from attnbench.core.format import ms
 from attnbench.features.report.build import Contents, contents_of
 from attnbench.features.report.page import render, templates
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from attnbench.command.progress import Progress
 
 INDEX, FIGURES = "index.html", "figures"
+SHOWN = "backslashreplace"  # of a path that is not UTF-8
 OURS = "figures.json"
 """Among the figures: the names of those that a report wrote there, so that the next may go on."""
 
@@ -54,6 +56,8 @@ def make(runs: Sequence[Path], out: Path, progress: Progress | None = None) -> M
     """
     read = gather(runs)
     with _writing(out):  # before the work: where nothing can be written, it need not be done
+        if (out.parent / HEADER).exists():  # a run's own, which may have come from anywhere
+            _refuse_link(out)
         writable_folder(out)
     try:
         contents = contents_of(read, out, progress)
@@ -93,6 +97,7 @@ def write(contents: Contents, out: Path) -> list[Path]:
     }
     folder = out / FIGURES
     with _writing(folder):
+        _refuse_link(folder)
         writable_folder(folder)
     try:
         before = from_json((folder / OURS).read_text())
@@ -105,11 +110,17 @@ def write(contents: Contents, out: Path) -> list[Path]:
     listed = (json.dumps(sorted(drawn), indent=1) + "\n").encode()
     files = {folder / name: content for name, content in {OURS: listed, **drawn}.items()}
     # the page last: what it leads to is there by then
-    files |= {out / name: text.encode() for name, text in reversed(texts.items())}
+    files |= {out / name: text.encode(errors=SHOWN) for name, text in reversed(texts.items())}
     for path, content in files.items():
         with _writing(path):
             write_whole(path, content, sync=False)
     return [out / name for name in texts] + [folder / name for name in drawn]
+
+
+def _refuse_link(folder: Path) -> None:
+    """Raise OSError where a folder that a report makes is a link, which may lead anywhere."""
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, f"it is a link to {folder.readlink()}", str(folder))
 
 
 @contextmanager

@@ -314,7 +314,7 @@ def packed(contents: Contents, cells: Sequence[PageCell]) -> str:
         }
     data = {"cells": records, "panels": panels(contents)}
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    return base64.b64encode(zlib.compress(text.encode(), 6)).decode()
+    return base64.b64encode(zlib.compress(text.encode(errors="backslashreplace"), 6)).decode()
 
 
 def _short(value: Any) -> Any:

@@ -142,8 +142,10 @@ def crowd(count, lengths=(512, 1024, 2048, 4096)):
 def written(folder: Path, records, *, tail=b"", **header):
     """The run's folder."""
     folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps({**HEADER, "run": folder.name, **header}))
-    lines = "".join(r if isinstance(r, str) else r.line() + "\n" for r in records)
+    header = {**HEADER, "run": folder.name, **header}
+    (folder / "run.json").write_text(json.dumps(header))
+    run = header["run"]
+    lines = "".join(r if isinstance(r, str) else r.with_(run=run).line() + "\n" for r in records)
     (folder / "records.jsonl").write_bytes(lines.encode() + tail)
     return folder
 

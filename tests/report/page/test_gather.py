@@ -50,7 +50,7 @@ def test_what_a_run_did_not_come_to_and_what_torch_chose_is_said(read):
     ("name", "value"), [("median_s", math.nan), ("high_s", 1e300), ("min_s", -1.0)]
 )
 def test_a_time_that_is_none_is_taken_back_with_its_reason(read, name, value):
-    odd = runs.changed(timed("odd"), **{f"time__{name}": value})
+    odd = runs.changed(timed("odd", run=""), **{f"time__{name}": value})
     run = read([timed("sdpa"), odd])
     good, bad = run.records
     assert good.time and (bad.time, str(bad.status)) == (None, "implausible")
@@ -58,7 +58,7 @@ def test_a_time_that_is_none_is_taken_back_with_its_reason(read, name, value):
 
 
 def test_what_has_no_place_in_a_name_is_marked_in_it_and_garbage_is_left_out(read):
-    lines = [runs.changed(timed("x"), variant="a\x1b[31m\ud800b"), "no json\n", timed("y")]
+    lines = [runs.changed(timed("x", run=""), variant="a\x1b[31m\ud800b"), "no json\n", timed("y")]
     run = read(lines)
     assert run.records[0].variant.encode() and run.records[0].variant.startswith("a\ufffd[31m")
     assert list(run.lines) == [1, 3]

@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-_HERE = Path(__file__).resolve().parent
+_HERE = Path(__file__).parent.resolve()  # the file itself may be a link
 _ROOT = str(_HERE.parents[3])
 _KNOWN_BY = {"attnbench": "models/capture/child.py", "impls": "masks.py"}
 
