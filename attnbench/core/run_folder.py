@@ -32,8 +32,8 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """The run's name, as records carry it."""
-        return self.path.name
+        """The run's name, as records carry it, whatever its folder is called by now."""
+        return str(self.header.get("run") or self.path.name)
 
     @property
     def resumed_by(self) -> str:

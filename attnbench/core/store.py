@@ -230,7 +230,7 @@ class Checked:
                 continue
             try:
                 record = _read(line)
-                if record.run not in ("", self._header.get("run", record.run)):
+                if record.run not in ("", self._header.get("run", record.run), self.path.name):
                     self.faults["foreign"].append(number)
                     continue
                 yield number, self._believed(number, record)

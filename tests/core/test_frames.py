@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from attnbench.core import store
-from attnbench.core.disk import RECORDS
+from attnbench.core.disk import HEADER, RECORDS
 from attnbench.core.record import SCHEMA, DamagedRun
 from attnbench.core.store import load, read_records
 from tests.core.records import record, refused, timed, written
@@ -96,6 +96,7 @@ def test_many_records_load_in_little_more_than_json_takes_to_read_them(tmp_path)
     lines = max((file.read_text() for file in RUNS), key=len)
     for number in range(27):
         path = written(tmp_path / str(number % 4) / str(number), [])
+        (path / HEADER).write_text('{"schema": 1}')
         (path / RECORDS).write_text(lines)
     ratios = []
     while len(ratios) < 3 and min(ratios, default=9.0) >= 4.0:
