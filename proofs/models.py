@@ -58,9 +58,9 @@ bfloat16. Of {cases} cases {agree} agree with eager attention, {refused} are ref
 
 Where transformers' eager attention and its own SDPA mean different things, a variant does as eager
 attention does: padded places get what they get there, for one. Two things it does as SDPA does. A
-boolean mask of four dimensions, which GroundingDino and SeamlessM4Tv2 make for themselves, says what
-may be seen; eager attention adds it to the scores. And attention weights that a model hands out
-unasked (BridgeTower, Kosmos-2) are None; where they are asked for, the model is refused.
+boolean mask of four dimensions (GroundingDino and SeamlessM4Tv2 make some) says what may be seen;
+eager attention adds it to the scores. And attention weights that a model hands out unasked
+(BridgeTower, Kosmos-2) are None; where they are asked for, the model is refused.
 
 ## Variants attend ({counts[0]} types)
 
