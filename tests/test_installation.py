@@ -39,6 +39,8 @@ DEEDS = [
     "the mask inverted",
     "NaN in one row",
     "a result kept by a digest that signs don't change",
+    "a child that answers",
+    "a forged answer",
 ]
 
 

@@ -96,7 +96,7 @@ def named_run(name: str, below: Path = Path("results")) -> Path:
 
     def begun(file: Path) -> tuple[str, str]:  # a copy may have any name
         with suppress(OSError, ValueError, AttributeError):
-            return str(from_json(file.read_text()).get("started")), file.parent.name
+            return str(from_json(file.read_text()).get("started") or ""), file.parent.name
         return "", file.parent.name
 
     found = sorted(below.glob(f"*/*/{HEADER}"), key=begun)

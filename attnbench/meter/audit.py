@@ -78,13 +78,13 @@ def owner_of(file: str) -> str:
     if file.startswith("<frozen "):
         name = file.removeprefix("<frozen ").rstrip(">").partition(".")[0]
         return "Python" if name in sys.stdlib_module_names else "other"
-    found = real(file)
+    places = real(file), os.path.normpath(file)
     for owner, folders in _KNOWN.items():
-        if found.startswith(folders) or file.startswith(folders):
+        if any(place.startswith(folders) for place in places):
             return owner
-    if found.startswith(_LIBRARIES) or any(name in file + found for name in PACKAGES):
+    if places[0].startswith(_LIBRARIES) or any(name in "".join(places) for name in PACKAGES):
         return "library"
-    return "Python" if found.startswith(_PYTHON) or file.startswith(_PYTHON) else "other"
+    return "Python" if any(place.startswith(_PYTHON) for place in places) else "other"
 
 
 def owner_of_frame(frame: FrameType) -> str:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,6 @@ class NotCalledWarning(UserWarning):
 
 
 _called: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # layers that have called a variant
-_watched: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-"""The models whose first forward pass is still to come, with the handle of their hook."""
 _transformers_own = PreTrainedModel.get_correct_attn_implementation
 
 
@@ -87,8 +85,8 @@ def implementation(
             f"{table}, a table of transformers' own classes, and calls no other; load it with "
             "attn_implementation='eager'"
         )
-    if model not in _watched:
-        _watched[model] = model.register_forward_hook(_after_first_pass)
+    if _after_first_pass not in model._forward_hooks.values():
+        model.register_forward_hook(_after_first_pass)
     return name
 
 
@@ -104,15 +102,25 @@ def _table_of_classes(model: type[nn.Module]) -> tuple[str, str] | None:
     return None
 
 
+def _models_under_way() -> Iterator[PreTrainedModel]:
+    """The models whose forward pass this thread is in."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if isinstance(found := frame.f_locals.get("self"), PreTrainedModel):
+            yield found
+        frame = frame.f_back
+
+
 @torch.compiler.disable
 def _after_first_pass(model: Any, args: Any, output: Any) -> None:
-    if (handle := _watched.pop(model, None)) is None:
+    hooks = model._forward_hooks
+    mine = [key for key, hook in hooks.items() if hook is _after_first_pass]
+    if [hooks.pop(key, None) for key in mine] in ([], [None]):
         return  # another thread's pass was the first
-    handle.remove()
     name = str(model.config._attn_implementation)
     if not name.startswith(PREFIX) or any(layer in _called for layer in model.modules()):
         return
-    around = [other for other in _watched if any(part is model for part in other.modules())]
+    around = [other for other in _models_under_way() if other is not model]
     shared = any(model.config is other.config for other in around)
     if shared or (around and model._can_set_attn_implementation()):
         return  # the model around this one warns, or other parts of it may call the variant
@@ -258,7 +266,7 @@ MEANINGLESS = {
     "return_legacy_cache", "training", "use_cache",
     # images, and which of their layers are taken, which some models hand on to every layer
     "generation_mode", "image_position_ids", "mm_token_type_ids", "pixel_values",
-    "vision_feature_layer",
+    "vision_feature_layer", "vision_feature_select_strategy",
     # what generate() of a model that reads sounds hands on to its forward pass
     "do_sample", "max_new_tokens", "min_new_tokens", "num_beams", "output_logits", "output_scores",
     "return_dict_in_generate",

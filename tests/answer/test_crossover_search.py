@@ -223,6 +223,7 @@ def answer(*looks, rungs=None, ended="", what="tokens", asked=None):
     return crossover.CrossoverAnswer("sdpa", "elu", what, asked, search, ended)
 
 
+TORN = LengthRatio(128, paired([0.3, -0.3] * 20, 0.01))
 FAILED = LengthRatio(256, None, Status.OUT_OF_MEMORY, "sdpa: it needs 9 GiB")
 
 
@@ -244,6 +245,11 @@ def test_the_sentence_says_who_leads_where_and_where_that_changes():
             "sdpa is faster throughout, from 64 to 128 tokens: it takes 0.714 [0.714, 0.714] at 64 "
             "and 0.833 [0.833, 0.833] at 128 of elu's time (80 pairs at 2 lengths)",
         ),
+        (
+            [TORN, look(256, 1.2)],
+            "at 128 tokens the pairs did not decide; at 256 sdpa is faster (80 pairs at 2 lengths)",
+        ),
+        ([TORN], "the pairs did not decide between sdpa and elu, at 128 tokens (40 pairs)"),
         ([FAILED], "sdpa and elu were compared at no length"),
     ):
         assert answer(*looks, asked=(64, 4096)).sentence() == said
@@ -255,9 +261,8 @@ def test_what_else_must_be_known_is_noted():
     found.search.cut = 256
     assert "the budget was spent while 256 was looked at" in found.notes()
     assert "before" not in " ".join(found.notes())
-    torn = LengthRatio(128, paired([0.3, -0.3] * 20, 0.01))
     wrong = LengthRatio(96, None, Status.WRONG, "elu: row 3 moved")
-    assert answer(look(64, 1.4), wrong, torn, FAILED).notes() == [
+    assert answer(look(64, 1.4), wrong, TORN, FAILED).notes() == [
         "at 96 they can't be compared: wrong: elu: row 3 moved",
         "from 256 on they can't be compared: out of memory: sdpa: it needs 9 GiB",
         "at 128 the pairs did not decide",

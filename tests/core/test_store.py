@@ -15,7 +15,7 @@ from attnbench.core.disk import HEADER, RECORDS, SPOILED, TORN, StoreError
 from attnbench.core.evidence import check_writable
 from attnbench.core.record import SCHEMA, DamagedRun, Ranks, Status, Work
 from attnbench.core.run_folder import RunFolder
-from attnbench.core.store import read_header, read_records
+from attnbench.core.store import NEWEST, named_run, read_header, read_records
 from tests.calling import ROOT
 from tests.core.records import record, refused, timed
 
@@ -56,6 +56,17 @@ def test_what_was_appended_comes_back_in_its_order_also_after_it_was_reopened(fo
     assert variants(folder.path) == ["b", "a", "c", "d"]
     assert (again.header, again.set_aside) == (folder.header, "")
     assert not (folder.path / TORN).exists()
+
+
+def test_the_newest_run_is_the_one_that_began_last_whatever_it_is_called(tmp_path):
+    for name, started in (
+        ("backup", "2026-01-01"),
+        ("20260101", "2026-01-01"),
+        ("1", "2026-02-02"),
+    ):
+        (tmp_path / "box" / name).mkdir(parents=True)
+        (tmp_path / "box" / name / HEADER).write_text(json.dumps({"started": started}))
+    assert [named_run(name, tmp_path).name for name in NEWEST] == ["1", "backup"]
 
 
 def test_each_record_is_on_disk_when_append_returns_and_so_is_the_way_to_it(tmp_path, monkeypatch):

@@ -94,6 +94,7 @@ ENDINGS = [
     ("from impls.spec import Unavailable; raise Unavailable('none', 'get one')",
      Status.UNAVAILABLE, "none$"),
     ("raise ValueError('boom')", Status.FAILED, r"it raised ValueError at planted0\.py:\d+: boom$"),
+    ("raise ValueError('linking raised:\\n  no room')", Status.FAILED, "linking raised: no room$"),
     ("raise KeyError", Status.FAILED, "it raised KeyError"),
     ("raise MemoryError", Status.OUT_OF_MEMORY, "MemoryError"),
     ("return torch.empty(1 << 58)", Status.OUT_OF_MEMORY, ""),

@@ -110,6 +110,7 @@ def test_what_the_command_line_changes_is_changed_in_every_part():
     changed = BOTH.with_(seq=("32",))
     assert shapes(changed) == [("forward", 8, 32), ("forward", 8, 32), ("train", 8, 32)]
     assert {p.batch for p in problems(BOTH.with_(batch=(3,)))} == {3}
+    assert PRESETS["check"].with_(heads=(1,)).kv_heads == ()  # as many as heads, whatever it had
     assert {p.device for p in problems(BOTH.with_(device="cuda"))} == {"cuda"}
     assert BOTH.with_(seq=None, budget=None) == BOTH
 

@@ -383,6 +383,11 @@ class CrossoverStretch(NamedTuple):
     last: int
     looks: Sequence[LengthRatio]
 
+    @property
+    def decided(self) -> bool:
+        """Whether the pairs came to a verdict at each of these lengths."""
+        return all(look.decided for look in self.looks)
+
 
 class Crossover(NamedTuple):
     """``before`` leads up to the length ``low``, ``after`` from ``high`` on; from the first to the
@@ -463,7 +468,7 @@ class CrossoverAnswer:
             between = f"{c.after} overtakes {c.before} between {c.low:,} and {c.high:,}"
             texts.append(between if c.tight else between + loose)
         first, other = sorted((self.a, self.b), key=torch_rank)
-        tie = any(not one.leader for one in self.stretches())
+        tie = any(not one.leader and one.decided for one in self.stretches())
         if tie and torch_rank(first) != torch_rank(other):
             texts.append(f"Where they tie, use {first}: it is torch's own")
         return f"{'. '.join(texts)} ({pairs:,} pairs at {counted(len(looks), 'length')})"
@@ -482,12 +487,12 @@ class CrossoverAnswer:
             where = where if one.first < one.last else f"at {one.first:,}"
             where += "" if places else f" {self.what}"
             level = "the pairs did not decide"
-            if all(look.decided for look in one.looks):
+            if one.decided:
                 level = f"they are tied, margin {margin(one.looks)}"
             places.append(f"{where} " + (f"{one.leader} is faster" if one.leader else level))
         if len(places) > 1:
             return "; ".join(places)
-        if not one.leader and not all(look.decided for look in one.looks):
+        if not one.leader and not one.decided:
             return f"the pairs did not decide between {self.a} and {self.b}, {where}"
         if not one.leader:
             return f"{self.a} and {self.b} are tied, margin {margin(one.looks)}, {where}"

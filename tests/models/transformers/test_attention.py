@@ -1,5 +1,7 @@
 """Variants as transformers' attention: names, words that are refused, and masks, never lost."""
 
+import copy
+
 import pytest
 import torch
 import transformers
@@ -186,6 +188,16 @@ def test_a_variant_that_no_layer_calls_is_said_once_and_names_the_model():
     assert [one.filename for one in said] == [__file__]
     model(**question)  # any warning is an error here
     assert not model._forward_hooks and not model._forward_pre_hooks
+
+
+def test_a_copy_of_a_model_and_a_part_that_is_called_alone_say_it_too():
+    model = made("bloom", CHUNKED)
+    question = asked(model)
+    with pytest.warns(ours.NotCalledWarning, match="is set on BloomForCausalLM") as said:
+        copy.deepcopy(model)(**question)
+    assert len(said) == 1
+    with pytest.warns(ours.NotCalledWarning, match="is set on BloomModel"):
+        model.transformer(**question)
 
 
 def test_a_model_that_looks_its_attention_up_in_a_table_is_refused_at_load():
