@@ -23,6 +23,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -104,7 +105,7 @@ def _table_of_classes(model: type[nn.Module]) -> tuple[str, str] | None:
 
 def _models_under_way() -> Iterator[PreTrainedModel]:
     """The models whose forward pass this thread is in."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if isinstance(found := frame.f_locals.get("self"), PreTrainedModel):
             yield found

@@ -249,7 +249,10 @@ def test_the_sentence_says_who_leads_where_and_where_that_changes():
             [TORN, look(256, 1.2)],
             "at 128 tokens the pairs did not decide; at 256 sdpa is faster (80 pairs at 2 lengths)",
         ),
-        ([TORN], "the pairs did not decide between sdpa and elu, at 128 tokens (40 pairs)"),
+        (
+            [TORN],
+            "the pairs did not decide between sdpa and elu, at 128 tokens (40 pairs at 1 length)",
+        ),
         ([FAILED], "sdpa and elu were compared at no length"),
     ):
         assert answer(*looks, asked=(64, 4096)).sentence() == said

@@ -94,12 +94,16 @@ ENDINGS = [
     ("from impls.spec import Unavailable; raise Unavailable('none', 'get one')",
      Status.UNAVAILABLE, "none$"),
     ("raise ValueError('boom')", Status.FAILED, r"it raised ValueError at planted0\.py:\d+: boom$"),
-    ("raise ValueError('linking raised:\\n  no room')", Status.FAILED, "linking raised: no room$"),
     ("raise KeyError", Status.FAILED, "it raised KeyError"),
     ("raise MemoryError", Status.OUT_OF_MEMORY, "MemoryError"),
     ("return torch.empty(1 << 58)", Status.OUT_OF_MEMORY, ""),
     ("import numpy; return numpy.empty(1 << 58)", Status.OUT_OF_MEMORY, ""),
 ]  # fmt: skip
+
+
+def test_a_reason_does_not_end_at_a_colon():
+    found = cell.failure(RuntimeError("linking raised:\n  no room\n  at all"))
+    assert found["reason"] == "it raised RuntimeError: linking raised: no room"
 
 
 @pytest.mark.parametrize("number", range(len(ENDINGS)))
