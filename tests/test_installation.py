@@ -65,17 +65,15 @@ def linked_python(tmp_path):
 
 
 def unpacked_wheel(folder):
-    build = ["-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", folder, ROOT]
-    subprocess.run([sys.executable, *build], check=True, timeout=200)
+    words = ["-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", folder, ROOT]
+    subprocess.run([sys.executable, *words], check=True, timeout=200)
     (wheel,) = folder.glob("attnbench-*.whl")
     zipfile.ZipFile(wheel).extractall(folder / "store")
     return folder / "store"
 
 
 def linked_packages(tmp_path):
-    """Packages that are links into a store, but for attnbench, and beside them one that has the
-    name of a module of Python's, as backports do.
-    """
+    """Packages that are links, but for attnbench, and one with a name of a module of Python's."""
     packages = virtual_environment(tmp_path / "env", Path(os.path.realpath(sys.base_prefix), "bin"))
     for file in PACKAGES.iterdir():
         if file.suffix != ".pth":

@@ -27,9 +27,6 @@ def only(*records):
     return answer
 
 
-# ---- one problem ---------------------------------------------------------------------------------
-
-
 def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
     mid = one("mid", 2e-3, flags=["drifted: x"])
     answer = only(one("slow", 3e-3), one("fast", 1e-3, 0.9e-3, 1.1e-3), mid)
@@ -192,8 +189,6 @@ def test_a_leader_that_failed_at_another_length_is_in_doubt(status):
     assert found[512, "forward"] == ("a", doubt)
 
 
-# ---- the margin ----------------------------------------------------------------------------------
-
 FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
 
@@ -250,9 +245,6 @@ def test_unrest_is_two_deviations_of_the_canarys_readings_on_each_node():
     assert margin_of(restless) == pytest.approx(0.2965, rel=1e-3)  # 2 · 1.4826 · 0.1
     assert "differences under 30\u00a0% count as ties" in margin_reason(restless)
     assert margin_of(nodes[0]) == MARGIN and "by that much" in margin_reason(nodes[0])
-
-
-# ---- over lengths --------------------------------------------------------------------------------
 
 
 def standing(*records):
@@ -331,9 +323,6 @@ def test_brackets_of_crossings():
         found = crossed(*records)
         assert [(c.before, c.after, c.low, c.high) for c in found] == brackets
         assert all(c.low < c.estimate < c.high for c in found)
-
-
-# ---- over all problems ---------------------------------------------------------------------------
 
 
 def near(*records):

@@ -39,9 +39,6 @@ def only_run(place):
     return path
 
 
-# ---- what is prepared ----------------------------------------------------------------------------
-
-
 def cut(place):
     """Of the two records the last is gone, so that something is left to be measured."""
     place.records(lambda lines: lines[:1])
@@ -95,9 +92,7 @@ def home(place):
 
 
 def scaled(line, factor, *, samples=True, work=1):
-    """A record whose time is so many times as long, and its work so many times as much;
-    ``samples``: not its figures alone.
-    """
+    """A record with another time, in its figures alone or in its samples too, or other work."""
     record = json.loads(line)
     record["cost"]["flops"] *= work
     for name in ("median_s", "low_s", "high_s", "q25_s", "q75_s", "min_s"):
@@ -108,17 +103,7 @@ def scaled(line, factor, *, samples=True, work=1):
 
 
 def rewritten(change):
-    """A run whose two lines of records are what ``change`` makes of them."""
     return lambda place: place.records(lambda lines: change(*lines))
-
-
-def link_to_results(place):
-    cut(place)
-    (place.here / "results").rename(place.here / "far")
-    (place.here / "results").symlink_to("far")
-
-
-# ---- what must hold ------------------------------------------------------------------------------
 
 
 def has(count):
@@ -178,7 +163,6 @@ GPU = {"name": "H", "uuid": "u", "capability": 9.0, "memory_bytes": 1, "driver":
 CHANGED = {
     "another torch": ({"machine__versions__torch": "2.0.0"}, r"torch was 2\.0\.0 and is"),
     "another Python": ({"machine__python": "3.9.1"}, r"python was 3\.9\.1 and is"),
-    "another kernel": ({"machine__system": "Linux 2.6"}, r"system was Linux 2\.6 and is"),
     "another driver": ({"machine__gpus": [GPU]}, "GPU 0 was H with driver 570.1"),
     "a distribution that a row needs": ({"requires": {"xformers": "0.1"}}, r"xformers was 0\.1"),
     "another ruler": ({"code__ruler": "0" * 16}, "code that measures is not that of"),
@@ -205,7 +189,6 @@ READ = {
     "a record of a later form": (
         lambda a, b: [a, b.replace(b'"schema":3', b'"schema":99')], "update attnbench"),
 }  # fmt: skip
-"""What two lines of records became, and what is said when they are read."""
 SET_ASIDE = {
     "a block of NUL": READ["a block of NUL"][0], "a torn last line": lambda a, b: [a, b[:-40]],
     "a second record of a measurement": READ["a second record of a measurement"][0],
@@ -216,7 +199,6 @@ LOST = {
     "the records are deleted": "rm records.jsonl",
     "the records are replaced": "cp records.jsonl x; mv x records.jsonl",
 }  # fmt: skip
-"""What a shell does in a run's folder once it holds a record."""
 STREAMS = {
     "no standard input": 'exec "$@" <&-', "a full error stream": 'exec "$@" 2>/dev/full',
     "a closed error stream": 'exec "$@" 2>&-',
@@ -250,7 +232,6 @@ FAULTS = [
           shell='ulimit -f 8; exec "$@"', says="what was measured before is kept"),
     Fault("a full output", ONE, holds=has(1), shell='exec "$@" >/dev/full',
           says="can't write to the output"),
-    Fault("results that are a link", RESUME, link_to_results, [0, 1], makes=["far"], holds=has(2)),
     Fault("no git", ONE, status=[0, 1], env={"PATH": "/nonexistent"}, holds=of_commit(None),
           says="in no git checkout of its own"),
     Fault("GIT_DIR of another repository", ONE, repository, [0, 1], makes=["other"],

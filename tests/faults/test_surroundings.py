@@ -73,11 +73,6 @@ def table(code):
     return lambda place: place.file("mine.py", code + ROWS)
 
 
-def only(place, pattern):
-    (found,) = place.here.glob(pattern)
-    return found
-
-
 def customised(code):
     """What Python runs at its start."""
     return lambda place: (place.file("site/sitecustomize.py", code), table("")(place))
@@ -124,7 +119,7 @@ FAULTS = [
     Fault("no current folder", RUN, status=ANY, shell=NO_FOLDER),
     Fault("results whose path is not UTF-8", (*RUN[:-1], "--out", "re\udcffsults"), status=(0, 1),
           makes=("re\udcffsults",),
-          holds=lambda place, ended: only(place, "re*/*/*/report/*.html")),
+          holds=lambda place, ended: next(place.here.glob("re*/*/*/report/*.html"))),
     Fault("modules in the current folder", RUN, named_like_ours, (0, 1)),
     Fault("a hostile repository", RUN, hostile_repository, ANY),
     *(Fault(f"{name}={value!r}, {words[0]}", words, status=ANY, env={name: value})
@@ -138,8 +133,6 @@ FAULTS = [
     Fault("a line of 30 MB", COMPARE, lambda place: place.records(lambda _: LONG), ANY),
 ]  # fmt: skip
 
-
-# ---- files and texts from elsewhere --------------------------------------------------------------
 
 NASTY = "\x1b]0;title\x07\x1b[2J\x9b31m[/b][bold]\u202egnp.\u2066"
 """A title, an empty screen, red, markup that closes what is not open, and a line turned round."""
@@ -201,10 +194,6 @@ def nasty_records(place, text=NASTY):
     place.told(code={"commit": text, "dirty": False}, selfcheck={"line": text})
 
 
-def bracket_mask(place):
-    np.save(place.file("a[/b].npy"), np.tri(16, dtype=bool))
-
-
 def no_formula(place, ended):
     sheets = [*(place.run / "report").glob("*.csv"), *(place.run / "report/figures").glob("*.csv")]
     assert sheets
@@ -248,8 +237,8 @@ FAULTS += [
     Fault("escapes in records, in a terminal", COMPARE, nasty_records, (0, 1, 2), **SHOWN),
     Fault("escapes in an option", ("run", f"chunked?block={NASTY}")),
     Fault("escapes in a file's name", ("report", f"{{here}}/{NASTY}")),
-    Fault("markup in a mask's name, in a terminal", ("run", "einsum", *MARKUP), bracket_mask,
-          (0, 1), "einsum", **SHOWN),
+    Fault("markup in a mask's name, in a terminal", ("run", "einsum", *MARKUP),
+          lambda place: np.save(place.file("a[/b].npy"), np.tri(16, dtype=bool)), (0, 1), **SHOWN),
     Fault("escapes in a mask", ("run", "einsum", "--mask", NASTY)),
     Fault("formulas in records", REPORT, lambda place: nasty_records(place, FORMULA), (0,),
           holds=no_formula),

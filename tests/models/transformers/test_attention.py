@@ -255,6 +255,7 @@ def test_a_model_that_is_to_hand_out_its_weights_is_refused(kind):
 def test_words_that_ask_nothing_change_nothing():
     words = {"softcap": None, "s_aux": None, "output_attentions": False, "sliding_window": 6}
     words |= {"position_ids": torch.arange(6), "use_cache": True, "cache_position": None}
+    words |= {"pixel_values": torch.ones(1, 3), "vision_feature_layer": -1}
     words |= {"max_new_tokens": 4, "do_sample": False, "dropout": 0.3}  # it is no training
     words |= {"cu_seq_lens_q": torch.tensor([0, 6]), "seq_idx": torch.zeros(1, 6)}
     outs = []
@@ -264,6 +265,13 @@ def test_words_that_ask_nothing_change_nothing():
     assert torch.equal(*outs)
     mask, packed = torch.ones(2, 1, 6, 6).bool(), torch.tensor([0, 2, 6])
     assert call(mask=mask, cu_seq_lens_q=packed, sliding_window=2).shape == (2, 6, 4, 8)
+
+
+def test_queries_that_all_sequences_share_are_those_of_each():
+    q, k, v = torch.randn(1, 4, 3, 8), torch.randn(5, 4, 6, 8), torch.randn(5, 4, 6, 8)
+    attend = AttentionInterface()[EINSUM]
+    shared, each = (attend(Layer(), x, k, v, None)[0] for x in (q, q.repeat(5, 1, 1, 1)))
+    assert torch.equal(shared, each)
 
 
 def test_a_mask_that_a_variant_does_not_take_is_refused_with_the_layer():
