@@ -13,14 +13,7 @@ from torch import Tensor
 import impls
 from attnbench.core.machine import this_machine, why_not
 from attnbench.models import wrong_level
-from attnbench.models.mask_of import (
-    WhileAlive,
-    hides,
-    is_usual,
-    known_mask,
-    phase_of,
-    problem_of,
-)
+from attnbench.models.mask_of import hides, is_usual, known_mask, phase_of, problem_of
 from impls.errors import CantBeDone
 from impls.heads import Attend
 from impls.loading import load_function
@@ -87,9 +80,6 @@ class _BiasGradient(torch.autograd.Function):
         return dout, None, None, None, None, None, *grads
 
 
-_EMPTY = WhileAlive()
-
-
 def fill_empty_rows(out: Tensor, value: Tensor, mask: Tensor | None, eager: bool = False) -> Tensor:
     """``out``, with the mean of all values at queries from which the mask hides every key by the
     lowest number of its dtype, which leaves nothing of any score. ``eager``: the mask's booleans
@@ -104,7 +94,7 @@ def fill_empty_rows(out: Tensor, value: Tensor, mask: Tensor | None, eager: bool
         empty = hidden.all(-1, keepdim=True)
         return empty if bool(empty.any()) else None
 
-    if (empty := _EMPTY.get(mask, eager, look)) is None:
+    if (empty := known_mask.about(mask, ("empty", eager), look)) is None:
         return out
     mean = value.mean(2, keepdim=True).repeat_interleave(out.shape[1] // value.shape[1], 1)
     return torch.where(empty, mean, out)

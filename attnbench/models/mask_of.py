@@ -288,6 +288,11 @@ class KnownMasks:
             del alive
         return mask
 
+    def about(self, tensor: Tensor, what: Any, look: Callable[[], Any]) -> Any:
+        """What ``look`` finds of a tensor, kept beside its mask as long as that holds."""
+        with self._lock:
+            return self._known.get(tensor, what, look)
+
     def _drop(self, file: str) -> None:
         with self._lock:  # forks of a process share its folder, and may need the file
             if file not in self._files and self._process == os.getpid():
