@@ -92,7 +92,6 @@ def home(place):
 
 
 def scaled(line, factor, *, samples=True, work=1):
-    """A record with another time, in its figures alone or in its samples too, or other work."""
     record = json.loads(line)
     record["cost"]["flops"] *= work
     for name in ("median_s", "low_s", "high_s", "q25_s", "q75_s", "min_s"):

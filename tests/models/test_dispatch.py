@@ -105,6 +105,7 @@ def test_an_output_lies_in_memory_as_torchs_does_wherever_the_queries_lie():
         given = [x.permute(order).contiguous().permute(back) for x in one]
         theirs = F.scaled_dot_product_attention(*given)
         assert attend(*given).stride() == theirs.stride(), order
+    assert attend(one[0][:1].expand(2, -1, -1, -1), *one[1:]).is_contiguous()
 
 
 @pytest.mark.parametrize("tokens_first", [False, True])
