@@ -1,9 +1,10 @@
-"""What a whole model gains where its attention calls take other variants: Amdahl, with intervals.
+"""What a whole program gains where its attention calls are changed: Amdahl, with intervals.
 
 A site is a place where a program calls attention, and its share is what that takes of a step, as
 captured. Were its calls r times as long, a step would be shorter by the share times 1 - r. r comes
-from two times measured alone, of what the site would take and of what it uses now; the share comes
-from the program itself, where caches are cold and other work runs beside.
+from pairs of the call as it is made and as it would be; where it is not known how a call is made,
+from two times measured alone. The share comes from the program itself, where caches are cold and
+other work runs beside.
 
 There a call takes longer than alone, by as much as was captured of what the site uses now. What it
 would take instead is not known to pay in proportion, as it would for a slower machine, nor as many
@@ -29,7 +30,9 @@ from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     from attnbench.answer.choose import Choice
+    from attnbench.answer.mends import Priced
     from attnbench.answer.ranking import Candidate
+    from attnbench.core.call import CallForm
 
 USES = {"eager": "matmul", "flex": "flex", "sdpa": "sdpa", "mha": "sdpa"}
 """By a word of how a call was captured: the variant that it uses now."""
@@ -56,7 +59,8 @@ class GainInterval:
 @dataclass(frozen=True)
 class SiteTimes:
     """A site's share of a step, what it uses now and what it would take, with the times of calls
-    alone; ``inside_s`` is what a call took in the program. ``why``: why there is no answer.
+    alone; ``over`` is their ratio in pairs; ``inside_s`` is what a call took in the program.
+    ``mend``: what to change, in words and as code. ``why``: why there is no answer.
     """
 
     site: str
@@ -67,6 +71,9 @@ class SiteTimes:
     then_s: GainInterval | None = None
     why: str = ""
     inside_s: float | None = None
+    over: GainInterval | None = None
+    mend: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
 
     @property
     def ratio(self) -> GainInterval | None:
@@ -80,6 +87,11 @@ class SiteTimes:
             more = 0.0 if self.inside_s is None else max(0.0, self.inside_s - now_s)
             return then_s / now_s, (then_s + more) / (now_s + more)
 
+        if (over := self.over) is not None:
+            value, least, most = (
+                either(now.value, r * now.value) for r in (over.value, over.low, over.high)
+            )
+            return GainInterval(sum(value) / 2, min(least), max(most))
         low, high = min(either(now.high, then.low)), max(either(now.low, then.high))
         return GainInterval(sum(either(now.value, then.value)) / 2, low, high)
 
@@ -225,3 +237,32 @@ def site_times(
         return SiteTimes(site, part, uses or via, None, winner.variant, span(winner), said)
     takes = now if now in ranking.equal else winner  # a change that gains nothing is none
     return SiteTimes(site, part, uses, span(now), takes.variant, span(takes), inside_s=inside_s)
+
+
+def priced_times(
+    site: str,
+    share: float | None,
+    form: CallForm,
+    priced: Priced,
+    *,
+    off: tuple[float, float] = (1.0, 1.0),
+    inside_s: float | None = None,
+) -> SiteTimes:
+    """A place with its call as it is made, and as it would be with what gains there."""
+    part = None if share is None else GainInterval(share, share * off[0], min(1.0, share * off[1]))
+    uses = ", ".join([form.kernel or form.api, form.mask_words(), *form.words()])
+    now = None if priced.now_s is None else GainInterval.exactly(priced.now_s)
+    if priced.ratio is None or priced.low is None or priced.high is None or priced.then_s is None:
+        return SiteTimes(site, part, uses, now, why=priced.why, inside_s=inside_s)
+    return SiteTimes(
+        site,
+        part,
+        uses,
+        now,
+        "; ".join(priced.words),
+        GainInterval.exactly(priced.then_s),
+        inside_s=inside_s,
+        over=GainInterval(priced.ratio, priced.low, priced.high),
+        mend=priced.words,
+        code=priced.code,
+    )

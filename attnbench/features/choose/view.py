@@ -106,49 +106,35 @@ def _left_out(choice: Choice) -> Iterator[str]:
 
 
 def show_calls(choices: Mapping[Problem, Choice], gained: Gain) -> None:
-    """``choose --problems``: the answers, the sites, and for each variant that something would take
-    what to paste and what proves it.
-    """
+    """``choose --problems``: each place with what to change there, and what the program gains."""
     out = console()
-    for choice in choices.values():
-        style = f"bold {GOOD}" if choice.ranking else "bold"
-        out.print(escape(choice.sentence()), style=style)
-    out.print()
-    numbers = ("now, in the program", "now, alone", "then, alone", "then / now")
-    heads = ("site", "of " + gained.of, "uses", *numbers[:2], "take", *numbers[2:])
-    rows = [
-        (
-            site.site,
-            site.share and format.percent(site.share.value),
-            site.uses,
-            None if site.inside_s is None else duration(site.inside_s),
-            site.now_s and duration(site.now_s.value),
-            site.takes or None,
-            site.then_s and duration(site.then_s.value),
-            (r := site.ratio) and format.ratio_interval(r.value, r.low, r.high),
-        )
-        for site in gained.sites
-    ]
-    show_table(Table("", columns(*heads, right=(heads[1], *numbers)), rows))
     out.print(escape(gained.sentence()), style="bold")
     for site in gained.sites:
-        if why := site.unchanged():
-            out.print(escape(f"{site.site}: {why}"), style=FAINT)
-    taken = {site.takes for site in gained.sites if site.ratio is not None}
+        share = "" if site.share is None else f", {format.percent(site.share.value)} of {gained.of}"
+        out.print(escape(f"\n{site.site}{share}"), style="bold")
+        inside = "" if site.inside_s is None else f"; {duration(site.inside_s)} in the program"
+        now = "" if site.now_s is None else f"{duration(site.now_s.value)} a call{inside}: "
+        out.print(escape(f"  now   {now}{site.uses}"))
+        if (r := site.ratio) is not None and site.then_s is not None:
+            times = format.ratio_interval(r.value, r.low, r.high)
+            out.print(
+                escape(f"  then  {duration(site.then_s.value)}, {times} of it: {site.takes}"),
+                style=GOOD,
+            )
+            _paste("", site.code, above="")
+        elif why := site.unchanged():
+            out.print(escape(f"  {why}"), style=FAINT)
     answered = [(c.ranking.winner.variant, c) for c in choices.values() if c.ranking]
     first = dict(reversed(answered))
+    taken = {site.takes for site in gained.sites if site.ratio is not None}
     for name in sorted(taken & first.keys()):
         _paste(f"to use {name}:", paste.lines(name, first[name].problem))
-        _paste("or in a model of transformers:", paste.in_transformers(name), "")
         _paste("what proves it:", [paste.proof(first[name])], "")
-    if len(taken) > 1:
-        print(
-            "\nseveral variants, for several kinds of call: measure them in one run, 'attnbench "
-            "run --problems FILE'; make a table of it, 'attnbench choose --export table.json "
-            "--from RUN'; and attnbench.dispatch picks for each call"
-        )
+    out.print("\nof each problem alone:", style=FAINT)
+    for choice in choices.values():
+        out.print(escape(choice.sentence()), style=FAINT)
 
 
 def _paste(title: str, lines: Sequence[str], above: str = "\n") -> None:
     if lines:
-        print("\n".join([above + title, *(f"    {line}" for line in lines)]))
+        print("\n".join([*[above + title] * bool(title), *(f"    {line}" for line in lines)]))

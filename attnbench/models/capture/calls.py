@@ -27,6 +27,7 @@ import msgspec
 from msgspec import Meta, field
 from msgspec.structs import replace
 
+from attnbench.core.call import CallForm
 from attnbench.core.disk import from_json, is_no_file, write_whole
 from impls.errors import CantBeDone
 from impls.problem import Problem
@@ -51,6 +52,10 @@ class Site(msgspec.Struct, frozen=True):
     scale: float = 0.0
     samples: str = ""  # a file of the q, k and v of one call
     note: str = ""
+    call: CallForm | None = None
+    """How it is called; None where that could not be seen."""
+    new_masks: Count = 0  # calls whose mask was a tensor that was not seen before
+    changes: bool = False  # whether the mask hides other keys in other calls of the place
     faithful: bool = True
     """Whether the problem describes all that the call computes, but for dropout and scale."""
 
@@ -61,7 +66,8 @@ class Site(msgspec.Struct, frozen=True):
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return {**msgspec.structs.asdict(self), "problem": self.problem.to_dict()}
+        values = {**msgspec.structs.asdict(self), "problem": self.problem.to_dict()}
+        return {**values, "call": msgspec.json.decode(msgspec.json.encode(self.call))}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Site:
@@ -81,6 +87,7 @@ class Site(msgspec.Struct, frozen=True):
             calls=self.calls + other.calls,
             seconds=self.seconds + other.seconds,
             backward_s=self.backward_s + other.backward_s,
+            new_masks=self.new_masks + other.new_masks,
             samples=self.samples or other.samples,
         )
 
@@ -204,7 +211,8 @@ class Gathered:
             p = site.problem
             bare = p.with_(q_len=1, kv_len=1, mask=replace_fields(p.mask, parts=()))
             names = str(p.mask) if any(m.file for m in p.mask.parts) else p.mask.kinds
-            kind = site.site, site.via, site.scale, site.note, site.faithful, bare, names
+            how = site.call and site.call.kind
+            kind = site.site, site.via, site.scale, site.note, site.faithful, bare, names, how
             some = self._sums.setdefault(kind, {}).setdefault(octave(p), {})
             if p not in some and len(some) >= MOST:
                 _, p = min(((abs(x.kv_len - p.kv_len), x) for x in some), key=itemgetter(0))
@@ -245,7 +253,8 @@ def _one_of(some: dict[Problem, Site]) -> Site:
     note = f"stands for {len(some)} problems of {span}{more}"
     total = reduce(Site.plus, (site for site in ordered if site is not chosen), chosen)
     notes = "; ".join(filter(None, (chosen.note, note)))
-    return replace(total, note=notes, samples=chosen.samples)
+    several = len({str(site.problem.mask) for site in ordered}) > 1
+    return replace(total, note=notes, samples=chosen.samples, changes=several or total.changes)
 
 
 def merged(parts: Sequence[SeenCalls]) -> SeenCalls:
@@ -270,6 +279,10 @@ def merged(parts: Sequence[SeenCalls]) -> SeenCalls:
             "made: attention's share of the time is not known"
         )
     found = Gathered().add_all(site for part in parts for site in part.sites).sites()
+    masks: dict[tuple[str, str], set[str]] = {}
+    for site in found:
+        masks.setdefault((site.site, site.via), set()).add(str(site.problem.mask))
+    found = [replace(s, changes=len(masks[s.site, s.via]) > 1 or s.changes) for s in found]
     trains = [site for site in found if site.problem.phase == "train"]
     of_training = whole.step_share is not None and bool(trains)
     total = sum(site.total_s for site in trains) if of_training else whole.attention_s

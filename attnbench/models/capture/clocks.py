@@ -28,10 +28,13 @@ WITHIN = 256  # calls inside of one gradient, at most, that are taken off it
 class Entry:
     """What calls that are alike are counted under: a site, or the reason why they have none."""
 
-    __slots__ = ("site", "why")
+    __slots__ = ("asked", "site", "unasked", "why")
 
     def __init__(self, site: Site | None = None, why: str = "") -> None:
         self.site, self.why = site, why
+        self.unasked: Site | None = None
+        """Where torch notes what a gradient needs: the site if nobody asks for one."""
+        self.asked = False  # whether a gradient was asked for
 
 
 class Span(NamedTuple):
@@ -57,6 +60,7 @@ class ThreadState(threading.local):
         self.inner: list[Any] = []  # what the outer call has called so far
         self.heads = 0  # of the multi-head attention that the thread is in
         self.scores: Any = None  # the first product of that
+        self.unread = False  # whether nobody reads the weights that it returns
 
 
 class Tally:
@@ -66,13 +70,14 @@ class Tally:
         self._lock = threading.RLock()  # a signal's handler may ask for what there is
         self._gathered = Gathered()
         self.mine = ThreadState()
-        self.by_entry: dict[Entry, list[float]] = {}  # calls, and seconds forward and backward
+        self.by_entry: dict[Entry, list[float]] = {}
+        """Calls, their seconds forward and backward, and in how many the mask was a new tensor."""
         self.attention_s, self.threads = 0.0, 0
         self.first: float | None = None  # when the first call began
         self.last = 0.0  # when the last one, or its gradient, ended
         self._looked = 0.0  # what the thread that looked longest had spent on it by then
 
-    def called(self, entry: Entry, begun: float, until: float) -> None:
+    def called(self, entry: Entry, begun: float, until: float, *, new_mask: bool = False) -> None:
         """One more call, from then until then."""
         with self._lock:
             self.first = begun if self.first is None else min(self.first, begun)
@@ -81,13 +86,15 @@ class Tally:
             if len(self.by_entry) > KEPT:
                 self._gathered.add_all(self._counted())
                 self.by_entry.clear()
-            self.by_entry.setdefault(entry, [0.0, 0.0, 0.0])[0] += 1
+            counts = self.by_entry.setdefault(entry, [0.0, 0.0, 0.0, 0.0])
+            counts[0] += 1
+            counts[3] += new_mask
         self.ended(until)
 
     def add(self, entry: Entry, seconds: float, *, backward: bool) -> None:
         """Seconds of a call, or of its gradient."""
         with self._lock:
-            self.by_entry.setdefault(entry, [0.0, 0.0, 0.0])[1 + backward] += seconds
+            self.by_entry.setdefault(entry, [0.0, 0.0, 0.0, 0.0])[1 + backward] += seconds
             self.attention_s += seconds
 
     def ended(self, at: float) -> None:
@@ -107,11 +114,13 @@ class Tally:
             return Gathered().add_all(self._gathered.each()).add_all(self._counted()).each()
 
     def _counted(self) -> list[Site]:
-        return [
-            replace(entry.site, calls=int(calls), seconds=seconds, backward_s=backward_s)
-            for entry, (calls, seconds, backward_s) in self.by_entry.items()
-            if entry.site is not None
-        ]
+        sites = []
+        for entry, (calls, seconds, backward_s, new_masks) in self.by_entry.items():
+            site = entry.unasked if entry.unasked and not entry.asked else entry.site
+            if site is not None:
+                counts = {"calls": int(calls), "new_masks": int(new_masks)}
+                sites.append(replace(site, seconds=seconds, backward_s=backward_s, **counts))
+        return sites
 
 
 class SpanClock:
@@ -188,13 +197,17 @@ def watch_gradient(
 ) -> None:
     """Time the backward pass from ``out`` to ``ends``, less calls, and looking at them, in it."""
     nodes = _nodes_between(out, {x.grad_fn for x in ends if x is not None})
-    if out.grad_fn is None or not 0 < len(nodes) <= MOST_NODES:
+    if out.grad_fn is None:
+        return
+    if not 0 < len(nodes) <= MOST_NODES:
+        out.grad_fn.register_prehook(lambda _: setattr(entry, "asked", True))
         return
     begun: Any = None
     looked, within = 0.0, list[Span]()
 
     def begin(_: Any) -> None:
         nonlocal begun, looked, within
+        entry.asked = True
         looked, within = tally.mine.looked, []
         tally.mine.within, begun = within, clock.now()
 

@@ -6,10 +6,9 @@ products and a softmax has no site: its place alone is noted.
 
 from __future__ import annotations
 
+import dis
 import sys
-import threading
 import types
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
@@ -19,10 +18,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._guards import TracingContext
 
+from attnbench.core.call import Api
+from attnbench.models.capture import products
+from attnbench.models.capture.kernels import how_called
 from attnbench.models.capture.masks import FoundMask, Masks
-from attnbench.models.capture.recorder import NOW, CapturedCall, Place, first_of, place_text, where
+from attnbench.models.capture.recorder import NOW, CapturedCall, Place, first_of
 from attnbench.models.mask_of import FULL, causal_of
 from impls.errors import CantBeDone
 from impls.masks import Shape
@@ -108,15 +109,14 @@ def put_torch(stands: Stands) -> None:
     stands.put(torch, layer, partial(_fast_path, "encoder layer fast path", 1, (18, 19)))
     stands.put(torch, "compile", _compile)
     stands.put(torch.jit, "script", partial(_script, stands))
-    recent = _Recent()
-    for name in ("matmul", "einsum"):
-        stands.put(torch, name, partial(_noting, recent.product, False))
-    for name in ("bmm", "baddbmm"):
-        stands.put(torch, name, partial(_noting, recent.product, True))
-    for name in ("matmul", "bmm", "baddbmm", "__matmul__"):
-        stands.put(Tensor, name, partial(_noting, recent.product, False))
-    for owner in (torch, Tensor):
-        stands.put(owner, "softmax", partial(_noting, recent.softmax, False))
+    recent = products.Recent()
+    for owner, names in (
+        (torch, ("matmul", "einsum", "bmm", "baddbmm")),
+        (Tensor, ("matmul", "bmm", "baddbmm", "__matmul__")),
+    ):
+        for name in names:
+            stands.put(owner, name, partial(products.noting, recent, name.strip("_")))
+        stands.put(owner, "softmax", partial(products.noting_softmax, recent))
 
 
 def _watched(
@@ -154,14 +154,26 @@ def sdpa(original: Function) -> Function:
             from torch._dynamo.comptime import comptime
 
             comptime(_met_sdpa)
-        begun = None if torch.compiler.is_compiling() else NOW.begin(query)
-        out: Tensor = original(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
-        if begun is not None:
-            via = "mha" if NOW.state().heads > 0 else "sdpa"
-            given = via, query, key, value, attn_mask, is_causal, scale, dropout_p
-            NOW.made(partial(CapturedCall, *given), out, begun)
+        arguments: dict[str, Any] = {
+            "query": query,
+            "key": key,
+            "value": value,
+            "attn_mask": attn_mask,
+            "dropout_p": dropout_p,
+            "is_causal": is_causal,
+            "scale": scale,
+            "enable_gqa": enable_gqa,
+        }
+        if torch.compiler.is_compiling() or (recorder := NOW.taking(query)) is None:
+            return original(**arguments)
+        since, via = perf_counter(), "mha" if NOW.state().heads > 0 else "sdpa"
+        more = {"is_causal": is_causal, "scale": scale, "dropout": dropout_p}
+        how = how_called("sdpa", query, key, value, attn_mask, **more, enable_gqa=enable_gqa)
+        recorder.tally.mine.looked += perf_counter() - since
+        begun = recorder.begin(query)
+        out: Tensor = recorder.run(how, original, arguments)
+        passed = via, query, key, value, attn_mask, is_causal, scale, dropout_p
+        NOW.made(partial(CapturedCall, *passed, how=how), out, begun)
         return out
 
     return scaled_dot_product_attention
@@ -175,12 +187,52 @@ def _mha(original: Function) -> Function:
         state = NOW.state()
         before = state.heads
         state.heads = args[4] if len(args) > 4 else more["num_heads"]
+        state.unread = more.get("need_weights", True) and weights_unread(sys._getframe(1))
         try:
             return original(*args, **more)
         finally:
-            state.heads, state.scores = before, None
+            state.heads, state.scores, state.unread = before, None, False
 
     return multi_head_attention_forward
+
+
+def weights_unread(frame: types.FrameType | None) -> bool:
+    """Whether the code that called nn.MultiheadAttention never reads the second of its results.
+
+    It is read off the code that follows the call: ``[0]``, or two names of which the second is
+    never used.
+    """
+    while frame is not None and (_in_torch(frame) or frame.f_code.co_filename == __file__):
+        frame = frame.f_back
+    return frame is not None and _unread(frame.f_code, frame.f_lasti)
+
+
+def _in_torch(frame: types.FrameType) -> bool:
+    """Whether a frame is of a module's own machinery, and not of a layer that calls another."""
+    name = frame.f_code.co_filename
+    return name.endswith(("/nn/modules/module.py", "/nn/modules/activation.py", "/functional.py"))
+
+
+@lru_cache(maxsize=256)
+def _unread(code: types.CodeType, last: int) -> bool:
+    whole = list(dis.get_instructions(code))
+    after = [x for x in whole if x.offset > last and x.opname != "CACHE"][:4]
+    if after and after[0].opname == "POP_TOP":
+        return True
+    if after and after[0].opname in ("LOAD_CONST", "LOAD_SMALL_INT") and after[0].argval == 0:
+        return after[1].opname in ("BINARY_SUBSCR", "BINARY_OP")
+    if not after or after[0].opname != "UNPACK_SEQUENCE" or after[0].argval != 2:
+        return False
+    second = [*_names(after[1]), *_names(after[2])][1]
+    if any(x.opname.startswith("LOAD") and second in _names(x) for x in whole):
+        return False
+    return "_FAST" in after[1].opname or second.startswith("_")
+
+
+def _names(instruction: dis.Instruction) -> tuple[str, ...]:
+    """The names that an instruction loads or stores, of which newer Pythons take two at once."""
+    name = instruction.argval
+    return name if isinstance(name, tuple) else (str(name),)
 
 
 WHOLE_NOTE = "torch computes it in one operator with more than attention: its seconds are not known"
@@ -271,7 +323,7 @@ def _met_sdpa(context: Any) -> None:
             scale=scale if isinstance(scale, float) else None,
             dropout=dropout if isinstance(dropout, float) else 0.0,
         )
-        site = call.request(first_of(_traced_places(context)), recorder.masks).site()
+        site = call.request(first_of(_traced_places(context)), recorder.masks)[0].site()
     except CantBeDone as error:
         recorder.failures[str(error)] += 1
     except Exception as error:  # how the compiler keeps its values may change with its version
@@ -284,76 +336,6 @@ def _traced_places(context: Any) -> Iterator[Place]:
     while frame is not None:
         yield frame.f_code.co_filename, frame.lineno, frame.f_code.co_qualname
         frame = getattr(frame, "parent", None)
-
-
-# ---- attention that is written out -------------------------------------------------------------
-
-ACTIVATION = 3  # dimensions of an activation, at least
-BACK, ON = 4, 2
-"""How many products before a softmax may have made its scores, and how many after it may use it."""
-PROXY = torch._C._TorchDispatchModeKey.PROXY
-
-
-class _Recent(threading.local):
-    """What a thread has just computed, by the number of numbers."""
-
-    def __init__(self) -> None:
-        self.products: deque[int] = deque(maxlen=BACK)
-        self.weights, self.left = 0, 0
-
-    def product(self, given: tuple[Any, ...], out: Tensor) -> None:
-        """Of queries and keys, of weights and values, or of anything else."""
-        operands = [x for x in given if isinstance(x, Tensor)]
-        operands += [x for some in given if isinstance(some, list | tuple) for x in some]
-        if all(map(_activation, operands)):
-            if self.left and self.weights in [x.numel() for x in operands]:
-                self.weights = self.left = 0
-                if (recorder := NOW.recorder) is not None:
-                    recorder.written_out[place_text(where())] += 1
-                    recorder.noticed()
-            self.left = max(0, self.left - 1)
-            self.products.append(out.numel())
-
-    def softmax(self, given: tuple[Any, ...], out: Tensor) -> None:
-        """Of scores, or of anything else."""
-        self.weights, self.left = (out.numel(), ON) if out.numel() in self.products else (0, 0)
-        self.products.clear()
-
-
-def _activation(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.dim() >= ACTIVATION and not x.is_nested
-
-
-def _noting(note: Function, of_mha: bool, original: Function) -> Function:
-    """A product or a softmax, noted unless a compiler only learns what it returns.
-
-    In nn.MultiheadAttention, the first product is its scores, and the second ends it.
-    """
-
-    def noting(*given: Any, **more: Any) -> Any:
-        if torch.compiler.is_compiling() or NOW.recorder is None:
-            return original(*given, **more)
-        state = NOW.state()
-        if of_mha and state.heads > 0 and state.scores is None:
-            state.scores = NOW.begin(given[-2]), *given[-2:], given[0] if len(given) > 2 else None
-            return original(*given)
-        if of_mha and state.heads > 0:
-            (begun, q, k, mask), state.scores = state.scores, None
-            heads, scale, out = state.heads, q.shape[-1] ** -0.5, original(*given)
-            if begun is not None:
-                call = partial(CapturedCall, "mha", q, k.mT, given[-1], mask, scale=scale)
-                NOW.made(partial(call, heads=heads), out, begun)
-            return out
-        out, begun = original(*given, **more), perf_counter()
-        if not _activation(out):
-            return out
-        traced = TracingContext.try_get() is not None or torch._C._get_dispatch_mode(PROXY)
-        if not (traced or state.outer or state.heads):  # else it is a part of another attention
-            note(given, out)
-        state.looked += perf_counter() - begun
-        return out
-
-    return noting
 
 
 # ---- other libraries ---------------------------------------------------------------------------
@@ -369,6 +351,8 @@ def put_flex(stands: Stands) -> None:
 
 
 def _flex(original: Function) -> Function:
+    compiled = hasattr(original, "_torchdynamo_orig_callable")
+    api: Api = "flex compiled" if compiled else "flex"
 
     def met(_: Any) -> None:
         if (recorder := NOW.recorder) is not None:
@@ -392,10 +376,19 @@ def _flex(original: Function) -> Function:
             from torch._dynamo.comptime import comptime
 
             comptime(met)
-        given = query, key, value, score_mod, block_mask, scale, enable_gqa
-        call = partial(CapturedCall, "flex", query, key, value, scale=scale, find_mask=find)
+        passed = query, key, value, score_mod, block_mask, scale, enable_gqa
+        lse = bool(more.get("return_lse") or more.get("return_aux") or any(args[:1]))
+
+        def call() -> CapturedCall:
+            how = how_called(api, query, key, value, scale=scale, enable_gqa=enable_gqa,
+                             returns="lse" * lse)  # fmt: skip
+            words = ("block_mask", block_mask), ("score_mod", score_mod)
+            kinds = " and ".join(word for word, x in words if x is not None)
+            how = how._replace(mask_type=kinds)
+            return CapturedCall("flex", query, key, value, scale=scale, find_mask=find, how=how)
+
         # its own products are no other attention
-        return _watched(partial(original, *given, *args, **more), query, call, heads=-1)
+        return _watched(partial(original, *passed, *args, **more), query, call, heads=-1)
 
     return flex_attention
 
@@ -463,13 +456,18 @@ def layer_call(
     notes = [note for word, note in INEXPRESSIBLE.items() if more.get(word) is not None]
     scale, dropout, bias = (more.get(word) for word in ("scaling", "dropout", "position_bias"))
     call = CapturedCall(via, *qkv, scale=scale, dropout=dropout or 0.0, bias=bias)
+    api: Api = "eager" if via.endswith(" eager") else "other"
+    passed = mask if isinstance(mask, Tensor) else None
+    if isinstance(scale, float | None):
+        how = how_called(api, *qkv, passed, scale=scale, dropout=dropout or 0.0)
+        call = call._replace(how=how)
     call = call._replace(note="; ".join(notes), faithful=not notes)
     tensor = mask if isinstance(mask, Tensor) else None
     if len(inner) == 1:
         its, (_, k, v) = inner[0](), qkv
         if k.shape[2] != its.k.shape[2]:  # heads may have been packed for torch's function
             k, v = (x.detach()[:, :, : its.k.shape[2]] for x in (k, v))
-        call = call._replace(k=k, v=v)
+        call = call._replace(k=k, v=v, how=its.how)
         if its.find_mask is None and its.q.shape != call.q.shape:
             return call._replace(attn_mask=tensor)
         names = ("attn_mask", "is_causal", "find_mask", "scale", "dropout")

@@ -1,26 +1,34 @@
 """The masks that a program hands over, each looked at once.
 
 A tensor that is still the one that was looked at, and was not written to since, is known. A new one
-with the content of an old one is known by its digest. A bias that is learned changes at every
-step: the first one of a place and shape stands for all, and of two that hide the same keys the
-first is kept. At most ``MOST`` masks without a name are kept as files.
+with the content of an old one is known by its digest. Where a program makes masks faster than they
+can be looked at without slowing it down, the last one of a place and shape stands for the next. A
+bias that is learned changes at every step: the first one of a place and shape stands for all, and
+of two that hide the same keys the first is kept. At most ``MOST`` masks without a name are kept as
+files.
 """
 
 from __future__ import annotations
 
 import hashlib
+import zlib
+from collections import Counter
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from attnbench.models.mask_of import FULL, WhileAlive, causal_of, has_data, kept, recognised
 from impls.errors import CantBeDone
 from impls.masks import Mask, Shape
 
 MOST = 32
+FIRST = 8
+"""Masks of a place and shape that are looked at whatever that takes."""
 REMEMBERED = 4096
 LARGEST = 2**31  # scores: the values of a mask with more are not looked at
 FLEX_LARGEST = 2**26  # pairs, over batch and heads, that FlexAttention's functions are called on
@@ -38,11 +46,19 @@ class FoundMask(NamedTuple):
 class Masks:
     """What is known of the masks of a program."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
-        self._alive = WhileAlive()
+    def __init__(
+        self, folder: Path | None = None, affordable: Callable[[], bool] = lambda: True
+    ) -> None:
+        """``affordable``: whether the program has time for another look."""
+        self._folder, self._affordable = folder, affordable
+        self._tensors: Any = WeakIdKeyDictionary()
+        """Of tensors that live: their version, their digest, and the masks by shape."""
+        self._functions_known = WhileAlive()
         self._contents: dict[Any, FoundMask] = {}
+        self._last: dict[Any, FoundMask] = {}
+        self._looks: Counter[Any] = Counter()
         self._files = self._functions = 0
+        self.passed_over = 0  # masks that were taken for the last one's without a look
 
     def of(
         self,
@@ -53,26 +69,49 @@ class Masks:
         bias: Tensor | None = None,
     ) -> FoundMask:
         """The mask of a call; ``bias`` is added to it. ``place`` is where the call comes from."""
+        return self.look(attn_mask, is_causal, shape, place, bias)[0]
+
+    def look(
+        self,
+        attn_mask: Tensor | None,
+        is_causal: bool,
+        shape: Shape,
+        place: Any = None,
+        bias: Tensor | None = None,
+    ) -> tuple[FoundMask, bool]:
+        """The mask of a call, and whether its tensor is one that was not seen before."""
         terms = [x for x in (attn_mask, bias) if x is not None]
         default = causal_of(shape) if is_causal else FULL
         if not terms:
-            return FoundMask(default)
+            return FoundMask(default), False
         if not all(map(has_data, terms)):
             return FoundMask(
                 default, "its mask is a tensor without values, so what it hides is not known"
-            )
-
-        def look() -> FoundMask:
-            forms = tuple((tuple(x.shape), x.dtype) for x in terms)
-            learned = any(x.requires_grad for x in terms)
-            content = ("learned", place) if learned else tuple(map(_digest, terms))
-            key = (*content, forms, is_causal, shape)
-            return self._contents.get(key) or self._know(key, self._found(terms, is_causal, shape))
-
-        if len(terms) > 1:
-            return look()
-        found: FoundMask = self._alive.get(terms[0], (is_causal, shape), look)
-        return found
+            ), False
+        meaning = (is_causal, shape, len(terms))
+        known = self._tensors.get(terms[0]) if len(terms) == 1 else None
+        if known is not None and known[0] == _version(terms[0]) and meaning in known[2]:
+            if not self._affordable() or known[1] == _digest(terms[0]):
+                return known[2][meaning], False
+            known = None  # it was written to in a way that torch does not count
+        forms = tuple((tuple(x.shape), x.dtype) for x in terms)
+        alike = (place, forms, meaning)
+        self._looks[alike] += 1
+        if self._looks[alike] > FIRST and alike in self._last and not self._affordable():
+            self.passed_over += 1
+            return self._last[alike], True
+        learned = any(x.requires_grad for x in terms)
+        digests = tuple(map(_digest, terms))
+        key = (*(("learned", place) if learned else digests), forms, *meaning)
+        found = self._contents.get(key) or self._know(key, self._found(terms, is_causal, shape))
+        if len(self._last) >= REMEMBERED:
+            self._last.clear()
+            self._looks.clear()
+        self._last[alike] = found
+        if len(terms) == 1:
+            by_meaning = {} if known is None or known[1] != digests[0] else known[2]
+            self._tensors[terms[0]] = _version(terms[0]), digests[0], {**by_meaning, meaning: found}
+        return found, True
 
     def of_flex(
         self, block_mask: Any, score_mod: Any, shape: Shape, device: torch.device
@@ -99,7 +138,7 @@ class Masks:
 
         if (thing := score_mod if block_mask is None else block_mask) is None:
             return FoundMask(FULL)
-        asked: FoundMask = self._alive.get(thing, (score_mod, shape), call)
+        asked: FoundMask = self._functions_known.get(thing, (score_mod, shape), call)
         return asked
 
     def _know(self, key: Any, found: FoundMask) -> FoundMask:
@@ -135,14 +174,19 @@ class Masks:
             return FoundMask(FULL, f"its mask can't be put: {error}")
 
 
-def _digest(x: Tensor) -> bytes:
+def _version(x: Tensor) -> int:
+    """How often torch has seen it written to, which it does not count of inference tensors."""
+    return 0 if x.is_inference() else x._version
+
+
+def _digest(x: Tensor) -> int:
     """Of what a tensor holds; what is repeated by a stride of zero is read once."""
     x = x.detach()
     for axis, stride in enumerate(x.stride()):
         if stride == 0 and x.shape[axis] > 1:
             x = x.narrow(axis, 0, 1)
     held = x.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return hashlib.blake2b(held.data, digest_size=16).digest()
+    return zlib.crc32(held)
 
 
 def _seen(block_mask: Any, shape: Shape, device: torch.device) -> Tensor:

@@ -23,12 +23,14 @@ from typing import TYPE_CHECKING
 
 from attnbench.command.terminal import INTERRUPTED, say
 from attnbench.core.disk import open_draft
-from attnbench.models.capture.calls import SeenCalls, merged
+from attnbench.models.capture.calls import SeenCalls, Site, merged
 from attnbench.models.capture.child import FOLDER, MASKS, SAMPLES
 from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
+
+    from impls.problem import Problem
 
 SITE = Path(__file__).parent / "site"
 EVERY_S, POLL_S = 2.0, 0.05
@@ -88,6 +90,8 @@ def show(calls: SeenCalls, path: Path) -> None:
         )
     # of calls that overlap, a sentence about what could not be seen says so
     out.print("" if calls.overlap else escape(f"\n{share}"))
+    for s in calls.sites[:SHOWN]:
+        out.print(escape(f"{s.site}: {how(s)}"))
     lines = [f"* {note}" for note in dict.fromkeys(s.note for s in calls.sites if s.note)]
     if len(calls.sites) > SHOWN:
         lines.append(f"{len(calls.sites) - SHOWN} more sites are in the file")
@@ -98,6 +102,30 @@ def show(calls: SeenCalls, path: Path) -> None:
         out.print(
             escape(f"\nkept in {path}. Measure every variant on its problems ({problems}): {run}")
         )
+
+
+def how(site: Site) -> str:
+    """What ran at a place, and how it is called."""
+    if site.call is None:
+        return f"{site.via}, of which no more is known"
+    kernel = site.call.kernel or "a kernel that could not be seen"
+    why = f", since {' and '.join(site.call.why)}" if site.call.why else ""
+    mask = site.call.mask_words()
+    if site.call.mask is not None or site.call.mask_type:
+        holds = ["hides nothing" if site.problem.mask.plain else holding(site.problem)]
+        if site.changes:
+            holds.append("other keys in other calls")
+        if site.calls > 1 and site.new_masks == site.calls:
+            holds.append("made anew for each call")
+        mask += f" ({'; '.join(holds)})"
+    return "; ".join([f"{kernel}{why}", mask, *site.call.words()])
+
+
+def holding(problem: Problem) -> str:
+    """What a mask holds, without the name of a file."""
+    words = {"dense": "a mask without a name", "bias": "numbers that are added"}
+    kinds = [words.get(part.kind, str(part)) for part in problem.mask.parts]
+    return " and ".join(kinds) + ", the first query at the first key" * problem.mask.upper_left
 
 
 def run_program(

@@ -12,8 +12,8 @@ import platform
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterable
+from functools import partial
 from math import prod
 from pathlib import Path
 from time import perf_counter, time_ns
@@ -26,10 +26,18 @@ from msgspec.structs import replace
 from torch import Tensor
 from torch._C import _functorch as functorch
 
+from attnbench.core.call import CallForm
 from attnbench.meter.audit import owner_of
 from attnbench.models.capture import clocks
 from attnbench.models.capture.calls import SeenCalls, Site, octave
 from attnbench.models.capture.clocks import Entry, Span, Steps, Tally, ThreadState, watch_gradient
+from attnbench.models.capture.kernels import (
+    HowCalled,
+    chosen,
+    observed,
+    repeated_heads,
+    why_math,
+)
 from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.mask_of import has_data, is_usual, phase_of, problem_of
 from impls.errors import CantBeDone
@@ -43,14 +51,18 @@ Where = tuple[Place | None, Place | None]
 
 def where() -> Where:
     """Where the call comes from that is being recorded."""
-
-    def places() -> Iterator[Place]:
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            yield frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname
-            frame = frame.f_back
-
-    return first_of(places())
+    model: Place | None = None
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        kind = KINDS.get(file) or _kind_of(file)
+        if kind == "other" or (kind == "library" and model is None):
+            place = file, frame.f_lineno, frame.f_code.co_qualname
+            if kind == "other":
+                return model, place
+            model = place
+        frame = frame.f_back
+    return model, None
 
 
 def first_of(places: Iterable[Place]) -> Where:
@@ -65,13 +77,23 @@ def first_of(places: Iterable[Place]) -> Where:
     return model, None
 
 
-@lru_cache(maxsize=4096)
+KINDS: dict[str, str] = {}
+"""Of each file that was asked about: whose it is."""
+
+
 def _kind_of(file: str) -> str:
     """Whose file it is; of transformers, its models alone count as a library's."""
-    generated = file.startswith("<") and not file.startswith(("<stdin>", "<ipython", "<string>"))
-    if generated or ("/transformers/" in file and "/transformers/models/" not in file):
-        return "torch"
-    return "library" if "/transformers/" in file else owner_of(file)
+    if file not in KINDS:
+        generated = file.startswith("<") and not file.startswith(OWN_WORDS)
+        if generated or ("/transformers/" in file and "/transformers/models/" not in file):
+            KINDS[file] = "torch"
+        else:
+            KINDS[file] = "library" if "/transformers/" in file else owner_of(file)
+    return KINDS[file]
+
+
+OWN_WORDS = ("<stdin>", "<ipython", "<string>")
+"""How files begin that hold a user's own code, and are none."""
 
 
 def place_text(found: Where) -> str:
@@ -103,13 +125,18 @@ class SiteRequest(NamedTuple):
     dropout: float = 0.0
     note: str = ""
     faithful: bool = True
+    how: HowCalled | None = None
+
+    def phase(self, *, gradient: bool) -> str:
+        """The phase of the call; ``gradient``: whether a backward pass follows."""
+        shape = Shape(self.q[0], self.q[1], self.q[2], self.v[2])
+        return phase_of(shape, self.found.mask, gradient=gradient)
 
     def site(self) -> Site:
         """A site without calls; raises CantBeDone where there is no such problem."""
         meta = self.device.type == "meta"
-        shape = Shape(self.q[0], self.q[1], self.q[2], self.v[2])
         mask = self.found.mask
-        phase = phase_of(shape, mask, gradient=self.gradients)
+        phase = self.phase(gradient=self.gradients)
         device = "cpu" if meta else self.device.type
         problem = problem_of(self.q, self.v, self.dtype, device, mask, phase)
         scaled = self.scale is not None and not is_usual(self.scale, problem.head_dim)
@@ -150,26 +177,31 @@ class CapturedCall(NamedTuple):
     faithful: bool = True
     heads: int = 0  # where batch and heads are one axis: how many heads
     whole: bool = False  # whether it does more than attention, so that its seconds say nothing
+    how: HowCalled | None = None
 
-    def request(self, where: Where, masks: Masks) -> SiteRequest:
-        """What its site follows from; in the dtype that attention runs in under autocast."""
+    def request(self, where: Where, masks: Masks) -> tuple[SiteRequest, bool]:
+        """What its site follows from, in the dtype that attention runs in under autocast; and
+        whether its mask is a tensor that was not seen before.
+        """
         q, k, v = (_four(x, self.heads) for x in (self.q, self.k, self.v))
         gradients = any(x.requires_grad for x in (self.q, self.k, self.v))
         gradients = torch.is_grad_enabled() and gradients
         shape, mask = Shape(q[0], q[1], q[2], k[2]), self.attn_mask
+        new = False
         if self.find_mask is not None:
             found = self.find_mask(masks, shape)
         else:
             if mask is not None and self.q.dim() == 3 and mask.dim() == 3:
                 heads = self.heads if mask.shape[0] > 1 else 0
                 mask = mask.unflatten(0, (-1, heads)) if heads else mask[:, None]
-            found = masks.of(mask, self.is_causal, shape, where, self.bias)
+            found, new = masks.look(mask, self.is_causal, shape, where, self.bias)
         dtype, device = self.q.dtype, self.q.device
         known = device.type in ("cpu", "cuda") and dtype != torch.float64
         if known and torch.is_autocast_enabled(device.type):
             dtype = torch.get_autocast_dtype(device.type)
-        more = self.scale, self.dropout, self.note, self.faithful
-        return SiteRequest(where, self.via, q, k, v, dtype, device, gradients, found, *more)
+        more = self.scale, self.dropout, self.note, self.faithful, self.how
+        request = SiteRequest(where, self.via, q, k, v, dtype, device, gradients, found, *more)
+        return request, new
 
 
 def _four(x: Tensor, heads: int) -> Form:
@@ -221,6 +253,16 @@ class Samples:
 
 
 ENTRIES = 4096
+RUNS = {
+    "mha": "math",
+    "eager": "written out",
+    "products": "written out",
+    "flex": "flex, not compiled",
+    "flex compiled": "flex",
+}
+"""What runs, by the function that is called, where torch chooses no kernel."""
+LOOKING = 0.01
+"""The part of a program's time that looking at masks again may take."""
 COMPILED_MOST = 256
 HOST, NONE = clocks.SpanClock(), clocks.NoClock()
 
@@ -229,7 +271,7 @@ class Recorder:
     """Counts calls until it is asked for them."""
 
     def __init__(self, masks: Path | None = None, samples: Path | None = None) -> None:
-        self.masks = Masks(masks)
+        self.masks = Masks(masks, self.affordable)
         self.samples = None if samples is None else Samples(samples)
         self.restart()
 
@@ -242,12 +284,18 @@ class Recorder:
         self.failures: Counter[str] = Counter()  # calls that could not be recorded, by reason
         self.graphs = compiled_graphs()  # what had been compiled before
         self.whole = 0  # calls that do more than attention
-        self.written_out: Counter[str] = Counter()
-        """Attention that was written out as products and a softmax, by its place."""
+        self.kernels: dict[HowCalled, tuple[str, tuple[str, ...]]] = {}
+        """What ran in calls of a form, and what kept a fused kernel from it."""
         self._entries: dict[SiteRequest, Entry] = {}
         self._lock = threading.Lock()
         self.on_first: Callable[[], None] | None = None
         """Called once, as soon as there is anything to report."""
+
+    def affordable(self) -> bool:
+        """Whether the program has time for another look at a mask."""
+        first = self.tally.first
+        spent = self.tally.mine.looked
+        return first is None or spent < LOOKING * (perf_counter() - first)
 
     def begin(self, x: Tensor) -> Span:
         """Just before a call on this tensor."""
@@ -255,11 +303,29 @@ class Recorder:
         since = perf_counter()
         return Span(clock, clock.now(), since=since)
 
+    def run(self, how: HowCalled, call: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        """What a call of torch's function returns; the first of a form is watched."""
+        if how in self.kernels:
+            return call(**arguments)
+        out, kernel = observed(partial(call, **arguments), arguments["query"])
+        try:
+            kernel = kernel or chosen(arguments)
+            why = why_math(arguments) if kernel == "math" else ()
+        except Exception as error:
+            self.failed(error)
+            why = ()
+        if len(self.kernels) >= ENTRIES:
+            self.kernels.clear()
+        self.kernels[how] = kernel, why
+        return out
+
     def made(self, call: Callable[[], CapturedCall], out: Any, begun: Span) -> None:
         """Record a call that was made; ``call`` returns which."""
         until = perf_counter()
         try:
-            span = begun._replace(ended=begun.clock.now())
+            span = begun
+            if span.ended is None:
+                span = begun._replace(ended=begun.clock.now())
             until = perf_counter()  # the call's seconds lie within its window
             self._record(call(), out, until, span)
         except Exception as error:
@@ -267,7 +333,7 @@ class Recorder:
         self.tally.mine.looked += perf_counter() - until
 
     def _record(self, call: CapturedCall, out: Any, until: float, span: Span) -> None:
-        request = call.request(where(), self.masks)
+        request, new = call.request(where(), self.masks)
         entry = self._entries.get(request) or self._entry(request, call)
         if call.whole:
             self.whole += 1
@@ -278,7 +344,7 @@ class Recorder:
                 within.append(span)
             if entry.site is None:
                 self.failures[entry.why] += 1
-        self.tally.called(entry, span.since, until)
+        self.tally.called(entry, span.since, until, new_mask=new)
         self.noticed()
         out = out[0] if isinstance(out, tuple) else out
         if request.gradients and isinstance(out, Tensor) and out.requires_grad:
@@ -294,12 +360,24 @@ class Recorder:
             if self.samples and has_data(call.q) and call.q.dim() == 4:
                 file = self.samples.keep(site.site, site.problem, (call.q, call.k, call.v))
                 site = replace(site, samples=file)
-            entry = Entry(site)
+            entry = Entry(replace(site, call=self._form(call)))
+            if request.gradients:
+                unasked = site.problem.with_(phase=request.phase(gradient=False))
+                form = entry.site and entry.site.call
+                form = form and replace(form, asked=False)
+                entry.unasked = replace(site, problem=unasked, call=form)
         with self._lock:
             if len(self._entries) >= ENTRIES:
                 self._entries.clear()
             self._entries[request] = entry
         return entry
+
+    def _form(self, call: CapturedCall) -> CallForm | None:
+        if (how := call.how) is None:
+            return None
+        kernel, why = self.kernels.get(how, (RUNS.get(how.api, ""), ()))
+        repeated = repeated_heads(call.k, call.v) if has_data(call.k) else 1
+        return how.form(kernel, why, repeated)
 
     def noticed(self) -> None:
         """There is something to report."""
@@ -326,7 +404,12 @@ class Recorder:
         versions = {"torch": torch.__version__, "python": platform.python_version()}
         return SeenCalls(
             sites=[*self.tally.sites(), *self.compiled],
-            header={**versions, "threads": self.tally.threads, "processes": 1},
+            header={
+                **versions,
+                "threads": self.tally.threads,
+                "processes": 1,
+                "torch_threads": torch.get_num_threads(),
+            },
             unseen=_unseen(self),
             complete=complete,
             wall_s=self.tally.window(looking=self.gpu.used),
@@ -347,6 +430,11 @@ class Now:
 
     def begin(self, query: Any, *, nested: bool = False) -> Span | None:
         """Just before a call; None where it will not be recorded."""
+        recorder = self.taking(query, nested=nested)
+        return None if recorder is None else recorder.begin(query)
+
+    def taking(self, query: Any, *, nested: bool = False) -> Recorder | None:
+        """The recorder, where a call on this tensor can be recorded; else it notes why not."""
         recorder = self.recorder
         if recorder is None or not isinstance(query, Tensor):
             return None
@@ -357,7 +445,7 @@ class Now:
         elif query.is_nested and not nested:
             why = "its tensors are nested, and a problem's are not"
         else:
-            return recorder.begin(query)
+            return recorder
         recorder.failures[why] += 1
         return None
 
@@ -384,20 +472,14 @@ def compiled_graphs() -> int:
 
 KERNELS = ("flash_attn", "xformers", "sageattention", "flashinfer", "natten")
 """Libraries with attention functions of their own."""
-PLACES, REASONS = 3, 5
-"""Places of attention written out, and reasons for failures, that are named at most."""
+REASONS = 5
+"""Reasons for failures that are named at most."""
 
 
 def _unseen(recorder: Recorder) -> list[str]:
-    written = recorder.written_out
-    places = ", ".join(place for place, _ in written.most_common(PLACES))
-    more = f" and {len(written) - PLACES} more places" if len(written) > PLACES else ""
     graphs = compiled_graphs() - recorder.graphs
     imported = ", ".join(name for name in KERNELS if name in sys.modules)
     told = {
-        "attention that is written out as products and a softmax was met "
-        f"{sum(written.values()):,} times and is not recorded, nor in the share: "
-        f"{places}{more}; written with F.scaled_dot_product_attention it would be": written,
         f"torch.compile compiled graphs: {graphs:,}; nn.MultiheadAttention in them, and attention "
         "that is written out, has no site; the former is recorded without compiling": graphs,
         f"attention calls that torch.compile compiled into larger code: {recorder.met:,}; which "
@@ -412,6 +494,8 @@ def _unseen(recorder: Recorder) -> list[str]:
         },
         f"the program imported {imported}: calls of their own functions are seen only where "
         "transformers makes them": imported,
+        f"masks that were not looked at, to save the program's time: {recorder.masks.passed_over:,}"
+        "; each is taken for the last one of its place and shape": recorder.masks.passed_over,
         "there was no room for samples of all places: the first were kept": (
             recorder.samples is not None and recorder.samples.skipped
         ),

@@ -28,7 +28,7 @@ def test_what_a_call_asks_is_in_its_problem():
             F.scaled_dot_product_attention(*qkv(n=7, m=7))
     assert said(calls) == [
         ("b2 h4/2 n2x16 d8 bf16 causal decode", "sdpa", 1),
-        ("b2 h4/4 n5 d8 f32 none train", "sdpa", 1),
+        ("b2 h4/4 n5 d8 f32 none forward", "sdpa", 1),  # nobody asked for the gradient
         ("b2 h4/4 n7 d8 bf16 none forward", "sdpa", 1),
         ("b4 h1/1 n16 d8 f32 none forward", "sdpa", 1),
     ]
@@ -104,10 +104,10 @@ def test_multi_head_attention_is_seen_without_its_projections():
         mha(x, x, x, key_padding_mask=ENDS)
         mha(x, x[:, :6], x[:, :6], attn_mask=torch.ones(10, 6, dtype=torch.bool).triu(1))
     assert [slug for slug, _, _ in said(calls)] == [
+        "b2 h4/4 n10 d8 f32 none forward",  # of these nobody asked for the gradient
         "b2 h4/4 n10 d8 f32 none train",
-        "b2 h4/4 n10 d8 f32 none train",
-        "b2 h4/4 n10 d8 f32 padding:10,7 train",
-        "b2 h4/4 n10x6 d8 f32 causal@upper-left train",
+        "b2 h4/4 n10 d8 f32 padding:10,7 forward",
+        "b2 h4/4 n10x6 d8 f32 causal@upper-left forward",
     ]
     assert {s.via for s in calls.sites} == {"mha"} and all(s.seconds > 0 for s in calls.sites)
     assert sum(s.backward_s > 0 for s in calls.sites) == 1
@@ -186,7 +186,7 @@ def test_errors_are_the_programs_own_and_what_can_not_begin_leaves_all_as_it_was
             attnbench.capture().__enter__()
         raise ZeroDivisionError
     assert only(calls).calls == 1 and before == patched()
-    monkeypatch.setattr("attnbench.models.capture.functions._noting", lambda *_: 1 / 0)
+    monkeypatch.setattr("attnbench.models.capture.products.noting", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError), attnbench.capture():
         pass
     assert before == patched()
@@ -212,11 +212,11 @@ def experts(x, layer):
     return einsum("bhne,ebhnd->bhnd", gates, torch.stack([x] * 3))
 
 
-WRITTEN = (by_operator, heads_in_the_middle)
+WRITTEN = {by_operator: ("causal", 0.25, 0.1), heads_in_the_middle: ("none", 0.25, 0.0)}
 
 
 @pytest.mark.parametrize("program", [*WRITTEN, classifier, experts], ids=lambda f: f.__name__)
-def test_it_is_said_where_it_was_met_and_nothing_else_is(program):
+def test_attention_that_is_written_out_is_read_off_its_scores_and_nothing_else_is(program):
     x = torch.randn(2, 4, 9, 16)
     layer = nn.Linear(16, 5)
     torch.manual_seed(1)
@@ -228,8 +228,11 @@ def test_it_is_said_where_it_was_met_and_nothing_else_is(program):
     assert torch.equal(plain, watched)
     assert before == (torch.matmul, einsum, dict(vars(torch.Tensor)))
     if program in WRITTEN:
-        (line,) = calls.unseen
-        assert "written out" in line and "was met 2 times" in line
-        assert "test_torch_calls.py:" in line and program.__name__ in line
+        mask, scale, dropout = WRITTEN[program]
+        site = only(calls)
+        assert site.calls == 2 and site.call and site.call.kernel == "written out"
+        assert str(site.problem.mask) == mask and site.scale == pytest.approx(scale)
+        assert site.call.dropout == pytest.approx(dropout, abs=0.08) and 0 < site.share <= 1
+        assert "test_torch_calls.py:" in site.site and program.__name__ in site.site
     else:
-        assert not [line for line in calls.unseen if "written out" in line] and not calls.sites
+        assert not calls.sites

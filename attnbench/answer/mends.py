@@ -1,0 +1,334 @@
+"""What to change in a program's call so that it takes less time and gives the same.
+
+A mend changes a :class:`~attnbench.core.call.CallForm`. Those that a call allows are tried at once:
+pairs of the call as it is made and of the call with all of them. Then each is left out in turn, and
+one without which the call is as fast is not advised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from attnbench.core.call import CLOSED, CallForm, TensorForm
+from attnbench.core.stats import Comparison, Verdict
+from impls.masks import Mask
+
+if TYPE_CHECKING:
+    from attnbench.sweep.engine import Engine
+    from impls.problem import Problem
+
+MARGIN = 0.02  # a mend that gains less is not worth a line of a program
+CAP, BUDGET_S, LIMIT_S = 640, 4.0, 300.0
+
+
+@dataclass(frozen=True)
+class Mend:
+    """One thing to change, in the program's words."""
+
+    key: str
+    words: str
+    change: Callable[[CallForm], CallForm] = field(repr=False, compare=False)
+
+
+def mends(form: CallForm, problem: Problem) -> list[Mend]:
+    """All that may be changed without changing what the call computes."""
+    return [
+        mend for find in (_products, _masks, _tensors, _kernels) for mend in find(form, problem)
+    ]
+
+
+def _products(form: CallForm, problem: Problem) -> Iterator[Mend]:
+    """Other functions, which do not hold the matrix of scores."""
+    if form.api == "products":
+        words = "F.scaled_dot_product_attention in place of the products and the softmax"
+        yield Mend("sdpa", words, lambda f: replace(f, api="sdpa"))
+    if form.api == "eager":
+        words = 'attn_implementation="sdpa" in place of "eager"'
+        yield Mend("sdpa", words, lambda f: replace(f, api="sdpa"))
+    if form.api == "mha" and form.returns == "weights" and form.unread:
+        words = "need_weights=False: nobody reads the weights"
+        yield Mend("need_weights", words, lambda f: _four_axes(replace(f, returns=""), problem))
+    if form.api == "flex":
+        words = "torch.compile(flex_attention) in place of flex_attention"
+        yield Mend("compile_flex", words, lambda f: replace(f, api="flex compiled"))
+
+
+def _masks(form: CallForm, problem: Problem) -> Iterator[Mend]:
+    """Other ways to say what the mask says."""
+    if form.mask is None or form.is_causal or form.mask.gradient:
+        return
+    weights = form.api == "mha" and form.returns == "weights"
+    if weights and not form.unread:
+        return  # the products take the mask as it is
+    mask: Mask = problem.mask
+    if mask.plain:
+        words = "drop attn_mask: it hides nothing"
+        yield Mend("drop_mask", words, lambda f: replace(f, mask=None, mask_type=""))
+    elif mask.is_causal(problem.shape):
+        beside = "beside attn_mask" if form.api == "mha" else "in place of the tensor"
+        words = f"is_causal=True {beside}"
+        yield Mend(
+            "is_causal", words, lambda f: replace(f, mask=None, mask_type="", is_causal=True)
+        )
+    elif form.api == "sdpa" and form.mask.dtype != "bool" and not {"alibi", "bias"} & {*mask.kinds}:
+        words = "a boolean mask in place of a float one"
+        yield Mend("boolean_mask", words, _with_boolean_mask)
+    if form.api == "sdpa" and form.mask is not None and len(form.mask.shape) == 3:
+        words = "attn_mask with four axes in place of three"
+        yield Mend("mask_axes", words, lambda f: replace(f, mask=_more_axes(f.mask, problem)))
+
+
+def _with_boolean_mask(form: CallForm) -> CallForm:
+    return replace(form, mask=form.mask and replace(form.mask, dtype="bool"))
+
+
+def _more_axes(mask: TensorForm | None, problem: Problem) -> TensorForm | None:
+    if mask is None or len(mask.shape) != 3:
+        return mask
+    first, *rest = mask.shape
+    heads = first != problem.batch and first > 1
+    return mask.contiguous((1, first, *rest) if heads else (first, 1, *rest))
+
+
+def _tensors(form: CallForm, problem: Problem) -> Iterator[Mend]:
+    """Other layouts of queries, keys and values, and whether torch notes what a gradient needs."""
+    torchs = form.api in ("sdpa", "mha") and form.returns != "weights"
+    if form.repeated > 1 and not form.enable_gqa and form.api in ("sdpa", "products"):
+        yield Mend("enable_gqa", "enable_gqa=True in place of repeat_interleave", _grouped)
+    if torchs and len(form.q.shape) == 3:
+        words = "q, k and v with four axes in place of three: q[None]"
+        yield Mend("four_axes", words, lambda f: _four_axes(f, problem))
+    if any(x.last_strided for x in (form.q, form.k, form.v)) and torchs:
+        words = "transpose before the projection, not after: q, k and v contiguous along head_dim"
+        yield Mend("contiguous", words, lambda f: replace(f, copied=True))
+    if form.gradient and not form.asked:
+        words = "torch.no_grad() around it: nobody asks for a gradient"
+        yield Mend("no_grad", words, lambda f: replace(f, gradient=False))
+
+
+def _grouped(form: CallForm) -> CallForm:
+    """Each head of the keys once."""
+    few = [replace_heads(x, x.shape[1] // form.repeated) for x in (form.k, form.v)]
+    return replace(form, enable_gqa=True, repeated=1, k=few[0], v=few[1])
+
+
+def replace_heads(x: TensorForm, heads: int) -> TensorForm:
+    """A tensor of fewer heads, its numbers one after another."""
+    batch, _, length, width = x.shape
+    return x.contiguous((batch, heads, length, width))
+
+
+def _four_axes(form: CallForm, problem: Problem) -> CallForm:
+    """Batch and heads as axes of their own."""
+
+    def four(x: TensorForm) -> TensorForm:
+        if len(x.shape) != 3:
+            return x
+        (first, *rest), (stride, *others) = x.shape, x.strides
+        batch = first // problem.heads if first % problem.heads == 0 else first
+        heads = first // batch
+        return replace(x, shape=(batch, heads, *rest), strides=(heads * stride, stride, *others))
+
+    mask = form.mask
+    if mask is not None and len(mask.shape) == 3:
+        mask = four(mask) if mask.shape[0] > 1 else mask.contiguous((1, *mask.shape))
+    return replace(form, q=four(form.q), k=four(form.k), v=four(form.v), mask=mask)
+
+
+def _kernels(form: CallForm, problem: Problem) -> Iterator[Mend]:
+    """Other kernels than the one that torch was let choose."""
+    if form.api not in ("sdpa", "mha") or form.returns == "weights":
+        return
+    if problem.device == "cpu":
+        if "flash" in form.disabled:
+            words = "let sdpa_kernel take SDPBackend.FLASH_ATTENTION too, or drop it"
+            yield Mend("backend", words, lambda f: replace(f, disabled=()))
+        return
+    fused = [x for x in ("cudnn", "flash", "efficient") if x != form.kernel]
+    for name in fused:
+        order = [name, *(x for x in ("flash", "efficient", "cudnn", "math") if x != name)]
+        backends = ", ".join(f"SDPBackend.{CLOSED[x]}" for x in order)
+        words = f"wrap in sdpa_kernel([{backends}], set_priority=True)"
+        only = tuple(x for x in CLOSED if x != name)
+        yield Mend("backend", words, lambda f, only=only: replace(f, disabled=only))  # type: ignore[misc]
+
+
+def lines(form: CallForm, keys: Sequence[str]) -> list[str]:
+    """A call with its mends, as a program would make it."""
+    if form.api in ("flex", "flex compiled"):
+        return ["flex_attention = torch.compile(flex_attention)"]
+    if form.api == "mha":
+        beside = ["attn_mask=mask"] if form.is_causal or form.mask is not None else []
+        flags = {"is_causal=True": form.is_causal, "need_weights=False": not form.returns}
+        words = [*beside, *(word for word, so in flags.items() if so)]
+        return [f"out, _ = attention({', '.join(['x, x, x', *words])})"]
+    flags = {
+        "attn_mask=attn_mask": form.mask is not None,
+        "is_causal=True": form.is_causal,
+        f"dropout_p={form.dropout:g}": form.dropout > 0,
+        f"scale={form.scale}": form.scale is not None,
+        "enable_gqa=True": form.enable_gqa,
+    }
+    words = ["q, k, v", *(word for word, so in flags.items() if so)]
+    some = [f"out = F.scaled_dot_product_attention({', '.join(words)})"]
+    if form.copied:
+        some.insert(0, "q, k, v = q.contiguous(), k.contiguous(), v.contiguous()")
+    if "no_grad" in keys:
+        some = ["with torch.no_grad():", *(f"    {line}" for line in some)]
+    return some
+
+
+# ---- what they gain ------------------------------------------------------------------------------
+
+
+class Priced(msgspec.Struct, frozen=True):
+    """Mends of a call with what they gain together; ``why``: why there is none."""
+
+    keys: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    now_s: float | None = None
+    then_s: float | None = None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    form: CallForm | None = None
+    """The call as it is mended."""
+    code: tuple[str, ...] = ()
+    why: str = ""
+
+    @property
+    def gains(self) -> bool:
+        """Whether anything is to be changed."""
+        return bool(self.keys)
+
+
+class Pricer:
+    """Asks a worker for pairs of a call and the call with mends, or of a variant of the table."""
+
+    def __init__(
+        self, engine: Engine, problem: Problem, form: CallForm, tables: Sequence[str] = ()
+    ) -> None:
+        self._engine, self._problem, self._form = engine, problem, form
+        self._tables = list(tables)
+
+    def variant(self, name: str, priced: Priced) -> Priced:
+        """The variant in the place of the call, where it is faster than the call with its mends."""
+        mended = priced.form or self._form
+        if not _faster(self._asked(mended, mended, name)):
+            return Priced()
+        return self._judged((name,), (f"take {name}",), self._asked(self._form, mended, name), None)
+
+    def price(self) -> Priced:
+        """The mends that gain, together."""
+        some = mends(self._form, self._problem)
+        if not some:
+            return Priced(why="nothing about how it is called could be changed")
+        alternatives = [m for m in some if m.key == "backend" and self._problem.device != "cpu"]
+        some = [m for m in some if m not in alternatives]
+        best = self._best_of(some)
+        for each in alternatives:  # one kernel or another, not both
+            found = self._best_of([*some, each])
+            if found.ratio is not None and (best.ratio is None or found.ratio < best.ratio):
+                best = found
+        return best
+
+    def _best_of(self, some: Sequence[Mend]) -> Priced:
+        """All of them together, but for those without which the call is as fast."""
+        if not some:
+            return Priced(why="nothing about how it is called could be changed")
+        kept = list(some)
+        answer = self._pairs(self._form, kept)
+        while not _faster(answer) and len(kept) > 1:
+            # one of them may cost more than another gains, or change the output
+            fewer = [[m for m in kept if m is not each] for each in kept]
+            answers = [self._pairs(self._form, some) for some in fewer]
+            best = min(range(len(fewer)), key=lambda n: _ratio(answers[n]))
+            kept, answer = fewer[best], answers[best]
+        if not _faster(answer):
+            return Priced(why=answer.get("why") or "it would be as fast", **_seconds(answer))
+        for each in list(kept):
+            without = [m for m in kept if m is not each]
+            if without and _as_fast(self._pairs(_changed(self._form, without), [each])):
+                kept = without
+        if len(kept) < len(some):
+            answer = self._pairs(self._form, kept)
+        keys, words = tuple(m.key for m in kept), tuple(m.words for m in kept)
+        return self._judged(keys, words, answer, _changed(self._form, kept))
+
+    def _judged(
+        self,
+        keys: tuple[str, ...],
+        words: tuple[str, ...],
+        answer: Mapping[str, Any],
+        form: CallForm | None,
+    ) -> Priced:
+        if not _faster(answer):
+            return Priced(why=answer.get("why") or "it would be as fast", **_seconds(answer))
+        c = Comparison.from_dict(answer["comparison"])
+        code = () if form is None else tuple(self._lines(form, keys))
+        return Priced(
+            keys,
+            words,
+            ratio=c.ratio,
+            low=c.low,
+            high=c.high,
+            form=form,
+            code=code,
+            **_seconds(answer),
+        )
+
+    def _lines(self, form: CallForm, keys: Sequence[str]) -> list[str]:
+        if "sdpa" in keys and self._form.api == "eager":
+            return ['model.set_attn_implementation("sdpa")']
+        return lines(form, keys)
+
+    def _pairs(self, form: CallForm, some: Sequence[Mend]) -> dict[str, Any]:
+        """Pairs of a form and the form with these mends."""
+        return self._asked(form, _changed(form, some))
+
+    def _asked(self, form: CallForm, against: CallForm, variant: str = "") -> dict[str, Any]:
+        from attnbench.core.process import WorkerLost
+
+        question = {
+            "answer": "attnbench.models.replay:answer",
+            "form": msgspec.to_builtins(form),
+            "against": msgspec.to_builtins(against),
+            "variant": variant,
+            "tables": self._tables,
+            "problem": self._problem.to_dict(),
+            "margin": MARGIN,
+            "cap": CAP,
+            "budget_s": BUDGET_S,
+        }
+        try:
+            return self._engine.ask(question, LIMIT_S)
+        except WorkerLost as lost:
+            return {"why": lost.reason}
+
+
+def _changed(form: CallForm, some: Sequence[Mend]) -> CallForm:
+    for mend in some:
+        form = mend.change(form)
+    return form
+
+
+def _faster(answer: Mapping[str, Any]) -> bool:
+    return "comparison" in answer and answer["comparison"]["verdict"] == Verdict.FASTER
+
+
+def _as_fast(answer: Mapping[str, Any]) -> bool:
+    """Whether both were timed and the second is no faster; false where their outputs differ."""
+    return "comparison" in answer and not _faster(answer)
+
+
+def _ratio(answer: Mapping[str, Any]) -> float:
+    return float(answer["comparison"]["ratio"]) if "comparison" in answer else float("inf")
+
+
+def _seconds(answer: Mapping[str, Any]) -> dict[str, float]:
+    return {name: answer[name] for name in ("now_s", "then_s") if name in answer}

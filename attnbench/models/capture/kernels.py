@@ -1,0 +1,282 @@
+"""What ran in a call of torch's attention, and what keeps a faster kernel from it.
+
+The first call of each form is made under a dispatch mode that sees torch's operators, so the kernel
+is read from what ran; the results are the same to the last bit. Which one torch chooses follows
+from the form, so later calls of it need no mode.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.backends import cuda
+from torch.nn.attention import SDPBackend
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode,
+    _pop_mode,
+    _push_mode,
+)
+
+from attnbench.core.call import Api, CallForm, TensorForm
+
+WHICH = {"flash": "flash", "efficient": "efficient", "cudnn": "cudnn", "overrideable": "device"}
+"""Kernels, by a word of their operators' names."""
+CHOICES = {
+    SDPBackend.MATH.value: "math",
+    SDPBackend.FLASH_ATTENTION.value: "flash",
+    SDPBackend.EFFICIENT_ATTENTION.value: "efficient",
+    SDPBackend.CUDNN_ATTENTION.value: "cudnn",
+}
+FLAGS: dict[str, Callable[[], bool]] = {
+    "flash": torch._C._get_flash_sdp_enabled,
+    "math": torch._C._get_math_sdp_enabled,
+    "efficient": torch._C._get_mem_efficient_sdp_enabled,
+    "cudnn": torch._C._get_cudnn_sdp_enabled,
+}
+ON_CPU = ("flash", "math")
+
+
+class HowCalled(NamedTuple):
+    """All that a call's form follows from; it can be compared quickly."""
+
+    api: Api
+    q: Any
+    k: Any
+    v: Any
+    mask: Any
+    mask_type: str
+    is_causal: bool
+    scale: Any
+    dropout: float
+    enable_gqa: bool
+    disabled: tuple[str, ...]
+    autocast: torch.dtype | None
+    gradient: bool
+    returns: str = ""
+    unread: bool = False
+
+    def form(self, kernel: str, why: tuple[str, ...], repeated: int) -> CallForm:
+        """The form, with what was found out about it."""
+        q, k, v = (_form(x) for x in (self.q, self.k, self.v))
+        return CallForm(
+            api=self.api,
+            q=q,
+            k=k,
+            v=v,
+            mask=None if self.mask is None else _form(self.mask),
+            mask_type=self.mask_type,
+            is_causal=bool(self.is_causal),
+            scale=self.scale if isinstance(self.scale, float) else None,
+            dropout=float(self.dropout),
+            enable_gqa=bool(self.enable_gqa),
+            repeated=repeated,
+            disabled=self.disabled,
+            autocast="" if self.autocast is None else str(self.autocast).removeprefix("torch."),
+            returns=self.returns,
+            unread=self.unread,
+            gradient=self.gradient,
+            kernel=kernel,
+            why=why,
+        )
+
+
+def _of(x: Tensor) -> tuple[Any, ...]:
+    return x.shape, x.stride(), x.dtype, x.requires_grad
+
+
+def _form(x: tuple[Any, ...]) -> TensorForm:
+    shape, strides, dtype, gradient = x
+    return TensorForm(tuple(shape), tuple(strides), str(dtype).removeprefix("torch."), gradient)
+
+
+def how_called(
+    api: Api,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Any = None,
+    *,
+    is_causal: bool = False,
+    scale: Any = None,
+    dropout: float = 0.0,
+    enable_gqa: bool = False,
+    returns: str = "",
+    unread: bool = False,
+) -> HowCalled:
+    """How a call is about to be made."""
+    kind, named = q.device.type, isinstance(mask, Tensor)
+    plain = type(mask) in (Tensor, torch.nn.Parameter)
+    kernels = ON_CPU if kind == "cpu" else FLAGS
+    known = kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind)
+    return HowCalled(
+        api,
+        _of(q),
+        _of(k),
+        _of(v),
+        _of(mask) if named else None,
+        "" if plain or mask is None else type(mask).__name__,
+        is_causal,
+        scale,
+        dropout,
+        enable_gqa,
+        tuple(name for name in kernels if not FLAGS[name]()),
+        torch.get_autocast_dtype(kind) if known else None,
+        torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad),
+        returns,
+        unread,
+    )
+
+
+class _Operators(TorchDispatchMode):
+    """Notes the names of torch's operators; it is pushed and popped for this thread alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: to skip it, torch would import its compiler, which takes two seconds."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func._schema.name)
+        return func(*args, **(kwargs or {}))
+
+
+def observed(run: Callable[[], Any], q: Tensor) -> tuple[Any, str]:
+    """What ``run()`` returns, and the kernel that ran; empty where that can't be seen."""
+    if type(q) not in (Tensor, torch.nn.Parameter) or _get_current_dispatch_mode() is not None:
+        return run(), ""
+    _push_mode(seen := _Operators())
+    try:
+        out = run()
+    finally:
+        _pop_mode()
+    fused = [name for name in seen.names if "attention" in name and "_math" not in name]
+    for name in fused:
+        for word, kernel in WHICH.items():
+            if word in name:
+                return out, kernel
+    return out, "math" if any("softmax" in name for name in seen.names) else ""
+
+
+Arguments = dict[str, Any]
+
+
+def chosen(arguments: Arguments) -> str:
+    """The kernel that torch would choose for a call; empty where it won't say."""
+    try:
+        return CHOICES.get(torch._fused_sdp_choice(**arguments), "")
+    except (RuntimeError, NotImplementedError):
+        return ""
+
+
+def why_math(arguments: Arguments) -> tuple[str, ...]:
+    """What keeps the fused kernels from a call for which torch chose its plain mathematics."""
+    if arguments["query"].is_cuda:
+        return tuple(_said_by_torch(arguments))
+    if not FLAGS["flash"]():
+        return ("FLASH_ATTENTION is switched off, by sdpa_kernel or torch.backends.cuda",)
+    changes = dict(_changes(arguments))
+    alone = [why for why, change in changes.items() if chosen({**arguments, **change}) != "math"]
+    if alone:
+        return tuple(alone)
+    needed = dict(changes)
+    if chosen(_with(arguments, needed)) == "math":
+        return ()
+    for why in changes:  # what can stay as it is, once the others are changed, is no reason
+        fewer = {each: change for each, change in needed.items() if each != why}
+        if chosen(_with(arguments, fewer)) != "math":
+            needed = fewer
+    return tuple(needed)
+
+
+def _with(arguments: Arguments, changes: dict[str, Arguments]) -> Arguments:
+    """The arguments with several changes, of which each may be of the same tensor."""
+    changed = dict(arguments)
+    for why in changes:
+        changed |= dict(_changes(changed)).get(why, {})
+    return changed
+
+
+def _changes(a: Arguments) -> Iterator[tuple[str, Arguments]]:
+    """Things that a fused kernel may not take, each with what it takes in their place."""
+    q, k, v, mask = (a[name] for name in ("query", "key", "value", "attn_mask"))
+    if a["dropout_p"]:
+        yield f"dropout_p={a['dropout_p']:g}", {"dropout_p": 0.0}
+    if mask is not None and mask.requires_grad:
+        yield "attn_mask asks for a gradient", {"attn_mask": mask.detach()}
+    if mask is not None and mask.dim() not in (2, 4):
+        yield (
+            f"attn_mask has {mask.dim()} axes, and the kernel takes 2 or 4",
+            {"attn_mask": mask.detach().reshape((1,) * (4 - mask.dim()) + tuple(mask.shape))},
+        )
+    if q.dim() != 4:
+        four = {n: _four(x) for n, x in (("query", q), ("key", k), ("value", v))}
+        yield f"q has {q.dim()} axes, and the kernel takes 4", four
+    for name, x in (("query", q), ("key", k), ("value", v)):
+        if x.stride(-1) != 1 and x.shape[-1] != 1:
+            why = f"the last axis of {name} has a stride of {x.stride(-1)}"
+            yield why, {name: torch.empty(x.shape, dtype=x.dtype, device=x.device)}
+    if v.shape[-1] != q.shape[-1]:
+        why = f"the heads of value are {v.shape[-1]} wide, and those of query {q.shape[-1]}"
+        yield why, {"value": k}
+    if k.shape[:-2] != q.shape[:-2]:
+        wide = {n: _empty(x, (*q.shape[:-2], *x.shape[-2:])) for n, x in (("key", k), ("value", v))}
+        why = "enable_gqa=True" if a["enable_gqa"] else "key and value are broadcast to the query"
+        yield why, {**wide, "enable_gqa": False}
+    if q.dtype not in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        floats = {n: _empty(x, x.shape, torch.float32) for n, x in zip(QKV, (q, k, v), strict=True)}
+        yield f"{q.dtype}", floats
+
+
+QKV = ("query", "key", "value")
+
+
+def _four(x: Tensor) -> Tensor:
+    return x.reshape((1,) * (4 - x.dim()) + tuple(x.shape)) if x.dim() < 4 else x.flatten(0, -4)
+
+
+def _empty(x: Tensor, shape: Any, dtype: torch.dtype | None = None) -> Tensor:
+    return torch.empty(tuple(shape), dtype=dtype or x.dtype, device=x.device)
+
+
+def _said_by_torch(a: Arguments) -> Iterator[str]:
+    """Why each kernel of a GPU does not take a call, as torch itself says."""
+    params = cuda.SDPAParams(
+        *(a[name] for name in (*QKV, "attn_mask", "dropout_p", "is_causal", "enable_gqa"))
+    )
+    asks = {
+        "flash": cuda.can_use_flash_attention,
+        "efficient": cuda.can_use_efficient_attention,
+        "cudnn": cuda.can_use_cudnn_attention,
+    }
+    for name, ask in asks.items():
+        if not FLAGS[name]():
+            yield f"{name}: switched off, by sdpa_kernel or torch.backends.cuda"
+            continue
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            ask(params, debug=True)
+        said = [str(w.message).split(" (Triggered internally")[0] for w in told]
+        yield from (f"{name}: {text}" for text in said if "not used because" not in text)
+
+
+def repeated_heads(k: Tensor, v: Tensor) -> int:
+    """How often each head of k and v stands there, one copy beside the other."""
+    if k.dim() != 4 or k.shape[1] < 2 or k.shape[:3] != v.shape[:3] or k.numel() == 0:
+        return 1
+    heads = k.shape[1]
+    if not torch.equal(k[0, 0], k[0, 1]) or not bool(k[0, 0].any()):
+        return 1
+    for group in (n for n in range(heads, 1, -1) if heads % n == 0):
+        some = (x.detach().unflatten(1, (-1, group)) for x in (k, v))
+        if all(bool((x == x[:, :, :1]).all()) for x in some):
+            return group
+    return 1

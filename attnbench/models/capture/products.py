@@ -1,0 +1,339 @@
+"""Attention that a program writes out: a product, a softmax and a product.
+
+Where a softmax is taken of something that has as many numbers as a product before it, and the next
+product takes its result, these are attention. Queries, keys and values are the products' operands;
+the scale and the mask are read off the scores, by taking the plain product of queries and keys from
+them. That is done for the first calls of a place, and later as far as the program has time for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._guards import TracingContext
+
+from attnbench.models.capture.clocks import Span
+from attnbench.models.capture.kernels import how_called
+from attnbench.models.capture.recorder import NOW, CapturedCall, Recorder, where
+from attnbench.models.mask_of import hides
+
+Function = Callable[..., Any]
+ACTIVATION = 3  # dimensions of an activation, at least
+BACK, ON = 4, 2
+"""How many products before a softmax may have made its scores, and how many after it may use it."""
+FIRST = 4  # calls of a place that are looked at whatever that takes
+REMEMBERED = 1024
+CLOSE = 2e-2  # of the largest score: how far rounding may take a score from its parts
+PROXY = torch._C._TorchDispatchModeKey.PROXY
+
+
+class Product(NamedTuple):
+    """A product as rows [..., n, d] and columns [..., m, d], and how its result lies."""
+
+    name: str
+    rows: Tensor
+    columns: Tensor
+    order: tuple[int, ...]  # the axes of the result, as [..., n, m] has them
+    numbers: int
+    begun: Span
+    looked: float
+
+
+class Weights(NamedTuple):
+    """A softmax of a product, and what was read off its scores."""
+
+    product: Product
+    values: Tensor
+    scores: Scores
+    key: Any  # of calls that are taken to be alike
+    checked: bool
+
+
+class Scores(NamedTuple):
+    """How the scores follow from the plain product; ``note``: what could not be read."""
+
+    scale: float
+    mask: Tensor | None = None
+    note: str = ""
+
+
+class Recent(threading.local):
+    """What a thread has just computed."""
+
+    def __init__(self) -> None:
+        self.products: deque[Product] = deque(maxlen=BACK)
+        self.weights: Weights | None = None
+        self.left = 0
+        self.looks: Counter[Any] = Counter()
+        self.known: dict[Any, Scores] = {}
+        self.after: dict[Any, tuple[float, str]] = {}
+
+    def product(
+        self, name: str, operands: Any, out: Tensor, begun: Span, ended: Any, looked: float
+    ) -> None:
+        """A product of queries and keys, of weights and values, or of anything else."""
+        if (parts := _parts(name, operands)) is None:
+            return
+        if self.weights is not None:
+            weights, self.weights = self.weights, None
+            if self._records(weights, parts, out, ended):
+                self.products.clear()
+                return
+            self.left -= 1
+            self.weights = weights if self.left else None
+        self.products.append(Product(name, *parts, out.numel(), begun, looked))
+
+    def softmax(self, recorder: Recorder, scores: Tensor, dim: int, out: Tensor) -> None:
+        """A softmax of scores, or of anything else."""
+        alike = (p for p in reversed(self.products) if p.numbers == out.numel())
+        product = next(alike, None)
+        self.products.clear()
+        self.weights = None
+        if product is None or (turned := _along(product, scores, dim)) is None:
+            return
+        key = where(), tuple(turned.rows.shape), tuple(turned.columns.shape)
+        self.looks[key] += 1
+        look = self.looks[key] <= FIRST or recorder.affordable()
+        if look:
+            if len(self.known) > REMEMBERED:
+                self.known.clear()
+                self.after.clear()
+                self.looks.clear()
+            state = NOW.state()
+            state.outer = "a look"  # what looking computes is no attention of the program's
+            try:
+                with torch.no_grad():
+                    self.known[key] = read_scores(turned, scores.detach())
+            finally:
+                state.outer = None
+        self.weights, self.left = Weights(turned, out, self.known[key], key, look), ON
+
+    def _records(self, weights: Weights, parts: Parts, out: Tensor, ended: Any) -> bool:
+        """Record the call, if the second product takes the softmax's result."""
+        rows, columns, _ = parts
+        product, values, scores, key, checked = weights
+        n, m = product.rows.shape[-2], product.columns.shape[-2]
+        if rows.numel() != values.numel():
+            if columns.numel() != values.numel():
+                return False
+            rows, columns = columns, rows  # values first, as in einsum("bhkd,bhqk->bhqd")
+        if rows.shape[-2:] != (n, m) or columns.shape[-1] != m:
+            return False
+        q, k, v = product.rows, product.columns, columns.mT
+        if scores.mask is not None and product.rows.dim() == 3:
+            scores = scores._replace(mask=scores.mask.reshape(1, *scores.mask.shape[-3:]))
+        if checked and key not in self.after:
+            self.after[key] = _after(values.detach(), rows.detach(), product)
+        dropout, after = self.after.get(key, (0.0, ""))
+        note = scores.note or after
+
+        def call() -> CapturedCall:
+            how = how_called("products", q, k, v, scores.mask, scale=scores.scale, dropout=dropout)
+            made = CapturedCall(product.name, q, k, v, scores.mask, False, scores.scale, dropout)
+            return made._replace(note=note, faithful=not note, how=how)
+
+        looked = NOW.state().looked - product.looked
+        begun = product.begun._replace(ended=ended)
+        if isinstance(begun.begun, float):
+            begun = begun._replace(begun=begun.begun + looked)
+        NOW.made(call, out, begun)
+        return True
+
+
+Parts = tuple[Tensor, Tensor, tuple[int, ...]]
+
+
+def _parts(name: str, operands: Sequence[Any]) -> Parts | None:
+    """Rows, columns and the order of the result's axes; None for what is no such product."""
+    if name == "einsum":
+        return _of_einsum(operands)
+    a, b = operands[-2:]
+    if not (_activation(a) and _activation(b)):
+        return None
+    return a, b.mT, tuple(range(max(a.dim(), b.dim())))
+
+
+def _of_einsum(operands: Sequence[Any]) -> Parts | None:
+    words, *tensors = operands
+    if len(tensors) == 1 and isinstance(tensors[0], list | tuple):
+        tensors = list(tensors[0])
+    if not isinstance(words, str) or len(tensors) != 2 or "." in words:
+        return None
+    inputs, arrow, out = words.replace(" ", "").partition("->")
+    one, _, two = inputs.partition(",")
+    if not arrow:
+        out = "".join(sorted(x for x in set(one + two) if (one + two).count(x) == 1))
+    if any(len(set(x)) < len(x) for x in (one, two, out)) or not all(map(_activation, tensors)):
+        return None
+    batch = [x for x in out if x in one and x in two]
+    inner = [x for x in one if x in two and x not in out]
+    row, column = ([x for x in out if x in a and x not in b] for a, b in ((one, two), (two, one)))
+    if not len(inner) == len(row) == len(column) == 1 or len(out) != len(batch) + 2:
+        return None
+    rows, columns = (
+        x.permute([letters.index(c) for c in (*batch, *free, *inner)])
+        for x, letters, free in ((tensors[0], one, row), (tensors[1], two, column))
+    )
+    return rows, columns, tuple((*batch, *row, *column).index(x) for x in out)
+
+
+def _activation(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dim() >= ACTIVATION and not x.is_nested
+
+
+def _along(product: Product, scores: Tensor, dim: int) -> Product | None:
+    """The product with its columns along the softmax; None where that runs along neither."""
+    if scores.dim() != len(product.order):  # reshaped: heads apart or together
+        return product if dim in (-1, scores.dim() - 1) else None
+    axis, last = product.order[dim], len(product.order) - 1
+    if axis == last:
+        return product
+    if axis != last - 1:
+        return None
+    order = tuple({last: last - 1, last - 1: last}.get(x, x) for x in product.order)
+    return product._replace(rows=product.columns, columns=product.rows, order=order)
+
+
+def _as_scores(x: Tensor, product: Product) -> Tensor:
+    """A tensor that lies as the product's result does, as [..., n, m]."""
+    if x.dim() == len(product.order):
+        return x.permute([product.order.index(axis) for axis in range(x.dim())])
+    return x.reshape(*torch.broadcast_shapes(product.rows.shape[:-2], product.columns.shape[:-2]),
+                     product.rows.shape[-2], product.columns.shape[-2])  # fmt: skip
+
+
+def read_scores(product: Product, scores: Tensor) -> Scores:
+    """The scale and the mask of scores, found against the plain product."""
+    rows, columns = product.rows.detach(), product.columns.detach()
+    width, dtype = rows.shape[-1], scores.dtype
+    plain = (rows @ columns.mT).float()
+    seen_scores = _as_scores(scores, product).float()
+    seen = seen_scores > hides(dtype)
+    if not bool(seen.any()):
+        return Scores(width**-0.5, None, "its mask hides everything")
+    x, y = plain[seen], seen_scores[seen]
+    off = CLOSE * float(x.abs().max())
+    usual = (width**-0.5, 1.0)  # queries may have been scaled before
+    free = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
+    for scale in (*usual, free):
+        if bool(((y - scale * x).abs() <= off * max(abs(scale), 1e-6)).all()):
+            return Scores(_before(scale, width), None if bool(seen.all()) else _fewest(seen))
+    near = [s for s in usual if abs(free / s - 1) < 0.1]
+    scale = near[0] if near else free
+    bias = _fewest(torch.where(seen, seen_scores - scale * plain, -torch.inf))
+    if bias.dim() == 4 and bias.shape[0] > 1:
+        return Scores(scale, None, "what is done to its scores is more than a scale and a mask")
+    return Scores(_before(scale, width), bias.to(dtype))
+
+
+def _before(scale: float, width: int) -> float:
+    """The scale, where queries that were multiplied before have theirs in themselves."""
+    return width**-0.5 if scale == 1.0 else scale
+
+
+def _fewest(x: Tensor) -> Tensor:
+    """A table over [..., n, m] without the leading axes along which it is the same."""
+    for axis in range(x.dim() - 2):
+        first = x.narrow(axis, 0, 1)
+        same = (x == first) | ((x - first).abs() < 1e-3) if x.is_floating_point() else x == first
+        if bool(same.all()):
+            x = first
+    return x
+
+
+def _after(values: Tensor, used: Tensor, product: Product) -> tuple[float, str]:
+    """The share of weights that is dropped, and a note where more is done to them."""
+    wanted = _as_scores(values, product).float()
+    used = used.reshape(wanted.shape).float()
+    if torch.allclose(wanted, used, atol=1e-2):
+        return 0.0, ""
+    kept = (used != 0) & (wanted > 0)
+    if bool(kept.any()):  # what is kept is divided by the share that is
+        more = float((used[kept] / wanted[kept]).median())
+        if more > 1 and torch.allclose(used[kept], more * wanted[kept], 0.1, 0.02):
+            return round(1 - 1 / more, 3), ""
+    return 0.0, "its weights are changed between the softmax and the product"
+
+
+def noting(recent: Recent, name: str, original: Function) -> Function:
+    """A product, noted unless a compiler only learns what it returns.
+
+    In nn.MultiheadAttention the first product is its scores, and the second ends it.
+    """
+
+    def product(*args: Any, **more: Any) -> Any:
+        recorder = NOW.recorder
+        if recorder is None or torch.compiler.is_compiling():
+            return original(*args, **more)
+        state = NOW.state()
+        if state.heads > 0 and name in ("bmm", "baddbmm"):
+            return _of_mha(state, original, args, more)
+        first = args[-1] if args else None
+        if (
+            not _activation(first[0] if isinstance(first, list | tuple) and first else first)
+            or state.outer
+            or state.heads
+            or _traced()
+        ):
+            return original(*args, **more)
+        looked, tensor = state.looked, first if isinstance(first, Tensor) else first[0]
+        begun = recorder.begin(tensor)
+        out = original(*args, **more)
+        ended, since, before = begun.clock.now(), perf_counter(), state.looked
+        if _activation(out):
+            try:
+                recent.product(name, args, out, begun, ended, looked)
+            except Exception as error:
+                recorder.failed(error)
+        state.looked = before + perf_counter() - since
+        return out
+
+    return product
+
+
+def noting_softmax(recent: Recent, original: Function) -> Function:
+    """A softmax, noted likewise."""
+
+    def softmax(*args: Any, **more: Any) -> Any:
+        out = original(*args, **more)
+        recorder = NOW.recorder
+        if recorder is None or torch.compiler.is_compiling() or not recent.products:
+            return out
+        state, since = NOW.state(), perf_counter()
+        if _activation(out) and not (state.outer or state.heads or _traced()):
+            scores = args[0] if args else more["input"]
+            dim = args[1] if len(args) > 1 else more.get("dim", -1)
+            try:
+                recent.softmax(recorder, scores, -1 if dim is None else int(dim), out)
+            except Exception as error:
+                recorder.failed(error)
+        state.looked += perf_counter() - since
+        return out
+
+    return softmax
+
+
+def _traced() -> bool:
+    return TracingContext.try_get() is not None or bool(torch._C._get_dispatch_mode(PROXY))
+
+
+def _of_mha(state: Any, original: Function, args: tuple[Any, ...], more: dict[str, Any]) -> Any:
+    if state.scores is None:
+        begun = NOW.begin(args[-2])
+        state.scores = begun, *args[-2:], args[0] if len(args) > 2 else None
+        return original(*args, **more)
+    (begun, q, k, mask), state.scores = state.scores, None
+    heads, scale, out = state.heads, q.shape[-1] ** -0.5, original(*args, **more)
+    if begun is not None:
+        k = k.mT
+        how = how_called("mha", q, k, args[-1], mask, returns="weights", unread=state.unread)
+        call = partial(CapturedCall, "mha", q, k, args[-1], mask, scale=scale, heads=heads)
+        NOW.made(partial(call, how=how), out, begun)
+    return out

@@ -1,0 +1,320 @@
+"""A call made again as a program makes it, and with something changed, in pairs.
+
+The tensors lie as the program's do, under the mask that was seen, whether it comes as a flag or a
+tensor; heads that the program repeats are repeated in the call. Values are random: no kernel of
+exact attention takes longer for one than for another. Before any pair is taken, both give the same
+output, and the same gradients where some are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from statistics import median
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+import torch.nn.functional as F
+from msgspec.structs import replace
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from attnbench.core.call import CLOSED, CallForm, TensorForm
+from attnbench.core.stats import StopRule, compare
+from attnbench.meter.clocks import clock_for
+from attnbench.models.attention import attention
+from impls.problem import Problem
+
+TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "bfloat16": 2e-2, "float16": 4e-3}
+"""How far, relative, the outputs of two kernels of one call may be apart."""
+WARM = 3
+Values = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+class CannotReplay(Exception):
+    """A call that can't be made here as the program makes it; a sentence."""
+
+
+class Replay:
+    """One form of a call, as one side of pairs."""
+
+    def __init__(
+        self,
+        form: CallForm,
+        problem: Problem,
+        variant: str = "",
+        tables: Sequence[str] = (),
+        seed: int = 0,
+    ) -> None:
+        """``variant``: of the table, in the place of the function that the program calls."""
+        self.form, self.problem, self._seed = form, problem, seed
+        self.variant, self.tables = variant, tables
+        self._mask = _mask(form, problem)
+        self._clock = clock_for(problem.device, "train" if problem.gradients else "forward")
+        self._attend = _taking(self) if variant else _attend(form, problem)
+        self._kept: list[Any] = []
+        self._out: Any = None
+        self.fresh()
+
+    def fresh(self) -> None:
+        """Use tensors at other addresses from now on."""
+        q, k, v, dout = values(self.problem, self._seed)
+        form, few = self.form, 1
+        if self._repeats:
+            few = form.repeated
+        elif len(form.k.shape) == 4:
+            few = k.shape[1] // form.k.shape[1]
+        ends = zip((q, k[:, ::few], v[:, ::few]), (form.q, form.k, form.v), strict=True)
+        some = [_laid(x, end) for x, end in ends]
+        self._kept = [*self._kept[-1:], some]
+        ends = zip(some, (self.form.q, self.form.k, self.form.v), strict=True)
+        self._qkv = [x.requires_grad_(form.gradient) for x, form in ends]
+        self._dout = dout
+        self._clock.samples(self._nothing, self._run, WARM)
+
+    @property
+    def mask(self) -> Tensor | None:
+        """The mask, where it is a tensor."""
+        return self._mask
+
+    @property
+    def _repeats(self) -> bool:
+        """Whether heads are copied in the call, as the program did before it."""
+        return self.form.repeated > 1 and not self.form.enable_gqa
+
+    def sample(self) -> float:
+        """Seconds of one call."""
+        return self._clock.samples(self._nothing, self._run, 1)[0]
+
+    def results(self) -> list[Tensor]:
+        """The output, and the gradients that are asked for."""
+        self._run()
+        out = self._out.detach()
+        out = out.reshape(self.problem.output_shape)
+        if not self.problem.gradients:
+            return [out]
+        grads = [x.grad for x in self._qkv if x.grad is not None]
+        return [out, *grads]
+
+    def _nothing(self) -> None:
+        self._out = None
+        for x in self._qkv:
+            x.grad = None
+
+    def _run(self) -> Any:
+        form = self.form
+        with ExitStack() as stack:
+            if form.disabled:
+                open_ = [getattr(SDPBackend, CLOSED[x]) for x in CLOSED if x not in form.disabled]
+                stack.enter_context(sdpa_kernel(open_))
+            if form.autocast:
+                kind, dtype = self.problem.device.split(":")[0], getattr(torch, form.autocast)
+                stack.enter_context(torch.autocast(kind, dtype=dtype))
+            stack.enter_context(torch.set_grad_enabled(form.gradient))
+            q, k, v = self._qkv
+            if self._repeats:
+                if form.k.strides[1]:
+                    k, v = (x.repeat_interleave(form.repeated, 1) for x in (k, v))
+                else:  # the program copies nothing
+                    k, v = (x.expand(-1, form.repeated, -1, -1) for x in (k, v))
+            if form.copied:
+                q, k, v = (x.contiguous() for x in (q, k, v))
+            self._out = self._attend(q, k, v, self._mask)
+        if self.problem.gradients and form.gradient:
+            self._out.backward(self._dout.reshape(self._out.shape).to(self._out.dtype))
+        return self._out
+
+
+def values(problem: Problem, seed: int) -> Values:
+    """q, k, v and the gradient from above, the same for all forms of a problem."""
+    generator = torch.Generator(problem.device).manual_seed(seed)
+    p, kv = problem, (problem.kv_heads, problem.kv_len)
+    shapes = (
+        (p.batch, p.heads, p.q_len, p.head_dim),
+        (p.batch, *kv, p.head_dim),
+        (p.batch, *kv, p.v_head_dim),
+        (p.batch, p.heads, p.q_len, p.v_head_dim),
+    )
+    q, k, v, dout = (
+        torch.randn(shape, generator=generator, device=generator.device) for shape in shapes
+    )
+    return q, k, v, dout
+
+
+def _laid(x: Tensor, form: TensorForm) -> Tensor:
+    """The values in a tensor of this form; of a head that repeats, one is taken."""
+    dtype = getattr(torch, form.dtype)
+    if x.numel() != np.prod(form.shape):  # heads that are repeated in the call
+        return x.to(dtype).contiguous()
+    if len(form.shape) == 3 and x.shape[1] > 1 and form.shape[0] != x.shape[0] * x.shape[1]:
+        raise CannotReplay("its tensors have three axes of which none holds the heads")
+    lies = torch.empty_strided(form.shape, form.strides, dtype=dtype, device=x.device)
+    if 0 in form.strides:
+        raise CannotReplay("its tensors are expanded over an axis")
+    lies.copy_(x.reshape(form.shape))
+    return lies
+
+
+def _mask(form: CallForm, problem: Problem) -> Tensor | None:
+    """The problem's mask as the form gives it."""
+    if form.mask is None:
+        return None
+    seen = torch.from_numpy(problem.mask.visible(problem.shape).copy()).to(problem.device)
+    added = problem.mask.bias(problem.shape)
+    if form.is_causal:
+        raise CannotReplay("it has a mask and is_causal besides")
+    if form.mask.dtype == "bool":
+        table = seen
+    else:
+        dtype = getattr(torch, form.mask.dtype)
+        base = torch.zeros((), dtype=torch.float64) if added is None else torch.from_numpy(added)
+        base = base.to(problem.device).nan_to_num(neginf=0.0)
+        table = torch.where(seen, base, -torch.inf).to(dtype)
+    shape, strides = form.mask.shape, form.mask.strides
+    four = (1,) * (4 - len(shape)) + shape if len(shape) != 3 else ()
+    if not four:  # batch and heads, or batch alone, as one axis
+        full = table.expand(problem.batch, problem.heads, *table.shape[2:])
+        ones = full[:, 0] if shape[0] == problem.batch else full.flatten(0, 1)
+        lies = (ones if shape[0] > 1 else ones[:1]).reshape(shape)
+    else:
+        sizes = zip(four, table.shape, strict=True)
+        table = table.expand(*(max(want, have) for want, have in sizes))
+        index = tuple(slice(0, 1) if want == 1 else slice(None) for want in four)
+        lies = table[index].reshape(shape)
+    keep = tuple(0 if s == 0 else None for s in strides)
+    if 0 in keep:
+        first = lies[tuple(slice(0, 1) if s == 0 else slice(None) for s in keep)]
+        return first.contiguous().expand(shape).requires_grad_(form.mask.gradient)
+    return lies.contiguous().requires_grad_(form.mask.gradient)
+
+
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Any]
+NAMED = {"none", "causal", "window", "prefix", "alibi"}
+"""Masks that follow from the shape, so that a program can name them."""
+
+
+def _taking(call: Replay) -> Attend:
+    """The variant, called as the lines to paste call it: a mask of the data stays a tensor."""
+    form, mask = call.form, str(call.problem.mask)
+    function = attention(call.variant, call.tables)
+    named = NAMED.issuperset(call.problem.mask.kinds)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, tensor: Tensor | None) -> Any:
+        if named or tensor is None:
+            return function(q, k, v, mask=mask, scale=form.scale, dropout_p=form.dropout)
+        return function(q, k, v, tensor, form.scale, form.is_causal, form.dropout)
+
+    return attend
+
+
+def _attend(form: CallForm, problem: Problem) -> Attend:
+    """The function that the program calls."""
+    scale, dropout = form.scale, form.dropout
+    match form.api:
+        case "flex" | "flex compiled":
+            return _flex(form, problem)
+        case "products" | "eager":
+            return _written_out(form, problem)
+        case "mha" if form.returns == "weights":
+            return _with_weights(form, problem)
+        case "sdpa" | "mha":
+            more = {"is_causal": form.is_causal, "scale": scale, "enable_gqa": form.enable_gqa}
+
+            def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Any:
+                return F.scaled_dot_product_attention(q, k, v, mask, dropout, **more)
+
+            return attend
+    raise CannotReplay(f"how {form.api} is called is not known")
+
+
+def _written_out(form: CallForm, problem: Problem) -> Attend:
+    """Product, scale, mask, softmax, product."""
+    scale = problem.scale if form.scale is None else form.scale
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Any:
+        scores = torch.matmul(q, k.mT) * scale
+        if mask is not None and mask.dtype == torch.bool:
+            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        elif mask is not None:
+            scores = scores + mask
+        weights = F.dropout(scores.softmax(-1), form.dropout)
+        return torch.matmul(weights, v)
+
+    return attend
+
+
+def _with_weights(form: CallForm, problem: Problem) -> Attend:
+    """What nn.MultiheadAttention does to return its weights, averaged over the heads."""
+    heads, scale = problem.heads, problem.scale
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Any:
+        q, k, v = (x.flatten(0, 1) if x.dim() == 4 else x for x in (q, k, v))
+        if mask is None:
+            weights = torch.bmm(q * scale, k.mT).softmax(-1)
+        else:
+            weights = torch.baddbmm(mask, q * scale, k.mT).softmax(-1)
+        out = torch.bmm(F.dropout(weights, form.dropout), v)
+        weights.unflatten(0, (-1, heads)).mean(1)
+        return out
+
+    return attend
+
+
+def _flex(form: CallForm, problem: Problem) -> Attend:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    shape, device = problem.shape, problem.device
+    score, may_see = problem.mask.flex_score(shape, device), problem.mask.flex_mask(shape, device)
+    plan = None if may_see is None else create_block_mask(may_see, *shape, device=device)
+    function: Any = flex_attention
+    if form.api == "flex compiled":
+        torch._dynamo.reset()
+        function = torch.compile(flex_attention)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, _: Tensor | None) -> Any:
+        return function(
+            q, k, v, score_mod=score, block_mask=plan, scale=form.scale, enable_gqa=form.enable_gqa
+        )
+
+    return attend
+
+
+# ---- pairs ---------------------------------------------------------------------------------------
+
+
+def apart(one: Replay, other: Replay) -> float:
+    """The largest relative distance of outputs and gradients; without dropout."""
+    a, b = (
+        Replay(replace(x.form, dropout=0.0), x.problem, x.variant, x.tables).results()
+        for x in (one, other)
+    )
+    worst = 0.0
+    for x, y in zip(a, b, strict=True):
+        x, y = x.double(), y.double().reshape(x.shape)
+        distance = float((x - y).norm() / x.norm().clamp_min(1e-30))
+        worst = max(worst, distance if distance == distance else float("inf"))
+    return worst
+
+
+def answer(_: Any, question: Mapping[str, Any]) -> dict[str, Any]:
+    """To ``{"form": …, "problem": …, "against": form, "variant": its name or "", …}``: the pairs of
+    the one call and the other, or why there are none.
+    """
+    problem = Problem.from_dict(question["problem"])
+    one, two = (msgspec.convert(question[name], CallForm) for name in ("form", "against"))
+    rule = StopRule(question["margin"], cap=question["cap"], budget_s=question["budget_s"])
+    try:
+        now = Replay(one, problem)
+        then = Replay(two, problem, question["variant"], question["tables"])
+        off, dtype = apart(now, then), one.autocast or problem.dtype
+        if off > TOLERANCE[dtype]:
+            return {"why": f"its output would be another: off by {off:.1e}, relative"}
+        pairs = compare(now, then, rule)
+    except CannotReplay as why:
+        return {"why": str(why)}
+    except Exception as error:  # whatever a call of a program raises here
+        return {"why": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"}
+    seconds = {"now_s": median(pairs.a_s), "then_s": median(pairs.b_s)}
+    return {"comparison": pairs.comparison.to_dict(), **seconds}
