@@ -44,6 +44,7 @@ class Span(NamedTuple):
     begun: Any
     ended: Any = None
     since: float = 0.0
+    looked: float = 0.0  # what looking had taken when it began
 
 
 class ThreadState(threading.local):
@@ -76,11 +77,14 @@ class Tally:
         self.first: float | None = None  # when the first call began
         self.last = 0.0  # when the last one, or its gradient, ended
         self._looked = 0.0  # what the thread that looked longest had spent on it by then
+        self._before = 0.0  # and before the first call
 
-    def called(self, entry: Entry, begun: float, until: float, *, new_mask: bool = False) -> None:
-        """One more call, from then until then."""
+    def called(self, entry: Entry, span: Span, until: float, *, new_mask: bool = False) -> None:
+        """One more call, until then."""
         with self._lock:
-            self.first = begun if self.first is None else min(self.first, begun)
+            if self.first is None:
+                self._before = span.looked
+            self.first = span.since if self.first is None else min(self.first, span.since)
             self.threads += not self.mine.worked
             self.mine.worked = True
             if len(self.by_entry) > KEPT:
@@ -106,7 +110,7 @@ class Tally:
         """Seconds from the first call to the last one's end, less what the longest looking took."""
         if self.first is None:
             return 0.0
-        return self.last - self.first - (0.0 if looking else self._looked)
+        return self.last - self.first - (0.0 if looking else self._looked - self._before)
 
     def sites(self) -> list[Site]:
         """What was counted so far, as sites that are still to be gathered."""

@@ -43,7 +43,6 @@ class Product(NamedTuple):
     order: tuple[int, ...]  # the axes of the result, as [..., n, m] has them
     numbers: int
     begun: Span
-    looked: float
 
 
 class Weights(NamedTuple):
@@ -75,9 +74,7 @@ class Recent(threading.local):
         self.known: dict[Any, Scores] = {}
         self.after: dict[Any, tuple[float, str]] = {}
 
-    def product(
-        self, name: str, operands: Any, out: Tensor, begun: Span, ended: Any, looked: float
-    ) -> None:
+    def product(self, name: str, operands: Any, out: Tensor, begun: Span, ended: Any) -> None:
         """A product of queries and keys, of weights and values, or of anything else."""
         if (parts := _parts(name, operands)) is None:
             return
@@ -88,7 +85,7 @@ class Recent(threading.local):
                 return
             self.left -= 1
             self.weights = weights if self.left else None
-        self.products.append(Product(name, *parts, out.numel(), begun, looked))
+        self.products.append(Product(name, *parts, out.numel(), begun))
 
     def softmax(self, recorder: Recorder, scores: Tensor, dim: int, out: Tensor) -> None:
         """A softmax of scores, or of anything else."""
@@ -139,7 +136,7 @@ class Recent(threading.local):
             made = CapturedCall(product.name, q, k, v, scores.mask, False, scores.scale, dropout)
             return made._replace(note=note, faithful=not note, how=how)
 
-        looked = NOW.state().looked - product.looked
+        looked = NOW.state().looked - product.begun.looked
         begun = product.begun._replace(ended=ended)
         if isinstance(begun.begun, float):
             begun = begun._replace(begun=begun.begun + looked)
@@ -283,13 +280,12 @@ def noting(recent: Recent, name: str, original: Function) -> Function:
             or _traced()
         ):
             return original(*args, **more)
-        looked, tensor = state.looked, first if isinstance(first, Tensor) else first[0]
-        begun = recorder.begin(tensor)
+        begun = recorder.begin(first if isinstance(first, Tensor) else first[0])
         out = original(*args, **more)
         ended, since, before = begun.clock.now(), perf_counter(), state.looked
         if _activation(out):
             try:
-                recent.product(name, args, out, begun, ended, looked)
+                recent.product(name, args, out, begun, ended)
             except Exception as error:
                 recorder.failed(error)
         state.looked = before + perf_counter() - since

@@ -301,7 +301,7 @@ class Recorder:
         """Just before a call on this tensor."""
         clock = (self.gpu if x.is_cuda else HOST) if has_data(x) else NONE
         since = perf_counter()
-        return Span(clock, clock.now(), since=since)
+        return Span(clock, clock.now(), since=since, looked=self.tally.mine.looked)
 
     def run(self, how: HowCalled, call: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         """What a call of torch's function returns; the first of a form is watched."""
@@ -344,7 +344,7 @@ class Recorder:
                 within.append(span)
             if entry.site is None:
                 self.failures[entry.why] += 1
-        self.tally.called(entry, span.since, until, new_mask=new)
+        self.tally.called(entry, span, until, new_mask=new)
         self.noticed()
         out = out[0] if isinstance(out, tuple) else out
         if request.gradients and isinstance(out, Tensor) and out.requires_grad:
