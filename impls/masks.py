@@ -2,17 +2,19 @@
 
 Written as text, joined by ``+`` where several must allow a pair:
 
-    none  causal  window:LEFT,RIGHT  prefix:P  document:N1,N2,…  padding:N1,N2,…  alibi
-    dense:FILE.npy  bias:FILE.npy        causal+document:100,156     causal@upper-left
+    none  causal  window:LEFT,RIGHT  prefix:P  document:N1,N2,…  padding:N1,N2,…
+    leftpad:N1,N2,…  alibi  dense:FILE.npy  bias:FILE.npy
+    causal+document:100,156     causal@upper-left
 
 A query stands at a position among the keys. Lower-right alignment, the default, puts the last
 query at the last key, as decoding needs; ``@upper-left`` puts the first query at the first key.
 A window counts keys to the left and to the right of that position, the position itself besides.
 ``document`` lets a query see all of its own document, ``padding`` the first so many keys of its
-batch element, ``prefix`` the first P keys and those up to its own. ``alibi`` hides nothing: it
-adds -m_h |i - j| to the scores, m_h the slopes of arXiv:2108.12409. A ``dense`` file holds
-booleans (true: may see), a ``bias`` file numbers to add (-inf hides); both broadcast to
-[batch, heads, q_len, kv_len]. A row that may see nothing gives zeros.
+batch element, ``leftpad`` all but its first so many, ``prefix`` the first P keys and those up to
+its own. ``alibi`` hides nothing: it adds -m_h |i - j| to the scores, m_h the slopes of
+arXiv:2108.12409. A ``dense`` file holds booleans (true: may see), a ``bias`` file numbers to add
+(-inf hides); both broadcast to [batch, heads, q_len, kv_len]. A row that may see nothing gives
+zeros.
 
 All but the files give each row one span of keys, so that counting pairs, skipping blocks and
 checking a million tokens never need the N x N form.
@@ -34,14 +36,17 @@ if TYPE_CHECKING:
     Spans = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 MASK_KINDS = (
-    "none", "causal", "window", "prefix", "document", "padding", "alibi", "dense", "bias",
+    "none", "causal", "window", "prefix", "document", "padding", "leftpad", "alibi", "dense",
+    "bias",
 )  # fmt: skip
+PADDINGS = ("padding", "leftpad")
+"""Masks with a number for each batch element, or one for all."""
 LEAST_TABLE = 4096
 """Rows of a table that FlexAttention looks spans up in, at the least."""
 SPELLINGS = (
-    "none, causal, window:LEFT,RIGHT, prefix:P, document:N1,N2,…, padding:N1,N2,…, alibi, "
-    "dense:FILE.npy, bias:FILE.npy, joined by + (causal+alibi), with @upper-left at the end "
-    "where the first query stands at the first key"
+    "none, causal, window:LEFT,RIGHT, prefix:P, document:N1,N2,…, padding:N1,N2,…, "
+    "leftpad:N1,N2,…, alibi, dense:FILE.npy, bias:FILE.npy, joined by + (causal+alibi), with "
+    "@upper-left at the end where the first query stands at the first key"
 )
 _NUMBERS = {
     "none": 0,
@@ -51,6 +56,7 @@ _NUMBERS = {
     "prefix": 1,
     "document": None,
     "padding": None,
+    "leftpad": None,
 }
 MOST = 1 << 40
 """Of a mask's numbers: positions are added to them in 64 bits."""
@@ -131,12 +137,12 @@ class Mask:
                     f"mask {part}: the document lengths add up to {total}, but the problem has "
                     f"{shape.q_len} queries and {shape.kv_len} keys; both must equal the sum"
                 )
-            if part.kind == "padding" and len(part.numbers) not in (1, shape.batch):
+            if part.kind in PADDINGS and len(part.numbers) not in (1, shape.batch):
                 return (
                     f"mask {part}: {len(part.numbers)} lengths for a batch of {shape.batch}; "
                     "give one for each batch element, or one for all"
                 )
-            if part.kind == "padding" and max(part.numbers) > shape.kv_len:
+            if part.kind in PADDINGS and max(part.numbers) > shape.kv_len:
                 return f"mask {part}: a length above kv_len={shape.kv_len}; the most is kv_len"
             if part.kind == "prefix" and part.numbers[0] > shape.kv_len:
                 return f"mask {part}: the prefix is longer than kv_len={shape.kv_len}"
@@ -346,6 +352,8 @@ def span(part: Part, at: NDArray[np.int64]) -> tuple[Any, Any]:
             return edges[own], edges[own + 1]
         case "padding":
             return None, np.array(part.numbers)[:, None]
+        case "leftpad":
+            return np.array(part.numbers)[:, None], None
     return None, None
 
 

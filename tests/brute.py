@@ -56,6 +56,8 @@ def visible(text, shape):
                 seen &= owner[at] == owner[key]
             case "padding":
                 seen &= key < np.reshape(given, (-1, 1, 1, 1))
+            case "leftpad":
+                seen &= key >= np.reshape(given, (-1, 1, 1, 1))
             case "dense":
                 seen &= given
             case "bias":

@@ -115,7 +115,7 @@ def laid_out_as(out: Tensor, query: Tensor) -> Tensor:
 LASTING, PASSING = 32, 8
 """How many problems a variant is kept built for: with masks that follow from the shape, and with
 masks of the data, whose tables may be as large as the scores."""
-DATA = {"padding", "document", "dense", "bias"}
+DATA = {"padding", "leftpad", "document", "dense", "bias"}
 OWN = "its own operator"
 NO_BIAS_GRADIENT = (
     "what is added to the scores is learned, and under dropout its gradient can't be had; set the "

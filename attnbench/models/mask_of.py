@@ -158,7 +158,7 @@ def _named(seen: Seen, shape: Shape) -> Mask | None:
 
 
 def _candidates(first: Places, past: Places, shape: Shape) -> Iterator[Mask]:
-    """Masks that the spans may be, the simplest first, alone and with a padding to the right."""
+    """Masks that the spans may be, the simplest first, alone and with a padding."""
     ends = past.max(1)
     padding = Part("padding", tuple(map(int, ends[:1] if (ends == ends[0]).all() else ends)))
     yield Mask((padding,))
@@ -166,18 +166,34 @@ def _candidates(first: Places, past: Places, shape: Shape) -> Iterator[Mask]:
     for upper_left in corners:
         yield Mask(CAUSAL.parts, upper_left)
         yield Mask((*CAUSAL.parts, padding), upper_left)
-    for upper_left in corners:
-        at = np.arange(shape.q_len) + (0 if upper_left else shape.kv_len - shape.q_len)
-        for parts in _parts(first, past, ends, at):
+    places = [
+        (upper_left, np.arange(shape.q_len) + (0 if upper_left else shape.kv_len - shape.q_len))
+        for upper_left in corners
+    ]
+    for upper_left, at in places:
+        for parts in _parts(first, past, (np.zeros_like(ends), ends), at):
             yield Mask(parts, upper_left)
             yield Mask((*parts, padding), upper_left)
+    begins = np.where(first < past, first, shape.kv_len).min(1)  # of each batch element
+    if not begins.any():
+        return
+    left = Part("leftpad", tuple(map(int, begins[:1] if (begins == begins[0]).all() else begins)))
+    yield Mask((left,))
+    yield Mask((*CAUSAL.parts, left))
+    for upper_left, at in places:
+        for parts in _parts(first, past, (begins, ends), at):
+            yield Mask((*parts, left), upper_left)
+            yield Mask((*parts, padding, left), upper_left)
 
 
-def _parts(first: Places, past: Places, ends: Places, at: Places) -> Iterator[tuple[Part, ...]]:
-    """Conditions that the spans may be of, without a padding, at one corner."""
+def _parts(
+    first: Places, past: Places, edges: tuple[Places, Places], at: Places
+) -> Iterator[tuple[Part, ...]]:
+    """Conditions that the spans may be of, without the paddings at both edges, at one corner."""
+    begins, ends = edges
     inner = (first < past) & (past < ends[:, None])  # rows whose end is not the padding's
     right = np.unique((past - 1 - at)[inner]).tolist()
-    left = np.unique((at - first)[(first > 0) & (first < past)]).tolist()
+    left = np.unique((at - first)[(first > begins[:, None]) & (first < past)]).tolist()
     sides = tuple(x[0] if len(x) == 1 else int(ends.max()) for x in (left, right))
     if 1 in (len(left), len(right)) and min(sides) >= 0:
         yield (Part("window", sides),)

@@ -214,7 +214,7 @@ def mask_as_eager(**given: Any) -> Tensor | None:
     return EagerMask(seen, shape, dtype, device)
 
 
-ANY_CORNER = {"dense", "bias", "padding", "document"}
+ANY_CORNER = {"dense", "bias", "padding", "leftpad", "document"}
 """Conditions that mean the same at either corner, with as many keys as queries or more."""
 CAUSAL_FROM_THE_FRONT = Mask.parse("causal@upper-left")
 

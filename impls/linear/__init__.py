@@ -5,7 +5,7 @@ from typing import Any
 from impls.spec import Variant
 
 _CAUSAL = ("none", "causal")
-_HIDING = (*_CAUSAL, "window", "prefix", "document", "padding", "dense")
+_HIDING = (*_CAUSAL, "window", "prefix", "document", "padding", "leftpad", "dense")
 
 
 def _row(name: str, title: str, module: str, **more: Any) -> Variant:

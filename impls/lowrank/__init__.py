@@ -18,7 +18,7 @@ def _row(name: str, title: str, **more: Any) -> Variant:
 ROWS = [
     _row(
         "mean_v", "the mean of the values a row may see", cost="impls.cost:mean",
-        masks=("none", "causal", "window", "prefix", "document", "padding", "dense"),
+        masks=("none", "causal", "window", "prefix", "document", "padding", "leftpad", "dense"),
     ),
     _row(
         "linformer", "softmax to a few mixtures of the keys",

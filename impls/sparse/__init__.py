@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from impls.spec import COMPILED, DEVICES, NO_GRADIENT, PHASES, Variant
+from impls.spec import COMPILED, DEVICES, MASK_KINDS, NO_GRADIENT, PHASES, Variant
 
 _OWN = "softmax on its own pattern"
 _NEAR = "approximates softmax"
@@ -38,7 +38,7 @@ ROWS: list[Variant] = [
     _row(
         "window.blocked", "a window, in blocks of queries against spans of keys", "window",
         "window", computes="softmax", options={"block": 0}, paper="arXiv:2004.05150",
-        masks=("causal", "window", "prefix", "document", "padding", "alibi"),
+        masks=("causal", "window", "prefix", "document", "padding", "leftpad", "alibi"),
     ),
     _pattern(
         "strided", "a stride's length of neighbours, and every stride-th key",
@@ -64,7 +64,7 @@ ROWS: list[Variant] = [
     _flex(
         "window.flex", "FlexAttention, its blocks fitted to a window", "flex:build_window",
         "window", computes="softmax", options={"block": 0},
-        masks=("window", "causal", "prefix", "document", "padding", "alibi", "dense", "bias"),
+        masks=tuple(kind for kind in MASK_KINDS if kind != "none"),
     ),
     _flex(
         "blocksparse.flex", "FlexAttention on a layout of blocks", "blocksparse:build",

@@ -21,7 +21,7 @@ from tests.brute import bias, saved, visible
 
 MASKS = (
     "none", "causal", "window:3,2", "prefix:9", "document:5,12,7", "padding:0,11", "alibi",
-    "causal+alibi", "causal+padding:20,3",
+    "leftpad:9,0", "causal+alibi", "causal+padding:20,3",
 )  # fmt: skip
 GROUPED = {"heads": 4, "kv_heads": 2}
 WIDE = {"heads": 4, "kv_heads": 1, "v_head_dim": 5}

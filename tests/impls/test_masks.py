@@ -32,7 +32,7 @@ def _spelled(draw, kind, shape):
             total = shape.kv_len
             cuts = sorted(draw(st.sets(st.integers(1, total - 1)))) if total > 1 else []
             numbers = [b - a for a, b in itertools.pairwise([0, *cuts, total])]
-        case "padding":
+        case "padding" | "leftpad":
             lengths = st.integers(0, shape.kv_len)
             many = draw(st.sampled_from([1, shape.batch]))
             numbers = draw(st.lists(lengths, min_size=many, max_size=many))
@@ -52,7 +52,7 @@ def worlds(draw):
     q_len = draw(length)
     kv_len = q_len if draw(st.booleans()) else draw(length)
     shape = Shape(draw(st.integers(1, 3)), draw(st.integers(1, 4)), q_len, kv_len)
-    kinds = ["causal", "window", "prefix", "padding", "alibi"]
+    kinds = ["causal", "window", "prefix", "padding", "leftpad", "alibi"]
     kinds += ["document"] * (q_len == kv_len) + ["dense", "bias"]
     chosen = draw(st.lists(st.sampled_from(kinds), unique=True, max_size=3))
     text = "+".join(_spelled(draw, kind, shape) for kind in chosen) or "none"

@@ -59,9 +59,9 @@ def test_a_mask_and_a_bias_stay_side_by_side_and_hide_and_add_what_they_did():
     causal = torch.ones(shape).tril().bool()
     left_padded = causal.clone()
     left_padded[0, :, :, :3] = False
-    for mask, kind in ((causal[0, 0], "causal"), (left_padded[:, :1], "dense")):
+    for mask, kinds in ((causal[0, 0], ("causal",)), (left_padded[:, :1], ("causal", "leftpad"))):
         both = said((mask, bias))
-        assert both.kinds == (kind, "bias")
+        assert both.kinds == (*kinds, "bias")
         assert torch.equal(torch.from_numpy(both.bias(shape)).float(), bias)
         seen = torch.from_numpy(both.visible(shape))
         assert torch.equal(seen.expand(shape), mask.expand(shape))
@@ -277,7 +277,7 @@ def test_queries_that_all_sequences_share_are_those_of_each():
 def test_a_mask_that_a_variant_does_not_take_is_refused_with_the_layer():
     model = made("llama")
     said = (
-        "LlamaAttention of layer 0: linear.elu takes the masks none, causal on cpu, not dense; "
+        "LlamaAttention of layer 0: linear.elu takes the masks none, causal on cpu, not leftpad; "
         "'attnbench list' shows .* attn_implementation='attnbench:sdpa' takes"
     )
     with pytest.raises(NotServed, match=said):
