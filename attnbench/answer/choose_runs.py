@@ -82,6 +82,7 @@ def answer(
     ``named``: runs to answer from, and nothing else. ``anew``: measure, whatever there is.
     Raises CantBeDone where these hold no run, or it can't be measured.
     """
+    problem = start.as_recorded(problem)
     if named:
         return best_of(named, problem, wants, table)
     if not anew:

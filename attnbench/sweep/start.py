@@ -311,7 +311,7 @@ def begin(
     machine = machine or this_machine()
     settings = Settings(threads=pinned(threads, machine))
     grid = _with_files_named(grid)
-    problems = [p.with_(mask=_mask_named(p.mask), inputs=_inputs_named(p.inputs)) for p in problems]
+    problems = [as_recorded(p) for p in problems]
     plan = make_plan(impls.table(tables), names, grid, machine, problems)
     selfcheck = stored_selfcheck(out, machine.name)
     header = {
@@ -409,6 +409,11 @@ def _with_files_named(grid: Preset) -> Preset:
         inputs=tuple(map(_inputs_named, grid.inputs)),
         parts=tuple(map(_with_files_named, grid.parts)),
     )
+
+
+def as_recorded(problem: Problem) -> Problem:
+    """The problem with its files named as a run's records name them."""
+    return problem.with_(mask=_mask_named(problem.mask), inputs=_inputs_named(problem.inputs))
 
 
 def _mask_named(mask: Mask) -> Mask:
