@@ -164,16 +164,25 @@ def sdpa(original: Function) -> Function:
             "scale": scale,
             "enable_gqa": enable_gqa,
         }
-        if torch.compiler.is_compiling() or (recorder := NOW.taking(query)) is None:
+        recorder, state = NOW.recorder, NOW.state()
+        inside = state.outer is not None  # of a call that can be recorded
+        if not inside:
+            compiling = torch.compiler.is_compiling()
+            recorder = None if compiling else NOW.taking(query)
+        if recorder is None:
             return original(**arguments)
-        since, via = perf_counter(), "mha" if NOW.state().heads > 0 else "sdpa"
-        more = {"is_causal": is_causal, "scale": scale, "dropout": dropout_p}
-        how = how_called("sdpa", query, key, value, attn_mask, **more, enable_gqa=enable_gqa)
-        recorder.tally.mine.looked += perf_counter() - since
+        since, via = perf_counter(), "mha" if state.heads > 0 else "sdpa"
+        more = is_causal, scale, dropout_p, enable_gqa
+        how = how_called("sdpa", query, key, value, attn_mask, *more)
+        passed = via, query, key, value, attn_mask, is_causal, scale, dropout_p
+        call = partial(CapturedCall, *passed, how=how)
+        state.looked += perf_counter() - since
+        if inside:
+            state.inner.append(call)
+            return recorder.run(how, original, arguments)
         begun = recorder.begin(query)
         out: Tensor = recorder.run(how, original, arguments)
-        passed = via, query, key, value, attn_mask, is_causal, scale, dropout_p
-        NOW.made(partial(CapturedCall, *passed, how=how), out, begun)
+        recorder.made(call, out, begun)
         return out
 
     return scaled_dot_product_attention
@@ -454,24 +463,23 @@ def layer_call(
 ) -> CapturedCall:
     """A layer's call, by what it called of torch's or else by its arguments."""
     notes = [note for word, note in INEXPRESSIBLE.items() if more.get(word) is not None]
-    scale, dropout, bias = (more.get(word) for word in ("scaling", "dropout", "position_bias"))
-    call = CapturedCall(via, *qkv, scale=scale, dropout=dropout or 0.0, bias=bias)
-    api: Api = "eager" if via.endswith(" eager") else "other"
-    passed = mask if isinstance(mask, Tensor) else None
-    if isinstance(scale, float | None):
-        how = how_called(api, *qkv, passed, scale=scale, dropout=dropout or 0.0)
-        call = call._replace(how=how)
-    call = call._replace(note="; ".join(notes), faithful=not notes)
+    note, faithful = "; ".join(notes), not notes
     tensor = mask if isinstance(mask, Tensor) else None
     if len(inner) == 1:
-        its, (_, k, v) = inner[0](), qkv
+        its, (q, k, v) = inner[0](), qkv
         if k.shape[2] != its.k.shape[2]:  # heads may have been packed for torch's function
             k, v = (x.detach()[:, :, : its.k.shape[2]] for x in (k, v))
-        call = call._replace(k=k, v=v, how=its.how)
-        if its.find_mask is None and its.q.shape != call.q.shape:
-            return call._replace(attn_mask=tensor)
-        names = ("attn_mask", "is_causal", "find_mask", "scale", "dropout")
-        return call._replace(bias=None, **{name: getattr(its, name) for name in names})
+        if its.find_mask is not None or its.q.shape == q.shape:
+            return its._replace(via=via, q=q, k=k, v=v, note=note, faithful=faithful)
+        qkv = q, k, v
+    scale, dropout, bias = (more.get(word) for word in ("scaling", "dropout", "position_bias"))
+    api: Api = "eager" if via.endswith(" eager") else "other"
+    plain = scale if isinstance(scale, float) else None
+    how = how_called(api, *qkv, tensor, scale=plain, dropout=dropout or 0.0)
+    call = CapturedCall(via, *qkv, scale=scale, dropout=dropout or 0.0, bias=bias)
+    call = call._replace(note=note, faithful=faithful, how=how)
+    if len(inner) == 1:
+        return call._replace(attn_mask=tensor, how=inner[0]().how)
     causal = more.get("is_causal")
     causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
     if via.startswith("transformers flash"):

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import (
 )
 
 from attnbench.core.call import Api, CallForm, TensorForm
+from impls.spec import DEVICES
 
 WHICH = {"flash": "flash", "efficient": "efficient", "cudnn": "cudnn", "overrideable": "device"}
 """Kernels, by a word of their operators' names."""
@@ -38,7 +39,7 @@ FLAGS: dict[str, Callable[[], bool]] = {
     "efficient": torch._C._get_mem_efficient_sdp_enabled,
     "cudnn": torch._C._get_cudnn_sdp_enabled,
 }
-ON_CPU = ("flash", "math")
+ON_CPU = {name: FLAGS[name] for name in ("flash", "math")}
 
 
 class HowCalled(NamedTuple):
@@ -100,7 +101,6 @@ def how_called(
     k: Tensor,
     v: Tensor,
     mask: Any = None,
-    *,
     is_causal: bool = False,
     scale: Any = None,
     dropout: float = 0.0,
@@ -109,27 +109,39 @@ def how_called(
     unread: bool = False,
 ) -> HowCalled:
     """How a call is about to be made."""
-    kind, named = q.device.type, isinstance(mask, Tensor)
-    plain = type(mask) in (Tensor, torch.nn.Parameter)
-    kernels = ON_CPU if kind == "cpu" else FLAGS
-    known = kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind)
+    kind, mask_form, mask_type = q.device.type, None, ""
+    if mask is not None:
+        if isinstance(mask, Tensor):
+            mask_form = _of(mask)
+        if type(mask) not in PLAIN:
+            mask_type = type(mask).__name__
+    asked = q.requires_grad, k.requires_grad, v.requires_grad
+    flags = ON_CPU if kind == "cpu" else FLAGS
+    on = [flag() for flag in flags.values()]
     return HowCalled(
         api,
-        _of(q),
-        _of(k),
-        _of(v),
-        _of(mask) if named else None,
-        "" if plain or mask is None else type(mask).__name__,
+        (q.shape, q.stride(), q.dtype, asked[0]),
+        (k.shape, k.stride(), k.dtype, asked[1]),
+        (v.shape, v.stride(), v.dtype, asked[2]),
+        mask_form,
+        mask_type,
         is_causal,
         scale,
         dropout,
         enable_gqa,
-        tuple(name for name in kernels if not FLAGS[name]()),
-        torch.get_autocast_dtype(kind) if known else None,
-        torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad),
+        () if all(on) else tuple(name for name, each in zip(flags, on, strict=True) if not each),
+        torch.get_autocast_dtype(kind)
+        if torch._C._is_any_autocast_enabled()
+        and kind in DEVICES
+        and torch.is_autocast_enabled(kind)
+        else None,
+        True in asked and torch.is_grad_enabled(),
         returns,
         unread,
     )
+
+
+PLAIN = (Tensor, torch.nn.Parameter)
 
 
 class _Operators(TorchDispatchMode):

@@ -186,15 +186,12 @@ class CapturedCall(NamedTuple):
         q, k, v = (_four(x, self.heads) for x in (self.q, self.k, self.v))
         gradients = any(x.requires_grad for x in (self.q, self.k, self.v))
         gradients = torch.is_grad_enabled() and gradients
-        shape, mask = Shape(q[0], q[1], q[2], k[2]), self.attn_mask
         new = False
         if self.find_mask is not None:
-            found = self.find_mask(masks, shape)
+            found = self.find_mask(masks, Shape(q[0], q[1], q[2], k[2]))
         else:
-            if mask is not None and self.q.dim() == 3 and mask.dim() == 3:
-                heads = self.heads if mask.shape[0] > 1 else 0
-                mask = mask.unflatten(0, (-1, heads)) if heads else mask[:, None]
-            found, new = masks.look(mask, self.is_causal, shape, where, self.bias)
+            seen, new = self.look(where, masks)
+            found = seen or masks.of(None, self.is_causal, Shape(q[0], q[1], q[2], k[2]))
         dtype, device = self.q.dtype, self.q.device
         known = device.type in ("cpu", "cuda") and dtype != torch.float64
         if known and torch.is_autocast_enabled(device.type):
@@ -202,6 +199,18 @@ class CapturedCall(NamedTuple):
         more = self.scale, self.dropout, self.note, self.faithful, self.how
         request = SiteRequest(where, self.via, q, k, v, dtype, device, gradients, found, *more)
         return request, new
+
+    def look(self, where: Where, masks: Masks) -> tuple[FoundMask | None, bool]:
+        """Its mask, and whether that is a tensor that was not seen before; None for no tensor."""
+        mask = self.attn_mask
+        if mask is None and self.bias is None:
+            return None, False
+        q, k = _four(self.q, self.heads), _four(self.k, self.heads)
+        if mask is not None and len(self.q.shape) == 3 and mask.dim() == 3:
+            heads = self.heads if mask.shape[0] > 1 else 0
+            mask = mask.unflatten(0, (-1, heads)) if heads else mask[:, None]
+        shape = Shape(q[0], q[1], q[2], k[2])
+        return masks.look(mask, self.is_causal, shape, where, self.bias)
 
 
 def _four(x: Tensor, heads: int) -> Form:
@@ -286,7 +295,7 @@ class Recorder:
         self.whole = 0  # calls that do more than attention
         self.kernels: dict[HowCalled, tuple[str, tuple[str, ...]]] = {}
         """What ran in calls of a form, and what kept a fused kernel from it."""
-        self._entries: dict[SiteRequest, Entry] = {}
+        self._entries: dict[Any, Entry] = {}
         self._lock = threading.Lock()
         self.on_first: Callable[[], None] | None = None
         """Called once, as soon as there is anything to report."""
@@ -333,8 +342,15 @@ class Recorder:
         self.tally.mine.looked += perf_counter() - until
 
     def _record(self, call: CapturedCall, out: Any, until: float, span: Span) -> None:
-        request, new = call.request(where(), self.masks)
-        entry = self._entries.get(request) or self._entry(request, call)
+        place, how = where(), call.how
+        if how is None or call.find_mask is not None or call.bias is not None:
+            request, new = call.request(place, self.masks)
+            entry = self._entries.get(request) or self._entry(request, call, request)
+        else:  # what nearly all calls are: their site is known by what costs little to compare
+            found, new = call.look(place, self.masks)
+            key = place, call.via, how, found, call.note, call.heads
+            known = self._entries.get(key)
+            entry = known or self._entry(call.request(place, self.masks)[0], call, key)
         if call.whole:
             self.whole += 1
         else:
@@ -347,11 +363,11 @@ class Recorder:
         self.tally.called(entry, span, until, new_mask=new)
         self.noticed()
         out = out[0] if isinstance(out, tuple) else out
-        if request.gradients and isinstance(out, Tensor) and out.requires_grad:
+        if isinstance(out, Tensor) and out.requires_grad:
             ends = (call.q, call.k, call.v, call.attn_mask, call.bias)
             watch_gradient(out, ends, entry, self.tally, span.clock)
 
-    def _entry(self, request: SiteRequest, call: CapturedCall) -> Entry:
+    def _entry(self, request: SiteRequest, call: CapturedCall, key: Any) -> Entry:
         try:
             site = request.site()
         except CantBeDone as error:
@@ -369,7 +385,7 @@ class Recorder:
         with self._lock:
             if len(self._entries) >= ENTRIES:
                 self._entries.clear()
-            self._entries[request] = entry
+            self._entries[key] = entry
         return entry
 
     def _form(self, call: CapturedCall) -> CallForm | None:
