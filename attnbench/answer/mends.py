@@ -330,5 +330,5 @@ def _ratio(answer: Mapping[str, Any]) -> float:
     return float(answer["comparison"]["ratio"]) if "comparison" in answer else float("inf")
 
 
-def _seconds(answer: Mapping[str, Any]) -> dict[str, float]:
+def _seconds(answer: Mapping[str, Any]) -> dict[str, Any]:
     return {name: answer[name] for name in ("now_s", "then_s") if name in answer}

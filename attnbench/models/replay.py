@@ -220,10 +220,12 @@ def _attend(form: CallForm, problem: Problem) -> Attend:
         case "mha" if form.returns == "weights":
             return _with_weights(form, problem)
         case "sdpa" | "mha":
-            more = {"is_causal": form.is_causal, "scale": scale, "enable_gqa": form.enable_gqa}
+            causal, grouped = form.is_causal, form.enable_gqa
 
             def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Any:
-                return F.scaled_dot_product_attention(q, k, v, mask, dropout, **more)
+                return F.scaled_dot_product_attention(
+                    q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped
+                )
 
             return attend
     raise CannotReplay(f"how {form.api} is called is not known")

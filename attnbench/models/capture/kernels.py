@@ -148,7 +148,7 @@ class _Operators(TorchDispatchMode):
     """Notes the names of torch's operators; it is pushed and popped for this thread alone."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []
 
     @classmethod

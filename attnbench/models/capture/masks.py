@@ -186,7 +186,7 @@ def _digest(x: Tensor) -> int:
         if stride == 0 and x.shape[axis] > 1:
             x = x.narrow(axis, 0, 1)
     held = x.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return zlib.crc32(held)
+    return zlib.crc32(held.data)
 
 
 def _seen(block_mask: Any, shape: Shape, device: torch.device) -> Tensor:

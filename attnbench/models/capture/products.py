@@ -272,20 +272,18 @@ def noting(recent: Recent, name: str, original: Function) -> Function:
         state = NOW.state()
         if state.heads > 0 and name in ("bmm", "baddbmm"):
             return _of_mha(state, original, args, more)
-        first = args[-1] if args else None
-        if (
-            not _activation(first[0] if isinstance(first, list | tuple) and first else first)
-            or state.outer
-            or state.heads
-            or _traced()
-        ):
+        operands = (*args, *(x for x in more.values() if isinstance(x, Tensor)))
+        last: Any = operands[-1] if operands else None
+        if isinstance(last, list | tuple) and last:
+            last = last[0]
+        if not _activation(last) or state.outer or state.heads or _traced():
             return original(*args, **more)
-        begun = recorder.begin(first if isinstance(first, Tensor) else first[0])
+        begun = recorder.begin(last)
         out = original(*args, **more)
         ended, since, before = begun.clock.now(), perf_counter(), state.looked
         if _activation(out):
             try:
-                recent.product(name, args, out, begun, ended)
+                recent.product(name, operands, out, begun, ended)
             except Exception as error:
                 recorder.failed(error)
         state.looked = before + perf_counter() - since
