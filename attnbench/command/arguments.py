@@ -206,11 +206,14 @@ name NAME: a variant, as 'list' names it
 [choose] the attention for given shapes and limits: an answer, or why there is none
 $ attnbench choose --seq 4096 --heads 16 --phase train
 $ attnbench choose --problems calls.json
+$ attnbench choose --problems calls.json --verify -- python train.py
 # the problem: one value each; --seq must be given. Forward, with a causal mask, and one sequence
   of 4 heads of 64 (on a GPU 2 of 16 heads of 128, in bfloat16) if not given
 + axes
 #
 --problems FILE: calls as 'attnbench capture' wrote them: an answer each
+--verify: run the program that follows -- as it is and with the advice in place, in turn
+program PROGRAM *: after --, for --verify: python train.py --epochs 1
 # what will do
 --max-memory SIZE size: bytes above the inputs, such as 8GiB
 --max-error E above_zero: to exact softmax, relative: 1e-2

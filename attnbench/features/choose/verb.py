@@ -14,12 +14,8 @@ from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
 
     from attnbench.answer.choose import Choice, Wants
-    from attnbench.answer.choose_calls import SiteTimes
-    from attnbench.core.call import CallForm
-    from attnbench.models.capture.calls import SeenCalls
     from impls import Table
     from impls.problem import Problem
 
@@ -39,7 +35,9 @@ def choose(given: argparse.Namespace) -> int:
 
         return export(given, wants, table)
     if given.problems is not None:
-        return _answer_calls(given, wants, table)
+        from attnbench.features.choose.calls import answer_calls
+
+        return answer_calls(given, table, lambda problem: _answer(given, problem, wants, table))
     choice = _answer(given, _one_problem(given), wants, table)
     if given.json:
         print(json.dumps(_plain(choice)))
@@ -84,6 +82,11 @@ def _refuse_contradictions(given: argparse.Namespace) -> None:
     if given.source and given.threads:
         raise NoProblem("--threads is of measuring; a run that --from names has its own")
     asked = ["--" + name.replace("_", "-") for name in arguments.grid_changes(given)]
+    if given.verify != bool(given.program) or (given.verify and given.problems is None):
+        raise NoProblem(
+            "--verify runs a program whose calls were captured: attnbench choose --problems "
+            "calls.json --verify -- python train.py"
+        )
     if given.export is not None:
         asked += [f"--{name}" for name in ("problems", "measure") if getattr(given, name)]
         if asked:
@@ -126,78 +129,3 @@ def _one_problem(given: argparse.Namespace) -> Problem:
     start = one_problem(given.device or this_machine().devices[-1])
     (problem,) = problems(start.with_(**changes), given.level or ("core",))
     return problem
-
-
-def _answer_calls(given: argparse.Namespace, wants: Wants, table: Table) -> int:
-    """The answers for a captured program."""
-    from attnbench.answer.choose_calls import gain
-    from attnbench.features.choose import view
-    from attnbench.models.capture.calls import SeenCalls
-
-    calls = SeenCalls.read(Path(given.problems))
-    for sentence in calls.unseen:
-        say(f"note: {sentence}")
-    problems = calls.problems()
-    if not problems:
-        raise CantBeDone(
-            f"{given.problems} holds no call that can be put as a problem: "
-            + "; ".join(dict.fromkeys(s.note for s in calls.sites if s.note))
-        )
-    if given.threads is None:  # as many as the program had
-        given.threads = calls.header.get("torch_threads")
-    choices = {problem: _answer(given, problem, wants, table) for problem in problems}
-    sites = _site_times(given, calls, choices, table)
-    gained = gain(sites, "a step" if calls.step_share is not None else "the program's time")
-    if given.json:
-        answers = [_plain(choice) for choice in choices.values()]
-        print(json.dumps({"answers": answers, "gain": gained.to_dict()}))
-    else:
-        view.show_calls(choices, gained)
-    return int(all(choice.ranking is None for choice in choices.values()))
-
-
-def _site_times(
-    given: argparse.Namespace, calls: SeenCalls, choices: Mapping[Problem, Choice], table: Table
-) -> list[SiteTimes]:
-    """Each place's call as it is made, against what would be faster there."""
-    from attnbench.answer.choose_calls import priced_times, site_times
-    from attnbench.answer.mends import Pricer
-    from attnbench.command.progress import Progress
-    from attnbench.core.settings import Settings
-    from attnbench.sweep.engine import engine_on
-
-    found = []
-    settings = Settings(threads=given.threads or this_machine().threads)
-    device = next(iter(choices)).device
-    with engine_on(device, settings) as engine, Progress(len(calls.sites)) as watcher:
-        for number, s in enumerate(calls.sites):
-            watcher.at(number, len(calls.sites), 10.0 * (len(calls.sites) - number), s.site)
-            choice = choices.get(s.problem) if s.faithful else None
-            name = f"{s.site} · {s.problem}"
-            more: dict[str, Any] = {"off": calls.off, "inside_s": calls.a_call_s(s)}
-            if s.call is None or choice is None:
-                why = "" if s.faithful else s.note
-                found.append(site_times(name, s.share, s.via, choice, **more, why=why))
-                continue
-            pricer = Pricer(engine, s.problem, s.call, given.table or ())
-            best = pricer.price()
-            for variant in _rivals(choice, s.call, table):
-                taken = pricer.variant(variant, best)
-                best = taken if taken.gains else best
-            found.append(priced_times(name, s.share, s.call, best, **more))
-    return found
-
-
-RIVALS = 2
-"""Variants of the table, at the most, that are held against a call."""
-
-
-def _rivals(choice: Choice, form: CallForm, table: Table) -> list[str]:
-    """The fastest variants that serve all of a call, torch's own functions aside."""
-    if choice.ranking is None or (form.returns and not form.unread):
-        return []
-    if form.mask is not None and form.mask.gradient:
-        return []
-    rows = [c.variant for c in choice.ranking.all if not c.variant.startswith("sdpa")]
-    able = [x for x in rows if table.find(x).dropout or not form.dropout]
-    return able[:RIVALS]

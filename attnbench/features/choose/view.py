@@ -105,10 +105,11 @@ def _left_out(choice: Choice) -> Iterator[str]:
             yield f"left out, {why}: {first_few(names, NAMES)}" + (f": {said}" if said else "")
 
 
-def show_calls(choices: Mapping[Problem, Choice], gained: Gain) -> None:
+def show_calls(choices: Mapping[Problem, Choice], gained: Gain, verified: str = "") -> None:
     """``choose --problems``: each place with what to change there, and what the program gains."""
     out = console()
-    out.print(escape(gained.sentence()), style="bold")
+    for sentence in filter(None, (gained.sentence(), verified)):
+        out.print(escape(sentence), style="bold")
     for site in gained.sites:
         share = "" if site.share is None else f", {format.percent(site.share.value)} of {gained.of}"
         out.print(escape(f"\n{site.site}{share}"), style="bold")

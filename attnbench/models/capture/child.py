@@ -76,8 +76,10 @@ class AfterImport(MetaPathFinder):
 
 
 FOLDER, MASKS = "ATTNBENCH_CAPTURE", "ATTNBENCH_CAPTURE_MASKS"
-SAMPLES = "ATTNBENCH_CAPTURE_SAMPLES"
-"""In the environment: where to write, the folder of masks, that of samples where there is one."""
+SAMPLES, ADVICE = "ATTNBENCH_CAPTURE_SAMPLES", "ATTNBENCH_CAPTURE_ADVICE"
+"""In the environment: where to write, the folder of masks, that of samples and a file of advice,
+where there are such.
+"""
 SOON_S, EVERY_S = 0.05, 1.0
 """How long after the first call it is written again, and how often later."""
 
@@ -97,6 +99,10 @@ def begin(why_not: Callable[[], str | None]) -> None:
 
         samples = os.environ.get(SAMPLES)
         recorder = Recorder(Path(os.environ[MASKS]), Path(samples) if samples else None)
+        if (file := os.environ.get(ADVICE)) is not None:
+            from attnbench.models.capture.advice import Advice
+
+            recorder.advice = Advice.read(Path(file))
         Session(recorder).begin(running=False)
         writer = Writer(folder, recorder)
         atexit.register(writer.end)

@@ -23,7 +23,7 @@ from attnbench.core.call import Api
 from attnbench.models.capture import products
 from attnbench.models.capture.kernels import how_called
 from attnbench.models.capture.masks import FoundMask, Masks
-from attnbench.models.capture.recorder import NOW, CapturedCall, Place, first_of
+from attnbench.models.capture.recorder import NOW, CapturedCall, Place, first_of, place_text, where
 from attnbench.models.mask_of import FULL, causal_of
 from impls.errors import CantBeDone
 from impls.masks import Shape
@@ -172,17 +172,24 @@ def sdpa(original: Function) -> Function:
         if recorder is None:
             return original(**arguments)
         since, via = perf_counter(), "mha" if state.heads > 0 else "sdpa"
+        if recorder.advice is None:
+            call = original
+        else:
+            call, arguments = recorder.advised(original, arguments)
+            query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa = (
+                arguments.values()
+            )
         more = is_causal, scale, dropout_p, enable_gqa
         how = how_called("sdpa", query, key, value, attn_mask, *more)
         passed = via, query, key, value, attn_mask, is_causal, scale, dropout_p
-        call = partial(CapturedCall, *passed, how=how)
+        made = partial(CapturedCall, *passed, how=how)
         state.looked += perf_counter() - since
         if inside:
-            state.inner.append(call)
-            return recorder.run(how, original, arguments)
+            state.inner.append(made)
+            return recorder.run(how, call, arguments)
         begun = recorder.begin(query)
-        out: Tensor = recorder.run(how, original, arguments)
-        recorder.made(call, out, begun)
+        out: Tensor = recorder.run(how, call, arguments)
+        recorder.made(made, out, begun)
         return out
 
     return scaled_dot_product_attention
@@ -197,6 +204,9 @@ def _mha(original: Function) -> Function:
         before = state.heads
         state.heads = args[4] if len(args) > 4 else more["num_heads"]
         state.unread = more.get("need_weights", True) and weights_unread(sys._getframe(1))
+        advice = NOW.recorder.advice
+        if advice is not None and advice.needs_no_weights(place_text(where())):
+            more["need_weights"] = False
         try:
             return original(*args, **more)
         finally:

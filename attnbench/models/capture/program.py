@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from attnbench.command.terminal import INTERRUPTED, say
 from attnbench.core.disk import open_draft
 from attnbench.models.capture.calls import SeenCalls, Site, merged
-from attnbench.models.capture.child import FOLDER, MASKS, SAMPLES
+from attnbench.models.capture.child import ADVICE, FOLDER, MASKS, SAMPLES
 from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
@@ -129,9 +129,15 @@ def holding(problem: Problem) -> str:
 
 
 def run_program(
-    command: Sequence[str], out: Path, *, samples: bool, quiet: bool = False
+    command: Sequence[str],
+    out: Path,
+    *,
+    samples: bool,
+    quiet: bool = False,
+    advice: Path | None = None,
 ) -> tuple[int, SeenCalls]:
-    """Its status, below zero a signal, and its calls; ``quiet``: what it prints goes to stderr.
+    """Its status, below zero a signal, and its calls; ``quiet``: what it prints goes to stderr;
+    ``advice``: a file of what to change in its calls.
 
     Raises CantBeDone where ``out`` can't be written, or the program can't be run or calls nothing.
     """
@@ -154,6 +160,8 @@ def run_program(
         paths = [str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, FOLDER: str(parts), "PYTHONPATH": os.pathsep.join(paths)}
         environment[MASKS] = str(out.with_name(f"{out.stem}.masks"))
+        if advice is not None:
+            environment[ADVICE] = str(advice.resolve())
         if samples:
             environment[SAMPLES] = str(out.with_name(f"{out.stem}.samples"))
         status = _run(command, environment, parts, out, quiet=quiet)

@@ -18,7 +18,7 @@ from math import prod
 from pathlib import Path
 from time import perf_counter, time_ns
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,6 +43,9 @@ from attnbench.models.mask_of import has_data, is_usual, phase_of, problem_of
 from impls.errors import CantBeDone
 from impls.masks import Shape
 from impls.problem import Problem
+
+if TYPE_CHECKING:
+    from attnbench.models.capture.advice import Advice
 
 Place = tuple[str, int, str]  # file, line, and the function's name
 Where = tuple[Place | None, Place | None]
@@ -280,6 +283,7 @@ class Recorder:
     """Counts calls until it is asked for them."""
 
     def __init__(self, masks: Path | None = None, samples: Path | None = None) -> None:
+        self.advice: Advice | None = None
         self.masks = Masks(masks, self.affordable)
         self.samples = None if samples is None else Samples(samples)
         self.restart()
@@ -305,6 +309,21 @@ class Recorder:
         first = self.tally.first
         spent = self.tally.mine.looked
         return first is None or spent < LOOKING * (perf_counter() - first)
+
+    def advised(
+        self, original: Callable[..., Any], arguments: dict[str, Any]
+    ) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """The function and the arguments with which a call is made where there is advice."""
+        assert self.advice is not None
+        place = where()
+
+        def mask() -> str:
+            q, k, given = (arguments[name] for name in ("query", "key", "attn_mask"))
+            four, causal = (_four(q, 0), _four(k, 0)), arguments["is_causal"]
+            shape = Shape(*four[0][:3], four[1][2])
+            return str(self.masks.of(given, causal, shape, place).mask)
+
+        return self.advice.changed(place_text(place), mask, original, arguments)
 
     def begin(self, x: Tensor) -> Span:
         """Just before a call on this tensor."""

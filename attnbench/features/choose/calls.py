@@ -1,0 +1,117 @@
+"""The answers for a captured program: what to change at each place, and what a step gains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnbench.answer.choose_calls import SiteTimes, gain, priced_times, site_times
+from attnbench.answer.mends import Priced, Pricer
+from attnbench.command.terminal import say
+from attnbench.core.machine import this_machine
+from attnbench.core.settings import Settings
+from attnbench.models.capture.calls import SeenCalls, Site
+from attnbench.sweep.engine import engine_on
+from impls.errors import CantBeDone
+
+if TYPE_CHECKING:
+    import argparse
+
+    from attnbench.answer.choose import Choice
+    from attnbench.core.call import CallForm
+    from impls import Table
+    from impls.problem import Problem
+
+RIVALS = 2
+"""Variants of the table, at the most, that are held against a call."""
+
+
+def answer_calls(
+    given: argparse.Namespace, table: Table, answer: Callable[[Problem], Choice]
+) -> int:
+    """``attnbench choose --problems calls.json``; ``answer``: the table's, of a problem alone."""
+    from attnbench.answer import paste
+    from attnbench.features.choose import view
+    from attnbench.features.choose.verify import verify
+
+    calls = SeenCalls.read(Path(given.problems))
+    for sentence in calls.unseen:
+        say(f"note: {sentence}")
+    problems = calls.problems()
+    if not problems:
+        notes = "; ".join(dict.fromkeys(site.note for site in calls.sites if site.note))
+        raise CantBeDone(f"{given.problems} holds no call that can be put as a problem: {notes}")
+    if given.threads is None:  # as many as the program had
+        given.threads = calls.header.get("torch_threads")
+    choices = {problem: answer(problem) for problem in problems}
+    priced = _priced(given, calls, choices, table)
+    sites = [
+        _times(calls, site, choices, priced.get(number)) for number, site in enumerate(calls.sites)
+    ]
+    gained = gain(sites, "a step" if calls.step_share is not None else "the program's time")
+    verified = None
+    if given.verify:
+        advised = [
+            (s, priced[n]) for n, s in enumerate(calls.sites) if n in priced and priced[n].gains
+        ]
+        verified = verify(given.program, advised, given.table or (), say)
+    if given.json:
+        answers = [{**c.to_dict(), **paste.pasted(c)} for c in choices.values()]
+        plain = {"answers": answers, "gain": gained.to_dict()}
+        print(json.dumps({**plain, "verified": verified and verified.to_dict()}))
+    else:
+        view.show_calls(choices, gained, verified.sentence() if verified else "")
+    return int(all(choice.ranking is None for choice in choices.values()))
+
+
+def _priced(
+    given: argparse.Namespace, calls: SeenCalls, choices: Mapping[Problem, Choice], table: Table
+) -> dict[int, Priced]:
+    """What would be faster at each place, by the place's number."""
+    from attnbench.command.progress import Progress
+
+    some = [(n, s, s.call) for n, s in enumerate(calls.sites) if s.problem in choices]
+    found: dict[int, Priced] = {}
+    settings = Settings(threads=given.threads or this_machine().threads)
+    device = next(iter(choices)).device
+    with engine_on(device, settings) as engine, Progress(len(some)) as watcher:
+        for done, (number, site, form) in enumerate(some):
+            watcher.at(done, len(some), A_PLACE_S * (len(some) - done), site.site)
+            if form is None or not site.faithful:
+                continue
+            pricer = Pricer(engine, site.problem, form, given.table or ())
+            found[number] = pricer.price()
+            for variant in _rivals(choices[site.problem], form, table):
+                taken = pricer.variant(variant, found[number])
+                if taken.gains:
+                    found[number] = taken
+    return found
+
+
+A_PLACE_S = 15.0
+"""A guess at the seconds that one place takes."""
+
+
+def _rivals(choice: Choice, form: CallForm, table: Table) -> list[str]:
+    """The fastest variants that serve all of a call, torch's own functions aside."""
+    if choice.ranking is None or (form.returns and not form.unread):
+        return []
+    if form.mask is not None and form.mask.gradient:
+        return []
+    rows = [c.variant for c in choice.ranking.all if not c.variant.startswith("sdpa")]
+    return [x for x in rows if table.find(x).dropout or not form.dropout][:RIVALS]
+
+
+def _times(
+    calls: SeenCalls, site: Site, choices: Mapping[Problem, Choice], priced: Priced | None
+) -> SiteTimes:
+    """A place's share of a step, and its call now and then."""
+    name = f"{site.site} · {site.problem}"
+    more: dict[str, Any] = {"off": calls.off, "inside_s": calls.a_call_s(site)}
+    if site.call is not None and priced is not None:
+        return priced_times(name, site.share, site.call, priced, **more)
+    choice = choices.get(site.problem) if site.faithful else None
+    why = "" if site.faithful else site.note
+    return site_times(name, site.share, site.via, choice, **more, why=why)

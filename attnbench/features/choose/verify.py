@@ -1,0 +1,111 @@
+"""Is the promise kept? The program, run as it is and with the advice in place, in turn."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from impls.errors import CantBeDone
+
+if TYPE_CHECKING:
+    from attnbench.answer.mends import Priced
+    from attnbench.models.capture.calls import SeenCalls, Site
+
+PAIRS = 3
+FROM_OUTSIDE = {
+    "drop_mask", "is_causal", "boolean_mask", "enable_gqa", "contiguous", "four_axes", "mask_axes",
+    "backend", "no_grad", "need_weights",
+}  # fmt: skip
+"""Mends that can be put in place while a program runs."""
+NAMED = {"none", "causal", "window", "prefix", "alibi"}
+"""Masks that follow from the shape, so that a line can name them."""
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """What the program took with the advice in place, of its time without."""
+
+    ratio: float
+    ratios: tuple[float, ...]
+    of: str
+    places: int
+    not_changed: tuple[str, ...] = ()
+    """Places where the advice can't be put in place from outside."""
+
+    def sentence(self) -> str:
+        """What was seen, and what was not tried."""
+        low, high = min(self.ratios), max(self.ratios)
+        text = (
+            f"checked: with the advice in place at {self.places} places, {self.of} took "
+            f"{self.ratio:.2f} of its time ({len(self.ratios)} runs of each in turn, "
+            f"{low:.2f} to {high:.2f})"
+        )
+        if self.ratio >= 1:
+            text += "; it gains nothing there: leave the program as it is"
+        if self.not_changed:
+            text += f"; not tried, for want of a way from outside: {'; '.join(self.not_changed)}"
+        return text
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {**msgspec.to_builtins(self), "sentence": self.sentence()}
+
+
+def verify(
+    command: Sequence[str],
+    advised: Iterable[tuple[Site, Priced]],
+    tables: Sequence[str],
+    say: Callable[[str], None],
+) -> Verified:
+    """Run the program with the advice in place; raises CantBeDone where none can be."""
+    places: dict[str, list[dict[str, Any]]] = {}
+    left: list[str] = []
+    for site, priced in advised:
+        variant = "" if priced.form is not None else priced.keys[0]
+        keys = ["variant"] if variant else list(priced.keys)
+        if (not variant and not FROM_OUTSIDE.issuperset(keys)) or site.via not in ("sdpa", "mha"):
+            left.append(site.site)
+            continue
+        mask = site.problem.mask
+        places.setdefault(site.site, []).append(
+            {
+                "keys": keys,
+                "mask": "" if mask.plain and "drop_mask" not in keys else str(mask),
+                "repeated": site.call.repeated if site.call else 1,
+                "variant": variant,
+                "tables": list(tables),
+                "named": str(mask) if NAMED.issuperset(mask.kinds) else "",
+            }
+        )
+    if not places:
+        raise CantBeDone(
+            "--verify: none of the advice can be put in place from outside of the program; change "
+            f"these places yourself and time it: {'; '.join(left) or 'there are none'}"
+        )
+    with tempfile.TemporaryDirectory(prefix="attnbench-verify-") as folder:
+        file = Path(folder) / "advice.json"
+        file.write_text(json.dumps(places))
+        seconds: dict[bool, list[float]] = {False: [], True: []}
+        for number in range(2 * PAIRS):
+            changed = number % 2 == 1
+            say(f"run {number + 1} of {2 * PAIRS}: {'with the advice' if changed else 'as it is'}")
+            calls = _run(command, Path(folder) / "calls.json", file if changed else None)
+            seconds[changed].append(calls.step_s or calls.wall_s)
+            of = "a step" if calls.step_s else "the program"
+    ratios = tuple(b / a for a, b in zip(seconds[False], seconds[True], strict=True))
+    return Verified(median(ratios), ratios, of, len(places), tuple(left))
+
+
+def _run(command: Sequence[str], out: Path, advice: Path | None) -> SeenCalls:
+    from attnbench.models.capture.program import run_program
+
+    status, calls = run_program(command, out, samples=False, quiet=True, advice=advice)
+    if status:
+        how = "with the advice in place" if advice else "as it is"
+        raise CantBeDone(f"--verify: the program ended with status {status} {how}")
+    return calls
