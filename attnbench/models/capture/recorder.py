@@ -318,10 +318,10 @@ class Recorder:
         place = where()
 
         def mask() -> str:
-            q, k, given = (arguments[name] for name in ("query", "key", "attn_mask"))
-            four, causal = (_four(q, 0), _four(k, 0)), arguments["is_causal"]
-            shape = Shape(*four[0][:3], four[1][2])
-            return str(self.masks.of(given, causal, shape, place).mask)
+            q, k = (_four(arguments[name], 0) for name in ("query", "key"))
+            mask, causal = arguments["attn_mask"], arguments["is_causal"]
+            shape = Shape(q[0], q[1], q[2], k[2])
+            return str(self.masks.of(mask, causal, shape, place).mask)
 
         return self.advice.changed(place_text(place), mask, original, arguments)
 
