@@ -44,8 +44,10 @@ def test_a_mask_with_a_name_is_named(text, seen):
     hidden = torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)
     lowest = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
     low = torch.zeros(seen.shape).masked_fill(~seen, -1e9)  # as the dtype has it, if it has it
+    whole = bool(seen.any(-1).all())  # a row that hides everything would show how little that is
+    lower = torch.zeros(seen.shape).masked_fill(~seen, -1e4 if whole else -1e9)
     others = [x.to(to) for x in (hidden, lowest, low) for to in (torch.bfloat16, torch.float16)]
-    for tensor in (seen, hidden, lowest, low, *others, seen.expand(2, 4, 12, 12)):
+    for tensor in (seen, hidden, lowest, low, lower, *others, seen.expand(2, 4, 12, 12)):
         assert str(mask_of(tensor, False, SQUARE)) == text
 
 
