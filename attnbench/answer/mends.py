@@ -210,18 +210,19 @@ class Priced(msgspec.Struct, frozen=True):
 class Pricer:
     """Asks a worker for pairs of a call and the call with mends, or of a variant of the table."""
 
-    def __init__(
-        self, engine: Engine, problem: Problem, form: CallForm, tables: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, engine: Engine, problem: Problem, form: CallForm) -> None:
         self._engine, self._problem, self._form = engine, problem, form
-        self._tables = list(tables)
 
-    def variant(self, name: str, priced: Priced) -> Priced:
-        """The variant in the place of the call, where it is faster than the call with its mends."""
-        mended = priced.form or self._form
-        if not _faster(self._asked(mended, mended, name)):
+    def variant(self, name: str, priced: Priced, **how: Any) -> Priced:
+        """The variant in the place of the call, where it is faster than the call with its mends.
+
+        ``how``: with which tables, and how the program hands masks over.
+        """
+        mended, taking = priced.form or self._form, {"variant": name, **how}
+        if not _faster(self._asked(mended, mended, taking)):
             return Priced()
-        return self._judged((name,), (f"take {name}",), self._asked(self._form, mended, name), None)
+        answer = self._asked(self._form, self._form, taking)
+        return self._judged((name,), (f"take {name}",), answer, None)
 
     def price(self) -> Priced:
         """The mends that gain, together."""
@@ -291,15 +292,16 @@ class Pricer:
         """Pairs of a form and the form with these mends."""
         return self._asked(form, _changed(form, some))
 
-    def _asked(self, form: CallForm, against: CallForm, variant: str = "") -> dict[str, Any]:
+    def _asked(
+        self, form: CallForm, against: CallForm, taking: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         from attnbench.core.process import WorkerLost
 
         question = {
             "answer": "attnbench.models.replay:answer",
             "form": msgspec.to_builtins(form),
             "against": msgspec.to_builtins(against),
-            "variant": variant,
-            "tables": self._tables,
+            "taking": taking,
             "problem": self._problem.to_dict(),
             "margin": MARGIN,
             "cap": CAP,

@@ -8,7 +8,7 @@ output, and the same gradients where some are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from statistics import median
 from typing import Any
@@ -44,16 +44,14 @@ class Replay:
         self,
         form: CallForm,
         problem: Problem,
-        variant: str = "",
-        tables: Sequence[str] = (),
+        taking: Taking | None = None,
         seed: int = 0,
     ) -> None:
-        """``variant``: of the table, in the place of the function that the program calls."""
-        self.form, self.problem, self._seed = form, problem, seed
-        self.variant, self.tables = variant, tables
-        self._mask = _mask(form, problem)
+        """``taking``: a variant in the place of the function that the program calls."""
+        self.form, self.problem, self.taking, self._seed = form, problem, taking, seed
+        self._mask, self._calls = _mask(form, problem), 0
         self._clock = clock_for(problem.device, "train" if problem.gradients else "forward")
-        self._attend = _taking(self) if variant else _attend(form, problem)
+        self._attend = _attend(form, problem) if taking is None else taking.attend(self)
         self._kept: list[Any] = []
         self._out: Any = None
         self.fresh()
@@ -73,11 +71,6 @@ class Replay:
         self._qkv = [x.requires_grad_(form.gradient) for x, form in ends]
         self._dout = dout
         self._clock.samples(self._nothing, self._run, WARM)
-
-    @property
-    def mask(self) -> Tensor | None:
-        """The mask, where it is a tensor."""
-        return self._mask
 
     @property
     def _repeats(self) -> bool:
@@ -102,6 +95,10 @@ class Replay:
         self._out = None
         for x in self._qkv:
             x.grad = None
+        self._calls += 1
+        new = self.taking is not None and self.taking.calls_a_mask
+        if new and self._mask is not None and self._calls % new == 0:
+            self._mask = self._mask.clone()
 
     def _run(self) -> Any:
         form = self.form
@@ -195,18 +192,26 @@ NAMED = {"none", "causal", "window", "prefix", "alibi"}
 """Masks that follow from the shape, so that a program can name them."""
 
 
-def _taking(call: Replay) -> Attend:
-    """The variant, called as the lines to paste call it: a mask of the data stays a tensor."""
-    form, mask = call.form, str(call.problem.mask)
-    function = attention(call.variant, call.tables)
-    named = NAMED.issuperset(call.problem.mask.kinds)
+class Taking(msgspec.Struct, frozen=True):
+    """A variant of the table, called as the lines to paste call it."""
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, tensor: Tensor | None) -> Any:
-        if named or tensor is None:
-            return function(q, k, v, mask=mask, scale=form.scale, dropout_p=form.dropout)
-        return function(q, k, v, tensor, form.scale, form.is_causal, form.dropout)
+    variant: str
+    tables: tuple[str, ...] = ()
+    by_model: bool = False  # a model hands the mask over, so that it can't be named
+    calls_a_mask: int = 0  # after so many calls the program makes another mask; 0: never
 
-    return attend
+    def attend(self, call: Replay) -> Attend:
+        """The function; what it makes of a mask is kept while the mask's tensor is the same."""
+        form, mask = call.form, call.problem.mask
+        function = attention(self.variant, self.tables)
+        named = not self.by_model and NAMED.issuperset(mask.kinds)
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, tensor: Tensor | None) -> Any:
+            if named or tensor is None:
+                return function(q, k, v, mask=mask, scale=form.scale, dropout_p=form.dropout)
+            return function(q, k, v, tensor, form.scale, form.is_causal, form.dropout)
+
+        return attend
 
 
 def _attend(form: CallForm, problem: Problem) -> Attend:
@@ -289,8 +294,7 @@ def _flex(form: CallForm, problem: Problem) -> Attend:
 def apart(one: Replay, other: Replay) -> float:
     """The largest relative distance of outputs and gradients; without dropout."""
     a, b = (
-        Replay(replace(x.form, dropout=0.0), x.problem, x.variant, x.tables).results()
-        for x in (one, other)
+        Replay(replace(x.form, dropout=0.0), x.problem, x.taking).results() for x in (one, other)
     )
     worst = 0.0
     for x, y in zip(a, b, strict=True):
@@ -301,15 +305,15 @@ def apart(one: Replay, other: Replay) -> float:
 
 
 def answer(_: Any, question: Mapping[str, Any]) -> dict[str, Any]:
-    """To ``{"form": …, "problem": …, "against": form, "variant": its name or "", …}``: the pairs of
-    the one call and the other, or why there are none.
+    """To ``{"form": …, "problem": …, "against": form, "taking": a variant or None, …}``: the pairs
+    of the one call and the other, or why there are none.
     """
     problem = Problem.from_dict(question["problem"])
     one, two = (msgspec.convert(question[name], CallForm) for name in ("form", "against"))
     rule = StopRule(question["margin"], cap=question["cap"], budget_s=question["budget_s"])
     try:
         now = Replay(one, problem)
-        then = Replay(two, problem, question["variant"], question["tables"])
+        then = Replay(two, problem, msgspec.convert(question["taking"], Taking | None))
         off, dtype = apart(now, then), one.autocast or problem.dtype
         if off > TOLERANCE[dtype]:
             return {"why": f"its output would be another: off by {off:.1e}, relative"}

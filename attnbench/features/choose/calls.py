@@ -81,10 +81,15 @@ def _priced(
             watcher.at(done, len(some), A_PLACE_S * (len(some) - done), site.site)
             if form is None or not site.faithful:
                 continue
-            pricer = Pricer(engine, site.problem, form, given.table or ())
+            pricer = Pricer(engine, site.problem, form)
             found[number] = pricer.price()
+            how = {
+                "tables": given.table or [],
+                "by_model": site.via.startswith("transformers"),
+                "calls_a_mask": round(site.calls / site.new_masks) if site.new_masks else 0,
+            }
             for variant in _rivals(choices[site.problem], form, table):
-                taken = pricer.variant(variant, found[number])
+                taken = pricer.variant(variant, found[number], **how)
                 if taken.gains:
                     found[number] = taken
     return found
