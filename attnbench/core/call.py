@@ -12,9 +12,12 @@ from typing import Literal
 
 import msgspec
 
-Api = Literal["sdpa", "mha", "flex", "flex compiled", "products", "eager", "other"]
+Api = Literal[
+    "sdpa", "mha", "fast path", "flex", "flex compiled", "products", "eager", "other"
+]  # fmt: skip
 """The function that the program calls; ``products``: it multiplies, takes a softmax and multiplies;
-``eager``: a model of transformers does that for it."""
+``eager``: a model of transformers does that for it; ``fast path``: torch does more than attention
+in one operator."""
 CLOSED = {"math": "MATH", "flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION",
           "cudnn": "CUDNN_ATTENTION"}  # fmt: skip
 """torch's kernels, by what :class:`torch.nn.attention.SDPBackend` calls them."""

@@ -280,7 +280,8 @@ def _fast_path(via: str, tensors: int, places: tuple[int, int], original: Functi
         if mask is not None:
             mask = ~mask if mask.dtype == torch.bool else mask
             mask = mask[:, None, None] if kind == 1 else mask
-        return CapturedCall(via, q, k, v, mask, note=WHOLE_NOTE, whole=True)
+        how = how_called("fast path", q, k, v, mask)
+        return CapturedCall(via, q, k, v, mask, note=WHOLE_NOTE, whole=True, how=how)
 
     def fast_path(*args: Any, **more: Any) -> Any:
         run = partial(original, *args, **more)

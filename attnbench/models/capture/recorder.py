@@ -267,6 +267,7 @@ class Samples:
 ENTRIES = 4096
 RUNS = {
     "mha": "math",
+    "fast path": "math",
     "eager": "written out",
     "products": "written out",
     "flex": "flex, not compiled",
@@ -411,6 +412,8 @@ class Recorder:
         if (how := call.how) is None:
             return None
         kernel, why = self.kernels.get(how, (RUNS.get(how.api, ""), ()))
+        if how.api == "fast path" and call.q.is_cuda:  # where it may take a fused one
+            kernel = ""
         repeated = repeated_heads(call.k, call.v) if has_data(call.k) else 1
         return how.form(kernel, why, repeated)
 
