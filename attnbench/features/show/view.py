@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from attnbench.core.format import duration, flop_rate, percent, size
+from attnbench.core.format import counted, duration, flop_rate, percent, size
 from attnbench.report.tables import BAD, BOLD, GOOD, Styled, Table, columns, console, show_facts
 from attnbench.report.tables import show as show_table
 from impls import BrokenRow
@@ -140,7 +140,7 @@ def show_env(facts: Mapping[str, Any]) -> None:
     clock = f"{mhz:.0f} MHz" if isinstance(mhz, float) else mhz
     lines = [
         ("machine", m["name"]),
-        ("cpu", f"{m['cpu']}, {m['cores']} cores, {size(m['memory_bytes'])}"),
+        ("cpu", f"{m['cpu']}, {counted(m['cores'], 'core')}, {size(m['memory_bytes'])}"),
         *(("gpu", said) for said in gpus or ["none that NVIDIA's driver library shows"]),
         ("system", f"{m['system']}, Python {m['python']}"),
         ("versions", ", ".join(f"{k} {v}" for k, v in m["versions"].items())),
