@@ -72,7 +72,7 @@ def table(
             sum(max(len(str(line[n])) for line in lines) + 2 for n in range(3)) + len("here") + 2
         )
         room = max(LEAST, console().width - beside)
-        for line in lines:
+        for line in lines[: len(lines) - len(broken)]:
             text = str(line[-1])
             line[-1] = text if len(text) <= room else text[: room - 1] + "…"
     heads = columns("variant", "family", "computes", "here", "about", wrap=["variant", "about"])
