@@ -50,7 +50,7 @@ def shown(monkeypatch, capsys):
         monkeypatch.delenv(name, raising=False)
 
     def show(function, *given, width=400):
-        monkeypatch.setattr("attnbench.report.tables.PIPED", width)
+        monkeypatch.setenv("COLUMNS", str(width))
         function(*given)
         return capsys.readouterr().out
 

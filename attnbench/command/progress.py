@@ -173,7 +173,9 @@ class _Bar:
         return Group(line, self._below()) if self._below else line
 
     def tell(self, sentence: str, style: str) -> None:
-        self._console.print(for_terminal(sentence), style=style, highlight=False, markup=False)
+        self._console.print(
+            for_terminal(sentence), style=style, highlight=False, markup=False, soft_wrap=True
+        )
 
 
 def described(record: Record) -> str:

@@ -409,8 +409,10 @@ class Program(Child):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Interrupt it, if it runs, and kill what is left."""
+        if kind is not None:
+            self._watch = None  # what it says of its end, such as a traceback, is of no use
         try:
             if self.ended() is None:
                 with suppress(ProcessLookupError):

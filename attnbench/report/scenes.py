@@ -91,7 +91,7 @@ def hardware(machine: Mapping[str, Any]) -> list[str]:
     each = (f"{g['name']}, {size(g['memory_bytes'])}" for g in machine.get("gpus") or ())
     parts = [f"{count} × {gpu}" if count > 1 else gpu for gpu, count in Counter(each).items()]
     cpu, cores, memory = (machine.get(name) for name in ("cpu", "cores", "memory_bytes"))
-    parts += [str(cpu)] * bool(cpu) + [f"{cores} cores"] * bool(cores)
+    parts += [str(cpu)] * bool(cpu) + ([counted(cores, "core")] if cores else [])
     return parts + ([size(memory)] if memory else [])
 
 

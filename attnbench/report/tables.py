@@ -2,13 +2,14 @@
 
 In a terminal a number that is broken in two reads as two others, so columns of numbers are as wide
 as their numbers. Headings and columns of words wrap. A table whose numbers alone are too wide stays
-so.
+so. Text wraps between words: a path that is too wide stays whole, so that it can be copied.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ from typing import IO, Any, Literal, cast
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
 from rich.segment import Segment
+from rich.table import Column as GridColumn
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -135,7 +137,7 @@ def show(table: Table) -> None:
             both = zip(texts, row, strict=True)
             made.add_row(*(t.append(f" {cell.rest}") if cell.rest else t for t, cell in both))
         width = _fit(made, out.width)  # as narrow as the console where that can be
-        (out if width <= out.width else console(width)).print(made, crop=False)
+        (out if width <= out.width else console(width)).print(made)
     for note in table.notes:
         out.print(Text(note), style=FAINT)
 
@@ -192,7 +194,7 @@ def to_markdown(table: Table) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-LONG = 900
+LONG = 2_000  # a reason and a remedy are shorter
 
 
 def markdown_text(text: str) -> str:
@@ -240,7 +242,8 @@ PIPED = 120
 """Columns where no terminal sets a limit."""
 GAP = 2
 WORD = 24
-"""A longer word, or a longer half of a heading, is folded before a table gets too wide."""
+"""A longer word, or a longer half of a heading, is folded before a table gets too wide; not in the
+last column, where paths and commands stand."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +262,7 @@ class _Harmless(RenderHook):
             for each in out.render(cast(ConsoleRenderable, self.inner), options):
                 yield each if each.control else each._replace(text=for_terminal(each.text))
             return
-        for line in out.render_lines(_Harmless(False, self.inner), options, pad=False):
+        for line in Segment.split_lines(out.render(_Harmless(False, self.inner), options)):
             while line and not line[-1].text.strip():
                 line.pop()
             if line:
@@ -268,13 +271,43 @@ class _Harmless(RenderHook):
             yield Segment.line()
 
 
+class _Uncut(Console):
+    """Breaks lines between words alone; a longer word, or a table, stays as wide as it is."""
+
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **how: Any) -> None:
+        texts = (self.render_str(each) if isinstance(each, str) else each for each in objects)
+        if not soft_wrap:
+            texts = (_broken(x, self.width) if isinstance(x, Text) else x for x in texts)
+        super().print(*texts, soft_wrap=soft_wrap, overflow="ignore", crop=False, **how)
+
+
+def _broken(text: Text, width: int) -> Text:
+    """The text in lines of this width, if its words leave it at that."""
+    lines: list[Text] = []
+    for line in text.split("\n", allow_blank=True):
+        places, column = list[int](), 0
+        for word in re.finditer(r"[ \t]*[^ \t]+[ \t]*", line.plain):
+            if column and column + cell_len(word[0].rstrip()) > width:
+                places.append(word.start())
+                column = 0
+            column += cell_len(word[0])
+        lines += line.divide(places)
+    for line in lines:
+        line.rstrip()
+    return Text("\n").join(lines)
+
+
 def console(width: int | None = None) -> Console:
-    """Standard output, by default as wide as the terminal is; it shows no text's own controls."""
-    out = Console(highlight=False, width=width, file=cast(IO[str], Unchecked(sys.stdout)))
-    terminal = out.is_terminal
-    if not terminal:
-        out = Console(highlight=False, width=width or PIPED, file=out.file)
-    out.push_render_hook(_Harmless(trimmed=not terminal))
+    """Standard output, by default as wide as ``COLUMNS`` says or the terminal is. It shows no
+    text's own controls.
+    """
+    file = cast(IO[str], Unchecked(sys.stdout))
+    screen = Console(file=file)
+    if width is None:
+        columns = re.fullmatch("0*([1-9][0-9]{0,4})", os.environ.get("COLUMNS", ""))
+        width = int(columns[1]) if columns else screen.width if screen.is_terminal else PIPED
+    out = _Uncut(highlight=False, width=width, height=1, file=file)  # else a dumb terminal has 80
+    out.push_render_hook(_Harmless(trimmed=not screen.is_terminal))
     return out
 
 
@@ -298,9 +331,18 @@ def _fit(made: Grid, room: int) -> int:
         if not loose:
             break
         widths[max(loose, key=widths.__getitem__)] -= 1
+    if widths and not made.columns[-1].no_wrap:
+        widths[-1] = _wrapped(made.columns[-1], widths[-1])
     for column, width in zip(made.columns, widths, strict=True):
         column.width = width
     return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _wrapped(column: GridColumn, width: int) -> int:
+    """Wrap the last column, whose long words have room to stay whole. How wide it is then."""
+    column._cells[:] = [_broken(cast(Text, cell), width) for cell in column.cells]
+    lines = (line for cell in column.cells for line in str(cell).splitlines())
+    return max([width, *map(cell_len, lines)])
 
 
 def _in_two_lines(heading: str) -> int:

@@ -19,7 +19,7 @@ import impls
 from attnbench.core.checkout import code
 from attnbench.core.disk import StoreError, long, named, short, table_words
 from attnbench.core.evidence import stored_floors, stored_selfcheck
-from attnbench.core.format import duration
+from attnbench.core.format import counted, duration
 from attnbench.core.machine import Machine, this_machine, version_of
 from attnbench.core.record import PROTOCOL, Record, Status, Time
 from attnbench.core.run_folder import RunFolder
@@ -277,8 +277,8 @@ def pinned(threads: int | None, machine: Machine) -> int:
     """How many threads a measurement takes; raises InvalidProblem for more than there are cores."""
     if threads is not None and threads > machine.cores:
         raise InvalidProblem(
-            f"--threads {threads} on {machine.cores} cores: threads would wait for each other; "
-            f"start a run with {machine.cores} at the most"
+            f"--threads {threads} on {counted(machine.cores, 'core')}: threads would wait for each "
+            f"other; start a run with {machine.cores} at the most"
         )
     return threads or machine.threads
 

@@ -20,6 +20,12 @@ BUDGET = CallBudget(2 * GIB, 0.2)
 GRID = PRESETS["compare-cpu"].with_(seq=(search.GATE_SEQ,), phase=("forward", "train"))
 
 
+@pytest.fixture(autouse=True)
+def a_pace(monkeypatch):
+    """Guesses at seconds are the same on a fast machine and on a slow one."""
+    monkeypatch.setattr(search, "pace", lambda: 1.0)
+
+
 def make(peak_bytes=GIB, seconds=1.0, expected=lambda n: None, sizes=SIZES):
     return search.LimitSearch(CallBudget(peak_bytes, seconds), sizes, expected)
 

@@ -15,13 +15,14 @@ CONFIGURATION = """{
     "html_dir": "reports/asv"
 }"""
 STAND_IN = """
-import json, os, sys
+import json, os, sys, time
 from pathlib import Path
+print("asv at work on", sys.argv[1], flush=True)
 asked = Path(os.environ["ASKED"])
 lines = asked.read_text() if asked.exists() else ""
 given = sys.stdin.read()
 asked.write_text(lines + json.dumps([sys.argv[1:], given, os.getcwd()]) + "\\n")
-print("asv at work on", sys.argv[1], flush=True)
+time.sleep(float(os.environ.get("TAKES_S", "0")))
 print(os.environ.get("LAST", ""), file=sys.stderr)
 sys.exit(int(os.environ.get("STATUS_" + sys.argv[1].upper(), "0")))
 """
@@ -60,7 +61,7 @@ def four_commits(tmp_path_factory):
     """A repository, of which each test has a copy."""
     root = tmp_path_factory.mktemp("made") / "clone"
     (root / "impls").mkdir(parents=True)
-    shutil.copy(plants.ROOT / "impls" / "spec.py", root / "impls")
+    shutil.copyfile(plants.ROOT / "impls" / "spec.py", root / "impls" / "spec.py")
     (root / "asv.conf.json").write_text(CONFIGURATION)
     git(root, "init", "--quiet", "--initial-branch", "main")
     for number in range(4):

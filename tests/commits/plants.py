@@ -1,7 +1,6 @@
 """Commits that change one thing each, and workers that do as their commit's file says."""
 
 import json
-import shutil
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
 from impls import Table
 from tests.calling import ROOT
-from tests.repositories import git
+from tests.repositories import copied, git
 
 GRID = Preset("one problem", ("matmul", "einsum"), seq=("16",), heads=(1,), phase=("forward",))
 FRESH = '\n\nROWS.append(_row("fresh", "new", "matmul:build", "two_matrices"))\n'
@@ -46,7 +45,7 @@ def rows_alone(folder, names):
 
 def make(root):
     """Branches that change one thing each; ``takes.json`` is what the workers go by."""
-    shutil.copytree(ROOT / "impls", root / "impls", ignore=rows_alone)
+    copied(ROOT / "impls", root / "impls", ignore=rows_alone)
     git(root, "init", "--quiet", "--initial-branch", "main")
     (root / "impls" / "takes.json").write_text("{}")
     git(root, "add", "--all")

@@ -1,6 +1,7 @@
 """The composite action for GitHub, its script run by bash with a stand-in for attnbench."""
 
 import os
+import shlex
 import subprocess
 
 import pytest
@@ -28,9 +29,8 @@ def test_the_summary_has_the_table_and_the_job_ends_as_it_says(tmp_path, rows, p
     git(repository, "commit", "-q", "--allow-empty", "-m", "head")
     (runner / "attnbench" / "bin").mkdir(parents=True)
     stand_in = runner / "attnbench" / "bin" / "attnbench"
-    stand_in.write_text(
-        f'#!/bin/sh\necho "$@" >{tmp_path}/called\nprintf "%s" "{prints}"\nexit {status}\n'
-    )
+    called = shlex.quote(str(tmp_path / "called"))
+    stand_in.write_text(f'#!/bin/sh\necho "$@" >{called}\nprintf "%s" "{prints}"\nexit {status}\n')
     stand_in.chmod(0o755)
     given = {"BASE": base, "HEAD": "$(id)", "ROWS": rows, "OPTIONS": "--seq 64"}
     files = {name: str(tmp_path / name) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}

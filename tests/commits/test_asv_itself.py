@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from attnbench.features.commits import suite
-from tests.repositories import NAMES
+from tests.repositories import NAMES, copied
 
 pytestmark = pytest.mark.slow
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -56,8 +56,8 @@ class Repository:
         self.root.mkdir()
         without = shutil.ignore_patterns("__pycache__")
         for name in FILES[:-1]:
-            shutil.copytree(CHECKOUT / name, self.root / name, ignore=without)
-        shutil.copy(CHECKOUT / FILES[-1], self.root)
+            copied(CHECKOUT / name, self.root / name, ignore=without)
+        shutil.copyfile(CHECKOUT / FILES[-1], self.root / FILES[-1])
         self.add("attnbench/sweep/presets.py", GRID)
         told = self.root / "attnbench/features/commits/suite.py"
         told.write_text(told.read_text().replace(f"PROCESSES = {suite.PROCESSES}", "PROCESSES = 2"))

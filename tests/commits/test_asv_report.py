@@ -78,7 +78,9 @@ def test_what_fails_now_is_a_finding(clone, asked, monkeypatch, capsys):
         results.extend([{NAME: value(0.001)}, {NAME: after}] * 2)
         assert cli.main(["history", "HEAD~2..HEAD"]) == status
         shown = capsys.readouterr()
-        assert said in shown.out and re.search(r"0 of 1 · .* · about .* left · asv\n", shown.err)
+        assert said in " ".join(shown.out.split()) and re.search(
+            r"0 of 1 · .* · about .* left · asv\n", shown.err
+        )
         assert cli.main(["history", "HEAD~2..HEAD", "--json"]) == status
         sent = json.loads(capsys.readouterr().out)
         assert [c["measured"] for c in sent["commits"]] == [1, 1 - status]

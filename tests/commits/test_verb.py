@@ -1,6 +1,8 @@
 """``attnbench history``, and ``compare`` of commits: what is asked, and what is refused."""
 
 import json
+import signal
+import threading
 
 import pytest
 
@@ -10,7 +12,7 @@ from attnbench.features.commits import rounds, suite
 from attnbench.features.commits.pairs import CommitsComparison
 from attnbench.features.commits.rounds import BUDGET_S, CellPlan
 from attnbench.sweep.presets import PRESETS
-from tests import calling
+from tests import calling, processes
 from tests.commits import plants
 from tests.repositories import git
 
@@ -33,7 +35,7 @@ def test_asv_measures_each_commit_by_its_hash_and_makes_the_pages(clone, asked, 
     known = json.loads((tmp_path / "home" / ".asv-machine.json").read_text())
     assert run[run.index("--machine") + 1] in known  # written down without asking
     said = capsys.readouterr()
-    assert "commit 1" in said.out
+    assert {"commit", "1"} <= set(said.out.split())
     assert "reports/asv/index.html" in said.err
     assert "asv at work on run" in said.err
 
@@ -45,6 +47,24 @@ def test_benchmarks_that_failed_are_no_failure_of_asv(clone, asked, monkeypatch,
     monkeypatch.setenv("STATUS_RUN", "1")
     monkeypatch.setenv("LAST", "No commit hashes selected")
     assert "'asv run' ended with status 1: No commit hashes selected" in refused("HEAD")
+
+
+def test_ctrl_c_ends_it_with_a_sentence_and_not_with_what_asv_says_then(
+    clone, tmp_path, monkeypatch, capsys
+):
+    def interrupt():
+        processes.until((tmp_path / "asked").exists)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    monkeypatch.setenv("TAKES_S", "60")
+    waiting = threading.Thread(target=interrupt)
+    with processes.handling(signal.default_int_handler, signal.SIGINT):
+        waiting.start()
+        assert cli.main(["history", "HEAD"]) == 130
+    waiting.join()
+    err = capsys.readouterr().err
+    assert "asv at work on run" in err and "Traceback" not in err
+    assert err.endswith("\nattnbench: stopped\n")
 
 
 @pytest.fixture

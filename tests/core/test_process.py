@@ -103,11 +103,11 @@ def test_how_it_ended_is_reported_with_its_last_words(worker):
         ("sys.exit('MISSING' * ('' not in sys.path))", "ended with status 1", "MISSING"),
     ):
         one = worker(SERVING)
-        one.ask({"do": 'os.write(2, b"of the question before\\n")'}, 20)
+        one.ask({"do": 'os.write(2, b"of the first question\\n")'}, 20)
         found = lost(one, do=does)
         assert found.reason == f"the worker {reason}"
         assert str(found).endswith(last) and "\x1b" not in str(found)
-        assert len(found.output) <= LAST_WORDS and "before" not in found.output
+        assert len(found.output) <= LAST_WORDS and "first question" not in found.output
         assert not found.timed_out and not found.wrong
 
 

@@ -11,6 +11,7 @@ import pytest
 import attnbench
 from attnbench.core import checkout
 from tests.faults.campaign import TINY, Fault
+from tests.repositories import copied
 
 RESUME = ("run", "--resume", "{run}", "--no-report", "--json")
 ONE = ("run", "einsum", *TINY, "--json")
@@ -53,7 +54,7 @@ def code(place):
     """A copy of the code, which PYTHONPATH puts before the one that is installed."""
     top, ignore = Path(attnbench.__file__).parents[1], shutil.ignore_patterns("__pycache__")
     for package in ("attnbench", "impls"):
-        shutil.copytree(top / package, place.here / "code" / package, ignore=ignore)
+        copied(top / package, place.here / "code" / package, ignore=ignore)
 
 
 def edited(place):
@@ -168,7 +169,7 @@ CHANGED = {
     "another machine": ({"machine__name": "elsewhere"}, "measured on elsewhere"),
     "another protocol": ({"protocol": 99}, "protocol 99"),
     "a later header": ({"schema": 99}, "update attnbench"),
-    "threads": ({"settings__threads": 64}, "64 on [0-9]+ cores"),
+    "threads": ({"settings__threads": 64}, "64 on [0-9]+ cores?"),
     "another folder": ({"grid__mask": ["dense:m.npy"], "folder": "/far/away"},
                        "resume it from /far/away"),
 }  # fmt: skip

@@ -78,7 +78,7 @@ def test_the_problems_of_a_program_are_measured_in_place_of_a_grid(monkeypatch, 
     made.write(file)
     made.complete, made.unseen = False, ["a thread was not seen"]
     asked = {"budget": 0.5, "devices": ["cpu"], "out": tmp_path / "out"}
-    for problems, said in ((made, "CALLS.json"), (str(file), str(file))):
+    for problems, said in ((made, "CALLS.json"), (str(file), shlex.quote(str(file)))):
         df = attnbench.run("sdpa", problems=problems, **asked)
         header = read_header(Path(df.attrs["run"]))
         command = f"attnbench run sdpa --devices cpu --budget 0.5 --problems {said}"
@@ -119,7 +119,7 @@ def test_stopping_is_an_interrupt_that_says_how_to_go_on(tmp_path, monkeypatch):
         raise Stopped
 
     monkeypatch.setattr("attnbench.sweep.sweep.sweep", stopped)
-    with pytest.raises(KeyboardInterrupt, match=r"attnbench\.run\(resume='.*goes on"):
+    with pytest.raises(KeyboardInterrupt, match=r"attnbench\.run\(resume=['\"].*goes on"):
         attnbench.run("sdpa", seq=16, out=tmp_path, quiet=True)
     (path,) = tmp_path.glob("*/*")
     start.resume(path).folder.close()  # it was let go

@@ -1,5 +1,7 @@
 """A profile on one screen, and the picture of its memory: what is largest, on one scale."""
 
+import re
+
 import pytest
 
 from attnbench.features.profile import view
@@ -8,10 +10,9 @@ from tests.report.profiles import MIB, dense, fused
 
 
 @pytest.fixture
-def screen(monkeypatch, shown):
+def screen(shown):
     """What is shown on a screen of 80 columns."""
-    monkeypatch.setenv("COLUMNS", "80")
-    return lambda *some, why=(): shown(show, some, why).splitlines()
+    return lambda *some, why=(), width=80: shown(show, some, why, width=width).splitlines()
 
 
 def line_with(lines, *words):
@@ -50,6 +51,17 @@ def test_one_has_calls_rates_the_peak_by_line_the_slow_lines_and_caveats(screen)
     assert not any("dense.py:22 bmm" in x for x in lines)  # nothing of it is alive at the peak
     assert line_with(lines, "70\u00a0%", "dense.py:22", "scores = q @ k")
     assert line_with(lines, "x[bold]") and line_with(lines, "! dense: the process grew")
+
+
+@pytest.mark.parametrize("profiles", [[dense()], [dense(), fused()]])
+def test_on_a_narrow_screen_no_number_and_no_line_of_code_is_cut(screen, profiles):
+    wide, narrow = (" ".join(screen(*profiles, width=width)) for width in (200, 40))
+    numbers = [re.findall(r"(?<!\S)[\d.,]+(?!\S)", text) for text in (wide, narrow)]
+    assert numbers[0] == numbers[1] and len(numbers[0]) > 9
+    codes = [source["code"] for profile in profiles for source in profile["memory"]["sources"]]
+    shown = "".join(narrow.split())
+    assert all(("".join(code.split()) in shown) == (code in wide) for code in codes)
+    assert wide.count("…") == narrow.count("…")  # in names of operators
 
 
 def test_the_curve_is_as_high_as_what_is_alive():

@@ -4,6 +4,8 @@ import csv
 import io
 import re
 
+import pytest
+
 from attnbench.report import tables
 from attnbench.report.tables import BAD, BOLD, Column, Styled, Table, columns, csv_of, show
 
@@ -50,11 +52,34 @@ def test_markdown_and_latex_mark_what_is_bold_and_hold_no_markup_of_others():
 
 def test_words_wrap_within_their_own_column_numbers_never_and_no_line_ends_in_blanks(shown):
     why = " ".join(f"w{n}" for n in range(40))
-    rows = [("a", "1.25 ±2.0", why), ("b", "2.5", "/path" * 60)]
-    lines = shown(show, Table("", WORDS, rows), width=60).splitlines()
+    rows = [("a", "1.25 ±2.0", why), ("b", "2.5", "see " + "/path" * 60)]
+    *lines, path = shown(show, Table("", WORDS, rows), width=60).splitlines()
     assert all(line == line.rstrip() and len(line) <= 60 for line in lines)
     first, *more = lines[2:]
     assert first.split()[:3] == ["a", "1.25", "±2.0"]
     start = first.index("w0")
-    told = [first[start:], *(line[start:] for line in more)]
-    assert "".join("".join(told).split()) == "".join(why.split()) + "/path" * 60
+    texts = [first[start:], *(line[start:] for line in more)]
+    assert " ".join(texts).split() == [*why.split(), "see"] and path == " " * start + "/path" * 60
+
+
+@pytest.mark.parametrize("columns", ["40", "80", "200"])
+@pytest.mark.parametrize("terminal", ["", "xterm", "dumb"])
+def test_lines_are_as_wide_as_columns_says_but_no_word_and_no_number_is_cut(
+    monkeypatch, columns, terminal
+):
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("TERM", terminal)
+    out = io.StringIO()
+    out.isatty = lambda: bool(terminal)
+    monkeypatch.setattr("sys.stdout", out)
+    words, path = ["word"] * 100, "/a/long/path" * 30
+    tables.console().print(" ".join([*words, path, *words]))
+    numbers = [f"{n}.25" for n in range(60)]
+    show(Table("", [Column("of")] * len(numbers), [numbers]))
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    (whole,) = (line for line in lines if path in line)
+    (row,) = (line for line in lines if line.startswith("0.25"))
+    assert whole == path and row.split() == numbers
+    prose = [line for line in lines if set(line.split()) == {"word"}]
+    assert " ".join(prose).split() == words * 2
+    assert int(columns) - len(" word") < max(map(len, prose)) <= int(columns)

@@ -135,6 +135,7 @@ def screen(shown, records):
     return shown(results.show_answer, runs.ran(list(records)), "3 min", page).splitlines()
 
 
+REASON = "so it is"
 SIZES = {
     "one variant at one length": [timed("sdpa")],
     "nothing exact": [runs.other("linear.elu", 1e-4)],
@@ -150,17 +151,47 @@ SIZES = {
     ],
     "faults": [
         timed("sdpa"),
-        *(untimed(f"v{n}", Status.WRONG, "so it is " * 99) for n in range(9)),
+        *(untimed(f"v{n}", Status.WRONG, f"{REASON} " * 99) for n in range(9)),
     ],
 }
 
 
 @pytest.mark.parametrize("records", SIZES.values(), ids=SIZES)
 def test_the_screen_is_25_lines_of_100_columns_whatever_the_run(shown, records):
-    lines = screen(shown, records)
+    lines = [line for line in screen(shown, records) if REASON not in line]
     assert 2 <= len(lines) <= 25
-    assert max(len(x) for x in lines if not x.startswith("Next:")) <= 100
-    assert not any(line.strip() == "Traceback" for line in lines)
+    names = [str(r.variant) for r in records if len(str(r.variant)) > 80]
+    free = ("Next:", "Report:", "  attend =", *names)  # which are never cut
+    assert max(len(line) for line in lines if not line.startswith(free)) <= 100
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_what_is_to_be_copied_is_never_cut_and_a_long_name_of_a_machine_makes_room(shown, width):
+    cpu, page = (
+        "x86 processor " * 5 + "of a long name",
+        Path(f"/{'deep and spaced/' * 12}index.html"),
+    )
+    machine = {"cpu": cpu, "cores": 1, "memory_bytes": 1 << 33, "versions": {"torch": "2.13.0+cpu"}}
+    faulty = "matmul?" + "&".join(f"option{n}={n}" for n in range(9))
+    reason = " ".join(f"w{n}" for n in range(99)) + " /path" * 30
+    fast = "sdpa?" + "&".join(f"option{n}={n}" for n in range(9))
+    records = [timed(fast), timed("matmul", 2e-3), untimed(faulty, Status.WRONG, reason)]
+    text = shown(
+        results.show_answer, runs.ran(records, machine=machine), "3 min", page, width=width
+    )
+    lines, words = text.splitlines(), " ".join(text.split())
+    assert f"Report: {page}" in lines and f'attend = attnbench.attention("{fast}")' in text
+    assert any(
+        line.startswith(f"Next:   attnbench compare '{fast}' matmul --seq") for line in lines
+    )
+    assert f"{faulty} is wrong on b1 h2/2 n64 d64 f32 none forward: {reason}" in words
+    end = (
+        ", 1 core · 3 min · torch 2.13.0+cpu · forward · no mask · float32 · batch 1, 2 heads of 64"
+    )
+    heading = words[: words.index(" The fastest")]
+    assert heading.startswith("x86 pr") and heading.endswith(f"{end} · on cpu")
+    assert len(heading) <= 120 and heading.count("…") == 1
+    assert text.count("…") == 2  # and in the first table, where many names stand beside each other
 
 
 def test_the_one_to_use_has_a_row_though_many_that_tie_are_faster(shown):

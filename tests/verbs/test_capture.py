@@ -65,7 +65,7 @@ from torch.nn.functional import scaled_dot_product_attention as by_another_name
 
 class Items(torch.utils.data.Dataset):
     def __len__(self): return 6
-    def __getitem__(self, n): return attend(1)[0, 0, 0]
+    def __getitem__(self, n): return float(attend(1).sum())
 
 def work(_): return float(attend(10).sum())
 
@@ -75,7 +75,9 @@ if __name__ == "__main__":
         pool.map(work, range(4))
         pool.close()
         pool.join()
-    list(torch.utils.data.DataLoader(Items(), num_workers=2))
+    # a list, since a tensor comes through a socket, whose path in the folder of temporary files
+    # may be too long
+    list(torch.utils.data.DataLoader(Items(), num_workers=2, collate_fn=list))
     some = [threading.Thread(target=attend, args=(25,)) for _ in range(4)]
     [t.start() for t in some]
     [t.join() for t in some]

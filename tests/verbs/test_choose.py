@@ -133,6 +133,7 @@ def test_what_is_measured_anew_is_settled_in_pairs_and_kept(chooses, tmp_path, w
     worker.answer = answer
     words = ("--seq", 16384, *SHAPE, "--dtype", "float32", "--out", tmp_path)
     monkeypatch.setattr("attnbench.command.progress.EVERY_S", 0.0)
+    monkeypatch.setattr("attnbench.sweep.compare.LONG_S", 0.0)  # however fast the machine is
     _, out, err = chooses(*words, "--measure", "--json")
     found = json.loads(out)
     assert "in pairs: sdpa and matmul" in err and "0 of 1 · " in err

@@ -79,7 +79,7 @@ def show_pairs(found: Sequence[Compared], judged: str, against: str) -> None:
 def runs(found: RunsComparison, whole: bool) -> None:
     """Run b against run a; ``whole``: every row, as a spreadsheet needs it."""
     out = console()
-    out.print(escape(f"a  {found.a}\nb  {found.b}\n"))
+    out.print(escape(f"a  {found.a}\nb  {found.b}\n"), soft_wrap=True)
     if found.differences:
         names = ("the runs differ in", "a", "b")
         rows = [(one.what, one.a, one.b) for one in found.differences]

@@ -31,7 +31,7 @@ from attnbench.report.tables import FAINT, console
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WIDEST = 120  # columns of the curve, at the most
+WIDEST = 120  # columns of the curve, or of numbers, at the most
 COLORS = {"forward": "cyan", "backward": "magenta"}
 NAME, BAR = 28, 14  # columns of an operator's name and of a bar
 LEAST = 0.01  # of the phase: what takes less is counted with the others
@@ -58,7 +58,8 @@ def show(profiles: Sequence[Profile], why: Sequence[str]) -> None:
     out.print()
     if alone:
         _heads(out, profiles)
-        out.print(_alone(profiles[0]), end="\n\n")
+        _uncut(out, _alone(profiles[0]))
+        out.print()
         timed = [x for x in profiles[0]["lines"] if x["forward_share"] is not None]
         if timed:
             out.print("[bold]by line of code[/], each with its gradient")
@@ -72,12 +73,18 @@ def show(profiles: Sequence[Profile], why: Sequence[str]) -> None:
             out.print(grid, end="\n\n")
         _memory(out, profiles, rows=3, sources=6)
     else:
-        out.print(_beside(profiles))
+        _uncut(out, _beside(profiles))
         _heads(out, profiles)
         _memory(out, profiles, rows=2, sources=3)
     for profile in profiles:
         for caveat in profile["caveats"]:
             out.print(escape(f"! {profile['variant']}: {caveat}"), style=FAINT)
+
+
+def _uncut(out: Console, grid: Grid) -> None:
+    """Print a table of numbers as wide as these are."""
+    width = out.measure(grid, options=out.options.update(width=WIDEST)).maximum
+    console(max(out.width, width)).print(grid)
 
 
 def _heads(out: Console, profiles: Sequence[Profile]) -> None:
@@ -202,11 +209,11 @@ def _memory(out: Console, profiles: Sequence[Profile], *, rows: int, sources: in
 
 
 def _wide() -> Grid:
-    """A number, a bar, and as much text as there is room for."""
+    """A number, a bar, and text."""
     grid = Grid.grid(padding=(0, 1, 0, 0), expand=True)
     grid.add_column(width=8, justify="right", no_wrap=True)
     grid.add_column(width=BAR, no_wrap=True)
-    grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    grid.add_column(ratio=1, overflow="fold")
     return grid
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,13 @@ from attnbench.report.tables import (
 )
 
 LINES, WIDTH = 25, 100
-"""Of the screen of answers, at most."""
+"""Of the screen of answers, at most, if reasons, code and names leave it at that."""
 REGIMES, LENGTHS = 8, 4
 """Rows and columns of its first table, at most."""
 FEWEST = 3
 """Variants of its second table, at least, however many regimes there are."""
 NAME = 14
-"""Letters of a name in its first table, and half of those in the second."""
+"""Letters of a name that gives way: a variant's in the first table, the machine's above it."""
 FAULTS = 2
 """How many faults are named; the others are counted."""
 
@@ -48,39 +49,49 @@ def show_answer(run: ReportRun, took: str, page: Path | None) -> None:
     ``took``: how long the run was. ``page``: its report.
     """
     out = console(min(WIDTH, console().width))
-
-    def say(line: str, style: str = "") -> None:
-        out.print(Text(line, style), overflow="ellipsis", no_wrap=True)
-
     found = [scene for scene in scenes([run]) if scene.timed]
     words = [scene.regime.words() for scene in found]
     alike = [w for w in words[0] if all(w in each for each in words)] if found else []
-    machine, torch, *_ = [*machine_line(run).split(" · "), ""]
-    hardware = ", ".join(word for word in machine.split(", ") if not word.endswith("GiB"))
-    say(" · ".join([hardware, took, torch, *alike]), BOLD)
+    out.print(Text(_heading(run, [took, *alike], out.width), BOLD))
     below, links = list(_notes(run, found)), list(_links(found, page))
     if found:
-        answers, advice = _answers(run, found), _advice(run, found)
-        used = 1 + 3 + len(answers.rows) + 1 + len(advice) + 4 + len(below) + len(links)
+        answers, (*advice, code) = _answers(run, found), _advice(run, found, out.width)
+        prose = sum(len(Text(line).wrap(out, out.width)) for line in [*advice, *below])
+        used = 1 + 3 + len(answers.rows) + 1 + prose + 1 + 4 + len(links)
         show(answers)
         for line in ["", *advice]:
-            say(line)
+            out.print(Text(line))
+        out.print(Text(code), soft_wrap=True)
         show(_fastest(run, found[0], max(FEWEST, LINES - used)))
     else:
-        say("Nothing was measured, so there is no answer.")
+        out.print("Nothing was measured, so there is no answer.")
     for line in below:
-        say(line)
+        out.print(Text(line))
     for link in links:
-        out.print(link, soft_wrap=True)  # never cut, so that it can be copied
+        out.print(link, soft_wrap=True)  # on one line, so that it can be copied
+
+
+def _heading(run: ReportRun, words: Sequence[str], width: int) -> str:
+    """The machine, torch and these words; the longest name of the machine gives way to the rest."""
+    machine, torch, *_ = [*machine_line(run).split(" · "), ""]
+    names = [name for name in machine.split(", ") if not name.endswith("GiB")] or [run.machine]
+    longest = max(names, key=len)
+    took, *alike = words
+    rest = [took, *filter(None, [torch]), *alike]
+    room = width - len(" · ".join([", ".join(names), *rest])) + len(longest)
+    names[names.index(longest)] = short(longest, max(NAME, room))
+    return " · ".join([", ".join(names), *rest])
 
 
 def _answers(run: ReportRun, found: Sequence[Scene]) -> Table:
     """For each regime and length the variant to use."""
     lengths = sorted({n for scene in found for n in scene.regime.lengths})[-LENGTHS:]
-    names, rows = distinct_words(found), []
+    names, rows = distinct_words(found), list[list[Any]]()
     for scene in found[:REGIMES]:
         at = {standing.length: standing for standing in scene.standings}
         rows.append([names[scene.number], *(_answer(at.get(n)) for n in lengths)])
+    if _wide(rows) > WIDTH:
+        rows = [[name, *map(_brief, cells)] for name, *cells in rows]
     while len(lengths) > 1 and _wide(rows) > WIDTH:
         lengths = lengths[1:]
         rows = [[name, *cells] for name, _, *cells in rows]
@@ -109,11 +120,15 @@ def _answer(standing: Standing | None) -> Styled | None:
         return None
     answer = standing.answer
     marks = "=" * bool(answer.equal) + "?" * bool(answer.flags)
-    return Styled(short(answer.winner, NAME), BOLD, f"{ms(answer.time.median_s)} {marks}".strip())
+    return Styled(answer.winner, BOLD, f"{ms(answer.time.median_s)} {marks}".strip())
 
 
-def _advice(run: ReportRun, found: Sequence[Scene]) -> list[str]:
-    """The one variant to take, and the lines that call it."""
+def _brief(cell: Styled | None) -> Styled | None:
+    return cell and replace(cell, value=short(cell.value, NAME))
+
+
+def _advice(run: ReportRun, found: Sequence[Scene], width: int) -> list[str]:
+    """The one variant to take, and in the last line the code that calls it."""
     advised = only(run, found)
     answers = [s.answer for scene in found for s in scene.standings[::-1] if s.answer]
     if not answers:
@@ -124,7 +139,7 @@ def _advice(run: ReportRun, found: Sequence[Scene]) -> list[str]:
     use = f"→ Use {name}" + (f": {advised.near}" if advised else "")
     if advised and any(answer.winner != name for answer in answers):
         use = f"→ If only one: {name}, {advised.near}"
-    if len(use) > WIDTH:
+    if len(use) > width:
         use = use.replace(" problems, at worst", " problems,\n  at worst")
     return [
         *use.split("\n"),
@@ -145,12 +160,12 @@ def _fastest(run: ReportRun, scene: Scene, most: int) -> Table:
     for record in sorted(shown, key=_median):
         t, best = _median(record), _median(exact[0])
         leads = record.variant in standing.leaders
-        name = Styled(short(record.variant, 2 * NAME), BEST if leads else "")
+        name = Styled(record.variant, BEST if leads else "")
         peak = mib(record.memory.peak_bytes) if record.memory else None
         mark = ("tied" if record.variant in tied else "use this") if leads else ""
         low, high = (record.time.low_s, record.time.high_s) if record.time else (None, None)
         rows.append([name, ms(t), f"[{ms(low)}, {ms(high)}]", ratio(t / best), peak, mark])
-    said = short(str(beside(standing) or ""), WIDTH)
+    said = str(beside(standing) or "")
     heads = ("ms", "95 %", "× best", "MiB")
     mask = "no mask" if scene.regime.mask == "none" else scene.regime.mask
     unit = "keys" if "q_len" in scene.regime.fixed else "tokens"

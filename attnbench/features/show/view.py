@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from attnbench.core.format import duration, flop_rate, percent, size
+from attnbench.core.format import counted, duration, flop_rate, percent, size
 from attnbench.report.tables import BAD, BOLD, GOOD, Styled, Table, columns, console, show_facts
 from attnbench.report.tables import show as show_table
 from impls import BrokenRow
@@ -72,7 +72,7 @@ def table(
             sum(max(len(str(line[n])) for line in lines) + 2 for n in range(3)) + len("here") + 2
         )
         room = max(LEAST, console().width - beside)
-        for line in lines:
+        for line in lines[: len(lines) - len(broken)]:
             text = str(line[-1])
             line[-1] = text if len(text) <= room else text[: room - 1] + "…"
     heads = columns("variant", "family", "computes", "here", "about", wrap=["variant", "about"])
@@ -140,7 +140,7 @@ def show_env(facts: Mapping[str, Any]) -> None:
     clock = f"{mhz:.0f} MHz" if isinstance(mhz, float) else mhz
     lines = [
         ("machine", m["name"]),
-        ("cpu", f"{m['cpu']}, {m['cores']} cores, {size(m['memory_bytes'])}"),
+        ("cpu", f"{m['cpu']}, {counted(m['cores'], 'core')}, {size(m['memory_bytes'])}"),
         *(("gpu", said) for said in gpus or ["none that NVIDIA's driver library shows"]),
         ("system", f"{m['system']}, Python {m['python']}"),
         ("versions", ", ".join(f"{k} {v}" for k, v in m["versions"].items())),

@@ -98,10 +98,9 @@ def show(calls: SeenCalls, path: Path) -> None:
     for line in (*lines, *calls.unseen):
         out.print(escape(line), style=FAINT)
     if problems := len(calls.problems()):
+        out.print(escape(f"\nkept in {path}. Measure every variant on its problems ({problems}):"))
         run = f"attnbench run --problems {shlex.quote(str(path))}"
-        out.print(
-            escape(f"\nkept in {path}. Measure every variant on its problems ({problems}): {run}")
-        )
+        out.print(escape(run), soft_wrap=True)
 
 
 def how(site: Site) -> str:
