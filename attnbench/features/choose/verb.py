@@ -14,10 +14,15 @@ from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
     from attnbench.answer.choose import Choice, Wants
+    from attnbench.answer.choose_calls import Gain
+    from attnbench.models.capture.calls import SeenCalls
     from impls import Table
     from impls.problem import Problem
+
+    CallsAnswer = tuple[SeenCalls, Mapping[Problem, Choice], Gain]
 
 
 class NoProblem(CantBeDone):
@@ -28,6 +33,7 @@ def choose(given: argparse.Namespace) -> int:
     """``attnbench choose --seq N …``, or ``--problems calls.json``, or ``--export table.json``"""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # many small matrices: threads only wait
     from attnbench.features.choose import view
+    from attnbench.report import tidy
 
     wants, table = _wants(given)
     if given.export is not None:
@@ -39,6 +45,8 @@ def choose(given: argparse.Namespace) -> int:
     choice = _answer(given, _one_problem(given), wants, table)
     if given.json:
         print(json.dumps(_plain(choice)))
+    elif given.csv:
+        tidy.show(view.rows(choice))
     else:
         view.show(choice)
     return int(choice.ranking is None)
@@ -125,21 +133,47 @@ def _one_problem(given: argparse.Namespace) -> Problem:
 
 
 def _answer_calls(given: argparse.Namespace, wants: Wants, table: Table) -> int:
-    """The answers for a captured program."""
-    from attnbench.answer.choose_calls import gain, site_times
+    """The answers for a captured program, printed."""
     from attnbench.features.choose import view
+    from attnbench.report import tidy
+
+    calls, choices, gained = _answers(given, wants, table)
+    if given.json:
+        answers = [_plain(choice) for choice in choices.values()]
+        print(json.dumps({"answers": answers, "gain": gained.to_dict()}))
+    elif given.csv:
+        tidy.show(view.site_rows(calls, choices, gained))
+    else:
+        view.show_calls(choices, gained)
+    return int(all(choice.ranking is None for choice in choices.values()))
+
+
+def answer_calls(given: argparse.Namespace) -> CallsAnswer:
+    """What a captured program calls, an answer for each problem of it, and what all of them gain;
+    raises CantBeDone where there can be none.
+    """
+    return _answers(given, *_wants(given))
+
+
+def _answers(given: argparse.Namespace, wants: Wants, table: Table) -> CallsAnswer:
+    """The same, with what will do and the table read already."""
+    from attnbench.answer.choose_calls import gain, site_times
+    from attnbench.features.choose.view import site_label
     from attnbench.models.capture.calls import SeenCalls
 
-    calls = SeenCalls.read(Path(given.problems))
+    calls = given.problems
+    if not isinstance(calls, SeenCalls):
+        calls = SeenCalls.read(Path(calls))
     for sentence in calls.unseen:
         say(f"note: {sentence}")
     problems = calls.problems()
     if not problems:
-        raise CantBeDone(f"{given.problems} holds no call that can be put as a problem")
+        what = "the capture" if calls is given.problems else given.problems
+        raise CantBeDone(f"{what} holds no call that can be put as a problem")
     choices = {problem: _answer(given, problem, wants, table) for problem in problems}
     sites = [
         site_times(
-            f"{s.site} · {s.problem}",
+            site_label(s),
             s.share,
             s.via,
             choices.get(s.problem) if s.faithful else None,
@@ -149,10 +183,5 @@ def _answer_calls(given: argparse.Namespace, wants: Wants, table: Table) -> int:
         )
         for s in calls.sites
     ]
-    gained = gain(sites, "a step" if calls.step_share is not None else "the program's time")
-    if given.json:
-        answers = [_plain(choice) for choice in choices.values()]
-        print(json.dumps({"answers": answers, "gain": gained.to_dict()}))
-    else:
-        view.show_calls(choices, gained)
-    return int(all(choice.ranking is None for choice in choices.values()))
+    of = "a step" if calls.step_share is not None else "the program's time"
+    return calls, choices, gain(sites, of)
