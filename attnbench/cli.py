@@ -123,9 +123,9 @@ def _call(argv: Sequence[str] | None) -> int:
                 say(f"note: {said}")
         module, function = VERBS[given.verb].split(":")
         call = getattr(import_module(f"attnbench.{module}"), function)
-        if form := getattr(given, "tables", None):
-            from attnbench.report.tables import printed_as
+        if getattr(given, "tables", False):
+            from attnbench.report.tables import as_markdown
 
-            with printed_as(form):
+            with as_markdown():
                 return int(call(given))
         return int(call(given))

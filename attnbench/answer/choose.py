@@ -22,7 +22,7 @@ from attnbench.answer.ranking import (
     margin_of,
     rank,
 )
-from attnbench.core.format import percent, size, time_interval
+from attnbench.core.format import name_and_kind, percent, size, time_interval
 from attnbench.core.record import FINDINGS
 from attnbench.core.stats import Verdict
 from impls.errors import CantBeDone
@@ -163,13 +163,13 @@ class Choice:
             return f"{where}: no answer: {'; '.join(filter(None, [self.why_not, self.relax]))}"
         w = r.winner
         time = time_interval(w.median_s, w.low_s, w.high_s)
-        text = f"{where}: use {w.variant}, {'' if w.measured else 'predicted at '}{time}"
+        text = f"{where}: use {_named(w)}, {'' if w.measured else 'predicted at '}{time}"
         if w.memory_bytes is not None:
             text += f" and {size(w.memory_bytes)}"
         if r.equal:
-            text += f"; tied with {', '.join(c.variant for c in r.equal)}"
+            text += f"; tied with {', '.join(map(_named, r.equal))}"
         if r.next:
-            text += f"; {r.lead} ahead of {r.next.variant}{', in pairs' if self.pairs else ''}"
+            text += f"; {r.lead} ahead of {_named(r.next)}{', in pairs' if self.pairs else ''}"
         if len(r.all) == 1:
             text += "; the only one that is known"
         if w.flags:
@@ -192,6 +192,10 @@ class Choice:
             "pairs": list(self.pairs),
             "sentence": self.sentence(),
         }
+
+
+def _named(candidate: Candidate) -> str:
+    return name_and_kind(candidate.variant, candidate.computes)
 
 
 # ---- who could be chosen -------------------------------------------------------------------------

@@ -78,6 +78,7 @@ class ComparedCell:
     across_devices: bool
     reason: str
     notes: tuple[str, ...]
+    computes: str
 
     @property
     def change(self) -> str:
@@ -289,6 +290,7 @@ def _compared(a: Record, b: Record, headers: Sequence[Header], margin: float) ->
         across_devices=_device(a, headers[0]) != _device(b, headers[1]),
         reason="; ".join(said),
         notes=tuple(notes),
+        computes=b.computes or a.computes,
     )
 
 

@@ -178,12 +178,12 @@ def margin_reason(records: Sequence[Record]) -> str:
     (apart, who), moved = twins_apart(records), unrest(records)
     if max(apart, moved) <= MARGIN:
         drift = "blocks timed one after the other drift apart by that much, one time in twenty"
-        return f"differences under {percent(MARGIN)} count as ties: {drift}"
+        return f"intervals less than {percent(MARGIN)} apart count as ties: {drift}"
     why = "the drift check moved by that much, one time in twenty, during the run"
     if apart > moved:
         one, other, where = who
         why = f"{one} and {other} ran one kernel, neither noisy, and were that far apart {where}"
-    return f"differences under {percent(max(apart, moved))} count as ties: {why}"
+    return f"intervals less than {percent(max(apart, moved))} apart count as ties: {why}"
 
 
 def twins_apart(records: Iterable[Record]) -> tuple[float, tuple[str, ...]]:

@@ -327,8 +327,8 @@ def _parts() -> tuple[dict[str, dict[str, str]], Lines]:
 
 GROUPS, PARTS = _parts()
 VERBS = [name for verbs in GROUPS.values() for name in verbs]
-WITHOUT_TABLES = ("env", "capture", "report", "history compare", "history export")
-"""Verbs and forms that print no table, or have options of their own for it."""
+WITHOUT_TABLES = ("env", "capture", "report", "history export")
+"""Verbs and forms whose answer is no table."""
 USAGE = {"capture": "attnbench capture [options] -- PROGRAM [ARGUMENT …]"}
 
 
@@ -392,15 +392,11 @@ class Parser(argparse.ArgumentParser):
         forms = self.add_mutually_exclusive_group()
         forms.add_argument("--json", action="store_true", help="data as JSON on stdout")
         if part not in WITHOUT_TABLES:
-            about = "the tables alone, as {}, without titles and notes"
-            for form in ("csv", "markdown"):
-                forms.add_argument(
-                    f"--{form}",
-                    dest="tables",
-                    action="store_const",
-                    const=form,
-                    help=about.format(form),
-                )
+            about = "one table of plain numbers on stdout, a row a measurement or an answer"
+            forms.add_argument("--csv", action="store_true", help=about)
+            about = "the tables alone, as Markdown, without titles and notes"
+            if part != "history compare":  # its own is for a comment on a pull request
+                forms.add_argument("--markdown", dest="tables", action="store_true", help=about)
         to: Any = self
         for line in _lines(part):
             if line.startswith("#"):

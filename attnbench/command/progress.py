@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import inf
 from threading import Event, Thread
 from time import monotonic
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 from attnbench.answer.ranking import EXACT
 from attnbench.core.format import Unchecked, for_terminal, ms, roughly, size, time_interval
@@ -23,6 +24,37 @@ EVERY_S, TENTHS = 10.0, 10
 BOARD = 6
 LATE = 0.1
 """What has taken longer than was thought is thought to take this share of its time yet."""
+
+
+class Bar(Protocol):
+    """What draws where a verb is, over and over in one place."""
+
+    def start(self) -> None:
+        """Draw from now on."""
+
+    def refresh(self) -> None:
+        """Draw what is so now."""
+
+    def stop(self) -> None:
+        """Take it away."""
+
+    def say(self, sentence: str, style: str) -> None:
+        """Put a sentence above it."""
+
+
+Now = Callable[[], tuple[float, str]]
+"""The share of the time that is over, and the words beside it."""
+_bars: list[Callable[[Now, Any], Bar]] = []
+
+
+@contextmanager
+def draw_with(make: Callable[[Now, Any], Bar]) -> Iterator[None]:
+    """Draw progress by this for a while, and not on the terminal."""
+    _bars.append(make)
+    try:
+        yield
+    finally:
+        _bars.pop()
 
 
 class Progress:
@@ -45,8 +77,8 @@ class Progress:
         """What is done, of how many, when all is, and since when; and what begins."""
         self._guesses, self._begun, self._eta = list[float](), 0, Eta(())
         self._over = Event()
-        watched = sys.stderr.isatty()
-        self._bar = _Bar(self._now, self._table if best else None) if watched else None
+        make = _bars[-1] if _bars else _Bar if sys.stderr.isatty() else None
+        self._bar = make(self._now, self._table if best else None) if make else None
 
     def __enter__(self) -> Progress:
         if self._bar:
@@ -124,7 +156,7 @@ class Progress:
     def tell(self, sentence: str, style: str = "") -> None:
         """Print a sentence; on a terminal above the bar."""
         if self._bar:
-            self._bar.tell(sentence, style)
+            self._bar.say(sentence, style)
         else:
             print(sentence, file=sys.stderr, flush=True)
 
@@ -148,7 +180,7 @@ class Progress:
 class _Bar:
     """The bar, what is done now and the time left, redrawn in place; a table below."""
 
-    def __init__(self, now: Callable[[], tuple[float, str]], below: Any) -> None:
+    def __init__(self, now: Now, below: Any) -> None:
         from rich.console import Console
         from rich.live import Live
 
@@ -172,7 +204,7 @@ class _Bar:
         line.add_row(ProgressBar(1.0, share, width=30), text)
         return Group(line, self._below()) if self._below else line
 
-    def tell(self, sentence: str, style: str) -> None:
+    def say(self, sentence: str, style: str) -> None:
         self._console.print(
             for_terminal(sentence), style=style, highlight=False, markup=False, soft_wrap=True
         )

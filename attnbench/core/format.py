@@ -138,6 +138,23 @@ def ratio_interval(middle: float, low: float, high: float) -> str:
     return f"{ratio(middle)} [{ratio(low)[:-1]}, {ratio(high)[:-1]}]"
 
 
+NOT_SOFTMAX = "not softmax attention"
+OTHER = "*"
+"""Behind the names of what is not softmax attention, where a footnote says so."""
+
+
+def name_and_kind(variant: str, computes: str) -> str:
+    """``linear.elu (its own operator, not softmax)``; exact softmax has its name alone."""
+    if computes in ("", "softmax"):
+        return variant
+    return f"{variant} ({computes}{', not softmax' * ('softmax' not in computes)})"
+
+
+def name_with_star(variant: str, computes: str) -> str:
+    """``linear.elu*``, for a table with a footnote; exact softmax has its name alone."""
+    return variant + OTHER * (computes not in ("", "softmax"))
+
+
 def doubt_words(flag: str) -> str:
     """A flag of a time in today's words."""
     return flag.replace("the canary", "the drift check")  # as older records have it

@@ -78,7 +78,7 @@ def find_runs(paths: Iterable[Path]) -> Iterator[Path]:
     """The run folders at or below the paths given; raises StoreError where one is not there."""
     for path in paths:
         if not path.exists():
-            raise StoreError(f"there is no {path}; runs lie in results/<machine>/<run>")
+            raise StoreError(f"there is no folder {path}; runs lie in results/<machine>/<run>")
         alone = (path / HEADER).exists()
         yield from [path] if alone else sorted(p.parent for p in path.rglob(HEADER))
 

@@ -221,11 +221,11 @@ def _observe_cpu(
             "it allocated less than its output: what it holds since it was built is not seen"
         )
     if high > peak * (1 + UNSEEN_SHARE) + UNSEEN_BYTES:
-        flags.append(f"the process grew by {high} bytes: memory taken past torch's allocator")
+        flags.append(f"the process grew by {size(high)}: memory taken past torch's allocator")
         peak, method = high, HIGH_WATER
     held = _held(call)
     if held > peak * UNSEEN_SHARE + ARRAY_BYTES:
-        flags.append(f"it holds {held} bytes from call to call: they are not in its peak")
+        flags.append(f"it holds {size(held)} from call to call: it is not in its peak")
     saved = None if between is None else between - own_bytes
     return _observed(Memory(peak, saved, expected, method, flags), events, results)
 

@@ -1,16 +1,22 @@
-"""``attnbench.show(…)``: what a run answers, and its figures, where a notebook shows things."""
+"""What a notebook shows: ``attnbench.show(…)``, answers and figures; and where a verb is."""
 
 from __future__ import annotations
 
 import base64
+import io
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from html import escape
+from importlib import import_module
 from pathlib import Path
+from threading import Event, RLock, Thread
 from typing import Any
 
 from attnbench.command.arguments import BadWord
+from attnbench.command.progress import Now, draw_with
 from attnbench.core.disk import write_whole
 from attnbench.core.evidence import selfcheck_said
 from attnbench.features.report.build import baseline, draw_all
@@ -22,6 +28,8 @@ from attnbench.report.scenes import scenes
 from attnbench.report.sentences import headlines, missing, sentences
 
 FIGURES = ("map", "time", "memory", "error", "energy", "tradeoffs", "roofline", "closeness")
+EVERY_S = 1.0
+"""A line of progress is written anew."""
 USUAL, MEASURES = ("map", "time"), {"time", "memory", "error", "energy"}
 
 
@@ -116,6 +124,88 @@ def show(what: Any = "results", figures: str | Iterable[str] = USUAL) -> Shown:
         [f"{', '.join(each.variants)} ({each.cells}): {each.reason}" for each in missing(found)],
         notes,
     )
+
+
+class CellOutput(io.TextIOBase):
+    """Standard error while a verb works in a notebook: what it says, and below that one line of
+    progress, all in one output of the cell, which is written anew.
+    """
+
+    def __init__(self) -> None:
+        self._lines, self._begun = list[str](), ""
+        self._now: Now | None = None
+        self._lock, self._over = RLock(), Event()
+        self._output: Any = None
+
+    def write(self, text: str) -> int:
+        """Show the lines that are whole."""
+        with self._lock:
+            *whole, self._begun = (self._begun + text).split("\n")
+            self._lines += whole
+        if whole:
+            self.refresh()
+        return len(text)
+
+    def draw(self, now: Now, below: object) -> CellOutput:
+        """The progress that is shown from now on."""
+        self._now = now
+        return self
+
+    def start(self) -> None:
+        """Write the line anew each second, for the time left becomes less."""
+        self._over = over = Event()
+        self.refresh()
+
+        def beat() -> None:
+            while not over.wait(EVERY_S):
+                self.refresh()
+
+        Thread(target=beat, daemon=True).start()
+
+    def stop(self) -> None:
+        """Take the line away; what was said stays."""
+        self._over.set()
+        self._now = None
+        self.refresh()
+
+    def say(self, sentence: str, style: str) -> None:
+        """Put a sentence above the line."""
+        self.write(f"{sentence}\n")
+
+    def refresh(self) -> None:
+        """Show what is so now."""
+        with self._lock:
+            if self._output is None:
+                show_in_cell = import_module("IPython.display").display
+                self._output = show_in_cell(self, display_id=True)
+            else:
+                self._output.update(self)
+
+    def __repr__(self) -> str:
+        now = self._now
+        return "\n".join([*self._lines, *([now()[1]] if now else [])])
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f"<div>{escape(line)}</div>" for line in self._lines)
+        if (now := self._now) is None:
+            return lines
+        share, words = now()
+        return f'{lines}<div><progress value="{share:.3f}"></progress> {escape(words)}</div>'
+
+
+@contextmanager
+def cell_output(*, quiet: bool) -> Iterator[None]:
+    """What a verb says on the way is dropped, or in a notebook shown in one output of the cell."""
+    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if quiet:
+        with redirect_stderr(io.StringIO()):
+            yield
+    elif getattr(shell, "kernel", None) is not None:
+        output = CellOutput()
+        with redirect_stderr(output), draw_with(output.draw):
+            yield
+    else:
+        yield
 
 
 def _listed(lines: Sequence[str]) -> str:

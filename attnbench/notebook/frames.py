@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from attnbench.answer.ranking import EXACT, answers
 from attnbench.command.arguments import BadWord
-from attnbench.core.record import Record
 from attnbench.core.store import each_run
 from attnbench.core.store import load as read_frames
+from attnbench.report import tidy
 from attnbench.report.scenes import ReportRun, gather
 from impls.problem import Problem
 
@@ -34,11 +32,12 @@ VARYING = (
 class Measurements(pd.DataFrame):  # type: ignore[misc]
     """A row for each measurement, with what one asks of it first; ``raw`` has all the rest.
 
-    ``ms`` is the median time, ``±`` half of its 95 % interval in ms, ``MiB`` the peak of memory
-    above the inputs, ``error`` the largest relative error, ``vs_best`` the time over that of the
-    fastest exact variant on the same problem. ``verdict`` is ``use``, ``tied`` or ``slower`` of
-    exact variants, ``not exact`` of others, and of what has no time its status; the ``reason`` says
-    why.
+    ``ms`` is the median time, ``low_ms`` and ``high_ms`` its 95 % interval, ``mib`` the peak of
+    memory above the inputs, ``error`` the largest relative error, ``fidelity`` how much of what
+    softmax does is kept, ``vs_best`` the time over that of the fastest exact variant on the same
+    problem. ``verdict`` is ``use``, ``tied`` or ``slower`` of exact variants, ``not exact`` of
+    others, and of what has no time its status; the ``reason`` says why. ``attnbench run --csv``
+    has the same columns, and those of a problem that all rows agree in.
     """
 
     _metadata = ("_raw",)
@@ -77,7 +76,9 @@ def load(*runs: str | Path, samples: bool = False) -> Measurements:
     several = [name for name in VARYING if len({getattr(p, name) for p in problems}) > 1]
     if "q_len" in several and all(p.q_len in (1, p.kv_len) for p in problems):
         several.remove("q_len")  # the phase says which
-    found = Measurements([row for run in gathered for row in _rows(run, several)])
+    rows = [row for run in gathered for row in tidy.measurements(run)]
+    found = Measurements(tidy.frame(rows))
+    found = found.drop(columns=[name for name in VARYING if name not in several], errors="ignore")
     if len(folders) > 1:
         found.insert(0, "run", [str(run.path) for run in gathered for _ in run.records])
     found._raw = raw
@@ -85,42 +86,6 @@ def load(*runs: str | Path, samples: bool = False) -> Measurements:
     if len(folders) == 1:
         found.attrs["run"] = str(folders[0])
     return found
-
-
-def _rows(run: ReportRun, several: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """What one asks first of each record; with these parts of its problem."""
-    best: dict[Any, float] = {}
-    for record in run.records:
-        if record.computes == EXACT and record.time:
-            at = _place(record)
-            best[at] = min(best.get(at, record.time.median_s), record.time.median_s)
-    leaders = {(a.problem, a.world, a.node): a.leaders for a in answers(run.records, run.margin)}
-    nodes = len({record.node for record in run.records if record.time}) > 1
-    for record in run.records:
-        at, p, t = _place(record), record.problem, record.time
-        lead = leaders.get(at if nodes else (*at[:2], ""), ())
-        verdict = "not exact" if t else record.status.words
-        if t and record.computes == EXACT:
-            first = "use" if record.variant in lead[:1] else "tied"
-            verdict = first if record.variant in lead else "slower"
-        yield {
-            "variant": record.variant,
-            "phase": p.phase,
-            "mask": str(p.mask),
-            "seq": p.kv_len,
-            **{name: getattr(p, name) for name in several},
-            "ms": t.median_s * 1e3 if t else None,
-            "±": (t.high_s - t.low_s) / 2 * 1e3 if t else None,
-            "MiB": record.memory.peak_bytes / 2**20 if record.memory else None,
-            "error": record.worst_error,
-            "vs_best": t.median_s / best[at] if t and at in best else None,
-            "verdict": verdict,
-            "reason": record.reason,
-        }
-
-
-def _place(record: Record) -> tuple[Problem, int | None, str]:
-    return record.problem, record.ranks.world if record.ranks else None, record.node
 
 
 def behind(what: Any) -> list[ReportRun]:

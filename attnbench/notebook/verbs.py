@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import sys
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, closing, nullcontext, redirect_stderr
-from dataclasses import asdict, dataclass
+from argparse import Namespace
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import pandas as pd
 
@@ -18,13 +18,17 @@ from attnbench.answer import paste
 from attnbench.answer.choose import Choice
 from attnbench.command.progress import Progress
 from attnbench.core.format import roughly
-from attnbench.features.choose.verb import answer
+from attnbench.features.choose import view
+from attnbench.features.choose.verb import answer, answer_calls
 from attnbench.features.run.verb import begun, measure, measuring_s, places_of
 from attnbench.notebook.arguments import asked
+from attnbench.notebook.display import cell_output
 from attnbench.notebook.frames import Measurements, load
+from attnbench.report import tidy
 from attnbench.sweep.sweep import Stopped
 
 if TYPE_CHECKING:
+    from attnbench.answer.choose_calls import Gain
     from attnbench.models.capture.calls import SeenCalls
 
 Words = str | Iterable[str] | None
@@ -32,9 +36,13 @@ Numbers = int | Iterable[int] | str | None
 Lengths = int | str | Iterable[int | str] | None
 
 
-def _quietly(quiet: bool) -> AbstractContextManager[Any]:
-    """Drops what is said on the way."""
-    return redirect_stderr(io.StringIO()) if quiet else nullcontext()
+def _asked(verb: str, words: Mapping[str, Any]) -> Namespace:
+    """What the verb is asked for; what a capture gave is handed on as it is."""
+    problems = words["problems"]
+    captured = not isinstance(problems, str | Path | None)
+    given = asked(verb, {**words, "problems": "CALLS.json" if captured else problems})
+    given.problems = problems if captured else given.problems
+    return given
 
 
 def run(
@@ -82,10 +90,8 @@ def run(
     >>> df.pivot_table("ms", "seq", "variant")                                   # doctest: +SKIP
     """
     words, start = dict(locals()), monotonic()
-    captured = not isinstance(problems, str | Path | None)
-    given = asked("run", {**words, "problems": "CALLS.json" if captured else problems})
-    given.problems = problems if captured else given.problems
-    with _quietly(quiet), places_of(given) as places:
+    given = _asked("run", words)
+    with cell_output(quiet=quiet), places_of(given) as places:
         new = begun(given, places)
         path = new.folder.path
         try:
@@ -124,9 +130,10 @@ class Chosen:
         return str(paste.pasted(self.choice)["proof"])
 
     def to_frame(self) -> pd.DataFrame:
-        """The variants that could be chosen, the fastest first, a row each."""
-        ranking = self.choice.ranking
-        return pd.DataFrame([asdict(c) for c in ranking.all] if ranking else [])
+        """A row a variant: those that could be chosen, the winner first, then those left out, with
+        the reason; as ``attnbench choose --csv`` has them.
+        """
+        return tidy.frame(view.rows(self.choice))
 
     def __str__(self) -> str:
         return self.choice.sentence()
@@ -138,14 +145,50 @@ class Chosen:
         sentence = f"<p><b>{escape(str(self))}</b></p>"
         if self.variant is None:
             return sentence
-        table = self.to_frame().to_html(index=False, escape=True)
+        rows = self.to_frame().drop(columns=[*tidy.of_problem(self.choice.problem)])
+        table = tidy.html(rows[rows["verdict"] != view.LEFT_OUT])
         pasted = f"<pre>{escape(self.code)}</pre><p><code>{escape(self.proof)}</code></p>"
         return sentence + table + pasted
 
 
-def choose(
-    seq: int | str,
+@dataclass(frozen=True)
+class ChosenCalls:
+    """The answers for a program's attention calls: each, and what all of them gain."""
+
+    calls: SeenCalls
+    answers: Sequence[Chosen]
+    """One a problem, those first that take most time."""
+    gain: Gain
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row a site, those first that gain most; as ``choose --problems --csv`` has them."""
+        choices = {each.choice.problem: each.choice for each in self.answers}
+        return tidy.frame(view.site_rows(self.calls, choices, self.gain))
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.answers), self.gain.sentence()])
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+    def _repr_html_(self) -> str:
+        answers = "".join(f"<p><b>{escape(str(each))}</b></p>" for each in self.answers)
+        table = tidy.html(self.to_frame().drop(columns="why"))
+        return f"{answers}{table}<p><b>{escape(self.gain.sentence())}</b></p>"
+
+
+@overload
+def choose(seq: int | str, **limits: Any) -> Chosen: ...
+
+
+@overload
+def choose(*, problems: str | Path | SeenCalls, **limits: Any) -> ChosenCalls: ...
+
+
+def choose(  # type: ignore[misc]  # the limits above are these, which editors show
+    seq: int | str | None = None,
     *,
+    problems: str | Path | SeenCalls | None = None,
     batch: int | None = None,
     heads: int | None = None,
     kv_heads: int | None = None,
@@ -166,9 +209,10 @@ def choose(
     seed: int | None = None,
     out: str | Path = "results",
     quiet: bool = False,
-) -> Chosen:
-    """The attention to use for one problem, within limits.
+) -> Chosen | ChosenCalls:
+    """The attention to use for one problem, within limits; or for each of a program's calls.
 
+    ``problems``: in place of a problem, what ``attnbench.capture`` gave, or its file.
     By default: forward, with a causal mask, one sequence, 4 heads of 64; on a GPU two sequences,
     16 heads of 128, bfloat16.
     ``max_memory``: bytes, or a text such as ``"8GiB"``. ``allow``: besides exact softmax,
@@ -177,9 +221,14 @@ def choose(
     any case. Raises ``CantBeDone`` for what can't be done, and ``KeyboardInterrupt`` after Ctrl-C.
 
     >>> attnbench.choose(4096, heads=16, phase="forward", max_memory="2GiB")  # doctest: +SKIP
+    >>> attnbench.choose(problems="calls.json")                               # doctest: +SKIP
     """
     words = dict(locals())
     if max_memory is not None and not isinstance(max_memory, str):
         words["max_memory"] = f"{max_memory}B"
-    with _quietly(quiet):
-        return Chosen(answer(asked("choose", words)))
+    given = _asked("choose", words)
+    with cell_output(quiet=quiet):
+        if problems is None:
+            return Chosen(answer(given))
+        calls, choices, gained = answer_calls(given)
+        return ChosenCalls(calls, [Chosen(choice) for choice in choices.values()], gained)

@@ -1,4 +1,4 @@
-"""A table as data, and how it is shown: in a terminal, as HTML, Markdown, CSV and LaTeX.
+"""A table as data, and how it is shown: in a terminal, as HTML, Markdown and LaTeX.
 
 In a terminal a number that is broken in two reads as two others, so columns of numbers are as wide
 as their numbers. Headings and columns of words wrap. A table whose numbers alone are too wide stays
@@ -93,18 +93,13 @@ class Table:
 
 
 @contextmanager
-def printed_as(form: str | None) -> Iterator[None]:
-    """Print tables to standard output as ``csv`` or ``markdown``, and all else to standard error;
-    with None all as usual.
-    """
-    if form is None:
-        yield
-        return
-    out, write = sys.stdout, {"csv": to_csv, "markdown": to_markdown}[form]
+def as_markdown() -> Iterator[None]:
+    """Print tables to standard output as Markdown, and all else to standard error."""
+    out = sys.stdout
     between = iter([""])  # before the first of several nothing, then an empty line
 
     def put(table: Table) -> None:
-        print(next(between, "\n") + write(table).rstrip("\n"), file=out)
+        print(next(between, "\n") + to_markdown(table), file=out)
 
     _printed.append(put)
     try:
@@ -145,13 +140,6 @@ def show(table: Table) -> None:
 def show_facts(facts: Iterable[tuple[str, str]]) -> None:
     """Print names with what is so of each, but for empty ones."""
     show(Table("", columns("", "", wrap=[""]), [fact for fact in facts if fact[1]]))
-
-
-def to_csv(table: Table) -> str:
-    """The values as they are, below the headings."""
-    heads = [column.head for column in table.columns]
-    values = ([c.value if isinstance(c, Styled) else c for c in row] for row in table.rows)
-    return csv_of([heads, *values])
 
 
 def csv_of(rows: Iterable[Sequence[Any]]) -> str:

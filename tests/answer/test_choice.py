@@ -214,7 +214,7 @@ def test_memory_that_was_not_measured_there_is_the_rows_formula_where_that_held(
     peaks = zip(map(problem, LENGTHS), (1, 10, 1, 10, 1), strict=True)
     rough = [seen("sdpa", p, dense(p), peak=peak << 20) for p, peak in peaks]
     record = seen("sdpa", ONE, 1.0, peak=10)
-    record.memory.flags.append("it holds 99 bytes from call to call")
+    record.memory.flags.append("it holds 99 B from call to call")
     said = "how much memory it needs there is not known"
     assert out(chosen([record], max_memory=50), "sdpa").said == said
     assert out(chosen(rough, problem(1500), max_memory=1 << 40), "sdpa").said == said

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -243,7 +244,7 @@ def test_the_sentence_says_who_leads_where_and_where_that_changes():
         (
             [look(64, 1.4), look(128, 1.2), FAILED],
             "sdpa is faster throughout, from 64 to 128 tokens: it takes 0.714 [0.714, 0.714] at 64 "
-            "and 0.833 [0.833, 0.833] at 128 of elu's time (80 pairs at 2 lengths)",
+            "and 0.833 [0.833, 0.833] at 128 of the time of elu (80 pairs at 2 lengths)",
         ),
         (
             [TORN, look(256, 1.2)],
@@ -256,6 +257,22 @@ def test_the_sentence_says_who_leads_where_and_where_that_changes():
         ([FAILED], "sdpa and elu were compared at no length"),
     ):
         assert answer(*looks, asked=(64, 4096)).sentence() == said
+
+
+def test_beside_who_leads_stands_what_is_no_softmax():
+    elu, kinds = (
+        "elu (its own operator, not softmax)",
+        {"sdpa": "softmax", "elu": "its own operator"},
+    )
+    for ratios, said in (
+        ((1.2, 0.5), f"at 64 tokens sdpa is faster; at 128 {elu} is faster. {elu} overtakes sdpa"),
+        ((0.5, 0.5), f"{elu} is faster throughout, from 64 to 128 tokens: it takes 0.5 [0.5, 0.5]"),
+        ((2.0, 2.0), f"of the time of {elu} (80 pairs"),
+        ((1.0, 1.0), f"sdpa and {elu} are tied, margin"),
+    ):
+        looks = [look(n, ratio) for n, ratio in zip((64, 128), ratios, strict=True)]
+        found = replace(answer(*looks), computes=kinds)
+        assert said in found.sentence() and found.to_dict()["computes"] == kinds
 
 
 def test_what_else_must_be_known_is_noted():

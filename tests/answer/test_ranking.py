@@ -204,7 +204,7 @@ def test_twins_widen_the_margin_by_as_much_as_they_are_apart():
     where = "(forward, mask none, 128 tokens)"
     assert twins_apart(twins) == (pytest.approx(0.2), ("a", "b", where))
     assert margin_reason(twins) == (
-        "differences under 20\u00a0% count as ties: a and b ran one kernel, neither noisy, "
+        "intervals less than 20\u00a0% apart count as ties: a and b ran one kernel, neither noisy, "
         f"and were that far apart {where}"
     )
     pair = [timed("e", 512, 1.0, near=0), timed("f", 512, 1.15, near=0)]
@@ -243,7 +243,7 @@ def test_unrest_is_two_deviations_of_the_canarys_readings_on_each_node():
     assert unrest([*nodes[0], *nodes[1]]) == max(map(unrest, nodes)) < 0.01
     restless = canaries([0.8, 0.9, 1.0, 1.1, 1.2])
     assert margin_of(restless) == pytest.approx(0.2965, rel=1e-3)  # 2 · 1.4826 · 0.1
-    assert "differences under 30\u00a0% count as ties" in margin_reason(restless)
+    assert "intervals less than 30\u00a0% apart count as ties" in margin_reason(restless)
     assert margin_of(nodes[0]) == MARGIN and "by that much" in margin_reason(nodes[0])
 
 

@@ -22,6 +22,7 @@ def profile(name, operators, *, peak=8, largest=2, count=1, lines=()):
     size = {"bytes": largest * MIB, "count": count, "forward": count}
     return {
         "variant": name,
+        "computes": "softmax",
         "plain": {"total_s": total, "forward_s": total, "backward_s": None},
         "phases": [{**phase, "operators": operators}],
         "memory": {"peak_bytes": peak * MIB, "scores_bytes": 32 * MIB, "largest": size},

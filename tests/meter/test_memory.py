@@ -128,9 +128,9 @@ def test_what_speaks_against_the_running_sum_is_said(seen):
     assert (found.peak_bytes, found.method, found.flags) == (MIB, "allocation events", [])
     found = seen(high=40 * MIB)
     assert (found.peak_bytes, found.method) == (40 * MIB, "high-water mark")
-    said = f"the process grew by {40 * MIB} bytes: memory taken past torch's allocator"
+    said = "the process grew by 40 MiB: memory taken past torch's allocator"
     assert found.flags == [said]
-    said = "it holds 500000 bytes from call to call: they are not in its peak"
+    said = "it holds 488 KiB from call to call: it is not in its peak"
     assert seen(held=500000).flags == [said]
     assert seen(held=500000, peak=4 * MIB).flags == []  # little beside the peak
     train = seen(between=1000, problem=SMALL.with_(phase="train"))

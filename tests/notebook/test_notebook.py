@@ -2,11 +2,14 @@
 
 import ast
 import base64
+import io
+import json
 import re
 import shlex
 import sys
 import threading
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -27,6 +30,7 @@ from impls.errors import CantBeDone
 from impls.masks import Mask
 from impls.problem import Problem
 from tests.answer import build as lines
+from tests.calling import well
 from tests.sweep.build import Answering
 from tests.verbs import chosen_runs as made
 
@@ -62,7 +66,7 @@ def test_what_can_not_be_asked_is_a_sentence_and_leaves_no_folder(tmp_path):
         ("choose", {"seq": [128, 256]}, "--seq has several values"),
         ("choose", {"seq": 128, "max_memory": 0}, "is not a size"),
         ("choose", {"seq": 128, "max_error": float("nan")}, "is not a number above 0"),
-        ("choose", {"seq": 128, "runs": "nowhere"}, "there is no nowhere"),
+        ("choose", {"seq": 128, "runs": "nowhere"}, "there is no folder nowhere"),
     ):
         out = {"out": tmp_path} if verb == "run" else {}
         with pytest.raises(CantBeDone, match=said):
@@ -183,8 +187,8 @@ def test_a_run_is_a_table_with_a_row_for_each_record_and_a_dozen_plain_columns(o
     assert (lost["variant"], lost["seq"], lost["reason"]) == ("matmul", 1024, "the reason")
     assert df.attrs["run"] == str(one) and "time.samples_s" not in df.raw
     assert "time.samples_s" in attnbench.load(one, samples=True).raw
-    names = "variant phase mask seq ms ± MiB error vs_best verdict reason"
-    assert list(df) == names.split()
+    names = "variant computes phase mask seq ms low_ms high_ms mib error fidelity vs_best verdict"
+    assert list(df) == [*names.split(), "flags", "reason"]
     forward = df[(df["phase"] == "forward") & (df["seq"] == 512)].set_index("variant")
     assert list(forward.index) == ["sdpa", "matmul", "linear.elu"]
     assert list(forward["verdict"]) == ["use", "slower", "not exact"]
@@ -254,6 +258,15 @@ def test_what_can_not_be_shown_is_a_sentence(one):
         attnbench.show(df[df["variant"] == "nobody"])
 
 
+def table_in(html):
+    """The table of a page's text, each cell as it is read there."""
+    (text,) = re.findall(r"<table.*</table>", html, re.DOTALL)
+    head, *rows = (
+        ["".join(c.itertext()) for c in row] for row in ElementTree.fromstring(text).iter("tr")
+    )
+    return pd.DataFrame(rows, columns=head)
+
+
 def test_a_choice_says_who_and_gives_what_to_paste_and_what_proves_it_or_says_why_not(tmp_path):
     folder = tmp_path / "results" / this_machine().name / "one"
     asked = {"phase": "forward", "runs": made.written(folder, made.lines(sdpa=1.0, matmul=2.0))}
@@ -262,9 +275,128 @@ def test_a_choice_says_who_and_gives_what_to_paste_and_what_proves_it_or_says_wh
     assert "use sdpa" in str(found) and "use sdpa" in repr(found)
     assert found.code.endswith("is_causal=True)")
     assert found.proof.startswith("attnbench compare sdpa matmul --seq 512")
-    assert list(found.to_frame()["variant"]) == ["sdpa", "matmul"]
+    df = found.to_frame()
+    measured = df[df["verdict"] != "left out"]
+    assert list(measured["variant"]) == ["sdpa", "matmul"]
+    assert list(measured["ms"]) == pytest.approx(
+        [1e3 * made.quadratic(made.problem(512)) * n for n in (1, 2)]
+    )
+    assert set(df[df["verdict"] == "left out"]["reason"]) == {
+        "not in the run: the run has nothing of it"
+    }
     shown = found._repr_html_()
-    assert "<table" in shown and "use sdpa" in shown and "<pre>" in shown
+    assert "use sdpa" in shown and "<pre>" in shown and "left out" not in shown
+    table = table_in(shown)
+    assert list(table["variant"]) == ["sdpa", "matmul"] and list(table["mib"]) == ["1.00"] * 2
     found = attnbench.choose(512, heads=64, **asked)
     assert (found.variant, found.code, found.proof) == (None, "", "")
     assert "no answer: outside what was measured" in found._repr_html_()
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A program's calls, in a file and as a capture gives them, and a run that knows them."""
+    folder = tmp_path / "results" / this_machine().name / "one"
+    known = made.lines(phases=("train",), sdpa=2.0, matmul=1.0)
+    asked = {"runs": made.written(folder, known), "quiet": True}
+    p, alone = made.problem(512, phase="train"), made.problem(256, phase="train")
+    sites = [
+        Site(p, "train.py:7 attend", "sdpa", 12, 0.012, 0.024, share=0.4),
+        Site(alone, "train.py:9 <b>", "flex", 4, 0.004, share=0.1, faithful=False, note="a bias"),
+    ]
+    step = {"steps": 3, "step_s": 0.5, "step_share": 0.5}
+    calls = SeenCalls(sites, wall_s=10.0, attention_s=5.0, unseen=["a <i> was met"], **step)
+    calls.write(tmp_path / "calls.json")
+    return calls, tmp_path / "calls.json", asked
+
+
+def test_a_programs_calls_are_answered_as_the_command_answers_them(program):
+    calls, file, asked = program
+    found = attnbench.choose(problems=calls, **asked)
+    words = ["choose", "--problems", str(file), "--from", str(asked["runs"])]
+    said = json.loads(well(*words, "--json").stdout)
+    assert found.gain.to_dict() == said["gain"]
+    assert [str(each) for each in found.answers] == [each["sentence"] for each in said["answers"]]
+    assert str(attnbench.choose(problems=file, **asked)) == str(found)
+    assert str(found).endswith(said["gain"]["sentence"])
+    table = well(*words, "--csv").stdout
+    assert table == found.to_frame().to_csv(index=False)
+    first = pd.read_csv(io.StringIO(table)).set_index("site").loc["train.py:7 attend"]
+    assert (first["takes"], first["computes"], first["seq"]) == ("matmul", "softmax", 512)
+    assert first["then_ms"] == pytest.approx(1e3 * made.quadratic(made.problem(512)))
+    assert list(table_in(found._repr_html_())["takes"]) == ["matmul", ""]
+    for wrong, sentence in (
+        ({"problems": calls, "seq": 64}, "leave --seq out"),
+        ({"problems": SeenCalls()}, "the capture holds no call that can be put as a problem"),
+        ({}, "say --seq at the least"),
+    ):
+        with pytest.raises(CantBeDone, match=sentence):
+            attnbench.choose(**wrong)
+
+
+def test_a_capture_is_a_table_with_its_times_in_milliseconds(program):
+    calls, *_ = program
+    df = calls.to_frame()
+    assert list(df["site"]) == [s.site for s in calls.sites]
+    assert list(df["seq"]) == [512, 256] and list(df["phase"]) == ["train"] * 2
+    assert list(df["forward_ms"]) == pytest.approx([12, 4])
+    assert list(df["backward_ms"]) == pytest.approx([24, 0])
+    assert list(df["call_ms"]) == pytest.approx([3, 1])
+    fields = {*Site.__struct_fields__} - {"problem", "seconds", "backward_s"}
+    assert fields <= set(df)  # whatever a site knows
+    html = calls._repr_html_()
+    shown = table_in(html)
+    assert list(shown["site"]) == [s.site for s in calls.sites]
+    assert list(shown["note"]) == ["", "a bias"] and "samples" not in shown
+    assert "a &lt;i&gt; was met" in html
+    share = "50\u00a0% of a training step of 500 ms"
+    assert share in html and share in repr(calls) and len(repr(calls)) < 250
+    assert "no call could be timed" in SeenCalls()._repr_html_()
+
+
+class Cell:
+    """IPython's display in a notebook with a kernel: one text an output, of all that it was."""
+
+    def __init__(self):
+        self.outputs = []
+
+    def display(self, shown, display_id):
+        self.outputs.append([shown._repr_html_()])
+        outputs = self.outputs[-1]
+        return SimpleNamespace(update=lambda shown: outputs.append(shown._repr_html_()))
+
+
+@pytest.fixture
+def cell(monkeypatch):
+    """A cell of a notebook, as its kernel sees it."""
+    found, shell = Cell(), SimpleNamespace(kernel=object())
+    ipython = ModuleType("IPython")
+    ipython.get_ipython = lambda: shell
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", found)
+    found.shell = shell
+    return found
+
+
+def test_in_a_notebook_progress_is_one_line_that_is_written_anew(
+    cell, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setattr("attnbench.sweep.places.LocalEngine", lambda *_, **__: Answering())
+    asked = {"seq": [16, 32], "heads": 2, "phase": "forward", "budget": 0.02, "out": tmp_path}
+    df = attnbench.run(["sdpa", "matmul"], **asked)
+    assert capfd.readouterr() == ("", "")
+    (output,) = cell.outputs
+    counts = [re.findall(r"\d/4(?= ·)", html) for html in output]
+    assert max(map(len, counts)) == 1  # one line, wherever it is
+    assert list(dict.fromkeys(count for some in counts for count in some)) == [
+        "0/4", "1/4", "2/4", "3/4", "4/4",
+    ]  # fmt: skip
+    assert "<progress" not in output[-1]
+    assert "4 measurements: 2 variants on 2 problems" in output[-1]
+    assert f"the run is {df.attrs['run']}" in output[-1]
+    cell.shell.kernel = None  # IPython in a terminal
+    attnbench.run(resume=df.attrs["run"])
+    assert len(cell.outputs) == 1 and "measured in" in capfd.readouterr().err
+    cell.shell.kernel = object()
+    attnbench.run(resume=df.attrs["run"], quiet=True)
+    assert len(cell.outputs) == 1 and capfd.readouterr() == ("", "")

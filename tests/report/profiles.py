@@ -1,5 +1,8 @@
 """Profiles made by hand for whoever shows them."""
 
+from impls.masks import Mask
+from impls.problem import Problem
+
 MIB = 2**20
 
 
@@ -28,7 +31,8 @@ def dense():
     alive = [[32, 0, 0], [32, 32, 0], [0, 32, 0], [0, 32, 64], [0, 0, 4]]
     weights = {"backward": False, "there": 32, "most": 32}
     gradient = {"backward": True, "there": 64, "most": 64}
-    about = {"variant": "dense", "note": "as written", "problem": {"phase": "train"}, "caveats": []}
+    about = {"variant": "dense", "computes": "softmax", "note": "as written", "caveats": []}
+    about["problem"] = Problem(phase="train", mask=Mask.parse("causal")).to_dict()
     line = {"place": "dense.py:22", "code": "scores = q @ k", "gradient": "BmmBackward0"}
     line |= {"forward_share": 0.2, "backward_share": 0.5, "allocated_bytes": 1, "peak_bytes": 1}
     return {

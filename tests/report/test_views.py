@@ -200,6 +200,13 @@ def test_the_one_to_use_has_a_row_though_many_that_tie_are_faster(shown):
     assert [line.split()[0] for line in rows if line.rstrip().endswith("use this")] == ["sdpa"]
 
 
+def test_what_ties_by_its_interval_though_its_median_is_far_is_said_truly(shown):
+    far = [timed("sdpa", 1e-3, spread=0.2), timed("matmul", 1.34e-3, spread=0.2)]
+    text = "\n".join(screen(shown, far))
+    assert "1.34×" in text and "tied" in text
+    assert "intervals less than 5\u00a0% apart count as ties" in text and "differences" not in text
+
+
 @pytest.mark.parametrize(("cells", "said"), [(2, 0), (5, 2)])
 def test_of_a_run_that_did_not_come_to_its_end_all_is_so_far(shown, cells, said):
     run = runs.ran([timed("sdpa"), timed("matmul", 2e-3)], cells=cells)

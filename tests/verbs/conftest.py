@@ -7,12 +7,15 @@ import pytest
 from attnbench.core import process
 from attnbench.core.record import Probed, Record, Status
 from attnbench.core.stats import Pairs, paired
+from attnbench.features.claims import trial
 from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimOutcome
 from attnbench.features.quality import pretrained, recall
+from attnbench.features.report import build
 from impls.problem import Problem
 from impls.spec import Variant
 from tests.calling import asked
 from tests.models.quality.made_up import QUALITY, look, original, step
+from tests.report.page import runs
 
 OKAY = (Status.MEASURED, "")
 
@@ -130,3 +133,33 @@ def published(monkeypatch):
 
     monkeypatch.setattr("attnbench.features.claims.trial.outcome", outcome)
     return changed
+
+
+STEP_S = 11.0
+"""That each made-up measurement takes by a stand-in clock."""
+
+
+@pytest.fixture
+def made_up(monkeypatch, worker, model, trained, published, tmp_path):
+    """Stand-ins for every process that a verb would ask; each answer takes :data:`STEP_S`."""
+    now = [0.0]
+
+    def stepping(answer):
+        def steps(*given):
+            now[0] += STEP_S
+            return answer(*given)
+
+        return steps
+
+    for where in ("command.progress", "sweep.sweep"):
+        monkeypatch.setattr(f"attnbench.{where}.monotonic", lambda: now[0])
+    for place, name in ((process.Worker, "messages"), (recall, "run_training"), (trial, "outcome")):
+        monkeypatch.setattr(place, name, stepping(getattr(place, name)))
+    model["sdpa"] = model["topk"] = [{"refused": "not in this model"}]
+    worker.answer = stepping(answered)
+    monkeypatch.setattr("attnbench.features.quality.verb.LocalEngine", worker)
+    for section in ("scaling", "tradeoffs", "roofline", "memory", "winner_map", "closeness"):
+        monkeypatch.setattr(getattr(build, section), "draw", stepping(lambda *_: None))
+    folder = tmp_path / "results" / "box" / "one"
+    runs.written(folder, [runs.timed("sdpa", 1e-3), runs.timed("matmul", 3e-3)])
+    monkeypatch.chdir(tmp_path)

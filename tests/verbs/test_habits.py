@@ -1,7 +1,6 @@
 """What users of command lines expect: tables, the newest run, hints, Ctrl-C, progress."""
 
 import contextlib
-import csv
 import io
 import json
 import os
@@ -16,11 +15,8 @@ import impls
 from attnbench import cli
 from attnbench.command import arguments
 from attnbench.command.progress import EVERY_S, Progress
-from attnbench.core.process import Worker
 from attnbench.core.record import Record, Status
 from attnbench.core.store import read_records
-from attnbench.features.claims import trial
-from attnbench.features.quality import recall
 from attnbench.features.report import build
 from attnbench.features.run.verb import begun
 from attnbench.features.selfcheck import selfcheck
@@ -32,19 +28,17 @@ from impls.problem import Problem
 from tests.calling import asked, only_run
 from tests.report.page import runs
 from tests.sweep.build import Answering, plan_of
-from tests.verbs.conftest import answered
 
 
-def test_tables_alone_go_to_stdout_as_csv_or_markdown():
-    status, out, err = asked("list", "--csv")
-    head, *rows = csv.reader(io.StringIO(out))
-    assert (status, head[:2], err) == (0, ["variant", "family"], "")
-    assert [row[0] for row in rows] == list(impls.table().rows)
-    status, out, _ = asked("list", "--markdown")
-    assert out.startswith("| variant | family |") and out.count("\n") == len(rows) + 2
-    choose = "choose --from results/amd-epyc-2c/20261122-135617 --seq 1024 --phase train --csv"
-    status, out, err = asked(*choose.split())
-    assert out.startswith("variant,ms,") and "use sdpa" in err and "use sdpa" not in out
+def test_data_alone_goes_to_stdout_as_csv_or_markdown():
+    status, out, err = asked("list", "--markdown")
+    assert (status, err) == (0, "")
+    assert out.startswith("| variant | family |") and out.count("\n") == len(impls.table().rows) + 2
+    choose = "choose --from results/amd-epyc-2c/20261122-135617 --seq 1024 --phase train"
+    status, out, err = asked(*choose.split(), "--markdown")
+    assert out.startswith("| variant | ms |") and "use sdpa" in err and "use sdpa" not in out
+    status, out, err = asked(*choose.split(), "--csv")
+    assert out.startswith("variant,computes,") and "use sdpa" not in out
     status, out, err = asked("list", "--csv", "--json")
     assert (status, out) == (2, "") and "not allowed with" in err
 
@@ -156,36 +150,6 @@ def test_the_time_left_is_the_guess_until_much_was_measured(monkeypatch):
     now[0] += 10 * first.guess_s
     slower = (10 * first.guess_s + PRIOR_S) / (first.guess_s + PRIOR_S)
     assert eta.after(first.guess_s) == pytest.approx((guess - first.guess_s) * slower)
-
-
-STEP_S = 11.0
-"""That each made-up measurement takes by a stand-in clock."""
-
-
-@pytest.fixture
-def made_up(monkeypatch, worker, model, trained, published, tmp_path):
-    """Stand-ins for every process that a verb would ask; each answer takes :data:`STEP_S`."""
-    now = [0.0]
-
-    def stepping(answer):
-        def steps(*given):
-            now[0] += STEP_S
-            return answer(*given)
-
-        return steps
-
-    for where in ("command.progress", "sweep.sweep"):
-        monkeypatch.setattr(f"attnbench.{where}.monotonic", lambda: now[0])
-    for place, name in ((Worker, "messages"), (recall, "run_training"), (trial, "outcome")):
-        monkeypatch.setattr(place, name, stepping(getattr(place, name)))
-    model["sdpa"] = model["topk"] = [{"refused": "not in this model"}]
-    worker.answer = stepping(answered)
-    monkeypatch.setattr("attnbench.features.quality.verb.LocalEngine", worker)
-    for section in ("scaling", "tradeoffs", "roofline", "memory", "winner_map", "closeness"):
-        monkeypatch.setattr(getattr(build, section), "draw", stepping(lambda *_: None))
-    folder = tmp_path / "results" / "box" / "one"
-    runs.written(folder, [runs.timed("sdpa", 1e-3), runs.timed("matmul", 3e-3)])
-    monkeypatch.chdir(tmp_path)
 
 
 SHOWN = {

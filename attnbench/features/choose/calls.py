@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attnbench.answer.choose_calls import SiteTimes, gain, priced_times, site_times
+from attnbench.answer.choose_calls import Gain, SiteTimes, gain, priced_times, site_times
 from attnbench.answer.mends import Priced, Pricer
 from attnbench.command.terminal import say
 from attnbench.core.machine import this_machine
 from attnbench.core.settings import Settings
+from attnbench.features.choose.verify import Verified, verify
+from attnbench.features.choose.view import site_label
 from attnbench.models.capture.calls import SeenCalls, Site
 from attnbench.sweep.engine import engine_on
 from impls.errors import CantBeDone
@@ -28,42 +30,64 @@ RIVALS = 2
 """Variants of the table, at the most, that are held against a call."""
 
 
-def answer_calls(
+class ProgramAnswer(NamedTuple):
+    """A program's calls, the table's answer for each problem, and what is gained where."""
+
+    calls: SeenCalls
+    choices: dict[Problem, Choice]
+    gained: Gain
+    verified: Verified | None = None
+
+
+def show_answer(
     given: argparse.Namespace, table: Table, answer: Callable[[Problem], Choice]
 ) -> int:
-    """``attnbench choose --problems calls.json``; ``answer``: the table's, of a problem alone."""
+    """``attnbench choose --problems calls.json``, printed."""
     from attnbench.answer import paste
     from attnbench.features.choose import view
-    from attnbench.features.choose.verify import verify
+    from attnbench.report import tidy
 
-    calls = SeenCalls.read(Path(given.problems))
-    for sentence in calls.unseen:
-        say(f"note: {sentence}")
-    problems = calls.problems()
-    if not problems:
-        notes = "; ".join(dict.fromkeys(site.note for site in calls.sites if site.note))
-        raise CantBeDone(f"{given.problems} holds no call that can be put as a problem: {notes}")
-    if given.threads is None:  # as many as the program had
-        given.threads = calls.header.get("torch_threads")
-    choices = {problem: answer(problem) for problem in problems}
-    priced = _priced(given, calls, choices, table)
-    sites = [
-        _times(calls, site, choices, priced.get(number)) for number, site in enumerate(calls.sites)
-    ]
-    gained = gain(sites, "a step" if calls.step_share is not None else "the program's time")
-    verified = None
-    if given.verify:
-        advised = [
-            (s, priced[n]) for n, s in enumerate(calls.sites) if n in priced and priced[n].gains
-        ]
-        verified = verify(given.program, advised, given.table or (), say)
+    calls, choices, gained, verified = answers(given, table, answer)
     if given.json:
-        answers = [{**c.to_dict(), **paste.pasted(c)} for c in choices.values()]
-        plain = {"answers": answers, "gain": gained.to_dict()}
-        print(json.dumps({**plain, "verified": verified and verified.to_dict()}))
+        plain: dict[str, Any] = {
+            "answers": [{**c.to_dict(), **paste.pasted(c)} for c in choices.values()]
+        }
+        plain |= {"gain": gained.to_dict(), "verified": verified and verified.to_dict()}
+        print(json.dumps(plain))
+    elif given.csv:
+        tidy.show(view.site_rows(calls, choices, gained))
     else:
         view.show_calls(choices, gained, verified.sentence() if verified else "")
     return int(all(choice.ranking is None for choice in choices.values()))
+
+
+def answers(
+    given: argparse.Namespace, table: Table, answer: Callable[[Problem], Choice]
+) -> ProgramAnswer:
+    """What to change in a program; ``answer``: the table's, of a problem alone.
+
+    Raises CantBeDone where no call can be put as a problem, or the program can't be run again.
+    """
+    calls = given.problems
+    if not isinstance(calls, SeenCalls):
+        calls = SeenCalls.read(Path(calls))
+    for sentence in calls.unseen:
+        say(f"note: {sentence}")
+    if not calls.problems():
+        what = "the capture" if calls is given.problems else given.problems
+        notes = "; ".join(dict.fromkeys(site.note for site in calls.sites if site.note))
+        raise CantBeDone(f"{what} holds no call that can be put as a problem: {notes}")
+    if given.threads is None:  # as many as the program had
+        given.threads = calls.header.get("torch_threads")
+    choices = {problem: answer(problem) for problem in calls.problems()}
+    priced = _priced(given, calls, choices, table)
+    sites = [_times(calls, s, choices, priced.get(n)) for n, s in enumerate(calls.sites)]
+    gained = gain(sites, "a step" if calls.step_share is not None else "the program's time")
+    if not getattr(given, "verify", False):
+        return ProgramAnswer(calls, choices, gained)
+    advised = [(calls.sites[n], each) for n, each in priced.items() if each.gains]
+    verified = verify(given.program, advised, given.table or (), say)
+    return ProgramAnswer(calls, choices, gained, verified)
 
 
 def _priced(
@@ -113,7 +137,7 @@ def _times(
     calls: SeenCalls, site: Site, choices: Mapping[Problem, Choice], priced: Priced | None
 ) -> SiteTimes:
     """A place's share of a step, and its call now and then."""
-    name = f"{site.site} · {site.problem}"
+    name = site_label(site)
     more: dict[str, Any] = {"off": calls.off, "inside_s": calls.a_call_s(site)}
     if site.call is not None and priced is not None:
         return priced_times(name, site.share, site.call, priced, **more)

@@ -31,6 +31,7 @@ from attnbench.core.machine import this_machine
 from attnbench.core.record import FINDINGS, PROTOCOL, Record, Status
 from attnbench.core.settings import Settings
 from attnbench.core.store import find_runs, named_run, read_header, read_records
+from attnbench.report import tidy
 from attnbench.sweep.engine import engine_on
 from attnbench.sweep.plan import Plan, make_plan
 from attnbench.sweep.presets import one_problem
@@ -72,11 +73,25 @@ def export(given: argparse.Namespace, wants: Wants, table: Table) -> int:
     if given.json:
         print(json.dumps(made.to_dict()))
         return 0
+    if given.csv:
+        tidy.show(_rows(made))
+        return 0
     kinds, ranges = len(made.entries), sum(len(entry.ranges) for entry in made.entries)
     say(f"from {runs[0]}: kinds of call: {kinds}; ranges of lengths: {ranges}")
     print(given.export)
     print(f'use it:  attend = attnbench.dispatch("{given.export}")')
     return 0
+
+
+def _rows(made: DispatchTable) -> Iterator[tidy.Row]:
+    """A row a range of lengths of a kind of call, and the variant that takes it."""
+    names = ("phase", "mask", "dtype", "heads", "kv_heads", "head_dim", "v_head_dim")
+    for entry in made.entries:
+        about = {name: getattr(entry, name) for name in names}
+        about |= {"first_batch": entry.batch[0], "last_batch": entry.batch[1]}
+        for each in entry.ranges:
+            ends = {"first_seq": each.first, "last_seq": each.last, "queries": each.queries}
+            yield {"variant": each.variant, **about, **ends}
 
 
 # ---- who takes which lengths ---------------------------------------------------------------------

@@ -14,10 +14,15 @@ from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
     from attnbench.answer.choose import Choice, Wants
+    from attnbench.answer.choose_calls import Gain
+    from attnbench.models.capture.calls import SeenCalls
     from impls import Table
     from impls.problem import Problem
+
+    CallsAnswer = tuple[SeenCalls, Mapping[Problem, Choice], Gain]
 
 
 class NoProblem(CantBeDone):
@@ -28,6 +33,7 @@ def choose(given: argparse.Namespace) -> int:
     """``attnbench choose --seq N …``, or ``--problems calls.json``, or ``--export table.json``"""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # many small matrices: threads only wait
     from attnbench.features.choose import view
+    from attnbench.report import tidy
 
     wants, table = _wants(given)
     if given.export is not None:
@@ -35,12 +41,14 @@ def choose(given: argparse.Namespace) -> int:
 
         return export(given, wants, table)
     if given.problems is not None:
-        from attnbench.features.choose.calls import answer_calls
+        from attnbench.features.choose.calls import show_answer
 
-        return answer_calls(given, table, lambda problem: _answer(given, problem, wants, table))
+        return show_answer(given, table, lambda problem: _answer(given, problem, wants, table))
     choice = _answer(given, _one_problem(given), wants, table)
     if given.json:
         print(json.dumps(_plain(choice)))
+    elif given.csv:
+        tidy.show(view.rows(choice))
     else:
         view.show(choice)
     return int(choice.ranking is None)
@@ -129,3 +137,16 @@ def _one_problem(given: argparse.Namespace) -> Problem:
     start = one_problem(given.device or this_machine().devices[-1])
     (problem,) = problems(start.with_(**changes), given.level or ("core",))
     return problem
+
+
+def answer_calls(given: argparse.Namespace) -> CallsAnswer:
+    """What a captured program calls, an answer for each problem of it, and what all of them gain;
+    raises CantBeDone where there can be none.
+    """
+    from attnbench.features.choose.calls import answers
+
+    wants, table = _wants(given)
+    calls, choices, gained, _ = answers(
+        given, table, lambda problem: _answer(given, problem, wants, table)
+    )
+    return calls, choices, gained

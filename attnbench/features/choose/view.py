@@ -12,6 +12,7 @@ from attnbench.answer.choose import Choice, Why
 from attnbench.answer.ranking import EXACT
 from attnbench.core import format
 from attnbench.core.format import counted, duration, first_few, ms, ratio, size
+from attnbench.report import tidy
 from attnbench.report.tables import FAINT, GOOD, Styled, Table, columns, console
 from attnbench.report.tables import show as show_table
 
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
 
     from attnbench.answer.choose_calls import Gain
     from attnbench.answer.ranking import Ranking
+    from attnbench.models.capture.calls import SeenCalls, Site
     from impls.problem import Problem
 
 
 NAMES = 8
 """So many variants are named to a reason; the rest are counted."""
+LEFT_OUT = "left out"
 BRIEF = (Why.COMPUTES, Why.SUPPORT)
 """Why most are out: each reason once would be a line a variant."""
 
@@ -93,6 +96,36 @@ def _candidates(ranking: Ranking) -> None:
         for c in ranking.all
     ]
     show_table(Table("", columns(*names, right=names[1:-1]), rows))
+
+
+def rows(choice: Choice) -> Iterator[tidy.Row]:
+    """A row a variant: those that could be chosen, the winner first, then those that can't be."""
+    about, r = tidy.of_problem(choice.problem), choice.ranking
+    for c in r.all if r else ():
+        verdict = "use" if r and c is r.winner else "tied" if r and c in r.equal else "slower"
+        values = tidy.flat(c)
+        first = {name: values.pop(name) for name in ("variant", "computes")}
+        yield {**first, **about, **values, "verdict": verdict, "reason": ""}
+    for e in choice.excluded:
+        yield {"variant": e.variant, **about, "verdict": LEFT_OUT, "reason": f"{e.why}: {e.said}"}
+
+
+def site_rows(
+    calls: SeenCalls, choices: Mapping[Problem, Choice], gained: Gain
+) -> Iterator[tidy.Row]:
+    """A row a site: its share of the time, and its calls' times now and with what it would take."""
+    kinds = {c.variant: c.computes for x in choices.values() if x.ranking for c in x.ranking.all}
+    places = {site_label(site): site for site in calls.sites}
+    for site in gained.to_dict()["sites"]:
+        place, values = places[site["site"]], tidy.flat(site)
+        about = {"site": place.site, "via": place.via, **tidy.of_problem(place.problem)}
+        computes = kinds.get(site["takes"], "")
+        yield {**about, "computes": computes, **values, "site": place.site}
+
+
+def site_label(site: Site) -> str:
+    """A site as the answers name it: ``model.py:56 attend · b2 h4/4 …``"""
+    return f"{site.site} · {site.problem}"
 
 
 def _left_out(choice: Choice) -> Iterator[str]:

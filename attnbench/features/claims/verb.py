@@ -16,6 +16,7 @@ from attnbench.core.machine import pace, this_machine
 from attnbench.features.claims import claim as claims
 from attnbench.features.claims import trial, view
 from attnbench.features.claims.claim import Claim, ClaimOutcome, ClaimRequest, ClaimVerdict
+from attnbench.report import tidy
 from attnbench.sweep.start import pinned
 
 STARTED_S = 6.0
@@ -27,6 +28,8 @@ def reproduce(given: argparse.Namespace) -> int:
     if given.list:
         if given.json:
             print(json.dumps([claim.to_dict() for claim in some], indent=1))
+        elif given.csv:
+            tidy.show(map(view.list_row, some))
         else:
             view.list_claims(some)
         return 0
@@ -34,6 +37,8 @@ def reproduce(given: argparse.Namespace) -> int:
     rows = [one.to_dict() for one in outcomes]
     if given.json:
         print(json.dumps(rows, indent=1))
+    elif given.csv:
+        tidy.show(each for row in rows for each in view.csv_rows(row))
     else:
         for row in rows if given.names else ():
             view.details(row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.markup import escape
@@ -11,7 +11,7 @@ from attnbench.core.evidence import Evidence
 from attnbench.core.format import NONE, counted, percent, roughly, three
 from attnbench.features.claims import claim
 from attnbench.features.claims.claim import Claim, ClaimOutcome, ClaimVerdict, PointStanding
-from attnbench.report import tables
+from attnbench.report import tables, tidy
 from attnbench.report.tables import BAD, BOLD, FAINT, GOOD, Column, Styled, Table, columns, console
 
 Row = Mapping[str, Any]
@@ -25,6 +25,9 @@ STYLES: dict[str, str] = {
     PointStanding.FAILS: BAD,
     PointStanding.CANT_TELL: BAD,
 }
+
+
+OURS = {"value": "ours", "low": "low_ours", "high": "high_ours"}
 
 
 class PointWords(NamedTuple):
@@ -125,6 +128,31 @@ def claims_for_page(found: Evidence) -> dict[str, Any]:
 def _marked(row: Row) -> bool:
     """Whether a limit of a claim with a figure is ours."""
     return has_figure(row) and any(each["threshold_is_ours"] for each in row["points"])
+
+
+def list_row(one: Claim) -> tidy.Row:
+    """A row of CSV: what is claimed, and what it takes."""
+    what = {"claim": one.name, "statement": one.statement, "points": len(one.points)}
+    return {**what, "needs": str(one.needs), "minutes": one.minutes}
+
+
+def csv_rows(row: Row) -> Iterator[tidy.Row]:
+    """A row a point of a claim: what was published, our figure, and whether the point holds."""
+    for each in row["points"]:
+        ours = each.get("ours") or {}
+        yield {
+            "claim": row["name"],
+            "verdict": row["verdict"],
+            "point": each["name"],
+            "says": each["says"],
+            "unit": each["unit"],
+            **{name: each[name] for name in ("rule", "published", "tolerance")},
+            "threshold_is_ours": each["threshold_is_ours"],
+            **{name: ours.get(end) for end, name in OURS.items()},
+            "held": each.get("held", ""),
+            "reason": ours.get("why") or row["reason"],
+            "remedy": row["remedy"],
+        }
 
 
 def list_claims(some: Sequence[Claim]) -> None:

@@ -25,6 +25,7 @@ class CommitCell(Compared):
     """A variant in two commits: pairs, or which commit could not take it, and why."""
 
     variant: str = ""
+    computes: str = ""
     why_a: str = ""
     why_b: str = ""
     status_a: str = ""
@@ -109,7 +110,7 @@ class CommitsComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        sides = ("variant", "why_a", "why_b", "status_a", "status_b")
+        sides = ("variant", "computes", "why_a", "why_b", "status_a", "status_b")
         cells = []
         for cell, verdict, why in self.judged():
             own = {"problem": cell.problem.to_dict(), "pairs": cell.pairs and cell.pairs.to_dict()}
@@ -126,7 +127,8 @@ def compare_cell(
 
     The rows are looked up by their text in the commit's own table, which says what it lacks.
     """
-    blank = CommitCell(cell.problem, variant=cell.variant.label)
+    row = cell.variant
+    blank = CommitCell(cell.problem, variant=row.label, computes=row.computes)
     if cell.left_out is not None:
         why, status = cell.left_out.reason, str(cell.left_out.status)
         return replace(blank, why=why, why_a=why, why_b=why, status_a=status, status_b=status)

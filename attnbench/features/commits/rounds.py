@@ -109,7 +109,10 @@ def compare_in_rounds(
         statuses = ["failed" * bool(why) for why in plan.unreadable]
         names = ("why_a", "why_b", "status_a", "status_b")
         sides: dict[str, Any] = dict(zip(names, [*plan.unreadable, *statuses], strict=True))
-        found = [CommitCell(c.problem, variant=c.variant.label, **sides) for c in plan.cells]
+        found = [
+            CommitCell(c.problem, variant=(v := c.variant).label, computes=v.computes, **sides)
+            for c in plan.cells
+        ]
     else:
         taken = [_Taken(cell) for cell in plan.cells]
         with ExitStack() as stack:
@@ -129,8 +132,10 @@ def compare_in_rounds(
                             stop = "cap" if number == LOOKS[-1] else "budget" if spent else ""
                         if stop:
                             pairs = Pairs(said, one.a_s, one.b_s, stop, (a.name, b.name))
-                            label, problem = one.cell.variant.label, one.cell.problem
-                            one.ended = CommitCell(problem, pairs, variant=label)
+                            row, problem = one.cell.variant, one.cell.problem
+                            one.ended = CommitCell(
+                                problem, pairs, variant=row.label, computes=row.computes
+                            )
                     if one.ended is not None:
                         watch(one.ended)
         found = [one.ended for one in taken if one.ended is not None]

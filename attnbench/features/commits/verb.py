@@ -29,6 +29,7 @@ from attnbench.core.store import named_run
 from attnbench.features.commits import export, instructions, rounds, view
 from attnbench.features.commits.asv_interface import Asv, ensure_machine, report
 from attnbench.features.commits.pairs import CommitCell
+from attnbench.report import tidy
 from attnbench.sweep import compare as pairs
 from attnbench.sweep import engine as engines
 from attnbench.sweep.plan import Cell, make_plan
@@ -88,8 +89,8 @@ def _variants(given: argparse.Namespace) -> int:
         make_plan(table, [name], grid.with_(world=1) if mixed and not many else grid, machine).cells
         for name, many in ((given.a, ranks[given.a]), (given.b, ranks[given.b]))
     )
-    names = judged[0].variant.label, against[0].variant.label
-    for note in pairs.unlike(judged[0].variant, against[0].variant):
+    both = judged[0].variant, against[0].variant
+    for note in pairs.unlike(*both):
         say(note)
     seconds = given.budget or PAIRS_S
     floors = stored_floors(Path(given.out), machine, settings.threads)
@@ -130,10 +131,13 @@ def _variants(given: argparse.Namespace) -> int:
         )
     if given.json:
         cells = [one.to_dict() for one in found]
-        sides = {"judged": names[0], "against": names[1]}
+        sides: dict[str, Any] = {"judged": both[0].label, "against": both[1].label}
+        sides["computes"] = {row.label: row.computes for row in both}
         print(json.dumps({**sides, "counts": pairs.counts(found), "cells": cells}))
+    elif given.csv:
+        tidy.show(view.pairs_rows(found, *both))
     else:
-        view.show_pairs(found, *names)
+        view.show_pairs(found, *both)
     return status_of([str(one.status) for one in found])
 
 
@@ -148,8 +152,10 @@ def _runs(given: argparse.Namespace) -> int:
     found = compare_runs.compare_runs(Path(given.a), Path(given.b))
     if given.json:
         print(json.dumps(found.to_dict()))
+    elif given.csv:
+        tidy.show(view.runs_rows(found))
     else:
-        view.runs(found, whole=given.tables is not None)
+        view.runs(found, whole=given.tables)
     return found.exit_status
 
 
@@ -208,6 +214,8 @@ def _in_rounds(
         )
     if given.json:
         print(json.dumps(found.to_dict()))
+    elif given.csv:
+        tidy.show(view.commits_rows(found, names))
     elif getattr(given, "markdown", False):
         print(view.markdown(found))
     else:
@@ -244,6 +252,8 @@ def _history(given: argparse.Namespace) -> int:
     if given.json:
         sent = {"machine": machine, "factor": given.factor, "page": str(page)}
         print(json.dumps({**sent, "commits": [asdict(one) for one in found]}))
+    elif given.csv:
+        tidy.show(view.history_rows(found))
     else:
         view.history(found, given.factor)
     say(f"pages: {page}; to see them: {asv.preview_command}")
@@ -289,6 +299,8 @@ def _instructions(
     if given.json:
         cells = [cell.to_dict() for cell in found]
         print(json.dumps({"base": asdict(base), "head": asdict(head), "cells": cells}))
+    elif given.csv:
+        tidy.show(map(view.instructions_row, found))
     else:
         view.instructions((base, head), found, markdown=given.markdown)
     return instructions.exit_status(found)

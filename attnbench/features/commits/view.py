@@ -10,18 +10,29 @@ from itertools import chain
 from rich.markup import escape
 
 from attnbench.answer.compare_runs import UNDECIDED, ComparedCell, RunsComparison
-from attnbench.answer.ranking import problem_and_device, problem_in_words
+from attnbench.answer.ranking import EXACT, problem_and_device, problem_in_words
 from attnbench.core.checkout import Commit
-from attnbench.core.format import counted, duration, ms, percent, roughly
+from attnbench.core.format import (
+    NOT_SOFTMAX,
+    OTHER,
+    counted,
+    duration,
+    ms,
+    name_and_kind,
+    name_with_star,
+    percent,
+    roughly,
+)
 from attnbench.core.stats import Comparison, Pairs, Verdict
 from attnbench.features.commits.asv_interface import CommitHistory
 from attnbench.features.commits.instructions import Counted
 from attnbench.features.commits.pairs import FINDINGS, CommitCell, CommitsComparison, CommitVerdict
 from attnbench.features.commits.rounds import LOOKS
-from attnbench.report import tables
+from attnbench.report import tables, tidy
 from attnbench.report.tables import BAD, BOLD, FAINT, GOOD, Styled, Table, columns, console
 from attnbench.sweep.compare import Compared, counts
 from attnbench.sweep.plan import Cell
+from impls.spec import Variant
 
 QUIET = (CommitVerdict.UNCHANGED, CommitVerdict.LEFT_OUT)
 GOOD_NEWS = (CommitVerdict.FASTER, CommitVerdict.MENDED, CommitVerdict.ADDED)
@@ -57,9 +68,35 @@ def _faint(some: Iterable[str]) -> None:
         console().print(escape(each), style=FAINT)
 
 
-def show_pairs(found: Sequence[Compared], judged: str, against: str) -> None:
+def _medians(pairs: Pairs | None, ahead: str, behind: str) -> tidy.Row:
+    """The medians of a and b, under these names of their fields."""
+    seconds = pairs and (statistics.median(pairs.a_s), statistics.median(pairs.b_s))
+    return tidy.flat(dict(zip((ahead, behind), seconds or (None, None), strict=True)))
+
+
+def pairs_rows(
+    problems: Sequence[Compared], judged: Variant, against: Variant
+) -> Iterator[tidy.Row]:
+    """A row a problem: the time of one variant over the other's, and the verdict."""
+    for one in problems:
+        c = one.comparison
+        medians = _medians(one.pairs, "against_s", "median_s")
+        yield {
+            "variant": judged.label,
+            "computes": judged.computes,
+            "against": against.label,
+            "against_computes": against.computes,
+            **tidy.of_problem(one.problem),
+            "verdict": str(c.verdict) if c else one.status.words,
+            **dict(reversed(medians.items())),
+            **tidy.of_comparison(c),
+            "reason": one.why,
+        }
+
+
+def show_pairs(found: Sequence[Compared], judged: Variant, against: Variant) -> None:
     """The table, and how often which verdict fell."""
-    right = (f"{judged} ms", f"{against} ms", *FIGURES, "margin")
+    right = (f"{judged.label} ms", f"{against.label} ms", *FIGURES, "margin")
     rows = []
     for one in found:
         c = one.comparison
@@ -73,7 +110,28 @@ def show_pairs(found: Sequence[Compared], judged: str, against: str) -> None:
     _faint(f"{one.problem}: {one.status}: {one.why}" for one in found if one.pairs is None)
     many = ", ".join(f"{verdict} on {n}" for verdict, n in counts(found).items())
     problems = counted(len(found), "problem")
-    console().print(escape(f"{judged} against {against}, {problems}: {many}"))
+    names = " against ".join(name_and_kind(row.label, row.computes) for row in (judged, against))
+    console().print(escape(f"{names}, {problems}: {many}"))
+
+
+def runs_rows(both: RunsComparison) -> Iterator[tidy.Row]:
+    """A row a measurement of both runs: b's time over a's, unpaired, and the verdict."""
+    for cell in both.cells:
+        c = cell.comparison
+        figures = tidy.of_comparison(c)
+        yield {
+            "variant": cell.variant,
+            "computes": cell.computes,
+            **tidy.of_problem(cell.problem),
+            "verdict": str(c.verdict) if c else cell.change or "no verdict",
+            "status_a": cell.status_a.words,
+            "status_b": cell.status_b.words,
+            **{"samples" if name == "pairs" else name: x for name, x in figures.items()},
+            "memory_ratio": cell.memory_ratio,
+            "across_devices": cell.across_devices,
+            "reason": cell.reason,
+            "notes": "; ".join(cell.notes),
+        }
 
 
 def runs(found: RunsComparison, whole: bool) -> None:
@@ -109,16 +167,24 @@ def runs(found: RunsComparison, whole: bool) -> None:
             style = {"worse": BAD, "better": GOOD}.get(cell.change, FAINT)
             said = Styled(f"{cell.status_a} → {cell.status_b}{across}", style)
         memory = None if cell.memory_ratio is None else f"{cell.memory_ratio:.3g}"
-        cells.append((cell.variant, problem_and_device(cell.problem), said, *_figures(c), memory))
+        name = name_with_star(cell.variant, cell.computes)
+        cells.append((name, problem_and_device(cell.problem), said, *_figures(c), memory))
     right = ("ratio", "99 % interval", "samples", "could be seen", "memory")
     wrap = ("problem", "verdict")
     tables.show(
         Table("", columns("variant", "problem", "verdict", *right, right=right, wrap=wrap), cells)
     )
-    _faint(_run_remarks(found, shown))
+    _faint([*_footnote(shown), *_run_remarks(found, shown)])
     ended = {"worse": "that ended worse", "better": "that ended better"}
     many_of = [(n, word) for word, n in found.counts().items() if n or word not in ended]
     out.print(", ".join(f"{n} {ended.get(word, word)}" for n, word in many_of))
+
+
+def _footnote(cells: Iterable[ComparedCell | CommitCell]) -> Iterator[str]:
+    """What the names with a star compute, where there are some."""
+    kinds = dict.fromkeys(cell.computes for cell in cells if cell.computes not in ("", EXACT))
+    if kinds:
+        yield f"{OTHER} {NOT_SOFTMAX}: {', '.join(kinds)}"
 
 
 def _run_remarks(found: RunsComparison, shown: Sequence[ComparedCell]) -> Iterator[str]:
@@ -167,7 +233,7 @@ def commits(found: CommitsComparison, names: tuple[str, str]) -> None:
     out.print(escape(f"changed in between: {changed}"))
     out.print(f"\n{b}'s time over {a}'s, in pairs; the margin is {percent(found.margin)}\n")
     tables.show(_commits_table(found.judged(), names, STYLES))
-    _faint(_commits_remarks(found))
+    _faint([*_footnote(found.cells), *_commits_remarks(found)])
     out.print(_verdict_counts(found))
 
 
@@ -183,9 +249,25 @@ def _commits_table(
     for cell, verdict, _ in cells:
         head_is = Styled(str(verdict), styles.get(verdict, FAINT))
         problem = problem_and_device(cell.problem)
-        rows.append((cell.variant, problem, head_is, *_pairs_figures(cell.pairs)))
+        name = name_with_star(cell.variant, cell.computes)
+        rows.append((name, problem, head_is, *_pairs_figures(cell.pairs)))
     wrap = ("problem", word, "pairs")
     return Table("", columns("variant", "problem", word, *right, right=right, wrap=wrap), rows)
+
+
+def commits_rows(both: CommitsComparison, names: tuple[str, str]) -> Iterator[tidy.Row]:
+    """A row a measurement: the verdict on the second commit, and the pairs behind it."""
+    a, b = names
+    for cell, verdict, why in both.judged():
+        yield {
+            "variant": cell.variant,
+            "computes": cell.computes,
+            **tidy.of_problem(cell.problem),
+            "verdict": str(verdict),
+            **_medians(cell.pairs, f"{a}_s", f"{b}_s"),
+            **tidy.of_comparison(cell.comparison),
+            "reason": why,
+        }
 
 
 def markdown(found: CommitsComparison) -> str:
@@ -199,7 +281,7 @@ def markdown(found: CommitsComparison) -> str:
     if quiet:
         summary = f"<details><summary>{len(quiet)} others</summary>"
         lines += ["", summary, "", folded, "", "</details>"]
-    if remarks := list(_commits_remarks(found)):
+    if remarks := [*_footnote(found.cells), *_commits_remarks(found)]:
         lines += ["", *(f"- {tables.markdown_text(text)}" for text in remarks)]
     under = f"Time of head over base in pairs of calls, margin {percent(found.margin)}"
     return "\n".join([*lines, "", f"<sub>{under}</sub>"])
@@ -216,6 +298,19 @@ def _commits_remarks(found: CommitsComparison) -> Iterator[str]:
     for cell, _, why in found.judged():
         if why:
             yield f"{cell.variant} on {problem_and_device(cell.problem)}: {why}"
+
+
+def instructions_row(one: Counted) -> tidy.Row:
+    """A row of CSV: a measurement's instructions in both commits."""
+    return {
+        "variant": one.variant,
+        **tidy.of_problem(one.problem),
+        "base": one.base,
+        "head": one.head,
+        "change": one.change,
+        "reason_base": one.why_base,
+        "reason_head": one.why_head,
+    }
 
 
 def instructions(
@@ -245,6 +340,19 @@ def instructions(
 def _two(names: tuple[str, str], commits: tuple[Commit, Commit]) -> None:
     for name, commit in zip(names, commits, strict=True):
         console().print(escape(f"{name}  {commit}  {commit.subject}"))
+
+
+def history_rows(commits: Sequence[CommitHistory]) -> Iterator[tidy.Row]:
+    """A row a commit, oldest first: how many benchmarks were measured, failed and moved."""
+    counts = ("failed", "newly_failed", "slower", "faster", "by_itself")
+    for one in commits:
+        yield {
+            "commit": one.commit.sha,
+            "subject": one.commit.subject,
+            "measured": one.measured,
+            "skipped": one.skipped,
+            **{name: len(getattr(one, name)) for name in counts},
+        }
 
 
 def history(found: Sequence[CommitHistory], factor: float) -> None:

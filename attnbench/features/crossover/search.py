@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from attnbench.answer.ranking import torch_rank
 from attnbench.answer.search import GRACE_S, fresh_if_full, in_turn, refuse_several, sized
-from attnbench.core.format import counted, percent
+from attnbench.core.format import counted, name_and_kind, percent
 from attnbench.core.machine import Machine, pace, why_not
 from attnbench.core.record import Status
 from attnbench.core.stats import Comparison, Verdict, holm
@@ -405,7 +405,8 @@ class Crossover(NamedTuple):
 @dataclass(frozen=True)
 class CrossoverAnswer:
     """The result of a search. ``what`` a length counts: tokens, or keys; ``ended``: why it ended
-    before it was over; ``left_out``: sentences about lengths that were left out.
+    before it was over; ``left_out``: sentences about lengths that were left out; ``computes``: what
+    each of the two computes.
     """
 
     a: str
@@ -415,6 +416,7 @@ class CrossoverAnswer:
     search: CrossoverSearch
     ended: str = ""
     left_out: tuple[str, ...] = ()
+    computes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def all_looks(self) -> list[LengthRatio]:
@@ -456,21 +458,26 @@ class CrossoverAnswer:
 
     # ---- words ---------------------------------------------------------------------------------
 
+    def name_of(self, label: str) -> str:
+        """The name of one of the two, and what it computes where that is not softmax."""
+        return name_and_kind(label, self.computes.get(label, ""))
+
     def sentence(self) -> str:
         """Which one leads where, where that changes, and how many pairs it rests on."""
-        looks = self.search.looks
+        looks, a, b = self.search.looks, self.name_of(self.a), self.name_of(self.b)
         if not looks:
-            return f"{self.a} and {self.b} were compared at no length"
+            return f"{a} and {b} were compared at no length"
         pairs = sum(look.comparison.n for look in looks if look.comparison)
         loose = f", and no tighter, for {self.ended or 'lengths between could not be compared'}"
         texts = [self._course()]
         for c in self.crossovers():
-            between = f"{c.after} overtakes {c.before} between {c.low:,} and {c.high:,}"
+            after, before = self.name_of(c.after), self.name_of(c.before)
+            between = f"{after} overtakes {before} between {c.low:,} and {c.high:,}"
             texts.append(between if c.tight else between + loose)
         first, other = sorted((self.a, self.b), key=torch_rank)
         tie = any(not one.leader and one.decided for one in self.stretches())
         if tie and torch_rank(first) != torch_rank(other):
-            texts.append(f"Where they tie, use {first}: it is torch's own")
+            texts.append(f"Where they tie, use {self.name_of(first)}: it is torch's own")
         return f"{'. '.join(texts)} ({pairs:,} pairs at {counted(len(looks), 'length')})"
 
     def _course(self) -> str:
@@ -481,6 +488,7 @@ class CrossoverAnswer:
             margins = sorted(x.comparison.margin for x in looks if x.comparison)
             return " to ".join(dict.fromkeys(map(percent, (margins[0], margins[-1]))))
 
+        a, b = self.name_of(self.a), self.name_of(self.b)
         places: list[str] = []
         for one in self.stretches():
             where = f"from {one.first:,} to {one.last:,}"
@@ -489,13 +497,14 @@ class CrossoverAnswer:
             level = "the pairs did not decide"
             if one.decided:
                 level = f"they are tied, margin {margin(one.looks)}"
-            places.append(f"{where} " + (f"{one.leader} is faster" if one.leader else level))
+            leads = f"{self.name_of(one.leader)} is faster"
+            places.append(f"{where} {leads if one.leader else level}")
         if len(places) > 1:
             return "; ".join(places)
         if not one.leader and not one.decided:
-            return f"the pairs did not decide between {self.a} and {self.b}, {where}"
+            return f"the pairs did not decide between {a} and {b}, {where}"
         if not one.leader:
-            return f"{self.a} and {self.b} are tied, margin {margin(one.looks)}, {where}"
+            return f"{a} and {b} are tied, margin {margin(one.looks)}, {where}"
         shares = []
         for look in dict.fromkeys((one.looks[0], one.looks[-1])):  # the leader's of the other's
             if (c := look.comparison) is not None:
@@ -505,8 +514,9 @@ class CrossoverAnswer:
                 ratio, low, high = (f"{x:.3g}" for x in ends)
                 shares.append(f"{ratio} [{low}, {high}] at {look.length:,}")
         throughout = "throughout, " if one.first < one.last else ""
-        taken, other = " and ".join(shares), self.b if one.leader == self.a else self.a
-        return f"{one.leader} is faster {throughout}{where}: it takes {taken} of {other}'s time"
+        taken, other = " and ".join(shares), b if one.leader == self.a else a
+        leader = self.name_of(one.leader)
+        return f"{leader} is faster {throughout}{where}: it takes {taken} of the time of {other}"
 
     def notes(self) -> list[str]:
         """What else must be known."""
@@ -531,6 +541,7 @@ class CrossoverAnswer:
         return {
             "a": self.a,
             "b": self.b,
+            "computes": dict(self.computes),
             "range": list(self.asked),
             "stretches": [
                 {"leader": each.leader, "from": each.first, "to": each.last}
@@ -576,4 +587,5 @@ def find_crossover(
     for _ in seek(search, PairServer(duel, engine, seed, margin), seconds):
         pass
     ended = BUDGET if search.next() is not None else ""
-    return CrossoverAnswer(a.label, b.label, "tokens", between, search, ended)
+    computes = {row.label: row.computes for row in (a, b)}
+    return CrossoverAnswer(a.label, b.label, "tokens", between, search, ended, computes=computes)

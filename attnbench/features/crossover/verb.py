@@ -23,11 +23,13 @@ from attnbench.features.crossover.search import (
     plan,
     seek,
 )
+from attnbench.report import tidy
 from attnbench.report.tables import BAD, FAINT, GOOD, Styled, Table, columns, console
 from attnbench.report.tables import show as show_table
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
     from attnbench.core.machine import Machine
     from attnbench.features.crossover.search import Duel
@@ -52,6 +54,8 @@ def crossover(given: argparse.Namespace) -> int:
     found = _searched(given, duel, machine)
     if given.json:
         print(json.dumps({**found.to_dict(), "problem": duel.problem.to_dict()}))
+    elif given.csv:
+        tidy.show(rows(found, duel))
     else:
         show(found)
     if found.ended == STOPPED:
@@ -124,13 +128,32 @@ def _searched(given: argparse.Namespace, duel: Duel, machine: Machine) -> Crosso
             progress.tell,
         )
     ended = STOPPED if stopped else BUDGET if search.next() is not None else ""
-    return CrossoverAnswer(a, b, what, duel.asked, search, ended, tuple(duel.notes()))
+    computes = {row.label: row.computes for row in (duel.a, duel.b)}
+    return CrossoverAnswer(a, b, what, duel.asked, search, ended, tuple(duel.notes()), computes)
+
+
+def rows(answer: CrossoverAnswer, duel: Duel) -> Iterator[tidy.Row]:
+    """A row a length that was looked at: b against a."""
+    for look in answer.all_looks:
+        took = {"median_s": look.b_s, "against_s": look.a_s} if look.comparison else {}
+        yield {
+            "variant": answer.b,
+            "computes": duel.b.computes,
+            "against": answer.a,
+            "against_computes": duel.a.computes,
+            **tidy.of_problem(duel.at(look.length)),
+            "faster": {A: answer.a, B: answer.b}.get(look.leader, ""),
+            **tidy.flat({"median_s": None, "against_s": None, **took}),
+            **tidy.of_comparison(look.comparison),
+            "status": look.status.words,
+            "reason": look.why,
+        }
 
 
 def show(answer: CrossoverAnswer) -> None:
     """The looks by length, then the answer, then what else must be known."""
     numbers = (f"{answer.a} ms", f"{answer.b} ms", "ratio", "99 % interval", "pairs", "margin")
-    names = {A: Styled(answer.a, GOOD), B: Styled(answer.b, GOOD)}
+    names = {A: Styled(answer.name_of(answer.a), GOOD), B: Styled(answer.name_of(answer.b), GOOD)}
     rows: list[tuple[Any, ...]] = []
     for look in answer.all_looks:
         c, where = look.comparison, f"{look.length:,}"

@@ -62,7 +62,8 @@ def limits(given: argparse.Namespace) -> int:
     check_writable(Path(given.out), machine)
     stopped = _searched(given, found, budget, settings, kept)
     file = kept(stopped=stopped)
-    _show(facts, file, f"attnbench {name} on {machine.name}", as_json=given.json)
+    title = f"attnbench {name} on {machine.name}"
+    _show(facts, file, title, as_json=given.json, as_csv=given.csv)
     if stopped:
         return INTERRUPTED
     if not tried():
@@ -118,13 +119,16 @@ def _searched(
         )
 
 
-def _show(facts: Mapping[str, Any], file: Path, title: str, *, as_json: bool) -> None:
+def _show(facts: Mapping[str, Any], file: Path, title: str, *, as_json: bool, as_csv: bool) -> None:
     """Print what was found, and draw it beside its file."""
     from attnbench.features.limits import view
+    from attnbench.report import tidy
 
     shown = facts["rows"], facts["budget"], facts["by"]
     if as_json:
         print(file.read_text(), end="")
+    elif as_csv:
+        tidy.show(map(view.csv_row, facts["rows"]))
     else:
         view.show(*shown)
     pictures = [file.with_suffix(".png"), file.with_suffix(".svg")]

@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from attnbench.core.format import duration, size, tokens
-from attnbench.report import tables
+from attnbench.core.format import (
+    NOT_SOFTMAX,
+    OTHER,
+    duration,
+    name_with_star,
+    parse_size,
+    size,
+    tokens,
+)
+from attnbench.report import tables, tidy
 from attnbench.report.figures.sheet import FAINT, HUES, INK, PAPER, save, sheet, shorten
 from attnbench.report.tables import BAD, GOOD, Styled, Table, columns, console
 from attnbench.report.tables import show as show_table
@@ -19,11 +27,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Row = Mapping[str, Any]
-OTHER = "*"
-"""Behind the names of what is not softmax attention."""
 ABOUT = "≈ "
 """Before what was not run."""
 BUDGETS = ("memory", "time")
+SIZE = re.compile(r"[\d.,]+ [KMGT]?i?B\b")
 
 
 def show(rows: Sequence[Row], budget: Mapping[str, Any], by: str) -> None:
@@ -36,14 +43,18 @@ def show(rows: Sequence[Row], budget: Mapping[str, Any], by: str) -> None:
     for (phase, mask), group in _groups(rows).items():
         show_table(Table(f"{phase} · mask {mask}", heads, [_cells(row) for row in group]))
     out, lines = console(), []
-    flags: dict[str, list[str]] = {}
+    flags: dict[str, list[tuple[str, list[str]]]] = {}
     for row in rows:
         fell, name = row["fails"], f"{row['variant']} {row['phase']}"
         if fell is not None and fell["why"] not in BUDGETS:
             lines.append(f"! {name} at {fell['size']:,}: {fell['why']}: {fell['reason']}")
         for flag in ((row["held"] or {}).get("probe") or {}).get("flags", ()):
-            flags.setdefault(re.sub(r"\d+", "…", flag), []).append(name)
-    lines += [f"! {flag}: {', '.join(named)}" for flag, named in flags.items()]
+            sizes = SIZE.findall(flag)
+            flags.setdefault(SIZE.sub("{}", flag), []).append((name, sizes))
+    for flag, some in flags.items():  # one that differs in sizes alone is said once
+        most = [max(each, key=parse_size) for each in zip(*(each for _, each in some), strict=True)]
+        up_to = (f"up to {size}" if len(some) > 1 else size for size in most)
+        lines.append(f"! {flag.format(*up_to)}: {', '.join(name for name, _ in some)}")
     step = "multiples of 64, brackets of a sixteenth" if by == "seq" else "brackets of a sixteenth"
     lines += [
         f"budget: {memory} and {duration(budget['seconds'])} a call; {step}; what held was run "
@@ -52,7 +63,7 @@ def show(rows: Sequence[Row], budget: Mapping[str, Any], by: str) -> None:
         f"of a few calls; {ABOUT.strip()} predicted: by the row's formula where it was exact, else "
         "as it grew",
     ]
-    lines += [f"{OTHER} not softmax attention"] * any(r["computes"] != "softmax" for r in rows)
+    lines += [f"{OTHER} {NOT_SOFTMAX}"] * any(r["computes"] != "softmax" for r in rows)
     out.print()
     for line in lines:
         out.print(escape(line), style=tables.FAINT)
@@ -84,7 +95,36 @@ def _cells(row: Row) -> list[Any]:
 
 
 def _name(row: Row) -> str:
-    return str(row["variant"]) + (OTHER if row["computes"] != "softmax" else "")
+    return name_with_star(row["variant"], row["computes"])
+
+
+def csv_row(row: Row) -> tidy.Row:
+    """A row of CSV: the largest size that held, with its time and memory, and the least that did
+    not.
+    """
+    held, fails, predicted = (row[name] or {} for name in ("held", "fails", "predicted"))
+    problem = tidy.of_problem(row["problem"])
+    for name in ("seq", "q_len") if row["by"] == "seq" else ("batch",):
+        del problem[name]  # what was searched
+    return {
+        "variant": row["variant"],
+        "computes": row["computes"],
+        **problem,
+        "by": row["by"],
+        "held": held.get("size"),
+        **tidy.flat({"median_s": held.get("time_s"), "peak_bytes": held.get("peak_bytes")}),
+        "limited_by": row["limited_by"],
+        "fails_at": fails.get("size"),
+        **{f"fails_{name}": value for name, value in _fails(fails).items()},
+        "predicted_by_memory": predicted.get("memory"),
+        "predicted_by_time": predicted.get("time"),
+        "reason": fails.get("reason") or row["why"],
+    }
+
+
+def _fails(look: Mapping[str, Any]) -> tidy.Row:
+    took = {"median_s": look.get("time_s"), "peak_bytes": look.get("peak_bytes")}
+    return {"was_run": look.get("ran"), **tidy.flat(took)}
 
 
 def _not_held(row: Row) -> str:
@@ -153,7 +193,7 @@ def draw(
             for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
         }
         if any(name.endswith(OTHER) for name in names):
-            marks[f"{OTHER} not softmax attention"] = Line2D([], [], linestyle="")
+            marks[f"{OTHER} {NOT_SOFTMAX}"] = Line2D([], [], linestyle="")
         look: dict[str, Any] = {"ncols": 3, "frameon": False, "fontsize": 8}
         figure.legend(marks.values(), marks, loc="outside lower left", **look)
         save(figure, files)

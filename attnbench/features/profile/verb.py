@@ -16,6 +16,7 @@ from attnbench.core.settings import Settings
 from attnbench.features.profile import view
 from attnbench.features.profile.profiles import NotProfiled, plan_cells, profile_cells, slug
 from attnbench.features.profile.why_slower import why_slower
+from attnbench.report import tidy
 from attnbench.sweep.engine import LocalEngine
 from attnbench.sweep.start import find_preset, pinned
 
@@ -45,6 +46,8 @@ def profile(given: argparse.Namespace) -> int:
     view.draw(found, [folder / "memory.png", folder / "memory.svg"])
     if given.json:
         print(data)
+    elif given.csv:
+        tidy.show(view.csv_rows(found))
     else:
         view.show(found, why)
     traces = ", ".join(Path(p["trace"]).name for p in found)

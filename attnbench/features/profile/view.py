@@ -25,6 +25,7 @@ from attnbench.core.format import (
     unit_of_rates,
 )
 from attnbench.features.profile.why_slower import watched
+from attnbench.report import tidy
 from attnbench.report.figures.sheet import HUES, INK, PAPER, save, sheet
 from attnbench.report.tables import FAINT, console
 
@@ -85,6 +86,30 @@ def _uncut(out: Console, grid: Grid) -> None:
     """Print a table of numbers as wide as these are."""
     width = out.measure(grid, options=out.options.update(width=WIDEST)).maximum
     console(max(out.width, width)).print(grid)
+
+
+def csv_rows(profiles: Sequence[Profile]) -> Iterator[tidy.Row]:
+    """A row for what takes time: an operator, a kernel, the time outside all; and a row for what is
+    alive at the peak of memory: what an operator allocated in a line of code.
+    """
+    for p in profiles:
+        about = {name: p[name] for name in ("variant", "computes")} | tidy.of_problem(p["problem"])
+        nothing = dict.fromkeys(("ms", "calls", "gflop_per_s", "mib"))
+        for phase in p["phases"]:
+            kind = phase["of"].removesuffix("s")
+            rows = [(kind, each) for each in phase["operators"]]
+            if kind == "operator":
+                rows.append((f"outside {kind}s", {"self_s": phase["outside_s"]}))
+            for what, each in rows:
+                where = {"part": phase["name"], "what": what, "name": plain(each.get("name", ""))}
+                rate, took = each.get("flop_rate"), {"ms": 1e3 * each["self_s"]}
+                took |= {"calls": each.get("calls"), "gflop_per_s": rate and 1e-9 * rate}
+                yield {**about, **where, "place": "", "code": "", **nothing, **took}
+        for source in p["memory"]["sources"]:
+            where = {"part": "backward" if source["backward"] else "forward", "what": "allocation"}
+            where |= {"name": plain(source["operator"]), "place": source["place"]}
+            held = {"mib": source["peak_bytes"] / MIB}
+            yield {**about, **where, "code": source["code"], **nothing, **held}
 
 
 def _heads(out: Console, profiles: Sequence[Profile]) -> None:

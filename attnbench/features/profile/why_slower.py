@@ -6,7 +6,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from attnbench.core.format import billions, duration, percent, plain, ratio, short, size
+from attnbench.core.format import (
+    billions,
+    duration,
+    name_and_kind,
+    percent,
+    plain,
+    ratio,
+    short,
+    size,
+)
 
 ALIKE = 1.05  # times within this factor differ too little for a profile to explain
 NAMED, MOST_NAMED = 0.03, 4
@@ -31,10 +40,11 @@ def _ratios(slow: Profile, fast: Profile) -> Iterator[str]:
     times = [p["plain"]["total_s"] for p in (slow, fast)]
     apart = times[0] / max(times[1], 1e-12)
     peaks = [p["memory"]["peak_bytes"] for p in (slow, fast)]
+    names = [name_and_kind(p["variant"], p["computes"]) for p in (slow, fast)]
     if times[0] < ALIKE * times[1]:
-        text = f"{slow['variant']} and {fast['variant']} take about the same time: "
+        text = f"{names[0]} and {names[1]} take about the same time: "
     else:
-        text = f"{slow['variant']} takes {ratio(apart)} as long as {fast['variant']}: "
+        text = f"{names[0]} takes {ratio(apart)} as long as {names[1]}: "
     text += f"{duration(times[0])} a call against {duration(times[1])}"
     if min(peaks) > 0:
         text += f"; its peak is {size(peaks[0])} against {size(peaks[1])}"

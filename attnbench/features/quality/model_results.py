@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnbench.core import stats
-from attnbench.core.format import first_few
+from attnbench.core.format import first_few, name_and_kind
 from attnbench.core.stats import Comparison, Pairs, Verdict
 
 Row = Mapping[str, Any]
@@ -237,9 +237,10 @@ def conclude(rows: Sequence[Row], original: Row) -> Iterator[str]:
         yield at + finding(found)
         if faster := [p for p in found if p.faster]:
             near = max(faster, key=lambda p: p.cosine)
+            name = name_and_kind(near.variant, near.computes)
             yield (
                 f"{at}the nearest to the original of what is faster beyond doubt is "
-                f"{near.variant}: a cosine of {format_triple(near.cosine)} in "
+                f"{name}: a cosine of {format_triple(near.cosine)} in "
                 f"{format_triple(near.ratio)} of the time"
             )
         else:
@@ -257,7 +258,9 @@ def finding(found: Sequence[CostPoint]) -> str:
     (level,) = levels_of(found, (LEVEL,))
     if not level.keep:
         return f"no variant keeps a median cosine of {LEVEL:g}"
-    fastest = f"{level.keep[0].variant} ({level.keep[0].ratio[0]:.3f} of the original's time)"
-    if not level.keep[0].faster:
+    first = level.keep[0]
+    name = name_and_kind(first.variant, first.computes)
+    fastest = f"{name}, in {first.ratio[0]:.3f} of the original's time"
+    if not first.faster:
         return f"at a cosine of {LEVEL:g} none is faster than the original; next to it: {fastest}"
     return f"at a cosine of {LEVEL:g} the fastest is {fastest}"

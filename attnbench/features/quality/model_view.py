@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from attnbench.features.quality.model_results import (
     status_words,
     timed_steps,
 )
+from attnbench.report import tidy
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
 from attnbench.report.figures.sheet import FAINT, GRID, Drawn, finish, sheet
@@ -87,6 +89,61 @@ def model_tables(found: Evidence, named: int = results.NAMED) -> Iterator[Table]
     yield _distilled_table(rows)
 
 
+def model_rows(evidence: Evidence) -> Iterator[tidy.Row]:
+    """A row a variant and a length of a step: how near the model's embeddings stay to the
+    original's, and a step's time over the original's. The first rows are of no attention at all.
+    """
+    floor: Row = {"variant": "no attention at all", "steps": evidence.made["original"]["floor"]}
+    for row in [floor, *evidence.rows]:
+        error, cosines = row.get("error") or {}, row.get("cosine") or {}
+        layers = row.get("by_layer")
+        about = {
+            "variant": row["variant"],
+            "computes": row.get("computes", ""),
+            "status": row.get("status", "measured").replace("_", " "),
+            "rank": row.get("rank"),
+            **_estimate("cosine_long", cosines.get("long")),
+            **_estimate("cosine_short", cosines.get("short")),
+            **_estimate("rank_correlation", row.get("spearman")),
+            "largest_error": error.get("max"),
+            "error": error.get("relative"),
+            "layers_kept": layers and sum(map(_keeps, layers)),
+            **_estimate("cosine_distilled", (row.get("distilled") or {}).get("cosine_after")),
+        }
+        for step in row.get("steps") or [{}]:
+            compared = step.get("comparison")
+            took = statistics.median_high(Pairs.from_dict(step).b_s) if compared else None
+            yield {
+                **about,
+                "seq": step.get("seq"),
+                **tidy.flat({"median_s": took}),
+                **tidy.of_comparison(compared),
+                "verdict": compared["verdict"] if compared else "",
+                "reason": step.get("why") or row.get("reason", ""),
+                "remedy": row.get("remedy", ""),
+            }
+
+
+def _estimate(name: str, estimate: Row | None) -> tidy.Row:
+    """A figure and its interval, as columns."""
+    ends = {end: (estimate or {}).get(end) for end in ("value", "low", "high")}
+    return tidy.flat({name: ends})
+
+
+def real_rows(evidence: Evidence) -> Iterator[tidy.Row]:
+    """A row a variant and a source of q, k and v."""
+    wanted = {name: evidence.made["wanted"][name] for name in ("seq", "batch", "dtype", "device")}
+    names = ("status", "skill", "distance", "entropy", "reason", "remedy")
+    for row in evidence.rows:
+        about = {name: row[name] for name in ("variant", "computes", "source")}
+        yield tidy.flat({**about, **wanted, **{name: row.get(name) for name in names}})
+
+
+def _keeps(layer: Row | None) -> bool:
+    """Whether a layer tolerates a variant: on all of some long texts."""
+    return layer is not None and layer["worst"] >= TOLERATED
+
+
 def _batching(row: Row) -> str:
     left = sum(len(places) for places in row["left_out"].values())
     return ("together" if row["together"] else "alone") + (f", {left} refused" if left else "")
@@ -131,8 +188,7 @@ def _layers_table(rows: Sequence[Row]) -> Table:
         cells: list[str | Styled] = []
         for found in row.get("by_layer") or ():
             cell = format_cosine(found and found["value"])
-            kept = found is not None and found["worst"] >= TOLERATED
-            cells.append(Styled(f"{KEPT} {cell}", GOOD) if kept else cell)
+            cells.append(Styled(f"{KEPT} {cell}", GOOD) if _keeps(found) else cell)
         kept = sum(isinstance(cell, Styled) for cell in cells)
         if cells:
             lines.append((row["variant"], *cells, f"{kept} of {len(cells)}"))

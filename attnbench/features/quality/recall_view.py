@@ -20,6 +20,7 @@ from attnbench.core.format import counted, duration, percent
 from attnbench.core.stats import CONFIDENCE, student_quantile
 from attnbench.features.quality.model_results import status_words
 from attnbench.features.quality.recall import Setting
+from attnbench.report import tidy
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
 from attnbench.report.figures.sheet import FAINT, Drawn, finish, sheet
@@ -352,19 +353,38 @@ def draw_recall(found: Evidence) -> Drawn | None:
         below: dict[str, Any] = {"loc": "lower left", "ncols": NAMES, "frameon": False}
         figure.legend(handles.values(), handles, fontsize=8, **below)
         told = (f"{of.slug}: {line}" for of in settings for line in conclude_setting(of))
-        return finish(figure, "model", "recall", title, "; ".join(told), _csv(settings))
+        rows = list(csv_rows(found))
+        names = tidy.names_of(rows)
+        numbers = [names, *([row[name] for name in names] for row in rows)]
+        return finish(figure, "model", "recall", title, "; ".join(told), numbers)
 
 
-def _csv(settings: Sequence[SettingResults]) -> Iterator[Sequence[object]]:
-    shares = ("accuracy", "accuracy_low", "accuracy_high")
-    yield ("setting", "variant", "computes", "state_numbers", "budget", "pairs", *shares, "seeds")
-    for of in settings:
+def csv_rows(evidence: Evidence) -> Iterator[tidy.Row]:
+    """A row a variant, a budget and a number of pairs, in each setting: the share of right answers,
+    and what a step of training takes.
+    """
+    for of in by_setting(evidence):
+        s = of.setting
+        where = {"setting": of.slug, "seq": s.seq, "width": s.width, "rate": s.rate}
         for x in of.results:
+            what = {"variant": x.variant, "computes": x.computes}
+            took = {
+                **_seeds("step_ms", x.step_s, 1e3),
+                **_seeds("ratio", x.ratio),
+                "state_numbers": x.state_numbers,
+            }
             for budget, by_pairs in x.accuracy.items():
-                for pairs, i in by_pairs.items():
-                    ends = (f"{i.low:.6g}", f"{i.high:.6g}") if i.n > 1 else ("", "")
-                    what = (of.slug, x.variant, x.computes, x.state_numbers, budget, pairs)
-                    yield (*what, f"{i.mean:.6g}", *ends, i.n)
+                for pairs, share in by_pairs.items():
+                    by = {"budget": budget, "pairs": pairs, "seeds": share.n}
+                    yield {**what, **where, **by, **_seeds("accuracy", share), **took}
+
+
+def _seeds(name: str, of: SeedInterval | None, factor: float = 1.0) -> tidy.Row:
+    """Three columns, of figures with six digits; of one seed there are no limits."""
+    row: dict[str, float | None] = dict.fromkeys((name, f"low_{name}", f"high_{name}"))
+    for each, value in zip(row, of[: 3 if of.n > 1 else 1] if of else (), strict=False):
+        row[each] = float(f"{factor * value:.6g}")
+    return row
 
 
 def _draw_pairs(axes: Axes, of: SettingResults, looks: Mapping[str, Look]) -> None:

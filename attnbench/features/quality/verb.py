@@ -6,7 +6,7 @@ import argparse
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -29,6 +29,7 @@ from attnbench.core.settings import Settings
 from attnbench.features.quality import model_results, model_view, pretrained, recall_view
 from attnbench.features.quality import recall as training
 from attnbench.models import wrong_level
+from attnbench.report import tidy
 from attnbench.report.figures.sheet import Drawn
 from attnbench.report.tables import FAINT, Table, console
 from attnbench.report.tables import show as show_table
@@ -63,7 +64,7 @@ def quality(given: argparse.Namespace) -> int:
             f"quality {given.form}' wrote, results/*/evidence/*-{given.form}.json"
         )
     try:
-        return _present(found, file, as_json=given.json)
+        return _present(found, file, as_json=given.json, as_csv=given.csv)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise StoreError(f"{file} is damaged ({why}): what it holds can't be shown") from None
@@ -76,7 +77,8 @@ def _keep(given: argparse.Namespace, made: Mapping[str, Any], rows: Sequence[Row
         return INTERRUPTED
     found = Evidence(given.form, made, rows)
     file = evidence.save_evidence(Path(given.out), found)
-    status, picture, words = _present(found, file, as_json=given.json), draw(found), ""
+    status = _present(found, file, as_json=given.json, as_csv=given.csv)
+    picture, words = draw(found), ""
     try:
         if picture is not None:
             write_whole(file.with_suffix(".svg"), picture.svg.encode(), sync=False)
@@ -88,9 +90,11 @@ def _keep(given: argparse.Namespace, made: Mapping[str, Any], rows: Sequence[Row
     return INTERRUPTED if found.partial else status
 
 
-def _present(found: Evidence, file: Path, *, as_json: bool) -> int:
+def _present(found: Evidence, file: Path, *, as_json: bool, as_csv: bool) -> int:
     """Print evidence: 1 where a variant is wrong or died, 2 where none ran."""
-    if not as_json:
+    if as_csv:
+        tidy.show(ROWS[found.kind](found))
+    elif not as_json:
         show(found)
     elif found.kind == "recall":
         conclusions = recall_view.recall_conclusions(found)
@@ -352,6 +356,11 @@ def _plan_trainings(given: argparse.Namespace, machine: Machine) -> training.Tra
     )
 
 
+ROWS: Mapping[str, Callable[[Evidence], Iterable[Row]]] = {
+    "recall": recall_view.csv_rows,
+    "model": model_view.model_rows,
+    "real": model_view.real_rows,
+}
 FORMS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "recall": recall,
     "model": model,

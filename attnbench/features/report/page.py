@@ -201,7 +201,8 @@ def _comparison(found: RunsComparison) -> tuple[Table, Table]:
     for cell, c in compared[:COMPARED]:
         p = cell.problem
         where = f"{p.phase} {p.mask} {p.dtype} {p.kv_len:,}"
-        row = (cell.variant, where, c.verdict, f"{c.ratio:.3f}", f"[{c.low:.3f}, {c.high:.3f}]")
+        name = format.name_and_kind(cell.variant, cell.computes)
+        row = (name, where, c.verdict, f"{c.ratio:.3f}", f"[{c.low:.3f}, {c.high:.3f}]")
         verdicts.append(row)
     ratio = "time, b over a"
     heads = columns("variant", "where", "verdict", ratio, "99 %", right=[ratio])

@@ -224,6 +224,7 @@ def _conclude(
     from attnbench.core.evidence import selfcheck_said
     from attnbench.core.record import NOT_TRIED
     from attnbench.features.run import view
+    from attnbench.report import tidy
     from attnbench.report.scenes import gather
 
     records = sorted(records, key=lambda r: r.status in NOT_TRIED)  # measured cells first
@@ -236,6 +237,10 @@ def _conclude(
             maps.keep(folder.path, records, given.table, progress.tell)
             made = report_of(folder.path, progress)
     every = given.all or given.tables
+    if given.csv:
+        (ran,) = made.contents.runs if made else gather([folder.path])
+        tidy.show(tidy.measurements(ran))
+        return finding(records)
     if given.json or every:
         found, trust = list(answers(records)), selfcheck_said(folder.header)
     if given.json:

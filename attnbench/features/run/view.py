@@ -184,7 +184,7 @@ def _notes(run: ReportRun, found: Sequence[Scene]) -> Iterator[str]:
     times = [r.time for r in run.records if r.time]
     if times:
         noisy = sum(bool(time.doubts) for time in times)
-        ties = f"differences under {percent(run.margin)} count as ties"
+        ties = f"intervals less than {percent(run.margin)} apart count as ties"
         yield f"{noisy} of {len(times)} timings were noisy · {ties}"
     counts = Counter(r.status for r in run.records if r.time is None and r.status not in FINDINGS)
     variants = {s: len({r.variant for r in run.records if r.status is s}) for s in counts}

@@ -28,7 +28,9 @@ def selfcheck(given: argparse.Namespace) -> int:
     """``attnbench selfcheck``: plant every fault, and keep the result beside the runs."""
     from attnbench.core.evidence import check_writable
     from attnbench.core.machine import this_machine
+    from attnbench.features.selfcheck import view
     from attnbench.features.selfcheck.selfcheck import save
+    from attnbench.report import tidy
 
     machine, out = this_machine(), Path(given.out)
     check_writable(out, machine)
@@ -36,9 +38,9 @@ def selfcheck(given: argparse.Namespace) -> int:
     say(f"kept in {save(result, out)}")
     if given.json:
         print(json.dumps(result.to_dict(), indent=1))
+    elif given.csv:
+        tidy.show(map(tidy.flat, result.outcomes))
     else:
-        from attnbench.features.selfcheck import view
-
         view.table(result)
     return INTERRUPTED if result.stopped else int(not result.passed)
 
@@ -115,6 +117,8 @@ def check(given: argparse.Namespace) -> int:
     import impls
     from attnbench.core.machine import this_machine
     from attnbench.core.settings import Settings
+    from attnbench.features.selfcheck import view
+    from attnbench.report import tidy
     from attnbench.sweep import sweep
     from attnbench.sweep.compare import starting_s
     from attnbench.sweep.engine import engine_on
@@ -139,8 +143,8 @@ def check(given: argparse.Namespace) -> int:
         records = sweep.check_cells(plan, engine, given.seed or 0, progress)
     if given.json:
         print(json.dumps([r.to_dict() for r in records], indent=1))
+    elif given.csv:
+        tidy.show(map(view.check_row, records))
     else:
-        from attnbench.features.selfcheck import view
-
         view.show_check(records)
     return finding(records)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from attnbench.core.format import first_few, ratio
 from attnbench.core.record import NOT_TRIED, Record, Status
 from attnbench.features.selfcheck.selfcheck import SLOW, PlantOutcome, SelfCheck
+from attnbench.report import tidy
 from attnbench.report.tables import BAD, BOLD, FAINT, GOOD, Styled, Table, columns, console, show
 from impls.problem import Problem
 
@@ -62,6 +63,24 @@ def show_check(records: Sequence[Record]) -> None:
             rows.append(("", Styled(status, BAD), "", "", f"{where}: {reason}"))
     names = ("variant", "right", "worst error", "same bits", "")
     show(Table("", columns(*names, wrap=["same bits", ""]), rows))
+
+
+def check_row(record: Record) -> tidy.Row:
+    """A row of CSV: whether a variant is right on a problem, by how much it is off, and why not."""
+    ratios = [e.ratio for e in (record.error or {}).values() if e.ratio is not None]
+    names, same = ("repeats", "batch", "place"), record.determinism
+    bits = {f"same_bits_{name}": getattr(same, name, None) for name in names}
+    return {
+        "variant": record.variant,
+        "computes": record.computes,
+        **tidy.of_problem(record.problem),
+        "status": record.status.words,
+        "error": record.worst_error,
+        "error_over_plain": max(ratios, default=None),
+        **bits,
+        "reason": record.reason,
+        "remedy": record.remedy,
+    }
 
 
 def _bits(records: Sequence[Record]) -> str:

@@ -32,9 +32,13 @@ def show_list(given: argparse.Namespace) -> int:
     """``attnbench list``"""
     import impls
     from attnbench.features.show import view
+    from attnbench.report import tidy
 
     table = impls.table(given.table)
     rows = [(row, *_missing(row)) for row in table.rows.values()]
+    if given.csv:
+        tidy.show(view.rows(rows, table.broken))
+        return 0
     if not given.json:
         view.table(rows, table.broken, why=given.why)
         return 0
@@ -51,6 +55,7 @@ def show(given: argparse.Namespace) -> int:
     import impls
     from attnbench.answer import maps
     from attnbench.features.show import view
+    from attnbench.report import tidy
     from impls.loading import mathematics
 
     row = impls.table(given.table).find(given.name)
@@ -64,6 +69,8 @@ def show(given: argparse.Namespace) -> int:
     if given.json:
         about = {"mathematics": text, **_availability(*missing)}
         print(json.dumps({**row.to_dict(), **about}, indent=1))
+    elif given.csv:
+        tidy.show(view.rows([(row, *missing)]))
     else:
         view.show_variant(row, text, *missing)
     return 0
@@ -73,6 +80,7 @@ def _show_map(given: argparse.Namespace, row: Variant) -> int:
     from attnbench.answer import maps
     from attnbench.core.settings import Settings
     from attnbench.features.show import view
+    from attnbench.report import tidy
     from attnbench.report.figures.attention import draw_alone
     from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
 
@@ -89,6 +97,8 @@ def _show_map(given: argparse.Namespace, row: Variant) -> int:
         say(f"drawn in {given.out}")
     if given.json:
         print(json.dumps({"variant": row.label, "words": words, "weights": weights}))
+    elif given.csv:
+        tidy.show(view.weights(row.label, words, weights))
     else:
         view.show(words, weights)
     return 0

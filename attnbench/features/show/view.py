@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
 
 from attnbench.core.format import counted, duration, flop_rate, percent, size
+from attnbench.report import tidy
 from attnbench.report.tables import BAD, BOLD, GOOD, Styled, Table, columns, console, show_facts
 from attnbench.report.tables import show as show_table
 from impls import BrokenRow
@@ -32,6 +33,16 @@ def show(words: Sequence[str], weights: Sequence[Sequence[float | None]]) -> Non
     show_table(Table("", columns("", *words, right=words), rows))
 
 
+def weights(
+    variant: str, words: Sequence[str], weights_of: Sequence[Sequence[float | None]]
+) -> Iterator[tidy.Row]:
+    """A row a query and a key, by their places from 0."""
+    for query, row in enumerate(weights_of):
+        for key, weight in enumerate(row):
+            pair = {"query_word": words[query], "key_word": words[key]}
+            yield {"variant": variant, "query": query, "key": key, **pair, "weight": weight}
+
+
 def check_picture(file: Path) -> None:
     """Raise :class:`CantBeDone` where no picture can be written under this name."""
     if file.suffix not in (".png", ".svg"):
@@ -43,6 +54,21 @@ def check_picture(file: Path) -> None:
 UNTRIED = "untested"
 LEAST = 16
 """Columns that a title has at the least."""
+
+
+def rows(
+    some: Iterable[tuple[Variant, str | None, str]], broken: Sequence[BrokenRow] = ()
+) -> Iterator[tidy.Row]:
+    """A row a variant: what it is, what it takes, and whether it can run here, or why not."""
+    what = ("family", "level", "computes", "title", "paper", "devices", "gqa", "cross", "value_dim")
+    for row, reason, remedy in some:
+        about = {name: getattr(row, name) for name in what}
+        here = {"available": reason is None, "untested": row.untried}
+        why = {"reason": reason or "", "remedy": remedy}
+        yield tidy.flat({"variant": row.name, **about, **here, **why})
+    for bad in broken:
+        why = {"reason": f"the row is broken: {bad.reason}", "remedy": bad.remedy}
+        yield {"variant": bad.name, "available": False, **why}
 
 
 def table(

@@ -18,10 +18,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace as replace_fields
 from functools import reduce
+from html import escape
 from itertools import accumulate
 from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta, field
@@ -29,8 +30,12 @@ from msgspec.structs import replace
 
 from attnbench.core.call import CallForm
 from attnbench.core.disk import from_json, is_no_file, write_whole
+from attnbench.core.format import counted, duration, percent
 from impls.errors import CantBeDone
 from impls.problem import Problem
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMAT = 1
 MANY = 1_000  # in so many calls, the first few don't move the mean
@@ -109,6 +114,46 @@ class SeenCalls(msgspec.Struct):
     step_share: Seconds | None = None
     """The median of the part of a step that is attention, forward and backward."""
     step_share_between: list[float] | None = None  # the interval of that median, by the steps alone
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row a site: all its calls' time together, forward and backward, and that of one."""
+        from attnbench.report import tidy
+
+        return tidy.frame(
+            {
+                "site": s.site,
+                "via": s.via,
+                **tidy.flat(s),
+                **tidy.flat({"call_s": self.a_call_s(s)}),
+            }
+            for s in self.sites
+        )
+
+    def sentence(self) -> str:
+        """What attention takes of a step, or of the window."""
+        if self.step_share is not None and self.step_s is not None:
+            return (
+                f"attention takes {percent(self.step_share)} of a training step of "
+                f"{duration(self.step_s)} (medians over {self.steps} steps, from one optimizer's "
+                "step to the next)"
+            )
+        if self.share is not None:
+            return (
+                f"attention takes {percent(self.share)} of {duration(self.wall_s)}, from the first "
+                "call's beginning to the last one's end"
+            )
+        return "no call could be timed, so attention's share of the time is not known"
+
+    def __repr__(self) -> str:
+        return f"<{counted(len(self.sites), 'site')} of attention calls: {self.sentence()}>"
+
+    def _repr_html_(self) -> str:
+        from attnbench.report import tidy
+
+        # of calls that overlap, a sentence about what could not be seen says so
+        lines = [*[self.sentence()] * (not self.overlap), *self.unseen]
+        below = "".join(f"<p>{escape(line)}</p>" for line in lines)
+        return (tidy.html(self.to_frame()) if self.sites else "") + below
 
     @property
     def off(self) -> tuple[float, float]:

@@ -76,20 +76,8 @@ def show(calls: SeenCalls, path: Path) -> None:
         rows.append((s.site, problem, s.via, f"{s.calls:,}" if s.calls else "?", *times, share))
     show(Table("", columns(*names, right=names[3:], wrap=names[:3]), rows))
     out = console()
-    share = "no call could be timed, so attention's share of the time is not known"
-    if calls.step_share is not None and calls.step_s is not None:
-        share = (
-            f"attention takes {percent(calls.step_share)} of a training step of "
-            f"{duration(calls.step_s)} (medians over {calls.steps} steps, from one optimizer's "
-            "step to the next)"
-        )
-    elif calls.share is not None:
-        share = (
-            f"attention takes {percent(calls.share)} of {duration(calls.wall_s)}, from the first "
-            "call's beginning to the last one's end"
-        )
     # of calls that overlap, a sentence about what could not be seen says so
-    out.print("" if calls.overlap else escape(f"\n{share}"))
+    out.print("" if calls.overlap else escape(f"\n{calls.sentence()}"))
     for s in calls.sites[:SHOWN]:
         out.print(escape(f"{s.site}: {how(s)}"))
     lines = [f"* {note}" for note in dict.fromkeys(s.note for s in calls.sites if s.note)]

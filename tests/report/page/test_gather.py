@@ -83,7 +83,9 @@ def test_what_a_run_may_be_trusted_for_is_said(read):
     run = read([*flagged, timed("c", canary_s=1.2e-3), wrong])
     (run.path / "spoiled.jsonl").write_text("{}\n{}\n")
     margin, check, noise, refused, flags, drift, again = about(run).trust
-    assert margin.startswith("differences under 5\u00a0% count as ties: blocks timed one after")
+    assert margin.startswith(
+        "intervals less than 5\u00a0% apart count as ties: blocks timed one after"
+    )
     assert about(run).margin == margin
     assert check == "ruler self-check: 74/74 on this machine (2026-01-01)"
     assert noise.endswith("0.4\u00a0% for calls of 1 ms")
