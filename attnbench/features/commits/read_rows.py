@@ -29,10 +29,8 @@ def main(answer: str, folder: str, root: str, *tables: str) -> None:
     sent["rows"] = [row.to_dict() for row in found.rows.values()]
     if root:
         dists = [*importlib.metadata.distributions(path=[folder])]
-        origins = {
-            *map(os.path.realpath, tables),
-            *(f"{dist.name} {dist.version}" for dist in dists),
-        }
+        origins = {f"{dist.name} {dist.version}" for dist in dists}
+        origins |= {os.path.realpath(table) for table in tables}
         own = [row for row in found.rows.values() if row.origin in origins]
         sent["own"] = [row.name for row in own]
         broken = [row.reason for row in found.broken if getattr(row, "origin", "") in origins]
