@@ -150,7 +150,7 @@ def _configure(file: Path, repository: Repository, variants: Sequence[str]) -> N
         "results_dir": "../results/asv",
         "html_dir": "../reports/asv",
         "env_dir": "env",
-        "plugins": ["attnbench.features.commits.environment"],
+        "plugins": [".attnbench.features.commits.environment"],
         "environment_type": "shared",
         "launch_method": "forkserver",
         "attnbench": {
