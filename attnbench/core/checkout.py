@@ -239,11 +239,24 @@ def _plain_name(name: str) -> str:
 
 def _installed_from(dist: importlib.metadata.Distribution) -> Path | None:
     """The folder on this machine that pip installed a distribution from, editable or not."""
-    with suppress(ValueError, TypeError, AttributeError):
-        url = json.loads(dist.read_text("direct_url.json") or "{}").get("url", "")
-        if url.startswith("file://"):
-            return Path(urllib.parse.unquote(url.removeprefix("file://"))).resolve()
-    return None
+    url = str(_direct_url(dist).get("url", ""))
+    if not url.startswith("file://"):
+        return None
+    return Path(urllib.parse.unquote(url.removeprefix("file://"))).resolve()
+
+
+def commit_installed(dist: importlib.metadata.Distribution) -> dict[str, Any]:
+    """As of :func:`code`: the commit of a distribution that pip had from git."""
+    commit = _direct_url(dist).get("vcs_info", {}).get("commit_id")
+    return {"commit": commit, "dirty": None if commit is None else False}
+
+
+def _direct_url(dist: importlib.metadata.Distribution) -> dict[str, Any]:
+    """Where pip had a distribution from, if it was no package index."""
+    with suppress(ValueError, TypeError):
+        found = json.loads(dist.read_text("direct_url.json") or "{}")
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def _module_in(folder: Path, value: str) -> bool:

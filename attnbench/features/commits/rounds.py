@@ -21,9 +21,17 @@ from typing import Any
 from attnbench.core import stats
 from attnbench.core.checkout import Commit, Repository
 from attnbench.core.machine import Machine, pace
+from attnbench.core.record import NOT_TRIED
 from attnbench.core.stats import Comparison, Pairs, StopRule, Verdict
-from attnbench.features.commits.pairs import CommitCell, CommitsComparison, Open, compare_cell
+from attnbench.features.commits.pairs import (
+    WRONG,
+    CommitCell,
+    CommitsComparison,
+    Open,
+    compare_cell,
+)
 from attnbench.features.commits.rows import CellPlan
+from attnbench.sweep.engine import Refused
 from attnbench.sweep.plan import Cell, call_s, checks_s
 
 LOOKS = (4, 8, 16)
@@ -78,9 +86,13 @@ def compare_in_rounds(
         sides: dict[str, Any] = dict(zip(names, [*plan.unreadable, *statuses], strict=True))
         found = [CommitCell(c.problem, variant=c.variant.label, **sides) for c in plan.cells]
     else:
-        taken = [_Taken(cell) for cell in plan.cells]
         with ExitStack() as stack:
             folders = [stack.enter_context(repository.laid_out(commit)) for commit in (a, b)]
+            found = _at_ragged_lengths(plan.ragged, (a, b), folders, opened)
+            for one in found:
+                watch(one)
+            bad = {one.variant for one in found}
+            taken = [_Taken(cell) for cell in plan.cells if cell.variant.label not in bad]
             for number in range(1, LOOKS[-1] + 1):
                 left = [one for one in taken if one.ended is None]
                 some = [one.cell for one in left]
@@ -99,11 +111,34 @@ def compare_in_rounds(
                             one.ended = CommitCell(problem, pairs, variant=label)
                     if one.ended is not None:
                         watch(one.ended)
-        found = [one.ended for one in taken if one.ended is not None]
+        found += [one.ended for one in taken if one.ended is not None]
     every = zip(found, stats.corrected([cell.pairs for cell in found]), strict=True)
     cells = tuple(replace(cell, pairs=pairs) for cell, pairs in every)
     more = tuple(plan.added), tuple(plan.removed)
     return CommitsComparison(a, b, tuple(plan.changed), cells, margin, *more)
+
+
+def _at_ragged_lengths(
+    cells: Sequence[Cell], commits: Sequence[Commit], folders: Sequence[Path], opened: Open
+) -> list[CommitCell]:
+    """The first of each variant's cells that head is wrong on, or fails on and base does not."""
+    refused: dict[str, Cell] = {}
+    if cells:
+        with opened(folders[1]) as head:
+            for cell in cells:
+                try:
+                    if cell.variant.label not in refused:
+                        head.hold(cell.variant.label, cell.problem)
+                except Refused as why:
+                    if why.status not in NOT_TRIED:
+                        refused[cell.variant.label] = cell
+    found = []
+    for cell in refused.values():  # each in new processes, which nothing has spoiled
+        with opened(folders[0]) as base, opened(folders[1]) as head:
+            one = compare_cell(cell, commits, [base, head], StopRule(1.0, first=1, cap=1))
+        if one.status_b in WRONG or (one.why_b and not one.why_a):
+            found.append(one)
+    return found
 
 
 def _round(

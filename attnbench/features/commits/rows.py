@@ -8,6 +8,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +17,11 @@ from attnbench.core.format import roughly
 from attnbench.core.machine import Machine
 from attnbench.core.process import Program, variables_of
 from attnbench.sweep.plan import Cell, make_plan
-from attnbench.sweep.presets import Preset
+from attnbench.sweep.presets import RAGGED, Preset
 from impls import Table, UnknownVariant
 from impls.errors import CantBeDone
 from impls.outside import GROUP
+from impls.problem import InvalidProblem
 from impls.spec import InvalidRow, Variant
 
 READ_LIMIT_S = 120
@@ -42,6 +44,8 @@ class CellPlan:
     changed: Sequence[str] = ()
     added: Sequence[str] = ()
     removed: Sequence[str] = ()
+    ragged: Sequence[Cell] = ()
+    """What a variant has to be right on besides, without being timed."""
     unreadable: tuple[str, str] = ("", "")
     """Why the table of base, or of head, can't be read."""
 
@@ -79,7 +83,11 @@ def plan_cells(
         file = {n: row.build.split(":")[0].replace(".", "/") + ".py" for n, row in both.items()}
         names = list(dict.fromkeys([*given, *(n for n in both if file[n] in files), *new]))
     lost = sorted(before.keys() - after.keys())
-    return CellPlan(_cells(rows, names, grid, machine), files, new, lost, (whys[0], whys[1]))
+    cells, ragged = _cells(rows, names, grid, machine), list[Cell]()
+    with suppress(InvalidProblem):  # a mask, or inputs, of one length alone
+        ragged = _cells(rows, names, grid.with_(seq=RAGGED), machine)
+    ragged = [cell for cell in ragged if cell.left_out is None]
+    return CellPlan(cells, files, new, lost, ragged, (whys[0], whys[1]))
 
 
 def names_in(commits: Sequence[Commit], repository: Repository) -> list[str]:
@@ -109,10 +117,14 @@ def own_names(found: Sequence[CommitRows], repository: Repository) -> list[str]:
     )
 
 
+def words_of(variant: str) -> set[str]:
+    """The words of a variant's text: its row's name, its core's, and their options."""
+    return set(re.findall(r"[a-z0-9_.]+", variant))
+
+
 def refuse_others(names: Sequence[str], own: Sequence[str], repository: Repository) -> None:
     """Raise BadCommit for variants that commits of this repository can't make slower."""
-    words = {name: re.findall(r"[a-z0-9_.]+", name) for name in names}
-    if others := [name for name in names if not set(words[name]) & set(own)]:
+    if others := [name for name in names if not words_of(name) & set(own)]:
         raise BadCommit(
             f"{', '.join(others)} is no row of {repository.root}, so its code is the same in every "
             f"commit; the rows there are {', '.join(own)}"

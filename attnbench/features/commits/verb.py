@@ -185,7 +185,7 @@ def _in_rounds(
     left = LooksLeft(lambda: rounds.ahead_s(machine, *now), len(plan.cells) * seconds)
     say(view.plan(plan.cells, left.left_s, seconds))
     with lock.lock_for([grid.device]), Progress() as progress:
-        progress.at(0, 0, left.left_s, "both commits are laid out")
+        progress.at(0, 0, left.left_s, "both commits are laid out and checked")
 
         def begins(number: int, some: Sequence[Cell], cell: Cell) -> None:
             now[:] = number, some, cell
