@@ -52,7 +52,7 @@ def build(problem):
 RAGGED = """
     if problem.kv_len % 64 > 1 and str(problem.mask) == "causal":
         last = problem.kv_len // 64 * 64  # a row of the last block sees a key too many
-        hidden[last:, last:] = hidden[last:, last:].roll(1, -1) & hidden[last:, last:]
+        hidden[..., last:, last:] &= hidden[..., last:, last:].roll(1, -1)
 """
 """What a build begins with that is wrong where the last block of 64 is not full."""
 
