@@ -6,7 +6,7 @@ from attnbench.features.commits import measurement, suite
 
 REQUEST = suite.current_request()
 param_names = list(suite.PARAMETERS)
-params = suite.parameters("time", REQUEST.device)
+params = suite.parameters("time", REQUEST)
 version = suite.VERSION
 timeout = suite.LIMIT_S
 
@@ -37,4 +37,4 @@ if REQUEST.energy:
     def energy(cache, variant, seq, phase):
         pass
 
-    energy.params = suite.parameters("energy", REQUEST.device)
+    energy.params = suite.parameters("energy", REQUEST)

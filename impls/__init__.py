@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from impls.errors import CantBeDone
+from impls.loading import file_of
 from impls.spec import InvalidRow
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class BrokenRow:
     name: str
     reason: str
     remedy: str = ""
+    origin: str = ""
+    """The distribution or the file that it is of."""
 
 
 class UnknownVariant(CantBeDone, LookupError):
@@ -78,13 +81,29 @@ class Table:
         return f"there is no variant {name!r}; {hint}'attnbench list' shows all {len(self.rows)}"
 
     def add(self, row: Variant) -> None:
-        """Take a row in; a name already taken costs the newcomer its place."""
-        if row.name in self.rows:
-            where = self.rows[row.name].origin
-            reason = f"the name {row.name} is taken by a row of {where}"
-            self.broken.append(BrokenRow(row.name, reason, "give the row another name"))
-        else:
-            self.rows[row.name] = row
+        """Take a row in; a name already taken costs the newcomer its place, unless it is the same
+        row of the same code, as where a file is both installed and named.
+        """
+        if (first := self.rows.setdefault(row.name, row)) is row or _plainly(first) == _plainly(
+            row
+        ):
+            return
+        reason, remedy = f"the name {row.name} is taken by a row of {first.origin}", ""
+        if row.name not in own_rows() and row.origin.endswith(".py"):
+            other = first.origin.partition(" ")[0]
+            if not first.origin.endswith(".py"):
+                remedy = f", leave --table out, or uninstall {other} to try the file's"
+        remedy = f"give the row another name{remedy}"
+        self.broken.append(BrokenRow(row.name, reason, remedy, row.origin))
+
+
+def _plainly(row: Variant) -> dict[str, Any]:
+    """A row without where it was read, its code by the files that hold it."""
+    values = {**row.to_dict(), "origin": ""}
+    for name in ("build", "definition", "cost", "shares"):
+        if (path := values[name]) and (file := file_of(path)):
+            values[name] = f"{file.resolve()}:{path.rpartition(':')[2]}"
+    return values
 
 
 def _inner(core: str) -> str:

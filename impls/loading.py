@@ -41,13 +41,39 @@ def load_file(file: Path) -> ModuleType:
     return sys.modules[name]
 
 
+def import_roots(folder: Path) -> tuple[Path, Path]:
+    """Where a project in a folder has its modules: in ``src``, or at its top."""
+    return folder / "src", folder
+
+
+def module_file(module: str, root: Path) -> Path | None:
+    """The file of a module under a root, found without importing anything."""
+    place = root.joinpath(*module.split("."))
+    files = place.with_name(f"{place.name}.py"), place / "__init__.py"
+    return next((file for file in files if file.is_file()), None)
+
+
+def file_of(path: str) -> Path | None:
+    """The file that holds what a path names, or a module's; nothing is imported to find it."""
+    place = path.rpartition(":")[0] or path
+    if place.endswith(".py"):
+        return Path(place) if Path(place).is_file() else None
+    top = place.partition(".")[0]
+    try:
+        spec = importlib.util.find_spec(top)  # of a name without dots this runs no code
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    if place == top and spec.origin and Path(spec.origin).is_file():
+        return Path(spec.origin)
+    roots = [Path(folder).parent for folder in spec.submodule_search_locations or ()]
+    return next(filter(None, (module_file(place, root) for root in roots)), None)
+
+
 def mathematics(path: str) -> str:
     """The text at the top of the file that a path names, read without running it."""
-    place = path.rpartition(":")[0]
-    if not place.endswith(".py"):
-        spec = importlib.util.find_spec(place)
-        if spec is None or spec.origin is None:
-            return f"(the module {place} is not there)"
-        place = spec.origin
-    text = ast.get_docstring(ast.parse(Path(place).read_text()))
-    return text or f"({Path(place).name} says nothing of its mathematics)"
+    if (file := file_of(path)) is None:
+        return f"(the module {path.rpartition(':')[0]} is not there)"
+    text = ast.get_docstring(ast.parse(file.read_text()))
+    return text or f"({file.name} says nothing of its mathematics)"

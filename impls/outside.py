@@ -1,5 +1,9 @@
 """Rows from outside the tree: entry points of other distributions, and files named by the user.
 
+An entry point in the group ``attnbench.variants`` names a list of rows, or one: the attribute of a
+module that is installed, as in ``mykernels = "mykernels.rows:ROWS"``. Its own name is shown where
+it can't be read, and nowhere else. The rows of a file are its ``ROWS``.
+
 Their code is run in a child process that sends the rows back as data. So a row file may import
 torch, exit, hang or print at import, and the process that plans a sweep neither pays nor falls.
 
@@ -18,7 +22,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -64,13 +68,19 @@ def entry_point_rows() -> Iterator[Variant | BrokenRow]:
 
 def python_path(*folders: Path) -> str:
     """PYTHONPATH for a child that is to find these first. A folder of installed packages, which
-    it finds anyway, would hide the standard library behind whatever is installed there.
+    it finds anyway, would hide the standard library behind whatever is installed there; and one
+    that is on the path has its place.
     """
-    kinds = ("purelib", "platlib")
-    installed = {os.path.realpath(sysconfig.get_paths()[kind]) for kind in kinds}
-    installed.add(os.path.realpath(site.getusersitepackages()))
-    first = [str(folder) for folder in folders if os.path.realpath(folder) not in installed]
-    return os.pathsep.join(filter(None, [*first, os.environ.get("PYTHONPATH", "")]))
+    path = os.environ.get("PYTHONPATH", "")
+    there = {*installed_folders(), *map(os.path.realpath, filter(None, path.split(os.pathsep)))}
+    first = [str(folder) for folder in folders if os.path.realpath(folder) not in there]
+    return os.pathsep.join(filter(None, [*first, path]))
+
+
+def installed_folders() -> set[str]:
+    """The folders of installed packages, as :func:`os.path.realpath` has them."""
+    found = [sysconfig.get_paths()[kind] for kind in ("purelib", "platlib")]
+    return {os.path.realpath(folder) for folder in (*found, site.getusersitepackages())}
 
 
 def _changed_ns(folder: str) -> int:
@@ -152,11 +162,17 @@ def _entry_points() -> dict[str, Any]:
         origin = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
         try:
             loaded = point.load()
-            rows = [loaded] if isinstance(loaded, Variant) else list(loaded)
+            if not isinstance(loaded, Variant | Iterable):
+                raise TypeError(
+                    f"it is a {type(loaded).__name__}, and has to be a list of impls.spec.Variant, "
+                    "as package.module:ROWS names one"
+                )
+            rows = [loaded] if isinstance(loaded, Variant) else loaded
         except (Exception, SystemExit) as error:
             reason = f"the entry point {point.value} raised {type(error).__name__}: {error}"
             remedy = f"update or uninstall {origin}"
-            sent["broken"].append({"name": point.name, "reason": reason, "remedy": remedy})
+            said = {"name": point.name, "reason": reason, "remedy": remedy, "origin": origin}
+            sent["broken"].append(said)
             continue
         part = _plain(rows, origin, "")
         sent["rows"] += part["rows"]
@@ -170,13 +186,15 @@ def _plain(rows: Sequence[Any], origin: str, file: str) -> dict[str, Any]:
     for number, row in enumerate(rows):
         if not isinstance(row, Variant):
             reason = f"row {number} of {origin} is {type(row).__name__}, not a Variant"
-            sent["broken"].append({"name": f"{origin}[{number}]", "reason": reason})
+            said = {"name": f"{origin}[{number}]", "reason": reason, "origin": origin}
+            sent["broken"].append(said)
             continue
         paths = {w: getattr(row, w) for w in ("build", "definition", "cost")}
         if not file and any(path and path.startswith(":") for path in paths.values()):
             reason = f"row {row.name} of {origin} has a path that begins with a colon"
             remedy = "name the module: package.module:function"
-            sent["broken"].append({"name": row.name, "reason": reason, "remedy": remedy})
+            said = {"name": row.name, "reason": reason, "remedy": remedy, "origin": origin}
+            sent["broken"].append(said)
             continue
         own = {w: file + path for w, path in paths.items() if path and path.startswith(":")}
         row = replace(row, origin=origin, **own)
@@ -184,7 +202,7 @@ def _plain(rows: Sequence[Any], origin: str, file: str) -> dict[str, Any]:
             json.dumps(row.to_dict())
         except (TypeError, ValueError) as error:
             reason = f"row {row.name} of {origin} is not plain data: {error}"
-            sent["broken"].append({"name": row.name, "reason": reason})
+            sent["broken"].append({"name": row.name, "reason": reason, "origin": origin})
             continue
         sent["rows"].append(row.to_dict())
     return sent

@@ -180,6 +180,7 @@ b B: what it is held against; of runs and commits, the later
 $ attnbench history HEAD~3..HEAD
 $ attnbench history compare main HEAD --markdown
 range RANGE: commits, as HEAD~3..HEAD; or one
++ tables
 --bench REGEX regex: of asv's benchmarks, as 'time.*matmul'
 --rounds N count =7: through all commits, there and back; with fewer than 7 asv tells nothing apart
 --factor F factor =1.05: of another's time, to be called slower; 1.05 if not given

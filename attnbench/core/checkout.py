@@ -1,12 +1,17 @@
-"""Commits of the checkout that holds ``impls``: looked up, held against each other, laid out."""
+"""Commits of the repository that is measured: looked up, held against each other, laid out."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
+import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
+import tomllib
+import urllib.parse
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +24,8 @@ import impls
 from attnbench.core.format import first_few
 from attnbench.core.protocol import unlike
 from impls.errors import CantBeDone
+from impls.loading import import_roots, module_file
+from impls.outside import GROUP
 from impls.spec import INTERFACE
 
 GIT_LIMIT_S = 60
@@ -80,43 +87,202 @@ def _said(root: Path, *words: str) -> str:
     return (git(root, *words) or b"").decode(errors="replace").strip()
 
 
-def code() -> dict[str, Any]:
-    """The commit of the checkout that this code lies in, and whether it was changed since.
+def code(folder: Path | None = None) -> dict[str, Any]:
+    """The commit of the checkout that some code lies in, and whether it was changed since.
 
-    None for both where git doesn't track this code: an installed wheel may lie below the checkout
-    of something else, whose commit says nothing of it.
+    ``folder``: where it lies; attnbench itself, if none is given. None for both where git doesn't
+    track it: an installed wheel may lie below the checkout of something else, whose commit says
+    nothing of it.
     """
-    here = Path(attnbench.__file__).resolve().parent
+    own = Path(attnbench.__file__).resolve().parent
+    here, what = (own, (".", "../impls")) if folder is None else (folder, (":/",))
     commit = changes = None
-    if git(here, "ls-files", "--error-unmatch", "--", "__init__.py", trusted=True) is not None:
+    if git(here, "ls-files", "--", "*.py", trusted=True):
         commit = git(here, "rev-parse", "HEAD", trusted=True)
-        changes = git(here, "status", "--porcelain", "--", ".", "../impls", trusted=True)
+        changes = _uncommitted(here, *what, trusted=True)
     return {
         "commit": None if commit is None else commit.decode().strip(),
-        "dirty": None if changes is None else bool(changes.strip()),
+        "dirty": None if changes is None else bool(changes),
     }
+
+
+def _uncommitted(where: Path, *what: str, trusted: bool = False) -> list[str] | None:
+    """Files that HEAD has otherwise, and Python files that it hasn't; None where git fails."""
+    words = "status", "--porcelain", "--untracked-files=all", "--", *what
+    if (status := git(where, *words, trusted=trusted)) is None:
+        return None
+    lines = [line.split(maxsplit=1) for line in status.decode(errors="replace").splitlines()]
+    return [name for kind, name in lines if kind != "??" or name.endswith(".py")]
 
 
 # ---- which commits -------------------------------------------------------------------------------
 
 
-def repository(tables: Sequence[str] = ()) -> tuple[Path, list[str]]:
-    """The checkout whose commits are meant, and the places of row files in it.
+@dataclass(frozen=True)
+class Repository:
+    """A checkout whose commits are measured, and the row files in it that were named."""
 
-    It is where we stand, if that holds the row files, or ``impls``; else where ``impls`` lies.
-    Raises BadCommit where that is no checkout, or lacks one of the row files.
+    root: Path
+    tables: tuple[str, ...] = ()
+    """By their path in it."""
+
+    @property
+    def own(self) -> bool:
+        """Whether it holds kernels of somebody's own, and not attnbench's table."""
+        return not (self.root / "impls" / "spec.py").exists()
+
+    @property
+    def whole(self) -> bool:
+        """Whether all that a commit holds is laid out, and not ``impls`` alone."""
+        return self.own or bool(self.tables)
+
+    @property
+    def measured(self) -> str:
+        """What may not have changes that no commit holds."""
+        return "." if self.whole else "impls"
+
+    def refuse_dirty(self, commits: Iterable[Commit]) -> None:
+        """Raise BadCommit where HEAD is one of the commits, and changes since would not be
+        measured.
+        """
+        if _said(self.root, "rev-parse", "HEAD") not in [commit.sha for commit in commits]:
+            return
+        if files := _uncommitted(self.root, self.measured):
+            raise BadCommit(
+                f"{first_few(files, NAMED)} has changes that no commit holds, and commits are "
+                "what is measured; commit them, or put them aside with "
+                "'git stash --include-untracked'"
+            )
+
+    def changed(self, a: Commit, b: Commit) -> list[str]:
+        """The measured files that two commits have otherwise; raises BadCommit where git can't
+        compare them.
+        """
+        words = "diff", "--name-only", "--relative", a.sha, b.sha, "--", self.measured
+        names = git(self.root, *words)
+        if names is None:  # nothing said is not nothing changed
+            raise BadCommit(f"git can't compare {a} and {b} in {self.root}; 'git diff' says why")
+        return names.decode(errors="replace").splitlines()
+
+    @contextmanager
+    def laid_out(self, commit: Commit) -> Iterator[Path]:
+        """A folder for as long as the block runs, as :meth:`lay_out` fills it."""
+        with tempfile.TemporaryDirectory(prefix="attnbench-") as name:
+            folder = Path(name).resolve()
+            self.lay_out(commit, folder)
+            yield folder
+
+    def lay_out(self, commit: Commit, folder: Path) -> None:
+        """Fill a folder with what a commit measures, and a link to the ``attnbench`` that runs now.
+
+        It is ``impls`` alone, or all that the commit holds, with a link to ``impls`` where it has
+        none. Raises BadCommit where the commit has no ``impls``, or one that this attnbench can't
+        measure, or declares rows in a module that it hasn't.
+        """
+        what = [] if self.whole else ["impls"]
+        packed = git(self.root, "archive", "--format=zip", commit.sha, *what)
+        if packed is None:
+            raise BadCommit(f"commit {commit} has no folder impls in {self.root}; give a later one")
+        with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+            archive.extractall(folder)
+        shutil.rmtree(folder / "attnbench", ignore_errors=True)
+        for package in (attnbench, impls):
+            if not (folder / package.__name__).exists():
+                here = Path(str(package.__file__)).resolve().parent
+                (folder / package.__name__).symlink_to(here)
+        if why := unlike(folder / "impls", INTERFACE, str(commit)):
+            raise BadCommit(why)
+        if self.own:
+            for name, points in self._entry_points(commit, folder).items():
+                _declare(name, commit.sha[:7], points, folder)
+
+    def _entry_points(self, commit: Commit, folder: Path) -> dict[str, dict[str, str]]:
+        """By each distribution of this repository its entry points of rows, as a commit has them.
+
+        A commit's own pyproject.toml says them; where it doesn't, as with setup.py, what is
+        installed does, as far as the commit has the modules.
+        """
+        there, here = (_project(each / "pyproject.toml") for each in (folder, self.root))
+        names = {_plain_name(str(each["name"])) for each in (there, here) if "name" in each}
+        found: dict[str, dict[str, str]] = {name: {} for name in names}
+        for dist in importlib.metadata.distributions():
+            points = {x.name: x.value for x in dist.entry_points if x.group == GROUP}
+            name = _plain_name(dist.name)
+            if points and (name in names or _installed_from(dist) == self.root.resolve()):
+                has = {k: v for k, v in points.items() if _module_in(folder, v)}
+                found[name] = found.get(name) or has
+        declared = there.get("entry-points", {}).get(GROUP)
+        if declared is not None:
+            for value in declared.values():
+                if not _module_in(folder, value):
+                    raise BadCommit(
+                        f"commit {commit} declares rows in {value}, and has no such module at its "
+                        "top or in src, where attnbench looks; lay the package out in one of them, "
+                        "or name its row file with --table FILE"
+                    )
+            found[_plain_name(str(there["name"]))] = dict(declared)
+        return found
+
+
+def _project(file: Path) -> dict[str, Any]:
+    """The table ``project`` of a pyproject.toml; empty where there is none that can be read."""
+    with suppress(OSError, ValueError):
+        found = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {})
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _plain_name(name: str) -> str:
+    """A distribution's name as the names of two are compared."""
+    return re.sub(r"[-_.]+", "_", name).lower()
+
+
+def _installed_from(dist: importlib.metadata.Distribution) -> Path | None:
+    """The folder on this machine that pip installed a distribution from, editable or not."""
+    url = str(_direct_url(dist).get("url", ""))
+    if not url.startswith("file://"):
+        return None
+    return Path(urllib.parse.unquote(url.removeprefix("file://"))).resolve()
+
+
+def commit_installed(dist: importlib.metadata.Distribution) -> dict[str, Any]:
+    """As of :func:`code`: the commit of a distribution that pip had from git."""
+    commit = _direct_url(dist).get("vcs_info", {}).get("commit_id")
+    return {"commit": commit, "dirty": None if commit is None else False}
+
+
+def _direct_url(dist: importlib.metadata.Distribution) -> dict[str, Any]:
+    """Where pip had a distribution from, if it was no package index."""
+    with suppress(ValueError, TypeError):
+        found = json.loads(dist.read_text("direct_url.json") or "{}")
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _module_in(folder: Path, value: str) -> bool:
+    """Whether a folder has the module of an entry point's value."""
+    module = str(value).partition(":")[0].partition("[")[0].strip()
+    return any(module_file(module, root) for root in import_roots(folder))
+
+
+def _declare(name: str, version: str, points: Mapping[str, str], folder: Path) -> None:
+    """Have importlib find these entry points in a folder, and not those of the same distribution
+    that are installed: the first of a name on the path counts.
     """
-    own = Path(impls.__file__).resolve().parents[1]
-    try:
-        root = top(Path.cwd())
-    except BadCommit:
-        if tables:
-            raise
-        root = own
-    if not tables and not (root / "impls" / "spec.py").exists():
-        root = own
-    if root == own:
-        top(own)
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir()
+    about = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    (info / "METADATA").write_text(about)
+    lines = [f"[{GROUP}]", *(f"{name} = {value}" for name, value in points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
+def repository(tables: Sequence[str] = ()) -> Repository:
+    """The checkout that we stand in, with the places of row files in it.
+
+    Raises BadCommit where we stand in none, or it lacks one of the row files.
+    """
+    root = top(Path.cwd())
     try:
         inside = [Path(f).resolve().relative_to(root.resolve()).as_posix() for f in tables]
     except ValueError:
@@ -124,7 +290,7 @@ def repository(tables: Sequence[str] = ()) -> tuple[Path, list[str]]:
             f"{', '.join(tables)} is not in {root}, and a row file is read as each commit has it; "
             "give one that is, or leave --table out"
         ) from None
-    return root, inside
+    return Repository(root, tuple(inside))
 
 
 def top(where: Path) -> Path:
@@ -137,8 +303,8 @@ def top(where: Path) -> Path:
     except (OSError, subprocess.SubprocessError) as error:
         why = f"git can't be run: {error}"
     raise BadCommit(
-        f"{where} is in no git checkout ({why}), so it has no history; run attnbench from a "
-        "clone: git clone, then pip install -e . there"
+        f"{where} is in no git checkout ({why}), so it has no history; go into the repository that "
+        "holds your kernels, or into a clone of attnbench"
     )
 
 
@@ -182,57 +348,3 @@ def _refuse_shallow(text: str, root: Path) -> None:
             "the rest with 'git fetch --unshallow' (in GitHub Actions: fetch-depth: 0 for "
             "actions/checkout)"
         )
-
-
-def refuse_dirty(commits: Iterable[Commit], root: Path, what: str = "impls") -> None:
-    """Raise BadCommit where HEAD is one of the commits and ``what`` has changes since, which would
-    not be measured.
-    """
-    if _said(root, "rev-parse", "HEAD") not in [commit.sha for commit in commits]:
-        return
-    status = _said(root, "status", "--porcelain", "--untracked-files=all", "--", what)
-    lines = [line.split(maxsplit=1) for line in status.splitlines()]
-    if files := [name for kind, name in lines if kind != "??" or name.endswith(".py")]:
-        raise BadCommit(
-            f"{first_few(files, NAMED)} has changes that no commit holds, and commits are "
-            "what is measured; commit them, or put them aside with 'git stash --include-untracked'"
-        )
-
-
-# ---- what they hold ------------------------------------------------------------------------------
-
-
-def changed(a: Commit, b: Commit, root: Path, whole: bool = False) -> list[str]:
-    """The files of ``impls``, or of all there are, that two commits have otherwise; raises
-    BadCommit where git can't compare them.
-    """
-    where = "." if whole else "impls"
-    names = git(root, "diff", "--name-only", "--relative", a.sha, b.sha, "--", where)
-    if names is None:  # nothing said is not nothing changed
-        raise BadCommit(f"git can't compare {a} and {b} in {root}; 'git diff' there says why")
-    return names.decode(errors="replace").splitlines()
-
-
-@contextmanager
-def laid_out(commit: Commit, root: Path, whole: bool = False) -> Iterator[Path]:
-    """A folder with the commit's ``impls`` and a link to the ``attnbench`` that runs now.
-
-    ``whole``: with all that the commit holds. It is of a repository of one's own, whose row files
-    stand beside the code that they name; ``impls`` is a link too where it has none. Raises
-    BadCommit where the commit has no ``impls``, or one that this attnbench can't measure.
-    """
-    packed = git(root, "archive", "--format=zip", commit.sha, *([] if whole else ["impls"]))
-    if packed is None:
-        raise BadCommit(f"commit {commit} has no folder impls in {root}; give a later one")
-    with tempfile.TemporaryDirectory(prefix="attnbench-") as name:
-        folder = Path(name)
-        with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-            archive.extractall(folder)
-        shutil.rmtree(folder / "attnbench", ignore_errors=True)
-        for package in (attnbench, impls):
-            if not (folder / package.__name__).exists():
-                here = Path(str(package.__file__)).resolve().parent
-                (folder / package.__name__).symlink_to(here)
-        if why := unlike(folder / "impls", INTERFACE, str(commit)):
-            raise BadCommit(why)
-        yield folder

@@ -31,6 +31,7 @@ from attnbench.core.disk import CHECKOUT
 from attnbench.core.format import roughly
 from attnbench.core.settings import environment
 from impls.errors import CantBeDone
+from impls.loading import import_roots
 from impls.outside import python_path
 
 POLL_S = 1.0
@@ -449,6 +450,8 @@ def free_memory() -> int:
 
 
 def variables_of(threads: int, path: Path | None = None) -> dict[str, str]:
-    """The environment of a child process: its threads, its allocator, this checkout first."""
-    folders = [path, CHECKOUT] if path else [CHECKOUT]
+    """The environment of a child process: its threads, its allocator, and where it looks first: in
+    this checkout, after what a folder holds at its top and in its ``src``.
+    """
+    folders = [*(import_roots(path) if path else ()), CHECKOUT]
     return {**os.environ, **environment(threads), "PYTHONPATH": python_path(*folders)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from attnbench.gate.hygiene import demanded
 from attnbench.meter.audit import MORE_PROCESSORS
 from attnbench.meter.cell import MORE, MORE_S, SURE, Bench, Implausible, NotReady, audited, poisoned
 from attnbench.meter.timer import Job, Ready, prepare
-from impls import table
+from impls import Table, table
 from impls.problem import Problem
 
 SHARED = "attnbench"  # a link to the same package in both folders; its modules stay
@@ -63,10 +64,14 @@ def _remove_modules(folder: str) -> dict[str, ModuleType]:
 
 
 def _repath(old: str, new: str) -> None:
-    sys.path[:] = [
-        new + place.removeprefix(old) if (place + "/").startswith(old + "/") else place
-        for place in sys.path
-    ]
+    """Look in another folder, here and in child processes, such as those that read rows."""
+
+    def moved(place: str) -> str:
+        return new + place.removeprefix(old) if (place + "/").startswith(old + "/") else place
+
+    sys.path[:] = map(moved, sys.path)
+    if for_children := os.environ.get("PYTHONPATH"):
+        os.environ["PYTHONPATH"] = os.pathsep.join(map(moved, for_children.split(os.pathsep)))
 
 
 class ReadyCalls:
@@ -232,6 +237,7 @@ class HeldVariant:
 
     def __init__(self) -> None:
         self._calls: ReadyCalls | None = None
+        self._rows: Table | None = None
 
     def answer(self, bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
         """To ``hold``, ``fresh`` or ``sample``."""
@@ -252,7 +258,9 @@ class HeldVariant:
     def _hold(self, bench: Bench, sent: Mapping[str, Any]) -> dict[str, Any]:
         """The variant, by its text in the table that this worker sees."""
         try:
-            rows = table(sent.get("tables", ()))
+            if self._rows is None:  # a folder with a commit stays as it is
+                self._rows = table(sent.get("tables", ()))
+            rows = self._rows
         except Exception as error:  # whatever a file of rows raises
             why = f"its table can't be read: {type(error).__name__}: {error}"
             return {"refused": why, "status": str(Status.FAILED)}

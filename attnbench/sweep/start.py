@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import shlex
 import sys
@@ -10,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from itertools import chain, product
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ from attnbench.core.record import PROTOCOL, Record, Status, Time
 from attnbench.core.run_folder import RunFolder
 from attnbench.core.settings import Settings
 from attnbench.core.store import read_header, read_records
+from attnbench.sweep.outside import code_files, origins, outside_rows
 from attnbench.sweep.plan import Plan, make_plan
 from attnbench.sweep.presets import PRESETS, Preset
 from impls.errors import CantBeDone
@@ -42,9 +42,12 @@ ALIKE = ("system", "cpu", "cores", "python", "torch_cuda")
 def leg_facts(plan: Plan, tables: Sequence[str | Path], machine: Machine) -> dict[str, Any]:
     """The code, the files and the versions that a plan's records depend on, for a header."""
     wanted = {word.partition(">")[0] for cell in plan.cells for word in cell.variant.requires}
+    outside = outside_rows(cell.variant for cell in plan.cells)
+    files = dict.fromkeys([*code_files(outside, tables), *_files_of_leg(plan)])
     return {
         "code": {**code(), **{name: digest(files) for name, files in sources().items()}},
-        "files": {short(str(f)): digest([f]) for f in _files_of_leg(plan, tables)},
+        "outside": {short(origin): facts for origin, facts in origins(outside).items()},
+        "files": {short(str(f)): digest([f]) for f in files},
         "requires": {name: found for name in sorted(wanted) if (found := version_of(name))},
         "machine": machine.to_dict(),
     }
@@ -128,9 +131,8 @@ def sources() -> dict[str, list[Path]]:
     return {"impls": sorted(variants.rglob("*.py")), "ruler": sorted(ruler)}
 
 
-def _files_of_leg(plan: Plan, tables: Sequence[str | Path]) -> Iterator[Path]:
-    """Files that records depend on: tables and what they import, masks, inputs, options' files."""
-    yield from _imported([Path(table).resolve() for table in tables])
+def _files_of_leg(plan: Plan) -> Iterator[Path]:
+    """Files that records depend on besides code: masks, inputs, options' files."""
     for problem in dict.fromkeys(cell.problem for cell in plan.cells):
         files = [part.file for part in problem.mask.parts if part.file]
         kind, _, file = problem.inputs.partition(":")
@@ -140,25 +142,6 @@ def _files_of_leg(plan: Plan, tables: Sequence[str | Path]) -> Iterator[Path]:
         for value in variant.given.values():
             if isinstance(value, str) and Path(value).is_file():
                 yield Path(value).resolve()
-
-
-def _imported(tables: Sequence[Path]) -> Iterator[Path]:
-    """The tables, the modules beside them that they import, and what those import in turn."""
-    left, seen = [*tables], {*tables}
-    while left:
-        yield (file := left.pop(0))
-        try:
-            nodes = [*ast.walk(ast.parse(file.read_bytes()))]
-        except (OSError, SyntaxError, ValueError):
-            continue
-        names = [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
-        names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
-        tops = {name.partition(".")[0] for name in names} - {""}
-        for folder, top in product({table.parent for table in tables}, sorted(tops)):
-            module = folder / f"{top}.py"
-            files = [module] if module.is_file() else sorted((folder / top).rglob("*.py"))
-            left += [each for each in files if each not in seen]
-            seen.update(files)
 
 
 def digest(files: Iterable[Path]) -> str:

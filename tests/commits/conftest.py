@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from attnbench.features.commits import rounds
+from attnbench.features.commits import rows
 from tests.commits import plants, runs
 from tests.repositories import git
 
@@ -43,16 +43,18 @@ def place(tmp_path, two_commits):
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory):
     """Branches that change one thing each, of which every table is read once."""
-    read, known = rounds.rows_of, {}
+    read, known = rows.rows_of, {}
 
-    def rows_of(commit, root, tables=()):
-        key = commit.sha if tables else git(root, "rev-parse", f"{commit.sha}:impls/dense"), *tables
+    def rows_of(commit, where):
+        if where.whole:
+            return read(commit, where)
+        key = git(where.root, "rev-parse", f"{commit.sha}:impls/dense")
         if key not in known:
-            known[key] = read(commit, root, tables)
+            known[key] = read(commit, where)
         return known[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rounds, "rows_of", rows_of)
+        patch.setattr(rows, "rows_of", rows_of)
         yield plants.make(tmp_path_factory.mktemp("made") / "repository")
 
 

@@ -5,9 +5,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import impls
-from attnbench.core.checkout import find_commit
+from attnbench.core.checkout import Repository, find_commit
 from attnbench.core.machine import this_machine
-from attnbench.features.commits.rounds import CellPlan, compare_in_rounds, plan_cells
+from attnbench.features.commits.rounds import compare_in_rounds
+from attnbench.features.commits.rows import CellPlan, plan_cells
 from attnbench.sweep.engine import Refused
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
@@ -124,8 +125,9 @@ def ends(root, base, head):
 def compared(root, head, base="main", asked=(), opened=None, grid=GRID, tables=(), **more):
     """As ``history compare`` does it: the tables of both commits are read."""
     both = ends(root, base, head)
-    plan = plan_cells(*both, asked, grid, this_machine(), root, tables)
-    more = {"margin": 0.01, "budget_s": 60.0, "root": root, **more}
+    where = Repository(root, tuple(tables))
+    plan = plan_cells(*both, asked, grid, this_machine(), where)
+    more = {"margin": 0.01, "budget_s": 60.0, "repository": where, **more}
     return compare_in_rounds(*both, plan, opened or Opened(), **more)
 
 
@@ -133,5 +135,5 @@ def in_rounds(root, head, opened, *names, **more):
     """The same of cells that are known."""
     rows = Table({name: impls.table().rows[name] for name in names})
     cells = make_plan(rows, names, GRID, this_machine()).cells * more.pop("times", 1)
-    more = {"margin": 0.01, "budget_s": 60.0, "root": root, **more}
+    more = {"margin": 0.01, "budget_s": 60.0, "repository": Repository(root), **more}
     return compare_in_rounds(*ends(root, "main", head), CellPlan(cells), opened, **more)

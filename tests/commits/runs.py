@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from itertools import product
 
+from attnbench.core.checkout import Repository
 from attnbench.core.record import Energy, Error, Memory, Record, Status, Time
 from attnbench.features.commits.export import export
 from attnbench.sweep.plan import problems
@@ -90,6 +91,12 @@ def skipped(value):
     return isinstance(value, float) and math.isnan(value)
 
 
+class CloneOf(Repository):
+    """A repository that is taken for a clone of attnbench."""
+
+    own = False
+
+
 class Place:
     """A repository of two commits, and where its runs and their results are."""
 
@@ -102,7 +109,8 @@ class Place:
         return run(self.runs / name, sha or self.second, records, **more)
 
     def export(self, *paths, **more):
-        return export(paths, self.results, root=self.root, **more)
+        repository = CloneOf(self.root)
+        return export(paths, self.results, repository, **more)
 
     def refused(self, *paths, holding=()):
         refused(lambda: self.export(*paths), *holding, kind=CantBeDone)

@@ -9,7 +9,7 @@ from asv.results import Results
 from asv.runner import BenchmarkResult
 
 from attnbench import cli
-from attnbench.core.checkout import Commit
+from attnbench.core.checkout import Commit, Repository
 from attnbench.features.commits import asv_interface
 from attnbench.features.commits.asv_interface import Value, save_entry
 
@@ -30,9 +30,9 @@ def history(monkeypatch):
     def said(*values, files=("impls/x.py",)):
         given, changed = iter(values), iter([files] * 2 if isinstance(files, tuple) else files)
         monkeypatch.setattr(asv_interface, "_values", lambda *_: next(given).items())
-        monkeypatch.setattr(asv_interface, "changed", lambda *_: next(changed))
+        monkeypatch.setattr(Repository, "changed", lambda *_: next(changed))
         some = COMMITS[: len(values)]
-        return asv_interface.report(some, Path("nowhere"), "box", 1.05, Path("root"))
+        return asv_interface.report(some, Path("nowhere"), "box", 1.05, Repository(Path("root")))
 
     return said
 

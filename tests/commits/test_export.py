@@ -81,7 +81,7 @@ def test_runs_of_two_machines_are_two_machines_of_asvs(place):
 def test_the_suites_own_problem_has_the_suites_names_params_and_units(place):
     every = [
         runs.measured(v, seq=int(n), phase=p, energy=1.0)
-        for v, n, p in product(*suite.parameters("time", "cpu"))
+        for v, n, p in product(*suite.parameters("time", suite.AsvRequest()))
     ]
     place.export(place.run("a", *every, energy=True))
     wanted = suite.benchmarks(AsvRequest(energy=True))

@@ -7,18 +7,19 @@ import sys
 import pytest
 
 from attnbench import cli
+from attnbench.core.checkout import Repository
 from attnbench.core.machine import this_machine
 from attnbench.core.settings import Settings
 from attnbench.features.commits import instructions
-from attnbench.features.commits.rounds import plan_cells
+from attnbench.features.commits.rows import plan_cells
 from attnbench.sweep import engine
 from tests.commits import plants
 
 STAND_IN = """#!{python}
 import json, os
 from pathlib import Path
-folder = Path(os.environ["PYTHONPATH"].split(os.pathsep)[0])
-takes = json.loads((folder / "impls" / "takes.json").read_text())
+places = [Path(p) / "impls" / "takes.json" for p in os.environ["PYTHONPATH"].split(os.pathsep)]
+takes = json.loads(next(file for file in places if file.exists()).read_text())
 said, number = [], 0
 for job in json.loads(Path("asked").read_text())["jobs"]:
     for noise in (0, 500, -1):
@@ -50,8 +51,9 @@ def stand_in(tmp_path, monkeypatch):
 
 def counted(root, head, asked=(), base="main", opened=None, grid=plants.GRID):
     ends = plants.ends(root, base, head)
-    cells = plan_cells(*ends, asked, grid, this_machine(), root).cells
-    found = instructions.count(ends, cells, opened or plants.Opened(), root)
+    where = Repository(root)
+    cells = plan_cells(*ends, asked, grid, this_machine(), where).cells
+    found = instructions.count(ends, cells, opened or plants.Opened(), where)
     return {cell.variant: cell for cell in found}
 
 

@@ -172,7 +172,7 @@ SWEPT = {
 
 def test_each_process_gives_one_value_the_median_in_its_best_place(few, processes):
     left = {("matmul", 32, "train"): SuiteRow("wrong", "it sees too much", {})}
-    rows = measurement._timed({**SWEPT, **left}, [*SWEPT, *left], "cpu", ROOT, 2)
+    rows = measurement._timed({**SWEPT, **left}, [*SWEPT, *left], AsvRequest(), ROOT, 2)
     assert [sorted(cells) for cells in processes] == [sorted(SWEPT)] * 2
     for row in rows.values():
         assert row == SuiteRow("measured", "", {"time": [5e-4, 1e-3], "memory": 7})

@@ -7,13 +7,15 @@ import threading
 import pytest
 
 from attnbench import cli
-from attnbench.core.checkout import BadCommit, find_commit, laid_out
-from attnbench.features.commits import rounds, suite
+from attnbench.core.checkout import BadCommit, find_commit
+from attnbench.features.commits import rounds, rows, suite
 from attnbench.features.commits.pairs import CommitsComparison
-from attnbench.features.commits.rounds import BUDGET_S, CellPlan
+from attnbench.features.commits.rounds import BUDGET_S
+from attnbench.features.commits.rows import CellPlan
 from attnbench.sweep.presets import PRESETS
 from tests import calling, processes
 from tests.commits import plants
+from tests.commits.runs import CloneOf
 from tests.repositories import git
 
 
@@ -72,15 +74,15 @@ def changes(monkeypatch):
     """In place of the comparison: what was asked, and an answer."""
     calls = []
 
-    def planned(base, head, names, grid, machine, root, tables):
-        calls.append({"names": names, "grid": grid, "tables": tables})
+    def planned(base, head, names, grid, machine, repository):
+        calls.append({"names": names, "grid": grid})
         return CellPlan([], ["impls/speed"], ["fresh"])
 
     def stood_in(base, head, plan, opened, **more):
         calls[-1] |= {"ends": (base.name, head.name), **more}
         return CommitsComparison(base, head, ("impls/speed",), (), 0.01, ("fresh",), ())
 
-    monkeypatch.setattr(rounds, "plan_cells", planned)
+    monkeypatch.setattr(rows, "plan_cells", planned)
     monkeypatch.setattr(rounds, "compare_in_rounds", stood_in)
     return calls
 
@@ -90,7 +92,7 @@ def test_two_commits_are_compared_as_asked(clone, changes, capsys):
     assert cli.main(["history", "compare", *words.split()]) == 0
     one = changes[0]
     assert (one["ends"], one["names"], one["grid"].seq) == (("HEAD~1", "HEAD"), ["matmul"], ("64",))
-    assert (one["margin"], one["budget_s"], one["root"]) == (0.02, 7.0, clone)
+    assert (one["margin"], one["budget_s"], one["repository"].root) == (0.02, 7.0, clone)
     assert "added: fresh" in capsys.readouterr().out
     assert cli.main(["history", "compare", "HEAD~1", "HEAD", "--markdown"]) == 0
     assert capsys.readouterr().out.startswith("### Attention")
@@ -148,6 +150,7 @@ def test_a_commit_without_impls_or_of_another_contract_is_refused(tmp_path):
     git(root, "commit", "--quiet", "--allow-empty", "-m", "nothing")
     plants.commit(root, "other", {"impls/spec.py": "INTERFACE = 99\n"})
     plants.commit(root, "older", {"impls/spec.py": "x = 1\n"})
+    where = CloneOf(root)
     for branch, says in (("main", "no folder impls"), ("other", "99"), ("older", "says none")):
-        with pytest.raises(BadCommit, match=says), laid_out(find_commit(branch, root), root):
+        with pytest.raises(BadCommit, match=says), where.laid_out(find_commit(branch, root)):
             pass

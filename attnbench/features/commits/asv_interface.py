@@ -14,8 +14,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attnbench.core.checkout import Commit, changed, without_git
-from attnbench.core.disk import from_json, make_folder, write_whole
+from attnbench.core.checkout import Commit, Repository, without_git
+from attnbench.core.disk import CHECKOUT, from_json, make_folder, write_whole
 from attnbench.core.machine import pace, this_machine
 from attnbench.core.process import Program
 from attnbench.features.commits import suite
@@ -24,6 +24,10 @@ from impls.errors import CantBeDone
 from impls.spec import PHASES
 
 CONFIGURATION = "asv.conf.json"
+OWN_FOLDER = ".asv"
+"""Of a repository of somebody's own: what asv needs there, its configuration included."""
+BENCHMARKS = (CHECKOUT / "benchmarks", Path(__file__).parent / "benchmarks")
+"""The suite: in a checkout, and as it is installed."""
 ENVIRONMENT_S, SWEPT_S, PROCESS_S, TIMED_S = 10.0, 1.0, 6.0, 0.5
 """Of a commit: its environment; the sweep, a cell; a process in a round; and in that a cell."""
 SOME_FAILED = 2
@@ -35,26 +39,38 @@ class Asv:
     """asv for a checkout, as its configuration file says."""
 
     root: Path
+    file: Path
+    """The configuration."""
     results: Path
     pages: Path
 
     @classmethod
-    def of(cls, root: Path) -> Asv:
-        """asv for a checkout; raises CantBeDone where it or its configuration is not there."""
+    def of(cls, repository: Repository, variants: Sequence[str] = ()) -> Asv:
+        """asv for a checkout; raises CantBeDone where it or its configuration is not there.
+
+        ``variants``: what is measured in a repository of somebody's own, which gets a
+        configuration, outside what git keeps.
+        """
         if importlib.util.find_spec("asv") is None:
             raise CantBeDone(
                 f"asv is not there; {sys.executable} -m pip install 'asv>=0.6.5,<0.7' installs it"
             )
         from asv.util import UserError, load_json
 
+        root = repository.root
         file = root / CONFIGURATION
+        if repository.own:
+            file = root / OWN_FOLDER / CONFIGURATION
+            if variants or not file.exists():
+                _configure(file, repository, variants)
         if not file.exists():
             raise CantBeDone(
                 f"there is no {file.name} in {root}: run it in a clone of attnbench as a whole"
             )
         try:
             said = load_json(str(file), js_comments=True)
-            return cls(root, root / said["results_dir"], root / said["html_dir"])
+            folders = (file.parent / said[name] for name in ("results_dir", "html_dir"))
+            return cls(root, file, *(Path(os.path.normpath(folder)) for folder in folders))
         except (OSError, ValueError, KeyError, TypeError, UserError) as error:
             raise CantBeDone(
                 f"{file} can't be read ({type(error).__name__}: {error}); 'git checkout -- "
@@ -62,9 +78,12 @@ class Asv:
             ) from None
 
     @staticmethod
-    def guess_s(commits: int, rounds: int, bench: str | None) -> float:
+    def guess_s(
+        commits: int, rounds: int, bench: str | None, variants: Sequence[str] = ()
+    ) -> float:
         """A guess at the seconds of :meth:`run`: a sweep a commit, and a process in each round."""
-        cells = len(suite.keys(AsvRequest(bench=(bench,) if bench else ())))
+        asked = AsvRequest(bench=(bench,) if bench else (), variants=tuple(variants))
+        cells = len(suite.keys(asked))
         rounds_s = rounds * (PROCESS_S + TIMED_S * cells)
         return pace() * commits * (ENVIRONMENT_S + SWEPT_S * cells + rounds_s)
 
@@ -95,7 +114,7 @@ class Asv:
     def preview_command(self) -> str:
         """What to type to see the pages: a browser doesn't read them from a folder."""
         here = f"{Path.cwd()}/"
-        python, file = sys.executable, str(self.root / CONFIGURATION)
+        python, file = sys.executable, str(self.file)
         return f"{python.removeprefix(here)} -m asv preview --config {file.removeprefix(here)}"
 
     def _call(
@@ -108,7 +127,7 @@ class Asv:
         """asv's exit status; raises its last words where that is none of those that are well."""
         # -P: a folder named asv in the current directory is not imported
         command = [sys.executable, "-P", "-m", "asv", words[0]]
-        command += ["--config", str(self.root / CONFIGURATION), *words[1:]]
+        command += ["--config", str(self.file), *words[1:]]
         variables = without_git(os.environ)
         watch = (lambda line: tell(line.rstrip("\n"))) if tell else sys.stderr.write
         with Program(
@@ -118,6 +137,36 @@ class Asv:
         if status is None or status not in well:
             raise CantBeDone(f"'asv {words[0]}' ended with status {status}: {program.last_line()}")
         return status
+
+
+def _configure(file: Path, repository: Repository, variants: Sequence[str]) -> None:
+    """Write asv's configuration for a repository of somebody's own."""
+    values = {
+        "version": 1,
+        "project": repository.root.name,
+        "repo": str(repository.root),
+        "branches": ["HEAD"],
+        "benchmark_dir": str(next(folder for folder in BENCHMARKS if folder.is_dir())),
+        "results_dir": "../results/asv",
+        "html_dir": "../reports/asv",
+        "env_dir": "env",
+        "plugins": [".attnbench.features.commits.environment"],
+        "environment_type": "shared",
+        "launch_method": "forkserver",
+        "attnbench": {
+            "root": str(repository.root),
+            "tables": list(repository.tables),
+            "variants": list(variants),
+        },
+    }
+    try:
+        file.parent.mkdir(exist_ok=True)
+        (file.parent / ".gitignore").write_text("*\n")
+        _write(file, values)
+    except OSError as error:
+        raise CantBeDone(
+            f"can't write {file}: {error.strerror}; make the repository writable"
+        ) from None
 
 
 # ---- machines ------------------------------------------------------------------------------------
@@ -250,6 +299,16 @@ def write(results: Path) -> Path:
     return path
 
 
+def own_repository(configuration: str | None) -> Mapping[str, Any]:
+    """What a configuration says of a repository of somebody's own, as :func:`_configure` wrote it;
+    asv stands in the folder of the file.
+    """
+    from asv.config import Config
+
+    own = vars(Config.load(configuration and Path(configuration).name)).get("attnbench")
+    return own if isinstance(own, dict) else {}
+
+
 def before_publishing(configuration: str | None) -> None:
     """Have asv publish whatever its results folder holds; raises asv's own UserError."""
     from asv.config import Config
@@ -266,8 +325,8 @@ def before_publishing(configuration: str | None) -> None:
 # ---- what its results show of some commits -------------------------------------------------------
 #
 # Each is held against the one before it by asv's own rule, which is weaker than pairs: what slows
-# the machine for a while slows one commit alone. What moved on a commit that changed no file of
-# impls moved by itself, and what moved no further elsewhere can't be told from that.
+# the machine for a while slows one commit alone. What moved on a commit that changed no measured
+# file moved by itself, and what moved no further elsewhere can't be told from that.
 
 
 class Value(NamedTuple):
@@ -323,11 +382,11 @@ class CommitHistory:
     by_itself: list[Moved] = field(default_factory=list)
     """They moved no further than others do where nothing has changed."""
     changed: list[str] = field(default_factory=list)
-    """Files of ``impls`` that the commit before has otherwise."""
+    """Measured files that the commit before has otherwise."""
 
 
 def report(
-    commits: Sequence[Commit], results: Path, machine: str, factor: float, root: Path
+    commits: Sequence[Commit], results: Path, machine: str, factor: float, repository: Repository
 ) -> list[CommitHistory]:
     """What the results folder holds of each commit, oldest first."""
     found: list[CommitHistory] = []
@@ -336,7 +395,7 @@ def report(
     for commit in commits:
         now = dict(_values(results, machine, commit.sha))
         found.append(_against(commit, before, now, factor))
-        found[-1].changed = changed(last, commit, root) if last else []
+        found[-1].changed = repository.changed(last, commit) if last else []
         if now:
             before, last = now, commit
     alone: dict[str, float] = {}

@@ -122,7 +122,9 @@ def _hand_on(said: Namespace, environment: Any) -> None:
     except CantBeDone as sentence:
         raise UserError(str(sentence)) from None
     device = this_machine().devices[-1]
-    request = suite.request_of(said, device, energy=device == "cuda" or _counts_energy())
+    own = asv_interface.own_repository(getattr(said, "config", None))
+    energy = device == "cuda" or _counts_energy()
+    request = suite.request_of(said, device, own, energy=energy)
     kept = tempfile.mkdtemp(prefix="attnbench-history-")
     atexit.register(shutil.rmtree, kept, ignore_errors=True)
     msgspec.structs.replace(request, kept=kept).hand_on(environment)

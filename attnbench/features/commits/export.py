@@ -19,12 +19,15 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnbench.core.checkout import find_commit, git
+from attnbench.core.checkout import Repository, find_commit, git
 from attnbench.core.disk import HEADER, write_whole
-from attnbench.core.record import NOT_TRIED, PROTOCOL, Status
+from attnbench.core.format import counted
+from attnbench.core.record import NOT_TRIED, PROTOCOL, Record, Status
 from attnbench.core.store import read_header, read_records, some_runs
 from attnbench.features.commits import asv_interface, suite
+from attnbench.features.commits.rows import words_of
 from attnbench.sweep.plan import problems
+from impls import own_rows
 from impls.errors import CantBeDone
 from impls.problem import SHORT, Problem
 
@@ -48,13 +51,21 @@ class CommitRun:
     commit: str
     committed_ms: int
     started: datetime
+    outside: frozenset[str]
+    """The rows that are not attnbench's: all of them, or those of a repository of its own."""
+    own: bool
+    """Whether these are what is filed, and not all others."""
+
+    def takes(self, record: Record) -> bool:
+        """Whether a record is of the code whose commit this is."""
+        return bool(words_of(record.variant) & self.outside) == self.own
 
     def add_to(self, sheets: dict[tuple[str, str, str], tuple[CommitRun, Any, Values]]) -> None:
         """Add what it says of each cell, by machine, commit and Python, with asv's entry."""
         threads = self.header["settings"]["threads"]
         for record in read_records(self.path):
             node = self.header.get("nodes", {}).get(record.node, {})
-            if node.get("leg", 1) != self.leg:
+            if node.get("leg", 1) != self.leg or not self.takes(record):
                 continue
             machine, problem = node.get("machine", self.header["machine"]), record.problem
             entry = asv_interface.entry(machine)
@@ -92,20 +103,23 @@ def _says(value: Value) -> bool:
 
 
 def export(
-    paths: Sequence[str | Path], results: Path, root: Path, say: Callable[[str], object] = print
+    paths: Sequence[str | Path],
+    results: Path,
+    repository: Repository,
+    say: Callable[[str], object] = print,
 ) -> list[Path]:
     """Write runs into asv's results folder; the files that they are in.
 
     A run that was only found in a folder is left out where it has no place there, and why is said.
-    ``root``: the checkout whose history it is. Raises CantBeDone where none can be exported, or one
-    that was named can't, or the files can't be written.
+    ``repository``: the one whose history it is, and whose rows are filed. Raises CantBeDone where
+    none can be exported, or one that was named can't, or the files can't be written.
     """
     found: dict[Path, list[CommitRun]] = {}
     left_out = []
     for path in map(Path, paths):
         for run in some_runs([path]):
             try:
-                found[run.resolve()] = _legs(run, root)
+                found[run.resolve()] = _legs(run, repository)
             except CantBeDone as refused:
                 if run == path:
                     raise
@@ -116,6 +130,11 @@ def export(
     sheets: dict[tuple[str, str, str], tuple[CommitRun, Any, Values]] = {}
     for one in sorted((leg for some in found.values() for leg in some), key=lambda x: x.started):
         one.add_to(sheets)
+        if others := sum(not one.takes(record) for record in read_records(one.path)):
+            say(
+                f"left out of {one.path}: {counted(others, 'measurement')} of rows that are not "
+                f"those of {repository.root}; export them where these are"
+            )
     if not sheets:
         raise CantBeDone(f"there is no record in {', '.join(map(str, paths))} yet; finish the run")
     try:
@@ -129,16 +148,44 @@ def export(
     return written
 
 
-def _legs(run: Path, root: Path) -> list[CommitRun]:
+def _legs(run: Path, repository: Repository) -> list[CommitRun]:
     header = read_header(run)
     headers = [header, *({**header, **leg} for leg in header.get("legs") or ())]
-    return [_leg(run, root, each, number) for number, each in enumerate(headers, 1)]
+    return [_leg(run, repository, each, number) for number, each in enumerate(headers, 1)]
 
 
-def _leg(path: Path, root: Path, header: Mapping[str, Any], number: int) -> CommitRun:
-    """One leg of a run; raises a sentence where it is of no commit of ``root``."""
+def _code(
+    path: Path, header: Mapping[str, Any], repository: Repository
+) -> tuple[Mapping[str, Any], frozenset[str]]:
+    """The commit of what is filed of a run, and the rows that :class:`CommitRun` tells apart."""
+    outside = header.get("outside", {})
+    if repository.own:
+        here = [one for one in outside.values() if _is_commit(one["commit"], repository.root)]
+        if not here:
+            of = "; ".join(f"{name}, commit {one['commit']}" for name, one in outside.items())
+            raise CantBeDone(
+                f"{path} holds no rows of a commit of {repository.root} (from outside attnbench it "
+                f"has {of or 'none'}); measure them installed by 'pip install -e .', or with "
+                "--table, so that the run says their commit"
+            )
+        alike = [one for one in here if one["commit"] == here[0]["commit"]]
+        return here[0], frozenset(name for one in alike for name in one["rows"])
+    if "outside" not in header and header.get("tables"):  # as runs were written before
+        names = {record.variant.partition("?")[0] for record in read_records(path)}
+        return header["code"], frozenset(names - {*own_rows()})
+    return header["code"], frozenset(name for each in outside.values() for name in each["rows"])
+
+
+def _is_commit(commit: str | None, root: Path) -> bool:
+    return commit is not None and git(root, "cat-file", "-e", f"{commit}^{{commit}}") is not None
+
+
+def _leg(path: Path, repository: Repository, header: Mapping[str, Any], number: int) -> CommitRun:
+    """One leg of a run; raises a sentence where it is of no commit of the repository."""
+    root = repository.root
     try:
-        commit, dirty, protocol = *map(header["code"].get, ("commit", "dirty")), header["protocol"]
+        code, outside = _code(path, header, repository)
+        commit, dirty, protocol = *map(code.get, ("commit", "dirty")), header["protocol"]
         nodes = header.get("nodes", {}).values()
         for machine in (header["machine"], *(node["machine"] for node in nodes)):
             asv_interface.entry(machine)
@@ -164,7 +211,8 @@ def _leg(path: Path, root: Path, header: Mapping[str, Any], number: int) -> Comm
     except CantBeDone as unknown:
         raise CantBeDone(f"{path} is of a commit that can't be looked up: {unknown}") from None
     committed_ms = int(git(root, "show", "--no-patch", "--format=%at", sha) or 0) * 1000
-    return CommitRun(path, number, header, sha, committed_ms, started)
+    more = outside, repository.own
+    return CommitRun(path, number, header, sha, committed_ms, started, *more)
 
 
 def _save(

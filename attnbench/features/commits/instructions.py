@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnbench.core.checkout import Commit, laid_out
+from attnbench.core.checkout import Commit, Repository
 from attnbench.core.format import roughly
 from attnbench.core.machine import pace
 from attnbench.core.process import Program, variables_of
@@ -90,8 +90,7 @@ def count(
     commits: tuple[Commit, Commit],
     cells: Sequence[Cell],
     opened: Open,
-    root: Path,
-    tables: Sequence[str] = (),
+    repository: Repository,
     step: Callable[[str], None] = lambda what: None,
 ) -> list[Counted]:
     """The instructions of every cell, side by side; raises CantBeDone where valgrind fails."""
@@ -99,7 +98,7 @@ def count(
     with ExitStack() as stack:
         for commit in commits:
             step(f"the correctness check of each variant in {commit}")
-            folder = stack.enter_context(laid_out(commit, root, bool(tables)))
+            folder = stack.enter_context(repository.laid_out(commit))
             place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-")))
             whys, jobs = [], []
             with opened(folder) as worker:
@@ -114,7 +113,7 @@ def count(
                     except Refused as refused:
                         why = str(refused)
                     whys.append(why)
-            files = [str(folder / table) for table in tables]
+            files = [str(folder / table) for table in repository.tables]
             (place / "asked").write_text(json.dumps({"jobs": jobs, "tables": files}))
             command = [
                 *("valgrind", "--tool=callgrind", "--instr-atstart=no", "--collect-atstart=no"),

@@ -14,6 +14,7 @@ import random
 import re
 import shutil
 import statistics
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,20 +61,21 @@ def impls_of_commit() -> Path | None:
 
 def measure_all(request: AsvRequest, here: Path) -> Cache:
     """Everything in the request, of the commit whose environment this process has."""
-    folder, commit = impls_of_commit(), os.environ.get("ASV_COMMIT", "that is checked out")
-    if folder is None:
-        return Cache({}, f"commit {commit[:8]} has no folder impls; give a later one")
-    if skipped := unlike(folder, interface(CHECKOUT / "impls"), commit[:8]):
-        return Cache({}, skipped)
+    commit = os.environ.get("ASV_COMMIT", "that is checked out")
+    if not request.root:
+        if (folder := impls_of_commit()) is None:
+            return Cache({}, f"commit {commit[:8]} has no folder impls; give a later one")
+        if skipped := unlike(folder, interface(CHECKOUT / "impls"), commit[:8]):
+            return Cache({}, skipped)
+    first = _laid_out(request, here / "commit")
     import impls
 
-    impls.table(())  # what is broken in the commit itself is raised here
+    impls.table(_tables(request, first))  # what is broken in the commit itself is raised here
     try:
         from attnbench.sweep import places, start, sweep  # noqa: F401
     except ImportError as missing:
         lacks = f"commit {commit[:8]} lacks what this attnbench asks of a table ({missing})"
         return Cache({}, f"{lacks}; give a later one")
-    first = _laid_out(folder, here / "commit")
     # the rounds that follow find the sweep of the first
     kept = Path(request.kept, f"{os.environ.get('ASV_ENV_NAME', '')}-{commit}.json")
     if request.kept and kept.exists():
@@ -90,30 +92,48 @@ def measure_all(request: AsvRequest, here: Path) -> Cache:
             kept.write_bytes(msgspec.json.encode(list(rows.items())))
     if not request.quick:
         processes = 1 if request.interleaved else suite.PROCESSES
-        rows |= _timed(rows, suite.keys(request, ["time"]), request.device, first, processes)
+        rows |= _timed(rows, suite.keys(request, ["time"]), request, first, processes)
     return Cache(rows)
 
 
 def measure_again(key: Key, request: AsvRequest, here: Path) -> SuiteRow:
     """One cell: a sweep of its own and, unless asv is quick, one more value of its time."""
-    folder = impls_of_commit()
-    assert folder is not None
-    first = _laid_out(folder, here / "commit")
+    first = _laid_out(request, here / "commit")
     rows = _swept([key], request, here, first, energy=False)
     if not request.quick:
-        rows |= _timed(rows, [key], request.device, first, 1)
+        rows |= _timed(rows, [key], request, first, 1)
     return rows[key]
 
 
-def _laid_out(impls: Path, folder: Path) -> Path:
-    """A folder with a copy of the commit's ``impls``: a link would pass for attnbench's own."""
+def _laid_out(request: AsvRequest, folder: Path) -> Path:
+    """A folder with a copy of the commit's ``impls``, as a link would pass for attnbench's own; or
+    with all of a commit of a repository of somebody's own, whose rows this process then sees.
+    """
+    if not request.root:
+        impls = impls_of_commit()
+        assert impls is not None
+        if not folder.exists():
+            shutil.copytree(impls, folder / "impls", ignore=shutil.ignore_patterns("__pycache__"))
+        return folder
+    from attnbench.core.checkout import Repository, find_commit
+    from attnbench.core.process import variables_of
+    from impls.loading import import_roots
+
     if not folder.exists():
-        shutil.copytree(impls, folder / "impls", ignore=shutil.ignore_patterns("__pycache__"))
+        folder.mkdir()
+        repository = Repository(Path(request.root), request.tables)
+        repository.lay_out(find_commit(os.environ["ASV_COMMIT"], repository.root), folder)
+    sys.path[:0] = map(str, import_roots(folder))
+    os.environ["PYTHONPATH"] = variables_of(1, folder)["PYTHONPATH"]
     return folder
 
 
+def _tables(request: AsvRequest, first: Path) -> list[str]:
+    return [str(first / table) for table in request.tables]
+
+
 def _timed(
-    rows: Rows, keys: Sequence[Key], device: str, first: Path, processes: int
+    rows: Rows, keys: Sequence[Key], request: AsvRequest, first: Path, processes: int
 ) -> dict[Key, SuiteRow]:
     """The cells that were measured, with a value of the time from each of some processes."""
     from attnbench.core.lock import lock_for
@@ -123,11 +143,13 @@ def _timed(
     from attnbench.sweep.plan import problems
     from attnbench.sweep.start import pinned
 
+    device = request.device
     by_cell = {(p.kv_len, p.phase): p for p in problems(suite.grid(device))}
     values: dict[Key, list[float]] = {k: [] for k in keys if rows[k].status == "measured"}
     ended: Rows = {}
     chance = random.SystemRandom()
-    opened = open_worker(Settings(threads=pinned(None, this_machine())), 0, QUICK_S, device=device)
+    settings = Settings(threads=pinned(None, this_machine()))
+    opened = open_worker(settings, 0, QUICK_S, request.tables, device=device)
     for _ in range(processes if values else 0):
         left = [k for k in values if k not in ended]
         turn = {cell: chance.random() for cell in {key[1:] for key in left}}  # they share an oracle
@@ -171,7 +193,8 @@ def _swept(
     from attnbench.sweep.sweep import Interrupt, sweep
     from impls.errors import CantBeDone
 
-    table, wanted, rows = impls.table(()), dict[Key, Key](), Rows()
+    tables = _tables(request, first)
+    table, wanted, rows = impls.table(tables), dict[Key, Key](), Rows()
     for key in keys:
         try:
             wanted[(table.find(key[0]).label, *key[1:])] = key
@@ -186,7 +209,9 @@ def _swept(
         budget=QUICK_S,
     )
     places = Local(first=first)
-    begun = begin(grid.variants, grid, (), here / "results", seed=0, threads=None, energy=energy)
+    begun = begin(
+        grid.variants, grid, tables, here / "results", seed=0, threads=None, energy=energy
+    )
 
     def cell_of(variant: str, problem: Problem) -> Key:
         return variant, problem.kv_len, problem.phase

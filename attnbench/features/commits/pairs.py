@@ -48,6 +48,8 @@ class CommitVerdict(StrEnum):
     LEFT_OUT = "not measured"
 
 
+WRONG = ("wrong", "implausible")
+"""The statuses that :attr:`CommitVerdict.WRONG` is given for."""
 FINDINGS = (CommitVerdict.WRONG, CommitVerdict.LOST, CommitVerdict.SLOWER)
 """What a pull request should not do."""
 VERDICTS = {
@@ -75,7 +77,7 @@ class CommitsComparison:
     def verdict(self, cell: CommitCell) -> CommitVerdict:
         """What b does to a cell."""
         name = cell.variant.split("?")[0]
-        if cell.status_b in ("wrong", "implausible"):
+        if cell.status_b in WRONG:
             return CommitVerdict.WRONG
         if cell.comparison is not None:
             return VERDICTS[cell.comparison.verdict]

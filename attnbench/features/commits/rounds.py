@@ -8,13 +8,9 @@ rounds share the confidence. What can't be had in one process is measured in two
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import statistics
-import sys
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,17 +19,20 @@ from time import perf_counter
 from typing import Any
 
 from attnbench.core import stats
-from attnbench.core.checkout import Commit, changed, laid_out
-from attnbench.core.format import roughly
+from attnbench.core.checkout import Commit, Repository
 from attnbench.core.machine import Machine, pace
-from attnbench.core.process import Program
+from attnbench.core.record import NOT_TRIED
 from attnbench.core.stats import Comparison, Pairs, StopRule, Verdict
-from attnbench.features.commits.pairs import CommitCell, CommitsComparison, Open, compare_cell
-from attnbench.sweep.plan import Cell, call_s, checks_s, make_plan
-from attnbench.sweep.presets import Preset
-from impls import Table, UnknownVariant
-from impls.errors import CantBeDone
-from impls.spec import InvalidRow, Variant
+from attnbench.features.commits.pairs import (
+    WRONG,
+    CommitCell,
+    CommitsComparison,
+    Open,
+    compare_cell,
+)
+from attnbench.features.commits.rows import CellPlan
+from attnbench.sweep.engine import Refused
+from attnbench.sweep.plan import Cell, call_s, checks_s
 
 LOOKS = (4, 8, 16)
 """Rounds in all at each look."""
@@ -46,30 +45,6 @@ PAIRS = 80
 """Of a cell in a round: four places in memory."""
 CALL_TAKES = 8.0
 """So many times dense attention's, canaries and new places in memory included."""
-
-
-READ_LIMIT_S = 120
-READ = """
-import json, sys
-from impls import table
-rows = table(sys.argv[2:]).rows.values()
-with open(sys.argv[1], "w") as file:
-    json.dump([row.to_dict() for row in rows], file)
-"""
-
-
-@dataclass
-class CellPlan:
-    """The cells that two commits are compared on, and what the tables of both tell."""
-
-    cells: Sequence[Cell]
-    changed: Sequence[str] = ()
-    added: Sequence[str] = ()
-    removed: Sequence[str] = ()
-    unreadable: tuple[str, str] = ("", "")
-    """Why the table of base, or of head, can't be read."""
-    tables: Sequence[str] = ()
-    """Row files of a repository of one's own, by their path in it."""
 
 
 @dataclass
@@ -94,7 +69,7 @@ def compare_in_rounds(
     opened: Open,
     *,
     margin: float,
-    root: Path,
+    repository: Repository,
     budget_s: float = BUDGET_S,
     begins: Begins = lambda number, left, cell: None,
     watch: Callable[[CommitCell], None] = lambda cell: None,
@@ -114,10 +89,13 @@ def compare_in_rounds(
             for c in plan.cells
         ]
     else:
-        taken = [_Taken(cell) for cell in plan.cells]
         with ExitStack() as stack:
-            whole = bool(plan.tables)
-            folders = [stack.enter_context(laid_out(c, root, whole)) for c in (a, b)]
+            folders = [stack.enter_context(repository.laid_out(commit)) for commit in (a, b)]
+            found = _at_ragged_lengths(plan.ragged, (a, b), folders, opened)
+            for one in found:
+                watch(one)
+            bad = {one.variant for one in found}
+            taken = [_Taken(cell) for cell in plan.cells if cell.variant.label not in bad]
             for number in range(1, LOOKS[-1] + 1):
                 left = [one for one in taken if one.ended is None]
                 some = [one.cell for one in left]
@@ -138,11 +116,34 @@ def compare_in_rounds(
                             )
                     if one.ended is not None:
                         watch(one.ended)
-        found = [one.ended for one in taken if one.ended is not None]
+        found += [one.ended for one in taken if one.ended is not None]
     every = zip(found, stats.corrected([cell.pairs for cell in found]), strict=True)
     cells = tuple(replace(cell, pairs=pairs) for cell, pairs in every)
     more = tuple(plan.added), tuple(plan.removed)
     return CommitsComparison(a, b, tuple(plan.changed), cells, margin, *more)
+
+
+def _at_ragged_lengths(
+    cells: Sequence[Cell], commits: Sequence[Commit], folders: Sequence[Path], opened: Open
+) -> list[CommitCell]:
+    """The first of each variant's cells that head is wrong on, or fails on and base does not."""
+    refused: dict[str, Cell] = {}
+    if cells:
+        with opened(folders[1]) as head:
+            for cell in cells:
+                try:
+                    if cell.variant.label not in refused:
+                        head.hold(cell.variant.label, cell.problem)
+                except Refused as why:
+                    if why.status not in NOT_TRIED:
+                        refused[cell.variant.label] = cell
+    found = []
+    for cell in refused.values():  # each in new processes, which nothing has spoiled
+        with opened(folders[0]) as base, opened(folders[1]) as head:
+            one = compare_cell(cell, commits, [base, head], StopRule(1.0, first=1, cap=1))
+        if one.status_b in WRONG or (one.why_b and not one.why_a):
+            found.append(one)
+    return found
 
 
 def _round(
@@ -208,78 +209,3 @@ def judged(medians: Sequence[float], margin: float, pairs: int) -> Comparison:
     p = min(1.0, 2 * len(LOOKS) * (1 - stats.student((abs(middle) - edge) / error, n - 1)))
     ratio, low, high = (math.exp(x) for x in (middle, low, high))
     return Comparison(verdict, ratio, low, high, margin, math.expm1(edge + half), pairs, p)
-
-
-def plan_cells(
-    base: Commit,
-    head: Commit,
-    variants: Sequence[str],
-    grid: Preset,
-    machine: Machine,
-    root: Path,
-    tables: Sequence[str] = (),
-) -> CellPlan:
-    """The cells of some variants; of the grid's and all that were touched, if none is given.
-
-    ``tables``: row files of a repository of one's own, by their path in it. Raises CantBeDone where
-    neither table can be read.
-    """
-    rows, whys = [], []
-    for commit in (base, head):
-        found = rows_of(commit, root, tables)
-        rows.append({} if isinstance(found, str) else found)
-        whys.append(f"commit {commit}: {found}" if isinstance(found, str) else "")
-    if all(whys):
-        raise CantBeDone(f"{'; '.join(whys)}; give commits whose table can be read")
-    files = changed(base, head, root, bool(tables))
-    before, after = ({}, {}) if any(whys) else rows
-    new = [name for name in after if name not in before]
-    both, names = {**rows[0], **rows[1]}, list(variants)
-    if tables and not names:
-        names = [name for name, row in both.items() if row.origin in tables]
-    elif not names:  # the grid's, those whose own file changed, and those that are new
-        given = [name for name in grid.variants if name.split("?")[0] in both]
-        file = {n: row.build.split(":")[0].replace(".", "/") + ".py" for n, row in both.items()}
-        names = list(dict.fromkeys([*given, *(n for n in both if file[n] in files), *new]))
-    lost = sorted(before.keys() - after.keys())
-    cells = _cells(rows, names, grid, machine)
-    return CellPlan(cells, files, new, lost, (whys[0], whys[1]), tables)
-
-
-def _cells(
-    rows: Sequence[Mapping[str, Variant]], names: Sequence[str], grid: Preset, machine: Machine
-) -> list[Cell]:
-    """The cells as either commit would plan them, left out only where neither would measure."""
-    cells: dict[str, Cell] = {}
-    for name in names:
-        refusals: list[Exception] = []
-        for each in rows:
-            try:
-                planned = make_plan(Table(dict(each)), [name], grid, machine).cells
-            except (UnknownVariant, InvalidRow) as error:
-                refusals.append(error)
-                continue
-            for cell in planned:
-                if cell.left_out is None or cell.key not in cells:
-                    cells[cell.key] = cell
-        if len(refusals) == len(rows):
-            raise refusals[-1]
-    return list(cells.values())
-
-
-def rows_of(commit: Commit, root: Path, tables: Sequence[str]) -> dict[str, Variant] | str:
-    """The rows of a commit by name, as it lists them itself; or why they can't be read."""
-    with laid_out(commit, root, bool(tables)) as folder, tempfile.TemporaryDirectory() as name:
-        answer = Path(name) / "rows.json"
-        path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
-        files = [str(folder / table) for table in tables]
-        command = [sys.executable, "-P", "-c", READ, str(answer), *files]
-        with Program(command, variables={**os.environ, "PYTHONPATH": path}) as reading:
-            status = reading.wait(READ_LIMIT_S)
-        if status is None:
-            return f"its table was still importing after {roughly(READ_LIMIT_S)}"
-        here = f"{folder}{os.sep}"  # another one each time
-        if status:
-            return f"its table can't be read: {reading.last_line().replace(here, '')}"
-        sent = json.loads(answer.read_text().replace(json.dumps(here)[1:-1], ""))
-    return {row["name"]: Variant.from_dict(row) for row in sent}

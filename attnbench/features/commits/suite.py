@@ -36,6 +36,12 @@ class AsvRequest(msgspec.Struct, frozen=True):
     """Expressions, one of which a benchmark with its parameters has to match; any, if none."""
     interleaved: bool = False
     """Whether the commits are measured in turns, a process of each in a round."""
+    root: str = ""
+    """A repository of somebody's own; attnbench's clone, if empty."""
+    tables: tuple[str, ...] = ()
+    """Row files in it that were named."""
+    variants: tuple[str, ...] = ()
+    """What is measured in it."""
     kept: str = ""
     """A folder that lives as long as asv's command: what the first round found stays there."""
 
@@ -44,8 +50,10 @@ class AsvRequest(msgspec.Struct, frozen=True):
         environment[VARIABLE] = msgspec.json.encode(self).decode()
 
 
-def request_of(said: Namespace, device: str, *, energy: bool) -> AsvRequest:
-    """The arguments of asv's command, where it has them."""
+def request_of(said: Namespace, device: str, own: Mapping[str, Any], *, energy: bool) -> AsvRequest:
+    """The arguments of asv's command, where it has them; ``own``: what asv's configuration says of
+    a repository of somebody's own.
+    """
     turns, bench = getattr(said, "interleave_rounds", False), getattr(said, "bench", None) or ()
     return AsvRequest(
         device,
@@ -53,6 +61,8 @@ def request_of(said: Namespace, device: str, *, energy: bool) -> AsvRequest:
         bool(getattr(said, "quick", False)),
         (bench,) if isinstance(bench, str) else tuple(bench),
         turns is None or bool(turns),  # None: asv takes turns if it can
+        str(own.get("root", "")),
+        *(tuple(own.get(name, ())) for name in ("tables", "variants")),
     )
 
 
@@ -133,12 +143,12 @@ def grid(device: str) -> Preset:
     return PRESETS[PRESET[device]]
 
 
-def parameters(figure: str, device: str) -> list[list[Any]]:
+def parameters(figure: str, request: AsvRequest) -> list[list[Any]]:
     """The values of each parameter; energy takes seconds a cell, so it is of the longest alone."""
-    preset = grid(device)
+    preset = grid(request.device)
     lengths = [int(n) for n in preset.seq]
     return [
-        list(preset.variants),
+        list(request.variants or preset.variants),
         [max(lengths)] if figure == "energy" else lengths,
         list(preset.phase),
     ]
@@ -153,7 +163,7 @@ def keys(request: AsvRequest, names: Collection[str] = tuple(FIGURES)) -> list[K
     """The cells of which at least one of these figures is to be measured."""
     wanted: dict[Key, None] = {}
     for figure in (name for name in figures(request) if name in names):
-        for key in product(*parameters(figure, request.device)):
+        for key in product(*parameters(figure, request)):
             name = f"{MODULE}.{figure}({', '.join(written(key))})"
             if not request.bench or any(re.search(each, name) for each in request.bench):
                 wanted[key] = None
@@ -174,7 +184,7 @@ def benchmarks(request: AsvRequest | None = None) -> dict[str, dict[str, Any]]:
             "pretty_name": FIGURES[name].title,
             "type": name,
             "unit": FIGURES[name].unit,
-            "params": [written(values) for values in parameters(name, request.device)],
+            "params": [written(values) for values in parameters(name, request)],
             "param_names": list(PARAMETERS),
             "version": FIGURES[name].version,
             "timeout": LIMIT_S,

@@ -18,7 +18,7 @@ from attnbench.command import arguments
 from attnbench.command.progress import Progress
 from attnbench.command.terminal import say, status_of
 from attnbench.core import checkout, lock
-from attnbench.core.checkout import BadCommit, Commit
+from attnbench.core.checkout import BadCommit, Commit, Repository
 from attnbench.core.disk import HEADER
 from attnbench.core.evidence import stored_floors, stored_margin
 from attnbench.core.format import counted, duration, roughly
@@ -26,7 +26,7 @@ from attnbench.core.machine import Machine, this_machine
 from attnbench.core.record import FINDINGS
 from attnbench.core.settings import Settings
 from attnbench.core.store import named_run
-from attnbench.features.commits import export, instructions, rounds, view
+from attnbench.features.commits import export, instructions, rounds, rows, view
 from attnbench.features.commits.asv_interface import Asv, ensure_machine, report
 from attnbench.features.commits.pairs import CommitCell
 from attnbench.report import tidy
@@ -160,22 +160,21 @@ def _runs(given: argparse.Namespace) -> int:
 
 
 def _commits(given: argparse.Namespace) -> int:
-    root, tables = checkout.repository(given.table)
     try:
-        commits = checkout.find_commit(given.a, root), checkout.find_commit(given.b, root)
+        where = checkout.repository(given.table)
+        commits = tuple(checkout.find_commit(name, where.root) for name in (given.a, given.b))
     except BadCommit as why:
         raise pairs.NothingToCompare(
             f"{given.a} and {given.b} are no variants and no run folders; as commits, {why}"
         ) from None
-    variants = given.variant or [COMMITS_VARIANT]
-    return _in_rounds(given, root, tables, commits, begin(given), variants, ("a", "b"))
+    variants = given.variant or ([] if where.whole else [COMMITS_VARIANT])
+    return _in_rounds(given, where, commits, begin(given), variants, ("a", "b"))
 
 
 def _in_rounds(
     given: argparse.Namespace,
-    root: Path,
-    tables: Sequence[str],
-    commits: tuple[Commit, Commit],
+    where: Repository,
+    commits: Sequence[Commit],
     begun: tuple[Machine, Settings, Preset],
     variants: Sequence[str],
     names: tuple[str, str],
@@ -183,14 +182,16 @@ def _in_rounds(
     """Two commits in pairs, a line for each cell as it ends, and the answer in the form asked."""
     machine, settings, grid = begun
     seconds = given.budget or rounds.BUDGET_S
-    opened = engines.open_worker(settings, given.seed or 0, grid.budget, tables, device=grid.device)
-    plan = rounds.plan_cells(*commits, variants, grid, machine, root, tables)
+    opened = engines.open_worker(
+        settings, given.seed or 0, grid.budget, where.tables, device=grid.device
+    )
+    plan = rows.plan_cells(*commits, variants, grid, machine, where)
     now: list[Any] = [1, plan.cells, None]
     """The round, the cells that have no verdict yet, and the one that is next."""
     left = LooksLeft(lambda: rounds.ahead_s(machine, *now), len(plan.cells) * seconds)
     say(view.plan(plan.cells, left.left_s, seconds))
     with lock.lock_for([grid.device]), Progress() as progress:
-        progress.at(0, 0, left.left_s, "both commits are laid out")
+        progress.at(0, 0, left.left_s, "both commits are laid out and checked")
 
         def begins(number: int, some: Sequence[Cell], cell: Cell) -> None:
             now[:] = number, some, cell
@@ -208,7 +209,7 @@ def _in_rounds(
             opened,
             margin=given.margin or stored_margin(Path(given.out), machine, settings.threads),
             budget_s=seconds,
-            root=root,
+            repository=where,
             begins=begins,
             watch=watch,
         )
@@ -229,12 +230,13 @@ def history(given: argparse.Namespace) -> int:
 
 
 def _history(given: argparse.Namespace) -> int:
-    root, _ = checkout.repository()
-    asv = Asv.of(root)
-    commits = checkout.find_commits(given.range, root)
-    checkout.refuse_dirty(commits, root)
+    where = checkout.repository(given.table)
+    commits = checkout.find_commits(given.range, where.root)
+    where.refuse_dirty(commits)
+    names = rows.names_in(commits, where)
+    asv = Asv.of(where, names)
     machine = ensure_machine()
-    guess_s = Asv.guess_s(len(commits), given.rounds, given.bench)
+    guess_s = Asv.guess_s(len(commits), given.rounds, given.bench, names)
     say(
         f"measuring {counted(len(commits), 'commit')} with asv, in "
         f"{counted(given.rounds, 'round')} through all of them, as machine {machine}; about "
@@ -248,7 +250,7 @@ def _history(given: argparse.Namespace) -> int:
                 "note: some benchmarks failed; the table says how many, 'asv show' which and why"
             )
         page = asv.publish()
-    found = report(commits, asv.results, machine, given.factor, root)
+    found = report(commits, asv.results, machine, given.factor, where)
     if given.json:
         sent = {"machine": machine, "factor": given.factor, "page": str(page)}
         print(json.dumps({**sent, "commits": [asdict(one) for one in found]}))
@@ -265,37 +267,33 @@ def _history(given: argparse.Namespace) -> int:
 def _compare(given: argparse.Namespace) -> int:
     if given.instructions:
         instructions.require()
-    root, tables = checkout.repository(given.table)
-    base, head = checkout.find_commit(given.a, root), checkout.find_commit(given.b, root)
-    checkout.refuse_dirty([base, head], root, "." if tables else "impls")
+    where = checkout.repository(given.table)
+    base, head = (checkout.find_commit(name, where.root) for name in (given.a, given.b))
+    where.refuse_dirty([base, head])
     if given.instructions:
-        return _instructions(given, root, tables, base, head)
+        return _instructions(given, where, base, head)
     machine, settings, grid = begin(given)
     suite = "history-cuda" if "cuda" in machine.devices else "history"
     begun = machine, settings, grid.with_(variants=grid.variants or PRESETS[suite].variants)
-    return _in_rounds(
-        given, root, tables, (base, head), begun, given.variant or [], ("base", "head")
-    )
+    return _in_rounds(given, where, (base, head), begun, given.variant or [], ("base", "head"))
 
 
-def _instructions(
-    given: argparse.Namespace, root: Path, tables: list[str], base: Commit, head: Commit
-) -> int:
+def _instructions(given: argparse.Namespace, where: Repository, base: Commit, head: Commit) -> int:
     machine, _, grid = begin(given, instructions.GRID)
     if grid.device != "cpu":
         raise pairs.NothingToCompare("--instructions are counted on a CPU; leave --device out")
-    planned = rounds.plan_cells(base, head, given.variant or [], grid, machine, root, tables)
+    planned = rows.plan_cells(base, head, given.variant or [], grid, machine, where)
     if why := next(filter(None, planned.unreadable), None):
         raise CantBeDone(f"{why}; give commits whose table can be read")
     say(
         f"counting the instructions of {counted(len(planned.cells), 'measurement')} in {base} and "
         f"{head}; about {roughly(sum(guesses := instructions.guesses(planned.cells)))}"
     )
-    opened = engines.open_worker(Settings(threads=1), given.seed or 0, grid.budget, tables)
+    opened = engines.open_worker(Settings(threads=1), given.seed or 0, grid.budget, where.tables)
     with lock.lock_for(["cpu"]), Progress() as progress:
         progress.expect(guesses)
         both = base, head
-        found = instructions.count(both, planned.cells, opened, root, tables, progress.step)
+        found = instructions.count(both, planned.cells, opened, where, progress.step)
     if given.json:
         cells = [cell.to_dict() for cell in found]
         print(json.dumps({"base": asdict(base), "head": asdict(head), "cells": cells}))
@@ -307,9 +305,10 @@ def _instructions(
 
 
 def _export(given: argparse.Namespace) -> int:
-    asv = Asv.of(checkout.repository()[0])
+    where = checkout.repository()
+    asv = Asv.of(where)
     runs = [named_run(run) for run in given.runs]
-    written = [str(file) for file in export.export(runs, asv.results, root=asv.root, say=say)]
+    written = [str(file) for file in export.export(runs, asv.results, where, say=say)]
     print(json.dumps({"files": written}) if given.json else "\n".join(written))
     say(f"pages: {asv.publish()}; to see them: {asv.preview_command}")
     return 0

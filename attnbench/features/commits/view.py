@@ -374,7 +374,7 @@ def history(found: Sequence[CommitHistory], factor: float) -> None:
             texts += [f"{word}: {len(names) - MANY} more"] * (len(names) > MANY)
         if one.by_itself:
             most = max(one.by_itself, key=lambda m: m.far)
-            nothing = "" if one.changed else "nothing in impls has changed, and yet "
+            nothing = "" if one.changed else "nothing that is measured has changed, and yet "
             many_moved = f"{len(one.by_itself)} moved by themselves"
             texts.append(f"{nothing}{many_moved}, by up to {most.ratio:.3f}")
         said += [f"{one.commit.sha[:8]} {text}" for text in texts]

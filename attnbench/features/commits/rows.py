@@ -1,0 +1,180 @@
+"""The rows that commits have, as they list them themselves, and the cells to compare two on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnbench.core.checkout import BadCommit, Commit, Repository
+from attnbench.core.format import roughly
+from attnbench.core.machine import Machine
+from attnbench.core.process import Program, variables_of
+from attnbench.sweep.plan import Cell, make_plan
+from attnbench.sweep.presets import RAGGED, Preset
+from impls import Table, UnknownVariant
+from impls.errors import CantBeDone
+from impls.outside import GROUP
+from impls.problem import InvalidProblem
+from impls.spec import InvalidRow, Variant
+
+READ_LIMIT_S = 120
+
+
+@dataclass(frozen=True)
+class CommitRows:
+    """The rows of a commit by name; and which of them are the repository's own."""
+
+    rows: Mapping[str, Variant]
+    own: Sequence[str] = ()
+    """None of attnbench's clone, but those of row files that were named."""
+
+
+@dataclass
+class CellPlan:
+    """The cells that two commits are compared on, and what the tables of both tell."""
+
+    cells: Sequence[Cell]
+    changed: Sequence[str] = ()
+    added: Sequence[str] = ()
+    removed: Sequence[str] = ()
+    ragged: Sequence[Cell] = ()
+    """What a variant has to be right on besides, without being timed."""
+    unreadable: tuple[str, str] = ("", "")
+    """Why the table of base, or of head, can't be read."""
+
+
+def plan_cells(
+    base: Commit,
+    head: Commit,
+    variants: Sequence[str],
+    grid: Preset,
+    machine: Machine,
+    repository: Repository,
+) -> CellPlan:
+    """The cells of some variants; if none is given, of the repository's own, or of the grid's and
+    all that were touched.
+
+    Raises CantBeDone where neither table can be read, or the variants are not the repository's.
+    """
+    found, whys = [], []
+    for commit in (base, head):
+        one = rows_of(commit, repository)
+        found.append(CommitRows({}) if isinstance(one, str) else one)
+        whys.append(f"commit {commit}: {one}" if isinstance(one, str) else "")
+    if all(whys):
+        raise CantBeDone(f"{'; '.join(whys)}; give commits whose table can be read")
+    files, rows = repository.changed(base, head), [each.rows for each in found]
+    before, after = ({}, {}) if any(whys) else rows
+    new = [name for name in after if name not in before]
+    both, names = {**rows[0], **rows[1]}, list(variants)
+    if repository.whole:
+        own = own_names(found, repository)
+        refuse_others(names, own, repository)
+        names = names or own
+    elif not names:  # the grid's, those whose own file changed, and those that are new
+        given = [name for name in grid.variants if name.split("?")[0] in both]
+        file = {n: row.build.split(":")[0].replace(".", "/") + ".py" for n, row in both.items()}
+        names = list(dict.fromkeys([*given, *(n for n in both if file[n] in files), *new]))
+    lost = sorted(before.keys() - after.keys())
+    cells, ragged = _cells(rows, names, grid, machine), list[Cell]()
+    with suppress(InvalidProblem):  # a mask, or inputs, of one length alone
+        ragged = _cells(rows, names, grid.with_(seq=RAGGED), machine)
+    ragged = [cell for cell in ragged if cell.left_out is None]
+    return CellPlan(cells, files, new, lost, ragged, (whys[0], whys[1]))
+
+
+def names_in(commits: Sequence[Commit], repository: Repository) -> list[str]:
+    """What the suite measures of some commits, where that is not attnbench's choice of its own
+    rows: those of a repository of somebody's own. Raises BadCommit where it has none.
+    """
+    if not repository.whole:
+        return []
+    if not repository.own:
+        raise BadCommit(
+            f"{repository.root} is a clone of attnbench, whose suite measures rows of impls; leave "
+            "--table out, or compare two commits: 'attnbench history compare BASE HEAD --table …'"
+        )
+    found = [rows_of(commit, repository) for commit in commits]
+    return own_names([one for one in found if not isinstance(one, str)], repository)
+
+
+def own_names(found: Sequence[CommitRows], repository: Repository) -> list[str]:
+    """The rows that a repository has in any of some commits; raises BadCommit where it has none."""
+    if names := list(dict.fromkeys(name for each in found for name in each.own)):
+        return names
+    where = ", ".join(repository.tables) or f"the entry-point group {GROUP} of its pyproject.toml"
+    raise BadCommit(
+        f"{repository.root} has no rows in these commits: {where} gives none. Declare them there, "
+        "name their file with --table FILE, or go into the repository that is meant "
+        "(docs/plugin.md)"
+    )
+
+
+def words_of(variant: str) -> set[str]:
+    """The words of a variant's text: its row's name, its core's, and their options."""
+    return set(re.findall(r"[a-z0-9_.]+", variant))
+
+
+def refuse_others(names: Sequence[str], own: Sequence[str], repository: Repository) -> None:
+    """Raise BadCommit for variants that commits of this repository can't make slower."""
+    if others := [name for name in names if not words_of(name) & set(own)]:
+        raise BadCommit(
+            f"{', '.join(others)} is no row of {repository.root}, so its code is the same in every "
+            f"commit; the rows there are {', '.join(own)}"
+        )
+
+
+def _cells(
+    rows: Sequence[Mapping[str, Variant]], names: Sequence[str], grid: Preset, machine: Machine
+) -> list[Cell]:
+    """The cells as either commit would plan them, left out only where neither would measure."""
+    cells: dict[str, Cell] = {}
+    for name in names:
+        refusals: list[Exception] = []
+        for each in rows:
+            try:
+                planned = make_plan(Table(dict(each)), [name], grid, machine).cells
+            except (UnknownVariant, InvalidRow) as error:
+                refusals.append(error)
+                continue
+            for cell in planned:
+                if cell.left_out is None or cell.key not in cells:
+                    cells[cell.key] = cell
+        if len(refusals) == len(rows):
+            raise refusals[-1]
+    return list(cells.values())
+
+
+def rows_of(commit: Commit, repository: Repository) -> CommitRows | str:
+    """The rows of a commit, as it lists them itself; or why they can't be read."""
+    with repository.laid_out(commit) as folder, tempfile.TemporaryDirectory() as name:
+        answer = Path(name) / "rows.json"
+        whose = str(repository.root.resolve()) if repository.whole else ""
+        files = [str(folder / table) for table in repository.tables]
+        command = [sys.executable, "-P", "-m", "attnbench.features.commits.read_rows"]
+        command += [str(answer), str(folder), whose, *files]
+        with Program(command, variables=variables_of(1, folder)) as reading:
+            status = reading.wait(READ_LIMIT_S)
+        if status is None:
+            return f"its table was still importing after {roughly(READ_LIMIT_S)}"
+        here = f"{folder}{os.sep}"  # another one each time
+        if status:
+            return f"its table can't be read: {reading.last_line().replace(here, '')}"
+        sent = json.loads(answer.read_text().replace(json.dumps(here)[1:-1], ""))
+    if sent["elsewhere"]:
+        raise BadCommit(
+            f"commit {commit} can't be measured: {sent['elsewhere']}, so what would be measured is "
+            "not the commit's. A commit's modules are looked for at its top and in src; those that "
+            "lie elsewhere, or have to be built, are compared as runs of two installed versions: "
+            "'attnbench compare RUN RUN'"
+        )
+    if sent["broken"]:
+        return f"its table can't be read: {sent['broken']}"
+    return CommitRows({row["name"]: Variant.from_dict(row) for row in sent["rows"]}, sent["own"])
