@@ -205,11 +205,14 @@ name NAME: a variant, as 'list' names it
 [choose] the attention for given shapes and limits: an answer, or why there is none
 $ attnbench choose --seq 4096 --heads 16 --phase train
 $ attnbench choose --problems calls.json
+$ attnbench choose --seq 4096 --for sdpa_kernel
 # the problem: one value each; --seq must be given. Forward, with a causal mask, and one sequence
   of 4 heads of 64 (on a GPU 2 of 16 heads of 128, in bfloat16) if not given
 + axes
 #
 --problems FILE: calls as 'attnbench capture' wrote them: an answer each
+--for ENGINE transformers|sdpa_kernel|vllm|diffusers as:engine: what makes this engine take it, in
+  place of Python: transformers, sdpa_kernel (torch), vllm, diffusers
 # what will do
 --max-memory SIZE size: bytes above the inputs, such as 8GiB
 --max-error E above_zero: to exact softmax, relative: 1e-2

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from io import BytesIO
 from itertools import pairwise
-from math import isclose
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +35,7 @@ from attnbench.core.disk import write_whole
 from impls.errors import CantBeDone
 from impls.masks import InvalidMask, Mask, Part, Shape
 from impls.problem import Problem
+from impls.problem import is_usual as is_usual
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -302,7 +302,6 @@ class KnownMasks:
 known_mask = KnownMasks()  # one for the process, as the files are
 
 FEW = 16  # new tokens, at the most, that count as decoding where there are more keys than queries
-SCALE_OFF = 1e-6
 
 
 def phase_of(shape: Shape, mask: Mask, *, gradient: bool) -> str:
@@ -335,8 +334,3 @@ def problem_of(
     sizes = batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim
     name = str(dtype).removeprefix("torch.")
     return Problem(*sizes, name, mask, phase, device=str(device))
-
-
-def is_usual(scale: float, head_dim: int) -> bool:
-    """Whether scores are scaled as a problem's are; ``1 / math.sqrt(d)`` is ``d**-0.5`` too."""
-    return isclose(scale, head_dim**-0.5, rel_tol=SCALE_OFF)

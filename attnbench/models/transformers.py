@@ -31,11 +31,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 import impls
-from attnbench.answer.paste import PREFIX, spelled
+from attnbench.answer.paste import OWN, PREFIX, spelled
 from attnbench.models import frames_out, wrong_level
 from attnbench.models.attention import (
     NO_BIAS_GRADIENT,
-    OWN,
     Built,
     NotServed,
     fill_empty_rows,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,15 @@ if TYPE_CHECKING:
     import argparse
 
     from attnbench.answer.choose import Choice, Wants
+    from attnbench.answer.engines import EngineAnswer, TimedSite
+    from attnbench.answer.paste import CallDetails
+    from attnbench.models.capture.calls import Site
     from impls import Table
     from impls.problem import Problem
+
+
+BY_DATA = {"padding", "document", "dense", "bias"}
+"""Masks that follow from a batch."""
 
 
 class NoProblem(CantBeDone):
@@ -37,10 +45,11 @@ def choose(given: argparse.Namespace) -> int:
     if given.problems is not None:
         return _answer_calls(given, wants, table)
     choice = _answer(given, _one_problem(given), wants, table)
+    engine = _in_engine(given, [_site(choice)]) if choice.ranking else None
     if given.json:
-        print(json.dumps(_plain(choice)))
+        print(json.dumps(_plain(choice) | ({"engine": engine.to_dict()} if engine else {})))
     else:
-        view.show(choice)
+        view.show(choice, engine)
     return int(choice.ranking is None)
 
 
@@ -66,11 +75,44 @@ def _wants(given: argparse.Namespace) -> tuple[Wants, Table]:
     return wants, table
 
 
-def _plain(choice: Choice) -> dict[str, Any]:
+def _plain(choice: Choice, details: CallDetails | None = None) -> dict[str, Any]:
     """As plain values, with what can be pasted."""
     from attnbench.answer import paste
 
-    return {**choice.to_dict(), **paste.pasted(choice)}
+    return {**choice.to_dict(), **paste.pasted(choice, details or paste.PLAIN)}
+
+
+def _in_engine(given: argparse.Namespace, sites: Sequence[TimedSite]) -> EngineAnswer | None:
+    """The answer in the words of the engine that was asked for, if one was."""
+    from attnbench.answer.engines import in_engine
+
+    return in_engine(given.engine, sites, given.table) if given.engine else None
+
+
+def _site(
+    choice: Choice | None, site: Site | None = None, uses: str = "", takes: str = ""
+) -> TimedSite:
+    """What is known of a place: of one that was captured, or of one problem."""
+    from attnbench.answer.engines import TimedSite
+    from attnbench.answer.paste import PLAIN, CallDetails
+
+    ranking = choice.ranking if choice else None
+    times = {c.variant: c for c in ranking.all} if ranking else {}
+    if site is None:
+        assert choice is not None and ranking is not None
+        return TimedSite(str(choice.problem), choice.problem, times, ranking.winner.variant)
+    # how many masks and lengths there were isn't kept: where they may differ, each call's is new
+    several = "stands for" in site.note or not BY_DATA.isdisjoint(site.problem.mask.kinds)
+    return TimedSite(
+        f"{site.site} · {site.problem}",
+        site.problem,
+        times,
+        takes,
+        uses,
+        CallDetails.of(site.problem, site.scale) if site.scale else PLAIN,
+        site.calls,
+        site.calls if several else 1,
+    )
 
 
 def _refuse_contradictions(given: argparse.Namespace) -> None:
@@ -82,6 +124,7 @@ def _refuse_contradictions(given: argparse.Namespace) -> None:
     asked = ["--" + name.replace("_", "-") for name in arguments.grid_changes(given)]
     if given.export is not None:
         asked += [f"--{name}" for name in ("problems", "measure") if getattr(given, name)]
+        asked += ["--for"] * bool(given.engine)
         if asked:
             raise NoProblem(f"--export is of all that a run measured: leave {', '.join(asked)} out")
     elif given.problems is not None and asked:
@@ -137,7 +180,7 @@ def _answer_calls(given: argparse.Namespace, wants: Wants, table: Table) -> int:
     if not problems:
         raise CantBeDone(f"{given.problems} holds no call that can be put as a problem")
     choices = {problem: _answer(given, problem, wants, table) for problem in problems}
-    sites = [
+    times = [
         site_times(
             f"{s.site} · {s.problem}",
             s.share,
@@ -149,10 +192,17 @@ def _answer_calls(given: argparse.Namespace, wants: Wants, table: Table) -> int:
         )
         for s in calls.sites
     ]
-    gained = gain(sites, "a step" if calls.step_share is not None else "the program's time")
+    gained = gain(times, "a step" if calls.step_share is not None else "the program's time")
+    sites = [
+        _site(choices.get(s.problem) if s.faithful else None, s, t.uses, t.takes)
+        for s, t in zip(calls.sites, times, strict=True)
+    ]
+    engine = _in_engine(given, sites)
     if given.json:
-        answers = [_plain(choice) for choice in choices.values()]
-        print(json.dumps({"answers": answers, "gain": gained.to_dict()}))
+        details = {site.problem: site.details for site in reversed(sites)}
+        answers = [_plain(choice, details.get(p)) for p, choice in choices.items()]
+        more = {"engine": engine.to_dict()} if engine else {}
+        print(json.dumps({"answers": answers, "gain": gained.to_dict(), **more}))
     else:
-        view.show_calls(choices, gained)
+        view.show_calls(choices, gained, sites, engine, given.table)
     return int(all(choice.ranking is None for choice in choices.values()))

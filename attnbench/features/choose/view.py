@@ -9,6 +9,8 @@ from rich.markup import escape
 
 from attnbench.answer import paste
 from attnbench.answer.choose import Choice, Why
+from attnbench.answer.engines import for_whole_model
+from attnbench.answer.paste import can_serve, find_row
 from attnbench.answer.ranking import EXACT
 from attnbench.core import format
 from attnbench.core.format import counted, duration, first_few, ms, ratio, size
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from attnbench.answer.choose_calls import Gain
+    from attnbench.answer.engines import EngineAnswer, TimedSite
     from attnbench.answer.ranking import Ranking
     from impls.problem import Problem
 
@@ -29,8 +32,8 @@ BRIEF = (Why.COMPUTES, Why.SUPPORT)
 """Why most are out: each reason once would be a line a variant."""
 
 
-def show(choice: Choice) -> None:
-    """``choose``: one problem's answer."""
+def show(choice: Choice, engine: EngineAnswer | None = None) -> None:
+    """``choose``: one problem's answer, with what to paste; in an engine's words, if it has any."""
     out, r = console(), choice.ranking
     out.print(escape(choice.sentence()), style=f"bold {GOOD}" if r else "bold")
     if r is None and choice.source:
@@ -44,8 +47,11 @@ def show(choice: Choice) -> None:
         out.print(escape(line), style=FAINT)
     if r is not None:
         pasted = paste.pasted(choice)
-        _paste("to use it:", pasted["code"])
-        _paste("or in a model of transformers:", pasted["transformers"])
+        if engine is None:
+            _paste("to use it:", pasted["code"])
+            _paste("or in a model of transformers, for all of its calls:", pasted["transformers"])
+        else:
+            _show_engine(engine)
         _paste("what proves it:", [pasted["proof"]])
 
 
@@ -105,10 +111,14 @@ def _left_out(choice: Choice) -> Iterator[str]:
             yield f"left out, {why}: {first_few(names, NAMES)}" + (f": {said}" if said else "")
 
 
-def show_calls(choices: Mapping[Problem, Choice], gained: Gain) -> None:
-    """``choose --problems``: the answers, the sites, and for each variant that something would take
-    what to paste and what proves it.
-    """
+def show_calls(
+    choices: Mapping[Problem, Choice],
+    gained: Gain,
+    places: Sequence[TimedSite],
+    engine: EngineAnswer | None,
+    tables: Sequence[str],
+) -> None:
+    """``choose --problems``: the answers, the sites, what to paste and what proves it."""
     out = console()
     for choice in choices.values():
         style = f"bold {GOOD}" if choice.ranking else "bold"
@@ -135,18 +145,50 @@ def show_calls(choices: Mapping[Problem, Choice], gained: Gain) -> None:
         if why := site.unchanged():
             out.print(escape(f"{site.site}: {why}"), style=FAINT)
     taken = {site.takes for site in gained.sites if site.ratio is not None}
+    _paste_calls(places, engine, tables)
     answered = [(c.ranking.winner.variant, c) for c in choices.values() if c.ranking]
     first = dict(reversed(answered))
     for name in sorted(taken & first.keys()):
-        _paste(f"to use {name}:", paste.lines(name, first[name].problem))
-        _paste("or in a model of transformers:", paste.in_transformers(name), "")
-        _paste("what proves it:", [paste.proof(first[name])], "")
+        _paste(f"what proves {name}:", [paste.proof(first[name])])
     if len(taken) > 1:
         print(
             "\nseveral variants, for several kinds of call: measure them in one run, 'attnbench "
             "run --problems FILE'; make a table of it, 'attnbench choose --export table.json "
             "--from RUN'; and attnbench.dispatch picks for each call"
         )
+
+
+def _paste_calls(
+    places: Sequence[TimedSite], engine: EngineAnswer | None, tables: Sequence[str]
+) -> None:
+    """What to paste for a program: in an engine's words, for the whole model, or by place."""
+    if engine is not None:
+        return _show_engine(engine)
+    changed = [place for place in places if place.uses and place.takes not in ("", place.uses)]
+    if not changed:
+        return None
+    whole = for_whole_model(places, tables)
+    if whole.lines:
+        _paste(f"to use {whole.variant} in all layers of a transformers model:", whole.lines)
+        return None
+    by_lines: dict[tuple[str, ...], list[TimedSite]] = {}
+    for place in changed:
+        by_lines.setdefault(tuple(place.lines(tables)), []).append(place)
+    for code, some in by_lines.items():
+        where = "\n  ".join(place.site for place in some)
+        if code:
+            _paste(f"to use {some[0].takes} at\n  {where}:", code)
+        else:
+            why = can_serve(find_row(some[0].takes, tables), some[0].details)
+            print(f"\nno line for\n  {where}:\n    {why}")
+    print(f"\nno line for a whole model of transformers: {whole.why}")
+    return None
+
+
+def _show_engine(engine: EngineAnswer) -> None:
+    _paste(f"for {engine.engine}, to use {engine.variant}:", engine.lines)
+    if engine.why:
+        console().print(escape(f"\nfor {engine.engine}: {engine.why}"), soft_wrap=True)
 
 
 def _paste(title: str, lines: Sequence[str], above: str = "\n") -> None:
