@@ -121,8 +121,7 @@ def _none_for_all(sites: Sequence[TimedSite], tables: Sequence[str]) -> str:
     if unknown := [site.site for site in sites if not site.times]:
         return f"nothing was timed on {unknown[0]}"
     count = counted(len(sites), "site")
-    names = dict.fromkeys(site.takes for site in sites if site.takes)
-    for name in names:
+    for name in dict.fromkeys(site.takes for site in sites if site.takes != site.uses):
         for site in sites:
             if not _serves(name, site, tables):
                 more = can_serve(find_row(name, tables), site.details)
@@ -145,7 +144,12 @@ def for_whole_model(sites: Sequence[TimedSite], tables: Sequence[str] = ()) -> E
     measured = [
         replace(site, times={n: c for n, c in site.times.items() if c.measured}) for site in sites
     ]
-    able = _for_all(measured, tables, _in_model_s(measured))
+    if all(site.takes == site.uses for site in sites):
+        return EngineAnswer(engine, why=f"its {counted(len(sites), 'site')} would stay as they are")
+    unchanged = {site.uses for site in sites}
+    able = [
+        name for name in _for_all(measured, tables, _in_model_s(measured)) if unchanged != {name}
+    ]
     if not able:
         return EngineAnswer(engine, why=_none_for_all(sites, tables))
     best = able[0]
@@ -161,16 +165,13 @@ def for_whole_model(sites: Sequence[TimedSite], tables: Sequence[str] = ()) -> E
         then_s("low_s") / now_s("high_s"),
         then_s("high_s") / now_s("low_s"),
     )
-    if all(site.uses == best for site in sites):
-        why = f"the calls of {counted(len(sites), 'site')} use {best} already"
-    elif gain.high < 1:
+    if gain.high < 1:
         return EngineAnswer(engine, best, in_transformers(best, tables), ratio=gain)
-    else:
-        why = (
-            f"set_attn_implementation would set {best} for all {counted(len(sites), 'site')}, and "
-            "with what it sets up for new masks and lengths their calls would take "
-            f"{ratio_interval(gain.factor, gain.low, gain.high)} what they take now"
-        )
+    why = (
+        f"set_attn_implementation would set {best} for all {counted(len(sites), 'site')}, and "
+        "with what it sets up for new masks and lengths their calls would take "
+        f"{ratio_interval(gain.factor, gain.low, gain.high)} what they take now"
+    )
     return EngineAnswer(engine, why=why, ratio=gain)
 
 
@@ -298,7 +299,7 @@ def _for_sdpa_kernel(sites: Sequence[TimedSite], tables: Sequence[str]) -> Engin
     engine = KERNEL
     order = _backends_in_order(sites, tables)
     if not order:
-        return EngineAnswer(engine, why="none of torch's backends was timed on all of these calls")
+        return EngineAnswer(engine, why="no order of torch's backends was timed on all these calls")
     written = _kernel_lines(order)
     foreign = [s for s in sites if s.takes != "sdpa" and not engine_name(engine, s.takes)]
     if foreign and (taken := foreign[0].takes):
