@@ -24,6 +24,7 @@ from attnbench.answer.paste import (
 )
 from attnbench.answer.ranking import Candidate, Lead
 from attnbench.core.format import counted, ratio, ratio_interval
+from attnbench.core.machine import pace
 
 if TYPE_CHECKING:
     from impls.problem import Problem
@@ -91,14 +92,19 @@ def _calls_s(sites: Sequence[TimedSite], what: str = "median_s") -> Seconds:
     return lambda variant: sum(s.calls * getattr(s.times[variant], what) for s in sites)
 
 
+BRIDGE_S = 15e-6
+"""What attnbench does at each call of a transformers layer, on the machine that ``pace`` is of."""
+
+
 def _in_model_s(sites: Sequence[TimedSite], what: str = "median_s") -> Seconds:
-    """With what a variant that attnbench puts into a model of transformers sets up anew."""
+    """With what it takes besides where attnbench puts the variant into a transformers model."""
 
     def seconds(variant: str) -> float:
         if engine_name("transformers", variant):
             return _calls_s(sites, what)(variant)
         setup = sum(site.setups * (site.times[variant].setup_s or 0.0) for site in sites)
-        return _calls_s(sites, what)(variant) + setup
+        bridge = sum(site.calls for site in sites) * BRIDGE_S * pace()
+        return _calls_s(sites, what)(variant) + setup + bridge
 
     return seconds
 
@@ -168,8 +174,8 @@ def for_whole_model(sites: Sequence[TimedSite], tables: Sequence[str] = ()) -> E
     if gain.high < 1:
         return EngineAnswer(engine, best, in_transformers(best, tables), ratio=gain)
     why = (
-        f"set_attn_implementation would set {best} for all {counted(len(sites), 'site')}, and "
-        "with what it sets up for new masks and lengths their calls would take "
+        f"set_attn_implementation would set {best} for all {counted(len(sites), 'site')}, and with "
+        "what attnbench does at each call and for each new mask or length they would take "
         f"{ratio_interval(gain.factor, gain.low, gain.high)} what they take now"
     )
     return EngineAnswer(engine, why=why, ratio=gain)

@@ -228,12 +228,19 @@ class WhileAlive:
 
     def __init__(self) -> None:
         self._found: Any = WeakIdKeyDictionary()
+        self._private: Any = WeakIdKeyDictionary()
+
+    def is_private(self, thing: Tensor) -> None:
+        """From now on: nobody else has the tensor, so nobody writes to it."""
+        self._private[thing] = True
 
     def get(self, thing: Any, rest: Any, find: Callable[[], Any]) -> Any:
         """What ``find`` found of the thing, and of whatever else it depends on, or finds now."""
         seen, found = self._found.get(thing, (None, {}))
-        if seen is None or not _unwritten(thing, *seen):
-            self._found[thing] = _as_it_is(thing), (found := {})
+        private = thing in self._private
+        if seen is None or not (private or _unwritten(thing, *seen)):
+            seen = (None, None) if private else _as_it_is(thing)
+            self._found[thing] = seen, (found := {})
         if rest not in found:
             found[rest] = find()
         return found[rest]
@@ -292,6 +299,11 @@ class KnownMasks:
         """What ``look`` finds of a tensor, kept beside its mask as long as that holds."""
         with self._lock:
             return self._known.get(tensor, what, look)
+
+    def is_private(self, tensor: Tensor) -> None:
+        """From now on: nobody else has the tensor, so that it need not be compared at each call."""
+        with self._lock:
+            self._known.is_private(tensor)
 
     def _drop(self, file: str) -> None:
         with self._lock:  # forks of a process share its folder, and may need the file
