@@ -119,8 +119,13 @@ def _for_all(sites: Sequence[TimedSite], tables: Sequence[str], seconds: Seconds
     """The variants that serve every call, those that take least first."""
     names = dict.fromkeys(name for site in sites for name in site.times)
     able = [n for n in names if all(_serves(n, site, tables) for site in sites)]
-    taken = sites[0].takes if len(sites) == 1 else ""  # of those that tie it is not the fastest
-    return sorted(able, key=lambda name: (name != taken, seconds(name)))
+    return sorted(able, key=lambda name: (name != _taken(sites), seconds(name)))
+
+
+def _taken(sites: Sequence[TimedSite]) -> str:
+    """The variant that all sites take, if it is one; of those that tie it need not be fastest."""
+    names = {site.takes for site in sites}
+    return names.pop() if len(names) == 1 else ""
 
 
 def _none_for_all(sites: Sequence[TimedSite], tables: Sequence[str]) -> str:
@@ -144,21 +149,21 @@ def for_whole_model(sites: Sequence[TimedSite], tables: Sequence[str] = ()) -> E
     model's calls and they gain by it, set-up for each new mask included; else why there is none.
     """
     engine = "transformers"
+    if all(site.takes == site.uses for site in sites):
+        return EngineAnswer(engine, why="no call would gain by another variant")
     if unknown := [s.site for s in sites if s.uses not in s.times or not s.times[s.uses].measured]:
         now = "how long its calls take now is not known"
         return EngineAnswer(engine, why=f"{unknown[0]} is among the model's sites, and {now}")
     measured = [
         replace(site, times={n: c for n, c in site.times.items() if c.measured}) for site in sites
     ]
-    if all(site.takes == site.uses for site in sites):
-        return EngineAnswer(engine, why=f"its {counted(len(sites), 'site')} would stay as they are")
     unchanged = {site.uses for site in sites}
     able = [
         name for name in _for_all(measured, tables, _in_model_s(measured)) if unchanged != {name}
     ]
     if not able:
         return EngineAnswer(engine, why=_none_for_all(sites, tables))
-    best = able[0]
+    best = min(able, key=_in_model_s(sites))
 
     def now_s(what: str) -> float:
         return sum(s.calls * getattr(s.times[s.uses], what) for s in sites)
@@ -334,8 +339,7 @@ def _backends_in_order(sites: Sequence[TimedSite], tables: Sequence[str]) -> lis
         return sum(t / b for t, b in zip(times, best, strict=True)) / len(known)
 
     orders = permutations(sorted(names, key=behind))
-    taken = sites[0].takes if len(sites) == 1 else ""  # of those that tie it is not the fastest
-    best = min(orders, key=lambda o: (o[:1] != (taken,), _by_order_s(o, sites, tables)))
+    best = min(orders, key=lambda o: (o[:1] != (_taken(sites),), _by_order_s(o, sites, tables)))
     if _by_order_s(best, sites, tables) == inf:
         return []
     return [*best, MATH][: [*best, MATH].index(MATH) + 1]
@@ -361,8 +365,8 @@ def _torch_chooses_as_well(
     sites: Sequence[TimedSite], order: Sequence[str], tables: Sequence[str]
 ) -> bool:
     """Whether torch's own choice takes no longer, for all that is known."""
-    if len(sites) == 1 or not all("sdpa" in site.times for site in sites):
-        return all(site.takes == "sdpa" for site in sites)
+    if _taken(sites) or not all("sdpa" in site.times for site in sites):
+        return _taken(sites) == "sdpa"
     return _calls_s(sites, "low_s")("sdpa") <= _by_order_s(order, sites, tables, "high_s")
 
 

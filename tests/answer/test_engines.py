@@ -68,6 +68,13 @@ def test_one_that_some_places_use_already_may_gain_by_the_others():
     assert found.ratio.factor == pytest.approx(0.5)
 
 
+def test_what_is_fastest_at_each_place_may_not_be_it_once_its_set_up_counts():
+    times = {n: candidate(n, s, setup_s=3.0) for n, s in {**FASTER, "bmm": 1.5}.items()}
+    times["bmm"] = candidate("bmm", 1.5)
+    one = TimedSite("here", problem(512), times, "chunked", "sdpa", calls=9, setups=9)
+    assert for_whole_model([one]).variant == "bmm"
+
+
 def test_calls_so_short_that_the_way_into_a_layer_is_all_they_take_gain_nothing(monkeypatch):
     monkeypatch.setattr("attnbench.answer.engines.pace", lambda: 1.0)
     short = {"sdpa": 20e-6, "chunked": 10e-6, "sdpa.math": 30e-6}
@@ -207,6 +214,12 @@ def test_vllm_may_have_another_backend_in_windows():
     }
     alike = site({"flash_attn3": 1, "flashinfer": 2}, of={"mask": "window:63,0"}, calls=3)
     assert in_engine("vllm", [full, alike]).variant == "flash_attn3"
+
+
+def test_of_variants_that_tie_everywhere_the_one_that_is_advised_everywhere_is_named():
+    tied = [site({"sdpa": 1.01, "baddbmm": 1.0}, takes="sdpa", name=str(n)) for n in range(3)]
+    found = in_engine("diffusers", tied)
+    assert found.lines == ['pipe.transformer.set_attention_backend("native")']
 
 
 @pytest.mark.parametrize("engine", ENGINES)
