@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from math import isclose
 from typing import Any
 
 from impls.errors import CantBeDone
@@ -163,3 +164,8 @@ class Problem:
     def from_dict(cls, values: Mapping[str, Any]) -> Problem:
         """The problem back from :meth:`to_dict`."""
         return cls(**{**values, "mask": Mask.parse(values["mask"])})
+
+
+def is_usual(scale: float, head_dim: int) -> bool:
+    """Whether scores are scaled as a problem's are; ``1 / math.sqrt(d)`` is ``d**-0.5`` too."""
+    return isclose(scale, head_dim**-0.5, rel_tol=1e-6)

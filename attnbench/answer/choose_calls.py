@@ -38,6 +38,11 @@ USES = {"eager": "matmul", "flex": "flex", "sdpa": "sdpa", "mha": "sdpa"}
 """By a word of how a call was captured: the variant that it uses now."""
 
 
+def variant_of(via: str) -> str:
+    """The variant that does what a call does that was captured so; empty where none is known."""
+    return next((name for word, name in USES.items() if word in via), "")
+
+
 class NoGain(CantBeDone):
     """Figures that can't be shares."""
 
@@ -218,7 +223,7 @@ def site_times(
     ``off``: by what factors its share may be smaller and larger; ``inside_s``: what a call of it
     took in the program.
     """
-    uses = next((name for word, name in USES.items() if word in via), "")
+    uses = variant_of(via)
     part = None if share is None else GainInterval(share, share * off[0], min(1.0, share * off[1]))
     if choice is None or choice.ranking is None:
         why = why or (choice.why_not if choice else "nothing was asked of it")

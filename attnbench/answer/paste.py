@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import impls
+from impls import Table, own_rows
+from impls.masks import Mask
+from impls.problem import is_usual
 
 if TYPE_CHECKING:
     from attnbench.answer.choose import Choice
     from impls.problem import Problem
+    from impls.spec import Variant
 
 
 def words_of(p: Problem) -> list[str]:
@@ -34,51 +43,164 @@ def words_beside_default(p: Problem) -> list[str]:
     return [w for pair in pairs if pair[0] == "--seq" or pair not in usual for w in pair]
 
 
-BACKENDS = {
-    "sdpa.math": "MATH",
-    "sdpa.flash": "FLASH_ATTENTION",
-    "sdpa.efficient": "EFFICIENT_ATTENTION",
-    "sdpa.cudnn": "CUDNN_ATTENTION",
+@dataclass(frozen=True)
+class CallDetails:
+    """What a call asks for beside its problem."""
+
+    scale: float | None = None
+    """What its scores are multiplied by, where that is not the problem's head_dim**-0.5."""
+    dropout: float = 0.0
+    returns_lse: bool = False
+    """Whether it must return the log-sum-exp of each row's scores too."""
+    returns_weights: bool = False
+
+    @classmethod
+    def of(cls, problem: Problem, scale: float | None = None, **more: Any) -> CallDetails:
+        """Of a call on this problem, with the scale that was passed to it."""
+        usual = scale is None or is_usual(scale, problem.head_dim)
+        return cls(None if usual else scale, **more)
+
+
+PLAIN = CallDetails()
+
+
+def can_serve(row: Variant, details: CallDetails) -> str | None:
+    """None where the variant can do what the call asks for, else a sentence."""
+    returned = ["the log-sum-exp"] * details.returns_lse + ["the weights"] * details.returns_weights
+    if returned:
+        return f"{row.label} returns the output alone, and the call needs {' and '.join(returned)}"
+    if details.dropout and not row.dropout:
+        return f"{row.label} does no dropout, and the call drops {details.dropout:g} of the weights"
+    if details.scale is not None and row.computes == OWN:
+        return (
+            f"{row.label} computes {OWN}, which has no scores to scale, and the call scales them "
+            f"by {details.scale:.6g}"
+        )
+    return None
+
+
+ENGINES = ("transformers", "sdpa_kernel", "vllm", "diffusers")
+# read from transformers 5.23.0, torch 2.13.0, vllm 0.33.0 and diffusers 0.42.1
+NAMES: dict[str, tuple[str, str, str, str]] = {
+    "sdpa": ("sdpa", "", "", "native"),
+    "sdpa.math": ("", "MATH", "", "_native_math"),
+    "sdpa.flash": ("", "FLASH_ATTENTION", "", "_native_flash"),
+    "sdpa.efficient": ("", "EFFICIENT_ATTENTION", "", "_native_efficient"),
+    "sdpa.cudnn": ("", "CUDNN_ATTENTION", "", "_native_cudnn"),
+    "matmul": ("eager", "", "", ""),
+    "flex": ("flex_attention", "", "FLEX_ATTENTION", "flex"),
+    "flash_attn2": ("flash_attention_2", "", "FLASH_ATTN", "flash"),
+    "flash_attn3": ("flash_attention_3", "", "FLASH_ATTN", "_flash_3"),
+    "flash_attn4": ("flash_attention_4", "", "FLASH_ATTN", "flash_4_hub"),
+    "flashinfer": ("", "", "FLASHINFER", ""),
+    "sageattention": ("", "", "", "sage"),
+    "xformers": ("", "", "", "xformers"),
 }
-"""The variants that are torch's own, by what torch calls their backends."""
+"""What each engine calls a variant; empty where it has none of it."""
 PREFIX = "attnbench:"
+OWN = "its own operator"
+CAUSAL = Mask.parse("causal")
+FILES = {"dense", "bias"}
+"""Masks without a name, which a program holds as a tensor."""
+OF_A_BATCH = {"padding", "document"}
 
 
-def lines(variant: str, problem: Problem) -> list[str]:
-    """Python that computes this problem with this variant, of q, k, v [batch, heads, tokens, d]."""
-    mask, one = str(problem.mask), problem.q_len == 1
-    torchs = (variant == "sdpa" or variant in BACKENDS) and mask in ("none", "causal")
-    if not torchs or not (one or problem.q_len == problem.kv_len):  # else its mask is a tensor
-        return [
-            "import attnbench",
-            f'attend = attnbench.attention("{variant}")',
-            f'out = attend(q, k, v, mask="{mask}")',
-        ]
-    words = ["q, k, v"] + ["is_causal=True"] * (mask == "causal" and not one)
-    words += ["enable_gqa=True"] * (problem.group > 1)
-    call = f"out = F.scaled_dot_product_attention({', '.join(words)})"
-    start = ["import torch.nn.functional as F"]
-    if variant == "sdpa":
-        return [*start, call]
-    return [
-        *start,
-        "from torch.nn.attention import SDPBackend, sdpa_kernel",
-        f"with sdpa_kernel(SDPBackend.{BACKENDS[variant]}):",
-        f"    {call}",
-    ]
-
-
-def in_transformers(variant: str) -> list[str]:
-    """The same for a model of transformers."""
-    start = ["import attnbench.models.transformers"]
-    if "?" in variant:
-        start.append(f'attnbench.models.transformers.register("{variant}")')
-    return [*start, f'model.set_attn_implementation("{spelled(variant)}")']
+def engine_name(engine: str, variant: str) -> str:
+    """What an engine calls a variant; empty where it has none of it, or not with these options."""
+    return NAMES.get(variant, ("",) * len(ENGINES))[ENGINES.index(engine)]
 
 
 def spelled(variant: str) -> str:
     """The name of a variant for transformers, which takes ``flash`` in a name for its own."""
     return PREFIX + variant.replace("flash", "FLASH")
+
+
+def lines(
+    variant: str,
+    problem: Problem,
+    details: CallDetails = PLAIN,
+    tables: Sequence[str] = (),
+    *,
+    any_mask: bool = False,
+) -> list[str]:
+    """Python that computes this call with this variant, of q, k, v [batch, heads, tokens, d]; none
+    where the variant can't (:func:`can_serve`).
+
+    A mask that is a file is the caller's ``attn_mask``. ``tables``: the files of rows in which the
+    variant may be. ``any_mask``: for calls with several masks, each the caller's ``mask``.
+    """
+    if details != PLAIN and can_serve(find_row(variant, tables), details) is not None:
+        return []
+    more = [] if details.scale is None else [f"scale={details.scale!r}"]
+    more += [f"dropout_p={details.dropout!r}"] if details.dropout else []
+    notes = ["dropout_p: 0.0 outside training"] if details.dropout else []
+    backend = engine_name("sdpa_kernel", variant)
+    torchs = _mask_for_torch(problem) if backend or variant == "sdpa" else None
+    mask, note = ("mask=mask", "") if any_mask else _mask_for_attnbench(problem)
+    comment = "; ".join(filter(None, [note, *notes]))
+    comment = f"  # {comment}" if comment else ""
+    if torchs is None or any_mask:
+        words = ["q, k, v", mask, *more]
+        return [
+            "import attnbench",
+            f"attend = attnbench.attention({_named(variant, tables)})",
+            f"out = attend({', '.join(words)}){comment}",
+        ]
+    words = ["q, k, v", *torchs, *more, *["enable_gqa=True"] * (problem.group > 1)]
+    call = f"out = F.scaled_dot_product_attention({', '.join(words)}){comment}"
+    start = ["import torch.nn.functional as F"]
+    if not backend:
+        return [*start, call]
+    return [
+        *start,
+        "from torch.nn.attention import SDPBackend, sdpa_kernel",
+        f"with sdpa_kernel(SDPBackend.{backend}):",
+        f"    {call}",
+    ]
+
+
+def _mask_for_torch(problem: Problem) -> list[str] | None:
+    """What torch's own function is given; None where its mask would have to be made first."""
+    mask = problem.mask
+    if mask.plain or (problem.q_len == 1 and mask == CAUSAL):  # the last query sees every key
+        return []
+    if mask.is_causal(problem.shape):
+        return ["is_causal=True"]
+    return None if FILES.isdisjoint(mask.kinds) else ["attn_mask=attn_mask"]
+
+
+def _mask_for_attnbench(problem: Problem) -> tuple[str, str]:
+    """The argument for the mask, and what must be said of it."""
+    mask = problem.mask
+    if not FILES.isdisjoint(mask.kinds):
+        rest = ", ".join(str(part) for part in mask.parts if not part.file)
+        return "mask=attn_mask", "attn_mask: your mask" + (f", with {rest} in it" if rest else "")
+    of_a_batch = not OF_A_BATCH.isdisjoint(mask.kinds)
+    return f'mask="{mask}"', "the lengths are this batch's" if of_a_batch else ""
+
+
+def find_row(variant: str, tables: Sequence[str] = ()) -> Variant:
+    """Its row: built in, or of an installed distribution or these files."""
+    own = own_rows()
+    known = Table(dict(own)) if variant.partition("?")[0] in own else impls.table(tables)
+    return known.find(variant)
+
+
+def in_transformers(variant: str, tables: Sequence[str] = ()) -> list[str]:
+    """Python by which all layers of a transformers model use this variant."""
+    if own := engine_name("transformers", variant):
+        return [f'model.set_attn_implementation("{own}")']
+    start = ["import attnbench.models.transformers"]
+    if "?" in variant or variant not in own_rows():
+        start.append(f"attnbench.models.transformers.register({_named(variant, tables)})")
+    return [*start, f'model.set_attn_implementation("{spelled(variant)}")']
+
+
+def _named(variant: str, tables: Sequence[str]) -> str:
+    """The arguments that name a variant: with the files of rows, where it isn't built in."""
+    built_in = variant.partition("?")[0] in own_rows()
+    words = [variant] if built_in or not tables else [variant, list(tables)]
+    return ", ".join(map(json.dumps, words))
 
 
 def proof(choice: Choice) -> str:
@@ -90,10 +212,17 @@ def proof(choice: Choice) -> str:
     return shlex.join(["attnbench", verb, *names, *words_of(choice.problem), *choice.settings])
 
 
-def pasted(choice: Choice) -> dict[str, Any]:
+def pasted(choice: Choice, details: CallDetails = PLAIN) -> dict[str, Any]:
     """All of it; of a choice without a winner nothing."""
     found: dict[str, Any] = {"code": [], "transformers": [], "proof": proof(choice)}
     if choice.ranking and choice.problem.level == "core":  # others have weights: a module
-        name = choice.ranking.winner.variant
-        found |= {"code": lines(name, choice.problem), "transformers": in_transformers(name)}
+        name, tables = choice.ranking.winner.variant, tables_of(choice)
+        code = lines(name, choice.problem, details, tables)
+        found |= {"code": code, "transformers": in_transformers(name, tables) if code else []}
     return found
+
+
+def tables_of(choice: Choice) -> list[str]:
+    """The files of rows that the run of a choice was given."""
+    pairs = zip(choice.settings, choice.settings[1:], strict=False)
+    return [file for word, file in pairs if word == "--table"]

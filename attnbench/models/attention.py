@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import impls
+from attnbench.answer.paste import OWN
 from attnbench.core.machine import this_machine, why_not
 from attnbench.models import wrong_level
 from attnbench.models.mask_of import hides, is_usual, known_mask, phase_of, problem_of
@@ -116,7 +117,6 @@ LASTING, PASSING = 32, 8
 """How many problems a variant is kept built for: with masks that follow from the shape, and with
 masks of the data, whose tables may be as large as the scores."""
 DATA = {"padding", "leftpad", "document", "dense", "bias"}
-OWN = "its own operator"
 NO_BIAS_GRADIENT = (
     "what is added to the scores is learned, and under dropout its gradient can't be had; set the "
     "dropout of the attention's weights to 0"

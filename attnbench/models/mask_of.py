@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from io import BytesIO
 from itertools import pairwise
-from math import isclose
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +35,7 @@ from attnbench.core.disk import write_whole
 from impls.errors import CantBeDone
 from impls.masks import InvalidMask, Mask, Part, Shape
 from impls.problem import Problem
+from impls.problem import is_usual as is_usual
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -248,12 +248,19 @@ class WhileAlive:
 
     def __init__(self) -> None:
         self._found: Any = WeakIdKeyDictionary()
+        self._private: Any = WeakIdKeyDictionary()
+
+    def is_private(self, thing: Tensor) -> None:
+        """From now on: nobody else has the tensor, so nobody writes to it."""
+        self._private[thing] = True
 
     def get(self, thing: Any, rest: Any, find: Callable[[], Any]) -> Any:
         """What ``find`` found of the thing, and of whatever else it depends on, or finds now."""
         seen, found = self._found.get(thing, (None, {}))
-        if seen is None or not _unwritten(thing, *seen):
-            self._found[thing] = _as_it_is(thing), (found := {})
+        private = thing in self._private
+        if seen is None or not (private or _unwritten(thing, *seen)):
+            seen = (None, None) if private else _as_it_is(thing)
+            self._found[thing] = seen, (found := {})
         if rest not in found:
             found[rest] = find()
         return found[rest]
@@ -313,6 +320,11 @@ class KnownMasks:
         with self._lock:
             return self._known.get(tensor, what, look)
 
+    def is_private(self, tensor: Tensor) -> None:
+        """From now on: nobody else has the tensor, so that it need not be compared at each call."""
+        with self._lock:
+            self._known.is_private(tensor)
+
     def _drop(self, file: str) -> None:
         with self._lock:  # forks of a process share its folder, and may need the file
             if file not in self._files and self._process == os.getpid():
@@ -322,7 +334,6 @@ class KnownMasks:
 known_mask = KnownMasks()  # one for the process, as the files are
 
 FEW = 16  # new tokens, at the most, that count as decoding where there are more keys than queries
-SCALE_OFF = 1e-6
 
 
 def phase_of(shape: Shape, mask: Mask, *, gradient: bool) -> str:
@@ -355,8 +366,3 @@ def problem_of(
     sizes = batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim
     name = str(dtype).removeprefix("torch.")
     return Problem(*sizes, name, mask, phase, device=str(device))
-
-
-def is_usual(scale: float, head_dim: int) -> bool:
-    """Whether scores are scaled as a problem's are; ``1 / math.sqrt(d)`` is ``d**-0.5`` too."""
-    return isclose(scale, head_dim**-0.5, rel_tol=SCALE_OFF)

@@ -31,11 +31,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 import impls
-from attnbench.answer.paste import PREFIX, spelled
+from attnbench.answer.paste import OWN, PREFIX, spelled
 from attnbench.models import frames_out, wrong_level
 from attnbench.models.attention import (
     NO_BIAS_GRADIENT,
-    OWN,
     Built,
     NotServed,
     fill_empty_rows,
@@ -209,6 +208,8 @@ def mask_as_eager(**given: Any) -> Tensor | None:
     seen = sdpa_mask(**{**given, "allow_is_causal_skip": skip})
     if seen is None and two_sided:
         return None
+    if seen is not None:
+        known_mask.is_private(seen)
     shape = (given["batch_size"], 1, given["q_length"], given["kv_length"])
     dtype, device = given.get("dtype", torch.float32), torch.device(given.get("device", "cpu"))
     return EagerMask(seen, shape, dtype, device)
@@ -229,6 +230,8 @@ def joined_mask(
     """
     batch, heads, q_len, _ = query.shape
     shape = Shape(batch, heads, q_len, key.shape[2])
+    if not terms:
+        return known_mask(None, is_causal, shape)
     some = [known_mask(None, is_causal, shape), *(known_mask(x, False, shape) for x in terms)]
     parts = tuple(part for mask in some for part in mask.parts)
     corners = {m.upper_left for m in some if {p.kind for p in m.parts} - ANY_CORNER}
@@ -346,11 +349,11 @@ def forward_by(row: Variant) -> Callable[..., tuple[Tensor, None]]:
         **more: Any,
     ) -> tuple[Tensor, None]:
         _called.add(module)
-        number = getattr(module, "layer_idx", None)
-        layer = type(module).__name__ + ("" if number is None else f" of layer {number}")
         try:
             return _attend(built(), module, (query, key, value), attention_mask, more), None
         except CantBeDone as why:
+            number = getattr(module, "layer_idx", None)
+            layer = type(module).__name__ + ("" if number is None else f" of layer {number}")
             others = f"; {OTHERS}" if isinstance(why, NotServed) else ""
             raise NotServed(f"{layer}: {why}{others}") from None
 
@@ -372,9 +375,13 @@ def _attend(
     whole = joined_mask(terms, is_causal, query, key)
     whole, used = in_use(whole, query.shape[2], key.shape[2])
     masks = variant.row.on(query.device.type, "masks")
-    windows = getattr(getattr(module, "config", None), "sliding_window", None) is not None
-    needs = windows and "window" in masks and "none" not in masks
-    if needs and isinstance(whole, Mask) and "window" not in whole.kinds:
+    needs = "window" in masks and "none" not in masks
+    if (
+        needs
+        and isinstance(whole, Mask)
+        and "window" not in whole.kinds
+        and getattr(getattr(module, "config", None), "sliding_window", None) is not None
+    ):
         # a row that takes nothing without a window, in a model with windows: that has layers
         # without one too, or texts no longer than it
         whole = Mask((*whole.parts, Part("window", (used, used))), whole.upper_left)

@@ -1,22 +1,164 @@
-"""The lines that a choice gives to paste do what they say: they are run, and held against eager."""
+"""The lines that a choice gives to paste: they are run as printed, and held against the formula."""
+
+import functools
 
 import pytest
 import torch
-import torch.nn.functional as F
 
-from attnbench.answer.paste import in_transformers, lines, words_of
+import impls
+from attnbench.answer.paste import CallDetails, can_serve, in_transformers, lines, words_of
+from impls.masks import Mask
+from tests import brute
 from tests.answer.build import problem
-from tests.impls.small import inputs, softmax
+from tests.impls.small import inputs
+
+EXACT = [
+    row.name
+    for row in impls.own_rows().values()
+    if row.exact and row.level == "core" and not row.ranks and "cpu" in row.devices
+]
+CALLS = {
+    "none": {"mask": "none"},
+    "causal": {"mask": "causal", "heads": 4, "kv_heads": 2},
+    "causal over more keys": {"mask": "causal", "q_len": 7},
+    "from the first key": {"mask": "causal@upper-left", "q_len": 7},
+    "window": {"mask": "window:5,0", "heads": 4, "kv_heads": 2},
+    "padding": {"mask": "padding:9,24", "batch": 2},
+    "one query": {"mask": "causal", "phase": "decode", "heads": 4, "kv_heads": 2},
+}
+SCALES = (None, 0.05)
+COMPILED = ("compiled", "flex", "window.flex")
 
 
-@pytest.mark.parametrize("variant", ["sdpa", "sdpa.math", "chunked?block=8"])
-def test_what_is_pasted_computes_the_problem(variant):
-    for more in ({}, {"kv_heads": 2}, {"phase": "decode"}, {"mask": "window:5,0"}, {"q_len": 7}):
-        p = problem(24, **more)
-        names = dict(zip("qkv", inputs(p), strict=True))
-        want = softmax(p, *names.values(), torch.from_numpy(p.mask.visible(p.shape)))
-        exec("\n".join(lines(variant, p)), names)
-        assert torch.allclose(names["out"], want, atol=1e-5), more
+def formula(p, q, k, v, seen, scale=None):
+    """softmax(scale q k^T, where seen) v, in float64."""
+    q, k, v = (x.double() for x in (q, k, v))
+    k, v = (x.repeat_interleave(p.group, 1) for x in (k, v))
+    scores = (q @ k.mT) * (p.head_dim**-0.5 if scale is None else scale)
+    return scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v
+
+
+def run(code, p, **more):
+    """What the lines leave in ``out``, of random q, k and v; and these."""
+    names = dict(zip("qkv", inputs(p), strict=True))
+    qkv = tuple(names.values())
+    exec("\n".join(code), names | more, names)
+    return names["out"], qkv
+
+
+def supported(variant, call):
+    """The problem, unless the row doesn't take it, or is one for windows, which build refuses."""
+    p = problem(24, **{"width": 16, **call})
+    row = impls.own_rows()[variant]
+    for_windows = variant.startswith("window.") and "window" not in p.mask.kinds
+    return p if row.supports(p) is None and not for_windows else None
+
+
+PRINTED = [
+    pytest.param(
+        variant,
+        call,
+        scale,
+        id=f"{variant}-{name}-{scale}",
+        marks=[pytest.mark.slow] * (variant in COMPILED),
+    )
+    for variant in EXACT
+    for name, call in CALLS.items()
+    for scale in SCALES
+    if supported(variant, call)
+]
+
+
+@pytest.mark.parametrize(("variant", "call", "scale"), PRINTED)
+def test_the_lines_compute_the_whole_call(variant, call, scale):
+    p = supported(variant, call)
+    out, qkv = run(lines(variant, p, CallDetails(scale)), p)
+    want = formula(p, *qkv, torch.from_numpy(p.mask.visible(p.shape)), scale)
+    torch.testing.assert_close(out.double(), want, atol=1e-5, rtol=1e-5)
+
+
+@functools.cache
+def tensor_mask(kind):
+    """A mask without a name: every query sees its own key, and of the others every third."""
+    at = torch.arange(24)
+    seen = (at[:, None] == at) | ((at[:, None] + at) % 3 == 0)
+    if kind == "dense":
+        return seen
+    added = torch.linspace(-1, 1, 24 * 24).reshape(24, 24).sin()
+    return added.masked_fill(~seen, -torch.inf)
+
+
+@pytest.mark.parametrize("kind", ["dense", "bias"])
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in COMPILED))
+        for name in EXACT
+        if "dense" in impls.own_rows()[name].on("cpu", "masks") and not name.startswith("window.")
+    ],
+)
+def test_a_mask_without_a_name_is_the_caller_s_tensor(variant, scale, kind):
+    mask = tensor_mask(kind)
+    p = problem(24, mask=brute.saved(kind, mask.numpy()), width=16, kv_heads=2)
+    code = lines(variant, p, CallDetails(scale))
+    assert ".npy" not in "\n".join(code) and "your mask" in code[-1]
+    out, (q, k, v) = run(code, p, attn_mask=mask)
+    added = 0 if kind == "dense" else mask.masked_fill(mask == -torch.inf, 0.0).double()
+    factor = 16**-0.5 if scale is None else scale
+    scores = (q.double() @ k.double().repeat_interleave(2, 1).mT) * factor + added
+    weights = scores.masked_fill(~tensor_mask("dense"), -torch.inf).softmax(-1)
+    want = weights @ v.double().repeat_interleave(2, 1)
+    torch.testing.assert_close(out.double(), want, atol=1e-5, rtol=1e-5)
+
+
+def test_a_mask_of_several_conditions_with_a_file_is_one_tensor_that_holds_them_all():
+    joined = problem(24, mask="causal+" + brute.saved("bias", tensor_mask("bias").numpy()))
+    for variant in ("sdpa", "chunked"):
+        (*_, call) = lines(variant, joined)
+        assert (
+            call.endswith("# attn_mask: your mask, with causal in it") and "is_causal" not in call
+        )
+
+
+DROPPING = [name for name in EXACT if impls.own_rows()[name].dropout]
+
+
+@pytest.mark.parametrize("variant", DROPPING)
+def test_weights_are_dropped_as_often_as_the_call_says(variant):
+    """Of values that are all one, a row's output is the part of its weights that was kept."""
+    p = problem(512, mask="none", phase="train", width=16)
+    (*_, last) = code = lines(variant, p, CallDetails(dropout=0.25))
+    assert "dropout_p: 0.0 outside training" in last
+    torch.manual_seed(0)
+    q, k, _ = inputs(p)
+    names = {"q": q * 0, "k": k, "v": torch.ones_like(k)}
+    exec("\n".join(code), names)
+    kept = names["out"][..., 0] * 0.75
+    spread = (0.25 * 0.75 / 512) ** 0.5  # of a row of equal weights
+    assert kept.mean() == pytest.approx(0.75, abs=5 * spread / kept.numel() ** 0.5)
+    assert kept.std() == pytest.approx(spread, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("variant", "details", "why"),
+    [
+        ("window.flex", CallDetails(dropout=0.1), "does no dropout, and the call drops 0.1"),
+        ("sdpa", CallDetails(returns_lse=True), "returns the output alone, and the call needs the "
+         "log-sum-exp"),
+        ("matmul", CallDetails(returns_weights=True), "needs the weights"),
+        ("linear.elu", CallDetails(scale=0.5), "has no scores to scale"),
+    ],
+)  # fmt: skip
+def test_where_a_variant_cannot_do_the_call_there_are_no_lines_but_a_reason(variant, details, why):
+    assert why in can_serve(impls.own_rows()[variant], details)
+    assert lines(variant, problem(24, mask="none"), details) == []
+
+
+def test_a_scale_that_is_the_problem_s_own_is_nothing_to_write():
+    p = problem(24, width=48)
+    assert CallDetails.of(p, 1 / 48**0.5) == CallDetails() == CallDetails.of(p)
+    assert CallDetails.of(p, 0.05, dropout=0.5) == CallDetails(0.05, 0.5)
 
 
 def test_a_problem_is_said_whole():
@@ -35,12 +177,34 @@ def test_a_problem_is_said_whole():
 def test_torch_s_own_function_is_called_by_its_own_name_where_that_says_all():
     own = "out = F.scaled_dot_product_attention(q, k, v, is_causal=True)"
     assert lines("sdpa", problem(24))[-1] == own
+    assert lines("sdpa.flash", problem(24))[-1] == "    " + own
     assert "attnbench" in lines("sdpa", problem(24, mask="window:5,0"))[0]
     assert "attnbench" in lines("sdpa", problem(24, q_len=7))[0]  # its causal is upper-left there
-    assert F.scaled_dot_product_attention.__name__ in lines("sdpa.flash", problem(24))[-1]
 
 
-@pytest.mark.parametrize("variant", ["sdpa.flash", "chunked?block=8"])
+def test_calls_with_several_masks_are_given_each_its_own():
+    """A line for one of them would be wrong for the others."""
+    p = problem(24, width=16)
+    for mask in ("causal", "window:5,0"):
+        out, qkv = run(lines("sdpa", p, any_mask=True), p, mask=mask)
+        seen = torch.from_numpy(Mask.parse(mask).visible(p.shape))
+        torch.testing.assert_close(out.double(), formula(p, *qkv, seen), atol=1e-5, rtol=1e-5)
+
+
+def test_a_variant_of_a_file_is_named_with_the_file(tmp_path):
+    file = tmp_path / "a table.py"
+    file.write_text(
+        "from impls.spec import Variant\n"
+        "ROWS = [Variant('mine', 'written out', 'mine', 'softmax', 'impls.dense.matmul:build')]\n"
+    )
+    p = problem(24, width=16)
+    out, qkv = run(lines("mine", p, CallDetails(0.05), [str(file)]), p)
+    want = formula(p, *qkv, torch.from_numpy(p.mask.visible(p.shape)), 0.05)
+    torch.testing.assert_close(out.double(), want, atol=1e-5, rtol=1e-5)
+    assert lines("mine", p, CallDetails(dropout=0.1), [str(file)]) == []
+
+
+@pytest.mark.parametrize("variant", ["sdpa", "sdpa.flash", "chunked?block=8"])
 def test_a_model_of_transformers_takes_what_is_pasted(variant):
     small = pytest.importorskip("tests.models.transformers.small")
     model = small.made("llama")

@@ -236,6 +236,36 @@ def test_a_site_that_nobody_can_answer_stays_and_says_why(chooses, halved, tmp_p
     assert "2 of 3 sites stay as they are" in out
 
 
+def test_a_program_s_lines_are_the_whole_call_and_one_for_the_model_only_where_all_of_it_gains(
+    chooses, halved, tmp_path
+):
+    one = (problem(512, phase="train"), "sdpa", 0.3, {"scale": 0.05})
+    status, out, _ = chooses("--problems", captured(tmp_path, one), "--from", halved)
+    assert status == 0 and "to use matmul in all layers of a transformers model:" in out
+    assert 'model.set_attn_implementation("eager")' in out
+    away = (problem(512), "flex", 0.1, {"faithful": False, "note": "a score_mod of its own"})
+    file = captured(tmp_path, one, away)
+    _, out, _ = chooses("--problems", file, "--from", halved)
+    assert 'out = attend(q, k, v, mask="causal", scale=0.05)' in out
+    assert "set_attn_implementation(" not in out
+    assert "no line for a whole model of transformers: " in out
+    assert "how long its calls take now is not known" in out
+    (found, *_) = json.loads(chooses("--problems", file, "--from", halved, "--json")[1])["answers"]
+    assert found["code"][-1].endswith("scale=0.05)")
+
+
+def test_a_program_s_answer_is_in_an_engine_s_words(chooses, halved, tmp_path):
+    file = captured(tmp_path, (problem(512, phase="train"), "sdpa", 0.3, {}))
+    words = ("--problems", file, "--from", halved, "--for")
+    _, out, _ = chooses(*words, "transformers")
+    assert 'for transformers, to use matmul: model.set_attn_implementation("eager") what' in out
+    assert "import attnbench" not in out
+    _, out, _ = chooses(*words, "diffusers", "--json")
+    engine = json.loads(out)["engine"]
+    assert (engine["lines"], engine["takes"]) == ([], None)
+    assert engine["why"].startswith("diffusers has no matmul. It can take sdpa, 2.00× as long: ")
+
+
 def test_a_sites_figures_are_its_variants_with_half_of_the_margin_on_each_side():
     times = (("sdpa", 2.0), ("flex", 1.0), ("matmul", 1.01))
     known = [Candidate(v, "softmax", s, 0.9 * s, 1.1 * s, measured=True) for v, s in times]

@@ -7,8 +7,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attnbench.answer.choose_calls import Gain, SiteTimes, gain, priced_times, site_times
+from msgspec.structs import replace
+
+from attnbench.answer.choose_calls import (
+    Gain,
+    SiteTimes,
+    gain,
+    priced_times,
+    site_times,
+    variant_of,
+)
+from attnbench.answer.engines import EngineAnswer, TimedSite, for_whole_model, in_engine
 from attnbench.answer.mends import Priced, Pricer
+from attnbench.answer.paste import PLAIN, CallDetails, can_serve, lines
 from attnbench.command.terminal import say
 from attnbench.core.machine import this_machine
 from attnbench.core.settings import Settings
@@ -22,7 +33,6 @@ if TYPE_CHECKING:
     import argparse
 
     from attnbench.answer.choose import Choice
-    from attnbench.core.call import CallForm
     from impls import Table
     from impls.problem import Problem
 
@@ -31,11 +41,17 @@ RIVALS = 2
 
 
 class ProgramAnswer(NamedTuple):
-    """A program's calls, the table's answer for each problem, and what is gained where."""
+    """A program's calls, the table's answer for each problem, and what is gained where.
+
+    ``engine``: in the words of the engine that was asked for; ``whole_model``: one implementation
+    for all layers of a transformers model, or why there is none.
+    """
 
     calls: SeenCalls
     choices: dict[Problem, Choice]
     gained: Gain
+    engine: EngineAnswer | None = None
+    whole_model: EngineAnswer | None = None
     verified: Verified | None = None
 
 
@@ -47,18 +63,20 @@ def show_answer(
     from attnbench.features.choose import view
     from attnbench.report import tidy
 
-    calls, choices, gained, verified = answers(given, table, answer)
+    found = answers(given, table, answer)
     if given.json:
-        plain: dict[str, Any] = {
-            "answers": [{**c.to_dict(), **paste.pasted(c)} for c in choices.values()]
-        }
-        plain |= {"gain": gained.to_dict(), "verified": verified and verified.to_dict()}
+        choices = found.choices.values()
+        plain: dict[str, Any] = {"answers": [{**c.to_dict(), **paste.pasted(c)} for c in choices]}
+        plain["gain"] = found.gained.to_dict()
+        for name in ("engine", "whole_model", "verified"):
+            if (part := getattr(found, name)) is not None:
+                plain[name] = part.to_dict()
         print(json.dumps(plain))
     elif given.csv:
-        tidy.show(view.site_rows(calls, choices, gained))
+        tidy.show(view.site_rows(found.calls, found.choices, found.gained))
     else:
-        view.show_calls(choices, gained, verified.sentence() if verified else "")
-    return int(all(choice.ranking is None for choice in choices.values()))
+        view.show_calls(found)
+    return int(all(choice.ranking is None for choice in found.choices.values()))
 
 
 def answers(
@@ -81,13 +99,53 @@ def answers(
         given.threads = calls.header.get("torch_threads")
     choices = {problem: answer(problem) for problem in calls.problems()}
     priced = _priced(given, calls, choices, table)
-    sites = [_times(calls, s, choices, priced.get(n)) for n, s in enumerate(calls.sites)]
-    gained = gain(sites, "a step" if calls.step_share is not None else "the program's time")
+    times = [_times(calls, s, choices, priced.get(n)) for n, s in enumerate(calls.sites)]
+    gained = gain(times, "a step" if calls.step_share is not None else "the program's time")
+    places = [
+        _timed(s, choices.get(s.problem) if s.faithful else None, each, priced.get(n))
+        for n, (s, each) in enumerate(zip(calls.sites, times, strict=True))
+    ]
+    of_a_model = [p for p, s in zip(places, calls.sites, strict=True) if BY_MODEL in s.via]
+    tables = given.table or ()
+    found = ProgramAnswer(
+        calls,
+        choices,
+        gained,
+        in_engine(given.engine, places, tables) if getattr(given, "engine", None) else None,
+        for_whole_model(of_a_model, tables) if of_a_model else None,
+    )
     if not getattr(given, "verify", False):
-        return ProgramAnswer(calls, choices, gained)
+        return found
     advised = [(calls.sites[n], each) for n, each in priced.items() if each.gains]
-    verified = verify(given.program, advised, given.table or (), say)
-    return ProgramAnswer(calls, choices, gained, verified)
+    return found._replace(verified=verify(given.program, advised, tables, say))
+
+
+BY_MODEL = "transformers"
+"""How a call was captured that a model of transformers made."""
+
+
+def _timed(site: Site, choice: Choice | None, times: SiteTimes, priced: Priced | None) -> TimedSite:
+    """What is known of the variants at a place, for an engine that takes one for all."""
+    ranking = choice.ranking if choice else None
+    known = {c.variant: c for c in ranking.all} if ranking else {}
+    uses = variant_of(site.via)
+    takes = times.takes if times.takes in known else uses
+    if priced is not None and "sdpa" in priced.keys:
+        takes = "sdpa"
+    details = details_of(site)
+    return TimedSite(
+        site_label(site), site.problem, known, takes, uses, details, site.calls, site.new_masks or 1
+    )
+
+
+def details_of(site: Site) -> CallDetails:
+    """What a call asks for beside its problem."""
+    form = site.call
+    if form is None:
+        return CallDetails.of(site.problem, site.scale) if site.scale else PLAIN
+    read = "" if form.unread else form.returns
+    more = {"returns_lse": read == "lse", "returns_weights": read == "weights"}
+    return CallDetails.of(site.problem, form.scale, dropout=form.dropout, **more)
 
 
 def _priced(
@@ -109,13 +167,14 @@ def _priced(
             found[number] = pricer.price()
             how = {
                 "tables": given.table or [],
-                "by_model": site.via.startswith("transformers"),
+                "by_model": BY_MODEL in site.via,
                 "calls_a_mask": round(site.calls / site.new_masks) if site.new_masks else 0,
             }
-            for variant in _rivals(choices[site.problem], form, table):
+            for variant in _rivals(choices[site.problem], site, table):
                 taken = pricer.variant(variant, found[number], **how)
                 if taken.gains:
-                    found[number] = taken
+                    code = lines(variant, site.problem, details_of(site), given.table or ())
+                    found[number] = replace(taken, code=tuple(code))
     return found
 
 
@@ -123,14 +182,14 @@ A_PLACE_S = 15.0
 """A guess at the seconds that one place takes."""
 
 
-def _rivals(choice: Choice, form: CallForm, table: Table) -> list[str]:
+def _rivals(choice: Choice, site: Site, table: Table) -> list[str]:
     """The fastest variants that serve all of a call, torch's own functions aside."""
-    if choice.ranking is None or (form.returns and not form.unread):
+    mask = site.call and site.call.mask
+    if choice.ranking is None or (mask and mask.gradient):
         return []
-    if form.mask is not None and form.mask.gradient:
-        return []
+    details = details_of(site)
     rows = [c.variant for c in choice.ranking.all if not c.variant.startswith("sdpa")]
-    return [x for x in rows if table.find(x).dropout or not form.dropout][:RIVALS]
+    return [name for name in rows if can_serve(table.find(name), details) is None][:RIVALS]
 
 
 def _times(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from attnbench.answer.choose import Choice, Wants
     from attnbench.answer.choose_calls import Gain
+    from attnbench.answer.engines import EngineAnswer
     from attnbench.models.capture.calls import SeenCalls
     from impls import Table
     from impls.problem import Problem
@@ -45,12 +46,13 @@ def choose(given: argparse.Namespace) -> int:
 
         return show_answer(given, table, lambda problem: _answer(given, problem, wants, table))
     choice = _answer(given, _one_problem(given), wants, table)
+    engine = _in_engine(given, choice)
     if given.json:
-        print(json.dumps(_plain(choice)))
+        print(json.dumps(_plain(choice) | ({"engine": engine.to_dict()} if engine else {})))
     elif given.csv:
         tidy.show(view.rows(choice))
     else:
-        view.show(choice)
+        view.show(choice, engine)
     return int(choice.ranking is None)
 
 
@@ -83,6 +85,17 @@ def _plain(choice: Choice) -> dict[str, Any]:
     return {**choice.to_dict(), **paste.pasted(choice)}
 
 
+def _in_engine(given: argparse.Namespace, choice: Choice) -> EngineAnswer | None:
+    """The answer in the words of the engine that was asked for, if one was."""
+    from attnbench.answer.engines import TimedSite, in_engine
+
+    if not given.engine or choice.ranking is None:
+        return None
+    times = {c.variant: c for c in choice.ranking.all}
+    site = TimedSite(str(choice.problem), choice.problem, times, choice.ranking.winner.variant)
+    return in_engine(given.engine, [site], given.table)
+
+
 def _refuse_contradictions(given: argparse.Namespace) -> None:
     """Raise :class:`NoProblem` for options that would be ignored."""
     if given.source and given.measure:
@@ -97,6 +110,7 @@ def _refuse_contradictions(given: argparse.Namespace) -> None:
         )
     if given.export is not None:
         asked += [f"--{name}" for name in ("problems", "measure") if getattr(given, name)]
+        asked += ["--for"] * bool(given.engine)
         if asked:
             raise NoProblem(f"--export is of all that a run measured: leave {', '.join(asked)} out")
     elif given.problems is not None and asked:
@@ -146,7 +160,5 @@ def answer_calls(given: argparse.Namespace) -> CallsAnswer:
     from attnbench.features.choose.calls import answers
 
     wants, table = _wants(given)
-    calls, choices, gained, _ = answers(
-        given, table, lambda problem: _answer(given, problem, wants, table)
-    )
-    return calls, choices, gained
+    found = answers(given, table, lambda problem: _answer(given, problem, wants, table))
+    return found.calls, found.choices, found.gained

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from attnbench.answer.choose_calls import Gain
+    from attnbench.answer.engines import EngineAnswer
     from attnbench.answer.ranking import Ranking
+    from attnbench.features.choose.calls import ProgramAnswer
     from attnbench.models.capture.calls import SeenCalls, Site
     from impls.problem import Problem
 
@@ -32,8 +34,8 @@ BRIEF = (Why.COMPUTES, Why.SUPPORT)
 """Why most are out: each reason once would be a line a variant."""
 
 
-def show(choice: Choice) -> None:
-    """``choose``: one problem's answer."""
+def show(choice: Choice, engine: EngineAnswer | None = None) -> None:
+    """``choose``: one problem's answer, with what to paste; in an engine's words, if it has any."""
     out, r = console(), choice.ranking
     out.print(escape(choice.sentence()), style=f"bold {GOOD}" if r else "bold")
     if r is None and choice.source:
@@ -47,8 +49,11 @@ def show(choice: Choice) -> None:
         out.print(escape(line), style=FAINT)
     if r is not None:
         pasted = paste.pasted(choice)
-        _paste("to use it:", pasted["code"])
-        _paste("or in a model of transformers:", pasted["transformers"])
+        if engine is None:
+            _paste("to use it:", pasted["code"])
+            _paste("or in a model of transformers, for all of its calls:", pasted["transformers"])
+        else:
+            _show_engine(engine)
         _paste("what proves it:", [pasted["proof"]])
 
 
@@ -138,11 +143,12 @@ def _left_out(choice: Choice) -> Iterator[str]:
             yield f"left out, {why}: {first_few(names, NAMES)}" + (f": {said}" if said else "")
 
 
-def show_calls(choices: Mapping[Problem, Choice], gained: Gain, verified: str = "") -> None:
+def show_calls(answer: ProgramAnswer) -> None:
     """``choose --problems``: each place with what to change there, and what the program gains."""
-    out = console()
-    for sentence in filter(None, (gained.sentence(), verified)):
-        out.print(escape(sentence), style="bold")
+    out, gained = console(), answer.gained
+    out.print(escape(gained.sentence()), style="bold")
+    if answer.verified is not None:
+        out.print(escape(answer.verified.sentence()), style="bold")
     for site in gained.sites:
         share = "" if site.share is None else f", {format.percent(site.share.value)} of {gained.of}"
         out.print(escape(f"\n{site.site}{share}"), style="bold")
@@ -155,20 +161,27 @@ def show_calls(choices: Mapping[Problem, Choice], gained: Gain, verified: str = 
                 escape(f"  then  {duration(site.then_s.value)}, {times} of it: {site.takes}"),
                 style=GOOD,
             )
-            _paste("", site.code, above="")
+            _paste("", site.code)
         elif why := site.unchanged():
             out.print(escape(f"  {why}"), style=FAINT)
-    answered = [(c.ranking.winner.variant, c) for c in choices.values() if c.ranking]
-    first = dict(reversed(answered))
-    taken = {site.takes for site in gained.sites if site.ratio is not None}
-    for name in sorted(taken & first.keys()):
-        _paste(f"to use {name}:", paste.lines(name, first[name].problem))
-        _paste("what proves it:", [paste.proof(first[name])], "")
+    if answer.engine is not None:
+        _show_engine(answer.engine)
+    elif (whole := answer.whole_model) is not None:
+        title = f"to use {whole.variant} in all layers of the model:"
+        _paste(title, whole.lines)
+        if not whole.lines:
+            out.print(escape(f"\nno line for the whole model: {whole.why}"))
     out.print("\nof each problem alone:", style=FAINT)
-    for choice in choices.values():
+    for choice in answer.choices.values():
         out.print(escape(choice.sentence()), style=FAINT)
+
+
+def _show_engine(engine: EngineAnswer) -> None:
+    _paste(f"for {engine.engine}, to use {engine.variant}:", engine.lines)
+    if engine.why:
+        console().print(escape(f"\nfor {engine.engine}: {engine.why}"), soft_wrap=True)
 
 
 def _paste(title: str, lines: Sequence[str], above: str = "\n") -> None:
     if lines:
-        print("\n".join([*[above + title] * bool(title), *(f"    {line}" for line in lines)]))
+        print("\n".join([*([above + title] if title else []), *(f"    {line}" for line in lines)]))

@@ -135,7 +135,9 @@ def _advice(run: ReportRun, found: Sequence[Scene], width: int) -> list[str]:
         return ["Nothing exact was measured, so there is no fastest to name."]
     name = advised.variant if advised else answers[0].winner
     problem = next(r.problem for r in found[0].regime.records if r.time)
-    code = [line for line in code_lines(name, problem) if "import" not in line]
+    several = len({scene.regime.mask for scene in found}) > 1
+    code = code_lines(name, problem, any_mask=several)
+    code = [line for line in code if "import" not in line]
     use = f"→ Use {name}" + (f": {advised.near}" if advised else "")
     if advised and any(answer.winner != name for answer in answers):
         use = f"→ If only one: {name}, {advised.near}"

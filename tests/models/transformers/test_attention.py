@@ -37,6 +37,37 @@ def test_one_mask_is_looked_at_once_for_all_layers_of_a_step(monkeypatch):
     assert len([x for x in looks if x is not None]) == 1
 
 
+def test_a_mask_that_transformers_made_for_us_is_not_compared_with_a_copy_at_each_layer(
+    monkeypatch,
+):
+    """It takes as long as the mask is large; a mask of the user's own may be written to."""
+    compare, compared = known_masks._unwritten, []
+    monkeypatch.setattr(known_masks, "_unwritten", lambda *x: compared.append(x[0]) or compare(*x))
+    model = made("llama", num_hidden_layers=7)
+    by(model, EINSUM, forward, asked(model, "left"))
+    assert compared == []
+    model.set_attn_implementation(EINSUM)
+    question = asked(model)
+    length = question["input_ids"].shape[1]
+    logits(model, {**question, "attention_mask": torch.ones(1, 1, length, length).tril().bool()})
+    assert len(compared) == 6  # at each layer but the first
+
+
+@pytest.mark.parametrize("kind", ["causal_mask_function", "bidirectional_mask_function"])
+def test_such_a_mask_shares_no_memory_with_what_the_user_passes(kind):
+    padded = torch.ones(2, 6, dtype=torch.bool)
+    padded[:, :2] = False
+    rule = getattr(transformers.masking_utils, kind)
+    mask = ours.mask_as_eager(
+        batch_size=2, q_length=6, kv_length=6, mask_function=rule, attention_mask=padded,
+        allow_is_bidirectional_skip="bi" in kind,
+    )  # fmt: skip
+    before = mask.seen.clone()
+    assert not before.all()
+    padded[:] = True
+    assert torch.equal(mask.seen, before)
+
+
 def test_without_a_mask_every_key_is_seen_unless_the_call_says_causal():
     q, k, v = heads()
     attend, encoder, decoder = AttentionInterface()[EINSUM], nn.Module(), nn.Module()
