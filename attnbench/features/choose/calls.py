@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -99,14 +100,14 @@ def answers(
         given.threads = calls.header.get("torch_threads")
     choices = {problem: answer(problem) for problem in calls.problems()}
     priced = _priced(given, calls, choices, table)
-    times = [_times(calls, s, choices, priced.get(n)) for n, s in enumerate(calls.sites)]
+    tables = given.table or ()
+    times = [_times(calls, s, choices, priced.get(n), tables) for n, s in enumerate(calls.sites)]
     gained = gain(times, "a step" if calls.step_share is not None else "the program's time")
     places = [
         _timed(s, choices.get(s.problem) if s.faithful else None, each, priced.get(n))
         for n, (s, each) in enumerate(zip(calls.sites, times, strict=True))
     ]
     of_a_model = [p for p, s in zip(places, calls.sites, strict=True) if BY_MODEL in s.via]
-    tables = given.table or ()
     found = ProgramAnswer(
         calls,
         choices,
@@ -193,7 +194,11 @@ def _rivals(choice: Choice, site: Site, table: Table) -> list[str]:
 
 
 def _times(
-    calls: SeenCalls, site: Site, choices: Mapping[Problem, Choice], priced: Priced | None
+    calls: SeenCalls,
+    site: Site,
+    choices: Mapping[Problem, Choice],
+    priced: Priced | None,
+    tables: Sequence[str],
 ) -> SiteTimes:
     """A place's share of a step, and its call now and then."""
     name = site_label(site)
@@ -202,4 +207,8 @@ def _times(
         return priced_times(name, site.share, site.call, priced, **more)
     choice = choices.get(site.problem) if site.faithful else None
     why = "" if site.faithful else site.note
-    return site_times(name, site.share, site.via, choice, **more, why=why)
+    times = site_times(name, site.share, site.via, choice, **more, why=why)
+    if times.ratio is None:
+        return times
+    code = lines(times.takes, site.problem, details_of(site), tables)
+    return dataclasses.replace(times, code=tuple(code))

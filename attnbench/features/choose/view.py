@@ -146,6 +146,8 @@ def _left_out(choice: Choice) -> Iterator[str]:
 def show_calls(answer: ProgramAnswer) -> None:
     """``choose --problems``: each place with what to change there, and what the program gains."""
     out, gained = console(), answer.gained
+    ranked = [c for c in answer.choices.values() if c.ranking]
+    proofs = {c.ranking.winner.variant: paste.proof(c) for c in ranked if c.ranking}
     out.print(escape(gained.sentence()), style="bold")
     if answer.verified is not None:
         out.print(escape(answer.verified.sentence()), style="bold")
@@ -162,6 +164,8 @@ def show_calls(answer: ProgramAnswer) -> None:
                 style=GOOD,
             )
             _paste("", site.code)
+            if (proof := proofs.get(site.takes.removeprefix("take "))) is not None:
+                _paste("    what proves it:", [proof], above="")
         elif why := site.unchanged():
             out.print(escape(f"  {why}"), style=FAINT)
     if answer.engine is not None:
