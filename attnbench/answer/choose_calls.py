@@ -182,6 +182,8 @@ class Gain:
                 "ratio": site.ratio and asdict(site.ratio),
                 "saved": asdict(site.saved),
                 "unchanged": site.unchanged(),
+                "mend": list(site.mend),
+                "code": list(site.code),
             }
             for site in self.sites
         ]

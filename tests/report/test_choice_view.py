@@ -4,6 +4,8 @@ from attnbench.answer.choose import Choice, Wants
 from attnbench.answer.choose_calls import GainInterval, SiteTimes, gain
 from attnbench.answer.ranking import Candidate, Ranking
 from attnbench.features.choose import view
+from attnbench.features.choose.calls import ProgramAnswer
+from attnbench.models.capture.calls import SeenCalls
 from impls.masks import Mask
 from impls.problem import Problem
 
@@ -27,7 +29,9 @@ def test_a_program_has_its_answers_its_sites_and_its_gain(shown):
     short, long = (Problem(q_len=n, kv_len=n, mask=Mask.parse("causal")) for n in (256, 1024))
     none = Choice(long, Wants(), why_not="nothing was measured of it")
     chunked, found = Choice(long, Wants(), Ranking(BEST, (), (), None, None)), gain(sites, "a step")
-    said = shown(view.show_calls, {short: none, long: chunked}, found).splitlines()
+    said = shown(
+        view.show_calls, ProgramAnswer(SeenCalls(), {short: none, long: chunked}, found)
+    ).splitlines()
     assert said[0] == found.sentence() and said[0].endswith("2 of 4 sites stay as they are")
     blocks = {line[:6]: said[at : at + 3] for at, line in enumerate(said) if ".py:" in line}
     assert blocks == {

@@ -239,26 +239,32 @@ def test_a_site_that_nobody_can_answer_stays_and_says_why(chooses, halved, tmp_p
 def test_a_program_s_lines_are_the_whole_call_and_one_for_the_model_only_where_all_of_it_gains(
     chooses, halved, tmp_path
 ):
-    one = (problem(512, phase="train"), "sdpa", 0.3, {"scale": 0.05})
+    one = (problem(512, phase="train"), "transformers sdpa", 0.3, {"scale": 0.05})
     status, out, _ = chooses("--problems", captured(tmp_path, one), "--from", halved)
-    assert status == 0 and "to use matmul in all layers of a transformers model:" in out
+    assert status == 0 and "to use matmul in all layers of the model:" in out
     assert 'model.set_attn_implementation("eager")' in out
-    away = (problem(512), "flex", 0.1, {"faithful": False, "note": "a score_mod of its own"})
+    away = (
+        problem(512),
+        "transformers flex",
+        0.1,
+        {"faithful": False, "note": "a score_mod of its own"},
+    )
     file = captured(tmp_path, one, away)
     _, out, _ = chooses("--problems", file, "--from", halved)
     assert 'out = attend(q, k, v, mask="causal", scale=0.05)' in out
     assert "set_attn_implementation(" not in out
-    assert "no line for a whole model of transformers: " in out
+    assert "no line for the whole model: " in out
     assert "how long its calls take now is not known" in out
-    (found, *_) = json.loads(chooses("--problems", file, "--from", halved, "--json")[1])["answers"]
-    assert found["code"][-1].endswith("scale=0.05)")
+    said = json.loads(chooses("--problems", file, "--from", halved, "--json")[1])
+    assert said["gain"]["sites"][0]["code"][-1].endswith("scale=0.05)")
+    assert said["whole_model"]["lines"] == []
 
 
 def test_a_program_s_answer_is_in_an_engine_s_words(chooses, halved, tmp_path):
-    file = captured(tmp_path, (problem(512, phase="train"), "sdpa", 0.3, {}))
+    file = captured(tmp_path, (problem(512, phase="train"), "transformers sdpa", 0.3, {}))
     words = ("--problems", file, "--from", halved, "--for")
     _, out, _ = chooses(*words, "transformers")
-    assert 'for transformers, to use matmul: model.set_attn_implementation("eager") what' in out
+    assert 'for transformers, to use matmul: model.set_attn_implementation("eager")' in out
     assert "import attnbench" not in out
     _, out, _ = chooses(*words, "diffusers", "--json")
     engine = json.loads(out)["engine"]

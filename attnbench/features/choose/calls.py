@@ -20,7 +20,7 @@ from attnbench.answer.choose_calls import (
 )
 from attnbench.answer.engines import EngineAnswer, TimedSite, for_whole_model, in_engine
 from attnbench.answer.mends import Priced, Pricer
-from attnbench.answer.paste import PLAIN, CallDetails, can_serve, lines
+from attnbench.answer.paste import PLAIN, CallDetails, can_serve, find_row, lines
 from attnbench.command.terminal import say
 from attnbench.core.machine import this_machine
 from attnbench.core.settings import Settings
@@ -210,5 +210,8 @@ def _times(
     times = site_times(name, site.share, site.via, choice, **more, why=why)
     if times.ratio is None:
         return times
-    code = lines(times.takes, site.problem, details_of(site), tables)
+    details = details_of(site)
+    if (refusal := can_serve(find_row(times.takes, tables), details)) is not None:
+        return dataclasses.replace(times, takes="", then_s=None, why=refusal)
+    code = lines(times.takes, site.problem, details, tables)
     return dataclasses.replace(times, code=tuple(code))
