@@ -55,4 +55,4 @@ def test_the_variant_that_is_shown_passes_the_check_as_it_stands(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     (line,) = [x for x in LINES if x.startswith("attnbench check mine")]
     with measured_here():
-        assert re.search(r"mine\s+9 of 9", well(*shlex.split(line)[1:]).stdout)
+        assert re.search(r"mine\s+27 of 27", well(*shlex.split(line)[1:]).stdout)
