@@ -2,13 +2,17 @@
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 from attnbench.command import arguments
+from attnbench.core.checkout import Repository, find_commit
+from attnbench.features.commits.rows import rows_of
 from attnbench.features.run.view import show_answer
 from attnbench.report.scenes import gather
 from proofs import gallery
 from tests.calling import ROOT, measured_here, well
+from tests.repositories import git
 
 README = (ROOT / "README.md").read_text()
 PAGES = README + "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
@@ -55,4 +59,24 @@ def test_the_variant_that_is_shown_passes_the_check_as_it_stands(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     (line,) = [x for x in LINES if x.startswith("attnbench check mine")]
     with measured_here():
-        assert re.search(r"mine\s+9 of 9", well(*shlex.split(line)[1:]).stdout)
+        assert re.search(r"mine\s+27 of 27", well(*shlex.split(line)[1:]).stdout)
+
+
+def test_the_plugin_that_is_shown_is_one(tmp_path, monkeypatch):
+    """A commit of its files has the rows, which pass the check, and the edit that is shown fits."""
+    page = (ROOT / "docs" / "plugin.md").read_text()
+    for name, text in re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", page, re.DOTALL):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", "--all")
+    git(tmp_path, "commit", "--quiet", "-m", "as it is shown")
+    assert rows_of(find_commit("HEAD", tmp_path), Repository(tmp_path)).own == ["my.attention"]
+    (change,) = re.findall(r"^sed .*$", page, re.MULTILINE)
+    subprocess.run(shlex.split(change), cwd=tmp_path, check=True)
+    assert git(tmp_path, "diff", "--numstat").startswith("1\t1\tsrc/my_attention/core.py")
+    monkeypatch.syspath_prepend(tmp_path / "src")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "src"))
+    rows = tmp_path / "src" / "my_attention" / "rows.py"
+    with measured_here():
+        assert "27 of 27" in well("check", "my.attention", "--table", rows).stdout

@@ -156,3 +156,39 @@ def test_this_machine_is_entered_without_asking_and_what_is_others_stays(tmp_pat
     written = file.stat().st_mtime_ns
     assert ensure_machine(file) == name
     assert file.stat().st_mtime_ns == written
+
+
+MIXED = ("sdpa", "my.good", "mha?core=my.good")
+
+
+def with_kernels(place, commit, **more):
+    """A run of rows of attnbench's and of a distribution's, each of a commit of its own."""
+    facts = {"rows": ["my.good"], "commit": commit, "dirty": False, **more}
+    records = [runs.measured(variant) for variant in MIXED]
+    return place.run("mixed", *records, sha=place.first, outside={"mine 0.1": facts})
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_rows_are_filed_under_the_commit_of_their_own_code(place, monkeypatch, own):
+    """attnbench's in a clone, whichever these are run with; a distribution's in its repository."""
+    run, said = with_kernels(place, place.second), []
+    monkeypatch.setattr(runs.CloneOf, "own", own)
+    (file,) = place.export(run, say=said.append)
+    commit, names = (place.second, MIXED[1:]) if own else (place.first, MIXED[:1])
+    assert file.name.startswith(commit[:8])
+    assert {cell[0].strip("'") for cell in runs.cells(file)} == {*names}
+    assert f"{len(MIXED) - len(names)} measurement" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("commit", "more", "says"),
+    [
+        (None, {}, "holds no rows of a commit of"),
+        ("0" * 40, {}, "holds no rows of a commit of"),
+        ("", {"dirty": True}, "changes that no commit holds"),
+    ],
+)
+def test_rows_whose_commit_is_not_known_are_not_filed(place, monkeypatch, commit, more, says):
+    monkeypatch.setattr(runs.CloneOf, "own", True)
+    run = with_kernels(place, place.second if commit == "" else commit, **more)
+    place.refused(run, holding=[says])

@@ -154,6 +154,35 @@ def test_a_row_of_a_file_is_built_from_the_file_as_any_other(tmp_path):
     assert load_function(own.build)(Problem(), **own.chosen)(q, q, q).eq(2).all()
 
 
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [("fake_pkg:build", ""), (":build", "leave --table out, or uninstall fake to try the file's")],
+)
+def test_a_row_both_installed_and_in_a_file_is_one_where_its_code_is_one(tmp_path, build, says):
+    """Else the sentence says what to do about it."""
+    code = 'def build(problem): ...\nROWS = [row("fake.one", build="{}")]'
+    site = install(tmp_path / "site", "fake", code.format("fake_pkg:build"))
+    write(tmp_path / "mine.py", HEAD, code.format(build))
+    tables = f"""
+        import json, impls
+        table = impls.table([{str(tmp_path / "mine.py")!r}])
+        print(json.dumps([[b.remedy for b in table.broken], len(table.rows)]))
+        """
+    remedies, rows = python(tables, site)
+    assert rows == len(ROWS) + 1
+    assert len(remedies) == bool(says) and says in "".join(remedies)
+
+
+@pytest.mark.parametrize("value", ["build", "row"])
+def test_an_entry_point_that_names_no_list_of_rows_says_what_one_names(tmp_path, value):
+    site = install(tmp_path / "site", "fake", GOOD)
+    info = site / "fake-1.0.dist-info"
+    write(info / "entry_points.txt", "[attnbench.variants]", f"a = fake_pkg:{value}")
+    broken = "import json, impls; print(json.dumps([b.reason for b in impls.table().broken]))"
+    (reason,) = python(broken, site)
+    assert "has to be a list of impls.spec.Variant, as package.module:ROWS" in reason
+
+
 def test_rows_come_in_the_order_of_the_files_and_a_taken_name_costs_its_row(tmp_path):
     bad = "5, row('bad', paper=print)"
     one = write(tmp_path / "one.py", HEAD, f'ROWS = [{bad}, row("einsum"), row("zeta")]')

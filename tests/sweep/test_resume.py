@@ -1,6 +1,7 @@
 """A run that is stopped goes on where it was, and every cell ends up there once."""
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import attnbench
+from attnbench.answer import compare_runs
 from attnbench.core import checkout
 from attnbench.core.disk import StoreError
 from attnbench.core.evidence import save_beside
@@ -25,7 +27,7 @@ from attnbench.sweep import start
 from impls.errors import CantBeDone
 from tests.calling import ROOT, only_run, told, well
 from tests.processes import alive, until
-from tests.repositories import git
+from tests.repositories import CORE, ROWS, Kernels, git
 from tests.sweep.build import ONE, Answering
 
 GRID = ["--seq", "16,24", "--heads", "1", "--head-dim", "8", "--phase", "forward"]
@@ -155,6 +157,50 @@ def test_files_that_hold_something_else_are_named_at_once_and_before_it_goes_on(
         unchanged.check()
     with pytest.raises(StoreError, match=r"aid\.py holds something .*m\.npy holds something else"):
         start.resume(run.path, tables=rows)
+
+
+@pytest.mark.parametrize("file", ["core.py", "rows.py", "helper.cu"])
+def test_an_installed_plugins_files_are_code(tmp_path, monkeypatch, file):
+    """Rows of an entry point, whose package is imported nowhere in this process."""
+    site, package = tmp_path / "site", tmp_path / "work" / "mykernels"
+    package.mkdir(parents=True)
+    for name, text in (("__init__", ""), ("rows", ROWS), ("core", CORE.replace("TIMES", "1"))):
+        (package / f"{name}.py").write_text(text)
+    (package / "helper.cu").write_text("// compiled when it is called")
+    (site / "mine-1.dist-info").mkdir(parents=True)
+    (site / "mine-1.dist-info/METADATA").write_text(
+        "Metadata-Version: 2.1\nName: mine\nVersion: 1\n"
+    )
+    points = "[attnbench.variants]\na = mykernels.rows:ROWS\n"
+    (site / "mine-1.dist-info/entry_points.txt").write_text(points)
+    for place in (site, package.parent):
+        monkeypatch.syspath_prepend(place)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (site, package.parent))))
+    run, again = (begun(tmp_path / out, ONE, [], ["my.good"]) for out in ("a", "b"))
+    assert not list(compare_runs.differences(run.header, again.header))
+    assert run.header["outside"]["mine 1"]["rows"] == ["my.good"]
+    (package / file).write_text((package / file).read_text() + "\n")
+    with pytest.raises(StoreError, match=rf"{file} holds something else"):
+        start.resume(run.path)
+    later = begun(tmp_path / "c", ONE, [], ["my.good"])
+    (one,) = compare_runs.differences(run.header, later.header)
+    assert one.what.endswith(f"mykernels/{file}")
+    assert "mykernels" not in sys.modules
+
+
+def test_what_a_row_files_rows_are_built_by_is_code_wherever_it_lies(tmp_path, monkeypatch):
+    """Such as a package in ``src``, with the row file at the top."""
+    kernels = Kernels(tmp_path / "kernels", "src")
+    (kernels.root / "kernels.py").write_text(ROWS)
+    monkeypatch.syspath_prepend(kernels.root / "src")
+    monkeypatch.setenv("PYTHONPATH", str(kernels.root / "src"))
+    rows = [str(kernels.root / "kernels.py")]
+    run = begun(tmp_path / "out", ONE, rows, ["my.good"])
+    kernels.commit("nine times", times=9)
+    with pytest.raises(StoreError, match=r"src/mykernels/core\.py holds something else"):
+        start.resume(run.path, tables=rows)
+    (outside,) = run.header["outside"].values()
+    assert outside["commit"] == git(kernels.root, "rev-parse", "HEAD~1")
 
 
 def test_what_is_measured_with_other_code_is_another_leg_and_ranked_apart(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from attnbench.command import arguments
 from attnbench.core import checkout
 from attnbench.core.checkout import Commit
 from attnbench.core.stats import Pairs
-from attnbench.features.commits import rounds
+from attnbench.features.commits import rounds, rows
 from attnbench.features.commits import verb as commits
 from attnbench.features.commits.asv_interface import CommitHistory
 from attnbench.features.commits.pairs import CommitCell, CommitsComparison
@@ -95,7 +95,7 @@ class Asv:
     """asv, which has measured."""
 
     results, preview_command, root = None, "asv preview", None
-    of = classmethod(lambda cls, root: cls())
+    of = classmethod(lambda cls, *_: cls())
     guess_s = staticmethod(lambda *_: 1.0)
 
     def run(self, *_):
@@ -128,11 +128,13 @@ def place(monkeypatch, tmp_path):
         CommitCell(problem, why="gone", variant="matmul", computes="softmax", why_b="gone"),
     )
     compared = CommitsComparison(ends["base"], ends["head"], (), cells, 0.01)
-    monkeypatch.setattr(checkout, "repository", lambda *_: (tmp_path, []))
-    monkeypatch.setattr(checkout, "refuse_dirty", lambda *_: None)
+    where = checkout.Repository(tmp_path)
+    monkeypatch.setattr(checkout, "repository", lambda *_: where)
+    monkeypatch.setattr(checkout.Repository, "refuse_dirty", lambda *_: None)
     monkeypatch.setattr(checkout, "find_commits", lambda *_: [*ends.values()])
     monkeypatch.setattr(checkout, "find_commit", lambda name, *_: ends[name])
-    monkeypatch.setattr(rounds, "plan_cells", lambda *_: rounds.CellPlan([]))
+    monkeypatch.setattr(rows, "names_in", lambda *_: ["linear.elu", "matmul"])
+    monkeypatch.setattr(rows, "plan_cells", lambda *_: rows.CellPlan([]))
     monkeypatch.setattr(rounds, "compare_in_rounds", lambda *_, **__: compared)
     monkeypatch.setattr(commits, "Asv", Asv)
     monkeypatch.setattr(commits, "ensure_machine", lambda: "box")
