@@ -60,7 +60,12 @@ def _products(form: CallForm, problem: Problem) -> Iterator[Mend]:
 
 def _masks(form: CallForm, problem: Problem) -> Iterator[Mend]:
     """Other ways to say what the mask says."""
-    if form.mask is None or form.is_causal or form.mask.gradient:
+    if form.mask is None or form.is_causal:
+        return
+    if form.mask.gradient:
+        if form.api == "sdpa" and not (form.gradient and form.asked):
+            words = "attn_mask.detach(): nobody asks for its gradient"
+            yield Mend("detach_mask", words, _with_detached_mask)
         return
     weights = form.api == "mha" and form.returns == "weights"
     if weights and not form.unread:
@@ -78,9 +83,27 @@ def _masks(form: CallForm, problem: Problem) -> Iterator[Mend]:
     elif form.api == "sdpa" and form.mask.dtype != "bool" and not {"alibi", "bias"} & {*mask.kinds}:
         words = "a boolean mask in place of a float one"
         yield Mend("boolean_mask", words, _with_boolean_mask)
-    if form.api == "sdpa" and form.mask is not None and len(form.mask.shape) == 3:
+    if form.api == "sdpa" and _for_each_head(form.mask) and not {"dense", "bias"} & {*mask.kinds}:
+        words = "attn_mask of one head, which is that of all, in place of one for each"
+        yield Mend("one_head", words, _with_mask_of_one_head)
+    if form.api == "sdpa" and len(form.mask.shape) == 3:
         words = "attn_mask with four axes in place of three"
         yield Mend("mask_axes", words, lambda f: replace(f, mask=_more_axes(f.mask, problem)))
+
+
+def _with_detached_mask(form: CallForm) -> CallForm:
+    return replace(form, mask=form.mask and replace(form.mask, gradient=False))
+
+
+def _for_each_head(mask: TensorForm) -> bool:
+    return len(mask.shape) == 4 and mask.shape[1] > 1
+
+
+def _with_mask_of_one_head(form: CallForm) -> CallForm:
+    if (mask := form.mask) is None or not _for_each_head(mask):
+        return form
+    batch, _, n, m = mask.shape
+    return replace(form, mask=mask.contiguous((batch, 1, n, m)))
 
 
 def _with_boolean_mask(form: CallForm) -> CallForm:
@@ -106,7 +129,11 @@ def _tensors(form: CallForm, problem: Problem) -> Iterator[Mend]:
     if any(x.last_strided for x in (form.q, form.k, form.v)) and torchs:
         words = "transpose before the projection, not after: q, k and v contiguous along head_dim"
         yield Mend("contiguous", words, lambda f: replace(f, copied=True))
-    if form.gradient and not form.asked:
+    if len(form.k.shape) == 4 and form.k.shape[1] < form.q.shape[1] and not form.enable_gqa:
+        words = "enable_gqa=True: key and value have fewer heads than query"
+        yield Mend("enable_gqa", words, lambda f: replace(f, enable_gqa=True))
+    # without gradients nn.MultiheadAttention takes another path, which may be slower
+    if form.gradient and not form.asked and form.api != "mha":
         words = "torch.no_grad() around it: nobody asks for a gradient"
         yield Mend("no_grad", words, lambda f: replace(f, gradient=False))
 

@@ -63,7 +63,7 @@ class Replay:
         if self._repeats:
             few = form.repeated
         elif len(form.k.shape) == 4:
-            few = k.shape[1] // form.k.shape[1]
+            few = max(1, k.shape[1] // form.k.shape[1])
         ends = zip((q, k[:, ::few], v[:, ::few]), (form.q, form.k, form.v), strict=True)
         some = [_laid(x, end) for x, end in ends]
         self._kept = [*self._kept[-1:], some]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PAIRS = 3
 FROM_OUTSIDE = {
     "drop_mask", "is_causal", "boolean_mask", "enable_gqa", "contiguous", "four_axes", "mask_axes",
-    "backend", "no_grad", "need_weights",
+    "one_head", "detach_mask", "backend", "no_grad", "need_weights",
 }  # fmt: skip
 """Mends that can be put in place while a program runs."""
 NAMED = {"none", "causal", "window", "prefix", "alibi"}

@@ -87,6 +87,8 @@ CHANGES: dict[str, Callable[[Function, Arguments, Entry], Changed]] = {
     "contiguous": lambda f, a, _: (f, {**a, **{x: a[x].contiguous() for x in TENSORS}}),
     "four_axes": lambda f, a, _: (partial(_first, f), {**a, **{x: a[x][None] for x in TENSORS}}),
     "mask_axes": lambda f, a, _: (f, {**a, "attn_mask": a["attn_mask"][:, None]}),
+    "one_head": lambda f, a, _: (f, {**a, "attn_mask": a["attn_mask"][:, :1]}),
+    "detach_mask": lambda f, a, _: (f, {**a, "attn_mask": a["attn_mask"].detach()}),
     "backend": lambda f, a, _: (partial(_with_backends, f), a),
     "no_grad": lambda f, a, _: (partial(_without_gradient, f), a),
     "need_weights": lambda f, a, _: (f, a),  # nn.MultiheadAttention was told already

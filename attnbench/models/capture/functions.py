@@ -171,7 +171,8 @@ def sdpa(original: Function) -> Function:
             recorder = None if compiling else NOW.taking(query)
         if recorder is None:
             return original(**arguments)
-        since, via = perf_counter(), "mha" if state.heads > 0 else "sdpa"
+        since = perf_counter()
+        via: Api = "mha" if state.heads > 0 else "sdpa"
         if recorder.advice is None:
             call = original
         else:
@@ -180,7 +181,7 @@ def sdpa(original: Function) -> Function:
                 arguments.values()
             )
         more = is_causal, scale, dropout_p, enable_gqa
-        how = how_called("sdpa", query, key, value, attn_mask, *more)
+        how = how_called(via, query, key, value, attn_mask, *more)
         passed = via, query, key, value, attn_mask, is_causal, scale, dropout_p
         made = partial(CapturedCall, *passed, how=how)
         state.looked += perf_counter() - since
