@@ -90,7 +90,7 @@ class SeenCalls(msgspec.Struct):
 
     sites: list[Site] = field(default_factory=list)
     header: dict[str, Any] = field(default_factory=dict)
-    """The command, versions, how many processes and threads were seen."""
+    """The command, versions, how many processes and threads were seen, how many calls were met."""
     unseen: list[str] = field(default_factory=list)  # sentences: what may be missing, and why
     complete: bool = True  # false while the program runs, and where it was cut off
     wall_s: Seconds = 0.0
@@ -254,8 +254,8 @@ def merged(parts: Sequence[SeenCalls]) -> SeenCalls:
     header: dict[str, Any] = {}
     for part in reversed(parts):
         header |= part.header
-    for name in ("processes", "threads"):
-        header[name] = sum(int(part.header.get(name, 1)) for part in parts)
+    for name, least in (("processes", 1), ("threads", 1), ("met", 0)):
+        header[name] = sum(int(part.header.get(name, least)) for part in parts)
     whole = replace(
         trained,
         header=header,

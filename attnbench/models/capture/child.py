@@ -146,15 +146,16 @@ class Writer:
 
     def write(self, *, complete: bool) -> None:
         """Write what there is by now."""
-        if self._recorder.on_first is not None:  # no call was made
+        if self._recorder.on_first is not None and not complete:  # no call was made
             return
         with self._lock:
             if self._done.is_set() and not complete:
                 return
             try:
                 calls = self._recorder.calls(complete=complete)
-                calls.header["command"] = list(sys.orig_argv)
-                calls.write(self._file)
+                if calls.sites or calls.unseen:
+                    calls.header["command"] = list(sys.orig_argv)
+                    calls.write(self._file)
             except Exception as error:
                 failed(self._folder, error)
 

@@ -20,11 +20,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._guards import TracingContext
+from torch.overrides import handle_torch_function, has_torch_function
 
+from attnbench.models.capture.compiled import met, met_sdpa, put_compilers
 from attnbench.models.capture.masks import FoundMask, Masks
-from attnbench.models.capture.recorder import NOW, CapturedCall, Place, first_of, place_text, where
-from attnbench.models.mask_of import FULL, causal_of
-from impls.errors import CantBeDone
+from attnbench.models.capture.operators import put_operators
+from attnbench.models.capture.recorder import NOW, CapturedCall, place_text, where
 from impls.masks import Shape
 
 Function = Callable[..., Any]
@@ -47,13 +48,14 @@ class Stands:
         """
         original = getattr(owner, name)
         function: Any = make(original)
-        for word in ("__module__", "__name__", "__qualname__", "__doc__"):
-            if (value := getattr(original, word, None)) is not None:
-                setattr(function, word, value)
-        if isinstance(owner, types.ModuleType):
-            function.__module__, function.__qualname__ = owner.__name__, name
-        function.__attnbench__ = original, make
-        function.inherited = isinstance(owner, type) and name not in vars(owner)
+        if not hasattr(function, "__attnbench__"):  # else it stands elsewhere too
+            for word in ("__module__", "__name__", "__qualname__", "__doc__"):
+                if (value := getattr(original, word, None)) is not None:
+                    setattr(function, word, value)
+            if isinstance(owner, types.ModuleType):
+                function.__module__, function.__qualname__ = owner.__name__, name
+            function.__attnbench__ = original, make
+            function.inherited = isinstance(owner, type) and name not in vars(owner)
         self._placed.append((owner, name, original, function))
         setattr(owner, name, function)
 
@@ -101,22 +103,52 @@ def _rename(new: dict[int, Function]) -> None:
 
 def put_torch(stands: Stands) -> None:
     """Stand for torch's functions, and for its products and softmax."""
-    stands.put(F, "scaled_dot_product_attention", sdpa)
+    stands.put(F, "scaled_dot_product_attention", as_itself(sdpa))
+    same = F.scaled_dot_product_attention  # which is one function under two names
+    stands.put(torch._C._nn, "scaled_dot_product_attention", lambda _: same)
     stands.put(F, "multi_head_attention_forward", _mha)
     native, layer = "_native_multi_head_attention", "_transformer_encoder_layer_fwd"
     stands.put(torch, native, partial(_fast_path, "mha fast path", 3, (9, 12)))
     stands.put(torch, layer, partial(_fast_path, "encoder layer fast path", 1, (18, 19)))
-    stands.put(torch, "compile", _compile)
-    stands.put(torch.jit, "script", partial(_script, stands))
+    put_compilers(stands)
+    put_operators(stands)
     recent = _Recent()
     for name in ("matmul", "einsum"):
-        stands.put(torch, name, partial(_noting, recent.product, False))
+        stands.put(torch, name, as_itself(partial(_noting, recent.product, False)))
     for name in ("bmm", "baddbmm"):
-        stands.put(torch, name, partial(_noting, recent.product, True))
+        stands.put(torch, name, as_itself(partial(_noting, recent.product, True)))
     for name in ("matmul", "bmm", "baddbmm", "__matmul__"):
         stands.put(Tensor, name, partial(_noting, recent.product, False))
-    for owner in (torch, Tensor):
-        stands.put(owner, "softmax", partial(_noting, recent.softmax, False))
+    softmax = partial(_noting, recent.softmax, False)
+    stands.put(torch, "softmax", as_itself(softmax))
+    stands.put(Tensor, "softmax", softmax)
+
+
+def as_itself(make: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """What makes a stand-in that ``__torch_function__`` gets where torch would give the original.
+
+    A tensor's class or a mode compares what it gets with the function as the module has it.
+    """
+
+    def outer(original: Function) -> Function:
+        inner = make(original)
+
+        def function(*args: Any, **more: Any) -> Any:
+            if torch.compiler.is_dynamo_compiling():
+                return inner(*args, **more)
+            values = (*args, *more.values())
+            if has_torch_function(values) and not any(map(_nested, values)):
+                return handle_torch_function(function, values, *args, **more)
+            return inner(*args, **more)
+
+        return function
+
+    return outer
+
+
+def _nested(x: Any) -> bool:
+    """Whether its class, torch's own, compares with what is in ``torch._C``."""
+    return isinstance(x, Tensor) and x.is_nested
 
 
 def _watched(
@@ -153,7 +185,7 @@ def sdpa(original: Function) -> Function:
         if torch.compiler.is_dynamo_compiling():  # the values that it looks at are this frame's
             from torch._dynamo.comptime import comptime
 
-            comptime(_met_sdpa)
+            comptime(met_sdpa)
         begun = None if torch.compiler.is_compiling() else NOW.begin(query)
         out: Tensor = original(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -216,74 +248,6 @@ def _fast_path(via: str, tensors: int, places: tuple[int, int], original: Functi
         return _watched(run, args[0], partial(read, args, more), nested=True)
 
     return fast_path
-
-
-# ---- what torch compiles -----------------------------------------------------------------------
-
-COMPILED_NOTE = "compiled into larger code: how often it ran, and for how long, is not known"
-
-
-def _compile(original: Function) -> Function:
-    """``torch.compile``: a stand-in that is compiled by itself stands for the compiled function."""
-
-    def compile(model: Any = None, *args: Any, **more: Any) -> Any:
-        inner, make = getattr(model, "__attnbench__", (model, None))
-        compiled = original(inner, *args, **more)
-        return compiled if make is None else make(compiled)
-
-    return compile
-
-
-def _script(stands: Stands, original: Function) -> Function:
-
-    def script(*args: Any, **more: Any) -> Any:
-        more["_frames_up"] = more.get("_frames_up", 0) + 1  # names are looked up at its caller
-        with stands.paused():
-            return original(*args, **more)
-
-    return script
-
-
-def _met_sdpa(context: Any) -> None:
-    if (recorder := NOW.recorder) is None:
-        return
-
-    def constant(name: str) -> Any:
-        """The value of an argument, else something that is no argument's value."""
-        try:
-            return context.get_local(name).as_python_constant()
-        except Exception:
-            return ...
-
-    def find(_: Masks, shape: Shape) -> FoundMask:
-        if masked is not None:
-            return FoundMask(FULL, "its mask has no values while it is compiled")
-        return FoundMask(causal_of(shape) if causal is True else FULL)
-
-    site = None
-    try:
-        q, k, v = (context.get_local(name).as_fake() for name in ("query", "key", "value"))
-        masked, causal, scale, dropout = map(
-            constant, ("attn_mask", "is_causal", "scale", "dropout_p")
-        )
-        call = CapturedCall("sdpa, compiled", q, k, v, find_mask=find, note=COMPILED_NOTE)
-        call = call._replace(
-            scale=scale if isinstance(scale, float) else None,
-            dropout=dropout if isinstance(dropout, float) else 0.0,
-        )
-        site = call.request(first_of(_traced_places(context)), recorder.masks).site()
-    except CantBeDone as error:
-        recorder.failures[str(error)] += 1
-    except Exception as error:  # how the compiler keeps its values may change with its version
-        recorder.failures[f"torch.compile did not say what it is: {error!r:.120}"] += 1
-    recorder.met_compiled(site)
-
-
-def _traced_places(context: Any) -> Iterator[Place]:
-    frame = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
-    while frame is not None:
-        yield frame.f_code.co_filename, frame.lineno, frame.f_code.co_qualname
-        frame = getattr(frame, "parent", None)
 
 
 # ---- attention that is written out -------------------------------------------------------------
@@ -369,10 +333,6 @@ def put_flex(stands: Stands) -> None:
 
 
 def _flex(original: Function) -> Function:
-
-    def met(_: Any) -> None:
-        if (recorder := NOW.recorder) is not None:
-            recorder.met_compiled(None)
 
     def flex_attention(
         query: Tensor,

@@ -72,9 +72,12 @@ def show(calls: SeenCalls, path: Path) -> None:
         times = (duration(x) if x else "" for x in (s.seconds, s.backward_s))
         share = "" if s.share is None else percent(s.share)
         rows.append((s.site, problem, s.via, f"{s.calls:,}" if s.calls else "?", *times, share))
-    show(Table("", columns(*names, right=names[3:], wrap=names[:3]), rows))
+    if rows:
+        show(Table("", columns(*names, right=names[3:], wrap=names[:3]), rows))
     out = console()
     share = "no call could be timed, so attention's share of the time is not known"
+    if not calls.sites:
+        share = "attention calls were met, and none could be recorded: their share is not known"
     if calls.step_share is not None and calls.step_s is not None:
         share = (
             f"attention takes {percent(calls.step_share)} of a training step of "
@@ -130,7 +133,7 @@ def run_program(
             environment[SAMPLES] = str(out.with_name(f"{out.stem}.samples"))
         status = _run(command, environment, parts, out, quiet=quiet)
         calls = _gathered(parts, command, over=True, status=status)
-        if not calls.sites:
+        if not calls.sites and not calls.header.get("met"):
             raise CantBeDone(_why_nothing(command, parts, calls, status))
         calls.write(out)
     finally:

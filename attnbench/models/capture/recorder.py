@@ -31,12 +31,12 @@ from attnbench.models.capture import clocks
 from attnbench.models.capture.calls import SeenCalls, Site, octave
 from attnbench.models.capture.clocks import Entry, Span, Steps, Tally, ThreadState, watch_gradient
 from attnbench.models.capture.masks import FoundMask, Masks
+from attnbench.models.capture.met import CompiledCalls, Place, in_generated, is_generated
 from attnbench.models.mask_of import has_data, is_usual, phase_of, problem_of
 from impls.errors import CantBeDone
 from impls.masks import Shape
 from impls.problem import Problem
 
-Place = tuple[str, int, str]  # file, line, and the function's name
 Where = tuple[Place | None, Place | None]
 """The model's line and the user's; None where there is no such, or it is the same."""
 
@@ -69,7 +69,8 @@ def first_of(places: Iterable[Place]) -> Where:
 def _kind_of(file: str) -> str:
     """Whose file it is; of transformers, its models alone count as a library's."""
     generated = file.startswith("<") and not file.startswith(("<stdin>", "<ipython", "<string>"))
-    if generated or ("/transformers/" in file and "/transformers/models/" not in file):
+    of_library = "/transformers/" in file and "/transformers/models/" not in file
+    if generated or of_library or is_generated(file):
         return "torch"
     return "library" if "/transformers/" in file else owner_of(file)
 
@@ -150,11 +151,13 @@ class CapturedCall(NamedTuple):
     faithful: bool = True
     heads: int = 0  # where batch and heads are one axis: how many heads
     whole: bool = False  # whether it does more than attention, so that its seconds say nothing
+    ends: tuple[Tensor, ...] = ()
+    """Where the gradient ends, if not at q, k and v: those are then views in another layout."""
 
     def request(self, where: Where, masks: Masks) -> SiteRequest:
         """What its site follows from; in the dtype that attention runs in under autocast."""
         q, k, v = (_four(x, self.heads) for x in (self.q, self.k, self.v))
-        gradients = any(x.requires_grad for x in (self.q, self.k, self.v))
+        gradients = any(x.requires_grad for x in self.ends or (self.q, self.k, self.v))
         gradients = torch.is_grad_enabled() and gradients
         shape, mask = Shape(q[0], q[1], q[2], k[2]), self.attn_mask
         if self.find_mask is not None:
@@ -221,7 +224,6 @@ class Samples:
 
 
 ENTRIES = 4096
-COMPILED_MOST = 256
 HOST, NONE = clocks.SpanClock(), clocks.NoClock()
 
 
@@ -237,8 +239,9 @@ class Recorder:
         """Forget all calls; what masks are is still known."""
         self.gpu, self.tally = clocks.GpuClock(), Tally()
         self.steps = Steps(self.tally)
-        self.met, self.compiled = 0, list[Site]()
-        """Calls that torch's compiler met: how often they ran is not known; and their sites."""
+        self.compiled = CompiledCalls()
+        self.outputs: dict[int, Entry] = {}
+        """What computed an output in compiled code, where its gradient is a call of its own."""
         self.failures: Counter[str] = Counter()  # calls that could not be recorded, by reason
         self.graphs = compiled_graphs()  # what had been compiled before
         self.whole = 0  # calls that do more than attention
@@ -281,18 +284,29 @@ class Recorder:
         self.tally.called(entry, span.since, until)
         self.noticed()
         out = out[0] if isinstance(out, tuple) else out
-        if request.gradients and isinstance(out, Tensor) and out.requires_grad:
-            ends = (call.q, call.k, call.v, call.attn_mask, call.bias)
+        if not request.gradients or not isinstance(out, Tensor):
+            return
+        if out.requires_grad:
+            ends = (*(call.ends or (call.q, call.k, call.v)), call.attn_mask, call.bias)
             watch_gradient(out, ends, entry, self.tally, span.clock)
+        elif has_data(out):
+            if len(self.outputs) >= ENTRIES:
+                self.outputs.clear()
+            self.outputs[out.data_ptr()] = entry
 
     def _entry(self, request: SiteRequest, call: CapturedCall) -> Entry:
         try:
             site = request.site()
+            if self.compiled.met and in_generated(sys._getframe(1)):
+                place = self.compiled.ran(site.problem)
+                where = (place or request.where[0], request.where[1])
+                site = replace(site, site=place_text(where), via="sdpa, compiled")
         except CantBeDone as error:
             entry = Entry(why=str(error))
         else:
-            if self.samples and has_data(call.q) and call.q.dim() == 4:
-                file = self.samples.keep(site.site, site.problem, (call.q, call.k, call.v))
+            qkv = (call.q, call.k, call.v)
+            if self.samples and all(map(has_data, qkv)) and call.q.dim() == 4:
+                file = self.samples.keep(site.site, site.problem, qkv)
                 site = replace(site, samples=file)
             entry = Entry(site)
         with self._lock:
@@ -310,13 +324,17 @@ class Recorder:
     def failed(self, error: Exception) -> None:
         """Something went wrong in recording."""
         first = (str(error) or "no more is known").splitlines()[0]
-        self.failures[f"{type(error).__name__}: {first[:160]}"] += 1
+        self.refused(f"{type(error).__name__}: {first[:160]}")
 
-    def met_compiled(self, site: Site | None) -> None:
-        """Torch's compiler met a call; ``site`` where it is known."""
-        self.met += 1
-        if site and site not in self.compiled and len(self.compiled) < COMPILED_MOST:
-            self.compiled.append(site)
+    def refused(self, why: str) -> None:
+        """A call was met that is not recorded."""
+        self.failures[why] += 1
+        self.noticed()
+
+    def met_compiled(self, site: Site | None = None, where: Where = (None, None)) -> None:
+        """Torch's compiler met a call; ``site`` and ``where`` as far as they are known."""
+        self.compiled.meet(site, where[0] or where[1])
+        self.noticed()
 
     def calls(self, *, complete: bool) -> SeenCalls:
         """What was recorded so far, its sites still to be gathered."""
@@ -324,9 +342,11 @@ class Recorder:
         if passed is not None:
             self.tally.last = max(self.tally.last, passed)
         versions = {"torch": torch.__version__, "python": platform.python_version()}
+        sites = [*self.tally.sites(), *self.compiled.sites()]
+        met = self.compiled.met + sum(self.failures.values()) + sum(self.written_out.values())
         return SeenCalls(
-            sites=[*self.tally.sites(), *self.compiled],
-            header={**versions, "threads": self.tally.threads, "processes": 1},
+            sites=sites,
+            header={**versions, "threads": self.tally.threads, "processes": 1, "met": met},
             unseen=_unseen(self),
             complete=complete,
             wall_s=self.tally.window(looking=self.gpu.used),
@@ -356,9 +376,12 @@ class Now:
             why = "torch.func transformed it, and no shape says of how many calls it is one"
         elif query.is_nested and not nested:
             why = "its tensors are nested, and a problem's are not"
+        elif query.is_cuda and torch.cuda.is_current_stream_capturing():
+            # to read a value now, as that of a mask, would break the graph
+            why = "a CUDA graph holds it, and how often that is replayed is not known"
         else:
             return recorder.begin(query)
-        recorder.failures[why] += 1
+        recorder.refused(why)
         return None
 
     def made(self, call: Callable[[], CapturedCall], out: Any, begun: Span) -> None:
@@ -392,7 +415,7 @@ def _unseen(recorder: Recorder) -> list[str]:
     written = recorder.written_out
     places = ", ".join(place for place, _ in written.most_common(PLACES))
     more = f" and {len(written) - PLACES} more places" if len(written) > PLACES else ""
-    graphs = compiled_graphs() - recorder.graphs
+    graphs, unknown = compiled_graphs() - recorder.graphs, recorder.compiled.unknown
     imported = ", ".join(name for name in KERNELS if name in sys.modules)
     told = {
         "attention that is written out as products and a softmax was met "
@@ -400,9 +423,10 @@ def _unseen(recorder: Recorder) -> list[str]:
         f"{places}{more}; written with F.scaled_dot_product_attention it would be": written,
         f"torch.compile compiled graphs: {graphs:,}; nn.MultiheadAttention in them, and attention "
         "that is written out, has no site; the former is recorded without compiling": graphs,
-        f"attention calls that torch.compile compiled into larger code: {recorder.met:,}; which "
-        "problems is known, but not how often they ran, nor for how long; run without compiling to "
-        "have their share": recorder.met,
+        f"attention calls that torch.compile compiled into larger code: {unknown:,}; how often "
+        "they ran, and for how long, is not known; run without compiling to have their share": (
+            unknown
+        ),
         f"calls of torch's fast path for nn.MultiheadAttention and TransformerEncoder: "
         f"{recorder.whole:,}; they computed projections, or a whole layer, in the same operator: "
         "counted, but their seconds are not in the share": recorder.whole,
