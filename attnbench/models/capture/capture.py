@@ -30,14 +30,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from attnbench.models.capture import functions
+from attnbench.models.capture import functions, linear
 from attnbench.models.capture.calls import SeenCalls, merged
 from attnbench.models.capture.child import AfterImport
+from attnbench.models.capture.libraries import LIBRARIES, put_library
+from attnbench.models.capture.linear import put_linear
 from attnbench.models.capture.recorder import NOW, Recorder
 from impls.errors import CantBeDone
 
@@ -87,7 +90,9 @@ class Session:
             RULES: self._load_rules,
             functions.MODULE: lambda: functions.put_transformers(self._stands),
         }
-        self._imports = AfterImport(actions, recorder.failed)
+        actions |= {name: partial(put_library, self._stands, name) for name in LIBRARIES}
+        each = partial(put_linear, self._stands)
+        self._imports = AfterImport(actions, recorder.failed, linear.PACKAGES, each)
 
     def begin(self, *, running: bool) -> None:
         """Record from now on; raises CantBeDone where this process is being captured already.
@@ -105,6 +110,7 @@ class Session:
         except BaseException:
             self.end()
             raise
+        self.recorder.replaced = self._stands.replaced
         NOW.recorder = self.recorder
 
     def _load_rules(self) -> None:

@@ -81,6 +81,17 @@ class Stands:
                 delattr(owner, name)
         return there
 
+    def replaced(self) -> list[str]:
+        """Those in whose place something else is now, and what."""
+        if self._pauses:
+            return []
+        found = [(x, getattr(x[0], x[1], None)) for x in list(self._placed)]
+        return [
+            f"{owner.__name__}.{name} by {getattr(now, '__module__', '')}.{_named(now)}"
+            for (owner, name, original, function), now in found
+            if now is not function and now is not original and hasattr(owner, "__name__")
+        ]
+
     def spread(self) -> None:
         """Put stand-ins wherever else a module has the originals among its names."""
         _rename({id(old): new for _, _, old, new in self._placed if not new.inherited})
@@ -90,6 +101,10 @@ class Stands:
         self._take_out()
         _rename({id(new): old for _, _, old, new in self._placed})
         self._placed.clear()
+
+
+def _named(x: Any) -> str:
+    return str(getattr(x, "__qualname__", type(x).__name__))
 
 
 def _rename(new: dict[int, Function]) -> None:
@@ -151,7 +166,7 @@ def _nested(x: Any) -> bool:
     return isinstance(x, Tensor) and x.is_nested
 
 
-def _watched(
+def watched(
     run: Function, query: Any, read: Function, *, nested: bool = False, **meanwhile: Any
 ) -> Any:
     """What ``run()`` returns, recorded as ``read()``; the thread's state is ``meanwhile``."""
@@ -245,7 +260,7 @@ def _fast_path(via: str, tensors: int, places: tuple[int, int], original: Functi
 
     def fast_path(*args: Any, **more: Any) -> Any:
         run = partial(original, *args, **more)
-        return _watched(run, args[0], partial(read, args, more), nested=True)
+        return watched(run, args[0], partial(read, args, more), nested=True)
 
     return fast_path
 
@@ -355,7 +370,7 @@ def _flex(original: Function) -> Function:
         given = query, key, value, score_mod, block_mask, scale, enable_gqa
         call = partial(CapturedCall, "flex", query, key, value, scale=scale, find_mask=find)
         # its own products are no other attention
-        return _watched(partial(original, *given, *args, **more), query, call, heads=-1)
+        return watched(partial(original, *given, *args, **more), query, call, heads=-1)
 
     return flex_attention
 
@@ -397,7 +412,7 @@ def _observed(original: Function, name: str) -> Function:
         run = partial(original, module, query, key, value, attention_mask, *args, **more)
         inner: list[Function] = []
         given = via, module, (query, key, value), attention_mask, inner, more
-        return _watched(run, query, partial(layer_call, *given), outer=via, inner=inner)
+        return watched(run, query, partial(layer_call, *given), outer=via, inner=inner)
 
     return attention
 
@@ -425,8 +440,9 @@ def layer_call(
     call = CapturedCall(via, *qkv, scale=scale, dropout=dropout or 0.0, bias=bias)
     call = call._replace(note="; ".join(notes), faithful=not notes)
     tensor = mask if isinstance(mask, Tensor) else None
-    if len(inner) == 1:
-        its, (_, k, v) = inner[0](), qkv
+    its = inner[0]() if len(inner) == 1 else None
+    if its is not None and (not its.ends or its.q.shape == call.q.shape):  # it packed nothing
+        _, k, v = qkv
         if k.shape[2] != its.k.shape[2]:  # heads may have been packed for torch's function
             k, v = (x.detach()[:, :, : its.k.shape[2]] for x in (k, v))
         call = call._replace(k=k, v=v)

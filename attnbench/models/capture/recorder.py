@@ -69,10 +69,11 @@ def first_of(places: Iterable[Place]) -> Where:
 def _kind_of(file: str) -> str:
     """Whose file it is; of transformers, its models alone count as a library's."""
     generated = file.startswith("<") and not file.startswith(("<stdin>", "<ipython", "<string>"))
-    of_library = "/transformers/" in file and "/transformers/models/" not in file
-    if generated or of_library or is_generated(file):
+    of_transformers = "/transformers/" in file and "/diffusers/" not in file
+    passed = of_transformers and "/transformers/models/" not in file
+    if generated or passed or is_generated(file):
         return "torch"
-    return "library" if "/transformers/" in file else owner_of(file)
+    return "library" if of_transformers else owner_of(file)
 
 
 def place_text(found: Where) -> str:
@@ -153,6 +154,7 @@ class CapturedCall(NamedTuple):
     whole: bool = False  # whether it does more than attention, so that its seconds say nothing
     ends: tuple[Tensor, ...] = ()
     """Where the gradient ends, if not at q, k and v: those are then views in another layout."""
+    most_nodes: int = clocks.MOST_NODES  # of its gradient, where that is to be timed
 
     def request(self, where: Where, masks: Masks) -> SiteRequest:
         """What its site follows from; in the dtype that attention runs in under autocast."""
@@ -223,7 +225,8 @@ class Samples:
         return str(file)
 
 
-ENTRIES = 4096
+ENTRIES, KINDS = 4096, 256
+"""Calls unlike each other that are known at a time, and reasons why calls are not recorded."""
 HOST, NONE = clocks.SpanClock(), clocks.NoClock()
 
 
@@ -249,6 +252,8 @@ class Recorder:
         """Attention that was written out as products and a softmax, by its place."""
         self._entries: dict[SiteRequest, Entry] = {}
         self._lock = threading.Lock()
+        self.replaced: Callable[[], list[str]] = list
+        """Functions in whose place the program has put one of its own."""
         self.on_first: Callable[[], None] | None = None
         """Called once, as soon as there is anything to report."""
 
@@ -288,7 +293,7 @@ class Recorder:
             return
         if out.requires_grad:
             ends = (*(call.ends or (call.q, call.k, call.v)), call.attn_mask, call.bias)
-            watch_gradient(out, ends, entry, self.tally, span.clock)
+            watch_gradient(out, ends, entry, self.tally, span.clock, call.most_nodes)
         elif has_data(out):
             if len(self.outputs) >= ENTRIES:
                 self.outputs.clear()
@@ -328,7 +333,8 @@ class Recorder:
 
     def refused(self, why: str) -> None:
         """A call was met that is not recorded."""
-        self.failures[why] += 1
+        more = why not in self.failures and len(self.failures) >= KINDS
+        self.failures["for more reasons than are kept" if more else why] += 1
         self.noticed()
 
     def met_compiled(self, site: Site | None = None, where: Where = (None, None)) -> None:
@@ -344,6 +350,7 @@ class Recorder:
         versions = {"torch": torch.__version__, "python": platform.python_version()}
         sites = [*self.tally.sites(), *self.compiled.sites()]
         met = self.compiled.met + sum(self.failures.values()) + sum(self.written_out.values())
+        met += len(self.replaced())
         return SeenCalls(
             sites=sites,
             header={**versions, "threads": self.tally.threads, "processes": 1, "met": met},
@@ -385,8 +392,11 @@ class Now:
         return None
 
     def made(self, call: Callable[[], CapturedCall], out: Any, begun: Span) -> None:
-        """Just after a call; ``call`` returns which it was. Inside a library's it is a part."""
-        if (recorder := self.recorder) is None:
+        """Just after a call; ``call`` returns which it was. Inside a library's it is a part.
+
+        A function that returns nothing has left the work to another.
+        """
+        if (recorder := self.recorder) is None or out is None:
             return
         state = recorder.tally.mine
         if state.outer is not None:
@@ -405,8 +415,8 @@ def compiled_graphs() -> int:
     return int(counters["stats"]["unique_graphs"]) if counters else 0
 
 
-KERNELS = ("flash_attn", "xformers", "sageattention", "flashinfer", "natten")
-"""Libraries with attention functions of their own."""
+KERNELS = ("flashinfer", "natten", "transformer_engine", "torchtune")
+"""Libraries with attention functions of their own that nothing stands for."""
 PLACES, REASONS = 3, 5
 """Places of attention written out, and reasons for failures, that are named at most."""
 
@@ -417,6 +427,7 @@ def _unseen(recorder: Recorder) -> list[str]:
     more = f" and {len(written) - PLACES} more places" if len(written) > PLACES else ""
     graphs, unknown = compiled_graphs() - recorder.graphs, recorder.compiled.unknown
     imported = ", ".join(name for name in KERNELS if name in sys.modules)
+    replaced = ", ".join(recorder.replaced())
     told = {
         "attention that is written out as products and a softmax was met "
         f"{sum(written.values()):,} times and is not recorded, nor in the share: "
@@ -436,6 +447,8 @@ def _unseen(recorder: Recorder) -> list[str]:
         },
         f"the program imported {imported}: calls of their own functions are seen only where "
         "transformers makes them": imported,
+        f"the program put functions of its own in the place of others: {replaced}; what they do by "
+        "themselves is not seen": replaced,
         "there was no room for samples of all places: the first were kept": (
             recorder.samples is not None and recorder.samples.skipped
         ),
