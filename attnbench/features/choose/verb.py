@@ -135,7 +135,9 @@ def _answer_calls(given: argparse.Namespace, wants: Wants, table: Table) -> int:
         say(f"note: {sentence}")
     problems = calls.problems()
     if not problems:
-        raise CantBeDone(f"{given.problems} holds no call that can be put as a problem")
+        notes = dict.fromkeys(s.note for s in calls.sites if s.note)
+        why = "; ".join(notes) or "it holds no site"
+        raise CantBeDone(f"{given.problems} holds no call that can be put as a problem: {why}")
     choices = {problem: _answer(given, problem, wants, table) for problem in problems}
     sites = [
         site_times(

@@ -4,21 +4,7 @@
 PROGRAM`` what a program and all Python that it starts do. Functions that compute attention are
 replaced by ones that call them and take notes; nothing that is computed changes, to the last bit.
 
-==================  ==============================================================================
-seen                ``F.scaled_dot_product_attention``, ``nn.MultiheadAttention``,
-                    ``nn.TransformerEncoder`` (also on their fast path), FlexAttention (also
-                    compiled by itself), every attention function that transformers gives a model:
-                    its eager ones, sdpa, flash, flex and registered ones; in all threads
-met, not counted    calls inside of what ``torch.compile`` compiles: which problems, not how often;
-                    but for ``nn.MultiheadAttention`` and attention that is written out
-met, not recorded   attention written out as products and a softmax; named with its place
-not recorded        calls inside of torch.func's transforms; counted
-not seen            other libraries' kernels, called directly; a softmax written as exponentials;
-                    Python started with ``-I``, ``-E`` or ``-S``, or with packages of its own that
-                    are named as ours; with ``attnbench.capture()``, a function that the program
-                    already has elsewhere than among the names of a module (in an object, a
-                    closure, a list, a variable), and code that was compiled before
-==================  ==============================================================================
+docs/choosing.md has a table of what is seen, what is counted, and what is only named.
 
 A call takes about a tenth of a millisecond longer; that time is taken off the steps and the window
 that a share is of, but not on a GPU, which goes on meanwhile. There a share is of the window
@@ -130,6 +116,7 @@ class Session:
         self._imports.end()
         if self._optimizers is not None:
             self._optimizers.remove()
+        self.recorder.replaced = self._stands.replaced().copy
         self._stands.close()
 
     @contextmanager

@@ -415,7 +415,7 @@ def compiled_graphs() -> int:
     return int(counters["stats"]["unique_graphs"]) if counters else 0
 
 
-KERNELS = ("flashinfer", "natten", "transformer_engine", "torchtune")
+KERNELS = ("flashinfer", "natten", "transformer_engine")
 """Libraries with attention functions of their own that nothing stands for."""
 PLACES, REASONS = 3, 5
 """Places of attention written out, and reasons for failures, that are named at most."""
