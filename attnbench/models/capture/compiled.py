@@ -50,7 +50,16 @@ def _script(stands: Stands, original: Function) -> Function:
 
 
 def met_sdpa(context: Any) -> None:
-    """Note ``F.scaled_dot_product_attention`` whose frame torch's compiler is in."""
+    """Note ``F.scaled_dot_product_attention``, whose frame torch's compiler is in."""
+    _met(context, "sdpa, compiled", ("attn_mask",))
+
+
+def met_flex(context: Any) -> None:
+    """Note ``flex_attention``, whose frame torch's compiler is in."""
+    _met(context, "flex, compiled", ("block_mask", "score_mod"))
+
+
+def _met(context: Any, via: str, masks: tuple[str, ...]) -> None:
     if (recorder := NOW.recorder) is None:
         return
 
@@ -62,17 +71,15 @@ def met_sdpa(context: Any) -> None:
             return ...
 
     def find(_: Masks, shape: Shape) -> FoundMask:
-        if masked is not None:
+        if any(constant(name) is not None for name in masks):
             return FoundMask(FULL, "its mask has no values while it is compiled")
-        return FoundMask(causal_of(shape) if causal is True else FULL)
+        return FoundMask(causal_of(shape) if constant("is_causal") is True else FULL)
 
     site, where = None, first_of(_traced_places(context))
     try:
         q, k, v = (_sized(context.get_local(name).as_fake()) for name in ("query", "key", "value"))
-        masked, causal, scale, dropout = map(
-            constant, ("attn_mask", "is_causal", "scale", "dropout_p")
-        )
-        call = CapturedCall("sdpa, compiled", q, k, v, find_mask=find, note=COMPILED_NOTE)
+        scale, dropout = (constant(name) for name in ("scale", "dropout_p"))
+        call = CapturedCall(via, q, k, v, find_mask=find, note=COMPILED_NOTE)
         call = call._replace(
             scale=scale if isinstance(scale, float) else None,
             dropout=dropout if isinstance(dropout, float) else 0.0,
@@ -83,12 +90,6 @@ def met_sdpa(context: Any) -> None:
     except Exception as error:  # how the compiler keeps its values may change with its version
         recorder.refused(f"torch.compile did not say what it is: {error!r:.120}")
     recorder.met_compiled(site, where)
-
-
-def met(_: Any) -> None:
-    """Note a call of which torch's compiler says no more."""
-    if (recorder := NOW.recorder) is not None:
-        recorder.met_compiled()
 
 
 class _Sized:

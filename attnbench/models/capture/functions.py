@@ -22,7 +22,7 @@ from torch import Tensor
 from torch._guards import TracingContext
 from torch.overrides import handle_torch_function, has_torch_function
 
-from attnbench.models.capture.compiled import met, met_sdpa, put_compilers
+from attnbench.models.capture.compiled import met_flex, met_sdpa, put_compilers
 from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.capture.operators import put_operators
 from attnbench.models.capture.recorder import NOW, CapturedCall, place_text, where
@@ -366,7 +366,7 @@ def _flex(original: Function) -> Function:
         if torch.compiler.is_dynamo_compiling():
             from torch._dynamo.comptime import comptime
 
-            comptime(met)
+            comptime(met_flex)
         given = query, key, value, score_mod, block_mask, scale, enable_gqa
         call = partial(CapturedCall, "flex", query, key, value, scale=scale, find_mask=find)
         # its own products are no other attention

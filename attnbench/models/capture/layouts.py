@@ -168,8 +168,8 @@ def _packed(
     starts: Tensor, starts_k: Tensor, window: Window, masks: Masks, shape: Shape
 ) -> FoundMask:
     """Sequences one after the other, each of which sees its own keys alone."""
-    places = read_lengths(starts, 1), read_lengths(starts_k, 1)
-    if places[0] is None or places[1] is None:
+    places = [x for s in (starts, starts_k) if (x := read_lengths(s, 1)) is not None]
+    if len(places) < 2:
         return FoundMask(FULL, UNKNOWN_LENGTHS)
     q, k = (tuple(b - a for a, b in pairwise(x)) for x in places)
     if q == k and sum(q) == shape.q_len == shape.kv_len:

@@ -86,13 +86,14 @@ def _read(text: str, layer: bool, values: Mapping[str, Any]) -> CapturedCall:
 def _qkv(text: str, values: Mapping[str, Any]) -> list[Tensor]:
     """As [batch, heads, length, width]; the states of a state space are queries and keys."""
     if "selective_scan" in text or "mamba_inner" in text:  # [batch, width, length]
-        x = next(x for x in values.values() if isinstance(x, Tensor)).mT[:, None]
-        return [x, x, x]
+        first = next(x for x in values.values() if isinstance(x, Tensor)).mT[:, None]
+        return [first, first, first]
     tensors = {name: x for name, x in values.items() if isinstance(x, Tensor) and x.dim() > 2}
     if "state_update" in text:  # one token: [batch, heads, width] and [batch, groups, states]
-        x, b, c = (values.get(n) for n in ("x", "B", "C"))
-        x = values["hidden_states"] if x is None else x
-        return [(x if x.dim() == 3 else x[:, None])[:, :, None] for x in (c, b, x)]
+        names = ("C", "B", "x" if "x" in values else "hidden_states")
+        return [
+            (x if x.dim() == 3 else x[:, None])[:, :, None] for x in map(values.__getitem__, names)
+        ]
     named = (("query", "q", "r", "C"), ("key", "k", "B"), ("value", "v", "hidden_states", "x"))
     found = [next((tensors[x] for x in some if x in tensors), None) for some in named]
     any_one = next(iter(tensors.values()))

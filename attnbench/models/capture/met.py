@@ -68,9 +68,10 @@ class CompiledCalls:
         return sum(self._met.values())
 
     @property
-    def unknown(self) -> int:
-        """How many of those became part of code that can't be counted."""
-        return sum(n for place, n in self._met.items() if place not in self._ran)
+    def unknown(self) -> Counter[Place | None]:
+        """How many of those became part of code that can't be counted, by their places."""
+        left = {place: n for place, n in self._met.items() if place not in self._ran}
+        return Counter(left)
 
     def sites(self) -> list[Site]:
         """Those that are not known to have run."""

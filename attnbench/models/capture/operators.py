@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from time import perf_counter
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -113,11 +114,12 @@ def _trains() -> bool | None:
     """Whether it is called by compiled code whose gradient may be asked for; None where it is
     called within what is recorded already.
     """
-    trains, frame = False, sys._getframe(3)  # past the stand-in
+    trains = False
+    frame: FrameType | None = sys._getframe(3)  # past the stand-in
     while frame is not None:
         if frame.f_code.co_filename.startswith(OURS):
             return None
-        trains = trains or "CompiledFunction.forward" in frame.f_code.co_qualname
+        trains = trains or "CompiledFunction." in frame.f_code.co_qualname
         frame = frame.f_back
     return trains
 
@@ -174,9 +176,9 @@ def _gradient(words: list[str], original: Function) -> Function:
     def call(*args: Any, **more: Any) -> Any:
         recorder = NOW.recorder
         out = {**dict(zip(words, args, strict=False)), **more}.get("out")
-        known = recorder is not None and isinstance(out, Tensor) and _computes(out)
-        entry = recorder.outputs.get(out.data_ptr()) if known else None
-        if entry is None:
+        if recorder is None or not isinstance(out, Tensor) or not _computes(out):
+            return original(*args, **more)
+        if (entry := recorder.outputs.get(out.data_ptr())) is None:
             return original(*args, **more)
         span = recorder.begin(out)
         gradients = original(*args, **more)

@@ -421,6 +421,12 @@ PLACES, REASONS = 3, 5
 """Places of attention written out, and reasons for failures, that are named at most."""
 
 
+def _places(met: Counter[Place | None]) -> str:
+    """Those with most calls."""
+    named = ", ".join(place_text((place, None)) for place, _ in met.most_common(PLACES))
+    return named + (f" and {len(met) - PLACES} more places" if len(met) > PLACES else "")
+
+
 def _unseen(recorder: Recorder) -> list[str]:
     written = recorder.written_out
     places = ", ".join(place for place, _ in written.most_common(PLACES))
@@ -434,10 +440,9 @@ def _unseen(recorder: Recorder) -> list[str]:
         f"{places}{more}; written with F.scaled_dot_product_attention it would be": written,
         f"torch.compile compiled graphs: {graphs:,}; nn.MultiheadAttention in them, and attention "
         "that is written out, has no site; the former is recorded without compiling": graphs,
-        f"attention calls that torch.compile compiled into larger code: {unknown:,}; how often "
-        "they ran, and for how long, is not known; run without compiling to have their share": (
-            unknown
-        ),
+        f"attention calls that torch.compile compiled into larger code: {unknown.total():,} "
+        f"({_places(unknown)}); how often they ran, and for how long, is not known; run without "
+        "compiling to have their share": unknown,
         f"calls of torch's fast path for nn.MultiheadAttention and TransformerEncoder: "
         f"{recorder.whole:,}; they computed projections, or a whole layer, in the same operator: "
         "counted, but their seconds are not in the share": recorder.whole,

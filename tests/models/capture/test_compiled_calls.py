@@ -5,6 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch._dynamo.utils import counters
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.utils.checkpoint import checkpoint
 
 import attnbench
 from tests.models.build import only, qkv, said
@@ -82,7 +84,34 @@ def test_a_call_that_becomes_part_of_larger_code_is_met_and_not_counted():
     (site,) = calls.sites
     assert (site.calls, site.via) == (0, "sdpa, compiled") and "drops 0.5" in site.note
     assert calls.header["met"] == 1
-    assert any("larger code: 1; how often they ran" in line for line in calls.unseen)
+    (line,) = (line for line in calls.unseen if "larger code: 1" in line)
+    assert "test_compiled_calls.py:" in line and "Model.forward" in line
+
+
+def test_flex_attention_within_a_compiled_model_is_met():
+    def model(q, k, v, mask):
+        return flex_attention(q, k, v, block_mask=mask) + 1
+
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 128, 128, device="cpu")
+    with attnbench.capture() as calls:
+        q, k, v = qkv(n=128, width=16)
+        torch.compile(model, backend="eager", fullgraph=True)(q, k, v, mask)
+    (site,) = (s for s in calls.sites if s.via == "flex, compiled")
+    assert str(site.problem).startswith("b2 h4/4 n128 d16 f32") and site.calls == 0
+    assert "no values" in site.note and calls.problems() == []
+    assert "test_flex_attention_within" in site.site
+
+
+def test_what_a_checkpoint_computes_again_is_counted_again():
+    def model(x):
+        return checkpoint(F.scaled_dot_product_attention, x, x, x, use_reentrant=False).relu()
+
+    q, _, _ = qkv(grad=True)
+    with attnbench.capture() as calls:
+        torch.compile(model, backend="aot_eager")(q).sum().backward()
+    assert {s.problem.phase for s in calls.sites} == {"train"}
+    assert sum(s.calls for s in calls.sites) in (1, 2)  # the partition may keep it
+    assert sum(s.backward_s for s in calls.sites) > 0
 
 
 def by_packet(q):

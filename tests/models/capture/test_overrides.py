@@ -92,12 +92,12 @@ def test_a_function_of_the_programs_own_in_torchs_place_is_said(monkeypatch):
     def mine(query, *rest, **more):
         return query
 
+    # what is there before is put back afterwards
+    monkeypatch.setattr(F, "scaled_dot_product_attention", F.scaled_dot_product_attention)
     with attnbench.capture() as calls:
-        monkeypatch.setattr(F, "scaled_dot_product_attention", mine)
+        F.scaled_dot_product_attention = mine
         F.scaled_dot_product_attention(*qkv())
-        monkeypatch.undo()
-        monkeypatch.setattr(F, "scaled_dot_product_attention", mine)
-    monkeypatch.undo()
+    assert F.scaled_dot_product_attention is mine
     (line,) = calls.unseen
     assert "functions of its own" in line and "mine" in line
     assert "torch.nn.functional.scaled_dot_product_attention" in line
