@@ -39,7 +39,8 @@ def put_library(stands: Stands, module: str) -> None:
 
 def stand_in(read: Callable[[Values], CapturedCall], original: Function) -> Function:
     """A function that is recorded as ``read`` reads its arguments; what it calls is part of it."""
-    signature = inspect.signature(original)
+    signature = inspect.signature(getattr(original, "forward", original))
+    name = getattr(original, "__name__", type(original).__name__)
 
     def function(*args: Any, **more: Any) -> Any:
         query = next((x for x in (*args, *more.values()) if isinstance(x, Tensor)), None)
@@ -49,9 +50,8 @@ def stand_in(read: Callable[[Values], CapturedCall], original: Function) -> Func
             bound.apply_defaults()
             return read({**bound.arguments, **bound.arguments.get("kwargs", {})})
 
-        return watched(
-            partial(original, *args, **more), query, call, outer=original.__name__, inner=[]
-        )
+        run = partial(original, *args, **more)
+        return watched(run, query, call, outer=name, inner=[])
 
     return function
 

@@ -53,8 +53,8 @@ def _found(module: ModuleType) -> Iterator[tuple[Any, str, str]]:
     names = getattr(module, "__all__", ()) if of_fla else list(vars(module))
     for name in names:
         thing = getattr(module, name, None)
-        if isinstance(thing, FunctionType):
-            own = of_fla or thing.__module__ == module.__name__
+        if isinstance(thing, FunctionType | nn.Module):  # which `kernels` makes of a function
+            own = of_fla or isinstance(thing, nn.Module) or thing.__module__ == module.__name__
             kernel = name.startswith(("chunk", "fused", "parallel")) if of_fla else False
             if own and name != "parallel_attn" and (kernel or FUNCTION.match(name)):
                 yield module, name, name

@@ -1,9 +1,13 @@
 """Layers of transformers that are no softmax attention: they have their share, by name."""
 
+from types import ModuleType
+
 import pytest
 import torch
 
 import attnbench
+from attnbench.models.capture.functions import Stands
+from attnbench.models.capture.linear import put_linear
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -83,6 +87,25 @@ def test_a_layer_has_its_share_by_name_and_computes_what_it_did(kind):
     assert site.site.startswith(
         f"modeling_{kind.lower()}.py" if kind != "Qwen3Next" else "modeling_q"
     )
+
+
+def test_a_function_that_is_a_module_of_the_kernels_library_is_seen():
+    class Func(torch.nn.Module):
+        def forward(self, query, key, value, g, beta, **more):
+            return value * 2, None
+
+    name = "transformers.models.made_up.modeling_made_up"
+    module = ModuleType(name)
+    module.torch_chunk_gated_delta_rule = rule = Func()
+    stands, x = Stands(), torch.randn(2, 12, 4, 8)
+    with attnbench.capture() as calls:
+        put_linear(stands, module)
+        module.torch_chunk_gated_delta_rule(x, x, x, g=x[..., 0], beta=x[..., 0])
+        stands.close()
+    (site,) = calls.sites
+    assert str(site.problem) == "b2 h4/4 n12 d8 f32 causal forward"
+    assert site.via == "torch_chunk_gated_delta_rule"
+    assert module.torch_chunk_gated_delta_rule is rule
 
 
 def test_tokens_one_by_one_are_seen_too():
