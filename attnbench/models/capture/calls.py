@@ -254,8 +254,10 @@ def merged(parts: Sequence[SeenCalls]) -> SeenCalls:
     header: dict[str, Any] = {}
     for part in reversed(parts):
         header |= part.header
-    for name, least in (("processes", 1), ("threads", 1), ("met", 0)):
-        header[name] = sum(int(part.header.get(name, least)) for part in parts)
+    for name in ("processes", "threads"):
+        header[name] = sum(int(part.header.get(name, 1)) for part in parts)
+    if met := sum(int(part.header.get("met", 0)) for part in parts):
+        header["met"] = met
     whole = replace(
         trained,
         header=header,

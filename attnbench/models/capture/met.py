@@ -34,7 +34,7 @@ def in_generated(frame: FrameType | None) -> bool:
     return frame is not None and is_generated(frame.f_code.co_filename)
 
 
-MOST = 256  # sites
+MOST, PADDED = 256, 8  # sites; a width is padded to a multiple of this
 
 
 class CompiledCalls:
@@ -79,6 +79,8 @@ class CompiledCalls:
 
 
 def _forms(p: Problem) -> tuple[Any, ...]:
-    """By what a call that runs is recognised: its lengths may be others, where they are dynamic."""
-    width = p.heads, p.head_dim, p.v_head_dim
+    """By what a call that runs is recognised: its lengths may be others, where they are dynamic,
+    and its width that to which a kernel pads it.
+    """
+    width = p.heads, -(-p.head_dim // PADDED), -(-p.v_head_dim // PADDED)
     return (*width, p.batch, p.q_len, p.kv_len), width
