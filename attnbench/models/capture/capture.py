@@ -25,6 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from attnbench.models.capture import functions, linear
 from attnbench.models.capture.calls import SeenCalls, merged
 from attnbench.models.capture.child import AfterImport
+from attnbench.models.capture.compiled import put_inductor
 from attnbench.models.capture.libraries import LIBRARIES, put_library
 from attnbench.models.capture.linear import put_linear
 from attnbench.models.capture.recorder import NOW, Recorder
@@ -61,6 +62,7 @@ HELD = (
     "sees it"
 )
 RULES = "torch._dynamo.trace_rules"
+INDUCTOR = "torch._inductor.output_code"
 FLEX = "torch.nn.attention.flex_attention"
 
 
@@ -74,6 +76,7 @@ class Session:
         actions = {
             FLEX: lambda: functions.put_flex(self._stands),
             RULES: self._load_rules,
+            INDUCTOR: lambda: put_inductor(self._stands),
             functions.MODULE: lambda: functions.put_transformers(self._stands),
         }
         actions |= {name: partial(put_library, self._stands, name) for name in LIBRARIES}

@@ -45,6 +45,7 @@ class CompiledCalls:
         self._sites: dict[Site, Place | None] = {}
         self._places: dict[Any, Place] = {}
         self._ran: set[Place] = set()
+        self.runs, self.seconds = 0, 0.0  # of graphs that torch's own backend made, on a CPU
 
     def meet(self, site: Site | None = None, place: Place | None = None) -> None:
         """The compiler met a call; ``site`` without calls where it is known which."""
@@ -61,6 +62,10 @@ class CompiledCalls:
         if place is not None:
             self._ran.add(place)
         return place
+
+    def took(self, seconds: float) -> None:
+        """A compiled graph ran for so long."""
+        self.runs, self.seconds = self.runs + 1, self.seconds + seconds
 
     @property
     def met(self) -> int:

@@ -39,7 +39,8 @@ HEADS_FIRST = (
 LENGTH_FIRST = ("_flash_attention_forward", "_efficient_attention_forward")
 LOWER_RIGHT = ("_scaled_dot_product_flash_attention", "_flash_attention_forward")
 """Those that put the last query at the last key where they are causal."""
-OURS = str(Path(__file__).parent)
+RECORDING = (str(Path(__file__).with_name("functions.py")), __file__)
+HANDING_ON = "as_itself."  # to a tensor's class or a mode, whose calls are its own
 
 
 def put_operators(stands: Stands) -> None:
@@ -117,9 +118,10 @@ def _trains() -> bool | None:
     trains = False
     frame: FrameType | None = sys._getframe(3)  # past the stand-in
     while frame is not None:
-        if frame.f_code.co_filename.startswith(OURS):
+        code = frame.f_code
+        if code.co_filename in RECORDING and not code.co_qualname.startswith(HANDING_ON):
             return None
-        trains = trains or "CompiledFunction." in frame.f_code.co_qualname
+        trains = trains or "CompiledFunction." in code.co_qualname
         frame = frame.f_back
     return trains
 

@@ -427,6 +427,13 @@ def _places(met: Counter[Place | None]) -> str:
     return named + (f" and {len(met) - PLACES} more places" if len(met) > PLACES else "")
 
 
+def _of_graphs(compiled: CompiledCalls) -> str:
+    """What all compiled code took, which is the most that they can have taken."""
+    if not compiled.seconds:
+        return ""
+    return f" (all that was compiled ran {compiled.runs:,} times and took {compiled.seconds:.3g} s)"
+
+
 def _unseen(recorder: Recorder) -> list[str]:
     written = recorder.written_out
     places = ", ".join(place for place, _ in written.most_common(PLACES))
@@ -441,8 +448,9 @@ def _unseen(recorder: Recorder) -> list[str]:
         f"torch.compile compiled graphs: {graphs:,}; nn.MultiheadAttention in them, and attention "
         "that is written out, has no site; the former is recorded without compiling": graphs,
         f"attention calls that torch.compile compiled into larger code: {unknown.total():,} "
-        f"({_places(unknown)}); how often they ran, and for how long, is not known; run without "
-        "compiling to have their share": unknown,
+        f"({_places(unknown)}); how often they ran, and for how long, is not known"
+        + _of_graphs(recorder.compiled)
+        + "; run without compiling to have their share": unknown,
         f"calls of torch's fast path for nn.MultiheadAttention and TransformerEncoder: "
         f"{recorder.whole:,}; they computed projections, or a whole layer, in the same operator: "
         "counted, but their seconds are not in the share": recorder.whole,

@@ -86,6 +86,16 @@ def test_a_call_that_becomes_part_of_larger_code_is_met_and_not_counted():
     assert calls.header["met"] == 1
     (line,) = (line for line in calls.unseen if "larger code: 1" in line)
     assert "test_compiled_calls.py:" in line and "Model.forward" in line
+    assert "all that was compiled" not in line
+
+
+def test_what_compiled_code_takes_in_all_is_said_of_calls_that_are_part_of_it():
+    compiled = torch.compile(Model())
+    with attnbench.capture() as calls, torch.no_grad():
+        for _ in range(3):
+            compiled(torch.ones(2, 12, 16), dropout=0.5)
+    (line,) = (line for line in calls.unseen if "larger code: 1" in line)
+    assert "all that was compiled ran 3 times and took" in line
 
 
 def test_flex_attention_within_a_compiled_model_is_met():
