@@ -166,7 +166,7 @@ def _nested(x: Any) -> bool:
     return isinstance(x, Tensor) and x.is_nested
 
 
-def watched(
+def _watched(
     run: Function, query: Any, read: Function, *, nested: bool = False, **meanwhile: Any
 ) -> Any:
     """What ``run()`` returns, recorded as ``read()``; the thread's state is ``meanwhile``."""
@@ -260,7 +260,7 @@ def _fast_path(via: str, tensors: int, places: tuple[int, int], original: Functi
 
     def fast_path(*args: Any, **more: Any) -> Any:
         run = partial(original, *args, **more)
-        return watched(run, args[0], partial(read, args, more), nested=True)
+        return _watched(run, args[0], partial(read, args, more), nested=True)
 
     return fast_path
 
@@ -370,7 +370,7 @@ def _flex(original: Function) -> Function:
         given = query, key, value, score_mod, block_mask, scale, enable_gqa
         call = partial(CapturedCall, "flex", query, key, value, scale=scale, find_mask=find)
         # its own products are no other attention
-        return watched(partial(original, *given, *args, **more), query, call, heads=-1)
+        return _watched(partial(original, *given, *args, **more), query, call, heads=-1)
 
     return flex_attention
 
@@ -412,7 +412,7 @@ def _observed(original: Function, name: str) -> Function:
         run = partial(original, module, query, key, value, attention_mask, *args, **more)
         inner: list[Function] = []
         given = via, module, (query, key, value), attention_mask, inner, more
-        return watched(run, query, partial(layer_call, *given), outer=via, inner=inner)
+        return _watched(run, query, partial(layer_call, *given), outer=via, inner=inner)
 
     return attention
 

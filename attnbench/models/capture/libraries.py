@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.models.capture.functions import Function, Stands, watched
+from attnbench.models.capture.functions import Function, Stands, _watched
 from attnbench.models.capture.layouts import LARGEST, Values, call_of
 from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.capture.recorder import CapturedCall
@@ -51,7 +51,7 @@ def stand_in(read: Callable[[Values], CapturedCall], original: Function) -> Func
             return read({**bound.arguments, **bound.arguments.get("kwargs", {})})
 
         run = partial(original, *args, **more)
-        return watched(run, query, call, outer=name, inner=[])
+        return _watched(run, query, call, outer=name, inner=[])
 
     return function
 
