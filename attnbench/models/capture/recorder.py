@@ -225,7 +225,7 @@ class Samples:
         return str(file)
 
 
-ENTRIES, KINDS = 4096, 256
+ENTRIES, CAUSES = 4096, 256
 """Calls unlike each other that are known at a time, and reasons why calls are not recorded."""
 HOST, NONE = clocks.SpanClock(), clocks.NoClock()
 
@@ -333,7 +333,7 @@ class Recorder:
 
     def refused(self, why: str) -> None:
         """A call was met that is not recorded."""
-        more = why not in self.failures and len(self.failures) >= KINDS
+        more = why not in self.failures and len(self.failures) >= CAUSES
         self.failures["for more reasons than are kept" if more else why] += 1
         self.noticed()
 
