@@ -302,7 +302,8 @@ class Recorder:
     def _entry(self, request: SiteRequest, call: CapturedCall) -> Entry:
         try:
             site = request.site()
-            if self.compiled.met and in_generated(sys._getframe(1)):
+            of_torch = call.via == "sdpa" or call.via.startswith("aten ")
+            if of_torch and self.compiled.met and in_generated(sys._getframe(1)):
                 place = self.compiled.ran(site.problem)
                 where = (place or request.where[0], request.where[1])
                 site = replace(site, site=place_text(where), via="sdpa, compiled")

@@ -20,10 +20,9 @@ FILES = {
     # Dao-AILab/flash-attention 2.8.4
     "flash_attn/__init__.py": "from flash_attn.flash_attn_interface import *",
     "flash_attn/flash_attn_interface.py": f"""
-from torch.nn.functional import scaled_dot_product_attention as sdpa
 def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False,
     window_size=(-1, -1), {REST}):
-    return sdpa(*(x.transpose(1, 2) for x in (q, k, v)), enable_gqa=True).transpose(1, 2)
+    return q * 2 + k.sum() + v.sum()
 def flash_attn_qkvpacked_func(qkv, dropout_p=0.0, softmax_scale=None, causal=False,
     window_size=(-1, -1), {REST}):
     return qkv[:, :, 0] * 2
