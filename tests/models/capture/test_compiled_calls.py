@@ -119,9 +119,8 @@ def test_what_a_checkpoint_computes_again_is_counted_again():
     q, _, _ = qkv(grad=True)
     with attnbench.capture() as calls:
         torch.compile(model, backend="aot_eager")(q).sum().backward()
-    assert {s.problem.phase for s in calls.sites} == {"train"}
-    assert sum(s.calls for s in calls.sites) in (1, 2)  # the partition may keep it
-    assert sum(s.backward_s for s in calls.sites) > 0
+    assert sum(s.calls for s in calls.sites) in (1, 2)  # the compiler may keep it
+    assert any(s.problem.phase == "train" and s.backward_s > 0 for s in calls.sites)
 
 
 def by_packet(q):
