@@ -351,7 +351,7 @@ def test_a_capture_is_a_table_with_its_times_in_milliseconds(program):
     assert "a &lt;i&gt; was met" in html
     share = "50\u00a0% of a training step of 500 ms"
     assert share in html and share in repr(calls) and len(repr(calls)) < 250
-    assert "no call could be timed" in SeenCalls()._repr_html_()
+    assert "none could be recorded" in SeenCalls()._repr_html_()
 
 
 class Cell:

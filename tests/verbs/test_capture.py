@@ -10,6 +10,7 @@ import pytest
 from attnbench import cli
 from attnbench.models.capture import program
 from attnbench.models.capture.calls import SeenCalls
+from attnbench.models.capture.child import isolated
 from impls.errors import CantBeDone
 from tests.processes import until
 
@@ -169,3 +170,109 @@ def test_what_fails_before_it_calls_anything_says_so_after_its_own_words(capture
     status, calls, said = capture("0/0", beginning="")
     assert (status, calls) == (2, None)
     assert "ZeroDivisionError" in said.err and "(it ended with status 1)" in said.err
+
+
+MET = "attention calls were met, and none could be recorded"
+
+
+COMPILED = """
+@torch.compile(backend="aot_eager")
+def model(x):
+    return F.scaled_dot_product_attention(x, x, x) + 1
+
+for _ in range(5):
+    model(q)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "sites", "words"),
+    [
+        (
+            COMPILED,
+            {"b2 h4/4 n32 d16 f32 none forward": 5},
+            "attention takes",
+        ),
+        ("torch.vmap(F.scaled_dot_product_attention)(*[torch.stack([q] * 3)] * 3)", {}, MET),
+        (
+            "n = torch.nested.nested_tensor([q[0], q[1, :, :5]])\n"
+            "F.scaled_dot_product_attention(n, n, n)",
+            {},
+            "its tensors are nested",
+        ),
+        (
+            "def own(q, k, v): return q\n"
+            "F.scaled_dot_product_attention = own\n"
+            "F.scaled_dot_product_attention(q, q, q)",
+            {},
+            "torch.nn.functional.scaled_dot_product_attention by __main__.own",
+        ),
+        (
+            "import subprocess\nattend(3)\n"
+            "subprocess.run([sys.executable, '-I', '-c', '0'])\n"
+            "subprocess.run([sys.executable, '-c', '0'], env={})",
+            {CAUSAL: 3},
+            "-I -c 0",
+        ),
+        (
+            "def work(n):\n"
+            "    for m in range(300): attend(1, torch.randn(1, 2, 1 + m, 8))\n"
+            "some = [threading.Thread(target=work, args=(n,)) for n in range(3)]\n"
+            "[t.start() for t in some]; [t.join() for t in some]",
+            900,
+            "stands for",
+        ),
+    ],
+    ids=["compiled", "vmapped", "nested", "replaced", "isolated", "other shapes at every step"],
+)
+def test_what_is_met_is_said_and_what_is_called_is_counted(capture, text, sites, words):
+    status, calls, said = capture(text)
+    assert status == 0 and calls.complete
+    if isinstance(sites, dict):
+        assert counted(calls) == sites
+    else:
+        assert sum(counted(calls).values()) == sites and len(calls.sites) < 12
+    assert words in " ".join(said.out.split())
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ("sys.exit(3)", "status 3"),
+        ("os.abort()", "signal 6"),
+        ("time.sleep(1.5); os.kill(os.getpid(), 9)", "signal 9"),
+    ],
+    ids=["exits", "aborts", "is killed"],
+)
+def test_however_a_program_ends_what_it_called_is_kept(capture, end, words):
+    status, calls, said = capture(f"attend(20)\ntime.sleep(0.5)\n{end}")
+    assert status == 2 and f"the program ended with {words}" in said.err
+    assert counted(calls) == {CAUSAL: 20} and not calls.complete
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_program_that_runs_on_is_ended_after_its_seconds(capture, monkeypatch, stubborn):
+    monkeypatch.setattr(program, "GRACE_S", 0.5)
+    ignored = "import signal\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\n" * stubborn
+    status, calls, _ = capture(
+        f"{ignored}attend(20)\nwhile True: time.sleep(0.05)", options=["--seconds", "0.5"]
+    )
+    assert status == 0 and counted(calls) == {CAUSAL: 20} and not calls.complete
+    assert any("ended 0.5 s after its first call" in line for line in calls.unseen)
+
+
+@pytest.mark.parametrize(
+    ("words", "watched"),
+    [
+        (["-I", "x.py"], False),
+        (["-u", "-S", "-c", "0"], False),
+        (["-uE", "x.py"], False),
+        (["-c", "import SIE"], True),
+        (["-m", "IES", "-I"], True),
+        (["-X", "dev", "x.py"], True),
+        (["--version"], True),
+        (["x.py", "-I"], True),
+    ],
+)
+def test_flags_of_python_that_leave_nothing_to_watch_by(words, watched):
+    assert isolated(["python", *words]) != watched

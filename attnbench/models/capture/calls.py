@@ -102,7 +102,7 @@ class SeenCalls(msgspec.Struct):
 
     sites: list[Site] = field(default_factory=list)
     header: dict[str, Any] = field(default_factory=dict)
-    """The command, versions, how many processes and threads were seen."""
+    """The command, versions, how many processes and threads were seen, how many calls were met."""
     unseen: list[str] = field(default_factory=list)  # sentences: what may be missing, and why
     complete: bool = True  # false while the program runs, and where it was cut off
     wall_s: Seconds = 0.0
@@ -142,6 +142,8 @@ class SeenCalls(msgspec.Struct):
                 f"attention takes {percent(self.share)} of {duration(self.wall_s)}, from the first "
                 "call's beginning to the last one's end"
             )
+        if not self.sites:
+            return "attention calls were met, and none could be recorded: their share is not known"
         return "no call could be timed, so attention's share of the time is not known"
 
     def __repr__(self) -> str:
@@ -310,6 +312,8 @@ def merged(parts: Sequence[SeenCalls]) -> SeenCalls:
         header |= part.header
     for name in ("processes", "threads"):
         header[name] = sum(int(part.header.get(name, 1)) for part in parts)
+    if met := sum(int(part.header.get("met", 0)) for part in parts):
+        header["met"] = met
     whole = replace(
         trained,
         header=header,

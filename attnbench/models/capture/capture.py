@@ -4,21 +4,7 @@
 PROGRAM`` what a program and all Python that it starts do. Functions that compute attention are
 replaced by ones that call them and take notes; nothing that is computed changes, to the last bit.
 
-==================  ==============================================================================
-seen                ``F.scaled_dot_product_attention``, ``nn.MultiheadAttention``,
-                    ``nn.TransformerEncoder`` (also on their fast path), FlexAttention (also
-                    compiled by itself), every attention function that transformers gives a model:
-                    its eager ones, sdpa, flash, flex and registered ones; in all threads
-met, not counted    calls inside of what ``torch.compile`` compiles: which problems, not how often;
-                    but for ``nn.MultiheadAttention`` and attention that is written out
-met, not recorded   attention written out as products and a softmax; named with its place
-not recorded        calls inside of torch.func's transforms; counted
-not seen            other libraries' kernels, called directly; a softmax written as exponentials;
-                    Python started with ``-I``, ``-E`` or ``-S``, or with packages of its own that
-                    are named as ours; with ``attnbench.capture()``, a function that the program
-                    already has elsewhere than among the names of a module (in an object, a
-                    closure, a list, a variable), and code that was compiled before
-==================  ==============================================================================
+docs/choosing.md has a table of what is seen, what is counted, and what is only named.
 
 A call takes about a tenth of a millisecond longer; that time is taken off the steps and the window
 that a share is of, but not on a GPU, which goes on meanwhile. There a share is of the window
@@ -30,14 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from attnbench.models.capture import functions
+from attnbench.models.capture import functions, linear
 from attnbench.models.capture.calls import SeenCalls, merged
 from attnbench.models.capture.child import AfterImport
+from attnbench.models.capture.compiled import put_inductor
+from attnbench.models.capture.libraries import LIBRARIES, put_library
+from attnbench.models.capture.linear import put_linear
 from attnbench.models.capture.recorder import NOW, Recorder
 from impls.errors import CantBeDone
 
@@ -72,6 +62,7 @@ HELD = (
     "sees it"
 )
 RULES = "torch._dynamo.trace_rules"
+INDUCTOR = "torch._inductor.output_code"
 FLEX = "torch.nn.attention.flex_attention"
 
 
@@ -85,9 +76,12 @@ class Session:
         actions = {
             FLEX: lambda: functions.put_flex(self._stands),
             RULES: self._load_rules,
+            INDUCTOR: lambda: put_inductor(self._stands),
             functions.MODULE: lambda: functions.put_transformers(self._stands),
         }
-        self._imports = AfterImport(actions, recorder.failed)
+        actions |= {name: partial(put_library, self._stands, name) for name in LIBRARIES}
+        each = partial(put_linear, self._stands)
+        self._imports = AfterImport(actions, recorder.failed, linear.PACKAGES, each)
 
     def begin(self, *, running: bool) -> None:
         """Record from now on; raises CantBeDone where this process is being captured already.
@@ -105,6 +99,7 @@ class Session:
         except BaseException:
             self.end()
             raise
+        self.recorder.replaced = self._stands.replaced
         NOW.recorder = self.recorder
 
     def _load_rules(self) -> None:
@@ -124,6 +119,7 @@ class Session:
         self._imports.end()
         if self._optimizers is not None:
             self._optimizers.remove()
+        self.recorder.replaced = self._stands.replaced().copy
         self._stands.close()
 
     @contextmanager

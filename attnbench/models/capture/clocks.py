@@ -197,13 +197,18 @@ MOST_NODES = 48  # the gradient of a call with more nodes is not timed
 
 
 def watch_gradient(
-    out: Tensor, ends: Iterable[Tensor | None], entry: Entry, tally: Tally, clock: SpanClock
+    out: Tensor,
+    ends: Iterable[Tensor | None],
+    entry: Entry,
+    tally: Tally,
+    clock: SpanClock,
+    most: int = MOST_NODES,
 ) -> None:
     """Time the backward pass from ``out`` to ``ends``, less calls, and looking at them, in it."""
-    nodes = _nodes_between(out, {x.grad_fn for x in ends if x is not None})
+    nodes = _nodes_between(out, {x.grad_fn for x in ends if x is not None}, most)
     if out.grad_fn is None:
         return
-    if not 0 < len(nodes) <= MOST_NODES:
+    if not 0 < len(nodes) <= most:
         out.grad_fn.register_prehook(lambda _: setattr(entry, "asked", True))
         return
     begun: Any = None
@@ -233,9 +238,9 @@ def watch_gradient(
     min(nodes, key=lambda n: n._sequence_nr()).register_hook(end)
 
 
-def _nodes_between(out: Tensor, stop: set[Any]) -> set[Any]:
+def _nodes_between(out: Tensor, stop: set[Any], most: int) -> set[Any]:
     nodes, todo = set[Any](), list[Any]([out.grad_fn])
-    while todo and len(nodes) <= MOST_NODES:
+    while todo and len(nodes) <= most:
         node = todo.pop()
         left_out = node is None or node in stop or type(node).__name__ == "AccumulateGrad"
         if not left_out and node not in nodes:

@@ -18,14 +18,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from attnbench.core.call import Api
 from attnbench.models.capture import products
+from attnbench.models.capture.compiled import met_flex, met_sdpa, put_compilers
 from attnbench.models.capture.kernels import how_called
 from attnbench.models.capture.masks import FoundMask, Masks
-from attnbench.models.capture.recorder import NOW, CapturedCall, Place, first_of, place_text, where
-from attnbench.models.mask_of import FULL, causal_of
-from impls.errors import CantBeDone
+from attnbench.models.capture.operators import put_operators
+from attnbench.models.capture.recorder import NOW, CapturedCall, place_text, where
 from impls.masks import Shape
 
 Function = Callable[..., Any]
@@ -48,13 +49,14 @@ class Stands:
         """
         original = getattr(owner, name)
         function: Any = make(original)
-        for word in ("__module__", "__name__", "__qualname__", "__doc__"):
-            if (value := getattr(original, word, None)) is not None:
-                setattr(function, word, value)
-        if isinstance(owner, types.ModuleType):
-            function.__module__, function.__qualname__ = owner.__name__, name
-        function.__attnbench__ = original, make
-        function.inherited = isinstance(owner, type) and name not in vars(owner)
+        if not hasattr(function, "__attnbench__"):  # else it stands elsewhere too
+            for word in ("__module__", "__name__", "__qualname__", "__doc__"):
+                if (value := getattr(original, word, None)) is not None:
+                    setattr(function, word, value)
+            if isinstance(owner, types.ModuleType):
+                function.__module__, function.__qualname__ = owner.__name__, name
+            function.__attnbench__ = original, make
+            function.inherited = isinstance(owner, type) and name not in vars(owner)
         self._placed.append((owner, name, original, function))
         setattr(owner, name, function)
 
@@ -80,6 +82,17 @@ class Stands:
                 delattr(owner, name)
         return there
 
+    def replaced(self) -> list[str]:
+        """Those in whose place something else is now, and what."""
+        if self._pauses:
+            return []
+        found = [(x, getattr(x[0], x[1], None)) for x in list(self._placed)]
+        return [
+            f"{owner.__name__}.{name} by {getattr(now, '__module__', '')}.{_named(now)}"
+            for (owner, name, original, function), now in found
+            if now is not function and now is not original and hasattr(owner, "__name__")
+        ]
+
     def spread(self) -> None:
         """Put stand-ins wherever else a module has the originals among its names."""
         _rename({id(old): new for _, _, old, new in self._placed if not new.inherited})
@@ -89,6 +102,10 @@ class Stands:
         self._take_out()
         _rename({id(new): old for _, _, old, new in self._placed})
         self._placed.clear()
+
+
+def _named(x: Any) -> str:
+    return str(getattr(x, "__qualname__", type(x).__name__))
 
 
 def _rename(new: dict[int, Function]) -> None:
@@ -102,21 +119,50 @@ def _rename(new: dict[int, Function]) -> None:
 
 def put_torch(stands: Stands) -> None:
     """Stand for torch's functions, and for its products and softmax."""
-    stands.put(F, "scaled_dot_product_attention", sdpa)
+    stands.put(F, "scaled_dot_product_attention", as_itself(sdpa))
+    same = F.scaled_dot_product_attention  # which is one function under two names
+    stands.put(torch._C._nn, "scaled_dot_product_attention", lambda _: same)
     stands.put(F, "multi_head_attention_forward", _mha)
     native, layer = "_native_multi_head_attention", "_transformer_encoder_layer_fwd"
     stands.put(torch, native, partial(_fast_path, "mha fast path", 3, (9, 12)))
     stands.put(torch, layer, partial(_fast_path, "encoder layer fast path", 1, (18, 19)))
-    stands.put(torch, "compile", _compile)
-    stands.put(torch.jit, "script", partial(_script, stands))
+    put_compilers(stands)
+    put_operators(stands)
     recent = products.Recent()
-    for owner, names in (
-        (torch, ("matmul", "einsum", "bmm", "baddbmm")),
-        (Tensor, ("matmul", "bmm", "baddbmm", "__matmul__")),
-    ):
-        for name in names:
-            stands.put(owner, name, partial(products.noting, recent, name.strip("_")))
-        stands.put(owner, "softmax", partial(products.noting_softmax, recent))
+    for name in ("matmul", "einsum", "bmm", "baddbmm"):
+        stands.put(torch, name, as_itself(partial(products.noting, recent, name)))
+    for name in ("matmul", "bmm", "baddbmm", "__matmul__"):
+        stands.put(Tensor, name, partial(products.noting, recent, name.strip("_")))
+    softmax = partial(products.noting_softmax, recent)
+    stands.put(torch, "softmax", as_itself(softmax))
+    stands.put(Tensor, "softmax", softmax)
+
+
+def as_itself(make: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """What makes a stand-in that ``__torch_function__`` gets where torch would give the original.
+
+    A tensor's class or a mode compares what it gets with the function as the module has it.
+    """
+
+    def outer(original: Function) -> Function:
+        inner = make(original)
+
+        def function(*args: Any, **more: Any) -> Any:
+            if torch.compiler.is_dynamo_compiling():
+                return inner(*args, **more)
+            values = (*args, *more.values()) if more else args
+            if has_torch_function(values) and not any(map(_nested, values)):
+                return handle_torch_function(function, values, *args, **more)
+            return inner(*args, **more)
+
+        return function
+
+    return outer
+
+
+def _nested(x: Any) -> bool:
+    """Whether its class, torch's own, compares with what is in ``torch._C``."""
+    return isinstance(x, Tensor) and x.is_nested
 
 
 def _watched(
@@ -153,7 +199,7 @@ def sdpa(original: Function) -> Function:
         if torch.compiler.is_dynamo_compiling():  # the values that it looks at are this frame's
             from torch._dynamo.comptime import comptime
 
-            comptime(_met_sdpa)
+            comptime(met_sdpa)
         arguments: dict[str, Any] = {
             "query": query,
             "key": key,
@@ -291,74 +337,6 @@ def _fast_path(via: str, tensors: int, places: tuple[int, int], original: Functi
     return fast_path
 
 
-# ---- what torch compiles -----------------------------------------------------------------------
-
-COMPILED_NOTE = "compiled into larger code: how often it ran, and for how long, is not known"
-
-
-def _compile(original: Function) -> Function:
-    """``torch.compile``: a stand-in that is compiled by itself stands for the compiled function."""
-
-    def compile(model: Any = None, *args: Any, **more: Any) -> Any:
-        inner, make = getattr(model, "__attnbench__", (model, None))
-        compiled = original(inner, *args, **more)
-        return compiled if make is None else make(compiled)
-
-    return compile
-
-
-def _script(stands: Stands, original: Function) -> Function:
-
-    def script(*args: Any, **more: Any) -> Any:
-        more["_frames_up"] = more.get("_frames_up", 0) + 1  # names are looked up at its caller
-        with stands.paused():
-            return original(*args, **more)
-
-    return script
-
-
-def _met_sdpa(context: Any) -> None:
-    if (recorder := NOW.recorder) is None:
-        return
-
-    def constant(name: str) -> Any:
-        """The value of an argument, else something that is no argument's value."""
-        try:
-            return context.get_local(name).as_python_constant()
-        except Exception:
-            return ...
-
-    def find(_: Masks, shape: Shape) -> FoundMask:
-        if masked is not None:
-            return FoundMask(FULL, "its mask has no values while it is compiled")
-        return FoundMask(causal_of(shape) if causal is True else FULL)
-
-    site = None
-    try:
-        q, k, v = (context.get_local(name).as_fake() for name in ("query", "key", "value"))
-        masked, causal, scale, dropout = map(
-            constant, ("attn_mask", "is_causal", "scale", "dropout_p")
-        )
-        call = CapturedCall("sdpa, compiled", q, k, v, find_mask=find, note=COMPILED_NOTE)
-        call = call._replace(
-            scale=scale if isinstance(scale, float) else None,
-            dropout=dropout if isinstance(dropout, float) else 0.0,
-        )
-        site = call.request(first_of(_traced_places(context)), recorder.masks)[0].site()
-    except CantBeDone as error:
-        recorder.failures[str(error)] += 1
-    except Exception as error:  # how the compiler keeps its values may change with its version
-        recorder.failures[f"torch.compile did not say what it is: {error!r:.120}"] += 1
-    recorder.met_compiled(site)
-
-
-def _traced_places(context: Any) -> Iterator[Place]:
-    frame = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
-    while frame is not None:
-        yield frame.f_code.co_filename, frame.lineno, frame.f_code.co_qualname
-        frame = getattr(frame, "parent", None)
-
-
 # ---- other libraries ---------------------------------------------------------------------------
 
 MODULE = "transformers.modeling_utils"
@@ -374,10 +352,6 @@ def put_flex(stands: Stands) -> None:
 def _flex(original: Function) -> Function:
     compiled = hasattr(original, "_torchdynamo_orig_callable")
     api: Api = "flex compiled" if compiled else "flex"
-
-    def met(_: Any) -> None:
-        if (recorder := NOW.recorder) is not None:
-            recorder.met_compiled(None)
 
     def flex_attention(
         query: Tensor,
@@ -396,7 +370,7 @@ def _flex(original: Function) -> Function:
         if torch.compiler.is_dynamo_compiling():
             from torch._dynamo.comptime import comptime
 
-            comptime(met)
+            comptime(met_flex)
         passed = query, key, value, score_mod, block_mask, scale, enable_gqa
         lse = bool(more.get("return_lse") or more.get("return_aux") or any(args[:1]))
 
@@ -477,8 +451,10 @@ def layer_call(
     notes = [note for word, note in INEXPRESSIBLE.items() if more.get(word) is not None]
     note, faithful = "; ".join(notes), not notes
     tensor = mask if isinstance(mask, Tensor) else None
-    if len(inner) == 1:
-        its, (q, k, v) = inner[0](), qkv
+    its = inner[0]() if len(inner) == 1 else None
+    packed = its is not None and its.ends and its.q.shape != qkv[0].shape
+    if its is not None and not packed:
+        q, k, v = qkv
         if k.shape[2] != its.k.shape[2]:  # heads may have been packed for torch's function
             k, v = (x.detach()[:, :, : its.k.shape[2]] for x in (k, v))
         if its.find_mask is not None or its.q.shape == q.shape:
@@ -490,8 +466,8 @@ def layer_call(
     how = how_called(api, *qkv, tensor, scale=plain, dropout=dropout or 0.0)
     call = CapturedCall(via, *qkv, scale=scale, dropout=dropout or 0.0, bias=bias)
     call = call._replace(note=note, faithful=faithful, how=how)
-    if len(inner) == 1:
-        return call._replace(attn_mask=tensor, how=inner[0]().how)
+    if its is not None and not packed:
+        return call._replace(attn_mask=tensor, how=its.how)
     causal = more.get("is_causal")
     causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
     if via.startswith("transformers flash"):

@@ -170,12 +170,18 @@ def observed(run: Callable[[], Any], q: Tensor) -> tuple[Any, str]:
         out = run()
     finally:
         _pop_mode()
-    fused = [name for name in seen.names if "attention" in name and "_math" not in name]
-    for name in fused:
-        for word, kernel in WHICH.items():
-            if word in name:
-                return out, kernel
-    return out, "math" if any("softmax" in name for name in seen.names) else ""
+    fused = next(filter(None, map(kernel_of, seen.names)), "")
+    if not fused and any("softmax" in name for name in seen.names):
+        fused = "math"
+    return out, fused
+
+
+def kernel_of(operator: str) -> str:
+    """The kernel that an operator of torch's attention is; empty for any other."""
+    if "attention" not in operator:
+        return ""
+    words = (kernel for word, kernel in WHICH.items() if word in operator)
+    return next(words, "math" if operator.endswith("_math") else "")
 
 
 Arguments = dict[str, Any]

@@ -1,4 +1,4 @@
-"""``attnbench capture [--out FILE] [--samples] -- PROGRAM ARGS…``: a program's attention calls.
+"""``attnbench capture [--out FILE] … -- PROGRAM ARGS…``: a program's attention calls.
 
 Every Python that the program starts finds our ``sitecustomize`` and writes files of its own into a
 folder beside the result. They are merged again and again while it runs, so that something readable
@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,7 @@ WAIT_S, GRACE_S = 0.5, 10.0
 """How long a program may take to end by itself before it is sent the signal, and after that before
 it is killed."""
 SHOWN = 40  # sites that are shown; the file has all
+UNWATCHED = 3  # commands that are named
 EXAMPLE = "as in: attnbench capture -- python train.py"
 
 
@@ -48,7 +50,9 @@ def capture(given: argparse.Namespace) -> int:
     if not given.program:
         raise CantBeDone(f"capture needs a program after --, {EXAMPLE}")
     out = Path(given.out)
-    status, calls = run_program(given.program, out, samples=given.samples, quiet=given.json)
+    status, calls = run_program(
+        given.program, out, samples=given.samples, quiet=given.json, seconds=given.seconds
+    )
     if given.json:
         print(json.dumps(calls.to_dict()))
     else:
@@ -74,7 +78,8 @@ def show(calls: SeenCalls, path: Path) -> None:
         times = (duration(x) if x else "" for x in (s.seconds, s.backward_s))
         share = "" if s.share is None else percent(s.share)
         rows.append((s.site, problem, s.via, f"{s.calls:,}" if s.calls else "?", *times, share))
-    show(Table("", columns(*names, right=names[3:], wrap=names[:3]), rows))
+    if rows:
+        show(Table("", columns(*names, right=names[3:], wrap=names[:3]), rows))
     out = console()
     # of calls that overlap, a sentence about what could not be seen says so
     out.print("" if calls.overlap else escape(f"\n{calls.sentence()}"))
@@ -122,9 +127,13 @@ def run_program(
     samples: bool,
     quiet: bool = False,
     advice: Path | None = None,
+    seconds: float | None = None,
 ) -> tuple[int, SeenCalls]:
     """Its status, below zero a signal, and its calls; ``quiet``: what it prints goes to stderr;
     ``advice``: a file of what to change in its calls.
+
+    ``seconds``: it is ended so long after its first call, as an interrupt would, and its status is
+    then 0.
 
     Raises CantBeDone where ``out`` can't be written, or the program can't be run or calls nothing.
     """
@@ -151,9 +160,15 @@ def run_program(
             environment[ADVICE] = str(advice.resolve())
         if samples:
             environment[SAMPLES] = str(out.with_name(f"{out.stem}.samples"))
-        status = _run(command, environment, parts, out, quiet=quiet)
-        calls = _gathered(parts, command, over=True, status=status)
-        if not calls.sites:
+        status, ended = _run(command, environment, parts, out, quiet=quiet, seconds=seconds)
+        calls = _gathered(parts, command, over=True, status=0 if ended else status)
+        if ended:
+            status, calls.complete = 0, False
+            calls.unseen.append(
+                f"the program was ended {seconds:g} s after its first call: later calls are not "
+                "here"
+            )
+        if not calls.sites and not calls.header.get("met"):
             raise CantBeDone(_why_nothing(command, parts, calls, status))
         calls.write(out)
     finally:
@@ -162,9 +177,16 @@ def run_program(
 
 
 def _run(
-    command: Sequence[str], environment: dict[str, str], parts: Path, out: Path, *, quiet: bool
-) -> int:
-    """Start the program, write again and again what was recorded, and return its status.
+    command: Sequence[str],
+    environment: dict[str, str],
+    parts: Path,
+    out: Path,
+    *,
+    quiet: bool,
+    seconds: float | None,
+) -> tuple[int, bool]:
+    """Start the program, write again and again what was recorded, and return its status, and
+    whether it was ended after its seconds.
 
     A signal is sent on, unless the program ends by itself, as where the signal was sent to both. A
     program that should end and doesn't is killed; after an interrupt it may go on.
@@ -177,8 +199,13 @@ def _run(
             stdout=sys.stderr.fileno() if quiet else None,
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
         )
-        written = time.monotonic()
+        written, over_at = time.monotonic(), inf
         while program.poll() is None:
+            if seconds is not None and over_at == inf and any(parts.glob("*.json")):
+                over_at = time.monotonic() + seconds
+            if time.monotonic() > over_at:
+                _end(program)
+                return program.returncode, True
             found = signal.sigtimedwait(ENDING, POLL_S)
             if found is not None and found.si_code != BY_TERMINAL:
                 with suppress(subprocess.TimeoutExpired):
@@ -193,7 +220,7 @@ def _run(
                     if (calls := _gathered(parts, command, over=False)).sites:
                         calls.write(out)
                 written = time.monotonic()
-        return program.returncode
+        return program.returncode, False
     except (OSError, subprocess.SubprocessError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise CantBeDone(
@@ -201,6 +228,15 @@ def _run(
         ) from None
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end(program: subprocess.Popen[bytes]) -> None:
+    """End a program that may still write down what it has, by force where it has to be."""
+    for by in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        program.send_signal(by)
+        with suppress(subprocess.TimeoutExpired):
+            program.wait(GRACE_S)
+            return
 
 
 def _gathered(parts: Path, command: Sequence[str], *, over: bool, status: int = 0) -> SeenCalls:
@@ -219,6 +255,13 @@ def _gathered(parts: Path, command: Sequence[str], *, over: bool, status: int = 
         f"process {file.stem} could not be watched: {file.read_text()}"
         for file in sorted(parts.glob("*.error"))
     ]
+    unwatched = sorted({file.read_text() for file in parts.glob("*.unwatched")})
+    if unwatched:
+        whole.unseen.append(
+            "it started Python that can't be watched, with -I, -E, -S or an environment of its "
+            f"own: {', '.join(unwatched[:UNWATCHED])}"
+            + (f" and {len(unwatched) - UNWATCHED} more" if len(unwatched) > UNWATCHED else "")
+        )
     if status:
         whole.unseen.append(f"the program ended with {_ending(status)}: later calls are not here")
     whole.complete = over and whole.complete and status == 0

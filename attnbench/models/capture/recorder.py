@@ -39,6 +39,7 @@ from attnbench.models.capture.kernels import (
     why_math,
 )
 from attnbench.models.capture.masks import FoundMask, Masks
+from attnbench.models.capture.met import CompiledCalls, Place, in_generated, is_generated
 from attnbench.models.mask_of import has_data, is_usual, phase_of, problem_of
 from impls.errors import CantBeDone
 from impls.masks import Shape
@@ -47,7 +48,6 @@ from impls.problem import Problem
 if TYPE_CHECKING:
     from attnbench.models.capture.advice import Advice
 
-Place = tuple[str, int, str]  # file, line, and the function's name
 Where = tuple[Place | None, Place | None]
 """The model's line and the user's; None where there is no such, or it is the same."""
 
@@ -88,10 +88,12 @@ def _kind_of(file: str) -> str:
     """Whose file it is; of transformers, its models alone count as a library's."""
     if file not in KINDS:
         generated = file.startswith("<") and not file.startswith(OWN_WORDS)
-        if generated or ("/transformers/" in file and "/transformers/models/" not in file):
+        of_transformers = "/transformers/" in file and "/diffusers/" not in file
+        passed = of_transformers and "/transformers/models/" not in file
+        if generated or passed or is_generated(file):
             KINDS[file] = "torch"
         else:
-            KINDS[file] = "library" if "/transformers/" in file else owner_of(file)
+            KINDS[file] = "library" if of_transformers else owner_of(file)
     return KINDS[file]
 
 
@@ -181,13 +183,16 @@ class CapturedCall(NamedTuple):
     heads: int = 0  # where batch and heads are one axis: how many heads
     whole: bool = False  # whether it does more than attention, so that its seconds say nothing
     how: HowCalled | None = None
+    ends: tuple[Tensor, ...] = ()
+    """Where the gradient ends, if not at q, k and v: those are then views in another layout."""
+    most_nodes: int = clocks.MOST_NODES  # of its gradient, where that is to be timed
 
     def request(self, where: Where, masks: Masks) -> tuple[SiteRequest, bool]:
         """What its site follows from, in the dtype that attention runs in under autocast; and
         whether its mask is a tensor that was not seen before.
         """
         q, k, v = (_four(x, self.heads) for x in (self.q, self.k, self.v))
-        gradients = any(x.requires_grad for x in (self.q, self.k, self.v))
+        gradients = any(x.requires_grad for x in self.ends or (self.q, self.k, self.v))
         gradients = torch.is_grad_enabled() and gradients
         new = False
         if self.find_mask is not None:
@@ -264,7 +269,8 @@ class Samples:
         return str(file)
 
 
-ENTRIES = 4096
+ENTRIES, CAUSES = 4096, 256
+"""Calls unlike each other that are known at a time, and reasons why calls are not recorded."""
 RUNS = {
     "mha": "math",
     "fast path": "math",
@@ -276,7 +282,6 @@ RUNS = {
 """What runs, by the function that is called, where torch chooses no kernel."""
 LOOKING = 0.01
 """The part of a program's time that looking at masks again may take."""
-COMPILED_MOST = 256
 HOST, NONE = clocks.SpanClock(), clocks.NoClock()
 
 
@@ -293,8 +298,9 @@ class Recorder:
         """Forget all calls; what masks are is still known."""
         self.gpu, self.tally = clocks.GpuClock(), Tally()
         self.steps = Steps(self.tally)
-        self.met, self.compiled = 0, list[Site]()
-        """Calls that torch's compiler met: how often they ran is not known; and their sites."""
+        self.compiled = CompiledCalls()
+        self.outputs: dict[int, Entry] = {}
+        """What computed an output in compiled code, where its gradient is a call of its own."""
         self.failures: Counter[str] = Counter()  # calls that could not be recorded, by reason
         self.graphs = compiled_graphs()  # what had been compiled before
         self.whole = 0  # calls that do more than attention
@@ -302,6 +308,8 @@ class Recorder:
         """What ran in calls of a form, and what kept a fused kernel from it."""
         self._entries: dict[Any, Entry] = {}
         self._lock = threading.Lock()
+        self.replaced: Callable[[], list[str]] = list
+        """Functions in whose place the program has put one of its own."""
         self.on_first: Callable[[], None] | None = None
         """Called once, as soon as there is anything to report."""
 
@@ -337,6 +345,11 @@ class Recorder:
         if how in self.kernels:
             return call(**arguments)
         out, kernel = observed(partial(call, **arguments), arguments["query"])
+        self.know(how, kernel, arguments)
+        return out
+
+    def know(self, how: HowCalled, kernel: str, arguments: dict[str, Any]) -> None:
+        """Keep what ran in calls of a form; where that could not be seen, what torch chooses."""
         try:
             kernel = kernel or chosen(arguments)
             why = why_math(arguments) if kernel == "math" else ()
@@ -346,7 +359,6 @@ class Recorder:
         if len(self.kernels) >= ENTRIES:
             self.kernels.clear()
         self.kernels[how] = kernel, why
-        return out
 
     def made(self, call: Callable[[], CapturedCall], out: Any, begun: Span) -> None:
         """Record a call that was made; ``call`` returns which."""
@@ -383,18 +395,30 @@ class Recorder:
         self.tally.called(entry, span, until, new_mask=new)
         self.noticed()
         out = out[0] if isinstance(out, tuple) else out
-        if isinstance(out, Tensor) and out.requires_grad:
-            ends = (call.q, call.k, call.v, call.attn_mask, call.bias)
-            watch_gradient(out, ends, entry, self.tally, span.clock)
+        if not isinstance(out, Tensor):
+            return
+        if out.requires_grad:
+            ends = (*(call.ends or (call.q, call.k, call.v)), call.attn_mask, call.bias)
+            watch_gradient(out, ends, entry, self.tally, span.clock, call.most_nodes)
+        elif entry.unasked is not None and has_data(out):
+            if len(self.outputs) >= ENTRIES:
+                self.outputs.clear()
+            self.outputs[out.data_ptr()] = entry
 
     def _entry(self, request: SiteRequest, call: CapturedCall, key: Any) -> Entry:
         try:
             site = request.site()
+            of_torch = call.via == "sdpa" or call.via.startswith("aten ")
+            if of_torch and self.compiled.met and in_generated(sys._getframe(1)):
+                place = self.compiled.ran(site.problem)
+                where = (place or request.where[0], request.where[1])
+                site = replace(site, site=place_text(where), via="sdpa, compiled")
         except CantBeDone as error:
             entry = Entry(why=str(error))
         else:
-            if self.samples and has_data(call.q) and call.q.dim() == 4:
-                file = self.samples.keep(site.site, site.problem, (call.q, call.k, call.v))
+            qkv = (call.q, call.k, call.v)
+            if self.samples and all(map(has_data, qkv)) and call.q.dim() == 4:
+                file = self.samples.keep(site.site, site.problem, qkv)
                 site = replace(site, samples=file)
             entry = Entry(replace(site, call=self._form(call)))
             if request.gradients:
@@ -426,13 +450,18 @@ class Recorder:
     def failed(self, error: Exception) -> None:
         """Something went wrong in recording."""
         first = (str(error) or "no more is known").splitlines()[0]
-        self.failures[f"{type(error).__name__}: {first[:160]}"] += 1
+        self.refused(f"{type(error).__name__}: {first[:160]}")
 
-    def met_compiled(self, site: Site | None) -> None:
-        """Torch's compiler met a call; ``site`` where it is known."""
-        self.met += 1
-        if site and site not in self.compiled and len(self.compiled) < COMPILED_MOST:
-            self.compiled.append(site)
+    def refused(self, why: str) -> None:
+        """A call was met that is not recorded."""
+        more = why not in self.failures and len(self.failures) >= CAUSES
+        self.failures["for more reasons than are kept" if more else why] += 1
+        self.noticed()
+
+    def met_compiled(self, site: Site | None = None, where: Where = (None, None)) -> None:
+        """Torch's compiler met a call; ``site`` and ``where`` as far as they are known."""
+        self.compiled.meet(site, where[0] or where[1])
+        self.noticed()
 
     def calls(self, *, complete: bool) -> SeenCalls:
         """What was recorded so far, its sites still to be gathered."""
@@ -440,13 +469,17 @@ class Recorder:
         if passed is not None:
             self.tally.last = max(self.tally.last, passed)
         versions = {"torch": torch.__version__, "python": platform.python_version()}
+        sites = [*self.tally.sites(), *self.compiled.sites()]
+        met = self.compiled.met + sum(self.failures.values())
+        met += len(self.replaced())
         return SeenCalls(
-            sites=[*self.tally.sites(), *self.compiled],
+            sites=sites,
             header={
                 **versions,
                 "threads": self.tally.threads,
                 "processes": 1,
                 "torch_threads": torch.get_num_threads(),
+                "met": met,
             },
             unseen=_unseen(self),
             complete=complete,
@@ -482,14 +515,20 @@ class Now:
             why = "torch.func transformed it, and no shape says of how many calls it is one"
         elif query.is_nested and not nested:
             why = "its tensors are nested, and a problem's are not"
+        elif query.is_cuda and torch.cuda.is_current_stream_capturing():
+            # to read a value now, as that of a mask, would break the graph
+            why = "a CUDA graph holds it, and how often that is replayed is not known"
         else:
             return recorder
-        recorder.failures[why] += 1
+        recorder.refused(why)
         return None
 
     def made(self, call: Callable[[], CapturedCall], out: Any, begun: Span) -> None:
-        """Just after a call; ``call`` returns which it was. Inside a library's it is a part."""
-        if (recorder := self.recorder) is None:
+        """Just after a call; ``call`` returns which it was. Inside a library's it is a part.
+
+        A function that returns nothing has left the work to another.
+        """
+        if (recorder := self.recorder) is None or out is None:
             return
         state = recorder.tally.mine
         if state.outer is not None:
@@ -508,21 +547,36 @@ def compiled_graphs() -> int:
     return int(counters["stats"]["unique_graphs"]) if counters else 0
 
 
-KERNELS = ("flash_attn", "xformers", "sageattention", "flashinfer", "natten")
-"""Libraries with attention functions of their own."""
-REASONS = 5
-"""Reasons for failures that are named at most."""
+KERNELS = ("flashinfer", "natten", "transformer_engine")
+"""Libraries with attention functions of their own that nothing stands for."""
+PLACES, REASONS = 3, 5
+"""Places of calls, and reasons for failures, that are named at most."""
+
+
+def _places(met: Counter[Place | None]) -> str:
+    """Those with most calls."""
+    named = ", ".join(place_text((place, None)) for place, _ in met.most_common(PLACES))
+    return named + (f" and {len(met) - PLACES} more places" if len(met) > PLACES else "")
+
+
+def _of_graphs(compiled: CompiledCalls) -> str:
+    """What all compiled code took, which is the most that they can have taken."""
+    if not compiled.seconds:
+        return ""
+    return f" (all that was compiled ran {compiled.runs:,} times and took {compiled.seconds:.3g} s)"
 
 
 def _unseen(recorder: Recorder) -> list[str]:
-    graphs = compiled_graphs() - recorder.graphs
+    graphs, unknown = compiled_graphs() - recorder.graphs, recorder.compiled.unknown
     imported = ", ".join(name for name in KERNELS if name in sys.modules)
+    replaced = ", ".join(recorder.replaced())
     told = {
         f"torch.compile compiled graphs: {graphs:,}; nn.MultiheadAttention in them, and attention "
         "that is written out, has no site; the former is recorded without compiling": graphs,
-        f"attention calls that torch.compile compiled into larger code: {recorder.met:,}; which "
-        "problems is known, but not how often they ran, nor for how long; run without compiling to "
-        "have their share": recorder.met,
+        f"attention calls that torch.compile compiled into larger code: {unknown.total():,} "
+        f"({_places(unknown)}); how often they ran, and for how long, is not known"
+        + _of_graphs(recorder.compiled)
+        + "; run without compiling to have their share": unknown,
         f"calls of torch's fast path for nn.MultiheadAttention and TransformerEncoder: "
         f"{recorder.whole:,}; they computed projections, or a whole layer, in the same operator: "
         "counted, but their seconds are not in the share": recorder.whole,
@@ -534,6 +588,8 @@ def _unseen(recorder: Recorder) -> list[str]:
         "transformers makes them": imported,
         f"masks that were not looked at, to save the program's time: {recorder.masks.passed_over:,}"
         "; each is taken for the last one of its place and shape": recorder.masks.passed_over,
+        f"the program put functions of its own in the place of others: {replaced}; what they do by "
+        "themselves is not seen": replaced,
         "there was no room for samples of all places: the first were kept": (
             recorder.samples is not None and recorder.samples.skipped
         ),

@@ -1,0 +1,136 @@
+"""Stand-ins for ``torch.compile`` and ``torch.jit.script``, and what the compiler meets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from attnbench.models.capture.masks import FoundMask, Masks
+from attnbench.models.capture.met import Place
+from attnbench.models.capture.recorder import NOW, CapturedCall, first_of
+from attnbench.models.mask_of import FULL, causal_of
+from impls.errors import CantBeDone
+from impls.masks import Shape
+
+if TYPE_CHECKING:
+    from attnbench.models.capture.functions import Stands
+
+Function = Callable[..., Any]
+COMPILED_NOTE = "compiled into larger code: how often it ran, and for how long, is not known"
+
+
+def put_compilers(stands: Stands) -> None:
+    """Stand for what compiles."""
+    stands.put(torch, "compile", _compile)
+    stands.put(torch.jit, "script", partial(_script, stands))
+
+
+def _compile(original: Function) -> Function:
+    """``torch.compile``: a stand-in that is compiled by itself stands for the compiled function."""
+
+    def compile(model: Any = None, *args: Any, **more: Any) -> Any:
+        inner, make = getattr(model, "__attnbench__", (model, None))
+        compiled = original(inner, *args, **more)
+        return compiled if make is None else make(compiled)
+
+    return compile
+
+
+def put_inductor(stands: Stands) -> None:
+    """Stand for the calls of what torch's own backend has made, a graph each."""
+    from torch._inductor.output_code import CompiledFxGraph
+
+    stands.put(CompiledFxGraph, "__call__", _graph)
+
+
+def _graph(original: Function) -> Function:
+
+    def __call__(self: Any, inputs: Any) -> Any:
+        if (recorder := NOW.recorder) is None:
+            return original(self, inputs)
+        began = perf_counter()
+        out = original(self, inputs)
+        by_host = set(self.device_types) <= {"cpu"}  # a GPU goes on meanwhile
+        recorder.compiled.took(perf_counter() - began if by_host else 0.0)
+        return out
+
+    return __call__
+
+
+def _script(stands: Stands, original: Function) -> Function:
+
+    def script(*args: Any, **more: Any) -> Any:
+        more["_frames_up"] = more.get("_frames_up", 0) + 1  # names are looked up at its caller
+        with stands.paused():
+            return original(*args, **more)
+
+    return script
+
+
+def met_sdpa(context: Any) -> None:
+    """Note ``F.scaled_dot_product_attention``, whose frame torch's compiler is in."""
+    _met(context, "sdpa, compiled", ("attn_mask",))
+
+
+def met_flex(context: Any) -> None:
+    """Note ``flex_attention``, whose frame torch's compiler is in."""
+    _met(context, "flex, compiled", ("block_mask", "score_mod"))
+
+
+def _met(context: Any, via: str, masks: tuple[str, ...]) -> None:
+    if (recorder := NOW.recorder) is None:
+        return
+
+    def constant(name: str) -> Any:
+        """The value of an argument, else something that is no argument's value."""
+        try:
+            return context.get_local(name).as_python_constant()
+        except Exception:
+            return ...
+
+    def find(_: Masks, shape: Shape) -> FoundMask:
+        if any(constant(name) is not None for name in masks):
+            return FoundMask(FULL, "its mask has no values while it is compiled")
+        return FoundMask(causal_of(shape) if constant("is_causal") is True else FULL)
+
+    site, where = None, first_of(_traced_places(context))
+    try:
+        q, k, v = (_sized(context.get_local(name).as_fake()) for name in ("query", "key", "value"))
+        scale, dropout = (constant(name) for name in ("scale", "dropout_p"))
+        call = CapturedCall(via, q, k, v, find_mask=find, note=COMPILED_NOTE)
+        call = call._replace(
+            scale=scale if isinstance(scale, float) else None,
+            dropout=dropout if isinstance(dropout, float) else 0.0,
+        )
+        site = call.request(where, recorder.masks)[0].site()
+    except CantBeDone as error:
+        recorder.refused(str(error))
+    except Exception as error:  # how the compiler keeps its values may change with its version
+        recorder.refused(f"torch.compile did not say what it is: {error!r:.120}")
+    recorder.met_compiled(site, where)
+
+
+class _Sized:
+    """What a problem takes of a tensor, its lengths as they are in this call.
+
+    To ask a length of the compiler's own for its value would tie the code to that value.
+    """
+
+    def __init__(self, fake: Any) -> None:
+        self.shape = tuple(n if isinstance(n, int) else n.node.hint for n in fake.shape)
+        self.dtype, self.device, self.requires_grad = fake.dtype, fake.device, fake.requires_grad
+        self.dim = fake.dim
+
+
+_sized: Callable[[Any], Any] = _Sized
+
+
+def _traced_places(context: Any) -> Iterator[Place]:
+    frame = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
+    while frame is not None:
+        yield frame.f_code.co_filename, frame.lineno, frame.f_code.co_qualname
+        frame = getattr(frame, "parent", None)

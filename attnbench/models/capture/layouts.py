@@ -1,0 +1,220 @@
+"""A call of any library's attention as a captured call, read by the names of its arguments.
+
+Libraries lay tensors out as [batch, length, heads, width], pack sequences into one, keep keys in a
+cache, and put the last query at the last key where they are causal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.models.capture.masks import FoundMask, Masks
+from attnbench.models.capture.recorder import CapturedCall
+from attnbench.models.mask_of import CAUSAL, FULL, WhileAlive
+from impls.masks import Mask, Part, Shape, alibi_slopes
+
+Values = Mapping[str, Any]
+Find = Callable[[Masks, Shape], FoundMask]
+TENSORS = ("qkv", "kv", "q", "k", "v", "query", "key", "value")
+LARGEST = 2**26
+"""Pairs, over the batch, of a mask that is written out to be named."""
+UNKNOWN_LENGTHS = "its lengths are on the GPU, and were not read"
+INEXPRESSIBLE = {
+    "softcap": "its scores are capped",
+    "learnable_sink": "it has attention sinks",
+    "s_aux": "it has attention sinks",
+    "sink_bias": "it has attention sinks",
+    "qv": "it adds a second product to its scores",
+    "g": "its scores fade",
+    "attention_chunk": "it attends in chunks",
+    "gather_kv_indices": "it picks its keys",
+    "score_mod": "it changes its scores by a function",
+    "mask_mod": "it masks by a function",
+    "block_sparse_tensors": "it masks by blocks",
+    "return_attn_probs": "it returns its log-sum-exp too",
+    "return_softmax_lse": "it returns its log-sum-exp too",
+    "return_lse": "it returns its log-sum-exp too",
+}
+"""Arguments that ask, where they are not false, for what a problem can't describe."""
+_lengths = WhileAlive()
+
+
+def call_of(via: str, values: Values, *, heads_first: bool = False) -> CapturedCall:
+    """The call that these arguments make; ``heads_first``: its layout is a problem's."""
+    ends = tuple(x for name in TENSORS if isinstance(x := values.get(name), Tensor))
+    q, k, v = (x.detach() for x in _unpacked(values))
+    if not heads_first:
+        q, k, v = (x.transpose(-3, -2) for x in (q, k, v))  # a packed one has no batch
+    if q.dim() == 3:
+        q, k, v = (x[None] for x in (q, k, v))
+    notes = [note for name, note in INEXPRESSIBLE.items() if _asks(values.get(name))]
+    window = _window(values)
+    starts = _first(values, "cu_seqlens_q", "cu_seqlens", "cu_seq_q", "cum_seq_q")
+    filled = _first(values, "cache_seqlens", "seqused_k", "seqlen_k")
+    pages = _first(values, "block_table", "page_table")
+    find: Find = partial(_whole, window)
+    if starts is not None:
+        starts_k = _first(values, "cu_seqlens_k", "cu_seq_k", "cum_seq_k")
+        find = partial(_packed, starts, starts if starts_k is None else starts_k, window)
+        if filled is not None or pages is not None:
+            notes.append("its keys are in pages, or fill a part of what they are given")
+    elif filled is not None:
+        if (lengths := read_lengths(filled, q.shape[0])) is None:
+            notes.append(UNKNOWN_LENGTHS)
+        else:
+            more = 0 if values.get("k") is None or "k_cache" not in values else values["k"].shape[1]
+            lengths = tuple(n + more for n in lengths)
+            find = partial(_cached, lengths, window)
+            size = (q.shape[0], k.shape[1], max(lengths))
+            k, v = (_of_size(x, size, in_pages=pages is not None) for x in (k, v))
+    if (slopes := values.get("alibi_slopes")) is not None:
+        find = partial(_sloped, find, slopes)
+    return CapturedCall(
+        via,
+        q,
+        k,
+        v,
+        scale=_first(values, "softmax_scale", "sm_scale", "scale"),
+        dropout=float(values.get("dropout_p") or 0.0),
+        find_mask=find,
+        note="; ".join(dict.fromkeys(notes)),
+        faithful=not notes,
+        ends=ends,
+    )
+
+
+def _first(values: Values, *names: str) -> Any:
+    return next((values[x] for x in names if values.get(x) is not None), None)
+
+
+def _of_size(x: Tensor, size: tuple[int, int, int], *, in_pages: bool) -> Tensor:
+    """The filled part of a cache; where it lies in pages, something of its size."""
+    if not in_pages:
+        return x[:, :, : size[2]]
+    return x.as_strided((*size, x.shape[-1]), (0, 0, 0, 0))
+
+
+def read_lengths(x: Any, batch: int) -> tuple[int, ...] | None:
+    """What a tensor of lengths holds, or a number for each; None while its device may not be asked.
+
+    A tensor is read once until somebody writes to it, since to read from a GPU is to wait for it.
+    """
+    if not isinstance(x, Tensor):
+        return (int(x),) * batch
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
+        return None
+    found: tuple[int, ...] = _lengths.get(x, None, lambda: tuple(map(int, x.tolist())))
+    return found
+
+
+def _asks(x: Any) -> bool:
+    return isinstance(x, Tensor) or bool(x)
+
+
+def _unpacked(values: Values) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v, which may be packed in one tensor, or two."""
+    if (qkv := values.get("qkv")) is not None:
+        heads = values.get("num_heads_q")
+        if heads is None:
+            return tuple(qkv.unbind(-3))
+        kv = (qkv.shape[-2] - heads) // 2
+        return tuple(qkv.split([heads, kv, kv], dim=-2))
+    if "query" in values:
+        return values["query"], values["key"], values["value"]
+    q = values["q"]
+    if (kv := values.get("kv")) is not None:
+        k, v = kv.unbind(-3)
+        return q, k, v
+    names = ("k_cache", "v_cache") if "k_cache" in values else ("k", "v")
+    return q, values[names[0]], values[names[1]]
+
+
+Window = tuple[int | None, int | None]
+
+
+def _window(values: Values) -> Window:
+    """How far to either side a query may see; None: as far as there are keys."""
+    window = values.get("window_size")
+    sides = (None, None) if window is None else window
+    if isinstance(sides, int):  # of keys that may be seen, the query's own among them
+        sides = (sides - 1, 0)
+    left, right = (None if x is None or x < 0 else int(x) for x in sides)
+    return left, 0 if _first(values, "causal", "is_causal") else right
+
+
+def _mask(window: Window, shape: Shape, parts: tuple[Part, ...] = ()) -> Mask:
+    """A window, the last query at the last key, and what else must allow a pair."""
+    left, right = (None if x is not None and x >= shape.kv_len - 1 else x for x in window)
+    if (left, right) == (None, None):
+        return Mask(parts) if parts else FULL
+    if (left, right) == (None, 0):
+        return Mask((*CAUSAL.parts, *parts))
+    far = shape.kv_len
+    sides = far if left is None else left, far if right is None else right
+    return Mask((Part("window", sides), *parts))
+
+
+def _whole(window: Window, masks: Masks, shape: Shape) -> FoundMask:
+    return FoundMask(_mask(window, shape))
+
+
+def _packed(
+    starts: Tensor, starts_k: Tensor, window: Window, masks: Masks, shape: Shape
+) -> FoundMask:
+    """Sequences one after the other, each of which sees its own keys alone."""
+    places = [x for s in (starts, starts_k) if (x := read_lengths(s, 1)) is not None]
+    if len(places) < 2:
+        return FoundMask(FULL, UNKNOWN_LENGTHS)
+    q, k = (tuple(b - a for a, b in pairwise(x)) for x in places)
+    if q == k and sum(q) == shape.q_len == shape.kv_len:
+        some = tuple(n for n in q if n)
+        documents = (Part("document", some),) if len(some) > 1 else ()
+        return FoundMask(_mask(window, shape, documents))
+    if shape.q_len * shape.kv_len > LARGEST:
+        return FoundMask(FULL, "it packs queries and keys of unlike lengths, and too many to look")
+    seen = torch.zeros(1, 1, shape.q_len, shape.kv_len, dtype=torch.bool)
+    row = column = 0
+    for n, m in zip(q, k, strict=True):
+        seen[..., row : row + n, column : column + m] = _band(n, m, window)
+        row, column = row + n, column + m
+    return masks.of(seen, False, shape)
+
+
+def _cached(lengths: Sequence[int], window: Window, masks: Masks, shape: Shape) -> FoundMask:
+    """A cache of which each sequence has filled its own part."""
+    if len(set(lengths)) == 1:
+        return FoundMask(_mask(window, shape))
+    if shape.batch * shape.q_len * shape.kv_len > LARGEST:
+        return FoundMask(FULL, "its cache is too large to be looked at")
+    seen = torch.zeros(shape.batch, 1, shape.q_len, shape.kv_len, dtype=torch.bool)
+    for row, m in enumerate(lengths):
+        seen[row, ..., :m] = _band(shape.q_len, m, window)
+    return masks.of(seen, False, shape)
+
+
+def _band(n: int, m: int, window: Window) -> Tensor:
+    away = torch.arange(m) - (torch.arange(n)[:, None] + m - n)
+    left, right = window
+    seen = torch.ones(n, m, dtype=torch.bool)
+    if left is not None:
+        seen &= away >= -left
+    return seen if right is None else seen & (away <= right)
+
+
+def _sloped(find: Find, slopes: Tensor, masks: Masks, shape: Shape) -> FoundMask:
+    """With ALiBi, whose slopes may be those of its paper."""
+    found = find(masks, shape)
+    usual = torch.from_numpy(alibi_slopes(shape.heads)).to(slopes.dtype)
+    if slopes.is_cuda and torch.cuda.is_current_stream_capturing():
+        return FoundMask(found.mask, UNKNOWN_LENGTHS)
+    same = torch.allclose(slopes.detach().cpu().reshape(-1, shape.heads), usual)
+    if not same or any(part.file for part in found.mask.parts):
+        return FoundMask(found.mask, "its ALiBi has slopes of its own")
+    mask = Mask((*found.mask.parts, Part("alibi")), found.mask.upper_left)
+    return FoundMask(mask, found.note)

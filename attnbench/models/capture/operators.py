@@ -1,0 +1,208 @@
+"""Stand-ins for torch's operators of attention, as Python code calls them.
+
+``F.scaled_dot_product_attention`` reaches them below Python. Called there, they are the program's
+own calls, or those of code that torch.compile or torch.export made, which are counted so.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+
+from attnbench.models.capture.kernels import how_called, kernel_of
+from attnbench.models.capture.layouts import call_of
+from attnbench.models.capture.masks import Masks
+from attnbench.models.capture.recorder import NOW, CapturedCall, SiteRequest, Where
+from attnbench.models.mask_of import has_data
+
+if TYPE_CHECKING:
+    from attnbench.models.capture.functions import Stands
+
+Function = Callable[..., Any]
+HEADS_FIRST = (
+    "scaled_dot_product_attention",
+    "_scaled_dot_product_attention_math",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_fused_attention_overrideable",
+)
+LENGTH_FIRST = ("_flash_attention_forward", "_efficient_attention_forward")
+LOWER_RIGHT = ("_scaled_dot_product_flash_attention", "_flash_attention_forward")
+"""Those that put the last query at the last key where they are causal."""
+RECORDING = (str(Path(__file__).with_name("functions.py")), __file__)
+HANDING_ON = "as_itself."  # to a tensor's class or a mode, whose calls are its own
+
+
+def put_operators(stands: Stands) -> None:
+    """Stand for the operators, and for what computes their gradients in compiled code."""
+    for name in (*HEADS_FIRST, *LENGTH_FIRST):
+        if (packet := getattr(torch.ops.aten, name, None)) is None:
+            continue
+        words = _words(packet)
+        for owner in (packet, packet.default):
+            stands.put(owner, "_op", partial(_operator, name, words))
+        if hasattr(torch, name):
+            stands.put(torch, name, partial(_function, name, words))
+        if (packet := getattr(torch.ops.aten, f"{name}_backward", None)) is not None:
+            stands.put(packet.default, "_op", partial(_gradient, _words(packet)))
+
+
+def _words(packet: Any) -> list[str]:
+    return [argument.name for argument in packet.default._schema.arguments]
+
+
+class _Entered:
+    """An operator's entry in the place of another, of which torch's tables know the hash."""
+
+    def __init__(self, original: Function, call: Function) -> None:
+        self._original, self._call = original, call
+
+    def __call__(self, /, *args: Any, **more: Any) -> Any:
+        return self._call(*args, **more)
+
+    def __hash__(self) -> int:
+        return hash(self._original)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self._original
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+
+def _operator(name: str, words: list[str], original: Function) -> Function:
+
+    def call(*args: Any, **more: Any) -> Any:
+        if NOW.recorder is None or not _computes(args[0] if args else more.get("query")):
+            return original(*args, **more)
+        began = perf_counter()
+        trains = _trains()
+        NOW.state().looked += perf_counter() - began
+        run = partial(original, *args, **more)
+        return run() if trains is None else _recorded(name, words, trains, run)
+
+    return _Entered(original, call)
+
+
+def _function(name: str, words: list[str], original: Function) -> Function:
+    """One of the operators as ``torch`` has it."""
+
+    def function(*args: Any, **more: Any) -> Any:
+        query = args[0] if args else more.get("query")
+        if torch.compiler.is_compiling() or NOW.recorder is None or not _computes(query):
+            return original(*args, **more)
+        return _recorded(name, words, False, partial(original, *args, **more))
+
+    return function
+
+
+def _computes(query: Any) -> bool:
+    """Whether a call computes something, and no compiler only asks for its form."""
+    return isinstance(query, Tensor) and has_data(query) and not isinstance(query, FunctionalTensor)
+
+
+def _trains() -> bool | None:
+    """Whether it is called by compiled code whose gradient may be asked for; None where it is
+    called within what is recorded already.
+    """
+    trains = False
+    frame: FrameType | None = sys._getframe(3)  # past the stand-in
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename in RECORDING and not code.co_qualname.startswith(HANDING_ON):
+            return None
+        trains = trains or "CompiledFunction." in code.co_qualname
+        frame = frame.f_back
+    return trains
+
+
+class _CompiledCall(CapturedCall):
+    """A call in compiled code, where the tensors don't say that a gradient may be asked for."""
+
+    __slots__ = ()
+
+    def request(self, where: Where, masks: Masks) -> tuple[SiteRequest, bool]:
+        """What its site follows from, and whether its mask was not seen before."""
+        request, new = super().request(where, masks)
+        return request._replace(gradients=True), new
+
+
+def _recorded(name: str, words: list[str], trains: bool, run: partial[Any]) -> Any:
+    """What ``run()`` returns, recorded."""
+    values = {**dict(zip(words, run.args, strict=False)), **run.keywords}
+    begun = NOW.begin(values["query"])
+    if begun is None:
+        return run()
+    state = NOW.state()
+    before = state.outer, state.inner
+    state.outer, state.inner = name, []
+    try:
+        out = run()
+    finally:
+        state.outer, state.inner = before
+
+    def call() -> CapturedCall:
+        made = _read(name, values)
+        if trains:
+            how = made.how and made.how._replace(gradient=True)
+            made = _CompiledCall(*made._replace(how=how))
+        return made
+
+    NOW.made(call, out, begun)
+    return out
+
+
+def _read(name: str, values: dict[str, Any]) -> CapturedCall:
+    via, causal = f"aten {name}", bool(values.get("is_causal", False))
+    mask = values.get("attn_mask", values.get("attn_bias", values.get("bias")))
+    if name in LENGTH_FIRST:
+        kind = values.get("custom_mask_type", 0)  # 1: the first query at the first key
+        sides = values.get("window_size_left"), values.get("window_size_right")
+        values = {**values, "window_size": sides, "causal": causal or kind == 2}
+        call = call_of(via, values)
+        if mask is not None or kind == 1:
+            call = call._replace(attn_mask=mask, is_causal=kind == 1, find_mask=None)
+        return call
+    if name in LOWER_RIGHT:
+        return call_of(via, values, heads_first=True)
+    q, k, v = (values[x] for x in ("query", "key", "value"))
+    dropout, scale = values.get("dropout_p") or 0.0, values.get("scale")
+    grouped = bool(values.get("enable_gqa"))
+    how = how_called("sdpa", q, k, v, mask, causal, scale, dropout, grouped)
+    if (recorder := NOW.recorder) is not None and how not in recorder.kernels:
+        named = ("query", q), ("key", k), ("value", v), ("attn_mask", mask)
+        more = {"dropout_p": dropout, "is_causal": causal, "scale": scale, "enable_gqa": grouped}
+        recorder.know(how, kernel_of(name), {**dict(named), **more})
+    return CapturedCall(via, q, k, v, mask, causal, scale, dropout, how=how)
+
+
+def _gradient(words: list[str], original: Function) -> Function:
+    """What computes a gradient in compiled code: its seconds are those of the call before."""
+
+    def call(*args: Any, **more: Any) -> Any:
+        recorder = NOW.recorder
+        out = {**dict(zip(words, args, strict=False)), **more}.get("out")
+        if recorder is None or not isinstance(out, Tensor) or not _computes(out):
+            return original(*args, **more)
+        if (entry := recorder.outputs.get(out.data_ptr())) is None:
+            return original(*args, **more)
+        span = recorder.begin(out)
+        gradients = original(*args, **more)
+        span = span._replace(ended=span.clock.now())
+        span.clock.add(span, recorder.tally, entry, backward=True)
+        recorder.tally.ended(perf_counter())
+        entry.asked = True
+        return gradients
+
+    return _Entered(original, call)

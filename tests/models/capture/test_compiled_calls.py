@@ -1,0 +1,170 @@
+"""Attention in code that torch.compile made, and operators that a program calls by their names."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch._dynamo.utils import counters
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.utils.checkpoint import checkpoint
+
+import attnbench
+from tests.models.build import only, qkv, said
+
+aten = torch.ops.aten
+FLASH = "_scaled_dot_product_flash_attention_for_cpu"
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.qkv = nn.Linear(16, 48)
+
+    def forward(self, x, mask=None, dropout=0.0):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout, mask is None).relu()
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def trained(lengths, **more):
+    """The outputs and gradients of a compiled model."""
+    model = Model()
+    compiled = torch.compile(model, fullgraph=True, **more)
+    outs = [compiled(torch.ones(2, n, 16)) for n in lengths]
+    sum(out.sum() for out in outs).backward()
+    return [*(out.detach() for out in outs), model.qkv.weight.grad]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_its_calls_are_counted_and_timed_forward_and_backward(backend):
+    plain = trained([12] * 3, backend=backend)
+    torch._dynamo.reset()
+    with attnbench.capture() as calls:
+        watched = trained([12] * 3, backend=backend)
+    assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
+    assert said(calls) == [("b2 h2/2 n12 d8 f32 causal train", "sdpa, compiled", 3)]
+    site = only(calls)
+    assert site.seconds > 0 and site.backward_s > 0 and site.share > 0 and not site.note
+    assert site.site.startswith("test_compiled_calls.py:") and "Model.forward" in site.site
+    assert not any("how often they ran" in line for line in calls.unseen)
+
+
+def test_lengths_stay_free_and_a_mask_has_its_values():
+    def graphs():
+        before = counters["stats"]["unique_graphs"]
+        trained([12, 13, 14, 15], backend="aot_eager", dynamic=True)
+        return counters["stats"]["unique_graphs"] - before
+
+    plain = graphs()
+    torch._dynamo.reset()
+    seen = torch.ones(2, 1, 1, 12, dtype=torch.bool)
+    seen[1, ..., 7:] = False
+    with attnbench.capture() as calls:
+        assert graphs() == plain
+        with torch.no_grad():
+            torch.compile(Model(), backend="aot_eager")(torch.ones(2, 12, 16), seen)
+    assert [slug for slug, _, _ in said(calls)] == [
+        "b2 h2/2 n12 d8 f32 causal train",
+        "b2 h2/2 n12 d8 f32 padding:12,7 forward",
+        *(f"b2 h2/2 n{n} d8 f32 causal train" for n in (13, 14, 15)),
+    ]
+
+
+def test_a_call_that_becomes_part_of_larger_code_is_met_and_not_counted():
+    with attnbench.capture() as calls:
+        compiled = torch.compile(Model(), backend="aot_eager")
+        compiled(torch.ones(2, 12, 16), dropout=0.5).sum().backward()
+    (site,) = calls.sites
+    assert (site.calls, site.via) == (0, "sdpa, compiled") and "drops 0.5" in site.note
+    assert calls.header["met"] == 1
+    (line,) = (line for line in calls.unseen if "larger code: 1" in line)
+    assert "test_compiled_calls.py:" in line and "Model.forward" in line
+    assert "all that was compiled" not in line
+
+
+def test_what_compiled_code_takes_in_all_is_said_of_calls_that_are_part_of_it():
+    compiled = torch.compile(Model())
+    with attnbench.capture() as calls, torch.no_grad():
+        for _ in range(3):
+            compiled(torch.ones(2, 12, 16), dropout=0.5)
+    (line,) = (line for line in calls.unseen if "larger code: 1" in line)
+    assert "all that was compiled ran 3 times and took" in line
+
+
+def test_flex_attention_within_a_compiled_model_is_met():
+    def model(q, k, v, mask):
+        return flex_attention(q, k, v, block_mask=mask) + 1
+
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 128, 128, device="cpu")
+    with attnbench.capture() as calls:
+        q, k, v = qkv(n=128, width=16)
+        torch.compile(model, backend="eager", fullgraph=True)(q, k, v, mask)
+    (site,) = (s for s in calls.sites if s.via == "flex, compiled")
+    assert str(site.problem).startswith("b2 h4/4 n128 d16 f32") and site.calls == 0
+    assert "no values" in site.note and calls.problems() == []
+    assert "test_flex_attention_within" in site.site
+
+
+def test_what_a_checkpoint_computes_again_is_counted_again():
+    def model(x):
+        return checkpoint(F.scaled_dot_product_attention, x, x, x, use_reentrant=False).relu()
+
+    q, _, _ = qkv(grad=True)
+    with attnbench.capture() as calls:
+        torch.compile(model, backend="aot_eager")(q).sum().backward()
+    assert sum(s.calls for s in calls.sites) in (1, 2)  # the compiler may keep it
+    assert any(s.problem.phase == "train" and s.backward_s > 0 for s in calls.sites)
+
+
+def by_packet(q):
+    return aten.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+
+def by_overload(q):
+    return getattr(aten, FLASH).default(q, q, q, 0.0, True)[0]
+
+
+def by_torch(q):
+    return getattr(torch, FLASH)(q, q, q, is_causal=True)[0]
+
+
+def by_binding(q):
+    return torch._C._nn.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+
+@pytest.mark.parametrize("call", [by_packet, by_overload, by_torch, by_binding])
+def test_an_operator_that_is_called_by_its_name_is_seen_once(call):
+    q, _, _ = qkv(grad=True)
+    plain = call(q)
+    with attnbench.capture() as calls:
+        out = call(q)
+        out.sum().backward()
+    assert torch.equal(plain, out)
+    site = only(calls)
+    assert str(site.problem) == "b2 h4/4 n16 d8 f32 causal train" and site.calls == 1
+    assert site.backward_s > 0 and call.__name__ in site.site
+    assert site.via == "sdpa" if call is by_binding else site.via.startswith("aten ")
+
+
+def test_operators_keep_their_place_in_torchs_tables_and_are_put_back():
+    from torch._decomp import decomposition_table
+
+    op = aten._scaled_dot_product_flash_attention_for_cpu.default
+    entry, table = op._op, {op: "known"}
+    assert op in decomposition_table
+    with attnbench.capture():
+        assert op in decomposition_table and table[op] == "known" and op._op is not entry
+    assert op._op is entry and table[op] == "known"
+
+
+def test_what_a_mode_sees_below_a_call_is_that_call():
+    with attnbench.capture() as calls, torch.utils.flop_counter.FlopCounterMode(display=False):
+        F.scaled_dot_product_attention(*qkv())
+    assert only(calls).calls == 1 and only(calls).via == "sdpa"

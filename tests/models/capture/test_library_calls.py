@@ -1,0 +1,403 @@
+"""Other libraries' functions, recorded: modules of their names, with the signatures they have."""
+
+import inspect
+import sys
+from importlib import import_module
+
+import pytest
+import torch
+
+import attnbench
+from attnbench.models.capture.functions import layer_call
+from attnbench.models.capture.layouts import call_of
+from attnbench.models.capture.masks import Masks
+from impls.masks import Shape
+from tests.models.build import only
+
+REST = """
+    softcap=0.0, alibi_slopes=None, deterministic=False, return_attn_probs=False"""
+FILES = {
+    # Dao-AILab/flash-attention 2.8.4
+    "flash_attn/__init__.py": "from flash_attn.flash_attn_interface import *",
+    "flash_attn/flash_attn_interface.py": f"""
+def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False,
+    window_size=(-1, -1), {REST}):
+    return q * 2 + k.sum() + v.sum()
+def flash_attn_qkvpacked_func(qkv, dropout_p=0.0, softmax_scale=None, causal=False,
+    window_size=(-1, -1), {REST}):
+    return qkv[:, :, 0] * 2
+def flash_attn_kvpacked_func(q, kv, dropout_p=0.0, softmax_scale=None, causal=False,
+    window_size=(-1, -1), {REST}):
+    return q * 2
+def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+    dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), {REST},
+    block_table=None):
+    return q * 2
+def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None,
+    cache_seqlens=None, cache_batch_idx=None, cache_leftpad=None, block_table=None,
+    softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, rotary_interleaved=True,
+    alibi_slopes=None, num_splits=0, return_softmax_lse=False):
+    return q * 2
+""",
+    # its hopper/
+    "flash_attn_interface.py": """
+def flash_attn_qkvpacked_func(qkv, softmax_scale=None, causal=False, q_descale=None,
+    k_descale=None, v_descale=None, window_size=(-1, -1), attention_chunk=0, softcap=0.0,
+    deterministic=False, num_heads_q=None, sm_margin=0, return_attn_probs=False):
+    return qkv[:, :, :num_heads_q] * 2
+""",
+    # its flash_attn/cute/
+    "flash_attn/cute/__init__.py": "from .interface import flash_attn_func",
+    "flash_attn/cute/interface.py": """
+def flash_attn_func(q, k, v, qv=None, gather_kv_indices=None, softmax_scale=None, causal=False,
+    window_size=(None, None), learnable_sink=None, softcap=0.0, num_splits=1, pack_gqa=None,
+    deterministic=False, score_mod=None, score_mod_bwd=None, mask_mod=None, aux_tensors=None,
+    aux_scalars=None, block_sparse_tensors=None, block_sparse_tensors_bwd=None, return_lse=False):
+    return q * 2
+""",
+    # facebookresearch/xformers, whose masks write themselves out
+    "xformers/__init__.py": "",
+    "xformers/ops/__init__.py": "from .fmha import memory_efficient_attention",
+    "xformers/ops/fmha/__init__.py": """
+import torch
+class LowerTriangularMask: pass
+class LowerTriangularFromBottomRightMask:
+    def materialize(self, shape, dtype=torch.float32, device="cpu"):
+        return torch.ones(shape).tril(shape[-1] - shape[-2]).log().to(device, dtype)
+class BlockDiagonalMask:
+    def materialize(self, shape, dtype=torch.float32, device="cpu"):
+        return torch.block_diag(torch.ones(5, 5), torch.ones(7, 7)).log().expand(shape).to(dtype)
+def memory_efficient_attention(query, key, value, attn_bias=None, p=0.0, scale=None, *, op=None,
+    output_dtype=None):
+    return query * 2
+""",
+    # thu-ml/SageAttention
+    "sageattention/__init__.py": "from .core import sageattn",
+    "sageattention/core.py": """
+def sageattn(q, k, v, tensor_layout="HND", is_causal=False, sm_scale=None, return_lse=False,
+    **kwargs):
+    return sageattn_qk_int8_pv_fp16_cuda(q, k, v, tensor_layout, is_causal)
+def sageattn_qk_int8_pv_fp16_cuda(q, k, v, tensor_layout="HND", is_causal=False,
+    qk_quant_gran="per_thread", sm_scale=None, pv_accum_dtype="fp32", smooth_k=True,
+    smooth_v=False, return_lse=False, **kwargs):
+    return q * 2
+""",
+    # fla-org/flash-linear-attention 0.6
+    "fla/__init__.py": "",
+    "fla/ops/__init__.py": "from .gla import chunk_gla\nfrom .attn import parallel_attn",
+    "fla/ops/gla/__init__.py": "from .chunk import chunk_gla\n__all__ = ['chunk_gla']",
+    "fla/ops/gla/chunk.py": """
+def chunk_gla(q, k, v, g, scale=None, initial_state=None, output_final_state=False,
+    state_v_first=False, cu_seqlens=None, cu_seqlens_cpu=None):
+    return v * 2, None
+""",
+    "fla/ops/attn/__init__.py": "from .parallel import parallel_attn\n__all__ = ['parallel_attn']",
+    "fla/ops/attn/parallel.py": """
+def parallel_attn(q, k, v, g=None, scale=None, window_size=None, cu_seqlens=None,
+    chunk_indices=None, *, sink_bias=None):
+    return q * 2
+""",
+    # huggingface/diffusers 0.42
+    "diffusers/__init__.py": "",
+    "diffusers/models/__init__.py": "",
+    "diffusers/models/attention_dispatch.py": """
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+class _AttentionBackendRegistry:
+    @classmethod
+    def get_active_backend(cls):
+        return "native", None
+def dispatch_attention_fn(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
+    scale=None, enable_gqa=False, attention_kwargs=None, *, backend=None, parallel_config=None):
+    return sdpa(*(x.transpose(1, 2) for x in (query, key, value)), enable_gqa=True).transpose(1, 2)
+""",
+    # state-spaces/mamba
+    "mamba_ssm/__init__.py": "",
+    "mamba_ssm/ops/__init__.py": "",
+    "mamba_ssm/ops/selective_scan_interface.py": """
+def selective_scan_fn(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False,
+    return_last_state=False):
+    return u * 2
+""",
+}
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """The modules of these names, not yet imported."""
+    for file, text in FILES.items():
+        path = tmp_path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if sys.modules[name].__spec__ and str(tmp_path) in str(sys.modules[name].__spec__.origin):
+            del sys.modules[name]
+
+
+def x(*shape, **more):
+    torch.manual_seed(0)
+    return torch.randn(*shape, 8, **more)
+
+
+Q, K = x(2, 12, 4), x(2, 12, 2)  # [batch, length, heads, width]
+STARTS = torch.tensor([0, 5, 12], dtype=torch.int32)
+OTHERS = torch.tensor([0, 4, 12], dtype=torch.int32)
+SLOPES = torch.tensor([2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8])
+CAUSAL = "b2 h4/2 n12 d8 f32 causal forward"
+flash = "flash_attn"
+ops = "xformers.ops"
+CALLS = {
+    "causal": (flash, "flash_attn_func", (Q, K, K), {"causal": True}, CAUSAL),
+    "window": (
+        flash,
+        "flash_attn_func",
+        (Q, K, K),
+        {"causal": True, "window_size": (3, -1)},
+        "b2 h4/2 n12 d8 f32 window:3,0 forward",
+    ),
+    "alibi": (
+        flash,
+        "flash_attn_func",
+        (Q, K, K),
+        {"causal": True, "alibi_slopes": SLOPES},
+        "b2 h4/2 n12 d8 f32 causal+alibi forward",
+    ),
+    "last query at the last key": (
+        flash,
+        "flash_attn_func",
+        (Q[:, :3], K, K),
+        {"causal": True},
+        "b2 h4/2 n3x12 d8 f32 causal decode",
+    ),
+    "all packed": (
+        flash,
+        "flash_attn_qkvpacked_func",
+        (x(2, 12, 3, 4),),
+        {},
+        "b2 h4/4 n12 d8 f32 none forward",
+    ),
+    "keys packed": (
+        flash,
+        "flash_attn_kvpacked_func",
+        (Q, x(2, 9, 2, 2)),
+        {},
+        "b2 h4/2 n12x9 d8 f32 none forward",
+    ),
+    "documents": (
+        flash,
+        "flash_attn_varlen_func",
+        (x(12, 4), x(12, 2), x(12, 2), STARTS, STARTS, 7, 7),
+        {"causal": True},
+        "b1 h4/2 n12 d8 f32 causal+document:5,7 forward",
+    ),
+    "cache": (
+        flash,
+        "flash_attn_with_kvcache",
+        (x(2, 1, 4), x(2, 32, 2), x(2, 32, 2), x(2, 1, 2), x(2, 1, 2)),
+        {"causal": True, "cache_seqlens": torch.tensor([10, 7], dtype=torch.int32)},
+        "b2 h4/2 n1x11 d8 f32 padding:11,8 decode",
+    ),
+    "pages": (
+        flash,
+        "flash_attn_with_kvcache",
+        (x(2, 1, 4), x(6, 4, 2), x(6, 4, 2)),
+        {"cache_seqlens": 11, "block_table": torch.arange(6).reshape(2, 3)},
+        "b2 h4/2 n1x11 d8 f32 none decode",
+    ),
+    "version 3": (
+        "flash_attn_interface",
+        "flash_attn_qkvpacked_func",
+        (x(2, 12, 8),),
+        {"causal": True, "num_heads_q": 4},
+        CAUSAL,
+    ),
+    "version 4": (
+        "flash_attn.cute",
+        "flash_attn_func",
+        (Q, K, K),
+        {"window_size": (2, 1)},
+        "b2 h4/2 n12 d8 f32 window:2,1 forward",
+    ),
+    "xformers": (
+        ops,
+        "memory_efficient_attention",
+        (Q, Q[:, :9], Q[:, :9], "LowerTriangularMask"),
+        {},
+        "b2 h4/4 n12x9 d8 f32 causal@upper-left forward",
+    ),
+    "xformers, last query at the last key": (
+        ops,
+        "memory_efficient_attention",
+        (Q[:, :3], Q, Q, "LowerTriangularFromBottomRightMask"),
+        {},
+        "b2 h4/4 n3x12 d8 f32 causal decode",
+    ),
+    "xformers, documents": (
+        ops,
+        "memory_efficient_attention",
+        (x(1, 12, 4), x(1, 12, 4), x(1, 12, 4), "BlockDiagonalMask"),
+        {},
+        "b1 h4/4 n12 d8 f32 document:5,7 forward",
+    ),
+    "xformers, shared heads": (
+        ops,
+        "memory_efficient_attention",
+        (x(2, 12, 2, 2), *(x(2, 12, 2, 1).expand(-1, -1, -1, 2, -1),) * 2),
+        {},
+        "b2 h4/2 n12 d8 f32 none forward",
+    ),
+    "xformers, no heads": (
+        ops,
+        "memory_efficient_attention",
+        (x(2, 12), x(2, 12), x(2, 12)),
+        {"attn_bias": torch.ones(2, 12, 12).tril().log()},
+        "b2 h1/1 n12 d8 f32 causal forward",
+    ),
+    "sage": (
+        "sageattention",
+        "sageattn",
+        (Q.transpose(1, 2), K.transpose(1, 2), K.transpose(1, 2)),
+        {"is_causal": True},
+        CAUSAL,
+    ),
+    "sage, length first": (
+        "sageattention",
+        "sageattn",
+        (Q, K, K),
+        {"tensor_layout": "NHD"},
+        "b2 h4/2 n12 d8 f32 none forward",
+    ),
+    "diffusers": (
+        "diffusers.models.attention_dispatch",
+        "dispatch_attention_fn",
+        (Q, K, K),
+        {"attn_mask": torch.arange(12) < torch.tensor([[12], [7]]), "scale": 8**-0.5},
+        "b2 h4/2 n12 d8 f32 padding:12,7 forward",
+    ),
+    "fla": (
+        "fla.ops",
+        "parallel_attn",
+        (Q, K, K),
+        {"window_size": 4},
+        "b2 h4/2 n12 d8 f32 window:3,0 forward",
+    ),
+}  # fmt: skip
+LIBRARY = {
+    "flash_attn": "flash_attn",
+    "flash_attn.cute": "flash_attn",
+    "flash_attn_interface": "flash_attn_interface",
+    "xformers.ops": "xformers",
+    "sageattention": "sageattention",
+    "fla.ops": "fla",
+}
+UNLIKE = {
+    "capped": (flash, "flash_attn_func", (Q, K, K), {"softcap": 30.0}, "are capped"),
+    "log-sum-exp": (
+        flash,
+        "flash_attn_func",
+        (Q, K, K),
+        {"return_attn_probs": True},
+        "log-sum-exp",
+    ),
+    "slopes": (flash, "flash_attn_func", (Q, K, K), {"alibi_slopes": SLOPES * 3}, "of its own"),
+    "sinks": ("flash_attn.cute", "flash_attn_func", (Q, K, K), {"learnable_sink": SLOPES}, "sinks"),
+    "gla": ("fla.ops", "chunk_gla", (Q, Q, Q, Q), {}, "its kin in the table is gla"),
+    "state space": (
+        "mamba_ssm.ops.selective_scan_interface",
+        "selective_scan_fn",
+        (x(2, 16), x(2, 16), x(16), x(2, 4), x(2, 4)),
+        {},
+        "its kin in the table is ssd",
+    ),
+}
+
+
+def called(module, name, args, more):
+    """What the function returns, and what was captured of it."""
+    with attnbench.capture() as calls:
+        found = import_module(module)
+        masks = sys.modules.get(f"{module}.fmha")
+        args = [getattr(masks, a)() if isinstance(a, str) else a for a in args]
+        out = getattr(found, name)(*args, **more)
+    original = getattr(found, name)
+    assert not hasattr(original, "__attnbench__")
+    again = original(*args, **more)
+    first, second = (o[0] if isinstance(o, tuple) else o for o in (out, again))
+    assert torch.equal(first, second)
+    return calls
+
+
+@pytest.mark.parametrize("case", CALLS, ids=lambda case: case.replace(" ", "-"))
+def test_a_call_is_the_problem_that_its_arguments_say(installed, case):
+    module, name, args, more, slug = CALLS[case]
+    site = only(called(module, name, args, more))
+    assert str(site.problem) == slug and site.calls == 1
+    assert site.faithful and not site.note
+    assert site.via == ("diffusers native" if case == "diffusers" else f"{LIBRARY[module]} {name}")
+
+
+@pytest.mark.parametrize("case", UNLIKE)
+def test_what_a_problem_can_not_describe_counts_and_says_why(installed, case):
+    module, name, args, more, why = UNLIKE[case]
+    calls = called(module, name, args, more)
+    assert only(calls).calls == 1 and why in only(calls).note and calls.problems() == []
+    assert only(calls).share is not None
+
+
+def test_packed_queries_and_keys_of_unlike_lengths_are_a_table(installed):
+    args = (x(12, 4), x(12, 2), x(12, 2), STARTS, OTHERS, 7, 8)
+    calls = called(flash, "flash_attn_varlen_func", args, {"causal": True})
+    seen = only(calls).problem.mask.visible(Shape(1, 4, 12, 12))[0, 0]
+    expected = torch.zeros(12, 12, dtype=torch.bool)
+    expected[:5, :4] = torch.ones(5, 4).tril(-1)  # the first of five may see none of four
+    expected[5:, 4:] = torch.ones(7, 8).tril(1)
+    assert torch.equal(torch.from_numpy(seen), expected)
+
+
+def test_a_gradient_ends_at_what_the_program_gave(installed):
+    q, k = (t.clone().requires_grad_() for t in (Q, K))
+    with attnbench.capture() as calls:
+        from flash_attn import flash_attn_func
+
+        flash_attn_func(q * 1, k * 1, k * 1, causal=True).sum().backward()
+    assert only(calls).problem.phase == "train" and only(calls).backward_s > 0
+
+
+def test_a_function_that_the_program_has_already_is_seen_under_any_name(installed):
+    from flash_attn import flash_attn_func as mine
+
+    original = mine
+    sys.modules[__name__].held = mine
+    with attnbench.capture() as calls:
+        sys.modules[__name__].held(Q, K, K)
+    assert only(calls).via == "flash_attn flash_attn_func"
+    assert sys.modules[__name__].held is original
+    del sys.modules[__name__].held
+
+
+@pytest.mark.parametrize("packs", [True, False])
+def test_a_layer_that_packs_says_its_documents_and_one_that_unpads_its_padding(packs):
+    q = x(1, 4, 12)
+    inner = call_of(
+        "flash_attn flash_attn_varlen_func",
+        {"q": x(12, 4), "k": x(12, 4), "v": x(12, 4), "cu_seqlens_q": STARTS, "causal": True},
+    )
+    padded, seen = x(2, 4, 7), torch.arange(7) < torch.tensor([[5], [7]])
+    given = (q, None) if packs else (padded, seen)
+    call = layer_call(
+        "transformers flash_attention_2", None, (given[0],) * 3, given[1], [lambda: inner], {}
+    )
+    n, batch = given[0].shape[2], given[0].shape[0]
+    mask = str(call.find_mask(Masks(None), Shape(batch, 4, n, n)).mask)
+    assert mask == ("causal+document:5,7" if packs else "causal+padding:5,7")
+
+
+def test_torchs_own_packed_attention_is_read_by_the_names_that_it_has():
+    varlen_attn = import_module("torch.nn.attention.varlen").varlen_attn
+    read = {"query", "key", "value", "cu_seq_q", "cu_seq_k", "window_size", "scale", "seqused_k"}
+    assert read <= set(inspect.signature(varlen_attn).parameters)
+    values = {"query": x(12, 4), "key": x(12, 4), "value": x(12, 4), "window_size": (-1, 0)}
+    call = call_of("varlen_attn", values | {"cu_seq_q": STARTS, "cu_seq_k": STARTS})
+    assert str(call.find_mask(Masks(None), Shape(1, 4, 12, 12)).mask) == "causal+document:5,7"

@@ -1,0 +1,129 @@
+"""What gets torch's functions by ``__torch_function__`` compares them with what the module has."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+from torch.overrides import TorchFunctionMode
+
+import attnbench
+from tests.models.build import only, qkv, said
+
+FUNCTIONS = (
+    "nn.functional.scaled_dot_product_attention",
+    "_C._nn.scaled_dot_product_attention",
+    "matmul",
+    "bmm",
+    "softmax",
+    "einsum",
+)
+
+
+def as_found(name):
+    found = torch
+    for word in name.split("."):
+        found = getattr(found, word)
+    return found
+
+
+class Names(TorchFunctionMode):
+    """Which of the functions it got, by identity."""
+
+    def __init__(self):
+        super().__init__()
+        self.got = []
+
+    def __torch_function__(self, function, types, args=(), more=None):
+        self.got += [name for name in FUNCTIONS if function is as_found(name)]
+        return function(*args, **(more or {}))
+
+
+class Halved(torch.Tensor):
+    """A tensor with a table of functions, as libraries of quantised ones have."""
+
+    HANDLED: dict = {}  # noqa: RUF012
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), more=None):
+        if function in cls.HANDLED:
+            return cls.HANDLED[function](*args, **(more or {}))
+        return super().__torch_function__(function, types, args, more)
+
+
+def modes():
+    q, k, v = qkv()
+    with Names() as names:
+        F.scaled_dot_product_attention(q, k, v)
+        torch.softmax(torch.matmul(q, k.mT), -1)
+        torch.bmm(q[0], k[0].mT)
+        torch.einsum("bhnd,bhmd->bhnm", q, k)
+    return names.got
+
+
+def subclass():
+    Halved.HANDLED = {
+        F.scaled_dot_product_attention: lambda *args, **more: "its own",
+        torch.matmul: lambda *args: "its product",
+    }
+    q = torch.ones(1, 1, 4, 4).as_subclass(Halved)
+    return F.scaled_dot_product_attention(q, q, query_less := q), torch.matmul(q, query_less)
+
+
+@pytest.mark.parametrize("program", [modes, subclass])
+def test_a_program_that_compares_functions_finds_them_as_without_a_capture(program):
+    plain = program()
+    with attnbench.capture():
+        watched = program()
+    assert watched == plain and len(plain) > 1
+
+
+@pytest.mark.parametrize("bias", [causal_lower_right, causal_upper_left])
+def test_torchs_causal_biases_run_and_are_masks_with_their_corner(bias):
+    q, k, v = qkv(n=20, m=24)
+    plain = F.scaled_dot_product_attention(q, k, v, bias(20, 24))
+    with attnbench.capture() as calls:
+        watched = F.scaled_dot_product_attention(q, k, v, attn_mask=bias(20, 24))
+    assert torch.equal(plain, watched) and only(calls).calls == 1
+    mask = "causal" if bias is causal_lower_right else "causal@upper-left"
+    assert said(calls)[0][0] == f"b2 h4/4 n20x24 d8 f32 {mask} forward"
+
+
+class Handled(torch.Tensor):
+    """A mask whose class calls an operator itself, as torch's causal bias does on a GPU."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), more=None):
+        if function is F.scaled_dot_product_attention:
+            q, k, v, _ = args
+            operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+            return operator(q, k, v, is_causal=True)[0]
+        return super().__torch_function__(function, types, args, more)
+
+
+def test_an_operator_that_a_tensors_class_calls_is_seen():
+    q, k, v = qkv()
+    mask = torch.ones(16, 16).as_subclass(Handled)
+    with attnbench.capture() as calls:
+        F.scaled_dot_product_attention(q, k, v, mask)
+    assert said(calls) == [
+        (
+            "b2 h4/4 n16 d8 f32 causal forward",
+            "aten _scaled_dot_product_flash_attention_for_cpu",
+            1,
+        )
+    ]
+
+
+def test_a_function_of_the_programs_own_in_torchs_place_is_said(monkeypatch):
+    def mine(query, *rest, **more):
+        return query
+
+    # what is there before is put back afterwards
+    monkeypatch.setattr(F, "scaled_dot_product_attention", F.scaled_dot_product_attention)
+    with attnbench.capture() as calls:
+        F.scaled_dot_product_attention = mine
+        F.scaled_dot_product_attention(*qkv())
+    assert F.scaled_dot_product_attention is mine
+    (line,) = calls.unseen
+    assert "functions of its own" in line and "mine" in line
+    assert "torch.nn.functional.scaled_dot_product_attention" in line
