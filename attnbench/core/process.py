@@ -447,6 +447,6 @@ def free_memory() -> int:
 
 
 def variables_of(threads: int, path: Path | None = None) -> dict[str, str]:
-    """The environment of a child process: its threads, its allocator, this checkout first."""
+    """The environment of a child process: its threads, this checkout first."""
     folders = [path, CHECKOUT] if path else [CHECKOUT]
     return {**os.environ, **environment(threads), "PYTHONPATH": python_path(*folders)}

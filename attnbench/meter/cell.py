@@ -20,7 +20,7 @@ from attnbench.gate.findings import Wrong
 from attnbench.gate.gate import gate
 from attnbench.gate.inputs import Attend, Call, make
 from attnbench.gate.reference import Judged, judge
-from attnbench.meter import clocks, memory
+from attnbench.meter import clocks, heap, memory
 from attnbench.meter.audit import (
     Audit,
     audit_device,
@@ -405,6 +405,7 @@ class Bench:
     ) -> tuple[Ready, Record]:
         """The variant that has passed the gate, with a record of that; else raises."""
         variant, problem = job.variant, job.problem
+        heap.give_back_from()
         if (refusal := variant.supports(problem)) is not None:
             raise Unsupported(refusal)
         cost: Cost | None = None

@@ -25,6 +25,7 @@ from attnbench.core.disk import RECORDS, StoreError
 from attnbench.core.format import counted, first_few, size
 from attnbench.core.lock import collector_off
 from attnbench.core.record import Record
+from attnbench.core.settings import KEPT, allocator_of
 from attnbench.core.store import BAD_TIME, Checked, read_header, some_runs
 
 
@@ -80,6 +81,7 @@ def machine_line(run: ReportRun) -> str:
         words.append(f"torch {version}")
     if threads := settings.get("threads"):
         words.append(counted(threads, "thread"))
+    words += ["freed pages kept"] * (allocator_of(run.header) == KEPT)
     if started := run.header.get("started"):
         day = datetime.fromisoformat(started)
         words.append(f"{day.day} {MONTHS[day.month - 1]} {day.year}")

@@ -29,12 +29,11 @@ from attnbench.command.terminal import say
 from attnbench.core.disk import StoreError
 from attnbench.core.machine import this_machine
 from attnbench.core.record import FINDINGS, PROTOCOL, Record, Status
-from attnbench.core.settings import Settings
 from attnbench.core.store import find_runs, named_run, read_header, read_records
 from attnbench.sweep.engine import engine_on
 from attnbench.sweep.plan import Plan, make_plan
 from attnbench.sweep.presets import one_problem
-from attnbench.sweep.start import pinned
+from attnbench.sweep.start import settings_of
 from attnbench.sweep.sweep import check_cells
 from impls.errors import CantBeDone
 from impls.problem import INPUTS, Problem
@@ -59,7 +58,7 @@ def export(given: argparse.Namespace, wants: Wants, table: Table) -> int:
     named = [named_run(x) for x in given.source or ()]
     runs = list(find_runs(named))
     if not named:
-        here = measured_here(Path(given.out), given.threads, given.table)
+        here = measured_here(Path(given.out), given.threads, given.table, given.allocator)
         runs = [run for run in here if "contest" not in read_header(run)]
     if not runs or (named and len(runs) != 1):
         which = "several runs" if runs else "no run"
@@ -216,6 +215,6 @@ def _check(
     plans = [make_plan(rows, [name], start, machine, [problem]) for name, problem in asked]
     plan = Plan([cell for each in plans for cell in each.cells])
     say(f"checking each variant of the table on other inputs than the run's: {plan.sentence()}")
-    settings = Settings(threads=pinned(given.threads, machine))
+    settings = settings_of(given, machine)
     with engine_on(device, settings) as engine, Progress(len(plan.to_run)) as progress:
         return check_cells(plan, engine, given.seed or 0, progress)
