@@ -20,6 +20,7 @@ from attnbench.answer.ranking import (
     Ranking,
     is_ahead,
     margin_of,
+    one_a_kernel,
     rank,
 )
 from attnbench.core.format import percent, size, time_interval
@@ -163,7 +164,7 @@ class Choice:
             return f"{where}: no answer: {'; '.join(filter(None, [self.why_not, self.relax]))}"
         w = r.winner
         time = time_interval(w.median_s, w.low_s, w.high_s)
-        text = f"{where}: use {w.variant}, {'' if w.measured else 'predicted at '}{time}"
+        text = f"{where}: use {w.name}, {'' if w.measured else 'predicted at '}{time}"
         if w.memory_bytes is not None:
             text += f" and {size(w.memory_bytes)}"
         if r.equal:
@@ -223,21 +224,30 @@ def choose(
     for record in alike:
         by_variant.setdefault(record.variant, []).append(record)
     found: list[Candidate | Excluded] = []
+    near: dict[str, Record] = {}
+    margin = margin_of(alike)
     for label, some in by_variant.items():
         try:
             row = table.find(label)
         except CantBeDone:  # the table has none of that name
             row = None
-        found.append(_judge(label, VariantRecords(row, some, problem), wants))
+        known = VariantRecords(row, some, problem)
+        found.append(_judge(label, known, wants))
+        if isinstance(found[-1], Candidate):
+            near[label] = known.beside[0]
+    found = [
+        *(each for each in found if isinstance(each, Excluded)),
+        *one_a_kernel([each for each in found if isinstance(each, Candidate)], near, margin),
+    ]
     found += [each for each in left_out if each.variant not in by_variant]
-    there = {each.variant for each in found}
+    there = {each.variant for each in found} | near.keys()
     found += [
         Excluded(name, Why.ABSENT, "the run has nothing of it")
         for name, row in table.rows.items()
         if name not in there and row.computes in wants.computes and not row.ranks
         if row.supports(problem) is None
     ]
-    return make_choice(problem, wants, found, margin=margin_of(alike), source=source)
+    return make_choice(problem, wants, found, margin=margin, source=source)
 
 
 def _judge(label: str, known: VariantRecords, wants: Wants) -> Candidate | Excluded:

@@ -124,9 +124,9 @@ def advice(standing: Standing, doubts: Sequence[str] | None = None) -> str:
         return "nothing that is exactly softmax has a time"
     taken = figures(answer.time)
     if answer.next is None and not answer.equal:
-        text = f"{answer.winner} takes {taken}; it is the only exact variant measured"
+        text = f"{answer.name} takes {taken}; it is the only exact variant measured"
     else:
-        text = f"use {answer.winner}: {taken}"
+        text = f"use {answer.name}: {taken}"
         if answer.equal:
             shown, more = list(answer.equal[:NAMED]), len(answer.equal) - NAMED
             shown += [f"{more} more"] if more > 0 else []

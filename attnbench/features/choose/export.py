@@ -126,7 +126,7 @@ def table_of(run: Path, wants: Wants, rows: Table, wrong: Sequence[Record] = ())
 
 def _entry(row: Sequence[tuple[Problem, Ranking]], queries: Any) -> DispatchEntry:
     """One variant a length; a leader stays for as long as it ties with the others."""
-    leaders = [[r.winner.variant, *(c.variant for c in r.equal)] for _, r in row]
+    leaders = [[n for c in (r.winner, *r.equal) for n in (c.variant, *c.same)] for _, r in row]
     names: list[str] = []
     for at, some in enumerate(leaders):
         if names and names[-1] in some:
@@ -155,7 +155,7 @@ def _entry(row: Sequence[tuple[Problem, Ranking]], queries: Any) -> DispatchEntr
 def _changes(ends: Sequence[tuple[Problem, Ranking]], before: str, after: str) -> int:
     """The length, between two that were measured, from which ``after`` takes over."""
     low, high = (p.kv_len for p, _ in ends)
-    times = [{c.variant: c.median_s for c in r.all} for _, r in ends]
+    times = [{n: c.median_s for c in r.all for n in (c.variant, *c.same)} for _, r in ends]
     if before not in times[1]:
         return low + 1
     if after not in times[0]:

@@ -138,6 +138,7 @@ def _fastest(run: ReportRun, scene: Scene, most: int) -> Table:
     standing = next(s for s in scene.standings if s.length == length)
     tied = standing.answer.equal if standing.answer else ()
     use = standing.answer.winner if standing.answer else None
+    same = standing.answer.same if standing.answer else ()
     timed = [r for r in scene.regime.timed(length).values() if r.time]
     exact = sorted((r for r in timed if r.computes == EXACT), key=_median)
     rows: list[list[Any]] = []
@@ -148,6 +149,7 @@ def _fastest(run: ReportRun, scene: Scene, most: int) -> Table:
         name = Styled(short(record.variant, 2 * NAME), BEST if leads else "")
         peak = mib(record.memory.peak_bytes) if record.memory else None
         mark = ("tied" if record.variant in tied else "use this") if leads else ""
+        mark = "same kernel" if record.variant in same else mark
         low, high = (record.time.low_s, record.time.high_s) if record.time else (None, None)
         rows.append([name, ms(t), f"[{ms(low)}, {ms(high)}]", ratio(t / best), peak, mark])
     said = short(str(beside(standing) or ""), WIDTH)
