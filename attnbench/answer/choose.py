@@ -101,6 +101,7 @@ class Why(StrEnum):
     SUPPORT = "doesn't take it"
     MEMORY = "memory"
     ERROR = "error"
+    INPUTS = "wrong on other inputs"
     STATUS = "came to grief"
     SLOW = "far behind"
     UNKNOWN = "not known"
@@ -316,7 +317,9 @@ def _ruled_out(known: VariantRecords) -> Iterator[tuple[Why, str]]:
             yield Why.SUPPORT, record.reason
     for record in known.seen:
         p, where = record.problem, f"{record.problem}: {record.reason}"
-        if record.status in FINDINGS:
+        if record.wrong_on:
+            yield Why.INPUTS, record.wrong_on
+        elif record.status in FINDINGS:
             yield Why.STATUS, f"{record.status} on {where}"
         elif record.status in TOO_MUCH and all(getattr(p, x) <= getattr(problem, x) for x in SIZES):
             yield Why.STATUS, f"{record.status.replace('_', ' ')} already on {where}"

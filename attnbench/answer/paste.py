@@ -6,6 +6,8 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from attnbench.answer.choose import Choice
     from impls.problem import Problem
 
@@ -65,6 +67,21 @@ def lines(variant: str, problem: Problem) -> list[str]:
         "from torch.nn.attention import SDPBackend, sdpa_kernel",
         f"with sdpa_kernel(SDPBackend.{BACKENDS[variant]}):",
         f"    {call}",
+    ]
+
+
+def lines_for(variant: str, problems: Iterable[Problem]) -> list[str]:
+    """The same for several problems: where one line would not be right for each, its mask is an
+    argument, one of those named beside it.
+    """
+    each = {tuple(lines(variant, problem)): str(problem.mask) for problem in problems}
+    if len(each) == 1:
+        return list(*each)
+    masks = " or ".join(f'"{mask}"' for mask in dict.fromkeys(each.values()))
+    return [
+        "import attnbench",
+        f'attend = attnbench.attention("{variant}")',
+        f"out = attend(q, k, v, mask=mask)  # {masks}",
     ]
 
 

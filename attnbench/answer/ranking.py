@@ -118,14 +118,15 @@ class Ranking:
     def of(
         cls, leaders: Sequence[Candidate], slower: Sequence[Candidate], margin: float
     ) -> Ranking:
-        """``leaders`` tie, the fastest first. Of those within the margin of it the winner is
-        torch's own, then what needs least memory, then the fastest.
+        """``leaders`` tie, the fastest first. The winner is torch's own function, if it is among
+        them; of those within the margin of the fastest the one of torch's, then what needs least
+        memory, then the fastest.
         """
         most_s = leaders[0].median_s * (1 + margin)
         winner = min(
             leaders,
             key=lambda c: (
-                c.median_s > most_s,
+                c.median_s > most_s and torch_rank(c.variant) > 0,
                 torch_rank(c.variant),
                 math.inf if c.memory_bytes is None else c.memory_bytes,
                 c.median_s,
@@ -395,7 +396,8 @@ def answers(
     """One answer a problem, in the order of the records; none where nothing exact was measured.
 
     Runs over several processes had as many devices, and unlike machines are unlike devices: each
-    is ranked among its like. ``margin``: by default that of these records. ``among``: all that is
+    is ranked among its like. What is wrong on other kinds of inputs is no answer: a program may
+    bring any. ``margin``: by default that of these records. ``among``: all that is
     known of these variants, if that is more.
     """
     margin = margin_of(records) if margin is None else margin
@@ -410,7 +412,7 @@ def answers(
         groups.setdefault((record.problem, world, record.node), []).append(record)
     several = len({node for (_, _, node), group in groups.items() if any(r.time for r in group)})
     for (problem, world, node), group in groups.items():
-        exact = [r for r in group if r.computes == EXACT and r.time]
+        exact = [r for r in group if r.computes == EXACT and r.time and not r.wrong_on]
         if exact:
             answer = _answer(problem, exact, margin)
             known = [failures.get((_without_length(problem), v)) for v in answer.leaders]
@@ -567,7 +569,7 @@ def standings(regime: Regime, margin: float = MARGIN) -> list[Standing]:
         answer = next(answers(timed, margin, regime.records), None)
         faster: list[Faster] = []
         for r in timed:
-            if answer is None or r.time is None or r.computes == EXACT:
+            if answer is None or r.time is None or r.computes == EXACT or r.wrong_on:
                 continue
             best, t, far = answer.time, r.time, r.distance
             if t.clock == best.clock and beats(t, best, margin):

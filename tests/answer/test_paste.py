@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attnbench.answer.paste import in_transformers, lines, words_of
+from attnbench.answer.paste import in_transformers, lines, lines_for, words_of
 from tests.answer.build import problem
 from tests.impls.small import inputs, softmax
 
@@ -49,3 +49,16 @@ def test_a_model_of_transformers_takes_what_is_pasted(variant):
     exec("\n".join(in_transformers(variant)), {"model": model})
     assert variant.split("?")[0].replace("flash", "FLASH") in model.config._attn_implementation
     assert torch.allclose(small.logits(model, question), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("variant", "masks", "line"),
+    [
+        ("sdpa", ("causal", "causal"), "is_causal=True"),
+        ("sdpa", ("window:64,0", "causal"), 'mask=mask)  # "window:64,0" or "causal"'),
+        ("chunked", ("none", "causal"), 'mask=mask)  # "none" or "causal"'),
+    ],
+)
+def test_a_line_for_several_problems_is_right_for_each(variant, masks, line):
+    problems = [problem(128, mask=mask) for mask in masks]
+    assert line in lines_for(variant, problems)[-1]

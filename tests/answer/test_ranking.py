@@ -121,7 +121,8 @@ def test_among_ties_torchs_own_is_preferred_then_memory_then_time():
         ([("matmul", 1.0, 9), ("chunked?block=64", 1.02, 8), ("mine", 1.01, 7)], "mine"),
         ([("matmul", 1.0, 9), ("chunked", 1.01, 9)], "matmul"),  # as much memory: the fastest
         ([("chunked", 1.0, 8), ("sdpa", 1.2, 1)], "chunked"),  # no tie
-        ([("chunked", 1.0, 8, 0.2), ("sdpa", 1.2, 1, 0.2)], "chunked"),  # of wide intervals alone
+        ([("chunked", 1.0, 8, 0.2), ("sdpa", 1.2, 1, 0.2)], "sdpa"),  # by wide intervals
+        ([("chunked", 1.0, 8, 0.2), ("mine", 1.2, 1, 0.2)], "chunked"),
     ):
         records = [
             one(name, s, s * (1 - wide), s * (1 + wide), peak=peak)
