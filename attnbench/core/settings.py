@@ -40,23 +40,29 @@ def environment(threads: int, allocator: str = PLAIN) -> dict[str, str]:
 
     Waiting threads sleep: on a shared machine a spinning one takes the core from the one at work.
     torch's deterministic mode raises on CUDA unless cuBLAS's workspace has a size that was set: 8
-    pieces of 4,096 KiB. Where the allocator is ``kept``, glibc gives no page back: returning a
-    score matrix at every call and faulting it in again is half of a dense variant's time.
+    pieces of 4,096 KiB.
     """
-    count, kept = str(threads), dict[str, str]()
-    if allocator == KEPT:
-        kept = {
-            "MALLOC_MMAP_THRESHOLD_": str(HUGE),
-            "MALLOC_TRIM_THRESHOLD_": str(HUGE * 2),
-            "MALLOC_TOP_PAD_": str(1 << 26),
-        }
+    count = str(threads)
     return {
         "OMP_NUM_THREADS": count,
         "MKL_NUM_THREADS": count,
         "OPENBLAS_NUM_THREADS": count,
         "OMP_WAIT_POLICY": "passive",
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-        **kept,
+        **allocator_variables(allocator),
+    }
+
+
+def allocator_variables(allocator: str) -> dict[str, str]:
+    """What tells glibc to give no page back, where that is asked for: returning a score matrix at
+    every call and faulting it in again is half of a dense variant's time.
+    """
+    if allocator != KEPT:
+        return {}
+    return {
+        "MALLOC_MMAP_THRESHOLD_": str(HUGE),
+        "MALLOC_TRIM_THRESHOLD_": str(HUGE * 2),
+        "MALLOC_TOP_PAD_": str(1 << 26),
     }
 
 

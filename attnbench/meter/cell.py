@@ -408,7 +408,7 @@ class Bench:
     ) -> tuple[Ready, Record]:
         """The variant that has passed the gate, with a record of that; else raises."""
         variant, problem = job.variant, job.problem
-        heap.give_back_from()
+        heap.Pages().set()
         if (refusal := variant.supports(problem)) is not None:
             raise Unsupported(refusal)
         cost: Cost | None = None
@@ -463,7 +463,8 @@ class Bench:
         """On which other inputs it is wrong. Ranks, and what replaces torch's kernels, can't be
         built beside themselves.
         """
-        if runs_over_ranks(job.variant) or getattr(job.variant, "swaps", ()):
+        swaps = getattr(job.variant, "swaps", ())
+        if swaps or runs_over_ranks(job.variant):
             return ""
         build = partial(_built, job.variant)
         label, problem = job.variant.label, job.problem

@@ -276,6 +276,11 @@ def _replay(events: list[Named]) -> tuple[int, int | None]:
     return peak, None if turn is None else sum(nbytes for at, nbytes in steps if at < turn)
 
 
+def highest(events: list[Named]) -> int:
+    """The highest running sum of allocations among the events of a profile."""
+    return _replay(events)[0]
+
+
 def _kernel_bytes(field: str, file: str = "/proc/self/status") -> int:
     """What the kernel reports under a name, in kilobytes; 0 where it doesn't."""
     with Path(file).open() as lines:

@@ -26,8 +26,8 @@ from attnbench.gate.gate import GateVerdict
 from attnbench.gate.hygiene import check_form
 from attnbench.gate.inputs import Attend, Call, Ends, Inputs, other_set
 from attnbench.gate.reference import Defines, Judged
-from attnbench.meter import heap
 from attnbench.meter.clocks import Clock, GraphClock, clock_for, cuda_gpu
+from attnbench.meter.heap import Pages, learned
 from attnbench.meter.ranks import RanksClock, Together
 from impls.cost import Cost
 from impls.problem import Problem
@@ -170,14 +170,15 @@ class Timed(Repeated):
         exact: bool,
         second: Sequence[Tensor] | None = None,
         zero: Collection[str] = (),
-        gives_back: int | None = None,
+        pages: Pages | None = None,
     ) -> None:
         """``truth``: output and gradients as they were judged, and ``second`` those of the other
-        set; ``zero``: those that are only rounding; ``gives_back``: as of :mod:`.heap`.
+        set; ``zero``: those that are only rounding; ``pages``: what becomes of those that a call
+        frees, on a CPU.
         """
         super().__init__(problem, attend, values)
         self.fresh = FreshValues(values, truth, second, exact=exact)
-        self._gives_back = gives_back
+        self._pages = pages
         self._zero, self._all_names = zero, ("forward", *self.call.names)
         self.names = tuple(name for name in self._all_names if name not in zero)
         self._off = torch.zeros(len(self._all_names), dtype=torch.float64, device=truth[0].device)
@@ -202,8 +203,8 @@ class Timed(Repeated):
     def before(self) -> None:
         """Compare the last result, and put fresh values in place."""
         self.settle()
-        if self._gives_back is not None:
-            heap.give_back_from(self._gives_back)
+        if self._pages is not None:
+            self._pages.set()
         self._take(self.fresh.draw())
 
     def load(self, values: Values) -> None:
@@ -223,6 +224,8 @@ class Timed(Repeated):
         self._forward_first()
         if self._dout is not None and values.dout is not None:
             self._dout.copy_(values.dout)
+        if self._pages is not None:
+            self._pages.give_back()
 
     def settle(self) -> None:
         """Compare the last result, or keep it, outside the clock."""
@@ -328,22 +331,21 @@ class Ready:
         return Values(self.judged.inputs, self.judged.dout)
 
     @cached_property
-    def gives_back(self) -> int | None:
-        """From which size on a program that makes this call gives memory back; None of a call that
-        is made elsewhere.
-        """
+    def pages(self) -> Pages | None:
+        """What becomes of the pages that a call frees; None of one that is made elsewhere."""
         if self.job.problem.device != "cpu" or isinstance(self.attend, Together):
             return None
         repeated = Repeated(self.job.problem, self.attend, self.values)
-        return heap.learned(repeated.whole)
+        return learned(repeated.whole)
 
     def timed(self) -> Timed:
         """Its call, with tensors of its own."""
         verdict, problem = self.verdict, self.job.problem
         exact = self.job.variant.exact and problem.level == "core"
         given = problem, self.attend, self.values, verdict.truth
-        like = {"second": verdict.second, "zero": verdict.zero, "gives_back": self.gives_back}
-        timed = Timed(*given, exact=exact, **like)
+        timed = Timed(
+            *given, exact=exact, second=verdict.second, zero=verdict.zero, pages=self.pages
+        )
         timed.try_signs()
         return timed
 

@@ -18,7 +18,7 @@ from attnbench.core.process import START_LIMIT_S as START_LIMIT_S
 from attnbench.core.process import Worker
 from attnbench.core.process import WorkerLost as WorkerLost
 from attnbench.core.record import InvalidRecord, Record, Status
-from attnbench.core.settings import Settings, environment
+from attnbench.core.settings import Settings, allocator_variables
 from attnbench.sweep.plan import Cell
 from impls.problem import Problem
 
@@ -55,7 +55,7 @@ class LocalEngine(Worker):
         **more: Any,
     ) -> None:
         """As of :class:`Worker`."""
-        own = {**environment(settings.threads, settings.allocator), **(variables or {})}
+        own = {**allocator_variables(settings.allocator), **(variables or {})}
         module = "attnbench.sweep.worker"
         super().__init__(module, settings.threads, path=path, variables=own, **more)
         self.settings = settings

@@ -3,12 +3,20 @@
 import ctypes
 import subprocess
 import sys
+from resource import RUSAGE_SELF, getrusage
+from statistics import median
 
 import pytest
 import torch
 
 from attnbench.gate.process_state import _MallocInfo
 from attnbench.meter import heap
+from attnbench.meter.cell import Bench
+from attnbench.meter.memory import warm_profiler
+from attnbench.meter.timer import Job
+from impls import table
+from impls.masks import Mask
+from impls.problem import Problem
 
 MIB = 1 << 20
 pytestmark = pytest.mark.skipif(
@@ -20,7 +28,8 @@ from attnbench.meter import heap
 from tests.meter.test_heap import MIB, taken_from_the_system
 torch.empty(24 * MIB, dtype=torch.int8)  # from now on glibc keeps pieces of up to 24 MiB
 print(taken_from_the_system(8 * MIB))
-heap.give_back_from(4 * MIB)
+heap.Pages(4 * MIB).set()
+heap.Pages(all=True).give_back()
 print(taken_from_the_system(8 * MIB), taken_from_the_system(2 * MIB))
 """
 
@@ -44,19 +53,48 @@ def test_pages_come_and_go_by_the_size_that_was_set_and_not_by_what_was_freed_be
 
 
 @pytest.mark.parametrize(
-    ("pieces", "most"),
-    [((1000,), heap.LEAST), ((2 * MIB, 5 * MIB), 5 * MIB), ((5 * MIB, 40 * MIB), 5 * MIB)],
+    ("pieces", "size", "everything"),
+    [
+        ((1000,), heap.LEAST, False),
+        ((5 * MIB, 2 * MIB), 5 * MIB, False),
+        ((5 * MIB, 5 * MIB, MIB), 5 * MIB, True),
+        ((5 * MIB, 40 * MIB), 5 * MIB, True),  # the larger one is always the system's
+    ],
 )
-def test_the_size_is_that_of_the_largest_piece_that_glibc_would_learn_from(pieces, most):
+def test_a_call_is_told_by_its_largest_piece_and_by_all_that_it_holds(pieces, size, everything):
     found = heap.learned(lambda: [torch.empty(n, dtype=torch.int8) for n in pieces])
-    assert most <= found <= most + 2 * heap.PAGESIZE
+    assert size <= found.size <= size + 2 * heap.PAGESIZE
+    assert found.all is everything
+
+
+@pytest.mark.parametrize("tokens", [512, 1024])
+def test_a_dense_call_faults_its_scores_in_whatever_was_measured_before_it(tokens):
+    """Twice, with a longer call of another variant in between, which leaves holes in the heap."""
+
+    def faults(name, tokens):
+        p = Problem(heads=4, kv_heads=4, q_len=tokens, kv_len=tokens, mask=Mask.parse("causal"))
+        timed, seen = bench.ready(Job(table().find(name), p)).timed(), []
+        for _ in range(7):
+            timed.before()
+            before = getrusage(RUSAGE_SELF).ru_minflt
+            timed.run()
+            seen.append(getrusage(RUSAGE_SELF).ru_minflt - before)
+        return median(seen)
+
+    warm_profiler()
+    bench, scores = Bench(), 2 * 4 * tokens * tokens * 4 // heap.PAGESIZE
+    found = [faults(*each) for each in (("matmul", tokens), ("bmm", 768), ("matmul", tokens))]
+    assert found[0] == pytest.approx(scores, rel=0.25) and found[2] == pytest.approx(
+        scores, rel=0.25
+    )
+    assert faults("sdpa", tokens) < scores / 10
 
 
 def test_what_a_user_tells_the_allocator_stays(monkeypatch):
-    heap._mallopt.cache_clear()
+    heap._glibc.cache_clear()
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "1000000")
     try:
-        assert heap._mallopt() is None
-        assert heap.learned(lambda: torch.empty(5 * MIB, dtype=torch.int8)) == heap.LEAST
+        assert heap._glibc() is None
+        assert heap.learned(lambda: torch.empty(5 * MIB, dtype=torch.int8)) == heap.Pages()
     finally:
-        heap._mallopt.cache_clear()
+        heap._glibc.cache_clear()
