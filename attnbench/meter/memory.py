@@ -296,6 +296,8 @@ def _reset_high_water() -> int:
     return _kernel_bytes("VmRSS")
 
 
+PREDICTED = "predicted, not run"
+"""How the reason begins where no memory was asked for."""
 FREE_SHARE = 0.9  # how much of the free memory may be taken
 
 
@@ -310,8 +312,7 @@ def check_room(need: int, device: str, what: str, beside: str) -> None:
     free = free_bytes(device)
     if need > FREE_SHARE * free:
         raise MemoryError(
-            f"predicted, not run: {what} needs {size(need)} {beside} its inputs and "
-            f"{size(free)} are free"
+            f"{PREDICTED}: {what} needs {size(need)} {beside} its inputs and {size(free)} are free"
         )
 
 
