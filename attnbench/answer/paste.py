@@ -72,7 +72,7 @@ def lines(variant: str, problem: Problem) -> list[str]:
 
 def lines_for(variant: str, problems: Iterable[Problem]) -> list[str]:
     """The same for several problems: where one line would not be right for each, its mask is an
-    argument, one of those named beside it.
+    argument, one of those named below.
     """
     each = {tuple(lines(variant, problem)): str(problem.mask) for problem in problems}
     if len(each) == 1:
@@ -81,7 +81,8 @@ def lines_for(variant: str, problems: Iterable[Problem]) -> list[str]:
     return [
         "import attnbench",
         f'attend = attnbench.attention("{variant}")',
-        f"out = attend(q, k, v, mask=mask)  # {masks}",
+        "out = attend(q, k, v, mask=mask)",
+        f"# mask: {masks}",
     ]
 
 

@@ -124,6 +124,7 @@ def _advice(run: ReportRun, found: Sequence[Scene]) -> list[str]:
         for line in lines_for(name, (answer.problem for answer in answers))
         if "import" not in line
     ]
+    masks = [code.pop()] if code[-1].startswith("#") else []
     use = f"→ Use {name}" + (f": {advised.near}" if advised else "")
     if advised and any(answer.winner != name for answer in answers):
         use = f"→ If only one: {name}, {advised.near}"
@@ -132,6 +133,7 @@ def _advice(run: ReportRun, found: Sequence[Scene]) -> list[str]:
     return [
         *use.split("\n"),
         "  " + "; ".join(code).replace(":;    ", ":"),
+        *(f"  {line}" for line in masks),
     ]
 
 
