@@ -162,6 +162,7 @@ def test_only_a_run_of_this_machine_as_it_is_now_is_used_without_its_name(tmp_pa
     for path, value in (
         ("protocol", 1),
         ("settings__threads", 99),
+        ("settings__allocator", "kept"),
         ("tables", ["mine.py"]),
         ("legs", []),
         *((f"machine__{name}", 99) for name in ("cpu", "cores", "torch_cuda")),
@@ -172,6 +173,12 @@ def test_only_a_run_of_this_machine_as_it_is_now_is_used_without_its_name(tmp_pa
         told(run, **{path: value})
         assert list(choose_runs.measured_here(tmp_path / "results", None)) == [], path
         (run / "run.json").write_text(header)
+
+
+def test_a_run_with_pages_kept_answers_where_that_is_asked_for(tmp_path, run):
+    told(run, settings__allocator="kept")
+    found = choose_runs.measured_here(tmp_path / "results", None, allocator="kept")
+    assert list(found) == [run]
 
 
 def test_a_run_of_another_protocol_is_a_sentence(chooses, run):
