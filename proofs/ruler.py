@@ -204,8 +204,6 @@ PARTS: dict[str, Callable[[], Iterator[Figure]]] = {
     "startup": startup, "sweep": sweep, "endurance": endurance, "timer": timer, "clock": clock,
     "memory": memory, "oracle": oracle, "pairs": pairs, "faults": faults,
 }  # fmt: skip
-PLAIN_ENVIRONMENT = ("oracle",)
-"""Parts whose memory is the figure: the worker's allocator settings would keep what is freed."""
 
 
 def main(names: list[str]) -> int:
@@ -218,8 +216,7 @@ def main(names: list[str]) -> int:
     status = 0
     for name in names or PARTS:
         print(f"{name}: {PARTS[name].__doc__}", flush=True)
-        variables = {} if name in PLAIN_ENVIRONMENT else environment(1)
-        told = {**os.environ, **variables, "ATTNBENCH_PROOF": name}
+        told = {**os.environ, **environment(1), "ATTNBENCH_PROOF": name}
         status |= subprocess.run([sys.executable, __file__, name], env=told).returncode
     return status
 

@@ -20,6 +20,7 @@ from attnbench.answer.ranking import (
     Ranking,
     is_ahead,
     margin_of,
+    one_a_kernel,
     rank,
 )
 from attnbench.core.format import name_and_kind, percent, size, time_interval
@@ -100,6 +101,7 @@ class Why(StrEnum):
     SUPPORT = "doesn't take it"
     MEMORY = "memory"
     ERROR = "error"
+    INPUTS = "wrong on other inputs"
     STATUS = "came to grief"
     SLOW = "far behind"
     UNKNOWN = "not known"
@@ -195,7 +197,7 @@ class Choice:
 
 
 def _named(candidate: Candidate) -> str:
-    return name_and_kind(candidate.variant, candidate.computes)
+    return name_and_kind(candidate.name, candidate.computes)
 
 
 # ---- who could be chosen -------------------------------------------------------------------------
@@ -227,21 +229,30 @@ def choose(
     for record in alike:
         by_variant.setdefault(record.variant, []).append(record)
     found: list[Candidate | Excluded] = []
+    near: dict[str, Record] = {}
+    margin = margin_of(alike)
     for label, some in by_variant.items():
         try:
             row = table.find(label)
         except CantBeDone:  # the table has none of that name
             row = None
-        found.append(_judge(label, VariantRecords(row, some, problem), wants))
+        known = VariantRecords(row, some, problem)
+        found.append(_judge(label, known, wants))
+        if isinstance(found[-1], Candidate):
+            near[label] = known.beside[0]
+    found = [
+        *(each for each in found if isinstance(each, Excluded)),
+        *one_a_kernel([each for each in found if isinstance(each, Candidate)], near, margin),
+    ]
     found += [each for each in left_out if each.variant not in by_variant]
-    there = {each.variant for each in found}
+    there = {each.variant for each in found} | near.keys()
     found += [
         Excluded(name, Why.ABSENT, "the run has nothing of it")
         for name, row in table.rows.items()
         if name not in there and row.computes in wants.computes and not row.ranks
         if row.supports(problem) is None
     ]
-    return make_choice(problem, wants, found, margin=margin_of(alike), source=source)
+    return make_choice(problem, wants, found, margin=margin, source=source)
 
 
 def _judge(label: str, known: VariantRecords, wants: Wants) -> Candidate | Excluded:
@@ -310,7 +321,9 @@ def _ruled_out(known: VariantRecords) -> Iterator[tuple[Why, str]]:
             yield Why.SUPPORT, record.reason
     for record in known.seen:
         p, where = record.problem, f"{record.problem}: {record.reason}"
-        if record.status in FINDINGS:
+        if record.wrong_on:
+            yield Why.INPUTS, record.wrong_on
+        elif record.status in FINDINGS:
             yield Why.STATUS, f"{record.status} on {where}"
         elif record.status in TOO_MUCH and all(getattr(p, x) <= getattr(problem, x) for x in SIZES):
             yield Why.STATUS, f"{record.status.replace('_', ' ')} already on {where}"

@@ -237,13 +237,14 @@ def site_times(
         return GainInterval(c.median_s, c.low_s / each, c.high_s * each)
 
     ranking, winner = choice.ranking, choice.ranking.winner
-    now = next((c for c in ranking.all if c.variant == uses), None)
+    now = next((c for c in ranking.all if uses in (c.variant, *c.same)), None)
     if now is None:
         why_not = {e.variant: e.said for e in choice.excluded}.get(uses, "it was not measured")
         said = f"how long what it takes now ({uses or via}) would take is not known: {why_not}"
         return SiteTimes(site, part, uses or via, None, winner.variant, span(winner), said)
     takes = now if now in ranking.equal else winner  # a change that gains nothing is none
-    return SiteTimes(site, part, uses, span(now), takes.variant, span(takes), inside_s=inside_s)
+    name = uses if takes is now else takes.variant
+    return SiteTimes(site, part, uses, span(now), name, span(takes), inside_s=inside_s)
 
 
 def priced_times(

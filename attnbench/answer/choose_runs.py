@@ -16,6 +16,7 @@ from attnbench.core.disk import StoreError, short, table_words
 from attnbench.core.format import first_few, size
 from attnbench.core.machine import pace, this_machine, why_not
 from attnbench.core.record import PROTOCOL
+from attnbench.core.settings import KEPT, PLAIN, allocator_of
 from attnbench.core.store import find_runs, read_header, read_records, some_runs
 from attnbench.sweep import compare, start
 from attnbench.sweep.compare import ContestResult
@@ -65,6 +66,7 @@ class Means:
     tables: Sequence[str] = ()
     seed: int = 0
     threads: int | None = None
+    allocator: str | None = None
     command: str | None = None
 
 
@@ -86,11 +88,11 @@ def answer(
     if named:
         return best_of(named, problem, wants, table)
     if not anew:
-        here = measured_here(means.out, means.threads, means.tables)
+        here = measured_here(means.out, means.threads, means.tables, means.allocator)
         if (choice := first_answer(here, problem, wants, table, means.say)) is not None:
             means.say(f"from {choice.source}, which was measured here; to measure anew: --measure")
             return choice
-        here = measured_here(means.out, means.threads, means.tables)
+        here = measured_here(means.out, means.threads, means.tables, means.allocator)
         if (near := nearest(here, problem, wants, table)) is not None:
             means.say(near)
     return measured(problem, wants, table, means)
@@ -125,6 +127,7 @@ def from_run(
     pairs = [ContestResult.from_dict(values) for values in contest.get("pairs", ())]
     threads = (header.get("settings") or {}).get("threads")
     settings = ["--threads", str(threads)] if threads else []
+    settings += ["--allocator", KEPT] if allocator_of(header) == KEPT else []
     return replace(settle(choice, pairs), settings=(*settings, *table_words(header)))
 
 
@@ -220,8 +223,11 @@ def _one_off(problem: Problem, others: Iterable[Problem]) -> Iterator[tuple[str,
         yield f"length {text}, not {problem.kv_len}", f"--seq {text}", other
 
 
-def measured_here(out: Path, threads: int | None, tables: Sequence[str] = ()) -> Iterator[Path]:
-    """The runs of this machine as it is now, with these tables and this protocol, the newest first.
+def measured_here(
+    out: Path, threads: int | None, tables: Sequence[str] = (), allocator: str | None = None
+) -> Iterator[Path]:
+    """The runs of this machine as it is now, with these tables and settings and this protocol, the
+    newest first.
 
     A run of several legs is only used where it is named.
     """
@@ -245,7 +251,8 @@ def measured_here(out: Path, threads: int | None, tables: Sequence[str] = ()) ->
             continue
         used = (header.get("settings") or {}).get("threads")
         of, files = header.get("machine") or {}, header.get("tables", [])
-        if facts(header.get("protocol"), files, used, of) == now and "legs" not in header:
+        same = facts(header.get("protocol"), files, used, of) == now
+        if same and allocator_of(header) == (allocator or PLAIN) and "legs" not in header:
             yield run
 
 
@@ -293,6 +300,7 @@ def _run(
         means.out,
         seed=means.seed,
         threads=means.threads,
+        allocator=means.allocator,
         problems=[problem],
         command=means.command,
     )

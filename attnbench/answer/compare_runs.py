@@ -23,6 +23,7 @@ from attnbench.core.disk import HEADER, RECORDS, StoreError
 from attnbench.core.format import doubt_words
 from attnbench.core.lock import collector_off
 from attnbench.core.record import Record, Status, cell_key
+from attnbench.core.settings import allocator_of
 from attnbench.core.stats import LEAST_PAIRS, Comparison, Verdict, holm, tally, unpaired
 from attnbench.core.store import read_header, read_records
 from impls.problem import Problem
@@ -171,7 +172,7 @@ def compared(
     records: tuple[Sequence[Record], Sequence[Record]],
 ) -> RunsComparison:
     """Of two runs that were read, the second against the first; raises :class:`Incomparable`."""
-    _refuse_unlike_protocols(names, headers, records)
+    _refuse_unlike_methods(names, headers, records)
     devices = [{r.problem.device for r in some} for some in records]
     unlike = devices[0].isdisjoint(devices[1])  # then cells are alike without their device
 
@@ -244,7 +245,7 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, "nothing" if value is None else str(value)
 
 
-def _refuse_unlike_protocols(
+def _refuse_unlike_methods(
     names: Sequence[str], headers: Sequence[Header], records: Sequence[Sequence[Record]]
 ) -> None:
     found, said = set(), {}
@@ -259,6 +260,13 @@ def _refuse_unlike_protocols(
         raise Incomparable(
             f"{'; '.join(said.values())}: numbers of unlike protocols are never compared; measure "
             "again with one attnbench"
+        )
+    allocators = [allocator_of(header) for header in headers]
+    if len(set(allocators)) > 1:
+        told = map("{} was measured with --allocator {}".format, names, allocators)
+        raise Incomparable(
+            f"{'; '.join(told)}: a dense variant may take half as long with freed pages kept, so "
+            "the two are never compared; measure one of them again"
         )
 
 

@@ -14,6 +14,8 @@ from impls.masks import Mask
 from impls.problem import is_usual
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from attnbench.answer.choose import Choice
     from impls.problem import Problem
     from impls.spec import Variant
@@ -108,6 +110,17 @@ OF_A_BATCH = {"padding", "document"}
 def engine_name(engine: str, variant: str) -> str:
     """What an engine calls a variant; empty where it has none of it, or not with these options."""
     return NAMES.get(variant, ("",) * len(ENGINES))[ENGINES.index(engine)]
+
+
+def lines_for(variant: str, problems: Iterable[Problem]) -> list[str]:
+    """The lines for several problems: where one would not be right for each, its mask is an
+    argument, one of those named below.
+    """
+    each = {tuple(lines(variant, p)): p for p in problems}
+    if len(each) == 1:
+        return list(*each)
+    masks = " or ".join(f'"{mask}"' for mask in dict.fromkeys(str(p.mask) for p in each.values()))
+    return [*lines(variant, next(iter(each.values())), any_mask=True), f"# mask: {masks}"]
 
 
 def spelled(variant: str) -> str:

@@ -49,6 +49,19 @@ class Candidate:
     """Of an inexact variant: how much of what softmax does beyond averaging it keeps."""
     setup_s: float | None = None
     flags: tuple[str, ...] = ()
+    same: tuple[str, ...] = ()
+    """Other names under which the same kernel ran on the problem."""
+
+    @property
+    def name(self) -> str:
+        """With those: ``sdpa (flash)``."""
+        return with_same(self.variant, self.same)
+
+
+def with_same(variant: str, same: Sequence[str]) -> str:
+    """A variant with other names of the kernel that it ran: ``sdpa (flash)``."""
+    others = ", ".join(name.removeprefix(f"{variant}.") for name in same)
+    return f"{variant} ({others})" if others else variant
 
 
 @dataclass(frozen=True)
@@ -105,14 +118,15 @@ class Ranking:
     def of(
         cls, leaders: Sequence[Candidate], slower: Sequence[Candidate], margin: float
     ) -> Ranking:
-        """``leaders`` tie, the fastest first. Of those within the margin of it the winner is
-        torch's own, then what needs least memory, then the fastest.
+        """``leaders`` tie, the fastest first. The winner is torch's own function, if it is among
+        them; of those within the margin of the fastest the one of torch's, then what needs least
+        memory, then the fastest.
         """
         most_s = leaders[0].median_s * (1 + margin)
         winner = min(
             leaders,
             key=lambda c: (
-                c.median_s > most_s,
+                c.median_s > most_s and torch_rank(c.variant) > 0,
                 torch_rank(c.variant),
                 math.inf if c.memory_bytes is None else c.memory_bytes,
                 c.median_s,
@@ -154,12 +168,62 @@ def torch_rank(variant: str) -> int:
     return 2 if row.family != "dense" else int(bool(row.runs))
 
 
-# ---- the margin of a run -------------------------------------------------------------------------
+# ---- which kernel ran ----------------------------------------------------------------------------
 
 FUSED = re.compile("attention|flash|fmha|sdpa", re.IGNORECASE)
 """In the name of a kernel that is the whole of attention, on a CPU or a GPU."""
 CALLING = "aten::scaled_dot_product_attention"
 """Not a kernel: it calls one, and is recorded where it was called by that name."""
+PRODUCT = re.compile("mm$|matmul|softmax")
+"""In the name of an operator that does a part of attention's work beside such a kernel."""
+NEARLY = 0.1
+"""A kernel's memory, by the mask that it is handed, differs by no more than this share."""
+
+
+def kernels_of(record: Record) -> tuple[str, ...]:
+    """What did attention's work, as the record attests; nothing where no kernel is the whole."""
+    ran = [name for name in record.kernels if name != CALLING]
+    if not any(map(FUSED.search, ran)):
+        return ()
+    return tuple(sorted(n for n in ran if FUSED.search(n) or PRODUCT.search(n)))
+
+
+def ran_the_same(one: Record, other: Record) -> bool:
+    """Whether both ran the same kernel on the same problem."""
+    peaks = [_peak(one) or 0, _peak(other) or 0]
+    alike = (one.problem, one.computes, one.ranks) == (other.problem, other.computes, other.ranks)
+    return (
+        alike
+        and kernels_of(one) == kernels_of(other) != ()
+        and math.isclose(*peaks, rel_tol=NEARLY)
+    )
+
+
+def one_a_kernel(
+    candidates: Sequence[Candidate], records: Mapping[str, Record], margin: float
+) -> list[Candidate]:
+    """The candidates, those that ran the same kernel as one: under torch's own name where its time
+    is within the margin of the fastest, else under that one's.
+    """
+    groups: list[list[Candidate]] = []
+    for c in sorted(candidates, key=lambda c: c.median_s):
+        own = next(
+            (g for g in groups if ran_the_same(records[g[0].variant], records[c.variant])), None
+        )
+        if own is None:
+            groups.append([c])
+        else:
+            own.append(c)
+    found = []
+    for group in groups:
+        near = [c for c in group if c.median_s <= group[0].median_s * (1 + margin)]
+        first = min(near, key=lambda c: torch_rank(c.variant))
+        found.append(replace(first, same=tuple(c.variant for c in group if c is not first)))
+    return found
+
+
+# ---- the margin of a run -------------------------------------------------------------------------
+
 LEAST_S = 1e-3
 """In shorter calls, what leads up to the kernel shows too."""
 LEAST_READINGS = 5
@@ -195,8 +259,8 @@ def twins_apart(records: Iterable[Record]) -> tuple[float, tuple[str, ...]]:
         time = time_of(record)
         if time is None or time.doubts or time.median_s < LEAST_S or record.ranks is not None:
             continue
-        if fused := sorted({k for k in record.kernels if k != CALLING and FUSED.search(k)}):
-            key = (record.problem, record.node, record.computes, *fused, _peak(record))
+        if kernels := kernels_of(record):
+            key = (record.problem, record.node, record.computes, *kernels, _peak(record))
             groups.setdefault(key, []).append((record.variant, time.median_s))
     twins = (
         (max(x, y) / min(x, y) - 1, (a, b, f"({p.phase}, mask {p.mask}, {p.kv_len:,} tokens)"))
@@ -254,6 +318,13 @@ class Answer:
     node: str = ""
     margin: float = MARGIN
     flags: tuple[str, ...] = ()
+    same: tuple[str, ...] = ()
+    """Other names under which the winner's kernel ran."""
+
+    @property
+    def name(self) -> str:
+        """The winner with those: ``sdpa (flash)``."""
+        return with_same(self.winner, self.same)
 
     @property
     def leaders(self) -> tuple[str, ...]:
@@ -267,7 +338,7 @@ class Answer:
             place = f"the one to use of {len(self.leaders)} that tie"
         elif self.next is None:
             place = "the only exact variant measured"
-        text = f"{self.winner} is {place}, at {time_interval(t.median_s, t.low_s, t.high_s)}"
+        text = f"{self.name} is {place}, at {time_interval(t.median_s, t.low_s, t.high_s)}"
         if self.memory_bytes is not None:
             text += f" and {size(self.memory_bytes)}"
         if self.equal:
@@ -294,6 +365,7 @@ class Answer:
             **{name: getattr(self.time, name) for name in ("median_s", "low_s", "high_s")},
             "problem": self.problem.to_dict(),
             "equal": list(self.equal),
+            "same": list(self.same),
             "frugal": self.frugal and self.frugal[0],
             "flags": list(self.flags),
             "sentence": self.sentence(),
@@ -324,7 +396,8 @@ def answers(
     """One answer a problem, in the order of the records; none where nothing exact was measured.
 
     Runs over several processes had as many devices, and unlike machines are unlike devices: each
-    is ranked among its like. ``margin``: by default that of these records. ``among``: all that is
+    is ranked among its like. What is wrong on other kinds of inputs is no answer: a program may
+    bring any. ``margin``: by default that of these records. ``among``: all that is
     known of these variants, if that is more.
     """
     margin = margin_of(records) if margin is None else margin
@@ -339,7 +412,7 @@ def answers(
         groups.setdefault((record.problem, world, record.node), []).append(record)
     several = len({node for (_, _, node), group in groups.items() if any(r.time for r in group)})
     for (problem, world, node), group in groups.items():
-        exact = [r for r in group if r.computes == EXACT and r.time]
+        exact = [r for r in group if r.computes == EXACT and r.time and not r.wrong_on]
         if exact:
             answer = _answer(problem, exact, margin)
             known = [failures.get((_without_length(problem), v)) for v in answer.leaders]
@@ -359,17 +432,19 @@ def _answer(problem: Problem, exact: list[Record], margin: float) -> Answer:
     clock = statistics.mode(r.time.clock for r in exact if r.time)
     times: dict[str, Time] = {}
     known: dict[str, Candidate] = {}
+    ran: dict[str, Record] = {}
     other_clocks = []
     for r in exact:
         if (t := r.time) is not None and t.clock == clock:
             ends, peak = (t.median_s, t.low_s, t.high_s), _peak(r)
             known[r.variant] = Candidate(r.variant, EXACT, *ends, measured=True, memory_bytes=peak)
             times[r.variant] = t
+            ran[r.variant] = r
         elif t is not None:
             other_clocks.append(
                 f"{r.variant} is not ranked: it is timed by the clock {t.clock}, others by {clock}"
             )
-    order = sorted(known.values(), key=lambda c: c.median_s)
+    order = sorted(one_a_kernel([*known.values()], ran, margin), key=lambda c: c.median_s)
     ranking = rank(order, margin)
     winner, after, doubts = ranking.winner, ranking.next, []
     for c in order:  # where its fastest call could not have won, a slow one's doubts are nothing
@@ -397,6 +472,7 @@ def _answer(problem: Problem, exact: list[Record], margin: float) -> Answer:
         frugal,
         margin=margin,
         flags=(*doubts, *other_clocks),
+        same=winner.same,
     )
 
 
@@ -493,7 +569,7 @@ def standings(regime: Regime, margin: float = MARGIN) -> list[Standing]:
         answer = next(answers(timed, margin, regime.records), None)
         faster: list[Faster] = []
         for r in timed:
-            if answer is None or r.time is None or r.computes == EXACT:
+            if answer is None or r.time is None or r.computes == EXACT or r.wrong_on:
                 continue
             best, t, far = answer.time, r.time, r.distance
             if t.clock == best.clock and beats(t, best, margin):
@@ -539,7 +615,7 @@ def crossings(regime: Regime, found: list[Standing], margin: float = MARGIN) -> 
         ratios: dict[int, float] = {}
         for length, cells in regime.cells.items():
             of_a, of_b = time_of(cells.get(a)), time_of(cells.get(b))
-            if of_a is None or of_b is None:
+            if of_a is None or of_b is None or ran_the_same(cells[a], cells[b]):
                 continue
             ratios[length] = of_a.median_s / of_b.median_s
             if of_a.doubts or of_b.doubts:

@@ -98,9 +98,9 @@ class Regime:
         return {name: r for name, r in self.cells.get(length, {}).items() if time_of(r)}
 
     def exact(self, length: int) -> dict[str, float]:
-        """The medians of what is exactly softmax at a length."""
-        timed = self.timed(length).items()
-        return {n: r.time.median_s for n, r in timed if r.computes == "softmax" and r.time}
+        """The medians at a length of what is exactly softmax, on inputs of every kind."""
+        timed = [r for r in self.timed(length).values() if r.computes == "softmax"]
+        return {r.variant: r.time.median_s for r in timed if r.time and not r.wrong_on}
 
     def longest(self) -> int | None:
         """The longest length at which at least half of what was timed anywhere has a time."""

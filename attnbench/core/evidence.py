@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 from attnbench.core import disk
 from attnbench.core.disk import MACHINE, SELFCHECK, StoreError, from_json, unwritable
 from attnbench.core.record import PROTOCOL
+from attnbench.core.settings import allocator_of
 from attnbench.core.stats import LEAST_MARGIN
 
 if TYPE_CHECKING:
     from attnbench.core.machine import Machine
+    from attnbench.core.settings import Settings
 
 
 def check_writable(out: Path, machine: Machine) -> None:
@@ -49,21 +51,22 @@ def save_machine(out: Path, machine: Machine, facts: Mapping[str, Any]) -> Path:
     return save_beside(out, machine.name, MACHINE, facts)
 
 
-def stored_floors(out: Path, machine: Machine, threads: int) -> list[dict[str, Any]]:
+def stored_floors(out: Path, machine: Machine, settings: Settings) -> list[dict[str, Any]]:
     """The noise floors measured on this machine as it is now; none where something differs."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         facts = from_json((out / machine.name / MACHINE).read_text())
         was = facts["machine"]
         then = facts["protocol"], was["versions"], was["cpu"], facts["settings"]["threads"]
-        if then == (PROTOCOL, machine.versions, machine.cpu, threads):
+        now = PROTOCOL, machine.versions, machine.cpu, settings.threads
+        if then == now and allocator_of(facts) == settings.allocator:
             found = [{name: float(f[name]) for name in ("call_s", "floor")} for f in facts["noise"]]
             return found if all(f["call_s"] > 0 <= f["floor"] < 1 for f in found) else []
     return []
 
 
-def stored_margin(out: Path, machine: Machine, threads: int) -> float:
+def stored_margin(out: Path, machine: Machine, settings: Settings) -> float:
     """What counts as no difference here: a hundredth, or the largest floor where that is more."""
-    floors = stored_floors(out, machine, threads)
+    floors = stored_floors(out, machine, settings)
     return max(LEAST_MARGIN, *(floor["floor"] for floor in floors), 0.0)
 
 

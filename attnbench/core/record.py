@@ -41,7 +41,7 @@ SLOW_HOST = ("launch-bound: ", " from end to end")
 Figure = Annotated[float, Meta(extra_json_schema={"minimum": 0})]
 """A reader takes any: what no clock could have said is for the store to find."""
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of a record's form."""
 TOO_FAST = 0.8
 """A median below this share of the least time that the ceilings allow is not believed."""
@@ -275,7 +275,12 @@ class Record(Part, frozen=True):
     seed: int = 0
     detail: str = ""
     """The end of a traceback or of the worker's output."""
+    wrong_on: str = ""
+    """Other kinds of inputs on which the variant is wrong, and how: its time counts, and it is
+    never advised."""
     run: str = ""
+    allocator: Literal["", "plain", "kept"] = ""
+    """What became of freed pages: one of :data:`.settings.ALLOCATORS`; empty in older records."""
     node: str = ""
     """The kind of machine that measured it, as the run's header names and describes it."""
     canary_s: Annotated[float, Meta(gt=0)] | None = None

@@ -6,10 +6,14 @@ the rest is set by :func:`apply` inside it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 HUGE = 1 << 33
+ALLOCATORS = PLAIN, KEPT = "plain", "kept"
+"""What becomes of freed pages on a CPU: they go back to the system as in any program that is
+started plainly, or a worker keeps them."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,8 @@ class Settings:
     """What a worker is told."""
 
     threads: int = 1
+    allocator: str = PLAIN
+    """One of :data:`ALLOCATORS`."""
     tf32: bool = False
     """Float32 products keep float32; attention in TF32 would be another dtype."""
     reduced_precision_reduction: bool = True
@@ -26,16 +32,15 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """For the run's header."""
-        return {**asdict(self), "environment": environment(self.threads)}
+        return {**asdict(self), "environment": environment(self.threads, self.allocator)}
 
 
-def environment(threads: int) -> dict[str, str]:
+def environment(threads: int, allocator: str = PLAIN) -> dict[str, str]:
     """Variables that count only before the process starts.
 
     Waiting threads sleep: on a shared machine a spinning one takes the core from the one at work.
-    glibc keeps freed memory: giving a score matrix back to the system at every call and faulting
-    it in again is half of a dense variant's time. torch's deterministic mode raises on CUDA unless
-    cuBLAS's workspace has a size that was set: 8 pieces of 4,096 KiB.
+    torch's deterministic mode raises on CUDA unless cuBLAS's workspace has a size that was set: 8
+    pieces of 4,096 KiB.
     """
     count = str(threads)
     return {
@@ -43,11 +48,27 @@ def environment(threads: int) -> dict[str, str]:
         "MKL_NUM_THREADS": count,
         "OPENBLAS_NUM_THREADS": count,
         "OMP_WAIT_POLICY": "passive",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        **allocator_variables(allocator),
+    }
+
+
+def allocator_variables(allocator: str) -> dict[str, str]:
+    """What tells glibc to give no page back, where that is asked for: returning a score matrix at
+    every call and faulting it in again is half of a dense variant's time.
+    """
+    if allocator != KEPT:
+        return {}
+    return {
         "MALLOC_MMAP_THRESHOLD_": str(HUGE),
         "MALLOC_TRIM_THRESHOLD_": str(HUGE * 2),
         "MALLOC_TOP_PAD_": str(1 << 26),
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     }
+
+
+def allocator_of(header: Mapping[str, Any]) -> str:
+    """The allocator that a header of this protocol names."""
+    return str((header.get("settings") or {}).get("allocator", PLAIN))
 
 
 def apply(settings: Settings) -> None:

@@ -79,7 +79,7 @@ def gate(
         reference = judged.softmax
         if define is not None:
             reference = defined(problem, inputs, reference, define)
-        _check_values(judged, attend, reference, verdict)
+        values_of(judged, attend, reference, verdict)
         verdict.zero, verdict.plain = tuple(reference.cancels), reference.plain
         call = Call(problem, attend, inputs)
         verdict.truth = _dense_truth(judged, call, reference, define)
@@ -116,9 +116,13 @@ def _put_off(judged: Judged, attend: Attend, others: bool) -> str | None:
     return None
 
 
-def _check_values(
-    judged: Judged, attend: Attend, reference: Reference, verdict: GateVerdict
+def values_of(
+    judged: Judged, attend: Attend, reference: Reference, verdict: GateVerdict | None = None
 ) -> None:
+    """Make a call and compare its output and gradients, whose errors go into the verdict. Raises
+    :class:`Wrong` where they are beyond their budget.
+    """
+    verdict = verdict or GateVerdict()
     dtype, call = judged.problem.dtype, Call(judged.problem, attend, judged.inputs)
     whole = _results(call, reference.dout)
     for name, want in reference.want.items():

@@ -26,7 +26,7 @@ class Plant:
     problem: Problem
     status: Status = Status.WRONG
     said: str = ""
-    """What the reason has to match, as a regular expression."""
+    """What the reason has to match, or what it is wrong on, as a regular expression."""
     shows: tuple[str, float] | None = None
     """Of a deed that is no fault but has a price: where in the record it stands, and at least how
     much."""
@@ -73,6 +73,10 @@ FAULTS: dict[str, list[tuple[str, str, Problem, dict[str, Any]]]] = {
         ("half precision inside float32", "half_inside", PLAIN,
          {"said": "of forward is .*the plain form in float32"}),
         ("zeros", "zeros", PLAIN, {"said": MOVED}),
+    ],
+    "every kind": [
+        ("right on ordinary inputs alone", "overflows", PLAIN,
+         {"status": Status.MEASURED, "said": r"^peaky: \d+ rows are not finite in the output"}),
     ],
     "gradients": [
         ("a wrong gradient with a right output", "scaled", TRAIN, {"said": "of dk is 0.01"}),

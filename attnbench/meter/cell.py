@@ -6,6 +6,7 @@ import errno
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -19,8 +20,9 @@ from attnbench.gate import hygiene, watch
 from attnbench.gate.findings import Wrong
 from attnbench.gate.gate import gate
 from attnbench.gate.inputs import Attend, Call, make
-from attnbench.gate.reference import Judged, judge
-from attnbench.meter import clocks, memory
+from attnbench.gate.other_inputs import OtherInputs
+from attnbench.gate.reference import Defines, Judged, judge
+from attnbench.meter import clocks, heap, memory
 from attnbench.meter.audit import (
     Audit,
     audit_device,
@@ -57,7 +59,7 @@ from attnbench.meter.timer import (
 from impls.cost import Cost
 from impls.loading import load_function
 from impls.problem import Problem
-from impls.spec import Unavailable, Unsupported
+from impls.spec import Unavailable, Unsupported, Variant
 
 LONGEST, TRACE, NAME, NOTE = 1000, 4000, 80, 500
 """Characters that are kept of a message, a traceback, an exception's name and a variant's note."""
@@ -338,6 +340,7 @@ class Bench:
         self.shared: dict[str, Any] | None = None
         """What all variants share, if it was recorded before and has not changed since."""
         self._judged: tuple[tuple[Problem, int], Judged] | None = None
+        self._other_inputs = OtherInputs()
 
     def judged(self, problem: Problem, seed: int) -> Judged:
         """The problem's inputs and truth; made once for all the variants that follow."""
@@ -405,6 +408,7 @@ class Bench:
     ) -> tuple[Ready, Record]:
         """The variant that has passed the gate, with a record of that; else raises."""
         variant, problem = job.variant, job.problem
+        heap.Pages().set()
         if (refusal := variant.supports(problem)) is not None:
             raise Unsupported(refusal)
         cost: Cost | None = None
@@ -448,8 +452,33 @@ class Bench:
         record = record.with_(error=verdict.error or None, distance=verdict.distance)
         if verdict.reason is not None:
             raise NotReady(record.with_(status=Status.WRONG, reason=verdict.reason))
-        record = record.with_(status=Status.MEASURED, reason="", note=note_of(attend)[:NOTE])
+        with spent.on("gate"):
+            wrong_on = self._wrong_on(job)
+            watch.check(before)
+        note = note_of(attend)[:NOTE]
+        record = record.with_(status=Status.MEASURED, reason="", note=note, wrong_on=wrong_on)
         return Ready(job, attend, define, judged, verdict, cost, first_s, before), record
+
+    def _wrong_on(self, job: Job) -> str:
+        """On which other inputs it is wrong. Ranks, and what replaces torch's kernels, can't be
+        built beside themselves.
+        """
+        swaps = getattr(job.variant, "swaps", ())
+        if swaps or runs_over_ranks(job.variant):
+            return ""
+        build = partial(_built, job.variant)
+        label, problem = job.variant.label, job.problem
+        return self._other_inputs.wrong_on(label, problem, job.seed, build)[:NOTE]
+
+
+def _built(variant: Variant, problem: Problem) -> tuple[Attend, Defines | None]:
+    """A variant and its own definition, for another problem; raises Unsupported."""
+    if (refusal := variant.supports(problem)) is not None:
+        raise Unsupported(refusal)
+    define = None
+    if variant.definition is not None:
+        define = load_function(variant.definition)(problem, **variant.chosen)
+    return attend_of(variant, problem), define
 
 
 def _first_call(problem: Problem, attend: Attend, judged: Judged) -> float:

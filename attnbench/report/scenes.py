@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -25,6 +25,7 @@ from attnbench.core.disk import RECORDS, StoreError
 from attnbench.core.format import counted, first_few, size
 from attnbench.core.lock import collector_off
 from attnbench.core.record import Record
+from attnbench.core.settings import KEPT, allocator_of
 from attnbench.core.store import BAD_TIME, Checked, read_header, some_runs
 
 
@@ -80,6 +81,7 @@ def machine_line(run: ReportRun) -> str:
         words.append(f"torch {version}")
     if threads := settings.get("threads"):
         words.append(counted(threads, "thread"))
+    words += ["freed pages kept"] * (allocator_of(run.header) == KEPT)
     if started := run.header.get("started"):
         day = datetime.fromisoformat(started)
         words.append(f"{day.day} {MONTHS[day.month - 1]} {day.year}")
@@ -193,6 +195,16 @@ def _read(number: int, path: Path, header: Mapping[str, Any]) -> ReportRun:
     return replace(run, notes=(*_notes(run, torn=torn), *checked.sentences(), *legs))
 
 
+def not_advised(records: Iterable[Record]) -> Iterator[str]:
+    """Each variant that has a time and is wrong on other kinds of inputs, with the first reason."""
+    reasons: dict[str, str] = {}
+    for record in records:
+        if record.wrong_on and record.time:
+            reasons.setdefault(record.variant, record.wrong_on)
+    for name, why in reasons.items():
+        yield f"{name} is never advised: wrong on other inputs, {why}"
+
+
 def _notes(run: ReportRun, *, torn: bool) -> Iterator[str]:
     """What is missing of a run, the times of its records that are none, and what torch chose."""
     if torn:
@@ -215,6 +227,7 @@ def _notes(run: ReportRun, *, torn: bool) -> Iterator[str]:
     if bad := [str(line) for line, record in numbered if record.reason == BAD_TIME]:
         where = f"line {first_few(bad, 8)}"
         yield f"a time in {RECORDS} is no finite number above zero, and is left out: {where}"
+    yield from not_advised(run.records)
     ran: dict[str, Counter[str]] = {}
     for record in run.records:
         for name in re.findall(r"torch chose ([^(]+) \(", record.note):

@@ -8,7 +8,15 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from attnbench.answer.ranking import FACTORS, SKILLED, Faster, Standing, advised, closeness
+from attnbench.answer.ranking import (
+    FACTORS,
+    SKILLED,
+    Faster,
+    Standing,
+    advised,
+    closeness,
+    torch_rank,
+)
 from attnbench.core import format
 from attnbench.core.record import Status, Time
 from attnbench.report.scenes import ReportRun, Scene
@@ -124,9 +132,9 @@ def advice(standing: Standing, doubts: Sequence[str] | None = None) -> str:
         return "nothing that is exactly softmax has a time"
     taken = figures(answer.time)
     if answer.next is None and not answer.equal:
-        text = f"{answer.winner} takes {taken}; it is the only exact variant measured"
+        text = f"{answer.name} takes {taken}; it is the only exact variant measured"
     else:
-        text = f"use {answer.winner}: {taken}"
+        text = f"use {answer.name}: {taken}"
         if answer.equal:
             shown, more = list(answer.equal[:NAMED]), len(answer.equal) - NAMED
             shown += [f"{more} more"] if more > 0 else []
@@ -221,6 +229,9 @@ def only(run: ReportRun, scenes: Sequence[Scene]) -> Only | None:
     if not ranked or ranked[0].problems < FEWEST:
         return None
     first, names = advised(ranked), distinct_words(own)
+    tied = [set(s.leaders) for scene in own for s in scene.standings if s.answer]
+    everywhere = [c for c in ranked if all(c.variant in leaders for leaders in tied)]
+    first = min([first, *everywhere], key=lambda c: torch_rank(c.variant))
     worst, where = 1.0, ""
     for scene in own:
         for length in scene.regime.lengths:

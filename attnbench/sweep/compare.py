@@ -251,7 +251,8 @@ def hopeful(records: Sequence[Record]) -> tuple[list[str], dict[str, float]]:
     A variant that was not measured there may have been refused that length alone, and stays.
     """
     taken = _taken(records)
-    best = min(taken.values(), default=0.0)
+    right = _taken([r for r in records if not r.wrong_on]) or taken
+    best = min(right.values(), default=0.0)
     behind = {name: s / best for name, s in taken.items() if s > HOPELESS * best}
     untried = [r.variant for r in records if r.status in NOT_TRIED]
     return [*(name for name in taken if name not in behind), *untried], behind

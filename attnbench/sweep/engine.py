@@ -18,7 +18,7 @@ from attnbench.core.process import START_LIMIT_S as START_LIMIT_S
 from attnbench.core.process import Worker
 from attnbench.core.process import WorkerLost as WorkerLost
 from attnbench.core.record import InvalidRecord, Record, Status
-from attnbench.core.settings import Settings
+from attnbench.core.settings import Settings, allocator_variables
 from attnbench.sweep.plan import Cell
 from impls.problem import Problem
 
@@ -46,9 +46,18 @@ class Engine(Protocol):
 class LocalEngine(Worker):
     """Asks a worker on this machine; starts one when there is none."""
 
-    def __init__(self, settings: Settings, path: Path | None = None, **more: Any) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        path: Path | None = None,
+        *,
+        variables: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
         """As of :class:`Worker`."""
-        super().__init__("attnbench.sweep.worker", settings.threads, path=path, **more)
+        own = {**allocator_variables(settings.allocator), **(variables or {})}
+        module = "attnbench.sweep.worker"
+        super().__init__(module, settings.threads, path=path, variables=own, **more)
         self.settings = settings
 
     def _start(self) -> None:

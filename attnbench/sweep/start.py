@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attnbench
 import impls
@@ -22,7 +22,7 @@ from attnbench.core.format import counted, duration
 from attnbench.core.machine import Machine, this_machine, version_of
 from attnbench.core.record import PROTOCOL, Record, Status, Time
 from attnbench.core.run_folder import RunFolder
-from attnbench.core.settings import Settings
+from attnbench.core.settings import PLAIN, Settings
 from attnbench.core.store import read_header, read_records
 from attnbench.sweep.outside import code_files, origins, outside_rows
 from attnbench.sweep.plan import Plan, make_plan
@@ -30,6 +30,9 @@ from attnbench.sweep.presets import PRESETS, Preset
 from impls.errors import CantBeDone
 from impls.masks import Mask
 from impls.problem import InvalidProblem, Problem
+
+if TYPE_CHECKING:
+    import argparse
 
 MEASURING = ("core", "gate", "meter", "sweep")
 """The folders of this package whose code is at work while something is measured."""
@@ -266,6 +269,12 @@ def pinned(threads: int | None, machine: Machine) -> int:
     return threads or machine.threads
 
 
+def settings_of(given: argparse.Namespace, machine: Machine) -> Settings:
+    """What ``--threads`` and ``--allocator`` ask for."""
+    threads, allocator = pinned(given.threads, machine), given.allocator or PLAIN
+    return Settings(threads=threads, allocator=allocator)
+
+
 def _now(command: str | None = None) -> dict[str, str]:
     """What repeats a leg, and when it begins."""
     command = command or shlex.join(["attnbench", *sys.argv[1:]])
@@ -280,6 +289,7 @@ def begin(
     *,
     seed: int,
     threads: int | None,
+    allocator: str | None = None,
     energy: bool = False,
     machine: Machine | None = None,
     command: str | None = None,
@@ -292,7 +302,7 @@ def begin(
     only says in short what they are.
     """
     machine = machine or this_machine()
-    settings = Settings(threads=pinned(threads, machine))
+    settings = Settings(threads=pinned(threads, machine), allocator=allocator or PLAIN)
     grid = _with_files_named(grid)
     problems = [as_recorded(p) for p in problems]
     plan = make_plan(impls.table(tables), names, grid, machine, problems)
@@ -303,7 +313,7 @@ def begin(
         "budget_s": grid.budget,
         "variants": list(names),
         "energy": energy,
-        "noise": stored_floors(out, machine, settings.threads),
+        "noise": stored_floors(out, machine, settings),
         "selfcheck": selfcheck and {k: selfcheck.get(k) for k in ("line", "date")},
         "grid": asdict(grid),
         "problems": [p.to_dict() for p in problems],

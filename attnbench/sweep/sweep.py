@@ -18,6 +18,7 @@ from typing import Protocol
 from attnbench.core.format import percent
 from attnbench.core.record import Record
 from attnbench.core.run_folder import RunFolder
+from attnbench.core.settings import allocator_of
 from attnbench.sweep.engine import START_LIMIT_S, Engine, measure
 from attnbench.sweep.places import Canary, Slot, SlotLost
 from attnbench.sweep.plan import Cell, Plan
@@ -255,7 +256,10 @@ class Sweep:
                 yield partial(self._lose, slot, cell, str(lost))
                 return
             record = record.with_(
-                run=self._folder.name, node=slot.node, canary_s=canary.readings[-1]
+                run=self._folder.name,
+                allocator=allocator_of(header),
+                node=slot.node,
+                canary_s=canary.readings[-1],
             )
             yield partial(self._end, cell, record, canary.off)
             since.append(cell)

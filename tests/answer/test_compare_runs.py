@@ -111,6 +111,12 @@ def test_runs_of_unlike_protocols_are_refused(run):
         assert str(caught.value).startswith(f"{old} was measured with protocol {said}")
 
 
+def test_runs_of_unlike_allocators_are_refused(run):
+    with pytest.raises(Incomparable, match=r"--allocator kept; .* --allocator plain: a dense"):
+        compare_runs(run(timed(), settings__allocator="kept"), run(timed()))
+    compare_runs(*(run(timed(), settings__allocator="kept") for _ in "ab"))
+
+
 def test_each_thing_that_the_headers_have_otherwise_is_said(run):
     for path, value, said in (
         ("machine__name", "bax", ("machine", "slow-box-2c", "bax")),

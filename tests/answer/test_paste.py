@@ -6,7 +6,14 @@ import pytest
 import torch
 
 import impls
-from attnbench.answer.paste import CallDetails, can_serve, in_transformers, lines, words_of
+from attnbench.answer.paste import (
+    CallDetails,
+    can_serve,
+    in_transformers,
+    lines,
+    lines_for,
+    words_of,
+)
 from impls.masks import Mask
 from tests import brute
 from tests.answer.build import problem
@@ -213,3 +220,17 @@ def test_a_model_of_transformers_takes_what_is_pasted(variant):
     exec("\n".join(in_transformers(variant)), {"model": model})
     assert variant.split("?")[0].replace("flash", "FLASH") in model.config._attn_implementation
     assert torch.allclose(small.logits(model, question), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("variant", "masks", "ends"),
+    [
+        ("sdpa", ("causal", "causal"), ["is_causal=True)"]),
+        ("sdpa", ("window:64,0", "causal"), ["mask=mask)", '# mask: "window:64,0" or "causal"']),
+        ("chunked", ("none", "causal"), ["mask=mask)", '# mask: "none" or "causal"']),
+    ],
+)
+def test_a_line_for_several_problems_is_right_for_each(variant, masks, ends):
+    problems = [problem(128, mask=mask) for mask in masks]
+    found = lines_for(variant, problems)[-len(ends) :]
+    assert all(map(str.endswith, found, ends))

@@ -2,6 +2,7 @@
 
 import math
 import random
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from attnbench.answer import ranking
 from attnbench.answer.ranking import MARGIN, answers, margin_of, margin_reason, twins_apart, unrest
 from attnbench.answer.regimes import regimes
 from attnbench.core.record import FINDINGS, Status
+from attnbench.core.store import read_records
 from tests.answer.build import line, memory, timed, untimed
 
 nan, inf = math.nan, math.inf
@@ -119,7 +121,8 @@ def test_among_ties_torchs_own_is_preferred_then_memory_then_time():
         ([("matmul", 1.0, 9), ("chunked?block=64", 1.02, 8), ("mine", 1.01, 7)], "mine"),
         ([("matmul", 1.0, 9), ("chunked", 1.01, 9)], "matmul"),  # as much memory: the fastest
         ([("chunked", 1.0, 8), ("sdpa", 1.2, 1)], "chunked"),  # no tie
-        ([("chunked", 1.0, 8, 0.2), ("sdpa", 1.2, 1, 0.2)], "chunked"),  # of wide intervals alone
+        ([("chunked", 1.0, 8, 0.2), ("sdpa", 1.2, 1, 0.2)], "sdpa"),  # by wide intervals
+        ([("chunked", 1.0, 8, 0.2), ("mine", 1.2, 1, 0.2)], "chunked"),
     ):
         records = [
             one(name, s, s * (1 - wide), s * (1 + wide), peak=peak)
@@ -373,3 +376,49 @@ def test_torchs_own_is_advised_where_it_keeps_as_near():
     ):
         found = [ranking.Closeness("best", best, 10), ranking.Closeness("sdpa", sdpa, 10)]
         assert ranking.advised(found).variant == use
+
+
+KERNELS = ("aten::_flash_attention_forward", "aten::empty")
+
+
+def ran(variant, median, *kernels, **more):
+    return one(variant, median, **more).with_(kernels=[*kernels])
+
+
+def test_names_under_which_one_kernel_ran_are_one_answer_and_no_tie():
+    called = "aten::scaled_dot_product_attention"
+    some = [ran("sdpa", 1.02e-3, *KERNELS, called), ran("sdpa.flash", 1e-3, *KERNELS)]
+    answer = only(*some, ran("matmul", 2e-3, "aten::bmm", "aten::_softmax"))
+    assert (answer.winner, answer.same) == ("sdpa", ("sdpa.flash",))
+    assert (answer.equal, answer.next) == ((), "matmul")
+    assert "float32: sdpa (flash) is the fastest exact variant, at 1.02 ms" in answer.sentence()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ("aten::_cudnn_attention_forward",),
+        (*KERNELS, "aten::bmm"),  # it does a part of the work outside the kernel
+        ("aten::bmm", "aten::_softmax"),
+        (),
+    ],
+)
+def test_what_ran_something_else_is_a_tie(other):
+    answer = only(ran("sdpa", 1.02e-3, *KERNELS), ran("sdpa.flash", 1e-3, *other))
+    assert (answer.winner, answer.same, answer.equal) == ("sdpa", (), ("sdpa.flash",))
+
+
+def test_products_of_two_rows_are_not_one_kernel():
+    products = ("aten::bmm", "aten::_softmax")
+    assert only(ran("bmm", 1e-3, *products), ran("matmul", 1e-3, *products)).equal
+
+
+def test_a_kernel_has_the_name_of_its_faster_run_where_torch_s_own_came_out_far_behind():
+    answer = only(ran("sdpa", 1.6e-3, *KERNELS, flags=["drifted: x"]), ran("my", 1e-3, *KERNELS))
+    assert (answer.winner, answer.same, answer.next) == ("my", ("sdpa",), None)
+
+
+def test_seven_of_seven_answers_of_the_h200_are_clear(recwarn):
+    run = Path(__file__).parents[2] / "results/nvidia-h200/20261126-164647"
+    found = list(answers(list(read_records(run))))
+    assert [(a.equal, bool(a.next)) for a in found] == [((), True)] * 7

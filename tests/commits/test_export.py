@@ -94,6 +94,16 @@ def test_the_suites_own_problem_has_the_suites_names_params_and_units(place):
             assert set(theirs) <= set(ours)
 
 
+def test_a_run_with_pages_kept_is_in_graphs_of_its_own(place):
+    threads = runs.BOX["cores"] - 1
+    kept = place.run(
+        "b", runs.measured(median=2), settings={"threads": threads, "allocator": "kept"}
+    )
+    (file,) = place.export(place.run("a", runs.measured(median=1)), kept)
+    assert runs.cells(file)[CELL][0] == pytest.approx(1)
+    assert runs.cells(file, "attention-kept.time")[CELL][0] == pytest.approx(2)
+
+
 def test_another_problem_is_in_graphs_of_its_own(place):
     groups = {
         "b1-h8of2-d64-f32-causal": {"heads": 8, "kv_heads": 2},

@@ -11,11 +11,11 @@ from attnbench.answer.choose_calls import site_times
 from attnbench.answer.dispatch_table import DispatchTable
 from attnbench.answer.ranking import Candidate
 from attnbench.core.machine import this_machine
-from attnbench.core.record import Record, Status
+from attnbench.core.record import Record
 from attnbench.models.capture.calls import SeenCalls, Site
 from tests.calling import told
 from tests.verbs import chosen_runs as made
-from tests.verbs.conftest import OKAY, answered
+from tests.verbs.conftest import answered
 
 lines, problem, written = made.lines, made.problem, made.written
 SHAPE = ("--heads", 4, "--phase", "forward")
@@ -100,20 +100,31 @@ def test_what_a_run_made_for_a_choice_left_out_is_left_out_again(chooses, tmp_pa
     assert measures == [problem(512)]
 
 
-def test_what_is_wrong_on_other_inputs_than_the_runs_is_not_exported(chooses, tmp_path, worker):
-    def answer(question):
-        asked = question["job"]["variant"]["name"], question["job"]["problem"]["inputs"]
-        wrong = asked == ("exp.naive", "peaky")
-        return answered(question, (Status.WRONG, "row 3 is off") if wrong else OKAY)
-
-    worker.answer = answer
+@pytest.fixture
+def overflows(tmp_path):
+    """A run whose fastest variant is wrong on peaky inputs."""
+    why = "peaky: 512 rows are not finite in the output"
     records = made.lines(exp_naive=0.5, matmul=0.8, sdpa=1.0)
-    run = made.written(tmp_path / "run", [r for r in records if r.problem.kv_len < 256])
-    status, _, err = chooses("--export", tmp_path / "table.json", "--from", run)
+    records = [r.with_(wrong_on=why) if r.variant == "exp.naive" else r for r in records]
+    return made.written(tmp_path / "run", records)
+
+
+def test_what_is_wrong_on_other_inputs_than_the_runs_is_not_exported(chooses, tmp_path, overflows):
+    status, _, _ = chooses("--export", tmp_path / "table.json", "--from", overflows)
     table = DispatchTable.read(tmp_path / "table.json")
     assert status == 0 and [r.variant for e in table.entries for r in e.ranges] == ["matmul"]
-    assert "not exported: exp.naive, wrong on" in err and "peaky: row 3 is off" in err
     assert table.made["inputs"] == ["normal", "peaky", "outliers", "equal_keys"]
+
+
+@pytest.mark.parametrize("tokens", [512, 700])
+def test_what_is_wrong_on_other_inputs_is_left_out_with_the_reason(chooses, overflows, tokens):
+    words = ("--seq", tokens, *SHAPE, "--from", overflows)
+    _, out, _ = chooses(*words)
+    assert "use matmul" in out
+    assert "left out, wrong on other inputs: exp.naive: peaky: 512 rows are not finite" in out
+    found = json.loads(chooses(*words, "--json")[1])
+    named = [found["winner"], found["next"], *found["equal"], *found["slower"]]
+    assert "exp.naive" not in {c["variant"] for c in named if c}
 
 
 def test_what_is_measured_anew_is_settled_in_pairs_and_kept(chooses, tmp_path, worker, monkeypatch):
@@ -147,18 +158,12 @@ def test_what_is_measured_anew_is_settled_in_pairs_and_kept(chooses, tmp_path, w
     assert len(asked) == len(set(asked))
 
 
-def test_a_run_of_another_machine_is_exported_and_said_not_to_be_checked(chooses, run, tmp_path):
-    told(run, machine__name="elsewhere")
-    status, _, err = chooses("--export", tmp_path / "table.json", "--from", run)
-    assert status == 0 and "could not be checked" in err
-    assert "inputs" not in DispatchTable.read(tmp_path / "table.json").made
-
-
 def test_only_a_run_of_this_machine_as_it_is_now_is_used_without_its_name(tmp_path, run):
     header = (run / "run.json").read_text()
     for path, value in (
         ("protocol", 1),
         ("settings__threads", 99),
+        ("settings__allocator", "kept"),
         ("tables", ["mine.py"]),
         ("legs", []),
         *((f"machine__{name}", 99) for name in ("cpu", "cores", "torch_cuda")),
@@ -169,6 +174,12 @@ def test_only_a_run_of_this_machine_as_it_is_now_is_used_without_its_name(tmp_pa
         told(run, **{path: value})
         assert list(choose_runs.measured_here(tmp_path / "results", None)) == [], path
         (run / "run.json").write_text(header)
+
+
+def test_a_run_with_pages_kept_answers_where_that_is_asked_for(tmp_path, run):
+    told(run, settings__allocator="kept")
+    found = choose_runs.measured_here(tmp_path / "results", None, allocator="kept")
+    assert list(found) == [run]
 
 
 def test_a_run_of_another_protocol_is_a_sentence(chooses, run):

@@ -55,6 +55,7 @@ def test_the_floors_of_this_machine_are_sent_along(pairs, tmp_path):
         ({}, [{"call_s": 0.001, "floor": 0.02}]),
         ({"protocol": PROTOCOL + 1}, []),
         ({"settings": {"threads": 99}}, []),
+        ({"settings": {"threads": machine.threads, "allocator": "kept"}}, []),
     ):
         save_machine(tmp_path, machine, {**facts, **changed})
         pairs.asked.clear()

@@ -100,8 +100,9 @@ def _refuse_contradictions(given: argparse.Namespace) -> None:
     """Raise :class:`NoProblem` for options that would be ignored."""
     if given.source and given.measure:
         raise NoProblem("--from answers from runs and --measure measures: leave one of them out")
-    if given.source and given.threads:
-        raise NoProblem("--threads is of measuring; a run that --from names has its own")
+    measuring = [name for name in ("threads", "allocator") if getattr(given, name)]
+    if given.source and measuring:
+        raise NoProblem(f"--{measuring[0]} is of measuring; a run that --from names has its own")
     asked = ["--" + name.replace("_", "-") for name in arguments.grid_changes(given)]
     if given.verify != bool(given.program) or (given.verify and given.problems is None):
         raise NoProblem(
@@ -124,7 +125,8 @@ def _answer(given: argparse.Namespace, problem: Problem, wants: Wants, table: Ta
     from attnbench.core.store import named_run
     from attnbench.sweep.sweep import Stopped
 
-    how = given.table, given.seed or 0, given.threads, getattr(given, "command", None)
+    of_worker = given.threads, given.allocator
+    how = given.table, given.seed or 0, *of_worker, getattr(given, "command", None)
     means = choose_runs.Means(say, Progress, Path(given.out), *how)
     named = [named_run(x) for x in given.source or ()]
     try:

@@ -85,7 +85,7 @@ def _candidates(ranking: Ranking) -> None:
     names = ("variant", "ms", "95 %", "of the winner's", "memory", "error", "")
     rows = [
         (
-            Styled(c.variant, f"bold {GOOD}" if c is ranking.winner else ""),
+            Styled(c.name, f"bold {GOOD}" if c is ranking.winner else ""),
             ms(c.median_s),
             f"[{ms(c.low_s)}, {ms(c.high_s)}]",
             ratio(c.median_s / ranking.winner.median_s),

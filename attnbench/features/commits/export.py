@@ -23,6 +23,7 @@ from attnbench.core.checkout import Repository, find_commit, git
 from attnbench.core.disk import HEADER, write_whole
 from attnbench.core.format import counted
 from attnbench.core.record import NOT_TRIED, PROTOCOL, Record, Status
+from attnbench.core.settings import KEPT, allocator_of
 from attnbench.core.store import read_header, read_records, some_runs
 from attnbench.features.commits import asv_interface, suite
 from attnbench.features.commits.rows import words_of
@@ -75,6 +76,7 @@ class CommitRun:
             sheets[place] = self, entry, values
             own = max(1, machine["cores"] - 1)  # threads that a measurement takes by itself
             name = group_on(machine, problem, None if threads == own else threads)
+            name += "-kept" * (allocator_of(self.header) == KEPT)
             cell = tuple(suite.written((record.variant, problem.kv_len, problem.phase)))
             for figure, found in suite.row(record).figures.items():
                 if figure == "energy" and not self.header.get("energy"):

@@ -34,7 +34,7 @@ from attnbench.sweep import compare as pairs
 from attnbench.sweep import engine as engines
 from attnbench.sweep.plan import Cell, make_plan
 from attnbench.sweep.presets import PRESETS, Preset
-from attnbench.sweep.start import find_preset, pinned
+from attnbench.sweep.start import find_preset, settings_of
 from impls import UnknownVariant
 from impls.errors import CantBeDone
 
@@ -76,7 +76,7 @@ def begin(
     if default is None or given.preset:
         preset = given.preset or f"compare-{machine.devices[-1]}"
         default = find_preset(preset, machine)
-    return machine, Settings(threads=pinned(given.threads, machine)), default.with_(**changes)
+    return machine, settings_of(given, machine), default.with_(**changes)
 
 
 def _variants(given: argparse.Namespace) -> int:
@@ -93,7 +93,7 @@ def _variants(given: argparse.Namespace) -> int:
     for note in pairs.unlike(*both):
         say(note)
     seconds = given.budget or PAIRS_S
-    floors = stored_floors(Path(given.out), machine, settings.threads)
+    floors = stored_floors(Path(given.out), machine, settings)
     measures_floor = given.margin is None and not floors
     guesses = [
         pairs.pairs_guess_s(a, b, machine, seconds, floor=measures_floor)
@@ -207,7 +207,7 @@ def _in_rounds(
             *commits,
             plan,
             opened,
-            margin=given.margin or stored_margin(Path(given.out), machine, settings.threads),
+            margin=given.margin or stored_margin(Path(given.out), machine, settings),
             budget_s=seconds,
             repository=where,
             begins=begins,

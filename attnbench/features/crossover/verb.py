@@ -76,12 +76,11 @@ def _searched(given: argparse.Namespace, duel: Duel, machine: Machine) -> Crosso
     from attnbench.answer.search import LooksLeft, all_looks
     from attnbench.command.progress import Progress
     from attnbench.core.evidence import stored_floors
-    from attnbench.core.settings import Settings
     from attnbench.sweep.compare import starting_s
-    from attnbench.sweep.start import pinned
+    from attnbench.sweep.start import settings_of
 
-    settings = Settings(threads=pinned(given.threads, machine))
-    floors = stored_floors(Path(given.out), machine, settings.threads)
+    settings = settings_of(given, machine)
+    floors = stored_floors(Path(given.out), machine, settings)
     seconds, search = given.budget, CrossoverSearch(duel.rungs)
     words = " ".join(w for w in str(duel.problem).split() if w[:1] != "n")
     a, b = duel.a.label, duel.b.label

@@ -37,15 +37,14 @@ def limits(given: argparse.Namespace) -> int:
     from attnbench.core.evidence import STAMP, check_writable, made_here, save_beside
     from attnbench.core.machine import this_machine
     from attnbench.core.record import NOT_TRIED
-    from attnbench.core.settings import Settings
     from attnbench.features.limits.search import finding, frontier, plan
-    from attnbench.sweep.start import pinned
+    from attnbench.sweep.start import settings_of
 
     machine = this_machine()
     grid = _grid(given, machine)
     budget = _budget(given, grid, machine)
     found = plan(impls.table(given.table), given.variants, grid, given.by, budget, machine)
-    settings = Settings(threads=pinned(given.threads, machine))
+    settings = settings_of(given, machine)
     name = f"limits-{datetime.now(UTC):{STAMP}}"
     facts = made_here(machine, by=given.by, budget=asdict(budget), seed=given.seed or 0)
     facts["settings"] = settings.to_dict()

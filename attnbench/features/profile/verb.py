@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import impls
@@ -12,13 +13,12 @@ from attnbench.command.terminal import say
 from attnbench.core.disk import write_whole
 from attnbench.core.lock import lock_for
 from attnbench.core.machine import this_machine
-from attnbench.core.settings import Settings
 from attnbench.features.profile import view
 from attnbench.features.profile.profiles import NotProfiled, plan_cells, profile_cells, slug
 from attnbench.features.profile.why_slower import why_slower
 from attnbench.report import tidy
 from attnbench.sweep.engine import LocalEngine
-from attnbench.sweep.start import find_preset, pinned
+from attnbench.sweep.start import find_preset, settings_of
 
 
 def profile(given: argparse.Namespace) -> int:
@@ -33,7 +33,7 @@ def profile(given: argparse.Namespace) -> int:
     try:
         devices = {cell.problem.device for cell in cells}
         limited = devices == {"cpu"}
-        settings = Settings(threads=pinned(given.threads, machine), warm_profiler=limited)
+        settings = replace(settings_of(given, machine), warm_profiler=limited)
         with lock_for(devices), LocalEngine(settings, limited=limited) as engine:
             found = profile_cells(cells, engine, given.seed or 0, folder)
     except NotProfiled as stopped:

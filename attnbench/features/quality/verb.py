@@ -229,7 +229,7 @@ def model(given: argparse.Namespace) -> int:
         device=start.device,
         seq=tuple(sorted(set(lengths))),
         pairs_s=given.budget,
-        margin=evidence.stored_margin(Path(given.out), start.machine, threads),
+        margin=evidence.stored_margin(Path(given.out), start.machine, start.settings),
         layers=0 if given.no_layers else LAYER_TEXTS,
         distil=given.distil,
         train=given.train,

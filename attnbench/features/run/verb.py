@@ -153,6 +153,7 @@ def begun(given: argparse.Namespace, places: Places) -> Run:
         Path(given.out),
         seed=given.seed or 0,
         threads=given.threads,
+        allocator=given.allocator,
         energy=given.energy,
         machine=places.machine,
         command=getattr(given, "command", None),
@@ -188,7 +189,14 @@ def _resumed(given: argparse.Namespace, places: Places) -> Run:
     from attnbench.core.store import named_run
     from attnbench.sweep import start
 
-    rest = (given.variants, given.preset, given.seed, given.threads, given.problems)
+    rest = (
+        given.variants,
+        given.preset,
+        given.seed,
+        given.threads,
+        given.allocator,
+        given.problems,
+    )
     if arguments.grid_changes(given) or any(x not in (None, []) for x in rest):
         raise StoreError("--resume takes the grid of the run it names; leave the rest out")
     return start.resume(

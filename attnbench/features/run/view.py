@@ -6,17 +6,17 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
-from attnbench.answer.paste import lines as code_lines
-from attnbench.answer.paste import words_beside_default
+from attnbench.answer.paste import lines_for, words_beside_default
 from attnbench.answer.ranking import EXACT, Standing
 from attnbench.core.format import NONE, figures, first_few, mib, ms, percent, ratio, short
 from attnbench.core.record import FINDINGS, Record, Status
-from attnbench.report.scenes import ReportRun, Scene, machine_line, scenes
+from attnbench.report.scenes import ReportRun, Scene, machine_line, not_advised, scenes
 from attnbench.report.sentences import beside, distinct_words, only
 from attnbench.report.tables import (
     BAD,
@@ -134,10 +134,12 @@ def _advice(run: ReportRun, found: Sequence[Scene], width: int) -> list[str]:
     if not answers:
         return ["Nothing exact was measured, so there is no fastest to name."]
     name = advised.variant if advised else answers[0].winner
-    problem = next(r.problem for r in found[0].regime.records if r.time)
-    several = len({scene.regime.mask for scene in found}) > 1
-    code = code_lines(name, problem, any_mask=several)
-    code = [line for line in code if "import" not in line]
+    code = [
+        line
+        for line in lines_for(name, (answer.problem for answer in answers))
+        if "import" not in line
+    ]
+    masks = [code.pop()] if code[-1].startswith("#") else []
     use = f"→ Use {name}" + (f": {advised.near}" if advised else "")
     if advised and any(answer.winner != name for answer in answers):
         use = f"→ If only one: {name}, {advised.near}"
@@ -146,6 +148,7 @@ def _advice(run: ReportRun, found: Sequence[Scene], width: int) -> list[str]:
     return [
         *use.split("\n"),
         "  " + "; ".join(code).replace(":;    ", ":"),
+        *(f"  {line}" for line in masks),
     ]
 
 
@@ -155,16 +158,20 @@ def _fastest(run: ReportRun, scene: Scene, most: int) -> Table:
     standing = next(s for s in scene.standings if s.length == length)
     tied = standing.answer.equal if standing.answer else ()
     use = standing.answer.winner if standing.answer else None
+    same = standing.answer.same if standing.answer else ()
     timed = [r for r in scene.regime.timed(length).values() if r.time]
     exact = sorted((r for r in timed if r.computes == EXACT), key=_median)
+    best = min(scene.regime.exact(length).values(), default=nan)
     rows: list[list[Any]] = []
     shown = sorted(exact, key=lambda r: r.variant != use)[:most]
     for record in sorted(shown, key=_median):
-        t, best = _median(record), _median(exact[0])
+        t = _median(record)
         leads = record.variant in standing.leaders
         name = Styled(record.variant, BEST if leads else "")
         peak = mib(record.memory.peak_bytes) if record.memory else None
         mark = ("tied" if record.variant in tied else "use this") if leads else ""
+        mark = "same kernel" if record.variant in same else mark
+        mark = "wrong on other inputs" if record.wrong_on else mark
         low, high = (record.time.low_s, record.time.high_s) if record.time else (None, None)
         rows.append([name, ms(t), f"[{ms(low)}, {ms(high)}]", ratio(t / best), peak, mark])
     said = str(beside(standing) or "")
@@ -183,6 +190,7 @@ def _notes(run: ReportRun, found: Sequence[Scene]) -> Iterator[str]:
         yield f"{record.variant} is {record.status} on {record.problem}: {record.reason}"
     if len(bad) > FAULTS:
         yield f"{len(bad) - FAULTS} more are wrong or failed: --all"
+    yield from not_advised(run.records)
     times = [r.time for r in run.records if r.time]
     if times:
         noisy = sum(bool(time.doubts) for time in times)
@@ -308,6 +316,7 @@ def _tail_cells(record: Record | None) -> tuple[str | None, str | None, str | No
 
 def _footnotes(records: Sequence[Record]) -> Iterator[str]:
     """What is in doubt, and why cells were not measured: each reason once, with its cells."""
+    yield from not_advised(records)
     cells: dict[tuple[str, str], list[str]] = {}
     for record in records:
         flags, doubts = (record.time.flags, record.time.doubts) if record.time else ((), ())

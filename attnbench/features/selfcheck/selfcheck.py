@@ -134,8 +134,8 @@ def run_plants(
 
 def judge(plant: Plant, record: Record, spent_s: float = 0.0) -> PlantOutcome:
     """What became of a plant: whether its record shows that its fault was caught."""
-    said, wanted = record.reason, f"{plant.status}, matching {plant.said!r}"
-    good = record.status is plant.status and re.search(plant.said, record.reason) is not None
+    said, wanted = record.reason or record.wrong_on, f"{plant.status}, matching {plant.said!r}"
+    good = record.status is plant.status and re.search(plant.said, said) is not None
     if plant.shows is not None:
         where, least = plant.shows
         shown: Any = record.to_dict()

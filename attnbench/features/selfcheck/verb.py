@@ -116,14 +116,13 @@ def check(given: argparse.Namespace) -> int:
     """``attnbench check [VARIANT …]``"""
     import impls
     from attnbench.core.machine import this_machine
-    from attnbench.core.settings import Settings
     from attnbench.features.selfcheck import view
     from attnbench.report import tidy
     from attnbench.sweep import sweep
     from attnbench.sweep.compare import starting_s
     from attnbench.sweep.engine import engine_on
     from attnbench.sweep.plan import make_plan, shared_out
-    from attnbench.sweep.start import find_preset, pinned
+    from attnbench.sweep.start import find_preset, settings_of
 
     machine = this_machine()
     grid = find_preset(given.preset or "check", machine)
@@ -133,7 +132,7 @@ def check(given: argparse.Namespace) -> int:
     if given.seq is None:
         grid = shared_out(grid)
     plan = make_plan(impls.table(given.table), given.variants, grid.with_(budget=0.0), machine)
-    settings = Settings(threads=pinned(given.threads, machine))
+    settings = settings_of(given, machine)
     with (
         engine_on(grid.device, settings) as engine,
         Progress(len(plan.to_run)) as progress,

@@ -114,16 +114,15 @@ def env(given: argparse.Namespace) -> int:
     from attnbench.core.evidence import check_writable, save_machine
     from attnbench.core.machine import gpu_warnings, pace, this_machine, vitals
     from attnbench.core.record import PROTOCOL
-    from attnbench.core.settings import Settings
     from attnbench.features.show import view
     from attnbench.sweep.compare import starting_s
     from attnbench.sweep.engine import START_LIMIT_S, engine_on
     from attnbench.sweep.plan import LONG, here
-    from attnbench.sweep.start import pinned
+    from attnbench.sweep.start import settings_of
     from impls.problem import Problem
 
     machine = this_machine()
-    settings = Settings(threads=pinned(given.threads, machine))
+    settings = settings_of(given, machine)
     observed, notes = vitals(machine), gpu_warnings(machine) if machine.gpus else []
     for sentence in notes:
         say(f"note: {sentence}")

@@ -1,0 +1,96 @@
+"""Is a variant right on inputs of every kind? One that is not may be timed, and is never advised.
+
+A program brings whatever inputs it has, and a timing has those of its problem. So a variant that
+passed the gate makes a call on each other kind of inputs, on a short problem like its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from attnbench.gate.findings import Wrong
+from attnbench.gate.gate import values_of
+from attnbench.gate.inputs import Attend, make
+from attnbench.gate.reference import Defines, Judged, defined, judge
+from impls.masks import Mask, Part
+from impls.problem import INPUTS, InvalidProblem, Problem
+
+OTHERS = INPUTS[1:]
+SHORT = 128
+"""Tokens: enough for the largest of some thousand scores to be extreme."""
+FEW_SCORES = 1 << 20
+"""A problem of a mask in a file is tried as it is where it has no more."""
+
+Build = Callable[[Problem], tuple[Attend, Defines | None]]
+
+
+def shortened(problem: Problem) -> Problem | None:
+    """A short problem of the same kind; None where its mask, in a file, has no shorter one."""
+    kept = problem.with_(inputs="normal")
+    if any(part.file for part in problem.mask.parts):
+        scores = problem.batch * problem.heads * problem.q_len * problem.kv_len
+        return kept if scores <= FEW_SCORES else None
+    queries, keys = min(problem.q_len, SHORT), min(problem.kv_len, SHORT)
+    mask = replace(problem.mask, parts=tuple(_part(p, keys) for p in problem.mask.parts))
+    return kept.with_(batch=1, q_len=queries, kv_len=keys, mask=mask)
+
+
+def _part(part: Part, keys: int) -> Part:
+    """The condition as it fits so many keys."""
+    match part.kind:
+        case "document":
+            own = part.numbers[0] if sum(part.numbers) == keys else max(1, keys * 2 // 5)
+            rest = (keys - own,) if keys > own else ()
+            return part if sum(part.numbers) == keys else replace(part, numbers=(own, *rest))
+        case "padding" | "prefix":
+            return replace(part, numbers=(min(part.numbers[0], keys),))
+    return part
+
+
+class OtherInputs:
+    """What was found of the variants that were tried, for as long as a worker lives."""
+
+    def __init__(self) -> None:
+        self._found: dict[Any, str] = {}
+        self._judged: tuple[Problem, list[Judged]] | None = None
+
+    def wrong_on(self, label: str, problem: Problem, seed: int, build: Build) -> str:
+        """The first kind on which it is wrong, and how: ``peaky: 3 rows are not finite …``; empty
+        where it is right on all, or where there is no short problem that it takes.
+        """
+        try:
+            short = shortened(problem)
+        except InvalidProblem:
+            short = None
+        if short is None:
+            return ""
+        key = label, short.with_(q_len=1, kv_len=1, mask=Mask()), short.mask.kinds
+        if key not in self._found:
+            self._found[key] = self._tried(short, seed, build)
+        return self._found[key]
+
+    def _tried(self, short: Problem, seed: int, build: Build) -> str:
+        try:
+            attend, define = build(short)
+        except Exception:  # it may be made for longer problems alone
+            return ""
+        for judged in self._all_judged(short, seed):
+            reference = judged.softmax
+            if define is not None:
+                reference = defined(judged.problem, judged.inputs, reference, define)
+            try:
+                values_of(judged, attend, reference)
+            except Wrong as wrong:
+                return f"{judged.problem.inputs}: {wrong}"
+            except Exception as error:
+                return f"{judged.problem.inputs}: it raised {type(error).__name__}: {error}"
+        return ""
+
+    def _all_judged(self, short: Problem, seed: int) -> list[Judged]:
+        """Every other kind of inputs; kept for the next variant of such a problem."""
+        if self._judged is None or self._judged[0] != short:
+            problems = [short.with_(inputs=kind) for kind in OTHERS]
+            self._judged = short, [judge(p, make(p, seed), seed) for p in problems]
+        return self._judged[1]
