@@ -167,7 +167,7 @@ def _entry_points() -> dict[str, Any]:
                     f"it is a {type(loaded).__name__}, and has to be a list of impls.spec.Variant, "
                     "as package.module:ROWS names one"
                 )
-            rows = [loaded] if isinstance(loaded, Variant) else loaded
+            rows = [loaded] if isinstance(loaded, Variant) else list(loaded)
         except (Exception, SystemExit) as error:
             reason = f"the entry point {point.value} raised {type(error).__name__}: {error}"
             remedy = f"update or uninstall {origin}"

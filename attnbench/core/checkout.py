@@ -62,7 +62,7 @@ def run_git(root: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
     """A git command, done in ``root``; raises OSError or SubprocessError where it can't be."""
     return subprocess.run(
         ["git", "-C", str(root), *words],
-        env=without_git(os.environ),
+        env={**without_git(os.environ), "LC_ALL": "C"},  # its sentences are read below
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=GIT_LIMIT_S,
@@ -299,11 +299,12 @@ def top(where: Path) -> Path:
         return Path(found)
     try:
         said = run_git(where, "rev-parse", "--git-dir").stderr.decode(errors="replace")
-        why = (said.strip().splitlines() or ["git says nothing"])[0]
+        why = f" ({(said.strip().splitlines() or ['git says nothing'])[0]})"
+        why = "" if "not a git repository" in why else why
     except (OSError, subprocess.SubprocessError) as error:
-        why = f"git can't be run: {error}"
+        why = f" (git can't be run: {error})"
     raise BadCommit(
-        f"{where} is in no git checkout ({why}), so it has no history; go into the repository that "
+        f"{where} is in no git checkout{why}, so it has no history; go into the repository that "
         "holds your kernels, or into a clone of attnbench"
     )
 
