@@ -12,7 +12,7 @@ from typing import Any
 from attnbench.core.checkout import code, commit_installed
 from impls import own_rows
 from impls.loading import file_of
-from impls.outside import GROUP, installed_folders
+from impls.outside import GROUP
 from impls.spec import Variant
 
 CODE = frozenset(
@@ -20,6 +20,8 @@ CODE = frozenset(
 )
 """Files of a package that are code, though it be compiled when it is first called."""
 OURS = {"attnbench", "impls"}
+INSTALLED = {"site-packages", "dist-packages"}
+"""Folders of installed packages, of this Python or of one that it shares them with."""
 
 
 def outside_rows(variants: Iterable[Variant]) -> list[Variant]:
@@ -110,5 +112,4 @@ def _editable(top: str) -> list[Path]:
     """The files of a package that lies where somebody works on it."""
     if top in OURS or top in sys.stdlib_module_names or not (files := _package(top)):
         return []
-    above = {str(folder) for folder in files[0].parents}
-    return [] if above & installed_folders() else files
+    return [] if INSTALLED & {*files[0].parts} else files
