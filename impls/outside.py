@@ -72,15 +72,11 @@ def python_path(*folders: Path) -> str:
     that is on the path has its place.
     """
     path = os.environ.get("PYTHONPATH", "")
-    there = {*installed_folders(), *map(os.path.realpath, filter(None, path.split(os.pathsep)))}
-    first = [str(folder) for folder in folders if os.path.realpath(folder) not in there]
+    there = [sysconfig.get_paths()[kind] for kind in ("purelib", "platlib")]
+    there += [site.getusersitepackages(), *filter(None, path.split(os.pathsep))]
+    known = {os.path.realpath(folder) for folder in there}
+    first = [str(folder) for folder in folders if os.path.realpath(folder) not in known]
     return os.pathsep.join(filter(None, [*first, path]))
-
-
-def installed_folders() -> set[str]:
-    """The folders of installed packages, as :func:`os.path.realpath` has them."""
-    found = [sysconfig.get_paths()[kind] for kind in ("purelib", "platlib")]
-    return {os.path.realpath(folder) for folder in (*found, site.getusersitepackages())}
 
 
 def _changed_ns(folder: str) -> int:
@@ -167,7 +163,7 @@ def _entry_points() -> dict[str, Any]:
                     f"it is a {type(loaded).__name__}, and has to be a list of impls.spec.Variant, "
                     "as package.module:ROWS names one"
                 )
-            rows = [loaded] if isinstance(loaded, Variant) else loaded
+            rows = [loaded] if isinstance(loaded, Variant) else list(loaded)
         except (Exception, SystemExit) as error:
             reason = f"the entry point {point.value} raised {type(error).__name__}: {error}"
             remedy = f"update or uninstall {origin}"

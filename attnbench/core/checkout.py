@@ -62,7 +62,7 @@ def run_git(root: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
     """A git command, done in ``root``; raises OSError or SubprocessError where it can't be."""
     return subprocess.run(
         ["git", "-C", str(root), *words],
-        env=without_git(os.environ),
+        env={**without_git(os.environ), "LC_ALL": "C"},  # its sentences are read below
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=GIT_LIMIT_S,
@@ -107,12 +107,19 @@ def code(folder: Path | None = None) -> dict[str, Any]:
 
 
 def _uncommitted(where: Path, *what: str, trusted: bool = False) -> list[str] | None:
-    """Files that HEAD has otherwise, and Python files that it hasn't; None where git fails."""
+    """Files that HEAD has otherwise, and Python files that it hasn't; None where git fails.
+
+    Not those in ``build``, where an installer leaves a copy.
+    """
     words = "status", "--porcelain", "--untracked-files=all", "--", *what
     if (status := git(where, *words, trusted=trusted)) is None:
         return None
     lines = [line.split(maxsplit=1) for line in status.decode(errors="replace").splitlines()]
-    return [name for kind, name in lines if kind != "??" or name.endswith(".py")]
+    return [
+        name
+        for kind, name in lines
+        if kind != "??" or (name.endswith(".py") and not name.startswith("build/"))
+    ]
 
 
 # ---- which commits -------------------------------------------------------------------------------
@@ -207,7 +214,7 @@ class Repository:
         found: dict[str, dict[str, str]] = {name: {} for name in names}
         for dist in importlib.metadata.distributions():
             points = {x.name: x.value for x in dist.entry_points if x.group == GROUP}
-            name = _plain_name(dist.name)
+            name = _plain_name(dist.name) if points else ""
             if points and (name in names or _installed_from(dist) == self.root.resolve()):
                 has = {k: v for k, v in points.items() if _module_in(folder, v)}
                 found[name] = found.get(name) or has
@@ -299,11 +306,12 @@ def top(where: Path) -> Path:
         return Path(found)
     try:
         said = run_git(where, "rev-parse", "--git-dir").stderr.decode(errors="replace")
-        why = (said.strip().splitlines() or ["git says nothing"])[0]
+        why = f" ({(said.strip().splitlines() or ['git says nothing'])[0]})"
+        why = "" if "not a git repository" in why else why
     except (OSError, subprocess.SubprocessError) as error:
-        why = f"git can't be run: {error}"
+        why = f" (git can't be run: {error})"
     raise BadCommit(
-        f"{where} is in no git checkout ({why}), so it has no history; go into the repository that "
+        f"{where} is in no git checkout{why}, so it has no history; go into the repository that "
         "holds your kernels, or into a clone of attnbench"
     )
 

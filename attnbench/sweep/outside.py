@@ -6,14 +6,13 @@ import ast
 import importlib.metadata
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from attnbench.core.checkout import code, commit_installed
 from impls import own_rows
 from impls.loading import file_of
-from impls.outside import GROUP, installed_folders
+from impls.outside import GROUP
 from impls.spec import Variant
 
 CODE = frozenset(
@@ -21,6 +20,8 @@ CODE = frozenset(
 )
 """Files of a package that are code, though it be compiled when it is first called."""
 OURS = {"attnbench", "impls"}
+INSTALLED = {"site-packages", "dist-packages"}
+"""Folders of installed packages, of this Python or of one that it shares them with."""
 
 
 def outside_rows(variants: Iterable[Variant]) -> list[Variant]:
@@ -60,17 +61,18 @@ def code_files(rows: Sequence[Variant], tables: Sequence[str | Path]) -> list[Pa
     for place in dict.fromkeys(places):
         left += [Path(place).resolve()] if place.endswith(".py") else _package(place)
     beside = {Path(table).resolve().parent for table in tables}
-    seen = dict.fromkeys(left)
+    found, met = dict.fromkeys(left), set[str]()
     while left:
-        for top in _imports(left.pop(0)):
-            near = (each for folder in beside for each in _modules(folder, top))
-            new = [file for file in [*near] or _editable(top) if file not in seen]
-            seen.update(dict.fromkeys(new))
+        tops = set(_imports(left.pop(0))) - met
+        met |= tops
+        for top in sorted(tops):
+            near = [file for folder in sorted(beside) for file in _modules(folder, top)]
+            new = [file for file in near or _editable(top) if file not in found]
+            found.update(dict.fromkeys(new))
             left += new
-    return list(seen)
+    return list(found)
 
 
-@cache
 def _distribution(origin: str) -> importlib.metadata.Distribution | None:
     name, _, version = origin.partition(" ")
     try:
@@ -88,7 +90,7 @@ def _imports(file: Path) -> Iterator[str]:
         return
     names = [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
     names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
-    yield from sorted({name.partition(".")[0] for name in names} - {""})
+    yield from {name.partition(".")[0] for name in names} - {""}
 
 
 def _modules(folder: Path, top: str) -> list[Path]:
@@ -106,10 +108,8 @@ def _package(place: str) -> list[Path]:
     return _modules(file.parents[deep], place.partition(".")[0])
 
 
-@cache
 def _editable(top: str) -> list[Path]:
     """The files of a package that lies where somebody works on it."""
     if top in OURS or top in sys.stdlib_module_names or not (files := _package(top)):
         return []
-    above = {str(folder) for folder in files[0].parents}
-    return [] if above & installed_folders() else files
+    return [] if INSTALLED & {*files[0].parts} else files

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from contextlib import nullcontext
 
 import pytest
 
@@ -13,7 +14,7 @@ from attnbench.features.commits.pairs import CommitVerdict
 from attnbench.features.commits.rows import CommitRows, own_names, rows_of
 from attnbench.sweep.engine import open_worker
 from tests import calling
-from tests.commits import plants
+from tests.commits import plants, runs
 from tests.repositories import PROJECT, ROWS, Kernels, git
 
 LAYOUTS = ["flat", "src"]
@@ -113,6 +114,19 @@ def test_a_commit_that_is_wrong_at_ragged_lengths_is_wrong(kernels, few):
     assert "key" in cell.why_b or "row" in cell.why_b
 
 
+@pytest.mark.parametrize("kernels", ["flat"], indirect=True)
+@pytest.mark.parametrize(
+    ("file", "refused"),
+    [("mykernels/new.py", True), ("build/lib/mykernels/core.py", False), ("notes.txt", False)],
+)
+def test_what_an_installer_leaves_is_no_change(kernels, file, refused):
+    (kernels.root / file).parent.mkdir(parents=True, exist_ok=True)
+    (kernels.root / file).write_text("# new")
+    where, head = Repository(kernels.root), find_commit("HEAD", kernels.root)
+    with pytest.raises(BadCommit, match=file) if refused else nullcontext():
+        where.refuse_dirty([head])
+
+
 @pytest.mark.parametrize("kernels", ["src"], indirect=True)
 def test_nothing_but_its_own_rows_are_compared(kernels):
     _, _, err = calling.asked("history", "compare", "HEAD~1", "HEAD", "--variant", "sdpa")
@@ -174,3 +188,25 @@ def test_rows_that_can_not_be_read_are_no_rows_removed(kernels):
     found = compared(kernels)
     assert found.exit_status == 1
     assert verdicts(found) == {"my.good": CommitVerdict.LOST}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernels", LAYOUTS, indirect=True)
+def test_asv_measures_each_commits_rows(kernels, site, monkeypatch, tmp_path):
+    """And keeps to its own folders; a copy of the slow commit is installed."""
+    site(kernels)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    kernels.commit("once again", times=1)
+    words = ["HEAD~2..HEAD", "--rounds", "2", "--bench", "time.*128.*forward", "--json"]
+    said = calling.asked("history", *words)
+    assert said[0] == 0, said[2]
+    times = {}
+    for commit in ("HEAD~1", "HEAD"):
+        sha = git(kernels.root, "rev-parse", commit)
+        (file,) = (kernels.root / "results" / "asv").rglob(f"{sha[:8]}*.json")
+        found = runs.cells(file)
+        assert {variant for variant, _, _ in found} == {"'my.good'"}
+        _, samples = found["'my.good'", "128", "'forward'"]
+        times[commit] = min(samples)
+    assert times["HEAD~1"] > 3 * times["HEAD"]
+    assert git(kernels.root, "status", "--porcelain") == ""

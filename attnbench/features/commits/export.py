@@ -209,7 +209,7 @@ def _leg(path: Path, repository: Repository, header: Mapping[str, Any], number: 
     if why:
         raise CantBeDone(f"{path} of commit {str(commit)[:8]} {why}")
     try:
-        sha = find_commit(commit, root).sha
+        sha = find_commit(str(commit), root).sha
     except CantBeDone as unknown:
         raise CantBeDone(f"{path} is of a commit that can't be looked up: {unknown}") from None
     committed_ms = int(git(root, "show", "--no-patch", "--format=%at", sha) or 0) * 1000

@@ -92,9 +92,9 @@ def compare_in_rounds(
         with ExitStack() as stack:
             folders = [stack.enter_context(repository.laid_out(commit)) for commit in (a, b)]
             found = _at_ragged_lengths(plan.ragged, (a, b), folders, opened)
-            for one in found:
-                watch(one)
-            bad = {one.variant for one in found}
+            bad = {cell.variant for cell in found}
+            for cell in found:
+                watch(cell)
             taken = [_Taken(cell) for cell in plan.cells if cell.variant.label not in bad]
             for number in range(1, LOOKS[-1] + 1):
                 left = [one for one in taken if one.ended is None]

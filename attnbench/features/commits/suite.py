@@ -62,7 +62,8 @@ def request_of(said: Namespace, device: str, own: Mapping[str, Any], *, energy: 
         (bench,) if isinstance(bench, str) else tuple(bench),
         turns is None or bool(turns),  # None: asv takes turns if it can
         str(own.get("root", "")),
-        *(tuple(own.get(name, ())) for name in ("tables", "variants")),
+        tuple(own.get("tables", ())),
+        tuple(own.get("variants", ())),
     )
 
 

@@ -162,19 +162,19 @@ def _runs(given: argparse.Namespace) -> int:
 def _commits(given: argparse.Namespace) -> int:
     try:
         where = checkout.repository(given.table)
-        commits = tuple(checkout.find_commit(name, where.root) for name in (given.a, given.b))
+        a, b = (checkout.find_commit(name, where.root) for name in (given.a, given.b))
     except BadCommit as why:
         raise pairs.NothingToCompare(
             f"{given.a} and {given.b} are no variants and no run folders; as commits, {why}"
         ) from None
     variants = given.variant or ([] if where.whole else [COMMITS_VARIANT])
-    return _in_rounds(given, where, commits, begin(given), variants, ("a", "b"))
+    return _in_rounds(given, where, (a, b), begin(given), variants, ("a", "b"))
 
 
 def _in_rounds(
     given: argparse.Namespace,
     where: Repository,
-    commits: Sequence[Commit],
+    commits: tuple[Commit, Commit],
     begun: tuple[Machine, Settings, Preset],
     variants: Sequence[str],
     names: tuple[str, str],
@@ -267,19 +267,25 @@ def _history(given: argparse.Namespace) -> int:
 def _compare(given: argparse.Namespace) -> int:
     if given.instructions:
         instructions.require()
+    machine, settings, grid = begin(given, instructions.GRID if given.instructions else None)
     where = checkout.repository(given.table)
     base, head = (checkout.find_commit(name, where.root) for name in (given.a, given.b))
     where.refuse_dirty([base, head])
     if given.instructions:
-        return _instructions(given, where, base, head)
-    machine, settings, grid = begin(given)
+        return _instructions(given, where, (base, head), machine, grid)
     suite = "history-cuda" if "cuda" in machine.devices else "history"
     begun = machine, settings, grid.with_(variants=grid.variants or PRESETS[suite].variants)
     return _in_rounds(given, where, (base, head), begun, given.variant or [], ("base", "head"))
 
 
-def _instructions(given: argparse.Namespace, where: Repository, base: Commit, head: Commit) -> int:
-    machine, _, grid = begin(given, instructions.GRID)
+def _instructions(
+    given: argparse.Namespace,
+    where: Repository,
+    commits: tuple[Commit, Commit],
+    machine: Machine,
+    grid: Preset,
+) -> int:
+    base, head = commits
     if grid.device != "cpu":
         raise pairs.NothingToCompare("--instructions are counted on a CPU; leave --device out")
     planned = rows.plan_cells(base, head, given.variant or [], grid, machine, where)
@@ -292,22 +298,21 @@ def _instructions(given: argparse.Namespace, where: Repository, base: Commit, he
     opened = engines.open_worker(Settings(threads=1), given.seed or 0, grid.budget, where.tables)
     with lock.lock_for(["cpu"]), Progress() as progress:
         progress.expect(guesses)
-        both = base, head
-        found = instructions.count(both, planned.cells, opened, where, progress.step)
+        found = instructions.count(commits, planned.cells, opened, where, progress.step)
     if given.json:
         cells = [cell.to_dict() for cell in found]
         print(json.dumps({"base": asdict(base), "head": asdict(head), "cells": cells}))
     elif given.csv:
         tidy.show(map(view.instructions_row, found))
     else:
-        view.instructions((base, head), found, markdown=given.markdown)
+        view.instructions(commits, found, markdown=given.markdown)
     return instructions.exit_status(found)
 
 
 def _export(given: argparse.Namespace) -> int:
+    runs = [named_run(run) for run in given.runs]
     where = checkout.repository()
     asv = Asv.of(where)
-    runs = [named_run(run) for run in given.runs]
     written = [str(file) for file in export.export(runs, asv.results, where, say=say)]
     print(json.dumps({"files": written}) if given.json else "\n".join(written))
     say(f"pages: {asv.publish()}; to see them: {asv.preview_command}")
