@@ -1,10 +1,11 @@
 """A call's time in attnbench beside its time in a plain script: ``python proofs/plain_process.py``.
 
 A script of a few lines, started with no variable of ours, makes the same call in a loop on values
-that are new each time. Its calls and a worker's take turns, and the figure is the median ratio. A
-plain process may take either of two times for a dense variant, by where its heap happens to lie,
-for as long as it lives: so there are several of them, and their least, median and largest ratio
-are printed. ``--only matmul,sdpa --seq 512 --processes 3`` for less. Leave the machine alone.
+that are new each time. Its calls and a worker's take turns, and the figure is the median ratio.
+The script has freed a large tensor before, as a program that has loaded a model or a batch. One
+that has not may take either of two times for a dense variant, by where its heap happens to lie, for
+as long as it lives: of such scripts the least and the largest ratio are printed besides.
+``--only matmul,sdpa --seq 512 --processes 3`` for less. Leave the machine alone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from statistics import median
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from attnbench.core.settings import ALLOCATORS, PLAIN, Settings  # noqa: E402
+from attnbench.core.settings import ALLOCATORS, LARGE, PLAIN, Settings  # noqa: E402
 from attnbench.sweep.engine import HoldingWorker, LocalEngine  # noqa: E402
 from impls.masks import Mask  # noqa: E402
 from impls.problem import Problem  # noqa: E402
@@ -39,6 +40,7 @@ from impls.problem import Problem
 
 problem, row = Problem.from_dict(json.loads(sys.argv[1])), table().find(sys.argv[2])
 torch.set_num_threads(int(sys.argv[3]))
+torch.empty(int(sys.argv[4]), dtype=torch.uint8)
 attend = load_function(row.build)(problem, **row.chosen)
 shape = (problem.batch, problem.heads, problem.q_len, problem.head_dim)
 
@@ -57,9 +59,10 @@ with torch.no_grad():
 class PlainProcess:
     """A plain script that makes calls when it is asked."""
 
-    def __init__(self, name: str, problem: Problem, threads: int) -> None:
+    def __init__(self, name: str, problem: Problem, threads: int, *, large: bool) -> None:
+        """``large``: whether it has freed a large tensor before."""
         variables = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
-        words = [json.dumps(problem.to_dict()), name, str(threads)]
+        words = [json.dumps(problem.to_dict()), name, str(threads), str(LARGE if large else 1)]
         self._process = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, *words],
             stdin=subprocess.PIPE,
@@ -105,21 +108,24 @@ def main() -> int:
 def _one(worker: HoldingWorker, name: str, problem: Problem, processes: int, threads: int) -> bool:
     worker.hold(name, problem)
     worker.fresh()
-    ratios, ours = [], list[float]()
-    for _ in range(processes):
-        plain, found = PlainProcess(name, problem, threads), []
-        for _ in range(ROUNDS):
-            theirs, own = median(plain.samples(CALLS)), median(worker.samples(CALLS))
-            found.append(theirs / own)
-            ours.append(own)
-        plain.close()
-        ratios.append(median(found))
-    middle = median(ratios)
+    ratios: dict[bool, list[float]] = {True: [], False: []}
+    ours: list[float] = []
+    for large in ratios:
+        for _ in range(processes):
+            plain, rounds = PlainProcess(name, problem, threads, large=large), []
+            for _ in range(ROUNDS):
+                theirs, own = median(plain.samples(CALLS)), median(worker.samples(CALLS))
+                rounds.append(theirs / own)
+                ours.append(own)
+            plain.close()
+            ratios[large].append(median(rounds))
+    middle = median(ratios[True])
     beyond = abs(middle - 1) > LIMIT
     print(
         f"{'BEYOND' if beyond else 'holds':6} {name:8} {problem.kv_len:5,} tokens: plain over ours "
-        f"{middle:.2f} [{min(ratios):.2f}, {max(ratios):.2f}] over {processes} processes, "
-        f"ours {median(ours) * 1e3:.3g} ms",
+        f"{middle:.2f} [{min(ratios[True]):.2f}, {max(ratios[True]):.2f}] over {processes} "
+        f"processes, without a large tensor before {min(ratios[False]):.2f} to "
+        f"{max(ratios[False]):.2f}; ours {median(ours) * 1e3:.3g} ms",
         flush=True,
     )
     return beyond

@@ -12,8 +12,11 @@ from typing import Any
 
 HUGE = 1 << 33
 ALLOCATORS = PLAIN, KEPT = "plain", "kept"
-"""What becomes of freed pages on a CPU: they go back to the system as in any program that is
-started plainly, or a worker keeps them."""
+"""What becomes of freed pages on a CPU: the C library does with them what it does in any program
+that is started plainly, or a worker keeps them."""
+LARGE = (32 << 20) - (64 << 10)
+"""glibc takes pieces of more than 32 MiB from the system and gives them back at once; of smaller
+ones it keeps as much as twice the largest that was freed before."""
 
 
 @dataclass(frozen=True)
@@ -81,3 +84,5 @@ def apply(settings: Settings) -> None:
     matmul = torch.backends.cuda.matmul
     matmul.allow_fp16_reduced_precision_reduction = settings.reduced_precision_reduction
     matmul.allow_bf16_reduced_precision_reduction = settings.reduced_precision_reduction
+    if settings.allocator == PLAIN:  # as after a program's first large tensor, whatever came before
+        torch.empty(LARGE, dtype=torch.uint8)

@@ -22,7 +22,7 @@ from attnbench.gate.gate import gate
 from attnbench.gate.inputs import Attend, Call, make
 from attnbench.gate.other_inputs import OtherInputs
 from attnbench.gate.reference import Defines, Judged, judge
-from attnbench.meter import clocks, heap, memory
+from attnbench.meter import clocks, memory
 from attnbench.meter.audit import (
     Audit,
     audit_device,
@@ -408,7 +408,6 @@ class Bench:
     ) -> tuple[Ready, Record]:
         """The variant that has passed the gate, with a record of that; else raises."""
         variant, problem = job.variant, job.problem
-        heap.Pages().set()
         if (refusal := variant.supports(problem)) is not None:
             raise Unsupported(refusal)
         cost: Cost | None = None

@@ -7,7 +7,7 @@ import resource
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from statistics import median
 from time import perf_counter, process_time, sleep
 from typing import Any, NamedTuple
@@ -27,7 +27,6 @@ from attnbench.gate.hygiene import check_form
 from attnbench.gate.inputs import Attend, Call, Ends, Inputs, other_set
 from attnbench.gate.reference import Defines, Judged
 from attnbench.meter.clocks import Clock, GraphClock, clock_for, cuda_gpu
-from attnbench.meter.heap import Pages, learned
 from attnbench.meter.ranks import RanksClock, Together
 from impls.cost import Cost
 from impls.problem import Problem
@@ -138,11 +137,6 @@ class Repeated:
             self._gradients = self.call.backward(self._out, self._dout)
         return self._out
 
-    def whole(self) -> object:
-        """The call with all that its phase needs before it."""
-        self._forward_first()
-        return self.run()
-
     def hold(self) -> Callable[[], None]:
         """A step that puts the results of the last call back, for a clock that replays it."""
         out, gradients = self._out, self._gradients
@@ -170,15 +164,12 @@ class Timed(Repeated):
         exact: bool,
         second: Sequence[Tensor] | None = None,
         zero: Collection[str] = (),
-        pages: Pages | None = None,
     ) -> None:
         """``truth``: output and gradients as they were judged, and ``second`` those of the other
-        set; ``zero``: those that are only rounding; ``pages``: what becomes of those that a call
-        frees, on a CPU.
+        set; ``zero``: those that are only rounding.
         """
         super().__init__(problem, attend, values)
         self.fresh = FreshValues(values, truth, second, exact=exact)
-        self._pages = pages
         self._zero, self._all_names = zero, ("forward", *self.call.names)
         self.names = tuple(name for name in self._all_names if name not in zero)
         self._off = torch.zeros(len(self._all_names), dtype=torch.float64, device=truth[0].device)
@@ -203,8 +194,6 @@ class Timed(Repeated):
     def before(self) -> None:
         """Compare the last result, and put fresh values in place."""
         self.settle()
-        if self._pages is not None:
-            self._pages.set()
         self._take(self.fresh.draw())
 
     def load(self, values: Values) -> None:
@@ -224,8 +213,6 @@ class Timed(Repeated):
         self._forward_first()
         if self._dout is not None and values.dout is not None:
             self._dout.copy_(values.dout)
-        if self._pages is not None:
-            self._pages.give_back()
 
     def settle(self) -> None:
         """Compare the last result, or keep it, outside the clock."""
@@ -330,22 +317,12 @@ class Ready:
         """What it was judged on."""
         return Values(self.judged.inputs, self.judged.dout)
 
-    @cached_property
-    def pages(self) -> Pages | None:
-        """What becomes of the pages that a call frees; None of one that is made elsewhere."""
-        if self.job.problem.device != "cpu" or isinstance(self.attend, Together):
-            return None
-        repeated = Repeated(self.job.problem, self.attend, self.values)
-        return learned(repeated.whole)
-
     def timed(self) -> Timed:
         """Its call, with tensors of its own."""
         verdict, problem = self.verdict, self.job.problem
         exact = self.job.variant.exact and problem.level == "core"
         given = problem, self.attend, self.values, verdict.truth
-        timed = Timed(
-            *given, exact=exact, second=verdict.second, zero=verdict.zero, pages=self.pages
-        )
+        timed = Timed(*given, exact=exact, second=verdict.second, zero=verdict.zero)
         timed.try_signs()
         return timed
 

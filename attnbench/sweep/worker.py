@@ -103,7 +103,6 @@ def _measured(bench: Any, job: Any) -> dict[str, Any]:
     from attnbench.gate import process_state, watch
     from attnbench.meter import clocks
     from attnbench.meter.cell import clipped, poisoned
-    from attnbench.meter.memory import PREDICTED
     from attnbench.meter.timer import TimeSpent
 
     watching = TimeSpent()
@@ -131,9 +130,7 @@ def _measured(bench: Any, job: Any) -> dict[str, Any]:
     spent, gate = record.spent_s, watching.seconds["gate"]
     more = {part: round((spent.get(part) or 0.0) + gate, 6) for part in ("gate", "total")}
     record = record.with_(spent_s={**spent, **more})
-    # once it had no room the C library takes memory from elsewhere, where pages stay
-    short = record.status is Status.OUT_OF_MEMORY and not record.reason.startswith(PREDICTED)
-    return {"record": record.to_dict(), "spoiled": bool(deed) or left or gone or short}
+    return {"record": record.to_dict(), "spoiled": bool(deed) or left or gone}
 
 
 if __name__ == "__main__":
