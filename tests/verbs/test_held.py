@@ -10,7 +10,7 @@ from attnbench.core.evidence import save_machine
 from attnbench.core.machine import this_machine
 from attnbench.core.record import PROTOCOL
 from attnbench.core.stats import LEAST_MARGIN
-from attnbench.features.commits import rounds
+from attnbench.features.commits import rounds, rows
 
 SMALL = ("--seq", "16", "--heads", "1", "--kv-heads", "1", "--head-dim", "8")
 
@@ -79,7 +79,7 @@ def margins(monkeypatch, held):
         return SimpleNamespace(exit_status=1, to_dict=dict)
 
     monkeypatch.setattr(checkout, "find_commit", lambda name, root: name)
-    monkeypatch.setattr(rounds, "plan_cells", lambda *_: rounds.CellPlan([]))
+    monkeypatch.setattr(rows, "plan_cells", lambda *_: rows.CellPlan([]))
     monkeypatch.setattr(rounds, "compare_in_rounds", compared)
     return seen
 
