@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from attnbench.core.call import CLOSED, CallForm, TensorForm
+from attnbench.core.call import BACKENDS, CallForm, TensorForm
 from attnbench.core.stats import Comparison, Verdict
 from impls.masks import Mask
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MARGIN = 0.02  # a mend that gains less is not worth a line of a program
 CAP, BUDGET_S, LIMIT_S = 640, 4.0, 300.0
+NOTHING = "there is nothing to change about how it is called"
 
 
 @dataclass(frozen=True)
@@ -179,9 +180,9 @@ def _kernels(form: CallForm, problem: Problem) -> Iterator[Mend]:
     fused = [x for x in ("cudnn", "flash", "efficient") if x != form.kernel]
     for name in fused:
         order = [name, *(x for x in ("flash", "efficient", "cudnn", "math") if x != name)]
-        backends = ", ".join(f"SDPBackend.{CLOSED[x]}" for x in order)
+        backends = ", ".join(f"SDPBackend.{BACKENDS[x]}" for x in order)
         words = f"wrap in sdpa_kernel([{backends}], set_priority=True)"
-        only = tuple(x for x in CLOSED if x != name)
+        only = tuple(x for x in BACKENDS if x != name)
         yield Mend("backend", words, lambda f, only=only: replace(f, disabled=only))  # type: ignore[misc]
 
 
@@ -255,7 +256,7 @@ class Pricer:
         """The mends that gain, together."""
         some = mends(self._form, self._problem)
         if not some:
-            return Priced(why="nothing about how it is called could be changed")
+            return Priced(why=NOTHING)
         alternatives = [m for m in some if m.key == "backend" and self._problem.device != "cpu"]
         some = [m for m in some if m not in alternatives]
         best = self._best_of(some)
@@ -268,7 +269,7 @@ class Pricer:
     def _best_of(self, some: Sequence[Mend]) -> Priced:
         """All of them together, but for those without which the call is as fast."""
         if not some:
-            return Priced(why="nothing about how it is called could be changed")
+            return Priced(why=NOTHING)
         kept = list(some)
         answer = self._pairs(self._form, kept)
         while not _faster(answer) and len(kept) > 1:
@@ -278,7 +279,7 @@ class Pricer:
             best = min(range(len(fewer)), key=lambda n: _ratio(answers[n]))
             kept, answer = fewer[best], answers[best]
         if not _faster(answer):
-            return Priced(why=answer.get("why") or "it would be as fast", **_seconds(answer))
+            return self._no_gain(some, answer)
         for each in list(kept):
             without = [m for m in kept if m is not each]
             if without and _as_fast(self._pairs(_changed(self._form, without), [each])):
@@ -288,6 +289,12 @@ class Pricer:
         keys, words = tuple(m.key for m in kept), tuple(m.words for m in kept)
         return self._judged(keys, words, answer, _changed(self._form, kept))
 
+    def _no_gain(self, some: Sequence[Mend], answer: Mapping[str, Any]) -> Priced:
+        tried = "; ".join(mend.words for mend in some)
+        why = answer.get("why")
+        said = f"not done, since {why}" if why else "no gain is shown"
+        return Priced(why=f"{tried}: {said}", **_seconds(answer))
+
     def _judged(
         self,
         keys: tuple[str, ...],
@@ -296,7 +303,7 @@ class Pricer:
         form: CallForm | None,
     ) -> Priced:
         if not _faster(answer):
-            return Priced(why=answer.get("why") or "it would be as fast", **_seconds(answer))
+            return Priced(why=answer.get("why") or "no gain is shown", **_seconds(answer))
         c = Comparison.from_dict(answer["comparison"])
         code = () if form is None else tuple(self._lines(form, keys))
         return Priced(

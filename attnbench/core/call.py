@@ -18,7 +18,7 @@ Api = Literal[
 """The function that the program calls; ``products``: it multiplies, takes a softmax and multiplies;
 ``eager``: a model of transformers does that for it; ``fast path``: torch does more than attention
 in one operator."""
-CLOSED = {"math": "MATH", "flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION",
+BACKENDS = {"math": "MATH", "flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION",
           "cudnn": "CUDNN_ATTENTION"}  # fmt: skip
 """torch's kernels, by what :class:`torch.nn.attention.SDPBackend` calls them."""
 AXES = "bhnd"
@@ -107,7 +107,7 @@ class CallForm(msgspec.Struct, frozen=True, omit_defaults=True):
         some += [f"autocast to {self.autocast}"] if self.autocast else []
         some += [f"dropout {self.dropout:g}"] if self.dropout else []
         if self.disabled:
-            some.append(f"{', '.join(CLOSED[x] for x in self.disabled)} switched off")
+            some.append(f"{', '.join(BACKENDS[x] for x in self.disabled)} switched off")
         if self.returns:
             some.append(f"returns its {self.returns}" + ", which nobody reads" * self.unread)
         if self.gradient and not self.asked:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import cache
 from statistics import median
 from typing import Any
 
@@ -21,7 +22,7 @@ from msgspec.structs import replace
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attnbench.core.call import CLOSED, CallForm, TensorForm
+from attnbench.core.call import BACKENDS, CallForm, TensorForm
 from attnbench.core.stats import StopRule, compare
 from attnbench.meter.clocks import clock_for
 from attnbench.models.attention import attention
@@ -83,6 +84,7 @@ class Replay:
 
     def results(self) -> list[Tensor]:
         """The output, and the gradients that are asked for."""
+        self._nothing()
         self._run()
         out = self._out.detach()
         out = out.reshape(self.problem.output_shape)
@@ -93,7 +95,7 @@ class Replay:
 
     def _nothing(self) -> None:
         self._out = None
-        for x in self._qkv:
+        for x in (*self._qkv, *([] if self._mask is None else [self._mask])):
             x.grad = None
         self._calls += 1
         new = self.taking is not None and self.taking.calls_a_mask
@@ -104,8 +106,8 @@ class Replay:
         form = self.form
         with ExitStack() as stack:
             if form.disabled:
-                open_ = [getattr(SDPBackend, CLOSED[x]) for x in CLOSED if x not in form.disabled]
-                stack.enter_context(sdpa_kernel(open_))
+                some = [name for word, name in BACKENDS.items() if word not in form.disabled]
+                stack.enter_context(sdpa_kernel([getattr(SDPBackend, name) for name in some]))
             if form.autocast:
                 kind, dtype = self.problem.device.split(":")[0], getattr(torch, form.autocast)
                 stack.enter_context(torch.autocast(kind, dtype=dtype))
@@ -275,10 +277,7 @@ def _flex(form: CallForm, problem: Problem) -> Attend:
     shape, device = problem.shape, problem.device
     score, may_see = problem.mask.flex_score(shape, device), problem.mask.flex_mask(shape, device)
     plan = None if may_see is None else create_block_mask(may_see, *shape, device=device)
-    function: Any = flex_attention
-    if form.api == "flex compiled":
-        torch._dynamo.reset()
-        function = torch.compile(flex_attention)
+    function: Any = compiled_flex() if form.api == "flex compiled" else flex_attention
 
     def attend(q: Tensor, k: Tensor, v: Tensor, _: Tensor | None) -> Any:
         return function(
@@ -286,6 +285,14 @@ def _flex(form: CallForm, problem: Problem) -> Attend:
         )
 
     return attend
+
+
+@cache
+def compiled_flex() -> Any:
+    """FlexAttention, compiled once for all that is made again in this process."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention)
 
 
 # ---- pairs ---------------------------------------------------------------------------------------

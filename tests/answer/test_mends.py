@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from attnbench.answer.mends import Pricer
+from attnbench.answer.mends import NOTHING, Pricer
 from attnbench.core.call import CallForm, TensorForm
 from attnbench.core.stats import Comparison, Verdict
 from impls.masks import Mask
@@ -71,7 +71,7 @@ def test_a_call_that_can_not_be_changed_is_not_asked_about():
     engine = Engine()
     found = Pricer(engine, PROBLEM.with_(mask=Mask()), plain).price()
     assert not engine.asked and not found.gains
-    assert found.why == "nothing about how it is called could be changed"
+    assert found.why == NOTHING
 
 
 def test_the_mended_call_is_written_whole():

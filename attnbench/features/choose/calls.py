@@ -162,7 +162,7 @@ def _priced(
     with engine_on(device, settings) as engine, Progress(len(some)) as watcher:
         for done, (number, site, form) in enumerate(some):
             watcher.at(done, len(some), A_PLACE_S * (len(some) - done), site.site)
-            if form is None or not site.faithful:
+            if form is None or not site.faithful or (site.share or 1.0) < LEAST_SHARE:
                 continue
             pricer = Pricer(engine, site.problem, form)
             found[number] = pricer.price()
@@ -179,6 +179,8 @@ def _priced(
     return found
 
 
+LEAST_SHARE = 0.005
+"""A place that takes less of the time has nothing to gain that anybody would see."""
 A_PLACE_S = 15.0
 """A guess at the seconds that one place takes."""
 
@@ -205,6 +207,8 @@ def _times(
     more: dict[str, Any] = {"off": calls.off, "inside_s": calls.a_call_s(site)}
     if site.call is not None and priced is not None:
         return priced_times(name, site.share, site.call, priced, **more)
+    if site.call is not None and (site.share or 1.0) < LEAST_SHARE:
+        return SiteTimes(name, None, site.via, None, why="it takes too little to gain anything")
     choice = choices.get(site.problem) if site.faithful else None
     why = "" if site.faithful else site.note
     times = site_times(name, site.share, site.via, choice, **more, why=why)
