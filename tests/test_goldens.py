@@ -18,6 +18,7 @@ from tests.calling import ROOT, attnbench_
 
 GOLDENS = Path(__file__).with_name("goldens")
 GRID, MASKS = "results/amd-epyc-2c/20261122-135617", "results/amd-epyc-2c/20261123-021508"
+NEWEST = "results/amd-epyc-2c/20261128-000951"
 EVIDENCE = "results/amd-epyc-2c/evidence"
 TINY = (
     "--seq 32 --batch 1 --heads 2 --head-dim 16 --phase forward --dtype float32 --mask causal "
@@ -31,16 +32,16 @@ READS = {  # name: the words of the call; its output must be equal
     "version": "--version",
     "help": "--help",
     "show-layer": "show mha",
-    "choose": f"choose --from {GRID} --seq 1024 --heads 4 --phase train",
-    "choose-json": f"choose --from {GRID} --seq 1024 --heads 4 --phase train --json",
-    "choose-for": f"choose --from {GRID} --seq 512 --heads 4 --phase forward --for sdpa_kernel",
-    "choose-for-json": f"choose --from {GRID} --seq 1024 --heads 4 --phase train --json --for vllm",
-    "choose-between": f"choose --from {GRID} --seq 3000 --heads 4 --phase forward",
-    "choose-approximate": f"choose --from {GRID} --seq 3000 --heads 4 --phase forward "
+    "choose": f"choose --from {NEWEST} --seq 1024 --heads 4 --phase train",
+    "choose-json": f"choose --from {NEWEST} --seq 1024 --heads 4 --phase train --json",
+    "choose-for": f"choose --from {NEWEST} --seq 512 --heads 4 --phase forward --for sdpa_kernel",
+    "choose-for-json": f"choose --from {NEWEST} --seq 1024 --heads 4 --phase train --json --for vllm",
+    "choose-between": f"choose --from {NEWEST} --seq 1500 --heads 4 --phase forward",
+    "choose-approximate": f"choose --from {NEWEST} --seq 1500 --heads 4 --phase forward "
     "--allow approximate,other --max-error 0.5",
-    "choose-nothing-fits": f"choose --from {GRID} --seq 1024 --heads 4 --phase train "
+    "choose-nothing-fits": f"choose --from {NEWEST} --seq 1024 --heads 4 --phase train "
     "--max-memory 1MiB",
-    "choose-beyond": f"choose --from {GRID} --seq 1000000 --heads 4 --phase train",
+    "choose-beyond": f"choose --from {NEWEST} --seq 1000000 --heads 4 --phase train",
     "compare-same-run": f"compare {GRID} {GRID}",
     "compare-same-run-json": f"compare {GRID} {GRID} --json",
     "compare-unlike-runs": f"compare {GRID} {MASKS}",

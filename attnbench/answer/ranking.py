@@ -150,6 +150,11 @@ class Ranking:
         """The winner, what ties with it, then the others by time."""
         return (self.winner, *self.equal, *self.slower)
 
+    @property
+    def by_name(self) -> dict[str, Candidate]:
+        """All of them, by each name under which their kernel ran."""
+        return {name: c for c in self.all for name in (c.variant, *c.same)}
+
 
 def rank(candidates: Iterable[Candidate], margin: float) -> Ranking:
     """By the medians. Ties end at the first that is slower than the fastest by the margin:

@@ -128,7 +128,7 @@ BY_MODEL = "transformers"
 def _timed(site: Site, choice: Choice | None, times: SiteTimes, priced: Priced | None) -> TimedSite:
     """What is known of the variants at a place, for an engine that takes one for all."""
     ranking = choice.ranking if choice else None
-    known = {c.variant: c for c in ranking.all} if ranking else {}
+    known = ranking.by_name if ranking else {}
     uses = variant_of(site.via)
     takes = times.takes if times.takes in known else uses
     if priced is not None and "sdpa" in priced.keys:

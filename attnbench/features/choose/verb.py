@@ -91,8 +91,8 @@ def _in_engine(given: argparse.Namespace, choice: Choice) -> EngineAnswer | None
 
     if not given.engine or choice.ranking is None:
         return None
-    times = {c.variant: c for c in choice.ranking.all}
-    site = TimedSite(str(choice.problem), choice.problem, times, choice.ranking.winner.variant)
+    ranking = choice.ranking
+    site = TimedSite(str(choice.problem), choice.problem, ranking.by_name, ranking.winner.variant)
     return in_engine(given.engine, [site], given.table)
 
 
