@@ -247,6 +247,10 @@ def site_times(
     return SiteTimes(site, part, uses, span(now), name, span(takes), inside_s=inside_s)
 
 
+ELSEWHERE = 0.03
+"""How far a ratio in a program may be from that of pairs, whose calls follow nothing else."""
+
+
 def priced_times(
     site: str,
     share: float | None,
@@ -270,7 +274,9 @@ def priced_times(
         "; ".join(priced.words),
         GainInterval.exactly(priced.then_s),
         inside_s=inside_s,
-        over=GainInterval(priced.ratio, priced.low, priced.high),
+        over=GainInterval(
+            priced.ratio, priced.low * (1 - ELSEWHERE), priced.high * (1 + ELSEWHERE)
+        ),
         mend=priced.words,
         code=priced.code,
     )

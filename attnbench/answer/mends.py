@@ -7,6 +7,7 @@ one without which the call is as fast is not advised.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -305,6 +306,8 @@ class Pricer:
         if not _faster(answer):
             return Priced(why=answer.get("why") or "no gain is shown", **_seconds(answer))
         c = Comparison.from_dict(answer["comparison"])
+        if form is not None and form.copied:
+            c = self._copied_or_not(c, form)
         code = () if form is None else tuple(self._lines(form, keys))
         return Priced(
             keys,
@@ -316,6 +319,14 @@ class Pricer:
             code=code,
             **_seconds(answer),
         )
+
+    def _copied_or_not(self, copied: Comparison, form: CallForm) -> Comparison:
+        """What copies gain, widened to what the layout gains where it costs nothing."""
+        free = self._asked(self._form, _without_copies(form))
+        if not _faster(free) or free["comparison"]["ratio"] > copied.ratio:
+            return copied
+        low, ratio = free["comparison"]["low"], free["comparison"]["ratio"]
+        return dataclasses.replace(copied, low=low, ratio=(ratio + copied.ratio) / 2)
 
     def _lines(self, form: CallForm, keys: Sequence[str]) -> list[str]:
         if "sdpa" in keys and self._form.api == "eager":
@@ -351,6 +362,12 @@ def _changed(form: CallForm, some: Sequence[Mend]) -> CallForm:
     for mend in some:
         form = mend.change(form)
     return form
+
+
+def _without_copies(form: CallForm) -> CallForm:
+    """The call on tensors that lie as the kernel takes them."""
+    q, k, v = (x.contiguous() for x in (form.q, form.k, form.v))
+    return replace(form, copied=False, q=q, k=k, v=v)
 
 
 def _faster(answer: Mapping[str, Any]) -> bool:

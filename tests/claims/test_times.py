@@ -95,9 +95,9 @@ def test_orders_are_told_from_times_and_where_they_cross_is_a_bracket(tried):
     assert one.verdict is ClaimVerdict.REPRODUCED
     names = ("re-associated", "scores first", "width")
     assert [one.findings.figures[x].value for x in names] == pytest.approx([1, 2, 2])
-    assert "linear.identity is faster" in one.findings.notes[0]
+    assert "linear.identity (its own operator, not softmax) is faster" in one.findings.notes[0]
     (note,) = tried("reassociated", grows(1, 640)).findings.notes
-    assert "overtakes scores_first between 320 and" in note or "between 304 and" in note
+    assert "not softmax) between 320 and" in note or "between 304 and" in note
     wrong = tried("reassociated", grows(2))
     assert wrong.verdict is ClaimVerdict.NOT_REPRODUCED
     assert "re-associated" in wrong.reason
@@ -117,7 +117,7 @@ def test_mechanisms_refute_the_claim_only_where_they_are_fast_and_as_good(tried)
     table, shares = one.findings.tables
     assert shares.rows[-1] == [8192, 0.0, 1.0]
     assert len(table.rows) == len(one.findings.notes) == len(efficient.MECHANISMS)
-    assert "linformer overtakes sdpa between" in one.findings.notes[0]
+    assert "linformer (approximates softmax) overtakes sdpa between" in one.findings.notes[0]
     good = tried("low-rank", seconds)
     assert good.verdict is ClaimVerdict.NOT_REPRODUCED
     assert good.findings.figures["512"].value == 0.0  # too short for them
