@@ -77,6 +77,9 @@ class SiteTimes:
     why: str = ""
     inside_s: float | None = None
     over: GainInterval | None = None
+    besides: float = 1.0
+    """What is saved, over what is saved of the share: more than one where a mend also saves what
+    the program does before the call, as repeating heads."""
     mend: tuple[str, ...] = ()
     code: tuple[str, ...] = ()
 
@@ -93,10 +96,10 @@ class SiteTimes:
             return then_s / now_s, (then_s + more) / (now_s + more)
 
         if (over := self.over) is not None:
-            value, least, most = (
-                either(now.value, r * now.value) for r in (over.value, over.low, over.high)
-            )
-            return GainInterval(sum(value) / 2, min(least), max(most))
+            # what makes it longer there, as pages that its scores fault in, may be gone by the mend
+            gone = over.low * now.value / max(now.value, self.inside_s or 0.0)
+            most = max(either(now.value, over.high * now.value))
+            return GainInterval(over.value, min(over.low, gone), most)
         low, high = min(either(now.high, then.low)), max(either(now.low, then.high))
         return GainInterval(sum(either(now.value, then.value)) / 2, low, high)
 
@@ -107,7 +110,8 @@ class SiteTimes:
         if share is None or ratio is None:
             return GainInterval.exactly(0.0)
         ends = [s * (1 - r) for s in (share.low, share.high) for r in (ratio.low, ratio.high)]
-        return GainInterval(share.value * (1 - ratio.value), min(ends), max(ends))
+        most = share.value * (1 - ratio.value) * self.besides
+        return GainInterval(most, min(ends), max(ends) * self.besides)
 
     def unchanged(self) -> str:
         """Why it stays as it is; empty where it does not."""
@@ -142,7 +146,9 @@ class Gain:
             if site.share is not None
         )
         value, low, high = (1 - sum(getattr(s, x) for s in saved) for x in ("value", "high", "low"))
-        return GainInterval(value, max(least, low), high)
+        if any(site.besides > 1 for site in self.sites):
+            least = 0.0
+        return GainInterval(max(least, value), max(least, low), high)
 
     @property
     def told(self) -> bool:
@@ -266,6 +272,7 @@ def priced_times(
     now = None if priced.now_s is None else GainInterval.exactly(priced.now_s)
     if priced.ratio is None or priced.low is None or priced.high is None or priced.then_s is None:
         return SiteTimes(site, part, uses, now, why=priced.why, inside_s=inside_s)
+    copies = form.repeated > 1 and "enable_gqa" in priced.keys
     return SiteTimes(
         site,
         part,
@@ -277,6 +284,7 @@ def priced_times(
         over=GainInterval(
             priced.ratio, priced.low * (1 - ELSEWHERE), priced.high * (1 + ELSEWHERE)
         ),
+        besides=max(1.0, priced.now_s / inside_s) if priced.now_s and inside_s and copies else 1.0,
         mend=priced.words,
         code=priced.code,
     )
