@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 MARGIN = 0.02  # a mend that gains less is not worth a line of a program
 CAP, BUDGET_S, LIMIT_S = 640, 4.0, 300.0
+ENOUGH = 0.9  # a variant that another package brings has to gain a tenth over what torch can do
 NOTHING = "there is nothing to change about how it is called"
 
 
@@ -242,16 +244,21 @@ class Pricer:
     def __init__(self, engine: Engine, problem: Problem, form: CallForm) -> None:
         self._engine, self._problem, self._form = engine, problem, form
 
-    def variant(self, name: str, priced: Priced, **how: Any) -> Priced:
-        """The variant in the place of the call, where it is faster than the call with its mends.
+    def best_variant(self, names: Sequence[str], priced: Priced, **how: Any) -> Priced:
+        """The fastest of some variants in the place of the call, where it gains enough over the
+        call with its mends; else ``priced``.
 
         ``how``: with which tables, and how the program hands masks over.
         """
-        mended, taking = priced.form or self._form, {"variant": name, **how}
-        if not _faster(self._asked(mended, mended, taking)):
-            return Priced()
-        answer = self._asked(self._form, self._form, taking)
-        return self._judged((name,), (f"take {name}",), answer, None)
+        mended = priced.form or self._form
+        takings = [{"variant": name, **how} for name in names]
+        ratios = [_ratio(self._asked(mended, mended, taking)) for taking in takings]
+        ratio, taking = min(zip(ratios, takings, strict=True), key=itemgetter(0))
+        if ratio > ENOUGH:
+            return priced
+        name, answer = taking["variant"], self._asked(self._form, self._form, taking)
+        judged = self._judged((name,), (f"take {name}",), answer, None)
+        return judged if judged.gains else priced
 
     def price(self) -> Priced:
         """The mends that gain, together."""

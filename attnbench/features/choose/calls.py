@@ -157,7 +157,7 @@ def _priced(
 
     some = [(n, s, s.call) for n, s in enumerate(calls.sites) if s.problem in choices]
     found: dict[int, Priced] = {}
-    settings = Settings(threads=given.threads or this_machine().threads)
+    settings = Settings(given.threads or this_machine().threads, given.allocator)
     device = next(iter(choices)).device
     with engine_on(device, settings) as engine, Progress(len(some)) as watcher:
         for done, (number, site, form) in enumerate(some):
@@ -171,11 +171,12 @@ def _priced(
                 "by_model": BY_MODEL in site.via,
                 "calls_a_mask": round(site.calls / site.new_masks) if site.new_masks else 0,
             }
-            for variant in _rivals(choices[site.problem], site, table):
-                taken = pricer.variant(variant, found[number], **how)
-                if taken.gains:
-                    code = lines(variant, site.problem, details_of(site), given.table or ())
-                    found[number] = replace(taken, code=tuple(code))
+            trains = calls.step_s is not None
+            if rivals := _rivals(choices[site.problem], site, table, trains=trains):
+                best = pricer.best_variant(rivals, found[number], **how)
+                if best is not found[number]:
+                    code = lines(best.keys[0], site.problem, details_of(site), given.table or ())
+                    found[number] = replace(best, code=tuple(code))
     return found
 
 
@@ -185,14 +186,22 @@ A_PLACE_S = 15.0
 """A guess at the seconds that one place takes."""
 
 
-def _rivals(choice: Choice, site: Site, table: Table) -> list[str]:
-    """The fastest variants that serve all of a call, torch's own functions aside."""
+def _rivals(choice: Choice, site: Site, table: Table, *, trains: bool) -> list[str]:
+    """The fastest variants that serve all of a call, torch's own functions aside; of a program that
+    has ended, those whose setup could have paid.
+    """
     mask = site.call and site.call.mask
     if choice.ranking is None or (mask and mask.gradient):
         return []
     details = details_of(site)
-    rows = [c.variant for c in choice.ranking.all if not c.variant.startswith("sdpa")]
-    return [name for name in rows if can_serve(table.find(name), details) is None][:RIVALS]
+    rows = []
+    for c in choice.ranking.all:
+        row = table.find(c.variant)
+        compiles = not {"c++", "cc"}.isdisjoint(row.requires)  # for how long, a cache may hide
+        pays = trains or not (compiles or (c.setup_s or 0.0) > site.total_s / 2)
+        if not c.variant.startswith("sdpa") and pays and can_serve(row, details) is None:
+            rows.append(c.variant)
+    return rows[:RIVALS]
 
 
 def _times(

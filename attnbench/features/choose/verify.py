@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from attnbench.core.format import counted
 from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ class Verified(msgspec.Struct, frozen=True):
         """What was seen, and what was not tried."""
         low, high = min(self.ratios), max(self.ratios)
         text = (
-            f"checked: with the advice in place at {self.places} places, {self.of} took "
-            f"{self.ratio:.2f} of its time ({len(self.ratios)} runs of each in turn, "
+            f"checked: with the advice in place at {counted(self.places, 'place')}, "
+            f"{self.of} took {self.ratio:.2f} of its time ({len(self.ratios)} runs of each in turn, "
             f"{low:.2f} to {high:.2f})"
         )
         if self.ratio >= 1:
