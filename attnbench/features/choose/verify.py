@@ -41,10 +41,10 @@ class Verified(msgspec.Struct, frozen=True):
     def sentence(self) -> str:
         """What was seen, and what was not tried."""
         low, high = min(self.ratios), max(self.ratios)
+        where = counted(self.places, "place")
         text = (
-            f"checked: with the advice in place at {counted(self.places, 'place')}, "
-            f"{self.of} took {self.ratio:.2f} of its time ({len(self.ratios)} runs of each in turn, "
-            f"{low:.2f} to {high:.2f})"
+            f"checked: with the advice in place at {where}, {self.of} took {self.ratio:.2f} of its "
+            f"time ({len(self.ratios)} runs of each in turn, {low:.2f} to {high:.2f})"
         )
         if self.ratio >= 1:
             text += "; it gains nothing there: leave the program as it is"

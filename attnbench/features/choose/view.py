@@ -19,7 +19,7 @@ from attnbench.report.tables import show as show_table
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from attnbench.answer.choose_calls import Gain
+    from attnbench.answer.choose_calls import Gain, SiteTimes
     from attnbench.answer.engines import EngineAnswer
     from attnbench.answer.ranking import Ranking
     from attnbench.features.choose.calls import ProgramAnswer
@@ -152,22 +152,8 @@ def show_calls(answer: ProgramAnswer) -> None:
     if answer.verified is not None:
         out.print(escape(answer.verified.sentence()), style="bold")
     for site in gained.sites:
-        share = "" if site.share is None else f", {format.percent(site.share.value)} of {gained.of}"
-        out.print(escape(f"\n{site.site}{share}"), style="bold")
-        inside = "" if site.inside_s is None else f"; {duration(site.inside_s)} in the program"
-        now = "" if site.now_s is None else f"{duration(site.now_s.value)} a call{inside}: "
-        out.print(escape(f"  now   {now}{site.uses}"))
-        if (r := site.ratio) is not None and site.then_s is not None:
-            times = format.ratio_interval(r.value, r.low, r.high)
-            out.print(
-                escape(f"  then  {duration(site.then_s.value)}, {times} of it: {site.takes}"),
-                style=GOOD,
-            )
-            _paste("", site.code)
-            if (proof := proofs.get(site.takes.removeprefix("take "))) is not None:
-                _paste("    what proves it:", [proof], above="")
-        elif why := site.unchanged():
-            out.print(escape(f"  {why}"), style=FAINT)
+        proof = proofs.get(site.takes.removeprefix("take "))
+        _show_site(site, gained.of, proof, code=answer.engine is None)
     if answer.engine is not None:
         _show_engine(answer.engine)
     elif (whole := answer.whole_model) is not None:
@@ -178,6 +164,27 @@ def show_calls(answer: ProgramAnswer) -> None:
     out.print("\nof each problem alone:", style=FAINT)
     for choice in answer.choices.values():
         out.print(escape(choice.sentence()), style=FAINT)
+
+
+def _show_site(site: SiteTimes, of: str, proof: str | None, *, code: bool) -> None:
+    """A place: its share, its call as it is made, and what to change or why nothing."""
+    out = console()
+    share = "" if site.share is None else f", {format.percent(site.share.value)} of {of}"
+    out.print(escape(f"\n{site.site}{share}"), style="bold")
+    inside = "" if site.inside_s is None else f"; {duration(site.inside_s)} in the program"
+    now = "" if site.now_s is None else f"{duration(site.now_s.value)} a call{inside}: "
+    out.print(escape(f"  now   {now}{site.uses}"))
+    if (r := site.ratio) is None or site.then_s is None:
+        if why := site.unchanged():
+            out.print(escape(f"  {why}"), style=FAINT)
+        return
+    times = format.ratio_interval(r.value, r.low, r.high)
+    then = f"  then  {duration(site.then_s.value)}, {times} of it: {site.takes}"
+    out.print(escape(then), style=GOOD)
+    if code:
+        _paste("", site.code)
+    if proof is not None:
+        _paste("    what proves it:", [proof], above="")
 
 
 def _show_engine(engine: EngineAnswer) -> None:

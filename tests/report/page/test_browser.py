@@ -248,7 +248,12 @@ def test_a_name_opens_what_the_variant_is_how_it_does_and_how_it_is_used(r):
     r.go("#about=matmul&n=128")
     r.page.wait_for_selector("#about[open]")
     said = r.page.inner_text("#about")
-    for words in ("4 n m d FLOPs", "Masks", 'attention("matmul")', '"attnbench:matmul"'):
+    for words in (
+        "4 n m d FLOPs",
+        "Masks",
+        'attention("matmul")',
+        'set_attn_implementation("eager")',
+    ):
         assert words in said, words
     assert r.page.eval_on_selector("#rival", "list => nameOf(list.value)") == "sdpa"
     assert r.page.inner_text("#about .against").startswith("At 128 tokens, compared with")
