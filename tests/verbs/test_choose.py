@@ -3,16 +3,24 @@
 import json
 from dataclasses import astuple
 
+import msgspec
+import numpy as np
 import pytest
 
+import impls
 from attnbench.answer import choose_runs
 from attnbench.answer.choose import Wants, make_choice
 from attnbench.answer.choose_calls import site_times
 from attnbench.answer.dispatch_table import DispatchTable
 from attnbench.answer.ranking import Candidate
+from attnbench.core.call import CallForm, TensorForm
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record
+from attnbench.features.choose import calls
 from attnbench.models.capture.calls import SeenCalls, Site
+from attnbench.sweep.start import as_recorded
+from impls.errors import CantBeDone
+from impls.masks import Mask
 from tests.calling import told
 from tests.verbs import chosen_runs as made
 from tests.verbs.conftest import answered
@@ -301,3 +309,48 @@ def test_a_sites_figures_are_its_variants_with_half_of_the_margin_on_each_side()
 def test_what_a_call_uses_now_is_the_variant_that_does_the_same():
     alike = {"sdpa": "sdpa", "mha fast path": "sdpa", "transformers eager": "matmul", "his": "his"}
     assert {via: site_times("a.py:1", 0.1, via, None).uses for via in alike} == alike
+
+
+def test_a_mask_without_a_name_is_found_in_a_run_whichever_way_its_file_is_spelled(
+    chooses, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    np.save(tmp_path / "holes.npy", np.arange(512 * 512).reshape(512, 512) % 3 > 0)
+    absolute = problem(512).with_(mask=Mask.parse(f"dense:{tmp_path / 'holes.npy'}"))
+    recorded = as_recorded(absolute)
+    assert str(recorded.mask) == "dense:holes.npy"
+    run = written(tmp_path / "run", [made.record("sdpa", recorded, 1.0)])
+    file = captured(tmp_path, (absolute, "sdpa", 0.3, {}))
+    status, out, _ = chooses("--problems", file, "--from", run)
+    assert status == 0 and "use sdpa" in out
+
+
+def test_a_program_is_answered_with_its_own_number_of_threads(chooses, tmp_path, monkeypatch):
+    seen = []
+
+    def measured(problem, wants, table, means):
+        seen.append(means.threads)
+        raise CantBeDone("enough was seen")
+
+    monkeypatch.setattr(choose_runs, "measured", measured)
+    site = (problem(512), "sdpa", 0.3, {})
+    for words, threads in (((), 2), (("--threads", 1), 1)):
+        file = captured(tmp_path, site, header={"torch_threads": 2})
+        chooses("--problems", file, "--measure", *words)
+        assert seen.pop() == threads
+
+
+def test_what_needs_the_log_sum_exp_takes_no_variant():
+    p = problem(512)
+    form = CallForm(
+        "flex compiled",
+        *[TensorForm((1, 4, 512, 64), (131072, 32768, 64, 1), "float32")] * 3,
+        returns="lse",
+    )
+    site = Site(p, "a.py:1", "flex", 9, 1.0, call=form)
+    known = [Candidate(v, "softmax", 1.0, 0.9, 1.1, measured=True) for v in ("chunked", "matmul")]
+    choice = make_choice(p, Wants(), known, margin=0.05)
+    table = impls.table()
+    assert calls._rivals(choice, site, table, trains=True) == []
+    read = msgspec.structs.replace(site, call=msgspec.structs.replace(form, returns=""))
+    assert calls._rivals(choice, read, table, trains=True) == ["chunked", "matmul"]
