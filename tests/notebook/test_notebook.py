@@ -2,6 +2,7 @@
 
 import ast
 import base64
+import html
 import io
 import json
 import re
@@ -393,7 +394,7 @@ def test_in_a_notebook_progress_is_one_line_that_is_written_anew(
     ]  # fmt: skip
     assert "<progress" not in output[-1]
     assert "4 measurements: 2 variants on 2 problems" in output[-1]
-    assert f"the run is {df.attrs['run']}" in output[-1]
+    assert f"the run is {df.attrs['run']}" in html.unescape(output[-1])
     cell.shell.kernel = None  # IPython in a terminal
     attnbench.run(resume=df.attrs["run"])
     assert len(cell.outputs) == 1 and "measured in" in capfd.readouterr().err
