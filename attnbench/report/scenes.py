@@ -202,7 +202,7 @@ def not_advised(records: Iterable[Record]) -> Iterator[str]:
         if record.wrong_on and record.time:
             reasons.setdefault(record.variant, record.wrong_on)
     for name, why in reasons.items():
-        yield f"{name} is never advised: wrong on other inputs, {why}"
+        yield f"never advised: {name}, wrong on other inputs, {why}"
 
 
 def _notes(run: ReportRun, *, torn: bool) -> Iterator[str]:
