@@ -1,0 +1,143 @@
+"""Are programs told rightly? ``python proofs/planted.py [--gains] [NAME …]``.
+
+Each program of ``proofs/programs`` is captured, and for each of its calls the kernel, what the mask
+holds and the mends that are possible are held against what is true of it. ``--gains`` prices the
+mends, and holds the promise for a step against pairs of the program and its mended form: leave the
+machine alone for that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from attnbench.answer.choose_calls import Gain, SiteTimes, gain, priced_times  # noqa: E402
+from attnbench.answer.mends import Pricer, mends  # noqa: E402
+from attnbench.core.settings import Settings  # noqa: E402
+from attnbench.models.capture.calls import SeenCalls, Site  # noqa: E402
+from attnbench.sweep.engine import engine_on  # noqa: E402
+from proofs.programs import ALL, Program  # noqa: E402
+
+for name in ("masks", "layout", "api", "phase"):
+    importlib.import_module(f"proofs.programs.{name}")
+
+HOLDS = {"causal": "causal", "hides nothing": "none", "padding (right)": "padding",
+         "padding (left)": "leftpad", "window": "window", "alibi": "alibi",
+         "documents": "document"}  # fmt: skip
+"""The mask of ours, by how a truth begins."""
+FLEX = {"flex uncompiled": "flex, not compiled", "flex compiled": "flex"}
+PAIRS, AT_ONCE = 5, 2
+
+
+def captured(name: str, folder: Path) -> SeenCalls | None:
+    """What capture says of a program; None where it says nothing."""
+    (folder / "prog.py").write_text(ALL[name].text())
+    (folder / "mended.py").write_text(ALL[name].text(mended=True))
+    words = ["-m", "attnbench", "capture", "--", sys.executable, "-W", "ignore", "prog.py"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True)
+    file = folder / "calls.json"
+    return SeenCalls.read(file) if file.exists() else None
+
+
+def faults(program: Program, calls: SeenCalls | None) -> list[str]:
+    """What is said wrongly of a program."""
+    found = []
+    for line, truth in program.lines():
+        here = [] if calls is None else [s for s in calls.sites if f"prog.py:{line}" in s.site]
+        if not here and calls is not None and len(program.sites) == 1:
+            here = calls.sites  # in a library's line
+        kernels = {s.call.kernel if s.call else "" for s in here}
+        wanted = truth["kernel"]
+        if wanted.startswith("by hand"):
+            wanted = "math" if "nn." in wanted or "fast path" in wanted else "written out"
+        wanted = FLEX.get(wanted, wanted)
+        if wanted.split(" (")[0] not in kernels:
+            found.append(f"line {line}: kernel {kernels}, truly {truth['kernel']}")
+        mask = next((m for words, m in HOLDS.items() if truth["holds"].startswith(words)), "")
+        held = {str(s.problem.mask) for s in here}
+        if mask and not any(mask in text for text in held):
+            found.append(f"line {line}: the mask is {held}, truly {truth['holds']}")
+        keys = {m.key for s in here if s.call for m in mends(s.call, s.problem)}
+        if missing := truth["mend"] - keys:
+            found.append(f"line {line}: {missing} is not among {keys or 'no mends'}")
+    return found
+
+
+def promised(calls: SeenCalls) -> Gain:
+    """What the mends of a program gain, priced in pairs."""
+
+    def times(s: Site) -> SiteTimes:
+        if s.call is None or not s.faithful:
+            return SiteTimes(s.site, None, s.via, None)
+        priced = Pricer(engine, s.problem, s.call).price()
+        more = {"off": calls.off, "inside_s": calls.a_call_s(s)}
+        return priced_times(s.site, s.share, s.call, priced, **more)
+
+    with engine_on("cpu", Settings(threads=int(calls.header.get("torch_threads", 1)))) as engine:
+        return gain([times(s) for s in calls.sites], "the program's time")
+
+
+def step_s(folder: Path, file: str) -> float:
+    """The median of a program's steps but the first."""
+    command = [sys.executable, "-W", "ignore", file]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    steps = [float(line.split()[1]) for line in lines if line.startswith("STEP ")]
+    return median(steps[1:] or steps)
+
+
+def gains(name: str, folder: Path, calls: SeenCalls) -> bool:
+    """Print a promise beside what the program gains; whether its interval holds."""
+    found, ratios = promised(calls), []
+    for _ in range(PAIRS):
+        taken = {f: step_s(folder, f) for f in random.sample(["prog.py", "mended.py"], 2)}
+        ratios.append(taken["mended.py"] / taken["prog.py"])
+    f, words = found.factor, {w for s in found.sites for w in s.mend}
+    holds = f.low <= max(ratios) and min(ratios) <= f.high
+    print(
+        f"{'holds' if holds else 'MISSES':6} {name}: {f.value:.2f} [{f.low:.2f}, {f.high:.2f}], "
+        f"program {median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}); "
+        f"{words or 'nothing'}",
+        flush=True,
+    )
+    return holds
+
+
+def main() -> int:
+    """A line a program with something wrong; the status is 1 where there is one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--gains", action="store_true")
+    given = parser.parse_args()
+    names = given.names or list(ALL)
+    with tempfile.TemporaryDirectory(prefix="planted-") as top:
+        folders = {name: Path(top, name) for name in names}
+        for folder in folders.values():
+            folder.mkdir()
+        if given.gains:
+            kept = [gains(n, f, c) for n, f in folders.items() if (c := captured(n, f))]
+            print(f"{sum(kept)} of {len(kept)} promises hold")
+            return int(not all(kept))
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            seen = dict(zip(names, pool.map(lambda n: captured(n, folders[n]), names), strict=True))
+    wrong = {name: said for name in names if (said := faults(ALL[name], seen[name]))}
+    for name, said in wrong.items():
+        print(f"{name}: {'; '.join(said)}")
+    print(f"{len(names) - len(wrong)} of {len(names)} programs are told rightly")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
