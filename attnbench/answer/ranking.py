@@ -119,14 +119,14 @@ class Ranking:
         cls, leaders: Sequence[Candidate], slower: Sequence[Candidate], margin: float
     ) -> Ranking:
         """``leaders`` tie, the fastest first. The winner is torch's own function, if it is among
-        them; of those within the margin of the fastest the one of torch's, then what needs least
-        memory, then the fastest.
+        them and was measured; of those within the margin of the fastest the one of torch's, then
+        what needs least memory, then the fastest.
         """
         most_s = leaders[0].median_s * (1 + margin)
         winner = min(
             leaders,
             key=lambda c: (
-                c.median_s > most_s and torch_rank(c.variant) > 0,
+                c.median_s > most_s and (torch_rank(c.variant) > 0 or not c.measured),
                 torch_rank(c.variant),
                 math.inf if c.memory_bytes is None else c.memory_bytes,
                 c.median_s,

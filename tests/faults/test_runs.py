@@ -10,6 +10,7 @@ import pytest
 
 import attnbench
 from attnbench.core import checkout
+from attnbench.core.record import SCHEMA
 from tests.faults.campaign import TINY, Fault
 from tests.repositories import copied
 
@@ -187,7 +188,7 @@ READ = {
     "a record of another run": (
         lambda a, b: [a, b.replace(b'"run":"', b'"run":"x')], "line 2 of .*of another run"),
     "a record of a later form": (
-        lambda a, b: [a, b.replace(b'"schema":3', b'"schema":99')], "update attnbench"),
+        lambda a, b: [a, b.replace(b'"schema":%d' % SCHEMA, b'"schema":99')], "update attnbench"),
 }  # fmt: skip
 SET_ASIDE = {
     "a block of NUL": READ["a block of NUL"][0], "a torn last line": lambda a, b: [a, b[:-40]],
