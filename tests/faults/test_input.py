@@ -25,7 +25,7 @@ def told(**changes):
 
 
 def misnamed_in_a_checkout(place):
-    """A run in a checkout of attnbench's, whose header names the machine by a way out of its folder."""
+    """A run in a checkout of attnbench's, whose machine's name leads out of its folder."""
     subprocess.run(["git", "init", "-q", place.here], check=True)
     place.file("impls/spec.py")  # by which attnbench's own is known
     place.file("asv.conf.json", '{"results_dir": "asv_results", "html_dir": "x"}')
