@@ -41,6 +41,8 @@ MASK_KINDS = (
 )  # fmt: skip
 PADDINGS = ("padding", "leftpad")
 """Masks with a number for each batch element, or one for all."""
+OF_DATA = frozenset({*PADDINGS, "document", "dense", "bias"})
+"""Masks that follow from the data; all others follow from the shape, so a line can name them."""
 LEAST_TABLE = 4096
 """Rows of a table that FlexAttention looks spans up in, at the least."""
 SPELLINGS = (

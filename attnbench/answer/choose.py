@@ -229,6 +229,7 @@ def choose(
     for record in alike:
         by_variant.setdefault(record.variant, []).append(record)
     found: list[Candidate | Excluded] = []
+    able: list[Candidate] = []
     near: dict[str, Record] = {}
     margin = margin_of(alike)
     for label, some in by_variant.items():
@@ -237,13 +238,13 @@ def choose(
         except CantBeDone:  # the table has none of that name
             row = None
         known = VariantRecords(row, some, problem)
-        found.append(_judge(label, known, wants))
-        if isinstance(found[-1], Candidate):
+        judged = _judge(label, known, wants)
+        if isinstance(judged, Candidate):
+            able.append(judged)
             near[label] = known.beside[0]
-    found = [
-        *(each for each in found if isinstance(each, Excluded)),
-        *one_a_kernel([each for each in found if isinstance(each, Candidate)], near, margin),
-    ]
+        else:
+            found.append(judged)
+    found += one_a_kernel(able, near, margin)
     found += [each for each in left_out if each.variant not in by_variant]
     there = {each.variant for each in found} | near.keys()
     found += [

@@ -232,7 +232,7 @@ def site_times(
     took in the program.
     """
     uses = variant_of(via)
-    part = None if share is None else GainInterval(share, share * off[0], min(1.0, share * off[1]))
+    part = _share(share, off)
     if choice is None or choice.ranking is None:
         why = why or (choice.why_not if choice else "nothing was asked of it")
         return SiteTimes(site, part, uses or via, None, why=why)
@@ -243,7 +243,7 @@ def site_times(
         return GainInterval(c.median_s, c.low_s / each, c.high_s * each)
 
     ranking, winner = choice.ranking, choice.ranking.winner
-    now = next((c for c in ranking.all if uses in (c.variant, *c.same)), None)
+    now = ranking.by_name.get(uses)
     if now is None:
         why_not = {e.variant: e.said for e in choice.excluded}.get(uses, "it was not measured")
         said = f"how long what it takes now ({uses or via}) would take is not known: {why_not}"
@@ -251,6 +251,12 @@ def site_times(
     takes = now if now in ranking.equal else winner  # a change that gains nothing is none
     name = uses if takes is now else takes.variant
     return SiteTimes(site, part, uses, span(now), name, span(takes), inside_s=inside_s)
+
+
+def _share(share: float | None, off: tuple[float, float]) -> GainInterval | None:
+    if share is None:
+        return None
+    return GainInterval(share, share * off[0], min(1.0, share * off[1]))
 
 
 ELSEWHERE = 0.03
@@ -267,7 +273,7 @@ def priced_times(
     inside_s: float | None = None,
 ) -> SiteTimes:
     """A place with its call as it is made, and as it would be with what gains there."""
-    part = None if share is None else GainInterval(share, share * off[0], min(1.0, share * off[1]))
+    part = _share(share, off)
     uses = ", ".join([form.kernel or form.api, form.mask_words(), *form.words()])
     now = None if priced.now_s is None else GainInterval.exactly(priced.now_s)
     if priced.ratio is None or priced.low is None or priced.high is None or priced.then_s is None:
@@ -278,7 +284,7 @@ def priced_times(
         part,
         uses,
         now,
-        "; ".join(priced.words),
+        priced.variant or "; ".join(priced.words),
         GainInterval.exactly(priced.then_s),
         inside_s=inside_s,
         over=GainInterval(

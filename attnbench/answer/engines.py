@@ -20,7 +20,6 @@ from attnbench.answer.paste import (
     engine_name,
     find_row,
     in_transformers,
-    lines,
 )
 from attnbench.answer.ranking import Candidate, Lead
 from attnbench.core.format import counted, ratio, ratio_interval
@@ -46,12 +45,6 @@ class TimedSite:
     calls: int = 1
     setups: int = 0
     """Of how many calls a variant that attnbench puts in has not met the mask or the lengths."""
-
-    def lines(self, tables: Sequence[str] = ()) -> list[str]:
-        """Python for this place alone; none where it stays as it is."""
-        if self.takes in ("", self.uses):
-            return []
-        return lines(self.takes, self.problem, self.details, tables)
 
 
 @dataclass(frozen=True)
@@ -312,9 +305,9 @@ def _for_sdpa_kernel(sites: Sequence[TimedSite], tables: Sequence[str]) -> Engin
     if not order:
         return EngineAnswer(engine, why="no order of torch's backends was timed on all these calls")
     written = _kernel_lines(order)
-    foreign = [s for s in sites if s.takes != "sdpa" and not engine_name(engine, s.takes)]
-    if foreign and (taken := foreign[0].takes):
-        first = order[0]
+    foreign = [s for s in sites if s.takes not in ("", "sdpa") and not engine_name(engine, s.takes)]
+    if foreign:
+        taken, first = foreign[0].takes, order[0]
         why = f"sdpa_kernel chooses among torch's backends, and {taken} is none of them"
         if len(sites) == 1:
             longer = ratio(sites[0].times[first].median_s / sites[0].times[taken].median_s)

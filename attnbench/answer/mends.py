@@ -182,11 +182,20 @@ def _kernels(form: CallForm, problem: Problem) -> Iterator[Mend]:
         return
     fused = [x for x in ("cudnn", "flash", "efficient") if x != form.kernel]
     for name in fused:
-        order = [name, *(x for x in ("flash", "efficient", "cudnn", "math") if x != name)]
-        backends = ", ".join(f"SDPBackend.{BACKENDS[x]}" for x in order)
-        words = f"wrap in sdpa_kernel([{backends}], set_priority=True)"
-        only = tuple(x for x in BACKENDS if x != name)
-        yield Mend("backend", words, lambda f, only=only: replace(f, disabled=only))  # type: ignore[misc]
+        only = replace(form, disabled=tuple(x for x in BACKENDS if x != name))
+        words = f"wrap in {_sdpa_kernel(only)}"
+        yield Mend("backend", words, lambda f, only=only: replace(f, disabled=only.disabled))  # type: ignore[misc]
+
+
+def backend_order(form: CallForm) -> list[str]:
+    """torch's names of its backends, those first that a call may use."""
+    order = sorted(("flash", "efficient", "cudnn", "math"), key=lambda x: x in form.disabled)
+    return [BACKENDS[name] for name in order]
+
+
+def _sdpa_kernel(form: CallForm) -> str:
+    backends = ", ".join(f"SDPBackend.{name}" for name in backend_order(form))
+    return f"sdpa_kernel([{backends}], set_priority=True)"
 
 
 def lines(form: CallForm, keys: Sequence[str]) -> list[str]:
@@ -209,6 +218,8 @@ def lines(form: CallForm, keys: Sequence[str]) -> list[str]:
     some = [f"out = F.scaled_dot_product_attention({', '.join(words)})"]
     if form.copied:
         some.insert(0, "q, k, v = q.contiguous(), k.contiguous(), v.contiguous()")
+    if "backend" in keys and form.disabled:  # on a GPU: which kernel comes first
+        some[-1:] = [f"with {_sdpa_kernel(form)}:", f"    {some[-1]}"]
     if "no_grad" in keys:
         some = ["with torch.no_grad():", *(f"    {line}" for line in some)]
     return some
@@ -236,6 +247,11 @@ class Priced(msgspec.Struct, frozen=True):
     def gains(self) -> bool:
         """Whether anything is to be changed."""
         return bool(self.keys)
+
+    @property
+    def variant(self) -> str:
+        """The variant that takes the call's place; empty where the call itself is mended."""
+        return self.keys[0] if self.keys and self.form is None else ""
 
 
 class Pricer:

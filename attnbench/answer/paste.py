@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import impls
+from attnbench.core.call import BACKENDS
 from impls import Table, own_rows
 from impls.masks import Mask
 from impls.problem import is_usual
@@ -81,24 +82,33 @@ def can_serve(row: Variant, details: CallDetails) -> str | None:
     return None
 
 
-ENGINES = ("transformers", "sdpa_kernel", "vllm", "diffusers")
 # read from transformers 5.23.0, torch 2.13.0, vllm 0.33.0 and diffusers 0.42.1
-NAMES: dict[str, tuple[str, str, str, str]] = {
-    "sdpa": ("sdpa", "", "", "native"),
-    "sdpa.math": ("", "MATH", "", "_native_math"),
-    "sdpa.flash": ("", "FLASH_ATTENTION", "", "_native_flash"),
-    "sdpa.efficient": ("", "EFFICIENT_ATTENTION", "", "_native_efficient"),
-    "sdpa.cudnn": ("", "CUDNN_ATTENTION", "", "_native_cudnn"),
-    "matmul": ("eager", "", "", ""),
-    "flex": ("flex_attention", "", "FLEX_ATTENTION", "flex"),
-    "flash_attn2": ("flash_attention_2", "", "FLASH_ATTN", "flash"),
-    "flash_attn3": ("flash_attention_3", "", "FLASH_ATTN", "_flash_3"),
-    "flash_attn4": ("flash_attention_4", "", "FLASH_ATTN", "flash_4_hub"),
-    "flashinfer": ("", "", "FLASHINFER", ""),
-    "sageattention": ("", "", "", "sage"),
-    "xformers": ("", "", "", "xformers"),
+NAMES: dict[str, dict[str, str]] = {
+    "transformers": {
+        "sdpa": "sdpa",
+        "matmul": "eager",
+        "flex": "flex_attention",
+        **{f"flash_attn{number}": f"flash_attention_{number}" for number in (2, 3, 4)},
+    },
+    "sdpa_kernel": {f"sdpa.{kernel}": name for kernel, name in BACKENDS.items()},
+    "vllm": {
+        "flex": "FLEX_ATTENTION",
+        "flashinfer": "FLASHINFER",
+        **dict.fromkeys(("flash_attn2", "flash_attn3", "flash_attn4"), "FLASH_ATTN"),
+    },
+    "diffusers": {
+        "sdpa": "native",
+        **{f"sdpa.{kernel}": f"_native_{kernel}" for kernel in BACKENDS},
+        "flex": "flex",
+        "flash_attn2": "flash",
+        "flash_attn3": "_flash_3",
+        "flash_attn4": "flash_4_hub",
+        "sageattention": "sage",
+        "xformers": "xformers",
+    },
 }
-"""What each engine calls a variant; empty where it has none of it."""
+"""What each engine calls a variant."""
+ENGINES = tuple(NAMES)
 PREFIX = "attnbench:"
 OWN = "its own operator"
 CAUSAL = Mask.parse("causal")
@@ -109,7 +119,7 @@ OF_A_BATCH = {"padding", "document"}
 
 def engine_name(engine: str, variant: str) -> str:
     """What an engine calls a variant; empty where it has none of it, or not with these options."""
-    return NAMES.get(variant, ("",) * len(ENGINES))[ENGINES.index(engine)]
+    return NAMES[engine].get(variant, "")
 
 
 def lines_for(variant: str, problems: Iterable[Problem]) -> list[str]:

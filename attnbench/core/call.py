@@ -42,7 +42,7 @@ class TensorForm(msgspec.Struct, frozen=True, array_like=True):
         """The axes as they follow each other in memory, ``bnhd``; empty for other than four."""
         if len(self.shape) != len(AXES):
             return ""
-        by_stride = sorted(range(4), key=lambda axis: (-self.strides[axis], axis))
+        by_stride = sorted(range(len(AXES)), key=lambda axis: (-self.strides[axis], axis))
         return "".join(AXES[axis] for axis in by_stride)
 
     def contiguous(self, shape: tuple[int, ...] | None = None) -> TensorForm:
@@ -81,7 +81,7 @@ class CallForm(msgspec.Struct, frozen=True, omit_defaults=True):
         """What is alike in calls that differ in their lengths alone."""
         mask = self.mask and (self.mask.dtype, len(self.mask.shape), self.mask.gradient)
         lies = tuple((x.order, x.dtype, x.last_strided) for x in (self.q, self.k, self.v))
-        rest = {"q": None, "k": None, "v": None, "mask": None}
+        rest = ("q", "k", "v", "mask")
         others = tuple(v for f, v in msgspec.structs.asdict(self).items() if f not in rest)
         return mask, lies, others
 

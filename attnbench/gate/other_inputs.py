@@ -54,7 +54,7 @@ class OtherInputs:
 
     def __init__(self) -> None:
         self._found: dict[Any, str] = {}
-        self._judged: tuple[Problem, list[Judged]] | None = None
+        self._judged: tuple[tuple[Problem, int], list[Judged]] | None = None
 
     def wrong_on(self, label: str, problem: Problem, seed: int, build: Build) -> str:
         """The first kind on which it is wrong, and how: ``peaky: 3 rows are not finite …``; empty
@@ -66,7 +66,7 @@ class OtherInputs:
             short = None
         if short is None:
             return ""
-        key = label, short.with_(q_len=1, kv_len=1, mask=Mask()), short.mask.kinds
+        key = label, seed, short.with_(q_len=1, kv_len=1, mask=Mask()), short.mask.kinds
         if key not in self._found:
             self._found[key] = self._tried(short, seed, build)
         return self._found[key]
@@ -90,7 +90,7 @@ class OtherInputs:
 
     def _all_judged(self, short: Problem, seed: int) -> list[Judged]:
         """Every other kind of inputs; kept for the next variant of such a problem."""
-        if self._judged is None or self._judged[0] != short:
+        if self._judged is None or self._judged[0] != (short, seed):
             problems = [short.with_(inputs=kind) for kind in OTHERS]
-            self._judged = short, [judge(p, make(p, seed), seed) for p in problems]
+            self._judged = (short, seed), [judge(p, make(p, seed), seed) for p in problems]
         return self._judged[1]

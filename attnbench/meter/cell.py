@@ -358,6 +358,9 @@ class Bench:
 
         def whole(spent: TimeSpent, blank: Record) -> Record:
             ready, record = self._gated(job, blank, spent, shared)
+            with spent.on("gate"):
+                record = record.with_(wrong_on=self._wrong_on(job))
+                watch.check(ready.shared)
             if job.timed:
                 record = metered(ready, record, spent)
             if job.bits:
@@ -451,11 +454,8 @@ class Bench:
         record = record.with_(error=verdict.error or None, distance=verdict.distance)
         if verdict.reason is not None:
             raise NotReady(record.with_(status=Status.WRONG, reason=verdict.reason))
-        with spent.on("gate"):
-            wrong_on = self._wrong_on(job)
-            watch.check(before)
         note = note_of(attend)[:NOTE]
-        record = record.with_(status=Status.MEASURED, reason="", note=note, wrong_on=wrong_on)
+        record = record.with_(status=Status.MEASURED, reason="", note=note)
         return Ready(job, attend, define, judged, verdict, cost, first_s, before), record
 
     def _wrong_on(self, job: Job) -> str:

@@ -276,11 +276,6 @@ def _replay(events: list[Named]) -> tuple[int, int | None]:
     return peak, None if turn is None else sum(nbytes for at, nbytes in steps if at < turn)
 
 
-def highest(events: list[Named]) -> int:
-    """The highest running sum of allocations among the events of a profile."""
-    return _replay(events)[0]
-
-
 def _kernel_bytes(field: str, file: str = "/proc/self/status") -> int:
     """What the kernel reports under a name, in kilobytes; 0 where it doesn't."""
     with Path(file).open() as lines:
@@ -296,8 +291,6 @@ def _reset_high_water() -> int:
     return _kernel_bytes("VmRSS")
 
 
-PREDICTED = "predicted, not run"
-"""How the reason begins where no memory was asked for."""
 FREE_SHARE = 0.9  # how much of the free memory may be taken
 
 
@@ -312,7 +305,8 @@ def check_room(need: int, device: str, what: str, beside: str) -> None:
     free = free_bytes(device)
     if need > FREE_SHARE * free:
         raise MemoryError(
-            f"{PREDICTED}: {what} needs {size(need)} {beside} its inputs and {size(free)} are free"
+            f"predicted, not run: {what} needs {size(need)} {beside} its inputs and {size(free)} "
+            "are free"
         )
 
 

@@ -18,7 +18,7 @@ from attnbench.models.mask_of import hides, is_usual, known_mask, phase_of, prob
 from impls.errors import CantBeDone
 from impls.heads import Attend
 from impls.loading import load_function
-from impls.masks import Mask, Shape
+from impls.masks import OF_DATA, Mask, Shape
 from impls.problem import Problem
 from impls.spec import DEVICES, Unsupported, Variant
 
@@ -116,7 +116,6 @@ def laid_out_as(out: Tensor, query: Tensor) -> Tensor:
 LASTING, PASSING = 32, 8
 """How many problems a variant is kept built for: with masks that follow from the shape, and with
 masks of the data, whose tables may be as large as the scores."""
-DATA = {"padding", "leftpad", "document", "dense", "bias"}
 NO_BIAS_GRADIENT = (
     "what is added to the scores is learned, and under dropout its gradient can't be had; set the "
     "dropout of the attention's weights to 0"
@@ -216,7 +215,7 @@ class Built:
 
     def attend(self, call: CallShape) -> Attend:
         """``attend(q, k, v)`` for all calls of this shape: built now, or kept from before."""
-        kept = self.lasting if DATA.isdisjoint(call.mask.kinds) else self.passing
+        kept = self.lasting if OF_DATA.isdisjoint(call.mask.kinds) else self.passing
         return kept(call)
 
     def _check_tensors(self, q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -248,19 +248,18 @@ class WhileAlive:
 
     def __init__(self) -> None:
         self._found: Any = WeakIdKeyDictionary()
-        self._private: Any = WeakIdKeyDictionary()
+        """How each was, None for what nobody writes to, and what was found."""
 
     def is_private(self, thing: Tensor) -> None:
         """From now on: nobody else has the tensor, so nobody writes to it."""
-        self._private[thing] = True
+        self._found[thing] = None, {}
 
     def get(self, thing: Any, rest: Any, find: Callable[[], Any]) -> Any:
         """What ``find`` found of the thing, and of whatever else it depends on, or finds now."""
-        seen, found = self._found.get(thing, (None, {}))
-        private = thing in self._private
-        if seen is None or not (private or _unwritten(thing, *seen)):
-            seen = (None, None) if private else _as_it_is(thing)
-            self._found[thing] = seen, (found := {})
+        held = self._found.get(thing)
+        if held is None or not (held[0] is None or _unwritten(thing, *held[0])):
+            held = self._found[thing] = _as_it_is(thing), {}
+        found = held[1]
         if rest not in found:
             found[rest] = find()
         return found[rest]

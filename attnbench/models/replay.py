@@ -26,6 +26,7 @@ from attnbench.core.call import BACKENDS, CallForm, TensorForm
 from attnbench.core.stats import StopRule, compare
 from attnbench.meter.clocks import clock_for
 from attnbench.models.attention import attention
+from impls.masks import OF_DATA
 from impls.problem import Problem
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "bfloat16": 2e-2, "float16": 4e-3}
@@ -190,8 +191,6 @@ def _mask(form: CallForm, problem: Problem) -> Tensor | None:
 
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Any]
-NAMED = {"none", "causal", "window", "prefix", "alibi"}
-"""Masks that follow from the shape, so that a program can name them."""
 
 
 class Taking(msgspec.Struct, frozen=True):
@@ -206,7 +205,7 @@ class Taking(msgspec.Struct, frozen=True):
         """The function; what it makes of a mask is kept while the mask's tensor is the same."""
         form, mask = call.form, call.problem.mask
         function = attention(self.variant, self.tables)
-        named = not self.by_model and NAMED.issuperset(mask.kinds)
+        named = not self.by_model and OF_DATA.isdisjoint(mask.kinds)
 
         def attend(q: Tensor, k: Tensor, v: Tensor, tensor: Tensor | None) -> Any:
             if named or tensor is None:

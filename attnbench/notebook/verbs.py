@@ -30,6 +30,8 @@ from attnbench.sweep.sweep import Stopped
 if TYPE_CHECKING:
     from attnbench.answer.choose_calls import Gain
     from attnbench.models.capture.calls import SeenCalls
+    from attnbench.sweep.places import Places
+    from attnbench.sweep.start import Run
 
 Words = str | Iterable[str] | None
 Numbers = int | Iterable[int] | str | None
@@ -41,7 +43,8 @@ def _asked(verb: str, words: Mapping[str, Any]) -> Namespace:
     problems = words["problems"]
     captured = not isinstance(problems, str | Path | None)
     given = asked(verb, {**words, "problems": "CALLS.json" if captured else problems})
-    given.problems = problems if captured else given.problems
+    if captured:
+        given.problems = problems
     return given
 
 
@@ -93,20 +96,25 @@ def run(
     words, start = dict(locals()), monotonic()
     given = _asked("run", words)
     with cell_output(quiet=quiet), places_of(given) as places:
-        new = begun(given, places)
-        path = new.folder.path
-        try:
-            with closing(new.folder), Progress(new.left) as progress:
-                progress.at(0, new.left, measuring_s(new), "the worker starts")
-                measure(new, places, progress)
-        except (Stopped, KeyboardInterrupt):
-            raise KeyboardInterrupt(
-                f"stopped; what was measured is kept: attnbench.load({str(path)!r}) reads it, "
-                f"attnbench.run(resume={str(path)!r}) goes on"
-            ) from None
+        path = _measured(begun(given, places), places)
         took = roughly(monotonic() - start)
         print(f"measured in {took}; the run is {path}", file=sys.stderr, flush=True)
     return load(path)
+
+
+def _measured(new: Run, places: Places) -> Path:
+    """Measure a run; its folder. Raises KeyboardInterrupt that says how to go on."""
+    path = new.folder.path
+    try:
+        with closing(new.folder), Progress(new.left) as progress:
+            progress.at(0, new.left, measuring_s(new), "the worker starts")
+            measure(new, places, progress)
+    except (Stopped, KeyboardInterrupt):
+        raise KeyboardInterrupt(
+            f"stopped; what was measured is kept: attnbench.load({str(path)!r}) reads it, "
+            f"attnbench.run(resume={str(path)!r}) goes on"
+        ) from None
+    return path
 
 
 @dataclass(frozen=True)

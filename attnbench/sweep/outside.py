@@ -110,6 +110,6 @@ def _package(place: str) -> list[Path]:
 
 def _editable(top: str) -> list[Path]:
     """The files of a package that lies where somebody works on it."""
-    if top in OURS or top in sys.stdlib_module_names or not (files := _package(top)):
+    if top in OURS or top in sys.stdlib_module_names or (file := file_of(top)) is None:
         return []
-    return [] if INSTALLED & {*files[0].parts} else files
+    return [] if INSTALLED & {*file.resolve().parts} else _package(top)

@@ -8,7 +8,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnbench.answer.engines import TimedSite, for_whole_model, in_engine
-from attnbench.answer.paste import ENGINES, NAMES, CallDetails, engine_name
+from attnbench.answer.paste import ENGINES, NAMES, CallDetails
 from attnbench.answer.ranking import Candidate
 from tests.answer.build import problem
 
@@ -88,11 +88,6 @@ def test_a_predicted_time_sets_nothing_for_a_whole_model():
     times = {**known.times, "chunked": candidate("chunked", 1.0, measured=False)}
     found = for_whole_model([TimedSite("here", known.problem, times, "chunked", "sdpa")])
     assert found.lines == []
-
-
-def test_of_a_place_that_stays_as_it_is_nothing_is_pasted():
-    assert site(FASTER, uses="chunked").lines() == []
-    assert site(FASTER, uses="sdpa").lines()[-1] == 'out = attend(q, k, v, mask="causal")'
 
 
 # ---- the engines ---------------------------------------------------------------------------------
@@ -235,7 +230,8 @@ def test_a_layer_has_weights_of_its_own_and_a_program_may_have_no_answer(engine)
 
 
 def named(engine):
-    return {engine_name(engine, variant) for variant in NAMES} - {""}
+    assert NAMES[engine]
+    return {*NAMES[engine].values()}
 
 
 def test_transformers_has_these_implementations():

@@ -27,7 +27,9 @@ def build(problem):
 """
 TWICE = CALLS.format(deed="inner(q, k, v); return inner(q, k, v)")
 LIES_LATER = CALLS.format(deed="return inner(q, k, v) * (1 if len(calls) < 40 else 1.5)")
-SEEDS = CALLS.format(deed="torch.manual_seed(1) if len(calls) > 40 else 0; return inner(q, k, v)")
+SEEDS = CALLS.format(
+    deed="torch.manual_seed(len(calls)) if len(calls) > 40 else 0; return inner(q, k, v)"
+)
 INVERTED = "def build(problem):\n    return lambda q, k, v: v * 0\n"
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
+from attnbench.answer import paste
 from attnbench.answer.choose_calls import (
     Gain,
     SiteTimes,
@@ -23,11 +24,12 @@ from attnbench.answer.mends import Priced, Pricer
 from attnbench.answer.paste import PLAIN, CallDetails, can_serve, find_row, lines
 from attnbench.command.terminal import say
 from attnbench.core.machine import this_machine
-from attnbench.core.settings import Settings
+from attnbench.features.choose import view
 from attnbench.features.choose.verify import Verified, verify
 from attnbench.features.choose.view import site_label
 from attnbench.models.capture.calls import SeenCalls, Site
 from attnbench.sweep.engine import engine_on
+from attnbench.sweep.start import settings_of
 from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
@@ -60,8 +62,6 @@ def show_answer(
     given: argparse.Namespace, table: Table, answer: Callable[[Problem], Choice]
 ) -> int:
     """``attnbench choose --problems calls.json``, printed."""
-    from attnbench.answer import paste
-    from attnbench.features.choose import view
     from attnbench.report import tidy
 
     found = answers(given, table, answer)
@@ -157,7 +157,7 @@ def _priced(
 
     some = [(n, s, s.call) for n, s in enumerate(calls.sites) if s.problem in choices]
     found: dict[int, Priced] = {}
-    settings = Settings(given.threads or this_machine().threads, given.allocator)
+    settings = settings_of(given, this_machine())
     device = next(iter(choices)).device
     with engine_on(device, settings) as engine, Progress(len(some)) as watcher:
         for done, (number, site, form) in enumerate(some):

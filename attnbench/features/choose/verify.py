@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from attnbench.answer.mends import backend_order
 from attnbench.core.format import counted
 from impls.errors import CantBeDone
+from impls.masks import OF_DATA
 
 if TYPE_CHECKING:
     from attnbench.answer.mends import Priced
@@ -24,8 +26,6 @@ FROM_OUTSIDE = {
     "one_head", "detach_mask", "backend", "no_grad", "need_weights",
 }  # fmt: skip
 """Mends that can be put in place while a program runs."""
-NAMED = {"none", "causal", "window", "prefix", "alibi"}
-"""Masks that follow from the shape, so that a line can name them."""
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ def verify(
     places: dict[str, list[dict[str, Any]]] = {}
     left: list[str] = []
     for site, priced in advised:
-        variant = "" if priced.form is not None else priced.keys[0]
+        variant = priced.variant
         keys = ["variant"] if variant else list(priced.keys)
         if (not variant and not FROM_OUTSIDE.issuperset(keys)) or site.via not in ("sdpa", "mha"):
             left.append(site.site)
@@ -79,8 +79,9 @@ def verify(
                 "mask": "" if mask.plain and "drop_mask" not in keys else str(mask),
                 "repeated": site.call.repeated if site.call else 1,
                 "variant": variant,
+                "backends": backend_order(priced.form) if priced.form else [],
                 "tables": list(tables),
-                "named": str(mask) if NAMED.issuperset(mask.kinds) else "",
+                "named": str(mask) if OF_DATA.isdisjoint(mask.kinds) else "",
             }
         )
     if not places:

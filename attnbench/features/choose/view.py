@@ -152,7 +152,7 @@ def show_calls(answer: ProgramAnswer) -> None:
     if answer.verified is not None:
         out.print(escape(answer.verified.sentence()), style="bold")
     for site in gained.sites:
-        proof = proofs.get(site.takes.removeprefix("take "))
+        proof = proofs.get(site.takes)
         _show_site(site, gained.of, proof, code=answer.engine is None)
     if answer.engine is not None:
         _show_engine(answer.engine)
@@ -179,7 +179,8 @@ def _show_site(site: SiteTimes, of: str, proof: str | None, *, code: bool) -> No
             out.print(escape(f"  {why}"), style=FAINT)
         return
     times = format.ratio_interval(r.value, r.low, r.high)
-    then = f"  then  {duration(site.then_s.value)}, {times} of it: {site.takes}"
+    change = "; ".join(site.mend) or site.takes
+    then = f"  then  {duration(site.then_s.value)}, {times} of it: {change}"
     out.print(escape(then), style=GOOD)
     if code:
         _paste("", site.code)

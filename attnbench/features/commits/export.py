@@ -28,7 +28,6 @@ from attnbench.core.store import read_header, read_records, some_runs
 from attnbench.features.commits import asv_interface, suite
 from attnbench.features.commits.rows import words_of
 from attnbench.sweep.plan import problems
-from impls import own_rows
 from impls.errors import CantBeDone
 from impls.problem import SHORT, Problem
 
@@ -61,12 +60,17 @@ class CommitRun:
         """Whether a record is of the code whose commit this is."""
         return bool(words_of(record.variant) & self.outside) == self.own
 
-    def add_to(self, sheets: dict[tuple[str, str, str], tuple[CommitRun, Any, Values]]) -> None:
-        """Add what it says of each cell, by machine, commit and Python, with asv's entry."""
-        threads = self.header["settings"]["threads"]
+    def add_to(self, sheets: dict[tuple[str, str, str], tuple[CommitRun, Any, Values]]) -> int:
+        """Add what it says of each cell, by machine, commit and Python, with asv's entry; how many
+        are not of this code.
+        """
+        threads, others = self.header["settings"]["threads"], 0
         for record in read_records(self.path):
             node = self.header.get("nodes", {}).get(record.node, {})
-            if node.get("leg", 1) != self.leg or not self.takes(record):
+            if node.get("leg", 1) != self.leg:
+                continue
+            if not self.takes(record):
+                others += 1
                 continue
             machine, problem = node.get("machine", self.header["machine"]), record.problem
             entry = asv_interface.entry(machine)
@@ -85,6 +89,7 @@ class CommitRun:
                 if record.status is not Status.MEASURED and record.status not in NOT_TRIED:
                     value = FAILED
                 put(values.setdefault(f"{name}.{figure}", {}), cell, value)
+        return others
 
 
 def put(cells: dict[asv_interface.Cell, Value], cell: asv_interface.Cell, new: Value) -> None:
@@ -131,8 +136,7 @@ def export(
         raise CantBeDone(f"of the {len(left_out)} runs there none can be exported: {left_out[0]}")
     sheets: dict[tuple[str, str, str], tuple[CommitRun, Any, Values]] = {}
     for one in sorted((leg for some in found.values() for leg in some), key=lambda x: x.started):
-        one.add_to(sheets)
-        if others := sum(not one.takes(record) for record in read_records(one.path)):
+        if others := one.add_to(sheets):
             say(
                 f"left out of {one.path}: {counted(others, 'measurement')} of rows that are not "
                 f"those of {repository.root}; export them where these are"
@@ -172,9 +176,6 @@ def _code(
             )
         alike = [one for one in here if one["commit"] == here[0]["commit"]]
         return here[0], frozenset(name for one in alike for name in one["rows"])
-    if "outside" not in header and header.get("tables"):  # as runs were written before
-        names = {record.variant.partition("?")[0] for record in read_records(path)}
-        return header["code"], frozenset(names - {*own_rows()})
     return header["code"], frozenset(name for each in outside.values() for name in each["rows"])
 
 

@@ -122,6 +122,11 @@ class CommitsComparison:
         return {**vars(self), **ends, "paired": True, "cells": cells, "counts": self.counts()}
 
 
+def blank_cell(cell: Cell) -> CommitCell:
+    """A cell of which nothing is known yet."""
+    return CommitCell(cell.problem, variant=cell.variant.label, computes=cell.variant.computes)
+
+
 def compare_cell(
     cell: Cell, commits: Sequence[Commit], workers: Sequence[HoldingWorker], rule: StopRule
 ) -> CommitCell:
@@ -129,8 +134,7 @@ def compare_cell(
 
     The rows are looked up by their text in the commit's own table, which says what it lacks.
     """
-    row = cell.variant
-    blank = CommitCell(cell.problem, variant=row.label, computes=row.computes)
+    blank = blank_cell(cell)
     if cell.left_out is not None:
         why, status = cell.left_out.reason, str(cell.left_out.status)
         return replace(blank, why=why, why_a=why, why_b=why, status_a=status, status_b=status)

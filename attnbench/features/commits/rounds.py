@@ -28,6 +28,7 @@ from attnbench.features.commits.pairs import (
     CommitCell,
     CommitsComparison,
     Open,
+    blank_cell,
     compare_cell,
 )
 from attnbench.features.commits.rows import CellPlan
@@ -84,10 +85,7 @@ def compare_in_rounds(
         statuses = ["failed" * bool(why) for why in plan.unreadable]
         names = ("why_a", "why_b", "status_a", "status_b")
         sides: dict[str, Any] = dict(zip(names, [*plan.unreadable, *statuses], strict=True))
-        found = [
-            CommitCell(c.problem, variant=(v := c.variant).label, computes=v.computes, **sides)
-            for c in plan.cells
-        ]
+        found = [replace(blank_cell(c), **sides) for c in plan.cells]
     else:
         with ExitStack() as stack:
             folders = [stack.enter_context(repository.laid_out(commit)) for commit in (a, b)]
@@ -110,10 +108,7 @@ def compare_in_rounds(
                             stop = "cap" if number == LOOKS[-1] else "budget" if spent else ""
                         if stop:
                             pairs = Pairs(said, one.a_s, one.b_s, stop, (a.name, b.name))
-                            row, problem = one.cell.variant, one.cell.problem
-                            one.ended = CommitCell(
-                                problem, pairs, variant=row.label, computes=row.computes
-                            )
+                            one.ended = replace(blank_cell(one.cell), pairs=pairs)
                     if one.ended is not None:
                         watch(one.ended)
         found += [one.ended for one in taken if one.ended is not None]

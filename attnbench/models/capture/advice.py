@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from attnbench.models.attention import attention
 from attnbench.models.mask_of import WhileAlive, hides
 
-ALL = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION,
-       SDPBackend.MATH]  # fmt: skip
 Function = Callable[..., Any]
 Arguments = dict[str, Any]
 
@@ -31,7 +29,8 @@ class Advice:
 
     def __init__(self, places: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         """``places``: by a place's text its entries: the keys of mends, the mask that they are for
-        or "", how often heads are repeated, and a variant with its tables and a mask by name.
+        or "", how often heads are repeated, torch's backends in order, and a variant with its
+        tables and a mask by name.
         """
         self._places = places
 
@@ -49,7 +48,8 @@ class Advice:
     ) -> tuple[Function, Arguments]:
         """The function and the arguments with which a call is made there."""
         entries = self._places.get(place, ())
-        entry = next((e for e in entries if e["mask"] in ("", mask_of())), None)
+        seen = cache(mask_of)
+        entry = next((e for e in entries if not e["mask"] or e["mask"] == seen()), None)
         if entry is None:
             return original, arguments
         arguments = dict(arguments)
@@ -89,7 +89,7 @@ CHANGES: dict[str, Callable[[Function, Arguments, Entry], Changed]] = {
     "mask_axes": lambda f, a, _: (f, {**a, "attn_mask": a["attn_mask"][:, None]}),
     "one_head": lambda f, a, _: (f, {**a, "attn_mask": a["attn_mask"][:, :1]}),
     "detach_mask": lambda f, a, _: (f, {**a, "attn_mask": a["attn_mask"].detach()}),
-    "backend": lambda f, a, _: (partial(_with_backends, f), a),
+    "backend": lambda f, a, entry: (partial(_with_backends, f, entry["backends"]), a),
     "no_grad": lambda f, a, _: (partial(_without_gradient, f), a),
     "need_weights": lambda f, a, _: (f, a),  # nn.MultiheadAttention was told already
     "variant": _taken,
@@ -101,8 +101,8 @@ def _first(original: Function, **arguments: Any) -> Any:
     return original(**arguments)[0]
 
 
-def _with_backends(original: Function, **arguments: Any) -> Any:
-    with sdpa_kernel(ALL):
+def _with_backends(original: Function, names: Sequence[str], **arguments: Any) -> Any:
+    with sdpa_kernel([getattr(SDPBackend, name) for name in names], set_priority=True):
         return original(**arguments)
 
 

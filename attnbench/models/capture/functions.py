@@ -289,7 +289,10 @@ def _unread(code: types.CodeType, last: int) -> bool:
         return after[1].opname in ("BINARY_SUBSCR", "BINARY_OP")
     if not after or after[0].opname != "UNPACK_SEQUENCE" or after[0].argval != 2:
         return False
-    second = [*_names(after[1]), *_names(after[2])][1]
+    stores = after[1:2] if isinstance(after[1].argval, tuple) else after[1:3]
+    if any("LOAD" in x.opname or not x.opname.startswith("STORE_") for x in stores):
+        return False  # kept in an attribute or an item
+    second = [name for x in stores for name in _names(x)][1]
     if any(x.opname.startswith("LOAD") and second in _names(x) for x in whole):
         return False
     return "_FAST" in after[1].opname or second.startswith("_")

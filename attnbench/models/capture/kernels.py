@@ -57,6 +57,7 @@ class HowCalled(NamedTuple):
     enable_gqa: bool
     disabled: tuple[str, ...]
     autocast: torch.dtype | None
+    device: torch.device
     gradient: bool
     returns: str = ""
     unread: bool = False
@@ -109,7 +110,8 @@ def how_called(
     unread: bool = False,
 ) -> HowCalled:
     """How a call is about to be made."""
-    kind, mask_form, mask_type = q.device.type, None, ""
+    device = q.device
+    kind, mask_form, mask_type = device.type, None, ""
     if mask is not None:
         if isinstance(mask, Tensor):
             mask_form = _of(mask)
@@ -135,6 +137,7 @@ def how_called(
         and kind in DEVICES
         and torch.is_autocast_enabled(kind)
         else None,
+        device,
         True in asked and torch.is_grad_enabled(),
         returns,
         unread,

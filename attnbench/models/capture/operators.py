@@ -191,9 +191,10 @@ def _gradient(words: list[str], original: Function) -> Function:
     """What computes a gradient in compiled code: its seconds are those of the call before."""
 
     def call(*args: Any, **more: Any) -> Any:
-        recorder = NOW.recorder
+        if (recorder := NOW.recorder) is None:
+            return original(*args, **more)
         out = {**dict(zip(words, args, strict=False)), **more}.get("out")
-        if recorder is None or not isinstance(out, Tensor) or not _computes(out):
+        if not isinstance(out, Tensor) or not _computes(out):
             return original(*args, **more)
         if (entry := recorder.outputs.get(out.data_ptr())) is None:
             return original(*args, **more)

@@ -380,7 +380,7 @@ class Recorder:
             entry = self._entries.get(request) or self._entry(request, call, request)
         else:  # what nearly all calls are: their site is known by what costs little to compare
             found, new = call.look(place, self.masks)
-            key = place, call.via, how, found, call.note, call.heads
+            key = place, call.via, how, found, call.note, call.heads, call.k.shape
             known = self._entries.get(key)
             entry = known or self._entry(call.request(place, self.masks)[0], call, key)
         if call.whole:

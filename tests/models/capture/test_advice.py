@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch.profiler import ProfilerActivity, profile
 
-from attnbench.answer.mends import mends
+from attnbench.answer.mends import backend_order, mends
 from attnbench.models.capture.advice import CHANGES, Advice
 from attnbench.models.capture.calls import merged
 from attnbench.models.capture.capture import Session
@@ -34,8 +35,16 @@ def run(program, advice=None, *, several=False):
 
 
 def advice_for(site, keys, **more):
-    entry = {"keys": keys, "mask": str(site.problem.mask), "repeated": site.call.repeated}
-    return Advice({site.site: [{**entry, "variant": "", "tables": [], "named": "", **more}]})
+    entry = {
+        "keys": keys,
+        "mask": str(site.problem.mask),
+        "repeated": site.call.repeated,
+        "variant": "",
+        "backends": backend_order(replace(site.call, disabled=())),
+        "tables": [],
+        "named": "",
+    }
+    return Advice({site.site: [{**entry, **more}]})
 
 
 @pytest.mark.parametrize(("name", "key"), OUTSIDE, ids=map("-".join, OUTSIDE))
