@@ -56,8 +56,24 @@ def site(mark: str, kernel: str, given: str, holds: str, mend: Any = (), why: An
             "maybe": set(more.pop("maybe", ())), "why": list(why), **more}  # fmt: skip
 
 
-def P(name: str, code: str, sites: Any, mend: Any = None, note: str = "", head: str = HEAD,
-      **_: Any) -> None:  # fmt: skip
+def P(name: str, code: str, sites: Any, mend: Any = None, note: str = "", head: str = HEAD) -> None:  # fmt: skip
     """One program; ``mend``: the texts to replace in its mended form."""
     assert name not in ALL, name
     ALL[name] = Program(head + "\n" + code.strip("\n") + "\n", sites, mend or [], note)
+
+
+END = """print(f"CHECK {out.double().pow(2).mean().item():.10g}")
+"""
+
+
+def timed(steps: int, body: str, within: str = "torch.no_grad()") -> str:
+    """The end of a program: its body in a loop, each step timed, and the last output's number."""
+    inner = "".join(f"        {line}\n" for line in body.strip("\n").splitlines())
+    return (
+        f"""with {within}:
+    for step in range({steps}):
+        t0 = time.perf_counter()
+{inner}        print(f"STEP {{time.perf_counter() - t0:.6f}}")
+"""
+        + END
+    )

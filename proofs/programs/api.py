@@ -1,31 +1,19 @@
 """Each way of calling attention."""
 # fmt: off
 
-from proofs.programs import HEAD, P, site
+from proofs.programs import END, HEAD, P, site, timed
 
-K = "api"
-END = '''print(f"CHECK {out.double().pow(2).mean().item():.10g}")
-'''
-LOOP = '''with torch.no_grad():
-    for step in range({n}):
-        t0 = time.perf_counter()
-        out = {call}
-        print(f"STEP {{time.perf_counter() - t0:.6f}}")
-''' + END.replace('{', '{{').replace('}', '}}')
 OFF = "Flash attention has been runtime disabled"
 H2 = HEAD.replace("import torch.nn.functional as F\n", "import torch.nn.functional as F\nfrom torch.nn.attention import SDPBackend, sdpa_kernel\n")
 
 # ------------------------------------------------------------------ backends
 P("kernel_math_left_in", '''
 q, k, v = (torch.randn(1, 8, 1024, 64) for _ in range(3))
-with torch.no_grad():
-    for step in range(12):
-        t0 = time.perf_counter()
-        with sdpa_kernel([SDPBackend.MATH]):
-            out = F.scaled_dot_product_attention(q, k, v, is_causal=True)  #@a
-        print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "math", "is_causal flag", "causal", ["backend"], [OFF])],
-  mend=[("with sdpa_kernel([SDPBackend.MATH]):", "with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):")], head=H2, kind=K)
+''' + timed(12, '''
+with sdpa_kernel([SDPBackend.MATH]):
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True)  #@a
+'''), [site("a", "math", "is_causal flag", "causal", ["backend"], [OFF])],
+  mend=[("with sdpa_kernel([SDPBackend.MATH]):", "with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):")], head=H2)
 
 P("kernel_math_whole_program", '''
 class Attn(nn.Module):
@@ -41,69 +29,57 @@ class Attn(nn.Module):
 torch.backends.cuda.enable_flash_sdp(False)      # "for determinism"
 m = Attn().eval()
 x = torch.randn(1, 900, 512)
-''' + LOOP.format(n=12, call="m(x)"), [site("a", "math", "no mask", "hides nothing", ["backend"], [OFF])],
-  mend=[('torch.backends.cuda.enable_flash_sdp(False)      # "for determinism"\n', "")], kind=K,
+''' + timed(12, "out = m(x)"), [site("a", "math", "no mask", "hides nothing", ["backend"], [OFF])],
+  mend=[('torch.backends.cuda.enable_flash_sdp(False)      # "for determinism"\n', "")],
   note="the flag is named for CUDA, and turns the CPU's flash kernel off as well")
 
 P("kernel_efficient_or_math", '''
 q, k, v = (torch.randn(2, 8, 640, 64) for _ in range(3))
-with torch.no_grad(), sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
-    for step in range(12):
-        t0 = time.perf_counter()
-        out = F.scaled_dot_product_attention(q, k, v)  #@a
-        print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "math", "no mask", "hides nothing", ["backend"], [OFF])],
-  mend=[("[SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]", "[SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]")], head=H2, kind=K,
+''' + timed(12, '''
+out = F.scaled_dot_product_attention(q, k, v)  #@a
+''', "torch.no_grad(), sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])"), [site("a", "math", "no mask", "hides nothing", ["backend"], [OFF])],
+  mend=[("[SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]", "[SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]")], head=H2,
   note="meant for a GPU; on a CPU only math is left")
 
 P("kernel_flash", '''
 q, k, v = (torch.randn(1, 8, 900, 64) for _ in range(3))
-with torch.no_grad(), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-    for step in range(15):
-        t0 = time.perf_counter()
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)  #@a
-        print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "flash", "is_causal flag", "causal")], head=H2, kind=K)
+''' + timed(15, '''
+out = F.scaled_dot_product_attention(q, k, v, is_causal=True)  #@a
+''', "torch.no_grad(), sdpa_kernel(SDPBackend.FLASH_ATTENTION)"), [site("a", "flash", "is_causal flag", "causal")], head=H2)
 
 P("kernel_list_math_flash", '''
 q, k, v = (torch.randn(1, 8, 900, 64) for _ in range(3))
-with torch.no_grad(), sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION]):
-    for step in range(15):
-        t0 = time.perf_counter()
-        out = F.scaled_dot_product_attention(q, k, v)  #@a
-        print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "flash", "no mask", "hides nothing")], head=H2, kind=K, note="MATH is named first, and flash runs all the same: the list has no order")
+''' + timed(15, '''
+out = F.scaled_dot_product_attention(q, k, v)  #@a
+''', "torch.no_grad(), sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION])"), [site("a", "flash", "no mask", "hides nothing")], head=H2, note="MATH is named first, and flash runs all the same: the list has no order")
 
 P("kernel_priority_math_first", '''
 q, k, v = (torch.randn(1, 8, 900, 64) for _ in range(3))
-with torch.no_grad(), sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], set_priority=True):
-    for step in range(12):
-        t0 = time.perf_counter()
-        out = F.scaled_dot_product_attention(q, k, v)  #@a
-        print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "flash", "no mask", "hides nothing", [])], head=H2, kind=K, note="set_priority=True with MATH first: the CPU does not heed the order, flash runs")
+''' + timed(12, '''
+out = F.scaled_dot_product_attention(q, k, v)  #@a
+''', "torch.no_grad(), sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], set_priority=True)"), [site("a", "flash", "no mask", "hides nothing", [])], head=H2, note="set_priority=True with MATH first: the CPU does not heed the order, flash runs")
 
 P("aten_direct_plain", '''
 q, k, v = (torch.randn(1, 8, 900, 64) for _ in range(3))
-''' + LOOP.format(n=15, call="torch.ops.aten.scaled_dot_product_attention(q, k, v, None, 0.0, True)  #@a"),
-  [site("a", "flash", "is_causal flag", "causal")], kind=K)
+''' + timed(15, "out = torch.ops.aten.scaled_dot_product_attention(q, k, v, None, 0.0, True)  #@a"),
+  [site("a", "flash", "is_causal flag", "causal")])
 
 P("aten_direct_causal_mask", '''
 N = 1024
 q, k, v = (torch.randn(1, 8, N, 64) for _ in range(3))
 mask = torch.ones(N, N, dtype=torch.bool).tril()
-''' + LOOP.format(n=15, call="torch.ops.aten.scaled_dot_product_attention(q, k, v, mask)  #@a"),
+''' + timed(15, "out = torch.ops.aten.scaled_dot_product_attention(q, k, v, mask)  #@a"),
   [site("a", "flash", "boolean 2-D", "causal", ["is_causal"])],
-  mend=[("(q, k, v, mask)", "(q, k, v, is_causal=True)")], kind=K)
+  mend=[("(q, k, v, mask)", "(q, k, v, is_causal=True)")])
 
 P("imported_by_name", '''
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 N = 1024
 q, k, v = (torch.randn(1, 8, N, 64) for _ in range(3))
 mask = torch.ones(N, N, dtype=torch.bool).tril()
-''' + LOOP.format(n=15, call="sdpa(query=q, key=k, value=v, attn_mask=mask)  #@a"),
+''' + timed(15, "out = sdpa(query=q, key=k, value=v, attn_mask=mask)  #@a"),
   [site("a", "flash", "boolean 2-D", "causal", ["is_causal"])],
-  mend=[("attn_mask=mask)", "is_causal=True)")], kind=K, note="imported under another name, arguments by keyword")
+  mend=[("attn_mask=mask)", "is_causal=True)")], note="imported under another name, arguments by keyword")
 
 # ------------------------------------------------------------------ MultiheadAttention
 M = "m = nn.MultiheadAttention(512, 8, batch_first=True){e}\nx = torch.randn(2, 1024, 512)"
@@ -121,64 +97,55 @@ for step in range(10):
 SMALLER = "need_weights=True makes the whole matrix of weights, so scaled_dot_product_attention is never asked"
 
 P("mha_weights_used", M.format(e="") + TRAIN.format(call="out, w = m(x, x, x)  #@a", loss="out.pow(2).mean() - 1e-3 * (w + 1e-9).log().mean()"),
-  [site("a", "by hand (bmm, softmax, bmm inside nn.MultiheadAttention)", "no mask", "hides nothing", [], [SMALLER])], kind=K, note="the weights are in the loss: TRAP")
+  [site("a", "by hand (bmm, softmax, bmm inside nn.MultiheadAttention)", "no mask", "hides nothing", [], [SMALLER])], note="the weights are in the loss: TRAP")
 
 P("mha_weights_thrown_away", M.format(e="") + TRAIN.format(call="out, _ = m(x, x, x)  #@a", loss="out.pow(2).mean()"),
   [site("a", "by hand (bmm, softmax, bmm inside nn.MultiheadAttention)", "no mask", "hides nothing", ["need_weights"], [SMALLER])],
-  mend=[("m(x, x, x)", "m(x, x, x, need_weights=False)")], kind=K)
+  mend=[("m(x, x, x)", "m(x, x, x, need_weights=False)")])
 
 P("mha_index_zero", M.format(e="") + TRAIN.format(call="out = x + m(x, x, x)[0]  #@a", loss="out.pow(2).mean()"),
   [site("a", "by hand (bmm, softmax, bmm inside nn.MultiheadAttention)", "no mask", "hides nothing", ["need_weights"], [SMALLER])],
-  mend=[("m(x, x, x)[0]", "m(x, x, x, need_weights=False)[0]")], kind=K, note="[0] throws the weights away")
+  mend=[("m(x, x, x)[0]", "m(x, x, x, need_weights=False)[0]")], note="[0] throws the weights away")
 
 P("mha_need_weights_false", M.format(e="") + TRAIN.format(call="out, _ = m(x, x, x, need_weights=False)  #@a", loss="out.pow(2).mean()"),
-  [site("a", "flash", "no mask", "hides nothing")], kind=K)
+  [site("a", "flash", "no mask", "hides nothing")])
 
 P("mha_causal_mask_no_flag", M.format(e="") + "\nmask = torch.ones(1024, 1024, dtype=torch.bool).triu(1)" + TRAIN.format(call="out, _ = m(x, x, x, attn_mask=mask, need_weights=False)  #@a", loss="out.pow(2).mean()"),
   [site("a", "flash", "boolean 2-D (MultiheadAttention makes it float, 4-D)", "causal", ["is_causal"])],
-  mend=[("attn_mask=mask, ", "attn_mask=mask, is_causal=True, ")], kind=K, note="in MultiheadAttention True means hidden; is_causal=True still needs the mask beside it")
+  mend=[("attn_mask=mask, ", "attn_mask=mask, is_causal=True, ")], note="in MultiheadAttention True means hidden; is_causal=True still needs the mask beside it")
 
 P("mha_causal_flag", M.format(e="") + "\nmask = torch.ones(1024, 1024, dtype=torch.bool).triu(1)" + TRAIN.format(call="out, _ = m(x, x, x, attn_mask=mask, is_causal=True, need_weights=False)  #@a", loss="out.pow(2).mean()"),
-  [site("a", "flash", "is_causal flag", "causal")], kind=K)
+  [site("a", "flash", "is_causal flag", "causal")])
 
 P("mha_padding_train", M.format(e="") + "\npad = torch.arange(1024)[None] >= torch.tensor([1024, 700])[:, None]" + TRAIN.format(call="out, _ = m(x, x, x, key_padding_mask=pad, need_weights=False)  #@a", loss="out.pow(2).mean()"),
-  [site("a", "flash", "key_padding_mask", "padding (right)")], kind=K)
+  [site("a", "flash", "key_padding_mask", "padding (right)")])
 
 P("mha_causal_and_padding_weights_thrown", M.format(e="") + "\npad = torch.arange(1024)[None] >= torch.tensor([1024, 700])[:, None]\nmask = torch.ones(1024, 1024, dtype=torch.bool).triu(1)" + TRAIN.format(call="out, _ = m(x, x, x, key_padding_mask=pad, attn_mask=mask)  #@a", loss="out.pow(2).mean()"),
   [site("a", "by hand (bmm, softmax, bmm inside nn.MultiheadAttention)", "key_padding_mask and boolean 2-D", "padding (right) and causal", [], [SMALLER], maybe=["need_weights"])],
-  mend=[("attn_mask=mask)", "attn_mask=mask, need_weights=False)")], kind=K)
+  mend=[("attn_mask=mask)", "attn_mask=mask, need_weights=False)")])
 
 P("mha_dropout_train", M.format(e="").replace("batch_first", "dropout=0.1, batch_first") + TRAIN.format(call="out, _ = m(x, x, x, need_weights=False)  #@a", loss="out.pow(2).mean()"),
-  [site("a", "math", "no mask", "hides nothing", [], ["Both fused kernels do not support non-zero dropout"])], kind=K, note="dropout in training keeps flash away on a CPU; it is meant")
+  [site("a", "math", "no mask", "hides nothing", [], ["Both fused kernels do not support non-zero dropout"])], note="dropout in training keeps flash away on a CPU; it is meant")
 
 P("mha_eval_fastpath_weights_thrown", M.format(e=".eval()") + '''
-with torch.no_grad():
-    for step in range(12):
-        t0 = time.perf_counter()
-        out, _ = m(x, x, x)  #@a
-        print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "by hand (the fast path, aten::_native_multi_head_attention: bmm, softmax, bmm)", "no mask", "hides nothing", [], ["the fast path never asks scaled_dot_product_attention on a CPU"], maybe=["need_weights"], other_mend="need_weights=False with torch.backends.mha.set_fastpath_enabled(False): flash")],
-  mend=[("import torch.nn as nn\n", "import torch.nn as nn\ntorch.backends.mha.set_fastpath_enabled(False)\n"), ("m(x, x, x)", "m(x, x, x, need_weights=False)")], kind=K,
+''' + timed(12, '''
+out, _ = m(x, x, x)  #@a
+'''), [site("a", "by hand (the fast path, aten::_native_multi_head_attention: bmm, softmax, bmm)", "no mask", "hides nothing", [], ["the fast path never asks scaled_dot_product_attention on a CPU"], maybe=["need_weights"], other_mend="need_weights=False with torch.backends.mha.set_fastpath_enabled(False): flash")],
+  mend=[("import torch.nn as nn\n", "import torch.nn as nn\ntorch.backends.mha.set_fastpath_enabled(False)\n"), ("m(x, x, x)", "m(x, x, x, need_weights=False)")],
   note="need_weights=False alone stays in the fast path, which makes the matrix of weights either way")
 
 P("mha_eval_fastpath_no_weights", M.format(e=".eval()") + '''
-with torch.inference_mode():
-    for step in range(12):
-        t0 = time.perf_counter()
-        out, _ = m(x, x, x, need_weights=False)  #@a
-        print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "by hand (the fast path, aten::_native_multi_head_attention: bmm, softmax, bmm)", "no mask", "hides nothing", [], ["the fast path never asks scaled_dot_product_attention on a CPU"], other_mend="torch.backends.mha.set_fastpath_enabled(False): flash")],
-  mend=[("import torch.nn as nn\n", "import torch.nn as nn\ntorch.backends.mha.set_fastpath_enabled(False)\n")], kind=K, note="SURPRISE: the fast path is not flash on a CPU; by rough CPU time no slower at 640 tokens, 1.3 times slower at 1,024")
+''' + timed(12, '''
+out, _ = m(x, x, x, need_weights=False)  #@a
+''', "torch.inference_mode()"), [site("a", "by hand (the fast path, aten::_native_multi_head_attention: bmm, softmax, bmm)", "no mask", "hides nothing", [], ["the fast path never asks scaled_dot_product_attention on a CPU"], other_mend="torch.backends.mha.set_fastpath_enabled(False): flash")],
+  mend=[("import torch.nn as nn\n", "import torch.nn as nn\ntorch.backends.mha.set_fastpath_enabled(False)\n")], note="SURPRISE: the fast path is not flash on a CPU; by rough CPU time no slower at 640 tokens, 1.3 times slower at 1,024")
 
 P("mha_eval_cross_weights_thrown", M.format(e=".eval()") + '''
 memory = torch.randn(2, 900, 512)
-with torch.no_grad():
-    for step in range(12):
-        t0 = time.perf_counter()
-        out, _ = m(x, memory, memory)  #@a
-        print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "by hand (bmm, softmax, bmm inside nn.MultiheadAttention)", "no mask", "hides nothing", ["need_weights"], [SMALLER])],
-  mend=[("m(x, memory, memory)", "m(x, memory, memory, need_weights=False)")], kind=K, note="cross-attention takes no fast path")
+''' + timed(12, '''
+out, _ = m(x, memory, memory)  #@a
+'''), [site("a", "by hand (bmm, softmax, bmm inside nn.MultiheadAttention)", "no mask", "hides nothing", ["need_weights"], [SMALLER])],
+  mend=[("m(x, memory, memory)", "m(x, memory, memory, need_weights=False)")], note="cross-attention takes no fast path")
 
 P("mha_eval_grad_on", M.format(e=".eval()") + '''
 for step in range(12):
@@ -186,7 +153,7 @@ for step in range(12):
     out, _ = m(x, x, x, need_weights=False)  #@a
     out = out.detach()
     print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "flash", "no mask", "hides nothing", [])], kind=K,
+''' + END, [site("a", "flash", "no mask", "hides nothing", [])],
   note="TRAP: nobody asks for gradients, but torch.no_grad() would send it down the fast path (bmm and softmax), which is no faster at 640 tokens and was 1.36 times slower at 1,024 by rough CPU time")
 
 # ------------------------------------------------------------------ TransformerEncoder
@@ -196,35 +163,29 @@ m = nn.TransformerEncoder(layer, 2, enable_nested_tensor={nest}){e}
 x = torch.randn(2, 512, 384)
 '''
 P("encoder_train_plain", ENC.format(p="0.0", nest=False, e="") + TRAIN.format(call="out = m(x)  #@a", loss="out.pow(2).mean()").replace("range(10)", "range(8)").replace("x)  #@a", "x)  #@a"),
-  [site("a", "flash", "no mask", "hides nothing")], kind=K)
+  [site("a", "flash", "no mask", "hides nothing")])
 
 P("encoder_train_causal_mask", ENC.format(p="0.0", nest=False, e="") + "mask = nn.Transformer.generate_square_subsequent_mask(512)" + TRAIN.format(call="out = m(x, mask=mask)  #@a", loss="out.pow(2).mean()").replace("range(10)", "range(8)"),
-  [site("a", "flash", "float 2-D of 0 and -inf, which TransformerEncoder itself finds causal and turns into the flag", "causal")], kind=K,
+  [site("a", "flash", "float 2-D of 0 and -inf, which TransformerEncoder itself finds causal and turns into the flag", "causal")],
   note="nothing to gain: the encoder sees for itself that the mask is causal")
 
 P("encoder_train_padding", ENC.format(p="0.0", nest=False, e="") + "pad = torch.arange(512)[None] >= torch.tensor([512, 300])[:, None]" + TRAIN.format(call="out = m(x, src_key_padding_mask=pad)  #@a", loss="out.pow(2).mean()").replace("range(10)", "range(8)"),
-  [site("a", "flash", "key_padding_mask", "padding (right)")], kind=K)
+  [site("a", "flash", "key_padding_mask", "padding (right)")])
 
 P("encoder_train_dropout", ENC.format(p="0.1", nest=False, e="") + TRAIN.format(call="out = m(x)  #@a", loss="out.pow(2).mean()").replace("range(10)", "range(8)"),
-  [site("a", "math", "no mask", "hides nothing", [], ["Both fused kernels do not support non-zero dropout"])], kind=K, note="torch's default dropout of 0.1")
+  [site("a", "math", "no mask", "hides nothing", [], ["Both fused kernels do not support non-zero dropout"])], note="torch's default dropout of 0.1")
 
 P("encoder_eval_fastpath", ENC.format(p="0.1", nest=False, e=".eval()") + '''
-with torch.no_grad():
-    for step in range(10):
-        t0 = time.perf_counter()
-        out = m(x)  #@a
-        print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "by hand (the fast path, aten::_transformer_encoder_layer_fwd: bmm, softmax, bmm)", "no mask", "hides nothing", [], ["the fast path never asks scaled_dot_product_attention on a CPU"], maybe_other="torch.backends.mha.set_fastpath_enabled(False): flash")],
-  mend=[("import torch.nn as nn\n", "import torch.nn as nn\ntorch.backends.mha.set_fastpath_enabled(False)\n")], kind=K)
+''' + timed(10, '''
+out = m(x)  #@a
+'''), [site("a", "by hand (the fast path, aten::_transformer_encoder_layer_fwd: bmm, softmax, bmm)", "no mask", "hides nothing", [], ["the fast path never asks scaled_dot_product_attention on a CPU"], maybe_other="torch.backends.mha.set_fastpath_enabled(False): flash")],
+  mend=[("import torch.nn as nn\n", "import torch.nn as nn\ntorch.backends.mha.set_fastpath_enabled(False)\n")])
 
 P("encoder_eval_padding_nested", ENC.format(p="0.1", nest=True, e=".eval()") + '''
 pad = torch.arange(512)[None] >= torch.tensor([512, 200])[:, None]
-with torch.no_grad():
-    for step in range(10):
-        t0 = time.perf_counter()
-        out = m(x, src_key_padding_mask=pad)  #@a
-        print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "by hand (the fast path over nested tensors)", "key_padding_mask", "padding (right)", [], maybe_other="fast path off")], kind=K,
+''' + timed(10, '''
+out = m(x, src_key_padding_mask=pad)  #@a
+'''), [site("a", "by hand (the fast path over nested tensors)", "key_padding_mask", "padding (right)", [], maybe_other="fast path off")],
   note="nested tensors leave the padding out of the work, at the price of the fast path's bmm and softmax")
 
 P("decoder_train_weights", '''
@@ -233,7 +194,7 @@ x, memory = torch.randn(2, 400, 384), torch.randn(2, 500, 384)
 mask = nn.Transformer.generate_square_subsequent_mask(400)
 ''' + TRAIN.format(call="out = m(x, memory, tgt_mask=mask)  #@a", loss="out.pow(2).mean()"),
   [site("a", "flash", "float 2-D of 0 and -inf for the self-attention, no mask for the other", "causal / hides nothing", [], maybe=["is_causal"])],
-  mend=[("tgt_mask=mask)", "tgt_mask=mask, tgt_is_causal=True)")], kind=K, note="the LAYER does not look at its mask, as the whole Decoder does; one line, two attention calls")
+  mend=[("tgt_mask=mask)", "tgt_mask=mask, tgt_is_causal=True)")], note="the LAYER does not look at its mask, as the whole Decoder does; one line, two attention calls")
 
 # ------------------------------------------------------------------ flex
 FLEX = HEAD.replace("import torch.nn.functional as F\n", "import torch.nn.functional as F\nfrom torch.nn.attention.flex_attention import create_block_mask, flex_attention\n")
@@ -251,7 +212,7 @@ with torch.no_grad():
         out = flex_attention(q, k, v, block_mask=bm)  #@a
         print(f"STEP {time.perf_counter() - t0:.6f}")
 ''' + END, [site("a", "flex uncompiled", "block mask", "causal", ["compile_flex", "sdpa", "is_causal"])],
-  mend=[("N = 768\n", "N = 768\nflex_attention = torch.compile(flex_attention)\n")], head=FLEX, kind=K, compiled=True,
+  mend=[("N = 768\n", "N = 768\nflex_attention = torch.compile(flex_attention)\n")], head=FLEX,
   note="compiled, or F.sdpa with is_causal=True: either is right. The warm-up call is a site of its own on another line")
 
 P("flex_eager_alibi", '''
@@ -261,24 +222,18 @@ def alibi(score, b, h, i, j):
     return score - slopes[h] * (i - j).abs()
 
 q, k, v = (torch.randn(1, 8, 640, 64) for _ in range(3))
-with torch.no_grad():
-    for step in range(10):
-        t0 = time.perf_counter()
-        out = flex_attention(q, k, v, score_mod=alibi)  #@a
-        print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "flex uncompiled", "score_mod", "alibi", ["compile_flex"])],
-  mend=[("\nq, k, v = (", "\nflex_attention = torch.compile(flex_attention)\nq, k, v = (")], head=FLEX, kind=K, compiled=True,
+''' + timed(10, '''
+out = flex_attention(q, k, v, score_mod=alibi)  #@a
+'''), [site("a", "flex uncompiled", "score_mod", "alibi", ["compile_flex"])],
+  mend=[("\nq, k, v = (", "\nflex_attention = torch.compile(flex_attention)\nq, k, v = (")], head=FLEX,
   note="the first step of the mended program pays for compiling; compare medians")
 
 P("flex_eager_nothing", '''
 q, k, v = (torch.randn(1, 8, 768, 64) for _ in range(3))
-with torch.no_grad():
-    for step in range(10):
-        t0 = time.perf_counter()
-        out = flex_attention(q, k, v)  #@a
-        print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "flex uncompiled", "no mask", "hides nothing", ["sdpa", "compile_flex"])],
-  mend=[("out = flex_attention(q, k, v)", "out = F.scaled_dot_product_attention(q, k, v)")], head=FLEX, kind=K)
+''' + timed(10, '''
+out = flex_attention(q, k, v)  #@a
+'''), [site("a", "flex uncompiled", "no mask", "hides nothing", ["sdpa", "compile_flex"])],
+  mend=[("out = flex_attention(q, k, v)", "out = F.scaled_dot_product_attention(q, k, v)")], head=FLEX)
 
 P("flex_compiled_window", '''
 def window(b, h, i, j):
@@ -288,25 +243,19 @@ N = 1280
 flex = torch.compile(flex_attention)
 bm = create_block_mask(window, None, None, N, N, device="cpu")
 q, k, v = (torch.randn(1, 8, N, 64) for _ in range(3))
-with torch.no_grad():
-    for step in range(15):
-        t0 = time.perf_counter()
-        out = flex(q, k, v, block_mask=bm)  #@a
-        print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "flex compiled", "block mask", "window")], head=FLEX, kind=K, compiled=True)
+''' + timed(15, '''
+out = flex(q, k, v, block_mask=bm)  #@a
+'''), [site("a", "flex compiled", "block mask", "window")], head=FLEX)
 
 # ------------------------------------------------------------------ written out by hand
 HAND = "attention written out: the whole matrix of weights is made"
 P("hand_at_script", '''
 q, k, v = (torch.randn(1, 8, 1024, 64) for _ in range(3))
-with torch.inference_mode():
-    for step in range(12):
-        t0 = time.perf_counter()
-        scores = q @ k.transpose(-2, -1) / 64 ** 0.5  #@a
-        out = scores.softmax(-1) @ v
-        print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "by hand", "no mask", "hides nothing", ["sdpa"], [HAND], lines="the first product to the second")],
-  mend=[("        scores = q @ k.transpose(-2, -1) / 64 ** 0.5  #@a\n        out = scores.softmax(-1) @ v\n", "        out = F.scaled_dot_product_attention(q, k, v)  #@a\n")], kind=K)
+''' + timed(12, '''
+scores = q @ k.transpose(-2, -1) / 64 ** 0.5  #@a
+out = scores.softmax(-1) @ v
+''', "torch.inference_mode()"), [site("a", "by hand", "no mask", "hides nothing", ["sdpa"], [HAND], lines="the first product to the second")],
+  mend=[("        scores = q @ k.transpose(-2, -1) / 64 ** 0.5  #@a\n        out = scores.softmax(-1) @ v\n", "        out = F.scaled_dot_product_attention(q, k, v)  #@a\n")])
 
 P("hand_matmul_module_causal", '''
 class CausalSelfAttention(nn.Module):
@@ -331,12 +280,12 @@ class CausalSelfAttention(nn.Module):
 
 m = CausalSelfAttention().eval()
 x = torch.randn(1, 1000, 512)
-''' + LOOP.format(n=10, call="m(x)"), [site("a", "by hand", "boolean 4-D broadcast (masked_fill)", "causal", ["sdpa", "is_causal"], [HAND])],
+''' + timed(10, "out = m(x)"), [site("a", "by hand", "boolean 4-D broadcast (masked_fill)", "causal", ["sdpa", "is_causal"], [HAND])],
   mend=[('''        att = torch.matmul(q, k.transpose(-2, -1)) * (1.0 / k.size(-1) ** 0.5)  #@a
         att = att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf"))
         att = F.softmax(att, dim=-1)
         y = torch.matmul(att, v)
-''', "        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  #@a\n")], kind=K)
+''', "        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  #@a\n")])
 
 P("hand_einsum_module", '''
 class Attention(nn.Module):
@@ -354,29 +303,26 @@ class Attention(nn.Module):
 
 m = Attention().eval()
 x = torch.randn(2, 640, 512)
-''' + LOOP.format(n=12, call="m(x)"), [site("a", "by hand", "no mask", "hides nothing", ["sdpa"], [HAND])],
+''' + timed(12, "out = m(x)"), [site("a", "by hand", "no mask", "hides nothing", ["sdpa"], [HAND])],
   mend=[('''        sim = torch.einsum("b i h d, b j h d -> b h i j", q, k) * 64 ** -0.5  #@a
         attn = sim.softmax(dim=-1)
         out = torch.einsum("b h i j, b j h d -> b i h d", attn, v)
 ''', '''        out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)).transpose(1, 2)  #@a
-''')], kind=K, note="heads are the third axis, not the second")
+''')], note="heads are the third axis, not the second")
 
 P("hand_bmm_script", '''
 B, H, N, D = 1, 8, 900, 64
 q, k, v = (torch.randn(B * H, N, D) for _ in range(3))
 scale = D ** -0.5
-with torch.no_grad():
-    for step in range(12):
-        t0 = time.perf_counter()
-        w = torch.bmm(q * scale, k.transpose(1, 2))  #@a
-        w = torch.softmax(w, dim=-1)
-        out = torch.bmm(w, v)
-        print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "by hand", "no mask", "hides nothing", ["sdpa"], [HAND])],
+''' + timed(12, '''
+w = torch.bmm(q * scale, k.transpose(1, 2))  #@a
+w = torch.softmax(w, dim=-1)
+out = torch.bmm(w, v)
+'''), [site("a", "by hand", "no mask", "hides nothing", ["sdpa"], [HAND])],
   mend=[('''        w = torch.bmm(q * scale, k.transpose(1, 2))  #@a
         w = torch.softmax(w, dim=-1)
         out = torch.bmm(w, v)
-''', "        out = F.scaled_dot_product_attention(q[None], k[None], v[None])[0]  #@a\n")], kind=K,
+''', "        out = F.scaled_dot_product_attention(q[None], k[None], v[None])[0]  #@a\n")],
   note="three dimensions: given to F.sdpa as they are they would run in math, with no gain")
 
 P("hand_baddbmm_alibi", '''
@@ -404,14 +350,14 @@ alibi = (slopes[:, None] * torch.arange(N)[None].float())[:, None]        # (hea
 mask = torch.full((N, N), torch.finfo(torch.float32).min).triu(1)[None, None]
 m = BloomAttention().eval()
 x = torch.randn(1, N, 512)
-''' + LOOP.format(n=12, call="m(x, alibi, mask)"), [site("a", "by hand", "float added (baddbmm) and a causal float added", "alibi (and causal)", ["sdpa"], [HAND])],
+''' + timed(12, "out = m(x, alibi, mask)"), [site("a", "by hand", "float added (baddbmm) and a causal float added", "alibi (and causal)", ["sdpa"], [HAND])],
   mend=[("        k = k.permute(0, 2, 3, 1).reshape(b * self.heads, self.hd, n)\n", "        k = k.transpose(1, 2).reshape(b * self.heads, n, self.hd)\n"), ('''        scores = alibi.baddbmm(batch1=q, batch2=k, beta=1.0, alpha=self.hd ** -0.5)  #@a
         scores = scores.view(b, self.heads, n, n) + mask
         probs = F.softmax(scores, dim=-1, dtype=torch.float32)
         y = torch.bmm(probs.view(b * self.heads, n, n), v)
 ''', '''        four = lambda t: t.view(b, self.heads, n, self.hd)
         y = F.scaled_dot_product_attention(four(q), four(k), four(v), attn_mask=(alibi + mask).to(q.dtype))  #@a
-''')], kind=K)
+''')])
 
 P("hand_weights_returned", '''
 class Attn(nn.Module):
@@ -428,38 +374,29 @@ with torch.no_grad():
         top = w.mean(1).topk(5, -1).values.mean()
         print(f"STEP {time.perf_counter() - t0:.6f}")
 print(f"CHECK {out.double().pow(2).mean().item() + top.item():.10g}")
-''', [site("a", "by hand", "no mask", "hides nothing", [], [HAND])], kind=K, note="TRAP: the weights are used")
+''', [site("a", "by hand", "no mask", "hides nothing", [], [HAND])], note="TRAP: the weights are used")
 
 P("hand_softcap", '''
 q, k, v = (torch.randn(1, 8, 768, 64) for _ in range(3))
 mask = torch.ones(768, 768, dtype=torch.bool).triu(1)
-with torch.no_grad():
-    for step in range(12):
-        t0 = time.perf_counter()
-        s = torch.matmul(q, k.transpose(2, 3)) * 0.125  #@a
-        s = 30.0 * torch.tanh(s / 30.0)
-        s = s.masked_fill(mask, -1e9)
-        out = torch.matmul(s.softmax(-1), v)
-        print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "by hand", "boolean 2-D (masked_fill)", "causal", [], [HAND], maybe=["compile_flex"])], kind=K, note="TRAP: the scores are capped by tanh, which F.sdpa cannot do")
+''' + timed(12, '''
+s = torch.matmul(q, k.transpose(2, 3)) * 0.125  #@a
+s = 30.0 * torch.tanh(s / 30.0)
+s = s.masked_fill(mask, -1e9)
+out = torch.matmul(s.softmax(-1), v)
+'''), [site("a", "by hand", "boolean 2-D (masked_fill)", "causal", [], [HAND], maybe=["compile_flex"])], note="TRAP: the scores are capped by tanh, which F.sdpa cannot do")
 
 P("hand_sigmoid_not_softmax", '''
 q, k, v = (torch.randn(1, 8, 640, 64) for _ in range(3))
-with torch.no_grad():
-    for step in range(12):
-        t0 = time.perf_counter()
-        out = torch.sigmoid(q @ k.transpose(-1, -2) * 0.125 - 6.0) @ v  #@a
-        print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "by hand (sigmoid, no softmax)", "no mask", "hides nothing", [])], kind=K, note="TRAP: not softmax attention; a tool may well not see it at all")
+''' + timed(12, '''
+out = torch.sigmoid(q @ k.transpose(-1, -2) * 0.125 - 6.0) @ v  #@a
+'''), [site("a", "by hand (sigmoid, no softmax)", "no mask", "hides nothing", [])], note="TRAP: not softmax attention; a tool may well not see it at all")
 
 P("hand_softmax_wrong_axis", '''
 q, k, v = (torch.randn(1, 8, 640, 64) for _ in range(3))
-with torch.no_grad():
-    for step in range(12):
-        t0 = time.perf_counter()
-        out = torch.softmax(q @ k.transpose(-1, -2) * 0.125, dim=-2) @ v  #@a
-        print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "by hand (softmax over the queries)", "no mask", "hides nothing", [])], kind=K, note="TRAP: softmax over the other axis (slot attention's way); F.sdpa gives another answer")
+''' + timed(12, '''
+out = torch.softmax(q @ k.transpose(-1, -2) * 0.125, dim=-2) @ v  #@a
+'''), [site("a", "by hand (softmax over the queries)", "no mask", "hides nothing", [])], note="TRAP: softmax over the other axis (slot attention's way); F.sdpa gives another answer")
 
 P("not_attention_gate", '''
 class Mixture(nn.Module):
@@ -475,16 +412,13 @@ class Mixture(nn.Module):
 
 m = Mixture().eval()
 x = torch.randn(2048, 256)
-''' + LOOP.format(n=10, call="m(x)"), [], kind=K, note="no site at all")
+''' + timed(10, "out = m(x)"), [], note="no site at all")
 
 P("not_attention_linear", '''
 q, k, v = (torch.randn(1, 8, 1024, 64) for _ in range(3))
-with torch.no_grad():
-    for step in range(20):
-        t0 = time.perf_counter()
-        out = q.softmax(-1) @ (k.softmax(-2).transpose(-2, -1) @ v)
-        print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [], kind=K, note="linear attention: softmax before the products; no site, or at most one with nothing to say")
+''' + timed(20, '''
+out = q.softmax(-1) @ (k.softmax(-2).transpose(-2, -1) @ v)
+'''), [], note="linear attention: softmax before the products; no site, or at most one with nothing to say")
 
 P("hand_train_module", '''
 class Attn(nn.Module):
@@ -505,7 +439,7 @@ x = torch.randn(1, 1024, 384)
   mend=[('''        attn = (q @ k.transpose(-2, -1)) * 8 ** -1  #@a
         attn = attn.softmax(dim=-1)
         return self.o((attn @ v).''', '''        y = F.scaled_dot_product_attention(q, k, v)  #@a
-        return self.o(y.''')], kind=K, note="as timm's old ViT writes it, trained")
+        return self.o(y.''')], note="as timm's old ViT writes it, trained")
 
 P("hand_dropout_train", '''
 class Attn(nn.Module):
@@ -521,18 +455,15 @@ class Attn(nn.Module):
 
 m = Attn()
 x = torch.randn(2, 512, 384)
-''' + TRAIN.format(call="out = m(x)", loss="out.pow(2).mean()"), [site("a", "by hand", "no mask", "hides nothing", [], [HAND, "Both fused kernels do not support non-zero dropout"], maybe=["sdpa"])], kind=K,
+''' + TRAIN.format(call="out = m(x)", loss="out.pow(2).mean()"), [site("a", "by hand", "no mask", "hides nothing", [], [HAND, "Both fused kernels do not support non-zero dropout"], maybe=["sdpa"])],
   note="F.sdpa with dropout runs in math on a CPU: little or nothing to gain")
 
 P("hand_float64", '''
 q, k, v = (torch.randn(1, 8, 640, 64, dtype=torch.float64) for _ in range(3))
-with torch.no_grad():
-    for step in range(12):
-        t0 = time.perf_counter()
-        out = torch.softmax(torch.matmul(q, k.transpose(-1, -2)) / 8.0, dim=-1).matmul(v)  #@a
-        print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "by hand", "no mask", "hides nothing", ["sdpa"], [HAND])],
-  mend=[("torch.softmax(torch.matmul(q, k.transpose(-1, -2)) / 8.0, dim=-1).matmul(v)", "F.scaled_dot_product_attention(q, k, v)")], kind=K)
+''' + timed(12, '''
+out = torch.softmax(torch.matmul(q, k.transpose(-1, -2)) / 8.0, dim=-1).matmul(v)  #@a
+'''), [site("a", "by hand", "no mask", "hides nothing", ["sdpa"], [HAND])],
+  mend=[("torch.softmax(torch.matmul(q, k.transpose(-1, -2)) / 8.0, dim=-1).matmul(v)", "F.scaled_dot_product_attention(q, k, v)")])
 
 P("hand_decode", '''
 keys, values = torch.randn(1, 8, 1500, 64), torch.randn(1, 8, 1500, 64)
@@ -546,17 +477,14 @@ with torch.no_grad():
             q = q + 0.1 * out
         print(f"STEP {time.perf_counter() - t0:.6f}")
 ''' + END, [site("a", "by hand", "no mask", "hides nothing", [], [HAND], maybe=["sdpa"])],
-  mend=[("(q @ k.transpose(-1, -2) * 0.125).softmax(-1) @ v", "F.scaled_dot_product_attention(q, k, v)")], kind=K, note="one query: the matrix of weights is a row, so little to gain")
+  mend=[("(q @ k.transpose(-1, -2) * 0.125).softmax(-1) @ v", "F.scaled_dot_product_attention(q, k, v)")], note="one query: the matrix of weights is a row, so little to gain")
 
 P("hand_scale_missing", '''
 q, k, v = (torch.randn(1, 8, 900, 64) * 0.4 for _ in range(3))
-with torch.no_grad():
-    for step in range(12):
-        t0 = time.perf_counter()
-        out = torch.softmax(torch.matmul(q, k.transpose(-1, -2)), dim=-1) @ v  #@a
-        print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "by hand", "no mask", "hides nothing", ["sdpa"], [HAND])],
-  mend=[("torch.softmax(torch.matmul(q, k.transpose(-1, -2)), dim=-1) @ v", "F.scaled_dot_product_attention(q, k, v, scale=1.0)")], kind=K, note="no scale (T5's way): the advice must say scale=1.0")
+''' + timed(12, '''
+out = torch.softmax(torch.matmul(q, k.transpose(-1, -2)), dim=-1) @ v  #@a
+'''), [site("a", "by hand", "no mask", "hides nothing", ["sdpa"], [HAND])],
+  mend=[("torch.softmax(torch.matmul(q, k.transpose(-1, -2)), dim=-1) @ v", "F.scaled_dot_product_attention(q, k, v, scale=1.0)")], note="no scale (T5's way): the advice must say scale=1.0")
 
 # ------------------------------------------------------------------ torch.compile of the whole
 P("compiled_whole_sdpa", '''
@@ -572,7 +500,7 @@ class Attn(nn.Module):
 
 m = torch.compile(Attn().eval())
 x = torch.randn(1, 900, 512)
-''' + LOOP.format(n=12, call="m(x)"), [site("a", "flash", "is_causal flag", "causal")], kind=K, compiled=True)
+''' + timed(12, "out = m(x)"), [site("a", "flash", "is_causal flag", "causal")])
 
 P("compiled_whole_causal_mask", '''
 class Attn(nn.Module):
@@ -588,8 +516,8 @@ class Attn(nn.Module):
 
 m = torch.compile(Attn().eval())
 x = torch.randn(1, 1024, 512)
-''' + LOOP.format(n=12, call="m(x)"), [site("a", "flash", "boolean 2-D", "causal", ["is_causal"])],
-  mend=[("attn_mask=self.mask)", "is_causal=True)")], kind=K, compiled=True)
+''' + timed(12, "out = m(x)"), [site("a", "flash", "boolean 2-D", "causal", ["is_causal"])],
+  mend=[("attn_mask=self.mask)", "is_causal=True)")])
 
 P("compiled_whole_by_hand", '''
 def attend(q, k, v):
@@ -597,7 +525,7 @@ def attend(q, k, v):
 
 attend = torch.compile(attend)
 q, k, v = (torch.randn(1, 8, 900, 64) for _ in range(3))
-''' + LOOP.format(n=12, call="attend(q, k, v)"), [site("a", "flash (inductor's pattern makes it so)", "no mask", "hides nothing", [])], kind=K, compiled=True,
+''' + timed(12, "out = attend(q, k, v)"), [site("a", "flash (inductor's pattern makes it so)", "no mask", "hides nothing", [])],
   note="SURPRISE: inductor knows the pattern and calls the flash kernel; nothing to gain")
 
 P("compiled_whole_strided", '''
@@ -607,8 +535,8 @@ def attend(qkv):
 
 attend = torch.compile(attend)
 qkv = torch.randn(3, 1, 8, 64, 900)
-''' + LOOP.format(n=12, call="attend(qkv)"), [site("a", "math", "no mask", "hides nothing", ["contiguous"], ["All fused kernels require the last dimension of the input to have stride 1"])],
-  mend=[("qkv.transpose(-1, -2).unbind(0)", "qkv.transpose(-1, -2).contiguous().unbind(0)")], kind=K, compiled=True)
+''' + timed(12, "out = attend(qkv)"), [site("a", "math", "no mask", "hides nothing", ["contiguous"], ["All fused kernels require the last dimension of the input to have stride 1"])],
+  mend=[("qkv.transpose(-1, -2).unbind(0)", "qkv.transpose(-1, -2).contiguous().unbind(0)")])
 
 # ------------------------------------------------------------------ transformers
 TF = HEAD.replace("import torch.nn.functional as F\n", "import torch.nn.functional as F\nimport transformers\n")
@@ -617,15 +545,15 @@ config = transformers.LlamaConfig(vocab_size=1000, hidden_size=512, intermediate
                                   num_attention_heads=8, num_key_value_heads=8, attn_implementation="eager")
 m = transformers.LlamaForCausalLM(config).eval()
 ids = torch.randint(0, 1000, (1, 768))
-''' + LOOP.format(n=8, call="m(ids, use_cache=False).logits  #@a"), [site("a", "by hand", "float 4-D broadcast of 0 and finfo.min", "causal", ["sdpa"], [HAND], maybe=["is_causal"], where_also="transformers/models/llama/modeling_llama.py eager_attention_forward")],
-  mend=[('attn_implementation="eager"', 'attn_implementation="sdpa"')], head=TF, kind=K)
+''' + timed(8, "out = m(ids, use_cache=False).logits  #@a"), [site("a", "by hand", "float 4-D broadcast of 0 and finfo.min", "causal", ["sdpa"], [HAND], maybe=["is_causal"], where_also="transformers/models/llama/modeling_llama.py eager_attention_forward")],
+  mend=[('attn_implementation="eager"', 'attn_implementation="sdpa"')], head=TF)
 
 P("hf_llama_sdpa", '''
 config = transformers.LlamaConfig(vocab_size=1000, hidden_size=512, intermediate_size=1024, num_hidden_layers=2,
                                   num_attention_heads=8, num_key_value_heads=2, attn_implementation="sdpa")
 m = transformers.LlamaForCausalLM(config).eval()
 ids = torch.randint(0, 1000, (1, 768))
-''' + LOOP.format(n=8, call="m(ids, use_cache=False).logits  #@a"), [site("a", "flash", "is_causal flag", "causal", [], where_also="transformers/integrations/sdpa_attention.py")], head=TF, kind=K)
+''' + timed(8, "out = m(ids, use_cache=False).logits  #@a"), [site("a", "flash", "is_causal flag", "causal", [], where_also="transformers/integrations/sdpa_attention.py")], head=TF)
 
 P("hf_bert_eager_padding", '''
 config = transformers.BertConfig(vocab_size=1000, hidden_size=512, num_hidden_layers=2, num_attention_heads=8,
@@ -633,15 +561,15 @@ config = transformers.BertConfig(vocab_size=1000, hidden_size=512, num_hidden_la
 m = transformers.BertModel(config).eval()
 ids = torch.randint(0, 1000, (2, 512))
 keep = (torch.arange(512)[None] < torch.tensor([512, 300])[:, None]).long()
-''' + LOOP.format(n=8, call="m(ids, attention_mask=keep).last_hidden_state  #@a"), [site("a", "by hand", "float 4-D broadcast of 0 and finfo.min", "padding (right)", ["sdpa"], [HAND], where_also="transformers/models/bert/modeling_bert.py")],
-  mend=[('attn_implementation="eager"', 'attn_implementation="sdpa"')], head=TF, kind=K)
+''' + timed(8, "out = m(ids, attention_mask=keep).last_hidden_state  #@a"), [site("a", "by hand", "float 4-D broadcast of 0 and finfo.min", "padding (right)", ["sdpa"], [HAND], where_also="transformers/models/bert/modeling_bert.py")],
+  mend=[('attn_implementation="eager"', 'attn_implementation="sdpa"')], head=TF)
 
 P("hf_bert_sdpa_whole_mask", '''
 config = transformers.BertConfig(vocab_size=1000, hidden_size=512, num_hidden_layers=2, num_attention_heads=8,
                                  intermediate_size=1024, attn_implementation="sdpa")
 m = transformers.BertModel(config).eval()
 ids = torch.randint(0, 1000, (2, 512))
-''' + LOOP.format(n=8, call="m(ids, attention_mask=torch.ones_like(ids)).last_hidden_state  #@a"), [site("a", "flash", "no mask (transformers leaves an all-ones mask out)", "hides nothing", [], where_also="transformers/integrations/sdpa_attention.py")], head=TF, kind=K)
+''' + timed(8, "out = m(ids, attention_mask=torch.ones_like(ids)).last_hidden_state  #@a"), [site("a", "flash", "no mask (transformers leaves an all-ones mask out)", "hides nothing", [], where_also="transformers/integrations/sdpa_attention.py")], head=TF)
 
 P("hf_gpt2_eager_attentions_wanted", '''
 config = transformers.GPT2Config(vocab_size=1000, n_embd=512, n_layer=2, n_head=8, n_positions=768, attn_implementation="eager")
@@ -654,4 +582,4 @@ with torch.no_grad():
         out, seen = r.logits, r.attentions[-1].mean(1)[0, -1].topk(3).values.sum()
         print(f"STEP {time.perf_counter() - t0:.6f}")
 print(f"CHECK {out.double().pow(2).mean().item() + seen.item():.10g}")
-''', [site("a", "by hand", "float 4-D broadcast of 0 and finfo.min", "causal", [], [HAND], where_also="transformers/models/gpt2/modeling_gpt2.py")], head=TF, kind=K, note="TRAP: the attention maps are used, so eager is needed")
+''', [site("a", "by hand", "float 4-D broadcast of 0 and finfo.min", "causal", [], [HAND], where_also="transformers/models/gpt2/modeling_gpt2.py")], head=TF, note="TRAP: the attention maps are used, so eager is needed")

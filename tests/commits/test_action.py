@@ -81,4 +81,4 @@ def test_workflows_give_the_action_what_it_takes(name):
     outputs = {
         word for step in steps for word in re.findall(r"attnbench\.outputs\.(\w+)", str(step))
     }
-    assert outputs <= set(action["outputs"])
+    assert outputs and outputs <= set(action["outputs"])

@@ -3,6 +3,7 @@
 import json
 import signal
 import threading
+import time
 
 import pytest
 
@@ -56,9 +57,10 @@ def test_ctrl_c_ends_it_with_a_sentence_and_not_with_what_asv_says_then(
 ):
     def interrupt():
         processes.until((tmp_path / "asked").exists)
+        time.sleep(0.2)  # until what asv printed before has been read
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
-    monkeypatch.setenv("TAKES_S", "60")
+    monkeypatch.setenv("TAKES_S", "20")
     waiting = threading.Thread(target=interrupt)
     with processes.handling(signal.default_int_handler, signal.SIGINT):
         waiting.start()

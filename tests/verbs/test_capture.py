@@ -245,20 +245,20 @@ def test_what_is_met_is_said_and_what_is_called_is_counted(capture, text, sites,
     ids=["exits", "aborts", "is killed"],
 )
 def test_however_a_program_ends_what_it_called_is_kept(capture, end, words):
-    status, calls, said = capture(f"attend(20)\ntime.sleep(0.5)\n{end}")
+    status, calls, said = capture(f"attend(20)\ntime.sleep(1.5)\n{end}")
     assert status == 2 and f"the program ended with {words}" in said.err
     assert counted(calls) == {CAUSAL: 20} and not calls.complete
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_a_program_that_runs_on_is_ended_after_its_seconds(capture, monkeypatch, stubborn):
-    monkeypatch.setattr(program, "GRACE_S", 0.5)
+    monkeypatch.setattr(program, "GRACE_S", 2.0)
     ignored = "import signal\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\n" * stubborn
     status, calls, _ = capture(
-        f"{ignored}attend(20)\nwhile True: time.sleep(0.05)", options=["--seconds", "0.5"]
+        f"{ignored}attend(20)\nwhile True: time.sleep(0.05)", options=["--seconds", "2"]
     )
     assert status == 0 and counted(calls) == {CAUSAL: 20} and not calls.complete
-    assert any("ended 0.5 s after its first call" in line for line in calls.unseen)
+    assert any("ended 2 s after its first call" in line for line in calls.unseen)
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,6 @@ BESIDE = {
 @pytest.mark.parametrize("name", BESIDE)
 def test_beside_a_verdict_stands_what_is_not_softmax(call, monkeypatch, name):
     monkeypatch.setenv("COLUMNS", "300")
-    monkeypatch.setattr("attnbench.report.tables.PIPED", 300)
     out = call(name)
     for said in BESIDE[name]:
         assert said in out

@@ -50,8 +50,8 @@ def capture(samples: bool | str | Path = False) -> Iterator[SeenCalls]:
     finally:
         session.end()
         recorded = merged([session.recorder.calls(complete=True)])
-        if not (recorded.sites or recorded.unseen):
-            recorded.unseen.append(HELD)
+        if not recorded.sites and not recorded.header.get("met"):
+            recorded.unseen.insert(0, HELD)
         for name in SeenCalls.__struct_fields__:
             setattr(calls, name, getattr(recorded, name))
 

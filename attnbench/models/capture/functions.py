@@ -25,7 +25,7 @@ from attnbench.models.capture import products
 from attnbench.models.capture.compiled import met_flex, met_sdpa, put_compilers
 from attnbench.models.capture.kernels import how_called
 from attnbench.models.capture.masks import FoundMask, Masks
-from attnbench.models.capture.operators import put_operators
+from attnbench.models.capture.operators import put_operators, stopped, watched
 from attnbench.models.capture.recorder import NOW, CapturedCall, place_text, where
 from impls.masks import Shape
 
@@ -165,24 +165,6 @@ def _nested(x: Any) -> bool:
     return isinstance(x, Tensor) and x.is_nested
 
 
-def _watched(
-    run: Function, query: Any, read: Function, *, nested: bool = False, **meanwhile: Any
-) -> Any:
-    """What ``run()`` returns, recorded as ``read()``; the thread's state is ``meanwhile``."""
-    begun = None if torch.compiler.is_compiling() else NOW.begin(query, nested=nested)
-    if begun is None:
-        return run()
-    state = NOW.state()
-    before = {name: getattr(state, name) for name in meanwhile}
-    vars(state).update(meanwhile)
-    try:
-        out = run()
-    finally:
-        vars(state).update(before)
-    NOW.made(read, out, begun)
-    return out
-
-
 def sdpa(original: Function) -> Function:
     """``F.scaled_dot_product_attention``"""
 
@@ -235,7 +217,12 @@ def sdpa(original: Function) -> Function:
             state.inner.append(made)
             return recorder.run(how, call, arguments)
         begun = recorder.begin(query)
-        out: Tensor = recorder.run(how, call, arguments)
+        try:
+            out: Tensor = recorder.run(how, call, arguments)
+        except Exception as error:
+            if stopped(error):
+                recorder.made(made, None, begun)
+            raise
         recorder.made(made, out, begun)
         return out
 
@@ -335,7 +322,7 @@ def _fast_path(via: str, tensors: int, places: tuple[int, int], original: Functi
 
     def fast_path(*args: Any, **more: Any) -> Any:
         run = partial(original, *args, **more)
-        return _watched(run, args[0], partial(read, args, more), nested=True)
+        return watched(run, args[0], partial(read, args, more), nested=True)
 
     return fast_path
 
@@ -386,7 +373,7 @@ def _flex(original: Function) -> Function:
             return CapturedCall("flex", query, key, value, scale=scale, find_mask=find, how=how)
 
         # its own products are no other attention
-        return _watched(partial(original, *passed, *args, **more), query, call, heads=-1)
+        return watched(partial(original, *passed, *args, **more), query, call, heads=-1)
 
     return flex_attention
 
@@ -428,7 +415,7 @@ def _observed(original: Function, name: str) -> Function:
         run = partial(original, module, query, key, value, attention_mask, *args, **more)
         inner: list[Function] = []
         given = via, module, (query, key, value), attention_mask, inner, more
-        return _watched(run, query, partial(layer_call, *given), outer=via, inner=inner)
+        return watched(run, query, partial(layer_call, *given), outer=via, inner=inner)
 
     return attention
 

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.models.capture.functions import Function, Stands, _watched
+from attnbench.models.capture.functions import Function, Stands
 from attnbench.models.capture.layouts import LARGEST, Values, call_of
 from attnbench.models.capture.masks import FoundMask, Masks
+from attnbench.models.capture.operators import watched
 from attnbench.models.capture.recorder import CapturedCall
 from attnbench.models.mask_of import FULL, WhileAlive
 from impls.masks import Shape
@@ -51,7 +52,7 @@ def stand_in(read: Callable[[Values], CapturedCall], original: Function) -> Func
             return read({**bound.arguments, **bound.arguments.get("kwargs", {})})
 
         run = partial(original, *args, **more)
-        return _watched(run, query, call, outer=name, inner=[])
+        return watched(run, query, call, outer=name, inner=[])
 
     return function
 

@@ -141,16 +141,6 @@ class _CompiledCall(CapturedCall):
 def _recorded(name: str, words: list[str], trains: bool, run: partial[Any]) -> Any:
     """What ``run()`` returns, recorded."""
     values = {**dict(zip(words, run.args, strict=False)), **run.keywords}
-    begun = NOW.begin(values["query"])
-    if begun is None:
-        return run()
-    state = NOW.state()
-    before = state.outer, state.inner
-    state.outer, state.inner = name, []
-    try:
-        out = run()
-    finally:
-        state.outer, state.inner = before
 
     def call() -> CapturedCall:
         made = _read(name, values)
@@ -159,8 +149,39 @@ def _recorded(name: str, words: list[str], trains: bool, run: partial[Any]) -> A
             made = _CompiledCall(*made._replace(how=how))
         return made
 
-    NOW.made(call, out, begun)
+    return watched(run, values["query"], call, outer=name, inner=[])
+
+
+def watched(
+    run: Function,
+    query: Any,
+    read: Callable[[], CapturedCall],
+    *,
+    nested: bool = False,
+    **meanwhile: Any,
+) -> Any:
+    """What ``run()`` returns, recorded as ``read()``; the thread's state is ``meanwhile``."""
+    begun = None if torch.compiler.is_compiling() else NOW.begin(query, nested=nested)
+    if begun is None:
+        return run()
+    state = NOW.state()
+    before = {name: getattr(state, name) for name in meanwhile}
+    vars(state).update(meanwhile)
+    out = None
+    try:
+        out = run()
+    except Exception as error:
+        out = error if stopped(error) else None
+        raise
+    finally:
+        vars(state).update(before)
+        NOW.made(read, out, begun)
     return out
+
+
+def stopped(error: Exception) -> bool:
+    """Whether a checkpoint has all that it wanted, and stops a call that has computed it."""
+    return type(error).__name__ == "_StopRecomputationError"
 
 
 def _read(name: str, values: dict[str, Any]) -> CapturedCall:

@@ -187,6 +187,7 @@ class Library:
 
     def __init__(self, monkeypatch):
         self.monkeypatch, self.calls, self.backends = monkeypatch, [], {}
+        self.modules = {}
         for name in READERS:
             owner = name.rpartition(".")[0]
             if f"{owner}.__init__" not in READ:
@@ -207,14 +208,15 @@ class Library:
             self.put(f"xformers.ops.fmha.{module}", pair)
 
     def module(self, name):
-        """A module of torch's, or one that is made."""
+        """A module of torch's, or one that is made, whether or not the library is installed."""
         if name.startswith("torch."):
             return importlib.import_module(name)
-        if name not in sys.modules:
-            self.monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+        if name not in self.modules:
+            self.modules[name] = types.ModuleType(name)
+            self.monkeypatch.setitem(sys.modules, name, self.modules[name])
             if "." in name:
-                self.put(name, sys.modules[name])
-        return sys.modules[name]
+                self.put(name, self.modules[name])
+        return self.modules[name]
 
     def put(self, name, value):
         owner, _, member = name.rpartition(".")

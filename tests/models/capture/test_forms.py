@@ -75,6 +75,14 @@ def weights_read():
     return out, weights.sum()
 
 
+class Keeps:
+    """Weights in an attribute, which somebody may read later."""
+
+    def __call__(self):
+        self.out, self.weights = MHA(TOKENS, TOKENS, TOKENS)
+        return self.out
+
+
 def flex():
     plan = create_block_mask(lambda b, h, i, j: i >= j, None, None, N, N, device="cpu")
     return flex_attention(*tensors(), block_mask=plan)
@@ -136,6 +144,7 @@ PROGRAMS = {
     ),
     "weights thrown away": (lambda: thrown_away(), "math", "none", "no mask", ["need_weights"]),
     "weights read": (lambda: weights_read(), "math", "none", "no mask", []),
+    "weights kept": (lambda: Keeps()(), "math", "none", "no mask", []),
     "no weights": (
         lambda: thrown_away(need_weights=False), "flash", "none", "no mask", [],
     ),
@@ -192,3 +201,13 @@ def test_what_gives_another_output_is_found_out():
     site = only(calls)
     wrong = msgspec.structs.replace(site.call, mask=None, is_causal=True)
     assert apart(Replay(site.call, site.problem), Replay(wrong, site.problem)) > 1e-2
+
+
+def test_one_line_on_two_devices_is_two_places():
+    with attnbench.capture() as calls:
+        for device in ("meta", "cpu", "cpu"):
+            sdpa(*(x.to(device) for x in tensors()))
+    assert sorted((s.note[:18], s.calls) for s in calls.sites) == [
+        ("", 2),
+        ("on the meta device", 1),
+    ]
