@@ -13,10 +13,10 @@ import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, groupby, pairwise
+from itertools import combinations
 from typing import Any
 
-from attnbench.answer.regimes import Regime, time_of
+from attnbench.answer.regimes import time_of
 from attnbench.core.format import percent, ratio, ratio_interval, size, time_interval
 from attnbench.core.record import FINDINGS, Record, Status, Time
 from impls import own_rows
@@ -56,6 +56,11 @@ class Candidate:
     def name(self) -> str:
         """With those: ``sdpa (flash)``."""
         return with_same(self.variant, self.same)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names under which its kernel ran."""
+        return (self.variant, *self.same)
 
 
 def with_same(variant: str, same: Sequence[str]) -> str:
@@ -153,7 +158,7 @@ class Ranking:
     @property
     def by_name(self) -> dict[str, Candidate]:
         """All of them, by each name under which their kernel ran."""
-        return {name: c for c in self.all for name in (c.variant, *c.same)}
+        return {name: c for c in self.all for name in c.names}
 
 
 def rank(candidates: Iterable[Candidate], margin: float) -> Ranking:
@@ -483,226 +488,3 @@ def _answer(problem: Problem, exact: list[Record], margin: float) -> Answer:
 
 def _peak(record: Record) -> int | None:
     return record.memory.peak_bytes if record.memory else None
-
-
-# ---- over the lengths of a regime ----------------------------------------------------------------
-
-SKILLED = 0.5
-"""A variant with less than half of the skill of softmax is no substitute for it."""
-
-
-@dataclass(frozen=True)
-class Faster:
-    """An inexact variant that is faster than the winner."""
-
-    variant: str
-    computes: str
-    speedup: float
-    """The winner's median over its own."""
-    distance: float | None
-    skill: float | None
-
-
-@dataclass(frozen=True)
-class Standing:
-    """One length of a regime."""
-
-    length: int
-    answer: Answer | None
-    """None where nothing exact has a time."""
-    timed: int
-    """How many variants have a time, exact or not."""
-    faster: tuple[Faster, ...] = ()
-    """The fastest first."""
-
-    @property
-    def substitute(self) -> Faster | None:
-        """The fastest inexact variant that keeps enough of what softmax does."""
-        return next((f for f in self.faster if f.skill is not None and f.skill >= SKILLED), None)
-
-    @property
-    def nearest(self) -> Faster | None:
-        """The inexact variant that keeps most of what softmax does, be it little."""
-        known = [f for f in self.faster if f.skill is not None]
-        return max(known, key=lambda f: f.skill or 0.0, default=None)
-
-    @property
-    def leaders(self) -> tuple[str, ...]:
-        """The winner and what ties with it."""
-        return self.answer.leaders if self.answer else ()
-
-    @property
-    def sure(self) -> str:
-        """How sure the answer is, in a word or two."""
-        if self.answer is None:
-            return "nothing exact was measured"
-        if self.answer.flags:
-            return "noisy"
-        if self.answer.equal:
-            return f"tie of {len(self.leaders)}"
-        return "clear" if self.answer.next else "the only one measured"
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """Lengths next to each other at which the same variants lead, and the same one is advised."""
-
-    standings: tuple[Standing, ...]
-
-    @property
-    def last(self) -> Standing:
-        """The longest of them, which stands for all."""
-        return self.standings[-1]
-
-    @property
-    def doubts(self) -> list[str]:
-        """The flags at any of these lengths."""
-        return list(dict.fromkeys(f for s in self.standings if s.answer for f in s.answer.flags))
-
-    @property
-    def span(self) -> str:
-        """``1,024 to 4,096``."""
-        first, last = self.standings[0].length, self.last.length
-        return f"{first:,}" if first == last else f"{first:,} to {last:,}"
-
-
-def standings(regime: Regime, margin: float = MARGIN) -> list[Standing]:
-    """One for each length, the shortest first."""
-    found = []
-    for length in regime.cells:
-        timed = list(regime.timed(length).values())
-        answer = next(answers(timed, margin, regime.records), None)
-        faster: list[Faster] = []
-        for r in timed:
-            if answer is None or r.time is None or r.computes == EXACT or r.wrong_on:
-                continue
-            best, t, far = answer.time, r.time, r.distance
-            if t.clock == best.clock and beats(t, best, margin):
-                known = (far.relative, far.skill) if far else (None, None)
-                faster.append(Faster(r.variant, r.computes, best.median_s / t.median_s, *known))
-        faster.sort(key=lambda f: -f.speedup)
-        found.append(Standing(length, answer, len(timed), tuple(faster)))
-    return found
-
-
-def stretches(found: Sequence[Standing]) -> list[Stretch]:
-    """The standings, grouped where the same variants lead at neighbouring lengths, and the same
-    one of them is advised.
-    """
-    groups = groupby(found, key=lambda s: (frozenset(s.leaders), s.leaders[:1]))
-    return [Stretch(tuple(group)) for _, group in groups]
-
-
-@dataclass(frozen=True)
-class Crossing:
-    """``before`` leads up to one length, ``after`` from another on."""
-
-    before: str
-    after: str
-    low: int
-    high: int
-    estimate: float
-    """Where their medians would be equal, were each a power of the length in between."""
-
-    def __str__(self) -> str:
-        return (
-            f"{self.after} overtakes {self.before} between {self.low:,} and {self.high:,} "
-            f"(about {self.estimate:,.0f})"
-        )
-
-
-def crossings(regime: Regime, found: list[Standing], margin: float = MARGIN) -> list[Crossing]:
-    """Each change of place between two variants that win at some length."""
-    winners = dict.fromkeys(s.answer.winner for s in found if s.answer)
-    crossed = []
-    for a, b in combinations(winners, 2):
-        leader, last = "", 0
-        ratios: dict[int, float] = {}
-        for length, cells in regime.cells.items():
-            of_a, of_b = time_of(cells.get(a)), time_of(cells.get(b))
-            if of_a is None or of_b is None or ran_the_same(cells[a], cells[b]):
-                continue
-            ratios[length] = of_a.median_s / of_b.median_s
-            if of_a.doubts or of_b.doubts:
-                continue
-            now = a if beats(of_a, of_b, margin) else b if beats(of_b, of_a, margin) else ""
-            if now and leader and now != leader:
-                between = {n: x for n, x in ratios.items() if n >= last}
-                crossed.append(Crossing(leader, now, last, length, equal_at(between)))
-            if now:
-                leader, last = now, length
-    return sorted(crossed, key=lambda c: c.low)
-
-
-def equal_at(ratios: Mapping[int, float]) -> float:
-    """The length where a ratio passes one, on logarithms, between neighbouring lengths."""
-    logs = [(math.log(n), math.log(ratio)) for n, ratio in ratios.items()]
-    for (n, x), (m, y) in pairwise(logs):
-        if x * y <= 0 and x != y:
-            return math.exp(n + (m - n) * x / (x - y))
-    return math.exp((logs[0][0] + logs[-1][0]) / 2)
-
-
-# ---- over all problems ---------------------------------------------------------------------------
-
-FACTORS = (1.05, 1.1, 1.25, 1.5, 2.0)
-UNKNOWN = 10.0
-MOSTLY = 0.9
-"""The share of problems that a sentence about most of them needs."""
-
-
-@dataclass(frozen=True)
-class Closeness:
-    """How near one variant comes to the best, over the problems."""
-
-    variant: str
-    ratios: tuple[float, ...]
-    """Its median over the best one's on each problem where it has one, the smallest first."""
-    problems: int
-
-    def share(self, factor: float) -> float:
-        """The share of problems on which it took at most so many times the best's time."""
-        return sum(ratio <= factor for ratio in self.ratios) / self.problems
-
-    @property
-    def mean(self) -> float:
-        """How many times the best's time it took, by the geometric mean."""
-        return statistics.geometric_mean(self.ratios)
-
-    @property
-    def cost(self) -> float:
-        """The same where a problem without a time counts as :data:`UNKNOWN` times the best's."""
-        unknown = (UNKNOWN,) * (self.problems - len(self.ratios))
-        return statistics.geometric_mean(self.ratios + unknown)
-
-    def mostly(self) -> tuple[float, int]:
-        """The least factor that it keeps to on most problems, and on how many it does."""
-        factor = next((f for f in FACTORS if self.share(f) >= MOSTLY), FACTORS[-1])
-        return factor, sum(ratio <= factor for ratio in self.ratios)
-
-
-def closeness(regimes: Iterable[Regime]) -> list[Closeness]:
-    """The exact variants, the nearest to the best over all first; of problems with two or more."""
-    ratios: dict[str, list[float]] = {}
-    seen: set[tuple[int, ...]] = set()
-    for regime in regimes:
-        for length in regime.cells:
-            exact = regime.exact(length)
-            problem = tuple(map(id, regime.timed(length).values()))  # it may lie on two lines
-            if len(exact) < 2 or problem in seen:
-                continue
-            seen.add(problem)
-            best = min(exact.values())
-            for name, median in exact.items():
-                ratios.setdefault(name, []).append(median / best)
-    found = [Closeness(name, tuple(sorted(some)), len(seen)) for name, some in ratios.items()]
-    return sorted(found, key=lambda c: (c.cost, c.variant))
-
-
-def advised(found: Sequence[Closeness]) -> Closeness:
-    """Which to use, if only one: torch's own, if it keeps to the factor of the nearest of all on
-    most problems, or on as many; else that nearest. Raises IndexError if there is none.
-    """
-    factor, _ = found[0].mostly()
-    near = [c for c in found if c.share(factor) >= min(MOSTLY, found[0].share(factor))]
-    return min(near, key=lambda c: torch_rank(c.variant))

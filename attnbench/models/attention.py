@@ -14,12 +14,12 @@ import impls
 from attnbench.answer.paste import OWN
 from attnbench.core.machine import this_machine, why_not
 from attnbench.models import wrong_level
-from attnbench.models.mask_of import hides, is_usual, known_mask, phase_of, problem_of
+from attnbench.models.mask_of import hides, known_mask, phase_of, problem_of
 from impls.errors import CantBeDone
 from impls.heads import Attend
 from impls.loading import load_function
 from impls.masks import OF_DATA, Mask, Shape
-from impls.problem import Problem
+from impls.problem import Problem, is_usual
 from impls.spec import DEVICES, Unsupported, Variant
 
 

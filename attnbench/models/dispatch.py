@@ -36,11 +36,10 @@ from attnbench.answer.dispatch_table import SAME, DispatchEntry, DispatchTable
 from attnbench.core.machine import this_machine
 from attnbench.models import frames_out
 from attnbench.models.attention import Built, CallShape, NotServed
-from attnbench.models.mask_of import is_usual
 from impls.errors import CantBeDone
 from impls.heads import Attend
 from impls.masks import Mask
-from impls.problem import INPUTS
+from impls.problem import INPUTS, is_usual
 from impls.spec import Unsupported
 
 ANY_QUERIES = ("none", "causal@upper-left")  # masks that a call can name, whatever its lengths

@@ -35,7 +35,6 @@ from attnbench.core.disk import write_whole
 from impls.errors import CantBeDone
 from impls.masks import InvalidMask, Mask, Part, Shape
 from impls.problem import Problem
-from impls.problem import is_usual as is_usual
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -35,9 +35,10 @@ class Measurements(pd.DataFrame):  # type: ignore[misc]
     ``ms`` is the median time, ``low_ms`` and ``high_ms`` its 95 % interval, ``mib`` the peak of
     memory above the inputs, ``error`` the largest relative error, ``fidelity`` how much of what
     softmax does is kept, ``vs_best`` the time over that of the fastest exact variant on the same
-    problem. ``verdict`` is ``use``, ``tied`` or ``slower`` of exact variants, ``not exact`` of
-    others, and of what has no time its status; the ``reason`` says why. ``attnbench run --csv``
-    has the same columns, and those of a problem that all rows agree in.
+    problem. ``verdict`` is ``use``, ``same kernel`` as that one, ``tied`` or ``slower`` of exact
+    variants, ``not exact`` of others, ``wrong on other inputs`` of what is wrong on some, and of
+    what has no time its status; the ``reason`` says why. ``attnbench run --csv`` has the same
+    columns, and those of a problem that all rows agree in.
     """
 
     _metadata = ("_raw",)

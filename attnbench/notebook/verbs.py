@@ -240,5 +240,5 @@ def choose(  # type: ignore[misc]  # the limits above are these, which editors s
     with cell_output(quiet=quiet):
         if problems is None:
             return Chosen(answer(given))
-        calls, choices, gained = answer_calls(given)
-        return ChosenCalls(calls, [Chosen(choice) for choice in choices.values()], gained)
+        found = answer_calls(given)
+        return ChosenCalls(found.calls, list(map(Chosen, found.choices.values())), found.gained)

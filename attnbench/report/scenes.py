@@ -11,16 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from attnbench.answer.ranking import (
-    Crossing,
-    Standing,
-    Stretch,
-    crossings,
-    margin_of,
-    standings,
-    stretches,
-)
+from attnbench.answer.ranking import margin_of
 from attnbench.answer.regimes import Regime, regimes
+from attnbench.answer.standings import Crossing, Standing, Stretch, crossings, standings, stretches
 from attnbench.core.disk import RECORDS, StoreError
 from attnbench.core.format import counted, first_few, size
 from attnbench.core.lock import collector_off

@@ -8,15 +8,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from attnbench.answer.ranking import (
-    FACTORS,
-    SKILLED,
-    Faster,
-    Standing,
-    advised,
-    closeness,
-    torch_rank,
-)
+from attnbench.answer.standings import FACTORS, SKILLED, Faster, Standing, advised, closeness
 from attnbench.core import format
 from attnbench.core.record import Status, Time
 from attnbench.report.scenes import ReportRun, Scene
@@ -228,10 +220,8 @@ def only(run: ReportRun, scenes: Sequence[Scene]) -> Only | None:
     ranked = closeness(scene.regime for scene in own)
     if not ranked or ranked[0].problems < FEWEST:
         return None
-    first, names = advised(ranked), distinct_words(own)
-    tied = [set(s.leaders) for scene in own for s in scene.standings if s.answer]
-    everywhere = [c for c in ranked if all(c.variant in leaders for leaders in tied)]
-    first = min([first, *everywhere], key=lambda c: torch_rank(c.variant))
+    first = advised(ranked, (s for scene in own for s in scene.standings))
+    names = distinct_words(own)
     worst, where = 1.0, ""
     for scene in own:
         for length in scene.regime.lengths:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from attnbench.answer.ranking import EXACT, answers
+from attnbench.answer.ranking import EXACT, Answer, answers
 from attnbench.core.format import figures
 from attnbench.report.tables import csv_of
 from impls.errors import CantBeDone
@@ -111,24 +111,31 @@ def of_comparison(comparison: Comparison | Mapping[str, Any] | None) -> Row:
     return {name: values.get(field) for field, name in names.items()}
 
 
+def _verdict(record: Record, answer: Answer | None) -> str:
+    if record.wrong_on:
+        return "wrong on other inputs"
+    if record.computes != EXACT or answer is None:
+        return "not exact"
+    kinds = {answer.winner: "use", **dict.fromkeys(answer.equal, "tied")}
+    return (kinds | dict.fromkeys(answer.same, "same kernel")).get(record.variant, "slower")
+
+
 def measurements(run: ReportRun) -> Iterator[Row]:
     """What one asks first of each record of a run."""
     best: dict[Any, float] = {}
     for record in run.records:
-        if record.computes == EXACT and record.time:
+        if record.computes == EXACT and record.time and not record.wrong_on:
             at = _place(record)
             best[at] = min(best.get(at, record.time.median_s), record.time.median_s)
-    leaders = {(a.problem, a.world, a.node): a.leaders for a in answers(run.records, run.margin)}
+    found = {(a.problem, a.world, a.node): a for a in answers(run.records, run.margin)}
     nodes = len({record.node for record in run.records if record.time}) > 1
     ranks = any(record.ranks for record in run.records)
     joules = any(record.energy for record in run.records)
     for record in run.records:
         at, t, far = _place(record), record.time, record.distance
-        lead = leaders.get(at if nodes else (*at[:2], ""), ())
-        verdict = "not exact" if t else record.status.words
-        if t and record.computes == EXACT:
-            first = "use" if record.variant in lead[:1] else "tied"
-            verdict = first if record.variant in lead else "slower"
+        verdict = record.status.words
+        if t:
+            verdict = _verdict(record, found.get(at if nodes else (*at[:2], "")))
         times = {"median_s": None, "low_s": None, "high_s": None}
         spent = record.energy.joules if record.energy else None
         yield {

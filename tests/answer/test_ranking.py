@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.answer import ranking
+from attnbench.answer import ranking, standings
 from attnbench.answer.ranking import MARGIN, answers, margin_of, margin_reason, twins_apart, unrest
 from attnbench.answer.regimes import regimes
 from attnbench.core.record import FINDINGS, Status
@@ -60,7 +60,7 @@ def test_lengths_are_one_stretch_where_the_same_lead_and_the_same_one_is_advised
         for name, time in zip("ab", own, strict=True)
     ]
     (regime,) = regimes(found)
-    found = ranking.stretches(ranking.standings(regime))
+    found = standings.stretches(standings.standings(regime))
     spans = [(each.span, each.last.answer.winner) for each in found]
     assert spans == [("64", "a"), ("128 to 256", "b")]
 
@@ -252,7 +252,7 @@ def test_unrest_is_two_deviations_of_the_canarys_readings_on_each_node():
 
 def standing(*records):
     (found,) = regimes(records)
-    return ranking.standings(found)
+    return standings.standings(found)
 
 
 def test_how_sure_an_answer_is_has_a_word():
@@ -285,7 +285,7 @@ LENGTHS = (128, 256, 512, 1024, 2048)
 
 def crossed(*records):
     (found,) = regimes(records)
-    return ranking.crossings(found, ranking.standings(found))
+    return standings.crossings(found, standings.standings(found))
 
 
 def test_powers_cross_where_they_are_equal():
@@ -306,7 +306,7 @@ def test_where_a_ratio_passes_one_is_read_off_logarithms():
         ({100: 1.0, 400: 2.0}, 100),
         ({100: 2.0, 300: 5.0, 400: 3.0}, 200),  # it passes one nowhere: the middle
     ):
-        assert ranking.equal_at(ratios) == pytest.approx(at)
+        assert standings.equal_at(ratios) == pytest.approx(at)
 
 
 def test_brackets_of_crossings():
@@ -329,7 +329,7 @@ def test_brackets_of_crossings():
 
 
 def near(*records):
-    return {c.variant: c for c in ranking.closeness(regimes(records))}
+    return {c.variant: c for c in standings.closeness(regimes(records))}
 
 
 def test_closeness_counts_all_problems_with_two_exact_times():
@@ -351,8 +351,8 @@ def test_closeness_counts_all_problems_with_two_exact_times():
 
 def test_the_nearest_over_all_come_first_and_keep_to_the_least_factor_on_most():
     for factor in (1.05, 1.1, 1.25, 1.5, 2.0):
-        assert ranking.Closeness("a", (1.0,) * 8 + (factor, 9.0), 10).mostly() == (factor, 9)
-    assert ranking.Closeness("a", (1.0, 2.1), 2).mostly() == (2.0, 1)
+        assert standings.Closeness("a", (1.0,) * 8 + (factor, 9.0), 10).mostly() == (factor, 9)
+    assert standings.Closeness("a", (1.0, 2.1), 2).mostly() == (2.0, 1)
     records = [timed(v, 128, 1.0) for v in "amz"]
     records += [timed(v, 256, s) for v, s in (("a", 6.0), ("m", 1.0), ("z", 3.0))]
     assert list(near(*records)) == ["m", "z", "a"]
@@ -374,8 +374,8 @@ def test_torchs_own_is_advised_where_it_keeps_as_near():
         ((1.0,) * 10, (1.0,) * 5 + (1.2,) * 5, "best"),
         ((1.0,) * 7 + (3.0,) * 3, (1.0,) * 5 + (9.0,) * 5, "best"),  # 2 is the last factor
     ):
-        found = [ranking.Closeness("best", best, 10), ranking.Closeness("sdpa", sdpa, 10)]
-        assert ranking.advised(found).variant == use
+        found = [standings.Closeness("best", best, 10), standings.Closeness("sdpa", sdpa, 10)]
+        assert standings.advised(found, ()).variant == use
 
 
 KERNELS = ("aten::_flash_attention_forward", "aten::empty")

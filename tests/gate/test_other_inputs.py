@@ -2,8 +2,9 @@
 
 import pytest
 
-from attnbench.answer.ranking import answers, closeness
+from attnbench.answer.ranking import answers
 from attnbench.answer.regimes import regimes
+from attnbench.answer.standings import closeness
 from attnbench.gate.other_inputs import SHORT, shortened
 from attnbench.gate.plants import PLANTS
 from attnbench.meter.cell import Bench

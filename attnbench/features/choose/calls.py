@@ -112,10 +112,10 @@ def answers(
         calls,
         choices,
         gained,
-        in_engine(given.engine, places, tables) if getattr(given, "engine", None) else None,
+        in_engine(given.engine, places, tables) if given.engine else None,
         for_whole_model(of_a_model, tables) if of_a_model else None,
     )
-    if not getattr(given, "verify", False):
+    if not given.verify:
         return found
     advised = [(calls.sites[n], each) for n, each in priced.items() if each.gains]
     return found._replace(verified=verify(given.program, advised, tables, say))

@@ -22,7 +22,7 @@ from attnbench.answer.dispatch_table import (
     Range,
     made_of,
 )
-from attnbench.answer.ranking import equal_at
+from attnbench.answer.standings import equal_at
 from attnbench.command.terminal import say
 from attnbench.core.disk import StoreError
 from attnbench.core.record import FINDINGS, PROTOCOL, Record
@@ -132,7 +132,7 @@ def table_of(run: Path, wants: Wants, rows: Table) -> DispatchTable:
 
 def _entry(row: Sequence[tuple[Problem, Ranking]], queries: Any) -> DispatchEntry:
     """One variant a length; a leader stays for as long as it ties with the others."""
-    leaders = [[n for c in (r.winner, *r.equal) for n in (c.variant, *c.same)] for _, r in row]
+    leaders = [[n for c in (r.winner, *r.equal) for n in c.names] for _, r in row]
     names: list[str] = []
     for at, some in enumerate(leaders):
         if names and names[-1] in some:
@@ -161,7 +161,7 @@ def _entry(row: Sequence[tuple[Problem, Ranking]], queries: Any) -> DispatchEntr
 def _changes(ends: Sequence[tuple[Problem, Ranking]], before: str, after: str) -> int:
     """The length, between two that were measured, from which ``after`` takes over."""
     low, high = (p.kv_len for p, _ in ends)
-    times = [{n: c.median_s for c in r.all for n in (c.variant, *c.same)} for _, r in ends]
+    times = [{name: c.median_s for name, c in r.by_name.items()} for _, r in ends]
     if before not in times[1]:
         return low + 1
     if after not in times[0]:

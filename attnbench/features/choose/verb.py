@@ -14,16 +14,12 @@ from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
 
     from attnbench.answer.choose import Choice, Wants
-    from attnbench.answer.choose_calls import Gain
     from attnbench.answer.engines import EngineAnswer
-    from attnbench.models.capture.calls import SeenCalls
+    from attnbench.features.choose.calls import ProgramAnswer
     from impls import Table
     from impls.problem import Problem
-
-    CallsAnswer = tuple[SeenCalls, Mapping[Problem, Choice], Gain]
 
 
 class NoProblem(CantBeDone):
@@ -155,12 +151,9 @@ def _one_problem(given: argparse.Namespace) -> Problem:
     return problem
 
 
-def answer_calls(given: argparse.Namespace) -> CallsAnswer:
-    """What a captured program calls, an answer for each problem of it, and what all of them gain;
-    raises CantBeDone where there can be none.
-    """
+def answer_calls(given: argparse.Namespace) -> ProgramAnswer:
+    """What to change in a captured program; raises CantBeDone where there can be no answer."""
     from attnbench.features.choose.calls import answers
 
     wants, table = _wants(given)
-    found = answers(given, table, lambda problem: _answer(given, problem, wants, table))
-    return found.calls, found.choices, found.gained
+    return answers(given, table, lambda problem: _answer(given, problem, wants, table))

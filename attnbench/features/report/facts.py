@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attnbench.answer.paste import in_transformers, lines, words_beside_default
-from attnbench.answer.ranking import EXACT, Standing
+from attnbench.answer.ranking import EXACT
 from attnbench.answer.regimes import time_of
+from attnbench.answer.standings import Standing
 from attnbench.core.format import positive
 from attnbench.core.record import Record
 from attnbench.features.report.build import Contents

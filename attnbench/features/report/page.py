@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.compare_runs import RunsComparison
-from attnbench.answer.ranking import MARGIN, Stretch, closeness
+from attnbench.answer.ranking import MARGIN
+from attnbench.answer.standings import Stretch, closeness
 from attnbench.core import format
 from attnbench.features.report.build import Contents
 from attnbench.features.report.cells import PageCell, cells_of, place, repeats, summarize

@@ -13,7 +13,8 @@ from typing import Any
 from rich.text import Text
 
 from attnbench.answer.paste import lines_for, words_beside_default
-from attnbench.answer.ranking import EXACT, Standing
+from attnbench.answer.ranking import EXACT
+from attnbench.answer.standings import Standing
 from attnbench.core.format import NONE, figures, first_few, mib, ms, percent, ratio, short
 from attnbench.core.record import FINDINGS, Record, Status
 from attnbench.report.scenes import ReportRun, Scene, machine_line, not_advised, scenes

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnbench.models.attention import attention
+from attnbench.models.capture.kernels import QKV
 from attnbench.models.mask_of import WhileAlive, hides
 
 Function = Callable[..., Any]
@@ -61,7 +62,6 @@ class Advice:
 Changed = tuple[Function, Arguments]
 Entry = Mapping[str, Any]
 BOOLEAN = WhileAlive()
-TENSORS = ("query", "key", "value")
 
 
 def _boolean(original: Function, a: Arguments, _: Entry) -> Changed:
@@ -84,8 +84,8 @@ CHANGES: dict[str, Callable[[Function, Arguments, Entry], Changed]] = {
     "is_causal": lambda f, a, _: (f, {**a, "attn_mask": None, "is_causal": True}),
     "boolean_mask": _boolean,
     "enable_gqa": _grouped,
-    "contiguous": lambda f, a, _: (f, {**a, **{x: a[x].contiguous() for x in TENSORS}}),
-    "four_axes": lambda f, a, _: (partial(_first, f), {**a, **{x: a[x][None] for x in TENSORS}}),
+    "contiguous": lambda f, a, _: (f, {**a, **{x: a[x].contiguous() for x in QKV}}),
+    "four_axes": lambda f, a, _: (partial(_first, f), {**a, **{x: a[x][None] for x in QKV}}),
     "mask_axes": lambda f, a, _: (f, {**a, "attn_mask": a["attn_mask"][:, None]}),
     "one_head": lambda f, a, _: (f, {**a, "attn_mask": a["attn_mask"][:, :1]}),
     "detach_mask": lambda f, a, _: (f, {**a, "attn_mask": a["attn_mask"].detach()}),
@@ -113,7 +113,7 @@ def _without_gradient(original: Function, **arguments: Any) -> Any:
 
 def _variant(function: Function, named: str, **a: Any) -> Any:
     """The variant, as the lines to paste call it: a mask of the data stays a tensor."""
-    qkv = (a[name] for name in TENSORS)
+    qkv = (a[name] for name in QKV)
     some = {"scale": a["scale"], "dropout_p": a["dropout_p"]}
     if named:
         return function(*qkv, mask=named, **some)

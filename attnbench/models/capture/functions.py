@@ -24,6 +24,7 @@ from attnbench.core.call import Api
 from attnbench.models.capture import products
 from attnbench.models.capture.compiled import met_flex, met_sdpa, put_compilers
 from attnbench.models.capture.kernels import how_called
+from attnbench.models.capture.layouts import band
 from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.capture.operators import put_operators, stopped, watched
 from attnbench.models.capture.recorder import NOW, CapturedCall, place_text, where
@@ -461,10 +462,11 @@ def layer_call(
     causal = more.get("is_causal")
     causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
     if via.startswith("transformers flash"):
-        window = more.get("sliding_window")
+        width = more.get("sliding_window")
+        window = None if width is None else width - 1, 0 if causal else None
 
         def find(masks: Masks, shape: Shape) -> FoundMask:
-            seen = _band(shape.q_len, shape.kv_len, causal, window)
+            seen = band(shape.q_len, shape.kv_len, window)
             if tensor is not None and tensor.dim() == 2:
                 seen = seen & tensor.bool().cpu()[:, None, None, -shape.kv_len :]
             return masks.of(seen, False, shape)
@@ -476,11 +478,3 @@ def layer_call(
     if tensor is not None:
         return call._replace(attn_mask=tensor)
     return call._replace(note="; ".join([*notes, NO_TENSOR]), faithful=False)
-
-
-@lru_cache(maxsize=16)
-def _band(n: int, m: int, causal: bool, window: int | None) -> Tensor:
-    """Who may see whom, the last query at the last key."""
-    away = torch.arange(m) - (torch.arange(n)[:, None] + m - n)
-    seen = away <= 0 if causal else torch.ones(n, m, dtype=torch.bool)
-    return seen if window is None else seen & (away > -window)

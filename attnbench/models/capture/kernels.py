@@ -22,17 +22,12 @@ from torch.utils._python_dispatch import (
     _push_mode,
 )
 
-from attnbench.core.call import Api, CallForm, TensorForm
+from attnbench.core.call import BACKENDS, Api, CallForm, TensorForm
 from impls.spec import DEVICES
 
 WHICH = {"flash": "flash", "efficient": "efficient", "cudnn": "cudnn", "overrideable": "device"}
 """Kernels, by a word of their operators' names."""
-CHOICES = {
-    SDPBackend.MATH.value: "math",
-    SDPBackend.FLASH_ATTENTION.value: "flash",
-    SDPBackend.EFFICIENT_ATTENTION.value: "efficient",
-    SDPBackend.CUDNN_ATTENTION.value: "cudnn",
-}
+CHOICES = {getattr(SDPBackend, name).value: kernel for kernel, name in BACKENDS.items()}
 FLAGS: dict[str, Callable[[], bool]] = {
     "flash": torch._C._get_flash_sdp_enabled,
     "math": torch._C._get_math_sdp_enabled,

@@ -7,7 +7,7 @@ cache, and put the last query at the last key where they are causal.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -181,7 +181,7 @@ def _packed(
     seen = torch.zeros(1, 1, shape.q_len, shape.kv_len, dtype=torch.bool)
     row = column = 0
     for n, m in zip(q, k, strict=True):
-        seen[..., row : row + n, column : column + m] = _band(n, m, window)
+        seen[..., row : row + n, column : column + m] = band(n, m, window)
         row, column = row + n, column + m
     return masks.of(seen, False, shape)
 
@@ -194,11 +194,13 @@ def _cached(lengths: Sequence[int], window: Window, masks: Masks, shape: Shape) 
         return FoundMask(FULL, "its cache is too large to be looked at")
     seen = torch.zeros(shape.batch, 1, shape.q_len, shape.kv_len, dtype=torch.bool)
     for row, m in enumerate(lengths):
-        seen[row, ..., :m] = _band(shape.q_len, m, window)
+        seen[row, ..., :m] = band(shape.q_len, m, window)
     return masks.of(seen, False, shape)
 
 
-def _band(n: int, m: int, window: Window) -> Tensor:
+@lru_cache(maxsize=16)
+def band(n: int, m: int, window: Window) -> Tensor:
+    """Who may see whom, the last query at the last key."""
     away = torch.arange(m) - (torch.arange(n)[:, None] + m - n)
     left, right = window
     seen = torch.ones(n, m, dtype=torch.bool)

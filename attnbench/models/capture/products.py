@@ -110,7 +110,8 @@ class Recent(threading.local):
                     self.known[key] = read_scores(turned, scores.detach())
             finally:
                 state.outer = None
-        self.weights, self.left = Weights(turned, out, self.known[key], key, look), ON
+        if key in self.known:  # which it is not where looking failed
+            self.weights, self.left = Weights(turned, out, self.known[key], key, look), ON
 
     def _records(self, weights: Weights, parts: Parts, out: Tensor, ended: Any) -> bool:
         """Record the call, if the second product takes the softmax's result."""

@@ -40,10 +40,10 @@ from attnbench.models.capture.kernels import (
 )
 from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.capture.met import CompiledCalls, Place, in_generated, is_generated
-from attnbench.models.mask_of import has_data, is_usual, phase_of, problem_of
+from attnbench.models.mask_of import has_data, phase_of, problem_of
 from impls.errors import CantBeDone
 from impls.masks import Shape
-from impls.problem import Problem
+from impls.problem import Problem, is_usual
 
 if TYPE_CHECKING:
     from attnbench.models.capture.advice import Advice

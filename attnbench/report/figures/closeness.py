@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from attnbench.answer.ranking import Closeness, advised, closeness
+from attnbench.answer.standings import Closeness, advised, closeness
 from attnbench.core.format import counted, percent
 from attnbench.report.figures import style
 from attnbench.report.figures.sheet import Drawn, add_axes, at, finish, heading, sheet, shorten
@@ -31,10 +31,12 @@ WITHIN = (1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0)
 
 def draw(run: ReportRun, scenes: Sequence[Scene], looks: Looks) -> Drawn | None:
     """Over all problems of one run; None where none has two exact variants to compare."""
-    lines = closeness(scene.regime for scene in scenes if scene.run.number == run.number)
+    own = [scene for scene in scenes if scene.run.number == run.number]
+    lines = closeness(scene.regime for scene in own)
     if not lines:
         return None
-    many, best = lines[0].problems, advised(lines)
+    best = advised(lines, (s for scene in own for s in scene.standings))
+    many = lines[0].problems
     factor, count = best.mostly()
     near = f"is within {factor:g}× of the fastest on {count} of {many} problems"
     title = f"How near to the best, over {counted(many, 'problem')}"
