@@ -79,7 +79,12 @@ def faults(program: Program, calls: SeenCalls | None) -> list[str]:
             and not any(("@upper-left" in text) == corner for text in held)
         ):
             found.append(f"line {line}: {held} is at another corner: {truth['holds']}")
-        keys = {m.key for s in here if s.call for m in mends(s.call, s.problem)}
+        keys = {
+            mend.key
+            for s in here
+            if calls is not None and s.call and s.faithful
+            for mend in mends(s.call, s.problem, calls.others_at(s))
+        }
         if missing := truth["mend"] - keys:
             found.append(f"line {line}: {missing} is not among {keys or 'no mends'}")
         if wrong := keys - truth["mend"] - truth["maybe"]:
@@ -93,7 +98,7 @@ def promised(calls: SeenCalls) -> Gain:
     def times(s: Site) -> SiteTimes:
         if s.call is None or not s.faithful:
             return SiteTimes(s.site, None, s.via, None)
-        priced = Pricer(engine, s.problem, s.call).price()
+        priced = Pricer(engine, s.problem, s.call, calls.others_at(s)).price()
         more = {"off": calls.off, "inside_s": calls.a_call_s(s)}
         return priced_times(s.site, s.share, s.call, priced, **more)
 

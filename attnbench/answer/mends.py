@@ -28,6 +28,7 @@ MARGIN = 0.02  # a mend that gains less is not worth a line of a program
 CAP, BUDGET_S, LIMIT_S = 640, 4.0, 300.0
 ENOUGH = 0.9  # a variant that another package brings has to gain a tenth over what torch can do
 NOTHING = "there is nothing to change about how it is called"
+VARIES = "its line is called with other masks too, and what would gain here is wrong for those"
 
 
 @dataclass(frozen=True)
@@ -39,22 +40,52 @@ class Mend:
     change: Callable[[CallForm], CallForm] = field(repr=False, compare=False)
 
 
-def mends(form: CallForm, problem: Problem) -> list[Mend]:
-    """All that may be changed without changing what the call computes."""
-    return [
-        mend for find in (_products, _masks, _tensors, _kernels) for mend in find(form, problem)
-    ]
+def mends(
+    form: CallForm, problem: Problem, others: Sequence[tuple[CallForm, Problem]] = ()
+) -> list[Mend]:
+    """All that may be changed without changing what the call computes.
+
+    ``others``: the other calls of its line, which get the same change. What is said of the mask has
+    to hold for all of them, those of one token and those of more apart: a program can tell these.
+    """
+    alike = [call for call in others if _one_token(call[1]) == _one_token(problem)]
+    unlike = [call for call in others if call not in alike]
+    masks = []
+    for mend in _masks(form, problem):
+        if all(_holds(mend.key, *call) for call in alike):
+            only = (
+                "" if all(_holds(mend.key, *call) for call in unlike) else ONLY[problem.q_len > 1]
+            )
+            masks.append(dataclasses.replace(mend, words=mend.words + only))
+    found = (_products(form, problem), masks, _tensors(form, problem), _kernels(form, problem))
+    return [mend for some in found for mend in some]
+
+
+ONLY = ", where q has one token", ", where q has more than one token"
+
+
+def _one_token(problem: Problem) -> bool:
+    return problem.q_len == 1
+
+
+def _holds(key: str, form: CallForm, problem: Problem) -> bool:
+    """Whether the mend of a mask leaves this call as it is, too."""
+    if key in ("drop_mask", "is_causal"):
+        return problem.mask.plain if key == "drop_mask" else problem.mask.is_causal(problem.shape)
+    if form.mask is None or (key == "boolean_mask" and form.mask.dtype == "bool"):
+        return True
+    return key in [mend.key for mend in _masks(form, problem)]
 
 
 def _products(form: CallForm, problem: Problem) -> Iterator[Mend]:
     """Other functions, which do not hold the matrix of scores."""
-    if form.api == "products":
+    weights = form.returns == "weights"
+    if form.api in ("products", "eager") and not weights:
         words = "F.scaled_dot_product_attention in place of the products and the softmax"
+        if form.api == "eager":
+            words = 'attn_implementation="sdpa" in place of "eager"'
         yield Mend("sdpa", words, lambda f: replace(f, api="sdpa"))
-    if form.api == "eager":
-        words = 'attn_implementation="sdpa" in place of "eager"'
-        yield Mend("sdpa", words, lambda f: replace(f, api="sdpa"))
-    if form.api == "mha" and form.returns == "weights" and form.unread:
+    if form.api == "mha" and weights and form.unread:
         words = "need_weights=False: nobody reads the weights"
         yield Mend("need_weights", words, lambda f: _four_axes(replace(f, returns=""), problem))
     if form.api == "flex":
@@ -70,27 +101,34 @@ def _masks(form: CallForm, problem: Problem) -> Iterator[Mend]:
         if form.api == "sdpa" and not (form.gradient and form.asked):
             words = "attn_mask.detach(): nobody asks for its gradient"
             yield Mend("detach_mask", words, _with_detached_mask)
-        return
-    weights = form.api == "mha" and form.returns == "weights"
-    if weights and not form.unread:
-        return  # the products take the mask as it is
+    elif form.api != "mha" or form.returns != "weights" or form.unread:
+        yield from _plain_masks(form, form.mask, problem)
+
+
+def _plain_masks(form: CallForm, tensor: TensorForm, problem: Problem) -> Iterator[Mend]:
+    """The same of a mask that no gradient is asked of."""
     mask: Mask = problem.mask
     if mask.plain:
         words = "drop attn_mask: it hides nothing"
         yield Mend("drop_mask", words, lambda f: replace(f, mask=None, mask_type=""))
-    elif mask.is_causal(problem.shape):
+        return
+    if mask.is_causal(problem.shape):
         beside = "beside attn_mask" if form.api == "mha" else "in place of the tensor"
         words = f"is_causal=True {beside}"
         yield Mend(
             "is_causal", words, lambda f: replace(f, mask=None, mask_type="", is_causal=True)
         )
-    elif form.api == "sdpa" and form.mask.dtype != "bool" and not {"alibi", "bias"} & {*mask.kinds}:
+        return
+    if form.api != "sdpa":
+        return
+    kinds = {*mask.kinds}
+    if tensor.dtype != "bool" and not {"alibi", "bias"} & kinds:
         words = "a boolean mask in place of a float one"
         yield Mend("boolean_mask", words, _with_boolean_mask)
-    if form.api == "sdpa" and _for_each_head(form.mask) and not {"dense", "bias"} & {*mask.kinds}:
+    if _for_each_head(tensor) and not {"dense", "bias", "alibi"} & kinds:
         words = "attn_mask of one head, which is that of all, in place of one for each"
         yield Mend("one_head", words, _with_mask_of_one_head)
-    if form.api == "sdpa" and len(form.mask.shape) == 3:
+    if len(tensor.shape) == 3:
         words = "attn_mask with four axes in place of three"
         yield Mend("mask_axes", words, lambda f: replace(f, mask=_more_axes(f.mask, problem)))
 
@@ -257,8 +295,16 @@ class Priced(msgspec.Struct, frozen=True):
 class Pricer:
     """Asks a worker for pairs of a call and the call with mends, or of a variant of the table."""
 
-    def __init__(self, engine: Engine, problem: Problem, form: CallForm) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        problem: Problem,
+        form: CallForm,
+        others: Sequence[tuple[CallForm, Problem]] = (),
+    ) -> None:
+        """``others``: the other calls of its line."""
         self._engine, self._problem, self._form = engine, problem, form
+        self._others = others
 
     def best_variant(self, names: Sequence[str], priced: Priced, **how: Any) -> Priced:
         """The fastest of some variants in the place of the call, where it gains enough over the
@@ -278,9 +324,9 @@ class Pricer:
 
     def price(self) -> Priced:
         """The mends that gain, together."""
-        some = mends(self._form, self._problem)
+        some = mends(self._form, self._problem, self._others)
         if not some:
-            return Priced(why=NOTHING)
+            return Priced(why=VARIES if mends(self._form, self._problem) else NOTHING)
         alternatives = [m for m in some if m.key == "backend" and self._problem.device != "cpu"]
         some = [m for m in some if m not in alternatives]
         best = self._best_of(some)

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 LOWEST = -1e9  # what is added to a score and is no more than this hides the key
 LOW = -1e4  # so does this, where less is added nowhere and each row sees something
+SMALL = 64.0  # what is added and no more than this leaves the scores their digits
+ROUNDED = 4 * float(np.finfo(np.float32).eps)
 FULL = Mask()
 CAUSAL = Mask((Part("causal"),))
 UPPER_LEFT = Mask(CAUSAL.parts, upper_left=True)
@@ -76,13 +78,24 @@ def recognised(
     if added is None:
         return _named(seen, shape) or ("dense", seen)
     base = _named(seen, shape)
+    largest = float(abs(added[seen]).max(initial=0.0))
+    if largest <= SMALL and _level(added, seen, 0.0):
+        return base or ("dense", seen)
     if base is not None and added.shape[1] == shape.heads:
         mask = Mask((*base.parts, Part("alibi")), base.upper_left)
         slopes: Any = mask.bias(shape)
         rounded = torch.from_numpy(slopes).to(attn_mask.dtype).to(torch.float64).numpy()
-        if bool(((rounded == added) | ~seen).all()):
+        fine = attn_mask.dtype in (torch.float32, torch.float64)
+        rounding = ROUNDED * largest if fine else 0.0
+        if bool(((rounded == added) | ~seen).all()) or _level(added - slopes, seen, rounding):
             return mask
     return ("bias", np.where(seen, added, -np.inf).astype(added.dtype))
+
+
+def _level(numbers: NDArray[Any], seen: Seen, rounding: float) -> bool:
+    """Whether all keys that a row sees are given the same number, which moves no weight."""
+    top, low = (np.where(seen, numbers, end) for end in (-np.inf, np.inf))
+    return bool((top.max(-1) - low.min(-1) <= rounding).all())  # -inf where a row sees none
 
 
 def causal_of(shape: Shape) -> Mask:

@@ -3,7 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from attnbench.answer.mends import NOTHING, Pricer
+from attnbench.answer.choose_calls import priced_times
+from attnbench.answer.mends import NOTHING, VARIES, Pricer, lines, mends
 from attnbench.core.call import CallForm, TensorForm
 from attnbench.core.stats import Comparison, Verdict
 from impls.masks import Mask
@@ -81,3 +82,71 @@ def test_the_mended_call_is_written_whole():
         "out = F.scaled_dot_product_attention("
         "q, k, v, is_causal=True, dropout_p=0.1, scale=0.05, enable_gqa=True)",
     )
+
+
+def test_a_variant_that_takes_a_call_s_place_is_named():
+    class Worker(Engine):
+        def ask(self, question, limit_s):
+            if taking := question.get("taking"):
+                ratio = {"chunked": 0.5, "matmul": 0.9}[taking["variant"]]
+                held = Comparison(
+                    Verdict.FASTER, ratio, ratio * 0.99, ratio * 1.01, 0.02, 0.01, 40, 0.0
+                )
+                return {"comparison": held.to_dict(), "now_s": 1.0, "then_s": ratio}
+            return super().ask(question, limit_s)
+
+    pricer = Pricer(Worker(mask=5.0), PROBLEM, FORM)
+    best = pricer.best_variant(["matmul", "chunked"], pricer.price())
+    assert (best.variant, best.keys, best.ratio) == ("chunked", ("chunked",), 0.5)
+    assert priced_times("a.py:1", 0.5, FORM, best).takes == "chunked"
+
+
+def test_on_a_gpu_a_kernel_is_put_first_by_sdpa_kernel():
+    some = mends(CallForm("sdpa", X, X, X, kernel="efficient"), PROBLEM.with_(device="cuda"))
+    firsts = []
+    for mend in some:
+        assert mend.words.startswith("wrap in sdpa_kernel([SDPBackend.")
+        scope, call = lines(mend.change(FORM), [mend.key])
+        assert scope == f"with {mend.words.removeprefix('wrap in ')}:"
+        assert call.startswith("    out = F.scaled_dot_product_attention(q, k, v, attn_mask=")
+        firsts.append(scope.partition("SDPBackend.")[2].partition(",")[0])
+    assert firsts == ["CUDNN_ATTENTION", "FLASH_ATTENTION"]
+
+
+def call(mask="causal", tokens=256, form=FORM):
+    sizes = {"heads": 4, "kv_heads": 4, "q_len": tokens, "kv_len": 256}
+    return form, Problem(**sizes, mask=Mask.parse(mask))
+
+
+PLAIN = call("none", form=replace(FORM, mask=None))
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "words"),
+    [
+        (call(), [], ["is_causal=True in place of the tensor"]),
+        (call(), [call()], ["is_causal=True in place of the tensor"]),
+        (call(), [call("none")], []),
+        (call(), [PLAIN], []),
+        (call("none"), [PLAIN], ["drop attn_mask: it hides nothing"]),
+        (call("none"), [call("window:9,0")], []),
+        (
+            call(),
+            [call("padding:200", tokens=1)],
+            ["is_causal=True in place of the tensor, where q has more than one token"],
+        ),
+        (
+            call("none", tokens=1),
+            [call()],
+            ["drop attn_mask: it hides nothing, where q has one token"],
+        ),
+    ],
+)
+def test_what_is_said_of_a_mask_holds_for_all_calls_of_the_line(own, others, words):
+    assert [m.words for m in mends(*own, others) if m.key != "enable_gqa"] == words
+
+
+def test_where_other_calls_of_the_line_forbid_it_the_answer_says_so():
+    once = replace(FORM, repeated=1)
+    priced = Pricer(Engine(), *reversed(call(form=once)), [call("none", form=once)]).price()
+    assert (priced.keys, priced.why) == ((), VARIES)

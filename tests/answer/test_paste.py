@@ -76,6 +76,9 @@ PRINTED = [
 ]
 
 
+assert PRINTED
+
+
 @pytest.mark.parametrize(("variant", "call", "scale"), PRINTED)
 def test_the_lines_compute_the_whole_call(variant, call, scale):
     p = supported(variant, call)
@@ -129,6 +132,7 @@ def test_a_mask_of_several_conditions_with_a_file_is_one_tensor_that_holds_them_
 
 
 DROPPING = [name for name in EXACT if impls.own_rows()[name].dropout]
+assert DROPPING
 
 
 @pytest.mark.parametrize("variant", DROPPING)

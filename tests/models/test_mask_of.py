@@ -116,6 +116,20 @@ def test_alibi_is_named_and_other_slopes_are_not(dtype, tmp_path):
     assert torch.equal(told, (2 * added).where(ONES.tril(), 0).to(told.dtype))
 
 
+def test_a_number_that_a_row_adds_to_all_its_keys_hides_and_weighs_nothing(tmp_path):
+    rows = torch.linspace(-3, 3, SQUARE.q_len)[:, None]
+    assert str(mask_of(rows.expand(*SQUARE[2:]), False, SQUARE)) == "none"
+    assert str(mask_of((rows + 0 * KEYS).masked_fill(~ONES.tril(), -torch.inf), False, SQUARE)) == (
+        "causal"
+    )
+    large = torch.full(SQUARE[2:], 1e6)  # beside which scores lose their digits
+    assert mask_of(large, False, SQUARE, tmp_path).kinds == ("bias",)
+    slopes = 2.0 ** -torch.arange(2.0, 9.0, 2.0)[:, None, None]
+    by_key = (slopes * KEYS)[None].masked_fill(~ONES.tril(), -torch.inf)
+    assert str(mask_of(by_key, False, SQUARE)) == "causal+alibi"  # less what a row has in common
+    assert mask_of(by_key * 1.01, False, SQUARE, tmp_path).kinds == ("bias",)
+
+
 def test_what_is_no_mask_at_all_is_a_sentence():
     for mask, sentence in (
         (ONES.long(), r"a mask of torch.int64 is neither boolean .*give mask\.bool\(\)"),

@@ -185,6 +185,15 @@ for _ in range(5):
 """
 
 
+def test_a_compiled_call_has_its_line_and_its_kernel_where_the_program_loads_the_compiler(capture):
+    _, calls, _ = capture(COMPILED)
+    (site,) = calls.sites
+    lines = (BEGINNING + COMPILED).splitlines()
+    line = lines.index("    return F.scaled_dot_product_attention(x, x, x) + 1")
+    assert site.site == f"program.py:{line + 1} model"
+    assert (site.via, site.call.kernel, site.call.gradient) == ("sdpa, compiled", "flash", False)
+
+
 @pytest.mark.parametrize(
     ("text", "sites", "words"),
     [

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 
+import impls
 from attnbench.command import arguments
 from attnbench.core import checkout
 from attnbench.core.checkout import Commit
@@ -20,6 +22,9 @@ from attnbench.features.commits.pairs import CommitCell, CommitsComparison
 from attnbench.features.selfcheck import selfcheck
 from attnbench.features.selfcheck.selfcheck import PlantOutcome
 from attnbench.models.capture.calls import SeenCalls, Site
+from attnbench.report.scenes import ReportRun
+from attnbench.report.tidy import measurements
+from tests.answer.build import timed
 from tests.calling import ROOT, SENTENCE, asked, measured_here
 from tests.report import profiles
 from tests.report.page import runs
@@ -202,6 +207,33 @@ def test_milliseconds_and_mebibytes_are_what_was_recorded(table):
     assert list(found["verdict"][:3]) == ["use", "slower", "slower"]
     pairs = table("compare")
     assert (pairs["ms"] == 1.0).all() and (pairs["against_ms"] == 1.2).all()
+
+
+def test_a_verdict_says_what_a_variant_is_to_the_one_to_use():
+    flash = {"kernels": ["aten::_scaled_dot_product_flash_attention_for_cpu"]}
+    records = [
+        replace(timed("sdpa", 64, 1.0), **flash),
+        replace(timed("sdpa.flash", 64, 1.01), **flash),
+        replace(timed("naive", 64, 0.5), wrong_on="outliers"),
+        timed("near", 64, 1.02),
+        timed("far", 64, 2.0),
+        timed("other", 64, 0.5, computes="another operator"),
+    ]
+    run = ReportRun(0, Path("run"), {}, records, range(len(records)))
+    found = {row["variant"]: row for row in measurements(run)}
+    assert {name: row["verdict"] for name, row in found.items()} == {
+        "sdpa": "use",
+        "sdpa.flash": "same kernel",
+        "naive": "wrong on other inputs",
+        "near": "tied",
+        "far": "slower",
+        "other": "not exact",
+    }
+    assert found["sdpa"]["vs_best"] == 1.0 and found["naive"]["vs_best"] == 0.5
+
+
+def test_a_list_has_the_rows_of_the_table(table):
+    assert list(table("list")["variant"]) == list(impls.table().rows)
 
 
 BESIDE = {

@@ -164,7 +164,8 @@ def _priced(
             watcher.at(done, len(some), A_PLACE_S * (len(some) - done), site.site)
             if form is None or not site.faithful or (site.share or 1.0) < LEAST_SHARE:
                 continue
-            pricer = Pricer(engine, site.problem, form)
+            others = calls.others_at(site)
+            pricer = Pricer(engine, site.problem, form, others)
             found[number] = pricer.price()
             how = {
                 "tables": given.table or [],
@@ -172,6 +173,8 @@ def _priced(
                 "calls_a_mask": round(site.calls / site.new_masks) if site.new_masks else 0,
             }
             trains = calls.step_s is not None
+            if any(p.mask != site.problem.mask for _, p in others if p.q_len == site.problem.q_len):
+                continue  # a line for this mask would be wrong for the others
             if rivals := _rivals(choices[site.problem], site, table, trains=trains):
                 best = pricer.best_variant(rivals, found[number], **how)
                 if best is not found[number]:
@@ -187,8 +190,8 @@ A_PLACE_S = 15.0
 
 
 def _rivals(choice: Choice, site: Site, table: Table, *, trains: bool) -> list[str]:
-    """The fastest variants that serve all of a call, torch's own functions aside; of a program that
-    has ended, those whose setup could have paid.
+    """The fastest variants that serve all of a call, the function that it is of aside; of a program
+    that has ended, those whose setup could have paid.
     """
     mask = site.call and site.call.mask
     if choice.ranking is None or (mask and mask.gradient):
@@ -199,7 +202,8 @@ def _rivals(choice: Choice, site: Site, table: Table, *, trains: bool) -> list[s
         row = table.find(c.variant)
         compiles = not {"c++", "cc"}.isdisjoint(row.requires)  # for how long, a cache may hide
         pays = trains or not (compiles or (c.setup_s or 0.0) > site.total_s / 2)
-        if not c.variant.startswith("sdpa") and pays and can_serve(row, details) is None:
+        own = "flex" if site.via.startswith("flex") else "sdpa"
+        if not c.variant.startswith(own) and pays and can_serve(row, details) is None:
             rows.append(c.variant)
     return rows[:RIVALS]
 

@@ -196,6 +196,11 @@ class SeenCalls(msgspec.Struct):
                 return in_a_step * (self.steps + 1) / site.calls
         return site.total_s / site.calls or None
 
+    def others_at(self, site: Site) -> list[tuple[CallForm, Problem]]:
+        """The other calls that the same line makes."""
+        here = (s for s in self.sites if (s.site, s.via) == (site.site, site.via) and s is not site)
+        return [(s.call, s.problem) for s in here if s.call is not None]
+
     def problems(self) -> list[Problem]:
         """The problems that describe all of their calls, each once, by falling seconds."""
         spent: dict[Problem, float] = {}

@@ -107,6 +107,7 @@ class Session:
         from torch._dynamo import trace_rules
 
         with self._stands.paused():
+            trace_rules.clear_lru_cache()  # of what its own import may have asked
             trace_rules.get_torch_obj_rule_map()
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:

@@ -28,13 +28,14 @@ WITHIN = 256  # calls inside of one gradient, at most, that are taken off it
 class Entry:
     """What calls that are alike are counted under: a site, or the reason why they have none."""
 
-    __slots__ = ("asked", "site", "unasked", "why")
+    __slots__ = ("asked", "site", "unasked", "weights_kept", "why")
 
     def __init__(self, site: Site | None = None, why: str = "") -> None:
         self.site, self.why = site, why
         self.unasked: Site | None = None
         """Where torch notes what a gradient needs: the site if nobody asks for one."""
         self.asked = False  # whether a gradient was asked for
+        self.weights_kept = False  # whether the program was seen to use the weights it wrote out
 
 
 class Span(NamedTuple):
@@ -54,6 +55,8 @@ class ThreadState(threading.local):
         self.worked = False  # whether it has made a call
         self.looked = 0.0
         """Seconds spent on looking at calls, which the program alone would not have taken."""
+        self.weights: dict[Entry, weakref.ref[Any]] = {}
+        """Those of the last call of each entry, which are alive at the next if they are used."""
         self.within: list[Span] | None = None
         """The calls made inside the gradient that is being timed."""
         self.outer: Any = None
@@ -121,6 +124,8 @@ class Tally:
         sites = []
         for entry, (calls, seconds, backward_s, new_masks) in self.by_entry.items():
             site = entry.unasked if entry.unasked and not entry.asked else entry.site
+            if site is not None and site.call is not None and entry.weights_kept:
+                site = replace(site, call=replace(site.call, returns="weights"))
             if site is not None:
                 counts = {"calls": int(calls), "new_masks": int(new_masks)}
                 sites.append(replace(site, seconds=seconds, backward_s=backward_s, **counts))

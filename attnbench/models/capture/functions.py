@@ -6,12 +6,11 @@ products and a softmax has no site: its place alone is noted.
 
 from __future__ import annotations
 
-import dis
 import sys
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -27,6 +26,7 @@ from attnbench.models.capture.kernels import how_called
 from attnbench.models.capture.layouts import band
 from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.capture.operators import put_operators, stopped, watched
+from attnbench.models.capture.readers import weights_unread
 from attnbench.models.capture.recorder import NOW, CapturedCall, place_text, where
 from impls.masks import Shape
 
@@ -248,48 +248,6 @@ def _mha(original: Function) -> Function:
             state.heads, state.scores, state.unread = before, None, False
 
     return multi_head_attention_forward
-
-
-def weights_unread(frame: types.FrameType | None) -> bool:
-    """Whether the code that called nn.MultiheadAttention never reads the second of its results.
-
-    It is read off the code that follows the call: ``[0]``, or two names of which the second is
-    never used.
-    """
-    while frame is not None and (_in_torch(frame) or frame.f_code.co_filename == __file__):
-        frame = frame.f_back
-    return frame is not None and _unread(frame.f_code, frame.f_lasti)
-
-
-def _in_torch(frame: types.FrameType) -> bool:
-    """Whether a frame is of a module's own machinery, and not of a layer that calls another."""
-    name = frame.f_code.co_filename
-    return name.endswith(("/nn/modules/module.py", "/nn/modules/activation.py", "/functional.py"))
-
-
-@lru_cache(maxsize=256)
-def _unread(code: types.CodeType, last: int) -> bool:
-    whole = list(dis.get_instructions(code))
-    after = [x for x in whole if x.offset > last and x.opname != "CACHE"][:4]
-    if after and after[0].opname == "POP_TOP":
-        return True
-    if after and after[0].opname in ("LOAD_CONST", "LOAD_SMALL_INT") and after[0].argval == 0:
-        return after[1].opname in ("BINARY_SUBSCR", "BINARY_OP")
-    if not after or after[0].opname != "UNPACK_SEQUENCE" or after[0].argval != 2:
-        return False
-    stores = after[1:2] if isinstance(after[1].argval, tuple) else after[1:3]
-    if any("LOAD" in x.opname or not x.opname.startswith("STORE_") for x in stores):
-        return False  # kept in an attribute or an item
-    second = [name for x in stores for name in _names(x)][1]
-    if any(x.opname.startswith("LOAD") and second in _names(x) for x in whole):
-        return False
-    return "_FAST" in after[1].opname or second.startswith("_")
-
-
-def _names(instruction: dis.Instruction) -> tuple[str, ...]:
-    """The names that an instruction loads or stores, of which newer Pythons take two at once."""
-    name = instruction.argval
-    return name if isinstance(name, tuple) else (str(name),)
 
 
 WHOLE_NOTE = "torch computes it in one operator with more than attention: its seconds are not known"

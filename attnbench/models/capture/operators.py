@@ -122,7 +122,7 @@ def _trains() -> bool | None:
         code = frame.f_code
         if code.co_filename in RECORDING and not code.co_qualname.startswith(HANDING_ON):
             return None
-        trains = trains or "CompiledFunction." in code.co_qualname
+        trains = trains or ".CompiledFunction." in code.co_qualname
         frame = frame.f_back
     return trains
 
@@ -143,11 +143,8 @@ def _recorded(name: str, words: list[str], trains: bool, run: partial[Any]) -> A
     values = {**dict(zip(words, run.args, strict=False)), **run.keywords}
 
     def call() -> CapturedCall:
-        made = _read(name, values)
-        if trains:
-            how = made.how and made.how._replace(gradient=True)
-            made = _CompiledCall(*made._replace(how=how))
-        return made
+        made = _read(name, values, trains)
+        return _CompiledCall(*made) if trains else made
 
     return watched(run, values["query"], call, outer=name, inner=[])
 
@@ -184,7 +181,7 @@ def stopped(error: Exception) -> bool:
     return type(error).__name__ == "_StopRecomputationError"
 
 
-def _read(name: str, values: dict[str, Any]) -> CapturedCall:
+def _read(name: str, values: dict[str, Any], trains: bool) -> CapturedCall:
     via, causal = f"aten {name}", bool(values.get("is_causal", False))
     mask = values.get("attn_mask", values.get("attn_bias", values.get("bias")))
     if name in LENGTH_FIRST:
@@ -201,6 +198,7 @@ def _read(name: str, values: dict[str, Any]) -> CapturedCall:
     dropout, scale = values.get("dropout_p") or 0.0, values.get("scale")
     grouped = bool(values.get("enable_gqa"))
     how = how_called("sdpa", q, k, v, mask, causal, scale, dropout, grouped)
+    how = how._replace(gradient=how.gradient or trains)
     if (recorder := NOW.recorder) is not None and how not in recorder.kernels:
         named = ("query", q), ("key", k), ("value", v), ("attn_mask", mask)
         more = {"dropout_p": dropout, "is_causal": causal, "scale": scale, "enable_gqa": grouped}

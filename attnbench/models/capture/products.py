@@ -9,6 +9,7 @@ them. That is done for the first calls of a place, and later as far as the progr
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,6 +22,7 @@ from torch._guards import TracingContext
 
 from attnbench.models.capture.clocks import Span
 from attnbench.models.capture.kernels import how_called
+from attnbench.models.capture.readers import may_use
 from attnbench.models.capture.recorder import NOW, CapturedCall, Recorder, where
 from attnbench.models.mask_of import hides
 
@@ -30,7 +32,10 @@ BACK, ON = 4, 2
 """How many products before a softmax may have made its scores, and how many after it may use it."""
 FIRST = 4  # calls of a place that are looked at whatever that takes
 REMEMBERED = 1024
-CLOSE = 2e-2  # of the largest score: how far rounding may take a score from its parts
+CLOSE, ROUNDED = 2e-2, 64
+"""How far rounding may take a score from its parts: a share of the largest score, and no more than
+so many times what the dtype tells apart."""
+ENOUGH = 64  # scores, at the least, of which it is said how they are bent
 PROXY = torch._C._TorchDispatchModeKey.PROXY
 
 
@@ -53,6 +58,7 @@ class Weights(NamedTuple):
     scores: Scores
     key: Any  # of calls that are taken to be alike
     checked: bool
+    heads: int  # where batch and heads are one axis of the product, and are two of its scores
 
 
 class Scores(NamedTuple):
@@ -73,6 +79,9 @@ class Recent(threading.local):
         self.looks: Counter[Any] = Counter()
         self.known: dict[Any, Scores] = {}
         self.after: dict[Any, tuple[float, str]] = {}
+        self.later: dict[Any, list[weakref.ref[Tensor]]] = {}
+        """Weights of the last call of a place, which are alive at the next one if they are used."""
+        self.kept: set[Any] = set()
 
     def product(self, name: str, operands: Any, out: Tensor, begun: Span, ended: Any) -> None:
         """A product of queries and keys, of weights and values, or of anything else."""
@@ -97,12 +106,16 @@ class Recent(threading.local):
             return
         key = where(), tuple(turned.rows.shape), tuple(turned.columns.shape)
         self.looks[key] += 1
+        if any(x() is not None for x in self.later.pop(key, ())):
+            self.kept.add(key)
         look = self.looks[key] <= FIRST or recorder.affordable()
         if look:
             if len(self.known) > REMEMBERED:
                 self.known.clear()
                 self.after.clear()
                 self.looks.clear()
+                self.later.clear()
+                self.kept.clear()
             state = NOW.state()
             state.outer = "a look"  # what looking computes is no attention of the program's
             try:
@@ -111,12 +124,15 @@ class Recent(threading.local):
             finally:
                 state.outer = None
         if key in self.known:  # which it is not where looking failed
-            self.weights, self.left = Weights(turned, out, self.known[key], key, look), ON
+            apart = scores.dim() == 4 and product.rows.dim() == 3
+            heads = scores.shape[1] if apart else 0
+            self.weights = Weights(turned, out, self.known[key], key, look, heads)
+            self.left = ON
 
     def _records(self, weights: Weights, parts: Parts, out: Tensor, ended: Any) -> bool:
         """Record the call, if the second product takes the softmax's result."""
         rows, columns, _ = parts
-        product, values, scores, key, checked = weights
+        product, values, scores, key, checked, heads = weights
         n, m = product.rows.shape[-2], product.columns.shape[-2]
         if rows.numel() != values.numel():
             if columns.numel() != values.numel():
@@ -124,18 +140,27 @@ class Recent(threading.local):
             rows, columns = columns, rows  # values first, as in einsum("bhkd,bhqk->bhqd")
         if rows.shape[-2:] != (n, m) or columns.shape[-1] != m:
             return False
-        q, k, v = product.rows, product.columns, columns.mT
-        if scores.mask is not None and product.rows.dim() == 3:
-            scores = scores._replace(mask=scores.mask.reshape(1, *scores.mask.shape[-3:]))
+        ends = product.rows, product.columns, columns.mT
+        q, k, v = (x.unflatten(0, (-1, heads)) if heads and x.dim() == 3 else x for x in ends)
+        if (mask := scores.mask) is not None and product.rows.dim() == 3:
+            by_head = heads and mask.dim() == 3 and mask.shape[0] > 1
+            mask = (
+                _fewest(mask.unflatten(0, (-1, heads))) if by_head else mask.expand(1, -1, -1, -1)
+            )
+            scores = scores._replace(mask=mask)
         if checked and key not in self.after:
             self.after[key] = _after(values.detach(), rows.detach(), product)
         dropout, after = self.after.get(key, (0.0, ""))
         note = scores.note or after
+        if checked and not out.requires_grad:  # else what computes gradients holds them too
+            self.later[key] = [weakref.ref(x) for x in (values, rows) if may_use(x)]
+        kept = key in self.kept
 
         def call() -> CapturedCall:
             how = how_called("products", q, k, v, scores.mask, scale=scores.scale, dropout=dropout)
             made = CapturedCall(product.name, q, k, v, scores.mask, False, scores.scale, dropout)
-            return made._replace(note=note, faithful=not note, how=how)
+            made = made._replace(note=note, faithful=not note, how=how, ends=ends)
+            return made._replace(weights_kept=kept)
 
         looked = NOW.state().looked - product.begun.looked
         begun = product.begun._replace(ended=ended)
@@ -211,13 +236,14 @@ def read_scores(product: Product, scores: Tensor) -> Scores:
     """The scale and the mask of scores, found against the plain product."""
     rows, columns = product.rows.detach(), product.columns.detach()
     width, dtype = rows.shape[-1], scores.dtype
+    eps = max(torch.finfo(x.dtype).eps for x in (rows, scores))
     plain = (rows @ columns.mT).float()
     seen_scores = _as_scores(scores, product).float()
     seen = seen_scores > hides(dtype)
     if not bool(seen.any()):
         return Scores(width**-0.5, None, "its mask hides everything")
     x, y = plain[seen], seen_scores[seen]
-    off = CLOSE * float(x.abs().max())
+    off = min(CLOSE, ROUNDED * eps) * float(x.abs().max())
     usual = (width**-0.5, 1.0)  # queries may have been scaled before
     free = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
     for scale in (*usual, free):
@@ -225,10 +251,17 @@ def read_scores(product: Product, scores: Tensor) -> Scores:
             return Scores(_before(scale, width), None if bool(seen.all()) else _fewest(seen))
     near = [s for s in usual if abs(free / s - 1) < 0.1]
     scale = near[0] if near else free
+    if y.numel() >= ENOUGH and abs(_correlation(y - scale * x, x**3)) > 0.5:
+        return Scores(scale, None, "its scores are capped, or bent in another way")
     bias = _fewest(torch.where(seen, seen_scores - scale * plain, -torch.inf))
     if bias.dim() == 4 and bias.shape[0] > 1:
         return Scores(scale, None, "what is done to its scores is more than a scale and a mask")
     return Scores(_before(scale, width), bias.to(dtype))
+
+
+def _correlation(x: Tensor, y: Tensor) -> float:
+    x, y = x - x.mean(), y - y.mean()
+    return float((x * y).mean() / (x.std() * y.std()).clamp(min=1e-30))
 
 
 def _before(scale: float, width: int) -> float:

@@ -11,6 +11,7 @@ import os
 import platform
 import sys
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -186,6 +187,7 @@ class CapturedCall(NamedTuple):
     ends: tuple[Tensor, ...] = ()
     """Where the gradient ends, if not at q, k and v: those are then views in another layout."""
     most_nodes: int = clocks.MOST_NODES  # of its gradient, where that is to be timed
+    weights_kept: bool = False  # whether the program was seen to use the weights it wrote out
 
     def request(self, where: Where, masks: Masks) -> tuple[SiteRequest, bool]:
         """What its site follows from, in the dtype that attention runs in under autocast; and
@@ -383,6 +385,7 @@ class Recorder:
             key = place, call.via, how, found, call.note, call.heads, call.k.shape
             known = self._entries.get(key)
             entry = known or self._entry(call.request(place, self.masks)[0], call, key)
+        self._watch_weights(entry, call, out)
         if call.whole:
             self.whole += 1
         else:
@@ -405,13 +408,25 @@ class Recorder:
                 self.outputs.clear()
             self.outputs[out.data_ptr()] = entry
 
+    def _watch_weights(self, entry: Entry, call: CapturedCall, out: Any) -> None:
+        """See whether those of the last such call are still alive, as they are if they are used."""
+        known = self.tally.mine.weights
+        alive = known.pop(entry, None)
+        entry.weights_kept |= call.weights_kept or (alive is not None and alive() is not None)
+        eager = call.how is not None and call.how.api == "eager" and isinstance(out, tuple)
+        weights = out[1] if eager and len(known) < ENTRIES else None
+        if isinstance(weights, Tensor) and not weights.requires_grad:  # gradients hold them too
+            known[entry] = weakref.ref(weights)
+
     def _entry(self, request: SiteRequest, call: CapturedCall, key: Any) -> Entry:
         try:
             site = request.site()
             of_torch = call.via == "sdpa" or call.via.startswith("aten ")
             if of_torch and self.compiled.met and in_generated(sys._getframe(1)):
                 place = self.compiled.ran(site.problem)
-                where = (place or request.where[0], request.where[1])
+                where = request.where if place is None else (place, request.where[1])
+                if place is not None and _kind_of(place[0]) == "other":  # the user's own line
+                    where = None, place
                 site = replace(site, site=place_text(where), via="sdpa, compiled")
         except CantBeDone as error:
             entry = Entry(why=str(error))

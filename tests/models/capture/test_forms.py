@@ -75,6 +75,21 @@ def weights_read():
     return out, weights.sum()
 
 
+def capped(q, k, v):
+    scores = 20 * torch.tanh(q @ k.mT / 4 / 20)
+    return scores.masked_fill(~CAUSAL, -1e9).softmax(-1) @ v
+
+
+def packed(q, k, v):
+    """With batch and heads on one axis, as BLOOM has them, and ALiBi in the product."""
+    slopes = 2.0 ** -torch.arange(2.0, 9.0, 2.0)
+    alibi = (slopes[:, None, None] * torch.arange(N)).repeat(2, 1, 1)
+    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+    scores = alibi.baddbmm(batch1=q, batch2=k.mT, alpha=0.25).view(2, 4, N, N)
+    weights = scores.masked_fill(~CAUSAL, -1e9).softmax(-1)
+    return torch.bmm(weights.view(8, N, N), v).view(2, 4, N, 16)
+
+
 class Keeps:
     """Weights in an attribute, which somebody may read later."""
 
@@ -153,6 +168,10 @@ PROGRAMS = {
         ["sdpa", "is_causal"],
     ),
     "einsum": (lambda: by_einsum(*tensors()), "written out", "none", "no mask", ["sdpa"]),
+
+    "packed": (
+        lambda: packed(*tensors()), "written out", "causal+alibi", "a mask", ["sdpa"],
+    ),
     "flex": (flex, "flex, not compiled", "causal", "a block_mask", ["compile_flex"]),
 }  # fmt: skip
 
@@ -211,3 +230,60 @@ def test_one_line_on_two_devices_is_two_places():
         ("", 2),
         ("on the meta device", 1),
     ]
+
+
+def test_scores_that_are_capped_are_no_problem_of_ours():
+    with attnbench.capture() as calls:
+        for _ in range(2):
+            capped(*tensors())
+    site = only(calls)
+    assert not site.faithful and "capped" in site.note and site.calls == 2
+
+
+def reads(q, k, v):
+    weights = (q @ k.mT / 4).softmax(-1)
+    return weights @ v, weights
+
+
+def drops(q, k, v):
+    weights = (q @ k.mT / 4).softmax(-1)
+    return weights @ v
+
+
+class Keeping:
+    def __call__(self, q, k, v):
+        self.weights = (q @ k.mT / 4).softmax(-1)
+        return self.weights @ v
+
+
+@pytest.mark.parametrize(
+    ("attend", "kept"),
+    [
+        (reads, True),
+        (lambda *qkv: reads(*qkv)[0], False),
+        (drops, False),
+        (Keeping(), True),
+    ],
+)
+def test_weights_that_a_program_goes_on_to_use_can_not_be_left_out(attend, kept):
+    with attnbench.capture() as calls, torch.no_grad():
+        for _ in range(3):
+            out = attend(*tensors())
+    site = only(calls)
+    assert site.calls == 3 and len(out)
+    assert site.call.returns == ("weights" if kept else "")
+    assert [m.key for m in mends(site.call, site.problem)] == ["sdpa"] * (not kept)
+
+
+def test_weights_in_a_loop_of_a_script_are_used_only_if_they_are_read_there():
+    program = """
+for _ in range(3):
+    weights = (q @ k.mT / 4).softmax(-1)
+    out = weights @ v
+    {after}
+"""
+    for after, returns in (("out.sum()", ""), ("weights.sum()", "weights")):
+        with attnbench.capture() as calls:
+            names = dict(zip("qkv", tensors(), strict=True))
+            exec(compile(program.format(after=after), "script.py", "exec"), names)
+        assert only(calls).call.returns == returns
