@@ -16,9 +16,11 @@ import random
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -37,6 +39,9 @@ HOLDS = {"causal": "causal", "hides nothing": "none", "padding (right)": "paddin
          "padding (left)": "leftpad", "window": "window", "alibi": "alibi",
          "documents": "document"}  # fmt: skip
 """The mask of ours, by how a truth begins."""
+GIVEN = {"boolean": "a boolean", "float": "a float", "no mask": "no mask", "is_causal": "is_causal",
+         "bias object": "a Causal"}  # fmt: skip
+"""The words of ours for how it was given, likewise."""
 FLEX = {"flex uncompiled": "flex, not compiled", "flex compiled": "flex"}
 PAIRS, AT_ONCE = 5, 2
 EQUAL = 1e-4
@@ -61,35 +66,71 @@ def faults(program: Program, calls: SeenCalls | None) -> list[str]:
         here = [] if calls is None else [s for s in calls.sites if f"prog.py:{line}" in s.site]
         if not here and calls is not None and len(program.sites) == 1:
             here = calls.sites  # in a library's line
-        kernels = {s.call.kernel if s.call else "" for s in here}
-        wanted = truth["kernel"]
-        if wanted.startswith("by hand"):
-            wanted = "math" if "nn." in wanted or "fast path" in wanted else "written out"
-        wanted = FLEX.get(wanted, wanted)
-        if wanted.split(" (")[0] not in kernels:
-            found.append(f"line {line}: kernel {kernels}, truly {truth['kernel']}")
-        mask = next((m for words, m in HOLDS.items() if truth["holds"].startswith(words)), "")
-        held = {str(s.problem.mask) for s in here}
-        corner = "upper left" in truth["holds"]
-        if mask and not any(mask in text for text in held):
-            found.append(f"line {line}: the mask is {held}, truly {truth['holds']}")
-        elif (
-            mask == "causal"
-            and "corner" in truth["holds"]
-            and not any(("@upper-left" in text) == corner for text in held)
-        ):
-            found.append(f"line {line}: {held} is at another corner: {truth['holds']}")
-        keys = {
-            mend.key
-            for s in here
-            if calls is not None and s.call and s.faithful
-            for mend in mends(s.call, s.problem, calls.others_at(s))
-        }
-        if missing := truth["mend"] - keys:
-            found.append(f"line {line}: {missing} is not among {keys or 'no mends'}")
-        if wrong := keys - truth["mend"] - truth["maybe"]:
-            found.append(f"line {line}: {wrong} is advised, truly {truth['mend'] or 'nothing'}")
+        if truth["kernel"] == "part of compiled code":
+            met = [] if calls is None else calls.unseen
+            if not any(f"prog.py:{line}" in sentence for sentence in met):
+                found.append(f"line {line}: what torch.compile took is not named")
+        elif truth["kernel"] == "no attention":
+            found += [f"line {line}: it is taken for attention"] * bool(here)
+        else:
+            said = (*_kernel(truth, here), *_given(truth, here), *_held(truth, here))
+            found += [f"line {line}: {fault}" for fault in said]
+        found += [f"line {line}: {fault}" for fault in _mends(truth, here, calls)]
     return found
+
+
+Truth = dict[str, Any]
+
+
+def _kernel(truth: Truth, here: list[Site]) -> Iterator[str]:
+    """The kernel, and whether a reason is given where no faster one could run."""
+    kernels = {s.call.kernel if s.call else "" for s in here}
+    wanted = truth["kernel"]
+    if wanted.startswith("by hand"):
+        wanted = "math" if "nn." in wanted or "fast path" in wanted else "written out"
+    wanted = FLEX.get(wanted, wanted)
+    if wanted.split(" (")[0] not in kernels:
+        yield f"kernel {kernels}, truly {truth['kernel']}"
+    of_torch = [s.call for s in here if s.call and s.call.api == "sdpa"]
+    if truth["why"] and of_torch and not any(call.why for call in of_torch):
+        yield f"no reason is given, truly {truth['why']}"
+
+
+def _given(truth: Truth, here: list[Site]) -> Iterator[str]:
+    """How the mask was given."""
+    texts = [s.call.mask_words() for s in here if s.call and s.via in ("sdpa", "mha")]
+    wanted = next((word for start, word in GIVEN.items() if truth["given"].startswith(start)), "")
+    by_layer = "MultiheadAttention" in truth["given"] or "TransformerEncoder" in truth["given"]
+    if texts and not by_layer and not any(text.startswith(wanted) for text in texts):
+        yield f"the mask is given as {texts}, truly {truth['given']}"
+
+
+def _held(truth: Truth, here: list[Site]) -> Iterator[str]:
+    """What the mask holds, and at which corner."""
+    mask = next((m for words, m in HOLDS.items() if truth["holds"].startswith(words)), "")
+    held = {str(s.problem.mask) for s in here if s.faithful}
+    if here and not held:
+        return  # the call is said to be more than a mask can tell
+    if not any(mask in text for text in held):
+        yield f"the mask is {held}, truly {truth['holds']}"
+    elif mask == "causal" and "corner" in truth["holds"]:
+        upper = "upper left" in truth["holds"]
+        if not any(("@upper-left" in text) == upper for text in held):
+            yield f"{held} is at another corner: {truth['holds']}"
+
+
+def _mends(truth: Truth, here: list[Site], calls: SeenCalls | None) -> Iterator[str]:
+    """What could be changed, and what could not."""
+    keys = {
+        mend.key
+        for s in here
+        if calls is not None and s.call and s.faithful
+        for mend in mends(s.call, s.problem, calls.others_at(s))
+    }
+    if missing := truth["mend"] - keys:
+        yield f"{missing} is not among {keys or 'no mends'}"
+    if wrong := keys - truth["mend"] - truth["maybe"]:
+        yield f"{wrong} is advised, truly {truth['mend'] or 'nothing'}"
 
 
 def promised(calls: SeenCalls) -> Gain:

@@ -101,7 +101,7 @@ def _masks(form: CallForm, problem: Problem) -> Iterator[Mend]:
         if form.api == "sdpa" and not (form.gradient and form.asked):
             words = "attn_mask.detach(): nobody asks for its gradient"
             yield Mend("detach_mask", words, _with_detached_mask)
-    elif form.api != "mha" or form.returns != "weights" or form.unread:
+    elif form.returns != "weights" or form.unread:
         yield from _plain_masks(form, form.mask, problem)
 
 

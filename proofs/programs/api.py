@@ -130,14 +130,14 @@ P("mha_dropout_train", M.format(e="").replace("batch_first", "dropout=0.1, batch
 P("mha_eval_fastpath_weights_thrown", M.format(e=".eval()") + '''
 ''' + timed(12, '''
 out, _ = m(x, x, x)  #@a
-'''), [site("a", "by hand (the fast path, aten::_native_multi_head_attention: bmm, softmax, bmm)", "no mask", "hides nothing", [], ["the fast path never asks scaled_dot_product_attention on a CPU"], maybe=["need_weights"], other_mend="need_weights=False with torch.backends.mha.set_fastpath_enabled(False): flash")],
+'''), [site("a", "by hand (the fast path, aten::_native_multi_head_attention: bmm, softmax, bmm)", "no mask", "hides nothing", [], ["the fast path never asks scaled_dot_product_attention on a CPU"], maybe=["need_weights"])],
   mend=[("import torch.nn as nn\n", "import torch.nn as nn\ntorch.backends.mha.set_fastpath_enabled(False)\n"), ("m(x, x, x)", "m(x, x, x, need_weights=False)")],
   note="need_weights=False alone stays in the fast path, which makes the matrix of weights either way")
 
 P("mha_eval_fastpath_no_weights", M.format(e=".eval()") + '''
 ''' + timed(12, '''
 out, _ = m(x, x, x, need_weights=False)  #@a
-''', "torch.inference_mode()"), [site("a", "by hand (the fast path, aten::_native_multi_head_attention: bmm, softmax, bmm)", "no mask", "hides nothing", [], ["the fast path never asks scaled_dot_product_attention on a CPU"], other_mend="torch.backends.mha.set_fastpath_enabled(False): flash")],
+''', "torch.inference_mode()"), [site("a", "by hand (the fast path, aten::_native_multi_head_attention: bmm, softmax, bmm)", "no mask", "hides nothing", [], ["the fast path never asks scaled_dot_product_attention on a CPU"])],
   mend=[("import torch.nn as nn\n", "import torch.nn as nn\ntorch.backends.mha.set_fastpath_enabled(False)\n")], note="SURPRISE: the fast path is not flash on a CPU; by rough CPU time no slower at 640 tokens, 1.3 times slower at 1,024")
 
 P("mha_eval_cross_weights_thrown", M.format(e=".eval()") + '''
@@ -178,14 +178,14 @@ P("encoder_train_dropout", ENC.format(p="0.1", nest=False, e="") + TRAIN.format(
 P("encoder_eval_fastpath", ENC.format(p="0.1", nest=False, e=".eval()") + '''
 ''' + timed(10, '''
 out = m(x)  #@a
-'''), [site("a", "by hand (the fast path, aten::_transformer_encoder_layer_fwd: bmm, softmax, bmm)", "no mask", "hides nothing", [], ["the fast path never asks scaled_dot_product_attention on a CPU"], maybe_other="torch.backends.mha.set_fastpath_enabled(False): flash")],
+'''), [site("a", "by hand (the fast path, aten::_transformer_encoder_layer_fwd: bmm, softmax, bmm)", "no mask", "hides nothing", [], ["the fast path never asks scaled_dot_product_attention on a CPU"])],
   mend=[("import torch.nn as nn\n", "import torch.nn as nn\ntorch.backends.mha.set_fastpath_enabled(False)\n")])
 
 P("encoder_eval_padding_nested", ENC.format(p="0.1", nest=True, e=".eval()") + '''
 pad = torch.arange(512)[None] >= torch.tensor([512, 200])[:, None]
 ''' + timed(10, '''
 out = m(x, src_key_padding_mask=pad)  #@a
-'''), [site("a", "by hand (the fast path over nested tensors)", "key_padding_mask", "padding (right)", [], maybe_other="fast path off")],
+'''), [site("a", "by hand (the fast path over nested tensors)", "key_padding_mask", "padding (right)", [])],
   note="nested tensors leave the padding out of the work, at the price of the fast path's bmm and softmax")
 
 P("decoder_train_weights", '''
@@ -211,7 +211,7 @@ with torch.no_grad():
         t0 = time.perf_counter()
         out = flex_attention(q, k, v, block_mask=bm)  #@a
         print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "flex uncompiled", "block mask", "causal", ["compile_flex", "sdpa", "is_causal"])],
+''' + END, [site("a", "flex uncompiled", "block mask", "causal", ["compile_flex"])],
   mend=[("N = 768\n", "N = 768\nflex_attention = torch.compile(flex_attention)\n")], head=FLEX,
   note="compiled, or F.sdpa with is_causal=True: either is right. The warm-up call is a site of its own on another line")
 
@@ -232,7 +232,7 @@ P("flex_eager_nothing", '''
 q, k, v = (torch.randn(1, 8, 768, 64) for _ in range(3))
 ''' + timed(10, '''
 out = flex_attention(q, k, v)  #@a
-'''), [site("a", "flex uncompiled", "no mask", "hides nothing", ["sdpa", "compile_flex"])],
+'''), [site("a", "flex uncompiled", "no mask", "hides nothing", ["compile_flex"])],
   mend=[("out = flex_attention(q, k, v)", "out = F.scaled_dot_product_attention(q, k, v)")], head=FLEX)
 
 P("flex_compiled_window", '''
@@ -254,7 +254,7 @@ q, k, v = (torch.randn(1, 8, 1024, 64) for _ in range(3))
 ''' + timed(12, '''
 scores = q @ k.transpose(-2, -1) / 64 ** 0.5  #@a
 out = scores.softmax(-1) @ v
-''', "torch.inference_mode()"), [site("a", "by hand", "no mask", "hides nothing", ["sdpa"], [HAND], lines="the first product to the second")],
+''', "torch.inference_mode()"), [site("a", "by hand", "no mask", "hides nothing", ["sdpa"], [HAND])],
   mend=[("        scores = q @ k.transpose(-2, -1) / 64 ** 0.5  #@a\n        out = scores.softmax(-1) @ v\n", "        out = F.scaled_dot_product_attention(q, k, v)  #@a\n")])
 
 P("hand_matmul_module_causal", '''
@@ -390,7 +390,7 @@ P("hand_sigmoid_not_softmax", '''
 q, k, v = (torch.randn(1, 8, 640, 64) for _ in range(3))
 ''' + timed(12, '''
 out = torch.sigmoid(q @ k.transpose(-1, -2) * 0.125 - 6.0) @ v  #@a
-'''), [site("a", "by hand (sigmoid, no softmax)", "no mask", "hides nothing", [])], note="TRAP: not softmax attention; a tool may well not see it at all")
+'''), [site("a", "no attention", "no mask", "hides nothing", [])], note="TRAP: not softmax attention; a tool may well not see it at all")
 
 P("hand_softmax_wrong_axis", '''
 q, k, v = (torch.randn(1, 8, 640, 64) for _ in range(3))
@@ -535,7 +535,7 @@ def attend(qkv):
 
 attend = torch.compile(attend)
 qkv = torch.randn(3, 1, 8, 64, 900)
-''' + timed(12, "out = attend(qkv)"), [site("a", "math", "no mask", "hides nothing", ["contiguous"], ["All fused kernels require the last dimension of the input to have stride 1"])],
+''' + timed(12, "out = attend(qkv)"), [site("a", "part of compiled code", "no mask", "hides nothing", [], maybe=["contiguous"])],
   mend=[("qkv.transpose(-1, -2).unbind(0)", "qkv.transpose(-1, -2).contiguous().unbind(0)")])
 
 # ------------------------------------------------------------------ transformers
@@ -545,7 +545,7 @@ config = transformers.LlamaConfig(vocab_size=1000, hidden_size=512, intermediate
                                   num_attention_heads=8, num_key_value_heads=8, attn_implementation="eager")
 m = transformers.LlamaForCausalLM(config).eval()
 ids = torch.randint(0, 1000, (1, 768))
-''' + timed(8, "out = m(ids, use_cache=False).logits  #@a"), [site("a", "by hand", "float 4-D broadcast of 0 and finfo.min", "causal", ["sdpa"], [HAND], maybe=["is_causal"], where_also="transformers/models/llama/modeling_llama.py eager_attention_forward")],
+''' + timed(8, "out = m(ids, use_cache=False).logits  #@a"), [site("a", "by hand", "float 4-D broadcast of 0 and finfo.min", "causal", ["sdpa"], [HAND], maybe=["is_causal"])],
   mend=[('attn_implementation="eager"', 'attn_implementation="sdpa"')], head=TF)
 
 P("hf_llama_sdpa", '''
@@ -553,7 +553,7 @@ config = transformers.LlamaConfig(vocab_size=1000, hidden_size=512, intermediate
                                   num_attention_heads=8, num_key_value_heads=2, attn_implementation="sdpa")
 m = transformers.LlamaForCausalLM(config).eval()
 ids = torch.randint(0, 1000, (1, 768))
-''' + timed(8, "out = m(ids, use_cache=False).logits  #@a"), [site("a", "flash", "is_causal flag", "causal", [], where_also="transformers/integrations/sdpa_attention.py")], head=TF)
+''' + timed(8, "out = m(ids, use_cache=False).logits  #@a"), [site("a", "flash", "is_causal flag", "causal", [])], head=TF)
 
 P("hf_bert_eager_padding", '''
 config = transformers.BertConfig(vocab_size=1000, hidden_size=512, num_hidden_layers=2, num_attention_heads=8,
@@ -561,7 +561,7 @@ config = transformers.BertConfig(vocab_size=1000, hidden_size=512, num_hidden_la
 m = transformers.BertModel(config).eval()
 ids = torch.randint(0, 1000, (2, 512))
 keep = (torch.arange(512)[None] < torch.tensor([512, 300])[:, None]).long()
-''' + timed(8, "out = m(ids, attention_mask=keep).last_hidden_state  #@a"), [site("a", "by hand", "float 4-D broadcast of 0 and finfo.min", "padding (right)", ["sdpa"], [HAND], where_also="transformers/models/bert/modeling_bert.py")],
+''' + timed(8, "out = m(ids, attention_mask=keep).last_hidden_state  #@a"), [site("a", "by hand", "float 4-D broadcast of 0 and finfo.min", "padding (right)", ["sdpa"], [HAND])],
   mend=[('attn_implementation="eager"', 'attn_implementation="sdpa"')], head=TF)
 
 P("hf_bert_sdpa_whole_mask", '''
@@ -569,7 +569,7 @@ config = transformers.BertConfig(vocab_size=1000, hidden_size=512, num_hidden_la
                                  intermediate_size=1024, attn_implementation="sdpa")
 m = transformers.BertModel(config).eval()
 ids = torch.randint(0, 1000, (2, 512))
-''' + timed(8, "out = m(ids, attention_mask=torch.ones_like(ids)).last_hidden_state  #@a"), [site("a", "flash", "no mask (transformers leaves an all-ones mask out)", "hides nothing", [], where_also="transformers/integrations/sdpa_attention.py")], head=TF)
+''' + timed(8, "out = m(ids, attention_mask=torch.ones_like(ids)).last_hidden_state  #@a"), [site("a", "flash", "no mask (transformers leaves an all-ones mask out)", "hides nothing", [])], head=TF)
 
 P("hf_gpt2_eager_attentions_wanted", '''
 config = transformers.GPT2Config(vocab_size=1000, n_embd=512, n_layer=2, n_head=8, n_positions=768, attn_implementation="eager")
@@ -582,4 +582,4 @@ with torch.no_grad():
         out, seen = r.logits, r.attentions[-1].mean(1)[0, -1].topk(3).values.sum()
         print(f"STEP {time.perf_counter() - t0:.6f}")
 print(f"CHECK {out.double().pow(2).mean().item() + seen.item():.10g}")
-''', [site("a", "by hand", "float 4-D broadcast of 0 and finfo.min", "causal", [], [HAND], where_also="transformers/models/gpt2/modeling_gpt2.py")], head=TF, note="TRAP: the attention maps are used, so eager is needed")
+''', [site("a", "by hand", "float 4-D broadcast of 0 and finfo.min", "causal", [], [HAND])], head=TF, note="TRAP: the attention maps are used, so eager is needed")

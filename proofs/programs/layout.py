@@ -222,7 +222,7 @@ q = torch.randn(1, 8, 900, 64)
 k, v = (torch.randn(1, 1, 900, 64) for _ in range(2))
 ''' + timed(12, '''
 out = F.scaled_dot_product_attention(q, k, v, is_causal=True)  #@a
-'''), [site("a", "math", "is_causal flag", "causal", ["enable_gqa"], [HEADS], other_mend="k.expand(...), v.expand(...)")],
+'''), [site("a", "math", "is_causal flag", "causal", ["enable_gqa"], [HEADS])],
   mend=[("is_causal=True)", "is_causal=True, enable_gqa=True)")],
   note="one key head given without enable_gqa: only math will broadcast it")
 
@@ -248,7 +248,7 @@ B, H, N = 1, 8, 1024
 q, k, v = (torch.randn(B * H, N, 64) for _ in range(3))
 ''' + timed(12, '''
 out = F.scaled_dot_product_attention(q, k, v)  #@a
-'''), [site("a", "math", "no mask", "hides nothing", [], ["All fused kernels requires query, key and value to be 4 dimensional"], other_mend="q[None], k[None], v[None] and [0]: four dimensions let flash run")],
+'''), [site("a", "math", "no mask", "hides nothing", ["four_axes"], ["All fused kernels requires query, key and value to be 4 dimensional"])],
   mend=[("F.scaled_dot_product_attention(q, k, v)", "F.scaled_dot_product_attention(q[None], k[None], v[None])[0]")],
   note="no key in the list says it, but there is much to gain")
 
@@ -258,7 +258,7 @@ q, k, v = (torch.randn(H, N, 64) for _ in range(3))
 mask = torch.ones(N, N, dtype=torch.bool).tril()
 ''' + timed(12, '''
 out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  #@a
-'''), [site("a", "math", "boolean 2-D", "causal", [], ["All fused kernels requires query, key and value to be 4 dimensional"], maybe=["is_causal"], other_mend="four dimensions, and is_causal=True")],
+'''), [site("a", "math", "boolean 2-D", "causal", ["four_axes"], ["All fused kernels requires query, key and value to be 4 dimensional"], maybe=["is_causal"])],
   mend=[("F.scaled_dot_product_attention(q, k, v, attn_mask=mask)", "F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)[0]")],
   note="is_causal=True alone stays in math, which makes a mask of it: little or nothing gained")
 
@@ -268,7 +268,7 @@ q, k = torch.randn(1, 8, N, 64), torch.randn(1, 8, N, 64)
 v = torch.randn(1, 8, N, 48)
 ''' + timed(12, '''
 out = F.scaled_dot_product_attention(q, k, v, is_causal=True)  #@a
-'''), [site("a", "math", "is_causal flag", "causal", [], ["Flash attention requires q,k,v to have the same last dimension"], other_mend="F.pad(v, (0, 16)) and [..., :48]: equal widths let flash run")],
+'''), [site("a", "math", "is_causal flag", "causal", [], ["Flash attention requires q,k,v to have the same last dimension"])],
   mend=[("F.scaled_dot_product_attention(q, k, v, is_causal=True)", "F.scaled_dot_product_attention(q, k, F.pad(v, (0, 16)), is_causal=True)[..., :48]")],
   note="DeepSeek's way (wider keys than values); no key in the list says it")
 
@@ -278,7 +278,7 @@ q, k = torch.randn(2, 4, N, 32), torch.randn(2, 4, N, 32)
 v = torch.randn(2, 4, N, 128)
 ''' + timed(12, '''
 out = F.scaled_dot_product_attention(q, k, v)  #@a
-'''), [site("a", "math", "no mask", "hides nothing", [], ["Flash attention requires q,k,v to have the same last dimension"], maybe_other="pad q and k from 32 to 128 (scale kept): four times the first product")],
+'''), [site("a", "math", "no mask", "hides nothing", [], ["Flash attention requires q,k,v to have the same last dimension"])],
   note="padding would cost about as much as it saves; count neither way")
 
 P("batch_broadcast", '''
@@ -286,7 +286,7 @@ q = torch.randn(4, 8, 400, 64)
 k, v = (torch.randn(1, 8, 640, 64) for _ in range(2))      # one memory for the whole batch
 ''' + timed(12, '''
 out = F.scaled_dot_product_attention(q, k, v)  #@a
-'''), [site("a", "math", "no mask", "hides nothing", [], ["both fused kernels require query, key and value to have the same batch_size"], other_mend="k.expand(4, -1, -1, -1), v.expand(4, -1, -1, -1)")],
+'''), [site("a", "math", "no mask", "hides nothing", [], ["both fused kernels require query, key and value to have the same batch_size"])],
   mend=[("(q, k, v)  #@a", "(q, k.expand(4, -1, -1, -1), v.expand(4, -1, -1, -1))  #@a")], note="no key in the list says it")
 
 P("cross_attention_plain", '''

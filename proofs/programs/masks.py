@@ -339,7 +339,7 @@ mask = mask | torch.eye(N, dtype=torch.bool)     # a padded row sees itself, so 
 q, k, v = (torch.randn(B, 8, N, 64) for _ in range(3))
 ''' + timed(15, '''
 out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  #@a
-'''), [site("a", "flash", "boolean 4-D broadcast (b,1,n,n)", "padding (left) and causal; strictly, none of these because of the diagonal")])
+'''), [site("a", "flash", "boolean 4-D broadcast (b,1,n,n)", "none of these: padding (left) and causal, but for the diagonal")])
 
 P("bool_left_padding", '''
 B, N = 3, 512
@@ -403,7 +403,7 @@ wide = mask.expand(B, H, N, N)
 q, k, v = (torch.randn(B, H, N, 64) for _ in range(3))
 ''' + timed(15, '''
 out = F.scaled_dot_product_attention(q, k, v, attn_mask=wide)  #@a
-'''), [site("a", "flash", "boolean 4-D expanded to heads", "none of these (random)", [], other_mend="leave the mask (b,1,n,n): expanded, it is made dense in float at every call")],
+'''), [site("a", "flash", "boolean 4-D expanded to heads", "none of these (random)", [])],
   mend=[("attn_mask=wide)", "attn_mask=mask)")], note="no key in the list says it")
 
 P("float_random_heads", '''
@@ -458,7 +458,7 @@ bias = -(i[:, None] - i[None]).abs() * slopes[:, None, None]      # (heads, n, n
 q, k, v = (torch.randn(1, H, N, 64) for _ in range(3))
 ''' + timed(12, '''
 out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)  #@a
-'''), [site("a", "math", "float 3-D (h,n,n)", "alibi (two-sided)", [], [D3], other_mend="bias[None]: a 4-D mask lets flash run")],
+'''), [site("a", "math", "float 3-D (h,n,n)", "alibi (two-sided)", ["mask_axes"], [D3])],
   mend=[("attn_mask=bias)", "attn_mask=bias[None])")], note="no key in the list says it, but flash can run with the same bias in four dimensions")
 
 P("t5_bias_train", '''
@@ -513,7 +513,7 @@ m = Attn().eval()
 q, k, v = (torch.randn(1, 8, 768, 64) for _ in range(3))
 ''' + timed(12, '''
 out = m(q, k, v)
-'''), [site("a", "math", "float 4-D, one for each head, an nn.Parameter", "none of these (learned)", [], ["attn_mask.requires_grad is True: torch looks at the flag even under no_grad (and says no word of it)"], other_mend="self.bias.detach()")],
+'''), [site("a", "math", "float 4-D, one for each head, an nn.Parameter", "none of these (learned)", ["detach_mask"], ["attn_mask.requires_grad is True: torch looks at the flag even under no_grad (and says no word of it)"])],
   mend=[("attn_mask=self.bias)", "attn_mask=self.bias.detach())")], note="SURPRISE: under torch.no_grad() a Parameter given as the mask still keeps flash away")
 
 # ------------------------------------------------------------------ masks over time

@@ -74,7 +74,7 @@ m = Block().eval()
 x = torch.randn(1, 768, 512)
 ''' + timed(12, '''
 out = m(x)
-'''), [site("a", "math", "is_causal flag", "causal", [], [DROP], other_mend="dropout_p=0.1 if self.training else 0.0 - but that is a change of answer, a bug mended")],
+'''), [site("a", "math", "is_causal flag", "causal", [], [DROP])],
   note="a bug: dropout outside training. A tool may point at it, but must not call the outputs equal")
 
 P("eval_dropout_gated", block("F.scaled_dot_product_attention(q, k, v, dropout_p=0.1 if self.training else 0.0, is_causal=True)") + '''
@@ -267,7 +267,7 @@ tri = torch.ones(N, N, dtype=torch.bool).tril()
 sdpa = F.scaled_dot_product_attention
 ''' + timed(12, '''
 out = sdpa(q, k, v) + sdpa(q, k, v, attn_mask=tri)  #@a
-'''), [site("a", "flash", "two calls on one line: no mask / boolean 2-D", "hides nothing / causal", ["is_causal"])],
+'''), [site("a", "flash", "two calls on one line: no mask / boolean 2-D", "hides nothing / causal", maybe=["is_causal"])],
   mend=[("attn_mask=tri)", "is_causal=True)")], note="two calls on one line; only the second is at fault")
 
 P("decode_growing_cache", '''
@@ -319,7 +319,7 @@ with torch.inference_mode():
         mask = (torch.arange(LONG) <= at)[None, None, None]
         out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)  #@a
         print(f"STEP {time.perf_counter() - t0:.6f}")
-''' + END, [site("a", "flash", "boolean 4-D broadcast (1,1,1,n)", "padding (right); one query, so also causal in the lower right corner for its place", [], maybe_other="slice the cache to what is filled")], note="TRAP: is_causal=True would show the query only key 0")
+''' + END, [site("a", "flash", "boolean 4-D broadcast (1,1,1,n)", "padding (right); one query, so also causal in the lower right corner for its place", [])], note="TRAP: is_causal=True would show the query only key 0")
 
 P("chunked_prefill", '''
 keys, values = torch.randn(1, 8, 1280, 64), torch.randn(1, 8, 1280, 64)
@@ -406,7 +406,7 @@ q, k, v = (torch.randn(1, 8, N, 64) for _ in range(3))
 mask = torch.ones(N, N, dtype=torch.bool).tril()
 ''' + timed(12, '''
 out = attend(q, k, v, mask)  #@a
-'''), [site("a", "flash", "boolean 2-D", "causal", ["is_causal"], where_also="<generated>:3")], mend=[("attn_mask=mask)", "is_causal=True)")], note="the call's own file does not exist")
+'''), [site("a", "flash", "boolean 2-D", "causal", ["is_causal"])], mend=[("attn_mask=mask)", "is_causal=True)")], note="the call's own file does not exist")
 
 P("through_a_class_attribute", '''
 import functools

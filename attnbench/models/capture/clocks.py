@@ -62,6 +62,7 @@ class ThreadState(threading.local):
         self.outer: Any = None
         """The call of a library that the thread is in: what that calls is part of it."""
         self.inner: list[Any] = []  # what the outer call has called so far
+        self.bias = ""  # the class of the mask by which torch was called, where that is its own
         self.heads = 0  # of the multi-head attention that the thread is in
         self.scores: Any = None  # the first product of that
         self.unread = False  # whether nobody reads the weights that it returns

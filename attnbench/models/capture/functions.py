@@ -153,12 +153,24 @@ def as_itself(make: Callable[[Function], Function]) -> Callable[[Function], Func
                 return inner(*args, **more)
             values = (*args, *more.values()) if more else args
             if has_torch_function(values) and not any(map(_nested, values)):
-                return handle_torch_function(function, values, *args, **more)
+                state = NOW.state()
+                before = state.bias
+                state.bias = next(filter(None, map(_bias_class, values)), before)
+                try:
+                    return handle_torch_function(function, values, *args, **more)
+                finally:
+                    state.bias = before
             return inner(*args, **more)
 
         return function
 
     return outer
+
+
+def _bias_class(x: Any) -> str:
+    """The class of a bias of torch's, which calls the function with what it stands for."""
+    of_torch = type(x).__module__.startswith("torch.nn.attention.")
+    return type(x).__name__ if of_torch and isinstance(x, Tensor) else ""
 
 
 def _nested(x: Any) -> bool:
@@ -211,6 +223,8 @@ def sdpa(original: Function) -> Function:
             )
         more = is_causal, scale, dropout_p, enable_gqa
         how = how_called(via, query, key, value, attn_mask, *more)
+        if state.bias:
+            how = how._replace(mask_type=state.bias)
         passed = via, query, key, value, attn_mask, is_causal, scale, dropout_p
         made = partial(CapturedCall, *passed, how=how)
         state.looked += perf_counter() - since

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_upper_left
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.profiler import ProfilerActivity, profile
 
@@ -108,6 +109,9 @@ PROGRAMS = {
     "flag": (lambda: sdpa(*tensors(), is_causal=True), "flash", "causal", "is_causal=True", []),
     "boolean": (lambda: sdpa(*tensors(), CAUSAL), "flash", "causal", "a boolean", ["is_causal"]),
     "added": (lambda: sdpa(*tensors(), ADDED), "flash", "causal", "a float32", ["is_causal"]),
+    "bias": (
+        lambda: sdpa(*tensors(), causal_upper_left(N, N)), "flash", "causal", "a CausalBias", [],
+    ),
     "lowest": (lambda: sdpa(*tensors(), LOWEST), "flash", "causal", "a float32", ["is_causal"]),
     "all seen": (lambda: sdpa(*tensors(), ALL), "flash", "none", "a boolean", ["drop_mask"]),
     "zeros": (lambda: sdpa(*tensors(), ZEROS), "flash", "none", "a float32", ["drop_mask"]),
