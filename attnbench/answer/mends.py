@@ -84,7 +84,7 @@ def _products(form: CallForm, problem: Problem) -> Iterator[Mend]:
         words = "F.scaled_dot_product_attention in place of the products and the softmax"
         if form.api == "eager":
             words = 'attn_implementation="sdpa" in place of "eager"'
-        yield Mend("sdpa", words, lambda f: replace(f, api="sdpa"))
+        yield Mend("sdpa", words, lambda f: _four_axes(replace(f, api="sdpa"), problem))
     if form.api == "mha" and weights and form.unread:
         words = "need_weights=False: nobody reads the weights"
         yield Mend("need_weights", words, lambda f: _four_axes(replace(f, returns=""), problem))
@@ -236,8 +236,8 @@ def _sdpa_kernel(form: CallForm) -> str:
     return f"sdpa_kernel([{backends}], set_priority=True)"
 
 
-def lines(form: CallForm, keys: Sequence[str]) -> list[str]:
-    """A call with its mends, as a program would make it."""
+def lines(form: CallForm, keys: Sequence[str], *, axes: int = 4) -> list[str]:
+    """A call with its mends, as a program would make it whose tensors have so many axes."""
     if form.api in ("flex", "flex compiled"):
         return ["flex_attention = torch.compile(flex_attention)"]
     if form.api == "mha":
@@ -252,8 +252,13 @@ def lines(form: CallForm, keys: Sequence[str]) -> list[str]:
         f"scale={form.scale}": form.scale is not None,
         "enable_gqa=True": form.enable_gqa,
     }
-    words = ["q, k, v", *(word for word, so in flags.items() if so)]
-    some = [f"out = F.scaled_dot_product_attention({', '.join(words)})"]
+    words = [word for word, so in flags.items() if so]
+    some = [f"out = F.scaled_dot_product_attention({', '.join(['q, k, v', *words])})"]
+    if axes == 3:
+        qkv = "q[None], k[None], v[None]"
+        if form.mask is not None and len(form.mask.shape) == 4:
+            words[0] = "attn_mask=attn_mask[None]"
+        some = [f"out = F.scaled_dot_product_attention({', '.join([qkv, *words])})[0]"]
     if form.copied:
         some.insert(0, "q, k, v = q.contiguous(), k.contiguous(), v.contiguous()")
     if "backend" in keys and form.disabled:  # on a GPU: which kernel comes first
@@ -400,7 +405,8 @@ class Pricer:
     def _lines(self, form: CallForm, keys: Sequence[str]) -> list[str]:
         if "sdpa" in keys and self._form.api == "eager":
             return ['model.set_attn_implementation("sdpa")']
-        return lines(form, keys)
+        axes = len(self._form.q.shape) if len(form.q.shape) == 4 else 4
+        return lines(form, keys, axes=axes)
 
     def _pairs(self, form: CallForm, some: Sequence[Mend]) -> dict[str, Any]:
         """Pairs of a form and the form with these mends."""

@@ -101,6 +101,22 @@ def test_a_variant_that_takes_a_call_s_place_is_named():
     assert priced_times("a.py:1", 0.5, FORM, best).takes == "chunked"
 
 
+@pytest.mark.parametrize("api", ["sdpa", "products"])
+def test_tensors_of_three_axes_are_handed_over_with_four(api):
+    three = TensorForm((4, 256, 64), (16384, 64, 1), "float32")
+    engine = Engine()
+    engine.ask = lambda question, _: {
+        "comparison": Comparison(Verdict.FASTER, 0.5, 0.4, 0.6, 0.02, 0.01, 40, 0.0).to_dict(),
+        "now_s": 2.0,
+        "then_s": 1.0,
+    }
+    form = CallForm(api, three, three, three, scale=0.1)
+    found = Pricer(engine, PROBLEM.with_(batch=4, heads=1, kv_heads=1, mask=Mask()), form).price()
+    assert found.code == (
+        "out = F.scaled_dot_product_attention(q[None], k[None], v[None], scale=0.1)[0]",
+    )
+
+
 def test_on_a_gpu_a_kernel_is_put_first_by_sdpa_kernel():
     some = mends(CallForm("sdpa", X, X, X, kernel="efficient"), PROBLEM.with_(device="cuda"))
     firsts = []

@@ -171,6 +171,9 @@ PROGRAMS = {
         lambda: written_out(*tensors(), CAUSAL), "written out", "causal", "a mask",
         ["sdpa", "is_causal"],
     ),
+    "written out with three axes": (
+        lambda: written_out(*(x[0] for x in tensors())), "written out", "none", "no mask", ["sdpa"],
+    ),
     "einsum": (lambda: by_einsum(*tensors()), "written out", "none", "no mask", ["sdpa"]),
 
     "packed": (
