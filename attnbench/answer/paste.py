@@ -86,8 +86,7 @@ def can_serve(row: Variant, details: CallDetails) -> str | None:
 NAMES: dict[str, dict[str, str]] = {
     "transformers": {
         "sdpa": "sdpa",
-        "matmul": "eager",
-        "flex": "flex_attention",
+        "matmul": "eager",  # flex_attention is left out: many models refuse it
         **{f"flash_attn{number}": f"flash_attention_{number}" for number in (2, 3, 4)},
     },
     "sdpa_kernel": {f"sdpa.{kernel}": name for kernel, name in BACKENDS.items()},

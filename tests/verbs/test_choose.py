@@ -354,3 +354,12 @@ def test_what_needs_the_log_sum_exp_takes_no_variant():
     assert calls._rivals(choice, site, table, trains=True) == []
     read = msgspec.structs.replace(site, call=msgspec.structs.replace(form, returns=""))
     assert calls._rivals(choice, read, table, trains=True) == ["chunked", "matmul"]
+
+
+def test_an_answer_that_can_not_be_checked_by_running_the_program_is_still_given(
+    chooses, halved, tmp_path
+):
+    file = captured(tmp_path, (problem(512, phase="train"), "sdpa", 0.3, {}))
+    status, out, err = chooses("--problems", file, "--from", halved, "--verify", "--", "python")
+    assert status == 1 and "not checked: nothing that is advised can be put in place" in err
+    assert "then" in out and "0.50×" in out and "checked:" not in out

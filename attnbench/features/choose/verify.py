@@ -85,9 +85,13 @@ def verify(
             }
         )
     if not places:
+        where = (
+            f"; change these places yourself and time it: {'; '.join(dict.fromkeys(left))}"
+            if left
+            else ""
+        )
         raise CantBeDone(
-            "--verify: none of the advice can be put in place from outside of the program; change "
-            f"these places yourself and time it: {'; '.join(left) or 'there are none'}"
+            f"nothing that is advised can be put in place from outside of the program{where}"
         )
     with tempfile.TemporaryDirectory(prefix="attnbench-verify-") as folder:
         file = Path(folder) / "advice.json"
@@ -109,5 +113,5 @@ def _run(command: Sequence[str], out: Path, advice: Path | None) -> SeenCalls:
     status, calls = run_program(command, out, samples=False, quiet=True, advice=advice)
     if status:
         how = "with the advice in place" if advice else "as it is"
-        raise CantBeDone(f"--verify: the program ended with status {status} {how}")
+        raise CantBeDone(f"the program ended with status {status} {how}")
     return calls
