@@ -27,6 +27,7 @@ from attnbench.models.capture.recorder import NOW, CapturedCall, Recorder, where
 from attnbench.models.mask_of import hides
 
 Function = Callable[..., Any]
+OTHERS = "ABCDEFGH"  # einsum's letters for the axes that an ellipsis stands for
 ACTIVATION = 3  # dimensions of an activation, at least
 BACK, ON = 4, 2
 """How many products before a softmax may have made its scores, and how many after it may use it."""
@@ -187,13 +188,20 @@ def _of_einsum(operands: Sequence[Any]) -> Parts | None:
     words, *tensors = operands
     if len(tensors) == 1 and isinstance(tensors[0], list | tuple):
         tensors = list(tensors[0])
-    if not isinstance(words, str) or len(tensors) != 2 or "." in words:
+    if not isinstance(words, str) or len(tensors) != 2 or not all(map(_activation, tensors)):
         return None
     inputs, arrow, out = words.replace(" ", "").partition("->")
     one, _, two = inputs.partition(",")
+    if "..." in words:
+        axes = [t.dim() - len(x.replace(".", "")) for x, t in zip((one, two), tensors, strict=True)]
+        one, two = (
+            x.replace("...", OTHERS[len(OTHERS) - n :])
+            for x, n in zip((one, two), axes, strict=True)
+        )
+        out = out.replace("...", OTHERS[len(OTHERS) - max(axes) :])
     if not arrow:
         out = "".join(sorted(x for x in set(one + two) if (one + two).count(x) == 1))
-    if any(len(set(x)) < len(x) for x in (one, two, out)) or not all(map(_activation, tensors)):
+    if any(len(set(x)) < len(x) for x in (one, two, out)):
         return None
     batch = [x for x in out if x in one and x in two]
     inner = [x for x in one if x in two and x not in out]

@@ -414,7 +414,7 @@ class Recorder:
         alive = known.pop(entry, None)
         entry.weights_kept |= call.weights_kept or (alive is not None and alive() is not None)
         eager = call.how is not None and call.how.api == "eager" and isinstance(out, tuple)
-        weights = out[1] if eager and len(known) < ENTRIES else None
+        weights = next(iter(out[1:2]), None) if eager and len(known) < ENTRIES else None
         if isinstance(weights, Tensor) and not weights.requires_grad:  # gradients hold them too
             known[entry] = weakref.ref(weights)
 

@@ -57,9 +57,10 @@ def written_out(q, k, v, mask=None):
     return torch.softmax(scores, -1) @ v
 
 
-def by_einsum(q, k, v):
-    weights = torch.einsum("bhqd,bhkd->bhqk", q, k).mul(0.25).softmax(-1)
-    return torch.einsum("bhqk,bhkd->bhqd", weights, v)
+def by_einsum(q, k, v, all_axes="bh"):
+    x = all_axes
+    weights = nn.Softmax(-1)(torch.einsum(f"{x}qd,{x}kd->{x}qk", q, k).mul(0.25))
+    return torch.einsum(f"{x}qk,{x}kd->{x}qd", weights, v)
 
 
 MHA = nn.MultiheadAttention(64, 4, batch_first=True)
@@ -178,6 +179,9 @@ PROGRAMS = {
 
     "packed": (
         lambda: packed(*tensors()), "written out", "causal+alibi", "a mask", ["sdpa"],
+    ),
+    "einsum with an ellipsis": (
+        lambda: by_einsum(*tensors(), all_axes="..."), "written out", "none", "no mask", ["sdpa"],
     ),
     "flex": (flex, "flex, not compiled", "causal", "a block_mask", ["compile_flex"]),
 }  # fmt: skip
