@@ -22,7 +22,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from attnbench.core.call import Api
 from attnbench.models.capture import products
 from attnbench.models.capture.compiled import met_flex, met_sdpa, put_compilers
-from attnbench.models.capture.kernels import how_called
+from attnbench.models.capture.kernels import QKV, how_called
 from attnbench.models.capture.layouts import band
 from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.capture.operators import put_operators, stopped, watched
@@ -178,6 +178,9 @@ def _nested(x: Any) -> bool:
     return isinstance(x, Tensor) and x.is_nested
 
 
+WORDS = (*QKV, "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+
+
 def sdpa(original: Function) -> Function:
     """``F.scaled_dot_product_attention``"""
 
@@ -195,16 +198,8 @@ def sdpa(original: Function) -> Function:
             from torch._dynamo.comptime import comptime
 
             comptime(met_sdpa)
-        arguments: dict[str, Any] = {
-            "query": query,
-            "key": key,
-            "value": value,
-            "attn_mask": attn_mask,
-            "dropout_p": dropout_p,
-            "is_causal": is_causal,
-            "scale": scale,
-            "enable_gqa": enable_gqa,
-        }
+        values = query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
+        arguments: dict[str, Any] = dict(zip(WORDS, values, strict=True))
         recorder, state = NOW.recorder, NOW.state()
         inside = state.outer is not None  # of a call that can be recorded
         if not inside:
