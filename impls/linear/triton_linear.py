@@ -87,7 +87,8 @@ class Walk:
         fill = min(2 * processors(problem.device) // heads, chunks // LEAST)
         self.length = -(-chunks // max(1, segments or fill)) * self.chunk
         self.segments = -(-problem.kv_len // self.length)
-        self.numbers = -(-problem.head_dim * (problem.v_head_dim + 1) // 16) * 16
+        self.used = problem.head_dim * (problem.v_head_dim + 1)
+        self.numbers = -(-self.used // 16) * 16
 
     @fitting("triton.linear")
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
@@ -114,7 +115,7 @@ class Walk:
             TERM="sum" if terms is None else "keys", **self.told,
         )  # fmt: skip
         self.made.before[(heads * -(-self.numbers // 1024),)](
-            made, self.segments, self.numbers, REVERSED=terms is not None, BLOCK=1024
+            made, self.segments, self.used, self.numbers, REVERSED=terms is not None, BLOCK=1024
         )
         return made
 

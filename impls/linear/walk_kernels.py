@@ -112,7 +112,7 @@ def sums(y, w, over, terms, states, y_steps, w_steps, heads, count, segments, le
 
 
 @triton.jit
-def before(states, segments, numbers, REVERSED: tl.constexpr, BLOCK: tl.constexpr):
+def before(states, segments, used, numbers, REVERSED: tl.constexpr, BLOCK: tl.constexpr):
     """In place, each segment's state becomes the sum of those before it; after it if REVERSED."""
     blocks = tl.cdiv(numbers, BLOCK)
     at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
@@ -121,8 +121,8 @@ def before(states, segments, numbers, REVERSED: tl.constexpr, BLOCK: tl.constexp
     for i in tl.range(0, segments):
         segment = segments - 1 - i if REVERSED else i
         place = own + segment * numbers + at
-        added = tl.load(place, mask=at < numbers, other=0.0)
-        tl.store(place, so_far, mask=at < numbers)
+        added = tl.load(place, mask=at < used, other=0.0)
+        tl.store(place, so_far, mask=at < used)
         so_far += added
 
 
