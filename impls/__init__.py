@@ -78,7 +78,7 @@ class Table:
         near = difflib.get_close_matches(name.lower(), self.rows, n=3, cutoff=0.5)
         near = near or [n for n in self.rows if name in n][:3]
         hint = f"did you mean {' or '.join(near)}? " if near else ""
-        return f"there is no variant {name!r}; {hint}'attnbench list' shows all {len(self.rows)}"
+        return f"there is no variant {name!r}; {hint}'attnbench list' shows all"
 
     def add(self, row: Variant) -> None:
         """Take a row in; a name already taken costs the newcomer its place, unless it is the same

@@ -9,6 +9,8 @@ from impls.spec import DEVICES, NO_GRADIENT, Variant
 
 _HALF = ("bfloat16", "float16")
 _FLASH = ("none", "causal", "window", "document")
+_WHOLE = ("forward", "train", "backward")
+_FSA = ("flash-sparse-attn>=2.0.6", "triton>=3.6", "sm>=80")
 _SWAPS = tuple(
     f"aten::{name}" for name in (
         "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
@@ -36,7 +38,7 @@ def _fla(name: str, title: str, cost: str, paper: str) -> Variant:
     return _row(
         f"fla.{name}", title, f"fla:build_{name}", "fla-core", computes="its own operator",
         definition=f"impls.external.fla:define_{name}", cost=f"impls.external.cost:{cost}",
-        masks=("causal",), phases=("forward", "train", "backward"), gqa=False,
+        masks=("causal",), phases=_WHOLE, gqa=False,
         cross=False, head_dims=(16, 256), paper=paper,
         requires=("fla-core>=0.6", "triton>=3.0"), untried=name not in ("linear", "retention"),
     )  # fmt: skip
@@ -57,6 +59,33 @@ ROWS = [
         "flash_attn4", "FlashAttention-4 in CuTe DSL, a pre-release", "flash_attn4:build",
         "flash-attn-4", masks=_FLASH, head_dims=(8, 256),
         requires=("flash-attn-4>=4.0.0b36", "sm>=90"),
+    ),
+    _row(
+        "hub.flash_attn2", "FlashAttention-2 from the hub of kernels", "flash_attn2:build_hub",
+        "kernels-community/flash-attn2", masks=(*_FLASH, "alibi"), value_dim=False,
+        head_dims=(1, 256), requires=("kernels>=0.17", "sm>=80"), paper="arXiv:2307.08691",
+    ),
+    _row(
+        "hub.flash_attn3", "FlashAttention-3 from the hub of kernels", "flash_attn3:build_hub",
+        "kernels-community/flash-attn3", masks=_FLASH, head_dims=(8, 256),
+        requires=("kernels>=0.17", "sm>=90"), paper="arXiv:2407.08608",
+    ),
+    _row(
+        "cudnn_frontend", "cuDNN's attention, asked for as a graph", "cudnn_frontend:build",
+        "nvidia-cudnn-frontend", masks=("none", "causal", "window"), head_dims=(8, 256),
+        requires=("nvidia-cudnn-frontend>=1.12", "sm>=80"),
+    ),
+    _row(
+        "fsa.dense", "flash-sparse-attn's dense kernel", "flash_sparse:build_dense",
+        "flash-sparse-attn", masks=("none", "causal"), phases=_WHOLE, value_dim=False,
+        head_dims=(16, 512), requires=_FSA, paper="arXiv:2307.08691",
+    ),
+    _row(
+        "fsa.sparse", "flash-sparse-attn: tiles of small weights are skipped",
+        "flash_sparse:build", "flash-sparse-attn", computes="approximates softmax",
+        definition="impls.external.flash_sparse:definition", masks=("none", "causal"),
+        phases=("forward",), value_dim=False, head_dims=(16, 512), options={"threshold": 1.0},
+        requires=_FSA,
     ),
     _row(
         "torch.varlen", "torch's variable-length attention", "torch_varlen:build", "torch",

@@ -18,6 +18,8 @@ from impls.masks import alibi_slopes
 from impls.problem import Problem
 from impls.spec import Unavailable, Unsupported
 
+KERNELS = "pip install 'kernels>=0.17'"
+
 
 def load(module: str, variant: str, remedy: str) -> Any:
     """The library's module; raises Unavailable, with how to get it, where it can't be imported.
@@ -32,6 +34,25 @@ def load(module: str, variant: str, remedy: str) -> Any:
         raise Unavailable(reason, remedy) from None
     finally:
         random.setstate(drawn)
+
+
+def cached_kernel(repository: str, version: int, variant: str) -> Any:
+    """A kernel of the hub from this machine's cache: a measurement downloads nothing."""
+    get = f"kernels.get_kernel('{repository}', version={version})"
+    kernels = load("kernels", variant, KERNELS)
+    hub = load("huggingface_hub.constants", variant, KERNELS)
+    online, hub.HF_HUB_OFFLINE = hub.HF_HUB_OFFLINE, True
+    try:
+        return kernels.get_kernel(repository, version=version)
+    except Exception as error:  # what the package raises differs from version to version
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise Unavailable(
+            f"{variant} reads {repository}, version {version}, from the hub's cache, and can't: "
+            f"{lines[0]}",
+            f'where there is a network: python -c "import kernels; {get}", and bring the cache',
+        ) from None
+    finally:
+        hub.HF_HUB_OFFLINE = online
 
 
 def find(module: Any, name: str, variant: str, remedy: str) -> Any:

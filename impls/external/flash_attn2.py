@@ -7,6 +7,7 @@ phase decode ``flash_attn_with_kvcache``, which splits the keys over the GPU. Ca
 and ALiBi are aligned lower-right (flash-attn 2.1 and later). Grouped heads are native. head_dim is
 at most 256; what is no multiple of 8 is padded by the library, which copies q, k and v. Padding
 masks are refused: the training form has no lengths of keys apart from packed ones.
+``hub.flash_attn2`` calls the same functions of the hub's build, which needs no compiler.
 
 arXiv:2307.08691. Cost: 4 n m d FLOPs a head forward on the pairs that the mask lets meet; memory
 linear in n.
@@ -16,7 +17,17 @@ from typing import Any
 
 from torch import Tensor
 
-from impls.external.common import Pattern, load, offsets, pack, pattern, slopes, swap, unpack
+from impls.external.common import (
+    Pattern,
+    cached_kernel,
+    load,
+    offsets,
+    pack,
+    pattern,
+    slopes,
+    swap,
+    unpack,
+)
 from impls.heads import Attend
 from impls.problem import Problem
 
@@ -24,8 +35,17 @@ REMEDY = "pip install --no-build-isolation 'flash-attn>=2.6' (it is compiled wit
 
 
 def build(problem: Problem) -> Attend:
-    """The call that fits the mask and the phase."""
-    library = load("flash_attn", "flash_attn2", REMEDY)
+    """Through the package."""
+    return _call(problem, load("flash_attn", "flash_attn2", REMEDY))
+
+
+def build_hub(problem: Problem) -> Attend:
+    """Through the hub's build, version 4, which transformers 5 takes with torch 2.10 or later."""
+    return _call(problem, cached_kernel("kernels-community/flash-attn2", 4, "hub.flash_attn2"))
+
+
+def _call(problem: Problem, library: Any) -> Attend:
+    """The function that fits the mask and the phase."""
     seen = pattern(problem, "flash_attn2")
     if seen.documents:
         return _packed(problem, library, seen)

@@ -9,7 +9,8 @@ v_head_dim is at most 512, forward; 256 with gradients) or where head_dim is in 
 v_head_dim in (96, 128].
 
 No package index holds it: it is built from the folder ``hopper`` of the flash-attention repository
-(distribution flash-attn-3, CUDA 12.3 or later). Its version is not asked for.
+(distribution flash-attn-3, CUDA 12.3 or later). Its version is not asked for. ``hub.flash_attn3``
+calls the same functions of the hub's build, which needs no compiler.
 
 arXiv:2407.08608. Cost: 4 n m d FLOPs a head forward on the pairs that the mask lets meet; memory
 linear in n.
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from impls.external.common import (
     Pattern,
+    cached_kernel,
     capability,
     first,
     load,
@@ -44,12 +46,26 @@ REMEDY = (
 
 
 def build(problem: Problem) -> Attend:
-    """The call that fits the mask and the phase."""
+    """Through the package."""
+    _check_device(problem, "flash_attn3")
+    return _call(problem, load("flash_attn_interface", "flash_attn3", REMEDY))
+
+
+def build_hub(problem: Problem) -> Attend:
+    """Through the hub's build, version 1, as transformers 5 takes it."""
+    _check_device(problem, "hub.flash_attn3")
+    return _call(problem, cached_kernel("kernels-community/flash-attn3", 1, "hub.flash_attn3"))
+
+
+def _check_device(problem: Problem, variant: str) -> None:
     found = capability(problem)
     if found is not None and found[0] != 9:
-        reason = f"flash_attn3 runs on compute capability 9.x, not on {found[0]}.{found[1]}"
+        reason = f"{variant} runs on compute capability 9.x, not on {found[0]}.{found[1]}"
         raise Unavailable(reason, "run it on a Hopper GPU (H100, H200)")
-    library = load("flash_attn_interface", "flash_attn3", REMEDY)
+
+
+def _call(problem: Problem, library: Any) -> Attend:
+    """The function that fits the mask and the phase."""
     _check_widths(problem)
     seen = pattern(problem, "flash_attn3")
     if seen.documents:

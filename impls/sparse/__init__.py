@@ -7,6 +7,7 @@ from impls.spec import COMPILED, DEVICES, MASK_KINDS, NO_GRADIENT, PHASES, Varia
 _OWN = "softmax on its own pattern"
 _NEAR = "approximates softmax"
 _WHOLE = ("forward", "train", "backward")
+_HALF = ("bfloat16", "float16")
 
 
 def _row(name: str, title: str, code: str, cost: str, **more: Any) -> Variant:
@@ -26,11 +27,14 @@ def _pattern(name: str, title: str, **more: Any) -> Variant:
 
 def _flex(name: str, title: str, code: str, cost: str, **more: Any) -> Variant:
     """A row of torch's compiled FlexAttention, which has no backward and no float64 on the CPU."""
+    settings: dict[str, Any] = {
+        "origin": "torch", "dtypes": ("float32", *_HALF),
+        "phases": {"cpu": NO_GRADIENT, "cuda": PHASES}, "requires": ("c++",),
+        "runs": dict.fromkeys(DEVICES, COMPILED), **more,
+    }  # fmt: skip
     return Variant(
-        name=name, title=title, family="sparse", origin="torch", build=f"impls.sparse.{code}",
-        cost=f"impls.sparse.cost:{cost}", dtypes=("float32", "bfloat16", "float16"),
-        phases={"cpu": NO_GRADIENT, "cuda": PHASES}, requires=("c++",), paper="arXiv:2412.05496",
-        runs=dict.fromkeys(DEVICES, COMPILED), **more,
+        name=name, title=title, family="sparse", build=f"impls.sparse.{code}",
+        cost=f"impls.sparse.cost:{cost}", paper="arXiv:2412.05496", **settings,
     )  # fmt: skip
 
 
@@ -61,6 +65,13 @@ ROWS: list[Variant] = [
         options={"block": 64, "globals": 2, "random": 3, "seed": 0}, paper="arXiv:2007.14062",
     ),
     _flex("flex", "FlexAttention under any mask", "flex:build", "window", computes="softmax"),
+    _flex(
+        "flex.flash", "FlexAttention on FlashAttention-4's kernels", "flex:build_flash", "window",
+        computes="softmax", origin="torch, flash-attn-4", devices=("cuda",), dtypes=_HALF,
+        phases=PHASES, head_dims=(8, 256),
+        requires=("torch>=2.11", "flash-attn-4>=4.0.0b36", "sm>=90"),
+        install="pip install 'flash-attn-4>=4.0.0b36'", runs={"cuda": COMPILED}, untried=True,
+    ),
     _flex(
         "window.flex", "FlexAttention, its blocks fitted to a window", "flex:build_window",
         "window", computes="softmax", options={"block": 0},

@@ -15,6 +15,9 @@ quarter of the window, from 16 to 128, and no more than 2048 blocks to a row, si
 list of all blocks for each; on CUDA 128, and only multiples of that, which the generated kernels'
 tiles divide. arXiv:2412.05496.
 
+`flex.flash` is `flex` with torch's flash backend forced: torch writes the mask in CuTe DSL into the
+kernels of flash-attn-4. Hopper alone: on Blackwell those want other blocks than 128 by 128.
+
 Cost: 4 n m d FLOPs a head forward over the blocks visited; no matrix of scores.
 """
 
@@ -23,18 +26,35 @@ from __future__ import annotations
 from functools import partial
 
 from impls.graph import Graph
+from impls.jit import HOPPER, capability
 from impls.problem import Problem
 from impls.sparse.flex_kernel import Flex
-from impls.spec import Unsupported
+from impls.spec import Unavailable, Unsupported
 
 BLOCK = 128
 """What torch takes where nothing is said."""
 SMALLEST, MOST_BLOCKS = 16, 2048
+WIDE = 8
+"""Numbers of two bytes that FlashAttention-4 loads at once."""
 
 
 def build(problem: Problem, graph: Graph | None = None) -> Flex:
     """Compiles at the first call."""
     return Flex(problem, BLOCK, build, graph)
+
+
+def build_flash(problem: Problem, graph: Graph | None = None) -> Flex:
+    """The same on FlashAttention-4."""
+    here = capability(problem.device)
+    if here // 10 != HOPPER // 10:
+        reason = f"flex.flash runs on compute capability 9.x, not on {here // 10}.{here % 10}"
+        raise Unavailable(reason, "run it on a Hopper GPU (H100, H200)")
+    if problem.head_dim % WIDE or problem.v_head_dim % WIDE:
+        raise Unsupported(
+            f"flex.flash takes a head_dim and a v_head_dim that are multiples of {WIDE}, not "
+            f"{problem.head_dim} and {problem.v_head_dim}"
+        )
+    return Flex(problem, BLOCK, build_flash, graph, backend="FLASH")
 
 
 def build_window(problem: Problem, block: int, graph: Graph | None = None) -> Flex:

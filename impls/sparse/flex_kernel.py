@@ -70,9 +70,10 @@ ALONE: dict[str, str | int | bool | Callable[..., Any]] = {"compile_threads": 1}
 
 
 def _flex_attention(q: Tensor, k: Tensor, v: Tensor, score: Callable[..., Any] | None, plan: Any,
-                    scale: float, gqa: bool) -> Any:  # fmt: skip
+                    scale: float, gqa: bool, kernel: Any) -> Any:  # fmt: skip
     return flex_attention(
-        q, k, v, score_mod=score, block_mask=plan, scale=scale, enable_gqa=gqa
+        q, k, v, score_mod=score, block_mask=plan, scale=scale, enable_gqa=gqa,
+        kernel_options=kernel,
     )  # fmt: skip
 
 
@@ -83,13 +84,14 @@ class Flex:
     """FlexAttention, compiled at the first call, under the problem's mask.
 
     It visits the blocks that hold a visible pair, or of those the ones that ``layout`` names.
+    ``backend`` is a kernel of torch's to force, where torch would choose.
     ``alike(problem)``, by ``build(problem, graph=…)``, is this for a problem of other lengths: all
     of those share one graph.
     """
 
     def __init__(
         self, problem: Problem, block: int, build: Callable[..., Flex], graph: Graph | None,
-        layout: Blocks | None = None,
+        layout: Blocks | None = None, backend: str = "",
     ) -> None:  # fmt: skip
         last = problem.kv_len % block or block
         if problem.device == "cpu" and 8 in (block % 16, last % 16) and not AVX512:
@@ -101,6 +103,7 @@ class Flex:
         self._graph = graph.another() if graph else Graph(_flex_attention, options=ALONE)
         self.alike = partial(build, graph=Graph(_flex_attention, lengths=True, options=ALONE))
         self._problem, self._block = problem, block
+        self._kernel = {"BACKEND": backend} if backend else None
         self._score = problem.mask.flex_score(problem.shape, problem.device)
         may_see = problem.mask.flex_mask(problem.shape, problem.device)
         self._touched: Blocks | None = None
@@ -114,7 +117,7 @@ class Flex:
         """One call; the first compiles."""
         out: Tensor = self._graph(
             q_bhnd, k_bcmd, v_bcme, self._score, self._plan, self._problem.scale,
-            self._problem.group > 1,
+            self._problem.group > 1, self._kernel,
         )  # fmt: skip
         return out
 

@@ -169,14 +169,123 @@ def transformer_engine(call):
     return q, k, v, call.softmax_scale, seen
 
 
+def flash_sparse(call):
+    seen = sees(call.query.shape[1], call.key.shape[1], call.is_causal)
+    return call.query, call.key, call.value, call.softmax_scale, seen
+
+
 READERS = {name: flash_attn for name in READ if name.startswith("flash_attn")} | {
     "torch.nn.attention.varlen.varlen_attn": torch_varlen,
+    "flash_sparse_attn.ops.triton.interface.flash_dense_attn_func": flash_sparse,
+    "flash_sparse_attn.ops.triton.interface.flash_sparse_attn_func": flash_sparse,
     "xformers.ops.fmha.memory_efficient_attention": xformers,
     "flashinfer.single_prefill_with_kv_cache": flashinfer_prefill,
     "flashinfer.single_decode_with_kv_cache": flashinfer_decode,
     "flashinfer.BatchPrefillWithRaggedKVCacheWrapper.run": flashinfer_ragged,
     "transformer_engine.DotProductAttention.forward": transformer_engine,
 }
+
+
+class Unserved(Exception):
+    """What cuDNN raises where it has no engine."""
+
+
+CUDNN = {
+    "__version__": "1.32.0",
+    "backend_version": lambda: 92000,
+    "create_handle": object,
+    "set_stream": lambda handle, stream: None,
+    "data_type": types.SimpleNamespace(FLOAT=torch.float32),
+    "diagonal_alignment": types.SimpleNamespace(TOP_LEFT="TOP_LEFT", BOTTOM_RIGHT="BOTTOM_RIGHT"),
+    "heur_mode": types.SimpleNamespace(A="A", FALLBACK="FALLBACK"),
+    "cudnnGraphNotSupportedError": Unserved,
+}
+
+
+class Symbol:
+    """A tensor of a graph of cuDNN's: its extents, and where its numbers lie."""
+
+    def __init__(self, x=None):
+        self.dim, self.stride = ([], []) if x is None else (list(x.shape), list(x.stride()))
+        self.output, self.kind = False, None if x is None else x.dtype
+
+    def set_output(self, output):
+        self.output = output
+        return self
+
+    def set_dim(self, dim):
+        self.dim = dim
+        return self
+
+    def set_stride(self, stride):
+        self.stride = stride
+        return self
+
+    def set_data_type(self, kind):
+        self.kind = kind
+        return self
+
+
+class Graph:
+    """A graph of cuDNN's with one operation, carried out on the CPU."""
+
+    refuses = ""
+
+    def __init__(self, library, kinds):
+        self.library, self.kinds, self.steps = library, kinds, []
+
+    def tensor_like(self, x):
+        return Symbol(x)
+
+    def sdpa(self, **options):
+        return self._take("sdpa", options, 2)
+
+    def sdpa_backward(self, **options):
+        return self._take("sdpa_backward", options, 3)
+
+    def _take(self, name, options, count):
+        bound = signature(f"cudnn.pygraph.{name}").bind(**options)
+        bound.apply_defaults()
+        self.call = types.SimpleNamespace(**bound.arguments, function=name)
+        self.results = [Symbol() for _ in range(count)]
+        return self.results
+
+    def __getattr__(self, step):
+        def taken(*_):
+            if step == "check_support" and Graph.refuses:
+                raise Unserved(Graph.refuses)
+            self.steps.append(step)
+
+        return taken
+
+    def get_workspace_size(self):
+        return 0
+
+    def execute(self, pack, workspace, handle):
+        assert self.steps == ["validate", "build_operation_graph", "create_execution_plans",
+                              "check_support", "build_plans"]  # fmt: skip
+        for symbol, x in pack.items():
+            assert symbol.dim == list(x.shape) and symbol.stride == list(x.stride())
+            assert (symbol.kind or self.kinds["io_data_type"]) == x.dtype
+        call = self.call
+        self.library.calls.append(call)
+        q, k, v = (pack[end].transpose(1, 2) for end in (call.q, call.k, call.v))
+        call.ends = q, k, v
+        n, m, left = q.shape[1], k.shape[1], call.diagonal_band_left_bound
+        assert call.diagonal_alignment == ("TOP_LEFT" if n == m else "BOTTOM_RIGHT")
+        assert call.diagonal_band_right_bound == 0 or left is None, "cuDNN's windows are causal"
+        seen = sees(n, m, call.diagonal_band_right_bound == 0, None if left is None else left - 1)
+        with torch.enable_grad():
+            ends = [x.detach().requires_grad_() for x in (q, k, v)]
+            out = attention(*ends, call.attn_scale, seen).transpose(1, 2)
+        if call.function == "sdpa":
+            assert self.results[0].output and self.results[1].output == bool(call.generate_stats)
+            pack[self.results[0]].copy_(out.detach())
+            return
+        assert torch.equal(pack[call.o], out.detach())
+        found = torch.autograd.grad(out, ends, pack[call.dO])
+        for symbol, gradient in zip(self.results, found, strict=True):
+            pack[symbol].copy_(gradient.transpose(1, 2))
 
 
 class Library:
@@ -203,6 +312,17 @@ class Library:
         place = "transformer_engine.pytorch.attention.dot_product_attention.dot_product_attention"
         self.put(f"{place}._attention_backends", self.backends)
         self.put("xformers.ops.fmha.attn_bias", BIASES)
+        for name, member in CUDNN.items():
+            self.put(f"cudnn.{name}", member)
+        self.put("cudnn.pygraph", lambda **kinds: Graph(self, kinds))
+        self.put("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        hub = {"flash-attn2": "flash_attn", "flash-attn3": "flash_attn_interface"}
+        self.computes(
+            "kernels.get_kernel",
+            lambda call: self.module(hub[call.repo_id.removeprefix("kernels-community/")]),
+        )
+        stream = types.SimpleNamespace(cuda_stream=0)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
         for module, kind in (("flash", "fa2"), ("flash3", "fa3")):
             pair = types.SimpleNamespace(FwOp=f"{kind}F", BwOp=f"{kind}B")
             self.put(f"xformers.ops.fmha.{module}", pair)

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import os
 import random
+import sys
 import types
 from itertools import product
 
@@ -27,6 +28,7 @@ FLASH, CORNERS = ("flash_attn2", "flash_attn3", "flash_attn4"), ("causal", "caus
 ALL, EACH = (*MASKS, *DOCUMENTS), {"kv_heads": 4}
 SERVED = {"head_dim": 64, "v_head_dim": 64, "phase": "forward"}
 STEP = {**SERVED, **DECODE}
+TILES = {**SERVED, "q_len": 64, "kv_len": 128}
 CASES = [  # rows, masks, what else of the problem, and the function that is called
     (FLASH, MASKS, {}, "flash_attn_func"),
     (FLASH, DOCUMENTS, {}, "flash_attn_varlen_func"),
@@ -50,6 +52,15 @@ CASES = [  # rows, masks, what else of the problem, and the function that is cal
     (("flashinfer",), (*MASKS[:2], "causal+window:4,1"), STEP, "single_decode_with_kv_cache"),
     (("flashinfer",), ("causal",), {**STEP, "kv_heads": 1}, "single_decode_with_kv_cache"),
     (("flashinfer",), CORNERS, {**STEP, "q_len": 3}, "single_prefill_with_kv_cache"),
+    (("hub.flash_attn2", "hub.flash_attn3"), MASKS, {}, "flash_attn_func"),
+    (("hub.flash_attn2", "hub.flash_attn3"), ("causal",), DECODE, "flash_attn_with_kvcache"),
+    (("fsa.dense",), MASKS[:2], {}, "flash_dense_attn_func"),
+    (("fsa.dense",), ("causal",), UNEQUAL, "flash_dense_attn_func"),
+    (("fsa.sparse",), MASKS[:2], TILES, "flash_sparse_attn_func"),
+    (("cudnn_frontend",), (*MASKS[:2], "causal+window:4,1"), {}, "sdpa_backward"),
+    (("cudnn_frontend",), CORNERS, UNEQUAL, "sdpa_backward"),
+    (("cudnn_frontend",), ("causal",), {"phase": "forward", "v_head_dim": 24}, "sdpa"),
+    (("cudnn_frontend",), ("causal",), DECODE, "sdpa"),
     (("transformer_engine",), ALL, {}, "forward"),
     (("transformer_engine",), MASKS, UNEQUAL, "forward"),
     (("transformer_engine",), ("causal",), {"v_head_dim": 24}, "forward"),
@@ -161,6 +172,12 @@ REFUSED = [  # rows, what else of the problem, options, and what is said
     ("transformer_engine", {"head_dim": 20}, {}, "multiples of 8"),
     ("sageattention", {"head_dim": 80}, {}, "64, 96 or 128, not 80"),
     ("sageattention", {**SERVED, "kv_len": 200}, {}, "multiple of 64, not 200"),
+    ("fsa.dense", {"head_dim": 24, "v_head_dim": 24}, {}, "multiples of 16, not 24"),
+    ("fsa.dense", {"mask": "causal@upper-left", **UNEQUAL}, {}, "last query at the last key"),
+    ("fsa.sparse", {**SERVED, "q_len": 64, "kv_len": 100}, {}, "multiples of 64 here"),
+    ("fsa.sparse", TILES, {"threshold": -1.0}, "must be 0 or more"),
+    ("cudnn_frontend", {"mask": "window:3,2"}, {}, "with a causal mask alone"),
+    ("cudnn_frontend", {"head_dim": 20}, {}, "multiples of 8"),
     ("natten", EACH, {"window": 1}, "window is 1; it must be 2 or more"),
     ("natten", EACH, {"backend": "auto"}, "cutlass-fna, hopper-fna"),
     ("natten", {**EACH, "q_len": 1, "kv_len": 1}, {}, "2 tokens or more"),
@@ -175,6 +192,25 @@ def test_what_a_library_does_not_serve_is_refused_in_a_sentence(library):
     for row, changes, options, said in REFUSED:
         with pytest.raises(Unsupported, match=said):
             build(row, problem(**changes), **options)
+
+
+def test_what_cudnn_has_no_engine_for_is_a_refusal(library, monkeypatch):
+    monkeypatch.setattr(stand_ins.Graph, "refuses", "s_q must be 1\nmore")
+    p = problem()
+    with pytest.raises(Unsupported, match=r"^cuDNN has no engine for this: s_q must be 1$"):
+        build("cudnn_frontend", p)(*make(p, 0)[:3])
+
+
+def test_a_kernel_of_the_hub_is_read_from_the_cache_alone(library):
+    def absent(call):
+        assert sys.modules["huggingface_hub.constants"].HF_HUB_OFFLINE
+        raise FileNotFoundError(f"Cannot find a local snapshot for {call.repo_id}.")
+
+    library.computes("kernels.get_kernel", absent)
+    with pytest.raises(Unavailable, match="the hub's cache, and can't: Cannot find") as missing:
+        build("hub.flash_attn3", problem())
+    assert "get_kernel('kernels-community/flash-attn3', version=1)" in missing.value.remedy
+    assert not sys.modules["huggingface_hub.constants"].HF_HUB_OFFLINE
 
 
 def test_what_a_library_draws_while_it_is_imported_is_put_back(tmp_path, monkeypatch):
@@ -203,7 +239,8 @@ def test_kernels_for_hopper_say_so_elsewhere(major, monkeypatch):
     for module in ("flash_attn3", "torch_flash"):
         place = importlib.import_module(f"impls.external.{module}")
         monkeypatch.setattr(place, "capability", lambda problem: (major, 0))
-    for row in ("flash_attn3", "torch.fa3"):
+    monkeypatch.setattr("impls.sparse.flex.capability", lambda device: 10 * major)
+    for row in ("flash_attn3", "hub.flash_attn3", "torch.fa3", "flex.flash"):
         with pytest.raises(Unavailable, match=f"not on {major}.0") as refusal:
             build(row, problem())
         assert "Hopper" in refusal.value.remedy
@@ -216,7 +253,7 @@ def test_a_row_whose_library_is_missing_says_what_to_install(row, monkeypatch):
 
     built = load_function(row.build)
     monkeypatch.setattr("impls.external.common.importlib.import_module", absent)
-    p = problem(head_dim=64, v_head_dim=64, kv_heads=4, kv_len=64, phase="forward")
+    p = problem(head_dim=64, v_head_dim=64, kv_heads=4, q_len=64, kv_len=64, phase="forward")
     with pytest.raises(Unavailable, match=f"{row.name} needs the module") as missing:
         built(p, **row.options)
     assert "install" in missing.value.remedy

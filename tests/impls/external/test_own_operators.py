@@ -1,5 +1,7 @@
 """Adapters that compute something else than softmax, against the papers: calls and definitions."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,6 +14,10 @@ from tests.impls.external.checks import build as made
 from tests.impls.external.stand_ins import attention
 from tests.impls.small import inputs
 
+SPARSE = {
+    "batch": 1, "heads": 2, "kv_heads": 1, "q_len": 128, "kv_len": 192, "head_dim": 16,
+    "v_head_dim": 16, "phase": "forward",
+}  # fmt: skip
 KERNELS = {name: name for name in ("retention", "gla", "simple_gla")}
 KERNELS |= {"linear": "linear_attn", "delta": "delta_rule"}
 
@@ -94,6 +100,44 @@ def test_rounding_keeps_127_steps_to_each_side_of_a_block():
         torch.testing.assert_close(own / step, (own / step).round(), atol=1e-4, rtol=0)
         assert ((own - tile).abs() <= step * 0.5001).all()
     assert torch.equal(rounded(torch.zeros(1, 1, 3, 64), 64), torch.zeros(1, 1, 3, 64))
+
+
+@pytest.mark.parametrize("mask", ["none", "causal"])
+def test_flash_sparse_attn_leaves_out_the_tiles_whose_weights_are_small_in_every_row(mask):
+    """Tile by tile and row by row, as its docs say it; the values of the middle keys are far."""
+    p = problem(mask, **SPARSE)
+    q, k, v = (x.double().detach() for x in inputs(p))
+    k[:, :, 64:128] *= 0.05
+    q[:, :, :, 0], k[:, :, :, 0], k[:, :, 64:128, 0] = 4.0, 4.0, -4.0
+    define = made("fsa.sparse", p, "definition", threshold=1.0)
+    left_out, got = 0, define(q, k, v, torch.arange(p.q_len))
+    for head in range(p.heads):
+        scores = (q[0, head] @ k[0, head // p.group].T * p.scale).numpy()
+        for first in range(0, p.q_len, 64):
+            ends = range(first + 65, first + 129) if mask == "causal" else [p.kv_len] * 64
+            kept = [[] for _ in range(64)]
+            for start in range(p.kv_len - 64, -1, -64):
+                seen = [[j for j in range(start, start + 64) if j < ends[i]] for i in range(64)]
+                if not any(seen):
+                    continue
+                large = False
+                for i in range(64):
+                    row = scores[first + i]
+                    top = max((row[j] for j in kept[i]), default=-math.inf)
+                    total = sum(math.exp(row[j] - top) for j in kept[i])
+                    most = max((row[j] for j in seen[i]), default=-math.inf)
+                    weight = math.exp(most - top) / total if total else math.inf
+                    large |= weight >= 1.0 / ends[i]
+                left_out += not large
+                for i in range(64) if large else ():
+                    kept[i] += seen[i]
+            for i in range(64):
+                weights = torch.tensor(scores[first + i][kept[i]]).softmax(-1)
+                want = weights @ v[0, head // p.group][kept[i]]
+                torch.testing.assert_close(got[0, head, first + i], want, atol=1e-10, rtol=1e-10)
+    assert left_out
+    whole = made("fsa.sparse", p, "definition", threshold=0.0)(q, k, v, torch.arange(p.q_len))
+    assert (whole - got).abs().max() > 1e-9
 
 
 def test_sageattention_is_given_smoothed_keys_and_leaves_the_callers_alone(library):

@@ -10,7 +10,7 @@ from torch.nn.attention import flex_attention
 
 from impls.masks import Mask
 from impls.problem import Problem
-from impls.sparse import blocksparse, flex
+from impls.sparse import blocksparse, flex, flex_kernel
 from impls.sparse import cost as costs
 from impls.sparse.flex_kernel import mask_blocks
 from impls.sparse.layouts import block_layout
@@ -30,6 +30,16 @@ FILES = {"bias": BIAS, "dense": DRAWN.random((4, 77, 77)) < 0.1}
 BY_HEAD = DRAWN.random((4, 10, 10)) < 0.4
 """A layout of blocks for each of 4 heads, one row of which sees nothing."""
 BY_HEAD[:, 4] = False
+
+
+def test_the_flash_backend_is_forced_where_it_was_asked_for(monkeypatch):
+    asked = []
+    monkeypatch.setattr(flex_kernel, "Graph", lambda function, **_: function)
+    monkeypatch.setattr(flex_kernel, "flex_attention", lambda *_, **named: asked.append(named))
+    problem = Problem(**SMALL, mask=Mask.parse("causal"))
+    for build in (flex.build_flash, flex.build):
+        build(problem)(*torch.zeros(3, 1))
+    assert [named["kernel_options"] for named in asked] == [{"BACKEND": "FLASH"}, None]
 
 
 @pytest.mark.parametrize("mask", ["causal", "window:5,2", "prefix:9", "padding:0,10", *FILES])
