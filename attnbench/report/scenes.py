@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from attnbench.answer.ranking import margin_of
+from attnbench.answer.ranking import margin_of, ran_the_same, torch_rank
 from attnbench.answer.regimes import Regime, regimes
 from attnbench.answer.standings import Crossing, Standing, Stretch, crossings, standings, stretches
 from attnbench.core.disk import RECORDS, StoreError
@@ -118,6 +118,26 @@ class Scene:
     def crossings(self) -> list[Crossing]:
         """Where one variant overtakes another."""
         return crossings(self.regime, self.standings, self.run.margin)
+
+    @cached_property
+    def one_kernel(self) -> dict[str, list[str]]:
+        """Variants with others that ran the same kernel at every length, which figures leave out.
+
+        What leads at some length under its own name stands for itself.
+        """
+        timed = {n: self.regime.timed(n) for n in self.regime.lengths}
+        lead = {name for s in self.standings for name in s.leaders}
+        names = dict.fromkeys(name for cells in timed.values() for name in cells)
+        groups: dict[str, list[str]] = {}
+        for name in sorted(names, key=lambda name: (name not in lead, torch_rank(name))):
+            for first, others in groups.items() if name not in lead else ():
+                both = [(x[first], x[name]) for x in timed.values() if {first, name} <= x.keys()]
+                if both and all(ran_the_same(*pair) for pair in both):
+                    others.append(name)
+                    break
+            else:
+                groups[name] = []
+        return {name: others for name, others in groups.items() if others}
 
     @property
     def name(self) -> str:

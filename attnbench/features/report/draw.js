@@ -159,7 +159,8 @@ function clipped([left, top, right, bottom], inside) {
 
 /* Lines over the length. ``lines``: {look, rest, points: [{n, y, low, high, cell}]}. */
 
-function lineChart({ lines, width, say, base, ylabel, xlabel, focus, level }) {
+function lineChart({ lines, width, say, base, ylabel, xlabel, focus, level, up }) {
+  if (new Set(lines.flatMap((each) => each.points.map(({ n }) => n))).size === 1) return barChart({ lines, width, say, ylabel, level, up });
   const bold = lines.filter((each) => !each.rest), framed = bold.length ? bold : lines;
   const names = Math.min(width * 0.34, Math.max(20, ...bold.map(({ look }) => wide(look.name))) + 34);
   const box = [LEFT, ABOVE, width - names, high(width) - BELOW], [left, top, right, bottom] = box;
@@ -195,6 +196,31 @@ function lineChart({ lines, width, say, base, ylabel, xlabel, focus, level }) {
     parts.push(text(right + 27, places[n] + 4, fit(look.name, width - right - 29), { v: look.v }));
   });
   return { svg: svg(width, high(width), parts.join("")), points: found };
+}
+
+// Where there is one length: bars from zero, the best first, with their intervals.
+const BARS = 10;
+
+function barChart({ lines, width, say, ylabel, level, up }) {
+  const order = lines.map(({ look, rest, points: [p] }) => ({ ...p, look, rest })).sort((a, b) => (up ? b.y - a.y : a.y - b.y));
+  const room = Math.max(0, BARS - order.filter((p) => !p.rest).length), pale = order.filter((p) => p.rest);
+  const rest = [...pale.filter(({ look }) => look.exact), ...pale.filter(({ look }) => !look.exact)].slice(0, room);
+  const bars = order.filter((p) => !p.rest || rest.includes(p)), row = 22;
+  const left = Math.min(width * 0.38, Math.max(30, ...bars.map((p) => wide(p.look.name))) + 26);
+  const right = width - Math.max(...bars.map((p) => wide(say(p.y)))) - 14, most = Math.max(level ?? 0, ...bars.map((p) => p.high));
+  const x = (value) => left + ((right - left) * value) / most, parts = [text(4, ABOVE - 15, ylabel, { faint: true })], bottom = ABOVE + row * bars.length;
+  const points = bars.map((p, k) => {
+    const y = ABOVE + row * (k + 0.5), colour = p.rest ? "var(--faint)" : `var(--${p.look.hue})`;
+    parts.push(tag("rect", { x: place(left), y: place(y - 7), width: place(x(p.y) - left), height: 14, style: `fill:${colour}`, "fill-opacity": p.rest ? 0.25 : 0.55 }));
+    if (p.high > 1.02 * p.low) parts.push(line([[x(p.low), y], [x(p.high), y]], "var(--ink)", 1.4));
+    parts.push(mark(p.look, left - 10, y, 3.6, p.rest), text(left - 18, y + 4, fit(p.look.name, left - 22), { anchor: "end", v: p.look.v }));
+    parts.push(text(x(Math.max(p.y, p.high)) + 6, y + 4, say(p.y)));
+    return { ...p, x: x(p.y), y, v: p.look.v, r: p.look.v, c: p.n };
+  });
+  parts.push(line([[left, ABOVE], [left, bottom]], "var(--faint)"));
+  if (level) parts.push(line([[x(level), ABOVE], [x(level), bottom]], "var(--faint)", 1.5));
+  const more = order.length - bars.length;
+  return { svg: svg(width, bottom + BELOW / 2, parts.join("")), points, note: `One length was measured${more ? `; ${more} more are in the table` : ""}.` };
 }
 
 /* Points, one for each variant. ``points``: {look, rest, x, y, cell}; ``fronts``: lists of points. */

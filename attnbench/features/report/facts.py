@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attnbench.answer.paste import in_transformers, lines, words_beside_default
-from attnbench.answer.ranking import EXACT
+from attnbench.answer.ranking import EXACT, with_same
 from attnbench.answer.regimes import time_of
 from attnbench.answer.standings import Standing
 from attnbench.core.format import positive
@@ -60,6 +60,8 @@ def drawing(contents: Contents, numbers: Mapping[int, int]) -> dict[str, Any]:
             "words": scene.regime.words(),
             "lengths": [s.length for s in scene.standings if s.timed],
             "margin": _short(scene.run.margin),
+            "names": {place[name]: with_same(name, x) for name, x in scene.one_kernel.items()},
+            "left_out": [place[name] for some in scene.one_kernel.values() for name in some],
             "roof": above and [_short(x) for x in above],
             "answers": {s.length: _answer(scene, s, place) for s in scene.standings},
             "ask": {s.length: words for s in scene.standings if (words := _ask(scene, s.length))},

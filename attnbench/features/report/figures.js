@@ -26,15 +26,16 @@ const UNITS = {
 };
 
 // The variants of a figure: whose colour is shown, and who is pale; where none is compared, the first that there are.
-function cast(some, kind = () => true) {
-  const there = (only ?? timed).filter((look) => kind(look) && some(look));
+// Names under which one kernel ran are drawn once, unless they were picked.
+function cast(r, some, kind = () => true) {
+  const there = (only ?? timed.filter(({ v }) => !facts.scenes[r].left_out.includes(v))).filter((look) => kind(look) && some(look));
   let bold = compared.filter((look) => there.includes(look));
   if (!bold.length) bold = ranked(there).slice(0, HUED);
-  return there.map((look) => ({ look, rest: !bold.includes(look) }));
+  return there.map((look) => ({ look: only ? look : { ...look, name: nameOf(look.v, r) }, rest: !bold.includes(look) }));
 }
 
 function seriesOf(r, value) {
-  const there = cast(({ v }) => Object.values(known[r][v] ?? {}).some((cell) => value(cell)));
+  const there = cast(r, ({ v }) => Object.values(known[r][v] ?? {}).some((cell) => value(cell)));
   return there.map((each) => {
     const some = Object.values(known[r][each.look.v]).filter((cell) => value(cell) > 0);
     return { ...each, points: some.map((cell) => {
@@ -47,35 +48,35 @@ function seriesOf(r, value) {
 
 const PEAK = ({ peak }) => peak, JOULES = (cell) => cell.joules;
 const across = (r) => (facts.scenes[r].phase === "decode" ? "keys kept" : "length, tokens");
-const nameOf = (v) => looks[v].name;
+const nameOf = (v, r) => facts.scenes[r]?.names[v] ?? looks[v].name;
 
 // A figure of what has no interval and is best where it is least; more is said of a regime.
 const grown = (value, say, base, ylabel, more_ = () => "") => (r, width) => {
   const lines = seriesOf(r, value), n = lengthOf(r), exact = looks.filter((look) => look.exact && at(r, look.v) && value(at(r, look.v)));
   if (!lines.length) return null;
   const [least] = exact.sort((a, b) => value(at(r, a.v)) - value(at(r, b.v)));
-  const said = least ? `Least of what is exact at ${tokens(n)}: ${least.name}, ${say(value(at(r, least.v)))}` : "";
+  const said = least ? `Least of what is exact at ${tokens(n)}: ${nameOf(least.v, r)}, ${say(value(at(r, least.v)))}` : "";
   const told = [said, more_(r)].filter(Boolean).join(". ");
   return { ...lineChart({ lines, width, say, base, ylabel, xlabel: across(r), focus: n }), told };
 };
 
 const DRAWS = {
   scaling: (r, width) => {
-    const { label, say, value, level } = UNITS[state.unit], lines = seriesOf(r, value);
+    const { label, say, value, level, up } = UNITS[state.unit], lines = seriesOf(r, value);
     if (!lines.length) return null;
     const { answers, crossings } = facts.scenes[r], n = lengthOf(r), answer = answers[n];
     const pair = only?.length === 2 && only.every(({ v }) => at(r, v));
     const said = pair ? verdict(r, only[0].v, only[1].v, n) : "";
     const told = pair ? `At ${tokens(n)} ${only[0].name} is ${said} ${said.startsWith("tied") ? "with" : "than"} ${only[1].name}. `
-      : answer?.use === undefined ? "" : `At ${tokens(n)}: ${nameOf(answer.use)}, ${seconds(at(r, answer.use).s)}` +
+      : answer?.use === undefined ? "" : `At ${tokens(n)}: ${nameOf(answer.use, r)}, ${seconds(at(r, answer.use).s)}` +
       (answer.ties.length ? `, tied with ${answer.ties.length === 1 ? nameOf(answer.ties[0]) : `${answer.ties.length} others`}` : "") + ". ";
-    return { ...lineChart({ lines, width, say, level, ylabel: label, xlabel: across(r), focus: n }), told: told + crossings.slice(0, 2).join("; ") };
+    return { ...lineChart({ lines, width, say, level, ylabel: label, xlabel: across(r), focus: n, up }), told: told + crossings.slice(0, 2).join("; ") };
   },
   memory: grown(PEAK, nbytes, 2, "peak above the inputs", half),
   energy: grown(JOULES, joules, 10, "energy a call"),
   tradeoffs: (r, width) => {
     const error = state.y === "error", value = error ? ({ distance }) => distance : PEAK;
-    const there = cast(({ v }) => at(r, v) && value(at(r, v)), ({ exact }) => !error || !exact);
+    const there = cast(r, ({ v }) => at(r, v) && value(at(r, v)), ({ exact }) => !error || !exact);
     const points = there.map((each) => ({ ...each, x: at(r, each.look.v).s, y: value(at(r, each.look.v)), cell: at(r, each.look.v) }));
     if (!points.length) return null;
     if (error && !only) { // nothing exact is here: those that nothing beats are in colour, then the fastest
@@ -92,7 +93,7 @@ const DRAWS = {
   },
   roofline: (r, width) => {
     const { roof } = facts.scenes[r];
-    const there = roof ? cast(({ v }) => at(r, v)?.flops && at(r, v).bytes) : [];
+    const there = roof ? cast(r, ({ v }) => at(r, v)?.flops && at(r, v).bytes) : [];
     if (!there.length) return null;
     const [top, memory, cache] = roof;
     const points = there.map((each) => {
@@ -220,7 +221,7 @@ function draw(figure, width = 0) {
   plot.firstChild.style.minWidth = made?.whole > room ? `${made.whole}px` : "";
   if (made?.whole > room) plot.scrollLeft = (made.points.find((p) => p.c === Number(state.n))?.x ?? 0) - room / 2;
   plot.setAttribute("aria-label", `${$("h2", figure.closest("section")).textContent}, ${$("b", figure).textContent}: ${figure.points.length} points, arrow keys read them`);
-  $("figcaption span", figure).textContent = made?.told ?? "";
+  $("figcaption span", figure).textContent = [made?.told.trim(), made?.note].filter(Boolean).join(" ");
   $(".save", figure).hidden = !made;
   $(".readout", figure).hidden = true;
 }

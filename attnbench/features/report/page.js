@@ -79,7 +79,7 @@ function ranked(some) {
   return [...some].sort((a, b) => used.has(b.v) - used.has(a.v) || far.get(a.v) - far.get(b.v));
 }
 
-const fastest = () => ranked(timed.filter(({ v, exact }) => exact && shown.some((r) => known[r]?.[v]))).slice(0, FIVE);
+const fastest = () => ranked(timed.filter(({ v, exact }) => exact && shown.some((r) => known[r]?.[v] && !facts.scenes[r].left_out.includes(v)))).slice(0, FIVE);
 
 function choose() {
   const { v } = state;

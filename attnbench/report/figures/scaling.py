@@ -133,7 +133,12 @@ def panels(scene: Scene, looks: Looks, baseline: str) -> Iterator[Panel]:
     cells, records = scene.regime.cells, scene.regime.records
     for kind in KINDS:
         exact = kind == "exact"
-        names = dict.fromkeys(r.variant for r in records if (r.computes == "softmax") is exact)
+        left_out = {name for others in scene.one_kernel.values() for name in others}
+        names = dict.fromkeys(
+            r.variant
+            for r in records
+            if (r.computes == "softmax") is exact and r.variant not in left_out
+        )
         telling = _telling(scene, kind, list(names), baseline)
         for measure in measures(kind):
 
@@ -201,8 +206,10 @@ def draw(scene: Scene, looks: Looks, baseline: str, measures: Collection[str] = 
 
 
 def figure(panel: Panel) -> Drawn:
-    """The figure of one panel."""
+    """The figure of one panel: lines over the lengths, or bars where there is one."""
     scene, measure = panel.scene, panel.measure
+    if len({n for line in panel.series.values() for n in line}) == 1:
+        return _bars(panel)
     title = f"{PHASES.get(scene.regime.phase, scene.regime.phase)}: {measure.title}"
     if (measure.name, panel.kind) != ("error", "others"):  # whose title says so
         title += f", {KINDS[panel.kind]}"
@@ -235,6 +242,42 @@ def figure(panel: Panel) -> Drawn:
         told += [f"Least at {lengths[-1]:,} tokens: {', '.join(best)}"] if best else []
         told += map(str, scene.crossings) if panel.brackets else ()
         return finish(paper, "scaling", panel.name, title, ". ".join(told), _rows(panel))
+
+
+ROW, BARS, BESIDE = 12.5, 14, 96.0
+
+
+def _bars(panel: Panel) -> Drawn:
+    """Bars from zero, the best first; those that are told apart, then the best of the rest."""
+    scene, measure = panel.scene, panel.measure
+    (length,) = {n for line in panel.series.values() for n in line}
+    order = [name for name, _ in panel.best(length)]
+    rest = [name for name in order if name not in panel.telling]
+    shown = {*panel.telling, *rest[: max(0, BARS - len(panel.telling))]}
+    bars = [name for name in order if name in shown]
+    title = f"{PHASES.get(scene.regime.phase, scene.regime.phase)}: {measure.title}"
+    if (measure.name, panel.kind) != ("error", "others"):
+        title += f", {KINDS[panel.kind]}"
+    what = "tokens kept" if scene.regime.phase == "decode" else "tokens"
+    with sheet(WIDE / 72, (ABOVE + ROW * len(bars) + 12) / 72) as paper:
+        under = ", ".join([*scene.regime.words()[1:], scene.run.machine])
+        labels.heading(paper, title, under, f"One length was measured. {finding(panel)}")
+        axes = labels.add_axes(paper, (BESIDE, 8, WIDE - 60, 8 + ROW * len(bars)))
+        axes.set(ylim=(len(bars) - 0.5, -0.5), yticks=[], xticks=[])
+        axes.spines["bottom"].set_visible(False)
+        sides: dict[str, Any] = {"va": "center_baseline", "fontsize": 7.5}
+        for row, name in enumerate(bars):
+            (value, low, high), look = panel.series[name][length], panel.looks[name]
+            axes.barh(row, value, height=0.62, color=look.colour, alpha=0.55)
+            if high > 1.02 * low:
+                axes.plot([low, high], [row, row], color=labels.INK, linewidth=0.9)
+            place: dict[str, Any] = {"transform": axes.get_yaxis_transform(), **sides}
+            axes.plot([-0.035], [row], clip_on=False, transform=axes.get_yaxis_transform(),
+                      **look.marks(3.7))  # fmt: skip
+            axes.text(-0.075, row, labels.shorten(name, 80, 7.5), ha="right", **place)
+            axes.text(max(value, high), row, f" {measure.say(value)}", **sides)
+        told = f"{len(panel.series)} bars at {length:,} {what}"
+        return finish(paper, "scaling", panel.name, title, told, _rows(panel))
 
 
 def _draw_lines(axes: Axes, panel: Panel) -> None:

@@ -161,7 +161,8 @@ def test_the_unit_changes_figures_table_and_answers(r):
         expect(label).to_be_attached()
         assert head in r.seen("#cells thead")[0]
         assert r.hash == ("" if unit == "ms" else f"#unit={unit}")
-        assert len(r.seen(".taken .u")) == len(r.seen(".taken"))
+        beside = 2 if unit == "ms" else 1  # a time and its share of the ceiling
+        assert len(r.seen(".taken .u")) == beside * len(r.seen(".taken"))
         line = f"seriesOf(0, UNITS.{unit}.value).find(l => l.look.name === 'matmul').points[1]"
         found = [r.page.evaluate(f"{line}.{end}") for end in ("y", "low", "high")]
         low, high = (0.98, 1.02) if unit in ("ms", "baseline") else (1 / 1.02, 1 / 0.98)
@@ -467,6 +468,29 @@ def test_whatever_was_measured_there_is_a_page_and_no_empty_frame(reader, filled
         assert r.page.evaluate("read(), only.map(({ name }) => name)") == [name]
     r.page.set_viewport_size({"width": 360, "height": 800})
     assert r.page.evaluate(WIDE) == 360
+
+
+FLASH = ["aten::_scaled_dot_product_flash_attention_for_cpu"]
+
+
+def test_one_length_is_bars_and_one_kernel_one_of_them(reader, filled, tmp_path):
+    ran = [
+        runs.timed("sdpa", 1e-3, kernels=FLASH),
+        runs.timed("sdpa.flash", 1.01e-3, kernels=FLASH),
+        runs.timed("matmul", 3e-3),
+    ]
+    (tmp_path / "index.html").write_text(html.render(filled(ran)), "utf-8")
+    drawn = reader(tmp_path / "index.html")
+    drawn.page.locator("#scaling figure").first.scroll_into_view_if_needed()
+    bars = drawn.page.locator("#scaling svg text[data-v]")
+    expect(bars).to_have_text(["sdpa (flash)", "matmul"])
+    caption = drawn.page.locator("#scaling figcaption span").first
+    expect(caption).to_have_text("At 64: sdpa (flash), 1 ms. One length was measured.")
+    widths = drawn.page.eval_on_selector_all(
+        "#scaling svg rect", "all => all.map(each => Number(each.getAttribute('width')))"
+    )
+    assert widths[1] / widths[0] == pytest.approx(3, rel=0.02), "they begin at zero"
+    assert drawn.seen("#cells tbody th") == ["sdpa", "sdpa.flash", "matmul"]
 
 
 def test_a_table_of_too_much_says_so_and_without_its_script_the_page_answers(
