@@ -113,6 +113,23 @@ def rows_of(x_bhnd: Tensor) -> Tensor:
     return x_bhnd if within == 1 and wide else x_bhnd.contiguous()
 
 
+def described(x_bhnd: Tensor, block: int, width: int) -> Any:
+    """A host descriptor of blocks of a head's tokens, as the tensor memory accelerator takes it;
+    None where the tensor lies as none can say: steps that are no multiples of 16 bytes.
+    """
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    size = x_bhnd.element_size()
+    across = [
+        step if count > 1 else WIDE
+        for count, step in zip(x_bhnd.shape, x_bhnd.stride(), strict=True)
+    ]
+    odd = any(step <= 0 or step * size % 16 for step in across[:3])
+    if odd or x_bhnd.stride(-1) != 1 or x_bhnd.data_ptr() % 16:
+        return None
+    return TensorDescriptor(x_bhnd, list(x_bhnd.shape), [*across[:3], 1], [1, 1, block, width])
+
+
 def steps(x_bhnd: Tensor) -> tuple[int, int, int]:
     """From one batch element, head and token to the next, in numbers."""
     batch, head, token, _ = x_bhnd.stride()

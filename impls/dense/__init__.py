@@ -88,7 +88,8 @@ ROWS = [
     _row(
         "triton.flash", "FlashAttention in Triton: no score leaves the chip", "triton_flash:build",
         "triton_flash", phases=("forward", "train", "backward"),
-        options={"q_block": 0, "k_block": 0, "warps": 0, "stages": 0, "keys": "", "queries": ""},
+        options={"q_block": 0, "k_block": 0, "warps": 0, "stages": 0, "keys": "", "queries": "",
+                 "fused": False},
         paper="arXiv:2205.14135, arXiv:2307.08691", **_TRITON,
     ),
     _row(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from typing import Any
 
 from impls.cost import Cost, output_bytes, softmax
 from impls.problem import Problem
@@ -100,12 +101,15 @@ def flash(problem: Problem) -> Cost:
     return _with_peak(problem, peak)
 
 
-def triton_flash(problem: Problem, **options: int) -> Cost:
-    """The output and a float32 a row; backward another, with dq, dk and dv."""
+def triton_flash(problem: Problem, **options: Any) -> Cost:
+    """The output and a float32 a row; backward another, with dq, dk and dv; dq in float32 too where
+    it is added to in place.
+    """
     if not problem.gradients:
         return fused(problem)
     ends = 2 * _query_bytes(problem) + 2 * _value_bytes(problem)
-    return _with_peak(problem, ends + 2 * _log_sums(problem))
+    wide = _query_bytes(problem) * 4 // problem.item_bytes if options.get("fused") else 0
+    return _with_peak(problem, ends + wide + 2 * _log_sums(problem))
 
 
 def triton_decode(problem: Problem, splits: int) -> Cost:

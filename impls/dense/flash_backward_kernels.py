@@ -5,7 +5,8 @@
 
 One kernel goes along the queries of a block of keys, for dk and dv, another along the keys of a
 block of queries, for dq: seven products for five, but no two programs add to the same number, so
-repeats give the same bits.
+repeats give the same bits. FUSED, the first adds what its keys give to dq in place, in float32:
+five products, in whatever order its programs come.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from impls.dense.flash_kernels import head_at, put, sees, stretch, tokens
+from impls.dense.flash_kernels import head_at, loaded, pointer, put, sees, stretch, tokens
+from impls.jit_kernels import known
 
 
 @triton.jit
@@ -23,9 +25,9 @@ def deltas(out, dout, delta, out_steps, dout_steps, heads,
     blocks = tl.cdiv(queries, BLOCK)
     which, first = tl.program_id(0) // blocks, (tl.program_id(0) % blocks) * BLOCK
     batch, head = which // heads, which % heads
-    o = tokens(head_at(out, out_steps, batch, head, HEAD_DIM), first, out_steps[2], queries, BLOCK,
+    o = loaded(pointer(out, out_steps, batch, head, HEAD_DIM), first, out_steps[2], queries, BLOCK,
                HEAD_DIM, D, True)  # fmt: skip
-    do = tokens(head_at(dout, dout_steps, batch, head, HEAD_DIM), first, dout_steps[2], queries,
+    do = loaded(pointer(dout, dout_steps, batch, head, HEAD_DIM), first, dout_steps[2], queries,
                 BLOCK, HEAD_DIM, D, True)  # fmt: skip
     query = first + tl.arange(0, BLOCK)
     made = tl.sum(o.to(tl.float32) * do.to(tl.float32), 1)
@@ -33,24 +35,23 @@ def deltas(out, dout, delta, out_steps, dout_steps, heads,
 
 
 @triton.jit
-def add_queries(dk, dv, k, v, q_at, do_at, log_at,
-                delta_at, q_step, do_step, key, begin, end, whole, rest,
-                queries, keys, shift, left, right, scale,
+def add_queries(dk, dv, k, v, q_at, do_at, dq_at, log_at,
+                delta_at, q_step, do_step, dq_step, key, begin, end, whole, rest,
+                queries, keys, shift, left, right, scale, ends_scale,
                 BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
                 LEFT: tl.constexpr, RIGHT: tl.constexpr, EDGE: tl.constexpr,
-                PRECISION: tl.constexpr):  # fmt: skip
+                PRECISION: tl.constexpr, TMA: tl.constexpr, FUSED: tl.constexpr):  # fmt: skip
     """What the queries from ``begin`` to ``end`` give to a block of keys and values."""
     for at in tl.range(begin, end, BLOCK):
         start = at + tl.where(at < whole, 0, rest - whole) if EDGE else at
         query = start + tl.arange(0, BLOCK)
-        q = tokens(q_at, start, q_step, queries, BLOCK, HEAD_DIM, D, EDGE)
-        do = tokens(do_at, start, do_step, queries, BLOCK, HEAD_DIM, D, EDGE)
+        q = tokens(q_at, start, q_step, queries, BLOCK, HEAD_DIM, D, EDGE, TMA)
+        do = tokens(do_at, start, do_step, queries, BLOCK, HEAD_DIM, D, EDGE, TMA)
+        scores = tl.dot(k, tl.trans(q), input_precision=PRECISION)
         if EDGE:  # past the last query +inf, so that p is zero
             log_sum = tl.load(log_at + query, mask=query < queries, other=float("inf"))
-            delta = tl.load(delta_at + query, mask=query < queries, other=0.0)
         else:
-            log_sum, delta = tl.load(log_at + query), tl.load(delta_at + query)
-        scores = tl.dot(k, tl.trans(q), input_precision=PRECISION)
+            log_sum = tl.load(log_at + query)
         power = scores * scale - log_sum[None, :]
         if EDGE:
             seen = sees(query[None, :], key[:, None], keys, shift, left, right, LEFT, RIGHT)
@@ -58,27 +59,48 @@ def add_queries(dk, dv, k, v, q_at, do_at, log_at,
         p = tl.math.exp2(power)
         dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
         dp = tl.dot(v, tl.trans(do), input_precision=PRECISION)
-        ds = p * (dp - delta[None, :])
-        dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=PRECISION)
+        if EDGE:
+            delta = tl.load(delta_at + query, mask=query < queries, other=0.0)
+        else:
+            delta = tl.load(delta_at + query)
+        ds = (p * (dp - delta[None, :])).to(q.dtype)
+        dk = tl.dot(ds, q, dk, input_precision=PRECISION)
+        if FUSED:
+            part = tl.dot(tl.trans(ds), k, input_precision=PRECISION) * ends_scale
+            add(dq_at, part, start, dq_step, queries, BLOCK, HEAD_DIM, D, TMA)
     return dk, dv
 
 
 @triton.jit
-def backward_keys(q, k, v, dout, log_sums, delta, dk, dv,
+def add(base, block, first, step, count, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr,
+        D: tl.constexpr, TMA: tl.constexpr):  # fmt: skip
+    """Add a block of tokens to what others have added in its place."""
+    if TMA:
+        base[0].atomic_add([base[1], base[2], first, 0], block.reshape(1, 1, BLOCK, D))
+    else:
+        row, d = tl.arange(0, BLOCK)[:, None], tl.arange(0, D)[None, :]
+        step = known(step, HEAD_DIM)
+        at = base + first * tl.cast(step, tl.int64) + row * step + d
+        tl.atomic_add(at, block, mask=(first + row < count) & (d < HEAD_DIM), sem="relaxed")
+
+
+@triton.jit
+def backward_keys(q, k, v, dout, log_sums, delta, dk, dv, dq,
                   q_steps, k_steps, v_steps, dout_steps, dk_steps,
-                  dv_steps, kv_heads, group, queries, keys, shift,
+                  dv_steps, dq_steps, kv_heads, group, queries, keys, shift,
                   left, right, scale, ends_scale, Q_BLOCK: tl.constexpr,
                   K_BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
-                  LEFT: tl.constexpr, RIGHT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+                  LEFT: tl.constexpr, RIGHT: tl.constexpr, PRECISION: tl.constexpr,
+                  TMA: tl.constexpr, FUSED: tl.constexpr):  # fmt: skip
     """dk and dv of a block of keys, over all the query heads that it serves."""
     blocks = tl.cdiv(keys, K_BLOCK)
     which, first = tl.program_id(0) // blocks, (tl.program_id(0) % blocks) * K_BLOCK
     batch, kv_head = which // kv_heads, which % kv_heads
     key = first + tl.arange(0, K_BLOCK)
-    k_block = tokens(head_at(k, k_steps, batch, kv_head, HEAD_DIM), first, k_steps[2], keys,
-                     K_BLOCK, HEAD_DIM, D, True)  # fmt: skip
-    v_block = tokens(head_at(v, v_steps, batch, kv_head, HEAD_DIM), first, v_steps[2], keys,
-                     K_BLOCK, HEAD_DIM, D, True)  # fmt: skip
+    k_block = tokens(head_at(k, k_steps, batch, kv_head, HEAD_DIM, TMA), first,
+                     k_steps[2], keys, K_BLOCK, HEAD_DIM, D, True, TMA)  # fmt: skip
+    v_block = tokens(head_at(v, v_steps, batch, kv_head, HEAD_DIM, TMA), first,
+                     v_steps[2], keys, K_BLOCK, HEAD_DIM, D, True, TMA)  # fmt: skip
     last = tl.minimum(first + K_BLOCK, keys) - 1
     begin, whole, rest, end = stretch(  # who sees them: the mask from the other side
         first, last, -shift, right, left, queries, Q_BLOCK, RIGHT, LEFT
@@ -89,23 +111,26 @@ def backward_keys(q, k, v, dout, log_sums, delta, dk, dv,
     dv_made = tl.zeros([K_BLOCK, D], tl.float32)
     for member in tl.range(0, group):
         head = kv_head * group + member
-        q_at = head_at(q, q_steps, batch, head, HEAD_DIM)
-        do_at = head_at(dout, dout_steps, batch, head, HEAD_DIM)
+        q_at = head_at(q, q_steps, batch, head, HEAD_DIM, TMA)
+        do_at = head_at(dout, dout_steps, batch, head, HEAD_DIM, TMA)
+        dq_at = head_at(dq, dq_steps, batch, head, HEAD_DIM, TMA)
         row = (batch * tl.cast(kv_heads, tl.int64) * group + head) * queries
         log_at, delta_at = log_sums + row, delta + row
         dk_made, dv_made = add_queries(
-            dk_made, dv_made, k_block, v_block, q_at, do_at, log_at, delta_at, q_steps[2],
-            dout_steps[2], key, whole, rest, whole, rest, queries, keys, shift, left, right, scale,
-            Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False, PRECISION,
+            dk_made, dv_made, k_block, v_block, q_at, do_at, dq_at, log_at, delta_at, q_steps[2],
+            dout_steps[2], dq_steps[2], key, whole, rest, whole, rest, queries, keys, shift, left,
+            right, scale, ends_scale, Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False, PRECISION, TMA,
+            FUSED,
         )  # fmt: skip
         dk_made, dv_made = add_queries(
-            dk_made, dv_made, k_block, v_block, q_at, do_at, log_at, delta_at, q_steps[2],
-            dout_steps[2], key, begin, end - rest + whole, whole, rest, queries, keys, shift, left,
-            right, scale, Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT, True, PRECISION,
+            dk_made, dv_made, k_block, v_block, q_at, do_at, dq_at, log_at, delta_at, q_steps[2],
+            dout_steps[2], dq_steps[2], key, begin, end - rest + whole, whole, rest, queries, keys,
+            shift, left, right, scale, ends_scale, Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT, True,
+            PRECISION, TMA, FUSED,
         )  # fmt: skip
-    put(head_at(dk, dk_steps, batch, kv_head, HEAD_DIM), dk_made * ends_scale, first, dk_steps[2],
+    put(pointer(dk, dk_steps, batch, kv_head, HEAD_DIM), dk_made * ends_scale, first, dk_steps[2],
         keys, K_BLOCK, HEAD_DIM, D)  # fmt: skip
-    put(head_at(dv, dv_steps, batch, kv_head, HEAD_DIM), dv_made, first, dv_steps[2], keys, K_BLOCK,
+    put(pointer(dv, dv_steps, batch, kv_head, HEAD_DIM), dv_made, first, dv_steps[2], keys, K_BLOCK,
         HEAD_DIM, D)  # fmt: skip
 
 
@@ -114,12 +139,13 @@ def add_to_queries(dq, q, do, log_sum, delta, k_at, v_at,
                    k_step, v_step, query, begin, end, whole, rest, keys,
                    shift, left, right, scale, BLOCK: tl.constexpr,
                    HEAD_DIM: tl.constexpr, D: tl.constexpr, LEFT: tl.constexpr,
-                   RIGHT: tl.constexpr, EDGE: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+                   RIGHT: tl.constexpr, EDGE: tl.constexpr, PRECISION: tl.constexpr,
+                   TMA: tl.constexpr):  # fmt: skip
     """What the keys from ``begin`` to ``end`` give to a block of queries."""
     for at in tl.range(begin, end, BLOCK):
         start = at + tl.where(at < whole, 0, rest - whole) if EDGE else at
-        k = tokens(k_at, start, k_step, keys, BLOCK, HEAD_DIM, D, EDGE)
-        v = tokens(v_at, start, v_step, keys, BLOCK, HEAD_DIM, D, EDGE)
+        k = tokens(k_at, start, k_step, keys, BLOCK, HEAD_DIM, D, EDGE, TMA)
+        v = tokens(v_at, start, v_step, keys, BLOCK, HEAD_DIM, D, EDGE, TMA)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
         power = scores * scale - log_sum[:, None]
         if EDGE:
@@ -139,34 +165,35 @@ def backward_queries(q, k, v, dout, log_sums, delta, dq,
                      heads, group, queries, keys, shift, left,
                      right, scale, ends_scale, Q_BLOCK: tl.constexpr,
                      K_BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
-                     LEFT: tl.constexpr, RIGHT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+                     LEFT: tl.constexpr, RIGHT: tl.constexpr, PRECISION: tl.constexpr,
+                     TMA: tl.constexpr):  # fmt: skip
     """dq of a block of queries. Under a causal mask the longest rows come first."""
     blocks = tl.cdiv(queries, Q_BLOCK)
     which, first = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     first = (blocks - 1 - first) * Q_BLOCK
     batch, head = which // heads, which % heads
     query = first + tl.arange(0, Q_BLOCK)
-    q_block = tokens(head_at(q, q_steps, batch, head, HEAD_DIM), first, q_steps[2], queries,
-                     Q_BLOCK, HEAD_DIM, D, True)  # fmt: skip
-    do = tokens(head_at(dout, dout_steps, batch, head, HEAD_DIM), first, dout_steps[2], queries,
-                Q_BLOCK, HEAD_DIM, D, True)  # fmt: skip
+    q_block = tokens(head_at(q, q_steps, batch, head, HEAD_DIM, TMA), first, q_steps[2],
+                     queries, Q_BLOCK, HEAD_DIM, D, True, TMA)  # fmt: skip
+    do = tokens(head_at(dout, dout_steps, batch, head, HEAD_DIM, TMA), first, dout_steps[2],
+                queries, Q_BLOCK, HEAD_DIM, D, True, TMA)  # fmt: skip
     row = tl.cast(which, tl.int64) * queries + query
     log_sum = tl.load(log_sums + row, mask=query < queries, other=float("inf"))
     lost = tl.load(delta + row, mask=query < queries, other=0.0)
-    k_at = head_at(k, k_steps, batch, head // group, HEAD_DIM)
-    v_at = head_at(v, v_steps, batch, head // group, HEAD_DIM)
+    k_at = head_at(k, k_steps, batch, head // group, HEAD_DIM, TMA)
+    v_at = head_at(v, v_steps, batch, head // group, HEAD_DIM, TMA)
     last = tl.minimum(first + Q_BLOCK, queries) - 1
     begin, whole, rest, end = stretch(first, last, shift, left, right, keys, K_BLOCK, LEFT, RIGHT)
     made = tl.zeros([Q_BLOCK, D], tl.float32)
     made = add_to_queries(
         made, q_block, do, log_sum, lost, k_at, v_at, k_steps[2], v_steps[2], query, whole, rest,
         whole, rest, keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False,
-        PRECISION,
+        PRECISION, TMA,
     )  # fmt: skip
     made = add_to_queries(
         made, q_block, do, log_sum, lost, k_at, v_at, k_steps[2], v_steps[2], query, begin,
         end - rest + whole, whole, rest, keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D,
-        LEFT, RIGHT, True, PRECISION,
+        LEFT, RIGHT, True, PRECISION, TMA,
     )  # fmt: skip
-    put(head_at(dq, dq_steps, batch, head, HEAD_DIM), made * ends_scale, first, dq_steps[2],
+    put(pointer(dq, dq_steps, batch, head, HEAD_DIM), made * ends_scale, first, dq_steps[2],
         queries, Q_BLOCK, HEAD_DIM, D)  # fmt: skip

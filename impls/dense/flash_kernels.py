@@ -13,9 +13,23 @@ from impls.jit_kernels import known
 
 
 @triton.jit
-def tokens(base, first, step, count, BLOCK: tl.constexpr,
-           HEAD_DIM: tl.constexpr, D: tl.constexpr, EDGE: tl.constexpr):  # fmt: skip
-    """A block of tokens [BLOCK, D] from ``first`` on; zeros past ``count`` and HEAD_DIM."""
+def tokens(base, first, step, count, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr,
+           D: tl.constexpr, EDGE: tl.constexpr, TMA: tl.constexpr):  # fmt: skip
+    """A block of tokens [BLOCK, D] from ``first`` on; zeros past ``count`` and HEAD_DIM.
+
+    ``base`` is where a head begins, as :func:`head_at` says it.
+    """
+    if TMA:
+        block = base[0].load([base[1], base[2], first, 0]).reshape(BLOCK, D)
+    else:
+        block = loaded(base, first, step, count, BLOCK, HEAD_DIM, D, EDGE)
+    return block
+
+
+@triton.jit
+def loaded(base, first, step, count, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr,
+           D: tl.constexpr, EDGE: tl.constexpr):  # fmt: skip
+    """The same through pointers."""
     row, d = tl.arange(0, BLOCK)[:, None], tl.arange(0, D)[None, :]
     step = known(step, HEAD_DIM)
     at = base + first * tl.cast(step, tl.int64) + row * step + d
@@ -41,7 +55,13 @@ def put(base, block, first, step, count, BLOCK: tl.constexpr,
 
 
 @triton.jit
-def head_at(base, steps, batch, head, HEAD_DIM: tl.constexpr):
+def head_at(base, steps, batch, head, HEAD_DIM: tl.constexpr, TMA: tl.constexpr):
+    """Where a head's tokens begin: a pointer, or a descriptor of all heads and its place there."""
+    return (base, batch, head) if TMA else pointer(base, steps, batch, head, HEAD_DIM)
+
+
+@triton.jit
+def pointer(base, steps, batch, head, HEAD_DIM: tl.constexpr):
     """Where a head's tokens begin."""
     across, on = known(steps[0], HEAD_DIM), known(steps[1], HEAD_DIM)
     return base + batch * tl.cast(across, tl.int64) + head * tl.cast(on, tl.int64)
@@ -83,13 +103,13 @@ def add_keys(out, total, top, q, k_at, v_at, k_step,
              v_step, query, begin, end, whole, rest, keys, shift, left,
              right, scale, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr,
              D: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, EDGE: tl.constexpr,
-             PRECISION: tl.constexpr):  # fmt: skip
+             PRECISION: tl.constexpr, TMA: tl.constexpr):  # fmt: skip
     """The online softmax over the keys from ``begin`` to ``end``; EDGE leaves out what lies between
     ``whole`` and ``rest``, and looks at the mask.
     """
     for at in tl.range(begin, end, BLOCK):
         start = at + tl.where(at < whole, 0, rest - whole) if EDGE else at
-        k = tokens(k_at, start, k_step, keys, BLOCK, HEAD_DIM, D, EDGE)
+        k = tokens(k_at, start, k_step, keys, BLOCK, HEAD_DIM, D, EDGE, TMA)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
         if EDGE:
             key = start + tl.arange(0, BLOCK)[None, :]
@@ -101,7 +121,7 @@ def add_keys(out, total, top, q, k_at, v_at, k_step,
             base = tl.where(higher == float("-inf"), 0.0, higher)  # nothing seen yet
         p = tl.math.exp2(scores * scale - base[:, None])
         kept = tl.math.exp2(top - base)
-        v = tokens(v_at, start, v_step, keys, BLOCK, HEAD_DIM, D, EDGE)
+        v = tokens(v_at, start, v_step, keys, BLOCK, HEAD_DIM, D, EDGE, TMA)
         total = total * kept + tl.sum(p, 1)
         out = tl.dot(p.to(v.dtype), v, out * kept[:, None], input_precision=PRECISION)
         top = higher
@@ -113,7 +133,7 @@ def forward(q, k, v, out, log_sums, q_steps, k_steps,
             v_steps, out_steps, heads, group, queries, keys,
             shift, left, right, scale, Q_BLOCK: tl.constexpr,
             K_BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, LEFT: tl.constexpr,
-            RIGHT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+            RIGHT: tl.constexpr, PRECISION: tl.constexpr, TMA: tl.constexpr):  # fmt: skip
     """A block of queries of one head. Under a causal mask the longest rows come first.
 
     Counts are no constants where they are 1: of one query on one key, 64 wide in bfloat16, ptxas
@@ -124,10 +144,10 @@ def forward(q, k, v, out, log_sums, q_steps, k_steps,
     first = (blocks - 1 - first) * Q_BLOCK
     batch, head = which // heads, which % heads
     query = first + tl.arange(0, Q_BLOCK)
-    block = tokens(head_at(q, q_steps, batch, head, HEAD_DIM), first, q_steps[2], queries, Q_BLOCK,
-                   HEAD_DIM, D, True)  # fmt: skip
-    k_at = head_at(k, k_steps, batch, head // group, HEAD_DIM)
-    v_at = head_at(v, v_steps, batch, head // group, HEAD_DIM)
+    block = tokens(head_at(q, q_steps, batch, head, HEAD_DIM, TMA), first, q_steps[2], queries,
+                   Q_BLOCK, HEAD_DIM, D, True, TMA)  # fmt: skip
+    k_at = head_at(k, k_steps, batch, head // group, HEAD_DIM, TMA)
+    v_at = head_at(v, v_steps, batch, head // group, HEAD_DIM, TMA)
     last = tl.minimum(first + Q_BLOCK, queries) - 1
     begin, whole, rest, end = stretch(first, last, shift, left, right, keys, K_BLOCK, LEFT, RIGHT)
     made = tl.zeros([Q_BLOCK, D], tl.float32)
@@ -136,15 +156,16 @@ def forward(q, k, v, out, log_sums, q_steps, k_steps,
     made, total, top = add_keys(
         made, total, top, block, k_at, v_at, k_steps[2], v_steps[2], query, whole, rest, whole,
         rest, keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False, PRECISION,
+        TMA,
     )  # fmt: skip
     made, total, top = add_keys(
         made, total, top, block, k_at, v_at, k_steps[2], v_steps[2], query, begin,
         end - rest + whole, whole, rest, keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D,
-        LEFT, RIGHT, True, PRECISION,
+        LEFT, RIGHT, True, PRECISION, TMA,
     )  # fmt: skip
     blind = total == 0.0
     made = made / tl.where(blind, 1.0, total)[:, None]
-    put(head_at(out, out_steps, batch, head, HEAD_DIM), made, first, out_steps[2], queries, Q_BLOCK,
+    put(pointer(out, out_steps, batch, head, HEAD_DIM), made, first, out_steps[2], queries, Q_BLOCK,
         HEAD_DIM, D)  # fmt: skip
     # of a row that sees nothing the log-sum is +inf, so that backward its weights are zero
     log_sum = tl.where(blind, float("inf"), top + tl.math.log2(tl.where(blind, 1.0, total)))

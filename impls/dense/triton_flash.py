@@ -7,16 +7,25 @@ edges, and at the end of the keys, look at single pairs. Sums are float32; float
 multiplied in full, without tensor cores. A head_dim that is no power of two costs what the next
 one does.
 
+Where the chip has a tensor memory accelerator (Hopper, and Blackwell but for desktops), blocks of
+two-byte numbers are copied by it, as host descriptors say where they lie; elsewhere, and where
+tokens lie at steps that a descriptor can't have, threads load them through pointers. That costs
+them 110 registers of 255, so the blocks of the two tables differ.
+
 Blocks, warps and stages are a table by compute capability, bytes of a number and head_dim. It fits
 the shared memory that a block has there (227 KiB on Hopper, 99 on a 4090), as the compiler says;
 no GPU has tuned it. ``q_block``, ``k_block``, ``warps`` and ``stages`` stand for the forward
 kernel's; ``keys=64x64x4x2`` for those of dk and dv, and ``queries`` for dq's.
 
+``fused=true``: the kernel of dk and dv adds to dq in place, in float32. That is five products for
+seven, and dq is not the same to the last bit from call to call.
+
 Legend of the kernels: first, last places of a block; begin, whole, rest, end as in ``stretch``;
 scale includes log2(e), since exponentials are powers of two.
 
-Cost: 4 n m d FLOPs a head forward over the blocks read, 14 backward for the 8 that are needed and
-2 made again; memory: the output, a float32 a row, and backward another.
+Cost: 4 n m d FLOPs a head forward over the blocks read, 14 backward (10 where fused) for the 8 that
+are needed and 2 made again; memory: the output, a float32 a row, and backward another, and dq in
+float32 where fused.
 """
 
 from __future__ import annotations
@@ -33,6 +42,7 @@ from impls.jit import (
     Band,
     band,
     capability,
+    described,
     fitting,
     kernels,
     power,
@@ -76,25 +86,53 @@ HALF_ELSEWHERE: Table = {
     128: (Launch(64, 64, 4, 2), Launch(64, 64, 8, 2), Launch(64, 64, 8, 2)),
     256: (Launch(64, 32, 8, 2), Launch(32, 32, 8, 2), Launch(64, 16, 8, 2)),
 }
+BY_TMA: Table = {
+    64: (Launch(128, 128, 8, 3), Launch(64, 128, 8, 2), Launch(128, 128, 8, 2)),
+    128: (Launch(128, 128, 8, 2), Launch(64, 128, 8, 2), Launch(128, 64, 8, 2)),
+    256: (Launch(128, 64, 8, 2), Launch(32, 64, 8, 2), Launch(128, 32, 8, 2)),
+}
+FUSED_BY_TMA = {64: Launch(64, 128, 8, 2), 128: Launch(64, 64, 8, 2)}
+FUSED_ELSEWHERE = {64: Launch(64, 64, 4, 2), 128: Launch(32, 64, 8, 2)}
+FUSED_FLOAT32 = {64: Launch(32, 32, 8, 1), 128: Launch(16, 32, 8, 1)}
+"""Of dk and dv where dq is added to: by head_dim, up to."""
 ROOMY = (90, 100, 103)
-"""Compute capabilities with the 227 KiB of shared memory and the registers of Hopper's table."""
+"""Compute capabilities with a tensor memory accelerator, and with the 227 KiB of shared memory and
+the registers that two tables take."""
 SHAPE = re.compile(r"(\d+)x(\d+)x(\d+)x(\d+)")
 
 
-def launches(problem: Problem) -> tuple[Launch, Launch, Launch]:
-    """Forward, dk and dv, dq."""
-    half = HALF_ON_HOPPER if capability(problem.device) in ROOMY else HALF_ELSEWHERE
-    table = FLOAT32 if problem.item_bytes == 4 else half
-    return next(found for most, found in table.items() if problem.head_dim <= most)
+class Launches(NamedTuple):
+    """Those of one way to load blocks: by descriptors or through pointers."""
+
+    forward: Launch
+    keys: Launch
+    queries: Launch
+
+
+def launches(problem: Problem, tma: bool, fused: bool) -> Launches:
+    """The table's, for this GPU."""
+    roomy = capability(problem.device) in ROOMY
+    table = FLOAT32 if problem.item_bytes == 4 else HALF_ON_HOPPER if roomy else HALF_ELSEWHERE
+    if tma:
+        table = BY_TMA
+    forward, keys, queries = next(own for most, own in table.items() if problem.head_dim <= most)
+    if fused:
+        other = (
+            FUSED_BY_TMA if tma else FUSED_ELSEWHERE if problem.item_bytes == 2 else FUSED_FLOAT32
+        )
+        keys = next(own for most, own in other.items() if problem.head_dim <= most)
+    return Launches(forward, keys, queries)
 
 
 class Flash:
     """``attend``: the kernels, how they are launched, and the mask as a band."""
 
-    def __init__(self, problem: Problem, forward: Launch, keys: Launch, queries: Launch) -> None:
+    def __init__(self, problem: Problem, by_tma: Launches | None, by_pointers: Launches,
+                 fused: bool) -> None:  # fmt: skip
         self.made = kernels("impls.dense.flash_kernels", "triton.flash", problem)
         self.back = kernels("impls.dense.flash_backward_kernels", "triton.flash", problem)
-        self.problem, self.forward, self.keys, self.queries = problem, forward, keys, queries
+        self.problem, self.by_tma, self.by_pointers = problem, by_tma, by_pointers
+        self.fused = fused
         self.band: Band = band(problem)
         self.mask = {"LEFT": self.band.left >= 0, "RIGHT": self.band.right >= 0}
 
@@ -106,20 +144,37 @@ class Flash:
 
     def note(self) -> str:
         """How the kernels are launched."""
-        return (
-            f"{self.forward}; backward, dk and dv: {self.keys}; dq: {self.queries}"
-            if self.problem.gradients
-            else f"{self.forward}"
-        )
+        own = self.by_tma or self.by_pointers
+        words = f"{own.forward}, {'by TMA' if self.by_tma else 'by pointers'}"
+        if not self.problem.gradients:
+            return words
+        if self.fused:
+            return f"{words}; backward fused, not deterministic: {own.keys}"
+        return f"{words}; backward, dk and dv: {own.keys}; dq: {own.queries}"
 
-    def told(self, launch: Launch, dtype: torch.dtype) -> dict[str, Any]:
+    def options(self, launch: Launch, dtype: torch.dtype, tma: bool) -> dict[str, Any]:
         """What every kernel is told by name."""
         d = self.problem.head_dim
         return {
             **self.mask, "Q_BLOCK": launch.q_block, "K_BLOCK": launch.k_block, "HEAD_DIM": d,
-            "D": power(d), "PRECISION": precision(dtype), "num_warps": launch.warps,
+            "D": power(d), "PRECISION": precision(dtype), "TMA": tma, "num_warps": launch.warps,
             "num_stages": launch.stages,
         }  # fmt: skip
+
+    def read(self, tensors: list[Tensor], rows: tuple[str, ...],
+             kernel: str) -> tuple[list[Any], Launch, bool]:  # fmt: skip
+        """The tensors as the kernel takes them, all by descriptors or none, and its launch.
+
+        ``rows`` says for each whose tokens it holds: a block of q_block or of k_block.
+        """
+        if self.by_tma is not None:
+            launch: Launch = getattr(self.by_tma, kernel)
+            d = power(self.problem.head_dim)
+            found = [described(x, getattr(launch, size), d)
+                     for x, size in zip(tensors, rows, strict=True)]  # fmt: skip
+            if all(x is not None for x in found):
+                return found, launch, True
+        return list(tensors), getattr(self.by_pointers, kernel), False
 
     @property
     def scale(self) -> float:
@@ -128,13 +183,25 @@ class Flash:
 
 
 def build(problem: Problem, q_block: int, k_block: int, warps: int, stages: int, keys: str = "",
-          queries: str = "") -> Attend:  # fmt: skip
+          queries: str = "", fused: bool = False) -> Attend:  # fmt: skip
     """An option of 0, or of no text, is the table's."""
-    forward, of_keys, of_queries = launches(problem)
-    given = (q_block, k_block, warps, stages)
-    forward = Launch(*(n or own for n, own in zip(given, forward, strict=True)))
-    found = (forward, _asked("keys", keys, of_keys), _asked("queries", queries, of_queries))
-    for *sizes, stages in found:
+    tma = capability(problem.device) in ROOMY and problem.item_bytes == 2
+    if fused and problem.head_dim > max(FUSED_BY_TMA):
+        raise Unsupported(
+            f"fused=true has no blocks for head_dim={problem.head_dim}: {max(FUSED_BY_TMA)} is the "
+            "widest"
+        )
+    asked = (q_block, k_block, warps, stages)
+
+    def own(tma: bool) -> Launches:
+        table = launches(problem, tma, fused)
+        forward = Launch(*(n or m for n, m in zip(asked, table.forward, strict=True)))
+        return Launches(
+            forward, _asked("keys", keys, table.keys), _asked("queries", queries, table.queries)
+        )
+
+    by_pointers = own(False)
+    for *sizes, stages in by_pointers:
         if any(n < 1 or n & (n - 1) for n in sizes) or min(sizes[:2]) < 16 or stages < 1:
             raise Unsupported(
                 f"q_block={q_block}, k_block={k_block} and warps={warps} must be powers of two, "
@@ -142,7 +209,11 @@ def build(problem: Problem, q_block: int, k_block: int, warps: int, stages: int,
                 "queries and of keys, warps, stages); 0, or nothing, takes what the table of "
                 "triton.flash has"
             )
-    return Flash(problem, *found)
+    if fused and queries:
+        raise Unsupported(
+            f"queries={queries} is for the kernel of dq, which fused=true does without: use keys"
+        )
+    return Flash(problem, own(True) if tma else None, by_pointers, fused)
 
 
 def _asked(option: str, text: str, own: Launch) -> Launch:
@@ -155,6 +226,9 @@ def _asked(option: str, text: str, own: Launch) -> Launch:
     return Launch(*map(int, told.groups()))
 
 
+Q, K = "q_block", "k_block"
+
+
 class _Attention(torch.autograd.Function):
     """Keeps q, k, v, the output and a log-sum a row."""
 
@@ -163,11 +237,12 @@ class _Attention(torch.autograd.Function):
         q, k, v = (rows_of(x) for x in (q, k, v))
         out, problem = torch.empty_like(q), flash.problem
         log_sums = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-        blocks = -(-problem.q_len // flash.forward.q_block)
+        ends, launch, tma = flash.read([q, k, v], (Q, K, K), "forward")
+        blocks = -(-problem.q_len // launch.q_block)
         flash.made.forward[(blocks * problem.batch * problem.heads,)](
-            q, k, v, out, log_sums, steps(q), steps(k), steps(v), steps(out), problem.heads,
+            *ends, out, log_sums, steps(q), steps(k), steps(v), steps(out), problem.heads,
             problem.group, problem.q_len, problem.kv_len, *flash.band, flash.scale,
-            **flash.told(flash.forward, q.dtype),
+            **flash.options(launch, q.dtype, tma),
         )  # fmt: skip
         ctx.save_for_backward(q, k, v, out, log_sums)
         ctx.flash = flash
@@ -179,23 +254,28 @@ class _Attention(torch.autograd.Function):
         q, k, v, out, log_sums = ctx.saved_tensors
         flash, dout = ctx.flash, rows_of(upstream[0])
         problem, delta = flash.problem, torch.empty_like(log_sums)
-        dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+        dk, dv = (torch.empty_like(x) for x in (k, v))
         d, heads = problem.head_dim, problem.batch * problem.heads
         flash.back.deltas[(-(-problem.q_len // 64) * heads,)](
             out, dout, delta, steps(out), steps(dout), problem.heads, problem.q_len, BLOCK=64,
             HEAD_DIM=d, D=power(d),
         )  # fmt: skip
-        ends = (problem.q_len, problem.kv_len, *flash.band, flash.scale, problem.scale)
-        read = (q, k, v, dout, log_sums, delta)
-        read_steps = (steps(q), steps(k), steps(v), steps(dout))
-        blocks = -(-problem.kv_len // flash.keys.k_block)
+        numbers = (problem.q_len, problem.kv_len, *flash.band, flash.scale, problem.scale)
+        over = torch.zeros(q.shape, dtype=torch.float32, device=q.device) if flash.fused else q
+        ends, launch, tma = flash.read([q, k, v, dout, over], (Q, K, K, Q, Q), "keys")
+        blocks = -(-problem.kv_len // launch.k_block)
         flash.back.backward_keys[(blocks * problem.batch * problem.kv_heads,)](
-            *read, dk, dv, *read_steps, steps(dk), steps(dv), problem.kv_heads, problem.group,
-            *ends, **flash.told(flash.keys, q.dtype),
+            *ends[:4], log_sums, delta, dk, dv, ends[4],
+            *map(steps, (q, k, v, dout, dk, dv, over)), problem.kv_heads, problem.group, *numbers,
+            FUSED=flash.fused, **flash.options(launch, q.dtype, tma),
         )  # fmt: skip
-        blocks = -(-problem.q_len // flash.queries.q_block)
+        if flash.fused:
+            return over.to(q.dtype), dk, dv, None
+        dq = torch.empty_like(q)
+        ends, launch, tma = flash.read([q, k, v, dout], (Q, K, K, Q), "queries")
+        blocks = -(-problem.q_len // launch.q_block)
         flash.back.backward_queries[(blocks * heads,)](
-            *read, dq, *read_steps, steps(dq), problem.heads, problem.group, *ends,
-            **flash.told(flash.queries, q.dtype),
+            *ends, log_sums, delta, dq, *map(steps, (q, k, v, dout, dq)), problem.heads,
+            problem.group, *numbers, **flash.options(launch, q.dtype, tma),
         )  # fmt: skip
         return dq, dk, dv, None

@@ -25,6 +25,8 @@ def start():
         builder = interpreter.InterpreterBuilder
         builder.create_dot = _widening(builder.create_dot)
         builder.cast_impl = _rounding(builder.cast_impl)
+        if not hasattr(builder, "create_descriptor_reduce"):
+            builder.create_descriptor_reduce = _adding
 
 
 def _counting(patch):
@@ -64,6 +66,14 @@ def _widening(create_dot):
         return create_dot(self, a, b, d, input_precision, *more)
 
     return dot
+
+
+def _adding(self, kind, descriptor, value, indices):
+    """A descriptor's atomic_add, which the interpreter lacks; its programs come one by one."""
+    places, inside = descriptor.materialize_pointers(indices)
+    there = self.create_descriptor_load(descriptor, indices, None)
+    added = self.create_fadd(there, value)
+    return self.create_masked_store(places, added, inside, None)
 
 
 def _rounding(cast_impl):

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from impls.jit import described
 from tests.impls.in_triton import checks, interpreted
 
 interpreted.start()
@@ -41,15 +42,46 @@ FLASH = [
         ("causal", {"batch": batch, "heads": heads, "kv_heads": n, "length": 20})
         for batch, heads, n in ((2, 4, 2), (1, 4, 1), (1, 2, 2))
     ),
-    *(("causal", {"dtype": dtype}) for dtype in ("bfloat16", "float16")),
+    ("causal", {"dtype": "bfloat16"}),
     *(("causal", {"length": length}) for length in (1, 15, 16, 17, 48)),
 ]
 
 
+WAYS = {"float32": "by pointers", "float16": "by TMA"}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("dtype", WAYS)
 @pytest.mark.parametrize(("mask", "changes"), FLASH, ids=str)
-def test_flash_is_softmax_attention(mask, changes):
-    p = problem(mask, **changes)
-    check(p, build("triton.flash", p, **BLOCKS))
+def test_flash_is_softmax_attention(mask, changes, dtype, fused):
+    p = problem(mask, **{"dtype": dtype, **changes})
+    blocks = {**BLOCKS, "queries": ""} if fused else BLOCKS
+    attend = build("triton.flash", p, **blocks, fused=fused)
+    check(p, attend)
+    assert WAYS.get(p.dtype, "by TMA") in attend.note()
+    assert ("not deterministic" in attend.note()) == fused
+
+
+@pytest.mark.parametrize(
+    ("steps", "can"),
+    [
+        ((480, 160, 16, 1), True),
+        ((480, 16, 48, 1), True),  # heads between the tokens
+        ((0, 160, 16, 1), False),  # one batch element for all
+        ((480, 160, 20, 1), False),  # 40 bytes from token to token
+        ((480, 160, 16, 2), False),
+    ],
+    ids=str,
+)
+def test_a_descriptor_is_made_where_steps_are_multiples_of_16_bytes(steps, can):
+    x = torch.zeros(4096, dtype=torch.float16).as_strided((2, 3, 10, 16), steps)
+    made = described(x, 32, 16)
+    assert (made is not None) == can
+    if can:
+        assert (made.shape, made.strides, made.block_shape) == (
+            [2, 3, 10, 16], list(steps), [1, 1, 32, 16],
+        )  # fmt: skip
+    assert described(x[..., 1:], 32, 16) is None, "it begins at 2 bytes"
 
 
 @pytest.mark.parametrize("head_dim", [1, 24, 64, 80, 128, 256])
@@ -140,9 +172,16 @@ def test_a_small_weight_keeps_its_output_and_weights_of_zero_give_zeros_and_fini
     assert not any(x.any() for x in torch.autograd.grad(out.sum(), (q, k, v)))
 
 
-@pytest.mark.parametrize(("row", "options"), [("triton.flash", BLOCKS), ("triton.linear", CUT)])
-def test_tokens_that_do_not_lie_next_to_each_other_are_read_in_their_place(row, options):
-    p = problem("causal", 20)
+@pytest.mark.parametrize(
+    ("row", "options", "dtype"),
+    [
+        ("triton.flash", BLOCKS, "float32"),
+        ("triton.flash", BLOCKS, "float16"),
+        ("triton.linear", CUT, "float32"),
+    ],
+)
+def test_tokens_that_do_not_lie_next_to_each_other_are_read_in_their_place(row, options, dtype):
+    p = problem("causal", 20, dtype=dtype)
     checks.read_in_place(p, build(row, p, **options))
 
 
