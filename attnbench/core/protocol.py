@@ -9,7 +9,7 @@ import re
 from enum import StrEnum
 from pathlib import Path
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of the method of measuring. Numbers of different protocols are never compared."""
 
 

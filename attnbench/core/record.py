@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import msgspec
 from msgspec import Meta, field
 
+from attnbench.core.format import duration, percent
 from attnbench.core.protocol import FINDINGS as FINDINGS
 from attnbench.core.protocol import NOT_TRIED as NOT_TRIED
 from attnbench.core.protocol import PROTOCOL as PROTOCOL
@@ -114,8 +115,22 @@ class Time(Part, frozen=True):
     """A call by the second clock, from end to end; None where there is none."""
     audit_clock: str = ""
     clocks: Mapping[str, float | None] = {}
-    """The device's clocks while sampling: ``sm_mhz`` (median), ``sm_mhz_min``."""
+    """A GPU's clock at the ends of batches, still under load: ``sm_mhz`` (median), ``sm_mhz_min``.
+    Up to protocol 3 the driver was asked, after the load."""
+    sustained_s: Amount | None = None
+    """A call among others without a pause, for a second; None where that was not tried."""
+    sustained_share: Amount | None = None
+    """The least time by products back to back, over ``sustained_s``."""
     flags: list[str] = []
+
+    def sustained_words(self) -> str:
+        """``back to back 1.05 ms, 78 % of the hot product``; nothing where that was not tried."""
+        if self.sustained_s is None:
+            return ""
+        words = f"back to back {duration(self.sustained_s)}"
+        if self.sustained_share is not None:
+            words += f", {percent(self.sustained_share)} of the hot product"
+        return words
 
     @property
     def doubts(self) -> list[str]:

@@ -35,7 +35,7 @@ from attnbench.meter.audit import (
 from attnbench.meter.clocks import Clock, EventClock, GraphClock
 from attnbench.meter.determinism import try_determinism
 from attnbench.meter.energy import counter_for, measure_energy
-from attnbench.meter.memory import growth, observe
+from attnbench.meter.memory import Observed, growth, observe
 from attnbench.meter.ranks import (
     RankLost,
     RanksClock,
@@ -58,6 +58,7 @@ from attnbench.meter.timer import (
 )
 from impls.cost import Cost
 from impls.loading import load_function
+from impls.masks import Mask
 from impls.problem import Problem
 from impls.spec import Unavailable, Unsupported, Variant
 
@@ -185,7 +186,11 @@ def metered(ready: Ready, record: Record, spent: TimeSpent) -> Record:
         if ranks is not None:
             seen = ranks.observe(*ready.values, expected)
         else:
-            seen = observe(problem, ready.attend, *ready.values, expected, grown)
+            key = profiled(job.variant, problem)
+            known = _profiles.get(key) if key else None
+            seen = observe(problem, ready.attend, *ready.values, expected, grown, known=known)
+            if key and seen.launches <= FEW:
+                _profiles[key] = seen._replace(results={})
         if (changed := unlike(problem, seen.results, verdict.truth, verdict.zero)) is not None:
             raise Wrong(f"while its memory was observed {changed}")
         if (why := unattested(job.variant, problem.device, seen.ran)) is not None:
@@ -208,10 +213,50 @@ def metered(ready: Ready, record: Record, spent: TimeSpent) -> Record:
         ranks=clock.did(time) if isinstance(clock, RanksClock) else None,
         note="; ".join(filter(None, [record.note, backend])),
     )
+    if isinstance(clock, EventClock) and job.budget_s >= SUSTAINED_FROM_S:
+        with spent.on("sustained"):
+            record = record.with_(time=_sustained(ready, timed, clock, time))
     if job.energy:
         with spent.on("energy"):
             record = record.with_(energy=_energy(problem, timed, clock))
     return record
+
+
+FEW = 8
+"""Up to so many launches a call makes the same ones at any length."""
+_profiles: dict[tuple[object, ...], Observed] = {}
+"""What was seen of a call on a GPU, by :func:`profiled`: a profile takes as long as a timing."""
+
+
+def profiled(variant: Variant, problem: Problem) -> tuple[object, ...] | None:
+    """What decides which kernels run, whatever the length; None where torch may choose by it, and
+    on a CPU, where the profile shows the memory too.
+    """
+    if problem.device == "cpu" or "torch" in variant.origin:
+        return None
+    fixed = problem.with_(q_len=1, kv_len=1, batch=1, mask=Mask.parse("none"))
+    return variant.label, str(problem.mask.kinds), fixed, problem.batch > 1
+
+
+SUSTAINED_FROM_S = 0.3
+"""Calls are timed back to back too, for a second, where a timing has so long; a visit of minutes
+asks for less."""
+
+
+def _sustained(ready: Ready, timed: Timed, clock: EventClock, time: Time) -> Time:
+    """The time with that of a call among others, and its share of products back to back."""
+    job, problem = ready.job, ready.job.problem
+    if clock.name == "e2e" or problem.phase == "backward":
+        return time
+    run = clock.step(timed.run) if isinstance(clock, GraphClock) else timed.run
+    timed.before()
+    gpu = clocks.cuda_gpu(problem.device)
+    seconds = clocks.back_to_back(gpu, run, time.median_s, clocks.HOT_S)
+    timed.settle()
+    _check(timed)
+    hot = {**job.ceilings, "flops": job.ceilings.get("hot", {})}
+    least = least_time(ready.cost, problem.dtype, hot) if ready.cost else None
+    return time.with_(sustained_s=seconds, sustained_share=least and least / seconds)
 
 
 def _energy(problem: Problem, timed: Timed, clock: Clock) -> Energy:
@@ -240,10 +285,13 @@ def _confirmed(
     for _ in range(SURE):
         with spent.on("sampling"):
             health = health_for(ready.job.problem.device)
-            time = measure_time(timed, clock, ready.job.budget_s, flags, health=health)
+            floor_s = ready.job.ceilings.get("floor_s")
+            time = measure_time(
+                timed, clock, ready.job.budget_s, flags, health=health, floor_s=floor_s
+            )
             watch.check(ready.shared)  # now, when it can't know that the last sample was the last
         with spent.on("audit"):
-            audit, slowest = audited(ready, timed, clock, time.median_s)
+            audit, slowest = audited(ready, timed, clock, time.median_s, time.low_s)
         flags = list(time.flags)
         if slowest < MORE * time.median_s + MORE_S:
             audit_flags = [*flags, *audit.flags]
@@ -254,20 +302,22 @@ def _confirmed(
     )
 
 
-def audited(ready: Ready, timed: Timed, clock: Clock, seconds: float) -> tuple[Audit, float]:
+def audited(
+    ready: Ready, timed: Timed, clock: Clock, seconds: float, low_s: float | None = None
+) -> tuple[Audit, float]:
     """The audit of calls that took so long, and the least that a call took during it.
 
-    Raises Wrong where the variant is wrong, Implausible where the time can't be true.
+    ``low_s``: the lower end of that time's interval. Raises Wrong where the variant is wrong,
+    Implausible where the time can't be true.
     """
     threads, host = torch.get_num_threads(), ready.job.problem.device == "cpu"
     if isinstance(clock, RanksClock):  # nothing of it runs in this process, on any device
         audit, host = audit_ranks(timed, clock.ranks), False
+    elif host:
+        audit = audit_host(timed, threads)
     else:
-        audit = (
-            audit_host(timed, threads)
-            if host
-            else audit_device(timed, seconds, ahead=not clock.flags)
-        )
+        run = clock.step(timed.run) if isinstance(clock, GraphClock) else timed.run
+        audit = audit_device(timed, run, seconds, not clock.flags, low_s)
     _check(timed)
     if audit.implausible is not None:
         raise Implausible(audit.implausible)

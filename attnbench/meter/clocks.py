@@ -18,7 +18,10 @@ from attnbench.core.lock import collector_off
 Step = Callable[[], object]
 
 LEAST_FLUSH = 256 << 20
-"""Bytes overwritten to empty the L2 cache: this, or twice the cache where that is more."""
+"""Bytes read to empty the L2 cache: this, or twice the cache where that is more."""
+LEAST, LEAST_AHEAD = 7, 20
+"""Samples in any case: the fewest whose range holds the median 98 times in 100. Where many calls
+are queued at once, more cost little, and the interval is narrower than their range."""
 WARM = 3  # calls on the capturing stream before a capture, so that what is made once has been made
 
 
@@ -27,11 +30,17 @@ class Clock:
 
     name = ""
     batch = 1  # how many calls it takes best at once
+    least = LEAST
 
     @property
     def flags(self) -> tuple[str, ...]:
         """What must be known of its samples."""
         return ()
+
+    @property
+    def mhz(self) -> list[float]:
+        """The SM's clock at the end of each batch; empty where it is not known."""
+        return []
 
     def samples(self, before: Step, call: Step, count: int) -> list[float]:
         """Seconds of ``count`` calls, ``before`` running untimed ahead of each."""
@@ -80,7 +89,8 @@ class CudaGpu:
         found = _properties(self.device)
         self.uuid = str(found.uuid)
         size = max(2 * found.L2_cache_size, LEAST_FLUSH)
-        self._flushed = torch.empty(size, dtype=torch.int8, device=self.device)
+        self._flushed = torch.zeros(size // 4, dtype=torch.float32, device=self.device)
+        self._sum = torch.zeros((), device=self.device)
 
     def now(self) -> float:
         """Seconds of the host's monotonic clock."""
@@ -108,7 +118,13 @@ class CudaGpu:
             _sleep(cycles)
 
     def flush(self) -> None:
-        """Queue the overwriting of all that the L2 cache holds."""
+        """Queue the reading of more than the L2 cache holds. Lines that were overwritten instead
+        would be written back later, inside the call that is timed.
+        """
+        torch.sum(self._flushed, 0, out=self._sum)
+
+    def overwrite(self) -> None:
+        """Queue the overwriting of as much, as other benchmarks empty the cache."""
         self._flushed.zero_()
 
     def capture(self, call: Step) -> Step:
@@ -167,6 +183,7 @@ QUEUE = 16  # calls queued before one wait
 FIRST_SLEEP = 2_000_000  # cycles, about a millisecond, until it is known how long the host takes
 SLEEP_S = (5e-5, 0.1)  # of a sleep that was made to fit, the shortest and the longest
 SPARE = 1.5  # how much longer than the host took last time the kernel sleeps
+LOAD_CYCLES = 400_000  # of a sleep after a batch, whose length shows the SM's clock under load
 HELD, OWN_LAUNCHES = 800, 45
 """Launches that are queued at once at the most (a stream holds about 1,024, and then the host must
 wait for the device), and what fresh values for a call take of them."""
@@ -207,15 +224,18 @@ class EventClock(Clock):
 
     name = "events"
     batch = QUEUE
+    least = LEAST_AHEAD
 
-    def __init__(self, gpu: CudaGpu) -> None:
-        self._gpu = gpu
+    def __init__(self, gpu: CudaGpu, flush: Step | None = None) -> None:
+        """``flush`` stands for the GPU's own way to empty the cache."""
+        self._gpu, self._mhz = gpu, list[float]()
+        self._flush = flush or gpu.flush
         self._size, self._misses, self._launches = QUEUE, 0, 0
         self._rate = 0.0  # cycles in a second; not known before the first batch
         self._each_s = 0.0  # what the host takes for a call with its fresh values
         self._late_s: float | None = None
         self._pairs = [(gpu.event(), gpu.event()) for _ in range(QUEUE)]
-        self._sleep = (gpu.event(), gpu.event())
+        self._sleep, self._loaded = ((gpu.event(), gpu.event()) for _ in range(2))
 
     def expect(self, launches: int) -> None:
         """A call launches about so many kernels: queue no more calls than a stream holds."""
@@ -237,6 +257,11 @@ class EventClock(Clock):
             "call waits for the device, so gaps between launches are in its time",
         )
 
+    @property
+    def mhz(self) -> list[float]:
+        """By a kernel that slept for a known number of cycles right after each batch."""
+        return self._mhz
+
     def samples(self, before: Step, call: Step, count: int) -> list[float]:
         """Batches, each read after the queue has drained."""
         taken: list[float] = []
@@ -251,7 +276,7 @@ class EventClock(Clock):
         if self._rate:
             cycles = int(min(max(SPARE * self._each_s * size, SLEEP_S[0]), SLEEP_S[1]) * self._rate)
         before()  # the first call's, so that a ``before`` that waits does so ahead of the sleep
-        gpu.flush()
+        self._flush()
         gpu.record(down)
         start = gpu.now()
         gpu.sleep(cycles)
@@ -259,13 +284,17 @@ class EventClock(Clock):
         for i, (first, last) in enumerate(self._pairs[:size]):
             if i:
                 before()
-                gpu.flush()
+                self._flush()
             gpu.record(first)
             kept = call()
             gpu.record(last)
             del kept
         ended = gpu.now()
+        gpu.record(self._loaded[0])
+        gpu.sleep(LOAD_CYCLES)
+        gpu.record(self._loaded[1])
         gpu.synchronize()
+        self._mhz.append(LOAD_CYCLES / max(gpu.elapsed(*self._loaded), 1e-9) * 1e-6)
         queued, slept = ended - start, gpu.elapsed(down, up)
         samples = [gpu.elapsed(first, last) for first, last in self._pairs[:size]]
         self._rate, self._each_s = cycles / max(slept, 1e-9), (ended - began) / size
@@ -329,11 +358,12 @@ class GraphClock(EventClock):
             replay()
             put_back()
 
-        self.name, self.batch, self._replay = "graph", QUEUE, again
+        self.name, self.batch, self.least, self._replay = "graph", QUEUE, LEAST_AHEAD, again
 
     def leave(self, why: str) -> None:
         """Time what follows from end to end: it can't be captured."""
-        self.name, self.batch, self._replay, self._why = "e2e", 1, None, why
+        self.name, self.batch, self.least = "e2e", 1, LEAST
+        self._replay, self._why = None, why
 
     def step(self, call: Step) -> Step:
         """The replay of the call, or the call itself where there is none."""
@@ -362,15 +392,60 @@ THREE_OF_TF32 = ("cuda",)
 """Where a product of float32 can be three of TF32 that keep its digits, as in torch's efficient
 attention: that may be faster than cuBLAS's own, which uses no tensor core."""
 TRIES = 5
+HOT_S, MOST_QUEUED = 1.0, 20_000
+"""For how long calls run back to back, and how many of them there may be in a half."""
+SMALL_FLUSHED, FLUSH_TRIES = 1 << 24, 20
+"""Bytes of the call that is timed after either way to empty the cache, and how often."""
 WARM_S = {"cpu": 0.0, "cuda": 0.3}
 """How long a call is repeated before it counts: the clocks of an idle GPU are low."""
 
 
+def back_to_back(gpu: CudaGpu, call: Step, each_s: float, seconds: float) -> float:
+    """Seconds of a call among as many as fill ``seconds``, queued without a pause: the second half
+    is timed, when the clocks have become what power and heat leave them.
+    """
+    count = max(1, min(MOST_QUEUED, int(seconds / 2 / each_s)))
+    first, last = gpu.event(), gpu.event()
+    for half in range(2):
+        if half:
+            gpu.record(first)
+        for _ in range(count):
+            call()
+    gpu.record(last)
+    gpu.synchronize()
+    return gpu.elapsed(first, last) / count
+
+
+def _cuda_extras(gpu: CudaGpu, products: dict[str, tuple[Step, float, float]]) -> dict[str, Any]:
+    """The products' rates back to back; an empty kernel between two events; a small call after
+    either way to empty the cache.
+    """
+    small = torch.zeros(SMALL_FLUSHED // 4, device=gpu.device)
+    write = partial(small.add_, 1.0)
+
+    def after(flush: Step, call: Step = write) -> float:
+        return statistics.median(EventClock(gpu, flush).samples(_nothing, call, FLUSH_TRIES))
+
+    return {
+        "hot": {
+            name: flops / back_to_back(gpu, product, each_s, HOT_S)
+            for name, (product, flops, each_s) in products.items()
+        },
+        "floor_s": after(gpu.flush, partial(gpu.sleep, 0)),
+        "flush": {"read_s": after(gpu.flush), "written_s": after(gpu.overwrite)},
+    }
+
+
 def measure_ceilings(device: str, dtypes: Iterable[str]) -> dict[str, Any]:
-    """``{"flops": {dtype: FLOP/s}, "copy": {bytes moved: bytes/s}}``, the best of several tries."""
+    """``{"flops": {dtype: FLOP/s}, "copy": {bytes moved: bytes/s}}``, the best of several tries.
+
+    On a GPU, besides: ``hot``, FLOP/s of products back to back; ``floor_s`` of an empty kernel by
+    events; and ``flush``, what a small call takes after the cache was read or overwritten.
+    """
     kind, clock = device.split(":")[0], clock_for(device, "forward")
     chance = torch.Generator(device)  # torch's own is shared
     flops, copy = dict[str, float](), dict[str, float]()
+    products = dict[str, tuple[Step, float, float]]()
 
     def best(call: Step) -> float:
         until = perf_counter() + WARM_S[kind]
@@ -383,20 +458,23 @@ def measure_ceilings(device: str, dtypes: Iterable[str]) -> dict[str, Any]:
         rates, dtype = [], getattr(torch, name)
         for n in PRODUCT_SIZES[kind]:
             a, b = (torch.randn(n, n, device=device, generator=chance).to(dtype) for _ in "ab")
-            product = partial(torch.matmul, a, b)
-            rates.append(2 * n**3 / best(product))
+            product, work = partial(torch.matmul, a, b), 2.0 * n**3
+            rates.append(work / (taken := best(product)))
+            if name != "float32":  # which may be three products of TF32
+                products[name] = product, work, taken
             if name == "float32" and kind in THREE_OF_TF32:
                 precision = torch.get_float32_matmul_precision()
                 torch.set_float32_matmul_precision("high")
                 try:
-                    rates.append(2 * n**3 / best(product) / 3)
+                    rates.append(work / best(product) / 3)
                 finally:
                     torch.set_float32_matmul_precision(precision)
         flops[name] = max(rates)
     for size in COPY_BYTES[kind]:
         source = torch.ones(size // 2, dtype=torch.int8, device=device)
         copy[str(size)] = size / best(partial(torch.empty_like(source).copy_, source))
-    return {"flops": flops, "copy": copy}
+    extras = {} if kind == "cpu" else _cuda_extras(cuda_gpu(device), products)
+    return {"flops": flops, "copy": copy, **extras}
 
 
 def _nothing() -> None:

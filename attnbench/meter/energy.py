@@ -110,11 +110,12 @@ IDLE_S, MOST_LOOKS, STILL = 1.0, 8, 0.03
 """Of a look at the idle draw, how many there may be, and by what share two that agree differ."""
 SETTLE_S = 0.5  # how long a device is left alone before its idle draw is read
 POLL_S = 1e-3
-UPDATES = 50  # steps of the counter in a measurement, at the least
+UPDATES = 15  # steps of the counter in a measurement, at the least
 ROUND_S, FRESH_S, WATTS_S = 5e-3, 0.1, 0.05
-"""Between two readings of the counter, two sets of fresh values, and two readings of the power."""
-READING = 0.01
-"""The share of a round that a reading of the counter may take: the device is idle meanwhile."""
+"""Of calls before the device is waited for, of fresh values, and between readings of the power."""
+READING = 0.2
+"""The share of a round that a reading of the counter may take, where its next step is waited for:
+the device is idle meanwhile."""
 PATIENCE_S = 2.0  # a counter that did not move for so long does not move
 DISAGREE = 0.1
 STOOD_STILL = "the energy counter did not move in {}"
@@ -125,17 +126,21 @@ _idle: dict[str, tuple[float, float]] = {}
 
 
 def measure_energy(
-    tokens: int, run: Step, before: Step, counter: Counter, budget_s: float = 2.0
+    tokens: int, run: Step, before: Step, counter: Counter, budget_s: float = 1.5
 ) -> Energy:
-    """Joules of a call that computes so many tokens, or why they can't be had."""
+    """Joules of a call that computes so many tokens, or why they can't be had.
+
+    The counter is read at both ends alone: a GPU's takes milliseconds, and moves a few times a
+    second.
+    """
     try:
         if counter.key not in _idle:
             _idle[counter.key] = _idle_of(counter)
         idle_w, step_s = _idle[counter.key]
         load = _Load(run, before, counter)
-        first = last = load.next_step()
-        while last[0] - first[0] < max(budget_s, UPDATES * step_s):
-            last = load.next_step()
+        first = load.next_step()
+        load.go_on(max(budget_s, UPDATES * step_s) - step_s)
+        last = load.next_step()
     except OSError as error:
         return Energy(why=str(error), method=counter.method)
     took, drawn, calls = (end - start for start, end in zip(first, last, strict=True))
@@ -205,6 +210,12 @@ class _Load:
             if perf_counter() - start - spent < self._round_s / 2:
                 self._each *= 2
         self.watts.clear()
+
+    def go_on(self, seconds: float) -> None:
+        """Run for so long."""
+        start = perf_counter()
+        while perf_counter() - start < seconds:
+            self._round()
 
     def next_step(self) -> tuple[float, float, int]:
         """Run until the counter moves: seconds, joules and calls at that instant."""

@@ -13,7 +13,7 @@ import re
 import tracemalloc
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -138,18 +138,20 @@ def observe(
     expected: int | None,
     grown: int | None = None,
     *,
+    known: Observed | None = None,
     sure: int = SURE,
     settle: Callable[[], object] | None = None,
 ) -> Observed:
     """One call under the profiler, after others have warmed every cache.
 
+    ``known``: what was seen of the variant at another length, which a GPU is not asked again.
     ``grown``: by how much the process grew in a call without it; measured here if not given.
     ``sure``: how many calls at most. ``settle`` is called before the profiler ends, and waits for
     threads that must not outlast it.
     """
     call = Call(problem, attend, inputs)
     if problem.device != "cpu":
-        return _observe_cuda(call, dout, expected)
+        return _observe_cuda(call, dout, expected, known)
     run = partial(_run, call, dout, settle)
     for _ in range(sure):
         if grown is None:
@@ -167,7 +169,9 @@ def growth(run: Callable[[], object]) -> int:
     return _kernel_bytes("VmHWM") - resident
 
 
-def _observe_cuda(call: Call, dout: torch.Tensor | None, expected: int | None) -> Observed:
+def _observe_cuda(
+    call: Call, dout: torch.Tensor | None, expected: int | None, known: Observed | None
+) -> Observed:
     device, saved = call.problem.device, None
 
     def requested(which: str) -> int:
@@ -178,17 +182,20 @@ def _observe_cuda(call: Call, dout: torch.Tensor | None, expected: int | None) -
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     base = requested("current")
-    with profile(use_kineto=True) as seen:  # see warm_profiler
+    profiler: Any = nullcontext() if known else profile(use_kineto=True)  # see warm_profiler
+    with profiler as seen:
         results = _run(call, dout)
         torch.cuda.synchronize(device)
-    events = [(e.name(), e) for e in seen.kineto_results.events()]
     peak = requested("peak") - base
     if call.problem.gradients:
         before = requested("current")
         out = call.forward()
         saved = requested("current") - before - out.numel() * out.element_size()
-    method = "requested bytes of the caching allocator"
-    return _observed(Memory(peak, saved, expected, method), events, results)
+    memory = Memory(peak, saved, expected, "requested bytes of the caching allocator")
+    if known is not None:
+        return known._replace(memory=memory, results=results)
+    events = [(e.name(), e) for e in seen.kineto_results.events()]
+    return _observed(memory, events, results)
 
 
 def _observed(memory: Memory, events: list[Named], results: dict[str, torch.Tensor]) -> Observed:

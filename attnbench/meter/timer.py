@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attnbench.core import gpu
-from attnbench.core.format import percent
+from attnbench.core.format import duration, percent
 from attnbench.core.gpu import POWER_CAP, SLOWDOWNS, Absent, Board
 from attnbench.core.record import Time
 from attnbench.core.stats import median_interval, summary
@@ -26,7 +26,7 @@ from attnbench.gate.gate import GateVerdict
 from attnbench.gate.hygiene import check_form
 from attnbench.gate.inputs import Attend, Call, Ends, Inputs, other_set
 from attnbench.gate.reference import Defines, Judged
-from attnbench.meter.clocks import Clock, GraphClock, clock_for, cuda_gpu
+from attnbench.meter.clocks import LEAST, Clock, GraphClock, clock_for, cuda_gpu
 from attnbench.meter.ranks import RanksClock, Together
 from impls.cost import Cost
 from impls.problem import Problem
@@ -382,7 +382,6 @@ class Health:
         self._board = None if isinstance(board, Absent) else board
         self._blind = board.reason if isinstance(board, Absent) else ""
         self._wait, self.discarded = wait, 0
-        self._mhz: list[float] = []
         self._batches = self._capped = 0
         self._stays: frozenset[str] = frozenset()  # slow-downs that did not end
 
@@ -393,7 +392,6 @@ class Health:
         for tries in range(IN_A_ROW + 1):
             before, hot, capped = self._slowed(board)
             samples = batch()
-            mhz = board.sm_mhz()
             after, hot_since, capped_since = self._slowed(board)
             slow, power = (before | after) & SLOWDOWNS, POWER_CAP in before | after
             power |= capped_since > capped  # it came and went within the batch
@@ -407,8 +405,6 @@ class Health:
             self._wait(min(WAIT_S[0] * 2**tries, WAIT_S[1]))
         self._batches += 1
         self._capped += power
-        if not isinstance(mhz, Absent):
-            self._mhz.append(mhz)
         return samples
 
     def _slowed(self, board: Board) -> tuple[frozenset[str], float, float]:
@@ -418,12 +414,6 @@ class Health:
             self._blind, reasons = reasons.reason, frozenset()
         hot, capped = (0.0 if isinstance(s, Absent) else s for s in held)
         return reasons, hot, capped
-
-    def clocks(self) -> dict[str, float]:
-        """The clocks of its processors, read after each batch that was kept."""
-        if not self._mhz:
-            return {}
-        return {"sm_mhz": float(median(self._mhz)), "sm_mhz_min": float(min(self._mhz))}
 
     def flags(self) -> list[str]:
         """Slow-downs that stayed, the power cap, and why slow-downs went unseen."""
@@ -472,8 +462,11 @@ def processor_flags(wall: float, cpu: float, waits: int, calls: int, threads: in
     return [f"contended: {percent(busy)} of a processor"]
 
 
-LEAST = 7  # samples in any case: the fewest whose range holds the median 98 times in 100
 ENOUGH, MOST = 20, 400
+LONGEST_S = 0.5
+"""For as long at the most a clock takes the least that it is content with, beyond seven."""
+NEAR_FLOOR = 20.0
+"""Times of so many empty kernels, or fewer, hold much of what events themselves take."""
 NARROW = 0.01  # converged: the interval of the median is within this of it on either side
 PLATEAU = 64  # noise that did not change over so many samples will not get better
 
@@ -495,11 +488,13 @@ def warm_up(timed: Repeated, clock: Clock, budget_s: float) -> tuple[float, list
 
 
 def measure_time(
-    timed: Timed, clock: Clock, budget_s: float, flags: list[str], *, health: Health | None = None
-) -> Time:
-    """Samples until converged, on a plateau, or at the budget (after seven at the least).
+    timed: Timed, clock: Clock, budget_s: float, flags: list[str], *, health: Health | None = None,
+    floor_s: float | None = None,
+) -> Time:  # fmt: skip
+    """Samples until converged, on a plateau, or at the budget (after as many as the clock wants).
 
     ``health`` watches the device meanwhile, and throws away what was taken while it was slow.
+    ``floor_s`` is what an empty kernel takes by the same clock.
     """
     health = health or Health(None)
     samples: list[float] = []
@@ -514,23 +509,24 @@ def measure_time(
             fits = (budget_s - spent_s) / (spent_s / len(samples) + 1e-9)
             count = max(1, min(clock.batch, int(fits)))
         samples += health.take(partial(clock.samples, timed.before, timed.run, count))
-        stop = _why_stop(samples, perf_counter() - start, budget_s)
+        least = clock.least if clock.least * median(samples) <= LONGEST_S else LEAST
+        stop = _why_stop(samples, perf_counter() - start, budget_s, least)
     timed.settle()
     flags = [*flags, *clock.flags, *health.flags(), *_drift(samples)]
     if clock.name == "host":
         wall, cpu, waits = (b - a for a, b in zip(before, _processor_now(), strict=True))
         flags += processor_flags(wall, cpu, int(waits), len(samples), torch.get_num_threads())
-    told: dict[str, Any] = {
-        "discarded": health.discarded,
-        "clocks": health.clocks(),
-        "flags": flags,
-    }
+    if floor_s and clock.name != "e2e" and median(samples) < NEAR_FLOOR * floor_s:
+        flags.append(f"near the floor of its clock: an empty kernel takes {duration(floor_s)}")
+    mhz = clock.mhz
+    clocks = {"sm_mhz": float(median(mhz)), "sm_mhz_min": float(min(mhz))} if mhz else {}
+    told: dict[str, Any] = {"discarded": health.discarded, "clocks": clocks, "flags": flags}
     return Time(*summary(samples), len(samples), clock.name, stop, samples, **told)
 
 
-def _why_stop(samples: list[float], spent_s: float, budget_s: float) -> str:
+def _why_stop(samples: list[float], spent_s: float, budget_s: float, least: int = LEAST) -> str:
     """``converged``, ``plateau`` or ``budget``; empty where more are to be taken."""
-    if (n := len(samples)) < LEAST:
+    if (n := len(samples)) < least:
         return ""
     last = spent_s >= budget_s or n >= MOST
     if n >= ENOUGH and (last or spent_s >= budget_s / 2):

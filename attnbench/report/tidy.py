@@ -131,6 +131,7 @@ def measurements(run: ReportRun) -> Iterator[Row]:
     nodes = len({record.node for record in run.records if record.time}) > 1
     ranks = any(record.ranks for record in run.records)
     joules = any(record.energy for record in run.records)
+    sustained = any(r.time and r.time.sustained_s for r in run.records)
     for record in run.records:
         at, t, far = _place(record), record.time, record.distance
         verdict = record.status.words
@@ -149,6 +150,7 @@ def measurements(run: ReportRun) -> Iterator[Row]:
             "error": record.worst_error,
             "fidelity": far and far.skill,
             **({"mj": None if spent is None else 1e3 * spent} if joules else {}),
+            **(_column("sustained_s", t and t.sustained_s) if sustained else {}),
             "vs_best": t.median_s / best[at] if t and at in best else None,
             "verdict": verdict,
             "flags": "; ".join(t.doubts) if t else "",

@@ -115,8 +115,5 @@ class FakeBoard:
         passed = (min(end, now) - start for start, end, _, why in self.gpu.slow if word in why)
         return sum(max(0.0, x) for x in passed) if self.remembers else 0.0
 
-    def sm_mhz(self):
-        return round(1980 / self.gpu.slowness(self.gpu.host))
-
     def power_limit_w(self):
         return 700.0

@@ -1,6 +1,7 @@
 """What shows a time to be false: a second clock, unseen values, what ran, and whose code it was."""
 
 import contextlib
+import itertools
 import os
 import sys
 import time
@@ -70,6 +71,34 @@ def test_what_calls_on_a_device_show():
     assert audit.judge_device(calls, 5.1 * MS, ahead=False).implausible is None
 
 
+def test_what_is_audited_is_the_graph_that_was_timed(monkeypatch):
+    """A replay returns at once; the call that it stands for takes the host ten times as long."""
+    gpu = SimpleNamespace(uuid="GPU-aa", flush=int)
+    monkeypatch.setattr(audit, "cuda_gpu", lambda device: gpu)
+    monkeypatch.setattr(audit, "_synchronize", lambda device: None)
+    on_gpu = timed(problem=SMALL.with_(device="cuda"), run=lambda: time.sleep(10 * MS))
+    replay = lambda: time.sleep(MS)  # noqa: E731
+    assert audit.audit_device(on_gpu, replay, MS, ahead=True).flags == []
+    (flag,) = audit.audit_device(on_gpu, on_gpu.run, MS, ahead=True).flags
+    assert flag.startswith("launch-bound")
+
+
+def test_clocks_disagree_where_their_intervals_do_after_more_calls(monkeypatch):
+    """A host whose calls scatter by 30 %; by events a call took 5.09 ms, at the least 4.4."""
+    gpu, now = SimpleNamespace(uuid="GPU-aa", flush=int), [0.0]
+    walls = itertools.cycle((4.0, 4.33, 5.6, 4.1, 4.33, 4.2, 5.4))
+    monkeypatch.setattr(audit, "cuda_gpu", lambda device: gpu)
+    monkeypatch.setattr(audit, "_synchronize", lambda device: None)
+    monkeypatch.setattr(audit, "perf_counter", lambda: now[0])
+
+    def run():
+        now[0] += next(walls) * MS
+
+    on_gpu = timed(problem=SMALL.with_(device="cuda"), run=run)
+    assert audit.audit_device(on_gpu, run, 5.09 * MS, True, 4.4 * MS).implausible is None
+    assert "disagree" in audit.audit_device(on_gpu, run, 9 * MS, True, 8 * MS).implausible
+
+
 def test_what_else_computes_on_the_gpu_is_named_beside_an_implausible_time(monkeypatch):
     gpu, board = SimpleNamespace(uuid="GPU-aa", flush=int), SimpleNamespace()
     monkeypatch.setattr(audit, "cuda_gpu", lambda device: gpu)
@@ -78,7 +107,7 @@ def test_what_else_computes_on_the_gpu_is_named_beside_an_implausible_time(monke
     on_gpu = timed(problem=SMALL.with_(device="cuda"))
     for others, said in ((0, False), (2, True), (nvml.Absent("the driver is silent"), False)):
         board.other_processes = lambda others=others: others
-        found = audit.audit_device(on_gpu, 1e-4, ahead=True)
+        found = audit.audit_device(on_gpu, on_gpu.run, 1e-4, ahead=True)
         assert found.implausible.startswith("the device worked on where the events do not look")
         assert ("what else computes on this GPU" in found.implausible) is said
 

@@ -107,9 +107,34 @@ def test_no_more_is_queued_than_a_stream_holds_where_the_launches_of_a_call_are_
         gpu.log.clear()
         assert clock.samples(before, call, 14) == pytest.approx([60 * 50e-6] * 14)
         assert clock.flags == ()
-        batches[known] = gpu.log.count("sleep")
+        batches[known] = gpu.log.count("sleep") / 2  # one before the calls, one after
     assert batches[True] == 2  # of seven, none thrown away
     assert batches[False] > 2
+
+
+def test_the_clock_under_load_is_that_of_a_sleep_right_after_the_calls():
+    gpu = FakeGpu(hz=1.98e9)
+    clock, seconds = EventClock(gpu), 0.01
+    clock.samples(int, kernels(gpu, 1, seconds), 1)
+    gpu.slow = [(gpu.host + 2e-4, gpu.host + 0.5, 1.98 / 1.545, "SwPowerCap")]  # under load alone
+    clock.samples(int, kernels(gpu, 1, seconds), 16)
+    assert clock.mhz[0] == pytest.approx(1980)
+    assert clock.mhz[-1] == pytest.approx(1545)
+
+
+def test_the_flush_is_the_clocks_own_or_another(monkeypatch):
+    gpu, log = FakeGpu(), []
+    EventClock(gpu, lambda: log.append("other")).samples(int, kernels(gpu, 1, 1e-5), 3)
+    assert len(log) >= 3 and "flush" not in gpu.log
+
+
+def test_a_call_is_timed_back_to_back_where_its_clocks_have_fallen():
+    gpu = FakeGpu(cold=1.0)
+    gpu.slow = [(0.3, 9.0, 1.2, "SwPowerCap")]
+    gpu.flush()
+    seconds = clocks.back_to_back(gpu, kernels(gpu, 2, 1e-3), 2e-3, 1.0)
+    assert seconds == pytest.approx(2.4e-3, rel=0.01)
+    assert gpu.log.count("flush") == 1
 
 
 def test_a_call_that_a_stream_does_not_hold_is_flagged_as_that_and_not_as_launch_bound():

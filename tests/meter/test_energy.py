@@ -92,12 +92,22 @@ def test_a_slow_reading_of_the_counter_is_a_small_part_of_what_is_measured():
     assert got.joules == pytest.approx(520e-3, rel=0.02)
 
 
-def test_it_takes_two_seconds_and_fifty_steps_at_the_least():
-    quick, slow = World(step_s=1e-3), World(step_s=0.1)
+def test_it_takes_a_second_and_a_half_and_fifteen_steps_at_the_least():
+    quick, slow = World(step_s=1e-3), World(step_s=0.2)
     slow.key = "slow"
-    assert quick.measure().calls * 0.01 == pytest.approx(2.0, abs=0.1)
-    assert slow.measure().calls * 0.01 == pytest.approx(5.0, abs=0.2)
+    assert quick.measure().calls * 0.01 == pytest.approx(1.5, abs=0.1)
+    assert slow.measure().calls * 0.01 == pytest.approx(3.0, abs=0.2)
     assert quick.measure(budget_s=7.0).calls * 0.01 == pytest.approx(7.0, abs=0.1)
+
+
+def test_after_the_idle_draw_is_known_a_variant_takes_three_seconds():
+    """A step of 100 ms, and 3.6 ms for a reading, as on an H200."""
+    world = World(call_s=1e-3, step_s=0.1)
+    world.reading_s = 0.0036
+    world.measure()
+    at = world.time
+    assert world.measure().joules == pytest.approx(520e-3, rel=0.02)
+    assert world.time - at < 3.0
 
 
 def test_idle_is_measured_once_for_a_device():
@@ -115,7 +125,7 @@ def test_fresh_values_come_ten_times_a_second_and_not_with_each_call():
     world = World(call_s=1e-3)
     world.measure()
     assert world.freshened < world.calls / 50
-    assert world.freshened > 40
+    assert world.freshened > 20
 
 
 def test_a_counter_that_never_moves_or_a_load_that_draws_no_more_than_idle_is_a_reason():

@@ -11,6 +11,7 @@ from attnbench.core.gpu import SLOWDOWNS, Absent
 from attnbench.gate.budget import EPSILON
 from attnbench.gate.inputs import Call, cast, make
 from attnbench.meter import timer as meter
+from attnbench.meter.clocks import EventClock
 from attnbench.meter.timer import Timed, Values, health_for
 from impls.dense.matmul import build
 from impls.loading import load_function
@@ -289,17 +290,32 @@ def test_what_was_taken_while_slow_is_thrown_away():
             assert scene.waits == [0.05, 0.1, 0.2, 0.4, 0.5]
 
 
-def test_clocks_are_the_median_and_the_least_of_what_was_seen():
-    scene = Scene((0.05, 0.15, 1.5, "SwPowerCap"))
-    scene.take(5)
-    assert scene.health.clocks() == {"sm_mhz": 1980.0, "sm_mhz_min": 1320.0}
+@pytest.mark.parametrize(
+    ("seconds", "least"),
+    [(1e-5, 20), (0.01, 20), (0.1, 7)],  # 20 of the last would take two seconds
+)
+def test_a_gpu_gives_twenty_samples_at_the_least_where_they_are_cheap(seconds, least):
+    gpu = fake.FakeGpu()
+    clock = EventClock(gpu)
+    calls = SimpleNamespace(before=int, run=lambda: gpu.kernel(seconds), settle=int)
+    time = meter.measure_time(calls, clock, 0.0, [])
+    assert least <= time.n <= least + clock.batch
+    assert time.clocks == {"sm_mhz": pytest.approx(1000), "sm_mhz_min": pytest.approx(1000)}
+
+
+@pytest.mark.parametrize(("floor_s", "near"), [(1e-6, True), (4e-7, False), (None, False)])
+def test_a_time_near_what_an_empty_kernel_takes_is_flagged(floor_s, near):
+    gpu = fake.FakeGpu()
+    calls = SimpleNamespace(before=int, run=lambda: gpu.kernel(1.1e-5), settle=int)
+    time = meter.measure_time(calls, EventClock(gpu), 0.0, [], floor_s=floor_s)
+    said = ["near the floor of its clock: an empty kernel takes 1 µs"]
+    assert time.flags == (said if near else [])
 
 
 def test_a_driver_that_does_not_say_is_flagged_once(monkeypatch):
     scene = Scene()
-    scene.board.reasons = scene.board.sm_mhz = scene.board.held_down_s = lambda *_: Absent("no")
+    scene.board.reasons = scene.board.held_down_s = lambda *_: Absent("no")
     assert len(scene.take(2)) == 20
-    assert scene.health.clocks() == {}
     assert scene.health.flags() == ["slow-downs were not watched for: no"]
     assert (health_for("cpu").take(lambda: [1.0]), health_for("cpu").flags()) == ([1.0], [])
     monkeypatch.setattr(meter, "cuda_gpu", lambda device: SimpleNamespace(uuid=device))

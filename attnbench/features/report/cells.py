@@ -104,6 +104,7 @@ def summarize(cell: PageCell) -> str:
     else:
         stop = STOPS.get(time.stop, f"stopped: {time.stop}")
         parts = [figures(time), f"{time.n:,} sample{'s' * (time.n != 1)}, {stop}"]
+        parts += filter(None, [time.sustained_words()])
     if record.memory:
         parts.append(f"peak {format.size(record.memory.peak_bytes)}")
     if record.worst_error is not None:

@@ -274,13 +274,16 @@ def _table(regime: str, records: Sequence[Record]) -> Table:
         if r.energy is not None and r.energy.joules is not None
     }
     tail = [f"peak MiB at {last}", f"worst error at {last}", "of ceiling"]
+    sustained = {n: r.time.sustained_words() for n, r in at_last.items() if r.time}
+    tail += ["back to back"] * any(sustained.values())
     tail += [f"mJ at {last}"] * bool(joules)
     timed = [r.variant for r in records if r.time is not None]
     rows: list[list[Any]] = []
     for name in dict.fromkeys([*timed, *(r.variant for r in records)]):
         times = [_time_cell(some.get(name), best[n]) for n, some in by_length.items()]
         energy = [joules.get(name)] if joules else []
-        rows.append([name, *times, *_tail_cells(at_last.get(name)), *energy])
+        beside = [sustained.get(name, "").removeprefix("back to back ")] * any(sustained.values())
+        rows.append([name, *times, *_tail_cells(at_last.get(name)), *beside, *energy])
     above = any((r.share_of_ceiling or 0) > 1 for r in at_last.values())
     return Table(
         regime,
