@@ -214,7 +214,11 @@ def called(command: Sequence[str], limit_s: float, keep: Callable[[], None]) -> 
         process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={
+                **os.environ,
+                "PYTHONUNBUFFERED": "1",
+                "COLUMNS": "200",
+            },  # a line that counts is whole
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -287,10 +291,10 @@ def visit(
         if isinstance(command, str):
             kept.steps[step.name] = _entry("left out", 0.0, command)
             continue
-        print(f"{step.name}: {left:.0f} s at most …", file=sys.stderr, flush=True)
         start = now() - (before or {}).get("seconds", 0.0)
         kept.steps[step.name] = _entry("cut off", 0.0, "the visit ended in the middle of it")
         kept.write()
+        print(f"{step.name}: {left:.0f} s at most …", file=sys.stderr, flush=True)
         try:
             status, output = run(command, left, kept.write)
             if status == 2 and "--resume" in command:  # other code, another kind of machine

@@ -28,6 +28,7 @@ TINY |= {"dtype": "float32", "budget": "0.01"}
 ON_CPU = ("sdpa", "matmul", "linear.elu")
 LAYER = {"heads": "16", "head-dim": "128", "dtype": "bfloat16", "budget": "0.1"}
 OURS = ("triton.flash", "gluon.flash")
+OTHERS = ("sdpa.cudnn", "sdpa.flash", "cudnn_frontend", "fsa.dense", "flash_attn4")
 TEN = (
     "sdpa", "sdpa.cudnn", "sdpa.flash", "sdpa.efficient", "triton.flash", "gluon.flash", "flex",
     "matmul", "triton.linear", "linear.elu",
@@ -92,7 +93,7 @@ def steps() -> list[Step]:
     grouped = {"seq": "131072", "batch": "1,64", "kv-heads": "2", "phase": "decode"}
     llama = {"seq": "2048,8192,32768,131072", "batch": "1,8,32", "heads": "64", "kv-heads": "8"}
     decode = ("triton.decode", "sdpa", "sdpa.cudnn", "sdpa.flash", "flashinfer")
-    flash = ("sdpa", "sdpa.cudnn", "sdpa.flash", *with_and_without(OURS), "triton.linear")
+    flash = ("sdpa", *with_and_without(OURS), "triton.linear", *OTHERS)
     energy = LAYER | {"seq": "8192", "batch": "2", "phase": "forward"}
     tested = r".*\d+ (passed|failed|skipped|error|deselected).*"
     bound = r".*(overtakes|faster throughout|neither).*"
@@ -115,9 +116,16 @@ def steps() -> list[Step]:
         ),
         Step("energies", (4,), 5, 30, lambda room: _own("energies", room.results), "energy: .*"),
         Step("cross-linear", (4,), 20, 60, _cross("triton.linear", "512,65536"), bound),
-        Step("cross-window", (4,), 20, 60, _cross("window.flex", "1024,32768"), bound),
+        Step(
+            "cross-window",
+            (4,),
+            20,
+            60,
+            _cross("window.flex", "1024,32768", "window.blocked"),
+            bound,
+        ),
         Step("cross-fla", (4,), 60, 120, _cross("fla.linear", "512,65536"), bound),
-        Step("limits", (4,), 30, 120, _limits, r"forward · .*|kept in .*"),
+        Step("limits", (4,), 30, 120, _limits, r"sdpa .*"),
         Step("selfcheck", (4,), 60, 240, _selfcheck, r"ruler self-check:.*"),
     ]
 
@@ -220,36 +228,34 @@ def _apart(room: Room) -> list[str] | str:
     return [*ATTNBENCH, "compare", f"{quick}", f"{again}"]
 
 
-def _cross(variant: str, lengths: str) -> Command:
+def _cross(variant: str, lengths: str, on_cpu: str = "linear.elu") -> Command:
     """Where a variant overtakes sdpa, or is overtaken by it."""
 
-    def command(room: Room) -> list[str] | str:
-        grid = LAYER | {"seq": lengths, "batch": "1", "phase": "forward"}
-        grid |= {"mask": "window:1023,0" if variant.startswith("window") else "causal"}
-        told = [*ATTNBENCH, "crossover", "sdpa", variant, *words_of(grid, room.device)]
-        if room.device == "cpu":  # the last of a word counts
-            told[told.index(variant)] = "linear.elu"
-            return [*told, "--seq", "64,128", "--budget", "2", "--out", f"{room.out}"]
-        return [
-            *told,
-            "--budget",
-            f"{max(10, room.seconds - CLOSING_S):.0f}",
-            "--out",
-            str(room.out),
-        ]
+    def command(room: Room) -> list[str]:
+        tiny = room.device == "cpu"
+        mask = "window:1023,0" if variant.startswith("window") else "causal"
+        grid = LAYER | {"batch": "1", "phase": "forward", "mask": mask}
+        words = [on_cpu if tiny else variant, *_searched(room, grid)]
+        lengths_here = "64,128" if tiny else lengths
+        return [*ATTNBENCH, "crossover", "sdpa", *words, "--seq", lengths_here]
 
     return command
 
 
 def _limits(room: Room) -> list[str]:
+    tiny = room.device == "cpu"
+    names = ON_CPU if tiny else [name for name in TEN if name in impls.table().rows]
+    small = ("--max-memory", "1MiB", "--max-time", "1ms") if tiny else ()
     grid = LAYER | {"batch": "1", "phase": "forward"}
-    told = [*ATTNBENCH, "limits", "--out", f"{room.out}"]
-    if room.device == "cpu":
-        small = ("--max-memory", "1MiB", "--max-time", "1ms", "--budget", "2")
-        return [*told, *ON_CPU, *words_of(grid, "cpu"), *small]
-    names = [name for name in TEN if name in impls.table().rows]
-    seconds = f"{max(10, room.seconds - CLOSING_S):.0f}"
-    return [*told, *names, *words_of(grid, room.device), "--budget", seconds]
+    return [*ATTNBENCH, "limits", *names, *_searched(room, grid), *small]
+
+
+def _searched(room: Room, grid: Mapping[str, str]) -> list[str]:
+    """The words of a search: of its problem, and the seconds that there are."""
+    seconds = 2.0 if room.device == "cpu" else max(10.0, room.seconds - CLOSING_S)
+    words = {**grid, **(TINY if room.device == "cpu" else {}), "budget": f"{seconds:.0f}"}
+    words |= {"device": room.device, "out": f"{room.out}"}
+    return [word for name, value in words.items() if name != "seq" for word in (f"--{name}", value)]
 
 
 def _selfcheck(room: Room) -> list[str]:

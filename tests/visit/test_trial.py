@@ -35,12 +35,13 @@ def trial(tmp_path_factory):
 
     def start(out, *words):
         command = [sys.executable, "proofs/gpu_visit.py", "--device", "cpu", "--out", str(out)]
-        log = (out.parent / f"{out.name}-{len(started)}.txt").open("w+")
-        process = subprocess.Popen(
-            [*command, *words], cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT
-        )
+        path = out.parent / f"{out.name}-{len(started)}.txt"
+        with path.open("w") as log:
+            process = subprocess.Popen(
+                [*command, *words], cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT
+            )
+        process.said = path.read_text
         started.append(process)
-        process.said = lambda: Path(log.name).read_text()
         return process
 
     yield start
@@ -114,8 +115,8 @@ def test_a_step_that_is_killed_goes_on_where_it_was(trial, tmp_path):
     until(lambda: "h200:" in first.said())
     until(lambda: child_of(first.pid))
     step = child_of(first.pid)
-    records = lambda: [*Path("/proc", str(step), "fd").iterdir()]  # noqa: E731
-    until(lambda: any("records.jsonl" in os.readlink(fd) for fd in records()))
+    files = Path("/proc", str(step), "fd")
+    until(lambda: any(fd.readlink().name == "records.jsonl" for fd in files.iterdir()))
     os.kill(step, signal.SIGKILL)
     assert first.wait(60) == 2, first.said()
     assert "signal 9 ended it" in first.said()
