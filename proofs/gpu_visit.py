@@ -22,6 +22,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from textwrap import shorten
@@ -42,9 +43,6 @@ PACKING_S = 15.0
 """At the end, for a step's grace and for writing everything down."""
 KEEP_EVERY_S, GRACE_S = 60.0, 8.0
 """How often a long step's results are kept; the time that it has after Ctrl-C."""
-FINISHED = ("done", "finding")
-LAST_CALL = 4
-"""Its steps belong on another machine, so no other call goes on to them."""
 INTERRUPTED = 130
 WITHIN: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 """Nothing of an archive lands elsewhere; Python 3.11.3 and older lack the filter."""
@@ -72,7 +70,7 @@ class Kept:
     def __init__(self, folder: Path, room: Path, device: str, before: Path | None = None) -> None:
         """``before``: the folder of an earlier call, if it is another one."""
         self.folder, self.device = folder, device
-        self.results, self.cache = room / "results", room / "caches"
+        self.results, self.cache, self.brought = (room / n for n in ("results", "cache", "brought"))
         self.steps: dict[str, dict[str, Any]] = {}
         self.notes: list[str] = []
         self._log, self._cached = b"", 0
@@ -106,7 +104,7 @@ class Kept:
         if (source / LOG).exists():
             self._log = (source / LOG).read_bytes()
         unpack(source, RESULTS, self.results)
-        unpack(source, CACHES, self.cache)
+        unpack(source, CACHES, self.brought)
 
     def tell(self, step: str, output: str) -> None:
         """Add what a step printed to the log; of much the end."""
@@ -261,14 +259,6 @@ def _waited(process: subprocess.Popen[bytes], seconds: float) -> int | None:
         return None
 
 
-def queue(todo: Sequence[Step], done: set[str], call: int | None) -> list[Step]:
-    """The steps left for a call, its own first; of none named, for the first with steps left."""
-    left = [step for step in todo if step.name not in done]
-    call = call or min((min(step.calls) for step in left), default=1)
-    own = [step for step in left if call in step.calls]
-    return own + [step for step in left if call not in step.calls and LAST_CALL not in step.calls]
-
-
 def visit(
     todo: Sequence[Step],
     kept: Kept,
@@ -287,7 +277,8 @@ def visit(
         if left < step.least_s:
             kept.steps[step.name] = before or _entry("not begun", 0.0, "no time was left for it")
             continue
-        command = step.command(Room(kept.device, kept.results, step.name, left))
+        room = Room(kept.device, kept.results, step.name, left)
+        command = step.command(room)
         if isinstance(command, str):
             kept.steps[step.name] = _entry("left out", 0.0, command)
             continue
@@ -297,11 +288,9 @@ def visit(
         print(f"{step.name}: {left:.0f} s at most …", file=sys.stderr, flush=True)
         try:
             status, output = run(command, left, kept.write)
-            if status == 2 and "--resume" in command:  # other code, another kind of machine
+            if status == 2 and "--resume" in command and "start a new" in output:
                 kept.tell(step.name, output)
-                shutil.rmtree(kept.results / step.name)
-                command = step.command(Room(kept.device, kept.results, step.name, left))
-                status, output = run(command, left, kept.write)
+                status, output = run(step.command(replace(room, anew=True)), left, kept.write)
         except Stopped as stopped:
             kept.tell(step.name, stopped.output)
             line = "the visit was stopped in the middle of it"
@@ -309,44 +298,28 @@ def visit(
             kept.write()
             raise
         kept.tell(step.name, output)
-        word, line = _outcome(step, status, output, left)
+        word, line = step.outcome(status, output)
         kept.steps[step.name] = _entry(word, now() - start, line)
         kept.write()
     kept.write()
-
-
-def _outcome(step: Step, status: int | None, output: str, limit_s: float) -> tuple[str, str]:
-    """A word for how a step ended, and the line that says most."""
-    line = step.line(output)
-    if status is None:
-        return "cut off", f"it was still running after {limit_s:.0f} s; {line}"
-    if status < 0:
-        return "failed", f"signal {-status} ended it; {line}"
-    if "were not begun. Go on with" in output:
-        return "partly", line
-    return {0: "done", 1: "finding"}.get(status, "failed"), line
 
 
 def _entry(status: str, seconds: float, line: str) -> dict[str, str | float]:
     return {"status": status, "seconds": round(seconds, 1), "line": line}
 
 
-LINE = 120
-"""Letters of a line in the table; the summary has the whole line."""
-
-
 def table(kept: Kept) -> str:
     """A line for each step: how it ended, its seconds, and the line that says most."""
     rows = [f"{'step':14}{'status':11}{'seconds':>8}  outcome"]
     for name, one in kept.steps.items():
-        line = shorten(one["line"], LINE, placeholder=" …")
+        line = shorten(one["line"], 120, placeholder=" …")  # the summary has it whole
         rows.append(f"{name:14}{one['status']:11}{one['seconds']:8.1f}  {line}")
     return "\n".join(rows)
 
 
 def main(words: Sequence[str]) -> int:
-    """Exit status 0 where this call's steps are all done, 1 where one found something, 2 where some
-    are not done; 130 where somebody stopped it.
+    """Exit status 0 where all of the call's steps that can be are done, 1 where one found something,
+    2 where some are not done; 130 where somebody stopped it.
     """
     options, begun = _parser().parse_args(words), monotonic()
     with tempfile.TemporaryDirectory(prefix="attnbench-visit-") as name:
@@ -382,28 +355,28 @@ def _visited(options: argparse.Namespace, room: Path, notes: list[str], end: flo
         raise NoVisit(f"torch can't use a GPU here: {'; '.join(warnings)}")
     kept = Kept(options.out, room, options.device, options.before)
     os.environ["TRITON_CACHE_DIR"] = str(kept.cache)
-    if caches := options.caches or options.wheels:
-        notes += fill_cache(caches, kept.cache)
+    for source in filter(None, (kept.brought, options.wheels)):
+        notes += fill_cache(source, kept.cache) if any(source.glob("*/*.json")) else []
+    notes += fill_cache(options.caches, kept.cache) if options.caches else []
     kept.notes = notes + warnings
     kept.tell("machine", json.dumps({"machine": machine.to_dict(), "notes": kept.notes}, indent=1))
     for note in kept.notes:
         print(f"note: {note}", file=sys.stderr)
     if options.steps:
         todo = [step for step in todo if step.name in options.steps]
-    done = {name for name, one in kept.steps.items() if one["status"] in FINISHED}
-    todo = queue(todo, done, options.call)
+    statuses = {name: one["status"] for name, one in kept.steps.items()}
+    own, more = visit_steps.queue(todo, statuses, options.call)
     try:
         with as_ctrl_c():
-            visit(todo, kept, end - monotonic())
+            visit([*own, *more], kept, end - monotonic())
     except KeyboardInterrupt:
         stopped = True
     print(table(kept))
     if stopped:
         print("stopped; what was done is kept, and the same command goes on", file=sys.stderr)
         return INTERRUPTED
-    own = [step.name for step in todo if not options.call or options.call in step.calls]
-    found = {kept.steps[name]["status"] for name in own}
-    return 2 if found - set(FINISHED) else int("finding" in found)
+    found = {kept.steps[step.name]["status"] for step in (todo if options.steps else own)}
+    return 2 if found - {"done", "finding", "left out"} else int("finding" in found)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -412,7 +385,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--out", required=True, type=Path, metavar="DIR", help="the visit's folder")
-    add("--call", type=int, choices=range(1, LAST_CALL + 1), help="else the first with steps left")
+    add("--call", type=int, choices=range(1, 5), help="else the first with steps left")
     add("--minutes", type=float, default=9.0, metavar="M", help="of this call; 9 if not given")
     add("--before", type=Path, metavar="DIR", help="an earlier call's folder, if it is not --out")
     add("--wheels", type=Path, metavar="DIR", help="packages to install first, without a network")

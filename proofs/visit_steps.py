@@ -35,6 +35,8 @@ TEN = (
 )  # fmt: skip
 REPEATS, WITHIN = 3, 0.05
 """Runs with energy, and how far a variant's joules may lie apart in them."""
+ELSEWHERE = 4
+"""The call that belongs on another machine, so that no other call goes on to its steps."""
 CLOSING_S = 15.0
 """What a run needs to end its last measurement and say what came of it."""
 SEVERAL = 8
@@ -53,6 +55,8 @@ class Room:
     results: Path
     name: str
     seconds: float = 0.0
+    anew: bool = False
+    """The run that an earlier call began can't go on here."""
 
     @property
     def out(self) -> Path:
@@ -61,7 +65,8 @@ class Room:
 
     def run_of(self, step: str) -> Path | None:
         """The latest run that a step has made, if there is one."""
-        return max((h.parent for h in (self.results / step).glob(f"*/*/{HEADER}")), default=None)
+        runs = [header.parent for header in (self.results / step).glob(f"*/*/{HEADER}")]
+        return max(runs, key=lambda run: run.name, default=None)
 
 
 Command = Callable[[Room], list[str] | str]
@@ -81,10 +86,31 @@ class Step:
     command: Command
     counts: str = r".*is the fastest exact variant.*|→ .*"
 
-    def line(self, output: str) -> str:
-        """The last line that counts; of an output without one, the last line."""
+    def outcome(self, status: int | None, output: str) -> tuple[str, str]:
+        """A word for how it ended, and the line that says most; a signal's status is negative."""
         lines = [line.strip() for line in output.splitlines() if line.strip()]
-        return ([s for s in lines if re.fullmatch(self.counts, s)] or lines or ["no output"])[-1]
+        hits = [line for line in lines if re.fullmatch(self.counts, line)]
+        last = (hits or lines or ["no output"])[-1]
+        if status is None:
+            return "cut off", f"its time was over; {last}"
+        if status < 0:
+            return "failed", f"signal {-status} ended it; {last}"
+        if "were not begun. Go on with" in output:
+            return "partly", last
+        return {0: "done", 1: "finding"}.get(status, "failed"), last
+
+
+def queue(
+    todo: Sequence[Step], statuses: Mapping[str, str], call: int | None
+) -> tuple[list[Step], list[Step]]:
+    """The steps that a call has left, and those of others that it goes on to. If no call is named,
+    it is the first with steps that have neither ended nor turned out to be impossible.
+    """
+    left = [step for step in todo if statuses.get(step.name) not in ("done", "finding")]
+    hopeful = [step for step in left if statuses.get(step.name) not in ("left out", "failed")]
+    call = call or min((min(step.calls) for step in hopeful or left), default=1)
+    own = [step for step in left if call in step.calls]
+    return own, [step for step in left if step not in own and ELSEWHERE not in step.calls]
 
 
 def steps() -> list[Step]:
@@ -159,7 +185,7 @@ def _env(room: Room) -> list[str]:
 def _measured(room: Room, words: Sequence[str]) -> list[str]:
     """A run that ends in time; the rest of it where an earlier call has begun it."""
     told = [*ATTNBENCH, "run", "--no-report", "--limit", f"{max(1, room.seconds - CLOSING_S):.0f}s"]
-    if begun := room.run_of(room.name):
+    if (begun := room.run_of(room.name)) and not room.anew:
         return [*told, "--resume", f"{begun}"]
     return [*told, *words, "--out", f"{room.out}"]
 

@@ -17,8 +17,8 @@ import pytest
 from attnbench.core.gpu import Absent, Board
 from attnbench.core.record import Energy
 from proofs import gpu_visit, visit_steps
-from proofs.gpu_visit import Kept, NoVisit, Stopped, called, main, queue, visit
-from proofs.visit_steps import Room, Step, steps
+from proofs.gpu_visit import Kept, NoVisit, Stopped, called, main, visit
+from proofs.visit_steps import Room, Step, queue, steps
 from tests.machines import BOX, WITH_GPU
 from tests.processes import gone, handling
 from tests.report.page import runs
@@ -68,9 +68,9 @@ def visited(tmp_path):
     def go(todo, seconds, **answers):
         kept = Kept(tmp_path / "out", tmp_path / f"room{next(number)}", "cuda")
         machine = Machine(kept.results, **answers)
-        done = {name for name, one in kept.steps.items() if one["status"] in ("done", "finding")}
+        own, more = queue(todo, {name: one["status"] for name, one in kept.steps.items()}, None)
         with suppress(KeyboardInterrupt):
-            visit(queue(todo, done, None), kept, seconds, machine.run, machine.now)
+            visit([*own, *more], kept, seconds, machine.run, machine.now)
         summary = json.loads((kept.folder / "summary.json").read_text())["steps"]
         assert summary == kept.steps
         return kept, machine, {name: one["status"] for name, one in summary.items()}
@@ -99,7 +99,7 @@ def test_a_step_gets_its_own_limit_or_what_is_left_of_the_call(visited):
     kept, machine, status = visited(todo, 120, a=(999, 0, "half"))
     assert machine.asked == [("a", 30), ("b", 75.0), ("c", 65.0)], "15 s are for packing"
     assert status == {"a": "cut off", "b": "done", "c": "done"}
-    assert kept.steps["a"]["line"] == "it was still running after 30 s; half"
+    assert kept.steps["a"]["line"] == "its time was over; half"
 
 
 def test_what_time_does_not_reach_is_not_begun_and_the_next_call_begins_there(visited):
@@ -142,44 +142,45 @@ def test_a_sweep_that_its_limit_stopped_is_partly_done_and_goes_on(visited):
     assert kept.steps["a"]["seconds"] == 50.0
 
 
-def test_a_run_that_can_not_go_on_here_begins_anew_and_says_why_in_the_log(visited):
-    def command(room):
-        return ["r", "--resume"] if (room.out / "r.txt").exists() else ["r"]
-
+def test_a_run_that_can_not_go_on_here_begins_anew_and_the_old_one_stays(tmp_path):
     refusal = "it was measured on an A100, and this is an H100; start a new run"
-    machine_answers = iter([(5, 2, refusal), (5, 0, "that counts: 12")])
-    kept, _, _ = visited([step("r", command=command)], 100, r=("stopped", 0, "half"))
+    kept, asked = Kept(tmp_path / "out", tmp_path / "room", "cpu"), []
+    for run in ("nvidia-h100/20261126-110511", "nvidia-a100/20261127-110511"):
+        (kept.results / "quick" / run).mkdir(parents=True)
+        (kept.results / "quick" / run / "run.json").write_text("{}")
 
-    class Refusing(Machine):
-        def run(self, words, limit_s, keep):
-            self.answers = {"r": next(machine_answers)}
-            self.asked.append(list(words))
-            return super().run(words, limit_s, keep)
+    def run(command, limit_s, keep):
+        asked.append(command)
+        return (2, refusal) if "--resume" in command else (0, "→ Use sdpa")
 
-    kept = Kept(kept.folder, kept.results.parent / "next", "cuda")
-    machine = Refusing(kept.results)
-    visit([step("r", command=command)], kept, 100, machine.run, machine.now)
-    assert [each for each in machine.asked if isinstance(each, list)] == [["r", "--resume"], ["r"]]
-    assert kept.steps["r"]["status"] == "done"
-    assert refusal in (kept.folder / "log.txt").read_text()
+    (quick,) = [each for each in steps() if each.name == "quick"]
+    visit([quick], kept, 100, run)
+    latest = kept.results / "quick" / "nvidia-a100" / "20261127-110511"
+    assert asked[0][asked[0].index("--resume") + 1] == str(latest)
+    assert "--resume" not in asked[1] and "h200-quick" in asked[1]
+    assert kept.steps["quick"]["status"] == "done"
+    assert latest.is_dir() and refusal in (kept.folder / "log.txt").read_text()
 
 
 @pytest.mark.parametrize(
-    ("call", "done", "order"),
+    ("call", "statuses", "own", "more"),
     [
-        (None, "", "abc"),
-        (2, "", "bca"),
-        (None, "ab", "c"),
-        (3, "", "cab"),
-        (4, "", "dabc"),
-        (None, "abc", "d"),
+        (None, {}, "a", "bc"),
+        (2, {}, "bc", "a"),
+        (None, {"a": "done", "b": "finding"}, "c", ""),
+        (3, {}, "c", "ab"),
+        (4, {}, "d", "abc"),
+        (None, {"a": "left out", "b": "failed"}, "bc", "a"),
+        (None, {"a": "left out", "b": "failed", "c": "done"}, "d", "ab"),
+        (None, dict.fromkeys("abcd", "done"), "", ""),
     ],
 )
 def test_a_call_begins_with_its_own_steps_and_leaves_the_last_calls_to_another_machine(
-    call, done, order
+    call, statuses, own, more
 ):
     todo = [step("a"), step("b", calls=(2,)), step("c", calls=(2, 3)), step("d", calls=(4,))]
-    assert "".join(each.name for each in queue(todo, set(done), call)) == order
+    found = queue(todo, statuses, call)
+    assert ["".join(each.name for each in some) for some in found] == [own, more]
 
 
 def test_the_exit_status_is_that_of_the_calls_own_steps(tmp_path, monkeypatch):
@@ -309,7 +310,7 @@ def test_a_cache_of_the_same_triton_is_used_and_packed_for_the_next_visit(cache,
     kept.write()
     assert archived(kept.folder, "caches.tar.gz") == {"k.json", "k.autotune.json"}
     back = Kept(tmp_path / "out", tmp_path / "two", "cuda")
-    assert {p.name for p in back.cache.rglob("*.json")} == {"k.json", "k.autotune.json"}
+    assert {p.name for p in back.brought.rglob("*.json")} == {"k.json", "k.autotune.json"}
 
 
 def test_a_cache_of_another_triton_is_left_alone_with_a_sentence(cache, tmp_path, monkeypatch):
