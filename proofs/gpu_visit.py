@@ -318,7 +318,7 @@ def table(kept: Kept) -> str:
 
 
 def main(words: Sequence[str]) -> int:
-    """Exit status 0 where all of the call's steps that can be are done, 1 where one found something,
+    """Exit status 0 where the call's steps are done, or left out; 1 where one found something;
     2 where some are not done; 130 where somebody stopped it.
     """
     options, begun = _parser().parse_args(words), monotonic()

@@ -25,7 +25,7 @@ from attnbench.core.machine import Machine, gpu_warnings, has_c_compiler, this_m
 ATTNBENCH = (sys.executable, "-m", "attnbench")
 TINY = {"seq": "64", "batch": "1", "heads": "2", "kv-heads": "2", "head-dim": "16"}
 TINY |= {"dtype": "float32", "budget": "0.01"}
-ON_CPU = ("sdpa", "matmul", "linear.elu")
+ON_CPU = ("sdpa", "linear.elu")
 LAYER = {"heads": "16", "head-dim": "128", "dtype": "bfloat16", "budget": "0.1"}
 OURS = ("triton.flash", "gluon.flash")
 OTHERS = ("sdpa.cudnn", "sdpa.flash", "cudnn_frontend", "fsa.dense", "flash_attn4")
