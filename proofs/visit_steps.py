@@ -130,7 +130,7 @@ def steps() -> list[Step]:
         Step("tests", (1,), 60, 240, _tests, tested),
         Step("l2", (1,), 30, 90, _l2, r"lts__t_bytes.sum.pct.*"),
         Step("quick", (2,), 60, 330, _preset("h200-quick")),
-        Step("claim", (2,), 30, 120, _claim, r".*reproduced.*"),
+        Step("claim", (2,), 30, 150, _claim, r".*reproduced.*"),
         Step("h200", (2, 3), 60, 520, _preset("h200")),
         Step("million", (3,), 30, 150, _preset("million")),
         Step("shapes", (3,), 30, 150, _run(decode, LAYER | llama | {"phase": "decode"})),
