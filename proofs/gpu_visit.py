@@ -1,43 +1,262 @@
-"""A whole visit to a GPU as one command: ``python proofs/gpu_visit.py --out DIR [--minutes 9]``.
+"""A visit to a GPU in calls of nine minutes: ``python3 proofs/gpu_visit.py --out DIR [--call N]``.
 
-What the machine is and what its ceilings are, the tests of our clocks, our timer against Triton's
-own, a quick sweep; the tests of our kernels, and their blocks; energy, a million tokens, the sweep;
-the ruler's self-check and the claims about this GPU. Each step has its own limit. DIR holds at most
-eight files, whole after every step: called again with the same DIR, or with ``--before`` another's,
-a visit goes on with what is left.
+1: the machine, our kernels and their tests. 2: the preset h200-quick, cuDNN's published rates, and
+h200 begun. 3: its rest, a million tokens, decoding. 4, on another machine: h200-quick again,
+energy, crossovers, limits, the self-check. A call that ends early goes on with the next one's
+steps. DIR holds at most eight files, is whole after every step, and is all that the next call
+needs, here or on another machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
 import sys
+import tarfile
 import tempfile
+import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from textwrap import shorten
 from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from attnbench.command.arguments import above_zero, words  # noqa: E402
-from attnbench.command.terminal import (  # noqa: E402
-    INTERRUPTED,
-    as_ctrl_c,
-)
-from attnbench.core.machine import (  # noqa: E402
-    gpu_warnings,
-    this_machine,
-)
-from proofs.visit_called import Ended, Stopped, called  # noqa: E402
-from proofs.visit_kept import Kept, NoVisit, Place  # noqa: E402
-from proofs.visit_steps import Step, counted, facts, steps  # noqa: E402
+if TYPE_CHECKING:  # they need packages that may have to be installed first
+    from proofs.visit_steps import Step
 
+SUMMARY, LOG, RESULTS, CACHES = "summary.json", "log.txt", "results.tar.gz", "caches.tar.gz"
+PIECE_BYTES, MOST_PIECES = 15 << 20, 3
+"""Of an archive: what comes back from a machine is often limited file by file."""
+LOG_BYTES, STEP_LOG_BYTES = 12 << 20, 1 << 20
 PACKING_S = 15.0
-"""At the end, for a step's grace and for writing all down."""
-LINE = 120
-"""Letters of a line in the table; the summary has it whole."""
+"""At the end, for a step's grace and for writing everything down."""
+KEEP_EVERY_S, GRACE_S = 60.0, 8.0
+"""How often a long step's results are kept; the time that it has after Ctrl-C."""
+INTERRUPTED = 130
+WITHIN: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""Nothing of an archive lands elsewhere; Python 3.11.3 and older lack the filter."""
+
+Ended = tuple[int | None, str]
+"""A step's exit status, None where its time was over, and its output."""
 Runner = Callable[[Sequence[str], float, Callable[[], None]], Ended]
+
+
+class NoVisit(Exception):
+    """The folder can't hold a visit, or holds another one; a sentence."""
+
+
+class Stopped(KeyboardInterrupt):
+    """Somebody ended the visit in a step, whose output until then is ``output``."""
+
+    def __init__(self, output: str) -> None:
+        super().__init__()
+        self.output = output
+
+
+class Kept:
+    """The folder that a visit leaves, and the results and caches that grow beside it."""
+
+    def __init__(self, folder: Path, room: Path, device: str, before: Path | None = None) -> None:
+        """``before``: the folder of an earlier call, if it is another one."""
+        self.folder, self.device = folder, device
+        self.results, self.cache, self.brought = (room / n for n in ("results", "cache", "brought"))
+        self.steps: dict[str, dict[str, Any]] = {}
+        self.notes: list[str] = []
+        self._log, self._cached = b"", 0
+        source = before or folder
+        for new in (self.results, self.cache):
+            new.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if (source / SUMMARY).is_file():
+                self._read(source)
+            elif before is not None:
+                raise NoVisit(f"{before} holds no visit to go on with: it has no {SUMMARY}")
+            elif others := sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")):
+                raise NoVisit(f"{folder} holds other files ({others[0]}); choose another folder")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise NoVisit(f"{source} holds a damaged visit ({error}); choose another") from None
+        except OSError as error:
+            raise NoVisit(f"{folder} can't hold a visit: {error.strerror}") from None
+
+    def _read(self, source: Path) -> None:
+        summary = json.loads((source / SUMMARY).read_text())
+        if summary["device"] != self.device:
+            raise NoVisit(
+                f"{source} holds a visit with --device {summary['device']}, and this one has "
+                f"{self.device}; choose another folder"
+            )
+        self.steps = {
+            name: {"status": str(one["status"]), "seconds": float(one["seconds"]), **one}
+            for name, one in summary["steps"].items()
+        }
+        if (source / LOG).exists():
+            self._log = (source / LOG).read_bytes()
+        unpack(source, RESULTS, self.results)
+        unpack(source, CACHES, self.brought)
+
+    def tell(self, step: str, output: str) -> None:
+        """Add what a step printed to the log; of much the end."""
+        text = output.encode(errors="replace")[-STEP_LOG_BYTES:]
+        self._log = (self._log + f"\n==== {step}\n".encode() + text)[-LOG_BYTES:]
+
+    def write(self) -> None:
+        """All of it, as it is now; raises NoVisit where there is no room for it."""
+        summary = {"device": self.device, "steps": self.steps, "notes": self.notes}
+        try:
+            self._put(LOG, self._log)
+            summary["left_out"] = self._put_archive(RESULTS, self.results)
+            if (count := sum(1 for _ in self.cache.rglob("*"))) != self._cached:
+                summary["left_out"] += self._put_archive(CACHES, self.cache)
+                self._cached = count
+            self._put(SUMMARY, json.dumps(summary, indent=1).encode())
+        except OSError as error:
+            raise NoVisit(f"{self.folder} can't hold a visit: {error.strerror}") from None
+
+    def _put(self, name: str, data: bytes) -> None:
+        new = self.folder / f".{name}"
+        new.write_bytes(data)
+        new.replace(self.folder / name)
+
+    def _put_archive(self, name: str, source: Path) -> list[str]:
+        """In pieces; of more than may be kept nothing, and a sentence."""
+        data = packed(source)
+        pieces = [data[i : i + PIECE_BYTES] for i in range(0, len(data), PIECE_BYTES)]
+        left_out = []
+        if len(pieces) > MOST_PIECES:
+            most = MOST_PIECES * PIECE_BYTES
+            left_out = [f"{name} has {len(data):,} bytes, more than {most:,}, and is not kept"]
+            pieces = []
+        names = [name + f".{number}" * bool(number) for number in range(len(pieces))]
+        for each, piece in zip(names, pieces, strict=True):
+            self._put(each, piece)
+        for old in set(self.folder.glob(f"{name}*")) - {self.folder / each for each in names}:
+            old.unlink()
+        return left_out
+
+
+def packed(source: Path) -> bytes:
+    """A folder as it is while somebody writes to it, without pages, which can be rendered again."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz", compresslevel=6) as archive:
+        for file in sorted(source.rglob("*")):
+            inside = file.relative_to(source)
+            if file.is_file() and "report" not in inside.parts:
+                with suppress(FileNotFoundError):  # a name that lasts for a moment
+                    content = file.read_bytes()
+                    entry = tarfile.TarInfo(str(inside))
+                    entry.size, entry.mtime = len(content), int(file.stat().st_mtime)
+                    archive.addfile(entry, io.BytesIO(content))
+    return data.getvalue()
+
+
+def unpack(folder: Path, name: str, target: Path) -> None:
+    """An archive's pieces, if there are any; raises ValueError where they are damaged."""
+    pieces = sorted(folder.glob(f"{name}*"))
+    try:
+        if pieces:
+            whole = io.BytesIO(b"".join(piece.read_bytes() for piece in pieces))
+            with tarfile.open(fileobj=whole) as archive:
+                archive.extractall(target, **WITHIN)
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        raise ValueError(f"its {name} can't be unpacked: {error}") from None
+
+
+def install(wheels: Path, target: Path) -> list[str]:
+    """Install wheels into a folder, which asks no network; a sentence on each that is left out."""
+    found = sorted(wheels.glob("*.whl"))
+    notes = [] if found else [f"{wheels} holds no wheels"]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    pip += ["--disable-pip-version-check", "--upgrade", "--target", str(target)]
+    for wheel in found:
+        ended = subprocess.run([*pip, str(wheel)], capture_output=True, text=True)
+        if ended.returncode:
+            lines = [line for line in ended.stderr.splitlines() if line.strip()] or ["pip failed"]
+            errors = [line for line in lines if line.startswith("ERROR")] or lines
+            notes.append(f"{wheel.name} is left out: {errors[0].removeprefix('ERROR: ')}")
+    return notes
+
+
+def fill_cache(source: Path, cache: Path) -> list[str]:
+    """Copy Triton's cache, which holds fla's tuning too, if the Triton here has made it."""
+    try:
+        here = version("triton")
+    except PackageNotFoundError:
+        return ["Triton is not installed here, so its cache is left alone"]
+    makers = set()
+    for file in source.glob("*/*.json"):
+        with suppress(ValueError, AttributeError):
+            makers.add(json.loads(file.read_text()).get("triton_version"))
+    if others := sorted(makers - {None, here}):
+        return [f"{source} was made by Triton {others[0]}, and this is {here}: it is left alone"]
+    if not makers:
+        return [f"{source} holds no cache of Triton's"]
+    shutil.copytree(source, cache, dirs_exist_ok=True)
+    return []
+
+
+def called(command: Sequence[str], limit_s: float, keep: Callable[[], None]) -> Ended:
+    """Run a command in a group of its own for so long at most; call ``keep`` now and then."""
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "PYTHONUNBUFFERED": "1",
+                "COLUMNS": "200",
+            },  # a line that counts is whole
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        end, status, stopped = monotonic() + limit_s, None, False
+        try:
+            while True:
+                status = _waited(process, min(KEEP_EVERY_S, end - monotonic()))
+                if status is not None or monotonic() >= end:
+                    break
+                keep()
+        except KeyboardInterrupt:
+            stopped = True
+        finally:
+            _end(process)
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    if stopped:
+        raise Stopped(text)
+    return status, text
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Let it keep what it has, then kill its whole group."""
+    try:
+        if process.poll() is None:
+            process.terminate()  # attnbench takes it as Ctrl-C, which background jobs may ignore
+            _waited(process, GRACE_S)
+    finally:  # though Ctrl-C comes a second time
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _waited(process: subprocess.Popen[bytes], seconds: float) -> int | None:
+    try:
+        return process.wait(max(0.0, seconds))
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def visit(
@@ -47,125 +266,138 @@ def visit(
     run: Runner = called,
     now: Callable[[], float] = monotonic,
 ) -> None:
-    """Step after step until the time is over; what an earlier visit has done is not done again."""
+    """Run step after step until the time is over."""
+    from proofs.visit_steps import Room
+
     end = now() + seconds - PACKING_S
     kept.write()
     for step in todo:
-        before = kept.steps.get(step.name)
-        if before and before["status"] in ("done", "finding"):
-            continue
         left = min(step.limit_s, end - now())
+        before = kept.steps.get(step.name)
         if left < step.least_s:
-            kept.steps[step.name] = before or _ended("not begun", 0.0, "no time was left for it")
+            kept.steps[step.name] = before or _entry("not begun", 0.0, "no time was left for it")
             continue
-        told = step.command(kept.results, left)
-        if isinstance(told, str):
-            kept.steps[step.name] = _ended("left out", 0.0, told)
+        room = Room(kept.device, kept.results, step.name, left)
+        command = step.command(room)
+        if isinstance(command, str):
+            kept.steps[step.name] = _entry("left out", 0.0, command)
             continue
-        print(f"{step.name}: {left:.0f} s at most …", file=sys.stderr, flush=True)
         start = now() - (before or {}).get("seconds", 0.0)
-        kept.steps[step.name] = _ended("cut off", 0.0, "the visit ended in the middle of it")
+        kept.steps[step.name] = _entry("cut off", 0.0, "the visit ended in the middle of it")
         kept.write()
+        print(f"{step.name}: {left:.0f} s at most …", file=sys.stderr, flush=True)
         try:
-            status, output = run(told, left, kept.write)
+            status, output = run(command, left, kept.write)
+            if status == 2 and "--resume" in command and "start a new" in output:
+                kept.tell(step.name, output)
+                status, output = run(step.command(replace(room, anew=True)), left, kept.write)
         except Stopped as stopped:
-            kept.tell(step.name, stopped.said)
-            kept.steps[step.name] = _ended("cut off", now() - start, "the visit was stopped in it")
+            kept.tell(step.name, stopped.output)
+            line = "the visit was stopped in the middle of it"
+            kept.steps[step.name] = _entry("cut off", now() - start, line)
             kept.write()
             raise
         kept.tell(step.name, output)
-        still = "" if status is not None else f"it was still running after {left:.0f} s"
-        line = counted(step, output, still)
-        kept.steps[step.name] = _ended(_status(status, output), now() - start, line)
+        word, line = step.outcome(status, output)
+        kept.steps[step.name] = _entry(word, now() - start, line)
         kept.write()
     kept.write()
 
 
-def _status(status: int | None, output: str) -> str:
-    if status is None:
-        return "cut off"
-    if "were not begun. Go on with" in output:
-        return "partly"
-    return {0: "done", 1: "finding"}.get(status, "failed")
-
-
-def _ended(status: str, seconds: float, line: str) -> dict[str, str | float]:
+def _entry(status: str, seconds: float, line: str) -> dict[str, str | float]:
     return {"status": status, "seconds": round(seconds, 1), "line": line}
 
 
 def table(kept: Kept) -> str:
-    """A line a step: what became of it, its seconds, and the line that counts."""
-    rows = [f"{'step':10}{'status':11}{'seconds':>8}  what it came to"]
+    """A line for each step: how it ended, its seconds, and the line that says most."""
+    rows = [f"{'step':14}{'status':11}{'seconds':>8}  outcome"]
     for name, one in kept.steps.items():
-        line = shorten(one["line"], LINE, placeholder=" …")
-        rows.append(f"{name:10}{one['status']:11}{one['seconds']:8.1f}  {line}")
+        line = shorten(one["line"], 120, placeholder=" …")  # the summary has it whole
+        rows.append(f"{name:14}{one['status']:11}{one['seconds']:8.1f}  {line}")
     return "\n".join(rows)
 
 
-def main(told: Sequence[str]) -> int:
-    """Exit status of the steps asked for: 0 where all are done, 1 where one found something, 2
-    where some are not; 130 where somebody stopped it.
+def main(words: Sequence[str]) -> int:
+    """Exit status 0 where the call's steps are done, or left out; 1 where one found something;
+    2 where some are not done; 130 where somebody stopped it.
     """
-    given = _parser().parse_args(told)
-    begun, todo = monotonic(), steps(given.device)
-    names = given.steps or [step.name for step in todo]
-    if unknown := set(names) - {step.name for step in todo}:
-        print(
-            f"there is no step {', '.join(sorted(unknown))}; the steps are "
-            f"{', '.join(step.name for step in todo)}",
-            file=sys.stderr,
-        )
-        return 2
-    with tempfile.TemporaryDirectory(prefix="attnbench-visit-") as results, as_ctrl_c():
+    options, begun = _parser().parse_args(words), monotonic()
+    with tempfile.TemporaryDirectory(prefix="attnbench-visit-") as name:
+        room, notes = Path(name), list[str]()
+        if options.wheels:
+            notes += install(options.wheels, room / "packages")
+            sys.path.insert(0, str(room / "packages"))
+        ours = [str(room / "packages"), str(ROOT)]
+        paths = [*ours, *filter(None, [os.environ.get("PYTHONPATH")])]
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
         try:
-            place = Place(this_machine().kind, given.device)
-            kept = Kept(given.out, Path(results), place, given.before)
-            kept.said = gpu_warnings(this_machine())
-            print("\n".join(facts()), file=sys.stderr, flush=True)
-            kept.tell("machine", "\n".join(facts()))
-            for sentence in kept.said:
-                print(f"note: {sentence}", file=sys.stderr)
-            left = 60 * given.minutes - (monotonic() - begun)
-            stopped = _stopped([step for step in todo if step.name in names], kept, left)
+            return _visited(options, room, notes, 60 * options.minutes + begun)
+        except ModuleNotFoundError as error:
+            notes.append(f"gpu_visit: {error}: bring its wheel along with --wheels")
         except NoVisit as error:
-            print(f"gpu_visit: {error}", file=sys.stderr)
-            return 2
+            notes.append(f"gpu_visit: {error}")
+        print("\n".join(notes), file=sys.stderr)
+        return 2
+
+
+def _visited(options: argparse.Namespace, room: Path, notes: list[str], end: float) -> int:
+    """Prepare a call and run it; raises NoVisit where there can be none."""
+    from attnbench.command.terminal import as_ctrl_c
+    from attnbench.core.machine import this_machine
+    from proofs import visit_steps
+
+    machine, todo, stopped = this_machine(), visit_steps.steps(), False
+    if unknown := set(options.steps) - {step.name for step in todo}:
+        known = ", ".join(step.name for step in todo)
+        raise NoVisit(f"there is no step {', '.join(sorted(unknown))}; the steps are {known}")
+    warnings = visit_steps.notes(machine)
+    if options.device not in machine.devices:
+        raise NoVisit(f"torch can't use a GPU here: {'; '.join(warnings)}")
+    kept = Kept(options.out, room, options.device, options.before)
+    os.environ["TRITON_CACHE_DIR"] = str(kept.cache)
+    for source in filter(None, (kept.brought, options.wheels)):
+        notes += fill_cache(source, kept.cache) if any(source.glob("*/*.json")) else []
+    notes += fill_cache(options.caches, kept.cache) if options.caches else []
+    kept.notes = notes + warnings
+    kept.tell("machine", json.dumps({"machine": machine.to_dict(), "notes": kept.notes}, indent=1))
+    for note in kept.notes:
+        print(f"note: {note}", file=sys.stderr)
+    if options.steps:
+        todo = [step for step in todo if step.name in options.steps]
+    statuses = {name: one["status"] for name, one in kept.steps.items()}
+    own, more = visit_steps.queue(todo, statuses, options.call)
+    try:
+        with as_ctrl_c():
+            visit([*own, *more], kept, end - monotonic())
+    except KeyboardInterrupt:
+        stopped = True
     print(table(kept))
     if stopped:
         print("stopped; what was done is kept, and the same command goes on", file=sys.stderr)
         return INTERRUPTED
-    found = {one["status"] for name, one in kept.steps.items() if name in names}
-    return 2 if found - {"done", "finding"} else int("finding" in found)
-
-
-def _stopped(todo: Sequence[Step], kept: Kept, seconds: float) -> bool:
-    """The visit; whether somebody ended it."""
-    try:
-        visit(todo, kept, seconds)
-    except KeyboardInterrupt:
-        return True
-    return False
+    found = {kept.steps[step.name]["status"] for step in (todo if options.steps else own)}
+    return 2 if found - {"done", "finding", "left out"} else int("finding" in found)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
-    parser.add_argument(
-        "--minutes", type=above_zero, default=9.0, metavar="M", help="of the whole visit"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--before",
-        type=Path,
-        metavar="DIR",
-        help="what an earlier visit left, if that is not in --out",
+    add = parser.add_argument
+    add("--out", required=True, type=Path, metavar="DIR", help="the visit's folder")
+    add("--call", type=int, choices=range(1, 5), help="else the first with steps left")
+    add("--minutes", type=float, default=9.0, metavar="M", help="of this call; 9 if not given")
+    add("--before", type=Path, metavar="DIR", help="an earlier call's folder, if it is not --out")
+    add("--wheels", type=Path, metavar="DIR", help="packages to install first, without a network")
+    add("--caches", type=Path, metavar="DIR", help="Triton's cache, if not with the wheels")
+    add(
+        "--steps",
+        type=lambda text: text.replace(",", " ").split(),
+        default=[],
+        metavar="NAME,…",
+        help="these steps alone",
     )
-    parser.add_argument("--steps", type=words, metavar="NAME,…", help="of these steps alone")
-    parser.add_argument(
-        "--device",
-        choices=("cuda", "cpu"),
-        default="cuda",
-        help="cuda if not given; with cpu, to try the visit itself",
-    )
+    add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a tiny trial")
     return parser
 
 

@@ -1,239 +1,375 @@
-"""The steps of a visit to a GPU, in the order in which they are worth most if it is cut off."""
+"""The steps of a visit to a GPU: what each runs, in which call, and the line of it that counts.
+
+On a CPU every step is tiny: the same command with short sequences, to try the visit itself.
+``python proofs/visit_steps.py energies DIR`` and ``… call VARIANT`` are two of these commands.
+"""
 
 from __future__ import annotations
 
-import json
-import os
 import re
+import shutil
 import sys
-import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from attnbench.core.machine import has_c_compiler, this_machine
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import impls  # noqa: E402
+from attnbench.core import gpu as nvml  # noqa: E402
+from attnbench.core.disk import HEADER  # noqa: E402
+from attnbench.core.machine import Machine, gpu_warnings, has_c_compiler, this_machine  # noqa: E402
 
 ATTNBENCH = (sys.executable, "-m", "attnbench")
-PYTEST = (
-    sys.executable, "-m", "pytest", "-m", "gpu", "-v", "-rs", "-o", "addopts=",
-    "--import-mode=importlib", "-p", "no:cacheprovider",
-    "-W", "default",
+TINY = {"seq": "64", "batch": "1", "heads": "2", "kv-heads": "2", "head-dim": "16"}
+TINY |= {"dtype": "float32", "budget": "0.01"}
+ON_CPU = ("sdpa", "linear.elu")
+LAYER = {"heads": "16", "head-dim": "128", "dtype": "bfloat16", "budget": "0.1"}
+OURS = ("triton.flash", "gluon.flash")
+OTHERS = ("sdpa.cudnn", "sdpa.flash", "cudnn_frontend", "fsa.dense", "flash_attn4")
+TEN = (
+    "sdpa", "sdpa.cudnn", "sdpa.flash", "sdpa.efficient", "triton.flash", "gluon.flash", "flex",
+    "matmul", "triton.linear", "linear.elu",
 )  # fmt: skip
-TESTS = {
-    "tests": ("tests/gpu/test_cuda.py",),
-    "gates": ("tests/gpu/test_triton.py", "-k", "not speed"),
-    "speeds": ("tests/gpu/test_triton.py", "-k", "speed"),
-}
-AT_ONCE = 8
-"""Tests of our kernels' values, each of which compiles for seconds on one core of the host."""
-FLASH = (
-    "triton.flash", "triton.flash?q_block=128&k_block=128&warps=8&stages=2",
-    "triton.flash?q_block=128&k_block=64&warps=8&stages=3", "triton.flash?keys=64x128x8x2",
-    "triton.flash?queries=128x64x8x2", "sdpa.flash", "sdpa.cudnn", "sdpa",
+REPEATS, WITHIN = 3, 0.05
+"""Runs with energy, and how far a variant's joules may lie apart in them."""
+ELSEWHERE = 4
+"""The call that belongs on another machine, so that no other call goes on to its steps."""
+CLOSING_S = 15.0
+"""What a run needs to end its last measurement and say what came of it."""
+SEVERAL = 8
+"""Tests of our kernels at once; each compiles for seconds on one core of the host."""
+METRICS = (
+    "gpu__time_duration.sum", "lts__t_bytes.sum", "lts__t_bytes.sum.per_second",
+    "lts__t_bytes.sum.pct_of_peak_sustained_elapsed", "dram__bytes.sum.per_second",
 )  # fmt: skip
-"""Blocks between which only a GPU can tell, and what they are to be held against."""
-CLOSING_S = 15
-"""What a run needs to end its last cell and say what came of it."""
 
-Command = Callable[[Path, float], list[str] | str]
+
+@dataclass(frozen=True)
+class Room:
+    """Where a step runs: the device, the folder of all results, its name and its seconds."""
+
+    device: str
+    results: Path
+    name: str
+    seconds: float = 0.0
+    anew: bool = False
+    """The run that an earlier call began can't go on here."""
+
+    @property
+    def out(self) -> Path:
+        """The step's own folder of results."""
+        return self.results / self.name
+
+    def run_of(self, step: str) -> Path | None:
+        """The latest run that a step has made, if there is one."""
+        runs = [header.parent for header in (self.results / step).glob(f"*/*/{HEADER}")]
+        return max(runs, key=lambda run: run.name, default=None)
+
+
+Command = Callable[[Room], list[str] | str]
+"""A command's words, or the sentence why there is nothing to run."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """``command``: the words for a results folder and so many seconds, or a sentence why not.
-
-    ``least_s``: with less time it is not begun. ``limit_s``: the most it may take. ``counts``:
-    finds the line of its output that counts.
+    """``calls``: the calls that it belongs to. With less than ``least_s`` it is not begun, and it
+    ends after ``limit_s``. ``counts`` finds the line of its output that counts.
     """
 
     name: str
+    calls: tuple[int, ...]
     least_s: float
     limit_s: float
     command: Command
-    counts: str
+    counts: str = r".*is the fastest exact variant.*|→ .*"
+
+    def outcome(self, status: int | None, output: str) -> tuple[str, str]:
+        """A word for how it ended, and the line that says most; a signal's status is negative."""
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        hits = [line for line in lines if re.fullmatch(self.counts, line)]
+        last = (hits or lines or ["no output"])[-1]
+        if status is None:
+            return "cut off", f"its time was over; {last}"
+        if status < 0:
+            return "failed", f"signal {-status} ended it; {last}"
+        if "were not begun. Go on with" in output:
+            return "partly", last
+        return {0: "done", 1: "finding"}.get(status, "failed"), last
 
 
-def steps(device: str = "cuda") -> list[Step]:
-    """All of them: few seconds and much trust first, then the headline, then all the rest."""
-    fastest = r".*is the fastest exact variant.*"
-    tested = r".*\d+ (?:passed|failed|skipped|error|deselected).*|.*(?:PASSED|FAILED).*"
-    return [
-        Step("env", 30, 120, _env(device), r"product bfloat16 .*"),
-        Step("tests", 20, 90, _tests("tests"), tested),
-        Step("timer", 30, 100, _timer(device), r"against triton's do_bench.*"),
-        Step("quick", 60, 330, _run("h200-quick", device), fastest),
-        Step("gates", 60, 300, _tests("gates"), tested),  # each compiles anew: minutes
-        Step("speeds", 60, 240, _tests("speeds"), tested),
-        Step("blocks", 60, 180, _blocks(device), fastest),
-        Step("energy", 60, 420, _energy, r"energy: .*"),
-        Step("million", 60, 240, _run("million", device), r"\[\d+/\d+, .*1048576.*"),
-        Step("sweep", 60, 900, _run("h200", device), fastest),
-        Step(
-            "selfcheck",
-            120,
-            420,
-            lambda out, _: [*ATTNBENCH, "selfcheck", "--out", f"{out}"],
-            r"ruler self-check:.*",
-        ),
-        Step("claims", 60, 200, _claims, r".*reproduced.*"),
-    ]
-
-
-def facts() -> list[str]:
-    """What the rest hangs on, in five lines."""
-    there, include = this_machine(), Path(sysconfig.get_path("include"))
-    gpus = ", ".join(f"{gpu.name}, driver {gpu.driver}" for gpu in there.gpus) or "none"
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-        ends = "by pidfd_open"
-    except (OSError, AttributeError) as error:
-        ends = f"by asking now and then: {error}"
-    triton = there.versions.get("triton", "not installed")
-    return [
-        f"GPU: {gpus}",
-        f"torch: {there.versions.get('torch', 'not installed')}, CUDA {there.torch_cuda or 'none'}",
-        f"Triton: {triton}",
-        f"C compiler: {'there' if has_c_compiler() else 'none'}, Python.h: "
-        f"{'there' if (include / 'Python.h').exists() else 'none'}",
-        f"how a worker's end is known: {ends}",
-    ]
-
-
-def no_cuda() -> str:
-    """A sentence where torch can't use a GPU here, else nothing."""
-    there = this_machine()
-    return "" if "cuda" in there.devices else "there is no GPU here that torch can use"
-
-
-def _env(device: str) -> Command:
-    dtypes = "bfloat16,float16,float32"
-    return lambda out, _: [
-        *ATTNBENCH,
-        "env",
-        "--device",
-        device,
-        "--dtype",
-        dtypes,
-        "--out",
-        f"{out}",
-    ]
-
-
-def _timer(device: str) -> Command:
-    words = [sys.executable, "proofs/visit_timer.py", device]
-    return lambda *_: words if device == "cpu" else no_cuda() or words
-
-
-def _tests(which: str) -> Command:
-    """Those of our clocks and of cells, or those of our kernels: of their values several at once,
-    of their speeds one after another.
+def queue(
+    todo: Sequence[Step], statuses: Mapping[str, str], call: int | None
+) -> tuple[list[Step], list[Step]]:
+    """The steps that a call has left, and those of others that it goes on to. If no call is named,
+    it is the first with steps that have neither ended nor turned out to be impossible.
     """
-    kernels = which != "tests"
+    left = [step for step in todo if statuses.get(step.name) not in ("done", "finding")]
+    hopeful = [step for step in left if statuses.get(step.name) not in ("left out", "failed")]
+    call = call or min((min(step.calls) for step in hopeful or left), default=1)
+    own = [step for step in left if call in step.calls]
+    return own, [step for step in left if step not in own and ELSEWHERE not in step.calls]
 
-    def command(out: Path, seconds: float) -> list[str] | str:
-        needed = ("pytest", "triton") if kernels else ("pytest",)
-        lacking = [name for name in needed if find_spec(name) is None]
-        if kernels and not has_c_compiler():
-            lacking.append("a C compiler")
-        told = f"these tests need {' and '.join(lacking)}" if lacking else ""
-        several = which == "gates" and find_spec("xdist") is not None
-        at_once = ["-n", f"{AT_ONCE}"] if several else []
-        return "; ".join(filter(None, [no_cuda(), told])) or [*PYTEST, *at_once, *TESTS[which]]
+
+def steps() -> list[Step]:
+    """All steps, in the order of the four calls; the first of a call are worth most."""
+    forward = LAYER | {"seq": "8192", "batch": "4", "phase": "forward,train"}
+    grouped = {"seq": "131072", "batch": "1,64", "kv-heads": "2", "phase": "decode"}
+    llama = {"seq": "2048,8192,32768,131072", "batch": "1,8,32", "heads": "64", "kv-heads": "8"}
+    decode = ("triton.decode", "sdpa", "sdpa.cudnn", "sdpa.flash", "flashinfer")
+    flash = ("sdpa", *with_and_without(OURS), "triton.linear", *OTHERS)
+    energy = LAYER | {"seq": "8192", "batch": "2", "phase": "forward"}
+    tested = r".*\d+ (passed|failed|skipped|error|deselected).*"
+    bound = r".*(overtakes|faster throughout|neither).*"
+    return [
+        Step("env", (1,), 30, 120, _env, r"product (bf|fl)oat.*"),
+        Step("kernels", (1,), 60, 180, _run(flash, forward)),
+        Step("decode", (1,), 30, 90, _run(decode, LAYER | grouped)),
+        Step("tests", (1,), 60, 240, _tests, tested),
+        Step("l2", (1,), 30, 90, _l2, r"lts__t_bytes.sum.pct.*"),
+        Step("quick", (2,), 60, 330, _preset("h200-quick")),
+        Step("claim", (2,), 30, 150, _claim, r".*reproduced.*"),
+        Step("h200", (2, 3), 60, 520, _preset("h200")),
+        Step("million", (3,), 30, 150, _preset("million")),
+        Step("shapes", (3,), 30, 150, _run(decode, LAYER | llama | {"phase": "decode"})),
+        Step("again", (4,), 60, 330, _preset("h200-quick")),
+        Step("apart", (4,), 5, 30, _apart, r"of what was timed in both.*"),
+        *(
+            Step(f"energy-{n}", (4,), 30, 120, _run(TEN, energy, "--energy"))
+            for n in range(1, REPEATS + 1)
+        ),
+        Step("energies", (4,), 5, 30, lambda room: _own("energies", room.results), "energy: .*"),
+        Step("cross-linear", (4,), 20, 60, _cross("triton.linear", "512,65536"), bound),
+        Step(
+            "cross-window",
+            (4,),
+            20,
+            60,
+            _cross("window.flex", "1024,32768", "window.blocked"),
+            bound,
+        ),
+        Step("cross-fla", (4,), 60, 120, _cross("fla.linear", "512,65536"), bound),
+        Step("limits", (4,), 30, 120, _limits, r"sdpa .*"),
+        Step("selfcheck", (4,), 60, 240, _selfcheck, r"ruler self-check:.*"),
+    ]
+
+
+def with_and_without(names: Sequence[str]) -> list[str]:
+    """Rows of the table, and each again with every option that is on or off the other way."""
+    rows = impls.table().rows
+    there = [rows[name] for name in names if name in rows]
+    return [
+        label
+        for row in there
+        for label in (
+            row.name,
+            *(f"{row.name}?{k}={not v}" for k, v in row.options.items() if isinstance(v, bool)),
+        )
+    ]
+
+
+def words_of(grid: Mapping[str, str], device: str) -> list[str]:
+    """The words of a grid on a device; on a CPU a tiny one, of the same phases and masks."""
+    tiny = TINY if device == "cpu" else {}
+    told = {**grid, **tiny, "device": device}
+    return [word for name, value in told.items() for word in (f"--{name}", value)]
+
+
+def _env(room: Room) -> list[str]:
+    dtypes = "float32" if room.device == "cpu" else "bfloat16,float16,float32"
+    return [*ATTNBENCH, "env", "--device", room.device, "--dtype", dtypes, "--out", f"{room.out}"]
+
+
+def _measured(room: Room, words: Sequence[str]) -> list[str]:
+    """A run that ends in time; the rest of it where an earlier call has begun it."""
+    told = [*ATTNBENCH, "run", "--no-report", "--limit", f"{max(1, room.seconds - CLOSING_S):.0f}s"]
+    if (begun := room.run_of(room.name)) and not room.anew:
+        return [*told, "--resume", f"{begun}"]
+    return [*told, *words, "--out", f"{room.out}"]
+
+
+def _run(variants: Sequence[str], grid: Mapping[str, str], *more: str) -> Command:
+    def command(room: Room) -> list[str]:
+        rows = impls.table().rows
+        names = [name for name in variants if name.partition("?")[0] in rows]
+        names = list(ON_CPU) if room.device == "cpu" else names
+        return _measured(room, [*names, *words_of(grid, room.device), *more])
 
     return command
 
 
-def _blocks(device: str) -> Command:
-    """Our FlashAttention in several blocks, beside torch's."""
-    grid = {
-        "seq": "4096,16384",
-        "batch": "1",
-        "heads": "16",
-        "head-dim": "64,128",
-        "dtype": "bfloat16",
-        "phase": "forward,train",
-        "device": device,
-    }
-    words = [word for name, value in grid.items() for word in (f"--{name}", value)]
-
-    def command(out: Path, seconds: float) -> list[str] | str:
-        if device == "cpu":
-            return "our kernels run on cuda"
-        limit = f"{max(1, seconds - CLOSING_S):.0f}s"
-        return no_cuda() or [
-            *ATTNBENCH,
-            "run",
-            *FLASH,
-            *words,
-            "--mask",
-            "none",
-            "--mask",
-            "causal",
-            "--budget",
-            "0.1",
-            "--no-report",
-            "--limit",
-            limit,
-            "--out",
-            f"{out}",
-        ]
+def _preset(name: str) -> Command:
+    def command(room: Room) -> list[str]:
+        names = ON_CPU if room.device == "cpu" else ()
+        return _measured(room, [*names, "--preset", name, *words_of({}, room.device)])
 
     return command
 
 
-def _claims(out: Path, seconds: float) -> list[str] | str:
-    """Those about this GPU that can be tried, in the time that there is."""
-    import impls
+def _tests(room: Room) -> list[str] | str:
+    needed = [name for name in ("pytest", "triton") if find_spec(name) is None]
+    needed += [] if has_c_compiler() else ["a C compiler"]
+    if needed and room.device != "cpu":
+        return f"the tests of our kernels need {' and '.join(needed)}"
+    several = ["-n", f"{SEVERAL}"] if find_spec("xdist") and room.device != "cpu" else []
+    plain = ("-o", "addopts=", "--import-mode=importlib", "-p", "no:cacheprovider")
+    return [sys.executable, "-m", "pytest", "-m", "gpu", "-v", "-rs", *plain, *several, "tests/gpu"]
+
+
+def _l2(room: Room) -> list[str] | str:
+    if (ncu := shutil.which("ncu")) is None:
+        return "ncu is not installed, so the L2 cache's traffic was not measured"
+    ours = with_and_without(OURS)[:4] if room.device != "cpu" else ["sdpa"]
+    told = [ncu, "--profile-from-start", "off", "--metrics", ",".join(METRICS)]
+    return [*told, *_own("call", room.device, *ours)]
+
+
+def _claim(room: Room) -> list[str] | str:
+    """cuDNN's published rates on this card: ten points of each claim that has more."""
     from attnbench.features.claims import claim as claims
-    from attnbench.features.claims.claim import lacking
 
     machine, table = this_machine(), impls.table()
-    about = [claim for claim in claims.find([]) if claim.needs.gpu]
-    fit = [claim.name for claim in about if lacking(claim, machine, table, None) is None]
-    if not fit:
-        there = ", ".join(gpu.name for gpu in machine.gpus) or "no GPU"
-        return f"none of the {len(about)} claims about GPUs can be tried: this machine has {there}"
-    budget = max(10.0, 0.6 * seconds)  # the rest is for starting, building and checking
-    return [*ATTNBENCH, "reproduce", *fit, "--budget", f"{budget:.0f}", "--out", f"{out}"]
+    fit = [
+        each.name
+        for each in claims.find([])
+        if each.needs.gpu
+        and "sdpa.cudnn" in each.needs.variants
+        and claims.lacking(each, machine, table, None) is None
+    ]
+    if room.device == "cpu":
+        told = ["key-bias-cost", "--points", "1", "--budget", "1"]
+    elif fit:
+        told = [*fit, "--points", "10", "--budget", f"{max(5, 0.5 * room.seconds):.0f}"]
+    else:
+        return "no published rate of cuDNN can be tried on this GPU"
+    return [*ATTNBENCH, "reproduce", *told, "--out", f"{room.out}"]
 
 
-def _energy(out: Path, seconds: float) -> list[str] | str:
-    return no_cuda() or [sys.executable, "proofs/visit_energy.py", f"{out}"]
+def _apart(room: Room) -> list[str] | str:
+    quick, again = room.run_of("quick"), room.run_of("again")
+    if quick is None or again is None:
+        return "it compares the steps quick and again, and one of them has no run yet"
+    return [*ATTNBENCH, "compare", f"{quick}", f"{again}"]
 
 
-def _run(preset: str, device: str) -> Command:
-    """A preset, or the rest of it where an earlier visit left one."""
+def _cross(variant: str, lengths: str, on_cpu: str = "linear.elu") -> Command:
+    """Where a variant overtakes sdpa, or is overtaken by it."""
 
-    def command(out: Path, seconds: float) -> list[str] | str:
-        if device != "cpu" and (why := no_cuda()):
-            return why
-        words = [*ATTNBENCH, "run", "--no-report", "--limit", f"{max(1, seconds - CLOSING_S):.0f}s"]
-        begun = unfinished(out, preset)
-        if begun is not None:
-            return [*words, "--resume", str(begun)]
-        return [*words, "--preset", preset, "--device", device, "--out", str(out)]
+    def command(room: Room) -> list[str]:
+        tiny = room.device == "cpu"
+        mask = "window:1023,0" if variant.startswith("window") else "causal"
+        grid = LAYER | {"batch": "1", "phase": "forward", "mask": mask}
+        words = [on_cpu if tiny else variant, *_searched(room, grid)]
+        lengths_here = "64,128" if tiny else lengths
+        return [*ATTNBENCH, "crossover", "sdpa", *words, "--seq", lengths_here]
 
     return command
 
 
-def unfinished(out: Path, preset: str) -> Path | None:
-    """The latest run of a preset, if there is one."""
-    from attnbench.sweep.presets import PRESETS
-
-    found = []
-    for header in out.glob("*/*/run.json"):
-        try:
-            grid = json.loads(header.read_text())["grid"]
-        except (ValueError, KeyError, OSError):
-            continue  # what a cut-off visit left half written
-        if grid.get("title") == PRESETS[preset].title:
-            found.append(header.parent)
-    return max(found, default=None)
+def _limits(room: Room) -> list[str]:
+    tiny = room.device == "cpu"
+    names = ON_CPU if tiny else [name for name in TEN if name in impls.table().rows]
+    small = ("--max-memory", "1MiB", "--max-time", "1ms") if tiny else ()
+    grid = LAYER | {"batch": "1", "phase": "forward"}
+    return [*ATTNBENCH, "limits", *names, *_searched(room, grid), *small]
 
 
-def counted(step: Step, output: str, otherwise: str = "") -> str:
-    """The last line of its output that counts; or else what is said, or its last line."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    hits = [line for line in lines if re.fullmatch(step.counts, line)]
-    return (hits or [otherwise][: bool(otherwise)] or lines or ["it said nothing"])[-1]
+def _searched(room: Room, grid: Mapping[str, str]) -> list[str]:
+    """The words of a search: of its problem, and the seconds that there are."""
+    seconds = 2.0 if room.device == "cpu" else max(10.0, room.seconds - CLOSING_S)
+    words = {**grid, **(TINY if room.device == "cpu" else {}), "budget": f"{seconds:.0f}"}
+    words |= {"device": room.device, "out": f"{room.out}"}
+    return [word for name, value in words.items() if name != "seq" for word in (f"--{name}", value)]
+
+
+def _selfcheck(room: Room) -> list[str]:
+    return [*ATTNBENCH, "selfcheck", "--out", f"{room.out}"]
+
+
+def _own(*words: object) -> list[str]:
+    return [sys.executable, str(ROOT / "proofs" / "visit_steps.py"), *map(str, words)]
+
+
+def notes(machine: Machine) -> list[str]:
+    """What may spoil a visit on this machine, or keep part of it from being measured."""
+    found = gpu_warnings(machine)
+    for gpu in machine.gpus:
+        if gpu.capability < 9:
+            found.append(
+                f"{gpu.name} (compute capability {gpu.capability:g}) has no TMA: kernels that load "
+                "through it are unsupported here, or load through pointers"
+            )
+        board = nvml.board(gpu.uuid)
+        energy = board.energy_j() if isinstance(board, nvml.Board) else board
+        if isinstance(energy, nvml.Absent):
+            found.append(f"no energy will be measured on {gpu.name}: {energy.reason}")
+    return found
+
+
+def energies(results: Path) -> int:
+    """Print what a token costs in each of the runs with energy, and how far they lie apart.
+
+    Exit status 0 where all variants lie within the bound, 1 where one does not, 2 without figures.
+    """
+    from attnbench.core.store import each_run, read_records
+
+    runs = [each_run([folder]) for folder in sorted(results.glob("energy-*"))]
+    joules: dict[str, list[float]] = {}
+    why = "no run with energy lies here"
+    for record in (record for paths in runs if paths for record in read_records(paths[-1])):
+        if record.energy is not None and record.energy.joules:
+            tokens = record.problem.batch * record.problem.q_len
+            joules.setdefault(record.variant, []).append(record.energy.joules / tokens)
+        else:
+            why = record.energy.why if record.energy else record.reason or why
+    apart = {name: max(some) / min(some) - 1 for name, some in joules.items() if len(some) > 1}
+    for name, some in joules.items():
+        figures = "  ".join(f"{1e6 * each:9.4g}" for each in some)
+        print(f"{name:18} {figures} µJ a token  {100 * apart.get(name, 0):5.1f} % apart")
+    if not apart:
+        print(f"energy: nothing to compare: {why if not joules else 'each was measured once'}")
+        return 2
+    widest, within = max(apart, key=lambda name: apart[name]), [x <= WITHIN for x in apart.values()]
+    print(
+        f"energy: {sum(within)} of {len(within)} variants within {100 * WITHIN:.0f} %; the widest "
+        f"{100 * apart[widest]:.1f} % ({widest})"
+    )
+    return int(not all(within))
+
+
+def one_call(device: str, variants: Sequence[str]) -> int:
+    """A forward call of each variant, which a profiler is to see alone."""
+    import torch
+
+    from attnbench.gate.inputs import make
+    from impls.loading import load_function
+    from impls.masks import Mask
+    from impls.problem import Problem
+
+    n, wide, dtype = (64, 16, "float32") if device == "cpu" else (8192, 128, "bfloat16")
+    shape = (4, 16, 16, n, n, wide, wide, dtype)
+    problem = Problem(*shape, mask=Mask.parse("causal"), device=device)
+    inputs = make(problem, 0)
+    for name in variants:
+        row = impls.table().find(name)
+        if (why := row.supports(problem)) is not None:
+            print(f"{name}: {why}")
+            continue
+        attend = load_function(row.build)(problem, **row.chosen)
+        attend(*inputs)  # compiles
+        if device == "cpu":
+            attend(*inputs)
+            continue
+        torch.cuda.synchronize()
+        torch.cuda.profiler.start()
+        attend(*inputs)
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    what, *rest = sys.argv[1:]
+    sys.exit(energies(Path(rest[0])) if what == "energies" else one_call(rest[0], rest[1:]))

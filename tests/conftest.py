@@ -19,6 +19,7 @@ os.environ.update(environment(threads=1))  # what counts only before torch is im
 LONGEST = (
     "selfcheck/test_judge.py",
     "models/transformers/test_all_models.py",
+    "visit/test_trial.py",
     "commits/test_instructions.py",
     "sweep/campaign/test_faults.py",
     "models/test_lengths.py",

@@ -253,6 +253,7 @@ $ attnbench reproduce --list
 $ attnbench reproduce
 names NAME *: a claim, as --list names it; all if none
 --list: the claims, and what each needs
+--points N count: of a claim that is measured point by point, so many, spread over all of them
 --budget S seconds: for all that is timed; about four minutes for all claims if not given
 + tables
 --embeddings FILE: word vectors in GloVe's format, for the claims about sentences: glove.6B.50d.txt

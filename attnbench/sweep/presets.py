@@ -166,6 +166,7 @@ PRESETS = {
         H200.but(f"seq=512,2048,8192 batch=1 phase=forward,train variants={FAR}"),
         H200.but(f"seq=8192,131072 batch=16 heads=32 kv_heads=8 phase=decode variants={FAR}"),
         H200.but(f"seq=8192 mask=none;window:1023,0 phase=train variants={FAR}"),
+        H200.but("seq=8192 mask=none;window:1023,0 phase=forward,train variants=flex,window.flex"),
         H200.but(f"seq=65536 batch=1 phase=train variants={FAR}"),
     ),
     "h200-quick": Preset("five minutes of an H200: the same questions at a few lengths")
@@ -177,6 +178,7 @@ PRESETS = {
         H200.but(f"seq=512,2048,32768 variants={FAR}"),
         H200.but(f"seq=65536 batch=1 variants={FAR}"),
         H200.but(f"seq=8192 mask=none;window:1023,0 variants={FAR}"),
+        H200.but("seq=8192 mask=window:1023,0 variants=flex,window.flex"),
         H200.but(f"seq=8192 head_dim=64,256 variants={FAR}"),
     ),
     "million": Preset(

@@ -192,3 +192,14 @@ def test_it_has_the_rulers_environment_and_its_own_threads():
     assert (one.verdict, one.reason) == (claims.ClaimVerdict.REPRODUCED, "")
     assert one.findings.figures["one"].value == 0.0
     assert one.took_s > 0
+
+
+def test_a_claim_is_tried_at_some_of_its_points_spread_over_masks_and_phases():
+    (cudnn, together) = claims.find(["h200-sdpa-cudnn", "one-head"])
+    ten = cudnn.of_points(10)
+    assert len(ten.points) == 10 and all(point in cudnn.points for point in ten.points)
+    assert len({point.name.rpartition(" b")[0] for point in ten.points}) == 6
+    assert ten.minutes == pytest.approx(cudnn.minutes * 10 / 27)
+    assert "10 of its 27 points" in ten.setting
+    assert cudnn.of_points(27) == cudnn
+    assert together.of_points(1) == together, "one function measures its points together"

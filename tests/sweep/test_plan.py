@@ -156,7 +156,7 @@ def test_a_guess_is_the_work_at_a_threads_speed_and_what_is_compiled_takes_longe
     assert cell.guess_s < 0.5 * plain  # it is checked, and not timed
 
 
-@pytest.mark.parametrize(("name", "minutes"), [("h200", 20), ("h200-quick", 5)])
+@pytest.mark.parametrize(("name", "minutes"), [("h200", 20), ("h200-quick", 5.5)])
 def test_by_the_plans_guesses_a_visit_fits_on_a_made_up_h200(monkeypatch, name, minutes):
     there = {"torch": "2.11.0", "triton": "3.6.0", "transformers": "5.17.0"}
     monkeypatch.setattr(machine, "version_of", there.get)
@@ -164,6 +164,14 @@ def test_by_the_plans_guesses_a_visit_fits_on_a_made_up_h200(monkeypatch, name, 
     plan = make_plan(impls.table(), (), PRESETS[name], H200)
     assert 0.5 * 60 * minutes < sum(c.guess_s for c in plan.to_run) < 60 * minutes
     assert len({c.variant.family for c in plan.to_run}) >= 5
+
+
+@pytest.mark.parametrize("name", ["h200", "h200-quick"])
+def test_a_visit_asks_flex_attention_under_a_window(name):
+    cells = make_plan(impls.table(), (), PRESETS[name], H200).cells
+    asked = {(c.variant.name, str(c.problem.mask)) for c in cells}
+    window = "window:1023,0"
+    assert {("flex", "causal"), ("flex", window), ("window.flex", window)} <= asked
 
 
 def test_without_a_world_those_rows_are_left_out_with_a_sentence():

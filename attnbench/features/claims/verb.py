@@ -25,6 +25,8 @@ STARTED_S = 6.0
 def reproduce(given: argparse.Namespace) -> int:
     """Test all claims or some: 1 where one is not reproduced; 2 where none could be tried."""
     some = claims.find(given.names)
+    if given.points:
+        some = [each.of_points(given.points) for each in some]
     if given.list:
         if given.json:
             print(json.dumps([claim.to_dict() for claim in some], indent=1))
