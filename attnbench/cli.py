@@ -21,6 +21,7 @@ VERBS = {
     "check": "features.selfcheck.verb:check",
     "selfcheck": "features.selfcheck.verb:selfcheck",
     "run": "features.run.verb:run",
+    "tune": "features.tune.verb:tune",
     "limits": "features.limits.verb:limits",
     "compare": "features.commits.verb:compare",
     "history": "features.commits.verb:history",

@@ -32,7 +32,7 @@ mask alone: all of those share what is compiled, where ``build`` compiles for it
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -126,6 +126,10 @@ class Variant:
     """How to install what it requires, where that is not ``pip install`` of the requirement."""
     options: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """What ``build`` can be told, with the defaults."""
+    tunes: Mapping[str, Sequence[Any] | str] = field(default_factory=dict)
+    """By option, the values that ``attnbench tune`` tries; of options that are set together, with
+    all their names, ``"q_block k_block"``, tuples of values. In place of values the dotted path of
+    ``values(problem)``, in a module without torch. Only options that never change the result."""
     ranks: bool = False
     """Runs over several processes, as many as its option ``world`` says."""
     shares: str | None = None
@@ -146,7 +150,9 @@ class Variant:
     """A call may return the memory that an earlier call returned. In a model the output is copied,
     which its time does not count."""
     given: Mapping[str, bool | int | float | str] = field(default_factory=dict)
-    """The options that were asked for, where they differ from the defaults."""
+    """The options that were asked for, where they differ from the defaults or could be tuned."""
+    tuned: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    """What ``attnbench tune`` put in place of defaults on this device."""
     core: Variant | None = None
     """Of a layer around another variant: that one, as the option ``core`` names it."""
 
@@ -159,6 +165,7 @@ class Variant:
         for name in ("devices", "requires", "swaps"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         self._check()
+        object.__setattr__(self, "tunes", {n: _values(v) for n, v in self.tunes.items()})
 
     def _check(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
@@ -181,6 +188,7 @@ class Variant:
                 raise InvalidRow(
                     f"{self.name}: option {key}={default!r} is no number, text or yes-or-no"
                 )
+        check_tunes(self.name, self.tunes, self.options)
         if self.cross not in CROSSES:
             raise InvalidRow(f"{self.name}: cross={self.cross!r} is not true, false or 'decode'")
         for name in ("build", "definition", "cost", "shares"):
@@ -224,7 +232,13 @@ class Variant:
     @property
     def chosen(self) -> dict[str, Any]:
         """Every option as ``build`` will be told it; a core as its row."""
-        return {**self.options, **self.given, **({"core": self.core} if self.core else {})}
+        core = {"core": self.core} if self.core else {}
+        return {**self.options, **self.tuned, **self.given, **core}
+
+    @property
+    def tunable(self) -> frozenset[str]:
+        """The options that tuning may set."""
+        return frozenset(name for names in self.tunes for name in names.split())
 
     @property
     def world(self) -> int:
@@ -233,7 +247,7 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """The name with the options that differ from the defaults: ``chunked?block=64``."""
+        """The name with the options that were asked for: ``chunked?block=64``."""
         if not self.given:
             return self.name
         return self.name + "?" + "&".join(f"{k}={v}" for k, v in sorted(self.given.items()))
@@ -269,14 +283,18 @@ class Variant:
         )  # fmt: skip
 
     def with_options(self, given: Mapping[str, str]) -> Variant:
-        """This row with some options set from text; raises InvalidRow for what it doesn't take."""
+        """This row with some options set from text; raises InvalidRow for what it doesn't take.
+
+        A default that is asked for counts as asked for only where tuning could change it.
+        """
         values = dict(self.given)
         for key, text in given.items():
             if key not in self.options:
                 valid = ", ".join(sorted(self.options)) or "none"
                 raise InvalidRow(f"{self.name} has no option {key!r} (its options: {valid})")
             values[key] = typed(self.name, key, text, self.options[key])
-        changed = {k: v for k, v in values.items() if v != self.options[k]}
+        kept = self.tunable
+        changed = {k: v for k, v in values.items() if v != self.options[k] or k in kept}
         return replace(self, given=changed)
 
     def supports(self, problem: Problem) -> str | None:
@@ -311,7 +329,14 @@ def _plain(value: Any) -> Any:
         return value.to_dict()
     if isinstance(value, Mapping):
         return {k: _plain(v) for k, v in value.items()}
-    return list(value) if isinstance(value, tuple) else value
+    return [*map(_plain, value)] if isinstance(value, tuple) else value
+
+
+def _values(values: Sequence[Any] | str) -> tuple[Any, ...] | str:
+    """The values to try as tuples all through, which lists become that were sent as JSON."""
+    if isinstance(values, str):
+        return values
+    return tuple(tuple(v) if isinstance(v, list) else v for v in values)
 
 
 # ---- options, and the words of a row -------------------------------------------------------------
@@ -333,7 +358,7 @@ def typed(row: str, key: str, text: str, default: Any) -> Any:
     return value
 
 
-def listed(words: Sequence[str]) -> str:
+def listed(words: Iterable[str]) -> str:
     """``a, b, c``, or ``nothing``."""
     return ", ".join(words) or "nothing"
 
@@ -387,6 +412,30 @@ def check_ranks(row: str, level: str, ranks: Any, shares: str | None,
             f"{row} runs over several processes, so it needs an option world, a whole number, and "
             "shares: who holds which tokens"
         )
+
+
+def check_tunes(row: str, tunes: Any, options: Mapping[str, Any]) -> None:
+    """Raise InvalidRow for values to try of what is no option, or not like its default."""
+    if not isinstance(tunes, Mapping):
+        raise InvalidRow(f"{row}: tunes is {tunes!r}, not values by option")
+    for names, values in tunes.items():
+        several = str(names).split()
+        if not several or any(name not in options for name in several):
+            raise InvalidRow(f"{row}: tunes names {names!r}, and its options are {listed(options)}")
+        if isinstance(values, str):
+            if ":" not in values:
+                raise InvalidRow(
+                    f"{row}: tunes {names}={values!r} is neither values nor a dotted path "
+                    "'package.module:function'"
+                )
+            continue
+        kinds = [type(options[name]) for name in several]
+        for value in values:
+            one = value if isinstance(value, list | tuple) else [value]
+            if [*map(type, one)] != kinds:
+                raise InvalidRow(
+                    f"{row}: tunes {names} to {value!r}, which is not like the default"
+                )
 
 
 def operator_on(device: str, runs: Mapping[str, str], chosen: Mapping[str, Any]) -> str | None:

@@ -1,7 +1,8 @@
-"""What all tests share: hypothesis without a clock, since the machine may be busy; and the threads
+"""What all tests share: hypothesis without a clock, since the machine may be busy; the threads
 of a worker, which the shell that calls the tests may not have asked for."""
 
 import os
+import tempfile
 
 import pytest
 
@@ -15,6 +16,8 @@ else:
     settings.register_profile("calm", deadline=None)
     settings.load_profile("calm")
 os.environ.update(environment(threads=1))  # what counts only before torch is imported
+DATA = tempfile.TemporaryDirectory(prefix="attnbench-tests-")
+os.environ["XDG_DATA_HOME"] = DATA.name  # what was tuned on this machine is no test's
 
 LONGEST = (
     "selfcheck/test_judge.py",

@@ -57,6 +57,7 @@ MEASURES = {  # name: the words of a call that measures; names must be equal
     "show-json": "show sdpa.flash --json",
     "check-json": "check matmul --json --seq 16 --batch 1 --heads 2 --kv-heads 2 --head-dim 16",
     "run-json": f"run matmul einsum --json --no-report --budget 0.01 --out OUT {TINY}",
+    "tune-json": f"tune chunked --json --margin 0.9 {TINY}",
     "compare-json": f"compare matmul einsum --json {TINY}",
     "profile-json": f"profile matmul --json --out OUT {TINY}",
     "crossover-json": "crossover matmul einsum --json --seq 32,64 --batch 1 --heads 2 "

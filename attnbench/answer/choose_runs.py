@@ -18,15 +18,18 @@ from attnbench.core.machine import pace, this_machine, why_not
 from attnbench.core.record import PROTOCOL
 from attnbench.core.settings import KEPT, PLAIN, allocator_of
 from attnbench.core.store import find_runs, read_header, read_records, some_runs
+from attnbench.core.tuned import TunedOptions
 from attnbench.sweep import compare, start
 from attnbench.sweep.compare import ContestResult
 from attnbench.sweep.engine import engine_on
 from attnbench.sweep.places import Local
 from attnbench.sweep.plan import grid_of, make_plan
 from attnbench.sweep.sweep import Interrupt, sweep
+from impls.errors import CantBeDone
 from impls.problem import InvalidProblem, Problem
 
 if TYPE_CHECKING:
+    from attnbench.core.record import Record
     from attnbench.sweep.start import Run
     from attnbench.sweep.sweep import Watcher
     from impls import Table
@@ -107,10 +110,12 @@ def from_run(
     wants: Wants,
     table: Table,
     contest: Mapping[str, Any] | None = None,
+    tuned: TunedOptions | None = None,
 ) -> Choice:
     """What one run says; raises StoreError where it can't be read, or has another protocol.
 
-    ``contest``: how it was made, where its header does not have it yet.
+    ``contest``: how it was made, where its header does not have it yet. ``tuned``: the options
+    that hold now; a record of a variant that was tuned otherwise is left out.
     """
     header = read_header(run)
     if header.get("protocol") != PROTOCOL:
@@ -123,12 +128,24 @@ def from_run(
         contest = {}
     records = read_records(run, lambda p: all(getattr(p, x) == getattr(problem, x) for x in ALIKE))
     left_out = _left_out(contest, wants)
+    if tuned is not None:
+        records = (r for r in records if _tuned_as_now(r, table, tuned))
     choice = choose(list(records), problem, wants, table, left_out=left_out, source=str(run))
     pairs = [ContestResult.from_dict(values) for values in contest.get("pairs", ())]
     threads = (header.get("settings") or {}).get("threads")
     settings = ["--threads", str(threads)] if threads else []
     settings += ["--allocator", KEPT] if allocator_of(header) == KEPT else []
     return replace(settle(choice, pairs), settings=(*settings, *table_words(header)))
+
+
+def _tuned_as_now(record: Record, table: Table, tuned: TunedOptions) -> bool:
+    """True where its variant would run with the same options now."""
+    try:
+        row = table.find(record.variant)
+    except CantBeDone:  # the table has none of that name
+        return True
+    now = tuned.applied(row, record.problem).chosen
+    return all(record.options.get(name, row.options[name]) == now[name] for name in row.tunable)
 
 
 def _left_out(contest: Mapping[str, Any], wants: Wants) -> list[Excluded]:
@@ -158,9 +175,10 @@ def first_answer(
     the problem itself, else of the first that has an answer. Names a run that is passed over.
     """
     predicted: Choice | None = None
+    tuned = TunedOptions(this_machine())
     for run in runs:
         try:
-            choice = from_run(run, problem, wants, table)
+            choice = from_run(run, problem, wants, table, tuned=tuned)
         except StoreError:  # one that can't be read answers nothing
             continue
         if choice.ranking is None:
@@ -271,7 +289,7 @@ def measured(problem: Problem, wants: Wants, table: Table, means: Means) -> Choi
         if row.computes in wants.computes and row.level == problem.level and not row.ranks
     ]
     grid = grid_of([problem], "one problem").with_(budget=SAMPLING_S)
-    plan = make_plan(table, names, grid, this_machine(), [problem])
+    plan = make_plan(table, names, grid, this_machine(), [problem], tuned=True)
     names, too_large = compare.within(plan, wants.max_memory)
     contest: dict[str, Any] = {"problem": problem.to_dict(), "too_large": too_large, "pairs": []}
     if (less := compare.shorter(plan)) is not None:
@@ -308,6 +326,8 @@ def _run(
     about_s = run.plan.about_s
     about_s += compare.contest_s(cells[0], this_machine()) if cells and pairs else 0.0
     means.say(f"{run.plan.sentence(about_s)}; records go to {run.folder.path}")
+    for note in run.plan.tuned_notes():
+        means.say(note)
     with (
         closing(run.folder),
         Local().slots(run.settings, problem.device) as slots,

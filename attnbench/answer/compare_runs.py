@@ -20,7 +20,7 @@ import numpy as np
 
 from attnbench.answer.ranking import MARGIN, problem_and_device
 from attnbench.core.disk import HEADER, RECORDS, StoreError
-from attnbench.core.format import doubt_words
+from attnbench.core.format import doubt_words, key_values
 from attnbench.core.lock import collector_off
 from attnbench.core.record import Record, Status, cell_key
 from attnbench.core.settings import allocator_of
@@ -29,7 +29,7 @@ from attnbench.core.store import read_header, read_records
 from impls.problem import Problem
 
 Header = Mapping[str, Any]
-COMPARED = ("machine", "settings", "code", "seed", "budget_s", "tables")
+COMPARED = ("machine", "settings", "code", "seed", "budget_s", "tables", "tuned")
 """Of a header: what numbers may depend on."""
 SAID_SHORT = {
     "machine.name": "machine",
@@ -286,6 +286,9 @@ def _compared(a: Record, b: Record, headers: Sequence[Header], margin: float) ->
             notes.append(UNDECIDED)
         if comparison.n < LEAST_PAIRS:
             notes.append(f"fewer than {LEAST_PAIRS} samples on a side decide nothing")
+        if differ := [k for k, v in b.options.items() if a.options.get(k, v) != v]:
+            each = (key_values({k: r.options[k] for k in differ}) for r in (a, b))
+            notes.append(f"the options are not the same: {' and '.join(each)}")
     peaks = [r.memory.peak_bytes if r.memory else None for r in (a, b)]
     said = (f"{side}: {r.reason}" for side, r in zip("ab", (a, b), strict=True) if r.reason)
     return ComparedCell(

@@ -171,6 +171,16 @@ $ attnbench limits sdpa chunked --phase train --max-time 1s
 #
 + search
 --out DIR =results: where limits are kept
+[tune] the fastest values of a variant's options here, which it runs with from then on
+$ attnbench tune chunked --seq 1024 --phase train
+$ attnbench tune online --seq 512,2048
+name NAME: a variant with options that change its speed alone
+--margin M share: the least gain that is one; 0.01, or this machine's noise floor, if not given
+# the problems: values split by commas; each combination is tuned for itself; as for 'choose'
++ axes
+#
++ search
+--out DIR =results: where 'env' left its file
 [compare] A against B: two variants, two run folders or two commits: verdicts
 $ attnbench compare sdpa.flash sdpa.math --seq 1024
 $ attnbench compare latest previous

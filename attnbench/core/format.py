@@ -47,6 +47,11 @@ def first_few(some: Sequence[str], most: int) -> str:
     return ", ".join(some[:most]) + more
 
 
+def key_values(options: Mapping[str, object]) -> str:
+    """``q_block=128, k_block=64``"""
+    return ", ".join(f"{name}={value}" for name, value in options.items())
+
+
 def duration(seconds: float) -> str:
     """In a sentence: ``45.6 µs``, ``523 ms``, ``4.09 s``, ``2.5 min``, ``24 h``."""
     if seconds < 119.5:

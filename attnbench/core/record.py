@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import msgspec
 from msgspec import Meta, field
 
-from attnbench.core.format import duration, percent
+from attnbench.core.format import duration, key_values, percent
 from attnbench.core.protocol import FINDINGS as FINDINGS
 from attnbench.core.protocol import NOT_TRIED as NOT_TRIED
 from attnbench.core.protocol import PROTOCOL as PROTOCOL
@@ -53,7 +53,7 @@ class InvalidRecord(ValueError):
 
 
 class DamagedRun(UserWarning):
-    """Something is wrong with some of a run's records; a sentence."""
+    """Some of what was kept can't be used; a sentence."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -321,6 +321,7 @@ class Record(Part, frozen=True):
         cls, variant: Variant, problem: Problem, status: Status, reason: str = "", **more: Any
     ) -> Record:
         """A record about a variant on a problem."""
+        tuned = getattr(variant, "tuned", {})  # rows of an earlier commit lack the field
         return cls(
             status=status,
             reason=reason,
@@ -328,8 +329,8 @@ class Record(Part, frozen=True):
             problem=problem,
             family=variant.family,
             computes=variant.computes,
-            options={**variant.options, **variant.given},
-            **more,
+            options={**variant.options, **tuned, **variant.given},
+            **{"note": f"tuned: {key_values(tuned)}" if tuned else "", **more},
         )
 
     @property

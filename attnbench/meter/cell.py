@@ -504,7 +504,7 @@ class Bench:
         record = record.with_(error=verdict.error or None, distance=verdict.distance)
         if verdict.reason is not None:
             raise NotReady(record.with_(status=Status.WRONG, reason=verdict.reason))
-        note = note_of(attend)[:NOTE]
+        note = "; ".join(filter(None, [record.note, note_of(attend)[:NOTE]]))
         record = record.with_(status=Status.MEASURED, reason="", note=note)
         return Ready(job, attend, define, judged, verdict, cost, first_s, before), record
 

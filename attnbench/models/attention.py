@@ -13,6 +13,7 @@ from torch import Tensor
 import impls
 from attnbench.answer.paste import OWN
 from attnbench.core.machine import this_machine, why_not
+from attnbench.core.tuned import TunedOptions
 from attnbench.models import wrong_level
 from attnbench.models.mask_of import hides, known_mask, phase_of, problem_of
 from impls.errors import CantBeDone
@@ -150,7 +151,7 @@ class Built:
         if (missing := why_not(row, this_machine())) is not None:
             remedy = f"; {missing.remedy}" if missing.remedy else ""
             raise NotServed(f"{missing.reason}{remedy}")
-        self.row = row
+        self.row, self._tuned = row, TunedOptions(this_machine())
         self.lasting = lru_cache(maxsize=LASTING)(self._build)
         self.passing = lru_cache(maxsize=PASSING)(self._build)
         self._alike: dict[Any, Callable[[Problem], Attend]] = {}
@@ -293,7 +294,8 @@ class Built:
         alike = self._alike.pop(kind, None)
         if alike is None:
             more = {"dropout": call.dropout} if call.dropout else {}
-            built: Attend = load_function(self.row.build)(problem, **self.row.chosen, **more)
+            options = self._tuned.applied(self.row, problem).chosen
+            built: Attend = load_function(self.row.build)(problem, **options, **more)
             if (alike := getattr(built, "alike", None)) is None:
                 return built
         self._alike[kind] = alike

@@ -13,9 +13,10 @@ from time import perf_counter
 from typing import Any
 
 from attnbench.core import gpu as nvml
-from attnbench.core.format import counted, roughly
+from attnbench.core.format import counted, key_values, roughly
 from attnbench.core.machine import Gpu, Machine, gpu_warnings, pace, why_not
 from attnbench.core.record import Record, Status, cell_key
+from attnbench.core.tuned import TunedOptions
 from attnbench.sweep.presets import Preset
 from impls import Table
 from impls.loading import load_function
@@ -148,6 +149,25 @@ class Plan:
             if blind.any():
                 share = f"{int(blind.sum())} of {blind.size} rows"
                 yield f"note: {share} of {problem} see no key under {problem.mask}, and give zeros"
+        yield from self.tuned_notes()
+
+    def tuned_notes(self) -> Iterator[str]:
+        """Which variants run with tuned options, and on how many problems."""
+        for label, by_options in self.tuned.items():
+            each = [
+                f"{words} on {counted(len(some), 'problem')}" for words, some in by_options.items()
+            ]
+            yield f"note: {label} is tuned on this machine: {'; '.join(each)}"
+
+    @property
+    def tuned(self) -> dict[str, dict[str, list[str]]]:
+        """By variant, the options tuned for it, with the problems on which it runs with each."""
+        tuned = dict[str, dict[str, list[str]]]()
+        for cell in self.to_run:
+            if cell.variant.tuned:
+                by_options = tuned.setdefault(cell.variant.label, {})
+                by_options.setdefault(key_values(cell.variant.tuned), []).append(str(cell.problem))
+        return tuned
 
 
 LONG = {short: full for full, short in SHORT.items()} | {"fp32": "float32", "fp16": "float16"}
@@ -272,16 +292,20 @@ def make_plan(
     grid: Preset,
     machine: Machine,
     given: Sequence[Problem] = (),
+    *,
+    tuned: bool = False,
 ) -> Plan:
-    """The cells of some variants (all, if none is named) over a grid, or over problems given.
+    """The cells of some variants (all, if none is named) over a grid, or over problems given;
+    ``tuned``: with the options that were tuned on the machine.
 
     Raises CantBeDone for no such variant, and for problems that can't be, or not on the machine.
     """
+    options = TunedOptions(machine) if tuned else None
     if given or not grid.parts:
-        return Plan(list(_cells(table, names, grid, machine, given)))
+        return Plan(list(_cells(table, names, grid, machine, given, options)))
     side_by_side: dict[Problem, dict[str, Cell]] = {}
     for part in grid.products:
-        for cell in _cells(table, names, part, machine, ()):
+        for cell in _cells(table, names, part, machine, (), options):
             side_by_side.setdefault(cell.problem, {}).setdefault(cell.key, cell)
     cells = [cell for cells in side_by_side.values() for cell in cells.values()]
     return Plan(
@@ -293,7 +317,12 @@ def make_plan(
 
 
 def _cells(
-    table: Table, names: Sequence[str], grid: Preset, machine: Machine, given: Sequence[Problem]
+    table: Table,
+    names: Sequence[str],
+    grid: Preset,
+    machine: Machine,
+    given: Sequence[Problem],
+    tuned: TunedOptions | None,
 ) -> Iterator[Cell]:
     variants = [table.find(name) for name in names or grid.variants or table.rows]
     variants = spread(variants, grid.world, grid.device, machine)
@@ -314,7 +343,8 @@ def _cells(
     for problem in asked:
         for variant in variants:
             if variant.level == problem.level or variant.level in lost:
-                yield _cell(variant, problem, grid, machine)
+                row = tuned.applied(variant, problem) if tuned else variant
+                yield _cell(row, problem, grid, machine)
 
 
 @lru_cache

@@ -52,6 +52,7 @@ def leg_facts(plan: Plan, tables: Sequence[str | Path], machine: Machine) -> dic
         "outside": {short(origin): facts for origin, facts in origins(outside).items()},
         "files": {short(str(f)): digest([f]) for f in files},
         "requires": {name: found for name in sorted(wanted) if (found := version_of(name))},
+        "tuned": plan.tuned,
         "machine": machine.to_dict(),
     }
 
@@ -75,6 +76,10 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             found.append(f"{file} {change}")
         elif file not in before and after[file] not in same:
             found.append(f"{file} is read too")
+    tuned, tuned_now = (leg.get("tuned") or {} for leg in (then, now))
+    for label in dict.fromkeys([*tuned, *tuned_now]):
+        if tuned.get(label) != tuned_now.get(label):
+            found.append(f"the options tuned for {label} are others")
     versions, versions_now = _versions(then), _versions(now)
     for name in dict.fromkeys([*versions, *versions_now]):
         was, has = versions.get(name, "nothing"), versions_now.get(name, "nothing")
@@ -305,7 +310,7 @@ def begin(
     settings = Settings(threads=pinned(threads, machine), allocator=allocator or PLAIN)
     grid = _with_files_named(grid)
     problems = [as_recorded(p) for p in problems]
-    plan = make_plan(impls.table(tables), names, grid, machine, problems)
+    plan = make_plan(impls.table(tables), names, grid, machine, problems, tuned=True)
     selfcheck = stored_selfcheck(out, machine.name)
     header = {
         "protocol": PROTOCOL,
@@ -352,7 +357,8 @@ def resume(
         _check_same(path, header, tables)
         given = [Problem.from_dict(values) for values in header.get("problems", ())]
         grid = Preset.from_dict(header["grid"])
-        plan = make_plan(impls.table(tables), header["variants"], grid, machine, given)
+        table = impls.table(tables)
+        plan = make_plan(table, header["variants"], grid, machine, given, tuned=True)
         settings = Settings(**{k: v for k, v in header["settings"].items() if k != "environment"})
         pinned(settings.threads, machine)
         now = leg_facts(plan, tables, machine)

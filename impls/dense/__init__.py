@@ -53,11 +53,12 @@ ROWS = [
     ),
     _row(
         "chunked", "a block of queries at a time", "chunked:build", "chunked",
-        options={"block": 256}, dropout=True,
+        options={"block": 256}, dropout=True, tunes={"block": (64, 128, 256, 512, 1024)},
     ),
     _row(
         "online", "running maximum and sum over blocks of keys", "online:build", "online",
         options={"q_block": 512, "k_block": 512}, paper="arXiv:2112.05682",
+        tunes={"q_block": (128, 256, 512, 1024, 2048), "k_block": (128, 256, 512, 1024, 2048)},
     ),
     _row(
         "sdpa", "scaled_dot_product_attention, torch's own choice", "sdpa:build", "unknown",
@@ -90,11 +91,16 @@ ROWS = [
         "triton_flash", phases=("forward", "train", "backward"),
         options={"q_block": 0, "k_block": 0, "warps": 0, "stages": 0, "keys": "", "queries": "",
                  "fused": False},
+        tunes={
+            "q_block k_block warps stages": "impls.dense.tiles:forward",
+            "keys": "impls.dense.tiles:keys", "queries": "impls.dense.tiles:queries",
+        },
         paper="arXiv:2205.14135, arXiv:2307.08691", **_TRITON,
     ),
     _row(
         "triton.decode", "few queries, the keys split over programs, in Triton",
         "triton_decode:build",
-        "triton_decode", phases=("decode",), options={"splits": 0}, **_TRITON,
+        "triton_decode", phases=("decode",), options={"splits": 0},
+        tunes={"splits": (1, 2, 4, 8, 16, 32, 64)}, **_TRITON,
     ),
 ]  # fmt: skip

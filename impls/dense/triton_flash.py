@@ -18,7 +18,7 @@ no GPU has tuned it. ``q_block``, ``k_block``, ``warps`` and ``stages`` stand fo
 kernel's; ``keys=64x64x4x2`` for those of dk and dv, and ``queries`` for dq's.
 
 ``fused=true``: the kernel of dk and dv adds to dq in place, in float32. That is five products for
-seven, and dq is not the same to the last bit from call to call.
+seven, and dq is not the same to the last bit from call to call. It has no use for ``queries``.
 
 Legend of the kernels: first, last places of a block; begin, whole, rest, end as in ``stretch``;
 scale includes log2(e), since exponentials are powers of two.
@@ -209,10 +209,6 @@ def build(problem: Problem, q_block: int, k_block: int, warps: int, stages: int,
                 "queries and of keys, warps, stages); 0, or nothing, takes what the table of "
                 "triton.flash has"
             )
-    if fused and queries:
-        raise Unsupported(
-            f"queries={queries} is for the kernel of dq, which fused=true does without: use keys"
-        )
     return Flash(problem, own(True) if tma else None, by_pointers, fused)
 
 

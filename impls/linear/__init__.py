@@ -5,6 +5,7 @@ from typing import Any
 from impls.spec import Variant
 
 _CAUSAL = ("none", "causal")
+_CHUNKS = {"chunk": (16, 32, 64, 128, 256, 512)}
 _HIDING = (*_CAUSAL, "window", "prefix", "document", "padding", "leftpad", "dense")
 
 
@@ -13,7 +14,7 @@ def _row(name: str, title: str, module: str, **more: Any) -> Variant:
         "name": name, "title": title, "family": "linear", "computes": "its own operator",
         "build": f"impls.linear.{module}:build",
         "definition": f"impls.linear.{module}:definition",
-        "cost": f"impls.linear.cost:{module}", "masks": _CAUSAL, **more,
+        "cost": f"impls.linear.cost:{module}", "masks": _CAUSAL, "tunes": _CHUNKS, **more,
     })  # fmt: skip
 
 
@@ -68,6 +69,7 @@ ROWS = [
         masks=("causal",), cross=False, devices=("cuda",),
         dtypes=("float32", "bfloat16", "float16"), phases=("forward", "train", "backward"),
         head_dims=(1, 256), options={"chunk": 0, "segments": 0},
+        tunes={"chunk": (16, 32, 64, 128), "segments": (1, 2, 4, 8, 16, 32)},
         requires=("triton>=3.4", "sm>=80", "cc"), install="pip install 'attnbench[triton]'",
         paper="arXiv:2006.16236",
     ),

@@ -5,6 +5,7 @@ from typing import Any
 from impls.spec import Variant
 
 _NEAR, _OWN = "approximates softmax", "its own operator"
+_CHUNKS = {"chunk": (16, 32, 64, 128, 256, 512)}
 
 
 def _row(name: str, title: str, **more: Any) -> Variant:
@@ -31,11 +32,13 @@ ROWS = [
     _row(
         "performer", "softmax through positive random features", masks=("none", "causal"),
         options={"features": 256, "seed": 0, "chunk": 128}, paper="arXiv:2009.14794",
+        tunes=_CHUNKS,
     ),
     _row(
         "rfa", "attention to directions through random Fourier features", computes=_OWN,
         masks=("none", "causal"), paper="arXiv:2103.02143",
         options={"features": 128, "sigma": 1.0, "floor": 0.01, "seed": 0, "chunk": 128},
+        tunes=_CHUNKS,
     ),
     _row(
         "skyformer", "a Gaussian kernel through landmarks", computes=_OWN,

@@ -41,7 +41,8 @@ def _flex(name: str, title: str, code: str, cost: str, **more: Any) -> Variant:
 ROWS: list[Variant] = [
     _row(
         "window.blocked", "a window, in blocks of queries against spans of keys", "window",
-        "window", computes="softmax", options={"block": 0}, paper="arXiv:2004.05150",
+        "window", computes="softmax", options={"block": 0}, tunes={"block": (16, 32, 64, 128, 256)},
+        paper="arXiv:2004.05150",
         masks=("causal", "window", "prefix", "document", "padding", "leftpad", "alibi"),
     ),
     _pattern(
@@ -75,6 +76,7 @@ ROWS: list[Variant] = [
     _flex(
         "window.flex", "FlexAttention, its blocks fitted to a window", "flex:build_window",
         "window", computes="softmax", options={"block": 0},
+        tunes={"block": (16, 32, 64, 128, 256, 512)},
         masks=tuple(kind for kind in MASK_KINDS if kind != "none"),
     ),
     _flex(

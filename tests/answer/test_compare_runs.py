@@ -131,6 +131,19 @@ def test_each_thing_that_the_headers_have_otherwise_is_said(run):
         assert [(d.what, d.a, d.b) for d in found.differences][:1] == ([said] if said else [])
 
 
+def test_a_variant_that_was_tuned_in_one_run_alone_is_said_with_its_options(run):
+    default, tuned = (timed("chunked").with_(options={"block": n}) for n in (256, 64))
+    header = {"chunked": {"block=64": ["n8"]}}
+    found = compare_runs(run(default), run(tuned, tuned=header))
+    assert found.cells[0].notes == ("the options are not the same: block=256 and block=64",)
+    (difference,) = found.differences
+    assert (difference.what, difference.a, difference.b) == (
+        "tuned chunked block=64",
+        "nothing",
+        "n8",
+    )
+
+
 def test_what_ran_on_another_device_is_marked(run):
     gpu, both = timed(device="cuda", clock="events"), [timed(), timed(device="cuda")]
     found = compare_runs(run(timed()), run(gpu, machine__gpus=[GPU]))

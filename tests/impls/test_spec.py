@@ -35,6 +35,11 @@ def test_a_row_that_no_row_may_be_is_refused_with_a_sentence():
         ({"ranks": True, "shares": "a:b", "options": {"world": "two"}}, "a whole number"),
         ({"shares": "a:b"}, "shares are of a row that runs over several processes"),
         ({"ranks": "yes"}, "neither true nor false"),
+        ({"tunes": ("block",)}, "tunes is ('block',), not values by option"),
+        ({"tunes": {"blok": (1, 2)}, "options": {"block": 8}}, "its options are block"),
+        ({"tunes": {"block": ("1",)}, "options": {"block": 8}}, "which is not like the default"),
+        ({"tunes": {"block": "values"}, "options": {"block": 8}}, "neither values nor a dotted"),
+        ({"tunes": {"a b": (1,)}, "options": {"a": 1, "b": 2}}, "which is not like the default"),
     ):
         with pytest.raises(InvalidRow) as caught:
             row(**changes)
@@ -113,6 +118,13 @@ def test_a_device_an_option_and_a_core_decide_which_operator_must_run():
     assert layer.over(row()).attested_by("cpu") is None
 
 
+def test_a_default_that_tuning_could_change_is_asked_for_by_name():
+    tuned = row(options=OPTIONS, tunes={"block": (64, 128)}, tuned={"block": 64})
+    assert (tuned.label, tuned.chosen["block"]) == ("some.row", 64)
+    asked = tuned.with_options({"block": "256", "ratio": "0.5"})
+    assert (asked.label, asked.chosen["block"]) == ("some.row?block=256", 256)
+
+
 FULL = row(
     computes="its own operator", definition="some.module:definition", cost="some.cost:cost",
     level="layer", devices=("cuda",), dtypes=("float16",), masks={"cuda": ("none", "causal")},
@@ -120,7 +132,7 @@ FULL = row(
     head_dims=(16, 128), requires=("triton>=3", "sm>=80"), options=OPTIONS, untried=True,
     paper="arXiv:1706.03762", origin="else 1.0", core=row(), install="build it from source",
     runs={"cuda": "some::operator"}, swaps=("aten::_flash_attention_forward",),
-    reuses_output=True,
+    reuses_output=True, tunes={"block ratio": ((8, 0.5), (16, 0.25))}, tuned={"block": 8},
 )  # fmt: skip
 
 

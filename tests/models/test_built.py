@@ -12,6 +12,9 @@ from torch import nn
 import impls
 from attnbench.models import attention
 from attnbench.models.attention import Built, NotServed
+from impls.masks import Mask
+from impls.problem import Problem
+from tests.core.tuned_lines import keep, line
 from tests.models import build
 
 ROWS, SOURCE = impls.table(), torch.Generator().manual_seed(5)
@@ -25,6 +28,24 @@ EVERY_MASK = [
 
 def variant(name: str) -> Built:
     return Built(ROWS.find(name))
+
+
+def test_a_program_runs_with_the_options_tuned_for_each_of_its_calls(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    causal = Problem(2, 4, 2, 9, 9, 16, 16, mask=Mask.parse("causal"))
+    keep(line(causal, block=3), line(causal.with_(phase="train"), block=5))
+    blocks = []
+    monkeypatch.setattr(attention, "load_function", lambda _: lambda problem, block: blocks.append(
+        (problem.phase, problem.q_len, block)
+    ) or (lambda q, k, v: q))  # fmt: skip
+    for name in ("chunked", "chunked?block=256"):
+        attend = variant(name)
+        for tokens, gradient in ((9, False), (9, True), (64, False)):
+            q = torch.zeros(2, 4, tokens, 16, requires_grad=gradient)
+            attend(q, q[:, :2], q[:, :2], is_causal=True)
+    tuned, default = blocks[:3], blocks[3:]
+    assert tuned == [("forward", 9, 3), ("train", 9, 5), ("forward", 64, 256)]
+    assert [block for *_, block in default] == [256] * 3
 
 
 LOWEST = torch.finfo(torch.float32).min

@@ -25,7 +25,10 @@ from attnbench.core.store import read_header, read_records
 from attnbench.features.report import build
 from attnbench.sweep import start
 from impls.errors import CantBeDone
+from impls.masks import Mask
+from impls.problem import Problem
 from tests.calling import ROOT, only_run, told, well
+from tests.core.tuned_lines import keep, line
 from tests.processes import alive, until
 from tests.repositories import CORE, ROWS, Kernels, git
 from tests.sweep.build import ONE, Answering
@@ -218,6 +221,24 @@ def test_what_is_measured_with_other_code_is_another_leg_and_ranked_apart(tmp_pa
     assert read_header(path)["legs"][0]["changes"] and second == f"{first}#2"
     assert [answer["node"] for answer in answers] == [first, second]
     assert not any(answer["equal"] or answer["next"] for answer in answers)
+
+
+def test_a_run_whose_variants_are_tuned_otherwise_by_now_does_not_go_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    problem = Problem(1, 1, 1, 16, 16, 8, 8, mask=Mask.parse(ONE.mask[0]))
+    keep(line(problem, block=64))
+    run = begun(tmp_path / "out", variants=("chunked", "einsum"))
+    assert run.header["tuned"] == {"chunked": {"block=64": [str(problem)]}}
+    same = start.resume(run.path)
+    same.folder.close()
+    assert same.left == 2
+    keep(line(problem, block=128), line(problem.with_(phase="train"), block=32))
+    with pytest.raises(StoreError, match="the options tuned for chunked are others"):
+        start.resume(run.path)
+    again = start.resume(run.path, anyway=True)
+    again.folder.close()
+    cells = {cell.variant.label: cell.variant.chosen for cell in again.plan.cells}
+    assert cells == {"chunked": {"block": 128}, "einsum": {}}
 
 
 def test_nothing_that_is_kept_names_the_user(tmp_path, monkeypatch):

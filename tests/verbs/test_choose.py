@@ -22,6 +22,8 @@ from attnbench.sweep.start import as_recorded
 from impls.errors import CantBeDone
 from impls.masks import Mask
 from tests.calling import told
+from tests.core.tuned_lines import keep
+from tests.core.tuned_lines import line as tuned_line
 from tests.verbs import chosen_runs as made
 from tests.verbs.conftest import answered
 
@@ -59,6 +61,22 @@ def test_one_that_lacks_somebody_who_could_win_is_not(chooses, tmp_path, measure
     _, _, said = chooses("--seq", 512, *SHAPE, "--out", folder.parent)
     assert measures == [problem(512)]
     assert f"not from {folder / 'one'}, which measured this without matmul" in said
+
+
+def test_a_run_whose_variants_were_tuned_since_answers_only_by_its_name(
+    chooses, whole, measures, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    keep(*(tuned_line(problem(n), block=64) for n in made.LENGTHS))
+    words = ("--seq", 512, *SHAPE)
+    _, _, said = chooses(*words, "--out", whole.parents[1])
+    assert f"not from {whole}, which measured this without chunked" in said
+    assert measures == [problem(512)]
+    status, *_ = chooses(*words, "--from", whole)
+    assert (status, len(measures)) == (0, 1)
+    keep()
+    chooses(*words, "--out", whole.parents[1])
+    assert len(measures) == 1
 
 
 def test_before_it_measures_the_nearest_run_is_named_and_what_differs(chooses, whole, measures):

@@ -45,6 +45,7 @@ CALLS = {
     "run": "run sdpa matmul linear.elu sdpa.cudnn --seq 16 --mask none --mask causal --heads 2 "
     "--phase forward,train --head-dim 8 --budget 0.01 --threads 1 --no-report",
     "limits": "limits topk sdpa sdpa.cudnn --max-memory 2MiB --phase forward,train",
+    "tune": "tune linear.elu --seq 64 --mask causal --margin 0.01",
     "compare": "compare linear.elu sdpa --seq 64,128 --mask none --margin 0.01",
     "history": "history HEAD~1..HEAD",
     "history compare": "history compare base head",
@@ -68,8 +69,8 @@ MORE = {
 MEASURED = ("check", "run", "a map")
 PROBLEM = {"phase", "mask", "seq", "dtype", "batch", "heads", "head_dim"}
 OF_A_PROBLEM = {
-    "check", "run", "limits", "compare", "two runs", "commits", "history compare", "profile",
-    "choose", "calls", "crossover",
+    "check", "run", "limits", "tune", "compare", "two runs", "commits", "history compare",
+    "profile", "choose", "calls", "crossover",
 }  # fmt: skip
 SIZED = {"limits": {"seq"}}  # what is searched is no part of the problem
 NUMBERS = re.compile(

@@ -155,6 +155,7 @@ def test_the_time_left_is_the_guess_until_much_was_measured(monkeypatch):
 SHOWN = {
     "crossover sdpa matmul --seq 64,512 --margin 0.01": "look 2, at 128 tokens",
     "limits sdpa matmul --phase forward": "sdpa forward, seq 1,024",
+    "tune linear.elu --seq 64 --margin 0.01": "linear.elu?chunk=512 b1 h4",
     "compare sdpa matmul --seq 64,128,256 --margin 0.01": "n128 d64 f32 causal",
     "env --json": "the noise floor: one variant against itself",
     "quality model sdpa topk": "topk",

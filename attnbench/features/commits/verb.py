@@ -85,12 +85,13 @@ def _variants(given: argparse.Namespace) -> int:
     (machine, settings, grid), table = begin(given), impls.table(given.table)
     ranks = {name: table.find(name).ranks for name in (given.a, given.b)}
     mixed = len({bool(each) for each in ranks.values()}) > 1  # only the one runs over several
-    judged, against = (
-        make_plan(table, [name], grid.with_(world=1) if mixed and not many else grid, machine).cells
-        for name, many in ((given.a, ranks[given.a]), (given.b, ranks[given.b]))
-    )
+    plans = []
+    for name in (given.a, given.b):
+        own = grid.with_(world=1) if mixed and not ranks[name] else grid
+        plans.append(make_plan(table, [name], own, machine, tuned=True))
+    judged, against = (plan.cells for plan in plans)
     both = judged[0].variant, against[0].variant
-    for note in pairs.unlike(*both):
+    for note in [*pairs.unlike(*both), *plans[0].tuned_notes(), *plans[1].tuned_notes()]:
         say(note)
     seconds = given.budget or PAIRS_S
     floors = stored_floors(Path(given.out), machine, settings)
@@ -133,6 +134,7 @@ def _variants(given: argparse.Namespace) -> int:
         cells = [one.to_dict() for one in found]
         sides: dict[str, Any] = {"judged": both[0].label, "against": both[1].label}
         sides["computes"] = {row.label: row.computes for row in both}
+        sides["tuned"] = {**plans[0].tuned, **plans[1].tuned}
         print(json.dumps({**sides, "counts": pairs.counts(found), "cells": cells}))
     elif given.csv:
         tidy.show(view.pairs_rows(found, *both))

@@ -49,7 +49,7 @@ def plan_cells(
             f"{rows[-1].level}: they are given different things, so neither is slower than the "
             "other; name two of one"
         )
-    cells = make_plan(table, names, grid, machine).cells
+    cells = make_plan(table, names, grid, machine, tuned=True).cells
     problems = list(dict.fromkeys(cell.problem for cell in cells))
     if len(problems) > 1:
         raise InvalidProblem(

@@ -18,6 +18,7 @@ from attnbench.features.profile.profiles import NotProfiled, plan_cells, profile
 from attnbench.features.profile.why_slower import why_slower
 from attnbench.report import tidy
 from attnbench.sweep.engine import LocalEngine
+from attnbench.sweep.plan import Plan
 from attnbench.sweep.start import find_preset, settings_of
 
 
@@ -28,6 +29,8 @@ def profile(given: argparse.Namespace) -> int:
     grid = find_preset(f"compare-{machine.devices[-1]}", machine)
     changes = arguments.grid_changes(given)
     cells = plan_cells(names, impls.table(given.table), grid, changes, machine)
+    for note in Plan(cells).tuned_notes():
+        say(note)
     against = "-against-".join(cell.variant.label for cell in cells)  # asked again, it is replaced
     folder = Path(given.out) / slug(f"{against} {cells[0].problem}").strip("-")
     try:

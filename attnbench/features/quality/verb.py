@@ -26,6 +26,7 @@ from attnbench.core.machine import Machine, pace, this_machine
 from attnbench.core.process import Worker
 from attnbench.core.record import FINDINGS, Status
 from attnbench.core.settings import Settings
+from attnbench.core.tuned import TunedOptions
 from attnbench.features.quality import model_results, model_view, pretrained, recall_view
 from attnbench.features.quality import recall as training
 from attnbench.models import wrong_level
@@ -206,6 +207,7 @@ class Start:
             texts={"source": self.texts.source, "digest": digest, "texts": texts},
             wanted=wanted,
             settings=self.settings.to_dict(),
+            tuned=TunedOptions(self.machine).lines(self.device),
             stopped=stopped,
         )
 
@@ -319,6 +321,7 @@ def recall(given: argparse.Namespace) -> int:
         seeds=list(plan.seeds),
         threads=plan.threads,
         trainings=plan.count,
+        tuned=TunedOptions(machine).lines(first.device),
     )
     try:
         with lock_for([first.device]), Progress(after_s=DRAWING_S) as progress:

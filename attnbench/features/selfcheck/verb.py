@@ -131,7 +131,10 @@ def check(given: argparse.Namespace) -> int:
     grid = grid.with_(**arguments.grid_changes(given))
     if given.seq is None:
         grid = shared_out(grid)
-    plan = make_plan(impls.table(given.table), given.variants, grid.with_(budget=0.0), machine)
+    table, grid = impls.table(given.table), grid.with_(budget=0.0)
+    plan = make_plan(table, given.variants, grid, machine, tuned=True)
+    for note in plan.tuned_notes():
+        say(note)
     settings = settings_of(given, machine)
     with (
         engine_on(grid.device, settings) as engine,

@@ -132,6 +132,7 @@ def show_variant(row: Variant, mathematics: str, reason: str | None, remedy: str
         "shapes": ", ".join(f"{what}: {said[can]}" for what, can in limits),
         "head_dim": f"{row.head_dims[0]} to {row.head_dims[1]}" if row.head_dims else "",
         "options": ", ".join(f"{k}={v}" for k, v in options.items()),
+        "can be tuned": ", ".join(sorted(row.tunable)),
         "core": f"{row.core.label}: {row.core.title}" if row.core else "",
         "requires": ", ".join(row.requires),
         "paper": row.paper,

@@ -1,0 +1,1 @@
+"""``attnbench tune``: the fastest values of a variant's options, kept for this device."""

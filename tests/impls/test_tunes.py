@@ -1,0 +1,46 @@
+"""What tuning may set never changes what is computed."""
+
+import pytest
+import torch
+
+from impls.dense import tiles
+from impls.problem import Problem
+from tests.impls.small import TABLE, inputs, made, problem
+
+SLOW_TO_COMPILE = ("window.flex",)  # test_flex has blocks of several sizes
+CASES = [
+    f"{row.name}?{name}={value}"
+    for row in TABLE.rows.values()
+    if "cpu" in row.devices and row.name not in SLOW_TO_COMPILE
+    for name, values in row.tunes.items()
+    for value in values
+]
+
+
+@pytest.mark.parametrize("label", CASES)
+def test_a_tuned_option_changes_nothing_but_rounding(label):
+    row = TABLE.find(label)
+    mask = "window:30,0" if row.name == "window.blocked" else "causal"
+    given = problem(mask, length=150)
+    tensors = inputs(given)
+    (attend, _), (plain, _) = made(label, given), made(row.name, given)
+    torch.testing.assert_close(attend(*tensors), plain(*tensors), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize(("dtype", "least"), [("bfloat16", 32), ("float32", 16)])
+@pytest.mark.parametrize("phase", ["forward", "train", "backward"])
+def test_launches_to_try_are_what_the_row_takes_and_of_the_kernels_that_run(
+    head_dim, dtype, least, phase
+):
+    asked = Problem(head_dim=head_dim, v_head_dim=head_dim, dtype=dtype, phase=phase)
+    forward = tiles.forward(asked)
+    backward = [
+        tuple(map(int, x.split("x"))) for f in (tiles.keys, tiles.queries) for x in f(asked)
+    ]
+    assert bool(forward) == (phase != "backward") and bool(backward) == (phase != "forward")
+    for queries, keys, warps, stages in [*forward, *backward]:
+        assert {queries.bit_count(), keys.bit_count(), warps.bit_count()} == {1}
+        assert min(queries, keys) >= least and stages >= 1
+        held = (queries + 2 * stages * keys, keys + 2 * stages * queries)
+        assert min(held) * head_dim * asked.item_bytes <= 227 * 1024
