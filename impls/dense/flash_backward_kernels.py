@@ -35,23 +35,30 @@ def deltas(out, dout, delta, out_steps, dout_steps, heads,
 
 
 @triton.jit
-def add_queries(dk, dv, k, v, q_at, do_at, dq_at, log_at,
-                delta_at, q_step, do_step, dq_step, key, begin, end, whole, rest,
-                queries, keys, shift, left, right, scale, ends_scale,
-                BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
-                LEFT: tl.constexpr, RIGHT: tl.constexpr, EDGE: tl.constexpr,
+def add_queries(dk, dv, k, v, q, dout, dq, log_sums, delta, q_steps, dout_steps, dq_steps, batch,
+                kv_head, kv_heads, group, key, begin, end, whole, rest, queries, keys, shift, left,
+                right, scale, ends_scale, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr,
+                D: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, EDGE: tl.constexpr,
                 PRECISION: tl.constexpr, TMA: tl.constexpr, FUSED: tl.constexpr):  # fmt: skip
-    """What the queries from ``begin`` to ``end`` give to a block of keys and values."""
-    for at in tl.range(begin, end, BLOCK):
+    """What the queries from ``begin`` to ``end`` give to a block of keys and values, head by head.
+
+    One loop over all of it: a loop over the heads around it would cost registers.
+    """
+    blocks = tl.cdiv(tl.maximum(end - begin, 0), BLOCK)
+    for step in tl.range(0, group * blocks):
+        at, head = begin + step % blocks * BLOCK, kv_head * group + step // blocks
         start = at + tl.where(at < whole, 0, rest - whole) if EDGE else at
         query = start + tl.arange(0, BLOCK)
-        q = tokens(q_at, start, q_step, queries, BLOCK, HEAD_DIM, D, EDGE, TMA)
-        do = tokens(do_at, start, do_step, queries, BLOCK, HEAD_DIM, D, EDGE, TMA)
-        scores = tl.dot(k, tl.trans(q), input_precision=PRECISION)
+        row = (batch * tl.cast(kv_heads, tl.int64) * group + head) * queries
+        q_block = tokens(head_at(q, q_steps, batch, head, HEAD_DIM, TMA), start, q_steps[2],
+                         queries, BLOCK, HEAD_DIM, D, EDGE, TMA)  # fmt: skip
+        do = tokens(head_at(dout, dout_steps, batch, head, HEAD_DIM, TMA), start, dout_steps[2],
+                    queries, BLOCK, HEAD_DIM, D, EDGE, TMA)  # fmt: skip
+        scores = tl.dot(k, tl.trans(q_block), input_precision=PRECISION)
         if EDGE:  # past the last query +inf, so that p is zero
-            log_sum = tl.load(log_at + query, mask=query < queries, other=float("inf"))
+            log_sum = tl.load(log_sums + row + query, mask=query < queries, other=float("inf"))
         else:
-            log_sum = tl.load(log_at + query)
+            log_sum = tl.load(log_sums + row + query)
         power = scores * scale - log_sum[None, :]
         if EDGE:
             seen = sees(query[None, :], key[:, None], keys, shift, left, right, LEFT, RIGHT)
@@ -60,14 +67,15 @@ def add_queries(dk, dv, k, v, q_at, do_at, dq_at, log_at,
         dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
         dp = tl.dot(v, tl.trans(do), input_precision=PRECISION)
         if EDGE:
-            delta = tl.load(delta_at + query, mask=query < queries, other=0.0)
+            lost = tl.load(delta + row + query, mask=query < queries, other=0.0)
         else:
-            delta = tl.load(delta_at + query)
-        ds = (p * (dp - delta[None, :])).to(q.dtype)
-        dk = tl.dot(ds, q, dk, input_precision=PRECISION)
+            lost = tl.load(delta + row + query)
+        ds = (p * (dp - lost[None, :])).to(q_block.dtype)
+        dk = tl.dot(ds, q_block, dk, input_precision=PRECISION)
         if FUSED:
             part = tl.dot(tl.trans(ds), k, input_precision=PRECISION) * ends_scale
-            add(dq_at, part, start, dq_step, queries, BLOCK, HEAD_DIM, D, TMA)
+            add(head_at(dq, dq_steps, batch, head, HEAD_DIM, TMA), part, start, dq_steps[2],
+                queries, BLOCK, HEAD_DIM, D, TMA)  # fmt: skip
     return dk, dv
 
 
@@ -109,25 +117,18 @@ def backward_keys(q, k, v, dout, log_sums, delta, dk, dv, dq,
         rest = whole
     dk_made = tl.zeros([K_BLOCK, D], tl.float32)
     dv_made = tl.zeros([K_BLOCK, D], tl.float32)
-    for member in tl.range(0, group):
-        head = kv_head * group + member
-        q_at = head_at(q, q_steps, batch, head, HEAD_DIM, TMA)
-        do_at = head_at(dout, dout_steps, batch, head, HEAD_DIM, TMA)
-        dq_at = head_at(dq, dq_steps, batch, head, HEAD_DIM, TMA)
-        row = (batch * tl.cast(kv_heads, tl.int64) * group + head) * queries
-        log_at, delta_at = log_sums + row, delta + row
-        dk_made, dv_made = add_queries(
-            dk_made, dv_made, k_block, v_block, q_at, do_at, dq_at, log_at, delta_at, q_steps[2],
-            dout_steps[2], dq_steps[2], key, whole, rest, whole, rest, queries, keys, shift, left,
-            right, scale, ends_scale, Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False, PRECISION, TMA,
-            FUSED,
-        )  # fmt: skip
-        dk_made, dv_made = add_queries(
-            dk_made, dv_made, k_block, v_block, q_at, do_at, dq_at, log_at, delta_at, q_steps[2],
-            dout_steps[2], dq_steps[2], key, begin, end - rest + whole, whole, rest, queries, keys,
-            shift, left, right, scale, ends_scale, Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT, True,
-            PRECISION, TMA, FUSED,
-        )  # fmt: skip
+    dk_made, dv_made = add_queries(
+        dk_made, dv_made, k_block, v_block, q, dout, dq, log_sums, delta, q_steps, dout_steps,
+        dq_steps, batch, kv_head, kv_heads, group, key, whole, rest, whole, rest, queries, keys,
+        shift, left, right, scale, ends_scale, Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False,
+        PRECISION, TMA, FUSED,
+    )  # fmt: skip
+    dk_made, dv_made = add_queries(
+        dk_made, dv_made, k_block, v_block, q, dout, dq, log_sums, delta, q_steps, dout_steps,
+        dq_steps, batch, kv_head, kv_heads, group, key, begin, end - rest + whole, whole, rest,
+        queries, keys, shift, left, right, scale, ends_scale, Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT,
+        True, PRECISION, TMA, FUSED,
+    )  # fmt: skip
     put(pointer(dk, dk_steps, batch, kv_head, HEAD_DIM), dk_made * ends_scale, first, dk_steps[2],
         keys, K_BLOCK, HEAD_DIM, D)  # fmt: skip
     put(pointer(dv, dv_steps, batch, kv_head, HEAD_DIM), dv_made, first, dv_steps[2], keys, K_BLOCK,
