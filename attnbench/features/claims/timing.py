@@ -128,15 +128,18 @@ def measure_rates(request: ClaimRequest) -> ClaimFindings:
             if (time := record.time) is None:
                 why = f"{record.status}: {record.reason}"
                 figures[name] = ClaimFigure(None, why=f"{record.variant} at {problem}: {why}")
-                rows.append([name, *[None] * 6, why])
+                rows.append([name, *[None] * 7, why])
                 continue
             work = flops(problem) / 1e12
             low, high = work / time.high_s, work / time.low_s
             figures[name] = ClaimFigure(work / time.median_s, low, high)
             times = [1e3 * time.median_s, 1e3 * time.low_s, 1e3 * time.high_s]
             kernels, flags = ", ".join(record.kernels[:2]), "; ".join(time.doubts)
-            rows.append([name, *times, time.n, time.clocks.get("sm_mhz"), kernels, flags])
-    columns = ["point", "ms", "from", "to", "samples", "SM MHz", "kernels", "notes"]
+            hot = work / time.sustained_s if time.sustained_s else None
+            mhz = time.clocks.get("sm_mhz")
+            rows.append([name, *times, time.n, mhz, hot, kernels, flags])
+    columns = ["point", "ms", "from", "to", "samples", "SM MHz", "back to back, TFLOP/s"]
+    columns += ["kernels", "notes"]
     return ClaimFindings.of(figures, "cells", columns, rows)
 
 
