@@ -36,8 +36,8 @@ def deltas(out, dout, delta, out_steps, dout_steps, heads,
 
 @triton.jit
 def add_queries(dk, dv, k, v, q, dout, dq, log_sums, delta, q_steps, dout_steps, dq_steps, batch,
-                kv_head, kv_heads, group, key, begin, end, whole, rest, queries, keys, shift, left,
-                right, scale, ends_scale, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr,
+                kv_head, group: tl.constexpr, key, begin, end, whole, rest, queries, keys, shift,
+                left, right, scale, ends_scale, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr,
                 D: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, EDGE: tl.constexpr,
                 PRECISION: tl.constexpr, TMA: tl.constexpr, FUSED: tl.constexpr):  # fmt: skip
     """What the queries from ``begin`` to ``end`` give to a block of keys and values, head by head.
@@ -46,30 +46,30 @@ def add_queries(dk, dv, k, v, q, dout, dq, log_sums, delta, q_steps, dout_steps,
     """
     blocks = tl.cdiv(tl.maximum(end - begin, 0), BLOCK)
     for step in tl.range(0, group * blocks):
-        at, head = begin + step % blocks * BLOCK, kv_head * group + step // blocks
+        member = step % group
+        at, head = begin + step // group * BLOCK, kv_head * group + member
         start = at + tl.where(at < whole, 0, rest - whole) if EDGE else at
         query = start + tl.arange(0, BLOCK)
-        row = (batch * tl.cast(kv_heads, tl.int64) * group + head) * queries
+        row = member * queries + query
         q_block = tokens(head_at(q, q_steps, batch, head, HEAD_DIM, TMA), start, q_steps[2],
                          queries, BLOCK, HEAD_DIM, D, EDGE, TMA)  # fmt: skip
         do = tokens(head_at(dout, dout_steps, batch, head, HEAD_DIM, TMA), start, dout_steps[2],
                     queries, BLOCK, HEAD_DIM, D, EDGE, TMA)  # fmt: skip
         scores = tl.dot(k, tl.trans(q_block), input_precision=PRECISION)
         if EDGE:  # past the last query +inf, so that p is zero
-            log_sum = tl.load(log_sums + row + query, mask=query < queries, other=float("inf"))
+            log_sum = tl.load(log_sums + row, mask=query < queries, other=float("inf"))
         else:
-            log_sum = tl.load(log_sums + row + query)
-        power = scores * scale - log_sum[None, :]
+            log_sum = tl.load(log_sums + row)
+        p = tl.math.exp2(scores * scale - log_sum[None, :])
         if EDGE:
             seen = sees(query[None, :], key[:, None], keys, shift, left, right, LEFT, RIGHT)
-            power = tl.where(seen, power, float("-inf"))
-        p = tl.math.exp2(power)
+            p = tl.where(seen, p, 0.0)
         dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
         dp = tl.dot(v, tl.trans(do), input_precision=PRECISION)
         if EDGE:
-            lost = tl.load(delta + row + query, mask=query < queries, other=0.0)
+            lost = tl.load(delta + row, mask=query < queries, other=0.0)
         else:
-            lost = tl.load(delta + row + query)
+            lost = tl.load(delta + row)
         ds = (p * (dp - lost[None, :])).to(q_block.dtype)
         dk = tl.dot(ds, q_block, dk, input_precision=PRECISION)
         if FUSED:
@@ -95,7 +95,7 @@ def add(base, block, first, step, count, BLOCK: tl.constexpr, HEAD_DIM: tl.const
 @triton.jit
 def backward_keys(q, k, v, dout, log_sums, delta, dk, dv, dq,
                   q_steps, k_steps, v_steps, dout_steps, dk_steps,
-                  dv_steps, dq_steps, kv_heads, group, queries, keys, shift,
+                  dv_steps, dq_steps, kv_heads, group: tl.constexpr, queries, keys, shift,
                   left, right, scale, ends_scale, Q_BLOCK: tl.constexpr,
                   K_BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
                   LEFT: tl.constexpr, RIGHT: tl.constexpr, PRECISION: tl.constexpr,
@@ -117,15 +117,17 @@ def backward_keys(q, k, v, dout, log_sums, delta, dk, dv, dq,
         rest = whole
     dk_made = tl.zeros([K_BLOCK, D], tl.float32)
     dv_made = tl.zeros([K_BLOCK, D], tl.float32)
+    row = (batch * tl.cast(kv_heads, tl.int64) + kv_head) * group * queries
+    log_sums, delta = log_sums + row, delta + row
     dk_made, dv_made = add_queries(
         dk_made, dv_made, k_block, v_block, q, dout, dq, log_sums, delta, q_steps, dout_steps,
-        dq_steps, batch, kv_head, kv_heads, group, key, whole, rest, whole, rest, queries, keys,
+        dq_steps, batch, kv_head, group, key, whole, rest, whole, rest, queries, keys,
         shift, left, right, scale, ends_scale, Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False,
         PRECISION, TMA, FUSED,
     )  # fmt: skip
     dk_made, dv_made = add_queries(
         dk_made, dv_made, k_block, v_block, q, dout, dq, log_sums, delta, q_steps, dout_steps,
-        dq_steps, batch, kv_head, kv_heads, group, key, begin, end - rest + whole, whole, rest,
+        dq_steps, batch, kv_head, group, key, begin, end - rest + whole, whole, rest,
         queries, keys, shift, left, right, scale, ends_scale, Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT,
         True, PRECISION, TMA, FUSED,
     )  # fmt: skip

@@ -39,6 +39,7 @@ from torch import Tensor
 
 from impls.heads import Attend
 from impls.jit import (
+    HOPPER,
     Band,
     band,
     capability,
@@ -91,8 +92,9 @@ BY_TMA: Table = {
     128: (Launch(128, 128, 8, 2), Launch(64, 128, 8, 2), Launch(128, 64, 8, 2)),
     256: (Launch(128, 64, 8, 2), Launch(32, 64, 8, 2), Launch(128, 32, 8, 2)),
 }
-FUSED_BY_TMA = {64: Launch(64, 128, 8, 2), 128: Launch(64, 64, 8, 2)}
-FUSED_ELSEWHERE = {64: Launch(64, 64, 4, 2), 128: Launch(32, 64, 8, 2)}
+FUSED_ON_HOPPER = dict.fromkeys((64, 128), Launch(64, 128, 8, 2))
+FUSED_ON_BLACKWELL = {64: Launch(64, 128, 8, 2), 128: Launch(64, 64, 8, 2)}
+FUSED_ELSEWHERE = dict.fromkeys((64, 128), Launch(32, 64, 8, 2))
 FUSED_FLOAT32 = {64: Launch(32, 32, 8, 1), 128: Launch(16, 32, 8, 1)}
 """Of dk and dv where dq is added to: by head_dim, up to."""
 ROOMY = (90, 100, 103)
@@ -117,9 +119,10 @@ def launches(problem: Problem, tma: bool, fused: bool) -> Launches:
         table = BY_TMA
     forward, keys, queries = next(own for most, own in table.items() if problem.head_dim <= most)
     if fused:
-        other = (
-            FUSED_BY_TMA if tma else FUSED_ELSEWHERE if problem.item_bytes == 2 else FUSED_FLOAT32
-        )
+        other = FUSED_FLOAT32 if problem.item_bytes == 4 else FUSED_ELSEWHERE
+        if tma:
+            hopper = capability(problem.device) == HOPPER
+            other = FUSED_ON_HOPPER if hopper else FUSED_ON_BLACKWELL
         keys = next(own for most, own in other.items() if problem.head_dim <= most)
     return Launches(forward, keys, queries)
 
@@ -186,10 +189,10 @@ def build(problem: Problem, q_block: int, k_block: int, warps: int, stages: int,
           queries: str = "", fused: bool = False) -> Attend:  # fmt: skip
     """An option of 0, or of no text, is the table's."""
     tma = capability(problem.device) in ROOMY and problem.item_bytes == 2
-    if fused and problem.head_dim > max(FUSED_BY_TMA):
+    if fused and problem.head_dim > max(FUSED_ELSEWHERE):
+        widest = max(FUSED_ELSEWHERE)
         raise Unsupported(
-            f"fused=true has no blocks for head_dim={problem.head_dim}: {max(FUSED_BY_TMA)} is the "
-            "widest"
+            f"fused=true has no blocks for head_dim={problem.head_dim}: {widest} is the widest"
         )
     asked = (q_block, k_block, warps, stages)
 

@@ -42,12 +42,21 @@ FLASH = [
         ("causal", {"batch": batch, "heads": heads, "kv_heads": n, "length": 20})
         for batch, heads, n in ((2, 4, 2), (1, 4, 1), (1, 2, 2))
     ),
-    ("causal", {"dtype": "bfloat16"}),
     *(("causal", {"length": length}) for length in (1, 15, 16, 17, 48)),
 ]
 
 
 WAYS = {"float32": "by pointers", "float16": "by TMA"}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(("capability", "way"), [(80, "by pointers"), (90, "by TMA")])
+def test_flash_takes_bfloat16_either_way(capability, way, fused, monkeypatch):
+    monkeypatch.setattr("impls.dense.triton_flash.capability", lambda device: capability)
+    p = problem("causal", 48, dtype="bfloat16")
+    attend = build("triton.flash", p, **{**BLOCKS, "queries": ""}, fused=fused)
+    assert way in attend.note()
+    check(p, attend)
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -58,7 +67,7 @@ def test_flash_is_softmax_attention(mask, changes, dtype, fused):
     blocks = {**BLOCKS, "queries": ""} if fused else BLOCKS
     attend = build("triton.flash", p, **blocks, fused=fused)
     check(p, attend)
-    assert WAYS.get(p.dtype, "by TMA") in attend.note()
+    assert WAYS[dtype] in attend.note()
     assert ("not deterministic" in attend.note()) == fused
 
 
