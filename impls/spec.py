@@ -121,7 +121,8 @@ class Variant:
     head_dims: tuple[int, int] | None = None
     """Smallest and largest head_dim."""
     requires: tuple[str, ...] = ()
-    """Distributions (``flash-attn>=2.6``), ``sm>=80`` (capability), ``c++``, ``cc`` (compilers)."""
+    """Distributions (``flash-attn>=2.6``), ``sm>=80`` or ``sm=90`` (capability),
+    ``c++``, ``cc`` (compilers)."""
     install: str = ""
     """How to install what it requires, where that is not ``pip install`` of the requirement."""
     options: Mapping[str, bool | int | float | str] = field(default_factory=dict)

@@ -268,6 +268,9 @@ def _judge(label: str, known: VariantRecords, wants: Wants) -> Candidate | Exclu
     time = known.time()
     if isinstance(time, str):
         return Excluded(label, Why.UNKNOWN, time)
+    if not time.measured and known.row is not None and known.row.untried:
+        said = "it is untried, and was not measured on this problem"
+        return Excluded(label, Why.UNKNOWN, said, at_best_s=time.low)
     if not time.measured and time.off > TRUSTED:
         said = f"its time there is known to within {percent(time.off)} only"
         return Excluded(label, Why.UNKNOWN, said, about_s=time.middle, at_best_s=time.low)

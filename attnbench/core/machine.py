@@ -167,10 +167,12 @@ def _missing(variant: Variant, requirement: str, machine: Machine) -> tuple[str,
             f"needs a {language} compiler ({' or '.join(programs)}) on the PATH",
             f"install one, for example Debian's {packages}",
         )
-    if name == "sm":
-        if any(gpu.capability >= float(least) / 10 for gpu in machine.gpus):
+    if name == "sm" or name.startswith("sm="):
+        asked = float(least or name[3:]) / 10
+        exact = not least
+        if any(g.capability == asked or (g.capability > asked and not exact) for g in machine.gpus):
             return None
-        capability = f"compute capability {float(least) / 10} or more"
+        capability = f"compute capability {asked}{'' if exact else ' or more'}"
         return f"needs {capability}", f"run it on a GPU of {capability}"
     version = version_of(name)
     if version is not None and _numbers(version) >= _numbers(least):

@@ -103,4 +103,12 @@ ROWS = [
         "triton_decode", phases=("decode",), options={"splits": 0},
         tunes={"splits": (1, 2, 4, 8, 16, 32, 64)}, **_TRITON,
     ),
+    _row(
+        "gluon.flash", "FlashAttention for Hopper in Gluon: products in flight under the softmax",
+        "gluon_flash:build", "gluon_flash", phases=("forward", "train", "backward"),
+        options={"stages": 2, "lazy": 8.0}, paper="arXiv:2407.08608", untried=True,
+        **_TRITON | {
+            "dtypes": _HALF, "head_dims": (64, 128), "requires": ("triton>=3.6", "sm=90", "cc"),
+        },
+    ),
 ]  # fmt: skip

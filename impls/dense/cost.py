@@ -112,6 +112,16 @@ def triton_flash(problem: Problem, **options: Any) -> Cost:
     return _with_peak(problem, ends + wide + 2 * _log_sums(problem))
 
 
+def gluon_flash(problem: Problem, stages: int, lazy: float) -> Cost:
+    """The output and a float32 a row, of whole tiles of 128; backward another, with dq, dk, dv."""
+    tiles = -(-problem.q_len // 128) * 128
+    column = 4 * problem.batch * problem.heads * tiles
+    if not problem.gradients:
+        return _with_peak(problem, output_bytes(problem) + column)
+    ends = 2 * _query_bytes(problem) + 2 * _value_bytes(problem)
+    return _with_peak(problem, ends + 2 * column)
+
+
 def triton_decode(problem: Problem, splits: int) -> Cost:
     """The work is known; how many shares the keys are dealt out in depends on the device."""
     return softmax(problem)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -101,6 +102,17 @@ def test_between_measured_lengths_it_is_predicted_with_an_interval():
     assert sent["winner"]["variant"] == "sdpa" and sent["lead"]["factor"] == r.lead.factor
     records = lines(sdpa=dense, matmul=lambda p: linear(p, once=5e-3))
     assert [winner(chosen(records, problem(n))) for n in (300, 1800)] == ["sdpa", "matmul"]
+
+
+def test_what_is_untried_is_advised_where_it_was_measured_alone(monkeypatch):
+    rows = {**TABLE.rows, "sdpa": replace(TABLE.rows["sdpa"], untried=True)}
+    table, records = replace(TABLE, rows=rows), lines(sdpa=dense, matmul=lambda p: 2 * dense(p))
+    measured = choose(records, problem(512), Wants(), table)
+    assert winner(measured) == "sdpa" and measured.ranking.winner.measured
+    found = choose(records, problem(700), Wants(), table)
+    assert winner(found) == "matmul"
+    assert out(found, "sdpa").why is Why.UNKNOWN and "untried" in out(found, "sdpa").said
+    assert "sdpa" in [e.variant for e in found.unknown]
 
 
 def test_where_too_little_is_known_nothing_is_said():

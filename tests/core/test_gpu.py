@@ -308,3 +308,6 @@ def test_compute_capability_is_compared_as_a_number(code):
     here = replace(WITH_GPU, gpus=(replace(GPU, capability=code / 10),))
     assert lacks(here, requires=(f"sm>={code}",)) == ()
     assert f"capability {(code + 1) / 10}" in lacks(here, requires=(f"sm>={code + 1}",))[0]
+    assert lacks(here, requires=(f"sm={code}",)) == ()
+    missing = lacks(here, requires=(f"sm={code - 1}",))
+    assert missing[0].endswith(f"needs compute capability {(code - 1) / 10}")

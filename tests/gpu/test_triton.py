@@ -45,6 +45,15 @@ def test_flash_passes_the_gate_with_every_mask_and_width_of_its_table(mask, widt
         holds("triton.flash", p, fused=True)
 
 
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+@pytest.mark.parametrize(("mask", "width"), [*((mask, 64) for mask in MASKS), ("causal", 128)])
+def test_flash_in_gluon_passes_the_gate_on_hopper(mask, width, dtype):
+    pytest.importorskip("triton", minversion="3.6")
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("it is written for Hopper's instructions")
+    holds("gluon.flash", problem(mask, head_dim=width, dtype=dtype))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("mask", ["none", "window:900,0"])
 @pytest.mark.parametrize("head_dim", WIDTHS)

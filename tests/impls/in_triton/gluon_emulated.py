@@ -1,0 +1,422 @@
+"""A module of Gluon kernels, run on the CPU from its own source: Gluon has no interpreter.
+
+The partitions of a kernel are threads of which one runs at a time; a seed decides which goes on at
+each operation, and when a copy lands. All that is left to chance on a GPU comes at its worst:
+
+- shared memory holds NaN until it is written, and again from the moment a copy into it begins;
+- a copy lands late: at the latest when nothing else can go on;
+- a product reads its operands when it is waited for, and they must still be what they were when it
+  was issued;
+- what a thread wrote to shared memory is seen by copies and products after a fence alone.
+
+Barriers count arrivals and bytes by phases; where all partitions wait, that is a deadlock. Layouts
+mean nothing here: the compiler checks them. Values are torch's tensors, scalars Python's numbers.
+"""
+
+import builtins
+import math
+import random
+import threading
+from types import SimpleNamespace
+
+import torch
+
+NAN = math.nan
+
+
+class Fault(AssertionError):
+    """What a GPU would do wrong, or never end doing."""
+
+
+class Ended(BaseException):
+    """Thrown into the partitions that are left when one has failed."""
+
+
+class Barrier:
+    """An mbarrier: a phase ends when all have arrived and all bytes have come."""
+
+    def __init__(self):
+        self.count = None
+
+    def start(self, count):
+        self.count = self.missing = count
+        self.phase = self.bytes = 0
+
+    def change(self, arrivals, more_bytes):
+        if self.count is None:
+            raise Fault("a barrier is used that was not initialised")
+        self.missing -= arrivals
+        self.bytes += more_bytes
+        if self.missing < 0:
+            raise Fault("more have arrived at a barrier than it counts")
+        if self.missing == self.bytes == 0:
+            self.phase ^= 1
+            self.missing = self.count
+
+
+class Shared:
+    """A tile of shared memory, or several."""
+
+    def __init__(self, data, unfenced):
+        self.data, self.unfenced = data, unfenced
+        self.shape = list(data.shape)
+
+    def index(self, i):
+        assert 0 <= i < self.shape[0], f"slot {i} of {self.shape[0]}"
+        return Shared(self.data[i], self.unfenced)
+
+    def reshape(self, shape):
+        return Shared(self.data.view(shape), self.unfenced)
+
+    def permute(self, order):
+        return Shared(self.data.permute(order), self.unfenced)
+
+    def load(self, layout):
+        yield_()
+        return self.data.clone()
+
+    def store(self, value):
+        yield_()
+        assert value.shape == self.data.shape and value.dtype == self.data.dtype
+        self.data.copy_(value)
+        self.unfenced.add(self.data.data_ptr())
+
+    def read_by_hardware(self):
+        if self.data.data_ptr() in self.unfenced:
+            raise Fault("shared memory is read by a copy or a product without a fence")
+        return self.data.clone()
+
+
+class Barriers:
+    def __init__(self, count):
+        self.all = [Barrier() for _ in range(count)]
+
+    def index(self, i):
+        assert 0 <= i < len(self.all), f"barrier {i} of {len(self.all)}"
+        return self.all[i]
+
+
+class Pointer:
+    """Into a tensor's numbers."""
+
+    def __init__(self, flat, at=0):
+        self.flat, self.at = flat, at
+        self.dtype = SimpleNamespace(element_ty=flat.dtype)
+
+    def __add__(self, offset):
+        return Pointer(self.flat, self.at + offset)
+
+
+class Descriptor:
+    """A tensor as TMA reads and writes it: zeros beyond its ends."""
+
+    def __init__(self, base, shape, strides, block_shape, layout):
+        assert base.data_ptr() % 16 == 0 and strides[-1] == 1
+        assert all(s * base.element_size() % 16 == 0 and s > 0 for s in strides[:-1])
+        assert list(shape) == list(base.shape)
+        self.base, self.dtype, self.layout = base, base.dtype, layout
+        for n, ours, stride in zip(shape, base.stride(), strides, strict=True):
+            assert n == 1 or ours == stride
+        nbytes = math.prod(block_shape) * base.element_size()
+        self.block_type = SimpleNamespace(shape=list(block_shape), nbytes=nbytes)
+
+    def part(self, coord):
+        """What lies inside, and where in the block that goes."""
+        ends = zip(coord, self.block_type.shape, self.base.shape, strict=True)
+        inside = [(max(c, 0), max(min(c + b, n), max(c, 0))) for c, b, n in ends]
+        here = tuple(slice(*ends) for ends in inside)
+        there = tuple(slice(lo - c, hi - c) for (lo, hi), c in zip(inside, coord, strict=True))
+        return here, there
+
+    def read(self, coord):
+        here, there = self.part(coord)
+        block = torch.zeros(self.block_type.shape, dtype=self.dtype)
+        block[there] = self.base[here]
+        return block
+
+    def write(self, coord, block):
+        here, there = self.part(coord)
+        self.base[here] = block[there]
+
+
+class Product:
+    """A product in flight."""
+
+    def __init__(self, a, b, acc):
+        self.a, self.b, self.acc, self.value = a, b, acc, None
+        self.seen = [self.operand(x) for x in (a, b)]
+        assert self.seen[0].dtype == self.seen[1].dtype
+        (m, k), (same, n) = (x.shape for x in self.seen)
+        assert k == same, "the sides of a product"
+        assert acc is None or acc.shape == (m, n)
+        self.shape = torch.Size((m, n))
+
+    @staticmethod
+    def operand(x):
+        return x.read_by_hardware() if isinstance(x, Shared) else x
+
+    def end(self):
+        now = [self.operand(x) for x in (self.a, self.b)]
+        for before, after in zip(self.seen, now, strict=True):
+            if not torch.equal(before.nan_to_num(12345.0), after.nan_to_num(12345.0)):
+                raise Fault("an operand of a product was written to while it was in flight")
+        made = now[0].float() @ now[1].float()
+        acc = self.acc.value if isinstance(self.acc, Product) else self.acc
+        self.value = made if acc is None else acc + made
+
+
+class Partition:
+    """A thread that goes on when the machine says so."""
+
+    def __init__(self, machine, work, args):
+        self.machine, self.may, self.until = machine, threading.Semaphore(0), None
+        self.products, self.stores, self.error, self.over = [], [], None, False
+        self.thread = threading.Thread(target=self.run, args=(work, args), daemon=True)
+        self.thread.start()
+
+    def run(self, work, args):
+        self.may.acquire()
+        try:
+            if not self.machine.ended:
+                with torch.no_grad():  # which each thread is told anew
+                    work(*args)
+                if self.products or self.stores:
+                    raise Fault("a partition ends with a product or a store in flight")
+        except Ended:
+            pass
+        except BaseException as error:
+            self.error = error
+        self.over = True
+        self.machine.turn.release()
+
+    def pause(self, until=None):
+        self.until = until
+        self.machine.turn.release()
+        self.may.acquire()
+        if self.machine.ended:
+            raise Ended
+        self.until = None
+
+
+class Machine:
+    """One program of a grid, with its shared memory and its copies."""
+
+    def __init__(self, program, programs, seed):
+        self.program, self.programs = program, programs
+        self.chance = random.Random(f"{seed} {program}")
+        self.copies, self.unfenced = [], set()
+        self.turn, self.ended, self.now = threading.Semaphore(0), False, None
+        self.late = self.chance.choice((0.02, 0.3, 0.9))
+
+    def specialize(self, works):
+        parts = [Partition(self, *work) for work in works]
+        pace = [self.chance.random() ** 3 + 0.01 for _ in parts]
+        try:
+            while not all(p.over for p in parts):
+                able = [p for p in parts if not p.over and (p.until is None or p.until())]
+                if self.copies and (not able or self.chance.random() < self.late):
+                    self.copies.pop(self.chance.randrange(len(self.copies)))()
+                    continue
+                if not able:
+                    raise Fault("all partitions wait: a deadlock")
+                odds = [pace[parts.index(p)] for p in able]
+                (self.now,) = self.chance.choices(able, odds)
+                self.now.may.release()
+                self.turn.acquire()
+                if self.now.error is not None:
+                    raise self.now.error
+        finally:
+            self.ended, self.now = True, None
+            for p in parts:
+                p.may.release()
+            for p in parts:
+                p.thread.join()
+        if self.copies:
+            raise Fault("the kernel ends before its copies do")
+
+
+machine = None
+
+
+def yield_(until=None):
+    """Let another partition go on."""
+    if machine.now is not None:
+        machine.now.pause(until)
+
+
+# ---- the language --------------------------------------------------------------------------------
+
+
+def _wait(barrier, phase, pred=True, deps=()):
+    yield_(lambda: barrier.phase != phase)
+
+
+def _arrive(barrier, *, count=1, pred=True):
+    yield_()
+    barrier.change(count, 0)
+
+
+def _expect(barrier, nbytes, pred=True):
+    yield_()
+    barrier.change(1, nbytes)
+
+
+def _load_tile(descriptor, coord, barrier, result, pred=True):
+    yield_()
+    assert result.shape == descriptor.block_type.shape and result.data.dtype == descriptor.dtype
+    result.data.fill_(NAN)
+    block = descriptor.read(coord)
+
+    def land():
+        result.data.copy_(block)
+        barrier.change(0, -descriptor.block_type.nbytes)
+
+    machine.copies.append(land)
+
+
+def _store_tile(descriptor, coord, source):
+    yield_()
+    assert source.shape == descriptor.block_type.shape
+    machine.now.stores.append((descriptor, coord, source, source.read_by_hardware()))
+
+
+def _store_wait(pendings):
+    yield_()
+    stores = machine.now.stores
+    while len(stores) > pendings:
+        descriptor, coord, source, before = stores.pop(0)
+        if not torch.equal(before, source.read_by_hardware()):
+            raise Fault("a tile was written to while it was stored")
+        descriptor.write(coord, before)
+
+
+def _mma(a, b, acc, *, use_acc=True, is_async=False):
+    yield_()
+    product = Product(a, b, acc if use_acc else None)
+    machine.now.products.append(product)
+    return product if is_async else _mma_wait(0, (product,))
+
+
+def _mma_wait(num_outstanding=0, deps=None):
+    yield_()
+    flying = machine.now.products
+    while len(flying) > num_outstanding:
+        flying.pop(0).end()
+    done = [d if isinstance(d, torch.Tensor) or d.value is None else d.value for d in deps]
+    return done[0] if len(done) == 1 else tuple(done)
+
+
+def _store(pointer, value, mask=None):
+    yield_()
+    at, value = torch.broadcast_tensors(pointer.at, torch.as_tensor(value))
+    keep = torch.ones_like(at, dtype=torch.bool) if mask is None else mask.expand(at.shape)
+    assert not keep.any() or 0 <= at[keep].min() <= at[keep].max() < pointer.flat.numel()
+    pointer.flat[at[keep]] = value[keep].to(pointer.flat.dtype)
+
+
+def _load(pointer, mask=None, other=None):
+    at = pointer.at
+    keep = torch.ones_like(at, dtype=torch.bool) if mask is None else mask.expand(at.shape)
+    assert not keep.any() or 0 <= at[keep].min() <= at[keep].max() < pointer.flat.numel()
+    found = torch.full(at.shape, NAN if other is None else other, dtype=pointer.flat.dtype)
+    found[keep] = pointer.flat[at[keep]]
+    return found
+
+
+def _least(a, b, pick=torch.minimum, plain=min):
+    if not isinstance(a, torch.Tensor) and not isinstance(b, torch.Tensor):
+        return plain(a, b)
+    like = a if isinstance(a, torch.Tensor) else b
+    return pick(*(torch.as_tensor(x, dtype=like.dtype) for x in (a, b)))
+
+
+def _fence(cluster=False):
+    machine.unfenced.clear()
+
+
+def _allocate(dtype, shape, layout):
+    if layout == "barriers":
+        return Barriers(shape[0])
+    return Shared(torch.full(shape, NAN, dtype=dtype), machine.unfenced)
+
+
+def _layout(*args, **named):
+    return "layout"
+
+
+_layout.get_default_for = _layout
+GL = SimpleNamespace(
+    constexpr=lambda x: x, static_range=range, int32=torch.int32, int64=torch.int64,
+    float32=torch.float32, bfloat16=torch.bfloat16, float16=torch.float16,
+    program_id=lambda axis: machine.program, num_programs=lambda axis: machine.programs,
+    minimum=_least, maximum=lambda a, b: _least(a, b, torch.maximum, max),
+    cdiv=lambda a, b: -(-a // b), cast=lambda x, dtype: x, where=torch.where, exp2=torch.exp2,
+    log2=torch.log2, arange=lambda start, end, layout: torch.arange(start, end),
+    zeros=lambda shape, dtype, layout: torch.zeros(shape, dtype=dtype),
+    full=lambda shape, value, dtype, layout: torch.full(shape, value, dtype=dtype),
+    max=lambda x, axis: x.amax(axis), sum=lambda x, axis: x.sum(axis),
+    convert_layout=lambda x, layout: x, load=_load, store=_store,
+    allocate_shared_memory=_allocate, NVMMADistributedLayout=_layout, NVMMASharedLayout=_layout,
+    DotOperandLayout=_layout, SliceLayout=_layout,
+    warp_specialize=lambda works, warps, registers: machine.specialize(works),
+)  # fmt: skip
+HOPPER = SimpleNamespace(
+    mbarrier=SimpleNamespace(
+        MBarrierLayout=lambda: "barriers", init=lambda b, count: b.start(count), wait=_wait,
+        arrive=_arrive, expect=_expect,
+    ),
+    tma=SimpleNamespace(async_load=_load_tile, async_store=_store_tile, store_wait=_store_wait),
+    fence_async_shared=_fence, warpgroup_mma=_mma, warpgroup_mma_wait=_mma_wait,
+    TensorDescriptor=Descriptor,
+)  # fmt: skip
+
+
+class Kernel:
+    """A function of the module; as ``kernel[grid](…)`` all its programs, one after the other."""
+
+    seed = 0
+
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, *args):
+        return self.function(*args)
+
+    def __getitem__(self, grid):
+        return lambda *args, **named: self.launch(grid[0], args, named)
+
+    def launch(self, programs, args, named):
+        global machine
+        named = {k: v for k, v in named.items() if k not in ("num_warps", "maxnreg")}
+        args = [Pointer(x.view(-1)) if isinstance(x, torch.Tensor) else x for x in args]
+        for program in range(programs):
+            machine = Machine(program, programs, Kernel.seed)
+            self.function(*args, **named)
+
+
+def jit(function=None, do_not_specialize=()):
+    return Kernel(function) if function else Kernel
+
+
+def module(path, *changes):
+    """The module at a path, emulated, after (old, new) in its text: each stands there once."""
+    text = path.read_text(encoding="utf-8")
+    for old, new in changes:
+        assert text.count(old) == 1, f"{text.count(old)} times in {path.name}: {old}"
+        text = text.replace(old, new)
+    gluon = SimpleNamespace(jit=jit, language=GL)
+    ours = {
+        "triton.experimental": SimpleNamespace(gluon=gluon),
+        "triton.experimental.gluon": gluon,
+        "triton.experimental.gluon.language.nvidia.hopper": HOPPER,
+        "triton.experimental.gluon.nvidia.hopper": HOPPER,
+    }
+
+    def load(name, *args):
+        if name.startswith("impls.dense.gluon_"):
+            ours[name] = module(path.with_name(f"{name.rpartition('.')[2]}.py"))
+        return ours[name] if name in ours else __import__(name, *args)
+
+    space = {"__builtins__": {**vars(builtins), "__import__": load}, "__name__": path.stem}
+    exec(compile(text, str(path), "exec"), space)
+    return SimpleNamespace(**space)
