@@ -61,7 +61,17 @@ def compile_rows(rows: Sequence[str], capability: int, few: bool = False) -> lis
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-EXCEPTIONS: dict[tuple[str, str, int, str], float] = {}
+EXCEPTIONS: dict[tuple[str, str, int, str], float] = {
+    ("triton.flash", "forward", 64, "spilled"): 40,
+    ("triton.flash", "forward", 128, "spilled"): 8,
+    ("triton.flash", "forward", 128, "shared_bytes_a_clock"): 128,
+    ("triton.flash", "backward_keys", 64, "spilled"): 16,
+    ("triton.flash", "backward_keys", 128, "spilled"): 44,
+    ("triton.flash", "backward_keys", 128, "shared_bytes_a_clock"): 192,
+    ("triton.linear", "walk", 64, "spilled"): 4,
+    ("triton.linear", "walk", 128, "spilled"): 252,
+    **{("triton.linear", "sums", width, "serialized"): True for width in (64, 72, 128, 256)},
+}
 """What holds today in place of a bound, by row, kernel, head_dim and fact: each is to be mended."""
 NO_SPILLS = (64, 128)
 SPILLED, SPILLED_WIDE = 128, 768
@@ -85,15 +95,20 @@ def broken(launch: Launch) -> list[str]:
         most = max(most, EXCEPTIONS.get((row, kernel, width, fact), most)) if hopper else most
         return [f"{fact} is {launch[fact]}, over {most}"] if launch[fact] > most else []
 
-    lines = over("shared", CHIPS[capability].shared * KIB) + over("narrow", 0)
-    lines += over("serialized", False)
+    lines = over("narrow", 0) + over("serialized", False)
+    if launch["blocks_an_sm"] == 0:
+        lines.append(f"no SM can hold a block with {launch['shared']} bytes of shared memory")
     if hopper and launch["dtype"] == "bfloat16" and width in NO_SPILLS:
         lines += over("spilled", 0)
     elif row == "triton.flash":
         lines += over("spilled", SPILLED if half and width <= NO_SPILLS[-1] else SPILLED_WIDE)
     expected = half and launch["flop_a_byte"] is not None  # float32 is multiplied in full
     if bool(launch["multiplies"]) != expected:
-        lines.append(f"it {'has no' if expected else 'has'} tensor cores' products")
+        lines.append(
+            "it has no products on tensor cores"
+            if expected
+            else "it has products on tensor cores, and kernel_facts.py does not know its work"
+        )
     elif expected and row.endswith(".flash"):
         cores = TENSOR_CORES.get(capability, "mma")
         lines += [f"it has no {cores}"] * (cores not in launch["multiplies"])
@@ -313,7 +328,7 @@ def main(words: Sequence[str]) -> int:
     for table in tables(facts):
         show(table)
     if set(rows) == set(our_rows()) and set(arguments.sm) == set(CHIPS):
-        PAGE.write_text(page(launches))
+        PAGE.write_text(page(launches), encoding="utf-8")
     faults = [f"{described(launch)}: {line}" for launch in facts for line in broken(launch)]
     print("", *_refusals(launches), *faults, sep="\n")
     print(f"{len(facts)} launches; bounds broken: {len(faults)}")

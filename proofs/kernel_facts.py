@@ -83,9 +83,9 @@ def flop_a_byte(kernel: str, constants: Constants, size: int) -> float | None:
     """FLOPs for each byte that a program reads through L2; None for a kernel without products."""
     if kernel in WALKED:
         return WALKED[kernel](constants, size)
-    if kernel not in HELD:
+    block, products, streams = HELD.get(kernel, ("", 0, 0))
+    if block not in constants:
         return None
-    block, products, streams = HELD[kernel]
     held = constants[block]
     if block == "ROWS":  # the rest of the block is padding
         held = min(held, constants["group"] * constants["queries"])

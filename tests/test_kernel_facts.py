@@ -134,8 +134,7 @@ def test_a_sound_launch_breaks_no_bound():
     [
         {"spilled": 900},
         {"spilled": 772, "head_dim": 256, "dtype": "float32", "multiplies": {}},
-        {"shared": (227 << 10) + 1},
-        {"shared": 102400, "capability": 86, "multiplies": {"mma": 24}},
+        {"blocks_an_sm": 0},
         {"serialized": True},
         {"narrow": 1},
         {"multiplies": {}},
