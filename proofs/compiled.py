@@ -95,7 +95,9 @@ def broken(launch: Launch) -> list[str]:
         most = max(most, EXCEPTIONS.get((row, kernel, width, fact), most)) if hopper else most
         return [f"{fact} is {launch[fact]}, over {most}"] if launch[fact] > most else []
 
-    lines = over("narrow", 0) + over("serialized", False)
+    lines = over("narrow", 0)
+    if launch["serialized"] and not EXCEPTIONS.get((row, kernel, width, "serialized")):
+        lines.append("its wgmma are serialized")
     if launch["blocks_an_sm"] == 0:
         lines.append(f"no SM can hold a block with {launch['shared']} bytes of shared memory")
     if hopper and launch["dtype"] == "bfloat16" and width in NO_SPILLS:
