@@ -29,12 +29,13 @@ import impls  # noqa: E402
 from attnbench.core.machine import version_of  # noqa: E402
 from attnbench.report.tables import Table, columns, show, to_markdown  # noqa: E402
 from impls.errors import CantBeDone  # noqa: E402
+from proofs.kernel_bounds import Launch, broken, described  # noqa: E402
 from proofs.kernel_facts import CHIPS, KIB  # noqa: E402
 
 PAGE = ROOT / "docs" / "compiled.md"
 LANGUAGES = ("triton", "gluon")
 LONGEST_S = 3600
-Launch = dict[str, Any]
+ERROR = re.compile(r"^\w[\w.]*Error\b.*", re.MULTILINE)
 
 
 def our_rows() -> list[str]:
@@ -56,76 +57,10 @@ def compile_rows(rows: Sequence[str], capability: int, few: bool = False) -> lis
             env=environment, capture_output=True, text=True, check=False, timeout=LONGEST_S,
         )  # fmt: skip
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise CantBeDone(f"{' '.join(rows)} can't be compiled for sm_{capability}: {last}")
+        sys.stderr.write(done.stderr[-3000:])
+        errors = ERROR.findall(done.stderr) or [f"exit status {done.returncode}"]
+        raise CantBeDone(f"{', '.join(rows)} can't be compiled for sm_{capability}: {errors[-1]}")
     return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-EXCEPTIONS: dict[tuple[str, str, int, str], float] = {
-    ("triton.flash", "forward", 64, "spilled"): 40,
-    ("triton.flash", "forward", 128, "spilled"): 8,
-    ("triton.flash", "forward", 128, "shared_bytes_a_clock"): 128,
-    ("triton.flash", "backward_keys", 64, "spilled"): 16,
-    ("triton.flash", "backward_keys", 128, "spilled"): 44,
-    ("triton.flash", "backward_keys", 128, "shared_bytes_a_clock"): 192,
-    ("triton.linear", "walk", 64, "spilled"): 4,
-    ("triton.linear", "walk", 128, "spilled"): 252,
-    **{("triton.linear", "sums", width, "serialized"): True for width in (64, 72, 128, 256)},
-}
-"""What holds today in place of a bound, by row, kernel, head_dim and fact: each is to be mended."""
-NO_SPILLS = (64, 128)
-SPILLED, SPILLED_WIDE = 128, 768
-"""Bytes that a thread of triton.flash may store to memory for want of registers: of two bytes a
-number up to 128 wide, and else."""
-SHARED_BYTES_A_CLOCK = {"forward": 96, "backward_keys": 128}
-"""Of triton.flash, 128 wide, on Hopper."""
-TENSOR_CORES = {90: "wgmma", 100: "tcgen05"}
-"""What multiplies triton.flash and gluon.flash by two bytes a number; elsewhere mma."""
-
-
-def broken(launch: Launch) -> list[str]:
-    """A line for each bound that a launch breaks."""
-    row, kernel, width, capability = (
-        launch[name] for name in ("row", "kernel", "head_dim", "capability")
-    )
-    half = launch["dtype"] != "float32"
-    hopper = capability == 90
-
-    def over(fact: str, most: float) -> list[str]:
-        most = max(most, EXCEPTIONS.get((row, kernel, width, fact), most)) if hopper else most
-        return [f"{fact} is {launch[fact]}, over {most}"] if launch[fact] > most else []
-
-    lines = over("narrow", 0)
-    if launch["serialized"] and not EXCEPTIONS.get((row, kernel, width, "serialized")):
-        lines.append("its wgmma are serialized")
-    if launch["blocks_an_sm"] == 0:
-        lines.append(f"no SM can hold a block with {launch['shared']} bytes of shared memory")
-    if hopper and launch["dtype"] == "bfloat16" and width in NO_SPILLS:
-        lines += over("spilled", 0)
-    elif row == "triton.flash":
-        lines += over("spilled", SPILLED if half and width <= NO_SPILLS[-1] else SPILLED_WIDE)
-    expected = half and launch["flop_a_byte"] is not None  # float32 is multiplied in full
-    if bool(launch["multiplies"]) != expected:
-        lines.append(
-            "it has no products on tensor cores"
-            if expected
-            else "it has products on tensor cores, and kernel_facts.py does not know its work"
-        )
-    elif expected and row.endswith(".flash"):
-        cores = TENSOR_CORES.get(capability, "mma")
-        lines += [f"it has no {cores}"] * (cores not in launch["multiplies"])
-    if hopper and half and width == 128:
-        if row == "triton.flash" and kernel in SHARED_BYTES_A_CLOCK:
-            lines += over("shared_bytes_a_clock", SHARED_BYTES_A_CLOCK[kernel])
-        if row == "gluon.flash" and "forward" in kernel and launch["covered"] != 1:
-            lines.append("not every EX2 of its loops runs under a product")
-    return lines
-
-
-def described(launch: Launch) -> str:
-    """A launch in a line."""
-    what = ("row", "kernel", "dtype", "head_dim", "mask", "phase", "heads")
-    return " ".join(str(launch[name]) for name in what) + f" sm_{launch['capability']}"
 
 
 SHORT = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}

@@ -203,6 +203,11 @@ def main(capability: int, few: bool, rows: list[str]) -> None:
     compiler = Compiler(capability)
     for row in rows:
         variant = impls.table().rows[row]
+        least = [r for r in variant.requires if r.startswith("sm>=")]
+        if any(capability < int(r.removeprefix("sm>=")) for r in least):
+            line = {"capability": capability, "row": row, "refused": f"needs {', '.join(least)}"}
+            print(json.dumps(line), flush=True)
+            continue
         for problem, compiler.case in cases(variant, capability, few):
             try:
                 call(variant, problem)

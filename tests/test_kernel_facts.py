@@ -3,7 +3,8 @@
 import pytest
 
 from proofs import compiled
-from proofs.compiled import broken, main, tables
+from proofs.compiled import main, tables
+from proofs.kernel_bounds import broken
 from proofs.kernel_facts import CHIPS, Product, blocks_an_sm, covered, exponentials, loops, read
 
 SOUND = {

@@ -2,7 +2,8 @@
 
 import pytest
 
-from proofs.compiled import broken, compile_rows, described, our_rows
+from proofs.compiled import compile_rows, our_rows
+from proofs.kernel_bounds import broken, described
 from proofs.kernel_facts import CHIPS
 from tests.impls.in_triton import interpreted
 
@@ -13,11 +14,13 @@ KERNELS = {
     "triton.decode": {"read_keys", "put_together"},
 }
 ROWS = our_rows()
-TASKS = [(90, (row,)) for row in ROWS] + [(n, tuple(ROWS)) for n in CHIPS if n != 90]
+TASKS = {f"sm90-{row}": (90, [row]) for row in ROWS} | {
+    f"sm{n}": (n, ROWS) for n in CHIPS if n != 90
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("capability", "rows"), TASKS)
+@pytest.mark.parametrize(("capability", "rows"), TASKS.values(), ids=TASKS)
 def test_launches_compile_and_keep_their_bounds(capability, rows):
     launches = compile_rows(rows, capability, few=True)
     facts = [launch for launch in launches if "refused" not in launch]
