@@ -89,7 +89,6 @@ def _counts(counts: dict[str, int]) -> str | None:
 CELLS: dict[str, Callable[[Launch], Any]] = {
     "head_dim": lambda x: f"{x['head_dim']}",
     "blocks": _launched,
-    "spills, B": lambda x: f"{x['spilled']}",
     "shared, KiB": lambda x: f"{x['shared'] / KIB:.0f}",
     "blocks an SM": lambda x: f"{x['blocks_an_sm']}",
     "multiplied by": lambda x: _counts(x["multiplies"]),
@@ -102,6 +101,8 @@ CELLS: dict[str, Callable[[Launch], Any]] = {
         ["serialized"] * x["serialized"] + [f"{x['narrow']} narrow loads"] * (x["narrow"] > 0)
     ),
 }
+RANGES = {"registers": "registers", "spilled": "spills, B"}
+"""Facts in which equal launches may differ, and their headings."""
 EXPLAINED = """
 | column | it holds |
 |---|---|
@@ -119,15 +120,16 @@ EXPLAINED = """
 
 
 class Line(NamedTuple):
-    """A line of a table: its cells, the launches that it is of, and their registers."""
+    """A line of a table: its cells, the launches that it is of, and least and most of RANGES."""
 
     cells: tuple[str, ...]
     of: dict[str, str]
-    registers: tuple[int, int]
+    least: tuple[int, ...]
+    most: tuple[int, ...]
 
 
 def tables(launches: Sequence[Launch]) -> Iterator[Table]:
-    """A table a kernel; launches that differ in their registers alone are equal."""
+    """A table a kernel; launches that differ in RANGES alone are equal."""
     kernels: dict[str, list[Line]] = {}
     for x in launches:
         roles = [v for name, v in x["constants"].items()
@@ -137,27 +139,27 @@ def tables(launches: Sequence[Launch]) -> Iterator[Table]:
         of = {"on": f"{x['capability']}", "dtype": SHORT[x["dtype"]], "heads": heads,
               "mask": x["mask"], "phase": x["phase"]}  # fmt: skip
         cells = tuple(cell(x) or "" for cell in CELLS.values())
-        kernels.setdefault(title, []).append(Line(cells, of, (x["registers"], x["registers"])))
+        values = tuple(x[name] for name in RANGES)
+        kernels.setdefault(title, []).append(Line(cells, of, values, values))
     for title, lines in kernels.items():
         for name in MERGED:
             lines = _merged(lines, name)
         lines.sort(key=lambda x: (int(x.cells[0]), _first(x.of["on"]), x.of["dtype"]))
         used = [i for i in range(len(CELLS)) if any(x.cells[i] for x in lines)]
         headings = [*(list(CELLS)[i] for i in used), *lines[0].of]
-        headings.insert(2, "registers")
+        headings[2:2] = RANGES.values()
         rows = [[*(x.cells[i] for i in used), *x.of.values()] for x in lines]
         for row, line in zip(rows, lines, strict=True):
-            row.insert(2, _range(line.registers))
+            row[2:2] = map(_range, line.least, line.most)
         yield Table(title, columns(*headings, right=["head_dim"]), rows)
 
 
-def _range(ends: tuple[int, int]) -> str:
-    low, high = ends
+def _range(low: int, high: int) -> str:
     return f"{low}" if low == high else f"{low}–{high}"
 
 
 def _first(capabilities: str) -> int:
-    return int(capabilities.split(",")[0])
+    return int(capabilities.split(";")[0])
 
 
 def _merged(lines: list[Line], name: str) -> list[Line]:
@@ -168,9 +170,10 @@ def _merged(lines: list[Line], name: str) -> list[Line]:
     merged = []
     for group in groups.values():
         values = dict.fromkeys(line.of[name] for line in group)
-        low, high = zip(*(line.registers for line in group), strict=True)
-        of = group[0].of | {name: ", ".join(values)}
-        merged.append(Line(group[0].cells, of, (min(low), max(high))))
+        of = group[0].of | {name: "; ".join(values)}
+        least = tuple(map(min, zip(*(line.least for line in group), strict=True)))
+        most = tuple(map(max, zip(*(line.most for line in group), strict=True)))
+        merged.append(Line(group[0].cells, of, least, most))
     return merged
 
 

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[0] = str(ROOT)
+sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
 from triton import knobs  # noqa: E402

@@ -154,16 +154,18 @@ def test_a_fault_breaks_a_bound(fault):
 
 def test_launches_that_are_equal_become_one_line():
     launches = [
-        SOUND | {"mask": mask, "phase": phase, "registers": registers}
-        for mask, registers in (("none", 200), ("causal", 230))
+        SOUND | {"mask": mask, "phase": phase, "registers": registers, "spilled": spilled}
+        for mask, registers, spilled in (("none", 200, 4), ("causal", 230, 0))
         for phase in ("forward", "train")
     ]
-    other = SOUND | {"mask": "window:300,0", "phase": "train", "spilled": 4}
+    other = SOUND | {"mask": "window:300,0", "blocks_an_sm": 2}
     (table,) = tables([*launches, other])
-    registers, masks = ([c.heading for c in table.columns].index(x) for x in ("registers", "mask"))
-    assert [(row[registers], row[masks]) for row in table.rows] == [
-        ("200–230", "none, causal"), ("230", "window:300,0"),
-    ]  # fmt: skip
+    headings = [column.heading for column in table.columns]
+    at = [headings.index(name) for name in ("registers", "spills, B", "mask", "phase")]
+    assert [[row[i] for i in at] for row in table.rows] == [
+        ["200–230", "0–4", "none; causal", "forward; train"],
+        ["230", "0", "window:300,0", "train"],
+    ]
 
 
 @pytest.mark.parametrize(
