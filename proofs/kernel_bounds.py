@@ -16,6 +16,7 @@ EXCEPTIONS: dict[tuple[int, str, str, int, str], float] = {
     (90, "triton.linear", "walk", 128, "spilled"): 252,
     **{(90, "triton.linear", "sums", width, "serialized"): True for width in (64, 72, 128, 256)},
     (100, "triton.flash", "backward_keys", 128, "spilled"): 356,
+    (100, "triton.flash", "backward_keys", 256, "spilled"): 1180,
 }
 """What holds today in place of a bound, by capability, row, kernel, head_dim and fact: each is to
 be mended."""
