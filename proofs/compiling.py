@@ -42,6 +42,8 @@ ODD = ((1, 1, 1, 64), (2, 2, 511, 72))
 """Heads, those of keys, length, width: of the last no block is full. To the compiler a
 number that is 1 is a constant, and one that is no multiple of 16 has loads of its own; the
 interpreter knows of neither."""
+OPTIONS = {"triton.flash": {"fused": True}}
+"""With which a row's kernels are other ones, by row."""
 Case = tuple[str, str, int, int, int, int]
 FEW: dict[int, tuple[Case, ...]] = {
     86: (
@@ -90,6 +92,14 @@ def pretend(capability: int) -> None:
     torch.cuda.get_device_properties = lambda device=None: card
 
 
+def choices(variant: Variant) -> Iterator[dict[str, Any]]:
+    """The options that a row is built with."""
+    yield variant.options
+    others = OPTIONS.get(variant.name, {})
+    if others and others.keys() <= variant.options.keys():
+        yield {**variant.options, **others}
+
+
 def cases(variant: Variant, capability: int, few: bool) -> Iterator[tuple[Problem, dict[str, Any]]]:
     """The problems, each with its case as the page names it."""
     decodes = variant.phases["cuda"] == ("decode",)
@@ -130,8 +140,9 @@ def facts_of(kernel: Any, compiled: Any, constants: dict[str, Any], log: str) ->
     """What a compiled kernel is, apart from the problem."""
     facts = kernel_facts.read(compiled.asm["ptx"], log)
     meta = compiled.metadata
+    name = kernel.fn.__name__ + kernel_facts.FUSED * bool(constants.get("FUSED"))
     facts |= {
-        "kernel": kernel.fn.__name__, "warps": meta.num_warps, "stages": meta.num_stages,
+        "kernel": name, "warps": meta.num_warps, "stages": meta.num_stages,
         "shared": meta.shared, "columns": getattr(meta, "tmem_size", None) or 0,
         "constants": constants, "shared_bytes_a_clock": None, "covered": None, "products": None,
     }  # fmt: skip
@@ -187,9 +198,9 @@ class Compiler:
         print(json.dumps(line), flush=True)
 
 
-def call(variant: Variant, problem: Problem) -> None:
+def call(variant: Variant, problem: Problem, options: dict[str, Any]) -> None:
     """One call, with its gradients where the problem asks for them."""
-    attend = load_function(variant.build)(problem, **variant.options)
+    attend = load_function(variant.build)(problem, **options)
     p, dtype = problem, getattr(torch, problem.dtype)
     q = torch.zeros(p.batch, p.heads, p.q_len, p.head_dim, dtype=dtype)
     k, v = torch.zeros(2, p.batch, p.kv_heads, p.kv_len, p.head_dim, dtype=dtype)
@@ -208,9 +219,10 @@ def main(capability: int, few: bool, rows: list[str]) -> None:
             line = {"capability": capability, "row": row, "refused": f"needs {', '.join(least)}"}
             print(json.dumps(line), flush=True)
             continue
-        for problem, compiler.case in cases(variant, capability, few):
+        every = itertools.product(choices(variant), cases(variant, capability, few))
+        for options, (problem, compiler.case) in every:
             try:
-                call(variant, problem)
+                call(variant, problem, options)
             except (Unavailable, Unsupported) as reason:
                 line = {"capability": capability, **compiler.case, "refused": str(reason)}
                 print(json.dumps(line), flush=True)

@@ -55,15 +55,18 @@ def blocks_an_sm(chip: Chip, registers: int, threads: int, shared: int, columns:
 
 
 Constants = Mapping[str, Any]
-Work = tuple[str, int, int]
+Work = tuple[str, int, int, int]
+FUSED = " fused"
+"""After the name of a kernel that is told FUSED: it does the work of another one besides."""
 HELD: dict[str, Work] = {
-    "forward": ("Q_BLOCK", 2, 2),
-    "backward_keys": ("K_BLOCK", 4, 2),
-    "backward_queries": ("Q_BLOCK", 3, 2),
-    "read_keys": ("ROWS", 2, 2),
+    "forward": ("Q_BLOCK", 2, 2, 0),
+    "backward_keys": ("K_BLOCK", 4, 2, 0),
+    "backward_keys" + FUSED: ("K_BLOCK", 5, 2, 1),
+    "backward_queries": ("Q_BLOCK", 3, 2, 0),
+    "read_keys": ("ROWS", 2, 2, 0),
 }
 """A kernel of softmax: the block that a program holds, its products of that with each block that
-it streams, and how many tensors it streams."""
+it streams, and how many tensors it streams, of the inputs' dtype and of float32."""
 
 
 def _sums(c: Constants, size: int) -> float:
@@ -83,13 +86,13 @@ def flop_a_byte(kernel: str, constants: Constants, size: int) -> float | None:
     """FLOPs for each byte that a program reads through L2; None for a kernel without products."""
     if kernel in WALKED:
         return WALKED[kernel](constants, size)
-    block, products, streams = HELD.get(kernel, ("", 0, 0))
+    block, products, streams, wide = HELD.get(kernel, ("", 0, 0, 0))
     if block not in constants:
         return None
     held = constants[block]
     if block == "ROWS":  # the rest of the block is padding
         held = min(held, constants["group"] * constants["queries"])
-    return 2 * products * held / (streams * size)
+    return 2 * products * held / (streams * size + wide * 4)
 
 
 class Product(NamedTuple):

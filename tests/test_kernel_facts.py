@@ -5,7 +5,17 @@ import pytest
 from proofs import compiled
 from proofs.compiled import main, tables
 from proofs.kernel_bounds import broken
-from proofs.kernel_facts import CHIPS, Product, blocks_an_sm, covered, exponentials, loops, read
+from proofs.kernel_facts import (
+    CHIPS,
+    Product,
+    blocks_an_sm,
+    covered,
+    exponentials,
+    flop_a_byte,
+    loops,
+    products,
+    read,
+)
 
 SOUND = {
     "row": "triton.flash", "kernel": "forward", "capability": 90, "dtype": "bfloat16",
@@ -45,6 +55,23 @@ def test_blocks_an_sm_are_those_of_the_occupancy_calculator(
 def test_a_block_that_no_sm_can_hold_fits_nowhere():
     assert blocks_an_sm(CHIPS[90], 32, 128, (227 << 10) + 1) == 0
     assert blocks_an_sm(CHIPS[100], 32, 128, 0, columns=256) == 2
+
+
+@pytest.mark.parametrize(
+    ("kernel", "constants", "expected"),
+    [
+        ("forward", {"Q_BLOCK": 64}, 64),  # 4 x 64 x 64 x 128 FLOPs for two blocks of 64 x 128 x 2
+        ("forward", {"Q_BLOCK": 128}, 128),
+        ("backward_keys", {"K_BLOCK": 128}, 256),
+        ("backward_keys fused", {"K_BLOCK": 128}, 160),
+        ("backward_queries", {"Q_BLOCK": 64}, 96),
+        ("read_keys", {"ROWS": 16, "group": 4, "queries": 1}, 4),  # the rest is padding
+        ("sums", {"Y_WIDTH": 128, "W_COLUMNS": 128}, 64),
+        ("deltas", {"BLOCK": 64}, None),
+    ],
+)
+def test_flops_a_byte_of_l2_follow_from_the_blocks(kernel, constants, expected):
+    assert flop_a_byte(kernel, constants, 2) == expected
 
 
 QK = "HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT, gsb0"
@@ -93,6 +120,15 @@ def test_only_the_innermost_loops_that_multiply_are_read():
     )  # fmt: skip
     assert [exponentials(loop) for loop in loops(text)] == [(1, 1), (0, 1)]
     assert covered(text) == 0.0
+
+
+def test_products_of_a_turn_are_counted_from_its_instructions():
+    """m64n64k16 eight times is 64 x 64 x 128, and m64n128k16 four times 64 x 128 x 64."""
+    qk = ["HGMMA.64x64x16.F32.BF16 R88, gdesc[UR8], R88"] * 8
+    pv = ["HGMMA.64x128x16.F32.BF16 R24, R120, gdesc[UR8].tnspB, R24"] * 4
+    text = sass(".L_x_1:", *qk, wait(0), *pv, "@!P0 BRA `(.L_x_1)")
+    assert products(text, {"Q_BLOCK": 64, "K_BLOCK": 64, "D": 128}, 1) == 2
+    assert products(text, {"CHUNK": 64}, 1) is None
 
 
 PTX = """

@@ -26,6 +26,6 @@ def test_launches_compile_and_keep_their_bounds(capability, rows):
     facts = [launch for launch in launches if "refused" not in launch]
     for row in rows:
         names = {launch["kernel"] for launch in facts if launch["row"] == row}
-        assert names == KERNELS.get(row, names)
+        assert names >= KERNELS.get(row, set())
         assert names or capability != 90
     assert [f"{described(x)}: {line}" for x in facts for line in broken(x)] == []
