@@ -92,16 +92,10 @@ def pretend(capability: int) -> None:
     torch.cuda.get_device_properties = lambda device=None: card
 
 
-def choices(variant: Variant) -> Iterator[dict[str, Any]]:
-    """The options that a row is built with."""
-    yield variant.options
-    others = OPTIONS.get(variant.name, {})
-    if others and others.keys() <= variant.options.keys():
-        yield {**variant.options, **others}
-
-
-def cases(variant: Variant, capability: int, few: bool) -> Iterator[tuple[Problem, dict[str, Any]]]:
-    """The problems, each with its case as the page names it."""
+def cases(
+    variant: Variant, capability: int, few: bool
+) -> Iterator[tuple[Problem, dict[str, Any], dict[str, Any]]]:
+    """The problems, each with its case as the page names it and the options of the row."""
     decodes = variant.phases["cuda"] == ("decode",)
     phases = ("decode",) if decodes else ("train",) if few else ("forward", "train")
     if few:
@@ -121,10 +115,14 @@ def cases(variant: Variant, capability: int, few: bool) -> Iterator[tuple[Proble
         size = (dtype, length, d)
         if variant.supports(problem) is None and not (few and size in sizes):
             sizes.add(size)
-            yield problem, {
+            case = {
                 "row": variant.name, "phase": phase, "dtype": dtype, "mask": mask, "head_dim": d,
                 "heads": f"{heads}/{kv_heads}", "keys": length,
             }  # fmt: skip
+            yield problem, case, variant.options
+            others = OPTIONS.get(variant.name, {})
+            if others and others.keys() <= variant.options.keys() and (d == 128 or not few):
+                yield problem, case, {**variant.options, **others}
 
 
 def disassembled(cubin: bytes) -> str:
@@ -219,8 +217,7 @@ def main(capability: int, few: bool, rows: list[str]) -> None:
             line = {"capability": capability, "row": row, "refused": f"needs {', '.join(least)}"}
             print(json.dumps(line), flush=True)
             continue
-        every = itertools.product(choices(variant), cases(variant, capability, few))
-        for options, (problem, compiler.case) in every:
+        for problem, compiler.case, options in cases(variant, capability, few):
             try:
                 call(variant, problem, options)
             except (Unavailable, Unsupported) as reason:
