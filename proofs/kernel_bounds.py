@@ -22,7 +22,8 @@ EXCEPTIONS: dict[tuple[int, str, str, int, str], float] = {
     (100, "triton.flash", "backward_keys fused", 128, "spilled"): 164,
     (86, "triton.flash", "backward_keys", 128, "spilled"): 772,
     **{(sm, "triton.flash", "backward_keys fused", 64, "spilled"): 532 for sm in (80, 86, 89)},
-    **{(sm, "triton.flash", "backward_keys fused", 128, "spilled"): 136 for sm in (80, 86, 89)},
+    (80, "triton.flash", "backward_keys fused", 128, "spilled"): 284,
+    **{(sm, "triton.flash", "backward_keys fused", 128, "spilled"): 136 for sm in (86, 89)},
 }
 """What holds today in place of a bound, by capability, row, kernel, head_dim and fact: each is to
 be mended."""
