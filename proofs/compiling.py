@@ -1,0 +1,229 @@
+"""Compiles for one kind of GPU, without any, what the rows in Triton and Gluon would launch there.
+
+A process of its own: ``python compiling.py CAPABILITY few|all ROW…`` writes a JSON line a launch.
+The variants' own code builds and calls; every launch is compiled by Triton and not carried out.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+from triton import knobs  # noqa: E402
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.runtime import driver, jit  # noqa: E402
+
+import impls  # noqa: E402
+from impls.loading import load_function  # noqa: E402
+from impls.masks import Mask  # noqa: E402
+from impls.problem import Problem  # noqa: E402
+from impls.spec import Unavailable, Unsupported, Variant  # noqa: E402
+from proofs import kernel_facts  # noqa: E402
+
+DTYPES = ("bfloat16", "float16", "float32")
+WIDTHS = (64, 128, 256)
+MASKS = ("none", "causal", "window:300,0")
+LENGTH, HEADS, GROUPED = 4096, (16, 16), (16, 4)
+ODD = ((1, 1, 1, 64), (2, 2, 511, 72))
+"""Heads, those of keys, length, width: of the last no block is full. To the compiler a
+number that is 1 is a constant, and one that is no multiple of 16 has loads of its own; the
+interpreter knows of neither."""
+OPTIONS = {"triton.flash": {"fused": True}}
+"""With which a row's kernels are other ones, by row."""
+Case = tuple[str, str, int, int, int, int]
+FEW: dict[int, tuple[Case, ...]] = {
+    86: (
+        ("bfloat16", "causal", *HEADS, LENGTH, 256),
+        ("float32", "causal", *HEADS, LENGTH, 256),
+    ),
+    90: (
+        ("bfloat16", "causal", *HEADS, LENGTH, 64),
+        ("bfloat16", "causal", *GROUPED, LENGTH, 128),
+        ("bfloat16", "window:300,0", *GROUPED, LENGTH, 256),  # two edges are the most there is
+        ("float32", "window:300,0", *HEADS, LENGTH, 256),
+        ("float16", "causal", *HEADS, LENGTH, 256),
+        ("bfloat16", "causal", *GROUPED, LENGTH, 256),  # where a row takes no window
+        ("float32", "causal", *HEADS, LENGTH, 256),
+        *(("bfloat16", "causal", *extents) for extents in ODD),
+    ),
+}
+"""What the tests compile; of a capability that is not here, the second of Hopper's."""
+
+
+class Driver:
+    """What Triton asks of a driver before it compiles."""
+
+    def __init__(self, capability: int) -> None:
+        self.get_current_target = lambda: GPUTarget("cuda", capability, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def pretend(capability: int) -> None:
+    """Triton and torch answer as on a machine with this GPU, and nothing comes from a cache."""
+    chip = kernel_facts.CHIPS[capability]
+    major, minor = divmod(capability, 10)
+    driver.set_active(Driver(capability))
+    knobs.nvidia.dump_ptxas_log = True
+    knobs.compilation.always_compile = True
+    card = SimpleNamespace(
+        name=chip.name, major=major, minor=minor, multi_processor_count=chip.processors,
+        shared_memory_per_block_optin=chip.shared * kernel_facts.KIB,
+    )  # fmt: skip
+    torch.cuda.get_device_capability = lambda device=None: (major, minor)
+    torch.cuda.get_device_properties = lambda device=None: card
+
+
+def cases(
+    variant: Variant, capability: int, few: bool
+) -> Iterator[tuple[Problem, dict[str, Any], dict[str, Any]]]:
+    """The problems, each with its case as the page names it and the options of the row."""
+    decodes = variant.phases["cuda"] == ("decode",)
+    phases = ("decode",) if decodes else ("train",) if few else ("forward", "train")
+    if few:
+        chosen = FEW.get(capability, FEW[90][1:2])
+    else:
+        whole = itertools.product(DTYPES, MASKS, WIDTHS)
+        chosen = (
+            *((dtype, mask, *HEADS, LENGTH, d) for dtype, mask, d in whole),
+            *(("bfloat16", "causal", *GROUPED, LENGTH, d) for d in WIDTHS),
+            *(("bfloat16", "causal", *extents) for extents in ODD),
+        )
+    sizes = set()
+    for (dtype, mask, heads, kv_heads, length, d), phase in itertools.product(chosen, phases):
+        queries = 1 if decodes else length
+        problem = Problem(1, heads, kv_heads, queries, length, d, d, dtype, Mask.parse(mask),
+                          phase, device="cuda")  # fmt: skip
+        size = (dtype, length, d)
+        if variant.supports(problem) is None and not (few and size in sizes):
+            sizes.add(size)
+            case = {
+                "row": variant.name, "phase": phase, "dtype": dtype, "mask": mask, "head_dim": d,
+                "heads": f"{heads}/{kv_heads}", "keys": length,
+            }  # fmt: skip
+            yield problem, case, variant.options
+            others = OPTIONS.get(variant.name, {})
+            if others and others.keys() <= variant.options.keys() and (d == 128 or not few):
+                yield problem, case, {**variant.options, **others}
+
+
+def disassembled(cubin: bytes) -> str:
+    """SASS with its labels, by the nvdisasm in Triton's wheel."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        words = [knobs.nvidia.nvdisasm.path, "-c", file.name]
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+def facts_of(kernel: Any, compiled: Any, constants: dict[str, Any], log: str) -> dict[str, Any]:
+    """What a compiled kernel is, apart from the problem."""
+    facts = kernel_facts.read(compiled.asm["ptx"], log)
+    meta = compiled.metadata
+    name = kernel.fn.__name__ + kernel_facts.FUSED * bool(constants.get("FUSED"))
+    facts |= {
+        "kernel": name, "warps": meta.num_warps, "stages": meta.num_stages,
+        "shared": meta.shared, "columns": getattr(meta, "tmem_size", None) or 0,
+        "constants": constants, "shared_bytes_a_clock": None, "covered": None, "products": None,
+    }  # fmt: skip
+    if "wgmma" in facts["multiplies"]:
+        sass = disassembled(compiled.asm["cubin"])
+        shapes = kernel_facts.wgmma(sass.splitlines())
+        facts["shared_bytes_a_clock"] = max(p.shared_bytes_a_clock for p in shapes)
+        facts["covered"] = kernel_facts.covered(sass)
+        if not facts["specialized"]:  # else not all warps carry out a loop
+            facts["products"] = kernel_facts.products(sass, constants, facts["threads"] // 128)
+    return facts
+
+
+class Compiler:
+    """In place of ``JITFunction.run``, Gluon's too: compiles a launch and writes down its facts."""
+
+    def __init__(self, capability: int) -> None:
+        self.chip, self.capability = kernel_facts.CHIPS[capability], capability
+        self.run = jit.JITFunction.run
+        self.facts: dict[str, dict[str, Any]] = {}
+        self.case: dict[str, Any] = {}
+        compiler = self
+
+        def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> Any:
+            with redirect_stdout(io.StringIO()) as log:
+                compiled = compiler.run(kernel, *args, grid=grid, warmup=True, **named)
+            compiler.write(kernel, compiled, args, named, log.getvalue())
+            return compiled
+
+        jit.JITFunction.run = run
+
+    def write(self, kernel: Any, compiled: Any, args: Any, named: Any, log: str) -> None:
+        """A line. Of a kernel that this process has compiled before, ptxas reports nothing more."""
+        parameters = {p.name for p in kernel.params}
+        bound = inspect.signature(kernel.fn).bind(
+            *args, **{k: v for k, v in named.items() if k in parameters}
+        )
+        bound.apply_defaults()
+        plain = {k: v for k, v in bound.arguments.items() if isinstance(v, int | str)}
+        constants = {p.name: plain[p.name] for p in kernel.params
+                     if p.is_constexpr and p.name in plain}  # fmt: skip
+        if compiled.hash not in self.facts:
+            self.facts[compiled.hash] = facts_of(kernel, compiled, constants, log)
+        facts = self.facts[compiled.hash]
+        size = getattr(torch, self.case["dtype"]).itemsize
+        line = {
+            "capability": self.capability, **self.case, **facts,
+            "flop_a_byte": kernel_facts.flop_a_byte(facts["kernel"], plain, size),
+            "blocks_an_sm": kernel_facts.blocks_an_sm(
+                self.chip, facts["registers"], facts["threads"], facts["shared"], facts["columns"]
+            ),
+        }  # fmt: skip
+        print(json.dumps(line), flush=True)
+
+
+def call(variant: Variant, problem: Problem, options: dict[str, Any]) -> None:
+    """One call, with its gradients where the problem asks for them."""
+    attend = load_function(variant.build)(problem, **options)
+    p, dtype = problem, getattr(torch, problem.dtype)
+    q = torch.zeros(p.batch, p.heads, p.q_len, p.head_dim, dtype=dtype)
+    k, v = torch.zeros(2, p.batch, p.kv_heads, p.kv_len, p.head_dim, dtype=dtype)
+    out = attend(*(x.requires_grad_(p.gradients) for x in (q, k, v)))
+    if p.gradients:
+        out.sum().backward()
+
+
+def main(capability: int, few: bool, rows: list[str]) -> None:
+    pretend(capability)
+    compiler = Compiler(capability)
+    for row in rows:
+        variant = impls.table().rows[row]
+        least = [r for r in variant.requires if r.startswith("sm>=")]
+        if any(capability < int(r.removeprefix("sm>=")) for r in least):
+            line = {"capability": capability, "row": row, "refused": f"needs {', '.join(least)}"}
+            print(json.dumps(line), flush=True)
+            continue
+        for problem, compiler.case, options in cases(variant, capability, few):
+            try:
+                call(variant, problem, options)
+            except (Unavailable, Unsupported) as reason:
+                line = {"capability": capability, **compiler.case, "refused": str(reason)}
+                print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2] == "few", sys.argv[3:])

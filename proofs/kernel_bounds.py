@@ -1,0 +1,86 @@
+"""What a launch of our GPU kernels must keep to, and the exceptions of today."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Launch = dict[str, Any]
+EXCEPTIONS: dict[tuple[int, str, str, int, str], float] = {
+    (90, "triton.flash", "forward", 64, "spilled"): 40,
+    (90, "triton.flash", "forward", 128, "spilled"): 8,
+    (90, "triton.flash", "forward", 128, "shared_bytes_a_clock"): 128,
+    (90, "triton.flash", "backward_keys", 64, "spilled"): 16,
+    (90, "triton.flash", "backward_keys", 128, "spilled"): 128,
+    (90, "triton.flash", "backward_keys fused", 128, "spilled"): 20,
+    (90, "triton.flash", "backward_keys", 128, "shared_bytes_a_clock"): 192,
+    (90, "triton.linear", "walk", 64, "spilled"): 4,
+    (90, "triton.linear", "walk", 128, "spilled"): 252,
+    **{(90, "triton.linear", "sums", width, "serialized"): True for width in (64, 72, 128, 256)},
+    (100, "triton.flash", "backward_keys", 128, "spilled"): 372,
+    (100, "triton.flash", "backward_keys", 256, "spilled"): 1180,
+    (100, "triton.flash", "backward_keys fused", 64, "spilled"): 148,
+    (100, "triton.flash", "backward_keys fused", 128, "spilled"): 164,
+    (86, "triton.flash", "backward_keys", 128, "spilled"): 772,
+    **{(sm, "triton.flash", "backward_keys fused", 64, "spilled"): 532 for sm in (80, 86, 89)},
+    (80, "triton.flash", "backward_keys fused", 128, "spilled"): 284,
+    **{(sm, "triton.flash", "backward_keys fused", 128, "spilled"): 136 for sm in (86, 89)},
+}
+"""What holds today in place of a bound, by capability, row, kernel, head_dim and fact: each is to
+be mended."""
+NO_SPILLS = (64, 128)
+SPILLED, SPILLED_WIDE = 128, 768
+"""Bytes that a thread of triton.flash may store to memory for want of registers: of two bytes a
+number up to 128 wide, and else."""
+SHARED_BYTES_A_CLOCK = {"forward": 96, "backward_keys": 128}
+"""Of triton.flash, 128 wide, on Hopper."""
+TENSOR_CORES = {90: "wgmma", 100: "tcgen05"}
+"""What multiplies triton.flash and gluon.flash by two bytes a number; elsewhere mma."""
+
+
+def broken(launch: Launch) -> list[str]:
+    """A line for each bound that a launch breaks."""
+    where = tuple(launch[name] for name in ("capability", "row", "kernel", "head_dim"))
+    capability, row, kernel, width = where
+    half = launch["dtype"] != "float32"
+    hopper = capability == 90
+
+    def over(fact: str, most: float) -> list[str]:
+        most = max(most, EXCEPTIONS.get((*where, fact), most))
+        return [f"{fact} is {launch[fact]}, over {most}"] if (launch[fact] or 0) > most else []
+
+    lines = over("narrow", 0)
+    if launch["serialized"] and not EXCEPTIONS.get((*where, "serialized")):
+        lines.append("its wgmma are serialized")
+    if launch["blocks_an_sm"] == 0:
+        lines.append(f"no SM can hold a block with {launch['shared']} bytes of shared memory")
+    if hopper and launch["dtype"] == "bfloat16" and width in NO_SPILLS:
+        lines += over("spilled", 0)
+    elif row == "triton.flash":
+        lines += over("spilled", SPILLED if half and width <= NO_SPILLS[-1] else SPILLED_WIDE)
+    lines += _products(launch)
+    if hopper and half and width == 128:
+        if row == "triton.flash" and kernel in SHARED_BYTES_A_CLOCK:
+            lines += over("shared_bytes_a_clock", SHARED_BYTES_A_CLOCK[kernel])
+        forward = launch["multiplies"] and not kernel.startswith("backward")
+        if row == "gluon.flash" and forward and launch["covered"] != 1:
+            lines.append("not every EX2 of its loops runs under a product")
+    return lines
+
+
+def _products(launch: Launch) -> list[str]:
+    """Two bytes a number are multiplied by tensor cores, float32 in full."""
+    expected = launch["dtype"] != "float32" and launch["flop_a_byte"] is not None
+    cores = TENSOR_CORES.get(launch["capability"], "mma")
+    if expected and not launch["multiplies"]:
+        return ["it has no products on tensor cores"]
+    if launch["multiplies"] and not expected:
+        return ["it has products on tensor cores, and kernel_facts.py knows of none"]
+    if expected and launch["row"].endswith(".flash") and cores not in launch["multiplies"]:
+        return [f"it has no {cores}"]
+    return []
+
+
+def described(launch: Launch) -> str:
+    """A launch in a line."""
+    what = ("row", "kernel", "dtype", "head_dim", "mask", "phase", "heads")
+    return " ".join(str(launch[name]) for name in what) + f" sm_{launch['capability']}"
