@@ -99,6 +99,8 @@ LINEAR = [
     ({"head_dim": 128, "v_head_dim": 256, "heads": 1, "length": 20}, {"segments": 2}),
     ({"head_dim": 24, "v_head_dim": 24}, {"segments": 1}),
     *(({"length": length}, CUT) for length in (1, 15, 16, 17, 48)),
+    ({"length": 290}, {"chunk": 16, "segments": 19}),  # more than are added up at a time
+    ({"head_dim": 128, "dtype": "bfloat16", "heads": 1, "length": 130}, {"segments": 2}),
 ]  # fmt: skip
 
 
@@ -108,9 +110,9 @@ def test_linear_is_the_sum_over_pairs_however_it_is_cut(changes, options):
     check(p, build("triton.linear", p, **options), by_pairs)
 
 
-@pytest.mark.parametrize(("heads", "length", "segments"), [(1, 999, 4), (8, 999, 1), (1, 37, 1)])
+@pytest.mark.parametrize(("heads", "length", "segments"), [(1, 999, 4), (32, 999, 1), (1, 37, 1)])
 def test_linear_fills_the_device_with_segments_of_some_chunks(heads, length, segments):
-    """Eight programs fill a device of four processors twice."""
+    """Of a device of four processors 32 programs are eight rounds."""
     dtype = "bfloat16" if heads < length == 999 else "float32"
     p = problem("causal", length, heads=heads, dtype=dtype)
     assert build("triton.linear", p).note().endswith(f"segments: {segments}")
