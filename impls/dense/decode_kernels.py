@@ -12,6 +12,26 @@ from impls.jit_kernels import known
 
 
 @triton.jit
+def visible(scores, place, past, at, left, right, LEFT: tl.constexpr,
+            RIGHT: tl.constexpr):  # fmt: skip
+    """Scores of keys that the queries, which stand at ``at``, may see."""
+    seen = (place < past)[None, :]
+    if LEFT:
+        seen &= place[None, :] >= at[:, None] - left
+    if RIGHT:
+        seen &= place[None, :] <= at[:, None] + right
+    return tl.where(seen, scores, float("-inf"))
+
+
+@triton.jit
+def scaled(p, v_block, v_scale, PRECISION: tl.constexpr):
+    """Weights by values in 8 bits: by the block's largest scale, so that float16 holds them."""
+    largest = tl.max(v_scale, 0)
+    p *= (v_scale / largest)[None, :]
+    return tl.dot(p.to(v_block.dtype), v_block, input_precision=PRECISION) * largest
+
+
+@triton.jit
 def read_keys(q, k, v, k_scales, v_scales, parts, tops, totals, q_steps, k_steps, v_steps, kv_heads,
               group, queries, keys, begin, end, shift, left, right, scale, splits, share,
               ROWS: tl.constexpr, K_BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
@@ -30,11 +50,10 @@ def read_keys(q, k, v, k_scales, v_scales, parts, tops, totals, q_steps, k_steps
     row, d = first + tl.arange(0, ROWS), tl.arange(0, D)
     query = row % queries
     head = kv_head * group + row // queries
-    q_step = known(q_steps[2], HEAD_DIM)
     k_step = HEAD_DIM if SCALED else known(k_steps[2], HEAD_DIM)
     v_step = HEAD_DIM if SCALED else known(v_steps[2], HEAD_DIM)
     q_at = batch * known(q_steps[0], HEAD_DIM) + head * known(q_steps[1], HEAD_DIM)
-    q_at += query * tl.cast(q_step, tl.int64)
+    q_at += query * tl.cast(known(q_steps[2], HEAD_DIM), tl.int64)
     own = (row < rows)[:, None] & (d < HEAD_DIM)[None, :]
     block = tl.load(q + q_at[:, None] + d[None, :], mask=own, other=0.0)
     k_at = k + batch * known(k_steps[0], HEAD_DIM) + kv_head * known(k_steps[1], HEAD_DIM)
@@ -57,12 +76,7 @@ def read_keys(q, k, v, k_scales, v_scales, parts, tops, totals, q_steps, k_steps
             k_scale = tl.load(k_scales + scales_at + place, mask=place < past, other=0.0)
             v_scale = tl.load(v_scales + scales_at + place, mask=place < past, other=0.0)
             scores *= k_scale[None, :]
-        seen = (place < past)[None, :]
-        if LEFT:
-            seen &= place[None, :] >= query[:, None] + shift - left
-        if RIGHT:
-            seen &= place[None, :] <= query[:, None] + shift + right
-        scores = tl.where(seen, scores, float("-inf"))
+        scores = visible(scores, place, past, query + shift, left, right, LEFT, RIGHT)
         higher = tl.maximum(top, tl.max(scores, 1))
         base = tl.where(higher == float("-inf"), 0.0, higher)  # nothing seen yet
         p = tl.math.exp2(scores - base[:, None])
@@ -72,10 +86,8 @@ def read_keys(q, k, v, k_scales, v_scales, parts, tops, totals, q_steps, k_steps
         v_block = v_block.to(block.dtype)
         total = total * kept + tl.sum(p, 1)
         made *= kept[:, None]
-        if SCALED:  # by the block's largest, so that float16 holds the products
-            largest = tl.max(v_scale, 0)
-            p *= (v_scale / largest)[None, :]
-            made += tl.dot(p.to(block.dtype), v_block, input_precision=PRECISION) * largest
+        if SCALED:
+            made += scaled(p, v_block, v_scale, PRECISION)
         if not SCALED:
             made = tl.dot(p.to(block.dtype), v_block, made, input_precision=PRECISION)
         top = higher

@@ -45,12 +45,13 @@ from impls.jit import (
 from impls.problem import Problem
 from impls.spec import Unsupported
 
-K_BLOCK = {
-    1: {64: 128, 128: 64, 256: 32},
+K_BLOCK: dict[int | str, dict[int, int]] = {
+    "int8": {64: 128, 128: 64, 256: 32},
+    "fp8": {64: 64, 128: 32, 256: 16},
     2: {64: 128, 128: 64, 256: 32},
     4: {64: 64, 128: 32, 256: 16},
 }
-"""Keys at a time, by bytes of a number of the cache and head_dim."""
+"""Keys at a time, by the cache or a number's bytes, and head_dim: registers hold them unspilled."""
 MOST_SPLITS = 128
 SIDE_BY_SIDE = 3
 """Programs on a processor: what a block's shared memory lets in."""
@@ -75,13 +76,13 @@ class Cache(NamedTuple):
 class Decode:
     """``attend``, and how its kernels are launched."""
 
-    def __init__(self, problem: Problem, splits: int, row: str, item_bytes: int) -> None:
+    def __init__(self, problem: Problem, splits: int, row: str, held: int | str) -> None:
         if splits < 0 or splits > MOST_SPLITS:
             raise Unsupported(f"splits={splits} must be 1 to {MOST_SPLITS}, or 0 for what fits")
         self.made = kernels("impls.dense.decode_kernels", row, problem)
         self.problem, self.band = problem, band(problem)
         rows, d = problem.group * problem.q_len, problem.head_dim
-        self.k_block = next(b for most, b in K_BLOCK[item_bytes].items() if d <= most)
+        self.k_block = next(b for most, b in K_BLOCK[held].items() if d <= most)
         self.row_block = min(power(rows), 64 if problem.item_bytes == 2 else 16)
         self.heads = problem.batch * problem.kv_heads * -(-rows // self.row_block)
         begin, end, _ = self._span(problem.kv_len)
@@ -149,7 +150,7 @@ class Decode8(Decode):
             raise Unsupported("cache=fp8 needs compute capability 8.9 or more; int8 runs from 8.0")
         if problem.q_len > problem.kv_len:
             raise Unsupported(f"q_len={problem.q_len} new tokens need kv_len to be as many or more")
-        super().__init__(problem, splits, "triton.decode8", 1)
+        super().__init__(problem, splits, "triton.decode8", cache)
         self.cache = cache
 
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcmd: Tensor) -> Tensor:

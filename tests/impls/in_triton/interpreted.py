@@ -18,6 +18,7 @@ def start():
         pytest.skip(WHY, allow_module_level=True)
     if "CI" not in os.environ:
         pytest.importorskip("triton", reason="triton is not installed: the extra 'triton' has it")
+    import triton.language as tl
     from triton.runtime import interpreter
 
     if not hasattr(interpreter._patch_lang_tensor, "__wrapped__"):
@@ -25,6 +26,12 @@ def start():
         builder = interpreter.InterpreterBuilder
         builder.create_dot = _widening(builder.create_dot)
         builder.cast_impl = _rounding(builder.cast_impl)
+        rounding = builder.create_fp_to_fp
+        builder.create_fp_to_fp = lambda self, x, dtype, mode: (
+            builder.cast_impl(self, x, dtype)
+            if (x.dtype.scalar, dtype.scalar) == (tl.float32, tl.float8e4nv)
+            else rounding(self, x, dtype, mode)
+        )
 
 
 def _counting(patch):
