@@ -48,8 +48,7 @@ def read_keys(q, k, v, k_scales, v_scales, parts, tops, totals, q_steps, k_steps
     first, which = (which % blocks) * ROWS, which // blocks
     batch, kv_head = tl.cast(which // kv_heads, tl.int64), tl.cast(which % kv_heads, tl.int64)
     row, d = first + tl.arange(0, ROWS), tl.arange(0, D)
-    query = row % queries
-    head = kv_head * group + row // queries
+    query, head = row % queries, kv_head * group + row // queries
     k_step = HEAD_DIM if SCALED else known(k_steps[2], HEAD_DIM)
     v_step = HEAD_DIM if SCALED else known(v_steps[2], HEAD_DIM)
     q_at = batch * known(q_steps[0], HEAD_DIM) + head * known(q_steps[1], HEAD_DIM)
@@ -60,10 +59,8 @@ def read_keys(q, k, v, k_scales, v_scales, parts, tops, totals, q_steps, k_steps
     v_at = v + batch * known(v_steps[0], HEAD_DIM) + kv_head * known(v_steps[1], HEAD_DIM)
     scales_at = (batch * kv_heads + kv_head) * keys
     made = tl.zeros([ROWS, D], tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    top = tl.full([ROWS], float("-inf"), tl.float32)
-    here = begin + split * share
-    past = tl.minimum(here + share, end)
+    total, top = tl.zeros([ROWS], tl.float32), tl.full([ROWS], float("-inf"), tl.float32)
+    here, past = begin + split * share, tl.minimum(begin + split * share + share, end)
     key = tl.arange(0, K_BLOCK)
     for start in tl.range(here, past, K_BLOCK):
         place = start + key
@@ -88,7 +85,7 @@ def read_keys(q, k, v, k_scales, v_scales, parts, tops, totals, q_steps, k_steps
         made *= kept[:, None]
         if SCALED:
             made += scaled(p, v_block, v_scale, PRECISION)
-        if not SCALED:
+        else:
             made = tl.dot(p.to(block.dtype), v_block, made, input_precision=PRECISION)
         top = higher
     at = (tl.cast(which, tl.int64) * rows + row) * splits + split

@@ -163,9 +163,8 @@ class Decode8(Decode):
     def remember(self, k_bcmd: Tensor, v_bcmd: Tensor) -> Cache:
         """These tokens in 8 bits, with room for all."""
         p = self.problem
-        form = {"dtype": KEPT[self.cache], "device": k_bcmd.device}
-        room = (p.batch, p.kv_heads, p.kv_len)
-        k, v = (torch.zeros(*room, p.head_dim, **form) for _ in "kv")  # type: ignore[arg-type]
+        room, dtype = (p.batch, p.kv_heads, p.kv_len), KEPT[self.cache]
+        k, v = k_bcmd.new_zeros((2, *room, p.head_dim), dtype=dtype)
         scales = torch.ones(2, *room, device=k.device)
         return self._kept(k_bcmd, v_bcmd, Cache(k, v, scales[0], scales[1], 0))
 
