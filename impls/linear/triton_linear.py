@@ -136,7 +136,7 @@ class Walk:
         features = x.role == "features"
         cancels = self.problem.dtype != "float32" and (term == "rows" or kept is not None)
         columns = self._columns(x, w)
-        if x.columns > TILE and (cancels or term == "sum"):  # else registers would be spilled
+        if x.columns > TILE and term != "none":  # else registers would be spilled
             columns = max(16, columns // 2)
         slope = slope or x
         blocks = -(-w.width // columns)
@@ -147,9 +147,10 @@ class Walk:
             x.group, y.group, w.group, slope.group, group, self.problem.heads, self.problem.kv_len,
             self.segments, self.length, self.numbers, w.width if features else 1,
             1 if features else x.width, X_WIDTH=x.width, X_COLUMNS=x.columns,
-            TILE=TILE if x.columns == 2 * TILE else x.columns, W_WIDTH=w.width, W_COLUMNS=columns,
-            X_ROLE=x.role, Y_ROLE=y.role, W_ROLE=w.role, TERM=term, SLOPED=slope is not x,
-            KEEPS=kept is not None, CANCELS=cancels, REVERSED=reverse, CARRIED=self.segments > 1,
+            TILE=TILE if self.half and x.columns == 2 * TILE else x.columns, W_WIDTH=w.width,
+            W_COLUMNS=columns, X_ROLE=x.role, Y_ROLE=y.role, W_ROLE=w.role, TERM=term,
+            SLOPED=slope is not x, KEEPS=kept is not None, CANCELS=cancels,
+            REVERSED=reverse, CARRIED=self.segments > 1,
             **self.told,
         )  # fmt: skip
 

@@ -206,7 +206,7 @@ def met(x, y, over, first, x_step, y_step, count, channel, w_block, pairs, made,
     pairs = tl.dot(x_block, tl.trans(y_block), pairs, input_precision=PRECISION)
     made = of_state(x_block, state, made, CANCELS, HALF, PRECISION)
     if TERM == "sum":
-        whole = of_state(x_block, total, whole, True, HALF, PRECISION)
+        whole = of_state(x_block, total, whole, PRECISION != "ieee", HALF, PRECISION)
         ones = tl.full([CHUNK, 16], 1.0, y_block.dtype)
         total = tl.dot(tl.trans(y_block), ones, total, input_precision=PRECISION)
     state = tl.dot(tl.trans(y_block), w_block, state, input_precision=PRECISION)
