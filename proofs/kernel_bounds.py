@@ -6,24 +6,12 @@ from typing import Any
 
 Launch = dict[str, Any]
 EXCEPTIONS: dict[tuple[int, str, str, int, str], float] = {
-    (90, "triton.flash", "forward", 64, "spilled"): 40,
-    (90, "triton.flash", "forward", 128, "spilled"): 8,
-    (90, "triton.flash", "forward", 128, "shared_bytes_a_clock"): 128,
-    (90, "triton.flash", "backward_keys", 64, "spilled"): 16,
-    (90, "triton.flash", "backward_keys", 128, "spilled"): 128,
-    (90, "triton.flash", "backward_keys fused", 128, "spilled"): 20,
-    (90, "triton.flash", "backward_keys", 128, "shared_bytes_a_clock"): 192,
     (90, "triton.linear", "walk", 64, "spilled"): 4,
     (90, "triton.linear", "walk", 128, "spilled"): 252,
     **{(90, "triton.linear", "sums", width, "serialized"): True for width in (64, 72, 128, 256)},
     (100, "triton.flash", "backward_keys", 128, "spilled"): 372,
     (100, "triton.flash", "backward_keys", 256, "spilled"): 1180,
-    (100, "triton.flash", "backward_keys fused", 64, "spilled"): 148,
-    (100, "triton.flash", "backward_keys fused", 128, "spilled"): 164,
     (86, "triton.flash", "backward_keys", 128, "spilled"): 772,
-    **{(sm, "triton.flash", "backward_keys fused", 64, "spilled"): 532 for sm in (80, 86, 89)},
-    (80, "triton.flash", "backward_keys fused", 128, "spilled"): 284,
-    **{(sm, "triton.flash", "backward_keys fused", 128, "spilled"): 136 for sm in (86, 89)},
 }
 """What holds today in place of a bound, by capability, row, kernel, head_dim and fact: each is to
 be mended."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from impls.spec import COMPILED, DEVICES, DTYPES, MASK_KINDS, NO_GRADIENT, Variant
+from impls.spec import COMPILED, DEVICES, DTYPES, MASK_KINDS, NO_GRADIENT, Computes, Variant
 
 _HALF = ("bfloat16", "float16")
 _SDPA = "aten::_scaled_dot_product"
@@ -13,9 +13,10 @@ _TRITON: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _row(name: str, title: str, build: str, cost: str, **more: Any) -> Variant:
+def _row(name: str, title: str, build: str, cost: str, computes: Computes = "softmax",
+         **more: Any) -> Variant:  # fmt: skip
     return Variant(
-        name=name, title=title, family="dense", computes="softmax",
+        name=name, title=title, family="dense", computes=computes,
         build=f"impls.dense.{build}", cost=f"impls.dense.cost:{cost}", **more,
     )  # fmt: skip
 
@@ -110,5 +111,11 @@ ROWS = [
         **_TRITON | {
             "dtypes": _HALF, "head_dims": (64, 128), "requires": ("triton>=3.6", "sm=90", "cc"),
         },
+    ),
+    _row(
+        "triton.decode8", "triton.decode over a cache in 8 bits", "triton_decode:build8",
+        "triton_decode8", computes="approximates softmax",
+        definition="impls.dense.triton_decode:definition8", phases=("decode",),
+        options={"splits": 0, "cache": "int8"}, untried=True, **_TRITON,
     ),
 ]  # fmt: skip

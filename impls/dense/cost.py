@@ -127,6 +127,15 @@ def triton_decode(problem: Problem, splits: int) -> Cost:
     return softmax(problem)
 
 
+def triton_decode8(problem: Problem, splits: int, cache: str) -> Cost:
+    """A byte a number of the cache and a float32 a token and head; new tokens are also written."""
+    tokens = problem.mask.keys_seen(problem.shape) * problem.kv_heads
+    new = problem.batch * problem.kv_heads * problem.q_len
+    width = problem.head_dim + problem.v_head_dim
+    given = _query_bytes(problem) + output_bytes(problem) + new * width * problem.item_bytes
+    return softmax(problem)._replace(bytes=given + (tokens + new) * (width + 2 * 4))
+
+
 def chunked(problem: Problem, block: int) -> Cost:
     """The blocks of output so far, and a block's scores and weights; at the end two outputs."""
     return _blocked(problem, block, lambda rows, keys: 2 * rows * keys)

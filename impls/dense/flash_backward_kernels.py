@@ -37,7 +37,7 @@ def deltas(out, dout, delta, out_steps, dout_steps, heads,
 @triton.jit
 def add_queries(dk, dv, k, v, q, dout, dq, log_sums, delta, q_steps, dout_steps, dq_steps, batch,
                 kv_head, group: tl.constexpr, key, begin, end, whole, rest, queries, keys, shift,
-                left, right, scale, ends_scale, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr,
+                left, right, scale, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr,
                 D: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, EDGE: tl.constexpr,
                 PRECISION: tl.constexpr, TMA: tl.constexpr, FUSED: tl.constexpr):  # fmt: skip
     """What the queries from ``begin`` to ``end`` give to a block of keys and values, head by head.
@@ -73,7 +73,7 @@ def add_queries(dk, dv, k, v, q, dout, dq, log_sums, delta, q_steps, dout_steps,
         ds = (p * (dp - lost[None, :])).to(q_block.dtype)
         dk = tl.dot(ds, q_block, dk, input_precision=PRECISION)
         if FUSED:
-            part = tl.dot(tl.trans(ds), k, input_precision=PRECISION) * ends_scale
+            part = tl.dot(tl.trans(ds), k, input_precision=PRECISION)
             add(head_at(dq, dq_steps, batch, head, HEAD_DIM, TMA), part, start, dq_steps[2],
                 queries, BLOCK, HEAD_DIM, D, TMA)  # fmt: skip
     return dk, dv
@@ -122,13 +122,13 @@ def backward_keys(q, k, v, dout, log_sums, delta, dk, dv, dq,
     dk_made, dv_made = add_queries(
         dk_made, dv_made, k_block, v_block, q, dout, dq, log_sums, delta, q_steps, dout_steps,
         dq_steps, batch, kv_head, group, key, whole, rest, whole, rest, queries, keys,
-        shift, left, right, scale, ends_scale, Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False,
+        shift, left, right, scale, Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False,
         PRECISION, TMA, FUSED,
     )  # fmt: skip
     dk_made, dv_made = add_queries(
         dk_made, dv_made, k_block, v_block, q, dout, dq, log_sums, delta, q_steps, dout_steps,
         dq_steps, batch, kv_head, group, key, begin, end - rest + whole, whole, rest,
-        queries, keys, shift, left, right, scale, ends_scale, Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT,
+        queries, keys, shift, left, right, scale, Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT,
         True, PRECISION, TMA, FUSED,
     )  # fmt: skip
     put(pointer(dk, dk_steps, batch, kv_head, HEAD_DIM), dk_made * ends_scale, first, dk_steps[2],

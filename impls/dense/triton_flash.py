@@ -269,7 +269,7 @@ class _Attention(torch.autograd.Function):
             FUSED=flash.fused, **flash.options(launch, q.dtype, tma),
         )  # fmt: skip
         if flash.fused:
-            return over.to(q.dtype), dk, dv, None
+            return over.mul_(problem.scale).to(q.dtype), dk, dv, None
         dq = torch.empty_like(q)
         ends, launch, tma = flash.read([q, k, v, dout], (Q, K, K, Q), "queries")
         blocks = -(-problem.q_len // launch.q_block)

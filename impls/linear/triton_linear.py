@@ -1,10 +1,14 @@
 """linear.elu under a causal mask in Triton, ours: the state stays on the chip.
 
 What it computes is :mod:`impls.linear.elu`'s, features included. The tokens of a head are cut into
-as many segments as fill the device at most twice, so that none waits for a third round. Of each,
-one kernel sums up phi(k) v^T and phi(k), a second adds these up over the segments before it, and a
-third walks from chunk to chunk with the state in registers: no state is written for a chunk. Where
-the heads alone fill the device, there is one segment and only the walk.
+segments, up to eight for each processor of the device over all heads. Of each, one kernel sums up
+phi(k) v^T and phi(k), a second adds these up over the segments before it, sixteen at a time, and a
+third walks from chunk to chunk of 64 tokens with the state in registers: no state is written for a
+chunk. Where the heads alone fill the device, there is one segment and only the walk.
+
+Bytes, at width 128 in bfloat16, forward: 64 KiB a chunk for q, k, v and the output, 32 for k and v
+again, and 256 / S for float32 states of segments of S chunks, written and read twice: with eight
+twice a copy's. A state a chunk would be 5.5 times a copy's, in bfloat16 4.
 
 Backward is the same walk three times, with other tensors in its roles (x, y, w; the kernels' own
 legend), u = do / sum and r = -(o . u):
@@ -16,8 +20,8 @@ legend), u = do / sum and r = -(o . u):
 Of query heads that share keys each writes its own dk and dv, in float32, and those are added.
 Products are bfloat16's for bfloat16; float16 has too short a range for sums, so it is multiplied as
 TF32, which has its digits; float32 in full, without tensor cores. Chunks, and how much of a state a
-program holds, are a table by dtype and width that spills as few registers as Triton's compiler lets
-it on Hopper; no GPU has tuned it.
+program holds, are a table by dtype and width: in bfloat16 up to 128 wide all products are wgmma on
+Hopper, and no register is spilled. No GPU has tuned it.
 
 Cost: as linear.elu; besides, 2 C (d + e) FLOPs a query, and k and v read twice.
 """
@@ -43,14 +47,17 @@ class Launch(NamedTuple):
 
 
 TABLES = {  # head_dim or v_head_dim, up to
-    "bfloat16": {64: Launch(64, 1 << 13), 128: Launch(32, 1 << 14), 256: Launch(32, 1 << 12)},
+    "bfloat16": {64: Launch(64, 1 << 13), 128: Launch(64, 1 << 13), 256: Launch(32, 1 << 12)},
     "float16": {256: Launch(32, 1 << 12)},
     "float32": {256: Launch(16, 1 << 11)},
 }
 WIDEST = 256
-WARPS, STAGES = 8, 2
-LEAST = 4
-"""Chunks of a segment: with fewer, states cost more than waiting."""
+TILE = 64
+"""Channels of x and y that the walk holds at a time where there are two tiles of them."""
+WARPS, STAGES = 8, 1
+FILL, LEAST = 8, 4
+"""Segments for each processor, so that the last round is a small part, and the fewest chunks of a
+segment: with fewer, states cost more than waiting."""
 
 
 class Part(NamedTuple):
@@ -84,7 +91,7 @@ class Walk:
         self.chunk, self.state = chunk or own.chunk, own.state
         chunks = -(-problem.kv_len // self.chunk)
         heads = problem.batch * problem.heads
-        fill = min(2 * processors(problem.device) // heads, chunks // LEAST)
+        fill = min(FILL * processors(problem.device) // heads, chunks // LEAST)
         self.length = -(-chunks // max(1, segments or fill)) * self.chunk
         self.segments = -(-problem.kv_len // self.length)
         self.used = problem.head_dim * (problem.v_head_dim + 1)
@@ -106,6 +113,7 @@ class Walk:
         made = over.new_empty(heads, self.segments, self.numbers)
         if self.segments == 1:
             return made
+        states = torch.empty_like(made)
         columns = self._columns(y, w)
         self.made.sums[(heads * self.segments * -(-w.width // columns),)](
             y.tensor, w.tensor, over, over if terms is None else terms, made, steps(y.tensor),
@@ -114,17 +122,22 @@ class Walk:
             W_COLUMNS=columns, Y_ROLE=y.role, W_ROLE=w.role,
             TERM="sum" if terms is None else "keys", **self.told,
         )  # fmt: skip
-        self.made.before[(heads * -(-self.numbers // 1024),)](
-            made, self.segments, self.used, self.numbers, REVERSED=terms is not None, BLOCK=1024
-        )
-        return made
+        self.made.before[(heads * -(-self.numbers // 128),)](
+            made, states, self.segments, self.used, self.numbers, REVERSED=terms is not None,
+            TILE=16, BLOCK=128,
+        )  # fmt: skip
+        return states
 
     def walk(self, x: Part, y: Part, w: Part, out: Tensor, over: Tensor, states: Tensor, *,
              group: int = 1, term: str = "none", terms: Tensor | None = None,
              slope: Part | None = None, kept: Tensor | None = None,
              reverse: bool = False) -> None:  # fmt: skip
         """Write ``out``; ``group`` query heads share each of the states."""
-        columns, features = self._columns(x, w), x.role == "features"
+        features = x.role == "features"
+        cancels = self.problem.dtype != "float32" and (term == "rows" or kept is not None)
+        columns = self._columns(x, w)
+        if x.columns > TILE and term != "none":  # else registers would be spilled
+            columns = max(16, columns // 2)
         slope = slope or x
         blocks = -(-w.width // columns)
         self.made.walk[(self.problem.batch * self.problem.heads * self.segments * blocks,)](
@@ -133,10 +146,10 @@ class Walk:
             *map(steps, (x.tensor, y.tensor, w.tensor, out, slope.tensor)),
             x.group, y.group, w.group, slope.group, group, self.problem.heads, self.problem.kv_len,
             self.segments, self.length, self.numbers, w.width if features else 1,
-            1 if features else x.width, X_WIDTH=x.width, X_COLUMNS=x.columns, W_WIDTH=w.width,
+            1 if features else x.width, X_WIDTH=x.width, X_COLUMNS=x.columns,
+            TILE=TILE if self.half and x.columns == 2 * TILE else x.columns, W_WIDTH=w.width,
             W_COLUMNS=columns, X_ROLE=x.role, Y_ROLE=y.role, W_ROLE=w.role, TERM=term,
-            SLOPED=slope is not x, KEEPS=kept is not None,
-            CANCELS=self.problem.dtype != "float32" and (term == "rows" or kept is not None),
+            SLOPED=slope is not x, KEEPS=kept is not None, CANCELS=cancels,
             REVERSED=reverse, CARRIED=self.segments > 1,
             **self.told,
         )  # fmt: skip

@@ -112,36 +112,45 @@ def sums(y, w, over, terms, states, y_steps, w_steps, heads, count, segments, le
 
 
 @triton.jit
-def before(states, segments, used, numbers, REVERSED: tl.constexpr, BLOCK: tl.constexpr):
-    """In place, each segment's state becomes the sum of those before it; after it if REVERSED."""
+def before(sums, states, segments, used, numbers, REVERSED: tl.constexpr, TILE: tl.constexpr,
+           BLOCK: tl.constexpr):  # fmt: skip
+    """Each segment's state: the sum of those before it; after it if REVERSED. TILE segments at a
+    time, since loads of one after another would wait for each other.
+    """
     blocks = tl.cdiv(numbers, BLOCK)
     at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
-    own = states + tl.cast(tl.program_id(0) // blocks, tl.int64) * segments * numbers
+    own = tl.cast(tl.program_id(0) // blocks, tl.int64) * segments * numbers
+    step = 1 if REVERSED else -1
     so_far = tl.zeros([BLOCK], tl.float32)
-    for i in tl.range(0, segments):
+    for first in tl.range(0, segments, TILE):
+        i = first + tl.arange(0, TILE)
         segment = segments - 1 - i if REVERSED else i
-        place = own + segment * numbers + at
-        added = tl.load(place, mask=at < used, other=0.0)
-        tl.store(place, so_far, mask=at < used)
-        so_far += added
+        place = own + segment[:, None] * numbers + at[None, :]
+        inside = (i < segments)[:, None] & (at < used)[None, :]
+        added = tl.load(sums + place + step * numbers, mask=inside & (i > 0)[:, None], other=0.0)
+        tl.store(states + place, so_far[None, :] + tl.cumsum(added, 0), mask=inside)
+        so_far += tl.sum(added, 0)
 
 
 @triton.jit
-def begun(states, which, segment, column, heads, group, segments, numbers, x_state, w_state,
-          X_WIDTH: tl.constexpr, X_COLUMNS: tl.constexpr, W_WIDTH: tl.constexpr,
+def begun(states, which, segment, channel, column, heads, group, segments, numbers, x_state,
+          w_state, X_WIDTH: tl.constexpr, TILE: tl.constexpr, W_WIDTH: tl.constexpr,
           W_COLUMNS: tl.constexpr, TERM: tl.constexpr, CARRIED: tl.constexpr):  # fmt: skip
-    """The state and the total that a segment begins with."""
-    state = tl.zeros([X_COLUMNS, W_COLUMNS], tl.float32)
-    total = tl.zeros([X_COLUMNS if TERM == "sum" else W_COLUMNS], tl.float32)
+    """The state and the total that a segment begins with, of TILE channels from ``channel`` on."""
+    state = tl.zeros([TILE, W_COLUMNS], tl.float32)
+    if TERM == "sum":  # in each of the columns that a product has at the least
+        total = tl.zeros([TILE, 16], tl.float32)
+    if TERM != "sum":
+        total = tl.zeros([W_COLUMNS], tl.float32)
     if CARRIED:
         head = which // heads * (heads // group) + which % heads // group
         own = states + (tl.cast(head, tl.int64) * segments + segment) * numbers
-        i, j = tl.arange(0, X_COLUMNS), column + tl.arange(0, W_COLUMNS)
+        i, j = channel + tl.arange(0, TILE), column + tl.arange(0, W_COLUMNS)
         inside = (i < X_WIDTH)[:, None] & (j < W_WIDTH)[None, :]
         at = i[:, None] * x_state + j[None, :] * w_state
         state = tl.load(own + at, mask=inside, other=0.0)
         if TERM == "sum":
-            total = tl.load(own + X_WIDTH * W_WIDTH + i, mask=i < X_WIDTH, other=0.0)
+            total += tl.load(own + X_WIDTH * W_WIDTH + i, mask=i < X_WIDTH, other=0.0)[:, None]
         elif TERM != "none":
             total = tl.load(own + X_WIDTH * W_WIDTH + j, mask=j < W_WIDTH, other=0.0)
     return state, total
@@ -163,10 +172,10 @@ def with_term(pairs, made, total, w_block, term, TERM: tl.constexpr):
 
 
 @triton.jit
-def of_state(x_block, state, CANCELS: tl.constexpr, HALF: tl.constexpr,
+def of_state(x_block, state, made, CANCELS: tl.constexpr, HALF: tl.constexpr,
              PRECISION: tl.constexpr):  # fmt: skip
     """What the tokens before the chunk give its rows."""
-    made = tl.dot(x_block, rounded(state, HALF, PRECISION), input_precision=PRECISION)
+    made = tl.dot(x_block, rounded(state, HALF, PRECISION), made, input_precision=PRECISION)
     if CANCELS:
         made = tl.dot(x_block, left(state, HALF, PRECISION), made, input_precision=PRECISION)
     return made
@@ -182,11 +191,26 @@ def of_pairs(pairs, w_block, made, CANCELS: tl.constexpr, HALF: tl.constexpr,
 
 
 @triton.jit
-def divided(made, total, weights, x_block, y_block):
-    """By the weights' sum: of the output, what the next chunk sees, and the sum's inverse."""
-    whole = tl.sum(weights.to(tl.float32), 1) + tl.sum(x_block.to(tl.float32) * total[None, :], 1)
-    inverse = 1.0 / tl.where(whole == 0.0, 1.0, whole)
-    return made * inverse[:, None], total + tl.sum(y_block.to(tl.float32), 0), inverse
+def met(x, y, over, first, x_step, y_step, count, channel, w_block, pairs, made, state, whole,
+        total, WIDTH: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr, X_ROLE: tl.constexpr,
+        Y_ROLE: tl.constexpr, TERM: tl.constexpr, CANCELS: tl.constexpr, HALF: tl.constexpr,
+        PRECISION: tl.constexpr):  # fmt: skip
+    """What TILE channels of x and y add to a chunk's pairs and rows; their state after the chunk.
+
+    A tile of them at a time, since all at once would not fit the registers.
+    """
+    x_block = read(x, over, first, x_step, count, channel, WIDTH, CHUNK, TILE, X_ROLE, HALF,
+                   PRECISION)  # fmt: skip
+    y_block = read(y, over, first, y_step, count, channel, WIDTH, CHUNK, TILE, Y_ROLE, HALF,
+                   PRECISION)  # fmt: skip
+    pairs = tl.dot(x_block, tl.trans(y_block), pairs, input_precision=PRECISION)
+    made = of_state(x_block, state, made, CANCELS, HALF, PRECISION)
+    if TERM == "sum":
+        whole = of_state(x_block, total, whole, PRECISION != "ieee", HALF, PRECISION)
+        ones = tl.full([CHUNK, 16], 1.0, y_block.dtype)
+        total = tl.dot(tl.trans(y_block), ones, total, input_precision=PRECISION)
+    state = tl.dot(tl.trans(y_block), w_block, state, input_precision=PRECISION)
+    return pairs, made, state, whole, total
 
 
 @triton.jit
@@ -202,10 +226,11 @@ def slopes(start, first, steps, count, column, W_WIDTH: tl.constexpr, CHUNK: tl.
 def walk(x, y, w, out, kept, slope, over, terms, states, x_steps, y_steps, w_steps, out_steps,
          slope_steps, x_group, y_group, w_group, slope_group, state_group, heads, count, segments,
          length, numbers, x_state, w_state, CHUNK: tl.constexpr, X_WIDTH: tl.constexpr,
-         X_COLUMNS: tl.constexpr, W_WIDTH: tl.constexpr, W_COLUMNS: tl.constexpr,
-         X_ROLE: tl.constexpr, Y_ROLE: tl.constexpr, W_ROLE: tl.constexpr, TERM: tl.constexpr,
-         SLOPED: tl.constexpr, KEEPS: tl.constexpr, CANCELS: tl.constexpr, REVERSED: tl.constexpr,
-         CARRIED: tl.constexpr, HALF: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+         X_COLUMNS: tl.constexpr, TILE: tl.constexpr, W_WIDTH: tl.constexpr,
+         W_COLUMNS: tl.constexpr, X_ROLE: tl.constexpr, Y_ROLE: tl.constexpr,
+         W_ROLE: tl.constexpr, TERM: tl.constexpr, SLOPED: tl.constexpr, KEEPS: tl.constexpr,
+         CANCELS: tl.constexpr, REVERSED: tl.constexpr, CARRIED: tl.constexpr, HALF: tl.constexpr,
+         PRECISION: tl.constexpr):  # fmt: skip
     """The rows of one segment of a query head, some columns of their output.
 
     TERM: "sum" divides by the weights' sum and keeps its inverse in ``over``; "rows" has a in
@@ -224,22 +249,36 @@ def walk(x, y, w, out, kept, slope, over, terms, states, x_steps, y_steps, w_ste
     slope_at = start_of(slope, slope_steps, which, heads, slope_group, W_WIDTH)
     row_at = tl.cast(which, tl.int64) * count
     state, total = begun(
-        states, which, segment, column, heads, state_group, segments, numbers, x_state, w_state,
-        X_WIDTH, X_COLUMNS, W_WIDTH, W_COLUMNS, TERM, CARRIED,
+        states, which, segment, 0, column, heads, state_group, segments, numbers, x_state, w_state,
+        X_WIDTH, TILE, W_WIDTH, W_COLUMNS, TERM, CARRIED,
     )  # fmt: skip
+    state_2, total_2 = state, total
+    if X_COLUMNS > TILE:
+        state_2, total_2 = begun(
+            states, which, segment, TILE, column, heads, state_group, segments, numbers, x_state,
+            w_state, X_WIDTH, TILE, W_WIDTH, W_COLUMNS, TERM, CARRIED,
+        )  # fmt: skip
     here = segment * length
     past = tl.minimum(here + length, count)
     row = tl.arange(0, CHUNK)
     for done in tl.range(0, past - here, CHUNK):
         first = (past - here - 1) // CHUNK * CHUNK + here - done if REVERSED else here + done
-        x_block = read(x_at, over + row_at, first, x_steps[2], count, 0, X_WIDTH, CHUNK, X_COLUMNS,
-                       X_ROLE, HALF, PRECISION)  # fmt: skip
-        y_block = read(y_at, over + row_at, first, y_steps[2], count, 0, X_WIDTH, CHUNK, X_COLUMNS,
-                       Y_ROLE, HALF, PRECISION)  # fmt: skip
         w_block = read(w_at, over + row_at, first, w_steps[2], count, column, W_WIDTH, CHUNK,
                        W_COLUMNS, W_ROLE, HALF, PRECISION)  # fmt: skip
-        pairs = tl.dot(x_block, tl.trans(y_block), input_precision=PRECISION)
-        made = of_state(x_block, state, CANCELS, HALF, PRECISION)
+        pairs = tl.zeros([CHUNK, CHUNK], tl.float32)
+        made = tl.zeros([CHUNK, W_COLUMNS], tl.float32)
+        whole = tl.zeros([CHUNK, 16], tl.float32)
+        pairs, made, state, whole, total = met(
+            x_at, y_at, over + row_at, first, x_steps[2], y_steps[2], count, 0, w_block, pairs,
+            made, state, whole, total, X_WIDTH, CHUNK, TILE, X_ROLE, Y_ROLE, TERM, CANCELS, HALF,
+            PRECISION,
+        )  # fmt: skip
+        if X_COLUMNS > TILE:
+            pairs, made, state_2, whole, total_2 = met(
+                x_at, y_at, over + row_at, first, x_steps[2], y_steps[2], count, TILE, w_block,
+                pairs, made, state_2, whole, total_2, X_WIDTH, CHUNK, TILE, X_ROLE, Y_ROLE, TERM,
+                CANCELS, HALF, PRECISION,
+            )  # fmt: skip
         if TERM == "rows" or TERM == "keys":
             term = tl.load(terms + row_at + first + row, mask=first + row < count, other=0.0)
             pairs, made, total = with_term(pairs, made, total, w_block, term, TERM)
@@ -247,8 +286,10 @@ def walk(x, y, w, out, kept, slope, over, terms, states, x_steps, y_steps, w_ste
         pairs = tl.where(seen, pairs, 0.0)
         made = of_pairs(pairs, w_block, made, CANCELS and TERM == "rows", HALF, PRECISION)
         if TERM == "sum":
-            weights = rounded(pairs, HALF, PRECISION)
-            made, total, inverse = divided(made, total, weights, x_block, y_block)
+            weights = tl.sum(rounded(pairs, HALF, PRECISION).to(tl.float32), 1)
+            weights += tl.sum(whole, 1) / 16
+            inverse = 1.0 / tl.where(weights == 0.0, 1.0, weights)
+            made *= inverse[:, None]
             if column == 0:
                 tl.store(over + row_at + first + row, inverse, mask=first + row < count)
         if SLOPED:
@@ -258,7 +299,6 @@ def walk(x, y, w, out, kept, slope, over, terms, states, x_steps, y_steps, w_ste
         if KEEPS:
             at, there = places(first, W_WIDTH, count, column, W_WIDTH, CHUNK, W_COLUMNS)
             tl.store(kept + row_at * W_WIDTH + at, made, mask=there)
-        state = tl.dot(tl.trans(y_block), w_block, state, input_precision=PRECISION)
 
 
 @triton.jit

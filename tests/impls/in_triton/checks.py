@@ -29,11 +29,16 @@ def build(row, p, **options):
     return load_function(found.build)(p, **{**found.options, **options})
 
 
-def failing(row, p, attend, seed=3):
-    """What the ruler's own gate finds, in float64, with every gradient: None where all holds."""
+def judged(row, p, attend, seed=3, **options):
+    """What the ruler's own gate finds, in float64, with every gradient."""
     found = impls.table().rows[row]
-    define = found.definition and load_function(found.definition)(p, **found.options)
-    return gate(judge(p, make(p, seed), seed), attend, define or None, seed).reason
+    define = found.definition and load_function(found.definition)(p, **{**found.options, **options})
+    return gate(judge(p, make(p, seed), seed), attend, define or None, seed)
+
+
+def failing(row, p, attend, seed=3):
+    """Why the gate refuses it: None where all holds."""
+    return judged(row, p, attend, seed).reason
 
 
 def draw(p, seed=7):

@@ -18,6 +18,7 @@ def start():
         pytest.skip(WHY, allow_module_level=True)
     if "CI" not in os.environ:
         pytest.importorskip("triton", reason="triton is not installed: the extra 'triton' has it")
+    import triton.language as tl
     from triton.runtime import interpreter
 
     if not hasattr(interpreter._patch_lang_tensor, "__wrapped__"):
@@ -27,6 +28,12 @@ def start():
         builder.cast_impl = _rounding(builder.cast_impl)
         if not hasattr(builder, "create_descriptor_reduce"):
             builder.create_descriptor_reduce = _adding
+        rounding = builder.create_fp_to_fp
+        builder.create_fp_to_fp = lambda self, x, dtype, mode: (
+            builder.cast_impl(self, x, dtype)
+            if (x.dtype.scalar, dtype.scalar) == (tl.float32, tl.float8e4nv)
+            else rounding(self, x, dtype, mode)
+        )
 
 
 def _counting(patch):
@@ -77,7 +84,9 @@ def _adding(self, kind, descriptor, value, indices):
 
 
 def _rounding(cast_impl):
-    """To bfloat16 as a GPU does it: the interpreter cuts numbers off, which doubles the error."""
+    """To bfloat16 and e4m3 as a GPU does it: the interpreter cuts numbers off, which doubles the
+    error. An integer it takes for the bits of a bfloat16.
+    """
     import numpy as np
     import torch
     import triton.language as tl
@@ -85,9 +94,21 @@ def _rounding(cast_impl):
 
     @wraps(cast_impl)
     def cast(self, x, dtype):
-        if (x.dtype.scalar, dtype.scalar) != (tl.float32, tl.bfloat16):
+        to = dtype.scalar
+        if x.dtype.scalar == tl.float8e4nv:
+            wide = torch.from_numpy(np.ascontiguousarray(x.data)).view(torch.float8_e4m3fn)
+            x = TensorHandle(wide.float().numpy(), tl.float32)
+        elif x.dtype.scalar == tl.int8 and to == tl.bfloat16:
+            x = TensorHandle(x.data.astype(np.float32), tl.float32)
+        if x.dtype.scalar == tl.float32 and to == tl.float32:
+            return x
+        if x.dtype.scalar != tl.float32 or to not in (tl.bfloat16, tl.float8e4nv):
             return cast_impl(self, x, dtype)
-        rounded = torch.from_numpy(np.ascontiguousarray(x.data, np.float32)).bfloat16()
-        return TensorHandle(rounded.view(torch.int16).numpy().view(np.uint16), tl.bfloat16)
+        values = torch.from_numpy(np.ascontiguousarray(x.data, np.float32))
+        if to == tl.float8e4nv:
+            kept = values.to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+        else:
+            kept = values.bfloat16().view(torch.int16).numpy().view(np.uint16)
+        return TensorHandle(kept, to)
 
     return cast

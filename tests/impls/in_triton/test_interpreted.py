@@ -1,5 +1,7 @@
 """The rows in Triton, interpreted on the CPU, against float64 and the ruler's gate."""
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -122,6 +124,70 @@ def test_decode_is_softmax_attention(changes, options):
     check(p, build("triton.decode", p, **options))
 
 
+def rounded(x, cache):
+    """Each token of each head to the nearest of the numbers that the cache has, times its scale."""
+    if cache == "int8":
+        numbers = torch.arange(-127.0, 128.0, dtype=torch.float64)
+    else:  # a sign, four bits of exponent and three of mantissa; all ones is no number
+        bits = torch.arange(127, dtype=torch.float64)
+        e, m = (bits / 8).floor(), bits % 8
+        numbers = torch.where(e == 0, m / 8 * 2.0**-6, (1 + m / 8) * 2.0 ** (e - 7))
+        numbers = torch.cat([-numbers.flip(0), numbers[1:]])
+    scale = x.abs().amax(-1, keepdim=True) / numbers[-1]
+    place = torch.bucketize(x / scale, (numbers[1:] + numbers[:-1]) / 2)
+    return numbers[place] * scale
+
+
+DECODE8 = [
+    *(({"heads": 8, "batch": 3, "kv_len": 131, "dtype": dtype}, {})
+      for dtype in ("bfloat16", "float16", "float32")),
+    ({"heads": 4, "kv_heads": 2, "q_len": 3, "mask": "window:50,0"}, {"splits": 3}),
+    ({"head_dim": 24, "kv_len": 65, "mask": "none"}, {}),
+    ({"q_len": 5, "kv_len": 5}, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("cache", ["int8", "fp8"])
+@pytest.mark.parametrize(("changes", "options"), DECODE8, ids=str)
+def test_decode_over_a_cache_in_8_bits_is_softmax_over_what_the_cache_holds(
+    changes, options, cache
+):
+    p = problem(**{"mask": "causal", **STEP, **changes})
+
+    def exact(p, q, k, v):
+        return checks.softmax(p, q, rounded(k, cache), rounded(v, cache))
+
+    check(p, build("triton.decode8", p, cache=cache, **options), exact)
+
+
+@pytest.mark.parametrize("cache", ["int8", "fp8"])
+def test_the_gate_judges_a_cache_by_what_it_holds_and_reports_how_far_that_is_from_softmax(cache):
+    p = problem("causal", **{**STEP, "kv_len": 70, "heads": 4, "kv_heads": 2, "head_dim": 32})
+    attend = build("triton.decode8", p, cache=cache)
+    verdict = checks.judged("triton.decode8", p, attend, cache=cache)
+    assert verdict.reason is None
+    assert 1e-3 < verdict.distance.relative < 0.1
+    assert verdict.error["forward"].relative < 1e-6
+    other = build("triton.decode8", p, cache="fp8" if cache == "int8" else "int8")
+    assert checks.judged("triton.decode8", p, other, cache=cache).reason
+
+
+@pytest.mark.parametrize(("batch", "kv_heads", "longest"), [(1, 8, 1.1), (8, 8, 1.1), (64, 8, 1.1)])
+def test_decode_deals_keys_out_so_that_no_round_of_the_device_is_nearly_empty(
+    batch, kv_heads, longest, monkeypatch
+):
+    """132 processors, three programs on each: the rounds' time over what a full device takes."""
+    from impls.dense import triton_decode
+
+    monkeypatch.setattr(triton_decode, "processors", lambda device: 132)
+    heads = {"batch": batch, "heads": 8 * kv_heads, "kv_heads": kv_heads}
+    extent = {"kv_len": 131072, "head_dim": 128, "dtype": "bfloat16", **heads}
+    p = problem("causal", **{**STEP, **extent})
+    parts, keys = (int(x) for x in re.findall(r"\d+", build("triton.decode", p).note()))
+    rounds = -(-batch * kv_heads * parts // (3 * 132))
+    assert rounds * keys * 3 * 132 <= longest * batch * kv_heads * 131072
+
+
 def by_pairs(p, q, k, v):
     """Every weight, cut to its lower triangle and divided."""
     weights = ((F.elu(q) + 1) @ (F.elu(k) + 1).mT).tril()
@@ -140,6 +206,8 @@ LINEAR = [
     ({"head_dim": 128, "v_head_dim": 256, "heads": 1, "length": 20}, {"segments": 2}),
     ({"head_dim": 24, "v_head_dim": 24}, {"segments": 1}),
     *(({"length": length}, CUT) for length in (1, 15, 16, 17, 48)),
+    ({"length": 290}, {"chunk": 16, "segments": 19}),  # more than are added up at a time
+    ({"head_dim": 128, "dtype": "bfloat16", "heads": 1, "length": 130}, {"segments": 2}),
 ]  # fmt: skip
 
 
@@ -149,9 +217,9 @@ def test_linear_is_the_sum_over_pairs_however_it_is_cut(changes, options):
     check(p, build("triton.linear", p, **options), by_pairs)
 
 
-@pytest.mark.parametrize(("heads", "length", "segments"), [(1, 999, 4), (8, 999, 1), (1, 37, 1)])
+@pytest.mark.parametrize(("heads", "length", "segments"), [(1, 999, 4), (32, 999, 1), (1, 37, 1)])
 def test_linear_fills_the_device_with_segments_of_some_chunks(heads, length, segments):
-    """Eight programs fill a device of four processors twice."""
+    """Of a device of four processors 32 programs are eight rounds."""
     dtype = "bfloat16" if heads < length == 999 else "float32"
     p = problem("causal", length, heads=heads, dtype=dtype)
     assert build("triton.linear", p).note().endswith(f"segments: {segments}")
