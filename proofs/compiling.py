@@ -143,12 +143,15 @@ def facts_of(kernel: Any, compiled: Any, constants: dict[str, Any], log: str) ->
         "kernel": name, "warps": meta.num_warps, "stages": meta.num_stages,
         "shared": meta.shared, "columns": getattr(meta, "tmem_size", None) or 0,
         "constants": constants, "shared_bytes_a_clock": None, "covered": None, "products": None,
+        "unseen_releases": 0,
     }  # fmt: skip
     if "wgmma" in facts["multiplies"]:
         sass = disassembled(compiled.asm["cubin"])
         shapes = kernel_facts.wgmma(sass.splitlines())
         facts["shared_bytes_a_clock"] = max(p.shared_bytes_a_clock for p in shapes)
         facts["covered"] = kernel_facts.covered(sass)
+        if facts["specialized"]:
+            facts["unseen_releases"] = kernel_facts.unseen_releases(sass)
         if not facts["specialized"]:  # else not all warps carry out a loop
             facts["products"] = kernel_facts.products(sass, constants, facts["threads"] // 128)
     return facts

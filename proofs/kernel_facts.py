@@ -69,6 +69,9 @@ HELD: dict[str, Work] = {
 it streams, and how many tensors it streams, of the inputs' dtype and of float32."""
 
 
+GLUON_ROWS = 128
+
+
 def _sums(c: Constants, size: int) -> float:
     y, w = c["Y_WIDTH"], c["W_COLUMNS"]
     return 2 * y * w / ((y + w) * size)
@@ -87,9 +90,12 @@ def flop_a_byte(kernel: str, constants: Constants, size: int) -> float | None:
     if kernel in WALKED:
         return WALKED[kernel](constants, size)
     block, products, streams, wide = HELD.get(kernel, ("", 0, 0, 0))
-    if block not in constants:
+    if "BLOCK" in constants and kernel in HELD:  # in Gluon, two groups of 64 rows
+        held = GLUON_ROWS
+    elif block in constants:
+        held = constants[block]
+    else:
         return None
-    held = constants[block]
     if block == "ROWS":  # the rest of the block is padding
         held = min(held, constants["group"] * constants["queries"])
     return 2 * products * held / (streams * size + wide * 4)
@@ -168,6 +174,21 @@ def covered(sass: str) -> float | None:
     """The share of EX2 that runs under a product, in the loop where it is least; None without."""
     shares = [under / count for under, count in map(exponentials, loops(sass)) if count]
     return min(shares, default=None)
+
+
+def unseen_releases(sass: str) -> int:
+    """How many barriers one warp tells that a tile is free before the others of its group have
+    waited for their product: what a ring of tiles must not have.
+    """
+    count, waited = 0, False
+    for line in sass.splitlines():
+        if WAIT.search(line):
+            waited = True
+        elif "BAR.SYNC" in line:
+            waited = False
+        elif "SYNCS.ARRIVE" in line:
+            count += waited
+    return count
 
 
 def products(sass: str, constants: Constants, warpgroups: int) -> float | None:
