@@ -23,7 +23,8 @@ SOUND = {
     "shared": 81920, "spilled": 0, "registers": 230, "threads": 256, "warps": 8, "stages": 2,
     "multiplies": {"wgmma": 24}, "reads": {"TMA": 8}, "serialized": False, "narrow": 0,
     "flop_a_byte": 128.0, "shared_bytes_a_clock": 96.0, "covered": 1.0, "products": 2.0,
-    "unseen_releases": 0, "blocks_an_sm": 1, "constants": {"Q_BLOCK": 128, "K_BLOCK": 128, "D": 128},
+    "unseen_releases": 0, "blocks_an_sm": 1,
+    "constants": {"Q_BLOCK": 128, "K_BLOCK": 128, "D": 128},
 }  # fmt: skip
 
 
