@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -274,24 +273,29 @@ class Plain(dict[str, Error]):
     """The plain form's errors by tensor, on the problem's own inputs."""
 
     def __init__(self, near: Errors, others: Callable[[], Iterator[Errors]]) -> None:
-        """``others``: what it makes of more inputs, found when they are asked for."""
+        """``others``: what it makes of more inputs, asked for one after another, each once."""
         super().__init__(near)
-        self._others = others
+        self._others, self._wider = others(), list[Errors]()
 
-    @cached_property
-    def wide(self) -> Errors:
-        """The worst of all inputs, measure by measure."""
-        wide = dict(self)
-        for errors in self._others():
+    def growing(self) -> Iterator[Errors]:
+        """The worst of ever more inputs, measure by measure."""
+        wide: Errors = self
+        yield wide
+        for errors in itertools.chain(self._wider, self._more()):
             wide = {name: worse(error, errors[name]) for name, error in wide.items()}
-        return wide
+            yield wide
+
+    def _more(self) -> Iterator[Errors]:
+        for errors in self._others:
+            self._wider.append(errors)
+            yield errors
 
 
 def within(plain: Errors, check: Callable[[Errors], None]) -> None:
     """Raise :class:`Wrong` as ``check`` does under what the plain form makes of all inputs."""
-    try:
-        check(plain)
-    except Wrong:
-        if not isinstance(plain, Plain):
-            raise
-        check(plain.wide)
+    for yardstick in plain.growing() if isinstance(plain, Plain) else (plain,):
+        try:
+            return check(yardstick)
+        except Wrong as wrong:
+            last = wrong
+    raise last
