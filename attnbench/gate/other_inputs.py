@@ -79,9 +79,7 @@ class OtherInputs:
         for judged in self._all_judged(short, seed):
             reference = judged.softmax
             if define is not None:
-                reference = defined(
-                    judged.problem, judged.inputs, reference, define, at_need=True
-                )
+                reference = defined(judged.problem, judged.inputs, reference, define, at_need=True)
             try:
                 call = Call(judged.problem, attend, judged.inputs)
                 check_values(judged, call, results(call, reference.dout), reference)

@@ -180,7 +180,11 @@ def _walked(
     kept_bcmy = None if log_kept_bcmy is None else log_kept_bcmy.exp().to(v_bcme.dtype)
 
     def tokens(x_bcmd: Tensor | None) -> Tensor | None:
-        return None if x_bcmd is None else x_bcmd[:, :, : v_bcme.shape[2]].flatten(0, 1).transpose(0, 1)
+        return (
+            None
+            if x_bcmd is None
+            else x_bcmd[:, :, : v_bcme.shape[2]].flatten(0, 1).transpose(0, 1)
+        )
 
     given = (tokens(part) for part in (write_bcmd, v_bcme, kept_bcmy, read_bcmd))
     out_rxge = _Loop.apply(at.tolist(), q_rxgd, *given)  # type: ignore[no-untyped-call]

@@ -58,7 +58,7 @@ def test_who_is_wrong_is_looked_at_again_for_work_put_off(truth, monkeypatch):
         (None, "row 0 (batch 0, head 0) did not move"),
     ):
         looks = iter([first, Mock(side_effect=second)])
-        look = Mock(side_effect=lambda *given: next(looks)(*given))
+        look = Mock(side_effect=lambda *given, looks=looks: next(looks)(*given))
         monkeypatch.setattr("attnbench.gate.hygiene.check_nothing_goes_on", look)
         reason = truth.verdict(truth.problem(), lambda problem: lambda q, k, v: q * 0.0).reason
         assert reason.startswith(said) and look.call_count == 2
