@@ -77,11 +77,10 @@ def exact(
     dq = zeros(h, len(rows), problem.head_dim)
     keys = 0 if dout is None else problem.kv_len
     dk, dv = (zeros(c, keys, width) for width in (problem.head_dim, problem.v_head_dim))
-    out_x, dq_x, do_x = (
-        None if y is None else y.view(b * c, g, *y.shape[2:]) for y in (out, dq, dout)
-    )
+    out_x, dq_x = (y.view(b * c, g, *y.shape[2:]) for y in (out, dq))
+    do_x = None if dout is None else dout.reshape(b * c, g, *dout.shape[2:])
     dk_x, dv_x, k_x, v_x = (y.flatten(0, 1) for y in (dk, dv, k, v))
-    q_x = q[:, :, rows].view(b * c, g, len(rows), -1)
+    q_x = q[:, :, rows].reshape(b * c, g, len(rows), -1)
     entropy, counted = torch.zeros(2, dtype=torch.float64, device=q.device)
     blocks = list(_blocks(problem, rows, plain=uniform))
     for some in torch.arange(b * c).split(_heads_at_once(problem, len(rows), q.device.type)):

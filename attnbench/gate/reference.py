@@ -262,7 +262,6 @@ def defined(
     rows, dout, few = softmax.rows, softmax.dout, few_rows(problem, softmax.rows)
     by = partial(differentiated, problem, dout=dout, define=define)
     want = by(wide(inputs), rows)
-    want_few = partial(by, wide(inputs), few) if len(few) < len(rows) else lambda: want
     rows_seen = problem.batch * problem.heads * len(few)
     others = turned(inputs) if rows_seen * problem.kv_len <= REDRAWN_SCORES else []
 
@@ -278,13 +277,16 @@ def defined(
         got = by(type(inputs)(*(x.float() for x in inputs)), few)
         return {name: _in_float64(compare(got[name], wanted[name])) for name in wanted}
 
+    def near_errors() -> dict[str, Error]:
+        return errors(inputs, want if len(few) == len(rows) else by(wide(inputs), few))
+
     def again() -> Iterator[dict[str, Error]]:
         """Where a few rows alone may be lucky, those of other inputs count too."""
         if at_need:
-            yield errors(inputs, want_few())
+            yield near_errors()
         yield from (errors(x, by(wide(x), few)) for x in others)
 
-    near = dict.fromkeys(want, NONE) if at_need else errors(inputs, want_few())
+    near = dict.fromkeys(want, NONE) if at_need else near_errors()
     plain = Plain(near, again)
     cancels = _cancelling(problem, inputs, rows, dout, want)
     return Reference(rows, dout, want, plain, cancels, rows_seen * (1 + len(others)))

@@ -130,8 +130,8 @@ def _corrected(
         places = at[(at >= start) & (at < start + size)] - start
         q_here = q_xgrd[:, :, done : done + len(places)]
         done += len(places)
-        tokens = (x[:, :, here].flatten(0, 1) for x in (write_bcmd, v_bcme, read_bcmd))
-        given = places.tolist(), state_xde, q_here, *tokens
+        w, v, x = (part[:, :, here].flatten(0, 1) for part in (write_bcmd, v_bcme, read_bcmd))
+        given = places.tolist(), state_xde, q_here, w, v, x
         if trained:  # backward goes over it again, and all that is kept are the states between
             made = checkpoint(_stretch, *given, use_reentrant=False, preserve_rng_state=False)
         else:

@@ -68,8 +68,10 @@ class Selector:
             if keys.start >= problem.kv_len:
                 keys = slice(0, 1)  # rows that may see nothing still need a place to look
             whole = bool((low <= keys.start).all() and (high >= keys.stop).all())
-            limits = [x[:, None, :, None].to(problem.device) for x in (low, high)]
-            self.blocks.append(Block(rows, keys, *([None, None] if whole else limits)))
+            limits: list[Tensor | None] = [None, None]
+            if not whole:
+                limits = [x[:, None, :, None].to(problem.device) for x in (low, high)]
+            self.blocks.append(Block(rows, keys, *limits))
 
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, block: Block) -> tuple[Tensor, Tensor]:
         """The scores and the places of the chosen keys of a block: [b, h, r, t] each.
