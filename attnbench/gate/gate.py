@@ -21,9 +21,9 @@ from attnbench.gate.reference import (
     Defines,
     Judged,
     Reference,
+    Tensors,
     defined,
     differentiated,
-    whole_by,
     wide,
 )
 
@@ -31,8 +31,6 @@ PATIENT_S = 0.05
 """How long to wait for late work of a variant that is wrong already, where other threads worked."""
 ROWS_AGAIN = 16
 """How many rows of another set of inputs are compared with a variant's own definition."""
-LOOSER = 4.0
-"""How much more a row may differ from a variant's own definition than from the plain form."""
 TWO_STEPS = 16.0
 """Spacings by which a decoder's second step may differ from one from a fresh memory, and a gradient
 after another call from one without."""
@@ -73,24 +71,30 @@ def gate(
     verdict, elsewhere = GateVerdict(), hygiene.spent_elsewhere()
     try:
         threads = hygiene.counted_threads()
-        hygiene.check_nothing_goes_on(problem, attend, inputs)
         hygiene.check_weights(problem, attend, define)
-        mask_probe.probe(problem, attend, seed, exact=define is None)
+        held = hygiene.Held(problem, attend, inputs, one_graph=one_graph)
+        mild = mask_probe.mild(problem, seed)
+        mild_call, out = hygiene.check_nothing_goes_on(problem, attend, mild)
+        mask_probe.probe(mild_call, out, mild, seed, exact=define is None)
         reference = judged.softmax
         if define is not None:
             reference = defined(problem, inputs, reference, define)
-        values_of(judged, attend, reference, verdict)
         verdict.zero, verdict.plain = tuple(reference.cancels), reference.plain
-        call = Call(problem, attend, inputs)
-        verdict.truth = _dense_truth(judged, call, reference, define)
+        if not reuses_output:
+            held.check_output()
+        call = held.call
+        made = results(call, reference.dout, held.begun)
+        try:
+            check_values(judged, call, made, reference, verdict)
+        except Wrong:
+            most = TWO_STEPS * budget.EPSILON[problem.dtype]
+            held.check_gradients(made, reference.dout, most, verdict.zero)
+            raise
+        verdict.truth = _dense_truth(judged, call, made, reference, define)
         if define is not None:
             verdict.second = _on_another_set(judged, call, reference, define)
             if judged.mean is not None:
                 verdict.distance = _distance(judged, judged.mean, verdict.truth[0])
-        most = TWO_STEPS * budget.EPSILON[problem.dtype]
-        hygiene.check_output_kept(
-            judged, attend, most, verdict.zero, reuses=reuses_output, one_graph=one_graph
-        )
         hygiene.check_nothing_left(threads)
     except Wrong as wrong:  # perhaps because its work was late
         others = hygiene.spent_elsewhere() != elsewhere
@@ -108,7 +112,7 @@ def _put_off(judged: Judged, attend: Attend, others: bool) -> str | None:
         if others:
             hygiene.wait_for_quiet(PATIENT_S, 0.0)
         wait_s = PATIENT_S if others else hygiene.WAIT_S
-        hygiene.check_nothing_goes_on(judged.problem, attend, judged.inputs, wait_s)
+        hygiene.check_nothing_goes_on(judged.problem, attend, other_set(judged.inputs), wait_s)
     except Wrong as wrong:
         return str(wrong)
     except Exception:
@@ -116,21 +120,23 @@ def _put_off(judged: Judged, attend: Attend, others: bool) -> str | None:
     return None
 
 
-def values_of(
-    judged: Judged, attend: Attend, reference: Reference, verdict: GateVerdict | None = None
+def check_values(
+    judged: Judged,
+    call: Call,
+    made: Tensors,
+    reference: Reference,
+    verdict: GateVerdict | None = None,
 ) -> None:
-    """Make a call and compare its output and gradients, whose errors go into the verdict. Raises
-    :class:`Wrong` where they are beyond their budget.
+    """Compare what a call made, whose errors go into the verdict. Raises :class:`Wrong` where they
+    are beyond their budget.
     """
-    verdict = verdict or GateVerdict()
-    dtype, call = judged.problem.dtype, Call(judged.problem, attend, judged.inputs)
-    whole = _results(call, reference.dout)
+    verdict, dtype = verdict or GateVerdict(), judged.problem.dtype
     for name, want in reference.want.items():
-        error = compare(reference.of(name, whole[name]), want)
+        error = compare(reference.of(name, made[name]), want)
         if name in reference.cancels:  # a share of nothing says nothing
             error = error.with_(relative=None, worst_row=None, cosine=None)
         verdict.error[name] = error
-    for name, tensor in whole.items():
+    for name, tensor in made.items():
         hygiene.check_finite("the output" if name == "forward" else name, as_rows(tensor))
     hygiene.check_inputs_kept(call, judged.inputs)
     hygiene.check_memory_kept(call, TWO_STEPS * budget.EPSILON[dtype])
@@ -143,31 +149,33 @@ def values_of(
     within(reference.plain, check)
 
 
-def _results(call: Call, dout: Tensor | None) -> dict[str, Tensor]:
-    """Output and gradients of one call, by name; none is that of a later call."""
-    out = hygiene.check_form(call.problem, call.forward())
-    made = {"forward": out.detach().clone()}
+def results(call: Call, dout: Tensor | None, begun: hygiene.Begun | None = None) -> Tensors:
+    """Output and gradients of one call, by name; none is that of a later call.
+
+    ``begun``: the call's output if it was made before.
+    """
+    if begun is None or (dout is not None and not begun.graph):
+        out = hygiene.check_form(call.problem, call.forward())
+        begun = hygiene.Begun(out, out.detach().clone(), graph=True)
+    out, made = begun.out, {"forward": begun.at_once}
     if dout is not None:
         made |= zip(call.names, (x.clone() for x in call.backward(out, dout)), strict=True)
     return made
 
 
 def _dense_truth(
-    judged: Judged, call: Call, reference: Reference, define: Defines | None
+    judged: Judged, call: Call, made: Tensors, reference: Reference, define: Defines | None
 ) -> list[Tensor]:
-    """Output and gradients under a gradient into every row, compared with the plain form."""
-    problem, made = judged.problem, _results(call, judged.dout)
-    whole, looser = judged.whole, 1.0
-    if define is not None:
-        whole, looser = whole_by(problem, judged.inputs, judged.dout, define), LOOSER
-
-    def check(plain: Errors) -> None:
-        for name, want in (whole or {}).items():
+    """Output and gradients under a gradient into every row; if others than the judged ones were
+    ``made``, compared with the plain form.
+    """
+    if judged.dout is not reference.dout:
+        made = results(call, judged.dout)
+    if define is None:
+        for name, want in (judged.whole or {}).items():
             if name not in reference.cancels:
-                got = as_rows(made[name])
-                budget.check_unsampled(name, got, want, plain[name], problem.dtype, looser)
-
-    within(reference.plain, check)
+                plain, dtype = reference.plain[name], judged.problem.dtype
+                budget.check_unsampled(name, made[name], want, plain, dtype)
     return list(made.values())
 
 
@@ -180,7 +188,7 @@ def _on_another_set(
     """
     problem, other = judged.problem, other_set(judged.inputs)
     call.load(other)
-    made = _results(call, judged.dout)
+    made = results(call, judged.dout)
     drawn = random.SystemRandom().sample(range(problem.q_len), min(ROWS_AGAIN, problem.q_len))
     few = torch.tensor(sorted(drawn), device=problem.device)
     want = differentiated(problem, wide(other), few, None, define)["forward"]

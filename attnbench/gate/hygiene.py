@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from torch import Tensor
 from attnbench.core.format import duration
 from attnbench.gate.findings import Wrong, place
 from attnbench.gate.inputs import Attend, Call, Ends, other_set, weights_of
-from attnbench.gate.reference import Judged
+from attnbench.gate.reference import Judged, Tensors
 from impls.problem import Problem
 
 THREADS_CLOCK = 6
@@ -27,8 +28,6 @@ WAIT_S = 5e-3
 """How long after a call to look for work that goes on."""
 LATE_S = 1e-3
 """Processor time that other threads may take meanwhile, as housekeeping; more in a longer wait."""
-LATER = 2
-"""Later calls that must leave an output as it is: two buffers may take turns."""
 FEW_PAIRS = 1 << 22
 """Pairs of queries and keys up to which the graphs of two calls are kept at a time."""
 SURE = 3
@@ -168,55 +167,61 @@ def check_memory_kept(call: Call, most: float) -> None:
         raise Wrong(f"two steps are not as one: the last output is off by {off:.2g}, relative")
 
 
-def check_output_kept(
-    judged: Judged,
-    attend: Attend,
-    most: float,
-    zero: Collection[str],
-    *,
-    reuses: bool,
-    one_graph: bool = False,
-) -> None:
-    """Raise where later calls change an output or what its gradients are made from.
+class Begun(NamedTuple):
+    """A call's output, a copy made when it came, and whether its gradients can be had from it."""
 
-    Gradients are checked where two graphs fit at a time, but for those that are ``zero`` in truth;
-    they may differ by ``most``, relative. ``reuses``: the row declares that it reuses outputs.
-    ``one_graph``: only the last call's gradients can be had, as over several processes.
+    out: Tensor
+    at_once: Tensor
+    graph: bool
+
+
+class Held:
+    """A call that is kept while others are made, of which two or more must change nothing of it.
+
+    Its graph is kept too where two fit at a time. ``one_graph``: only the last call's gradients can
+    be had, as over several processes.
     """
-    problem, inputs, dout = judged.problem, judged.inputs, judged.dout
-    pairs = problem.batch * problem.heads * problem.q_len * problem.kv_len
-    if pairs > FEW_PAIRS or one_graph:
-        dout = None
-    call = Call(problem, attend, inputs)
-    wanted = () if dout is None else call.backward(call.forward(), dout)
-    out = call.forward() if dout is not None else call.forward().detach()
-    at_once = out.detach().clone()
-    later = Call(problem, attend, other_set(inputs))
-    for _ in range(LATER):
-        later.forward()
-    if not reuses and not _same(at_once, out.detach()):
-        raise Wrong(
-            "its output is overwritten by a later call: it must return memory of its own each "
-            "time, or its row must declare reuses_output"
-        )
-    if dout is None:
-        return
-    for name, want, got in zip(call.names, wanted, call.backward(out, dout), strict=True):
-        if name not in zero and not (got - want).norm() <= most * want.norm():
-            raise Wrong(f"a later call changed what its {name} is made from")
+
+    def __init__(self, problem: Problem, attend: Attend, inputs: Ends, *, one_graph: bool) -> None:
+        self.call = Call(problem, attend, inputs)
+        out = check_form(problem, self.call.forward())
+        pairs = problem.batch * problem.heads * problem.q_len * problem.kv_len
+        graph = problem.gradients and pairs <= FEW_PAIRS and not one_graph
+        self.begun = Begun(out if graph else out.detach(), out.detach().clone(), graph)
+
+    def check_output(self) -> None:
+        """Raise where later calls changed the output."""
+        if not _same(self.begun.at_once, self.begun.out.detach()):
+            raise Wrong(
+                "its output is overwritten by a later call: it must return memory of its own each "
+                "time, or its row must declare reuses_output"
+            )
+
+    def check_gradients(
+        self, made: Tensors, dout: Tensor | None, most: float, zero: Collection[str]
+    ) -> None:
+        """Raise where the gradients that were ``made`` after later calls are not those of a new
+        call: they may differ by ``most``, relative, but for those that are ``zero`` in truth.
+        """
+        if dout is None or not self.begun.graph:
+            return
+        wanted = self.call.backward(self.call.forward(), dout)
+        for name, want in zip(self.call.names, wanted, strict=True):
+            if name not in zero and not (made[name] - want).norm() <= most * want.norm():
+                raise Wrong(f"a later call changed what its {name} is made from")
 
 
 def check_nothing_goes_on(
     problem: Problem, attend: Attend, inputs: Ends, wait_s: float = WAIT_S
-) -> None:
+) -> tuple[Call, Tensor]:
     """Raise where a call goes on after its return: its output changes, or other threads work.
 
-    The calls are on values of their own, so that an earlier output left in memory differs.
+    ``inputs`` must be other values than those of the calls before, so that an earlier output left
+    in memory differs. Gives the call and its output.
     """
     if problem.device != "cpu":
-        _check_in_order(problem, attend, inputs)
-        return
-    call = Call(problem, attend, other_set(inputs))
+        return _check_in_order(problem, attend, inputs)
+    call = Call(problem, attend, inputs)
     for _ in range(SURE):
         out = call.forward()
         at_once, before = _copy(out), spent_elsewhere()
@@ -225,20 +230,20 @@ def check_nothing_goes_on(
         if at_once is not None and not _same(at_once, out.detach()):
             raise Wrong(PUT_OFF)
         if late <= LATE_S * wait_s / WAIT_S:
-            return
+            return call, out
         wait_for_quiet()
     raise Wrong(f"other threads worked on for {duration(late)} after it had returned")
 
 
-def _check_in_order(problem: Problem, attend: Attend, inputs: Ends) -> None:
+def _check_in_order(problem: Problem, attend: Attend, inputs: Ends) -> tuple[Call, Tensor]:
     """Raise where work that is queued after a call on a GPU doesn't find its output.
 
     The call and a copy of its output are queued while the device sleeps, so that no gap between
     launches lets late work on another stream be done in time.
     """
-    call = Call(problem, attend, inputs)
+    call = Call(problem, attend, other_set(inputs))
     call.forward()  # leaves an output of other values in memory
-    call.load(other_set(inputs))
+    call.load(inputs)
     if _sleep is not None:
         with _on(problem.device):
             _sleep(ASLEEP)
@@ -247,6 +252,7 @@ def _check_in_order(problem: Problem, attend: Attend, inputs: Ends) -> None:
     _synchronize(problem.device)
     if at_once is not None and not _same(at_once, out.detach()):
         raise Wrong(PUT_OFF)
+    return call, out
 
 
 def wait_for_quiet(wait_s: float = WAIT_S, most_s: float = LATE_S) -> None:

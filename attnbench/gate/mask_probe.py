@@ -21,8 +21,9 @@ from torch import Tensor
 
 from attnbench.gate.findings import Wrong, place
 from attnbench.gate.hygiene import check_finite, check_form, check_inputs_kept, check_no_input
-from attnbench.gate.inputs import Attend, Call, Ends, Inputs, make
+from attnbench.gate.inputs import Call, Ends, Inputs, make
 from attnbench.gate.oracle import sample_rows
+from attnbench.gate.reference import Tensors
 from impls.problem import Problem
 
 SLOPE_ROWS = 64
@@ -30,23 +31,31 @@ NEAR_TOP = 3.0
 """A pair is asked to move where its added bias is within this of the row's largest."""
 
 
-def probe(problem: Problem, attend: Attend, seed: int, *, exact: bool) -> None:
-    """Raise :class:`Wrong` with the row and the key that betray the mask."""
+def mild(problem: Problem, seed: int) -> Ends:
+    """The probe's inputs."""
     inputs = make(problem.with_(inputs="normal"), seed + 2)
-    if isinstance(inputs, Inputs):
-        inputs = inputs._replace(q=inputs.q * 0.1)
-    call = Call(problem, attend, inputs)
-    out = check_form(problem, call.forward())
+    return inputs._replace(q=inputs.q * 0.1) if isinstance(inputs, Inputs) else inputs
+
+
+def probe(call: Call, out: Tensor, inputs: Ends, seed: int, *, exact: bool) -> None:
+    """Raise :class:`Wrong` with the row and the key that betray the mask.
+
+    ``out``: what the call made of these inputs, the first of many.
+    """
+    problem, out = call.problem, check_form(call.problem, out)
     check_no_input(call, inputs, out)
     base = out.detach().clone()
     check_inputs_kept(call, inputs)
+    last = problem.q_len - 1
+    made = _of_row(call, out, last) if problem.gradients else {}
     middle = int(np.random.default_rng(seed).integers(problem.kv_len))
     for key in dict.fromkeys((middle, 0, problem.kv_len - 1)):
         _one_key(call, base, inputs, key, exact=exact)
     if problem.gradients:
-        rows = (problem.q_len - 1, int(np.random.default_rng(seed + 1).integers(problem.q_len)))
-        for row in dict.fromkeys(rows):
-            _one_row(call, row, exact=exact)
+        _one_row(call, made, last, exact=exact)
+        row = int(np.random.default_rng(seed + 1).integers(problem.q_len))
+        if row != last:
+            _one_row(call, _of_row(call, call.forward(), row), row, exact=exact)
 
 
 def _one_key(call: Call, base: Tensor, inputs: Ends, key: int, *, exact: bool) -> None:
@@ -71,12 +80,15 @@ def _one_key(call: Call, base: Tensor, inputs: Ends, key: int, *, exact: bool) -
         _refuse(must & ~moved, problem, what)
 
 
-def _one_row(call: Call, row: int, *, exact: bool) -> None:
-    problem = call.problem
-    out = call.forward()
+def _of_row(call: Call, out: Tensor, row: int) -> Tensors:
+    """The gradients where that row of the output alone has one."""
     dout = torch.zeros_like(out)
-    dout[:, :, row] = min(1024.0, 1.0 + problem.kv_len / 16)
-    gradients = dict(zip(call.names, call.backward(out, dout), strict=True))
+    dout[:, :, row] = min(1024.0, 1.0 + call.problem.kv_len / 16)
+    return dict(zip(call.names, call.backward(out, dout), strict=True))
+
+
+def _one_row(call: Call, gradients: Tensors, row: int, *, exact: bool) -> None:
+    problem = call.problem
     rows = np.array([row])
     seen = problem.mask.visible(problem.shape, rows)[:, :, 0]
     hides = f"from row {row}, from which {{}} hides it"

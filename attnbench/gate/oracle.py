@@ -6,9 +6,9 @@ gradient zero outside those rows, dk and dv are exact too, over all keys:
     p = softmax(s)   out = p v   dv = p^T dout   ds = p (dout v^T - sum(dout out))
     dq = scale ds k  dk = scale ds^T q
 
-One key/value head at a time, one block of rows at a time, keys only as far as the mask lets those
-rows see. Legend: g query heads to a key/value head, r rows, m keys in sight, d head_dim,
-e v_head_dim.
+One block of rows at a time, keys only as far as the mask lets those rows see; one key/value head at
+a time on a CPU, as many as fit on a GPU. Legend: x key/value heads over the batch, g query heads to
+each, r rows, m keys in sight, d head_dim, e v_head_dim.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +29,8 @@ from impls.problem import Problem
 
 BLOCK_BYTES = 32 << 20
 """Roughly what one block of float64 scores may take."""
+GPU_BYTES = 512 << 20
+"""The same of all the heads that a GPU computes at once."""
 
 
 class Exact(NamedTuple):
@@ -76,33 +77,48 @@ def exact(
     dq = zeros(h, len(rows), problem.head_dim)
     keys = 0 if dout is None else problem.kv_len
     dk, dv = (zeros(c, keys, width) for width in (problem.head_dim, problem.v_head_dim))
-    entropies: list[Tensor] = []
+    out_x, dq_x = (y.view(b * c, g, *y.shape[2:]) for y in (out, dq))
+    do_x = None if dout is None else dout.reshape(b * c, g, *dout.shape[2:])
+    dk_x, dv_x, k_x, v_x = (y.flatten(0, 1) for y in (dk, dv, k, v))
+    q_x = q[:, :, rows].reshape(b * c, g, len(rows), -1)
+    entropy, counted = torch.zeros(2, dtype=torch.float64, device=q.device)
     blocks = list(_blocks(problem, rows, plain=uniform))
-    for element, head in itertools.product(range(b), range(c)):
-        own = slice(head * g, (head + 1) * g)
-        q_grd = q[element, own][:, rows].double() * (0.0 if uniform else 1.0)
-        k_md, v_me = k[element, head].double(), v[element, head].double()
+    for some in torch.arange(b * c).split(_heads_at_once(problem, len(rows), q.device.type)):
+        own = slice(int(some[0]), int(some[-1]) + 1)
+        q_xgrd = q_x[own].double() * (0.0 if uniform else 1.0)
+        k_xmd, v_xme = k_x[own, None].double(), v_x[own, None].double()
         for block in blocks:
-            k_in, v_in, q_in = k_md[block.keys], v_me[block.keys], q_grd[:, block.at]
-            seen = _own(block.seen, element, own)
-            bias = None if block.bias is None else _own(block.bias, element, own)
+            k_in, v_in, q_in = (
+                k_xmd[..., block.keys, :],
+                v_xme[..., block.keys, :],
+                q_xgrd[:, :, block.at],
+            )
+            seen = _own(problem, block.seen, some)
+            bias = None if block.bias is None else _own(problem, block.bias, some)
             p = _weights(q_in @ k_in.mT * problem.scale, seen, bias)
-            out[element, own, block.at] = o = p @ v_in
-            counts = seen.sum(-1).expand(p.shape[:2])  # as a share of that of as many alike
+            out_x[own, :, block.at] = o = p @ v_in
+            counts = seen.sum(-1).expand(p.shape[:3])  # as a share of that of as many alike
             shares = torch.special.entr(p).sum(-1) / counts.double().log()
-            entropies.append(shares[counts > 1])
-            if dout is None:
+            entropy += shares.where(counts > 1, 0.0).sum()
+            counted += (counts > 1).sum()
+            if do_x is None:
                 continue
-            do = dout[element, own, block.at].double()
-            dv[element, head, block.keys] += torch.einsum("grm,gre->me", p, do)
+            do = do_x[own, :, block.at].double()
+            dv_x[own, block.keys] += p.flatten(1, 2).mT @ do.flatten(1, 2)
             ds = (do @ v_in.mT).sub_((do * o).sum(-1, keepdim=True)).mul_(p)
-            dq[element, own, block.at] = (ds @ k_in).mul_(problem.scale)
-            dk[element, head, block.keys] += torch.einsum("grm,grd->md", ds, q_in) * problem.scale
-    shares = torch.cat(entropies)
-    entropy = float(shares.mean()) if len(shares) else 0.0
+            dq_x[own, :, block.at] = (ds @ k_in).mul_(problem.scale)
+            dk_x[own, block.keys] += ds.flatten(1, 2).mT @ q_in.flatten(1, 2) * problem.scale
+    mean = float(entropy / counted.clamp(min=1))
     if dout is None:
-        return Exact(out, None, None, None, entropy)
-    return Exact(out, dq, dk, dv, entropy)
+        return Exact(out, None, None, None, mean)
+    return Exact(out, dq, dk, dv, mean)
+
+
+def _heads_at_once(problem: Problem, rows: int, device: str) -> int:
+    """How many key/value heads are computed together."""
+    if device == "cpu":  # more than its caches hold
+        return 1
+    return max(1, GPU_BYTES // (8 * problem.group * rows * problem.kv_len))
 
 
 def _blocks(problem: Problem, rows: Tensor, *, plain: bool) -> Iterator[_Block]:
@@ -122,10 +138,14 @@ def _blocks(problem: Problem, rows: Tensor, *, plain: bool) -> Iterator[_Block]:
         yield _Block(slice(start, start + len(some)), keys, seen.to(device), bias)
 
 
-def _own(table: Tensor, element: int, heads: slice) -> Tensor:
-    """The part of a [b|1, h|1, …] table that belongs to some heads of one batch element."""
-    part = table[element if table.shape[0] > 1 else 0]
-    return part[heads] if part.shape[0] > 1 else part
+def _own(problem: Problem, table: Tensor, heads: Tensor) -> Tensor:
+    """The part of a [b|1, h|1, …] table that belongs to some key/value heads: [x|1, g|1, …]."""
+    b, h = table.shape[:2]
+    if b == h == 1:
+        return table
+    by_head = table.unflatten(1, (problem.kv_heads, -1) if h > 1 else (1, 1))
+    element, head = heads // problem.kv_heads, heads % problem.kv_heads
+    return by_head[element if b > 1 else 0 * element, head if h > 1 else 0 * head]
 
 
 def _weights(scores: Tensor, seen: Tensor, bias: Tensor | None) -> Tensor:
@@ -274,24 +294,29 @@ class Plain(dict[str, Error]):
     """The plain form's errors by tensor, on the problem's own inputs."""
 
     def __init__(self, near: Errors, others: Callable[[], Iterator[Errors]]) -> None:
-        """``others``: what it makes of more inputs, found when they are asked for."""
+        """``others``: what it makes of more inputs, asked for one after another, each once."""
         super().__init__(near)
-        self._others = others
+        self._others, self._wider = others(), list[Errors]()
 
-    @cached_property
-    def wide(self) -> Errors:
-        """The worst of all inputs, measure by measure."""
-        wide = dict(self)
-        for errors in self._others():
+    def growing(self) -> Iterator[Errors]:
+        """The worst of ever more inputs, measure by measure."""
+        wide: Errors = self
+        yield wide
+        for errors in itertools.chain(self._wider, self._more()):
             wide = {name: worse(error, errors[name]) for name, error in wide.items()}
-        return wide
+            yield wide
+
+    def _more(self) -> Iterator[Errors]:
+        for errors in self._others:
+            self._wider.append(errors)
+            yield errors
 
 
 def within(plain: Errors, check: Callable[[Errors], None]) -> None:
     """Raise :class:`Wrong` as ``check`` does under what the plain form makes of all inputs."""
-    try:
-        check(plain)
-    except Wrong:
-        if not isinstance(plain, Plain):
-            raise
-        check(plain.wide)
+    for yardstick in plain.growing() if isinstance(plain, Plain) else (plain,):
+        try:
+            return check(yardstick)
+        except Wrong as wrong:
+            last = wrong
+    raise last

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from attnbench.gate.findings import Wrong
-from attnbench.gate.gate import values_of
-from attnbench.gate.inputs import Attend, make
+from attnbench.gate.gate import check_values, results
+from attnbench.gate.inputs import Attend, Call, make
 from attnbench.gate.reference import Defines, Judged, defined, judge
 from impls.masks import Mask, Part
 from impls.problem import INPUTS, InvalidProblem, Problem
@@ -79,9 +79,10 @@ class OtherInputs:
         for judged in self._all_judged(short, seed):
             reference = judged.softmax
             if define is not None:
-                reference = defined(judged.problem, judged.inputs, reference, define)
+                reference = defined(judged.problem, judged.inputs, reference, define, at_need=True)
             try:
-                values_of(judged, attend, reference)
+                call = Call(judged.problem, attend, judged.inputs)
+                check_values(judged, call, results(call, reference.dout), reference)
             except Wrong as wrong:
                 return f"{judged.problem.inputs}: {wrong}"
             except Exception as error:

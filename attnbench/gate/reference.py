@@ -46,8 +46,9 @@ WHOLE_SCORES = 1 << 28
 """Scores up to which every row is looked at, if not as closely as the sampled ones."""
 REDRAWN_SCORES = 1 << 20
 """Scores up to which a variant's own definition is tried on other inputs of the kind too."""
-DEFINED_SCORES = 1 << 20
-"""Scores up to which a variant's own definition is asked for every row, gradients too."""
+EVERY_SCORES = 1 << 20
+"""Scores up to which every row is judged, gradients too."""
+NONE = Error(relative=0.0, max=0.0, worst_row=0.0, cosine=1.0)
 IN_FLOAT64 = 2.0**-29
 """The spacing of float64 over that of float32."""
 
@@ -91,26 +92,31 @@ class Judged:
     dout: Tensor | None
     """An upstream gradient with no zeros, for what is timed: zeros could be skipped."""
     whole: Tensors | None
-    """The plain form of every row under that gradient, where it is affordable."""
+    """The plain form of every row under that gradient, where only some are judged and it is
+    affordable.
+    """
 
 
 def judge(problem: Problem, inputs: Ends, seed: int) -> Judged:
     """Everything about a problem that its variants share."""
-    rows = sample_rows(problem.q_len, ROWS, seed).to(problem.device)
+    count = problem.q_len if _scores(problem) <= EVERY_SCORES else ROWS
+    rows = sample_rows(problem.q_len, count, seed).to(problem.device)
+    every = len(rows) == problem.q_len
     dout = dense = None
     b, h, n, e = problem.output_shape
     if problem.gradients:
         dout = cast(torch.zeros(1), problem).expand(b, h, n, e).clone()
         dout[:, :, rows] = _drawn((b, h, len(rows), e), problem, seed + 1)
-        dense = _drawn((b, h, n, e), problem, seed + 3)
+        dense = dout if every else _drawn((b, h, n, e), problem, seed + 3)
     if not isinstance(inputs, Inputs):
         return Judged(problem, inputs, Reference(rows, dout), None, None, dense, None)
     softmax, entropy = of_rows(problem, inputs, rows, dout, seed)
     mean = exact(problem, *inputs, rows, uniform=True).out
     whole = None
-    if _scores(problem) <= WHOLE_SCORES:  # in float32 at the least
+    if not every and _scores(problem) <= WHOLE_SCORES:  # in float32 at the least
         wider = inputs if problem.dtype == "float64" else Inputs(*(x.float() for x in inputs))
-        whole = _every_row(problem, wider, dense, softmax_define(problem))
+        each = torch.arange(problem.q_len, device=problem.device)
+        whole = differentiated(problem, wider, each, dense, softmax_define(problem))
     return Judged(problem, inputs, softmax, mean, entropy, dense, whole)
 
 
@@ -121,23 +127,6 @@ def _drawn(shape: tuple[int, ...], problem: Problem, seed: int) -> Tensor:
 
 def _scores(problem: Problem) -> int:
     return problem.batch * problem.heads * problem.q_len * problem.kv_len
-
-
-def _every_row(problem: Problem, inputs: Ends, dout: Tensor | None, define: Defines) -> Tensors:
-    every = torch.arange(problem.q_len, device=inputs[0].device)
-    return differentiated(problem, inputs, every, dout, define)
-
-
-def whole_by(
-    problem: Problem, inputs: Ends, dout: Tensor | None, define: Defines
-) -> Tensors | None:
-    """Every row of a definition under a gradient into all of them, in float64.
-
-    None where it would take too long.
-    """
-    if _scores(problem) > DEFINED_SCORES:
-        return None
-    return _every_row(problem, wide(inputs), dout, define)
 
 
 def wide(inputs: Ends) -> Ends:
@@ -263,12 +252,16 @@ def _cancelling(
 # ---- a definition of its own ----
 
 
-def defined(problem: Problem, inputs: Ends, softmax: Reference, define: Defines) -> Reference:
-    """The reference of a variant that has a definition of its own."""
+def defined(
+    problem: Problem, inputs: Ends, softmax: Reference, define: Defines, *, at_need: bool = False
+) -> Reference:
+    """The reference of a variant that has a definition of its own.
+
+    ``at_need``: the plain form is tried only where an error is above what is allowed in any case.
+    """
     rows, dout, few = softmax.rows, softmax.dout, few_rows(problem, softmax.rows)
     by = partial(differentiated, problem, dout=dout, define=define)
     want = by(wide(inputs), rows)
-    want_few = want if len(few) == len(rows) else by(wide(inputs), few)
     rows_seen = problem.batch * problem.heads * len(few)
     others = turned(inputs) if rows_seen * problem.kv_len <= REDRAWN_SCORES else []
 
@@ -284,9 +277,17 @@ def defined(problem: Problem, inputs: Ends, softmax: Reference, define: Defines)
         got = by(type(inputs)(*(x.float() for x in inputs)), few)
         return {name: _in_float64(compare(got[name], wanted[name])) for name in wanted}
 
-    plain = Plain(  # where a few rows alone may be lucky, those of other inputs count too
-        errors(inputs, want_few), lambda: (errors(x, by(wide(x), few)) for x in others)
-    )
+    def near_errors() -> dict[str, Error]:
+        return errors(inputs, want if len(few) == len(rows) else by(wide(inputs), few))
+
+    def again() -> Iterator[dict[str, Error]]:
+        """Where a few rows alone may be lucky, those of other inputs count too."""
+        if at_need:
+            yield near_errors()
+        yield from (errors(x, by(wide(x), few)) for x in others)
+
+    near = dict.fromkeys(want, NONE) if at_need else near_errors()
+    plain = Plain(near, again)
     cancels = _cancelling(problem, inputs, rows, dout, want)
     return Reference(rows, dout, want, plain, cancels, rows_seen * (1 + len(others)))
 

@@ -157,7 +157,7 @@ def build(problem: Problem, chunk: int, seed: int) -> Attend:
 
 
 def definition(problem: Problem, chunk: int, seed: int) -> Define:
-    """The recurrence, one token after another."""
+    """The recurrence: see :mod:`impls.linear.unrolled`."""
     w_cd = parameters(problem, seed)
 
     def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:

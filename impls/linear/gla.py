@@ -205,11 +205,11 @@ def build(problem: Problem, chunk: int, seed: int) -> Attend:
 
 
 def definition(problem: Problem, chunk: int, seed: int) -> Define:
-    """The recurrence, one token after another."""
+    """The recurrence: see :mod:`impls.linear.unrolled`."""
     given = parameters(problem, seed)
 
     def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
-        alpha_bcmd = gates(k_bcmd, given).exp()
-        return unrolled(problem, q_bhnd, rows, k_bcmd, v_bcme, kept_bcmy=alpha_bcmd)
+        log_bcmd = gates(k_bcmd, given)
+        return unrolled(problem, q_bhnd, rows, k_bcmd, v_bcme, log_kept_bcmy=log_bcmd)
 
     return define

@@ -81,12 +81,12 @@ def build(problem: Problem, chunk: int) -> Attend:
 
 
 def definition(problem: Problem, chunk: int) -> Define:
-    """The recurrence, one token after another."""
+    """The recurrence: see :mod:`impls.linear.unrolled`."""
     heads = torch.arange(problem.kv_heads, device=problem.device, dtype=torch.float64)
-    rate_c11 = (1.0 - 2.0 ** (-5.0 - heads))[:, None, None]
+    log_c11 = (1.0 - 2.0 ** (-5.0 - heads)).log()[:, None, None]
 
     def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
-        rate_bcm1 = rate_c11.to(k_bcmd.dtype).expand(*k_bcmd.shape[:3], 1)
-        return unrolled(problem, q_bhnd, rows, k_bcmd, v_bcme, kept_bcmy=rate_bcm1)
+        log_bcm1 = log_c11.expand(*k_bcmd.shape[:3], 1)
+        return unrolled(problem, q_bhnd, rows, k_bcmd, v_bcme, log_kept_bcmy=log_bcm1)
 
     return define

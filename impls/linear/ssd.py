@@ -113,14 +113,12 @@ def build(problem: Problem, chunk: int, seed: int) -> Attend:
 
 
 def definition(problem: Problem, chunk: int, seed: int) -> Define:
-    """The recurrence, one token after another."""
+    """The recurrence: see :mod:`impls.linear.unrolled`."""
     given = parameters(problem, seed)
 
     def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
         dt_bcm, log_bcm = gates(k_bcmd, given)
-        kept_bcm1 = log_bcm.exp()[..., None]
-        return unrolled(
-            problem, q_bhnd, rows, k_bcmd, dt_bcm[..., None] * v_bcme, kept_bcmy=kept_bcm1
-        )
+        told_bcme = dt_bcm[..., None] * v_bcme
+        return unrolled(problem, q_bhnd, rows, k_bcmd, told_bcme, log_kept_bcmy=log_bcm[..., None])
 
     return define

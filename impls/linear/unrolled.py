@@ -1,9 +1,23 @@
-"""The loop of a recurrence's definition, one token after another, and its gradient by hand.
+"""A recurrence's definition: one token after another, or for long sequences by direct forms.
 
     S_t = a_t S_(t-1) + w_t (v_t - x_t S_(t-1))^T        o_t = s q_t S_t
 
 v is what is written under w; a, where there is one, is the share that is kept, and x, where there
-is one, reads what is to be taken back. With G_t the gradient of S_t, from the last token down,
+is one, reads what is to be taken back. Up to ``WALKED`` tokens this is what is computed.
+
+Beyond, a state that only fades is unrolled into the weight of each token for each row,
+
+    o_i = s sum over j <= i of (q_i · D_ij w_j) v_j        D_ij = exp(sum of log a_u, j < u <= i)
+
+Keys come in blocks: a sum is that of the rest of j's block, of the blocks between and of i's own,
+taken each on its own in float64, so that none is a difference of long sums and no exponential
+overflows. A state that is corrected goes on a block at a time: with S before the block,
+
+    (I + L) n = v - x S      L = x w^T below the diagonal      o_i = s (q_i S + (q_i w^T) n, j <= i)
+
+and S + w^T n after it.
+
+The loop's gradient is written by hand. With G_t that of S_t, from the last token down,
 
     G_t = s q_t do_t^T + a_(t+1) G_(t+1) - x_(t+1) (w_(t+1) G_(t+1))^T
     dv_t = w_t G_t      dw_t = G_t (v_t - x_t S_(t-1))      dx_t = -S_(t-1) dv_t
@@ -13,7 +27,7 @@ Autograd would keep a state or several for every token; here those at the ends o
 kept, and a stretch is gone over again backward.
 
 Legend: b batch, c key/value heads, x = b c of them, g query heads to each, d head_dim, e
-v_head_dim, m keys, r rows that are read.
+v_head_dim, m keys, r rows that are read, t blocks of l keys; y channels that fade apart, d or one.
 """
 
 from __future__ import annotations
@@ -24,9 +38,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+from torch.utils.checkpoint import checkpoint
 
 from impls.problem import Problem
 
+WALKED = 1024
+"""Tokens up to which a definition goes one by one."""
+BLOCK = 128
+"""Keys whose decays to a row are split at the end of their block."""
+SOLVED, STRETCH = 64, 64
+"""Tokens of one triangular system, and how many of them backward goes over again at a time."""
 CACHE_BYTES = 1 << 20
 """What the states of a stretch should fit into."""
 KEPT_BYTES = 128 << 20
@@ -35,23 +57,139 @@ KEPT_BYTES = 128 << 20
 
 def unrolled(
     problem: Problem, q_bhnd: Tensor, rows: Tensor, write_bcmd: Tensor, v_bcme: Tensor,
-    *, kept_bcmy: Tensor | None = None, read_bcmd: Tensor | None = None,
+    *, log_kept_bcmy: Tensor | None = None, read_bcmd: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """o of some rows. ``kept`` is [b, c, m, d], or [b, c, m, 1]: all of a state fades alike."""
+    """o of some rows. A state may fade or be read for what is taken back, not both at length."""
     p = problem
     at, back = torch.unique(rows + (p.kv_len - p.q_len), return_inverse=True)
     last = int(at[-1]) + 1
-    q_bhrd = q_bhnd.index_select(2, at - (p.kv_len - p.q_len))
-    q_rxgd = q_bhrd.unflatten(1, (p.kv_heads, -1)).permute(3, 0, 1, 2, 4).flatten(1, 2)
+    q_bcgrd = q_bhnd.index_select(2, at - (p.kv_len - p.q_len)).unflatten(1, (p.kv_heads, -1))
+    write_bcmd, v_bcme = write_bcmd[:, :, :last], v_bcme[:, :, :last]
+    if log_kept_bcmy is not None:
+        log_kept_bcmy = log_kept_bcmy[:, :, :last]
+    if p.kv_len <= WALKED:
+        out_bcgre = _walked(at, q_bcgrd, write_bcmd, v_bcme, log_kept_bcmy, read_bcmd)
+    elif read_bcmd is not None:
+        out_bcgre = _corrected(at, q_bcgrd, write_bcmd, v_bcme, read_bcmd[:, :, :last])
+    else:
+        assert log_kept_bcmy is not None
+        out_bcgre = _weighed(at, q_bcgrd, write_bcmd, v_bcme, log_kept_bcmy)
+    out_bhre: Tensor = out_bcgre.flatten(1, 2).index_select(2, back)
+    return out_bhre * p.scale
+
+
+# ---- direct forms ------------------------------------------------------------------------------
+
+
+def _weighed(
+    at: Tensor, q_bcgrd: Tensor, write_bcmd: Tensor, v_bcme: Tensor, log_kept_bcmy: Tensor
+) -> Tensor:
+    """The weights of all the tokens for each row, times what they wrote: [b, c, g, r, e]."""
+    write_bctld, log_bctly = _blocks(write_bcmd, BLOCK), _blocks(log_kept_bcmy.double(), BLOCK)
+    own, place = at // BLOCK, at % BLOCK
+    inside = (torch.arange(BLOCK, device=at.device) <= place[:, None])[..., None]
+    own_bcrly = log_bctly[:, :, own].masked_fill(~inside, 0.0)
+    number = torch.arange(log_bctly.shape[2], device=at.device)
+    before = (number < own[:, None])[..., None]
+    between_bcrty = log_bctly.sum(3)[:, :, None].masked_fill(~before, 0.0)
+    between_bcrty = _rest(between_bcrty) + own_bcrly.sum(3, keepdim=True)
+    kept_bcrty = between_bcrty.exp().masked_fill(~before, 0.0).to(q_bcgrd.dtype)
+    to_end_bctld = write_bctld * _rest(log_bctly).exp().to(write_bctld.dtype)
+    q_bctgrd = (q_bcgrd[:, :, :, :, None] * kept_bcrty[:, :, None]).movedim(4, 2)
+    weights_bctgrl = (q_bctgrd.flatten(3, 4) @ to_end_bctld.mT).unflatten(3, q_bcgrd.shape[2:4])
+    to_row_bcrly = _rest(own_bcrly).exp().masked_fill(~inside, 0.0)
+    to_row_bcrld = write_bctld[:, :, own] * to_row_bcrly.to(write_bctld.dtype)
+    own_bcgrl = (to_row_bcrld @ q_bcgrd.movedim(2, 4)).movedim(4, 2)
+    here = (number == own[:, None])[..., None]
+    weights_bcgrtl = torch.where(here, own_bcgrl[:, :, :, :, None], weights_bctgrl.movedim(2, 4))
+    weights_bcrm = weights_bcgrtl.flatten(4, 5).flatten(2, 3)[..., : v_bcme.shape[2]]
+    return (weights_bcrm @ v_bcme).unflatten(2, q_bcgrd.shape[2:4])
+
+
+def _blocks(x_bcmd: Tensor, size: int) -> Tensor:
+    """Tokens in blocks, [b, c, t, l, …]; zeros after the last token."""
+    return pad(x_bcmd, (0, 0, 0, -x_bcmd.shape[2] % size)).unflatten(2, (-1, size))
+
+
+def _rest(log_bcrly: Tensor) -> Tensor:
+    """Of each the sum of those after it, along the last axis but one."""
+    sums = log_bcrly[..., 1:, :].flip(-2).cumsum(-2).flip(-2)
+    return pad(sums, (0, 0, 0, 1))
+
+
+def _corrected(
+    at: Tensor, q_bcgrd: Tensor, write_bcmd: Tensor, v_bcme: Tensor, read_bcmd: Tensor
+) -> Tensor:
+    """A triangular system for each block, and the state from block to block: [b, c, g, r, e]."""
+    (b, c, m, d), e = write_bcmd.shape, v_bcme.shape[3]
+    state_xde = write_bcmd.new_zeros(b * c, d, e)
+    q_xgrd, outs, done = q_bcgrd.flatten(0, 1), [], 0
+    size, trained = SOLVED * STRETCH, torch.is_grad_enabled()
+    for start in range(0, m, size):
+        here = slice(start, start + size)
+        places = at[(at >= start) & (at < start + size)] - start
+        q_here = q_xgrd[:, :, done : done + len(places)]
+        done += len(places)
+        w, v, x = (part[:, :, here].flatten(0, 1) for part in (write_bcmd, v_bcme, read_bcmd))
+        given = places.tolist(), state_xde, q_here, w, v, x
+        if trained:  # backward goes over it again, and all that is kept are the states between
+            made = checkpoint(_stretch, *given, use_reentrant=False, preserve_rng_state=False)
+        else:
+            made = _stretch(*given)
+        state_xde, out_xgre = made
+        outs.append(out_xgre)
+    return torch.cat(outs, 2).unflatten(0, (b, c))
+
+
+def _stretch(
+    places: Sequence[int], state_xde: Tensor, q_xgrd: Tensor,
+    write_xmd: Tensor, v_xme: Tensor, read_xmd: Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Some blocks: the state after them, and what is read in them."""
+    done, groups = 0, q_xgrd.shape[1]
+    outs = [q_xgrd.new_empty(*q_xgrd.shape[:2], 0, v_xme.shape[2])]
+    solved = torch.promote_types(v_xme.dtype, torch.float32)
+    blocks = (x.split(SOLVED, 1) for x in (write_xmd, v_xme, read_xmd))
+    for number, (write_xld, v_xle, read_xld) in enumerate(zip(*blocks, strict=True)):
+        told_xle = v_xle - read_xld @ state_xde
+        overlap_xll = read_xld @ write_xld.mT  # only what is below its diagonal is read
+        new_xle = torch.linalg.solve_triangular(
+            overlap_xll.to(solved), told_xle.to(solved), upper=False, unitriangular=True
+        ).to(v_xle.dtype)
+        some = [p - number * SOLVED for p in places[done:] if p < (number + 1) * SOLVED]
+        if some:
+            q_xrd = q_xgrd[:, :, done : done + len(some)].flatten(1, 2)
+            hidden = torch.arange(write_xld.shape[1]) > torch.tensor(some)[:, None]
+            weights_xrl = q_xrd @ write_xld.mT
+            weights_xrl = weights_xrl.masked_fill(hidden.to(q_xrd.device).repeat(groups, 1), 0.0)
+            out_xre = q_xrd @ state_xde + weights_xrl @ new_xle
+            outs.append(out_xre.unflatten(1, (groups, -1)))
+            done += len(some)
+        state_xde = state_xde + write_xld.mT @ new_xle
+    return state_xde, torch.cat(outs, 2)
+
+
+# ---- one token after another -------------------------------------------------------------------
+
+
+def _walked(
+    at: Tensor, q_bcgrd: Tensor, write_bcmd: Tensor, v_bcme: Tensor,
+    log_kept_bcmy: Tensor | None, read_bcmd: Tensor | None,
+) -> Tensor:  # fmt: skip
+    q_rxgd = q_bcgrd.permute(3, 0, 1, 2, 4).flatten(1, 2)
+    kept_bcmy = None if log_kept_bcmy is None else log_kept_bcmy.exp().to(v_bcme.dtype)
 
     def tokens(x_bcmd: Tensor | None) -> Tensor | None:
-        return None if x_bcmd is None else x_bcmd[:, :, :last].flatten(0, 1).transpose(0, 1)
+        return (
+            None
+            if x_bcmd is None
+            else x_bcmd[:, :, : v_bcme.shape[2]].flatten(0, 1).transpose(0, 1)
+        )
 
     given = (tokens(part) for part in (write_bcmd, v_bcme, kept_bcmy, read_bcmd))
     out_rxge = _Loop.apply(at.tolist(), q_rxgd, *given)  # type: ignore[no-untyped-call]
-    out_bcgre = out_rxge.unflatten(1, (p.batch, p.kv_heads)).permute(1, 2, 3, 0, 4)
-    out_bhre: Tensor = out_bcgre.flatten(1, 2).index_select(2, back)
-    return out_bhre * p.scale
+    out_bcgre: Tensor = out_rxge.unflatten(1, v_bcme.shape[:2]).permute(1, 2, 3, 0, 4)
+    return out_bcgre
 
 
 class _Tokens:

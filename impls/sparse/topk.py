@@ -11,7 +11,8 @@ so every mask holds.
 
 Which keys are largest is not known before every score is: the work is quadratic, and only the
 second product and the backward pass are sparse. A block of queries at a time, so that no more than
-8 million scores are ever held; what stays for the backward pass is k numbers and places a row.
+8 million scores are ever held, 268 million on a GPU; what stays for the backward pass is k numbers
+and places a row.
 
 Cost: 2 n m d FLOPs a head for the scores and 2 n k e for the output; backward 4 n k (d + e).
 """
@@ -31,8 +32,8 @@ from impls.sparse.common import softmax_rows
 from impls.sparse.picks import largest
 from impls.spec import Unsupported
 
-HELD = 1 << 23
-"""Scores of one block of queries, over the batch and the heads."""
+HELD, HELD_ON_GPU = 1 << 23, 1 << 28
+"""Scores of one block of queries, over the batch and the heads: few blocks are few launches."""
 
 
 class Block(NamedTuple):
@@ -56,7 +57,8 @@ class Selector:
             raise Unsupported(f"k={k} must be 1 or more: each row attends its k largest scores")
         self.problem, self.wanted = problem, k
         self.count = min(k, problem.kv_len)
-        step = max(1, HELD // (problem.batch * problem.heads * problem.kv_len))
+        held = HELD if problem.device == "cpu" else HELD_ON_GPU
+        step = max(1, held // (problem.batch * problem.heads * problem.kv_len))
         first, past = (torch.from_numpy(x.copy()) for x in problem.mask.spans(problem.shape))
         self.blocks: list[Block] = []
         for start in range(0, problem.q_len, step):
@@ -66,8 +68,10 @@ class Selector:
             if keys.start >= problem.kv_len:
                 keys = slice(0, 1)  # rows that may see nothing still need a place to look
             whole = bool((low <= keys.start).all() and (high >= keys.stop).all())
-            limits = [x[:, None, :, None].to(problem.device) for x in (low, high)]
-            self.blocks.append(Block(rows, keys, *([None, None] if whole else limits)))
+            limits: list[Tensor | None] = [None, None]
+            if not whole:
+                limits = [x[:, None, :, None].to(problem.device) for x in (low, high)]
+            self.blocks.append(Block(rows, keys, *limits))
 
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, block: Block) -> tuple[Tensor, Tensor]:
         """The scores and the places of the chosen keys of a block: [b, h, r, t] each.

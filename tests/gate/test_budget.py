@@ -158,10 +158,11 @@ def test_all_inputs_are_as_bad_as_the_worst_of_them(own):
         for other in (judged.inputs, *turned(judged.inputs))
     ]
     assert found.tried == 4 * 2 * 40
+    *_, wide = found.plain.growing()
     for name, near in found.plain.items():
         assert near == alone[0][name]
-        assert found.plain.wide[name].relative == max(e[name].relative for e in alone)
-        assert found.plain.wide[name].worst_row == max(e[name].worst_row for e in alone)
+        assert wide[name].relative == max(e[name].relative for e in alone)
+        assert wide[name].worst_row == max(e[name].worst_row for e in alone)
 
 
 def test_an_honest_variant_costs_its_own_inputs_alone_and_a_wrong_one_is_told_all(own):
@@ -174,10 +175,11 @@ def test_an_honest_variant_costs_its_own_inputs_alone_and_a_wrong_one_is_told_al
 
     assert gate.gate(judged, attend, counting, 0).reason is None
     assert calls.count(torch.float32) == 1  # the yardstick
-    assert calls.count(torch.float64) == 3  # the truth, of every row, of another set
+    assert calls.count(torch.float64) == 2  # the truth, that of another set
     verdict = gate.gate(judged, lambda q, k, v: attend(q, k, v) * 1.01, define, 0)
     found = reference.defined(judged.problem, judged.inputs, judged.softmax, define)
-    wide = found.plain.wide["forward"].relative
+    *_, all_inputs = found.plain.growing()
+    wide = all_inputs["forward"].relative
     assert f"the plain form in float32 makes {wide:.2g}" in verdict.reason
     assert verdict.error["forward"].ratio == verdict.error["forward"].relative / wide
 

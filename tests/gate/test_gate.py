@@ -13,7 +13,7 @@ from attnbench.gate import mask_probe, plant_calls, plant_effects
 from attnbench.gate.findings import Wrong
 from attnbench.gate.gate import gate
 from attnbench.gate.hygiene import WAIT_S
-from attnbench.gate.inputs import make, other_set
+from attnbench.gate.inputs import Call, make, other_set
 from impls.lowrank import mean_v
 from tests.brute import visible
 from tests.impls import small
@@ -48,12 +48,17 @@ def test_honest_rows_pass(truth, names, mask, changes):
 
 
 def test_who_is_wrong_is_looked_at_again_for_work_put_off(truth, monkeypatch):
+    def first(problem, attend, inputs):
+        call = Call(problem, attend, inputs)
+        return call, call.forward()
+
     for second, said in (
         (Wrong("work was put off"), "work was put off"),
         (RuntimeError("it is spent"), "row 0 (batch 0, head 0) did not move"),
         (None, "row 0 (batch 0, head 0) did not move"),
     ):
-        look = Mock(side_effect=[None, second])
+        looks = iter([first, Mock(side_effect=second)])
+        look = Mock(side_effect=lambda *given, looks=looks: next(looks)(*given))
         monkeypatch.setattr("attnbench.gate.hygiene.check_nothing_goes_on", look)
         reason = truth.verdict(truth.problem(), lambda problem: lambda q, k, v: q * 0.0).reason
         assert reason.startswith(said) and look.call_count == 2
@@ -166,6 +171,13 @@ def test_nobody_knows_the_rows_that_are_held_against_the_definition(truth):
     assert sum(len(rows) == 16 for rows in drawn) == 4
 
 
+def probed(problem, attend, *, exact=True):
+    """The mask probe alone."""
+    mild = mask_probe.mild(problem, 0)
+    call = Call(problem, attend, mild)
+    mask_probe.probe(call, call.forward(), mild, 0, exact=exact)
+
+
 def test_a_single_key_that_nobody_sees_is_named(truth):
     between = int(np.random.default_rng(0).integers(24))
     assert 0 < between < 23
@@ -174,7 +186,7 @@ def test_a_single_key_that_nobody_sees_is_named(truth):
         seen = torch.from_numpy(problem.mask.visible(problem.shape).copy())
         seen[..., key] = False
         with pytest.raises(Wrong, match=f"did not move when key {key} changed"):
-            mask_probe.probe(problem, truth.attention(problem, seen), 0, exact=True)
+            probed(problem, truth.attention(problem, seen))
 
 
 def test_a_hidden_key_that_only_takes_its_share_of_the_weights_is_named(truth):
@@ -186,13 +198,13 @@ def test_a_hidden_key_that_only_takes_its_share_of_the_weights_is_named(truth):
 
     for exact in (True, False):
         with pytest.raises(Wrong, match=r"moved when key \d+ changed, which the mask causal hides"):
-            mask_probe.probe(problem, attend, 0, exact=exact)
+            probed(problem, attend, exact=exact)
     few = truth.problem("causal", q_len=4, kv_len=4)
     inner = truth.attention(few)
     with pytest.raises(Wrong, match="moved when key"):  # by its value alone
-        mask_probe.probe(few, lambda *qkv: inner(*qkv) + qkv[2].sum(2, True), 0, exact=False)
+        probed(few, lambda *qkv: inner(*qkv) + qkv[2].sum(2, True), exact=False)
     with pytest.raises(Wrong, match="not finite in the output on mild inputs"):
-        mask_probe.probe(truth.problem(), lambda q, k, v: q * torch.nan, 0, exact=True)
+        probed(truth.problem(), lambda q, k, v: q * torch.nan)
 
 
 class Decoder:
@@ -219,4 +231,4 @@ def test_a_decoder_is_probed_through_the_memory_it_makes_of_what_was_changed(tru
     ):
         problem = truth.problem(mask, phase="decode", q_len=1)
         with pytest.raises(Wrong, match=said) if said else nullcontext():
-            mask_probe.probe(problem, Decoder(problem, last), 0, exact=True)
+            probed(problem, Decoder(problem, last))

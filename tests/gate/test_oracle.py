@@ -163,7 +163,25 @@ def test_plain_errors_are_about_the_dtypes_spacing(truth, monkeypatch, dtype, ma
         assert error.worst_row >= error.relative
 
 
-def test_the_upstream_gradient_is_zero_outside_the_judged_rows(truth):
+@pytest.mark.parametrize("mask", ["causal", "alibi", "padding:9,24", "padding:9,24+alibi"])
+def test_heads_computed_together_are_those_computed_one_by_one(truth, monkeypatch, mask):
+    problem = truth.problem(mask, heads=4, kv_heads=2, phase="train")
+    inputs, rows = make(problem, 0), torch.tensor([0, 3, 11, 23])
+    dout = torch.randn(2, 4, 4, 8, generator=torch.Generator().manual_seed(0))
+    alone = exact(problem, *inputs, rows, dout)
+    for many in (2, 3, 4):
+        monkeypatch.setattr(oracle, "_heads_at_once", lambda *_, many=many: many)
+        for got, want in zip(exact(problem, *inputs, rows, dout), alone, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_a_gpu_computes_all_the_heads_of_sampled_rows_in_few_steps():
+    problem = Problem(batch=2, heads=16, kv_heads=16, q_len=8192, kv_len=8192, device="cuda")
+    assert oracle._heads_at_once(problem, 256, "cuda") >= 16
+
+
+def test_the_upstream_gradient_is_zero_outside_the_judged_rows(truth, monkeypatch):
+    monkeypatch.setattr(reference, "EVERY_SCORES", 0)
     problem = truth.problem(q_len=400, kv_len=16, phase="train", dtype="bfloat16")
     softmax = judge(problem, make(problem, 0), 0).softmax
     assert 128 < len(softmax.rows) <= reference.ROWS < 400

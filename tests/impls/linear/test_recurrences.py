@@ -1,5 +1,6 @@
 """Retention, gated linear attention, the delta rule, state spaces: their papers' recurrences."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -102,6 +103,32 @@ def test_chunks_of_any_size_and_the_definition_give_the_recurrence_of_the_paper(
         of_all = differentiated(lambda *qkv, define=define: define(*qkv, torch.arange(75)), leaves)
         for got, right in zip(differentiated(attend, leaves), of_all, strict=True):
             torch.testing.assert_close(got, right, **CLOSE)
+
+
+@pytest.mark.parametrize("inputs", ["normal", "peaky", "equal_keys"])
+@pytest.mark.parametrize("name", PAPERS)
+def test_the_direct_form_is_the_walk_token_by_token(monkeypatch, name, inputs):
+    asked = problem(inputs=inputs, length=300)
+    rows, found = torch.tensor([299, 0, 63, 64, 127, 128, 31, 31]), []
+    monkeypatch.setattr(unrolled, "STRETCH", 2)
+    for walked_to in (300, 0):
+        monkeypatch.setattr(unrolled, "WALKED", walked_to)
+        define = made(name, asked)[1]
+        of_rows = functools.partial(lambda define, *qkv: define(*qkv, rows), define)
+        leaves = make(asked, 0)
+        found.append((define(*leaves, rows), *differentiated(of_rows, leaves)))
+    for walked_one, direct in zip(*found, strict=True):
+        torch.testing.assert_close(direct, walked_one, **CLOSE)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_no_token_is_walked_above_a_thousand(monkeypatch, name):
+    monkeypatch.setattr(unrolled, "_walked", None)
+    asked = problem(length=1025, phase="forward")
+    rows = torch.tensor([1024])
+    attend, define = made(name, asked)
+    leaves = make(asked, 0)
+    torch.testing.assert_close(define(*leaves, rows), attend(*leaves)[:, :, rows], **CLOSE)
 
 
 @pytest.mark.parametrize("name", PAPERS)

@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from impls.masks import Mask
+from impls.problem import Problem
 from impls.sparse import cost as costs
+from impls.sparse import topk
 from impls.sparse.lsh import Plan, rotations
 from impls.sparse.routing import centroids
 from impls.sparse.topk import build
@@ -179,3 +182,10 @@ def test_the_cost_of_routing_is_ranking_and_attention_inside_the_clusters():
     inside = 2 * 4 * 7 * 11 * 11 * 2 * (16 + 16)
     assert costs.routing(problem, 7, 11, 0).flops == ranking + inside
     assert costs.routing(problem.with_(phase="train"), 7, 11, 0).flops == ranking + 3 * inside
+
+
+def test_topk_takes_a_few_large_blocks_on_a_gpu():
+    size = {"batch": 2, "heads": 16, "kv_heads": 16, "q_len": 8192, "kv_len": 8192}
+    asked = Problem(**size, mask=Mask.parse("none"))
+    for device, blocks in (("cpu", 256), ("cuda", 8)):
+        assert len(topk.Selector(asked.with_(device=device), 64).blocks) == blocks
