@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -95,6 +95,25 @@ class Judged:
     """The plain form of every row under that gradient, where only some are judged and it is
     affordable.
     """
+
+    def in_phase(self, problem: Problem) -> Judged | None:
+        """The same for another phase of its problem; None where it lacks what that phase needs."""
+        mine, softmax = self.problem, self.softmax
+        if "decode" in (mine.phase, problem.phase) or mine.with_(phase=problem.phase) != problem:
+            return None
+        if mine.gradients == problem.gradients:
+            return replace(self, problem=problem)
+        if problem.gradients:
+            return None
+        softmax = replace(
+            softmax,
+            dout=None,
+            want={k: x for k, x in softmax.want.items() if k == "forward"},
+            plain={k: x for k, x in softmax.plain.items() if k == "forward"},
+            cancels={k: x for k, x in softmax.cancels.items() if k == "forward"},
+        )
+        whole = self.whole and {"forward": self.whole["forward"]}
+        return replace(self, problem=problem, softmax=softmax, dout=None, whole=whole)
 
 
 def judge(problem: Problem, inputs: Ends, seed: int) -> Judged:

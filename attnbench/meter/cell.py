@@ -393,11 +393,16 @@ class Bench:
         self._other_inputs = OtherInputs()
 
     def judged(self, problem: Problem, seed: int) -> Judged:
-        """The problem's inputs and truth; made once for all the variants that follow."""
+        """The problem's inputs and truth; made once for all the variants that follow, and once for
+        a training step and the phases of the same problem that come after it.
+        """
         key = (problem, seed)
         if self._judged is None or self._judged[0] != key:
-            self._judged = None
-            self._judged = (key, judge(problem, make(problem, seed), seed))
+            before, same = self._judged, None
+            if before and before[0][1] == seed:
+                same = before[1].in_phase(problem)
+            before = self._judged = None  # its memory may be needed
+            self._judged = (key, same or judge(problem, make(problem, seed), seed))
         return self._judged[1]
 
     def measure(self, job: Job, shared: dict[str, Any] | None = None) -> Record:

@@ -11,7 +11,7 @@ from attnbench.core.stats import Pairs, paired
 from attnbench.features.claims import claim as claims
 from attnbench.features.claims import efficient, timing
 from attnbench.features.claims.claim import ClaimOutcome, ClaimRequest, ClaimVerdict
-from attnbench.features.claims.timing import flops, measure_rates
+from attnbench.features.claims.timing import flops, measure_rates, problem_of
 from attnbench.sweep.engine import engine_on
 from impls.loading import load_function
 from impls.problem import Problem
@@ -139,25 +139,43 @@ ABOUT_GPUS = [claim for claim in claims.claims() if claim.needs.gpu]
 @pytest.fixture
 def rated(monkeypatch):
     """A claim where each cell has the rate that its row publishes, times a factor."""
+    asked = []
 
     def rate(claim, factor=1.0, **more):
-        points = iter(claim.points)
+        asked.clear()
+        published = {str(problem_of(p.cell["problem"])): p.published for p in claim.points}
 
         class Gpu:
             def ask(self, question, limit_s):
                 if "ceilings" in question:
                     return {"ceilings": {"flops": {}, "copy": {}}}
                 job = question["job"]
-                work = flops(Problem.from_dict(job["problem"])) / 1e12
-                return record_of(job, work / (next(points).published * factor), **more)
+                problem = Problem.from_dict(job["problem"])
+                asked.append(problem)
+                rate = published[str(problem)] * factor
+                return record_of(job, flops(problem) / 1e12 / rate, **more)
 
         monkeypatch.setattr(timing, "engine_on", lambda device, settings: nullcontext(Gpu()))
         cells = {point.name: point.cell for point in claim.points}
         one = ClaimOutcome.of(claim, measure_rates(ClaimRequest(cells, seconds=10.0)))
-        assert next(points, None) is None
+        assert len(asked) == len(claim.points)
         return one
 
+    rate.asked = asked
     return rate
+
+
+def test_the_phases_of_a_problem_are_asked_one_after_another_training_first(rated):
+    (claim,) = claims.find(["h200-sdpa-cudnn"])
+    table = rated(claim).findings.tables[0]
+    assert [row[0] for row in table.rows] == [point.name for point in claim.points]
+    phases = [problem.phase for problem in rated.asked]
+    assert phases == ["train", "backward", "forward"] * 9
+    assert all(
+        a.with_(phase=b.phase) == b
+        for n, (a, b) in enumerate(zip(rated.asked, rated.asked[1:], strict=False))
+        if n % 3 < 2
+    )
 
 
 def test_published_rates_reproduce_a_claim_and_others_do_not(rated):

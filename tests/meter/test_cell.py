@@ -8,12 +8,13 @@ import torch
 
 import impls
 from attnbench.core.record import Energy, Status
-from attnbench.gate.inputs import Call
+from attnbench.gate.inputs import Call, make
 from attnbench.meter import cell, memory
 from attnbench.meter.audit import Audit
 from attnbench.meter.cell import Bench, Job
 from attnbench.sweep import worker
 from impls.masks import Mask
+from impls.problem import Problem
 from impls.spec import InvalidRow
 
 HONEST = "build = right\n"
@@ -287,3 +288,35 @@ def test_a_kernel_may_be_replaced_only_where_declared_when_built_till_the_end(ce
 def test_only_fused_attention_may_be_declared(cells):
     with pytest.raises(InvalidRow, match=r"swaps names 'aten::bmm'; a row may replace only"):
         cells.variant("", swaps=[PRODUCT])
+
+
+@pytest.mark.parametrize("level", ["core", "layer"])
+@pytest.mark.parametrize("phase", ["backward", "forward"])
+def test_the_phases_after_a_training_step_share_its_inputs_and_truth(monkeypatch, phase, level):
+    problem = Problem(kv_heads=8, q_len=40, kv_len=40, mask=Mask.parse("causal"), level=level)
+    bench, judge = Bench(), cell.judge
+    trained = bench.judged(problem.with_(phase="train"), 3)
+    alone = judge(problem.with_(phase=phase), make(problem.with_(phase=phase), 3), 3)
+    monkeypatch.setattr(cell, "judge", lambda *_: pytest.fail("it was judged again"))
+    shared = bench.judged(problem.with_(phase=phase), 3)
+    assert shared.problem == alone.problem and shared.inputs is trained.inputs
+    for mine, own in zip(shared.inputs, alone.inputs, strict=True):
+        assert torch.equal(mine, own)
+    for name in ("want", "plain", "cancels"):
+        mine, own = getattr(shared.softmax, name), getattr(alone.softmax, name)
+        assert mine.keys() == own.keys()
+    for name, tensor in alone.softmax.want.items():
+        assert torch.equal(shared.softmax.want[name], tensor)
+    assert (shared.dout is None) == (alone.dout is None)
+    assert (shared.softmax.dout is None) == (alone.softmax.dout is None)
+    assert (shared.whole or {}).keys() == (alone.whole or {}).keys()
+
+
+@pytest.mark.parametrize("other", [{"phase": "decode", "q_len": 1}, {"q_len": 41, "kv_len": 41}])
+def test_another_problem_or_more_than_was_judged_is_judged_anew(other):
+    problem, bench = Problem(q_len=40, kv_len=40), Bench()
+    forward = bench.judged(problem, 3)
+    assert bench.judged(problem.with_(phase="train"), 3).inputs is not forward.inputs
+    trained = bench.judged(problem.with_(phase="train"), 3)
+    assert bench.judged(problem, 4).inputs is not trained.inputs, "another seed"
+    assert bench.judged(problem.with_(**other), 4).problem == problem.with_(**other)

@@ -117,18 +117,17 @@ SECONDS = 0.5
 def measure_rates(request: ClaimRequest) -> ClaimFindings:
     """TFLOP/s, a cell for each point, with what speaks for it: samples, clocks, kernels, flags."""
     figures = dict[str, ClaimFigure]()
-    rows = list[Any]()
+    rows = dict[str, list[Any]]()
     dtypes = sorted({str(c["problem"]["dtype"]) for c in request.cells.values()})
     each_s = min(SECONDS, CELLS_SHARE * request.seconds / len(request.cells))
     with engine_on("cuda", Settings(threads=request.threads)) as engine:
         ceilings = engine.ask({"ceilings": dtypes, "device": "cuda"}, START_LIMIT_S)["ceilings"]
-        for name, cell in request.cells.items():
-            variant, problem = impls.table().find(cell["variant"]), problem_of(cell["problem"])
+        for name, variant, problem in _by_shape(request.cells):
             record = measure_cell(engine, variant, problem, request, each_s, ceilings)
             if (time := record.time) is None:
                 why = f"{record.status}: {record.reason}"
                 figures[name] = ClaimFigure(None, why=f"{record.variant} at {problem}: {why}")
-                rows.append([name, *[None] * 7, why])
+                rows[name] = [name, *[None] * 7, why]
                 continue
             work = flops(problem) / 1e12
             low, high = work / time.high_s, work / time.low_s
@@ -137,10 +136,23 @@ def measure_rates(request: ClaimRequest) -> ClaimFindings:
             kernels, flags = ", ".join(record.kernels[:2]), "; ".join(time.doubts)
             hot = work / time.sustained_s if time.sustained_s else None
             mhz = time.clocks.get("sm_mhz")
-            rows.append([name, *times, time.n, mhz, hot, kernels, flags])
+            rows[name] = [name, *times, time.n, mhz, hot, kernels, flags]
     columns = ["point", "ms", "from", "to", "samples", "SM MHz", "back to back, TFLOP/s"]
     columns += ["kernels", "notes"]
-    return ClaimFindings.of(figures, "cells", columns, rows)
+    return ClaimFindings.of(figures, "cells", columns, [rows[name] for name in request.cells])
+
+
+def _by_shape(cells: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Variant, Problem]]:
+    """The phases of a problem one after another, training first: they share inputs and truth."""
+    found = [
+        (name, impls.table().find(cell["variant"]), problem_of(cell["problem"]))
+        for name, cell in cells.items()
+    ]
+    alike = [problem.with_(phase="forward") for _, _, problem in found]
+    return sorted(
+        found,
+        key=lambda each: (alike.index(each[2].with_(phase="forward")), -PHASES[each[2].phase]),
+    )
 
 
 def flops(problem: Problem) -> float:
