@@ -141,9 +141,23 @@ def chunked(problem: Problem, block: int) -> Cost:
     return _blocked(problem, block, lambda rows, keys: 2 * rows * keys)
 
 
+HELD = 1 << 28
+"""Scores of a tile of ``online`` on a GPU, over the batch and the heads, at the most."""
+
+
+def online_tile(problem: Problem, q_block: int, k_block: int) -> tuple[int, int]:
+    """Queries and keys of a tile. On a GPU, where a launch is dear, it grows on both sides."""
+    scores = problem.batch * problem.heads * q_block * k_block
+    longest = max(problem.q_len, problem.kv_len)
+    while problem.device != "cpu" and 4 * scores <= HELD and min(q_block, k_block) < longest:
+        q_block, k_block, scores = 2 * q_block, 2 * k_block, 4 * scores
+    return q_block, k_block
+
+
 def online(problem: Problem, q_block: int, k_block: int) -> Cost:
     """The same with tiles, and four blocks of output while a tile is added."""
     width = problem.v_head_dim
+    q_block, k_block = online_tile(problem, q_block, k_block)
 
     def tile(rows: int, keys: int) -> int:
         accumulators = 4 if keys > k_block else 2

@@ -3,7 +3,8 @@
     m' = max(m, max s);  p = exp(s - m');  c = exp(m - m')
     l' = c l + sum p;    a' = c a + p v;   out = a / l
 
-No row of scores is ever whole: the memory above the output is one tile. Tiles that nobody sees are
+No row of scores is ever whole: the memory above the output is one tile. On a GPU, where a launch is
+dear, tiles grow from the blocks asked for until one holds 2^28 scores. Tiles that nobody sees are
 skipped. Half precisions sum in float32. With gradients, autograd keeps every tile.
 
 Cost: 4 n m d FLOPs a head forward over the tiles read; two tiles of q_block x k_block scores.
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from impls.dense.common import Tile, Tiles
+from impls.dense.cost import online_tile
 from impls.heads import Attend, ungrouped
 from impls.problem import Problem
 from impls.spec import Unsupported
@@ -32,7 +34,7 @@ def build(problem: Problem, q_block: int, k_block: int) -> Attend:
     """Legend in :mod:`impls.heads`; r = g n rows, n of them in a block."""
     if min(q_block, k_block) < 1:
         raise Unsupported(f"q_block={q_block} and k_block={k_block} must be 1 or more")
-    tiles = Tiles(problem, q_block, k_block)
+    tiles = Tiles(problem, *online_tile(problem, q_block, k_block))
     wide = torch.float64 if problem.dtype == "float64" else torch.float32
 
     def add_tile(so_far: Running | None, q_bcrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor,

@@ -4,6 +4,7 @@ import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
 from impls import cost as costs
+from impls.dense.cost import online_tile
 from impls.masks import Mask
 from impls.problem import Problem
 from tests.impls.small import TABLE, cost, inputs, made, problem
@@ -60,3 +61,18 @@ def test_every_exact_row_is_charged_the_work_of_the_mathematics(monkeypatch):
         given = Problem(q_len=33, mask=Mask.parse("causal"), phase=phase)
         for name in exact:
             assert cost(name, given)[:2] == costs.softmax(given)[:2], name
+
+
+@pytest.mark.parametrize(
+    ("device", "batch", "length", "tile"),
+    [
+        ("cpu", 2, 8192, 512),
+        ("cuda", 2, 8192, 2048),  # ten tiles under a causal mask, in place of 136
+        ("cuda", 1, 65536, 4096),
+        ("cuda", 1, 300, 512),
+        ("cuda", 4096, 8192, 512),
+    ],
+)
+def test_tiles_of_online_grow_on_a_gpu_until_they_hold_enough(device, batch, length, tile):
+    problem = Problem(batch, 16, 16, length, length, 64, 64, device=device)
+    assert online_tile(problem, 512, 512) == (tile, tile)
