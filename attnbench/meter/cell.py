@@ -414,10 +414,12 @@ class Bench:
         def whole(spent: TimeSpent, blank: Record) -> Record:
             ready, record = self._gated(job, blank, spent, shared)
             with spent.on("gate"):
-                record = record.with_(wrong_on=self._wrong_on(job))
                 watch.check(ready.shared)
+                record = record.with_(wrong_on=self._wrong_on(job))
             if job.timed:
-                record = metered(ready, record, spent)
+                record = metered(ready, record, spent)  # which looks again
+            else:
+                watch.check(ready.shared)
             if job.bits:
                 built_s = spent.seconds["setup"] + ready.first_s
                 given = job.problem, job.variant, ready.attend, ready.values
@@ -434,6 +436,8 @@ class Bench:
 
         def gated(spent: TimeSpent, blank: Record) -> Record:
             ready, record = self._gated(job, blank, spent)
+            with spent.on("gate"):
+                watch.check(ready.shared)
             passed.append(ready)
             return record
 
@@ -464,7 +468,9 @@ class Bench:
     def _gated(
         self, job: Job, blank: Record, spent: TimeSpent, shared: dict[str, Any] | None = None
     ) -> tuple[Ready, Record]:
-        """The variant that has passed the gate, with a record of that; else raises."""
+        """The variant that has passed the gate, with a record of that; else raises. What it did to
+        what variants share is for the caller to look at.
+        """
         variant, problem = job.variant, job.problem
         if (refusal := variant.supports(problem)) is not None:
             raise Unsupported(refusal)
@@ -501,13 +507,13 @@ class Bench:
             verdict = gate(
                 judged, attend, define, job.seed, reuses_output=reuses, one_graph=several
             )
-            watch.check(before)
             cheap = first_s <= PROTECTED_S
             # ranks have copies of their own, and each checks whether it wrote to them
             if self._announce is not None and verdict.reason is None and cheap and not several:
                 hygiene.check_writes_nothing(judged, attend, self._announce)
         record = record.with_(error=verdict.error or None, distance=verdict.distance)
         if verdict.reason is not None:
+            watch.check(before)
             raise NotReady(record.with_(status=Status.WRONG, reason=verdict.reason))
         note = "; ".join(filter(None, [record.note, note_of(attend)[:NOTE]]))
         record = record.with_(status=Status.MEASURED, reason="", note=note)
