@@ -64,8 +64,8 @@ SIZES = {
     ],
     "report": [
         "report results/amd-epyc-2c/20261122-135617",
-        "report results/amd-epyc-2c/20261128-000951",
-        "report results/amd-epyc-2c/20261122-135617 results/amd-epyc-2c/20261128-000951",
+        "report results/amd-epyc-2c/20261128-073342",
+        "report results/amd-epyc-2c/20261122-135617 results/amd-epyc-2c/20261128-073342",
     ],
 }  # fmt: skip
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "evidence"
 """Beside a machine's runs: what a report also says."""
 REPORTS = {
-    "reports/cpu": "results/amd-epyc-2c/20261128-000951",
+    "reports/cpu": "results/amd-epyc-2c/20261128-073342",
     "reports/h200": "results/nvidia-h200/20261126-164647",
 }
 PICTURE = "first-screen.png"

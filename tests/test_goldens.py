@@ -18,7 +18,7 @@ from tests.calling import ROOT, attnbench_
 
 GOLDENS = Path(__file__).with_name("goldens")
 GRID, MASKS = "results/amd-epyc-2c/20261122-135617", "results/amd-epyc-2c/20261123-021508"
-NEWEST = "results/amd-epyc-2c/20261128-000951"
+NEWEST = "results/amd-epyc-2c/20261128-073342"
 EVIDENCE = "results/amd-epyc-2c/evidence"
 TINY = (
     "--seq 32 --batch 1 --heads 2 --head-dim 16 --phase forward --dtype float32 --mask causal "

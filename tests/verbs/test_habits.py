@@ -34,7 +34,7 @@ def test_data_alone_goes_to_stdout_as_csv_or_markdown():
     status, out, err = asked("list", "--markdown")
     assert (status, err) == (0, "")
     assert out.startswith("| variant | family |") and out.count("\n") == len(impls.table().rows) + 2
-    choose = "choose --from results/amd-epyc-2c/20261128-000951 --seq 1024 --phase train"
+    choose = "choose --from results/amd-epyc-2c/20261128-073342 --seq 1024 --phase train"
     status, out, err = asked(*choose.split(), "--markdown")
     assert out.startswith("| variant | ms |") and "use chunked" in err and "use chunked" not in out
     status, out, err = asked(*choose.split(), "--csv")
