@@ -1,17 +1,10 @@
-"""What a launch of our GPU kernels must keep to, and the exceptions of today."""
+"""What a launch of our GPU kernels must keep to."""
 
 from __future__ import annotations
 
 from typing import Any
 
 Launch = dict[str, Any]
-EXCEPTIONS: dict[tuple[int, str, str, int, str], float] = {
-    (100, "triton.flash", "backward_keys", 128, "spilled"): 372,
-    (100, "triton.flash", "backward_keys", 256, "spilled"): 1180,
-    (86, "triton.flash", "backward_keys", 128, "spilled"): 772,
-}
-"""What holds today in place of a bound, by capability, row, kernel, head_dim and fact: each is to
-be mended."""
 NO_SPILLS = (64, 128)
 SPILLED, SPILLED_WIDE = 128, 768
 """Bytes that a thread of triton.flash may store to memory for want of registers: of two bytes a
@@ -28,17 +21,17 @@ TENSOR_CORES = {90: "wgmma", 100: "tcgen05"}
 
 def broken(launch: Launch) -> list[str]:
     """A line for each bound that a launch breaks."""
-    where = tuple(launch[name] for name in ("capability", "row", "kernel", "head_dim"))
-    capability, row, kernel, width = where
+    capability, row, kernel, width = (
+        launch[name] for name in ("capability", "row", "kernel", "head_dim")
+    )
     half = launch["dtype"] != "float32"
     hopper = capability == 90
 
     def over(fact: str, most: float) -> list[str]:
-        most = max(most, EXCEPTIONS.get((*where, fact), most))
         return [f"{fact} is {launch[fact]}, over {most}"] if (launch[fact] or 0) > most else []
 
     lines = [] if kernel in ONE_TOKEN else over("narrow", 0)
-    if launch["serialized"] and not EXCEPTIONS.get((*where, "serialized")):
+    if launch["serialized"]:
         lines.append("its wgmma are serialized")
     if launch["blocks_an_sm"] == 0:
         lines.append(f"no SM can hold a block with {launch['shared']} bytes of shared memory")
