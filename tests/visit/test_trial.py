@@ -92,7 +92,8 @@ def test_what_a_visit_left_is_few_files_that_the_next_one_reads(both, tmp_path):
     assert len(list((both / "even").iterdir())) <= 8
     kept = Kept(tmp_path / "new", tmp_path / "room", "cpu", before=both / "even")
     runs = {name: Room("cpu", kept.results, name).run_of(name) for name in ("quick", "again")}
-    keys = [[record.key for record in read_records(run)] for run in runs.values()]
+    # a cell that a busy machine disturbed may have been measured again
+    keys = [{record.key for record in read_records(run)} for run in runs.values()]
     assert keys[0] == keys[1] and len(keys[0]) > 5, "the same measurements"
 
 
