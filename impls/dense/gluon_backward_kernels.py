@@ -22,10 +22,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from impls.dense.gluon_kernels import (
     ROWS,
+    barriers_of,
     bring,
     flat,
     give,
     hidden,
+    of_product,
+    ring_of,
     send,
     share,
     stretch,
@@ -86,12 +89,8 @@ def of_queries(OWN: gl.constexpr,  # noqa: PLR0915 - one loop
     batch, heads, blocks, _ = extents
     dtype: gl.constexpr = dq.dtype
     WIDTH: gl.constexpr = dq.block_type.shape[3]
-    SCORES: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK, 16]
-    )
-    SUMS: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, WIDTH, 16]
-    )
+    SCORES: gl.constexpr = of_product(BLOCK)
+    SUMS: gl.constexpr = of_product(WIDTH)
     WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
     ROW: gl.constexpr = gl.SliceLayout(1, SCORES)
     KEY: gl.constexpr = gl.SliceLayout(0, SCORES)
@@ -163,12 +162,8 @@ def of_keys(OWN: gl.constexpr,  # noqa: PLR0915 - one loop
     batch, kv_heads, blocks, _ = extents
     dtype: gl.constexpr = dk.dtype
     WIDTH: gl.constexpr = dk.block_type.shape[3]
-    SCORES: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK, 16]
-    )
-    SUMS: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, WIDTH, 16]
-    )
+    SCORES: gl.constexpr = of_product(BLOCK)
+    SUMS: gl.constexpr = of_product(WIDTH)
     WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
     ROW: gl.constexpr = gl.SliceLayout(1, SCORES)
     QUERY: gl.constexpr = gl.SliceLayout(0, SCORES)
@@ -222,27 +217,6 @@ def of_keys(OWN: gl.constexpr,  # noqa: PLR0915 - one loop
 
 
 @gluon.jit
-def rings_of(x, y, BLOCK: gl.constexpr, COUNT: gl.constexpr):
-    """Tiles of two tensors in shared memory."""
-    WIDTH: gl.constexpr = x.block_type.shape[3]
-    return (
-        gl.allocate_shared_memory(x.dtype, [COUNT, 1, 1, BLOCK, WIDTH], x.layout),
-        gl.allocate_shared_memory(y.dtype, [COUNT, 1, 1, BLOCK, WIDTH], y.layout),
-    )
-
-
-@gluon.jit
-def barriers_of(COUNT: gl.constexpr, READERS: gl.constexpr):
-    """Of a ring: ready, free."""
-    ready = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
-    free = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
-    for slot in gl.static_range(COUNT):
-        mbarrier.init(ready.index(slot), count=1)
-        mbarrier.init(free.index(slot), count=READERS)
-    return ready, free
-
-
-@gluon.jit
 def queries_0(dq, out, log_sums, delta, own_rings, rings, own_barriers, barriers, extents, ends,
               band, scale, ends_scale, BLOCK: gl.constexpr, STAGES: gl.constexpr,
               LOW: gl.constexpr, HIGH: gl.constexpr):  # fmt: skip
@@ -286,8 +260,8 @@ def backward_queries(q, k, v, do, dq, out, log_sums, delta, batch, heads, blocks
                      STAGES: gl.constexpr, LOW: gl.constexpr, HIGH: gl.constexpr,
                      REGISTERS: gl.constexpr):  # fmt: skip
     """dq and the deltas, in tiles of 128 queries."""
-    own_rings = rings_of(q, do, ROWS, 2)
-    rings = rings_of(k, v, BLOCK, STAGES)
+    own_rings = (ring_of(q, ROWS, 2), ring_of(do, ROWS, 2))
+    rings = (ring_of(k, BLOCK, STAGES), ring_of(v, BLOCK, STAGES))
     own_barriers = barriers_of(2, 1)
     k_ready, k_free = barriers_of(STAGES, 2)
     v_ready, v_free = barriers_of(STAGES, 2)
@@ -316,8 +290,8 @@ def backward_keys(q, k, v, do, dk, dv, log_sums, delta, batch, kv_heads, blocks,
                   STAGES: gl.constexpr, LOW: gl.constexpr, HIGH: gl.constexpr,
                   REGISTERS: gl.constexpr):  # fmt: skip
     """dk and dv, in tiles of 128 keys; key j is seen by queries from j + low up to j + high."""
-    own_rings = rings_of(k, v, ROWS, 2)
-    rings = rings_of(q, do, BLOCK, STAGES)
+    own_rings = (ring_of(k, ROWS, 2), ring_of(v, ROWS, 2))
+    rings = (ring_of(q, BLOCK, STAGES), ring_of(do, BLOCK, STAGES))
     own_barriers = barriers_of(2, 1)
     q_ready, q_free = barriers_of(STAGES, 2)
     do_ready, do_free = barriers_of(STAGES, 2)

@@ -44,6 +44,14 @@ def described(x_bhnd: Tensor, rows: int) -> TensorDescriptor:
     return TensorDescriptor(x_bhnd, list(x_bhnd.shape), [*steps[:-1], 1], block, layout)
 
 
+@gluon.constexpr_function
+def of_product(columns):
+    """How a group's 64 rows of a product lie in its registers."""
+    return gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 16]
+    )
+
+
 @gluon.jit
 def share(tiles):
     """How many of the tiles are this program's: one a round, every other round in reverse."""
@@ -116,6 +124,24 @@ def flat(tile):
 
 
 @gluon.jit
+def ring_of(x, BLOCK: gl.constexpr, COUNT: gl.constexpr):
+    """Tiles of a tensor in shared memory."""
+    WIDTH: gl.constexpr = x.block_type.shape[3]
+    return gl.allocate_shared_memory(x.dtype, [COUNT, 1, 1, BLOCK, WIDTH], x.layout)
+
+
+@gluon.jit
+def barriers_of(COUNT: gl.constexpr, READERS: gl.constexpr):
+    """Of a ring: ready, free."""
+    ready = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    for slot in gl.static_range(COUNT):
+        mbarrier.init(ready.index(slot), count=1)
+        mbarrier.init(free.index(slot), count=READERS)
+    return ready, free
+
+
+@gluon.jit
 def give(tensor, at, ring, ready, free, used, STAGES: gl.constexpr):
     """Brings a tile into a ring once nobody reads what was there."""
     slot = used % STAGES
@@ -177,12 +203,8 @@ def consume(OWN: gl.constexpr,  # noqa: PLR0915 - one loop
     batch, heads, blocks, _ = extents
     dtype: gl.constexpr = out.dtype
     WIDTH: gl.constexpr = out.block_type.shape[3]
-    SCORES: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK, 16]
-    )
-    SUMS: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, WIDTH, 16]
-    )
+    SCORES: gl.constexpr = of_product(BLOCK)
+    SUMS: gl.constexpr = of_product(WIDTH)
     WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
     ROW: gl.constexpr = gl.SliceLayout(1, SCORES)
     ROW_OF_SUMS: gl.constexpr = gl.SliceLayout(1, SUMS)
@@ -285,27 +307,11 @@ def forward(q, k, v, out, log_sums, batch, heads, blocks, section, group,
             STAGES: gl.constexpr, LAZY: gl.constexpr, LOW: gl.constexpr,
             HIGH: gl.constexpr, REGISTERS: gl.constexpr):  # fmt: skip
     """Tiles of 128 queries, as many programs as the device has processors."""
-    dtype: gl.constexpr = q.dtype
-    WIDTH: gl.constexpr = q.block_type.shape[3]
-    q_ring = gl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, WIDTH], q.layout)
-    k_ring = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK, WIDTH], k.layout)
-    v_ring = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK, WIDTH], v.layout)
-    q_ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    q_free = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    k_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    k_free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    v_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    v_free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for own in gl.static_range(2):
-        mbarrier.init(q_ready.index(own), count=1)
-        mbarrier.init(q_free.index(own), count=1)
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(k_ready.index(slot), count=1)
-        mbarrier.init(v_ready.index(slot), count=1)
-        mbarrier.init(k_free.index(slot), count=2)
-        mbarrier.init(v_free.index(slot), count=2)
+    rings = (ring_of(q, ROWS, 2), ring_of(k, BLOCK, STAGES), ring_of(v, BLOCK, STAGES))
+    q_ready, q_free = barriers_of(2, 1)
+    k_ready, k_free = barriers_of(STAGES, 2)
+    v_ready, v_free = barriers_of(STAGES, 2)
     fence_async_shared()
-    rings = (q_ring, k_ring, v_ring)
     barriers = (q_ready, q_free, k_ready, k_free, v_ready, v_free)
     extents = (batch, heads, blocks, section)
     ends, band = (queries, keys), (low, high)

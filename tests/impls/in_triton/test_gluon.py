@@ -116,7 +116,7 @@ FAULTS = {
     "nobody waits for the values": (
         "            mbarrier.wait(v_ready.index(behind), its_phase)\n", ""),
     "values are given back by one group for both": (
-        "mbarrier.init(v_free.index(slot), count=2)", "mbarrier.init(v_free.index(slot), count=1)"),
+        "v_ready, v_free = barriers_of(STAGES, 2)", "v_ready, v_free = barriers_of(STAGES, 1)"),
     "sums are not scaled down": ("            if grew:\n", "            if False:\n"),
     "the total is not scaled down": ("total * kept + gl.sum(p, 1)", "total + gl.sum(p, 1)"),
     "the output's place is given back before it is stored": (
