@@ -64,6 +64,14 @@ def stored_floors(out: Path, machine: Machine, settings: Settings) -> list[dict[
     return []
 
 
+def floor_first(when: str) -> str:
+    """The line of a command that has to measure a floor, as none is stored."""
+    return (
+        f"no noise floor is stored for this machine, so it is measured {when}; "
+        "'attnbench env' measures it once"
+    )
+
+
 def stored_margin(out: Path, machine: Machine, settings: Settings) -> float:
     """What counts as no difference here: a hundredth, or the largest floor where that is more."""
     floors = stored_floors(out, machine, settings)

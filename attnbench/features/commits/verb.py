@@ -20,7 +20,7 @@ from attnbench.command.terminal import say, status_of
 from attnbench.core import checkout, lock
 from attnbench.core.checkout import BadCommit, Commit, Repository
 from attnbench.core.disk import HEADER
-from attnbench.core.evidence import stored_floors, stored_margin
+from attnbench.core.evidence import floor_first, stored_floors, stored_margin
 from attnbench.core.format import counted, duration, roughly
 from attnbench.core.machine import Machine, this_machine
 from attnbench.core.record import FINDINGS
@@ -106,10 +106,7 @@ def _variants(given: argparse.Namespace) -> int:
         f"and the checks before them; about {roughly(sum(guesses))}"
     )
     if measures_floor:
-        say(
-            "no noise floor is stored for this machine, so it is measured first for each problem; "
-            "'attnbench env' measures it once"
-        )
+        say(floor_first("first for each problem"))
     with engines.engine_on(grid.device, settings) as engine, Progress() as progress:
         progress.expect(guesses)
         problems = iter([*(str(cell.problem) for cell in judged), "done"])

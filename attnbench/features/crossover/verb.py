@@ -75,7 +75,7 @@ def _searched(given: argparse.Namespace, duel: Duel, machine: Machine) -> Crosso
     """Everything that was found out until it was all, or until something ended it."""
     from attnbench.answer.search import LooksLeft, all_looks
     from attnbench.command.progress import Progress
-    from attnbench.core.evidence import stored_floors
+    from attnbench.core.evidence import floor_first, stored_floors
     from attnbench.sweep.compare import starting_s
     from attnbench.sweep.start import settings_of
 
@@ -98,10 +98,7 @@ def _searched(given: argparse.Namespace, duel: Duel, machine: Machine) -> Crosso
         f"({words}); about {roughly(left.left_s)}, {duration(seconds)} at the most"
     )
     if measures_floor:
-        say(
-            "no noise floor is stored for this machine, so it is measured at the first length; "
-            "'attnbench env' measures it once"
-        )
+        say(floor_first("at the first length"))
     with Progress() as progress:
         progress.at(0, 0, left.left_s, "the worker starts")
 

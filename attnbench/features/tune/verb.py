@@ -80,7 +80,7 @@ def _searched(
     """
     from attnbench.answer.search import LooksLeft, all_looks
     from attnbench.command.progress import Progress
-    from attnbench.core.evidence import stored_floors
+    from attnbench.core.evidence import floor_first, stored_floors
     from attnbench.core.record import FINDINGS
     from attnbench.features.tune import search
     from attnbench.sweep.compare import starting_s
@@ -96,17 +96,9 @@ def _searched(
         return left_s + (0.0 if begun else starting_s() + first_s)
 
     left = LooksLeft(ahead, given.budget)
-    each = max(sum(map(len, tuning.groups)) for tuning in tunings)
-    say(
-        f"tuning {tunings[0].row.label} on {counted(len(tunings), 'problem')}, "
-        f"{counted(each, 'candidate')} each; about {roughly(left.left_s)}, "
-        f"{duration(given.budget)} at the most"
-    )
+    _announce(tunings, left.left_s, given.budget)
     if measures_floor:
-        say(
-            "no noise floor is stored for this machine, so it is measured first for each problem; "
-            "'attnbench env' measures it once"
-        )
+        say(floor_first("first for each problem"))
     left_s = search.countdown(given.budget)
     with Progress() as progress:
         progress.at(0, 0, left.left_s, "the worker starts")
@@ -138,6 +130,16 @@ def _searched(
             hear,
             progress.tell,
         )
+
+
+def _announce(tunings: list[Tuning], left_s: float, budget_s: float) -> None:
+    """Say what is tried, and how long that takes."""
+    most = max(sum(map(len, tuning.groups)) for tuning in tunings)
+    say(
+        f"tuning {tunings[0].row.label} on {counted(len(tunings), 'problem')}, "
+        f"{counted(most, 'candidate')} each; about {roughly(left_s)}, "
+        f"{duration(budget_s)} at the most"
+    )
 
 
 def _keep(tuning: Tuning, path: Path, machine: Machine, settings: Settings) -> None:
