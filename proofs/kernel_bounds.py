@@ -45,7 +45,7 @@ def broken(launch: Launch) -> list[str]:
             lines += over("shared_bytes_a_clock", SHARED_BYTES_A_CLOCK[kernel])
         forward = launch["multiplies"] and not kernel.startswith("backward")
         if row == "gluon.flash" and forward and (launch["covered"] or 0) < COVERED:
-            lines.append(f"only {launch['covered']:.0%} of its EX2 run under a product")
+            lines.append(f"only {launch['covered'] or 0:.0%} of its EX2 run under a product")
     if row == "gluon.flash" and launch["unseen_releases"]:
         lines.append("it releases tiles before all warps have waited for their product")
     return lines

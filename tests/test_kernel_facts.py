@@ -182,6 +182,7 @@ def test_a_sound_launch_breaks_no_bound():
         {"shared_bytes_a_clock": 320.0},
         {"kernel": "backward_keys", "shared_bytes_a_clock": 320.0},
         {"row": "gluon.flash", "covered": 0.93},
+        {"row": "gluon.flash", "covered": None},
         {"row": "gluon.flash", "unseen_releases": 1},
         {"row": "triton.decode", "kernel": "read_keys", "spilled": 8},
     ],
