@@ -70,13 +70,11 @@ class TunedLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def kind(self) -> Kind:
         """What a line must share with a call to be used for it."""
-        same = self.dtype, self.head_dim, self.v_head_dim, self.mask, self.phase
-        return self.variant, *same, nearest_power(self.q_len), nearest_power(self.kv_len)
+        return kind_of(self.variant, self)
 
 
-def kind_of(label: str, problem: Problem) -> Kind:
-    """As of a line."""
-    p = problem
+def kind_of(label: str, p: Problem | TunedLine) -> Kind:
+    """What decides which line a variant's call uses."""
     same = p.dtype, p.head_dim, p.v_head_dim, str(p.mask), p.phase
     return label, *same, nearest_power(p.q_len), nearest_power(p.kv_len)
 
