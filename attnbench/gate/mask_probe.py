@@ -14,6 +14,8 @@ that shows; where the mask adds a slope, only pairs near the top of it are asked
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -44,95 +46,131 @@ def probe(call: Call, out: Tensor, inputs: Ends, seed: int, *, exact: bool) -> N
     """
     problem, out = call.problem, check_form(call.problem, out)
     check_no_input(call, inputs, out)
+    check_finite("the output on mild inputs", out.detach())
     base = out.detach().clone()
     check_inputs_kept(call, inputs)
-    last = problem.q_len - 1
-    made = _of_row(call, out, last) if problem.gradients else {}
-    middle = int(np.random.default_rng(seed).integers(problem.kv_len))
-    for key in dict.fromkeys((middle, 0, problem.kv_len - 1)):
-        _one_key(call, base, inputs, key, exact=exact)
-    if problem.gradients:
-        _one_row(call, made, last, exact=exact)
-        row = int(np.random.default_rng(seed + 1).integers(problem.q_len))
-        if row != last:
-            _one_row(call, _of_row(call, call.forward(), row), row, exact=exact)
+    draw, units = np.random.default_rng(seed), call.leaves[-1].shape[:2]
+    keys = [int(draw.integers(problem.kv_len)), 0, problem.kv_len - 1]
+    rows = [int(draw.integers(problem.q_len)), problem.q_len - 1]
+    gradients: list[tuple[Deal, Tensors]] = []
+    for deal in _deals(problem, rows, units, draw) if problem.gradients else []:
+        ready = call.forward() if gradients else out
+        gradients.append((deal, _gradients(call, ready, deal)))
+    for deal in _deals(problem, keys, units, draw):
+        _check_keys(call, base, inputs, deal, exact=exact)
+    for deal, made in gradients:
+        _check_rows(problem, made, deal, exact=exact)
 
 
-def _one_key(call: Call, base: Tensor, inputs: Ends, key: int, *, exact: bool) -> None:
-    problem = call.problem
+@dataclass(frozen=True)
+class Deal:
+    """Keys or rows, dealt out to units, so that one call tries several: a unit is a batch element
+    and key/value head, or a batch element of a layer.
+    """
+
+    problem: Problem
+    places: list[int]
+    of_units: np.ndarray
+    """[batch, key/value heads]: which of the places is the unit's."""
+
+    def at(self, heads: int) -> tuple[np.ndarray, ...]:
+        """Batch, head and place of every head, as an index."""
+        of_heads = np.take(self.places, self.of_units)
+        of_heads = of_heads.repeat(heads // of_heads.shape[1], 1)
+        return (*np.indices(of_heads.shape), of_heads)
+
+    def table(self, tables: list[np.ndarray], like: Tensor) -> Tensor:
+        """The [batch|1, heads|1, length] table of each unit's place, in the shape of ``like``.
+
+        A layer's output and a key/value head have what any of their heads has.
+        """
+        b, units = self.of_units.shape
+        chosen = np.zeros((b, self.problem.heads, like.shape[2]), bool)
+        for number, table in enumerate(tables):
+            here = (self.of_units == number).repeat(self.problem.heads // units, 1)
+            chosen |= here[..., None] & table
+        by_axis = chosen.reshape(b, like.shape[1], -1, like.shape[2]).any(2)
+        return torch.from_numpy(by_axis).to(like.device)
+
+    def refuse(self, wrong: Tensor, what: str, kind: str = "row") -> None:
+        """Raise where anything is wrong. ``what`` names the place, and the mask, in braces."""
+        if bool(wrong.any()):
+            batch, head, row = (int(i) for i in wrong.nonzero()[0])
+            of_heads = np.take(self.places, self.of_units)
+            tried = of_heads[batch, head * of_heads.shape[1] // wrong.shape[1]]
+            mask = self.problem.mask
+            named = "the empty mask" if mask.plain else f"the mask {mask}"
+            where = place(batch, head, row).replace("row", kind, 1)
+            raise Wrong(f"{where} {what.format(place=tried, mask=named)}")
+
+
+def _deals(
+    problem: Problem, places: list[int], units: Sequence[int], draw: np.random.Generator
+) -> list[Deal]:
+    """As many deals as it takes for every place to have its turn."""
+    numbers = draw.permutation(math.prod(units)).reshape(units)
+    rounds = range(math.ceil(len(places) / numbers.size))
+    return [Deal(problem, places, (numbers + r * numbers.size) % len(places)) for r in rounds]
+
+
+def _check_keys(call: Call, base: Tensor, inputs: Ends, deal: Deal, *, exact: bool) -> None:
+    """Change one key of each unit and see which rows move."""
+    problem, changed = call.problem, deal.at(deal.of_units.shape[1])
     with torch.no_grad():
-        call.leaves[-1][:, :, key] += 4.0 * math.sqrt(problem.kv_len) + 8.0
+        call.leaves[-1][changed] += 4.0 * math.sqrt(problem.kv_len) + 8.0
         if problem.level == "core":
-            call.leaves[1][:, :, key].neg_()
+            call.leaves[1][changed] = -call.leaves[1][changed]
     call.remember()
     out = call.forward().detach()
     call.load(inputs)
     moved = ((out != base) & ~(out.isnan() & base.isnan())).any(-1)
-    sees = _spread(problem, problem.mask.sees(problem.shape, key), moved)
-    row = key - (problem.kv_len - problem.q_len)
-    if row >= 0 and problem.level != "core" and not problem.crosses:  # its query is of this token
-        sees[:, :, row] = True
-    _refuse(moved & ~sees, problem, f"moved when key {key} changed, which {{}} hides from it")
-    check_finite("the output on mild inputs", base)
+    sees = deal.table([problem.mask.sees(problem.shape, key) for key in deal.places], moved)
+    if problem.level != "core" and not problem.crosses:  # its query is of the changed token
+        for batch, _, key in zip(*map(np.ravel, changed), strict=True):
+            if key >= problem.kv_len - problem.q_len:
+                sees[batch, :, key - (problem.kv_len - problem.q_len)] = True
+    deal.refuse(moved & ~sees, "moved when key {place} changed, which {mask} hides from it")
     if exact:
-        must = sees & _spread(problem, _near_top(problem)[..., key], moved)
-        what = f"did not move when key {key} changed, which it may see under {{}}"
-        _refuse(must & ~moved, problem, what)
+        near = _near_top(problem)
+        must = sees & deal.table([near[..., key] for key in deal.places], moved)
+        what = "did not move when key {place} changed, which it may see under {mask}"
+        deal.refuse(must & ~moved, what)
 
 
-def _of_row(call: Call, out: Tensor, row: int) -> Tensors:
-    """The gradients where that row of the output alone has one."""
+def _gradients(call: Call, out: Tensor, deal: Deal) -> Tensors:
+    """The gradients where one row of each unit's output alone has one."""
     dout = torch.zeros_like(out)
-    dout[:, :, row] = min(1024.0, 1.0 + call.problem.kv_len / 16)
+    dout[deal.at(out.shape[1])] = min(1024.0, 1.0 + call.problem.kv_len / 16)
     return dict(zip(call.names, call.backward(out, dout), strict=True))
 
 
-def _one_row(call: Call, gradients: Tensors, row: int, *, exact: bool) -> None:
-    problem = call.problem
-    rows = np.array([row])
-    seen = problem.mask.visible(problem.shape, rows)[:, :, 0]
-    hides = f"from row {row}, from which {{}} hides it"
+def _check_rows(problem: Problem, gradients: Tensors, deal: Deal, *, exact: bool) -> None:
+    """See which keys the gradient of one row of each unit has reached."""
+    rows = [np.array([row]) for row in deal.places]
+    seen = [problem.mask.visible(problem.shape, row)[:, :, 0] for row in rows]
+    hides = "from row {place}, from which {mask} hides it"
     if problem.level != "core":
         name = "dcontext" if problem.crosses else "dx"
         reached = (gradients[name] != 0).any(-1)
-        sees = _spread(problem, seen, reached)
+        sees = deal.table(seen, reached)
         if not problem.crosses:
-            sees[:, :, row + problem.kv_len - problem.q_len] = True
-        _refuse(reached & ~sees, problem, f"has a {name} {hides}", "token")
+            batch, head, row = deal.at(1)
+            sees[batch, head, row + problem.kv_len - problem.q_len] = True
+        deal.refuse(reached & ~sees, f"has a {name} {hides}", "token")
         return
-    near = _near_top(problem, rows)[:, :, 0]
-    by_head = (problem.batch, problem.heads, problem.kv_len)
-    by_group = (problem.batch, problem.kv_heads, problem.group, problem.kv_len)
+    near = [_near_top(problem, row)[:, :, 0] for row in rows]
     for name in ("dk", "dv"):
         reached = (gradients[name] != 0).any(-1)
-        sees, must = (  # a key of a group, where any of its query heads does
-            torch.from_numpy(np.broadcast_to(x, by_head).reshape(by_group).any(2)).to(
-                reached.device
-            )
-            for x in (seen, seen & near)
-        )
-        _refuse(reached & ~sees, problem, f"has a {name} {hides}", "key")
+        deal.refuse(reached & ~deal.table(seen, reached), f"has a {name} {hides}", "key")
         if exact and name == "dv":
-            what = f"has no {name} from row {row}, which may see it under {{}}"
-            _refuse(must & ~reached, problem, what, "key")
+            must = deal.table([a & b for a, b in zip(seen, near, strict=True)], reached)
+            what = f"has no {name} from row {{place}}, which may see it under {{mask}}"
+            deal.refuse(must & ~reached, what, "key")
     if exact:
         elsewhere = (gradients["dq"] != 0).any(-1)
-        elsewhere[:, :, row] = False
-        what = f"has a dq though only row {row} of the output had a gradient, under {{}}"
-        _refuse(elsewhere, problem, what)
-
-
-def _refuse(wrong: Tensor, problem: Problem, what: str, kind: str = "row") -> None:
-    if bool(wrong.any()):
-        where = place(*(int(i) for i in wrong.nonzero()[0])).replace("row", kind, 1)
-        mask = "the empty mask" if problem.mask.plain else f"the mask {problem.mask}"
-        raise Wrong(f"{where} {what.format(mask)}")
-
-
-def _spread(problem: Problem, table: np.ndarray, like: Tensor) -> Tensor:
-    """A [b|1, h|1, rows] table over all batch elements and heads; of a layer, if any head sees."""
-    seen = np.array(table if problem.level == "core" else table.any(1, keepdims=True))
-    return torch.from_numpy(seen).to(like.device).expand(like.shape).clone()
+        elsewhere[deal.at(problem.heads)] = False
+        what = "has a dq though only row {place} of the output had a gradient, under {mask}"
+        deal.refuse(elsewhere, what)
 
 
 def _near_top(problem: Problem, rows: np.ndarray | None = None) -> np.ndarray:

@@ -178,15 +178,45 @@ def probed(problem, attend, *, exact=True):
     mask_probe.probe(call, call.forward(), mild, 0, exact=exact)
 
 
-def test_a_single_key_that_nobody_sees_is_named(truth):
+EXTENTS = [
+    {"batch": 1, "heads": 1, "kv_heads": 1},
+    {"batch": 1, "heads": 4, "kv_heads": 2},
+    {"batch": 2, "heads": 6, "kv_heads": 3},
+]
+
+
+@pytest.mark.parametrize("extent", EXTENTS)
+@pytest.mark.parametrize(
+    ("mask", "key"), [("none", "between"), ("none", 0), ("none", 23), ("causal+alibi", 23)]
+)
+def test_a_single_key_that_nobody_sees_is_named(truth, extent, mask, key):
     between = int(np.random.default_rng(0).integers(24))
     assert 0 < between < 23
-    for mask, key in (("none", between), ("none", 0), ("none", 23), ("causal+alibi", 23)):
-        problem = truth.problem(mask)
-        seen = torch.from_numpy(problem.mask.visible(problem.shape).copy())
-        seen[..., key] = False
-        with pytest.raises(Wrong, match=f"did not move when key {key} changed"):
-            probed(problem, truth.attention(problem, seen))
+    key, problem = between if key == "between" else key, truth.problem(mask, **extent)
+    seen = torch.from_numpy(problem.mask.visible(problem.shape).copy())
+    seen[..., key] = False
+    with pytest.raises(Wrong, match=f"did not move when key {key} changed"):
+        probed(problem, truth.attention(problem, seen))
+
+
+@pytest.mark.parametrize("extent", EXTENTS)
+def test_a_gradient_that_leaks_from_one_row_is_named_with_it(truth, extent):
+    problem = truth.problem("causal", phase="train", **extent)
+    row = int(np.random.default_rng(0).integers(24, size=2)[1])
+    assert 0 < row < 23
+    inner = truth.attention(problem)
+
+    def attend(q, k, v):
+        out = inner(q, k, v)
+        leak = torch.zeros_like(out)
+        leak[:, :, row] = (v[:, :, 23:] - v[:, :, 23:].detach()).repeat_interleave(
+            problem.group, 1
+        )[:, :, 0]
+        return out + leak
+
+    said = f"key 23 .* has a dv from row {row}, from which the mask causal hides it"
+    with pytest.raises(Wrong, match=said):
+        probed(problem, attend)
 
 
 def test_a_hidden_key_that_only_takes_its_share_of_the_weights_is_named(truth):
