@@ -61,11 +61,13 @@ def gate(
     *,
     reuses_output: bool = False,
     one_graph: bool = False,
+    announce: hygiene.Announce | None = None,
 ) -> GateVerdict:
     """Judge a variant. ``define`` is its own definition; None for exact softmax.
 
     ``reuses_output``: its row says that a later call may overwrite an output. ``one_graph``: only
-    the last call's gradients can be had, as over several processes.
+    the last call's gradients can be had, as over several processes. ``announce`` gets a sentence
+    for the case that the process dies; without it no call is made that risks that.
     """
     problem, inputs = judged.problem, judged.inputs
     verdict, elsewhere = GateVerdict(), hygiene.spent_elsewhere()
@@ -74,8 +76,10 @@ def gate(
         hygiene.check_weights(problem, attend, define)
         held = hygiene.Held(problem, attend, inputs, one_graph=one_graph)
         mild = mask_probe.mild(problem, seed)
-        mild_call, out = hygiene.check_nothing_goes_on(problem, attend, mild)
-        mask_probe.probe(mild_call, out, mild, seed, exact=define is None)
+        hygiene.check_inputs_kept(held.call, inputs)
+        pages = hygiene.Pages(announce)
+        mild_call, out = hygiene.check_nothing_goes_on(problem, attend, mild, pages=pages)
+        mask_probe.probe(mild_call, out, mild, seed, pages, exact=define is None)
         reference = judged.softmax
         if define is not None:
             reference = defined(problem, inputs, reference, define)

@@ -8,8 +8,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from torch import Tensor
 from attnbench.core.format import duration
 from attnbench.gate.findings import Wrong, place
 from attnbench.gate.inputs import Attend, Call, Ends, other_set, weights_of
-from attnbench.gate.reference import Judged, Tensors
+from attnbench.gate.reference import Tensors
 from impls.problem import Problem
 
 THREADS_CLOCK = 6
@@ -211,19 +212,77 @@ class Held:
                 raise Wrong(f"a later call changed what its {name} is made from")
 
 
+Announce = Callable[[str], None]
+"""Takes the reason to report if the process now dies of a forbidden access; empty at the end."""
+
+_mprotect = ctypes.CDLL(None, use_errno=True).mprotect
+_mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+class Pages:
+    """Copies of tensors on pages of their own, write-protected while a call runs.
+
+    The process dies where the call writes to them. Nothing is protected without ``announce``.
+    """
+
+    def __init__(self, announce: Announce | None) -> None:
+        self.announce = announce
+        self._pages: list[mmap.mmap] = []
+
+    def place(self, x: Tensor) -> Tensor:
+        """The tensor's copy on a page; the tensor itself where nothing is protected."""
+        if self.announce is None:
+            return x
+        page = mmap.mmap(-1, max(1, x.numel() * x.element_size()))
+        self._pages.append(page)
+        read = partial(torch.frombuffer, page, dtype=x.dtype, count=x.numel())
+        read().copy_(x.detach().flatten())
+        return read().view(x.shape).requires_grad_(x.requires_grad)
+
+    @contextmanager
+    def protected(self) -> Iterator[None]:
+        """Protect the pages, and announce what it means if the process dies meanwhile."""
+        if self.announce is None:
+            yield
+            return
+        try:
+            for page in self._pages:
+                _protect(page, mmap.PROT_READ)
+            self.announce(WROTE)
+            yield
+            self.announce("")
+        finally:
+            for page in self._pages:  # a variant may have kept one of them
+                with suppress(OSError):
+                    _protect(page, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def _protect(page: mmap.mmap, how: int) -> None:
+    start = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    if _mprotect(start, len(page), how) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
 def check_nothing_goes_on(
-    problem: Problem, attend: Attend, inputs: Ends, wait_s: float = WAIT_S
+    problem: Problem,
+    attend: Attend,
+    inputs: Ends,
+    wait_s: float = WAIT_S,
+    pages: Pages | None = None,
 ) -> tuple[Call, Tensor]:
     """Raise where a call goes on after its return: its output changes, or other threads work.
 
     ``inputs`` must be other values than those of the calls before, so that an earlier output left
-    in memory differs. Gives the call and its output.
+    in memory differs. Gives the call, whose tensors lie on ``pages``, and its output.
     """
     if problem.device != "cpu":
         return _check_in_order(problem, attend, inputs)
-    call = Call(problem, attend, inputs)
+    call, pages = Call(problem, attend, inputs), pages or Pages(None)
+    call.leaves = [pages.place(x) for x in call.leaves]
+    call.new = [pages.place(x) for x in call.new]
     for _ in range(SURE):
-        out = call.forward()
+        with pages.protected():
+            out = call.forward()
         at_once, before = _copy(out), spent_elsewhere()
         time.sleep(wait_s)
         late = spent_elsewhere() - before
@@ -289,43 +348,3 @@ def check_nothing_left(before: Collection[threading.Thread]) -> None:
     if left:
         names = ", ".join(thread.name for thread in left)
         raise Wrong(f"it left {len(left)} thread{'s' * (len(left) > 1)} running: {names}")
-
-
-Announce = Callable[[str], None]
-"""Takes the reason to report if the process now dies of a forbidden access; empty at the end."""
-
-_mprotect = ctypes.CDLL(None, use_errno=True).mprotect
-_mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-
-
-def check_writes_nothing(judged: Judged, attend: Attend, announce: Announce) -> None:
-    """Call it, backward too, on write-protected pages. The process dies where it writes to them."""
-    if judged.problem.device != "cpu":
-        return
-    call, dout = Call(judged.problem, attend, judged.inputs), judged.dout
-    held = [*call.leaves, *call.new, *([] if dout is None else [dout])]
-    pages = [mmap.mmap(-1, max(1, x.numel() * x.element_size())) for x in held]
-    safe = []
-    for x, page in zip(held, pages, strict=True):
-        copy = torch.frombuffer(page, dtype=x.dtype, count=x.numel()).view(x.shape)
-        safe.append(copy.copy_(x.detach()).requires_grad_(x.requires_grad))
-    count, new = len(call.leaves), len(call.new)
-    call.leaves, call.new = safe[:count], safe[count : count + new]
-    try:
-        for page in pages:
-            _protect(page, mmap.PROT_READ)
-        announce(WROTE)
-        out = call.forward()
-        if dout is not None:
-            call.backward(out, safe[-1])
-        announce("")
-    finally:
-        for page in pages:  # a variant may have kept one of them
-            with suppress(OSError):
-                _protect(page, mmap.PROT_READ | mmap.PROT_WRITE)
-
-
-def _protect(page: mmap.mmap, how: int) -> None:
-    start = ctypes.addressof(ctypes.c_char.from_buffer(page))
-    if _mprotect(start, len(page), how) != 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -22,7 +22,13 @@ import torch
 from torch import Tensor
 
 from attnbench.gate.findings import Wrong, place
-from attnbench.gate.hygiene import check_finite, check_form, check_inputs_kept, check_no_input
+from attnbench.gate.hygiene import (
+    Pages,
+    check_finite,
+    check_form,
+    check_inputs_kept,
+    check_no_input,
+)
 from attnbench.gate.inputs import Call, Ends, Inputs, make
 from attnbench.gate.oracle import sample_rows
 from attnbench.gate.reference import Tensors
@@ -39,10 +45,10 @@ def mild(problem: Problem, seed: int) -> Ends:
     return inputs._replace(q=inputs.q * 0.1) if isinstance(inputs, Inputs) else inputs
 
 
-def probe(call: Call, out: Tensor, inputs: Ends, seed: int, *, exact: bool) -> None:
+def probe(call: Call, out: Tensor, inputs: Ends, seed: int, pages: Pages, *, exact: bool) -> None:
     """Raise :class:`Wrong` with the row and the key that betray the mask.
 
-    ``out``: what the call made of these inputs, the first of many.
+    ``out``: what the call made of these inputs, which lie on ``pages``; the first of many.
     """
     problem, out = call.problem, check_form(call.problem, out)
     check_no_input(call, inputs, out)
@@ -55,7 +61,7 @@ def probe(call: Call, out: Tensor, inputs: Ends, seed: int, *, exact: bool) -> N
     gradients: list[tuple[Deal, Tensors]] = []
     for deal in _deals(problem, rows, units, draw) if problem.gradients else []:
         ready = call.forward() if gradients else out
-        gradients.append((deal, _gradients(call, ready, deal)))
+        gradients.append((deal, _gradients(call, ready, deal, pages)))
     for deal in _deals(problem, keys, units, draw):
         _check_keys(call, base, inputs, deal, exact=exact)
     for deal, made in gradients:
@@ -137,11 +143,13 @@ def _check_keys(call: Call, base: Tensor, inputs: Ends, deal: Deal, *, exact: bo
         deal.refuse(must & ~moved, what)
 
 
-def _gradients(call: Call, out: Tensor, deal: Deal) -> Tensors:
+def _gradients(call: Call, out: Tensor, deal: Deal, pages: Pages) -> Tensors:
     """The gradients where one row of each unit's output alone has one."""
     dout = torch.zeros_like(out)
     dout[deal.at(out.shape[1])] = min(1024.0, 1.0 + call.problem.kv_len / 16)
-    return dict(zip(call.names, call.backward(out, dout), strict=True))
+    dout = pages.place(dout)
+    with pages.protected():
+        return dict(zip(call.names, call.backward(out, dout), strict=True))
 
 
 def _check_rows(problem: Problem, gradients: Tensors, deal: Deal, *, exact: bool) -> None:

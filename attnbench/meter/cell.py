@@ -376,7 +376,6 @@ def _check_not_too_fast(ready: Ready, time: Time) -> float | None:
 COPIES = 3
 """How many copies of its inputs are held while a call is checked and timed: its own, those of
 another set, and those under signs."""
-PROTECTED_S = 0.03  # a first call that takes longer is not made again on write-protected inputs
 
 
 class Bench:
@@ -505,12 +504,15 @@ class Bench:
                 define = load_function(variant.definition)(problem, **variant.chosen)
             reuses = getattr(variant, "reuses_output", False)  # as swaps
             verdict = gate(
-                judged, attend, define, job.seed, reuses_output=reuses, one_graph=several
+                judged,
+                attend,
+                define,
+                job.seed,
+                reuses_output=reuses,
+                one_graph=several,
+                # ranks have copies of their own, and each checks whether it wrote to them
+                announce=None if several or problem.device != "cpu" else self._announce,
             )
-            cheap = first_s <= PROTECTED_S
-            # ranks have copies of their own, and each checks whether it wrote to them
-            if self._announce is not None and verdict.reason is None and cheap and not several:
-                hygiene.check_writes_nothing(judged, attend, self._announce)
         record = record.with_(error=verdict.error or None, distance=verdict.distance)
         if verdict.reason is not None:
             watch.check(before)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnbench.gate import mask_probe, plant_calls, plant_effects
+from attnbench.gate import hygiene, mask_probe, plant_calls, plant_effects
 from attnbench.gate.findings import Wrong
 from attnbench.gate.gate import gate
 from attnbench.gate.hygiene import WAIT_S
@@ -48,7 +48,7 @@ def test_honest_rows_pass(truth, names, mask, changes):
 
 
 def test_who_is_wrong_is_looked_at_again_for_work_put_off(truth, monkeypatch):
-    def first(problem, attend, inputs):
+    def first(problem, attend, inputs, **_):
         call = Call(problem, attend, inputs)
         return call, call.forward()
 
@@ -58,7 +58,7 @@ def test_who_is_wrong_is_looked_at_again_for_work_put_off(truth, monkeypatch):
         (None, "row 0 (batch 0, head 0) did not move"),
     ):
         looks = iter([first, Mock(side_effect=second)])
-        look = Mock(side_effect=lambda *given, looks=looks: next(looks)(*given))
+        look = Mock(side_effect=lambda *given, looks=looks, **more: next(looks)(*given, **more))
         monkeypatch.setattr("attnbench.gate.hygiene.check_nothing_goes_on", look)
         reason = truth.verdict(truth.problem(), lambda problem: lambda q, k, v: q * 0.0).reason
         assert reason.startswith(said) and look.call_count == 2
@@ -175,7 +175,7 @@ def probed(problem, attend, *, exact=True):
     """The mask probe alone."""
     mild = mask_probe.mild(problem, 0)
     call = Call(problem, attend, mild)
-    mask_probe.probe(call, call.forward(), mild, 0, exact=exact)
+    mask_probe.probe(call, call.forward(), mild, 0, hygiene.Pages(None), exact=exact)
 
 
 EXTENTS = [

@@ -167,17 +167,17 @@ PACKED = (  # by what k was at an address
 def test_the_first_call_after_the_gate_is_not_too_early(cells, monkeypatch):
     """The gate makes so many calls, and nothing but the timed calls finds a cheat."""
 
-    def once(*given):
-        call = Call(*given)
+    def once(problem, attend, inputs, **_):
+        call = Call(problem, attend, inputs)
         return call, call.forward()
 
     monkeypatch.setattr("attnbench.gate.hygiene.check_nothing_goes_on", once)
     monkeypatch.setattr(cell, "unlike", lambda *_: None)
     for deed, phase, calls, more in (
-        (BY_ADDRESS, "forward", 6, {}),
-        (SCALED, "decode", 6 + 1, {}),
+        (BY_ADDRESS, "forward", 5, {}),
+        (SCALED, "decode", 5 + 1, {}),
         (PACKED, "train", 7, {"kv_heads": 1}),
-        (LOST, "train", 7, {}),
+        (LOST, "train", 5, {}),
     ):
         record = cells.run(attending(deed, calls), cells.problem(phase=phase, **more))
         unmeasured(record, Status.WRONG, "while it was timed")
