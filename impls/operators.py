@@ -8,7 +8,7 @@ slices, shifts, shares out or differentiates an input follows the names. The out
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from impls.errors import CantBeDone
@@ -34,7 +34,10 @@ AXES = (
     "width",
 )
 """``tokens`` are a layer's own: its queries where a context has the keys, else all it can see."""
-DRAWS = ("normal",)
+DRAWS = ("normal", "unit", "log decay", "rate")
+"""Standard normal; that divided by its length; the logarithm of a share that is kept; a share
+between 0 and 1.
+"""
 OUTPUT = "out"
 
 
@@ -124,6 +127,17 @@ def _of_values(name: Computes) -> Operator:
     return Operator(name, name, QKV, (_ON_VALUES,))
 
 
+def _recurrent(name: str, draw: str = "normal", **gates: TensorSpec) -> Operator:
+    """A state that is written and read token by token, under gates that come by keyword."""
+    qk = {n: replace(QKV[n], draw=draw) for n in ("q", "k")}
+    return Operator(name, "its own operator", {**QKV, **qk, **gates}, (_ON_VALUES,))
+
+
+def _gate(draw: str, *axes: str) -> TensorSpec:
+    """A number a token and key/value head, or one for each channel; float32 as models have it."""
+    return TensorSpec(("batch", "kv_heads", "kv_len", *axes), draw, dtype="float32", keyword=True)
+
+
 OPERATORS = {
     operator.name: operator
     for operator in (
@@ -131,6 +145,10 @@ OPERATORS = {
         _of_values("softmax on its own pattern"),
         _of_values("approximates softmax"),
         _of_values("its own operator"),
+        _recurrent("gla", g=_gate("log decay", "head_dim")),
+        _recurrent("retention", g=_gate("log decay")),
+        _recurrent("delta", "unit", beta=_gate("rate")),
+        _recurrent("ssd", g=_gate("log decay"), dt=_gate("rate")),
     )
 }
 
@@ -140,6 +158,11 @@ def operator(name: str) -> Operator:
     if name not in OPERATORS:
         raise InvalidOperator(f"{name!r} is no operator: {', '.join(OPERATORS)}")
     return OPERATORS[name]
+
+
+def further(name: str) -> tuple[str, ...]:
+    """The inputs of an operator that come by keyword, after q, k and v."""
+    return tuple(n for n, spec in operator(name).inputs.items() if spec.keyword)
 
 
 def inputs(name: str, problem: Problem) -> Mapping[str, TensorSpec]:

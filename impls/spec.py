@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from impls.errors import CantBeDone
 from impls.loading import load_function
 from impls.masks import MASK_KINDS as MASK_KINDS
-from impls.operators import OPERATORS
+from impls.operators import OPERATORS, further
 from impls.operators import Computes as Computes
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Variant:
     title: str
     family: str
     operator: str
-    """One of :data:`impls.operators.OPERATORS`."""
+    """One of :data:`impls.operators.OPERATORS`; ``operators`` may name another for an option."""
     build: str
     """Dotted path of ``build(problem, **options) -> attend``: ``package.module:function``."""
     level: Level = "core"
@@ -124,6 +124,8 @@ class Variant:
     """How to install what it requires, where that is not ``pip install`` of the requirement."""
     options: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """What ``build`` can be told, with the defaults."""
+    operators: Mapping[str, str] = field(default_factory=dict)
+    """By ``option=value``: what the row computes under that option."""
     tunes: Mapping[str, Sequence[Any] | str] = field(default_factory=dict)
     """By option, the values that ``attnbench tune`` tries; of options that are set together, with
     all their names, ``"q_block k_block"``, tuples of values. In place of values the dotted path of
@@ -170,7 +172,8 @@ class Variant:
             raise InvalidRow(
                 f"the name {self.name!r} is not lower-case words, digits and _ joined by dots"
             )
-        one_of(self.name, "operator", [self.operator], list(OPERATORS))
+        operators = [self.operator, *self.operators.values()]
+        one_of(self.name, "operator", operators, list(OPERATORS))
         one_of(self.name, "level", [self.level], get_args(Level))
         one_of(self.name, "devices", self.devices, DEVICES)
         for what in ("dtypes", "masks", "phases"):
@@ -267,6 +270,11 @@ class Variant:
         """
         if core.level != "core":
             raise InvalidRow(f"{self.name} goes around a core, and {core.name} is a {core.level}")
+        if names := further(core.operator):
+            raise InvalidRow(
+                f"{self.name} goes around a core that takes q, k and v alone, and {core.label} "
+                f"takes {listed(names)} too"
+            )
         if core.ranks:
             raise InvalidRow(
                 f"{self.name} goes around a core in its own process, and {core.name} runs over "
@@ -298,7 +306,8 @@ class Variant:
             values[key] = typed(self.name, key, text, self.options[key])
         kept = self.tunable
         changed = {k: v for k, v in values.items() if v != self.options[k] or k in kept}
-        return replace(self, given=changed)
+        named = (self.operators.get(f"{key}={value}") for key, value in changed.items())
+        return replace(self, given=changed, operator=next(filter(None, named), self.operator))
 
     def supports(self, problem: Problem) -> str | None:
         """None where this variant takes the problem, else a sentence that says why not."""

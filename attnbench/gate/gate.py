@@ -75,7 +75,7 @@ def gate(
         threads = hygiene.counted_threads()
         hygiene.check_weights(problem, attend, define)
         held = hygiene.Held(problem, attend, inputs, one_graph=one_graph)
-        mild = mask_probe.mild(problem, seed)
+        mild = mask_probe.mild(problem, seed, inputs.specs)
         hygiene.check_inputs_kept(held.call, inputs)
         pages = hygiene.Pages(announce)
         mild_call, out = hygiene.check_nothing_goes_on(problem, attend, mild, pages=pages)

@@ -15,6 +15,7 @@ The kinds then apply to the tokens.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -54,6 +55,11 @@ class Inputs(dict[str, Tensor]):
                 changed[name] = change(x, place)
         return Inputs(changed, self.specs)
 
+    @property
+    def free(self) -> Inputs:
+        """Those that may hold any numbers, as gates may not."""
+        return self.only(name for name in self if self.specs[name].draw == "normal")
+
     def axis(self, name: str, *axes: str) -> int | None:
         """The place of the first of these axes that an input has."""
         own = self.specs[name].axes
@@ -87,9 +93,39 @@ SHAPED_BY = {"peaky": ("q", "k"), "outliers": ("k", "v"), "equal_keys": ("k",)}
 """The inputs of a core that a kind changes; of a layer it changes all."""
 
 
-def make(problem: Problem, seed: int, operator: str = "softmax") -> Inputs:
-    """The inputs of an operator, the same for the same seed on the same kind of device."""
-    specs, kind = inputs_of(operator, problem), problem.inputs
+DRAWN: dict[str, Callable[[Tensor], Tensor]] = {
+    "normal": lambda x: x,
+    "unit": lambda x: x / x.norm(dim=-1, keepdim=True),
+    "log decay": lambda x: torch.nn.functional.logsigmoid(x) / 16,  # a long memory to begin with
+    "rate": torch.sigmoid,
+}
+CHANGED: dict[str, Callable[[Tensor], Tensor]] = {
+    "normal": torch.neg,
+    "unit": torch.neg,
+    "log decay": lambda x: x * 2,
+    "rate": lambda x: 1 - x,
+}
+"""By the way in which it is drawn, another value of the kind."""
+
+
+def make(problem: Problem, seed: int, specs: Mapping[str, TensorSpec] | None = None) -> Inputs:
+    """Inputs, the same for the same seed on the same kind of device; without specs, softmax's."""
+    specs = specs or inputs_of("softmax", problem)
+    first = {name: spec for name, spec in specs.items() if not spec.keyword}
+    further = {n: _drawn_alone(problem, seed, n, specs[n]) for n in specs if n not in first}
+    return Inputs({**_first(problem, seed, first), **further}, specs)
+
+
+def _drawn_alone(problem: Problem, seed: int, name: str, spec: TensorSpec) -> Tensor:
+    """An input that comes by keyword, the same whatever else there is."""
+    generator = torch.Generator(problem.device).manual_seed(seed + zlib.crc32(name.encode()))
+    x = torch.randn(spec.shape(problem), generator=generator, device=generator.device)
+    return cast(DRAWN[spec.draw](x), problem, spec.dtype)
+
+
+def _first(problem: Problem, seed: int, specs: Mapping[str, TensorSpec]) -> Inputs:
+    """The inputs that come by place, of the problem's kind, from one generator."""
+    kind = problem.inputs
     if kind.startswith("captured:"):
         with np.load(captured_file(kind)) as arrays:
             return Inputs(
@@ -116,12 +152,16 @@ def make(problem: Problem, seed: int, operator: str = "softmax") -> Inputs:
                 )
         return x
 
+    def made(name: str, x: Tensor) -> Tensor:
+        return cast(DRAWN[specs[name].draw](x), problem)
+
     if kind == "normal":  # one after another: in float32 they take twice the room
-        return Inputs({name: cast(drawn(name), problem) for name in specs}, specs)
-    changed = SHAPED_BY[kind] if problem.level == "core" else tuple(specs)
+        return Inputs({name: made(name, drawn(name)) for name in specs}, specs)
+    shaped_by = SHAPED_BY[kind] if problem.level == "core" else specs
+    changed = [name for name in shaped_by if name in specs]
     parts = {name: drawn(name) for name in specs}
     parts |= {name: shaped(name, parts[name]) for name in changed}
-    return Inputs({name: cast(x, problem) for name, x in parts.items()}, specs)
+    return Inputs({name: made(name, x) for name, x in parts.items()}, specs)
 
 
 def other_set(inputs: Inputs) -> Inputs:
@@ -149,9 +189,10 @@ def turned(inputs: Inputs) -> list[Inputs]:
     return [other, *reverse]
 
 
-def cast(x: Tensor, problem: Problem) -> Tensor:
-    """In the problem's dtype, on its device, contiguous."""
-    return x.to(problem.device, getattr(torch, problem.dtype)).contiguous()
+def cast(x: Tensor, problem: Problem, dtype: str = "") -> Tensor:
+    """In the problem's dtype, or another unless that is float64; on its device, contiguous."""
+    kind = dtype if dtype and problem.dtype != "float64" else problem.dtype
+    return x.to(problem.device, getattr(torch, kind)).contiguous()
 
 
 def captured_file(inputs: str) -> Path:

@@ -14,7 +14,7 @@ that shows; where the mask adds a slope, only pairs near the top of it are asked
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,10 +29,10 @@ from attnbench.gate.hygiene import (
     check_inputs_kept,
     check_no_input,
 )
-from attnbench.gate.inputs import Call, Inputs, as_rows, make
+from attnbench.gate.inputs import CHANGED, Call, Inputs, as_rows, make
 from attnbench.gate.oracle import sample_rows
 from attnbench.gate.reference import Tensors
-from impls.operators import CROSSED
+from impls.operators import CROSSED, TensorSpec
 from impls.problem import Problem
 
 SLOPE_ROWS = 64
@@ -40,9 +40,9 @@ NEAR_TOP = 3.0
 """A pair is asked to move where its added bias is within this of the row's largest."""
 
 
-def mild(problem: Problem, seed: int) -> Inputs:
+def mild(problem: Problem, seed: int, specs: Mapping[str, TensorSpec]) -> Inputs:
     """The probe's inputs."""
-    inputs = make(problem.with_(inputs="normal"), seed + 2)
+    inputs = make(problem.with_(inputs="normal"), seed + 2, specs)
     if "q" in inputs:
         inputs["q"] *= 0.1
     return inputs
@@ -133,7 +133,7 @@ def _check_keys(call: Call, base: Tensor, inputs: Inputs, deal: Deal, *, exact: 
             if name == by_place:  # the values, or a layer's tokens
                 leaf[at] += 4.0 * math.sqrt(problem.kv_len) + 8.0
             elif "kv_len" in call.leaves.specs[name].axes:
-                leaf[at] = -leaf[at]
+                leaf[at] = CHANGED[call.leaves.specs[name].draw](leaf[at])
     call.remember()
     out = call.forward().detach()
     call.load(inputs)

@@ -16,6 +16,7 @@ from attnbench.gate.inputs import Attend, Call, make
 from attnbench.gate.reference import Defines, Judged, defined, judge
 from impls.masks import Mask, Part
 from impls.problem import INPUTS, InvalidProblem, Problem
+from impls.spec import Variant
 
 OTHERS = INPUTS[1:]
 SHORT = 128
@@ -56,7 +57,7 @@ class OtherInputs:
         self._found: dict[Any, str] = {}
         self._judged: tuple[tuple[Problem, int], list[Judged]] | None = None
 
-    def wrong_on(self, label: str, problem: Problem, seed: int, build: Build) -> str:
+    def wrong_on(self, row: Variant, problem: Problem, seed: int, build: Build) -> str:
         """The first kind on which it is wrong, and how: ``peaky: 3 rows are not finite …``; empty
         where it is right on all, or where there is no short problem that it takes.
         """
@@ -66,17 +67,18 @@ class OtherInputs:
             short = None
         if short is None:
             return ""
-        key = label, seed, short.with_(q_len=1, kv_len=1, mask=Mask()), short.mask.kinds
+        key = row.label, seed, short.with_(q_len=1, kv_len=1, mask=Mask()), short.mask.kinds
         if key not in self._found:
-            self._found[key] = self._tried(short, seed, build)
+            self._found[key] = self._tried(row, short, seed, build)
         return self._found[key]
 
-    def _tried(self, short: Problem, seed: int, build: Build) -> str:
+    def _tried(self, row: Variant, short: Problem, seed: int, build: Build) -> str:
         try:
             attend, define = build(short)
         except Exception:  # it may be made for longer problems alone
             return ""
-        for judged in self._all_judged(short, seed):
+        for shared in self._all_judged(short, seed):
+            judged = shared.of(row.operator)
             reference = judged.softmax
             if define is not None:
                 reference = defined(judged.problem, judged.inputs, reference, define, at_need=True)

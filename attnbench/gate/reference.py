@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from attnbench.core.record import Error
-from attnbench.gate.inputs import Inputs, as_rows, cast, turned, weights_of
+from attnbench.gate.inputs import DRAWN, Inputs, as_rows, cast, make, turned, weights_of
 from attnbench.gate.oracle import (
     Plain,
     compare,
@@ -28,6 +28,7 @@ from attnbench.gate.oracle import (
     worse,
 )
 from impls.operators import QKV, TensorSpec
+from impls.operators import inputs as inputs_of
 from impls.problem import Problem
 
 BLOCK_BYTES = 128 << 20
@@ -119,6 +120,16 @@ class Judged:
     """The plain form of every row under that gradient, where only some are judged and it is
     affordable.
     """
+    seed: int
+
+    def of(self, operator: str) -> Judged:
+        """The same for the rows of an operator: its further inputs are drawn."""
+        specs = inputs_of(operator, self.problem)
+        if specs.keys() == self.inputs.keys():
+            return self
+        new = make(self.problem, self.seed, {n: s for n, s in specs.items() if s.keyword})
+        same = {name: DRAWN[specs[name].draw](x) for name, x in self.inputs.items()}
+        return replace(self, inputs=Inputs({**same, **new}, specs))
 
     def in_phase(self, problem: Problem) -> Judged | None:
         """The same for another phase of its problem; None where it lacks what that phase needs."""
@@ -152,7 +163,7 @@ def judge(problem: Problem, inputs: Inputs, seed: int) -> Judged:
         dout[:, :, rows] = _drawn((b, h, len(rows), e), problem, seed + 1)
         dense = dout if every else _drawn((b, h, n, e), problem, seed + 3)
     if problem.level != "core":
-        return Judged(problem, inputs, Reference(rows, dout), None, None, dense, None)
+        return Judged(problem, inputs, Reference(rows, dout), None, None, dense, None, seed)
     softmax, entropy = of_rows(problem, inputs, rows, dout, seed)
     mean = exact(problem, *inputs.qkv, rows, uniform=True).out
     whole = None
@@ -160,7 +171,7 @@ def judge(problem: Problem, inputs: Inputs, seed: int) -> Judged:
         wider = inputs if problem.dtype == "float64" else inputs.map(Tensor.float)
         each = torch.arange(problem.q_len, device=problem.device)
         whole = differentiated(problem, wider, each, dense, softmax_define(problem))
-    return Judged(problem, inputs, softmax, mean, entropy, dense, whole)
+    return Judged(problem, inputs, softmax, mean, entropy, dense, whole, seed)
 
 
 def _drawn(shape: tuple[int, ...], problem: Problem, seed: int) -> Tensor:

@@ -479,7 +479,7 @@ class Bench:
         peak = (cost.peak_bytes if cost else None) or 0
         memory.check_room(peak, problem.device, "it", "above")
         with spent.on("inputs"):
-            judged = self.judged(problem, job.seed)
+            judged = self.judged(problem, job.seed).of(variant.operator)
         if problem.device != "cpu":  # room for a call is not room for what is kept to check it
             kept = COPIES * sum(x.nbytes for x in judged.inputs.values())
             memory.check_room(kept + peak, problem.device, "checking it", "with")
@@ -526,8 +526,7 @@ class Bench:
         if job.variant.swaps or job.variant.ranks:
             return ""
         build = partial(_built, job.variant)
-        label, problem = job.variant.label, job.problem
-        return self._other_inputs.wrong_on(label, problem, job.seed, build)[:NOTE]
+        return self._other_inputs.wrong_on(job.variant, job.problem, job.seed, build)[:NOTE]
 
 
 def _built(variant: Variant, problem: Problem) -> tuple[Attend, Defines | None]:

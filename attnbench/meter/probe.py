@@ -29,7 +29,7 @@ from attnbench.core.record import Probed, Status
 from attnbench.core.settings import Settings, apply
 from attnbench.gate import spot_check, watch
 from attnbench.gate.hygiene import check_form
-from attnbench.gate.inputs import CHANNELS, Attend, Call, Inputs, cast, make
+from attnbench.gate.inputs import Attend, Call, Inputs, cast, make
 from attnbench.meter import clocks, memory
 from attnbench.meter.cell import poisoned, refused
 from attnbench.meter.clocks import Clock, clock_for
@@ -44,6 +44,7 @@ from attnbench.meter.timer import (
 )
 from impls import table
 from impls.loading import load_function
+from impls.operators import inputs as inputs_of
 from impls.problem import Problem
 from impls.spec import Unsupported, Variant
 
@@ -85,7 +86,9 @@ def _look(job: Job, max_time_s: float, expected: int, spent: TimeSpent) -> dict[
         attend: Attend = load_function(variant.build)(problem, **variant.chosen)
     before = watch.allowing(before, variant.swaps)
     with spent.on("inputs"):
-        fresh = Fresh(problem, attend, make(problem, job.seed))
+        fresh = Fresh(
+            problem, attend, make(problem, job.seed, inputs_of(variant.operator, problem))
+        )
     with spent.on("first"):
         grown = memory.growth(fresh.run)
     with spent.on("timing"):
@@ -149,9 +152,8 @@ class Fresh(Repeated):
         """Random signs on the channels: other scores and other outputs of the same kind."""
         self._out, self._gradients = None, ()
         with torch.no_grad():
-            leaves = self.call.leaves
-            signed = [x for name, x in leaves.items() if leaves.axis(name, *CHANNELS) is not None]
-            for x in [*signed, *([] if self._dout is None else [self._dout])]:
+            upstream = [] if self._dout is None else [self._dout]
+            for x in [*self.call.leaves.free.values(), *upstream]:
                 x.mul_(signs_like(x[(0,) * (x.dim() - 1)], self._chance))
         self.call.remember()
         self._forward_first()

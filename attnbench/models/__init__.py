@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from impls.operators import further
+
 if TYPE_CHECKING:
     from impls.spec import Variant
 
 
 def wrong_level(row: Variant) -> str | None:
-    """None for a core in one process, which takes q, k and v, else a sentence."""
+    """None for a core in one process, which takes q, k and v alone, else a sentence."""
+    if names := further(row.operator):
+        return f"{row.label} takes {', '.join(names)} besides q, k and v, which the call has not"
     if row.level == "core" and not row.ranks:
         return None
     what = "runs over several processes" if row.ranks else f"is a {row.level}"

@@ -46,22 +46,26 @@ ROWS = [
     _row(
         "retention", "a state that fades at a fixed rate", "retention", masks=("causal",),
         cross="decode",
-        options={"chunk": 64}, paper="arXiv:2307.08621",
+        options={"chunk": 64, "gates": "fixed"},
+        operators={"gates=input": "retention"}, paper="arXiv:2307.08621",
     ),
     _row(
         "gla", "a state whose channels fade as each token says", "gla", masks=("causal",),
         cross="decode",
-        options={"chunk": 64, "seed": 0}, paper="arXiv:2312.06635",
+        options={"chunk": 64, "seed": 0, "gates": "key"},
+        operators={"gates=input": "gla"}, paper="arXiv:2312.06635",
     ),
     _row(
         "delta", "a state that is corrected by the delta rule", "delta", masks=("causal",),
         cross="decode",
-        options={"chunk": 64, "seed": 0}, paper="arXiv:2406.06484",
+        options={"chunk": 64, "seed": 0, "gates": "key"},
+        operators={"gates=input": "delta"}, paper="arXiv:2406.06484",
     ),
     _row(
         "ssd", "a state that fades as each token says, a rate a head", "ssd", masks=("causal",),
         cross="decode",
-        options={"chunk": 64, "seed": 0}, paper="arXiv:2405.21060",
+        options={"chunk": 64, "seed": 0, "gates": "key"},
+        operators={"gates=input": "ssd"}, paper="arXiv:2405.21060",
     ),
     _row(
         "triton.linear", "linear.elu in Triton: the state stays on the chip", "triton_linear",

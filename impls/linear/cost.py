@@ -81,28 +81,35 @@ def cosine(problem: Problem, normalise: str, temperature: float, chunk: int) -> 
     return Cost(by_phase(problem, 2 * pairs), end_bytes(problem))
 
 
-def retention(problem: Problem, chunk: int) -> Cost:
+def retention(problem: Problem, chunk: int, gates: str) -> Cost:
     """Written once a key and read once a query."""
-    return _recurrence(problem, 2, 0)
+    return _recurrence(problem, 2, 0, 1 if gates == "input" else 0)
 
 
-def gla(problem: Problem, chunk: int, seed: int) -> Cost:
-    """The same, and two products with matrices of rank 16 for the gates."""
+def gla(problem: Problem, chunk: int, seed: int, gates: str) -> Cost:
+    """The same, and two products with matrices of rank 16 for gates that keys make."""
+    if gates == "input":
+        return _recurrence(problem, 2, 0, problem.head_dim)
     return _recurrence(problem, 2, 2 * 2 * 16 * problem.head_dim)
 
 
-def ssd(problem: Problem, chunk: int, seed: int) -> Cost:
-    """The same, and a product for dt."""
-    return _recurrence(problem, 2, 2 * problem.head_dim)
+def ssd(problem: Problem, chunk: int, seed: int, gates: str) -> Cost:
+    """The same, and a product for a dt that keys make."""
+    return _recurrence(problem, 2, 0, 2) if gates == "input" else _of_keys(problem, 2)
 
 
-def delta(problem: Problem, chunk: int, seed: int) -> Cost:
+def delta(problem: Problem, chunk: int, seed: int, gates: str) -> Cost:
     """What the key holds is read as well, before it is written; a product for b."""
-    return _recurrence(problem, 4, 2 * problem.head_dim)
+    return _recurrence(problem, 4, 0, 1) if gates == "input" else _of_keys(problem, 4)
 
 
-def _recurrence(problem: Problem, written: int, gate: int) -> Cost:
-    """``written`` operations a number of the state for each key, 2 for each query; ``gate`` a key.
+def _of_keys(problem: Problem, written: int) -> Cost:
+    return _recurrence(problem, written, 2 * problem.head_dim)
+
+
+def _recurrence(problem: Problem, written: int, gate: int, inputs: int = 0) -> Cost:
+    """``written`` operations a number of the state for each key, 2 for each query; ``gate`` a key,
+    which brings ``inputs`` numbers of gates with it, in float32.
 
     The state is the definition: weights of pairs are no smaller form of all of these.
     """
@@ -112,4 +119,5 @@ def _recurrence(problem: Problem, written: int, gate: int) -> Cost:
     queries = problem.batch * problem.heads * problem.q_len
     forward = keys * (written * numbers + gate) + queries * 2 * numbers
     moved = _step_bytes(problem, numbers) if decodes else end_bytes(problem)
+    moved += keys * inputs * max(4, problem.item_bytes) * (2 if problem.gradients else 1)
     return Cost(by_phase(problem, forward), moved)

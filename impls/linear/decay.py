@@ -1,8 +1,9 @@
 """What the recurrences with a decay share: chunks of tokens, the scan over them, their memory.
 
 Every one keeps a state S [d, e] for each key/value head, changes it at every token and reads it by
-o = s q S, s the problem's scale. A fast form handles a chunk of tokens at a time, all chunks at
-once, and only the states at the chunks' beginnings come one after another.
+o = s q S, s the problem's scale. Its gates are inputs, by name, or made of the keys. A fast form
+handles a chunk of tokens at a time, all chunks at once, and only the states at the chunks'
+beginnings come one after another.
 
 Legend: b batch, c key/value heads, g query heads to each of them, h = c g query heads, n queries,
 m keys, d head_dim, e v_head_dim; t chunks of l tokens, r = g l rows of queries in a chunk.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -25,54 +27,84 @@ MANY = 64
 """Chunks from which a CUDA device scans in two steps: a launch takes longer than its work."""
 
 
+Gates = Callable[[Tensor], tuple[Tensor, ...]]
+"""The gates that keys make, in the order of the operator's inputs: [b, c, m, …] each."""
+
+
+def gates_from(gates: str, own: Gates, word: str = "key") -> Gates | None:
+    """The row's own gates where its option ``gates`` names them, None where they are inputs."""
+    if gates not in (word, "input"):
+        raise Unsupported(f"gates={gates} is not {word} or input")
+    return own if gates == word else None
+
+
 class Recurrent:
     """An attend that runs over chunks, or from a memory of the tokens before: its state.
 
     A variant gives ``whole`` (every token), ``remember`` and ``token`` (one token after a state).
     """
 
-    def __init__(self, problem: Problem, chunk: int, most: int | None = None) -> None:
+    names: tuple[str, ...] = ()
+    """The gates by name."""
+
+    def __init__(
+        self, problem: Problem, chunk: int, gates: Gates | None, most: int | None = None
+    ) -> None:
+        """``gates``: makes them of the keys; None where they are inputs."""
         _check(problem, chunk)
-        self.problem = problem
+        self.problem, self._gates_of_keys = problem, gates
         self.wide = torch.float64 if problem.dtype == "float64" else torch.float32
         self.length = min(chunk, problem.kv_len, most or chunk)
         self.asked = chunk
 
-    def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+    def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
         """The output of every token."""
         raise NotImplementedError
 
-    def remember(self, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+    def state(self, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
         """The state after these tokens, [b, c, d, e]: float32 at the least."""
         raise NotImplementedError
 
-    def token(self, k_bcd: Tensor, v_bce: Tensor, state_bcde: Tensor) -> Tensor:
+    def token(self, k_bcd: Tensor, v_bce: Tensor, state_bcde: Tensor, *gates: Tensor) -> Tensor:
         """The state after one more token."""
         raise NotImplementedError
+
+    def gates(self, k_bcmd: Tensor, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """The gates, in float32 at the least."""
+        if self._gates_of_keys is not None:
+            return self._gates_of_keys(k_bcmd.to(self.wide))
+        return tuple(inputs[name].to(self.wide) for name in self.names)
+
+    def remember(self, k_bcmd: Tensor, v_bcme: Tensor, **gates: Tensor) -> Tensor:
+        """The state after these tokens."""
+        return self.state(k_bcmd, v_bcme, *self.gates(k_bcmd, gates))
 
     def query(self, q_bcgd: Tensor) -> Tensor:
         """What reads the state; a variant may change it."""
         return q_bcgd
 
     def step(
-        self, q_bhnd: Tensor, k_bcnd: Tensor, v_bcne: Tensor, memory: Tensor
+        self, q_bhnd: Tensor, k_bcnd: Tensor, v_bcne: Tensor, memory: Tensor, **gates: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The output of the new tokens, and the state after them."""
         p, outs = self.problem, []
-        q, k, v = (x.to(self.wide).unbind(2) for x in (q_bhnd, k_bcnd, v_bcne))
-        for q_bhd, k_bcd, v_bce in zip(q, k, v, strict=True):
-            memory = self.token(k_bcd, v_bce, memory)
+        parts = (q_bhnd, k_bcnd, v_bcne, *self.gates(k_bcnd, gates))
+        tokens = zip(*(x.to(self.wide).unbind(2) for x in parts), strict=True)
+        for q_bhd, k_bcd, v_bce, *of_token in tokens:
+            memory = self.token(k_bcd, v_bce, memory, *of_token)
             q_bcgd = self.query(q_bhd.unflatten(1, (p.kv_heads, p.group)))
             outs.append((q_bcgd @ memory).flatten(1, 2))
         return (torch.stack(outs, 2) * p.scale).to(q_bhnd.dtype), memory
 
-    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, **gates: Tensor) -> Tensor:
         """Every token, or in phase decode the last ones from the state of those before."""
         if self.problem.phase != "decode":
-            return self.whole(q_bhnd, k_bcmd, v_bcme)
+            return self.whole(q_bhnd, k_bcmd, v_bcme, *self.gates(k_bcmd, gates))
         past = self.problem.kv_len - self.problem.q_len
-        memory = self.remember(k_bcmd[:, :, :past], v_bcme[:, :, :past])
-        return self.step(q_bhnd, k_bcmd[:, :, past:], v_bcme[:, :, past:], memory)[0]
+        before = {name: x[:, :, :past] for name, x in gates.items()}
+        memory = self.remember(k_bcmd[:, :, :past], v_bcme[:, :, :past], **before)
+        new = {name: x[:, :, past:] for name, x in gates.items()}
+        return self.step(q_bhnd, k_bcmd[:, :, past:], v_bcme[:, :, past:], memory, **new)[0]
 
     def note(self) -> str:
         """What ran."""
@@ -185,3 +217,54 @@ def _two_steps(added: Tensor, kept: Tensor) -> Tensor:
         start[:, :, i] = last[:, :, i - 1] + whole * start[:, :, i - 1]
     inner.addcmul_(through, start[:, :, :, None])
     return inner.flatten(2, 3)[:, :, :count]
+
+
+# ---- a number a token --------------------------------------------------------------------------
+
+
+class Faded(Recurrent):
+    """A state that fades by one number a token and key/value head: S = exp(g) S + k v^T.
+
+    Within a chunk o = s (q k^T ⊙ D) v, D_ij = exp(sum of g over j < u <= i): each sum is taken on
+    its own, so that none is a difference of long ones; all are <= 0, so no exponential overflows.
+    """
+
+    names: tuple[str, ...] = ("g",)
+
+    def __init__(self, problem: Problem, chunk: int, gates: Gates | None) -> None:
+        super().__init__(problem, chunk, gates)
+        ones = torch.ones(self.length, self.length, device=problem.device, dtype=torch.bool)
+        self.above_ll, self.upto_ll = ones.triu(1), ones.triu()
+
+    def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
+        """Within the chunks, and from the states at their beginnings."""
+        q_bctrd, log_bctl = self.queries(q_bhnd), self.keys(gates[0])
+        k_bctld, v_bctle = (self.keys(x.to(self.wide)) for x in (k_bcmd, v_bcme))
+        inside_bctll = self._inside(log_bctl)
+        scores_bctrl = (q_bctrd * self.problem.scale) @ k_bctld.mT
+        scores = scores_bctrl.unflatten(3, (-1, self.length)) * inside_bctll[:, :, :, None]
+        out_bctre = scores.flatten(3, 4) @ v_bctle
+        if k_bctld.shape[2] > 1:
+            begun_bctl = log_bctl.cumsum(-1).exp()
+            left_bctl = inside_bctll[..., -1, :]
+            added_bctde = (k_bctld * left_bctl[..., None]).mT @ v_bctle
+            states = states_before(added_bctde, begun_bctl[..., -1:, None])
+            begun_bctrx = (begun_bctl * self.problem.scale).repeat(1, 1, 1, self.problem.group)
+            out_bctre = out_bctre + (q_bctrd * begun_bctrx[..., None]) @ states
+        return self.back(out_bctre)
+
+    def _inside(self, log_bctl: Tensor) -> Tensor:
+        """exp of the sum over j < u <= i for each pair of a chunk, 0 above the diagonal."""
+        each = log_bctl[..., None].masked_fill(self.upto_ll, 0.0)  # [u, j], none of u <= j
+        return each.cumsum(-2).masked_fill(self.above_ll, -torch.inf).exp()
+
+    def state(self, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
+        """The sum of all k v^T, each faded to the end."""
+        since = F.pad(gates[0].double(), (0, 1))[..., 1:].flip(-1).cumsum(-1).flip(-1)
+        faded_bcmd = k_bcmd.to(self.wide) * since.exp().to(self.wide)[..., None]
+        return faded_bcmd.mT @ v_bcme.to(self.wide)
+
+    def token(self, k_bcd: Tensor, v_bce: Tensor, state_bcde: Tensor, *gates: Tensor) -> Tensor:
+        """S = exp(g) S + k v^T."""
+        added = k_bcd[..., None] * v_bce[..., None, :]
+        return gates[0].exp()[..., None, None] * state_bcde + added

@@ -7,9 +7,10 @@ their length, x / sqrt(x·x + 1e-6), as the layer does, so that the state can't 
 are those. Only the operator: no convolution or SiLU before, no norm or gate after. s is the
 problem's scale. Grouped queries share the state of their key/value head.
 
-Gates: in the model b is a projection of the token. Here it is one of the token's key (before it is
-divided by its length), drawn once from ``seed``, so its work and its gradient belong to the time
-that is measured: b_t = sigmoid(k_t · w_h), w uniform within ± d^-1/2, as a linear layer's weights.
+Gates: b is the input ``beta`` under ``gates=input``, where k and q are taken as they come, divided
+by no length. Under ``gates=key`` b is a projection of the token's key (before it is divided by its
+length), drawn once from ``seed``, so that its work and its gradient belong to the time that is
+measured: b_t = sigmoid(k_t · w_h), w uniform within ± d^-1/2, as a linear layer's weights.
 
 Causal by construction. The fast form takes chunks of ``chunk`` tokens. With L the part of
 b_i k_i·k_j below the diagonal, the chunk's corrections follow from one triangular system,
@@ -33,7 +34,7 @@ import torch
 from torch import Tensor
 
 from impls.heads import Attend, Define
-from impls.linear.decay import Recurrent
+from impls.linear.decay import Gates, Recurrent, gates_from
 from impls.linear.unrolled import unrolled
 from impls.problem import Problem
 
@@ -51,8 +52,8 @@ def parameters(problem: Problem, seed: int) -> Tensor:
 
 
 def gates(k_bcmd: Tensor, w_cd: Tensor) -> Tensor:
-    """b of each token: [b, c, m, 1]."""
-    return torch.sigmoid(k_bcmd @ w_cd.to(k_bcmd.dtype)[:, :, None])
+    """b of each token: [b, c, m]."""
+    return torch.sigmoid(k_bcmd @ w_cd.to(k_bcmd.dtype)[:, :, None])[..., 0]
 
 
 def unit(x_bhnd: Tensor) -> Tensor:
@@ -63,17 +64,19 @@ def unit(x_bhnd: Tensor) -> Tensor:
 class Delta(Recurrent):
     """Legend in :mod:`impls.linear.decay`."""
 
-    def __init__(self, problem: Problem, chunk: int, seed: int) -> None:
-        super().__init__(problem, chunk, LONGEST * problem.head_dim)
-        self.w_cd = parameters(problem, seed).to(self.wide)
+    names = ("beta",)
+
+    def __init__(self, problem: Problem, chunk: int, gates: Gates | None) -> None:
+        super().__init__(problem, chunk, gates, LONGEST * problem.head_dim)
+        self.unit = unit if gates else lambda x_bhnd: x_bhnd
         size = problem.group, self.length, self.length
         ones = torch.ones(size, device=problem.device, dtype=torch.bool)
         self.above_rl = ones.triu(1).flatten(0, 1)
 
-    def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+    def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
         """Within the chunks, and from the states at their beginnings."""
-        k_bctld, wu_bctlx = self._corrections(k_bcmd, v_bcme)
-        q_bctrd = self.queries(unit(q_bhnd.to(self.wide)) * self.problem.scale)
+        k_bctld, wu_bctlx = self._corrections(k_bcmd, v_bcme, gates[0])
+        q_bctrd = self.queries(self.unit(q_bhnd.to(self.wide)) * self.problem.scale)
         scores_bctrl = (q_bctrd @ k_bctld.mT).masked_fill(self.above_rl, 0.0)
         d = self.problem.head_dim
         if k_bctld.shape[2] == 1:
@@ -84,16 +87,16 @@ class Delta(Recurrent):
         reading_bctrd = q_bctrd - inside_bctrx[..., :d]
         return self.back(inside_bctrx[..., d:] + reading_bctrd @ states)
 
-    def _corrections(self, k_bcmd: Tensor, v_bcme: Tensor) -> tuple[Tensor, Tensor]:
+    def _corrections(self, k_bcmd: Tensor, v_bcme: Tensor, b_bcm: Tensor) -> tuple[Tensor, Tensor]:
         """The keys in chunks, and W beside U: [b, c, t, l, d + e]."""
         k_bcmd, v_bcme = k_bcmd.to(self.wide), v_bcme.to(self.wide)
-        b_bctlx = self.keys(gates(k_bcmd, self.w_cd))
-        k_bctld, v_bctle = self.keys(unit(k_bcmd)), self.keys(v_bcme)
+        b_bctlx = self.keys(b_bcm[..., None])
+        k_bctld, v_bctle = self.keys(self.unit(k_bcmd)), self.keys(v_bcme)
         bk_bctld = b_bctlx * k_bctld
-        told = torch.cat((bk_bctld, b_bctlx * v_bctle), -1)
+        rest = torch.cat((bk_bctld, b_bctlx * v_bctle), -1)
         # only what is below the diagonal is read of the first argument
         return k_bctld, torch.linalg.solve_triangular(
-            bk_bctld @ k_bctld.mT, told, upper=False, unitriangular=True
+            bk_bctld @ k_bctld.mT, rest, upper=False, unitriangular=True
         )
 
     def _chunk_steps(self, k_bctld: Tensor, wu_bctlx: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,25 +106,24 @@ class Delta(Recurrent):
         eye = torch.eye(d, dtype=self.wide, device=moved_bctdx.device)
         return moved_bctdx[..., d:], eye - moved_bctdx[..., :d]
 
-    def remember(self, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+    def state(self, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
         """The state after the last chunk."""
         p = self.problem
         state = k_bcmd.new_zeros(p.batch, p.kv_heads, p.head_dim, p.v_head_dim, dtype=self.wide)
         if k_bcmd.shape[2] == 0:
             return state
-        added, kept = self._chunk_steps(*self._corrections(k_bcmd, v_bcme))
+        added, kept = self._chunk_steps(*self._corrections(k_bcmd, v_bcme, gates[0]))
         for added_bcde, kept_bcdd in zip(added.unbind(2), kept.unbind(2), strict=True):
             state = kept_bcdd @ state + added_bcde
         return state
 
     def query(self, q_bcgd: Tensor) -> Tensor:
-        """The query divided by its length."""
-        return unit(q_bcgd)
+        """The query divided by its length, where keys are."""
+        return self.unit(q_bcgd)
 
-    def token(self, k_bcd: Tensor, v_bce: Tensor, state_bcde: Tensor) -> Tensor:
+    def token(self, k_bcd: Tensor, v_bce: Tensor, state_bcde: Tensor, *gates: Tensor) -> Tensor:
         """S = S + b k (v - k S)."""
-        b_bcxx = gates(k_bcd[:, :, None], self.w_cd)
-        k_bcxd = unit(k_bcd)[:, :, None]
+        b_bcxx, k_bcxd = gates[0][..., None, None], self.unit(k_bcd)[:, :, None]
         return state_bcde + k_bcxd.mT @ (b_bcxx * (v_bce[:, :, None] - k_bcxd @ state_bcde))
 
 
@@ -151,18 +153,31 @@ class _Chain(torch.autograd.Function):
         return d_added, d_added @ states.mT
 
 
-def build(problem: Problem, chunk: int, seed: int) -> Attend:
-    """The gate's parameters are drawn here."""
-    return Delta(problem, chunk, seed)
-
-
-def definition(problem: Problem, chunk: int, seed: int) -> Define:
-    """The recurrence: see :mod:`impls.linear.unrolled`."""
+def of_keys(problem: Problem, seed: int) -> Gates:
+    """The gates that keys make; their parameters are drawn here."""
     w_cd = parameters(problem, seed)
+    return lambda k_bcmd: (gates(k_bcmd, w_cd),)
 
-    def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
-        b_bcmx = gates(k_bcmd, w_cd)
-        q_bhnd, unit_bcmd = (x / (x.square().sum(-1, True) + TINY).sqrt() for x in (q_bhnd, k_bcmd))
-        return unrolled(problem, q_bhnd, rows, b_bcmx * unit_bcmd, v_bcme, read_bcmd=unit_bcmd)
+
+def build(problem: Problem, chunk: int, seed: int, gates: str) -> Attend:
+    """Over chunks, or from a state."""
+    return Delta(problem, chunk, gates_from(gates, of_keys(problem, seed)))
+
+
+def definition(problem: Problem, chunk: int, seed: int, gates: str) -> Define:
+    """The recurrence: see :mod:`impls.linear.unrolled`."""
+    made = of_keys(problem, seed) if gates == "key" else None
+
+    def define(
+        q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor, beta: Tensor | None = None
+    ) -> Tensor:
+        if made:
+            beta = made(k_bcmd)[0]
+            q_bhnd, k_bcmd = (
+                x / (x.square().sum(-1, True) + TINY).sqrt() for x in (q_bhnd, k_bcmd)
+            )
+        assert beta is not None
+        write_bcmd = beta.to(k_bcmd.dtype)[..., None] * k_bcmd
+        return unrolled(problem, q_bhnd, rows, write_bcmd, v_bcme, read_bcmd=k_bcmd)
 
     return define

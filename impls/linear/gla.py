@@ -5,10 +5,11 @@
 Only the operator: no norm or output gate after it. s is the problem's scale. Grouped queries share
 the state of their key/value head.
 
-Gates: in the model alpha is a projection of the token. Here it is one of the token's key, of each
-key/value head, drawn once from ``seed``, so its work and its gradient belong to the time that is
-measured: alpha_t = sigmoid(k_t W1 W2 + bias)^(1/16), W1 [d, 16], W2 [16, d], as the paper's layer
-has it, all uniform within ± 1 / sqrt(rows), as a linear layer starts.
+Gates: ``g``, the logarithm of alpha, is an input under ``gates=input``. Under ``gates=key`` it is a
+projection of the token's key, of each key/value head, drawn once from ``seed``, so that its work
+and its gradient belong to the time that is measured: alpha_t = sigmoid(k_t W1 W2 + bias)^(1/16), W1
+[d, 16], W2 [16, d], as the paper's layer has it, all uniform within ± 1 / sqrt(rows), as a linear
+layer starts.
 
 Causal by construction. The fast form takes chunks of ``chunk`` tokens, all at once. Within one the
 score of i and j is the sum over channels of q_i k_j prod(alpha_u, j < u <= i): a product of
@@ -32,7 +33,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from impls.heads import Attend, Define
-from impls.linear.decay import Recurrent, states_before
+from impls.linear.decay import Gates, Recurrent, gates_from, states_before
 from impls.linear.unrolled import unrolled
 from impls.problem import Problem
 
@@ -58,9 +59,9 @@ def parameters(problem: Problem, seed: int) -> Parameters:
     return uniform(d, c, d, RANK), uniform(RANK, c, RANK, d), uniform(RANK, c, d)
 
 
-def gates(k_bcmd: Tensor, given: Parameters) -> Tensor:
+def gates(k_bcmd: Tensor, weights: Parameters) -> Tensor:
     """log alpha of each token and channel: [b, c, m, d]."""
-    down_cdr, up_crd, bias_cd = (x.to(k_bcmd.dtype) for x in given)
+    down_cdr, up_crd, bias_cd = (x.to(k_bcmd.dtype) for x in weights)
     raw_bcmd = k_bcmd @ down_cdr @ up_crd + bias_cd[:, None]
     return F.logsigmoid(raw_bcmd) / ROOT
 
@@ -68,33 +69,33 @@ def gates(k_bcmd: Tensor, given: Parameters) -> Tensor:
 class Gla(Recurrent):
     """Legend in :mod:`impls.linear.decay`."""
 
-    def __init__(self, problem: Problem, chunk: int, seed: int) -> None:
-        super().__init__(problem, chunk)
-        first, second, bias = parameters(problem, seed)
-        self.given = first.to(self.wide), second.to(self.wide), bias.to(self.wide)
+    names = ("g",)
+
+    def __init__(self, problem: Problem, chunk: int, gates: Gates | None) -> None:
+        super().__init__(problem, chunk, gates)
         self.padding = (1 << (self.length - 1).bit_length()) - self.length
 
     def _halvable(self, x_bctlx: Tensor, value: float = 0.0) -> Tensor:
         """Made longer, to a power of two, by what adds nothing and fades nothing."""
         return F.pad(x_bctlx, (0, 0, 0, self.padding), value=value) if self.padding else x_bctlx
 
-    def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+    def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
         """At once; where nothing is kept for backward, a stretch that fits the cache at a time."""
         size = max(STRETCH // self.length, 1) * self.length
         if torch.is_grad_enabled() or q_bhnd.shape[2] <= size:
-            return self._after(q_bhnd, k_bcmd, v_bcme, None)[0]
+            return self._after(q_bhnd, k_bcmd, v_bcme, gates[0], None)[0]
         outs, state = [], None
-        parts = (x.split(size, 2) for x in (q_bhnd, k_bcmd, v_bcme))
-        for q, k, v in zip(*parts, strict=True):
-            out, state = self._after(q, k, v, state)
+        parts = (x.split(size, 2) for x in (q_bhnd, k_bcmd, v_bcme, *gates))
+        for q, k, v, g in zip(*parts, strict=True):
+            out, state = self._after(q, k, v, g, state)
             outs.append(out)
         return torch.cat(outs, 2)
 
-    def _after(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor,
+    def _after(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, g_bcmd: Tensor,
                first_bcde: Tensor | None) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Within the chunks, and from the states at their beginnings; and the state at the end."""
         k_bcmd = k_bcmd.to(self.wide)
-        alpha_bctld = self._halvable(self.keys(gates(k_bcmd, self.given).exp()), 1.0)
+        alpha_bctld = self._halvable(self.keys(g_bcmd.exp()), 1.0)
         k_bctld = self._halvable(self.keys(k_bcmd))
         v_bctle = self._halvable(self.keys(v_bcme.to(self.wide)))
         q_bctgld = self.queries(q_bhnd.to(self.wide) * self.problem.scale)
@@ -116,17 +117,15 @@ class Gla(Recurrent):
             out_bctre = out.flatten(3, 4)
         return self.back(out_bctre)[:, :, : q_bhnd.shape[2]], last
 
-    def remember(self, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+    def state(self, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
         """The sum of all k v^T, each channel faded to the end."""
         k_bcmd = k_bcmd.to(self.wide)
-        log_bcmd = gates(k_bcmd, self.given)
-        since = F.pad(log_bcmd, (0, 0, 0, 1))[:, :, 1:].flip(2).cumsum(2).flip(2)
+        since = F.pad(gates[0], (0, 0, 0, 1))[:, :, 1:].flip(2).cumsum(2).flip(2)
         return (k_bcmd * since.exp()).mT @ v_bcme.to(self.wide)
 
-    def token(self, k_bcd: Tensor, v_bce: Tensor, state_bcde: Tensor) -> Tensor:
+    def token(self, k_bcd: Tensor, v_bce: Tensor, state_bcde: Tensor, *gates: Tensor) -> Tensor:
         """S = diag(alpha) S + k v^T."""
-        alpha_bcd = gates(k_bcd[:, :, None], self.given)[:, :, 0].exp()
-        return alpha_bcd[..., None] * state_bcde + k_bcd[..., None] * v_bce[..., None, :]
+        return gates[0].exp()[..., None] * state_bcde + k_bcd[..., None] * v_bce[..., None, :]
 
 
 class _Halved(torch.autograd.Function):
@@ -199,17 +198,25 @@ def _across(scores: Tensor, size: int) -> Tensor:
     return halves[..., 1, :, :, 0, :].diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
 
 
-def build(problem: Problem, chunk: int, seed: int) -> Attend:
-    """The gate's parameters are drawn here."""
-    return Gla(problem, chunk, seed)
+def of_keys(problem: Problem, seed: int) -> Gates:
+    """The gates that keys make; their parameters are drawn here."""
+    weights = parameters(problem, seed)
+    return lambda k_bcmd: (gates(k_bcmd, weights),)
 
 
-def definition(problem: Problem, chunk: int, seed: int) -> Define:
+def build(problem: Problem, chunk: int, seed: int, gates: str) -> Attend:
+    """Over chunks, or from a state."""
+    return Gla(problem, chunk, gates_from(gates, of_keys(problem, seed)))
+
+
+def definition(problem: Problem, chunk: int, seed: int, gates: str) -> Define:
     """The recurrence: see :mod:`impls.linear.unrolled`."""
-    given = parameters(problem, seed)
+    made = of_keys(problem, seed) if gates == "key" else None
 
-    def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
-        log_bcmd = gates(k_bcmd, given)
+    def define(
+        q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor, g: Tensor | None = None
+    ) -> Tensor:
+        log_bcmd = made(k_bcmd)[0] if made else g
         return unrolled(problem, q_bhnd, rows, k_bcmd, v_bcme, log_kept_bcmy=log_bcmd)
 
     return define

@@ -5,7 +5,8 @@
 or, all at once, o = s (q k^T ⊙ D) v with D_ij = g_h^(i-j) for j <= i and 0 above. h counts the
 heads of keys, from 0: the state belongs to the key/value head, so grouped queries share its rate.
 Only the operator: no rotation of q and k (xPos), no normalisation of D or of the output, no gate
-after it. s is the problem's scale. Gates: none, the decay is fixed.
+after it. s is the problem's scale. Gates: none, the decay is fixed; under ``gates=input`` log g is
+an input, a number a token and key/value head.
 
 Causal by construction: a state knows the tokens up to its own. The fast form takes chunks of
 ``chunk`` tokens: the products within a chunk are dense, and each adds k^T v, faded to its end, to
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from impls.heads import Attend, Define
-from impls.linear.decay import Recurrent, states_before
+from impls.linear.decay import Faded, Gates, Recurrent, gates_from, states_before
 from impls.linear.unrolled import unrolled
 from impls.problem import Problem
 
@@ -32,8 +33,8 @@ def log_rates(heads: int) -> Tensor:
 class Retention(Recurrent):
     """Legend in :mod:`impls.linear.decay`."""
 
-    def __init__(self, problem: Problem, chunk: int) -> None:
-        super().__init__(problem, chunk)
+    def __init__(self, problem: Problem, chunk: int, gates: Gates | None) -> None:
+        super().__init__(problem, chunk, gates)
         self.log_c = log_rates(problem.kv_heads).to(problem.device)
         place = torch.arange(self.length, device=problem.device, dtype=torch.float64)
         since = place[:, None] - place
@@ -48,7 +49,7 @@ class Retention(Recurrent):
         """g_h to the power of so many steps, in float64: [c, …]."""
         return torch.exp(self.log_c.view(-1, *[1] * steps.dim()) * steps.clamp(min=0))
 
-    def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+    def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
         """Within the chunks, and from the states at their beginnings."""
         q_bctrd = self.queries(q_bhnd)
         k_bctld, v_bctle = (self.keys(x.to(self.wide)) for x in (k_bcmd, v_bcme))
@@ -63,30 +64,37 @@ class Retention(Recurrent):
             out_bctre = out_bctre + (q_bctrd * self.begun_crx) @ states_before(added_bctde, kept)
         return self.back(out_bctre)
 
-    def remember(self, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+    def state(self, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
         """The sum of all k v^T, each faded to the end."""
         since = torch.arange(k_bcmd.shape[2], device=k_bcmd.device, dtype=torch.float64).flip(0)
         faded_bcmd = k_bcmd * self._fade(since)[:, :, None].to(self.wide)
         return faded_bcmd.mT @ v_bcme.to(self.wide)
 
-    def token(self, k_bcd: Tensor, v_bce: Tensor, state_bcde: Tensor) -> Tensor:
+    def token(self, k_bcd: Tensor, v_bce: Tensor, state_bcde: Tensor, *gates: Tensor) -> Tensor:
         """S = g S + k v^T."""
         rate_c = self.log_c.exp().to(self.wide)[:, None, None]
         return rate_c * state_bcde + k_bcd[..., None] * v_bce[..., None, :]
 
 
-def build(problem: Problem, chunk: int) -> Attend:
-    """The chunks' powers of g are made here."""
-    return Retention(problem, chunk)
+def _none(_: Tensor) -> tuple[Tensor, ...]:
+    return ()
 
 
-def definition(problem: Problem, chunk: int) -> Define:
+def build(problem: Problem, chunk: int, gates: str) -> Attend:
+    """The chunks' powers of g are made here, where g is fixed."""
+    own = gates_from(gates, _none, "fixed")
+    return (Retention if own else Faded)(problem, chunk, own)
+
+
+def definition(problem: Problem, chunk: int, gates: str) -> Define:
     """The recurrence: see :mod:`impls.linear.unrolled`."""
     heads = torch.arange(problem.kv_heads, device=problem.device, dtype=torch.float64)
     log_c11 = (1.0 - 2.0 ** (-5.0 - heads)).log()[:, None, None]
 
-    def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
-        log_bcm1 = log_c11.expand(*k_bcmd.shape[:3], 1)
+    def define(
+        q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor, g: Tensor | None = None
+    ) -> Tensor:
+        log_bcm1 = log_c11.expand(*k_bcmd.shape[:3], 1) if g is None else g[..., None]
         return unrolled(problem, q_bhnd, rows, k_bcmd, v_bcme, log_kept_bcmy=log_bcm1)
 
     return define

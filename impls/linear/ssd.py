@@ -6,10 +6,11 @@ with k for the paper's B, q for its C and v for its x. Only the operator: no con
 no D x beside it, no gate or norm after it. s is the problem's scale. Grouped queries share the
 state of their key/value head, which is what h counts.
 
-Gates: in the model dt is a projection of the token. Here it is one of the token's key, drawn once
-from ``seed``, so its work and its gradient belong to the time that is measured:
-dt_t = softplus(k_t · w_h + bias_h), a_h = -A_h. As Mamba-2 starts them: A uniform in 1 to 16,
-softplus(bias) log-uniform in 0.001 to 0.1; w uniform within ± d^-1/2, as a linear layer's weights.
+Gates: dt and ``g`` = dt a are inputs under ``gates=input``. Under ``gates=key`` dt is a projection
+of the token's key, drawn once from ``seed``, so that its work and its gradient belong to the time
+that is measured: dt_t = softplus(k_t · w_h + bias_h), a_h = -A_h. As Mamba-2 starts them: A uniform
+in 1 to 16, softplus(bias) log-uniform in 0.001 to 0.1; w uniform within ± d^-1/2, as a linear
+layer's weights.
 
 Causal by construction. The fast form takes chunks of ``chunk`` tokens, all at once. Within one,
 o = s (q k^T ⊙ D) dt v, D_ij = exp(sum of dt a over j < u <= i): each sum is taken on its own, so
@@ -25,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from impls.heads import Attend, Define
-from impls.linear.decay import Recurrent, states_before
+from impls.linear.decay import Faded, Gates, gates_from
 from impls.linear.unrolled import unrolled
 from impls.problem import Problem
 
@@ -50,75 +51,52 @@ def parameters(problem: Problem, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     return w, bias, a
 
 
-def gates(k_bcmd: Tensor, given: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """dt and the logarithm of the decay, dt a, of each token: [b, c, m] each."""
-    w_cd, bias_c, a_c = (x.to(k_bcmd.dtype) for x in given)
+def gates(k_bcmd: Tensor, weights: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """The logarithm of the decay, dt a, and dt of each token: [b, c, m] each."""
+    w_cd, bias_c, a_c = (x.to(k_bcmd.dtype) for x in weights)
     raw_bcm = (k_bcmd @ w_cd[:, :, None])[..., 0] + bias_c[:, None]
     dt_bcm = -F.logsigmoid(-raw_bcm)  # softplus, without a threshold
-    return dt_bcm, dt_bcm * a_c[:, None]
+    return dt_bcm * a_c[:, None], dt_bcm
 
 
-class Ssd(Recurrent):
+class Ssd(Faded):
     """Legend in :mod:`impls.linear.decay`."""
 
-    def __init__(self, problem: Problem, chunk: int, seed: int) -> None:
-        super().__init__(problem, chunk)
-        w, bias, a = parameters(problem, seed)
-        self.given = w.to(self.wide), bias.to(self.wide), a.to(self.wide)
-        ones = torch.ones(self.length, self.length, device=problem.device, dtype=torch.bool)
-        self.above_ll, self.upto_ll = ones.triu(1), ones.triu()
+    names = ("g", "dt")
 
-    def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+    def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
         """Within the chunks, and from the states at their beginnings."""
-        k_bcmd = k_bcmd.to(self.wide)
-        dt_bcm, log_bcm = gates(k_bcmd, self.given)
-        q_bctrd, k_bctld, log_bctl = self.queries(q_bhnd), self.keys(k_bcmd), self.keys(log_bcm)
-        v_bctle = self.keys(v_bcme.to(self.wide) * dt_bcm[..., None])
-        inside_bctll = self._inside(log_bctl)
-        scores_bctrl = (q_bctrd * self.problem.scale) @ k_bctld.mT
-        scores = scores_bctrl.unflatten(3, (-1, self.length)) * inside_bctll[:, :, :, None]
-        out_bctre = scores.flatten(3, 4) @ v_bctle
-        if k_bctld.shape[2] > 1:
-            begun_bctl = log_bctl.cumsum(-1).exp()
-            left_bctl = inside_bctll[..., -1, :]
-            added_bctde = (k_bctld * left_bctl[..., None]).mT @ v_bctle
-            states = states_before(added_bctde, begun_bctl[..., -1:, None])
-            begun_bctrx = (begun_bctl * self.problem.scale).repeat(1, 1, 1, self.problem.group)
-            out_bctre = out_bctre + (q_bctrd * begun_bctrx[..., None]) @ states
-        return self.back(out_bctre)
+        return super().whole(q_bhnd, k_bcmd, v_bcme.to(self.wide) * gates[1][..., None], gates[0])
 
-    def _inside(self, log_bctl: Tensor) -> Tensor:
-        """exp of the sum over j < u <= i for each pair of a chunk, 0 above the diagonal."""
-        each = log_bctl[..., None].masked_fill(self.upto_ll, 0.0)  # [u, j], none of u <= j
-        return each.cumsum(-2).masked_fill(self.above_ll, -torch.inf).exp()
-
-    def remember(self, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
+    def state(self, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
         """The sum of all k (dt v)^T, each faded to the end."""
-        k_bcmd = k_bcmd.to(self.wide)
-        dt_bcm, log_bcm = gates(k_bcmd, self.given)
-        since = F.pad(log_bcm.double(), (0, 1))[..., 1:].flip(-1).cumsum(-1).flip(-1)
-        weight_bcm = dt_bcm * since.exp().to(self.wide)
-        return (k_bcmd * weight_bcm[..., None]).mT @ v_bcme.to(self.wide)
+        return super().state(k_bcmd, v_bcme.to(self.wide) * gates[1][..., None], gates[0])
 
-    def token(self, k_bcd: Tensor, v_bce: Tensor, state_bcde: Tensor) -> Tensor:
+    def token(self, k_bcd: Tensor, v_bce: Tensor, state_bcde: Tensor, *gates: Tensor) -> Tensor:
         """S = exp(dt a) S + k (dt v)^T."""
-        dt_bcn, log_bcn = gates(k_bcd[:, :, None], self.given)
-        added = k_bcd[..., None] * (dt_bcn * v_bce)[..., None, :]
-        return log_bcn.exp()[..., None] * state_bcde + added
+        return super().token(k_bcd, v_bce * gates[1][..., None], state_bcde, gates[0])
 
 
-def build(problem: Problem, chunk: int, seed: int) -> Attend:
-    """The gate's parameters are drawn here."""
-    return Ssd(problem, chunk, seed)
+def of_keys(problem: Problem, seed: int) -> Gates:
+    """The gates that keys make; their parameters are drawn here."""
+    weights = parameters(problem, seed)
+    return lambda k_bcmd: gates(k_bcmd, weights)
 
 
-def definition(problem: Problem, chunk: int, seed: int) -> Define:
+def build(problem: Problem, chunk: int, seed: int, gates: str) -> Attend:
+    """Over chunks, or from a state."""
+    return Ssd(problem, chunk, gates_from(gates, of_keys(problem, seed)))
+
+
+def definition(problem: Problem, chunk: int, seed: int, gates: str) -> Define:
     """The recurrence: see :mod:`impls.linear.unrolled`."""
-    given = parameters(problem, seed)
+    made = of_keys(problem, seed) if gates == "key" else None
 
-    def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
-        dt_bcm, log_bcm = gates(k_bcmd, given)
-        told_bcme = dt_bcm[..., None] * v_bcme
-        return unrolled(problem, q_bhnd, rows, k_bcmd, told_bcme, log_kept_bcmy=log_bcm[..., None])
+    def define(
+        q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor, **inputs: Tensor
+    ) -> Tensor:
+        log_bcm, dt_bcm = made(k_bcmd) if made else (inputs["g"], inputs["dt"])
+        step_bcme = dt_bcm.to(v_bcme.dtype)[..., None] * v_bcme
+        return unrolled(problem, q_bhnd, rows, k_bcmd, step_bcme, log_kept_bcmy=log_bcm[..., None])
 
     return define

@@ -15,6 +15,7 @@ from attnbench.gate.gate import gate
 from attnbench.gate.hygiene import WAIT_S
 from attnbench.gate.inputs import Call, make, other_set
 from impls.lowrank import mean_v
+from impls.operators import QKV
 from tests.brute import visible
 from tests.impls import small
 from tests.impls.small import judged
@@ -173,7 +174,7 @@ def test_nobody_knows_the_rows_that_are_held_against_the_definition(truth):
 
 def probed(problem, attend, *, exact=True):
     """The mask probe alone."""
-    mild = mask_probe.mild(problem, 0)
+    mild = mask_probe.mild(problem, 0, QKV)
     call = Call(problem, attend, mild)
     mask_probe.probe(call, call.forward(), mild, 0, hygiene.Pages(None), exact=exact)
 

@@ -143,7 +143,7 @@ def test_a_row_survives_json_with_every_field():
         read = Variant.from_dict(json.loads(json.dumps(written.to_dict())))
         assert (read, read.label) == (written, written.label)
     same = {name for name, x in row().to_dict().items() if x == changed.to_dict()[name]}
-    assert same == {"name", "title", "family", "build", "ranks", "shares"}
+    assert same == {"name", "title", "family", "build", "ranks", "shares", "operators"}
     with pytest.raises(InvalidRow, match="a row has no field color, speed"):
         Variant.from_dict({**row().to_dict(), "speed": 3, "color": "red"})
 

@@ -321,3 +321,35 @@ def test_another_problem_or_more_than_was_judged_is_judged_anew(other):
     trained = bench.judged(problem.with_(phase="train"), 3)
     assert bench.judged(problem, 4).inputs is not trained.inputs, "another seed"
     assert bench.judged(problem.with_(**other), 4).problem == problem.with_(**other)
+
+
+GATED = """
+from impls.linear import gla
+CHOSEN = {{"chunk": 16, "seed": 0, "gates": "input"}}
+def build(problem):
+    inner = gla.build(problem, **CHOSEN)
+    def attend(q, k, v, g):
+        {deed}
+    return attend
+def definition(problem):
+    return gla.definition(problem, **CHOSEN)
+"""
+
+
+@pytest.mark.parametrize(
+    ("deed", "reason"),
+    [
+        ("return inner(q, k, v, g=g)", None),
+        ("return inner(q, k, v, g=g * 0.6931)", "the relative error of forward"),
+        ("return inner(q, k, v, g=g.detach())", "the relative error of dg"),
+        ("return inner(q, k, v, g=g.flip(2))", ".* moved when key"),
+        ("g.data.mul_(2); return inner(q, k, v, g=g)", "it changed its input g"),
+    ],
+)
+def test_an_input_that_comes_by_keyword_is_checked_as_q_k_and_v_are(cells, deed, reason):
+    row = cells.variant(GATED.format(deed=deed), computes="gla", definition=True)
+    record = cells.measure(row, cells.problem(phase="train", mask=Mask.parse("causal")))
+    if reason is not None:
+        return unmeasured(record, Status.WRONG, reason)
+    assert (record.status, record.reason) == (Status.MEASURED, "")
+    assert set(record.error) == {"forward", "dq", "dk", "dv", "dg"}

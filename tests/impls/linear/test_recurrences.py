@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+import attnbench
 from attnbench.gate.inputs import make
+from impls import operators, table
+from impls.errors import CantBeDone
 from impls.linear import decay, delta, gla, retention, ssd, unrolled
+from impls.spec import InvalidRow
 from tests.impls import small
 from tests.impls.small import cost, differentiated, made, verdict
 
@@ -31,10 +35,16 @@ def outer(x, y, t):
     return x[:, :, t, :, None] * y[:, :, t, None]
 
 
+def faded(q, k, v, asked, g):
+    """S = exp(g) S + k v^T, g a number a token."""
+    kept = np.exp(g)[..., None, None]
+    return walked(q, k, v, asked, lambda state, t: kept[:, :, t] * state + outer(k, v, t))
+
+
 def of_retention(q, k, v, asked):
     """S = g S + k v^T (arXiv:2307.08621)."""
-    rates = (1 - 2.0 ** (-5 - np.arange(k.shape[1])))[:, None, None]
-    return walked(q, k, v, asked, lambda state, t: rates * state + outer(k, v, t))
+    rates = np.log(1 - 2.0 ** (-5 - np.arange(k.shape[1])))
+    return faded(q, k, v, asked, np.broadcast_to(rates[:, None], k.shape[:3]))
 
 
 def alphas(k, asked):
@@ -44,8 +54,13 @@ def alphas(k, asked):
 
 
 def of_gla(q, k, v, asked):
-    """S = diag(alpha) S + k v^T (arXiv:2312.06635)."""
-    alpha = alphas(k, asked)[..., None]
+    """The same of gates that keys make."""
+    return faded_by_channel(q, k, v, asked, np.log(alphas(k, asked)))
+
+
+def faded_by_channel(q, k, v, asked, g):
+    """S = diag(exp g) S + k v^T (arXiv:2312.06635)."""
+    alpha = np.exp(g)[..., None]
     return walked(q, k, v, asked, lambda state, t: alpha[:, :, t] * state + outer(k, v, t))
 
 
@@ -53,8 +68,14 @@ def of_delta(q, k, v, asked):
     """S = (I - b k k^T) S + b k v^T, of keys and queries of length one (arXiv:2406.06484), with
     b = sigmoid(k . w) from the same parameters."""
     w = delta.parameters(asked, 0).double().numpy()
-    share = np.exp(-np.logaddexp(0, -(k * w[:, None]).sum(-1)))[..., None]
+    share = np.exp(-np.logaddexp(0, -(k * w[:, None]).sum(-1)))
     q, k = (x / np.sqrt(np.sum(x**2, -1, keepdims=True) + 1e-6) for x in (q, k))
+    return corrected(q, k, v, asked, share)
+
+
+def corrected(q, k, v, asked, beta):
+    """S = (I - b k k^T) S + b k v^T."""
+    share = beta[..., None]
 
     def step(state, t):
         kept = np.eye(k.shape[-1]) - outer(share * k, k, t)
@@ -72,11 +93,50 @@ def steps(k, asked):
 def of_ssd(q, k, v, asked):
     """S = exp(dt a) S + k (dt v)^T (arXiv:2405.21060)."""
     dt, a = steps(k, asked)
-    keep, added = np.exp(dt * a[:, None])[..., None, None], dt[..., None] * v
-    return walked(q, k, v, asked, lambda state, t: keep[:, :, t] * state + outer(k, added, t))
+    return faded(q, k, dt[..., None] * v, asked, dt * a[:, None])
 
 
 PAPERS = {"retention": of_retention, "gla": of_gla, "delta": of_delta, "ssd": of_ssd}
+GATED = {
+    "retention": faded,
+    "gla": faded_by_channel,
+    "delta": corrected,
+    "ssd": lambda q, k, v, asked, g, dt: faded(q, k, dt[..., None] * v, asked, g),
+}
+
+
+@pytest.mark.parametrize("name", GATED)
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+@pytest.mark.parametrize("new", [0, 3])
+def test_gates_that_are_inputs_are_those_of_the_recurrence(name, chunk, new):
+    phase = {"phase": "decode", "q_len": new} if new else {"phase": "train"}
+    asked = problem(length=75).with_(**phase)
+    inputs = make(asked, 0, operators.inputs(name, asked))
+    attend, define = made(f"{name}?gates=input&chunk={chunk}", asked)
+    leaves = inputs.map(lambda x: x.requires_grad_(not new))
+    by_place, gates = leaves.arguments
+    rows = torch.arange(asked.q_len)
+    arrays = [x.detach().numpy() for x in by_place]
+    missing = [(0, 0), (0, 0), (75 - asked.q_len, 0), (0, 0)]
+    arrays[0] = np.pad(arrays[0], missing)
+    want = GATED[name](*arrays, asked, **{n: x.detach().numpy() for n, x in gates.items()})
+    got, plain = attend(*by_place, **gates), define(*by_place, rows, **gates)
+    for out in (got, plain):
+        np.testing.assert_allclose(out.detach().numpy(), want[:, :, -asked.q_len :], **CLOSE)
+    if not new:
+        upstream = torch.randn(got.shape, dtype=got.dtype)
+        both = (torch.autograd.grad(out, leaves.values(), upstream) for out in (got, plain))
+        for mine, right in zip(*both, strict=True):
+            torch.testing.assert_close(mine, right, **CLOSE)
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_a_layer_or_a_program_has_no_gates_to_give(name):
+    row = f"{name}?gates=input"
+    with pytest.raises(InvalidRow, match="takes q, k and v alone"):
+        table().find(f"mha?core={name}(gates=input)")
+    with pytest.raises(CantBeDone, match=r"takes (g|beta)"):
+        attnbench.attention(row)
 
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-11}
@@ -183,7 +243,7 @@ def test_gates_that_close_to_nothing_overflow_nowhere():
     asked = problem(dtype="float32", length=130)
     q, k, v = make(asked, 0).values()
     leaves = [x.requires_grad_() for x in (q, k * 1e4, v)]
-    out = gla.build(asked, chunk=64, seed=0)(*leaves)
+    out = gla.build(asked, chunk=64, seed=0, gates="key")(*leaves)
     gradients = torch.autograd.grad(out.sum(), leaves)
     assert all(x.isfinite().all() for x in (out, *gradients))
     want = by_hand("gla", leaves, asked)
@@ -210,5 +270,5 @@ def test_a_short_sum_after_long_ones_keeps_its_digits():
     dt, rate = steps(k.double().numpy(), asked)
     assert (dt * rate)[0, 0, :32].sum() < -2000
     want = by_hand("ssd", (q, k, v), asked)
-    got = ssd.build(asked, chunk=64, seed=0)(q, k, v).double().numpy()
+    got = ssd.build(asked, chunk=64, seed=0, gates="key")(q, k, v).double().numpy()
     assert np.linalg.norm((got - want)[:, :, 33:]) < 1e-6 * np.linalg.norm(want[:, :, 33:])

@@ -137,7 +137,8 @@ def test_samples_are_what_a_problem_takes_as_its_inputs(tmp_path):
         F.scaled_dot_product_attention(q, k, v)
     (problem,) = calls.problems()
     made = make(problem, 0)
-    assert torch.equal(made.q, q) and torch.equal(made.k, k) and torch.equal(made.v, v)
+    for got, want in zip(made.qkv, (q, k, v), strict=True):
+        assert torch.equal(got, want)
 
 
 def test_what_is_compiled_stays_one_graph_and_what_was_met_is_said():
