@@ -6,12 +6,13 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attnbench.answer.standings import FACTORS, SKILLED, Faster, Standing, advised, closeness
 from attnbench.core import format
 from attnbench.core.record import Status, Time
 from attnbench.report.scenes import ReportRun, Scene
+from attnbench.report.tables import BOLD, Styled, Table, columns
 
 LEAST = 0.05
 """What has less fidelity to softmax than this is not named."""
@@ -242,6 +243,32 @@ def only(run: ReportRun, scenes: Sequence[Scene]) -> Only | None:
         near = f"within {factor:g}× of the best on {count} of {first.problems} problems"
         near += f", at worst {format.ratio(worst)} ({where})" if where else ""
     return Only(run, first.variant, near + (f"; no time on {missed}" if missed else ""))
+
+
+TIED = 4
+"""Names of a tie in a cell."""
+
+
+def winners(scenes: Sequence[Scene]) -> Table:
+    """What to use: a row a regime, a column a length; a cell without a winner says why."""
+    lengths = sorted({length for scene in scenes for length in scene.regime.lengths})
+    names = distinct_words(scenes)
+    rows = []
+    for scene in scenes:
+        row: list[Any] = [names[scene.number]]
+        for standing in ({s.length: s for s in scene.standings}.get(n) for n in lengths):
+            if standing is None or standing.answer is None:
+                row.append("nothing exact has a time" if standing else "not asked")
+                continue
+            answer, leaders = standing.answer, standing.leaders
+            doubt = " (noisy)" if answer.flags else ""
+            if answer.equal:
+                some = ", ".join([*leaders[:TIED], *["…"] * (len(leaders) > TIED)])
+                row.append(f"tie of {len(leaders)}: {some}{doubt}")
+            else:
+                row.append(Styled(answer.winner, BOLD, f"{answer.lead or 'alone'}{doubt}"))
+        rows.append(row)
+    return Table("", columns("regime", *(f"{n:,}" for n in lengths)), rows)
 
 
 class Missing(NamedTuple):

@@ -353,10 +353,7 @@ def draw_recall(found: Evidence) -> Drawn | None:
         below: dict[str, Any] = {"loc": "lower left", "ncols": NAMES, "frameon": False}
         figure.legend(handles.values(), handles, fontsize=8, **below)
         told = (f"{of.slug}: {line}" for of in settings for line in conclude_setting(of))
-        rows = list(csv_rows(found))
-        names = tidy.names_of(rows)
-        numbers = [names, *([row[name] for name in names] for row in rows)]
-        return finish(figure, "model", "recall", title, "; ".join(told), numbers)
+        return finish(figure, "recall", title, "; ".join(told))
 
 
 def csv_rows(evidence: Evidence) -> Iterator[tidy.Row]:

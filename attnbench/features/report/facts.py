@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from attnbench.answer.paste import in_transformers, lines, words_beside_default
 from attnbench.answer.ranking import EXACT, with_same
 from attnbench.answer.regimes import time_of
 from attnbench.answer.standings import Standing
 from attnbench.core.format import positive
-from attnbench.core.record import Record
+from attnbench.core.record import NOT_TRIED, Record, Status, Time
 from attnbench.features.report.build import Contents
 from attnbench.features.report.cells import tables_of
 from attnbench.report.figures import sheet
-from attnbench.report.figures.roofline import roof
 from attnbench.report.figures.style import MARKERS
-from attnbench.report.figures.winner_map import why_none
 from attnbench.report.scenes import Scene
 from attnbench.report.sentences import distinct_words
 from impls import Table, own_rows
@@ -29,11 +28,6 @@ from impls.spec import Variant
 FIGURES = 5
 """How many figures of a number are drawn."""
 AXES = ("run", "phase", "mask", "dtype")
-TIMED = (
-    "scene", "variant", "length", "number", "s", "low", "high", "peak", "saved", "error",
-    "distance", "fidelity", "share", "flops", "bytes", "joules", "noisy",
-)  # fmt: skip
-"""What is known of a measurement, in this order: seconds, bytes, joules."""
 
 
 def axes_of(scene: Scene) -> dict[str, str]:
@@ -51,7 +45,7 @@ def drawing(contents: Contents, numbers: Mapping[int, int]) -> dict[str, Any]:
     """All that the script draws. ``numbers``: the number of a record's cell, by its identity."""
     place = {name: look.number for name, look in contents.looks.items()}
     apart, scenes = distinct_words(contents.scenes), dict[int, Any]()
-    timed, untimed = list[list[Any]](), list[list[Any]]()
+    timed, untimed = list[dict[str, Any]](), list[list[Any]]()
     for scene in contents.scenes:
         above = roof(scene)
         scenes[scene.number] = {
@@ -69,26 +63,80 @@ def drawing(contents: Contents, numbers: Mapping[int, int]) -> dict[str, Any]:
         }
         for length, cells in scene.regime.cells.items():
             for name, record in cells.items():
-                where = [scene.number, place[name], length, numbers[id(record)]]
-                if found := time_of(record):
-                    ends = [found.median_s, found.low_s, found.high_s]
-                    timed.append([*where, *map(_short, [*ends, *_values(record)])])
+                place_of = {
+                    "scene": scene.number,
+                    "variant": place[name],
+                    "length": length,
+                    "number": numbers[id(record)],
+                }
+                if time := time_of(record):
+                    values = {key: _short(value) for key, value in _values(record, time).items()}
+                    timed.append({**place_of, **values})
                 else:
-                    untimed.append([*where, record.status.words])
+                    untimed.append([*place_of.values(), record.status.words])
     return {
-        "fields": TIMED,
+        "fields": list(timed[0]) if timed else [],
         "hues": list(sheet.HUES),
         "variants": [
             [x.variant, x.family, x.computes, x.hue, MARKERS.index(x.marker)]
             for x in contents.looks.values()
         ],
         "scenes": scenes,
-        "timed": timed,
+        "timed": [list(cell.values()) for cell in timed],
         "untimed": untimed,
         "lengths": lengths_of(contents.scenes),
         "length": contents.length,
         "baseline": place.get(contents.baseline, -1),
     }
+
+
+class Roof(NamedTuple):
+    """What the machine was measured to do: all of it, where several processes take part."""
+
+    flops: float
+    """FLOP a second, by a matrix product."""
+    memory: float
+    """Bytes a second, by the largest copy."""
+    cache: float
+    """Bytes a second, by the fastest copy."""
+
+
+def roof(scene: Scene) -> Roof | None:
+    """The ceilings of the kind of machine that measured a scene; None if they weren't measured."""
+    header = scene.run.header
+    node = (header.get("nodes") or {}).get(scene.regime.node) or {}
+    ceilings = node.get("ceilings") or header.get("ceilings") or {}
+    flops = (ceilings.get("flops") or {}).get(scene.regime.dtype)
+    copies = {int(size): speed for size, speed in (ceilings.get("copy") or {}).items() if speed}
+    if not flops or not copies:
+        return None
+    world = scene.regime.world or 1
+    return Roof(flops * world, copies[max(copies)] * world, max(copies.values()) * world)
+
+
+WORDS = {
+    Status.UNSUPPORTED: "not supported",
+    Status.UNAVAILABLE: "not available",
+    Status.WRONG: "wrong results",
+    Status.IMPLAUSIBLE: "not believed",
+    Status.FAILED: "failed",
+    Status.OUT_OF_MEMORY: "out of memory",
+    Status.TIMED_OUT: "timed out",
+    Status.CRASHED: "crashed",
+}
+
+
+def why_none(scene: Scene, length: int) -> str:
+    """Why a length has no winner: of the exact variants, first those that were tried."""
+    records = list(scene.regime.cells.get(length, {}).values())
+    exact = [r for r in records if r.computes == "softmax"]
+    if not records:
+        return "not run"
+    if not exact and any(r.time for r in records):
+        return "nothing exact, others timed"
+    tried = [r for r in exact or records if r.status not in NOT_TRIED]
+    statuses = Counter(r.status for r in tried or exact or records)
+    return WORDS.get(statuses.most_common(1)[0][0], "no usable time")
 
 
 def _short(value: Any) -> Any:
@@ -101,20 +149,24 @@ def _short(value: Any) -> Any:
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
 
 
-def _values(record: Record) -> Iterator[float | None]:
-    """What :data:`TIMED` names after the interval."""
-    memory, far, work = record.memory, record.distance, record.cost
-    exact = record.computes == EXACT
-    yield positive(memory.peak_bytes) if memory else None
-    yield positive(memory.saved_bytes) if memory else None
-    yield positive(record.worst_error)
-    yield None if exact or not far else positive(far.relative)
-    yield 1 if exact else far.skill if far else None
-    yield positive(record.share_of_ceiling)
-    yield positive(work.flops) if work else None
-    yield positive(work.bytes) if work else None
-    yield positive(record.energy.joules) if record.energy else None
-    yield int(bool(record.time and record.time.doubts))
+def _values(record: Record, time: Time) -> dict[str, float | None]:
+    """The fields of a measurement: seconds, bytes, joules."""
+    memory, far, work, exact = record.memory, record.distance, record.cost, record.computes == EXACT
+    return {
+        "s": time.median_s,
+        "low": time.low_s,
+        "high": time.high_s,
+        "peak": positive(memory.peak_bytes) if memory else None,
+        "saved": positive(memory.saved_bytes) if memory else None,
+        "error": positive(record.worst_error),
+        "distance": None if exact or not far else positive(far.relative),
+        "fidelity": 1 if exact else far.skill if far else None,
+        "share": positive(record.share_of_ceiling),
+        "flops": positive(work.flops) if work else None,
+        "bytes": positive(work.bytes) if work else None,
+        "joules": positive(record.energy.joules) if record.energy else None,
+        "noisy": int(bool(time.doubts)),
+    }
 
 
 def _answer(scene: Scene, standing: Standing, place: Mapping[str, int]) -> dict[str, Any]:
@@ -139,44 +191,48 @@ def _ask(scene: Scene, length: int) -> str:
 # ---- what is said of a variant -------------------------------------------------------------------
 
 
-def panels(contents: Contents) -> dict[str, dict[str, Any]]:
+def panels_of(contents: Contents) -> dict[str, dict[str, Any]]:
     """By its number, what is said of each variant beside its times."""
     problems: dict[str, dict[int, Problem]] = {}
     for scene in contents.scenes:
         for record in scene.regime.records:
             problems.setdefault(record.variant, {})[scene.number] = record.problem
-    table, found = Table(dict(own_rows())), {}
+    table, panels = Table(dict(own_rows())), {}
     for name, look in contents.looks.items():
         try:
             row = table.find(name)
         except CantBeDone:
             row = None
-        said = _row(row, problems.get(name, {})) if row else {"facts": []}
+        about = _row(row, problems.get(name, {})) if row else {"facts": []}
         core = not row or row.level == "core"
         code = {n: "\n".join(lines(name, p)) for n, p in problems.get(name, {}).items() if core}
         model = "\n".join(in_transformers(name)) if core and look.family != "parallel" else ""
-        found[str(look.number)] = {**said, "code": code, "transformers": model}
-    return found
+        panels[str(look.number)] = {**about, "code": code, "transformers": model}
+    return panels
 
 
 def _row(row: Variant, problems: Mapping[int, Problem]) -> dict[str, Any]:
+    """Its title, its mathematics, and facts, of which empty ones are left out."""
     device = next((p.device for p in problems.values()), row.devices[0])
-    takes = [", ".join(row.on(device, what)) for what in ("phases", "masks", "dtypes")]
-    shapes = ["grouped-query heads"] * bool(row.gqa)
-    shapes += ["unequal lengths" + " in decoding" * (row.cross == "decode")] * bool(row.cross)
-    shapes += ["values of another width"] * row.value_dim
-    shapes += [f"head sizes {row.head_dims[0]} to {row.head_dims[1]}"] if row.head_dims else []
-    needs = [*row.requires, *["CUDA"] * (row.devices == ("cuda",))]
-    needs = [", ".join(needs) + f" ({row.install})" * bool(row.install)] if needs else []
+    phases, masks, dtypes = (", ".join(row.on(device, x)) for x in ("phases", "masks", "dtypes"))
+    cross = "unequal lengths in decoding" if row.cross == "decode" else "unequal lengths"
+    heads = f"head sizes {row.head_dims[0]} to {row.head_dims[1]}" if row.head_dims else ""
+    shapes = [
+        "grouped-query heads" if row.gqa else "",
+        cross if row.cross else "",
+        "values of another width" if row.value_dim else "",
+        heads,
+    ]
+    needs = ", ".join([*row.requires, *(["CUDA"] if row.devices == ("cuda",) else [])])
     facts = {
         "Paper": row.paper,
         "Written by": row.origin,
-        "Needs": needs[0] if needs else "torch alone",
-        "Phases": takes[0],
-        "Masks": takes[1].replace("none,", "no mask,"),
-        "Types": takes[2],
-        "Also takes": ", ".join(shapes),
+        "Needs": f"{needs} ({row.install})" if needs and row.install else needs or "torch alone",
+        "Phases": phases,
+        "Masks": masks.replace("none,", "no mask,"),
+        "Types": dtypes,
+        "Also takes": ", ".join(filter(None, shapes)),
         "Options": ", ".join(f"{k}={v}" for k, v in row.chosen.items() if k != "core"),
     }
-    given = [[name, value] for name, value in facts.items() if value]
-    return {"title": row.title, "mathematics": mathematics(row.build), "facts": given}
+    shown = [[name, value] for name, value in facts.items() if value]
+    return {"title": row.title, "mathematics": mathematics(row.build), "facts": shown}

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from attnbench.features.report import build, files
+from attnbench.features.report import files
 from tests.report.page import runs
 
 OWN = ("file:", "blob:", "data:", "about:")
@@ -14,11 +14,9 @@ OWN = ("file:", "blob:", "data:", "about:")
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """The whole report of a small run by hand; of one of its regimes figures among the files."""
+    """The whole report of a small run by hand."""
     folder = tmp_path_factory.mktemp("report") / "box" / "20260102-030405"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "SCENES", 1)
-        return files.make([runs.written(folder, runs.small())], folder / "report")
+    return files.make([runs.written(folder, runs.small())], folder / "report")
 
 
 @pytest.fixture
@@ -29,7 +27,7 @@ def gathered(tmp_path):
 
 @pytest.fixture
 def filled(tmp_path):
-    """Calls with records, a run each, and returns contents without figures."""
+    """Calls with records, a run each, and returns the contents of their report."""
     return partial(runs.filled, tmp_path)
 
 

@@ -59,17 +59,17 @@ def test_each_cell_knows_its_line_its_ratios_its_units_and_its_place(filled):
     matmul = [cell for cell in cells if cell.record.variant == "matmul"][1]  # at 128 tokens
     assert matmul.to_best == pytest.approx(1.6) == matmul.to_baseline
     units = {"ms": "3.20", "tflops": "0.00262", "share": "42\u00a0%", "baseline": "1.60×"}
-    assert (matmul.units, matmul.kept) == (units, "100\u00a0%")
+    assert (matmul.units, matmul.fidelity) == (units, "100\u00a0%")
     first = sorted(cells, key=place)[:6]
     problems = {(c.record.problem.kv_len, c.record.problem.phase) for c in first}
     assert problems == {(256, "train")}
     names = [c.record.variant for c in first]
     assert names == ["sdpa", "matmul", "window?size=8", runs.MARKUP, "sdpa.efficient", "einsum"]
     none = first[-1]
-    assert set(none.units.values()) == {none.kept} == {"–"}
+    assert set(none.units.values()) == {none.fidelity} == {"–"}
     assert (none.to_best, none.record.worst_error) == (None, None)
     less = replace(matmul, record=matmul.record.with_(distance=runs.far(-143.0)))
-    assert less.kept == "< 0"
+    assert less.fidelity == "< 0"
 
 
 def unpacked(word):

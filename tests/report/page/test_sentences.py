@@ -1,11 +1,7 @@
-"""What a report says of its runs: headlines, how sure, what is missing, figures in their place."""
+"""What a report says of its runs: headlines, how sure, and what is missing."""
 
 import re
-from unittest.mock import Mock
 
-import pytest
-
-from attnbench.features.report import build
 from attnbench.report.sentences import beside, headlines, how_sure, missing, only, sentences
 from tests.report.page import runs
 from tests.report.page.runs import NEAR, OWN, at, timed, untimed
@@ -120,49 +116,3 @@ def test_reasons_that_differ_in_numbers_alone_are_one_and_other_remedies_are_not
     (found,) = untimed_of(*records, untimed("b", "failed", "no"), timed("b", 1.0, 128))
     assert (found.variants, found.cells) == (("a", "b"), 3)
     assert found.where[0].endswith(": all lengths")  # of one of two it is not everywhere
-
-
-def draw_all(*records):
-    found, looks = runs.staged(*records)
-    return build.draw_all([found[0].run], found, looks, "sdpa")
-
-
-@pytest.fixture
-def hollow(monkeypatch):
-    """How often a picture of memory was asked for; no figure draws anything."""
-    asked = []
-    for name in ("winner_map", "scaling", "tradeoffs", "roofline", "closeness"):
-        monkeypatch.setattr(getattr(build, name), "draw", lambda *_: None)
-    monkeypatch.setattr(build.memory, "draw", lambda *given: asked.append(given))
-    return asked
-
-
-def test_a_figure_that_fails_is_a_sentence_in_its_place(monkeypatch, hollow):
-    why = ValueError("it has no room\nfor it")
-    monkeypatch.setattr(build.memory, "draw", Mock(side_effect=why))
-    figures, absent = draw_all(*runs.small())
-    assert figures == []
-    for sentence in absent["memory"]:
-        assert sentence.endswith("could not be drawn (ValueError: it has no room)")
-    others = set(build.SECTIONS) - {"memory"}
-    assert all(absent[other] == [build.WHY_NOT[other]] for other in others)
-
-
-def test_only_the_first_regimes_have_figures_and_the_rest_is_said(monkeypatch, hollow):
-    records = [timed("sdpa", 1e-3, at(64, heads=n, kv_heads=n)) for n in range(1, 12)]
-    records.append(untimed("sdpa", "failed", problem=at(64, heads=12, kv_heads=12)))
-    one = build.Drawn(*["scaling"] * 5, b"", "")
-    monkeypatch.setattr(build.scaling, "draw", lambda *_: [one])
-    figures, absent = draw_all(*records)
-    assert len(figures) == build.SCENES == len(hollow) == 8
-    energy, rest = absent["scaling"]
-    rests = "3 further regimes of the run are not among the files of figures: forward"
-    assert "--energy" in energy and rest.startswith(rests)
-
-
-@pytest.mark.parametrize(("room", "shown"), [(14, 2), (6, 1)])
-def test_very_many_lines_leave_room_for_few_regimes(hollow, monkeypatch, room, shown):
-    monkeypatch.setattr(build, "LINES", room)
-    problems = [at(64, phase=phase) for phase in ("train", "forward", "decode")]
-    draw_all(*(timed(f"v{n}", 1e-3, p) for p in problems for n in range(7)))
-    assert len(hollow) == shown
