@@ -3,7 +3,6 @@
 import math
 import random
 
-import numpy as np
 import pytest
 
 from attnbench.answer.regimes import frontier, regimes, time_of
