@@ -19,9 +19,9 @@ from impls.problem import InvalidProblem, Problem
 from impls.spec import Variant
 
 WIDTH = 50
-"""Of hashed vectors; GloVe's smallest."""
+"""The length of hashed vectors; GloVe's smallest."""
 SHARED = 0.5
-"""How much of a hashed vector its letters give, so that words that look alike lie near."""
+"""The share of a hashed vector that its letters give, so that words that look alike lie near."""
 
 
 class BadEmbeddings(CantBeDone):
@@ -61,7 +61,7 @@ def vectors_of(words: list[str], file: str | None) -> list[list[float]]:
     return [vectors[w] for w in words]
 
 
-def _read_vectors(wanted: set[str], lines: Iterable[str]) -> dict[str, list[float]]:
+def _read_vectors(words: set[str], lines: Iterable[str]) -> dict[str, list[float]]:
     """The vectors of some words; raises ValueError for a line that is none."""
     vectors, width = {}, -1
     for number, line in enumerate(lines, 1):
@@ -73,7 +73,7 @@ def _read_vectors(wanted: set[str], lines: Iterable[str]) -> dict[str, list[floa
                 f"line {number}: {len(numbers) + one_too_many} numbers where the first line has "
                 f"{width}; a GloVe file is a word and as many numbers, at least one, on each line"
             )
-        if word in wanted:
+        if word in words:
             vectors[word] = [float(n) for n in numbers]
     return vectors
 
@@ -85,13 +85,13 @@ def _hashed(words: list[str]) -> list[list[float]]:
         source = random.Random(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big"))
         return [source.gauss(0.0, 0.8) for _ in range(WIDTH)]
 
-    made = []
+    vectors = []
     for word in words:
         pairs = [word[i : i + 2] for i in range(max(1, len(word) - 1))]
         letters = [sum(c) / len(pairs) ** 0.5 for c in zip(*map(noise, pairs), strict=True)]
         own = noise("word " + word)
-        made.append([SHARED * a + (1 - SHARED) * b for a, b in zip(letters, own, strict=True)])
-    return made
+        vectors.append([SHARED * a + (1 - SHARED) * b for a, b in zip(letters, own, strict=True)])
+    return vectors
 
 
 def ask(

@@ -19,11 +19,11 @@ from attnbench.command.progress import Now, draw_with
 from attnbench.core.disk import write_whole
 from attnbench.core.evidence import selfcheck_said
 from attnbench.features.report.build import baseline
+from attnbench.notebook import lines
 from attnbench.notebook.arguments import several
 from attnbench.notebook.frames import behind
 from attnbench.report import tables
-from attnbench.report.figures import lines
-from attnbench.report.figures.sheet import Drawn
+from attnbench.report.figures.sheet import Plot
 from attnbench.report.figures.style import looks
 from attnbench.report.scenes import scenes
 from attnbench.report.sentences import headlines, missing, sentences, winners
@@ -35,7 +35,7 @@ EVERY_S = 1.0
 """A line of progress is written anew."""
 
 
-class Picture(Drawn):
+class Picture(Plot):
     """One figure: shown as the last value of a cell, written with ``save``."""
 
     def save(self, path: str | Path) -> None:

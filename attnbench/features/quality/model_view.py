@@ -20,7 +20,7 @@ from attnbench.features.quality.model_results import (
 from attnbench.report import tidy
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
-from attnbench.report.figures.sheet import FAINT, GRID, Drawn, finish, sheet
+from attnbench.report.figures.sheet import FAINT, GRID, Plot, finish, sheet
 from attnbench.report.tables import BAD, GOOD, VERDICTS, Styled, Table, columns
 
 if TYPE_CHECKING:
@@ -336,7 +336,7 @@ TICKS = (0.9999, 0.999, 0.99, 0.95, 0.9, 0.8, 0.6, 0.4, 0.0)
 RATIOS = (0.2, 0.5, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
 
 
-def draw_model(found: Evidence) -> Drawn | None:
+def draw_model(found: Evidence) -> Plot | None:
     """Likeness × time at the longest step that was timed; None where none was."""
     lengths, made = results.lengths_of(found.rows), found.made
     shown = points(found.rows, lengths[-1]) if lengths else []

@@ -31,7 +31,7 @@ from attnbench.report.sentences import (
 
 @dataclass(frozen=True)
 class Contents:
-    """What the page, the summary and the files are made from."""
+    """The data of the page, the summary and the files."""
 
     title: str
     length: int | None
@@ -49,7 +49,7 @@ class Contents:
     comparisons: Sequence[RunsComparison]
     incomparable: Sequence[str]
     to_run: Mapping[int, str]
-    """By the number of a run: the path from the report to its folder."""
+    """The path from the report to the folder of each run, by its number."""
     claims: Sequence[Mapping[str, Any]] = ()
     model_cost: Sequence[Mapping[str, Any]] = ()
 
@@ -111,7 +111,7 @@ def baseline(scenes: Sequence[Scene]) -> str:
 # ---- evidence beside the runs: claims, and what a variant costs a model --------------------------
 
 MISFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
-"""What is raised where a file of evidence is not as attnbench writes it."""
+"""The errors that a file of evidence raises that is not as attnbench writes it."""
 TITLES = {
     "model": "A trained model, its attention replaced by each variant",
     "recall": "What small models recall that were trained with each variant",
@@ -120,21 +120,24 @@ TITLES = {
 
 
 def claims_of(runs: Sequence[Path]) -> list[dict[str, Any]]:
-    """The newest claims that can be read in each machine's folder that has any."""
+    """The newest claims in each machine's folder, or a note on why they can't be read."""
     results = []
     for folder in dict.fromkeys(run.resolve().parent for run in runs):
-        note = ""
-        for path in evidence_of(folder, "reproduce"):
+        for path in list(evidence_of(folder, "reproduce"))[:1]:
+            nothing = {
+                "machine": folder.name,
+                "made": "",
+                "tried": [],
+                "footnote": "",
+                "left": None,
+            }
             try:
-                results.append({**claims_for_page(read_evidence(path)), "note": note})
-                break
+                results.append({**claims_for_page(read_evidence(path)), "note": ""})
             except StoreError as error:
-                note = note or str(error)
+                results.append({**nothing, "note": str(error)})
             except MISFORMED as error:
-                note = note or f"{path.name} is not as attnbench writes it ({type(error).__name__})"
-        else:
-            nothing: dict[str, Any] = {"made": "", "tried": [], "footnote": "", "left": None}
-            results += [{"machine": folder.name, "note": note, **nothing}] if note else []
+                note = f"{path.name} is not as attnbench writes it ({type(error).__name__})"
+                results.append({**nothing, "note": note})
     return results
 
 
@@ -161,7 +164,7 @@ def model_cost(runs: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def _evidence_on_page(evidence: Evidence) -> dict[str, Any]:
-    """What the page shows of a file of evidence, or as its source why it can't be shown."""
+    """The part of the page from a file of evidence, or as its source why it can't be shown."""
     try:
         header = evidence.made
         source = f"{header['started'][:10]}, {header['machine']['name']}: {header['command']}"

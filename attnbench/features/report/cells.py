@@ -1,4 +1,4 @@
-"""A measurement on the page: its place, its ratios, its units, and the command that repeats it."""
+"""A measurement of the page: its place, its ratios, its units, and the command that repeats it."""
 
 from __future__ import annotations
 

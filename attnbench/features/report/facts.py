@@ -1,18 +1,19 @@
-"""What the script of the page draws from, and what the page says of each variant."""
+"""The data that the page's script draws from, and the facts of each variant."""
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from attnbench.answer.paste import in_transformers, lines, words_beside_default
 from attnbench.answer.ranking import EXACT, with_same
 from attnbench.answer.regimes import time_of
 from attnbench.answer.standings import Standing
 from attnbench.core.format import positive
-from attnbench.core.record import NOT_TRIED, Record, Status, Time
+from attnbench.core.record import NOT_TRIED, Record, Time
 from attnbench.features.report.build import Contents
 from attnbench.features.report.cells import tables_of
 from attnbench.report.figures import sheet
@@ -25,8 +26,6 @@ from impls.loading import mathematics
 from impls.problem import Problem
 from impls.spec import Variant
 
-FIGURES = 5
-"""How many figures of a number are drawn."""
 AXES = ("run", "phase", "mask", "dtype")
 
 
@@ -42,21 +41,19 @@ def lengths_of(scenes: Sequence[Scene]) -> list[int]:
 
 
 def drawing(contents: Contents, numbers: Mapping[int, int]) -> dict[str, Any]:
-    """All that the script draws. ``numbers``: the number of a record's cell, by its identity."""
+    """All data of the figures. ``numbers``: the number of a record's cell, by its identity."""
     place = {name: look.number for name, look in contents.looks.items()}
     apart, scenes = distinct_words(contents.scenes), dict[int, Any]()
     timed, untimed = list[dict[str, Any]](), list[list[Any]]()
     for scene in contents.scenes:
-        above = roof(scene)
         scenes[scene.number] = {
             **axes_of(scene),
             "title": apart[scene.number],
             "words": scene.regime.words(),
             "lengths": [s.length for s in scene.standings if s.timed],
-            "margin": _short(scene.run.margin),
+            "margin": shorten(scene.run.margin),
             "names": {place[name]: with_same(name, x) for name, x in scene.one_kernel.items()},
             "left_out": [place[name] for some in scene.one_kernel.values() for name in some],
-            "roof": above and [_short(x) for x in above],
             "answers": {s.length: _answer(scene, s, place) for s in scene.standings},
             "ask": {s.length: words for s in scene.standings if (words := _ask(scene, s.length))},
             "crossings": list(map(str, scene.crossings)),
@@ -70,8 +67,7 @@ def drawing(contents: Contents, numbers: Mapping[int, int]) -> dict[str, Any]:
                     "number": numbers[id(record)],
                 }
                 if time := time_of(record):
-                    values = {key: _short(value) for key, value in _values(record, time).items()}
-                    timed.append({**place_of, **values})
+                    timed.append({**place_of, **shorten(_values(record, time))})
                 else:
                     untimed.append([*place_of.values(), record.status.words])
     return {
@@ -90,62 +86,30 @@ def drawing(contents: Contents, numbers: Mapping[int, int]) -> dict[str, Any]:
     }
 
 
-class Roof(NamedTuple):
-    """What the machine was measured to do: all of it, where several processes take part."""
-
-    flops: float
-    """FLOP a second, by a matrix product."""
-    memory: float
-    """Bytes a second, by the largest copy."""
-    cache: float
-    """Bytes a second, by the fastest copy."""
-
-
-def roof(scene: Scene) -> Roof | None:
-    """The ceilings of the kind of machine that measured a scene; None if they weren't measured."""
-    header = scene.run.header
-    node = (header.get("nodes") or {}).get(scene.regime.node) or {}
-    ceilings = node.get("ceilings") or header.get("ceilings") or {}
-    flops = (ceilings.get("flops") or {}).get(scene.regime.dtype)
-    copies = {int(size): speed for size, speed in (ceilings.get("copy") or {}).items() if speed}
-    if not flops or not copies:
-        return None
-    world = scene.regime.world or 1
-    return Roof(flops * world, copies[max(copies)] * world, max(copies.values()) * world)
-
-
-WORDS = {
-    Status.UNSUPPORTED: "not supported",
-    Status.UNAVAILABLE: "not available",
-    Status.WRONG: "wrong results",
-    Status.IMPLAUSIBLE: "not believed",
-    Status.FAILED: "failed",
-    Status.OUT_OF_MEMORY: "out of memory",
-    Status.TIMED_OUT: "timed out",
-    Status.CRASHED: "crashed",
-}
-
-
 def why_none(scene: Scene, length: int) -> str:
-    """Why a length has no winner: of the exact variants, first those that were tried."""
+    """The reason why a length has no winner; exact variants that were tried come first."""
     records = list(scene.regime.cells.get(length, {}).values())
     exact = [r for r in records if r.computes == "softmax"]
     if not records:
         return "not run"
     if not exact and any(r.time for r in records):
         return "nothing exact, others timed"
-    tried = [r for r in exact or records if r.status not in NOT_TRIED]
-    statuses = Counter(r.status for r in tried or exact or records)
-    return WORDS.get(statuses.most_common(1)[0][0], "no usable time")
+    attempts = [r for r in exact or records if r.status not in NOT_TRIED]
+    statuses = Counter(r.status for r in attempts or exact or records)
+    return statuses.most_common(1)[0][0].words
 
 
-def _short(value: Any) -> Any:
-    """A number with fewer figures; None of what is none or infinite."""
+def shorten(value: Any, digits: int = 5) -> Any:
+    """A value with fewer significant digits; None for a number that is not finite."""
+    if isinstance(value, dict):
+        return {key: shorten(inner, digits) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [shorten(inner, digits) for inner in value]
     if not isinstance(value, float):
         return value
-    if not abs(value) < float("inf"):
+    if not math.isfinite(value):
         return None
-    short = float(f"{value:.{FIGURES}g}")
+    short = float(f"{value:.{digits}g}")
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
 
 
@@ -163,7 +127,6 @@ def _values(record: Record, time: Time) -> dict[str, float | None]:
         "fidelity": 1 if exact else far.skill if far else None,
         "share": positive(record.share_of_ceiling),
         "flops": positive(work.flops) if work else None,
-        "bytes": positive(work.bytes) if work else None,
         "joules": positive(record.energy.joules) if record.energy else None,
         "noisy": int(bool(time.doubts)),
     }
@@ -177,22 +140,22 @@ def _answer(scene: Scene, standing: Standing, place: Mapping[str, int]) -> dict[
         "use": place[answer.winner],
         "ties": [place[name] for name in answer.equal],
         "next": place[answer.next] if answer.next else -1,
-        "lead": _short(answer.lead.factor) if answer.lead else None,
+        "lead": shorten(answer.lead.factor) if answer.lead else None,
         "noisy": int(bool(answer.flags)),
     }
 
 
 def _ask(scene: Scene, length: int) -> str:
-    """What a command says of the problem at a length; empty where no command can."""
+    """The words of a command for the problem at a length; empty where no command can measure it."""
     record = next(iter(scene.regime.cells[length].values()))
     return shlex.join([*words_beside_default(record.problem), *tables_of(scene.run.header)])
 
 
-# ---- what is said of a variant -------------------------------------------------------------------
+# ---- the facts of a variant ----------------------------------------------------------------------
 
 
 def panels_of(contents: Contents) -> dict[str, dict[str, Any]]:
-    """By its number, what is said of each variant beside its times."""
+    """The facts of each variant, by its number in the report."""
     problems: dict[str, dict[int, Problem]] = {}
     for scene in contents.scenes:
         for record in scene.regime.records:
@@ -234,5 +197,5 @@ def _row(row: Variant, problems: Mapping[int, Problem]) -> dict[str, Any]:
         "Also takes": ", ".join(filter(None, shapes)),
         "Options": ", ".join(f"{k}={v}" for k, v in row.chosen.items() if k != "core"),
     }
-    shown = [[name, value] for name, value in facts.items() if value]
-    return {"title": row.title, "mathematics": mathematics(row.build), "facts": shown}
+    some = [[name, value] for name, value in facts.items() if value]
+    return {"title": row.title, "mathematics": mathematics(row.build), "facts": some}

@@ -28,19 +28,19 @@ from attnbench.report.tables import (
 from impls.errors import CantBeDone
 
 INDEX = "index.html"
-SHOWN = "backslashreplace"  # of a path that is not UTF-8
+ERRORS = "backslashreplace"  # of a path that is not UTF-8
 
 
 @dataclass(frozen=True)
-class Made:
-    """A report on disk."""
+class Report:
+    """A report that was written."""
 
     index: Path
     files: Sequence[Path]
     contents: Contents
 
 
-def make(runs: Sequence[Path], out: Path) -> Made:
+def make(runs: Sequence[Path], out: Path) -> Report:
     """A report of these runs in a folder; raises StoreError where there is nothing to report, or
     nothing can be written.
     """
@@ -49,7 +49,7 @@ def make(runs: Sequence[Path], out: Path) -> Made:
         writable_folder(out)
     try:
         contents = contents_of(records, out)
-        return Made(out / INDEX, write(contents, out), contents)
+        return Report(out / INDEX, write(contents, out), contents)
     except CantBeDone:
         raise
     except Exception as error:  # a file may hold what no run of ours ever wrote
@@ -83,7 +83,7 @@ def write(contents: Contents, out: Path) -> list[Path]:
     }
     for name, text in reversed(texts.items()):  # the page last: what it leads to is there by then
         with _writing(out / name):
-            write_whole(out / name, text.encode(errors=SHOWN), sync=False)
+            write_whole(out / name, text.encode(errors=ERRORS), sync=False)
     return [out / name for name in texts]
 
 

@@ -21,7 +21,7 @@ from attnbench.answer.standings import Stretch, closeness
 from attnbench.core import format
 from attnbench.features.report.build import Contents
 from attnbench.features.report.cells import PageCell, cells_of, place, repeats, summarize
-from attnbench.features.report.facts import AXES, axes_of, drawing, lengths_of, panels_of
+from attnbench.features.report.facts import AXES, axes_of, drawing, lengths_of, panels_of, shorten
 from attnbench.report.figures import sheet
 from attnbench.report.figures.style import Look
 from attnbench.report.scenes import ReportRun, Scene
@@ -88,9 +88,8 @@ def render(contents: Contents) -> str:
 WHY_NOT = {
     "memory": "no memory was measured",
     "energy": "no energy was measured; 'attnbench run --energy' does it",
-    "roofline": "there is no roofline: the run measured no ceilings, or no record says its work",
 }
-"""Why the page has no figure of a section."""
+"""The reason why the page has no figure of a section."""
 
 
 def _sections(facts: Mapping[str, Any]) -> dict[str, bool]:
@@ -103,12 +102,11 @@ def _sections(facts: Mapping[str, Any]) -> dict[str, bool]:
         "memory": any(cell["peak"] for cell in cells),
         "energy": any(cell["joules"] for cell in cells),
         "map": any("use" in a for scene in scenes.values() for a in scene["answers"].values()),
-        "roofline": any(scenes[c["scene"]]["roof"] and c["flops"] and c["bytes"] for c in cells),
     }
 
 
 def templates(**how: Any) -> Environment:
-    """What fills the templates beside this module."""
+    """The environment of the templates beside this module."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     more: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, **how}
@@ -169,7 +167,7 @@ CLOSEST = 12
 
 
 def _closest(run: ReportRun, contents: Contents) -> Table | None:
-    """How near each exact variant of a run stays to the best; None without two on a problem."""
+    """The share of problems on which each exact variant of a run stays near the best."""
     ranked = closeness(s.regime for s in contents.scenes if s.run is run)
     if not ranked:
         return None
@@ -202,7 +200,7 @@ def _missing(contents: Contents) -> Table:
 
 
 def _comparison(comparison: RunsComparison) -> tuple[Table, Table]:
-    """How two runs differ, and their verdicts cell by cell."""
+    """The differences of two runs, and their verdicts cell by cell."""
     rows = [(d.what, d.a, d.b) for d in comparison.differences]
     heads = columns("the runs differ in", comparison.a, comparison.b)
     differences = Table("How the runs differ", heads, rows)
@@ -219,8 +217,8 @@ def _comparison(comparison: RunsComparison) -> tuple[Table, Table]:
     return differences, Table("Measurement by measurement", heads, verdicts)
 
 
-NAMED, DOUBTS = 3, 3
-"""How many ties and doubts of a line are named; the rest is counted."""
+TIES, DOUBTS = 3, 3
+"""Ties and doubts of a line that are named; the rest is counted."""
 
 
 def cards(
@@ -292,29 +290,31 @@ def _row(
         "stretch": stretch,
         "winner": looks[answer.winner] if answer else None,
         "cell": leaders[0] if leaders else None,
-        "tied": leaders[1 : NAMED + 1],
-        "more": max(0, len(leaders) - 1 - NAMED),
+        "tied": leaders[1 : TIES + 1],
+        "more": max(0, len(leaders) - 1 - TIES),
         "badges": badges,
         "lead": ahead,
         "memory": memory,
         "peak": format.size(answer.memory_bytes) if answer and answer.memory_bytes else "",
         "doubts": "; ".join(doubts[:DOUBTS]) + (f"; {more} more" if more > 0 else ""),
         "beside": sentence,
-        "other": looks[sentence.found.variant] if sentence and sentence.found else None,
+        "other": looks[sentence.faster.variant] if sentence and sentence.faster else None,
     }
 
 
-# ---- what the page holds packed ------------------------------------------------------------------
+# ---- the packed records --------------------------------------------------------------------------
 
-FIGURES = 7
-"""How many figures of a number the page keeps; the file that it names has them all."""
+DIGITS = 7
+"""Significant digits that the page keeps of a number; the file that it names has them all."""
 
 
 def packed(contents: Contents, cells: Sequence[PageCell]) -> str:
     """``cells`` and ``panels`` by their numbers: as one word."""
     records = {}
     for cell in cells:
-        p = cell.record.problem
+        p, record = cell.record.problem, cell.record.to_dict()
+        if record["time"]:
+            del record["time"]["samples_s"]
         where = cell.scene.regime if cell.scene else p.phase
         records[cell.number] = {
             "title": f"{cell.record.variant} at {p.kv_len:,} tokens: {where}",
@@ -322,17 +322,8 @@ def packed(contents: Contents, cells: Sequence[PageCell]) -> str:
             "line": cell.line,
             "summary": summarize(cell),
             "repeat": repeats(cell.record, cell.run.header),
-            "record": _short(cell.record.to_dict()),
+            "record": shorten(record, DIGITS),
         }
     data = {"cells": records, "panels": panels_of(contents)}
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(errors="backslashreplace"), 6)).decode()
-
-
-def _short(value: Any) -> Any:
-    """The value with shorter numbers, and without the samples of a time."""
-    if isinstance(value, float):
-        return float(f"{value:.{FIGURES}g}")
-    if isinstance(value, dict):
-        return {key: _short(inner) for key, inner in value.items() if key != "samples_s"}
-    return [_short(inner) for inner in value] if isinstance(value, list) else value

@@ -13,7 +13,7 @@ from impls.errors import CantBeDone
 if TYPE_CHECKING:
     import argparse
 
-    from attnbench.features.report.files import Made
+    from attnbench.features.report.files import Report
 
 
 BESIDE = "report"
@@ -61,7 +61,7 @@ def report(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def report_of(run: Path) -> Made | None:
+def report_of(run: Path) -> Report | None:
     """A run's own report, at its end; None where it could not be made: the run has lost nothing."""
     from attnbench.features.report.files import make
 

@@ -1,4 +1,4 @@
-"""What every figure is made of: colours, a sheet to draw on, the files made of it, and its words.
+"""The parts of every picture: colours, a sheet to draw on, its files, and its words.
 
 Any two hues differ by 10 (CIEDE2000) or more to any eye, three simulations of colour blindness
 included, and stand out from their paper by 3:1 or more; words are in ink.
@@ -28,21 +28,32 @@ if TYPE_CHECKING:
 
 INK, FAINT, GRID, PAPER = "#1c2129", "#68707c", "#dde1e7", "#ffffff"
 HUES = {
-    "blue": "#186294", "orange": "#db7900", "green": "#009e73", "red": "#d92151",
-    "violet": "#8a59da", "brown": "#6e4621", "olive": "#676f00", "slate": "#3d4f60",
-}  # fmt: skip
-NAMES = {
-    INK: "ink", FAINT: "faint", GRID: "grid", PAPER: "paper",
-    **{colour: name for name, colour in HUES.items()},
-}  # fmt: skip
-"""Their names in the page's style sheet."""
-VARIABLES = {colour: f"var(--{name})" for colour, name in NAMES.items()}
-LIGHT = {name: colour for colour, name in NAMES.items()}
+    "blue": "#186294",
+    "orange": "#db7900",
+    "green": "#009e73",
+    "red": "#d92151",
+    "violet": "#8a59da",
+    "brown": "#6e4621",
+    "olive": "#676f00",
+    "slate": "#3d4f60",
+}
+LIGHT = {"ink": INK, "faint": FAINT, "grid": GRID, "paper": PAPER, **HUES}
+"""The colours by their names in the page's style sheet, on light paper and on dark."""
 DARK = {
-    "ink": "#e6e9ee", "faint": "#98a1ad", "grid": "#2b323c", "paper": "#14171c",
-    "slate": "#cfd9e4", "blue": "#538cb9", "orange": "#f89848", "green": "#39d3ac",
-    "red": "#ee5d86", "violet": "#b68df9", "brown": "#a8744a", "olive": "#e7e553",
-}  # fmt: skip
+    "ink": "#e6e9ee",
+    "faint": "#98a1ad",
+    "grid": "#2b323c",
+    "paper": "#14171c",
+    "slate": "#cfd9e4",
+    "blue": "#538cb9",
+    "orange": "#f89848",
+    "green": "#39d3ac",
+    "red": "#ee5d86",
+    "violet": "#b68df9",
+    "brown": "#a8744a",
+    "olive": "#e7e553",
+}
+VARIABLES = {colour: f"var(--{name})" for name, colour in LIGHT.items()}
 
 
 def css() -> str:
@@ -69,21 +80,34 @@ COLOUR = re.compile(r"#[0-9a-f]{6}")
 FONT = re.compile(r"font-family: [^;\"]*; ?")
 NUMBER = re.compile(r"-?\d+\.\d{2,}")
 FOR_THE_PAGE = re.compile(r"<metadata>.*?</metadata>|<style[ >].*?</style>|(?<=\n) +", re.DOTALL)
-"""What would apply to a whole page, and what lays out the text of a file."""
+"""Parts of a file that would affect the page that it is put into, and its blanks."""
 UNWRITABLE = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 SETTINGS: dict[str, Any] = {
-    "font.family": "sans-serif", "font.size": 9, "svg.fonttype": "none", "text.color": INK,
-    "axes.edgecolor": GRID, "axes.labelcolor": INK, "axes.titlesize": 9, "axes.labelsize": 8.5,
-    "xtick.color": GRID, "ytick.color": GRID, "xtick.labelcolor": INK, "ytick.labelcolor": INK,
-    "xtick.labelsize": 8, "ytick.labelsize": 8, "axes.spines.top": False,
-    "axes.spines.right": False, "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.6,
-    "axes.axisbelow": True, "hatch.linewidth": 0.6,
-    "text.parse_math": False, "svg.hashsalt": "attnbench",
-}  # fmt: skip
+    "axes.axisbelow": True,
+    "axes.edgecolor": GRID,
+    "axes.grid": True,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 8.5,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 9,
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "hatch.linewidth": 0.6,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "attnbench",
+    "text.color": INK,
+    "text.parse_math": False,
+    **{f"{axis}.color": GRID for axis in ("xtick", "ytick")},
+    **{f"{axis}.labelcolor": INK for axis in ("xtick", "ytick")},
+    **{f"{axis}.labelsize": 8 for axis in ("xtick", "ytick")},
+}
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Plot:
     """One figure."""
 
     name: str
@@ -97,10 +121,10 @@ class Drawn:
     def inline(self) -> str:
         """The SVG for a page, whose colours are variables of the style sheet."""
 
-        def named(part: re.Match[str]) -> str:
+        def with_names(part: re.Match[str]) -> str:
             return COLOUR.sub(lambda colour: VARIABLES.get(colour[0], colour[0]), part[0])
 
-        return STYLE.sub(named, self.svg)
+        return STYLE.sub(with_names, self.svg)
 
 
 @contextmanager
@@ -129,7 +153,7 @@ def save(figure: Figure, files: Iterable[Path]) -> None:
             raise CantBeDone(f"can't write {file}: {error.strerror}") from None
 
 
-def finish(figure: Figure, name: str, title: str, description: str) -> Drawn:
+def finish(figure: Figure, name: str, title: str, description: str) -> Plot:
     """The figure as an SVG, which may also stand in a page beside others, and as a PNG."""
     import matplotlib as mpl
 
@@ -142,7 +166,7 @@ def finish(figure: Figure, name: str, title: str, description: str) -> Drawn:
     text = TAG.sub(lambda tag: _shorten(tag[0]), FOR_THE_PAGE.sub("", text[text.index("<svg") :]))
     label = quoteattr(f"{title}. {description}")
     look = f'role="img" font-family="{FONTS}" style="fill:{INK}" aria-label={label}'
-    return Drawn(name, title, description, text.replace("<svg", f"<svg {look}", 1), png.getvalue())
+    return Plot(name, title, description, text.replace("<svg", f"<svg {look}", 1), png.getvalue())
 
 
 def _shorten(tag: str) -> str:

@@ -1,4 +1,4 @@
-"""How figures look: a look for each variant, the key, names beside lines, and axes."""
+"""The look of each variant, a legend, and the ends of logarithmic axes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ if TYPE_CHECKING:
 
 MARKERS = "os^DvXP*<>"
 """Outlines that differ when they are small, as those with five and more sides don't."""
-FIRST = (
-    "sdpa", "sdpa.flash", "chunked", "baddbmm", "flex", "inplace", "online", "compiled",
-)  # fmt: skip
-"""What is compared most: each has a hue that no other of these has."""
+FIRST = ["sdpa", "sdpa.flash", "chunked", "baddbmm", "flex", "inplace", "online", "compiled"]
+"""The variants that are compared most: each has a hue that no other of these has."""
 SHIFT = 3
-"""By so many hues the list is turned each time that the hues are used up."""
+"""The list of hues is turned by so many each time that it is used up."""
 HALF = "left"
 FILLS = {"softmax": "full", "its own operator": "none"}
 DASHES: dict[str, str | tuple[int, tuple[float, ...]]] = {
@@ -30,7 +28,7 @@ DASHES: dict[str, str | tuple[int, tuple[float, ...]]] = {
     HALF: (0, (4, 2)),
     "none": (0, (1.2, 1.6)),
 }
-"""Of the lines of what is filled so."""
+"""Lines of variants whose marks are filled so."""
 MEANINGS = {
     "full": "exactly softmax",
     HALF: "near it, or\non its own pattern",
@@ -52,12 +50,12 @@ class Look:
 
     @property
     def exact(self) -> bool:
-        """Whether it computes softmax attention and nothing else."""
+        """True where it computes softmax attention and nothing else."""
         return self.computes == "softmax"
 
     @property
     def _turns(self) -> tuple[int, int]:
-        """Which of the hues, and how often all of them were used up before."""
+        """The place of its hue, and how often all hues were used up before."""
         turn, at = divmod(self.place, len(HUES))
         return (at + turn * SHIFT) % len(HUES), turn
 
@@ -83,7 +81,7 @@ class Look:
 
     @property
     def dash(self) -> str | tuple[int, tuple[float, ...]]:
-        """Of its lines, by what it computes."""
+        """The dash of its lines, by what it computes."""
         return DASHES[self.fill]
 
     def marks(self, size: float = 4.0) -> dict[str, Any]:
@@ -111,16 +109,16 @@ def filled(fill: str, colour: str, marker: str = "o", size: float = 4.0) -> dict
 
 def looks(records: Iterable[Any]) -> dict[str, Look]:
     """A look for each variant of these records, in their order."""
-    known = {name: place for place, name in enumerate(dict.fromkeys((*FIRST, *own_rows())))}
-    seen: dict[str, tuple[str, str]] = {}
+    places = {name: place for place, name in enumerate(dict.fromkeys((*FIRST, *own_rows())))}
+    variants: dict[str, tuple[str, str]] = {}
     for record in records:
-        family, computes = seen.get(record.variant, ("", ""))
-        seen[record.variant] = (family or record.family, computes or record.computes)
-    made = {}
-    for number, (variant, both) in enumerate(seen.items()):
+        family, computes = variants.get(record.variant, ("", ""))
+        variants[record.variant] = (family or record.family, computes or record.computes)
+    looks = {}
+    for number, (variant, both) in enumerate(variants.items()):
         other = zlib.crc32(variant.encode("utf-8", "replace")) % (len(HUES) * len(MARKERS))
-        made[variant] = Look(number, variant, *both, known.get(variant, other))
-    return made
+        looks[variant] = Look(number, variant, *both, places.get(variant, other))
+    return looks
 
 
 NAMES = 112.0

@@ -25,7 +25,7 @@ def figure(name="f", words="plain", title="t"):
         axes.plot([1], [2], marker="s", color=HUES["red"])
         edge = {"hatch": "////", "edgecolor": HUES["orange"], "alpha": 0.3}
         fig.add_artist(Rectangle((0.2, 0.2), 0.3, 0.3, facecolor="none", **edge))
-        for colour in sheets.NAMES:
+        for colour in sheets.VARIABLES:
             fig.add_artist(Rectangle((0, 0), 0.1, 0.1, facecolor=colour))
         fig.text(0.5, 0.5, words)
         return finish(fig, name, title, "2.485e-7")

@@ -1,7 +1,7 @@
 """Records and runs made by hand for whoever shows them, and what a figure says."""
 
 import json
-from itertools import combinations, product
+from itertools import product
 from pathlib import Path
 
 from attnbench.core import record as form
@@ -181,29 +181,3 @@ def ran(records, number=0, **header):
 def staged(*records, **header):
     """The scenes of a run of these records, and their looks."""
     return scenes([ran(records, **header)]), looks(records)
-
-
-def assert_words_are_readable(figure):
-    """No word on another, none beyond the sheet."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.text import Text
-
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    sheet = figure.bbox.expanded(1.005, 1.005)
-    outside = [  # ticks that are not drawn
-        tick.label1
-        for axes in figure.axes
-        for axis in (axes.xaxis, axes.yaxis)
-        for tick in axis.get_major_ticks()
-        if not axis.get_view_interval()[0] <= tick.get_loc() <= axis.get_view_interval()[1]
-    ]
-    texts = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
-    texts = [text for text in texts if text not in outside]
-    boxes = [(t.get_text(), t.get_window_extent(canvas.get_renderer())) for t in texts]
-    for said, box in boxes:
-        assert sheet.x0 <= box.x0 <= box.x1 <= sheet.x1, (said, box, sheet)
-        assert sheet.y0 <= box.y0 <= box.y1 <= sheet.y1, (said, box, sheet)
-    for (one, a), (two, b) in combinations(boxes, 2):
-        across, down = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
-        assert across < 1 or down < 2.5, (one, two)  # the box of a word is higher than its letters

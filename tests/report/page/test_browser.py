@@ -274,7 +274,7 @@ def test_a_name_opens_what_the_variant_is_how_it_does_and_how_it_is_used(r):
     r.page.click("#about [data-close]")
 
 
-POINTS = {"scaling": 3, "tradeoffs": 1, "memory": 3, "map": 3, "roofline": 1}
+POINTS = {"scaling": 3, "tradeoffs": 1, "memory": 3, "map": 3}
 
 
 def test_every_point_can_be_read_by_pointer_finger_and_keys(r):

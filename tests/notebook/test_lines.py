@@ -1,14 +1,32 @@
 """Lines for a notebook: what is drawn, read off matplotlib's own figure; words can be read."""
 
+from itertools import combinations
+
 import pytest
 
 from attnbench.core.record import Energy
-from attnbench.report.figures import lines
-from attnbench.report.figures.lines import MEASURES
+from attnbench.notebook import lines
+from attnbench.notebook.lines import MEASURES
 from tests.report.page import runs
 from tests.report.page.runs import other, timed, untimed
 
 LENGTHS = (256, 512, 1024, 2048)
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    """The matplotlib figures that are saved from now on, since an SVG says no width of words."""
+    from matplotlib.figure import Figure
+
+    found, save = [], Figure.savefig
+
+    def keep(self, *given, **more):
+        if self not in found:
+            found.append(self)
+        return save(self, *given, **more)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    return found
 
 
 def draw(measure, *records, **header):
@@ -26,12 +44,38 @@ def curves(figure):
     return [line.get_xydata() for line in axes.lines if line.get_alpha() is None]
 
 
+def assert_words_are_readable(figure):
+    """No word on another, none beyond the sheet."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.text import Text
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    sheet = figure.bbox.expanded(1.005, 1.005)
+    outside = [  # ticks that are not drawn
+        tick.label1
+        for axes in figure.axes
+        for axis in (axes.xaxis, axes.yaxis)
+        for tick in axis.get_major_ticks()
+        if not axis.get_view_interval()[0] <= tick.get_loc() <= axis.get_view_interval()[1]
+    ]
+    texts = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
+    texts = [text for text in texts if text not in outside]
+    boxes = [(t.get_text(), t.get_window_extent(canvas.get_renderer())) for t in texts]
+    for said, box in boxes:
+        assert sheet.x0 <= box.x0 <= box.x1 <= sheet.x1, (said, box, sheet)
+        assert sheet.y0 <= box.y0 <= box.y1 <= sheet.y1, (said, box, sheet)
+    for (one, a), (two, b) in combinations(boxes, 2):
+        across, down = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
+        assert across < 1 or down < 2.5, (one, two)  # the box of a word is higher than its letters
+
+
 @pytest.mark.parametrize("measure", ["time", "memory"])
 def test_no_word_lies_on_another_or_is_cut_off_and_markup_is_text(measure, kept):
     drawn = draw(measure, *runs.crowd(30, (512, 1024, 4096)), machine={"name": "m" * 300})
     assert "<img" not in drawn.svg and len(drawn.inline) < 100_000
     assert "var(--ink)" in drawn.inline and "var(" not in drawn.svg
-    runs.assert_words_are_readable(kept[0])
+    assert_words_are_readable(kept[0])
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,14 @@ from attnbench.core.format import positive
 from attnbench.core.record import Record
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
-from attnbench.report.figures.sheet import FAINT, Drawn, finish, sheet
+from attnbench.report.figures.sheet import FAINT, Plot, finish, sheet
 from attnbench.report.figures.style import Looks
 from attnbench.report.scenes import Scene
 
 Point = tuple[float, float, float]
 """The low end of an interval, the value, and the high end."""
 Lines = Mapping[str, Mapping[int, Point]]
-"""By variant and by length, the shortest first."""
+"""Points by variant and by length, the shortest first."""
 WIDE, HIGH = 440.0, 270.0
 BOX = (46.0, 30.0, WIDE - style.NAMES - 8, HIGH - 44)
 EXACT, OTHERS = 6, 4
@@ -34,13 +34,8 @@ def _time(record: Record) -> Point | None:
     return positive(record.time.low_s) or value, value, positive(record.time.high_s) or value
 
 
-def _peak(record: Record) -> Point | None:
-    value = positive(record.memory.peak_bytes) if record.memory else None
-    return (value, value, value) if value else None
-
-
-def _energy(record: Record) -> Point | None:
-    value = positive(record.energy.joules) if record.energy else None
+def _exactly(value: float | None) -> Point | None:
+    value = positive(value)
     return (value, value, value) if value else None
 
 
@@ -55,12 +50,21 @@ class Measure(NamedTuple):
 
 MEASURES = {
     "time": Measure("median time", format.duration, _time),
-    "memory": Measure("peak memory above the inputs", format.size, _peak, 2),
-    "energy": Measure("energy a call", format.joules, _energy),
+    "memory": Measure(
+        "peak memory above the inputs",
+        format.size,
+        lambda record: _exactly(record.memory.peak_bytes) if record.memory else None,
+        base=2,
+    ),
+    "energy": Measure(
+        "energy a call",
+        format.joules,
+        lambda record: _exactly(record.energy.joules) if record.energy else None,
+    ),
 }
 
 
-def draw(scene: Scene, looks: Looks, baseline: str, name: str) -> Drawn | None:
+def draw(scene: Scene, looks: Looks, baseline: str, name: str) -> Plot | None:
     """The figure of a measure in a regime; None where it was not measured."""
     measure = MEASURES[name]
     hidden = {variant for same in scene.one_kernel.values() for variant in same}
@@ -90,18 +94,18 @@ def draw(scene: Scene, looks: Looks, baseline: str, name: str) -> Drawn | None:
         if max(values) < 100 * min(values) and measure.base == 10:
             axes.yaxis.set_major_locator(LogLocator(10, (1.0, 2.0, 5.0)))
         axes.minorticks_off()
-        named = _named(scene, lines, looks, baseline)
-        for variant in sorted(lines, key=lambda variant: variant in named):
+        coloured = _in_colour(scene, lines, looks, baseline)
+        for variant in sorted(lines, key=lambda variant: variant in coloured):
             look, line = looks[variant], lines[variant]
             low, middle, high = zip(*line.values(), strict=True)
-            if variant not in named:
+            if variant not in coloured:
                 pale: dict[str, Any] = {"color": FAINT, "alpha": 0.4, "linewidth": 0.6}
                 axes.plot([*line], middle, marker="." if len(line) == 1 else "", **pale)
                 continue
             axes.fill_between([*line], low, high, color=look.colour, alpha=0.13, linewidth=0)
             marks: dict[str, Any] = {"linestyle": look.dash, "linewidth": 1.1, **look.marks(3.7)}
             axes.plot([*line], middle, clip_on=False, **marks)
-        style.legend(figure, (looks[variant] for variant in named))
+        style.legend(figure, (looks[variant] for variant in coloured))
         return finish(figure, f"r{scene.number}-{name}", f"{title} ({scene.regime})", least)
 
 
@@ -116,7 +120,7 @@ def _least(lines: Lines, looks: Looks, measure: Measure) -> str:
     return f"Of what is exact, least at {length:,} tokens: {best}, {value}"
 
 
-def _named(scene: Scene, lines: Lines, looks: Looks, baseline: str) -> Sequence[str]:
+def _in_colour(scene: Scene, lines: Lines, looks: Looks, baseline: str) -> Sequence[str]:
     """The lines in colour, as they end from the top down.
 
     Exact ones: the winners, the baseline, then the fastest of the longest; and a few of the rest.
