@@ -194,15 +194,21 @@ def markdown_text(text: str) -> str:
     return safe.replace("@", "&#64;").replace("\\<", "&lt;")
 
 
-LATEX = {"\\": r"\textbackslash ", "~": r"\textasciitilde ", "^": r"\textasciicircum "}
-LATEX |= {sign: f"\\{sign}" for sign in "{}&%$#_"}
+LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash ",
+        "~": r"\textasciitilde ",
+        "^": r"\textasciicircum ",
+        **{sign: f"\\{sign}" for sign in "{}&%$#_"},
+    }
+)
 PAGE = 60
 """Rows above which a table in LaTeX may break over pages."""
 
 
 def latex_text(text: str) -> str:
     """Text in which LaTeX finds no command."""
-    return text.translate(str.maketrans(LATEX))
+    return text.translate(LATEX)
 
 
 def to_latex(table: Table) -> str:

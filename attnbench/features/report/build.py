@@ -124,20 +124,15 @@ def claims_of(runs: Sequence[Path]) -> list[dict[str, Any]]:
     results = []
     for folder in dict.fromkeys(run.resolve().parent for run in runs):
         for path in list(evidence_of(folder, "reproduce"))[:1]:
-            nothing = {
-                "machine": folder.name,
-                "made": "",
-                "tried": [],
-                "footnote": "",
-                "left": None,
-            }
+            nothing: dict[str, Any] = {"made": "", "tried": [], "footnote": "", "left": None}
+            claims, note = {"machine": folder.name, **nothing}, ""
             try:
-                results.append({**claims_for_page(read_evidence(path)), "note": ""})
+                claims = claims_for_page(read_evidence(path))
             except StoreError as error:
-                results.append({**nothing, "note": str(error)})
+                note = str(error)
             except MISFORMED as error:
                 note = f"{path.name} is not as attnbench writes it ({type(error).__name__})"
-                results.append({**nothing, "note": note})
+            results.append({**claims, "note": note})
     return results
 
 

@@ -70,12 +70,12 @@ def cells_of(contents: Contents) -> list[PageCell]:
     cells: list[PageCell] = []
     for run in contents.runs:
         for record, line in zip(run.records, run.lines, strict=True):
-            scene, ratios = scenes.get(id(record)), list[float | None]()
-            if scene and (time := record.time):
-                others = medians[scene.number, record.problem.kv_len]
+            home, ratios = scenes.get(id(record)), list[float | None]()
+            if home and (time := record.time):
+                others = medians[home.number, record.problem.kv_len]
                 ratios = [time.median_s / other if other else None for other in others]
             look = contents.looks[record.variant]
-            cells.append(PageCell(len(cells), record, run, line, scene, look, *ratios))
+            cells.append(PageCell(len(cells), record, run, line, home, look, *ratios))
     return cells
 
 

@@ -133,32 +133,19 @@ def legend(figure: Figure, looks: Iterable[Look], *, lines: bool = True) -> None
     from matplotlib.lines import Line2D
 
     looks = list(looks)
-    handles = [
-        Line2D(
-            [],
-            [],
-            linestyle=look.dash if lines else "none",
-            linewidth=1.1,
-            label=labels.shorten(look.variant, NAMES - 32, 8),
-            **look.marks(),
-        )
-        for look in looks
-    ]
+    handles = []
+    for look in looks:
+        label = labels.shorten(look.variant, NAMES - 32, 8)
+        line: dict[str, Any] = {"linestyle": look.dash if lines else "none", "linewidth": 1.1}
+        handles.append(Line2D([], [], label=label, **line, **look.marks()))
     fills = {look.fill for look in looks}
     for fill, words in MEANINGS.items() if fills - {"full"} else ():
         if fill in fills:
             handles.append(Line2D([], [], linestyle="none", label=words, **filled(fill, FAINT)))
     wide, high = figure.get_size_inches() * 72
-    figure.legend(
-        handles=handles,
-        loc="upper left",
-        bbox_to_anchor=(1 - NAMES / wide, 1 - 44 / high),
-        frameon=False,
-        fontsize=8,
-        handlelength=2.4,
-        handletextpad=0.5,
-        borderaxespad=0,
-    )
+    at: dict[str, Any] = {"loc": "upper left", "borderaxespad": 0, "frameon": False}
+    at["bbox_to_anchor"] = (1 - NAMES / wide, 1 - 44 / high)
+    figure.legend(handles=handles, fontsize=8, handlelength=2.4, handletextpad=0.5, **at)
 
 
 def limits(values: Iterable[float], least: float = 6.0, room: float = 0.06) -> tuple[float, float]:
