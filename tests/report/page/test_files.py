@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
@@ -17,18 +18,28 @@ from attnbench.report.sentences import Missing
 from tests.report.page import runs
 from tests.report.page.runs import OWN, at, timed, untimed
 
+GOLDEN = Path(__file__).with_name("golden")
 
-def test_where_nothing_can_be_written_is_a_sentence(tmp_path):
+
+def test_a_report_is_its_page_and_its_texts_and_says_no_path_of_this_machine(report):
+    """With GOLDENS=write it writes the texts anew: look at what has changed before it stays."""
+    out = report.index.parent
+    written = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert {path.name for path in report.files} == written.keys()
+    assert written.keys() == {"index.html", "summary.md", "data.csv", "table.tex"}
+    assert not any(str(out.parents[2]).encode() in content for content in written.values())
+    for name in ("summary.md", "data.csv", "table.tex"):
+        if os.environ.get("GOLDENS") == "write":
+            (GOLDEN / name).write_bytes(written[name])
+        assert written[name] == (GOLDEN / name).read_bytes()
+
+
+@pytest.mark.parametrize("out", ["file", "file/below"])
+def test_where_nothing_can_be_written_is_a_sentence(tmp_path, out):
     run = runs.written(tmp_path / "box" / "run", runs.small())
     (tmp_path / "file").write_text("")
-    longest = os.pathconf(tmp_path, "PC_PATH_MAX") - len("/index.html")
-    deep = tmp_path
-    while (room := longest - len(str(deep))) > 1:
-        deep /= "d" * min(200, room - 1)
-    for out in (tmp_path / "file", tmp_path / "file" / "below", deep):
-        with pytest.raises(StoreError, match=r"can't write the report to .*--out"):
-            files.make([run], out)
-    assert deep.is_dir()  # there was room for the folder, and none for what is in it
+    with pytest.raises(StoreError, match=r"can't write the report to .*--out"):
+        files.make([run], tmp_path / out)
 
 
 @pytest.mark.slow
@@ -104,21 +115,24 @@ WORDS = (
 )  # fmt: skip
 
 
-def test_no_words_are_markup(filled, tmp_path):
-    """They come out of a Markdown reader as they went in."""
+def read_summary(folder, name):
+    """The summary of a run of which this is a variant, a reason and a remedy; and as it is read."""
+    failed = untimed("c", "failed", name, remedy=name)
+    text = summary(runs.filled(folder, [timed("b", 2e-3), timed(name), failed]))
     read = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render
+    return text, read(text)
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_no_words_are_markup(tmp_path, name):
+    """They come out of a Markdown reader as they went in."""
     tags = re.compile(r"<[^>]*>")
-    plain = None
-    for name in ("plain", *WORDS):
-        failed = untimed("c", "failed", name, remedy=name)
-        said = summary(filled([timed("b", 2e-3), timed(name), failed]))
-        shutil.rmtree(tmp_path / "m")
-        marked = read(said)
-        plain = plain or marked
-        assert "@" not in said  # nobody is called by it
-        assert tags.findall(marked) == tags.findall(plain), name
-        heard = html.unescape(tags.sub("", marked)).replace("\N{REPLACEMENT CHARACTER}", " ")
-        assert heard.count(" ".join(name.split())) >= 4
+    _, plain = read_summary(tmp_path / "plain", "plain")
+    text, marked = read_summary(tmp_path / "other", name)
+    assert "@" not in text  # nobody is called by it
+    assert tags.findall(marked) == tags.findall(plain)
+    heard = html.unescape(tags.sub("", marked)).replace("\N{REPLACEMENT CHARACTER}", " ")
+    assert heard.count(" ".join(name.split())) >= 4
 
 
 def test_runs_stand_side_by_side_and_are_compared(filled):

@@ -31,17 +31,22 @@ def asked(command):
     return given, list(problems(grid, levels))
 
 
-def test_the_command_asks_for_the_same_problem_again():
-    documents = {"mask": Mask.parse("causal+document:100,156"), "inputs": "outliers"}
-    for problem in (
+DOCUMENTS = {"mask": Mask.parse("causal+document:100,156"), "inputs": "outliers"}
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
         Problem(batch=3, heads=8, kv_heads=2, q_len=100, kv_len=512, head_dim=48, v_head_dim=32),
         Problem(q_len=4, kv_len=4096, phase="decode", mask=Mask.parse("causal")),
-        Problem(dtype="bfloat16", phase="train", device="cuda:1", **documents),
+        Problem(dtype="bfloat16", phase="train", device="cuda:1", **DOCUMENTS),
         Problem(level="layer", mask=Mask.parse("window:31,0"), phase="backward"),
-    ):
-        variant = "mha" if problem.level == "layer" else "performer?features=128"
-        given, found = asked(repeats(timed(variant, 1e-3, problem), {}))
-        assert found == [problem] and (given.verb, given.variants) == ("run", [variant])
+    ],
+)
+def test_the_command_asks_for_the_same_problem_again(problem):
+    variant = "mha" if problem.level == "layer" else "performer?features=128"
+    given, found = asked(repeats(timed(variant, 1e-3, problem), {}))
+    assert found == [problem] and (given.verb, given.variants) == ("run", [variant])
 
 
 def test_the_command_says_what_else_the_run_was_told():
