@@ -15,20 +15,34 @@ from tests.times import around, figures
 
 PROBLEM = Problem(heads=2, kv_heads=2, q_len=64, kv_len=64)
 MACHINE = {
-    "name": "slow-box-2c", "cpu": "Slow Box", "cores": 2, "memory_bytes": 25 << 30,
-    "system": "Linux 6 x86_64", "python": "3.11.7", "torch_cuda": None, "gpus": [],
-    "versions": {"torch": "2.13.0+cpu", "numpy": "2.4.6"}, "compiler": "/usr/bin/g++",
+    "name": "slow-box-2c",
+    "cpu": "Slow Box",
+    "cores": 2,
+    "memory_bytes": 25 << 30,
+    "system": "Linux 6 x86_64",
+    "python": "3.11.7",
+    "torch_cuda": None,
+    "gpus": [],
+    "versions": {"torch": "2.13.0+cpu", "numpy": "2.4.6"},
+    "compiler": "/usr/bin/g++",
     "devices": ["cpu"],
-}  # fmt: skip
+}
 HEADER = {
-    "run": "20260102-030405", "schema": form.SCHEMA, "protocol": form.PROTOCOL, "seed": 7,
-    "budget_s": 0.1, "machine": MACHINE, "tables": [], "command": "attnbench run --seq 64,128,256",
+    "run": "20260102-030405",
+    "schema": form.SCHEMA,
+    "protocol": form.PROTOCOL,
+    "seed": 7,
+    "budget_s": 0.1,
+    "machine": MACHINE,
+    "tables": [],
+    "command": "attnbench run --seq 64,128,256",
     "settings": {"threads": 1, "tf32": False, "environment": {"OMP_NUM_THREADS": "1"}},
-    "code": {"commit": "0123abcd" * 5, "dirty": False}, "started": "2026-01-02T03:04:05+00:00",
+    "code": {"commit": "0123abcd" * 5, "dirty": False},
+    "started": "2026-01-02T03:04:05+00:00",
     "noise": [{"call_s": 1e-3, "floor": 0.004}],
     "selfcheck": {"line": "ruler self-check: 74/74 on this machine", "date": "2026-01-01T00:00:00"},
     "ceilings": {"flops": {"float32": 1e11}, "copy": {"262144": 8e10, "268435456": 2e10}},
-}  # fmt: skip
+}
 CAUSAL = Mask.parse("causal")
 LENGTHS = (64, 128, 256)
 MARKUP = "<img src=x onerror=alert(1)>|`*_&{{7*7}}\\end{table}"
@@ -101,9 +115,13 @@ def many(variants, lengths, phases=("train",)):
     for phase, n, number in product(phases, lengths, range(variants)):
         some, exact = 1e-7 * (1 + number * n % 13 / 7), number % 2 == 0
         rough = Error(
-            relative=some, max=some * 1.7, worst_row=some / 0.3, cosine=1 - some,
-            ratio=1 + some / 3e-7, worst_at=[0, number % 4, number % 99],
-        )  # fmt: skip
+            relative=some,
+            max=some * 1.7,
+            worst_row=some / 0.3,
+            cosine=1 - some,
+            ratio=1 + some / 3e-7,
+            worst_at=[0, number % 4, number % 99],
+        )
         parts = ("forward", "dq", "dk", "dv") if phase == "train" else ("forward",)
         given = {"family": FAMILIES[number % 7], "computes": "softmax" if exact else NEAR}
         given |= {"distance": None if exact else far(0.3 + 0.6 * number / variants), "seed": n}

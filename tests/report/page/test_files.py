@@ -58,8 +58,10 @@ def latex(*records):
 
 def test_the_fastest_exact_and_what_ties_with_it_are_bold_and_the_rest_says_how_it_ended():
     measured = {
-        "fast": {64: 1e-3, 128: 2e-3}, "tied": {64: 1.02e-3}, "slow": {64: 2e-3, 128: 1e-3},
-    }  # fmt: skip
+        "fast": {64: 1e-3, 128: 2e-3},
+        "tied": {64: 1.02e-3},
+        "slow": {64: 2e-3, 128: 1e-3},
+    }
     ends = {"fast": "out_of_memory", "slow": "timed_out"}
     text = latex(
         *(timed(name, s, n) for name, times in measured.items() for n, s in times.items()),
@@ -110,9 +112,18 @@ def test_winners_are_a_table_with_ties_and_doubts_and_what_has_none(filled):
 
 
 WORDS = (
-    runs.MARKUP, "`code` **bold** _x_", "[x](y.html) ![i](u)", "<script>", "@everyone ~~gone~~",
-    "a\nb\n# c", "back\\slash|", "a &amp; b", "<!-- x", "\n- item", "\n\n1. one",
-)  # fmt: skip
+    runs.MARKUP,
+    "`code` **bold** _x_",
+    "[x](y.html) ![i](u)",
+    "<script>",
+    "@everyone ~~gone~~",
+    "a\nb\n# c",
+    "back\\slash|",
+    "a &amp; b",
+    "<!-- x",
+    "\n- item",
+    "\n\n1. one",
+)
 
 
 def read_summary(folder, name):
