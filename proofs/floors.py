@@ -40,7 +40,7 @@ TORCH_IN_FUNCTIONS = {
 }
 FEATURE = re.compile(r"attnbench\.features\.(\w+)")
 CALLS = {
-    ("run", "report.verb.report_of"), ("run", "report.build.report_s"),
+    ("run", "report.verb.report_of"),
     ("report", "claims.view.claims_for_page"), ("report", "quality.verb.quality_for_page"),
     ("claims", "crossover.search.find_crossover"),
 }  # fmt: skip

@@ -13,7 +13,6 @@ from jsonschema import Draft202012Validator
 import attnbench
 from attnbench import cli
 from attnbench.core import stats
-from attnbench.features.report import build
 from attnbench.meter.cell import Bench
 from attnbench.meter.memory import warm_profiler
 from attnbench.sweep.engine import LocalEngine
@@ -76,13 +75,12 @@ def asked(*words):
 
 @contextlib.contextmanager
 def measured_here():
-    """Measure in this process, for starting a worker takes seconds, and draw no figures."""
+    """Measure in this process, for starting a worker takes seconds."""
     warm_profiler()
     bench = Bench()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalEngine, "ask", lambda _, asked, limit_s: _answer(bench, asked))
         patch.setattr(stats, "DRIFT", 1e9)  # the machine that tests run on is busy
-        patch.setattr(build, "draw_all", lambda *_, **__: ([], {}))
         yield
 
 

@@ -1,38 +1,27 @@
-"""Attention maps: a sentence as vectors, and the weights that a variant gives its words.
-
-A run keeps the maps of its variants beside its records. One worker makes all of them. Exact
-variants make the same map, so one of them stands for the others. The time for all is limited; what
-is left out has a reason.
-"""
+"""An attention map: a sentence as vectors, and the weights that a variant gives its words."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import random
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
-import impls
-from attnbench.core.disk import is_no_file, short_in, write_whole
-from attnbench.core.format import roughly
+from attnbench.core.disk import is_no_file
 from attnbench.core.machine import this_machine, why_not
-from attnbench.core.record import Record
-from attnbench.core.settings import Settings
-from attnbench.sweep.engine import Engine, LocalEngine, WorkerLost
+from attnbench.sweep.engine import Engine
 from impls.errors import CantBeDone
 from impls.masks import Mask
 from impls.problem import InvalidProblem, Problem
 from impls.spec import Variant
 
 WIDTH = 50
-"""Of hashed vectors; GloVe's smallest."""
+"""The length of hashed vectors; GloVe's smallest."""
 SHARED = 0.5
-"""How much of a hashed vector its letters give, so that words that look alike lie near."""
+"""The share of a hashed vector that its letters give, so that words that look alike lie near."""
 
 
 class BadEmbeddings(CantBeDone):
@@ -72,7 +61,7 @@ def vectors_of(words: list[str], file: str | None) -> list[list[float]]:
     return [vectors[w] for w in words]
 
 
-def _read_vectors(wanted: set[str], lines: Iterable[str]) -> dict[str, list[float]]:
+def _read_vectors(words: set[str], lines: Iterable[str]) -> dict[str, list[float]]:
     """The vectors of some words; raises ValueError for a line that is none."""
     vectors, width = {}, -1
     for number, line in enumerate(lines, 1):
@@ -84,7 +73,7 @@ def _read_vectors(wanted: set[str], lines: Iterable[str]) -> dict[str, list[floa
                 f"line {number}: {len(numbers) + one_too_many} numbers where the first line has "
                 f"{width}; a GloVe file is a word and as many numbers, at least one, on each line"
             )
-        if word in wanted:
+        if word in words:
             vectors[word] = [float(n) for n in numbers]
     return vectors
 
@@ -96,13 +85,13 @@ def _hashed(words: list[str]) -> list[list[float]]:
         source = random.Random(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big"))
         return [source.gauss(0.0, 0.8) for _ in range(WIDTH)]
 
-    made = []
+    vectors = []
     for word in words:
         pairs = [word[i : i + 2] for i in range(max(1, len(word) - 1))]
         letters = [sum(c) / len(pairs) ** 0.5 for c in zip(*map(noise, pairs), strict=True)]
         own = noise("word " + word)
-        made.append([SHARED * a + (1 - SHARED) * b for a, b in zip(letters, own, strict=True)])
-    return made
+        vectors.append([SHARED * a + (1 - SHARED) * b for a, b in zip(letters, own, strict=True)])
+    return vectors
 
 
 def ask(
@@ -129,64 +118,3 @@ def ask(
     if not finite or [len(some) for some in rows] != [n] * n:
         raise InvalidProblem("it gave no weight for each pair of words")
     return rows
-
-
-SENTENCE = "I must go back to my ship and to my crew"
-FILE = "maps.json"
-SCHEMA = 1
-DIGITS = 4
-ALL_S, EACH_S = 20.0, 4.0
-"""For all maps, loading torch included; and for one: at the most."""
-STARTED_S, USUAL_S = 1.0, 0.1
-"""As a rule: for loading torch, and for one."""
-
-
-def keep(
-    folder: Path, records: Iterable[Record], tables: Sequence[str], watch: Callable[[str], None]
-) -> None:
-    """Write the maps of all variants that have a time into a run's folder.
-
-    ``tables``: the files of rows that the run was given. An error here costs the run nothing:
-    ``watch`` gets it as a sentence.
-    """
-    timed = {r.variant: r.computes for r in records if r.time is not None}
-    if not timed:
-        return
-    try:
-        with LocalEngine(Settings()) as engine:
-            made = maps(timed, impls.table(tables), engine)
-        text = json.dumps(
-            short_in(made), allow_nan=False, separators=(",", ":"), ensure_ascii=False
-        )
-        write_whole(folder / FILE, (text + "\n").encode(), sync=False)
-    except (CantBeDone, OSError) as error:
-        watch(f"no attention maps were kept: {error}")
-
-
-def maps(timed: Mapping[str, str], table: impls.Table, engine: Engine) -> dict[str, Any]:
-    """All maps, and why there is none of some variants. ``timed``: name -> what it computes."""
-    words, end = tokens_of(SENTENCE), monotonic() + ALL_S
-    vectors = vectors_of(words, None)
-    made: list[dict[str, Any]] = []
-    failed: list[dict[str, str]] = []
-    for variant in sorted(timed, key=lambda name: timed[name] != "softmax"):
-        if timed[variant] == "softmax" and made:
-            made[0]["alike"].append(variant)
-            continue
-        try:
-            row = table.find(variant)
-            if "c++" in row.requires:
-                raise CantBeDone("it would have to be compiled for this sentence alone")
-            mask = "causal" if "causal" in row.on("cpu", "masks") else "none"
-            if (left_s := end - monotonic()) <= 0:
-                raise CantBeDone(f"the {roughly(ALL_S)} for all maps were over")
-            weights = ask(engine, row, mask, vectors, min(left_s, EACH_S))
-        except CantBeDone as error:
-            reason = error.reason if isinstance(error, WorkerLost) else str(error)
-            failed.append({"variant": variant, "reason": reason})
-        else:
-            short = [[w if w is None else round(w, DIGITS) for w in some] for some in weights]
-            one = {"variant": variant, "computes": timed[variant], "mask": mask, "alike": []}
-            made.append({**one, "weights": short})
-    about = {"schema": SCHEMA, "sentence": SENTENCE, "words": words}
-    return {**about, "maps": made, "failed": failed}

@@ -14,10 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from attnbench.core.record import Record, Time
-from attnbench.core.stats import student_quantile
 
 Key = tuple[tuple[str, Any], ...]
 FOLDERS = re.compile(r"((?:dense|bias|captured):)\S*/")
@@ -189,36 +186,3 @@ def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
             kept.append(name)
             best = y
     return kept
-
-
-FITTED = 4
-"""The longest lengths, so many: below, fixed costs bend the line."""
-
-
-@dataclass(frozen=True)
-class Power:
-    """``y`` grows as the length to this power."""
-
-    power: float
-    error: float
-    """Half of the 95 % interval."""
-    lengths: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"n^{self.power:.2f} ± {self.error:.2f}"
-
-
-def power(points: Mapping[int, float]) -> Power | None:
-    """By least squares on logarithms, over the longest; None of fewer than three lengths."""
-    usable = {n: y for n, y in points.items() if n > 0 and y > 0 and np.isfinite(y)}
-    lengths = sorted(usable)[-FITTED:]
-    if len(lengths) < 3:
-        return None
-    x = np.log([float(n) for n in lengths])
-    y = np.log([usable[n] for n in lengths])
-    x = x - x.mean()
-    slope = float(x @ (y - y.mean()) / (x @ x))
-    rest = y - y.mean() - slope * x
-    free = len(lengths) - 2
-    spread = float(np.sqrt(rest @ rest / free / (x @ x)))
-    return Power(slope, student_quantile(0.975, free) * spread, tuple(lengths))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
@@ -19,28 +18,31 @@ from attnbench.command.arguments import BadWord
 from attnbench.command.progress import Now, draw_with
 from attnbench.core.disk import write_whole
 from attnbench.core.evidence import selfcheck_said
-from attnbench.features.report.build import baseline, draw_all
+from attnbench.features.report.build import baseline
+from attnbench.notebook import lines
 from attnbench.notebook.arguments import several
 from attnbench.notebook.frames import behind
-from attnbench.report.figures.sheet import Drawn
+from attnbench.report import tables
+from attnbench.report.figures.sheet import Plot
 from attnbench.report.figures.style import looks
 from attnbench.report.scenes import scenes
-from attnbench.report.sentences import headlines, missing, sentences
+from attnbench.report.sentences import headlines, missing, sentences, winners
 
-FIGURES = ("map", "time", "memory", "error", "energy", "tradeoffs", "roofline", "closeness")
+FIGURES = tuple(lines.MEASURES)
+REGIMES = 8
+"""The first that have times have figures."""
 EVERY_S = 1.0
 """A line of progress is written anew."""
-USUAL, MEASURES = ("map", "time"), {"time", "memory", "error", "energy"}
 
 
-class Picture(Drawn):
+class Picture(Plot):
     """One figure: shown as the last value of a cell, written with ``save``."""
 
     def save(self, path: str | Path) -> None:
-        """Into a file: .svg, .png, or .csv for its numbers; raises BadWord for other names."""
-        kinds = {".svg": self.svg.encode(), ".png": self.png, ".csv": self.csv.encode()}
-        if not kinds.get(suffix := Path(path).suffix):
-            raise BadWord(f"{path}: a figure is written as .svg, .png or .csv, not as {suffix!r}")
+        """Into a file, .svg or .png; raises BadWord for other names."""
+        kinds = {".svg": self.svg.encode(), ".png": self.png}
+        if (suffix := Path(path).suffix) not in kinds:
+            raise BadWord(f"{path}: a figure is written as .svg or .png, not as {suffix!r}")
         write_whole(Path(path), kinds[suffix], sync=False)
 
     def __repr__(self) -> str:
@@ -49,13 +51,9 @@ class Picture(Drawn):
     def _repr_html_(self) -> str:
         """As an image, so that nothing in it affects the rest of the page."""
         data = base64.b64encode(self.svg.encode()).decode()
-        told = escape(f"{self.title}. {self.description}")
-        # the width it was drawn in, so that all figures' text has one size
-        width = found[1] if (found := re.search(r'viewBox="0 0 ([\d.]+) ', self.svg)) else "331"
-        return (
-            f'<img alt="{told}" src="data:image/svg+xml;base64,{data}" '
-            f'style="width:{width}pt;max-width:100%;margin:4pt">'
-        )
+        words = escape(f"{self.title}. {self.description}")
+        source = f"data:image/svg+xml;base64,{data}"
+        return f'<img alt="{words}" src="{source}" style="max-width:100%;margin:4pt">'
 
 
 @dataclass(frozen=True)
@@ -66,10 +64,12 @@ class Shown:
     """One or two sentences that answer, for the longest lengths."""
     answers: Sequence[str]
     """For each stretch of lengths of each regime: what to use, by how much."""
+    winners: tables.Table
+    """What to use: a row a regime, a column a length."""
     figures: Sequence[Picture]
     missing: Sequence[str]
     notes: Sequence[str] = ()
-    """What could not be drawn, problems of a run, and the result of the self-check."""
+    """Problems of a run, and the result of the self-check."""
 
     def __repr__(self) -> str:
         lines = [*self.headlines, *(f"- {line}" for line in self.answers)]
@@ -83,45 +83,50 @@ class Shown:
         title = f"Not measured, by reason: {len(self.missing)}"
         untimed = f"<details><summary>{title}</summary>{_listed(self.missing)}</details>"
         return (
-            f"<div>{heads}{_listed(self.answers)}<div>{pictures}</div>"
+            f"<div>{heads}{tables.to_html(self.winners)}<div>{pictures}</div>"
+            f"{_listed(self.answers)}"
             f"{untimed if self.missing else ''}{_listed(self.notes)}</div>"
         )
 
 
-def show(what: Any = "results", figures: str | Iterable[str] = USUAL) -> Shown:
+def show(what: Any = "results", figures: str | Iterable[str] = "time") -> Shown:
     """The answers and figures of what was measured, for the end of a notebook's cell.
 
     ``what``: a DataFrame of ``run`` or ``load``, or rows of one, which are then all that is looked
-    at; a run's folder; several folders. ``figures``: of map, time, memory, error, energy,
-    tradeoffs, roofline and closeness. In Python it has ``answers``, ``figures``, ``missing``; the
-    whole report is ``attnbench report RUN``. Raises ``CantBeDone`` for what is no run or figure.
+    at; a run's folder; several folders. ``figures``: of time, memory and energy. In Python it has
+    ``answers``, ``winners``, ``figures``, ``missing``; the whole report is ``attnbench report
+    RUN``. Raises ``CantBeDone`` for what is no run or figure.
 
     >>> attnbench.show(df)                                                # doctest: +SKIP
     >>> attnbench.show(df[df["phase"] == "train"], "memory")              # doctest: +SKIP
-    >>> attnbench.show("results/box/20261122-015809").figures[0].save("map.svg")  # doctest: +SKIP
+    >>> attnbench.show("results/box/20261122-015809").figures[0].save("time.svg")  # doctest: +SKIP
     """
     names = several("figures", figures) if figures else ()
     if unknown := [name for name in names if name not in FIGURES]:
         raise BadWord(f"there is no figure {', '.join(unknown)}; there are {', '.join(FIGURES)}")
     runs = behind(what)
-    found = scenes(runs)
+    all_scenes = scenes(runs)
+    timed = [scene for scene in all_scenes if scene.timed]
     several_runs = len(runs) > 1
-    some = {*names, *["scaling"] * bool(MEASURES & {*names})}
-    look = looks(record for run in runs for record in run.records)
-    drawn, absent = draw_all(runs, found, look, baseline(found), some=some) if some else ([], {})
-    notes = [why for section, whys in absent.items() if section in some for why in whys]
-    of = {run.name: f"{run.name}: " * several_runs for run in runs}
+    look, base = looks(record for run in runs for record in run.records), baseline(all_scenes)
+    drawn = [lines.draw(scene, look, base, name) for name in names for scene in timed[:REGIMES]]
+    of = {run.name: f"{run.name}: " if several_runs else "" for run in runs}
+    notes = []
     for run in runs:
         notes += [of[run.name] + note for note in (*run.notes, selfcheck_said(run.header))]
     return Shown(
-        list(headlines(found, several_runs=several_runs)),
+        list(headlines(all_scenes, several_runs=several_runs)),
         [
             f"{of[scene.run.name]}{scene.regime} · {line}"
-            for scene in found
+            for scene in all_scenes
             for line in sentences(scene)
         ],
-        [Picture(**vars(each)) for each in drawn],
-        [f"{', '.join(each.variants)} ({each.cells}): {each.reason}" for each in missing(found)],
+        winners(timed),
+        [Picture(**vars(each)) for each in drawn if each],
+        [
+            f"{', '.join(each.variants)} ({each.cells}): {each.reason}"
+            for each in missing(all_scenes)
+        ],
         notes,
     )
 

@@ -1,1 +1,1 @@
-"""What people read."""
+"""The forms of an answer that people read."""

@@ -1,4 +1,4 @@
-"""What a report shows: the runs that were read, and their regimes in the order of the page."""
+"""The runs of a report, and their regimes in the order of the page."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class ReportRun:
         return margin_of(self.records)
 
     @cached_property
-    def begun(self) -> tuple[int, int] | None:
-        """How many of how many measurements have a record, where some have none."""
+    def coverage(self) -> tuple[int, int] | None:
+        """Measurements that have a record, and all of them; None where all have one."""
         cells, there = self.header.get("cells"), len({record.key for record in self.records})
         return (there, cells) if isinstance(cells, int) and there < cells else None
 
@@ -55,15 +55,8 @@ class ReportRun:
     def name(self) -> str:
         """``20261122-015809 on amd-epyc-2c``, with its folder's name where that differs."""
         run, folder = str(self.header.get("run") or ""), self.path.name
-        called = run if run == folder else f"{folder} ({run})" if run else folder
-        return f"{called} on {self.machine}"
-
-
-MONTHS = (
-    "January", "February", "March", "April", "May", "June", "July", "August", "September",
-    "October", "November", "December",
-)  # fmt: skip
-"""In the language of the page, whatever the locale."""
+        name = f"{folder} ({run})" if run and run != folder else folder
+        return f"{name} on {self.machine}"
 
 
 def machine_line(run: ReportRun) -> str:
@@ -74,10 +67,11 @@ def machine_line(run: ReportRun) -> str:
         words.append(f"torch {version}")
     if threads := settings.get("threads"):
         words.append(counted(threads, "thread"))
-    words += ["freed pages kept"] * (allocator_of(run.header) == KEPT)
+    if allocator_of(run.header) == KEPT:
+        words.append("freed pages kept")
     if started := run.header.get("started"):
         day = datetime.fromisoformat(started)
-        words.append(f"{day.day} {MONTHS[day.month - 1]} {day.year}")
+        words.append(f"{day.day} {day:%B %Y}")
     return " · ".join(words)
 
 
@@ -86,8 +80,8 @@ def hardware(machine: Mapping[str, Any]) -> list[str]:
     each = (f"{g['name']}, {size(g['memory_bytes'])}" for g in machine.get("gpus") or ())
     parts = [f"{count} × {gpu}" if count > 1 else gpu for gpu, count in Counter(each).items()]
     cpu, cores, memory = (machine.get(name) for name in ("cpu", "cores", "memory_bytes"))
-    parts += [str(cpu)] * bool(cpu) + ([counted(cores, "core")] if cores else [])
-    return parts + ([size(memory)] if memory else [])
+    parts += [str(cpu) if cpu else "", counted(cores, "core") if cores else ""]
+    return [part for part in (*parts, size(memory) if memory else "") if part]
 
 
 def part(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -116,7 +110,7 @@ class Scene:
 
     @cached_property
     def crossings(self) -> list[Crossing]:
-        """Where one variant overtakes another."""
+        """The lengths between which one variant overtakes another."""
         return crossings(self.regime, self.standings, self.run.margin)
 
     @cached_property
@@ -140,27 +134,17 @@ class Scene:
         return {name: others for name, others in groups.items() if others}
 
     @property
-    def name(self) -> str:
-        """``r3``"""
-        return f"r{self.number}"
-
-    @property
     def timed(self) -> bool:
-        """Whether anything at all has a time."""
+        """True where anything at all has a time."""
         return any(standing.timed for standing in self.standings)
 
 
 def scenes(runs: Sequence[ReportRun]) -> list[Scene]:
     """Every regime of every run, numbered through."""
-    found = [(run, regime) for run in runs for regime in regimes(run.records)]
-    return [Scene(number, run, regime) for number, (run, regime) in enumerate(found)]
+    pairs = [(run, regime) for run in runs for regime in regimes(run.records)]
+    return [Scene(number, run, regime) for number, (run, regime) in enumerate(pairs)]
 
 
-AXES = {
-    "seq": "kv_len", "phase": "phase", "mask": "mask", "dtype": "dtype", "batch": "batch",
-    "heads": "heads", "head_dim": "head_dim", "inputs": "inputs",
-}  # fmt: skip
-"""The axes of a run's grid, and the fields of a problem that they set."""
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Characters that no name may have: ends of lines, commands to a terminal, half a letter."""
 
@@ -219,23 +203,18 @@ def not_advised(records: Iterable[Record]) -> Iterator[str]:
 
 
 def _notes(run: ReportRun, *, torn: bool) -> Iterator[str]:
-    """What is missing of a run, the times of its records that are none, and what torch chose."""
+    """Sentences on what a run lacks, on records with impossible times, and on what torch chose."""
     if torn:
         yield (
             f"the run was cut off: the end of its {RECORDS} was left unfinished; what came before "
             "is shown"
         )
-    if run.begun:
-        there, cells = run.begun
+    if run.coverage:
+        there, cells = run.coverage
         yield (
             f"{there} of the {cells} measurements asked for have a record: the rest was not "
             "begun, or not ended; 'attnbench run --resume' with its folder goes on"
         )
-    for axis, name in AXES.items():
-        seen = {str(getattr(record.problem, name)) for record in run.records}
-        if missed := [v for v in _asked(run.header.get("grid"), axis) if v not in seen]:
-            what = f"{name.replace('kv_len', 'length')} {', '.join(missed)}"
-            yield f"the run did not come to all of its grid: there is no record of {what}"
     numbered = zip(run.lines, run.records, strict=True)
     if bad := [str(line) for line, record in numbered if record.reason == BAD_TIME]:
         where = f"line {first_few(bad, 8)}"
@@ -248,14 +227,3 @@ def _notes(run: ReportRun, *, torn: bool) -> Iterator[str]:
     for variant, backends in ran.items():
         counts = ", ".join(f"{name} in {n}" for name, n in backends.most_common())
         yield f"torch chose what {variant} ran: {counts} measurements"
-
-
-def _asked(grid: Any, axis: str) -> list[str]:
-    """All values of an axis in a grid or its parts; none of batch where tokens determine it."""
-    if not isinstance(grid, Mapping):
-        return []
-    parts = [part for part in grid.get("parts") or [grid] if isinstance(part, Mapping)]
-    lists = [part.get(axis) for part in parts if not (axis == "batch" and part.get("tokens"))]
-    values = [str(value) for some in lists if isinstance(some, list) for value in some]
-    # of 1x4096, the keys
-    return list(dict.fromkeys(v.rpartition("x")[2] if axis == "seq" else v for v in values))

@@ -1,4 +1,4 @@
-"""What a report says, before it is a page: answers, how sure they are, and what is missing."""
+"""A report in sentences: the answers, how sure they are, and what is missing."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attnbench.answer.standings import FACTORS, SKILLED, Faster, Standing, advised, closeness
 from attnbench.core import format
 from attnbench.core.record import Status, Time
 from attnbench.report.scenes import ReportRun, Scene
+from attnbench.report.tables import BOLD, Styled, Table, columns
 
 LEAST = 0.05
-"""What has less fidelity to softmax than this is not named."""
+"""The least fidelity to softmax of a variant that is named."""
 HEADLINES = 2
 """Sentences above all; the page has every regime further down."""
-NAMED, DOUBTS = 3, 2
-"""How many ties and doubts are named; the others are counted."""
+TIES, DOUBTS = 3, 2
+"""Ties and doubts that are named; the others are counted."""
 FEWEST = 3
 TO_DO = {
     "train": "To train",
@@ -32,37 +33,37 @@ class Beside(NamedTuple):
     """A sentence about what is not exact and faster, around the name of a variant."""
 
     before: str
-    found: Faster | None = None
+    faster: Faster | None = None
     after: str = ""
     short: str = ""
-    """What may stand in place of ``before`` where it was said already."""
+    """Words to use in place of ``before`` where it was said already."""
 
     def __str__(self) -> str:
-        named = f" {self.found.variant}, {self.after}" if self.found else ""
-        return f"{self.before}{named}."
+        name = f" {self.faster.variant}, {self.after}" if self.faster else ""
+        return f"{self.before}{name}."
 
 
 def beside(standing: Standing) -> Beside | None:
     """The sentence beside an answer; None where there is no answer."""
     if standing.answer is None:
         return None
-    found = standing.substitute or standing.nearest
-    if found is not None:
-        fidelity = format.percent(max(0.0, found.skill or 0.0))
-        kept = f"{format.ratio(found.speedup)} as fast, {fidelity} fidelity"
+    nearest = standing.substitute or standing.nearest
+    if nearest is not None:
+        fidelity = format.percent(max(0.0, nearest.skill or 0.0))
+        words = f"{format.ratio(nearest.speedup)} as fast, {fidelity} fidelity"
         if standing.substitute is not None:
-            after = f"{kept} to softmax ({found.computes})"
-            return Beside("Faster, but not exact:", found, after, "Faster, not exact:")
-        if (found.skill or 0.0) < LEAST:
+            after = f"{words} to softmax ({nearest.computes})"
+            return Beside("Faster, but not exact:", nearest, after, "Faster, not exact:")
+        if (nearest.skill or 0.0) < LEAST:
             return Beside(f"Nothing faster has even {format.percent(LEAST)} fidelity to softmax")
         before = f"Nothing faster has {format.percent(SKILLED)} fidelity to softmax. Nearest:"
-        return Beside(before, found, kept, "Not exact:")
+        return Beside(before, nearest, words, "Not exact:")
     if not standing.faster:
         return Beside("Nothing else measured is clearly faster, exact or not")
-    found = standing.faster[0]
-    after = f"{format.ratio(found.speedup)} as fast ({found.computes})"
+    fastest = standing.faster[0]
+    after = f"{format.ratio(fastest.speedup)} as fast ({fastest.computes})"
     before = "Faster, fidelity to softmax not measured:"
-    return Beside(before, found, after, "Fidelity not measured:")
+    return Beside(before, fastest, after, "Fidelity not measured:")
 
 
 def usual_length(scenes: Sequence[Scene]) -> int | None:
@@ -93,7 +94,7 @@ def headlines(
             of_run = phases[scene.run.number]
             of_run.setdefault(scene.regime.phase, []).append((scene, standing))
     if not phases:
-        return {"Nothing was measured: why is said below.": -1}
+        return {"Nothing was measured; reasons below.": -1}
     names = distinct_words(scenes)
     lines = {}
     for of_run in phases.values():
@@ -115,22 +116,22 @@ def _unit(scene: Scene) -> str:
 
 
 def advice(standing: Standing, doubts: Sequence[str] | None = None) -> str:
-    """Which variant to use, its time and lead, its ties, and what was noisy.
+    """The variant to use, its time and lead, its ties, and what was noisy.
 
     ``doubts``: those of several lengths, in place of this one's.
     """
     answer = standing.answer
     if answer is None:
         return "nothing that is exactly softmax has a time"
-    taken = figures(answer.time)
+    time = figures(answer.time)
     if answer.next is None and not answer.equal:
-        text = f"{answer.name} takes {taken}; it is the only exact variant measured"
+        text = f"{answer.name} takes {time}; it is the only exact variant measured"
     else:
-        text = f"use {answer.name}: {taken}"
+        text = f"use {answer.name}: {time}"
         if answer.equal:
-            shown, more = list(answer.equal[:NAMED]), len(answer.equal) - NAMED
-            shown += [f"{more} more"] if more > 0 else []
-            names = " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
+            ties, more = list(answer.equal[:TIES]), len(answer.equal) - TIES
+            ties += [f"{more} more"] if more > 0 else []
+            names = " and ".join(filter(None, [", ".join(ties[:-1]), ties[-1]]))
             text += f", tied with {names}"
         if answer.next is not None:
             text += "; " if answer.equal else ", "
@@ -192,13 +193,13 @@ def how_sure(scenes: Sequence[Scene]) -> str:
         (ties, "is a tie", "are ties"),
         (alone, "is of the only exact variant", "are of the only exact variant"),
     ]
-    told = ", ".join(f"{n} {many if n > 1 else one}" for n, one, many in counts if n)
+    kinds = ", ".join(f"{n} {many if n > 1 else one}" for n, one, many in counts if n)
     if doubted := sum(bool(a.flags) for a in answers.values()):
-        told += f"; {doubted} of the {len(answers)} {'are' if doubted > 1 else 'is'} noisy"
+        kinds += f"; {doubted} of the {len(answers)} {'are' if doubted > 1 else 'is'} noisy"
     noisy = sum(bool(time.doubts) for time in times.values())
     disturbed = f"{noisy:,} of {len(times):,} timings were noisy"
     samples = median(time.n for time in times.values())
-    answered = f"of {format.counted(len(answers), 'answer')} {told}"
+    answered = f"of {format.counted(len(answers), 'answer')} {kinds}"
     return f"{answered}; {samples:,.0f} samples a timing at the median; {disturbed}"
 
 
@@ -212,9 +213,9 @@ class Only(NamedTuple):
 
 
 def only(run: ReportRun, scenes: Sequence[Scene]) -> Only | None:
-    """What to take if only one may be chosen; None where few problems have been measured.
+    """The variant to take if only one may be chosen; None where few problems have been measured.
 
-    With how far from the best it is at worst, and on how many problems it has no time.
+    It says how far that is from the best at worst, and on how many problems it has no time.
     """
     own = [scene for scene in scenes if scene.run is run]
     ranked = closeness(scene.regime for scene in own)
@@ -244,6 +245,32 @@ def only(run: ReportRun, scenes: Sequence[Scene]) -> Only | None:
     return Only(run, first.variant, near + (f"; no time on {missed}" if missed else ""))
 
 
+TIED = 4
+"""Names of a tie in a cell."""
+
+
+def winners(scenes: Sequence[Scene]) -> Table:
+    """The variants to use: a row a regime, a column a length; a cell without a winner says why."""
+    lengths = sorted({length for scene in scenes for length in scene.regime.lengths})
+    names = distinct_words(scenes)
+    rows = []
+    for scene in scenes:
+        row: list[Any] = [names[scene.number]]
+        for standing in ({s.length: s for s in scene.standings}.get(n) for n in lengths):
+            if standing is None or standing.answer is None:
+                row.append("nothing exact has a time" if standing else "not asked")
+                continue
+            answer, leaders = standing.answer, standing.leaders
+            doubt = " (noisy)" if answer.flags else ""
+            if answer.equal:
+                some = ", ".join([*leaders[:TIED], *["…"] * (len(leaders) > TIED)])
+                row.append(f"tie of {len(leaders)}: {some}{doubt}")
+            else:
+                row.append(Styled(answer.winner, BOLD, f"{answer.lead or 'alone'}{doubt}"))
+        rows.append(row)
+    return Table("", columns("regime", *(f"{n:,}" for n in lengths)), rows)
+
+
 class Missing(NamedTuple):
     """Cells that have no time, for one reason."""
 
@@ -262,10 +289,18 @@ GO_ON = "attnbench run --resume, with the run's folder, measures what is missing
 ONLY_CHECKED = "it passed its checks, and no time was taken"
 NUMBER = re.compile(r"\d[\d,.]*")
 ORDER = [
-    Status.WRONG, Status.IMPLAUSIBLE, Status.FAILED, Status.CRASHED, Status.TIMED_OUT,
-    Status.OUT_OF_MEMORY, NOT_RUN, Status.MEASURED, Status.UNSUPPORTED, Status.UNAVAILABLE,
-]  # fmt: skip
-"""What says most about a variant comes first, what any machine lacks comes last."""
+    Status.WRONG,
+    Status.IMPLAUSIBLE,
+    Status.FAILED,
+    Status.CRASHED,
+    Status.TIMED_OUT,
+    Status.OUT_OF_MEMORY,
+    NOT_RUN,
+    Status.MEASURED,
+    Status.UNSUPPORTED,
+    Status.UNAVAILABLE,
+]
+"""The most telling status first; last, what any machine may lack."""
 
 
 def missing(scenes: Sequence[Scene]) -> list[Missing]:
@@ -288,15 +323,15 @@ def missing(scenes: Sequence[Scene]) -> list[Missing]:
                 groups[key].append((scene, length, variant, reason, remedy))
     several = len({scene.run.number for scene in scenes}) > 1
     everywhere = sum(len(scene.regime.lengths) for scene in scenes)
-    found = []
+    reasons = []
     for (status, *_), some in groups.items():
         _, _, _, reason, remedy = some[0]
         if any(texts != [reason, remedy] for _, _, _, *texts in some):
             reason += " (with other numbers elsewhere)"
         names = tuple(dict.fromkeys(variant for _, _, variant, _, _ in some))
         where = ["everywhere"] if len(some) == len(names) * everywhere else _where(some, several)
-        found.append(Missing(status, reason, remedy, names, tuple(where), len(some)))
-    return sorted(found, key=lambda m: (ORDER.index(m.status), -m.cells))
+        reasons.append(Missing(status, reason, remedy, names, tuple(where), len(some)))
+    return sorted(reasons, key=lambda m: (ORDER.index(m.status), -m.cells))
 
 
 def _where(cells: Sequence[tuple[Scene, int, str, str, str]], several_runs: bool) -> list[str]:
@@ -304,10 +339,10 @@ def _where(cells: Sequence[tuple[Scene, int, str, str, str]], several_runs: bool
     lengths: dict[int, tuple[Scene, set[int]]] = {}
     for scene, length, *_ in cells:
         lengths.setdefault(scene.number, (scene, set()))[1].add(length)
-    said = []
+    phrases = []
     for scene, some in lengths.values():
         run = f"{scene.run.name}: " if several_runs else ""
         whole = some == set(scene.regime.lengths)
         at = "all lengths" if whole else "; ".join(f"{n:,}" for n in sorted(some))
-        said.append(f"{run}{scene.regime}: {at}")
-    return said
+        phrases.append(f"{run}{scene.regime}: {at}")
+    return phrases

@@ -1,4 +1,4 @@
-"""A table as data, and how it is shown: in a terminal, as HTML, Markdown and LaTeX.
+"""A table as data, and its forms: for a terminal, as HTML, Markdown and LaTeX.
 
 In a terminal a number that is broken in two reads as two others, so columns of numbers are as wide
 as their numbers. Headings and columns of words wrap. A table whose numbers alone are too wide stays
@@ -40,7 +40,7 @@ class Column:
     unit: str = ""
     align: Literal["left", "right"] = "left"
     wrap: bool = False
-    """Whether the values may be broken over lines, as words may and numbers may not."""
+    """True where values may be broken over lines, as words may and numbers may not."""
     text: Callable[[Any], str] = str
     """The printed form of a value. None is printed as a dash."""
 
@@ -110,7 +110,7 @@ def as_markdown() -> Iterator[None]:
 
 
 _printed: list[Callable[[Table], None]] = []
-"""What prints a table in place of the terminal, if anything."""
+"""The function that prints a table in place of the terminal, if there is one."""
 
 
 def show(table: Table) -> None:
@@ -123,16 +123,16 @@ def show(table: Table) -> None:
         title = Text("\n").append(table.title, BOLD)
         out.print(title.append(f"  {table.caption}") if table.caption else title)
     if table.rows:
-        made = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+        grid = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
         for column in table.columns:
             head = Text(column.head, no_wrap=False)
-            made.add_column(head, justify=column.align, overflow="fold", no_wrap=not column.wrap)
+            grid.add_column(head, justify=column.align, overflow="fold", no_wrap=not column.wrap)
         for row in table.cells():
             texts = (Text().append(cell.value, cell.style) for cell in row)
             both = zip(texts, row, strict=True)
-            made.add_row(*(t.append(f" {cell.rest}") if cell.rest else t for t, cell in both))
-        width = _fit(made, out.width)  # as narrow as the console where that can be
-        (out if width <= out.width else console(width)).print(made)
+            grid.add_row(*(t.append(f" {cell.rest}") if cell.rest else t for t, cell in both))
+        width = _fit(grid, out.width)  # as narrow as the console where that can be
+        (out if width <= out.width else console(width)).print(grid)
     for note in table.notes:
         out.print(Text(note), style=FAINT)
 
@@ -194,10 +194,14 @@ def markdown_text(text: str) -> str:
     return safe.replace("@", "&#64;").replace("\\<", "&lt;")
 
 
-LATEX = str.maketrans({
-    "\\": r"\textbackslash ", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$",
-    "#": r"\#", "_": r"\_", "~": r"\textasciitilde ", "^": r"\textasciicircum ",
-})  # fmt: skip
+LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash ",
+        "~": r"\textasciitilde ",
+        "^": r"\textasciicircum ",
+        **{sign: f"\\{sign}" for sign in "{}&%$#_"},
+    }
+)
 PAGE = 60
 """Rows above which a table in LaTeX may break over pages."""
 
@@ -236,10 +240,10 @@ last column, where paths and commands stand."""
 
 @dataclass(frozen=True)
 class _Harmless(RenderHook):
-    """What is printed, without control characters that are not this package's own."""
+    """Printed text without control characters, but for this package's own."""
 
     trimmed: bool
-    """Of blanks at the ends of lines."""
+    """Without blanks at the ends of lines."""
     inner: ConsoleRenderable | None = None
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
@@ -299,10 +303,10 @@ def console(width: int | None = None) -> Console:
     return out
 
 
-def _fit(made: Grid, room: int) -> int:
-    """Give each column its width: headings wrap first, then the widest of the words. The sum."""
+def _fit(grid: Grid, room: int) -> int:
+    """Give each column its width and return the sum: headings wrap first, then words."""
     least, widths = [], []
-    for column in made.columns:
+    for column in grid.columns:
         texts = [str(cell) for cell in column.cells]
         whole = max((cell_len(line) for text in texts for line in text.splitlines()), default=0)
         word = max((cell_len(word) for text in texts for word in text.split()), default=0)
@@ -311,7 +315,7 @@ def _fit(made: Grid, room: int) -> int:
         widths.append(max(cell_len(str(column.header)), whole))
     room -= GAP * (len(widths) - 1)
     if sum(widths) > room:
-        for n, column in enumerate(made.columns):
+        for n, column in enumerate(grid.columns):
             if column.no_wrap:
                 widths[n] = max(least[n], _in_two_lines(str(column.header)))
     while sum(widths) > room:
@@ -319,22 +323,22 @@ def _fit(made: Grid, room: int) -> int:
         if not loose:
             break
         widths[max(loose, key=widths.__getitem__)] -= 1
-    if widths and not made.columns[-1].no_wrap:
-        widths[-1] = _wrapped(made.columns[-1], widths[-1])
-    for column, width in zip(made.columns, widths, strict=True):
+    if widths and not grid.columns[-1].no_wrap:
+        widths[-1] = _wrapped(grid.columns[-1], widths[-1])
+    for column, width in zip(grid.columns, widths, strict=True):
         column.width = width
     return sum(widths) + GAP * (len(widths) - 1)
 
 
 def _wrapped(column: GridColumn, width: int) -> int:
-    """Wrap the last column, whose long words have room to stay whole. How wide it is then."""
+    """Wrap the last column, whose long words stay whole, and return its width."""
     column._cells[:] = [_broken(cast(Text, cell), width) for cell in column.cells]
     lines = (line for cell in column.cells for line in str(cell).splitlines())
     return max([width, *map(cell_len, lines)])
 
 
 def _in_two_lines(heading: str) -> int:
-    """How wide a heading is that wraps once, where that is best."""
+    """The width of a heading that wraps once, where that is best."""
     words = heading.split()
     halves = ((" ".join(words[:n]), " ".join(words[n:])) for n in range(len(words)))
     return min((max(map(cell_len, both)) for both in halves), default=0)

@@ -1,4 +1,4 @@
-"""Rows of plain values: what ``--csv`` prints, and what a notebook holds as a DataFrame.
+"""Rows of plain values, as ``--csv`` prints them and as a notebook holds them in a DataFrame.
 
 A row is a measurement, or whatever else a verb answers with. All rows of a verb have the same
 columns. Times are in ms and memory is in MiB; the names of the columns say so.
@@ -121,13 +121,13 @@ def _verdict(record: Record, answer: Answer | None) -> str:
 
 
 def measurements(run: ReportRun) -> Iterator[Row]:
-    """What one asks first of each record of a run."""
+    """The first figures that one wants of each record of a run."""
     best: dict[Any, float] = {}
     for record in run.records:
         if record.computes == EXACT and record.time and not record.wrong_on:
             at = _place(record)
             best[at] = min(best.get(at, record.time.median_s), record.time.median_s)
-    found = {(a.problem, a.world, a.node): a for a in answers(run.records, run.margin)}
+    by_place = {(a.problem, a.world, a.node): a for a in answers(run.records, run.margin)}
     nodes = len({record.node for record in run.records if record.time}) > 1
     ranks = any(record.ranks for record in run.records)
     joules = any(record.energy for record in run.records)
@@ -136,7 +136,7 @@ def measurements(run: ReportRun) -> Iterator[Row]:
         at, t, far = _place(record), record.time, record.distance
         verdict = record.status.words
         if t:
-            verdict = _verdict(record, found.get(at if nodes else (*at[:2], "")))
+            verdict = _verdict(record, by_place.get(at if nodes else (*at[:2], "")))
         times = {"median_s": None, "low_s": None, "high_s": None}
         spent = record.energy.joules if record.energy else None
         yield {

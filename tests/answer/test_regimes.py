@@ -3,10 +3,9 @@
 import math
 import random
 
-import numpy as np
 import pytest
 
-from attnbench.answer.regimes import frontier, power, regimes, time_of
+from attnbench.answer.regimes import frontier, regimes, time_of
 from tests.answer.build import line, timed, untimed
 
 
@@ -89,22 +88,3 @@ def test_the_frontier_is_what_no_other_beats(seed):
     assert set(found) == best
     assert [points[name][0] for name in found] == sorted(points[name][0] for name in found)
     assert frontier({}) == []
-
-
-def test_the_power_is_that_of_the_longest_four():
-    found = power({64: 5.0, 128: 5.0, 256: 1.0, 512: 4.0, 1024: 16.0, 2048: 64.0})
-    assert found.power == pytest.approx(2.0) and found.error == pytest.approx(0.0, abs=1e-9)
-    assert found.lengths == (256, 512, 1024, 2048)
-    found = power({128: 1.0, 256: 2.0, 512: 4.0, 1024: math.nan, 2048: 0.0})
-    assert (found.power, found.lengths) == (pytest.approx(1.0), (128, 256, 512))
-    assert power({128: 1.0, 256: math.inf, 512: 4.0}) is None is power({})
-
-
-def test_the_interval_is_the_textbooks():
-    points = {128: 1.0, 256: 2.1, 512: 3.9, 1024: 8.3}
-    found = power(points)
-    x, y = np.log(list(points)), np.log(list(points.values()))
-    slope, covariance = np.polyfit(x, y, 1, cov=True)  # its covariance is over n - 2
-    assert found.power == pytest.approx(slope[0])
-    assert found.error == pytest.approx(4.303 * covariance[0, 0] ** 0.5, rel=1e-4)
-    assert str(found) == f"n^{found.power:.2f} ± {found.error:.2f}"

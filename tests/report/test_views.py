@@ -10,7 +10,6 @@ from attnbench.core.record import FINDINGS, Determinism, Status
 from attnbench.features.run import view as results
 from attnbench.features.selfcheck import view as selfcheck
 from attnbench.features.show import view
-from attnbench.report.figures.attention import draw_alone
 from attnbench.report.tables import BAD, FAINT, PIPED
 from impls import BrokenRow
 from impls.masks import Mask
@@ -53,7 +52,7 @@ def test_a_map_has_a_row_and_a_column_for_each_word_and_keeps_every_weight(shown
 
 def test_a_picture_of_a_map_is_drawn_of_any_words(tmp_path):
     for name, start in (("m.png", b"\x89PNG"), ("m.svg", b"<?xml")):
-        draw_alone(["$", "a_b", "$"], [[1.0, None, 0.0]] * 3, "t $x$", tmp_path / name)
+        view.draw_map(["$", "a_b", "$"], [[1.0, None, 0.0]] * 3, "t $x$", tmp_path / name)
         assert (tmp_path / name).read_bytes().startswith(start)
 
 

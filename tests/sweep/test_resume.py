@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -22,7 +21,6 @@ from attnbench.core.evidence import save_beside
 from attnbench.core.machine import this_machine
 from attnbench.core.record import PROTOCOL, Status
 from attnbench.core.store import read_header, read_records
-from attnbench.features.report import build
 from attnbench.sweep import start
 from impls.errors import CantBeDone
 from impls.masks import Mask
@@ -244,8 +242,6 @@ def test_a_run_whose_variants_are_tuned_otherwise_by_now_does_not_go_on(tmp_path
 def test_nothing_that_is_kept_names_the_user(tmp_path, monkeypatch):
     class Tells(Answering):
         def ask(self, question, limit_s):
-            if "map" in question:
-                return {"error": str(home)}
             answer = super().ask(question, limit_s)
             answer.get("record", {}).update(note=f"in {home}/mine.py", detail=str(home))
             return answer
@@ -257,8 +253,6 @@ def test_nothing_that_is_kept_names_the_user(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(home))
     words = ["einsum", "h.waits", "--table", home / "mine.py", "--mask", f"dense:{home}/mask.npy"]
     monkeypatch.setattr("attnbench.sweep.places.LocalEngine", lambda *_, **__: Tells())
-    monkeypatch.setattr("attnbench.answer.maps.LocalEngine", lambda *_: nullcontext(Tells()))
-    monkeypatch.setattr(build, "draw_all", lambda *_, **__: ([], {}))
     well("run", *words, "--seq", "16", *GRID[2:-2], "--out", tmp_path / "out")
     path = only_run(tmp_path / "out")
     assert {(r.note, r.detail) for r in read_records(path)} == {("in ~/mine.py", "~")}

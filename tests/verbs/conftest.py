@@ -10,7 +10,6 @@ from attnbench.core.stats import Pairs, paired
 from attnbench.features.claims import trial
 from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimOutcome
 from attnbench.features.quality import pretrained, recall
-from attnbench.features.report import build
 from impls.problem import Problem
 from impls.spec import Variant
 from tests.calling import asked
@@ -158,8 +157,6 @@ def made_up(monkeypatch, worker, model, trained, published, tmp_path):
     model["sdpa"] = model["topk"] = [{"refused": "not in this model"}]
     worker.answer = stepping(answered)
     monkeypatch.setattr("attnbench.features.quality.verb.LocalEngine", worker)
-    for section in ("scaling", "tradeoffs", "roofline", "memory", "winner_map", "closeness"):
-        monkeypatch.setattr(getattr(build, section), "draw", stepping(lambda *_: None))
     folder = tmp_path / "results" / "box" / "one"
     runs.written(folder, [runs.timed("sdpa", 1e-3), runs.timed("matmul", 3e-3)])
     monkeypatch.chdir(tmp_path)

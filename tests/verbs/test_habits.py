@@ -17,7 +17,6 @@ from attnbench.command import arguments
 from attnbench.command.progress import EVERY_S, Progress
 from attnbench.core.record import Record, Status
 from attnbench.core.store import read_records
-from attnbench.features.report import build
 from attnbench.features.run.verb import begun
 from attnbench.features.selfcheck import selfcheck
 from attnbench.features.selfcheck.selfcheck import PlantOutcome
@@ -64,7 +63,6 @@ def test_completion_is_a_script_that_bash_takes():
 def two(tmp_path, monkeypatch):
     """Two runs in the folder where runs lie."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(build, "draw_all", lambda *_: ([], {}))
     folder = tmp_path / "results" / "box"
     for name, median in (("20260101-000000", 2e-3), ("20260102-000000", 1e-3)):
         runs.written(folder / name, [runs.timed("sdpa", median), runs.timed("matmul", 3e-3)])
@@ -164,7 +162,6 @@ SHOWN = {
     "reproduce words-small words-tables": "words-tables",
     "check sdpa matmul --seq 16,32": "sdpa b1",
     "run sdpa matmul --seq 16,32 --phase forward --no-report": "sdpa b1",
-    "report results/box/one": "roofline, forward, no mask",
 }
 LEFT = r"about \d+ (s|min) left · "
 

@@ -50,12 +50,6 @@ def test_a_check_that_finds_something_wrong_ends_with_1(monkeypatch):
     assert [cli.main(check), cli.main(check)] == [1, 0]
 
 
-@pytest.fixture(autouse=True)
-def unfigured(monkeypatch):
-    """Figures have tests of their own, and take their time."""
-    monkeypatch.setattr(build, "draw_all", lambda *_: ([], {}))
-
-
 @pytest.fixture
 def run(tmp_path):
     return runs.written(tmp_path / "results" / "box" / "one", runs.small())
@@ -78,7 +72,7 @@ def test_a_report_that_fails_costs_a_run_nothing(monkeypatch, capsys, run):
     def fail(*_):
         raise MemoryError
 
-    monkeypatch.setattr(build, "draw_all", fail)
+    monkeypatch.setattr(build, "headlines", fail)
     report_of(run)
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "MemoryError" in said

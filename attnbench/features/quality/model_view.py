@@ -20,8 +20,7 @@ from attnbench.features.quality.model_results import (
 from attnbench.report import tidy
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
-from attnbench.report.figures.sheet import FAINT, GRID, Drawn, finish, sheet
-from attnbench.report.figures.style import End
+from attnbench.report.figures.sheet import FAINT, GRID, Plot, finish, sheet
 from attnbench.report.tables import BAD, GOOD, VERDICTS, Styled, Table, columns
 
 if TYPE_CHECKING:
@@ -329,14 +328,15 @@ def real_lines(found: Evidence) -> Iterator[str]:
 
 WIDE, HIGH = 500.0, 320.0
 """Points: of the figure, and of its axes."""
-LEFT, RIGHT, ABOVE, BELOW = 52.0, 112.0, 52.0, 32.0
+LEFT, RIGHT, ABOVE, BELOW = 52.0, 122.0, 52.0, 32.0
+NAMED = 22
 NEAREST = 1e-4
 """One minus a cosine: what is nearer to the original lies at the top edge."""
 TICKS = (0.9999, 0.999, 0.99, 0.95, 0.9, 0.8, 0.6, 0.4, 0.0)
 RATIOS = (0.2, 0.5, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
 
 
-def draw_model(found: Evidence) -> Drawn | None:
+def draw_model(found: Evidence) -> Plot | None:
     """Likeness × time at the longest step that was timed; None where none was."""
     lengths, made = results.lengths_of(found.rows), found.made
     shown = points(found.rows, lengths[-1]) if lengths else []
@@ -348,12 +348,9 @@ def draw_model(found: Evidence) -> Drawn | None:
     title = f"What a variant costs {made['model']['name']}: likeness × time"
     where = f"{made['wanted']['dtype']}, {made['machine']['name']}"
     under = f"a step of {seq:,} tokens, {where}; intervals: 95 % up, 99 % across"
-    items = style.lines(style.of(look.values()), WIDE - 12)
-    bottom = BELOW + style.LINE * len(items)
-    with sheet(WIDE / 72, (bottom + HIGH + ABOVE) / 72) as figure:
+    with sheet(WIDE / 72, (BELOW + HIGH + ABOVE) / 72) as figure:
         labels.heading(figure, title, under, sentence(results.finding(shown)))
-        style.put(figure, 6, 5, items)
-        axes = labels.add_axes(figure, (LEFT, bottom, WIDE - RIGHT, bottom + HIGH))
+        axes = labels.add_axes(figure, (LEFT, BELOW, WIDE - RIGHT, BELOW + HIGH))
         xs = style.limits([x for p in shown for x in p.ratio] + [1.0, *floors.values()], least=1.5)
         _draw_axes(axes, xs, 1.4 * max(0.15, *(_far(p.cosine[0]) for p in shown)), floors.get(seq))
         cloud = [p for name in front for p in shown if p.variant == name]
@@ -368,16 +365,12 @@ def draw_model(found: Evidence) -> Drawn | None:
             more |= look[p.variant].marks(5.5 if leads else 4.5)
             axes.errorbar([x], [y], up, across, elinewidth=0.9, **more)
         order = sorted(shown, key=lambda p: (p.variant not in front, p.ratio))
-        ends = [
-            End(look[p.variant], labels.at(axes, p.ratio[0], _far(p.cosine[0])), p.variant)
-            for p in order[: int(HIGH / style.NAME_STEP)]
-        ]
-        style.name_ends(figure, ends, WIDE - RIGHT, bottom + 2, bottom + HIGH - 2, lines=False)
+        style.legend(figure, (look[p.variant] for p in order[:NAMED]), lines=False)
         some = (
             f"{p.variant} (cosine {format_cosine(p.cosine[0])}, {p.ratio[0]:.3f})" for p in cloud
         )
         words = f"Beaten by none both ways: {', '.join(some)}"
-        return finish(figure, "model", f"model-{seq}", title, words, _csv(shown, front))
+        return finish(figure, f"model-{seq}", title, words)
 
 
 def _far(cosine: float) -> float:
@@ -402,12 +395,3 @@ def _draw_axes(axes: Axes, xs: tuple[float, float], worst: float, floor: float |
         if x is not None:
             axes.axvline(x, color=FAINT, linewidth=0.9, linestyle=dash)
             axes.text(x, 0.4, f"{words} ", fontsize=7, color=FAINT, **place)
-
-
-def _csv(shown: Sequence[results.CostPoint], front: Sequence[str]) -> Iterator[Sequence[object]]:
-    ends = ("", "_low", "_high")
-    figures = [f"{name}{end}" for name in ("cosine", "ratio") for end in ends]
-    yield ("variant", "computes", *figures, "step_s", "frontier")
-    for p in shown:
-        numbers = map(style.number, (*p.cosine, *p.ratio, p.step_s))
-        yield (p.variant, p.computes, *numbers, "yes" if p.variant in front else "no")

@@ -23,7 +23,7 @@ from attnbench.features.quality.recall import Setting
 from attnbench.report import tidy
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
-from attnbench.report.figures.sheet import FAINT, Drawn, finish, sheet
+from attnbench.report.figures.sheet import FAINT, Plot, finish, sheet
 from attnbench.report.figures.style import Look
 from attnbench.report.tables import BAD, GOOD, Styled, Table, columns
 
@@ -325,7 +325,7 @@ APART = 0.05
 """Of a doubling: by so much each variant stands beside the one before it, so that none hides."""
 
 
-def draw_recall(found: Evidence) -> Drawn | None:
+def draw_recall(found: Evidence) -> Plot | None:
     """Two panels a setting; None where nothing was trained, and of a scan."""
     settings = by_setting(found)
     if not settings or found.made["scan"]:
@@ -353,10 +353,7 @@ def draw_recall(found: Evidence) -> Drawn | None:
         below: dict[str, Any] = {"loc": "lower left", "ncols": NAMES, "frameon": False}
         figure.legend(handles.values(), handles, fontsize=8, **below)
         told = (f"{of.slug}: {line}" for of in settings for line in conclude_setting(of))
-        rows = list(csv_rows(found))
-        names = tidy.names_of(rows)
-        numbers = [names, *([row[name] for name in names] for row in rows)]
-        return finish(figure, "model", "recall", title, "; ".join(told), numbers)
+        return finish(figure, "recall", title, "; ".join(told))
 
 
 def csv_rows(evidence: Evidence) -> Iterator[tidy.Row]:

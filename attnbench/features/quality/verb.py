@@ -31,7 +31,7 @@ from attnbench.features.quality import model_results, model_view, pretrained, re
 from attnbench.features.quality import recall as training
 from attnbench.models import wrong_level
 from attnbench.report import tidy
-from attnbench.report.figures.sheet import Drawn
+from attnbench.report.figures.sheet import Plot
 from attnbench.report.tables import FAINT, Table, console
 from attnbench.report.tables import show as show_table
 from attnbench.sweep.compare import starting_s
@@ -145,7 +145,7 @@ def show(found: Evidence) -> None:
         out.print(escape(line), style=FAINT)
 
 
-def draw(found: Evidence) -> Drawn | None:
+def draw(found: Evidence) -> Plot | None:
     """The figure of evidence; None where its kind has none, or where there is nothing to show."""
     kinds = {"model": model_view.draw_model, "recall": recall_view.draw_recall}
     return kinds[found.kind](found) if found.kind in kinds else None

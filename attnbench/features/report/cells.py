@@ -1,4 +1,4 @@
-"""A measurement on the page: its place, its ratios, its units, and the command that repeats it."""
+"""A measurement of the page: its place, its ratios, its units, and the command that repeats it."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class PageCell:
         }
 
     @property
-    def kept(self) -> str:
-        """What it keeps of what softmax does beyond averaging: all of it, if it is softmax."""
+    def fidelity(self) -> str:
+        """Its fidelity to softmax in words: all of it, if it is softmax."""
         skill = 1.0 if self.look.exact and self.record.time else None
         if self.record.distance is not None:
             skill = self.record.distance.skill
@@ -70,12 +70,12 @@ def cells_of(contents: Contents) -> list[PageCell]:
     cells: list[PageCell] = []
     for run in contents.runs:
         for record, line in zip(run.records, run.lines, strict=True):
-            found, over = scenes.get(id(record)), list[float | None]()
-            if found and (time := record.time):
-                others = medians[found.number, record.problem.kv_len]
-                over = [time.median_s / other if other else None for other in others]
+            home, ratios = scenes.get(id(record)), list[float | None]()
+            if home and (time := record.time):
+                others = medians[home.number, record.problem.kv_len]
+                ratios = [time.median_s / other if other else None for other in others]
             look = contents.looks[record.variant]
-            cells.append(PageCell(len(cells), record, run, line, found, look, *over))
+            cells.append(PageCell(len(cells), record, run, line, home, look, *ratios))
     return cells
 
 
@@ -103,7 +103,7 @@ def summarize(cell: PageCell) -> str:
         ]
     else:
         stop = STOPS.get(time.stop, f"stopped: {time.stop}")
-        parts = [figures(time), f"{time.n:,} sample{'s' * (time.n != 1)}, {stop}"]
+        parts = [figures(time), f"{time.n:,} {'sample' if time.n == 1 else 'samples'}, {stop}"]
         parts += filter(None, [time.sustained_words()])
     if record.memory:
         parts.append(f"peak {format.size(record.memory.peak_bytes)}")

@@ -225,14 +225,13 @@ function barChart({ lines, width, say, ylabel, level, up }) {
 
 /* Points, one for each variant. ``points``: {look, rest, x, y, cell}; ``fronts``: lists of points. */
 
-function scatter({ points, fronts = [], width, xsay, ysay, ybase, xlabel, ylabel, include = [[], []], extra }) {
+function scatter({ points, fronts = [], width, xsay, ysay, ybase, xlabel, ylabel }) {
   const bold = points.filter((p) => !p.rest), framed = bold.length ? bold : points;
   const box = [LEFT, ABOVE, width - 14, high(width) - BELOW], [left, top, right, bottom] = box;
-  const x = axis([...framed.map((p) => p.x), ...include[0]], left, right, { room: 0.1 });
-  const y = axis([...framed.map((p) => p.y), ...include[1]], bottom, top, { room: 0.14 });
+  const x = axis(framed.map((p) => p.x), left, right, { room: 0.1 });
+  const y = axis(framed.map((p) => p.y), bottom, top, { room: 0.14 });
   const most = width < 480 ? 4 : 6;
   const parts = [frame(box, { x, y, xticks: ticks(x, 10, most), yticks: ticks(y, ybase), xsay, ysay, xlabel, ylabel })];
-  if (extra) parts.push(clipped(box, extra(x, y)));
   const steps = fronts.filter((front) => front.length).map((front, n) => {
     const corners = front.flatMap((p, k) => (k ? [[x.at(p.x), y.at(front[k - 1].y)], [x.at(p.x), y.at(p.y)]] : [[x.at(p.x), y.at(p.y)]]));
     const ends = [[corners[0][0], top], ...corners, [right, corners.at(-1)[1]]];

@@ -91,23 +91,6 @@ const DRAWS = {
     const made = scatter({ points, fronts, width, xsay: seconds, ysay: say, ybase: error ? 10 : 2, xlabel: "median time (less is better)", ylabel });
     return { ...made, told: error ? nearest(r) : half(r) };
   },
-  roofline: (r, width) => {
-    const { roof } = facts.scenes[r];
-    const there = roof ? cast(r, ({ v }) => at(r, v)?.flops && at(r, v).bytes) : [];
-    if (!there.length) return null;
-    const [top, memory, cache] = roof;
-    const points = there.map((each) => {
-      const cell = at(r, each.look.v);
-      return { ...each, cell, x: cell.flops / cell.bytes, y: cell.flops / cell.s };
-    });
-    const xs = points.map(({ x }) => x), low = Math.min(...xs, top / cache) / 2, far = Math.max(...xs, top / memory) * 2;
-    const extra = (x, y) => [[memory, undefined], [cache, "5 3"]].map(([speed, dash]) =>
-      line([[x.at(low / 9), y.at((speed * low) / 9)], [x.at(top / speed), y.at(top)], [x.at(far * 9), y.at(top)]], "var(--ink)", 1.2, { "stroke-dasharray": dash })).join("");
-    const told = `Ceilings: ${three(top / 1e9)} GFLOP/s by a product, ${three(memory / 1e9)} GB/s by a copy from memory; dashed: ${three(cache / 1e9)} GB/s in cache`;
-    const made = scatter({ points, width, xsay: three, ysay: (y) => three(y / 1e9), ybase: 10, include: [[low, far], [top]], extra,
-      xlabel: "FLOP for each byte in or out", ylabel: "GFLOP/s of the mathematics" });
-    return { ...made, told };
-  },
 };
 
 // How one variant's time stands to another's: a lead within the margin is none.
@@ -192,7 +175,7 @@ function figureFor(place, key, title) {
 
 function redraw() {
   for (const place of all("[data-draw]")) {
-    const what = place.dataset.draw, map = what === "map", dated = ["tradeoffs", "roofline"].includes(what);
+    const what = place.dataset.draw, map = what === "map", dated = what === "tradeoffs";
     const keys = map ? [...new Set(shown.map((r) => facts.scenes[r].run))] : shown.slice(0, MOST);
     const kept = keys.map((key) => {
       const { title, run } = facts.scenes[map ? shown[0] : key], several = new Set(shown.map((r) => facts.scenes[r].run)).size > 1;

@@ -1,25 +1,20 @@
-"""A report on disk: the page, the summary, the data, the table for a paper, a file for each figure.
-
-Figures of an earlier report are removed; other files stay.
-"""
+"""A report on disk: the page, the summary, the data, and the table for a paper."""
 
 from __future__ import annotations
 
-import errno
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from attnbench.core.disk import HEADER, StoreError, from_json, writable_folder, write_whole
+from attnbench.core.disk import StoreError, writable_folder, write_whole
 from attnbench.core.format import ms
 from attnbench.features.report.build import Contents, contents_of
 from attnbench.features.report.page import render, templates
 from attnbench.report.scenes import ReportRun, Scene, gather
-from attnbench.report.sentences import distinct_words, sentences
+from attnbench.report.sentences import sentences, winners
 from attnbench.report.tables import (
     BOLD,
     Styled,
@@ -32,95 +27,37 @@ from attnbench.report.tables import (
 )
 from impls.errors import CantBeDone
 
-if TYPE_CHECKING:
-    from attnbench.command.progress import Progress
-
-INDEX, FIGURES = "index.html", "figures"
-SHOWN = "backslashreplace"  # of a path that is not UTF-8
-OURS = "figures.json"
-"""Among the figures: the names of those that a report wrote there, so that the next may go on."""
+INDEX = "index.html"
+ERRORS = "backslashreplace"  # of a path that is not UTF-8
 
 
 @dataclass(frozen=True)
-class Made:
-    """A report as it lies there."""
+class Report:
+    """A report that was written."""
 
     index: Path
     files: Sequence[Path]
     contents: Contents
 
 
-def make(runs: Sequence[Path], out: Path, progress: Progress | None = None) -> Made:
+def make(runs: Sequence[Path], out: Path) -> Report:
     """A report of these runs in a folder; raises StoreError where there is nothing to report, or
     nothing can be written.
     """
-    read = gather(runs)
+    records = gather(runs)
     with _writing(out):  # before the work: where nothing can be written, it need not be done
-        if (out.parent / HEADER).exists():  # a run's own, which may have come from anywhere
-            _refuse_link(out)
         writable_folder(out)
     try:
-        contents = contents_of(read, out, progress)
-        files = write(contents, out)
+        contents = contents_of(records, out)
+        return Report(out / INDEX, write(contents, out), contents)
     except CantBeDone:
         raise
-    except Exception as error:  # a file may say what no run of ours ever wrote
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
+    except Exception as error:  # a file may hold what no run of ours ever wrote
+        first = f"{type(error).__name__}: {error}".splitlines()[0]
         raise StoreError(
             f"no report can be made of {', '.join(str(path) for path in runs)}: something in it is "
-            f"not what it should be ({said}); if attnbench wrote it, that is a fault of attnbench"
+            f"not what it should be ({first}); if attnbench wrote it, that is a fault of attnbench"
         ) from error
-    return Made(out / INDEX, files, contents)
-
-
-def write(contents: Contents, out: Path) -> list[Path]:
-    """The files, the page first; what has the same name is replaced, older figures go.
-
-    Each is whole or not there. A report can be made again, so the disk need not be waited for.
-    Raises StoreError where one can't be written.
-    """
-    texts = {
-        INDEX: render(contents),
-        "summary.md": summary(contents),
-        "data.csv": data(contents.runs),
-        "table.tex": tables(contents.scenes),
-    }
-    drawn = {
-        f"{figure.name}.{kind}": content
-        for figure in contents.figures
-        for kind, content in (
-            ("svg", figure.svg.encode()),
-            ("png", figure.png),
-            ("csv", figure.csv.encode()),
-        )
-        if content
-    }
-    folder = out / FIGURES
-    with _writing(folder):
-        _refuse_link(folder)
-        writable_folder(folder)
-    try:
-        before = from_json((folder / OURS).read_text())
-    except (OSError, ValueError):
-        before = None
-    for name in before if isinstance(before, list) else ():
-        if isinstance(name, str) and re.fullmatch(r"[\w.-]+", name) and name not in drawn:
-            with suppress(OSError):  # a folder of that name, say, is not ours
-                (folder / name).unlink()
-    listed = (json.dumps(sorted(drawn), indent=1) + "\n").encode()
-    files = {folder / name: content for name, content in {OURS: listed, **drawn}.items()}
-    # the page last: what it leads to is there by then
-    files |= {out / name: text.encode(errors=SHOWN) for name, text in reversed(texts.items())}
-    for path, content in files.items():
-        with _writing(path):
-            write_whole(path, content, sync=False)
-    return [out / name for name in texts] + [folder / name for name in drawn]
-
-
-def _refuse_link(folder: Path) -> None:
-    """Raise OSError where a folder that a report makes is a link, which may lead anywhere."""
-    if folder.is_symlink():
-        raise OSError(errno.ELOOP, f"it is a link to {folder.readlink()}", str(folder))
 
 
 @contextmanager
@@ -131,6 +68,23 @@ def _writing(path: Path) -> Iterator[None]:
         raise StoreError(
             f"can't write the report to {path}: {error.strerror}; give another folder with --out"
         ) from None
+
+
+def write(contents: Contents, out: Path) -> list[Path]:
+    """The files, the page first; what has the same name is replaced, each whole or not at all.
+
+    A report can be made again, so the disk need not be waited for.
+    """
+    texts = {
+        INDEX: render(contents),
+        "summary.md": summary(contents),
+        "data.csv": data(contents.runs),
+        "table.tex": tables(contents.scenes),
+    }
+    for name, text in reversed(texts.items()):  # the page last: what it leads to is there by then
+        with _writing(out / name):
+            write_whole(out / name, text.encode(errors=ERRORS), sync=False)
+    return [out / name for name in texts]
 
 
 # ---- the table for a paper -----------------------------------------------------------------------
@@ -145,9 +99,9 @@ SHORT = {"out_of_memory": "memory", "timed_out": "too slow", "measured": NO_TIME
 
 def tables(scenes: Sequence[Scene]) -> str:
     """A LaTeX table for each regime that has a time."""
-    made = [to_latex(_times(scene)) for scene in scenes if scene.timed]
-    longtable = " and longtable" if any("longtable" in table for table in made) else ""
-    return "\n".join([LATEX_HEAD.format(longtable=longtable), *made])
+    texts = [to_latex(_times(scene)) for scene in scenes if scene.timed]
+    longtable = " and longtable" if any("longtable" in text for text in texts) else ""
+    return "\n".join([LATEX_HEAD.format(longtable=longtable), *texts])
 
 
 def _times(scene: Scene) -> Table:
@@ -183,7 +137,6 @@ def _times(scene: Scene) -> Table:
 LIMIT = 60_000
 """Characters: a comment may hold 65,536."""
 MOST = {"REGIMES": 24, "REASONS": 30, "VERDICTS": 20, "NAMES": 8}
-TIED = 4
 CUT = "\n\n*… cut here: the rest is in index.html.*\n"
 
 
@@ -196,15 +149,15 @@ def summary(contents: Contents) -> str:
 
     runs, several = contents.runs, len(contents.runs) > 1
     timed = {run.number: [s for s in contents.scenes if s.run is run and s.timed] for run in runs}
-    made = templates(
+    environment = templates(
         autoescape=False,
         finalize=lambda v: v if isinstance(v, Markup) else markdown_text(str(v)),
     )
-    made.filters.update(
-        winners=lambda scenes: Markup(to_markdown(_winners(scenes))), sentences=sentences
+    environment.filters.update(
+        winners=lambda scenes: Markup(to_markdown(winners(scenes))), sentences=sentences
     )
     commands = dict.fromkeys(command for about in contents.abouts for command in about.commands)
-    text = made.get_template("summary.md").render(
+    text = environment.get_template("summary.md").render(
         c=contents,
         several=several,
         on=lambda run: Markup(f" on {markdown_text(run.name)}" if several else ""),
@@ -214,28 +167,6 @@ def summary(contents: Contents) -> str:
     )
     text = re.sub(r"\n{3,}", "\n\n", text)
     return text if len(text) <= LIMIT else text[: text.rindex("\n", 0, LIMIT - len(CUT))] + CUT
-
-
-def _winners(scenes: Sequence[Scene]) -> Table:
-    """A row a regime, a column a length; a cell without a winner says why."""
-    lengths = sorted({length for scene in scenes for length in scene.regime.lengths})
-    names = distinct_words(scenes)
-    rows = []
-    for scene in scenes:
-        row: list[Any] = [names[scene.number]]
-        for standing in ({s.length: s for s in scene.standings}.get(n) for n in lengths):
-            if standing is None or standing.answer is None:
-                row.append("nothing exact has a time" if standing else "not asked")
-                continue
-            answer, leaders = standing.answer, standing.leaders
-            doubt = " (noisy)" if answer.flags else ""
-            if answer.equal:
-                some = ", ".join([*leaders[:TIED], *["…"] * (len(leaders) > TIED)])
-                row.append(f"tie of {len(leaders)}: {some}{doubt}")
-            else:
-                row.append(Styled(answer.winner, BOLD, f"{answer.lead or 'alone'}{doubt}"))
-        rows.append(row)
-    return Table("", columns("regime", *(f"{n:,}" for n in lengths)), rows)
 
 
 # ---- the data ------------------------------------------------------------------------------------

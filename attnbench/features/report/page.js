@@ -443,7 +443,6 @@ for (const [id, key] of [["record", "cell"], ["about", "about"]]) $(`#${id}`).ad
 $("#variants")?.addEventListener("toggle", () => $("#variants").open && matchMedia("(hover: hover)").matches && $("#find").focus());
 addEventListener("hashchange", read);
 addEventListener("beforeprint", () => {
-  for (const part of all("main details.print")) part.open = true;
   for (const figure of all("figure[data-key]")) draw(figure, figure.parentElement.dataset.draw === "map" ? 860 : 470);
 });
 addEventListener("afterprint", () => near.forEach((figure) => draw(figure)));

@@ -21,7 +21,7 @@ from attnbench.answer.standings import Stretch, closeness
 from attnbench.core import format
 from attnbench.features.report.build import Contents
 from attnbench.features.report.cells import PageCell, cells_of, place, repeats, summarize
-from attnbench.features.report.facts import AXES, TIMED, axes_of, drawing, lengths_of, panels
+from attnbench.features.report.facts import AXES, axes_of, drawing, lengths_of, panels_of, shorten
 from attnbench.report.figures import sheet
 from attnbench.report.figures.style import Look
 from attnbench.report.scenes import ReportRun, Scene
@@ -37,38 +37,39 @@ HERE = Path(__file__).parent
 MOST = 2500
 """Rows of the table."""
 COMPARED = 400
-DRAWN = ("scaling", "tradeoffs", "memory", "energy", "map", "roofline")
-"""Sections whose figures the page's script draws."""
-INLINE = ("shares", "attention")
-"""Sections whose figures stand in the page as they are saved."""
 
 
 def render(contents: Contents) -> str:
     """The whole page."""
     cells = cells_of(contents)
     by_record = {id(cell.record): cell for cell in cells}
-    shown, lines = cards(contents.scenes, contents.looks, by_record), verdicts(contents, by_record)
+    regimes, lines = (
+        cards(contents.scenes, contents.looks, by_record),
+        verdicts(contents, by_record),
+    )
     rows = sorted(cells, key=place)[:MOST]
-    said = [row for card in shown for row in card["rows"]] + [row for _, of in lines for row in of]
-    linked = [cell for row in said for cell in (*row["tied"], row["cell"]) if cell]
+    answers = [row for card in regimes for row in card["rows"]]
+    answers += [row for _, of_scene in lines for row in of_scene]
+    linked = [cell for row in answers for cell in (*row["tied"], row["cell"]) if cell]
     leaders = {name for scene in contents.scenes for s in scene.standings for name in s.leaders}
     margins = sorted(round(run.margin, 3) for run in contents.runs)
     lengths = lengths_of(contents.scenes)
     by_length = {n: headlines(contents.scenes, len(contents.runs) > 1, n) for n in lengths}
-    drawn = drawing(contents, {key: cell.number for key, cell in by_record.items()})
+    facts = drawing(contents, {key: cell.number for key, cell in by_record.items()})
+    sections = _sections(facts)
     return _template().render(
         c=contents,
-        cards=shown,
+        cards=regimes,
         verdicts=lines,
         apart=distinct_words(contents.scenes),
         shared=shared_words(contents.scenes),
         cells=rows,
         all_cells=len(cells),
-        figures={name: [f for f in contents.figures if f.section == name] for name in INLINE},
-        sections=_sections(drawn),
+        sections=[name for name, there in sections.items() if there],
+        absent=[why for name, why in WHY_NOT.items() if not sections[name]],
         closest=[(run, _closest(run, contents)) for run in contents.runs],
         colours=_colours(),
-        facts=drawn,
+        facts=facts,
         lengths=lengths,
         choices=_choices(contents),
         blob=packed(contents, list({c.number: c for c in chain(linked, rows)}.values())),
@@ -84,22 +85,28 @@ def render(contents: Contents) -> str:
     )
 
 
-def _sections(drawn: Mapping[str, Any]) -> list[str]:
-    """The sections of which there is anything to draw."""
-    cells, scenes = [dict(zip(TIMED, row, strict=True)) for row in drawn["timed"]], drawn["scenes"]
-    there = {
+WHY_NOT = {
+    "memory": "no memory was measured",
+    "energy": "no energy was measured; 'attnbench run --energy' does it",
+}
+"""The reason why the page has no figure of a section."""
+
+
+def _sections(facts: Mapping[str, Any]) -> dict[str, bool]:
+    """The sections of figures, and for each whether there is anything to draw."""
+    scenes = facts["scenes"]
+    cells = [dict(zip(facts["fields"], row, strict=True)) for row in facts["timed"]]
+    return {
         "scaling": bool(cells),
         "tradeoffs": any(cell["peak"] or cell["distance"] for cell in cells),
         "memory": any(cell["peak"] for cell in cells),
         "energy": any(cell["joules"] for cell in cells),
         "map": any("use" in a for scene in scenes.values() for a in scene["answers"].values()),
-        "roofline": any(scenes[c["scene"]]["roof"] and c["flops"] and c["bytes"] for c in cells),
     }
-    return [name for name in DRAWN if there[name]]
 
 
 def templates(**how: Any) -> Environment:
-    """What fills the templates beside this module."""
+    """The environment of the templates beside this module."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     more: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, **how}
@@ -110,12 +117,12 @@ def templates(**how: Any) -> Environment:
 def _template() -> Template:
     from markupsafe import Markup
 
-    made = templates(autoescape=True)
-    made.filters["table"] = lambda table: Markup(to_html(table))
-    made.filters["text_of"] = lambda name: Markup((HERE / name).read_text("utf-8"))
+    environment = templates(autoescape=True)
+    environment.filters["table"] = lambda table: Markup(to_html(table))
+    environment.filters["text_of"] = lambda name: Markup((HERE / name).read_text("utf-8"))
     for function in (format.ms, format.mib, format.figures, format.ratio):
-        made.filters[function.__name__] = function
-    return made.get_template("page.html")
+        environment.filters[function.__name__] = function
+    return environment.get_template("page.html")
 
 
 def _colours() -> Markup:
@@ -142,17 +149,17 @@ def emphasised(text: str, names: set[str]) -> Markup:
     if not names:
         return escape(text)
     longest = sorted(map(re.escape, names), key=lambda name: (-len(name), name))
-    found = re.split(rf"(?<![\w.?=-])({'|'.join(longest)})(?![\w?=-]|\.\w)", text)
+    parts = re.split(rf"(?<![\w.?=-])({'|'.join(longest)})(?![\w?=-]|\.\w)", text)
     return Markup("").join(
-        Markup("<b>{}</b>").format(part) if n % 2 else escape(part) for n, part in enumerate(found)
+        Markup("<b>{}</b>").format(part) if n % 2 else escape(part) for n, part in enumerate(parts)
     )
 
 
 def _choices(contents: Contents) -> Iterator[tuple[str, list[str]]]:
     """Each axis on which regimes differ, with its values."""
-    some = [axes_of(scene) for scene in contents.scenes]
-    found = ((axis, list(dict.fromkeys(each[axis] for each in some))) for axis in AXES)
-    return (each for each in found if len(each[1]) > 1)
+    axes = [axes_of(scene) for scene in contents.scenes]
+    values = ((axis, list(dict.fromkeys(each[axis] for each in axes))) for axis in AXES)
+    return (choice for choice in values if len(choice[1]) > 1)
 
 
 CLOSEST = 12
@@ -160,20 +167,20 @@ CLOSEST = 12
 
 
 def _closest(run: ReportRun, contents: Contents) -> Table | None:
-    """How near each exact variant of a run stays to the best; None without two on a problem."""
-    found = closeness(s.regime for s in contents.scenes if s.run is run)
-    if not found:
+    """The share of problems on which each exact variant of a run stays near the best."""
+    ranked = closeness(s.regime for s in contents.scenes if s.run is run)
+    if not ranked:
         return None
     factors = (1.05, 1.25, 1.5, 2.0)
     heads = [f"within {factor:g}×" for factor in factors]
     rows = [
         (of.variant, *(format.percent(of.share(x)) for x in (1.0, *factors)), format.ratio(of.mean))
-        for of in found[:CLOSEST]
+        for of in ranked[:CLOSEST]
     ]
     right = ["fastest", *heads, "mean"]
-    more = f"; {len(found) - CLOSEST} more in data.csv" if len(found) > CLOSEST else ""
+    more = f"; {len(ranked) - CLOSEST} more in data.csv" if len(ranked) > CLOSEST else ""
     on = f" on {run.name}" if len(contents.runs) > 1 else ""
-    title = f"Share of {format.counted(found[0].problems, 'problem')}{on}{more}"
+    title = f"Share of {format.counted(ranked[0].problems, 'problem')}{on}{more}"
     return Table(title, columns("variant", *right, right=right), rows)
 
 
@@ -192,12 +199,12 @@ def _missing(contents: Contents) -> Table:
     return Table("Reasons", heads, rows)
 
 
-def _comparison(found: RunsComparison) -> tuple[Table, Table]:
-    """How two runs differ, and their verdicts cell by cell."""
-    rows = [(d.what, d.a, d.b) for d in found.differences]
-    heads = columns("the runs differ in", found.a, found.b)
+def _comparison(comparison: RunsComparison) -> tuple[Table, Table]:
+    """The differences of two runs, and their verdicts cell by cell."""
+    rows = [(d.what, d.a, d.b) for d in comparison.differences]
+    heads = columns("the runs differ in", comparison.a, comparison.b)
     differences = Table("How the runs differ", heads, rows)
-    compared = [(cell, c) for cell in found.cells if (c := cell.comparison) is not None]
+    compared = [(cell, c) for cell in comparison.cells if (c := cell.comparison) is not None]
     verdicts = []
     for cell, c in compared[:COMPARED]:
         p = cell.problem
@@ -210,8 +217,8 @@ def _comparison(found: RunsComparison) -> tuple[Table, Table]:
     return differences, Table("Measurement by measurement", heads, verdicts)
 
 
-NAMED, DOUBTS = 3, 3
-"""How many ties and doubts of a line are named; the rest is counted."""
+TIES, DOUBTS = 3, 3
+"""Ties and doubts of a line that are named; the rest is counted."""
 
 
 def cards(
@@ -236,7 +243,7 @@ def verdicts(
     contents: Contents, by_record: Mapping[int, PageCell]
 ) -> list[tuple[Scene, list[dict[str, Any]]]]:
     """For each regime that has a time a line at each length; ``open``: it is shown first."""
-    found = []
+    verdicts = []
     for scene in contents.scenes:
         first = standing_at(scene, contents.length)
         lines = [
@@ -244,8 +251,8 @@ def verdicts(
             for s in scene.standings
             if s.timed
         ]
-        found += [(scene, lines)] if lines else []
-    return found
+        verdicts += [(scene, lines)] if lines else []
+    return verdicts
 
 
 def _row(
@@ -269,7 +276,8 @@ def _row(
             ahead = "nothing exact is clearly slower"
         elif answer.next is None:
             badges, ahead = [("only", "the only one")], "no other exact variant measured"
-        badges += [("doubt", "noisy")] * bool(doubts)
+        if doubts:
+            badges.append(("doubt", "noisy"))
         badges = badges or [("clear", "clear")]
         if answer.next is not None:
             ahead = f"{answer.lead} faster than the next, {answer.next}"
@@ -282,29 +290,31 @@ def _row(
         "stretch": stretch,
         "winner": looks[answer.winner] if answer else None,
         "cell": leaders[0] if leaders else None,
-        "tied": leaders[1 : NAMED + 1],
-        "more": max(0, len(leaders) - 1 - NAMED),
+        "tied": leaders[1 : TIES + 1],
+        "more": max(0, len(leaders) - 1 - TIES),
         "badges": badges,
         "lead": ahead,
         "memory": memory,
         "peak": format.size(answer.memory_bytes) if answer and answer.memory_bytes else "",
-        "doubts": "; ".join([*doubts[:DOUBTS], *[f"{more} more"] * (more > 0)]),
+        "doubts": "; ".join(doubts[:DOUBTS]) + (f"; {more} more" if more > 0 else ""),
         "beside": sentence,
-        "other": looks[sentence.found.variant] if sentence and sentence.found else None,
+        "other": looks[sentence.faster.variant] if sentence and sentence.faster else None,
     }
 
 
-# ---- what the page holds packed ------------------------------------------------------------------
+# ---- the packed records --------------------------------------------------------------------------
 
-FIGURES = 7
-"""How many figures of a number the page keeps; the file that it names has them all."""
+DIGITS = 7
+"""Significant digits that the page keeps of a number; the file that it names has them all."""
 
 
 def packed(contents: Contents, cells: Sequence[PageCell]) -> str:
     """``cells`` and ``panels`` by their numbers: as one word."""
     records = {}
     for cell in cells:
-        p = cell.record.problem
+        p, record = cell.record.problem, cell.record.to_dict()
+        if record["time"]:
+            del record["time"]["samples_s"]
         where = cell.scene.regime if cell.scene else p.phase
         records[cell.number] = {
             "title": f"{cell.record.variant} at {p.kv_len:,} tokens: {where}",
@@ -312,17 +322,8 @@ def packed(contents: Contents, cells: Sequence[PageCell]) -> str:
             "line": cell.line,
             "summary": summarize(cell),
             "repeat": repeats(cell.record, cell.run.header),
-            "record": _short(cell.record.to_dict()),
+            "record": shorten(record, DIGITS),
         }
-    data = {"cells": records, "panels": panels(contents)}
+    data = {"cells": records, "panels": panels_of(contents)}
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(errors="backslashreplace"), 6)).decode()
-
-
-def _short(value: Any) -> Any:
-    """The value with shorter numbers, and without the samples of a time."""
-    if isinstance(value, float):
-        return float(f"{value:.{FIGURES}g}")
-    if isinstance(value, dict):
-        return {key: _short(inner) for key, inner in value.items() if key != "samples_s"}
-    return [_short(inner) for inner in value] if isinstance(value, list) else value

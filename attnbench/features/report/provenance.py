@@ -1,4 +1,4 @@
-"""Where a run comes from and how far it can be trusted: sentences and facts from its header."""
+"""The provenance of a run and how far it can be trusted: sentences and facts from its header."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ UNKNOWN = "not said"
 
 
 class About(NamedTuple):
-    """Where a run comes from and how far it can be trusted."""
+    """The provenance of a run, and how far it can be trusted."""
 
     run: ReportRun
     machine_line: str
     """``AMD EPYC, 2 cores, 24 GiB · torch 2.13.0+cpu · 1 thread · 22 November 2026``"""
     margin: str
-    """From which difference on one counts, and why; empty where nothing has a time. It is the first
-    of ``trust`` too."""
+    """The largest difference that counts as a tie, and why; empty where nothing has a time. It is
+    the first of ``trust`` too."""
     trust: Sequence[str]
     """Sentences: the self-check, the noise floor, what was noisy."""
     facts: Sequence[tuple[str, str]]
@@ -40,7 +40,7 @@ class About(NamedTuple):
 
 
 def about(run: ReportRun) -> About:
-    """Where a run comes from and how far it can be trusted."""
+    """The provenance of a run, and how far it can be trusted."""
     margin = margin_reason(run.records) if any(r.time for r in run.records) else ""
     trust, facts = (*filter(None, [margin]), *_trust(run)), tuple(_facts(run))
     return About(run, machine_line(run), margin, trust, facts, commands(run))
@@ -76,7 +76,7 @@ def _trust(run: ReportRun) -> Iterator[str]:
     if flags:
         each = ", ".join(f"{flag} ({count})" for flag, count in sorted(flags.items()))
         noisy = sum(bool(t.doubts) for t in timed)
-        more = ", some for several reasons" * (sum(flags.values()) > noisy)
+        more = ", some for several reasons" if sum(flags.values()) > noisy else ""
         yield f"{noisy} of {len(timed)} timings were noisy{more}: {each}"
     else:
         yield "no timing was noisy"
@@ -85,7 +85,7 @@ def _trust(run: ReportRun) -> Iterator[str]:
 
 
 def _drift(run: ReportRun) -> Iterator[str]:
-    """What the drift check shows, and how much was measured again because of it."""
+    """Sentences on the drift check, and on how much was measured again because of it."""
     by_node: dict[str, list[float]] = {}
     for record in run.records:
         if record.time and record.canary_s:
@@ -139,8 +139,8 @@ def _facts(run: ReportRun) -> Iterator[tuple[str, str]]:
     yield "grid", _grid(part(header, "grid"))
     ceilings = part(header, "ceilings")
     rates = [f"{x / 1e12:.3g} TFLOP/s in {of}" for of, x in part(ceilings, "flops").items() if x]
-    for copied, rate in part(ceilings, "copy").items():
-        rates += [f"{rate / 1e9:.3g} GB/s copying {size(int(copied))}"] * bool(rate)
+    copies = {int(copied): rate for copied, rate in part(ceilings, "copy").items() if rate}
+    rates += [f"{rate / 1e9:.3g} GB/s copying {size(copied)}" for copied, rate in copies.items()]
     yield "ceilings", "; ".join(rates) or "not measured"
     yield "records", f"{len(run.records)}, sha256 {digest}"
 

@@ -7,14 +7,13 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnbench.command.progress import Progress
 from attnbench.command.terminal import say
 from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
     import argparse
 
-    from attnbench.features.report.files import Made
+    from attnbench.features.report.files import Report
 
 
 BESIDE = "report"
@@ -24,27 +23,27 @@ class NowhereToPut(CantBeDone):
     """Several runs, and no folder for what is said of all of them."""
 
 
-def report(given: argparse.Namespace) -> int:
+def report(arguments: argparse.Namespace) -> int:
     """``attnbench report [RUN …] [--out DIR]``"""
     from attnbench.core.store import NEWEST, named_run, some_runs
     from attnbench.features.report.files import make
 
-    if "" in (given.out, *given.runs):
+    if "" in (arguments.out, *arguments.runs):
         raise NowhereToPut("a run and --out are folders, and one of them has no name")
-    runs = [named_run(run) for run in given.runs or NEWEST[:1]]
-    out = None if given.out is None else Path(given.out)
-    if out is None:
-        found = some_runs(runs)
-        if len(found) > 1:
+    runs = [named_run(run) for run in arguments.runs or NEWEST[:1]]
+    if arguments.out is None:
+        folders = some_runs(runs)
+        if len(folders) > 1:
             raise NowhereToPut(
-                f"these are {len(found)} runs: say where their report is to lie, such as --out "
-                f"reports/{'-and-'.join(path.name for path in found[:3])}"
+                f"these are {len(folders)} runs: say where their report is to lie, such as --out "
+                f"reports/{'-and-'.join(path.name for path in folders[:3])}"
             )
-        out = found[0] / BESIDE
-    with Progress() as progress:
-        made = make(runs, out, progress)
-    contents = made.contents
-    if given.json:
+        out = folders[0] / BESIDE
+    else:
+        out = Path(arguments.out)
+    result = make(runs, out)
+    contents = result.contents
+    if arguments.json:
         answers = [
             {"run": s.run.name, "regime": str(s.regime), "sure": standing.sure}
             | standing.answer.to_dict()
@@ -52,27 +51,26 @@ def report(given: argparse.Namespace) -> int:
             for standing in s.standings
             if standing.answer
         ]
-        files = {"index": str(made.index), "files": [str(path) for path in made.files]}
+        files = {"index": str(result.index), "files": [str(path) for path in result.files]}
         print(json.dumps({**files, "headlines": list(contents.headlines), "answers": answers}))
     else:
         print(*contents.headlines, sep="\n")
-    say(f"the report is {made.index}, with {len(made.files) - 1} files beside it")
-    if given.open:
-        webbrowser.open(made.index.resolve().as_uri())
+    say(f"the report is {result.index}, with {len(result.files) - 1} files beside it")
+    if arguments.open:
+        webbrowser.open(result.index.resolve().as_uri())
     return 0
 
 
-def report_of(run: Path, progress: Progress | None = None) -> Made | None:
+def report_of(run: Path) -> Report | None:
     """A run's own report, at its end; None where it could not be made: the run has lost nothing."""
     from attnbench.features.report.files import make
 
     try:
-        made = make([run], run / BESIDE, progress)
+        return make([run], run / BESIDE)
     except Exception as error:  # anything: what was measured is kept, and is what counts
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
-        (progress.tell if progress else say)(
-            f"note: the report could not be made ({said}); the records are whole: 'attnbench "
+        first = f"{type(error).__name__}: {error}".splitlines()[0]
+        say(
+            f"note: the report could not be made ({first}); the records are whole: 'attnbench "
             f"report {run}' tries again"
         )
         return None
-    return made

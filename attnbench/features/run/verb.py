@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from attnbench.sweep.sweep import Watcher
     from impls.problem import Problem
 
+REPORT_S = 3.0
+"""A guess at the seconds of the report."""
+
 
 def run(given: argparse.Namespace) -> int:
     """``attnbench run [VARIANT …]``"""
@@ -43,8 +46,7 @@ def run(given: argparse.Namespace) -> int:
         new = begun(given, places)
         folder = new.folder
         try:
-            cells = [(c.variant.label, c.problem) for c in new.plan.to_run]
-            after_s = 0.0 if given.no_report else _report_s(cells)
+            after_s = 0.0 if given.no_report else REPORT_S
             with Progress(new.left, every=given.all, best=True, after_s=after_s) as progress:
                 progress.at(0, new.left, measuring_s(new), "the worker starts")
                 unbegun = measure(new, places, progress, until, after_s)
@@ -211,24 +213,11 @@ def measuring_s(begun: Run) -> float:
     return ceilings_s() + sum(c.guess_s for c in begun.plan.to_run if c.key not in begun.done)
 
 
-def _report_s(cells: Sequence[tuple[str, Problem]]) -> float:
-    """A guess at the seconds of the maps and the report of some variants and their problems."""
-    from attnbench.answer.maps import STARTED_S, USUAL_S
-    from attnbench.core.machine import pace
-    from attnbench.features.report.build import report_s
-
-    variants = len({variant for variant, _ in cells})
-    regimes = {(p.phase, p.mask, p.dtype, p.batch, p.heads) for _, p in cells}
-    return pace() * (STARTED_S + variants * USUAL_S) + report_s(len(regimes), variants)
-
-
 def _conclude(
     records: list[Record], folder: RunFolder, given: argparse.Namespace, took_s: float
 ) -> int:
     """The report, and the answer: as data, or on the screen."""
-    from attnbench.answer import maps
     from attnbench.answer.ranking import answers, margin_reason
-    from attnbench.command.progress import Progress
     from attnbench.core.evidence import selfcheck_said
     from attnbench.core.record import NOT_TRIED
     from attnbench.features.run import view
@@ -236,14 +225,7 @@ def _conclude(
     from attnbench.report.scenes import gather
 
     records = sorted(records, key=lambda r: r.status in NOT_TRIED)  # measured cells first
-    made = None
-    if not given.no_report:
-        with Progress() as progress:
-            progress.at(
-                0, 0, _report_s([(r.variant, r.problem) for r in records]), "attention maps"
-            )
-            maps.keep(folder.path, records, given.table, progress.tell)
-            made = report_of(folder.path, progress)
+    made = None if given.no_report else report_of(folder.path)
     every = given.all or given.tables
     if given.csv:
         (ran,) = made.contents.runs if made else gather([folder.path])

@@ -107,7 +107,7 @@ def _answers(run: ReportRun, found: Sequence[Scene]) -> Table:
 
 def _so_far(run: ReportRun) -> str:
     """What is not measured yet might be faster."""
-    return " so far" if run.begun else ""
+    return " so far" if run.coverage else ""
 
 
 def _wide(rows: Sequence[Sequence[Any]]) -> int:

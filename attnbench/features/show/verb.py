@@ -81,7 +81,6 @@ def _show_map(given: argparse.Namespace, row: Variant) -> int:
     from attnbench.core.settings import Settings
     from attnbench.features.show import view
     from attnbench.report import tidy
-    from attnbench.report.figures.attention import draw_alone
     from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
 
     if given.out:
@@ -93,7 +92,7 @@ def _show_map(given: argparse.Namespace, row: Variant) -> int:
     with LocalEngine(Settings()) as engine:
         weights = maps.ask(engine, row, mask, vectors, START_LIMIT_S)
     if given.out:
-        draw_alone(words, weights, row.label, Path(given.out))
+        view.draw_map(words, weights, row.label, Path(given.out))
         say(f"drawn in {given.out}")
     if given.json:
         print(json.dumps({"variant": row.label, "words": words, "weights": weights}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,28 @@ def check_picture(file: Path) -> None:
         raise CantBeDone(f"--out {file}: a picture ends in .png or .svg")
     if not file.parent.is_dir():
         raise CantBeDone(f"can't write {file}: there is no folder {file.parent}")
+
+
+def draw_map(
+    words: Sequence[str], weights: Sequence[Sequence[float | None]], title: str, file: Path
+) -> None:
+    """Write a map, with a scale of its weights, as a .png or .svg."""
+    from attnbench.report.figures.sheet import save, sheet
+
+    side = 1.6 + 0.42 * len(words)
+    with sheet(side, side, "constrained") as figure:
+        axes = figure.subplots()
+        image = axes.imshow(
+            [[nan if w is None else w for w in row] for row in weights], cmap="cividis"
+        )
+        axes.set_xticks(range(len(words)), words, rotation=60, ha="left", rotation_mode="anchor")
+        axes.set_yticks(range(len(words)), words)
+        axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
+        axes.grid(visible=False)
+        axes.set_ylabel("this word")
+        axes.set_xlabel(f"looks at · {title}")
+        figure.colorbar(image, shrink=0.7)
+        save(figure, [file])
 
 
 UNTRIED = "untested"

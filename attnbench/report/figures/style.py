@@ -1,32 +1,26 @@
-"""How figures look: a look for each variant, the key, names beside lines, and axes."""
+"""The look of each variant, a legend, and the ends of logarithmic axes."""
 
 from __future__ import annotations
 
-import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from attnbench.report.figures import sheet as labels
-from attnbench.report.figures.sheet import FAINT, HUES, INK, PAPER
+from attnbench.report.figures.sheet import FAINT, HUES, PAPER
 from impls import own_rows
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-WIDE = 331.0
-"""Points of width of most figures."""
 MARKERS = "os^DvXP*<>"
 """Outlines that differ when they are small, as those with five and more sides don't."""
-FIRST = (
-    "sdpa", "sdpa.flash", "chunked", "baddbmm", "flex", "inplace", "online", "compiled",
-)  # fmt: skip
-"""What is compared most: each has a hue that no other of these has."""
+FIRST = ["sdpa", "sdpa.flash", "chunked", "baddbmm", "flex", "inplace", "online", "compiled"]
+"""The variants that are compared most: each has a hue that no other of these has."""
 SHIFT = 3
-"""By so many hues the list is turned each time that the hues are used up."""
+"""The list of hues is turned by so many each time that it is used up."""
 HALF = "left"
 FILLS = {"softmax": "full", "its own operator": "none"}
 DASHES: dict[str, str | tuple[int, tuple[float, ...]]] = {
@@ -34,10 +28,10 @@ DASHES: dict[str, str | tuple[int, tuple[float, ...]]] = {
     HALF: (0, (4, 2)),
     "none": (0, (1.2, 1.6)),
 }
-"""Of the lines of what is filled so."""
+"""Lines of variants whose marks are filled so."""
 MEANINGS = {
     "full": "exactly softmax",
-    HALF: "near it, or on its own pattern",
+    HALF: "near it, or\non its own pattern",
     "none": "another operator",
 }
 
@@ -56,12 +50,12 @@ class Look:
 
     @property
     def exact(self) -> bool:
-        """Whether it computes softmax attention and nothing else."""
+        """True where it computes softmax attention and nothing else."""
         return self.computes == "softmax"
 
     @property
     def _turns(self) -> tuple[int, int]:
-        """Which of the hues, and how often all of them were used up before."""
+        """The place of its hue, and how often all hues were used up before."""
         turn, at = divmod(self.place, len(HUES))
         return (at + turn * SHIFT) % len(HUES), turn
 
@@ -87,7 +81,7 @@ class Look:
 
     @property
     def dash(self) -> str | tuple[int, tuple[float, ...]]:
-        """Of its lines, by what it computes."""
+        """The dash of its lines, by what it computes."""
         return DASHES[self.fill]
 
     def marks(self, size: float = 4.0) -> dict[str, Any]:
@@ -115,104 +109,43 @@ def filled(fill: str, colour: str, marker: str = "o", size: float = 4.0) -> dict
 
 def looks(records: Iterable[Any]) -> dict[str, Look]:
     """A look for each variant of these records, in their order."""
-    known = {name: place for place, name in enumerate(dict.fromkeys((*FIRST, *own_rows())))}
-    seen: dict[str, tuple[str, str]] = {}
+    places = {name: place for place, name in enumerate(dict.fromkeys((*FIRST, *own_rows())))}
+    variants: dict[str, tuple[str, str]] = {}
     for record in records:
-        family, computes = seen.get(record.variant, ("", ""))
-        seen[record.variant] = (family or record.family, computes or record.computes)
-    made = {}
-    for number, (variant, both) in enumerate(seen.items()):
+        family, computes = variants.get(record.variant, ("", ""))
+        variants[record.variant] = (family or record.family, computes or record.computes)
+    looks = {}
+    for number, (variant, both) in enumerate(variants.items()):
         other = zlib.crc32(variant.encode("utf-8", "replace")) % (len(HUES) * len(MARKERS))
-        made[variant] = Look(number, variant, *both, known.get(variant, other))
-    return made
+        looks[variant] = Look(number, variant, *both, places.get(variant, other))
+    return looks
 
 
-Item = tuple[str, dict[str, Any]]
-"""A word of a key, and the marker that it explains."""
-SIZE, LINE = 7.5, 11.0
+NAMES = 112.0
+"""Points beside axes that a legend has, names included."""
 
 
-def of(looks: Iterable[Look]) -> list[Item]:
-    """A key for the fillings of these, where they aren't all full."""
-    fills = {look.fill for look in looks}
-    known = MEANINGS.items() if fills - {"full"} else ()
-    return [(text, filled(fill, FAINT)) for fill, text in known if fill in fills]
+def legend(figure: Figure, looks: Iterable[Look], *, lines: bool = True) -> None:
+    """The marks of variants, in this order at the right, and what their fillings mean.
 
-
-def _item_width(item: Item) -> float:
-    """With the marker before it and the gap behind it."""
-    return 8 + labels.width(item[0], SIZE) + 9
-
-
-def lines(items: Sequence[Item], room: float) -> list[list[Item]]:
-    """The items of a key, by lines that are no wider than the room."""
-    made: list[list[Item]] = []
-    used = room
-    for item in items:
-        if used + _item_width(item) > room:
-            made.append([])
-            used = 0.0
-        made[-1].append(item)
-        used += _item_width(item)
-    return made
-
-
-def put(figure: Figure, x: float, y: float, some: Sequence[Sequence[Item]]) -> None:
-    """Draw a key, its last line at a place of the figure."""
-    for number, items in enumerate(reversed(some)):
-        at, level = x, y + number * LINE
-        for item in items:
-            labels.line(figure, [at + 3], [level + 2.6], linestyle="none", **item[1])
-            labels.write(figure, at + 8, level, item[0], SIZE, color=INK)
-            at += _item_width(item)
-
-
-class End(NamedTuple):
-    """The end of a line, in points, and what is written beside it."""
-
-    look: Look | None
-    """None for a line of reference."""
-    at: tuple[float, float]
-    name: str
-    behind: str = ""
-
-
-NAME_STEP = 11.0
-NAME_PLACE = 25.0
-"""Points from the axes to the names: between them is a piece of each line."""
-REFERENCE: dict[str, Any] = {"color": FAINT, "linewidth": 1.6, "alpha": 0.55}
-
-
-def name_ends(
-    figure: Figure,
-    ends: Sequence[End],
-    right: float,
-    low: float,
-    high: float,
-    *,
-    lines: bool = True,
-) -> None:
-    """Names at the right of axes, each with a thread to the end of its line and a piece of it.
-
-    Without lines the ends are points, and of each there is its mark.
+    Without lines they are the marks of points.
     """
-    edge = figure.get_figwidth() * 72
-    places = labels.spread([end.at[1] for end in ends], NAME_STEP, low, high)
-    for (look, (x, y), name, behind), at in zip(ends, places, strict=True):
-        if look is None:
-            labels.line(figure, [right + 2, right + 5, right + 22], [y, at, at], **REFERENCE)
-            labels.write(figure, right + NAME_PLACE, at - 2.7, name, 8, color=FAINT)
-            continue
-        thread = {"color": look.colour, "linewidth": 0.5, "alpha": 0.7}
-        labels.line(figure, [x + 3, right + 5], [y, at], **thread)
-        dash = look.dash if lines else "none"
-        piece = {"linestyle": dash, "linewidth": 1.1, "markevery": [1], **look.marks(3.7)}
-        labels.line(figure, [right + 6, right + 14, right + 22], [at] * 3, **piece)
-        taken = labels.width(behind, 7.5) + 5 if behind else 3
-        text = labels.shorten(name, edge - right - NAME_PLACE - 2 - taken, 8)
-        labels.write(figure, right + NAME_PLACE, at - 2.7, text, 8)
-        if behind:
-            labels.write(figure, edge - 3, at - 2.7, behind, 7.5, color=FAINT, ha="right")
+    from matplotlib.lines import Line2D
+
+    looks = list(looks)
+    handles = []
+    for look in looks:
+        label = labels.shorten(look.variant, NAMES - 32, 8)
+        line: dict[str, Any] = {"linestyle": look.dash if lines else "none", "linewidth": 1.1}
+        handles.append(Line2D([], [], label=label, **line, **look.marks()))
+    fills = {look.fill for look in looks}
+    for fill, words in MEANINGS.items() if fills - {"full"} else ():
+        if fill in fills:
+            handles.append(Line2D([], [], linestyle="none", label=words, **filled(fill, FAINT)))
+    wide, high = figure.get_size_inches() * 72
+    at: dict[str, Any] = {"loc": "upper left", "borderaxespad": 0, "frameon": False}
+    at["bbox_to_anchor"] = (1 - NAMES / wide, 1 - 44 / high)
+    figure.legend(handles=handles, fontsize=8, handlelength=2.4, handletextpad=0.5, **at)
 
 
 def limits(values: Iterable[float], least: float = 6.0, room: float = 0.06) -> tuple[float, float]:
@@ -223,43 +156,3 @@ def limits(values: Iterable[float], least: float = 6.0, room: float = 0.06) -> t
     low, high = low / wider, high * wider
     edge = (high / low) ** room
     return low / edge, high * edge
-
-
-def scale(
-    axes: Axes,
-    which: str,
-    ends: tuple[float, float],
-    say: Callable[[float], str],
-    base: int = 10,
-    most: int = 6,
-) -> None:
-    """Make the axis ``x`` or ``y`` logarithmic, with about ``most`` ticks at powers of the base.
-
-    Where the axis is short, ticks are at twice and five times powers of ten too.
-    """
-    from matplotlib.ticker import LogLocator
-
-    low, high = ends
-    subs = (1.0, 2.0, 5.0) if base == 10 and high / low < 100 else (1.0,)
-    ticks = LogLocator(base, subs, numticks=most + 1).tick_values(low, high)
-    inside = [tick for tick in ticks if low <= tick <= high]
-    axes.set(**{f"{which}scale": "log", f"{which}lim": ends})
-    getattr(axes, f"{which}axis").set_ticks(inside, [say(tick) for tick in inside])
-    axes.minorticks_off()
-
-
-def fitting(words: Sequence[str], places: Sequence[float], size: float) -> list[str]:
-    """The words of ticks, those empty that would touch the next one."""
-    kept, edge = list(words), math.inf
-    for number in reversed(range(len(kept))):
-        half = labels.width(kept[number], size) / 2
-        if places[number] + half > edge - 3:
-            kept[number] = ""
-        else:
-            edge = places[number] - half
-    return kept
-
-
-def number(value: float) -> str:
-    """A number for a table: six digits, or all of a whole number."""
-    return f"{value:.0f}" if value.is_integer() else f"{value:.6g}"

@@ -1,12 +1,8 @@
 """Records and runs made by hand for whoever shows them, and what a figure says."""
 
-import csv
-import io
 import json
-from itertools import combinations, product
+from itertools import product
 from pathlib import Path
-from unittest.mock import patch
-from xml.etree import ElementTree
 
 from attnbench.core import record as form
 from attnbench.core.record import Distance, Error, Memory, Record, Status, Time, Work
@@ -19,20 +15,34 @@ from tests.times import around, figures
 
 PROBLEM = Problem(heads=2, kv_heads=2, q_len=64, kv_len=64)
 MACHINE = {
-    "name": "slow-box-2c", "cpu": "Slow Box", "cores": 2, "memory_bytes": 25 << 30,
-    "system": "Linux 6 x86_64", "python": "3.11.7", "torch_cuda": None, "gpus": [],
-    "versions": {"torch": "2.13.0+cpu", "numpy": "2.4.6"}, "compiler": "/usr/bin/g++",
+    "name": "slow-box-2c",
+    "cpu": "Slow Box",
+    "cores": 2,
+    "memory_bytes": 25 << 30,
+    "system": "Linux 6 x86_64",
+    "python": "3.11.7",
+    "torch_cuda": None,
+    "gpus": [],
+    "versions": {"torch": "2.13.0+cpu", "numpy": "2.4.6"},
+    "compiler": "/usr/bin/g++",
     "devices": ["cpu"],
-}  # fmt: skip
+}
 HEADER = {
-    "run": "20260102-030405", "schema": form.SCHEMA, "protocol": form.PROTOCOL, "seed": 7,
-    "budget_s": 0.1, "machine": MACHINE, "tables": [], "command": "attnbench run --seq 64,128,256",
+    "run": "20260102-030405",
+    "schema": form.SCHEMA,
+    "protocol": form.PROTOCOL,
+    "seed": 7,
+    "budget_s": 0.1,
+    "machine": MACHINE,
+    "tables": [],
+    "command": "attnbench run --seq 64,128,256",
     "settings": {"threads": 1, "tf32": False, "environment": {"OMP_NUM_THREADS": "1"}},
-    "code": {"commit": "0123abcd" * 5, "dirty": False}, "started": "2026-01-02T03:04:05+00:00",
+    "code": {"commit": "0123abcd" * 5, "dirty": False},
+    "started": "2026-01-02T03:04:05+00:00",
     "noise": [{"call_s": 1e-3, "floor": 0.004}],
     "selfcheck": {"line": "ruler self-check: 74/74 on this machine", "date": "2026-01-01T00:00:00"},
     "ceilings": {"flops": {"float32": 1e11}, "copy": {"262144": 8e10, "268435456": 2e10}},
-}  # fmt: skip
+}
 CAUSAL = Mask.parse("causal")
 LENGTHS = (64, 128, 256)
 MARKUP = "<img src=x onerror=alert(1)>|`*_&{{7*7}}\\end{table}"
@@ -105,9 +115,13 @@ def many(variants, lengths, phases=("train",)):
     for phase, n, number in product(phases, lengths, range(variants)):
         some, exact = 1e-7 * (1 + number * n % 13 / 7), number % 2 == 0
         rough = Error(
-            relative=some, max=some * 1.7, worst_row=some / 0.3, cosine=1 - some,
-            ratio=1 + some / 3e-7, worst_at=[0, number % 4, number % 99],
-        )  # fmt: skip
+            relative=some,
+            max=some * 1.7,
+            worst_row=some / 0.3,
+            cosine=1 - some,
+            ratio=1 + some / 3e-7,
+            worst_at=[0, number % 4, number % 99],
+        )
         parts = ("forward", "dq", "dk", "dv") if phase == "train" else ("forward",)
         given = {"family": FAMILIES[number % 7], "computes": "softmax" if exact else NEAR}
         given |= {"distance": None if exact else far(0.3 + 0.6 * number / variants), "seed": n}
@@ -158,10 +172,9 @@ def gathered(folder, *records, **header):
 
 
 def filled(folder, *records, **header):
-    """The contents of a report of these runs, without figures, which take their time."""
-    with patch.object(build, "draw_all", lambda *_: ([], {})):
-        found = gathered(folder, *records, **header)
-        return build.contents_of(found, folder / "m" / "run0" / "report")
+    """The contents of a report of these runs."""
+    found = gathered(folder, *records, **header)
+    return build.contents_of(found, folder / "m" / "run0" / "report")
 
 
 def changed(record, **values):
@@ -186,31 +199,3 @@ def ran(records, number=0, **header):
 def staged(*records, **header):
     """The scenes of a run of these records, and their looks."""
     return scenes([ran(records, **header)]), looks(records)
-
-
-def rows(drawn):
-    """A figure's CSV: a dict a row."""
-    return list(csv.DictReader(io.StringIO(drawn.csv)))
-
-
-def words(drawn):
-    """All words of a figure, after its markup was read."""
-    return [e.text for e in ElementTree.fromstring(drawn.svg).iter() if e.text and e.text.strip()]
-
-
-def assert_words_are_readable(figure):
-    """No word on another, none beyond the sheet."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.text import Text
-
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    sheet = figure.bbox.expanded(1.005, 1.005)
-    texts = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
-    boxes = [(t.get_text(), t.get_window_extent(canvas.get_renderer())) for t in texts]
-    for said, box in boxes:
-        assert sheet.x0 <= box.x0 <= box.x1 <= sheet.x1, (said, box, sheet)
-        assert sheet.y0 <= box.y0 <= box.y1 <= sheet.y1, (said, box, sheet)
-    for (one, a), (two, b) in combinations(boxes, 2):
-        across, down = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
-        assert across < 1 or down < 2.5, (one, two)  # the box of a word is higher than its letters

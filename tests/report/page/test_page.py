@@ -31,17 +31,22 @@ def asked(command):
     return given, list(problems(grid, levels))
 
 
-def test_the_command_asks_for_the_same_problem_again():
-    documents = {"mask": Mask.parse("causal+document:100,156"), "inputs": "outliers"}
-    for problem in (
+DOCUMENTS = {"mask": Mask.parse("causal+document:100,156"), "inputs": "outliers"}
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
         Problem(batch=3, heads=8, kv_heads=2, q_len=100, kv_len=512, head_dim=48, v_head_dim=32),
         Problem(q_len=4, kv_len=4096, phase="decode", mask=Mask.parse("causal")),
-        Problem(dtype="bfloat16", phase="train", device="cuda:1", **documents),
+        Problem(dtype="bfloat16", phase="train", device="cuda:1", **DOCUMENTS),
         Problem(level="layer", mask=Mask.parse("window:31,0"), phase="backward"),
-    ):
-        variant = "mha" if problem.level == "layer" else "performer?features=128"
-        given, found = asked(repeats(timed(variant, 1e-3, problem), {}))
-        assert found == [problem] and (given.verb, given.variants) == ("run", [variant])
+    ],
+)
+def test_the_command_asks_for_the_same_problem_again(problem):
+    variant = "mha" if problem.level == "layer" else "performer?features=128"
+    given, found = asked(repeats(timed(variant, 1e-3, problem), {}))
+    assert found == [problem] and (given.verb, given.variants) == ("run", [variant])
 
 
 def test_the_command_says_what_else_the_run_was_told():
@@ -59,17 +64,17 @@ def test_each_cell_knows_its_line_its_ratios_its_units_and_its_place(filled):
     matmul = [cell for cell in cells if cell.record.variant == "matmul"][1]  # at 128 tokens
     assert matmul.to_best == pytest.approx(1.6) == matmul.to_baseline
     units = {"ms": "3.20", "tflops": "0.00262", "share": "42\u00a0%", "baseline": "1.60×"}
-    assert (matmul.units, matmul.kept) == (units, "100\u00a0%")
+    assert (matmul.units, matmul.fidelity) == (units, "100\u00a0%")
     first = sorted(cells, key=place)[:6]
     problems = {(c.record.problem.kv_len, c.record.problem.phase) for c in first}
     assert problems == {(256, "train")}
     names = [c.record.variant for c in first]
     assert names == ["sdpa", "matmul", "window?size=8", runs.MARKUP, "sdpa.efficient", "einsum"]
     none = first[-1]
-    assert set(none.units.values()) == {none.kept} == {"–"}
+    assert set(none.units.values()) == {none.fidelity} == {"–"}
     assert (none.to_best, none.record.worst_error) == (None, None)
     less = replace(matmul, record=matmul.record.with_(distance=runs.far(-143.0)))
-    assert less.kept == "< 0"
+    assert less.fidelity == "< 0"
 
 
 def unpacked(word):

@@ -1,11 +1,9 @@
-"""What a report says of its runs: headlines, how sure, what is missing, figures in their place."""
+"""What a report says of its runs: headlines, how sure, and what is missing."""
 
 import re
-from unittest.mock import Mock
 
 import pytest
 
-from attnbench.features.report import build
 from attnbench.report.sentences import beside, headlines, how_sure, missing, only, sentences
 from tests.report.page import runs
 from tests.report.page.runs import NEAR, OWN, at, timed, untimed
@@ -44,21 +42,26 @@ def test_training_comes_first_and_each_phase_once_at_its_longest_regime():
     assert len(lines) == 2 and lines[0].startswith("To train at 128 tokens")
 
 
-def test_what_is_faster_and_not_exact_is_said_with_what_it_loses():
-    for others, said in (
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
         ([("w", 1e-4, 0.7)], "but not exact: w, 10.0× as fast, 70\u00a0% fidelity to softmax ("),
-        ([("w", 1e-4, 0.2), ("x", 2e-4, 0.4)], "Nothing faster has 50\u00a0% fidelity to softmax. "
-         "Nearest: x, 5.00× as fast, 40\u00a0% fidelity."),
+        (
+            [("w", 1e-4, 0.2), ("x", 2e-4, 0.4)],
+            "has 50\u00a0% fidelity to softmax. Nearest: x, 5.00× as fast, 40\u00a0% fidelity.",
+        ),
         ([("w", 1e-4, -3.0)], "Nothing faster has even 5\u00a0% fidelity to softmax."),
         ([("w", 1e-4, None)], "not measured: w, 10.0× as fast (approximates softmax)."),
         ([], "Nothing else measured is clearly faster, exact or not."),
-    ):  # fmt: skip
-        more = [
-            timed(name, median, computes=NEAR, distance=None if skill is None else runs.far(skill))
-            for name, median, skill in others
-        ]
-        (scene,), _ = runs.staged(timed("sdpa"), *more)
-        assert said in str(beside(scene.standings[0]))
+    ],
+)
+def test_what_is_faster_and_not_exact_is_said_with_what_it_loses(others, words):
+    more = [
+        timed(name, median, computes=NEAR, distance=None if skill is None else runs.far(skill))
+        for name, median, skill in others
+    ]
+    (scene,), _ = runs.staged(timed("sdpa"), *more)
+    assert words in str(beside(scene.standings[0]))
 
 
 def test_answers_are_counted_by_how_sure_they_are():
@@ -85,16 +88,22 @@ def races(*ratios):
         yield timed("best" if ratio > 1 else "slow", 1e-3 if ratio > 1 else 9e-3, 64 * n)
 
 
-def test_the_smallest_factor_that_covers_nine_in_ten_is_said_and_of_few_problems_nothing():
-    for ratios, near in (
+@pytest.mark.parametrize(
+    ("ratios", "near"),
+    [
         ((1, 1, 1), "within 1.05× of the best on all 3 problems"),
         ((1, 1, 1.2), "within 1.20× of the best on all 3 problems (worst: f"),
         ((1,) * 9 + (2.13,), "within 1.05× of the best on 9 of 10 problems, at worst 2.13× (f"),
         ((1,) * 8 + (1.2, 2.13), "within 1.25× of the best on 9 of 10 problems, at worst 2.13× (f"),
         ((1, 1, 1, 4, 1, 5), "within 2× of the best on 4 of 6 problems, at worst 5.00× (f"),
-    ):
-        found = told_only(*races(*ratios))
-        assert found.variant == "a" and found.near.startswith(near)
+    ],
+)
+def test_the_smallest_factor_that_covers_nine_in_ten_is_said(ratios, near):
+    best = told_only(*races(*ratios))
+    assert best.variant == "a" and best.near.startswith(near)
+
+
+def test_of_few_problems_none_is_advised_and_problems_without_a_time_are_counted():
     records = [*races(1, 1, 1, 1, 1), timed("x", 1e-3, 999), timed("y", 1e-3, 999)]
     assert told_only(*records).near == "within 2× of the best on 5 of 6 problems; no time on 1"
     assert told_only(*races(1, 1)) is None
@@ -120,49 +129,3 @@ def test_reasons_that_differ_in_numbers_alone_are_one_and_other_remedies_are_not
     (found,) = untimed_of(*records, untimed("b", "failed", "no"), timed("b", 1.0, 128))
     assert (found.variants, found.cells) == (("a", "b"), 3)
     assert found.where[0].endswith(": all lengths")  # of one of two it is not everywhere
-
-
-def draw_all(*records):
-    found, looks = runs.staged(*records)
-    return build.draw_all([found[0].run], found, looks, "sdpa")
-
-
-@pytest.fixture
-def hollow(monkeypatch):
-    """How often a picture of memory was asked for; no figure draws anything."""
-    asked = []
-    for name in ("winner_map", "scaling", "tradeoffs", "roofline", "closeness"):
-        monkeypatch.setattr(getattr(build, name), "draw", lambda *_: None)
-    monkeypatch.setattr(build.memory, "draw", lambda *given: asked.append(given))
-    return asked
-
-
-def test_a_figure_that_fails_is_a_sentence_in_its_place(monkeypatch, hollow):
-    why = ValueError("it has no room\nfor it")
-    monkeypatch.setattr(build.memory, "draw", Mock(side_effect=why))
-    figures, absent = draw_all(*runs.small())
-    assert figures == []
-    for sentence in absent["memory"]:
-        assert sentence.endswith("could not be drawn (ValueError: it has no room)")
-    others = set(build.SECTIONS) - {"memory"}
-    assert all(absent[other] == [build.WHY_NOT[other]] for other in others)
-
-
-def test_only_the_first_regimes_have_figures_and_the_rest_is_said(monkeypatch, hollow):
-    records = [timed("sdpa", 1e-3, at(64, heads=n, kv_heads=n)) for n in range(1, 12)]
-    records.append(untimed("sdpa", "failed", problem=at(64, heads=12, kv_heads=12)))
-    one = build.Drawn(*["scaling"] * 5, b"", "")
-    monkeypatch.setattr(build.scaling, "draw", lambda *_: [one])
-    figures, absent = draw_all(*records)
-    assert len(figures) == build.SCENES == len(hollow) == 8
-    energy, rest = absent["scaling"]
-    rests = "3 further regimes of the run are not among the files of figures: forward"
-    assert "--energy" in energy and rest.startswith(rests)
-
-
-@pytest.mark.parametrize(("room", "shown"), [(14, 2), (6, 1)])
-def test_very_many_lines_leave_room_for_few_regimes(hollow, monkeypatch, room, shown):
-    monkeypatch.setattr(build, "LINES", room)
-    problems = [at(64, phase=phase) for phase in ("train", "forward", "decode")]
-    draw_all(*(timed(f"v{n}", 1e-3, p) for p in problems for n in range(7)))
-    assert len(hollow) == shown
