@@ -17,10 +17,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import impls
+from attnbench.answer.crossover import find_crossover
 from attnbench.core.settings import Settings
 from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest, ClaimTable
 from attnbench.features.claims.timing import MARGIN, compare, measure_cell
-from attnbench.features.crossover.search import find_crossover
 from attnbench.sweep.engine import engine_on
 from impls.errors import CantBeDone
 from impls.problem import Problem

@@ -44,7 +44,7 @@ def tune(given: argparse.Namespace) -> int:
     from attnbench.sweep.start import settings_of
 
     machine = this_machine()
-    grid = grid_for(arguments.grid_changes(given), machine, "compare-{}", lambda _: {})
+    grid = grid_for(arguments.grid_changes(given), machine, lambda _: {})
     tunings = plan(impls.table(given.table), given.name, grid, machine)
     settings = settings_of(given, machine)
     path = file_of(grid.device, machine)
@@ -78,7 +78,7 @@ def _searched(
     """Try all candidates, and keep what is found for each problem as its tuning ends; whether
     Ctrl-C ended it.
     """
-    from attnbench.answer.search import LooksLeft, all_looks
+    from attnbench.answer.search import LooksLeft, until_stopped
     from attnbench.command.progress import Progress
     from attnbench.core.evidence import floor_first, stored_floors
     from attnbench.core.record import FINDINGS
@@ -123,7 +123,7 @@ def _searched(
             if trial and trial.compared.status in FINDINGS:
                 progress.tell(f"{trial.compared.status}: {trial.compared.why}", "yellow")
 
-        return all_looks(
+        return until_stopped(
             tunings[0].problem.device,
             settings,
             lambda engine: search.tune(tunings, lambda t: server(t, engine), given.budget),
