@@ -207,12 +207,6 @@ class ClaimFigure(Struct, frozen=True):
         return low, high
 
 
-def medians(draws: Sequence[Mapping[str, float]]) -> dict[str, ClaimFigure]:
-    """By name, the median of what some draws gave, with its 95 % interval."""
-    found = {name: summary([draw[name] for draw in draws]) for name in draws[0]}
-    return {name: ClaimFigure(s.median, s.low, s.high) for name, s in found.items()}
-
-
 Cells = Sequence[str | int | float | None]
 
 
@@ -231,12 +225,21 @@ class ClaimFindings(Struct, frozen=True):
     notes: Sequence[str] = ()
     tables: Sequence[ClaimTable] = ()
 
-    @classmethod
-    def of(
-        cls, figures: Mapping[str, ClaimFigure], title: str, columns: Sequence[str], rows: list[Any]
-    ) -> ClaimFindings:
-        """Figures, and the table behind them."""
-        return cls(figures, (), [ClaimTable(title, columns, rows)])
+
+def medians_of(draws: Mapping[str, Sequence[Mapping[str, float]]]) -> ClaimFindings:
+    """The median of each figure over its draws, with its 95 % interval; its name is put into the
+    key of its draws, such as ``{} float64``.
+    """
+    figures, rows = dict[str, ClaimFigure](), list[Cells]()
+    for key, some in draws.items():
+        for name in some[0]:
+            values = [draw[name] for draw in some]
+            s = summary(values)
+            figures[key.format(name)] = ClaimFigure(s.median, s.low, s.high)
+            ends = s.median, s.low, s.high, min(values), max(values)
+            rows.append([key.format(name), len(values), *ends])
+    columns = ["figure", "draws", "median", "from", "to", "least", "most"]
+    return ClaimFindings(figures, (), [ClaimTable("medians of draws", columns, rows)])
 
 
 class PointStanding(StrEnum):

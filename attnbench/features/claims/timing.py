@@ -15,7 +15,7 @@ from typing import Any
 import impls
 from attnbench.core.record import Record
 from attnbench.core.settings import Settings
-from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest
+from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest, ClaimTable
 from attnbench.sweep.compare import Compared, compare_cell
 from attnbench.sweep.engine import START_LIMIT_S, Engine, LocalEngine, engine_on, measure
 from attnbench.sweep.plan import Cell
@@ -80,33 +80,20 @@ def compare(
 
 def measure_ratio(request: ClaimRequest) -> ClaimFindings:
     """For each point, the time of the variant judged over the other's."""
-    figures = dict[str, ClaimFigure]()
-    rows = list[Any]()
+    figures, rows = dict[str, ClaimFigure](), list[Any]()
     seconds = PAIRS_SHARE * request.seconds / len(request.cells)
     with engine_on("cpu", Settings(threads=request.threads)) as engine:
         for name, cell in request.cells.items():
             judged, against = (impls.table().find(cell[key]) for key in ("judged", "against"))
             problem = problem_of(cell["problem"])
-            ratio, found, ms = compare(engine, judged, against, problem, request, seconds)
-            figures[name] = ratio
-            c = found.comparison
+            ratio, result, ms = compare(engine, judged, against, problem, request, seconds)
+            figures[name], c = ratio, result.comparison
             pairs = [ratio.value, ratio.low, ratio.high, c.n if c else None]
-            verdict = str(c.verdict) if c else found.why
+            verdict = str(c.verdict) if c else result.why
             rows.append([name, cell["judged"], cell["against"], *ms, *pairs, verdict])
     columns = ["point", "judged", "against", "judged, ms", "against, ms"]
     columns += ["ratio", "from", "to", "pairs", "verdict at 1 %"]
-    return ClaimFindings.of(figures, "in pairs", columns, rows)
-
-
-def measure_saving(request: ClaimRequest) -> ClaimFindings:
-    """For each point, the share of time that the variant judged saves; negative if it is slower."""
-    found = measure_ratio(request)
-    figures = {}
-    for name, ratio in found.figures.items():
-        low, high = ratio.interval
-        saved = ClaimFigure(1 - (ratio.value or 0.0), 1 - high, 1 - low)
-        figures[name] = ratio if ratio.value is None else saved
-    return ClaimFindings(figures, (), found.tables)
+    return ClaimFindings(figures, (), [ClaimTable("in pairs", columns, rows)])
 
 
 PHASES = {"forward": 1.0, "backward": 2.5, "train": 3.5}
@@ -116,18 +103,24 @@ SECONDS = 0.5
 
 def measure_rates(request: ClaimRequest) -> ClaimFindings:
     """TFLOP/s, a cell for each point, with what speaks for it: samples, clocks, kernels, flags."""
-    figures = dict[str, ClaimFigure]()
-    rows = dict[str, list[Any]]()
-    dtypes = sorted({str(c["problem"]["dtype"]) for c in request.cells.values()})
+    figures, rows = dict[str, ClaimFigure](), dict[str, list[Any]]()
+    problems = {name: problem_of(cell["problem"]) for name, cell in request.cells.items()}
     each_s = min(SECONDS, CELLS_SHARE * request.seconds / len(request.cells))
+
+    def by_shape(name: str) -> tuple[str, float]:
+        """The phases of a problem after one another, training first: they share inputs."""
+        return str(problems[name].with_(phase="forward")), -PHASES[problems[name].phase]
+
     with engine_on("cuda", Settings(threads=request.threads)) as engine:
+        dtypes = sorted({problem.dtype for problem in problems.values()})
         ceilings = engine.ask({"ceilings": dtypes, "device": "cuda"}, START_LIMIT_S)["ceilings"]
-        for name, variant, problem in _by_shape(request.cells):
+        for name in sorted(problems, key=by_shape):
+            problem, variant = problems[name], impls.table().find(request.cells[name]["variant"])
             record = measure_cell(engine, variant, problem, request, each_s, ceilings)
             if (time := record.time) is None:
-                why = f"{record.status}: {record.reason}"
-                figures[name] = ClaimFigure(None, why=f"{record.variant} at {problem}: {why}")
-                rows[name] = [name, *[None] * 7, why]
+                why = f"{record.variant} at {problem}: {record.status}: {record.reason}"
+                figures[name] = ClaimFigure(None, why=why)
+                rows[name] = [name, *[None] * 7, f"{record.status}: {record.reason}"]
                 continue
             work = flops(problem) / 1e12
             low, high = work / time.high_s, work / time.low_s
@@ -135,24 +128,11 @@ def measure_rates(request: ClaimRequest) -> ClaimFindings:
             times = [1e3 * time.median_s, 1e3 * time.low_s, 1e3 * time.high_s]
             kernels, flags = ", ".join(record.kernels[:2]), "; ".join(time.doubts)
             hot = work / time.sustained_s if time.sustained_s else None
-            mhz = time.clocks.get("sm_mhz")
-            rows[name] = [name, *times, time.n, mhz, hot, kernels, flags]
+            rows[name] = [name, *times, time.n, time.clocks.get("sm_mhz"), hot, kernels, flags]
     columns = ["point", "ms", "from", "to", "samples", "SM MHz", "back to back, TFLOP/s"]
     columns += ["kernels", "notes"]
-    return ClaimFindings.of(figures, "cells", columns, [rows[name] for name in request.cells])
-
-
-def _by_shape(cells: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Variant, Problem]]:
-    """The phases of a problem one after another, training first: they share inputs and truth."""
-    found = [
-        (name, impls.table().find(cell["variant"]), problem_of(cell["problem"]))
-        for name, cell in cells.items()
-    ]
-    alike = [problem.with_(phase="forward") for _, _, problem in found]
-    return sorted(
-        found,
-        key=lambda each: (alike.index(each[2].with_(phase="forward")), -PHASES[each[2].phase]),
-    )
+    table = ClaimTable("cells", columns, [rows[name] for name in request.cells])
+    return ClaimFindings(figures, (), [table])
 
 
 def flops(problem: Problem) -> float:
