@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, pairwise
+from itertools import groupby
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from attnbench.answer.search import (
     sized,
     take_looks,
 )
-from attnbench.core.format import counted, name_and_kind, percent
+from attnbench.core.format import counted, name_and_kind, percent, three
 from attnbench.core.machine import Machine
 from attnbench.core.record import Status
 from attnbench.core.stats import Comparison, Verdict, corrected
@@ -73,7 +73,7 @@ class Stretch(NamedTuple):
 
 class Crossover(NamedTuple):
     """``before`` leads up to the length ``low``, ``after`` from ``high`` on; from the first to the
-    last of ``ties`` they can't be told apart. It is tight where no length is left to narrow it.
+    last of ``ties`` they can't be told apart.
     """
 
     before: str
@@ -81,7 +81,6 @@ class Crossover(NamedTuple):
     low: int
     high: int
     ties: tuple[int, int] | None
-    tight: bool
 
 
 class CrossoverSearch(SizeSearch[Compared]):
@@ -193,13 +192,8 @@ class CrossoverSearch(SizeSearch[Compared]):
                 continue
             if ahead is not None and ahead.leader != stretch.leader:
                 tied = (ties[0].first, ties[-1].last) if ties else None
-                tight = not any(
-                    one.last < length < other.first
-                    for one, other in pairwise([ahead, *ties, stretch])
-                    for length in self.rungs
-                )
                 ends = ahead.last, stretch.first
-                crossovers.append(Crossover(ahead.leader, stretch.leader, *ends, tied, tight))
+                crossovers.append(Crossover(ahead.leader, stretch.leader, *ends, tied))
             ahead, ties = stretch, []
         return crossovers
 
@@ -210,12 +204,10 @@ class CrossoverSearch(SizeSearch[Compared]):
         if not looks:
             return f"{a} and {b} were compared at no length"
         pairs = sum(comparison_of(look.result).n for look in looks)
-        loose = f", and no tighter, for {self.ended or 'lengths between could not be compared'}"
         texts = [self._course()]
         for c in self.crossovers():
             after, before = self.name_of(c.after), self.name_of(c.before)
-            between = f"{after} overtakes {before} between {c.low:,} and {c.high:,}"
-            texts.append(between if c.tight else between + loose)
+            texts.append(f"{after} overtakes {before} between {c.low:,} and {c.high:,}")
         first, other = sorted(labels, key=torch_rank)
         tie = any(not one.leader and one.decided for one in self.stretches())
         if tie and torch_rank(first) != torch_rank(other):
@@ -241,16 +233,12 @@ class CrossoverSearch(SizeSearch[Compared]):
             return f"the pairs did not decide between {a} and {b}, {where}"
         if not one.leader:
             return f"{a} and {b} are tied, margin {margin}, {where}"
-        shares = []
-        for look in dict.fromkeys((one.looks[0].size, one.looks[-1].size)):
-            c = next(comparison_of(x.result) for x in one.looks if x.size == look)
-            ends = (c.ratio, c.low, c.high)  # the leader's time over the other's
-            ends = ends if one.leader == self.b.label else (1 / c.ratio, 1 / c.high, 1 / c.low)
-            ratio, low, high = (f"{x:.3g}" for x in ends)
-            shares.append(f"{ratio} [{low}, {high}] at {look:,}")
         throughout = "throughout, " if one.first < one.last else ""
-        took, other = " and ".join(shares), b if one.leader == self.a.label else a
-        return f"{leads} {throughout}{where}: it takes {took} of the time of {other}"
+        ratios = [comparison_of(one.looks[n].result).ratio for n in (0, -1)]
+        shares = [three(x if one.leader == self.b.label else 1 / x) for x in ratios]
+        share = " to ".join(dict.fromkeys(shares))
+        other = b if one.leader == self.a.label else a
+        return f"{leads} {throughout}{where}: it takes {share} of the time of {other}"
 
     def notes(self) -> list[str]:
         """What else must be known."""
@@ -313,7 +301,8 @@ def leader(comparison: Comparison) -> str:
 
 def medians_of(result: Compared) -> tuple[float, float] | None:
     """Seconds of a call of a and of b; None where there are no pairs."""
-    return result.pairs and (median(result.pairs.a_s), median(result.pairs.b_s))
+    pairs = result.pairs
+    return None if pairs is None else (median(pairs.a_s), median(pairs.b_s))
 
 
 def pairs_by(

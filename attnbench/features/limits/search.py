@@ -174,7 +174,8 @@ class LimitSearch(SizeSearch[Probed]):
             peak = self.formula(size)
             return float("inf") if peak is None else scale * peak
 
-        fits = bisect_right(self.rungs, self.budget.peak_bytes, hi=most, key=bytes_of)
+        budget = float(self.budget.peak_bytes)
+        fits = bisect_right(self.rungs, budget, hi=most, key=bytes_of)
         return self.rungs[fits - 1] if fits else 0
 
     def predicted(self, what: str) -> int | None:

@@ -1,4 +1,4 @@
-"""What tuning tried, as a table, and what it keeps, in a sentence a problem."""
+"""The trials of a tuning as a table, and its result in a sentence a problem."""
 
 from __future__ import annotations
 
@@ -39,14 +39,13 @@ def rows(tunings: Sequence[Tuning]) -> Iterator[tidy.Row]:
 
 
 def show(tunings: Sequence[Tuning]) -> None:
-    """A table a problem: each candidate by its last trial, then the trial that decides."""
+    """A table a problem: each candidate, then the trial that decides."""
     out = console()
     for tuning in tunings:
-        last = {(t.final, *t.options.items()): t for t in tuning.trials}
         heads = columns(
             "options", "verdict", "against", *NUMBERS, right=NUMBERS, wrap=("options", "against")
         )
-        lines = [_line(tuning, trial) for trial in last.values()]
+        lines = [_line(tuning, trial) for trial in tuning.trials]
         tables.show(Table(str(tuning.problem), heads, lines))
         out.print(escape(f"{tuning.sentence()}."))
         if tuning.kept:
