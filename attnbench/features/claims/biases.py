@@ -23,7 +23,7 @@ from impls.layers import attention
 WIDTH, HEADS, BATCH, KEYS, QUERIES = 12, 4, 64, 100, 80
 OTHER_WIDTHS = {"kdim": 17, "vdim": 19}
 SOURCES_SCALE, CALM = 10.0, 0.1
-"""Of parameters: the source's, and one at which the softmax is far from saturated."""
+"""Scales of parameters: the source's, and one at which the softmax is far from saturated."""
 SETTINGS: tuple[tuple[str, float, Mapping[str, int]], ...] = (
     (" kdim", SOURCES_SCALE, OTHER_WIDTHS),
     ("", SOURCES_SCALE, {}),
@@ -51,8 +51,8 @@ def layer(
 
 def _randomise(parameters: Sequence[Tensor], scale: float, chance: torch.Generator) -> None:
     for x in parameters:
-        drawn = torch.rand(x.shape, generator=chance, dtype=torch.float64)
-        x.data.copy_(scale * torch.rand(1, generator=chance, dtype=torch.float64) * drawn)
+        uniform = torch.rand(x.shape, generator=chance, dtype=torch.float64)
+        x.data.copy_(scale * torch.rand(1, generator=chance, dtype=torch.float64) * uniform)
 
 
 def _upstream(out: Tensor, chance: torch.Generator) -> Tensor:
@@ -89,7 +89,7 @@ def measure_biases(request: ClaimRequest) -> ClaimFindings:
 
 
 def _draw(seed: int, dtype: str, scale: float, widths: Mapping[str, int]) -> dict[str, float]:
-    """How far the output moves as each bias is drawn twice; and the gradients of the biases."""
+    """The move of the output as each bias is drawn twice; and the gradients of the biases."""
     module, inputs, chance = layer(seed, dtype, scale, widths)
     figures = {}
     with torch.no_grad():
@@ -132,11 +132,13 @@ def _differences(seed: int, dtype: str, widths: Mapping[str, int]) -> dict[str, 
     for each in (out, of_torch):
         (each * towards).sum().backward()
     gradients = {n: p.grad for n, p in theirs.named_parameters() if p.grad is not None}
-    named = attention.torch_parameters(ours, gradients)
+    theirs_by_name = attention.torch_parameters(ours, gradients)
     relative = {}
     for name, parameter in ours.named_parameters():
         assert parameter.grad is not None
-        relative[f"gradient of {name}"] = apart(parameter.grad.double(), named[name].double())
+        relative[f"gradient of {name}"] = apart(
+            parameter.grad.double(), theirs_by_name[name].double()
+        )
     a, b = out.detach().double(), of_torch.detach().double()
     forward = float((a - b).abs().max()) if dtype == "float32" else apart(a, b)
     return {"forward": forward, "backward": max(relative.values()), **relative}

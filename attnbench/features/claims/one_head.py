@@ -49,7 +49,7 @@ def attend(x_bnE: Tensor, weights: list[Tensor], heads: int) -> tuple[Tensor, Te
 
 
 def measure_equality(request: ClaimRequest) -> ClaimFindings:
-    """How often the two are equal to the last bit, and why: does every head pick one key?"""
+    """The share of draws in which the two are equal to the last bit, and which keys heads pick."""
     draws = {
         kind: [_equality(request.seed + n, kind) for n in range(count)]
         for kind, count in DRAWS.items()
@@ -92,7 +92,7 @@ def wilson(count: int, of: int) -> ClaimFigure:
 
 
 def measure_gradients(request: ClaimRequest) -> ClaimFindings:
-    """How far the gradients are apart; and, of the worst head, from those of its columns alone."""
+    """The distance of the gradients; and of the worst head's from those of its columns alone."""
     seeds = range(request.seed, request.seed + GRADIENT_DRAWS)
     draws = {f"{kind} {{}}": [_apart(seed, kind) for seed in seeds] for kind in GRADIENT_KINDS}
     findings = medians_of({**draws, "{}": [_own_head(seed) for seed in seeds]})
@@ -101,7 +101,7 @@ def measure_gradients(request: ClaimRequest) -> ClaimFindings:
 
 
 def _apart(seed: int, kind: str) -> dict[str, float]:
-    """How far the gradients of one head and of eight are apart, and the size of the larger."""
+    """The distance of the gradients of one head and of eight, and the size of the larger."""
     figures: dict[str, float] = {}
     one, many = _gradients(seed, kind, 1), _gradients(seed, kind, HEADS)
     for name, a, b in zip("qkv", one, many, strict=True):
@@ -110,7 +110,7 @@ def _apart(seed: int, kind: str) -> dict[str, float]:
 
 
 def _own_head(seed: int) -> dict[str, float]:
-    """How far the worst head's gradients are from those of a layer of its columns alone."""
+    """The distance of the worst head's gradients from those of a layer of its columns alone."""
     many, worst = _gradients(seed, "begun", HEADS), 0.0
     for part in torch.arange(WIDTH).chunk(HEADS):
         both = zip(many, _gradients(seed, "begun", 1, part), strict=True)

@@ -25,7 +25,7 @@ from impls.spec import Variant
 
 MARGIN = 0.01
 PAIRS_SHARE, CELLS_SHARE = 0.7, 0.5
-"""Of the time that is given, of pairs and of rates; the rest is for starting and for the gate."""
+"""Shares of the time, of pairs and of rates; the rest is for starting and for the gate."""
 
 
 def problem_of(values: Mapping[str, Any]) -> Problem:
@@ -69,13 +69,13 @@ def compare(
     each. Raises InvalidProblem where a row refuses its problem.
     """
     sides = _cell(judged, problem), _cell(against, against_on or problem)
-    found = compare_cell(*sides, engine, request.seed, margin, (), seconds)
-    c = found.comparison
-    if c is None or found.pairs is None:
-        why = f"{found.problem}: {found.status}: {found.why}"
-        return ClaimFigure(None, why=why), found, [None, None]
-    medians = [1e3 * statistics.median(side) for side in (found.pairs.b_s, found.pairs.a_s)]
-    return ClaimFigure(c.ratio, c.low, c.high), found, [*medians]
+    result = compare_cell(*sides, engine, request.seed, margin, (), seconds)
+    c = result.comparison
+    if c is None or result.pairs is None:
+        why = f"{result.problem}: {result.status}: {result.why}"
+        return ClaimFigure(None, why=why), result, [None, None]
+    medians = [1e3 * statistics.median(side) for side in (result.pairs.b_s, result.pairs.a_s)]
+    return ClaimFigure(c.ratio, c.low, c.high), result, [*medians]
 
 
 def measure_ratio(request: ClaimRequest) -> ClaimFindings:
