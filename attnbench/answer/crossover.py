@@ -21,7 +21,6 @@ from attnbench.answer.search import (
     fresh_if_full,
     ladder,
     sized,
-    take_looks,
 )
 from attnbench.core.format import counted, name_and_kind, percent, three
 from attnbench.core.machine import Machine
@@ -48,7 +47,7 @@ PAIRS_S, PAIRS_SHARE = 8.0, 1 / 4
 """Seconds of pairs a length, and their share of the time left at most: what they can't tell apart
 stays a tie."""
 BUDGET, STOPPED = "the budget was spent", "it was stopped"
-"""Why a search ended early."""
+"""Reasons for an early end."""
 A, B, NEITHER = "a", "b", ""
 """The leader."""
 
@@ -110,7 +109,7 @@ class CrossoverSearch(SizeSearch[Compared]):
         return sized(self.problem, "seq", length)
 
     def _refusal(self, length: int) -> str:
-        """Why one of the two does not take a length; empty where both do."""
+        """The reason that one of the two does not take a length; empty where both do."""
         try:
             problem = self.at(length)
         except InvalidProblem:
@@ -155,7 +154,7 @@ class CrossoverSearch(SizeSearch[Compared]):
 
     @property
     def ended(self) -> str:
-        """Why it ended before it was over; empty if it did not."""
+        """The reason for an early end; empty if there was none."""
         if self.stopped:
             return STOPPED
         return BUDGET if self.cut is not None or self.next() is not None else ""
@@ -241,7 +240,7 @@ class CrossoverSearch(SizeSearch[Compared]):
         return f"{leads} {throughout}{where}: it takes {share} of the time of {other}"
 
     def notes(self) -> list[str]:
-        """What else must be known."""
+        """All else that must be known."""
         end, looks, ended = self.end, self.sides(), self.ended
         notes = self.left_out()
         for look in self.failures:
@@ -333,20 +332,3 @@ def pairs_by(
         return Look(length, result, leader(result.comparison))
 
     return ask
-
-
-def find_crossover(
-    a: Variant,
-    b: Variant,
-    problem: Problem,
-    ends: tuple[int, int],
-    engine: LocalEngine,
-    seed: int,
-    margin: float,
-    seconds: float,
-) -> CrossoverSearch:
-    """The search over the lengths of a problem that both take, ended within so many seconds."""
-    search = CrossoverSearch(a, b, problem, ends)
-    for _ in take_looks([search], pairs_by(engine, seed, margin), seconds):
-        pass
-    return search

@@ -80,11 +80,11 @@ def growth(points: Iterable[tuple[int, float | None]], power: float = 1.0) -> Gr
     """The growth through the longest of some points and one well below it; with one point alone, by
     the power. None without any.
     """
-    known = sorted((size, cost) for size, cost in points if cost)
-    if not known:
+    costs = sorted((size, cost) for size, cost in points if cost)
+    if not costs:
         return None
-    size, cost = known[-1]
-    for other, less in known:
+    size, cost = costs[-1]
+    for other, less in costs:
         if other * APART <= size:
             power = log(cost / less) / log(size / other)
             power = min(max(power, LEAST_POWER), MOST_POWER)
@@ -98,7 +98,7 @@ class Look(Generic[Result]):
     size: int
     result: Result
     side: str | None
-    """Who leads there, or that it holds; None where it failed."""
+    """The leader there, or that it holds; None where it failed."""
     grows: bool = True
     """Longer sizes share the failure, even where nothing shorter succeeded."""
     ran: bool = True
@@ -148,8 +148,8 @@ class SizeSearch(Generic[Result]):
     def expect_s(self, size: int) -> float:
         """Seconds that a look will take, as looks at shorter sizes took; 0 before the first."""
         points = [(x.size, x.took_s) for x in self.looks]
-        known = growth([p for p in points if p[0] <= size] or sorted(points)[:1])
-        return known.at(max(size, known.size)) if known else 0.0
+        by = growth([p for p in points if p[0] <= size] or sorted(points)[:1])
+        return by.at(max(size, by.size)) if by else 0.0
 
     def next(self, left_s: float = inf) -> int | None:
         """The next size, or None when the search is over: beyond the longest, but the middle of a

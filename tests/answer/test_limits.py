@@ -44,7 +44,7 @@ def run(search, time_s=lambda n: 1e-9 * n, peak=lambda n: n, crash=1 << 40, hang
 
 def bracketed(search, truth, why, ran=True):
     """Does the bracket hold the truth, between two rungs?"""
-    held, end = search.held.size, search.end
+    held, end = search.best.size, search.end
     assert (search.why(end.result), end.ran) == (why, ran)
     next_rung = search.rungs[search.rungs.index(held) + 1]
     return held <= truth < end.size == next_rung
@@ -90,14 +90,14 @@ def test_a_formula_that_is_exact_for_short_ones_alone_does_not_rule_out():
 def test_both_ends_of_the_sizes():
     search = make(1000, formula=lambda n: n * n)
     assert run(search, peak=lambda n: n * n) == [64]
-    assert search.held is None and (search.end.size, search.end.ran) == (64, True)
+    assert search.best is None and (search.end.size, search.end.ran) == (64, True)
     assert make(10**6, formula=lambda n: 32 * n * n).next() == 128  # 176 would fit
     search = make(1 << 60, 1e9)
     run(search)
-    assert search.held.size == search.rungs[-1] and search.end is None and search.next() is None
+    assert search.best.size == search.rungs[-1] and search.end is None and search.next() is None
     search = make(37 * 10**6, by="batch")
     run(search, peak=lambda n: n * 10**6)
-    assert search.held.size <= 37 < search.end.size <= search.held.size + 2
+    assert search.best.size <= 37 < search.end.size <= search.best.size + 2
 
 
 FORMS = {

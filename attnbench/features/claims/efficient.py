@@ -17,11 +17,12 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import impls
-from attnbench.answer.crossover import find_crossover
+from attnbench.answer.crossover import CrossoverSearch, pairs_by
+from attnbench.answer.search import take_looks
 from attnbench.core.settings import Settings
 from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest, ClaimTable
-from attnbench.features.claims.timing import MARGIN, compare, measure_cell
-from attnbench.sweep.engine import engine_on
+from attnbench.features.claims.timing import MARGIN, cell_of, compare, measure_cell
+from attnbench.sweep.engine import LocalEngine, engine_on
 from impls.errors import CantBeDone
 from impls.problem import Problem
 from impls.spec import Variant
@@ -76,23 +77,20 @@ def measure_growth(request: ClaimRequest) -> ClaimFindings:
         for name, row, problems in series:
             ratios, margin = [], 2 ** LIMITS[name] - 1
             for n, double in pairwise(problems):
-                sides = {"against_on": problems[n], "margin": margin}
-                ratio, result, ms = compare(
-                    engine, row, row, problems[double], request, each_s, **sides
-                )
+                cells = cell_of(row, problems[double]), cell_of(row, problems[n])
+                ratio, result, ms = compare(engine, *cells, request, each_s, margin)
                 count = result.comparison.n if result.comparison else None
                 ends = [ratio.value, ratio.low, ratio.high]
                 rows.append([name, n, *reversed(ms), *(x and log2(x) for x in ends), count])
                 ratios.append(ratio)
             figures[name] = _mean_power(ratios)
-        figures["ratio"], _, _ = compare(
-            engine, quick, slow, _problem(LONG, HEADS), request, each_s
-        )
-        pairs = engine, request.seed, MARGIN, crossing_s
-        crossover = find_crossover(quick, slow, _problem(64, HEADS), (16, 1024), *pairs)
+        cells = cell_of(quick, _problem(LONG, HEADS)), cell_of(slow, _problem(LONG, HEADS))
+        figures["ratio"], _, _ = compare(engine, *cells, request, each_s)
+        search = CrossoverSearch(quick, slow, _problem(64, HEADS), (16, 1024))
+        note = _crossing(search, engine, request.seed, crossing_s)
     columns = ["series", "size", "ms", "ms at its double", "power", "from", "to", "pairs"]
     table = ClaimTable("a size against its double", columns, rows)
-    return ClaimFindings(figures, [f"by pairs: {crossover.sentence()}"], [table])
+    return ClaimFindings(figures, [note], [table])
 
 
 def _mean_power(ratios: Sequence[ClaimFigure]) -> ClaimFigure:
@@ -100,7 +98,15 @@ def _mean_power(ratios: Sequence[ClaimFigure]) -> ClaimFigure:
     if unknown := [ratio for ratio in ratios if ratio.value is None]:
         return unknown[0]
     ends = zip(*((ratio.value or 1.0, *ratio.interval) for ratio in ratios), strict=True)
-    return ClaimFigure(*(fmean(map(log2, end)) for end in ends))
+    value, low, high = (fmean(map(log2, end)) for end in ends)
+    return ClaimFigure(value, low, high)
+
+
+def _crossing(search: CrossoverSearch, engine: LocalEngine, seed: int, seconds: float) -> str:
+    """The crossover in a sentence, by pairs in so many seconds."""
+    for _ in take_looks([search], pairs_by(engine, seed, MARGIN), seconds):
+        pass
+    return f"by pairs: {search.sentence()}"
 
 
 def _problem(n: int, heads: int = 1, width: int = 64, inputs: str = "normal") -> Problem:
@@ -141,10 +147,10 @@ def measure_low_rank(request: ClaimRequest) -> ClaimFindings:
             else:
                 skills[name, inputs] = record.distance.skill
         for name in MECHANISMS:
-            sides, pairs = (find(EXACT), find(name)), (engine, request.seed, MARGIN, search_s)
             try:
-                crossover = find_crossover(*sides, _problem(BETWEEN[0]), BETWEEN, *pairs)
-                notes.append(f"by pairs: {crossover.sentence()}")
+                problem = _problem(BETWEEN[0])
+                search = CrossoverSearch(find(EXACT), find(name), problem, BETWEEN)
+                notes.append(_crossing(search, engine, request.seed, search_s))
             except CantBeDone as error:
                 notes.append(f"{name}: {error}")
     as_good = {name for (name, _), skill in skills.items() if skill >= LEAST_SKILL}
@@ -152,10 +158,10 @@ def measure_low_rank(request: ClaimRequest) -> ClaimFindings:
     figures, shares = dict[str, ClaimFigure](), list[Any]()
     for n in TIMED_AT:
         faster = {k for k in MECHANISMS if over.get((k, n), 1.0) < 1 - LEAST_LEAD}
-        known, good = (EXACT, n) in times, len(faster & as_good) / len(MECHANISMS)
+        timed, good = (EXACT, n) in times, len(faster & as_good) / len(MECHANISMS)
         none = ClaimFigure(None, why=f"{EXACT} has no time at {n:,}")
-        figures[str(n)] = ClaimFigure(good) if known else none
-        ends = (good, len(faster) / len(MECHANISMS)) if known else (None, None)
+        figures[str(n)] = ClaimFigure(good) if timed else none
+        ends = (good, len(faster) / len(MECHANISMS)) if timed else (None, None)
         shares.append([n, *ends])
     rows = [
         [k, *(over.get((k, n)) for n in TIMED_AT), *(skills.get((k, x)) for x in INPUTS)]

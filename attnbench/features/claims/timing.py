@@ -33,7 +33,8 @@ def problem_of(values: Mapping[str, Any]) -> Problem:
     return Problem(**{**values, "mask": Mask.parse(str(values.get("mask", "none")))})
 
 
-def _cell(variant: Variant, problem: Problem) -> Cell:
+def cell_of(variant: Variant, problem: Problem) -> Cell:
+    """A variant on a problem; raises InvalidProblem where it does not take it."""
     if (why := variant.supports(problem)) is not None:
         raise InvalidProblem(f"{variant.label} does not take {problem}: {why}")
     return Cell(variant, problem, None, 0.0)
@@ -49,27 +50,23 @@ def measure_cell(
 ) -> Record:
     """The record of one cell, which is timed where there is a budget; raises InvalidProblem."""
     header = {"seed": request.seed, "budget_s": budget_s, "ceilings": dict(ceilings)}
-    return measure(_cell(variant, problem), header, engine, timed=budget_s > 0)
+    return measure(cell_of(variant, problem), header, engine, timed=budget_s > 0)
 
 
 def compare(
     engine: LocalEngine,
-    judged: Variant,
-    against: Variant,
-    problem: Problem,
+    judged: Cell,
+    against: Cell,
     request: ClaimRequest,
     seconds: float,
-    *,
-    against_on: Problem | None = None,
     margin: float = MARGIN,
 ) -> tuple[ClaimFigure, Compared, list[float | None]]:
-    """The time of the first over that of the second, on one problem, or on one each.
+    """The time of the first over that of the second.
 
     The ratio with its 99 % interval, or why there is none; the pairs; the milliseconds of a call of
-    each. Raises InvalidProblem where a row refuses its problem.
+    each.
     """
-    sides = _cell(judged, problem), _cell(against, against_on or problem)
-    result = compare_cell(*sides, engine, request.seed, margin, (), seconds)
+    result = compare_cell(judged, against, engine, request.seed, margin, (), seconds)
     c = result.comparison
     if c is None or result.pairs is None:
         why = f"{result.problem}: {result.status}: {result.why}"
@@ -84,9 +81,9 @@ def measure_ratio(request: ClaimRequest) -> ClaimFindings:
     seconds = PAIRS_SHARE * request.seconds / len(request.cells)
     with engine_on("cpu", Settings(threads=request.threads)) as engine:
         for name, cell in request.cells.items():
-            judged, against = (impls.table().find(cell[key]) for key in ("judged", "against"))
-            problem = problem_of(cell["problem"])
-            ratio, result, ms = compare(engine, judged, against, problem, request, seconds)
+            problem, find = problem_of(cell["problem"]), impls.table().find
+            judged, against = (cell_of(find(cell[key]), problem) for key in ("judged", "against"))
+            ratio, result, ms = compare(engine, judged, against, request, seconds)
             figures[name], c = ratio, result.comparison
             pairs = [ratio.value, ratio.low, ratio.high, c.n if c else None]
             verdict = str(c.verdict) if c else result.why

@@ -94,7 +94,7 @@ def claims_for_page(evidence: Evidence) -> dict[str, Any]:
     heads = columns("what must hold", "theirs", "ours", "interval", "verdict", right=["ours"])
     for row in filter(has_figure, evidence.rows):
         of, rows = row["source"], points(row)
-        cells = [(*words, f"{held}\n{why}" if why else held) for *words, held, why in rows]
+        cells = [(*words, f"{ends}\n{why}" if why else ends) for *words, ends, why in rows]
         sections.append(
             {
                 **{key: row[key] for key in ("name", "statement", "setting", "verdict")},
@@ -163,7 +163,7 @@ def table(rows: Sequence[Row]) -> None:
     lines: list[tuple[str | Styled, ...]] = []
     for row in filter(has_figure, rows):
         lines.append((Styled(row["name"], BOLD), "", "", "", _styled(row["verdict"])))
-        lines += [(f"  {says}", *cells, _styled(held)) for says, *cells, held, _ in points(row)]
+        lines += [(f"  {says}", *cells, _styled(ends)) for says, *cells, ends, _ in points(row)]
     if lines:
         names = ("claim and points", "theirs", "ours", "interval", "")
         tables.show(Table("", columns(*names, right=("ours",), wrap=names[:2]), lines))

@@ -1,4 +1,4 @@
-"""How far each variant goes: the longest length, or the largest batch, within a limit.
+"""The limit of each variant: the longest length, or the largest batch, within a budget.
 
 The sizes to try come from the row's own formula, and from how the time and the memory grew so far.
 """
@@ -66,7 +66,7 @@ class CallBudget:
 
 
 class LimitSearch(SizeSearch[Probed]):
-    """How far one variant goes in one phase."""
+    """The limit of one variant in one phase."""
 
     def __init__(self, gate: Cell, by: By, budget: CallBudget) -> None:
         """``gate``: the variant, and the problem at which the whole gate is passed."""
@@ -77,7 +77,7 @@ class LimitSearch(SizeSearch[Probed]):
         self.formula = cache(self._formula)
         self.gated: Record | None = None
         self.refusal: tuple[Status, str] | None = None
-        """Why it is not searched: it can't run here, or it did not pass the gate."""
+        """The reason not to search it: it can't run here, or it did not pass the gate."""
         if gate.left_out is not None:
             self.refuse(gate.left_out.status, gate.left_out.reason)
         elif gate.variant.ranks:
@@ -88,8 +88,8 @@ class LimitSearch(SizeSearch[Probed]):
         self.refusal, self.cut = (status, f"{status.words}: {reason}"), self.start
 
     @property
-    def tried(self) -> bool:
-        """Could it be tried at all?"""
+    def possible(self) -> bool:
+        """Can it be searched here at all?"""
         return self.refusal is None or self.refusal[0] not in NOT_TRIED
 
     def _formula(self, size: int) -> int | None:
@@ -109,7 +109,7 @@ class LimitSearch(SizeSearch[Probed]):
         return Look(size, result, None if self.why(result) else HOLDS)
 
     def why(self, result: Probed) -> str:
-        """Why a size does not hold: memory, time or a status; empty if it holds."""
+        """The reason that a size does not hold: memory, time or a status; empty if it holds."""
         if result.status is not Status.MEASURED:
             return TIME if result.status is Status.TIMED_OUT else str(result.status)
         if result.time_s is not None and result.time_s > self.budget.seconds:
@@ -118,7 +118,7 @@ class LimitSearch(SizeSearch[Probed]):
         return MEMORY if peak is not None and peak > self.budget.peak_bytes else ""
 
     @property
-    def held(self) -> Look[Probed] | None:
+    def best(self) -> Look[Probed] | None:
         """The longest that ran and held."""
         return next((x for x in self.looks if x.size == self.longest), None)
 
@@ -179,7 +179,7 @@ class LimitSearch(SizeSearch[Probed]):
         return self.rungs[fits - 1] if fits else 0
 
     def predicted(self, what: str) -> int | None:
-        """The longest rung that one budget alone should hold, by all that was found."""
+        """The longest rung that one budget alone should hold, by all looks."""
         if (size := self.reach(what, far=True)) is None:
             return None
         if (end := self.end) is not None and self.why(end.result) == what:
@@ -198,14 +198,14 @@ class LimitSearch(SizeSearch[Probed]):
         return CALLS * USUAL_SHARE * self.budget.seconds + BESIDE_S * pace()
 
     def row(self, *, stopped: bool, ended: bool) -> dict[str, Any]:
-        """All that is known, as plain values; nothing is predicted before the search has ended:
-        that would take time from it.
+        """As plain values. Nothing is predicted before the search has ended: that would take time
+        from it.
         """
-        held, end = self.held, self.end
+        best, end = self.best, self.end
         budgets = (MEMORY, TIME) if ended and self.looks else ()
         reaches = {what: self.predicted(what) for what in budgets}
-        known = {what: size for what, size in reaches.items() if size is not None}
-        first = min(known, key=known.__getitem__, default="")
+        sizes = {what: size for what, size in reaches.items() if size is not None}
+        first = min(sizes, key=sizes.__getitem__, default="")
         if self.longest >= self.rungs[-1]:
             first = ""
         why = f"not looked at: {'it was stopped' if stopped else 'the wall clock was spent'} first"
@@ -223,13 +223,13 @@ class LimitSearch(SizeSearch[Probed]):
             "phase": self.problem.phase,
             "mask": str(self.problem.mask),
             "by": self.by,
-            "held": held and self._plain(held),
+            "held": best and self._plain(best),
             "fails": end and self._plain(end),
             "limited_by": limited_by,
             "predicted": reaches,
             "formula": self.formula_holds(),
             "gate": str(self.gated.status) if self.gated else None,
-            "why": "" if held else why,
+            "why": "" if best else why,
             "looks": [self._plain(look) for look in self.looks],
             "problem": self.problem.to_dict(),
         }

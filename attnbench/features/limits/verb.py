@@ -64,7 +64,7 @@ def limits(command: argparse.Namespace) -> int:
 
     def save(*, stopped: bool, ended: bool = True) -> Path:
         """The file, whole or not at all, with a row for each variant in each phase."""
-        some = searches if command.variants else [x for x in searches if x.tried]
+        some = searches if command.variants else [x for x in searches if x.possible]
         facts.update(stopped=stopped, rows=frontier(some, stopped=stopped, ended=ended))
         return save_beside(out, machine.name, f"{name}/limits.json", facts)
 
@@ -86,7 +86,7 @@ def limits(command: argparse.Namespace) -> int:
         say(f"kept in {file}; {error}")
     if stopped:
         return INTERRUPTED
-    if not any(search.tried for search in searches):
+    if not any(search.possible for search in searches):
         say("attnbench: nothing was run: no variant takes this problem here, for the reasons said")
         return 2
     return int(finding(searches))

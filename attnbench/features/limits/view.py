@@ -62,7 +62,8 @@ def show(rows: Sequence[Row], budget: Mapping[str, Any], by: str) -> None:
         f"of a few calls; {ABOUT.strip()} predicted: by the row's formula where it was exact, else "
         "as it grew",
     ]
-    lines += [f"{OTHER} {NOT_SOFTMAX}"] * any(r["computes"] != "softmax" for r in rows)
+    if any(row["computes"] != "softmax" for row in rows):
+        lines.append(f"{OTHER} {NOT_SOFTMAX}")
     out.print()
     for line in lines:
         out.print(escape(line), style=tables.FAINT)
@@ -80,7 +81,7 @@ def _groups(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
 
 
 def _cells(row: Row) -> list[Any]:
-    held, memory, why = row["held"], row["predicted"].get("memory"), row["limited_by"]
+    best, memory, why = row["held"], row["predicted"].get("memory"), row["limited_by"]
     limited: Any = why or "–"
     if why in BUDGETS and not row["fails"]:
         limited = f"{why} ≈"
@@ -88,10 +89,10 @@ def _cells(row: Row) -> list[Any]:
         limited = Styled(why.replace("_", " "), BAD)
     return [
         _name(row),
-        Styled(f"{held['size']:,}", GOOD) if held else "none",
+        Styled(f"{best['size']:,}", GOOD) if best else "none",
         limited,
-        duration(held["time_s"]) if held else "",
-        size(held["peak_bytes"]) if held else "",
+        duration(best["time_s"]) if best else "",
+        size(best["peak_bytes"]) if best else "",
         _not_held(row),
         "" if memory is None else f"{ABOUT}{memory:,}",
     ]
@@ -105,7 +106,7 @@ def csv_row(row: Row) -> tidy.Row:
     """A row of CSV: the largest size that held, with its time and memory, and the least that did
     not.
     """
-    held, fails, predicted = (row[name] or {} for name in ("held", "fails", "predicted"))
+    best, fails, predicted = (row[name] or {} for name in ("held", "fails", "predicted"))
     problem = tidy.of_problem(row["problem"])
     for name in ("seq", "q_len") if row["by"] == "seq" else ("batch",):
         del problem[name]  # what was searched
@@ -114,8 +115,8 @@ def csv_row(row: Row) -> tidy.Row:
         "computes": row["computes"],
         **problem,
         "by": row["by"],
-        "held": held.get("size"),
-        **tidy.flat({"median_s": held.get("time_s"), "peak_bytes": held.get("peak_bytes")}),
+        "held": best.get("size"),
+        **tidy.flat({"median_s": best.get("time_s"), "peak_bytes": best.get("peak_bytes")}),
         "limited_by": row["limited_by"],
         "fails_at": fails.get("size"),
         **{f"fails_{name}": value for name, value in _fails(fails).items()},
@@ -155,7 +156,7 @@ LOOKS = {
     "memory": ("held back by memory", HUES["orange"], "////"),
     "": ("the search ended there", FAINT, ""),
 }
-"""How a reason is drawn: by colour and by hatch, so that either will do."""
+"""A reason's colour and hatch, so that either will do."""
 ELSE = ("wrong, crashed or refused beyond", HUES["red"], "xxxx")
 
 
@@ -203,16 +204,16 @@ def draw(
 
 
 def _bars(axes: Axes, rows: Sequence[Row], names: Sequence[str], start: float) -> None:
-    """What held in full colour with its size, and pale what is in doubt."""
+    """A bar up to the longest that held, with its size, and pale what is in doubt."""
     for row in rows:
-        at, held, fails = names.index(_name(row)), row["held"], row["fails"]
+        at, best, fails = names.index(_name(row)), row["held"], row["fails"]
         look: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
-        if held is None:
+        if best is None:
             why = shorten(str(row["why"]).split(": ")[0], 160, 7)
             axes.annotate(why, (start, at), fontsize=7, color=FAINT, **look)
             continue
         label, color, hatch = LOOKS.get(row["limited_by"], ELSE)
-        longest = held["size"]
+        longest = best["size"]
         axes.barh(at, longest - start, 0.68, start, color=color, hatch=hatch, label=label)
         if fails is not None:
             axes.barh(at, fails["size"] - longest, 0.68, longest, color=color, alpha=0.35)

@@ -44,12 +44,12 @@ class CandidateTrial:
 
     @property
     def comparison(self) -> Comparison | None:
-        """Of the time with the options to the time without them; None where there are no pairs."""
+        """The time with the options over the time without; None where there are no pairs."""
         return self.compared.comparison
 
     @property
     def faster(self) -> bool:
-        """Whether the options are faster by more than the margin."""
+        """Are the options faster by more than the margin?"""
         return self.comparison is not None and self.comparison.verdict is Verdict.FASTER
 
     def to_dict(self) -> dict[str, Any]:
@@ -78,9 +78,9 @@ class Tuning:
     """Candidates by the options that they set."""
     trials: list[CandidateTrial] = field(default_factory=list)
     over: bool = False
-    """Whether it has ended."""
+    """It has ended."""
     cut: bool = False
-    """Whether the time was spent before all was tried."""
+    """The time was spent before all was tried."""
 
     @property
     def final(self) -> CandidateTrial | None:
@@ -88,7 +88,7 @@ class Tuning:
         return next((trial for trial in self.trials if trial.final), None)
 
     @property
-    def kept(self) -> Options:
+    def best(self) -> Options:
         """The options that are faster than the defaults; none where the defaults stay."""
         return self.final.options if self.final and self.final.faster else {}
 
@@ -128,8 +128,8 @@ class Tuning:
         """Memory with these options by the row's own formula; None where it has none."""
         if self.row.cost is None:
             return None
-        chosen = {**self.row.chosen, **options}
-        peak: int | None = load_function(self.row.cost)(self.problem, **chosen).peak_bytes
+        cost = load_function(self.row.cost)(self.problem, **{**self.row.chosen, **options})
+        peak: int | None = cost.peak_bytes
         return peak
 
     def sentence(self) -> str:
@@ -154,7 +154,7 @@ class Tuning:
         """As plain values."""
         return {
             "problem": self.problem.to_dict(),
-            "options": self.kept,
+            "options": self.best,
             "complete": self.over and not self.cut,
             "sentence": self.sentence(),
             "trials": [trial.to_dict() for trial in self.trials],

@@ -61,7 +61,7 @@ def tune(command: argparse.Namespace) -> int:
         tidy.show(view.rows(tunings))
     else:
         view.show(tunings)
-    if any(each.kept for each in tunings):
+    if any(each.best for each in tunings):
         say(f"kept in {path}, and used from now on; to undo it, delete its line there")
     if stopped:
         return INTERRUPTED
@@ -134,12 +134,12 @@ def _save(tuning: Tuning, path: Path, machine: Machine, settings: Settings) -> N
     were tried and none is faster.
     """
     problem, final, lines = tuning.problem, tuning.final, []
-    if tuning.kept and final and (c := final.comparison):
+    if tuning.best and final and (c := final.comparison):
         lines.append(
             TunedLine(
                 tuned=FORM,
                 variant=tuning.row.label,
-                options=tuning.kept,
+                options=tuning.best,
                 dtype=problem.dtype,
                 head_dim=problem.head_dim,
                 v_head_dim=problem.v_head_dim,

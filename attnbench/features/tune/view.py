@@ -33,7 +33,7 @@ def rows(tunings: Sequence[Tuning]) -> Iterator[tidy.Row]:
                 **tidy.of_comparison(c),
                 **tidy.flat({"memory_bytes": tuning.peak_bytes(trial.options)}),
                 "decides": trial.final,
-                "kept": bool(tuning.kept) and trial.options == tuning.kept,
+                "kept": bool(tuning.best) and trial.options == tuning.best,
                 "reason": trial.compared.why,
             }
 
@@ -48,7 +48,7 @@ def show(tunings: Sequence[Tuning]) -> None:
         lines = [_line(tuning, trial) for trial in tuning.trials]
         tables.show(Table(str(tuning.problem), heads, lines))
         out.print(escape(f"{tuning.sentence()}."))
-        if tuning.kept:
+        if tuning.best:
             out.print(escape(f"It holds for {_alike(tuning.problem)}."), style=FAINT)
         whys = dict.fromkeys(t.compared.why for t in tuning.trials if t.comparison is None)
         for why in whys:
