@@ -130,10 +130,9 @@ def test_mechanisms_refute_the_claim_only_where_they_are_fast_and_as_good(tried)
 
 @pytest.mark.slow
 def test_the_slower_of_two_orders_passes_the_gate():
-    request, problem = ClaimRequest(), Problem(q_len=64, kv_len=64)
     with engine_on("cpu", Settings()) as engine:
-        given = engine, efficient.SCORES_FIRST, problem, request
-        assert timing.measure_cell(*given).status is Status.MEASURED
+        cell = efficient.SCORES_FIRST, Problem(q_len=64, kv_len=64), ClaimRequest()
+        assert timing.measure_cell(engine, *cell).status is Status.MEASURED
 
 
 ABOUT_GPUS = [claim for claim in claims.claims() if claim.needs.gpu]
