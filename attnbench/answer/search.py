@@ -101,7 +101,6 @@ class Look(Generic[Result]):
     """The leader there, or that it holds; None where it failed."""
     grows: bool = True
     """Longer sizes share the failure, even where nothing shorter succeeded."""
-    ran: bool = True
     took_s: float = 0.0
 
 
@@ -186,8 +185,7 @@ class SizeSearch(Generic[Result]):
         if aim is None:
             return middle(between)
         keep = len(between) // 4  # the gap shrinks though the aim is noise
-        last = len(between) - 1 - (keep if end.ran else 0)
-        return between[min(max(bisect_right(between, aim) - 1, keep), last)]
+        return between[min(max(bisect_right(between, aim) - 1, keep), len(between) - 1 - keep)]
 
     def _gap(self) -> tuple[int, ...]:
         """The rungs between two neighbouring looks on different sides: of changes of the leader

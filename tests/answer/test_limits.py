@@ -42,10 +42,10 @@ def run(search, time_s=lambda n: 1e-9 * n, peak=lambda n: n, crash=1 << 40, hang
     return asked
 
 
-def bracketed(search, truth, why, ran=True):
+def bracketed(search, truth, why):
     """Does the bracket hold the truth, between two rungs?"""
     held, end = search.best.size, search.end
-    assert (search.why(end.result), end.ran) == (why, ran)
+    assert search.why(end.result) == why
     next_rung = search.rungs[search.rungs.index(held) + 1]
     return held <= truth < end.size == next_rung
 
@@ -73,15 +73,15 @@ def test_without_a_formula_the_bracket_is_run(truth, why, most, world):
 
 
 @pytest.mark.parametrize(
-    ("by", "truth", "most"), [(1.0, 8192, 2), (0.5, 11585, 5), (1.1, 7810, 5), (2.0, 5792, 5)]
+    ("by", "truth", "most"), [(1.0, 8192, 3), (0.5, 11585, 5), (1.1, 7810, 5), (2.0, 5792, 5)]
 )
-def test_an_exact_formula_rules_out_and_a_wrong_one_only_leads_there(by, truth, most):
+def test_a_formula_leads_there_though_it_be_wrong(by, truth, most):
     search = make(2 * GIB, formula=lambda n: 32 * n * n)
     asked = run(search, peak=lambda n: int(by * 32 * n * n))
-    assert bracketed(search, truth, MEMORY, ran=by != 1.0) and len(asked) <= most
+    assert bracketed(search, truth, MEMORY) and len(asked) <= most
 
 
-def test_a_formula_that_is_exact_for_short_ones_alone_does_not_rule_out():
+def test_a_formula_that_is_exact_for_short_ones_alone_leads_there_too():
     search = make(2 * GIB, formula=lambda n: 32 * n * n)
     run(search, peak=lambda n: 32 * n * n * (1 if n <= 2048 else 2))
     assert bracketed(search, 5792, MEMORY)
@@ -90,7 +90,7 @@ def test_a_formula_that_is_exact_for_short_ones_alone_does_not_rule_out():
 def test_both_ends_of_the_sizes():
     search = make(1000, formula=lambda n: n * n)
     assert run(search, peak=lambda n: n * n) == [64]
-    assert search.best is None and (search.end.size, search.end.ran) == (64, True)
+    assert search.best is None and search.end.size == 64
     assert make(10**6, formula=lambda n: 32 * n * n).next() == 128  # 176 would fit
     search = make(1 << 60, 1e9)
     run(search)
@@ -236,7 +236,7 @@ def test_a_call_that_does_not_end_is_over_the_time_unless_the_wall_clock_ended_i
     worker = Worker(seconds=seconds)
     row, _ = row_of(worker, seconds=10.0)
     assert worker.now <= 10.0 + GRACE_S + 1 and row["held"]["size"] == 1024
-    assert row["fails"] is None or not row["fails"]["ran"]
+    assert row["fails"] is None
 
 
 @pytest.mark.slow
@@ -252,4 +252,4 @@ def test_what_is_found_by_running_is_what_the_closed_form_says(name, mib):
     assert row["limited_by"] == MEMORY
     assert FORMS[name](low) <= budget < FORMS[name](high)
     assert row["held"]["peak_bytes"] == pytest.approx(FORMS[name](low), rel=0.01)
-    assert high - low <= max(64, low / 16) and not row["fails"]["ran"]
+    assert high - low <= max(64, low / 16)

@@ -5,16 +5,16 @@ import re
 from attnbench.features.limits import view
 
 
-def look(size, why="", ran=True, time_s=0.15, peak_bytes=100 << 20, reason="", flags=()):
+def look(size, why="", time_s=0.15, peak_bytes=100 << 20, reason="", flags=()):
     return {"size": size, "why": why, "reason": reason, "time_s": time_s,
-            "peak_bytes": peak_bytes, "ran": ran, "probe": {"flags": list(flags)}}  # fmt: skip
+            "peak_bytes": peak_bytes, "probe": {"flags": list(flags)}}  # fmt: skip
 
 
 def row(variant="einsum", held=None, fails=None, **more):
     given = {
         "variant": variant, "computes": "softmax", "family": "dense", "phase": "forward",
         "mask": "causal", "by": "seq", "held": held, "fails": fails,
-        "limited_by": fails["why"] if fails else "time", "predicted": {}, "formula": False,
+        "limited_by": fails["why"] if fails else "time", "predicted": {},
         "gate": "measured", "why": "", "looks": [],
     }  # fmt: skip
     return {**given, **more}
@@ -28,8 +28,8 @@ def test_a_line_says_what_held_what_holds_it_back_and_what_did_not_hold(shown):
     for one, told in (
         (row(held=look(3072), fails=look(3264, "time", time_s=0.516), predicted={"memory": 8192}),
          ["3,072", "time", "150 ms", "100 MiB", "3,264 (516 ms)", "≈ 8,192"]),
-        (row(held=look(8192), fails=look(8256, "memory", ran=False, peak_bytes=2081 << 20)),
-         ["8,192", "memory", "150 ms", "100 MiB", "8,256 (2.03 GiB, predicted)"]),
+        (row(held=look(8192), fails=look(8256, "memory", peak_bytes=2081 << 20)),
+         ["8,192", "memory", "150 ms", "100 MiB", "8,256 (2.03 GiB)"]),
         (row(held=look(3072), predicted={"time": 5000, "memory": 8192}),
          ["3,072", "time ≈", "150 ms", "100 MiB", "≈ above 5,000 (time, predicted)"]),
         (row(held=look(64), fails=look(128, "time", time_s=None, reason="given up after 24 s")),

@@ -34,8 +34,6 @@ from impls.loading import load_function
 from impls.problem import InvalidProblem
 
 MEMORY, TIME, HOLDS = "memory", "time", "holds"
-EXACT = 0.02
-"""A formula that comes this near to every measured peak may rule sizes out."""
 AIM = 0.92
 """The share of the time that is aimed at: a size that holds tells more than one that does not."""
 GATE_SEQ = "256"
@@ -122,30 +120,10 @@ class LimitSearch(SizeSearch[Probed]):
         """The longest that ran and held."""
         return next((x for x in self.looks if x.size == self.longest), None)
 
-    @property
-    def end(self) -> Look[Probed] | None:
-        """The first size beyond all that held: as it ran, or as an exact formula rules it out."""
-        end, longest = super().end, self.longest
-        if longest and self.formula_holds():
-            reach = self.reach(MEMORY)
-            beyond = bisect_right(self.rungs, longest if reach is None else max(reach, longest))
-            if beyond < bisect_right(self.rungs, LEAP * longest):
-                size = self.rungs[beyond]
-                if end is None or size < end.size:
-                    peak, why = self.formula(size), "predicted by its formula"
-                    ruled_out = Probed(status=Status.MEASURED, reason=why, peak_bytes=peak)
-                    return Look(size, ruled_out, None, ran=False)
-        return end
-
     def _ratios(self) -> list[float]:
         """Measured peaks over those of the formula."""
         peaks = [(look.result.peak_bytes, self.formula(look.size)) for look in self.looks]
         return [peak / formula for peak, formula in peaks if peak and formula]
-
-    def formula_holds(self) -> bool:
-        """Was the formula exact at every size that ran?"""
-        ratios = self._ratios()
-        return bool(ratios) and all(abs(ratio - 1) <= EXACT for ratio in ratios)
 
     def aim(self) -> float | None:
         """The size that both budgets should hold."""
@@ -213,9 +191,6 @@ class LimitSearch(SizeSearch[Probed]):
             why = f"nothing held that was run, down to {self.by} {end.size:,}"
         if self.refusal is not None:
             why = self.refusal[1]
-        limited_by = self.why(end.result) if end else first
-        if end is not None and not end.ran and first != limited_by:
-            end, limited_by = None, first  # it is ruled out, but something else comes before
         return {
             "variant": self.variant.label,
             "computes": self.variant.computes,
@@ -225,9 +200,8 @@ class LimitSearch(SizeSearch[Probed]):
             "by": self.by,
             "held": best and self._plain(best),
             "fails": end and self._plain(end),
-            "limited_by": limited_by,
+            "limited_by": self.why(end.result) if end else first,
             "predicted": reaches,
-            "formula": self.formula_holds(),
             "gate": str(self.gated.status) if self.gated else None,
             "why": "" if best else why,
             "looks": [self._plain(look) for look in self.looks],
@@ -242,8 +216,7 @@ class LimitSearch(SizeSearch[Probed]):
             "reason": result.reason,
             "time_s": result.time_s,
             "peak_bytes": result.peak_bytes,
-            "ran": look.ran,
-            "probe": result.to_dict() if look.ran else {},
+            "probe": result.to_dict(),
         }
 
 

@@ -59,8 +59,7 @@ def show(rows: Sequence[Row], budget: Mapping[str, Any], by: str) -> None:
         f"budget: {memory} and {duration(budget['seconds'])} a call; brackets of a sixteenth; what "
         "held was run there, and right",
         "peak: bytes live above the inputs at the worst instant, output included; time: the median "
-        f"of a few calls; {ABOUT.strip()} predicted: by the row's formula where it was exact, else "
-        "as it grew",
+        f"of a few calls; {ABOUT.strip()} predicted: by the row's formula, else as it grew",
     ]
     if any(row["computes"] != "softmax" for row in rows):
         lines.append(f"{OTHER} {NOT_SOFTMAX}")
@@ -116,23 +115,22 @@ def csv_row(row: Row) -> tidy.Row:
         **problem,
         "by": row["by"],
         "held": best.get("size"),
-        **tidy.flat({"median_s": best.get("time_s"), "peak_bytes": best.get("peak_bytes")}),
+        **_took(best),
         "limited_by": row["limited_by"],
         "fails_at": fails.get("size"),
-        **{f"fails_{name}": value for name, value in _fails(fails).items()},
+        **{f"fails_{name}": value for name, value in _took(fails).items()},
         "predicted_by_memory": predicted.get("memory"),
         "predicted_by_time": predicted.get("time"),
         "reason": fails.get("reason") or row["why"],
     }
 
 
-def _fails(look: Mapping[str, Any]) -> tidy.Row:
-    took = {"median_s": look.get("time_s"), "peak_bytes": look.get("peak_bytes")}
-    return {"was_run": look.get("ran"), **tidy.flat(took)}
+def _took(look: Mapping[str, Any]) -> tidy.Row:
+    return tidy.flat({"median_s": look.get("time_s"), "peak_bytes": look.get("peak_bytes")})
 
 
 def _not_held(row: Row) -> str:
-    """The shortest that does not hold, and whether it was run."""
+    """The shortest that does not hold, and its time or memory."""
     fails, what = row["fails"], row["limited_by"]
     if fails is None:
         if row["held"] is None or not what:
@@ -145,8 +143,7 @@ def _not_held(row: Row) -> str:
         figure = duration(fails["time_s"]) if fails["time_s"] else fails["reason"]
     elif fails["peak_bytes"]:
         figure = size(fails["peak_bytes"])
-    words = ", ".join(filter(None, [figure, "" if fails["ran"] else "predicted"]))
-    return f"{fails['size']:,}" + (f" ({words})" if words else "")
+    return f"{fails['size']:,}" + (f" ({figure})" if figure else "")
 
 
 # ---- the picture ---------------------------------------------------------------------------------
