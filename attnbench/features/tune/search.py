@@ -64,7 +64,7 @@ class CandidateTrial:
         }
 
 
-Ask = Callable[[Options, Options, float], Compared]
+Ask = Callable[["Tuning", Options, Options, float], Compared]
 """Pairs of some options against others, in so many seconds."""
 
 
@@ -120,7 +120,7 @@ class Tuning:
     def _trial(
         self, ask: Ask, options: Options, against: Options, pairs_s: float, *, final: bool = False
     ) -> CandidateTrial:
-        trial = CandidateTrial(options, against, ask(options, against, pairs_s), final)
+        trial = CandidateTrial(options, against, ask(self, options, against, pairs_s), final)
         self.trials.append(trial)
         return trial
 
@@ -201,27 +201,22 @@ def pairs_by(
     margin: float | None,
     floors: Sequence[Mapping[str, Any]],
     left_s: Callable[[], float],
-) -> Callable[[Tuning], Ask]:
+) -> Ask:
     """Pairs of a variant with some options and with others, by one worker. Without a margin it is
     the noise floor's; where none is stored, the first trial of a problem measures it.
     """
+    margins: dict[Problem, float] = {}
 
-    def ask_of(tuning: Tuning) -> Ask:
-        own = margin
+    def ask(tuning: Tuning, options: Options, against: Options, pairs_s: float) -> Compared:
+        cells = [cell_of(tuning, each) for each in (options, against)]
+        own = margins.get(tuning.problem, margin)
+        limit_s = PATIENCE_S + max(0.0, left_s())
+        compared = compare_cell(cells[0], cells[1], engine, seed, own, floors, pairs_s, limit_s)
+        if not floors and compared.comparison:
+            margins[tuning.problem] = compared.comparison.margin
+        return compared
 
-        def ask(options: Options, against: Options, pairs_s: float) -> Compared:
-            nonlocal own
-            cells = [cell_of(tuning, each) for each in (options, against)]
-            limit_s = PATIENCE_S + max(0.0, left_s())
-            how = engine, seed, own, floors, pairs_s, limit_s
-            compared = compare_cell(cells[0], cells[1], *how)
-            if own is None and not floors and compared.comparison:
-                own = compared.comparison.margin
-            return compared
-
-        return ask
-
-    return ask_of
+    return ask
 
 
 def cell_of(tuning: Tuning, options: Options) -> Cell:
@@ -231,7 +226,7 @@ def cell_of(tuning: Tuning, options: Options) -> Cell:
 
 
 def tune(
-    tunings: Sequence[Tuning], ask_of: Callable[[Tuning], Ask], seconds: float
+    tunings: Sequence[Tuning], ask: Ask, seconds: float
 ) -> Iterator[tuple[Tuning, CandidateTrial | None]]:
     """One tuning after another, each with its share of the time that is left: every trial, and None
     when the tuning has ended.
@@ -239,7 +234,7 @@ def tune(
     left_s = countdown(seconds)
     for number, tuning in enumerate(tunings):
         own_s = countdown(left_s() / (len(tunings) - number))
-        for trial in tuning.run(ask_of(tuning), own_s):
+        for trial in tuning.run(ask, own_s):
             yield tuning, trial
         yield tuning, None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.search import LooksLeft, grid_for, until_stopped
 from attnbench.command import arguments
@@ -26,7 +26,7 @@ from attnbench.core.tuned import (
     versions_of,
 )
 from attnbench.features.tune import search, view
-from attnbench.features.tune.search import Ask, CandidateTrial, Options, Tuning
+from attnbench.features.tune.search import CandidateTrial, Options, Tuning
 from attnbench.report import tidy
 from attnbench.sweep.compare import Compared, pairs_guess_s, starting_s
 from attnbench.sweep.start import settings_of
@@ -105,15 +105,6 @@ def _run(
     with Progress() as progress:
         progress.at(0, 0, left.left_s, "the worker starts")
 
-        def watched(tuning: Tuning, ask: Ask) -> Ask:
-            def watch(options: Options, against: Options, pairs_s: float) -> Compared:
-                seconds = left.begin(trial_s, max(left_s(), 1.0))
-                label = search.cell_of(tuning, options).variant.label
-                progress.at(0, 0, seconds, f"{label} {tuning.problem}")
-                return ask(options, against, pairs_s)
-
-            return watch
-
         def hear(event: tuple[Tuning, CandidateTrial | None]) -> None:
             tuning, trial = event
             if trial.final if trial else tuning.final is None:
@@ -122,8 +113,15 @@ def _run(
                 progress.tell(f"{trial.compared.status}: {trial.compared.why}", "yellow")
 
         def trials(engine: LocalEngine) -> Iterator[tuple[Tuning, CandidateTrial | None]]:
-            ask_of = search.pairs_by(engine, command.seed or 0, command.margin, floors, left_s)
-            return search.tune(tunings, lambda t: watched(t, ask_of(t)), command.budget)
+            pairs = search.pairs_by(engine, command.seed or 0, command.margin, floors, left_s)
+
+            def ask(tuning: Tuning, options: Options, *more: Any) -> Compared:
+                seconds = left.begin(trial_s, max(left_s(), 1.0))
+                label = search.cell_of(tuning, options).variant.label
+                progress.at(0, 0, seconds, f"{label} {tuning.problem}")
+                return pairs(tuning, options, *more)
+
+            return search.tune(tunings, ask, command.budget)
 
         device = tunings[0].problem.device
         return until_stopped(device, settings, trials, hear, progress.tell)
