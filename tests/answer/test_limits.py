@@ -81,12 +81,6 @@ def test_a_formula_leads_there_though_it_be_wrong(by, truth, most):
     assert bracketed(search, truth, MEMORY) and len(asked) <= most
 
 
-def test_a_formula_that_is_exact_for_short_ones_alone_leads_there_too():
-    search = make(2 * GIB, formula=lambda n: 32 * n * n)
-    run(search, peak=lambda n: 32 * n * n * (1 if n <= 2048 else 2))
-    assert bracketed(search, 5792, MEMORY)
-
-
 def test_both_ends_of_the_sizes():
     search = make(1000, formula=lambda n: n * n)
     assert run(search, peak=lambda n: n * n) == [64]

@@ -173,11 +173,7 @@ def test_the_phases_of_a_problem_are_asked_one_after_another_training_first(rate
     assert [row[0] for row in table.rows] == [point.name for point in claim.points]
     phases = [problem.phase for problem in rated.asked]
     assert phases == ["train", "backward", "forward"] * 9
-    assert all(
-        a.with_(phase=b.phase) == b
-        for n, (a, b) in enumerate(zip(rated.asked, rated.asked[1:], strict=False))
-        if n % 3 < 2
-    )
+    assert all(len({str(p.shape) for p in rated.asked[n : n + 3]}) == 1 for n in range(0, 27, 3))
 
 
 @pytest.mark.parametrize(
