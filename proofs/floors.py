@@ -42,7 +42,6 @@ FEATURE = re.compile(r"attnbench\.features\.(\w+)")
 CALLS = {
     ("run", "report.verb.report_of"),
     ("report", "claims.view.claims_for_page"), ("report", "quality.verb.quality_for_page"),
-    ("claims", "crossover.search.find_crossover"),
 }  # fmt: skip
 """The functions of one feature that another calls; else a feature stands by itself."""
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

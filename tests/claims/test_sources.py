@@ -28,7 +28,9 @@ def tried(*names, **asked):
 
 
 def failed(one):
-    held_by = {p.name: claims.held(p, one.findings.figures.get(p.name)) for p in one.claim.points}
+    held_by = {
+        p.name: claims.standing(p, one.findings.figures.get(p.name)) for p in one.claim.points
+    }
     return [name for name, state in held_by.items() if state is claims.PointStanding.FAILS]
 
 

@@ -64,20 +64,23 @@ def tried(monkeypatch):
     return made
 
 
-def test_what_the_key_bias_costs_is_what_leaving_it_out_saves(tried):
-    for share, spread, verdict, said in (
+@pytest.mark.parametrize(
+    ("share", "spread", "verdict", "reason"),
+    [
         (0.002, 0.001, ClaimVerdict.REPRODUCED, ""),
         (0.05, 0.001, ClaimVerdict.NOT_REPRODUCED, "does not hold"),
         (0.01, 0.02, ClaimVerdict.NOT_REPRODUCED, "can't tell"),
-    ):
-        took = {True: 1e-3 * (1 - share), False: 1e-3}
-        seconds = lambda label, problem, took=took: took["key_bias" in label]  # noqa: E731
-        one = tried("key-bias-cost", seconds, spread=spread)
-        assert one.verdict is verdict
-        assert said in one.reason
-        figure = one.findings.figures["512 wide train"]
-        assert figure.interval[0] <= share <= figure.interval[1]
-        assert figure.value == pytest.approx(share, abs=1e-6)
+    ],
+)
+def test_what_the_key_bias_costs_is_what_leaving_it_out_saves(
+    tried, share, spread, verdict, reason
+):
+    took = {True: 1e-3 * (1 - share), False: 1e-3}
+    one = tried("key-bias-cost", lambda label, _: took["key_bias" in label], spread=spread)
+    assert one.verdict is verdict and reason in one.reason
+    figure = one.findings.figures["512 wide train"]
+    assert figure.interval[0] <= 1 - share <= figure.interval[1]
+    assert figure.value == pytest.approx(1 - share, abs=1e-6)
 
 
 def grows(linear, width=None):
@@ -127,10 +130,9 @@ def test_mechanisms_refute_the_claim_only_where_they_are_fast_and_as_good(tried)
 
 @pytest.mark.slow
 def test_the_slower_of_two_orders_passes_the_gate():
-    request, problem = ClaimRequest(), Problem(q_len=64, kv_len=64)
     with engine_on("cpu", Settings()) as engine:
-        given = engine, efficient.SCORES_FIRST, problem, request
-        assert timing.measure_cell(*given).status is Status.MEASURED
+        cell = efficient.SCORES_FIRST, Problem(q_len=64, kv_len=64), ClaimRequest()
+        assert timing.measure_cell(engine, *cell).status is Status.MEASURED
 
 
 ABOUT_GPUS = [claim for claim in claims.claims() if claim.needs.gpu]
@@ -171,30 +173,31 @@ def test_the_phases_of_a_problem_are_asked_one_after_another_training_first(rate
     assert [row[0] for row in table.rows] == [point.name for point in claim.points]
     phases = [problem.phase for problem in rated.asked]
     assert phases == ["train", "backward", "forward"] * 9
-    assert all(
-        a.with_(phase=b.phase) == b
-        for n, (a, b) in enumerate(zip(rated.asked, rated.asked[1:], strict=False))
-        if n % 3 < 2
-    )
+    assert all(len({str(p.shape) for p in rated.asked[n : n + 3]}) == 1 for n in range(0, 27, 3))
 
 
-def test_published_rates_reproduce_a_claim_and_others_do_not(rated):
-    for number, factor, spread, verdict in (
+@pytest.mark.parametrize(
+    ("number", "factor", "spread", "verdict"),
+    [
         (0, 0.85, 0.002, ClaimVerdict.NOT_REPRODUCED),
         (0, 1.2, 0.002, ClaimVerdict.NOT_REPRODUCED),
         (0, 1.09, 0.05, ClaimVerdict.NOT_REPRODUCED),
         (0, 0.92, 0.002, ClaimVerdict.REPRODUCED),
         (8, 1.03, 0.002, ClaimVerdict.REPRODUCED),  # a training step's
-    ):
-        one = rated(ABOUT_GPUS[number], factor, spread=spread)
-        assert one.verdict is verdict
-        assert ("can't tell" in one.reason) == (spread > 0.01)
-        (table,) = one.findings.tables
-        assert {"ms", "samples", "kernels", "notes"} <= set(table.columns)
-        row = dict(zip(table.columns, table.rows[0], strict=True))
-        figure = one.findings.figures[row["point"]].value
-        assert row["SM MHz"] == 1980.0
-        assert row["back to back, TFLOP/s"] == pytest.approx(figure / 1.05)
+    ],
+)
+def test_published_rates_reproduce_a_claim_and_others_do_not(
+    rated, number, factor, spread, verdict
+):
+    one = rated(ABOUT_GPUS[number], factor, spread=spread)
+    assert one.verdict is verdict
+    assert ("can't tell" in one.reason) == (spread > 0.01)
+    (table,) = one.findings.tables
+    assert {"ms", "samples", "kernels", "notes"} <= set(table.columns)
+    row = dict(zip(table.columns, table.rows[0], strict=True))
+    figure = one.findings.figures[row["point"]].value
+    assert row["SM MHz"] == 1980.0
+    assert row["back to back, TFLOP/s"] == pytest.approx(figure / 1.05)
 
 
 def test_a_cell_without_a_time_is_no_verdict(rated):

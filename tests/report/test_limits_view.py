@@ -7,14 +7,13 @@ import pytest
 from attnbench.features.limits import view
 
 
-def look(size, why="", ran=True, time_s=0.15, peak_bytes=100 << 20, reason="", flags=()):
+def look(size, why="", time_s=0.15, peak_bytes=100 << 20, reason="", flags=()):
     return {
         "size": size,
         "why": why,
         "reason": reason,
         "time_s": time_s,
         "peak_bytes": peak_bytes,
-        "ran": ran,
         "probe": {"flags": list(flags)},
     }
 
@@ -31,7 +30,6 @@ def row(variant="einsum", held=None, fails=None, **more):
         "fails": fails,
         "limited_by": fails["why"] if fails else "time",
         "predicted": {},
-        "formula": False,
         "gate": "measured",
         "why": "",
         "looks": [],
@@ -49,8 +47,8 @@ CASES = [
         ["3,072", "time", "150 ms", "100 MiB", "3,264 (516 ms)", "≈ 8,192"],
     ),
     (
-        row(held=look(8192), fails=look(8256, "memory", ran=False, peak_bytes=2081 << 20)),
-        ["8,192", "memory", "150 ms", "100 MiB", "8,256 (2.03 GiB, predicted)"],
+        row(held=look(8192), fails=look(8256, "memory", peak_bytes=2081 << 20)),
+        ["8,192", "memory", "150 ms", "100 MiB", "8,256 (2.03 GiB)"],
     ),
     (
         row(held=look(3072), predicted={"time": 5000, "memory": 8192}),

@@ -57,7 +57,7 @@ def test_a_picture_of_a_map_is_drawn_of_any_words(tmp_path):
 
 
 def test_variants_show_their_texts_as_they_are(shown):
-    plain = {"name": "x", "title": MARKUP, "family": MARKUP, "computes": "softmax", "build": "a:b"}
+    plain = {"name": "x", "title": MARKUP, "family": MARKUP, "operator": "softmax", "build": "a:b"}
     marked = Variant(**plain, paper=MARKUP, origin=MARKUP, options={"way": MARKUP})
     broken = BrokenRow("y[0]", MARKUP, "mend it")
     listed = shown(partial(view.table, why=True), [(marked, MARKUP, MARKUP)], [broken])

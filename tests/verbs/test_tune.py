@@ -7,14 +7,13 @@ import signal
 
 import pytest
 
-import impls
 from attnbench.core.machine import this_machine
 from attnbench.core.stats import Pairs, paired
 from attnbench.core.store import read_header, read_records
 from attnbench.core.tuned import file_of
 from tests.calling import attnbench_, only_run, well
 
-SMALL = (
+SMALL = [
     "--device",
     "cpu",
     "--heads",
@@ -25,7 +24,8 @@ SMALL = (
     "1",
     "--margin",
     "0.05",
-)
+]
+ONLINE = ["tune", "online", "--device", "cpu", "--seq", "512"]
 ROWS = """
 from impls.spec import Variant
 
@@ -71,27 +71,36 @@ def table(tmp_path_factory):
 
 
 def test_less_work_is_kept_and_a_later_run_does_less_and_says_so(kept, table, tmp_path):
-    grid = ("--seq", "96", "--heads", "2", "--head-dim", "16", "--mask", "causal", *table)
+    grid = (*["--seq", "96", "--heads", "2", "--head-dim", "16", "--mask", "causal"], *table)
     done = well("tune", "slow", *SMALL, *grid, "--json")
-    (found,) = json.loads(done.stdout)["problems"]
-    assert (found["options"], found["complete"]) == ({"work": 1}, True)
-    final = found["trials"][-1]
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert (problem["options"], problem["complete"]) == ({"work": 1}, True)
+    final = problem["trials"][-1]
     assert final["final"] and final["comparison"]["verdict"] == "FASTER"
-    verdicts = {t["options"]["work"]: t["comparison"]["verdict"] for t in found["trials"][:-1]}
+    verdicts = {t["options"]["work"]: t["comparison"]["verdict"] for t in problem["trials"][:-1]}
     assert verdicts == {1: "FASTER", 18: "SLOWER"}
     assert len(kept()) == 1 and "kept in " in done.stderr
 
-    phase, out = ("--phase", "forward", "--threads", "1", "--device", "cpu"), tmp_path / "out"
-    rest = ("--no-report", "--budget", "0.01", "--out", out)
-    run = well("run", "slow", "slow?work=6", *grid, *phase, *rest)
-    tuned, default = read_records(only_run(out))
-    assert (tuned.variant, tuned.options, tuned.note) == (
-        "slow", {"work": 1, "unused": 1}, "tuned: work=1",
-    )  # fmt: skip
+    rest = [
+        "--phase",
+        "forward",
+        "--threads",
+        "1",
+        "--device",
+        "cpu",
+        "--no-report",
+        "--budget",
+        "0.01",
+        "--out",
+    ]
+    run = well("run", "slow", "slow?work=6", *grid, *rest, tmp_path / "out")
+    tuned, default = read_records(only_run(tmp_path / "out"))
+    assert (tuned.variant, tuned.note) == ("slow", "tuned: work=1")
+    assert tuned.options == {"work": 1, "unused": 1}
     assert (default.variant, default.options["work"], default.note) == ("slow?work=6", 6, "")
     assert tuned.time.median_s < default.time.median_s
     assert "note: slow is tuned on this machine: work=1 on 1 problem" in run.stderr
-    assert list(read_header(only_run(out))["tuned"]["slow"]) == ["work=1"]
+    assert list(read_header(only_run(tmp_path / "out"))["tuned"]["slow"]) == ["work=1"]
 
 
 def test_a_candidate_that_is_wrong_is_a_finding_and_never_kept(kept, table):
@@ -101,40 +110,39 @@ def test_a_candidate_that_is_wrong_is_a_finding_and_never_kept(kept, table):
     assert "liar?work=-1" in out and kept() == []
 
 
-@pytest.mark.parametrize(("name", "option"), [("online", "q_block"), ("linear.elu", "chunk")])
-def test_torchs_rows_are_tuned(kept, name, option):
-    words = ("tune", name, *SMALL, "--seq", "200", "--mask", "causal", "--json")
-    (found,) = json.loads(well(*words).stdout)["problems"]
-    row = impls.table().find(name)
-    tried = [{option: value} for value in row.tunes[option] if value != row.options[option]]
-    first = found["trials"][: len(tried)]
-    assert [trial["options"] for trial in first] == tried
-    assert all(trial["comparison"]["n"] >= 40 and not trial["against"] for trial in first)
-    lines = [found["options"]] * bool(found["options"])
-    assert [json.loads(line)["options"] for line in kept()] == lines
-
-
 # ---- the search, with times that are made up -----------------------------------------------------
 
 TIMES = {"q_block": {128: 0.5, 256: 0.8, 1024: 1.0, 2048: 1.4}, "k_block": {128: 0.9, 2048: 0.7}}
+BOTH = {"q_block": 128, "k_block": 2048}
 
 
-def seconds_of(job, times=TIMES):
+def pairs_of(against_s, judged_s):
+    comparison = paired([math.log(judged_s / against_s)] * 40, 0.01)
+    return {"pairs": Pairs(comparison, [against_s] * 40, [judged_s] * 40, "decided").to_dict()}
+
+
+def seconds_of(job):
     given = job["variant"]["given"]
-    return math.prod(times.get(name, {}).get(value, 1.0) for name, value in given.items())
+    return math.prod(TIMES.get(name, {}).get(value, 1.0) for name, value in given.items())
 
 
 @pytest.fixture
 def made_up(worker):
     """Each candidate takes what :data:`TIMES` says, and the product of two."""
-
-    def answer(question):
-        against, judged = (seconds_of(job) for job in question["compare"])
-        found = paired([math.log(judged / against)] * 40, 0.01)
-        return {"pairs": Pairs(found, [against] * 40, [judged] * 40, "decided").to_dict()}
-
-    worker.answer = answer
+    worker.answer = lambda question: pairs_of(*map(seconds_of, question["compare"]))
     return worker
+
+
+def interrupts(worker, when):
+    """Ctrl-C comes while a question is answered."""
+    answer = worker.answer
+
+    def stopping(question):
+        if when(question):
+            os.kill(os.getpid(), signal.SIGINT)
+        return answer(question)
+
+    worker.answer = stopping
 
 
 def text(done):
@@ -142,81 +150,70 @@ def text(done):
     return " ".join(done.stdout.split())
 
 
-def given_to(worker):
+def options_of(worker):
     return [[job["variant"]["given"] for job in asked["compare"]] for asked in worker.asked]
 
 
 def test_one_option_after_another_is_tried_and_the_best_is_tried_again_alone(made_up, kept):
-    out = text(well("tune", "online", "--device", "cpu", "--seq", "512"))
-    asked = given_to(made_up)
-    best, both = {"q_block": 128}, {"q_block": 128, "k_block": 2048}
+    out, best = text(well(*ONLINE)), {"q_block": 128}
+    asked = options_of(made_up)
     assert asked[:4] == [[{}, {"q_block": n}] for n in (128, 256, 1024, 2048)]
     assert asked[4:8] == [[best, {**best, "k_block": n}] for n in (128, 256, 1024, 2048)]
-    assert asked[8:] == [[{}, both]]
+    assert asked[8:] == [[{}, BOTH]]
     (line,) = map(json.loads, kept())
-    assert (line["variant"], line["options"]) == ("online", both)
+    assert (line["variant"], line["options"]) == ("online", BOTH)
     assert line["ratio"] == pytest.approx(0.35)
     assert "with q_block=128, k_block=2048 online takes 0.350 [0.350, 0.350] of the time" in out
     assert "forward, float32, head_dim 64, the mask causal and 363 to 724 tokens" in out
 
 
-def test_what_makes_no_difference_keeps_the_defaults(made_up, kept):
-    well("tune", "online", "--device", "cpu", "--seq", "512")
-    alike = {"pairs": Pairs(paired([0.0] * 40, 0.01), [1.0] * 40, [1.0] * 40, "decided").to_dict()}
-    made_up.answer = lambda question: alike
-    out = text(well("tune", "online", "--device", "cpu", "--seq", "512"))
-    assert "online keeps its defaults: of 8 candidates none is 1 % faster" in out
-    assert kept() == []
+NO_ROOM = {"stopped": {"status": "unsupported", "why": "online: there is no room on the GPU"}}
+
+
+@pytest.mark.parametrize(
+    ("answers", "words", "lines", "status"),
+    [
+        ([pairs_of(1.0, 1.0)] * 9, "keeps its defaults: of 8 candidates none is 1 % faster", 0, 0),
+        (
+            [pairs_of(1.0, 0.5), *[pairs_of(1.0, 1.0)] * 8],
+            "seemed faster, and was not when tried again",
+            0,
+            0,
+        ),
+        (
+            [NO_ROOM] * 8,
+            "online: there is no room on the GPU",
+            1,
+            2,
+        ),  # says nothing of what is kept
+    ],
+)
+def test_what_was_kept_goes_where_all_was_tried_and_nothing_is_faster(
+    made_up, kept, answers, words, lines, status
+):
+    well(*ONLINE)
+    assert len(kept()) == 1
+    rest = iter(answers)
+    made_up.answer = lambda question: next(rest)
+    assert words in text(well(*ONLINE, status=status))
+    assert len(kept()) == lines
 
 
 def test_compare_asks_for_what_is_tuned_and_for_a_default_that_is_named(made_up, kept):
-    well("tune", "online", "--device", "cpu", "--seq", "512")
+    well(*ONLINE)
     made_up.asked.clear()
-    words = (
-        "online",
-        "online?q_block=512",
-        "--device",
-        "cpu",
-        "--seq",
-        "512",
-        "--margin",
-        "0.01",
-        "--json",
-    )
-    done = well("compare", *words)
+    words = ["--device", "cpu", "--seq", "512", "--margin", "0.01", "--json"]
+    done = well("compare", "online", "online?q_block=512", *words)
     ((default, tuned),) = [[job["variant"] for job in x["compare"]] for x in made_up.asked]
-    assert (tuned["tuned"], tuned["given"]) == ({"q_block": 128, "k_block": 2048}, {})
+    assert (tuned["tuned"], tuned["given"]) == (BOTH, {})
     assert (default["tuned"], default["given"]) == ({}, {"q_block": 512})
     assert list(json.loads(done.stdout)["tuned"]) == ["online"]
     assert "note: online is tuned on this machine: q_block=128, k_block=2048 on" in done.stderr
 
 
-def test_what_seemed_faster_and_is_not_when_tried_again_is_not_kept(made_up, kept):
-    well("tune", "online", "--device", "cpu", "--seq", "512")
-    assert len(kept()) == 1
-    times = iter([0.5, *[1.0] * 100])
-
-    def lucky(question):
-        seconds = next(times)
-        found = paired([math.log(seconds)] * 40, 0.01)
-        return {"pairs": Pairs(found, [1.0] * 40, [seconds] * 40, "decided").to_dict()}
-
-    made_up.answer = lucky
-    out = text(well("tune", "online", "--device", "cpu", "--seq", "512"))
-    assert "seemed faster, and was not when tried again" in out
-    assert kept() == []
-
-
 def test_each_problem_has_a_line_and_ctrl_c_keeps_those_that_are_over(made_up, kept):
-    answer = made_up.answer
-
-    def stopping(question):
-        if question["compare"][0]["problem"]["kv_len"] == 1024:
-            os.kill(os.getpid(), signal.SIGINT)
-        return answer(question)
-
-    made_up.answer = stopping
-    done = well("tune", "online", "--device", "cpu", "--seq", "512,1024,2048", "--json", status=130)
+    interrupts(made_up, lambda question: question["compare"][0]["problem"]["kv_len"] == 1024)
+    done = well(*ONLINE[:-1], "512,1024,2048", "--json", status=130)
     first, second, third = json.loads(done.stdout)["problems"]
     assert (first["complete"], second["complete"], len(second["trials"])) == (True, False, 1)
     assert third["trials"] == []
@@ -224,21 +221,13 @@ def test_each_problem_has_a_line_and_ctrl_c_keeps_those_that_are_over(made_up, k
 
 
 def test_what_decided_is_kept_though_ctrl_c_came_while_it_did(made_up, kept):
-    answer = made_up.answer
-
-    def stopping(question):
-        if len(made_up.asked) == 9:  # the trial that decides
-            os.kill(os.getpid(), signal.SIGINT)
-        return answer(question)
-
-    made_up.answer = stopping
-    done = well("tune", "online", "--device", "cpu", "--seq", "512,1024", status=130)
+    interrupts(made_up, lambda _: len(made_up.asked) == 9)  # the trial that decides
+    done = well(*ONLINE[:-1], "512,1024", status=130)
     assert len(made_up.asked) == 9 and len(kept()) == 1 and "kept in " in done.stderr
 
 
 def test_when_the_time_is_spent_no_other_candidate_is_begun(made_up, kept, monkeypatch):
-    now = [0.0]
-    answer = made_up.answer
+    now, answer = [0.0], made_up.answer
 
     def slowly(question):
         now[0] += 30.0
@@ -246,25 +235,14 @@ def test_when_the_time_is_spent_no_other_candidate_is_begun(made_up, kept, monke
 
     made_up.answer = slowly
     monkeypatch.setattr("attnbench.features.tune.search.monotonic", lambda: now[0])
-    done = well("tune", "online", "--device", "cpu", "--seq", "512", "--budget", "70")
-    assert given_to(made_up)[3:] == [[{}, {"q_block": 128}]]
+    done = well(*ONLINE, "--budget", "70")
+    assert options_of(made_up)[3:] == [[{}, {"q_block": 128}]]
     assert "; it ended before all was tried" in text(done)
     assert [json.loads(line)["options"] for line in kept()] == [{"q_block": 128}]
 
 
-def test_where_none_of_the_candidates_can_run_nothing_is_changed(made_up, kept):
-    well("tune", "online", "--device", "cpu", "--seq", "512")
-    before = kept()
-    stopped = {"status": "unsupported", "why": "online: there is no room on the GPU"}
-    made_up.answer = lambda question: {"stopped": stopped}
-    done = well("tune", "online", "--device", "cpu", "--seq", "512", status=2)
-    assert "no candidate could be compared" in done.stderr
-    assert "online: there is no room on the GPU" in text(done)
-    assert kept() == before
-
-
 def test_a_folder_that_can_not_be_written_is_refused_before_any_trial(made_up, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", "/dev/null")
-    done = attnbench_("tune", "online", "--device", "cpu", "--seq", "512")
+    done = attnbench_(*ONLINE)
     assert done.returncode == 2 and made_up.asked == []
     assert "set XDG_DATA_HOME to a folder that you can write to" in done.stderr

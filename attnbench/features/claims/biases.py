@@ -8,19 +8,22 @@ Then torch's layer is carried over to ours without a key bias, with the same inp
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnbench.features.claims import claim
-from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest, medians
+from attnbench.features.claims.claim import (
+    ClaimFigure,
+    ClaimFindings,
+    ClaimRequest,
+    medians_of,
+)
 from impls.layers import attention
 
 WIDTH, HEADS, BATCH, KEYS, QUERIES = 12, 4, 64, 100, 80
 OTHER_WIDTHS = {"kdim": 17, "vdim": 19}
 SOURCES_SCALE, CALM = 10.0, 0.1
-"""Of parameters: the source's, and one at which the softmax is far from saturated."""
+"""Scales of parameters: the source's, and one at which the softmax is far from saturated."""
 SETTINGS: tuple[tuple[str, float, Mapping[str, int]], ...] = (
     (" kdim", SOURCES_SCALE, OTHER_WIDTHS),
     ("", SOURCES_SCALE, {}),
@@ -28,7 +31,6 @@ SETTINGS: tuple[tuple[str, float, Mapping[str, int]], ...] = (
 )
 DRAWS, CONVERSIONS = 21, 11
 BIASES = ("query", "key", "value")
-GRADIENTS = tuple(f"{bias}: gradient" for bias in BIASES)
 DTYPES = {"": "float32", " float64": "float64"}
 
 
@@ -49,8 +51,8 @@ def layer(
 
 def _randomise(parameters: Sequence[Tensor], scale: float, chance: torch.Generator) -> None:
     for x in parameters:
-        drawn = torch.rand(x.shape, generator=chance, dtype=torch.float64)
-        x.data.copy_(scale * torch.rand(1, generator=chance, dtype=torch.float64) * drawn)
+        uniform = torch.rand(x.shape, generator=chance, dtype=torch.float64)
+        x.data.copy_(scale * torch.rand(1, generator=chance, dtype=torch.float64) * uniform)
 
 
 def _upstream(out: Tensor, chance: torch.Generator) -> Tensor:
@@ -70,77 +72,59 @@ def apart(a: Tensor, b: Tensor) -> float:
 
 
 def measure_biases(request: ClaimRequest) -> ClaimFindings:
-    """By how much the output moves with each bias; of the keys' bias, its gradient too."""
-    figures: dict[str, ClaimFigure] = {}
-    rows = list[Any]()
-    names = (*BIASES, *GRADIENTS, "entropy")
-    for word, dtype in DTYPES.items():
-        for place, scale, widths in SETTINGS:
-            seeds = range(request.seed, request.seed + DRAWS)
-            found = medians([_draw(seed, dtype, scale, widths) for seed in seeds])
-            figures |= {f"{bias}{word}{place}": found[bias] for bias in BIASES}
-            if not widths:
-                figures[f"gradient{word} at {scale:g}"] = found["share"]
-                rows.append([f"{scale:g}", dtype, *(found[name].value for name in names)])
-    exact, rounded = figures["key float64"].value or 0.0, figures["key"].value or 0.0
-    figures["rounding"] = ClaimFigure(rounded / max(exact, 1e-300))
-    columns = ["scale", "dtype", *(f"{bias}: output moves" for bias in BIASES), *GRADIENTS]
-    note = (
-        "entropy is that of the attention, averaged over heads, as a share of uniform weights': "
-        "near 0 the softmax is saturated"
+    """By how much the output moves with each bias, and the biases' gradients; entropy near 0 is a
+    saturated softmax.
+    """
+    seeds = range(request.seed, request.seed + DRAWS)
+    findings = medians_of(
+        {
+            f"{{}}{word}{place}": [_draw(seed, dtype, scale, widths) for seed in seeds]
+            for word, dtype in DTYPES.items()
+            for place, scale, widths in SETTINGS
+        }
     )
-    table = claim.ClaimTable(f"medians of {DRAWS} draws", [*columns, "entropy"], rows)
-    return ClaimFindings(figures, [note], [table])
+    exact, rounded = (findings.figures[name].value or 0.0 for name in ("key float64", "key"))
+    rounding = ClaimFigure(rounded / max(exact, 1e-300))
+    return ClaimFindings({**findings.figures, "rounding": rounding}, (), findings.tables)
 
 
 def _draw(seed: int, dtype: str, scale: float, widths: Mapping[str, int]) -> dict[str, float]:
-    """How far the output moves as each bias is drawn twice; and the gradients of the biases."""
+    """The move of the output as each bias is drawn twice; and the gradients of the biases."""
     module, inputs, chance = layer(seed, dtype, scale, widths)
-    found = {}
+    figures = {}
     with torch.no_grad():
         for name, bias in zip(BIASES, module.in_proj_bias.data.chunk(3), strict=True):
             outputs = []
             for _ in range(2):
                 _randomise([bias], scale, chance)
                 outputs.append(module(*inputs)[0])
-            found[name] = float((outputs[1] - outputs[0]).abs().max())
+            figures[name] = float((outputs[1] - outputs[0]).abs().max())
     module, inputs, chance = layer(seed, dtype, scale, widths)
     out, weights = module(*inputs)
     (out * _upstream(out, chance)).sum().backward()
     assert module.in_proj_bias.grad is not None
     query, key, value = (float(g.abs().max()) for g in module.in_proj_bias.grad.chunk(3))
-    found |= zip(GRADIENTS, (query, key, value), strict=True)
-    return {**found, "share": key / max(query, value), "entropy": entropy(weights)}
+    gradients = {"gradient of query": query, "gradient of key": key, "gradient of value": value}
+    share = {"gradient": key / max(query, value), "entropy": entropy(weights)}
+    return {**figures, **gradients, **share}
 
 
 def measure_conversion(request: ClaimRequest) -> ClaimFindings:
     """The output and the gradient of each parameter by its name, in both dtypes."""
-    figures: dict[str, ClaimFigure] = {}
-    tables = []
-    for kind, widths in (("", {}), (" kdim", OTHER_WIDTHS)):
-        rows: dict[str, list[Any]] = {}
-        columns = ["of"]
-        for word, dtype in DTYPES.items():
-            seeds = range(request.seed, request.seed + CONVERSIONS)
-            draws = [_differences(seed, dtype, widths) for seed in seeds]
-            largest, relative = (medians([d[k] for d in draws]) for k in (0, 1))
-            for name in largest:
-                both = largest[name].value, relative[name].value
-                rows.setdefault(name, [name]).extend(both)
-            worst = [{"": max(x for n, x in d[1].items() if n != "forward")} for d in draws]
-            figures[f"forward{word}{kind}"] = (relative if word else largest)["forward"]
-            figures[f"backward{word}{kind}"] = medians(worst)[""]
-            columns += [f"{dtype}: largest difference", "relative"]
-        other = ", other widths of keys and values" if kind else ""
-        title = f"without a key bias against torch{other}: medians of {CONVERSIONS} draws"
-        tables.append(claim.ClaimTable(title, columns, list(rows.values())))
-    return ClaimFindings(figures, (), tables)
+    seeds = range(request.seed, request.seed + CONVERSIONS)
+    return medians_of(
+        {
+            f"{{}}{word}{kind}": [_differences(seed, dtype, widths) for seed in seeds]
+            for kind, widths in (("", {}), (" kdim", OTHER_WIDTHS))
+            for word, dtype in DTYPES.items()
+        }
+    )
 
 
-def _differences(
-    seed: int, dtype: str, widths: Mapping[str, int]
-) -> tuple[dict[str, float], dict[str, float]]:
-    """By name the largest differences, and the relative ones: of the output, then of gradients."""
+def _differences(seed: int, dtype: str, widths: Mapping[str, int]) -> dict[str, float]:
+    """The difference of the output, the largest in float32; those of gradients, relative, by name,
+    and the worst of them.
+    """
     theirs, inputs, chance = layer(seed, dtype, SOURCES_SCALE, widths)
     ours = attention.from_torch(theirs, key_bias=False)
     out, of_torch = ours(*inputs), theirs(*inputs)[0]
@@ -148,11 +132,13 @@ def _differences(
     for each in (out, of_torch):
         (each * towards).sum().backward()
     gradients = {n: p.grad for n, p in theirs.named_parameters() if p.grad is not None}
-    named = attention.torch_parameters(ours, gradients)
-    pairs = {"forward": (out, of_torch)}
+    theirs_by_name = attention.torch_parameters(ours, gradients)
+    relative = {}
     for name, parameter in ours.named_parameters():
         assert parameter.grad is not None
-        pairs[name] = parameter.grad, named[name]
-    exact = {name: [x.detach().double() for x in both] for name, both in pairs.items()}
-    largest = {name: float((a - b).abs().max()) for name, (a, b) in exact.items()}
-    return largest, {name: apart(a, b) for name, (a, b) in exact.items()}
+        relative[f"gradient of {name}"] = apart(
+            parameter.grad.double(), theirs_by_name[name].double()
+        )
+    a, b = out.detach().double(), of_torch.detach().double()
+    forward = float((a - b).abs().max()) if dtype == "float32" else apart(a, b)
+    return {"forward": forward, "backward": max(relative.values()), **relative}

@@ -29,7 +29,7 @@ DATA = Path(__file__).with_name("claims.toml")
 
 
 class ClaimRule(StrEnum):
-    """How our figure must stand to the published one, given the tolerance."""
+    """The relation that our figure must have to the published one, with a tolerance."""
 
     NEAR = "near"
     """Off by no more than this share of it."""
@@ -42,7 +42,7 @@ class ClaimRule(StrEnum):
 
 
 class Needs(Struct, frozen=True):
-    """What a claim can't be tried without."""
+    """All that a claim can't be tried without."""
 
     gpu: str = ""
     """A word of the GPU's name: ``H200``."""
@@ -69,11 +69,11 @@ class ClaimPoint(Struct, frozen=True):
     ours: bool = msgspec.field(default=False, name="threshold_is_ours")
     unit: str = ""
     cell: Mapping[str, Any] = {}
-    """What to measure, where one function measures many points: variants and a problem."""
+    """Variants and a problem, where one function measures many points."""
 
     @property
     def region(self) -> tuple[float, float]:
-        """Where our figure must lie, both ends included."""
+        """The ends between which our figure must lie, both included."""
         room = self.tolerance * (1 if self.rule is ClaimRule.WITHIN else abs(self.published))
         least, most = self.published - room, self.published + room
         return (
@@ -83,14 +83,14 @@ class ClaimPoint(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True):
-    """What is claimed, by whom, and how it is tested."""
+    """A published statement and its source, and the points that test it."""
 
     name: str
     statement: str
     source: Mapping[str, str]
     """Its title, author, where it was read (an address, a commit, or none), and which part."""
     setting: str
-    """What is done, on what; and which thresholds are ours."""
+    """The test in words, and which thresholds are ours."""
     points: tuple[ClaimPoint, ...]
     measure: str
     """Dotted path of ``measure(request) -> findings``: ``package.module:function``."""
@@ -98,7 +98,7 @@ class Claim(Struct, frozen=True):
     minutes: float = 0.04
     """About how long it takes; of a timed claim, the time that it gets by default."""
     timed: bool = False
-    """Whether its figures are times, measured by workers in as much time as it is given."""
+    """Its figures are times, measured by workers in as much time as there is."""
 
     def of_points(self, most: int) -> Claim:
         """The claim by so many of its points, spread over all; as it is where it has no more, or
@@ -107,13 +107,13 @@ class Claim(Struct, frozen=True):
         count = len(self.points)
         if count <= most or not all(point.cell for point in self.points):
             return self
-        chosen = tuple(self.points[n * count // most] for n in range(most))
+        points = tuple(self.points[n * count // most] for n in range(most))
         setting = f"{self.setting} Tried at {most} of its {count} points."
         minutes = self.minutes * most / count
-        return msgspec.structs.replace(self, points=chosen, setting=setting, minutes=minutes)
+        return msgspec.structs.replace(self, points=points, setting=setting, minutes=minutes)
 
     def to_dict(self) -> dict[str, Any]:
-        """What is known before anything is run."""
+        """As plain values, before anything is run."""
         values: dict[str, Any] = msgspec.to_builtins(self)
         del values["measure"]
         return {**values, "needs": str(self.needs)}
@@ -121,19 +121,17 @@ class Claim(Struct, frozen=True):
 
 def claims() -> list[Claim]:
     """All claims, in the order in which they are shown."""
-    said = tomllib.loads(DATA.read_text())
-    found = []
-    for row in [*said["claim"], *(row for group in said["rates"] for row in rates_of(group))]:
-        fields = ClaimPoint.__struct_encode_fields__
-        points = [dict(zip(fields, point, strict=False)) for point in row["points"]]
-        measure, source = f"{__package__}.{row['measure']}", said["source"][row["source"]]
-        row |= {"points": points, "measure": measure, "source": source}
-        found.append(msgspec.convert(row, Claim))
-    return found
+    data, fields = tomllib.loads(DATA.read_text()), ClaimPoint.__struct_encode_fields__
+    rows = [*data["claim"], *(row for group in data["rates"] for row in rates_of(group))]
+    for row in rows:
+        row["points"] = [dict(zip(fields, point, strict=False)) for point in row["points"]]
+        row["measure"] = f"{__package__}.{row['measure']}"
+        row["source"] = data["source"][row["source"]]
+    return msgspec.convert(rows, list[Claim])
 
 
 TOLERANCE = 0.1
-"""Of a published rate: clocks, drivers and versions differ."""
+"""The tolerance of a published rate: clocks, drivers and versions differ."""
 RULES = (
     "FLOPs by the source's convention: 4 b h n^2 d forward, half of it under a causal mask, 5/2 of "
     "that backward, 7/2 both. Our times are of cold caches and of the clocks as they stand, so 10 "
@@ -169,20 +167,19 @@ def rates_of(group: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def find(names: list[str]) -> list[Claim]:
     """The claims of some names; all for no name. Raises CantBeDone for a name of none."""
-    known = {claim.name: claim for claim in claims()}
+    by_name = {claim.name: claim for claim in claims()}
     for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
-            near = near or [each for each in known if name in each][:3]
+        if name not in by_name:
+            near = difflib.get_close_matches(name.lower(), by_name, n=3, cutoff=0.5)
             hint = f"did you mean {' or '.join(near)}? " if near else ""
             raise CantBeDone(
                 f"there is no claim {name!r}; {hint}'attnbench reproduce --list' shows all"
             )
-    return [known[name] for name in dict.fromkeys(names)] or list(known.values())
+    return [by_name[name] for name in dict.fromkeys(names)] or list(by_name.values())
 
 
 class ClaimRequest(Struct, frozen=True):
-    """What a measuring function is given."""
+    """The argument of a measuring function."""
 
     cells: Mapping[str, Mapping[str, Any]] = {}
     seed: int = 0
@@ -207,12 +204,6 @@ class ClaimFigure(Struct, frozen=True):
         return low, high
 
 
-def medians(draws: Sequence[Mapping[str, float]]) -> dict[str, ClaimFigure]:
-    """By name, the median of what some draws gave, with its 95 % interval."""
-    found = {name: summary([draw[name] for draw in draws]) for name in draws[0]}
-    return {name: ClaimFigure(s.median, s.low, s.high) for name, s in found.items()}
-
-
 Cells = Sequence[str | int | float | None]
 
 
@@ -225,22 +216,31 @@ class ClaimTable(Struct, frozen=True):
 
 
 class ClaimFindings(Struct, frozen=True):
-    """What a measuring function returns."""
+    """The result of a measuring function."""
 
     figures: Mapping[str, ClaimFigure] = {}
     notes: Sequence[str] = ()
     tables: Sequence[ClaimTable] = ()
 
-    @classmethod
-    def of(
-        cls, figures: Mapping[str, ClaimFigure], title: str, columns: Sequence[str], rows: list[Any]
-    ) -> ClaimFindings:
-        """Figures, and the table behind them."""
-        return cls(figures, (), [ClaimTable(title, columns, rows)])
+
+def medians_of(draws: Mapping[str, Sequence[Mapping[str, float]]]) -> ClaimFindings:
+    """The median of each figure over its draws, with its 95 % interval; its name is put into the
+    key of its draws, such as ``{} float64``.
+    """
+    figures, rows = dict[str, ClaimFigure](), list[Cells]()
+    for key, some in draws.items():
+        for name in some[0]:
+            values = [draw[name] for draw in some]
+            s = summary(values)
+            figures[key.format(name)] = ClaimFigure(s.median, s.low, s.high)
+            ends = s.median, s.low, s.high, min(values), max(values)
+            rows.append([key.format(name), len(values), *ends])
+    columns = ["figure", "draws", "median", "from", "to", "least", "most"]
+    return ClaimFindings(figures, (), [ClaimTable("medians of draws", columns, rows)])
 
 
 class PointStanding(StrEnum):
-    """Whether a point holds."""
+    """The standing of a point."""
 
     HOLDS = "holds"
     FAILS = "does not hold"
@@ -248,8 +248,8 @@ class PointStanding(StrEnum):
     NO_FIGURE = "no figure"
 
 
-def held(point: ClaimPoint, figure: ClaimFigure | None) -> PointStanding:
-    """Whether a point holds, by its rule and our figure."""
+def standing(point: ClaimPoint, figure: ClaimFigure | None) -> PointStanding:
+    """The standing of a point, by its rule and our figure."""
     if figure is None or figure.value is None:
         return PointStanding.NO_FIGURE
     low, high = figure.interval
@@ -289,7 +289,7 @@ class ClaimOutcome(Struct, frozen=True):
     def of(cls, claim: Claim, findings: ClaimFindings, took_s: float = 0.0) -> ClaimOutcome:
         """The outcome of a claim that was run: its points decide the verdict."""
         figures = findings.figures
-        states = {point.name: held(point, figures.get(point.name)) for point in claim.points}
+        states = {point.name: standing(point, figures.get(point.name)) for point in claim.points}
         verdict, reason, remedy = ClaimVerdict.REPRODUCED, "", ""
         if gravest := next((state for state in GRAVE if state in states.values()), None):
             names = [name for name, state in states.items() if state is gravest]
@@ -303,17 +303,12 @@ class ClaimOutcome(Struct, frozen=True):
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, those of the claim among them; no number is infinite or NaN."""
-        found: dict[str, Any] = plain(msgspec.to_builtins(self.findings))
-        figures = found.pop("figures")
-        for name, figure in self.findings.figures.items():
-            if not all(map(math.isfinite, (*figure.interval, figure.value or 0.0))):
-                why = figure.why or "it is no finite number"
-                figures[name] = {"value": None, "low": None, "high": None, "why": why}
+        figures = self.findings.figures
         points = [
             {
                 **msgspec.to_builtins(point),
-                "held": str(held(point, self.findings.figures.get(point.name))),
-                "ours": figures.get(point.name),
+                "held": str(standing(point, figures.get(point.name))),
+                "ours": plain(figures.get(point.name)),
             }
             for point in self.claim.points
         ]
@@ -324,7 +319,8 @@ class ClaimOutcome(Struct, frozen=True):
             "remedy": self.remedy,
             "took_s": round(self.took_s, 2),
             "points": points,
-            **found,
+            "notes": list(self.findings.notes),
+            "tables": plain(msgspec.to_builtins(self.findings.tables)),
         }
 
 
@@ -334,14 +330,14 @@ def lacking(
     """The outcome of a claim that can't be tried here; None for one that can."""
     needs, verdict, reason, remedy = claim.needs, ClaimVerdict.NOT_RUN, "", ""
     rows = [table.find(name) for name in needs.variants]
-    asked = (replace(row, requires=(*row.requires, *needs.requires)) for row in rows)
+    wholes = (replace(row, requires=(*row.requires, *needs.requires)) for row in rows)
     if needs.gpu and not any(re.search(rf"\b{needs.gpu}\b", gpu.name) for gpu in machine.gpus):
         there = ", ".join(dict.fromkeys(gpu.name for gpu in machine.gpus)) or "no NVIDIA GPU"
         reason = f"the figures are of an NVIDIA {needs.gpu}, and this machine has {there}"
         verdict, remedy = ClaimVerdict.NEEDS_OTHER_HARDWARE, "run it on one"
     elif needs.gpu and not machine.torch_cuda:
         reason, remedy = "the torch installed here has no CUDA", "install a CUDA build of it"
-    elif missing := next(filter(None, (why_not(row, machine) for row in asked)), None):
+    elif missing := next(filter(None, (why_not(row, machine) for row in wholes)), None):
         reason, remedy = missing.reason, missing.remedy
     elif needs.embeddings and embeddings is None:
         reason = "its figures are of GloVe's word vectors, and no file of them was given"

@@ -10,18 +10,19 @@ kinds of inputs. Where it overtakes is searched by pairs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise, product
 from math import log2
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import impls
+from attnbench.answer.crossover import CrossoverSearch, pairs_by
+from attnbench.answer.search import take_looks
 from attnbench.core.settings import Settings
 from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest, ClaimTable
-from attnbench.features.claims.timing import MARGIN, compare, measure_cell
-from attnbench.features.crossover.search import find_crossover
-from attnbench.sweep.engine import engine_on
+from attnbench.features.claims.timing import MARGIN, cell_of, compare, measure_cell
+from attnbench.sweep.engine import LocalEngine, engine_on
 from impls.errors import CantBeDone
 from impls.problem import Problem
 from impls.spec import Variant
@@ -71,34 +72,41 @@ def measure_growth(request: ClaimRequest) -> ClaimFindings:
         ("width", quick, {d: _problem(LONG, HEADS, d) for d in WIDTHS}),
         ("scores first", slow, {n: _problem(n, HEADS) for n in SHORTER}),
     ]
-    figures: dict[str, ClaimFigure] = {}
-    rows = list[Any]()
+    figures, rows = dict[str, ClaimFigure](), list[Any]()
     with engine_on("cpu", Settings(threads=request.threads)) as engine:
         for name, row, problems in series:
-            powers, margin = [], 2 ** LIMITS[name] - 1
+            ratios, margin = [], 2 ** LIMITS[name] - 1
             for n, double in pairwise(problems):
-                smaller, larger = problems[n], problems[double]
-                ratio, found, ms = compare(
-                    engine, row, row, larger, request, each_s, against_on=smaller, margin=margin
-                )
-                power = ratio
-                if ratio.value is not None:
-                    low, high = ratio.interval
-                    power = ClaimFigure(log2(ratio.value), log2(low), log2(high))
-                count = found.comparison.n if found.comparison else None
-                rows.append([name, n, *reversed(ms), power.value, *power.interval, count])
-                powers.append(power)
-            without = [power for power in powers if power.value is None]
-            ends = zip(*((p.value or 0.0, *p.interval) for p in powers), strict=True)
-            value, low, high = map(fmean, ends)
-            figures[name] = without[0] if without else ClaimFigure(value, low, high)
-        at_long, shortest = _problem(LONG, HEADS), _problem(64, HEADS)
-        figures["ratio"], _, _ = compare(engine, quick, slow, at_long, request, each_s)
-        pairs = engine, request.seed, MARGIN
-        crossover = find_crossover(quick, slow, shortest, (16, 1024), *pairs, crossing_s)
+                cells = cell_of(row, problems[double]), cell_of(row, problems[n])
+                ratio, result, ms = compare(engine, *cells, request, each_s, margin)
+                count = result.comparison.n if result.comparison else None
+                ends = [ratio.value, ratio.low, ratio.high]
+                rows.append([name, n, *reversed(ms), *(x and log2(x) for x in ends), count])
+                ratios.append(ratio)
+            figures[name] = _mean_power(ratios)
+        cells = cell_of(quick, _problem(LONG, HEADS)), cell_of(slow, _problem(LONG, HEADS))
+        figures["ratio"], _, _ = compare(engine, *cells, request, each_s)
+        search = CrossoverSearch(quick, slow, _problem(64, HEADS), (16, 1024))
+        note = _crossing(search, engine, request.seed, crossing_s)
     columns = ["series", "size", "ms", "ms at its double", "power", "from", "to", "pairs"]
     table = ClaimTable("a size against its double", columns, rows)
-    return ClaimFindings(figures, [f"by pairs: {crossover.sentence()}"], [table])
+    return ClaimFindings(figures, [note], [table])
+
+
+def _mean_power(ratios: Sequence[ClaimFigure]) -> ClaimFigure:
+    """The mean of the powers of two that some ratios are; the first that is unknown, if any."""
+    if unknown := [ratio for ratio in ratios if ratio.value is None]:
+        return unknown[0]
+    ends = zip(*((ratio.value or 1.0, *ratio.interval) for ratio in ratios), strict=True)
+    value, low, high = (fmean(map(log2, end)) for end in ends)
+    return ClaimFigure(value, low, high)
+
+
+def _crossing(search: CrossoverSearch, engine: LocalEngine, seed: int, seconds: float) -> str:
+    """The crossover in a sentence, by pairs in so many seconds."""
+    for _ in take_looks([search], pairs_by(engine, seed, MARGIN), seconds):
+        pass
+    return f"by pairs: {search.sentence()}"
 
 
 def _problem(n: int, heads: int = 1, width: int = 64, inputs: str = "normal") -> Problem:
@@ -121,8 +129,7 @@ def measure_low_rank(request: ClaimRequest) -> ClaimFindings:
     names, find = (EXACT, *MECHANISMS), impls.table().find
     cell_s = CELLS_SHARE * request.seconds / (len(TIMED_AT) * len(names))
     search_s = SEARCH_SHARE * request.seconds / len(MECHANISMS)
-    times: dict[tuple[str, int], float] = {}
-    skills: dict[tuple[str, str], float] = {}
+    times, skills = dict[tuple[str, int], float](), dict[tuple[str, str], float]()
     notes: list[str] = []
     with engine_on("cpu", Settings(threads=request.threads)) as engine:
         for name, n in product(names, TIMED_AT):
@@ -140,35 +147,29 @@ def measure_low_rank(request: ClaimRequest) -> ClaimFindings:
             else:
                 skills[name, inputs] = record.distance.skill
         for name in MECHANISMS:
-            a, b, shortest = find(EXACT), find(name), _problem(BETWEEN[0])
             try:
-                pairs = engine, request.seed, MARGIN
-                found = find_crossover(a, b, shortest, BETWEEN, *pairs, search_s)
-                notes.append(f"by pairs: {found.sentence()}")
+                problem = _problem(BETWEEN[0])
+                search = CrossoverSearch(find(EXACT), find(name), problem, BETWEEN)
+                notes.append(_crossing(search, engine, request.seed, search_s))
             except CantBeDone as error:
                 notes.append(f"{name}: {error}")
     as_good = {name for (name, _), skill in skills.items() if skill >= LEAST_SKILL}
-    over: dict[str, list[float | None]] = {name: [] for name in MECHANISMS}
-    figures: dict[str, ClaimFigure] = {}
-    shares = list[Any]()
+    over = {(k, n): s / times[EXACT, n] for (k, n), s in times.items() if (EXACT, n) in times}
+    figures, shares = dict[str, ClaimFigure](), list[Any]()
     for n in TIMED_AT:
-        exact = times.get((EXACT, n))
-        for name in MECHANISMS:
-            own = times.get((name, n))
-            over[name].append(own / exact if own is not None and exact is not None else None)
-        if exact is None:
-            figures[str(n)] = ClaimFigure(None, why=f"{EXACT} has no time at {n:,}")
-            shares.append([n, None, None])
-            continue
-        faster = {k for k, (*_, x) in over.items() if x is not None and x < 1 - LEAST_LEAD}
-        good = len(faster & as_good) / len(MECHANISMS)
-        figures[str(n)] = ClaimFigure(good)
-        shares.append([n, good, len(faster) / len(MECHANISMS)])
-    rows = [[name, *over[name], *(skills.get((name, x)) for x in INPUTS)] for name in MECHANISMS]
+        faster = {k for k in MECHANISMS if over.get((k, n), 1.0) < 1 - LEAST_LEAD}
+        timed, good = (EXACT, n) in times, len(faster & as_good) / len(MECHANISMS)
+        none = ClaimFigure(None, why=f"{EXACT} has no time at {n:,}")
+        figures[str(n)] = ClaimFigure(good) if timed else none
+        ends = (good, len(faster) / len(MECHANISMS)) if timed else (None, None)
+        shares.append([n, *ends])
+    rows = [
+        [k, *(over.get((k, n)) for n in TIMED_AT), *(skills.get((k, x)) for x in INPUTS)]
+        for k in MECHANISMS
+    ]
     columns = ["mechanism", *(f"time at {n:,} over {EXACT}'s" for n in TIMED_AT)]
     columns += [f"skill, {kind}" for kind in INPUTS]
-    title = "mechanisms of low rank and inferred sparsity"
-    tables = [ClaimTable(title, columns, rows)]
+    tables = [ClaimTable("mechanisms of low rank and inferred sparsity", columns, rows)]
     columns = ["tokens", "as good and faster", "faster"]
     tables += [ClaimTable("share of the mechanisms that are", columns, shares)]
     return ClaimFindings(figures, notes, tables)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest, medians
+from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest, medians_of
 
 CLOUDS, POINTS, CLOUD_WIDTH, CLOUD_HEADS, CLOUD_DRAWS = 8, 80, 12, 2, 21
 TOKENS, WIDTH, INNER, HEADS, BATCH, DRAWS = 100, 64, 128, 4, 10, 11
@@ -58,20 +58,13 @@ def norm(z: Array, eps: float) -> Array:
 def _against_torch(
     request: ClaimRequest, count: int, differences: Callable[[torch.dtype], dict[str, float]]
 ) -> ClaimFindings:
-    """The median of each difference, by its name and `` float64`` where it is of that dtype."""
-    figures: dict[str, ClaimFigure] = {}
-    rows = list[Any]()
-    for dtype in ("float32", "float64"):
-        draws = []
-        for n in range(count):
+    """The median of each difference in both dtypes."""
+    draws: dict[str, list[dict[str, float]]] = {"{}": [], "{} float64": []}
+    for n in range(count):
+        for key, dtype in zip(draws, (torch.float32, torch.float64), strict=True):
             torch.manual_seed(request.seed + n)  # torch's modules draw their own weights
-            draws.append(differences(getattr(torch, dtype)))
-        for name, figure in medians(draws).items():
-            figures[name + " float64" * (dtype == "float64")] = figure
-            values = [draw[name] for draw in draws]
-            rows.append([name, dtype, figure.value, min(values), max(values)])
-    columns = ["norm of the difference of", "dtype", "median", "least", "most"]
-    return ClaimFindings.of(figures, f"{count} draws", columns, rows)
+            draws[key].append(differences(dtype))
+    return medians_of(draws)
 
 
 def measure_einsum(request: ClaimRequest) -> ClaimFindings:
@@ -79,8 +72,9 @@ def measure_einsum(request: ClaimRequest) -> ClaimFindings:
 
     def differences(dtype: torch.dtype) -> dict[str, float]:
         x = torch.randn(CLOUDS, POINTS, CLOUD_WIDTH, dtype=dtype)
-        more: dict[str, Any] = {"batch_first": True, "bias": False, "dtype": dtype}
-        theirs = nn.MultiheadAttention(CLOUD_WIDTH, CLOUD_HEADS, **more)
+        theirs = nn.MultiheadAttention(
+            CLOUD_WIDTH, CLOUD_HEADS, bias=False, batch_first=True, dtype=dtype
+        )
         with torch.no_grad():
             q, k, v = theirs.in_proj_weight.chunk(3)
             ours = by_einsum(x, q, k, v, theirs.out_proj.weight, CLOUD_HEADS)
@@ -118,12 +112,12 @@ def measure_heads(request: ClaimRequest) -> ClaimFindings:
 
 def measure_batched(request: ClaimRequest) -> ClaimFindings:
     """One head, ten sequences; and that one matrix needs no batched product."""
-    found = _against_torch(request, DRAWS, partial(_layer, batch=BATCH))
+    findings = _against_torch(request, DRAWS, partial(_layer, batch=BATCH))
     chance = np.random.default_rng(request.seed)
     b, c = chance.standard_normal((10, 3, 5, 4)), chance.standard_normal((4, 3))
     stacked = (b.reshape(-1, 4) @ c).reshape(10, 3, 5, 3)
-    figures = {**found.figures, "stacked": ClaimFigure(float(abs((b @ c - stacked).sum())))}
-    return ClaimFindings(figures, found.notes, found.tables)
+    off = ClaimFigure(float(abs((b @ c - stacked).sum())))
+    return ClaimFindings({**findings.figures, "stacked": off}, (), findings.tables)
 
 
 def measure_block(request: ClaimRequest) -> ClaimFindings:
@@ -131,13 +125,9 @@ def measure_block(request: ClaimRequest) -> ClaimFindings:
 
     def differences(dtype: torch.dtype) -> dict[str, float]:
         x_bnE, mask = torch.randn(1, TOKENS, WIDTH, dtype=dtype), _causal(dtype)
-        more: dict[str, Any] = {
-            "dim_feedforward": INNER,
-            "dropout": 0.0,
-            "batch_first": True,
-            "dtype": dtype,
-        }
-        theirs = nn.TransformerEncoderLayer(WIDTH, HEADS, **more)
+        theirs = nn.TransformerEncoderLayer(
+            WIDTH, HEADS, INNER, dropout=0.0, batch_first=True, dtype=dtype
+        )
         with torch.no_grad():
             for linear in (theirs.linear1, theirs.linear2):
                 linear.bias.zero_()
@@ -146,9 +136,9 @@ def measure_block(request: ClaimRequest) -> ClaimFindings:
             z = norm(x + attention(x, in_w, out_w, mask.numpy(), HEADS)[0], eps)
             one, two = theirs.linear1.weight.numpy(), theirs.linear2.weight.numpy()
             ours = norm(z + np.maximum(z @ one.T, 0) @ two.T, eps)
-            begun = float(np.linalg.norm(ours - theirs(x_bnE, mask).numpy()))
+            block = float(np.linalg.norm(ours - theirs(x_bnE, mask).numpy()))
             theirs.norm2.weight.uniform_(0.75, 1.25)
             moved = float(np.linalg.norm(ours - theirs(x_bnE, mask).numpy()))
-        return {"block": begun, "moved": moved}
+        return {"block": block, "moved": moved}
 
     return _against_torch(request, DRAWS, differences)

@@ -10,18 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnbench.features.claims.biases import apart, entropy
-from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest, medians
+from attnbench.features.claims.claim import (
+    ClaimFigure,
+    ClaimFindings,
+    ClaimRequest,
+    ClaimTable,
+    medians_of,
+)
 
 BATCH, TOKENS, WIDTH, HEADS = 2, 10, 512, 8
 DRAWS = {"uniform": 400, "gaussian": 50, "begun": 50}
 GRADIENT_DRAWS = 21
-KINDS = {"uniform": "uniform in [0, 1)", "gaussian": "N(0, 1)", "begun": f"N(0, 1/{WIDTH})"}
+GRADIENT_KINDS = ("begun", "uniform")
 NORMAL = 1.96
 
 
@@ -44,39 +49,38 @@ def attend(x_bnE: Tensor, weights: list[Tensor], heads: int) -> tuple[Tensor, Te
 
 
 def measure_equality(request: ClaimRequest) -> ClaimFindings:
-    """How often the two are equal to the last bit, and why: does every head pick one key?"""
-    figures: dict[str, ClaimFigure] = {}
-    rows = list[Any]()
-    for kind, count in DRAWS.items():
-        draws = []
-        for n in range(count):
-            x, weights, _ = draw(request.seed + n, kind)
-            one, p_one = attend(x, weights, 1)
-            many, p_many = attend(x, weights, HEADS)
-            all_weight = bool((p_one.amax(-1) == 1).all() and (p_many.amax(-1) == 1).all())
-            one_key = all_weight and bool((p_many.argmax(-1) == p_one.argmax(-1)).all())
-            found = {"equal": float((one == many).all()), "one key": float(one_key)}
-            found |= {"apart": apart(many, one), "entropy": entropy(p_one)}
-            draws.append({**found, "entropy of heads": entropy(p_many)})
-        equal = [d["one key"] for d in draws if d["equal"]]
-        middles = medians(draws)
-        figures[f"{kind} equal"] = _share(equal, draws)
-        figures[f"{kind} entropy"] = middles["entropy"]
-        names = ("apart", "entropy", "entropy of heads")
-        cells = [len(equal), int(sum(d["one key"] for d in draws))]
-        rows.append([KINDS[kind], count, *cells, *(middles[name].value for name in names)])
-        if kind == "uniform":
-            others = [d["one key"] for d in draws if not d["equal"]]
-            figures["share"] = wilson(len(equal), count)
-            figures["same key"] = _share([x for x in equal if x], equal)
-            figures["another key"] = _share([x for x in others if not x], others)
-    columns = ["weights", "draws", "equal", "one key", "apart, relative"]
-    columns += ["entropy, one head", "entropy, 8 heads"]
-    return ClaimFindings.of(figures, "how many are equal", columns, rows)
+    """The share of draws in which the two are equal to the last bit, and which keys heads pick."""
+    draws = {
+        kind: [_equality(request.seed + n, kind) for n in range(count)]
+        for kind, count in DRAWS.items()
+    }
+    findings = medians_of({f"{kind} {{}}": some for kind, some in draws.items()})
+    shares = {f"{kind} equal": _share(some, "equal") for kind, some in draws.items()}
+    equal = [draw for draw in draws["uniform"] if draw["equal"]]
+    others = [draw for draw in draws["uniform"] if not draw["equal"]]
+    shares["share"] = wilson(len(equal), len(draws["uniform"]))
+    shares["same key"], shares["another key"] = _share(equal, "one key"), _share(others, "keys")
+    rows = [[name, figure.value] for name, figure in shares.items()]
+    tables = [ClaimTable("shares of draws", ["figure", "share"], rows), *findings.tables]
+    return ClaimFindings({**findings.figures, **shares}, (), tables)
 
 
-def _share(some: Sequence[object], of: Sequence[object]) -> ClaimFigure:
-    return ClaimFigure(len(some) / len(of)) if of else ClaimFigure(None, why="no such draw")
+def _equality(seed: int, kind: str) -> dict[str, float]:
+    """Are the two equal, and do all heads give all weight to one key, or to several?"""
+    x, weights, _ = draw(seed, kind)
+    one, p_one = attend(x, weights, 1)
+    many, p_many = attend(x, weights, HEADS)
+    all_weight = bool((p_one.amax(-1) == 1).all() and (p_many.amax(-1) == 1).all())
+    one_key = all_weight and bool((p_many.argmax(-1) == p_one.argmax(-1)).all())
+    picks = {"one key": float(one_key), "keys": float(not one_key)}
+    entropies = {"entropy": entropy(p_one), "entropy of heads": entropy(p_many)}
+    return {"equal": float((one == many).all()), "apart": apart(many, one), **picks, **entropies}
+
+
+def _share(draws: Sequence[dict[str, float]], name: str) -> ClaimFigure:
+    if not draws:
+        return ClaimFigure(None, why="no such draw")
+    return ClaimFigure(sum(draw[name] for draw in draws) / len(draws))
 
 
 def wilson(count: int, of: int) -> ClaimFigure:
@@ -88,36 +92,30 @@ def wilson(count: int, of: int) -> ClaimFigure:
 
 
 def measure_gradients(request: ClaimRequest) -> ClaimFindings:
-    """How far the gradients are apart; and, of the worst head, from those of its columns alone."""
-    figures: dict[str, ClaimFigure] = {}
-    rows = list[Any]()
+    """The distance of the gradients; and of the worst head's from those of its columns alone."""
     seeds = range(request.seed, request.seed + GRADIENT_DRAWS)
-    own = []
-    for kind in ("begun", "uniform"):
-        draws = []
-        for seed in seeds:
-            one, many = _gradients(seed, kind, 1), _gradients(seed, kind, HEADS)
-            found: dict[str, float] = {}
-            for name, a, b in zip("qkv", one, many, strict=True):
-                found |= {name: apart(b, a), f"{name} 1": float(a.norm())}
-                found[f"{name} 8"] = float(b.norm())
-            draws.append(found)
-            if kind == "begun":
-                worst = 0.0
-                for part in torch.arange(WIDTH).chunk(HEADS):
-                    alone = _gradients(seed, kind, 1, part)
-                    both = zip(many, alone, strict=True)
-                    worst = max(worst, *(apart(a[:, part], b) for a, b in both))
-                own.append({"own head": worst})
-        middles = medians(draws)
-        for name in "qkv":
-            sizes = [middles[f"{name} {heads}"].value or 0.0 for heads in (1, 8)]
-            figures[f"{kind} {name}"] = middles[name]
-            figures[f"{kind} {name} size"] = ClaimFigure(max(sizes))
-            rows.append([KINDS[kind], name, *sizes, middles[name].value])
-    columns = ["weights", "gradient of", "size, one head", "size, 8 heads", "apart, relative"]
-    title = f"medians of {GRADIENT_DRAWS} draws, float64"
-    return ClaimFindings.of(figures | medians(own), title, columns, rows)
+    draws = {f"{kind} {{}}": [_apart(seed, kind) for seed in seeds] for kind in GRADIENT_KINDS}
+    findings = medians_of({**draws, "{}": [_own_head(seed) for seed in seeds]})
+    sizes = {k: ClaimFigure(f.value) for k, f in findings.figures.items() if k.endswith("size")}
+    return ClaimFindings({**findings.figures, **sizes}, (), findings.tables)
+
+
+def _apart(seed: int, kind: str) -> dict[str, float]:
+    """The distance of the gradients of one head and of eight, and the size of the larger."""
+    figures: dict[str, float] = {}
+    one, many = _gradients(seed, kind, 1), _gradients(seed, kind, HEADS)
+    for name, a, b in zip("qkv", one, many, strict=True):
+        figures |= {name: apart(b, a), f"{name} size": max(float(a.norm()), float(b.norm()))}
+    return figures
+
+
+def _own_head(seed: int) -> dict[str, float]:
+    """The distance of the worst head's gradients from those of a layer of its columns alone."""
+    many, worst = _gradients(seed, "begun", HEADS), 0.0
+    for part in torch.arange(WIDTH).chunk(HEADS):
+        both = zip(many, _gradients(seed, "begun", 1, part), strict=True)
+        worst = max(worst, *(apart(a[:, part], b) for a, b in both))
+    return {"own head": worst}
 
 
 def _gradients(seed: int, kind: str, heads: int, columns: Tensor | None = None) -> list[Tensor]:

@@ -15,7 +15,7 @@ from typing import Any
 import impls
 from attnbench.core.record import Record
 from attnbench.core.settings import Settings
-from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest
+from attnbench.features.claims.claim import ClaimFigure, ClaimFindings, ClaimRequest, ClaimTable
 from attnbench.sweep.compare import Compared, compare_cell
 from attnbench.sweep.engine import START_LIMIT_S, Engine, LocalEngine, engine_on, measure
 from attnbench.sweep.plan import Cell
@@ -25,7 +25,7 @@ from impls.spec import Variant
 
 MARGIN = 0.01
 PAIRS_SHARE, CELLS_SHARE = 0.7, 0.5
-"""Of the time that is given, of pairs and of rates; the rest is for starting and for the gate."""
+"""Shares of the time, of pairs and of rates; the rest is for starting and for the gate."""
 
 
 def problem_of(values: Mapping[str, Any]) -> Problem:
@@ -33,7 +33,8 @@ def problem_of(values: Mapping[str, Any]) -> Problem:
     return Problem(**{**values, "mask": Mask.parse(str(values.get("mask", "none")))})
 
 
-def _cell(variant: Variant, problem: Problem) -> Cell:
+def cell_of(variant: Variant, problem: Problem) -> Cell:
+    """A variant on a problem; raises InvalidProblem where it does not take it."""
     if (why := variant.supports(problem)) is not None:
         raise InvalidProblem(f"{variant.label} does not take {problem}: {why}")
     return Cell(variant, problem, None, 0.0)
@@ -49,64 +50,47 @@ def measure_cell(
 ) -> Record:
     """The record of one cell, which is timed where there is a budget; raises InvalidProblem."""
     header = {"seed": request.seed, "budget_s": budget_s, "ceilings": dict(ceilings)}
-    return measure(_cell(variant, problem), header, engine, timed=budget_s > 0)
+    return measure(cell_of(variant, problem), header, engine, timed=budget_s > 0)
 
 
 def compare(
     engine: LocalEngine,
-    judged: Variant,
-    against: Variant,
-    problem: Problem,
+    judged: Cell,
+    against: Cell,
     request: ClaimRequest,
     seconds: float,
-    *,
-    against_on: Problem | None = None,
     margin: float = MARGIN,
 ) -> tuple[ClaimFigure, Compared, list[float | None]]:
-    """The time of the first over that of the second, on one problem, or on one each.
+    """The time of the first over that of the second.
 
     The ratio with its 99 % interval, or why there is none; the pairs; the milliseconds of a call of
-    each. Raises InvalidProblem where a row refuses its problem.
+    each.
     """
-    sides = _cell(judged, problem), _cell(against, against_on or problem)
-    found = compare_cell(*sides, engine, request.seed, margin, (), seconds)
-    c = found.comparison
-    if c is None or found.pairs is None:
-        why = f"{found.problem}: {found.status}: {found.why}"
-        return ClaimFigure(None, why=why), found, [None, None]
-    medians = [1e3 * statistics.median(side) for side in (found.pairs.b_s, found.pairs.a_s)]
-    return ClaimFigure(c.ratio, c.low, c.high), found, [*medians]
+    result = compare_cell(judged, against, engine, request.seed, margin, (), seconds)
+    c = result.comparison
+    if c is None or result.pairs is None:
+        why = f"{result.problem}: {result.status}: {result.why}"
+        return ClaimFigure(None, why=why), result, [None, None]
+    medians = [1e3 * statistics.median(side) for side in (result.pairs.b_s, result.pairs.a_s)]
+    return ClaimFigure(c.ratio, c.low, c.high), result, [*medians]
 
 
 def measure_ratio(request: ClaimRequest) -> ClaimFindings:
     """For each point, the time of the variant judged over the other's."""
-    figures = dict[str, ClaimFigure]()
-    rows = list[Any]()
+    figures, rows = dict[str, ClaimFigure](), list[Any]()
     seconds = PAIRS_SHARE * request.seconds / len(request.cells)
     with engine_on("cpu", Settings(threads=request.threads)) as engine:
         for name, cell in request.cells.items():
-            judged, against = (impls.table().find(cell[key]) for key in ("judged", "against"))
-            problem = problem_of(cell["problem"])
-            ratio, found, ms = compare(engine, judged, against, problem, request, seconds)
-            figures[name] = ratio
-            c = found.comparison
+            problem, find = problem_of(cell["problem"]), impls.table().find
+            judged, against = (cell_of(find(cell[key]), problem) for key in ("judged", "against"))
+            ratio, result, ms = compare(engine, judged, against, request, seconds)
+            figures[name], c = ratio, result.comparison
             pairs = [ratio.value, ratio.low, ratio.high, c.n if c else None]
-            verdict = str(c.verdict) if c else found.why
+            verdict = str(c.verdict) if c else result.why
             rows.append([name, cell["judged"], cell["against"], *ms, *pairs, verdict])
     columns = ["point", "judged", "against", "judged, ms", "against, ms"]
     columns += ["ratio", "from", "to", "pairs", "verdict at 1 %"]
-    return ClaimFindings.of(figures, "in pairs", columns, rows)
-
-
-def measure_saving(request: ClaimRequest) -> ClaimFindings:
-    """For each point, the share of time that the variant judged saves; negative if it is slower."""
-    found = measure_ratio(request)
-    figures = {}
-    for name, ratio in found.figures.items():
-        low, high = ratio.interval
-        saved = ClaimFigure(1 - (ratio.value or 0.0), 1 - high, 1 - low)
-        figures[name] = ratio if ratio.value is None else saved
-    return ClaimFindings(figures, (), found.tables)
+    return ClaimFindings(figures, (), [ClaimTable("in pairs", columns, rows)])
 
 
 PHASES = {"forward": 1.0, "backward": 2.5, "train": 3.5}
@@ -116,18 +100,24 @@ SECONDS = 0.5
 
 def measure_rates(request: ClaimRequest) -> ClaimFindings:
     """TFLOP/s, a cell for each point, with what speaks for it: samples, clocks, kernels, flags."""
-    figures = dict[str, ClaimFigure]()
-    rows = dict[str, list[Any]]()
-    dtypes = sorted({str(c["problem"]["dtype"]) for c in request.cells.values()})
+    figures, rows = dict[str, ClaimFigure](), dict[str, list[Any]]()
+    problems = {name: problem_of(cell["problem"]) for name, cell in request.cells.items()}
     each_s = min(SECONDS, CELLS_SHARE * request.seconds / len(request.cells))
+
+    def by_shape(name: str) -> tuple[str, float]:
+        """The phases of a problem after one another, training first: they share inputs."""
+        return str(problems[name].with_(phase="forward")), -PHASES[problems[name].phase]
+
     with engine_on("cuda", Settings(threads=request.threads)) as engine:
+        dtypes = sorted({problem.dtype for problem in problems.values()})
         ceilings = engine.ask({"ceilings": dtypes, "device": "cuda"}, START_LIMIT_S)["ceilings"]
-        for name, variant, problem in _by_shape(request.cells):
+        for name in sorted(problems, key=by_shape):
+            problem, variant = problems[name], impls.table().find(request.cells[name]["variant"])
             record = measure_cell(engine, variant, problem, request, each_s, ceilings)
             if (time := record.time) is None:
-                why = f"{record.status}: {record.reason}"
-                figures[name] = ClaimFigure(None, why=f"{record.variant} at {problem}: {why}")
-                rows[name] = [name, *[None] * 7, why]
+                why = f"{record.variant} at {problem}: {record.status}: {record.reason}"
+                figures[name] = ClaimFigure(None, why=why)
+                rows[name] = [name, *[None] * 7, f"{record.status}: {record.reason}"]
                 continue
             work = flops(problem) / 1e12
             low, high = work / time.high_s, work / time.low_s
@@ -135,24 +125,11 @@ def measure_rates(request: ClaimRequest) -> ClaimFindings:
             times = [1e3 * time.median_s, 1e3 * time.low_s, 1e3 * time.high_s]
             kernels, flags = ", ".join(record.kernels[:2]), "; ".join(time.doubts)
             hot = work / time.sustained_s if time.sustained_s else None
-            mhz = time.clocks.get("sm_mhz")
-            rows[name] = [name, *times, time.n, mhz, hot, kernels, flags]
+            rows[name] = [name, *times, time.n, time.clocks.get("sm_mhz"), hot, kernels, flags]
     columns = ["point", "ms", "from", "to", "samples", "SM MHz", "back to back, TFLOP/s"]
     columns += ["kernels", "notes"]
-    return ClaimFindings.of(figures, "cells", columns, [rows[name] for name in request.cells])
-
-
-def _by_shape(cells: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Variant, Problem]]:
-    """The phases of a problem one after another, training first: they share inputs and truth."""
-    found = [
-        (name, impls.table().find(cell["variant"]), problem_of(cell["problem"]))
-        for name, cell in cells.items()
-    ]
-    alike = [problem.with_(phase="forward") for _, _, problem in found]
-    return sorted(
-        found,
-        key=lambda each: (alike.index(each[2].with_(phase="forward")), -PHASES[each[2].phase]),
-    )
+    table = ClaimTable("cells", columns, [rows[name] for name in request.cells])
+    return ClaimFindings(figures, (), [table])
 
 
 def flops(problem: Problem) -> float:

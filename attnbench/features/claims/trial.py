@@ -23,7 +23,7 @@ GIVE_TIME = "give it more time with --budget, or a machine that is not busy"
 
 
 def scale_of(to_try: Sequence[Claim], budget_s: float | None) -> float:
-    """How much of its time each timed claim gets, so that they share a budget."""
+    """The factor on the time of each timed claim, so that they share a budget."""
     timed_s = sum(60 * claim.minutes for claim in to_try if claim.timed)
     return budget_s / timed_s if budget_s is not None and timed_s else 1.0
 
@@ -32,8 +32,8 @@ def outcome(claim: Claim, request: ClaimRequest, limit_s: float | None = None) -
     """Test a claim in a process. Ctrl-C ends the process, and is raised again."""
     start, answer, remedy = monotonic(), {}, ""
     limit_s = limit_s or LIMIT_S + TIMES * request.seconds * claim.timed
-    sent = msgspec.to_builtins(request)
-    question = {"measure": claim.measure, "torch": not claim.timed, "request": sent}
+    arguments = msgspec.to_builtins(request)
+    question = {"measure": claim.measure, "torch": not claim.timed, "request": arguments}
     with Worker(MODULE, request.threads, limited=False) as worker:
         try:
             answer = worker.ask(question, limit_s)

@@ -22,27 +22,27 @@ from attnbench.sweep.start import pinned
 STARTED_S = 6.0
 
 
-def reproduce(given: argparse.Namespace) -> int:
+def reproduce(command: argparse.Namespace) -> int:
     """Test all claims or some: 1 where one is not reproduced; 2 where none could be tried."""
-    some = claims.find(given.names)
-    if given.points:
-        some = [each.of_points(given.points) for each in some]
-    if given.list:
-        if given.json:
+    some = claims.find(command.names)
+    if command.points:
+        some = [each.of_points(command.points) for each in some]
+    if command.list:
+        if command.json:
             print(json.dumps([claim.to_dict() for claim in some], indent=1))
-        elif given.csv:
+        elif command.csv:
             tidy.show(map(view.list_row, some))
         else:
             view.list_claims(some)
         return 0
-    outcomes, stopped = _run(given, some)
+    outcomes, stopped = _run(command, some)
     rows = [one.to_dict() for one in outcomes]
-    if given.json:
+    if command.json:
         print(json.dumps(rows, indent=1))
-    elif given.csv:
+    elif command.csv:
         tidy.show(each for row in rows for each in view.csv_rows(row))
     else:
-        for row in rows if given.names else ():
+        for row in rows if command.names else ():
             view.details(row)
         view.table(rows)
     verdicts = {one.verdict for one in outcomes}
@@ -54,29 +54,29 @@ def reproduce(given: argparse.Namespace) -> int:
     return int(ClaimVerdict.NOT_REPRODUCED in verdicts)
 
 
-def _run(given: argparse.Namespace, some: list[Claim]) -> tuple[list[ClaimOutcome], bool]:
-    """The outcomes, which are kept; whether Ctrl-C stopped it."""
-    machine, out, table = this_machine(), Path(given.out), impls.table(given.table)
+def _run(command: argparse.Namespace, some: list[Claim]) -> tuple[list[ClaimOutcome], bool]:
+    """The outcomes, which are kept, and true if Ctrl-C stopped it."""
+    machine, out, table = this_machine(), Path(command.out), impls.table(command.table)
     settings: dict[str, Any] = {
-        "seed": given.seed or 0,
-        "threads": pinned(given.threads or 1, machine),
-        "embeddings": given.embeddings,
+        "seed": command.seed or 0,
+        "threads": pinned(command.threads or 1, machine),
+        "embeddings": command.embeddings,
     }
     check_writable(out, machine)
-    known = [claims.lacking(claim, machine, table, given.embeddings) for claim in some]
-    to_try = [claim for claim, lacks in zip(some, known, strict=True) if lacks is None]
-    scale, outcomes, stopped = trial.scale_of(to_try, given.budget), list[ClaimOutcome](), False
+    outcomes = [claims.lacking(claim, machine, table, command.embeddings) for claim in some]
+    to_try = [claim for claim, outcome in zip(some, outcomes, strict=True) if outcome is None]
+    scale, stopped = trial.scale_of(to_try, command.budget), False
     guesses = [pace() * STARTED_S + 60 * c.minutes * (scale if c.timed else pace()) for c in to_try]
-    said = f"about {roughly(sum(guesses))}"
-    say(f"{len(some)} claims, {len(to_try)} of which can be tried here; {said}")
+    about = roughly(sum(guesses))
+    say(f"{len(some)} claims, {len(to_try)} of which can be tried here; about {about}")
     with Progress() as progress:
         progress.expect(guesses)
-        for claim, lacks in zip(some, known, strict=True):
+        for claim in to_try:
             again = f"attnbench reproduce {claim.name}"
-            one = lacks or ClaimOutcome(claim, ClaimVerdict.NOT_RUN, "it was stopped", again)
-            if lacks is None and not stopped:
-                cells = {point.name: point.cell for point in claim.points if point.cell}
-                request = ClaimRequest(cells=cells, seconds=60 * claim.minutes * scale, **settings)
+            one = ClaimOutcome(claim, ClaimVerdict.NOT_RUN, "it was stopped", again)
+            cells = {point.name: point.cell for point in claim.points if point.cell}
+            request = ClaimRequest(cells=cells, seconds=60 * claim.minutes * scale, **settings)
+            if not stopped:
                 progress.step(claim.name)
                 try:
                     one = trial.outcome(claim, request)
@@ -84,11 +84,11 @@ def _run(given: argparse.Namespace, some: list[Claim]) -> tuple[list[ClaimOutcom
                     stopped = True
             if one.took_s and one.verdict is not ClaimVerdict.REPRODUCED:
                 progress.tell(view.line(one), "yellow")
-            outcomes.append(one)
+            outcomes[some.index(claim)] = one
     if stopped:
         say("stopped: what was found until then is kept")
-    made = made_here(machine, **settings, budget_scale=scale, stopped=stopped)
-    rows = [one.to_dict() for one in outcomes]
-    path = save_evidence(out, Evidence("reproduce", made, rows))
-    say(f"kept in {path}")
-    return outcomes, stopped
+    all_outcomes = [one for one in outcomes if one is not None]
+    origin = made_here(machine, **settings, budget_scale=scale, stopped=stopped)
+    rows = [one.to_dict() for one in all_outcomes]
+    say(f"kept in {save_evidence(out, Evidence('reproduce', origin, rows))}")
+    return all_outcomes, stopped

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.markup import escape
 
@@ -30,30 +30,19 @@ STYLES: dict[str, str] = {
 OURS = {"value": "ours", "low": "low_ours", "high": "high_ours"}
 
 
-class PointWords(NamedTuple):
-    """One point, in words."""
-
-    says: str
-    theirs: str
-    """What was published, and the region that the rule makes of it."""
-    ours: str
-    interval: str
-    held: str
-    why: str
-    """Why there is no figure."""
-
-
-def points(row: Row) -> list[PointWords]:
-    """The points of a claim."""
-    found = []
+def points(row: Row) -> list[tuple[str, str, str, str, str, str]]:
+    """The cells of each point of a claim: its words, the published figure, ours, its interval, its
+    standing, and the reason for no figure.
+    """
+    cells = []
     for each in row["points"]:
         ours = each.get("ours") or {}
         value, low, high = (ours.get(key) for key in ("value", "low", "high"))
         figure = NONE if value is None else three(value) + _unit(each)
         interval = "" if low is None or high is None else f"[{three(low)}, {three(high)}]"
         words = each["says"], theirs(each), figure, interval
-        found.append(PointWords(*words, each.get("held", ""), ours.get("why", "")))
-    return found
+        cells.append((*words, each.get("held", ""), ours.get("why", "")))
+    return cells
 
 
 def theirs(point: Row) -> str:
@@ -82,51 +71,51 @@ def counts(rows: Sequence[Row]) -> str:
 
 
 def has_figure(row: Row) -> bool:
-    """Whether any point of a claim has one."""
+    """Has any point of a claim a figure?"""
     return any((each.get("ours") or {}).get("value") is not None for each in row["points"])
 
 
 def untried(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
     """Names, verdict, and reason with remedy, of claims without a figure: those alike together."""
-    found: dict[tuple[str, str], list[str]] = {}
+    names: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if not has_figure(row):
-            why = "; ".join(filter(None, [row["reason"], row["remedy"]]))
-            found.setdefault((row["verdict"], why), []).append(row["name"])
-    return [(", ".join(names), *both) for both, names in found.items()]
+            names.setdefault((row["verdict"], _why(row)), []).append(row["name"])
+    return [(", ".join(some), *both) for both, some in names.items()]
 
 
-def claims_for_page(found: Evidence) -> dict[str, Any]:
-    """What a report shows of claims: each that has a figure, the others in a table."""
-    tried = []
+def _why(row: Row) -> str:
+    return "; ".join(filter(None, [row["reason"], row["remedy"]]))
+
+
+def claims_for_page(evidence: Evidence) -> dict[str, Any]:
+    """The section of a report: each claim that has a figure, the others in a table."""
+    sections = []
     heads = columns("what must hold", "theirs", "ours", "interval", "verdict", right=["ours"])
-    for row in filter(has_figure, found.rows):
-        of, why = row["source"], "; ".join(filter(None, [row["reason"], row["remedy"]]))
-        rows = [
-            (p.says, p.theirs, p.ours, p.interval, f"{p.held}\n{p.why}" if p.why else p.held)
-            for p in points(row)
-        ]
-        tried.append(
+    for row in filter(has_figure, evidence.rows):
+        of, rows = row["source"], points(row)
+        cells = [(*words, f"{ends}\n{why}" if why else ends) for *words, ends, why in rows]
+        sections.append(
             {
                 **{key: row[key] for key in ("name", "statement", "setting", "verdict")},
                 "source": f"{of['title']}, {of['author']} ({of['where']}); read: {of['read']}",
-                "why": why,
-                "points": Table(row["name"], heads, rows),
+                "why": _why(row),
+                "points": Table(row["name"], heads, cells),
             }
         )
-    of_left = columns("claims", "verdict", "why, and what to do")
+    of_left, origin = columns("claims", "verdict", "why, and what to do"), evidence.made
     return {
-        "machine": str(found.made["machine"]["name"]),
-        "made": f"{str(found.made['started'])[:10]}, {found.made['command']}",
-        "counts": counts(found.rows),
-        "tried": tried,
-        "left": Table("Claims without a figure", of_left, untried(found.rows)),
-        "footnote": FOOTNOTE if any(_marked(row) for row in found.rows) else "",
+        "machine": str(origin["machine"]["name"]),
+        "made": f"{str(origin['started'])[:10]}, {origin['command']}",
+        "counts": counts(evidence.rows),
+        "tried": sections,
+        "left": Table("Claims without a figure", of_left, untried(evidence.rows)),
+        "footnote": FOOTNOTE if any(_marked(row) for row in evidence.rows) else "",
     }
 
 
 def _marked(row: Row) -> bool:
-    """Whether a limit of a claim with a figure is ours."""
+    """Is a limit of a claim with a figure ours?"""
     return has_figure(row) and any(each["threshold_is_ours"] for each in row["points"])
 
 
@@ -171,17 +160,14 @@ def line(one: ClaimOutcome) -> str:
 def table(rows: Sequence[Row]) -> None:
     """Every point of every claim that was tried; then the others with the reason; the count."""
     out, left = console(), untried(rows)
-    tried: list[tuple[str | Styled, ...]] = []
-    for row in rows:
-        if has_figure(row):
-            tried.append((Styled(row["name"], BOLD), "", "", "", _styled(row["verdict"])))
-            tried += [
-                (f"  {p.says}", p.theirs, p.ours, p.interval, _styled(p.held)) for p in points(row)
-            ]
-    if tried:
+    lines: list[tuple[str | Styled, ...]] = []
+    for row in filter(has_figure, rows):
+        lines.append((Styled(row["name"], BOLD), "", "", "", _styled(row["verdict"])))
+        lines += [(f"  {says}", *cells, _styled(ends)) for says, *cells, ends, _ in points(row)]
+    if lines:
         names = ("claim and points", "theirs", "ours", "interval", "")
-        tables.show(Table("", columns(*names, right=("ours",), wrap=names[:2]), tried))
-    if tried and left:
+        tables.show(Table("", columns(*names, right=("ours",), wrap=names[:2]), lines))
+    if lines and left:
         out.print()
     if left:
         both = ("claims without a figure", "why, and what to do")

@@ -94,28 +94,25 @@ def measure_small(request: ClaimRequest) -> ClaimFindings:
 
 
 def measure_identity(request: ClaimRequest) -> ClaimFindings:
-    """torch's layer with identity projections against the formula; and as it begins."""
+    """torch's layer with identity projections against the formula; and with its first weights."""
     torch.manual_seed(request.seed)
     out, weights = by_torch(np.array(SMALL["input"]), "float32")
-    apart: dict[str, list[float]] = {"float32": [], "float64": [], "begun": []}
-    tables = []
-    whose = "hashed vectors" if request.embeddings is None else "vectors of the file given"
-    for name in SENTENCES:
-        tokens, x = _vectors(name, request)
-        wanted = plain(x)
-        for dtype in ("float32", "float64"):
-            both = zip(by_torch(x, dtype), wanted, strict=True)
-            apart[dtype] += [_apart(found, each) for found, each in both]
-        apart["begun"].append(_apart(by_torch(x, "float64", identity=False)[1], wanted[1]))
-        tables.append(_table(f"{PRINTED[name]['sentence']} ({whose})", tokens, wanted[1]))
     figures = {
         "weights": _largest(weights, SMALL["weights"]),
         "output": _largest(out, SMALL["output"]),
-        "float32": ClaimFigure(max(apart["float32"])),
-        "float64": ClaimFigure(max(apart["float64"])),
-        "begun": ClaimFigure(min(apart["begun"])),
     }
-    return ClaimFindings(figures, (), tables)
+    tables, first_weights = [], []
+    distances: dict[str, list[float]] = {"float32": [], "float64": []}
+    whose = "hashed vectors" if request.embeddings is None else "vectors of the file given"
+    for name in SENTENCES:
+        tokens, x = _vectors(name, request)
+        truth = plain(x)
+        for dtype, some in distances.items():
+            some += [_apart(a, b) for a, b in zip(by_torch(x, dtype), truth, strict=True)]
+        first_weights.append(_apart(by_torch(x, "float64", identity=False)[1], truth[1]))
+        tables.append(_table(f"{PRINTED[name]['sentence']} ({whose})", tokens, truth[1]))
+    figures |= {dtype: ClaimFigure(max(some)) for dtype, some in distances.items()}
+    return ClaimFindings({**figures, "begun": ClaimFigure(min(first_weights))}, (), tables)
 
 
 def measure_tables(request: ClaimRequest) -> ClaimFindings:
@@ -132,19 +129,18 @@ def measure_tables(request: ClaimRequest) -> ClaimFindings:
     place, between = first["place"], np.array(PRINTED["cosines"])
     between[place] = between[:, place] = row
     scores = between * np.outer(norms, norms) / np.sqrt(len(ship))
-    made = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-    figures["table"] = _largest(made, first["weights"])
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    figures["table"] = _largest(weights, first["weights"])
     tokens = tokens_of(first["sentence"])
     lengths = ClaimTable("lengths of the vectors, computed", tokens, [np.round(norms, 2).tolist()])
-    return ClaimFindings(figures, (), [lengths, _table("the table, computed", tokens, made)])
+    return ClaimFindings(figures, (), [lengths, _table("the table, computed", tokens, weights)])
 
 
 def _products(printed: Mapping[str, Any]) -> Array:
-    """Of the word's vector with each word's, from its row of weights: by its logarithms."""
+    """The products of the word's vector with each word's, by the logarithms of its weights."""
     ship, weights = np.array(PRINTED["vector"]), np.array(printed["ship_weights"])
-    own = weights[printed["place"]]
-    found: Array = ship @ ship - np.sqrt(len(ship)) * np.log(own / weights)
-    return found
+    logarithms: Array = np.log(weights[printed["place"]] / weights)
+    return np.asarray(ship @ ship - np.sqrt(len(ship)) * logarithms)
 
 
 def measure_glove(request: ClaimRequest) -> ClaimFindings:

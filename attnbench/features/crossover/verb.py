@@ -3,175 +3,193 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from attnbench.command import arguments
-from attnbench.command.terminal import INTERRUPTED, say, status_of
-from attnbench.core.format import duration, ms, percent, roughly
-from attnbench.features.crossover.search import (
-    BUDGET,
-    STOPPED,
-    A,
-    B,
-    CrossoverAnswer,
+from attnbench.answer.crossover import (
     CrossoverSearch,
-    LengthRatio,
-    PairServer,
-    plan,
-    seek,
+    comparison_of,
+    medians_of,
+    pairs_by,
 )
+from attnbench.answer.search import LooksLeft, grid_for, refuse_several, take_looks, until_stopped
+from attnbench.command import arguments
+from attnbench.command.progress import Progress
+from attnbench.command.terminal import INTERRUPTED, say, status_of
+from attnbench.core.evidence import floor_first, stored_floors
+from attnbench.core.format import duration, ms, percent, roughly
+from attnbench.core.machine import Machine, this_machine, why_not
 from attnbench.report import tidy
 from attnbench.report.tables import BAD, FAINT, GOOD, Styled, Table, columns, console
 from attnbench.report.tables import show as show_table
+from attnbench.sweep.compare import starting_s, unlike
+from attnbench.sweep.plan import problems
+from attnbench.sweep.start import settings_of
+from impls.errors import CantBeDone
+from impls.problem import InvalidProblem, Problem
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from attnbench.core.machine import Machine
-    from attnbench.features.crossover.search import Duel
     from attnbench.sweep.presets import Preset
+    from impls.spec import Variant
 
 DEFAULT_SEQ = {"cpu": ("64", "4096"), "cuda": ("256", "32768")}
+LONGEST = 1 << 24
+"""A longer one is a mistake at the keyboard."""
+AXES = ("batch", "heads", "kv_heads", "head_dim", "v_head_dim", "dtype", "mask", "phase", "inputs")
 
 
-def crossover(given: argparse.Namespace) -> int:
+def crossover(command: argparse.Namespace) -> int:
     """``attnbench crossover A B``"""
     import impls
-    from attnbench.core.machine import this_machine
-    from attnbench.sweep.compare import unlike
 
     machine = this_machine()
-    table = impls.table(given.table)
-    a, b = table.find(given.a), table.find(given.b)
+    table = impls.table(command.table)
+    a, b = table.find(command.a), table.find(command.b)
     notes = list(unlike(a, b))
-    duel = plan(a, b, _grid(given, machine), machine)
-    for note in (*notes, *(f"note: {each}" for each in duel.notes())):
+    changes = arguments.grid_changes(command)
+    grid = grid_for(changes, machine, lambda kind: {"seq": DEFAULT_SEQ[kind]})
+    search = plan(a, b, grid, machine)
+    for note in (*notes, *(f"note: {each}" for each in search.left_out())):
         say(note)
-    found = _searched(given, duel, machine)
-    if given.json:
-        print(json.dumps({**found.to_dict(), "problem": duel.problem.to_dict()}))
-    elif given.csv:
-        tidy.show(rows(found, duel))
+    _run(command, search, machine)
+    if command.json:
+        print(json.dumps(search.to_dict()))
+    elif command.csv:
+        tidy.show(rows(search))
     else:
-        show(found)
-    if found.ended == STOPPED:
+        show(search)
+    if search.stopped:
         return INTERRUPTED
-    return status_of([str(look.status) for look in found.all_looks]) if found.all_looks else 2
+    return status_of([str(look.result.status) for look in search.looks]) if search.looks else 2
 
 
-def _grid(given: argparse.Namespace, machine: Machine) -> Preset:
-    """One problem but for its length."""
-    from attnbench.answer.search import grid_for
+def plan(a: Variant, b: Variant, grid: Preset, machine: Machine) -> CrossoverSearch:
+    """The search of two variants over the range of a grid; raises :class:`CantBeDone`."""
+    if a.label == b.label:
+        raise CantBeDone(f"{a.label} can't overtake itself; name two variants")
+    ends = _range(grid.seq)
+    refuse_several(grid, "crossover", (*AXES, "level"), "the length alone")
+    for row in (a, b):
+        if row.ranks:
+            raise CantBeDone(f"{row.label} runs over several processes: compare takes it")
+        if (missing := why_not(row, machine)) is not None:
+            raise CantBeDone("; ".join(filter(None, [missing.reason, missing.remedy])))
+    return CrossoverSearch(a, b, _problem(grid, a, ends), ends)
 
-    changes = arguments.grid_changes(given)
-    return grid_for(changes, machine, "compare-{}", lambda kind: {"seq": DEFAULT_SEQ[kind]})
+
+def _range(seq: Sequence[str]) -> tuple[int, int]:
+    """Two lengths, the shorter first: ``128,16384``."""
+    low, high = (int(n) if re.fullmatch(r"[0-9]{1,9}", n) else 0 for n in (*seq, "", "")[:2])
+    if len(seq) != 2 or not 1 <= low < high <= LONGEST:
+        raise InvalidProblem(
+            f"--seq {','.join(seq)} is no range: crossover looks between two lengths of 1 to "
+            f"{LONGEST:,}, and the shorter comes first, as in --seq 128,16384"
+        )
+    return low, high
 
 
-def _searched(given: argparse.Namespace, duel: Duel, machine: Machine) -> CrossoverAnswer:
-    """Everything that was found out until it was all, or until something ended it."""
-    from attnbench.answer.search import LooksLeft, all_looks
-    from attnbench.command.progress import Progress
-    from attnbench.core.evidence import floor_first, stored_floors
-    from attnbench.sweep.compare import starting_s
-    from attnbench.sweep.start import settings_of
+def _problem(grid: Preset, row: Variant, ends: tuple[int, int]) -> Problem:
+    """The problem at its shortest; if the mask fits no length there, at its longest."""
+    wrong = ""
+    for length in ends:
+        try:
+            return next(problems(grid.with_(seq=(str(length),)), grid.level or (row.level,)))
+        except InvalidProblem as error:
+            wrong = wrong or f"at {length:,}, {error}"
+    raise InvalidProblem(f"no range of lengths can be searched: {wrong}")
 
-    settings = settings_of(given, machine)
-    floors = stored_floors(Path(given.out), machine, settings)
-    seconds, search = given.budget, CrossoverSearch(duel.rungs)
-    words = " ".join(w for w in str(duel.problem).split() if w[:1] != "n")
-    a, b = duel.a.label, duel.b.label
-    what = "keys" if duel.problem.phase == "decode" else "tokens"
-    measures_floor = given.margin is None and not floors
+
+def _run(command: argparse.Namespace, search: CrossoverSearch, machine: Machine) -> None:
+    """Look until all is found, or something ends it."""
+    settings = settings_of(command, machine)
+    floors = stored_floors(Path(command.out), machine, settings)
+    measures_floor, first = command.margin is None and not floors, search.rungs[0]
 
     def guess_s(length: int) -> float:
-        """Of a look; the first has the worker to start, and may have a floor to measure."""
-        first = not search.turn and length == duel.rungs[0]
-        return duel.guess_s(length, machine, floor=measures_floor and first) + starting_s() * first
+        """A guess at a look; the first has the worker to start, and may have a floor to measure."""
+        if search.looks or length != first:
+            return search.guess_s(length, machine)
+        return starting_s() + search.guess_s(length, machine, floor=measures_floor)
 
-    left = LooksLeft(lambda: sum(map(guess_s, search.ahead())), seconds)
+    left = LooksLeft(lambda: sum(map(guess_s, search.ahead())), command.budget)
+    words = " ".join(w for w in str(search.problem).split() if w[:1] != "n")
     say(
-        f"where {a} and {b} overtake each other, from {duel.rungs[0]:,} to {duel.rungs[-1]:,} "
-        f"({words}); about {roughly(left.left_s)}, {duration(seconds)} at the most"
+        f"where {search.a.label} and {search.b.label} overtake each other, from {first:,} to "
+        f"{search.rungs[-1]:,} ({words}); about {roughly(left.left_s)}, "
+        f"{duration(command.budget)} at the most"
     )
     if measures_floor:
         say(floor_first("at the first length"))
     with Progress() as progress:
         progress.at(0, 0, left.left_s, "the worker starts")
 
-        def watch(length: int, limit_s: float) -> None:
+        def watch(_: CrossoverSearch, length: int, limit_s: float) -> None:
             left_s = left.begin(guess_s(length), limit_s)
-            progress.at(0, 0, left_s, f"look {search.turn + 1}, at {length:,} {what}")
+            number = len(search.looks) + 1
+            progress.at(0, 0, left_s, f"look {number}, at {length:,} {search.what}")
 
-        def hear(heard: tuple[LengthRatio, float]) -> None:
-            look, _ = heard
-            if look.comparison is None:
-                progress.tell(f"{look.length:,}: {look.status}: {look.why}", "yellow")
+        def hear(_: CrossoverSearch) -> None:
+            if search.looks and (result := search.looks[-1].result).pairs is None:
+                length = search.looks[-1].size
+                progress.tell(f"{length:,}: {result.status}: {result.why}", "yellow")
 
-        stopped = all_looks(
-            duel.problem.device,
+        search.stopped = until_stopped(
+            search.problem.device,
             settings,
-            lambda engine: seek(
-                search,
-                PairServer(duel, engine, given.seed or 0, given.margin, floors),
-                seconds,
-                watch=watch,
+            lambda engine: take_looks(
+                [search],
+                pairs_by(engine, command.seed or 0, command.margin, floors),
+                command.budget,
+                watch,
             ),
             hear,
             progress.tell,
         )
-    ended = STOPPED if stopped else BUDGET if search.next() is not None else ""
-    computes = {row.label: row.computes for row in (duel.a, duel.b)}
-    return CrossoverAnswer(a, b, what, duel.asked, search, ended, tuple(duel.notes()), computes)
 
 
-def rows(answer: CrossoverAnswer, duel: Duel) -> Iterator[tidy.Row]:
+def rows(search: CrossoverSearch) -> Iterator[tidy.Row]:
     """A row a length that was looked at: b against a."""
-    for look in answer.all_looks:
-        took = {"median_s": look.b_s, "against_s": look.a_s} if look.comparison else {}
+    for look in search.all_looks:
+        a_s, b_s = medians_of(look.result) or (None, None)
         yield {
-            "variant": answer.b,
-            "computes": duel.b.computes,
-            "against": answer.a,
-            "against_computes": duel.a.computes,
-            **tidy.of_problem(duel.at(look.length)),
-            "faster": {A: answer.a, B: answer.b}.get(look.leader, ""),
-            **tidy.flat({"median_s": None, "against_s": None, **took}),
-            **tidy.of_comparison(look.comparison),
-            "status": look.status.words,
-            "reason": look.why,
+            "variant": search.b.label,
+            "computes": search.b.computes,
+            "against": search.a.label,
+            "against_computes": search.a.computes,
+            **tidy.of_problem(search.at(look.size)),
+            "faster": search.label_of(look.side),
+            **tidy.flat({"median_s": b_s, "against_s": a_s}),
+            **tidy.of_comparison(look.result.comparison),
+            "status": look.result.status.words,
+            "reason": look.result.why,
         }
 
 
-def show(answer: CrossoverAnswer) -> None:
+def show(search: CrossoverSearch) -> None:
     """The looks by length, then the answer, then what else must be known."""
-    numbers = (f"{answer.a} ms", f"{answer.b} ms", "ratio", "99 % interval", "pairs", "margin")
-    names = {A: Styled(answer.name_of(answer.a), GOOD), B: Styled(answer.name_of(answer.b), GOOD)}
-    rows: list[tuple[Any, ...]] = []
-    for look in answer.all_looks:
-        c, where = look.comparison, f"{look.length:,}"
-        if c is None:
-            rows.append((where, Styled(look.status, BAD), *[None] * 6))
+    labels = search.a.label, search.b.label
+    numbers = (*(f"{label} ms" for label in labels), "ratio", "99 % interval", "pairs", "margin")
+    lines: list[tuple[Any, ...]] = []
+    for look in search.all_looks:
+        where, medians = f"{look.size:,}", medians_of(look.result)
+        if medians is None:
+            lines.append((where, Styled(look.result.status, BAD), *[None] * 6))
             continue
-        rows.append(
-            (
-                where,
-                names.get(look.leader, Styled("neither", FAINT)),
-                ms(look.a_s),
-                ms(look.b_s),
-                f"{c.ratio:.3f}",
-                f"[{c.low:.3f}, {c.high:.3f}]",
-                c.n,
-                percent(c.margin),
-            )
-        )
-    right = (answer.what, *numbers)
-    heads = columns(answer.what, "faster", *numbers, right=right, wrap=("faster",))
-    show_table(Table("", heads, rows))
+        c, first = comparison_of(look.result), search.label_of(look.side)
+        faster = Styled(search.name_of(first), GOOD) if first else Styled("neither", FAINT)
+        interval = f"[{c.low:.3f}, {c.high:.3f}]"
+        figures = *map(ms, medians), f"{c.ratio:.3f}", interval, c.n, percent(c.margin)
+        lines.append((where, faster, *figures))
+    right = (search.what, *numbers)
+    heads = columns(search.what, "faster", *numbers, right=right, wrap=("faster",))
+    show_table(Table("", heads, lines))
     out = console()
-    out.print(escape(f"{answer.sentence()}."))
-    for note in answer.notes():
+    out.print(escape(f"{search.sentence()}."))
+    for note in search.notes():
         out.print(escape(f"! {note}"), style=FAINT)

@@ -55,29 +55,32 @@ def show(rows: Sequence[Row], budget: Mapping[str, Any], by: str) -> None:
         most = [max(each, key=parse_size) for each in zip(*(each for _, each in some), strict=True)]
         up_to = (f"up to {size}" if len(some) > 1 else size for size in most)
         lines.append(f"! {flag.format(*up_to)}: {', '.join(name for name, _ in some)}")
-    step = "multiples of 64, brackets of a sixteenth" if by == "seq" else "brackets of a sixteenth"
     lines += [
-        f"budget: {memory} and {duration(budget['seconds'])} a call; {step}; what held was run "
-        "there, and right",
+        f"budget: {memory} and {duration(budget['seconds'])} a call; brackets of a sixteenth; what "
+        "held was run there, and right",
         "peak: bytes live above the inputs at the worst instant, output included; time: the median "
-        f"of a few calls; {ABOUT.strip()} predicted: by the row's formula where it was exact, else "
-        "as it grew",
+        f"of a few calls; {ABOUT.strip()} predicted: by the row's formula, else as it grew",
     ]
-    lines += [f"{OTHER} {NOT_SOFTMAX}"] * any(r["computes"] != "softmax" for r in rows)
+    if any(row["computes"] != "softmax" for row in rows):
+        lines.append(f"{OTHER} {NOT_SOFTMAX}")
     out.print()
     for line in lines:
         out.print(escape(line), style=tables.FAINT)
 
 
+def _panel(row: Row) -> tuple[str, str]:
+    return row["phase"], row["mask"]
+
+
 def _groups(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        groups.setdefault((row["phase"], row["mask"]), []).append(row)
+        groups.setdefault(_panel(row), []).append(row)
     return groups
 
 
 def _cells(row: Row) -> list[Any]:
-    held, memory, why = row["held"], row["predicted"].get("memory"), row["limited_by"]
+    best, memory, why = row["held"], row["predicted"].get("memory"), row["limited_by"]
     limited: Any = why or "–"
     if why in BUDGETS and not row["fails"]:
         limited = f"{why} ≈"
@@ -85,10 +88,10 @@ def _cells(row: Row) -> list[Any]:
         limited = Styled(why.replace("_", " "), BAD)
     return [
         _name(row),
-        Styled(f"{held['size']:,}", GOOD) if held else "none",
+        Styled(f"{best['size']:,}", GOOD) if best else "none",
         limited,
-        duration(held["time_s"]) if held else "",
-        size(held["peak_bytes"]) if held else "",
+        duration(best["time_s"]) if best else "",
+        size(best["peak_bytes"]) if best else "",
         _not_held(row),
         "" if memory is None else f"{ABOUT}{memory:,}",
     ]
@@ -102,7 +105,7 @@ def csv_row(row: Row) -> tidy.Row:
     """A row of CSV: the largest size that held, with its time and memory, and the least that did
     not.
     """
-    held, fails, predicted = (row[name] or {} for name in ("held", "fails", "predicted"))
+    best, fails, predicted = (row[name] or {} for name in ("held", "fails", "predicted"))
     problem = tidy.of_problem(row["problem"])
     for name in ("seq", "q_len") if row["by"] == "seq" else ("batch",):
         del problem[name]  # what was searched
@@ -111,24 +114,23 @@ def csv_row(row: Row) -> tidy.Row:
         "computes": row["computes"],
         **problem,
         "by": row["by"],
-        "held": held.get("size"),
-        **tidy.flat({"median_s": held.get("time_s"), "peak_bytes": held.get("peak_bytes")}),
+        "held": best.get("size"),
+        **_took(best),
         "limited_by": row["limited_by"],
         "fails_at": fails.get("size"),
-        **{f"fails_{name}": value for name, value in _fails(fails).items()},
+        **{f"fails_{name}": value for name, value in _took(fails).items()},
         "predicted_by_memory": predicted.get("memory"),
         "predicted_by_time": predicted.get("time"),
         "reason": fails.get("reason") or row["why"],
     }
 
 
-def _fails(look: Mapping[str, Any]) -> tidy.Row:
-    took = {"median_s": look.get("time_s"), "peak_bytes": look.get("peak_bytes")}
-    return {"was_run": look.get("ran"), **tidy.flat(took)}
+def _took(look: Mapping[str, Any]) -> tidy.Row:
+    return tidy.flat({"median_s": look.get("time_s"), "peak_bytes": look.get("peak_bytes")})
 
 
 def _not_held(row: Row) -> str:
-    """The shortest that does not hold, and whether it was run."""
+    """The shortest that does not hold, and its time or memory."""
     fails, what = row["fails"], row["limited_by"]
     if fails is None:
         if row["held"] is None or not what:
@@ -141,106 +143,76 @@ def _not_held(row: Row) -> str:
         figure = duration(fails["time_s"]) if fails["time_s"] else fails["reason"]
     elif fails["peak_bytes"]:
         figure = size(fails["peak_bytes"])
-    words = ", ".join(filter(None, [figure, "" if fails["ran"] else "predicted"]))
-    return f"{fails['size']:,}" + (f" ({words})" if words else "")
+    return f"{fails['size']:,}" + (f" ({figure})" if figure else "")
 
 
 # ---- the picture ---------------------------------------------------------------------------------
 
-THICK = 0.68
 LOOKS = {
     "time": ("held back by time", HUES["blue"], ""),
     "memory": ("held back by memory", HUES["orange"], "////"),
     "": ("the search ended there", FAINT, ""),
 }
-"""How a reason is drawn: by colour and by hatch, so that either will do."""
+"""A reason's colour and hatch, so that either will do."""
 ELSE = ("wrong, crashed or refused beyond", HUES["red"], "xxxx")
 
 
 def draw(
     rows: Sequence[Row], budget: Mapping[str, Any], by: str, title: str, files: Sequence[Path]
 ) -> bool:
-    """Draw the bars; False where nothing held anywhere."""
-    held = [row for row in rows if row["held"]]
-    if not held:
+    """Draw a bar for each variant, and pale up to where it does not hold; False where nothing held
+    anywhere.
+    """
+    sizes = {(_name(row), *_panel(row)): row["held"]["size"] for row in rows if row["held"]}
+    if not sizes:
         return False
-    from matplotlib.lines import Line2D
-
     groups, memory = _groups(rows), size(budget["peak_bytes"])
-    best: dict[str, tuple[int, int]] = {}  # what gets furthest in the first panel is on top
-    for row in rows:
-        far = row["held"]["size"] if row["held"] else 0
-        here = (far if row in next(iter(groups.values())) else 0, far)
-        best[_name(row)] = max(best.get(_name(row), (0, 0)), here)
+    first = next(iter(groups))  # what gets furthest in the first panel is on top
+    best = dict.fromkeys(map(_name, rows), (0, 0))
+    for (name, *panel), longest in sizes.items():
+        best[name] = max(best[name], (longest * (tuple(panel) == first), longest))
     names = sorted(best, key=best.__getitem__, reverse=True)
-    start = min(row["held"]["size"] for row in held) / 6  # of the shortest bar a good part is seen
-    ends = [(row["fails"] or row["held"])["size"] for row in held]
-    ends += [row["predicted"].get("memory") or 0 for row in held]
+    start = min(sizes.values()) / 6  # of the shortest bar a good part is seen
     wide, high = 5.0 * len(groups) + 1.6, 0.25 * len(names) + 1.9
     with sheet(wide, high, "constrained", hatch=PAPER) as figure:
-        grid = figure.subplots(1, len(groups), squeeze=False, sharey=True, sharex=True)
+        panels = figure.subplots(1, len(groups), squeeze=False, sharey=True, sharex=True)[0]
         words = f"{memory} above the inputs, {duration(budget['seconds'])} a call"
         figure.suptitle(f"{title}\n{words}", fontsize=11, x=0.02, ha="left")
-        for axes, ((phase, mask), group) in zip(grid[0], groups.items(), strict=True):
+        handles: dict[str, Any] = {}
+        for axes, ((phase, mask), group) in zip(panels, groups.items(), strict=True):
+            _bars(axes, group, names, start)
             axes.set_title(f"{phase} · mask {mask}", loc="left")
-            _panel(axes, {_name(row): row for row in group}, names, start, memory)
-            axes.set_xlim(start, 1.5 * max(ends))
+            axes.set_xscale("log", base=2)
+            axes.set(xlim=(start, 2 * max(sizes.values())), ylim=(len(names) - 0.4, -0.6))
+            axes.xaxis.set_major_formatter(lambda value, _: tokens(int(value)))
+            axes.minorticks_off()
+            axes.grid(visible=False, axis="y")
             axes.set_xlabel("sequence length" if by == "seq" else "batch")
-        grid[0][0].set_yticks(range(len(names)), names)
-        marks = {
-            label: handle
-            for axes in grid[0]
-            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-        }
+            handles |= {
+                label: h for h, label in zip(*axes.get_legend_handles_labels(), strict=True)
+            }
+        panels[0].set_yticks(range(len(names)), names)
         if any(name.endswith(OTHER) for name in names):
-            marks[f"{OTHER} {NOT_SOFTMAX}"] = Line2D([], [], linestyle="")
+            handles[f"{OTHER} {NOT_SOFTMAX}"] = panels[0].plot([], [], linestyle="")[0]
         look: dict[str, Any] = {"ncols": 3, "frameon": False, "fontsize": 8}
-        figure.legend(marks.values(), marks, loc="outside lower left", **look)
+        figure.legend(handles.values(), handles, loc="outside lower left", **look)
         save(figure, files)
     return True
 
 
-def _panel(
-    axes: Axes, rows: Mapping[str, Row], names: Sequence[str], start: float, memory: str
-) -> None:
-    for at, name in enumerate(names):
-        row = rows.get(name)
-        if row is not None and row["held"]:
-            _bar(axes, row, at, start, memory)
-        else:
-            text = "not asked" if row is None else str(row["why"]).split(": ")[0]
-            _write(axes, (start, at), shorten(text, 160, 7), 4, color=FAINT)
-    axes.set_xscale("log", base=2)
-    axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.xaxis.set_major_formatter(lambda value, _: tokens(int(value)))
-    axes.minorticks_off()
-    axes.grid(visible=False, axis="y")
-    axes.spines["left"].set_visible(False)
-    axes.tick_params(left=False)
-
-
-def _bar(axes: Axes, row: Row, at: int, start: float, memory: str) -> None:
-    """What held in full colour, pale what is in doubt, and a tick where it does not hold."""
-    held, fails, predicted = row["held"]["size"], row["fails"], row["predicted"].get("memory")
-    words, color, hatch = LOOKS.get(row["limited_by"], ELSE)
-    ink: dict[str, Any] = {"edgecolor": PAPER, "linewidth": 0.0, "height": THICK, "zorder": 2}
-    axes.barh(at, held - start, left=start, color=color, hatch=hatch, label=words, **ink)
-    box = {"boxstyle": "round,pad=0.15", "facecolor": PAPER, "linewidth": 0}
-    _write(axes, (held, at), f"{held:,}", -4, ha="right", color=INK, zorder=4, bbox=box)
-    if fails is not None:
-        axes.barh(at, fails["size"] - held, left=held, color=color, alpha=0.35, **ink)
-        look: dict[str, Any] = {"linestyle": "-", "label": "run there, and did not hold"}
-        if not fails["ran"]:
-            look = {"linestyle": (0, (1, 1)), "label": "its exact formula rules that out"}
-        ends = [at - THICK / 2, at + THICK / 2]
-        axes.plot([fails["size"]] * 2, ends, color=INK, linewidth=1.3, zorder=3, **look)
-    if predicted is not None and row["limited_by"] != "memory":
-        label = f"{memory} alone, predicted"
-        mark: dict[str, Any] = {"marker": "D", "markersize": 4, "mfc": PAPER, "mec": FAINT}
-        axes.plot([predicted], [at], zorder=3, label=label, linestyle="", **mark)
-
-
-def _write(axes: Axes, place: tuple[float, float], text: str, shift: int, **style: Any) -> None:
-    """Small text beside a place, shifted by so many points."""
-    at: dict[str, Any] = {"xytext": (shift, 0), "textcoords": "offset points", "va": "center"}
-    axes.annotate(text, place, fontsize=7, **at, **style)
+def _bars(axes: Axes, rows: Sequence[Row], names: Sequence[str], start: float) -> None:
+    """A bar up to the longest that held, with its size, and pale what is in doubt."""
+    for row in rows:
+        at, best, fails = names.index(_name(row)), row["held"], row["fails"]
+        look: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+        if best is None:
+            why = shorten(str(row["why"]).split(": ")[0], 160, 7)
+            axes.annotate(why, (start, at), fontsize=7, color=FAINT, **look)
+            continue
+        label, color, hatch = LOOKS.get(row["limited_by"], ELSE)
+        longest = best["size"]
+        axes.barh(at, longest - start, 0.68, start, color=color, hatch=hatch, label=label)
+        if fails is not None:
+            axes.barh(at, fails["size"] - longest, 0.68, longest, color=color, alpha=0.35)
+        end = fails["size"] if fails else longest
+        axes.annotate(f"{longest:,}", (end, at), fontsize=7, color=INK, **look)

@@ -1,4 +1,4 @@
-"""What tuning tried, as a table, and what it keeps, in a sentence a problem."""
+"""The trials of a tuning as a table, and its result in a sentence a problem."""
 
 from __future__ import annotations
 
@@ -33,23 +33,22 @@ def rows(tunings: Sequence[Tuning]) -> Iterator[tidy.Row]:
                 **tidy.of_comparison(c),
                 **tidy.flat({"memory_bytes": tuning.peak_bytes(trial.options)}),
                 "decides": trial.final,
-                "kept": bool(tuning.kept) and trial.options == tuning.kept,
+                "kept": bool(tuning.best) and trial.options == tuning.best,
                 "reason": trial.compared.why,
             }
 
 
 def show(tunings: Sequence[Tuning]) -> None:
-    """A table a problem: each candidate by its last trial, then the trial that decides."""
+    """A table a problem: each candidate, then the trial that decides."""
     out = console()
     for tuning in tunings:
-        last = {(t.final, *t.options.items()): t for t in tuning.trials}
         heads = columns(
             "options", "verdict", "against", *NUMBERS, right=NUMBERS, wrap=("options", "against")
         )
-        lines = [_line(tuning, trial) for trial in last.values()]
+        lines = [_line(tuning, trial) for trial in tuning.trials]
         tables.show(Table(str(tuning.problem), heads, lines))
         out.print(escape(f"{tuning.sentence()}."))
-        if tuning.kept:
+        if tuning.best:
             out.print(escape(f"It holds for {_alike(tuning.problem)}."), style=FAINT)
         whys = dict.fromkeys(t.compared.why for t in tuning.trials if t.comparison is None)
         for why in whys:

@@ -1,0 +1,334 @@
+"""From which length one of two variants is faster: brackets and ties, never a point.
+
+The lengths fall into stretches: neighbouring lengths with the same leader. A crossover lies between
+the last length where the one led by more than the margin and the first where the other does;
+lengths between, where they can't be told apart, are its ties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from statistics import median
+from typing import Any, NamedTuple
+
+from attnbench.answer.ranking import torch_rank
+from attnbench.answer.search import (
+    GRACE_S,
+    Look,
+    SizeSearch,
+    fresh_if_full,
+    ladder,
+    sized,
+)
+from attnbench.core.format import counted, name_and_kind, percent, three
+from attnbench.core.machine import Machine
+from attnbench.core.record import Status
+from attnbench.core.stats import Comparison, Verdict, corrected
+from attnbench.sweep.compare import (
+    LEAST_PAIRS,
+    START_AND_GATE_S,
+    Compared,
+    compare_cell,
+    pairs_guess_s,
+)
+from attnbench.sweep.engine import LocalEngine
+from attnbench.sweep.plan import Cell
+from impls.errors import CantBeDone
+from impls.problem import InvalidProblem, Problem
+from impls.spec import Variant
+
+LEAST_STEP = 16
+"""Tokens; nothing changes by less than a tile."""
+GROW = (Status.OUT_OF_MEMORY, Status.TIMED_OUT)
+"""Failures that a longer sequence has too."""
+PAIRS_S, PAIRS_SHARE = 8.0, 1 / 4
+"""Seconds of pairs a length, and their share of the time left at most: what they can't tell apart
+stays a tie."""
+BUDGET, STOPPED = "the budget was spent", "it was stopped"
+"""Reasons for an early end."""
+A, B, NEITHER = "a", "b", ""
+"""The leader."""
+
+
+class Stretch(NamedTuple):
+    """Neighbouring lengths with the same leader; an empty one where they can't be told apart."""
+
+    leader: str
+    looks: Sequence[Look[Compared]]
+    decided: bool
+
+    @property
+    def first(self) -> int:
+        """The shortest length."""
+        return self.looks[0].size
+
+    @property
+    def last(self) -> int:
+        """The longest length."""
+        return self.looks[-1].size
+
+
+class Crossover(NamedTuple):
+    """``before`` leads up to the length ``low``, ``after`` from ``high`` on; from the first to the
+    last of ``ties`` they can't be told apart.
+    """
+
+    before: str
+    after: str
+    low: int
+    high: int
+    ties: tuple[int, int] | None
+
+
+class CrossoverSearch(SizeSearch[Compared]):
+    """Two variants over the lengths that both take, and which of them leads where."""
+
+    def __init__(self, a: Variant, b: Variant, problem: Problem, ends: tuple[int, int]) -> None:
+        """``problem``: at any length. Raises CantBeDone where both take fewer than two lengths."""
+        self.a, self.b, self.problem, self.ends = a, b, problem, ends
+        self.stopped = False
+        self.refused: dict[str, list[int]] = {}
+        """By reason, the lengths that were left out."""
+        rungs = []
+        for length in ladder(*ends, LEAST_STEP):
+            if why := self._refusal(length):
+                self.refused.setdefault(why, []).append(length)
+            else:
+                rungs.append(length)
+        if len(rungs) < 2:
+            raise CantBeDone(
+                f"there is no range to search: of the lengths from {ends[0]:,} to {ends[1]:,}, "
+                f"{'; '.join(self.left_out())}"
+            )
+        super().__init__(rungs)
+
+    def at(self, length: int) -> Problem:
+        """The problem at a length."""
+        return sized(self.problem, "seq", length)
+
+    def _refusal(self, length: int) -> str:
+        """The reason that one of the two does not take a length; empty where both do."""
+        try:
+            problem = self.at(length)
+        except InvalidProblem:
+            return f"the mask {self.problem.mask} does not fit them"
+        whys = ((row.label, row.supports(problem)) for row in (self.a, self.b))
+        return next((f"{label}: {why}" for label, why in whys if why is not None), "")
+
+    def left_out(self) -> list[str]:
+        """The lengths that were left out, a sentence a reason."""
+        notes = []
+        for why, lengths in self.refused.items():
+            where = f"{len(lengths)} lengths from {lengths[0]:,} to {lengths[-1]:,} are"
+            where = where if len(lengths) > 1 else f"{lengths[0]:,} is"
+            notes.append(f"{where} left out: {why}")
+        return notes
+
+    def guess_s(self, length: int, machine: Machine, *, floor: bool = False) -> float:
+        """A guess at the seconds of a look: both are checked, and pairs taken."""
+        judged, against = (Cell(row, self.at(length), None, 0.0) for row in (self.b, self.a))
+        return pairs_guess_s(judged, against, machine, PAIRS_S, floor=floor, pairs=LEAST_PAIRS)
+
+    # ---- the result ----------------------------------------------------------------------------
+
+    def sides(self) -> list[Look[Compared]]:
+        """The looks with pairs, by length, after Holm's correction over all of them."""
+        looks = super().sides()
+        pairs = corrected([look.result.pairs for look in looks])
+        results = [replace(x.result, pairs=each) for x, each in zip(looks, pairs, strict=True)]
+        return [
+            replace(look, result=result, side=leader(comparison_of(result)))
+            for look, result in zip(looks, results, strict=True)
+        ]
+
+    def decided(self, look: Look[Compared]) -> bool:
+        """Did the pairs come to a verdict?"""
+        return comparison_of(look.result).verdict is not Verdict.INCONCLUSIVE
+
+    @property
+    def all_looks(self) -> list[Look[Compared]]:
+        """All results, by length."""
+        return sorted([*self.sides(), *self.failures], key=lambda look: look.size)
+
+    @property
+    def ended(self) -> str:
+        """The reason for an early end; empty if there was none."""
+        if self.stopped:
+            return STOPPED
+        return BUDGET if self.cut is not None or self.next() is not None else ""
+
+    @property
+    def what(self) -> str:
+        """The unit of a length."""
+        return "keys" if self.problem.phase == "decode" else "tokens"
+
+    def label_of(self, side: str | None) -> str:
+        """The variant that leads."""
+        return {A: self.a.label, B: self.b.label}.get(side or "", "")
+
+    def name_of(self, label: str) -> str:
+        """The name of one of the two, and what it computes where that is not softmax."""
+        return name_and_kind(label, (self.a if label == self.a.label else self.b).computes)
+
+    def stretches(self) -> list[Stretch]:
+        """All, by length."""
+        groups = [(side, [*looks]) for side, looks in groupby(self.sides(), lambda x: x.side)]
+        return [
+            Stretch(self.label_of(side), looks, all(map(self.decided, looks)))
+            for side, looks in groups
+        ]
+
+    def crossovers(self) -> list[Crossover]:
+        """Each change of leader, by length."""
+        crossovers: list[Crossover] = []
+        ahead: Stretch | None = None
+        ties: list[Stretch] = []
+        for stretch in self.stretches():
+            if not stretch.leader:
+                ties.append(stretch)
+                continue
+            if ahead is not None and ahead.leader != stretch.leader:
+                tied = (ties[0].first, ties[-1].last) if ties else None
+                ends = ahead.last, stretch.first
+                crossovers.append(Crossover(ahead.leader, stretch.leader, *ends, tied))
+            ahead, ties = stretch, []
+        return crossovers
+
+    def sentence(self) -> str:
+        """Which one leads where, where that changes, and how many pairs it rests on."""
+        looks, labels = self.sides(), (self.a.label, self.b.label)
+        a, b = map(self.name_of, labels)
+        if not looks:
+            return f"{a} and {b} were compared at no length"
+        pairs = sum(comparison_of(look.result).n for look in looks)
+        texts = [self._course()]
+        for c in self.crossovers():
+            after, before = self.name_of(c.after), self.name_of(c.before)
+            texts.append(f"{after} overtakes {before} between {c.low:,} and {c.high:,}")
+        first, other = sorted(labels, key=torch_rank)
+        tie = any(not one.leader and one.decided for one in self.stretches())
+        if tie and torch_rank(first) != torch_rank(other):
+            texts.append(f"Where they tie, use {self.name_of(first)}: it is torch's own")
+        return f"{'. '.join(texts)} ({pairs:,} pairs at {counted(len(looks), 'length')})"
+
+    def _course(self) -> str:
+        """Which one leads where."""
+        a, b = self.name_of(self.a.label), self.name_of(self.b.label)
+        places: list[str] = []
+        for one in self.stretches():
+            margins = sorted(comparison_of(look.result).margin for look in one.looks)
+            margin = " to ".join(dict.fromkeys(map(percent, (margins[0], margins[-1]))))
+            where = f"from {one.first:,} to {one.last:,}"
+            where = where if one.first < one.last else f"at {one.first:,}"
+            where += "" if places else f" {self.what}"
+            leads = f"{self.name_of(one.leader)} is faster" if one.leader else ""
+            level = f"they are tied, margin {margin}" if one.decided else "the pairs did not decide"
+            places.append(f"{where} {leads or level}")
+        if len(places) > 1:
+            return "; ".join(places)
+        if not one.leader and not one.decided:
+            return f"the pairs did not decide between {a} and {b}, {where}"
+        if not one.leader:
+            return f"{a} and {b} are tied, margin {margin}, {where}"
+        throughout = "throughout, " if one.first < one.last else ""
+        ratios = [comparison_of(one.looks[n].result).ratio for n in (0, -1)]
+        shares = [three(x if one.leader == self.b.label else 1 / x) for x in ratios]
+        share = " to ".join(dict.fromkeys(shares))
+        other = b if one.leader == self.a.label else a
+        return f"{leads} {throughout}{where}: it takes {share} of the time of {other}"
+
+    def notes(self) -> list[str]:
+        """All else that must be known."""
+        end, looks, ended = self.end, self.sides(), self.ended
+        notes = self.left_out()
+        for look in self.failures:
+            where = f"from {look.size:,} on" if look is end else f"at {look.size:,}"
+            why = f"{look.result.status.words}: {look.result.why}"
+            notes.append(f"{where} they can't be compared: {why}")
+        if self.cut is not None:
+            notes.append(f"{BUDGET} while {self.cut:,} was looked at")
+        elif ended and end is None and self.longest < self.rungs[-1]:
+            notes.append(f"{ended} before {self.rungs[-1]:,} was looked at")
+        if undecided := [f"{look.size:,}" for look in looks if not self.decided(look)]:
+            notes.append(f"at {', '.join(undecided)} the pairs did not decide")
+        if len(looks) > 1:
+            notes.append("two crossovers within an octave of lengths would not be seen")
+        return notes
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        stretches, crossovers = self.stretches(), [each._asdict() for each in self.crossovers()]
+        return {
+            "a": self.a.label,
+            "b": self.b.label,
+            "computes": {row.label: row.computes for row in (self.a, self.b)},
+            "range": list(self.ends),
+            "stretches": [{"leader": x.leader, "from": x.first, "to": x.last} for x in stretches],
+            "crossovers": [{**c, "ties": c["ties"] and list(c["ties"])} for c in crossovers],
+            "looks": [self._look(look) for look in self.all_looks],
+            "ended": self.ended or "found",
+            "notes": self.notes(),
+            "sentence": self.sentence(),
+            "problem": self.problem.to_dict(),
+        }
+
+    def _look(self, look: Look[Compared]) -> dict[str, Any]:
+        result, medians = look.result, medians_of(look.result)
+        return {
+            "length": look.size,
+            "status": str(result.status),
+            "why": result.why,
+            "leader": None if look.side is None else self.label_of(look.side),
+            "median_s": medians and dict(zip((self.a.label, self.b.label), medians, strict=True)),
+            "took_s": look.took_s,
+            "comparison": result.comparison and result.comparison.to_dict(),
+        }
+
+
+def comparison_of(result: Compared) -> Comparison:
+    """The comparison of a look that succeeded."""
+    assert result.comparison is not None
+    return result.comparison
+
+
+def leader(comparison: Comparison) -> str:
+    """The one that is faster by more than the margin."""
+    return {Verdict.SLOWER: A, Verdict.FASTER: B}.get(comparison.verdict, NEITHER)
+
+
+def medians_of(result: Compared) -> tuple[float, float] | None:
+    """Seconds of a call of a and of b; None where there are no pairs."""
+    pairs = result.pairs
+    return None if pairs is None else (median(pairs.a_s), median(pairs.b_s))
+
+
+def pairs_by(
+    engine: LocalEngine, seed: int, margin: float | None, floors: Sequence[Mapping[str, Any]] = ()
+) -> Callable[[CrossoverSearch, int, float], Look[Compared] | None]:
+    """Pairs at a length, by one worker. Without a margin it is the noise floor's; where none is
+    stored, the first look measures it.
+    """
+
+    def ask(search: CrossoverSearch, length: int, left_s: float) -> Look[Compared] | None:
+        nonlocal margin
+        problem, limit_s = search.at(length), left_s + GRACE_S
+        pairs_s = min(PAIRS_S, PAIRS_SHARE * left_s)
+        cells = [Cell(row, problem, None, 0.0) for row in (search.b, search.a)]
+        how = engine, seed, margin, floors, pairs_s, limit_s
+        result = fresh_if_full(
+            lambda: compare_cell(cells[0], cells[1], *how),
+            lambda one: one.status is Status.OUT_OF_MEMORY,
+            engine,
+        )
+        if result.status is Status.TIMED_OUT and limit_s < START_AND_GATE_S + 4 * pairs_s:
+            search.cut = length
+            return None
+        if result.comparison is None:
+            return Look(length, result, None, grows=result.status in GROW)
+        if margin is None and not floors:
+            margin = result.comparison.margin
+        return Look(length, result, leader(result.comparison))
+
+    return ask
