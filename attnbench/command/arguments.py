@@ -206,7 +206,7 @@ b HEAD: the commit that is held against it
 + pairs
 [history export] sweeps into asv's results, so that its pages show them too
 runs RUN +: a run folder
-[profile] where the time and the memory go: kernels, a trace, a memory timeline
+[profile] where the time goes: kernels, a trace, the peak of memory; why one is slower
 $ attnbench profile gla --against sdpa --seq 1024
 name NAME: a variant, as 'list' names it
 --against OTHER: another beside it, and why one of them is slower
@@ -214,7 +214,7 @@ name NAME: a variant, as 'list' names it
 + axes
 #
 + settings
---out DIR =profiles: where traces and pictures are kept
+--out DIR =profiles: where profiles and traces are kept
 == decide
 [choose] the attention for given shapes and limits: an answer, or why there is none
 $ attnbench choose --seq 4096 --heads 16 --phase train

@@ -19,6 +19,7 @@ from impls.problem import InvalidProblem
 LENGTH = "1024"  # long enough that products weigh more than calling them
 PHASES, MASKS = ("train", "forward", "decode", "backward"), ("causal", "none")
 """In order: the first that all variants serve is taken."""
+PROFILER = "attnbench.features.profile.profiler:answer"
 
 
 class NotProfiled(Exception):
@@ -82,18 +83,22 @@ def profile_cells(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"can't write to {folder}: {error.strerror}; use another --out") from None
-    found = []
-    for variant, problem in ((cell.variant, cell.problem) for cell in cells):
-        trace = str((folder / f"trace-{slug(variant.label)}.json").resolve())
-        sent = {"variant": variant.to_dict(), "problem": problem.to_dict(), "timed": False}
+    profiles = []
+    for cell in cells:
+        trace = str((folder / f"trace-{slug(cell.variant.label)}.json").resolve())
+        job = {"variant": cell.variant.to_dict(), "problem": cell.problem.to_dict()}
+        question = {
+            "answer": PROFILER,
+            "job": {**job, "timed": False, "seed": seed},
+            "trace": trace,
+        }
         try:
-            answer = engine.ask({"profile": {**sent, "seed": seed}, "trace": trace}, CELL_LIMIT_S)
+            answer = engine.ask(question, CELL_LIMIT_S)
         except WorkerLost as lost:
-            status = lost_status(lost)
-            raise NotProfiled(
-                Record.of(variant, problem, status, lost.reason, detail=lost.output)
-            ) from None
+            status, output = lost_status(lost), lost.output
+            record = Record.of(cell.variant, cell.problem, status, lost.reason, detail=output)
+            raise NotProfiled(record) from None
         if "profile" not in answer:
             raise NotProfiled(Record.from_dict(answer["record"]))
-        found.append({**answer["profile"], "trace": trace})
-    return found
+        profiles.append({**answer["profile"], "trace": trace})
+    return profiles
