@@ -93,7 +93,7 @@ def model(monkeypatch):
             yield {"original": {**facts, "similarities": [0.5] * len(question["pairs"])}}
             yield {"floor": step(0.9)}
         else:
-            answer = answers.get(question["variant"], [{"quality": QUALITY}, {"step": step(1.0)}])
+            answer = answers.get(question["variant"], [QUALITY, {"step": step(1.0)}])
             yield from answer() if callable(answer) else answer
 
     monkeypatch.setattr(process.Worker, "messages", messages)
@@ -155,7 +155,7 @@ def made_up(monkeypatch, worker, model, trained, published, tmp_path):
         monkeypatch.setattr(f"attnbench.{where}.monotonic", lambda: now[0])
     for place, name in ((process.Worker, "messages"), (recall, "run_training"), (trial, "outcome")):
         monkeypatch.setattr(place, name, stepping(getattr(place, name)))
-    model["sdpa"] = model["topk"] = [{"refused": "not in this model"}]
+    model["sdpa"] = model["topk"] = [{"status": "refused", "reason": "not in this model"}]
     worker.answer = stepping(answered)
     monkeypatch.setattr("attnbench.features.quality.verb.LocalEngine", worker)
     for section in ("scaling", "tradeoffs", "roofline", "memory", "winner_map", "closeness"):
