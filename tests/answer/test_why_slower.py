@@ -7,9 +7,9 @@ from attnbench.features.profile.why_slower import profiled_seconds, why_slower
 MIB = 2**20
 
 
-def operator(name, seconds, nbytes=None):
+def operator(name, seconds):
     of = {"share": 0.0, "calls": 1, "flops": None, "flop_rate": None}
-    return {"name": f"aten::{name}", "self_s": seconds, "bytes": nbytes, **of}
+    return {"name": f"aten::{name}", "self_s": seconds, **of}
 
 
 def profile(name, operators, *, peak=8, largest=2, count=1):
@@ -30,16 +30,16 @@ def profile(name, operators, *, peak=8, largest=2, count=1):
 @pytest.fixture
 def dense():
     ran = [
-        operator("bmm", 0.06, 400 * MIB),
-        operator("_softmax", 0.03, 64 * MIB),
-        operator("copy_", 0.01, 10 * MIB),
+        operator("bmm", 0.06),
+        operator("_softmax", 0.03),
+        operator("copy_", 0.01),
     ]
     return profile("dense", ran, peak=136, largest=32, count=3)
 
 
 @pytest.fixture
 def fused():
-    return profile("fused", [operator("flash", 0.024, 10 * MIB), operator("copy_", 0.001, 2 * MIB)])
+    return profile("fused", [operator("flash", 0.024), operator("copy_", 0.001)])
 
 
 def test_it_is_about_the_slower_whichever_is_named_first(dense, fused):
@@ -51,9 +51,8 @@ def test_it_is_about_the_slower_whichever_is_named_first(dense, fused):
     assert second.startswith("90\u00a0% of its time goes to operators that fused hardly runs")
     assert "bmm 60\u00a0%, _softmax 30\u00a0%" in second
     assert "fused spends 96\u00a0% in its own (flash 96\u00a0%)" in second
-    assert "allocates 32 MiB at once, the size of all scores, 3 times" in text
+    assert "It allocates 32 MiB at once, the size of all scores, 3 times" in text
     assert "and fused never more than 2 MiB" in text
-    assert "read and write 474 MiB, 39.5× the 12 MiB of fused" in text
     assert not [word for word in ("copy_", "mathematics", "Beware", "asks for") if word in text]
 
 
@@ -62,7 +61,7 @@ def test_what_both_run_is_compared_where_that_is_the_difference():
     theirs = [operator("bmm", 0.03), operator("copy_", 0.01), operator("add", 0.01)]
     text = " ".join(why_slower(profile("slow", mine), profile("fast", theirs)))
     assert "Of what both run, 60 ms more: mostly bmm (90 ms against 30 ms)." in text
-    assert not [word for word in ("hardly runs", "copy_", "read and write") if word in text]
+    assert not [word for word in ("hardly runs", "copy_") if word in text]
 
 
 def test_unlike_work_and_work_beyond_what_the_mask_asks_for_are_told(dense, fused):

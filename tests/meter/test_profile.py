@@ -63,7 +63,7 @@ def test_no_share_exceeds_the_whole(profiles, asked):
         assert sum(x["share"] for x in phase["operators"]) <= 1 + 1e-9
 
 
-def test_phases_are_apart_and_work_and_bytes_are_those_of_operands_and_results(profiles):
+def test_phases_are_apart_and_work_is_that_of_operands(profiles):
     forward, backward = (ran(profiles["einsum train"], phase) for phase in ("forward", "backward"))
     assert "_softmax" in forward.keys() - backward.keys()
     assert "_softmax_backward_data" in backward.keys() - forward.keys()
@@ -74,12 +74,6 @@ def test_phases_are_apart_and_work_and_bytes_are_those_of_operands_and_results(p
     assert p["plain"]["total_s"] == p["plain"]["forward_s"]
     assert forward["bmm"]["flops"] == 2 * (2 * 4 * N * N * 32)
     assert forward["_softmax"]["flops"] is None
-    assert forward["bmm"]["bytes"] == (2 * ENDS + SCORES) + (SCORES + 2 * ENDS)
-    assert forward["_softmax"]["bytes"] == pytest.approx(2 * SCORES, rel=1e-4)
-    assert forward["mul_"]["bytes"] == pytest.approx(2 * SCORES, rel=1e-4)
-    assert forward["view"]["bytes"] is None
-    assert backward["empty_like"]["bytes"] is None  # copy_ fills it, and has the bytes
-    assert backward["clone"]["bytes"] is None and backward["copy_"]["bytes"] > SCORES
     dense, fused = (profiles[f"{x} train"]["memory"] for x in ("einsum", "sdpa.flash"))
     assert dense["largest"]["bytes"] == dense["scores_bytes"] == SCORES
     assert dense["largest"]["count"] > 2 and dense["peak_bytes"] > 2 * SCORES > fused["peak_bytes"]
@@ -96,8 +90,8 @@ def test_of_what_is_wrong_there_is_no_profile(cells, tmp_path):
 
 
 DEFAULTS = {
-    "start_thread_id": 1, "nbytes": 0, "flops": 0, "shapes": [], "dtypes": [],
-    "device_type": DeviceType.CPU, "correlation_id": 0, "linked_correlation_id": 0,
+    "start_thread_id": 1, "nbytes": 0, "flops": 0, "device_type": DeviceType.CPU,
+    "correlation_id": 0, "linked_correlation_id": 0,
     "is_user_annotation": False,
 }  # fmt: skip
 PLAIN = {"forward_s": 1.0, "backward_s": 2.0}
@@ -114,18 +108,16 @@ def test_an_operators_own_is_without_those_inside_it():
         event("aten::outer", 0, 100),
         event("aten::inner", 10, 30),
         event("[memory]", 15, 0, nbytes=64),
-        event("[memory]", 60, 0, nbytes=8),
-        event("[memory]", 70, 0, nbytes=-8),
         event("aten::next", 100, 5),
         event("aten::elsewhere", 20, 50, start_thread_id=2),
         event("autograd::engine", 0, 200),
     ]
-    made = list(own_of([(e.name(), e) for e in events], allocations=True))
+    made = list(own_of([(e.name(), e) for e in events]))
     inside = {own.name: [one.name() for one in own.called] for own in made}
     assert {name for name in inside if inside[name]} == {"aten::outer"}
     assert inside["aten::outer"] == ["aten::inner"]
-    found = {own.name[6:]: (own.nanoseconds, own.allocated) for own in made}
-    assert found == {"outer": (70, 8), "inner": (30, 64), "next": (5, 0), "elsewhere": (50, 0)}
+    found = {own.name[6:]: own.nanoseconds for own in made}
+    assert found == {"outer": 70, "inner": 30, "next": 5, "elsewhere": 50}
 
 
 def test_operators_fall_into_the_phase_that_they_start_in():

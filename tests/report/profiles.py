@@ -7,7 +7,7 @@ MIB = 2**20
 
 
 def operator(name, seconds, calls=1, rate=None):
-    some = {"share": 0.0, "flops": None, "flop_rate": rate, "bytes": None}
+    some = {"share": 0.0, "flops": None, "flop_rate": rate}
     return {"name": f"aten::{name}", "self_s": seconds, "calls": calls, **some}
 
 

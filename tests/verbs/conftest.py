@@ -89,8 +89,7 @@ def model(monkeypatch):
         if question["do"] == "capture":
             yield {"captured": {"heads": 2, "head_dim": 8, "files": []}}
         elif question["do"] == "original":
-            facts = {n: original()[n] for n in ("tokens", "plain")}
-            yield {"original": {**facts, "similarities": [0.5] * len(question["pairs"])}}
+            yield {"original": {n: original()[n] for n in ("tokens", "plain")}}
             yield {"floor": step(0.9)}
         else:
             answer = answers.get(question["variant"], [QUALITY, {"step": step(1.0)}])

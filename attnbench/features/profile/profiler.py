@@ -1,4 +1,4 @@
-"""Where a call's time goes: operators or kernels by phase, a trace, and what it allocates.
+"""The operators or kernels of a call by phase, a trace, and its allocations.
 
 In the worker that measures: :func:`answer` is what ``profiles`` asks it for.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from math import prod
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -22,7 +20,6 @@ from attnbench.gate.inputs import Call
 from attnbench.meter.cell import Bench, NotReady
 from attnbench.meter.clocks import Step, clock_for
 from attnbench.meter.memory import (
-    ALLOCATES,
     COMPILED,
     MEMORY,
     OPERATORS,
@@ -149,7 +146,7 @@ def _time_plain(call: Call, dout: torch.Tensor | None) -> dict[str, Any]:
 def _watch(call: Call, run: Callable[[], object], **options: Any) -> Any:
     """Run under the profiler; torch.profiler's own class would load torch's compiler first."""
     device = None if call.problem.device == "cpu" else call.problem.device
-    more = {"record_shapes": True, "profile_memory": True, **options}
+    more = {"profile_memory": True, **options}
     with profile(
         use_kineto=True, use_device=device and device.partition(":")[0], **more
     ) as watched:
@@ -206,20 +203,13 @@ class Execution(NamedTuple):
     name: str
     nanoseconds: int
     flops: int
-    moved: int  # bytes of its operands and results: what it must read and write at the least
 
 
 def operators(events: Sequence[Any]) -> Iterator[Execution]:
     """Operators of the host."""
-    names = [(event.name(), event) for event in events]
-    for own in own_of(names, (*OPERATORS, COMPILED), allocations=True):
-        nbytes, event = _operand_bytes(own.event), own.event
-        if not nbytes or any(_operand_bytes(inner) >= nbytes for inner in own.called):
-            moved = 0  # it handed all of its operands to another
-        else:
-            moved = nbytes + own.allocated
-        name = shown_name(own.name)
-        yield Execution(event.start_ns(), name, own.nanoseconds, event.flops(), moved)
+    for own in own_of(((e.name(), e) for e in events), (*OPERATORS, COMPILED)):
+        name, event = shown_name(own.name), own.event
+        yield Execution(event.start_ns(), name, own.nanoseconds, event.flops())
 
 
 def kernels(events: Sequence[Any]) -> Iterator[Execution]:
@@ -232,7 +222,7 @@ def kernels(events: Sequence[Any]) -> Iterator[Execution]:
     for event in events:
         by = launched.get(event.linked_correlation_id())
         if event.device_type() == CUDA and not event.is_user_annotation() and by is not None:
-            yield Execution(by.start_ns(), event.name(), event.duration_ns(), by.flops(), 0)
+            yield Execution(by.start_ns(), event.name(), event.duration_ns(), by.flops())
 
 
 def by_phase(
@@ -244,15 +234,15 @@ def by_phase(
 ) -> list[dict[str, Any]]:
     """Each phase of a call with its operators, longest first.
 
-    ``flops`` and ``bytes`` are None where torch does not know them.
+    ``flops`` is None where torch does not know them.
     """
     sums: dict[str, dict[str, Any]] = {
-        w.phase: defaultdict(lambda: np.zeros(4, dtype=np.int64)) for w in windows
+        w.phase: defaultdict(lambda: np.zeros(3, dtype=np.int64)) for w in windows
     }
     for each in executions:
         at = bisect_right(windows, each.at_ns, key=lambda w: w.start_ns) - 1
         if at >= 0 and each.at_ns < windows[at].end_ns:
-            sums[windows[at].phase][each.name] += (each.nanoseconds, 1, each.flops, each.moved)
+            sums[windows[at].phase][each.name] += (each.nanoseconds, 1, each.flops)
     result = []
     for phase, by_name in sums.items():
         spans = [w.end_ns - w.start_ns for w in windows if w.phase == phase]
@@ -260,7 +250,7 @@ def by_phase(
         wall_ns = inside_ns if cuda else sum(spans) / len(spans)
         rows = []
         for name, total in sorted(by_name.items(), key=lambda row: -row[1][0]):
-            nanoseconds, calls, flops, moved = (total / len(spans)).tolist()
+            nanoseconds, calls, flops = (total / len(spans)).tolist()
             if nanoseconds > 0:
                 rows.append(
                     {
@@ -269,7 +259,6 @@ def by_phase(
                         "share": nanoseconds / wall_ns if wall_ns else 0.0,
                         "calls": calls,
                         "flops": flops or None,
-                        "bytes": moved or None,
                         "flop_rate": flops / nanoseconds * 1e9 if flops else None,
                     }
                 )
@@ -284,35 +273,3 @@ def by_phase(
             }
         )
     return result
-
-
-BYTES = {
-    "float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "bool": 1, "long int": 8,
-    "int": 4, "c10::complex<float>": 8, "unsigned char": 1,
-}  # fmt: skip
-"""Bytes of a number, by the profiler's name of its type; others are not tensors."""
-OVERWRITES = ("aten::copy_", "aten::fill_", "aten::zero_")
-"""They write their first operand and do not read it."""
-
-
-def _operand_bytes(event: Any) -> int:
-    """Bytes of the tensors that an operator reads or overwrites; twice where it does both."""
-    name, kind = event.name(), _kind(event.name())
-    if kind == "view" or name.startswith(ALLOCATES):
-        return 0
-    typed = zip(event.shapes(), event.dtypes(), strict=False)
-    sizes = [prod(shape) * BYTES[dtype] for shape, dtype in typed if dtype in BYTES]
-    if kind == "in place" and name not in OVERWRITES:
-        sizes += sizes[:1]
-    return sum(sizes)
-
-
-@cache
-def _kind(name: str) -> str:
-    """``view``, ``in place`` or ``new``, by the operator's own schema."""
-    schemas = torch._C._jit_get_schemas_for_operator(name) if "::" in name else []
-    returned = [r.alias_info for schema in schemas for r in schema.returns]
-    aliases = [alias for alias in returned if alias is not None]
-    if aliases and not any(alias.is_write for alias in aliases):
-        return "view"
-    return "in place" if aliases and name.endswith("_") else "new"

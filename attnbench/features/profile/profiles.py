@@ -23,7 +23,7 @@ PROFILER = "attnbench.features.profile.profiler:answer"
 
 
 class NotProfiled(Exception):
-    """Why there is no profile, in a sentence; ``status`` is the program's exit status."""
+    """A variant can't be profiled; ``status`` is the program's exit status."""
 
     def __init__(self, record: Record) -> None:
         remedy = f" → {record.remedy}" if record.remedy else ""
@@ -55,7 +55,7 @@ def plan_cells(
     if len(problems) > 1:
         raise InvalidProblem(
             f"profile takes one problem, and this grid has {len(problems)}: "
-            f"{problems[0]}, {problems[1]}" + ", …" * (len(problems) > 2) + "; give one value each"
+            f"{problems[0]}, {problems[1]}{', …' if len(problems) > 2 else ''}; give one value each"
         )
     return cells
 

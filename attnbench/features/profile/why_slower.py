@@ -1,4 +1,4 @@
-"""Why one of two variants is slower, in sentences that are computed from their profiles."""
+"""Sentences on why one of two variants is slower, computed from their profiles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALIKE = 1.05  # times within this factor differ too little for a profile to expl
 LISTED, MOST_LISTED = 0.03, 4
 """Operators below this share of the time are not named, nor more than so many."""
 AS_LARGE = 0.99
-"""Of the bytes of all scores: a tensor from here to twice as much holds a score matrix."""
+"""A tensor from this share of all scores' bytes to twice as much holds a score matrix."""
 MORE = 1.3  # work beyond this factor is mentioned
 DOUBT = 1.4  # plain and profiled ratios further apart than this contradict each other
 HARDLY = 0.02  # a share of the other's time: less than this is hardly running it
@@ -32,7 +32,7 @@ Profile = Mapping[str, Any]
 def why_slower(one: Profile, other: Profile) -> list[str]:
     """Up to six sentences about the slower of two variants on one problem."""
     slow, fast = sorted((one, other), key=lambda p: -p["plain"]["total_s"])
-    parts = (_compare_times, _compare_work, _compare_operators, _compare_bytes)
+    parts = (_compare_times, _compare_work, _compare_operators, _compare_allocations)
     return [text for part in parts for text in part(slow, fast)]
 
 
@@ -63,7 +63,8 @@ def _compare_times(slow: Profile, fast: Profile) -> Iterator[str]:
 def _compare_work(slow: Profile, fast: Profile) -> Iterator[str]:
     if not slow["cost"] or not fast["cost"]:
         return
-    needed, less, done = slow["cost"]["flops"], fast["cost"]["flops"], _sum(slow, "flops")
+    needed, less = slow["cost"]["flops"], fast["cost"]["flops"]
+    done = sum(row["flops"] or 0 for phase in slow["phases"] for row in phase["operators"])
     if needed > MORE * less > 0:
         yield (
             f"Its mathematics takes {billions(needed)}, {ratio(needed / less)} the "
@@ -74,7 +75,7 @@ def _compare_work(slow: Profile, fast: Profile) -> Iterator[str]:
 
 
 def _compare_operators(slow: Profile, fast: Profile) -> Iterator[str]:
-    """What only one of them runs; where they run the same, what takes longer."""
+    """The operators that only one of them runs, and those of both that take longer."""
     mine, theirs = seconds_by_operator(slow), seconds_by_operator(fast)
     whole, lesser = (sum(p["profiled_s"] for p in x["phases"]) for x in (slow, fast))
     only = {n: s for n, s in mine.items() if theirs[n] < HARDLY * s}
@@ -105,29 +106,17 @@ def _list_largest(seconds: Mapping[str, float], whole: float) -> str:
     return f" ({words})" if words else ""
 
 
-def _compare_bytes(slow: Profile, fast: Profile) -> Iterator[str]:
+def _compare_allocations(slow: Profile, fast: Profile) -> Iterator[str]:
     mine, theirs = slow["memory"]["largest"], fast["memory"]["largest"]
-    scores, words = slow["memory"]["scores_bytes"], []
     if mine["bytes"] > ALIKE * theirs["bytes"] > 0:
+        scores = slow["memory"]["scores_bytes"]
         alike = AS_LARGE * scores <= mine["bytes"] <= 2 * scores / AS_LARGE
+        size_words = ", the size of all scores" if alike else ""
         count = f"{mine['count']} times" if mine["count"] > 1 else "once"
-        words.append(
-            f"it allocates {size(mine['bytes'])} at once{', the size of all scores' * alike}, "
-            f"{count}, and {fast['variant']} never more than {size(theirs['bytes'])}"
+        yield (
+            f"It allocates {size(mine['bytes'])} at once{size_words}, {count}, and "
+            f"{fast['variant']} never more than {size(theirs['bytes'])}."
         )
-    moved, less = _sum(slow, "bytes"), _sum(fast, "bytes")
-    if moved > ALIKE * less > 0:
-        words.append(
-            f"its operators read and write {size(moved)}, {ratio(moved / less)} the "
-            f"{size(less)} of {fast['variant']}"
-        )
-    if words:
-        text = "; ".join(words)
-        yield text[0].upper() + text[1:] + "."
-
-
-def _sum(profile: Profile, what: str) -> float:
-    return sum(row[what] or 0 for p in profile["phases"] for row in p["operators"])
 
 
 def profiled_seconds(profile: Profile) -> float:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from attnbench.core import stats
 from attnbench.core.format import name_and_kind
@@ -34,33 +33,6 @@ def estimate_median(values: Cosines) -> dict[str, Any] | None:
     return {**estimate, "n": len(numbers), "worst": min(numbers)}
 
 
-def rank_correlations(a_dn: np.ndarray, b_dn: np.ndarray) -> np.ndarray:
-    """Spearman's, of each row; NaN where all values of a side are equal."""
-    a, b = (pd.DataFrame(side).rank(axis=1) for side in (a_dn, b_dn))
-    return np.asarray(a.corrwith(b, axis=1))
-
-
-DRAWS, LEAST_PAIRS = 1000, 3
-"""Of a bootstrap; and of fewer pairs no correlation says anything."""
-
-
-def estimate_correlation(
-    a: Cosines, b: Cosines, draws: int = DRAWS, seed: int = 0
-) -> dict[str, Any] | None:
-    """Spearman's over pairs that both have, with its 95 % interval by bootstrap; None of few."""
-    both = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
-    if len(both) < LEAST_PAIRS:
-        return None
-    x, y = np.asarray(both).T
-    value = float(rank_correlations(x[None], y[None])[0])
-    if not np.isfinite(value):
-        return None
-    picks = np.random.default_rng(seed).integers(len(x), size=(draws, len(x)))
-    low, high = np.nanquantile(rank_correlations(x[picks], y[picks]), [0.025, 0.975]).tolist()
-    ends = {"low": min(low, value), "high": max(high, value)}
-    return {"value": value, **ends, "n": len(x), "worst": None}
-
-
 LONG, ENOUGH = 128, 8
 """Tokens from which a text is long (in a shorter one, many patterns leave nothing out), and how
 many long texts there must be for ranks to go by these alone."""
@@ -82,8 +54,6 @@ def summarize(row: Row, original: Row) -> dict[str, Any]:
             name: estimate_median([cosines[n] for n in places])
             for name, places in (("long", long), ("short", short))
         }
-        sides = row["similarities"], original["similarities"]
-        more["spearman"] = estimate_correlation(*sides)
     if row.get("layers"):
         more["by_layer"] = [estimate_median(layer) for layer in row["layers"]]
     return {**row, **more}
@@ -126,7 +96,7 @@ def with_verdicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 LEVELS, LEVEL = (0.999, 0.99, 0.95, 0.9), 0.99
-"""Of the median cosine to the original's embeddings, and the one that is named first."""
+"""Levels of the median cosine to the original's embeddings, and the one that is named first."""
 Triple = tuple[float, float, float]
 """A figure and its interval."""
 

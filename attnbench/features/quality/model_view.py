@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.regimes import frontier
@@ -16,7 +16,7 @@ from attnbench.features.quality.model_results import (
     points,
     timed_steps,
 )
-from attnbench.features.quality.rows import sentence, status_words
+from attnbench.features.quality.rows import plain_numbers, sentence, status_words
 from attnbench.report import tidy
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
@@ -39,11 +39,11 @@ def format_cosine(value: float | None) -> str:
     return "> 0.9999" if value >= 0.99995 else f"{value:.4f}"
 
 
-def format_interval(estimate: Row | None, form: Callable[[float], str] = format_cosine) -> str:
+def format_interval(estimate: Row | None) -> str:
     """``0.9876 [0.9812, 0.9899]``"""
     if estimate is None:
         return format.NONE
-    return "{} [{}, {}]".format(*(form(estimate[end]) for end in ("value", "low", "high")))
+    return "{} [{}, {}]".format(*(format_cosine(estimate[end]) for end in ("value", "low", "high")))
 
 
 def conclusions(evidence: Evidence) -> list[str]:
@@ -86,14 +86,12 @@ def _exact_table(rows: Sequence[Row], original: Row) -> Table:
 
 
 def _cosines_table(title: str, rows: Sequence[Row], rank: Sequence[str]) -> Table:
-    right = ("long texts: cosine", "worst", "short texts", "rank correlation")
+    right = ("long texts: cosine", "worst", "short texts")
     lines = []
     for row in rows:
         long, short = row["cosine"]["long"], row["cosine"]["short"]
         cosines = (format_cosine(x) for x in (long and long["worst"], short and short["value"]))
-        correlation = format_interval(row["spearman"], "{:.3f}".format)
-        cells = (format_interval(long), *cosines, correlation)
-        lines.append((*map(row.get, rank), row["variant"], *cells))
+        lines.append((*map(row.get, rank), row["variant"], format_interval(long), *cosines))
     return Table(title, columns(*rank, "variant", *right, right=(*right, "rank")), lines)
 
 
@@ -112,7 +110,6 @@ def csv_rows(evidence: Evidence) -> Iterator[tidy.Row]:
             "rank": row.get("rank"),
             **_estimate("cosine_long", cosines.get("long")),
             **_estimate("cosine_short", cosines.get("short")),
-            **_estimate("rank_correlation", row.get("spearman")),
             "largest_error": error.get("max"),
             "error": error.get("relative"),
             "layers_kept": layers and sum(map(_keeps, layers)),
@@ -138,7 +135,7 @@ def _estimate(name: str, estimate: Row | None) -> tidy.Row:
 
 
 def _keeps(layer: Row | None) -> bool:
-    """Whether a layer tolerates a variant: on all of some long texts."""
+    """True for a layer that tolerates a variant on all of some long texts."""
     return layer is not None and layer["worst"] >= TOLERATED
 
 
@@ -202,7 +199,7 @@ def _layers_table(rows: Sequence[Row]) -> Table:
 
 def notes(evidence: Evidence) -> Iterator[str]:
     """The variants without figures and why, and the meaning of the words in the tables."""
-    original, texts, wanted = (evidence.made[name] for name in ("original", "texts", "wanted"))
+    original, texts, options = (evidence.made[name] for name in ("original", "texts", "wanted"))
     yield from unavailable_note(evidence.rows)
     for row in evidence.rows:
         reasons = list(row.get("amiss", ()))
@@ -216,7 +213,7 @@ def notes(evidence: Evidence) -> Iterator[str]:
     long = sum(length >= results.LONG for length in tokens)
     few = long < len(results.long_texts(original))
     yield (
-        f"{evidence.made['model']['name']}, {wanted['dtype']} on {wanted['device']}; "
+        f"{evidence.made['model']['name']}, {options['dtype']} on {options['device']}; "
         f"{texts['texts']} texts ({texts['source']}, {texts['digest']}) of {min(tokens)} to "
         f"{max(tokens)} tokens, {long} of them long ({results.LONG} and more)"
         + ("; too few, so what is said of long texts is of all" if few else "")
@@ -224,14 +221,6 @@ def notes(evidence: Evidence) -> Iterator[str]:
     yield "cosine: with the original's embedding in float64; median over texts, its 95 % interval"
     yield "same rank: tied"
     yield "a step: one text, no padding, no gradients; verdicts after Holm's correction over all"
-    yield "rank correlation: Spearman's, of the similarities of pairs with the original's"
-    if same := [
-        row["variant"] for row in evidence.rows if row.get("equal") and row["computes"] != "softmax"
-    ]:
-        yield (
-            "not exact, and yet equal to the original within rounding, since such texts are too "
-            f"short for them to leave anything out: {', '.join(same)}"
-        )
 
 
 def unavailable_note(rows: Sequence[Row]) -> Iterator[str]:
@@ -251,15 +240,15 @@ RATIOS = (0.2, 0.5, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
 
 def draw(evidence: Evidence) -> Drawn | None:
     """Likeness × time at the longest step that was timed; None where none was."""
-    lengths, made = results.lengths_of(evidence.rows), evidence.made
+    lengths, header = results.lengths_of(evidence.rows), evidence.made
     some = points(evidence.rows, lengths[-1]) if lengths else []
     if not some:
         return None
     seq, look = lengths[-1], style.looks(some)
     front = frontier({p.variant: (p.ratio[0], 1 - p.cosine[0]) for p in some})
-    floors = {s["seq"]: s["comparison"]["ratio"] for s in made["original"]["floor"]}
-    title = f"What a variant costs {made['model']['name']}: likeness × time"
-    where = f"{made['wanted']['dtype']}, {made['machine']['name']}"
+    floors = {s["seq"]: s["comparison"]["ratio"] for s in header["original"]["floor"]}
+    title = f"What a variant costs {header['model']['name']}: likeness × time"
+    where = f"{header['wanted']['dtype']}, {header['machine']['name']}"
     under = f"a step of {seq:,} tokens, {where}; intervals: 95 % up, 99 % across"
     items = style.lines(style.of(look.values()), WIDE - 12)
     bottom = BELOW + style.LINE * len(items)
@@ -288,7 +277,9 @@ def draw(evidence: Evidence) -> Drawn | None:
             if p.variant in front
         )
         words = f"Beaten by none both ways: {', '.join(best)}"
-        return finish(figure, "model", f"model-{seq}", title, words, _numbers(some, front))
+        return finish(
+            figure, "model", f"model-{seq}", title, words, plain_numbers(csv_rows(evidence))
+        )
 
 
 def _far(cosine: float) -> float:
@@ -313,12 +304,3 @@ def _draw_axes(axes: Axes, xs: tuple[float, float], worst: float, floor: float |
         if x is not None:
             axes.axvline(x, color=FAINT, linewidth=0.9, linestyle=dash)
             axes.text(x, 0.4, f"{words} ", fontsize=7, color=FAINT, **place)
-
-
-def _numbers(some: Sequence[results.CostPoint], front: Sequence[str]) -> Iterator[Sequence[object]]:
-    ends = ("", "_low", "_high")
-    figures = [f"{name}{end}" for name in ("cosine", "ratio") for end in ends]
-    yield ("variant", "computes", *figures, "step_s", "frontier")
-    for p in some:
-        numbers = map(style.number, (*p.cosine, *p.ratio, p.step_s))
-        yield (p.variant, p.computes, *numbers, "yes" if p.variant in front else "no")

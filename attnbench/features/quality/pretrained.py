@@ -19,7 +19,7 @@ from attnbench.core.process import Worker
 from attnbench.core.record import Status
 from attnbench.core.settings import Settings
 from attnbench.features.quality.model_results import long_texts, summarize
-from attnbench.features.quality.rows import WORKER, Row, answers, refusal, status_words
+from attnbench.features.quality.rows import WORKER, Row, answers, refusal, status_words, variant_row
 from attnbench.models import wrong_level
 from attnbench.sweep.engine import Engine, measure
 from attnbench.sweep.plan import Plan, make_plan
@@ -62,24 +62,21 @@ LEAST, MOST = 4, 2000
 
 
 class Texts(NamedTuple):
-    """The texts that the model is given."""
+    """The texts that the model embeds."""
 
     texts: Sequence[str]
-    pairs: Sequence[tuple[int, int]]
     source: str
 
 
 def built_in_texts() -> Texts:
-    """Sentences in pairs, then passages."""
+    """Sentences, then passages."""
     folder = Path(__file__).parent / "written"
     texts = (folder / "pairs.tsv").read_text("utf-8").replace("\t", "\n").splitlines()
-    pairs = [(n, n + 1) for n in range(0, len(texts), 2)]
-    texts += (folder / "passages.txt").read_text("utf-8").splitlines()
-    return Texts(texts, pairs, "built in")
+    return Texts([*texts, *(folder / "passages.txt").read_text("utf-8").splitlines()], "built in")
 
 
 def read_texts(path: Path) -> Texts:
-    """A text a line, each paired with the next; raises :class:`CantBeDone` for a bad file."""
+    """A text a line; raises :class:`CantBeDone` for a bad file."""
     try:
         content = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
@@ -93,7 +90,7 @@ def read_texts(path: Path) -> Texts:
         raise CantBeDone(
             f"--texts {path} holds {len(texts)} texts; give {LEAST} to {MOST:,}, one a line"
         )
-    return Texts(texts, [(n, n + 1) for n in range(len(texts) - 1)], path.name)
+    return Texts(texts, path.name)
 
 
 USUAL_S, LIMIT_S = 6.0, 240.0
@@ -139,11 +136,6 @@ def model_refusal(row: Variant, options: TrialOptions, machine: Machine) -> Row 
     return refusal(row, problems, machine)
 
 
-def trial_row(variant: Variant) -> Row:
-    """A row of evidence without figures."""
-    return {"variant": variant.label, "family": variant.family, "computes": variant.computes}
-
-
 class Trial:
     """The original model first, then one variant after another in it."""
 
@@ -157,7 +149,7 @@ class Trial:
     ) -> None:
         """Run the original, whose embeddings go to ``folder``; raises CantBeDone if it can't be."""
         self._options, self._worker = options, worker
-        more = {"tables": list(tables), "folder": str(folder), "pairs": list(texts.pairs)}
+        more = {"tables": list(tables), "folder": str(folder)}
         self._shared = asdict(options) | more
         self.original: Row = {"floor": []}
         question = {**self._shared, "do": "original", "texts": list(texts.texts)}
@@ -177,7 +169,7 @@ class Trial:
             "plain": self.original["plain"],
         }
         row: Row = {
-            **trial_row(variant),
+            **variant_row(variant),
             **{"status": "failed", "reason": "it gave no answer", "remedy": ""},
             **{"steps": [], "amiss": []},
         }

@@ -38,10 +38,10 @@ from impls.spec import Variant
 
 Stages = Iterator[dict[str, Any]]
 Ids = Sequence[Sequence[int]]
-"""Texts as numbers of tokens; or pairs of texts, by their places."""
+"""Texts as numbers of tokens."""
 ORIGINAL = "sdpa"
 MOST_TOKENS = 8192
-"""Of a batch, padding included."""
+"""The tokens of a batch, padding included."""
 
 
 def load_model(dtype: str, device: str, attention: str = ORIGINAL) -> nn.Module:
@@ -155,32 +155,25 @@ def embedding_error(got_tw: Tensor, want_tw: Tensor) -> Error:
 
 
 def cosines(a_tw: Tensor, b_tw: Tensor) -> list[float | None]:
-    """Of each text, the cosine between its embeddings, as JSON has it; None where refused."""
+    """The cosine between both embeddings of each text; None where it was refused."""
     values = F.cosine_similarity(a_tw, b_tw).tolist()
     return [round(x, 12) if np.isfinite(x) else None for x in values]
 
 
-def similarities(vectors_tw: Tensor, pairs: Ids) -> list[float | None]:
-    """The cosine between the embeddings of both texts of a pair."""
-    a, b = np.transpose(pairs).tolist()
-    return cosines(vectors_tw[a], vectors_tw[b])
-
-
 def judge_embeddings(
-    embeddings: Embeddings, row: Variant, want_tw: Tensor, plain: Error, pairs: Ids, dtype: str
+    embeddings: Embeddings, row: Variant, want_tw: Tensor, plain: Error, dtype: str
 ) -> dict[str, Any]:
     """All figures of the embeddings; a row that computes softmax has to agree."""
     places = [n for n in range(len(want_tw)) if n not in embeddings.refused]
     got, served = embeddings.vectors_tw[places], len(places)
-    error, off, wrong = embedding_error(got, want_tw[places]), "", ""
-    try:
-        budget.check("its embeddings", error, budget.Yardstick(plain, served), dtype, None)
-    except Wrong as beyond:
-        off = f"it computes softmax by its row, and {beyond}"
+    error, wrong = embedding_error(got, want_tw[places]), ""
     if not_finite := int((~torch.isfinite(got)).any(1).sum()):
         wrong = f"the embeddings of {not_finite} of {served} texts are not numbers"
     elif row.exact:
-        wrong = off
+        try:
+            budget.check("its embeddings", error, budget.Yardstick(plain, served), dtype, None)
+        except Wrong as beyond:
+            wrong = f"it computes softmax by its row, and {beyond}"
     left_out: dict[str, list[int]] = {}
     for place, why in embeddings.refused.items():
         left_out.setdefault(why, []).append(place)
@@ -188,9 +181,7 @@ def judge_embeddings(
         "status": "wrong" if wrong else "measured",
         "reason": wrong,
         "cosines": cosines(embeddings.vectors_tw, want_tw),
-        "similarities": similarities(embeddings.vectors_tw, pairs),
         "error": error.to_dict(),
-        "equal": not off,
         "left_out": left_out,
     }
 
@@ -259,8 +250,7 @@ def answer_original(question: Mapping[str, Any]) -> Stages:
     )
     plain = reduce(worse, (embedding_error(form.vectors_tw, want) for form in forms))
     torch.save({"ids": ids, "vectors": want}, folder / "original.pt")
-    original = {"tokens": [len(x) for x in ids], "plain": plain.to_dict()}
-    yield {"original": {**original, "similarities": similarities(want, question["pairs"])}}
+    yield {"original": {"tokens": [len(x) for x in ids], "plain": plain.to_dict()}}
 
     def hand_on(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **more: Any
@@ -287,7 +277,7 @@ def answer_variant(question: Mapping[str, Any]) -> Stages:
         embed_variant(swappable, row, ids, dtype),
         Error.from_dict(question["plain"]),
     )
-    figures = judge_embeddings(embeddings, row, want, plain, question["pairs"], dtype)
+    figures = judge_embeddings(embeddings, row, want, plain, dtype)
     yield figures
     if figures["status"] == "wrong":
         return

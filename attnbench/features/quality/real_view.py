@@ -78,11 +78,11 @@ def notes(evidence: Evidence) -> Iterator[str]:
     for (name, why), sources in sources_of.items():
         on = f" on {', '.join(sources)}" if len(sources) < every else ""
         yield f"! {name}{on}: {why}"
-    wanted, made = evidence.made["wanted"], evidence.made
+    header, options = evidence.made, evidence.made["wanted"]
     problem = next((row["problem"] for row in evidence.rows), "")
     yield (
-        f"{made['model']['name']}: q, k and v of each layer on {wanted['batch']} rows of "
-        f"{wanted['seq']} tokens, passages one after the other ({made['texts']['digest']}); all "
+        f"{header['model']['name']}: q, k and v of each layer on {options['batch']} rows of "
+        f"{options['seq']} tokens, passages one after the other ({header['texts']['digest']}); all "
         f"sources are {problem}"
     )
     yield (
@@ -97,11 +97,11 @@ def notes(evidence: Evidence) -> Iterator[str]:
 
 def csv_rows(evidence: Evidence) -> Iterator[tidy.Row]:
     """A row a variant and a source of q, k and v."""
-    wanted = {name: evidence.made["wanted"][name] for name in ("seq", "batch", "dtype", "device")}
+    options = {name: evidence.made["wanted"][name] for name in ("seq", "batch", "dtype", "device")}
     names = ("status", "skill", "distance", "entropy", "reason", "remedy")
     for row in evidence.rows:
         about = {name: row[name] for name in ("variant", "computes", "source")}
-        yield tidy.flat({**about, **wanted, **{name: row.get(name) for name in names}})
+        yield tidy.flat({**about, **options, **{name: row.get(name) for name in names}})
 
 
 def draw(evidence: Evidence) -> None:

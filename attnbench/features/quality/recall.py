@@ -13,7 +13,7 @@ from attnbench.command.progress import Progress
 from attnbench.core.format import duration
 from attnbench.core.machine import Machine, pace
 from attnbench.core.process import Worker
-from attnbench.features.quality.rows import WORKER, Row, answers, refusal, status_words
+from attnbench.features.quality.rows import WORKER, Row, answers, refusal, status_words, variant_row
 from attnbench.sweep.plan import call_s
 from impls import Table
 from impls.errors import CantBeDone
@@ -43,7 +43,7 @@ class Setting:
     values: int = 64
     batch: int = 32
     rate: float = 5e-3
-    """Of learning, constant after ``warmup`` steps: a checkpoint is the end of a training."""
+    """The learning rate, constant after ``warmup`` steps: a checkpoint is a training's end."""
     warmup: int = 50
     steps: int = 800
     tests: int = 128
@@ -190,19 +190,19 @@ class TrainingJob:
 
     @property
     def limit_s(self) -> float:
-        """What its loop may take at the most."""
+        """The longest that its loop may take."""
         return max(LONGEST_S, SLACK * (self.seconds or 0.0))
 
 
 @dataclass
 class Trainings:
-    """Which variants are trained in which settings, and what has been trained so far."""
+    """The variants that are trained in each setting, and the rows of evidence so far."""
 
     settings: tuple[Setting, ...]
     variants: dict[Setting, list[Variant]]
     """The baseline first."""
     rows: list[Row]
-    """Of evidence, whole whenever it is stopped; at first those of what can't be trained."""
+    """Whole whenever it is stopped; at first those of variants that can't be trained."""
     seeds: Sequence[int]
     threads: int
     seconds: float | None = None
@@ -211,7 +211,7 @@ class Trainings:
 
     @property
     def count(self) -> int:
-        """How many trainings there are."""
+        """The number of trainings."""
         return len(self.seeds) * sum(map(len, self.variants.values()))
 
     def guesses(self, machine: Machine) -> list[float]:
@@ -288,10 +288,9 @@ def training_row(
     variant: Variant, setting: Setting, seed: int | None = None, seconds: float | None = None
 ) -> Row:
     """A row of evidence without figures."""
-    about = {"variant": variant.label, "computes": variant.computes, "family": variant.family}
     job = {"setting": asdict(setting), "seed": seed, "seconds": seconds}
     end = {"status": "", "reason": "", "remedy": ""}
-    return {**about, **job, **end, "state_numbers": None, "curve": []}
+    return {**variant_row(variant), **job, **end, "state_numbers": None, "curve": []}
 
 
 START_S = 120.0

@@ -1,4 +1,4 @@
-"""What recall trainings show: intervals over seeds, sentences, tables, and a picture.
+"""The view of ``quality recall``: intervals over seeds, sentences, tables, and a picture.
 
 An accuracy is the mean over seeds, with Student's 95 % interval. It reaches the target where the
 whole interval is at or above it, and falls short where all of it is below.
@@ -19,7 +19,7 @@ from attnbench.core.evidence import Evidence
 from attnbench.core.format import counted, duration, percent
 from attnbench.core.stats import CONFIDENCE, student_quantile
 from attnbench.features.quality.recall import Setting
-from attnbench.features.quality.rows import status_words
+from attnbench.features.quality.rows import plain_numbers, status_words
 from attnbench.report import tidy
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
@@ -35,7 +35,7 @@ Row = Mapping[str, Any]
 BUDGETS = STEPS, TIME = "steps", "time"
 """Each variant gets as many steps as the baseline, and as much time."""
 REACHES, SHORT, OPEN = "reaches", "falls short", "can't be told"
-"""Where an interval lies to the target."""
+"""The standing of an interval: where it lies to the target."""
 
 
 class SeedInterval(NamedTuple):
@@ -48,12 +48,12 @@ class SeedInterval(NamedTuple):
 
     @property
     def half(self) -> float:
-        """How far its farther end is from the mean."""
+        """The distance from the mean to its farther end."""
         return max(self.high - self.mean, self.mean - self.low)
 
     @property
     def standing(self) -> str:
-        """Where it lies to the target; one seed shows nothing."""
+        """The side of the target that it lies on; one seed shows nothing."""
         if self.n > 1 and self.low >= TARGET:
             return REACHES
         return SHORT if self.n > 1 and self.high < TARGET else OPEN
@@ -88,7 +88,7 @@ class RecallResult:
     steps: SeedInterval | None
     step_s: SeedInterval | None
     ratio: SeedInterval | None
-    """Of a step's time to the baseline's, seed by seed: the mean of logarithms, and back."""
+    """A step's time over the baseline's, seed by seed: the geometric mean."""
 
 
 def recall_results(rows: Sequence[Row], baseline: str) -> list[RecallResult]:
@@ -279,7 +279,7 @@ WIDE, HIGH, LEFT, ABOVE, BELOW = 560.0, 235.0, 40.0, 52.0, 32.0
 """Points: of the figure, of a setting's panels, and around them."""
 NAMES = 4
 APART = 0.05
-"""Of a doubling: by so much each variant stands beside the one before it, so that none hides."""
+"""The share of a doubling between the markers of two variants, so that none hides another."""
 
 
 def draw(evidence: Evidence) -> Drawn | None:
@@ -308,10 +308,8 @@ def draw(evidence: Evidence) -> Drawn | None:
         }
         below: dict[str, Any] = {"loc": "lower left", "ncols": NAMES, "frameon": False}
         figure.legend(handles.values(), handles, fontsize=8, **below)
-        rows = list(csv_rows(evidence))
-        names = tidy.names_of(rows)
-        numbers = [names, *([row[name] for name in names] for row in rows)]
-        return finish(figure, "model", "recall", title, "; ".join(conclusions(evidence)), numbers)
+        words, numbers = "; ".join(conclusions(evidence)), plain_numbers(csv_rows(evidence))
+        return finish(figure, "model", "recall", title, words, numbers)
 
 
 def _draw_pairs(axes: Axes, of: SettingResults, budget: str, looks: Mapping[str, Look]) -> None:

@@ -74,7 +74,7 @@ class RecallModel(nn.Module):
 
 
 DECAY, CLIP = 0.1, 1.0
-"""Of the weights (AdamW), and the longest that a gradient may be."""
+"""AdamW's decay of the weights, and the largest norm of a gradient."""
 
 
 class Training:
@@ -101,7 +101,7 @@ class Training:
         return [torch.from_numpy(x).to(self.setting.device) for x in arrays]
 
     def stages(self) -> Iterator[dict[str, Any]]:
-        """What the variant keeps, a checkpoint where a budget is over, and how it ended."""
+        """The size of the variant's state, a checkpoint where a budget is over, and the end."""
         steps, limit_s = self.setting.steps, self.job.limit_s
         yield {"state_numbers": state_numbers(self.job.variant, self.setting)}
         time_over, why = self.job.seconds is None, ""

@@ -1,13 +1,14 @@
-"""What the three questions share: rows of evidence, refusals, and the answers of a process."""
+"""Shared by the three questions: rows of evidence, refusals, and the answers of a process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attnbench.core.machine import Machine, why_not
 from attnbench.core.process import Worker, WorkerLost
 from attnbench.models import wrong_level
+from attnbench.report import tidy
 from impls.problem import Problem
 from impls.spec import Variant
 
@@ -19,6 +20,18 @@ def status_words(row: Mapping[str, Any]) -> str:
     """``timed out: it was still running after 240 s``, and what to do about it."""
     why = "; ".join(filter(None, [row["reason"], row.get("remedy")]))
     return f"{row['status'].replace('_', ' ')}: {why}"
+
+
+def variant_row(variant: Variant) -> Row:
+    """A row of evidence without figures."""
+    return {"variant": variant.label, "family": variant.family, "computes": variant.computes}
+
+
+def plain_numbers(rows: Iterable[tidy.Row]) -> list[list[Any]]:
+    """The numbers of a picture: rows of CSV below their names."""
+    rows = list(rows)
+    names = tidy.names_of(rows)
+    return [names, *([row[name] for name in names] for row in rows)]
 
 
 def sentence(text: str) -> str:

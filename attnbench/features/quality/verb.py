@@ -41,7 +41,7 @@ from attnbench.features.quality import (
     recall_view,
 )
 from attnbench.features.quality import recall as training
-from attnbench.features.quality.rows import WORKER, Row, sentence, status_words
+from attnbench.features.quality.rows import WORKER, Row, sentence, status_words, variant_row
 from attnbench.models import wrong_level
 from attnbench.report import tidy
 from attnbench.report.tables import FAINT, console
@@ -57,7 +57,7 @@ from impls.problem import InvalidProblem, Problem
 ORIGINAL_S, CAPTURE_S, DRAWING_S = 28.0, 8.0, 1.5
 """For the original model, before its variants; for the inputs of its layers; for the end."""
 VIEWS: Mapping[str, Any] = {"recall": recall_view, "model": model_view, "real": real_view}
-"""Of each form: ``conclusions``, ``tables``, ``notes``, ``csv_rows`` and ``draw``."""
+"""Each form's module with ``conclusions``, ``tables``, ``notes``, ``csv_rows`` and ``draw``."""
 
 
 def quality(arguments: argparse.Namespace) -> int:
@@ -86,21 +86,21 @@ def quality(arguments: argparse.Namespace) -> int:
         raise StoreError(f"{file} is damaged ({why}): what it holds can't be shown") from None
 
 
-def _keep(arguments: argparse.Namespace, made: Mapping[str, Any], rows: Sequence[Row]) -> int:
+def _keep(arguments: argparse.Namespace, header: Mapping[str, Any], rows: Sequence[Row]) -> int:
     """Keep evidence with its picture, if it has one, and print it; the exit status."""
-    evidence = Evidence(arguments.form, made, rows)
+    evidence = Evidence(arguments.form, header, rows)
     file = save_evidence(Path(arguments.out), evidence)
     status = _present(evidence, file, arguments)
-    drawn = ""
+    picture_words = ""
     if (picture := VIEWS[evidence.kind].draw(evidence)) is not None:
         png = file.with_suffix(".png")
         try:
             write_whole(file.with_suffix(".svg"), picture.svg.encode(), sync=False)
             write_whole(png, picture.png, sync=False)
-            drawn = f"; drawn in {png}"
+            picture_words = f"; drawn in {png}"
         except OSError as error:
             say(f"note: {png} could not be written: {error.strerror}")
-    say(f"kept in {file}{drawn}")
+    say(f"kept in {file}{picture_words}")
     return INTERRUPTED if evidence.partial else status
 
 
@@ -174,7 +174,7 @@ class Session:
         check_writable(Path(arguments.out), self.machine)
 
     def collect(
-        self, steps: Callable[[Path, Progress], Generator[Row | None]], texts: int, wanted: Row
+        self, steps: Callable[[Path, Progress], Generator[Row | None]], texts: int, options: Row
     ) -> tuple[list[Row], Row]:
         """The rows of ``steps`` until Ctrl-C, which may end it at a None; and how they are made."""
         rows, stopped = list[Row](), False
@@ -197,7 +197,7 @@ class Session:
             self.machine,
             model={"name": pretrained.MODEL, **pretrained.versions()},
             texts={"source": self.texts.source, "digest": digest, "texts": texts},
-            wanted=wanted,
+            wanted=options,
             settings=self.settings.to_dict(),
             tuned=TunedOptions(self.machine).lines(self.device),
             stopped=stopped,
@@ -237,17 +237,17 @@ def model(arguments: argparse.Namespace) -> int:
             yield None
             for variant, refused in zip(variants, refusals, strict=True):
                 progress.step(variant.label)
-                row = pretrained.trial_row(variant) | (refused or {})
+                row = variant_row(variant) | (refused or {})
                 row = trial.run_variant(variant) if refused is None else row
                 if row["status"] in {*FINDINGS, Status.TIMED_OUT}:
                     progress.tell(f"{row['variant']}: {status_words(row)}", "yellow")
                 yield row
 
-    rows, made = session.collect(steps, len(session.texts.texts), asdict(options))
+    rows, header = session.collect(steps, len(session.texts.texts), asdict(options))
     if not rows:
         return _nothing()
     ranked = model_results.with_ranks(rows, original)
-    return _keep(arguments, {**made, "original": original}, model_results.with_verdicts(ranked))
+    return _keep(arguments, {**header, "original": original}, model_results.with_verdicts(ranked))
 
 
 def real(arguments: argparse.Namespace) -> int:
@@ -256,7 +256,7 @@ def real(arguments: argparse.Namespace) -> int:
     for name in arguments.variants:
         table.find(name)
     session = Session(arguments, [arguments.seq])
-    wanted = {
+    options = {
         "seq": arguments.seq,
         "batch": arguments.batch,
         "dtype": session.dtype,
@@ -267,7 +267,7 @@ def real(arguments: argparse.Namespace) -> int:
         progress.tell(f"first the model's layers are read; about {roughly(CAPTURE_S)}")
         progress.at(0, 0, CAPTURE_S, "the model's layers are read")
         sources = pretrained.capture_inputs(
-            session.texts, **wanted, folder=folder, settings=session.settings
+            session.texts, **options, folder=folder, settings=session.settings
         )
         plan = pretrained.plan_sources(table, arguments.variants, sources, session.machine)
         guesses = [cell.guess_s for cell in plan.cells]
@@ -284,8 +284,8 @@ def real(arguments: argparse.Namespace) -> int:
                 progress.step(name)
                 yield row
 
-    rows, made = session.collect(steps, arguments.batch, {**wanted, "seed": arguments.seed})
-    return _keep(arguments, made, rows) if rows else _nothing()
+    rows, header = session.collect(steps, arguments.batch, {**options, "seed": arguments.seed})
+    return _keep(arguments, header, rows) if rows else _nothing()
 
 
 def _nothing() -> int:
@@ -324,7 +324,7 @@ def recall(arguments: argparse.Namespace) -> int:
         f"{len(plan.seeds)}, threads {plan.threads}; {', '.join(s.slug for s in settings)}; pairs "
         f"{setting.pairs}; about {roughly(left_s + DRAWING_S)}"
     )
-    made = made_here(
+    header = made_here(
         machine,
         baseline=training.BASELINE,
         seeds=list(plan.seeds),
@@ -338,13 +338,13 @@ def recall(arguments: argparse.Namespace) -> int:
         with lock_for([setting.device]), Progress(after_s=DRAWING_S) as progress:
             plan.run(progress, machine)
     except KeyboardInterrupt:
-        made["stopped"] = True
+        header["stopped"] = True
     if not any(row["curve"] for row in plan.rows):
-        return _nothing() if made["stopped"] else 2
-    if made["stopped"]:
-        words = recall_view.progress_words(Evidence("recall", made, plan.rows))
+        return _nothing() if header["stopped"] else 2
+    if header["stopped"]:
+        words = recall_view.progress_words(Evidence("recall", header, plan.rows))
         say(f"{words}; what was trained is kept")
-    return _keep(arguments, made, plan.rows)
+    return _keep(arguments, header, plan.rows)
 
 
 FORMS: Mapping[str, Callable[[argparse.Namespace], int]] = {

@@ -48,8 +48,7 @@ def no_numbers(problem):
 
 def original(tokens=(20,) * 4 + (200,) * 10):
     """Four short texts in two pairs, and ten long ones."""
-    made = {"tokens": list(tokens), "similarities": [0.8, 0.1]}
-    return {**made, "floor": [step(0.8)], "plain": EXACT}
+    return {"tokens": list(tokens), "floor": [step(0.8)], "plain": EXACT}
 
 
 def step(ratio, seq=256):
@@ -64,7 +63,7 @@ def row(variant, cosines, computes="approximates softmax", ratio=None, **more):
     """A variant that was measured in the model, on the texts of :func:`original`."""
     made = {"variant": variant, "family": "lowrank", "computes": computes, **OKAY, "amiss": []}
     made |= {"left_out": {}, "steps": [] if ratio is None else [step(ratio)]}
-    made |= {"cosines": list(cosines), "similarities": [0.7, 0.2], "error": EXACT}
+    made |= {"cosines": list(cosines), "error": EXACT}
     return {**made, **more}
 
 
@@ -74,7 +73,7 @@ def flat(value, spread=0.0, texts=14):
 
 
 QUALITY = {
-    "status": "measured", "reason": "", "cosines": flat(0.98), "similarities": [0.5] * 48,
+    "status": "measured", "reason": "", "cosines": flat(0.98),
     "left_out": {}, "error": {"relative": 1e-7, "max": 1e-7},
 }  # fmt: skip
 """Of a variant in the trained model, as its process tells it."""
