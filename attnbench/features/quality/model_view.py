@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 TICK, TOLERATED = "✓", 0.99
 """The cosine of the worst text: a layer that keeps so much tolerates a variant."""
+NO_ATTENTION = {"variant": "no attention at all", "computes": "softmax", "status": "measured"}
 
 
 def format_cosine(value: float | None) -> str:
@@ -52,61 +53,57 @@ def conclusions(evidence: Evidence) -> list[str]:
 
 
 def tables(evidence: Evidence) -> list[Table]:
-    """The table that answers first, then all that stands behind it."""
-    rows, original = evidence.rows, evidence.made["original"]
-    embedded = sorted((r for r in rows if r.get("cosines")), key=lambda row: str(row["variant"]))
-    near = [row for row in embedded if row["computes"] in results.RANKED]
-    near.sort(key=lambda row: -(row["cosine"]["long"] or {"value": -2.0})["value"])
-    others = [row for row in embedded if row["computes"] == "its own operator"]
-    title = "near softmax, or softmax on its own pattern: the nearest to the original first"
-    other = "operators of their own: another function, in no order with the rest"
-    all_tables = [
-        _levels_table(rows),
-        _exact_table([row for row in rows if row.get("cosines")], original),
-        _cosines_table(title, near, ["rank"]),
-        _cosines_table(other, others, []),
-        _steps_table(rows, original),
-        _layers_table([*near, *others]),
-    ]
+    """The table that answers first, then those that stand behind it."""
+    rows = [row for row in evidence.rows if row.get("cosines")]
+    rows.sort(key=lambda row: (_kind(row), -_value(row), row["variant"]))
+    floor: Row = {**NO_ATTENTION, "steps": evidence.made["original"]["floor"]}
+    all_tables = [_levels_table(rows), _variants_table([floor, *rows]), _layers_table(rows)]
     return [table for table in all_tables if table.rows]
 
 
-def _exact_table(rows: Sequence[Row], original: Row) -> Table:
-    right = ("largest error", "relative error", "of the original's own")
-    lines: list[tuple[Any, ...]] = []
-    for row in (row for row in rows if row["computes"] == "softmax"):
-        largest, relative = row["error"]["max"], row["error"]["relative"]
-        errors = (None if x is None else f"{x:.1e}" for x in (largest, relative))
-        plain = original["plain"]["relative"]
-        share = format.ratio(None if relative is None else relative / plain)
-        agrees = Styled("NO", BAD) if row["status"] == "wrong" else Styled("yes", GOOD)
-        lines.append((row["variant"], *errors, share, agrees))
-    heads = columns("variant", *right, "agrees", right=right)
-    return Table("exact softmax: it has to agree with the original", heads, lines)
+def _kind(row: Row) -> int:
+    """Exact variants come first, and operators of their own last, which are in no order."""
+    return 0 if row["computes"] == "softmax" else 1 + (row["computes"] not in results.RANKED)
 
 
-def _cosines_table(title: str, rows: Sequence[Row], rank: Sequence[str]) -> Table:
-    right = ("long texts: cosine", "worst", "short texts")
+def _value(row: Row) -> float:
+    return float((row["cosine"]["long"] or {"value": -2.0})["value"])
+
+
+def _variants_table(rows: Sequence[Row]) -> Table:
     lines = []
     for row in rows:
-        long, short = row["cosine"]["long"], row["cosine"]["short"]
-        cosines = (format_cosine(x) for x in (long and long["worst"], short and short["value"]))
-        lines.append((*map(row.get, rank), row["variant"], format_interval(long), *cosines))
-    return Table(title, columns(*rank, "variant", *right, right=(*right, "rank")), lines)
+        long = (row.get("cosine") or {}).get("long")
+        cosines = (format_interval(long), format_cosine(long["worst"])) if long else (None, None)
+        name = format.name_with_star(row["variant"], row["computes"])
+        for step in timed_steps(row):
+            pairs = Pairs.from_dict(step)
+            compared = pairs.comparison
+            took = f"{step['seq']:,}", format.ms(statistics.median_high(pairs.b_s))
+            ratio = format_triple((compared.ratio, compared.low, compared.high))
+            verdict = Styled(compared.verdict, VERDICTS[compared.verdict])
+            lines.append((row.get("rank"), name, *cosines, *took, ratio, verdict))
+        if not timed_steps(row):
+            status = Styled("wrong", BAD) if row["status"] == "wrong" else None
+            lines.append((row.get("rank"), name, *cosines, None, None, None, status))
+    right = ("rank", "cosine", "worst", "tokens", "ms", "step")
+    heads = columns("rank", "variant", *right[1:], "verdict", right=right)
+    title = "each variant in the model: its likeness, and a step in pairs with the original"
+    return Table(title, heads, lines, ["* not softmax attention"])
 
 
 def csv_rows(evidence: Evidence) -> Iterator[tidy.Row]:
     """A row a variant and a length of a step: how near the model's embeddings stay to the
     original's, and a step's time over the original's. The first rows are of no attention at all.
     """
-    floor: Row = {"variant": "no attention at all", "steps": evidence.made["original"]["floor"]}
+    floor: Row = {**NO_ATTENTION, "steps": evidence.made["original"]["floor"]}
     for row in [floor, *evidence.rows]:
         error, cosines = row.get("error") or {}, row.get("cosine") or {}
         layers = row.get("by_layer")
         about = {
             "variant": row["variant"],
-            "computes": row.get("computes", ""),
-            "status": row.get("status", "measured").replace("_", " "),
+            "computes": row["computes"],
+            "status": row["status"].replace("_", " "),
             "rank": row.get("rank"),
             **_estimate("cosine_long", cosines.get("long")),
             **_estimate("cosine_short", cosines.get("short")),
@@ -137,29 +134,6 @@ def _estimate(name: str, estimate: Row | None) -> tidy.Row:
 def _keeps(layer: Row | None) -> bool:
     """True for a layer that tolerates a variant on all of some long texts."""
     return layer is not None and layer["worst"] >= TOLERATED
-
-
-def _steps_table(rows: Sequence[Row], original: Row) -> Table:
-    right = ("tokens", "ms", "of the original's", "99 %", "pairs", "could be seen")
-    floor: Row = {"variant": "no attention at all", "steps": original["floor"]}
-    steps = [(row["variant"], step) for row in [floor, *rows] for step in timed_steps(row)]
-    steps.sort(key=lambda each: (each[1]["seq"], each[1]["comparison"]["ratio"], each[0]))
-    lines = []
-    for name, step in steps:
-        pairs = Pairs.from_dict(step)
-        compared = pairs.comparison
-        cells = (
-            f"{step['seq']:,}",
-            format.ms(statistics.median_high(pairs.b_s)),
-            f"{compared.ratio:.3f}",
-            f"[{compared.low:.3f}, {compared.high:.3f}]",
-            compared.n,
-            format.percent(compared.smallest_effect),
-            Styled(compared.verdict, VERDICTS[compared.verdict]),
-        )
-        lines.append((name, *cells))
-    heads = columns("variant", *right, "verdict", right=right)
-    return Table("what a step takes, in pairs with the original", heads, lines)
 
 
 def _levels_table(rows: Sequence[Row]) -> Table:
@@ -218,9 +192,14 @@ def notes(evidence: Evidence) -> Iterator[str]:
         f"{max(tokens)} tokens, {long} of them long ({results.LONG} and more)"
         + ("; too few, so what is said of long texts is of all" if few else "")
     )
-    yield "cosine: with the original's embedding in float64; median over texts, its 95 % interval"
-    yield "same rank: tied"
-    yield "a step: one text, no padding, no gradients; verdicts after Holm's correction over all"
+    yield (
+        "cosine: with the original's embedding in float64; median over long texts, its 95 % "
+        "interval; same rank: tied"
+    )
+    yield (
+        "step: its time over the original's, one text, no padding, no gradients, 99 % interval; "
+        "verdicts after Holm's correction over all"
+    )
 
 
 def unavailable_note(rows: Sequence[Row]) -> Iterator[str]:

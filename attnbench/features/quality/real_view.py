@@ -1,4 +1,4 @@
-"""The view of ``quality real``: skill and distance on each source of q, k and v."""
+"""The view of ``quality real``: the skill on each source of q, k and v."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TITLES = {
     "softmax": "exact softmax",
     "approximates softmax": "near softmax",
     "softmax on its own pattern": "softmax on its own pattern",
-    "its own operator": "operators of their own: their distance is information, not a fault",
+    "its own operator": "operators of their own: a low skill is information, not a fault",
 }
 
 
@@ -26,28 +26,27 @@ def conclusions(evidence: Evidence) -> list[str]:
 
 
 def tables(evidence: Evidence) -> list[Table]:
-    """The entropies, then skill and distance of each kind, the best mean skill on layers first."""
+    """The entropies, then the skill of each variant, the best mean on layers first."""
     rows = evidence.rows
     sources = list(dict.fromkeys(row["source"] for row in rows))
     entropies = {r["source"]: f"{r['entropy']:.3f}" for r in rows if r["entropy"] is not None}
     title = "how spread the attention is: its mean entropy, as a share of the most"
-    spread = ("entropy", *map(entropies.get, sources))
-    all_tables = [Table(title, columns("", *sources, right=sources), [spread])]
-    left_out = ("refused", "unavailable")
-    ran = {row["variant"] for row in rows if row["status"] not in left_out}
+    spread = Table(
+        title, columns("", *sources, right=sources), [["entropy", *map(entropies.get, sources)]]
+    )
+    all_tables = [spread]
     for computes, title in TITLES.items():
         cells: dict[str, dict[str, Row]] = {}
         for row in rows:
-            if row["computes"] == computes and row["variant"] in ran:
+            if row["computes"] == computes:
                 cells.setdefault(row["variant"], {})[row["source"]] = row
-        order = sorted(cells, key=lambda name: -_mean_skill(cells[name]))
+        lines = [
+            (name, *(_cell(by_source.get(source)) for source in sources))
+            for name, by_source in sorted(cells.items(), key=lambda each: -_mean_skill(each[1]))
+            if any(row["status"] not in ("refused", "unavailable") for row in by_source.values())
+        ]
         heads = columns("variant", *sources, right=sources)
-        for figure, words in (("skill", "skill"), ("distance", "distance from softmax")):
-            lines = [
-                (name, *(_cell(cells[name].get(source), figure) for source in sources))
-                for name in order
-            ]
-            all_tables += [Table(f"{title}: {words}", heads, lines)] if lines else []
+        all_tables += [Table(f"{title}: skill", heads, lines)] if lines else []
     return all_tables
 
 
@@ -57,14 +56,12 @@ def _mean_skill(by_source: Mapping[str, Row]) -> float:
     return sum(numbers) / len(numbers) if numbers else float("-inf")
 
 
-def _cell(row: Row | None, figure: str) -> str | Styled | None:
+def _cell(row: Row | None) -> str | Styled | None:
     if row is not None and row["status"] != "measured":
         return Styled(row["status"].replace("_", " "), BAD)
-    if row is None or (value := row[figure]) is None:
+    if row is None or (skill := row["skill"]) is None:
         return None
-    if figure == "distance":
-        return f"{value:.3g}"
-    return Styled(f"{value:.3f}", GOOD if value >= 0.5 else "")
+    return Styled(f"{skill:.3f}", GOOD if skill >= 0.5 else "")
 
 
 def notes(evidence: Evidence) -> Iterator[str]:

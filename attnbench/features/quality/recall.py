@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.random import Generator
+from numpy.random import Generator as Random
 
 from attnbench.command.progress import Progress
 from attnbench.core.format import duration
@@ -69,7 +69,7 @@ class Setting:
             f"lr{self.rate:g} {self.device}"
         )
 
-    def draw(self, rows: int, generator: Generator, *pairs: int) -> tuple[np.ndarray, np.ndarray]:
+    def draw(self, rows: int, generator: Random, *pairs: int) -> tuple[np.ndarray, np.ndarray]:
         """Tokens [b, n], keys first, then values; and at each place which value is asked for.
 
         A sequence has some pairs, each key once, then questions for some of them.
@@ -93,7 +93,7 @@ class Setting:
         return tokens, targets
 
 
-def stream(seed: int, purpose: int) -> Generator:
+def stream(seed: int, purpose: int) -> Random:
     """Random numbers, different for each seed and purpose."""
     return np.random.default_rng([seed, purpose])
 
@@ -196,13 +196,14 @@ class TrainingJob:
 
 @dataclass
 class Trainings:
-    """The variants that are trained in each setting, and the rows of evidence so far."""
+    """The variants that are trained in each setting, and the budgets of time."""
 
     settings: tuple[Setting, ...]
     variants: dict[Setting, list[Variant]]
     """The baseline first."""
-    rows: list[Row]
-    """Whole whenever it is stopped; at first those of variants that can't be trained."""
+    left_out: list[Row]
+    """Rows of evidence of what can't be trained."""
+    machine: Machine
     seeds: Sequence[int]
     threads: int
     seconds: float | None = None
@@ -214,36 +215,39 @@ class Trainings:
         """The number of trainings."""
         return len(self.seeds) * sum(map(len, self.variants.values()))
 
-    def guesses(self, machine: Machine) -> list[float]:
+    def guesses(self) -> list[float]:
         """Seconds of each training, and before those of a setting of the one for its budget."""
         guesses = []
         for setting in self.settings:
-            trained_s = setting.steps * (STEP_S * pace() + call_s(setting.problem, machine))
+            trained_s = setting.steps * (STEP_S * pace() + call_s(setting.problem, self.machine))
             guesses += [LOAD_S * pace() + trained_s] * (self.seconds is None)
             each = LOAD_S * pace() + max(trained_s, self.seconds or 0.0)
             guesses += [each] * len(self.seeds) * len(self.variants[setting])
         return guesses
 
-    def run(self, progress: Progress, machine: Machine) -> None:
-        """Train all: seed by seed, the variants of one in random order.
+    def steps(self, progress: Progress) -> Generator[Row | None]:
+        """A row of evidence a training, seed by seed, the variants of one in random order.
 
-        Raises CantBeDone where the baseline's time is the budget and it can't be trained.
+        First the rows of what can't be trained; a None where one may stop besides. Raises
+        CantBeDone where the baseline's time is the budget and it can't be trained.
         """
-        for row in self.rows:
+        for row in self.left_out:
             why = "; ".join(filter(None, [f"not trained: {row['reason']}", row["remedy"]]))
             progress.tell(why)
-        progress.expect(self.guesses(machine))
+            yield row
+        progress.expect(self.guesses())
         for setting in self.settings:
             budget = self.seconds or self._measure_budget(setting, progress)
             self.budgets[setting.slug] = budget
+            yield None
             variants = self.variants[setting]
             orders = ((n, stream(n, ORDER).permutation(len(variants))) for n in self.seeds)
             for seed, variant in ((n, variants[at]) for n, order in orders for at in order):
                 progress.step(f"{variant.label}, seed {seed}")
                 row = run_training(TrainingJob(variant, setting, seed, budget, self.threads))
-                self.rows.append(row)
                 if row["status"] != "trained":
                     progress.tell(f"{variant.label}, seed {seed}: {status_words(row)}", "yellow")
+                yield row
 
     def _measure_budget(self, setting: Setting, progress: Progress) -> float:
         progress.step(f"{BASELINE}, for the budget of time")
@@ -281,7 +285,7 @@ def plan_trainings(
                 variants[setting].append(row)
             else:
                 left_out.append(training_row(row, setting) | why)
-    return Trainings(tuple(settings), variants, left_out, **how)
+    return Trainings(tuple(settings), variants, left_out, machine, **how)
 
 
 def training_row(

@@ -249,7 +249,7 @@ def _budget_table(of: SettingResults, budget: str) -> Table:
 
 
 def notes(evidence: Evidence) -> list[str]:
-    """The variants that did not train, how far a stopped run came, and the words of the tables."""
+    """The variants that did not train and the words of the tables."""
     tasks = [
         f"{s.slug}: {s.keys} keys, {s.values} values, batches of {s.batch}; tested on {s.tests} "
         "sequences of each number of pairs"
@@ -259,7 +259,6 @@ def notes(evidence: Evidence) -> list[str]:
     return [
         *tasks,
         *dict.fromkeys(whys),
-        *([progress_words(evidence)] if evidence.partial else ()),
         "right answers, ± the farther end of Student's 95 % interval over "
         f"{counted(len(evidence.made['seeds']), 'seed')}; ✓ all of it at {GOAL} or above, ? "
         "across it",
@@ -267,12 +266,6 @@ def notes(evidence: Evidence) -> list[str]:
         "looking at the test; state: numbers that the decoder keeps a head: its own memory, or the "
         "keys and values of all tokens, though a pattern may need fewer",
     ]
-
-
-def progress_words(evidence: Evidence) -> str:
-    """``stopped before its end: 7 of 18 trainings``"""
-    trained = sum(bool(row["curve"]) for row in evidence.rows)
-    return f"stopped before its end: {trained} of {evidence.made['trainings']} trainings"
 
 
 WIDE, HIGH, LEFT, ABOVE, BELOW = 560.0, 235.0, 40.0, 52.0, 32.0

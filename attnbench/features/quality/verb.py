@@ -60,6 +60,10 @@ VIEWS: Mapping[str, Any] = {"recall": recall_view, "model": model_view, "real": 
 """Each form's module with ``conclusions``, ``tables``, ``notes``, ``csv_rows`` and ``draw``."""
 
 
+NOT_RUN = ("refused", "unavailable", "unsupported")
+"""Statuses of what was not tried; the last in older files."""
+
+
 def quality(arguments: argparse.Namespace) -> int:
     """Run a form, or show what an earlier call of it kept."""
     form = arguments.form
@@ -86,9 +90,33 @@ def quality(arguments: argparse.Namespace) -> int:
         raise StoreError(f"{file} is damaged ({why}): what it holds can't be shown") from None
 
 
-def _keep(arguments: argparse.Namespace, header: Mapping[str, Any], rows: Sequence[Row]) -> int:
+def _collect(
+    steps: Callable[[Progress], Generator[Row | None]], device: str
+) -> tuple[list[Row], bool]:
+    """The rows of ``steps`` until Ctrl-C, which may end it at a None; True where it did."""
+    rows, stopped = list[Row](), False
+    try:
+        with (
+            lock_for([device]),
+            Progress(after_s=DRAWING_S) as progress,
+            (interrupt := Interrupt(progress.tell)).watching(),
+            closing(steps(progress)) as remaining,
+        ):
+            for row in remaining:
+                rows += [] if row is None else [row]
+                if stopped := interrupt.asked:
+                    break
+    except KeyboardInterrupt:
+        stopped = True
+    return rows, stopped
+
+
+def _keep(arguments: argparse.Namespace, header: Row, rows: Sequence[Row], stopped: bool) -> int:
     """Keep evidence with its picture, if it has one, and print it; the exit status."""
-    evidence = Evidence(arguments.form, header, rows)
+    if stopped and all(row["status"] in NOT_RUN for row in rows):
+        say("attnbench: stopped before anything was tried; nothing is kept")
+        return INTERRUPTED
+    evidence = Evidence(arguments.form, {**header, "stopped": stopped}, rows)
     file = save_evidence(Path(arguments.out), evidence)
     status = _present(evidence, file, arguments)
     picture_words = ""
@@ -101,7 +129,7 @@ def _keep(arguments: argparse.Namespace, header: Mapping[str, Any], rows: Sequen
         except OSError as error:
             say(f"note: {png} could not be written: {error.strerror}")
     say(f"kept in {file}{picture_words}")
-    return INTERRUPTED if evidence.partial else status
+    return INTERRUPTED if stopped else status
 
 
 def _present(evidence: Evidence, file: Path, arguments: argparse.Namespace) -> int:
@@ -113,12 +141,12 @@ def _present(evidence: Evidence, file: Path, arguments: argparse.Namespace) -> i
         print(json.dumps({**json.loads(file.read_text()), "conclusions": _sentences(evidence)}))
     else:
         show(evidence)
-    if evidence.partial and evidence.kind != "recall":
+    if evidence.partial:
         say("stopped before its end: this is a part of what was asked")
     statuses = {row["status"] for row in evidence.rows}
     if statuses & {*FINDINGS, Status.TIMED_OUT}:
         return 1
-    if evidence.kind != "recall" and "measured" not in statuses:
+    if statuses <= {*NOT_RUN}:
         say("attnbench: nothing was measured, for the reasons said")
         return 2
     return 0
@@ -173,34 +201,16 @@ class Session:
             )
         check_writable(Path(arguments.out), self.machine)
 
-    def collect(
-        self, steps: Callable[[Path, Progress], Generator[Row | None]], texts: int, options: Row
-    ) -> tuple[list[Row], Row]:
-        """The rows of ``steps`` until Ctrl-C, which may end it at a None; and how they are made."""
-        rows, stopped = list[Row](), False
-        try:
-            with (
-                tempfile.TemporaryDirectory() as folder,
-                lock_for([self.device]),
-                Progress(after_s=DRAWING_S) as progress,
-                (interrupt := Interrupt(progress.tell)).watching(),
-                closing(steps(Path(folder), progress)) as remaining,
-            ):
-                for row in remaining:
-                    rows += [] if row is None else [row]
-                    if stopped := interrupt.asked:
-                        break
-        except KeyboardInterrupt:
-            stopped = True
+    def header(self, texts: int, options: Row) -> Row:
+        """The machine, the model, the texts and the options behind the evidence."""
         digest = hashlib.sha256("\n".join(self.texts.texts).encode()).hexdigest()[:12]
-        return rows, made_here(
+        return made_here(
             self.machine,
             model={"name": pretrained.MODEL, **pretrained.versions()},
             texts={"source": self.texts.source, "digest": digest, "texts": texts},
             wanted=options,
             settings=self.settings.to_dict(),
             tuned=TunedOptions(self.machine).lines(self.device),
-            stopped=stopped,
         )
 
 
@@ -221,7 +231,7 @@ def model(arguments: argparse.Namespace) -> int:
     )
     original: Row = {}
 
-    def steps(folder: Path, progress: Progress) -> Generator[Row | None]:
+    def steps(progress: Progress) -> Generator[Row | None]:
         refusals = [pretrained.model_refusal(row, options, session.machine) for row in variants]
         guesses = [
             ORIGINAL_S * pace(),
@@ -231,8 +241,12 @@ def model(arguments: argparse.Namespace) -> int:
         say(f"{len(variants)} variants in the model, one after another; first the original; {left}")
         progress.expect(guesses)
         progress.step("the original model")
-        with Worker(WORKER, session.settings.threads, limited=session.device == "cpu") as worker:
-            trial = pretrained.Trial(session.texts, options, worker, arguments.table, folder)
+        limited = session.device == "cpu"
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            Worker(WORKER, session.settings.threads, limited=limited) as worker,
+        ):
+            trial = pretrained.Trial(session.texts, options, worker, arguments.table, Path(folder))
             original.update(trial.original)
             yield None
             for variant, refused in zip(variants, refusals, strict=True):
@@ -243,11 +257,10 @@ def model(arguments: argparse.Namespace) -> int:
                     progress.tell(f"{row['variant']}: {status_words(row)}", "yellow")
                 yield row
 
-    rows, header = session.collect(steps, len(session.texts.texts), asdict(options))
-    if not rows:
-        return _nothing()
-    ranked = model_results.with_ranks(rows, original)
-    return _keep(arguments, {**header, "original": original}, model_results.with_verdicts(ranked))
+    rows, stopped = _collect(steps, session.device)
+    header = session.header(len(session.texts.texts), asdict(options)) | {"original": original}
+    ranked = model_results.with_ranks(rows, original) if rows else []
+    return _keep(arguments, header, model_results.with_verdicts(ranked), stopped)
 
 
 def real(arguments: argparse.Namespace) -> int:
@@ -263,34 +276,31 @@ def real(arguments: argparse.Namespace) -> int:
         "device": session.device,
     }
 
-    def steps(folder: Path, progress: Progress) -> Generator[Row | None]:
+    def steps(progress: Progress) -> Generator[Row | None]:
         progress.tell(f"first the model's layers are read; about {roughly(CAPTURE_S)}")
         progress.at(0, 0, CAPTURE_S, "the model's layers are read")
-        sources = pretrained.capture_inputs(
-            session.texts, **options, folder=folder, settings=session.settings
-        )
-        plan = pretrained.plan_sources(table, arguments.variants, sources, session.machine)
-        guesses = [cell.guess_s for cell in plan.cells]
-        progress.tell(plan.sentence(starting_s() + sum(guesses)))
-        yield None
-        guesses[0] += starting_s()
-        progress.expect(guesses)
-        progress.step(sources[0][0])
-        with LocalEngine(session.settings, limited=session.device == "cpu") as engine:
-            for row in pretrained.judge_sources(plan, sources, engine, arguments.seed):
-                name = f"{row['variant']} on {row['source']}"
-                if row["status"] not in ("measured", "refused", "unavailable"):
-                    progress.tell(f"{name}: {status_words(row)}", "yellow")
-                progress.step(name)
-                yield row
+        with tempfile.TemporaryDirectory() as folder:
+            sources = pretrained.capture_inputs(
+                session.texts, **options, folder=Path(folder), settings=session.settings
+            )
+            plan = pretrained.plan_sources(table, arguments.variants, sources, session.machine)
+            guesses = [cell.guess_s for cell in plan.cells]
+            progress.tell(plan.sentence(starting_s() + sum(guesses)))
+            yield None
+            guesses[0] += starting_s()
+            progress.expect(guesses)
+            progress.step(sources[0][0])
+            with LocalEngine(session.settings, limited=session.device == "cpu") as engine:
+                for row in pretrained.judge_sources(plan, sources, engine, arguments.seed):
+                    name = f"{row['variant']} on {row['source']}"
+                    if row["status"] not in ("measured", *NOT_RUN):
+                        progress.tell(f"{name}: {status_words(row)}", "yellow")
+                    progress.step(name)
+                    yield row
 
-    rows, header = session.collect(steps, arguments.batch, {**options, "seed": arguments.seed})
-    return _keep(arguments, header, rows) if rows else _nothing()
-
-
-def _nothing() -> int:
-    say("attnbench: stopped before anything was tried; nothing is kept")
-    return INTERRUPTED
+    rows, stopped = _collect(steps, session.device)
+    header = session.header(arguments.batch, {**options, "seed": arguments.seed})
+    return _keep(arguments, header, rows, stopped)
 
 
 def recall(arguments: argparse.Namespace) -> int:
@@ -318,33 +328,22 @@ def recall(arguments: argparse.Namespace) -> int:
         seconds=arguments.seconds,
     )
     check_writable(Path(arguments.out), machine)
-    setting, left_s = settings[0], sum(plan.guesses(machine))
+    setting, left_s = settings[0], sum(plan.guesses())
     say(
         f"{plan.count} trainings: variants {len(plan.variants[setting])}, seeds "
         f"{len(plan.seeds)}, threads {plan.threads}; {', '.join(s.slug for s in settings)}; pairs "
         f"{setting.pairs}; about {roughly(left_s + DRAWING_S)}"
     )
+    rows, stopped = _collect(plan.steps, setting.device)
     header = made_here(
         machine,
         baseline=training.BASELINE,
         seeds=list(plan.seeds),
         threads=plan.threads,
-        trainings=plan.count,
         budgets=plan.budgets,
         tuned=TunedOptions(machine).lines(setting.device),
-        stopped=False,
     )
-    try:
-        with lock_for([setting.device]), Progress(after_s=DRAWING_S) as progress:
-            plan.run(progress, machine)
-    except KeyboardInterrupt:
-        header["stopped"] = True
-    if not any(row["curve"] for row in plan.rows):
-        return _nothing() if header["stopped"] else 2
-    if header["stopped"]:
-        words = recall_view.progress_words(Evidence("recall", header, plan.rows))
-        say(f"{words}; what was trained is kept")
-    return _keep(arguments, header, plan.rows)
+    return _keep(arguments, header, rows, stopped)
 
 
 FORMS: Mapping[str, Callable[[argparse.Namespace], int]] = {
