@@ -49,11 +49,7 @@ def summarize(row: Row, original: Row) -> dict[str, Any]:
     more: dict[str, Any] = {}
     long = long_texts(original)
     if cosines := row.get("cosines"):
-        short = [n for n in range(len(original["tokens"])) if n not in long]
-        more["cosine"] = {
-            name: estimate_median([cosines[n] for n in places])
-            for name, places in (("long", long), ("short", short))
-        }
+        more["cosine"] = {"long": estimate_median([cosines[n] for n in long])}
     if row.get("layers"):
         more["by_layer"] = [estimate_median(layer) for layer in row["layers"]]
     return {**row, **more}
@@ -65,15 +61,12 @@ RANKED = ("approximates softmax", "softmax on its own pattern")
 def with_ranks(rows: Sequence[Row], original: Row) -> list[dict[str, Any]]:
     """The rows with their ranks: 1 for the nearest to the original and all that tie with it.
 
-    One is nearer where it is text by text, beyond doubt. None for other operators, and for variants
-    that refused one of these texts.
+    One is nearer where it is text by text, beyond doubt. None for other operators.
     """
     places, cosines = long_texts(original), dict[str, list[float]]()
     for row in rows:
         if row["status"] == "measured" and row["computes"] in RANKED:
-            some = [row["cosines"][n] for n in places]
-            if None not in some:
-                cosines[row["variant"]] = some
+            cosines[row["variant"]] = [row["cosines"][n] for n in places]
     ranks: dict[str, int] = {}
     leader: list[float] = []
     for name in sorted(cosines, key=lambda name: -sorted(cosines[name])[len(places) // 2]):

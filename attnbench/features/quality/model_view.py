@@ -106,7 +106,6 @@ def csv_rows(evidence: Evidence) -> Iterator[tidy.Row]:
             "status": row["status"].replace("_", " "),
             "rank": row.get("rank"),
             **_estimate("cosine_long", cosines.get("long")),
-            **_estimate("cosine_short", cosines.get("short")),
             "largest_error": error.get("max"),
             "error": error.get("relative"),
             "layers_kept": layers and sum(map(_keeps, layers)),
@@ -179,8 +178,6 @@ def notes(evidence: Evidence) -> Iterator[str]:
         reasons = list(row.get("amiss", ()))
         if row["status"] not in ("measured", "unavailable"):
             reasons.insert(0, status_words(row))
-        refusals = (row.get("left_out") or {}).items()
-        reasons += [f"{len(places)} texts refused: {why}" for why, places in refusals]
         reasons += [f"step at {s['seq']}: {s['why']}" for s in row.get("steps") or () if "why" in s]
         yield from (f"! {row['variant']}: {reason}" for reason in reasons)
     tokens = original["tokens"]

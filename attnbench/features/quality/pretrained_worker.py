@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import reduce
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -83,15 +84,6 @@ class SwappableModel:
             layer.config = self._configs[name if layers is None or number in layers else ORIGINAL]
 
 
-class Embeddings(NamedTuple):
-    """The embeddings of some texts."""
-
-    vectors_tw: Tensor
-    """In float64; NaN for a text that was refused."""
-    refused: dict[int, str]
-    """By the text's place: the variant's own sentence."""
-
-
 def batches(lengths: Sequence[int], *, together: bool) -> list[list[int]]:
     """The texts of each batch: neighbours in length, as many as there is room for."""
     groups: list[list[int]] = []
@@ -120,33 +112,27 @@ def own_words(why: NotServed) -> str:
     return str(why).partition(": ")[2].removesuffix(f"; {OTHERS}")
 
 
-def embed(model: nn.Module, ids: Ids, *, together: bool) -> Embeddings:
-    """The embeddings of some texts, without gradients; a refusal costs its batch alone."""
+def embed(model: nn.Module, ids: Ids, *, together: bool) -> Tensor:
+    """The embeddings in float64, without gradients; raises NotServed with the variant's words."""
     width = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
-    vectors = torch.full((len(ids), width), torch.nan, dtype=torch.float64)
-    refused: dict[int, str] = {}
+    vectors_tw = torch.empty((len(ids), width), dtype=torch.float64)
     for places in batches([len(x) for x in ids], together=together):
         try:
             with torch.no_grad():
                 states, real = last_states(model, [ids[n] for n in places])
         except NotServed as why:
-            refused |= dict.fromkeys(places, own_words(why))
-            continue
+            raise NotServed(own_words(why)) from None
         means = (states * real).sum(1) / real.sum(1)
-        vectors[places] = F.normalize(means).cpu().to(torch.float64)
-    return Embeddings(vectors, refused)
+        vectors_tw[places] = F.normalize(means).cpu().to(torch.float64)
+    return vectors_tw
 
 
-def embed_variant(swappable: SwappableModel, row: Variant, ids: Ids, dtype: str) -> Embeddings:
-    """The embeddings with the attention in use; raises NotServed where it takes no text at all."""
-    padded = row.supports(texts_problem(PADDING, dtype, str(swappable.device))) is None
-    if padded:
-        embeddings = embed(swappable.model, ids, together=True)
-    if not padded or len(embeddings.refused) == len(ids):
-        embeddings = embed(swappable.model, ids, together=False)
-    if len(embeddings.refused) == len(ids):
-        raise NotServed(next(iter(embeddings.refused.values())))
-    return embeddings
+def embed_variant(swappable: SwappableModel, row: Variant, ids: Ids, dtype: str) -> Tensor:
+    """The embeddings with the attention in use, of each text alone where it takes no padding."""
+    if row.supports(texts_problem(PADDING, dtype, str(swappable.device))) is None:
+        with suppress(NotServed):
+            return embed(swappable.model, ids, together=True)
+    return embed(swappable.model, ids, together=False)
 
 
 def embedding_error(got_tw: Tensor, want_tw: Tensor) -> Error:
@@ -155,34 +141,28 @@ def embedding_error(got_tw: Tensor, want_tw: Tensor) -> Error:
 
 
 def cosines(a_tw: Tensor, b_tw: Tensor) -> list[float | None]:
-    """The cosine between both embeddings of each text; None where it was refused."""
+    """The cosine between both embeddings of each text; None where that is no number."""
     values = F.cosine_similarity(a_tw, b_tw).tolist()
     return [round(x, 12) if np.isfinite(x) else None for x in values]
 
 
 def judge_embeddings(
-    embeddings: Embeddings, row: Variant, want_tw: Tensor, plain: Error, dtype: str
+    got_tw: Tensor, row: Variant, want_tw: Tensor, plain: Error, dtype: str
 ) -> dict[str, Any]:
     """All figures of the embeddings; a row that computes softmax has to agree."""
-    places = [n for n in range(len(want_tw)) if n not in embeddings.refused]
-    got, served = embeddings.vectors_tw[places], len(places)
-    error, wrong = embedding_error(got, want_tw[places]), ""
-    if not_finite := int((~torch.isfinite(got)).any(1).sum()):
-        wrong = f"the embeddings of {not_finite} of {served} texts are not numbers"
+    error, texts, wrong = embedding_error(got_tw, want_tw), len(want_tw), ""
+    if not_finite := int((~torch.isfinite(got_tw)).any(1).sum()):
+        wrong = f"the embeddings of {not_finite} of {texts} texts are not numbers"
     elif row.exact:
         try:
-            budget.check("its embeddings", error, budget.Yardstick(plain, served), dtype, None)
+            budget.check("its embeddings", error, budget.Yardstick(plain, texts), dtype, None)
         except Wrong as beyond:
             wrong = f"it computes softmax by its row, and {beyond}"
-    left_out: dict[str, list[int]] = {}
-    for place, why in embeddings.refused.items():
-        left_out.setdefault(why, []).append(place)
     return {
         "status": "wrong" if wrong else "measured",
         "reason": wrong,
-        "cosines": cosines(embeddings.vectors_tw, want_tw),
+        "cosines": cosines(got_tw, want_tw),
         "error": error.to_dict(),
-        "left_out": left_out,
     }
 
 
@@ -235,7 +215,7 @@ def cosines_by_layer(
     by_layer = []
     for layer in range(len(swappable.layers)):
         swappable.use(name, [layer])
-        by_layer.append(cosines(embed_variant(swappable, row, ids, dtype).vectors_tw, want_tw))
+        by_layer.append(cosines(embed_variant(swappable, row, ids, dtype), want_tw))
     return by_layer
 
 
@@ -243,12 +223,12 @@ def answer_original(question: Mapping[str, Any]) -> Stages:
     """The original's figures, with the error of plain forms, then the floor of a step's time."""
     folder, dtype, device = Path(question["folder"]), question["dtype"], question["device"]
     ids = tokenize(question["texts"])
-    want = embed(load_model("float64", device, "eager"), ids, together=False).vectors_tw
+    want = embed(load_model("float64", device, "eager"), ids, together=False)
     forms = (  # which attention, and whether texts share batches
         embed(load_model(dtype, device, attention), ids, together=together)
         for attention, together in (("eager", True), ("sdpa", True), ("sdpa", False))
     )
-    plain = reduce(worse, (embedding_error(form.vectors_tw, want) for form in forms))
+    plain = reduce(worse, (embedding_error(form, want) for form in forms))
     torch.save({"ids": ids, "vectors": want}, folder / "original.pt")
     yield {"original": {"tokens": [len(x) for x in ids], "plain": plain.to_dict()}}
 

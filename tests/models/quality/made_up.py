@@ -62,7 +62,7 @@ def step(ratio, seq=256):
 def row(variant, cosines, computes="approximates softmax", ratio=None, **more):
     """A variant that was measured in the model, on the texts of :func:`original`."""
     made = {"variant": variant, "family": "lowrank", "computes": computes, **OKAY, "amiss": []}
-    made |= {"left_out": {}, "steps": [] if ratio is None else [step(ratio)]}
+    made |= {"steps": [] if ratio is None else [step(ratio)]}
     made |= {"cosines": list(cosines), "error": EXACT}
     return {**made, **more}
 
@@ -74,7 +74,7 @@ def flat(value, spread=0.0, texts=14):
 
 QUALITY = {
     "status": "measured", "reason": "", "cosines": flat(0.98),
-    "left_out": {}, "error": {"relative": 1e-7, "max": 1e-7},
+    "error": {"relative": 1e-7, "max": 1e-7},
 }  # fmt: skip
 """Of a variant in the trained model, as its process tells it."""
 

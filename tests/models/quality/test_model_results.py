@@ -21,13 +21,12 @@ def test_intervals_hold_the_truth_as_often_as_they_claim():
     assert 0.95 - 3 * math.sqrt(0.95 * 0.05 / 400) <= held / 400
 
 
-def test_summaries_are_of_long_and_of_short_texts():
+def test_summaries_are_of_long_texts():
     few_long = original(tokens=(20,) * 12 + (300,) * 2)
     assert results.long_texts(few_long) == list(range(14))
     cosines = [0.9, 0.7, 0.8, None, *[0.5] * 5, *[0.6] * 5]
     found = results.summarize(row("x", cosines), original())
-    short, long = found["cosine"]["short"], found["cosine"]["long"]
-    assert (short["value"], short["n"]) == (0.8, 3)
+    long = found["cosine"]["long"]
     assert (long["value"], long["worst"]) == (0.55, 0.5)
 
 
@@ -41,7 +40,6 @@ SPREAD, SWING = flat(0.9, 0.03), np.array([0.01, -0.01] * 7)
         ({"far": [x - 0.001 for x in SPREAD], "near": SPREAD}, {"near": 1, "far": 2}),
         # leads that change sides
         ({"a": 0.9 + SWING, "b": 0.9 - SWING, "c": flat(0.5)}, {"a": 1, "b": 1, "c": 3}),
-        ({"refused one": [*flat(0.99)[:7], None, *flat(0.99)[8:]]}, {"refused one": None}),
     ],
 )
 def test_a_clear_difference_text_by_text_is_a_rank(rows, ranks):

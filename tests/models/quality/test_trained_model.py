@@ -144,13 +144,13 @@ def test_made_up_inputs_and_each_layer_are_judged_and_each_cell_is_a_row(tmp_pat
 
 @pytest.fixture(scope="module")
 def want():
-    return worker.embed(small_model().double(), IDS, together=False).vectors_tw
+    return worker.embed(small_model().double(), IDS, together=False)
 
 
 @pytest.fixture
 def judged(want):
     """The figures of a variant, by its name or as a row."""
-    plain = worker.embedding_error(worker.embed(small_model(), IDS, together=True).vectors_tw, want)
+    plain = worker.embedding_error(worker.embed(small_model(), IDS, together=True), want)
 
     def call(row):
         row = impls.table().find(row) if isinstance(row, str) else row
@@ -202,18 +202,18 @@ def test_one_layer_alone_leaves_the_others_as_they_were(want):
     name = register_row(row)
     by_layer = worker.cosines_by_layer(swappable, name, row, IDS, want, "float32")
     swappable.use(name)
-    swapped = worker.embed_variant(swappable, row, IDS, "float32").vectors_tw
+    swapped = worker.embed_variant(swappable, row, IDS, "float32")
     all_layers = worker.cosines(swapped, want)
     assert len(by_layer) == 2 and by_layer[0] != by_layer[1] and all_layers not in by_layer
     swappable.use(name, [])
-    without = worker.cosines(worker.embed(swappable.model, IDS, together=True).vectors_tw, want)
+    without = worker.cosines(worker.embed(swappable.model, IDS, together=True), want)
     assert min(without) > 1 - 1e-6
 
 
 def test_texts_share_a_batch_with_their_neighbours_in_length_and_padding_changes_nothing(want):
     assert worker.batches([5, 1, 3], together=False) == [[1], [2], [0]]
     assert worker.batches([4096, 10, 4096, 4096], together=True) == [[1, 0], [2, 3]]
-    together = worker.embed(small_model(), IDS, together=True).vectors_tw
+    together = worker.embed(small_model(), IDS, together=True)
     torch.testing.assert_close(together, want, rtol=0, atol=1e-5)
 
 
