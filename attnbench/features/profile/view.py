@@ -123,7 +123,7 @@ def _merge_operators(
         sums = [sum(seconds for name, seconds in s.items() if name in others) for s in spent]
         yield f"{len(others)} others" if len(others) > 1 else "1 other", [*sums]
     if any(p and p["of"] == "operators" for p in phases):
-        yield "outside operators", [p and p["outside_s"] for p in phases]
+        yield "outside operators", [p["outside_s"] if p else None for p in phases]
 
 
 def csv_rows(profiles: Sequence[Profile]) -> Iterator[tidy.Row]:

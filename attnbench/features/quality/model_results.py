@@ -45,7 +45,7 @@ def long_texts(original: Row) -> list[int]:
 
 
 def summarize(row: Row, original: Row) -> dict[str, Any]:
-    """The row with medians, correlations and shares of its raw figures."""
+    """The row with the medians of its raw figures."""
     more: dict[str, Any] = {}
     long = long_texts(original)
     if cosines := row.get("cosines"):

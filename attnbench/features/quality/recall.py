@@ -260,8 +260,8 @@ class Trainings:
             )
         took = float(row["curve"][-1]["seconds"])
         progress.tell(
-            f"{setting.slug}: {BASELINE} took {duration(took)} for {setting.steps:,} steps; all "
-            "get as many steps, and as much time"
+            f"{setting.slug}: {BASELINE} took {duration(took)} for {setting.steps:,} steps; "
+            "every variant gets the same steps and the same time"
         )
         return took
 

@@ -30,7 +30,7 @@ from attnbench.core.format import roughly
 from attnbench.core.lock import lock_for
 from attnbench.core.machine import pace, this_machine
 from attnbench.core.process import Worker
-from attnbench.core.record import FINDINGS, Status
+from attnbench.core.record import FINDINGS, NOT_TRIED, Status
 from attnbench.core.settings import Settings
 from attnbench.core.tuned import TunedOptions
 from attnbench.features.quality import (
@@ -60,8 +60,8 @@ VIEWS: Mapping[str, Any] = {"recall": recall_view, "model": model_view, "real": 
 """Each form's module with ``conclusions``, ``tables``, ``notes``, ``csv_rows`` and ``draw``."""
 
 
-NOT_RUN = ("refused", "unavailable", "unsupported")
-"""Statuses of what was not tried; the last in older files."""
+NOT_RUN = ("refused", *NOT_TRIED)
+"""Statuses of variants that were not tried."""
 
 
 def quality(arguments: argparse.Namespace) -> int:
@@ -142,12 +142,12 @@ def _present(evidence: Evidence, file: Path, arguments: argparse.Namespace) -> i
     else:
         show(evidence)
     if evidence.partial:
-        say("stopped before its end: this is a part of what was asked")
+        say("stopped early: these results are incomplete")
     statuses = {row["status"] for row in evidence.rows}
     if statuses & {*FINDINGS, Status.TIMED_OUT}:
         return 1
     if statuses <= {*NOT_RUN}:
-        say("attnbench: nothing was measured, for the reasons said")
+        say("attnbench: nothing was measured, for the reasons above")
         return 2
     return 0
 
