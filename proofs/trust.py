@@ -72,12 +72,12 @@ def busy_core() -> Iterator[None]:
 
 
 def _verdicts() -> Iterator[Figure]:
+    from attnbench.core.job import Job
     from attnbench.core.settings import Settings, apply
     from attnbench.core.stats import LEAST_MARGIN, StopRule, Verdict
     from attnbench.gate.plants import SLICES_PROBLEM, slices
     from attnbench.meter.cell import Bench
     from attnbench.meter.pairs import compare_ready, floor_of
-    from attnbench.meter.timer import Job
 
     apply(Settings())
     bench = Bench()

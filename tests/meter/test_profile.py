@@ -9,6 +9,7 @@ import pytest
 from torch.autograd import DeviceType
 
 import impls
+from attnbench.core.job import Job
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record, Status
 from attnbench.features.profile import profiler
@@ -28,8 +29,7 @@ ASKED = ["einsum train", "sdpa.flash train", "numpy forward"]
 
 
 def question(variant, problem, trace):
-    job = {"variant": variant.to_dict(), "problem": problem.to_dict(), "timed": False}
-    return {"job": job, "trace": str(trace)}
+    return {"job": Job(variant, problem, timed=False).to_dict(), "trace": str(trace)}
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.autograd.profiler import profile, record_function
 
+from attnbench.core.job import Job
 from attnbench.core.record import Record, Status
 from attnbench.gate.inputs import Call
 from attnbench.meter.cell import Bench, NotReady
@@ -29,8 +30,8 @@ from attnbench.meter.memory import (
     shown_name,
     warm_profiler,
 )
-from attnbench.meter.ranks import note_of, runs_over_ranks
-from attnbench.meter.timer import Job, Ready
+from attnbench.meter.ranks import note_of
+from attnbench.meter.timer import Ready
 
 FORWARD, BACKWARD = "attnbench: forward", "attnbench: backward"
 PHASES = {FORWARD: "forward", BACKWARD: "backward"}
@@ -48,7 +49,7 @@ def answer(bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
     after would be slower for it.
     """
     job = Job.from_dict(question["job"])
-    if runs_over_ranks(job.variant):
+    if job.variant.ranks:
         reason = f"profile looks into one process, and {job.variant.label} runs over several"
         return {"record": Record.of(job.variant, job.problem, Status.UNSUPPORTED, reason).to_dict()}
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.core.disk import StoreError
+from attnbench.core.job import Job
 from attnbench.core.machine import Machine
 from attnbench.core.record import FINDINGS, Record
 from attnbench.sweep.engine import CELL_LIMIT_S, LocalEngine, WorkerLost, lost_status
@@ -86,12 +87,8 @@ def profile_cells(
     profiles = []
     for cell in cells:
         trace = str((folder / f"trace-{slug(cell.variant.label)}.json").resolve())
-        job = {"variant": cell.variant.to_dict(), "problem": cell.problem.to_dict()}
-        question = {
-            "answer": PROFILER,
-            "job": {**job, "timed": False, "seed": seed},
-            "trace": trace,
-        }
+        job = Job(cell.variant, cell.problem, seed, timed=False).to_dict()
+        question = {"answer": PROFILER, "job": job, "trace": trace}
         try:
             answer = engine.ask(question, CELL_LIMIT_S)
         except WorkerLost as lost:
