@@ -30,8 +30,8 @@ OPEN = {*DATA, *TENSORS, *TABLE}
 WITH_TORCH = {"attnbench.gate", "attnbench.meter", "attnbench.models", FAMILY, *TENSORS}
 """The rooms that may load torch. Every other module must load where there is no torch."""
 WORKERS = re.compile(
-    r"attnbench\.features\.(quality\.(pretrained|recall)_worker"
-    r"|claims\.(biases|layers|one_head|word_vectors))"
+    r"attnbench\.features\.(quality\.((pretrained|recall)_)?worker"
+    r"|profile\.profiler|claims\.(biases|layers|one_head|word_vectors))"
 )
 """Modules of other rooms that may: they run in processes of their own."""
 TORCH_IN_FUNCTIONS = {

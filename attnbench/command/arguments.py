@@ -104,7 +104,6 @@ variants VARIANT *: all of the table if none
 + tables
 --dtype T =float32: float32 if not given
 --device DEVICE: cpu, cuda or cuda:1
---seed N seed =0: 0 if not given
 --threads N count: all cores but one if not given
 --from FILE as:source: show what an earlier call kept, and ask nothing
 --out DIR =results: where it is kept
@@ -206,7 +205,7 @@ b HEAD: the commit that is held against it
 + pairs
 [history export] sweeps into asv's results, so that its pages show them too
 runs RUN +: a run folder
-[profile] where the time and the memory go: kernels, a trace, a memory timeline
+[profile] where the time goes: kernels, a trace, the peak of memory; why one is slower
 $ attnbench profile gla --against sdpa --seq 1024
 name NAME: a variant, as 'list' names it
 --against OTHER: another beside it, and why one of them is slower
@@ -214,7 +213,7 @@ name NAME: a variant, as 'list' names it
 + axes
 #
 + settings
---out DIR =profiles: where traces and pictures are kept
+--out DIR =profiles: where profiles and traces are kept
 == decide
 [choose] the attention for given shapes and limits: an answer, or why there is none
 $ attnbench choose --seq 4096 --heads 16 --phase train
@@ -289,7 +288,6 @@ variants VARIANT *: cores that are causal and train, and always sdpa; the preset
 --seconds S seconds: that all get; what softmax attention takes for its steps if not given
 --threads N count: 1 if not given
 #
---scan: softmax and linear attention at several widths and rates: where only the one recalls
 --from FILE as:source: show what an earlier one found
 + tables
 --out DIR =results: where evidence is kept
@@ -298,15 +296,13 @@ variants VARIANT *: cores that are causal and train, and always sdpa; the preset
 variants VARIANT *: all of the table that take it if none
 --texts FILE: your own texts, UTF-8, one a line; built-in ones if not given
 --seq N,… numbers: tokens of a step that is timed; 256 if not given
---no-layers: leave out each layer alone
---distil STEPS count =0: in which what isn't exact learns from the original; none if not given
---train - =projections projections|all: what learns: the projections around attention, or all
 --budget S seconds =3: seconds of pairs a variant and a length; 3 if not given
 + model
 [quality real] error and skill of what isn't exact, on that model's own q, k, v, and made-up ones
 variants VARIANT *: all of the table that take it if none
 --seq N count =512: tokens of a row of text; 512 if not given
 --batch N count =2: rows; 2 if not given
+--seed N seed =0: of the made-up inputs; 0 if not given
 + model
 == read
 [report] a page that opens with the answer: figures, data, a table for a paper

@@ -34,8 +34,6 @@ OPERATORS = ("aten::", "torch_", "triton_", "mkldnn::", "quantized::", "Torch-Co
 """Prefixes of what computes; the rest is the profiler's and autograd's bookkeeping."""
 COMPILED = "## Call CompiledFxGraph"
 """Prefix of a compiled graph's call; its hash follows."""
-ALLOCATES = ("aten::empty", "aten::new_empty", "aten::resize_")
-"""Prefixes of operators that allocate for another one, which fills the memory."""
 MEMORY = "[memory]"  # the name of an allocation, or of a release
 
 Named = tuple[str, Any]  # an event with its name, which takes long to read
@@ -47,7 +45,6 @@ class Own(NamedTuple):
     event: Any
     name: str
     nanoseconds: int
-    allocated: int  # bytes, released or not; 0 without ``allocations``
     called: list[Any]  # the events of the operators that it called itself
 
 
@@ -56,13 +53,11 @@ def shown_name(name: str) -> str:
     return "compiled graph" if name.startswith(COMPILED) else name
 
 
-def own_of(
-    events: Iterable[Named], names: tuple[str, ...] = OPERATORS, *, allocations: bool = False
-) -> Iterator[Own]:
+def own_of(events: Iterable[Named], names: tuple[str, ...] = OPERATORS) -> Iterator[Own]:
     """Each operator that ran, without the operators inside it."""
-    wanted, by_thread = (*names, MEMORY) if allocations else names, defaultdict[int, Any](list)
+    by_thread = defaultdict[int, Any](list)
     for number, (name, event) in enumerate(events):
-        if name.startswith(wanted):  # the longer of two that start at once called the other
+        if name.startswith(names):  # the longer of two that start at once called the other
             call = (event.start_ns(), -event.duration_ns(), number, name, event)
             by_thread[event.start_thread_id()].append(call)
     for calls in by_thread.values():
@@ -70,22 +65,18 @@ def own_of(
 
 
 def _of_thread(calls: list[tuple[int, int, int, str, Any]]) -> Iterator[Own]:
-    own, allocated = [-minus for _, minus, *_ in calls], [0] * len(calls)
+    own = [-minus for _, minus, *_ in calls]
     called: list[list[Any]] = [[] for _ in calls]
     within: list[tuple[int, int]] = []  # the calls that are not over: their ends, and which
-    for at, (start, minus, _, name, event) in enumerate(calls):
+    for at, (start, minus, _, _, event) in enumerate(calls):
         while within and within[-1][0] <= start:
             within.pop()
-        if within and name == MEMORY:
-            allocated[within[-1][1]] += max(0, event.nbytes())
-        elif within:
+        if within:
             own[within[-1][1]] += minus
             called[within[-1][1]].append(event)
-        if name != MEMORY:
-            within.append((start - minus, at))
+        within.append((start - minus, at))
     for at, (_, _, _, name, event) in enumerate(calls):
-        if name != MEMORY:
-            yield Own(event, name, own[at], allocated[at], called[at])
+        yield Own(event, name, own[at], called[at])
 
 
 BETWEEN = "attnbench: between forward and backward"

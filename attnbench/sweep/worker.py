@@ -14,7 +14,6 @@ variant prints goes to the output that the engine keeps, and disturbs nothing.
     {"map": job, "words": …} -> {"map": weights}
     {"probe": job, "max_time_s": …, "expected": bytes} -> {"probe": …}
     {"rank": deed, …}        -> see meter.rank_process
-    {"profile": job, "trace": file} -> {"profile": …}, or {"record": …} that says why not
 """
 
 from __future__ import annotations
@@ -70,10 +69,6 @@ def _answer(bench: Any, question: dict[str, Any]) -> dict[str, Any]:  # noqa: C9
             return _map(Job.from_dict(asked), words)
         case {"probe": _}:
             return probe.answer(question)
-        case {"profile": asked, "trace": trace}:
-            from attnbench.meter import profile
-
-            return profile.answer(bench, Job.from_dict(asked), trace)
         case {"job": job}:
             return _measured(bench, Job.from_dict(job))
     raise ValueError(f"no such question: {', '.join(question)}")

@@ -2,31 +2,26 @@
 
 import pytest
 
-from attnbench.features.profile.why_slower import watched, why_slower
+from attnbench.features.profile.why_slower import profiled_seconds, why_slower
 
 MIB = 2**20
-LINE = {
-    "place": "dense.py:22", "code": "softmax", "forward_share": 0.3, "backward_share": 0.4,
-    "gradient": "SoftmaxBackward0",
-}  # fmt: skip
 
 
-def operator(name, seconds, nbytes=None):
+def operator(name, seconds):
     of = {"share": 0.0, "calls": 1, "flops": None, "flop_rate": None}
-    return {"name": f"aten::{name}", "self_s": seconds, "bytes": nbytes, **of}
+    return {"name": f"aten::{name}", "self_s": seconds, **of}
 
 
-def profile(name, operators, *, peak=8, largest=2, count=1, lines=()):
+def profile(name, operators, *, peak=8, largest=2, count=1):
     total = sum(x["self_s"] for x in operators)
     phase = {"name": "forward", "of": "operators", "profiled_s": total, "outside_s": 0.0}
-    size = {"bytes": largest * MIB, "count": count, "forward": count}
+    size = {"bytes": largest * MIB, "count": count}
     return {
         "variant": name,
         "computes": "softmax",
         "plain": {"total_s": total, "forward_s": total, "backward_s": None},
         "phases": [{**phase, "operators": operators}],
         "memory": {"peak_bytes": peak * MIB, "scores_bytes": 32 * MIB, "largest": size},
-        "lines": list(lines),
         "problem": {"phase": "forward"},
         "cost": {"flops": 2 * 10**9},
     }
@@ -35,34 +30,29 @@ def profile(name, operators, *, peak=8, largest=2, count=1, lines=()):
 @pytest.fixture
 def dense():
     ran = [
-        operator("bmm", 0.06, 400 * MIB),
-        operator("_softmax", 0.03, 64 * MIB),
-        operator("copy_", 0.01, 10 * MIB),
+        operator("bmm", 0.06),
+        operator("_softmax", 0.03),
+        operator("copy_", 0.01),
     ]
-    return profile("dense", ran, peak=136, largest=32, count=3, lines=[LINE])
+    return profile("dense", ran, peak=136, largest=32, count=3)
 
 
 @pytest.fixture
 def fused():
-    return profile("fused", [operator("flash", 0.024, 10 * MIB), operator("copy_", 0.001, 2 * MIB)])
+    return profile("fused", [operator("flash", 0.024), operator("copy_", 0.001)])
 
 
 def test_it_is_about_the_slower_whichever_is_named_first(dense, fused):
     assert why_slower(dense, fused) == why_slower(fused, dense)
-    first, second, *_, last = why_slower(dense, fused)
+    first, second, *_ = why_slower(dense, fused)
     text = " ".join(why_slower(dense, fused))
     assert "dense takes 4.00× as long as fused: 100 ms a call against 25 ms" in first
     assert "its peak is 136 MiB against 8 MiB (17.0×)" in first
     assert second.startswith("90\u00a0% of its time goes to operators that fused hardly runs")
     assert "bmm 60\u00a0%, _softmax 30\u00a0%" in second
     assert "fused spends 96\u00a0% in its own (flash 96\u00a0%)" in second
-    assert "allocates 32 MiB at once, the size of all scores, 3 times" in text
+    assert "It allocates 32 MiB at once, the size of all scores, 3 times" in text
     assert "and fused never more than 2 MiB" in text
-    assert "comes to 474 MiB, 39.5× the 12 MiB of fused" in text
-    assert last == (
-        "The line that costs most is dense.py:22: 70\u00a0% of the time, 40\u00a0% in its gradient "
-        "(SoftmaxBackward0)."
-    )
     assert not [word for word in ("copy_", "mathematics", "Beware", "asks for") if word in text]
 
 
@@ -71,7 +61,7 @@ def test_what_both_run_is_compared_where_that_is_the_difference():
     theirs = [operator("bmm", 0.03), operator("copy_", 0.01), operator("add", 0.01)]
     text = " ".join(why_slower(profile("slow", mine), profile("fast", theirs)))
     assert "Of what both run, 60 ms more: mostly bmm (90 ms against 30 ms)." in text
-    assert not [word for word in ("hardly runs", "copy_", "given and make") if word in text]
+    assert not [word for word in ("hardly runs", "copy_") if word in text]
 
 
 def test_unlike_work_and_work_beyond_what_the_mask_asks_for_are_told(dense, fused):
@@ -100,5 +90,5 @@ def test_where_backward_alone_is_timed_the_profiled_forward_is_left_out(dense, f
         forward = {**p["phases"][0], "profiled_s": 9.0}
         p["phases"] = [forward, {**p["phases"][0], "name": "backward"}]
         p["problem"] = {"phase": "backward"}
-    assert watched(dense) == pytest.approx(0.1)
+    assert profiled_seconds(dense) == pytest.approx(0.1)
     assert "Beware" not in why_slower(dense, fused)[0]

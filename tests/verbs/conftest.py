@@ -88,11 +88,10 @@ def model(monkeypatch):
         if question["do"] == "capture":
             yield {"captured": {"heads": 2, "head_dim": 8, "files": []}}
         elif question["do"] == "original":
-            facts = {n: original()[n] for n in ("tokens", "plain")}
-            yield {"original": {**facts, "similarities": [0.5] * len(question["pairs"])}}
+            yield {"original": {n: original()[n] for n in ("tokens", "plain")}}
             yield {"floor": step(0.9)}
         else:
-            answer = answers.get(question["variant"], [{"quality": QUALITY}, {"step": step(1.0)}])
+            answer = answers.get(question["variant"], [QUALITY, {"step": step(1.0)}])
             yield from answer() if callable(answer) else answer
 
     monkeypatch.setattr(process.Worker, "messages", messages)
@@ -154,7 +153,7 @@ def made_up(monkeypatch, worker, model, trained, published, tmp_path):
         monkeypatch.setattr(f"attnbench.{where}.monotonic", lambda: now[0])
     for place, name in ((process.Worker, "messages"), (recall, "run_training"), (trial, "outcome")):
         monkeypatch.setattr(place, name, stepping(getattr(place, name)))
-    model["sdpa"] = model["topk"] = [{"refused": "not in this model"}]
+    model["sdpa"] = model["topk"] = [{"status": "refused", "reason": "not in this model"}]
     worker.answer = stepping(answered)
     monkeypatch.setattr("attnbench.features.quality.verb.LocalEngine", worker)
     folder = tmp_path / "results" / "box" / "one"

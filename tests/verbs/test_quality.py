@@ -24,27 +24,32 @@ def kept(tmp_path):
 
 def test_tables_go_to_stdout_and_the_evidence_and_its_picture_are_kept(model, call, kept):
     status, out, err = call("model", "sdpa", "topk")
-    assert status == 0 and "exact softmax" in out
+    assert status == 0 and "topk*" in out
     file = kept("model")
     assert f"kept in {file}; drawn in" in err
     facts = json.loads(file.read_text())
     assert [row["variant"] for row in facts["rows"]] == ["sdpa", "topk"]
     assert facts["made"]["stopped"] is False
     assert call("model", "--from", file)[:2] == (0, out)
-    assert json.loads(call("model", "--from", file, "--json")[1]) == facts
+    assert facts.items() <= json.loads(call("model", "--from", file, "--json")[1]).items()
 
 
-def test_the_exit_status_tells_how_it_ended(model, call):
-    wrong = {"quality": {**QUALITY, "wrong": "it is off"}}
-    for stage, status in ((wrong, 1), ({"refused": "topk: not that"}, 2)):
-        model["topk"] = [stage]
-        assert call("model", "topk")[0] == status
+@pytest.mark.parametrize(
+    ("stage", "status"),
+    [
+        ({**QUALITY, "status": "wrong", "reason": "it is off"}, 1),
+        ({"status": "refused", "reason": "topk: not that"}, 2),
+    ],
+)
+def test_the_exit_status_tells_how_it_ended(model, call, stage, status):
+    model["topk"] = [stage]
+    assert call("model", "topk")[0] == status
 
 
 def test_after_ctrl_c_what_is_done_is_kept(model, call, kept):
     def interrupted():
         signal.raise_signal(signal.SIGINT)
-        return [{"quality": QUALITY}]
+        return [QUALITY]
 
     model["sdpa"] = interrupted
     status, _, err = call("model", "sdpa", "topk", "mean_v")
@@ -64,7 +69,7 @@ def test_the_conclusions_of_recall_are_in_its_json(call, trained):
     status, data, err = call("recall", "--preset", "cpu", *words)
     found = json.loads(data)
     assert status == 0 and found["kind"] == "recall"
-    ((sentence, *_),) = found["conclusions"].values()
+    sentence, *_ = found["conclusions"]
     assert "99 % reached by: sdpa" in sentence and "not by: linear.elu" in sentence
     assert found["made"]["seeds"] == [0, 1, 2] and "not trained: flash_attn2" in err
 
@@ -72,7 +77,7 @@ def test_the_conclusions_of_recall_are_in_its_json(call, trained):
 def test_ctrl_c_keeps_the_trainings_that_are_done(call, trained, kept):
     trained["sdpa", 1] = trained["linear.elu", 1] = KeyboardInterrupt()
     status, _, err = call("recall", "--preset", "cpu", "linear.elu", "--seeds", 9)
-    assert status == 130 and "what was trained is kept" in err
+    assert status == 130 and "these results are incomplete" in err
     found = json.loads(kept("recall").read_text())
     assert found["made"]["stopped"] and [row["seed"] for row in found["rows"]] == [0, 0]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.core.disk import StoreError
+from attnbench.core.job import Job
 from attnbench.core.machine import Machine
 from attnbench.core.record import FINDINGS, Record
 from attnbench.sweep.engine import CELL_LIMIT_S, LocalEngine, WorkerLost, lost_status
@@ -19,10 +20,11 @@ from impls.problem import InvalidProblem
 LENGTH = "1024"  # long enough that products weigh more than calling them
 PHASES, MASKS = ("train", "forward", "decode", "backward"), ("causal", "none")
 """In order: the first that all variants serve is taken."""
+PROFILER = "attnbench.features.profile.profiler:answer"
 
 
 class NotProfiled(Exception):
-    """Why there is no profile, in a sentence; ``status`` is the program's exit status."""
+    """A variant can't be profiled; ``status`` is the program's exit status."""
 
     def __init__(self, record: Record) -> None:
         remedy = f" → {record.remedy}" if record.remedy else ""
@@ -54,7 +56,7 @@ def plan_cells(
     if len(problems) > 1:
         raise InvalidProblem(
             f"profile takes one problem, and this grid has {len(problems)}: "
-            f"{problems[0]}, {problems[1]}" + ", …" * (len(problems) > 2) + "; give one value each"
+            f"{problems[0]}, {problems[1]}{', …' if len(problems) > 2 else ''}; give one value each"
         )
     return cells
 
@@ -82,18 +84,18 @@ def profile_cells(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"can't write to {folder}: {error.strerror}; use another --out") from None
-    found = []
-    for variant, problem in ((cell.variant, cell.problem) for cell in cells):
-        trace = str((folder / f"trace-{slug(variant.label)}.json").resolve())
-        sent = {"variant": variant.to_dict(), "problem": problem.to_dict(), "timed": False}
+    profiles = []
+    for cell in cells:
+        trace = str((folder / f"trace-{slug(cell.variant.label)}.json").resolve())
+        job = Job(cell.variant, cell.problem, seed, timed=False).to_dict()
+        question = {"answer": PROFILER, "job": job, "trace": trace}
         try:
-            answer = engine.ask({"profile": {**sent, "seed": seed}, "trace": trace}, CELL_LIMIT_S)
+            answer = engine.ask(question, CELL_LIMIT_S)
         except WorkerLost as lost:
-            status = lost_status(lost)
-            raise NotProfiled(
-                Record.of(variant, problem, status, lost.reason, detail=lost.output)
-            ) from None
+            status, output = lost_status(lost), lost.output
+            record = Record.of(cell.variant, cell.problem, status, lost.reason, detail=output)
+            raise NotProfiled(record) from None
         if "profile" not in answer:
             raise NotProfiled(Record.from_dict(answer["record"]))
-        found.append({**answer["profile"], "trace": trace})
-    return found
+        profiles.append({**answer["profile"], "trace": trace})
+    return profiles

@@ -1,4 +1,4 @@
-"""Why one of two variants is slower, in sentences that are computed from their profiles."""
+"""Sentences on why one of two variants is slower, computed from their profiles."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from attnbench.core.format import (
 )
 
 ALIKE = 1.05  # times within this factor differ too little for a profile to explain
-NAMED, MOST_NAMED = 0.03, 4
+LISTED, MOST_LISTED = 0.03, 4
 """Operators below this share of the time are not named, nor more than so many."""
 AS_LARGE = 0.99
-"""Of the bytes of all scores: a tensor from here to twice as much holds a score matrix."""
+"""A tensor from this share of all scores' bytes to twice as much holds a score matrix."""
 MORE = 1.3  # work beyond this factor is mentioned
 DOUBT = 1.4  # plain and profiled ratios further apart than this contradict each other
 HARDLY = 0.02  # a share of the other's time: less than this is hardly running it
@@ -30,13 +30,13 @@ Profile = Mapping[str, Any]
 
 
 def why_slower(one: Profile, other: Profile) -> list[str]:
-    """Two to six sentences about the slower of two variants on one problem."""
+    """Up to six sentences about the slower of two variants on one problem."""
     slow, fast = sorted((one, other), key=lambda p: -p["plain"]["total_s"])
-    parts = (_ratios, _work, _operators, _bytes, _line)
+    parts = (_compare_times, _compare_work, _compare_operators, _compare_allocations)
     return [text for part in parts for text in part(slow, fast)]
 
 
-def _ratios(slow: Profile, fast: Profile) -> Iterator[str]:
+def _compare_times(slow: Profile, fast: Profile) -> Iterator[str]:
     times = [p["plain"]["total_s"] for p in (slow, fast)]
     apart = times[0] / max(times[1], 1e-12)
     peaks = [p["memory"]["peak_bytes"] for p in (slow, fast)]
@@ -49,7 +49,7 @@ def _ratios(slow: Profile, fast: Profile) -> Iterator[str]:
     if min(peaks) > 0:
         text += f"; its peak is {size(peaks[0])} against {size(peaks[1])}"
         text += f" ({ratio(peaks[0] / peaks[1])})"
-    traced = [watched(p) for p in (slow, fast)]
+    traced = [profiled_seconds(p) for p in (slow, fast)]
     if min(*times, *traced) > 0:  # where the two disagree, one of them was disturbed
         then = traced[0] / traced[1]
         if not 1 / DOUBT < apart / then < DOUBT:
@@ -60,10 +60,11 @@ def _ratios(slow: Profile, fast: Profile) -> Iterator[str]:
     yield text + "."
 
 
-def _work(slow: Profile, fast: Profile) -> Iterator[str]:
+def _compare_work(slow: Profile, fast: Profile) -> Iterator[str]:
     if not slow["cost"] or not fast["cost"]:
         return
-    needed, less, done = slow["cost"]["flops"], fast["cost"]["flops"], _sum(slow, "flops")
+    needed, less = slow["cost"]["flops"], fast["cost"]["flops"]
+    done = sum(row["flops"] or 0 for phase in slow["phases"] for row in phase["operators"])
     if needed > MORE * less > 0:
         yield (
             f"Its mathematics takes {billions(needed)}, {ratio(needed / less)} the "
@@ -73,21 +74,21 @@ def _work(slow: Profile, fast: Profile) -> Iterator[str]:
         yield f"Its operators do {billions(done)} where its mask asks for {billions(needed)}."
 
 
-def _operators(slow: Profile, fast: Profile) -> Iterator[str]:
-    """What only one of them runs; where they run the same, what takes longer."""
-    mine, theirs = spent(slow), spent(fast)
+def _compare_operators(slow: Profile, fast: Profile) -> Iterator[str]:
+    """The operators that only one of them runs, and those of both that take longer."""
+    mine, theirs = seconds_by_operator(slow), seconds_by_operator(fast)
     whole, lesser = (sum(p["profiled_s"] for p in x["phases"]) for x in (slow, fast))
     only = {n: s for n, s in mine.items() if theirs[n] < HARDLY * s}
-    if whole > 0 and sum(only.values()) >= NAMED * whole:
+    if whole > 0 and sum(only.values()) >= LISTED * whole:
         of = slow["phases"][0]["of"]
         text = f"{percent(sum(only.values()) / whole)} of its time goes to {of} that "
-        text += f"{fast['variant']} hardly runs, if at all{_named(only, whole)}"
+        text += f"{fast['variant']} hardly runs, if at all{_list_largest(only, whole)}"
         others = {n: s for n, s in theirs.items() if mine[n] < HARDLY * s}
-        if lesser > 0 and sum(others.values()) >= NAMED * lesser:
+        if lesser > 0 and sum(others.values()) >= LISTED * lesser:
             text += (
                 f"; {fast['variant']} spends {percent(sum(others.values()) / lesser)} in its own"
             )
-            text += _named(others, lesser)
+            text += _list_largest(others, lesser)
         yield text + "."
     longer = {n: s - theirs[n] for n, s in mine.items() if n not in only and s > theirs[n]}
     if whole > lesser and (most := sum(longer.values())) >= 0.3 * (whole - lesser):
@@ -99,50 +100,26 @@ def _operators(slow: Profile, fast: Profile) -> Iterator[str]:
         yield f"Of what both run, {duration(most)} more: mostly {words}."
 
 
-def _named(seconds: Mapping[str, float], whole: float) -> str:
-    shown = [(n, s) for n, s in Counter(seconds).most_common(MOST_NAMED) if s >= NAMED * whole]
-    words = ", ".join(f"{short(plain(n), 36)} {percent(s / whole)}" for n, s in shown)
+def _list_largest(seconds: Mapping[str, float], whole: float) -> str:
+    large = [(n, s) for n, s in Counter(seconds).most_common(MOST_LISTED) if s >= LISTED * whole]
+    words = ", ".join(f"{short(plain(n), 36)} {percent(s / whole)}" for n, s in large)
     return f" ({words})" if words else ""
 
 
-def _bytes(slow: Profile, fast: Profile) -> Iterator[str]:
+def _compare_allocations(slow: Profile, fast: Profile) -> Iterator[str]:
     mine, theirs = slow["memory"]["largest"], fast["memory"]["largest"]
-    scores, words = slow["memory"]["scores_bytes"], []
     if mine["bytes"] > ALIKE * theirs["bytes"] > 0:
+        scores = slow["memory"]["scores_bytes"]
         alike = AS_LARGE * scores <= mine["bytes"] <= 2 * scores / AS_LARGE
+        size_words = ", the size of all scores" if alike else ""
         count = f"{mine['count']} times" if mine["count"] > 1 else "once"
-        words.append(
-            f"it allocates {size(mine['bytes'])} at once{', the size of all scores' * alike}, "
-            f"{count}, and {fast['variant']} never more than {size(theirs['bytes'])}"
+        yield (
+            f"It allocates {size(mine['bytes'])} at once{size_words}, {count}, and "
+            f"{fast['variant']} never more than {size(theirs['bytes'])}."
         )
-    moved, less = _sum(slow, "bytes"), _sum(fast, "bytes")
-    if moved > ALIKE * less > 0:
-        words.append(
-            f"what its operators are given and make comes to {size(moved)}, {ratio(moved / less)} "
-            f"the {size(less)} of {fast['variant']}"
-        )
-    if words:
-        text = "; ".join(words)
-        yield text[0].upper() + text[1:] + "."
 
 
-def _line(slow: Profile, _: Profile) -> Iterator[str]:
-    timed = [x for x in slow["lines"] if x["forward_share"] is not None]
-    first = max(timed, key=lambda x: x["forward_share"] + x["backward_share"], default=None)
-    if first and (part := first["forward_share"] + first["backward_share"]) >= 0.2:
-        text = f"The line that costs most is {first['place']}: {percent(part)} of the time"
-        if first["backward_share"] > 0:
-            text += f", {percent(first['backward_share'])} in its gradient"
-        if first["gradient"]:
-            text += f" ({first['gradient']})"
-        yield text + "."
-
-
-def _sum(profile: Profile, what: str) -> float:
-    return sum(row[what] or 0 for p in profile["phases"] for row in p["operators"])
-
-
-def watched(profile: Profile) -> float:
+def profiled_seconds(profile: Profile) -> float:
     """Seconds under the profiler of what the plain calls time: without forward where that is not
     part of the phase.
     """
@@ -152,7 +129,7 @@ def watched(profile: Profile) -> float:
     )
 
 
-def spent(profile: Profile) -> Counter[str]:
+def seconds_by_operator(profile: Profile) -> Counter[str]:
     """Seconds by operator, both phases together."""
     seconds: Counter[str] = Counter()
     for phase in profile["phases"]:

@@ -1,4 +1,4 @@
-"""What a variant costs a trained model: intervals, ranks, verdicts, and sentences about them."""
+"""The cost of a variant in a trained model: intervals, ranks, verdicts, and sentences on them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnbench.core import stats
-from attnbench.core.format import first_few, name_and_kind
+from attnbench.core.format import name_and_kind
 from attnbench.core.stats import Comparison, Pairs, Verdict
 
 Row = Mapping[str, Any]
 Cosines = Sequence[float | None]
-
-
-def status_words(row: Row) -> str:
-    """``timed out: it was still running after 240 s``, and what to do about it."""
-    why = "; ".join(filter(None, [row["reason"], row.get("remedy")]))
-    return f"{row['status'].replace('_', ' ')}: {why}"
 
 
 def timed_steps(row: Row) -> list[Row]:
@@ -29,48 +23,14 @@ def timed_steps(row: Row) -> list[Row]:
 
 def estimate_median(values: Cosines) -> dict[str, Any] | None:
     """The median and its 95 % interval, no narrower than order statistics'; None of no values."""
-    known = [x for x in values if x is not None]
-    if not known:
+    numbers = [x for x in values if x is not None]
+    if not numbers:
         return None
     tail = (1 - stats.CONFIDENCE) / 2
-    drawn = np.quantile(stats.bootstrap_medians(known), [tail, 1 - tail])
-    ends = [*map(float, drawn), *stats.median_interval(known, stats.CONFIDENCE)]
-    found = {"value": float(np.median(known)), "low": min(ends), "high": max(ends)}
-    return {**found, "n": len(known), "worst": min(known)}
-
-
-def rank_correlation(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> float:
-    """Spearman's, NaN where all values of a side are equal; equal values share their mean rank."""
-    centred = []
-    for side in (a, b):
-        _, which, counts = np.unique(side, return_inverse=True, return_counts=True)
-        ranks = (np.cumsum(counts) - (counts - 1) / 2)[which]
-        centred.append(ranks - (len(side) + 1) / 2)
-    x, y = centred
-    scale = float(np.sqrt((x @ x) * (y @ y)))
-    return float(x @ y) / scale if scale else float("nan")
-
-
-DRAWS, LEAST_PAIRS = 1000, 3
-"""Of a bootstrap; and of fewer pairs no correlation says anything."""
-
-
-def estimate_correlation(
-    a: Cosines, b: Cosines, draws: int = DRAWS, seed: int = 0
-) -> dict[str, Any] | None:
-    """Spearman's over pairs that both have, with its 95 % interval by bootstrap; None of few."""
-    both = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
-    if len(both) < LEAST_PAIRS:
-        return None
-    x, y = np.asarray(both).T
-    value = rank_correlation(x, y)
-    if not np.isfinite(value):
-        return None
-    picks = np.random.default_rng(seed).integers(len(x), size=(draws, len(x)))
-    drawn = np.array([rank_correlation(x[some], y[some]) for some in picks])
-    low, high = (float(q) for q in np.quantile(drawn[np.isfinite(drawn)], [0.025, 0.975]))
-    ends = {"low": min(low, value), "high": max(high, value)}
-    return {"value": value, **ends, "n": len(x), "worst": None}
+    low, high = np.quantile(stats.bootstrap_medians(numbers), [tail, 1 - tail]).tolist()
+    ends = [low, high, *stats.median_interval(numbers, stats.CONFIDENCE)]
+    estimate = {"value": float(np.median(numbers)), "low": min(ends), "high": max(ends)}
+    return {**estimate, "n": len(numbers), "worst": min(numbers)}
 
 
 LONG, ENOUGH = 128, 8
@@ -85,30 +45,13 @@ def long_texts(original: Row) -> list[int]:
 
 
 def summarize(row: Row, original: Row) -> dict[str, Any]:
-    """The row with medians, correlations and shares of its raw figures."""
+    """The row with the medians of its raw figures."""
     more: dict[str, Any] = {}
     long = long_texts(original)
     if cosines := row.get("cosines"):
-        short = [n for n in range(len(original["tokens"])) if n not in long]
-        more["cosine"] = {
-            name: estimate_median([cosines[n] for n in places])
-            for name, places in (("long", long), ("short", short))
-        }
-        sides = row["similarities"], original["similarities"]
-        more["spearman"] = estimate_correlation(*sides)
+        more["cosine"] = {"long": estimate_median([cosines[n] for n in long])}
     if row.get("layers"):
         more["by_layer"] = [estimate_median(layer) for layer in row["layers"]]
-    if (distilled := row.get("distilled")) and "why" not in distilled:
-        texts = distilled["texts"]
-        places = [n for n, text in enumerate(texts) if text in long] or range(len(texts))
-        before, after = ([distilled[when][n] for n in places] for when in ("before", "after"))
-        both = [(x, y) for x, y in zip(before, after, strict=True) if None not in (x, y)]
-        more["distilled"] = {
-            **distilled,
-            "cosine_before": estimate_median(before),
-            "cosine_after": estimate_median(after),
-            "change": estimate_median([y - x for x, y in both]),
-        }
     return {**row, **more}
 
 
@@ -118,15 +61,12 @@ RANKED = ("approximates softmax", "softmax on its own pattern")
 def with_ranks(rows: Sequence[Row], original: Row) -> list[dict[str, Any]]:
     """The rows with their ranks: 1 for the nearest to the original and all that tie with it.
 
-    One is nearer where it is text by text, beyond doubt. None for other operators, and for variants
-    that refused one of these texts.
+    One is nearer where it is text by text, beyond doubt. None for other operators.
     """
     places, cosines = long_texts(original), dict[str, list[float]]()
     for row in rows:
         if row["status"] == "measured" and row["computes"] in RANKED:
-            some = [row["cosines"][n] for n in places]
-            if None not in some:
-                cosines[row["variant"]] = some
+            cosines[row["variant"]] = [row["cosines"][n] for n in places]
     ranks: dict[str, int] = {}
     leader: list[float] = []
     for name in sorted(cosines, key=lambda name: -sorted(cosines[name])[len(places) // 2]):
@@ -139,8 +79,8 @@ def with_ranks(rows: Sequence[Row], original: Row) -> list[dict[str, Any]]:
 
 def with_verdicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """The rows, the verdicts of their steps with Holm's correction over all of them."""
-    taken = [step["comparison"] for row in rows for step in timed_steps(row)]
-    corrected = iter(stats.holm([Comparison.from_dict(each) for each in taken]))
+    comparisons = [step["comparison"] for row in rows for step in timed_steps(row)]
+    corrected = iter(stats.holm([Comparison.from_dict(each) for each in comparisons]))
 
     def step_of(step: Row) -> Row:
         return step if "why" in step else {**step, "comparison": next(corrected).to_dict()}
@@ -149,7 +89,7 @@ def with_verdicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 LEVELS, LEVEL = (0.999, 0.99, 0.95, 0.9), 0.99
-"""Of the median cosine to the original's embeddings, and the one that is named first."""
+"""Levels of the median cosine to the original's embeddings, and the one that is named first."""
 Triple = tuple[float, float, float]
 """A figure and its interval."""
 
@@ -185,7 +125,7 @@ def lengths_of(rows: Sequence[Row]) -> list[int]:
 
 def points(rows: Sequence[Row], seq: int) -> list[CostPoint]:
     """The variants that have both at a length."""
-    found = []
+    both = []
     for row in rows:
         cosine = (row.get("cosine") or {}).get("long")
         step = next((s for s in timed_steps(row) if s["seq"] == seq), None)
@@ -196,46 +136,37 @@ def points(rows: Sequence[Row], seq: int) -> list[CostPoint]:
         likeness = cosine["value"], cosine["low"], cosine["high"]
         ratio = compared.ratio, compared.low, compared.high
         step_s, faster = sorted(pairs.b_s)[len(pairs.b_s) // 2], compared.verdict is Verdict.FASTER
-        what = row["variant"], row["family"], row["computes"]
-        found.append(CostPoint(*what, likeness, ratio, step_s, faster))
-    return found
+        about = row["variant"], row["family"], row["computes"]
+        both.append(CostPoint(*about, likeness, ratio, step_s, faster))
+    return both
 
 
-def levels_of(found: Sequence[CostPoint], levels: Sequence[float] = LEVELS) -> list[Level]:
+def levels_of(some: Sequence[CostPoint], levels: Sequence[float] = LEVELS) -> list[Level]:
     """At each level: those whose whole interval is above it, and those that may be."""
-    by_time = sorted(found, key=lambda p: (p.ratio[0], p.variant))
-    made = []
+    by_time = sorted(some, key=lambda p: (p.ratio[0], p.variant))
+    standings = []
     for level in levels:
         keep = [p for p in by_time if p.cosine[1] >= level]
-        doubtful = [p for p in found if p.cosine[1] < level <= p.cosine[2]]
+        doubtful = [p for p in some if p.cosine[1] < level <= p.cosine[2]]
         tied = [p for p in keep[1:] if p.ratio[1] <= keep[0].ratio[2]]
-        made.append(Level(level, keep, tied, doubtful))
-    return made
+        standings.append(Level(level, keep, tied, doubtful))
+    return standings
 
 
-NAMED = 4
-"""Of those that tie with the fastest, how many are named."""
-
-
-def format_triple(found: Sequence[float]) -> str:
+def format_triple(triple: Sequence[float]) -> str:
     """``0.987 [0.981, 0.993]``"""
-    return "{:.3f} [{:.3f}, {:.3f}]".format(*found)
-
-
-def name_points(some: Sequence[CostPoint], named: int) -> str:
-    """The first of them, and how many more there are."""
-    return first_few([p.variant for p in some], named)
+    return "{:.3f} [{:.3f}, {:.3f}]".format(*triple)
 
 
 def conclude(rows: Sequence[Row], original: Row) -> Iterator[str]:
-    """What is both faster and as good at each length; then what there was to gain at all."""
+    """The variants both faster and as good at each length; then the most that is to gain."""
     lengths = lengths_of(rows)
     for seq in lengths:
         at = f"at {seq:,} tokens: " if len(lengths) > 1 else ""
-        if not (found := points(rows, seq)):
+        if not (some := points(rows, seq)):
             continue
-        yield at + finding(found)
-        if faster := [p for p in found if p.faster]:
+        yield at + finding(some)
+        if faster := [p for p in some if p.faster]:
             near = max(faster, key=lambda p: p.cosine)
             name = name_and_kind(near.variant, near.computes)
             yield (
@@ -253,9 +184,9 @@ def conclude(rows: Sequence[Row], original: Row) -> Iterator[str]:
         )
 
 
-def finding(found: Sequence[CostPoint]) -> str:
+def finding(some: Sequence[CostPoint]) -> str:
     """The fastest of those that keep the level, and whether it is faster than the original."""
-    (level,) = levels_of(found, (LEVEL,))
+    (level,) = levels_of(some, (LEVEL,))
     if not level.keep:
         return f"no variant keeps a median cosine of {LEVEL:g}"
     first = level.keep[0]

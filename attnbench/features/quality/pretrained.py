@@ -1,7 +1,7 @@
 """A trained model with each variant in it, and the inputs of its layers. Without torch.
 
-The model runs in a child process (``pretrained_worker``); another one is started where that was
-lost or changed. A stage of an answer that has arrived counts, whatever happens later.
+The model runs in a child process; another one is started where that was lost or changed. A stage
+of an answer that has arrived counts, whatever happens later.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from attnbench.core.machine import Machine, pace, why_not
-from attnbench.core.process import Worker, WorkerLost
+from attnbench.core.machine import Machine, pace
+from attnbench.core.process import Worker
 from attnbench.core.record import Status
 from attnbench.core.settings import Settings
 from attnbench.features.quality.model_results import long_texts, summarize
+from attnbench.features.quality.rows import WORKER, Row, answers, refusal, status_words, variant_row
 from attnbench.models import wrong_level
 from attnbench.sweep.engine import Engine, measure
 from attnbench.sweep.plan import Plan, make_plan
@@ -29,7 +30,6 @@ from impls.masks import Mask
 from impls.problem import Problem
 from impls.spec import Variant
 
-Row = dict[str, Any]
 MODEL = "all-MiniLM-L6-v2"
 LONGEST = 512
 """Tokens that the model has places for; the rest of a text is cut."""
@@ -46,15 +46,9 @@ def model_folder() -> Path:
     if importlib.util.find_spec("transformers") is None:
         missing["transformers, which loads it"] = "pip install 'transformers>=5.23'"
     if spec is None or spec.origin is None or missing:
-        what, how = " and ".join(missing), " and ".join(missing.values())
-        raise CantBeDone(f"this needs {what}, and that is not installed: {how}")
-    folder = Path(spec.origin).parent / "model"
-    if not (folder / "model.safetensors").exists():
-        raise CantBeDone(
-            f"{folder} holds no model.safetensors: the package {DISTRIBUTION} is damaged or "
-            f"another version than 0.1.0; {WEIGHTS} --force-reinstall"
-        )
-    return folder
+        names, remedies = " and ".join(missing), " and ".join(missing.values())
+        raise CantBeDone(f"this needs {names}, and that is not installed: {remedies}")
+    return Path(spec.origin).parent / "model"
 
 
 def versions() -> dict[str, str]:
@@ -68,24 +62,21 @@ LEAST, MOST = 4, 2000
 
 
 class Texts(NamedTuple):
-    """The texts that the model is given."""
+    """The texts that the model embeds."""
 
     texts: Sequence[str]
-    pairs: Sequence[tuple[int, int]]
     source: str
 
 
 def built_in_texts() -> Texts:
-    """Sentences in pairs, then passages."""
-    written = Path(__file__).parent / "written"
-    texts = (written / "pairs.tsv").read_text("utf-8").replace("\t", "\n").splitlines()
-    pairs = [(n, n + 1) for n in range(0, len(texts), 2)]
-    texts += (written / "passages.txt").read_text("utf-8").splitlines()
-    return Texts(texts, pairs, "built in")
+    """Sentences, then passages."""
+    folder = Path(__file__).parent / "written"
+    texts = (folder / "pairs.tsv").read_text("utf-8").replace("\t", "\n").splitlines()
+    return Texts([*texts, *(folder / "passages.txt").read_text("utf-8").splitlines()], "built in")
 
 
 def read_texts(path: Path) -> Texts:
-    """A text a line, each paired with the next; raises :class:`CantBeDone` for a bad file."""
+    """A text a line; raises :class:`CantBeDone` for a bad file."""
     try:
         content = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
@@ -99,18 +90,18 @@ def read_texts(path: Path) -> Texts:
         raise CantBeDone(
             f"--texts {path} holds {len(texts)} texts; give {LEAST} to {MOST:,}, one a line"
         )
-    return Texts(texts, [(n, n + 1) for n in range(len(texts) - 1)], path.name)
+    return Texts(texts, path.name)
 
 
-WORKER = "attnbench.features.quality.pretrained_worker"
-USUAL_S, USUAL_STEP_S = 6.0, 1.0
-LIMIT_S, STEP_LIMIT_S = 240.0, 20.0
-"""For all questions about a variant, and more for each step of distillation."""
+USUAL_S, LIMIT_S = 6.0, 240.0
+"""Seconds that a variant usually takes besides its pairs, and what it may take."""
+LAYER_TEXTS = 4
+"""Long texts on which each layer is tried alone."""
 
 
 @dataclass(frozen=True)
 class TrialOptions:
-    """What is measured of each variant."""
+    """The measurements of each variant."""
 
     dtype: str = "float32"
     device: str = "cpu"
@@ -118,21 +109,16 @@ class TrialOptions:
     pairs_s: float = 3.0
     """Seconds of pairs a length, after which no further look begins."""
     margin: float = 0.01
-    layers: int = 0
-    """On how many of the long texts each layer is tried alone."""
-    distil: int = 0
-    train: str = "projections"
-    seed: int = 0
 
     @property
     def guess_s(self) -> float:
         """For one variant, about."""
-        return pace() * (USUAL_S + USUAL_STEP_S * self.distil) + self.pairs_s * len(self.seq)
+        return pace() * USUAL_S + self.pairs_s * len(self.seq)
 
     @property
     def limit_s(self) -> float:
         """For one variant."""
-        return LIMIT_S + STEP_LIMIT_S * self.distil + 4 * self.pairs_s * len(self.seq)
+        return LIMIT_S + 4 * self.pairs_s * len(self.seq)
 
 
 PADDING = Mask.parse("padding:4,8")
@@ -143,15 +129,11 @@ def texts_problem(mask: Mask, dtype: str, device: str) -> Problem:
     return Problem(batch=2, q_len=8, kv_len=8, mask=mask, dtype=dtype, device=device)
 
 
-def refusal(row: Variant, options: TrialOptions, machine: Machine) -> Row | None:
-    """None for a variant that can be tried, else its status and the reason."""
-    if (missing := why_not(row, machine)) is not None:
-        return {"status": "unavailable", "reason": missing.reason, "remedy": missing.remedy}
-    if (wrong := wrong_level(row)) is not None:
-        return {"status": "refused", "reason": wrong}
-    problems = (texts_problem(mask, options.dtype, options.device) for mask in (Mask(), PADDING))
-    reasons = list(map(row.supports, problems))
-    return None if None in reasons else {"status": "refused", "reason": reasons[0]}
+def model_refusal(row: Variant, options: TrialOptions, machine: Machine) -> Row | None:
+    """None for a variant that can be tried, with padding or without."""
+    masks = Mask(), PADDING
+    problems = [texts_problem(mask, options.dtype, options.device) for mask in masks]
+    return refusal(row, problems, machine)
 
 
 class Trial:
@@ -166,66 +148,48 @@ class Trial:
         folder: Path,
     ) -> None:
         """Run the original, whose embeddings go to ``folder``; raises CantBeDone if it can't be."""
-        self._texts, self._options, self._worker = texts, options, worker
-        more = {"tables": list(tables), "folder": str(folder), "pairs": list(texts.pairs)}
+        self._options, self._worker = options, worker
+        more = {"tables": list(tables), "folder": str(folder)}
         self._shared = asdict(options) | more
         self.original: Row = {"floor": []}
         question = {**self._shared, "do": "original", "texts": list(texts.texts)}
-        what = "the original model could not be run"
-        for stage in _stages(worker, question, options.limit_s, what):
+        message = "the original model could not be run"
+        for stage in _whole_answer(worker, question, options.limit_s, message):
             self.original |= stage.get("original", {})
             self.original["floor"] += [stage["floor"]] if "floor" in stage else []
 
     def run_variant(self, variant: Variant) -> Row:
         """A row of evidence, whatever becomes of the process after the embeddings, or before."""
-        options, start, places = self._options, perf_counter(), range(len(self._texts.texts))
+        start = perf_counter()
         question = {
             **self._shared,
             "do": "variant",
             "variant": variant.label,
-            "learn": [n for n in places if n // 2 % 2],  # no pair is split
-            "judged": [n for n in places if not n // 2 % 2],
-            "layer_texts": long_texts(self.original)[: options.layers],
+            "layer_texts": long_texts(self.original)[:LAYER_TEXTS],
             "plain": self.original["plain"],
         }
         row: Row = {
-            **{"variant": variant.label, "family": variant.family, "computes": variant.computes},
-            **{"status": "failed", "reason": "nothing was said", "remedy": ""},
+            **variant_row(variant),
+            **{"status": "failed", "reason": "it gave no answer", "remedy": ""},
             **{"steps": [], "amiss": []},
         }
-        bad: dict[str, str] = {}
-        try:
-            for stage in self._worker.messages(question, options.limit_s):
-                if "quality" in stage:
-                    row |= stage["quality"]
-                    wrong = row["reason"] = row.pop("wrong")
-                    row["status"] = "wrong" if wrong else "measured"
-                elif "step" in stage:
-                    row["steps"].append(stage["step"])
-                elif "refused" in stage or "failed" in stage:
-                    bad |= stage
-                else:
-                    row |= stage
-        except WorkerLost as lost:
-            bad["timed_out" if lost.timed_out else "crashed"] = str(lost)
-        for status, why in bad.items():
-            if "cosines" in row:
-                row["amiss"].append(f"{status.replace('_', ' ')}: {why}")
+        for stage in answers(self._worker, question, self._options.limit_s):
+            if "step" in stage:
+                row["steps"].append(stage["step"])
+            elif "cosines" in row and "status" in stage:
+                row["amiss"].append(status_words(stage))
             else:
-                row |= {"status": status, "reason": why}
+                row |= stage
         row["took_s"] = round(perf_counter() - start, 2)
         return summarize(row, self.original)
 
 
-def _stages(worker: Worker, question: Row, limit_s: float, what: str) -> Iterator[Row]:
-    """The stages of an answer; raises :class:`CantBeDone` with ``what`` for a bad end."""
-    try:
-        for stage in worker.messages(question, limit_s):
-            if why := stage.get("refused") or stage.get("failed"):
-                raise CantBeDone(f"{what}: {why}")
-            yield stage
-    except WorkerLost as lost:
-        raise CantBeDone(f"{what}: {lost}") from None
+def _whole_answer(worker: Worker, question: Row, limit_s: float, message: str) -> Iterator[Row]:
+    """The stages of an answer; raises :class:`CantBeDone` with a message for a bad end."""
+    for stage in answers(worker, question, limit_s):
+        if "status" in stage:
+            raise CantBeDone(f"{message}: {stage['reason']}")
+        yield stage
 
 
 CAPTURE_LIMIT_S, CELL_LIMIT_S = 300.0, 120.0
@@ -238,10 +202,9 @@ def capture_inputs(
     """Problems by source, those of the model's layers last; raises CantBeDone for unread layers."""
     question = {"do": "capture", "texts": list(texts.texts), "seq": seq, "batch": batch}
     question |= {"dtype": dtype, "device": device, "folder": str(folder)}
-    what = "the model's layers could not be read"
-    captured: Row = {}
+    message, captured = "the model's layers could not be read", Row()
     with Worker(WORKER, settings.threads, limited=False) as worker:
-        for stage in _stages(worker, question, CAPTURE_LIMIT_S, what):
+        for stage in _whole_answer(worker, question, CAPTURE_LIMIT_S, message):
             captured |= stage["captured"]
     heads, width = captured["heads"], captured["head_dim"]
     problem = Problem(batch, heads, heads, seq, seq, width, width, dtype, device=device)

@@ -1,20 +1,18 @@
-"""The process that runs the trained model: it answers one question after another, each in stages.
-One in which a variant has left something changed gets no more of them.
+"""The trained model in a process of its own: the original, a variant in it, its layers' inputs.
 
 {"do": "original", …}  -> {"original": …}, {"floor": …} a length
-{"do": "variant", …}   -> {"quality": …}, {"step": …} a length, {"layers": …}, {"distilled": …}
+{"do": "variant", …}   -> the embeddings' figures, {"step": …} a length, {"layers": …}
 {"do": "capture", …}   -> {"captured": …}
 """
 
 from __future__ import annotations
 
 import copy
-import os
-import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cache, reduce
+from contextlib import suppress
+from functools import reduce
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,17 +23,14 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
 
 import impls
-from attnbench.core.process_child import Answers, serve
 from attnbench.core.record import Error
-from attnbench.core.settings import Settings, apply
 from attnbench.core.stats import StopRule
 from attnbench.core.stats import compare as compare_in_pairs
 from attnbench.features.quality.model_results import LONG
 from attnbench.features.quality.pretrained import LONGEST, PADDING, model_folder, texts_problem
-from attnbench.gate import budget, process_state, watch
+from attnbench.gate import budget
 from attnbench.gate.findings import Wrong
 from attnbench.gate.oracle import compare, worse
-from attnbench.meter.cell import poisoned
 from attnbench.meter.clocks import clock_for
 from attnbench.models.attention import NotServed
 from attnbench.models.transformers import OTHERS, register_row
@@ -44,10 +39,10 @@ from impls.spec import Variant
 
 Stages = Iterator[dict[str, Any]]
 Ids = Sequence[Sequence[int]]
-"""Texts as numbers of tokens; or pairs of texts, by their places."""
+"""Texts as numbers of tokens."""
 ORIGINAL = "sdpa"
 MOST_TOKENS = 8192
-"""Of a batch, padding included."""
+"""The tokens of a batch, padding included."""
 
 
 def load_model(dtype: str, device: str, attention: str = ORIGINAL) -> nn.Module:
@@ -89,26 +84,15 @@ class SwappableModel:
             layer.config = self._configs[name if layers is None or number in layers else ORIGINAL]
 
 
-class Embeddings(NamedTuple):
-    """The embeddings of some texts."""
-
-    vectors_tw: Tensor
-    """In float64; NaN for a text that was refused."""
-    together: bool
-    """Whether the texts went in batches, under a padding mask."""
-    refused: dict[int, str]
-    """By the text's place: the variant's own sentence."""
-
-
 def batches(lengths: Sequence[int], *, together: bool) -> list[list[int]]:
-    """Which texts go at once: neighbours in length, as many as there is room for."""
-    made: list[list[int]] = []
+    """The texts of each batch: neighbours in length, as many as there is room for."""
+    groups: list[list[int]] = []
     for n in sorted(range(len(lengths)), key=lambda n: lengths[n]):
-        if together and made and (len(made[-1]) + 1) * lengths[n] <= MOST_TOKENS:
-            made[-1].append(n)
+        if together and groups and (len(groups[-1]) + 1) * lengths[n] <= MOST_TOKENS:
+            groups[-1].append(n)
         else:
-            made.append([n])
-    return made
+            groups.append([n])
+    return groups
 
 
 def last_states(model: nn.Module, ids: Ids) -> tuple[Tensor, Tensor]:
@@ -128,33 +112,27 @@ def own_words(why: NotServed) -> str:
     return str(why).partition(": ")[2].removesuffix(f"; {OTHERS}")
 
 
-def embed(model: nn.Module, ids: Ids, *, together: bool) -> Embeddings:
-    """The embeddings of some texts, without gradients; a refusal costs its batch alone."""
+def embed(model: nn.Module, ids: Ids, *, together: bool) -> Tensor:
+    """The embeddings in float64, without gradients; raises NotServed with the variant's words."""
     width = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
-    vectors = torch.full((len(ids), width), torch.nan, dtype=torch.float64)
-    refused: dict[int, str] = {}
+    vectors_tw = torch.empty((len(ids), width), dtype=torch.float64)
     for places in batches([len(x) for x in ids], together=together):
         try:
             with torch.no_grad():
                 states, real = last_states(model, [ids[n] for n in places])
         except NotServed as why:
-            refused |= dict.fromkeys(places, own_words(why))
-            continue
+            raise NotServed(own_words(why)) from None
         means = (states * real).sum(1) / real.sum(1)
-        vectors[places] = F.normalize(means).cpu().to(torch.float64)
-    return Embeddings(vectors, together, refused)
+        vectors_tw[places] = F.normalize(means).cpu().to(torch.float64)
+    return vectors_tw
 
 
-def embed_variant(swappable: SwappableModel, row: Variant, ids: Ids, dtype: str) -> Embeddings:
-    """The embeddings with the attention in use; raises NotServed where it takes no text at all."""
-    padded = row.supports(texts_problem(PADDING, dtype, str(swappable.device))) is None
-    if padded:
-        made = embed(swappable.model, ids, together=True)
-    if not padded or len(made.refused) == len(ids):
-        made = embed(swappable.model, ids, together=False)
-    if len(made.refused) == len(ids):
-        raise NotServed(next(iter(made.refused.values())))
-    return made
+def embed_variant(swappable: SwappableModel, row: Variant, ids: Ids, dtype: str) -> Tensor:
+    """The embeddings with the attention in use, of each text alone where it takes no padding."""
+    if row.supports(texts_problem(PADDING, dtype, str(swappable.device))) is None:
+        with suppress(NotServed):
+            return embed(swappable.model, ids, together=True)
+    return embed(swappable.model, ids, together=False)
 
 
 def embedding_error(got_tw: Tensor, want_tw: Tensor) -> Error:
@@ -163,43 +141,28 @@ def embedding_error(got_tw: Tensor, want_tw: Tensor) -> Error:
 
 
 def cosines(a_tw: Tensor, b_tw: Tensor) -> list[float | None]:
-    """Of each text, the cosine between its embeddings, as JSON has it; None where refused."""
+    """The cosine between both embeddings of each text; None where that is no number."""
     values = F.cosine_similarity(a_tw, b_tw).tolist()
     return [round(x, 12) if np.isfinite(x) else None for x in values]
 
 
-def similarities(vectors_tw: Tensor, pairs: Ids) -> list[float | None]:
-    """The cosine between the embeddings of both texts of a pair."""
-    a, b = np.transpose(pairs).tolist()
-    return cosines(vectors_tw[a], vectors_tw[b])
-
-
 def judge_embeddings(
-    made: Embeddings, row: Variant, want_tw: Tensor, plain: Error, pairs: Ids, dtype: str
+    got_tw: Tensor, row: Variant, want_tw: Tensor, plain: Error, dtype: str
 ) -> dict[str, Any]:
     """All figures of the embeddings; a row that computes softmax has to agree."""
-    places = [n for n in range(len(want_tw)) if n not in made.refused]
-    got, served = made.vectors_tw[places], len(places)
-    error, off, wrong = embedding_error(got, want_tw[places]), "", ""
-    try:
-        budget.check("its embeddings", error, budget.Yardstick(plain, served), dtype, None)
-    except Wrong as beyond:
-        off = f"it computes softmax by its row, and {beyond}"
-    if not_finite := int((~torch.isfinite(got)).any(1).sum()):
-        wrong = f"the embeddings of {not_finite} of {served} texts are not numbers"
+    error, texts, wrong = embedding_error(got_tw, want_tw), len(want_tw), ""
+    if not_finite := int((~torch.isfinite(got_tw)).any(1).sum()):
+        wrong = f"the embeddings of {not_finite} of {texts} texts are not numbers"
     elif row.exact:
-        wrong = off
-    left_out: dict[str, list[int]] = {}
-    for place, why in made.refused.items():
-        left_out.setdefault(why, []).append(place)
+        try:
+            budget.check("its embeddings", error, budget.Yardstick(plain, texts), dtype, None)
+        except Wrong as beyond:
+            wrong = f"it computes softmax by its row, and {beyond}"
     return {
-        "cosines": cosines(made.vectors_tw, want_tw),
-        "similarities": similarities(made.vectors_tw, pairs),
+        "status": "wrong" if wrong else "measured",
+        "reason": wrong,
+        "cosines": cosines(got_tw, want_tw),
         "error": error.to_dict(),
-        "together": made.together,
-        "wrong": wrong,
-        "equal": not off,
-        "left_out": left_out,
     }
 
 
@@ -214,11 +177,11 @@ class StepSide:
         self._swappable, self._name = swappable, name
         self._tokens = torch.tensor([list(ids)], device=swappable.device)
         self._clock = clock_for(str(swappable.device), "forward")
-        self._kept: list[Tensor] = []
+        self._before: list[Tensor] = []
 
     def fresh(self) -> None:
         """Move the tokens, and with them what the allocator gives next; warm up."""
-        self._kept = [*self._kept[-1:], self._tokens]
+        self._before = [*self._before[-1:], self._tokens]
         self._tokens = self._tokens.clone()
         self.sample()
 
@@ -249,61 +212,25 @@ def cosines_by_layer(
     swappable: SwappableModel, name: str, row: Variant, ids: Ids, want_tw: Tensor, dtype: str
 ) -> list[list[float | None]]:
     """The cosines of all texts with this attention in one layer alone, layer by layer."""
-    found = []
+    by_layer = []
     for layer in range(len(swappable.layers)):
         swappable.use(name, [layer])
-        found.append(cosines(embed_variant(swappable, row, ids, dtype).vectors_tw, want_tw))
-    return found
-
-
-PROJECTIONS = ("self.query", "self.key", "self.value", "attention.output.dense")
-RATE = 3e-4
-TEXTS_PER_STEP, LEARN_TOKENS = 4, 256
-"""And of a text so many tokens, from its beginning."""
-
-
-def distil(
-    model: nn.Module, teacher: nn.Module, ids: Ids, steps: int, which: str, seed: int
-) -> list[float]:
-    """Train in place, without dropout; return the loss before each step."""
-    torch.manual_seed(seed)
-    chance, losses, moving = random.Random(seed), list[float](), list[nn.Parameter]()
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0  # not every variant drops weights
-    for name, weight in model.named_parameters():
-        weight.requires_grad_(which == "all" or any(part in name for part in PROJECTIONS))
-        moving += [weight] if weight.requires_grad else []
-    optimizer = torch.optim.AdamW(moving, lr=RATE)
-    for _ in range(steps):
-        optimizer.zero_grad(set_to_none=True)
-        some, total = chance.sample(range(len(ids)), min(TEXTS_PER_STEP, len(ids))), 0.0
-        for text in ([ids[n][:LEARN_TOKENS]] for n in some):
-            with torch.no_grad():
-                want, _ = last_states(teacher, text)
-            got, _ = last_states(model, text)
-            loss = (got - want).square().sum() / want.square().sum() / len(some)
-            loss.backward()
-            total += float(loss.detach())
-        optimizer.step()
-        losses.append(total)
-    model.requires_grad_(False)
-    return losses
+        by_layer.append(cosines(embed_variant(swappable, row, ids, dtype), want_tw))
+    return by_layer
 
 
 def answer_original(question: Mapping[str, Any]) -> Stages:
     """The original's figures, with the error of plain forms, then the floor of a step's time."""
     folder, dtype, device = Path(question["folder"]), question["dtype"], question["device"]
     ids = tokenize(question["texts"])
-    want = embed(load_model("float64", device, "eager"), ids, together=False).vectors_tw
+    want = embed(load_model("float64", device, "eager"), ids, together=False)
     forms = (  # which attention, and whether texts share batches
         embed(load_model(dtype, device, attention), ids, together=together)
         for attention, together in (("eager", True), ("sdpa", True), ("sdpa", False))
     )
-    plain = reduce(worse, (embedding_error(form.vectors_tw, want) for form in forms))
+    plain = reduce(worse, (embedding_error(form, want) for form in forms))
     torch.save({"ids": ids, "vectors": want}, folder / "original.pt")
-    original = {"tokens": [len(x) for x in ids], "plain": plain.to_dict()}
-    yield {"original": {**original, "similarities": similarities(want, question["pairs"])}}
+    yield {"original": {"tokens": [len(x) for x in ids], "plain": plain.to_dict()}}
 
     def hand_on(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **more: Any
@@ -318,44 +245,31 @@ def answer_original(question: Mapping[str, Any]) -> Stages:
 
 
 def answer_variant(question: Mapping[str, Any]) -> Stages:
-    """A variant's embeddings, steps, layers and distillation; what is wrong has no more."""
+    """A variant's embeddings, its steps, and each layer alone; a wrong one ends at the first."""
     dtype, device = question["dtype"], question["device"]
     row = impls.table(question["tables"]).find(question["variant"])
     name = register_row(row)
-    kept = torch.load(Path(question["folder"]) / "original.pt", weights_only=True)
-    ids, want = kept["ids"], kept["vectors"]
+    original = torch.load(Path(question["folder"]) / "original.pt", weights_only=True)
+    ids, want = original["ids"], original["vectors"]
     swappable = SwappableModel(load_model(dtype, device))
     swappable.use(name)
-    made, plain = embed_variant(swappable, row, ids, dtype), Error.from_dict(question["plain"])
-    quality = judge_embeddings(made, row, want, plain, question["pairs"], dtype)
-    yield {"quality": quality}
-    if quality["wrong"]:
+    embeddings, plain = (
+        embed_variant(swappable, row, ids, dtype),
+        Error.from_dict(question["plain"]),
+    )
+    figures = judge_embeddings(embeddings, row, want, plain, dtype)
+    yield figures
+    if figures["status"] == "wrong":
         return
     for length in question["seq"]:
         try:
             yield {"step": compare_steps(swappable, name, ids, length, question)}
         except NotServed as why:
             yield {"step": {"seq": length, "why": own_words(why)}}
-    if question["layers"] and not row.exact:
+    if not row.exact:
         places = question["layer_texts"]
         texts = [ids[n] for n in places]
         yield {"layers": cosines_by_layer(swappable, name, row, texts, want[places], dtype)}
-    if question["distil"] and not row.exact:  # judged on texts that were not learnt from
-        swappable.use(name)
-        judged, teacher = question["judged"], load_model(dtype, device)
-        texts, learn = ([ids[n] for n in question[places]] for places in ("judged", "learn"))
-        how = question["distil"], question["train"], question["seed"]
-        gpus = [swappable.device] if swappable.device.type == "cuda" else []
-        try:
-            with torch.random.fork_rng(gpus):  # training seeds torch
-                losses = distil(swappable.model, teacher, learn, *how)
-        except NotServed as why:
-            yield {"distilled": {"why": own_words(why)}}
-            return
-        after = embed_variant(swappable, row, texts, dtype)
-        both = ("before", made.vectors_tw[judged]), ("after", after.vectors_tw)
-        found = {when: cosines(vectors, want[judged]) for when, vectors in both}
-        yield {"distilled": {**found, "losses": losses, "texts": judged}}
 
 
 def answer_capture(question: Mapping[str, Any]) -> Stages:
@@ -364,12 +278,12 @@ def answer_capture(question: Mapping[str, Any]) -> Stages:
     Of rows filled with long texts, one after the other. Raises CantBeDone where they fill too few.
     """
     seq, batch = question["seq"], question["batch"]
-    rows, begun = list[list[int]](), list[int]()
+    rows, current = list[list[int]](), list[int]()
     for text in tokenize(question["texts"]):
         if len(text) >= min(LONG, seq):
-            begun = [*begun, *text]
-        if len(begun) >= seq:
-            rows, begun = [*rows, begun[:seq]], []
+            current += text
+        if len(current) >= seq:
+            rows, current = [*rows, current[:seq]], []
     if len(rows) < batch:
         raise CantBeDone(
             f"the texts fill {len(rows)} rows of {seq} tokens, not {batch}: give a smaller --seq"
@@ -391,9 +305,9 @@ def capture_layers(model: nn.Module, ids_tn: Tensor) -> list[tuple[Tensor, ...]]
     captured: list[tuple[Tensor, ...]] = []
     original = ALL_ATTENTION_FUNCTIONS[ORIGINAL]
 
-    def record(module: nn.Module, *given: Any, **more: Any) -> Any:
-        captured.append(tuple(x.detach().clone() for x in given[:3]))
-        return original(module, *given, **more)
+    def record(module: nn.Module, *tensors: Any, **more: Any) -> Any:
+        captured.append(tuple(x.detach().clone() for x in tensors[:3]))
+        return original(module, *tensors, **more)
 
     AttentionInterface.register(name := "attnbench_recorder", record)
     swappable = SwappableModel(model)
@@ -401,33 +315,3 @@ def capture_layers(model: nn.Module, ids_tn: Tensor) -> list[tuple[Tensor, ...]]
     with torch.no_grad():
         model(input_ids=ids_tn.to(swappable.device))
     return captured
-
-
-ANSWERS = {"original": answer_original, "variant": answer_variant, "capture": answer_capture}
-
-
-first_state = cache(process_state.now)
-"""The state of this process at its first question, for what variants leave there adds up."""
-
-
-def respond(question: dict[str, Any], answers: Answers) -> dict[str, Any]:
-    """Send the stages; a refusal or an exception of the variant's is the last of them."""
-    apply(Settings(threads=int(os.environ["OMP_NUM_THREADS"])))
-    state, before, broken = first_state(), watch.snapshot(), watch.sealed()
-    try:
-        for stage in ANSWERS[question["do"]](question):
-            answers.stage(stage)
-    except CantBeDone as why:
-        answers.stage({"refused": str(why)})
-    except Exception as error:
-        first_line = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
-        answers.stage({"failed": first_line})
-    try:
-        left = broken() or watch.said(before) or process_state.disturbed(state)
-        return {"spoiled": bool(left) or poisoned(question["device"])}
-    except Exception:  # it left nothing to look with
-        return {"spoiled": True}
-
-
-if __name__ == "__main__":
-    serve(respond)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.random import Generator
+from numpy.random import Generator as Random
 
 from attnbench.command.progress import Progress
-from attnbench.core.format import duration, roughly
-from attnbench.core.machine import Machine, pace, why_not
-from attnbench.core.process import Worker, WorkerLost
-from attnbench.features.quality.model_results import status_words
-from attnbench.models import wrong_level
+from attnbench.core.format import duration
+from attnbench.core.machine import Machine, pace
+from attnbench.core.process import Worker
+from attnbench.features.quality.rows import WORKER, Row, answers, refusal, status_words, variant_row
 from attnbench.sweep.plan import call_s
 from impls import Table
 from impls.errors import CantBeDone
@@ -23,7 +21,6 @@ from impls.masks import Mask
 from impls.problem import Problem
 from impls.spec import Variant
 
-Row = dict[str, Any]
 CAUSAL = Mask.parse("causal")
 NOTHING = -100
 """The target of a place that asks for nothing: what torch's cross entropy leaves out."""
@@ -46,12 +43,10 @@ class Setting:
     values: int = 64
     batch: int = 32
     rate: float = 5e-3
-    """Of learning, constant after ``warmup`` steps: every checkpoint is the end of a training."""
+    """The learning rate, constant after ``warmup`` steps: a checkpoint is a training's end."""
     warmup: int = 50
     steps: int = 800
     tests: int = 128
-    looks: int = 12
-    """Checkpoints on the way to the last step."""
     device: str = "cpu"
 
     @property
@@ -74,14 +69,14 @@ class Setting:
             f"lr{self.rate:g} {self.device}"
         )
 
-    def draw(self, rows: int, generator: Generator, *pairs: int) -> tuple[np.ndarray, np.ndarray]:
+    def draw(self, rows: int, generator: Random, *pairs: int) -> tuple[np.ndarray, np.ndarray]:
         """Tokens [b, n], keys first, then values; and at each place which value is asked for.
 
         A sequence has some pairs, each key once, then questions for some of them.
         """
         pairs = pairs or self.pairs
         share, more = divmod(rows, len(pairs))
-        made = []
+        parts = []
         for place, count in enumerate(pairs):
             some = share + (place < more)
             keys_bK = generator.random((some, self.keys)).argsort(1)[:, :count]
@@ -93,12 +88,12 @@ class Setting:
             tokens[:, 2 * count :] = np.take_along_axis(keys_bK, questions, 1)
             targets = np.full_like(tokens, NOTHING)
             targets[:, 2 * count :] = np.take_along_axis(values_bK, questions, 1)
-            made.append((tokens, targets))
-        tokens, targets = (np.concatenate(x) for x in zip(*made, strict=True))
+            parts.append((tokens, targets))
+        tokens, targets = (np.concatenate(x) for x in zip(*parts, strict=True))
         return tokens, targets
 
 
-def stream(seed: int, purpose: int) -> Generator:
+def stream(seed: int, purpose: int) -> Random:
     """Random numbers, different for each seed and purpose."""
     return np.random.default_rng([seed, purpose])
 
@@ -108,11 +103,14 @@ BASELINE = "sdpa"
 
 
 class RecallPreset(NamedTuple):
-    """Settings, the variants (all that can, if none is named), and how many seeds."""
+    """Settings and the variants that are trained in each."""
 
     settings: tuple[Setting, ...]
-    variants: tuple[str, ...] = ()
-    seeds: int = 3
+    variants: tuple[str, ...]
+
+
+SEEDS = 3
+"""Trainings of a variant: fewer than two give no interval."""
 
 
 # a plain window of 32 keys and its own place; performer with a quarter of the features of its row,
@@ -126,7 +124,7 @@ SIX = (
     "performer?features=64",
 )
 CPU = Setting(seq=96, pairs=(4, 8, 16, 32), width=32)
-"""Found by the scan: softmax is always right; at twice the rate ssd and delta may learn nothing."""
+"""Softmax is always right in it; at twice the rate ssd and delta may learn nothing."""
 GPU = Setting(
     256, (8, 16, 32, 64), 64, keys=256, values=256, batch=64, steps=4000, tests=512, device="cuda"
 )
@@ -142,7 +140,6 @@ PRESETS = {
         (GPU, replace(GPU, seq=512)), (*SIX, "topk", "hedgehog", "retention", "gla", "delta")
     ),
 }
-SCANNED_WIDTHS, SCANNED_RATES = (16, 32, 64), (2.5e-3, 5e-3, 1e-2)
 
 
 def preset_settings(
@@ -150,37 +147,27 @@ def preset_settings(
     *,
     seq: Sequence[int] | None = None,
     width: Sequence[int] | None = None,
-    scan: bool = False,
     **changes: Any,
 ) -> tuple[Setting, ...]:
     """A preset's settings with some values replaced; raises CantBeDone for bad ones."""
-    given = {key: value for key, value in changes.items() if value is not None}
-    grid = [
-        replace(setting, seq=n, width=w, **given)
+    changes = {key: value for key, value in changes.items() if value is not None}
+    settings = [
+        replace(setting, seq=n, width=w, **changes)
         for setting in preset.settings
         for n in seq or (setting.seq,)
         for w in width or (setting.width,)
     ]
-    for s in grid:
-        several, heads = f"--pairs names {len(s.pairs)} numbers", f"{s.heads} heads"
-        for wrong, why in (
-            (min(s.pairs) < 2, f"--pairs {min(s.pairs)}: every variant recalls a single pair"),
-            (
-                s.seq <= 2 * s.most,
+    for s in settings:
+        if min(s.pairs) < 2:
+            raise CantBeDone(f"--pairs {min(s.pairs)}: every variant recalls a single pair")
+        if s.seq <= 2 * s.most:
+            raise CantBeDone(
                 f"--seq {s.seq} has no room to ask: {s.most} pairs are {2 * s.most} tokens; give "
-                "more than that, or fewer --pairs",
-            ),
-            (s.most > s.keys, f"--pairs {s.most} needs as many keys; give {s.keys} at the most"),
-            (s.batch < len(s.pairs), f"{several}, and a batch has {s.batch}; give fewer"),
-            (s.width % s.heads, f"--width {s.width} is not a multiple of the preset's {heads}"),
-        ):
-            if wrong:
-                raise CantBeDone(why)
-    if scan:
-        tried = product(grid, SCANNED_WIDTHS, SCANNED_RATES)
-        grid = [replace(setting, width=width, rate=rate) for setting, width, rate in tried]
-        grid.sort(key=lambda s: (s.seq, s.width, s.rate))
-    return tuple(dict.fromkeys(grid))
+                "more than that, or fewer --pairs"
+            )
+        if s.most > s.keys:
+            raise CantBeDone(f"--pairs {s.most} needs as many keys; give {s.keys} at the most")
+    return tuple(dict.fromkeys(settings))
 
 
 LOAD_S, STEP_S = 5.0, 0.008
@@ -203,87 +190,78 @@ class TrainingJob:
 
     @property
     def limit_s(self) -> float:
-        """What its loop may take at the most."""
+        """The longest that its loop may take."""
         return max(LONGEST_S, SLACK * (self.seconds or 0.0))
 
 
 @dataclass
 class Trainings:
-    """Which variants are trained in which settings, and what has been trained so far."""
+    """The variants that are trained in each setting, and the budgets of time."""
 
     settings: tuple[Setting, ...]
     variants: dict[Setting, list[Variant]]
-    baseline: Variant
-    rows: list[Row]
-    """Of evidence, whole whenever it is stopped; at first those of what can't be trained."""
+    """The baseline first."""
+    left_out: list[Row]
+    """Rows of evidence of what can't be trained."""
+    machine: Machine
     seeds: Sequence[int]
     threads: int
     seconds: float | None = None
     """The budget of time; None: what the baseline takes, which is then trained first."""
-    timed: bool = True
-    """Whether there is a budget of time."""
     budgets: dict[str, float] = field(default_factory=dict)
 
     @property
-    def measures(self) -> bool:
-        """Whether the baseline's time is the budget."""
-        return self.timed and self.seconds is None
-
-    @property
     def count(self) -> int:
-        """How many trainings there are."""
+        """The number of trainings."""
         return len(self.seeds) * sum(map(len, self.variants.values()))
 
-    def guesses(self, machine: Machine) -> list[float]:
+    def guesses(self) -> list[float]:
         """Seconds of each training, and before those of a setting of the one for its budget."""
-        found = []
+        guesses = []
         for setting in self.settings:
-            trained_s = setting.steps * (STEP_S * pace() + call_s(setting.problem, machine))
-            found += [LOAD_S * pace() + trained_s] * self.measures
+            trained_s = setting.steps * (STEP_S * pace() + call_s(setting.problem, self.machine))
+            guesses += [LOAD_S * pace() + trained_s] * (self.seconds is None)
             each = LOAD_S * pace() + max(trained_s, self.seconds or 0.0)
-            found += [each] * len(self.seeds) * len(self.variants[setting])
-        return found
+            guesses += [each] * len(self.seeds) * len(self.variants[setting])
+        return guesses
 
-    def run(self, progress: Progress, machine: Machine) -> None:
-        """Train all: seed by seed, the variants of one in random order.
+    def steps(self, progress: Progress) -> Generator[Row | None]:
+        """A row of evidence a training, seed by seed, the variants of one in random order.
 
-        Raises CantBeDone where the baseline's time is the budget and it can't be trained.
+        First the rows of what can't be trained; a None where one may stop besides. Raises
+        CantBeDone where the baseline's time is the budget and it can't be trained.
         """
-        for row in self.rows:
+        for row in self.left_out:
             why = "; ".join(filter(None, [f"not trained: {row['reason']}", row["remedy"]]))
             progress.tell(why)
-        progress.expect(self.guesses(machine))
+            yield row
+        progress.expect(self.guesses())
         for setting in self.settings:
-            budget = self._measure_budget(setting, progress) if self.measures else self.seconds
-            if budget is not None:
-                self.budgets[setting.slug] = budget
-            refused, variants = set[str](), self.variants[setting]
+            budget = self.seconds or self._measure_budget(setting, progress)
+            self.budgets[setting.slug] = budget
+            yield None
+            variants = self.variants[setting]
             orders = ((n, stream(n, ORDER).permutation(len(variants))) for n in self.seeds)
             for seed, variant in ((n, variants[at]) for n, order in orders for at in order):
-                if variant.label in refused:
-                    continue
                 progress.step(f"{variant.label}, seed {seed}")
                 row = run_training(TrainingJob(variant, setting, seed, budget, self.threads))
-                self.rows.append(row)
-                if row["status"] == "unsupported":
-                    refused.add(variant.label)
                 if row["status"] != "trained":
                     progress.tell(f"{variant.label}, seed {seed}: {status_words(row)}", "yellow")
+                yield row
 
     def _measure_budget(self, setting: Setting, progress: Progress) -> float:
-        progress.step(f"{self.baseline.label}, for the budget of time")
-        name = self.baseline.label
-        seed = max(self.seeds) + 1
-        row = run_training(TrainingJob(self.baseline, setting, seed, None, self.threads))
+        progress.step(f"{BASELINE}, for the budget of time")
+        baseline, seed = self.variants[setting][0], max(self.seeds) + 1
+        row = run_training(TrainingJob(baseline, setting, seed, None, self.threads))
         if row["status"] != "trained":
             raise CantBeDone(
-                f"{name} could not be trained in {setting.slug}: {row['reason']}; without it there "
-                "is no budget of time and nothing to compare"
+                f"{BASELINE} could not be trained in {setting.slug}: {row['reason']}; without it "
+                "there is no budget of time and nothing to compare"
             )
         took = float(row["curve"][-1]["seconds"])
         progress.tell(
-            f"{setting.slug}: {name} took {duration(took)} for {setting.steps:,} steps; all get "
-            "as many steps, and as much time"
+            f"{setting.slug}: {BASELINE} took {duration(took)} for {setting.steps:,} steps; "
+            "every variant gets the same steps and the same time"
         )
         return took
 
@@ -291,70 +269,47 @@ class Trainings:
 def plan_trainings(
     table: Table, names: Sequence[str], settings: Sequence[Setting], machine: Machine, **how: Any
 ) -> Trainings:
-    """Which variants are trained, of all for no name; ``how``: the other fields.
+    """The trainings of variants that can be; ``how``: the other fields.
 
-    Raises CantBeDone for a missing device or a refused baseline.
+    Raises CantBeDone for a missing device.
     """
     device = settings[0].device
     if device.split(":")[0] not in machine.devices:
         raise CantBeDone(f"no {device.partition(':')[0].upper()} device found: give --preset cpu")
-    baseline = table.find(BASELINE)
-    rows = [table.find(name) for name in names] or [
-        row
-        for row in table.rows.values()
-        if row.computes != "softmax" and _refusal(row, settings[0], machine) is None
-    ]
-    candidates = {row.label: row for row in (baseline, *rows)}
-    left_out, variants = [], {}
+    candidates = {row.label: row for row in map(table.find, (BASELINE, *names))}
+    left_out, variants = [], dict[Setting, list[Variant]]()
     for setting in settings:
-        refusals = {name: _refusal(row, setting, machine) for name, row in candidates.items()}
-        if (why := refusals[baseline.label]) is not None:
-            raise CantBeDone(f"{why['reason']}; without it nothing can be compared")
-        variants[setting] = [row for name, row in candidates.items() if refusals[name] is None]
-        left_out += [why for why in refusals.values() if why is not None]
-    return Trainings(tuple(settings), variants, baseline, left_out, **how)
-
-
-def _refusal(row: Variant, setting: Setting, machine: Machine) -> Row | None:
-    status, reason, remedy = "unsupported", wrong_level(row), ""
-    if reason is None and (missing := why_not(row, machine)) is not None:
-        status, reason, remedy = "unavailable", missing.reason, missing.remedy
-    if reason is None and (reason := row.supports(setting.problem)) is not None:
-        remedy = "what trains is causal, has a gradient, takes float32: 'attnbench show NAME' says"
-    if reason is None:
-        return None
-    return training_row(row, setting) | {"status": status, "reason": reason, "remedy": remedy}
+        variants[setting] = []
+        for row in candidates.values():
+            if (why := refusal(row, [setting.problem], machine)) is None:
+                variants[setting].append(row)
+            else:
+                left_out.append(training_row(row, setting) | why)
+    return Trainings(tuple(settings), variants, left_out, machine, **how)
 
 
 def training_row(
     variant: Variant, setting: Setting, seed: int | None = None, seconds: float | None = None
 ) -> Row:
     """A row of evidence without figures."""
-    what = {"variant": variant.label, "computes": variant.computes, "family": variant.family}
     job = {"setting": asdict(setting), "seed": seed, "seconds": seconds}
     end = {"status": "", "reason": "", "remedy": ""}
-    return {**what, **job, **end, "state_numbers": None, "curve": []}
+    return {**variant_row(variant), **job, **end, "state_numbers": None, "curve": []}
 
 
-WORKER, START_S = "attnbench.features.quality.recall_worker", 120.0
+START_S = 120.0
 """To load torch, build a variant, and run the test."""
 
 
 def run_training(job: TrainingJob) -> Row:
     """A row of evidence: how the training ended, and its checkpoints until then."""
     row = training_row(job.variant, job.setting, job.seed, job.seconds)
-    sent = {**vars(job), "variant": job.variant.to_dict(), "setting": asdict(job.setting)}
-    limit = START_S + 2 * job.limit_s
+    values = {**vars(job), "variant": job.variant.to_dict(), "setting": asdict(job.setting)}
+    question = {"do": "train", "device": job.setting.device, "job": values}
     with Worker(WORKER, job.threads, limited=False) as worker:
-        try:
-            for message in worker.messages(sent, limit):
-                if "checkpoint" in message:
-                    row["curve"].append(message["checkpoint"])
-                else:
-                    row.update(message)
-        except WorkerLost as lost:
-            if lost.timed_out:
-                row |= {"status": "timed_out", "reason": f"it was ended after {roughly(limit)}"}
+        for stage in answers(worker, question, START_S + 2 * job.limit_s):
+            if "checkpoint" in stage:
+                row["curve"].append(stage["checkpoint"])
             else:
-                row |= {"status": "failed", "reason": str(lost)}
+                row |= stage
     return row

@@ -1,4 +1,4 @@
-"""What recall trainings show: intervals over seeds, sentences, tables, and a picture.
+"""The view of ``quality recall``: intervals over seeds, sentences, tables, and a picture.
 
 An accuracy is the mean over seeds, with Student's 95 % interval. It reaches the target where the
 whole interval is at or above it, and falls short where all of it is below.
@@ -18,8 +18,8 @@ from msgspec import convert
 from attnbench.core.evidence import Evidence
 from attnbench.core.format import counted, duration, percent
 from attnbench.core.stats import CONFIDENCE, student_quantile
-from attnbench.features.quality.model_results import status_words
 from attnbench.features.quality.recall import Setting
+from attnbench.features.quality.rows import status_words
 from attnbench.report import tidy
 from attnbench.report.figures import sheet as labels
 from attnbench.report.figures import style
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 TARGET, GOAL = 0.99, "99 %"
 Row = Mapping[str, Any]
-STEPS, TIME = "steps", "time"
-"""Budgets: what all variants get as much of."""
+BUDGETS = STEPS, TIME = "steps", "time"
+"""Each variant gets as many steps as the baseline, and as much time."""
 REACHES, SHORT, OPEN = "reaches", "falls short", "can't be told"
-"""Where an interval lies to the target."""
+"""The standing of an interval: where it lies to the target."""
 
 
 class SeedInterval(NamedTuple):
@@ -48,12 +48,12 @@ class SeedInterval(NamedTuple):
 
     @property
     def half(self) -> float:
-        """How far its farther end is from the mean."""
+        """The distance from the mean to its farther end."""
         return max(self.high - self.mean, self.mean - self.low)
 
     @property
     def standing(self) -> str:
-        """Where it lies to the target; one seed shows nothing."""
+        """The side of the target that it lies on; one seed shows nothing."""
         if self.n > 1 and self.low >= TARGET:
             return REACHES
         return SHORT if self.n > 1 and self.high < TARGET else OPEN
@@ -88,7 +88,7 @@ class RecallResult:
     steps: SeedInterval | None
     step_s: SeedInterval | None
     ratio: SeedInterval | None
-    """Of a step's time to the baseline's, seed by seed: the mean of logarithms, and back."""
+    """A step's time over the baseline's, seed by seed: the geometric mean."""
 
 
 def recall_results(rows: Sequence[Row], baseline: str) -> list[RecallResult]:
@@ -101,7 +101,7 @@ def recall_results(rows: Sequence[Row], baseline: str) -> list[RecallResult]:
         for name, some in by_variant.items()
     }
     own_s = step_s.get(baseline, {})
-    found = []
+    results = []
     for name, some in by_variant.items():
         ends: dict[str, list[Row]] = {STEPS: [], TIME: []}
         for row in some:  # the checkpoints at which a budget was over
@@ -119,65 +119,65 @@ def recall_results(rows: Sequence[Row], baseline: str) -> list[RecallResult]:
         }
         times = step_s[name]
         logs = [math.log(own / own_s[seed]) for seed, own in times.items() if seed in own_s]
-        ratio = seed_interval(logs)
-        if ratio is not None:
+        if (ratio := seed_interval(logs)) is not None:
             mean, low, high = (math.exp(x) if x < 700 else math.inf for x in ratio[:3])
             ratio = SeedInterval(mean, low, high, ratio.n)
-        state = next((x for r in some if (x := r["state_numbers"]) is not None), None)
-        what = name, some[0]["computes"], some[0]["family"], state, accuracy
-        steps = seed_interval([look["step"] for look in ends[TIME]])
-        found.append(RecallResult(*what, steps, seed_interval([*times.values()]), ratio))
+        result = RecallResult(
+            variant=name,
+            computes=some[0]["computes"],
+            family=some[0]["family"],
+            state_numbers=next((r["state_numbers"] for r in some if r["state_numbers"]), None),
+            accuracy=accuracy,
+            steps=seed_interval([look["step"] for look in ends[TIME]]),
+            step_s=seed_interval([*times.values()]),
+            ratio=ratio,
+        )
+        results.append(result)
 
     def place(each: RecallResult) -> tuple[bool, float]:
         shares = each.accuracy[STEPS]
         return each.variant != baseline, -shares[max(shares)].mean if shares else 1.0
 
-    return sorted(found, key=place)
+    return sorted(results, key=place)
 
 
 class SettingResults(NamedTuple):
-    """One setting with its rows of evidence and its variants that have a figure."""
+    """One setting with its variants that have a figure."""
 
     slug: str
     setting: Setting
-    rows: Sequence[Row]
     results: list[RecallResult]
     baseline: str
-    seconds: float | None
+    seconds: float
 
-    @property
-    def budgets(self) -> list[str]:
-        """The budgets that there were."""
-        return [STEPS] if self.seconds is None else [STEPS, TIME]
-
-    def accuracy(self, variant: str) -> float | None:
-        """Of a variant with the most pairs, after the steps."""
-        for each in self.results:
-            if each.variant == variant and (share := each.accuracy[STEPS].get(self.setting.most)):
-                return share.mean
-        return None
+    def budget_words(self, budget: str) -> str:
+        """``800 steps``, or ``8.92 s``"""
+        return f"{self.setting.steps:,} steps" if budget == STEPS else duration(self.seconds)
 
 
-def by_setting(found: Evidence) -> list[SettingResults]:
+def by_setting(evidence: Evidence) -> list[SettingResults]:
     """The settings in which the baseline was trained at all."""
-    baseline, settings = found.made["baseline"], dict[str, list[Row]]()
-    for row in found.rows:
-        settings.setdefault(convert(row["setting"], Setting).slug, []).append(row)
-    made = []
-    for slug, rows in settings.items():
+    baseline, budgets = evidence.made["baseline"], evidence.made["budgets"]
+    rows_by_slug: dict[str, list[Row]] = {}
+    for row in evidence.rows:
+        rows_by_slug.setdefault(convert(row["setting"], Setting).slug, []).append(row)
+    settings = []
+    for slug, rows in rows_by_slug.items():
         if any(row["variant"] == baseline and row["curve"] for row in rows):
             results = [x for x in recall_results(rows, baseline) if any(x.accuracy.values())]
-            setting, seconds = convert(rows[0]["setting"], Setting), found.made["budgets"].get(slug)
-            made.append(SettingResults(slug, setting, rows, results, baseline, seconds))
-    return made
+            setting = convert(rows[0]["setting"], Setting)
+            settings.append(SettingResults(slug, setting, results, baseline, budgets[slug]))
+    return settings
 
 
-def recall_conclusions(found: Evidence) -> dict[str, list[str]]:
-    """The sentences, by setting; those of a scan are about all settings."""
-    settings = by_setting(found)
-    if found.made["scan"]:
-        return {"scan": _scan(settings)[0]}
-    return {each.slug: list(conclude_setting(each)) for each in settings}
+def conclusions(evidence: Evidence) -> list[str]:
+    """The sentences, with their setting where there are several."""
+    settings = by_setting(evidence)
+    return [
+        f"in {each.slug}: {line}" if len(settings) > 1 else line
+        for each in settings
+        for line in conclude_setting(each)
+    ]
 
 
 STANDINGS = {REACHES: f"{GOAL} reached by", SHORT: "not by", OPEN: "can't be told of"}
@@ -193,78 +193,36 @@ def conclude_setting(of: SettingResults) -> Iterator[str]:
     if all(share.n < 2 for share in shares):
         yield "one seed gives no interval: nothing is concluded; --seeds 3 gives one"
         return
-    for budget in of.budgets:
-        when = f"after the same {of.setting.steps:,} steps"
-        if budget == TIME:
-            when = f"in the same time ({duration(of.seconds or 0.0)})"
-        pairs = hardest(own, budget)
-        if pairs is None:
+    for budget in BUDGETS:
+        words = of.budget_words(budget)
+        when = f"in the same time ({words})" if budget == TIME else f"after the same {words}"
+        reached = [p for p, share in own.accuracy[budget].items() if share.standing == REACHES]
+        if not reached:
             yield (
                 f"{when} {of.baseline} itself is not known to reach {GOAL} with any number of "
                 "pairs: what the others lack says nothing of them; more --steps, or fewer --pairs"
             )
             continue
+        pairs = max(reached)
         names: dict[str, list[str]] = {standing: [] for standing in STANDINGS}
         for each in of.results:
             if share := each.accuracy[budget].get(pairs):
                 names[share.standing].append(f"{each.variant} ({share} %)")
         parts = (f"{STANDINGS[x]}: {', '.join(some)}" for x, some in names.items() if some)
-        by_chance = percent(chance(pairs, of.setting.values))
+        # the value of any of the pairs, which is right by chance once in all values
+        by_chance = percent(1 / pairs + (1 - 1 / pairs) / of.setting.values)
         yield f"{when}, with {pairs} pairs (by chance {by_chance}): {'; '.join(parts)}"
-
-
-def hardest(own: RecallResult, budget: str) -> int | None:
-    """The most pairs at which a variant reaches the target."""
-    shares = own.accuracy[budget].items()
-    return max((pairs for pairs, share in shares if share.standing == REACHES), default=None)
-
-
-def chance(pairs: int, values: int) -> float:
-    """The accuracy of naming the value of any of the pairs, which is right by chance once in V."""
-    return 1 / pairs + (1 - 1 / pairs) / values
-
-
-def _scan(scan: Sequence[SettingResults]) -> tuple[list[str], list[Table]]:
-    """The settings that tell the baseline from each other variant; and all of them."""
-    names = dict.fromkeys(each.variant for of in scan for each in of.results)
-    sentences, lines = [], []
-    took = {
-        of.slug: sum(row["curve"][-1]["seconds"] for row in of.rows if row["curve"]) for of in scan
-    }
-    for name in names:
-        if name == (own := scan[0].baseline):
-            continue
-        what = f"in which {own} is right {GOAL} of the time or more and {name} is not"
-        apart = [
-            of.slug
-            for of in sorted(scan, key=lambda of: (took[of.slug], of.slug))
-            if (its := of.accuracy(name)) is not None and (of.accuracy(own) or 0.0) >= TARGET > its
-        ]
-        some = f"settings {what}, the cheapest first: {', '.join(apart)}"
-        sentences.append(some if apart else f"there is no setting {what}")
-    for of in scan:
-        cells = ("" if (x := of.accuracy(name)) is None else f"{100 * x:.1f}" for name in names)
-        s = of.setting
-        lines.append((s.seq, s.width, f"{s.rate:g}", *cells, f"{took[of.slug]:.0f}"))
-    heads = ["tokens", "width", "rate", *(f"{name}, %" for name in names), "seconds"]
-    table = Table("settings that were tried", columns(*heads, right=heads), lines)
-    hint = "one seed a setting is a hint, no verdict: ask the setting for its seeds"
-    return [*sentences, hint], [table] if lines else []
 
 
 MARKS = {REACHES: (" ✓", GOOD), SHORT: ("  ", BAD), OPEN: (" ?", "")}
 
 
-def recall_tables(found: Evidence) -> list[Table]:
-    """Of each setting one a budget, or one of a scan."""
-    settings = by_setting(found)
-    if found.made["scan"]:
-        return _scan(settings)[1]
-    return [_budget_table(of, budget) for of in settings for budget in of.budgets]
+def tables(evidence: Evidence) -> list[Table]:
+    """A table for each setting and budget."""
+    return [_budget_table(of, budget) for of in by_setting(evidence) for budget in BUDGETS]
 
 
 def _budget_table(of: SettingResults, budget: str) -> Table:
-    name = f"{of.setting.steps:,} steps" if budget == STEPS else duration(of.seconds or 0.0)
     right = [f"{pairs} pairs, %" for pairs in of.setting.pairs]
     right += ["a step", "to softmax's", "state"] if budget == STEPS else ["steps"]
     lines = []
@@ -286,74 +244,84 @@ def _budget_table(of: SettingResults, budget: str) -> Table:
             ]
         lines.append((each.variant, each.computes, *cells))
     heads = columns("variant", "computes", *right, right=right, wrap=["computes"])
-    return Table(f"right answers after {name} each ({of.slug})", heads, lines)
+    title = f"right answers after {of.budget_words(budget)} each ({of.slug})"
+    return Table(title, heads, lines)
 
 
-def recall_lines(found: Evidence) -> list[str]:
-    """What did not train, how far a stopped run came, and what the words of the tables mean."""
+def notes(evidence: Evidence) -> list[str]:
+    """The variants that did not train and the words of the tables."""
     tasks = [
         f"{s.slug}: {s.keys} keys, {s.values} values, batches of {s.batch}; tested on {s.tests} "
         "sequences of each number of pairs"
-        for s in (of.setting for of in by_setting(found))
+        for s in (of.setting for of in by_setting(evidence))
     ]
-    whys = [f"! {row['variant']}: {status_words(row)}" for row in found.rows if row["reason"]]
+    whys = [f"! {row['variant']}: {status_words(row)}" for row in evidence.rows if row["reason"]]
     return [
         *tasks,
         *dict.fromkeys(whys),
-        *[progress_words(found)] * found.partial,
         "right answers, ± the farther end of Student's 95 % interval over "
-        f"{counted(len(found.made['seeds']), 'seed')}; ✓ all of it at {GOAL} or above, ? across it",
+        f"{counted(len(evidence.made['seeds']), 'seed')}; ✓ all of it at {GOAL} or above, ? "
+        "across it",
         "time: the training's own loop, one thread's on a CPU by the processor's clock, without "
         "looking at the test; state: numbers that the decoder keeps a head: its own memory, or the "
         "keys and values of all tokens, though a pattern may need fewer",
     ]
 
 
-def progress_words(found: Evidence) -> str:
-    """``stopped before its end: 7 of 18 trainings``"""
-    trained = sum(bool(row["curve"]) for row in found.rows)
-    of = f" of {found.made['trainings']}" if "trainings" in found.made else ""
-    return f"stopped before its end: {trained}{of} trainings"
-
-
 WIDE, HIGH, LEFT, ABOVE, BELOW = 560.0, 235.0, 40.0, 52.0, 32.0
-"""Points: of the figure, of a setting's two panels, and around them."""
+"""Points: of the figure, of a setting's panels, and around them."""
 NAMES = 4
-BAND = 0.13
-"""How much colour lies between the worst and the best seed."""
 APART = 0.05
-"""Of a doubling: by so much each variant stands beside the one before it, so that none hides."""
+"""The share of a doubling between the markers of two variants, so that none hides another."""
 
 
-def draw_recall(found: Evidence) -> Plot | None:
-    """Two panels a setting; None where nothing was trained, and of a scan."""
-    settings = by_setting(found)
-    if not settings or found.made["scan"]:
+def draw(evidence: Evidence) -> Plot | None:
+    """A panel for each setting and budget; None where nothing was trained."""
+    settings = by_setting(evidence)
+    if not settings:
         return None
     looks = style.looks(each for of in settings for each in of.results)
     foot = 8.0 + 14.0 * -(-len(looks) // NAMES)
     high = HIGH * len(settings) + ABOVE + foot
-    title = f"What models recall on {found.made['machine']['name']}"
+    title = f"What models recall on {evidence.made['machine']['name']}"
     with sheet(WIDE / 72, high / 72) as figure:
-        seeds = counted(len(found.made["seeds"]), "seed")
-        under = "bars: the mean's 95 % interval; bands: from the worst seed to the best"
-        labels.heading(figure, title, f"{found.made['started'][:10]}, {seeds}; {under}")
-        grid = figure.subplots(len(settings), 2, squeeze=False)
+        seeds = counted(len(evidence.made["seeds"]), "seed")
+        under = f"{evidence.made['started'][:10]}, {seeds}; bars: the mean's 95 % interval"
+        labels.heading(figure, title, under)
+        grid = figure.subplots(len(settings), 2, squeeze=False, sharey=True)
         sides = LEFT / WIDE, (foot + BELOW) / high, 1 - 12 / WIDE, 1 - ABOVE / high
-        figure.subplots_adjust(*sides, wspace=0.16, hspace=0.5)
-        handles: dict[str, Any] = {}
-        for (left, right), of in zip(grid, settings, strict=True):
-            _draw_pairs(left, of, looks)
-            _draw_training(right, of, looks)
-            for axes in (left, right):
-                axes.axhline(100 * TARGET, color=FAINT, linewidth=0.8)
-                axes.set_ylim(-2, 104)
-            lines, names = right.get_legend_handles_labels()
-            handles |= dict(zip(names, lines, strict=True))
+        figure.subplots_adjust(*sides, wspace=0.06, hspace=0.5)
+        for panels, of in zip(grid, settings, strict=True):
+            for axes, budget in zip(panels, BUDGETS, strict=True):
+                _draw_pairs(axes, of, budget, looks)
+        handles = {
+            name: line
+            for axes in grid.flat
+            for line, name in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
         below: dict[str, Any] = {"loc": "lower left", "ncols": NAMES, "frameon": False}
         figure.legend(handles.values(), handles, fontsize=8, **below)
-        told = (f"{of.slug}: {line}" for of in settings for line in conclude_setting(of))
-        return finish(figure, "recall", title, "; ".join(told))
+        return finish(figure, "recall", title, "; ".join(conclusions(evidence)))
+
+
+def _draw_pairs(axes: Axes, of: SettingResults, budget: str, looks: Mapping[str, Look]) -> None:
+    """Accuracies against the number of pairs, with intervals but of one seed."""
+    for place, each in enumerate(of.results):
+        look, shares = looks[each.variant], each.accuracy[budget]
+        if not shares:
+            continue
+        aside = 2 ** (APART * (place - (len(of.results) - 1) / 2))
+        xs, ys = [pairs * aside for pairs in shares], [100 * i.mean for i in shares.values()]
+        ends = [(i.mean - i.low, i.high - i.mean) if i.n > 1 else (0, 0) for i in shares.values()]
+        more = {"linestyle": look.dash, "linewidth": 1.2, "label": each.variant, **look.marks(5)}
+        axes.errorbar(xs, ys, 100 * np.array(ends).T, elinewidth=0.9, capsize=2, **more)
+    axes.set_title(f"{of.slug}: after {of.budget_words(budget)}", loc="left", fontsize=8)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(of.setting.pairs, [str(p) for p in of.setting.pairs])
+    axes.minorticks_off()
+    axes.axhline(100 * TARGET, color=FAINT, linewidth=0.8)
+    axes.set(xlabel="pairs in a sequence", ylabel="right answers, %", ylim=(-2, 104))
+    axes.label_outer()
 
 
 def csv_rows(evidence: Evidence) -> Iterator[tidy.Row]:
@@ -364,7 +332,7 @@ def csv_rows(evidence: Evidence) -> Iterator[tidy.Row]:
         s = of.setting
         where = {"setting": of.slug, "seq": s.seq, "width": s.width, "rate": s.rate}
         for x in of.results:
-            what = {"variant": x.variant, "computes": x.computes}
+            about = {"variant": x.variant, "computes": x.computes}
             took = {
                 **_seeds("step_ms", x.step_s, 1e3),
                 **_seeds("ratio", x.ratio),
@@ -373,7 +341,7 @@ def csv_rows(evidence: Evidence) -> Iterator[tidy.Row]:
             for budget, by_pairs in x.accuracy.items():
                 for pairs, share in by_pairs.items():
                     by = {"budget": budget, "pairs": pairs, "seeds": share.n}
-                    yield {**what, **where, **by, **_seeds("accuracy", share), **took}
+                    yield {**about, **where, **by, **_seeds("accuracy", share), **took}
 
 
 def _seeds(name: str, of: SeedInterval | None, factor: float = 1.0) -> tidy.Row:
@@ -382,48 +350,3 @@ def _seeds(name: str, of: SeedInterval | None, factor: float = 1.0) -> tidy.Row:
     for each, value in zip(row, of[: 3 if of.n > 1 else 1] if of else (), strict=False):
         row[each] = float(f"{factor * value:.6g}")
     return row
-
-
-def _draw_pairs(axes: Axes, of: SettingResults, looks: Mapping[str, Look]) -> None:
-    """Accuracies after the steps against the number of pairs, with intervals but of one seed."""
-    for place, each in enumerate(of.results):
-        look, shares = looks[each.variant], each.accuracy[STEPS]
-        if not shares:
-            continue
-        aside = 2 ** (APART * (place - (len(of.results) - 1) / 2))
-        ys = [100 * i.mean for i in shares.values()]
-        ends = [(i.mean - i.low, i.high - i.mean) if i.n > 1 else (0, 0) for i in shares.values()]
-        more = {"linestyle": look.dash, "linewidth": 1.2, **look.marks(5)}
-        xs, bars = [pairs * aside for pairs in shares], 100 * np.array(ends).T
-        axes.errorbar(xs, ys, bars, elinewidth=0.9, capsize=2, **more)
-    axes.set_title(f"{of.slug}: after {of.setting.steps:,} steps", loc="left", fontsize=8)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(of.setting.pairs, [str(p) for p in of.setting.pairs])
-    axes.minorticks_off()
-    axes.set(xlabel="pairs in a sequence", ylabel="right answers, %")
-
-
-def _draw_training(axes: Axes, of: SettingResults, looks: Mapping[str, Look]) -> None:
-    """The mean over seeds against seconds, and between the worst and the best of them."""
-    pairs = str(of.setting.most)
-    for each in of.results:
-        look = looks[each.variant]
-        curves = [
-            [(0.0, 0.0), *((x["seconds"], x["accuracy"][pairs]) for x in row["curve"])]
-            for row in of.rows
-            if row["variant"] == each.variant and row["curve"]
-        ]
-        grid = np.linspace(0.0, min(curve[-1][0] for curve in curves), 60)
-        shares = 100 * np.array([np.interp(grid, *np.transpose(curve)) for curve in curves])
-        band: dict[str, Any] = {"color": look.colour, "alpha": BAND, "linewidth": 0}
-        axes.fill_between(grid, shares.min(0), shares.max(0), **band)
-        line: dict[str, Any] = {"linestyle": look.dash, "linewidth": 1.3, **look.marks(5)}
-        line |= {"markevery": [-1], "label": each.variant}
-        axes.plot(grid, shares.mean(0), **line)
-    if of.seconds is not None:
-        axes.axvline(of.seconds, color=FAINT, linewidth=0.9, linestyle=(0, (1, 1)))
-        words: dict[str, Any] = {"fontsize": 7, "color": FAINT, "rotation": 90}
-        axes.text(of.seconds, 1, f" {duration(of.seconds)} for all", **words)
-    axes.set_title(f"with {of.setting.most} pairs, as it is trained", loc="left", fontsize=8)
-    axes.set_xlim(0, None)
-    axes.set_xlabel("seconds of training")

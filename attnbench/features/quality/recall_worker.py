@@ -1,4 +1,4 @@
-"""The process of one training, from its seed to its last checkpoint.
+"""One training in a process of its own, from its seed to its last checkpoint.
 
 A training goes on until it has its steps and, where there is a budget of seconds, until its own
 clock has passed that: it answers for both. The rate of learning is constant after its warm-up, so
@@ -9,7 +9,7 @@ where one thread computes on a CPU; it is the wall's everywhere else.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 from time import perf_counter, process_time
 from typing import Any
@@ -20,12 +20,10 @@ import torch.nn.functional as F
 from msgspec import convert
 from torch import Tensor, nn
 
-from attnbench.core import settings
 from attnbench.core.format import roughly
-from attnbench.core.process_child import Answers, serve
 from attnbench.features.quality import recall
 from attnbench.features.quality.recall import CAUSAL, NOTHING, Setting, TrainingJob, stream
-from attnbench.models.attention import Built, NotServed
+from attnbench.models.attention import Built
 from impls.loading import load_function
 from impls.spec import Variant
 
@@ -76,14 +74,13 @@ class RecallModel(nn.Module):
 
 
 DECAY, CLIP = 0.1, 1.0
-"""Of the weights (AdamW), and the longest that a gradient may be."""
+"""AdamW's decay of the weights, and the largest norm of a gradient."""
 
 
 class Training:
     """A model, its optimizer, and its clock."""
 
     def __init__(self, job: TrainingJob) -> None:
-        settings.apply(settings.Settings(threads=job.threads))
         self.job, self.setting = job, job.setting
         built = Built(job.variant)
         self.model = RecallModel(self.setting, lambda q, k, v: built(q, k, v, CAUSAL), job.seed)
@@ -103,37 +100,39 @@ class Training:
     def _on_device(self, *arrays: np.ndarray) -> list[Tensor]:
         return [torch.from_numpy(x).to(self.setting.device) for x in arrays]
 
-    def run(self, send: Callable[[Mapping[str, Any]], None]) -> str:
-        """Send each checkpoint; return why it ended too early, or nothing."""
+    def stages(self) -> Iterator[dict[str, Any]]:
+        """The size of the variant's state, a checkpoint where a budget is over, and the end."""
         steps, limit_s = self.setting.steps, self.job.limit_s
-        every = -(-steps // self.setting.looks)
-        send({"state_numbers": state_numbers(self.job.variant, self.setting)})
-        time_over = self.job.seconds is None
-        while not (time_over and len(self.steps_s) >= steps):
+        yield {"state_numbers": state_numbers(self.job.variant, self.setting)}
+        time_over, why = self.job.seconds is None, ""
+        while not why and not (time_over and len(self.steps_s) >= steps):
             self._step()
             done = len(self.steps_s)
             if not math.isfinite(self.loss):
-                return f"its loss is not finite from step {done} on"
+                why = f"its loss is not finite from step {done} on"
+                break
             due = not time_over and self.clock_s >= (self.job.seconds or 0.0)
-            if due or done == steps or done % every == 0:
-                look = {
-                    "step": done,
-                    "seconds": self.clock_s,
-                    "loss": self.loss,
-                    "step_s": median(self.steps_s[1:] or self.steps_s),
-                    "accuracy": {str(pairs): self.accuracy(pairs) for pairs in self.tests},
-                    "in_time": due,
-                }
-                send({"checkpoint": look})
             time_over = time_over or due
+            if due or done == steps:
+                yield {"checkpoint": self._checkpoint(in_time=due)}
             if self.clock_s > limit_s and done < steps:
-                return f"it had taken {done} of {steps} steps when its {roughly(limit_s)} were over"
-        return ""
+                why = f"it had taken {done} of {steps} steps when its {roughly(limit_s)} were over"
+        yield {"status": "cut_short" if why else "trained", "reason": why}
+
+    def _checkpoint(self, *, in_time: bool) -> dict[str, Any]:
+        return {
+            "step": len(self.steps_s),
+            "seconds": self.clock_s,
+            "loss": self.loss,
+            "step_s": median(self.steps_s[1:] or self.steps_s),
+            "accuracy": {str(pairs): self.accuracy(pairs) for pairs in self.tests},
+            "in_time": in_time,
+        }
 
     def _step(self) -> None:
         start = self.clock()
-        drawn = self.setting.draw(self.setting.batch, self.stream)
-        tokens_bn, targets_bn = self._on_device(*drawn)
+        batch = self.setting.draw(self.setting.batch, self.stream)
+        tokens_bn, targets_bn = self._on_device(*batch)
         loss = F.cross_entropy(
             self.model(tokens_bn).flatten(0, 1), targets_bn.flatten(), ignore_index=NOTHING
         )
@@ -183,19 +182,8 @@ def _count(memory: Any) -> int:
     return sum(map(_count, memory)) if hasattr(memory, "__iter__") else 0
 
 
-def train(sent: dict[str, Any], answers: Answers) -> dict[str, Any]:
-    """Run a training; return its status and, unless it was trained, the reason."""
-    variant, setting = Variant.from_dict(sent["variant"]), convert(sent["setting"], Setting)
-    try:
-        job = TrainingJob(**{**sent, "variant": variant, "setting": setting})
-        why = Training(job).run(answers.stage)
-    except NotServed as refused:
-        return {"status": "unsupported", "reason": str(refused)}
-    except Exception as error:
-        text = " ".join(str(error).split())[:500]
-        return {"status": "failed", "reason": f"{type(error).__name__}: {text}"}
-    return {"status": "cut_short" if why else "trained", "reason": why}
-
-
-if __name__ == "__main__":
-    serve(train, allow_nan=True)
+def train(question: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The stages of a training."""
+    values = question["job"]
+    variant, setting = Variant.from_dict(values["variant"]), convert(values["setting"], Setting)
+    return Training(TrainingJob(**{**values, "variant": variant, "setting": setting})).stages()

@@ -48,8 +48,7 @@ def no_numbers(problem):
 
 def original(tokens=(20,) * 4 + (200,) * 10):
     """Four short texts in two pairs, and ten long ones."""
-    made = {"tokens": list(tokens), "similarities": [0.8, 0.1]}
-    return {**made, "floor": [step(0.8)], "plain": EXACT}
+    return {"tokens": list(tokens), "floor": [step(0.8)], "plain": EXACT}
 
 
 def step(ratio, seq=256):
@@ -63,8 +62,8 @@ def step(ratio, seq=256):
 def row(variant, cosines, computes="approximates softmax", ratio=None, **more):
     """A variant that was measured in the model, on the texts of :func:`original`."""
     made = {"variant": variant, "family": "lowrank", "computes": computes, **OKAY, "amiss": []}
-    made |= {"together": True, "left_out": {}, "steps": [] if ratio is None else [step(ratio)]}
-    made |= {"cosines": list(cosines), "similarities": [0.7, 0.2], "error": EXACT}
+    made |= {"steps": [] if ratio is None else [step(ratio)]}
+    made |= {"cosines": list(cosines), "error": EXACT}
     return {**made, **more}
 
 
@@ -74,8 +73,8 @@ def flat(value, spread=0.0, texts=14):
 
 
 QUALITY = {
-    "cosines": flat(0.98), "similarities": [0.5] * 48, "wrong": "", "left_out": {},
-    "error": {"relative": 1e-7, "max": 1e-7}, "together": True,
+    "status": "measured", "reason": "", "cosines": flat(0.98),
+    "error": {"relative": 1e-7, "max": 1e-7},
 }  # fmt: skip
 """Of a variant in the trained model, as its process tells it."""
 
@@ -123,9 +122,9 @@ def trainings(variant, *accuracies, **more):
     return [training(variant, seed, each, each, **more) for seed, each in enumerate(shares)]
 
 
-def recall_evidence(*more, seeds=3, budgets=None, **made):
+def recall_evidence(*more, seeds=3, **made):
     """What ``quality recall`` would have kept: sdpa, and more."""
-    facts = {**MADE, "command": "attnbench quality recall", "baseline": "sdpa", "scan": False}
-    facts |= {"seeds": list(range(seeds)), "threads": 1, "stopped": False}
-    facts |= {"budgets": {SETTING.slug: 0.9} if budgets is None else budgets, **made}
+    facts = {**MADE, "command": "attnbench quality recall", "baseline": "sdpa"}
+    facts |= {"seeds": list(range(seeds)), "threads": 1, "trainings": 2 * seeds, "stopped": False}
+    facts |= {"budgets": {SETTING.slug: 0.9}, **made}
     return Evidence("recall", facts, [*trainings("sdpa", *[(1.0, 0.998)] * seeds), *more])

@@ -4,7 +4,6 @@ import math
 import re
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,72 +13,61 @@ from attnbench.features.quality import recall_view as view
 from tests.models.quality.made_up import SETTING, flat, original, row, trainings
 
 
-@pytest.mark.parametrize("digits", [0, 9])  # with ties and without
-def test_rank_correlation_is_that_of_pandas(digits):
-    a, b = np.random.default_rng(1).normal(size=(2, 20)).round(digits)
-    want = pd.DataFrame({"a": a, "b": b}).corr(method="spearman").loc["a", "b"]
-    assert results.rank_correlation(a, b) == pytest.approx(want)
-
-
 def test_intervals_hold_the_truth_as_often_as_they_claim():
     chance, held = np.random.default_rng(2), 0
     for _ in range(400):
         found = results.estimate_median(chance.lognormal(size=16).tolist())
         held += found["low"] <= 1.0 <= found["high"]  # the median of this distribution
     assert 0.95 - 3 * math.sqrt(0.95 * 0.05 / 400) <= held / 400
-    rho, held = 0.7, 0
-    truth = 6 / math.pi * math.asin(rho / 2)  # Spearman's, of two normal variables
-    for n in range(40):
-        a, noise = chance.normal(size=(2, 48))
-        b = rho * a + math.sqrt(1 - rho**2) * noise
-        found = results.estimate_correlation(a.tolist(), b.tolist(), 100, n)
-        held += found["low"] <= truth <= found["high"]
-    assert held / 40 >= 0.88  # a percentile bootstrap of 48 pairs falls a little short
 
 
-def test_summaries_are_of_long_and_of_short_texts():
+def test_summaries_are_of_long_texts():
     few_long = original(tokens=(20,) * 12 + (300,) * 2)
     assert results.long_texts(few_long) == list(range(14))
     cosines = [0.9, 0.7, 0.8, None, *[0.5] * 5, *[0.6] * 5]
-    learnt = {"before": flat(0.5), "after": flat(0.7), "losses": [1], "texts": [3, 4, 5]}
-    found = results.summarize(row("x", cosines, distilled=learnt), original())
-    short, long = found["cosine"]["short"], found["cosine"]["long"]
-    assert (short["value"], short["n"]) == (0.8, 3)
+    found = results.summarize(row("x", cosines), original())
+    long = found["cosine"]["long"]
     assert (long["value"], long["worst"]) == (0.55, 0.5)
-    assert found["spearman"] is None  # there are two pairs
-    assert found["distilled"]["change"]["n"] == 2
-    assert found["distilled"]["change"]["value"] == pytest.approx(0.2)
 
 
-def test_a_clear_difference_text_by_text_is_a_rank():
-    spread, swing = flat(0.9, 0.03), np.array([0.01, -0.01] * 7)
-    for rows, ranks in (
+SPREAD, SWING = flat(0.9, 0.03), np.array([0.01, -0.01] * 7)
+
+
+@pytest.mark.parametrize(
+    ("rows", "ranks"),
+    [
         # a lead that is smaller than the spread of texts, but the same on each
-        ({"far": [x - 0.001 for x in spread], "near": spread}, {"near": 1, "far": 2}),
+        ({"far": [x - 0.001 for x in SPREAD], "near": SPREAD}, {"near": 1, "far": 2}),
         # leads that change sides
-        ({"a": 0.9 + swing, "b": 0.9 - swing, "c": flat(0.5)}, {"a": 1, "b": 1, "c": 3}),
-        ({"refused one": [*flat(0.99)[:7], None, *flat(0.99)[8:]]}, {"refused one": None}),
-    ):
-        found = results.with_ranks([row(*each) for each in rows.items()], original())
-        assert {r["variant"]: r["rank"] for r in found} == ranks
+        ({"a": 0.9 + SWING, "b": 0.9 - SWING, "c": flat(0.5)}, {"a": 1, "b": 1, "c": 3}),
+    ],
+)
+def test_a_clear_difference_text_by_text_is_a_rank(rows, ranks):
+    found = results.with_ranks([row(*each) for each in rows.items()], original())
+    assert {r["variant"]: r["rank"] for r in found} == ranks
 
 
-def test_a_level_counts_only_what_is_beyond_doubt():
-    undecided = row("unsure", flat(1.0), ratio=0.95)
-    undecided["steps"][0]["comparison"]["verdict"] = "INCONCLUSIVE"  # by Holm's correction
-    three = [row(name, flat(1.0), ratio=x) for name, x in (("a", 0.9), ("b", 0.901), ("c", 1.2))]
-    for rows, gains, tied, doubtful, keep in (
-        ([row("wavering", [0.98, 1.0] * 7, ratio=0.5)], None, [], ["wavering"], []),
-        (three, True, ["b"], [], ["a", "b", "c"]),
-        ([row("slow", flat(1.0), ratio=1.05)], False, [], [], ["slow"]),
-        ([undecided], False, [], [], ["unsure"]),
-    ):
-        points = results.points([results.summarize(each, original()) for each in rows], 256)
-        (level,) = results.levels_of(points, (0.99,))
-        assert [p.faster for p in level.keep][:1] == [gains] * (gains is not None)
-        assert [p.variant for p in level.tied] == tied
-        assert [p.variant for p in level.doubtful] == doubtful
-        assert [p.variant for p in level.keep] == keep
+UNDECIDED = row("unsure", flat(1.0), ratio=0.95)
+UNDECIDED["steps"][0]["comparison"]["verdict"] = "INCONCLUSIVE"  # by Holm's correction
+THREE = [row(name, flat(1.0), ratio=x) for name, x in (("a", 0.9), ("b", 0.901), ("c", 1.2))]
+
+
+@pytest.mark.parametrize(
+    ("rows", "gains", "tied", "doubtful", "keep"),
+    [
+        ([row("wavering", [0.98, 1.0] * 7, ratio=0.5)], [], [], ["wavering"], []),
+        (THREE, [True], ["b"], [], ["a", "b", "c"]),
+        ([row("slow", flat(1.0), ratio=1.05)], [False], [], [], ["slow"]),
+        ([UNDECIDED], [False], [], [], ["unsure"]),
+    ],
+)
+def test_a_level_counts_only_what_is_beyond_doubt(rows, gains, tied, doubtful, keep):
+    points = results.points([results.summarize(each, original()) for each in rows], 256)
+    (level,) = results.levels_of(points, (0.99,))
+    assert [p.faster for p in level.keep][:1] == gains
+    assert [p.variant for p in level.tied] == tied
+    assert [p.variant for p in level.doubtful] == doubtful
+    assert [p.variant for p in level.keep] == keep
 
 
 def test_one_lucky_verdict_among_many_does_not_survive():
@@ -113,7 +101,7 @@ def test_a_sentence_claims_no_more_than_the_intervals_and_leaves_no_variant_out(
     rows = [r for name, each in zip(NAMES, shares, strict=True) for r in trainings(name, *each)]
     found = view.recall_results(rows, "sdpa")
     seen = {each.variant: each for each in found}
-    setting = view.SettingResults("", SETTING, rows, found, "sdpa", None)
+    setting = view.SettingResults("", SETTING, found, "sdpa", 0.9)
     for line in view.conclude_setting(setting):
         if "(by chance" not in line:
             continue

@@ -22,7 +22,7 @@ from impls.dense.sdpa import build as build_sdpa
 from impls.errors import CantBeDone
 from tests.models.quality.made_up import SETTING, training
 
-TINY = Setting(seq=12, pairs=(2, 4), width=8, keys=6, values=6, batch=4, steps=6, looks=3, tests=8)
+TINY = Setting(seq=12, pairs=(2, 4), width=8, keys=6, values=6, batch=4, steps=6, tests=8)
 
 
 @st.composite
@@ -58,15 +58,17 @@ def test_sequences_follow_from_the_seed_and_none_of_the_test_is_trained_on():
     assert seen.isdisjoint(row.tobytes() for row in tested)
 
 
-def test_a_task_that_can_not_be_is_refused():
-    for changes, text in (
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
         ({"pairs": (1, 4)}, "every variant recalls a single pair"),
         ({"seq": (64,)}, "no room to ask"),
-        ({"pairs": tuple(range(2, 40)), "seq": (900,)}, "give fewer"),
-        ({"width": (33,), "heads": 2}, "not a multiple"),
-    ):
-        with pytest.raises(CantBeDone, match=text):
-            recall.preset_settings(recall.PRESETS["cpu"], **changes)
+        ({"pairs": (65,), "seq": (900,)}, "needs as many keys; give 64"),
+    ],
+)
+def test_a_task_that_can_not_be_is_refused(changes, text):
+    with pytest.raises(CantBeDone, match=text):
+        recall.preset_settings(recall.PRESETS["cpu"], **changes)
 
 
 @pytest.fixture
@@ -89,7 +91,7 @@ def carried(monkeypatch):
         monkeypatch.setattr(recall, "run_training", train)
         what = impls.table(), names, (SETTING,), this_machine()
         made = recall.plan_trainings(*what, seeds=(0, 1), threads=1)
-        made.run(progress, this_machine())
+        made.rows = [row for row in made.steps(progress) if row is not None]
         assert all(0 < s < 1000 for s in expected) and len(steps) <= len(expected)
         return made, jobs, lines, steps
 
@@ -105,11 +107,11 @@ def test_the_baselines_own_time_is_the_budget_of_all(carried):
     assert "sdpa took 1 s for 100 steps" in lines[0]
 
 
-def test_a_refusal_is_met_once_and_the_others_go_on(carried):
-    refusal = {"status": "unsupported", "reason": "gla wants something else", "curve": []}
+def test_a_refusal_is_told_and_the_others_go_on(carried):
+    refusal = {"status": "refused", "reason": "gla wants something else", "curve": []}
     made, _, lines, _ = carried("gla", "linear.elu", "flash_attn2", gla=refusal)
     names = [row["variant"] for row in made.rows]
-    assert (names.count("gla"), names.count("linear.elu")) == (1, 2)
+    assert (names.count("gla"), names.count("linear.elu")) == (2, 2)
     assert any("gla wants something else" in line for line in lines)
     assert lines[0].startswith("not trained: flash_attn2")
 
@@ -133,18 +135,18 @@ def job(name="sdpa", setting=TINY, seed=0, seconds=None):
 
 def run(training):
     """Its checkpoints, why it ended, and its first facts."""
-    told = []
-    why = training.run(told.append)
-    return [x["checkpoint"] for x in told if "checkpoint" in x], why, told[0]
+    first, *looks, last = training.stages()
+    assert last["status"] == ("cut_short" if last["reason"] else "trained")
+    return [look["checkpoint"] for look in looks], last["reason"], first
 
 
 def test_it_goes_on_until_both_budgets_are_over():
     looks, _, _ = run(Training(job(seconds=0.2)))
     (at,) = (look for look in looks if look["in_time"])
     assert at["step"] > 6 and at is looks[-1] and 0.2 <= at["seconds"] < 1.0
-    assert 6 in [look["step"] for look in looks]
+    assert [look["step"] for look in looks] == [6, at["step"]]
     looks, why, facts = run(Training(job(seconds=1e-6)))
-    steps = [(1, True), (2, False), (4, False), (6, False)]
+    steps = [(1, True), (6, False)]
     assert [(look["step"], look["in_time"]) for look in looks] == steps and why == ""
     assert all(set(look["accuracy"]) == {"2", "4"} for look in looks)
     assert facts == {"state_numbers": TINY.seq * 16}
@@ -154,7 +156,7 @@ def test_neither_the_test_nor_others_on_the_processor_are_on_the_clock(monkeypat
     training, draw = Training(job()), Setting.draw
 
     def busy(pairs):
-        until = time.process_time() + 0.05
+        until = time.process_time() + 0.2
         while time.process_time() < until:
             pass
         return 0.0
@@ -193,29 +195,32 @@ def test_an_accuracy_is_the_share_of_right_answers():
 
 def test_a_loss_that_is_not_finite_or_too_long_a_time_ends_it(monkeypatch):
     looks, why, _ = run(Training(job(setting=replace(TINY, rate=math.inf))))
-    assert "its loss is not finite from step" in why and len(looks) < 3
+    assert "its loss is not finite from step" in why and not looks
     monkeypatch.setattr(TrainingJob, "limit_s", 1e-9)
     looks, why, _ = run(Training(job(seconds=1e-9)))
     assert why.startswith("it had taken 1 of 6 steps")
     assert [look["in_time"] for look in looks] == [True]
 
 
-def test_what_a_decoder_keeps_is_counted():
-    for name, numbers in (
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
         ("sdpa", 12 * 16),  # keys and values of all tokens
         ("linear.elu", 64 + 8),  # a state; with what it is divided by
         ("performer?features=20", 20 * 9 + 1),
-    ):
-        assert state_numbers(impls.table().find(name), TINY) == numbers
+    ],
+)
+def test_what_a_decoder_keeps_is_counted(name, numbers):
+    assert state_numbers(impls.table().find(name), TINY) == numbers
 
 
 def dies(problem):
-    """A variant that ends its process in the fourth training step."""
+    """A variant that ends its process in the sixth training step."""
     core, calls = build_sdpa(problem), []
 
     def attend(q, k, v):
         calls.append(problem.phase)
-        if calls.count("train") == 4:
+        if calls.count("train") == 6:
             os.write(2, b"last words\n")
             os._exit(7)
         return core(q, k, v)
@@ -226,8 +231,8 @@ def dies(problem):
 @pytest.mark.slow
 def test_a_training_keeps_its_checkpoints_when_its_process_dies():
     row = replace(impls.table().find("sdpa"), name="dies", build=f"{__name__}:dies")
-    row = recall.run_training(TrainingJob(row, replace(TINY, steps=4, looks=2), 0))
+    row = recall.run_training(TrainingJob(row, replace(TINY, steps=4), 0, seconds=60.0))
     said = "the worker ended with status 7: last words"
-    assert (row["status"], row["reason"]) == ("failed", said)
-    assert [look["step"] for look in row["curve"]] == [2]
+    assert (row["status"], row["reason"]) == ("crashed", said)
+    assert [look["step"] for look in row["curve"]] == [4]
     assert (row["variant"], row["seed"], row["state_numbers"]) == ("dies", 0, 12 * 16)
