@@ -201,11 +201,8 @@ range RANGE: commits, as HEAD~3..HEAD; or one
 a BASE: a commit
 b HEAD: the commit that is held against it
 --markdown: a table for a pull request
---instructions: in place of times: how many instructions a call takes on a CPU, counted by valgrind
 + grid
 + pairs
-[history export] sweeps into asv's results, so that its pages show them too
-runs RUN +: a run folder
 [profile] where the time and the memory go: kernels, a trace, a memory timeline
 $ attnbench profile gla --against sdpa --seq 1024
 name NAME: a variant, as 'list' names it
@@ -345,8 +342,8 @@ def _parts() -> tuple[dict[str, dict[str, str]], Lines]:
 
 GROUPS, PARTS = _parts()
 VERBS = [name for verbs in GROUPS.values() for name in verbs]
-WITHOUT_TABLES = ("env", "capture", "report", "history export")
-"""Verbs and forms whose answer is no table."""
+WITHOUT_TABLES = ("env", "capture", "report")
+"""Verbs whose answer is no table."""
 USAGE = {"capture": "attnbench capture [options] -- PROGRAM [ARGUMENT …]"}
 
 

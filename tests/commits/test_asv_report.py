@@ -5,13 +5,15 @@ import re
 from pathlib import Path
 
 import pytest
+from asv.machine import Machine as AsvMachine
 from asv.results import Results
 from asv.runner import BenchmarkResult
 
 from attnbench import cli
 from attnbench.core.checkout import Commit, Repository
+from attnbench.core.machine import this_machine
 from attnbench.features.commits import asv_interface
-from attnbench.features.commits.asv_interface import Value, save_entry
+from attnbench.features.commits.asv_interface import Value, ensure_machine, entry, save_entry
 
 NAME = "attention.Time.time(matmul, 128, forward)"
 COMMITS = [Commit(x, x * 40, "one more") for x in "abc"]
@@ -107,3 +109,18 @@ def test_results_are_read_as_asv_wrote_them(tmp_path):
     assert (found["t.time(a)"].result, found["t.time(b)"].result) == (1.0, None)
     assert found["t.time(c)"].skipped
     assert dict(asv_interface._values(tmp_path, "box", "d" * 40)) == {}
+
+
+def test_this_machine_is_entered_without_asking_and_what_is_others_stays(tmp_path):
+    file, here = tmp_path / "home" / "machines", this_machine().to_dict()
+    before = entry({**here, "versions": {"torch": "1.0"}})
+    neighbour = entry({**here, "name": here["name"] + "-2"})
+    file.parent.mkdir()
+    known = {each["machine"]: each for each in (before, neighbour)}
+    file.write_text(json.dumps({**known, "laptop": {"machine": "laptop"}, "version": 1}))
+    name = ensure_machine(file)
+    assert set(json.loads(file.read_text())) == {neighbour["machine"], "laptop", name, "version"}
+    assert AsvMachine.load(machine_name=name, _path=str(file)).__dict__ == entry(here)
+    written = file.stat().st_mtime_ns
+    assert ensure_machine(file) == name
+    assert file.stat().st_mtime_ns == written

@@ -26,7 +26,7 @@ from attnbench.core.machine import Machine, this_machine
 from attnbench.core.record import FINDINGS
 from attnbench.core.settings import Settings
 from attnbench.core.store import named_run
-from attnbench.features.commits import export, instructions, rounds, rows, view
+from attnbench.features.commits import rounds, rows, view
 from attnbench.features.commits.asv_interface import Asv, ensure_machine, report
 from attnbench.features.commits.pairs import CommitCell
 from attnbench.report import tidy
@@ -36,7 +36,6 @@ from attnbench.sweep.plan import Cell, make_plan
 from attnbench.sweep.presets import PRESETS, Preset
 from attnbench.sweep.start import find_preset, settings_of
 from impls import UnknownVariant
-from impls.errors import CantBeDone
 
 PAIRS_S = 30.0
 COMMITS_VARIANT = "matmul"
@@ -66,17 +65,13 @@ def compare(given: argparse.Namespace) -> int:
     )
 
 
-def begin(
-    given: argparse.Namespace, default: Preset | None = None
-) -> tuple[Machine, Settings, Preset]:
-    """This machine, the settings, and the problems that were asked for, or else the default's."""
+def begin(given: argparse.Namespace) -> tuple[Machine, Settings, Preset]:
+    """This machine, the settings, and the problems."""
     machine = this_machine()
     changes = arguments.grid_changes(given)
     changes.pop("budget", None)  # of pairs here, not of samples
-    if default is None or given.preset:
-        preset = given.preset or f"compare-{machine.devices[-1]}"
-        default = find_preset(preset, machine)
-    return machine, settings_of(given, machine), default.with_(**changes)
+    preset = find_preset(given.preset or f"compare-{machine.devices[-1]}", machine)
+    return machine, settings_of(given, machine), preset.with_(**changes)
 
 
 def _variants(given: argparse.Namespace) -> int:
@@ -225,7 +220,7 @@ def _in_rounds(
 
 def history(given: argparse.Namespace) -> int:
     """The form that was asked for."""
-    return {"": _history, "compare": _compare, "export": _export}[given.form](given)
+    return _compare(given) if given.form == "compare" else _history(given)
 
 
 def _history(given: argparse.Namespace) -> int:
@@ -264,55 +259,10 @@ def _history(given: argparse.Namespace) -> int:
 
 
 def _compare(given: argparse.Namespace) -> int:
-    if given.instructions:
-        instructions.require()
-    machine, settings, grid = begin(given, instructions.GRID if given.instructions else None)
+    machine, settings, grid = begin(given)
     where = checkout.repository(given.table)
     base, head = (checkout.find_commit(name, where.root) for name in (given.a, given.b))
     where.refuse_dirty([base, head])
-    if given.instructions:
-        return _instructions(given, where, (base, head), machine, grid)
     suite = "history-cuda" if "cuda" in machine.devices else "history"
     begun = machine, settings, grid.with_(variants=grid.variants or PRESETS[suite].variants)
     return _in_rounds(given, where, (base, head), begun, given.variant or [], ("base", "head"))
-
-
-def _instructions(
-    given: argparse.Namespace,
-    where: Repository,
-    commits: tuple[Commit, Commit],
-    machine: Machine,
-    grid: Preset,
-) -> int:
-    base, head = commits
-    if grid.device != "cpu":
-        raise pairs.NothingToCompare("--instructions are counted on a CPU; leave --device out")
-    planned = rows.plan_cells(base, head, given.variant or [], grid, machine, where)
-    if why := next(filter(None, planned.unreadable), None):
-        raise CantBeDone(f"{why}; give commits whose table can be read")
-    say(
-        f"counting the instructions of {counted(len(planned.cells), 'measurement')} in {base} and "
-        f"{head}; about {roughly(sum(guesses := instructions.guesses(planned.cells)))}"
-    )
-    opened = engines.open_worker(Settings(threads=1), given.seed or 0, grid.budget, where.tables)
-    with lock.lock_for(["cpu"]), Progress() as progress:
-        progress.expect(guesses)
-        found = instructions.count(commits, planned.cells, opened, where, progress.step)
-    if given.json:
-        cells = [cell.to_dict() for cell in found]
-        print(json.dumps({"base": asdict(base), "head": asdict(head), "cells": cells}))
-    elif given.csv:
-        tidy.show(map(view.instructions_row, found))
-    else:
-        view.instructions(commits, found, markdown=given.markdown)
-    return instructions.exit_status(found)
-
-
-def _export(given: argparse.Namespace) -> int:
-    runs = [named_run(run) for run in given.runs]
-    where = checkout.repository()
-    asv = Asv.of(where)
-    written = [str(file) for file in export.export(runs, asv.results, where, say=say)]
-    print(json.dumps({"files": written}) if given.json else "\n".join(written))
-    say(f"pages: {asv.publish()}; to see them: {asv.preview_command}")
-    return 0

@@ -10,7 +10,7 @@ from itertools import chain
 from rich.markup import escape
 
 from attnbench.answer.compare_runs import UNDECIDED, ComparedCell, RunsComparison
-from attnbench.answer.ranking import EXACT, problem_and_device, problem_in_words
+from attnbench.answer.ranking import EXACT, problem_and_device
 from attnbench.core.checkout import Commit
 from attnbench.core.format import (
     NOT_SOFTMAX,
@@ -25,7 +25,6 @@ from attnbench.core.format import (
 )
 from attnbench.core.stats import Comparison, Pairs, Verdict
 from attnbench.features.commits.asv_interface import CommitHistory
-from attnbench.features.commits.instructions import Counted
 from attnbench.features.commits.pairs import FINDINGS, CommitCell, CommitsComparison, CommitVerdict
 from attnbench.features.commits.rounds import LOOKS
 from attnbench.report import tables, tidy
@@ -298,43 +297,6 @@ def _commits_remarks(found: CommitsComparison) -> Iterator[str]:
     for cell, _, why in found.judged():
         if why:
             yield f"{cell.variant} on {problem_and_device(cell.problem)}: {why}"
-
-
-def instructions_row(one: Counted) -> tidy.Row:
-    """A row of CSV: a measurement's instructions in both commits."""
-    return {
-        "variant": one.variant,
-        **tidy.of_problem(one.problem),
-        "base": one.base,
-        "head": one.head,
-        "change": one.change,
-        "reason_base": one.why_base,
-        "reason_head": one.why_head,
-    }
-
-
-def instructions(
-    commits: tuple[Commit, Commit], cells: Sequence[Counted], *, markdown: bool
-) -> None:
-    """Instructions of a call in both commits, and why there are none."""
-    base, head = commits
-    names, rows, whys = ("variant", "problem", "base", "head", "change"), [], []
-    for one in cells:
-        where, change = problem_in_words(one.problem), one.change
-        both = [None if n is None else f"{n:,}" for n in (one.base, one.head)]
-        rows.append((one.variant, where, *both, None if change is None else percent(change, "+")))
-        said = (base, one.why_base), (head, one.why_head)
-        whys += [f"{one.variant} on {where}: {commit} {why}" for commit, why in said if why]
-    table = Table("", columns(*names, right=names[2:], wrap=["problem"]), rows)
-    if markdown:
-        remarks = [f"- {tables.markdown_text(why)}" for why in whys]
-        title = f"### Instructions of a call, {base} to {head}"
-        print("\n".join([title, "", tables.to_markdown(table), "", *remarks]))
-        return
-    _two(("base", "head"), commits)
-    tables.show(table)
-    noise = "by valgrind's callgrind; they are no time, and below 0.1 % a change is noise"
-    _faint([*whys, f"instructions of a call, {noise}"])
 
 
 def _two(names: tuple[str, str], commits: tuple[Commit, Commit]) -> None:
