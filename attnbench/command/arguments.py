@@ -196,7 +196,6 @@ range RANGE: commits, as HEAD~3..HEAD; or one
 --bench REGEX regex: of asv's benchmarks, as 'time.*matmul'
 --rounds N count =7: through all commits, there and back; with fewer than 7 asv tells nothing apart
 --factor F factor =1.05: of another's time, to be called slower; 1.05 if not given
---open: then show the pages in a browser
 [history compare] two commits in pairs, for a pull request: status 1: slower, wrong or fails
 a BASE: a commit
 b HEAD: the commit that is held against it

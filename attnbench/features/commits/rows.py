@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import tempfile
@@ -153,28 +152,37 @@ def _cells(
 
 
 def rows_of(commit: Commit, repository: Repository) -> CommitRows | str:
-    """The rows of a commit, as it lists them itself; or why they can't be read."""
-    with repository.laid_out(commit) as folder, tempfile.TemporaryDirectory() as name:
+    """The rows of a commit; or why they can't be read."""
+    with repository.laid_out(commit) as folder:
+        return rows_in(folder, str(commit), repository)
+
+
+def rows_in(folder: Path, commit: str, repository: Repository) -> CommitRows | str:
+    """The rows of a commit that lies in a folder, as it lists them itself; or why it can't.
+
+    Raises BadCommit where what would be measured is not the commit's.
+    """
+    with tempfile.TemporaryDirectory() as name:
         answer = Path(name) / "rows.json"
-        whose = str(repository.root.resolve()) if repository.whole else ""
+        root = str(repository.root.resolve()) if repository.whole else ""
         files = [str(folder / table) for table in repository.tables]
         command = [sys.executable, "-P", "-m", "attnbench.features.commits.read_rows"]
-        command += [str(answer), str(folder), whose, *files]
+        command += [str(answer), str(folder), root, *files]
         with Program(command, variables=variables_of(1, folder)) as reading:
             status = reading.wait(READ_LIMIT_S)
         if status is None:
             return f"its table was still importing after {roughly(READ_LIMIT_S)}"
-        here = f"{folder}{os.sep}"  # another one each time
         if status:
-            return f"its table can't be read: {reading.last_line().replace(here, '')}"
-        sent = json.loads(answer.read_text().replace(json.dumps(here)[1:-1], ""))
-    if sent["elsewhere"]:
+            return f"its table can't be read: {reading.last_line().replace(f'{folder}/', '')}"
+        values = json.loads(answer.read_text())
+    if values["elsewhere"]:
         raise BadCommit(
-            f"commit {commit} can't be measured: {sent['elsewhere']}, so what would be measured is "
-            "not the commit's. A commit's modules are looked for at its top and in src; those that "
-            "lie elsewhere, or have to be built, are compared as runs of two installed versions: "
-            "'attnbench compare RUN RUN'"
+            f"commit {commit} can't be measured: {values['elsewhere']}, so what would be measured "
+            "is not the commit's. A commit's modules are looked for at its top and in src; those "
+            "that lie elsewhere, or have to be built, are compared as runs of two installed "
+            "versions: 'attnbench compare RUN RUN'"
         )
-    if sent["broken"]:
-        return f"its table can't be read: {sent['broken']}"
-    return CommitRows({row["name"]: Variant.from_dict(row) for row in sent["rows"]}, sent["own"])
+    if values["broken"]:
+        return f"its table can't be read: {values['broken'].replace(f'{folder}/', '')}"
+    rows = {row["name"]: Variant.from_dict(row) for row in values["rows"]}
+    return CommitRows(rows, values["own"])

@@ -11,7 +11,6 @@ from rich.markup import escape
 
 from attnbench.answer.compare_runs import UNDECIDED, ComparedCell, RunsComparison
 from attnbench.answer.ranking import EXACT, problem_and_device
-from attnbench.core.checkout import Commit
 from attnbench.core.format import (
     NOT_SOFTMAX,
     OTHER,
@@ -224,130 +223,120 @@ def plan(cells: Sequence[Cell], about_s: float, budget_s: float) -> str:
     )
 
 
-def commits(found: CommitsComparison, names: tuple[str, str]) -> None:
-    """The second commit against the first, by the names given."""
-    out, (a, b) = console(), names
-    _two(names, (found.a, found.b))
-    changed = ", ".join(found.changed) or "nothing that is measured"
+def commits(both: CommitsComparison) -> None:
+    """Head against base."""
+    out = console()
+    for name, commit in (("base", both.a), ("head", both.b)):
+        out.print(escape(f"{name}  {commit}  {commit.subject}"))
+    changed = ", ".join(both.changed) or "nothing that is measured"
     out.print(escape(f"changed in between: {changed}"))
-    out.print(f"\n{b}'s time over {a}'s, in pairs; the margin is {percent(found.margin)}\n")
-    tables.show(_commits_table(found.judged(), names, STYLES))
-    _faint([*_footnote(found.cells), *_commits_remarks(found)])
-    out.print(_verdict_counts(found))
+    out.print(f"\nhead's time over base's, in pairs; the margin is {percent(both.margin)}\n")
+    tables.show(_commits_table(both.judged(), STYLES))
+    _faint([*_footnote(both.cells), *_commits_remarks(both)])
+    out.print(_verdict_counts(both))
 
 
 def _commits_table(
-    cells: Iterable[tuple[CommitCell, CommitVerdict, str]],
-    names: tuple[str, str],
-    styles: Mapping[CommitVerdict, str],
+    cells: Iterable[tuple[CommitCell, CommitVerdict, str]], styles: Mapping[CommitVerdict, str]
 ) -> Table:
-    """A row a cell: the verdict on the commit, and the pairs behind it."""
-    a, b = names
-    right, word = (f"{a} ms", f"{b} ms", *FIGURES), f"{b} is"
+    """A row a cell: the verdict on head, and the pairs behind it."""
+    right = ("base ms", "head ms", *FIGURES)
     rows = []
     for cell, verdict, _ in cells:
         head_is = Styled(str(verdict), styles.get(verdict, FAINT))
         problem = problem_and_device(cell.problem)
         name = name_with_star(cell.variant, cell.computes)
         rows.append((name, problem, head_is, *_pairs_figures(cell.pairs)))
-    wrap = ("problem", word, "pairs")
-    return Table("", columns("variant", "problem", word, *right, right=right, wrap=wrap), rows)
+    wrap = ("problem", "head is", "pairs")
+    return Table("", columns("variant", "problem", "head is", *right, right=right, wrap=wrap), rows)
 
 
-def commits_rows(both: CommitsComparison, names: tuple[str, str]) -> Iterator[tidy.Row]:
-    """A row a measurement: the verdict on the second commit, and the pairs behind it."""
-    a, b = names
+def commits_rows(both: CommitsComparison) -> Iterator[tidy.Row]:
+    """A row a measurement: the verdict on head, and the pairs behind it."""
     for cell, verdict, why in both.judged():
         yield {
             "variant": cell.variant,
             "computes": cell.computes,
             **tidy.of_problem(cell.problem),
             "verdict": str(verdict),
-            **_medians(cell.pairs, f"{a}_s", f"{b}_s"),
+            **_medians(cell.pairs, "base_s", "head_s"),
             **tidy.of_comparison(cell.comparison),
             "reason": why,
         }
 
 
-def markdown(found: CommitsComparison) -> str:
+def markdown(both: CommitsComparison) -> str:
     """The same, for a comment on a pull request: what did not change is folded away."""
-    loud = [each for each in found.judged() if each[1] not in QUIET]
-    quiet = [each for each in found.judged() if each[1] in QUIET]
-    bold, names = dict.fromkeys(FINDINGS, BOLD), ("base", "head")
-    table, folded = (tables.to_markdown(_commits_table(x, names, bold)) for x in (loud, quiet))
-    lines = [f"### Attention, {found.a} to {found.b}: {_verdict_counts(found)}", ""]
+    loud = [each for each in both.judged() if each[1] not in QUIET]
+    quiet = [each for each in both.judged() if each[1] in QUIET]
+    bold = dict.fromkeys(FINDINGS, BOLD)
+    table, folded = (tables.to_markdown(_commits_table(x, bold)) for x in (loud, quiet))
+    lines = [f"### Attention, {both.a} to {both.b}: {_verdict_counts(both)}", ""]
     lines.append(table if loud else "Nothing that was compared has changed.")
     if quiet:
         summary = f"<details><summary>{len(quiet)} others</summary>"
         lines += ["", summary, "", folded, "", "</details>"]
-    if remarks := [*_footnote(found.cells), *_commits_remarks(found)]:
+    if remarks := [*_footnote(both.cells), *_commits_remarks(both)]:
         lines += ["", *(f"- {tables.markdown_text(text)}" for text in remarks)]
-    under = f"Time of head over base in pairs of calls, margin {percent(found.margin)}"
+    under = f"Time of head over base in pairs of calls, margin {percent(both.margin)}"
     return "\n".join([*lines, "", f"<sub>{under}</sub>"])
 
 
-def _verdict_counts(found: CommitsComparison) -> str:
-    return ", ".join(f"{n} {word}" for word, n in found.counts().items()) or "nothing to compare"
+def _verdict_counts(both: CommitsComparison) -> str:
+    return ", ".join(f"{n} {word}" for word, n in both.counts().items()) or "nothing to compare"
 
 
-def _commits_remarks(found: CommitsComparison) -> Iterator[str]:
-    for word, names in (("added", found.added), ("removed", found.removed)):
+def _commits_remarks(both: CommitsComparison) -> Iterator[str]:
+    for word, names in (("added", both.added), ("removed", both.removed)):
         if names:
             yield f"{word}: {', '.join(names)}"
-    for cell, _, why in found.judged():
+    for cell, _, why in both.judged():
         if why:
             yield f"{cell.variant} on {problem_and_device(cell.problem)}: {why}"
 
 
-def _two(names: tuple[str, str], commits: tuple[Commit, Commit]) -> None:
-    for name, commit in zip(names, commits, strict=True):
-        console().print(escape(f"{name}  {commit}  {commit.subject}"))
-
-
-def history_rows(commits: Sequence[CommitHistory]) -> Iterator[tidy.Row]:
+def history_rows(histories: Sequence[CommitHistory]) -> Iterator[tidy.Row]:
     """A row a commit, oldest first: how many benchmarks were measured, failed and moved."""
-    counts = ("failed", "newly_failed", "slower", "faster", "by_itself")
-    for one in commits:
+    for one in histories:
         yield {
             "commit": one.commit.sha,
             "subject": one.commit.subject,
             "measured": one.measured,
             "skipped": one.skipped,
-            **{name: len(getattr(one, name)) for name in counts},
+            "failed": len(one.failed),
+            "newly_failed": len(one.newly_failed),
+            "slower": len(one.slower),
+            "faster": len(one.faster),
         }
 
 
-def history(found: Sequence[CommitHistory], factor: float) -> None:
+def history(histories: Sequence[CommitHistory], factor: float) -> None:
     """What asv's results show: a line a commit, oldest first, and what moved."""
-    right = {"measured": "", "skipped": FAINT, "failed": BAD, "slower": BAD, "faster": GOOD}
-    rows, said = [], []
-    for one in found:
-        many = len(one.failed), len(one.slower), len(one.faster)
-        styles = zip((one.measured, one.skipped, *many), right.values(), strict=True)
-        shown = [Styled(n, style if n else "") for n, style in styles]
-        rows.append((one.commit.sha[:8], one.commit.subject, *shown))
-        slower, faster = (
-            [f"{m.name}: {m.before:.4g} → {m.after:.4g} ({m.ratio:.3f})" for m in some]
-            for some in (sorted(each, key=lambda m: -m.far) for each in (one.slower, one.faster))
-        )
-        texts, failed = list[str](), one.newly_failed
-        for word, names in (("slower", slower), ("faster", faster), ("fails now", failed)):
-            texts += [f"{word}: {name}" for name in names[:MANY]]
-            texts += [f"{word}: {len(names) - MANY} more"] * (len(names) > MANY)
-        if one.by_itself:
-            most = max(one.by_itself, key=lambda m: m.far)
-            nothing = "" if one.changed else "nothing that is measured has changed, and yet "
-            many_moved = f"{len(one.by_itself)} moved by themselves"
-            texts.append(f"{nothing}{many_moved}, by up to {most.ratio:.3f}")
-        said += [f"{one.commit.sha[:8]} {text}" for text in texts]
-    tables.show(
-        Table("", columns("commit", "subject", *right, right=[*right], wrap=["subject"]), rows)
-    )
-    for text in said:
+    styles = {"measured": "", "skipped": FAINT, "failed": BAD, "slower": BAD, "faster": GOOD}
+    rows, remarks = [], []
+    for one, numbers in zip(histories, history_rows(histories), strict=True):
+        cells = [Styled(numbers[name], numbers[name] and style) for name, style in styles.items()]
+        rows.append((one.commit.sha[:8], one.commit.subject, *cells))
+        moved = {"slower": one.slower, "faster": one.faster}
+        lines = {
+            word: [
+                f"{m.name}: {m.before:.4g} → {m.after:.4g} ({m.ratio:.3f})"
+                for m in sorted(some, key=lambda m: abs(m.ratio - 1), reverse=True)
+            ]
+            for word, some in moved.items()
+        }
+        for word, names in {**lines, "fails now": one.newly_failed}.items():
+            more = [f"{len(names) - MANY} more"] if len(names) > MANY else []
+            remarks += [f"{one.commit.sha[:8]} {word}: {name}" for name in [*names[:MANY], *more]]
+        if any(lines.values()) and not one.changed:
+            remarks.append(f"{one.commit.sha[:8]} changed nothing that is measured")
+    heads = columns("commit", "subject", *styles, right=[*styles], wrap=["subject"])
+    tables.show(Table("", heads, rows))
+    for text in remarks:
         console().print(escape(text))
     _faint(
         [
-            f"slower and faster: by asv's rule, more than {factor:g} times, and further than where "
-            "nothing changed; not in pairs, though: 'attnbench history compare' decides"
+            f"slower and faster: by asv's rule, more than {factor:g} times; not in pairs, though: "
+            "'attnbench history compare' decides"
         ]
     )
