@@ -210,8 +210,8 @@ def test_a_cell_has_to_be_implausible_twice(records, processes, times, status):
 
 
 def test_a_table_that_can_not_be_read_fails(few, monkeypatch):
-    monkeypatch.setattr(suite, "rows_in", lambda *_: "its table can't be read: no module")
-    with pytest.raises(CantBeDone, match="that is checked out: its table can't be read: no module"):
+    monkeypatch.setattr(suite, "rows_in", lambda *_: CommitRows(unreadable="no module"))
+    with pytest.raises(CantBeDone, match="that is checked out: no module"):
         measured()
 
 

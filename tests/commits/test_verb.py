@@ -10,8 +10,7 @@ import pytest
 from attnbench import cli
 from attnbench.core.checkout import BadCommit, find_commit
 from attnbench.features.commits import rounds, rows, suite
-from attnbench.features.commits.pairs import CommitsComparison
-from attnbench.features.commits.rounds import BUDGET_S
+from attnbench.features.commits.rounds import BUDGET_S, CommitsComparison
 from attnbench.features.commits.rows import CellPlan
 from attnbench.sweep.presets import PRESETS
 from tests import calling, processes

@@ -189,8 +189,8 @@ def measure_commit(request: AsvRequest) -> Cache:
             commit_rows = rows_in(folder, name, repository)
         except BadCommit as why:
             return Cache({}, str(why))
-        if isinstance(commit_rows, str):
-            raise CantBeDone(f"commit {name}: {commit_rows}")
+        if commit_rows.unreadable:
+            raise CantBeDone(f"commit {name}: {commit_rows.unreadable}")
         cells, rows = _cells(Table(dict(commit_rows.rows)), request)
         settings = Settings(threads=pinned(None, this_machine()))
         # the rounds that follow find the records of the first

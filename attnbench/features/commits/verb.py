@@ -28,7 +28,7 @@ from attnbench.core.settings import Settings
 from attnbench.core.store import named_run
 from attnbench.features.commits import rounds, rows, view
 from attnbench.features.commits.asv_interface import Asv, ensure_machine, report
-from attnbench.features.commits.pairs import CommitCell
+from attnbench.features.commits.rounds import CommitCell
 from attnbench.report import tidy
 from attnbench.sweep import compare as pairs
 from attnbench.sweep import engine as engines

@@ -24,8 +24,13 @@ from attnbench.core.format import (
 )
 from attnbench.core.stats import Comparison, Pairs, Verdict
 from attnbench.features.commits.asv_interface import CommitHistory
-from attnbench.features.commits.pairs import FINDINGS, CommitCell, CommitsComparison, CommitVerdict
-from attnbench.features.commits.rounds import LOOKS
+from attnbench.features.commits.rounds import (
+    FINDINGS,
+    LOOKS,
+    CommitCell,
+    CommitsComparison,
+    CommitVerdict,
+)
 from attnbench.report import tables, tidy
 from attnbench.report.tables import BAD, BOLD, FAINT, GOOD, Styled, Table, columns, console
 from attnbench.sweep.compare import Compared, counts
