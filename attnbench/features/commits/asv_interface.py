@@ -21,13 +21,13 @@ from impls.errors import CantBeDone
 
 CONFIGURATION = "asv.conf.json"
 OWN_FOLDER = ".asv"
-"""Of a repository of somebody's own: what asv needs there, its configuration included."""
+"""The folder of asv's files in a repository of somebody's own, its configuration included."""
 BENCHMARKS = (CHECKOUT / "benchmarks", Path(__file__).parent / "benchmarks")
 """The suite: in a checkout, and as it is installed."""
 RECORD_S, PROCESS_S, TIMED_S = 1.0, 6.0, 0.5
-"""Of a commit: a cell's record; a process in a round; and in that a cell."""
+"""Seconds for a cell's record; a process in a round; and a cell in that."""
 SOME_FAILED = 2
-"""How ``asv run`` ends where a benchmark failed; the others' results are kept."""
+"""The status of ``asv run`` where a benchmark failed; the others' results are kept."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Asv:
 
     @property
     def preview_command(self) -> str:
-        """What to type to see the pages: a browser doesn't read them from a folder."""
+        """The command that shows the pages: a browser doesn't read them from a folder."""
         here = f"{Path.cwd()}/"
         python, file = sys.executable, str(self.file)
         return f"{python.removeprefix(here)} -m asv preview --config {file.removeprefix(here)}"

@@ -34,7 +34,7 @@ LOOKS = (4, 8, 16)
 BUDGET_S = 240.0
 """Seconds a cell, its checks included; after that no round begins."""
 PAIRS = 80
-"""Of a cell in a round: four places in memory."""
+"""Pairs of a cell in a round: four places in memory."""
 USUAL_ROUNDS, ROUND_S = 12, 3.3
 """Between the second look and the last; and seconds of each round's process."""
 CALL_TAKES = 8.0
@@ -68,12 +68,12 @@ class CommitCell:
 
     @property
     def why(self) -> str:
-        """Why there are no pairs."""
+        """The reason for having no pairs."""
         return "; ".join(dict.fromkeys(filter(None, (self.why_a, self.why_b))))
 
 
 class CommitVerdict(StrEnum):
-    """What the second commit does to a cell, the gravest first."""
+    """The second commit's effect on a cell, the gravest first."""
 
     WRONG = "wrong"
     LOST = "fails"
@@ -90,7 +90,7 @@ class CommitVerdict(StrEnum):
 WRONG = ("wrong", "implausible")
 """The statuses that are :attr:`CommitVerdict.WRONG`."""
 FINDINGS = (CommitVerdict.WRONG, CommitVerdict.LOST, CommitVerdict.SLOWER)
-"""What a pull request should not do."""
+"""Verdicts that a pull request should not have."""
 VERDICTS = {
     Verdict.SLOWER: CommitVerdict.SLOWER,
     Verdict.FASTER: CommitVerdict.FASTER,
@@ -114,7 +114,7 @@ class CommitsComparison:
     removed: tuple[str, ...] = ()
 
     def verdict(self, cell: CommitCell) -> CommitVerdict:
-        """What b does to a cell."""
+        """The effect of b on a cell."""
         name = cell.variant.split("?")[0]
         if cell.status_b in WRONG:
             return CommitVerdict.WRONG
@@ -137,7 +137,7 @@ class CommitsComparison:
         return sorted(rows, key=lambda row: order.index(row[1]))
 
     def counts(self) -> dict[str, int]:
-        """How often each verdict was given."""
+        """The number of cells by verdict."""
         verdicts = [verdict for _, verdict, _ in self.judged()]
         return {str(each): verdicts.count(each) for each in CommitVerdict if each in verdicts}
 
@@ -173,7 +173,7 @@ class CellRounds:
     a_s: list[float] = field(default_factory=list)
     b_s: list[float] = field(default_factory=list)
     medians: list[float] = field(default_factory=list)
-    """Of log(b/a), one a round."""
+    """Medians of log(b/a), one a round."""
     seconds: float = 0.0
     apart: bool = False
     """It can't be had in one process, and isn't tried there again."""
@@ -335,7 +335,7 @@ def compare_cell(
 
 
 def judged(medians: Sequence[float], margin: float, pairs: int) -> Comparison:
-    """What some rounds say together, at a look's share of the confidence."""
+    """The verdict of some rounds together, at a look's share of the confidence."""
     n, middle = len(medians), statistics.mean(medians)
     error = max(statistics.stdev(medians) / math.sqrt(n), 1e-9)
     tail, edge = (1 - stats.VERDICT_CONFIDENCE) / len(LOOKS) / 2, math.log1p(margin)

@@ -33,7 +33,7 @@ class CommitRows:
     own: Sequence[str] = ()
     """None of attnbench's clone, but those of row files that were named."""
     unreadable: str = ""
-    """Why its table can't be read."""
+    """The reason, if its table can't be read."""
 
 
 @dataclass
@@ -45,9 +45,9 @@ class CellPlan:
     added: Sequence[str] = ()
     removed: Sequence[str] = ()
     ragged: Sequence[Cell] = ()
-    """What a variant has to be right on besides, without being timed."""
+    """Cells that a variant has to be right on besides, without being timed."""
     unreadable: tuple[str, str] = ("", "")
-    """Why the table of base, or of head, can't be read."""
+    """The reasons, if the table of base, or of head, can't be read."""
 
 
 def plan_cells(
@@ -89,8 +89,8 @@ def plan_cells(
 
 
 def names_in(commits: Sequence[Commit], repository: Repository) -> list[str]:
-    """What the suite measures of some commits, where that is not attnbench's choice of its own
-    rows: those of a repository of somebody's own. Raises BadCommit where it has none.
+    """The rows of a repository of somebody's own in some commits, for the suite to measure; none of
+    a clone, where the suite has its own choice. Raises BadCommit where there are none.
     """
     if not repository.whole:
         return []

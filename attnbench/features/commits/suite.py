@@ -115,12 +115,12 @@ class SuiteRow(msgspec.Struct, frozen=True):
 
     status: str
     reason: str
-    """Why it was not measured."""
+    """The reason, if it was not measured."""
     figures: dict[str, Figure]
 
 
 class Cache(msgspec.Struct, frozen=True):
-    """What the set-up of a commit measured; or, in a sentence, why it can't be."""
+    """The results of a commit's set-up; or, in a sentence, why it can't be measured."""
 
     rows: dict[Key, SuiteRow]
     skipped: str = ""
@@ -271,9 +271,10 @@ def _value(worker: HoldingWorker, variant: str, problem: Problem) -> float:
 
     The place is luck that makes a call slower, and nothing makes it faster.
     """
-    held, medians, places = worker.hold(variant, problem), list[float](), 1
+    medians, places = list[float](), 1
+    worker.hold(variant, problem)
     while len(medians) < places:
-        held.fresh()
-        medians.append(statistics.median(held.samples(SAMPLES)))
+        worker.fresh()
+        medians.append(statistics.median(worker.samples(SAMPLES)))
         places = next(count for most_s, count in PLACES if medians[0] <= most_s)
     return min(medians)

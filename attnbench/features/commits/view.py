@@ -54,8 +54,8 @@ def _figures(c: Comparison | None, stop: str = "") -> list[str | None]:
     """Ratio, interval, how many, and what could have been seen."""
     if c is None:
         return [None] * 4
-    seen = percent(c.smallest_effect)
-    return [f"{c.ratio:.3f}", f"[{c.low:.3f}, {c.high:.3f}]", f"{c.n}{STOPS[stop]}", seen]
+    effect = percent(c.smallest_effect)
+    return [f"{c.ratio:.3f}", f"[{c.low:.3f}, {c.high:.3f}]", f"{c.n}{STOPS[stop]}", effect]
 
 
 def _pairs_figures(pairs: Pairs | None) -> list[str | None]:
@@ -97,11 +97,11 @@ def pairs_rows(
         }
 
 
-def show_pairs(found: Sequence[Compared], judged: Variant, against: Variant) -> None:
+def show_pairs(results: Sequence[Compared], judged: Variant, against: Variant) -> None:
     """The table, and how often which verdict fell."""
     right = (f"{judged.label} ms", f"{against.label} ms", *FIGURES, "margin")
     rows = []
-    for one in found:
+    for one in results:
         c = one.comparison
         against_ms, judged_ms, *rest = _pairs_figures(one.pairs)
         verdict = Styled(one.status, FAINT)
@@ -110,9 +110,9 @@ def show_pairs(found: Sequence[Compared], judged: Variant, against: Variant) -> 
         rows.append((str(one.problem), verdict, judged_ms, against_ms, *rest, margin))
     heads = columns("problem", "verdict", *right, right=right, wrap=("problem", "verdict", "pairs"))
     tables.show(Table("", heads, rows))
-    _faint(f"{one.problem}: {one.status}: {one.why}" for one in found if one.pairs is None)
-    many = ", ".join(f"{verdict} on {n}" for verdict, n in counts(found).items())
-    problems = counted(len(found), "problem")
+    _faint(f"{one.problem}: {one.status}: {one.why}" for one in results if one.pairs is None)
+    many = ", ".join(f"{verdict} on {n}" for verdict, n in counts(results).items())
+    problems = counted(len(results), "problem")
     names = " against ".join(name_and_kind(row.label, row.computes) for row in (judged, against))
     console().print(escape(f"{names}, {problems}: {many}"))
 
@@ -137,19 +137,19 @@ def runs_rows(both: RunsComparison) -> Iterator[tidy.Row]:
         }
 
 
-def runs(found: RunsComparison, whole: bool) -> None:
+def runs(both: RunsComparison, whole: bool) -> None:
     """Run b against run a; ``whole``: every row, as a spreadsheet needs it."""
     out = console()
-    out.print(escape(f"a  {found.a}\nb  {found.b}\n"), soft_wrap=True)
-    if found.differences:
+    out.print(escape(f"a  {both.a}\nb  {both.b}\n"), soft_wrap=True)
+    if both.differences:
         names = ("the runs differ in", "a", "b")
-        rows = [(one.what, one.a, one.b) for one in found.differences]
-        tables.show(Table("", columns(*names, wrap=names), rows))
+        facts = [(one.what, one.a, one.b) for one in both.differences]
+        tables.show(Table("", columns(*names, wrap=names), facts))
     else:
         out.print("machine, versions, settings and code are the same in both")
     out.print(
         f"\nb's time over a's, unpaired: the two were not measured in turn, so the margin is "
-        f"{percent(found.margin)}\n"
+        f"{percent(both.margin)}\n"
     )
 
     def alike(cell: ComparedCell) -> int:
@@ -157,68 +157,68 @@ def runs(found: RunsComparison, whole: bool) -> None:
             return 4 if cell.status_a is cell.status_b else 0
         return {Verdict.SLOWER: 1, Verdict.FASTER: 2}.get(cell.comparison.verdict, 3)
 
-    many = len(found.cells) > MOST and not whole
-    shown = sorted(found.cells, key=alike)[:MOST] if many else found.cells
-    cells = []
-    for cell in shown:
-        across, c = ", across devices" * cell.across_devices, cell.comparison
+    many = len(both.cells) > MOST and not whole
+    cells = sorted(both.cells, key=alike)[:MOST] if many else both.cells
+    rows = []
+    for cell in cells:
+        across, c = ", across devices" if cell.across_devices else "", cell.comparison
         if c is not None:
-            said = Styled(f"{c.verdict}, unpaired{across}", tables.VERDICTS[c.verdict])
+            verdict = Styled(f"{c.verdict}, unpaired{across}", tables.VERDICTS[c.verdict])
         elif cell.status_a is cell.status_b:
-            said = Styled(f"no verdict{across}", FAINT)
+            verdict = Styled(f"no verdict{across}", FAINT)
         else:
             style = {"worse": BAD, "better": GOOD}.get(cell.change, FAINT)
-            said = Styled(f"{cell.status_a} → {cell.status_b}{across}", style)
+            verdict = Styled(f"{cell.status_a} → {cell.status_b}{across}", style)
         memory = None if cell.memory_ratio is None else f"{cell.memory_ratio:.3g}"
         name = name_with_star(cell.variant, cell.computes)
-        cells.append((name, problem_and_device(cell.problem), said, *_figures(c), memory))
+        rows.append((name, problem_and_device(cell.problem), verdict, *_figures(c), memory))
     right = ("ratio", "99 % interval", "samples", "could be seen", "memory")
     wrap = ("problem", "verdict")
     tables.show(
-        Table("", columns("variant", "problem", "verdict", *right, right=right, wrap=wrap), cells)
+        Table("", columns("variant", "problem", "verdict", *right, right=right, wrap=wrap), rows)
     )
-    _faint([*_footnote(shown), *_run_remarks(found, shown)])
+    _faint([*_footnote(cells), *_run_remarks(both, cells)])
     ended = {"worse": "that ended worse", "better": "that ended better"}
-    many_of = [(n, word) for word, n in found.counts().items() if n or word not in ended]
+    many_of = [(n, word) for word, n in both.counts().items() if n or word not in ended]
     out.print(", ".join(f"{n} {ended.get(word, word)}" for n, word in many_of))
 
 
 def _footnote(cells: Iterable[ComparedCell | CommitCell]) -> Iterator[str]:
-    """What the names with a star compute, where there are some."""
+    """A line for the names with a star, where there are some."""
     kinds = dict.fromkeys(cell.computes for cell in cells if cell.computes not in ("", EXACT))
     if kinds:
         yield f"{OTHER} {NOT_SOFTMAX}: {', '.join(kinds)}"
 
 
-def _run_remarks(found: RunsComparison, shown: Sequence[ComparedCell]) -> Iterator[str]:
-    """What a table of numbers leaves out."""
-    if rest := len(found.cells) - len(shown):
+def _run_remarks(both: RunsComparison, cells: Sequence[ComparedCell]) -> Iterator[str]:
+    """Sentences below the table."""
+    if rest := len(both.cells) - len(cells):
         yield f"{rest} more are not shown, those that differ least: --csv has them all"
-    for cell in shown:
+    for cell in cells:
         if cell.reason:
             yield f"{cell.variant} on {problem_and_device(cell.problem)}: {cell.reason}"
-    noisy = [{n.split(": ")[1] for n in c.notes if n[:3] in SIDES} for c in found.cells]
+    noisy = [{n.split(": ")[1] for n in c.notes if n[:3] in SIDES} for c in both.cells]
     if any(noisy):
         kinds = Counter(chain.from_iterable(noisy))
         each = ", ".join(f"{kind} ({n})" for kind, n in kinds.most_common())
         many = counted(sum(map(bool, noisy)), "measurement")
         yield f"{many} noisy in a or b, so nothing is decided of them: {each}; --json says of which"
-    others = Counter(n for c in found.cells for n in c.notes if n[:3] not in SIDES)
+    others = Counter(n for c in both.cells for n in c.notes if n[:3] not in SIDES)
     others.pop(UNDECIDED, None)
     yield from (f"{note}: {counted(n, 'measurement')}" for note, n in others.most_common())
-    for side, names in (("a", found.only_a), ("b", found.only_b)):
+    for side, names in (("a", both.only_a), ("b", both.only_b)):
         if names:
             more = f"; and {len(names) - MANY} more" if len(names) > MANY else ""
             yield f"only in {side}: {'; '.join(names[:MANY])}{more}"
-    if found.alike:
-        yield f"{counted(found.alike, 'measurement')} ended alike in both, without a time"
-    if found.apart:
-        middle, most = map(percent, found.apart)
+    if both.alike:
+        yield f"{counted(both.alike, 'measurement')} ended alike in both, without a time"
+    if both.apart:
+        middle, most = map(percent, both.apart)
         yield f"of what was timed in both, half are at most {middle} apart, nine in ten {most}"
 
 
 def plan(cells: Sequence[Cell], about_s: float, budget_s: float) -> str:
-    """What is going to be done, in a sentence."""
+    """A sentence before it starts."""
     runs = [cell for cell in cells if cell.left_out is None]
     return (
         f"making {counted(len(runs), 'comparison')} of "
@@ -316,7 +316,7 @@ def history_rows(histories: Sequence[CommitHistory]) -> Iterator[tidy.Row]:
 
 
 def history(histories: Sequence[CommitHistory], factor: float) -> None:
-    """What asv's results show: a line a commit, oldest first, and what moved."""
+    """A line a commit, oldest first, and what moved by asv's rule."""
     styles = {"measured": "", "skipped": FAINT, "failed": BAD, "slower": BAD, "faster": GOOD}
     rows, remarks = [], []
     for one, numbers in zip(histories, history_rows(histories), strict=True):
