@@ -2,7 +2,6 @@
 
 from itertools import product
 
-from attnbench.core.checkout import Repository
 from attnbench.core.record import Error, Memory, Record, Status, Time
 from attnbench.sweep.plan import problems
 from attnbench.sweep.presets import PRESETS
@@ -28,9 +27,3 @@ def cells(path, name="attention.time"):
     params = results.get_result_params(name)
     values = results.get_result_value(name, params), results.get_result_samples(name, params)
     return dict(zip(product(*params), zip(*values, strict=True), strict=True))
-
-
-class CloneOf(Repository):
-    """A repository that is taken for a clone of attnbench."""
-
-    own = False

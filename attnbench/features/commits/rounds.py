@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -36,12 +35,11 @@ BUDGET_S = 240.0
 PAIRS = 80
 """Pairs of a cell in a round: four places in memory."""
 USUAL_ROUNDS, ROUND_S = 12, 3.3
-"""Between the second look and the last; and seconds of each round's process."""
+"""Rounds that most comparisons take; and seconds of each round's process."""
 CALL_TAKES = 8.0
 """So many times dense attention's, canaries and new places in memory included."""
 Open = Callable[[Path], AbstractContextManager[HoldingWorker]]
 """Starts a worker with a folder first on its path."""
-Begins = Callable[[int, Sequence[Cell], Cell], None]
 
 
 # ---- results -------------------------------------------------------------------------------------
@@ -218,13 +216,13 @@ def compare_in_rounds(
     margin: float,
     repository: Repository,
     budget_s: float = BUDGET_S,
-    begins: Begins = lambda number, left, cell: None,
+    begins: Callable[[int, int], None] = lambda number, left: None,
     watch: Callable[[CommitCell], None] = lambda cell: None,
 ) -> CommitsComparison:
     """Commit b against commit a; ``budget_s`` of pairs a cell, after which no round begins.
 
-    ``begins`` gets a round's number, the cells that have no verdict yet, and the one that is next;
-    ``watch`` each cell that has one.
+    ``begins`` gets a round's number and how many cells have no verdict yet; ``watch`` each cell
+    that has one.
     """
     if any(plan.unreadable):  # none of its rows can be measured
         why_a, why_b = plan.unreadable
@@ -242,8 +240,8 @@ def compare_in_rounds(
             for number in range(1, LOOKS[-1] + 1):
                 if not (left := [one for one in taking if one.result is None]):
                     break
-                begin = partial(begins, number, [one.cell for one in left])
-                _round(left, (a, b), folders, opened, margin, 1 - number % 2, begin)
+                begins(number, len(left))
+                _round(left, (a, b), folders, opened, margin, 1 - number % 2)
                 for one in left:
                     one.look(number, margin, budget_s, (a.name, b.name))
                     if one.result is not None:
@@ -285,7 +283,6 @@ def _round(
     opened: Open,
     margin: float,
     host: int,
-    begin: Callable[[Cell], None],
 ) -> None:
     """All cells that are left, in a new process; whose own it is changes each time."""
     rule = StopRule(margin, first=PAIRS, cap=PAIRS)
@@ -293,7 +290,6 @@ def _round(
         other = own.beside(folders[1 - host])
         together = [other, own] if host else [own, other]
         for one in left:
-            begin(one.cell)
             start = perf_counter()
             cell = None if one.apart else compare_cell(one.cell, commits, together, rule)
             if cell is None or (cell.pairs is None and one.cell.left_out is None):
@@ -347,20 +343,11 @@ def judged(medians: Sequence[float], margin: float, pairs: int) -> Comparison:
     return Comparison(verdict, ratio, low, high, margin, math.expm1(edge + half), pairs, p)
 
 
-# ---- how long it takes ---------------------------------------------------------------------------
-
-
-def guess_s(cell: Cell, machine: Machine) -> float:
-    """A guess at the seconds of a cell in a round: both commits' checks, then pairs."""
-    if cell.left_out is not None:
-        return 0.0
-    checks = 2 * checks_s(cell.variant, cell.problem, machine)
-    return checks + 2 * PAIRS * CALL_TAKES * call_s(cell.problem, machine)
-
-
-def ahead_s(machine: Machine, number: int, left: Sequence[Cell], cell: Cell | None) -> float:
-    """A guess at the seconds from a cell of a round on, that cell included."""
-    todo = left if cell is None else left[next(n for n, one in enumerate(left) if one is cell) :]
-    rest = next(most for most in (USUAL_ROUNDS, *LOOKS) if most >= number) - number
-    whole = ROUND_S * pace() + sum(guess_s(one, machine) for one in left)
-    return sum(guess_s(one, machine) for one in todo) + rest * whole
+def round_s(cells: Sequence[Cell], machine: Machine) -> float:
+    """A guess at the seconds of a round: both commits' checks of each cell, then pairs."""
+    seconds = ROUND_S * pace()
+    for cell in cells:
+        if cell.left_out is None:
+            checks = 2 * checks_s(cell.variant, cell.problem, machine)
+            seconds += checks + 2 * PAIRS * CALL_TAKES * call_s(cell.problem, machine)
+    return seconds

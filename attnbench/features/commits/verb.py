@@ -5,15 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
-from math import inf
 from pathlib import Path
 from typing import Any
 
 import impls
 from attnbench.answer import compare_runs
-from attnbench.answer.search import LooksLeft
 from attnbench.command import arguments
 from attnbench.command.progress import Progress
 from attnbench.command.terminal import say, status_of
@@ -32,7 +29,7 @@ from attnbench.features.commits.rounds import CommitCell
 from attnbench.report import tidy
 from attnbench.sweep import compare as pairs
 from attnbench.sweep import engine as engines
-from attnbench.sweep.plan import Cell, make_plan
+from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import PRESETS, Preset
 from attnbench.sweep.start import find_preset, settings_of
 from impls import UnknownVariant
@@ -177,18 +174,14 @@ def _commits(args: argparse.Namespace) -> int:
         settings, args.seed or 0, grid.budget, repository.tables, device=grid.device
     )
     plan = rows.plan_cells(*commits, args.variant or [], grid, machine, repository)
-    now: list[Any] = [1, plan.cells, None]
-    """The round, the cells that have no verdict yet, and the one that is next."""
-    left = LooksLeft(lambda: rounds.ahead_s(machine, *now), len(plan.cells) * seconds)
-    say(view.plan(plan.cells, left.left_s, seconds))
+    guesses = [rounds.round_s(plan.cells, machine)] * rounds.USUAL_ROUNDS
+    say(view.plan(plan.cells, sum(guesses), seconds))
     with lock.lock_for([grid.device]), Progress() as progress:
-        progress.at(0, 0, left.left_s, "both commits are laid out and checked")
+        progress.at(0, 0, sum(guesses), "both commits are laid out and checked")
+        progress.expect(guesses)
 
-        def begins(number: int, cells: Sequence[Cell], cell: Cell) -> None:
-            now[:] = number, cells, cell
-            left_s = left.begin(rounds.guess_s(cell, machine), inf)
-            what = f"round {number}: {cell.variant.label} {cell.problem}"
-            progress.at(len(plan.cells) - len(cells), len(plan.cells), left_s, what)
+        def begins(number: int, left: int) -> None:
+            progress.step(f"round {number}: {counted(left, 'measurement')} without a verdict")
 
         def watch(cell: CommitCell) -> None:
             if cell.pairs is None:
