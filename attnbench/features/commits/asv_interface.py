@@ -298,5 +298,5 @@ def _values(results: Path, machine: str, sha: str) -> Iterator[tuple[str, Value]
             )
             rows = zip(*(each or [None] * len(cells) for each in columns), strict=True)
             version = str(result.benchmark_version.get(key))
-            for cell, row in zip(cells, rows, strict=True):
-                yield f"{key}({', '.join(cell)})", Value(*row, version)
+            for cell, (value, stats, samples) in zip(cells, rows, strict=True):
+                yield f"{key}({', '.join(cell)})", Value(value, stats, samples, version)

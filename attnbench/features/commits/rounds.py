@@ -62,7 +62,7 @@ class CommitCell:
     @property
     def comparison(self) -> Comparison | None:
         """The verdict of the pairs."""
-        return self.pairs and self.pairs.comparison
+        return None if self.pairs is None else self.pairs.comparison
 
     @property
     def why(self) -> str:
@@ -227,8 +227,10 @@ def compare_in_rounds(
     if any(plan.unreadable):  # none of its rows can be measured
         why_a, why_b = plan.unreadable
         status_a, status_b = ("failed" if why else "" for why in plan.unreadable)
-        sides = {"why_a": why_a, "why_b": why_b, "status_a": status_a, "status_b": status_b}
-        cells = [replace(_blank(cell), **sides) for cell in plan.cells]
+        cells = [
+            replace(_blank(c), why_a=why_a, why_b=why_b, status_a=status_a, status_b=status_b)
+            for c in plan.cells
+        ]
     else:
         with ExitStack() as stack:
             folders = [stack.enter_context(repository.laid_out(commit)) for commit in (a, b)]
@@ -324,9 +326,9 @@ def compare_cell(
         except Refused as refused:
             refusals[int(refused.by is workers[1])] = refused
     sides = dict[str, Any]()
-    for number, refused in refusals.items():
-        sides[f"why_{'ab'[number]}"] = f"commit {commits[number]}: {refused}"
-        sides[f"status_{'ab'[number]}"] = refused.status
+    for number, refusal in refusals.items():
+        sides[f"why_{'ab'[number]}"] = f"commit {commits[number]}: {refusal}"
+        sides[f"status_{'ab'[number]}"] = refusal.status
     return replace(blank, **sides)
 
 

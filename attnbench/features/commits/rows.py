@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from attnbench.core.checkout import BadCommit, Commit, Repository
 from attnbench.core.format import roughly
@@ -157,7 +158,9 @@ def rows_in(folder: Path, commit: str, repository: Repository) -> CommitRows:
         if status is None:
             late = f"its table was still importing after {roughly(READ_LIMIT_S)}"
             return CommitRows(unreadable=late)
-        values = {"broken": reading.last_line()} if status else json.loads(answer.read_text())
+        values: dict[str, Any] = {"broken": reading.last_line()}
+        if status == 0:
+            values = json.loads(answer.read_text())
     if values["broken"]:
         broken = values["broken"].replace(f"{folder}/", "")
         return CommitRows(unreadable=f"its table can't be read: {broken}")

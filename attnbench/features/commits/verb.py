@@ -165,19 +165,20 @@ def _commits(args: argparse.Namespace) -> int:
     """Two commits in pairs, a line for each cell as it ends, and the answer in the form asked."""
     machine, settings, grid = _problems(args)
     repository = checkout.repository(args.table)
-    commits = [checkout.find_commit(name, repository.root) for name in (args.a, args.b)]
-    repository.refuse_dirty(commits)
+    base, head = (checkout.find_commit(name, repository.root) for name in (args.a, args.b))
+    repository.refuse_dirty([base, head])
     suite = PRESETS["history-cuda" if "cuda" in machine.devices else "history"]
     grid = grid.with_(variants=grid.variants or suite.variants)
     seconds = args.budget or rounds.BUDGET_S
     opened = engines.open_worker(
         settings, args.seed or 0, grid.budget, repository.tables, device=grid.device
     )
-    plan = rows.plan_cells(*commits, args.variant or [], grid, machine, repository)
+    plan = rows.plan_cells(base, head, args.variant or [], grid, machine, repository)
     guesses = [rounds.round_s(plan.cells, machine)] * rounds.USUAL_ROUNDS
-    say(view.plan(plan.cells, sum(guesses), seconds))
+    about_s = min(sum(guesses), len(plan.cells) * seconds)
+    say(view.plan(plan.cells, about_s, seconds))
     with lock.lock_for([grid.device]), Progress() as progress:
-        progress.at(0, 0, sum(guesses), "both commits are laid out and checked")
+        progress.at(0, 0, about_s, "both commits are laid out and checked")
         progress.expect(guesses)
 
         def begins(number: int, left: int) -> None:
@@ -188,7 +189,8 @@ def _commits(args: argparse.Namespace) -> int:
                 progress.tell(f"{cell.variant} on {cell.problem}: {cell.why}", "yellow")
 
         both = rounds.compare_in_rounds(
-            *commits,
+            base,
+            head,
             plan,
             opened,
             margin=args.margin or stored_margin(Path(args.out), machine, settings),
