@@ -1,40 +1,35 @@
-"""Time, memory, error and energy of the variants against length: see features/commits/suite.py."""
+"""Time, memory and error of the variants against length: see features/commits/suite.py."""
 
-from pathlib import Path
+from asv_runner.benchmarks import benchmark_types
 
-from attnbench.features.commits import measurement, suite
+from attnbench.features.commits import suite
 
 REQUEST = suite.current_request()
-param_names = list(suite.PARAMETERS)
-params = suite.parameters("time", REQUEST)
+param_names = ["variant", "seq", "phase"]
+params = REQUEST.parameters
 version = suite.VERSION
 timeout = suite.LIMIT_S
+benchmark_types.append(suite.FigureBenchmark)
 
 
 def setup_cache():
-    return measurement.measure_all(REQUEST, Path.cwd())
+    return suite.measure_commit(REQUEST)
 
 
 def time(cache, variant, seq, phase):
-    pass
-
-
-time.version = suite.TIME_VERSION
+    return suite.figure(cache, (variant, seq, phase), "time")
 
 
 def memory(cache, variant, seq, phase):
-    pass
+    return suite.figure(cache, (variant, seq, phase), "memory")
 
 
 def error(cache, variant, seq, phase):
-    pass
+    return suite.figure(cache, (variant, seq, phase), "error")
 
 
 setup_cache.timeout = suite.LIMIT_S
-
-if REQUEST.energy:
-
-    def energy(cache, variant, seq, phase):
-        pass
-
-    energy.params = suite.parameters("energy", REQUEST)
+time.version, time.unit, time.pretty_name = suite.TIME_VERSION, "seconds", "time of a call"
+time.rounds = suite.PROCESSES if REQUEST.interleaved else 1
+memory.unit, memory.pretty_name = "bytes", "peak memory above the inputs"
+error.unit, error.pretty_name = "relative error", "largest relative error of output and gradients"

@@ -23,7 +23,6 @@ LONGEST = (
     "selfcheck/test_judge.py",
     "models/transformers/test_all_models.py",
     "visit/test_trial.py",
-    "commits/test_instructions.py",
     "sweep/campaign/test_faults.py",
     "models/test_lengths.py",
     "models/quality/test_pretrained_model.py",

@@ -195,16 +195,12 @@ range RANGE: commits, as HEAD~3..HEAD; or one
 --bench REGEX regex: of asv's benchmarks, as 'time.*matmul'
 --rounds N count =7: through all commits, there and back; with fewer than 7 asv tells nothing apart
 --factor F factor =1.05: of another's time, to be called slower; 1.05 if not given
---open: then show the pages in a browser
 [history compare] two commits in pairs, for a pull request: status 1: slower, wrong or fails
 a BASE: a commit
 b HEAD: the commit that is held against it
 --markdown: a table for a pull request
---instructions: in place of times: how many instructions a call takes on a CPU, counted by valgrind
 + grid
 + pairs
-[history export] sweeps into asv's results, so that its pages show them too
-runs RUN +: a run folder
 [profile] where the time goes: kernels, a trace, the peak of memory; why one is slower
 $ attnbench profile gla --against sdpa --seq 1024
 name NAME: a variant, as 'list' names it
@@ -341,8 +337,8 @@ def _parts() -> tuple[dict[str, dict[str, str]], Lines]:
 
 GROUPS, PARTS = _parts()
 VERBS = [name for verbs in GROUPS.values() for name in verbs]
-WITHOUT_TABLES = ("env", "capture", "report", "history export")
-"""Verbs and forms whose answer is no table."""
+WITHOUT_TABLES = ("env", "capture", "report")
+"""Verbs whose answer is no table."""
 USAGE = {"capture": "attnbench capture [options] -- PROGRAM [ARGUMENT …]"}
 
 

@@ -429,10 +429,9 @@ class Program(Child):
         return end and end[0]
 
     def last_line(self) -> str:
-        """The last line that it said, except for valgrind's own."""
-        said = [line.strip() for line in self._kept.decode(errors="replace").splitlines()]
-        said = [line for line in said if line and not line.startswith("==")]
-        return said[-1] if said else "it said nothing"
+        """The last line that it said."""
+        lines = self._kept.decode(errors="replace").strip().splitlines()
+        return lines[-1].strip() if lines else "it said nothing"
 
 
 def free_memory() -> int:

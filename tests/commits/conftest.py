@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from attnbench.features.commits import rows
-from tests.commits import plants, runs
+from tests.commits import plants
 from tests.repositories import git
 
 CONFIGURATION = """{
@@ -26,18 +26,6 @@ time.sleep(float(os.environ.get("TAKES_S", "0")))
 print(os.environ.get("LAST", ""), file=sys.stderr)
 sys.exit(int(os.environ.get("STATUS_" + sys.argv[1].upper(), "0")))
 """
-
-
-@pytest.fixture(scope="session")
-def two_commits(tmp_path_factory):
-    """A repository, of which each test has a copy."""
-    return runs.repository(tmp_path_factory.mktemp("made") / "repo")
-
-
-@pytest.fixture
-def place(tmp_path, two_commits):
-    """A repository of two commits, whose runs are exported."""
-    return runs.Place(tmp_path, two_commits)
 
 
 @pytest.fixture(scope="session")

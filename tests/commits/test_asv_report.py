@@ -11,10 +11,11 @@ from asv.runner import BenchmarkResult
 from attnbench import cli
 from attnbench.core.checkout import Commit, Repository
 from attnbench.features.commits import asv_interface
-from attnbench.features.commits.asv_interface import Value, save_entry
+from attnbench.features.commits.asv_interface import CommitHistory, Moved, Value
+from attnbench.features.commits.view import history
 
 NAME = "attention.Time.time(matmul, 128, forward)"
-COMMITS = [Commit(x, x * 40, "one more") for x in "abc"]
+COMMITS = [Commit(x, x * 40, "one more") for x in "ab"]
 
 
 def value(result, low=None, high=None):
@@ -24,47 +25,35 @@ def value(result, low=None, high=None):
 
 
 @pytest.fixture
-def history(monkeypatch):
-    """The report of commits that asv gave some values, and of which files changed."""
+def reported(monkeypatch):
+    """The report of two commits that asv gave some values."""
 
-    def said(*values, files=("impls/x.py",)):
-        given, changed = iter(values), iter([files] * 2 if isinstance(files, tuple) else files)
-        monkeypatch.setattr(asv_interface, "_values", lambda *_: next(given).items())
-        monkeypatch.setattr(Repository, "changed", lambda *_: next(changed))
-        some = COMMITS[: len(values)]
-        return asv_interface.report(some, Path("nowhere"), "box", 1.05, Repository(Path("root")))
+    def of(*values):
+        left = iter(values)
+        monkeypatch.setattr(asv_interface, "_values", lambda *_: next(left).items())
+        monkeypatch.setattr(Repository, "changed", lambda *_: ["impls/x.py"])
+        return asv_interface.report(COMMITS, Path("nowhere"), "box", 1.05, Repository(Path("root")))
 
-    return said
+    return of
 
 
-def test_a_commit_is_held_against_the_one_before_it(history):
-    for before, after, counts in (
+@pytest.mark.parametrize(
+    ("before", "after", "counts"),
+    [
         (value(1.0), value(1.1), (1, 0, 0)),
         (value(1.0), value(0.9), (0, 1, 0)),
-        (value(1.0), value(1.04), (0, 0, 0)),  # less than the factor
-        (value(1.0, 0.7, 1.3), value(1.1, 0.8, 1.4), (0, 0, 0)),  # asv's intervals overlap
-        (value(1.0), value(None), (0, 0, 1)),
-        (value(None), value(None), (0, 0, 0)),  # it failed before
-        (value(1.0), value(float("nan")), (0, 0, 0)),
-        (value(1.0), Value(1.5, None, None, "protocol 9"), (0, 0, 0)),  # of another ruler
-    ):
-        first, second = history({NAME: before}, {NAME: after})
-        assert (len(second.slower), len(second.faster), len(second.newly_failed)) == counts
-        assert not first.slower and not first.faster and not first.newly_failed
-
-
-def test_what_moves_where_nothing_changed_moves_by_itself_and_so_does_less(history):
-    """The second commit changed nothing: 1.2 there is the machine, so 1.15 is nothing elsewhere."""
-    names = [f"attention.Time.time({name}, 128, forward)" for name in ("x", "y", "z")]
-    names.append("attention.Memory.peak(x, 128, forward)")
-    times = [(1.0, 1.0, 1.0, 1.0), (1.2, 1.0, 0.9, 1.0), (1.2, 1.15, 0.6, 1.1)]
-    rows = [dict(zip(names, map(value, row), strict=True)) for row in times]
-    _, same, other = history(*rows, files=[[], ["impls/x.py"]])
-    assert not same.slower and not same.faster
-    assert {m.name for m in same.by_itself} == {names[0], names[2]}
-    assert [m.name for m in other.faster] == [names[2]]
-    assert [m.name for m in other.by_itself] == [names[1]]
-    assert [m.name for m in other.slower] == [names[3]]  # a time that moves says nothing of memory
+        pytest.param(value(1.0), value(1.04), (0, 0, 0), id="less than the factor"),
+        pytest.param(value(1.0, 0.7, 1.3), value(1.1, 0.8, 1.4), (0, 0, 0), id="asv's overlap"),
+        pytest.param(value(1.0), value(None), (0, 0, 1), id="failed"),
+        pytest.param(value(None), value(None), (0, 0, 0), id="failed before"),
+        pytest.param(value(1.0), value(float("nan")), (0, 0, 0), id="skipped"),
+        pytest.param(value(1.0), Value(1.5, None, None, "9"), (0, 0, 0), id="another ruler"),
+    ],
+)
+def test_a_commit_is_compared_with_the_one_before_it(reported, before, after, counts):
+    first, second = reported({NAME: before}, {NAME: after})
+    assert (len(second.slower), len(second.faster), len(second.newly_failed)) == counts
+    assert not first.slower and not first.faster and not first.newly_failed
 
 
 def test_what_fails_now_is_a_finding(clone, asked, monkeypatch, capsys):
@@ -87,10 +76,18 @@ def test_what_fails_now_is_a_finding(clone, asked, monkeypatch, capsys):
         assert sent["page"].endswith("reports/asv/index.html")
 
 
+@pytest.mark.parametrize(("changed", "remarks"), [(["impls/x.py"], 0), ([], 1)])
+def test_what_moves_where_nothing_changed_is_said_to(changed, remarks, capsys):
+    moved = [Moved(NAME, 1.0, 1.2)]
+    history([CommitHistory(COMMITS[1], 1, 0, [], [], moved, changed=changed)], 1.05)
+    assert capsys.readouterr().out.count("changed nothing that is measured") == remarks
+
+
 def test_results_are_read_as_asv_wrote_them(tmp_path):
     """A value, one that failed and one that was skipped, by asv's own writer."""
     sha = "c" * 40
-    save_entry(tmp_path, {"machine": "box"})
+    (tmp_path / "box").mkdir()
+    (tmp_path / "box" / "machine.json").write_text('{"machine": "box", "version": 1}')
     made = Results({"machine": "box"}, {}, sha, 0, "3.11", "shared", {})
     benchmark = {"name": "t.time", "version": "protocol 2", "params": [["a", "b", "c"]]}
     done = BenchmarkResult(

@@ -10,8 +10,8 @@ import pytest
 from attnbench.core.checkout import BadCommit, Repository, find_commit
 from attnbench.core.settings import Settings
 from attnbench.features.commits import rounds
-from attnbench.features.commits.pairs import CommitVerdict
-from attnbench.features.commits.rows import CommitRows, own_names, rows_of
+from attnbench.features.commits.rounds import CommitVerdict
+from attnbench.features.commits.rows import own_names, rows_of
 from attnbench.sweep.engine import open_worker
 from tests import calling
 from tests.commits import plants, runs
@@ -127,12 +127,6 @@ def test_what_an_installer_leaves_is_no_change(kernels, file, refused):
         where.refuse_dirty([head])
 
 
-@pytest.mark.parametrize("kernels", ["src"], indirect=True)
-def test_nothing_but_its_own_rows_are_compared(kernels):
-    _, _, err = calling.asked("history", "compare", "HEAD~1", "HEAD", "--variant", "sdpa")
-    assert "sdpa is no row of" in err and "the rows there are my.good" in err
-
-
 @pytest.mark.parametrize("kernels", ["flat"], indirect=True)
 @pytest.mark.parametrize("words", [["HEAD"], ["compare", "HEAD~1", "HEAD"]])
 def test_a_repository_without_rows_is_refused_and_attnbenchs_own_is_not_measured(kernels, words):
@@ -155,7 +149,7 @@ def test_rows_that_a_commit_lacks_are_not_those_that_are_installed(kernels, site
     assert (before.own, after.own) == ([], ["my.good"])
     assert "my.good" not in before.rows
     with pytest.raises(BadCommit, match="has no rows"):
-        own_names([before, CommitRows({})], where)
+        own_names([before], where)
 
 
 @pytest.mark.parametrize("kernels", ["flat"], indirect=True)
@@ -183,8 +177,8 @@ def test_code_that_is_not_the_commits_is_refused(kernels, site, monkeypatch):
 def test_rows_that_can_not_be_read_are_no_rows_removed(kernels):
     (kernels.package / "rows.py").write_text("import nowhere_to_be_found\n" + ROWS)
     kernels.commit("broken")
-    found = rows_of(find_commit("HEAD", kernels.root), Repository(kernels.root))
-    assert "No module named 'nowhere_to_be_found'" in found
+    table = rows_of(find_commit("HEAD", kernels.root), Repository(kernels.root))
+    assert "No module named 'nowhere_to_be_found'" in table.unreadable
     found = compared(kernels)
     assert found.exit_status == 1
     assert verdicts(found) == {"my.good": CommitVerdict.LOST}

@@ -1,7 +1,6 @@
 """What a pull request is told: workers are stood in for, commits and their tables are real."""
 
 import math
-from contextlib import contextmanager
 
 import pytest
 
@@ -12,8 +11,7 @@ from attnbench.features.commits.rounds import LOOKS, PAIRS, judged
 from attnbench.sweep.engine import Refused, open_worker
 from impls.errors import CantBeDone
 from tests.commits import plants
-from tests.commits.plants import GRID, ROOT, Opened, Worker, compared, in_rounds
-from tests.repositories import git
+from tests.commits.plants import GRID, Opened, Worker, compared, in_rounds
 
 
 def said(found):
@@ -53,51 +51,22 @@ def test_a_table_that_can_not_be_read_costs_no_worker(repository):
         compared(repository, "door", "door")
 
 
-def test_rows_of_a_repository_of_ones_own_are_each_commits(tmp_path):
-    """It has no ``impls``; its row file names code that lies beside it."""
-    root = tmp_path / "kernels"
-    root.mkdir()
-    git(root, "init", "--quiet", "--initial-branch", "main")
-    git(root, "commit", "--quiet", "--allow-empty", "-m", "nothing")
-    row = "Variant(name='{}', title='t', family='f', operator='softmax', build='ownkit.core:build')"
-    text = "import ownkit.core\nfrom impls.spec import Variant\nROWS = [{}]\n"
-    for branch, names in (("one", ["one"]), ("later", ["one", "two"])):
-        rows = text.format(", ".join(map(row.format, names)))
-        plants.commit(root, branch, {"ownkit/core.py": f"IN = '{branch}'", "rows.py": rows})
-    seen = []
-
-    @contextmanager
-    def opened(folder):
-        seen.append((folder / "ownkit" / "core.py").read_text())
-        for name in ("attnbench", "impls"):
-            assert (folder / name).resolve() == ROOT / name
-        yield Own(folder)
-
-    class Own(Worker):
-        def __init__(self, folder, luck=1.0):
-            self.takes, self.luck, self.places, self.samples = {}, luck, 0, 0
-            self.narrow = False
-            self.rows = {"one", "two"} if "'two'" in (folder / "rows.py").read_text() else {"one"}
-
-    found = compared(root, "later", "one", opened=opened, tables=["rows.py"])
-    assert said(found) == {"two": "added", "one": "unchanged"}
-    assert (found.added, found.changed) == (("two",), ("ownkit/core.py", "rows.py"))
-    assert set(seen) == {"IN = 'one'", "IN = 'later'"}
-
-
-def test_rounds_say_together_what_none_of_them_could():
-    for shares, verdict in (
+@pytest.mark.parametrize(
+    ("shares", "verdict"),
+    [
         ([0.0, 0.001, -0.001, 0.0], "EQUIVALENT"),
         ([0.05, 0.051, 0.049, 0.05], "SLOWER"),
         ([-0.05, -0.051, -0.049, -0.05], "FASTER"),
-        ([0.05, 0.0, 0.06, 0.01], "INCONCLUSIVE"),  # two of the four processes were lucky
-        ([0.05, 0.02, 0.06, 0.03], "INCONCLUSIVE"),  # four are few
-        ([0.009, 0.0091, 0.0089, 0.009], "EQUIVALENT"),  # within the margin
-        ([0.012, 0.005, 0.012, 0.011], "INCONCLUSIVE"),  # about the margin
-    ):
-        found = judged([math.log1p(share) for share in shares], 0.01, pairs=160)
-        assert (found.verdict, found.n) == (verdict, 160), shares
-        assert found.low < found.ratio < found.high
+        pytest.param([0.05, 0.0, 0.06, 0.01], "INCONCLUSIVE", id="two processes were lucky"),
+        pytest.param([0.05, 0.02, 0.06, 0.03], "INCONCLUSIVE", id="four are few"),
+        pytest.param([0.009, 0.0091, 0.0089, 0.009], "EQUIVALENT", id="within the margin"),
+        pytest.param([0.012, 0.005, 0.012, 0.011], "INCONCLUSIVE", id="about the margin"),
+    ],
+)
+def test_rounds_say_together_what_none_of_them_could(shares, verdict):
+    comparison = judged([math.log1p(share) for share in shares], 0.01, pairs=160)
+    assert (comparison.verdict, comparison.n) == (verdict, 160)
+    assert comparison.low < comparison.ratio < comparison.high
 
 
 def test_each_round_has_a_process_in_which_both_lie_and_whose_own_changes(repository):

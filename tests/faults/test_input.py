@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import zipfile
 
 import numpy as np
@@ -22,14 +21,6 @@ REPORT, COMPARE = ("report", "{run}"), ("compare", "{run}", "{run}")
 def told(**changes):
     """A run whose header says something else."""
     return lambda place: place.told(**changes)
-
-
-def misnamed_in_a_checkout(place):
-    """A run in a checkout of attnbench's, whose machine's name leads out of its folder."""
-    subprocess.run(["git", "init", "-q", place.here], check=True)
-    place.file("impls/spec.py")  # by which attnbench's own is known
-    place.file("asv.conf.json", '{"results_dir": "asv_results", "html_dir": "x"}')
-    place.told(machine__name="../../../../outside/x")
 
 
 def record(**changes):
@@ -159,8 +150,6 @@ FAULTS = [
           says="can't be read"),
     Fault("inputs that are complex", CAPTURED, arrays(q=np.ones((1, 1, 16, 8), complex)),
           says="complex128, no numbers"),
-    Fault("a machine's name that leads elsewhere", ("history", "export", "{run}"),
-          misnamed_in_a_checkout, says="the name of no machine"),
     Fault("calls that are a FIFO", ("run", "--problems", "calls.json"), fifo("calls.json")),
     *(Fault(f"calls that are {name}", ("run", "--problems", "calls.json"), file("calls.json", text))
       for name, text in STRANGE.items()),

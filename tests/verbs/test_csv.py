@@ -18,7 +18,7 @@ from attnbench.core.stats import Pairs
 from attnbench.features.commits import rounds, rows
 from attnbench.features.commits import verb as commits
 from attnbench.features.commits.asv_interface import CommitHistory
-from attnbench.features.commits.pairs import CommitCell, CommitsComparison
+from attnbench.features.commits.rounds import CommitCell, CommitsComparison
 from attnbench.features.selfcheck import selfcheck
 from attnbench.features.selfcheck.selfcheck import PlantOutcome
 from attnbench.models.capture.calls import SeenCalls, Site
@@ -131,7 +131,7 @@ def place(monkeypatch, tmp_path):
     pairs = Pairs.from_dict(answered({"compare": None})["pairs"])
     cells = (
         CommitCell(problem, pairs, variant="linear.elu", computes=OWN),
-        CommitCell(problem, why="gone", variant="matmul", computes="softmax", why_b="gone"),
+        CommitCell(problem, variant="matmul", computes="softmax", why_b="gone"),
     )
     compared = CommitsComparison(ends["base"], ends["head"], (), cells, 0.01)
     where = checkout.Repository(tmp_path)

@@ -79,6 +79,7 @@ def margins(monkeypatch, held):
         return SimpleNamespace(exit_status=1, to_dict=dict)
 
     monkeypatch.setattr(checkout, "find_commit", lambda name, root: name)
+    monkeypatch.setattr(checkout.Repository, "refuse_dirty", lambda *_: None)
     monkeypatch.setattr(rows, "plan_cells", lambda *_: rows.CellPlan([]))
     monkeypatch.setattr(rounds, "compare_in_rounds", compared)
     return seen

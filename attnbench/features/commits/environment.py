@@ -1,6 +1,6 @@
-"""asv's plugin: an environment that shares the running interpreter's packages, torch among them.
+"""asv's plugin: commits share the running interpreter and its packages, torch among them.
 
-It holds the commit's ``impls`` and nothing else, so it takes no build, no network and a moment.
+There is nothing to build or install: the suite lays out each commit by itself.
 """
 
 from __future__ import annotations
@@ -8,41 +8,38 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
-import site
 import sys
-import sysconfig
 import tempfile
-import venv
 from argparse import Namespace
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from asv.config import Config
 from asv.environment import Environment, EnvironmentUnavailable
 from asv.machine import Machine
 from asv.util import UserError
 
-from attnbench.features.commits import asv_interface, suite
+from attnbench.core.machine import this_machine
+from attnbench.features.commits import asv_interface
+from attnbench.features.commits.suite import VARIABLE, AsvRequest
 from impls.errors import CantBeDone
 
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
-PACKAGES = ("site-packages", "dist-packages")
-"""How folders of installed packages are called. An editable project's own is none of them."""
-LINK = "attnbench-shared.pth"
 
 
 class Shared(Environment):  # type: ignore[misc]
-    """The interpreter that runs asv, with a commit's ``impls`` before all that is installed."""
+    """The interpreter that runs asv."""
 
     tool_name = "shared"
     matches_python_fallback = False
+    installed_commit_hash = None
 
     def __init__(
         self, conf: Any, python: str, requirements: dict[str, str], tagged_env_vars: Any
     ) -> None:
-        wrong = f"installs no {', '.join(requirements)}" * bool(requirements)
+        wrong = f"installs no {', '.join(requirements)}" if requirements else ""
         wrong = wrong if self.matches(python) else f"has Python {RUNNING}, not {python}"
         if wrong:
             raise EnvironmentUnavailable(f"a shared environment {wrong}; take -E virtualenv")
@@ -51,90 +48,57 @@ class Shared(Environment):  # type: ignore[misc]
 
     @classmethod
     def matches(cls, python: str) -> bool:
-        """Whether this is the Python that asv runs in."""
+        """This is the Python that asv runs in."""
         return python == RUNNING
 
-    def check_presence(self) -> bool:
-        """Whether it is there, and shares what this interpreter has."""
-        try:
-            known = self.load_info_file(self._path)["python"] == self._python
-            runs = Path(self.find_executable("python")).resolve() == Path(sys.executable).resolve()
-            return known and runs and (self._packages() / LINK).read_text() == _linked()
-        except Exception:  # whatever is wrong with it: it is made anew
-            return False
+    def create(self) -> None:
+        """Nothing is created."""
 
-    def _setup(self) -> None:
-        venv.EnvBuilder(symlinks=True, with_pip=False).create(self._path)
-        (self._packages() / LINK).write_text(_linked())
+    def install_project(self, conf: Any, repo: Any, commit_hash: str) -> None:
+        """Name the commit to the suite."""
+        self._set_commit_hash(commit_hash)
+
+    def find_executable(self, executable: str) -> str:
+        """The running interpreter."""
+        return sys.executable
 
     def run(self, args: Sequence[str], **kwargs: Any) -> Any:
-        """Its Python, with these arguments."""
+        """Run Python with these arguments."""
         return self.run_executable("python", list(args), **kwargs)
-
-    def _build_project(self, repo: Any, commit_hash: str, build_dir: str) -> None:
-        """Nothing is built."""
-
-    def _uninstall_project(self) -> None:
-        self._set_installed_commit_hash(None)
-        shutil.rmtree(self._packages() / "impls", ignore_errors=True)
-
-    def _install_project(self, repo: Any, commit_hash: str, build_dir: str) -> None:
-        """A commit without ``impls`` gets none, and its benchmarks say so."""
-        found = Path(build_dir) / "impls"
-        if found.is_dir():
-            shutil.copytree(found, self._packages() / "impls")
-
-    def _packages(self) -> Path:
-        base = {"base": self._path, "platbase": self._path}
-        return Path(sysconfig.get_path("purelib", "venv", base))
-
-
-def _linked() -> str:
-    """Where the running interpreter has its packages: all of them come after the commit's."""
-    installed = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
-    if site.ENABLE_USER_SITE:
-        installed.append(site.getusersitepackages())
-    folders = [Path(folder) for folder in (*installed, *sys.path)]
-    found = dict.fromkeys(f.resolve() for f in folders if f.name in PACKAGES)
-    return "".join(f"{folder}\n" for folder in found if folder.is_dir())
 
 
 def setup() -> None:
-    """Tell asv's processes what it was asked for; and it, before it publishes, what it has."""
+    """Tell asv which machine this is, and the suite what asv was asked for."""
     from asv.commands import make_argparser
 
-    words = sys.argv[1:]
     try:
-        said, _ = make_argparser()[0].parse_known_args(words)
+        arguments, _ = make_argparser()[0].parse_known_args()
     except SystemExit:  # another program has loaded asv, and its arguments are its own
-        said = Namespace()
-    if words[:1] == ["publish"]:
-        asv_interface.before_publishing(getattr(said, "config", None))
-    if {"run", "continuous", "find"} & {*words}:
-        _hand_on(said, os.environ)
+        return
+    Machine.hardcoded_machine_name = asv_interface.machine_entry(this_machine())["machine"]
+    if {"run", "continuous", "find"} & {*sys.argv[1:]}:
+        _hand_on(arguments, os.environ)
 
 
-def _hand_on(said: Namespace, environment: Any) -> None:
-    from attnbench.core.machine import this_machine
-
+def _hand_on(arguments: Namespace, environment: MutableMapping[str, str]) -> None:
     try:
-        Machine.hardcoded_machine_name = asv_interface.ensure_machine()
-    except CantBeDone as sentence:
-        raise UserError(str(sentence)) from None
-    device = this_machine().devices[-1]
-    own = asv_interface.own_repository(getattr(said, "config", None))
-    energy = device == "cuda" or _counts_energy()
-    request = suite.request_of(said, device, own, energy=energy)
-    kept = tempfile.mkdtemp(prefix="attnbench-history-")
-    atexit.register(shutil.rmtree, kept, ignore_errors=True)
-    msgspec.structs.replace(request, kept=kept).hand_on(environment)
-
-
-def _counts_energy() -> bool:
-    """Whether the processor's own counters can be read."""
-    from attnbench.core.machine import energy_counters
-
-    with suppress(OSError):
-        found = energy_counters()
-        return bool(found) and all(os.access(zone / "energy_uj", os.R_OK) for zone in found)
-    return False
+        asv_interface.ensure_machine()
+    except CantBeDone as why:
+        raise UserError(str(why)) from None
+    file = getattr(arguments, "config", None)  # asv stands in its folder
+    own = vars(Config.load(file and Path(file).name)).get("attnbench", {})
+    turns = getattr(arguments, "interleave_rounds", False)
+    bench = getattr(arguments, "bench", None) or ()
+    scratch = tempfile.mkdtemp(prefix="attnbench-history-")
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    request = AsvRequest(
+        root=str(own.get("root", Path.cwd())),
+        tables=tuple(own.get("tables", ())),
+        variants=tuple(own.get("variants", ())),
+        device=this_machine().devices[-1],
+        bench=(bench,) if isinstance(bench, str) else tuple(bench),
+        quick=bool(getattr(arguments, "quick", False)),
+        interleaved=turns is None or bool(turns),  # None: asv takes turns if it can
+        scratch=scratch,
+    )
+    environment[VARIABLE] = msgspec.json.encode(request).decode()

@@ -23,26 +23,26 @@ from impls import table
 
 
 def main(answer: str, folder: str, root: str, *tables: str) -> None:
-    """Write what the table holds, and what of it is not the commit's."""
-    found = table(tables)
-    sent: dict[str, Any] = {"own": [], "broken": "", "elsewhere": ""}
-    sent["rows"] = [row.to_dict() for row in found.rows.values()]
+    """Write the rows of the table, and which code of theirs is not the commit's."""
+    commit = table(tables)
+    values: dict[str, Any] = {"own": [], "broken": "", "elsewhere": ""}
+    values["rows"] = [row.to_dict() for row in commit.rows.values()]
     if root:
         dists = [*importlib.metadata.distributions(path=[folder])]
         origins = {f"{dist.name} {dist.version}" for dist in dists}
         origins |= {os.path.realpath(table) for table in tables}
-        own = [row for row in found.rows.values() if row.origin in origins]
-        sent["own"] = [row.name for row in own]
-        broken = [row.reason for row in found.broken if getattr(row, "origin", "") in origins]
-        sent["broken"] = "; ".join(broken)
-        sent["elsewhere"] = next(_elsewhere(own, Path(folder), Path(root), dists), "")
-    Path(answer).write_text(json.dumps(sent))
+        own = [row for row in commit.rows.values() if row.origin in origins]
+        values["own"] = [row.name for row in own]
+        broken = [row.reason for row in commit.broken if getattr(row, "origin", "") in origins]
+        values["broken"] = "; ".join(broken)
+        values["elsewhere"] = next(_elsewhere(own, Path(folder), Path(root), dists), "")
+    Path(answer).write_text(json.dumps(values))
 
 
 def _elsewhere(
     own: Sequence[Any], folder: Path, root: Path, dists: Sequence[importlib.metadata.Distribution]
 ) -> Iterator[str]:
-    """What was loaded from another place than the commit's folder, each in a few words."""
+    """Code that was loaded from another place than the commit's folder, each in a few words."""
     places = [
         path.rpartition(":")[0]
         for row in own
@@ -50,7 +50,7 @@ def _elsewhere(
         if path
     ]
     for place in dict.fromkeys(place for place in places if not place.endswith(".py")):
-        with suppress(Exception, SystemExit):  # whatever it raises is said when it is measured
+        with suppress(Exception, SystemExit):  # measuring reports what it raises
             file = str(importlib.import_module(place).__file__)
             if folder not in Path(file).parents:
                 yield f"{place} is loaded from {file}"

@@ -1,4 +1,4 @@
-"""Two commits in several processes, both in each.
+"""Two commits in pairs, in several processes, both commits in each.
 
 Where the system put a process's memory makes the same code some hundredths faster or slower for as
 long as the process lives. In one process that luck is the same for both commits. So each round
@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from functools import partial
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -23,44 +23,188 @@ from attnbench.core.checkout import Commit, Repository
 from attnbench.core.machine import Machine, pace
 from attnbench.core.record import NOT_TRIED
 from attnbench.core.stats import Comparison, Pairs, StopRule, Verdict
-from attnbench.features.commits.pairs import (
-    WRONG,
-    CommitCell,
-    CommitsComparison,
-    Open,
-    blank_cell,
-    compare_cell,
-)
 from attnbench.features.commits.rows import CellPlan
-from attnbench.sweep.engine import Refused
+from attnbench.sweep.engine import HoldingWorker, Refused
 from attnbench.sweep.plan import Cell, call_s, checks_s
+from impls.problem import Problem
 
 LOOKS = (4, 8, 16)
 """Rounds in all at each look."""
 BUDGET_S = 240.0
 """Seconds a cell, its checks included; after that no round begins."""
-Begins = Callable[[int, Sequence[Cell], Cell], None]
-USUAL_ROUNDS, ROUND_S = 12, 3.3
-"""Between the second look and the last; and seconds of each round's process."""
 PAIRS = 80
-"""Of a cell in a round: four places in memory."""
+"""Pairs of a cell in a round: four places in memory."""
+USUAL_ROUNDS, ROUND_S = 12, 3.3
+"""Rounds that most comparisons take; and seconds of each round's process."""
 CALL_TAKES = 8.0
 """So many times dense attention's, canaries and new places in memory included."""
+Open = Callable[[Path], AbstractContextManager[HoldingWorker]]
+"""Starts a worker with a folder first on its path."""
+
+
+# ---- results -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CommitCell:
+    """A variant on a problem in two commits: pairs, or why a commit could not take it."""
+
+    problem: Problem
+    pairs: Pairs | None = None
+    variant: str = ""
+    computes: str = ""
+    why_a: str = ""
+    why_b: str = ""
+    status_a: str = ""
+    """The status of a record of the side that could not take it."""
+    status_b: str = ""
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """The verdict of the pairs."""
+        return None if self.pairs is None else self.pairs.comparison
+
+    @property
+    def why(self) -> str:
+        """The reason for having no pairs."""
+        return "; ".join(dict.fromkeys(filter(None, (self.why_a, self.why_b))))
+
+
+class CommitVerdict(StrEnum):
+    """The second commit's effect on a cell, the gravest first."""
+
+    WRONG = "wrong"
+    LOST = "fails"
+    SLOWER = "slower"
+    FASTER = "faster"
+    MENDED = "works again"
+    ADDED = "added"
+    UNDECIDED = "can't tell"
+    UNCHANGED = "unchanged"
+    REMOVED = "removed"
+    LEFT_OUT = "not measured"
+
+
+WRONG = ("wrong", "implausible")
+"""The statuses that are :attr:`CommitVerdict.WRONG`."""
+FINDINGS = (CommitVerdict.WRONG, CommitVerdict.LOST, CommitVerdict.SLOWER)
+"""Verdicts that a pull request should not have."""
+VERDICTS = {
+    Verdict.SLOWER: CommitVerdict.SLOWER,
+    Verdict.FASTER: CommitVerdict.FASTER,
+    Verdict.EQUIVALENT: CommitVerdict.UNCHANGED,
+    Verdict.INCONCLUSIVE: CommitVerdict.UNDECIDED,
+}
+
+
+@dataclass(frozen=True)
+class CommitsComparison:
+    """Commit b, or head, against commit a, or base."""
+
+    a: Commit
+    b: Commit
+    changed: tuple[str, ...]
+    """Files that are not the same in both."""
+    cells: tuple[CommitCell, ...]
+    margin: float
+    added: tuple[str, ...] = ()
+    """Variants that only b has; where the tables were read."""
+    removed: tuple[str, ...] = ()
+
+    def verdict(self, cell: CommitCell) -> CommitVerdict:
+        """The effect of b on a cell."""
+        name = cell.variant.split("?")[0]
+        if cell.status_b in WRONG:
+            return CommitVerdict.WRONG
+        if cell.comparison is not None:
+            return VERDICTS[cell.comparison.verdict]
+        if name in self.removed:
+            return CommitVerdict.REMOVED
+        if not cell.why_b:
+            return CommitVerdict.ADDED if name in self.added else CommitVerdict.MENDED
+        spared = cell.status_b in NOT_TRIED if name in self.added else cell.why_a
+        return CommitVerdict.LEFT_OUT if spared else CommitVerdict.LOST
+
+    def judged(self) -> list[tuple[CommitCell, CommitVerdict, str]]:
+        """All cells with their verdicts, the gravest first, and why there are no pairs."""
+        order, rows = list(CommitVerdict), []
+        for cell in self.cells:
+            verdict, why = self.verdict(cell), cell.why_b or cell.why_a
+            quiet = cell.comparison is not None or verdict is CommitVerdict.ADDED
+            rows.append((cell, verdict, "" if quiet else why))
+        return sorted(rows, key=lambda row: order.index(row[1]))
+
+    def counts(self) -> dict[str, int]:
+        """The number of cells by verdict."""
+        verdicts = [verdict for _, verdict, _ in self.judged()]
+        return {str(each): verdicts.count(each) for each in CommitVerdict if each in verdicts}
+
+    @property
+    def exit_status(self) -> int:
+        """1 for a finding; 2 where nothing could be said of any cell."""
+        verdicts = set(self.counts())
+        if verdicts & set(FINDINGS):
+            return 1
+        return 0 if verdicts - {CommitVerdict.LEFT_OUT} or self.added or self.removed else 2
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        cells = []
+        for cell, verdict, why in self.judged():
+            parts = {
+                "problem": cell.problem.to_dict(),
+                "pairs": cell.pairs and cell.pairs.to_dict(),
+            }
+            cells.append({**vars(cell), **parts, "said": str(verdict), "why": why})
+        ends = {"a": asdict(self.a), "b": asdict(self.b)}
+        return {**vars(self), **ends, "paired": True, "cells": cells, "counts": self.counts()}
+
+
+# ---- measuring -----------------------------------------------------------------------------------
 
 
 @dataclass
-class _Taken:
-    """A cell, and what the rounds have given of it."""
+class CellRounds:
+    """A cell, and what its rounds measured."""
 
     cell: Cell
     a_s: list[float] = field(default_factory=list)
     b_s: list[float] = field(default_factory=list)
     medians: list[float] = field(default_factory=list)
-    """Of log(b/a), one a round."""
+    """Medians of log(b/a), one a round."""
     seconds: float = 0.0
     apart: bool = False
     """It can't be had in one process, and isn't tried there again."""
-    ended: CommitCell | None = None
+    result: CommitCell | None = None
+
+    def add(self, cell: CommitCell, seconds: float) -> None:
+        """A round's result: pairs, or what ends it."""
+        self.seconds += seconds
+        if cell.pairs is None:
+            self.result = cell
+            return
+        a_s, b_s = cell.pairs.a_s, cell.pairs.b_s
+        self.a_s += a_s
+        self.b_s += b_s
+        logs = (math.log(b / a) for a, b in zip(a_s, b_s, strict=True))
+        self.medians.append(statistics.median(logs))
+
+    def look(self, number: int, margin: float, budget_s: float, names: tuple[str, str]) -> None:
+        """Decide after a round if that is a look, or the last one that the budget allows."""
+        spent = self.seconds >= budget_s and number >= LOOKS[0]
+        if self.result is not None or not (number in LOOKS or spent):
+            return
+        comparison = judged(self.medians, margin, pairs=len(self.a_s))
+        stop = "decided"
+        if comparison.verdict is Verdict.INCONCLUSIVE:
+            stop = "cap" if number == LOOKS[-1] else "budget" if spent else ""
+        if stop:
+            pairs = Pairs(comparison, self.a_s, self.b_s, stop, names)
+            self.result = replace(_blank(self.cell), pairs=pairs)
+
+
+def _blank(cell: Cell) -> CommitCell:
+    return CommitCell(cell.problem, variant=cell.variant.label, computes=cell.variant.computes)
 
 
 def compare_in_rounds(
@@ -72,50 +216,43 @@ def compare_in_rounds(
     margin: float,
     repository: Repository,
     budget_s: float = BUDGET_S,
-    begins: Begins = lambda number, left, cell: None,
+    begins: Callable[[int, int], None] = lambda number, left: None,
     watch: Callable[[CommitCell], None] = lambda cell: None,
 ) -> CommitsComparison:
     """Commit b against commit a; ``budget_s`` of pairs a cell, after which no round begins.
 
-    ``begins`` is told of a round's number, the cells that have no verdict yet, and the one that is
-    next; ``watch`` of each cell that has one.
+    ``begins`` gets a round's number and how many cells have no verdict yet; ``watch`` each cell
+    that has one.
     """
-    found: list[CommitCell] = []
     if any(plan.unreadable):  # none of its rows can be measured
-        statuses = ["failed" * bool(why) for why in plan.unreadable]
-        names = ("why_a", "why_b", "status_a", "status_b")
-        sides: dict[str, Any] = dict(zip(names, [*plan.unreadable, *statuses], strict=True))
-        found = [replace(blank_cell(c), **sides) for c in plan.cells]
+        why_a, why_b = plan.unreadable
+        status_a, status_b = ("failed" if why else "" for why in plan.unreadable)
+        cells = [
+            replace(_blank(c), why_a=why_a, why_b=why_b, status_a=status_a, status_b=status_b)
+            for c in plan.cells
+        ]
     else:
         with ExitStack() as stack:
             folders = [stack.enter_context(repository.laid_out(commit)) for commit in (a, b)]
-            found = _at_ragged_lengths(plan.ragged, (a, b), folders, opened)
-            bad = {cell.variant for cell in found}
-            for cell in found:
+            cells = _at_ragged_lengths(plan.ragged, (a, b), folders, opened)
+            for cell in cells:
                 watch(cell)
-            taken = [_Taken(cell) for cell in plan.cells if cell.variant.label not in bad]
+            bad = {cell.variant for cell in cells}
+            taking = [CellRounds(cell) for cell in plan.cells if cell.variant.label not in bad]
             for number in range(1, LOOKS[-1] + 1):
-                left = [one for one in taken if one.ended is None]
-                some = [one.cell for one in left]
-                if left:
-                    begin = partial(begins, number, some)
-                    _round(left, (a, b), folders, opened, margin, 1 - number % 2, begin)
+                if not (left := [one for one in taking if one.result is None]):
+                    break
+                begins(number, len(left))
+                _round(left, (a, b), folders, opened, margin, 1 - number % 2)
                 for one in left:
-                    spent = one.seconds >= budget_s and number >= LOOKS[0]
-                    if one.ended is None and (number in LOOKS or spent):
-                        said, stop = judged(one.medians, margin, pairs=len(one.a_s)), "decided"
-                        if said.verdict is Verdict.INCONCLUSIVE:
-                            stop = "cap" if number == LOOKS[-1] else "budget" if spent else ""
-                        if stop:
-                            pairs = Pairs(said, one.a_s, one.b_s, stop, (a.name, b.name))
-                            one.ended = replace(blank_cell(one.cell), pairs=pairs)
-                    if one.ended is not None:
-                        watch(one.ended)
-        found += [one.ended for one in taken if one.ended is not None]
-    every = zip(found, stats.corrected([cell.pairs for cell in found]), strict=True)
-    cells = tuple(replace(cell, pairs=pairs) for cell, pairs in every)
-    more = tuple(plan.added), tuple(plan.removed)
-    return CommitsComparison(a, b, tuple(plan.changed), cells, margin, *more)
+                    one.look(number, margin, budget_s, (a.name, b.name))
+                    if one.result is not None:
+                        watch(one.result)
+            cells += [one.result for one in taking if one.result is not None]
+    corrected = stats.corrected([cell.pairs for cell in cells])
+    paired = tuple(replace(cell, pairs=x) for cell, x in zip(cells, corrected, strict=True))
+    new = tuple(plan.added), tuple(plan.removed)
+    return CommitsComparison(a, b, tuple(plan.changed), paired, margin, *new)
 
 
 def _at_ragged_lengths(
@@ -132,23 +269,22 @@ def _at_ragged_lengths(
                 except Refused as why:
                     if why.status not in NOT_TRIED:
                         refused[cell.variant.label] = cell
-    found = []
+    results = []
     for cell in refused.values():  # each in new processes, which nothing has spoiled
         with opened(folders[0]) as base, opened(folders[1]) as head:
             one = compare_cell(cell, commits, [base, head], StopRule(1.0, first=1, cap=1))
         if one.status_b in WRONG or (one.why_b and not one.why_a):
-            found.append(one)
-    return found
+            results.append(one)
+    return results
 
 
 def _round(
-    left: Sequence[_Taken],
+    left: Sequence[CellRounds],
     commits: Sequence[Commit],
     folders: Sequence[Path],
     opened: Open,
     margin: float,
     host: int,
-    begin: Callable[[Cell], None],
 ) -> None:
     """All cells that are left, in a new process; whose own it is changes each time."""
     rule = StopRule(margin, first=PAIRS, cap=PAIRS)
@@ -156,45 +292,48 @@ def _round(
         other = own.beside(folders[1 - host])
         together = [other, own] if host else [own, other]
         for one in left:
-            begin(one.cell)
             start = perf_counter()
-            seen = None if one.apart else compare_cell(one.cell, commits, together, rule)
-            if seen is None or (seen.pairs is None and one.cell.left_out is None):
+            cell = None if one.apart else compare_cell(one.cell, commits, together, rule)
+            if cell is None or (cell.pairs is None and one.cell.left_out is None):
                 one.apart = True  # in two processes it shows whose fault it was, if any's
                 with ExitStack() as stack:
                     order = (host, 1 - host)
                     workers = {n: stack.enter_context(opened(folders[n])) for n in order}
-                    seen = compare_cell(one.cell, commits, [workers[0], workers[1]], rule)
-            one.seconds += perf_counter() - start
-            if seen.pairs is None:
-                one.ended = seen
-                continue
-            a_s, b_s = seen.pairs.a_s, seen.pairs.b_s
-            one.a_s += a_s
-            one.b_s += b_s
-            one.medians.append(
-                statistics.median(math.log(y / x) for x, y in zip(a_s, b_s, strict=True))
-            )
+                    cell = compare_cell(one.cell, commits, [workers[0], workers[1]], rule)
+            one.add(cell, perf_counter() - start)
 
 
-def guess_s(cell: Cell, machine: Machine) -> float:
-    """Of a cell in a round: both commits' are checked, then pairs taken; and of its process."""
+def compare_cell(
+    cell: Cell, commits: Sequence[Commit], workers: Sequence[HoldingWorker], rule: StopRule
+) -> CommitCell:
+    """One cell, by a worker of each commit: both pass the gate, or there are no pairs.
+
+    The rows are looked up by their text in the commit's own table, which says what it lacks.
+    """
+    blank = _blank(cell)
     if cell.left_out is not None:
-        return 0.0
-    checks = 2 * checks_s(cell.variant, cell.problem, machine)
-    return checks + 2 * PAIRS * CALL_TAKES * call_s(cell.problem, machine)
-
-
-def ahead_s(machine: Machine, number: int, left: Sequence[Cell], cell: Cell | None) -> float:
-    """A guess at the seconds from a cell of a round on, that cell included."""
-    todo = left if cell is None else left[next(n for n, one in enumerate(left) if one is cell) :]
-    rest = next(most for most in (USUAL_ROUNDS, *LOOKS) if most >= number) - number
-    whole = ROUND_S * pace() + sum(guess_s(one, machine) for one in left)
-    return sum(guess_s(one, machine) for one in todo) + rest * whole
+        why, status = cell.left_out.reason, str(cell.left_out.status)
+        return replace(blank, why_a=why, why_b=why, status_a=status, status_b=status)
+    refusals = dict[int, Refused]()
+    for number, worker in enumerate(workers):
+        try:
+            worker.hold(blank.variant, blank.problem)
+        except Refused as refused:
+            refusals[number] = refused
+    if not refusals:
+        try:
+            return replace(blank, pairs=stats.compare(workers[0], workers[1], rule))
+        except Refused as refused:
+            refusals[int(refused.by is workers[1])] = refused
+    sides = dict[str, Any]()
+    for number, refusal in refusals.items():
+        sides[f"why_{'ab'[number]}"] = f"commit {commits[number]}: {refusal}"
+        sides[f"status_{'ab'[number]}"] = refusal.status
+    return replace(blank, **sides)
 
 
 def judged(medians: Sequence[float], margin: float, pairs: int) -> Comparison:
-    """What some rounds say together, at a look's share of the confidence."""
+    """The verdict of some rounds together, at a look's share of the confidence."""
     n, middle = len(medians), statistics.mean(medians)
     error = max(statistics.stdev(medians) / math.sqrt(n), 1e-9)
     tail, edge = (1 - stats.VERDICT_CONFIDENCE) / len(LOOKS) / 2, math.log1p(margin)
@@ -204,3 +343,13 @@ def judged(medians: Sequence[float], margin: float, pairs: int) -> Comparison:
     p = min(1.0, 2 * len(LOOKS) * (1 - stats.student((abs(middle) - edge) / error, n - 1)))
     ratio, low, high = (math.exp(x) for x in (middle, low, high))
     return Comparison(verdict, ratio, low, high, margin, math.expm1(edge + half), pairs, p)
+
+
+def round_s(cells: Sequence[Cell], machine: Machine) -> float:
+    """A guess at the seconds of a round: both commits' checks of each cell, then pairs."""
+    seconds = ROUND_S * pace()
+    for cell in cells:
+        if cell.left_out is None:
+            checks = 2 * checks_s(cell.variant, cell.problem, machine)
+            seconds += checks + 2 * PAIRS * CALL_TAKES * call_s(cell.problem, machine)
+    return seconds

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from attnbench.core.checkout import BadCommit, Commit, Repository
 from attnbench.core.format import roughly
@@ -31,9 +30,11 @@ READ_LIMIT_S = 120
 class CommitRows:
     """The rows of a commit by name; and which of them are the repository's own."""
 
-    rows: Mapping[str, Variant]
+    rows: Mapping[str, Variant] = field(default_factory=dict)
     own: Sequence[str] = ()
     """None of attnbench's clone, but those of row files that were named."""
+    unreadable: str = ""
+    """The reason, if its table can't be read."""
 
 
 @dataclass
@@ -45,9 +46,9 @@ class CellPlan:
     added: Sequence[str] = ()
     removed: Sequence[str] = ()
     ragged: Sequence[Cell] = ()
-    """What a variant has to be right on besides, without being timed."""
+    """Cells that a variant has to be right on besides, without being timed."""
     unreadable: tuple[str, str] = ("", "")
-    """Why the table of base, or of head, can't be read."""
+    """The reasons, if the table of base, or of head, can't be read."""
 
 
 def plan_cells(
@@ -61,27 +62,25 @@ def plan_cells(
     """The cells of some variants; if none is given, of the repository's own, or of the grid's and
     all that were touched.
 
-    Raises CantBeDone where neither table can be read, or the variants are not the repository's.
+    Raises CantBeDone where neither table can be read.
     """
-    found, whys = [], []
-    for commit in (base, head):
-        one = rows_of(commit, repository)
-        found.append(CommitRows({}) if isinstance(one, str) else one)
-        whys.append(f"commit {commit}: {one}" if isinstance(one, str) else "")
+    tables = [rows_of(commit, repository) for commit in (base, head)]
+    whys = [
+        f"commit {commit}: {table.unreadable}" if table.unreadable else ""
+        for commit, table in zip((base, head), tables, strict=True)
+    ]
     if all(whys):
         raise CantBeDone(f"{'; '.join(whys)}; give commits whose table can be read")
-    files, rows = repository.changed(base, head), [each.rows for each in found]
+    files, rows = repository.changed(base, head), [table.rows for table in tables]
     before, after = ({}, {}) if any(whys) else rows
     new = [name for name in after if name not in before]
     both, names = {**rows[0], **rows[1]}, list(variants)
     if repository.whole:
-        own = own_names(found, repository)
-        refuse_others(names, own, repository)
-        names = names or own
+        names = names or own_names(tables, repository)
     elif not names:  # the grid's, those whose own file changed, and those that are new
-        given = [name for name in grid.variants if name.split("?")[0] in both]
+        usual = [name for name in grid.variants if name.split("?")[0] in both]
         file = {n: row.build.split(":")[0].replace(".", "/") + ".py" for n, row in both.items()}
-        names = list(dict.fromkeys([*given, *(n for n in both if file[n] in files), *new]))
+        names = list(dict.fromkeys([*usual, *(n for n in both if file[n] in files), *new]))
     lost = sorted(before.keys() - after.keys())
     cells, ragged = _cells(rows, names, grid, machine), list[Cell]()
     with suppress(InvalidProblem):  # a mask, or inputs, of one length alone
@@ -91,8 +90,8 @@ def plan_cells(
 
 
 def names_in(commits: Sequence[Commit], repository: Repository) -> list[str]:
-    """What the suite measures of some commits, where that is not attnbench's choice of its own
-    rows: those of a repository of somebody's own. Raises BadCommit where it has none.
+    """The rows of a repository of somebody's own in some commits, for the suite to measure; none of
+    a clone, where the suite has its own choice. Raises BadCommit where there are none.
     """
     if not repository.whole:
         return []
@@ -101,13 +100,12 @@ def names_in(commits: Sequence[Commit], repository: Repository) -> list[str]:
             f"{repository.root} is a clone of attnbench, whose suite measures rows of impls; leave "
             "--table out, or compare two commits: 'attnbench history compare BASE HEAD --table …'"
         )
-    found = [rows_of(commit, repository) for commit in commits]
-    return own_names([one for one in found if not isinstance(one, str)], repository)
+    return own_names([rows_of(commit, repository) for commit in commits], repository)
 
 
-def own_names(found: Sequence[CommitRows], repository: Repository) -> list[str]:
+def own_names(tables: Sequence[CommitRows], repository: Repository) -> list[str]:
     """The rows that a repository has in any of some commits; raises BadCommit where it has none."""
-    if names := list(dict.fromkeys(name for each in found for name in each.own)):
+    if names := list(dict.fromkeys(name for table in tables for name in table.own)):
         return names
     where = ", ".join(repository.tables) or f"the entry-point group {GROUP} of its pyproject.toml"
     raise BadCommit(
@@ -115,20 +113,6 @@ def own_names(found: Sequence[CommitRows], repository: Repository) -> list[str]:
         "name their file with --table FILE, or go into the repository that is meant "
         "(docs/plugin.md)"
     )
-
-
-def words_of(variant: str) -> set[str]:
-    """The words of a variant's text: its row's name, its core's, and their options."""
-    return set(re.findall(r"[a-z0-9_.]+", variant))
-
-
-def refuse_others(names: Sequence[str], own: Sequence[str], repository: Repository) -> None:
-    """Raise BadCommit for variants that commits of this repository can't make slower."""
-    if others := [name for name in names if not words_of(name) & set(own)]:
-        raise BadCommit(
-            f"{', '.join(others)} is no row of {repository.root}, so its code is the same in every "
-            f"commit; the rows there are {', '.join(own)}"
-        )
 
 
 def _cells(
@@ -152,29 +136,40 @@ def _cells(
     return list(cells.values())
 
 
-def rows_of(commit: Commit, repository: Repository) -> CommitRows | str:
-    """The rows of a commit, as it lists them itself; or why they can't be read."""
-    with repository.laid_out(commit) as folder, tempfile.TemporaryDirectory() as name:
+def rows_of(commit: Commit, repository: Repository) -> CommitRows:
+    """The rows of a commit."""
+    with repository.laid_out(commit) as folder:
+        return rows_in(folder, str(commit), repository)
+
+
+def rows_in(folder: Path, commit: str, repository: Repository) -> CommitRows:
+    """The rows of a commit that lies in a folder, as it lists them itself.
+
+    Raises BadCommit where what would be measured is not the commit's.
+    """
+    with tempfile.TemporaryDirectory() as name:
         answer = Path(name) / "rows.json"
-        whose = str(repository.root.resolve()) if repository.whole else ""
+        root = str(repository.root.resolve()) if repository.whole else ""
         files = [str(folder / table) for table in repository.tables]
         command = [sys.executable, "-P", "-m", "attnbench.features.commits.read_rows"]
-        command += [str(answer), str(folder), whose, *files]
+        command += [str(answer), str(folder), root, *files]
         with Program(command, variables=variables_of(1, folder)) as reading:
             status = reading.wait(READ_LIMIT_S)
         if status is None:
-            return f"its table was still importing after {roughly(READ_LIMIT_S)}"
-        here = f"{folder}{os.sep}"  # another one each time
-        if status:
-            return f"its table can't be read: {reading.last_line().replace(here, '')}"
-        sent = json.loads(answer.read_text().replace(json.dumps(here)[1:-1], ""))
-    if sent["elsewhere"]:
+            late = f"its table was still importing after {roughly(READ_LIMIT_S)}"
+            return CommitRows(unreadable=late)
+        values: dict[str, Any] = {"broken": reading.last_line()}
+        if status == 0:
+            values = json.loads(answer.read_text())
+    if values["broken"]:
+        broken = values["broken"].replace(f"{folder}/", "")
+        return CommitRows(unreadable=f"its table can't be read: {broken}")
+    if values["elsewhere"]:
         raise BadCommit(
-            f"commit {commit} can't be measured: {sent['elsewhere']}, so what would be measured is "
-            "not the commit's. A commit's modules are looked for at its top and in src; those that "
-            "lie elsewhere, or have to be built, are compared as runs of two installed versions: "
-            "'attnbench compare RUN RUN'"
+            f"commit {commit} can't be measured: {values['elsewhere']}, so what would be measured "
+            "is not the commit's. A commit's modules are looked for at its top and in src; those "
+            "that lie elsewhere, or have to be built, are compared as runs of two installed "
+            "versions: 'attnbench compare RUN RUN'"
         )
-    if sent["broken"]:
-        return f"its table can't be read: {sent['broken']}"
-    return CommitRows({row["name"]: Variant.from_dict(row) for row in sent["rows"]}, sent["own"])
+    rows = {row["name"]: Variant.from_dict(row) for row in values["rows"]}
+    return CommitRows(rows, values["own"])

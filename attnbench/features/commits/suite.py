@@ -1,70 +1,108 @@
-"""Which benchmarks asv sees, and what each takes from a record.
+"""The asv suite: its benchmarks, and a commit measured for them by the attnbench that is installed.
 
-asv starts a process for each; they look up what one sweep a commit has measured. This module loads
-no ``impls``: the commit's may be broken.
+asv starts a process for each benchmark with its parameters, which looks its figure up in what the
+set-up of the commit measured: a record of each cell, then its time in processes that do nothing
+else. Each of these gives one value, as the samples of one process are not independent draws. Where
+commits take turns, each of asv's rounds has one process. This loads no torch.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import random
 import re
-from argparse import Namespace
-from collections.abc import Collection, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import msgspec
+from asv_runner.benchmarks.mark import SkipNotImplemented
+from asv_runner.benchmarks.track import TrackBenchmark
 
-from attnbench.core.protocol import PROTOCOL
+from attnbench.core.checkout import BadCommit, Repository, find_commit
+from attnbench.core.lock import lock_for
+from attnbench.core.machine import this_machine
+from attnbench.core.process import START_LIMIT_S
+from attnbench.core.record import NOT_TRIED, PROTOCOL, Record, Status
+from attnbench.core.settings import Settings
+from attnbench.features.commits.rows import rows_in
+from attnbench.sweep.engine import HoldingWorker, LocalEngine, Refused, measure, open_worker
+from attnbench.sweep.plan import Cell, make_plan
 from attnbench.sweep.presets import PRESETS, Preset
-
-if TYPE_CHECKING:
-    from attnbench.core.record import Record
-
+from attnbench.sweep.start import RunRecords, pinned
+from impls import Table, UnknownVariant
+from impls.errors import CantBeDone
+from impls.problem import Problem
+from impls.spec import InvalidRow
 
 VARIABLE = "ATTNBENCH_HISTORY"
+PRESET = {"cpu": "history", "cuda": "history-cuda"}
+MODULE = "attention"
+"""The file of the benchmarks, which begins their names."""
+VERSION = f"protocol {PROTOCOL}"
+"""asv doesn't compare results of unlike versions."""
+TIME_VERSION = f"{VERSION}, a value a process"
+LEAST_ERROR = 1e-12
+"""Errors are never zero: asv draws means of their logarithms."""
+PROCESSES = 7
+"""Values of a time, a process each. asv's rank test calls a difference real below p = 0.002:
+six values against six reach 2/924 = 0.0022 at best, seven against seven 2/3432 = 0.0006.
+"""
+LIMIT_S = 1800.0
+QUICK_S = 0.01
+"""Seconds of samples for a record, whose time is not kept."""
+SAMPLES = 4
+"""Calls in one place in memory, besides those that warm up."""
+PLACES = ((0.005, 4), (0.015, 3), (math.inf, 2))
+"""Places of a value, by the most seconds that a call takes."""
+
+Key = tuple[str, int, str]
+"""Variant, length and phase: the parameters of a benchmark."""
+Figure = list[float] | float | int | None
 
 
 class AsvRequest(msgspec.Struct, frozen=True):
-    """One command of asv's, and the facts of the machine that decide which benchmarks exist."""
+    """One of asv's commands, as its processes need to know it."""
 
-    device: str = "cpu"
-    energy: bool = False
-    """Whether something measures it here."""
-    quick: bool = False
-    bench: tuple[str, ...] = ()
-    """Expressions, one of which a benchmark with its parameters has to match; any, if none."""
-    interleaved: bool = False
-    """Whether the commits are measured in turns, a process of each in a round."""
     root: str = ""
-    """A repository of somebody's own; attnbench's clone, if empty."""
+    """The repository whose commits are measured."""
     tables: tuple[str, ...] = ()
     """Row files in it that were named."""
     variants: tuple[str, ...] = ()
-    """What is measured in it."""
-    kept: str = ""
-    """A folder that lives as long as asv's command: what the first round found stays there."""
+    """The rows of a repository of somebody's own; the preset's, if none is named."""
+    device: str = "cpu"
+    bench: tuple[str, ...] = ()
+    """Expressions, one of which a benchmark with its parameters has to match; any, if none."""
+    quick: bool = False
+    interleaved: bool = False
+    """Commits take turns, with a process of each in a round."""
+    scratch: str = ""
+    """A folder that lives as long as asv's command, where records wait for the later rounds."""
 
-    def hand_on(self, environment: dict[str, str]) -> None:
-        """Write it into the environment of asv's processes."""
-        environment[VARIABLE] = msgspec.json.encode(self).decode()
+    @property
+    def grid(self) -> Preset:
+        """The cells that are measured of each commit."""
+        preset = PRESETS[PRESET[self.device]]
+        return preset.with_(variants=self.variants or preset.variants, budget=QUICK_S)
 
+    @property
+    def parameters(self) -> list[list[Any]]:
+        """The values of each parameter of the benchmarks."""
+        grid = self.grid
+        return [list(grid.variants), [int(length) for length in grid.seq], list(grid.phase)]
 
-def request_of(said: Namespace, device: str, own: Mapping[str, Any], *, energy: bool) -> AsvRequest:
-    """The arguments of asv's command, where it has them; ``own``: what asv's configuration says of
-    a repository of somebody's own.
-    """
-    turns, bench = getattr(said, "interleave_rounds", False), getattr(said, "bench", None) or ()
-    return AsvRequest(
-        device,
-        energy,
-        bool(getattr(said, "quick", False)),
-        (bench,) if isinstance(bench, str) else tuple(bench),
-        turns is None or bool(turns),  # None: asv takes turns if it can
-        str(own.get("root", "")),
-        tuple(own.get("tables", ())),
-        tuple(own.get("variants", ())),
-    )
+    def keys(self, figures: Sequence[str] = ("time", "memory", "error")) -> list[Key]:
+        """The cells of which one of these figures is to be measured."""
+        return [
+            key
+            for key in product(*self.parameters)
+            if not self.bench
+            or any(re.search(x, f"{MODULE}.{y}{key!r}") for x in self.bench for y in figures)
+        ]
 
 
 def current_request(environment: Mapping[str, str] = os.environ) -> AsvRequest:
@@ -72,123 +110,171 @@ def current_request(environment: Mapping[str, str] = os.environ) -> AsvRequest:
     return msgspec.json.decode(environment.get(VARIABLE, "{}"), type=AsvRequest)
 
 
-PRESET = {"cpu": "history", "cuda": "history-cuda"}
-MODULE = "attention"
-"""The file of the benchmarks, which begins their names."""
-PARAMETERS = ("variant", "seq", "phase")
-VERSION = f"protocol {PROTOCOL}"
-"""Results of unlike versions are not compared by asv."""
-TIME_VERSION = f"{VERSION}, a value a process"
-LEAST = 1e-12
-"""Errors are never zero: asv draws means of their logarithms."""
-PROCESSES = 7
-"""Values of a time, a process each. asv's rank test calls a difference real below p = 0.002:
-six values against six reach 2/924 = 0.0022 at best, seven against seven 2/3432 = 0.0006.
-"""
-LIMIT_S = 1800.0
-
-Key = tuple[str, int, str]
-Value = list[float] | float | int
-
-
-class SuiteFigure(NamedTuple):
-    """One benchmark: a figure that records hold, of which less is better."""
-
-    unit: str
-    title: str
-    version: str = VERSION
-
-
-FIGURES = {
-    "time": SuiteFigure("seconds", "time of a call", TIME_VERSION),
-    "memory": SuiteFigure("bytes", "peak memory above the inputs"),
-    "error": SuiteFigure("relative error", "largest relative error of output and gradients"),
-    "energy": SuiteFigure("joules", "energy of a call, idle draw taken off"),
-}
-
-
 class SuiteRow(msgspec.Struct, frozen=True):
-    """What became of a cell, as the benchmarks look it up."""
+    """The result of a cell, as the benchmarks look it up."""
 
     status: str
     reason: str
-    """Why it was not measured, or has no energy; nothing, where it was and has."""
-    figures: dict[str, Value | None]
+    """The reason, if it was not measured."""
+    figures: dict[str, Figure]
 
 
 class Cache(msgspec.Struct, frozen=True):
-    """The result of one set-up: a row for each cell, or why there is none."""
+    """The results of a commit's set-up; or, in a sentence, why it can't be measured."""
 
     rows: dict[Key, SuiteRow]
     skipped: str = ""
-    """Why nothing of this commit can be measured; a sentence, or nothing."""
 
 
-def row(record: Record) -> SuiteRow:
-    """What the benchmarks need of a record, numbers as asv shows them."""
-    why = record.reason or (record.energy.why if record.energy else "")
+# ---- benchmarks ----------------------------------------------------------------------------------
+
+
+class FigureBenchmark(TrackBenchmark):  # type: ignore[misc]
+    """A function called like a figure of a record, which looks that figure up."""
+
+    name_regex = re.compile("^(time|memory|error)$")
+
+    def __init__(self, name: str, func: Any, attr_sources: list[Any]) -> None:
+        super().__init__(name, func, attr_sources)
+        self.rounds = getattr(func, "rounds", 1)
+
+
+class NoFigure(Exception):
+    """A cell that should have a figure has none; a sentence."""
+
+
+def figure(cache: Cache, key: Key, name: str) -> Any:
+    """A figure for asv: skips what can't be measured, raises NoFigure for what failed."""
+    if cache.skipped:
+        _skip(cache.skipped)
+    row = cache.rows[key]
+    if row.status in NOT_TRIED:
+        _skip(row.reason)
+    if row.status != Status.MEASURED:
+        raise NoFigure(f"{key[0]} at {key[1]}, {key[2]}, is {row.status}: {row.reason}")
+    if (value := row.figures.get(name)) is None:
+        _skip(f"the record has no {name}")
+    return {"samples": value, "number": 1} if name == "time" else value
+
+
+def _skip(why: str) -> None:
+    print(f"asv: skipped: {why}")
+    raise SkipNotImplemented(why)
+
+
+def suite_row(record: Record) -> SuiteRow:
+    """A record's figures, as asv shows them."""
     error = record.worst_error
-    joules = record.energy.joules if record.energy else None
-    figures: dict[str, Value | None] = {
-        # the median: asv takes samples for independent draws, and those of one process are none
+    figures: dict[str, Figure] = {
         "time": [record.time.median_s] if record.time else None,
         "memory": max(1, record.memory.peak_bytes) if record.memory else None,
-        "error": None if error is None else max(LEAST, float(f"{error:.4g}")),
-        "energy": float(f"{joules:.4g}") if joules is not None and joules > 0 else None,
+        "error": None if error is None else max(LEAST_ERROR, float(f"{error:.4g}")),
     }
-    return SuiteRow(str(record.status), why, figures)
+    return SuiteRow(str(record.status), record.reason, figures)
 
 
-def grid(device: str) -> Preset:
-    """The cells that are measured of each commit."""
-    return PRESETS[PRESET[device]]
+# ---- a commit ------------------------------------------------------------------------------------
 
 
-def parameters(figure: str, request: AsvRequest) -> list[list[Any]]:
-    """The values of each parameter; energy takes seconds a cell, so it is of the longest alone."""
-    preset = grid(request.device)
-    lengths = [int(n) for n in preset.seq]
-    return [
-        list(request.variants or preset.variants),
-        [max(lengths)] if figure == "energy" else lengths,
-        list(preset.phase),
-    ]
+def measure_commit(request: AsvRequest) -> Cache:
+    """Measure the commit that asv names; without one, the repository as it lies there."""
+    repository = Repository(Path(request.root), request.tables)
+    sha = os.environ.get("ASV_COMMIT", "")
+    with ExitStack() as stack:
+        folder, name = repository.root, "that is checked out"
+        try:
+            if sha:
+                commit = find_commit(sha, repository.root)
+                folder, name = stack.enter_context(repository.laid_out(commit)), str(commit)
+            commit_rows = rows_in(folder, name, repository)
+        except BadCommit as why:
+            return Cache({}, str(why))
+        if commit_rows.unreadable:
+            raise CantBeDone(f"commit {name}: {commit_rows.unreadable}")
+        cells, rows = _cells(Table(dict(commit_rows.rows)), request)
+        settings = Settings(threads=pinned(None, this_machine()))
+        # the rounds that follow find the records of the first
+        file = Path(request.scratch, f"{os.environ.get('ASV_ENV_NAME', '')}-{sha}.json")
+        if request.scratch and file.exists():
+            rows = dict(msgspec.json.decode(file.read_bytes(), type=list[tuple[Key, SuiteRow]]))
+        else:
+            rows |= _measured(cells, request.device, settings, folder)
+            if request.scratch:
+                file.write_bytes(msgspec.json.encode(list(rows.items())))
+        if not request.quick:
+            opened = open_worker(settings, 0, QUICK_S, request.tables, device=request.device)
+            _add_times(rows, cells, request, lambda: opened(folder))
+    return Cache(rows)
 
 
-def figures(request: AsvRequest) -> list[str]:
-    """The figures that this machine can measure."""
-    return [name for name in FIGURES if name != "energy" or request.energy]
+def _cells(table: Table, request: AsvRequest) -> tuple[dict[Key, Cell], dict[Key, SuiteRow]]:
+    """The cells of a request, and rows for those whose variant the commit doesn't have."""
+    cells, missing, keys = dict[Key, Cell](), dict[Key, SuiteRow](), request.keys()
+    for name in dict.fromkeys(key[0] for key in keys):
+        mine = [key for key in keys if key[0] == name]
+        try:
+            plan = make_plan(table, [name], request.grid, this_machine())
+        except (UnknownVariant, InvalidRow) as why:
+            missing |= dict.fromkeys(mine, SuiteRow("unavailable", f"in this commit {why}", {}))
+        else:
+            of_variant = {(name, c.problem.kv_len, c.problem.phase): c for c in plan.cells}
+            cells |= {key: of_variant[key] for key in mine}
+    return cells, missing
 
 
-def keys(request: AsvRequest, names: Collection[str] = tuple(FIGURES)) -> list[Key]:
-    """The cells of which at least one of these figures is to be measured."""
-    wanted: dict[Key, None] = {}
-    for figure in (name for name in figures(request) if name in names):
-        for key in product(*parameters(figure, request)):
-            name = f"{MODULE}.{figure}({', '.join(written(key))})"
-            if not request.bench or any(re.search(each, name) for each in request.bench):
-                wanted[key] = None
-    return list(wanted)
+def _measured(
+    cells: Mapping[Key, Cell], device: str, settings: Settings, folder: Path
+) -> dict[Key, SuiteRow]:
+    """The cells' records, by one worker; a line each, which asv shows where the set-up fails."""
+    rows, earlier = dict[Key, SuiteRow](), RunRecords()
+    limited = device == "cpu"  # of a GPU's memory the address space is no measure
+    with lock_for([device]), LocalEngine(settings, path=folder, limited=limited) as engine:
+        dtypes = sorted({cell.problem.dtype for cell in cells.values()})
+        question = {"ceilings": dtypes, "device": device}
+        header = {"seed": 0, "budget_s": QUICK_S, **engine.ask(question, START_LIMIT_S)}
+        for key, cell in cells.items():
+            record = cell.left_out or earlier.doubt(measure(cell, header, engine))
+            if record.status is Status.IMPLAUSIBLE:  # a busy machine can look like it, once
+                record = earlier.doubt(measure(cell, header, engine))
+            print(f"{key[0]} at {key[1]}, {key[2]}: {record.status}", flush=True)
+            rows[key] = suite_row(record)
+    return rows
 
 
-def written(key: Sequence[Any]) -> list[str]:
-    """Parameters as asv writes them."""
-    return [repr(each) for each in key]
-
-
-def benchmarks(request: AsvRequest | None = None) -> dict[str, dict[str, Any]]:
-    """The benchmarks as asv describes them in ``benchmarks.json``."""
-    request = request or AsvRequest()
-    return {
-        f"{MODULE}.{name}": {
-            "name": f"{MODULE}.{name}",
-            "pretty_name": FIGURES[name].title,
-            "type": name,
-            "unit": FIGURES[name].unit,
-            "params": [written(values) for values in parameters(name, request)],
-            "param_names": list(PARAMETERS),
-            "version": FIGURES[name].version,
-            "timeout": LIMIT_S,
-        }
-        for name in figures(request)
+def _add_times(
+    rows: dict[Key, SuiteRow],
+    cells: Mapping[Key, Cell],
+    request: AsvRequest,
+    start: Callable[[], AbstractContextManager[HoldingWorker]],
+) -> None:
+    """Put into the rows of measured cells the values of their times, one from each process."""
+    chance = random.SystemRandom()
+    values: dict[Key, list[float]] = {
+        key: [] for key in request.keys(["time"]) if rows[key].status == Status.MEASURED
     }
+    for _ in range(1 if request.interleaved else PROCESSES):
+        turn = {key[1:]: chance.random() for key in values}  # those of a problem share an oracle
+        order = sorted(values, key=lambda key: (turn[key[1:]], chance.random()))
+        with lock_for([request.device]), start() as worker:
+            for key in order:
+                try:
+                    values[key].append(_value(worker, key[0], cells[key].problem))
+                except Refused as why:
+                    rows[key] = SuiteRow(why.status or "failed", str(why), {})
+                    del values[key]
+    for key, times in values.items():
+        rows[key].figures["time"] = list(times)
+
+
+def _value(worker: HoldingWorker, variant: str, problem: Problem) -> float:
+    """Seconds of a call: the median of some, in the place in memory where that is least.
+
+    The place is luck that makes a call slower, and nothing makes it faster.
+    """
+    medians, places = list[float](), 1
+    worker.hold(variant, problem)
+    while len(medians) < places:
+        worker.fresh()
+        medians.append(statistics.median(worker.samples(SAMPLES)))
+        places = next(count for most_s, count in PLACES if medians[0] <= most_s)
+    return min(medians)

@@ -10,8 +10,7 @@ from itertools import chain
 from rich.markup import escape
 
 from attnbench.answer.compare_runs import UNDECIDED, ComparedCell, RunsComparison
-from attnbench.answer.ranking import EXACT, problem_and_device, problem_in_words
-from attnbench.core.checkout import Commit
+from attnbench.answer.ranking import EXACT, problem_and_device
 from attnbench.core.format import (
     NOT_SOFTMAX,
     OTHER,
@@ -25,9 +24,13 @@ from attnbench.core.format import (
 )
 from attnbench.core.stats import Comparison, Pairs, Verdict
 from attnbench.features.commits.asv_interface import CommitHistory
-from attnbench.features.commits.instructions import Counted
-from attnbench.features.commits.pairs import FINDINGS, CommitCell, CommitsComparison, CommitVerdict
-from attnbench.features.commits.rounds import LOOKS
+from attnbench.features.commits.rounds import (
+    FINDINGS,
+    LOOKS,
+    CommitCell,
+    CommitsComparison,
+    CommitVerdict,
+)
 from attnbench.report import tables, tidy
 from attnbench.report.tables import BAD, BOLD, FAINT, GOOD, Styled, Table, columns, console
 from attnbench.sweep.compare import Compared, counts
@@ -51,8 +54,8 @@ def _figures(c: Comparison | None, stop: str = "") -> list[str | None]:
     """Ratio, interval, how many, and what could have been seen."""
     if c is None:
         return [None] * 4
-    seen = percent(c.smallest_effect)
-    return [f"{c.ratio:.3f}", f"[{c.low:.3f}, {c.high:.3f}]", f"{c.n}{STOPS[stop]}", seen]
+    effect = percent(c.smallest_effect)
+    return [f"{c.ratio:.3f}", f"[{c.low:.3f}, {c.high:.3f}]", f"{c.n}{STOPS[stop]}", effect]
 
 
 def _pairs_figures(pairs: Pairs | None) -> list[str | None]:
@@ -94,11 +97,11 @@ def pairs_rows(
         }
 
 
-def show_pairs(found: Sequence[Compared], judged: Variant, against: Variant) -> None:
+def show_pairs(results: Sequence[Compared], judged: Variant, against: Variant) -> None:
     """The table, and how often which verdict fell."""
     right = (f"{judged.label} ms", f"{against.label} ms", *FIGURES, "margin")
     rows = []
-    for one in found:
+    for one in results:
         c = one.comparison
         against_ms, judged_ms, *rest = _pairs_figures(one.pairs)
         verdict = Styled(one.status, FAINT)
@@ -107,9 +110,9 @@ def show_pairs(found: Sequence[Compared], judged: Variant, against: Variant) -> 
         rows.append((str(one.problem), verdict, judged_ms, against_ms, *rest, margin))
     heads = columns("problem", "verdict", *right, right=right, wrap=("problem", "verdict", "pairs"))
     tables.show(Table("", heads, rows))
-    _faint(f"{one.problem}: {one.status}: {one.why}" for one in found if one.pairs is None)
-    many = ", ".join(f"{verdict} on {n}" for verdict, n in counts(found).items())
-    problems = counted(len(found), "problem")
+    _faint(f"{one.problem}: {one.status}: {one.why}" for one in results if one.pairs is None)
+    many = ", ".join(f"{verdict} on {n}" for verdict, n in counts(results).items())
+    problems = counted(len(results), "problem")
     names = " against ".join(name_and_kind(row.label, row.computes) for row in (judged, against))
     console().print(escape(f"{names}, {problems}: {many}"))
 
@@ -134,19 +137,19 @@ def runs_rows(both: RunsComparison) -> Iterator[tidy.Row]:
         }
 
 
-def runs(found: RunsComparison, whole: bool) -> None:
+def runs(both: RunsComparison, whole: bool) -> None:
     """Run b against run a; ``whole``: every row, as a spreadsheet needs it."""
     out = console()
-    out.print(escape(f"a  {found.a}\nb  {found.b}\n"), soft_wrap=True)
-    if found.differences:
+    out.print(escape(f"a  {both.a}\nb  {both.b}\n"), soft_wrap=True)
+    if both.differences:
         names = ("the runs differ in", "a", "b")
-        rows = [(one.what, one.a, one.b) for one in found.differences]
-        tables.show(Table("", columns(*names, wrap=names), rows))
+        facts = [(one.what, one.a, one.b) for one in both.differences]
+        tables.show(Table("", columns(*names, wrap=names), facts))
     else:
         out.print("machine, versions, settings and code are the same in both")
     out.print(
         f"\nb's time over a's, unpaired: the two were not measured in turn, so the margin is "
-        f"{percent(found.margin)}\n"
+        f"{percent(both.margin)}\n"
     )
 
     def alike(cell: ComparedCell) -> int:
@@ -154,68 +157,68 @@ def runs(found: RunsComparison, whole: bool) -> None:
             return 4 if cell.status_a is cell.status_b else 0
         return {Verdict.SLOWER: 1, Verdict.FASTER: 2}.get(cell.comparison.verdict, 3)
 
-    many = len(found.cells) > MOST and not whole
-    shown = sorted(found.cells, key=alike)[:MOST] if many else found.cells
-    cells = []
-    for cell in shown:
-        across, c = ", across devices" * cell.across_devices, cell.comparison
+    many = len(both.cells) > MOST and not whole
+    cells = sorted(both.cells, key=alike)[:MOST] if many else both.cells
+    rows = []
+    for cell in cells:
+        across, c = ", across devices" if cell.across_devices else "", cell.comparison
         if c is not None:
-            said = Styled(f"{c.verdict}, unpaired{across}", tables.VERDICTS[c.verdict])
+            verdict = Styled(f"{c.verdict}, unpaired{across}", tables.VERDICTS[c.verdict])
         elif cell.status_a is cell.status_b:
-            said = Styled(f"no verdict{across}", FAINT)
+            verdict = Styled(f"no verdict{across}", FAINT)
         else:
             style = {"worse": BAD, "better": GOOD}.get(cell.change, FAINT)
-            said = Styled(f"{cell.status_a} → {cell.status_b}{across}", style)
+            verdict = Styled(f"{cell.status_a} → {cell.status_b}{across}", style)
         memory = None if cell.memory_ratio is None else f"{cell.memory_ratio:.3g}"
         name = name_with_star(cell.variant, cell.computes)
-        cells.append((name, problem_and_device(cell.problem), said, *_figures(c), memory))
+        rows.append((name, problem_and_device(cell.problem), verdict, *_figures(c), memory))
     right = ("ratio", "99 % interval", "samples", "could be seen", "memory")
     wrap = ("problem", "verdict")
     tables.show(
-        Table("", columns("variant", "problem", "verdict", *right, right=right, wrap=wrap), cells)
+        Table("", columns("variant", "problem", "verdict", *right, right=right, wrap=wrap), rows)
     )
-    _faint([*_footnote(shown), *_run_remarks(found, shown)])
+    _faint([*_footnote(cells), *_run_remarks(both, cells)])
     ended = {"worse": "that ended worse", "better": "that ended better"}
-    many_of = [(n, word) for word, n in found.counts().items() if n or word not in ended]
+    many_of = [(n, word) for word, n in both.counts().items() if n or word not in ended]
     out.print(", ".join(f"{n} {ended.get(word, word)}" for n, word in many_of))
 
 
 def _footnote(cells: Iterable[ComparedCell | CommitCell]) -> Iterator[str]:
-    """What the names with a star compute, where there are some."""
+    """A line for the names with a star, where there are some."""
     kinds = dict.fromkeys(cell.computes for cell in cells if cell.computes not in ("", EXACT))
     if kinds:
         yield f"{OTHER} {NOT_SOFTMAX}: {', '.join(kinds)}"
 
 
-def _run_remarks(found: RunsComparison, shown: Sequence[ComparedCell]) -> Iterator[str]:
-    """What a table of numbers leaves out."""
-    if rest := len(found.cells) - len(shown):
+def _run_remarks(both: RunsComparison, cells: Sequence[ComparedCell]) -> Iterator[str]:
+    """Sentences below the table."""
+    if rest := len(both.cells) - len(cells):
         yield f"{rest} more are not shown, those that differ least: --csv has them all"
-    for cell in shown:
+    for cell in cells:
         if cell.reason:
             yield f"{cell.variant} on {problem_and_device(cell.problem)}: {cell.reason}"
-    noisy = [{n.split(": ")[1] for n in c.notes if n[:3] in SIDES} for c in found.cells]
+    noisy = [{n.split(": ")[1] for n in c.notes if n[:3] in SIDES} for c in both.cells]
     if any(noisy):
         kinds = Counter(chain.from_iterable(noisy))
         each = ", ".join(f"{kind} ({n})" for kind, n in kinds.most_common())
         many = counted(sum(map(bool, noisy)), "measurement")
         yield f"{many} noisy in a or b, so nothing is decided of them: {each}; --json says of which"
-    others = Counter(n for c in found.cells for n in c.notes if n[:3] not in SIDES)
+    others = Counter(n for c in both.cells for n in c.notes if n[:3] not in SIDES)
     others.pop(UNDECIDED, None)
     yield from (f"{note}: {counted(n, 'measurement')}" for note, n in others.most_common())
-    for side, names in (("a", found.only_a), ("b", found.only_b)):
+    for side, names in (("a", both.only_a), ("b", both.only_b)):
         if names:
             more = f"; and {len(names) - MANY} more" if len(names) > MANY else ""
             yield f"only in {side}: {'; '.join(names[:MANY])}{more}"
-    if found.alike:
-        yield f"{counted(found.alike, 'measurement')} ended alike in both, without a time"
-    if found.apart:
-        middle, most = map(percent, found.apart)
+    if both.alike:
+        yield f"{counted(both.alike, 'measurement')} ended alike in both, without a time"
+    if both.apart:
+        middle, most = map(percent, both.apart)
         yield f"of what was timed in both, half are at most {middle} apart, nine in ten {most}"
 
 
 def plan(cells: Sequence[Cell], about_s: float, budget_s: float) -> str:
-    """What is going to be done, in a sentence."""
+    """A sentence before it starts."""
     runs = [cell for cell in cells if cell.left_out is None]
     return (
         f"making {counted(len(runs), 'comparison')} of "
@@ -225,167 +228,120 @@ def plan(cells: Sequence[Cell], about_s: float, budget_s: float) -> str:
     )
 
 
-def commits(found: CommitsComparison, names: tuple[str, str]) -> None:
-    """The second commit against the first, by the names given."""
-    out, (a, b) = console(), names
-    _two(names, (found.a, found.b))
-    changed = ", ".join(found.changed) or "nothing that is measured"
+def commits(both: CommitsComparison) -> None:
+    """Head against base."""
+    out = console()
+    for name, commit in (("base", both.a), ("head", both.b)):
+        out.print(escape(f"{name}  {commit}  {commit.subject}"))
+    changed = ", ".join(both.changed) or "nothing that is measured"
     out.print(escape(f"changed in between: {changed}"))
-    out.print(f"\n{b}'s time over {a}'s, in pairs; the margin is {percent(found.margin)}\n")
-    tables.show(_commits_table(found.judged(), names, STYLES))
-    _faint([*_footnote(found.cells), *_commits_remarks(found)])
-    out.print(_verdict_counts(found))
+    out.print(f"\nhead's time over base's, in pairs; the margin is {percent(both.margin)}\n")
+    tables.show(_commits_table(both.judged(), STYLES))
+    _faint([*_footnote(both.cells), *_commits_remarks(both)])
+    out.print(_verdict_counts(both))
 
 
 def _commits_table(
-    cells: Iterable[tuple[CommitCell, CommitVerdict, str]],
-    names: tuple[str, str],
-    styles: Mapping[CommitVerdict, str],
+    cells: Iterable[tuple[CommitCell, CommitVerdict, str]], styles: Mapping[CommitVerdict, str]
 ) -> Table:
-    """A row a cell: the verdict on the commit, and the pairs behind it."""
-    a, b = names
-    right, word = (f"{a} ms", f"{b} ms", *FIGURES), f"{b} is"
+    """A row a cell: the verdict on head, and the pairs behind it."""
+    right = ("base ms", "head ms", *FIGURES)
     rows = []
     for cell, verdict, _ in cells:
         head_is = Styled(str(verdict), styles.get(verdict, FAINT))
         problem = problem_and_device(cell.problem)
         name = name_with_star(cell.variant, cell.computes)
         rows.append((name, problem, head_is, *_pairs_figures(cell.pairs)))
-    wrap = ("problem", word, "pairs")
-    return Table("", columns("variant", "problem", word, *right, right=right, wrap=wrap), rows)
+    wrap = ("problem", "head is", "pairs")
+    return Table("", columns("variant", "problem", "head is", *right, right=right, wrap=wrap), rows)
 
 
-def commits_rows(both: CommitsComparison, names: tuple[str, str]) -> Iterator[tidy.Row]:
-    """A row a measurement: the verdict on the second commit, and the pairs behind it."""
-    a, b = names
+def commits_rows(both: CommitsComparison) -> Iterator[tidy.Row]:
+    """A row a measurement: the verdict on head, and the pairs behind it."""
     for cell, verdict, why in both.judged():
         yield {
             "variant": cell.variant,
             "computes": cell.computes,
             **tidy.of_problem(cell.problem),
             "verdict": str(verdict),
-            **_medians(cell.pairs, f"{a}_s", f"{b}_s"),
+            **_medians(cell.pairs, "base_s", "head_s"),
             **tidy.of_comparison(cell.comparison),
             "reason": why,
         }
 
 
-def markdown(found: CommitsComparison) -> str:
+def markdown(both: CommitsComparison) -> str:
     """The same, for a comment on a pull request: what did not change is folded away."""
-    loud = [each for each in found.judged() if each[1] not in QUIET]
-    quiet = [each for each in found.judged() if each[1] in QUIET]
-    bold, names = dict.fromkeys(FINDINGS, BOLD), ("base", "head")
-    table, folded = (tables.to_markdown(_commits_table(x, names, bold)) for x in (loud, quiet))
-    lines = [f"### Attention, {found.a} to {found.b}: {_verdict_counts(found)}", ""]
+    loud = [each for each in both.judged() if each[1] not in QUIET]
+    quiet = [each for each in both.judged() if each[1] in QUIET]
+    bold = dict.fromkeys(FINDINGS, BOLD)
+    table, folded = (tables.to_markdown(_commits_table(x, bold)) for x in (loud, quiet))
+    lines = [f"### Attention, {both.a} to {both.b}: {_verdict_counts(both)}", ""]
     lines.append(table if loud else "Nothing that was compared has changed.")
     if quiet:
         summary = f"<details><summary>{len(quiet)} others</summary>"
         lines += ["", summary, "", folded, "", "</details>"]
-    if remarks := [*_footnote(found.cells), *_commits_remarks(found)]:
+    if remarks := [*_footnote(both.cells), *_commits_remarks(both)]:
         lines += ["", *(f"- {tables.markdown_text(text)}" for text in remarks)]
-    under = f"Time of head over base in pairs of calls, margin {percent(found.margin)}"
+    under = f"Time of head over base in pairs of calls, margin {percent(both.margin)}"
     return "\n".join([*lines, "", f"<sub>{under}</sub>"])
 
 
-def _verdict_counts(found: CommitsComparison) -> str:
-    return ", ".join(f"{n} {word}" for word, n in found.counts().items()) or "nothing to compare"
+def _verdict_counts(both: CommitsComparison) -> str:
+    return ", ".join(f"{n} {word}" for word, n in both.counts().items()) or "nothing to compare"
 
 
-def _commits_remarks(found: CommitsComparison) -> Iterator[str]:
-    for word, names in (("added", found.added), ("removed", found.removed)):
+def _commits_remarks(both: CommitsComparison) -> Iterator[str]:
+    for word, names in (("added", both.added), ("removed", both.removed)):
         if names:
             yield f"{word}: {', '.join(names)}"
-    for cell, _, why in found.judged():
+    for cell, _, why in both.judged():
         if why:
             yield f"{cell.variant} on {problem_and_device(cell.problem)}: {why}"
 
 
-def instructions_row(one: Counted) -> tidy.Row:
-    """A row of CSV: a measurement's instructions in both commits."""
-    return {
-        "variant": one.variant,
-        **tidy.of_problem(one.problem),
-        "base": one.base,
-        "head": one.head,
-        "change": one.change,
-        "reason_base": one.why_base,
-        "reason_head": one.why_head,
-    }
-
-
-def instructions(
-    commits: tuple[Commit, Commit], cells: Sequence[Counted], *, markdown: bool
-) -> None:
-    """Instructions of a call in both commits, and why there are none."""
-    base, head = commits
-    names, rows, whys = ("variant", "problem", "base", "head", "change"), [], []
-    for one in cells:
-        where, change = problem_in_words(one.problem), one.change
-        both = [None if n is None else f"{n:,}" for n in (one.base, one.head)]
-        rows.append((one.variant, where, *both, None if change is None else percent(change, "+")))
-        said = (base, one.why_base), (head, one.why_head)
-        whys += [f"{one.variant} on {where}: {commit} {why}" for commit, why in said if why]
-    table = Table("", columns(*names, right=names[2:], wrap=["problem"]), rows)
-    if markdown:
-        remarks = [f"- {tables.markdown_text(why)}" for why in whys]
-        title = f"### Instructions of a call, {base} to {head}"
-        print("\n".join([title, "", tables.to_markdown(table), "", *remarks]))
-        return
-    _two(("base", "head"), commits)
-    tables.show(table)
-    noise = "by valgrind's callgrind; they are no time, and below 0.1 % a change is noise"
-    _faint([*whys, f"instructions of a call, {noise}"])
-
-
-def _two(names: tuple[str, str], commits: tuple[Commit, Commit]) -> None:
-    for name, commit in zip(names, commits, strict=True):
-        console().print(escape(f"{name}  {commit}  {commit.subject}"))
-
-
-def history_rows(commits: Sequence[CommitHistory]) -> Iterator[tidy.Row]:
+def history_rows(histories: Sequence[CommitHistory]) -> Iterator[tidy.Row]:
     """A row a commit, oldest first: how many benchmarks were measured, failed and moved."""
-    counts = ("failed", "newly_failed", "slower", "faster", "by_itself")
-    for one in commits:
+    for one in histories:
         yield {
             "commit": one.commit.sha,
             "subject": one.commit.subject,
             "measured": one.measured,
             "skipped": one.skipped,
-            **{name: len(getattr(one, name)) for name in counts},
+            "failed": len(one.failed),
+            "newly_failed": len(one.newly_failed),
+            "slower": len(one.slower),
+            "faster": len(one.faster),
         }
 
 
-def history(found: Sequence[CommitHistory], factor: float) -> None:
-    """What asv's results show: a line a commit, oldest first, and what moved."""
-    right = {"measured": "", "skipped": FAINT, "failed": BAD, "slower": BAD, "faster": GOOD}
-    rows, said = [], []
-    for one in found:
-        many = len(one.failed), len(one.slower), len(one.faster)
-        styles = zip((one.measured, one.skipped, *many), right.values(), strict=True)
-        shown = [Styled(n, style if n else "") for n, style in styles]
-        rows.append((one.commit.sha[:8], one.commit.subject, *shown))
-        slower, faster = (
-            [f"{m.name}: {m.before:.4g} → {m.after:.4g} ({m.ratio:.3f})" for m in some]
-            for some in (sorted(each, key=lambda m: -m.far) for each in (one.slower, one.faster))
-        )
-        texts, failed = list[str](), one.newly_failed
-        for word, names in (("slower", slower), ("faster", faster), ("fails now", failed)):
-            texts += [f"{word}: {name}" for name in names[:MANY]]
-            texts += [f"{word}: {len(names) - MANY} more"] * (len(names) > MANY)
-        if one.by_itself:
-            most = max(one.by_itself, key=lambda m: m.far)
-            nothing = "" if one.changed else "nothing that is measured has changed, and yet "
-            many_moved = f"{len(one.by_itself)} moved by themselves"
-            texts.append(f"{nothing}{many_moved}, by up to {most.ratio:.3f}")
-        said += [f"{one.commit.sha[:8]} {text}" for text in texts]
-    tables.show(
-        Table("", columns("commit", "subject", *right, right=[*right], wrap=["subject"]), rows)
-    )
-    for text in said:
+def history(histories: Sequence[CommitHistory], factor: float) -> None:
+    """A line a commit, oldest first, and what moved by asv's rule."""
+    styles = {"measured": "", "skipped": FAINT, "failed": BAD, "slower": BAD, "faster": GOOD}
+    rows, remarks = [], []
+    for one, numbers in zip(histories, history_rows(histories), strict=True):
+        cells = [Styled(numbers[name], numbers[name] and style) for name, style in styles.items()]
+        rows.append((one.commit.sha[:8], one.commit.subject, *cells))
+        moved = {"slower": one.slower, "faster": one.faster}
+        lines = {
+            word: [
+                f"{m.name}: {m.before:.4g} → {m.after:.4g} ({m.ratio:.3f})"
+                for m in sorted(some, key=lambda m: abs(m.ratio - 1), reverse=True)
+            ]
+            for word, some in moved.items()
+        }
+        for word, names in {**lines, "fails now": one.newly_failed}.items():
+            more = [f"{len(names) - MANY} more"] if len(names) > MANY else []
+            remarks += [f"{one.commit.sha[:8]} {word}: {name}" for name in [*names[:MANY], *more]]
+        if any(lines.values()) and not one.changed:
+            remarks.append(f"{one.commit.sha[:8]} changed nothing that is measured")
+    heads = columns("commit", "subject", *styles, right=[*styles], wrap=["subject"])
+    tables.show(Table("", heads, rows))
+    for text in remarks:
         console().print(escape(text))
     _faint(
         [
-            f"slower and faster: by asv's rule, more than {factor:g} times, and further than where "
-            "nothing changed; not in pairs, though: 'attnbench history compare' decides"
+            f"slower and faster: by asv's rule, more than {factor:g} times; not in pairs, though: "
+            "'attnbench history compare' decides"
         ]
     )
