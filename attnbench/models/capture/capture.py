@@ -22,12 +22,10 @@ from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from attnbench.models.capture import functions, linear
+from attnbench.models.capture import functions
 from attnbench.models.capture.calls import SeenCalls, merged
 from attnbench.models.capture.child import AfterImport
-from attnbench.models.capture.compiled import put_inductor
 from attnbench.models.capture.libraries import LIBRARIES, put_library
-from attnbench.models.capture.linear import put_linear
 from attnbench.models.capture.recorder import NOW, Recorder
 from impls.errors import CantBeDone
 
@@ -62,7 +60,6 @@ HELD = (
     "sees it"
 )
 RULES = "torch._dynamo"  # whole: the rules name functions that it defines last
-INDUCTOR = "torch._inductor.output_code"
 FLEX = "torch.nn.attention.flex_attention"
 
 
@@ -76,12 +73,10 @@ class Session:
         actions = {
             FLEX: lambda: functions.put_flex(self._stands),
             RULES: self._load_rules,
-            INDUCTOR: lambda: put_inductor(self._stands),
             functions.MODULE: lambda: functions.put_transformers(self._stands),
         }
         actions |= {name: partial(put_library, self._stands, name) for name in LIBRARIES}
-        each = partial(put_linear, self._stands)
-        self._imports = AfterImport(actions, recorder.failed, linear.PACKAGES, each)
+        self._imports = AfterImport(actions, recorder.report_failure)
 
     def begin(self, *, running: bool) -> None:
         """Record from now on; raises CantBeDone where this process is being captured already.

@@ -1,7 +1,6 @@
 """Stand-ins for the functions of torch, FlexAttention and transformers that compute attention.
 
-A stand-in calls the function that it stands for, and takes notes. Attention that is written out as
-products and a softmax has no site: its place alone is noted.
+A stand-in calls the function that it stands for, and takes notes.
 """
 
 from __future__ import annotations
@@ -16,18 +15,21 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from msgspec.structs import replace
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from attnbench.core.call import Api
 from attnbench.models.capture import products
-from attnbench.models.capture.compiled import met_flex, met_sdpa, put_compilers
-from attnbench.models.capture.kernels import QKV, how_called
-from attnbench.models.capture.layouts import band
+from attnbench.models.capture.captured_call import CapturedCall, form_of
+from attnbench.models.capture.compiled import meet_flex, meet_sdpa, put_compilers
+from attnbench.models.capture.kernels import QKV
+from attnbench.models.capture.libraries import band, inexpressible
 from attnbench.models.capture.masks import FoundMask, Masks
-from attnbench.models.capture.operators import put_operators, stopped, watched
+from attnbench.models.capture.operators import put_operators
+from attnbench.models.capture.places import locate, place_text
 from attnbench.models.capture.readers import weights_unread
-from attnbench.models.capture.recorder import NOW, CapturedCall, place_text, where
+from attnbench.models.capture.recorder import NOW, stopped, watched
 from impls.masks import Shape
 
 Function = Callable[..., Any]
@@ -87,10 +89,10 @@ class Stands:
         """Those in whose place something else is now, and what."""
         if self._pauses:
             return []
-        found = [(x, getattr(x[0], x[1], None)) for x in list(self._placed)]
+        now_there = [(x, getattr(x[0], x[1], None)) for x in list(self._placed)]
         return [
-            f"{owner.__name__}.{name} by {getattr(now, '__module__', '')}.{_named(now)}"
-            for (owner, name, original, function), now in found
+            f"{owner.__name__}.{name} by {getattr(now, '__module__', '')}.{_name(now)}"
+            for (owner, name, original, function), now in now_there
             if now is not function and now is not original and hasattr(owner, "__name__")
         ]
 
@@ -105,14 +107,14 @@ class Stands:
         self._placed.clear()
 
 
-def _named(x: Any) -> str:
+def _name(x: Any) -> str:
     return str(getattr(x, "__qualname__", type(x).__name__))
 
 
 def _rename(new: dict[int, Function]) -> None:
-    for module, found in list(sys.modules.items()):
-        if module.partition(".")[0] != "torch":
-            names = getattr(found, "__dict__", {})
+    for name_of_module, module in list(sys.modules.items()):
+        if name_of_module.partition(".")[0] != "torch":
+            names = getattr(module, "__dict__", {})
             for name, value in list(names.items()):
                 if id(value) in new:
                     names[name] = new[id(value)]
@@ -131,10 +133,10 @@ def put_torch(stands: Stands) -> None:
     put_operators(stands)
     recent = products.Recent()
     for name in ("matmul", "einsum", "bmm", "baddbmm"):
-        stands.put(torch, name, as_itself(partial(products.noting, recent, name)))
+        stands.put(torch, name, as_itself(partial(products.note_product, recent, name)))
     for name in ("matmul", "bmm", "baddbmm", "__matmul__"):
-        stands.put(Tensor, name, partial(products.noting, recent, name.strip("_")))
-    softmax = partial(products.noting_softmax, recent)
+        stands.put(Tensor, name, partial(products.note_product, recent, name.strip("_")))
+    softmax = partial(products.note_softmax, recent)
     stands.put(torch, "softmax", as_itself(softmax))
     stands.put(Tensor, "softmax", softmax)
 
@@ -197,14 +199,14 @@ def sdpa(original: Function) -> Function:
         if torch.compiler.is_dynamo_compiling():  # the values that it looks at are this frame's
             from torch._dynamo.comptime import comptime
 
-            comptime(met_sdpa)
+            comptime(meet_sdpa)
         values = query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
         arguments: dict[str, Any] = dict(zip(WORDS, values, strict=True))
         recorder, state = NOW.recorder, NOW.state()
         inside = state.outer is not None  # of a call that can be recorded
         if not inside:
             compiling = torch.compiler.is_compiling()
-            recorder = None if compiling else NOW.taking(query)
+            recorder = None if compiling else NOW.recorder_for(query)
         if recorder is None:
             return original(**arguments)
         since = perf_counter()
@@ -216,24 +218,23 @@ def sdpa(original: Function) -> Function:
             query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa = (
                 arguments.values()
             )
-        more = is_causal, scale, dropout_p, enable_gqa
-        how = how_called(via, query, key, value, attn_mask, *more)
+        words = query, key, value, attn_mask, is_causal, scale, dropout_p
+        form = form_of(via, *words, enable_gqa)
         if state.bias:
-            how = how._replace(mask_type=state.bias)
-        passed = via, query, key, value, attn_mask, is_causal, scale, dropout_p
-        made = partial(CapturedCall, *passed, how=how)
+            form = replace(form, mask_type=state.bias)
+        captured = partial(CapturedCall, via, *words, form=form)
         state.looked += perf_counter() - since
         if inside:
-            state.inner.append(made)
-            return recorder.run(how, call, arguments)
-        begun = recorder.begin(query)
+            state.inner.append(captured)
+            return recorder.run(form, call, arguments)
+        span = recorder.begin(query)
         try:
-            out: Tensor = recorder.run(how, call, arguments)
+            out: Tensor = recorder.run(form, call, arguments)
         except Exception as error:
             if stopped(error):
-                recorder.made(made, None, begun)
+                recorder.record(captured, None, span)
             raise
-        recorder.made(made, out, begun)
+        recorder.record(captured, out, span)
         return out
 
     return scaled_dot_product_attention
@@ -249,7 +250,7 @@ def _mha(original: Function) -> Function:
         state.heads = args[4] if len(args) > 4 else more["num_heads"]
         state.unread = more.get("need_weights", True) and weights_unread(sys._getframe(1))
         advice = NOW.recorder.advice
-        if advice is not None and advice.needs_no_weights(place_text(where())):
+        if advice is not None and advice.needs_no_weights(place_text(locate())):
             more["need_weights"] = False
         try:
             return original(*args, **more)
@@ -285,8 +286,8 @@ def _fast_path(via: str, tensors: int, places: tuple[int, int], original: Functi
         if mask is not None:
             mask = ~mask if mask.dtype == torch.bool else mask
             mask = mask[:, None, None] if kind == 1 else mask
-        how = how_called("fast path", q, k, v, mask)
-        return CapturedCall(via, q, k, v, mask, note=WHOLE_NOTE, whole=True, how=how)
+        form = form_of("fast path", q, k, v, mask)
+        return CapturedCall(via, q, k, v, mask, note=WHOLE_NOTE, whole=True, form=form)
 
     def fast_path(*args: Any, **more: Any) -> Any:
         run = partial(original, *args, **more)
@@ -328,20 +329,19 @@ def _flex(original: Function) -> Function:
         if torch.compiler.is_dynamo_compiling():
             from torch._dynamo.comptime import comptime
 
-            comptime(met_flex)
-        passed = query, key, value, score_mod, block_mask, scale, enable_gqa
+            comptime(meet_flex)
+        words = query, key, value, score_mod, block_mask, scale, enable_gqa
         lse = bool(more.get("return_lse") or more.get("return_aux") or any(args[:1]))
 
         def call() -> CapturedCall:
-            how = how_called(api, query, key, value, scale=scale, enable_gqa=enable_gqa,
-                             returns="lse" * lse)  # fmt: skip
-            words = ("block_mask", block_mask), ("score_mod", score_mod)
-            kinds = " and ".join(word for word, x in words if x is not None)
-            how = how._replace(mask_type=kinds)
-            return CapturedCall("flex", query, key, value, scale=scale, find_mask=find, how=how)
+            functions = ("block_mask", block_mask), ("score_mod", score_mod)
+            kinds = " and ".join(word for word, x in functions if x is not None)
+            facts = {"returns": "lse" if lse else "", "mask_type": kinds}
+            form = form_of(api, query, key, value, None, False, scale, 0.0, enable_gqa, **facts)
+            return CapturedCall("flex", query, key, value, scale=scale, find_mask=find, form=form)
 
         # its own products are no other attention
-        return watched(partial(original, *passed, *args, **more), query, call, heads=-1)
+        return watched(partial(original, *words, *args, **more), query, call, heads=-1)
 
     return flex_attention
 
@@ -354,21 +354,21 @@ def put_transformers(stands: Stands) -> None:
 
 
 def _get_interface(original: Function) -> Function:
-    observed: dict[Any, Function] = {}
+    stand_ins: dict[Any, Function] = {}
 
     def get_interface(self: Any, attn_implementation: Any, default: Any) -> Any:
         function = original(self, attn_implementation, default)
         if torch.compiler.is_compiling() or NOW.recorder is None:
             return function
         key = function, str(attn_implementation)
-        if key not in observed:
-            observed[key] = _observed(*key)
-        return observed[key]
+        if key not in stand_ins:
+            stand_ins[key] = _stand_in(*key)
+        return stand_ins[key]
 
     return get_interface
 
 
-def _observed(original: Function, name: str) -> Function:
+def _stand_in(original: Function, name: str) -> Function:
     via = f"transformers {name}"
 
     def attention(
@@ -382,18 +382,12 @@ def _observed(original: Function, name: str) -> Function:
     ) -> Any:
         run = partial(original, module, query, key, value, attention_mask, *args, **more)
         inner: list[Function] = []
-        given = via, module, (query, key, value), attention_mask, inner, more
-        return watched(run, query, partial(layer_call, *given), outer=via, inner=inner)
+        words = via, module, (query, key, value), attention_mask, inner, more
+        return watched(run, query, partial(layer_call, *words), outer=via, inner=inner)
 
     return attention
 
 
-INEXPRESSIBLE = {
-    "softcap": "its scores are capped",
-    "s_aux": "it has attention sinks",
-    "sinks": "it has attention sinks",
-}
-"""What a problem can't describe, by the name under which models pass it."""
 NO_TENSOR = "its mask is no tensor, and what it hides is not known"
 
 
@@ -406,7 +400,7 @@ def layer_call(
     more: dict[str, Any],
 ) -> CapturedCall:
     """A layer's call, by what it called of torch's or else by its arguments."""
-    notes = [note for word, note in INEXPRESSIBLE.items() if more.get(word) is not None]
+    notes = inexpressible(more)
     note, faithful = "; ".join(notes), not notes
     tensor = mask if isinstance(mask, Tensor) else None
     its = inner[0]() if len(inner) == 1 else None
@@ -420,12 +414,11 @@ def layer_call(
         qkv = q, k, v
     scale, dropout, bias = (more.get(word) for word in ("scaling", "dropout", "position_bias"))
     api: Api = "eager" if via.endswith(" eager") else "other"
-    plain = scale if isinstance(scale, float) else None
-    how = how_called(api, *qkv, tensor, scale=plain, dropout=dropout or 0.0)
+    form = form_of(api, *qkv, tensor, scale=scale, dropout=dropout or 0.0)
     call = CapturedCall(via, *qkv, scale=scale, dropout=dropout or 0.0, bias=bias)
-    call = call._replace(note=note, faithful=faithful, how=how)
+    call = call._replace(note=note, faithful=faithful, form=form)
     if its is not None and not packed:
-        return call._replace(attn_mask=tensor, how=its.how)
+        return call._replace(attn_mask=tensor, form=its.form)
     causal = more.get("is_causal")
     causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
     if via.startswith("transformers flash"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,8 +22,7 @@ from torch.utils._python_dispatch import (
     _push_mode,
 )
 
-from attnbench.core.call import BACKENDS, Api, CallForm, TensorForm
-from impls.spec import DEVICES
+from attnbench.core.call import BACKENDS
 
 WHICH = {"flash": "flash", "efficient": "efficient", "cudnn": "cudnn", "overrideable": "device"}
 """Kernels, by a word of their operators' names."""
@@ -37,109 +36,10 @@ FLAGS: dict[str, Callable[[], bool]] = {
 ON_CPU = {name: FLAGS[name] for name in ("flash", "math")}
 
 
-class HowCalled(NamedTuple):
-    """All that a call's form follows from; it can be compared quickly."""
-
-    api: Api
-    q: Any
-    k: Any
-    v: Any
-    mask: Any
-    mask_type: str
-    is_causal: bool
-    scale: Any
-    dropout: float
-    enable_gqa: bool
-    disabled: tuple[str, ...]
-    autocast: torch.dtype | None
-    device: torch.device
-    gradient: bool
-    returns: str = ""
-    unread: bool = False
-
-    def form(self, kernel: str, why: tuple[str, ...], repeated: int) -> CallForm:
-        """The form, with what was found out about it."""
-        q, k, v = (_form(x) for x in (self.q, self.k, self.v))
-        return CallForm(
-            api=self.api,
-            q=q,
-            k=k,
-            v=v,
-            mask=None if self.mask is None else _form(self.mask),
-            mask_type=self.mask_type,
-            is_causal=bool(self.is_causal),
-            scale=self.scale if isinstance(self.scale, float) else None,
-            dropout=float(self.dropout),
-            enable_gqa=bool(self.enable_gqa),
-            repeated=repeated,
-            disabled=self.disabled,
-            autocast="" if self.autocast is None else str(self.autocast).removeprefix("torch."),
-            returns=self.returns,
-            unread=self.unread,
-            gradient=self.gradient,
-            kernel=kernel,
-            why=why,
-        )
-
-
-def _of(x: Tensor) -> tuple[Any, ...]:
-    return x.shape, x.stride(), x.dtype, x.requires_grad
-
-
-def _form(x: tuple[Any, ...]) -> TensorForm:
-    shape, strides, dtype, gradient = x
-    return TensorForm(tuple(shape), tuple(strides), str(dtype).removeprefix("torch."), gradient)
-
-
-def how_called(
-    api: Api,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Any = None,
-    is_causal: bool = False,
-    scale: Any = None,
-    dropout: float = 0.0,
-    enable_gqa: bool = False,
-    returns: str = "",
-    unread: bool = False,
-) -> HowCalled:
-    """How a call is about to be made."""
-    device = q.device
-    kind, mask_form, mask_type = device.type, None, ""
-    if mask is not None:
-        if isinstance(mask, Tensor):
-            mask_form = _of(mask)
-        if type(mask) not in PLAIN:
-            mask_type = type(mask).__name__
-    asked = q.requires_grad, k.requires_grad, v.requires_grad
-    flags = ON_CPU if kind == "cpu" else FLAGS
-    on = [flag() for flag in flags.values()]
-    return HowCalled(
-        api,
-        (q.shape, q.stride(), q.dtype, asked[0]),
-        (k.shape, k.stride(), k.dtype, asked[1]),
-        (v.shape, v.stride(), v.dtype, asked[2]),
-        mask_form,
-        mask_type,
-        is_causal,
-        scale,
-        dropout,
-        enable_gqa,
-        () if all(on) else tuple(name for name, each in zip(flags, on, strict=True) if not each),
-        torch.get_autocast_dtype(kind)
-        if torch._C._is_any_autocast_enabled()
-        and kind in DEVICES
-        and torch.is_autocast_enabled(kind)
-        else None,
-        device,
-        True in asked and torch.is_grad_enabled(),
-        returns,
-        unread,
-    )
-
-
-PLAIN = (Tensor, torch.nn.Parameter)
+def disabled_kernels(device: str) -> tuple[str, ...]:
+    """The kernels that are switched off, by sdpa_kernel or torch.backends.cuda."""
+    flags = ON_CPU if device == "cpu" else FLAGS
+    return tuple(name for name, enabled in flags.items() if not enabled())
 
 
 class _Operators(TorchDispatchMode):

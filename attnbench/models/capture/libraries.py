@@ -1,46 +1,247 @@
 """Stand-ins for the attention functions of other libraries, wherever the program imports them.
 
 A function is replaced in the module that defines it, as soon as that has been imported, so that
-whoever imports it from there or through another name has the stand-in.
+whoever imports it from there or through another name has the stand-in. Its call is read by the
+names of its arguments: libraries lay tensors out as [batch, length, heads, width], pack sequences
+into one, keep keys in a cache, and put the last query at the last key where they are causal.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from attnbench.models.capture.functions import Function, Stands
-from attnbench.models.capture.layouts import LARGEST, Values, call_of
+from attnbench.models.capture.captured_call import CapturedCall
 from attnbench.models.capture.masks import FoundMask, Masks
-from attnbench.models.capture.operators import watched
-from attnbench.models.capture.recorder import CapturedCall
-from attnbench.models.mask_of import FULL, WhileAlive
-from impls.masks import Shape
+from attnbench.models.capture.recorder import watched
+from attnbench.models.mask_of import CAUSAL, FULL, WhileAlive
+from impls.masks import Mask, Part, Shape, alibi_slopes
 
+if TYPE_CHECKING:
+    from attnbench.models.capture.functions import Function, Stands
+
+Values = Mapping[str, Any]
 Read = Callable[[str, Values], CapturedCall]
-_materialised = WhileAlive()
+Find = Callable[[Masks, Shape], FoundMask]
+TENSORS = ("qkv", "kv", "q", "k", "v", "query", "key", "value")
+LARGEST = 2**26
+"""Pairs, over the batch, of a mask that is written out to be named."""
+UNKNOWN_LENGTHS = "its lengths are on the GPU, and were not read"
+INEXPRESSIBLE = {
+    "softcap": "its scores are capped",
+    "learnable_sink": "it has attention sinks",
+    "s_aux": "it has attention sinks",
+    "sinks": "it has attention sinks",
+    "qv": "it adds a second product to its scores",
+    "attention_chunk": "it attends in chunks",
+    "gather_kv_indices": "it picks its keys",
+    "score_mod": "it changes its scores by a function",
+    "mask_mod": "it masks by a function",
+    "block_sparse_tensors": "it masks by blocks",
+    "return_attn_probs": "it returns its log-sum-exp too",
+    "return_softmax_lse": "it returns its log-sum-exp too",
+    "return_lse": "it returns its log-sum-exp too",
+}
+"""Arguments that ask, where they are not false, for what a problem can't describe."""
+_lengths, _materialised = WhileAlive(), WhileAlive()
+
+
+def call_of(via: str, values: Values, *, heads_first: bool = False) -> CapturedCall:
+    """The call that these arguments make; ``heads_first``: its layout is a problem's."""
+    ends = tuple(x for name in TENSORS if isinstance(x := values.get(name), Tensor))
+    q, k, v = (x.detach() for x in _unpacked(values))
+    if not heads_first:
+        q, k, v = (x.transpose(-3, -2) for x in (q, k, v))  # a packed one has no batch
+    if q.dim() == 3:
+        q, k, v = (x[None] for x in (q, k, v))
+    notes = inexpressible(values)
+    window = _window(values)
+    starts = _first(values, "cu_seqlens_q", "cu_seqlens", "cu_seq_q", "cum_seq_q")
+    filled = _first(values, "cache_seqlens", "seqused_k", "seqlen_k")
+    pages = _first(values, "block_table", "page_table")
+    find: Find = partial(_whole, window)
+    if starts is not None:
+        starts_k = _first(values, "cu_seqlens_k", "cu_seq_k", "cum_seq_k")
+        find = partial(_packed, starts, starts if starts_k is None else starts_k, window)
+        if filled is not None or pages is not None:
+            notes.append("its keys are in pages, or fill a part of what they are given")
+    elif filled is not None:
+        if (lengths := read_lengths(filled, q.shape[0])) is None:
+            notes.append(UNKNOWN_LENGTHS)
+        else:
+            more = 0 if values.get("k") is None or "k_cache" not in values else values["k"].shape[1]
+            lengths = tuple(n + more for n in lengths)
+            find = partial(_cached, lengths, window)
+            size = (q.shape[0], k.shape[1], max(lengths))
+            k, v = (_of_size(x, size, in_pages=pages is not None) for x in (k, v))
+    if (slopes := values.get("alibi_slopes")) is not None:
+        find = partial(_sloped, find, slopes)
+    return CapturedCall(
+        via,
+        q,
+        k,
+        v,
+        scale=_first(values, "softmax_scale", "sm_scale", "scale"),
+        dropout=float(values.get("dropout_p") or 0.0),
+        find_mask=find,
+        note="; ".join(notes),
+        faithful=not notes,
+        ends=ends,
+    )
+
+
+def _first(values: Values, *names: str) -> Any:
+    return next((values[x] for x in names if values.get(x) is not None), None)
+
+
+def _of_size(x: Tensor, size: tuple[int, int, int], *, in_pages: bool) -> Tensor:
+    """The filled part of a cache; where it lies in pages, something of its size."""
+    if not in_pages:
+        return x[:, :, : size[2]]
+    return x.as_strided((*size, x.shape[-1]), (0, 0, 0, 0))
+
+
+def read_lengths(x: Any, batch: int) -> tuple[int, ...] | None:
+    """What a tensor of lengths holds, or a number for each; None while its device may not be asked.
+
+    A tensor is read once until somebody writes to it, since to read from a GPU is to wait for it.
+    """
+    if not isinstance(x, Tensor):
+        return (int(x),) * batch
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
+        return None
+    lengths: tuple[int, ...] = _lengths.get(x, None, lambda: tuple(map(int, x.tolist())))
+    return lengths
+
+
+def inexpressible(values: Values) -> list[str]:
+    """The things that these arguments ask for and a problem can't describe."""
+    asks = {name for name, x in values.items() if isinstance(x, Tensor) or bool(x)}
+    return list(dict.fromkeys(note for name, note in INEXPRESSIBLE.items() if name in asks))
+
+
+def _unpacked(values: Values) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v, which may be packed in one tensor, or two."""
+    if (qkv := values.get("qkv")) is not None:
+        return tuple(qkv.unbind(-3))
+    if "query" in values:
+        return values["query"], values["key"], values["value"]
+    q = values["q"]
+    if (kv := values.get("kv")) is not None:
+        k, v = kv.unbind(-3)
+        return q, k, v
+    names = ("k_cache", "v_cache") if "k_cache" in values else ("k", "v")
+    return q, values[names[0]], values[names[1]]
+
+
+Window = tuple[int | None, int | None]
+
+
+def _window(values: Values) -> Window:
+    """How far to either side a query may see; None: as far as there are keys."""
+    window = values.get("window_size")
+    sides = (None, None) if window is None else window
+    if isinstance(sides, int):  # of keys that may be seen, the query's own among them
+        sides = (sides - 1, 0)
+    left, right = (None if x is None or x < 0 else int(x) for x in sides)
+    return left, 0 if _first(values, "causal", "is_causal") else right
+
+
+def _mask(window: Window, shape: Shape, parts: tuple[Part, ...] = ()) -> Mask:
+    """A window, the last query at the last key, and what else must allow a pair."""
+    left, right = (None if x is not None and x >= shape.kv_len - 1 else x for x in window)
+    if (left, right) == (None, None):
+        return Mask(parts) if parts else FULL
+    if (left, right) == (None, 0):
+        return Mask((*CAUSAL.parts, *parts))
+    far = shape.kv_len
+    sides = far if left is None else left, far if right is None else right
+    return Mask((Part("window", sides), *parts))
+
+
+def _whole(window: Window, masks: Masks, shape: Shape) -> FoundMask:
+    return FoundMask(_mask(window, shape))
+
+
+def _packed(
+    starts: Tensor, starts_k: Tensor, window: Window, masks: Masks, shape: Shape
+) -> FoundMask:
+    """Sequences one after the other, each of which sees its own keys alone."""
+    q_starts, k_starts = read_lengths(starts, 1), read_lengths(starts_k, 1)
+    if q_starts is None or k_starts is None:
+        return FoundMask(FULL, UNKNOWN_LENGTHS)
+    q, k = (tuple(b - a for a, b in pairwise(x)) for x in (q_starts, k_starts))
+    if q == k and sum(q) == shape.q_len == shape.kv_len:
+        some = tuple(n for n in q if n)
+        documents = (Part("document", some),) if len(some) > 1 else ()
+        return FoundMask(_mask(window, shape, documents))
+    if shape.q_len * shape.kv_len > LARGEST:
+        return FoundMask(FULL, "it packs queries and keys of unlike lengths, and too many to look")
+    seen = torch.zeros(1, 1, shape.q_len, shape.kv_len, dtype=torch.bool)
+    row = column = 0
+    for n, m in zip(q, k, strict=True):
+        seen[..., row : row + n, column : column + m] = band(n, m, window)
+        row, column = row + n, column + m
+    return masks.of(seen, False, shape)
+
+
+def _cached(lengths: Sequence[int], window: Window, masks: Masks, shape: Shape) -> FoundMask:
+    """A cache of which each sequence has filled its own part."""
+    if len(set(lengths)) == 1:
+        return FoundMask(_mask(window, shape))
+    if shape.batch * shape.q_len * shape.kv_len > LARGEST:
+        return FoundMask(FULL, "its cache is too large to be looked at")
+    seen = torch.zeros(shape.batch, 1, shape.q_len, shape.kv_len, dtype=torch.bool)
+    for row, m in enumerate(lengths):
+        seen[row, ..., :m] = band(shape.q_len, m, window)
+    return masks.of(seen, False, shape)
+
+
+@lru_cache(maxsize=16)
+def band(n: int, m: int, window: Window) -> Tensor:
+    """Who may see whom, the last query at the last key."""
+    away = torch.arange(m) - (torch.arange(n)[:, None] + m - n)
+    left, right = window
+    seen = torch.ones(n, m, dtype=torch.bool)
+    if left is not None:
+        seen &= away >= -left
+    return seen if right is None else seen & (away <= right)
+
+
+def _sloped(find: Find, slopes: Tensor, masks: Masks, shape: Shape) -> FoundMask:
+    """With ALiBi, whose slopes may be those of its paper."""
+    found = find(masks, shape)
+    usual = torch.from_numpy(alibi_slopes(shape.heads)).to(slopes.dtype)
+    if slopes.is_cuda and torch.cuda.is_current_stream_capturing():
+        return FoundMask(found.mask, UNKNOWN_LENGTHS)
+    same = torch.allclose(slopes.detach().cpu().reshape(-1, shape.heads), usual)
+    if not same or any(part.file for part in found.mask.parts):
+        return FoundMask(found.mask, "its ALiBi has slopes of its own")
+    mask = Mask((*found.mask.parts, Part("alibi")), found.mask.upper_left)
+    return FoundMask(mask, found.note)
 
 
 def put_library(stands: Stands, module: str) -> None:
     """Stand for the functions of a module that has been imported."""
     read, names = LIBRARIES[module]
-    found = sys.modules[module]
+    library = sys.modules[module]
     for name in names:
-        original = getattr(found, name, None)
+        original = getattr(library, name, None)
         if callable(original) and not hasattr(original, "__attnbench__"):
             via = f"{module.partition('.')[0]} {name}"
-            stands.put(found, name, partial(stand_in, partial(read, via)))
+            stands.put(library, name, partial(_stand_in, partial(read, via)))
 
 
-def stand_in(read: Callable[[Values], CapturedCall], original: Function) -> Function:
+def _stand_in(read: Callable[[Values], CapturedCall], original: Function) -> Function:
     """A function that is recorded as ``read`` reads its arguments; what it calls is part of it."""
-    signature = inspect.signature(getattr(original, "forward", original))
+    signature = inspect.signature(original)
     name = getattr(original, "__name__", type(original).__name__)
 
     def function(*args: Any, **more: Any) -> Any:
@@ -82,11 +283,8 @@ def _xformers(via: str, values: Values) -> CapturedCall:
     ends = tuple(qkv)
     if qkv[0].dim() == 3:
         qkv = [x[:, :, None] for x in qkv]
-    if qkv[0].dim() == 5:  # groups, and heads that may be one that is repeated
-        shared = [qkv[0], *(x[:, :, :, :1] if x.stride(3) == 0 else x for x in qkv[1:])]
-        qkv = [x.flatten(2, 3) for x in shared]
-    asked = {"dropout_p": values["p"], "scale": values["scale"]}
-    call = call_of(via, dict(zip("qkv", qkv, strict=True)) | asked)._replace(ends=ends)
+    numbers = {"dropout_p": values["p"], "scale": values["scale"]}
+    call = call_of(via, dict(zip("qkv", qkv, strict=True)) | numbers)._replace(ends=ends)
     bias = values["attn_bias"]
     if bias is None:
         return call
@@ -108,10 +306,6 @@ def _of_bias(bias: Any, masks: Masks, shape: Shape) -> FoundMask:
         bias, form, lambda: bias.materialize(form, dtype=torch.float32, device="cpu")
     )
     return masks.of(mask, False, shape)
-
-
-def _fading(via: str, values: Values) -> CapturedCall:
-    return call_of(via, {**values, "causal": True})
 
 
 FLASH = tuple(
@@ -146,7 +340,6 @@ LIBRARIES: dict[str, tuple[Read, tuple[str, ...]]] = {
     "xformers.ops.fmha": (_xformers, EFFICIENT),
     "sageattention.core": (_sage, SAGE),
     "sageattn3.api": (_sage, ("sageattn3_blackwell",)),
-    "fla.ops.attn": (_fading, ("parallel_attn",)),
     "torch.nn.attention.varlen": (call_of, ("varlen_attn",)),
     "diffusers.models.attention_dispatch": (_diffusers, ("dispatch_attention_fn",)),
 }

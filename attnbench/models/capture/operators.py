@@ -15,13 +15,14 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from attnbench.models.capture.kernels import how_called, kernel_of
-from attnbench.models.capture.layouts import call_of
-from attnbench.models.capture.masks import Masks
-from attnbench.models.capture.recorder import NOW, CapturedCall, SiteRequest, Where
+from attnbench.models.capture.captured_call import CapturedCall, form_of
+from attnbench.models.capture.kernels import kernel_of
+from attnbench.models.capture.libraries import call_of
+from attnbench.models.capture.recorder import NOW, watched
 from attnbench.models.mask_of import has_data
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ HEADS_FIRST = (
 LENGTH_FIRST = ("_flash_attention_forward", "_efficient_attention_forward")
 LOWER_RIGHT = ("_scaled_dot_product_flash_attention", "_flash_attention_forward")
 """Those that put the last query at the last key where they are causal."""
-RECORDING = (str(Path(__file__).with_name("functions.py")), __file__)
+RECORDING = tuple(str(Path(__file__).with_name(name)) for name in ("functions.py", "recorder.py"))
 HANDING_ON = "as_itself."  # to a tensor's class or a mode, whose calls are its own
 
 
@@ -52,8 +53,6 @@ def put_operators(stands: Stands) -> None:
         words = _words(packet)
         for owner in (packet, packet.default):
             stands.put(owner, "_op", partial(_operator, name, words))
-        if hasattr(torch, name):
-            stands.put(torch, name, partial(_function, name, words))
         if (packet := getattr(torch.ops.aten, f"{name}_backward", None)) is not None:
             stands.put(packet.default, "_op", partial(_gradient, _words(packet)))
 
@@ -95,18 +94,6 @@ def _operator(name: str, words: list[str], original: Function) -> Function:
     return _Entered(original, call)
 
 
-def _function(name: str, words: list[str], original: Function) -> Function:
-    """One of the operators as ``torch`` has it."""
-
-    def function(*args: Any, **more: Any) -> Any:
-        query = args[0] if args else more.get("query")
-        if torch.compiler.is_compiling() or NOW.recorder is None or not _computes(query):
-            return original(*args, **more)
-        return _recorded(name, words, False, partial(original, *args, **more))
-
-    return function
-
-
 def _computes(query: Any) -> bool:
     """Whether a call computes something, and no compiler only asks for its form."""
     return isinstance(query, Tensor) and has_data(query) and not isinstance(query, FunctionalTensor)
@@ -127,58 +114,11 @@ def _trains() -> bool | None:
     return trains
 
 
-class _CompiledCall(CapturedCall):
-    """A call in compiled code, where the tensors don't say that a gradient may be asked for."""
-
-    __slots__ = ()
-
-    def request(self, where: Where, masks: Masks) -> tuple[SiteRequest, bool]:
-        """What its site follows from, and whether its mask was not seen before."""
-        request, new = super().request(where, masks)
-        return request._replace(gradients=True), new
-
-
 def _recorded(name: str, words: list[str], trains: bool, run: partial[Any]) -> Any:
     """What ``run()`` returns, recorded."""
     values = {**dict(zip(words, run.args, strict=False)), **run.keywords}
-
-    def call() -> CapturedCall:
-        made = _read(name, values, trains)
-        return _CompiledCall(*made) if trains else made
-
-    return watched(run, values["query"], call, outer=name, inner=[])
-
-
-def watched(
-    run: Function,
-    query: Any,
-    read: Callable[[], CapturedCall],
-    *,
-    nested: bool = False,
-    **meanwhile: Any,
-) -> Any:
-    """What ``run()`` returns, recorded as ``read()``; the thread's state is ``meanwhile``."""
-    begun = None if torch.compiler.is_compiling() else NOW.begin(query, nested=nested)
-    if begun is None:
-        return run()
-    state = NOW.state()
-    before = {name: getattr(state, name) for name in meanwhile}
-    vars(state).update(meanwhile)
-    out = None
-    try:
-        out = run()
-    except Exception as error:
-        out = error if stopped(error) else None
-        raise
-    finally:
-        vars(state).update(before)
-        NOW.made(read, out, begun)
-    return out
-
-
-def stopped(error: Exception) -> bool:
-    """Whether a checkpoint has all that it wanted, and stops a call that has computed it."""
-    return type(error).__name__ == "_StopRecomputationError"
+    read = partial(_read, name, values, trains)
+    return watched(run, values["query"], read, outer=name, inner=[])
 
 
 def _read(name: str, values: dict[str, Any], trains: bool) -> CapturedCall:
@@ -188,22 +128,22 @@ def _read(name: str, values: dict[str, Any], trains: bool) -> CapturedCall:
         kind = values.get("custom_mask_type", 0)  # 1: the first query at the first key
         sides = values.get("window_size_left"), values.get("window_size_right")
         values = {**values, "window_size": sides, "causal": causal or kind == 2}
-        call = call_of(via, values)
+        call = call_of(via, values)._replace(gradient=trains)
         if mask is not None or kind == 1:
             call = call._replace(attn_mask=mask, is_causal=kind == 1, find_mask=None)
         return call
     if name in LOWER_RIGHT:
-        return call_of(via, values, heads_first=True)
+        return call_of(via, values, heads_first=True)._replace(gradient=trains)
     q, k, v = (values[x] for x in ("query", "key", "value"))
     dropout, scale = values.get("dropout_p") or 0.0, values.get("scale")
     grouped = bool(values.get("enable_gqa"))
-    how = how_called("sdpa", q, k, v, mask, causal, scale, dropout, grouped)
-    how = how._replace(gradient=how.gradient or trains)
-    if (recorder := NOW.recorder) is not None and how not in recorder.kernels:
-        named = ("query", q), ("key", k), ("value", v), ("attn_mask", mask)
+    form = form_of("sdpa", q, k, v, mask, causal, scale, dropout, grouped)
+    form = replace(form, gradient=form.gradient or trains)
+    if (recorder := NOW.recorder) is not None and (form, q.device) not in recorder.kernels:
+        tensors = {"query": q, "key": k, "value": v, "attn_mask": mask}
         more = {"dropout_p": dropout, "is_causal": causal, "scale": scale, "enable_gqa": grouped}
-        recorder.know(how, kernel_of(name), {**dict(named), **more})
-    return CapturedCall(via, q, k, v, mask, causal, scale, dropout, how=how)
+        recorder.note_kernel(form, kernel_of(name), {**tensors, **more})
+    return CapturedCall(via, q, k, v, mask, causal, scale, dropout, form=form)
 
 
 def _gradient(words: list[str], original: Function) -> Function:
@@ -219,9 +159,9 @@ def _gradient(words: list[str], original: Function) -> Function:
             return original(*args, **more)
         span = recorder.begin(out)
         gradients = original(*args, **more)
-        span = span._replace(ended=span.clock.now())
+        span = span._replace(end=span.clock.now())
         span.clock.add(span, recorder.tally, entry, backward=True)
-        recorder.tally.ended(perf_counter())
+        recorder.tally.note_end(perf_counter())
         entry.asked = True
         return gradients
 

@@ -41,7 +41,6 @@ WAIT_S, GRACE_S = 0.5, 10.0
 """How long a program may take to end by itself before it is sent the signal, and after that before
 it is killed."""
 SHOWN = 40  # sites that are shown; the file has all
-UNWATCHED = 3  # commands that are named
 EXAMPLE = "as in: attnbench capture -- python train.py"
 
 
@@ -255,13 +254,6 @@ def _gathered(parts: Path, command: Sequence[str], *, over: bool, status: int = 
         f"process {file.stem} could not be watched: {file.read_text()}"
         for file in sorted(parts.glob("*.error"))
     ]
-    unwatched = sorted({file.read_text() for file in parts.glob("*.unwatched")})
-    if unwatched:
-        whole.unseen.append(
-            "it started Python that can't be watched, with -I, -E, -S or an environment of its "
-            f"own: {', '.join(unwatched[:UNWATCHED])}"
-            + (f" and {len(unwatched) - UNWATCHED} more" if len(unwatched) > UNWATCHED else "")
-        )
     if status:
         whole.unseen.append(f"the program ended with {_ending(status)}: later calls are not here")
     whole.complete = over and whole.complete and status == 0

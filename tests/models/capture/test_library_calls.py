@@ -9,7 +9,7 @@ import torch
 
 import attnbench
 from attnbench.models.capture.functions import layer_call
-from attnbench.models.capture.layouts import call_of
+from attnbench.models.capture.libraries import call_of
 from attnbench.models.capture.masks import Masks
 from impls.masks import Shape
 from tests.models.build import only
@@ -38,13 +38,6 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, rotary_interleaved=True,
     alibi_slopes=None, num_splits=0, return_softmax_lse=False):
     return q * 2
-""",
-    # its hopper/
-    "flash_attn_interface.py": """
-def flash_attn_qkvpacked_func(qkv, softmax_scale=None, causal=False, q_descale=None,
-    k_descale=None, v_descale=None, window_size=(-1, -1), attention_chunk=0, softcap=0.0,
-    deterministic=False, num_heads_q=None, sm_margin=0, return_attn_probs=False):
-    return qkv[:, :, :num_heads_q] * 2
 """,
     # its flash_attn/cute/
     "flash_attn/cute/__init__.py": "from .interface import flash_attn_func",
@@ -82,21 +75,6 @@ def sageattn_qk_int8_pv_fp16_cuda(q, k, v, tensor_layout="HND", is_causal=False,
     smooth_v=False, return_lse=False, **kwargs):
     return q * 2
 """,
-    # fla-org/flash-linear-attention 0.6
-    "fla/__init__.py": "",
-    "fla/ops/__init__.py": "from .gla import chunk_gla\nfrom .attn import parallel_attn",
-    "fla/ops/gla/__init__.py": "from .chunk import chunk_gla\n__all__ = ['chunk_gla']",
-    "fla/ops/gla/chunk.py": """
-def chunk_gla(q, k, v, g, scale=None, initial_state=None, output_final_state=False,
-    state_v_first=False, cu_seqlens=None, cu_seqlens_cpu=None):
-    return v * 2, None
-""",
-    "fla/ops/attn/__init__.py": "from .parallel import parallel_attn\n__all__ = ['parallel_attn']",
-    "fla/ops/attn/parallel.py": """
-def parallel_attn(q, k, v, g=None, scale=None, window_size=None, cu_seqlens=None,
-    chunk_indices=None, *, sink_bias=None):
-    return q * 2
-""",
     # huggingface/diffusers 0.42
     "diffusers/__init__.py": "",
     "diffusers/models/__init__.py": "",
@@ -109,14 +87,6 @@ class _AttentionBackendRegistry:
 def dispatch_attention_fn(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
     scale=None, enable_gqa=False, attention_kwargs=None, *, backend=None, parallel_config=None):
     return sdpa(*(x.transpose(1, 2) for x in (query, key, value)), enable_gqa=True).transpose(1, 2)
-""",
-    # state-spaces/mamba
-    "mamba_ssm/__init__.py": "",
-    "mamba_ssm/ops/__init__.py": "",
-    "mamba_ssm/ops/selective_scan_interface.py": """
-def selective_scan_fn(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False,
-    return_last_state=False):
-    return u * 2
 """,
 }
 
@@ -206,13 +176,6 @@ CALLS = {
         {"cache_seqlens": 11, "block_table": torch.arange(6).reshape(2, 3)},
         "b2 h4/2 n1x11 d8 f32 none decode",
     ),
-    "version 3": (
-        "flash_attn_interface",
-        "flash_attn_qkvpacked_func",
-        (x(2, 12, 8),),
-        {"causal": True, "num_heads_q": 4},
-        CAUSAL,
-    ),
     "version 4": (
         "flash_attn.cute",
         "flash_attn_func",
@@ -240,13 +203,6 @@ CALLS = {
         (x(1, 12, 4), x(1, 12, 4), x(1, 12, 4), "BlockDiagonalMask"),
         {},
         "b1 h4/4 n12 d8 f32 document:5,7 forward",
-    ),
-    "xformers, shared heads": (
-        ops,
-        "memory_efficient_attention",
-        (x(2, 12, 2, 2), *(x(2, 12, 2, 1).expand(-1, -1, -1, 2, -1),) * 2),
-        {},
-        "b2 h4/2 n12 d8 f32 none forward",
     ),
     "xformers, no heads": (
         ops,
@@ -276,21 +232,12 @@ CALLS = {
         {"attn_mask": torch.arange(12) < torch.tensor([[12], [7]]), "scale": 8**-0.5},
         "b2 h4/2 n12 d8 f32 padding:12,7 forward",
     ),
-    "fla": (
-        "fla.ops",
-        "parallel_attn",
-        (Q, K, K),
-        {"window_size": 4},
-        "b2 h4/2 n12 d8 f32 window:3,0 forward",
-    ),
 }  # fmt: skip
 LIBRARY = {
     "flash_attn": "flash_attn",
     "flash_attn.cute": "flash_attn",
-    "flash_attn_interface": "flash_attn_interface",
     "xformers.ops": "xformers",
     "sageattention": "sageattention",
-    "fla.ops": "fla",
 }
 UNLIKE = {
     "capped": (flash, "flash_attn_func", (Q, K, K), {"softcap": 30.0}, "are capped"),
@@ -303,14 +250,6 @@ UNLIKE = {
     ),
     "slopes": (flash, "flash_attn_func", (Q, K, K), {"alibi_slopes": SLOPES * 3}, "of its own"),
     "sinks": ("flash_attn.cute", "flash_attn_func", (Q, K, K), {"learnable_sink": SLOPES}, "sinks"),
-    "gla": ("fla.ops", "chunk_gla", (Q, Q, Q, Q), {}, "its kin in the table is gla"),
-    "state space": (
-        "mamba_ssm.ops.selective_scan_interface",
-        "selective_scan_fn",
-        (x(2, 16), x(2, 16), x(16), x(2, 4), x(2, 4)),
-        {},
-        "its kin in the table is ssd",
-    ),
 }
 
 
