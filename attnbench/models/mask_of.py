@@ -60,8 +60,8 @@ def mask_of(
     given. ``folder``: where a mask without a name is kept; one of this process if none is given.
     Raises CantBeDone, as InvalidMask is, for a tensor that is no mask of the shape.
     """
-    found = recognised(attn_mask, is_causal, shape)
-    return found if isinstance(found, Mask) else kept(*found, shape, folder)
+    name = recognised(attn_mask, is_causal, shape)
+    return name if isinstance(name, Mask) else mask_in_file(*name, shape, folder)
 
 
 def recognised(
@@ -222,7 +222,7 @@ def _parts(
         yield (*CAUSAL.parts, Part("document", lengths))
 
 
-def kept(kind: str, table: NDArray[Any], shape: Shape, folder: Path | None = None) -> Mask:
+def mask_in_file(kind: str, table: NDArray[Any], shape: Shape, folder: Path | None = None) -> Mask:
     """The mask as a file of the folder, or of this process; it is named by its content. Raises
     :class:`InvalidMask` where the folder can't stand in a mask's text, or the table doesn't fit.
     """
@@ -256,25 +256,28 @@ def own_folder(use: str) -> Path:
 
 
 class WhileAlive:
-    """What was found of objects while they live; of a tensor, until somebody writes to it."""
+    """Facts about objects while they live; about a tensor, until somebody writes to it."""
 
     def __init__(self) -> None:
-        self._found: Any = WeakIdKeyDictionary()
+        self._facts: Any = WeakIdKeyDictionary()
         """How each was, None for what nobody writes to, and what was found."""
+
+    def __contains__(self, thing: Any) -> bool:
+        return thing in self._facts
 
     def is_private(self, thing: Tensor) -> None:
         """From now on: nobody else has the tensor, so nobody writes to it."""
-        self._found[thing] = None, {}
+        self._facts[thing] = None, {}
 
     def get(self, thing: Any, rest: Any, find: Callable[[], Any]) -> Any:
         """What ``find`` found of the thing, and of whatever else it depends on, or finds now."""
-        held = self._found.get(thing)
-        if held is None or not (held[0] is None or _unwritten(thing, *held[0])):
-            held = self._found[thing] = _as_it_is(thing), {}
-        found = held[1]
-        if rest not in found:
-            found[rest] = find()
-        return found[rest]
+        entry = self._facts.get(thing)
+        if entry is None or not (entry[0] is None or _unwritten(thing, *entry[0])):
+            entry = self._facts[thing] = _as_it_is(thing), {}
+        facts = entry[1]
+        if rest not in facts:
+            facts[rest] = find()
+        return facts[rest]
 
 
 def _as_it_is(thing: Any) -> tuple[int | None, Tensor | None]:

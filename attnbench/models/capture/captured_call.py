@@ -111,7 +111,8 @@ class CapturedCall(NamedTuple):
         if mask is not None and len(self.q.shape) == 3 and mask.dim() == 3:
             heads = self.heads if mask.shape[0] > 1 else 0
             mask = mask.unflatten(0, (-1, heads)) if heads else mask[:, None]
-        return masks.look(mask, self.is_causal, shape, where, self.bias)
+        new = mask is not None and masks.is_new(mask)
+        return masks.of(mask, self.is_causal, shape, where, self.bias), new
 
     def phase(self, found: FoundMask, *, gradient: bool) -> str:
         """Its phase; ``gradient``: whether a backward pass follows."""

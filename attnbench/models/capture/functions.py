@@ -9,7 +9,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from time import perf_counter
 from typing import Any
 
@@ -24,7 +24,7 @@ from attnbench.models.capture import products
 from attnbench.models.capture.captured_call import CapturedCall, form_of
 from attnbench.models.capture.compiled import meet_flex, meet_sdpa, put_compilers
 from attnbench.models.capture.kernels import QKV
-from attnbench.models.capture.libraries import band, inexpressible
+from attnbench.models.capture.libraries import Window, inexpressible
 from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.capture.operators import put_operators
 from attnbench.models.capture.places import locate, place_text
@@ -426,7 +426,7 @@ def layer_call(
         window = None if width is None else width - 1, 0 if causal else None
 
         def find(masks: Masks, shape: Shape) -> FoundMask:
-            seen = band(shape.q_len, shape.kv_len, window)
+            seen = _band(shape.q_len, shape.kv_len, window)
             if tensor is not None and tensor.dim() == 2:
                 seen = seen & tensor.bool().cpu()[:, None, None, -shape.kv_len :]
             return masks.of(seen, False, shape)
@@ -438,3 +438,14 @@ def layer_call(
     if tensor is not None:
         return call._replace(attn_mask=tensor)
     return call._replace(note="; ".join([*notes, NO_TENSOR]), faithful=False)
+
+
+@lru_cache(maxsize=16)
+def _band(n: int, m: int, window: Window) -> Tensor:
+    """Who may see whom, the last query at the last key."""
+    away = torch.arange(m) - (torch.arange(n)[:, None] + m - n)
+    left, right = window
+    seen = torch.ones(n, m, dtype=torch.bool)
+    if left is not None:
+        seen &= away >= -left
+    return seen if right is None else seen & (away <= right)

@@ -3,15 +3,15 @@
 A function is replaced in the module that defines it, as soon as that has been imported, so that
 whoever imports it from there or through another name has the stand-in. Its call is read by the
 names of its arguments: libraries lay tensors out as [batch, length, heads, width], pack sequences
-into one, keep keys in a cache, and put the last query at the last key where they are causal.
+into one, and put the last query at the last key where they are causal.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from attnbench.models.capture.captured_call import CapturedCall
 from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.capture.recorder import watched
 from attnbench.models.mask_of import CAUSAL, FULL, WhileAlive
-from impls.masks import Mask, Part, Shape, alibi_slopes
+from impls.masks import Mask, Part, Shape
 
 if TYPE_CHECKING:
     from attnbench.models.capture.functions import Function, Stands
@@ -30,12 +30,11 @@ if TYPE_CHECKING:
 Values = Mapping[str, Any]
 Read = Callable[[str, Values], CapturedCall]
 Find = Callable[[Masks, Shape], FoundMask]
-TENSORS = ("qkv", "kv", "q", "k", "v", "query", "key", "value")
-LARGEST = 2**26
-"""Pairs, over the batch, of a mask that is written out to be named."""
+TENSORS = ("qkv", "kv", "q", "k", "v", "query", "key", "value", "k_cache", "v_cache")
 UNKNOWN_LENGTHS = "its lengths are on the GPU, and were not read"
 INEXPRESSIBLE = {
     "softcap": "its scores are capped",
+    "alibi_slopes": "it has ALiBi slopes",
     "learnable_sink": "it has attention sinks",
     "s_aux": "it has attention sinks",
     "sinks": "it has attention sinks",
@@ -45,12 +44,15 @@ INEXPRESSIBLE = {
     "score_mod": "it changes its scores by a function",
     "mask_mod": "it masks by a function",
     "block_sparse_tensors": "it masks by blocks",
+    "cache_seqlens": "its keys fill a part of what they are given",
+    "seqused_k": "its keys fill a part of what they are given",
+    "block_table": "its keys are in pages",
     "return_attn_probs": "it returns its log-sum-exp too",
     "return_softmax_lse": "it returns its log-sum-exp too",
     "return_lse": "it returns its log-sum-exp too",
 }
 """Arguments that ask, where they are not false, for what a problem can't describe."""
-_lengths, _materialised = WhileAlive(), WhileAlive()
+_lengths = WhileAlive()
 
 
 def call_of(via: str, values: Values, *, heads_first: bool = False) -> CapturedCall:
@@ -61,28 +63,12 @@ def call_of(via: str, values: Values, *, heads_first: bool = False) -> CapturedC
         q, k, v = (x.transpose(-3, -2) for x in (q, k, v))  # a packed one has no batch
     if q.dim() == 3:
         q, k, v = (x[None] for x in (q, k, v))
-    notes = inexpressible(values)
-    window = _window(values)
+    notes, window = inexpressible(values), _window(values)
     starts = _first(values, "cu_seqlens_q", "cu_seqlens", "cu_seq_q", "cum_seq_q")
-    filled = _first(values, "cache_seqlens", "seqused_k", "seqlen_k")
-    pages = _first(values, "block_table", "page_table")
+    starts_k = _first(values, "cu_seqlens_k", "cu_seq_k", "cum_seq_k")
     find: Find = partial(_whole, window)
     if starts is not None:
-        starts_k = _first(values, "cu_seqlens_k", "cu_seq_k", "cum_seq_k")
         find = partial(_packed, starts, starts if starts_k is None else starts_k, window)
-        if filled is not None or pages is not None:
-            notes.append("its keys are in pages, or fill a part of what they are given")
-    elif filled is not None:
-        if (lengths := read_lengths(filled, q.shape[0])) is None:
-            notes.append(UNKNOWN_LENGTHS)
-        else:
-            more = 0 if values.get("k") is None or "k_cache" not in values else values["k"].shape[1]
-            lengths = tuple(n + more for n in lengths)
-            find = partial(_cached, lengths, window)
-            size = (q.shape[0], k.shape[1], max(lengths))
-            k, v = (_of_size(x, size, in_pages=pages is not None) for x in (k, v))
-    if (slopes := values.get("alibi_slopes")) is not None:
-        find = partial(_sloped, find, slopes)
     return CapturedCall(
         via,
         q,
@@ -101,26 +87,6 @@ def _first(values: Values, *names: str) -> Any:
     return next((values[x] for x in names if values.get(x) is not None), None)
 
 
-def _of_size(x: Tensor, size: tuple[int, int, int], *, in_pages: bool) -> Tensor:
-    """The filled part of a cache; where it lies in pages, something of its size."""
-    if not in_pages:
-        return x[:, :, : size[2]]
-    return x.as_strided((*size, x.shape[-1]), (0, 0, 0, 0))
-
-
-def read_lengths(x: Any, batch: int) -> tuple[int, ...] | None:
-    """What a tensor of lengths holds, or a number for each; None while its device may not be asked.
-
-    A tensor is read once until somebody writes to it, since to read from a GPU is to wait for it.
-    """
-    if not isinstance(x, Tensor):
-        return (int(x),) * batch
-    if x.is_cuda and torch.cuda.is_current_stream_capturing():
-        return None
-    lengths: tuple[int, ...] = _lengths.get(x, None, lambda: tuple(map(int, x.tolist())))
-    return lengths
-
-
 def inexpressible(values: Values) -> list[str]:
     """The things that these arguments ask for and a problem can't describe."""
     asks = {name for name, x in values.items() if isinstance(x, Tensor) or bool(x)}
@@ -133,12 +99,10 @@ def _unpacked(values: Values) -> tuple[Tensor, Tensor, Tensor]:
         return tuple(qkv.unbind(-3))
     if "query" in values:
         return values["query"], values["key"], values["value"]
-    q = values["q"]
     if (kv := values.get("kv")) is not None:
-        k, v = kv.unbind(-3)
-        return q, k, v
+        return (values["q"], *kv.unbind(-3))
     names = ("k_cache", "v_cache") if "k_cache" in values else ("k", "v")
-    return q, values[names[0]], values[names[1]]
+    return values["q"], values[names[0]], values[names[1]]
 
 
 Window = tuple[int | None, int | None]
@@ -148,8 +112,6 @@ def _window(values: Values) -> Window:
     """How far to either side a query may see; None: as far as there are keys."""
     window = values.get("window_size")
     sides = (None, None) if window is None else window
-    if isinstance(sides, int):  # of keys that may be seen, the query's own among them
-        sides = (sides - 1, 0)
     left, right = (None if x is None or x < 0 else int(x) for x in sides)
     return left, 0 if _first(values, "causal", "is_causal") else right
 
@@ -174,58 +136,17 @@ def _packed(
     starts: Tensor, starts_k: Tensor, window: Window, masks: Masks, shape: Shape
 ) -> FoundMask:
     """Sequences one after the other, each of which sees its own keys alone."""
-    q_starts, k_starts = read_lengths(starts, 1), read_lengths(starts_k, 1)
-    if q_starts is None or k_starts is None:
+    if starts.is_cuda and torch.cuda.is_current_stream_capturing():
         return FoundMask(FULL, UNKNOWN_LENGTHS)
-    q, k = (tuple(b - a for a, b in pairwise(x)) for x in (q_starts, k_starts))
-    if q == k and sum(q) == shape.q_len == shape.kv_len:
-        some = tuple(n for n in q if n)
-        documents = (Part("document", some),) if len(some) > 1 else ()
-        return FoundMask(_mask(window, shape, documents))
-    if shape.q_len * shape.kv_len > LARGEST:
-        return FoundMask(FULL, "it packs queries and keys of unlike lengths, and too many to look")
-    seen = torch.zeros(1, 1, shape.q_len, shape.kv_len, dtype=torch.bool)
-    row = column = 0
-    for n, m in zip(q, k, strict=True):
-        seen[..., row : row + n, column : column + m] = band(n, m, window)
-        row, column = row + n, column + m
-    return masks.of(seen, False, shape)
-
-
-def _cached(lengths: Sequence[int], window: Window, masks: Masks, shape: Shape) -> FoundMask:
-    """A cache of which each sequence has filled its own part."""
-    if len(set(lengths)) == 1:
-        return FoundMask(_mask(window, shape))
-    if shape.batch * shape.q_len * shape.kv_len > LARGEST:
-        return FoundMask(FULL, "its cache is too large to be looked at")
-    seen = torch.zeros(shape.batch, 1, shape.q_len, shape.kv_len, dtype=torch.bool)
-    for row, m in enumerate(lengths):
-        seen[row, ..., :m] = band(shape.q_len, m, window)
-    return masks.of(seen, False, shape)
-
-
-@lru_cache(maxsize=16)
-def band(n: int, m: int, window: Window) -> Tensor:
-    """Who may see whom, the last query at the last key."""
-    away = torch.arange(m) - (torch.arange(n)[:, None] + m - n)
-    left, right = window
-    seen = torch.ones(n, m, dtype=torch.bool)
-    if left is not None:
-        seen &= away >= -left
-    return seen if right is None else seen & (away <= right)
-
-
-def _sloped(find: Find, slopes: Tensor, masks: Masks, shape: Shape) -> FoundMask:
-    """With ALiBi, whose slopes may be those of its paper."""
-    found = find(masks, shape)
-    usual = torch.from_numpy(alibi_slopes(shape.heads)).to(slopes.dtype)
-    if slopes.is_cuda and torch.cuda.is_current_stream_capturing():
-        return FoundMask(found.mask, UNKNOWN_LENGTHS)
-    same = torch.allclose(slopes.detach().cpu().reshape(-1, shape.heads), usual)
-    if not same or any(part.file for part in found.mask.parts):
-        return FoundMask(found.mask, "its ALiBi has slopes of its own")
-    mask = Mask((*found.mask.parts, Part("alibi")), found.mask.upper_left)
-    return FoundMask(mask, found.note)
+    q, k = (
+        _lengths.get(x, None, lambda x=x: tuple(b - a for a, b in pairwise(x.tolist())))
+        for x in (starts, starts_k)
+    )
+    if q != k or not sum(q) == shape.q_len == shape.kv_len:
+        return FoundMask(FULL, "it packs queries and keys of unlike lengths")
+    some = tuple(n for n in q if n)
+    documents = (Part("document", some),) if len(some) > 1 else ()
+    return FoundMask(_mask(window, shape, documents))
 
 
 def put_library(stands: Stands, module: str) -> None:
@@ -283,6 +204,8 @@ def _xformers(via: str, values: Values) -> CapturedCall:
     ends = tuple(qkv)
     if qkv[0].dim() == 3:
         qkv = [x[:, :, None] for x in qkv]
+    if qkv[0].dim() == 5:  # groups, and their heads
+        qkv = [x.flatten(2, 3) for x in qkv]
     numbers = {"dropout_p": values["p"], "scale": values["scale"]}
     call = call_of(via, dict(zip("qkv", qkv, strict=True)) | numbers)._replace(ends=ends)
     bias = values["attn_bias"]
@@ -293,44 +216,16 @@ def _xformers(via: str, values: Values) -> CapturedCall:
     if isinstance(bias, Tensor) and not hasattr(bias, "materialize"):
         bias = bias[:, None] if bias.dim() == 3 else bias
         return call._replace(attn_mask=bias, find_mask=None)
-    return call._replace(find_mask=partial(_of_bias, bias))
+    note = f"its {type(bias).__name__} was not read"
+    return call._replace(note=note, faithful=False)
 
 
-def _of_bias(bias: Any, masks: Masks, shape: Shape) -> FoundMask:
-    """The mask that one of xFormers' objects stands for."""
-    if shape.q_len * shape.kv_len > LARGEST:
-        return FoundMask(FULL, f"its {type(bias).__name__} is too large to be looked at")
-    alike = "TensorBias" not in type(bias).__name__  # for all heads
-    form = (1, 1, *shape[2:]) if alike else tuple(shape)
-    mask: Tensor = _materialised.get(
-        bias, form, lambda: bias.materialize(form, dtype=torch.float32, device="cpu")
-    )
-    return masks.of(mask, False, shape)
-
-
-FLASH = tuple(
-    f"flash_attn_{name}"
-    for name in (
-        "func",
-        "kvpacked_func",
-        "qkvpacked_func",
-        "varlen_func",
-        "varlen_kvpacked_func",
-        "varlen_qkvpacked_func",
-        "with_kvcache",
-    )
+VARIANTS = (
+    "func kvpacked_func qkvpacked_func varlen_func varlen_kvpacked_func varlen_qkvpacked_func"
 )
-SAGE = tuple(
-    f"sageattn{name}"
-    for name in (
-        "",
-        "_varlen",
-        "_qk_int8_pv_fp16_triton",
-        "_qk_int8_pv_fp16_cuda",
-        "_qk_int8_pv_fp8_cuda",
-        "_qk_int8_pv_fp8_cuda_sm90",
-    )
-)
+FLASH = tuple(f"flash_attn_{name}" for name in (*VARIANTS.split(), "with_kvcache"))
+KERNELS = "fp16_triton fp16_cuda fp8_cuda fp8_cuda_sm90"
+SAGE = ("sageattn", "sageattn_varlen", *(f"sageattn_qk_int8_pv_{x}" for x in KERNELS.split()))
 EFFICIENT = ("memory_efficient_attention", "memory_efficient_attention_forward")
 LIBRARIES: dict[str, tuple[Read, tuple[str, ...]]] = {
     "flash_attn.flash_attn_interface": (call_of, FLASH),
