@@ -43,7 +43,7 @@ from impls.problem import INPUTS, is_usual
 from impls.spec import Unsupported
 
 FEATURES = ("phase", "mask", "dtype", "heads", "kv_heads", "head_dim", "v_head_dim")
-"""What makes calls alike."""
+"""Features in which calls of one entry are alike."""
 CHOICES = 256  # kinds of calls for which the choice is kept, with what was built for it
 BETWEEN = (__name__, "torch._dynamo.eval_frame")
 """Modules whose frames lie between the caller and the warning."""
@@ -142,23 +142,25 @@ def dispatch(table: str | Path | DispatchTable, tables: Sequence[str | Path] = (
     """
     if not isinstance(table, DispatchTable):
         table = DispatchTable.read(table)
-    made, here = table.made, this_machine()
-    if missing := [kind for kind in INPUTS if kind not in (made.get("inputs") or ())]:
+    origin, here = table.made, this_machine()
+    if missing := [kind for kind in INPUTS if kind not in (origin.get("inputs") or ())]:
         raise DispatchRefused(
             f"the table doesn't say that its variants are right on {', '.join(missing)} inputs; "
             "'attnbench choose --export' tries them, and makes one that does"
         )
-    if made["device"] not in here.devices:
+    if origin["device"] not in here.devices:
         raise DispatchRefused(
-            f"the table was made for {made['device']}, and this machine has "
+            f"the table was made for {origin['device']}, and this machine has "
             f"{', '.join(here.devices)}; make one here"
         )
     for what, mine in (("machine", here.name), ("torch", torch.__version__)):
         # a wheel's metadata may say 2.13.0 where torch itself says 2.13.0+cu130
-        releases = {str(x).partition("+")[0] if what == "torch" else x for x in (made[what], mine)}
+        releases = {
+            str(x).partition("+")[0] if what == "torch" else x for x in (origin[what], mine)
+        }
         if len(releases) > 1:
             raise DispatchRefused(
-                f"the table was made for {what} {made[what]}, and here it is {mine}: what is "
+                f"the table was made for {what} {origin[what]}, and here it is {mine}: what is "
                 "fastest there need not be so here; measure again and make a table here"
             )
     return Dispatch(table, _build_variants(table, tables), tables)
@@ -194,11 +196,11 @@ class Dispatch:
         self._lock = threading.RLock()
         self._inside = threading.local()  # a variant, whose own calls go to torch's function
         self._choices = lru_cache(CHOICES)(self._choose)
-        made, gpu = table.made, next((gpu.driver for gpu in this_machine().gpus), None)
+        origin, gpu = table.made, next((gpu.driver for gpu in this_machine().gpus), None)
         for what, theirs, ours, counts in (
-            ("threads", made["threads"], torch.get_num_threads(), self._device == "cpu"),
-            ("attnbench", made["attnbench"], __version__, True),
-            ("driver", made.get("driver"), gpu, self._device == "cuda"),
+            ("threads", origin["threads"], torch.get_num_threads(), self._device == "cpu"),
+            ("attnbench", origin["attnbench"], __version__, True),
+            ("driver", origin.get("driver"), gpu, self._device == "cuda"),
         ):
             if counts and theirs not in (None, ours):
                 self._warn(
@@ -283,10 +285,10 @@ class Dispatch:
         return dispatch, (self.table, self._tables)
 
     def __repr__(self) -> str:
-        made, count = self.table.made, len(self.table.entries)
+        origin, count = self.table.made, len(self.table.entries)
         return (
-            f"<attnbench.dispatch: {count} entries for {made['machine']}, {made['device']}, "
-            f"torch {made['torch']}>"
+            f"<attnbench.dispatch: {count} entries for {origin['machine']}, {origin['device']}, "
+            f"torch {origin['torch']}>"
         )
 
 

@@ -49,12 +49,12 @@ def capture(samples: bool | str | Path = False) -> Iterator[SeenCalls]:
         session.end()
         recorded = merged([session.recorder.calls(complete=True)])
         if not recorded.sites and not recorded.header.get("met"):
-            recorded.unseen.insert(0, HELD)
+            recorded.unseen.insert(0, UNWATCHED)
         for name in SeenCalls.__struct_fields__:
             setattr(calls, name, getattr(recorded, name))
 
 
-HELD = (
+UNWATCHED = (
     "no call was seen; a function that the program had before in an object, a closure or a list of "
     "its own, and not among the names of a module, is not watched: 'attnbench capture -- PROGRAM' "
     "sees it"

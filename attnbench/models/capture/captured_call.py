@@ -90,7 +90,7 @@ class CapturedCall(NamedTuple):
     whole: bool = False  # whether it does more than attention, so that its seconds say nothing
     form: CallForm | None = None  # None where how it is called says nothing of what could be mended
     ends: tuple[Tensor, ...] = ()
-    """Where the gradient ends, if not at q, k and v: those are then views in another layout."""
+    """The tensors at which the gradient ends, if not q, k and v, which are then views of these."""
     gradient: bool = False  # whether compiled code may ask for one, which its tensors don't say
     weights_used: bool = False  # whether the program was seen to use the weights it wrote out
 
@@ -114,23 +114,23 @@ class CapturedCall(NamedTuple):
         new = mask is not None and masks.is_new(mask)
         return masks.of(mask, self.is_causal, shape, where, self.bias), new
 
-    def phase(self, found: FoundMask, *, gradient: bool) -> str:
+    def phase(self, mask: FoundMask, *, gradient: bool) -> str:
         """Its phase; ``gradient``: whether a backward pass follows."""
         q, v = _four(self.q, self.heads), _four(self.v, self.heads)
-        return phase_of(Shape(q[0], q[1], q[2], v[2]), found.mask, gradient=gradient)
+        return phase_of(Shape(q[0], q[1], q[2], v[2]), mask.mask, gradient=gradient)
 
-    def site(self, where: Where, found: FoundMask, form: CallForm) -> Site:
+    def site(self, where: Where, mask: FoundMask, form: CallForm) -> Site:
         """A site without calls; raises CantBeDone where there is no such problem."""
         device, dtype = self.q.device.type, dtype_name(self.q.dtype)
         if form.autocast and dtype != "float64":
             dtype = form.autocast
         shapes = _four(self.q, self.heads), _four(self.v, self.heads)
-        phase = self.phase(found, gradient=form.gradient)
+        phase = self.phase(mask, gradient=form.gradient)
         on = "cpu" if device == "meta" else device
-        problem = problem_of(*shapes, dtype, on, found.mask, phase)
+        problem = problem_of(*shapes, dtype, on, mask.mask, phase)
         scaled = self.scale is not None and not is_usual(self.scale, problem.head_dim)
         notes = {
-            found.note: True,
+            mask.note: True,
             self.note: True,
             f"it drops {self.dropout:g} of the weights, and the problem none": self.dropout > 0,
             f"its scores are scaled by {self.scale or 0:.4g}, and not as the problem's": scaled,
@@ -144,7 +144,7 @@ class CapturedCall(NamedTuple):
             seconds=0.0,
             scale=problem.scale if self.scale is None else float(self.scale),
             note="; ".join(note for note, so in notes.items() if note and so),
-            faithful=self.faithful and not found.note,
+            faithful=self.faithful and not mask.note,
         )
 
 

@@ -65,9 +65,9 @@ class AfterImport(MetaPathFinder):
         if name not in self._actions:
             return None
         finders = (finder for finder in sys.meta_path if finder is not self)
-        found = next((spec for x in finders if (spec := x.find_spec(name, path, target))), None)
+        own = next((spec for x in finders if (spec := x.find_spec(name, path, target))), None)
         with suppress(AttributeError, TypeError):  # a loader that can't be watched loads
-            loader: Any = found and found.loader
+            loader: Any = own and own.loader
             load = loader.exec_module
 
             def watched(module: ModuleType) -> None:
@@ -75,7 +75,7 @@ class AfterImport(MetaPathFinder):
                 self._imported(name)
 
             loader.exec_module = watched
-        return found
+        return own
 
 
 FOLDER, MASKS = "ATTNBENCH_CAPTURE", "ATTNBENCH_CAPTURE_MASKS"
@@ -84,7 +84,7 @@ SAMPLES, ADVICE = "ATTNBENCH_CAPTURE_SAMPLES", "ATTNBENCH_CAPTURE_ADVICE"
 where there are such.
 """
 SOON_S, EVERY_S = 0.05, 1.0
-"""How long after the first call it is written again, and how often later."""
+"""Seconds after the first call until it is written again, and between later writes."""
 
 
 def begin(why_not: Callable[[], str | None]) -> None:

@@ -1,4 +1,4 @@
-"""What is counted: calls, and their seconds forward and backward, on a host or a GPU.
+"""Counts of calls, and of their seconds forward and backward, on a host or a GPU.
 
 Seconds of a gradient are added by the thread that its hooks run in, which on a GPU is another than
 the one that called.
@@ -21,19 +21,19 @@ from torch import Tensor
 from attnbench.core.stats import median_interval
 from attnbench.models.capture.calls import Gathered, Site
 
-KEPT = 1024  # entries that are counted before they are gathered
+ENTRIES = 1024  # entries that are counted before they are gathered
 WITHIN = 256  # calls inside of one gradient, at most, that are taken off it
 
 
 class Entry:
-    """What calls that are alike are counted under: a site, or the reason why they have none."""
+    """A site under which calls are counted that are alike, or the reason why they have none."""
 
     __slots__ = ("asked", "site", "unasked", "weights_used", "why")
 
     def __init__(self, site: Site | None = None, why: str = "") -> None:
         self.site, self.why = site, why
         self.unasked: Site | None = None
-        """Where torch notes what a gradient needs: the site if nobody asks for one."""
+        """The site if nobody asks for a gradient, though torch notes what one needs."""
         self.asked = False  # whether a gradient was asked for
         self.weights_used = False  # whether the program was seen to use the weights it wrote out
 
@@ -49,7 +49,7 @@ class Span(NamedTuple):
 
 
 class ThreadState(threading.local):
-    """What a thread is in the middle of."""
+    """The state of a thread within calls."""
 
     def __init__(self) -> None:
         self.worked = False  # whether it has made a call
@@ -91,7 +91,7 @@ class Tally:
             self.first = span.since if self.first is None else min(self.first, span.since)
             self.threads += not self.mine.worked
             self.mine.worked = True
-            if len(self.by_entry) > KEPT:
+            if len(self.by_entry) > ENTRIES:
                 self._gathered.add_all(self._counted())
                 self.by_entry.clear()
             counts = self.by_entry.setdefault(entry, [0.0, 0.0, 0.0, 0.0])
@@ -117,7 +117,7 @@ class Tally:
         return self.last - self.first - (0.0 if looking else self._looked - self._before)
 
     def sites(self) -> list[Site]:
-        """What was counted so far, as sites that are still to be gathered."""
+        """The counts so far, as sites that are still to be gathered."""
         with self._lock:
             return Gathered().add_all(self._gathered.each()).add_all(self._counted()).each()
 
@@ -255,7 +255,7 @@ def _nodes_between(out: Tensor, stop: set[Any]) -> set[Any]:
 
 
 class Steps:
-    """How long training steps took, and how much of them was attention."""
+    """The seconds of training steps, and of attention in them."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally

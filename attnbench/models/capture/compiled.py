@@ -95,7 +95,7 @@ def _meet(context: Any, via: str, masks: tuple[str, ...]) -> None:
 
 
 class _Sized:
-    """What a problem takes of a tensor, its lengths as they are in this call.
+    """The facts of a tensor that a problem needs, its lengths as they are in this call.
 
     To ask a length of the compiler's own for its value would tie the code to that value.
     """

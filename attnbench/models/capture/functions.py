@@ -29,7 +29,7 @@ from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.capture.operators import put_operators
 from attnbench.models.capture.places import locate, place_text
 from attnbench.models.capture.readers import weights_unread
-from attnbench.models.capture.recorder import NOW, stopped, watched
+from attnbench.models.capture.recorder import NOW, call_recorded, stopped
 from impls.masks import Shape
 
 Function = Callable[..., Any]
@@ -142,7 +142,7 @@ def put_torch(stands: Stands) -> None:
 
 
 def as_itself(make: Callable[[Function], Function]) -> Callable[[Function], Function]:
-    """What makes a stand-in that ``__torch_function__`` gets where torch would give the original.
+    """Make a stand-in that ``__torch_function__`` gets where torch would give the original.
 
     A tensor's class or a mode compares what it gets with the function as the module has it.
     """
@@ -176,7 +176,7 @@ def _bias_class(x: Any) -> str:
 
 
 def _nested(x: Any) -> bool:
-    """Whether its class, torch's own, compares with what is in ``torch._C``."""
+    """True for a nested tensor, whose class compares with functions of ``torch._C``."""
     return isinstance(x, Tensor) and x.is_nested
 
 
@@ -291,7 +291,7 @@ def _fast_path(via: str, tensors: int, places: tuple[int, int], original: Functi
 
     def fast_path(*args: Any, **more: Any) -> Any:
         run = partial(original, *args, **more)
-        return watched(run, args[0], partial(read, args, more), nested=True)
+        return call_recorded(run, args[0], partial(read, args, more), nested=True)
 
     return fast_path
 
@@ -341,7 +341,7 @@ def _flex(original: Function) -> Function:
             return CapturedCall("flex", query, key, value, scale=scale, find_mask=find, form=form)
 
         # its own products are no other attention
-        return watched(partial(original, *words, *args, **more), query, call, heads=-1)
+        return call_recorded(partial(original, *words, *args, **more), query, call, heads=-1)
 
     return flex_attention
 
@@ -383,7 +383,7 @@ def _stand_in(original: Function, name: str) -> Function:
         run = partial(original, module, query, key, value, attention_mask, *args, **more)
         inner: list[Function] = []
         words = via, module, (query, key, value), attention_mask, inner, more
-        return watched(run, query, partial(layer_call, *words), outer=via, inner=inner)
+        return call_recorded(run, query, partial(layer_call, *words), outer=via, inner=inner)
 
     return attention
 
@@ -426,10 +426,10 @@ def layer_call(
         window = None if width is None else width - 1, 0 if causal else None
 
         def find(masks: Masks, shape: Shape) -> FoundMask:
-            seen = _band(shape.q_len, shape.kv_len, window)
+            visible = _band(shape.q_len, shape.kv_len, window)
             if tensor is not None and tensor.dim() == 2:
-                seen = seen & tensor.bool().cpu()[:, None, None, -shape.kv_len :]
-            return masks.of(seen, False, shape)
+                visible = visible & tensor.bool().cpu()[:, None, None, -shape.kv_len :]
+            return masks.of(visible, False, shape)
 
         return call._replace(find_mask=find)
     if mask is None:
@@ -442,10 +442,10 @@ def layer_call(
 
 @lru_cache(maxsize=16)
 def _band(n: int, m: int, window: Window) -> Tensor:
-    """Who may see whom, the last query at the last key."""
+    """The pairs that may see each other, the last query at the last key."""
     away = torch.arange(m) - (torch.arange(n)[:, None] + m - n)
     left, right = window
-    seen = torch.ones(n, m, dtype=torch.bool)
+    visible = torch.ones(n, m, dtype=torch.bool)
     if left is not None:
-        seen &= away >= -left
-    return seen if right is None else seen & (away <= right)
+        visible &= away >= -left
+    return visible if right is None else visible & (away <= right)

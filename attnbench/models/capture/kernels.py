@@ -1,4 +1,4 @@
-"""What ran in a call of torch's attention, and what keeps a faster kernel from it.
+"""The kernel that ran in a call of torch's attention, and the reasons why no faster one did.
 
 The first call of each form is made under a dispatch mode that sees torch's operators, so the kernel
 is read from what ran; the results are the same to the last bit. Which one torch chooses follows
@@ -59,17 +59,17 @@ class _Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def observed(run: Callable[[], Any], q: Tensor) -> tuple[Any, str]:
-    """What ``run()`` returns, and the kernel that ran; empty where that can't be seen."""
+def observe(run: Callable[[], Any], q: Tensor) -> tuple[Any, str]:
+    """Call ``run``: its result, and the kernel that ran; empty where that can't be seen."""
     if type(q) not in (Tensor, torch.nn.Parameter) or _get_current_dispatch_mode() is not None:
         return run(), ""
-    _push_mode(seen := _Operators())
+    _push_mode(operators := _Operators())
     try:
         out = run()
     finally:
         _pop_mode()
-    fused = next(filter(None, map(kernel_of, seen.names)), "")
-    if not fused and any("softmax" in name for name in seen.names):
+    fused = next(filter(None, map(kernel_of, operators.names)), "")
+    if not fused and any("softmax" in name for name in operators.names):
         fused = "math"
     return out, fused
 
@@ -85,7 +85,7 @@ def kernel_of(operator: str) -> str:
 Arguments = dict[str, Any]
 
 
-def chosen(arguments: Arguments) -> str:
+def torch_choice(arguments: Arguments) -> str:
     """The kernel that torch would choose for a call; empty where it won't say."""
     try:
         return CHOICES.get(torch._fused_sdp_choice(**arguments), "")
@@ -94,21 +94,23 @@ def chosen(arguments: Arguments) -> str:
 
 
 def why_math(arguments: Arguments) -> tuple[str, ...]:
-    """What keeps the fused kernels from a call for which torch chose its plain mathematics."""
+    """The reasons why torch chose its plain mathematics for a call, and no fused kernel."""
     if arguments["query"].is_cuda:
-        return tuple(_said_by_torch(arguments))
+        return tuple(_reasons_of_torch(arguments))
     if not FLAGS["flash"]():
         return ("FLASH_ATTENTION is switched off, by sdpa_kernel or torch.backends.cuda",)
     changes = dict(_changes(arguments))
-    alone = [why for why, change in changes.items() if chosen({**arguments, **change}) != "math"]
+    alone = [
+        why for why, change in changes.items() if torch_choice({**arguments, **change}) != "math"
+    ]
     if alone:
         return tuple(alone)
     needed = dict(changes)
-    if chosen(_with(arguments, needed)) == "math":
+    if torch_choice(_with(arguments, needed)) == "math":
         return ()
     for why in changes:  # what can stay as it is, once the others are changed, is no reason
         fewer = {each: change for each, change in needed.items() if each != why}
-        if chosen(_with(arguments, fewer)) != "math":
+        if torch_choice(_with(arguments, fewer)) != "math":
             needed = fewer
     return tuple(needed)
 
@@ -147,9 +149,6 @@ def _changes(a: Arguments) -> Iterator[tuple[str, Arguments]]:
         wide = {n: _empty(x, (*q.shape[:-2], *x.shape[-2:])) for n, x in (("key", k), ("value", v))}
         why = "enable_gqa=True" if a["enable_gqa"] else "key and value are broadcast to the query"
         yield why, {**wide, "enable_gqa": False}
-    if q.dtype not in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
-        floats = {n: _empty(x, x.shape, torch.float32) for n, x in zip(QKV, (q, k, v), strict=True)}
-        yield f"{q.dtype}", floats
 
 
 QKV = ("query", "key", "value")
@@ -159,12 +158,12 @@ def _four(x: Tensor) -> Tensor:
     return x.reshape((1,) * (4 - x.dim()) + tuple(x.shape)) if x.dim() < 4 else x.flatten(0, -4)
 
 
-def _empty(x: Tensor, shape: Any, dtype: torch.dtype | None = None) -> Tensor:
-    return torch.empty(tuple(shape), dtype=dtype or x.dtype, device=x.device)
+def _empty(x: Tensor, shape: Any) -> Tensor:
+    return torch.empty(tuple(shape), dtype=x.dtype, device=x.device)
 
 
-def _said_by_torch(a: Arguments) -> Iterator[str]:
-    """Why each kernel of a GPU does not take a call, as torch itself says."""
+def _reasons_of_torch(a: Arguments) -> Iterator[str]:
+    """Torch's own reasons why the kernels of a GPU don't take a call."""
     params = cuda.SDPAParams(
         *(a[name] for name in (*QKV, "attn_mask", "dropout_p", "is_causal", "enable_gqa"))
     )
@@ -177,15 +176,15 @@ def _said_by_torch(a: Arguments) -> Iterator[str]:
         if not FLAGS[name]():
             yield f"{name}: switched off, by sdpa_kernel or torch.backends.cuda"
             continue
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as messages:
             warnings.simplefilter("always")
             ask(params, debug=True)
-        said = [str(w.message).split(" (Triggered internally")[0] for w in told]
-        yield from (f"{name}: {text}" for text in said if "not used because" not in text)
+        texts = [str(w.message).split(" (Triggered internally")[0] for w in messages]
+        yield from (f"{name}: {text}" for text in texts if "not used because" not in text)
 
 
 def repeated_heads(k: Tensor, v: Tensor) -> int:
-    """How often each head of k and v stands there, one copy beside the other."""
+    """The number of copies of each head of k and v, one beside the other."""
     if k.dim() != 4 or k.shape[1] < 2 or k.shape[:3] != v.shape[:3] or k.numel() == 0:
         return 1
     heads = k.shape[1]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from attnbench.models.capture.captured_call import CapturedCall
 from attnbench.models.capture.masks import FoundMask, Masks
-from attnbench.models.capture.recorder import watched
+from attnbench.models.capture.recorder import call_recorded
 from attnbench.models.mask_of import CAUSAL, FULL, WhileAlive
 from impls.masks import Mask, Part, Shape
 
@@ -109,7 +109,7 @@ Window = tuple[int | None, int | None]
 
 
 def _window(values: Values) -> Window:
-    """How far to either side a query may see; None: as far as there are keys."""
+    """The distances to either side that a query may see; None: as far as there are keys."""
     window = values.get("window_size")
     sides = (None, None) if window is None else window
     left, right = (None if x is None or x < 0 else int(x) for x in sides)
@@ -132,16 +132,17 @@ def _whole(window: Window, masks: Masks, shape: Shape) -> FoundMask:
     return FoundMask(_mask(window, shape))
 
 
+def _differences(starts: Tensor) -> tuple[int, ...]:
+    return tuple(b - a for a, b in pairwise(starts.tolist()))
+
+
 def _packed(
     starts: Tensor, starts_k: Tensor, window: Window, masks: Masks, shape: Shape
 ) -> FoundMask:
     """Sequences one after the other, each of which sees its own keys alone."""
     if starts.is_cuda and torch.cuda.is_current_stream_capturing():
         return FoundMask(FULL, UNKNOWN_LENGTHS)
-    q, k = (
-        _lengths.get(x, None, lambda x=x: tuple(b - a for a, b in pairwise(x.tolist())))
-        for x in (starts, starts_k)
-    )
+    q, k = (_lengths.get(x, None, partial(_differences, x)) for x in (starts, starts_k))
     if q != k or not sum(q) == shape.q_len == shape.kv_len:
         return FoundMask(FULL, "it packs queries and keys of unlike lengths")
     some = tuple(n for n in q if n)
@@ -174,7 +175,7 @@ def _stand_in(read: Callable[[Values], CapturedCall], original: Function) -> Fun
             return read({**bound.arguments, **bound.arguments.get("kwargs", {})})
 
         run = partial(original, *args, **more)
-        return watched(run, query, call, outer=name, inner=[])
+        return call_recorded(run, query, call, outer=name, inner=[])
 
     return function
 

@@ -51,7 +51,7 @@ class FoundMask(NamedTuple):
 
 
 class Masks:
-    """What is known of the masks of a program."""
+    """The masks of a program, as far as they are known."""
 
     def __init__(
         self, folder: Path | None = None, affordable: Callable[[], bool] = lambda: True
@@ -84,11 +84,11 @@ class Masks:
         look = partial(self._look, terms, is_causal, shape, place)
         if len(terms) > 1:
             return look()
-        found: FoundMask = self._tensors.get(terms[0], (is_causal, shape), look)
-        return found
+        result: FoundMask = self._tensors.get(terms[0], (is_causal, shape), look)
+        return result
 
     def is_new(self, tensor: Tensor) -> bool:
-        """Whether a mask was not seen before."""
+        """True for a mask that was not seen before."""
         return has_data(tensor) and tensor not in self._tensors
 
     def _look(self, terms: list[Tensor], is_causal: bool, shape: Shape, place: Any) -> FoundMask:
@@ -101,12 +101,12 @@ class Masks:
             return self._last[alike]
         learned = any(x.requires_grad for x in terms)
         key = ("learned", place) if learned else tuple(map(_digest, terms)), meaning
-        found = self._contents.get(key) or self._remember(key, self._name(terms, is_causal, shape))
+        result = self._contents.get(key) or self._remember(key, self._name(terms, is_causal, shape))
         if len(self._last) >= REMEMBERED:
             self._last.clear()
             self._looks.clear()
-        self._last[alike] = found
-        return found
+        self._last[alike] = result
+        return result
 
     def of_flex(
         self, block_mask: Any, score_mod: Any, shape: Shape, device: torch.device
@@ -126,21 +126,21 @@ class Masks:
                 added = None if score_mod is None else _added(score_mod, shape, device)
             if added is not None:
                 table = added if table is None else torch.where(table, added, -torch.inf)
-            found = self.of(table, False, shape)
+            result = self.of(table, False, shape)
             if added is None and score_mod is not None:
-                return FoundMask(found.mask, "its score_mod does more than add to the scores")
-            return found
+                return FoundMask(result.mask, "its score_mod does more than add to the scores")
+            return result
 
         if (thing := score_mod if block_mask is None else block_mask) is None:
             return FoundMask(FULL)
-        found: FoundMask = self._functions.get(thing, (score_mod, shape), call)
-        return found
+        result: FoundMask = self._functions.get(thing, (score_mod, shape), call)
+        return result
 
-    def _remember(self, key: Any, found: FoundMask) -> FoundMask:
+    def _remember(self, key: Any, result: FoundMask) -> FoundMask:
         if len(self._contents) >= REMEMBERED:
             self._contents.clear()
-        self._contents[key] = found
-        return found
+        self._contents[key] = result
+        return result
 
     def _name(self, terms: list[Tensor], is_causal: bool, shape: Shape) -> FoundMask:
         """The terms together; a boolean mask hides where it is false."""
@@ -170,7 +170,7 @@ class Masks:
 
 
 def _digest(x: Tensor) -> int:
-    """Of what a tensor holds; what is repeated by a stride of zero is read once."""
+    """A checksum of a tensor; what is repeated by a stride of zero is read once."""
     x = x.detach()
     for axis, stride in enumerate(x.stride()):
         if stride == 0 and x.shape[axis] > 1:
@@ -190,7 +190,7 @@ def _visible(block_mask: Any, shape: Shape, device: torch.device) -> Tensor:
 
 
 def _added(score_mod: Any, shape: Shape, device: torch.device) -> Tensor | None:
-    """What it adds to a score, the same to any; None where it does something else."""
+    """The number that it adds to any score; None where it does something else."""
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
     from torch.nn.attention.flex_attention import _vmap_for_bhqkv
 

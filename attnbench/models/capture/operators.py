@@ -22,14 +22,14 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from attnbench.models.capture.captured_call import CapturedCall, form_of
 from attnbench.models.capture.kernels import kernel_of
 from attnbench.models.capture.libraries import call_of
-from attnbench.models.capture.recorder import NOW, watched
+from attnbench.models.capture.recorder import NOW, call_recorded
 from attnbench.models.mask_of import has_data
 
 if TYPE_CHECKING:
     from attnbench.models.capture.functions import Stands
 
 Function = Callable[..., Any]
-HEADS_FIRST = (
+OPERATORS = (
     "scaled_dot_product_attention",
     "_scaled_dot_product_attention_math",
     "_scaled_dot_product_flash_attention",
@@ -38,16 +38,15 @@ HEADS_FIRST = (
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_fused_attention_overrideable",
 )
-LENGTH_FIRST = ("_flash_attention_forward", "_efficient_attention_forward")
-LOWER_RIGHT = ("_scaled_dot_product_flash_attention", "_flash_attention_forward")
-"""Those that put the last query at the last key where they are causal."""
+LOWER_RIGHT = "_scaled_dot_product_flash_attention"
+"""The one that puts the last query at the last key where it is causal."""
 RECORDING = tuple(str(Path(__file__).with_name(name)) for name in ("functions.py", "recorder.py"))
 HANDING_ON = "as_itself."  # to a tensor's class or a mode, whose calls are its own
 
 
 def put_operators(stands: Stands) -> None:
     """Stand for the operators, and for what computes their gradients in compiled code."""
-    for name in (*HEADS_FIRST, *LENGTH_FIRST):
+    for name in OPERATORS:
         if (packet := getattr(torch.ops.aten, name, None)) is None:
             continue
         words = _words(packet)
@@ -95,13 +94,13 @@ def _operator(name: str, words: list[str], original: Function) -> Function:
 
 
 def _computes(query: Any) -> bool:
-    """Whether a call computes something, and no compiler only asks for its form."""
+    """True for a call that computes something, and no compiler only asks for its form."""
     return isinstance(query, Tensor) and has_data(query) and not isinstance(query, FunctionalTensor)
 
 
 def _trains() -> bool | None:
-    """Whether it is called by compiled code whose gradient may be asked for; None where it is
-    called within what is recorded already.
+    """True where compiled code calls it whose gradient may be asked for; None where it is called
+    within what is recorded already.
     """
     trains = False
     frame: FrameType | None = sys._getframe(3)  # past the stand-in
@@ -115,24 +114,16 @@ def _trains() -> bool | None:
 
 
 def _recorded(name: str, words: list[str], trains: bool, run: partial[Any]) -> Any:
-    """What ``run()`` returns, recorded."""
+    """Call an operator, and record it."""
     values = {**dict(zip(words, run.args, strict=False)), **run.keywords}
     read = partial(_read, name, values, trains)
-    return watched(run, values["query"], read, outer=name, inner=[])
+    return call_recorded(run, values["query"], read, outer=name, inner=[])
 
 
 def _read(name: str, values: dict[str, Any], trains: bool) -> CapturedCall:
     via, causal = f"aten {name}", bool(values.get("is_causal", False))
     mask = values.get("attn_mask", values.get("attn_bias", values.get("bias")))
-    if name in LENGTH_FIRST:
-        kind = values.get("custom_mask_type", 0)  # 1: the first query at the first key
-        sides = values.get("window_size_left"), values.get("window_size_right")
-        values = {**values, "window_size": sides, "causal": causal or kind == 2}
-        call = call_of(via, values)._replace(gradient=trains)
-        if mask is not None or kind == 1:
-            call = call._replace(attn_mask=mask, is_causal=kind == 1, find_mask=None)
-        return call
-    if name in LOWER_RIGHT:
+    if name == LOWER_RIGHT:
         return call_of(via, values, heads_first=True)._replace(gradient=trains)
     q, k, v = (values[x] for x in ("query", "key", "value"))
     dropout, scale = values.get("dropout_p") or 0.0, values.get("scale")
@@ -147,7 +138,7 @@ def _read(name: str, values: dict[str, Any], trains: bool) -> CapturedCall:
 
 
 def _gradient(words: list[str], original: Function) -> Function:
-    """What computes a gradient in compiled code: its seconds are those of the call before."""
+    """The stand-in for a gradient in compiled code: its seconds are those of the call before."""
 
     def call(*args: Any, **more: Any) -> Any:
         if (recorder := NOW.recorder) is None:

@@ -19,7 +19,7 @@ Place = tuple[str, int, str]  # file, line, and the function's name
 Where = tuple[Place | None, Place | None]
 """The model's line and the user's; None where there is no such, or it is the same."""
 USER_CODE = ("<stdin>", "<ipython", "<string>")
-"""How names of files begin that hold a user's own code, and are none."""
+"""Beginnings of names of files that hold a user's own code, and are none."""
 OWNERS: dict[str, str] = {}
 """Whose a file is, for each that was asked about."""
 
@@ -73,7 +73,7 @@ def _owner(file: str) -> str:
 
 
 def of_user(place: Place) -> bool:
-    """Whether a place is in the user's own code."""
+    """True for a place in the user's own code."""
     return _owner(place[0]) == "other"
 
 
@@ -88,13 +88,13 @@ def place_text(where: Where) -> str:
 
 
 def is_generated(file: str) -> bool:
-    """Whether torch.compile or torch.export wrote it."""
+    """True for code that torch.compile or torch.export wrote."""
     cache = sys.modules.get("torch._inductor.runtime.cache_dir_utils")
     return file.startswith("<eval_with_key>") or bool(cache and file.startswith(cache.cache_dir()))
 
 
 def in_generated(frame: FrameType | None) -> bool:
-    """Whether a stand-in that is running was called by such code."""
+    """True where such code called the stand-in that is running."""
     between = (str(Path(__file__).parent), str(Path(torch.__file__).parent / "_ops.py"))
     while frame is not None and frame.f_code.co_filename.startswith(between):
         frame = frame.f_back
@@ -127,7 +127,7 @@ class CompiledCalls:
             self._places |= dict.fromkeys(_forms(site.problem), place)
 
     def ran(self, problem: Problem) -> Place | None:
-        """Where the compiler met a call that has run as an operator: the likeliest place."""
+        """The likeliest place at which the compiler met a call that has run as an operator."""
         place = next((self._places[x] for x in _forms(problem) if x in self._places), None)
         if place is not None:
             self._ran.add(place)
@@ -135,12 +135,12 @@ class CompiledCalls:
 
     @property
     def met(self) -> int:
-        """How many the compiler met."""
+        """The number of calls that the compiler met."""
         return sum(self._met.values())
 
     @property
     def unknown(self) -> Counter[Place | None]:
-        """How many of those became part of code that can't be counted, by their places."""
+        """Counts by place of calls that became part of code that can't be counted."""
         return Counter({place: n for place, n in self._met.items() if place not in self._ran})
 
     def sites(self) -> list[Site]:

@@ -31,12 +31,12 @@ Function = Callable[..., Any]
 OTHERS = "ABCDEFGH"  # einsum's letters for the axes that an ellipsis stands for
 ACTIVATION = 3  # dimensions of an activation, at least
 BACK, ON = 4, 2
-"""How many products before a softmax may have made its scores, and how many after it may use it."""
+"""Products before a softmax that may have made its scores, and after it that may use it."""
 FIRST = 4  # calls of a place that are looked at however long that takes
 REMEMBERED = 1024
 CLOSE, ROUNDED = 2e-2, 64
-"""How far rounding may take a score from its parts: a share of the largest score, and no more than
-so many times what the dtype tells apart."""
+"""Largest distance of a score from its parts: a share of the largest score, and no more than so
+many times what the dtype tells apart."""
 ENOUGH = 64  # scores, at the least, of which it is said how they are bent
 PROXY = torch._C._TorchDispatchModeKey.PROXY
 
@@ -53,14 +53,14 @@ class Product(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """How the scores follow from the plain product; ``note``: what could not be read."""
+    """The scale and the mask between scores and the plain product; ``note``: what was not read."""
 
     scale: float
     mask: Tensor | None = None
     note: str = ""
 
 
-class Written:
+class HandWritten:
     """A place where attention is written out, and what was read of its calls."""
 
     def __init__(self) -> None:
@@ -78,19 +78,19 @@ class Weights(NamedTuple):
 
     product: Product
     values: Tensor
-    place: Written
+    place: HandWritten
     look: bool  # whether this call is looked at
     heads: int  # where batch and heads are one axis of the product, and are two of its scores
 
 
 class Recent(threading.local):
-    """What a thread has just computed."""
+    """The latest products and softmax of a thread."""
 
     def __init__(self) -> None:
         self.products: deque[Product] = deque(maxlen=BACK)
         self.weights: Weights | None = None
         self.left = 0
-        self.places: dict[Any, Written] = {}
+        self.places: dict[Any, HandWritten] = {}
 
     def product(self, name: str, operands: Any, out: Tensor, span: Span) -> None:
         """A product of queries and keys, of weights and values, or of anything else."""
@@ -117,7 +117,7 @@ class Recent(threading.local):
         if len(self.places) > REMEMBERED:
             self.places.clear()
         key = locate(), tuple(product.rows.shape), tuple(product.columns.shape)
-        place = self.places.setdefault(key, Written())
+        place = self.places.setdefault(key, HandWritten())
         place.looks += 1
         place.weights_used |= any(x() is not None for x in place.weights)
         place.weights = []

@@ -1,4 +1,4 @@
-"""What is recorded of a program while it runs: one recorder a process, and at most one at a time.
+"""The recorder of a program's calls while it runs: one a process, and at most one at a time.
 
 A call is looked at after it was made, outside of its clock, and the time that looking takes is
 taken off what the program took. Whatever goes wrong in looking is counted and reported, never
@@ -30,7 +30,7 @@ from attnbench.models.capture import clocks
 from attnbench.models.capture.calls import SeenCalls, Site, octave
 from attnbench.models.capture.captured_call import CapturedCall
 from attnbench.models.capture.clocks import Entry, Span, Steps, Tally, ThreadState, watch_gradient
-from attnbench.models.capture.kernels import QKV, chosen, observed, repeated_heads, why_math
+from attnbench.models.capture.kernels import QKV, observe, repeated_heads, torch_choice, why_math
 from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.capture.places import (
     CompiledCalls,
@@ -94,7 +94,7 @@ RUNS = {
     "flex": "flex, not compiled",
     "flex compiled": "flex",
 }
-"""What runs, by the function that is called, where torch chooses no kernel."""
+"""The kernel by the function that is called, where torch chooses none."""
 LOOKING = 0.01
 """The part of a program's time that looking at masks again may take."""
 HOST, NONE = clocks.SpanClock(), clocks.NoClock()
@@ -115,12 +115,12 @@ class Recorder:
         self.steps = Steps(self.tally)
         self.compiled = CompiledCalls()
         self.outputs: dict[int, Entry] = {}
-        """What computed an output in compiled code, where its gradient is a call of its own."""
+        """Entries by an output of compiled code, where its gradient is a call of its own."""
         self.failures: Counter[str] = Counter()  # calls that could not be recorded, by reason
         self.graphs = compiled_graphs()  # what had been compiled before
         self.whole = 0  # calls that do more than attention
         self.kernels: dict[tuple[CallForm, torch.device], tuple[str, tuple[str, ...]]] = {}
-        """What ran in calls of a form, and what kept a fused kernel from it."""
+        """The kernel of calls of a form, and the reasons why it is no fused one."""
         self._entries: dict[Any, Entry] = {}
         self._lock = threading.Lock()
         self.replaced: Callable[[], list[str]] = list
@@ -129,7 +129,7 @@ class Recorder:
         """Called once, as soon as there is anything to report."""
 
     def affordable(self) -> bool:
-        """Whether the program has time for another look at a mask."""
+        """True while the program has time for another look at a mask."""
         first = self.tally.first
         spent = self.tally.mine.looked
         return first is None or spent < LOOKING * (perf_counter() - first)
@@ -154,18 +154,18 @@ class Recorder:
         return Span(clock, clock.now(), since=since, looked=self.tally.mine.looked)
 
     def run(self, form: CallForm, call: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-        """What a call of torch's function returns; the first of a form is watched."""
+        """Call torch's function, and watch the first call of a form."""
         query = arguments["query"]
         if (form, query.device) in self.kernels or self.advice is not None:  # it may compile
             return call(**arguments)
-        out, kernel = observed(partial(call, **arguments), query)
+        out, kernel = observe(partial(call, **arguments), query)
         self.note_kernel(form, kernel, arguments)
         return out
 
     def note_kernel(self, form: CallForm, kernel: str, arguments: dict[str, Any]) -> None:
         """Keep what ran in calls of a form; where that could not be seen, what torch chooses."""
         try:
-            kernel = kernel or chosen(arguments)
+            kernel = kernel or torch_choice(arguments)
             why = why_math(arguments) if kernel == "math" else ()
         except Exception as error:
             self.report_failure(error)
@@ -188,9 +188,9 @@ class Recorder:
 
     def _record(self, call: CapturedCall, out: Any, until: float, span: Span) -> None:
         where, form = locate(), call.full_form()
-        found, new = call.look(where, self.masks)
-        key = where, call.via, form, call.q.device, found, call.note, call.heads, call.k.shape
-        entry = self._entries.get(key) or self._add_entry(key, call, where, found, form)
+        mask, new = call.look(where, self.masks)
+        key = where, call.via, form, call.q.device, mask, call.note, call.heads, call.k.shape
+        entry = self._entries.get(key) or self._add_entry(key, call, where, mask, form)
         self._watch_weights(entry, call, out)
         if call.whole:
             self.whole += 1
@@ -225,10 +225,10 @@ class Recorder:
             weights_of[entry] = weakref.ref(weights)
 
     def _add_entry(
-        self, key: Any, call: CapturedCall, where: Where, found: FoundMask, form: CallForm
+        self, key: Any, call: CapturedCall, where: Where, mask: FoundMask, form: CallForm
     ) -> Entry:
         try:
-            site = call.site(where, found, form)
+            site = call.site(where, mask, form)
         except CantBeDone as error:
             entry = Entry(why=str(error))
         else:
@@ -246,7 +246,7 @@ class Recorder:
             site = replace(site, call=self._completed_form(call))
             entry = Entry(site)
             if form.gradient:
-                problem = site.problem.with_(phase=call.phase(found, gradient=False))
+                problem = site.problem.with_(phase=call.phase(mask, gradient=False))
                 unasked = site.call and replace(site.call, asked=False)
                 entry.unasked = replace(site, problem=problem, call=unasked)
         with self._lock:
@@ -288,7 +288,7 @@ class Recorder:
         self.notice()
 
     def calls(self, *, complete: bool) -> SeenCalls:
-        """What was recorded so far, its sites still to be gathered."""
+        """The record so far, its sites still to be gathered."""
         end = self.gpu.read(wait=complete) if self.gpu.used else None
         if end is not None:
             self.tally.last = max(self.tally.last, end)
@@ -319,7 +319,7 @@ class Now:
     recorder: Recorder | None = None
 
     def state(self) -> ThreadState:
-        """What this thread is in the middle of, also where recording has ended meanwhile."""
+        """The state of this thread, also where recording has ended meanwhile."""
         recorder = self.recorder
         return ThreadState() if recorder is None else recorder.tally.mine
 
@@ -364,7 +364,7 @@ class Now:
 NOW = Now()
 
 
-def watched(
+def call_recorded(
     run: Callable[..., Any],
     query: Any,
     read: Callable[[], CapturedCall],
@@ -372,7 +372,7 @@ def watched(
     nested: bool = False,
     **meanwhile: Any,
 ) -> Any:
-    """What ``run()`` returns, recorded as ``read()``; the thread's state is ``meanwhile``."""
+    """Call ``run``, and record it as ``read()``; the thread's state is ``meanwhile``."""
     span = None if torch.compiler.is_compiling() else NOW.begin(query, nested=nested)
     if span is None:
         return run()
@@ -392,12 +392,12 @@ def watched(
 
 
 def stopped(error: Exception) -> bool:
-    """Whether a checkpoint has all that it wanted, and stops a call that has computed it."""
+    """True where a checkpoint has all that it needs, and stops a call that has computed it."""
     return type(error).__name__ == "_StopRecomputationError"
 
 
 def compiled_graphs() -> int:
-    """How many graphs torch's compiler has made in this process."""
+    """The number of graphs that torch's compiler has made in this process."""
     # which another thread may be importing just now
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
     return int(counters["stats"]["unique_graphs"]) if counters else 0
