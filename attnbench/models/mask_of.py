@@ -281,8 +281,8 @@ class WhileAlive:
 
 
 def _as_it_is(thing: Any) -> tuple[int | None, Tensor | None]:
-    """A tensor's count of writes, and a copy of one to which others may write unseen by torch: NumPy,
-    where they share memory, or ``.data``.
+    """A tensor's count of writes, and a copy where others may write to it unseen by torch: NumPy,
+    which shares its memory, or ``.data``.
     """
     uncounted = isinstance(thing, Tensor) and thing.is_inference()
     version = None if uncounted else getattr(thing, "_version", 0)

@@ -27,6 +27,7 @@ from attnbench.models.capture.calls import SeenCalls, merged
 from attnbench.models.capture.child import AfterImport
 from attnbench.models.capture.libraries import LIBRARIES, put_library
 from attnbench.models.capture.recorder import NOW, Recorder
+from attnbench.models.capture.stands import Stands
 from impls.errors import CantBeDone
 
 
@@ -68,7 +69,7 @@ class Session:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self._stands = functions.Stands()
+        self._stands = Stands()
         self._optimizers: Any = None
         actions = {
             FLEX: lambda: functions.put_flex(self._stands),

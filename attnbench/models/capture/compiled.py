@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -12,14 +12,11 @@ from attnbench.models.capture.captured_call import CapturedCall
 from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.capture.places import locate_traced
 from attnbench.models.capture.recorder import NOW
+from attnbench.models.capture.stands import Function, Stands
 from attnbench.models.mask_of import FULL, causal_of
 from impls.errors import CantBeDone
 from impls.masks import Shape
 
-if TYPE_CHECKING:
-    from attnbench.models.capture.functions import Stands
-
-Function = Callable[..., Any]
 COMPILED_NOTE = "compiled into larger code: how often it ran, and for how long, is not known"
 
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,11 +21,9 @@ from torch import Tensor
 from attnbench.models.capture.captured_call import CapturedCall
 from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.capture.recorder import call_recorded
+from attnbench.models.capture.stands import Function, Stands
 from attnbench.models.mask_of import CAUSAL, FULL, WhileAlive
 from impls.masks import Mask, Part, Shape
-
-if TYPE_CHECKING:
-    from attnbench.models.capture.functions import Function, Stands
 
 Values = Mapping[str, Any]
 Read = Callable[[str, Values], CapturedCall]

@@ -7,12 +7,11 @@ own calls, or those of code that torch.compile or torch.export made, which are c
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from msgspec.structs import replace
@@ -23,12 +22,9 @@ from attnbench.models.capture.captured_call import CapturedCall, form_of
 from attnbench.models.capture.kernels import kernel_of
 from attnbench.models.capture.libraries import call_of
 from attnbench.models.capture.recorder import NOW, call_recorded
+from attnbench.models.capture.stands import Function, Stands
 from attnbench.models.mask_of import has_data
 
-if TYPE_CHECKING:
-    from attnbench.models.capture.functions import Stands
-
-Function = Callable[..., Any]
 OPERATORS = (
     "scaled_dot_product_attention",
     "_scaled_dot_product_attention_math",
@@ -41,7 +37,6 @@ OPERATORS = (
 LOWER_RIGHT = "_scaled_dot_product_flash_attention"
 """The one that puts the last query at the last key where it is causal."""
 RECORDING = tuple(str(Path(__file__).with_name(name)) for name in ("functions.py", "recorder.py"))
-HANDING_ON = "as_itself."  # to a tensor's class or a mode, whose calls are its own
 
 
 def put_operators(stands: Stands) -> None:
@@ -105,10 +100,9 @@ def _trains() -> bool | None:
     trains = False
     frame: FrameType | None = sys._getframe(3)  # past the stand-in
     while frame is not None:
-        code = frame.f_code
-        if code.co_filename in RECORDING and not code.co_qualname.startswith(HANDING_ON):
+        if frame.f_code.co_filename in RECORDING:
             return None
-        trains = trains or ".CompiledFunction." in code.co_qualname
+        trains = trains or ".CompiledFunction." in frame.f_code.co_qualname
         frame = frame.f_back
     return trains
 

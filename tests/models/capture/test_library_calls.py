@@ -1,6 +1,7 @@
 """Other libraries' functions, recorded: modules of their names, with the signatures they have."""
 
 import inspect
+import re
 import sys
 from importlib import import_module
 
@@ -109,160 +110,74 @@ def x(*shape, **more):
 Q, K = x(2, 12, 4), x(2, 12, 2)  # [batch, length, heads, width]
 STARTS = torch.tensor([0, 5, 12], dtype=torch.int32)
 SLOPES = torch.tensor([2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8])
-CAUSAL = "b2 h4/2 n12 d8 f32 causal forward"
-flash = "flash_attn"
-ops = "xformers.ops"
-CALLS = {
-    "causal": (flash, "flash_attn_func", (Q, K, K), {"causal": True}, CAUSAL),
-    "window": (
-        flash,
-        "flash_attn_func",
-        (Q, K, K),
-        {"causal": True, "window_size": (3, -1)},
-        "b2 h4/2 n12 d8 f32 window:3,0 forward",
-    ),
-    "last query at the last key": (
-        flash,
-        "flash_attn_func",
-        (Q[:, :3], K, K),
-        {"causal": True},
-        "b2 h4/2 n3x12 d8 f32 causal decode",
-    ),
-    "all packed": (
-        flash,
-        "flash_attn_qkvpacked_func",
-        (x(2, 12, 3, 4),),
-        {},
-        "b2 h4/4 n12 d8 f32 none forward",
-    ),
-    "keys packed": (
-        flash,
-        "flash_attn_kvpacked_func",
-        (Q, x(2, 9, 2, 2)),
-        {},
-        "b2 h4/2 n12x9 d8 f32 none forward",
-    ),
-    "documents": (
-        flash,
-        "flash_attn_varlen_func",
-        (x(12, 4), x(12, 2), x(12, 2), STARTS, STARTS, 7, 7),
-        {"causal": True},
-        "b1 h4/2 n12 d8 f32 causal+document:5,7 forward",
-    ),
-    "version 4": (
-        "flash_attn.cute",
-        "flash_attn_func",
-        (Q, K, K),
-        {"window_size": (2, 1)},
-        "b2 h4/2 n12 d8 f32 window:2,1 forward",
-    ),
-    "xformers": (
-        ops,
-        "memory_efficient_attention",
-        (Q, Q[:, :9], Q[:, :9], "LowerTriangularMask"),
-        {},
-        "b2 h4/4 n12x9 d8 f32 causal@upper-left forward",
-    ),
-    "xformers, no heads": (
-        ops,
-        "memory_efficient_attention",
-        (x(2, 12), x(2, 12), x(2, 12)),
-        {"attn_bias": torch.ones(2, 12, 12).tril().log()},
-        "b2 h1/1 n12 d8 f32 causal forward",
-    ),
-    "sage": (
-        "sageattention",
-        "sageattn",
-        (Q.transpose(1, 2), K.transpose(1, 2), K.transpose(1, 2)),
-        {"is_causal": True},
-        CAUSAL,
-    ),
-    "sage, length first": (
-        "sageattention",
-        "sageattn",
-        (Q, K, K),
-        {"tensor_layout": "NHD"},
-        "b2 h4/2 n12 d8 f32 none forward",
-    ),
-    "diffusers": (
-        "diffusers.models.attention_dispatch",
-        "dispatch_attention_fn",
-        (Q, K, K),
-        {"attn_mask": torch.arange(12) < torch.tensor([[12], [7]]), "scale": 8**-0.5},
-        "b2 h4/2 n12 d8 f32 padding:12,7 forward",
-    ),
-}  # fmt: skip
-LIBRARY = {
-    "flash_attn": "flash_attn",
-    "flash_attn.cute": "flash_attn",
-    "xformers.ops": "xformers",
-    "sageattention": "sageattention",
-}
-UNLIKE = {
-    "capped": (flash, "flash_attn_func", (Q, K, K), {"softcap": 30.0}, "are capped"),
-    "log-sum-exp": (
-        flash,
-        "flash_attn_func",
-        (Q, K, K),
-        {"return_attn_probs": True},
-        "log-sum-exp",
-    ),
-    "slopes": (flash, "flash_attn_func", (Q, K, K), {"alibi_slopes": SLOPES}, "ALiBi"),
-    "cache": (
-        flash,
-        "flash_attn_with_kvcache",
-        (x(2, 1, 4), x(2, 32, 2), x(2, 32, 2), x(2, 1, 2), x(2, 1, 2)),
-        {"causal": True, "cache_seqlens": torch.tensor([10, 7], dtype=torch.int32)},
-        "fill a part",
-    ),
-    "unlike lengths": (
-        flash,
-        "flash_attn_varlen_func",
-        (x(12, 4), x(12, 2), x(12, 2), STARTS, torch.tensor([0, 4, 12]), 7, 8),
-        {},
-        "of unlike lengths",
-    ),
-    "object": (
-        ops,
-        "memory_efficient_attention",
-        (x(1, 12, 4), x(1, 12, 4), x(1, 12, 4), "BlockDiagonalMask"),
-        {},
-        "BlockDiagonalMask was not read",
-    ),
-    "sinks": ("flash_attn.cute", "flash_attn_func", (Q, K, K), {"learnable_sink": SLOPES}, "sinks"),
-}
+X, PACKED = x(2, 12), x(12, 4)
+ENDS = torch.arange(12) < torch.tensor([[12], [7]])
+CALLS = """
+flash_attn: flash_attn_func(Q, K, K, causal=True) -> b2 h4/2 n12 d8 f32 causal
+flash_attn: flash_attn_func(Q, K, K, causal=True, window_size=(3, -1)) \\
+    -> b2 h4/2 n12 d8 f32 window:3,0
+flash_attn: flash_attn_qkvpacked_func(x(2, 12, 3, 4)) -> b2 h4/4 n12 d8 f32 none
+flash_attn: flash_attn_kvpacked_func(Q, x(2, 9, 2, 2)) -> b2 h4/2 n12x9 d8 f32 none
+flash_attn: flash_attn_varlen_func(PACKED, PACKED, PACKED, STARTS, STARTS, 7, 7, causal=True) \
+    -> b1 h4/4 n12 d8 f32 causal+document:5,7
+flash_attn.cute: flash_attn_func(Q, K, K, window_size=(2, 1)) -> b2 h4/2 n12 d8 f32 window:2,1
+xformers.ops: memory_efficient_attention(Q, Q[:, :9], Q[:, :9], fmha.LowerTriangularMask()) \
+    -> b2 h4/4 n12x9 d8 f32 causal@upper-left
+xformers.ops: memory_efficient_attention(X, X, X, torch.ones(2, 12, 12).tril().log()) \
+    -> b2 h1/1 n12 d8 f32 causal
+sageattention: sageattn(Q.transpose(1, 2), *[K.transpose(1, 2)] * 2, is_causal=True) \
+    -> b2 h4/2 n12 d8 f32 causal
+sageattention: sageattn(Q, K, K, tensor_layout="NHD") -> b2 h4/2 n12 d8 f32 none
+diffusers.models.attention_dispatch: dispatch_attention_fn(Q, K, K, ENDS, scale=8**-0.5) \
+    -> b2 h4/2 n12 d8 f32 padding:12,7
+"""
+UNLIKE = """
+flash_attn: flash_attn_func(Q, K, K, softcap=30.0) -> are capped
+flash_attn: flash_attn_func(Q, K, K, return_attn_probs=True) -> log-sum-exp
+flash_attn: flash_attn_func(Q, K, K, alibi_slopes=SLOPES) -> ALiBi
+flash_attn: flash_attn_with_kvcache(Q[:, :1], K, K, cache_seqlens=STARTS[1:]) -> fill a part
+flash_attn: flash_attn_varlen_func(PACKED, PACKED, PACKED, STARTS, STARTS // 2, 7, 7) \\
+    -> unlike lengths
+xformers.ops: memory_efficient_attention(Q, Q, Q, fmha.BlockDiagonalMask()) -> Mask was not read
+flash_attn.cute: flash_attn_func(Q, K, K, learnable_sink=SLOPES) -> sinks
+"""
 
 
-def called(module, name, args, more):
-    """What the function returns, and what was captured of it."""
+def cases(text):
+    """The module, the call and what follows from it, of each line."""
+    lines = text.replace("\\\n   ", "").strip().splitlines()
+    return [re.fullmatch(r"(.*?): (.*) -> (.*)", line).groups() for line in lines]
+
+
+def run(module, call):
+    """What was captured of a call, which gives what it gives uncaptured."""
     with attnbench.capture() as calls:
-        found = import_module(module)
-        masks = sys.modules.get(f"{module}.fmha")
-        args = [getattr(masks, a)() if isinstance(a, str) else a for a in args]
-        out = getattr(found, name)(*args, **more)
-    original = getattr(found, name)
-    assert not hasattr(original, "__attnbench__")
-    again = original(*args, **more)
-    first, second = (o[0] if isinstance(o, tuple) else o for o in (out, again))
-    assert torch.equal(first, second)
-    return calls
+        names = globals() | vars(import_module(module))
+        out = eval(call, dict(names))
+    again = eval(call, globals() | vars(import_module(module)))
+    assert torch.equal(out, again)
+    return only(calls), calls
 
 
-@pytest.mark.parametrize("case", CALLS, ids=lambda case: case.replace(" ", "-"))
-def test_a_call_is_the_problem_that_its_arguments_say(installed, case):
-    module, name, args, more, slug = CALLS[case]
-    site = only(called(module, name, args, more))
-    assert str(site.problem) == slug and site.calls == 1
+@pytest.mark.parametrize(("module", "call", "problem"), cases(CALLS))
+def test_a_call_is_the_problem_that_its_arguments_say(installed, module, call, problem):
+    site, _ = run(module, call)
+    assert str(site.problem) == f"{problem} forward" and site.calls == 1
     assert site.faithful and not site.note
-    assert site.via == ("diffusers native" if case == "diffusers" else f"{LIBRARY[module]} {name}")
+    library, name = module.partition(".")[0], call.partition("(")[0]
+    assert site.via == ("diffusers native" if library == "diffusers" else f"{library} {name}")
 
 
-@pytest.mark.parametrize("case", UNLIKE)
-def test_what_a_problem_can_not_describe_counts_and_says_why(installed, case):
-    module, name, args, more, why = UNLIKE[case]
-    calls = called(module, name, args, more)
-    assert only(calls).calls == 1 and why in only(calls).note and calls.problems() == []
-    assert only(calls).share is not None
+def test_few_queries_are_the_last_of_the_keys(installed):
+    site, _ = run("flash_attn", "flash_attn_func(Q[:, :3], K, K, causal=True)")
+    assert str(site.problem) == "b2 h4/2 n3x12 d8 f32 causal decode"
+
+
+@pytest.mark.parametrize(("module", "call", "why"), cases(UNLIKE))
+def test_what_a_problem_can_not_describe_counts_and_says_why(installed, module, call, why):
+    site, calls = run(module, call)
+    assert site.calls == 1 and why in site.note and calls.problems() == []
+    assert site.share is not None
 
 
 def test_a_gradient_ends_at_what_the_program_gave(installed):
