@@ -153,7 +153,7 @@ class SeenCalls(msgspec.Struct):
         from attnbench.report import tidy
 
         # of calls that overlap, a sentence about what could not be seen says so
-        lines = [*[self.sentence()] * (not self.overlap), *self.unseen]
+        lines = self.unseen if self.overlap else [self.sentence(), *self.unseen]
         below = "".join(f"<p>{escape(line)}</p>" for line in lines)
         return (tidy.html(self.to_frame()) if self.sites else "") + below
 

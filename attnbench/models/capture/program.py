@@ -77,7 +77,7 @@ def show(calls: SeenCalls, path: Path) -> None:
     names = ("site", "problem", "via", "calls", "forward", "backward", "share")
     rows = []
     for s in calls.sites[:SITES]:
-        problem = str(s.problem.with_(inputs="normal")) + "*" * bool(s.note)
+        problem = str(s.problem.with_(inputs="normal")) + ("*" if s.note else "")
         times = (duration(x) if x else "" for x in (s.seconds, s.backward_s))
         share = "" if s.share is None else percent(s.share)
         rows.append((s.site, problem, s.via, f"{s.calls:,}" if s.calls else "?", *times, share))
@@ -120,7 +120,8 @@ def holding(problem: Problem) -> str:
     """Words: the conditions of a mask, without the name of a file."""
     words = {"dense": "a mask without a name", "bias": "numbers that are added"}
     kinds = [words.get(part.kind, str(part)) for part in problem.mask.parts]
-    return " and ".join(kinds) + ", the first query at the first key" * problem.mask.upper_left
+    corner = ", the first query at the first key" if problem.mask.upper_left else ""
+    return " and ".join(kinds) + corner
 
 
 def run_program(
