@@ -26,7 +26,7 @@ from attnbench.models.capture.masks import FoundMask, Masks
 from attnbench.models.capture.operators import put_operators
 from attnbench.models.capture.places import locate, place_text
 from attnbench.models.capture.readers import weights_unread
-from attnbench.models.capture.recorder import NOW, call_recorded, stopped
+from attnbench.models.capture.recorder import NOW, call_recorded
 from attnbench.models.capture.stands import Function, Stands, as_itself
 from impls.masks import Shape
 
@@ -96,17 +96,11 @@ def sdpa(original: Function) -> Function:
             form = replace(form, mask_type=state.bias)
         captured = partial(CapturedCall, via, *words, form=form)
         state.looked += perf_counter() - since
+        run = partial(recorder.run, form, call, arguments)
         if inside:
             state.inner.append(captured)
-            return recorder.run(form, call, arguments)
-        span = recorder.begin(query)
-        try:
-            out: Tensor = recorder.run(form, call, arguments)
-        except Exception as error:
-            if stopped(error):
-                recorder.record(captured, None, span)
-            raise
-        recorder.record(captured, out, span)
+            return run()
+        out: Tensor = call_recorded(run, query, captured)
         return out
 
     return scaled_dot_product_attention

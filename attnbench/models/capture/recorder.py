@@ -383,17 +383,13 @@ def call_recorded(
     try:
         out = run()
     except Exception as error:
-        out = error if stopped(error) else None
+        if type(error).__name__ == "_StopRecomputationError":  # of a checkpoint: it is computed
+            out = error
         raise
     finally:
         vars(state).update(before)
         NOW.record(read, out, span)
     return out
-
-
-def stopped(error: Exception) -> bool:
-    """True where a checkpoint has all that it needs, and stops a call that has computed it."""
-    return type(error).__name__ == "_StopRecomputationError"
 
 
 def compiled_graphs() -> int:
