@@ -135,11 +135,12 @@ def _after_first_pass(model: Any, args: Any, output: Any) -> None:
 
 # ---- masks -------------------------------------------------------------------------------------
 
-FORM = {
-    "shape", "size", "dim", "ndim", "ndimension", "numel", "dtype", "device", "layout", "is_cuda",
-    "is_cpu", "is_meta", "is_mps", "is_xpu", "is_sparse", "is_nested", "is_quantized", "get_device",
-    "is_floating_point", "is_complex", "is_inference", "requires_grad", "is_leaf", "grad_fn",
-}  # fmt: skip
+FORM_NAMES = """
+shape size dim ndim ndimension numel dtype device layout is_cuda is_cpu is_meta is_mps is_xpu
+is_sparse is_nested is_quantized get_device is_floating_point is_complex is_inference
+requires_grad is_leaf grad_fn
+"""
+FORM = frozenset(FORM_NAMES.split())
 """The attributes and methods of a tensor that need none of its numbers."""
 
 
@@ -270,22 +271,25 @@ def in_use(mask: Mask | Tensor, q_len: int, kv_len: int) -> tuple[Mask | Tensor,
 
 
 HONOURED = {"scaling", "is_causal", "position_bias", "dropout", "sliding_window"}
-MEANINGLESS = {
-    "cache_position", "deterministic", "labels", "layer_idx", "logits_to_keep",
-    "num_items_in_batch", "output_attentions", "output_hidden_states", "output_router_logits",
-    "past_key_value", "past_key_values", "position_embeddings", "position_ids", "return_dict",
-    "return_legacy_cache", "training", "use_cache",
-    # images, and which of their layers are taken, which some models hand on to every layer
-    "generation_mode", "image_position_ids", "mm_token_type_ids", "pixel_values",
-    "vision_feature_layer", "vision_feature_select_strategy",
-    # what generate() of a model that reads sounds hands on to its forward pass
-    "do_sample", "max_new_tokens", "min_new_tokens", "num_beams", "output_logits", "output_scores",
-    "return_dict_in_generate",
-}  # fmt: skip
+OF_THE_MODEL = """
+cache_position deterministic labels layer_idx logits_to_keep num_items_in_batch output_attentions
+output_hidden_states output_router_logits past_key_value past_key_values position_embeddings
+position_ids return_dict return_legacy_cache training use_cache
+"""
+OF_IMAGES = """
+generation_mode image_position_ids mm_token_type_ids pixel_values vision_feature_layer
+vision_feature_select_strategy
+"""
+"""Images, and which of their layers are taken, which some models hand on to every layer."""
+OF_GENERATION = """
+do_sample max_new_tokens min_new_tokens num_beams output_logits output_scores
+return_dict_in_generate
+"""
+"""Words that generate() of a model that reads sounds hands on to its forward pass."""
+MEANINGLESS = frozenset((OF_THE_MODEL + OF_IMAGES + OF_GENERATION).split())
 """Arguments for the model around: its cache, its loss, positions that are in q and k already."""
-PACKED = {
-    "cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "max_length_q", "max_length_k", "seq_idx",
-}  # fmt: skip
+PACKED_NAMES = "cu_seq_lens_q cu_seq_lens_k cu_seqlens max_length_q max_length_k seq_idx"
+PACKED = frozenset(PACKED_NAMES.split())
 """Arguments that say where packed sequences begin, as a mask, if there is one, does too."""
 EAGER = "take attn_implementation='eager' for this model"
 
