@@ -109,11 +109,11 @@ def begin(why_not: Callable[[], str | None]) -> None:
         Session(recorder).begin(running=False)
         writer = Writer(folder, recorder)
         atexit.register(writer.end)
-        os.register_at_fork(after_in_child=writer.forked)
+        os.register_at_fork(after_in_child=writer.restart)
         for name in ("_exit", "execv", "execve"):  # by which a process ends without exit functions
             setattr(os, name, writer.before(getattr(os, name)))
 
-    AfterImport({"torch": imported}, lambda error: failed(folder, error)).begin()
+    AfterImport({"torch": imported}, lambda error: note_failure(folder, error)).begin()
 
 
 def mark(folder: Path, kind: str, text: str = "") -> None:
@@ -122,7 +122,7 @@ def mark(folder: Path, kind: str, text: str = "") -> None:
         (folder / f"{os.getpid()}.{kind}").write_text(text)
 
 
-def failed(folder: Path, error: Exception) -> None:
+def note_failure(folder: Path, error: Exception) -> None:
     """Note that something went wrong."""
     mark(folder, "error", f"{type(error).__name__}: {error}")
 
@@ -166,7 +166,7 @@ class Writer:
                     calls.header["command"] = list(sys.orig_argv)
                     calls.write(self._file)
             except Exception as error:
-                failed(self._folder, error)
+                note_failure(self._folder, error)
 
     def before(self, leave: Callable[..., Any]) -> Callable[..., Any]:
         """A function by which the process leaves, with all that was recorded written first."""
@@ -183,7 +183,7 @@ class Writer:
         self._done.set()
         self.write(complete=True)
 
-    def forked(self) -> None:
+    def restart(self) -> None:
         """Begin anew in a forked process: nothing has been called yet."""
         self._recorder.restart()
         self._begin()

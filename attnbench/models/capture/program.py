@@ -87,7 +87,7 @@ def show(calls: SeenCalls, path: Path) -> None:
     # of calls that overlap, a sentence about what could not be seen says so
     out.print("" if calls.overlap else escape(f"\n{calls.sentence()}"))
     for s in calls.sites[:SITES]:
-        out.print(escape(f"{s.site}: {how(s)}"))
+        out.print(escape(f"{s.site}: {describe_call(s)}"))
     lines = [f"* {note}" for note in dict.fromkeys(s.note for s in calls.sites if s.note)]
     if len(calls.sites) > SITES:
         lines.append(f"{len(calls.sites) - SITES} more sites are in the file")
@@ -99,15 +99,15 @@ def show(calls: SeenCalls, path: Path) -> None:
         out.print(escape(run), soft_wrap=True)
 
 
-def how(site: Site) -> str:
-    """Words: the kernel that ran at a place, and the form of its calls."""
+def describe_call(site: Site) -> str:
+    """The kernel that ran at a place, and the form of its calls, in words."""
     if site.call is None:
         return f"{site.via}, of which no more is known"
     kernel = site.call.kernel or "a kernel that could not be seen"
     why = f", since {' and '.join(site.call.why)}" if site.call.why else ""
     mask = site.call.mask_words()
     if site.call.mask is not None or site.call.mask_type:
-        holds = ["hides nothing" if site.problem.mask.plain else holding(site.problem)]
+        holds = ["hides nothing" if site.problem.mask.plain else describe_mask(site.problem)]
         if site.changes:
             holds.append("other keys in other calls")
         if site.calls > 1 and site.new_masks == site.calls:
@@ -116,8 +116,8 @@ def how(site: Site) -> str:
     return "; ".join([f"{kernel}{why}", mask, *site.call.words()])
 
 
-def holding(problem: Problem) -> str:
-    """Words: the conditions of a mask, without the name of a file."""
+def describe_mask(problem: Problem) -> str:
+    """The conditions of a mask in words, without the name of a file."""
     words = {"dense": "a mask without a name", "bias": "numbers that are added"}
     kinds = [words.get(part.kind, str(part)) for part in problem.mask.parts]
     corner = ", the first query at the first key" if problem.mask.upper_left else ""
