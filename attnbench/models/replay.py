@@ -173,21 +173,13 @@ def _mask(form: CallForm, problem: Problem) -> Tensor | None:
         base = base.to(problem.device).nan_to_num(neginf=0.0)
         table = torch.where(visible, base, -torch.inf).to(dtype)
     shape, strides = form.mask.shape, form.mask.strides
-    four = (1,) * (4 - len(shape)) + shape if len(shape) != 3 else ()
-    if not four:  # batch and heads, or batch alone, as one axis
-        full = table.expand(problem.batch, problem.heads, *table.shape[2:])
-        ones = full[:, 0] if shape[0] == problem.batch else full.flatten(0, 1)
-        lies = (ones if shape[0] > 1 else ones[:1]).reshape(shape)
-    else:
-        sizes = zip(four, table.shape, strict=True)
-        table = table.expand(*(max(want, have) for want, have in sizes))
-        index = tuple(slice(0, 1) if want == 1 else slice(None) for want in four)
-        lies = table[index].reshape(shape)
-    keep = tuple(0 if s == 0 else None for s in strides)
-    if 0 in keep:
-        first = lies[tuple(slice(0, 1) if s == 0 else slice(None) for s in keep)]
-        return first.contiguous().expand(shape).requires_grad_(form.mask.gradient)
-    return lies.contiguous().requires_grad_(form.mask.gradient)
+    whole = table.expand(problem.batch, problem.heads, *table.shape[2:])
+    if len(shape) == 3:  # batch and heads, or batch alone, as one axis
+        whole = whole[:, 0] if shape[0] == problem.batch else whole.flatten(0, 1)
+    whole = whole[(0,) * (whole.dim() - len(shape))]
+    once = (size == 1 or stride == 0 for size, stride in zip(shape, strides, strict=True))
+    part = whole[tuple(slice(0, 1 if one else None) for one in once)]
+    return part.contiguous().expand(shape).requires_grad_(form.mask.gradient)
 
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Any]
