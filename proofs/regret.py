@@ -161,9 +161,8 @@ class Speed:
         pairs = heads * p.q_len * p.kv_len
         if self.skips:
             pairs = min(pairs, int(1.1 * p.mask.pairs(p.shape)) + 16 * heads * p.q_len)
-        filled = (
-            math.ceil(p.kv_len / BLOCK) * BLOCK / p.kv_len * (1 + 0.06 * (p.kv_len % BLOCK > 0))
-        )
+        filled = math.ceil(p.kv_len / BLOCK) * BLOCK / p.kv_len
+        filled *= 1.06 if p.kv_len % BLOCK else 1.0
         products = 4 * pairs * width * filled / (self.rate * width / (width + 24))
         moved = 4 * heads * width * (2 * p.q_len + 2 * p.kv_len) + 8 * pairs * self.stores
         far = 1 / (1 + (NEAR_BYTES / moved) ** 3)
