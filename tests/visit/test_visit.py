@@ -10,6 +10,7 @@ import tarfile
 import zipfile
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -80,7 +81,7 @@ def visited(tmp_path):
 
 def archived(folder, name="results.tar.gz"):
     with tarfile.open(folder / name) as archive:
-        return {member.rpartition("/")[2] for member in archive.getnames()}
+        return {Path(member.name).name for member in archive if member.isfile()}
 
 
 def test_every_step_is_run_in_turn_and_shown_by_the_line_that_counts(visited):
