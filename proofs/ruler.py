@@ -1,8 +1,8 @@
 """What the ruler claims of itself, measured here: ``python proofs/ruler.py [PART …]``.
 
-Parts: startup, sweep, endurance, timer, clock, memory, oracle, pairs, faults; all of them if none
-is named. Each figure is printed beside its limit; the exit status is 1 if one is beyond it. Leave
-the machine alone meanwhile.
+Parts: startup, sweep, endurance, timer, clock, oracle, pairs; all of them if none is named. Each
+figure is printed beside its limit; the exit status is 1 if one is beyond it. Leave the machine
+alone meanwhile.
 """
 
 from __future__ import annotations
@@ -218,27 +218,6 @@ def clock() -> Iterator[Figure]:
         yield f"a kernel of {cycles} cycles, off by", abs(median * rate / cycles - 1) * 100, 1, "%"
 
 
-def memory() -> Iterator[Figure]:
-    """The meter's peak against closed forms written out here."""
-    from attnbench.gate.inputs import make
-    from attnbench.meter.memory import observe, warm_profiler
-
-    apply(Settings())
-    warm_profiler()
-    tile = 256 * (512 + 2 + 64) * 4  # flash: a thread's scores, two columns and output, 256 queries
-    for n in (2048, 4096):
-        scores, out, log_sums = 8 * n * n * 4, 8 * n * 64 * 4, 8 * n * 4
-        closed = {"einsum": 2 * scores, "matmul": 2 * scores, "sdpa.flash": out + log_sums + tile}
-        problem = Problem(q_len=n, kv_len=n)
-        inputs = make(problem, 0)
-        for name, bytes_ in closed.items():
-            attend = load_function(impls.table().rows[name].build)(problem)
-            attend(*inputs)
-            peak = observe(problem, attend, inputs, None, None).memory.peak_bytes
-            off = abs(peak / bytes_ - 1) * 100
-            yield f"{name} at {n}: {peak / 2**20:.2f} MiB, off the closed form by", off, 1, "%"
-
-
 def oracle() -> Iterator[Figure]:
     """A million scores a row: 131,072 tokens, 8 heads of 64, causal, 256 rows, all gradients."""
     import torch
@@ -307,24 +286,8 @@ def _verdicts() -> Iterator[Figure]:
         yield f"{what}, of {trials} trials", 100 * wrong / trials, most, "%"
 
 
-def faults() -> Iterator[Figure]:
-    """Every planted fault is caught, and no honest row is."""
-    with tempfile.TemporaryDirectory() as folder:
-        start = time.perf_counter()
-        report = json.loads(attnbench("selfcheck", "--json", "--out", folder))
-        yield "attnbench selfcheck", time.perf_counter() - start, 300, "s"
-    yield f"of {report['n']} planted, escaped", report["n"] - report["caught"], 0, ""
-    records = json.loads(attnbench("check", "--json"))
-    tried = [r for r in records if r["status"] not in ("unsupported", "unavailable")]
-    alarms = [r for r in tried if r["status"] != "measured"]
-    for r in alarms:
-        print(f"    {r['variant']}: {r['status']}: {r['reason']}", file=sys.stderr)
-    yield f"of {len(tried)} cells of the honest table, false alarms", len(alarms), 0, ""
-
-
 PARTS: dict[str, Callable[[], Iterator[Figure]]] = {
-    part.__name__: part
-    for part in (startup, sweep, endurance, timer, clock, memory, oracle, pairs, faults)
+    part.__name__: part for part in (startup, sweep, endurance, timer, clock, oracle, pairs)
 }
 
 
