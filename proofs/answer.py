@@ -114,7 +114,7 @@ class Speed:
             ahead_from = f"{later[0]:,}" if later else "not here"
             yield step.variant, step.computes, [str(s or "–") for s in own], ahead_from
 
-    def kept(self, variant: str) -> float | None:
+    def skill(self, variant: str) -> float | None:
         """Its skill at the longest length, on the run's own inputs."""
         distance = self.regime.timed(self.longest)[variant].distance
         return distance.skill if distance else None
@@ -139,8 +139,8 @@ class Data:
         self.points = {p.variant: p for p in model_results.points(rows, self.model_length)}
         self.levels = model_results.levels_of(list(self.points.values()))
         """The fastest at each quality, at the longest text whose step was timed."""
-        found = self.evidence["recall"]
-        self.recalls = recall.recall_results(found.rows, found.made["baseline"])
+        results = self.evidence["recall"]
+        self.recalls = recall.recall_results(results.rows, results.made["baseline"])
 
     def speed(self, phase: str, mask: str = "none") -> Speed:
         """A regime of the run."""
@@ -160,7 +160,7 @@ class Data:
         """The claims with a verdict."""
         return [row["name"] for row in self.evidence["reproduce"].rows if row["verdict"] == verdict]
 
-    def kept(self, variant: str) -> tuple[float, float] | None:
+    def skill(self, variant: str) -> tuple[float, float] | None:
         """The least and the most skill on the layers of the trained model."""
         skills = [
             row["skill"]
@@ -191,11 +191,11 @@ def recall_cell(result: recall.RecallResult, budget: str) -> str:
     return f"{100 * accuracy.mean:.1f} ± {100 * accuracy.half:.1f}{mark}"
 
 
-def share(kept: tuple[float, float] | float | None) -> str:
+def share(skill: tuple[float, float] | float | None) -> str:
     """``45 to 55 %`` of what softmax does beyond averaging."""
-    if kept is None:
+    if skill is None:
         return "–"
-    ends = kept if isinstance(kept, tuple) else (kept,)
+    ends = skill if isinstance(skill, tuple) else (skill,)
     if round(100 * max(ends)) <= 0:
         return "nothing"
     return " to ".join(f"{100 * x:.0f}" for x in ends) + " %"
@@ -231,11 +231,11 @@ def claims(data: Data) -> Iterator[tuple[str, bool]]:
         yield f"window.blocked leads with a window and is ahead of sdpa, {phase}", leads
     for name, p in data.points.items():
         if p.computes == "its own operator":
-            kept = data.kept(name)
+            skill = data.skill(name)
             yield f"{name} in a trained model ends below half", p.cosine[0] < HALF
-            yield f"{name} keeps little of softmax", kept is None or kept[1] < LITTLE
+            yield f"{name} keeps little of softmax", skill is None or skill[1] < LITTLE
     for name in ("bigbird", "longformer"):
-        yield f"{name} keeps most of softmax", (data.kept(name) or (0.0, 0.0))[0] > HALF
+        yield f"{name} keeps most of softmax", (data.skill(name) or (0.0, 0.0))[0] > HALF
     gains = any(level.keep and level.keep[0].faster for level in data.levels)
     yield "nobody gains at any quality", not gains
     recalls = {each.variant: each for each in data.recalls}
@@ -247,7 +247,7 @@ def claims(data: Data) -> Iterator[tuple[str, bool]]:
     yield "one claim was not reproduced", data.claims("not reproduced") == ["one-head"]
 
 
-def made(machine: Path = MACHINE, run: str = RUN) -> str:
+def new_page(machine: Path = MACHINE, run: str = RUN) -> str:
     """The page."""
     data = Data(machine, run)
     if wrong := [sentence for sentence, holds in claims(data) if not holds]:
@@ -274,7 +274,7 @@ def made(machine: Path = MACHINE, run: str = RUN) -> str:
 
 def main(words: list[str]) -> int:
     try:
-        page = made()
+        page = new_page()
     except NotSoAnyMore as why:
         print(why)
         return 1

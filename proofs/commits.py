@@ -94,7 +94,7 @@ def commits() -> dict[str, tuple[Files, dict[str, str]]]:
         "a new variant": (with_more(DENSE / "__init__.py", FRESH), {"fresh": "added"}),
     }
     files = {file: text for changed, _ in single.values() for file, text in changed.items()}
-    words = {name: word for _, called in single.values() for name, word in called.items()}
+    words = {name: word for _, words in single.values() for name, word in words.items()}
     nothing = with_more(DENSE / "cost.py", COMMENT)
     return {"no change": (nothing, {}), **single, "all of it": (files, words)}
 
@@ -126,7 +126,7 @@ def _commit(root: Path, branch: str, files: Files) -> None:
     git(root, "commit", "--quiet", "--all", "-m", branch)
 
 
-def called(root: Path, base: str, branch: str, new: bool) -> tuple[dict[str, str], str, int]:
+def verdicts(root: Path, base: str, branch: str, new: bool) -> tuple[dict[str, str], str, int]:
     """The words that say a change, how all cells ended, and the exit status."""
     names = (*VARIANTS, "fresh") if new else VARIANTS
     words = ["-P", "-m", "attnbench", "history", "compare", base, branch, "--json"]
@@ -157,7 +157,7 @@ def compare(runs: int, only: list[str]) -> int:
         for run in range(1, runs + 1):
             for branch, (subject, (_, expected)) in zip(branches, planted.items(), strict=True):
                 start = time.monotonic()
-                words, ends, status = called(root, base, branch, "fresh" in expected)
+                words, ends, status = verdicts(root, base, branch, "fresh" in expected)
                 finding = bool({"wrong", "fails", "slower"} & set(expected.values()))
                 right = words == expected and status == finding
                 wrong += not right

@@ -91,16 +91,16 @@ def cases(
     decodes = variant.phases["cuda"] == ("decode",)
     phases = ("decode",) if decodes else ("train",) if few else ("forward", "train")
     if few:
-        chosen = FEW.get(capability, FEW[90][1:2])
+        shapes = FEW.get(capability, FEW[90][1:2])
     else:
         whole = itertools.product(DTYPES, MASKS, WIDTHS)
-        chosen = (
+        shapes = (
             *((dtype, mask, *HEADS, LENGTH, d) for dtype, mask, d in whole),
             *(("bfloat16", "causal", *GROUPED, LENGTH, d) for d in WIDTHS),
             *(("bfloat16", "causal", *extents) for extents in ODD),
         )
     sizes = set()
-    for (dtype, mask, heads, kv_heads, length, d), phase in itertools.product(chosen, phases):
+    for (dtype, mask, heads, kv_heads, length, d), phase in itertools.product(shapes, phases):
         queries = 1 if decodes else length
         problem = Problem(1, heads, kv_heads, queries, length, d, d, dtype, Mask.parse(mask),
                           phase, device="cuda")  # fmt: skip

@@ -25,7 +25,7 @@ SCREEN = ("--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1440
 
 
 @contextmanager
-def made(report: str, run: str) -> Iterator[Path]:
+def new_report(report: str, run: str) -> Iterator[Path]:
     """A new report, in a copy of the tree's own shape: its links are relative to the run."""
     env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
     with tempfile.TemporaryDirectory() as name:
@@ -54,7 +54,7 @@ def main(words: list[str]) -> int:
     """A line for each report; 1 where one is not what its run makes."""
     status = 0
     for report, run in REPORTS.items():
-        with made(report, run) as new:
+        with new_report(report, run) as new:
             if words == ["--write"]:
                 shutil.rmtree(ROOT / report, ignore_errors=True)
                 shutil.copytree(new, ROOT / report)

@@ -42,9 +42,9 @@ KEEP_EVERY_S, GRACE_S = 60.0, 8.0
 """How often a long step's results are kept; the time that it has after Ctrl-C."""
 INTERRUPTED = 130
 
-Ended = tuple[int | None, str]
+Result = tuple[int | None, str]
 """A step's exit status, None where its time was over, and its output."""
-Runner = Callable[[Sequence[str], float, Callable[[], None]], Ended]
+Runner = Callable[[Sequence[str], float, Callable[[], None]], Result]
 
 
 class NoVisit(Exception):
@@ -59,7 +59,7 @@ class Stopped(KeyboardInterrupt):
         self.output = output
 
 
-class Kept:
+class VisitFolder:
     """The folder that a visit leaves, and the results and caches that grow beside it."""
 
     def __init__(self, folder: Path, room: Path, device: str, before: Path | None = None) -> None:
@@ -130,14 +130,14 @@ class Kept:
         data = subprocess.run(command, capture_output=True).stdout  # though a file is written to
         pieces = [data[i : i + PIECE_BYTES] for i in range(0, len(data), PIECE_BYTES)]
         most = MOST_PIECES * PIECE_BYTES
-        kept = pieces if len(data) <= most else []
-        names = [f"{name}.{number}" if number else name for number in range(len(kept))]
-        for each, piece in zip(names, kept, strict=True):
+        parts = pieces if len(data) <= most else []
+        names = [f"{name}.{number}" if number else name for number in range(len(parts))]
+        for each, piece in zip(names, parts, strict=True):
             self._put(each, piece)
         for old in set(self.folder.glob(f"{name}*")) - {self.folder / each for each in names}:
             old.unlink()
         too_large = f"{name} has {len(data):,} bytes, more than {most:,}, and is not kept"
-        return [] if kept else [too_large]
+        return [] if parts else [too_large]
 
 
 def unpack(folder: Path, name: str, target: Path) -> None:
@@ -182,7 +182,7 @@ def fill_cache(source: Path, cache: Path) -> list[str]:
     return []
 
 
-def called(command: Sequence[str], limit_s: float, keep: Callable[[], None]) -> Ended:
+def run_command(command: Sequence[str], limit_s: float, keep: Callable[[], None]) -> Result:
     """Run a command in a group of its own for so long at most; call ``keep`` now and then."""
     env = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}  # a line that counts is whole
     with tempfile.TemporaryFile() as output:
@@ -225,28 +225,28 @@ def _waited(process: subprocess.Popen[bytes], seconds: float) -> int | None:
 
 def visit(
     todo: Sequence[Step],
-    kept: Kept,
+    folder: VisitFolder,
     seconds: float,
-    run: Runner = called,
+    run: Runner = run_command,
     now: Callable[[], float] = monotonic,
 ) -> None:
     """Run step after step until the time is over."""
     from proofs.visit_steps import Room
 
     def note(step: Step, status: str, seconds: float, line: str) -> None:
-        kept.steps[step.name] = {"status": status, "seconds": round(seconds, 1), "line": line}
-        kept.write()
+        folder.steps[step.name] = {"status": status, "seconds": round(seconds, 1), "line": line}
+        folder.write()
 
     end = now() + seconds - PACKING_S
-    kept.write()
+    folder.write()
     for step in todo:
         left = min(step.limit_s, end - now())
-        before = kept.steps.get(step.name)
+        before = folder.steps.get(step.name)
         if left < step.least_s:
             if before is None:
                 note(step, "not begun", 0.0, "no time was left for it")
             continue
-        room = Room(kept.device, kept.results, step.name, left)
+        room = Room(folder.device, folder.results, step.name, left)
         command = step.command(room)
         if isinstance(command, str):
             note(step, "left out", 0.0, command)
@@ -255,23 +255,23 @@ def visit(
         note(step, "cut off", 0.0, "the visit ended in the middle of it")
         print(f"{step.name}: {left:.0f} s at most …", file=sys.stderr, flush=True)
         try:
-            status, output = run(command, left, kept.write)
+            status, output = run(command, left, folder.write)
             if status == 2 and "--resume" in command and "start a new" in output:
-                kept.tell(step.name, output)
-                status, output = run(step.command(replace(room, anew=True)), left, kept.write)
+                folder.tell(step.name, output)
+                status, output = run(step.command(replace(room, anew=True)), left, folder.write)
         except Stopped as stopped:
-            kept.tell(step.name, stopped.output)
+            folder.tell(step.name, stopped.output)
             note(step, "cut off", now() - start, "the visit was stopped in the middle of it")
             raise
-        kept.tell(step.name, output)
+        folder.tell(step.name, output)
         word, line = step.outcome(status, output)
         note(step, word, now() - start, line)
 
 
-def table(kept: Kept) -> str:
+def table(folder: VisitFolder) -> str:
     """A line for each step: how it ended, its seconds, and the line that says most."""
     rows = [f"{'step':14}{'status':11}{'seconds':>8}  outcome"]
-    for name, one in kept.steps.items():
+    for name, one in folder.steps.items():
         line = shorten(one["line"], 120, placeholder=" …")  # the summary has it whole
         rows.append(f"{name:14}{one['status']:11}{one['seconds']:8.1f}  {line}")
     return "\n".join(rows)
@@ -308,46 +308,48 @@ def _visited(options: argparse.Namespace, room: Path, notes: list[str], end: flo
 
     machine, todo = this_machine(), visit_steps.steps()
     if unknown := set(options.steps) - {step.name for step in todo}:
-        known = ", ".join(step.name for step in todo)
-        raise NoVisit(f"there is no step {', '.join(sorted(unknown))}; the steps are {known}")
+        names = ", ".join(step.name for step in todo)
+        raise NoVisit(f"there is no step {', '.join(sorted(unknown))}; the steps are {names}")
     warnings = visit_steps.notes(machine)
     if options.device not in machine.devices:
         raise NoVisit(f"torch can't use a GPU here: {'; '.join(warnings)}")
-    kept = Kept(options.out, room, options.device, options.before)
-    os.environ["TRITON_CACHE_DIR"] = str(kept.cache)
-    for source in filter(None, (kept.brought, options.wheels)):
-        notes += fill_cache(source, kept.cache) if any(source.glob("*/*.json")) else []
-    notes += fill_cache(options.caches, kept.cache) if options.caches else []
-    kept.notes = notes + warnings
-    kept.tell("machine", json.dumps({"machine": machine.to_dict(), "notes": kept.notes}, indent=1))
-    for note in kept.notes:
+    folder = VisitFolder(options.out, room, options.device, options.before)
+    os.environ["TRITON_CACHE_DIR"] = str(folder.cache)
+    for source in filter(None, (folder.brought, options.wheels)):
+        notes += fill_cache(source, folder.cache) if any(source.glob("*/*.json")) else []
+    notes += fill_cache(options.caches, folder.cache) if options.caches else []
+    folder.notes = notes + warnings
+    folder.tell(
+        "machine", json.dumps({"machine": machine.to_dict(), "notes": folder.notes}, indent=1)
+    )
+    for note in folder.notes:
         print(f"note: {note}", file=sys.stderr)
     todo = [step for step in todo if step.name in options.steps] if options.steps else todo
-    statuses = {name: one["status"] for name, one in kept.steps.items()}
+    statuses = {name: one["status"] for name, one in folder.steps.items()}
     own, more = visit_steps.queue(todo, statuses, options.call)
     try:
         with as_ctrl_c():
-            visit([*own, *more], kept, end - monotonic())
+            visit([*own, *more], folder, end - monotonic())
     except KeyboardInterrupt:
         print("stopped; what was done is kept, and the same command goes on", file=sys.stderr)
         return INTERRUPTED
     finally:
-        print(table(kept))
-    ends = {kept.steps[step.name]["status"] for step in (todo if options.steps else own)}
+        print(table(folder))
+    ends = {folder.steps[step.name]["status"] for step in (todo if options.steps else own)}
     return 2 if ends - {"done", "finding", "left out"} else int("finding" in ends)
 
 
 def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    add, folder = parser.add_argument, {"type": Path, "metavar": "DIR"}
+    add, path = parser.add_argument, {"type": Path, "metavar": "DIR"}
     steps = {"type": lambda text: text.replace(",", " ").split(), "metavar": "NAME,…"}
-    add("--out", required=True, help="the visit's folder", **folder)
+    add("--out", required=True, help="the visit's folder", **path)
     add("--call", type=int, choices=range(1, 5), help="else the first with steps left")
     add("--minutes", type=float, default=9.0, metavar="M", help="of this call; 9 if not given")
-    add("--before", help="an earlier call's folder, if it is not --out", **folder)
-    add("--wheels", help="packages to install first, without a network", **folder)
-    add("--caches", help="Triton's cache, if not with the wheels", **folder)
+    add("--before", help="an earlier call's folder, if it is not --out", **path)
+    add("--wheels", help="packages to install first, without a network", **path)
+    add("--caches", help="Triton's cache, if not with the wheels", **path)
     add("--steps", default=[], help="these steps alone", **steps)
     add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a tiny trial")
     return parser

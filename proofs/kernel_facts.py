@@ -92,14 +92,14 @@ def flop_a_byte(kernel: str, constants: Constants, size: int) -> float | None:
         return WALKED[kernel](constants, size)
     block, products, streams, wide = HELD.get(kernel, ("", 0, 0, 0))
     if "BLOCK" in constants and kernel in HELD:  # in Gluon, two groups of 64 rows
-        held = GLUON_ROWS
+        rows = GLUON_ROWS
     elif block in constants:
-        held = constants[block]
+        rows = constants[block]
     else:
         return None
     if block == "ROWS":  # the rest of the block is padding
-        held = min(held, constants["group"] * constants["queries"])
-    return 2 * products * held / (streams * size + wide * 4)
+        rows = min(rows, constants["group"] * constants["queries"])
+    return 2 * products * rows / (streams * size + wide * 4)
 
 
 class Product(NamedTuple):

@@ -65,12 +65,23 @@ BLOCK = """class Block(nn.Module):
 """
 STEP = '    print(f"STEP {time.perf_counter() - t0:.6f}")\n'
 CHECK = 'print(f"CHECK {out.double().pow(2).mean().item():.10g}")\n'
-HOLDS = {"causal": "causal", "hides nothing": "none", "padding (right)": "padding",
-         "padding (left)": "leftpad", "window": "window", "alibi": "alibi",
-         "documents": "document"}  # fmt: skip
+HOLDS = {
+    "causal": "causal",
+    "hides nothing": "none",
+    "padding (right)": "padding",
+    "padding (left)": "leftpad",
+    "window": "window",
+    "alibi": "alibi",
+    "documents": "document",
+}
 """The mask of ours, by how a truth begins."""
-GIVEN = {"boolean": "a boolean", "float": "a float", "no mask": "no mask", "is_causal": "is_causal",
-         "bias object": "a Causal"}  # fmt: skip
+MANNERS = {
+    "boolean": "a boolean",
+    "float": "a float",
+    "no mask": "no mask",
+    "is_causal": "is_causal",
+    "bias object": "a Causal",
+}
 """Our words for the way in which it came, likewise."""
 FLEX = {"flex uncompiled": "flex, not compiled", "flex compiled": "flex"}
 PAIRS, AT_ONCE = 5, 2
@@ -112,7 +123,7 @@ def facts_of(program: Truth) -> list[tuple[int, Truth]]:
 ALL: dict[str, Truth] = {k: v for file in FILES for k, v in tomllib.loads(file.read_text()).items()}
 
 
-def captured(name: str, folder: Path) -> SeenCalls | None:
+def capture(name: str, folder: Path) -> SeenCalls | None:
     """The calls that capture finds in a program; None where it says nothing."""
     for file, mended in (("prog.py", False), ("mended.py", True)):
         text = text_of(ALL[name], mended=mended)
@@ -138,7 +149,7 @@ def faults(program: Truth, calls: SeenCalls | None) -> list[str]:
         elif truth["kernel"] == "no attention":
             sentences = ["it is taken for attention"] if here else []
         else:
-            sentences = [*_kernel(truth, here), *_given(truth, here), *_held(truth, here)]
+            sentences = [*_kernel(truth, here), *_manner(truth, here), *_content(truth, here)]
         wrong += [f"line {line}: {s}" for s in (*sentences, *_mends(truth, here, calls))]
     return wrong
 
@@ -156,16 +167,16 @@ def _kernel(truth: Truth, here: list[Site]) -> Iterator[str]:
         yield f"no reason is given, truly {truth['why']}"
 
 
-def _given(truth: Truth, here: list[Site]) -> Iterator[str]:
+def _manner(truth: Truth, here: list[Site]) -> Iterator[str]:
     """The way in which the mask came."""
     texts = [s.call.mask_words() for s in here if s.call and s.via in ("sdpa", "mha")]
-    expected = next((w for start, w in GIVEN.items() if truth["given"].startswith(start)), "")
+    expected = next((w for start, w in MANNERS.items() if truth["given"].startswith(start)), "")
     by_layer = "MultiheadAttention" in truth["given"] or "TransformerEncoder" in truth["given"]
     if texts and not by_layer and not any(text.startswith(expected) for text in texts):
         yield f"the mask is given as {texts}, truly {truth['given']}"
 
 
-def _held(truth: Truth, here: list[Site]) -> Iterator[str]:
+def _content(truth: Truth, here: list[Site]) -> Iterator[str]:
     """What the mask holds, and at which corner."""
     mask = next((m for words, m in HOLDS.items() if truth["holds"].startswith(words)), "")
     masks = {str(s.problem.mask) for s in here if s.faithful}
@@ -194,7 +205,7 @@ def _mends(truth: Truth, here: list[Site], calls: SeenCalls | None) -> Iterator[
         yield f"{wrong} is advised, truly {sure or 'nothing'}"
 
 
-def promised(calls: SeenCalls) -> Gain:
+def promise_of(calls: SeenCalls) -> Gain:
     """What the mends of a program gain, priced in pairs."""
 
     def times(s: Site) -> SiteTimes:
@@ -220,11 +231,11 @@ def step_s(folder: Path, file: str) -> tuple[float, float]:
 
 def gains(name: str, folder: Path) -> bool:
     """Print a promise beside what the program gains; true where its interval holds."""
-    calls = captured(name, folder)
+    calls = capture(name, folder)
     if calls is None:
         print(f"MISSES {name}: nothing was captured", flush=True)
         return False
-    promise, ratios, equal = promised(calls), [], True
+    promise, ratios, equal = promise_of(calls), [], True
     off = max((t.get("equal_to", EQUAL) for _, t in facts_of(ALL[name])), default=EQUAL)
     for _ in range(PAIRS):
         runs = {f: step_s(folder, f) for f in random.sample(["prog.py", "mended.py"], 2)}
@@ -234,7 +245,7 @@ def gains(name: str, folder: Path) -> bool:
     f, words = promise.factor, {w for s in promise.sites for w in s.mend}
     holds, interval = f.low <= max(ratios) and min(ratios) <= f.high, f"[{f.low:.2f}, {f.high:.2f}]"
     if calls.overlap:  # whose share of the time is not known: it is not to lose
-        holds, interval = median(ratios) <= 1 + MARGIN, "not promised"
+        holds, interval = median(ratios) <= 1 + MARGIN, "not promise_of"
     print(
         f"{'holds' if holds and equal else 'MISSES':6} {name}: {f.value:.2f} {interval}, "
         f"program {median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}); "
@@ -260,7 +271,7 @@ def main() -> int:
             print(f"{sum(holding)} of {len(holding)} promises hold")
             return int(not all(holding))
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            results = list(pool.map(captured, names, folders.values()))
+            results = list(pool.map(capture, names, folders.values()))
     wrong = 0
     for name, calls in zip(names, results, strict=True):
         if sentences := faults(ALL[name], calls):
