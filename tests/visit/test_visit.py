@@ -221,11 +221,11 @@ def summary(seconds=2.0, **changes):
     return json.dumps({"device": "cuda", "steps": {"env": one}, **changes}).encode()
 
 
-def test_a_trial_on_a_cpu_is_not_gone_on_with_on_a_gpu(tmp_path):
+@pytest.mark.parametrize("where", ["", "new"])
+def test_a_trial_on_a_cpu_is_not_gone_on_with_on_a_gpu(tmp_path, where):
     (tmp_path / "summary.json").write_bytes(summary(device="cpu"))
-    for where in ([tmp_path], [tmp_path / "new"]):
-        with pytest.raises(NoVisit, match=f"{tmp_path} holds a visit with --device cpu"):
-            VisitFolder(where[0], tmp_path / "room", "cuda", tmp_path)
+    with pytest.raises(NoVisit, match=f"{tmp_path} holds a visit with --device cpu"):
+        VisitFolder(tmp_path / where, tmp_path / "room", "cuda", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -399,15 +399,16 @@ def test_options_that_are_on_or_off_are_tried_both_ways(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("last", "status", "line"),
+    ("repeats", "status", "line"),
     [
-        (1.04, 0, "energy: 2 of 2 variants within 5 %; the widest 4.0 % (a)"),
-        (1.2, 1, "energy: 1 of 2 variants within 5 %; the widest 20.0 % (a)"),
-        (None, 2, "energy: nothing to compare: each was measured once"),
+        ([1.02, 1.0, 1.04], 0, "energy: 2 of 2 variants within 5 %; the widest 4.0 % (a)"),
+        ([1.02, 1.0, 1.2], 1, "energy: 1 of 2 variants within 5 %; the widest 20.0 % (a)"),
+        ([1.0], 2, "energy: nothing to compare: each was measured once"),
+        ([], 2, "energy: nothing to compare: no run with energy lies here"),
     ],
 )
-def test_joules_of_repeats_that_lie_apart_are_shown(tmp_path, capsys, last, status, line):
-    for number, joules in enumerate([1.02, 1.0, last] if last else [1.0], 1):
+def test_joules_of_repeats_that_lie_apart_are_shown(tmp_path, capsys, repeats, status, line):
+    for number, joules in enumerate(repeats, 1):
         folder = tmp_path / f"energy-{number}" / "box" / "run"
         folder.mkdir(parents=True)
         (folder / "run.json").write_text(json.dumps(runs.HEADER))
@@ -416,11 +417,6 @@ def test_joules_of_repeats_that_lie_apart_are_shown(tmp_path, capsys, last, stat
         (folder / "records.jsonl").write_text("".join(f"{r.line()}\n" for r in records))
     assert visit_steps.energies(tmp_path) == status
     assert capsys.readouterr().out.splitlines()[-1] == line
-
-
-def test_no_energy_says_why(tmp_path, capsys):
-    assert visit_steps.energies(tmp_path) == 2
-    assert "nothing to compare: no run with energy" in capsys.readouterr().out
 
 
 # ---- a step's process ----
