@@ -39,19 +39,15 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from impls.errors import CantBeDone
 from impls.loading import load_function
 from impls.masks import MASK_KINDS as MASK_KINDS
+from impls.operators import OPERATORS
+from impls.operators import Computes as Computes
 
 if TYPE_CHECKING:
     from impls.problem import Problem
 
-INTERFACE = 1
+INTERFACE = 2
 """Version of the contract between the table and the ruler."""
 
-Computes = Literal[
-    "softmax",
-    "softmax on its own pattern",
-    "approximates softmax",
-    "its own operator",
-]
 Level = Literal["core", "layer", "block"]
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -99,7 +95,8 @@ class Variant:
     name: str
     title: str
     family: str
-    computes: Computes
+    operator: str
+    """One of :data:`impls.operators.OPERATORS`."""
     build: str
     """Dotted path of ``build(problem, **options) -> attend``: ``package.module:function``."""
     level: Level = "core"
@@ -173,7 +170,7 @@ class Variant:
             raise InvalidRow(
                 f"the name {self.name!r} is not lower-case words, digits and _ joined by dots"
             )
-        one_of(self.name, "computes", [self.computes], get_args(Computes))
+        one_of(self.name, "operator", [self.operator], list(OPERATORS))
         one_of(self.name, "level", [self.level], get_args(Level))
         one_of(self.name, "devices", self.devices, DEVICES)
         for what in ("dtypes", "masks", "phases"):
@@ -204,7 +201,7 @@ class Variant:
         check_ranks(self.name, self.level, self.ranks, self.shares, self.options)
 
     def _check_definition(self) -> None:
-        if self.level == "core" and self.computes == "softmax" and self.definition is not None:
+        if self.level == "core" and self.exact and self.definition is not None:
             raise InvalidRow(
                 f"{self.name} computes softmax, so the oracle is its definition: it has no other"
             )
@@ -213,7 +210,7 @@ class Variant:
                 f"{self.name} is at level {self.level}, so it needs a definition: "
                 "no oracle knows its weights"
             )
-        if self.computes != "softmax" and self.definition is None:
+        if not self.exact and self.definition is None:
             raise InvalidRow(
                 f"{self.name} computes {self.computes!r}, so it needs a definition: "
                 "the plain form that its implementation error is measured against"
@@ -254,6 +251,11 @@ class Variant:
         return self.name + "?" + "&".join(f"{k}={v}" for k, v in sorted(self.given.items()))
 
     @property
+    def computes(self) -> Computes:
+        """Its operator, seen from softmax."""
+        return OPERATORS[self.operator].computes
+
+    @property
     def exact(self) -> bool:
         """True where it computes softmax attention under the problem's mask and nothing else."""
         return self.computes == "softmax"
@@ -276,7 +278,7 @@ class Variant:
 
         devices = _common(self.devices, core.devices)
         return replace(
-            self, core=core, computes=core.computes, devices=devices, dtypes=both("dtypes"),
+            self, core=core, operator=core.operator, devices=devices, dtypes=both("dtypes"),
             masks=both("masks"), phases=both("phases"), gqa=self.gqa and core.gqa,
             cross=min(self.cross, core.cross, key=CROSSES.index), head_dims=core.head_dims,
             requires=tuple(dict.fromkeys((*self.requires, *core.requires))),

@@ -26,7 +26,6 @@ sys.path.insert(0, str(ROOT))
 
 import impls  # noqa: E402
 from attnbench.core.settings import Settings, apply, environment  # noqa: E402
-from impls.loading import load_function  # noqa: E402
 from impls.masks import Mask  # noqa: E402
 from impls.problem import Problem  # noqa: E402
 
@@ -149,19 +148,12 @@ def timer() -> Iterator[Figure]:
     """Our samples and torch.utils.benchmark's, turn about, on the same calls."""
     from torch.utils.benchmark import Timer
 
-    from attnbench.gate.gate import gate
-    from attnbench.gate.inputs import make
-    from attnbench.gate.reference import judge
+    from attnbench.core.job import Job
+    from attnbench.meter.cell import Bench
     from attnbench.meter.clocks import clock_for
-    from attnbench.meter.timer import Timed, Values
-    from impls.lowrank.mean_v import definition as define
 
-    def ratio(problem: Problem, name: str) -> float:
-        row = impls.table().rows[name]
-        attend = load_function(row.build)(problem, **row.chosen)
-        verdict = gate(judged, attend, None if row.exact else define(problem), 0)
-        values = Values(judged.inputs, judged.dout)
-        timed = Timed(problem, attend, values, verdict.truth, exact=row.exact)
+    def ratio(name: str, problem: Problem) -> float:
+        timed = bench.ready(Job(impls.table().find(name), problem)).timed()
         timed.before()
         theirs = Timer("run()", globals={"run": timed.run}, num_threads=1)
         clock, ratios = clock_for("cpu", problem.phase), list[float]()
@@ -173,19 +165,20 @@ def timer() -> Iterator[Figure]:
         until = time.perf_counter() + SECONDS_A_CELL
         while time.perf_counter() < until or len(ratios) < 20:
             order = ("ours", "theirs") if len(ratios) % 2 else ("theirs", "ours")
-            times = {name: sides[name]() for name in order}
+            times = {side: sides[side]() for side in order}
             ratios.append(times["ours"] / times["theirs"])
         print(f"    {name:12} {problem}: {statistics.median(ratios):.4f}", file=sys.stderr)
         return statistics.median(ratios)
 
     apply(Settings())
-    off = []
-    for n in (128, 256, 512):
-        for phase in ("forward", "train"):
-            problem = Problem(q_len=n, kv_len=n, phase=phase, mask=Mask.parse("causal"))
-            judged = judge(problem, make(problem, 0), 0)
-            names = ("einsum", "matmul", "chunked", "sdpa.math", "sdpa.flash", "mean_v")
-            off += [abs(ratio(problem, name) - 1) * 100 for name in names]
+    bench = Bench()
+    names = ("einsum", "matmul", "chunked", "sdpa.math", "sdpa.flash", "mean_v")
+    problems = [
+        Problem(q_len=n, kv_len=n, phase=phase, mask=Mask.parse("causal"))
+        for n in (128, 256, 512)
+        for phase in ("forward", "train")
+    ]
+    off = [abs(ratio(name, p) - 1) * 100 for p in problems for name in names]
     median = statistics.median(off)
     yield f"against torch.utils.benchmark, {len(off)} cells: median |ratio - 1|", median, 2, "%"
     yield "the worst of them", max(off), 5, "%"
@@ -232,7 +225,7 @@ def oracle() -> Iterator[Figure]:
     rows = sample_rows(n, 256, 0)
     dout = torch.randn(1, 8, len(rows), 64)
     start = time.perf_counter()
-    truth = exact(problem, *inputs, rows, dout)
+    truth = exact(problem, *inputs.qkv, rows, dout)
     for tensor in (truth.out, truth.dq, truth.dk, truth.dv):
         assert tensor is not None
         assert compare(tensor.float(), tensor).relative < 1e-6
@@ -260,11 +253,11 @@ def pairs() -> Iterator[Figure]:
 
 
 def _verdicts() -> Iterator[Figure]:
+    from attnbench.core.job import Job
     from attnbench.core.stats import LEAST_MARGIN, StopRule, Verdict
     from attnbench.gate.plants import SLICES_PROBLEM, slices
     from attnbench.meter.cell import Bench
     from attnbench.meter.pairs import compare_ready, floor_of
-    from attnbench.meter.timer import Job
 
     apply(Settings())
     bench = Bench()

@@ -346,11 +346,11 @@ def one_call(device: str, variants: Sequence[str]) -> int:
             print(f"{name}: {why}")
             continue
         attend = load_function(row.build)(problem, **row.chosen)
-        attend(*inputs)  # compiles
+        attend(*inputs.qkv)  # compiles
         if device != "cpu":
             torch.cuda.synchronize()
             torch.cuda.profiler.start()
-            attend(*inputs)
+            attend(*inputs.qkv)
             torch.cuda.synchronize()
             torch.cuda.profiler.stop()
     return 0

@@ -37,7 +37,7 @@ def build(problem):
     return attend
 
 ROWS = [Variant(name="inverted", title="sees what it must not", family="mine", build=":build",
-                computes="softmax", gqa=False)]
+                operator="softmax", gqa=False)]
 """
 
 

@@ -72,7 +72,7 @@ def test_rows_of_a_table_file_are_listed_and_broken_ones_say_why(tmp_path):
     file = tmp_path / "t.py"
     file.write_text(
         "from impls.spec import Variant\n"
-        "ROWS = [Variant(name=n, title='t', family='mine', computes='softmax', build=':b')"
+        "ROWS = [Variant(name=n, title='t', family='mine', operator='softmax', build=':b')"
         " for n in ('mine.one', 'einsum')] + [7]\n"
     )
     rows = json.loads(well("list", "--json", "--table", file).stdout)

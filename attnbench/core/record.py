@@ -321,7 +321,7 @@ class Record(Part, frozen=True):
         cls, variant: Variant, problem: Problem, status: Status, reason: str = "", **more: Any
     ) -> Record:
         """A record about a variant on a problem."""
-        tuned = getattr(variant, "tuned", {})  # rows of an earlier commit lack the field
+        note = f"tuned: {key_values(variant.tuned)}" if variant.tuned else ""
         return cls(
             status=status,
             reason=reason,
@@ -329,8 +329,8 @@ class Record(Part, frozen=True):
             problem=problem,
             family=variant.family,
             computes=variant.computes,
-            options={**variant.options, **tuned, **variant.given},
-            **{"note": f"tuned: {key_values(tuned)}" if tuned else "", **more},
+            options={**variant.options, **variant.tuned, **variant.given},
+            **{"note": note, **more},
         )
 
     @property

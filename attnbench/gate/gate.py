@@ -15,8 +15,8 @@ from torch import Tensor
 from attnbench.core.record import Distance, Error
 from attnbench.gate import budget, hygiene, mask_probe
 from attnbench.gate.findings import Wrong
-from attnbench.gate.inputs import Attend, Call, other_set
-from attnbench.gate.oracle import Errors, as_rows, compare, within
+from attnbench.gate.inputs import Attend, Call, as_rows, other_set
+from attnbench.gate.oracle import Errors, compare, within
 from attnbench.gate.reference import (
     Defines,
     Judged,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from attnbench.core.format import duration
 from attnbench.gate.findings import Wrong, place
-from attnbench.gate.inputs import Attend, Call, Ends, other_set, weights_of
+from attnbench.gate.inputs import Attend, Call, Inputs, other_set, weights_of
 from attnbench.gate.reference import Tensors
 from impls.problem import Problem
 
@@ -113,18 +113,18 @@ def check_finite(what: str, tensor: Tensor) -> None:
     raise Wrong(f"{many} not finite in {what}: {place(batch, head, row)} holds {value}")
 
 
-def check_inputs_kept(call: Call, inputs: Ends) -> None:
+def check_inputs_kept(call: Call, inputs: Inputs) -> None:
     """Raise where a call has written to its inputs; they must not have been loaded since."""
-    for name, leaf, given in zip(inputs._fields, call.leaves, inputs, strict=True):
-        if not torch.equal(leaf.detach(), given):
+    for name, leaf in call.leaves.items():
+        if not torch.equal(leaf.detach(), inputs[name]):
             raise Wrong(f"it changed its input {name}")
         if leaf._version:
             raise Wrong(f"it wrote to its input {name} and put it back")
 
 
-def check_no_input(call: Call, inputs: Ends, out: Tensor) -> None:
+def check_no_input(call: Call, inputs: Inputs, out: Tensor) -> None:
     """Raise where the output shares memory with an input."""
-    for name, leaf in zip(inputs._fields, call.leaves, strict=True):
+    for name, leaf in call.leaves.items():
         if leaf.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
             raise Wrong(f"its output lies in the memory of its input {name}")
 
@@ -146,12 +146,12 @@ def check_memory_kept(call: Call, most: float) -> None:
     if not call.steps:
         return
     first = call.forward().clone()
-    new = [x.clone() for x in call.new]
-    for x in call.new:
+    new = call.new.map(Tensor.clone)
+    for x in call.new.values():
         x.mul_(2)
     call.forward()
-    for x, values in zip(call.new, new, strict=True):
-        x.copy_(values)
+    for name, values in new.items():
+        call.new[name].copy_(values)
     if not torch.equal(first, call.forward()):
         raise Wrong("its step changed the memory that it was given")
     if call.problem.kv_len < 2 * call.problem.q_len:
@@ -183,7 +183,9 @@ class Held:
     be had, as over several processes.
     """
 
-    def __init__(self, problem: Problem, attend: Attend, inputs: Ends, *, one_graph: bool) -> None:
+    def __init__(
+        self, problem: Problem, attend: Attend, inputs: Inputs, *, one_graph: bool
+    ) -> None:
         self.call = Call(problem, attend, inputs)
         out = check_form(problem, self.call.forward())
         pairs = problem.batch * problem.heads * problem.q_len * problem.kv_len
@@ -266,7 +268,7 @@ def _protect(page: mmap.mmap, how: int) -> None:
 def check_nothing_goes_on(
     problem: Problem,
     attend: Attend,
-    inputs: Ends,
+    inputs: Inputs,
     wait_s: float = WAIT_S,
     pages: Pages | None = None,
 ) -> tuple[Call, Tensor]:
@@ -278,8 +280,7 @@ def check_nothing_goes_on(
     if problem.device != "cpu":
         return _check_in_order(problem, attend, inputs)
     call, pages = Call(problem, attend, inputs), pages or Pages(None)
-    call.leaves = [pages.place(x) for x in call.leaves]
-    call.new = [pages.place(x) for x in call.new]
+    call.leaves, call.new = call.leaves.map(pages.place), call.new.map(pages.place)
     for _ in range(SURE):
         with pages.protected():
             out = call.forward()
@@ -294,7 +295,7 @@ def check_nothing_goes_on(
     raise Wrong(f"other threads worked on for {duration(late)} after it had returned")
 
 
-def _check_in_order(problem: Problem, attend: Attend, inputs: Ends) -> tuple[Call, Tensor]:
+def _check_in_order(problem: Problem, attend: Attend, inputs: Inputs) -> tuple[Call, Tensor]:
     """Raise where work that is queued after a call on a GPU doesn't find its output.
 
     The call and a copy of its output are queued while the device sleeps, so that no gap between

@@ -15,59 +15,94 @@ The kinds then apply to the tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from attnbench.gate.findings import Wrong
+from impls.operators import QKV, TensorSpec
+from impls.operators import inputs as inputs_of
 from impls.problem import Problem
 
 RUN = 64
 """How many neighbouring keys are equal in ``equal_keys``."""
 
 
-class Inputs(NamedTuple):
-    """Queries, keys and values as an implementation takes them."""
+class Inputs(dict[str, Tensor]):
+    """An operator's inputs by name, and their axes."""
 
-    q: Tensor
-    k: Tensor
-    v: Tensor
+    def __init__(
+        self, tensors: Mapping[str, Tensor], specs: Mapping[str, TensorSpec] = QKV
+    ) -> None:
+        super().__init__(tensors)
+        self.specs = specs
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Inputs:
+        """Every tensor changed."""
+        return Inputs({name: change(x) for name, x in self.items()}, self.specs)
+
+    def along(self, change: Callable[[Tensor, int], Tensor], *axes: str) -> Inputs:
+        """Those changed that have one of the axes, whose place among its axes ``change`` gets."""
+        changed = dict(self)
+        for name, x in self.items():
+            if (place := self.axis(name, *axes)) is not None:
+                changed[name] = change(x, place)
+        return Inputs(changed, self.specs)
+
+    def axis(self, name: str, *axes: str) -> int | None:
+        """The place of the first of these axes that an input has."""
+        own = self.specs[name].axes
+        return next((own.index(axis) for axis in axes if axis in own), None)
+
+    def only(self, names: Iterable[str]) -> Inputs:
+        """Some of them."""
+        return Inputs({name: self[name] for name in names}, self.specs)
+
+    @property
+    def qkv(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What softmax takes."""
+        return self["q"], self["k"], self["v"]
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return next(iter(self.values())).device
+
+    @property
+    def arguments(self) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """What ``attend`` gets by place, and what by name."""
+        by_name = {name: x for name, x in self.items() if self.specs[name].keyword}
+        return [x for name, x in self.items() if name not in by_name], by_name
 
 
-class Tokens(NamedTuple):
-    """What a layer's self-attention takes: [batch, 1, kv_len, width]."""
-
-    x: Tensor
-
-
-class Crossed(NamedTuple):
-    """What a layer's cross-attention takes: queries come from x, keys and values from context."""
-
-    x: Tensor
-    context: Tensor
+KEY_TOKENS = ("kv_len", "tokens")
+TOKENS = ("q_len", *KEY_TOKENS)
+"""The axes along which tokens lie."""
+SHAPED_BY = {"peaky": ("q", "k"), "outliers": ("k", "v"), "equal_keys": ("k",)}
+"""The inputs of a core that a kind changes; of a layer it changes all."""
 
 
-Ends = Inputs | Tokens | Crossed
-
-
-def make(problem: Problem, seed: int) -> Ends:
-    """The inputs of a problem, the same for the same seed on the same kind of device."""
-    layer, kind = problem.level != "core", problem.inputs
-    if kind.startswith("captured:") and not layer:
+def make(problem: Problem, seed: int, operator: str = "softmax") -> Inputs:
+    """The inputs of an operator, the same for the same seed on the same kind of device."""
+    specs, kind = inputs_of(operator, problem), problem.inputs
+    if kind.startswith("captured:"):
         with np.load(captured_file(kind)) as arrays:
-            return Inputs(*(cast(torch.from_numpy(arrays[name]), problem) for name in "qkv"))
+            return Inputs(
+                {name: cast(torch.from_numpy(arrays[name]), problem) for name in specs}, specs
+            )
     generator = torch.Generator(problem.device).manual_seed(seed)
     at: Any = {"generator": generator, "device": generator.device}
+    places = {name: Inputs({}, specs).axis(name, *TOKENS) for name in specs}
 
-    def drawn(heads: int, length: int, width: int) -> Tensor:
-        return torch.randn((problem.batch, heads, length, width), dtype=torch.float32, **at)
+    def drawn(name: str) -> Tensor:
+        return torch.randn(specs[name].shape(problem), dtype=torch.float32, **at)
 
-    def shaped(x: Tensor) -> Tensor:
+    def shaped(name: str, x: Tensor) -> Tensor:
         """As the kind has it: of standard deviation 8, so that of q.k d^-1/2 is 64; and so on."""
         match kind:
             case "peaky":
@@ -75,43 +110,43 @@ def make(problem: Problem, seed: int) -> Ends:
             case "outliers":
                 width = x.shape[-1]
                 x[..., torch.randperm(width, **at)[: max(1, width // 32)]] *= 20
-            case "equal_keys":
-                return x[:, :, torch.arange(x.shape[2]) // RUN * RUN]
+            case "equal_keys" if (place := places[name]) is not None:
+                return x.index_select(
+                    place, torch.arange(x.shape[place], device=x.device) // RUN * RUN
+                )
         return x
 
-    if layer:
-        lengths = (problem.q_len, problem.kv_len) if problem.crosses else (problem.kv_len,)
-        tokens = [cast(shaped(drawn(1, n, problem.width)), problem) for n in lengths]
-        return Crossed(*tokens) if problem.crosses else Tokens(*tokens)
-    shapes = {
-        "q": (problem.heads, problem.q_len, problem.head_dim),
-        "k": (problem.kv_heads, problem.kv_len, problem.head_dim),
-        "v": (problem.kv_heads, problem.kv_len, problem.v_head_dim),
-    }
     if kind == "normal":  # one after another: in float32 they take twice the room
-        return Inputs(*(cast(drawn(*shape), problem) for shape in shapes.values()))
-    parts = {name: drawn(*shape) for name, shape in shapes.items()}
-    for name in {"peaky": "qk", "outliers": "kv", "equal_keys": "k"}[kind]:
-        parts[name] = shaped(parts[name])
-    return Inputs(*(cast(x, problem) for x in parts.values()))
+        return Inputs({name: cast(drawn(name), problem) for name in specs}, specs)
+    changed = SHAPED_BY[kind] if problem.level == "core" else tuple(specs)
+    parts = {name: drawn(name) for name in specs}
+    parts |= {name: shaped(name, parts[name]) for name in changed}
+    return Inputs({name: cast(x, problem) for name, x in parts.items()}, specs)
 
 
-def other_set(inputs: Ends) -> Ends:
-    """Other values of the same kind: heads shifted by one; with one head, all reversed."""
-    if not isinstance(inputs, Inputs):
-        return type(inputs)(*(x.flip(2) for x in inputs))
-    if inputs.k.shape[1] > 1:
-        group = inputs.q.shape[1] // inputs.k.shape[1]
-        return Inputs(inputs.q.roll(group, 1), inputs.k.roll(1, 1), inputs.v.roll(1, 1))
-    if inputs.q.shape[0] > 1:
-        return Inputs(*(x.roll(1, 0) for x in inputs))
-    return Inputs(inputs.q.flip(2), inputs.k.flip(2), inputs.v.flip(2, 3))
+def other_set(inputs: Inputs) -> Inputs:
+    """Other values of the same kind: heads shifted by one; with one head, batch elements; with one
+    of those, all reversed.
+    """
+    q, k = inputs.get("q"), inputs.get("k")
+    if q is not None and k is not None and k.shape[1] > 1:
+        group = q.shape[1] // k.shape[1]
+        shifted = inputs.along(lambda x, at: x.roll(group, at), "heads")
+        return shifted.along(lambda x, at: x.roll(1, at), "kv_heads")
+    if q is not None and q.shape[0] > 1:
+        return inputs.along(lambda x, at: x.roll(1, at), "batch")
+    turned = inputs.along(lambda x, at: x.flip(at), *TOKENS)
+    return turned.along(lambda x, at: x.flip(at), "v_head_dim")
 
 
-def turned(inputs: Ends) -> list[Ends]:
+CHANNELS = ("head_dim", "v_head_dim", "width")
+
+
+def turned(inputs: Inputs) -> list[Inputs]:
     """Three more sets of the same kind: the other set, and both with their channels reversed."""
     other = other_set(inputs)
-    return [other, *(type(inputs)(*(x.flip(3) for x in some)) for some in (inputs, other))]
+    reverse = (some.along(lambda x, at: x.flip(at), *CHANNELS) for some in (inputs, other))
+    return [other, *reverse]
 
 
 def cast(x: Tensor, problem: Problem) -> Tensor:
@@ -157,67 +192,71 @@ def put(there: Any, values: Any) -> bool:
 class Call:
     """One ``attend`` with tensors of its own. Values change; addresses stay."""
 
-    def __init__(self, problem: Problem, attend: Attend, inputs: Ends) -> None:
-        self.problem, self.attend = problem, attend
-        self.leaves = [x.clone().requires_grad_(problem.gradients) for x in inputs]
+    def __init__(self, problem: Problem, attend: Attend, inputs: Inputs) -> None:
+        self.problem, self.attend, specs = problem, attend, inputs.specs
+        self.trained = [n for n in inputs if problem.gradients and specs[n].gradient]
+        self.leaves = Inputs(
+            {n: x.clone().requires_grad_(n in self.trained) for n, x in inputs.items()}, specs
+        )
         self.weights = weights_of(attend)
-        self.names = (*(f"d{name}" for name in inputs._fields), *(f"d:{n}" for n in self.weights))
+        gradients = [name for name in inputs if specs[name].gradient]
+        self.names = (*(f"d{name}" for name in gradients), *(f"d:{n}" for n in self.weights))
         """The names of what :meth:`backward` returns: ``dq``, of a weight ``d:in_proj_weight``."""
         self.steps = problem.phase == "decode" and hasattr(attend, "step")
         """Whether it decodes from a memory of its own."""
-        self.new: list[Tensor] = []
+        self.new = Inputs({}, specs)
         self.memory: Any = None
         self.moves = False
         """Whether the memory's address changes: then no replay of a call can read it."""
         self.remember()
 
-    def load(self, inputs: Ends) -> None:
+    def load(self, inputs: Inputs) -> None:
         """Load other values at the same addresses."""
         with torch.no_grad():
-            for leaf, values in zip(self.leaves, inputs, strict=True):
-                leaf.copy_(values)
+            for name, leaf in self.leaves.items():
+                leaf.copy_(inputs[name])
         self.remember()
 
     def remember(self) -> None:
         """Build a decoder's memory of the earlier tokens from the present values."""
         if not self.steps:
             return
-        before = self.problem.kv_len - self.problem.q_len
+        n, before = self.problem.q_len, self.problem.kv_len - self.problem.q_len
         with torch.no_grad():
-            new = [x[:, :, -self.problem.q_len :] for x in self.leaves]
-            self.new = self.new or [_own(x) for x in new]
-            for kept in self.new:  # so that the new tokens can't be read early
+            new = self.leaves.along(lambda x, at: x.narrow(at, x.shape[at] - n, n), *TOKENS)
+            self.new = self.new or new.map(_own)
+            for kept in self.new.values():  # so that the new tokens can't be read early
                 kept.fill_(torch.nan)
             memory = self._remembered(before)
             if self.memory is None or not put(self.memory, memory):
                 self.moves = self.memory is not None
                 self.memory = memory
-            for kept, values in zip(self.new, new, strict=True):
-                kept.copy_(values)
+            for name, values in new.items():
+                self.new[name].copy_(values)
 
     def _remembered(self, tokens: int) -> Any:
         """A memory of the first tokens, from copies."""
-        sources = self.leaves[1:] if self.problem.level == "core" else self.leaves
-        past = [_own(x[:, :, :tokens]) for x in sources]
-        return self.attend.remember(*self._handed(past))  # type: ignore[attr-defined]
+        sources = self.leaves.only(
+            n for n in self.leaves if "q_len" not in self.leaves.specs[n].axes
+        )
+        past = sources.along(lambda x, at: x.narrow(at, 0, tokens), *KEY_TOKENS).map(_own)
+        by_place, by_name = past.arguments
+        return self.attend.remember(*by_place, **by_name)  # type: ignore[attr-defined]
 
-    def step(self, new: Sequence[Tensor], memory: Any) -> tuple[Tensor, Any]:
+    def step(self, new: Inputs, memory: Any) -> tuple[Tensor, Any]:
         """A decoder's step: its output and the memory after it; raises Wrong for anything else."""
-        made = self.attend.step(*self._handed(new), memory)  # type: ignore[attr-defined]
+        by_place, by_name = new.arguments
+        made = self.attend.step(*by_place, memory, **by_name)  # type: ignore[attr-defined]
         if not isinstance(made, tuple) or len(made) != 2:
             raise Wrong("its step returned something else than (out, memory)")
-        return self._given_back(made[0]), made[1]
+        return self._by_heads(made[0]), made[1]
 
     def two_steps(self) -> Tensor:
         """The last tokens' output from the memory that an earlier step returned."""
         n, before = self.problem.q_len, self.problem.kv_len - 2 * self.problem.q_len
-        tokens, core = slice(before, before + n), self.problem.level == "core"
         with torch.no_grad():
-            earlier = [
-                _own(x if number == 0 and core else x[:, :, tokens])
-                for number, x in enumerate(self.leaves)
-            ]
-            _, memory = self.step(earlier, self._remembered(before))
+            earlier = self.leaves.along(lambda x, at: x.narrow(at, before, n), *KEY_TOKENS)
+            _, memory = self.step(earlier.map(_own), self._remembered(before))
             return self.step(self.new, memory)[0]
 
     def forward(self) -> Tensor:
@@ -225,20 +264,30 @@ class Call:
         with torch.set_grad_enabled(self.problem.gradients):
             if self.steps:
                 return self.step(self.new, self.memory)[0]
-            return self._given_back(self.attend(*self._handed(self.leaves)))
+            by_place, by_name = self.leaves.arguments
+            return self._by_heads(self.attend(*by_place, **by_name))
 
     def backward(self, out: Tensor, dout: Tensor) -> tuple[Tensor, ...]:
         """A gradient for each input and each weight; zeros where nothing depends on it."""
-        wanted = [*self.leaves, *self.weights.values()]
+        wanted = [*(self.leaves[name] for name in self.trained), *self.weights.values()]
         return torch.autograd.grad(out, wanted, dout, materialize_grads=True)
 
-    def _handed(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        return tensors if self.problem.level == "core" else [x.squeeze(1) for x in tensors]
-
-    def _given_back(self, out: Tensor) -> Tensor:
+    def _by_heads(self, out: Tensor) -> Tensor:
+        """A layer's output as that of one head."""
         layer = self.problem.level != "core" and isinstance(out, Tensor)
         return out.unsqueeze(1) if layer else out
 
 
 def _own(x: Tensor) -> Tensor:
     return x.clone(memory_format=torch.contiguous_format)
+
+
+def as_rows(x: Tensor, axes: Sequence[str] = ()) -> Tensor:
+    """A tensor as [batch, heads, tokens, channels], in which errors are measured; 1 where it has no
+    such axis. A weight's gradient has no axes.
+    """
+    if not axes:
+        return x.reshape((1,) * max(0, 4 - x.dim()) + tuple(x.shape))
+    kinds = (("batch",), ("heads", "kv_heads"), TOKENS)
+    sizes = [next((x.shape[axes.index(a)] for a in kind if a in axes), 1) for kind in kinds]
+    return x.reshape(*sizes, -1)

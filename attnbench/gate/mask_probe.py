@@ -29,9 +29,10 @@ from attnbench.gate.hygiene import (
     check_inputs_kept,
     check_no_input,
 )
-from attnbench.gate.inputs import Call, Ends, Inputs, make
+from attnbench.gate.inputs import Call, Inputs, as_rows, make
 from attnbench.gate.oracle import sample_rows
 from attnbench.gate.reference import Tensors
+from impls.operators import CROSSED
 from impls.problem import Problem
 
 SLOPE_ROWS = 64
@@ -39,13 +40,15 @@ NEAR_TOP = 3.0
 """A pair is asked to move where its added bias is within this of the row's largest."""
 
 
-def mild(problem: Problem, seed: int) -> Ends:
+def mild(problem: Problem, seed: int) -> Inputs:
     """The probe's inputs."""
     inputs = make(problem.with_(inputs="normal"), seed + 2)
-    return inputs._replace(q=inputs.q * 0.1) if isinstance(inputs, Inputs) else inputs
+    if "q" in inputs:
+        inputs["q"] *= 0.1
+    return inputs
 
 
-def probe(call: Call, out: Tensor, inputs: Ends, seed: int, pages: Pages, *, exact: bool) -> None:
+def probe(call: Call, out: Tensor, inputs: Inputs, seed: int, pages: Pages, *, exact: bool) -> None:
     """Raise :class:`Wrong` with the row and the key that betray the mask.
 
     ``out``: what the call made of these inputs, which lie on ``pages``; the first of many.
@@ -55,7 +58,8 @@ def probe(call: Call, out: Tensor, inputs: Ends, seed: int, pages: Pages, *, exa
     check_finite("the output on mild inputs", out.detach())
     base = out.detach().clone()
     check_inputs_kept(call, inputs)
-    draw, units = np.random.default_rng(seed), call.leaves[-1].shape[:2]
+    draw = np.random.default_rng(seed)
+    units = problem.batch, problem.kv_heads if problem.level == "core" else 1
     keys = [int(draw.integers(problem.kv_len)), 0, problem.kv_len - 1]
     rows = [int(draw.integers(problem.q_len)), problem.q_len - 1]
     gradients: list[tuple[Deal, Tensors]] = []
@@ -119,13 +123,17 @@ def _deals(
     return [Deal(problem, places, (numbers + r * numbers.size) % len(places)) for r in rounds]
 
 
-def _check_keys(call: Call, base: Tensor, inputs: Ends, deal: Deal, *, exact: bool) -> None:
+def _check_keys(call: Call, base: Tensor, inputs: Inputs, deal: Deal, *, exact: bool) -> None:
     """Change one key of each unit and see which rows move."""
     problem, changed = call.problem, deal.at(deal.of_units.shape[1])
+    *_, by_place = (n for n in call.leaves if not call.leaves.specs[n].keyword)
     with torch.no_grad():
-        call.leaves[-1][changed] += 4.0 * math.sqrt(problem.kv_len) + 8.0
-        if problem.level == "core":
-            call.leaves[1][changed] = -call.leaves[1][changed]
+        for name, leaf in call.leaves.items():
+            at = changed if problem.level == "core" else (changed[0], changed[2])
+            if name == by_place:  # the values, or a layer's tokens
+                leaf[at] += 4.0 * math.sqrt(problem.kv_len) + 8.0
+            elif "kv_len" in call.leaves.specs[name].axes:
+                leaf[at] = -leaf[at]
     call.remember()
     out = call.forward().detach()
     call.load(inputs)
@@ -159,7 +167,7 @@ def _check_rows(problem: Problem, gradients: Tensors, deal: Deal, *, exact: bool
     hides = "from row {place}, from which {mask} hides it"
     if problem.level != "core":
         name = "dcontext" if problem.crosses else "dx"
-        reached = (gradients[name] != 0).any(-1)
+        reached = (as_rows(gradients[name], CROSSED[name[1:]].axes) != 0).any(-1)
         sees = deal.table(seen, reached)
         if not problem.crosses:
             batch, head, row = deal.at(1)

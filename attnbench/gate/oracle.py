@@ -260,13 +260,6 @@ def compare(got: Tensor, want: Tensor) -> Error:
     )
 
 
-def as_rows(tensor: Tensor) -> Tensor:
-    """A weight's gradient in four dimensions, as errors are measured in; others as they are."""
-    while tensor.dim() < 4:
-        tensor = tensor.unsqueeze(0)
-    return tensor
-
-
 def _finite(value: Tensor) -> float:
     return math.inf if value.isnan() else float(value)
 

@@ -9,7 +9,7 @@ layers, whose weights are differentiated too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from attnbench.core.record import Error
-from attnbench.gate.inputs import Ends, Inputs, cast, turned, weights_of
+from attnbench.gate.inputs import Inputs, as_rows, cast, turned, weights_of
 from attnbench.gate.oracle import (
     Plain,
-    as_rows,
     compare,
     exact,
     recomputed,
@@ -28,6 +27,7 @@ from attnbench.gate.oracle import (
     softmax_define,
     worse,
 )
+from impls.operators import QKV, TensorSpec
 from impls.problem import Problem
 
 BLOCK_BYTES = 128 << 20
@@ -56,6 +56,21 @@ IN_FLOAT64 = 2.0**-29
 """The spacing of float64 over that of float32."""
 
 Tensors = dict[str, Tensor]
+
+
+def gradient_axes(name: str, specs: Mapping[str, TensorSpec]) -> tuple[str, ...]:
+    """The axes of the gradient ``dNAME`` of an input; none of a weight's."""
+    spec = specs.get(name.removeprefix("d"))
+    return spec.axes if spec else ()
+
+
+def rows_of(gradient: Tensor, axes: Sequence[str], rows: Tensor) -> Tensor:
+    """A gradient in rows; of one with an axis of queries, some of them."""
+    if "q_len" in axes:
+        gradient = gradient.index_select(axes.index("q_len"), rows)
+    return as_rows(gradient, axes)
+
+
 Defines = Callable[..., Tensor]
 """``define(q, k, v, rows)``; of a layer ``define(x, rows, weights)``, or with a context after x. A
 layer's has ``weights``, the ones that its ``attend`` trains."""
@@ -75,10 +90,16 @@ class Reference:
     """Of those that are zero in truth, the size of the terms that cancel."""
     tried: int = 0
     """How many rows, over the batch and the heads, the plain form is tried on, at the most."""
+    specs: Mapping[str, TensorSpec] = field(default_factory=lambda: QKV)
 
     def of(self, name: str, whole: Tensor) -> Tensor:
-        """The part of a call's result that ``want`` has: of the output and of dq its rows."""
-        return whole[:, :, self.rows] if name in ("forward", "dq") else as_rows(whole)
+        """The part of a call's result that ``want`` has: the rows of the output, and of the
+        gradients that have an axis of queries.
+        """
+        return whole[:, :, self.rows] if name == "forward" else self._rows(name, whole)
+
+    def _rows(self, name: str, gradient: Tensor) -> Tensor:
+        return rows_of(gradient, gradient_axes(name, self.specs), self.rows)
 
 
 @dataclass(frozen=True)
@@ -86,7 +107,7 @@ class Judged:
     """A problem with its inputs and what exact softmax makes of them."""
 
     problem: Problem
-    inputs: Ends
+    inputs: Inputs
     softmax: Reference
     """Of a layer only what its variants share: which rows, under which upstream gradient."""
     mean: Tensor | None
@@ -119,7 +140,7 @@ class Judged:
         return replace(self, problem=problem, softmax=softmax, dout=None, whole=whole)
 
 
-def judge(problem: Problem, inputs: Ends, seed: int) -> Judged:
+def judge(problem: Problem, inputs: Inputs, seed: int) -> Judged:
     """Everything about a problem that its variants share."""
     count = problem.q_len if _scores(problem) <= EVERY_SCORES else ROWS
     rows = sample_rows(problem.q_len, count, seed).to(problem.device)
@@ -130,13 +151,13 @@ def judge(problem: Problem, inputs: Ends, seed: int) -> Judged:
         dout = cast(torch.zeros(1), problem).expand(b, h, n, e).clone()
         dout[:, :, rows] = _drawn((b, h, len(rows), e), problem, seed + 1)
         dense = dout if every else _drawn((b, h, n, e), problem, seed + 3)
-    if not isinstance(inputs, Inputs):
+    if problem.level != "core":
         return Judged(problem, inputs, Reference(rows, dout), None, None, dense, None)
     softmax, entropy = of_rows(problem, inputs, rows, dout, seed)
-    mean = exact(problem, *inputs, rows, uniform=True).out
+    mean = exact(problem, *inputs.qkv, rows, uniform=True).out
     whole = None
     if not every and _scores(problem) <= WHOLE_SCORES:  # in float32 at the least
-        wider = inputs if problem.dtype == "float64" else Inputs(*(x.float() for x in inputs))
+        wider = inputs if problem.dtype == "float64" else inputs.map(Tensor.float)
         each = torch.arange(problem.q_len, device=problem.device)
         whole = differentiated(problem, wider, each, dense, softmax_define(problem))
     return Judged(problem, inputs, softmax, mean, entropy, dense, whole)
@@ -151,30 +172,32 @@ def _scores(problem: Problem) -> int:
     return problem.batch * problem.heads * problem.q_len * problem.kv_len
 
 
-def wide(inputs: Ends) -> Ends:
+def wide(inputs: Inputs) -> Inputs:
     """The inputs in float64."""
-    return type(inputs)(*(x.double() for x in inputs))
+    return inputs.map(Tensor.double)
 
 
 def differentiated(
-    problem: Problem, inputs: Ends, rows: Tensor, dout: Tensor | None, define: Defines
+    problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor | None, define: Defines
 ) -> Tensors:
     """A definition's output and gradients, block by block, summed in float64."""
-    dtype, trained = inputs[0].dtype, dout is not None
-    leaves = [x.detach().requires_grad_(trained) for x in inputs]
+    trained, specs = dout is not None, inputs.specs
+    dtype = next(iter(inputs.values())).dtype
+    names = [name for name in inputs if trained and specs[name].gradient]
+    leaves = Inputs({n: x.detach().requires_grad_(n in names) for n, x in inputs.items()}, specs)
     weights = {
         name: weight.detach().to(dtype).requires_grad_(trained)
         for name, weight in weights_of(define).items()
     }
-    wanted = [*leaves, *weights.values()]
-    sums = [torch.zeros_like(x, dtype=torch.float64) for x in wanted] if trained else []
+    wanted = [*(leaves[name] for name in names), *weights.values()] if trained else []
+    sums = [torch.zeros_like(x, dtype=torch.float64) for x in wanted]
     outs: list[Tensor] = []
-    for some in row_blocks(problem, rows, leaves[0].element_size()):
-        if isinstance(inputs, Inputs):
-            out = define(*leaves, some)
+    by_place, by_name = leaves.arguments
+    for some in row_blocks(problem, rows, dtype.itemsize):
+        if problem.level == "core":
+            out = define(*by_place, some, **by_name)
         else:
-            tokens = (x.squeeze(1) for x in leaves)
-            out = define(*tokens, some, *([weights] if weights else [])).unsqueeze(1)
+            out = define(*by_place, some, *([weights] if weights else [])).unsqueeze(1)
         outs.append(out.detach())
         if dout is not None:
             upstream = dout[:, :, some].to(out.dtype)
@@ -182,12 +205,10 @@ def differentiated(
             for total, part in zip(sums, parts, strict=True):
                 total += part
     made = {"forward": torch.cat(outs, 2)}
-    if trained:
-        names = (*(f"d{n}" for n in inputs._fields), *(f"d:{n}" for n in weights))
-        made |= zip(names, sums, strict=True)
-        if "dq" in made:
-            made["dq"] = made["dq"][:, :, rows]
-    return {name: as_rows(tensor) for name, tensor in made.items()}
+    gradients = [*(f"d{n}" for n in names), *(f"d:{n}" for n in weights)] if trained else []
+    for name, total in zip(gradients, sums, strict=True):
+        made[name] = rows_of(total, gradient_axes(name, specs), rows)
+    return made
 
 
 def row_blocks(problem: Problem, rows: Tensor, item_bytes: int) -> Iterator[Tensor]:
@@ -214,7 +235,8 @@ def of_rows(
     """What softmax makes of some rows, and the mean entropy there; ``dout`` is zero elsewhere."""
 
     def truth(inputs: Inputs, rows: Tensor) -> tuple[Tensors, float]:
-        found = exact(problem, *inputs, rows, None if dout is None else dout[:, :, rows])
+        upstream = None if dout is None else dout[:, :, rows]
+        found = exact(problem, *inputs.qkv, rows, upstream)
         given = {"forward": found.out, "dq": found.dq, "dk": found.dk, "dv": found.dv}
         return {name: x for name, x in given.items() if x is not None}, found.entropy
 
@@ -227,7 +249,7 @@ def of_rows(
     generator = torch.Generator().manual_seed(seed + 4)
     for _ in range(draws - 1):  # the same queries with their channels mixed: other scores of a kind
         mixed = torch.randperm(problem.head_dim, generator=generator).to(problem.device)
-        other = inputs._replace(q=inputs.q[..., mixed].contiguous())
+        other = Inputs({**inputs, "q": inputs["q"][..., mixed].contiguous()}, inputs.specs)
         errors = _plain_errors(problem, other, few, dout, truth(other, few)[0])
         plain = {name: worse(plain[name], errors[name]) for name in want}
     cancels = _cancelling(problem, inputs, rows, dout, want)
@@ -241,9 +263,9 @@ def _plain_errors(
     kept = differentiated(problem, inputs, rows, dout, softmax_define(problem))
     plain = {name: compare(kept.pop(name), want[name]) for name in want}
     again: Tensors = {}
-    for some in row_blocks(problem, rows, max(4, inputs.q.element_size())):
+    for some in row_blocks(problem, rows, max(4, problem.item_bytes)):
         upstream = None if dout is None else dout[:, :, some]
-        for name, part in recomputed(problem, *inputs, some, upstream).items():
+        for name, part in recomputed(problem, *inputs.qkv, some, upstream).items():
             if name in ("dk", "dv"):
                 again[name] = again.get(name, 0.0) + part.double()
             else:
@@ -252,7 +274,7 @@ def _plain_errors(
 
 
 def _cancelling(
-    problem: Problem, inputs: Ends, rows: Tensor, dout: Tensor | None, want: Tensors
+    problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor | None, want: Tensors
 ) -> dict[str, float]:
     """Which tensors are zero in truth, and from terms of what size.
 
@@ -260,14 +282,14 @@ def _cancelling(
     relative error would divide by the rounding of the oracle. In a layer a key's bias gets no
     gradient, since no softmax changes by it.
     """
-    if isinstance(inputs, Inputs):
-        q, k, v = (float(x.double().norm(dim=-1).max()) for x in inputs)
+    largest = max(float(x.abs().max()) for x in want.values())
+    sizes = dict.fromkeys(want, largest)
+    if problem.level == "core":
+        q, k, v = (float(inputs[n].double().norm(dim=-1).max()) for n in ("q", "k", "v"))
         out = float(dout[:, :, rows].double().norm(dim=-1).max()) if dout is not None else 0.0
         many = math.sqrt(len(rows) * problem.group)
         through = problem.scale * out * v
-        sizes = {"forward": v, "dq": through * k, "dk": through * q * many, "dv": out * many}
-    else:
-        sizes = dict.fromkeys(want, max(float(x.abs().max()) for x in want.values()))
+        sizes |= {"forward": v, "dq": through * k, "dk": through * q * many, "dv": out * many}
     return {n: sizes[n] for n, x in want.items() if float(x.abs().max()) <= ZERO_SHARE * sizes[n]}
 
 
@@ -275,7 +297,7 @@ def _cancelling(
 
 
 def defined(
-    problem: Problem, inputs: Ends, softmax: Reference, define: Defines, *, at_need: bool = False
+    problem: Problem, inputs: Inputs, softmax: Reference, define: Defines, *, at_need: bool = False
 ) -> Reference:
     """The reference of a variant that has a definition of its own.
 
@@ -290,7 +312,7 @@ def defined(
     rows_seen = problem.batch * problem.heads * len(few)
     others = turned(inputs) if rows_seen * problem.kv_len <= REDRAWN_SCORES else []
 
-    def errors(inputs: Ends, wanted: Tensors) -> dict[str, Error]:
+    def errors(inputs: Inputs, wanted: Tensors) -> dict[str, Error]:
         """What the definition makes of itself in the problem's dtype.
 
         In float64 that would be nothing at all, however many terms cancel; so there it is what
@@ -299,7 +321,7 @@ def defined(
         if problem.dtype != "float64":
             got = by(inputs, few)
             return {name: compare(got[name], wanted[name]) for name in wanted}
-        got = by(type(inputs)(*(x.float() for x in inputs)), few)
+        got = by(inputs.map(Tensor.float), few)
         return {name: _in_float64(compare(got[name], wanted[name])) for name in wanted}
 
     def near_errors() -> dict[str, Error]:
@@ -314,7 +336,8 @@ def defined(
     near = dict.fromkeys(want, NONE) if at_need else near_errors()
     plain = Plain(near, again)
     cancels = _cancelling(problem, inputs, rows, dout, want)
-    return Reference(rows, dout, want, plain, cancels, rows_seen * (1 + len(others)))
+    tried = rows_seen * (1 + len(others))
+    return Reference(rows, dout, want, plain, cancels, tried, inputs.specs)
 
 
 def _in_float64(error: Error) -> Error:

@@ -10,8 +10,8 @@ from torch import Tensor
 from attnbench.core.record import Error
 from attnbench.gate import budget
 from attnbench.gate.hygiene import check_finite
-from attnbench.gate.inputs import Ends, Inputs
-from attnbench.gate.oracle import EDGES, Errors, as_rows, compare, within
+from attnbench.gate.inputs import Inputs, as_rows
+from attnbench.gate.oracle import EDGES, Errors, compare, within
 from attnbench.gate.reference import Defines, Reference, Tensors, defined, of_rows
 from impls.problem import Problem
 
@@ -32,7 +32,7 @@ def secret_rows(problem: Problem, count: int) -> Tensor:
 
 def reference(
     problem: Problem,
-    inputs: Ends,
+    inputs: Inputs,
     rows: Tensor,
     dout: Tensor | None,
     define: Defines | None,
@@ -43,7 +43,6 @@ def reference(
     ``dout`` is zero outside the rows.
     """
     if define is None:
-        assert isinstance(inputs, Inputs)
         return of_rows(problem, inputs, rows, dout, seed)[0]
     return defined(problem, inputs, Reference(rows, dout), define)
 

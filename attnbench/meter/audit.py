@@ -40,10 +40,10 @@ from attnbench.core.stats import median_interval
 from attnbench.gate import budget
 from attnbench.gate.findings import Wrong
 from attnbench.gate.hygiene import check_finite, demanded, spent_elsewhere
-from attnbench.gate.inputs import Ends, Inputs
-from attnbench.gate.oracle import Errors, as_rows, compare, exact, within
+from attnbench.gate.inputs import CHANNELS, TOKENS, Inputs
+from attnbench.gate.oracle import Errors, compare, exact, within
 from attnbench.gate.plants import MODULES
-from attnbench.gate.reference import Defines, differentiated
+from attnbench.gate.reference import Defines, differentiated, gradient_axes, rows_of
 from attnbench.meter.clocks import Clock, Step, cuda_gpu
 from attnbench.meter.timer import WORDS, Timed, Values, secret_generator, signs_like
 from impls import problem
@@ -303,8 +303,7 @@ def unattested(variant: Variant, device: str, ran: Collection[str]) -> str | Non
     A name may go on after a colon: regions of compiled code are numbered. What ran is told by the
     operators of attention, without the entry and the gradients; else by the first of all.
     """
-    named = getattr(variant, "attested_by", None)  # rows of an earlier commit lack it
-    wanted = named(device) if named else None
+    wanted = variant.attested_by(device)
     if wanted is None or any(name == wanted or name.startswith(f"{wanted}:") for name in ran):
         return None
     telling = [
@@ -322,7 +321,7 @@ def unattested(variant: Variant, device: str, ran: Collection[str]) -> str | Non
 
 def chosen(variant: Variant, device: str, ran: Collection[str]) -> str:
     """Of a row that leaves the backend to torch, what ran on a GPU: ``torch chose cuDNN (…)``."""
-    if device == "cpu" or getattr(variant, "attested_by", lambda _: None)(device) is not None:
+    if device == "cpu" or variant.attested_by(device) is not None:
         return ""
     names = {f"aten::_scaled_dot_product_{name}": word for name, word in BACKENDS.items()}
     return "; ".join(f"torch chose {names[op]} ({op})" for op in sorted(ran) if op in names)
@@ -343,18 +342,19 @@ ONE_SCORES = 1 << 20
 """And up to so many that one: the gate has checked rows of another set, whatever the size."""
 
 
-def unseen(inputs: Ends) -> Ends:
+def unseen(inputs: Inputs) -> Inputs:
     """Values of the same kind that no call has seen: moved along the tokens, channels scaled."""
     chance = random.SystemRandom()
-    generator = secret_generator(inputs[0].device)
+    generator = secret_generator(inputs.device)
 
-    def fresh(x: Tensor) -> Tensor:
-        by = torch.empty_like(x[0, 0, 0], dtype=torch.float32)
+    def scaled(x: Tensor, axis: int) -> Tensor:
+        by = torch.empty(x.shape[axis], dtype=torch.float32, device=x.device)
         by.uniform_(0.9, 1.1, generator=generator)
-        moved = x.roll(chance.randrange(x.shape[2]), 2)
-        return (moved * (by * signs_like(by, generator))).to(x.dtype)
+        by *= signs_like(by, generator)
+        return (x * by.view([-1 if at == axis else 1 for at in range(x.dim())])).to(x.dtype)
 
-    return type(inputs)(*(fresh(x) for x in inputs))
+    moved = inputs.along(lambda x, axis: x.roll(chance.randrange(x.shape[axis]), axis), *TOKENS)
+    return moved.along(scaled, *CHANNELS)
 
 
 def check_remembers_nothing(
@@ -396,8 +396,8 @@ def _in_turn(
     for taken, fresh in random.SystemRandom().sample(kinds, len(kinds)):
 
         def before(fresh: bool = fresh) -> None:
-            drawn, copied = unseen(values.inputs), (x.clone() for x in values.inputs)
-            timed.load(Values(drawn if fresh else type(drawn)(*copied), values.dout))
+            drawn, copied = unseen(values.inputs), values.inputs.map(Tensor.clone)
+            timed.load(Values(drawn if fresh else copied, values.dout))
 
         taken += clock.samples(before, timed.run, 1)
         timed.settle()
@@ -440,7 +440,8 @@ class UnseenJudge:
         truth = self._truth(values.inputs, rows, values.dout)
         made = dict(zip(("forward", *self._timed.call.names), results, strict=True))
         for name in self._timed.names:
-            self._check(name, as_rows(made[name]), truth[name])
+            axes = gradient_axes(name, values.inputs.specs)
+            self._check(name, rows_of(made[name], axes, rows), truth[name])
 
     def _check_rows(self, values: Values, results: Sequence[Tensor]) -> None:
         n = self._timed.problem.q_len
@@ -450,13 +451,12 @@ class UnseenJudge:
         self._check("forward", results[0][:, :, rows], truth["forward"])
 
     def _truth(
-        self, inputs: Ends, rows: Tensor, dout: Tensor | None
+        self, inputs: Inputs, rows: Tensor, dout: Tensor | None
     ) -> Mapping[str, Tensor | None]:
         if self._define is not None:
-            wide = type(inputs)(*(x.double() for x in inputs))
-            return differentiated(self._timed.problem, wide, rows, dout, self._define)
-        assert isinstance(inputs, Inputs)
-        truth = exact(self._timed.problem, *inputs, rows, dout)
+            problem, wide = self._timed.problem, inputs.map(Tensor.double)
+            return differentiated(problem, wide, rows, dout, self._define)
+        truth = exact(self._timed.problem, *inputs.qkv, rows, dout)
         return {"forward": truth.out, "dq": truth.dq, "dk": truth.dk, "dv": truth.dv}
 
     def _check(self, name: str, got: Tensor, want: Tensor | None) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from attnbench.core.format import duration
+from attnbench.core.job import Job
 from attnbench.core.record import TOO_FAST, Energy, Record, Status, Time, Work, least_time
 from attnbench.gate import hygiene, watch
 from attnbench.gate.findings import Wrong
@@ -42,11 +43,9 @@ from attnbench.meter.ranks import (
     Together,
     attend_of,
     note_of,
-    runs_over_ranks,
     team_for,
 )
 from attnbench.meter.timer import (
-    Job,
     Ready,
     Timed,
     TimeSpent,
@@ -482,9 +481,9 @@ class Bench:
         with spent.on("inputs"):
             judged = self.judged(problem, job.seed)
         if problem.device != "cpu":  # room for a call is not room for what is kept to check it
-            kept = COPIES * sum(x.nbytes for x in judged.inputs)
+            kept = COPIES * sum(x.nbytes for x in judged.inputs.values())
             memory.check_room(kept + peak, problem.device, "checking it", "with")
-        if several := runs_over_ranks(variant):
+        if variant.ranks:
             with spent.on("ranks"):  # starting them is not the variant's setup
                 team_for(variant.world, problem.device).load(variant.build)
         else:
@@ -492,8 +491,8 @@ class Bench:
         before = watch.snapshot() if shared is None else shared
         with spent.on("setup"):
             attend = attend_of(variant, problem)
-        if swaps := getattr(variant, "swaps", ()):  # rows of an earlier commit lack the field
-            before = watch.allowing(before, swaps)
+        if variant.swaps:
+            before = watch.allowing(before, variant.swaps)
         if not callable(attend):
             raise TypeError(f"build returned {attend!r}; it must return attend(q, k, v)")
         with spent.on("warmup"):
@@ -502,16 +501,15 @@ class Bench:
         with spent.on("gate"):
             if variant.definition is not None:
                 define = load_function(variant.definition)(problem, **variant.chosen)
-            reuses = getattr(variant, "reuses_output", False)  # as swaps
             verdict = gate(
                 judged,
                 attend,
                 define,
                 job.seed,
-                reuses_output=reuses,
-                one_graph=several,
+                reuses_output=variant.reuses_output,
+                one_graph=variant.ranks,
                 # ranks have copies of their own, and each checks whether it wrote to them
-                announce=None if several or problem.device != "cpu" else self._announce,
+                announce=None if variant.ranks or problem.device != "cpu" else self._announce,
             )
         record = record.with_(error=verdict.error or None, distance=verdict.distance)
         if verdict.reason is not None:
@@ -525,8 +523,7 @@ class Bench:
         """On which other inputs it is wrong. Ranks, and what replaces torch's kernels, can't be
         built beside themselves.
         """
-        swaps = getattr(job.variant, "swaps", ())
-        if swaps or runs_over_ranks(job.variant):
+        if job.variant.swaps or job.variant.ranks:
             return ""
         build = partial(_built, job.variant)
         label, problem = job.variant.label, job.problem

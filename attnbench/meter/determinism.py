@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attnbench.core.format import duration
 from attnbench.core.record import Determinism
-from attnbench.gate.inputs import Attend, Call, other_set
+from attnbench.gate.inputs import Attend, Call, Inputs, other_set
 from attnbench.meter.ranks import attend_of
 from attnbench.meter.timer import Values
 from impls.problem import Problem
@@ -90,19 +90,27 @@ def _across_batches(
     problem: Problem, variant: Variant, attend: Attend, values: Values
 ) -> tuple[bool, bool]:
     """Whether an element gets the same bits alone as among others, and at each place."""
-    kind, dout = type(values.inputs), values.dout
-    first = Values(kind(*(x[:1] for x in values.inputs)), None if dout is None else dout[:1])
-    second = Values(other_set(first.inputs), None if first.dout is None else first.dout.flip(2))
+    inputs, dout = values.inputs, values.dout
+    alone = inputs.along(lambda x, axis: x.narrow(axis, 0, 1), "batch")
+    first = Values(alone, None if dout is None else dout[:1])
+    second = Values(other_set(alone), None if first.dout is None else first.dout.flip(2))
 
     def bits(number: int, *elements: Values) -> list[Tensor]:
         """Of one of some batch elements: its part of the output and of the inputs' gradients."""
         n = len(elements)
         built = attend if problem.batch == n else attend_of(variant, problem.with_(batch=n))
-        inputs = kind(*map(torch.cat, zip(*(e.inputs for e in elements), strict=True)))
+        together = {
+            name: torch.cat([e.inputs[name] for e in elements], axis) if axis is not None else x
+            for name, x in alone.items()
+            for axis in [inputs.axis(name, "batch")]
+        }
         douts = [e.dout for e in elements if e.dout is not None]
-        given = Values(inputs, torch.cat(douts) if douts else None)
-        results = _calls(problem.with_(batch=n), built, given)()
-        return [x[number].clone() for x in results[: 1 + len(inputs)]]
+        joined = Values(Inputs(together, inputs.specs), torch.cat(douts) if douts else None)
+        out, *gradients = _calls(problem.with_(batch=n), built, joined)()
+        names = [name for name in inputs if inputs.specs[name].gradient]
+        parts = zip(names, gradients[: len(names)], strict=False)
+        of_inputs = [x for name, x in parts if inputs.axis(name, "batch") is not None]
+        return [x[number].clone() for x in (out, *of_inputs)]
 
     among = bits(0, first, second)
     return _same(bits(0, first), among), _same(among, bits(1, second, first))

@@ -26,7 +26,7 @@ from torch.autograd.profiler import profile, record_function
 
 from attnbench.core.format import size
 from attnbench.core.record import Memory
-from attnbench.gate.inputs import Attend, Call, Ends
+from attnbench.gate.inputs import Attend, Call, Inputs
 from impls.cost import output_bytes
 from impls.problem import Problem
 
@@ -133,7 +133,7 @@ class Observed(NamedTuple):
 def observe(
     problem: Problem,
     attend: Attend,
-    inputs: Ends,
+    inputs: Inputs,
     dout: torch.Tensor | None,
     expected: int | None,
     grown: int | None = None,
@@ -239,7 +239,7 @@ def _observe_cpu(
 
 def _held(call: Call) -> int:
     """Bytes of the tensors that a variant holds, its weights left out: masks, scratch, results."""
-    ruler = (*call.leaves, *call.new, *call.weights.values())
+    ruler = (*call.leaves.values(), *call.new.values(), *call.weights.values())
     known = {x.untyped_storage().data_ptr() for x in ruler}
     found: dict[int, int] = {}
     seen, todo = {id(call)}, list[Any]([call.attend])

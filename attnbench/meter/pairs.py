@@ -18,6 +18,7 @@ import torch
 
 import impls
 from attnbench.core.format import duration
+from attnbench.core.job import Job
 from attnbench.core.record import Status
 from attnbench.core.stats import LEAST_MARGIN, Pairs, StopRule, compare, nearest_floor
 from attnbench.gate import watch
@@ -25,7 +26,7 @@ from attnbench.gate.findings import Wrong
 from attnbench.gate.hygiene import demanded
 from attnbench.meter.audit import MORE_PROCESSORS
 from attnbench.meter.cell import MORE, MORE_S, SURE, Bench, Implausible, NotReady, audited, poisoned
-from attnbench.meter.timer import Job, Ready, prepare
+from attnbench.meter.timer import Ready, prepare
 from impls import Table, table
 from impls.problem import Problem
 
@@ -205,7 +206,7 @@ def two(bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
         return {"stopped": {"status": str(status), "why": why}, **more}
 
     a, b = (Job.from_dict(sent) for sent in question["compare"])
-    if swapping := [job.variant.label for job in (a, b) if getattr(job.variant, "swaps", ())]:
+    if swapping := [job.variant.label for job in (a, b) if job.variant.swaps]:
         return stopped(Status.UNSUPPORTED, SWAPPED.format(swapping[0]))
     try:
         sides = bench.ready(a), bench.ready(b)

@@ -23,18 +23,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnbench.core.job import Job
 from attnbench.core.process import Program
 from attnbench.core.record import Probed, Status
 from attnbench.core.settings import Settings, apply
 from attnbench.gate import spot_check, watch
 from attnbench.gate.hygiene import check_form
-from attnbench.gate.inputs import Attend, Call, Ends, cast, make
+from attnbench.gate.inputs import CHANNELS, Attend, Call, Inputs, cast, make
 from attnbench.meter import clocks, memory
 from attnbench.meter.cell import poisoned, refused
 from attnbench.meter.clocks import Clock, clock_for
 from attnbench.meter.ranks import attend_of
 from attnbench.meter.timer import (
-    Job,
     Repeated,
     TimeSpent,
     Values,
@@ -97,12 +97,12 @@ def _look(job: Job, max_time_s: float, expected: int, spent: TimeSpent) -> dict[
     time_s, seen = median(samples), None
     if time_s <= max_time_s:
         with spent.on("memory"):
-            seen = memory.observe(problem, attend, fresh.ends, dout, expected or None, grown)
+            seen = memory.observe(problem, attend, fresh.inputs, dout, expected or None, grown)
     with spent.on("checking"):
         define = None
         if variant.definition is not None:
             define = load_function(variant.definition)(problem, **variant.chosen)
-        wanted = spot_check.reference(problem, fresh.ends, rows, dout, define, job.seed)
+        wanted = spot_check.reference(problem, fresh.inputs, rows, dout, define, job.seed)
         spot_check.check(problem, results, wanted)
         if seen is not None:
             check_form(problem, seen.results["forward"])
@@ -131,27 +131,28 @@ def few_samples(clock: Clock, fresh: Fresh, max_time_s: float) -> list[float]:
 class Fresh(Repeated):
     """A variant's call on values that get random signs before each call."""
 
-    def __init__(self, problem: Problem, attend: Attend, inputs: Ends) -> None:
+    def __init__(self, problem: Problem, attend: Attend, inputs: Inputs) -> None:
         dout = None
         if problem.gradients:
             dense = torch.randn(problem.output_shape, generator=torch.Generator().manual_seed(1))
             dout = cast(dense, problem)
         super().__init__(problem, attend, Values(inputs, dout))
-        self._like = type(inputs)
         self._chance = secret_generator(problem.device)
         self._forward_first()
 
     @property
-    def ends(self) -> Ends:
+    def inputs(self) -> Inputs:
         """The values of the last call."""
-        return self._like(*(leaf.detach() for leaf in self.call.leaves))
+        return self.call.leaves.map(Tensor.detach)
 
     def before(self) -> None:
         """Random signs on the channels: other scores and other outputs of the same kind."""
         self._out, self._gradients = None, ()
         with torch.no_grad():
-            for x in (*self.call.leaves, *([] if self._dout is None else [self._dout])):
-                x.mul_(signs_like(x[0, 0, 0], self._chance))
+            leaves = self.call.leaves
+            signed = [x for name, x in leaves.items() if leaves.axis(name, *CHANNELS) is not None]
+            for x in [*signed, *([] if self._dout is None else [self._dout])]:
+                x.mul_(signs_like(x[(0,) * (x.dim() - 1)], self._chance))
         self.call.remember()
         self._forward_first()
 

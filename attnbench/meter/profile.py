@@ -28,6 +28,7 @@ from torch.autograd.profiler import profile, record_function
 
 import impls
 from attnbench.core.format import size
+from attnbench.core.job import Job
 from attnbench.core.record import Record, Status
 from attnbench.gate.inputs import Call
 from attnbench.meter.cell import Bench, NotReady
@@ -43,8 +44,8 @@ from attnbench.meter.memory import (
     shown_name,
     warm_profiler,
 )
-from attnbench.meter.ranks import note_of, runs_over_ranks
-from attnbench.meter.timer import Job, Ready
+from attnbench.meter.ranks import note_of
+from attnbench.meter.timer import Ready
 from impls.loading import load_function
 
 FORWARD, BACKWARD = "attnbench: forward", "attnbench: backward"
@@ -62,7 +63,7 @@ def answer(bench: Bench, job: Job, trace: str) -> dict[str, Any]:
     A worker that has profiled is spoiled: the profiler has fragmented the heap, and what comes
     after would be slower for it.
     """
-    if runs_over_ranks(job.variant):
+    if job.variant.ranks:
         reason = f"profile looks into one process, and {job.variant.label} runs over several"
         return {"record": Record.of(job.variant, job.problem, Status.UNSUPPORTED, reason).to_dict()}
     try:

@@ -25,13 +25,14 @@ from attnbench.core.lock import collector_off
 from attnbench.gate import watch
 from attnbench.gate.findings import Wrong
 from attnbench.gate.hygiene import check_form
-from attnbench.gate.inputs import Attend, Call, Inputs
+from attnbench.gate.inputs import TOKENS, Attend, Call, Inputs
 from attnbench.meter import memory
 from attnbench.meter.cell import failure
 from attnbench.meter.clocks import cuda_gpu
-from attnbench.meter.ranks import EXCHANGE, note_of, pages
+from attnbench.meter.ranks import EXCHANGE, note_of, page_axes, pages
 from impls.loading import load_function
 from impls.masks import Mask
+from impls.operators import QKV
 from impls.problem import Problem
 from impls.spec import Unavailable, Unsupported, Variant
 
@@ -83,15 +84,22 @@ class RankPart:
 
     def take(self, name: str) -> Tensor:
         """The share of a tensor that the worker wrote."""
-        return self._pages[name].index_select(2, self._places).to(self.problem.device)
+        share = self._pages[name].index_select(self._tokens(name), self._places)
+        return share.to(self.problem.device)
 
     def inputs(self) -> Inputs:
-        """Queries, keys and values of the rank's tokens."""
-        return Inputs(*(self.take(name) for name in Inputs._fields))
+        """The inputs of the rank's tokens."""
+        return Inputs({name: self.take(name) for name in QKV}, QKV)
 
     def put(self, name: str, result: Tensor) -> None:
         """Write a result to its place in the whole."""
-        self._pages[name].index_copy_(2, self._places, result.detach().cpu())
+        self._pages[name].index_copy_(self._tokens(name), self._places, result.detach().cpu())
+
+    @staticmethod
+    def _tokens(name: str) -> int:
+        """The axis along which a tensor is shared out."""
+        axes = page_axes()[name]
+        return next(axes.index(axis) for axis in TOKENS if axis in axes)
 
 
 class Member:
@@ -161,15 +169,14 @@ class Member:
         """One forward pass; raises where the variant wrote to its share of the inputs."""
         part.out, inputs = None, part.inputs()
         part.call.load(inputs)
-        versions = [leaf._version for leaf in part.call.leaves]
+        versions = {name: leaf._version for name, leaf in part.call.leaves.items()}
         told, out = self._timed(part, part.call.forward)
         out = check_form(part.problem, out)
         part.put("out", out)
-        kept = zip(Inputs._fields, part.call.leaves, inputs, versions, strict=True)
-        for name, leaf, given, version in kept:
-            if not torch.equal(leaf.detach(), given):
+        for name, leaf in part.call.leaves.items():
+            if not torch.equal(leaf.detach(), inputs[name]):
                 raise Wrong(f"it changed its input {name}")
-            if leaf._version != version:
+            if leaf._version != versions[name]:
                 raise Wrong(f"it wrote to its input {name} and put it back")
         part.out = out
         return told

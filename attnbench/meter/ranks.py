@@ -25,10 +25,11 @@ from attnbench.core.format import counted, roughly
 from attnbench.core.record import Memory, Ranks, Status, Time
 from attnbench.core.settings import Settings
 from attnbench.gate.findings import Wrong
-from attnbench.gate.inputs import Attend, Ends
+from attnbench.gate.inputs import Attend, Inputs
 from attnbench.meter.clocks import Clock, Step
 from attnbench.meter.memory import HIGH_WATER, SURE, Observed
 from impls.loading import load_function
+from impls.operators import QKV, size
 from impls.problem import Problem
 from impls.spec import Unavailable, Unsupported, Variant
 
@@ -102,17 +103,24 @@ def silent(words: Mapping[int, str], doing: str, limit_s: float) -> RankLost:
 
 
 ALIGNED = 64  # bytes: where a tensor may begin
-GRADIENTS = ("dq", "dk", "dv")
+GRADIENTS = tuple(f"d{name}" for name in QKV)
+OUT_AXES = ("batch", "heads", "q_len", "v_head_dim")
+
+
+def page_axes() -> dict[str, tuple[str, ...]]:
+    """The axes of the inputs and results that ranks share."""
+    own = {name: spec.axes for name, spec in QKV.items()}
+    return {**own, **{f"d{n}": axes for n, axes in own.items()}, "out": OUT_AXES, "dout": OUT_AXES}
 
 
 def pages(problem: Problem, file: int) -> dict[str, Tensor]:
     """Inputs and results of one problem by name, in a file that any process may map."""
-    p, dtype = problem, getattr(torch, problem.dtype)
-    q, out = (p.batch, p.heads, p.q_len, p.head_dim), p.output_shape
-    k, v = ((p.batch, p.kv_heads, p.kv_len, n) for n in (p.head_dim, p.v_head_dim))
-    shapes = {"q": q, "k": k, "v": v, "out": out}
-    if problem.gradients:
-        shapes |= {"dout": out, "dq": q, "dk": k, "dv": v}
+    dtype, forward = getattr(torch, problem.dtype), (*QKV, "out")
+    shapes = {
+        name: tuple(size(problem, axis) for axis in axes)
+        for name, axes in page_axes().items()
+        if problem.gradients or name in forward
+    }
     sizes = [math.prod(shape) * problem.item_bytes for shape in shapes.values()]
     ends = list(accumulate(-(-size // ALIGNED) * ALIGNED for size in sizes))
     os.truncate(file, ends[-1])
@@ -297,9 +305,9 @@ class Together:
         self.peaks: list[int] = []
         self._calls = 0
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(self, *inputs: Tensor) -> Tensor:
         """The whole output of whole inputs."""
-        out: Tensor = _Shared.apply(self, q, k, v)  # type: ignore[no-untyped-call]
+        out: Tensor = _Shared.apply(self, *inputs)  # type: ignore[no-untyped-call]
         return out
 
     def note(self) -> str:
@@ -314,7 +322,7 @@ class Together:
 
     def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, int]:
         """The output, and the number of the call."""
-        self._passed("forward", dict(zip("qkv", inputs, strict=True)))
+        self._passed("forward", dict(zip(QKV, inputs, strict=True)))
         self._calls += 1
         return self._taken("out"), self._calls
 
@@ -336,9 +344,9 @@ class Together:
         """Raise :class:`Wrong` where a rank left something changed that variants share."""
         self.team.ask("look", self._of, "last look")
 
-    def observe(self, inputs: Ends, dout: Tensor | None, expected: int | None) -> Observed:
+    def observe(self, inputs: Inputs, dout: Tensor | None, expected: int | None) -> Observed:
         """One call of each rank under its profiler: the memory of the one that needs most."""
-        self._lay(dict(zip("qkv", inputs, strict=True)))
+        self._lay(inputs)
         if dout is not None:
             self._lay({"dout": dout})
         for _ in range(SURE):
@@ -370,8 +378,8 @@ class Together:
 
 class _Shared(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, together: Together, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out, ctx.call = together.forward((q, k, v))
+    def forward(ctx: Any, together: Together, *inputs: Tensor) -> Tensor:
+        out, ctx.call = together.forward(inputs)
         ctx.together = together
         return out
 
@@ -380,14 +388,9 @@ class _Shared(torch.autograd.Function):
         return (None, *ctx.together.backward(ctx.call, dout[0]))
 
 
-def runs_over_ranks(variant: Variant) -> bool:
-    """Whether a row runs over several processes; rows of an earlier commit lack the field."""
-    return getattr(variant, "ranks", False)
-
-
 def attend_of(variant: Variant, problem: Problem) -> Attend:
     """What ``build`` returns; of a row of several processes, what calls its ranks."""
-    if runs_over_ranks(variant):
+    if variant.ranks:
         return Together(team_for(variant.world, problem.device), variant, problem)
     attend: Attend = load_function(variant.build)(problem, **variant.chosen)
     return attend

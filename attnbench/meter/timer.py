@@ -6,7 +6,7 @@ import os
 import resource
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from time import perf_counter, process_time, sleep
@@ -18,19 +18,20 @@ from torch import Tensor
 from attnbench.core import gpu
 from attnbench.core.format import duration, percent
 from attnbench.core.gpu import POWER_CAP, SLOWDOWNS, Absent, Board
+from attnbench.core.job import Job
 from attnbench.core.record import Time
 from attnbench.core.stats import median_interval, summary
 from attnbench.gate.budget import EPSILON
 from attnbench.gate.findings import Wrong
 from attnbench.gate.gate import GateVerdict
 from attnbench.gate.hygiene import check_form
-from attnbench.gate.inputs import Attend, Call, Ends, Inputs, other_set
+from attnbench.gate.inputs import Attend, Call, Inputs, other_set
 from attnbench.gate.reference import Defines, Judged
 from attnbench.meter.clocks import LEAST, Clock, GraphClock, clock_for, cuda_gpu
 from attnbench.meter.ranks import RanksClock, Together
 from impls.cost import Cost
+from impls.operators import OUTPUT, Signs, operator
 from impls.problem import Problem
-from impls.spec import Variant
 
 WORDS = {"forward": "output"}
 SAME = {"float64": 16.0, "float32": 4.0, "bfloat16": 1.0, "float16": 1.0}
@@ -41,7 +42,7 @@ in whatever order its blocks finish is not bit for bit repeatable."""
 class Values(NamedTuple):
     """What one call is given."""
 
-    inputs: Ends
+    inputs: Inputs
     dout: Tensor | None
 
 
@@ -58,9 +59,9 @@ def signs_like(x: Tensor, chance: torch.Generator) -> Tensor:
 class FreshValues:
     """Values for every timed call, and the results that each must give.
 
-    An exact variant gets the judged values under random signs: on the channels of q and k, which
-    leave the scores as they are, and on those of v, which come out on the output. Any other gets
-    two sets of values in turn, and signs on v besides where ``signed`` is set.
+    An exact variant gets the judged values under its operator's :class:`Signs`: on the channels of
+    q and k, which leave the scores as they are, and on those of v, which come out on the output.
+    Any other gets two sets of values in turn, and signs that come out where ``signed`` is set.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class FreshValues:
         second: Sequence[Tensor] | None = None,
         *,
         exact: bool,
+        signs: Sequence[Signs],
     ) -> None:
         """``second``: what the other set must give, where that was judged."""
         self._sets, self._results = [values], [truth]
@@ -77,42 +79,43 @@ class FreshValues:
             self._sets.append(Values(other_set(values.inputs), values.dout))
             self._results.append(second or ())
         self.judged = exact or second is not None  # whether the results of every set were judged
-        self.signed, self._exact, self._turn = exact, exact, 0
-        self._chance = secret_generator(values.inputs[0].device)
-        self._qk = self._v = Tensor()
+        self.signs = [each for each in signs if exact or OUTPUT in each.names]
+        self.signed, self._turn = exact, 0
+        self._chance = secret_generator(values.inputs.device)
+        self._drawn: dict[str, Tensor] = {}
+        """The present signs of each input and of the output, for their last axis."""
 
     def draw(self) -> Values:
         """The next set, under new signs."""
         self._turn = (self._turn + 1) % len(self._sets)
         inputs, dout = self._sets[self._turn]
+        self._drawn = {}
         if not self.signed:
             return Values(inputs, dout)
-        assert isinstance(inputs, Inputs)
-        q, k, v = inputs
-        if self._exact:
-            self._qk = signs_like(q[0, 0, 0], self._chance)
-            q, k = q * self._qk, k * self._qk
-        self._v = signs_like(v[0, 0, 0], self._chance)
-        return Values(Inputs(q, k, v * self._v), None if dout is None else dout * self._v)
+        for each in self.signs:
+            first = inputs[each.names[0]]
+            drawn = signs_like(first[(0,) * (first.dim() - 1)], self._chance)
+            self._drawn |= dict.fromkeys(each.names, drawn)
+        signed = {n: x * self._drawn[n] if n in self._drawn else x for n, x in inputs.items()}
+        if dout is not None and OUTPUT in self._drawn:
+            dout = dout * self._drawn[OUTPUT]
+        return Values(Inputs(signed, inputs.specs), dout)
 
-    def wanted(self, results: Sequence[Tensor]) -> Sequence[Tensor]:
+    def wanted(self, results: Sequence[Tensor], names: Sequence[str]) -> Sequence[Tensor]:
         """What the values drawn last must give; for a set not judged, what it gave at first."""
         if not self._results[self._turn]:
             self._results[self._turn] = [x.clone() for x in results]
         first = self._results[self._turn]
-        if not self.signed:
-            return first
-        qk = self._qk if self._exact else 1
-        signs = (self._v, qk, qk, self._v)  # of the output, dq, dk and dv
-        return [x * s for x, s in zip(first, signs, strict=False)]
+        signs = [self._drawn.get(OUTPUT if n == "forward" else n.removeprefix("d")) for n in names]
+        return [x if by is None else x * by for x, by in zip(first, signs, strict=False)]
 
     def alike(self) -> bool:
         """Whether two sets of other values gave the same results, and that was never judged."""
         if self.judged or not all(self._results):
             return False
-        one, other = (values.inputs[-1] for values in self._sets)
+        one, other = (values.inputs for values in self._sets)
         a, b = self._results
-        return not torch.equal(one, other) and torch.equal(a[0], b[0])
+        return any(not torch.equal(one[n], other[n]) for n in one) and torch.equal(a[0], b[0])
 
 
 class Repeated:
@@ -162,6 +165,7 @@ class Timed(Repeated):
         truth: Sequence[Tensor],
         *,
         exact: bool,
+        signs: Sequence[Signs],
         second: Sequence[Tensor] | None = None,
         zero: Collection[str] = (),
     ) -> None:
@@ -169,7 +173,7 @@ class Timed(Repeated):
         set; ``zero``: those that are only rounding.
         """
         super().__init__(problem, attend, values)
-        self.fresh = FreshValues(values, truth, second, exact=exact)
+        self.fresh = FreshValues(values, truth, second, exact=exact, signs=signs)
         self._zero, self._all_names = zero, ("forward", *self.call.names)
         self.names = tuple(name for name in self._all_names if name not in zero)
         self._off = torch.zeros(len(self._all_names), dtype=torch.float64, device=truth[0].device)
@@ -180,8 +184,8 @@ class Timed(Repeated):
         self._chance = secret_generator(truth[0].device)
 
     def try_signs(self) -> None:
-        """Put signs on v from now on, where they come out on the output."""
-        if self.fresh.signed or self.problem.level != "core" or not self.fresh.judged:
+        """Put signs on the values from now on, where they come out on the output."""
+        if self.fresh.signed or not self.fresh.signs or not self.fresh.judged:
             return
         off, form = self._off.clone(), self._form
         self.fresh.signed = True
@@ -226,7 +230,9 @@ class Timed(Repeated):
             elif len(results) != len(self._all_names) and self.problem.gradients:
                 raise Wrong("its weights are not those that it had when it was judged")
             else:
-                for i, pair in enumerate(zip(results, self.fresh.wanted(results), strict=True)):
+                for i, pair in enumerate(
+                    zip(results, self.fresh.wanted(results, self._all_names), strict=True)
+                ):
                     self._off[i] = torch.maximum(self._off[i], _deviation(*pair))
         except Wrong as wrong:
             self._form = str(wrong)
@@ -275,31 +281,6 @@ def _deviation(got: Tensor, want: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Job:
-    """What a worker is to measure."""
-
-    variant: Variant
-    problem: Problem
-    seed: int = 0
-    budget_s: float = 0.3
-    timed: bool = True  # false: only the gate, and a record without a time
-    bits: bool = False  # whether to try if the same values give the same bits
-    energy: bool = False
-    ceilings: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        parts = {"variant": self.variant.to_dict(), "problem": self.problem.to_dict()}
-        return {**vars(self), **parts, "ceilings": dict(self.ceilings)}
-
-    @classmethod
-    def from_dict(cls, sent: Mapping[str, Any]) -> Job:
-        """From :meth:`to_dict`."""
-        variant, problem = Variant.from_dict(sent["variant"]), Problem.from_dict(sent["problem"])
-        return cls(**{**sent, "variant": variant, "problem": problem})
-
-
-@dataclass(frozen=True)
 class Ready:
     """A variant that has passed the gate."""
 
@@ -320,9 +301,17 @@ class Ready:
     def timed(self) -> Timed:
         """Its call, with tensors of its own."""
         verdict, problem = self.verdict, self.job.problem
-        exact = self.job.variant.exact and problem.level == "core"
-        given = problem, self.attend, self.values, verdict.truth
-        timed = Timed(*given, exact=exact, second=verdict.second, zero=verdict.zero)
+        core = problem.level == "core"
+        timed = Timed(
+            problem,
+            self.attend,
+            self.values,
+            verdict.truth,
+            exact=self.job.variant.exact and core,
+            signs=operator(self.job.variant.operator).signs if core else (),
+            second=verdict.second,
+            zero=verdict.zero,
+        )
         timed.try_signs()
         return timed
 

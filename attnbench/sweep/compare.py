@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnbench.core.format import duration
+from attnbench.core.job import Job
 from attnbench.core.machine import Machine, pace
 from attnbench.core.record import NOT_TRIED, Record, Status
 from attnbench.core.stats import Comparison, Pairs, Verdict, corrected
@@ -112,8 +113,7 @@ def compare_cell(
     """One problem, by itself; ``limit_s``: no answer is waited for any longer."""
     asked = {
         "compare": [  # the ratio is of the second's time to the first's
-            {"variant": c.variant.to_dict(), "problem": c.problem.to_dict(), "seed": seed}
-            for c in (against, judged)
+            Job(c.variant, c.problem, seed, budget_s).to_dict() for c in (against, judged)
         ],
         "margin": margin,
         "floors": [dict(f) for f in floors],

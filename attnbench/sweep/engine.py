@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+from attnbench.core.job import Job
 from attnbench.core.lock import lock_for
 from attnbench.core.process import START_LIMIT_S as START_LIMIT_S
 from attnbench.core.process import Worker
@@ -85,23 +86,23 @@ def measure(
 
     A cell whose worker dies is tried once more in a new one: an earlier cell may have broken it.
     """
-    job = {
-        "variant": cell.variant.to_dict(),
-        "problem": cell.problem.to_dict(),
-        "timed": timed,
-        "seed": header["seed"],
-        "budget_s": header["budget_s"],
-        "bits": bits,
-        "energy": header.get("energy", False),
-        "ceilings": header.get("ceilings", {}),
-    }
+    job = Job(
+        cell.variant,
+        cell.problem,
+        seed=header["seed"],
+        budget_s=header["budget_s"],
+        timed=timed,
+        bits=bits,
+        energy=header.get("energy", False),
+        ceilings=header.get("ceilings", {}),
+    )
     limit_s, first = CELL_LIMIT_S if limit_s is None else limit_s, ""
     while True:
         try:
-            record = _asked(cell, engine.ask({"job": job}, limit_s), engine)
+            record = _asked(cell, engine.ask({"job": job.to_dict()}, limit_s), engine)
         except WorkerLost as lost:
             if first or lost.timed_out or lost.wrong:
-                more = {"detail": lost.output, "seed": job["seed"], "note": TWICE * bool(first)}
+                more = {"detail": lost.output, "seed": job.seed, "note": TWICE * bool(first)}
                 record = Record.of(cell.variant, cell.problem, lost_status(lost), lost.reason)
                 return _printable(record.with_(**more))
             first = lost.reason

@@ -47,8 +47,8 @@ def main() -> None:
 
 
 def _answer(bench: Any, question: dict[str, Any]) -> dict[str, Any]:  # noqa: C901 - a table
+    from attnbench.core.job import Job
     from attnbench.meter import clocks, pairs, probe
-    from attnbench.meter.timer import Job
     from impls.loading import load_function
 
     match question:
@@ -111,7 +111,7 @@ def _measured(bench: Any, job: Any) -> dict[str, Any]:
         before = bench.shared or watch.snapshot()
         broken, process_before = watch.sealed(), process_state.now()
     record = clipped(bench.measure(job, before))
-    if getattr(job.variant, "swaps", ()):
+    if job.variant.swaps:
         gc.collect()  # it puts torch's kernels back when it is dropped, and they are compared below
     gone = poisoned(job.problem.device)
     with watching.on("gate"):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from impls.spec import COMPILED, DEVICES, DTYPES, MASK_KINDS, NO_GRADIENT, Computes, Variant
+from impls.spec import COMPILED, DEVICES, DTYPES, MASK_KINDS, NO_GRADIENT, Variant
 
 _HALF = ("bfloat16", "float16")
 _SDPA = "aten::_scaled_dot_product"
@@ -13,10 +13,10 @@ _TRITON: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _row(name: str, title: str, build: str, cost: str, computes: Computes = "softmax",
+def _row(name: str, title: str, build: str, cost: str, operator: str = "softmax",
          **more: Any) -> Variant:  # fmt: skip
     return Variant(
-        name=name, title=title, family="dense", computes=computes,
+        name=name, title=title, family="dense", operator=operator,
         build=f"impls.dense.{build}", cost=f"impls.dense.cost:{cost}", **more,
     )  # fmt: skip
 
@@ -114,7 +114,7 @@ ROWS = [
     ),
     _row(
         "triton.decode8", "triton.decode over a cache in 8 bits", "triton_decode:build8",
-        "triton_decode8", computes="approximates softmax",
+        "triton_decode8", operator="approximates softmax",
         definition="impls.dense.triton_decode:definition8", phases=("decode",),
         options={"splits": 0, "cache": "int8"}, untried=True, **_TRITON,
     ),

@@ -25,7 +25,7 @@ _FA3 = (
 
 def _row(name: str, title: str, build: str, origin: str, **more: Any) -> Variant:
     settings: dict[str, Any] = {
-        "computes": "softmax", "cost": "impls.external.cost:softmax", "devices": ("cuda",),
+        "operator": "softmax", "cost": "impls.external.cost:softmax", "devices": ("cuda",),
         "dtypes": _HALF, "untried": True, **more,
     }  # fmt: skip
     return Variant(
@@ -36,7 +36,7 @@ def _row(name: str, title: str, build: str, origin: str, **more: Any) -> Variant
 
 def _fla(name: str, title: str, cost: str, paper: str) -> Variant:
     return _row(
-        f"fla.{name}", title, f"fla:build_{name}", "fla-core", computes="its own operator",
+        f"fla.{name}", title, f"fla:build_{name}", "fla-core", operator="its own operator",
         definition=f"impls.external.fla:define_{name}", cost=f"impls.external.cost:{cost}",
         masks=("causal",), phases=_WHOLE, gqa=False,
         cross=False, head_dims=(16, 256), paper=paper,
@@ -82,7 +82,7 @@ ROWS = [
     ),
     _row(
         "fsa.sparse", "flash-sparse-attn: tiles of small weights are skipped",
-        "flash_sparse:build", "flash-sparse-attn", computes="approximates softmax",
+        "flash_sparse:build", "flash-sparse-attn", operator="approximates softmax",
         definition="impls.external.flash_sparse:definition", masks=("none", "causal"),
         phases=("forward",), value_dim=False, head_dims=(16, 512), options={"threshold": 1.0},
         requires=_FSA,
@@ -121,14 +121,14 @@ ROWS = [
     ),
     _row(
         "sageattention", "SageAttention: scores of 8-bit integers", "sageattention:build",
-        "sageattention", computes="approximates softmax",
+        "sageattention", operator="approximates softmax",
         definition="impls.external.sageattention:definition", masks=("none",),
         phases=NO_GRADIENT, value_dim=False, head_dims=(64, 128),
         requires=("sageattention>=1.0.6", "triton>=2.3", "sm>=80"), paper="arXiv:2410.02367",
     ),
     _row(
         "natten", "NATTEN: the nearest keys, the window pushed inwards at the ends",
-        "natten:build", "natten", computes="softmax on its own pattern",
+        "natten:build", "natten", operator="softmax on its own pattern",
         definition="impls.external.natten:definition", cost="impls.external.cost:near",
         devices=DEVICES, dtypes=("float32", *_HALF), masks=("none", "causal"),
         phases={"cpu": ("forward",), "cuda": ("forward", "train", "backward")},

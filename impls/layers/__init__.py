@@ -9,7 +9,7 @@ _WHOLE = ("forward", "train", "backward")
 
 def _row(name: str, title: str, place: str, cost: str, **more: Any) -> Variant:
     code, _, ending = place.partition(":")
-    settings = {"computes": "softmax", "level": "layer", "value_dim": False, **more}
+    settings = {"operator": "softmax", "level": "layer", "value_dim": False, **more}
     return Variant(
         name=name, title=title, family="layers", build=f"impls.layers.{code}:build{ending}",
         definition=f"impls.layers.{code}:definition{ending}", cost=f"impls.layers.cost:{cost}",
@@ -35,12 +35,12 @@ ROWS: list[Variant] = [
     _row("mha.einsum", "einsum over weights by heads", "mha_einsum", "mha_einsum"),
     _row(
         "mla", "keys and values from one latent vector", "mla", "mla", gqa=False, cross="decode",
-        computes="its own operator", options={"latent": 0, "rope": 0, "absorbed": False},
+        operator="its own operator", options={"latent": 0, "rope": 0, "absorbed": False},
         paper="arXiv:2405.04434",
     ),
     _row(
         "mixed", "scores with an edge for every pair", "mixed", "mixed",
-        computes="its own operator",
+        operator="its own operator",
         options={"form": "graph", "edges": 8, "hidden": 16, "seed": 0},
         paper="arXiv:2310.17936, arXiv:2106.11113",
     ),

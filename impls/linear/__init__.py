@@ -11,7 +11,7 @@ _HIDING = (*_CAUSAL, "window", "prefix", "document", "padding", "leftpad", "dens
 
 def _row(name: str, title: str, module: str, **more: Any) -> Variant:
     return Variant(**{
-        "name": name, "title": title, "family": "linear", "computes": "its own operator",
+        "name": name, "title": title, "family": "linear", "operator": "its own operator",
         "build": f"impls.linear.{module}:build",
         "definition": f"impls.linear.{module}:definition",
         "cost": f"impls.linear.cost:{module}", "masks": _CAUSAL, "tunes": _CHUNKS, **more,

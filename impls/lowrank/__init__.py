@@ -10,7 +10,7 @@ _CHUNKS = {"chunk": (16, 32, 64, 128, 256, 512)}
 
 def _row(name: str, title: str, **more: Any) -> Variant:
     return Variant(**{
-        "name": name, "title": title, "family": "lowrank", "computes": _NEAR,
+        "name": name, "title": title, "family": "lowrank", "operator": _NEAR,
         "build": f"impls.lowrank.{name}:build", "definition": f"impls.lowrank.{name}:definition",
         "cost": f"impls.lowrank.cost:{name}", "masks": ("none",), **more,
     })  # fmt: skip
@@ -35,13 +35,13 @@ ROWS = [
         tunes=_CHUNKS,
     ),
     _row(
-        "rfa", "attention to directions through random Fourier features", computes=_OWN,
+        "rfa", "attention to directions through random Fourier features", operator=_OWN,
         masks=("none", "causal"), paper="arXiv:2103.02143",
         options={"features": 128, "sigma": 1.0, "floor": 0.01, "seed": 0, "chunk": 128},
         tunes=_CHUNKS,
     ),
     _row(
-        "skyformer", "a Gaussian kernel through landmarks", computes=_OWN,
+        "skyformer", "a Gaussian kernel through landmarks", operator=_OWN,
         options={"landmarks": 128, "iterations": 6, "gamma": 0.1, "seed": 0},
         paper="arXiv:2111.00035",
     ),

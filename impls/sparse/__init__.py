@@ -20,7 +20,7 @@ def _row(name: str, title: str, code: str, cost: str, **more: Any) -> Variant:
 def _pattern(name: str, title: str, **more: Any) -> Variant:
     """A row with a fixed pattern of its own, on whole sequences of tokens that see each other."""
     return _row(
-        name, title, name, name, computes=_OWN, definition=f"impls.sparse.{name}:definition",
+        name, title, name, name, operator=_OWN, definition=f"impls.sparse.{name}:definition",
         masks=("none", "causal"), cross="decode", **more,
     )  # fmt: skip
 
@@ -41,7 +41,7 @@ def _flex(name: str, title: str, code: str, cost: str, **more: Any) -> Variant:
 ROWS: list[Variant] = [
     _row(
         "window.blocked", "a window, in blocks of queries against spans of keys", "window",
-        "window", computes="softmax", options={"block": 0}, tunes={"block": (16, 32, 64, 128, 256)},
+        "window", operator="softmax", options={"block": 0}, tunes={"block": (16, 32, 64, 128, 256)},
         paper="arXiv:2004.05150",
         masks=("causal", "window", "prefix", "document", "padding", "leftpad", "alibi"),
     ),
@@ -65,37 +65,37 @@ ROWS: list[Variant] = [
         "bigbird", "neighbouring, global and random blocks",
         options={"block": 64, "globals": 2, "random": 3, "seed": 0}, paper="arXiv:2007.14062",
     ),
-    _flex("flex", "FlexAttention under any mask", "flex:build", "window", computes="softmax"),
+    _flex("flex", "FlexAttention under any mask", "flex:build", "window", operator="softmax"),
     _flex(
         "flex.flash", "FlexAttention on FlashAttention-4's kernels", "flex:build_flash", "window",
-        computes="softmax", origin="torch, flash-attn-4", devices=("cuda",), dtypes=_HALF,
+        operator="softmax", origin="torch, flash-attn-4", devices=("cuda",), dtypes=_HALF,
         phases=PHASES, head_dims=(8, 256),
         requires=("torch>=2.11", "flash-attn-4>=4.0.0b36", "sm>=90"),
         install="pip install 'flash-attn-4>=4.0.0b36'", runs={"cuda": COMPILED}, untried=True,
     ),
     _flex(
         "window.flex", "FlexAttention, its blocks fitted to a window", "flex:build_window",
-        "window", computes="softmax", options={"block": 0},
+        "window", operator="softmax", options={"block": 0},
         tunes={"block": (16, 32, 64, 128, 256, 512)},
         masks=tuple(kind for kind in MASK_KINDS if kind != "none"),
     ),
     _flex(
         "blocksparse.flex", "FlexAttention on a layout of blocks", "blocksparse:build",
-        "blocksparse", computes=_OWN, definition="impls.sparse.blocksparse:definition",
+        "blocksparse", operator=_OWN, definition="impls.sparse.blocksparse:definition",
         options={"layout": "", "block": 128},
     ),
     _row(
-        "topk", "the k largest scores of each row", "topk", "topk", computes=_OWN,
+        "topk", "the k largest scores of each row", "topk", "topk", operator=_OWN,
         definition="impls.sparse.topk:definition", options={"k": 32}, paper="arXiv:2106.06899",
     ),
     _row(
-        "lsh", "queries and keys that hash alike (Reformer)", "lsh", "lsh", computes=_NEAR,
+        "lsh", "queries and keys that hash alike (Reformer)", "lsh", "lsh", operator=_NEAR,
         definition="impls.sparse.lsh:definition", masks=("none",), phases=_WHOLE, cross=False,
         options={"rounds": 4, "bucket": 64, "seed": 0, "shared": False}, paper="arXiv:2001.04451",
     ),
     _row(
         "routing", "clusters of queries and keys (Routing Transformer)", "routing", "routing",
-        computes=_NEAR, definition="impls.sparse.routing:definition", masks=("none",),
+        operator=_NEAR, definition="impls.sparse.routing:definition", masks=("none",),
         phases=_WHOLE, options={"clusters": 0, "window": 0, "seed": 0}, paper="arXiv:2003.05997",
     ),
 ]  # fmt: skip

@@ -59,7 +59,7 @@ def test_rows_of_a_repository_of_ones_own_are_each_commits(tmp_path):
     root.mkdir()
     git(root, "init", "--quiet", "--initial-branch", "main")
     git(root, "commit", "--quiet", "--allow-empty", "-m", "nothing")
-    row = "Variant(name='{}', title='t', family='f', computes='softmax', build='ownkit.core:build')"
+    row = "Variant(name='{}', title='t', family='f', operator='softmax', build='ownkit.core:build')"
     text = "import ownkit.core\nfrom impls.spec import Variant\nROWS = [{}]\n"
     for branch, names in (("one", ["one"]), ("later", ["one", "two"])):
         rows = text.format(", ".join(map(row.format, names)))

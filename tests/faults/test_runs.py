@@ -21,7 +21,7 @@ TABLE = """
 from impls.spec import Variant
 def build(problem):
     raise RuntimeError("it was broken by hand in " + __file__)
-ROWS = [Variant(name="mine", title="mine", family="mine", build=":build", computes="softmax")]
+ROWS = [Variant(name="mine", title="mine", family="mine", build=":build", operator="softmax")]
 """
 ONCE = "while ! [ -s $(echo results/[!b]*/*/records.jsonl) ]; do sleep 0.05; done 2>/dev/null; "
 OWN = {"env": {"PYTHONPATH": "{here}/code"}, "makes": ["code"]}

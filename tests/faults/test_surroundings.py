@@ -140,7 +140,7 @@ ROW = f"""
 from impls.spec import Variant
 def build(problem):
     raise ValueError({NASTY!r})
-ROWS = [Variant(name="mine", title={NASTY!r}, family="mine", build=":build", computes="softmax",
+ROWS = [Variant(name="mine", title={NASTY!r}, family="mine", build=":build", operator="softmax",
                 paper={NASTY!r}), {NASTY!r}]
 """
 FORMULA = "=cmd|'/C calc'!A0"

@@ -23,7 +23,7 @@ class Truth:
     def dense(problem, inputs, dout, visible, bias):
         """Output, dq, dk, dv and entropy share of softmax attention, in float64 NumPy."""
         group, scale = problem.heads // problem.kv_heads, problem.head_dim**-0.5
-        q, k, v = (x.double().numpy() for x in inputs)
+        q, k, v = (x.double().numpy() for x in inputs.values())
         k, v = (np.repeat(x, group, 1) for x in (k, v))
 
         def t(x):

@@ -114,8 +114,8 @@ def test_an_approximation_is_held_to_its_definition_and_its_distance_only_told(t
     inputs = make(problem, 0)
     seen = visible(mask, problem.shape)
     want = truth.dense(problem, inputs, None, seen, 0.0)[0]
-    mean = seen / seen.sum(-1, keepdims=True) @ inputs.v.double().numpy()
-    far = define(*(x.double() for x in inputs)).numpy()
+    mean = seen / seen.sum(-1, keepdims=True) @ inputs["v"].double().numpy()
+    far = define(*inputs.map(torch.Tensor.double).qkv).numpy()
     distance = np.linalg.norm(far - want) / np.linalg.norm(want)
     trivial = np.linalg.norm(mean - want) / np.linalg.norm(want)
     assert verdict.distance.relative == pytest.approx(distance, rel=1e-4)
@@ -145,7 +145,7 @@ def test_what_is_off_its_own_definition_is_refused_on_whichever_values_and_keys(
     other = other_set(make(problem, 0))
 
     def on_others(q, k, v):
-        return mean(q, k, v) * (1.01 if torch.equal(q, other.q) else 1.0)
+        return mean(q, k, v) * (1.01 if torch.equal(q, other["q"]) else 1.0)
 
     def by_shape(q, k, v):
         return kept.setdefault(q.shape, mean(q, k, v))

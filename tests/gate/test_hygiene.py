@@ -46,7 +46,7 @@ def test_an_input_that_was_written_to_is_named_whatever_it_holds(truth):
         call = Call(problem, truth.attention(problem), inputs)
         call.forward()
         hygiene.check_inputs_kept(call, inputs)
-        call.leaves[-1].add_(added)
+        call.leaves["v"].add_(added)
         assert refused(hygiene.check_inputs_kept, call, inputs).startswith(said)
 
 
@@ -132,7 +132,7 @@ def test_an_output_filled_in_after_the_return_is_put_off_and_one_of_nan_is_not(t
     assert "work was put off" in refused(goes_on, truth, attend(1))
     quiet(0.0)
     goes_on(truth, attend(torch.nan))
-    assert not any(torch.equal(v, own.v) for v in kept), "on values of its own"
+    assert not any(torch.equal(v, own["v"]) for v in kept), "on values of its own"
 
 
 class Device:

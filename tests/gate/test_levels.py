@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attnbench.gate.gate import gate
-from attnbench.gate.inputs import Call, Crossed, Tokens, make, put
+from attnbench.gate.inputs import Call, make, put
 from attnbench.gate.oracle import sample_rows
 from attnbench.gate.reference import judge
 from impls.masks import Mask
@@ -89,13 +89,12 @@ def test_an_honest_layer_passes_with_an_error_for_each_weight():
 
 def test_tokens_are_those_of_the_kind_asked_and_as_many_as_the_problem_has():
     both, runs = make(LAYER.with_(q_len=5), 0), LAYER.with_(inputs="equal_keys", kv_len=130)
-    assert isinstance(both, Crossed)
-    assert (both.x.shape, both.context.shape) == ((2, 1, 5, 16), (2, 1, 19, 16))
+    assert {n: tuple(x.shape) for n, x in both.items()} == {"x": (2, 5, 16), "context": (2, 19, 16)}
     same = make(LAYER.with_(q_len=1, phase="decode"), 0)
-    assert isinstance(same, Tokens) and same.x.shape == (2, 1, 19, 16)
-    equal = make(runs.with_(q_len=130), 0).x
-    assert torch.equal(equal[:, :, 0], equal[:, :, 63])
-    assert not torch.equal(equal[:, :, 63], equal[:, :, 64])
+    assert {n: tuple(x.shape) for n, x in same.items()} == {"x": (2, 19, 16)}
+    equal = make(runs.with_(q_len=130), 0)["x"]
+    assert torch.equal(equal[:, 0], equal[:, 63])
+    assert not torch.equal(equal[:, 63], equal[:, 64])
 
 
 def other_weights(problem):
@@ -291,10 +290,10 @@ class Elsewhere(Summing):
 @pytest.mark.parametrize("decoder", [Summing, Elsewhere])
 def test_a_decoder_is_handed_the_new_tokens_and_a_memory_that_may_lie_elsewhere(decoder):
     call, other = Call(DECODE, decoder(DECODE), make(DECODE, 0)), make(DECODE, 1)
-    torch.testing.assert_close(call.forward(), call.leaves[2].cumsum(2)[:, :, -2:])
+    torch.testing.assert_close(call.forward(), call.leaves["v"].cumsum(2)[:, :, -2:])
     call.load(other)
     assert call.moves is (decoder is Elsewhere)
-    torch.testing.assert_close(call.forward(), other.v.cumsum(2)[:, :, -2:])
+    torch.testing.assert_close(call.forward(), other["v"].cumsum(2)[:, :, -2:])
 
 
 def test_only_what_is_made_alike_can_be_put_in_anothers_place():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from attnbench.core.record import Error
 from attnbench.gate import oracle, reference
 from attnbench.gate.budget import EPSILON
-from attnbench.gate.inputs import RUN, Inputs, make
+from attnbench.gate.inputs import RUN, make
 from attnbench.gate.oracle import compare, exact, recomputed, sample_rows, softmax_define, worse
 from attnbench.gate.reference import defined, judge
 from impls.lowrank.mean_v import definition as mean_definition
@@ -62,7 +62,7 @@ def test_output_gradients_and_entropy_are_those_of_dense_numpy(truth, mask, more
     problem = truth.problem(mask, **more)
     inputs, dout = make(problem, 0), upstream(problem)
     want = wanted(truth, problem, inputs, dout)
-    got = exact(problem, *inputs, torch.arange(problem.q_len), dout)
+    got = exact(problem, *inputs.values(), torch.arange(problem.q_len), dout)
     for name, a, b in zip(("out", "dq", "dk", "dv"), got, want, strict=False):
         np.testing.assert_allclose(a.numpy(), b, rtol=1e-10, atol=1e-12, err_msg=name)
     assert got.entropy == pytest.approx(want[4], abs=1e-12)
@@ -80,12 +80,12 @@ def test_blocks_of_any_size_are_alike(truth, monkeypatch, mask, rows_a_block, bl
     drawn = saved("bias", np.random.default_rng(3).standard_normal((24, 24)))
     problem = truth.problem(mask.replace("bias", drawn), **GROUPED)
     inputs, rows, dout = make(problem, 1), torch.arange(24), upstream(problem)
-    whole = exact(problem, *inputs, rows, dout)
+    whole = exact(problem, *inputs.values(), rows, dout)
     assert len(list(oracle._blocks(problem, rows, plain=False))) == 1
     monkeypatch.setattr(oracle, "BLOCK_BYTES", rows_a_block * 8 * problem.group * 24)
     cuts = len(list(oracle._blocks(problem, rows, plain=False)))
     assert cuts == (with_numbers if "alibi" in mask or "bias" in mask else blocks)
-    cut = exact(problem, *inputs, rows, dout)
+    cut = exact(problem, *inputs.values(), rows, dout)
     for a, b in zip(whole[:4], cut[:4], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
     assert whole.entropy == pytest.approx(cut.entropy, rel=1e-12)
@@ -97,11 +97,11 @@ def test_sampled_rows_give_whole_gradients_where_the_others_have_none(truth, mas
     rows, inputs = torch.tensor([0, 3, 4, 17, 23]), make(problem, 2)
     dout = torch.zeros(2, 4, 24, 8)
     dout[:, :, rows] = upstream(problem)[:, :, rows]
-    got = exact(problem, *inputs, rows, dout[:, :, rows])
+    got = exact(problem, *inputs.values(), rows, dout[:, :, rows])
     out, dq, *rest = wanted(truth, problem, inputs, dout)
     for a, b in zip(got, (out[:, :, rows], dq[:, :, rows], *rest[:2]), strict=False):
         np.testing.assert_allclose(a.numpy(), b, rtol=1e-10, atol=1e-12)
-    assert exact(problem, *inputs, rows)[1:4] == (None, None, None)
+    assert exact(problem, *inputs.values(), rows)[1:4] == (None, None, None)
 
 
 @pytest.mark.parametrize("mask", ["none", "window:3,2", "padding:0,11", "causal+alibi"])
@@ -109,7 +109,7 @@ def test_the_mean_is_that_of_the_values_in_sight_and_the_entropy_is_softmaxs(tru
     problem = truth.problem(mask, **GROUPED)
     inputs, seen = make(problem, 3), visible(mask, problem.shape)
     judged = judge(problem, inputs, 0)
-    v = np.repeat(inputs.v.double().numpy(), 2, 1)
+    v = np.repeat(inputs["v"].double().numpy(), 2, 1)
     near(judged.mean, seen / np.maximum(seen.sum(-1, keepdims=True), 1) @ v)
     assert judged.entropy == pytest.approx(wanted(truth, problem, inputs, None)[4], abs=1e-12)
 
@@ -135,10 +135,10 @@ ALL = ("forward", "dq", "dk", "dv")
 def test_both_plain_forms_and_what_is_wanted_are_the_dense_form(truth, mask):
     problem = truth.problem(mask, dtype="float64", phase="train", **GROUPED, v_head_dim=5)
     inputs, dout, rows = make(problem, 0), upstream(problem).double(), torch.arange(24)
-    leaves = Inputs(*(x.clone().requires_grad_() for x in inputs))
-    out = softmax_define(problem)(*leaves, rows)
-    kept = (out.detach(), *torch.autograd.grad(out, leaves, dout))
-    again = recomputed(problem, *inputs, rows, dout)
+    leaves = inputs.map(lambda x: x.clone().requires_grad_())
+    out = softmax_define(problem)(*leaves.qkv, rows)
+    kept = (out.detach(), *torch.autograd.grad(out, leaves.qkv, dout))
+    again = recomputed(problem, *inputs.values(), rows, dout)
     for name, one, expected in zip(ALL, kept, wanted(truth, problem, inputs, dout), strict=False):
         near(one, expected)
         near(again[name], expected)
@@ -168,10 +168,10 @@ def test_heads_computed_together_are_those_computed_one_by_one(truth, monkeypatc
     problem = truth.problem(mask, heads=4, kv_heads=2, phase="train")
     inputs, rows = make(problem, 0), torch.tensor([0, 3, 11, 23])
     dout = torch.randn(2, 4, 4, 8, generator=torch.Generator().manual_seed(0))
-    alone = exact(problem, *inputs, rows, dout)
+    alone = exact(problem, *inputs.values(), rows, dout)
     for many in (2, 3, 4):
         monkeypatch.setattr(oracle, "_heads_at_once", lambda *_, many=many: many)
-        for got, want in zip(exact(problem, *inputs, rows, dout), alone, strict=True):
+        for got, want in zip(exact(problem, *inputs.values(), rows, dout), alone, strict=True):
             torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
 
 
@@ -199,7 +199,7 @@ def test_a_definition_is_computed_in_float64_with_its_gradients(truth):
     own = defined(problem, inputs, softmax, mean_definition(problem))
     seen = torch.ones(24, 24, dtype=torch.float64).tril()
     weights = seen / seen.sum(-1, keepdim=True)
-    want = weights @ inputs.v.double().repeat_interleave(2, 1)
+    want = weights @ inputs["v"].double().repeat_interleave(2, 1)
     dv = (weights.mT @ softmax.dout.double()).unflatten(1, (2, 2)).sum(2)
     torch.testing.assert_close(own.want["forward"], want, rtol=1e-12, atol=1e-13)
     torch.testing.assert_close(own.want["dv"], dv, rtol=1e-12, atol=1e-13)
@@ -289,24 +289,24 @@ def test_the_seed_decides_values_and_the_problem_their_shapes_and_dtype(truth):
     for kind in ("normal", "peaky", "outliers", "equal_keys"):
         problem = truth.problem(inputs=kind)
         first, again, other = (make(problem, seed) for seed in (3, 3, 4))
-        for a, b, c in zip(first, again, other, strict=True):
+        for a, b, c in zip(*(x.values() for x in (first, again, other)), strict=True):
             assert torch.equal(a, b) and not torch.equal(a, c)
     problem = truth.problem(heads=4, kv_heads=2, q_len=5, kv_len=9, v_head_dim=3)
     for dtype in ("float64", "bfloat16"):
         wide, cast = make(problem, 0), make(problem.with_(dtype=dtype), 0)
-        assert [tuple(x.shape) for x in cast] == [(2, 4, 5, 8), (2, 2, 9, 8), (2, 2, 9, 3)]
-        for a, b in zip(wide, cast, strict=True):
+        assert [tuple(x.shape) for x in cast.values()] == [(2, 4, 5, 8), (2, 2, 9, 8), (2, 2, 9, 3)]
+        for a, b in zip(wide.values(), cast.values(), strict=True):
             assert b.dtype == getattr(torch, dtype) and b.is_contiguous()
             assert torch.equal(b, a.to(b.dtype))
 
 
 def test_normal_is_standard_and_spread_and_peaky_has_a_saturated_softmax(truth):
     problem, rows = truth.problem(q_len=256, kv_len=256, head_dim=64), torch.arange(256)
-    for x in make(problem, 0):
+    for x in make(problem, 0).values():
         assert float(x.mean()) == pytest.approx(0.0, abs=0.03)
         assert float(x.std()) == pytest.approx(1.0, abs=0.03)
-    assert exact(problem, *make(problem, 0), rows).entropy > 0.8
-    q, k, v = make(problem.with_(inputs="peaky"), 0)
+    assert exact(problem, *make(problem, 0).values(), rows).entropy > 0.8
+    q, k, v = make(problem.with_(inputs="peaky"), 0).values()
     logits = q @ k.mT * problem.scale
     assert 200 < float(logits.abs().max()) < 1000
     assert float(logits.std()) == pytest.approx(64, rel=0.1)
@@ -315,7 +315,7 @@ def test_normal_is_standard_and_spread_and_peaky_has_a_saturated_softmax(truth):
 
 def test_outliers_are_a_few_loud_channels_of_keys_and_values(truth):
     problem = truth.problem(q_len=256, kv_len=256, head_dim=64, v_head_dim=32, inputs="outliers")
-    q, k, v = make(problem, 0)
+    q, k, v = make(problem, 0).values()
     for x, count in ((k, 2), (v, 1)):
         spread = x.flatten(0, 2).std(0)
         loud = spread > 10
@@ -327,7 +327,7 @@ def test_outliers_are_a_few_loud_channels_of_keys_and_values(truth):
 
 def test_equal_keys_come_in_runs_while_queries_and_values_differ(truth):
     problem = truth.problem(q_len=150, kv_len=150, inputs="equal_keys")
-    q, k, v = make(problem, 0)
+    q, k, v = make(problem, 0).values()
     for start in range(0, 150, RUN):
         run = k[:, :, start : start + RUN]
         assert torch.equal(run, run[:, :, :1].expand_as(run))
@@ -344,7 +344,7 @@ def test_captured_arrays_are_read_and_cast(truth, tmp_path):
     np.savez(file, **given)
     problem = truth.problem(inputs=f"captured:{file}", dtype="bfloat16")
     for seed in (0, 1):
-        for name, x in make(problem, seed)._asdict().items():
+        for name, x in make(problem, seed).items():
             assert x.dtype == torch.bfloat16
             assert torch.equal(x, torch.from_numpy(given[name]).bfloat16())
 

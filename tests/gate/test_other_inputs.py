@@ -5,10 +5,10 @@ import pytest
 from attnbench.answer.ranking import answers
 from attnbench.answer.regimes import regimes
 from attnbench.answer.standings import closeness
+from attnbench.core.job import Job
 from attnbench.gate.other_inputs import SHORT, shortened
 from attnbench.gate.plants import PLANTS
 from attnbench.meter.cell import Bench
-from attnbench.meter.timer import Job
 from impls import table
 from impls.masks import Mask
 from impls.problem import Problem

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 import impls
 from attnbench.core import gpu as nvml
+from attnbench.core.job import Job
 from attnbench.core.record import Energy
 from attnbench.gate.findings import Wrong
 from attnbench.gate.hygiene import check_nothing_goes_on
@@ -19,7 +20,6 @@ from attnbench.gate.plants import PLANTS
 from attnbench.meter.clocks import EndToEndClock, clock_for, cuda_gpu
 from attnbench.meter.energy import counter_for, measure_energy
 from attnbench.meter.probe import probe
-from attnbench.meter.timer import Job
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem

@@ -102,7 +102,7 @@ def test_decode_has_most_of_the_speed_of_a_copy():
     p = problem(
         "none", "decode", batch=8, heads=32, kv_heads=8, q_len=1, kv_len=32_768, head_dim=128
     )
-    q, k, v = (x.cuda() for x in make(p, 0)[:3])
+    q, k, v = (x.cuda() for x in make(p, 0).values())
     attend, other = built("triton.decode", p), torch.empty_like(k)
     reading = (k.nbytes + v.nbytes) / middle(lambda: attend(q, k, v))
     assert reading >= 0.7 * 2 * k.nbytes / middle(lambda: other.copy_(k))
@@ -110,7 +110,7 @@ def test_decode_has_most_of_the_speed_of_a_copy():
 
 def forward_and_backward(p, rows):
     """Middle seconds of some rows, by phase."""
-    q, k, v = (x.cuda().requires_grad_() for x in make(p, 0)[:3])
+    q, k, v = (x.cuda().requires_grad_() for x in make(p, 0).values())
     times = {"forward": {}, "backward": {}}
     for row in rows:
         attend = built(row, p)

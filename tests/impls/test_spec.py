@@ -12,7 +12,7 @@ from impls.spec import DTYPES, InvalidRow, Variant
 
 def row(**changes):
     """A row that says little, and what a test changes of it."""
-    little = {"name": "some.row", "title": "a row", "family": "dense", "computes": "softmax"}
+    little = {"name": "some.row", "title": "a row", "family": "dense", "operator": "softmax"}
     return Variant(**{**little, "build": "some.module:build", **changes})
 
 
@@ -20,7 +20,7 @@ def test_a_row_that_no_row_may_be_is_refused_with_a_sentence():
     names = ("Upper", "", "a..b", "a?b=1", "a\n", 3)
     for changes, says in (
         *(({"name": name}, f"the name {name!r}") for name in names),
-        ({"computes": "magic"}, "computes 'magic' is not one of softmax, softmax on its own"),
+        ({"operator": "magic"}, "operator 'magic' is not one of softmax, softmax on its own"),
         ({"dtypes": ("float32", "int8")}, "dtypes 'int8' is not one of float32, bfloat16"),
         ({"definition": "some.module"}, "definition='some.module' is not a dotted path"),
         ({"runs": {"gpu": "aten::bmm"}}, "device of runs 'gpu' is not one of cpu, cuda"),
@@ -28,7 +28,7 @@ def test_a_row_that_no_row_may_be_is_refused_with_a_sentence():
         ({"runs": {"cpu?fast=true": "aten::bmm"}}, "runs names an option 'fast', which it has not"),
         ({"options": {"fast": False}, "runs": {"cpu?fast=maybe": "aten::bmm"}}, "neither true nor"),
         ({"options": {"s": [1, 2]}}, "option s=[1, 2] is no number, text or yes-or-no"),
-        ({"computes": "its own operator"}, "needs a definition"),
+        ({"operator": "its own operator"}, "needs a definition"),
         ({"definition": "some.module:definition"}, "the oracle is its definition"),
         ({"cross": "forward"}, "cross='forward' is not true, false or 'decode'"),
         ({"ranks": True, "options": {"world": 1}}, "it needs an option world"),
@@ -126,7 +126,7 @@ def test_a_default_that_tuning_could_change_is_asked_for_by_name():
 
 
 FULL = row(
-    computes="its own operator", definition="some.module:definition", cost="some.cost:cost",
+    operator="its own operator", definition="some.module:definition", cost="some.cost:cost",
     level="layer", devices=("cuda",), dtypes=("float16",), masks={"cuda": ("none", "causal")},
     phases=("forward",), gqa=False, cross=False, value_dim=False, dropout=True,
     head_dims=(16, 128), requires=("triton>=3", "sm>=80"), options=OPTIONS, untried=True,

@@ -25,7 +25,7 @@ HEAD = """
 from impls.spec import Variant
 
 def row(name, **more):
-    plain = {"title": "mine", "family": "mine", "computes": "softmax", "build": ":build"}
+    plain = {"title": "mine", "family": "mine", "operator": "softmax", "build": ":build"}
     return Variant(name=name, **{**plain, **more})
 """
 
@@ -117,7 +117,7 @@ def define(problem, twice=False):
 
 ROWS = [
     row("mine.plain"),
-    row("mine.own", computes="its own operator", definition=":define", cost="impls.cost:softmax",
+    row("mine.own", operator="its own operator", definition=":define", cost="impls.cost:softmax",
         options={"twice": False}, dtypes=("float32",), head_dims=(8, 64)),
 ]
 """

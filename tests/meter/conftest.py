@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from attnbench.core.job import Job
 from attnbench.core.record import Record
 from attnbench.meter.cell import Bench
 from attnbench.meter.clocks import Clock
 from attnbench.meter.memory import warm_profiler
-from attnbench.meter.timer import Job
 from impls.problem import Problem
 from impls.spec import Variant
 from tests.calling import VALID
@@ -43,7 +43,7 @@ class Cells:
         if cost:
             more["cost"] = f"{file}:cost"
         named = {"name": "planted", "title": "planted", "family": "dense"}
-        return Variant(**named, computes=computes, build=f"{file}:build", **more)
+        return Variant(**named, operator=computes, build=f"{file}:build", **more)
 
     def measure(self, variant, problem=None, **job):
         """The record, checked against the published schema and through its own line."""

@@ -17,7 +17,7 @@ import attnbench
 import impls
 from attnbench.core import gpu as nvml
 from attnbench.gate.findings import Wrong
-from attnbench.gate.inputs import make
+from attnbench.gate.inputs import Inputs, make
 from attnbench.meter import audit, clocks
 from attnbench.meter.audit import HostCall, chosen, owner_of, owner_of_frame, unattested
 from attnbench.meter.memory import observe
@@ -73,12 +73,16 @@ def test_what_calls_on_a_device_show():
 
 def test_what_is_audited_is_the_graph_that_was_timed(monkeypatch):
     """A replay returns at once; the call that it stands for takes the host ten times as long."""
-    gpu = SimpleNamespace(uuid="GPU-aa", flush=int)
+    gpu, now = SimpleNamespace(uuid="GPU-aa", flush=int), [0.0]
     monkeypatch.setattr(audit, "cuda_gpu", lambda device: gpu)
     monkeypatch.setattr(audit, "_synchronize", lambda device: None)
-    on_gpu = timed(problem=SMALL.with_(device="cuda"), run=lambda: time.sleep(10 * MS))
-    replay = lambda: time.sleep(MS)  # noqa: E731
-    assert audit.audit_device(on_gpu, replay, MS, ahead=True).flags == []
+    monkeypatch.setattr(audit, "perf_counter", lambda: now[0])
+
+    def host(seconds):
+        now[0] += seconds
+
+    on_gpu = timed(problem=SMALL.with_(device="cuda"), run=lambda: host(10 * MS))
+    assert audit.audit_device(on_gpu, lambda: host(MS), MS, ahead=True).flags == []
     (flag,) = audit.audit_device(on_gpu, on_gpu.run, MS, ahead=True).flags
     assert flag.startswith("launch-bound")
 
@@ -153,7 +157,7 @@ def test_whose_code_runs_before_a_call_or_after_it_is_found():
 def test_they_are_the_same_rows_moved_along_the_tokens_with_every_channel_scaled():
     inputs, moved = make(SMALL, 0), set()
     for _ in range(4):
-        for old, new in zip(inputs, audit.unseen(inputs), strict=True):
+        for old, new in zip(inputs.values(), audit.unseen(inputs).values(), strict=True):
             by = new.abs().amax(2, keepdim=True) / old.abs().amax(2, keepdim=True)
             assert bool(((by > 0.89) & (by < 1.11)).all())
             assert len(by.unique()) == by.numel()
@@ -198,7 +202,7 @@ class Judging(audit.UnseenJudge):
             problem=problem,
             names=("forward", "dq", "dk", "dv")[: 1 + len(gradients)],
             call=SimpleNamespace(names=("dq", "dk", "dv")),
-            unseen=(Values(None, None), [out, *gradients]),
+            unseen=(Values(Inputs({}), None), [out, *gradients]),
         )
         super().__init__(self.timed, define, {})
         self.held = []
@@ -284,7 +288,7 @@ def ran_by(row):
 
 
 def test_another_operator_than_the_one_forced_is_named_beside_it():
-    plain = Variant(name="a", title="", family="dense", computes="softmax", build="a:b")
+    plain = Variant(name="a", title="", family="dense", operator="softmax", build="a:b")
 
     def forced(operator):
         return replace(plain, runs={"cpu": operator, "cuda": "aten::on_a_gpu"})

@@ -102,10 +102,14 @@ def test_what_a_variant_holds_from_call_to_call_is_found_and_counted_once():
     attend = Holding(None)
     attend.weights = {"w": torch.zeros(64)}
     call = Call(SMALL, attend, inputs)
-    attend.thing = [*call.leaves, call.leaves[0][:, :, :2], attend.weights["w"].view(8, 8)]
+    attend.thing = [
+        *call.leaves.values(),
+        call.leaves["q"][:, :, :2],
+        attend.weights["w"].view(8, 8),
+    ]
     assert memory._held(call) == 0  # neither its inputs nor its weights
-    attend.thing = inputs[0]
-    assert memory._held(call) == inputs[0].untyped_storage().nbytes()
+    attend.thing = inputs["q"]
+    assert memory._held(call) == inputs["q"].untyped_storage().nbytes()
 
 
 @pytest.fixture

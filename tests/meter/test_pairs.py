@@ -221,7 +221,7 @@ def test_a_variant_that_can_not_be_held_is_refused_in_a_sentence(cells, tmp_path
     for variant in ("nothere", "sdpa.cudnn", "chunked?nothere=1"):
         assert HeldVariant().answer(cells.bench, hold(variant)).keys() & {"refused"}
     file = tmp_path / "rows.py"
-    row = "Variant(name='x', title='x', family='x', computes='softmax', build=':build')"
+    row = "Variant(name='x', title='x', family='x', operator='softmax', build=':build')"
     wrong = f"{INVERTED}\nfrom impls.spec import Variant\nROWS = [{row}]\n"
     for code, status in (("import nowhere\n", "failed"), (wrong, "wrong")):
         file.write_text(code)

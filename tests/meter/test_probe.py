@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from attnbench.core.job import Job
 from attnbench.core.record import Status
 from attnbench.meter import memory
 from attnbench.meter import probe as probing
 from attnbench.meter.probe import Fresh, attention_map, few_samples, probe
-from attnbench.meter.timer import Job
 from impls import table
 from impls.masks import Mask
 

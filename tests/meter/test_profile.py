@@ -9,6 +9,7 @@ import pytest
 from torch.autograd import DeviceType
 
 import impls
+from attnbench.core.job import Job
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record, Status
 from attnbench.features.profile.profiles import NotProfiled, plan_cells, profile_cells
@@ -16,7 +17,6 @@ from attnbench.meter import profile
 from attnbench.meter.cell import Bench
 from attnbench.meter.memory import own_of
 from attnbench.meter.profile import Source, Window, by_phase, kernels, moments, operators
-from attnbench.meter.timer import Job
 from attnbench.sweep.presets import PRESETS
 from impls.masks import Mask
 from impls.problem import Problem

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 import impls
+from attnbench.core.job import Job
 from attnbench.core.record import Status
 from attnbench.gate.findings import Wrong
 from attnbench.meter import ranks
 from attnbench.meter.cell import CALLS, audit_ranks
 from attnbench.meter.ranks import RanksClock, pages
-from attnbench.meter.timer import Job
 from impls.masks import Mask
 from impls.spec import Unavailable, Unsupported
 from tests.meter.conftest import Cells
@@ -175,7 +175,7 @@ def test_pages_are_the_same_memory_wherever_they_are_mapped():
         other_file = os.open(place, os.O_RDWR)
         other = pages(problem, other_file)
         os.close(other_file)
-    assert list(made) == ["q", "k", "v", "out", "dout", "dq", "dk", "dv"]
+    assert list(made) == ["q", "k", "v", "dq", "dk", "dv", "out", "dout"]
     for number, tensor in enumerate(made.values()):
         tensor.fill_(number)
     for number, tensor in enumerate(other.values()):

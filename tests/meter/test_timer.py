@@ -16,6 +16,7 @@ from attnbench.meter.timer import Timed, Values, health_for
 from impls.dense.matmul import build
 from impls.loading import load_function
 from impls.masks import Mask
+from impls.operators import OPERATORS
 from impls.problem import Problem
 from tests.meter import fake_gpu as fake
 
@@ -38,7 +39,8 @@ def timed(problem, attend=None, *, exact=True, second=False, zero=()):
     other = Values(meter.other_set(values.inputs), values.dout)
     more = {"second": results_of(problem, attend, other)} if second else {}
     truth = results_of(problem, attend, values)
-    one = Timed(problem, attend, values, truth, exact=exact, zero=zero, **more)
+    more |= {"exact": exact, "zero": zero, "signs": OPERATORS["softmax"].signs}
+    one = Timed(problem, attend, values, truth, **more)
     one.try_signs()
     return one, values
 
@@ -66,18 +68,19 @@ class Seen:
 def test_every_call_has_values_that_no_call_had_at_the_same_addresses(phase):
     seen = Seen(build(SMALL))
     one, values = timed(SMALL.with_(phase=phase), seen)
-    kept = [x.clone() for x in values.inputs]
+    mine = list(values.inputs.values())
+    kept = [x.clone() for x in mine]
     seen.calls.clear()
     turns(one, 30)
     assert one.wrong() is None
     places = seen.calls[0][0]
     assert [where for where, _ in seen.calls] == [places] * 30
-    assert not {x.data_ptr() for x in values.inputs} & set(places)
+    assert not {x.data_ptr() for x in mine} & set(places)
     for at in range(3):
-        held = [values.inputs[at], *(had[at] for _, had in seen.calls)]
+        held = [mine[at], *(had[at] for _, had in seen.calls)]
         assert not any(torch.equal(a, b) for a, b in itertools.combinations(held, 2))
         assert all(torch.equal(x.abs(), held[0].abs()) for x in held)
-        assert torch.equal(kept[at], values.inputs[at])
+        assert torch.equal(kept[at], mine[at])
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -101,12 +104,12 @@ def test_two_sets_take_turns_under_signs_on_v_where_those_come_out(crooked, judg
     turns(one, 6)
     assert one.wrong() is None
     sets = (values.inputs, meter.other_set(values.inputs))
-    first = next(n for n in (0, 1) if torch.equal(seen.calls[0][1][0], sets[n].q))
+    first = next(n for n in (0, 1) if torch.equal(seen.calls[0][1][0], sets[n]["q"]))
     for (where, (q, k, v)), turn in zip(seen.calls, itertools.cycle((first, 1 - first))):
         assert where == seen.calls[0][0]
-        assert torch.equal(q, sets[turn].q) and torch.equal(k, sets[turn].k)
-        assert torch.equal(v.abs(), sets[turn].v.abs())
-    plain = [any(torch.equal(had[2], one.v) for one in sets) for _, had in seen.calls]
+        assert torch.equal(q, sets[turn]["q"]) and torch.equal(k, sets[turn]["k"])
+        assert torch.equal(v.abs(), sets[turn]["v"].abs())
+    plain = [any(torch.equal(had[2], one["v"]) for one in sets) for _, had in seen.calls]
     assert all(plain) != (judged and not crooked)
 
 

@@ -44,7 +44,7 @@ def build(problem):
     return attend
 
 ROWS = [Variant(name="spy", title="tells who called", family="mine", build=":build",
-                computes="softmax", masks=("none", "causal"))]
+                operator="softmax", masks=("none", "causal"))]
 """
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from attnbench.core.job import Job
 from attnbench.core.machine import this_machine, why_not
 from attnbench.core.record import Record, Status
 from attnbench.core.stats import Pairs, Verdict, paired
@@ -15,7 +16,6 @@ from attnbench.features.selfcheck.selfcheck import BUDGET_S, judge, judge_slow_d
 from attnbench.gate.plant_calls import SLICES, build_slices
 from attnbench.gate.plants import PLANTS, SLICES_PROBLEM, SLOW_DOWNS, slices
 from attnbench.meter.cell import Bench
-from attnbench.meter.timer import Job
 from attnbench.sweep.compare import Compared
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.worker import _measured

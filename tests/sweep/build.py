@@ -27,7 +27,7 @@ HEADER = {"seed": 0, "budget_s": 0.01, "nodes": {"": {"ceilings": {"flops": {}}}
 
 
 def row(name, **more):
-    plain = {"title": "", "family": "f", "computes": "softmax", "build": "a:b"}
+    plain = {"title": "", "family": "f", "operator": "softmax", "build": "a:b"}
     return Variant(**{"name": name, **plain, **more})
 
 

@@ -53,7 +53,7 @@ def build(problem):
         time.sleep(0.02)
     return build(problem)
 
-ROWS = [Variant(name="h.waits", title="waits", family="h", computes="softmax", build=":build")]
+ROWS = [Variant(name="h.waits", title="waits", family="h", operator="softmax", build=":build")]
 """
 
 

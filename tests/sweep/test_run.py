@@ -259,7 +259,9 @@ def test_what_becomes_of_a_cell_whose_context_is_gone_or_that_left_what_is_unrea
             patch.setattr(cell, "poisoned", lambda device, gone=gone: gone)
             if not readable:
                 patch.setattr(watch, "said", lambda before: 1 / 0)
-            told = worker._measured(bench, SimpleNamespace(problem=Problem(), variant=None))
+            told = worker._measured(
+                bench, SimpleNamespace(problem=Problem(), variant=SimpleNamespace(swaps=()))
+            )
         assert told["spoiled"] is (gone or not readable)
         assert told["record"]["status"] == ends and reason in told["record"].get("reason", "")
         assert (told["record"].get("time") is None) == (ends != "measured")

@@ -45,7 +45,7 @@ def build(problem, work, unused):
 
 def row(name, **tunes):
     return Variant(name=name, title="as often as it is asked", family="mine", build=":build",
-                   computes="softmax", gqa=False, masks=("none", "causal"), tunes=tunes,
+                   operator="softmax", gqa=False, masks=("none", "causal"), tunes=tunes,
                    options={"work": 6, "unused": 1})
 
 ROWS = [row("slow", work=(1, 6, 18)), row("liar", work=(-1, 6))]

@@ -198,7 +198,7 @@ def test_what_cudnn_has_no_engine_for_is_a_refusal(library, monkeypatch):
     monkeypatch.setattr(stand_ins.Graph, "refuses", "s_q must be 1\nmore")
     p = problem()
     with pytest.raises(Unsupported, match=r"^cuDNN has no engine for this: s_q must be 1$"):
-        build("cudnn_frontend", p)(*make(p, 0)[:3])
+        build("cudnn_frontend", p)(*make(p, 0).values())
 
 
 def test_a_kernel_of_the_hub_is_read_from_the_cache_alone(library):
@@ -231,7 +231,7 @@ def test_what_xformers_refuses_of_the_inputs_is_a_refusal(library):
     library.computes("xformers.ops.fmha.memory_efficient_attention", refuse)
     p = problem(**EACH)
     with pytest.raises(Unsupported, match=r"^xformers refuses: built without CUDA; too old$"):
-        build("xformers", p)(*make(p, 0)[:3])
+        build("xformers", p)(*make(p, 0).values())
 
 
 @pytest.mark.parametrize("major", [8, 10])

@@ -95,7 +95,7 @@ def test_chunks_of_any_size_and_the_definition_give_the_recurrence_of_the_paper(
     for chunk, inputs, fits in SIZES:
         monkeypatch.setattr(unrolled, "CACHE_BYTES", fits)
         asked = problem(inputs=inputs)
-        leaves, rows = make(asked, 0), torch.tensor([74, 0, 31, 31])
+        leaves, rows = make(asked, 0).qkv, torch.tensor([74, 0, 31, 31])
         attend, define = made(f"{name}?chunk={chunk}", asked)
         want = by_hand(name, leaves, asked)
         np.testing.assert_allclose(attend(*leaves).numpy(), want, **CLOSE)
@@ -115,7 +115,7 @@ def test_the_direct_form_is_the_walk_token_by_token(monkeypatch, name, inputs):
         monkeypatch.setattr(unrolled, "WALKED", walked_to)
         define = made(name, asked)[1]
         of_rows = functools.partial(lambda define, *qkv: define(*qkv, rows), define)
-        leaves = make(asked, 0)
+        leaves = make(asked, 0).qkv
         found.append((define(*leaves, rows), *differentiated(of_rows, leaves)))
     for walked_one, direct in zip(*found, strict=True):
         torch.testing.assert_close(direct, walked_one, **CLOSE)
@@ -127,7 +127,7 @@ def test_no_token_is_walked_above_a_thousand(monkeypatch, name):
     asked = problem(length=1025, phase="forward")
     rows = torch.tensor([1024])
     attend, define = made(name, asked)
-    leaves = make(asked, 0)
+    leaves = make(asked, 0).qkv
     torch.testing.assert_close(define(*leaves, rows), attend(*leaves)[:, :, rows], **CLOSE)
 
 
@@ -181,7 +181,7 @@ def test_the_scan_in_two_steps_is_the_scan(backward, chunks, rates):
 
 def test_gates_that_close_to_nothing_overflow_nowhere():
     asked = problem(dtype="float32", length=130)
-    q, k, v = make(asked, 0)
+    q, k, v = make(asked, 0).values()
     leaves = [x.requires_grad_() for x in (q, k * 1e4, v)]
     out = gla.build(asked, chunk=64, seed=0)(*leaves)
     gradients = torch.autograd.grad(out.sum(), leaves)
@@ -203,7 +203,7 @@ def test_a_short_sum_after_long_ones_keeps_its_digits():
     """Decays of e^-70 a token, then gentle ones: a difference of running sums would be off."""
     asked = problem(batch=1, heads=1, kv_heads=1, length=64, dtype="float32")
     w, _, a = ssd.parameters(asked, 0)
-    q, k, v = make(asked, 0)
+    q, k, v = make(asked, 0).values()
     direction = (w[0] / (w[0] @ w[0]))[None, None, None]
     k -= (k @ w[0])[..., None] * direction
     k[:, :, :32] += (90 / -a[0]) * direction  # k . w makes dt there

@@ -89,8 +89,8 @@ CELLS = [  # the row, how far it may be off, and what else of the problem
 @pytest.mark.parametrize(("label", "most", "more"), CELLS)
 def test_all_ranks_together_have_the_output_and_gradients_of_the_oracle(label, most, more):
     row, p = TABLE.find(label), problem(**more)
-    inputs, generator = make(p, 0), torch.Generator().manual_seed(1)
-    dout = torch.randn(p.output_shape, generator=generator).to(inputs.q.dtype)
+    inputs, generator = list(make(p, 0).values()), torch.Generator().manual_seed(1)
+    dout = torch.randn(p.output_shape, generator=generator).to(inputs[0].dtype)
     places, post = load_function(row.shares)(p, row.world), Post()
     options = {name: value for name, value in row.chosen.items() if name != "world"}
     whole = [torch.zeros_like(x) for x in (dout, *inputs)]

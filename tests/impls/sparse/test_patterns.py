@@ -39,7 +39,7 @@ def test_a_few_blocks_at_a_time_give_what_all_at_once_give():
         ("window.blocked", "window:40,17", 4200),
     ):
         given = problem(length, mask, heads=8, kv_heads=4, phase="train")
-        inputs = make(given, 0)[:3]
+        inputs = make(given, 0).qkv
         few = made(name, given.with_(phase="forward"))[0]
         assert name != "window.blocked" or len(few.band.slabs) > 2
         torch.testing.assert_close(few(*inputs), made(name, given)[0](*inputs))

@@ -24,7 +24,7 @@ def test_a_whole_call_ranks_approximations_and_finds_a_planted_wrong_head(tmp_pa
     rows.write_text(
         "from impls.spec import Variant\n"
         "from tests.models.quality.made_up import last_head\n"
-        "ROWS = [Variant(name='wrong', title='w', family='mine', computes='softmax',\n"
+        "ROWS = [Variant(name='wrong', title='w', family='mine', operator='softmax',\n"
         "                build=':last_head', masks=('none',))]\n"
     )
     texts = tmp_path / "texts.txt"

@@ -162,7 +162,7 @@ def judged(want):
 def wrong_row(deed, computes="softmax"):
     own = {} if computes == "softmax" else {"definition": f"{HERE}:{deed}"}
     build = {"build": f"{HERE}:{deed}", "masks": ("none",)}
-    return Variant(name=deed, title="wrong", family="mine", computes=computes, **build, **own)
+    return Variant(name=deed, title="wrong", family="mine", operator=computes, **build, **own)
 
 
 def test_what_computes_softmax_gives_the_originals_embeddings(judged, want):

@@ -149,7 +149,7 @@ HANGING = {
 
 def row(name, build, **more):
     named = {"name": f"c.{name}", "title": name, "build": build}
-    return Variant(**named, family="campaign", computes="softmax", **more)
+    return Variant(**named, family="campaign", operator="softmax", **more)
 
 
 ROWS = [row("honest", ":honest", options={"n": 0})]

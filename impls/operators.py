@@ -1,0 +1,149 @@
+"""Operators: what is computed, as data. A row of the table names one; nothing here imports torch.
+
+An operator lists its inputs by name, and each input its axes by name, so that whatever draws,
+slices, shifts, shares out or differentiates an input follows the names. The output of a core is
+[batch, heads, q_len, v_head_dim], that of a layer [batch, q_len, width].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+from impls.errors import CantBeDone
+
+if TYPE_CHECKING:
+    from impls.problem import Problem
+
+Computes = Literal[
+    "softmax",
+    "softmax on its own pattern",
+    "approximates softmax",
+    "its own operator",
+]
+AXES = (
+    "batch",
+    "heads",
+    "kv_heads",
+    "q_len",
+    "kv_len",
+    "tokens",
+    "head_dim",
+    "v_head_dim",
+    "width",
+)
+"""``tokens`` are a layer's own: its queries where a context has the keys, else all it can see."""
+DRAWS = ("normal",)
+OUTPUT = "out"
+
+
+class InvalidOperator(CantBeDone, ValueError):
+    """An operator that says something no operator may say. The message is a sentence."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input: its axes, how it is drawn, and whether its gradient is judged."""
+
+    axes: tuple[str, ...]
+    draw: str = "normal"
+    gradient: bool = True
+    dtype: str = ""
+    """Empty: the problem's."""
+    keyword: bool = False
+    """Passed to ``attend`` by its name, after the inputs that are passed by place."""
+
+    def __post_init__(self) -> None:
+        for word, words, what in (
+            *((axis, AXES, "an axis") for axis in self.axes),
+            (self.draw, DRAWS, "a way to draw"),
+        ):
+            if word not in words:
+                raise InvalidOperator(f"{word!r} is not {what}: {', '.join(words)}")
+
+    def shape(self, problem: Problem) -> tuple[int, ...]:
+        """The sizes of its axes."""
+        return tuple(size(problem, axis) for axis in self.axes)
+
+
+def size(problem: Problem, axis: str) -> int:
+    """The size of an axis."""
+    if axis == "tokens":
+        return problem.q_len if problem.crosses else problem.kv_len
+    return int(getattr(problem, axis))
+
+
+@dataclass(frozen=True)
+class Signs:
+    """Random signs along an axis of some tensors: a change of values that leaves the truth known.
+
+    Where the output is among them, it comes out under the same signs; else it stays as it is.
+    """
+
+    axis: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What a row computes."""
+
+    name: str
+    computes: Computes
+    inputs: Mapping[str, TensorSpec]
+    signs: tuple[Signs, ...] = ()
+    """What leaves the truth known, so that every timed call can have values of its own."""
+    definition: str | None = None
+    """``definition(problem, **options) -> define``, for rows that have no other."""
+    cost: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.computes not in get_args(Computes):
+            raise InvalidOperator(
+                f"{self.name} computes {self.computes!r}, which is not one of "
+                f"{', '.join(get_args(Computes))}"
+            )
+
+
+QKV = {
+    "q": TensorSpec(("batch", "heads", "q_len", "head_dim")),
+    "k": TensorSpec(("batch", "kv_heads", "kv_len", "head_dim")),
+    "v": TensorSpec(("batch", "kv_heads", "kv_len", "v_head_dim")),
+}
+TOKENS = {"x": TensorSpec(("batch", "tokens", "width"))}
+CROSSED = {**TOKENS, "context": TensorSpec(("batch", "kv_len", "width"))}
+"""A layer's inputs where keys and values come from other tokens than queries."""
+_ON_SCORES = Signs("head_dim", ("q", "k"))
+"""Products of queries and keys stay as they are."""
+_ON_VALUES = Signs("v_head_dim", ("v", OUTPUT))
+
+
+def _of_values(name: Computes) -> Operator:
+    """An operator whose rows have definitions of their own; its output is linear in v."""
+    return Operator(name, name, QKV, (_ON_VALUES,))
+
+
+OPERATORS = {
+    operator.name: operator
+    for operator in (
+        Operator("softmax", "softmax", QKV, (_ON_SCORES, _ON_VALUES)),
+        _of_values("softmax on its own pattern"),
+        _of_values("approximates softmax"),
+        _of_values("its own operator"),
+    )
+}
+
+
+def operator(name: str) -> Operator:
+    """The operator of that name; raises :class:`InvalidOperator` with the choices."""
+    if name not in OPERATORS:
+        raise InvalidOperator(f"{name!r} is no operator: {', '.join(OPERATORS)}")
+    return OPERATORS[name]
+
+
+def inputs(name: str, problem: Problem) -> Mapping[str, TensorSpec]:
+    """The inputs of an operator's rows on a problem; a layer's are tokens."""
+    if problem.level == "core":
+        return operator(name).inputs
+    return CROSSED if problem.crosses else TOKENS
