@@ -14,8 +14,7 @@ from attnbench.models import mask_of as known_masks
 from attnbench.models import transformers as ours
 from attnbench.models.attention import NotServed, attention
 from impls.masks import Mask, Shape
-from proofs.models import forward, tokens
-from tests.models.transformers.small import asked, by, logits, made, same
+from tests.models.transformers.small import asked, by, forward, logits, made, same, tokens
 
 EINSUM, CHUNKED = "attnbench:einsum", "attnbench:chunked"
 
