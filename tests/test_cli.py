@@ -34,7 +34,15 @@ for words in ("list --json", "show einsum", "run einsum --seq 0", "check sdpa.cu
 
 PARENT = ("core", "sweep", "answer", "report", "command", "features", "notebook", "cli.py")
 """What runs in the parent process; workers and meters need torch."""
-WORKERS = {"pretrained_worker", "recall_worker", "biases", "layers", "one_head", "word_vectors"}
+WORKERS = {
+    "pretrained_worker",
+    "recall_worker",
+    "profiler",
+    "biases",
+    "layers",
+    "one_head",
+    "word_vectors",
+}
 IMPORTED = """
 import importlib, sys
 sys.modules["torch"] = None  # importing it raises
