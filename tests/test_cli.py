@@ -37,6 +37,7 @@ PARENT = ("core", "sweep", "answer", "report", "command", "features", "notebook"
 WORKERS = {
     "pretrained_worker",
     "recall_worker",
+    "worker",
     "profiler",
     "biases",
     "layers",
