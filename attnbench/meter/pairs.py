@@ -136,7 +136,7 @@ def compare_ready(a: Ready, b: Ready, rule: StopRule, *, audit: bool = False) ->
     both = f"{sides[0].label} or {sides[1].label}"
 
     def check_shared() -> None:
-        if (left := watch.said(a.shared)) is not None:
+        if left := watch.left_changed(a.shared):
             raise Wrong(f"{both}: {left}")
 
     check_shared()
