@@ -42,66 +42,32 @@ from attnbench.gate.findings import Wrong
 from attnbench.gate.hygiene import check_finite, demanded, spent_elsewhere
 from attnbench.gate.inputs import CHANNELS, TOKENS, Inputs
 from attnbench.gate.oracle import Errors, compare, exact, within
-from attnbench.gate.plants import MODULES
+from attnbench.gate.plants import PLANTED
 from attnbench.gate.reference import Defines, differentiated, gradient_axes, rows_of
 from attnbench.meter.clocks import Clock, Step, cuda_gpu
 from attnbench.meter.timer import WORDS, Timed, Values, secret_generator, signs_like
-from impls import problem
 from impls.spec import Variant
 
-
-def _folders(*paths: str | None) -> tuple[str, ...]:
-    """Each as it is spelled, since its files may be links, and with links followed."""
-    return tuple({f + os.sep for path in paths if path for f in (path, os.path.realpath(path))})
-
-
 PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
-_PATHS = sysconfig.get_paths()
-_LIBRARIES = _folders(_PATHS["purelib"], _PATHS["platlib"])
-_PYTHON = _folders(_PATHS["stdlib"], _PATHS["platstdlib"], os.path.dirname(contextlib.__file__))  # noqa: PTH120
-_KNOWN = {"attnbench": _folders(*attnbench.__path__), "torch": _folders(*torch.__path__)}
-
-
-@lru_cache(maxsize=4096)
-def real(file: str) -> str:
-    """The file with every link followed; cached, since hooks ask at each call of a function."""
-    return os.path.realpath(file)
+_FOLDERS = {
+    "attnbench": [*attnbench.__path__],
+    "torch": [*torch.__path__],
+    "Python": [sysconfig.get_path("stdlib"), os.path.dirname(contextlib.__file__)],  # noqa: PTH120
+}
 
 
 @lru_cache(maxsize=4096)
 def owner_of(file: str) -> str:
-    """Whose file it is, spelled as ``co_filename`` or ``__file__`` have it: ``attnbench``,
-    ``torch``, ``Python``, ``library`` or ``other``.
+    """``attnbench``, ``torch``, ``Python``, ``library`` or ``other``, by the folder of a file.
 
-    Packages are libraries even inside Python's own folder, as without a virtual environment, and
-    wherever a link leads.
+    Packages are libraries even inside Python's own folder, as without a virtual environment.
     """
-    if file.startswith("<frozen "):
-        name = file.removeprefix("<frozen ").rstrip(">").partition(".")[0]
-        return "Python" if name in sys.stdlib_module_names else "other"
-    places = real(file), os.path.normpath(file)
-    for owner, folders in _KNOWN.items():
-        if any(place.startswith(folders) for place in places):
-            return owner
-    if places[0].startswith(_LIBRARIES) or any(name in "".join(places) for name in PACKAGES):
-        return "library"
-    return "Python" if any(place.startswith(_PYTHON) for place in places) else "other"
-
-
-def owner_of_frame(frame: FrameType) -> str:
-    """Whose code runs in a frame.
-
-    Code without its source names the file that it was compiled from; if there is no such file, its
-    module says where it was loaded from.
-    """
-    file = frame.f_code.co_filename
-    found = owner_of(file)
-    if found == "other" and file.endswith(".py") and not os.path.exists(file):  # noqa: PTH110
-        names = frame.f_globals
-        module = sys.modules.get(str(names.get("__name__")))
-        if module is not None and vars(module) is names:
-            return owner_of(str(names.get("__file__", "")))
-    return found
+    place = os.path.normpath(file)
+    for owner, folders in _FOLDERS.items():
+        if any(place.startswith(folder + os.sep) for folder in folders):
+            installed = owner == "Python" and any(name in place for name in PACKAGES)
+            return "library" if installed else owner
+    return "library" if any(name in place for name in PACKAGES) else "other"
 
 
 MOST_CALLS, ENOUGH_S = 8, 2e-3  # as many calls as fill so many seconds
@@ -115,9 +81,8 @@ ODD_PROCESSORS, MORE_PROCESSORS = 1.1, 1.3
 EVENTS_MISS = 0.9  # an end-to-end time below this share of the events' time: one of them is wrong
 LAUNCH_BOUND, ESCAPED_S = 1.5, 50e-6
 
-HOME = ("attnbench", "torch", "Python")  # whose code may run between calls
-PROBLEM = real(problem.__file__)  # read between calls, too; the variants lie beside it
-PLANTED = str(Path(real(attnbench.__path__[0])).parent / MODULES.replace(".", "/"))
+HOME = {"attnbench", "torch", *sys.stdlib_module_names}  # whose code may run between calls
+PROBLEM = "impls.problem"  # read between calls, too
 
 _synchronize = torch.cuda.synchronize
 
@@ -192,12 +157,9 @@ def _no_foreign_code(timed: Timed) -> Iterator[None]:
     ran: set[str] = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
-        made = frame.f_globals.get("__name__", "")
-        if event != "call" or str(made).startswith("namedtuple_"):
-            return
-        file = real(frame.f_code.co_filename)
-        known = owner_of_frame(frame) in HOME or file == PROBLEM
-        if not known or file.startswith(PLANTED):
+        module = str(frame.f_globals.get("__name__", ""))
+        ours = module.partition(".")[0] in HOME or module.startswith(("namedtuple_", PROBLEM))
+        if event == "call" and (not ours or module.startswith(PLANTED)):
             ran.add(f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}")
 
     with collector_off():  # as while it is timed: the collector's callbacks are not the variant's

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnbench.gate import hygiene, mask_probe, plant_calls, plant_effects
+from attnbench.gate import hygiene, mask_probe, plant_code
 from attnbench.gate.findings import Wrong
 from attnbench.gate.gate import gate
 from attnbench.gate.hygiene import WAIT_S
@@ -67,8 +67,8 @@ def test_who_is_wrong_is_looked_at_again_for_work_put_off(truth, monkeypatch):
 
 def test_work_put_off_that_comes_late_on_a_busy_machine_is_named_all_the_same(truth, monkeypatch):
     """A look may come too soon on a busy machine: one of three has to see it."""
-    monkeypatch.setattr(plant_effects, "LATE_S", 5 * WAIT_S)
-    build = plant_effects.build_standing_thread
+    monkeypatch.setattr(plant_code, "LATE_S", 5 * WAIT_S)
+    build = plant_code.build_standing_thread
     verdicts = (truth.verdict(truth.problem(), build) for _ in range(3))
     put_off = "its output changed after it had been returned: work was put off"
     assert put_off in (verdict.reason for verdict in verdicts)
@@ -88,7 +88,7 @@ def test_outputs_that_later_calls_overwrite_are_wrong_unless_the_row_says_so(tru
     assert "declare reuses_output" in verdict.reason
     assert gate(judged(problem), attend, None, 0, reuses_output=True).reason is None
     problem = problem.with_(phase="train")
-    workspace = plant_calls.build_one_workspace(problem)
+    workspace = plant_code.build_one_workspace(problem)
     reason = gate(judged(problem), workspace, None, 0, reuses_output=True).reason
     assert re.search("a later call changed what its d[qkv] is made from", reason)
 
