@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -113,12 +113,14 @@ def check_finite(what: str, tensor: Tensor) -> None:
     raise Wrong(f"{many} not finite in {what}: {place(batch, head, row)} holds {value}")
 
 
-def check_inputs_kept(call: Call, inputs: Inputs) -> None:
-    """Raise where a call has written to its inputs; they must not have been loaded since."""
+def check_inputs_kept(
+    call: Call, inputs: Inputs, versions: Mapping[str, int] | None = None
+) -> None:
+    """Raise where a call has written to its inputs since they had these versions, or were new."""
     for name, leaf in call.leaves.items():
         if not torch.equal(leaf.detach(), inputs[name]):
             raise Wrong(f"it changed its input {name}")
-        if leaf._version:
+        if leaf._version != (versions[name] if versions else 0):
             raise Wrong(f"it wrote to its input {name} and put it back")
 
 
@@ -338,8 +340,6 @@ def _same(one: Tensor, other: Tensor) -> bool:
 def counted_threads() -> list[threading.Thread]:
     """The threads that Python knows of, but for tqdm's monitor: torch's compiler may start it."""
     monitor = getattr(getattr(sys.modules.get("tqdm"), "tqdm", None), "monitor", None)
-    if "run" in getattr(monitor, "__dict__", {}):  # it does something else
-        monitor = None
     return [thread for thread in threading.enumerate() if thread is not monitor]
 
 

@@ -24,7 +24,7 @@ from attnbench.core import settings
 from attnbench.core.lock import collector_off
 from attnbench.gate import watch
 from attnbench.gate.findings import Wrong
-from attnbench.gate.hygiene import check_form
+from attnbench.gate.hygiene import check_form, check_inputs_kept
 from attnbench.gate.inputs import TOKENS, Attend, Call, Inputs
 from attnbench.meter import memory
 from attnbench.meter.cell import failure
@@ -173,11 +173,7 @@ class Member:
         told, out = self._timed(part, part.call.forward)
         out = check_form(part.problem, out)
         part.put("out", out)
-        for name, leaf in part.call.leaves.items():
-            if not torch.equal(leaf.detach(), inputs[name]):
-                raise Wrong(f"it changed its input {name}")
-            if leaf._version != versions[name]:
-                raise Wrong(f"it wrote to its input {name} and put it back")
+        check_inputs_kept(part.call, inputs, versions)
         part.out = out
         return told
 
