@@ -474,7 +474,7 @@ def _unseen(problem: Problem, inner: Attend) -> Attend:
         frame, turns = _caller("run"), _caller("_in_turn")
         if frame is None or "self" not in frame.f_locals or turns is None:
             return inner(q, k, v)
-        done = len(turns.f_locals["seen"]) + len(turns.f_locals["new"])
+        done = len(turns.f_locals["old"]) + len(turns.f_locals["new"])
         last = done == 2 * turns.f_locals["rounds"] - 1
         return inner(q, k, v) if last else v * 1.0
 

@@ -25,8 +25,8 @@ FROM_FLOAT64 = 4
 def secret_rows(problem: Problem, count: int) -> Tensor:
     """Some rows that were not known when the output was made, and the edges."""
     edges = {edge % problem.q_len for edge in EDGES}
-    drawn = random.SystemRandom().sample(range(problem.q_len), min(count, problem.q_len))
-    rest = [row for row in drawn if row not in edges][: max(0, count - len(edges))]
+    numbers = random.SystemRandom().sample(range(problem.q_len), min(count, problem.q_len))
+    rest = [row for row in numbers if row not in edges][: max(0, count - len(edges))]
     return torch.tensor(sorted({*edges, *rest}), device=problem.device)
 
 
@@ -47,14 +47,14 @@ def reference(
     return defined(problem, inputs, Reference(rows, dout), define)
 
 
-def check(problem: Problem, got: Tensors, wanted: Reference) -> None:
+def check(problem: Problem, got: Tensors, expected: Reference) -> None:
     """Raise :class:`Wrong` where output or gradients are beyond the budgets.
 
     ``got``: whole tensors, as a call returned them; only those are checked.
     """
     for name, tensor in got.items():
         check_finite("the output" if name == "forward" else name, as_rows(tensor))
-    errors = {name: compare(wanted.of(name, x), wanted.want[name]) for name, x in got.items()}
+    errors = {name: compare(expected.of(name, x), expected.want[name]) for name, x in got.items()}
 
     def looser(plain: Error) -> Error:
         relative, worst_row = (x and LOOSER * x for x in (plain.relative, plain.worst_row))
@@ -62,9 +62,9 @@ def check(problem: Problem, got: Tensors, wanted: Reference) -> None:
 
     def against(plain: Errors) -> None:
         loose = {name: looser(plain[name]) for name in errors}
-        budget.check_all(errors, loose, wanted, problem.dtype)
+        budget.check_all(errors, loose, expected, problem.dtype)
 
-    within(wanted.plain, against)
+    within(expected.plain, against)
 
 
 def room(problem: Problem, *, exact: bool) -> int:

@@ -130,16 +130,16 @@ def _host_calls(timed: Timed) -> list[HostCall]:
     while not calls or (len(calls) < MOST_CALLS and sum(c.wall for c in calls) < ENOUGH_S):
         with _no_foreign_code(timed):
             timed.before()
-        start, wanted = perf_counter(), demanded()
+        start, demand = perf_counter(), demanded()
         wall, spent = perf_counter(), process_time()
-        kept = timed.run()
+        result = timed.run()
         wall, spent = perf_counter() - wall, process_time() - spent
-        wanted = demanded() - wanted  # over a little more than the call: reading takes time too
-        wanted *= wall / (perf_counter() - start)
+        demand = demanded() - demand  # over a little more than the call: reading takes time too
+        demand *= wall / (perf_counter() - start)
         wait, elsewhere = min(max(WAIT_S[0], wall / 3), WAIT_S[1]), spent_elsewhere()
         sleep(wait)
-        calls.append(HostCall(wall, spent, wanted, spent_elsewhere() - elsewhere, wait))
-        del kept
+        calls.append(HostCall(wall, spent, demand, spent_elsewhere() - elsewhere, wait))
+        del result
         with _no_foreign_code(timed):
             timed.settle()
     return calls
@@ -174,7 +174,7 @@ def _no_foreign_code(timed: Timed) -> Iterator[None]:
 
 def judge_host(calls: list[HostCall], threads: int, most: float = MORE_PROCESSORS) -> Audit:
     """What some calls show; ``most``: processors per thread that are not too many."""
-    wall, wanted = sum(c.wall for c in calls), sum(c.wanted for c in calls)
+    wall, demand = sum(c.wall for c in calls), sum(c.wanted for c in calls)
     seconds, reason = [c.spent + c.late for c in calls], None
     if all(c.late > LATE_S and c.late > LATE_SHARE * c.waited for c in calls):
         reason = (
@@ -182,9 +182,9 @@ def judge_host(calls: list[HostCall], threads: int, most: float = MORE_PROCESSOR
             f"{duration(median(c.late for c in calls))} of processor time that the host's clock "
             "did not see"
         )
-    elif wall >= ENOUGH_S and wanted > most * threads * wall:
-        given = counted(threads, "thread")
-        reason = f"it kept {wanted / wall:.2g} processors busy and was given {given}"
+    elif wall >= ENOUGH_S and demand > most * threads * wall:
+        limit = counted(threads, "thread")
+        reason = f"it kept {demand / wall:.2g} processors busy and was given {limit}"
     return Audit(median(seconds), "process", (), reason, min(seconds))
 
 
@@ -204,21 +204,21 @@ def audit_device(
             cuda_gpu(timed.problem.device).flush()  # as cold as the events found it
             _synchronize(device)
             start = perf_counter()
-            kept = run()
+            result = run()
             launched = perf_counter()
             _synchronize(device)
             calls.append((launched - start, perf_counter() - start))
-            del kept
+            del result
             timed.settle()
-        found = judge_device(calls, events_s, ahead, low_s)
-        if found.implausible is None:
-            return found
+        audit = judge_device(calls, events_s, ahead, low_s)
+        if audit.implausible is None:
+            return audit
     board = nvml.board(cuda_gpu(timed.problem.device).uuid)
     others = None if isinstance(board, nvml.Absent) else board.other_processes()
     if not isinstance(others, int) or not others:
-        return found
+        return audit
     why = "what else computes on this GPU now may be the reason: end it, and measure again"
-    return found._replace(implausible=f"{found.implausible}; {why}")
+    return audit._replace(implausible=f"{audit.implausible}; {why}")
 
 
 def judge_device(
@@ -265,8 +265,8 @@ def unattested(variant: Variant, device: str, ran: Collection[str]) -> str | Non
     A name may go on after a colon: regions of compiled code are numbered. What ran is told by the
     operators of attention, without the entry and the gradients; else by the first of all.
     """
-    wanted = variant.attested_by(device)
-    if wanted is None or any(name == wanted or name.startswith(f"{wanted}:") for name in ran):
+    operator = variant.attested_by(device)
+    if operator is None or any(name == operator or name.startswith(f"{operator}:") for name in ran):
         return None
     telling = [
         name
@@ -278,7 +278,7 @@ def unattested(variant: Variant, device: str, ran: Collection[str]) -> str | Non
     telling = telling or sorted(ran)
     more = f" and {len(telling) - MOST} others" if len(telling) > MOST else ""
     names = ", ".join(telling[:MOST]) or "no operator of torch's"
-    return f"it should run {wanted} and ran {names}{more}"
+    return f"it should run {operator} and ran {names}{more}"
 
 
 def chosen(variant: Variant, device: str, ran: Collection[str]) -> str:
@@ -333,8 +333,8 @@ def check_remembers_nothing(
     """
     judge = UnseenJudge(timed, define, plain)
     for rounds in (1 if seconds > DEAR_S else ROUNDS[0], *ROUNDS[1:]):
-        seen, new = _in_turn(timed, clock, values, rounds, judge)
-        of_seen, of_new = median(seen), median(new)
+        old, new = _in_turn(timed, clock, values, rounds, judge)
+        of_seen, of_new = median(old), median(new)
         slower = sum(n > of_seen for n in new)
         if of_new / of_seen < FASTER or slower < NEARLY_ALL * rounds or of_new - of_seen < LEAST_S:
             judge.kept()
@@ -352,20 +352,20 @@ def _in_turn(
 
     What goes before a call is the same for both: values are drawn, then either are put in place.
     """
-    seen: list[float] = []
+    old: list[float] = []
     new: list[float] = []
-    kinds = [(seen, False), (new, True)] * rounds
+    kinds = [(old, False), (new, True)] * rounds
     for taken, fresh in random.SystemRandom().sample(kinds, len(kinds)):
 
         def before(fresh: bool = fresh) -> None:
-            drawn, copied = unseen(values.inputs), values.inputs.map(Tensor.clone)
-            timed.load(Values(drawn if fresh else copied, values.dout))
+            new_values, copied = unseen(values.inputs), values.inputs.map(Tensor.clone)
+            timed.load(Values(new_values if fresh else copied, values.dout))
 
         taken += clock.samples(before, timed.run, 1)
         timed.settle()
         if fresh:
             judge.output()
-    return seen, new
+    return old, new
 
 
 class UnseenJudge:
@@ -400,15 +400,15 @@ class UnseenJudge:
             return
         rows = torch.arange(problem.q_len, device=results[0].device)
         truth = self._truth(values.inputs, rows, values.dout)
-        made = dict(zip(("forward", *self._timed.call.names), results, strict=True))
+        tensors = dict(zip(("forward", *self._timed.call.names), results, strict=True))
         for name in self._timed.names:
             axes = gradient_axes(name, values.inputs.specs)
-            self._check(name, rows_of(made[name], axes, rows), truth[name])
+            self._check(name, rows_of(tensors[name], axes, rows), truth[name])
 
     def _check_rows(self, values: Values, results: Sequence[Tensor]) -> None:
         n = self._timed.problem.q_len
-        drawn = self._chance.sample(range(n), min(ROWS, n))
-        rows = torch.tensor(sorted(drawn), device=results[0].device)
+        numbers = self._chance.sample(range(n), min(ROWS, n))
+        rows = torch.tensor(sorted(numbers), device=results[0].device)
         truth = self._truth(values.inputs, rows, None)
         self._check("forward", results[0][:, :, rows], truth["forward"])
 

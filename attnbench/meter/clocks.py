@@ -54,15 +54,15 @@ class HostClock(Clock):
 
     def samples(self, before: Step, call: Step, count: int) -> list[float]:
         """One call a sample; the collector waits, and what a call returned is freed untimed."""
-        taken, now = [], perf_counter_ns  # once: a call might replace it before its end
+        seconds, now = [], perf_counter_ns  # once: a call might replace it before its end
         with collector_off():
             for _ in range(count):
                 before()
                 start = now()
-                kept = call()
-                taken.append((now() - start) * 1e-9)
-                del kept
-        return taken
+                result = call()
+                seconds.append((now() - start) * 1e-9)
+                del result
+        return seconds
 
 
 _synchronize = torch.cuda.synchronize
@@ -86,9 +86,9 @@ class CudaGpu:
     def __init__(self, device: str) -> None:
         index = torch.device(device).index
         self.device = torch.device("cuda", torch.cuda.current_device() if index is None else index)
-        found = _properties(self.device)
-        self.uuid = str(found.uuid)
-        size = max(2 * found.L2_cache_size, LEAST_FLUSH)
+        properties = _properties(self.device)
+        self.uuid = str(properties.uuid)
+        size = max(2 * properties.L2_cache_size, LEAST_FLUSH)
         self._flushed = torch.zeros(size // 4, dtype=torch.float32, device=self.device)
         self._sum = torch.zeros((), device=self.device)
 
@@ -184,7 +184,7 @@ FIRST_SLEEP = 2_000_000  # cycles, about a millisecond, until it is known how lo
 SLEEP_S = (5e-5, 0.1)  # of a sleep that was made to fit, the shortest and the longest
 SPARE = 1.5  # how much longer than the host took last time the kernel sleeps
 LOAD_CYCLES = 400_000  # of a sleep after a batch, whose length shows the SM's clock under load
-HELD, OWN_LAUNCHES = 800, 45
+MOST_LAUNCHES, OWN_LAUNCHES = 800, 45
 """Launches that are queued at once at the most (a stream holds about 1,024, and then the host must
 wait for the device), and what fresh values for a call take of them."""
 MISSES = 3  # so many batches of one call that the host could not queue in time: it never will
@@ -200,17 +200,17 @@ class EndToEndClock(Clock):
 
     def samples(self, before: Step, call: Step, count: int) -> list[float]:
         """One call a sample; the wait is for the whole device, whatever streams it used."""
-        gpu, taken = self._gpu, []
+        gpu, seconds = self._gpu, []
         for _ in range(count):
             before()
             gpu.flush()
             gpu.synchronize()
             start = gpu.now()
-            kept = call()
+            result = call()
             gpu.synchronize()
-            taken.append(gpu.now() - start)
-            del kept
-        return taken
+            seconds.append(gpu.now() - start)
+            del result
+        return seconds
 
 
 class EventClock(Clock):
@@ -240,14 +240,14 @@ class EventClock(Clock):
     def expect(self, launches: int) -> None:
         """A call launches about so many kernels: queue no more calls than a stream holds."""
         self._launches = launches
-        self._size = min(self._size, max(1, HELD // (launches + OWN_LAUNCHES)))
+        self._size = min(self._size, max(1, MOST_LAUNCHES // (launches + OWN_LAUNCHES)))
 
     @property
     def flags(self) -> tuple[str, ...]:
         """Why gaps between launches may be in its samples."""
         if self._late_s is None:
             return ()
-        if self._launches > HELD:
+        if self._launches > MOST_LAUNCHES:
             return (
                 f"not queued ahead: a call launches about {self._launches} kernels, more than a "
                 "stream holds, so gaps between launches may be in its time",
@@ -264,10 +264,10 @@ class EventClock(Clock):
 
     def samples(self, before: Step, call: Step, count: int) -> list[float]:
         """Batches, each read after the queue has drained."""
-        taken: list[float] = []
-        while len(taken) < count:
-            taken += self._take(before, call, min(self._size, count - len(taken)))
-        return taken
+        seconds: list[float] = []
+        while len(seconds) < count:
+            seconds += self._take(before, call, min(self._size, count - len(seconds)))
+        return seconds
 
     def _take(self, before: Step, call: Step, size: int) -> list[float]:
         """The samples of a batch; none where the host was not done while the device slept."""
@@ -286,9 +286,9 @@ class EventClock(Clock):
                 before()
                 self._flush()
             gpu.record(first)
-            kept = call()
+            result = call()
             gpu.record(last)
-            del kept
+            del result
         ended = gpu.now()
         gpu.record(self._loaded[0])
         gpu.sleep(LOAD_CYCLES)
@@ -329,11 +329,11 @@ class GraphClock(EventClock):
         """Why it has no graph."""
         return super().flags if self._replay else (f"timed without a CUDA graph: {self._why}",)
 
-    def prepare(self, before: Step, call: Step, held: Step) -> None:
+    def prepare(self, before: Step, call: Step, hold: Step) -> None:
         """Capture ``call``, which :meth:`samples` then replays.
 
         A replay writes its results where the capture did, and runs none of the call's Python, so
-        it doesn't keep the results for later. ``held``, called right after the capture, returns a
+        it doesn't keep the results for later. ``hold``, called right after the capture, returns a
         step that does, which follows every replay. The call must read all that changes from
         addresses that stay, and so must what ``before`` prepares for it.
         """
@@ -343,8 +343,8 @@ class GraphClock(EventClock):
         before()
         try:
             replay = gpu.capture(call)
-            put_back = held()
-            assert callable(put_back), "held must return a step"
+            put_back = hold()
+            assert callable(put_back), "hold must return a step"
             replay()
             gpu.synchronize()
         except Exception as error:
@@ -459,9 +459,9 @@ def measure_ceilings(device: str, dtypes: Iterable[str]) -> dict[str, Any]:
         for n in PRODUCT_SIZES[kind]:
             a, b = (torch.randn(n, n, device=device, generator=chance).to(dtype) for _ in "ab")
             product, work = partial(torch.matmul, a, b), 2.0 * n**3
-            rates.append(work / (taken := best(product)))
+            rates.append(work / (seconds := best(product)))
             if name != "float32":  # which may be three products of TF32
-                products[name] = product, work, taken
+                products[name] = product, work, seconds
             if name == "float32" and kind in THREE_OF_TF32:
                 precision = torch.get_float32_matmul_precision()
                 torch.set_float32_matmul_precision("high")

@@ -134,12 +134,12 @@ def measure_energy(
         last = load.next_step()
     except OSError as error:
         return Energy(why=str(error), method=counter.method)
-    took, drawn, calls = (end - start for start, end in zip(first, last, strict=True))
-    joules = (drawn - idle_w * took) / calls
+    took, total, calls = (end - start for start, end in zip(first, last, strict=True))
+    joules = (total - idle_w * took) / calls
     flags = [] if joules > 0 else ["the device drew no more than when idle"]
     return Energy(
         joules=joules,
-        gross_joules=drawn / calls,
+        gross_joules=total / calls,
         tokens_per_joule=tokens / joules if joules > 0 else None,
         idle_w=idle_w,
         calls=int(calls),

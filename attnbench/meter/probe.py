@@ -82,32 +82,32 @@ def _look(job: Job, max_time_s: float, expected: int, spent: TimeSpent) -> dict[
             problem, attend, make(problem, job.seed, inputs_of(variant.operator, problem))
         )
     with spent.on("first"):
-        grown = memory.growth(fresh.run)
+        rise = memory.growth(fresh.run)
     with spent.on("timing"):
         clock = clock_for(problem.device, problem.phase)
         prepare(clock, fresh)
         samples = few_samples(clock, fresh, max_time_s)
     results, rows = fresh.results(), spot_check.secret_rows(problem, ROWS)
     dout = fresh.dout_in(rows)
-    time_s, seen = median(samples), None
+    time_s, view = median(samples), None
     if time_s <= max_time_s:
         with spent.on("memory"):
-            seen = memory.observe(problem, attend, fresh.inputs, dout, expected or None, grown)
+            view = memory.observe(problem, attend, fresh.inputs, dout, expected or None, rise)
     with spent.on("checking"):
         define = None
         if variant.definition is not None:
             define = load_function(variant.definition)(problem, **variant.chosen)
-        wanted = spot_check.reference(problem, fresh.inputs, rows, dout, define, job.seed)
-        spot_check.check(problem, results, wanted)
-        if seen is not None:
-            check_form(problem, seen.results["forward"])
-            spot_check.check(problem, {n: x.detach() for n, x in seen.results.items()}, wanted)
+        truth = spot_check.reference(problem, fresh.inputs, rows, dout, define, job.seed)
+        spot_check.check(problem, results, truth)
+        if view is not None:
+            check_form(problem, view.results["forward"])
+            spot_check.check(problem, {n: x.detach() for n, x in view.results.items()}, truth)
         watch.check(before)
     fields = {"status": Status.MEASURED, "rows": len(rows), "time_s": time_s, "samples_s": samples}
     flags, peak = [*clock.flags], dict[str, Any]()
-    if seen is not None:
-        flags += seen.memory.flags
-        peak = {"peak_bytes": seen.memory.peak_bytes, "method": seen.memory.method}
+    if view is not None:
+        flags += view.memory.flags
+        peak = {"peak_bytes": view.memory.peak_bytes, "method": view.memory.method}
     return {**fields, "clock": clock.name, "flags": flags, **peak}
 
 

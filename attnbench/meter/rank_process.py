@@ -170,22 +170,22 @@ class Member:
         part.out, inputs = None, part.inputs()
         part.call.load(inputs)
         versions = {name: leaf._version for name, leaf in part.call.leaves.items()}
-        told, out = self._timed(part, part.call.forward)
+        timing, out = self._timed(part, part.call.forward)
         out = check_form(part.problem, out)
         part.put("out", out)
         check_inputs_kept(part.call, inputs, versions)
         part.out = out
-        return told
+        return timing
 
     def _backward(self, part: RankPart) -> dict[str, Any]:
         out, dout = part.out, part.dout
         assert out is not None and dout is not None
         dout.copy_(part.take("dout"))
-        told, gradients = self._timed(part, lambda: part.call.backward(out, dout))
+        timing, gradients = self._timed(part, lambda: part.call.backward(out, dout))
         for name, gradient in zip(part.call.names, gradients, strict=True):
             part.put(name, gradient)
         part.out = None
-        return told
+        return timing
 
     def _timed(self, part: RankPart, run: Callable[[], Any]) -> tuple[dict[str, Any], Any]:
         """Seconds of a call from when all ranks begin, bytes sent meanwhile, and what it gave."""
@@ -211,11 +211,15 @@ class Member:
             memory.warm_profiler()
             self._warm = True
         dout = part.take("dout") if part.problem.gradients else None
-        given = part.problem, part.attend, part.inputs(), dout, None
-        seen = memory.observe(*given, sure=1, settle=_threads_rest)
-        for name, result in seen.results.items():
+        parts = part.problem, part.attend, part.inputs(), dout, None
+        view = memory.observe(*parts, sure=1, settle=_threads_rest)
+        for name, result in view.results.items():
             part.put("out" if name == "forward" else name, result)
-        return {"memory": seen.memory.to_dict(), "kernels": seen.kernels, "ran": sorted(seen.ran)}
+        return {
+            "memory": view.memory.to_dict(),
+            "kernels": view.kernels,
+            "ran": sorted(view.ran),
+        }
 
 
 MEMBER = Member()  # what this process is
