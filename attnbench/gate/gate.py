@@ -27,8 +27,6 @@ from attnbench.gate.reference import (
     wide,
 )
 
-PATIENT_S = 0.05
-"""How long to wait for late work of a variant that is wrong already, where other threads worked."""
 ROWS_AGAIN = 16
 """How many rows of another set of inputs are compared with a variant's own definition."""
 TWO_STEPS = 16.0
@@ -70,7 +68,7 @@ def gate(
     for the case that the process dies; without it no call is made that risks that.
     """
     problem, inputs = judged.problem, judged.inputs
-    verdict, elsewhere = GateVerdict(), hygiene.spent_elsewhere()
+    verdict = GateVerdict()
     try:
         threads = hygiene.counted_threads()
         hygiene.check_weights(problem, attend, define)
@@ -100,28 +98,9 @@ def gate(
             if judged.mean is not None:
                 verdict.distance = _distance(judged, judged.mean, verdict.truth[0])
         hygiene.check_nothing_left(threads)
-    except Wrong as wrong:  # perhaps because its work was late
-        others = hygiene.spent_elsewhere() != elsewhere
-        verdict.reason = _put_off(judged, attend, others) or str(wrong)
-    return verdict
-
-
-def _put_off(judged: Judged, attend: Attend, others: bool) -> str | None:
-    """A sentence where a call goes on after its return; None where it doesn't, or where it fails.
-
-    Where ``others``, other threads, worked meanwhile, this waits longer than the first check did,
-    and for the work of earlier calls before it: on a busy machine such work is late.
-    """
-    try:
-        if others:
-            hygiene.wait_for_quiet(PATIENT_S, 0.0)
-        wait_s = PATIENT_S if others else hygiene.WAIT_S
-        hygiene.check_nothing_goes_on(judged.problem, attend, other_set(judged.inputs), wait_s)
     except Wrong as wrong:
-        return str(wrong)
-    except Exception:
-        return None
-    return None
+        verdict.reason = str(wrong)
+    return verdict
 
 
 def check_values(

@@ -28,7 +28,7 @@ THREADS_CLOCK = 6
 WAIT_S = 5e-3
 """How long after a call to look for work that goes on."""
 LATE_S = 1e-3
-"""Processor time that other threads may take meanwhile, as housekeeping; more in a longer wait."""
+"""Processor time that other threads may take meanwhile, as housekeeping."""
 FEW_PAIRS = 1 << 22
 """Pairs of queries and keys up to which the graphs of two calls are kept at a time."""
 SURE = 3
@@ -272,7 +272,6 @@ def check_nothing_goes_on(
     problem: Problem,
     attend: Attend,
     inputs: Inputs,
-    wait_s: float = WAIT_S,
     pages: Pages | None = None,
 ) -> tuple[Call, Tensor]:
     """Raise where a call goes on after its return: its output changes, or other threads work.
@@ -288,11 +287,11 @@ def check_nothing_goes_on(
         with pages.protected():
             out = call.forward()
         at_once, before = _copy(out), spent_elsewhere()
-        time.sleep(wait_s)
+        time.sleep(WAIT_S)
         late = spent_elsewhere() - before
         if at_once is not None and not _same(at_once, out.detach()):
             raise Wrong(PUT_OFF)
-        if late <= LATE_S * wait_s / WAIT_S:
+        if late <= LATE_S:
             return call, out
         wait_for_quiet()
     raise Wrong(f"other threads worked on for {duration(late)} after it had returned")
@@ -318,13 +317,13 @@ def _check_in_order(problem: Problem, attend: Attend, inputs: Inputs) -> tuple[C
     return call, out
 
 
-def wait_for_quiet(wait_s: float = WAIT_S, most_s: float = LATE_S) -> None:
-    """Wait until other threads worked no more than that in a wait, at most ``QUIET_S``."""
+def wait_for_quiet() -> None:
+    """Wait until other threads are at rest, at most ``QUIET_S``."""
     until = time.monotonic() + QUIET_S
     while time.monotonic() < until:
         before = spent_elsewhere()
-        time.sleep(wait_s)
-        if spent_elsewhere() - before <= most_s:
+        time.sleep(WAIT_S)
+        if spent_elsewhere() - before <= LATE_S:
             return
 
 

@@ -241,30 +241,6 @@ def test_what_looks_odd_is_looked_at_again_and_all_looks_together_decide(monkeyp
         assert len(busy) - len(given) == looks
 
 
-def problem_of(scores, **changes):
-    return SMALL.with_(q_len=scores // 1024, kv_len=1024, **changes)
-
-
-def test_a_definition_of_its_own_is_asked_of_every_call_or_of_one_or_where_it_is_dear_of_none():
-    each, one = audit.EACH_SCORES, audit.ONE_SCORES
-    for scores, calls, once in ((each, 2, 0), (each * 2, 0, 1), (one, 0, 1), (one * 2, 0, 0)):
-        judge = Judging(problem_of(scores), define=lambda: None)
-        judge.output(), judge.output()
-        assert len(judge.held) == calls
-        judge.kept()
-        assert len(judge.held) == calls + once
-
-
-def test_the_gradients_of_one_call_are_judged_in_every_row_where_they_are_affordable():
-    for times, names in ((1, ["forward", "dq", "dk", "dv"]), (2, [])):
-        judge = Judging(problem_of(audit.GRADIENT_SCORES * times, phase="train"))
-        judge.output()
-        judge.held.clear()
-        judge.kept()
-        assert [name for name, _ in judge.held] == names
-        assert all(len(rows) == judge.timed.problem.q_len for _, rows in judge.held)
-
-
 def test_a_time_below_what_the_device_can_do_is_implausible(cells, monkeypatch):
     monkeypatch.setitem(clocks.COPY_BYTES, "cpu", (1 << 18,))
     monkeypatch.setitem(clocks.PRODUCT_SIZES, "cpu", (64,))
