@@ -123,10 +123,6 @@ class CudaGpu:
         """
         torch.sum(self._flushed, 0, out=self._sum)
 
-    def overwrite(self) -> None:
-        """Queue the overwriting of as much, as other benchmarks empty the cache."""
-        self._flushed.zero_()
-
     def capture(self, call: Step) -> Step:
         """A step that replays what ``call`` queues; its results stay where they are.
 
@@ -226,10 +222,8 @@ class EventClock(Clock):
     batch = QUEUE
     least = LEAST_AHEAD
 
-    def __init__(self, gpu: CudaGpu, flush: Step | None = None) -> None:
-        """``flush`` stands for the GPU's own way to empty the cache."""
+    def __init__(self, gpu: CudaGpu) -> None:
         self._gpu, self._mhz = gpu, list[float]()
-        self._flush = flush or gpu.flush
         self._size, self._misses, self._launches = QUEUE, 0, 0
         self._rate = 0.0  # cycles in a second; not known before the first batch
         self._each_s = 0.0  # what the host takes for a call with its fresh values
@@ -276,7 +270,7 @@ class EventClock(Clock):
         if self._rate:
             cycles = int(min(max(SPARE * self._each_s * size, SLEEP_S[0]), SLEEP_S[1]) * self._rate)
         before()  # the first call's, so that a ``before`` that waits does so ahead of the sleep
-        self._flush()
+        self._gpu.flush()
         gpu.record(down)
         start = gpu.now()
         gpu.sleep(cycles)
@@ -284,7 +278,7 @@ class EventClock(Clock):
         for i, (first, last) in enumerate(self._pairs[:size]):
             if i:
                 before()
-                self._flush()
+                self._gpu.flush()
             gpu.record(first)
             result = call()
             gpu.record(last)
@@ -394,8 +388,8 @@ attention: that may be faster than cuBLAS's own, which uses no tensor core."""
 TRIES = 5
 HOT_S, MOST_QUEUED = 1.0, 20_000
 """For how long calls run back to back, and how many of them there may be in a half."""
-SMALL_FLUSHED, FLUSH_TRIES = 1 << 24, 20
-"""Bytes of the call that is timed after either way to empty the cache, and how often."""
+FLOOR_TRIES = 20
+"""How often an empty kernel is timed."""
 WARM_S = {"cpu": 0.0, "cuda": 0.3}
 """How long a call is repeated before it counts: the clocks of an idle GPU are low."""
 
@@ -417,30 +411,22 @@ def back_to_back(gpu: CudaGpu, call: Step, each_s: float, seconds: float) -> flo
 
 
 def _cuda_extras(gpu: CudaGpu, products: dict[str, tuple[Step, float, float]]) -> dict[str, Any]:
-    """The products' rates back to back; an empty kernel between two events; a small call after
-    either way to empty the cache.
-    """
-    small = torch.zeros(SMALL_FLUSHED // 4, device=gpu.device)
-    write = partial(small.add_, 1.0)
-
-    def after(flush: Step, call: Step = write) -> float:
-        return statistics.median(EventClock(gpu, flush).samples(_nothing, call, FLUSH_TRIES))
-
+    """The products' rates back to back, and an empty kernel between two events."""
+    empty = EventClock(gpu).samples(_nothing, partial(gpu.sleep, 0), FLOOR_TRIES)
     return {
         "hot": {
             name: flops / back_to_back(gpu, product, each_s, HOT_S)
             for name, (product, flops, each_s) in products.items()
         },
-        "floor_s": after(gpu.flush, partial(gpu.sleep, 0)),
-        "flush": {"read_s": after(gpu.flush), "written_s": after(gpu.overwrite)},
+        "floor_s": statistics.median(empty),
     }
 
 
 def measure_ceilings(device: str, dtypes: Iterable[str]) -> dict[str, Any]:
     """``{"flops": {dtype: FLOP/s}, "copy": {bytes moved: bytes/s}}``, the best of several tries.
 
-    On a GPU, besides: ``hot``, FLOP/s of products back to back; ``floor_s`` of an empty kernel by
-    events; and ``flush``, what a small call takes after the cache was read or overwritten.
+    On a GPU, besides: ``hot``, FLOP/s of products back to back, and ``floor_s`` of an empty kernel
+    by events.
     """
     kind, clock = device.split(":")[0], clock_for(device, "forward")
     chance = torch.Generator(device)  # torch's own is shared
