@@ -29,7 +29,7 @@ from attnbench.gate.inputs import TOKENS, Attend, Call, Inputs
 from attnbench.meter import memory
 from attnbench.meter.cell import failure
 from attnbench.meter.clocks import cuda_gpu
-from attnbench.meter.ranks import EXCHANGE, note_of, page_axes, pages
+from attnbench.meter.ranks import EXCHANGE, PAGE_AXES, note_of, pages
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.operators import QKV
@@ -98,7 +98,7 @@ class RankPart:
     @staticmethod
     def _tokens(name: str) -> int:
         """The axis along which a tensor is shared out."""
-        axes = page_axes()[name]
+        axes = PAGE_AXES[name]
         return next(axes.index(axis) for axis in TOKENS if axis in axes)
 
 

@@ -105,12 +105,13 @@ def silent(words: Mapping[int, str], doing: str, limit_s: float) -> RankLost:
 ALIGNED = 64  # bytes: where a tensor may begin
 GRADIENTS = tuple(f"d{name}" for name in QKV)
 OUT_AXES = ("batch", "heads", "q_len", "v_head_dim")
-
-
-def page_axes() -> dict[str, tuple[str, ...]]:
-    """The axes of the inputs and results that ranks share."""
-    own = {name: spec.axes for name, spec in QKV.items()}
-    return {**own, **{f"d{n}": axes for n, axes in own.items()}, "out": OUT_AXES, "dout": OUT_AXES}
+PAGE_AXES: dict[str, tuple[str, ...]] = {
+    **{name: spec.axes for name, spec in QKV.items()},
+    **{f"d{name}": spec.axes for name, spec in QKV.items()},
+    "out": OUT_AXES,
+    "dout": OUT_AXES,
+}
+"""The axes of the inputs and results that ranks share."""
 
 
 def pages(problem: Problem, file: int) -> dict[str, Tensor]:
@@ -118,7 +119,7 @@ def pages(problem: Problem, file: int) -> dict[str, Tensor]:
     dtype, forward = getattr(torch, problem.dtype), (*QKV, "out")
     shapes = {
         name: tuple(size(problem, axis) for axis in axes)
-        for name, axes in page_axes().items()
+        for name, axes in PAGE_AXES.items()
         if problem.gradients or name in forward
     }
     sizes = [math.prod(shape) * problem.item_bytes for shape in shapes.values()]
