@@ -95,7 +95,7 @@ def _apply(values: dict[str, Any]) -> dict[str, Any]:
 
 def _measured(bench: Any, job: Any) -> dict[str, Any]:
     """A cell's record, and whether the next one needs another process."""
-    from attnbench.gate import process_state, watch
+    from attnbench.gate import watch
     from attnbench.meter import clocks
     from attnbench.meter.cell import clipped, poisoned
     from attnbench.meter.timer import TimeSpent
@@ -104,7 +104,7 @@ def _measured(bench: Any, job: Any) -> dict[str, Any]:
     clocks.begin(job.problem.device)
     with watching.on("gate"):
         before = bench.shared or watch.snapshot()
-        broken, process_before = watch.sealed(), process_state.now()
+        broken, process_before = watch.sealed(), watch.process_state()
     record = clipped(bench.measure(job, before))
     if job.variant.swaps:
         gc.collect()  # it puts torch's kernels back when it is dropped, and they are compared below
@@ -112,8 +112,8 @@ def _measured(bench: Any, job: Any) -> dict[str, Any]:
     with watching.on("gate"):
         try:
             guards = broken()  # first: the other checks rely on these
-            deed = f"it replaced {', '.join(guards)}" if guards else watch.said(before) or ""
-            left = bool(process_state.disturbed(process_before))
+            deed = f"it replaced {', '.join(guards)}" if guards else watch.left_changed(before)
+            left = bool(watch.disturbed(process_before))
         except Exception as error:  # it left nothing to look with
             deed = f"what it left could not be looked at: {type(error).__name__}: {error}"
             left = True
