@@ -94,20 +94,10 @@ def append_whole(descriptor: int, data: bytes, *, sync: bool = True) -> None:
 
 
 def open_draft(path: Path) -> tuple[int, Path]:
-    """A new file beside a path, open for appending, and its name; the path's once it is whole.
-
-    Nobody can have put a link there that leads elsewhere: the name can't be foreseen, and the file
-    is new or the call fails.
-    """
+    """A new file beside a path, open for appending, and its name."""
     draft = path.with_name(f".{path.name[:NAME_SHOWN]}.{token_hex(8)}.new")
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     return os.open(draft, flags, 0o666), draft
-
-
-def remove_drafts(path: Path) -> None:
-    """Remove what a death left behind of a file that was being written."""
-    for draft in path.parent.glob(f".{path.name[:NAME_SHOWN]}.*.new"):
-        draft.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,43 +161,4 @@ def read_evidence(path: Path) -> Evidence:
         )
     if not whole:
         raise none
-    for number, row in enumerate(found.rows):
-        for said in _faults(row, f"row {number}"):
-            raise StoreError(f"{path} is damaged: {said}, which no figure of its kind can be")
     return found
-
-
-ROUNDING = 1e-6
-COSINE = (-1.0 - ROUNDING, 1.0 + ROUNDING)
-NOT_NEGATIVE = (
-    "relative", "max", "worst_row", "distance", "seconds", "step_s", "took_s", "a_s", "b_s",
-    "samples_s",
-)  # fmt: skip
-BOUNDS: Mapping[str, tuple[float, float]] = {
-    **dict.fromkeys(NOT_NEGATIVE, (0.0, inf)),
-    **dict.fromkeys(("cosine", "cosines", "similarities"), COSINE),
-    "entropy": (0.0, 1.0 + ROUNDING),
-    "skill": (-inf, 1.0 + ROUNDING),
-    "accuracy": (0.0, 1.0),
-}
-"""By name, what a number may be, and all numbers of a list or of a mapping by counts so named; and
-of the samples of pairs, by variant."""
-
-
-def _faults(value: Any, place: str, bounds: tuple[float, float] | None = None) -> Iterator[str]:
-    """The figures that can't be one, and where they stand."""
-    if isinstance(value, Mapping):
-        ends: list[Any] = [value.get(name) for name in ("low", "ratio", "high")]
-        numbers = all(type(end) in (int, float) for end in ends)
-        if None not in ends and not (numbers and 0 <= ends[0] <= ends[1] <= ends[2] < inf):
-            yield f"{place} is {ends[1]!r} [{ends[0]!r}, {ends[2]!r}]"
-        for name, inner in value.items():
-            inherited = bounds if name.isdigit() or place.endswith(", samples_s") else None
-            yield from _faults(inner, f"{place}, {name}", BOUNDS.get(name, inherited))
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _faults(inner, place, bounds)
-    elif bounds and value is not None:
-        number = type(value) in (int, float) and isfinite(value)
-        if not number or not bounds[0] <= value <= bounds[1]:
-            yield f"{place} is {value!r}"

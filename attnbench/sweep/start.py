@@ -1,4 +1,4 @@
-"""A run begun, or gone on with."""
+"""Start or resume a run."""
 
 from __future__ import annotations
 
@@ -99,37 +99,34 @@ def _versions(leg: Mapping[str, Any]) -> dict[str, str]:
 
 
 class Unchanged:
-    """Notices changes to what a leg depends on while the leg is measured."""
+    """Notices changes to what a leg depends on while the leg is measured, by the files' times."""
 
     def __init__(self, folder: RunFolder) -> None:
         leg = {**folder.header, **[{}, *folder.header.get("legs", ())][-1]}
         self._folder = folder
-        self._digests = {long(file): was for file, was in (leg.get("files") or {}).items()}
-        self._code = {k: v for k, v in (leg.get("code") or {}).items() if k in ("impls", "ruler")}
-        self._stamps: dict[Path, tuple[int, int]] | None = None
+        self._files = [long(file) for file in leg.get("files") or ()]
+        if leg.get("code"):
+            self._files += chain.from_iterable(sources().values())
+        self._stamps = self._now()
 
-    def check(self) -> None:
-        """Raise CantBeDone for a change. While no file is written, only times are compared."""
-        code = sources() if self._code else {}
-        stamps = dict.fromkeys([*self._digests, *chain.from_iterable(code.values())], (0, 0))
+    def _now(self) -> dict[Path, tuple[int, int]]:
+        stamps = dict.fromkeys(self._files, (0, 0))
         for file in stamps:
             with suppress(OSError):
                 status = file.stat()
                 stamps[file] = status.st_mtime_ns, status.st_size
-        if stamps == self._stamps:
-            return
-        changed = [name for name, was in self._code.items() if digest(code[name]) != was]
-        changed += [str(f) for f, was in self._digests.items() if digest([f]) != was]
-        if changed:
-            known = self._stamps or stamps
-            written = [str(f) for f, stamp in stamps.items() if known.get(f) != stamp]
+        return stamps
+
+    def check(self) -> None:
+        """Raise CantBeDone for a change."""
+        now = self._now()
+        if changed := [str(file) for file in now if now[file] != self._stamps[file]]:
             raise CantBeDone(
-                f"{', '.join(map(short, (written or changed)[:3]))} was changed while the run went "
+                f"{', '.join(map(short, changed[:3]))} was changed while the run went "
                 "on, so the measurement at hand may be of either and is dropped; what was "
                 f"measured before is kept. Put it back, then {self._folder.resumed_by}, or add "
                 "--anyway to go on apart"
             )
-        self._stamps = stamps
 
 
 def sources() -> dict[str, list[Path]]:

@@ -209,7 +209,6 @@ class Sweep:
         CantBeDone where a file of the run was changed, or every place is lost.
         """
         self._left = list(slots)
-        self._unchanged.check()
         while self._cells and monotonic() < until:
             if not self._left:
                 raise CantBeDone(
