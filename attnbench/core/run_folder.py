@@ -15,7 +15,7 @@ from attnbench.core import disk
 from attnbench.core.disk import HEADER, RECORDS, SPOILED, TORN, StoreError, append_whole
 from attnbench.core.lock import holder
 from attnbench.core.record import SCHEMA, Record
-from attnbench.core.store import Checked, lines_of, numbered, numbered_lines, read_header
+from attnbench.core.store import Checked, numbered, numbered_lines, read_header
 
 APPENDING = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
@@ -108,7 +108,7 @@ class RunFolder:
 
         They go to ``spoiled.jsonl`` as they are. Raises StoreError where there is no room.
         """
-        numbers = lines_of(self.path, keys)
+        numbers = [line for line, record in Checked(self.path).records() if record.key in keys]
         try:
             self._move(numbers, SPOILED)
         except OSError as error:

@@ -7,10 +7,9 @@ A header that can't be read is refused in a sentence, and so is a record of a ne
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from math import nan
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from warnings import warn
@@ -19,15 +18,12 @@ import msgspec
 
 from attnbench.core.disk import HEADER, RECORDS, StoreError, from_json
 from attnbench.core.format import counted, first_few
-from attnbench.core.lock import collector_off
 from attnbench.core.record import (
     SCHEMA,
     DamagedRun,
     InvalidRecord,
     Record,
     Status,
-    cell_key,
-    recorded_problem,
 )
 from impls.problem import Problem
 
@@ -35,14 +31,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-FIELDS = {
-    "run": str, "command": str, "started": str, "folder": str, "seed": int, "protocol": int,
-    "budget_s": int | float, "machine": dict, "settings": dict, "code": dict, "grid": dict,
-    "variants": list, "problems": list, "tables": list, "ceilings": dict, "nodes": dict,
-    "selfcheck": dict, "legs": list, "noise": list,
-}  # fmt: skip
-"""What a header's values are, where there are any."""
-LONGEST_BUDGET_S = 86400
 BAD_TIME = "its time is no finite number above zero, within its own interval"
 LEAST_S, LONGEST_S = 1e-12, 1e9
 """What a figure lies between that is one at all."""
@@ -134,21 +122,7 @@ def read_header(path: Path) -> dict[str, Any]:
             f"{path} was written with schema {schema}, newer than the {SCHEMA} this attnbench "
             "reads: update attnbench, or start a new run"
         )
-    if wrong := _wrong_field(header):
-        raise StoreError(f"{damaged}: {wrong}; start a new run")
     return header
-
-
-def _wrong_field(header: Mapping[str, Any]) -> str:
-    """The first value of a header that can't be, in words."""
-    for name, kind in FIELDS.items():
-        if not isinstance(header.get(name), kind | None):
-            return f"{name} is {str(header[name])[:50]!r}"
-    if not all(isinstance(node, dict) for node in (header.get("nodes") or {}).values()):
-        return "its nodes are no machines"
-    if not 0 < (header.get("budget_s") or 1.0) <= LONGEST_BUDGET_S:
-        return f"budget_s is {header['budget_s']!r}"
-    return ""
 
 
 def read_records(path: Path, wanted: Callable[[Problem], bool] | None = None) -> Iterator[Record]:
@@ -164,15 +138,7 @@ def read_records(path: Path, wanted: Callable[[Problem], bool] | None = None) ->
         warn(sentence, DamagedRun, stacklevel=1)
 
 
-class _Cell(msgspec.Struct):
-    """Of a record, which cell it is of."""
-
-    variant: str
-    problem: dict[str, Any]
-
-
 _record = msgspec.json.Decoder(Record).decode
-_cell = msgspec.json.Decoder(_Cell).decode
 
 
 class Checked:
@@ -193,16 +159,14 @@ class Checked:
     def records(
         self, wanted: Callable[[Problem], bool] | None = None
     ) -> Iterator[tuple[int, Record]]:
-        """Every record that counts, with the number of its line.
+        """Every record that counts, of the problems that are wanted, with the number of its line.
 
-        ``wanted``: lines with other problems are not looked into. Raises StoreError for a record
-        that isn't one, for one of a newer form, and where the file can't be read.
+        Raises StoreError for a record that isn't one, for one of a newer form, and where the file
+        can't be read.
         """
         cells: set[tuple[str, Problem]] = set()
         for number, line in numbered_lines(self.path):
             self._lines = number
-            if wanted and (cell := _cell_of(line)) and not wanted(cell[1]):
-                continue
             try:
                 record = _read(line)
             except InvalidRecord as error:
@@ -212,6 +176,8 @@ class Checked:
                 ) from None
             except (ValueError, RecursionError):
                 self.faults["damaged"].append(number)
+                continue
+            if wanted is not None and not wanted(record.problem):
                 continue
             if record.run not in ("", self._header.get("run", record.run), self.path.name):
                 self.faults["foreign"].append(number)
@@ -263,18 +229,6 @@ def numbered(numbers: Collection[int]) -> str:
     return f"lines {first_few([*map(str, sorted(numbers))], NAMED)}"
 
 
-def _cell_of(line: bytes) -> tuple[str, Problem] | None:
-    """The variant and the problem of a line; None where it holds no record."""
-    try:
-        try:
-            cell = _cell(line)
-        except (ValueError, RecursionError):  # it may hold NaN, which Python's own reader takes
-            cell = msgspec.convert(from_json(line), _Cell)
-        return cell.variant, recorded_problem(cell.problem)
-    except ValueError:
-        return None
-
-
 def _read(line: bytes) -> Record:
     """The record that a line holds.
 
@@ -289,12 +243,6 @@ def _read(line: bytes) -> Record:
     if isinstance(values, dict) and isinstance(time := values.get("time"), dict):
         values["time"] = {**time, **{name: nan for name in FIGURES if time.get(name, 0) is None}}
     return Record.from_dict(values)
-
-
-def lines_of(path: Path, keys: Collection[str]) -> list[int]:
-    """The numbers of the lines of some cells; raises as :func:`numbered_lines`."""
-    cells = ((number, _cell_of(line)) for number, line in numbered_lines(path))
-    return [number for number, cell in cells if cell is not None and cell_key(*cell) in keys]
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -325,65 +273,13 @@ def load(paths: Iterable[str | Path] = ("results",)) -> pd.DataFrame:
     """
     import pandas as pd
 
-    records: list[Record] = []
-    machines: list[str] = []
+    rows: list[dict[str, Any]] = []
     counts: list[int] = []
-    columns: dict[str, Any] = {}
-    with collector_off():
-        for run in find_runs(Path(p) for p in paths):
-            before = len(records)
-            records += read_records(run)
-            counts.append(len(records) - before)
-            name = read_header(run).get("machine", {}).get("name", run.parent.name)
-            machines += [name] * counts[-1]
-        for name, rows, values in _columns("", range(len(records)), records):
-            if isinstance(rows, range):
-                columns[name] = values
-                continue
-            column = columns.setdefault(name, [nan] * len(records))
-            for row, value in zip(rows, values, strict=True):
-                column[row] = value
-        if records:
-            columns["machine"] = machines
-        frame = pd.DataFrame({name: pd.Series(column) for name, column in columns.items()})
+    for run in find_runs(Path(p) for p in paths):
+        machine = read_header(run).get("machine", {}).get("name", run.parent.name)
+        records = [{**record.to_dict(), "machine": machine} for record in read_records(run)]
+        counts.append(len(records))
+        rows += records
+    frame = pd.json_normalize(rows)
     frame.attrs[ROWS] = counts
     return frame
-
-
-NESTED = (msgspec.Struct, Problem, Mapping)
-PROBLEM = tuple(Problem.__dataclass_fields__)
-
-
-def _columns(
-    path: str, rows: Sequence[int], values: Sequence[Any]
-) -> Iterator[tuple[str, Sequence[int], Sequence[Any]]]:
-    """The columns of what lies at a path: the rows that have a value, and these values.
-
-    A value with parts gives columns of theirs, one that other rows have too in several pieces.
-    By whole columns, and not value by value, in a tenth of the time of pandas' json_normalize.
-    """
-    kinds = {kind: kind if issubclass(kind, NESTED) else None for kind in set(map(type, values))}
-    for kind in set(kinds.values()):
-        there, some = rows, values
-        if len(set(kinds.values())) > 1:
-            pairs = [(r, v) for r, v in zip(rows, values, strict=True) if kinds[type(v)] is kind]
-            there, some = [row for row, _ in pairs], [value for _, value in pairs]
-        if kind is None:
-            yield path, there, some
-            continue
-        parts: dict[str, tuple[Any, Any]] = {}
-        if issubclass(kind, Mapping):
-            for row, value in zip(there, some, strict=True):
-                for name, part in value.items():
-                    where, what = parts.setdefault(name, ([], []))
-                    where.append(row)
-                    what.append(part)
-        else:
-            for name in kind.__struct_fields__ if issubclass(kind, msgspec.Struct) else PROBLEM:
-                found = list(map(attrgetter(name), some))
-                if name == "mask":  # few, shared by many
-                    texts = {k: str(mask) for k, mask in {id(m): m for m in found}.items()}
-                    found = [texts[id(mask)] for mask in found]
-                parts[name] = there, found
-        for name, (where, what) in parts.items():
-            yield from _columns(f"{path}.{name}" if path else name, where, what)

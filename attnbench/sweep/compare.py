@@ -182,9 +182,9 @@ NEAR = 1.15
 MOST_PAIRED = 2
 PAIRS_S = 10.0
 CALLS, MOST_S = 80, 120.0
+"""Forty pairs are looked at first; if they take longer, none is begun."""
 CONTEST_S, NEAR_PAIRS = 6.0, 640
 """For another worker, and a noise floor, to be there; and pairs of what lies near each other."""
-"""Forty pairs are looked at first; if they take longer, none is begun."""
 
 
 @dataclass(frozen=True)
