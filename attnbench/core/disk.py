@@ -154,11 +154,11 @@ def table_words(header: Mapping[str, Any]) -> list[str]:
 
 def home() -> str:
     """The user's own folder; empty where there is none, or all there is lies in it."""
-    found = os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises where it is not known
-    return found if found.startswith("/") and len(found) > 1 else ""
+    folder = os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises where it is not known
+    return folder if folder.startswith("/") and len(folder) > 1 else ""
 
 
-def named(path: str) -> str:
+def name_from_here(path: str) -> str:
     """How a file is named where it is found from the current folder alone: relative to that, or to
     the home, which is ``~``.
     """
@@ -171,13 +171,13 @@ def named(path: str) -> str:
 @cache
 def _long_forms(own: str) -> list[tuple[re.Pattern[str], str]]:
     """What to look for, the longest first, and what to put there."""
-    found = {own: "~", str(Path(own).resolve()): "~"} if own else {}
+    shorter = {own: "~", str(Path(own).resolve()): "~"} if own else {}
     if (CHECKOUT / ".git").exists():
-        found[str(CHECKOUT)] = ""
+        shorter[str(CHECKOUT)] = ""
     pairs = []
-    for place in sorted(found, key=len, reverse=True):
+    for place in sorted(shorter, key=len, reverse=True):
         start = r"(?<![\w.~-])" + re.escape(place)
-        if not found[place]:
+        if not shorter[place]:
             pairs.append((re.compile(start + "/"), ""))
-        pairs.append((re.compile(start + r"(?![\w.-])"), found[place] or "."))
+        pairs.append((re.compile(start + r"(?![\w.-])"), shorter[place] or "."))
     return pairs

@@ -69,19 +69,19 @@ def named_run(name: str, below: Path = Path("results")) -> Path:
     if name not in NEWEST or Path(name).exists():
         return Path(name)
 
-    def begun(file: Path) -> tuple[str, str]:  # a copy may have any name
+    def start_of(file: Path) -> tuple[str, str]:  # a copy may have any name
         with suppress(OSError, ValueError, AttributeError):
             return str(from_json(file.read_text()).get("started") or ""), file.parent.name
         return "", file.parent.name
 
-    found = sorted(below.glob(f"*/*/{HEADER}"), key=begun)
+    runs = sorted(below.glob(f"*/*/{HEADER}"), key=start_of)
     nth = NEWEST.index(name) + 1
-    if len(found) < nth:
+    if len(runs) < nth:
         raise StoreError(
-            f"there is no {name} run: {below} holds {counted(len(found), 'run')}; 'attnbench run' "
+            f"there is no {name} run: {below} holds {counted(len(runs), 'run')}; 'attnbench run' "
             "makes one"
         )
-    return found[-nth].parent
+    return runs[-nth].parent
 
 
 def each_run(paths: Iterable[Path]) -> list[Path]:
@@ -93,8 +93,8 @@ def each_run(paths: Iterable[Path]) -> list[Path]:
 
 def some_runs(paths: Sequence[Path]) -> list[Path]:
     """The run folders at or below the paths given; raises StoreError where there is none."""
-    if found := each_run(paths):
-        return found
+    if runs := each_run(paths):
+        return runs
     raise StoreError(
         f"there is no run in {', '.join(map(str, paths))}: no {HEADER} lies there; runs lie in "
         "results/<machine>/<run>, and 'attnbench run' makes one"
@@ -125,14 +125,14 @@ def read_header(path: Path) -> dict[str, Any]:
     return header
 
 
-def read_records(path: Path, wanted: Callable[[Problem], bool] | None = None) -> Iterator[Record]:
+def read_records(path: Path, keep: Callable[[Problem], bool] | None = None) -> Iterator[Record]:
     """A run's records in the order in which they were measured, of the problems that are wanted.
 
     Warns where something is wrong with some. A last line without an end is left out: it is being
     written now, or its writer died. Raises StoreError as :meth:`Checked.records` does.
     """
     checked = Checked(path)
-    for _, record in checked.records(wanted):
+    for _, record in checked.records(keep):
         yield record
     for sentence in checked.sentences():
         warn(sentence, DamagedRun, stacklevel=1)
@@ -157,7 +157,7 @@ class Checked:
             self._header = from_json((path / HEADER).read_text())
 
     def records(
-        self, wanted: Callable[[Problem], bool] | None = None
+        self, keep: Callable[[Problem], bool] | None = None
     ) -> Iterator[tuple[int, Record]]:
         """Every record that counts, of the problems that are wanted, with the number of its line.
 
@@ -177,7 +177,7 @@ class Checked:
             except (ValueError, RecursionError):
                 self.faults["damaged"].append(number)
                 continue
-            if wanted is not None and not wanted(record.problem):
+            if keep is not None and not keep(record.problem):
                 continue
             if record.run not in ("", self._header.get("run", record.run), self.path.name):
                 self.faults["foreign"].append(number)
@@ -198,11 +198,11 @@ class Checked:
         """
         with suppress(FileNotFoundError), (self.path / RECORDS).open("rb") as data:
             data.seek(max(data.seek(0, os.SEEK_END) - 1, 0))
-            found, damaged = data.read() not in (b"", b"\n"), self.faults["damaged"]
+            torn, damaged = data.read() not in (b"", b"\n"), self.faults["damaged"]
             while damaged and damaged[-1] == self._lines:
-                found, self._lines = True, self._lines - 1
+                torn, self._lines = True, self._lines - 1
                 damaged.pop()
-            return found
+            return torn
         return False
 
     def sentences(self) -> Iterator[str]:

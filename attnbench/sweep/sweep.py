@@ -147,10 +147,10 @@ def check_cells(plan: Plan, engine: Engine, seed: int, watcher: Watcher) -> list
 
 def first_of_each(cells: Iterable[Cell]) -> frozenset[str]:
     """The keys of each variant's first cell in each phase: these are tried for the same bits."""
-    seen: dict[tuple[str, str], str] = {}
+    first: dict[tuple[str, str], str] = {}
     for cell in cells:
-        seen.setdefault((cell.variant.label, cell.problem.phase), cell.key)
-    return frozenset(seen.values())
+        first.setdefault((cell.variant.label, cell.problem.phase), cell.key)
+    return frozenset(first.values())
 
 
 def _described(
