@@ -146,7 +146,7 @@ def evidence_of(machine: Path, kind: str) -> Iterator[Path]:
 
 def read_evidence(path: Path) -> Evidence:
     """One file; raises StoreError for what is none, is damaged, or is of a newer form."""
-    none = StoreError(f"{path} is no evidence of attnbench, or is damaged")
+    none = StoreError(f"{path} is not an evidence file, or is damaged")
     try:
         values = from_json(path.read_text())
         evidence = Evidence(*(values[name] for name in ("kind", "made", "rows", "schema")))

@@ -22,8 +22,6 @@ from impls.errors import CantBeDone
 
 SHARED = (Path("/run/lock"), Path("/var/lock"))
 """Where a system's locks are, if everybody may write there."""
-LONGEST_COMMAND = 500
-"""Characters of a command that are shown."""
 PROC = Path("/proc")
 
 
@@ -103,9 +101,8 @@ def holder(path: Path) -> str:
             words = line.split()  # 1: FLOCK ADVISORY WRITE 4711 fe:00:2646216 0 EOF
             if words[1] == "FLOCK" and words[5] == device:
                 command = (PROC / words[4] / "cmdline").read_bytes().replace(b"\0", b" ")
-                text = command.decode(errors="replace").strip()[:LONGEST_COMMAND]
-                text = "".join(c if c.isprintable() else "?" for c in text)
-                return f"process {words[4]}" + f" ({text})" * bool(text)
+                text = " ".join(command.decode(errors="replace").split())
+                return f"process {words[4]} ({text})" if text else f"process {words[4]}"
     return "another process"
 
 

@@ -14,7 +14,6 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from errno import EINVAL
 from math import ceil, floor, log2
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -160,8 +159,6 @@ def read_lines(path: Path, versions: Mapping[str, str]) -> list[TunedLine]:
     """
     where = f"tuned options in {short(str(path))}"
     try:
-        if disk.is_no_file(path):
-            raise OSError(EINVAL, "it is no file")
         texts = path.read_bytes().splitlines()
     except (FileNotFoundError, NotADirectoryError):
         return []

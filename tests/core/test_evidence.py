@@ -28,16 +28,22 @@ def test_what_was_written_is_read_and_the_newest_of_a_kind_comes_first(written, 
     assert list(evidence_of(written.parents[1], "recall")) == [later, again, written]
 
 
-def test_what_is_none_is_refused_in_a_sentence(written):
-    whole = json.loads(written.read_text())
-    for changed, said in (
-        *((text, "no evidence") for text in ("", "[]", "{", "[" * 100_000, {"kind": "gossip"})),
-        *(({"rows": rows}, "no evidence") for rows in ([1], 5)),
-        *(({"made": made}, "no evidence") for made in ({}, {"machine": {"name": 5}})),
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        *((text, "is not an evidence file") for text in ("", "[]", "{", {"kind": "gossip"})),
+        *(({"rows": rows}, "is not an evidence file") for rows in ([1], 5)),
+        *(({"made": made}, "is not an evidence file") for made in ({}, {"machine": {"name": 5}})),
         ({"schema": 2}, "newer than"),
         ({"schema": "new"}, "newer than"),
-    ):
-        text = changed if isinstance(changed, str) else json.dumps({**whole, **changed})
-        written.write_text(text)
-        refused(lambda: read_evidence(written), said)
+    ],
+    ids=str,
+)
+def test_what_is_none_is_refused_in_a_sentence(written, changes, message):
+    whole = json.loads(written.read_text())
+    written.write_text(changes if isinstance(changes, str) else json.dumps({**whole, **changes}))
+    refused(lambda: read_evidence(written), message)
+
+
+def test_a_file_that_is_gone_is_refused(written):
     refused(lambda: read_evidence(written.with_name("gone")), "can't read", "No such file")

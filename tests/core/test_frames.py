@@ -45,16 +45,20 @@ def test_a_time_that_is_not_finite_is_taken_back(tmp_path, number):
         assert load([path])["time.median_s"].isna().tolist() == [False, True]
 
 
-def test_what_is_no_record_is_refused_as_reading_records_refuses_it(tmp_path):
-    for change in (
+@pytest.mark.parametrize(
+    "change",
+    [
         {"schema": SCHEMA + 1}, {"schema": None}, {"surprise": 1}, {"status": "fine"},
         {"status": ["measured"]}, {"status": "failed"}, {"time": {"n": 1}}, {"time": 3},
         {"status": "wrong", "reason": "row 1"}, {"memory": {"x": 1}}, {"problem": {"q_len": 1.5}},
-    ):  # fmt: skip
-        bad = json.dumps({**json.loads(timed().line()), **change})
-        path = written(tmp_path, [timed("a").line(), timed("b").line(), bad, timed("c").line()])
-        said = refused(lambda path=path: load([path]), str(path / RECORDS), "line 3")
-        assert said == refused(lambda path=path: list(read_records(path)))
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_record_is_refused_as_reading_records_refuses_it(tmp_path, change):
+    bad = json.dumps({**json.loads(timed().line()), **change})
+    path = written(tmp_path, [timed("a").line(), timed("b").line(), bad, timed("c").line()])
+    message = refused(lambda: load([path]), str(path / RECORDS), "line 3")
+    assert message == refused(lambda: list(read_records(path)))
 
 
 def test_the_line_of_a_damaged_record_is_counted_over_all_batches(tmp_path, monkeypatch):

@@ -204,17 +204,24 @@ def test_a_write_that_takes_only_part_goes_on_with_the_rest(folder, monkeypatch)
     assert variants(folder.path) == ["a"]
 
 
-def test_a_header_that_is_none_is_refused(tmp_path):
-    for text, words in (
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
         (None, ["it is not a run"]),
         *((t, ["damaged"]) for t in (b"", b'{"run": "x", "sch', b"[]", b"{}", b"null", b"\xff")),
         (json.dumps({"schema": SCHEMA + 1}).encode(), [f"schema {SCHEMA + 1}", "update attnbench"]),
-    ):
-        if text is not None:
-            (tmp_path / HEADER).write_bytes(text)
-        before = list(tmp_path.iterdir())
-        refused(lambda: RunFolder.reopen(tmp_path), str(tmp_path), *words)
-        assert list(tmp_path.iterdir()) == before
+    ],
+    ids=str,
+)
+def test_a_header_that_is_none_is_refused(tmp_path, text, words):
+    if text is not None:
+        (tmp_path / HEADER).write_bytes(text)
+    before = list(tmp_path.iterdir())
+    refused(lambda: RunFolder.reopen(tmp_path), str(tmp_path), *words)
+    assert list(tmp_path.iterdir()) == before
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path):
     refused(lambda: read_header(tmp_path / "no"), "there is no run folder", str(tmp_path / "no"))
 
 

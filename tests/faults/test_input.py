@@ -2,7 +2,6 @@
 
 import json
 import os
-import zipfile
 
 import numpy as np
 import pytest
@@ -59,32 +58,12 @@ def shaped(kind, shape):
     return array(f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}")
 
 
-def bomb(place):
-    """Six MB that unfold to six GiB."""
-    head = shaped("<f4", (1610612736,))[:-64]
-    with zipfile.ZipFile(
-        place.here / "x.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1
-    ) as packed:
-        with packed.open("q.npy", "w", force_zip64=True) as member:
-            member.write(head)
-            for _ in range(64):
-                member.write(bytes(1 << 24))
-        for name in "kv":
-            packed.writestr(f"{name}.npy", head)
-
-
-def arrays(offset=0, value=0, **changes):
-    """Good inputs but for what is changed, or a byte of each member's two headers."""
+def arrays(**changes):
+    """Good inputs but for what is changed."""
 
     def prepare(place):
         good = {name: np.ones((1, 1, 16, 8), np.float32) for name in "qkv"}
         np.savez(place.here / "x.npz", **{**good, **changes})
-        data = bytearray((place.here / "x.npz").read_bytes())
-        for mark, start in ((b"PK\x03\x04", offset), (b"PK\x01\x02", offset + 2)):
-            at = -1
-            while offset and (at := data.find(mark, at + 1)) >= 0:
-                data[at + start] = value
-        (place.here / "x.npz").write_bytes(data)
 
     return prepare
 
@@ -141,9 +120,6 @@ FAULTS = [
     *(Fault(f"a mask's file that {name}", MASKED, file("m.npy", data))
       for name, data in MASKS.items()),
     Fault("a mask's file that is a FIFO", MASKED, fifo("m.npy")),
-    Fault("inputs that are a FIFO", CAPTURED, fifo("x.npz"), says="no file"),
-    Fault("inputs that are encrypted", CAPTURED, arrays(6, 1)),
-    Fault("inputs that unfold to gigabytes", CAPTURED, bomb, says="larger"),
     Fault("inputs that hold objects", CAPTURED, arrays(v=np.array([{}] * 2, object)),
           says="can't be read"),
     Fault("inputs that are complex", CAPTURED, arrays(q=np.ones((1, 1, 16, 8), complex)),
