@@ -221,6 +221,8 @@ def _check_captured(problem: Problem) -> None:
     shapes = {"q": (b, problem.heads, problem.q_len, d), "k": (*keys, d)}
     shapes["v"] = (*keys, problem.v_head_dim)
     try:
+        if file.exists() and not file.is_file():
+            raise OSError("it is no file")
         with file.open("rb") as opened, np.load(opened) as arrays:
             for part, shape in shapes.items():
                 if arrays[part].shape != shape:

@@ -120,6 +120,7 @@ FAULTS = [
     *(Fault(f"a mask's file that {name}", MASKED, file("m.npy", data))
       for name, data in MASKS.items()),
     Fault("a mask's file that is a FIFO", MASKED, fifo("m.npy")),
+    Fault("inputs that are a FIFO", CAPTURED, fifo("x.npz"), says="no file"),
     Fault("inputs that hold objects", CAPTURED, arrays(v=np.array([{}] * 2, object)),
           says="can't be read"),
     Fault("inputs that are complex", CAPTURED, arrays(q=np.ones((1, 1, 16, 8), complex)),
