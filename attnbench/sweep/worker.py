@@ -87,8 +87,8 @@ def _apply(values: dict[str, Any]) -> dict[str, Any]:
     from attnbench.core import settings
     from attnbench.meter import memory
 
-    settings.apply(wanted := settings.Settings(**values))
-    if wanted.warm_profiler:
+    settings.apply(asked_settings := settings.Settings(**values))
+    if asked_settings.warm_profiler:
         memory.warm_profiler()
     return {"ready": True}
 
@@ -108,7 +108,7 @@ def _measured(bench: Any, job: Any) -> dict[str, Any]:
     record = clipped(bench.measure(job, before))
     if job.variant.swaps:
         gc.collect()  # it puts torch's kernels back when it is dropped, and they are compared below
-    gone = poisoned(job.problem.device)
+    lost_gpu = poisoned(job.problem.device)
     with watching.on("gate"):
         try:
             guards = broken()  # first: the other checks rely on these
@@ -118,14 +118,14 @@ def _measured(bench: Any, job: Any) -> dict[str, Any]:
             deed = f"what it left could not be looked at: {type(error).__name__}: {error}"
             left = True
         bench.shared = None if deed else watch.still(before)
-    if gone and record.status is Status.MEASURED:
+    if lost_gpu and record.status is Status.MEASURED:
         record = record.with_(status=Status.FAILED, reason=GONE, time=None, detail=deed)
     elif deed and record.status in (Status.MEASURED, Status.WRONG, Status.IMPLAUSIBLE):
         record = record.with_(status=Status.WRONG, reason=deed, time=None, detail=record.reason)
     spent, gate = record.spent_s, watching.seconds["gate"]
     more = {part: round((spent.get(part) or 0.0) + gate, 6) for part in ("gate", "total")}
     record = record.with_(spent_s={**spent, **more})
-    return {"record": record.to_dict(), "spoiled": bool(deed) or left or gone}
+    return {"record": record.to_dict(), "spoiled": bool(deed) or left or lost_gpu}
 
 
 if __name__ == "__main__":
