@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.choose import choose
-from attnbench.answer.choose_runs import measured_here
 from attnbench.answer.dispatch_table import (
     PHASES,
     DispatchEntry,
@@ -27,6 +26,7 @@ from attnbench.command.terminal import say
 from attnbench.core.disk import StoreError
 from attnbench.core.record import FINDINGS, PROTOCOL, Record
 from attnbench.core.store import find_runs, named_run, read_header, read_records
+from attnbench.features.choose.runs import measured_here
 from attnbench.report import tidy
 from impls.errors import CantBeDone
 from impls.problem import INPUTS, Problem

@@ -116,17 +116,17 @@ def _refuse_contradictions(given: argparse.Namespace) -> None:
 
 def _answer(given: argparse.Namespace, problem: Problem, wants: Wants, table: Table) -> Choice:
     """From the runs named, from one that was measured here, or measured now."""
-    from attnbench.answer import choose_runs
     from attnbench.command.progress import Progress
     from attnbench.core.store import named_run
+    from attnbench.features.choose import runs
     from attnbench.sweep.sweep import Stopped
 
     of_worker = given.threads, given.allocator
     how = given.table, given.seed or 0, *of_worker, getattr(given, "command", None)
-    means = choose_runs.Means(say, Progress, Path(given.out), *how)
+    means = runs.Means(say, Progress, Path(given.out), *how)
     named = [named_run(x) for x in given.source or ()]
     try:
-        return choose_runs.answer(problem, wants, table, means, named=named, anew=given.measure)
+        return runs.answer(problem, wants, table, means, named=named, anew=given.measure)
     except Stopped:
         raise KeyboardInterrupt from None
 

@@ -1,12 +1,11 @@
-"""The run that a choice rests on: one that was measured before, or a new one."""
+"""The run that a choice rests on: one measured before, or a new one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from itertools import count
-from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ from attnbench.sweep.places import Local
 from attnbench.sweep.plan import grid_of, make_plan
 from attnbench.sweep.sweep import Interrupt, sweep
 from impls.errors import CantBeDone
-from impls.problem import InvalidProblem, Problem
+from impls.problem import Problem
 
 if TYPE_CHECKING:
     from attnbench.core.record import Record
@@ -36,20 +35,6 @@ if TYPE_CHECKING:
 
 ALIKE = ("phase", "dtype", "inputs", "level", "device")
 """What a record must share with a problem to say anything about it."""
-ONE_OFF = (
-    "batch",
-    "heads",
-    "kv_heads",
-    "head_dim",
-    "v_head_dim",
-    "dtype",
-    "mask",
-    "phase",
-    "inputs",
-)
-"""The axes, one of which may be another in the run that comes nearest."""
-FOLLOWS = {"heads": "kv_heads", "head_dim": "v_head_dim"}
-"""Axes, and those that are as they are if they are not given."""
 NAMED = 4
 """So many of the variants that a run lacks are named."""
 NEWEST = 12
@@ -95,9 +80,6 @@ def answer(
         if (choice := first_answer(here, problem, wants, table, means.say)) is not None:
             means.say(f"from {choice.source}, which was measured here; to measure anew: --measure")
             return choice
-        here = measured_here(means.out, means.threads, means.tables, means.allocator)
-        if (near := nearest(here, problem, wants, table)) is not None:
-            means.say(near)
     return measured(problem, wants, table, means)
 
 
@@ -192,53 +174,9 @@ def first_answer(
         elif choice.ranking.winner.measured:
             say(
                 f"not from {run}, which measured this without {first_few(missing, NAMED)}, "
-                f"who might win; to rest on it alone: --from {run}"
+                f"which may be faster; to use it anyway: --from {run}"
             )
     return predicted
-
-
-def nearest(runs: Iterable[Path], problem: Problem, wants: Wants, table: Table) -> str | None:
-    """A sentence of the first run that answers a problem which is another in one axis alone: which
-    axis, and the option that asks it.
-    """
-    for run in runs:
-        with suppress(StoreError):
-            timed = dict.fromkeys(r.problem for r in read_records(run) if r.time is not None)
-            for said, option, other in _one_off(problem, timed):
-                if first_answer([run], other, wants, table, lambda _: None) is not None:
-                    return f"the nearest run, {run}, has {said}: {option} answers from it"
-    return None
-
-
-def _one_off(problem: Problem, others: Iterable[Problem]) -> Iterator[tuple[str, str, Problem]]:
-    """What is another, the option for it, and the problem with it: each once, lengths last."""
-    axes, lengths = dict[tuple[str, Any], Problem](), list[Problem]()
-    for other in others:
-        apart = {name for name in ONE_OFF if getattr(other, name) != getattr(problem, name)}
-        for name, follows in FOLLOWS.items():
-            if all(getattr(p, name) == getattr(p, follows) for p in (problem, other)):
-                apart -= {follows}  # which is as the other, if it is not given
-        if not apart and other.device == problem.device and other.level == problem.level:
-            lengths.append(other)
-        if len(apart) == 1:
-            axes.setdefault((*apart, getattr(other, *apart)), other)
-    for (name, theirs), other in axes.items():
-        values = {each: getattr(other, each) for each in (name, FOLLOWS.get(name, name))}
-        with suppress(InvalidProblem):  # a mask of one length, or decoding
-            ours, option = getattr(problem, name), name.replace("_", "-")
-            said = (
-                f"{theirs} {name}, not {ours}"
-                if name == "heads"
-                else f"{option} {theirs}, not {ours}"
-            )
-            yield said, f"--{option} {theirs}", problem.with_(**values)
-    for other in sorted(lengths, key=lambda p: abs(log(p.kv_len / problem.kv_len)))[:1]:
-        text = (
-            str(other.kv_len)
-            if other.q_len in (1, other.kv_len)
-            else f"{other.q_len}x{other.kv_len}"
-        )
-        yield f"length {text}, not {problem.kv_len}", f"--seq {text}", other
 
 
 def measured_here(
@@ -291,7 +229,7 @@ def measured(problem: Problem, wants: Wants, table: Table, means: Means) -> Choi
     grid = grid_of([problem], "one problem").with_(budget=SAMPLING_S)
     plan = make_plan(table, names, grid, this_machine(), [problem], tuned=True)
     names, too_large = compare.within(plan, wants.max_memory)
-    contest: dict[str, Any] = {"problem": problem.to_dict(), "too_large": too_large, "pairs": []}
+    contest: dict[str, Any] = {"problem": problem.to_dict(), "too_large": too_large}
     if (less := compare.shorter(plan)) is not None:
         means.say(f"first a shorter sequence, {less}, to see who could win")
         scout = _run(names, less, SCOUT_S, means, pairs=False)
@@ -301,10 +239,10 @@ def measured(problem: Problem, wants: Wants, table: Table, means: Means) -> Choi
         return make_choice(problem, wants, _left_out(contest, wants), margin=MARGIN)
     run = _run(names, problem, SAMPLING_S, means, pairs=True)
     choice = from_run(run.folder.path, problem, wants, table, contest)
-    contest["pairs"] = [held.to_dict() for held in _pairs(choice, run, means)]
-    run.folder.header["contest"] = contest
+    pairs = _pairs(choice, run, means)
+    run.folder.header["contest"] = contest | {"pairs": [pair.to_dict() for pair in pairs]}
     run.folder.save_header()
-    return from_run(run.folder.path, problem, wants, table)
+    return settle(choice, pairs)
 
 
 def _run(
