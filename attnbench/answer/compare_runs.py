@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbench.answer.ranking import MARGIN, problem_and_device
+from attnbench.answer.ranking import MARGIN
 from attnbench.core.disk import HEADER, RECORDS, StoreError
 from attnbench.core.format import doubt_words, key_values
 from attnbench.core.lock import collector_off
@@ -183,11 +183,7 @@ def compared(
     cells_a, cells_b = map(by_cell, records)
     common = [key for key in cells_b if key in cells_a]
     only_a, only_b = (
-        tuple(
-            f"{r.variant} on {problem_and_device(r.problem)}"
-            for key, r in some.items()
-            if key not in other
-        )
+        tuple(f"{r.variant} on {r.problem}" for key, r in some.items() if key not in other)
         for some, other in ((cells_a, cells_b), (cells_b, cells_a))
     )
     if not common:

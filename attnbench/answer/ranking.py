@@ -362,7 +362,7 @@ class Answer:
             text += f" (noisy: {'; '.join(self.flags)})"
         over = f", over {self.world} processes" if self.world else ""
         where = f", on {self.node}" if self.node else ""
-        return f"{problem_in_words(self.problem)}{over}{where}: {text}"
+        return f"{self.problem}{over}{where}: {text}"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, without the samples."""
@@ -380,24 +380,6 @@ class Answer:
             "flags": list(self.flags),
             "sentence": self.sentence(),
         }
-
-
-def problem_in_words(p: Problem) -> str:
-    """A problem in the words of a sentence: ``forward, mask causal, 1024 tokens, …``."""
-    length = f"{p.kv_len} tokens"
-    if p.q_len != p.kv_len:
-        length = f"{p.q_len} queries on {p.kv_len} keys"
-    width = f"d{p.head_dim}" + (f"/{p.v_head_dim}" if p.v_head_dim != p.head_dim else "")
-    words = [p.level] if p.level != "core" else []
-    words += [p.phase, f"mask {p.mask}", length]
-    words += [f"{p.inputs} inputs"] if p.inputs != "normal" else []
-    return ", ".join([*words, f"b{p.batch} h{p.heads}/{p.kv_heads} {width} {p.dtype}"])
-
-
-def problem_and_device(problem: Problem) -> str:
-    """The same with the device, where it isn't the CPU."""
-    where = f" on {problem.device}" if problem.device != "cpu" else ""
-    return problem_in_words(problem) + where
 
 
 def answers(

@@ -151,5 +151,5 @@ def test_what_ran_on_another_device_is_marked(run):
     assert found.cells[0].across_devices and found.across_devices
     assert compare_runs(run(timed()), run(timed(), machine__cpu="Other")).across_devices
     found = compare_runs(run(*both, machine__gpus=[GPU]), run(timed()))  # matched by the device
-    assert len(found.cells) == 1 and found.only_a[0].endswith("float32 on cuda")
+    assert len(found.cells) == 1 and found.only_a[0].endswith("forward cuda")
     assert not found.across_devices

@@ -35,7 +35,7 @@ def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
     lead = answer.lead
     assert (lead.factor, lead.low, lead.high) == pytest.approx((2.0, 2 / 1.1, 2 / 0.9))
     assert answer.sentence() == (
-        "forward, mask none, 64 tokens, b1 h8/8 d64 float32: fast is the fastest exact variant, "
+        "b1 h8/8 n64 d64 f32 none forward: fast is the fastest exact variant, "
         "at 1.00 ms [0.900, 1.10]; 2.00× [1.82, 2.22] ahead of mid (noisy: mid drifted)"
     )
     plain = answer.to_dict()
@@ -65,16 +65,19 @@ def test_lengths_are_one_stretch_where_the_same_lead_and_the_same_one_is_advised
     assert spans == [("64", "a"), ("128 to 256", "b")]
 
 
-def test_the_sentence_says_the_problem_the_time_and_the_memory():
-    for record, said in (
-        (one("a", 1), "float32: a is the only exact variant measured, at 1,000 ms [1,000, 1,000]"),
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (one("a", 1), "forward: a is the only exact variant measured, at 1,000 ms [1,000, 1,000]"),
         (one("a", 0.9994, peak=3 << 20), "at 999 ms [999, 999] and 3 MiB"),
-        (timed("a", 64, 1.0, level="layer"), "layer, forward, mask none, 64 tokens"),
-        (timed("a", 64, 1.0, v_head_dim=32, inputs="peaky"), "peaky inputs, b1 h8/8 d64/32 float"),
-        (timed("a", 64, 1.0, q_len=4, phase="decode"), "decode, mask none, 4 queries on 64 keys"),
-    ):
-        answer = only(record)
-        assert said in answer.sentence() and answer.to_dict()["lead"] is None
+        (timed("a", 64, 1.0, level="layer"), "none forward layer: "),
+        (timed("a", 64, 1.0, v_head_dim=32, inputs="peaky"), "d64/32 f32 none forward peaky: "),
+        (timed("a", 64, 1.0, q_len=4, phase="decode"), "n4x64 d64 f32 none decode: "),
+    ],
+)
+def test_the_sentence_says_the_problem_the_time_and_the_memory(record, words):
+    answer = only(record)
+    assert words in answer.sentence() and answer.to_dict()["lead"] is None
 
 
 def test_what_needs_half_of_the_winners_memory_is_named():
@@ -394,7 +397,7 @@ def test_names_under_which_one_kernel_ran_are_one_answer_and_no_tie():
     answer = only(*some, ran("matmul", 2e-3, "aten::bmm", "aten::_softmax"))
     assert (answer.winner, answer.same) == ("sdpa", ("sdpa.flash",))
     assert (answer.equal, answer.next) == ((), "matmul")
-    assert "float32: sdpa (flash) is the fastest exact variant, at 1.02 ms" in answer.sentence()
+    assert "forward: sdpa (flash) is the fastest exact variant, at 1.02 ms" in answer.sentence()
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
 
-    from attnbench.core.record import Record
-    from attnbench.core.run_folder import RunFolder
     from attnbench.models.capture.calls import SeenCalls
+    from attnbench.report.scenes import ReportRun
     from attnbench.sweep.places import Places
     from attnbench.sweep.start import Run
     from attnbench.sweep.sweep import Watcher
@@ -36,7 +35,7 @@ def run(given: argparse.Namespace) -> int:
     """``attnbench run [VARIANT …]``"""
     from attnbench.command.progress import Progress
     from attnbench.core.record import NOT_TRIED
-    from attnbench.core.store import read_records
+    from attnbench.report.scenes import read_run
     from attnbench.sweep.sweep import Stopped
 
     start = monotonic()
@@ -55,7 +54,7 @@ def run(given: argparse.Namespace) -> int:
             stopped = True
         finally:
             folder.close()
-    records = list(read_records(folder.path))
+    result = read_run(folder.path)
     left = ""
     if stopped:
         left = f"stopped; what was measured is kept. Go on with: {folder.resumed_by}"
@@ -64,10 +63,10 @@ def run(given: argparse.Namespace) -> int:
             f"the limit of {duration(given.limit)} is reached: {unbegun} of {new.left} "
             f"measurements were not begun. Go on with: {folder.resumed_by}"
         )
-    if left and all(r.status in NOT_TRIED for r in records):
+    if left and all(r.status in NOT_TRIED for r in result.records):
         say(left)
         return INTERRUPTED if stopped else 2  # no results to conclude from
-    status = _conclude(records, folder, given, monotonic() - start)
+    status = _conclude(result, given, monotonic() - start)
     if left:
         say(left)
     return INTERRUPTED if stopped else status
@@ -213,42 +212,35 @@ def measuring_s(begun: Run) -> float:
     return ceilings_s() + sum(c.guess_s for c in begun.plan.to_run if c.key not in begun.done)
 
 
-def _conclude(
-    records: list[Record], folder: RunFolder, given: argparse.Namespace, took_s: float
-) -> int:
+def _conclude(run: ReportRun, arguments: argparse.Namespace, took_s: float) -> int:
     """The report, and the answer: as data, or on the screen."""
     from attnbench.answer.ranking import answers, margin_reason
     from attnbench.core.evidence import selfcheck_said
     from attnbench.core.record import NOT_TRIED
     from attnbench.features.run import view
     from attnbench.report import tidy
-    from attnbench.report.scenes import gather
 
-    records = sorted(records, key=lambda r: r.status in NOT_TRIED)  # measured cells first
-    made = None if given.no_report else report_of(folder.path)
-    every = given.all or given.tables
-    if given.csv:
-        (ran,) = made.contents.runs if made else gather([folder.path])
-        tidy.show(tidy.measurements(ran))
+    records = sorted(run.records, key=lambda r: r.status in NOT_TRIED)  # measured cells first
+    report = None if arguments.no_report else report_of(run)
+    if arguments.csv:
+        tidy.show(tidy.measurements(run))
         return finding(records)
-    if given.json or every:
-        found, trust = list(answers(records)), selfcheck_said(folder.header)
-    if given.json:
-        sent = {
-            "run": str(folder.path),
+    trust = selfcheck_said(run.header)
+    if arguments.json:
+        values = {
+            "run": str(run.path),
             "selfcheck": trust,
-            "records": [r.to_dict() for r in records],
-            "answers": [a.to_dict() for a in found],
+            "records": [record.to_dict() for record in records],
+            "answers": [answer.to_dict() for answer in answers(records)],
         }
-        print(json.dumps(sent))
+        print(json.dumps(values))
         return finding(records)
-    if every:
+    if arguments.all or arguments.tables:
         view.show_results(records)
-        said = [answer.sentence() for answer in found]
+        lines = [answer.sentence() for answer in answers(records)]
         none = "nothing exact was measured, so none is fastest"
-        said += [margin_reason(records) if found else none]
-        print("", *filter(None, [*said, trust]), "", sep="\n")
-    if not given.tables:
-        (ran,) = made.contents.runs if made else gather([folder.path])
-        view.show_answer(ran, roughly(took_s), made.index if made else None)
+        lines += [margin_reason(records) if lines else none, trust]
+        print("", *filter(None, lines), "", sep="\n")
+    if not arguments.tables:
+        view.show_answer(run, roughly(took_s), report.index if report else None)
     return finding(records)

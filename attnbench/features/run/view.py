@@ -14,6 +14,7 @@ from rich.text import Text
 
 from attnbench.answer.paste import lines_for, words_beside_default
 from attnbench.answer.ranking import EXACT
+from attnbench.answer.regimes import Regime, regimes
 from attnbench.answer.standings import Standing
 from attnbench.core.format import NONE, figures, first_few, mib, ms, percent, ratio, short
 from attnbench.core.record import FINDINGS, Record, Status
@@ -237,57 +238,39 @@ ABOVE_MEANS = "above the measured ceiling: that is a measurement too, and may be
 
 def show_results(records: Sequence[Record]) -> None:
     """Print all: for each regime the times by length, then memory and error at the longest."""
-    regimes: dict[str, list[Record]] = {}
-    several = len({record.node for record in records if record.time}) > 1
-    for record in records:
-        p, node = record.problem, f" · {record.node}" if several and record.node else ""
-        width = f"d{p.head_dim}" + f"/{p.v_head_dim}" * (p.v_head_dim != p.head_dim)
-        heads = f"b{p.batch} h{p.heads}/{p.kv_heads} {width} {p.dtype} {p.device}"
-        level = f"{p.level} · " * (p.level != "core")
-        regime = f"{level}{p.phase} · mask {p.mask} · {p.inputs} inputs · {heads}{node}"
-        regimes.setdefault(regime, []).append(record)
-    for regime, some in regimes.items():
-        show(_table(regime, some))
+    for regime in regimes(records):
+        show(_table(regime))
     out = console()
     for line in _footnotes(records):
         out.print(Text(line), style=FAINT)
 
 
-def _length(record: Record) -> str:
-    q, k = record.problem.q_len, record.problem.kv_len
-    return str(k) if q == k else f"{q}x{k}"
-
-
-def _table(regime: str, records: Sequence[Record]) -> Table:
-    by_length: dict[str, dict[str, Record]] = {}
-    for record in sorted(records, key=lambda r: (r.problem.kv_len, r.problem.q_len)):
-        by_length.setdefault(_length(record), {})[record.variant] = record
-    exact = [r for r in records if r.computes == "softmax" and r.ranks is None]
-    best = {
-        n: min((r.time.median_s for r in exact if r.time and _length(r) == n), default=None)
-        for n in by_length
-    }
-    last, at_last = list(by_length.items())[-1]
+def _table(regime: Regime) -> Table:
+    best = {length: min(regime.exact(length).values(), default=None) for length in regime.lengths}
+    last = regime.lengths[-1]
+    at_last = regime.cells[last]
     joules = {
         name: figures(r.energy.joules * 1e3)
         for name, r in at_last.items()
         if r.energy is not None and r.energy.joules is not None
     }
-    tail = [f"peak MiB at {last}", f"worst error at {last}", "of ceiling"]
     sustained = {n: r.time.sustained_words() for n, r in at_last.items() if r.time}
-    tail += ["back to back"] * any(sustained.values())
-    tail += [f"mJ at {last}"] * bool(joules)
-    timed = [r.variant for r in records if r.time is not None]
+    tail = [f"peak MiB at {last}", f"worst error at {last}", "of ceiling"]
+    tail += ["back to back"] if any(sustained.values()) else []
+    tail += [f"mJ at {last}"] if joules else []
+    timed = [r.variant for r in regime.records if r.time is not None]
     rows: list[list[Any]] = []
-    for name in dict.fromkeys([*timed, *(r.variant for r in records)]):
-        times = [_time_cell(some.get(name), best[n]) for n, some in by_length.items()]
-        energy = [joules.get(name)] if joules else []
-        beside = [sustained.get(name, "").removeprefix("back to back ")] * any(sustained.values())
-        rows.append([name, *times, *_tail_cells(at_last.get(name)), *beside, *energy])
+    for name in dict.fromkeys([*timed, *(r.variant for r in regime.records)]):
+        row = [name, *(_time_cell(regime.cells[n].get(name), best[n]) for n in regime.lengths)]
+        row += _tail_cells(at_last.get(name))
+        if any(sustained.values()):
+            row.append(sustained.get(name, "").removeprefix("back to back "))
+        rows.append([*row, joules.get(name)] if joules else row)
+    lengths = [str(length) for length in regime.lengths]
     above = any((r.share_of_ceiling or 0) > 1 for r in at_last.values())
     return Table(
-        regime,
-        columns("variant", *by_length, *tail, right=(*by_length, *tail)),
+        str(regime),
+        columns("variant", *lengths, *tail, right=(*lengths, *tail)),
         rows,
         [f"{ABOVE} {ABOVE_MEANS}"] if above else [],
         caption="median ms ± % to the far end of its interval",
