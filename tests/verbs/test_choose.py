@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import astuple
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -46,9 +47,9 @@ def measures(monkeypatch):
     """Instead of measuring, the problem that would have been is noted."""
     noted = []
 
-    def measured(problem, wants, table, means):
+    def measured(problem, wants, table, arguments):
         noted.append(problem)
-        return runs.best_of([means.out], problem, wants, table)
+        return runs.best_of([Path(arguments.out)], problem, wants, table)
 
     monkeypatch.setattr(runs, "measured", measured)
     return noted
@@ -326,8 +327,8 @@ def test_a_mask_without_a_name_is_found_in_a_run_whichever_way_its_file_is_spell
 def test_a_program_is_answered_with_its_own_number_of_threads(chooses, tmp_path, monkeypatch):
     seen = []
 
-    def measured(problem, wants, table, means):
-        seen.append(means.threads)
+    def measured(problem, wants, table, arguments):
+        seen.append(arguments.threads)
         raise CantBeDone("enough was seen")
 
     monkeypatch.setattr(runs, "measured", measured)

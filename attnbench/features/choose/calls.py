@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +24,7 @@ from attnbench.answer.mends import Priced, Pricer
 from attnbench.answer.paste import PLAIN, CallDetails, can_serve, find_row, lines
 from attnbench.command.terminal import say
 from attnbench.core.machine import this_machine
-from attnbench.features.choose import view
+from attnbench.features.choose import runs, view
 from attnbench.features.choose.verify import Verified, verify
 from attnbench.features.choose.view import site_label
 from attnbench.models.capture.calls import SeenCalls, Site
@@ -35,7 +35,7 @@ from impls.errors import CantBeDone
 if TYPE_CHECKING:
     import argparse
 
-    from attnbench.answer.choose import Choice
+    from attnbench.answer.choose import Choice, Wants
     from impls import Table
     from impls.problem import Problem
 
@@ -58,13 +58,11 @@ class ProgramAnswer(NamedTuple):
     verified: Verified | None = None
 
 
-def show_answer(
-    given: argparse.Namespace, table: Table, answer: Callable[[Problem], Choice]
-) -> int:
+def show_answer(given: argparse.Namespace, wants: Wants, table: Table) -> int:
     """``attnbench choose --problems calls.json``, printed."""
     from attnbench.report import tidy
 
-    found = answers(given, table, answer)
+    found = answers(given, wants, table)
     if given.json:
         choices = found.choices.values()
         plain: dict[str, Any] = {"answers": [{**c.to_dict(), **paste.pasted(c)} for c in choices]}
@@ -81,13 +79,8 @@ def show_answer(
     return int(silent or (given.verify and found.verified is None))
 
 
-def answers(
-    given: argparse.Namespace, table: Table, answer: Callable[[Problem], Choice]
-) -> ProgramAnswer:
-    """What to change in a program; ``answer``: the table's, of a problem alone.
-
-    Raises CantBeDone where no call can be put as a problem.
-    """
+def answers(given: argparse.Namespace, wants: Wants, table: Table) -> ProgramAnswer:
+    """What to change in a program; raises CantBeDone where no call can be put as a problem."""
     calls = given.problems
     if not isinstance(calls, SeenCalls):
         calls = SeenCalls.read(Path(calls))
@@ -99,7 +92,7 @@ def answers(
         raise CantBeDone(f"{what} holds no call that can be put as a problem: {notes}")
     if given.threads is None:  # as many as the program had
         given.threads = calls.header.get("torch_threads")
-    choices = {problem: answer(problem) for problem in calls.problems()}
+    choices = {p: runs.answer(given, p, wants, table) for p in calls.problems()}
     priced = _priced(given, calls, choices, table)
     tables = given.table or ()
     times = [_times(calls, s, choices, priced.get(n), tables) for n, s in enumerate(calls.sites)]
@@ -164,9 +157,10 @@ def _priced(
     found: dict[int, Priced] = {}
     settings = settings_of(given, this_machine())
     device = next(iter(choices)).device
-    with engine_on(device, settings) as engine, Progress(len(some)) as watcher:
-        for done, (number, site, form) in enumerate(some):
-            watcher.at(done, len(some), A_PLACE_S * (len(some) - done), site.site)
+    with engine_on(device, settings) as engine, Progress() as progress:
+        progress.expect([A_PLACE_S] * len(some))
+        for number, site, form in some:
+            progress.step(site.site)
             if form is None or not site.faithful or (site.share or 1.0) < LEAST_SHARE:
                 continue
             others = calls.others_at(site)

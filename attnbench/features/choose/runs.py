@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, replace
-from itertools import count
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.choose import Choice, Excluded, Wants, Why, choose, make_choice, settle
 from attnbench.answer.ranking import MARGIN
+from attnbench.command.progress import Progress
+from attnbench.command.terminal import say
 from attnbench.core.disk import StoreError, short, table_words
 from attnbench.core.format import first_few, size
 from attnbench.core.machine import pace, this_machine, why_not
 from attnbench.core.record import PROTOCOL
 from attnbench.core.settings import KEPT, PLAIN, allocator_of
-from attnbench.core.store import find_runs, read_header, read_records, some_runs
+from attnbench.core.store import find_runs, named_run, read_header, read_records, some_runs
 from attnbench.core.tuned import TunedOptions
 from attnbench.sweep import compare, start
 from attnbench.sweep.compare import ContestResult
 from attnbench.sweep.engine import engine_on
 from attnbench.sweep.places import Local
 from attnbench.sweep.plan import grid_of, make_plan
-from attnbench.sweep.sweep import Interrupt, sweep
+from attnbench.sweep.sweep import Interrupt, Stopped, sweep
 from impls.errors import CantBeDone
 from impls.problem import Problem
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from attnbench.core.record import Record
     from attnbench.sweep.start import Run
-    from attnbench.sweep.sweep import Watcher
     from impls import Table
 
 ALIKE = ("phase", "dtype", "inputs", "level", "device")
@@ -43,44 +45,21 @@ SCOUT_S, SAMPLING_S = 0.05, 0.3
 """Seconds of sampling on the shorter sequence, and on the problem itself."""
 
 
-@dataclass(frozen=True)
-class Means:
-    """What measuring needs to know, and where it reports."""
+def answer(arguments: Namespace, problem: Problem, wants: Wants, table: Table) -> Choice:
+    """The choice for a problem: from the runs named, one that was measured here, or a new one.
 
-    say: Callable[[str], None]
-    watching: Callable[[int], AbstractContextManager[Watcher]]
-    """Shows the progress of so many cells."""
-    out: Path = Path("results")
-    tables: Sequence[str] = ()
-    seed: int = 0
-    threads: int | None = None
-    allocator: str | None = None
-    command: str | None = None
-
-
-def answer(
-    problem: Problem,
-    wants: Wants,
-    table: Table,
-    means: Means,
-    *,
-    named: Sequence[Path] = (),
-    anew: bool = False,
-) -> Choice:
-    """The choice, from runs that there are or from one that is made for it.
-
-    ``named``: runs to answer from, and nothing else. ``anew``: measure, whatever there is.
     Raises CantBeDone where these hold no run, or it can't be measured.
     """
     problem = start.as_recorded(problem)
-    if named:
-        return best_of(named, problem, wants, table)
-    if not anew:
-        here = measured_here(means.out, means.threads, means.tables, means.allocator)
-        if (choice := first_answer(here, problem, wants, table, means.say)) is not None:
-            means.say(f"from {choice.source}, which was measured here; to measure anew: --measure")
+    if arguments.source:
+        return best_of(list(map(named_run, arguments.source)), problem, wants, table)
+    if not arguments.measure:
+        settings = arguments.threads, arguments.table, arguments.allocator
+        here = measured_here(Path(arguments.out), *settings)
+        if (choice := first_answer(here, problem, wants, table)) is not None:
+            say(f"from {choice.source}, which was measured here; to measure anew: --measure")
             return choice
-    return measured(problem, wants, table, means)
+    return measured(problem, wants, table, arguments)
 
 
 # ---- from runs that there are --------------------------------------------------------------------
@@ -151,7 +130,7 @@ def best_of(paths: Sequence[Path], problem: Problem, wants: Wants, table: Table)
 
 
 def first_answer(
-    runs: Iterable[Path], problem: Problem, wants: Wants, table: Table, say: Callable[[str], None]
+    runs: Iterable[Path], problem: Problem, wants: Wants, table: Table
 ) -> Choice | None:
     """Of the runs that lack no variant that could win here: the choice of the first that measured
     the problem itself, else of the first that has an answer. Names a run that is passed over.
@@ -215,7 +194,7 @@ def measured_here(
 # ---- a new run -----------------------------------------------------------------------------------
 
 
-def measured(problem: Problem, wants: Wants, table: Table, means: Means) -> Choice:
+def measured(problem: Problem, wants: Wants, table: Table, arguments: Namespace) -> Choice:
     """The choice of a new run of this problem alone, with pairs of what its medians leave near.
 
     The run's header keeps what was left out, why, and the pairs, for the next time it is read.
@@ -231,51 +210,55 @@ def measured(problem: Problem, wants: Wants, table: Table, means: Means) -> Choi
     names, too_large = compare.within(plan, wants.max_memory)
     contest: dict[str, Any] = {"problem": problem.to_dict(), "too_large": too_large}
     if (less := compare.shorter(plan)) is not None:
-        means.say(f"first a shorter sequence, {less}, to see who could win")
-        scout = _run(names, less, SCOUT_S, means, pairs=False)
+        say(f"first a shorter sequence, {less}, to see who could win")
+        scout = _run(names, less, SCOUT_S, arguments, pairs=False)
         names, behind = compare.hopeful(list(read_records(scout.folder.path)))
         contest |= {"shorter": str(less), "behind": behind}
     if not names:
         return make_choice(problem, wants, _left_out(contest, wants), margin=MARGIN)
-    run = _run(names, problem, SAMPLING_S, means, pairs=True)
+    run = _run(names, problem, SAMPLING_S, arguments, pairs=True)
     choice = from_run(run.folder.path, problem, wants, table, contest)
-    pairs = _pairs(choice, run, means)
+    pairs = _pairs(choice, run)
     run.folder.header["contest"] = contest | {"pairs": [pair.to_dict() for pair in pairs]}
     run.folder.save_header()
     return settle(choice, pairs)
 
 
 def _run(
-    names: Sequence[str], problem: Problem, budget_s: float, means: Means, *, pairs: bool
+    names: Sequence[str], problem: Problem, budget_s: float, arguments: Namespace, *, pairs: bool
 ) -> Run:
     """A run of some variants on one problem, kept like any other; ``pairs`` come after it."""
     run = start.begin(
         names,
         grid_of([problem], "one problem").with_(budget=budget_s),
-        means.tables,
-        means.out,
-        seed=means.seed,
-        threads=means.threads,
-        allocator=means.allocator,
+        arguments.table,
+        Path(arguments.out),
+        seed=arguments.seed or 0,
+        threads=arguments.threads,
+        allocator=arguments.allocator,
         problems=[problem],
-        command=means.command,
+        command=getattr(arguments, "command", None),
     )
     cells = run.plan.to_run
     about_s = run.plan.about_s
     about_s += compare.contest_s(cells[0], this_machine()) if cells and pairs else 0.0
-    means.say(f"{run.plan.sentence(about_s)}; records go to {run.folder.path}")
+    say(f"{run.plan.sentence(about_s)}; records go to {run.folder.path}")
     for note in run.plan.tuned_notes():
-        means.say(note)
+        say(note)
+
     with (
         closing(run.folder),
         Local().slots(run.settings, problem.device) as slots,
-        means.watching(len(cells)) as watcher,
+        Progress(len(cells)) as progress,
     ):
-        sweep(run.plan, run.done, run.folder, slots, watcher, Interrupt(means.say))
+        try:
+            sweep(run.plan, run.done, run.folder, slots, progress, Interrupt(say))
+        except Stopped:
+            raise KeyboardInterrupt from None
     return run
 
 
-def _pairs(choice: Choice, run: Run, means: Means) -> list[ContestResult]:
+def _pairs(choice: Choice, run: Run) -> list[ContestResult]:
     """Comparisons in pairs of those that the medians leave near each other."""
     if choice.ranking is None:
         return []
@@ -283,21 +266,13 @@ def _pairs(choice: Choice, run: Run, means: Means) -> list[ContestResult]:
     near = compare.near_the_best(list(read_records(run.folder.path)), names)
     if len(near) < 2:
         return []
-    means.say(f"in pairs: {', '.join(near)}")
+    say(f"in pairs: {', '.join(near)}")
     cells = {c.variant.label: c for c in run.plan.to_run}
     some, seconds = [cells[name] for name in near], choice.ranking.winner.median_s
     guesses = [
         compare.pairs_guess_s(cell, some[0], this_machine(), compare.PAIRS_S) for cell in some[1:]
     ]
     guesses[0] += compare.CONTEST_S * pace()
-    with (
-        engine_on(choice.problem.device, run.settings) as engine,
-        means.watching(len(guesses)) as watcher,
-    ):
-        begun = count()
-
-        def begin(what: str) -> None:
-            done = next(begun)
-            watcher.at(done, len(guesses), sum(guesses[done:]), what)
-
-        return compare.in_pairs(some, seconds, engine, run.folder.header, means.say, begin)
+    with engine_on(choice.problem.device, run.settings) as engine, Progress() as progress:
+        progress.expect(guesses)
+        return compare.in_pairs(some, seconds, engine, run.folder.header, say, progress.step)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnbench.command import arguments
-from attnbench.command.terminal import say
 from attnbench.core.machine import this_machine
 from impls.errors import CantBeDone
 
@@ -29,7 +27,8 @@ class NoProblem(CantBeDone):
 def choose(given: argparse.Namespace) -> int:
     """``attnbench choose --seq N …``, or ``--problems calls.json``, or ``--export table.json``"""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # many small matrices: threads only wait
-    from attnbench.features.choose import view
+    from attnbench.answer import paste
+    from attnbench.features.choose import runs, view
     from attnbench.report import tidy
 
     wants, table = _wants(given)
@@ -40,11 +39,12 @@ def choose(given: argparse.Namespace) -> int:
     if given.problems is not None:
         from attnbench.features.choose.calls import show_answer
 
-        return show_answer(given, table, lambda problem: _answer(given, problem, wants, table))
-    choice = _answer(given, _one_problem(given), wants, table)
+        return show_answer(given, wants, table)
+    choice = runs.answer(given, _one_problem(given), wants, table)
     engine = _in_engine(given, choice)
     if given.json:
-        print(json.dumps(_plain(choice) | ({"engine": engine.to_dict()} if engine else {})))
+        values = {**choice.to_dict(), **paste.pasted(choice)}
+        print(json.dumps(values | ({"engine": engine.to_dict()} if engine else {})))
     elif given.csv:
         tidy.show(view.rows(choice))
     else:
@@ -54,8 +54,9 @@ def choose(given: argparse.Namespace) -> int:
 
 def answer(given: argparse.Namespace) -> Choice:
     """The choice for one problem; raises CantBeDone where there can be none."""
-    wants, table = _wants(given)
-    return _answer(given, _one_problem(given), wants, table)
+    from attnbench.features.choose import runs
+
+    return runs.answer(given, _one_problem(given), *_wants(given))
 
 
 def _wants(given: argparse.Namespace) -> tuple[Wants, Table]:
@@ -72,13 +73,6 @@ def _wants(given: argparse.Namespace) -> tuple[Wants, Table]:
     table = impls.table(given.table)
     _refuse_contradictions(given)
     return wants, table
-
-
-def _plain(choice: Choice) -> dict[str, Any]:
-    """As plain values, with what can be pasted."""
-    from attnbench.answer import paste
-
-    return {**choice.to_dict(), **paste.pasted(choice)}
 
 
 def _in_engine(given: argparse.Namespace, choice: Choice) -> EngineAnswer | None:
@@ -114,23 +108,6 @@ def _refuse_contradictions(given: argparse.Namespace) -> None:
         raise NoProblem(f"--problems says what is asked about: leave {', '.join(asked)} out")
 
 
-def _answer(given: argparse.Namespace, problem: Problem, wants: Wants, table: Table) -> Choice:
-    """From the runs named, from one that was measured here, or measured now."""
-    from attnbench.command.progress import Progress
-    from attnbench.core.store import named_run
-    from attnbench.features.choose import runs
-    from attnbench.sweep.sweep import Stopped
-
-    of_worker = given.threads, given.allocator
-    how = given.table, given.seed or 0, *of_worker, getattr(given, "command", None)
-    means = runs.Means(say, Progress, Path(given.out), *how)
-    named = [named_run(x) for x in given.source or ()]
-    try:
-        return runs.answer(problem, wants, table, means, named=named, anew=given.measure)
-    except Stopped:
-        raise KeyboardInterrupt from None
-
-
 def _one_problem(given: argparse.Namespace) -> Problem:
     """The one problem that the options describe."""
     from attnbench.sweep.plan import problems
@@ -155,5 +132,4 @@ def answer_calls(given: argparse.Namespace) -> ProgramAnswer:
     """What to change in a captured program; raises CantBeDone where there can be no answer."""
     from attnbench.features.choose.calls import answers
 
-    wants, table = _wants(given)
-    return answers(given, table, lambda problem: _answer(given, problem, wants, table))
+    return answers(given, *_wants(given))
