@@ -158,7 +158,7 @@ def _forced(alike: list[Record], problem: Problem, times: Iterable[str]) -> dict
         own = [s for s in own if mask_kinds(s.problem) == mask_kinds(problem)]
         if own:
             figures = [s.time.median_s for s in own]
-            found[name] = predict([s.problem for s in own], figures, problem).middle
+            found[name] = predict([s.problem for s in own], figures, problem).value
     return found
 
 

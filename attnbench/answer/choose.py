@@ -16,7 +16,6 @@ from attnbench.answer.ranking import (
     EXACT,
     MARGIN,
     Candidate,
-    Lead,
     Ranking,
     is_ahead,
     margin_of,
@@ -25,7 +24,7 @@ from attnbench.answer.ranking import (
 )
 from attnbench.core.format import name_and_kind, percent, size, time_interval
 from attnbench.core.record import FINDINGS
-from attnbench.core.stats import Verdict
+from attnbench.core.stats import Interval, Verdict
 from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
@@ -182,8 +181,9 @@ class Choice:
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
         r = self.ranking
-        of = {name: getattr(r, name, None) for name in ("winner", "equal", "next", "lead")}
-        of |= {"equal": r.equal if r else (), "slower": r.slower[1:] if r else ()}
+        of = {name: getattr(r, name, None) for name in ("winner", "equal", "next")}
+        lead = r and r.lead and {"factor": r.lead.value, "low": r.lead.low, "high": r.lead.high}
+        of |= {"equal": r.equal if r else (), "lead": lead, "slower": r.slower[1:] if r else ()}
         names = ("excluded", "why_not", "relax", "margin")
         return {
             "problem": self.problem.to_dict(),
@@ -273,16 +273,16 @@ def _judge(label: str, known: VariantRecords, wants: Wants) -> Candidate | Exclu
         return Excluded(label, Why.UNKNOWN, said, at_best_s=time.low)
     if not time.measured and time.off > TRUSTED:
         said = f"its time there is known to within {percent(time.off)} only"
-        return Excluded(label, Why.UNKNOWN, said, about_s=time.middle, at_best_s=time.low)
+        return Excluded(label, Why.UNKNOWN, said, about_s=time.value, at_best_s=time.low)
     near = known.beside[0]
     return Candidate(
         label,
         computes,
-        time.middle,
+        time.value,
         time.low,
         time.high,
         time.measured,
-        memory_bytes=None if memory is None else round(memory.middle),
+        memory_bytes=None if memory is None else round(memory.value),
         error=error,
         skill=near.distance.skill if near.distance and computes != EXACT else None,
         setup_s=near.setup_s,
@@ -301,7 +301,7 @@ def _breaks(
         if memory.high > wants.max_memory:
             about = "about " if memory.high > 1.01 * memory.low else ""
             needs["memory"] = memory.high
-            said.append(f"it needs {about}{size(memory.middle)}")
+            said.append(f"it needs {about}{size(memory.value)}")
     if wants.max_error is not None:
         if error is None:
             return Excluded(label, Why.UNKNOWN, "its error there is not known")
@@ -418,5 +418,5 @@ def settle(choice: Choice, taken: Sequence[ContestResult]) -> Choice:
     winner, after = ranking.winner.variant, ranking.next
     if after is not None and {winner, after.variant} <= spans.keys():
         (one, low, high), (other, least, most) = spans[winner], spans[after.variant]
-        ranking = replace(ranking, lead=Lead(other / one, least / high, most / low))
+        ranking = replace(ranking, lead=Interval(other / one, least / high, most / low))
     return replace(choice, ranking=ranking, pairs=tuple(pair.to_dict() for pair in taken))

@@ -21,9 +21,10 @@ from attnbench.answer.paste import (
     find_row,
     in_transformers,
 )
-from attnbench.answer.ranking import Candidate, Lead
-from attnbench.core.format import counted, ratio, ratio_interval
+from attnbench.answer.ranking import Candidate
+from attnbench.core.format import counted, ratio
 from attnbench.core.machine import pace
+from attnbench.core.stats import Interval
 
 if TYPE_CHECKING:
     from impls.problem import Problem
@@ -55,13 +56,13 @@ class EngineAnswer:
     variant: str = ""
     lines: list[str] = field(default_factory=list)
     why: str = ""
-    ratio: Lead | None = None
+    ratio: Interval | None = None
     """What all calls take then over what they take now, where that is known."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        return {"name": self.engine, "takes": self.variant or None, "lines": self.lines,
-                "why": self.why}  # fmt: skip
+        answer = {"name": self.engine, "takes": self.variant or None}
+        return {**answer, "lines": self.lines, "why": self.why}
 
 
 def in_engine(engine: str, sites: Sequence[TimedSite], tables: Sequence[str] = ()) -> EngineAnswer:
@@ -164,7 +165,7 @@ def for_whole_model(sites: Sequence[TimedSite], tables: Sequence[str] = ()) -> E
     def then_s(what: str) -> float:
         return _in_model_s(sites, what)(best)
 
-    gain = Lead(
+    gain = Interval(
         then_s("median_s") / now_s("median_s"),
         then_s("low_s") / now_s("high_s"),
         then_s("high_s") / now_s("low_s"),
@@ -174,7 +175,7 @@ def for_whole_model(sites: Sequence[TimedSite], tables: Sequence[str] = ()) -> E
     why = (
         f"set_attn_implementation would set {best} for all {counted(len(sites), 'site')}, and with "
         "what attnbench does at each call and for each new mask or length they would take "
-        f"{ratio_interval(gain.factor, gain.low, gain.high)} what they take now"
+        f"{gain} what they take now"
     )
     return EngineAnswer(engine, why=why, ratio=gain)
 

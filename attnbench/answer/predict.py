@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attnbench.answer.regimes import time_of
-from attnbench.core.stats import student_quantile
+from attnbench.core.stats import Interval, student_quantile
 from impls.loading import load_function
 
 if TYPE_CHECKING:
@@ -50,14 +50,11 @@ BESIDE = 2
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Seconds or bytes: a figure and the interval that nine of ten such figures lie in; of this
-    very problem if it was ``measured``.
+class Estimate(Interval):
+    """Seconds or bytes, with the interval that nine of ten such figures lie in; of this very
+    problem if it was ``measured``.
     """
 
-    middle: float
-    low: float
-    high: float
     measured: bool = False
 
     @property

@@ -17,8 +17,9 @@ from itertools import combinations
 from typing import Any
 
 from attnbench.answer.regimes import time_of
-from attnbench.core.format import percent, ratio, ratio_interval, size, time_interval
+from attnbench.core.format import percent, ratio, size, time_interval
 from attnbench.core.record import FINDINGS, Record, Status, Time
+from attnbench.core.stats import Interval
 from impls import own_rows
 from impls.masks import Mask
 from impls.problem import Problem
@@ -69,30 +70,18 @@ def with_same(variant: str, same: Sequence[str]) -> str:
     return f"{variant} ({others})" if others else variant
 
 
-@dataclass(frozen=True)
-class Lead:
-    """By how much one candidate is ahead of another: a factor and its interval."""
-
-    factor: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return ratio_interval(self.factor, self.low, self.high)
-
-
-def lead_over(best: Candidate, other: Candidate) -> Lead:
+def lead_over(best: Candidate, other: Candidate) -> Interval:
     """How far ahead one is of another: for measured times, from the ends of both intervals.
 
     Errors of predicted times are independent, so their intervals add as squares.
     """
     if best.measured and other.measured:
         low, high = other.low_s / best.high_s, other.high_s / best.low_s
-        return Lead(other.median_s / best.median_s, low, high)
+        return Interval(other.median_s / best.median_s, low, high)
     middle = math.log(other.median_s / best.median_s)
     down = math.hypot(math.log(other.median_s / other.low_s), math.log(best.high_s / best.median_s))
     up = math.hypot(math.log(other.high_s / other.median_s), math.log(best.median_s / best.low_s))
-    return Lead(*(math.exp(x) for x in (middle, middle - down, middle + up)))
+    return Interval(*(math.exp(x) for x in (middle, middle - down, middle + up)))
 
 
 def beats(one: Time | Candidate, other: Time | Candidate, margin: float) -> bool:
@@ -117,7 +106,7 @@ class Ranking:
     equal: tuple[Candidate, ...]
     slower: tuple[Candidate, ...]
     next: Candidate | None
-    lead: Lead | None
+    lead: Interval | None
 
     @classmethod
     def of(
@@ -321,7 +310,7 @@ class Answer:
     time: Time
     equal: tuple[str, ...]
     next: str | None
-    lead: Lead | None
+    lead: Interval | None
     memory_bytes: int | None = None
     frugal: tuple[str, int, float] | None = None
     world: int | None = None
@@ -369,7 +358,7 @@ class Answer:
         names, lead = ("winner", "next", "memory_bytes", "world", "node", "margin"), self.lead
         return {
             **{name: getattr(self, name) for name in names},
-            "lead": lead and lead.factor,
+            "lead": lead and lead.value,
             "lead_low": lead and lead.low,
             "lead_high": lead and lead.high,
             **{name: getattr(self.time, name) for name in ("median_s", "low_s", "high_s")},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from textwrap import wrap
@@ -434,14 +433,6 @@ class Parser(argparse.ArgumentParser):
         options = [*self._option_string_actions] if word.startswith("-") else [*VERBS]
         near = get_close_matches(word.partition("=")[0], options, 1)
         return f"; did you mean {near[0]}?" if near else ""
-
-    def print_help(self, file: Any = None) -> None:
-        """Print the options, on a terminal with headings in bold and options in colour."""
-        text, file = self.format_help(), format.Unchecked(file or sys.stdout)
-        if sys.stdout.isatty():
-            text = re.sub(r"^(\w.*:)$", "\033[1m\\1\033[0m", text, flags=re.MULTILINE)
-            text = re.sub(r"(?<=[ \[])(--?[a-z][\w-]*)", "\033[36m\\1\033[0m", text)
-        print(text, end="", file=file)
 
     def error(self, message: str) -> NoReturn:
         """Raise :class:`BadWord`, with one sentence."""

@@ -99,7 +99,7 @@ def test_between_measured_lengths_it_is_predicted_with_an_interval():
     assert r.winner.median_s == pytest.approx(dense(problem(700)), rel=0.05)
     assert r.lead.low < 2 < r.lead.high and "predicted" in found.sentence()
     sent = json.loads(json.dumps(found.to_dict()))
-    assert sent["winner"]["variant"] == "sdpa" and sent["lead"]["factor"] == r.lead.factor
+    assert sent["winner"]["variant"] == "sdpa" and sent["lead"]["factor"] == r.lead.value
     records = lines(sdpa=dense, matmul=lambda p: linear(p, once=5e-3))
     assert [winner(chosen(records, problem(n))) for n in (300, 1800)] == ["sdpa", "matmul"]
 
@@ -300,7 +300,7 @@ def test_pairs_say_who_wins_who_ties_and_who_comes_next():
         r = found.ranking
         assert [r.winner.variant, *(c.variant for c in r.equal)] == list(leaders)
         assert [c.variant for c in r.slower] == list(slower)
-        assert (r.lead and r.lead.factor) == (lead and pytest.approx(lead, rel=1e-3))
-        assert lead is None or r.lead.low <= r.lead.factor <= r.lead.high
+        assert (r.lead and r.lead.value) == (lead and pytest.approx(lead, rel=1e-3))
+        assert lead is None or r.lead.low <= r.lead.value <= r.lead.high
         kept = [(pair["judged"], pair["against"]) for pair in found.to_dict()["pairs"]]
         assert kept in ([], [pair[:2] for pair in pairs])

@@ -5,15 +5,16 @@ import random
 
 import pytest
 
-from attnbench.answer.choose_calls import GainInterval, NoGain, SiteTimes, gain
+from attnbench.answer.choose_calls import NoGain, SiteTimes, gain
+from attnbench.core.stats import Interval
 
-EXACT = GainInterval.exactly
+EXACT = Interval.exactly
 
 
 def site(share=0.3, now=2.0, then=1.0, name="one", **more):
     """Figures without intervals, unless they are spans."""
     share, now, then = (
-        x if isinstance(x, GainInterval) or x is None else EXACT(x) for x in (share, now, then)
+        x if isinstance(x, Interval) or x is None else EXACT(x) for x in (share, now, then)
     )
     given = {"site": name, "share": share, "uses": "matmul", "now_s": now, "takes": "sdpa"}
     return SiteTimes(**{**given, "then_s": then, **more})
@@ -32,7 +33,7 @@ def test_no_draw_within_the_intervals_leaves_the_factors_and_their_worst_corners
 
     def span(low, high):
         a, b, c = sorted(chance.uniform(low, high) for _ in range(3))
-        return GainInterval(b, a, c)
+        return Interval(b, a, c)
 
     for _ in range(30):
         sites = [site(span(0.01, 0.2), span(1.0, 2.0), span(0.3, 2.5), str(n)) for n in range(4)]
@@ -45,7 +46,7 @@ def test_no_draw_within_the_intervals_leaves_the_factors_and_their_worst_corners
             kept = [drawn(s.then_s) / drawn(s.now_s) for s in sites]
             step = 1 - sum(drawn(s.share) * (1 - x) for s, x in zip(sites, kept, strict=True))
             assert factor.low - 1e-12 <= step <= factor.high + 1e-12
-    spans = GainInterval(0.3, 0.2, 0.4), GainInterval(2.0, 1.9, 2.1), GainInterval(1.0, 0.9, 1.1)
+    spans = Interval(0.3, 0.2, 0.4), Interval(2.0, 1.9, 2.1), Interval(1.0, 0.9, 1.1)
     factor = gain([site(*spans)]).factor
     assert math.isclose(factor.low, 1 - 0.4 * (1 - 0.9 / 2.1))
     assert math.isclose(factor.high, 1 - 0.2 * (1 - 1.1 / 1.9))
@@ -60,7 +61,7 @@ def test_what_a_call_takes_longer_in_the_program_is_paid_in_proportion_or_in_sec
         assert math.isclose(gain([site(0.4, 2.0, 1.0, inside_s=inside)]).factor.value, 0.8)
 
 
-WIDE = GainInterval(0.31, 0.29, 0.33), GainInterval(2.0, 1.95, 2.05), GainInterval(1.2, 1.15, 1.25)
+WIDE = Interval(0.31, 0.29, 0.33), Interval(2.0, 1.95, 2.05), Interval(1.2, 1.15, 1.25)
 
 
 def test_the_sentence_says_the_share_the_step_and_the_bound():
@@ -104,7 +105,7 @@ def test_shares_that_can_not_be_are_refused():
         [site(1.2)],
         [site(math.nan)],
         [site(-0.1)],
-        [site(GainInterval(0.3, 0.4, 0.5))],
+        [site(Interval(0.3, 0.4, 0.5))],
         [site(0.6), site(0.6, name="two")],
     ):
         with pytest.raises(NoGain, match="can't be parts of a step"):

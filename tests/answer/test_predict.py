@@ -30,7 +30,7 @@ def test_a_problem_in_numbers_is_counted_by_hand():
 def test_a_sum_of_terms_is_found_again_between_and_beyond_what_was_measured(time, length):
     asked = problem(length, heads=5, width=80)
     found = predict(GRID, [time(p) for p in GRID], asked)
-    assert found.middle == pytest.approx(time(asked), rel=0.03)
+    assert found.value == pytest.approx(time(asked), rel=0.03)
     assert found.low < time(asked) < found.high
     assert length != 700 or found.off < 0.05  # noise of 0.02, and Student's quantile of 0.95
 
@@ -44,7 +44,7 @@ def test_what_a_cache_or_a_block_that_is_not_full_bends_is_followed_where_it_was
     ):
         for p in (problem(n, heads=4, width=64) for n in asked):
             found = predict(known, [time(x) for x in known], p)
-            assert found.middle == pytest.approx(time(p), rel=near)
+            assert found.value == pytest.approx(time(p), rel=near)
 
 
 def test_nine_of_ten_lie_in_their_interval_where_times_are_noisy():

@@ -33,7 +33,7 @@ def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
     mid = one("mid", 2e-3, flags=["drifted: x"])
     answer = only(one("slow", 3e-3), one("fast", 1e-3, 0.9e-3, 1.1e-3), mid)
     lead = answer.lead
-    assert (lead.factor, lead.low, lead.high) == pytest.approx((2.0, 2 / 1.1, 2 / 0.9))
+    assert (lead.value, lead.low, lead.high) == pytest.approx((2.0, 2 / 1.1, 2 / 0.9))
     assert answer.sentence() == (
         "b1 h8/8 n64 d64 f32 none forward: fast is the fastest exact variant, "
         "at 1.00 ms [0.900, 1.10]; 2.00× [1.82, 2.22] ahead of mid (noisy: mid drifted)"
@@ -41,7 +41,7 @@ def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
     plain = answer.to_dict()
     assert (plain["winner"], plain["next"], plain["equal"]) == ("fast", "mid", [])
     assert (plain["median_s"], plain["low_s"], plain["high_s"]) == (1e-3, 0.9e-3, 1.1e-3)
-    assert (plain["lead"], plain["sentence"]) == (lead.factor, answer.sentence())
+    assert (plain["lead"], plain["sentence"]) == (lead.value, answer.sentence())
     assert plain["problem"] == answer.problem.to_dict()
 
 
@@ -49,7 +49,7 @@ def test_what_is_said_to_be_slower_is_slower_than_what_is_advised_and_not_than_t
     some = [one("fast", 1e-3), one("sdpa", 1.04e-3), one("mid", 1.07e-3), one("slow", 2e-3)]
     answer = only(*some)
     assert (answer.winner, answer.equal, answer.next) == ("sdpa", ("fast",), "slow")
-    assert answer.lead.factor == pytest.approx(2 / 1.04)
+    assert answer.lead.value == pytest.approx(2 / 1.04)
     assert only(*some[:3]).next is None
 
 
@@ -92,7 +92,7 @@ def test_errors_of_predicted_times_add_as_squares():
     b = ranking.Candidate("b", "softmax", 2.0, 2 / 1.1, 2 * 1.3, measured=True)
     down, up = (math.exp(math.hypot(*map(math.log, each))) for each in ((1.1, 1.5), (1.3, 1.2)))
     lead = ranking.lead_over(a, b)
-    assert (lead.factor, lead.low, lead.high) == pytest.approx((2.0, 2 / down, 2 * up))
+    assert (lead.value, lead.low, lead.high) == pytest.approx((2.0, 2 / down, 2 * up))
     assert [ranking.is_ahead(a, b, margin) for margin in (0.31, 0.33)] == [True, False]  # 1.319
 
 
@@ -110,7 +110,7 @@ def test_what_ties_with_the_fastest_and_what_is_next():
         others = [(v, s, *(ends or (s, s))) for v, s, *ends in others]
         answer = only(one("a", 1.0, 0.95, 1.05), *(one(*each) for each in others))
         assert (answer.winner, answer.equal, answer.next) == (winner, equal, after)
-        assert (answer.lead and answer.lead.factor) == (lead and pytest.approx(lead))
+        assert (answer.lead and answer.lead.value) == (lead and pytest.approx(lead))
         assert bool(equal) == (f"the one to use of {1 + len(equal)} that tie" in answer.sentence())
 
 
