@@ -83,9 +83,9 @@ class SiteTimes:
 
         if (over := self.over) is not None:
             # what makes it longer there, as pages that its scores fault in, may be gone by the mend
-            gone = over.low * now.value / max(now.value, self.inside_s or 0.0)
+            least = over.low * now.value / max(now.value, self.inside_s or 0.0)
             most = max(either(now.value, over.high * now.value))
-            return Interval(over.value, min(over.low, gone), most)
+            return Interval(over.value, min(over.low, least), most)
         low, high = min(either(now.high, then.low)), max(either(now.low, then.high))
         return Interval(sum(either(now.value, then.value)) / 2, low, high)
 
@@ -137,7 +137,7 @@ class Gain:
         return Interval(max(least, value), max(least, low), high)
 
     @property
-    def told(self) -> bool:
+    def is_clear(self) -> bool:
         """Whether it can be told from nothing."""
         return not self.factor.low <= 1 <= self.factor.high
 
@@ -149,17 +149,17 @@ class Gain:
         s, f = self.share, self.factor
         interval = f" [{percent(s.low)}, {percent(s.high)}]" if s.low < s.high else ""
         text = f"attention is {percent(s.value)}{interval} of {self.of}; "
-        taken = f"taking these, {self.of} takes {f.value:.2f} [{f.low:.2f}, {f.high:.2f}]"
+        change = f"taking these, {self.of} takes {f.value:.2f} [{f.low:.2f}, {f.high:.2f}]"
         if not any(site.ratio and site.share for site in self.sites):
             text += "no site would take another variant"
-        elif not self.told:
-            text += f"no gain is shown: {taken} of its time"
+        elif not self.is_clear:
+            text += f"no gain is shown: {change} of its time"
         else:
             way = f"{ratio(f.value)} slower" if f.value > 1 else f"{ratio(1 / f.value)} faster"
             if abs(f.value - 1) < LEAST_MARGIN:
                 way = "less than a hundredth apart"
             free = f"were attention free it would take {1 - s.value:.2f}"
-            text += f"{taken} of its time ({way}; {free})"
+            text += f"{change} of its time ({way}; {free})"
         stay, many = sum(bool(site.unchanged()) for site in self.sites), len(self.sites)
         if 0 < stay < many:
             how = "stays as it is" if stay == 1 else "stay as they are"
@@ -183,7 +183,7 @@ class Gain:
             "of": self.of,
             "share": asdict(self.share),
             "factor": asdict(self.factor),
-            "told": self.told,
+            "told": self.is_clear,
             "sentence": self.sentence(),
             "sites": sites,
         }
@@ -194,9 +194,9 @@ def gain(sites: Sequence[SiteTimes], of: str = "a step") -> Gain:
     shares = [site.share for site in sites if site.share is not None]
     whole = sum(s.value for s in shares)
     if not all(0 <= s.low <= s.value <= s.high < math.inf for s in shares) or whole > 1 + 1e-6:
-        said = ", ".join(f"{s.value:.3g} [{s.low:.3g}, {s.high:.3g}]" for s in shares)
+        spans = ", ".join(f"{s.value:.3g} [{s.low:.3g}, {s.high:.3g}]" for s in shares)
         raise NoGain(
-            f"the shares {said} can't be parts of {of}: each lies in its interval, and together "
+            f"the shares {spans} can't be parts of {of}: each lies in its interval, and together "
             f"they are 1 at the most, not {whole:.3g}; capture the program again"
         )
     return Gain(tuple(sorted(sites, key=lambda site: -site.saved.value)), of)
@@ -232,8 +232,8 @@ def site_times(
     now = ranking.by_name.get(uses)
     if now is None:
         why_not = {e.variant: e.said for e in choice.excluded}.get(uses, "it was not measured")
-        said = f"how long what it takes now ({uses or via}) would take is not known: {why_not}"
-        return SiteTimes(site, part, uses or via, None, winner.variant, span(winner), said)
+        reason = f"how long what it takes now ({uses or via}) would take is not known: {why_not}"
+        return SiteTimes(site, part, uses or via, None, winner.variant, span(winner), reason)
     takes = now if now in ranking.equal else winner  # a change that gains nothing is none
     name = uses if takes is now else takes.variant
     return SiteTimes(site, part, uses, span(now), name, span(takes), inside_s=inside_s)

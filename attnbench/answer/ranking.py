@@ -213,12 +213,12 @@ def one_a_kernel(
             groups.append([c])
         else:
             own.append(c)
-    found = []
+    merged = []
     for group in groups:
         near = [c for c in group if c.median_s <= group[0].median_s * (1 + margin)]
         first = min(near, key=lambda c: torch_rank(c.variant))
-        found.append(replace(first, same=tuple(c.variant for c in group if c is not first)))
-    return found
+        merged.append(replace(first, same=tuple(c.variant for c in group if c is not first)))
+    return merged
 
 
 # ---- the margin of a run -------------------------------------------------------------------------
@@ -385,8 +385,8 @@ def answers(
     failures: dict[tuple[Any, str], str] = {}
     failed = [r for r in (records if among is None else among) if r.status in FINDINGS]
     for r in sorted(failed, key=lambda r: -r.problem.kv_len):  # the shortest is named
-        said = f"{r.variant} {FAILURES[r.status]} at {r.problem.kv_len:,} tokens"
-        failures[_without_length(r.problem), r.variant] = said
+        failure = f"{r.variant} {FAILURES[r.status]} at {r.problem.kv_len:,} tokens"
+        failures[_without_length(r.problem), r.variant] = failure
     groups: dict[tuple[Problem, int | None, str], list[Record]] = {}
     for record in records:
         world = record.ranks.world if record.ranks else None
@@ -396,8 +396,8 @@ def answers(
         exact = [r for r in group if r.computes == EXACT and r.time and not r.wrong_on]
         if exact:
             answer = _answer(problem, exact, margin)
-            known = [failures.get((_without_length(problem), v)) for v in answer.leaders]
-            flags = (*answer.flags, *filter(None, known))
+            failed_elsewhere = [failures.get((_without_length(problem), v)) for v in answer.leaders]
+            flags = (*answer.flags, *filter(None, failed_elsewhere))
             yield replace(answer, world=world, node=node if several > 1 else "", flags=flags)
 
 
@@ -412,20 +412,22 @@ def _answer(problem: Problem, exact: list[Record], margin: float) -> Answer:
     """Of those timed by the most common clock; the others are named and not ranked."""
     clock = statistics.mode(r.time.clock for r in exact if r.time)
     times: dict[str, Time] = {}
-    known: dict[str, Candidate] = {}
+    by_name: dict[str, Candidate] = {}
     ran: dict[str, Record] = {}
     other_clocks = []
     for r in exact:
         if (t := r.time) is not None and t.clock == clock:
             ends, peak = (t.median_s, t.low_s, t.high_s), _peak(r)
-            known[r.variant] = Candidate(r.variant, EXACT, *ends, measured=True, memory_bytes=peak)
+            by_name[r.variant] = Candidate(
+                r.variant, EXACT, *ends, measured=True, memory_bytes=peak
+            )
             times[r.variant] = t
             ran[r.variant] = r
         elif t is not None:
             other_clocks.append(
                 f"{r.variant} is not ranked: it is timed by the clock {t.clock}, others by {clock}"
             )
-    order = sorted(one_a_kernel([*known.values()], ran, margin), key=lambda c: c.median_s)
+    order = sorted(one_a_kernel([*by_name.values()], ran, margin), key=lambda c: c.median_s)
     ranking = rank(order, margin)
     winner, after, doubts = ranking.winner, ranking.next, []
     for c in order:  # where its fastest call could not have won, a slow one's doubts are nothing

@@ -25,7 +25,7 @@ def test_a_step_is_shorter_by_what_its_sites_save():
     found = gain([site(0.3, 2.0, 1.0), site(0.2, 4.0, 1.0, "two")])
     factor, step = found.factor, 50 + 30 / 2 + 20 / 4
     assert [factor.value, factor.low, factor.high] == pytest.approx([step / 100] * 3)
-    assert math.isclose(found.share.value, 0.5) and found.told
+    assert math.isclose(found.share.value, 0.5) and found.is_clear
 
 
 def test_no_draw_within_the_intervals_leaves_the_factors_and_their_worst_corners_reach_it():

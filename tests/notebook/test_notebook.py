@@ -24,7 +24,7 @@ from attnbench.core.machine import this_machine
 from attnbench.core.store import read_header, read_records
 from attnbench.models.capture.calls import SeenCalls, Site
 from attnbench.notebook.arguments import BadWord
-from attnbench.notebook.arguments import asked as told
+from attnbench.notebook.arguments import parse as told
 from attnbench.sweep import start
 from attnbench.sweep.sweep import Stopped
 from impls.errors import CantBeDone

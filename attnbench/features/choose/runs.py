@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 ALIKE = ("phase", "dtype", "inputs", "level", "device")
 """What a record must share with a problem to say anything about it."""
-NAMED = 4
+MOST_NAMES = 4
 """So many of the variants that a run lacks are named."""
 NEWEST = 12
 """So many runs of this machine are looked at."""
@@ -111,22 +111,22 @@ def _tuned_as_now(record: Record, table: Table, tuned: TunedOptions) -> bool:
 
 def _left_out(contest: Mapping[str, Any], wants: Wants) -> list[Excluded]:
     """The variants that a run made for a choice did not measure, with the reasons."""
-    most, found = wants.max_memory, []
+    most, excluded = wants.max_memory, []
     for name, peak in contest.get("too_large", {}).items():
         if most is not None and peak > most:
-            said = f"by its own formula it needs {size(peak)}"
-            found.append(Excluded(name, Why.MEMORY, said, {"memory": peak}))
+            reason = f"by its own formula it needs {size(peak)}"
+            excluded.append(Excluded(name, Why.MEMORY, reason, {"memory": peak}))
     for name, times in contest.get("behind", {}).items():
-        said = f"on {contest['shorter']} it took {times:.0f} times as long as the best"
-        found.append(Excluded(name, Why.SLOW, said))
-    return found
+        reason = f"on {contest['shorter']} it took {times:.0f} times as long as the best"
+        excluded.append(Excluded(name, Why.SLOW, reason))
+    return excluded
 
 
 def best_of(paths: Sequence[Path], problem: Problem, wants: Wants, table: Table) -> Choice:
     """The choice of the run that knows most; raises :class:`StoreError` if there is no run."""
     choices = [from_run(run, problem, wants, table) for run in some_runs(paths)]
-    known = [(c.ranking.winner.measured, len(c.ranking.all)) if c.ranking else () for c in choices]
-    return choices[known.index(max(known))]
+    ranks = [(c.ranking.winner.measured, len(c.ranking.all)) if c.ranking else () for c in choices]
+    return choices[ranks.index(max(ranks))]
 
 
 def first_answer(
@@ -152,7 +152,7 @@ def first_answer(
             predicted = predicted or choice
         elif choice.ranking.winner.measured:
             say(
-                f"not from {run}, which measured this without {first_few(missing, NAMED)}, "
+                f"not from {run}, which measured this without {first_few(missing, MOST_NAMES)}, "
                 f"which may be faster; to use it anyway: --from {run}"
             )
     return predicted
@@ -177,8 +177,8 @@ def measured_here(
         alike = [versions.get("torch"), versions.get("triton"), list(map(short, tables))]
         return protocol, threads, machine, alike
 
-    named = [str(Path(table).resolve()) for table in tables]
-    now = facts(PROTOCOL, named, threads or machine.threads, machine.to_dict())
+    files_now = [str(Path(table).resolve()) for table in tables]
+    now = facts(PROTOCOL, files_now, threads or machine.threads, machine.to_dict())
     for run in sorted(find_runs([out / machine.name]), reverse=True)[:NEWEST]:
         try:
             header = read_header(run)
