@@ -107,7 +107,6 @@ NAMES: dict[str, dict[str, str]] = {
     },
 }
 """What each engine calls a variant."""
-ENGINES = tuple(NAMES)
 PREFIX = "attnbench:"
 OWN = "its own operator"
 CAUSAL = Mask.parse("causal")

@@ -187,7 +187,10 @@ class _Bar:
         self._console = Console(file=cast(IO[str], Unchecked(sys.stderr)))
         self._now, self._below = now, below
         self._live = Live(
-            get_renderable=self._renderable, console=self._console, transient=True, refresh_per_second=4
+            get_renderable=self._renderable,
+            console=self._console,
+            transient=True,
+            refresh_per_second=4,
         )
         self.start, self.stop = self._live.start, self._live.stop
         self.refresh = self._live.refresh

@@ -8,7 +8,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnbench.answer.engines import TimedSite, for_whole_model, in_engine
-from attnbench.answer.paste import ENGINES, NAMES, CallDetails
+from attnbench.answer.paste import NAMES, CallDetails
 from attnbench.answer.ranking import Candidate
 from tests.answer.build import problem
 
@@ -217,7 +217,7 @@ def test_of_variants_that_tie_everywhere_the_one_that_is_advised_everywhere_is_n
     assert found.lines == ['pipe.transformer.set_attention_backend("native")']
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", NAMES)
 def test_a_layer_has_weights_of_its_own_and_a_program_may_have_no_answer(engine):
     layer = site({"mha": 1}, of={"level": "layer", "device": "cpu", "dtype": "float32"})
     assert "weights" in in_engine(engine, [layer]).why

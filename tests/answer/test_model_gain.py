@@ -64,8 +64,9 @@ def test_what_a_call_takes_longer_in_the_program_is_paid_in_proportion_or_in_sec
 WIDE = Interval(0.31, 0.29, 0.33), Interval(2.0, 1.95, 2.05), Interval(1.2, 1.15, 1.25)
 
 
-def test_the_sentence_says_the_share_the_step_and_the_bound():
-    for sites, said in (
+@pytest.mark.parametrize(
+    ("sites", "said"),
+    [
         (
             [site(*WIDE)],
             "attention is 31\u00a0% [29\u00a0%, 33\u00a0%] of a step; taking these, a step "
@@ -79,8 +80,10 @@ def test_the_sentence_says_the_share_the_step_and_the_bound():
         ([site(0.3, 1.0, 2.0)], "a step takes 1.30 [1.30, 1.30] of its time (1.30× slower"),
         ([site(then=None)], "attention is 30\u00a0% of a step; no site would take another variant"),
         ([site(None)], "what a step gains can't be said: no site's share"),
-    ):
-        assert said in gain(sites).sentence()
+    ],
+)
+def test_the_sentence_says_the_share_the_step_and_the_bound(sites, said):
+    assert said in gain(sites).sentence()
 
 
 def test_sites_without_an_answer_stay_as_they_are_and_say_why():
@@ -100,14 +103,17 @@ def test_sites_without_an_answer_stay_as_they_are_and_say_why():
     assert found.sites[0].site == "one"  # what saves most comes first
 
 
-def test_shares_that_can_not_be_are_refused():
-    for sites in (
+@pytest.mark.parametrize(
+    "sites",
+    [
         [site(1.2)],
         [site(math.nan)],
         [site(-0.1)],
         [site(Interval(0.3, 0.4, 0.5))],
         [site(0.6), site(0.6, name="two")],
-    ):
-        with pytest.raises(NoGain, match="can't be parts of a step"):
-            gain(sites)
-        gain([site(0.1 + 1e-9, name=str(n)) for n in range(10)])  # but for rounding
+    ],
+)
+def test_shares_that_can_not_be_are_refused(sites):
+    with pytest.raises(NoGain, match="can't be parts of a step"):
+        gain(sites)
+    gain([site(0.1 + 1e-9, name=str(n)) for n in range(10)])

@@ -79,8 +79,9 @@ FAR = 2 * [problem(n, heads=4) for n in (128, 2048)]
 CORNERS = 2 * [problem(128, heads=64, width=256), problem(8192, heads=1, width=16)]
 
 
-def test_where_a_problem_is_too_far_it_says_what_was_measured():
-    for asked, measured, said in (
+@pytest.mark.parametrize(
+    ("asked", "measured", "said"),
+    [
         *((problem(length, heads=4), NEAR, None) for length in (128, 300, 2048)),
         *((problem(512, heads=heads), NEAR, None) for heads in (1, 12, 16)),
         (problem(4096, heads=4), NEAR, "queries 4,096, and 256 to 1,024 was measured"),
@@ -93,9 +94,11 @@ def test_where_a_problem_is_too_far_it_says_what_was_measured():
         (problem(256, heads=4), FAR, None),  # one of each
         (problem(300, heads=4), NEAR[: FEWEST - 1], "only 3 problems near it were measured"),
         (problem(), [], "nothing like it was measured"),
-    ):
-        found = outside(asked, measured)
-        assert found is None if said is None else found.startswith(said)
+    ],
+)
+def test_where_a_problem_is_too_far_it_says_what_was_measured(asked, measured, said):
+    found = outside(asked, measured)
+    assert found is None if said is None else found.startswith(said)
 
 
 @pytest.mark.slow
