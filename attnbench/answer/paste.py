@@ -31,7 +31,8 @@ def words_of(p: Problem) -> list[str]:
         if alike is None or getattr(p, name) != getattr(p, alike):
             words += [f"--{name.replace('_', '-')}", getattr(p, name)]
     words += ["--dtype", p.dtype, "--mask", p.mask, "--phase", p.phase]
-    words += ["--inputs", p.inputs] * (p.inputs != "normal") + ["--device", p.device]
+    words += ["--inputs", p.inputs] if p.inputs != "normal" else []
+    words += ["--device", p.device]
     return [str(word) for word in words]
 
 

@@ -75,16 +75,16 @@ class Regime:
         """Everything that tells it from another, most telling first."""
         p = self.fixed
         parts = [self.phase]
-        parts += [f"a {p['level']}"] * (p["level"] != "core")
+        parts += [f"a {p['level']}"] if p["level"] != "core" else []
         if "q_len" in p:
             queries = "one query" if p["q_len"] == 1 else f"{p['q_len']} queries"
-            parts += [f"{queries} a call"] * (self.phase != "decode" or p["q_len"] != 1)
+            parts += [f"{queries} a call"] if (self.phase, p["q_len"]) != ("decode", 1) else []
         parts += ["no mask" if self.mask == "none" else self.mask, self.dtype]
         inputs = FOLDERS.sub(r"\1", str(p["inputs"]))
-        parts += [f"{inputs} inputs"] * (inputs != "normal")
+        parts += [f"{inputs} inputs"] if inputs != "normal" else []
         parts += [self.shape, f"on {p['device']}"]
-        parts += [f"over {self.world} processes"] * bool(self.world)
-        parts += [self.node] * (bool(self.node) and self.several_nodes)
+        parts += [f"over {self.world} processes"] if self.world else []
+        parts += [self.node] if self.node and self.several_nodes else []
         return parts
 
     def __str__(self) -> str:

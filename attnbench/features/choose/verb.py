@@ -103,7 +103,7 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
         )
     if args.export is not None:
         beside += [f"--{name}" for name in ("problems", "measure") if getattr(args, name)]
-        beside += ["--for"] * bool(args.engine)
+        beside += ["--for"] if args.engine else []
         if beside:
             raise NoProblem(
                 f"--export takes all that a run measured: leave {', '.join(beside)} out"

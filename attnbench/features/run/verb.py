@@ -85,7 +85,7 @@ def measure(
     plan, folder, done, tell = run.plan, run.folder, run.done, watcher.tell
     device = next((c.problem.device for c in plan.to_run), "cpu")
     sentence = plan.sentence(measuring_s(run) + after_s)
-    tell(sentence + f"; {len(done)} done before" * bool(len(done)))
+    tell(f"{sentence}; {len(done)} done before" if len(done) else sentence)
     notes = [
         f"this is another leg of the run, ranked apart: {'; '.join(leg['changes'])}"
         for leg in folder.header.get("legs", ())[-1:]
