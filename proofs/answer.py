@@ -1,19 +1,21 @@
 """The project's own answer, from what is committed: ``python proofs/answer.py [--write]``.
 
-``docs/answer.md`` is filled from runs and evidence under ``results/`` and held against what is
-committed, byte by byte; ``--write`` puts the new one in its place. The words are written by hand
-in ``answer.md.jinja``: what they claim is asked of the figures first, and where those don't say so
-any more nothing is made, but a sentence is named that has to be written anew.
+``docs/answer.md`` is made from a run and evidence under ``results/`` and held against what is
+committed, byte by byte; ``--write`` puts the new one in its place. The words are written by hand in
+``answer.md.jinja``: what they claim is asked of the figures first, and where those don't bear it
+out any more nothing is made, but a sentence is named that has to be written anew.
+
+A lead counts where the intervals of both times are apart by more than the run's own margin.
 """
 
 from __future__ import annotations
 
-import re
 import sys
-import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -22,35 +24,232 @@ ROOT = HERE.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from attnbench.features.quality.recall_view import REACHES, SHORT, STEPS, TIME  # noqa: E402
-from proofs import answer_figures as figures  # noqa: E402
+from attnbench.core.evidence import evidence_of, read_evidence  # noqa: E402
+from attnbench.core.record import Record, Time  # noqa: E402
+from attnbench.features.quality import model_results  # noqa: E402
+from attnbench.features.quality import recall_view as recall  # noqa: E402
+from attnbench.features.quality.model_view import format_cosine  # noqa: E402
+from attnbench.features.report.provenance import commands  # noqa: E402
+from attnbench.report.scenes import Scene, gather, scenes  # noqa: E402
 
 MACHINE = ROOT / "results" / "amd-epyc-2c"
 RUN = "20261123-021508"
 PAGE = ROOT / "docs" / "answer.md"
 WINDOW = "window:127,0"
-WIDTH = 100
-UNBROKEN = "\x00"
-"""A blank of a command, while lines are filled."""
-HALF = 0.5
+PAIRS_OF_RECALL = 32
+HALF, LITTLE = 0.5, 0.2
+"""A cosine, and a share of what softmax does beyond averaging."""
 RECALLED = {
-    "sdpa": REACHES,
-    "linear.elu": SHORT,
-    "performer?features=64": SHORT,
-    "dilated?dilation=1&width=32": SHORT,
+    "sdpa": recall.REACHES,
+    "linear.elu": recall.SHORT,
+    "performer?features=64": recall.SHORT,
+    "dilated?dilation=1&width=32": recall.SHORT,
 }
-"""What other seeds said too, which is why the page says no more."""
-LITTLE = 0.2
-"""Of what softmax does beyond averaging."""
+"""What other seeds say too, which is why the page says no more."""
+Ratio = tuple[float, float, float]
+"""A value between a low and a high one."""
 
 
 class NotSoAnyMore(Exception):
     """A sentence of the page that the figures don't bear out."""
 
 
-def made(machine: Path = MACHINE, run: str = RUN) -> str:
+@dataclass(frozen=True)
+class Step:
+    """A variant at one length: how many times as fast as the fastest that is exact."""
+
+    variant: str
+    computes: str
+    ratio: Ratio
+    ahead: bool
+    """Beyond both intervals and the run's margin."""
+
+    def __str__(self) -> str:
+        text = with_interval(self.ratio)
+        return f"**{text}**" if self.ahead else text
+
+
+class Speed:
+    """One regime of the long run: who is faster than exact softmax, from which length on."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.regime, self.margin = scene.regime, scene.run.margin
+        self.standings = {s.length: s for s in scene.standings}
+        self.lengths = sorted(n for n, s in self.standings.items() if s.answer)
+        self.longest = self.lengths[-1]
+
+    def winner(self, length: int) -> str:
+        """The fastest exact variant at a length, or those that tie for it."""
+        leaders = self._fastest_first(length, self.standings[length].leaders)
+        return " or ".join(f"`{r.variant}`" for r in leaders)
+
+    def others(self, length: int) -> list[Step]:
+        """What is not exact softmax at a length, the fastest first."""
+        answer = self.standings[length].answer
+        assert answer is not None
+        exact, *_ = self._fastest_first(length, (*answer.leaders, *answer.same))
+        steps = []
+        for r in self.regime.timed(length).values():
+            if r.computes != "softmax":
+                ahead = _time(r).high_s * (1 + self.margin) < _time(exact).low_s
+                steps.append(Step(r.variant, r.computes, _ratio(exact, r), ahead))
+        return sorted(steps, key=lambda s: -s.ratio[0])
+
+    def ahead(self, length: int) -> list[Step]:
+        """Those that are faster beyond doubt."""
+        return [step for step in self.others(length) if step.ahead]
+
+    def against(self, variant: str, other: str, length: int) -> Ratio:
+        """How many times as fast one is as the other."""
+        timed = self.regime.timed(length)
+        return _ratio(timed[other], timed[variant])
+
+    def rows(self) -> Iterator[tuple[str, str, list[str], str]]:
+        """A variant, what it computes, a cell for each length, and from where it is ahead."""
+        steps = {n: {s.variant: s for s in self.others(n)} for n in self.lengths}
+        for step in self.others(self.longest):
+            own = [steps[n].get(step.variant) for n in self.lengths]
+            behind = [n for n, s in zip(self.lengths, own, strict=True) if not (s and s.ahead)]
+            later = [n for n in self.lengths if not behind or n > behind[-1]]
+            ahead_from = f"{later[0]:,}" if later else "not here"
+            yield step.variant, step.computes, [str(s or "–") for s in own], ahead_from
+
+    def skill(self, variant: str) -> float | None:
+        """Its skill at the longest length, on the run's own inputs."""
+        distance = self.regime.timed(self.longest)[variant].distance
+        return distance.skill if distance else None
+
+    def _fastest_first(self, length: int, names: tuple[str, ...]) -> list[Record]:
+        timed = self.regime.timed(length)
+        return sorted((timed[n] for n in names if timed[n].time), key=lambda r: _time(r).median_s)
+
+
+class Data:
+    """The figures of the page, and by which command each was measured."""
+
+    def __init__(self, machine: Path, run: str) -> None:
+        (self.run,) = gather([machine / run])
+        self.scenes = scenes([self.run])
+        kinds = ("reproduce", "recall", "model", "real")
+        self.evidence = {k: read_evidence(next(evidence_of(machine, k))) for k in kinds}
+        self.original = self.evidence["model"].made["original"]
+        rows = [model_results.summarize(r, self.original) for r in self.evidence["model"].rows]
+        rows = model_results.with_ranks(rows, self.original)
+        (*_, self.model_length) = model_results.lengths_of(rows)
+        self.points = {p.variant: p for p in model_results.points(rows, self.model_length)}
+        self.levels = model_results.levels_of(list(self.points.values()))
+        """The fastest at each quality, at the longest text whose step was timed."""
+        results = self.evidence["recall"]
+        self.recalls = recall.recall_results(results.rows, results.made["baseline"])
+
+    def speed(self, phase: str, mask: str = "none") -> Speed:
+        """A regime of the run."""
+        (scene,) = (s for s in self.scenes if (s.regime.phase, s.regime.mask) == (phase, mask))
+        return Speed(scene)
+
+    def noisy(self) -> tuple[int, int]:
+        """How many times are marked as noisy, and how many there are."""
+        times = [record.time for record in self.run.records if record.time]
+        return sum(bool(time.flags) for time in times), len(times)
+
+    def command(self, kind: str) -> str:
+        """The command of the run, or of some evidence."""
+        return str(commands(self.run)[0] if kind == "run" else self.evidence[kind].made["command"])
+
+    def claims(self, verdict: str) -> list[str]:
+        """The claims with a verdict."""
+        return [row["name"] for row in self.evidence["reproduce"].rows if row["verdict"] == verdict]
+
+    def skill(self, variant: str) -> tuple[float, float] | None:
+        """The least and the most skill on the layers of the trained model."""
+        skills = [
+            row["skill"]
+            for row in self.evidence["real"].rows
+            if row["variant"] == variant
+            and row["source"].startswith("layer")
+            and row["skill"] is not None
+        ]
+        return (min(skills), max(skills)) if skills else None
+
+    def floor(self) -> Mapping[str, Any]:
+        """A step without any attention, against the original's."""
+        (*_, last) = self.original["floor"]
+        return dict(last["comparison"])
+
+    def model_rows(self) -> Iterator[tuple[str, str, str, str]]:
+        """What is not exact in the trained model, the nearest to the original first."""
+        for p in sorted(self.points.values(), key=lambda p: -p.cosine[0]):
+            if p.computes != "softmax":
+                cosine = "{} [{}, {}]".format(*map(format_cosine, p.cosine))
+                yield p.variant, p.computes, cosine, "{:.2f} [{:.2f}, {:.2f}]".format(*p.ratio)
+
+
+def recall_cell(result: recall.RecallResult, budget: str) -> str:
+    """``86.5 ± 2.3``, with what is known of it."""
+    accuracy = result.accuracy[budget][PAIRS_OF_RECALL]
+    mark = {recall.REACHES: " ✓", recall.OPEN: " ?"}.get(accuracy.standing, "")
+    return f"{100 * accuracy.mean:.1f} ± {100 * accuracy.half:.1f}{mark}"
+
+
+def share(skill: tuple[float, float] | float | None) -> str:
+    """``45 to 55 %`` of what softmax does beyond averaging."""
+    if skill is None:
+        return "–"
+    ends = skill if isinstance(skill, tuple) else (skill,)
+    if round(100 * max(ends)) <= 0:
+        return "nothing"
+    return " to ".join(f"{100 * x:.0f}" for x in ends) + " %"
+
+
+def with_interval(ratio: Ratio, unit: str = "") -> str:
+    """``6.7 times [6.1, 7.2]``"""
+    value, low, high = (f"{x:.{0 if x >= 10 else 1 if x >= 1 else 2}f}" for x in ratio)
+    return f"{value}{unit} [{low}, {high}]"
+
+
+def _time(record: Record) -> Time:
+    assert record.time is not None
+    return record.time
+
+
+def _ratio(record: Record, other: Record) -> Ratio:
+    one, two = _time(record), _time(other)
+    return one.median_s / two.median_s, one.low_s / two.high_s, one.high_s / two.low_s
+
+
+def claims(data: Data) -> Iterator[tuple[str, bool]]:
+    """What the words say that no figure in them shows."""
+    for phase in ("forward", "train"):
+        speed, window = data.speed(phase), data.speed(phase, WINDOW)
+        most = len(speed.others(speed.longest)) / 2
+        many, few = (len(speed.ahead(n)) for n in (speed.longest, speed.lengths[0]))
+        yield f"most are faster at the longest length, {phase}", many > most
+        yield f"most are not at the shortest, {phase}", few < most
+        leads = "window.blocked" in window.standings[window.longest].leaders
+        _, least, _ = window.against("window.blocked", "sdpa", window.longest)
+        leads = leads and least > 1 + window.margin
+        yield f"window.blocked leads with a window and is ahead of sdpa, {phase}", leads
+    for name, p in data.points.items():
+        if p.computes == "its own operator":
+            skill = data.skill(name)
+            yield f"{name} in a trained model ends below half", p.cosine[0] < HALF
+            yield f"{name} keeps little of softmax", skill is None or skill[1] < LITTLE
+    for name in ("bigbird", "longformer"):
+        yield f"{name} keeps most of softmax", (data.skill(name) or (0.0, 0.0))[0] > HALF
+    gains = any(level.keep and level.keep[0].faster for level in data.levels)
+    yield "nobody gains at any quality", not gains
+    recalls = {each.variant: each for each in data.recalls}
+    for budget, (name, standing) in product((recall.STEPS, recall.TIME), RECALLED.items()):
+        holds = recalls[name].accuracy[budget][PAIRS_OF_RECALL].standing == standing
+        yield f"{name} {standing} of recalling 99 % ({budget})", holds
+    for claim in ("reassociated", "sparse-long", "low-rank"):
+        yield f"{claim} is reproduced", claim in data.claims("reproduced")
+    yield "one claim was not reproduced", data.claims("not reproduced") == ["one-head"]
+
+
+def new_page(machine: Path = MACHINE, run: str = RUN) -> str:
     """The page."""
-    data = figures.Data(machine, run)
+    data = Data(machine, run)
     if wrong := [sentence for sentence, holds in claims(data) if not holds]:
         raise NotSoAnyMore("the figures don't say any more that " + "; that ".join(wrong))
     words = Environment(
@@ -59,101 +258,31 @@ def made(machine: Path = MACHINE, run: str = RUN) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,
     )
-    return filled(
-        words.get_template("answer.md.jinja").render(
-            data=data,
-            forward=data.speed("forward"),
-            train=data.speed("train"),
-            window=data.speed("forward", WINDOW),
-            window_train=data.speed("train", WINDOW),
-            figures=figures,
-            steps=STEPS,
-            time=TIME,
-        )
+    words.filters |= {"share": share, "with_interval": with_interval}
+    return words.get_template("answer.md.jinja").render(
+        data=data,
+        forward=data.speed("forward"),
+        train=data.speed("train"),
+        window=data.speed("forward", WINDOW),
+        window_train=data.speed("train", WINDOW),
+        recall_cell=recall_cell,
+        pairs=PAIRS_OF_RECALL,
+        budgets=(recall.STEPS, recall.TIME),
     )
-
-
-def filled(page: str) -> str:
-    """Its paragraphs and lists filled to a line's width, now that the figures are in them."""
-    blocks = re.split(r"(\n\n+|^```.*?^```$)", page, flags=re.MULTILINE | re.DOTALL)
-    return "".join(_filled(block) for block in blocks)
-
-
-def _filled(block: str) -> str:
-    if not block.strip() or block.startswith(("#", "|", "```")):
-        return block
-    block = re.sub(r"`[^`]+`", lambda span: re.sub(r"\s+", UNBROKEN, span.group()), block)
-    items = re.split(r"^(?=- |\d\. )", block, flags=re.MULTILINE)
-    return "\n".join(
-        textwrap.fill(
-            " ".join(item.split()),
-            WIDTH,
-            subsequent_indent=_indent(item),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for item in items
-        if item.strip()
-    ).replace(UNBROKEN, " ")
-
-
-def _indent(item: str) -> str:
-    found = re.match(r"- |\d\. ", item)
-    return " " * len(found.group()) if found else ""
-
-
-def claims(data: figures.Data) -> Iterator[tuple[str, bool]]:
-    """What the words say that no figure in them shows."""
-    forward, train = data.speed("forward"), data.speed("train")
-    window, window_train = data.speed("forward", WINDOW), data.speed("train", WINDOW)
-    for speed in (forward, train):
-        phase = speed.regime.phase
-        most = len(speed.others(speed.longest)) / 2
-        many, few = (len(speed.ahead(n)) for n in (speed.longest, speed.lengths[0]))
-        yield f"most are faster at the longest length, {phase}", many > most
-        yield f"most are not at the shortest, {phase}", few < most
-    for speed in (window, window_train):
-        leads = "window.blocked" in speed.standings[speed.longest].leaders
-        _, least, _ = speed.against("window.blocked", "sdpa", speed.longest)
-        yield (
-            f"window.blocked leads with a window and is ahead of sdpa, {speed.regime.phase}",
-            leads and least > 1 + speed.margin,
-        )
-    for name, p in data.points().items():
-        if p.computes == "its own operator":
-            kept = data.kept(name)
-            yield f"{name} in a trained model ends below half", p.cosine[0] < HALF
-            yield f"{name} keeps little of softmax", kept is None or kept[1] < LITTLE
-    for name in ("bigbird", "longformer"):
-        yield f"{name} keeps most of softmax", (data.kept(name) or (0.0, 0.0))[0] > HALF
-    levels = data.levels()[1]
-    yield (
-        "nobody gains at any quality",
-        not any(level.keep and level.keep[0].faster for level in levels),
-    )
-    recalls = {each.variant: each for each in data.recalls()}
-    for budget, (name, said) in product((STEPS, TIME), RECALLED.items()):
-        held = recalls[name].accuracy[budget][figures.PAIRS_OF_RECALL].standing == said
-        yield f"{name} {said} of recalling 99 % ({budget})", held
-    for claim in ("reassociated", "sparse-long", "low-rank"):
-        yield f"{claim} is reproduced", data.verdict(claim) == "reproduced"
-    yield "one claim was not reproduced", data.claims("not reproduced") == ["one-head"]
 
 
 def main(words: list[str]) -> int:
     try:
-        page = made()
+        page = new_page()
     except NotSoAnyMore as why:
         print(why)
         return 1
     if words == ["--write"]:
-        PAGE.parent.mkdir(exist_ok=True)
         PAGE.write_text(page)
         print(f"{PAGE.relative_to(ROOT)}: made")
         return 0
-    same = PAGE.is_file() and PAGE.read_text() == page
+    same = PAGE.read_text() == page
     print(f"{PAGE.relative_to(ROOT)}: {'as committed' if same else 'not as committed'}")
     return int(not same)
 

@@ -64,24 +64,16 @@ FEW: dict[int, tuple[Case, ...]] = {
 """What the tests compile; of a capability that is not here, the second of Hopper's."""
 
 
-class Driver:
-    """What Triton asks of a driver before it compiles."""
-
-    def __init__(self, capability: int) -> None:
-        self.get_current_target = lambda: GPUTarget("cuda", capability, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-
 def pretend(capability: int) -> None:
     """Triton and torch answer as on a machine with this GPU, and nothing comes from a cache."""
     chip = kernel_facts.CHIPS[capability]
     major, minor = divmod(capability, 10)
-    driver.set_active(Driver(capability))
+    answers = {  # to what Triton asks before it compiles
+        "get_current_target": lambda: GPUTarget("cuda", capability, 32),
+        "get_current_device": lambda: 0,
+        "get_current_stream": lambda device: 0,
+    }
+    driver.set_active(SimpleNamespace(**answers))
     knobs.nvidia.dump_ptxas_log = True
     knobs.compilation.always_compile = True
     card = SimpleNamespace(
@@ -99,16 +91,16 @@ def cases(
     decodes = variant.phases["cuda"] == ("decode",)
     phases = ("decode",) if decodes else ("train",) if few else ("forward", "train")
     if few:
-        chosen = FEW.get(capability, FEW[90][1:2])
+        shapes = FEW.get(capability, FEW[90][1:2])
     else:
         whole = itertools.product(DTYPES, MASKS, WIDTHS)
-        chosen = (
+        shapes = (
             *((dtype, mask, *HEADS, LENGTH, d) for dtype, mask, d in whole),
             *(("bfloat16", "causal", *GROUPED, LENGTH, d) for d in WIDTHS),
             *(("bfloat16", "causal", *extents) for extents in ODD),
         )
     sizes = set()
-    for (dtype, mask, heads, kv_heads, length, d), phase in itertools.product(chosen, phases):
+    for (dtype, mask, heads, kv_heads, length, d), phase in itertools.product(shapes, phases):
         queries = 1 if decodes else length
         problem = Problem(1, heads, kv_heads, queries, length, d, d, dtype, Mask.parse(mask),
                           phase, device="cuda")  # fmt: skip
@@ -217,15 +209,18 @@ def main(capability: int, few: bool, rows: list[str]) -> None:
         variant = impls.table().rows[row]
         least = [r for r in variant.requires if r.startswith("sm>=")]
         if any(capability < int(r.removeprefix("sm>=")) for r in least):
-            line = {"capability": capability, "row": row, "refused": f"needs {', '.join(least)}"}
-            print(json.dumps(line), flush=True)
+            refuse({"capability": capability, "row": row}, f"needs {', '.join(least)}")
             continue
         for problem, compiler.case, options in cases(variant, capability, few):
             try:
                 call(variant, problem, options)
             except (Unavailable, Unsupported) as reason:
-                line = {"capability": capability, **compiler.case, "refused": str(reason)}
-                print(json.dumps(line), flush=True)
+                refuse({"capability": capability, **compiler.case}, str(reason))
+
+
+def refuse(case: dict[str, Any], reason: str) -> None:
+    """A line for what is not compiled."""
+    print(json.dumps({**case, "refused": reason}), flush=True)
 
 
 if __name__ == "__main__":

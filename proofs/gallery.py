@@ -2,7 +2,7 @@
 
 Each report under ``reports/`` is made again from its run under ``results/`` and held against what
 is committed, byte by byte; ``--write`` puts the new one in its place and photographs the first
-screen of the page, for which it needs Chromium and Playwright.
+screen of the page, for which it needs Chromium.
 """
 
 from __future__ import annotations
@@ -16,75 +16,56 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDER = "evidence"
-"""Beside a machine's runs: what a report also says."""
 REPORTS = {
     "reports/cpu": "results/amd-epyc-2c/20261128-073342",
     "reports/h200": "results/nvidia-h200/20261126-164647",
 }
 PICTURE = "first-screen.png"
-SCREEN = {"width": 1440, "height": 900}
+SCREEN = ("--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1440,900")
 
 
 @contextmanager
-def made(report: str, run: str) -> Iterator[Path]:
-    """A report made anew, in a copy of the tree's own shape: its links are relative to the run."""
+def new_report(report: str, run: str) -> Iterator[Path]:
+    """A new report, in a copy of the tree's own shape: its links are relative to the run."""
+    env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        shutil.copytree(ROOT / run, root / run)
-        beside = Path(run).parent / FOLDER
-        if (ROOT / beside).is_dir():
-            shutil.copytree(ROOT / beside, root / beside)
+        for folder in (Path(run), Path(run).parent / "evidence"):
+            if (ROOT / folder).is_dir():
+                shutil.copytree(ROOT / folder, root / folder)
         command = [sys.executable, "-m", "attnbench", "report", run, "--out", report]
-        done = subprocess.run(command, cwd=root, env=_environment(), capture_output=True, text=True)
+        done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(done.stderr)
         yield root / report
 
 
-def _environment() -> dict[str, str]:
-    return {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
-
-
 def different(report: str, new: Path) -> list[str]:
     """The files that are not as they are committed, or not there on one side."""
-    old = ROOT / report
-    names = {str(p.relative_to(base)) for base in (old, new) for p in base.rglob("*.*")}
-    return sorted(n for n in names - {PICTURE} if _bytes(old / n) != _bytes(new / n))
-
-
-def _bytes(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
-
-
-def photograph(page: Path, picture: Path) -> None:
-    """The first screen, as a reader has it who opens the page."""
-    from playwright.sync_api import sync_playwright
-
-    program = shutil.which("chromium")
-    if program is None:
-        raise SystemExit("no chromium on this machine: apt-get install chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        tab = browser.new_page(viewport=SCREEN, color_scheme="light")  # type: ignore[arg-type]
-        tab.goto(page.as_uri())
-        tab.screenshot(path=picture)
-        browser.close()
+    files = [
+        {str(p.relative_to(base)): p.read_bytes() for p in base.rglob("*.*") if p.is_file()}
+        for base in (ROOT / report, new)
+    ]
+    old, fresh = files
+    return sorted(n for n in {*old, *fresh} - {PICTURE} if old.get(n) != fresh.get(n))
 
 
 def main(words: list[str]) -> int:
+    """A line for each report; 1 where one is not what its run makes."""
     status = 0
     for report, run in REPORTS.items():
-        with made(report, run) as new:
+        with new_report(report, run) as new:
             if words == ["--write"]:
                 shutil.rmtree(ROOT / report, ignore_errors=True)
                 shutil.copytree(new, ROOT / report)
-                photograph(ROOT / report / "index.html", ROOT / report / PICTURE)
+                picture, page = ROOT / report / PICTURE, ROOT / report / "index.html"
+                command = ["chromium", *SCREEN, f"--screenshot={picture}", page.as_uri()]
+                subprocess.run(command, check=True, capture_output=True)
                 print(f"{report}: made from {run}")
             else:
-                found = different(report, new)
-                print(f"{report}: {len(found)} files differ from what {run} makes: {found[:5]}")
-                status |= bool(found)
+                files = different(report, new)
+                print(f"{report}: {len(files)} files differ from what {run} makes: {files[:5]}")
+                status |= bool(files)
     return status
 
 

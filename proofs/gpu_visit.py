@@ -10,16 +10,13 @@ needs, here or on another machine.
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
-import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -44,12 +41,10 @@ PACKING_S = 15.0
 KEEP_EVERY_S, GRACE_S = 60.0, 8.0
 """How often a long step's results are kept; the time that it has after Ctrl-C."""
 INTERRUPTED = 130
-WITHIN: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-"""Nothing of an archive lands elsewhere; Python 3.11.3 and older lack the filter."""
 
-Ended = tuple[int | None, str]
+Result = tuple[int | None, str]
 """A step's exit status, None where its time was over, and its output."""
-Runner = Callable[[Sequence[str], float, Callable[[], None]], Ended]
+Runner = Callable[[Sequence[str], float, Callable[[], None]], Result]
 
 
 class NoVisit(Exception):
@@ -64,7 +59,7 @@ class Stopped(KeyboardInterrupt):
         self.output = output
 
 
-class Kept:
+class VisitFolder:
     """The folder that a visit leaves, and the results and caches that grow beside it."""
 
     def __init__(self, folder: Path, room: Path, device: str, before: Path | None = None) -> None:
@@ -75,7 +70,7 @@ class Kept:
         self.notes: list[str] = []
         self._log, self._cached = b"", 0
         source = before or folder
-        for new in (self.results, self.cache):
+        for new in (self.results, self.cache, self.brought):
             new.mkdir(parents=True, exist_ok=True)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -97,10 +92,8 @@ class Kept:
                 f"{source} holds a visit with --device {summary['device']}, and this one has "
                 f"{self.device}; choose another folder"
             )
-        self.steps = {
-            name: {"status": str(one["status"]), "seconds": float(one["seconds"]), **one}
-            for name, one in summary["steps"].items()
-        }
+        for name, one in summary["steps"].items():
+            self.steps[name] = {**one, "status": one["status"], "seconds": float(one["seconds"])}
         if (source / LOG).exists():
             self._log = (source / LOG).read_bytes()
         unpack(source, RESULTS, self.results)
@@ -130,59 +123,42 @@ class Kept:
         new.replace(self.folder / name)
 
     def _put_archive(self, name: str, source: Path) -> list[str]:
-        """In pieces; of more than may be kept nothing, and a sentence."""
-        data = packed(source)
+        """In pieces; of more than may be kept nothing, and a sentence. A page isn't kept, since it
+        can be rendered again.
+        """
+        command = ["tar", "-cz", "--exclude=report", "-C", str(source), "."]
+        data = subprocess.run(command, capture_output=True).stdout  # though a file is written to
         pieces = [data[i : i + PIECE_BYTES] for i in range(0, len(data), PIECE_BYTES)]
-        left_out = []
-        if len(pieces) > MOST_PIECES:
-            most = MOST_PIECES * PIECE_BYTES
-            left_out = [f"{name} has {len(data):,} bytes, more than {most:,}, and is not kept"]
-            pieces = []
-        names = [name + f".{number}" * bool(number) for number in range(len(pieces))]
-        for each, piece in zip(names, pieces, strict=True):
+        most = MOST_PIECES * PIECE_BYTES
+        parts = pieces if len(data) <= most else []
+        names = [f"{name}.{number}" if number else name for number in range(len(parts))]
+        for each, piece in zip(names, parts, strict=True):
             self._put(each, piece)
         for old in set(self.folder.glob(f"{name}*")) - {self.folder / each for each in names}:
             old.unlink()
-        return left_out
-
-
-def packed(source: Path) -> bytes:
-    """A folder as it is while somebody writes to it, without pages, which can be rendered again."""
-    data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w:gz", compresslevel=6) as archive:
-        for file in sorted(source.rglob("*")):
-            inside = file.relative_to(source)
-            if file.is_file() and "report" not in inside.parts:
-                with suppress(FileNotFoundError):  # a name that lasts for a moment
-                    content = file.read_bytes()
-                    entry = tarfile.TarInfo(str(inside))
-                    entry.size, entry.mtime = len(content), int(file.stat().st_mtime)
-                    archive.addfile(entry, io.BytesIO(content))
-    return data.getvalue()
+        too_large = f"{name} has {len(data):,} bytes, more than {most:,}, and is not kept"
+        return [] if parts else [too_large]
 
 
 def unpack(folder: Path, name: str, target: Path) -> None:
     """An archive's pieces, if there are any; raises ValueError where they are damaged."""
-    pieces = sorted(folder.glob(f"{name}*"))
-    try:
-        if pieces:
-            whole = io.BytesIO(b"".join(piece.read_bytes() for piece in pieces))
-            with tarfile.open(fileobj=whole) as archive:
-                archive.extractall(target, **WITHIN)
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise ValueError(f"its {name} can't be unpacked: {error}") from None
+    if pieces := sorted(folder.glob(f"{name}*")):
+        data = b"".join(piece.read_bytes() for piece in pieces)
+        done = subprocess.run(["tar", "-xz", "-C", str(target)], input=data, capture_output=True)
+        if done.returncode:
+            raise ValueError(f"its {name} can't be unpacked: {done.stderr.decode().strip()}")
 
 
 def install(wheels: Path, target: Path) -> list[str]:
     """Install wheels into a folder, which asks no network; a sentence on each that is left out."""
-    found = sorted(wheels.glob("*.whl"))
-    notes = [] if found else [f"{wheels} holds no wheels"]
+    files = sorted(wheels.glob("*.whl"))
+    notes = [] if files else [f"{wheels} holds no wheels"]
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
     pip += ["--disable-pip-version-check", "--upgrade", "--target", str(target)]
-    for wheel in found:
-        ended = subprocess.run([*pip, str(wheel)], capture_output=True, text=True)
-        if ended.returncode:
-            lines = [line for line in ended.stderr.splitlines() if line.strip()] or ["pip failed"]
+    for wheel in files:
+        done = subprocess.run([*pip, str(wheel)], capture_output=True, text=True)
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if line.strip()] or ["pip failed"]
             errors = [line for line in lines if line.startswith("ERROR")] or lines
             notes.append(f"{wheel.name} is left out: {errors[0].removeprefix('ERROR: ')}")
     return notes
@@ -206,27 +182,16 @@ def fill_cache(source: Path, cache: Path) -> list[str]:
     return []
 
 
-def called(command: Sequence[str], limit_s: float, keep: Callable[[], None]) -> Ended:
+def run_command(command: Sequence[str], limit_s: float, keep: Callable[[], None]) -> Result:
     """Run a command in a group of its own for so long at most; call ``keep`` now and then."""
+    env = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}  # a line that counts is whole
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={
-                **os.environ,
-                "PYTHONUNBUFFERED": "1",
-                "COLUMNS": "200",
-            },  # a line that counts is whole
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        files = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, **files)
         end, status, stopped = monotonic() + limit_s, None, False
         try:
-            while True:
-                status = _waited(process, min(KEEP_EVERY_S, end - monotonic()))
-                if status is not None or monotonic() >= end:
+            while (status := _waited(process, min(KEEP_EVERY_S, end - monotonic()))) is None:
+                if monotonic() >= end:
                     break
                 keep()
         except KeyboardInterrupt:
@@ -253,65 +218,60 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _waited(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    try:
+    with suppress(subprocess.TimeoutExpired):
         return process.wait(max(0.0, seconds))
-    except subprocess.TimeoutExpired:
-        return None
+    return None
 
 
 def visit(
     todo: Sequence[Step],
-    kept: Kept,
+    folder: VisitFolder,
     seconds: float,
-    run: Runner = called,
+    run: Runner = run_command,
     now: Callable[[], float] = monotonic,
 ) -> None:
     """Run step after step until the time is over."""
     from proofs.visit_steps import Room
 
+    def note(step: Step, status: str, seconds: float, line: str) -> None:
+        folder.steps[step.name] = {"status": status, "seconds": round(seconds, 1), "line": line}
+        folder.write()
+
     end = now() + seconds - PACKING_S
-    kept.write()
+    folder.write()
     for step in todo:
         left = min(step.limit_s, end - now())
-        before = kept.steps.get(step.name)
+        before = folder.steps.get(step.name)
         if left < step.least_s:
-            kept.steps[step.name] = before or _entry("not begun", 0.0, "no time was left for it")
+            if before is None:
+                note(step, "not begun", 0.0, "no time was left for it")
             continue
-        room = Room(kept.device, kept.results, step.name, left)
+        room = Room(folder.device, folder.results, step.name, left)
         command = step.command(room)
         if isinstance(command, str):
-            kept.steps[step.name] = _entry("left out", 0.0, command)
+            note(step, "left out", 0.0, command)
             continue
         start = now() - (before or {}).get("seconds", 0.0)
-        kept.steps[step.name] = _entry("cut off", 0.0, "the visit ended in the middle of it")
-        kept.write()
+        note(step, "cut off", 0.0, "the visit ended in the middle of it")
         print(f"{step.name}: {left:.0f} s at most …", file=sys.stderr, flush=True)
         try:
-            status, output = run(command, left, kept.write)
+            status, output = run(command, left, folder.write)
             if status == 2 and "--resume" in command and "start a new" in output:
-                kept.tell(step.name, output)
-                status, output = run(step.command(replace(room, anew=True)), left, kept.write)
+                folder.tell(step.name, output)
+                status, output = run(step.command(replace(room, anew=True)), left, folder.write)
         except Stopped as stopped:
-            kept.tell(step.name, stopped.output)
-            line = "the visit was stopped in the middle of it"
-            kept.steps[step.name] = _entry("cut off", now() - start, line)
-            kept.write()
+            folder.tell(step.name, stopped.output)
+            note(step, "cut off", now() - start, "the visit was stopped in the middle of it")
             raise
-        kept.tell(step.name, output)
+        folder.tell(step.name, output)
         word, line = step.outcome(status, output)
-        kept.steps[step.name] = _entry(word, now() - start, line)
-        kept.write()
-    kept.write()
+        note(step, word, now() - start, line)
 
 
-def _entry(status: str, seconds: float, line: str) -> dict[str, str | float]:
-    return {"status": status, "seconds": round(seconds, 1), "line": line}
-
-
-def table(kept: Kept) -> str:
+def table(folder: VisitFolder) -> str:
     """A line for each step: how it ended, its seconds, and the line that says most."""
     rows = [f"{'step':14}{'status':11}{'seconds':>8}  outcome"]
-    for name, one in kept.steps.items():
+    for name, one in folder.steps.items():
         line = shorten(one["line"], 120, placeholder=" …")  # the summary has it whole
         rows.append(f"{name:14}{one['status']:11}{one['seconds']:8.1f}  {line}")
     return "\n".join(rows)
@@ -321,7 +281,7 @@ def main(words: Sequence[str]) -> int:
     """Exit status 0 where the call's steps are done, or left out; 1 where one found something;
     2 where some are not done; 130 where somebody stopped it.
     """
-    options, begun = _parser().parse_args(words), monotonic()
+    options, start = _parser().parse_args(words), monotonic()
     with tempfile.TemporaryDirectory(prefix="attnbench-visit-") as name:
         room, notes = Path(name), list[str]()
         if options.wheels:
@@ -331,7 +291,7 @@ def main(words: Sequence[str]) -> int:
         paths = [*ours, *filter(None, [os.environ.get("PYTHONPATH")])]
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
         try:
-            return _visited(options, room, notes, 60 * options.minutes + begun)
+            return _visited(options, room, notes, 60 * options.minutes + start)
         except ModuleNotFoundError as error:
             notes.append(f"gpu_visit: {error}: bring its wheel along with --wheels")
         except NoVisit as error:
@@ -346,57 +306,51 @@ def _visited(options: argparse.Namespace, room: Path, notes: list[str], end: flo
     from attnbench.core.machine import this_machine
     from proofs import visit_steps
 
-    machine, todo, stopped = this_machine(), visit_steps.steps(), False
+    machine, todo = this_machine(), visit_steps.steps()
     if unknown := set(options.steps) - {step.name for step in todo}:
-        known = ", ".join(step.name for step in todo)
-        raise NoVisit(f"there is no step {', '.join(sorted(unknown))}; the steps are {known}")
+        names = ", ".join(step.name for step in todo)
+        raise NoVisit(f"there is no step {', '.join(sorted(unknown))}; the steps are {names}")
     warnings = visit_steps.notes(machine)
     if options.device not in machine.devices:
         raise NoVisit(f"torch can't use a GPU here: {'; '.join(warnings)}")
-    kept = Kept(options.out, room, options.device, options.before)
-    os.environ["TRITON_CACHE_DIR"] = str(kept.cache)
-    for source in filter(None, (kept.brought, options.wheels)):
-        notes += fill_cache(source, kept.cache) if any(source.glob("*/*.json")) else []
-    notes += fill_cache(options.caches, kept.cache) if options.caches else []
-    kept.notes = notes + warnings
-    kept.tell("machine", json.dumps({"machine": machine.to_dict(), "notes": kept.notes}, indent=1))
-    for note in kept.notes:
+    folder = VisitFolder(options.out, room, options.device, options.before)
+    os.environ["TRITON_CACHE_DIR"] = str(folder.cache)
+    for source in filter(None, (folder.brought, options.wheels)):
+        notes += fill_cache(source, folder.cache) if any(source.glob("*/*.json")) else []
+    notes += fill_cache(options.caches, folder.cache) if options.caches else []
+    folder.notes = notes + warnings
+    folder.tell(
+        "machine", json.dumps({"machine": machine.to_dict(), "notes": folder.notes}, indent=1)
+    )
+    for note in folder.notes:
         print(f"note: {note}", file=sys.stderr)
-    if options.steps:
-        todo = [step for step in todo if step.name in options.steps]
-    statuses = {name: one["status"] for name, one in kept.steps.items()}
+    todo = [step for step in todo if step.name in options.steps] if options.steps else todo
+    statuses = {name: one["status"] for name, one in folder.steps.items()}
     own, more = visit_steps.queue(todo, statuses, options.call)
     try:
         with as_ctrl_c():
-            visit([*own, *more], kept, end - monotonic())
+            visit([*own, *more], folder, end - monotonic())
     except KeyboardInterrupt:
-        stopped = True
-    print(table(kept))
-    if stopped:
         print("stopped; what was done is kept, and the same command goes on", file=sys.stderr)
         return INTERRUPTED
-    found = {kept.steps[step.name]["status"] for step in (todo if options.steps else own)}
-    return 2 if found - {"done", "finding", "left out"} else int("finding" in found)
+    finally:
+        print(table(folder))
+    ends = {folder.steps[step.name]["status"] for step in (todo if options.steps else own)}
+    return 2 if ends - {"done", "finding", "left out"} else int("finding" in ends)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("--out", required=True, type=Path, metavar="DIR", help="the visit's folder")
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    add, path = parser.add_argument, {"type": Path, "metavar": "DIR"}
+    steps = {"type": lambda text: text.replace(",", " ").split(), "metavar": "NAME,…"}
+    add("--out", required=True, help="the visit's folder", **path)
     add("--call", type=int, choices=range(1, 5), help="else the first with steps left")
     add("--minutes", type=float, default=9.0, metavar="M", help="of this call; 9 if not given")
-    add("--before", type=Path, metavar="DIR", help="an earlier call's folder, if it is not --out")
-    add("--wheels", type=Path, metavar="DIR", help="packages to install first, without a network")
-    add("--caches", type=Path, metavar="DIR", help="Triton's cache, if not with the wheels")
-    add(
-        "--steps",
-        type=lambda text: text.replace(",", " ").split(),
-        default=[],
-        metavar="NAME,…",
-        help="these steps alone",
-    )
+    add("--before", help="an earlier call's folder, if it is not --out", **path)
+    add("--wheels", help="packages to install first, without a network", **path)
+    add("--caches", help="Triton's cache, if not with the wheels", **path)
+    add("--steps", default=[], help="these steps alone", **steps)
     add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a tiny trial")
     return parser
 

@@ -15,6 +15,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -27,8 +29,7 @@ from impls.masks import Mask  # noqa: E402
 from impls.problem import Problem  # noqa: E402
 
 DENSE = "matmul,baddbmm,einsum,bmm,chunked,online,sdpa"
-LIMIT = 0.05
-ROUNDS, CALLS = 7, 3
+LIMIT, ROUNDS, CALLS = 0.05, 7, 3
 OURS = ("MALLOC_", "OMP_", "MKL_", "OPENBLAS_")
 """How the variables begin that a worker is started with."""
 SCRIPT = """
@@ -56,33 +57,23 @@ with torch.no_grad():
 """
 
 
-class PlainProcess:
-    """A plain script that makes calls when it is asked."""
+@contextmanager
+def plain_process(words: list[str]) -> Iterator[Callable[[], float]]:
+    """A plain script, as a function that has it make some calls: their median in seconds."""
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
+    command = [sys.executable, "-c", SCRIPT, *words]
+    env, pipe = {**variables, "PYTHONPATH": str(ROOT)}, subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env) as process:
+        assert process.stdin and process.stdout
+        lines, answers = process.stdin, process.stdout
 
-    def __init__(self, name: str, problem: Problem, threads: int, *, large: bool) -> None:
-        """``large``: whether it has freed a large tensor before."""
-        variables = {k: v for k, v in os.environ.items() if not k.startswith(OURS)}
-        words = [json.dumps(problem.to_dict()), name, str(threads), str(LARGE if large else 1)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**variables, "PYTHONPATH": str(ROOT)},
-        )
-        self.samples(CALLS)
+        def calls_s() -> float:
+            print(CALLS, file=lines, flush=True)
+            return median(json.loads(answers.readline()))
 
-    def samples(self, count: int) -> list[float]:
-        """Seconds of each of some calls."""
-        assert self._process.stdin and self._process.stdout
-        print(count, file=self._process.stdin, flush=True)
-        return list(json.loads(self._process.stdout.readline()))
-
-    def close(self) -> None:
-        """End it."""
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait()
+        calls_s()
+        yield calls_s
+        lines.close()
 
 
 def main() -> int:
@@ -93,39 +84,40 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--allocator", choices=ALLOCATORS, default=PLAIN)
-    given = parser.parse_args()
-    beyond, settings = 0, Settings(threads=given.threads, allocator=given.allocator)
+    options = parser.parse_args()
+    beyond, settings = 0, Settings(threads=options.threads, allocator=options.allocator)
     with LocalEngine(settings) as engine:
         worker = HoldingWorker(engine, 0, 0.3, ROOT)
-        for length in map(int, given.seq.split(",")):
-            of = {"heads": 4, "kv_heads": 4, "mask": Mask.parse("causal")}
-            problem = Problem(q_len=length, kv_len=length, **of)
-            for name in given.only.split(","):
-                beyond += _one(worker, name, problem, given.processes, given.threads)
+        for length in map(int, options.seq.split(",")):
+            shape = {"heads": 4, "kv_heads": 4, "mask": Mask.parse("causal")}
+            problem = Problem(q_len=length, kv_len=length, **shape)
+            for name in options.only.split(","):
+                beyond += compare(worker, name, problem, options.processes, options.threads)
     return int(beyond > 0)
 
 
-def _one(worker: HoldingWorker, name: str, problem: Problem, processes: int, threads: int) -> bool:
+def compare(
+    worker: HoldingWorker, name: str, problem: Problem, processes: int, threads: int
+) -> bool:
+    """Print the ratios of a variant; true where they are beyond the limit."""
     worker.hold(name, problem)
     worker.fresh()
-    ratios: dict[bool, list[float]] = {True: [], False: []}
-    ours: list[float] = []
-    for large in ratios:
+    ratios: dict[int, list[float]] = {LARGE: [], 1: []}
+    own_s: list[float] = []
+    for bytes_, some in ratios.items():
+        words = [json.dumps(problem.to_dict()), name, str(threads), str(bytes_)]
         for _ in range(processes):
-            plain, rounds = PlainProcess(name, problem, threads, large=large), []
-            for _ in range(ROUNDS):
-                theirs, own = median(plain.samples(CALLS)), median(worker.samples(CALLS))
-                rounds.append(theirs / own)
-                ours.append(own)
-            plain.close()
-            ratios[large].append(median(rounds))
-    middle = median(ratios[True])
-    beyond = abs(middle - 1) > LIMIT
+            with plain_process(words) as calls_s:
+                rounds = [(calls_s(), median(worker.samples(CALLS))) for _ in range(ROUNDS)]
+            some.append(median(plain / own for plain, own in rounds))
+            own_s += [own for _, own in rounds]
+    large, small = ratios.values()
+    beyond = abs(median(large) - 1) > LIMIT
     print(
         f"{'BEYOND' if beyond else 'holds':6} {name:8} {problem.kv_len:5,} tokens: plain over ours "
-        f"{middle:.2f} [{min(ratios[True]):.2f}, {max(ratios[True]):.2f}] over {processes} "
-        f"processes, without a large tensor before {min(ratios[False]):.2f} to "
-        f"{max(ratios[False]):.2f}; ours {median(ours) * 1e3:.3g} ms",
+        f"{median(large):.2f} [{min(large):.2f}, {max(large):.2f}] over {processes} processes, "
+        f"without a large tensor before {min(small):.2f} to {max(small):.2f}; ours "
+        f"{median(own_s) * 1e3:.3g} ms",
         flush=True,
     )
     return beyond

@@ -1,276 +1,324 @@
 """What answers are worth between and beyond measured problems: ``python proofs/regret.py``.
 
-Runs measure a coarse grid, which a choice may see, and problems drawn at random between its points
-and modestly beyond, which it may not (:mod:`proofs.regret_problems`). For each of these the choice
-is made from the grid of the first run alone; what is true is the median over the runs, and the
-chosen variant is held in pairs against those that came near the fastest.
+Times are those of an invented machine, so that what is true is known, scattered by 2 and by 3 per
+cent. A choice sees a coarse grid of problems, and is asked about others that are drawn at random
+between its points, modestly beyond, and far off.
 
     regret      the chosen variant's time over the best one's
-    predicted   each variant's predicted time against its measured one
+    predicted   each variant's predicted time against its true one
     tie         right where the best is among those tied, or no faster than the margin
-    silence     also on problems far off; right where a forced answer would have been wrong: the
-                variant by more than a tenth, or its time by more than 15 %
-
-How far the very same cells are from themselves in another run stands beside: whoever measured a
-problem a quarter of an hour ago knows it no better. ``--run FOLDER``, given for each, judges runs
-that were made before; what a later one lacks is true by the others. ``--made-up 0.03`` asks the
-same of a machine whose times are known (:mod:`proofs.regret_made_up`): what the method is worth
-where the machine stands still.
-Leave the machine alone meanwhile: 40 minutes.
+    silence     right where a forced answer would have been wrong: the variant by more than a tenth,
+                or its time by more than 15 %
 """
 
 from __future__ import annotations
 
-import argparse
+import itertools
+import math
+import random
 import statistics
 import sys
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-
 import impls  # noqa: E402
-from attnbench.answer.choose import (  # noqa: E402
-    Choice,
-    Wants,
-    choose,
-)
+from attnbench.answer.choose import Choice, Wants, choose  # noqa: E402
 from attnbench.answer.predict import mask_kinds, predict  # noqa: E402
-from attnbench.core.record import Record  # noqa: E402
-from attnbench.core.settings import Settings  # noqa: E402
-from attnbench.core.store import read_records  # noqa: E402
-from attnbench.sweep.compare import compare_cells  # noqa: E402
-from attnbench.sweep.engine import LocalEngine  # noqa: E402
+from attnbench.core.machine import this_machine  # noqa: E402
+from attnbench.core.record import Memory, Record, Status, Time  # noqa: E402
+from attnbench.sweep.plan import Cell, make_plan  # noqa: E402
+from attnbench.sweep.presets import Preset  # noqa: E402
+from impls.masks import Mask  # noqa: E402
 from impls.problem import Problem  # noqa: E402
-from proofs import regret_made_up  # noqa: E402
-from proofs.regret_problems import SEED, all_problems, cells_of, measured  # noqa: E402
 
-PAIRS_S, RIVALS, NEAR = 2.0, 2, 1.3
-"""Held against the chosen one are so many, whose medians are at most that far from the best one."""
+NOISES = (0.02, 0.03)
+VARIANTS = (
+    "baddbmm", "matmul", "chunked", "online", "sdpa", "sdpa.flash", "window.blocked",
+)  # fmt: skip
+"""Exact variants that need no compiler, and each win somewhere; two are names of one kernel."""
+PHASES, MASKS = ("forward", "train", "decode"), ("none", "causal", "window:127,0")
+LENGTHS = {"decode": (256, 501, 1024, 2003, 4096, 8192)}
+SQUARE = (128, 251, 512, 1003, 2048)
+"""Some are no multiples of anything, as in real programs: blocks that aren't full cost time."""
+HEADS, WIDTHS = (2, 8), (32, 48, 64, 128)
+WINDOWS, BEYOND = (63, 95, 127, 191, 255), 1.25
+EACH, HELD_OUT, FAR, SEED = 18, 64, 10, 3
+MOST_PAIRS = 8 * 1024**2
+"""The most scores of one problem, over its heads."""
 FORCED, OFF = 1.10, 0.15
-"""What makes a forced answer wrong: its variant's regret, and its time's error."""
-LIMITS = {"median": 1.01, "p95": 1.10, "within": 0.90, "right": 0.90}
+"""A forced answer is wrong beyond this regret, or this error of its time."""
 
 
-@dataclass
-class Asked:
-    """A problem that the choice did not see, what was said of it, and what is true."""
+def problem(phase: str, length: int, heads: int, width: int, mask: str) -> Problem:
+    return Problem(
+        heads=heads,
+        kv_heads=heads,
+        q_len=1 if phase == "decode" else length,
+        kv_len=length,
+        head_dim=width,
+        v_head_dim=width,
+        mask=Mask.parse(mask),
+        phase=phase,
+    )
+
+
+def small_enough(p: Problem, most: float = MOST_PAIRS) -> bool:
+    return p.heads * p.q_len * p.kv_len <= most
+
+
+def grid(chance: random.Random) -> Iterator[Problem]:
+    """Some corners of a grid, as many for each phase and mask."""
+    for phase, mask in itertools.product(PHASES, MASKS):
+        sizes = itertools.product(LENGTHS.get(phase, SQUARE), HEADS, WIDTHS)
+        corners = [problem(phase, n, h, d, mask) for n, h, d in sizes]
+        yield from chance.sample([p for p in corners if small_enough(p)], EACH)
+
+
+def held_out(chance: random.Random) -> Iterator[Problem]:
+    """Problems between the corners, and up to a quarter beyond."""
+    while True:
+        phase = chance.choice(PHASES)
+        ends = LENGTHS.get(phase, SQUARE)
+        low, high = math.log(ends[0] / BEYOND), math.log(ends[-1] * BEYOND)
+        length = round(math.exp(chance.uniform(low, high)))
+        mask = chance.choice(("none", "causal", f"window:{chance.choice(WINDOWS)},0"))
+        heads = chance.choice((2, 3, 4, 5, 6, 8, 10))
+        width = chance.choice((32, 40, 48, 64, 80, 96, 112, 128))
+        p = problem(phase, length, heads, width, mask)
+        if small_enough(p, 1.25 * MOST_PAIRS):
+            yield p
+
+
+def far_off(chance: random.Random) -> Iterator[Problem]:
+    """Problems about which nothing should be said."""
+    while True:
+        yield problem(
+            chance.choice(PHASES),
+            chance.randint(16, 40),
+            chance.choice((1, 32, 64)),
+            chance.choice((8, 12, 256)),
+            chance.choice(MASKS),
+        )
+
+
+def first(source: Iterator[Problem], count: int, others: Sequence[Problem]) -> list[Problem]:
+    """The first problems of a source that are not among the others."""
+    fresh = (p for p in source if p not in others)
+    return list(dict.fromkeys(itertools.islice(fresh, 2 * count)))[:count]
+
+
+def all_problems() -> tuple[list[Problem], list[Problem]]:
+    """The grid, and the problems that the choice does not see."""
+    chance = random.Random(SEED)
+    visible = list(dict.fromkeys(grid(chance)))
+    near = first(held_out(chance), HELD_OUT, visible)
+    return visible, [*near, *first(far_off(chance), FAR, [*visible, *near])]
+
+
+def cells_of(p: Problem) -> list[Cell]:
+    """The cells of the variants that take a problem."""
+    preset = Preset(
+        "one",
+        seq=(f"{p.q_len}x{p.kv_len}",),
+        heads=(p.heads,),
+        head_dim=(p.head_dim,),
+        mask=(str(p.mask),),
+        phase=(p.phase,),
+    )
+    return make_plan(impls.table(), VARIANTS, preset, this_machine()).to_run
+
+
+NEAR_BYTES, NEAR_RATE, FAR_RATE = 6e6, 3e10, 9e9
+"""The border between the invented machine's memories, and the bytes a second of each."""
+BACKWARD, BLOCK = 2.6, 16
+
+
+@dataclass(frozen=True)
+class Speed:
+    """A variant on the invented machine.
+
+    Nothing here is what a choice's own model assumes: products run at a rate that depends on width
+    and on whether blocks are full, softmax costs by the pair, and what is moved comes from one of
+    two memories with a soft border between.
+    """
+
+    start_s: float
+    rate: float
+    """FLOPs a second of products at full width."""
+    pair_s: float
+    skips: bool
+    """It leaves out what the mask hides."""
+    stores: bool
+    """It writes all scores down, and reads them."""
+
+    def seconds(self, p: Problem) -> float:
+        """The time of a call."""
+        heads, width = p.batch * p.heads, p.head_dim
+        pairs = heads * p.q_len * p.kv_len
+        if self.skips:
+            pairs = min(pairs, int(1.1 * p.mask.pairs(p.shape)) + 16 * heads * p.q_len)
+        filled = math.ceil(p.kv_len / BLOCK) * BLOCK / p.kv_len
+        filled *= 1.06 if p.kv_len % BLOCK else 1.0
+        products = 4 * pairs * width * filled / (self.rate * width / (width + 24))
+        moved = 4 * heads * width * (2 * p.q_len + 2 * p.kv_len) + 8 * pairs * self.stores
+        far = 1 / (1 + (NEAR_BYTES / moved) ** 3)
+        moving = moved * ((1 - far) / NEAR_RATE + far / FAR_RATE)
+        whole = products + self.pair_s * pairs + moving
+        return self.start_s + whole * (1 + BACKWARD * (p.phase == "train"))
+
+
+def speeds() -> dict[str, Speed]:
+    """The variants, each with figures of its own."""
+    chance = random.Random(7)
+    return {
+        name: Speed(
+            start_s=chance.uniform(8e-6, 60e-6),
+            rate=chance.uniform(3e10, 7e10),
+            pair_s=chance.uniform(4e-10, 12e-10),
+            skips=name in ("window.blocked", "chunked"),
+            stores=name in ("baddbmm", "matmul"),
+        )
+        for name in VARIANTS
+    }
+
+
+def invented_run(problems: Sequence[Problem], noise: float) -> list[Record]:
+    """A run of the invented machine, whose times scatter by a share."""
+    chance, table = random.Random(SEED), speeds()
+    records = []
+    for p in problems:
+        for cell in cells_of(p):
+            if cell.variant.name == "window.blocked" and "window" not in p.mask.kinds:
+                continue  # it refuses that itself, when it is built
+            s = table[cell.variant.name].seconds(p) * math.exp(chance.gauss(0, noise))
+            time = Time(
+                median_s=s, low_s=s * 0.99, high_s=s * 1.01, q25_s=s * 0.995, q75_s=s * 1.005,
+                min_s=s * 0.98, n=1, clock="host", stop="budget", samples_s=[s],
+            )  # fmt: skip
+            memory = Memory(peak_bytes=1 << 20, saved_bytes=None, expected_bytes=None, method="")
+            records.append(Record.of(cell.variant, p, Status.MEASURED, time=time, memory=memory))
+    return records
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A choice for a problem of which nothing was visible, and what is true of it."""
 
     problem: Problem
     choice: Choice
     times: Mapping[str, float]
-    """Measured medians by variant."""
-    forced: dict[str, float]
-    """Predicted ones, however little is known."""
-    regret: float = 1.0
-    beaten_by: str = ""
-    """Who was faster in pairs, if anybody."""
+    """The true times by variant."""
+    forced: Mapping[str, float]
+    """Times as predicted however little is known."""
 
     @property
     def best(self) -> str:
-        """The fastest by medians."""
+        """The fastest variant."""
         return min(self.times, key=self.times.__getitem__)
 
     @property
-    def rivals(self) -> list[str]:
-        """Who may be faster than the chosen one, the fastest by medians first."""
-        near = [v for v, s in self.times.items() if s <= NEAR * self.times[self.best]]
-        return [v for v in sorted(near, key=self.times.__getitem__) if v != self.name][:RIVALS]
-
-    @property
     def name(self) -> str:
-        """Who is chosen; who would have been, where nothing was said."""
+        """The chosen variant, or the one that would have been where nothing was said."""
         if self.choice.ranking is not None:
             return self.choice.ranking.winner.variant
         return min(self.forced, key=self.forced.__getitem__, default=self.best)
 
     @property
-    def off(self) -> float:
-        """By what share the forced winner's time would have been wrong."""
+    def regret(self) -> float:
+        """The chosen variant's time over the best one's."""
+        return self.times[self.name] / self.times[self.best]
+
+    @property
+    def right_tie(self) -> bool:
+        """The best is among those tied, or hardly faster."""
+        assert self.choice.ranking is not None
+        names = {self.name, *(c.variant for c in self.choice.ranking.equal)}
+        return self.best in names or self.regret <= 1 + self.choice.margin
+
+    @property
+    def right_silence(self) -> bool:
+        """A forced answer would have been wrong."""
         if self.name not in self.forced:
-            return float("inf")
+            return True
         ratio = self.forced[self.name] / self.times[self.name]
-        return max(ratio, 1 / ratio) - 1
+        return self.regret > FORCED or max(ratio, 1 / ratio) - 1 > OFF
 
 
-def of_runs(runs: Sequence[Path]) -> list[Asked]:
-    """Every problem that was held out, or is far off, by what runs say."""
-    shown, held, far = all_problems(SEED)
-    rounds = [[s for s in read_records(run) if s.time] for run in runs]
-    if missing := {*shown, *held, *far} - {s.problem for s in rounds[0]}:
-        raise SystemExit(f"{runs[0]} holds nothing of {len(missing)} problems: of another draw?")
-    return judged(rounds[0], _medians(rounds))
-
-
-def of_made_up(noise: float) -> list[Asked]:
-    """The same on a machine whose times are known; its measured ones scatter by so much."""
-    problems = [p for some in all_problems(SEED) for p in some]
-    truth = _medians([regret_made_up.measured(problems, 0.0, SEED)])
-    asked = judged(regret_made_up.measured(problems, noise, SEED), truth)
-    for each in asked:
-        each.regret = each.times[each.name] / each.times[each.best]
-    return asked
-
-
-def judged(seen: Sequence[Record], truth: Mapping[Problem, Mapping[str, float]]) -> list[Asked]:
-    """What is said of each problem, from those alone that may be seen."""
-    shown, held, far = all_problems(SEED)
-    table, found = impls.table(), []
-    grid = [s for s in seen if s.problem in set(shown)]
-    for problem in [*held, *far]:
-        alike = [s for s in grid if s.problem.phase == problem.phase]
-        choice = choose(alike, problem, Wants(), table)
-        times = truth[problem]
+def answers(noise: float) -> list[Answer]:
+    """The choices for all problems that are not of the grid."""
+    visible, hidden = all_problems()
+    records, table = invented_run([*visible, *hidden], noise), impls.table()
+    on_grid = [r for r in records if r.problem in set(visible)]
+    truth: dict[Problem, dict[str, float]] = {}
+    for r in invented_run([*visible, *hidden], 0.0):
+        assert r.time is not None
+        truth.setdefault(r.problem, {})[r.variant] = r.time.median_s
+    results = []
+    for problem in hidden:
+        alike = [r for r in on_grid if r.problem.phase == problem.phase]
+        choice, times = choose(alike, problem, Wants(), table), truth[problem]
         if len(times) > 1:
-            found.append(Asked(problem, choice, times, _forced(alike, problem, times)))
-    return found
+            results.append(Answer(problem, choice, times, _forced(alike, problem, times)))
+    return results
 
 
-def _medians(rounds: Sequence[Sequence[Record]]) -> dict[Problem, dict[str, float]]:
-    """What is true of each cell: the median of the rounds."""
-    taken: dict[Problem, dict[str, list[float]]] = {}
-    for seen in rounds:
-        for s in seen:
-            taken.setdefault(s.problem, {}).setdefault(s.variant, []).append(s.time.median_s)
-    return {p: {v: statistics.median(x) for v, x in some.items()} for p, some in taken.items()}
-
-
-def again_within(runs: Sequence[Path]) -> tuple[float, int]:
-    """Of cells that two runs measured, the share that comes that near to itself; how many."""
-    times: dict[tuple[Problem, str], list[float]] = {}
-    for run in runs[:2]:
-        for s in read_records(run):
-            if s.time:
-                times.setdefault((s.problem, s.variant), []).append(s.time.median_s)
-    both = [x for x in times.values() if len(x) > 1]
-    return _share([max(x) / min(x) <= 1 + OFF for x in both]), len(both)
-
-
-def _forced(alike: list[Record], problem: Problem, times: Iterable[str]) -> dict[str, float]:
-    """What would be said were it not for any rule of silence."""
-    found = {}
-    for name in times:
-        own = [s for s in alike if s.variant == name and s.time]
-        own = [s for s in own if mask_kinds(s.problem) == mask_kinds(problem)]
+def _forced(
+    alike: Sequence[Record], problem: Problem, names: Mapping[str, float]
+) -> dict[str, float]:
+    predictions = {}
+    for name in names:
+        own = [r for r in alike if r.variant == name]
+        own = [r for r in own if mask_kinds(r.problem) == mask_kinds(problem)]
+        times = [r.time.median_s for r in own if r.time]
         if own:
-            figures = [s.time.median_s for s in own]
-            found[name] = predict([s.problem for s in own], figures, problem).value
-    return found
+            predictions[name] = predict([r.problem for r in own], times, problem).value
+    return predictions
 
 
-def hold_against_the_best(asked: list[Asked]) -> None:
-    """The true regret, in pairs, whatever the medians say."""
-    with LocalEngine(Settings(threads=1)) as engine:
-        for each in asked:
-            (chosen,) = cells_of(each.problem, [each.name])
-            for rival in each.rivals:
-                (cell,) = cells_of(each.problem, [rival])
-                (one,) = compare_cells(
-                    [chosen],
-                    [cell],
-                    engine,
-                    seed=0,
-                    margin=0.01,
-                    floors=[],
-                    budget_s=PAIRS_S,
-                    watch=lambda _: None,
-                )
-                if one.pairs is None:
-                    print(f"no pairs for {each.problem}: {one.why}", flush=True)
-                    continue
-                if one.pairs.comparison.ratio > each.regret:
-                    each.regret, each.beaten_by = one.pairs.comparison.ratio, rival
-
-
-def shown(asked: list[Asked]) -> bool:
-    """Print what came of it beside its limits; whether all hold."""
-    said = [a for a in asked if a.choice.ranking is not None]
-    if not said:
+def show(results: Sequence[Answer]) -> bool:
+    """Print the figures beside their limits; true where all hold."""
+    spoken = [a for a in results if a.choice.ranking is not None]
+    if not spoken:
         print("no problem was answered")
         return False
-    silent = [a for a in asked if a.choice.ranking is None]
-    regrets = sorted(a.regret for a in said)
+    silent = [a for a in results if a.choice.ranking is None]
+    regrets = sorted(a.regret for a in spoken)
     cells = [
-        (c, a.times[c.variant]) for a in said for c in a.choice.ranking.all if c.variant in a.times
+        (c, a.times[c.variant])
+        for a in spoken
+        if a.choice.ranking
+        for c in a.choice.ranking.all
+        if c.variant in a.times
     ]
-    near = [abs(c.median_s / true - 1) <= OFF for c, true in cells]
-    inside = [c.low_s <= true <= c.high_s for c, true in cells]
-    ties = [a for a in said if a.choice.ranking.equal]
-    right = [_right_tie(a) for a in ties]
-    quiet = [a.regret > FORCED or a.off > OFF for a in silent]
-    p95 = regrets[min(len(regrets) - 1, int(0.95 * len(regrets)))]
-    lines = [
-        ("problems answered, silent", f"{len(said)}, {len(silent)}", "", True),
-        (
-            "regret, median",
-            f"{statistics.median(regrets):.3f}",
-            f"≤ {LIMITS['median']}",
-            statistics.median(regrets) <= LIMITS["median"],
-        ),
-        ("regret, 95th percentile", f"{p95:.3f}", f"≤ {LIMITS['p95']}", p95 <= LIMITS["p95"]),
-        ("regret, largest", f"{regrets[-1]:.3f}", "", True),
-        (
-            f"predicted within {OFF:.0%}, of {len(near)} cells",
-            f"{_share(near):.1%}",
-            f"≥ {LIMITS['within']:.0%}",
-            _share(near) >= LIMITS["within"],
-        ),
-        ("true time inside the interval", f"{_share(inside):.1%}", "", True),
-        (
-            f"ties, silences that were right, of {len([*right, *quiet])}",
-            f"{_share([*right, *quiet]):.1%}",
-            f"≥ {LIMITS['right']:.0%}",
-            _share([*right, *quiet]) >= LIMITS["right"],
-        ),
-        (f"  ties alone, of {len(ties)}", f"{_share(right):.1%}", "", True),
-        (f"  silences alone, of {len(silent)}", f"{_share(quiet):.1%}", "", True),
-    ]
-    for what, value, limit, holds in lines:
-        print(f"{what:44} {value:>12}  {limit:8} {'' if holds else 'NOT REACHED'}")
-    for a in sorted(said, key=lambda a: -a.regret)[:6]:
-        print(f"  regret {a.regret:.3f}: {a.problem}: {a.name}, best {a.beaten_by or a.best}")
-    return all(holds for *_, holds in lines)
+    near = _share([abs(c.median_s / true - 1) <= OFF for c, true in cells])
+    inside = _share([c.low_s <= true <= c.high_s for c, true in cells])
+    ties = [a.right_tie for a in spoken if a.choice.ranking and a.choice.ranking.equal]
+    right = _share([*ties, *(a.right_silence for a in silent)])
+    middle, p95 = statistics.median(regrets), regrets[int(0.95 * len(regrets))]
+    print(f"problems answered, silent                {len(spoken)}, {len(silent)}")
+    print(f"regret, median (at most 1.01)            {middle:.3f}")
+    print(f"regret, 95th percentile (at most 1.10)   {p95:.3f}")
+    print(f"predicted within 15 % (at least 90 %)    {near:.1%} of {len(cells)} cells")
+    print(f"true time inside the interval            {inside:.1%}")
+    print(f"ties and silences right (at least 90 %)  {right:.1%} of {len(ties) + len(silent)}")
+    return middle <= 1.01 and p95 <= 1.10 and near >= 0.9 and right >= 0.9
 
 
-def _right_tie(a: Asked) -> bool:
-    names = {a.name, *(c.variant for c in a.choice.ranking.equal)}
-    return (a.beaten_by or a.best) in names or a.regret <= 1 + a.choice.margin
-
-
-def _share(held: list[bool]) -> float:
-    return sum(held) / len(held) if held else 1.0
+def _share(outcomes: Sequence[bool]) -> float:
+    return sum(outcomes) / len(outcomes) if outcomes else 1.0
 
 
 def main() -> int:
-    words = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    words.add_argument("--run", type=Path, action="append", help="made by this script before")
-    words.add_argument("--rounds", type=int, default=3, help="how often all is measured")
-    words.add_argument("--out", type=Path, help="where to keep the run")
-    words.add_argument(
-        "--made-up",
-        type=float,
-        metavar="NOISE",
-        help="ask of a machine whose times are known and scatter by this share, such as 0.03",
-    )
-    words.add_argument("--no-pairs", action="store_true", help="regret by medians alone")
-    given = words.parse_args()
-    if given.made_up is not None:
-        return int(not shown(of_made_up(given.made_up)))
-    with tempfile.TemporaryDirectory() as folder:
-        runs = given.run or measured(given.out or Path(folder), SEED, given.rounds)
-        asked, (near, again) = of_runs(runs), again_within(runs)
-        if given.no_pairs:
-            for each in asked:
-                each.regret = each.times[each.name] / each.times[each.best]
-        else:
-            hold_against_the_best(asked)
-    if again:
-        print(f"the same cell within {OFF:.0%} of itself in another run: {near:.1%} of {again}")
-    return int(not shown(asked))
+    """The figures for each noise; 1 where one is beyond its limit."""
+    wrong = 0
+    for noise in NOISES:
+        print(f"times that scatter by {noise:.0%}")
+        wrong += not show(answers(noise))
+    return int(wrong > 0)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The steps of a visit to a GPU: what each runs, in which call, and the line of it that counts.
+"""The steps of a visit to a GPU: the command of each, its calls, and the line of it that counts.
 
 On a CPU every step is tiny: the same command with short sequences, to try the visit itself.
-``python proofs/visit_steps.py energies DIR`` and ``… call VARIANT`` are two of these commands.
+``python proofs/visit_steps.py energies DIR`` and ``… call DEVICE VARIANT …`` are two of these.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from attnbench.core import gpu as nvml  # noqa: E402
 from attnbench.core.disk import HEADER  # noqa: E402
 from attnbench.core.machine import Machine, gpu_warnings, has_c_compiler, this_machine  # noqa: E402
 
+Words = Mapping[str, str]
+"""Options and their values."""
 ATTNBENCH = (sys.executable, "-m", "attnbench")
 TINY = {"seq": "64", "batch": "1", "heads": "2", "kv-heads": "2", "head-dim": "16"}
 TINY |= {"dtype": "float32", "budget": "0.01"}
 ON_CPU = ("sdpa", "linear.elu")
 LAYER = {"heads": "16", "head-dim": "128", "dtype": "bfloat16", "budget": "0.1"}
+FORWARD = LAYER | {"batch": "1", "phase": "forward"}
 OURS = ("triton.flash", "gluon.flash")
 OTHERS = ("sdpa.cudnn", "sdpa.flash", "cudnn_frontend", "fsa.dense", "flash_attn4")
 TEN = (
@@ -59,14 +62,31 @@ class Room:
     """The run that an earlier call began can't go on here."""
 
     @property
-    def out(self) -> Path:
+    def tiny(self) -> bool:
+        """True on a CPU."""
+        return self.device == "cpu"
+
+    @property
+    def out(self) -> str:
         """The step's own folder of results."""
-        return self.results / self.name
+        return str(self.results / self.name)
 
     def run_of(self, step: str) -> Path | None:
         """The latest run that a step has made, if there is one."""
         runs = [header.parent for header in (self.results / step).glob(f"*/*/{HEADER}")]
         return max(runs, key=lambda run: run.name, default=None)
+
+    def options(self, *grids: Words) -> list[str]:
+        """The words of a grid on the device; on a CPU of a tiny one, of the same phases."""
+        grid: dict[str, str] = {}
+        for some in (*grids, TINY if self.tiny else {}):
+            grid |= some
+        return [word for k, v in (grid | {"device": self.device}).items() for word in (f"--{k}", v)]
+
+    def names(self, variants: Sequence[str]) -> list[str]:
+        """The variants that the table has; on a CPU others."""
+        rows = impls.table().rows
+        return list(ON_CPU) if self.tiny else [v for v in variants if v.partition("?")[0] in rows]
 
 
 Command = Callable[[Room], list[str] | str]
@@ -115,26 +135,27 @@ def queue(
 
 def steps() -> list[Step]:
     """All steps, in the order of the four calls; the first of a call are worth most."""
-    forward = LAYER | {"seq": "8192", "batch": "4", "phase": "forward,train"}
-    grouped = {"seq": "131072", "batch": "1,64", "kv-heads": "2", "phase": "decode"}
+    training = LAYER | {"seq": "8192", "batch": "4", "phase": "forward,train"}
+    decoding = LAYER | {"phase": "decode"}
+    grouped = decoding | {"seq": "131072", "batch": "1,64", "kv-heads": "2"}
     llama = {"seq": "2048,8192,32768,131072", "batch": "1,8,32", "heads": "64", "kv-heads": "8"}
     decode = ("triton.decode", "sdpa", "sdpa.cudnn", "sdpa.flash", "flashinfer")
     flash = ("sdpa", *with_and_without(OURS), "triton.linear", *OTHERS)
-    energy = LAYER | {"seq": "8192", "batch": "2", "phase": "forward"}
-    tested = r".*\d+ (passed|failed|skipped|error|deselected).*"
+    energy = FORWARD | {"seq": "8192", "batch": "2"}
+    tests = r".*\d+ (passed|failed|skipped|error|deselected).*"
     bound = r".*(overtakes|faster throughout|neither).*"
     return [
         Step("env", (1,), 30, 120, _env, r"product (bf|fl)oat.*"),
-        Step("kernels", (1,), 60, 180, _run(flash, forward)),
-        Step("decode", (1,), 30, 90, _run(decode, LAYER | grouped)),
-        Step("tests", (1,), 60, 240, _tests, tested),
+        Step("kernels", (1,), 60, 180, _run(flash, training)),
+        Step("decode", (1,), 30, 90, _run(decode, grouped)),
+        Step("tests", (1,), 60, 240, _tests, tests),
         Step("l2", (1,), 30, 90, _l2, r"lts__t_bytes.sum.pct.*"),
-        Step("quick", (2,), 60, 330, _preset("h200-quick")),
+        Step("quick", (2,), 60, 330, _run((), {"preset": "h200-quick"})),
         Step("claim", (2,), 30, 150, _claim, r".*reproduced.*"),
-        Step("h200", (2, 3), 60, 520, _preset("h200")),
-        Step("million", (3,), 30, 150, _preset("million")),
-        Step("shapes", (3,), 30, 150, _run(decode, LAYER | llama | {"phase": "decode"})),
-        Step("again", (4,), 60, 330, _preset("h200-quick")),
+        Step("h200", (2, 3), 60, 520, _run((), {"preset": "h200"})),
+        Step("million", (3,), 30, 150, _run((), {"preset": "million"})),
+        Step("shapes", (3,), 30, 150, _run(decode, decoding | llama)),
+        Step("again", (4,), 60, 330, _run((), {"preset": "h200-quick"})),
         Step("apart", (4,), 5, 30, _apart, r"of what was timed in both.*"),
         *(
             Step(f"energy-{n}", (4,), 30, 120, _run(TEN, energy, "--energy"))
@@ -142,14 +163,7 @@ def steps() -> list[Step]:
         ),
         Step("energies", (4,), 5, 30, lambda room: _own("energies", room.results), "energy: .*"),
         Step("cross-linear", (4,), 20, 60, _cross("triton.linear", "512,65536"), bound),
-        Step(
-            "cross-window",
-            (4,),
-            20,
-            60,
-            _cross("window.flex", "1024,32768", "window.blocked"),
-            bound,
-        ),
+        Step("cross-window", (4,), 20, 60, _cross("window.flex", "1024,32768"), bound),
         Step("cross-fla", (4,), 60, 120, _cross("fla.linear", "512,65536"), bound),
         Step("limits", (4,), 30, 120, _limits, r"sdpa .*"),
         Step("selfcheck", (4,), 60, 240, _selfcheck, r"ruler self-check:.*"),
@@ -158,62 +172,37 @@ def steps() -> list[Step]:
 
 def with_and_without(names: Sequence[str]) -> list[str]:
     """Rows of the table, and each again with every option that is on or off the other way."""
-    rows = impls.table().rows
-    there = [rows[name] for name in names if name in rows]
-    return [
-        label
-        for row in there
-        for label in (
-            row.name,
-            *(f"{row.name}?{k}={not v}" for k, v in row.options.items() if isinstance(v, bool)),
-        )
-    ]
-
-
-def words_of(grid: Mapping[str, str], device: str) -> list[str]:
-    """The words of a grid on a device; on a CPU a tiny one, of the same phases and masks."""
-    tiny = TINY if device == "cpu" else {}
-    told = {**grid, **tiny, "device": device}
-    return [word for name, value in told.items() for word in (f"--{name}", value)]
+    labels = []
+    for row in (impls.table().rows[name] for name in names if name in impls.table().rows):
+        switches = {k: v for k, v in row.options.items() if isinstance(v, bool)}
+        labels += [row.name, *(f"{row.name}?{k}={not v}" for k, v in switches.items())]
+    return labels
 
 
 def _env(room: Room) -> list[str]:
-    dtypes = "float32" if room.device == "cpu" else "bfloat16,float16,float32"
-    return [*ATTNBENCH, "env", "--device", room.device, "--dtype", dtypes, "--out", f"{room.out}"]
+    dtypes = "float32" if room.tiny else "bfloat16,float16,float32"
+    return [*ATTNBENCH, "env", "--device", room.device, "--dtype", dtypes, "--out", room.out]
 
 
-def _measured(room: Room, words: Sequence[str]) -> list[str]:
+def _run(variants: Sequence[str], grid: Words, *more: str) -> Command:
     """A run that ends in time; the rest of it where an earlier call has begun it."""
-    told = [*ATTNBENCH, "run", "--no-report", "--limit", f"{max(1, room.seconds - CLOSING_S):.0f}s"]
-    if (begun := room.run_of(room.name)) and not room.anew:
-        return [*told, "--resume", f"{begun}"]
-    return [*told, *words, "--out", f"{room.out}"]
 
-
-def _run(variants: Sequence[str], grid: Mapping[str, str], *more: str) -> Command:
     def command(room: Room) -> list[str]:
-        rows = impls.table().rows
-        names = [name for name in variants if name.partition("?")[0] in rows]
-        names = list(ON_CPU) if room.device == "cpu" else names
-        return _measured(room, [*names, *words_of(grid, room.device), *more])
-
-    return command
-
-
-def _preset(name: str) -> Command:
-    def command(room: Room) -> list[str]:
-        names = ON_CPU if room.device == "cpu" else ()
-        return _measured(room, [*names, "--preset", name, *words_of({}, room.device)])
+        limit = f"{max(1, room.seconds - CLOSING_S):.0f}s"
+        words = [*ATTNBENCH, "run", "--no-report", "--limit", limit]
+        if (run := room.run_of(room.name)) and not room.anew:
+            return [*words, "--resume", str(run)]
+        return [*words, *room.names(variants), *room.options(grid), *more, "--out", room.out]
 
     return command
 
 
 def _tests(room: Room) -> list[str] | str:
-    needed = [name for name in ("pytest", "triton") if find_spec(name) is None]
-    needed += [] if has_c_compiler() else ["a C compiler"]
-    if needed and room.device != "cpu":
-        return f"the tests of our kernels need {' and '.join(needed)}"
-    several = ["-n", f"{SEVERAL}"] if find_spec("xdist") and room.device != "cpu" else []
+    lacking = [name for name in ("pytest", "triton") if find_spec(name) is None]
+    lacking += [] if has_c_compiler() else ["a C compiler"]
+    if lacking and not room.tiny:
+        return f"the tests of our kernels need {' and '.join(lacking)}"
+    several = ["-n", f"{SEVERAL}"] if find_spec("xdist") and not room.tiny else []
     plain = ("-o", "addopts=", "--import-mode=importlib", "-p", "no:cacheprovider")
     return [sys.executable, "-m", "pytest", "-m", "gpu", "-v", "-rs", *plain, *several, "tests/gpu"]
 
@@ -221,9 +210,9 @@ def _tests(room: Room) -> list[str] | str:
 def _l2(room: Room) -> list[str] | str:
     if (ncu := shutil.which("ncu")) is None:
         return "ncu is not installed, so the L2 cache's traffic was not measured"
-    ours = with_and_without(OURS)[:4] if room.device != "cpu" else ["sdpa"]
-    told = [ncu, "--profile-from-start", "off", "--metrics", ",".join(METRICS)]
-    return [*told, *_own("call", room.device, *ours)]
+    ours = ["sdpa"] if room.tiny else with_and_without(OURS)[:4]
+    words = [ncu, "--profile-from-start", "off", "--metrics", ",".join(METRICS)]
+    return [*words, *_own("call", room.device, *ours)]
 
 
 def _claim(room: Room) -> list[str] | str:
@@ -238,54 +227,53 @@ def _claim(room: Room) -> list[str] | str:
         and "sdpa.cudnn" in each.needs.variants
         and claims.lacking(each, machine, table, None) is None
     ]
-    if room.device == "cpu":
-        told = ["key-bias-cost", "--points", "1", "--budget", "1"]
+    if room.tiny:
+        words = ["key-bias-cost", "--points", "1", "--budget", "1"]
     elif fit:
-        told = [*fit, "--points", "10", "--budget", f"{max(5, 0.5 * room.seconds):.0f}"]
+        words = [*fit, "--points", "10", "--budget", f"{max(5, 0.5 * room.seconds):.0f}"]
     else:
         return "no published rate of cuDNN can be tried on this GPU"
-    return [*ATTNBENCH, "reproduce", *told, "--out", f"{room.out}"]
+    return [*ATTNBENCH, "reproduce", *words, "--out", room.out]
 
 
 def _apart(room: Room) -> list[str] | str:
     quick, again = room.run_of("quick"), room.run_of("again")
     if quick is None or again is None:
         return "it compares the steps quick and again, and one of them has no run yet"
-    return [*ATTNBENCH, "compare", f"{quick}", f"{again}"]
+    return [*ATTNBENCH, "compare", str(quick), str(again)]
 
 
-def _cross(variant: str, lengths: str, on_cpu: str = "linear.elu") -> Command:
+def _cross(variant: str, lengths: str) -> Command:
     """Where a variant overtakes sdpa, or is overtaken by it."""
+    window = variant.startswith("window")
+    mask = {"mask": "window:1023,0" if window else "causal"}
 
     def command(room: Room) -> list[str]:
-        tiny = room.device == "cpu"
-        mask = "window:1023,0" if variant.startswith("window") else "causal"
-        grid = LAYER | {"batch": "1", "phase": "forward", "mask": mask}
-        words = [on_cpu if tiny else variant, *_searched(room, grid)]
-        lengths_here = "64,128" if tiny else lengths
-        return [*ATTNBENCH, "crossover", "sdpa", *words, "--seq", lengths_here]
+        on_cpu = "window.blocked" if window else "linear.elu"
+        ends = {"seq": "64,128" if room.tiny else lengths}
+        words = [on_cpu if room.tiny else variant, *_searched(room, FORWARD | mask, ends)]
+        return [*ATTNBENCH, "crossover", "sdpa", *words]
 
     return command
 
 
 def _limits(room: Room) -> list[str]:
-    tiny = room.device == "cpu"
-    names = ON_CPU if tiny else [name for name in TEN if name in impls.table().rows]
-    small = ("--max-memory", "1MiB", "--max-time", "1ms") if tiny else ()
-    grid = LAYER | {"batch": "1", "phase": "forward"}
-    return [*ATTNBENCH, "limits", *names, *_searched(room, grid), *small]
+    small = {"max-memory": "1MiB", "max-time": "1ms"} if room.tiny else {}
+    words = [*room.names(TEN), *_searched(room, FORWARD, small)]
+    return [*ATTNBENCH, "limits", *words]
 
 
-def _searched(room: Room, grid: Mapping[str, str]) -> list[str]:
+def _searched(room: Room, grid: Words, more: Words) -> list[str]:
     """The words of a search: of its problem, and the seconds that there are."""
-    seconds = 2.0 if room.device == "cpu" else max(10.0, room.seconds - CLOSING_S)
-    words = {**grid, **(TINY if room.device == "cpu" else {}), "budget": f"{seconds:.0f}"}
-    words |= {"device": room.device, "out": f"{room.out}"}
-    return [word for name, value in words.items() if name != "seq" for word in (f"--{name}", value)]
+    seconds = 2.0 if room.tiny else max(10.0, room.seconds - CLOSING_S)
+    whole = {**grid, **(TINY if room.tiny else {})}
+    whole.pop("seq", None)
+    whole |= {"budget": f"{seconds:.0f}", "device": room.device, "out": room.out, **more}
+    return [word for name, value in whole.items() for word in (f"--{name}", value)]
 
 
 def _selfcheck(room: Room) -> list[str]:
-    return [*ATTNBENCH, "selfcheck", "--out", f"{room.out}"]
+    return [*ATTNBENCH, "selfcheck", "--out", room.out]
 
 
 def _own(*words: object) -> list[str]:
@@ -294,18 +282,18 @@ def _own(*words: object) -> list[str]:
 
 def notes(machine: Machine) -> list[str]:
     """What may spoil a visit on this machine, or keep part of it from being measured."""
-    found = gpu_warnings(machine)
+    lines = gpu_warnings(machine)
     for gpu in machine.gpus:
         if gpu.capability < 9:
-            found.append(
+            lines.append(
                 f"{gpu.name} (compute capability {gpu.capability:g}) has no TMA: kernels that load "
                 "through it are unsupported here, or load through pointers"
             )
         board = nvml.board(gpu.uuid)
         energy = board.energy_j() if isinstance(board, nvml.Board) else board
         if isinstance(energy, nvml.Absent):
-            found.append(f"no energy will be measured on {gpu.name}: {energy.reason}")
-    return found
+            lines.append(f"no energy will be measured on {gpu.name}: {energy.reason}")
+    return lines
 
 
 def energies(results: Path) -> int:
@@ -358,15 +346,13 @@ def one_call(device: str, variants: Sequence[str]) -> int:
             print(f"{name}: {why}")
             continue
         attend = load_function(row.build)(problem, **row.chosen)
-        attend(*inputs)  # compiles
-        if device == "cpu":
-            attend(*inputs)
-            continue
-        torch.cuda.synchronize()
-        torch.cuda.profiler.start()
-        attend(*inputs)
-        torch.cuda.synchronize()
-        torch.cuda.profiler.stop()
+        attend(*inputs.qkv)  # compiles
+        if device != "cpu":
+            torch.cuda.synchronize()
+            torch.cuda.profiler.start()
+            attend(*inputs.qkv)
+            torch.cuda.synchronize()
+            torch.cuda.profiler.stop()
     return 0
 
 

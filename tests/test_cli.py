@@ -32,8 +32,40 @@ for words in ("list --json", "show einsum", "run einsum --seq 0", "check sdpa.cu
 """
 
 
+PARENT = ("core", "sweep", "answer", "report", "command", "features", "notebook", "cli.py")
+"""What runs in the parent process; workers and meters need torch."""
+WORKERS = {
+    "pretrained_worker",
+    "recall_worker",
+    "worker",
+    "profiler",
+    "biases",
+    "layers",
+    "one_head",
+    "word_vectors",
+}
+IMPORTED = """
+import importlib, sys
+sys.modules["torch"] = None  # importing it raises
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+
+
 def test_nothing_of_this_loads_torch():
     subprocess.run([sys.executable, "-c", LOADED], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_the_parent_process_has_no_module_that_needs_torch():
+    folder = ROOT / "attnbench"
+    files = [file for part in PARENT for file in ((folder / part), *(folder / part).rglob("*.py"))]
+    names = [
+        ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for file in files
+        if file.stem not in WORKERS
+    ]
+    assert len(names) > 80
+    subprocess.run([sys.executable, "-c", IMPORTED, *names], cwd=ROOT, check=True)
 
 
 def test_the_list_has_every_row_with_availability_or_a_reason():

@@ -4,11 +4,11 @@ import pytest
 
 from proofs import compiled
 from proofs.compiled import main, tables
-from proofs.kernel_bounds import broken
 from proofs.kernel_facts import (
     CHIPS,
     Product,
     blocks_an_sm,
+    broken,
     covered,
     exponentials,
     flop_a_byte,

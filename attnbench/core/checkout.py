@@ -82,7 +82,7 @@ def git(root: Path, *words: str, trusted: bool = False) -> bytes | None:
     return None
 
 
-def _said(root: Path, *words: str) -> str:
+def _git_text(root: Path, *words: str) -> str:
     """The output as text; nothing where it fails."""
     return (git(root, *words) or b"").decode(errors="replace").strip()
 
@@ -152,7 +152,7 @@ class Repository:
         """Raise BadCommit where HEAD is one of the commits, and changes since would not be
         measured.
         """
-        if _said(self.root, "rev-parse", "HEAD") not in [commit.sha for commit in commits]:
+        if _git_text(self.root, "rev-parse", "HEAD") not in [commit.sha for commit in commits]:
             return
         if files := _uncommitted(self.root, self.measured):
             raise BadCommit(
@@ -211,13 +211,13 @@ class Repository:
         """
         there, here = (_project(each / "pyproject.toml") for each in (folder, self.root))
         names = {_plain_name(str(each["name"])) for each in (there, here) if "name" in each}
-        found: dict[str, dict[str, str]] = {name: {} for name in names}
+        points_of: dict[str, dict[str, str]] = {name: {} for name in names}
         for dist in importlib.metadata.distributions():
             points = {x.name: x.value for x in dist.entry_points if x.group == GROUP}
             name = _plain_name(dist.name) if points else ""
             if points and (name in names or _installed_from(dist) == self.root.resolve()):
                 has = {k: v for k, v in points.items() if _module_in(folder, v)}
-                found[name] = found.get(name) or has
+                points_of[name] = points_of.get(name) or has
         declared = there.get("entry-points", {}).get(GROUP)
         if declared is not None:
             for value in declared.values():
@@ -227,15 +227,15 @@ class Repository:
                         "top or in src, where attnbench looks; lay the package out in one of them, "
                         "or name its row file with --table FILE"
                     )
-            found[_plain_name(str(there["name"]))] = dict(declared)
-        return found
+            points_of[_plain_name(str(there["name"]))] = dict(declared)
+        return points_of
 
 
 def _project(file: Path) -> dict[str, Any]:
     """The table ``project`` of a pyproject.toml; empty where there is none that can be read."""
     with suppress(OSError, ValueError):
-        found = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {})
-        return found if isinstance(found, dict) else {}
+        project = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {})
+        return project if isinstance(project, dict) else {}
     return {}
 
 
@@ -261,8 +261,8 @@ def commit_installed(dist: importlib.metadata.Distribution) -> dict[str, Any]:
 def _direct_url(dist: importlib.metadata.Distribution) -> dict[str, Any]:
     """Where pip had a distribution from, if it was no package index."""
     with suppress(ValueError, TypeError):
-        found = json.loads(dist.read_text("direct_url.json") or "{}")
-        return found if isinstance(found, dict) else {}
+        values = json.loads(dist.read_text("direct_url.json") or "{}")
+        return values if isinstance(values, dict) else {}
     return {}
 
 
@@ -302,11 +302,11 @@ def repository(tables: Sequence[str] = ()) -> Repository:
 
 def top(where: Path) -> Path:
     """The top of the checkout that a folder lies in; raises BadCommit where there is none."""
-    if found := _said(where, "rev-parse", "--show-toplevel"):
-        return Path(found)
+    if root := _git_text(where, "rev-parse", "--show-toplevel"):
+        return Path(root)
     try:
-        said = run_git(where, "rev-parse", "--git-dir").stderr.decode(errors="replace")
-        why = f" ({(said.strip().splitlines() or ['git says nothing'])[0]})"
+        message = run_git(where, "rev-parse", "--git-dir").stderr.decode(errors="replace")
+        why = f" ({(message.strip().splitlines() or ['git says nothing'])[0]})"
         why = "" if "not a git repository" in why else why
     except (OSError, subprocess.SubprocessError) as error:
         why = f" (git can't be run: {error})"
@@ -318,14 +318,16 @@ def top(where: Path) -> Path:
 
 def find_commit(name: str, root: Path) -> Commit:
     """The commit of a name; raises BadCommit where there is none."""
-    sha = _said(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    sha = _git_text(
+        root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"
+    )
     if not sha:
         _refuse_shallow(name, root)
         raise BadCommit(
             f"{name!r} is no commit of {root}; 'git log --oneline' and 'git branch --all' there "
             "show what is"
         )
-    return Commit(name, sha, _said(root, "log", "-1", "--format=%s", sha))
+    return Commit(name, sha, _git_text(root, "log", "-1", "--format=%s", sha))
 
 
 def find_commits(text: str, root: Path) -> list[Commit]:
@@ -340,17 +342,17 @@ def find_commits(text: str, root: Path) -> list[Commit]:
     if last.startswith("."):
         raise BadCommit(f"{text!r} has three dots; two, as in A..B, mean what came after A up to B")
     a, b = (find_commit(name or "HEAD", root).sha for name in (first, last))
-    found = _said(root, "rev-list", "--first-parent", "--reverse", f"{a}..{b}")
-    if not found:
+    shas = _git_text(root, "rev-list", "--first-parent", "--reverse", f"{a}..{b}")
+    if not shas:
         raise BadCommit(
             f"{text!r} holds no commit: {last or 'HEAD'} comes no later than {first or 'HEAD'}; "
             "HEAD~3..HEAD are the last three"
         )
-    return [find_commit(sha, root) for sha in found.split()]
+    return [find_commit(sha, root) for sha in shas.split()]
 
 
 def _refuse_shallow(text: str, root: Path) -> None:
-    if _said(root, "rev-parse", "--is-shallow-repository") == "true":
+    if _git_text(root, "rev-parse", "--is-shallow-repository") == "true":
         raise BadCommit(
             f"{text!r} can't be told in {root}, a shallow clone whose history was cut off. Fetch "
             "the rest with 'git fetch --unshallow' (in GitHub Actions: fetch-depth: 0 for "

@@ -94,20 +94,10 @@ def append_whole(descriptor: int, data: bytes, *, sync: bool = True) -> None:
 
 
 def open_draft(path: Path) -> tuple[int, Path]:
-    """A new file beside a path, open for appending, and its name; the path's once it is whole.
-
-    Nobody can have put a link there that leads elsewhere: the name can't be foreseen, and the file
-    is new or the call fails.
-    """
+    """A new file beside a path, open for appending, and its name."""
     draft = path.with_name(f".{path.name[:NAME_SHOWN]}.{token_hex(8)}.new")
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     return os.open(draft, flags, 0o666), draft
-
-
-def remove_drafts(path: Path) -> None:
-    """Remove what a death left behind of a file that was being written."""
-    for draft in path.parent.glob(f".{path.name[:NAME_SHOWN]}.*.new"):
-        draft.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
@@ -164,11 +154,11 @@ def table_words(header: Mapping[str, Any]) -> list[str]:
 
 def home() -> str:
     """The user's own folder; empty where there is none, or all there is lies in it."""
-    found = os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises where it is not known
-    return found if found.startswith("/") and len(found) > 1 else ""
+    folder = os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises where it is not known
+    return folder if folder.startswith("/") and len(folder) > 1 else ""
 
 
-def named(path: str) -> str:
+def name_from_here(path: str) -> str:
     """How a file is named where it is found from the current folder alone: relative to that, or to
     the home, which is ``~``.
     """
@@ -181,13 +171,13 @@ def named(path: str) -> str:
 @cache
 def _long_forms(own: str) -> list[tuple[re.Pattern[str], str]]:
     """What to look for, the longest first, and what to put there."""
-    found = {own: "~", str(Path(own).resolve()): "~"} if own else {}
+    shorter = {own: "~", str(Path(own).resolve()): "~"} if own else {}
     if (CHECKOUT / ".git").exists():
-        found[str(CHECKOUT)] = ""
+        shorter[str(CHECKOUT)] = ""
     pairs = []
-    for place in sorted(found, key=len, reverse=True):
+    for place in sorted(shorter, key=len, reverse=True):
         start = r"(?<![\w.~-])" + re.escape(place)
-        if not found[place]:
+        if not shorter[place]:
             pairs.append((re.compile(start + "/"), ""))
-        pairs.append((re.compile(start + r"(?![\w.-])"), found[place] or "."))
+        pairs.append((re.compile(start + r"(?![\w.-])"), shorter[place] or "."))
     return pairs

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +58,10 @@ def stored_floors(out: Path, machine: Machine, settings: Settings) -> list[dict[
         then = facts["protocol"], was["versions"], was["cpu"], facts["settings"]["threads"]
         now = PROTOCOL, machine.versions, machine.cpu, settings.threads
         if then == now and allocator_of(facts) == settings.allocator:
-            found = [{name: float(f[name]) for name in ("call_s", "floor")} for f in facts["noise"]]
-            return found if all(f["call_s"] > 0 <= f["floor"] < 1 for f in found) else []
+            floors = [
+                {name: float(f[name]) for name in ("call_s", "floor")} for f in facts["noise"]
+            ]
+            return floors if all(f["call_s"] > 0 <= f["floor"] < 1 for f in floors) else []
     return []
 
 
@@ -84,18 +85,18 @@ def stored_selfcheck(out: Path, machine: str) -> dict[str, Any] | None:
     Its ``line`` is what a report says; one of another ``protocol`` says nothing of this ruler.
     """
     with suppress(OSError, ValueError):
-        found: dict[str, Any] = from_json((out / machine / SELFCHECK).read_text())
-        if isinstance(found, dict) and found.get("protocol") == PROTOCOL:
-            return found
+        facts: dict[str, Any] = from_json((out / machine / SELFCHECK).read_text())
+        if isinstance(facts, dict) and facts.get("protocol") == PROTOCOL:
+            return facts
     return None
 
 
 def selfcheck_said(header: Mapping[str, Any]) -> str:
     """What the ruler's self-check had said on the machine of a run when it began."""
-    found = header.get("selfcheck")
-    if not isinstance(found, Mapping) or not found.get("line"):
+    selfcheck = header.get("selfcheck")
+    if not isinstance(selfcheck, Mapping) or not selfcheck.get("line"):
         return "ruler self-check: not run here yet; 'attnbench selfcheck' takes some minutes"
-    return f"{found['line']} ({str(found.get('date', ''))[:10] or 'no date'})"
+    return f"{selfcheck['line']} ({str(selfcheck.get('date', ''))[:10] or 'no date'})"
 
 
 FOLDER = "evidence"
@@ -132,10 +133,10 @@ def made_here(machine: Machine, **more: Any) -> dict[str, Any]:
     }
 
 
-def save_evidence(out: Path, found: Evidence) -> Path:
+def save_evidence(out: Path, evidence: Evidence) -> Path:
     """A file of its own, named by its time and its kind; raises as :func:`save_beside`."""
-    name = f"{FOLDER}/{datetime.now(UTC):{STAMP}}-{found.kind}.json"
-    return save_beside(out, found.made["machine"]["name"], name, asdict(found))
+    name = f"{FOLDER}/{datetime.now(UTC):{STAMP}}-{evidence.kind}.json"
+    return save_beside(out, evidence.made["machine"]["name"], name, asdict(evidence))
 
 
 def evidence_of(machine: Path, kind: str) -> Iterator[Path]:
@@ -145,60 +146,21 @@ def evidence_of(machine: Path, kind: str) -> Iterator[Path]:
 
 def read_evidence(path: Path) -> Evidence:
     """One file; raises StoreError for what is none, is damaged, or is of a newer form."""
-    none = StoreError(f"{path} is no evidence of attnbench, or is damaged")
+    none = StoreError(f"{path} is not an evidence file, or is damaged")
     try:
         values = from_json(path.read_text())
-        found = Evidence(*(values[name] for name in ("kind", "made", "rows", "schema")))
-        known = found.kind in KINDS and isinstance(found.made["machine"]["name"], str)
-        whole = known and all(isinstance(row, dict) for row in found.rows)
+        evidence = Evidence(*(values[name] for name in ("kind", "made", "rows", "schema")))
+        of_a_kind = evidence.kind in KINDS and isinstance(evidence.made["machine"]["name"], str)
+        whole = of_a_kind and all(isinstance(row, dict) for row in evidence.rows)
     except OSError as error:
         raise StoreError(f"can't read {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
         raise none from None
-    if not isinstance(found.schema, int) or found.schema > SCHEMA:
+    if not isinstance(evidence.schema, int) or evidence.schema > SCHEMA:
         raise StoreError(
-            f"{path} was written with schema {found.schema}, newer than the {SCHEMA} this "
+            f"{path} was written with schema {evidence.schema}, newer than the {SCHEMA} this "
             "attnbench reads: update attnbench"
         )
     if not whole:
         raise none
-    for number, row in enumerate(found.rows):
-        for said in _faults(row, f"row {number}"):
-            raise StoreError(f"{path} is damaged: {said}, which no figure of its kind can be")
-    return found
-
-
-ROUNDING = 1e-6
-COSINE = (-1.0 - ROUNDING, 1.0 + ROUNDING)
-NOT_NEGATIVE = (
-    "relative", "max", "worst_row", "distance", "seconds", "step_s", "took_s", "a_s", "b_s",
-    "samples_s",
-)  # fmt: skip
-BOUNDS: Mapping[str, tuple[float, float]] = {
-    **dict.fromkeys(NOT_NEGATIVE, (0.0, inf)),
-    **dict.fromkeys(("cosine", "cosines", "similarities"), COSINE),
-    "entropy": (0.0, 1.0 + ROUNDING),
-    "skill": (-inf, 1.0 + ROUNDING),
-    "accuracy": (0.0, 1.0),
-}
-"""By name, what a number may be, and all numbers of a list or of a mapping by counts so named; and
-of the samples of pairs, by variant."""
-
-
-def _faults(value: Any, place: str, bounds: tuple[float, float] | None = None) -> Iterator[str]:
-    """The figures that can't be one, and where they stand."""
-    if isinstance(value, Mapping):
-        ends: list[Any] = [value.get(name) for name in ("low", "ratio", "high")]
-        numbers = all(type(end) in (int, float) for end in ends)
-        if None not in ends and not (numbers and 0 <= ends[0] <= ends[1] <= ends[2] < inf):
-            yield f"{place} is {ends[1]!r} [{ends[0]!r}, {ends[2]!r}]"
-        for name, inner in value.items():
-            inherited = bounds if name.isdigit() or place.endswith(", samples_s") else None
-            yield from _faults(inner, f"{place}, {name}", BOUNDS.get(name, inherited))
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _faults(inner, place, bounds)
-    elif bounds and value is not None:
-        number = type(value) in (int, float) and isfinite(value)
-        if not number or not bounds[0] <= value <= bounds[1]:
-            yield f"{place} is {value!r}"
+    return evidence

@@ -178,9 +178,9 @@ def plain(name: str) -> str:
     name = name.removeprefix("aten::")
     if not name.startswith("void "):
         return name
-    called = re.split("[<(]", name[5:].replace("(anonymous namespace)", ""))[0].rpartition("::")[2]
-    does = APPLIED.search(name) if "elementwise" in called else None
-    return f"{(does[1] or does[2]).lower()}, elementwise" if does else called
+    what = re.split("[<(]", name[5:].replace("(anonymous namespace)", ""))[0].rpartition("::")[2]
+    does = APPLIED.search(name) if "elementwise" in what else None
+    return f"{(does[1] or does[2]).lower()}, elementwise" if does else what
 
 
 def short(name: str, width: int) -> str:
@@ -222,8 +222,8 @@ def parse_duration(text: str) -> float:
 
 def _read(text: str, units: Mapping[str, float]) -> float:
     """A number times its unit; 0 where the text is none."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+) *([A-Za-z]+)", text.strip())
-    return float(found[1]) * units.get(found[2].upper(), 0.0) if found else 0.0
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+) *([A-Za-z]+)", text.strip())
+    return float(match[1]) * units.get(match[2].upper(), 0.0) if match else 0.0
 
 
 Value = TypeVar("Value")

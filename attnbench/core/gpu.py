@@ -76,19 +76,19 @@ def _reasons(nvml: Any, handle: Any) -> frozenset[str]:
     older: Any = getattr(nvml, "NVMLError_FunctionNotFound", ())  # a driver before 535
     with suppress(older):
         if ask is not None:
-            return _named(ask(handle))
-    return _named(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+            return _names_of_bits(ask(handle))
+    return _names_of_bits(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
 
 
-def _named(bits: int) -> frozenset[str]:
+def _names_of_bits(bits: int) -> frozenset[str]:
     return frozenset(name for name, bit in REASONS.items() if bits & bit)
 
 
 def _power_w(nvml: Any, handle: Any) -> float:
     with suppress(nvml.NVMLError, AttributeError):
-        found = nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT])[0]
-        if found.nvmlReturn == 0 and found.valueType == UNSIGNED:
-            return float(found.value.uiVal) * 1e-3
+        field = nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT])[0]
+        if field.nvmlReturn == 0 and field.valueType == UNSIGNED:
+            return float(field.value.uiVal) * 1e-3
     return float(nvml.nvmlDeviceGetPowerUsage(handle)) * 1e-3
 
 
@@ -156,8 +156,8 @@ class Board:
         In a container the driver lists processes by numbers of the host, so that this one can't
         be found among them.
         """
-        found = self.processes()
-        return found if isinstance(found, Absent) else max(0, found - 1)
+        count = self.processes()
+        return count if isinstance(count, Absent) else max(0, count - 1)
 
 
 def board(uuid: str) -> Board | Absent:
@@ -204,27 +204,27 @@ def uuid_of(device: str, environment: Mapping[str, str] = os.environ) -> str | A
     where it is not set, count the fastest first unless ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``:
     where the boards are not alike, nobody but CUDA knows that order.
     """
-    found = boards()
-    if not found:
+    all_boards = boards()
+    if not all_boards:
         nvml = library()
         return nvml if isinstance(nvml, Absent) else Absent("the driver shows no GPU")
     number = int(device.partition(":")[2] or 0)
     visible = environment.get("CUDA_VISIBLE_DEVICES")
-    names = [str(i) for i in range(len(found))] if visible is None else visible.split(",")
+    names = [str(i) for i in range(len(all_boards))] if visible is None else visible.split(",")
     if number >= len(names):
         return Absent(f"there is no {device}: CUDA_VISIBLE_DEVICES shows {len(names)}")
     name = names[number].strip()
     if not name.isdecimal():
-        known = [b.uuid for b in found if name and b.uuid.startswith(name)]
-        return known[0] if len(known) == 1 else Absent(f"the driver knows no single GPU {name!r}")
-    alike = len({b.name() for b in found}) == 1
+        uuids = [b.uuid for b in all_boards if name and b.uuid.startswith(name)]
+        return uuids[0] if len(uuids) == 1 else Absent(f"the driver knows no single GPU {name!r}")
+    alike = len({b.name() for b in all_boards}) == 1
     if not alike and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         return Absent(
             "the GPUs are not alike, so their order is CUDA's own; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
         )
-    if int(name) >= len(found):
-        return Absent(f"there is no GPU {name}: the driver shows {len(found)}")
-    return found[int(name)].uuid
+    if int(name) >= len(all_boards):
+        return Absent(f"there is no GPU {name}: the driver shows {len(all_boards)}")
+    return all_boards[int(name)].uuid
 
 
 def _uuid(nvml: Any, handle: Any) -> str:

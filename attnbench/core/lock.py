@@ -22,8 +22,6 @@ from impls.errors import CantBeDone
 
 SHARED = (Path("/run/lock"), Path("/var/lock"))
 """Where a system's locks are, if everybody may write there."""
-LONGEST_COMMAND = 500
-"""Characters of a command that are shown."""
 PROC = Path("/proc")
 
 
@@ -34,7 +32,7 @@ class DeviceBusy(CantBeDone):
 @contextmanager
 def device_lock(uuids: Sequence[str], where: Path | None = None) -> Iterator[None]:
     """Exclusive use of the GPUs with these UUIDs, all or none; raises :class:`DeviceBusy`."""
-    with ExitStack() as held:
+    with ExitStack() as locks:
         for uuid in sorted(set(uuids)):
             path = path_of(uuid, where or shared_folder())
             common = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -47,7 +45,7 @@ def device_lock(uuids: Sequence[str], where: Path | None = None) -> Iterator[Non
                 else:
                     with suppress(OSError):
                         os.fchmod(descriptor, 0o666)  # for every user, whatever the umask says
-                held.callback(os.close, descriptor)
+                locks.callback(os.close, descriptor)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise DeviceBusy(
@@ -73,8 +71,8 @@ def lock_for(devices: Iterable[str]) -> AbstractContextManager[None]:
     uuids: list[str] = []
     for device in devices:
         if device != "cpu":
-            found = gpu.uuid_of(device)
-            uuids += [found] if isinstance(found, str) else [b.uuid for b in gpu.boards()]
+            uuid = gpu.uuid_of(device)
+            uuids += [uuid] if isinstance(uuid, str) else [b.uuid for b in gpu.boards()]
     return device_lock(uuids)
 
 
@@ -103,9 +101,8 @@ def holder(path: Path) -> str:
             words = line.split()  # 1: FLOCK ADVISORY WRITE 4711 fe:00:2646216 0 EOF
             if words[1] == "FLOCK" and words[5] == device:
                 command = (PROC / words[4] / "cmdline").read_bytes().replace(b"\0", b" ")
-                shown = command.decode(errors="replace").strip()[:LONGEST_COMMAND]
-                shown = "".join(c if c.isprintable() else "?" for c in shown)
-                return f"process {words[4]}" + f" ({shown})" * bool(shown)
+                text = " ".join(command.decode(errors="replace").split())
+                return f"process {words[4]} ({text})" if text else f"process {words[4]}"
     return "another process"
 
 

@@ -92,9 +92,9 @@ def this_machine() -> Machine:
     """Where this process runs."""
     gpus = []
     for board in nvml.boards():
-        found = board.name(), board.uuid, board.capability(), board.memory_bytes()
-        if not any(isinstance(each, Absent) for each in found):
-            gpus.append(Gpu(*found, nvml.driver()))  # type: ignore[arg-type]
+        facts = board.name(), board.uuid, board.capability(), board.memory_bytes()
+        if not any(isinstance(each, Absent) for each in facts):
+            gpus.append(Gpu(*facts, nvml.driver()))  # type: ignore[arg-type]
     model = re.search(r"^model name\s*:\s*(.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
     cpu = model[1].strip() if model else platform.processor() or platform.machine()
     cores, spec, built_for = len(os.sched_getaffinity(0)), importlib.util.find_spec("torch"), None
@@ -136,14 +136,14 @@ def pace() -> float:
 
 def why_not(variant: Variant, machine: Machine) -> Unavailable | None:
     """None where the machine can run the variant, else all that is missing and what to do."""
-    found = [_missing(variant, requirement, machine) for requirement in variant.requires]
+    lacks = [_missing(variant, requirement, machine) for requirement in variant.requires]
     if not set(variant.devices) & set(machine.devices):
         needed = " or ".join({"cuda": "CUDA", "cpu": "a CPU"}.get(d, d) for d in variant.devices)
         no_device = f"needs {needed}", "run it on a machine with an NVIDIA GPU"
         if machine.gpus and not machine.torch_cuda:
             no_device = NO_CUDA
-        found = [no_device, *found]
-    missing = [each for each in found if each is not None]
+        lacks = [no_device, *lacks]
+    missing = [each for each in lacks if each is not None]
     if not missing:
         return None
     reason = f"{variant.label} " + "; ".join(reason for reason, _ in missing)
@@ -168,11 +168,14 @@ def _missing(variant: Variant, requirement: str, machine: Machine) -> tuple[str,
             f"install one, for example Debian's {packages}",
         )
     if name == "sm" or name.startswith("sm="):
-        asked = float(least or name[3:]) / 10
+        least_capability = float(least or name[3:]) / 10
         exact = not least
-        if any(g.capability == asked or (g.capability > asked and not exact) for g in machine.gpus):
+        if any(
+            g.capability == least_capability or (g.capability > least_capability and not exact)
+            for g in machine.gpus
+        ):
             return None
-        capability = f"compute capability {asked}{'' if exact else ' or more'}"
+        capability = f"compute capability {least_capability}{'' if exact else ' or more'}"
         return f"needs {capability}", f"run it on a GPU of {capability}"
     version = version_of(name)
     if version is not None and _numbers(version) >= _numbers(least):
@@ -226,35 +229,35 @@ def gpu_warnings(machine: Machine) -> list[str]:
         return [f"there is no GPU to measure on: {why}"]
     driver, cuda = machine.gpus[0].driver, machine.torch_cuda or ""
     has, needed = _numbers(driver)[:1], NEEDED_DRIVER.get(*_numbers(cuda)[:1] or (0,))
-    found = [idle_gpu(machine)] if idle_gpu(machine) else []
+    warnings = [idle_gpu(machine)] if idle_gpu(machine) else []
     if has and needed and has[0] < needed:
-        found.append(
+        warnings.append(
             f"the driver {driver} is too old for torch's CUDA {cuda}, which needs {needed} or "
             "later: update the driver, or install a torch built for an older CUDA"
         )
     for gpu in machine.gpus:
         board = nvml.board(gpu.uuid)
         if isinstance(board, Absent):
-            found.append(f"{gpu.name} can't be asked how it is: {board.reason}")
+            warnings.append(f"{gpu.name} can't be asked how it is: {board.reason}")
             continue
         if board.mig() is True:
-            found.append(
+            warnings.append(
                 f"{gpu.name} is cut into instances (MIG): what is measured is of one of them, and "
                 "no figure of the whole GPU"
             )
         others, used = board.processes(), board.used_bytes()
         if isinstance(others, int) and others:
             many = f"{others} processes compute" if others > 1 else "a process computes"
-            found.append(
+            warnings.append(
                 f"{many} on {gpu.name} already: times will be of both; end it, or take another GPU"
             )
         if isinstance(used, int) and used > MUCH_TAKEN * gpu.memory_bytes:
             free, whole = size(gpu.memory_bytes - used), size(gpu.memory_bytes)
-            found.append(
+            warnings.append(
                 f"of {gpu.name}'s {whole} only {free} are free: what needs more "
                 "will be out of memory"
             )
-    return found
+    return warnings
 
 
 POWERCAP = Path("/sys/class/powercap")

@@ -312,7 +312,7 @@ class Worker:
             self._questions.write(json.dumps({**question, "asked": self._asked}) + "\n")
             self._questions.flush()
         except BrokenPipeError:
-            raise self._gone() from None
+            raise self._lost_at_its_end() from None
 
     def _message(self, until: float, limit_s: float) -> dict[str, Any]:
         """The next message about the latest question; what the worker is doing is kept."""
@@ -343,15 +343,15 @@ class Worker:
             if searched and monotonic() >= until:
                 return b""
             searched = len(self._buffer)
-            gone = child.ended() is not None  # though a child of it may hold the pipe
-            patience_s = 0.0 if gone else min(POLL_S, max(0.0, until - monotonic()))
+            has_ended = child.ended() is not None  # though a child of it may hold the pipe
+            patience_s = 0.0 if has_ended else min(POLL_S, max(0.0, until - monotonic()))
             if child.readable(self._answers.fileno(), patience_s):
                 part = self._receive(child.pid)
                 if not part:
-                    raise self._gone()
+                    raise self._lost_at_its_end()
                 self._buffer += part
-            elif gone:
-                raise self._gone()
+            elif has_ended:
+                raise self._lost_at_its_end()
             elif monotonic() >= until:
                 return b""
             if len(self._buffer) > self._longest:
@@ -372,7 +372,7 @@ class Worker:
             raise self._lost("another process answered in its place", wrong=True)
         return part
 
-    def _gone(self) -> WorkerLost:
+    def _lost_at_its_end(self) -> WorkerLost:
         """The worker has ended: how, and what that means."""
         end = self._child.ended(CLOSING_S) if self._child else None
         if end is None:
@@ -443,8 +443,8 @@ def free_memory() -> int:
     with suppress(OSError, ValueError):  # no limit is the word "max"
         limit = int((GROUP / "memory.max").read_text())
         counts = dict(line.split() for line in (GROUP / "memory.stat").read_text().splitlines())
-        held = int((GROUP / "memory.current").read_text()) - int(counts.get("inactive_file", 0))
-        free = min(free, limit - held)
+        in_use = int((GROUP / "memory.current").read_text()) - int(counts.get("inactive_file", 0))
+        free = min(free, limit - in_use)
     return max(1, int(SHARE * free))  # 0 is no limit
 
 

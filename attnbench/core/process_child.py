@@ -136,32 +136,32 @@ def _wait(worker: int, life: int, wake: int) -> str:
         if life in ready:
             return str(-signal.SIGKILL)
         if time.monotonic() >= look:
-            look, found = time.monotonic() + LOOK_S, _children(worker)
-            for process in found:  # the list grows meanwhile
-                if len(found) >= MOST_PROCESSES:
+            look, processes = time.monotonic() + LOOK_S, _children(worker)
+            for process in processes:  # the list grows meanwhile
+                if len(processes) >= MOST_PROCESSES:
                     words = f"it had started more than {MOST_PROCESSES} processes, and was ended"
                     return f"{-signal.SIGKILL} {words}"
-                found += _children(process)
+                processes += _children(process)
 
 
 def _ended_children() -> dict[int, int] | None:
     """How the children ended that have ended since; None where there is none left."""
     ended: dict[int, int] = {}
     with suppress(ChildProcessError):
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            ended[found[0]] = os.waitstatus_to_exitcode(found[1])
+        while (child := os.waitpid(-1, os.WNOHANG))[0]:
+            ended[child[0]] = os.waitstatus_to_exitcode(child[1])
         return ended
     return ended or None
 
 
 def _children(process: int) -> list[int]:
     """The processes that a process has started and that are there, whichever thread it was."""
-    found: list[int] = []
+    children: list[int] = []
     with suppress(OSError):
         for thread in Path(f"/proc/{process}/task").iterdir():
             with suppress(OSError):
-                found += map(int, (thread / "children").read_text().split())
-    return found
+                children += map(int, (thread / "children").read_text().split())
+    return children
 
 
 if __name__ == "__main__":

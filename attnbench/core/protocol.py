@@ -41,17 +41,19 @@ NOT_TRIED = frozenset({Status.UNSUPPORTED, Status.UNAVAILABLE})
 def interface(impls: Path) -> int | None:
     """The version that the ``impls`` in a folder says; None where it says none."""
     file = impls / "spec.py"
-    said = re.search(r"^INTERFACE = (\d+)", file.read_text() if file.exists() else "", re.MULTILINE)
-    return int(said[1]) if said else None
+    match = re.search(
+        r"^INTERFACE = (\d+)", file.read_text() if file.exists() else "", re.MULTILINE
+    )
+    return int(match[1]) if match else None
 
 
-def unlike(impls: Path, wanted: int | None, commit: str) -> str:
+def unlike(impls: Path, version_here: int | None, commit: str) -> str:
     """Why this ruler can't measure a commit's table; a sentence, or nothing."""
     has = interface(impls)
-    if has == wanted:
+    if has == version_here:
         return ""
     version = "says none" if has is None else f"has version {has}"
     return (
         f"the table of commit {commit} {version} of the contract between table and ruler, and "
-        f"this attnbench measures version {wanted}; give a commit that has it"
+        f"this attnbench measures version {version_here}; give a commit that has it"
     )

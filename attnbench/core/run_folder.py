@@ -1,4 +1,4 @@
-"""One run on disk: made, gone on with, appended to, by one process at a time."""
+"""One run on disk: created, resumed, appended to, by one process at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import shlex
-import tempfile
 from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,9 +15,9 @@ from attnbench.core import disk
 from attnbench.core.disk import HEADER, RECORDS, SPOILED, TORN, StoreError, append_whole
 from attnbench.core.lock import holder
 from attnbench.core.record import SCHEMA, Record
-from attnbench.core.store import Checked, lines_of, numbered, numbered_lines, read_header
+from attnbench.core.store import Checked, numbered, numbered_lines, read_header
 
-APPENDING = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+APPENDING = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
 class RunFolder:
@@ -65,15 +64,13 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
-        """A run to go on with: what a death left behind, if anything, is set aside.
+        """An earlier run: what a death left behind, if anything, is set aside.
 
         Raises StoreError where another process writes to it, or it can't be read or written.
         """
         folder = cls(path, read_header(path))
         folder._open()
         try:
-            for file in (HEADER, RECORDS):
-                disk.remove_drafts(path / file)
             folder._set_aside()
         except OSError as error:
             folder.close()
@@ -95,12 +92,12 @@ class RunFolder:
         """One record, on disk when this returns.
 
         Raises :class:`StoreError` where it has no room, and nothing of it is left; and where the
-        folder was taken away, having kept all in another.
+        folder was moved or deleted.
         """
+        self.check_in_place()
         with_paths = ("reason", "remedy", "note", "detail")
         texts = {name: disk.short(getattr(record, name)) for name in with_paths}
         line = record.with_(**texts).line().encode() + b"\n"
-        self.check_in_place(line)
         try:
             append_whole(self._descriptor, line)
         except OSError as error:
@@ -111,34 +108,20 @@ class RunFolder:
 
         They go to ``spoiled.jsonl`` as they are. Raises StoreError where there is no room.
         """
-        numbers = lines_of(self.path, keys)
+        numbers = [line for line, record in Checked(self.path).records() if record.key in keys]
         try:
             self._move(numbers, SPOILED)
         except OSError as error:
             raise self._no_room(SPOILED, error) from None
         return len(numbers)
 
-    def check_in_place(self, line: bytes = b"") -> None:
-        """Raise :class:`StoreError` where the records are not under the run's path any more.
-
-        What was measured, and ``line`` besides, is then kept in a folder that the message names.
-        """
-        if _still_names(self.path / RECORDS, self._descriptor):
-            if not (self.path / HEADER).exists():
-                self.save_header()
-            return
-        gone = f"{self.path / RECORDS} was moved or deleted while the run went on"
-        try:
-            data = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0) + line
-            beside = self.path.parent if self.path.parent.is_dir() else None
-            self.path = Path(tempfile.mkdtemp(prefix=f"{self.path.name}-kept-", dir=beside))
-            self.save_header()
-            disk.write_whole(self.path / RECORDS, data)
-        except OSError as error:
-            gone += f", and what was measured can't be kept elsewhere: {error.strerror}"
-            raise StoreError(gone) from None
-        where = f"What was measured is kept in {self.path}"
-        raise StoreError(f"{gone}. {where}: {self.resumed_by} goes on with it")
+    def check_in_place(self) -> None:
+        """Raise :class:`StoreError` where the records are not under the run's path any more."""
+        if not _still_names(self.path / RECORDS, self._descriptor):
+            raise StoreError(
+                f"{self.path / RECORDS} was moved or deleted while the run went on; if it was "
+                "moved, 'attnbench run --resume' with its new folder goes on with it"
+            )
 
     def close(self) -> None:
         """Let the next process have it."""
@@ -147,14 +130,11 @@ class RunFolder:
             self._descriptor = -1
 
     def _open(self) -> None:
-        """Have the run alone, or say who has it."""
+        """Lock the run, or name the holder."""
         path = self.path / RECORDS
         try:
-            while self._descriptor < 0:
-                self._descriptor = os.open(path, APPENDING, 0o666)
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not _still_names(path, self._descriptor):
-                    self.close()  # it was replaced between the two calls
+            self._descriptor = os.open(path, APPENDING, 0o666)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             disk.sync_folder(self.path)
         except OSError as error:
             self.close()
@@ -166,18 +146,16 @@ class RunFolder:
             raise self._cant_write(error) from None
 
     def _set_aside(self) -> None:
-        """Take out what doesn't count: damaged lines, and all but one of those of one cell.
+        """Take out damaged lines, and all but the first record of a measurement.
 
         What a death left unfinished becomes a line, and is damaged like any other; or else only
         its end was missing.
         """
-        size = os.fstat(self._descriptor).st_size
-        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
-            append_whole(self._descriptor, b"\n")
+        _end_line(self._descriptor)
         checked = Checked(self.path)
         for _ in checked.records():
             pass
-        kinds = ("damaged", "repeated", "unlike")
+        kinds = ("damaged", "repeated")
         if numbers := {number for kind in kinds for number in checked.faults[kind]}:
             self._move(numbers, TORN)
             self.set_aside = (
@@ -190,36 +168,23 @@ class RunFolder:
         """Take lines out of the records and put them at the end of another file.
 
         A death at any moment leaves each line in at least one of the two, and no cell twice among
-        the records; the lock is kept at every moment.
+        the records.
         """
         if not numbers:
             return
+        path = self.path / RECORDS
+        lines = [(number in numbers, line) for number, line in numbered_lines(self.path)]
         other = os.open(self.path / file, APPENDING, 0o666)
-        try:  # a death may have begun with these lines
-            there = os.pread(other, os.fstat(other).st_size, 0)
-            os.ftruncate(other, there.rfind(b"\n") + 1)  # the line is still among the records
-            before = set(there.splitlines(keepends=True))
-            taken = [line for n, line in numbered_lines(self.path) if n in numbers]
-            append_whole(other, b"".join(line for line in taken if line not in before))
+        try:
+            _end_line(other)
+            append_whole(other, b"".join(line for moves, line in lines if moves))
         finally:
             os.close(other)
-        disk.sync_folder(self.path)
-        path = self.path / RECORDS
-        new, draft = disk.open_draft(path)
         try:
-            with open(new, "ab", closefd=False) as out:
-                out.writelines(x for n, x in numbered_lines(self.path) if n not in numbers)
-            os.fsync(new)
-            fcntl.flock(new, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            draft.replace(path)
-        finally:  # whatever stopped it: what is appended goes to the file that has the name
-            if _still_names(path, new):
-                self.close()
-                self._descriptor = new
-            else:
-                os.close(new)
-                draft.unlink(missing_ok=True)
-        disk.sync_folder(self.path)
+            disk.write_whole(path, b"".join(line for moves, line in lines if not moves))
+        finally:  # what is appended goes to the file that has the name, whatever stopped it
+            self.close()
+            self._open()
 
     def _no_room(self, file: str, error: OSError) -> StoreError:
         return StoreError(
@@ -232,6 +197,13 @@ class RunFolder:
             f"can't write to {self.path}: {error.strerror}; make it writable, or start a new run "
             "elsewhere with --out"
         )
+
+
+def _end_line(descriptor: int) -> None:
+    """End the last line of a file, which a death may have cut off."""
+    size = os.fstat(descriptor).st_size
+    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        append_whole(descriptor, b"\n")
 
 
 def _still_names(path: Path, descriptor: int) -> bool:

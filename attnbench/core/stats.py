@@ -178,9 +178,9 @@ class Comparison:
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values}
 
     @classmethod
-    def from_dict(cls, sent: Mapping[str, Any]) -> Comparison:
+    def from_dict(cls, values: Mapping[str, Any]) -> Comparison:
         """As it was sent."""
-        return cls(**{**sent, "verdict": Verdict(sent["verdict"])})
+        return cls(**{**values, "verdict": Verdict(values["verdict"])})
 
     def sentence(self, a: str, b: str) -> str:
         """``b is FASTER than a: 0.52 of its time [0.51, 0.53]``, and what else must be known."""
@@ -193,10 +193,10 @@ class Comparison:
         how = f"{self.n} pairs" if self.paired else f"unpaired, {self.n} samples"
         if self.verdict is Verdict.INCONCLUSIVE and self.n < LEAST_PAIRS:
             how += f", too few to decide (it takes {LEAST_PAIRS})"
-        seen = f"margin {percent(self.margin)}; smallest detectable difference "
-        seen += percent(self.smallest_effect)
-        taken = f"{self.ratio:.3f} of its time [{self.low:.3f}, {self.high:.3f}]"
-        return f"{words}: {taken} ({how}; {seen})"
+        limits = f"margin {percent(self.margin)}; smallest detectable difference "
+        limits += percent(self.smallest_effect)
+        ratio = f"{self.ratio:.3f} of its time [{self.low:.3f}, {self.high:.3f}]"
+        return f"{words}: {ratio} ({how}; {limits})"
 
 
 def paired(
@@ -249,8 +249,8 @@ def _judged(
     exact: Sequence[float] = (),
 ) -> Comparison:
     tail = (1 - confidence) / 2
-    drawn = [float(x) for x in np.quantile(medians, [tail, 1 - tail])]
-    low, high = min([*drawn, *exact]), max([*drawn, *exact])
+    bounds = [float(x) for x in np.quantile(medians, [tail, 1 - tail])]
+    low, high = min([*bounds, *exact]), max([*bounds, *exact])
     edge = math.log1p(margin)
     verdict = verdict_of(low, high, edge) if n >= LEAST_PAIRS else Verdict.INCONCLUSIVE
     different = verdict in (Verdict.FASTER, Verdict.SLOWER)
@@ -277,18 +277,18 @@ def holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
     if len(comparisons) < 2:
         return list(comparisons)
     order = sorted(range(len(comparisons)), key=lambda i: comparisons[i].p)
-    kept, standing = list(comparisons), True
+    results, standing = list(comparisons), True
     for rank, i in enumerate(order):
         standing = standing and comparisons[i].p <= (1 - VERDICT_CONFIDENCE) / (len(order) - rank)
         if not standing and comparisons[i].verdict in (Verdict.FASTER, Verdict.SLOWER):
-            kept[i] = replace(comparisons[i], verdict=Verdict.INCONCLUSIVE)
-    return kept
+            results[i] = replace(comparisons[i], verdict=Verdict.INCONCLUSIVE)
+    return results
 
 
 def tally(comparisons: Iterable[Comparison | None]) -> dict[str, int]:
     """How often each verdict was given; None: there was nothing to compare."""
-    given = [c.verdict for c in comparisons if c is not None]
-    return {str(verdict): given.count(verdict) for verdict in Verdict}
+    verdicts = [c.verdict for c in comparisons if c is not None]
+    return {str(verdict): verdicts.count(verdict) for verdict in Verdict}
 
 
 def nearest_floor(floors: Sequence[Mapping[str, float]], call_s: float) -> float:
@@ -366,43 +366,43 @@ class Pairs:
         return {"comparison": self.comparison.to_dict(), "samples_s": samples, "stop": self.stop}
 
     @classmethod
-    def from_dict(cls, sent: Mapping[str, Any]) -> Pairs:
+    def from_dict(cls, values: Mapping[str, Any]) -> Pairs:
         """As it was sent or kept; older files hold the samples as ``a_s`` and ``b_s``."""
-        samples = sent.get("samples_s") or {"a": sent["a_s"], "b": sent["b_s"]}
+        samples = values.get("samples_s") or {"a": values["a_s"], "b": values["b_s"]}
         (a, a_s), (b, b_s) = samples.items()
-        comparison = Comparison.from_dict(sent["comparison"])
-        return cls(comparison, a_s, b_s, sent["stop"], (a, b))
+        comparison = Comparison.from_dict(values["comparison"])
+        return cls(comparison, a_s, b_s, values["stop"], (a, b))
 
 
 def compare(a: Side, b: Side, rule: StopRule, chance: random.Random | None = None) -> Pairs:
     """The pairs of two sides, taken look after look until they decide, or the rule ends it."""
     chance, start = chance or random.SystemRandom(), perf_counter()
-    found = Pairs(paired([0.0], rule.margin))
+    pairs = Pairs(paired([0.0], rule.margin))
     for look in rule.looks:
-        more = look - len(found.a_s)
+        more = look - len(pairs.a_s)
         # as often the one first as the other, in random order
         for first_a in chance.sample([i % 2 == 0 for i in range(more)], more):
-            if len(found.a_s) % A_PLACE == 0:
+            if len(pairs.a_s) % A_PLACE == 0:
                 for side in chance.sample((a, b), 2):
                     side.fresh()
             one = (a, b) if first_a else (b, a)
-            taken = {id(side): side.sample() for side in one}
-            found.a_s.append(taken[id(a)])
-            found.b_s.append(taken[id(b)])
-        ratios = [math.log(y / x) for x, y in zip(found.a_s, found.b_s, strict=True)]
-        found.comparison = paired(ratios, rule.margin, confidence=rule.confidence)
-        if found.comparison.verdict is not Verdict.INCONCLUSIVE:
-            found.stop = "decided"
-            return found
+            seconds = {id(side): side.sample() for side in one}
+            pairs.a_s.append(seconds[id(a)])
+            pairs.b_s.append(seconds[id(b)])
+        ratios = [math.log(y / x) for x, y in zip(pairs.a_s, pairs.b_s, strict=True)]
+        pairs.comparison = paired(ratios, rule.margin, confidence=rule.confidence)
+        if pairs.comparison.verdict is not Verdict.INCONCLUSIVE:
+            pairs.stop = "decided"
+            return pairs
         if perf_counter() - start >= rule.budget_s:
-            found.stop = "budget"
-            return found
-    found.stop = "cap"
-    return found
+            pairs.stop = "budget"
+            return pairs
+    pairs.stop = "cap"
+    return pairs
 
 
-def corrected(taken: Sequence[Pairs | None]) -> Iterator[Pairs | None]:
+def corrected(results: Sequence[Pairs | None]) -> Iterator[Pairs | None]:
     """Many cells' pairs with Holm's correction over all of them; None where a cell has none."""
-    judged = iter(holm([pairs.comparison for pairs in taken if pairs is not None]))
-    for pairs in taken:
+    judged = iter(holm([pairs.comparison for pairs in results if pairs is not None]))
+    for pairs in results:
         yield None if pairs is None else replace(pairs, comparison=next(judged))

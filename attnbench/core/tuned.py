@@ -14,7 +14,6 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from errno import EINVAL
 from math import ceil, floor, log2
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -100,8 +99,8 @@ def file_of(device: str, machine: Machine) -> Path | None:
     name = f"{machine.cpu} {machine.cores}c"
     if device.split(":")[0] != "cpu":
         uuid = nvml.uuid_of(device)
-        known = [gpu.name for gpu in machine.gpus if gpu.uuid == uuid]
-        name = next(iter(known or [gpu.name for gpu in machine.gpus]), "gpu")
+        names = [gpu.name for gpu in machine.gpus if gpu.uuid == uuid]
+        name = next(iter(names or [gpu.name for gpu in machine.gpus]), "gpu")
     above = os.environ.get("XDG_DATA_HOME", "")
     if not above.startswith("/"):  # what is not absolute counts for nothing, as the standard says
         if not (home := disk.home()):
@@ -160,8 +159,6 @@ def read_lines(path: Path, versions: Mapping[str, str]) -> list[TunedLine]:
     """
     where = f"tuned options in {short(str(path))}"
     try:
-        if disk.is_no_file(path):
-            raise OSError(EINVAL, "it is no file")
         texts = path.read_bytes().splitlines()
     except (FileNotFoundError, NotADirectoryError):
         return []
@@ -209,16 +206,16 @@ def save_lines(path: Path, new: Sequence[TunedLine], instead_of: Sequence[Kind])
     """
     try:
         texts = path.read_bytes().splitlines() if path.exists() else []
-        kept = []
+        lines = []
         for text in texts:
             line = _line(text)
             if isinstance(line, str) or line.kind not in instead_of:
-                kept.append(text)
-        kept += map(msgspec.json.encode, new)
-        if kept == texts:
+                lines.append(text)
+        lines += map(msgspec.json.encode, new)
+        if lines == texts:
             return
         disk.make_folder(path.parent, exist_ok=True)
-        disk.write_whole(path, b"".join(text + b"\n" for text in kept))
+        disk.write_whole(path, b"".join(text + b"\n" for text in lines))
     except OSError as error:
         raise unwritable(f"the tuned options {path}", error, ELSEWHERE) from None
 

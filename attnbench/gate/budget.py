@@ -79,8 +79,8 @@ def check(name: str, error: Error, yardstick: Yardstick, dtype: str, rows: Tenso
     if yardstick.cancels is not None:
         most = ZERO_EPSILONS * EPSILON[dtype] * yardstick.cancels
         if error.max is None or not error.max <= most:
-            said = _said(error.max)
-            raise Wrong(f"{name} is {said} where it is zero in truth, above the {most:.2g} allowed")
+            text = _text(error.max)
+            raise Wrong(f"{name} is {text} where it is zero in truth, above the {most:.2g} allowed")
         return
     tests = (
         ("relative error", error.relative, plain.relative, RELATIVE_FACTOR),
@@ -95,7 +95,7 @@ def check(name: str, error: Error, yardstick: Yardstick, dtype: str, rows: Tenso
             if rows is not None:
                 at[2] = int(rows[at[2]])
             raise Wrong(
-                f"the {what} of {name} is {_said(got)}, above the {budget:.2g} allowed (the plain "
+                f"the {what} of {name} is {_text(got)}, above the {budget:.2g} allowed (the plain "
                 f"form in {dtype} makes {base or 0.0:.2g}); worst at {place(*at)}"
             )
 
@@ -110,9 +110,9 @@ def check_unsampled(
     if error.worst_row is None or not error.worst_row <= budget:
         raise Wrong(
             f"a row of {name} that is not among the sampled is off the plain form by "
-            f"{_said(error.worst_row)}, above {budget:.2g}: {place(*(error.worst_at or (0, 0, 0)))}"
+            f"{_text(error.worst_row)}, above {budget:.2g}: {place(*(error.worst_at or (0, 0, 0)))}"
         )
 
 
-def _said(value: float | None) -> str:
+def _text(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.2g}"

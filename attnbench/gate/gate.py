@@ -27,8 +27,6 @@ from attnbench.gate.reference import (
     wide,
 )
 
-PATIENT_S = 0.05
-"""How long to wait for late work of a variant that is wrong already, where other threads worked."""
 ROWS_AGAIN = 16
 """How many rows of another set of inputs are compared with a variant's own definition."""
 TWO_STEPS = 16.0
@@ -70,13 +68,13 @@ def gate(
     for the case that the process dies; without it no call is made that risks that.
     """
     problem, inputs = judged.problem, judged.inputs
-    verdict, elsewhere = GateVerdict(), hygiene.spent_elsewhere()
+    verdict = GateVerdict()
     try:
         threads = hygiene.counted_threads()
         hygiene.check_weights(problem, attend, define)
-        held = hygiene.Held(problem, attend, inputs, one_graph=one_graph)
+        repeat = hygiene.RepeatedCall(problem, attend, inputs, one_graph=one_graph)
         mild = mask_probe.mild(problem, seed, inputs.specs)
-        hygiene.check_inputs_kept(held.call, inputs)
+        hygiene.check_inputs_kept(repeat.call, inputs)
         pages = hygiene.Pages(announce)
         mild_call, out = hygiene.check_nothing_goes_on(problem, attend, mild, pages=pages)
         mask_probe.probe(mild_call, out, mild, seed, pages, exact=define is None)
@@ -85,49 +83,30 @@ def gate(
             reference = defined(problem, inputs, reference, define)
         verdict.zero, verdict.plain = tuple(reference.cancels), reference.plain
         if not reuses_output:
-            held.check_output()
-        call = held.call
-        made = results(call, reference.dout, held.begun)
+            repeat.check_output()
+        call = repeat.call
+        tensors = results(call, reference.dout, repeat.first)
         try:
-            check_values(judged, call, made, reference, verdict)
+            check_values(judged, call, tensors, reference, verdict)
         except Wrong:
             most = TWO_STEPS * budget.EPSILON[problem.dtype]
-            held.check_gradients(made, reference.dout, most, verdict.zero)
+            repeat.check_gradients(tensors, reference.dout, most, verdict.zero)
             raise
-        verdict.truth = _dense_truth(judged, call, made, reference, define)
+        verdict.truth = _dense_truth(judged, call, tensors, reference, define)
         if define is not None:
             verdict.second = _on_another_set(judged, call, reference, define)
             if judged.mean is not None:
                 verdict.distance = _distance(judged, judged.mean, verdict.truth[0])
         hygiene.check_nothing_left(threads)
-    except Wrong as wrong:  # perhaps because its work was late
-        others = hygiene.spent_elsewhere() != elsewhere
-        verdict.reason = _put_off(judged, attend, others) or str(wrong)
-    return verdict
-
-
-def _put_off(judged: Judged, attend: Attend, others: bool) -> str | None:
-    """A sentence where a call goes on after its return; None where it doesn't, or where it fails.
-
-    Where ``others``, other threads, worked meanwhile, this waits longer than the first check did,
-    and for the work of earlier calls before it: on a busy machine such work is late.
-    """
-    try:
-        if others:
-            hygiene.wait_for_quiet(PATIENT_S, 0.0)
-        wait_s = PATIENT_S if others else hygiene.WAIT_S
-        hygiene.check_nothing_goes_on(judged.problem, attend, other_set(judged.inputs), wait_s)
     except Wrong as wrong:
-        return str(wrong)
-    except Exception:
-        return None
-    return None
+        verdict.reason = str(wrong)
+    return verdict
 
 
 def check_values(
     judged: Judged,
     call: Call,
-    made: Tensors,
+    tensors: Tensors,
     reference: Reference,
     verdict: GateVerdict | None = None,
 ) -> None:
@@ -136,11 +115,11 @@ def check_values(
     """
     verdict, dtype = verdict or GateVerdict(), judged.problem.dtype
     for name, want in reference.want.items():
-        error = compare(reference.of(name, made[name]), want)
+        error = compare(reference.of(name, tensors[name]), want)
         if name in reference.cancels:  # a share of nothing says nothing
             error = error.with_(relative=None, worst_row=None, cosine=None)
         verdict.error[name] = error
-    for name, tensor in made.items():
+    for name, tensor in tensors.items():
         hygiene.check_finite("the output" if name == "forward" else name, as_rows(tensor))
     hygiene.check_inputs_kept(call, judged.inputs)
     hygiene.check_memory_kept(call, TWO_STEPS * budget.EPSILON[dtype])
@@ -153,34 +132,34 @@ def check_values(
     within(reference.plain, check)
 
 
-def results(call: Call, dout: Tensor | None, begun: hygiene.Begun | None = None) -> Tensors:
+def results(call: Call, dout: Tensor | None, first: hygiene.FirstCall | None = None) -> Tensors:
     """Output and gradients of one call, by name; none is that of a later call.
 
-    ``begun``: the call's output if it was made before.
+    ``first``: the call's output if it was made before.
     """
-    if begun is None or (dout is not None and not begun.graph):
+    if first is None or (dout is not None and not first.graph):
         out = hygiene.check_form(call.problem, call.forward())
-        begun = hygiene.Begun(out, out.detach().clone(), graph=True)
-    out, made = begun.out, {"forward": begun.at_once}
+        first = hygiene.FirstCall(out, out.detach().clone(), graph=True)
+    out, tensors = first.out, {"forward": first.at_once}
     if dout is not None:
-        made |= zip(call.names, (x.clone() for x in call.backward(out, dout)), strict=True)
-    return made
+        tensors |= zip(call.names, (x.clone() for x in call.backward(out, dout)), strict=True)
+    return tensors
 
 
 def _dense_truth(
-    judged: Judged, call: Call, made: Tensors, reference: Reference, define: Defines | None
+    judged: Judged, call: Call, tensors: Tensors, reference: Reference, define: Defines | None
 ) -> list[Tensor]:
-    """Output and gradients under a gradient into every row; if others than the judged ones were
-    ``made``, compared with the plain form.
+    """Output and gradients under a gradient into every row, compared with the plain form where
+    ``tensors`` are those of the judged rows alone.
     """
     if judged.dout is not reference.dout:
-        made = results(call, judged.dout)
+        tensors = results(call, judged.dout)
     if define is None:
         for name, want in (judged.whole or {}).items():
             if name not in reference.cancels:
                 plain, dtype = reference.plain[name], judged.problem.dtype
-                budget.check_unsampled(name, made[name], want, plain, dtype)
-    return list(made.values())
+                budget.check_unsampled(name, tensors[name], want, plain, dtype)
+    return list(tensors.values())
 
 
 def _on_another_set(
@@ -192,11 +171,11 @@ def _on_another_set(
     """
     problem, other = judged.problem, other_set(judged.inputs)
     call.load(other)
-    made = results(call, judged.dout)
-    drawn = random.SystemRandom().sample(range(problem.q_len), min(ROWS_AGAIN, problem.q_len))
-    few = torch.tensor(sorted(drawn), device=problem.device)
+    tensors = results(call, judged.dout)
+    numbers = random.SystemRandom().sample(range(problem.q_len), min(ROWS_AGAIN, problem.q_len))
+    few = torch.tensor(sorted(numbers), device=problem.device)
     want = differentiated(problem, wide(other), few, None, define)["forward"]
-    error = compare(made["forward"][:, :, few], want)
+    error = compare(tensors["forward"][:, :, few], want)
 
     def check(plain: Errors) -> None:
         cancels = reference.cancels.get("forward")
@@ -204,7 +183,7 @@ def _on_another_set(
         budget.check("forward", error, yardstick, problem.dtype, few)
 
     within(reference.plain, check)
-    return list(made.values())
+    return list(tensors.values())
 
 
 def _distance(judged: Judged, mean: Tensor, out: Tensor) -> Distance:

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ THREADS_CLOCK = 6
 WAIT_S = 5e-3
 """How long after a call to look for work that goes on."""
 LATE_S = 1e-3
-"""Processor time that other threads may take meanwhile, as housekeeping; more in a longer wait."""
+"""Processor time that other threads may take meanwhile, as housekeeping."""
 FEW_PAIRS = 1 << 22
 """Pairs of queries and keys up to which the graphs of two calls are kept at a time."""
 SURE = 3
@@ -63,16 +63,16 @@ def demanded() -> float:
 
 def _threads(*, waits: bool = False) -> dict[int, tuple[float, float]]:
     """Of each thread, the seconds that it had and, where asked for, waited for a processor."""
-    found = {}
+    seconds = {}
     for task in Path("/proc/self/task").iterdir():
         waited, thread = 0.0, int(task.name)
         with suppress(OSError, IndexError):  # it has ended, or the system does not count it
             had = time.clock_gettime(~thread << 3 | THREADS_CLOCK)
-            found[thread] = had, 0.0
+            seconds[thread] = had, 0.0
             if waits:
                 waited = int((task / "schedstat").read_text().split()[1]) * 1e-9
-                found[thread] = had, waited
-    return found
+                seconds[thread] = had, waited
+    return seconds
 
 
 def check_form(problem: Problem, out: object) -> Tensor:
@@ -95,9 +95,9 @@ def check_form(problem: Problem, out: object) -> Tensor:
         f"has the layout {out.layout}, not a strided one": out.layout is not torch.strided,
         f"carries more than its values: {', '.join(vars(out))}": bool(vars(out)),
     }
-    for said, is_so in wrong.items():
+    for problem_text, is_so in wrong.items():
         if is_so:
-            raise Wrong(f"the output {said}")
+            raise Wrong(f"the output {problem_text}")
     return out
 
 
@@ -113,12 +113,14 @@ def check_finite(what: str, tensor: Tensor) -> None:
     raise Wrong(f"{many} not finite in {what}: {place(batch, head, row)} holds {value}")
 
 
-def check_inputs_kept(call: Call, inputs: Inputs) -> None:
-    """Raise where a call has written to its inputs; they must not have been loaded since."""
+def check_inputs_kept(
+    call: Call, inputs: Inputs, versions: Mapping[str, int] | None = None
+) -> None:
+    """Raise where a call has written to its inputs since they had these versions, or were new."""
     for name, leaf in call.leaves.items():
         if not torch.equal(leaf.detach(), inputs[name]):
             raise Wrong(f"it changed its input {name}")
-        if leaf._version:
+        if leaf._version != (versions[name] if versions else 0):
             raise Wrong(f"it wrote to its input {name} and put it back")
 
 
@@ -131,13 +133,13 @@ def check_no_input(call: Call, inputs: Inputs, out: Tensor) -> None:
 
 def check_weights(problem: Problem, attend: object, define: object) -> None:
     """Raise where the weights are not those of the definition, by name, shape and value."""
-    weights, wanted = weights_of(attend), weights_of(define)
-    if missing := sorted(set(wanted) ^ set(weights)):
+    weights, expected = weights_of(attend), weights_of(define)
+    if missing := sorted(set(expected) ^ set(weights)):
         raise Wrong(f"its weights and those of its definition differ: {', '.join(missing)}")
     for name, weight in weights.items():
         if problem.gradients and not weight.requires_grad:
             raise Wrong(f"its weight {name} takes no gradient")
-        if weight.shape != wanted[name].shape or not torch.equal(weight, wanted[name]):
+        if weight.shape != expected[name].shape or not torch.equal(weight, expected[name]):
             raise Wrong(f"its weight {name} is not that of its definition")
 
 
@@ -161,14 +163,14 @@ def check_memory_kept(call: Call, most: float) -> None:
     except torch.OutOfMemoryError:  # no fault of its step's
         raise
     except (TypeError, AttributeError, IndexError, RuntimeError) as error:
-        said = str(error).splitlines()[0]
-        raise Wrong(f"its step can't go on from the memory that a step returned: {said}") from None
+        why = str(error).splitlines()[0]
+        raise Wrong(f"its step can't go on from the memory that a step returned: {why}") from None
     off = float((again - first.double()).norm() / first.double().norm().clamp(min=1e-30))
     if not off <= most:
         raise Wrong(f"two steps are not as one: the last output is off by {off:.2g}, relative")
 
 
-class Begun(NamedTuple):
+class FirstCall(NamedTuple):
     """A call's output, a copy made when it came, and whether its gradients can be had from it."""
 
     out: Tensor
@@ -176,7 +178,7 @@ class Begun(NamedTuple):
     graph: bool
 
 
-class Held:
+class RepeatedCall:
     """A call that is kept while others are made, of which two or more must change nothing of it.
 
     Its graph is kept too where two fit at a time. ``one_graph``: only the last call's gradients can
@@ -190,27 +192,28 @@ class Held:
         out = check_form(problem, self.call.forward())
         pairs = problem.batch * problem.heads * problem.q_len * problem.kv_len
         graph = problem.gradients and pairs <= FEW_PAIRS and not one_graph
-        self.begun = Begun(out if graph else out.detach(), out.detach().clone(), graph)
+        self.first = FirstCall(out if graph else out.detach(), out.detach().clone(), graph)
 
     def check_output(self) -> None:
         """Raise where later calls changed the output."""
-        if not _same(self.begun.at_once, self.begun.out.detach()):
+        if not _same(self.first.at_once, self.first.out.detach()):
             raise Wrong(
                 "its output is overwritten by a later call: it must return memory of its own each "
                 "time, or its row must declare reuses_output"
             )
 
     def check_gradients(
-        self, made: Tensors, dout: Tensor | None, most: float, zero: Collection[str]
+        self, gradients: Tensors, dout: Tensor | None, most: float, zero: Collection[str]
     ) -> None:
-        """Raise where the gradients that were ``made`` after later calls are not those of a new
-        call: they may differ by ``most``, relative, but for those that are ``zero`` in truth.
+        """Raise where ``gradients`` from after later calls are not those of a new call.
+
+        They may differ by ``most``, relative, but for those that are ``zero`` in truth.
         """
-        if dout is None or not self.begun.graph:
+        if dout is None or not self.first.graph:
             return
-        wanted = self.call.backward(self.call.forward(), dout)
-        for name, want in zip(self.call.names, wanted, strict=True):
-            if name not in zero and not (made[name] - want).norm() <= most * want.norm():
+        expected = self.call.backward(self.call.forward(), dout)
+        for name, want in zip(self.call.names, expected, strict=True):
+            if name not in zero and not (gradients[name] - want).norm() <= most * want.norm():
                 raise Wrong(f"a later call changed what its {name} is made from")
 
 
@@ -269,7 +272,6 @@ def check_nothing_goes_on(
     problem: Problem,
     attend: Attend,
     inputs: Inputs,
-    wait_s: float = WAIT_S,
     pages: Pages | None = None,
 ) -> tuple[Call, Tensor]:
     """Raise where a call goes on after its return: its output changes, or other threads work.
@@ -285,11 +287,11 @@ def check_nothing_goes_on(
         with pages.protected():
             out = call.forward()
         at_once, before = _copy(out), spent_elsewhere()
-        time.sleep(wait_s)
+        time.sleep(WAIT_S)
         late = spent_elsewhere() - before
         if at_once is not None and not _same(at_once, out.detach()):
             raise Wrong(PUT_OFF)
-        if late <= LATE_S * wait_s / WAIT_S:
+        if late <= LATE_S:
             return call, out
         wait_for_quiet()
     raise Wrong(f"other threads worked on for {duration(late)} after it had returned")
@@ -315,13 +317,13 @@ def _check_in_order(problem: Problem, attend: Attend, inputs: Inputs) -> tuple[C
     return call, out
 
 
-def wait_for_quiet(wait_s: float = WAIT_S, most_s: float = LATE_S) -> None:
-    """Wait until other threads worked no more than that in a wait, at most ``QUIET_S``."""
+def wait_for_quiet() -> None:
+    """Wait until other threads are at rest, at most ``QUIET_S``."""
     until = time.monotonic() + QUIET_S
     while time.monotonic() < until:
         before = spent_elsewhere()
-        time.sleep(wait_s)
-        if spent_elsewhere() - before <= most_s:
+        time.sleep(WAIT_S)
+        if spent_elsewhere() - before <= LATE_S:
             return
 
 
@@ -338,8 +340,6 @@ def _same(one: Tensor, other: Tensor) -> bool:
 def counted_threads() -> list[threading.Thread]:
     """The threads that Python knows of, but for tqdm's monitor: torch's compiler may start it."""
     monitor = getattr(getattr(sys.modules.get("tqdm"), "tqdm", None), "monitor", None)
-    if "run" in getattr(monitor, "__dict__", {}):  # it does something else
-        monitor = None
     return [thread for thread in threading.enumerate() if thread is not monitor]
 
 

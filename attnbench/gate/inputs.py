@@ -93,7 +93,7 @@ SHAPED_BY = {"peaky": ("q", "k"), "outliers": ("k", "v"), "equal_keys": ("k",)}
 """The inputs of a core that a kind changes; of a layer it changes all."""
 
 
-DRAWN: dict[str, Callable[[Tensor], Tensor]] = {
+DRAW_AS: dict[str, Callable[[Tensor], Tensor]] = {
     "normal": lambda x: x,
     "unit": lambda x: x / x.norm(dim=-1, keepdim=True),
     "log decay": lambda x: torch.nn.functional.logsigmoid(x) / 16,  # a long memory to begin with
@@ -120,7 +120,7 @@ def _drawn_alone(problem: Problem, seed: int, name: str, spec: TensorSpec) -> Te
     """An input that comes by keyword, the same whatever else there is."""
     generator = torch.Generator(problem.device).manual_seed(seed + zlib.crc32(name.encode()))
     x = torch.randn(spec.shape(problem), generator=generator, device=generator.device)
-    return cast(DRAWN[spec.draw](x), problem, spec.dtype)
+    return cast(DRAW_AS[spec.draw](x), problem, spec.dtype)
 
 
 def _first(problem: Problem, seed: int, specs: Mapping[str, TensorSpec]) -> Inputs:
@@ -152,16 +152,16 @@ def _first(problem: Problem, seed: int, specs: Mapping[str, TensorSpec]) -> Inpu
                 )
         return x
 
-    def made(name: str, x: Tensor) -> Tensor:
-        return cast(DRAWN[specs[name].draw](x), problem)
+    def finish(name: str, x: Tensor) -> Tensor:
+        return cast(DRAW_AS[specs[name].draw](x), problem)
 
     if kind == "normal":  # one after another: in float32 they take twice the room
-        return Inputs({name: made(name, drawn(name)) for name in specs}, specs)
+        return Inputs({name: finish(name, drawn(name)) for name in specs}, specs)
     shaped_by = SHAPED_BY[kind] if problem.level == "core" else specs
     changed = [name for name in shaped_by if name in specs]
     parts = {name: drawn(name) for name in specs}
     parts |= {name: shaped(name, parts[name]) for name in changed}
-    return Inputs({name: made(name, x) for name, x in parts.items()}, specs)
+    return Inputs({name: finish(name, x) for name, x in parts.items()}, specs)
 
 
 def other_set(inputs: Inputs) -> Inputs:
@@ -266,8 +266,8 @@ class Call:
         with torch.no_grad():
             new = self.leaves.along(lambda x, at: x.narrow(at, x.shape[at] - n, n), *TOKENS)
             self.new = self.new or new.map(_own)
-            for kept in self.new.values():  # so that the new tokens can't be read early
-                kept.fill_(torch.nan)
+            for tokens in self.new.values():  # so that the new tokens can't be read early
+                tokens.fill_(torch.nan)
             memory = self._remembered(before)
             if self.memory is None or not put(self.memory, memory):
                 self.moves = self.memory is not None
@@ -287,10 +287,10 @@ class Call:
     def step(self, new: Inputs, memory: Any) -> tuple[Tensor, Any]:
         """A decoder's step: its output and the memory after it; raises Wrong for anything else."""
         by_place, by_name = new.arguments
-        made = self.attend.step(*by_place, memory, **by_name)  # type: ignore[attr-defined]
-        if not isinstance(made, tuple) or len(made) != 2:
+        result = self.attend.step(*by_place, memory, **by_name)  # type: ignore[attr-defined]
+        if not isinstance(result, tuple) or len(result) != 2:
             raise Wrong("its step returned something else than (out, memory)")
-        return self._by_heads(made[0]), made[1]
+        return self._by_heads(result[0]), result[1]
 
     def two_steps(self) -> Tensor:
         """The last tokens' output from the memory that an earlier step returned."""
@@ -310,8 +310,8 @@ class Call:
 
     def backward(self, out: Tensor, dout: Tensor) -> tuple[Tensor, ...]:
         """A gradient for each input and each weight; zeros where nothing depends on it."""
-        wanted = [*(self.leaves[name] for name in self.trained), *self.weights.values()]
-        return torch.autograd.grad(out, wanted, dout, materialize_grads=True)
+        sources = [*(self.leaves[name] for name in self.trained), *self.weights.values()]
+        return torch.autograd.grad(out, sources, dout, materialize_grads=True)
 
     def _by_heads(self, out: Tensor) -> Tensor:
         """A layer's output as that of one head."""

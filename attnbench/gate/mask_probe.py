@@ -68,8 +68,8 @@ def probe(call: Call, out: Tensor, inputs: Inputs, seed: int, pages: Pages, *, e
         gradients.append((deal, _gradients(call, ready, deal, pages)))
     for deal in _deals(problem, keys, units, draw):
         _check_keys(call, base, inputs, deal, exact=exact)
-    for deal, made in gradients:
-        _check_rows(problem, made, deal, exact=exact)
+    for deal, tensors in gradients:
+        _check_rows(problem, tensors, deal, exact=exact)
 
 
 @dataclass(frozen=True)
@@ -95,11 +95,11 @@ class Deal:
         A layer's output and a key/value head have what any of their heads has.
         """
         b, units = self.of_units.shape
-        chosen = np.zeros((b, self.problem.heads, like.shape[2]), bool)
+        visible = np.zeros((b, self.problem.heads, like.shape[2]), bool)
         for number, table in enumerate(tables):
             here = (self.of_units == number).repeat(self.problem.heads // units, 1)
-            chosen |= here[..., None] & table
-        by_axis = chosen.reshape(b, like.shape[1], -1, like.shape[2]).any(2)
+            visible |= here[..., None] & table
+        by_axis = visible.reshape(b, like.shape[1], -1, like.shape[2]).any(2)
         return torch.from_numpy(by_axis).to(like.device)
 
     def refuse(self, wrong: Tensor, what: str, kind: str = "row") -> None:
@@ -107,11 +107,11 @@ class Deal:
         if bool(wrong.any()):
             batch, head, row = (int(i) for i in wrong.nonzero()[0])
             of_heads = np.take(self.places, self.of_units)
-            tried = of_heads[batch, head * of_heads.shape[1] // wrong.shape[1]]
+            number = of_heads[batch, head * of_heads.shape[1] // wrong.shape[1]]
             mask = self.problem.mask
-            named = "the empty mask" if mask.plain else f"the mask {mask}"
+            mask_text = "the empty mask" if mask.plain else f"the mask {mask}"
             where = place(batch, head, row).replace("row", kind, 1)
-            raise Wrong(f"{where} {what.format(place=tried, mask=named)}")
+            raise Wrong(f"{where} {what.format(place=number, mask=mask_text)}")
 
 
 def _deals(

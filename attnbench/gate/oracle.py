@@ -148,11 +148,11 @@ def _own(problem: Problem, table: Tensor, heads: Tensor) -> Tensor:
     return by_head[element if b > 1 else 0 * element, head if h > 1 else 0 * head]
 
 
-def _weights(scores: Tensor, seen: Tensor, bias: Tensor | None) -> Tensor:
+def _weights(scores: Tensor, visible: Tensor, bias: Tensor | None) -> Tensor:
     """The softmax over what is in sight, in place; rows of zeros where nothing is."""
     if bias is not None:
         scores += bias
-    scores.masked_fill_(~seen, -torch.inf)
+    scores.masked_fill_(~visible, -torch.inf)
     kind = torch.finfo(torch.float64)
     powers = scores.sub_(scores.amax(-1, keepdim=True).clamp_(min=kind.min)).exp_()
     return powers.div_(powers.sum(-1, keepdim=True).clamp_(min=kind.tiny))
@@ -197,15 +197,15 @@ def recomputed(
     out = (scores.softmax(-1) @ v_bhme).masked_fill(blind, 0.0).to(dtype).to(inside)
     again, _ = _scores(problem, q, k, rows, another_order=True)
     weights = (again - log_sum).exp().masked_fill(blind, 0.0)
-    made = {"forward": weights @ v_bhme}
+    tensors = {"forward": weights @ v_bhme}
     if dout is not None:
         dout = dout.to(inside)
         ds = weights * (dout @ v_bhme.mT - (dout * out).sum(-1, keepdim=True))
-        made["dq"] = (ds @ k_bhmd) * problem.scale
+        tensors["dq"] = (ds @ k_bhmd) * problem.scale
         heads = (problem.kv_heads, problem.group)
-        made["dk"] = ((ds.mT @ q[:, :, rows]) * problem.scale).unflatten(1, heads).sum(2)
-        made["dv"] = (weights.mT @ dout).unflatten(1, heads).sum(2)
-    return {name: tensor.to(dtype) for name, tensor in made.items()}
+        tensors["dk"] = ((ds.mT @ q[:, :, rows]) * problem.scale).unflatten(1, heads).sum(2)
+        tensors["dv"] = (weights.mT @ dout).unflatten(1, heads).sum(2)
+    return {name: tensor.to(dtype) for name, tensor in tensors.items()}
 
 
 def _scores(

@@ -29,13 +29,13 @@ Build = Callable[[Problem], tuple[Attend, Defines | None]]
 
 def shortened(problem: Problem) -> Problem | None:
     """A short problem of the same kind; None where its mask, in a file, has no shorter one."""
-    kept = problem.with_(inputs="normal")
+    normal = problem.with_(inputs="normal")
     if any(part.file for part in problem.mask.parts):
         scores = problem.batch * problem.heads * problem.q_len * problem.kv_len
-        return kept if scores <= FEW_SCORES else None
+        return normal if scores <= FEW_SCORES else None
     queries, keys = min(problem.q_len, SHORT), min(problem.kv_len, SHORT)
     mask = replace(problem.mask, parts=tuple(_part(p, keys) for p in problem.mask.parts))
-    return kept.with_(batch=1, q_len=queries, kv_len=keys, mask=mask)
+    return normal.with_(batch=1, q_len=queries, kv_len=keys, mask=mask)
 
 
 def _part(part: Part, keys: int) -> Part:

@@ -1,7 +1,7 @@
 """Planted faults: variants that do one thing that no variant may, and are honest otherwise.
 
 The ruler tests itself with them: each has to be caught, with the right status and by a reason that
-names the deed. They are data here, and no torch; their code lies beside this, a module a kind.
+names the deed. They are data here, and no torch; their code is in :mod:`attnbench.gate.plant_code`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MOVED = r"row \d+ .* (moved|did not move) when key \d+ changed"
 OFF = "error of forward is"
 CHANGED = "its output was not what it was when it was judged"
 LATE = "after it had (been )?returned"
-UNDONE = f"{LATE}|{OFF}|{MOVED}"  # on a busy machine a thread may write when all has been read
+UNDONE = f"{LATE}|{OFF}|{MOVED}"  # on a busy machine work may be so late that a result is read
 
 FAULTS: dict[str, list[tuple[str, str, Problem, dict[str, Any]]]] = {
     "nothing": [
@@ -109,7 +109,7 @@ FAULTS: dict[str, list[tuple[str, str, Problem, dict[str, Any]]]] = {
         ("more threads than it was given", "pool", BROAD.with_(q_len=512, kv_len=512),
          {"status": Status.IMPLAUSIBLE, "said": r"processors busy and was given"}),
         ("a stream that is not waited for", "stream",
-         BROAD.with_(q_len=1024, kv_len=1024, device="cuda"), {"said": LATE}),
+         BROAD.with_(q_len=1024, kv_len=1024, device="cuda"), {"said": UNDONE}),
         ("a child left running", "fork", PLAIN, {"said": "left a copy of its process"}),
         ("a child that answers", "child_answers", PLAIN,
          {"said": "another process answered"}),
@@ -163,7 +163,7 @@ FAULTS: dict[str, list[tuple[str, str, Problem, dict[str, Any]]]] = {
          BROAD.with_(phase="backward", heads=4, kv_heads=4),
          {"said": "that it has seen|that it had not seen"}),
         ("its code run between calls", "between", PLAIN,
-         {"said": "its code ran between calls, where no clock looks: plant_effects.py:_prepare"}),
+         {"said": "its code ran between calls, where no clock looks: plant_code.py:_prepare"}),
     ],
     "shared": [
         ("gradients looked through for NaN from now on", "anomaly", PLAIN,
@@ -203,30 +203,21 @@ FAULTS: dict[str, list[tuple[str, str, Problem, dict[str, Any]]]] = {
 }  # fmt: skip
 
 
-EFFECTS = ("aside", "peeks", "rewritten", "shared", "watched")
-"""The kinds of plants that do something beside the call."""
+PLANTED = "attnbench.gate.plant_code"
+"""The module that holds their code, which the audit takes for a variant's."""
 
 
-MODULES = "attnbench.gate.plant_"
-"""How the names of the modules that hold them begin; the audit takes their code for a variant's."""
-
-
-def _row(name: str, title: str, module: str, **more: Any) -> Variant:
-    build = f"{MODULES}{module}:build_{name}"
-    return Variant(f"planted.{name}", title, "planted", "softmax", build, **more)
+def _row(name: str, title: str, **more: Any) -> Variant:
+    return Variant(
+        f"planted.{name}", title, "planted", "softmax", f"{PLANTED}:build_{name}", **more
+    )
 
 
 PLANTS = tuple(
     Plant(
         deed,
         kind,
-        _row(
-            name,
-            deed,
-            "effects" if kind in EFFECTS else "calls",
-            devices=(problem.device,),
-            options={"deed": True},
-        ),
+        _row(name, deed, devices=(problem.device,), options={"deed": True}),
         problem,
         **more,
     )
@@ -241,6 +232,5 @@ SLICES_PROBLEM = _problem(q_len=100, kv_len=100)
 
 def slices(extra: int) -> Variant:
     """Attention in a hundred like slices, ``extra`` of which are computed twice."""
-    given = {"extra": extra} if extra else {}
-    title = "attention in a hundred slices"
-    return _row("slices", title, "calls", options={"extra": 0}, given=given)
+    options = {"extra": extra} if extra else {}
+    return _row("slices", "attention in a hundred slices", options={"extra": 0}, given=options)

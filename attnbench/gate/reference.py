@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from attnbench.core.record import Error
-from attnbench.gate.inputs import DRAWN, Inputs, as_rows, cast, make, turned, weights_of
+from attnbench.gate.inputs import DRAW_AS, Inputs, as_rows, cast, make, turned, weights_of
 from attnbench.gate.oracle import (
     Plain,
     compare,
@@ -128,7 +128,7 @@ class Judged:
         if specs.keys() == self.inputs.keys():
             return self
         new = make(self.problem, self.seed, {n: s for n, s in specs.items() if s.keyword})
-        same = {name: DRAWN[specs[name].draw](x) for name, x in self.inputs.items()}
+        same = {name: DRAW_AS[specs[name].draw](x) for name, x in self.inputs.items()}
         return replace(self, inputs=Inputs({**same, **new}, specs))
 
     def in_phase(self, problem: Problem) -> Judged | None:
@@ -160,8 +160,8 @@ def judge(problem: Problem, inputs: Inputs, seed: int) -> Judged:
     b, h, n, e = problem.output_shape
     if problem.gradients:
         dout = cast(torch.zeros(1), problem).expand(b, h, n, e).clone()
-        dout[:, :, rows] = _drawn((b, h, len(rows), e), problem, seed + 1)
-        dense = dout if every else _drawn((b, h, n, e), problem, seed + 3)
+        dout[:, :, rows] = _draw((b, h, len(rows), e), problem, seed + 1)
+        dense = dout if every else _draw((b, h, n, e), problem, seed + 3)
     if problem.level != "core":
         return Judged(problem, inputs, Reference(rows, dout), None, None, dense, None, seed)
     softmax, entropy = of_rows(problem, inputs, rows, dout, seed)
@@ -174,7 +174,7 @@ def judge(problem: Problem, inputs: Inputs, seed: int) -> Judged:
     return Judged(problem, inputs, softmax, mean, entropy, dense, whole, seed)
 
 
-def _drawn(shape: tuple[int, ...], problem: Problem, seed: int) -> Tensor:
+def _draw(shape: tuple[int, ...], problem: Problem, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return cast(torch.randn(shape, generator=generator, dtype=torch.float32), problem)
 
@@ -200,8 +200,8 @@ def differentiated(
         name: weight.detach().to(dtype).requires_grad_(trained)
         for name, weight in weights_of(define).items()
     }
-    wanted = [*(leaves[name] for name in names), *weights.values()] if trained else []
-    sums = [torch.zeros_like(x, dtype=torch.float64) for x in wanted]
+    sources = [*(leaves[name] for name in names), *weights.values()] if trained else []
+    sums = [torch.zeros_like(x, dtype=torch.float64) for x in sources]
     outs: list[Tensor] = []
     by_place, by_name = leaves.arguments
     for some in row_blocks(problem, rows, dtype.itemsize):
@@ -212,14 +212,14 @@ def differentiated(
         outs.append(out.detach())
         if dout is not None:
             upstream = dout[:, :, some].to(out.dtype)
-            parts = torch.autograd.grad(out, wanted, upstream, materialize_grads=True)
+            parts = torch.autograd.grad(out, sources, upstream, materialize_grads=True)
             for total, part in zip(sums, parts, strict=True):
                 total += part
-    made = {"forward": torch.cat(outs, 2)}
+    tensors = {"forward": torch.cat(outs, 2)}
     gradients = [*(f"d{n}" for n in names), *(f"d:{n}" for n in weights)] if trained else []
     for name, total in zip(gradients, sums, strict=True):
-        made[name] = rows_of(total, gradient_axes(name, specs), rows)
-    return made
+        tensors[name] = rows_of(total, gradient_axes(name, specs), rows)
+    return tensors
 
 
 def row_blocks(problem: Problem, rows: Tensor, item_bytes: int) -> Iterator[Tensor]:
@@ -247,9 +247,9 @@ def of_rows(
 
     def truth(inputs: Inputs, rows: Tensor) -> tuple[Tensors, float]:
         upstream = None if dout is None else dout[:, :, rows]
-        found = exact(problem, *inputs.qkv, rows, upstream)
-        given = {"forward": found.out, "dq": found.dq, "dk": found.dk, "dv": found.dv}
-        return {name: x for name, x in given.items() if x is not None}, found.entropy
+        softmax = exact(problem, *inputs.qkv, rows, upstream)
+        tensors = {"forward": softmax.out, "dq": softmax.dq, "dk": softmax.dk, "dv": softmax.dv}
+        return {name: x for name, x in tensors.items() if x is not None}, softmax.entropy
 
     want, entropy = truth(inputs, rows)
     few = few_rows(problem, rows)
@@ -271,8 +271,8 @@ def _plain_errors(
     problem: Problem, inputs: Inputs, rows: Tensor, dout: Tensor | None, want: Tensors
 ) -> dict[str, Error]:
     """The worse of the two textbook forms, measure by measure; the second is ``recomputed``."""
-    kept = differentiated(problem, inputs, rows, dout, softmax_define(problem))
-    plain = {name: compare(kept.pop(name), want[name]) for name in want}
+    tensors = differentiated(problem, inputs, rows, dout, softmax_define(problem))
+    plain = {name: compare(tensors.pop(name), want[name]) for name in want}
     again: Tensors = {}
     for some in row_blocks(problem, rows, max(4, problem.item_bytes)):
         upstream = None if dout is None else dout[:, :, some]
@@ -323,7 +323,7 @@ def defined(
     rows_seen = problem.batch * problem.heads * len(few)
     others = turned(inputs) if rows_seen * problem.kv_len <= REDRAWN_SCORES else []
 
-    def errors(inputs: Inputs, wanted: Tensors) -> dict[str, Error]:
+    def errors(inputs: Inputs, truth: Tensors) -> dict[str, Error]:
         """What the definition makes of itself in the problem's dtype.
 
         In float64 that would be nothing at all, however many terms cancel; so there it is what
@@ -331,9 +331,9 @@ def defined(
         """
         if problem.dtype != "float64":
             got = by(inputs, few)
-            return {name: compare(got[name], wanted[name]) for name in wanted}
+            return {name: compare(got[name], truth[name]) for name in truth}
         got = by(inputs.map(Tensor.float), few)
-        return {name: _in_float64(compare(got[name], wanted[name])) for name in wanted}
+        return {name: _in_float64(compare(got[name], truth[name])) for name in truth}
 
     def near_errors() -> dict[str, Error]:
         return errors(inputs, want if len(few) == len(rows) else by(wide(inputs), few))

@@ -1,4 +1,9 @@
-"""What a variant left changed in its process: functions, settings, threads, files."""
+"""Everything that is compared before and after a variant, in one place.
+
+What variants share (functions, settings, random states, copies of the process left running) may not
+change: who changes it is wrong. The rest of the process's state judges nobody, but the next cell
+would suffer from it, so that cell goes to another worker.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +14,18 @@ import math
 import os
 import random
 import re
+import resource
 import signal
 import statistics
 import sys
 import threading
 import time
 import tracemalloc
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
-from operator import is_
+from operator import gt, is_, lt, ne, sub
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -37,9 +45,10 @@ OTHERS = (
     torch.random, torch.special,
 )  # fmt: skip
 """Modules whose functions the ruler and the variants call; only what is public counts."""
+BASE = torch._C.TensorBase
 CLASSES = {
     "torch.Tensor": torch.Tensor,
-    "torch.Tensor's base": torch._C.TensorBase,
+    "torch.Tensor's base": BASE,
     "pathlib.Path": Path,
     "threading.Thread": threading.Thread,
 }
@@ -51,7 +60,7 @@ FOLLOWS = {"torch.Storage"}
 """Names whose value changes with a setting, which is reported already."""
 BY_COMPILER = torch._disable_dynamo(torch.is_tensor).__code__
 """The code of what torch wraps its own functions in when its compiler is first loaded."""
-_GONE = object()
+_MISSING = object()
 _EVERY, _PAIRED = all, map
 """Python's own, whatever a variant puts behind their names."""
 
@@ -110,11 +119,13 @@ def replaced(before: Mapping[str, Any]) -> Iterator[str]:
             continue
         own, get = _is_own(where), live.get
         for name, value in was.items():
-            now = get(name, _GONE)
+            now = get(name, _MISSING)
             if now is not value and _counts(name, value, own) and not _by_compiler(now, value):
                 yield from {f"{where}.{name}"} - FOLLOWS
-        new = [name for name in live if name not in was] if len(live) != len(was) else []
-        yield from (f"{where}.{name}" for name in new if _hides(where, name))
+        if where == "torch.Tensor":  # a new name there hides that of its base
+            yield from (
+                f"{where}.{name}" for name in live if name not in was and hasattr(BASE, name)
+            )
     for f, was_inside in before["insides"]:
         if not _EVERY(_PAIRED(is_, _inside(f), was_inside)):
             yield f"the inside of {f.__module__}.{f.__qualname__}"
@@ -124,13 +135,6 @@ def _counts(name: str, value: object, own: bool) -> bool:
     if name.startswith("__"):  # torch's compiler keeps names with two strokes, and takes them away
         return name.endswith("__") and isinstance(value, FunctionType)
     return own or (callable(value) and not name.startswith("_"))
-
-
-def _hides(where: str, name: str) -> bool:
-    """Whether a new name hides one that was found without it."""
-    if where == "torch.Tensor":
-        return hasattr(torch._C.TensorBase, name)
-    return _is_own(where) and hasattr(builtins, name) and not name.startswith("__")
 
 
 def _by_compiler(now: object, was: object) -> bool:
@@ -254,13 +258,13 @@ def allowing(before: dict[str, Any], swaps: Iterable[str]) -> dict[str, Any]:
 
 def still(before: dict[str, Any]) -> dict[str, Any] | None:
     """A snapshot that was just found unchanged; None where there are new names or modules."""
-    grown = len(sys.modules) != before["loaded"]
-    grown = grown or any(len(live) != len(was) for _, live, was in before["names"])
-    return None if grown else before
+    same_modules = len(sys.modules) == before["loaded"]
+    same_names = all(len(live) == len(was) for _, live, was in before["names"])
+    return before if same_modules and same_names else None
 
 
-def _deeds(before: Mapping[str, Any]) -> dict[str, list[str]]:
-    """What has changed, by the words that say of a variant that it did it."""
+def left_changed(before: Mapping[str, Any]) -> str:
+    """A sentence about what has changed; empty where nothing has."""
     now, states = settings_now(), random_states()
     shared = []
     for name, was in before["settings"].items():
@@ -270,35 +274,24 @@ def _deeds(before: Mapping[str, Any]) -> dict[str, list[str]]:
     shared += [name for name, was in before["random"].items() if states.get(name) != was]
     shared += [where for where, table, was in before["tables"] if table != was]
     copies = [str(pid) for pid in _copies_of_this_process() if pid not in before["copies"]]
-    return {
+    deeds = {
         "it replaced": list(replaced(before)),
         "it left changed what other variants share:": shared,
         "it left a copy of its process running:": copies,
     }
-
-
-def changes(before: Mapping[str, Any]) -> list[str]:
-    """What has changed, each in a few words."""
-    names, shared, copies = _deeds(before).values()
-    return [*shared, *(f"a copy of its process left running ({pid})" for pid in copies), *names]
-
-
-def said(before: Mapping[str, Any]) -> str | None:
-    """The same as a sentence; None where nothing has changed."""
-    parts = _deeds(before).items()
-    return "; ".join(f"{deed} {', '.join(what)}" for deed, what in parts if what) or None
+    return "; ".join(f"{deed} {', '.join(names)}" for deed, names in deeds.items() if names)
 
 
 def check(before: Mapping[str, Any]) -> None:
     """Raise :class:`Wrong` where something has changed."""
-    if (sentence := said(before)) is not None:
+    if sentence := left_changed(before):
         raise Wrong(sentence)
 
 
 def sealed() -> Callable[[], list[str]]:
     """A function that returns which names of this module were replaced since."""
     names, own = vars(sys.modules[__name__]), __name__
-    kept = [
+    originals = [
         (name, value, getattr(value, "__code__", None))
         for name, value in names.items()
         if not name.startswith("__")
@@ -307,26 +300,109 @@ def sealed() -> Callable[[], list[str]]:
     def broken() -> list[str]:
         return [
             f"{own}.{name}"
-            for name, value, code in kept
+            for name, value, code in originals
             if names.get(name) is not value or getattr(value, "__code__", None) is not code
         ]
 
     return broken
 
 
+def _children(owner: int) -> dict[int, bytes]:
+    """The command lines of a process's children."""
+    children: dict[int, bytes] = {}
+    with suppress(OSError):
+        for task in Path(f"/proc/{owner}/task").iterdir():
+            with suppress(OSError):  # a thread that has ended, or a system that does not tell
+                for child in (task / "children").read_text().split():
+                    with suppress(OSError):
+                        children[int(child)] = Path(f"/proc/{child}/cmdline").read_bytes()
+    return children
+
+
 def _copies_of_this_process() -> list[int]:
     """Children that run what this process runs: forked, with all that it has."""
     mine = Path("/proc/self/cmdline").read_bytes()
-    copies = []
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            children = (task / "children").read_text().split()
-        except OSError:  # a thread that has ended, or a system that does not tell
-            continue
-        for child in children:
-            try:
-                if Path(f"/proc/{child}/cmdline").read_bytes() == mine:
-                    copies.append(int(child))
-            except OSError:
-                continue
-    return copies
+    return [pid for pid, command in _children(os.getpid()).items() if command == mine]
+
+
+FILES = 64
+"""More open files than before by this number are a leak."""
+SHARE = 1 / 8
+"""The share of a process's memory limit that a cell may leave in use."""
+COMPILER = b"torch/_inductor"
+"""In the command line of torch's compiler processes, which stay for its next call."""
+LIMITS = tuple(getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_"))
+
+
+def _folder() -> str | None:
+    with suppress(OSError):
+        return str(Path.cwd())
+    return None
+
+
+def _streams() -> list[tuple[int, tuple[int, int] | None]]:
+    streams = []
+    for number, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):
+        file = None
+        with suppress(OSError):
+            status = os.fstat(number)
+            file = status.st_dev, status.st_ino
+        streams.append((id(stream), file))
+    return streams
+
+
+def _threads() -> set[threading.Thread]:
+    """All but those that torch's compiler leaves for its next call; tqdm's wakes at times."""
+
+    def of_compiler(thread: threading.Thread) -> bool:
+        target = getattr(thread, "_target", None)
+        modules = (type(thread).__module__, str(getattr(target, "__module__", "")))
+        return any(module.startswith(("torch.", "concurrent.", "tqdm.")) for module in modules)
+
+    return {thread for thread in threading.enumerate() if not of_compiler(thread)}
+
+
+def _all_children() -> set[int]:
+    """Children of this process, and those that its parent has adopted; none of the compiler's."""
+    children = _children(os.getpid()) | _children(os.getppid())
+    return {pid for pid, command in children.items() if COMPILER not in command} - {os.getpid()}
+
+
+def _memory() -> float:
+    """The memory that this process holds as a share of its limit; 0 without a limit."""
+    most = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    if most == resource.RLIM_INFINITY:
+        return 0.0
+    with Path("/proc/self/status").open() as lines:
+        return next(int(x.split()[1]) * 1024 for x in lines if x.startswith("VmData")) / most
+
+
+PROCESS_STATE: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any]]] = {
+    "folder": (_folder, ne),
+    "signals": (lambda: [signal.getsignal(n) for n in signal.valid_signals()], ne),
+    "limits": (lambda: [resource.getrlimit(limit) for limit in LIMITS], ne),
+    "streams": (_streams, ne),
+    "variables": (lambda: set(os.environ.items()), lambda now, was: was - now),
+    "import path": (lambda: set(sys.path), lambda now, was: was - now),
+    "threads": (_threads, sub),
+    "children": (_all_children, sub),
+    "recursion": (sys.getrecursionlimit, lt),
+    "warnings": (lambda: sum(each[0] == "error" for each in warnings.filters), gt),
+    "files": (
+        lambda: len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - only the number is needed
+        lambda now, was: now > was + FILES,
+    ),
+    "memory": (_memory, lambda now, was: now > was + SHARE),
+}
+"""How each is read, and by what the next cell would suffer: ``worse(now, before)``."""
+
+
+def process_state() -> dict[str, Any]:
+    """All of that, as it is now."""
+    return {name: read() for name, (read, _) in PROCESS_STATE.items()}
+
+
+def disturbed(before: Mapping[str, Any]) -> list[str]:
+    """The names of what the next cell would suffer from."""
+    now = process_state()
+    return [n for n, (_, worse) in PROCESS_STATE.items() if worse(now[n], before[n])]

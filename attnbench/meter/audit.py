@@ -42,66 +42,32 @@ from attnbench.gate.findings import Wrong
 from attnbench.gate.hygiene import check_finite, demanded, spent_elsewhere
 from attnbench.gate.inputs import CHANNELS, TOKENS, Inputs
 from attnbench.gate.oracle import Errors, compare, exact, within
-from attnbench.gate.plants import MODULES
+from attnbench.gate.plants import PLANTED
 from attnbench.gate.reference import Defines, differentiated, gradient_axes, rows_of
 from attnbench.meter.clocks import Clock, Step, cuda_gpu
 from attnbench.meter.timer import WORDS, Timed, Values, secret_generator, signs_like
-from impls import problem
 from impls.spec import Variant
 
-
-def _folders(*paths: str | None) -> tuple[str, ...]:
-    """Each as it is spelled, since its files may be links, and with links followed."""
-    return tuple({f + os.sep for path in paths if path for f in (path, os.path.realpath(path))})
-
-
 PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
-_PATHS = sysconfig.get_paths()
-_LIBRARIES = _folders(_PATHS["purelib"], _PATHS["platlib"])
-_PYTHON = _folders(_PATHS["stdlib"], _PATHS["platstdlib"], os.path.dirname(contextlib.__file__))  # noqa: PTH120
-_KNOWN = {"attnbench": _folders(*attnbench.__path__), "torch": _folders(*torch.__path__)}
-
-
-@lru_cache(maxsize=4096)
-def real(file: str) -> str:
-    """The file with every link followed; cached, since hooks ask at each call of a function."""
-    return os.path.realpath(file)
+_FOLDERS = {
+    "attnbench": [*attnbench.__path__],
+    "torch": [*torch.__path__],
+    "Python": [sysconfig.get_path("stdlib"), os.path.dirname(contextlib.__file__)],  # noqa: PTH120
+}
 
 
 @lru_cache(maxsize=4096)
 def owner_of(file: str) -> str:
-    """Whose file it is, spelled as ``co_filename`` or ``__file__`` have it: ``attnbench``,
-    ``torch``, ``Python``, ``library`` or ``other``.
+    """``attnbench``, ``torch``, ``Python``, ``library`` or ``other``, by the folder of a file.
 
-    Packages are libraries even inside Python's own folder, as without a virtual environment, and
-    wherever a link leads.
+    Packages are libraries even inside Python's own folder, as without a virtual environment.
     """
-    if file.startswith("<frozen "):
-        name = file.removeprefix("<frozen ").rstrip(">").partition(".")[0]
-        return "Python" if name in sys.stdlib_module_names else "other"
-    places = real(file), os.path.normpath(file)
-    for owner, folders in _KNOWN.items():
-        if any(place.startswith(folders) for place in places):
-            return owner
-    if places[0].startswith(_LIBRARIES) or any(name in "".join(places) for name in PACKAGES):
-        return "library"
-    return "Python" if any(place.startswith(_PYTHON) for place in places) else "other"
-
-
-def owner_of_frame(frame: FrameType) -> str:
-    """Whose code runs in a frame.
-
-    Code without its source names the file that it was compiled from; if there is no such file, its
-    module says where it was loaded from.
-    """
-    file = frame.f_code.co_filename
-    found = owner_of(file)
-    if found == "other" and file.endswith(".py") and not os.path.exists(file):  # noqa: PTH110
-        names = frame.f_globals
-        module = sys.modules.get(str(names.get("__name__")))
-        if module is not None and vars(module) is names:
-            return owner_of(str(names.get("__file__", "")))
-    return found
+    place = os.path.normpath(file)
+    for owner, folders in _FOLDERS.items():
+        if any(place.startswith(folder + os.sep) for folder in folders):
+            installed = owner == "Python" and any(name in place for name in PACKAGES)
+            return "library" if installed else owner
+    return "library" if any(name in place for name in PACKAGES) else "other"
 
 
 MOST_CALLS, ENOUGH_S = 8, 2e-3  # as many calls as fill so many seconds
@@ -115,9 +81,8 @@ ODD_PROCESSORS, MORE_PROCESSORS = 1.1, 1.3
 EVENTS_MISS = 0.9  # an end-to-end time below this share of the events' time: one of them is wrong
 LAUNCH_BOUND, ESCAPED_S = 1.5, 50e-6
 
-HOME = ("attnbench", "torch", "Python")  # whose code may run between calls
-PROBLEM = real(problem.__file__)  # read between calls, too; the variants lie beside it
-PLANTED = str(Path(real(attnbench.__path__[0])).parent / MODULES.replace(".", "/"))
+HOME = {"attnbench", "torch", *sys.stdlib_module_names}  # whose code may run between calls
+PROBLEM = "impls.problem"  # read between calls, too
 
 _synchronize = torch.cuda.synchronize
 
@@ -165,16 +130,16 @@ def _host_calls(timed: Timed) -> list[HostCall]:
     while not calls or (len(calls) < MOST_CALLS and sum(c.wall for c in calls) < ENOUGH_S):
         with _no_foreign_code(timed):
             timed.before()
-        start, wanted = perf_counter(), demanded()
+        start, demand = perf_counter(), demanded()
         wall, spent = perf_counter(), process_time()
-        kept = timed.run()
+        result = timed.run()
         wall, spent = perf_counter() - wall, process_time() - spent
-        wanted = demanded() - wanted  # over a little more than the call: reading takes time too
-        wanted *= wall / (perf_counter() - start)
+        demand = demanded() - demand  # over a little more than the call: reading takes time too
+        demand *= wall / (perf_counter() - start)
         wait, elsewhere = min(max(WAIT_S[0], wall / 3), WAIT_S[1]), spent_elsewhere()
         sleep(wait)
-        calls.append(HostCall(wall, spent, wanted, spent_elsewhere() - elsewhere, wait))
-        del kept
+        calls.append(HostCall(wall, spent, demand, spent_elsewhere() - elsewhere, wait))
+        del result
         with _no_foreign_code(timed):
             timed.settle()
     return calls
@@ -192,12 +157,9 @@ def _no_foreign_code(timed: Timed) -> Iterator[None]:
     ran: set[str] = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
-        made = frame.f_globals.get("__name__", "")
-        if event != "call" or str(made).startswith("namedtuple_"):
-            return
-        file = real(frame.f_code.co_filename)
-        known = owner_of_frame(frame) in HOME or file == PROBLEM
-        if not known or file.startswith(PLANTED):
+        module = str(frame.f_globals.get("__name__", ""))
+        ours = module.partition(".")[0] in HOME or module.startswith(("namedtuple_", PROBLEM))
+        if event == "call" and (not ours or module.startswith(PLANTED)):
             ran.add(f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}")
 
     with collector_off():  # as while it is timed: the collector's callbacks are not the variant's
@@ -212,7 +174,7 @@ def _no_foreign_code(timed: Timed) -> Iterator[None]:
 
 def judge_host(calls: list[HostCall], threads: int, most: float = MORE_PROCESSORS) -> Audit:
     """What some calls show; ``most``: processors per thread that are not too many."""
-    wall, wanted = sum(c.wall for c in calls), sum(c.wanted for c in calls)
+    wall, demand = sum(c.wall for c in calls), sum(c.wanted for c in calls)
     seconds, reason = [c.spent + c.late for c in calls], None
     if all(c.late > LATE_S and c.late > LATE_SHARE * c.waited for c in calls):
         reason = (
@@ -220,9 +182,9 @@ def judge_host(calls: list[HostCall], threads: int, most: float = MORE_PROCESSOR
             f"{duration(median(c.late for c in calls))} of processor time that the host's clock "
             "did not see"
         )
-    elif wall >= ENOUGH_S and wanted > most * threads * wall:
-        given = counted(threads, "thread")
-        reason = f"it kept {wanted / wall:.2g} processors busy and was given {given}"
+    elif wall >= ENOUGH_S and demand > most * threads * wall:
+        limit = counted(threads, "thread")
+        reason = f"it kept {demand / wall:.2g} processors busy and was given {limit}"
     return Audit(median(seconds), "process", (), reason, min(seconds))
 
 
@@ -242,21 +204,21 @@ def audit_device(
             cuda_gpu(timed.problem.device).flush()  # as cold as the events found it
             _synchronize(device)
             start = perf_counter()
-            kept = run()
+            result = run()
             launched = perf_counter()
             _synchronize(device)
             calls.append((launched - start, perf_counter() - start))
-            del kept
+            del result
             timed.settle()
-        found = judge_device(calls, events_s, ahead, low_s)
-        if found.implausible is None:
-            return found
+        audit = judge_device(calls, events_s, ahead, low_s)
+        if audit.implausible is None:
+            return audit
     board = nvml.board(cuda_gpu(timed.problem.device).uuid)
     others = None if isinstance(board, nvml.Absent) else board.other_processes()
     if not isinstance(others, int) or not others:
-        return found
+        return audit
     why = "what else computes on this GPU now may be the reason: end it, and measure again"
-    return found._replace(implausible=f"{found.implausible}; {why}")
+    return audit._replace(implausible=f"{audit.implausible}; {why}")
 
 
 def judge_device(
@@ -303,8 +265,8 @@ def unattested(variant: Variant, device: str, ran: Collection[str]) -> str | Non
     A name may go on after a colon: regions of compiled code are numbered. What ran is told by the
     operators of attention, without the entry and the gradients; else by the first of all.
     """
-    wanted = variant.attested_by(device)
-    if wanted is None or any(name == wanted or name.startswith(f"{wanted}:") for name in ran):
+    operator = variant.attested_by(device)
+    if operator is None or any(name == operator or name.startswith(f"{operator}:") for name in ran):
         return None
     telling = [
         name
@@ -316,7 +278,7 @@ def unattested(variant: Variant, device: str, ran: Collection[str]) -> str | Non
     telling = telling or sorted(ran)
     more = f" and {len(telling) - MOST} others" if len(telling) > MOST else ""
     names = ", ".join(telling[:MOST]) or "no operator of torch's"
-    return f"it should run {wanted} and ran {names}{more}"
+    return f"it should run {operator} and ran {names}{more}"
 
 
 def chosen(variant: Variant, device: str, ran: Collection[str]) -> str:
@@ -371,8 +333,8 @@ def check_remembers_nothing(
     """
     judge = UnseenJudge(timed, define, plain)
     for rounds in (1 if seconds > DEAR_S else ROUNDS[0], *ROUNDS[1:]):
-        seen, new = _in_turn(timed, clock, values, rounds, judge)
-        of_seen, of_new = median(seen), median(new)
+        old, new = _in_turn(timed, clock, values, rounds, judge)
+        of_seen, of_new = median(old), median(new)
         slower = sum(n > of_seen for n in new)
         if of_new / of_seen < FASTER or slower < NEARLY_ALL * rounds or of_new - of_seen < LEAST_S:
             judge.kept()
@@ -390,20 +352,20 @@ def _in_turn(
 
     What goes before a call is the same for both: values are drawn, then either are put in place.
     """
-    seen: list[float] = []
+    old: list[float] = []
     new: list[float] = []
-    kinds = [(seen, False), (new, True)] * rounds
+    kinds = [(old, False), (new, True)] * rounds
     for taken, fresh in random.SystemRandom().sample(kinds, len(kinds)):
 
         def before(fresh: bool = fresh) -> None:
-            drawn, copied = unseen(values.inputs), values.inputs.map(Tensor.clone)
-            timed.load(Values(drawn if fresh else copied, values.dout))
+            new_values, copied = unseen(values.inputs), values.inputs.map(Tensor.clone)
+            timed.load(Values(new_values if fresh else copied, values.dout))
 
         taken += clock.samples(before, timed.run, 1)
         timed.settle()
         if fresh:
             judge.output()
-    return seen, new
+    return old, new
 
 
 class UnseenJudge:
@@ -438,15 +400,15 @@ class UnseenJudge:
             return
         rows = torch.arange(problem.q_len, device=results[0].device)
         truth = self._truth(values.inputs, rows, values.dout)
-        made = dict(zip(("forward", *self._timed.call.names), results, strict=True))
+        tensors = dict(zip(("forward", *self._timed.call.names), results, strict=True))
         for name in self._timed.names:
             axes = gradient_axes(name, values.inputs.specs)
-            self._check(name, rows_of(made[name], axes, rows), truth[name])
+            self._check(name, rows_of(tensors[name], axes, rows), truth[name])
 
     def _check_rows(self, values: Values, results: Sequence[Tensor]) -> None:
         n = self._timed.problem.q_len
-        drawn = self._chance.sample(range(n), min(ROWS, n))
-        rows = torch.tensor(sorted(drawn), device=results[0].device)
+        numbers = self._chance.sample(range(n), min(ROWS, n))
+        rows = torch.tensor(sorted(numbers), device=results[0].device)
         truth = self._truth(values.inputs, rows, None)
         self._check("forward", results[0][:, :, rows], truth["forward"])
 

@@ -174,39 +174,39 @@ def metered(ready: Ready, record: Record, spent: TimeSpent) -> Record:
     job, clock, problem, verdict = ready.job, ready.clock(), ready.job.problem, ready.verdict
     ranks = clock.ranks if isinstance(clock, RanksClock) else None
     with spent.on("warmup"):
-        timed, grown = ready.timed(), None
+        timed, rise = ready.timed(), None
         prepare(clock, timed)
         if problem.device == "cpu" and ranks is None:
             timed.before()
-            grown = growth(timed.run)  # of the first call that is like those to be timed
+            rise = growth(timed.run)  # of the first call that is like those to be timed
             timed.settle()
     with spent.on("memory"):
         expected = ready.cost.peak_bytes if ready.cost else None
         if ranks is not None:
-            seen = ranks.observe(*ready.values, expected)
+            view = ranks.observe(*ready.values, expected)
         else:
             key = profiled(job.variant, problem)
-            known = _profiles.get(key) if key else None
-            seen = observe(problem, ready.attend, *ready.values, expected, grown, known=known)
-            if key and seen.launches <= FEW:
-                _profiles[key] = seen._replace(results={})
-        if (changed := unlike(problem, seen.results, verdict.truth, verdict.zero)) is not None:
+            profile = _profiles.get(key) if key else None
+            view = observe(problem, ready.attend, *ready.values, expected, rise, known=profile)
+            if key and view.launches <= FEW:
+                _profiles[key] = view._replace(results={})
+        if (changed := unlike(problem, view.results, verdict.truth, verdict.zero)) is not None:
             raise Wrong(f"while its memory was observed {changed}")
-        if (why := unattested(job.variant, problem.device, seen.ran)) is not None:
+        if (why := unattested(job.variant, problem.device, view.ran)) is not None:
             raise Wrong(why)
         if isinstance(clock, EventClock):
-            clock.expect(1 if clock.name == "graph" else seen.launches)
+            clock.expect(1 if clock.name == "graph" else view.launches)
     with spent.on("warmup"):
         _, flags = warm_up(timed, clock, job.budget_s / 2)
     time = _confirmed(ready, timed, clock, flags, spent)
     with spent.on("audit"):
         least = _check_not_too_fast(ready, time)
         watch.check(ready.shared)
-    backend = chosen(job.variant, problem.device, seen.ran)
+    backend = chosen(job.variant, problem.device, view.ran)
     record = record.with_(
         time=time,
-        memory=seen.memory,
-        kernels=seen.kernels,
+        memory=view.memory,
+        kernels=view.kernels,
         setup_s=spent.seconds["setup"] + max(0.0, ready.first_s - time.median_s),
         share_of_ceiling=None if least is None else least / time.median_s,
         ranks=clock.did(time) if isinstance(clock, RanksClock) else None,
@@ -334,9 +334,9 @@ def audit_ranks(timed: Timed, together: Together) -> Audit:
         timed.before()
         together.begin()
         start = perf_counter()
-        kept = timed.run()
+        result = timed.run()
         walls.append(perf_counter() - start)
-        del kept
+        del result
         slowest = max(together.spent)
         if slowest > walls[-1]:
             reason = (
@@ -420,9 +420,9 @@ class Bench:
                 watch.check(ready.shared)
             if job.bits:
                 built_s = spent.seconds["setup"] + ready.first_s
-                given = job.problem, job.variant, ready.attend, ready.values
+                parts = job.problem, job.variant, ready.attend, ready.values
                 with spent.on("bits"):
-                    record = record.with_(determinism=try_determinism(*given, setup_s=built_s))
+                    record = record.with_(determinism=try_determinism(*parts, setup_s=built_s))
             return record
 
         return self._recorded(job, whole)
@@ -481,8 +481,8 @@ class Bench:
         with spent.on("inputs"):
             judged = self.judged(problem, job.seed).of(variant.operator)
         if problem.device != "cpu":  # room for a call is not room for what is kept to check it
-            kept = COPIES * sum(x.nbytes for x in judged.inputs.values())
-            memory.check_room(kept + peak, problem.device, "checking it", "with")
+            copies = COPIES * sum(x.nbytes for x in judged.inputs.values())
+            memory.check_room(copies + peak, problem.device, "checking it", "with")
         if variant.ranks:
             with spent.on("ranks"):  # starting them is not the variant's setup
                 team_for(variant.world, problem.device).load(variant.build)

@@ -54,15 +54,15 @@ class HostClock(Clock):
 
     def samples(self, before: Step, call: Step, count: int) -> list[float]:
         """One call a sample; the collector waits, and what a call returned is freed untimed."""
-        taken, now = [], perf_counter_ns  # once: a call might replace it before its end
+        seconds, now = [], perf_counter_ns  # once: a call might replace it before its end
         with collector_off():
             for _ in range(count):
                 before()
                 start = now()
-                kept = call()
-                taken.append((now() - start) * 1e-9)
-                del kept
-        return taken
+                result = call()
+                seconds.append((now() - start) * 1e-9)
+                del result
+        return seconds
 
 
 _synchronize = torch.cuda.synchronize
@@ -86,9 +86,9 @@ class CudaGpu:
     def __init__(self, device: str) -> None:
         index = torch.device(device).index
         self.device = torch.device("cuda", torch.cuda.current_device() if index is None else index)
-        found = _properties(self.device)
-        self.uuid = str(found.uuid)
-        size = max(2 * found.L2_cache_size, LEAST_FLUSH)
+        properties = _properties(self.device)
+        self.uuid = str(properties.uuid)
+        size = max(2 * properties.L2_cache_size, LEAST_FLUSH)
         self._flushed = torch.zeros(size // 4, dtype=torch.float32, device=self.device)
         self._sum = torch.zeros((), device=self.device)
 
@@ -122,10 +122,6 @@ class CudaGpu:
         would be written back later, inside the call that is timed.
         """
         torch.sum(self._flushed, 0, out=self._sum)
-
-    def overwrite(self) -> None:
-        """Queue the overwriting of as much, as other benchmarks empty the cache."""
-        self._flushed.zero_()
 
     def capture(self, call: Step) -> Step:
         """A step that replays what ``call`` queues; its results stay where they are.
@@ -184,7 +180,7 @@ FIRST_SLEEP = 2_000_000  # cycles, about a millisecond, until it is known how lo
 SLEEP_S = (5e-5, 0.1)  # of a sleep that was made to fit, the shortest and the longest
 SPARE = 1.5  # how much longer than the host took last time the kernel sleeps
 LOAD_CYCLES = 400_000  # of a sleep after a batch, whose length shows the SM's clock under load
-HELD, OWN_LAUNCHES = 800, 45
+MOST_LAUNCHES, OWN_LAUNCHES = 800, 45
 """Launches that are queued at once at the most (a stream holds about 1,024, and then the host must
 wait for the device), and what fresh values for a call take of them."""
 MISSES = 3  # so many batches of one call that the host could not queue in time: it never will
@@ -200,17 +196,17 @@ class EndToEndClock(Clock):
 
     def samples(self, before: Step, call: Step, count: int) -> list[float]:
         """One call a sample; the wait is for the whole device, whatever streams it used."""
-        gpu, taken = self._gpu, []
+        gpu, seconds = self._gpu, []
         for _ in range(count):
             before()
             gpu.flush()
             gpu.synchronize()
             start = gpu.now()
-            kept = call()
+            result = call()
             gpu.synchronize()
-            taken.append(gpu.now() - start)
-            del kept
-        return taken
+            seconds.append(gpu.now() - start)
+            del result
+        return seconds
 
 
 class EventClock(Clock):
@@ -226,10 +222,8 @@ class EventClock(Clock):
     batch = QUEUE
     least = LEAST_AHEAD
 
-    def __init__(self, gpu: CudaGpu, flush: Step | None = None) -> None:
-        """``flush`` stands for the GPU's own way to empty the cache."""
+    def __init__(self, gpu: CudaGpu) -> None:
         self._gpu, self._mhz = gpu, list[float]()
-        self._flush = flush or gpu.flush
         self._size, self._misses, self._launches = QUEUE, 0, 0
         self._rate = 0.0  # cycles in a second; not known before the first batch
         self._each_s = 0.0  # what the host takes for a call with its fresh values
@@ -240,14 +234,14 @@ class EventClock(Clock):
     def expect(self, launches: int) -> None:
         """A call launches about so many kernels: queue no more calls than a stream holds."""
         self._launches = launches
-        self._size = min(self._size, max(1, HELD // (launches + OWN_LAUNCHES)))
+        self._size = min(self._size, max(1, MOST_LAUNCHES // (launches + OWN_LAUNCHES)))
 
     @property
     def flags(self) -> tuple[str, ...]:
         """Why gaps between launches may be in its samples."""
         if self._late_s is None:
             return ()
-        if self._launches > HELD:
+        if self._launches > MOST_LAUNCHES:
             return (
                 f"not queued ahead: a call launches about {self._launches} kernels, more than a "
                 "stream holds, so gaps between launches may be in its time",
@@ -264,10 +258,10 @@ class EventClock(Clock):
 
     def samples(self, before: Step, call: Step, count: int) -> list[float]:
         """Batches, each read after the queue has drained."""
-        taken: list[float] = []
-        while len(taken) < count:
-            taken += self._take(before, call, min(self._size, count - len(taken)))
-        return taken
+        seconds: list[float] = []
+        while len(seconds) < count:
+            seconds += self._take(before, call, min(self._size, count - len(seconds)))
+        return seconds
 
     def _take(self, before: Step, call: Step, size: int) -> list[float]:
         """The samples of a batch; none where the host was not done while the device slept."""
@@ -276,7 +270,7 @@ class EventClock(Clock):
         if self._rate:
             cycles = int(min(max(SPARE * self._each_s * size, SLEEP_S[0]), SLEEP_S[1]) * self._rate)
         before()  # the first call's, so that a ``before`` that waits does so ahead of the sleep
-        self._flush()
+        self._gpu.flush()
         gpu.record(down)
         start = gpu.now()
         gpu.sleep(cycles)
@@ -284,11 +278,11 @@ class EventClock(Clock):
         for i, (first, last) in enumerate(self._pairs[:size]):
             if i:
                 before()
-                self._flush()
+                self._gpu.flush()
             gpu.record(first)
-            kept = call()
+            result = call()
             gpu.record(last)
-            del kept
+            del result
         ended = gpu.now()
         gpu.record(self._loaded[0])
         gpu.sleep(LOAD_CYCLES)
@@ -329,11 +323,11 @@ class GraphClock(EventClock):
         """Why it has no graph."""
         return super().flags if self._replay else (f"timed without a CUDA graph: {self._why}",)
 
-    def prepare(self, before: Step, call: Step, held: Step) -> None:
+    def prepare(self, before: Step, call: Step, hold: Step) -> None:
         """Capture ``call``, which :meth:`samples` then replays.
 
         A replay writes its results where the capture did, and runs none of the call's Python, so
-        it doesn't keep the results for later. ``held``, called right after the capture, returns a
+        it doesn't keep the results for later. ``hold``, called right after the capture, returns a
         step that does, which follows every replay. The call must read all that changes from
         addresses that stay, and so must what ``before`` prepares for it.
         """
@@ -343,8 +337,8 @@ class GraphClock(EventClock):
         before()
         try:
             replay = gpu.capture(call)
-            put_back = held()
-            assert callable(put_back), "held must return a step"
+            put_back = hold()
+            assert callable(put_back), "hold must return a step"
             replay()
             gpu.synchronize()
         except Exception as error:
@@ -394,8 +388,8 @@ attention: that may be faster than cuBLAS's own, which uses no tensor core."""
 TRIES = 5
 HOT_S, MOST_QUEUED = 1.0, 20_000
 """For how long calls run back to back, and how many of them there may be in a half."""
-SMALL_FLUSHED, FLUSH_TRIES = 1 << 24, 20
-"""Bytes of the call that is timed after either way to empty the cache, and how often."""
+FLOOR_TRIES = 20
+"""How often an empty kernel is timed."""
 WARM_S = {"cpu": 0.0, "cuda": 0.3}
 """How long a call is repeated before it counts: the clocks of an idle GPU are low."""
 
@@ -417,30 +411,22 @@ def back_to_back(gpu: CudaGpu, call: Step, each_s: float, seconds: float) -> flo
 
 
 def _cuda_extras(gpu: CudaGpu, products: dict[str, tuple[Step, float, float]]) -> dict[str, Any]:
-    """The products' rates back to back; an empty kernel between two events; a small call after
-    either way to empty the cache.
-    """
-    small = torch.zeros(SMALL_FLUSHED // 4, device=gpu.device)
-    write = partial(small.add_, 1.0)
-
-    def after(flush: Step, call: Step = write) -> float:
-        return statistics.median(EventClock(gpu, flush).samples(_nothing, call, FLUSH_TRIES))
-
+    """The products' rates back to back, and an empty kernel between two events."""
+    empty = EventClock(gpu).samples(_nothing, partial(gpu.sleep, 0), FLOOR_TRIES)
     return {
         "hot": {
             name: flops / back_to_back(gpu, product, each_s, HOT_S)
             for name, (product, flops, each_s) in products.items()
         },
-        "floor_s": after(gpu.flush, partial(gpu.sleep, 0)),
-        "flush": {"read_s": after(gpu.flush), "written_s": after(gpu.overwrite)},
+        "floor_s": statistics.median(empty),
     }
 
 
 def measure_ceilings(device: str, dtypes: Iterable[str]) -> dict[str, Any]:
     """``{"flops": {dtype: FLOP/s}, "copy": {bytes moved: bytes/s}}``, the best of several tries.
 
-    On a GPU, besides: ``hot``, FLOP/s of products back to back; ``floor_s`` of an empty kernel by
-    events; and ``flush``, what a small call takes after the cache was read or overwritten.
+    On a GPU, besides: ``hot``, FLOP/s of products back to back, and ``floor_s`` of an empty kernel
+    by events.
     """
     kind, clock = device.split(":")[0], clock_for(device, "forward")
     chance = torch.Generator(device)  # torch's own is shared
@@ -459,9 +445,9 @@ def measure_ceilings(device: str, dtypes: Iterable[str]) -> dict[str, Any]:
         for n in PRODUCT_SIZES[kind]:
             a, b = (torch.randn(n, n, device=device, generator=chance).to(dtype) for _ in "ab")
             product, work = partial(torch.matmul, a, b), 2.0 * n**3
-            rates.append(work / (taken := best(product)))
+            rates.append(work / (seconds := best(product)))
             if name != "float32":  # which may be three products of TF32
-                products[name] = product, work, taken
+                products[name] = product, work, seconds
             if name == "float32" and kind in THREE_OF_TF32:
                 precision = torch.get_float32_matmul_precision()
                 torch.set_float32_matmul_precision("high")

@@ -36,7 +36,6 @@ def try_determinism(
     values: Values,
     *,
     setup_s: float = 0.0,
-    most_setup_s: float = MOST_SETUP_S,
 ) -> Determinism:
     """What can be found out; ``setup_s`` is what building and the first call took.
 
@@ -49,7 +48,7 @@ def try_determinism(
             why = "its results differ from call to call, so nothing can be said of the batch"
             return Determinism(repeats=False, why=why)
         result = Determinism(repeats=True)
-        if setup_s > most_setup_s:
+        if setup_s > MOST_SETUP_S:
             return result.with_(why=f"building took {duration(setup_s)}")
         batch, place = _across_batches(problem, variant, attend, values)
         return result.with_(batch=batch, place=place)

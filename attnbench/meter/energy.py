@@ -31,11 +31,6 @@ class NvmlCounter:
             raise OSError(joules.reason)
         return joules
 
-    def watts(self) -> float | None:
-        """At this instant; None where the board can't tell."""
-        watts = self._board.power_w()
-        return None if isinstance(watts, Absent) else watts
-
 
 class RaplCounter:
     """The processor's packages, summed. Their counters are short and begin again at zero."""
@@ -57,9 +52,6 @@ class RaplCounter:
             self._sum_uj += is_now - was + (whole if is_now < was else 0)
         self._last = now
         return self._sum_uj * 1e-6
-
-    def watts(self) -> None:
-        """It has no such reading."""
 
     def wait(self) -> None:
         """A call on the processor has ended when it returns."""
@@ -111,13 +103,12 @@ IDLE_S, MOST_LOOKS, STILL = 1.0, 8, 0.03
 SETTLE_S = 0.5  # how long a device is left alone before its idle draw is read
 POLL_S = 1e-3
 UPDATES = 15  # steps of the counter in a measurement, at the least
-ROUND_S, FRESH_S, WATTS_S = 5e-3, 0.1, 0.05
-"""Of calls before the device is waited for, of fresh values, and between readings of the power."""
+ROUND_S, FRESH_S = 5e-3, 0.1
+"""Of calls before the device is waited for, and of fresh values."""
 READING = 0.2
 """The share of a round that a reading of the counter may take, where its next step is waited for:
 the device is idle meanwhile."""
 PATIENCE_S = 2.0  # a counter that did not move for so long does not move
-DISAGREE = 0.1
 STOOD_STILL = "the energy counter did not move in {}"
 
 
@@ -143,21 +134,12 @@ def measure_energy(
         last = load.next_step()
     except OSError as error:
         return Energy(why=str(error), method=counter.method)
-    took, drawn, calls = (end - start for start, end in zip(first, last, strict=True))
-    joules = (drawn - idle_w * took) / calls
-    flags = []
-    if load.watts:  # a second opinion
-        other = sum(load.watts) / len(load.watts) * took
-        if abs(other - drawn) > DISAGREE * drawn:
-            flags.append(
-                f"power by time makes {format.joules(other)} of what the counter says is "
-                f"{format.joules(drawn)}"
-            )
-    if joules <= 0:
-        flags.append("the device drew no more than when idle")
+    took, total, calls = (end - start for start, end in zip(first, last, strict=True))
+    joules = (total - idle_w * took) / calls
+    flags = [] if joules > 0 else ["the device drew no more than when idle"]
     return Energy(
         joules=joules,
-        gross_joules=drawn / calls,
+        gross_joules=total / calls,
         tokens_per_joule=tokens / joules if joules > 0 else None,
         idle_w=idle_w,
         calls=int(calls),
@@ -199,17 +181,15 @@ class _Load:
         """Run until the device draws what it will go on drawing."""
         self._run, self._before, self._counter = run, before, counter
         self._calls, self._each = 0, 1
-        self.watts: list[float] = []
         start = perf_counter()
         counter.joules()
         self._round_s = max(ROUND_S, (perf_counter() - start) / READING)
         start = perf_counter()
-        self._read = self._fresh = start - FRESH_S
+        self._fresh = start - FRESH_S
         while (spent := perf_counter() - start) < counter.warm_s or not self._calls:
             self._round()
             if perf_counter() - start - spent < self._round_s / 2:
                 self._each *= 2
-        self.watts.clear()
 
     def go_on(self, seconds: float) -> None:
         """Run for so long."""
@@ -234,9 +214,5 @@ class _Load:
             self._before()
         for _ in range(self._each):
             self._run()
-        if perf_counter() - self._read >= WATTS_S:  # while it works, not after
-            self._read = perf_counter()
-            if (watts := self._counter.watts()) is not None:
-                self.watts.append(watts)
         self._counter.wait()
         self._calls += self._each

@@ -36,7 +36,7 @@ COMPILED = "## Call CompiledFxGraph"
 """Prefix of a compiled graph's call; its hash follows."""
 MEMORY = "[memory]"  # the name of an allocation, or of a release
 
-Named = tuple[str, Any]  # an event with its name, which takes long to read
+Event = tuple[str, Any]  # an event with its name, which takes long to read
 
 
 class Own(NamedTuple):
@@ -53,7 +53,7 @@ def shown_name(name: str) -> str:
     return "compiled graph" if name.startswith(COMPILED) else name
 
 
-def own_of(events: Iterable[Named], names: tuple[str, ...] = OPERATORS) -> Iterator[Own]:
+def own_of(events: Iterable[Event], names: tuple[str, ...] = OPERATORS) -> Iterator[Own]:
     """Each operator that ran, without the operators inside it."""
     by_thread = defaultdict[int, Any](list)
     for number, (name, event) in enumerate(events):
@@ -66,17 +66,17 @@ def own_of(events: Iterable[Named], names: tuple[str, ...] = OPERATORS) -> Itera
 
 def _of_thread(calls: list[tuple[int, int, int, str, Any]]) -> Iterator[Own]:
     own = [-minus for _, minus, *_ in calls]
-    called: list[list[Any]] = [[] for _ in calls]
+    calls_of: list[list[Any]] = [[] for _ in calls]
     within: list[tuple[int, int]] = []  # the calls that are not over: their ends, and which
     for at, (start, minus, _, _, event) in enumerate(calls):
         while within and within[-1][0] <= start:
             within.pop()
         if within:
             own[within[-1][1]] += minus
-            called[within[-1][1]].append(event)
+            calls_of[within[-1][1]].append(event)
         within.append((start - minus, at))
     for at, (_, _, _, name, event) in enumerate(calls):
-        yield Own(event, name, own[at], called[at])
+        yield Own(event, name, own[at], calls_of[at])
 
 
 BETWEEN = "attnbench: between forward and backward"
@@ -147,10 +147,10 @@ def observe(
     for _ in range(sure):
         if grown is None:
             grown = growth(lambda: _run(call, dout))
-        seen, grown = _observe_cpu(call, run, expected, grown), None
-        if seen.memory.method != HIGH_WATER:
+        observed, grown = _observe_cpu(call, run, expected, grown), None
+        if observed.memory.method != HIGH_WATER:
             break
-    return seen
+    return observed
 
 
 def growth(run: Callable[[], object]) -> int:
@@ -174,7 +174,7 @@ def _observe_cuda(
     torch.cuda.reset_peak_memory_stats(device)
     base = requested("current")
     profiler: Any = nullcontext() if known else profile(use_kineto=True)  # see warm_profiler
-    with profiler as seen:
+    with profiler as profiler_:
         results = _run(call, dout)
         torch.cuda.synchronize(device)
     peak = requested("peak") - base
@@ -185,11 +185,11 @@ def _observe_cuda(
     memory = Memory(peak, saved, expected, "requested bytes of the caching allocator")
     if known is not None:
         return known._replace(memory=memory, results=results)
-    events = [(e.name(), e) for e in seen.kineto_results.events()]
+    events = [(e.name(), e) for e in profiler_.kineto_results.events()]
     return _observed(memory, events, results)
 
 
-def _observed(memory: Memory, events: list[Named], results: dict[str, torch.Tensor]) -> Observed:
+def _observed(memory: Memory, events: list[Event], results: dict[str, torch.Tensor]) -> Observed:
     own, spent = list(own_of(events)), Counter[str]()
     launches = sum(not each.called and not NO_KERNEL.match(each.name) for each in own)
     for each in own:
@@ -200,16 +200,16 @@ def _observed(memory: Memory, events: list[Named], results: dict[str, torch.Tens
 
 
 def _observe_cpu(
-    call: Call, run: Callable[[], dict[str, torch.Tensor]], expected: int | None, grown: int
+    call: Call, run: Callable[[], dict[str, torch.Tensor]], expected: int | None, rise: int
 ) -> Observed:
     resident, own_bytes = _reset_high_water(), output_bytes(call.problem)
     tracemalloc.start()
-    with profile(use_kineto=True, profile_memory=True) as seen:
+    with profile(use_kineto=True, profile_memory=True) as profiler:
         results = run()
     arrays = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    high = max(grown, _kernel_bytes("VmHWM") - resident)
-    events = [(e.name(), e) for e in seen.kineto_results.events()]
+    high = max(rise, _kernel_bytes("VmHWM") - resident)
+    events = [(e.name(), e) for e in profiler.kineto_results.events()]
     peak, between = _replay(events)
     method, flags = "allocation events", []
     if arrays > ARRAY_BYTES or peak < own_bytes:
@@ -221,31 +221,31 @@ def _observe_cpu(
     if high > peak * (1 + UNSEEN_SHARE) + UNSEEN_BYTES:
         flags.append(f"the process grew by {size(high)}: memory taken past torch's allocator")
         peak, method = high, HIGH_WATER
-    held = _held(call)
-    if held > peak * UNSEEN_SHARE + ARRAY_BYTES:
-        flags.append(f"it holds {size(held)} from call to call: it is not in its peak")
+    held_bytes = _held_bytes(call)
+    if held_bytes > peak * UNSEEN_SHARE + ARRAY_BYTES:
+        flags.append(f"it holds {size(held_bytes)} from call to call: it is not in its peak")
     saved = None if between is None else between - own_bytes
     return _observed(Memory(peak, saved, expected, method, flags), events, results)
 
 
-def _held(call: Call) -> int:
+def _held_bytes(call: Call) -> int:
     """Bytes of the tensors that a variant holds, its weights left out: masks, scratch, results."""
     ruler = (*call.leaves.values(), *call.new.values(), *call.weights.values())
-    known = {x.untyped_storage().data_ptr() for x in ruler}
-    found: dict[int, int] = {}
-    seen, todo = {id(call)}, list[Any]([call.attend])
+    own = {x.untyped_storage().data_ptr() for x in ruler}
+    sizes: dict[int, int] = {}
+    visited, todo = {id(call)}, list[Any]([call.attend])
     while todo:
         thing = todo.pop()
-        if id(thing) in seen or isinstance(thing, ModuleType | type | FrameType):
+        if id(thing) in visited or isinstance(thing, ModuleType | type | FrameType):
             continue
-        seen.add(id(thing))
+        visited.add(id(thing))
         if type(thing) is torch.Tensor and thing.layout is torch.strided:
-            found[thing.untyped_storage().data_ptr()] = thing.untyped_storage().nbytes()
+            sizes[thing.untyped_storage().data_ptr()] = thing.untyped_storage().nbytes()
         elif isinstance(thing, FunctionType):  # not its globals
             todo += [*(thing.__closure__ or ()), *(thing.__defaults__ or ())]
-        elif len(seen) < MOST_THINGS:
+        elif len(visited) < MOST_THINGS:
             todo += gc.get_referents(thing)
-    return sum(size for at, size in found.items() if at not in known)
+    return sum(size for at, size in sizes.items() if at not in own)
 
 
 def _run(
@@ -263,7 +263,7 @@ def _run(
     return results
 
 
-def _replay(events: list[Named]) -> tuple[int, int | None]:
+def _replay(events: list[Event]) -> tuple[int, int | None]:
     """The highest running sum of allocations, and the sum between forward and backward."""
     steps = [(e.start_ns(), e.nbytes()) for name, e in events if name == MEMORY]
     turn = next((e.start_ns() for name, e in events if name == BETWEEN), None)

@@ -34,19 +34,19 @@ SHARED = "attnbench"  # a link to the same package in both folders; its modules 
 
 
 @contextmanager
-def modules_of(folder: str, instead_of: str, kept: dict[str, ModuleType]) -> Iterator[None]:
+def modules_of(folder: str, instead_of: str, loaded: dict[str, ModuleType]) -> Iterator[None]:
     """Inside the block imports, earlier ones too, come from one folder instead of another.
 
-    ``kept``: the modules of the folder that earlier blocks have loaded.
+    ``loaded``: the modules of the folder that earlier blocks have loaded.
     """
     away = _remove_modules(instead_of)
-    sys.modules.update(kept)
+    sys.modules.update(loaded)
     _repath(instead_of, folder)
     try:
         yield
     finally:
-        kept.clear()
-        kept.update(_remove_modules(folder))
+        loaded.clear()
+        loaded.update(_remove_modules(folder))
         sys.modules.update(away)
         _repath(folder, instead_of)
 
@@ -127,7 +127,7 @@ def compare_ready(a: Ready, b: Ready, rule: StopRule, *, audit: bool = False) ->
     that one is wrong.
     """
     sides = ReadyCalls(a), ReadyCalls(b)
-    start, wanted = perf_counter(), demanded()
+    start, demand = perf_counter(), demanded()
     pairs = compare(*sides, rule)
     for side in sides:
         side.check()
@@ -136,11 +136,11 @@ def compare_ready(a: Ready, b: Ready, rule: StopRule, *, audit: bool = False) ->
     both = f"{sides[0].label} or {sides[1].label}"
 
     def check_shared() -> None:
-        if (left := watch.said(a.shared)) is not None:
+        if left := watch.left_changed(a.shared):
             raise Wrong(f"{both}: {left}")
 
     check_shared()
-    busy, threads = (demanded() - wanted) / (perf_counter() - start), torch.get_num_threads()
+    busy, threads = (demanded() - demand) / (perf_counter() - start), torch.get_num_threads()
     if a.job.problem.device == "cpu" and busy > MORE_PROCESSORS * threads:
         raise Wrong(
             f"{both}: while pairs were taken {busy:.2g} processors were busy, not {threads}"
@@ -172,19 +172,21 @@ def floor_of(ready: Ready, budget_s: float = BUDGET_S) -> dict[str, Any]:
     one at most, with the sampling noise; ``pairs``, the median of the comparisons. Raises
     :class:`Wrong` where a call gives a wrong result.
     """
-    start, taken = perf_counter(), list[Pairs]()
+    start, trials = perf_counter(), list[Pairs]()
     rule = StopRule(LEAST_MARGIN, cap=640, budget_s=budget_s / TRIALS[0])
-    while len(taken) < TRIALS[0] or (len(taken) < TRIALS[1] and perf_counter() - start < budget_s):
-        taken.append(compare_ready(ready, ready, rule))
-    seen = [pairs.comparison for pairs in taken]
-    off = [max(0.0, math.log(c.low), -math.log(c.high)) for c in seen]
-    apart = [abs(math.log(c.ratio)) for c in seen]
+    while len(trials) < TRIALS[0] or (
+        len(trials) < TRIALS[1] and perf_counter() - start < budget_s
+    ):
+        trials.append(compare_ready(ready, ready, rule))
+    comparisons = [pairs.comparison for pairs in trials]
+    off = [max(0.0, math.log(c.low), -math.log(c.high)) for c in comparisons]
+    apart = [abs(math.log(c.ratio)) for c in comparisons]
     return {
-        "call_s": median(median(pairs.a_s) for pairs in taken),
+        "call_s": median(median(pairs.a_s) for pairs in trials),
         "floor": math.expm1(float(np.quantile(off, 0.95))),
         "apart": math.expm1(float(np.quantile(apart, 0.95))),
-        "trials": len(seen),
-        "pairs": median(c.n for c in seen),
+        "trials": len(comparisons),
+        "pairs": median(c.n for c in comparisons),
     }
 
 
@@ -256,18 +258,18 @@ class HeldVariant:
             return {"wrong": str(wrong)}
         return {"seconds": seconds}
 
-    def _hold(self, bench: Bench, sent: Mapping[str, Any]) -> dict[str, Any]:
+    def _hold(self, bench: Bench, question: Mapping[str, Any]) -> dict[str, Any]:
         """The variant, by its text in the table that this worker sees."""
         try:
             if self._rows is None:  # a folder with a commit stays as it is
-                self._rows = table(sent.get("tables", ()))
+                self._rows = table(question.get("tables", ()))
             rows = self._rows
         except Exception as error:  # whatever a file of rows raises
             why = f"its table can't be read: {type(error).__name__}: {error}"
             return {"refused": why, "status": str(Status.FAILED)}
         try:
-            row, problem = rows.find(sent["variant"]), Problem.from_dict(sent["problem"])
-            ready = bench.ready(Job(row, problem, sent["seed"], sent["budget_s"]))
+            row, problem = rows.find(question["variant"]), Problem.from_dict(question["problem"])
+            ready = bench.ready(Job(row, problem, question["seed"], question["budget_s"]))
         except NotReady as stopped:
             status = str(stopped.record.status)
             return {"refused": f"{status}: {stopped.record.reason}", "status": status}
@@ -291,9 +293,9 @@ class Sides:
             return self._own.answer(bench, question)
         if folder not in self._others:
             self._others[folder] = HeldVariant(), {}
-        held, modules = self._others[folder]
+        variant, modules = self._others[folder]
         with modules_of(folder, self._folder, modules):
-            return held.answer(bench, question)
+            return variant.answer(bench, question)
 
 
 SIDES = Sides(str(Path(impls.__file__).parents[1]))  # of this process

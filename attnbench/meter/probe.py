@@ -10,6 +10,7 @@ that takes more than the time given is not observed: its memory does not matter 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from math import isfinite
 from statistics import median
@@ -19,10 +20,12 @@ import torch
 from torch import Tensor
 
 from attnbench.core.job import Job
-from attnbench.core.record import Probed, Status
-from attnbench.gate import spot_check, watch
-from attnbench.gate.hygiene import check_form
-from attnbench.gate.inputs import Attend, Inputs, cast, make
+from attnbench.core.record import Error, Probed, Status
+from attnbench.gate import budget, watch
+from attnbench.gate.hygiene import check_finite, check_form
+from attnbench.gate.inputs import Attend, Inputs, as_rows, cast, make
+from attnbench.gate.oracle import EDGES, Errors, compare, within
+from attnbench.gate.reference import Defines, Reference, Tensors, defined, of_rows
 from attnbench.meter import clocks, memory
 from attnbench.meter.cell import poisoned, refused
 from attnbench.meter.clocks import Clock, clock_for
@@ -70,8 +73,8 @@ def _look(job: Job, max_time_s: float, expected: int, spent: TimeSpent) -> dict[
     variant, problem = job.variant, job.problem
     if (refusal := variant.supports(problem)) is not None:
         raise Unsupported(refusal)
-    checked = spot_check.room(problem, exact=variant.definition is None)
-    need = spot_check.room(problem, exact=True) + max(expected, checked)
+    checked = room(problem, exact=variant.definition is None)
+    need = room(problem, exact=True) + max(expected, checked)
     memory.check_room(need, problem.device, "it" if expected > checked else "checking it", "with")
     before = watch.snapshot()
     with spent.on("setup"):
@@ -82,33 +85,91 @@ def _look(job: Job, max_time_s: float, expected: int, spent: TimeSpent) -> dict[
             problem, attend, make(problem, job.seed, inputs_of(variant.operator, problem))
         )
     with spent.on("first"):
-        grown = memory.growth(fresh.run)
+        rise = memory.growth(fresh.run)
     with spent.on("timing"):
         clock = clock_for(problem.device, problem.phase)
         prepare(clock, fresh)
         samples = few_samples(clock, fresh, max_time_s)
-    results, rows = fresh.results(), spot_check.secret_rows(problem, ROWS)
+    results, rows = fresh.results(), secret_rows(problem, ROWS)
     dout = fresh.dout_in(rows)
-    time_s, seen = median(samples), None
+    time_s, view = median(samples), None
     if time_s <= max_time_s:
         with spent.on("memory"):
-            seen = memory.observe(problem, attend, fresh.inputs, dout, expected or None, grown)
+            view = memory.observe(problem, attend, fresh.inputs, dout, expected or None, rise)
     with spent.on("checking"):
         define = None
         if variant.definition is not None:
             define = load_function(variant.definition)(problem, **variant.chosen)
-        wanted = spot_check.reference(problem, fresh.inputs, rows, dout, define, job.seed)
-        spot_check.check(problem, results, wanted)
-        if seen is not None:
-            check_form(problem, seen.results["forward"])
-            spot_check.check(problem, {n: x.detach() for n, x in seen.results.items()}, wanted)
+        truth = expected_of(problem, fresh.inputs, rows, dout, define, job.seed)
+        check_rows(problem, results, truth)
+        if view is not None:
+            check_form(problem, view.results["forward"])
+            check_rows(problem, {n: x.detach() for n, x in view.results.items()}, truth)
         watch.check(before)
     fields = {"status": Status.MEASURED, "rows": len(rows), "time_s": time_s, "samples_s": samples}
     flags, peak = [*clock.flags], dict[str, Any]()
-    if seen is not None:
-        flags += seen.memory.flags
-        peak = {"peak_bytes": seen.memory.peak_bytes, "method": seen.memory.method}
+    if view is not None:
+        flags += view.memory.flags
+        peak = {"peak_bytes": view.memory.peak_bytes, "method": view.memory.method}
     return {**fields, "clock": clock.name, "flags": flags, **peak}
+
+
+LOOSER = 4.0
+"""How much more is allowed than by the gate, since one row weighs more among 16 than among 256: the
+first, which sees itself alone, has next to no gradient but all of its rounding."""
+FROM_FLOAT64 = 4
+"""How many float64 copies of a definition's inputs may exist at once; as many of its gradients."""
+
+
+def secret_rows(problem: Problem, count: int) -> Tensor:
+    """Some rows that were not known when the output was made, and the edges."""
+    edges = {edge % problem.q_len for edge in EDGES}
+    numbers = random.SystemRandom().sample(range(problem.q_len), min(count, problem.q_len))
+    rest = [row for row in numbers if row not in edges][: max(0, count - len(edges))]
+    return torch.tensor(sorted({*edges, *rest}), device=problem.device)
+
+
+def expected_of(
+    problem: Problem,
+    inputs: Inputs,
+    rows: Tensor,
+    dout: Tensor | None,
+    define: Defines | None,
+    seed: int,
+) -> Reference:
+    """The truth in those rows, outside of which ``dout`` is zero; ``define``: of no softmax."""
+    if define is None:
+        return of_rows(problem, inputs, rows, dout, seed)[0]
+    return defined(problem, inputs, Reference(rows, dout), define)
+
+
+def check_rows(problem: Problem, got: Tensors, expected: Reference) -> None:
+    """Raise :class:`Wrong` where output or gradients are beyond the budgets.
+
+    ``got``: whole tensors, as a call returned them; only those are checked.
+    """
+    for name, tensor in got.items():
+        check_finite("the output" if name == "forward" else name, as_rows(tensor))
+    errors = {name: compare(expected.of(name, x), expected.want[name]) for name, x in got.items()}
+
+    def looser(plain: Error) -> Error:
+        relative, worst_row = (x and LOOSER * x for x in (plain.relative, plain.worst_row))
+        return plain.with_(relative=relative, worst_row=worst_row)
+
+    def against(plain: Errors) -> None:
+        loose = {name: looser(plain[name]) for name in errors}
+        budget.check_all(errors, loose, expected, problem.dtype)
+
+    within(expected.plain, against)
+
+
+def room(problem: Problem, *, exact: bool) -> int:
+    """Bytes that such a check takes at most, roughly."""
+    keys = problem.batch * problem.kv_heads * problem.kv_len
+    queries = problem.batch * problem.heads * problem.q_len
+    doubles = 8 * (keys + queries) * (problem.head_dim + problem.v_head_dim)
+    copies = 0 if exact else FROM_FLOAT64
+    return doubles * max(1, copies + (FROM_FLOAT64 if problem.gradients else 0))
 
 
 def few_samples(clock: Clock, fresh: Fresh, max_time_s: float) -> list[float]:

@@ -24,12 +24,12 @@ from attnbench.core import settings
 from attnbench.core.lock import collector_off
 from attnbench.gate import watch
 from attnbench.gate.findings import Wrong
-from attnbench.gate.hygiene import check_form
+from attnbench.gate.hygiene import check_form, check_inputs_kept
 from attnbench.gate.inputs import TOKENS, Attend, Call, Inputs
 from attnbench.meter import memory
 from attnbench.meter.cell import failure
 from attnbench.meter.clocks import cuda_gpu
-from attnbench.meter.ranks import EXCHANGE, note_of, page_axes, pages
+from attnbench.meter.ranks import EXCHANGE, PAGE_AXES, note_of, pages
 from impls.loading import load_function
 from impls.masks import Mask
 from impls.operators import QKV
@@ -98,7 +98,7 @@ class RankPart:
     @staticmethod
     def _tokens(name: str) -> int:
         """The axis along which a tensor is shared out."""
-        axes = page_axes()[name]
+        axes = PAGE_AXES[name]
         return next(axes.index(axis) for axis in TOKENS if axis in axes)
 
 
@@ -170,26 +170,22 @@ class Member:
         part.out, inputs = None, part.inputs()
         part.call.load(inputs)
         versions = {name: leaf._version for name, leaf in part.call.leaves.items()}
-        told, out = self._timed(part, part.call.forward)
+        timing, out = self._timed(part, part.call.forward)
         out = check_form(part.problem, out)
         part.put("out", out)
-        for name, leaf in part.call.leaves.items():
-            if not torch.equal(leaf.detach(), inputs[name]):
-                raise Wrong(f"it changed its input {name}")
-            if leaf._version != versions[name]:
-                raise Wrong(f"it wrote to its input {name} and put it back")
+        check_inputs_kept(part.call, inputs, versions)
         part.out = out
-        return told
+        return timing
 
     def _backward(self, part: RankPart) -> dict[str, Any]:
         out, dout = part.out, part.dout
         assert out is not None and dout is not None
         dout.copy_(part.take("dout"))
-        told, gradients = self._timed(part, lambda: part.call.backward(out, dout))
+        timing, gradients = self._timed(part, lambda: part.call.backward(out, dout))
         for name, gradient in zip(part.call.names, gradients, strict=True):
             part.put(name, gradient)
         part.out = None
-        return told
+        return timing
 
     def _timed(self, part: RankPart, run: Callable[[], Any]) -> tuple[dict[str, Any], Any]:
         """Seconds of a call from when all ranks begin, bytes sent meanwhile, and what it gave."""
@@ -215,11 +211,15 @@ class Member:
             memory.warm_profiler()
             self._warm = True
         dout = part.take("dout") if part.problem.gradients else None
-        given = part.problem, part.attend, part.inputs(), dout, None
-        seen = memory.observe(*given, sure=1, settle=_threads_rest)
-        for name, result in seen.results.items():
+        parts = part.problem, part.attend, part.inputs(), dout, None
+        view = memory.observe(*parts, sure=1, settle=_threads_rest)
+        for name, result in view.results.items():
             part.put("out" if name == "forward" else name, result)
-        return {"memory": seen.memory.to_dict(), "kernels": seen.kernels, "ran": sorted(seen.ran)}
+        return {
+            "memory": view.memory.to_dict(),
+            "kernels": view.kernels,
+            "ran": sorted(view.ran),
+        }
 
 
 MEMBER = Member()  # what this process is

@@ -66,9 +66,9 @@ def fault(troubles: Mapping[int, BaseException | None], doing: str, limit_s: flo
             return RankLost(f"rank {number} {how} in its {doing}", Status.CRASHED, end.output)
     if lost:
         return silent({n: end.output for n, end in lost.items()}, doing, limit_s)
-    told = {n: one.answer for n, one in troubles.items() if isinstance(one, _Troubled)}
-    rank = min(told, key=lambda each: (told[each].get("exchanging", False), each))
-    answer = told[rank]
+    answers = {n: one.answer for n, one in troubles.items() if isinstance(one, _Troubled)}
+    rank = min(answers, key=lambda each: (answers[each].get("exchanging", False), each))
+    answer = answers[rank]
     if "wrong" in answer:
         return Wrong(f"rank {rank}: {answer['wrong']}")
     if "unsupported" in answer:
@@ -105,12 +105,13 @@ def silent(words: Mapping[int, str], doing: str, limit_s: float) -> RankLost:
 ALIGNED = 64  # bytes: where a tensor may begin
 GRADIENTS = tuple(f"d{name}" for name in QKV)
 OUT_AXES = ("batch", "heads", "q_len", "v_head_dim")
-
-
-def page_axes() -> dict[str, tuple[str, ...]]:
-    """The axes of the inputs and results that ranks share."""
-    own = {name: spec.axes for name, spec in QKV.items()}
-    return {**own, **{f"d{n}": axes for n, axes in own.items()}, "out": OUT_AXES, "dout": OUT_AXES}
+PAGE_AXES: dict[str, tuple[str, ...]] = {
+    **{name: spec.axes for name, spec in QKV.items()},
+    **{f"d{name}": spec.axes for name, spec in QKV.items()},
+    "out": OUT_AXES,
+    "dout": OUT_AXES,
+}
+"""The axes of the inputs and results that ranks share."""
 
 
 def pages(problem: Problem, file: int) -> dict[str, Tensor]:
@@ -118,18 +119,18 @@ def pages(problem: Problem, file: int) -> dict[str, Tensor]:
     dtype, forward = getattr(torch, problem.dtype), (*QKV, "out")
     shapes = {
         name: tuple(size(problem, axis) for axis in axes)
-        for name, axes in page_axes().items()
+        for name, axes in PAGE_AXES.items()
         if problem.gradients or name in forward
     }
     sizes = [math.prod(shape) * problem.item_bytes for shape in shapes.values()]
     ends = list(accumulate(-(-size // ALIGNED) * ALIGNED for size in sizes))
     os.truncate(file, ends[-1])
     memory = mmap.mmap(file, ends[-1])
-    found = {}
+    tensors = {}
     for (name, shape), offset in zip(shapes.items(), [0, *ends], strict=False):
         flat = torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=offset)
-        found[name] = flat.view(shape)
-    return found
+        tensors[name] = flat.view(shape)
+    return tensors
 
 
 @contextmanager
@@ -194,8 +195,8 @@ class Team:
         :meth:`ask`.
         """
         self._built += 1
-        sent = {"variant": variant.to_dict(), "problem": problem.to_dict(), "file": file}
-        built = self._ask([{"rank": "build", "of": self._built, **sent}] * self.world, "setup")
+        job = {"variant": variant.to_dict(), "problem": problem.to_dict(), "file": file}
+        built = self._ask([{"rank": "build", "of": self._built, **job}] * self.world, "setup")
         return self._built, built[0]["note"]
 
     def ask(self, deed: str, of: int, doing: str) -> list[dict[str, Any]]:
@@ -223,8 +224,8 @@ class Team:
         limit_s = START_LIMIT_S if doing == "start" else CALL_LIMIT_S
 
         def ask(rank: process.Worker, question: Mapping[str, Any]) -> dict[str, Any]:
-            sent = {**question, "over": over, "limit_s": limit_s}
-            answer = rank.ask(sent, limit_s + SAY_S)
+            question_ = {**question, "over": over, "limit_s": limit_s}
+            answer = rank.ask(question_, limit_s + SAY_S)
             if "done" not in answer:
                 raise _Troubled(answer)
             done: dict[str, Any] = answer["done"]
@@ -232,12 +233,12 @@ class Team:
 
         with ThreadPoolExecutor(self.world) as pool:
             pairs = zip(self._ranks, questions, strict=True)
-            asked = [pool.submit(ask, rank, question) for rank, question in pairs]
-            wait(asked, return_when=FIRST_EXCEPTION)
-            if all(one.done() and one.exception() is None for one in asked):
-                return [one.result() for one in asked]
-            wait(asked, GRACE_S)
-            troubles = {n: one.exception() for n, one in enumerate(asked) if one.done()}
+            futures = [pool.submit(ask, rank, question) for rank, question in pairs]
+            wait(futures, return_when=FIRST_EXCEPTION)
+            if all(one.done() and one.exception() is None for one in futures):
+                return [one.result() for one in futures]
+            wait(futures, GRACE_S)
+            troubles = {n: one.exception() for n, one in enumerate(futures) if one.done()}
             for pid in filter(None, self.processes):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -274,18 +275,18 @@ class RanksClock(Clock):
         for _ in range(count):
             before()
             self.ranks.begin()
-            kept = call()
+            result = call()
             self.taken.append(list(self.ranks.spent))  # what comes next adds to it
-            del kept
+            del result
         return [max(each) for each in self.taken[-count:]]
 
     def did(self, time: Time) -> Ranks:
         """What each rank did in the calls whose samples were kept."""
-        kept, ranks = set(time.samples_s), self.ranks
-        taken = [each for each in self.taken if max(each) in kept]
+        samples, ranks = set(time.samples_s), self.ranks
+        seconds = [each for each in self.taken if max(each) in samples]
         return Ranks(
             world=ranks.team.world,
-            time_s=[median(one) for one in zip(*taken, strict=True)],
+            time_s=[median(one) for one in zip(*seconds, strict=True)],
             peak_bytes=ranks.peaks,
             sent_bytes=list(ranks.sent),
             backend=ranks.team.backend,
@@ -333,9 +334,9 @@ class Together:
         self._passed("backward", {"dout": dout})
         return tuple(self._taken(name) for name in GRADIENTS)
 
-    def _passed(self, deed: str, given: Mapping[str, Tensor]) -> None:
+    def _passed(self, deed: str, tensors: Mapping[str, Tensor]) -> None:
         """Have all ranks make a pass, and count what it took."""
-        self._lay(given)
+        self._lay(tensors)
         for rank, answer in enumerate(self.team.ask(deed, self._of, f"{deed} pass")):
             self.spent[rank] += answer["seconds"]
             self.sent[rank] += answer["sent"]
@@ -350,26 +351,26 @@ class Together:
         if dout is not None:
             self._lay({"dout": dout})
         for _ in range(SURE):
-            seen = self.team.ask("observe", self._of, "call under the profiler")
-            memories = [Memory.from_dict(rank["memory"]) for rank in seen]
+            answers = self.team.ask("observe", self._of, "call under the profiler")
+            memories = [Memory.from_dict(rank["memory"]) for rank in answers]
             if all(each.method != HIGH_WATER for each in memories):
                 break
         self.peaks = [each.peak_bytes for each in memories]
         most = max(memories, key=lambda each: each.peak_bytes)
         most = most.with_(
             expected_bytes=expected,
-            method=f"the largest of {len(seen)} ranks, each above its share: {most.method}",
+            method=f"the largest of {len(answers)} ranks, each above its share: {most.method}",
             flags=[f"rank {i}: {flag}" for i, each in enumerate(memories) for flag in each.flags],
         )
         results = {"forward": self._taken("out")}
         results["forward"].requires_grad_(self.problem.gradients)  # as each rank's own did
         if self.problem.gradients:
             results |= {name: self._taken(name) for name in GRADIENTS}
-        ran = frozenset(name for rank in seen for name in rank["ran"])
-        return Observed(most, seen[0]["kernels"], ran, results, 0)
+        ran = frozenset(name for rank in answers for name in rank["ran"])
+        return Observed(most, answers[0]["kernels"], ran, results, 0)
 
-    def _lay(self, given: Mapping[str, Tensor]) -> None:
-        for name, tensor in given.items():
+    def _lay(self, tensors: Mapping[str, Tensor]) -> None:
+        for name, tensor in tensors.items():
             self._pages[name].copy_(tensor.detach())
 
     def _taken(self, name: str) -> Tensor:

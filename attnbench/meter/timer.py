@@ -398,10 +398,10 @@ class Health:
 
     def _slowed(self, board: Board) -> tuple[frozenset[str], float, float]:
         """Why clocks are held down, and for how many seconds in all: by heat, by power."""
-        reasons, held = board.reasons(), [board.held_down_s(why) for why in ("thermal", "power")]
+        reasons, seconds = board.reasons(), [board.held_down_s(why) for why in ("thermal", "power")]
         if isinstance(reasons, Absent):
             self._blind, reasons = reasons.reason, frozenset()
-        hot, capped = (0.0 if isinstance(s, Absent) else s for s in held)
+        hot, capped = (0.0 if isinstance(s, Absent) else s for s in seconds)
         return reasons, hot, capped
 
     def flags(self) -> list[str]:
@@ -464,16 +464,16 @@ def warm_up(timed: Repeated, clock: Clock, budget_s: float) -> tuple[float, list
     """Call until the second half is as fast as the first, or the budget is spent; the seconds of
     that, and a flag where it is not steady.
     """
-    taken: list[float] = []
+    seconds: list[float] = []
     start = perf_counter()
     while True:
-        taken += clock.samples(timed.before, timed.run, 2)
-        half = len(taken) // 2
-        first, second = (torch.tensor(x).median().item() for x in (taken[:half], taken[half:]))
-        steady = len(taken) >= 4 and abs(first - second) <= 0.05 * second
+        seconds += clock.samples(timed.before, timed.run, 2)
+        half = len(seconds) // 2
+        first, second = (torch.tensor(x).median().item() for x in (seconds[:half], seconds[half:]))
+        steady = len(seconds) >= 4 and abs(first - second) <= 0.05 * second
         spent = perf_counter() - start
         if spent >= budget_s or (steady and spent >= budget_s / 4):
-            return spent, [] if steady or len(taken) < 8 else ["not steady"]
+            return spent, [] if steady or len(seconds) < 8 else ["not steady"]
 
 
 def measure_time(
@@ -509,8 +509,8 @@ def measure_time(
         flags.append(f"near the floor of its clock: an empty kernel takes {duration(floor_s)}")
     mhz = clock.mhz
     clocks = {"sm_mhz": float(median(mhz)), "sm_mhz_min": float(min(mhz))} if mhz else {}
-    told: dict[str, Any] = {"discarded": health.discarded, "clocks": clocks, "flags": flags}
-    return Time(*summary(samples), len(samples), clock.name, stop, samples, **told)
+    more: dict[str, Any] = {"discarded": health.discarded, "clocks": clocks, "flags": flags}
+    return Time(*summary(samples), len(samples), clock.name, stop, samples, **more)
 
 
 def _why_stop(samples: list[float], spent_s: float, budget_s: float, least: int = LEAST) -> str:

@@ -39,17 +39,17 @@ def with_bias_gradient(
     scale = q_bhnd.shape[-1] ** -0.5 if scale is None else scale
     data = (x.detach() for x in (q_bhnd, k_bcmd, v_bcme))
     apply: Any = _BiasGradient.apply  # torch leaves it untyped
-    made: Tensor = apply(out_bhne, *data, scale, is_causal, *terms)
-    return made
+    out: Tensor = apply(out_bhne, *data, scale, is_causal, *terms)
+    return out
 
 
 class _BiasGradient(torch.autograd.Function):
     """The identity of ``out``, whose backward makes the terms' gradients."""
 
     @staticmethod
-    def forward(ctx: Any, out: Tensor, *given: Any) -> Tensor:
-        *qkv, scale, is_causal = given[:5]
-        ctx.save_for_backward(out, *qkv, *given[5:])
+    def forward(ctx: Any, out: Tensor, *rest: Any) -> Tensor:
+        *qkv, scale, is_causal = rest[:5]
+        ctx.save_for_backward(out, *qkv, *rest[5:])
         ctx.scale, ctx.is_causal = scale, is_causal
         return out.view_as(out)
 
@@ -73,9 +73,9 @@ class _BiasGradient(torch.autograd.Function):
             scores = scores.masked_fill(later, -torch.inf)
         weights = scores.softmax(-1).nan_to_num(0.0)  # zero in rows that see nothing
         dscores = weights * (dout @ v.mT - (dout * out).sum(-1, keepdim=True))
-        wanted = ctx.needs_input_grad[6:]
+        needs = ctx.needs_input_grad[6:]
         grads: list[Tensor | None] = []
-        for term, want in zip(terms, wanted, strict=True):  # a term was broadcast to the scores
+        for term, want in zip(terms, needs, strict=True):  # a term was broadcast to the scores
             padded = (1,) * (4 - term.dim()) + tuple(term.shape)
             grad = dscores.sum_to_size(padded).reshape(term.shape).to(term.dtype) if want else None
             grads.append(grad)
@@ -115,7 +115,7 @@ def laid_out_as(out: Tensor, query: Tensor) -> Tensor:
 
 
 LASTING, PASSING = 32, 8
-"""How many problems a variant is kept built for: with masks that follow from the shape, and with
+"""Problems that a variant is kept built for: with masks that follow from the shape, and with
 masks of the data, whose tables may be as large as the scores."""
 NO_BIAS_GRADIENT = (
     "what is added to the scores is learned, and under dropout its gradient can't be had; set the "
@@ -187,12 +187,12 @@ class Built:
         self._check_tensors(*qkv)
         batch, heads, q_len, _ = q_bhnd.shape
         shape = Shape(batch, heads, q_len, k_bcmd.shape[2])
-        meant = self._mask(mask, is_causal, shape)
+        whole = self._mask(mask, is_causal, shape)
         gradient = torch.is_grad_enabled() and any(x.requires_grad for x in qkv)
-        phase = phase_of(shape, meant, gradient=gradient)
+        phase = phase_of(shape, whole, gradient=gradient)
         one = q_bhnd.dtype, q_bhnd.device
         shapes = tuple(q_bhnd.shape), tuple(k_bcmd.shape), tuple(v_bcme.shape)
-        call = CallShape(*shapes, *one, meant, phase, dropout_p)
+        call = CallShape(*shapes, *one, whole, phase, dropout_p)
         attend, scaled, usual = self.attend(call), q_bhnd, q_bhnd.shape[-1] ** -0.5
         if scale not in (None, usual):
             if self.row.computes != OWN:
@@ -216,8 +216,8 @@ class Built:
 
     def attend(self, call: CallShape) -> Attend:
         """``attend(q, k, v)`` for all calls of this shape: built now, or kept from before."""
-        kept = self.lasting if OF_DATA.isdisjoint(call.mask.kinds) else self.passing
-        return kept(call)
+        build = self.lasting if OF_DATA.isdisjoint(call.mask.kinds) else self.passing
+        return build(call)
 
     def _check_tensors(self, q: Tensor, k: Tensor, v: Tensor) -> None:
         (qs, ks, vs), one = (tuple(x.shape) for x in (q, k, v)), (q.dtype, q.device)
@@ -226,8 +226,8 @@ class Built:
                 f"q, k and v are [batch, heads, tokens, channels], not {qs}, {ks}, {vs}"
             )
         if (k.dtype, k.device) != one or (v.dtype, v.device) != one:
-            found = ", ".join(f"{x.dtype} on {x.device}" for x in (q, k, v))
-            raise self._refused(f"q, k and v are of one dtype on one device, not {found}")
+            types = ", ".join(f"{x.dtype} on {x.device}" for x in (q, k, v))
+            raise self._refused(f"q, k and v are of one dtype on one device, not {types}")
         if ks[:3] != vs[:3] or qs[0] != ks[0] or qs[3] != ks[3]:
             raise self._refused(
                 f"q, k and v are of one batch, k and v of as many heads and tokens, q and k as "

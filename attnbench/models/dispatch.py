@@ -28,11 +28,11 @@ import torch
 from torch import Tensor
 from torch._C import _functorch as functorch
 from torch.autograd import forward_ad
-from torch.nn.functional import scaled_dot_product_attention as torchs
+from torch.nn.functional import scaled_dot_product_attention as torch_sdpa
 
 import impls
 from attnbench import __version__
-from attnbench.answer.dispatch_table import SAME, DispatchEntry, DispatchTable
+from attnbench.answer.dispatch_table import DispatchEntry, DispatchTable
 from attnbench.core.machine import this_machine
 from attnbench.models import frames_out
 from attnbench.models.attention import Built, CallShape, NotServed
@@ -42,18 +42,15 @@ from impls.masks import Mask
 from impls.problem import INPUTS, is_usual
 from impls.spec import Unsupported
 
-ANY_QUERIES = ("none", "causal@upper-left")  # masks that a call can name, whatever its lengths
 FEATURES = ("phase", "mask", "dtype", "heads", "kv_heads", "head_dim", "v_head_dim")
-"""What makes calls alike."""
-KEPT = 256  # kinds of calls for which the choice is kept, with what was built for it
+"""Features in which calls of one entry are alike."""
+CHOICES = 256  # kinds of calls for which the choice is kept, with what was built for it
 BETWEEN = (__name__, "torch._dynamo.eval_frame")
 """Modules whose frames lie between the caller and the warning."""
 PLAIN = (Tensor, torch.nn.Parameter)  # other classes of tensors do things of their own
-TRACING = tuple(torch._C._TorchDispatchModeKey.__members__.values())
-"""Modes in which torch traces calls, or makes tensors without values of what they return."""
 
 
-class Unseen(Exception):
+class NotCovered(Exception):
     """No entry covers the call; ``cause`` is the same for all calls that it is the same for."""
 
     def __init__(self, sentence: str, cause: str = "") -> None:
@@ -84,7 +81,7 @@ class PlainCall(NamedTuple):
 def find_entry(
     entries: Mapping[tuple[Any, ...], Sequence[DispatchEntry]], call: PlainCall
 ) -> tuple[DispatchEntry, str]:
-    """The entry, of those by what makes calls alike, and the variant; raises :class:`Unseen`."""
+    """The entry, by what makes calls alike, and the variant; raises :class:`NotCovered`."""
     _check(call)
     (batch, heads, queries, width), (_, kv_heads, keys, _), (*_, value_width) = call.shapes
     one = (str(call.dtypes[0]).removeprefix("torch."), heads, kv_heads, width, value_width)
@@ -93,49 +90,50 @@ def find_entry(
     phases = ("train",) if call.gradient else phases
     masks: tuple[str, ...] = ("none", "causal") if queries == 1 else ("none",)
     if call.causal and queries == keys:
-        masks = ("causal", "causal@upper-left", *["none"] * (queries == 1))
+        masks = ("causal", "causal@upper-left", *(["none"] if queries == 1 else []))
     elif call.causal:
         masks = ("causal@upper-left",)
     alike = [e for both in product(phases, masks) for e in entries.get((*both, *one), ())]
     for entry in alike:
         if (variant := entry.takes(batch, keys, queries)) is not None:
             return entry, variant
-    if not alike:
-        mine = (phases, masks, *((value,) for value in one))
-        for name, values, known in zip(FEATURES, mine, zip(*entries, strict=True), strict=True):
-            if set(known).isdisjoint(values):
-                some = ", ".join(map(str, sorted(set(known))))
-                raise Unseen(f"{name} {values[0]} is not in the table, which has {some}", name)
-        what = f"{phases[0]}, mask {masks[0]}, {one[0]}, h{heads}/{kv_heads} d{width}/{value_width}"
-        raise Unseen(f"the table has no entry for {what} together")
-    spans = [
-        f"{r.first} to {r.last} keys with {r.queries} queries (batch {e.batch[0]} to {e.batch[1]})"
-        for e in alike
-        for r in e.ranges
-    ]
-    raise Unseen(
-        f"{queries} queries on {keys} keys, batch {batch}, are outside of what was measured "
-        f"({alike[0].phase}, mask {alike[0].mask}): {'; '.join(spans[:3])}",
-        f"lengths {alike[0].alike}",
-    )
+    if alike:
+        spans = [
+            f"{r.first} to {r.last} keys with {r.queries} queries (batch {e.batch[0]} to "
+            f"{e.batch[1]})"
+            for e in alike
+            for r in e.ranges
+        ]
+        raise NotCovered(
+            f"{queries} queries on {keys} keys, batch {batch}, are outside of what was measured "
+            f"({alike[0].phase}, mask {alike[0].mask}): {'; '.join(spans[:3])}",
+            f"lengths {alike[0].alike}",
+        )
+    options = (phases, masks, *((value,) for value in one))
+    for name, values, column in zip(FEATURES, options, zip(*entries, strict=True), strict=True):
+        if set(column).isdisjoint(values):
+            some = ", ".join(map(str, sorted(set(column))))
+            raise NotCovered(f"{name} {values[0]} is not in the table, which has {some}", name)
+    what = f"{phases[0]}, mask {masks[0]}, {one[0]}, h{heads}/{kv_heads} d{width}/{value_width}"
+    raise NotCovered(f"the table has no entry for {what} together")
 
 
 def _check(call: PlainCall) -> None:
     """Raise for what is in no table, and for what torch's own function refuses better."""
     (q, k, v), scale = call.shapes, call.scale
     if not len(q) == len(k) == len(v) == 4:
-        raise Unseen(f"tensors of {len(q)} dimensions were not measured", "dimensions")
+        raise NotCovered(f"tensors of {len(q)} dimensions were not measured", "dimensions")
     if q[0] != k[0] or k[:3] != v[:3] or q[3] != k[3] or q[1] % (k[1] or 1):
-        what = f"q {list(q)}, k {list(k)} and v {list(v)}"
-        raise Unseen(f"{what} are no problem of the table's kind", "shapes")
+        shapes = f"q {list(q)}, k {list(k)} and v {list(v)}"
+        raise NotCovered(f"{shapes} are no problem of the table's kind", "shapes")
     if q[1] != k[1] and not call.grouped:
-        raise Unseen(f"{q[1]} heads on {k[1]} key/value heads without enable_gqa", "grouped")
-    if len(set(call.dtypes)) > 1:
-        raise Unseen("q, k and v of unlike dtypes were not measured")
+        raise NotCovered(f"{q[1]} heads on {k[1]} key/value heads without enable_gqa", "grouped")
+    if len(set(call.dtypes)) > 1 or len(set(call.devices)) > 1:
+        raise NotCovered("q, k and v of unlike dtypes or devices were not measured")
     number = isinstance(scale, int | float)
     if scale is not None and q[3] and not (number and is_usual(scale, q[3])):
         usual = f"head_dim**-0.5, {q[3] ** -0.5:.6g}"
-        raise Unseen(f"scale={scale} was not measured; the table's is {usual}", "scale")
+        raise NotCovered(f"scale={scale} was not measured; the table's is {usual}", "scale")
 
 
 def dispatch(table: str | Path | DispatchTable, tables: Sequence[str | Path] = ()) -> Dispatch:
@@ -144,29 +142,31 @@ def dispatch(table: str | Path | DispatchTable, tables: Sequence[str | Path] = (
     """
     if not isinstance(table, DispatchTable):
         table = DispatchTable.read(table)
-    made, here = table.made, this_machine()
-    if missing := [kind for kind in INPUTS if kind not in (made.get("inputs") or ())]:
+    origin, here = table.made, this_machine()
+    if missing := [kind for kind in INPUTS if kind not in (origin.get("inputs") or ())]:
         raise DispatchRefused(
             f"the table doesn't say that its variants are right on {', '.join(missing)} inputs; "
             "'attnbench choose --export' tries them, and makes one that does"
         )
-    if made["device"] not in here.devices:
+    if origin["device"] not in here.devices:
         raise DispatchRefused(
-            f"the table was made for {made['device']}, and this machine has "
+            f"the table was made for {origin['device']}, and this machine has "
             f"{', '.join(here.devices)}; make one here"
         )
     for what, mine in (("machine", here.name), ("torch", torch.__version__)):
         # a wheel's metadata may say 2.13.0 where torch itself says 2.13.0+cu130
-        releases = {str(x).partition("+")[0] if what == "torch" else x for x in (made[what], mine)}
+        releases = {
+            str(x).partition("+")[0] if what == "torch" else x for x in (origin[what], mine)
+        }
         if len(releases) > 1:
             raise DispatchRefused(
-                f"the table was made for {what} {made[what]}, and here it is {mine}: what is "
+                f"the table was made for {what} {origin[what]}, and here it is {mine}: what is "
                 "fastest there need not be so here; measure again and make a table here"
             )
-    return Dispatch(table, _built(table, tables), tables)
+    return Dispatch(table, _build_variants(table, tables), tables)
 
 
-def _built(table: DispatchTable, tables: Sequence[str | Path]) -> dict[str, Built]:
+def _build_variants(table: DispatchTable, tables: Sequence[str | Path]) -> dict[str, Built]:
     """Its variants by label; raises DispatchRefused where one can't serve what it should."""
     try:
         built = {n: Built(row) for n, row in table.rows(impls.table(tables)).items()}
@@ -176,21 +176,6 @@ def _built(table: DispatchTable, tables: Sequence[str | Path]) -> dict[str, Buil
         for variant, problem in entry.examples(table.made["device"]):
             if (refusal := built[variant].row.supports(problem)) is not None:
                 raise DispatchRefused(f"entry {number} of the table can't be served: {refusal}")
-    reachable = (
-        entry.mask in ANY_QUERIES
-        or (
-            entry.mask == "causal"
-            and (r.queries in (SAME, 1) or r.first <= int(r.queries) <= r.last)
-        )
-        for entry in table.entries
-        for r in entry.ranges
-    )
-    if not any(reachable):
-        masks = ", ".join(dict.fromkeys(entry.mask for entry in table.entries))
-        raise DispatchRefused(
-            f"no entry would ever be used: the masks of the table are {masks}, and a call of "
-            "scaled_dot_product_attention can name none, causal and causal@upper-left only"
-        )
     return built
 
 
@@ -201,25 +186,28 @@ class Dispatch:
         self, table: DispatchTable, built: Mapping[str, Built], tables: Sequence[str | Path] = ()
     ) -> None:
         self.table = table
-        self.said: dict[str, str] = {}
+        self.warnings: dict[str, str] = {}
         """By cause: the sentences that were said, of calls left to torch or of how it is here."""
         self._built, self._tables = built, tuple(tables)
         self._device = table.made["device"]
         self._entries = defaultdict[tuple[Any, ...], list[DispatchEntry]](list)
         for entry in table.entries:
             self._entries[entry.alike].append(entry)
-        self._telling = threading.RLock()
+        self._lock = threading.RLock()
         self._inside = threading.local()  # a variant, whose own calls go to torch's function
-        self._way = lru_cache(KEPT)(self._find)
-        made, gpu = table.made, next((gpu.driver for gpu in this_machine().gpus), None)
+        self._choices = lru_cache(CHOICES)(self._choose)
+        origin, gpu = table.made, next((gpu.driver for gpu in this_machine().gpus), None)
         for what, theirs, ours, counts in (
-            ("threads", made["threads"], torch.get_num_threads(), self._device == "cpu"),
-            ("attnbench", made["attnbench"], __version__, True),
-            ("driver", made.get("driver"), gpu, self._device == "cuda"),
+            ("threads", origin["threads"], torch.get_num_threads(), self._device == "cpu"),
+            ("attnbench", origin["attnbench"], __version__, True),
+            ("driver", origin.get("driver"), gpu, self._device == "cuda"),
         ):
             if counts and theirs not in (None, ours):
-                note = f"the table was made with {what} {theirs}, and here it is {ours}: which is "
-                self._say(what, f"{note}fastest may have changed")
+                self._warn(
+                    what,
+                    f"the table was made with {what} {theirs}, and here it is {ours}: which is "
+                    "fastest may have changed",
+                )
 
     @torch.compiler.disable(reason="attnbench.dispatch picks at each call, outside of a graph")
     def __call__(
@@ -235,69 +223,72 @@ class Dispatch:
     ) -> Tensor:
         """Attention, by whichever variant the table has for this call."""
         if not getattr(self._inside, "a_variant", False):
-            qkv = query, key, value
-            special = _special(qkv, attn_mask, dropout_p, self._device)
+            special = _special((query, key, value), attn_mask, dropout_p, query.device.type)
             attend = None
             if special is not None:
-                self._left_to_torch(*special)
+                self._leave_to_torch(*special)
             else:
-                q, k, v = qkv
-                wanted = q.requires_grad or k.requires_grad or v.requires_grad
-                shapes, dtypes = (q.shape, k.shape, v.shape), (q.dtype, k.dtype, v.dtype)
-                given = (q.device, k.device, v.device), is_causal, scale, enable_gqa
-                gradient = wanted and torch.is_grad_enabled()
-                attend = self._way(PlainCall(shapes, dtypes, *given, gradient))
+                q, k, v = query, key, value
+                call = PlainCall(
+                    (q.shape, k.shape, v.shape),
+                    (q.dtype, k.dtype, v.dtype),
+                    (q.device, k.device, v.device),
+                    is_causal,
+                    scale,
+                    enable_gqa,
+                    torch.is_grad_enabled()
+                    and (q.requires_grad or k.requires_grad or v.requires_grad),
+                )
+                attend = self._choices(call)
             if attend is not None:
                 self._inside.a_variant = True
                 try:
                     return attend(query, key, value)
                 except Unsupported as why:
-                    self._left_to_torch("kernel", why)
+                    self._leave_to_torch("kernel", why)
                 finally:
                     self._inside.a_variant = False
-        return torchs(
+        return torch_sdpa(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
 
-    def _find(self, call: PlainCall) -> Attend | None:
+    def _choose(self, call: PlainCall) -> Attend | None:
         device = call.devices[0]
-        if device.type not in (self._device, "meta"):
+        if device.type != self._device:
             raise DispatchRefused(
                 f"the tensors are on {device}, and the table was made for {self._device}: move "
                 f"them there, or make a table on {device.type}"
             )
         try:
-            if device.type == "meta" or len(set(call.devices)) > 1:
-                raise Unseen("tensors on the meta device, or on several, were not measured")
             entry, variant = find_entry(self._entries, call)
             (q, k, v), mask = map(tuple, call.shapes), Mask.parse(entry.mask)
             built = self._built[variant]
             return built.attend(CallShape(q, k, v, call.dtypes[0], device, mask, entry.phase))
-        except Unseen as why:
-            self._left_to_torch(why.cause, why)
+        except NotCovered as why:
+            self._leave_to_torch(why.cause, why)
         except NotServed as why:
-            self._left_to_torch("not served", why)
+            self._leave_to_torch("not served", why)
         return None
 
-    def _say(self, cause: str, sentence: str) -> None:
-        with self._telling:
-            if cause not in self.said:
-                self.said[cause] = sentence
+    def _warn(self, cause: str, sentence: str) -> None:
+        with self._lock:
+            if cause not in self.warnings:
+                self.warnings[cause] = sentence
                 warnings.warn(
                     f"attnbench.dispatch: {sentence}", DispatchWarning, frames_out(BETWEEN)
                 )
 
-    def _left_to_torch(self, cause: str, why: Exception | str) -> None:
-        self._say(cause, f"{why}; such calls go to torch's own function (said once)")
+    def _leave_to_torch(self, cause: str, why: Exception | str) -> None:
+        self._warn(cause, f"{why}; such calls go to torch's own function (said once)")
 
     def __reduce__(self) -> tuple[Callable[..., Dispatch], tuple[Any, ...]]:
         return dispatch, (self.table, self._tables)
 
     def __repr__(self) -> str:
-        made, count = self.table.made, len(self.table.entries)
+        origin, count = self.table.made, len(self.table.entries)
         return (
-            f"<attnbench.dispatch: {count} entries for {made['machine']}, {made['device']}, "
-            f"torch {made['torch']}>"
+            f"<attnbench.dispatch: {count} entries for {origin['machine']}, {origin['device']}, "
+            f"torch {origin['torch']}>"
         )
 
 
@@ -318,20 +309,12 @@ def _special(
 
 def _special_tensors(qkv: tuple[Tensor, Tensor, Tensor]) -> str | None:
     for x in qkv:
-        if type(x) not in PLAIN:
-            return "tensors of a class of their own"
-        if x.is_nested:
-            return "nested tensors"
-        if x.is_neg():  # its sign is not applied yet, which compiled code ignores
-            return "tensors with the negative bit"
-    if functorch.maybe_current_level() is not None:
-        return "calls inside torch.func's transforms"
-    modes = torch._C._len_torch_dispatch_stack()
-    if torch._C._is_tracing() or (modes and any(map(torch._C._get_dispatch_mode, TRACING))):
-        return "calls that are traced, or made with fake tensors,"
-    if forward_ad._current_level >= 0:
-        return "calls with forward-mode derivatives"
-    default = torch.get_default_device().type if torch._C._len_torch_function_stack() else "cpu"
-    if default not in ("cpu", qkv[0].device.type):
-        return f"calls while {default} is the default device"
+        if type(x) not in PLAIN or x.is_nested:
+            return "tensors of a class of their own, or nested ones,"
+        if x.is_meta:
+            return "tensors on the meta device"
+    if functorch.maybe_current_level() is not None or forward_ad._current_level >= 0:
+        return "calls inside torch.func's transforms, or with forward-mode derivatives,"
+    if torch._C._is_tracing() or torch._C._len_torch_dispatch_stack():
+        return "calls that are traced, or seen by a mode of torch's,"
     return None

@@ -39,7 +39,7 @@ from impls.problem import Problem
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Seen = NDArray[np.bool_]
+    Visible = NDArray[np.bool_]
     Places = NDArray[np.int64]
 
 LOWEST = -1e9  # what is added to a score and is no more than this hides the key
@@ -60,8 +60,8 @@ def mask_of(
     given. ``folder``: where a mask without a name is kept; one of this process if none is given.
     Raises CantBeDone, as InvalidMask is, for a tensor that is no mask of the shape.
     """
-    found = recognised(attn_mask, is_causal, shape)
-    return found if isinstance(found, Mask) else kept(*found, shape, folder)
+    name = recognised(attn_mask, is_causal, shape)
+    return name if isinstance(name, Mask) else mask_in_file(*name, shape, folder)
 
 
 def recognised(
@@ -72,43 +72,43 @@ def recognised(
     """
     if attn_mask is None:
         return causal_of(shape) if is_causal else FULL
-    seen, added = _tables(attn_mask, shape)
+    visible, added = _tables(attn_mask, shape)
     if is_causal:
-        seen = seen & UPPER_LEFT.visible(shape)
+        visible = visible & UPPER_LEFT.visible(shape)
     if added is None:
-        return _named(seen, shape) or ("dense", seen)
-    base = _named(seen, shape)
-    largest = float(abs(added[seen]).max(initial=0.0))
-    if largest <= SMALL and _level(added, seen, 0.0):
-        return base or ("dense", seen)
+        return _name(visible, shape) or ("dense", visible)
+    base = _name(visible, shape)
+    largest = float(abs(added[visible]).max(initial=0.0))
+    if largest <= SMALL and _level(added, visible, 0.0):
+        return base or ("dense", visible)
     if base is not None and added.shape[1] == shape.heads:
         mask = Mask((*base.parts, Part("alibi")), base.upper_left)
         slopes: Any = mask.bias(shape)
         rounded = torch.from_numpy(slopes).to(attn_mask.dtype).to(torch.float64).numpy()
         fine = attn_mask.dtype in (torch.float32, torch.float64)
         rounding = ROUNDED * largest if fine else 0.0
-        if bool(((rounded == added) | ~seen).all()) or _level(added - slopes, seen, rounding):
+        if bool(((rounded == added) | ~visible).all()) or _level(added - slopes, visible, rounding):
             return mask
-    return ("bias", np.where(seen, added, -np.inf).astype(added.dtype))
+    return ("bias", np.where(visible, added, -np.inf).astype(added.dtype))
 
 
-def _level(numbers: NDArray[Any], seen: Seen, rounding: float) -> bool:
-    """Whether all keys that a row sees are given the same number, which moves no weight."""
-    top, low = (np.where(seen, numbers, end) for end in (-np.inf, np.inf))
+def _level(numbers: NDArray[Any], visible: Visible, rounding: float) -> bool:
+    """True where each row adds one number to all keys that it sees, which moves no weight."""
+    top, low = (np.where(visible, numbers, end) for end in (-np.inf, np.inf))
     return bool((top.max(-1) - low.min(-1) <= rounding).all())  # -inf where a row sees none
 
 
 def causal_of(shape: Shape) -> Mask:
-    """What ``is_causal=True`` means there: the first query at the first key."""
+    """The mask of ``is_causal=True``: the first query at the first key."""
     return CAUSAL if shape.q_len == shape.kv_len else UPPER_LEFT
 
 
 def has_data(x: Tensor) -> bool:
-    """Whether a tensor has values: not of a fake one, nor on the meta device."""
+    """True for a tensor with values: neither a fake one nor one on the meta device."""
     return not (x.is_meta or isinstance(x, FakeTensor))
 
 
-def _tables(attn_mask: Tensor, shape: Shape) -> tuple[Seen, NDArray[Any] | None]:
+def _tables(attn_mask: Tensor, shape: Shape) -> tuple[Visible, NDArray[Any] | None]:
     """The visible pairs [batch or 1, heads or 1, q_len, kv_len], and what is added, if any."""
     if not has_data(attn_mask):
         raise CantBeDone(
@@ -139,11 +139,11 @@ def _tables(attn_mask: Tensor, shape: Shape) -> tuple[Seen, NDArray[Any] | None]
         return x.cpu().numpy(), None
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     numbers = x.to("cpu", wide).numpy()
-    seen = ~(numbers <= hides(x.dtype))
+    visible = ~(numbers <= hides(x.dtype))
     zero = numbers == 0
     if zero.any(-1).all() and not zero.all() and numbers[~zero].max() <= LOW:
-        seen = zero  # two numbers, so no slope, and a key for every row: it can only hide
-    return seen, numbers if bool((numbers[seen] != 0).any()) else None
+        visible = zero  # two numbers, so no slope, and a key for every row: it can only hide
+    return visible, numbers if bool((numbers[visible] != 0).any()) else None
 
 
 @cache
@@ -152,17 +152,17 @@ def hides(dtype: torch.dtype) -> float:
     return max(torch.tensor(LOWEST, dtype=dtype, device="cpu").item(), torch.finfo(dtype).min / 2)
 
 
-def _named(seen: Seen, shape: Shape) -> Mask | None:
+def _name(visible: Visible, shape: Shape) -> Mask | None:
     """The simplest mask with exactly these spans; None where rows are no spans, or no mask's."""
-    if (seen != seen[:, :1]).any():
+    if (visible != visible[:, :1]).any():
         return None  # heads that see different keys
-    if seen.all():
+    if visible.all():
         return FULL
-    seen_bnm = seen[:, 0]
-    some = seen_bnm.any(-1)
-    first = np.where(some, seen_bnm.argmax(-1), 0)
-    past = np.where(some, shape.kv_len - seen_bnm[..., ::-1].argmax(-1), 0)
-    if ((past - first) != seen_bnm.sum(-1)).any():
+    visible_bnm = visible[:, 0]
+    some = visible_bnm.any(-1)
+    first = np.where(some, visible_bnm.argmax(-1), 0)
+    past = np.where(some, shape.kv_len - visible_bnm[..., ::-1].argmax(-1), 0)
+    if ((past - first) != visible_bnm.sum(-1)).any():
         return None
     for mask in _candidates(first, past, shape):
         if mask.wrong_for(shape) is None:
@@ -222,7 +222,7 @@ def _parts(
         yield (*CAUSAL.parts, Part("document", lengths))
 
 
-def kept(kind: str, table: NDArray[Any], shape: Shape, folder: Path | None = None) -> Mask:
+def mask_in_file(kind: str, table: NDArray[Any], shape: Shape, folder: Path | None = None) -> Mask:
     """The mask as a file of the folder, or of this process; it is named by its content. Raises
     :class:`InvalidMask` where the folder can't stand in a mask's text, or the table doesn't fit.
     """
@@ -249,37 +249,40 @@ def kept(kind: str, table: NDArray[Any], shape: Shape, folder: Path | None = Non
 @cache
 def own_folder(use: str) -> Path:
     """A folder of this process for one use, gone when it ends, not when a fork of it does."""
-    made = Path(tempfile.mkdtemp(prefix=f"attnbench-{use}-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"attnbench-{use}-"))
     # a process that multiprocessing forks ends without what atexit registers, and runs these
-    Finalize(None, shutil.rmtree, (made,), {"ignore_errors": True}, exitpriority=0)
-    return made
+    Finalize(None, shutil.rmtree, (folder,), {"ignore_errors": True}, exitpriority=0)
+    return folder
 
 
 class WhileAlive:
-    """What was found of objects while they live; of a tensor, until somebody writes to it."""
+    """Facts about objects while they live; about a tensor, until somebody writes to it."""
 
     def __init__(self) -> None:
-        self._found: Any = WeakIdKeyDictionary()
-        """How each was, None for what nobody writes to, and what was found."""
+        self._facts: Any = WeakIdKeyDictionary()
+        """By thing its state, None for what nobody writes to, and the facts."""
+
+    def __contains__(self, thing: Any) -> bool:
+        return thing in self._facts
 
     def is_private(self, thing: Tensor) -> None:
         """From now on: nobody else has the tensor, so nobody writes to it."""
-        self._found[thing] = None, {}
+        self._facts[thing] = None, {}
 
     def get(self, thing: Any, rest: Any, find: Callable[[], Any]) -> Any:
-        """What ``find`` found of the thing, and of whatever else it depends on, or finds now."""
-        held = self._found.get(thing)
-        if held is None or not (held[0] is None or _unwritten(thing, *held[0])):
-            held = self._found[thing] = _as_it_is(thing), {}
-        found = held[1]
-        if rest not in found:
-            found[rest] = find()
-        return found[rest]
+        """The fact that ``find`` returned for the thing and ``rest``, or returns now."""
+        entry = self._facts.get(thing)
+        if entry is None or not (entry[0] is None or _unwritten(thing, *entry[0])):
+            entry = self._facts[thing] = _as_it_is(thing), {}
+        facts = entry[1]
+        if rest not in facts:
+            facts[rest] = find()
+        return facts[rest]
 
 
 def _as_it_is(thing: Any) -> tuple[int | None, Tensor | None]:
-    """How often torch has seen a tensor written to, and a copy of one that others may write to
-    unseen: NumPy, where they share its memory, or ``.data``.
+    """A tensor's count of writes, and a copy where others may write to it unseen by torch: NumPy,
+    which shares its memory, or ``.data``.
     """
     uncounted = isinstance(thing, Tensor) and thing.is_inference()
     version = None if uncounted else getattr(thing, "_version", 0)
@@ -327,7 +330,7 @@ class KnownMasks:
         return mask
 
     def about(self, tensor: Tensor, what: Any, look: Callable[[], Any]) -> Any:
-        """What ``look`` finds of a tensor, kept beside its mask as long as that holds."""
+        """The fact that ``look`` returns about a tensor, kept beside its mask while that holds."""
         with self._lock:
             return self._known.get(tensor, what, look)
 
@@ -362,8 +365,8 @@ def phase_of(shape: Shape, mask: Mask, *, gradient: bool) -> str:
         return "decode"
     if mask.plain or mask.upper_left:
         return "forward"
-    seen = np.logical_or.reduce(mask.visible(shape), (0, 1))
-    last = shape.kv_len - 1 - seen[:, ::-1].argmax(-1)
+    visible = np.logical_or.reduce(mask.visible(shape), (0, 1))
+    last = shape.kv_len - 1 - visible[:, ::-1].argmax(-1)
     own = np.arange(shape.kv_len - shape.q_len, shape.kv_len)
     return "decode" if bool((last == own).all()) else "forward"
 

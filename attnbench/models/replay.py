@@ -30,7 +30,7 @@ from impls.masks import OF_DATA
 from impls.problem import Problem
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "bfloat16": 2e-2, "float16": 4e-3}
-"""How far, relative, the outputs of two kernels of one call may be apart."""
+"""Largest relative distance of the outputs of two kernels of one call, by dtype."""
 WARM = 3
 Values = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -76,7 +76,7 @@ class Replay:
 
     @property
     def _repeats(self) -> bool:
-        """Whether heads are copied in the call, as the program did before it."""
+        """True where heads are copied in the call, as the program did before it."""
         return self.form.repeated > 1 and not self.form.enable_gqa
 
     def sample(self) -> float:
@@ -161,33 +161,25 @@ def _mask(form: CallForm, problem: Problem) -> Tensor | None:
     """The problem's mask as the form gives it."""
     if form.mask is None:
         return None
-    seen = torch.from_numpy(problem.mask.visible(problem.shape).copy()).to(problem.device)
+    visible = torch.from_numpy(problem.mask.visible(problem.shape).copy()).to(problem.device)
     added = problem.mask.bias(problem.shape)
     if form.is_causal:
         raise CannotReplay("it has a mask and is_causal besides")
     if form.mask.dtype == "bool":
-        table = seen
+        table = visible
     else:
         dtype = getattr(torch, form.mask.dtype)
         base = torch.zeros((), dtype=torch.float64) if added is None else torch.from_numpy(added)
         base = base.to(problem.device).nan_to_num(neginf=0.0)
-        table = torch.where(seen, base, -torch.inf).to(dtype)
+        table = torch.where(visible, base, -torch.inf).to(dtype)
     shape, strides = form.mask.shape, form.mask.strides
-    four = (1,) * (4 - len(shape)) + shape if len(shape) != 3 else ()
-    if not four:  # batch and heads, or batch alone, as one axis
-        full = table.expand(problem.batch, problem.heads, *table.shape[2:])
-        ones = full[:, 0] if shape[0] == problem.batch else full.flatten(0, 1)
-        lies = (ones if shape[0] > 1 else ones[:1]).reshape(shape)
-    else:
-        sizes = zip(four, table.shape, strict=True)
-        table = table.expand(*(max(want, have) for want, have in sizes))
-        index = tuple(slice(0, 1) if want == 1 else slice(None) for want in four)
-        lies = table[index].reshape(shape)
-    keep = tuple(0 if s == 0 else None for s in strides)
-    if 0 in keep:
-        first = lies[tuple(slice(0, 1) if s == 0 else slice(None) for s in keep)]
-        return first.contiguous().expand(shape).requires_grad_(form.mask.gradient)
-    return lies.contiguous().requires_grad_(form.mask.gradient)
+    whole = table.expand(problem.batch, problem.heads, *table.shape[2:])
+    if len(shape) == 3:  # batch and heads, or batch alone, as one axis
+        whole = whole[:, 0] if shape[0] == problem.batch else whole.flatten(0, 1)
+    whole = whole[(0,) * (whole.dim() - len(shape))]
+    once = (size == 1 or stride == 0 for size, stride in zip(shape, strides, strict=True))
+    part = whole[tuple(slice(0, 1 if one else None) for one in once)]
+    return part.contiguous().expand(shape).requires_grad_(form.mask.gradient)
 
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Any]
@@ -205,10 +197,10 @@ class Taking(msgspec.Struct, frozen=True):
         """The function; what it makes of a mask is kept while the mask's tensor is the same."""
         form, mask = call.form, call.problem.mask
         function = attention(self.variant, self.tables)
-        named = not self.by_model and OF_DATA.isdisjoint(mask.kinds)
+        by_name = not self.by_model and OF_DATA.isdisjoint(mask.kinds)
 
         def attend(q: Tensor, k: Tensor, v: Tensor, tensor: Tensor | None) -> Any:
-            if named or tensor is None:
+            if by_name or tensor is None:
                 return function(q, k, v, mask=mask, scale=form.scale, dropout_p=form.dropout)
             return function(q, k, v, tensor, form.scale, form.is_causal, form.dropout)
 
@@ -254,7 +246,7 @@ def _written_out(form: CallForm, problem: Problem) -> Attend:
 
 
 def _with_weights(form: CallForm, problem: Problem) -> Attend:
-    """What nn.MultiheadAttention does to return its weights, averaged over the heads."""
+    """The way of nn.MultiheadAttention to return its weights, averaged over the heads."""
     heads, scale = problem.heads, problem.scale
 
     def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Any:

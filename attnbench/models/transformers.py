@@ -65,7 +65,7 @@ class NotCalledWarning(UserWarning):
     """A variant was set on a model, and none of the model's layers called it."""
 
 
-_called: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # layers that have called a variant
+_callers: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # layers that have called a variant
 _transformers_own = PreTrainedModel.get_correct_attn_implementation
 
 
@@ -78,8 +78,8 @@ def implementation(
         own: str | None = _transformers_own(model, requested_attention, is_init_check)
         return own
     kind: Any = type(model)
-    if is_init_check and (found := _table_of_classes(kind)) is not None:
-        layer, table = found
+    if is_init_check and (entry := _table_of_classes(kind)) is not None:
+        layer, table = entry
         raise NotServed(
             f"{kind.__name__} can't be loaded with {name}: {layer} takes its attention from "
             f"{table}, a table of transformers' own classes, and calls no other; load it with "
@@ -97,8 +97,8 @@ def _table_of_classes(model: type[nn.Module]) -> tuple[str, str] | None:
     tables = [n for n, x in names.items() if isinstance(x, dict) and x.get("eager") in layers]
     for layer in layers:
         words = getattr(getattr(layer.__init__, "__code__", None), "co_names", ())
-        if found := [table for table in tables if table in words]:
-            return layer.__name__, found[0]
+        if own := [table for table in tables if table in words]:
+            return layer.__name__, own[0]
     return None
 
 
@@ -106,8 +106,8 @@ def _models_under_way() -> Iterator[PreTrainedModel]:
     """The models whose forward pass this thread is in."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if isinstance(found := frame.f_locals.get("self"), PreTrainedModel):
-            yield found
+        if isinstance(model := frame.f_locals.get("self"), PreTrainedModel):
+            yield model
         frame = frame.f_back
 
 
@@ -118,7 +118,7 @@ def _after_first_pass(model: Any, args: Any, output: Any) -> None:
     if [hooks.pop(key, None) for key in mine] in ([], [None]):
         return  # another thread's pass was the first
     name = str(model.config._attn_implementation)
-    if not name.startswith(PREFIX) or any(layer in _called for layer in model.modules()):
+    if not name.startswith(PREFIX) or any(layer in _callers for layer in model.modules()):
         return
     around = [other for other in _models_under_way() if other is not model]
     shared = any(model.config is other.config for other in around)
@@ -135,45 +135,50 @@ def _after_first_pass(model: Any, args: Any, output: Any) -> None:
 
 # ---- masks -------------------------------------------------------------------------------------
 
-FORM = {
-    "shape", "size", "dim", "ndim", "ndimension", "numel", "dtype", "device", "layout", "is_cuda",
-    "is_cpu", "is_meta", "is_mps", "is_xpu", "is_sparse", "is_nested", "is_quantized", "get_device",
-    "is_floating_point", "is_complex", "is_inference", "requires_grad", "is_leaf", "grad_fn",
-}  # fmt: skip
+FORM_NAMES = """
+shape size dim ndim ndimension numel dtype device layout is_cuda is_cpu is_meta is_mps is_xpu
+is_sparse is_nested is_quantized get_device is_floating_point is_complex is_inference
+requires_grad is_leaf grad_fn
+"""
+FORM = frozenset(FORM_NAMES.split())
 """The attributes and methods of a tensor that need none of its numbers."""
 
 
 class EagerMask(Tensor):
     """A float mask [batch, 1, q_len, kv_len] whose numbers are written on first use."""
 
-    seen: Tensor | None
+    visible: Tensor | None
     """Booleans, true where a query may see a key; None where it is causal from the first key on."""
     dense: Tensor | None  # the numbers, once written
 
     @staticmethod
     def __new__(
-        cls, seen: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+        cls,
+        visible: Tensor | None,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> EagerMask:
         """A mask of that shape, as transformers' eager attention would be given it."""
-        made: EagerMask = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
-        made.seen, made.dense = seen, None
-        return made
+        mask: EagerMask = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
+        mask.visible, mask.dense = visible, None
+        return mask
 
     def for_sdpa(self) -> tuple[Tensor | None, bool]:
         """The mask as it is now, with what was written into it, and whether it is causal."""
         if self.dense is not None and (self.dense.is_inference() or self.dense._version > 0):
             return self.dense, False
-        return self.seen, self.seen is None and self.shape[2] > 1
+        return self.visible, self.visible is None and self.shape[2] > 1
 
     def numbers(self) -> Tensor:
         """The mask as eager attention has it: the same tensor each time."""
         if self.dense is None:
-            seen = self.seen
-            if seen is None:
-                seen = torch.ones(self.shape, dtype=torch.bool, device=self.device)
-                seen = seen.tril() if self.shape[2] > 1 else seen
+            visible = self.visible
+            if visible is None:
+                visible = torch.ones(self.shape, dtype=torch.bool, device=self.device)
+                visible = visible.tril() if self.shape[2] > 1 else visible
             zero = torch.zeros((), dtype=self.dtype, device=self.device)
-            self.dense = torch.where(seen, zero, torch.finfo(self.dtype).min)
+            self.dense = torch.where(visible, zero, torch.finfo(self.dtype).min)
         return self.dense
 
     @classmethod
@@ -195,24 +200,27 @@ class EagerMask(Tensor):
         return func(*args, **kwargs)
 
 
-def mask_as_eager(**given: Any) -> Tensor | None:
+def mask_as_eager(**arguments: Any) -> Tensor | None:
     """A mask, by the arguments of ``sdpa_mask``; None where every query sees every key."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return eager_mask(**given)
+        return eager_mask(**arguments)
     # for one query, sdpa_mask may skip the free places of a static cache too, where no 2D mask
     # names them
-    keys_before = given.get("q_offset", 0) - given.get("kv_offset", 0)
-    whole = given["q_length"] != 1 or bool(keys_before == given["kv_length"] - 1)
-    two_sided = bool(given.get("allow_is_bidirectional_skip"))
-    skip = not two_sided and bool(given.get("allow_is_causal_skip", True)) and whole
-    seen = sdpa_mask(**{**given, "allow_is_causal_skip": skip})
-    if seen is None and two_sided:
+    keys_before = arguments.get("q_offset", 0) - arguments.get("kv_offset", 0)
+    whole = arguments["q_length"] != 1 or bool(keys_before == arguments["kv_length"] - 1)
+    two_sided = bool(arguments.get("allow_is_bidirectional_skip"))
+    skip = not two_sided and bool(arguments.get("allow_is_causal_skip", True)) and whole
+    visible = sdpa_mask(**{**arguments, "allow_is_causal_skip": skip})
+    if visible is None and two_sided:
         return None
-    if seen is not None:
-        known_mask.is_private(seen)
-    shape = (given["batch_size"], 1, given["q_length"], given["kv_length"])
-    dtype, device = given.get("dtype", torch.float32), torch.device(given.get("device", "cpu"))
-    return EagerMask(seen, shape, dtype, device)
+    if visible is not None:
+        known_mask.is_private(visible)
+    shape = (arguments["batch_size"], 1, arguments["q_length"], arguments["kv_length"])
+    dtype, device = (
+        arguments.get("dtype", torch.float32),
+        torch.device(arguments.get("device", "cpu")),
+    )
+    return EagerMask(visible, shape, dtype, device)
 
 
 ANY_CORNER = {"dense", "bias", "padding", "leftpad", "document"}
@@ -263,34 +271,37 @@ def in_use(mask: Mask | Tensor, q_len: int, kv_len: int) -> tuple[Mask | Tensor,
 
 
 HONOURED = {"scaling", "is_causal", "position_bias", "dropout", "sliding_window"}
-MEANINGLESS = {
-    "cache_position", "deterministic", "labels", "layer_idx", "logits_to_keep",
-    "num_items_in_batch", "output_attentions", "output_hidden_states", "output_router_logits",
-    "past_key_value", "past_key_values", "position_embeddings", "position_ids", "return_dict",
-    "return_legacy_cache", "training", "use_cache",
-    # images, and which of their layers are taken, which some models hand on to every layer
-    "generation_mode", "image_position_ids", "mm_token_type_ids", "pixel_values",
-    "vision_feature_layer", "vision_feature_select_strategy",
-    # what generate() of a model that reads sounds hands on to its forward pass
-    "do_sample", "max_new_tokens", "min_new_tokens", "num_beams", "output_logits", "output_scores",
-    "return_dict_in_generate",
-}  # fmt: skip
+OF_THE_MODEL = """
+cache_position deterministic labels layer_idx logits_to_keep num_items_in_batch output_attentions
+output_hidden_states output_router_logits past_key_value past_key_values position_embeddings
+position_ids return_dict return_legacy_cache training use_cache
+"""
+OF_IMAGES = """
+generation_mode image_position_ids mm_token_type_ids pixel_values vision_feature_layer
+vision_feature_select_strategy
+"""
+"""Images, and which of their layers are taken, which some models hand on to every layer."""
+OF_GENERATION = """
+do_sample max_new_tokens min_new_tokens num_beams output_logits output_scores
+return_dict_in_generate
+"""
+"""Words that generate() of a model that reads sounds hands on to its forward pass."""
+MEANINGLESS = frozenset((OF_THE_MODEL + OF_IMAGES + OF_GENERATION).split())
 """Arguments for the model around: its cache, its loss, positions that are in q and k already."""
-PACKED = {
-    "cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "max_length_q", "max_length_k", "seq_idx",
-}  # fmt: skip
-"""Where packed sequences begin; a mask, if there is one, holds that too."""
+PACKED_NAMES = "cu_seq_lens_q cu_seq_lens_k cu_seqlens max_length_q max_length_k seq_idx"
+PACKED = frozenset(PACKED_NAMES.split())
+"""Arguments that say where packed sequences begin, as a mask, if there is one, does too."""
 EAGER = "take attn_implementation='eager' for this model"
 
 
-def weights_wanted(module: nn.Module, said: bool | None) -> bool:
-    """Whether the model is to hand out its attention weights: by an argument that reaches the
+def wants_weights(module: nn.Module, argument: bool | None) -> bool:
+    """True if the model is to hand out its attention weights: by an argument that reaches the
     layer, by one that transformers keeps until the layers are done, or by the configuration.
     """
-    if said is not None:
-        return bool(said)
-    if (kept := _active_collector.get()) is not None:
-        return any("attentions" in name for name in kept)
+    if argument is not None:
+        return bool(argument)
+    if (collected := _active_collector.get()) is not None:
+        return any("attentions" in name for name in collected)
     return bool(getattr(getattr(module, "config", None), "output_attentions", False))
 
 
@@ -304,7 +315,7 @@ def refusal(module: nn.Module, key: Tensor, mask: Any, more: Mapping[str, Any]) 
             f"sliding_window={window} over {key.shape[2]} keys came without a mask that says so, "
             f"and no variant knows of windows otherwise; {EAGER}"
         )
-    if weights_wanted(module, more.get("output_attentions")):
+    if wants_weights(module, more.get("output_attentions")):
         return f"output_attentions=True, and no variant hands out its weights; {EAGER}"
     for word, value in more.items():
         if value is None or word in HONOURED | MEANINGLESS:
@@ -348,7 +359,7 @@ def forward_by(row: Variant) -> Callable[..., tuple[Tensor, None]]:
         attention_mask: Tensor | None,
         **more: Any,
     ) -> tuple[Tensor, None]:
-        _called.add(module)
+        _callers.add(module)
         try:
             return _attend(built(), module, (query, key, value), attention_mask, more), None
         except CantBeDone as why:

@@ -15,11 +15,11 @@ from attnbench.answer.ranking import margin_of, ran_the_same, torch_rank
 from attnbench.answer.regimes import Regime, regimes
 from attnbench.answer.standings import Crossing, Standing, Stretch, crossings, standings, stretches
 from attnbench.core.disk import RECORDS, StoreError
-from attnbench.core.format import counted, first_few, size
+from attnbench.core.format import counted, size
 from attnbench.core.lock import collector_off
 from attnbench.core.record import Record
 from attnbench.core.settings import KEPT, allocator_of
-from attnbench.core.store import BAD_TIME, Checked, read_header, some_runs
+from attnbench.core.store import Checked, read_header, some_runs
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def not_advised(records: Iterable[Record]) -> Iterator[str]:
 
 
 def _notes(run: ReportRun, *, torn: bool) -> Iterator[str]:
-    """Sentences on what a run lacks, on records with impossible times, and on what torch chose."""
+    """Sentences on what a run lacks, and on what torch chose."""
     if torn:
         yield (
             f"the run was cut off: the end of its {RECORDS} was left unfinished; what came before "
@@ -217,10 +217,6 @@ def _notes(run: ReportRun, *, torn: bool) -> Iterator[str]:
             f"{there} of the {cells} measurements asked for have a record: the rest was not "
             "begun, or not ended; 'attnbench run --resume' with its folder goes on"
         )
-    numbered = zip(run.lines, run.records, strict=True)
-    if bad := [str(line) for line, record in numbered if record.reason == BAD_TIME]:
-        where = f"line {first_few(bad, 8)}"
-        yield f"a time in {RECORDS} is no finite number above zero, and is left out: {where}"
     yield from not_advised(run.records)
     ran: dict[str, Counter[str]] = {}
     for record in run.records:

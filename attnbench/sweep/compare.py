@@ -86,18 +86,18 @@ def compare_cells(
     watch: Callable[[Compared], None],
 ) -> list[Compared]:
     """Problem after problem; a difference among many stands only after Holm's correction."""
-    found = []
+    results = []
     for cell, other in zip(judged, against, strict=True):
         left_out = cell.left_out or other.left_out
         if left_out is not None:
-            said = f"{left_out.variant}: {left_out.reason}"
-            compared = Compared(cell.problem, None, left_out.status, said)
+            why = f"{left_out.variant}: {left_out.reason}"
+            compared = Compared(cell.problem, None, left_out.status, why)
         else:
             compared = compare_cell(cell, other, engine, seed, margin, floors, budget_s)
-        found.append(compared)
+        results.append(compared)
         watch(compared)
-    pairs = corrected([c.pairs for c in found])
-    return [replace(c, pairs=each) for c, each in zip(found, pairs, strict=True)]
+    pairs = corrected([c.pairs for c in results])
+    return [replace(c, pairs=each) for c, each in zip(results, pairs, strict=True)]
 
 
 def compare_cell(
@@ -111,7 +111,7 @@ def compare_cell(
     limit_s: float = math.inf,
 ) -> Compared:
     """One problem, by itself; ``limit_s``: no answer is waited for any longer."""
-    asked = {
+    question = {
         "compare": [  # the ratio is of the second's time to the first's
             Job(c.variant, c.problem, seed, budget_s).to_dict() for c in (against, judged)
         ],
@@ -120,7 +120,7 @@ def compare_cell(
         "budget_s": budget_s,
     }
     try:
-        answer = engine.ask(asked, min(limit_s, START_AND_GATE_S + 4 * budget_s))
+        answer = engine.ask(question, min(limit_s, START_AND_GATE_S + 4 * budget_s))
     except WorkerLost as lost:
         return Compared(judged.problem, None, lost_status(lost), lost.reason)
     if "stopped" in answer:
@@ -162,11 +162,11 @@ def pairs_guess_s(
     return checks + max(LEAST_PAIRS * pair_s, min(budget_s, pairs * pair_s))
 
 
-def counts(found: Sequence[Compared]) -> dict[str, int]:
+def counts(results: Sequence[Compared]) -> dict[str, int]:
     """How many problems came to which verdict, or to none."""
-    verdicts = [str(c.comparison.verdict) if c.comparison else str(c.status) for c in found]
-    known = [str(v) for v in Verdict]
-    order = [*known, *(v for v in dict.fromkeys(verdicts) if v not in known)]
+    verdicts = [str(c.comparison.verdict) if c.comparison else str(c.status) for c in results]
+    decided = [str(v) for v in Verdict]
+    order = [*decided, *(v for v in dict.fromkeys(verdicts) if v not in decided)]
     return {v: verdicts.count(v) for v in order if v in verdicts}
 
 
@@ -182,9 +182,9 @@ NEAR = 1.15
 MOST_PAIRED = 2
 PAIRS_S = 10.0
 CALLS, MOST_S = 80, 120.0
+"""Forty pairs are looked at first; if they take longer, none is begun."""
 CONTEST_S, NEAR_PAIRS = 6.0, 640
 """For another worker, and a noise floor, to be there; and pairs of what lies near each other."""
-"""Forty pairs are looked at first; if they take longer, none is begun."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def shorter(plan: Plan) -> Problem | None:
         return None
 
 
-def _taken(records: Sequence[Record]) -> dict[str, float]:
+def _seconds_of(records: Sequence[Record]) -> dict[str, float]:
     """Seconds by variant, the fastest first."""
     timed = [(r.time.median_s, r.variant) for r in records if r.time is not None]
     return {name: seconds for seconds, name in sorted(timed)}
@@ -250,12 +250,12 @@ def hopeful(records: Sequence[Record]) -> tuple[list[str], dict[str, float]]:
 
     A variant that was not measured there may have been refused that length alone, and stays.
     """
-    taken = _taken(records)
-    right = _taken([r for r in records if not r.wrong_on]) or taken
+    seconds = _seconds_of(records)
+    right = _seconds_of([r for r in records if not r.wrong_on]) or seconds
     best = min(right.values(), default=0.0)
-    behind = {name: s / best for name, s in taken.items() if s > HOPELESS * best}
+    behind = {name: s / best for name, s in seconds.items() if s > HOPELESS * best}
     untried = [r.variant for r in records if r.status in NOT_TRIED]
-    return [*(name for name in taken if name not in behind), *untried], behind
+    return [*(name for name in seconds if name not in behind), *untried], behind
 
 
 def contest_s(cell: Cell, machine: Machine) -> float:
@@ -268,9 +268,9 @@ def near_the_best(records: Sequence[Record], names: Sequence[str]) -> list[str]:
     """Of some variants those that a median alone does not tell from the best, the best first; two
     at the least.
     """
-    taken = {name: s for name, s in _taken(records).items() if name in names}
-    near = [name for name in taken if taken[name] <= NEAR * min(taken.values())]
-    return (near if len(near) > 1 else [*taken][:2])[: MOST_PAIRED + 1]
+    seconds = {name: s for name, s in _seconds_of(records).items() if name in names}
+    near = [name for name in seconds if seconds[name] <= NEAR * min(seconds.values())]
+    return (near if len(near) > 1 else [*seconds][:2])[: MOST_PAIRED + 1]
 
 
 def in_pairs(
@@ -289,12 +289,12 @@ def in_pairs(
     if seconds * CALLS > MOST_S:
         say(f"no pairs: {CALLS} calls of {duration(seconds)} are the fewest that decide anything")
         return []
-    found = []
+    results = []
     for cell in others:
         begin(f"in pairs: {cell.variant.label} and {best.variant.label}")
         one = compare_cell(cell, best, engine, header["seed"], None, header["noise"], PAIRS_S)
         if one.comparison is None:
             say(f"no pairs of {cell.variant.label}: {one.status}: {one.why}")
         else:
-            found.append(ContestResult(cell.variant.label, best.variant.label, one.comparison))
-    return found
+            results.append(ContestResult(cell.variant.label, best.variant.label, one.comparison))
+    return results

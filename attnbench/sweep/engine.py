@@ -99,7 +99,7 @@ def measure(
     limit_s, first = CELL_LIMIT_S if limit_s is None else limit_s, ""
     while True:
         try:
-            record = _asked(cell, engine.ask({"job": job.to_dict()}, limit_s), engine)
+            record = _record_of(cell, engine.ask({"job": job.to_dict()}, limit_s), engine)
         except WorkerLost as lost:
             if first or lost.timed_out or lost.wrong:
                 more = {"detail": lost.output, "seed": job.seed, "note": TWICE * bool(first)}
@@ -112,7 +112,7 @@ def measure(
             return record.with_(note="; ".join(filter(None, notes)))
 
 
-def _asked(cell: Cell, answer: Mapping[str, Any], engine: Engine) -> Record:
+def _record_of(cell: Cell, answer: Mapping[str, Any], engine: Engine) -> Record:
     """The record that a worker answered with; one that answers something else is lost."""
     why = "the worker answered about another measurement"
     try:
@@ -137,9 +137,9 @@ def _printable(record: Record) -> Record:
     """The record without control characters: its texts come from what is measured."""
     texts = {}
     for name in ("reason", "remedy", "note", "detail"):
-        kept = "\n\t" * (name == "detail")
+        allowed = "\n\t" * (name == "detail")
         text = getattr(record, name)
-        texts[name] = "".join(c if c.isprintable() or c in kept else "?" for c in text)
+        texts[name] = "".join(c if c.isprintable() or c in allowed else "?" for c in text)
     return record.with_(**texts)
 
 
@@ -178,11 +178,11 @@ class HoldingWorker:
 
     def hold(self, variant: str, problem: Problem) -> HoldingWorker:
         """Look the variant up, build and judge it; this worker, for its calls."""
-        asked: dict[str, Any] = {"variant": variant, "problem": problem.to_dict()}
-        asked |= {"seed": self._seed, "budget_s": self._budget_s}
+        question: dict[str, Any] = {"variant": variant, "problem": problem.to_dict()}
+        question |= {"seed": self._seed, "budget_s": self._budget_s}
         if self._tables:
-            asked["tables"] = [str(self._folder / table) for table in self._tables]
-        self.ask({"hold": asked}, HOLD_LIMIT_S)
+            question["tables"] = [str(self._folder / table) for table in self._tables]
+        self.ask({"hold": question}, HOLD_LIMIT_S)
         return self
 
     def fresh(self) -> None:

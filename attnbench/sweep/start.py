@@ -1,4 +1,4 @@
-"""A run begun, or gone on with."""
+"""Start or resume a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import attnbench
 import impls
 from attnbench.core.checkout import code
-from attnbench.core.disk import StoreError, long, named, short, table_words
+from attnbench.core.disk import StoreError, long, name_from_here, short, table_words
 from attnbench.core.evidence import stored_floors, stored_selfcheck
 from attnbench.core.format import counted, duration
 from attnbench.core.machine import Machine, this_machine, version_of
@@ -44,14 +44,14 @@ ALIKE = ("system", "cpu", "cores", "python", "torch_cuda")
 
 def leg_facts(plan: Plan, tables: Sequence[str | Path], machine: Machine) -> dict[str, Any]:
     """The code, the files and the versions that a plan's records depend on, for a header."""
-    wanted = {word.partition(">")[0] for cell in plan.cells for word in cell.variant.requires}
+    names = {word.partition(">")[0] for cell in plan.cells for word in cell.variant.requires}
     outside = outside_rows(cell.variant for cell in plan.cells)
     files = dict.fromkeys([*code_files(outside, tables), *_files_of_leg(plan)])
     return {
         "code": {**code(), **{name: digest(files) for name, files in sources().items()}},
         "outside": {short(origin): facts for origin, facts in origins(outside).items()},
         "files": {short(str(f)): digest([f]) for f in files},
-        "requires": {name: found for name in sorted(wanted) if (found := version_of(name))},
+        "requires": {name: version for name in sorted(names) if (version := version_of(name))},
         "tuned": plan.tuned,
         "machine": machine.to_dict(),
     }
@@ -65,7 +65,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     commit = f"commit {code['commit'][:8]}" if code.get("commit") else "an unknown commit"
     commit += " with changes" * bool(code.get("commit") and code.get("dirty"))
     what = {"impls": "the code of the variants", "ruler": "the code that measures"}
-    found = [
+    changes = [
         f"{what[name]} is not that of {commit}" for name in what if code[name] != now["code"][name]
     ]
     before, after = then["files"], now["files"]
@@ -73,63 +73,60 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     for file in dict.fromkeys([*before, *after]):
         if file in before and before[file] not in same:
             change = "holds something else" if file in after else "is not read any more"
-            found.append(f"{file} {change}")
+            changes.append(f"{file} {change}")
         elif file not in before and after[file] not in same:
-            found.append(f"{file} is read too")
+            changes.append(f"{file} is read too")
     tuned, tuned_now = (leg.get("tuned") or {} for leg in (then, now))
     for label in dict.fromkeys([*tuned, *tuned_now]):
         if tuned.get(label) != tuned_now.get(label):
-            found.append(f"the options tuned for {label} are others")
+            changes.append(f"the options tuned for {label} are others")
     versions, versions_now = _versions(then), _versions(now)
     for name in dict.fromkeys([*versions, *versions_now]):
         was, has = versions.get(name, "nothing"), versions_now.get(name, "nothing")
         if was != has:
-            found.append(f"{name} was {was} and is {has}")
-    return found
+            changes.append(f"{name} was {was} and is {has}")
+    return changes
 
 
 def _versions(leg: Mapping[str, Any]) -> dict[str, str]:
     machine = leg["machine"]
-    found = {name: str(machine.get(name)) for name in ALIKE}
-    found |= {**leg.get("requires", {}), **machine.get("versions", {})}
+    versions = {name: str(machine.get(name)) for name in ALIKE}
+    versions |= {**leg.get("requires", {}), **machine.get("versions", {})}
     for number, gpu in enumerate(machine.get("gpus", ())):
-        found[f"GPU {number}"] = f"{gpu['name']} with driver {gpu['driver']}"
-    found.pop("asv", None)  # no measurement depends on it
-    return found
+        versions[f"GPU {number}"] = f"{gpu['name']} with driver {gpu['driver']}"
+    versions.pop("asv", None)  # no measurement depends on it
+    return versions
 
 
 class Unchanged:
-    """Notices changes to what a leg depends on while the leg is measured."""
+    """Notices changes to what a leg depends on while the leg is measured, by the files' times."""
 
     def __init__(self, folder: RunFolder) -> None:
         leg = {**folder.header, **[{}, *folder.header.get("legs", ())][-1]}
         self._folder = folder
-        self._digests = {long(file): was for file, was in (leg.get("files") or {}).items()}
-        self._code = {k: v for k, v in (leg.get("code") or {}).items() if k in ("impls", "ruler")}
-        self._stamps: dict[Path, tuple[int, int]] | None = None
+        self._files = [long(file) for file in leg.get("files") or ()]
+        if leg.get("code"):
+            self._files += chain.from_iterable(sources().values())
+        self._stamps = self._now()
 
-    def check(self) -> None:
-        """Raise CantBeDone for a change. While no file is written, only times are compared."""
-        code = sources() if self._code else {}
-        stamps = dict.fromkeys([*self._digests, *chain.from_iterable(code.values())], (0, 0))
+    def _now(self) -> dict[Path, tuple[int, int]]:
+        stamps = dict.fromkeys(self._files, (0, 0))
         for file in stamps:
             with suppress(OSError):
                 status = file.stat()
                 stamps[file] = status.st_mtime_ns, status.st_size
-        if stamps == self._stamps:
-            return
-        changed = [name for name, was in self._code.items() if digest(code[name]) != was]
-        changed += [str(f) for f, was in self._digests.items() if digest([f]) != was]
-        if changed:
-            known = self._stamps or stamps
-            written = [str(f) for f, stamp in stamps.items() if known.get(f) != stamp]
+        return stamps
+
+    def check(self) -> None:
+        """Raise CantBeDone for a change."""
+        now = self._now()
+        if changed := [str(file) for file in now if now[file] != self._stamps[file]]:
             raise CantBeDone(
-                f"{', '.join(map(short, (written or changed)[:3]))} was changed while the run went "
+                f"{', '.join(map(short, changed[:3]))} was changed while the run went "
                 "on, so the measurement at hand may be of either and is dropped; what was "
                 f"measured before is kept. Put it back, then {self._folder.resumed_by}, or add "
                 "--anyway to go on apart"
             )
-        self._stamps = stamps
 
 
 def sources() -> dict[str, list[Path]]:
@@ -154,15 +151,15 @@ def _files_of_leg(plan: Plan) -> Iterator[Path]:
 
 def digest(files: Iterable[Path]) -> str:
     """A digest of some files' names and contents."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for file in files:
-        found.update(b"\0" + file.name.encode() + b"\0")
+        hasher.update(b"\0" + file.name.encode() + b"\0")
         try:
             with file.open("rb") as opened:
-                found.update(hashlib.file_digest(opened, "sha256").digest())
+                hasher.update(hashlib.file_digest(opened, "sha256").digest())
         except OSError:
-            found.update(b"missing")
-    return found.hexdigest()[:16]
+            hasher.update(b"missing")
+    return hasher.hexdigest()[:16]
 
 
 LESS = 0.9
@@ -173,7 +170,7 @@ OVERHEAD_S = {"cpu": 1e-3, "cuda": 1e-4}
 """A call as long as this is not all overhead."""
 
 
-class _Kept(NamedTuple):
+class _TimeSoFar(NamedTuple):
     """What is kept of a record to hold others against: a long run has many thousands."""
 
     problem: Problem
@@ -188,7 +185,7 @@ class RunRecords:
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self._cells: set[str] = set()
-        self._times: dict[tuple[Any, ...], list[_Kept]] = {}
+        self._times: dict[tuple[Any, ...], list[_TimeSoFar]] = {}
         for record in records:
             self._cells.add(record.key)
             self.doubt(record)
@@ -206,19 +203,19 @@ class RunRecords:
         if record.time is None:
             return record
         p, flops = record.problem, record.cost.flops if record.cost and not record.ranks else None
-        kept = _Kept(p, record.time.with_(samples_s=[]), flops)
+        entry = _TimeSoFar(p, record.time.with_(samples_s=[]), flops)
         # its mask may fit one length alone
         alike = p.with_(phase="forward", q_len=1, kv_len=1, mask=Mask())
         others = self._times.setdefault((record.variant, record.node, str(p.mask), alike), [])
-        if why := next(filter(None, (_contradiction(kept, other) for other in others)), ""):
+        if why := next(filter(None, (_contradiction(entry, other) for other in others)), ""):
             return record.with_(status=Status.IMPLAUSIBLE, reason=why, time=None)
-        others.append(kept)
+        others.append(entry)
         return record
 
 
-def _contradiction(one: _Kept, other: _Kept) -> str:
+def _contradiction(one: _TimeSoFar, other: _TimeSoFar) -> str:
     """Why two times can't both be true; empty where they can."""
-    less, more = sorted((one, other), key=lambda kept: kept.problem.kv_len)
+    less, more = sorted((one, other), key=lambda entry: entry.problem.kv_len)
     p, q, short_s, long_s = less.problem, more.problem, less.time, more.time
     if (p.q_len, p.kv_len) == (q.q_len, q.kv_len):
         times = {p.phase: short_s, q.phase: long_s}
@@ -274,9 +271,9 @@ def pinned(threads: int | None, machine: Machine) -> int:
     return threads or machine.threads
 
 
-def settings_of(given: argparse.Namespace, machine: Machine) -> Settings:
+def settings_of(arguments: argparse.Namespace, machine: Machine) -> Settings:
     """What ``--threads`` and ``--allocator`` ask for."""
-    threads, allocator = pinned(given.threads, machine), given.allocator or PLAIN
+    threads, allocator = pinned(arguments.threads, machine), arguments.allocator or PLAIN
     return Settings(threads=threads, allocator=allocator)
 
 
@@ -355,10 +352,10 @@ def resume(
                 "start a new run"
             )
         _check_same(path, header, tables)
-        given = [Problem.from_dict(values) for values in header.get("problems", ())]
+        problems = [Problem.from_dict(values) for values in header.get("problems", ())]
         grid = Preset.from_dict(header["grid"])
         table = impls.table(tables)
-        plan = make_plan(table, header["variants"], grid, machine, given, tuned=True)
+        plan = make_plan(table, header["variants"], grid, machine, problems, tuned=True)
         settings = Settings(**{k: v for k, v in header["settings"].items() if k != "environment"})
         pinned(settings.threads, machine)
         now = leg_facts(plan, tables, machine)
@@ -401,7 +398,7 @@ def _check_same(path: Path, header: Mapping[str, Any], tables: Sequence[str]) ->
 
 
 def _with_files_named(grid: Preset) -> Preset:
-    """The grid, with its masks' and inputs' files as :func:`named` spells them."""
+    """The grid, with its masks' and inputs' files as :func:`name_from_here` spells them."""
     return replace(
         grid,
         mask=tuple(str(_mask_named(Mask.parse(text))) for text in grid.mask),
@@ -416,13 +413,15 @@ def as_recorded(problem: Problem) -> Problem:
 
 
 def _mask_named(mask: Mask) -> Mask:
-    parts = (replace(part, file=named(part.file)) if part.file else part for part in mask.parts)
+    parts = (
+        replace(part, file=name_from_here(part.file)) if part.file else part for part in mask.parts
+    )
     return replace(mask, parts=tuple(parts))
 
 
 def _inputs_named(inputs: str) -> str:
     kind, colon, file = inputs.partition(":")
-    return f"{kind}:{named(file)}" if colon else inputs
+    return f"{kind}:{name_from_here(file)}" if colon else inputs
 
 
 def _files(grid: Mapping[str, Any]) -> list[str]:

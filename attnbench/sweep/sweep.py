@@ -147,10 +147,10 @@ def check_cells(plan: Plan, engine: Engine, seed: int, watcher: Watcher) -> list
 
 def first_of_each(cells: Iterable[Cell]) -> frozenset[str]:
     """The keys of each variant's first cell in each phase: these are tried for the same bits."""
-    seen: dict[tuple[str, str], str] = {}
+    first: dict[tuple[str, str], str] = {}
     for cell in cells:
-        seen.setdefault((cell.variant.label, cell.problem.phase), cell.key)
-    return frozenset(seen.values())
+        first.setdefault((cell.variant.label, cell.problem.phase), cell.key)
+    return frozenset(first.values())
 
 
 def _described(
@@ -209,7 +209,6 @@ class Sweep:
         CantBeDone where a file of the run was changed, or every place is lost.
         """
         self._left = list(slots)
-        self._unchanged.check()
         while self._cells and monotonic() < until:
             if not self._left:
                 raise CantBeDone(

@@ -87,15 +87,15 @@ def _apply(values: dict[str, Any]) -> dict[str, Any]:
     from attnbench.core import settings
     from attnbench.meter import memory
 
-    settings.apply(wanted := settings.Settings(**values))
-    if wanted.warm_profiler:
+    settings.apply(asked_settings := settings.Settings(**values))
+    if asked_settings.warm_profiler:
         memory.warm_profiler()
     return {"ready": True}
 
 
 def _measured(bench: Any, job: Any) -> dict[str, Any]:
     """A cell's record, and whether the next one needs another process."""
-    from attnbench.gate import process_state, watch
+    from attnbench.gate import watch
     from attnbench.meter import clocks
     from attnbench.meter.cell import clipped, poisoned
     from attnbench.meter.timer import TimeSpent
@@ -104,28 +104,28 @@ def _measured(bench: Any, job: Any) -> dict[str, Any]:
     clocks.begin(job.problem.device)
     with watching.on("gate"):
         before = bench.shared or watch.snapshot()
-        broken, process_before = watch.sealed(), process_state.now()
+        broken, process_before = watch.sealed(), watch.process_state()
     record = clipped(bench.measure(job, before))
     if job.variant.swaps:
         gc.collect()  # it puts torch's kernels back when it is dropped, and they are compared below
-    gone = poisoned(job.problem.device)
+    lost_gpu = poisoned(job.problem.device)
     with watching.on("gate"):
         try:
             guards = broken()  # first: the other checks rely on these
-            deed = f"it replaced {', '.join(guards)}" if guards else watch.said(before) or ""
-            left = bool(process_state.disturbed(process_before))
+            deed = f"it replaced {', '.join(guards)}" if guards else watch.left_changed(before)
+            left = bool(watch.disturbed(process_before))
         except Exception as error:  # it left nothing to look with
             deed = f"what it left could not be looked at: {type(error).__name__}: {error}"
             left = True
         bench.shared = None if deed else watch.still(before)
-    if gone and record.status is Status.MEASURED:
+    if lost_gpu and record.status is Status.MEASURED:
         record = record.with_(status=Status.FAILED, reason=GONE, time=None, detail=deed)
     elif deed and record.status in (Status.MEASURED, Status.WRONG, Status.IMPLAUSIBLE):
         record = record.with_(status=Status.WRONG, reason=deed, time=None, detail=record.reason)
     spent, gate = record.spent_s, watching.seconds["gate"]
     more = {part: round((spent.get(part) or 0.0) + gate, 6) for part in ("gate", "total")}
     record = record.with_(spent_s={**spent, **more})
-    return {"record": record.to_dict(), "spoiled": bool(deed) or left or gone}
+    return {"record": record.to_dict(), "spoiled": bool(deed) or left or lost_gpu}
 
 
 if __name__ == "__main__":

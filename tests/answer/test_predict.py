@@ -103,12 +103,12 @@ def test_where_a_problem_is_too_far_it_says_what_was_measured(asked, measured, s
 
 @pytest.mark.slow
 def test_where_the_machine_stands_still_the_choice_keeps_what_it_promises(capsys):
-    asked = regret.of_made_up(0.03)
-    assert len(asked) == 74
-    assert regret.shown(asked), capsys.readouterr().out
+    answers = regret.answers(0.03)
+    assert len(answers) == 74
+    assert regret.show(answers), capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_where_times_say_nothing_it_is_silent():
-    asked = regret.of_made_up(0.5)
-    assert sum(a.choice.ranking is not None for a in asked) < len(asked) / 4
+    answers = regret.answers(0.5)
+    assert sum(a.choice.ranking is not None for a in answers) < len(answers) / 4

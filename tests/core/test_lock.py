@@ -78,14 +78,13 @@ def test_devices_are_locked_by_the_uuids_of_their_gpus(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("command", "name", "text"),
     [
-        (b"python\0-c\0\x1b[2J\n", "", "process 7 (python -c ?[2J)"),
-        (b"x" * 9000, "", f"process 7 ({'x' * lock.LONGEST_COMMAND})"),
+        (b"python\0-c\0x\0", "", "process 7 (python -c x)"),
         (b"", "", "process 7"),
         (None, "", "another process"),
         (b"python", "00:00:1", "another process"),
         (b"python", None, "another process"),
     ],
-    ids=range(6),
+    ids=range(5),
 )
 def test_a_holder_is_named_as_far_as_the_system_tells(tmp_path, monkeypatch, command, name, text):
     monkeypatch.setattr(lock, "PROC", tmp_path)

@@ -11,8 +11,8 @@ from attnbench.core import record
 from attnbench.core.record import Error, Record, Status, Time
 from impls.problem import MOST, Problem
 from impls.spec import DTYPES, PHASES, Computes, Level
-from proofs.record_schema import schema
 from tests.calling import ROOT, VALID
+from tests.core.record_schema import schema
 
 RUNS = sorted((ROOT / "results").glob("*/*/records.jsonl"))
 ERROR = Error(relative=0.0, max=0.0, worst_row=0.0, cosine=1.0, worst_at=[0, 1, 2])
@@ -52,7 +52,7 @@ def with_(path, value):
 def test_the_file_is_what_the_types_say():
     file = ROOT / "attnbench/record.schema.json"
     assert file.read_text() == json.dumps(schema(), indent=2) + "\n", (
-        "write it anew: python -m proofs.record_schema > attnbench/record.schema.json"
+        "write it anew: python -m tests.core.record_schema > attnbench/record.schema.json"
     )
     VALID.check_schema(VALID.schema)
     parts = VALID.schema["$defs"]

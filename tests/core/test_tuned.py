@@ -111,7 +111,7 @@ def test_what_changes_the_result_is_never_set(path):
 
 def test_a_file_that_is_none_or_can_not_be_read_is_a_sentence(path, monkeypatch):
     path.mkdir()
-    assert "it is no file" in chosen()[1][0]
+    assert "Is a directory" in chosen()[1][0]
     monkeypatch.setenv("XDG_DATA_HOME", "/" + 300 * "x")
     options, (said,) = chosen()
     assert options == {"block": 256} and "are not used: File name too long" in said

@@ -2,7 +2,6 @@
 
 import json
 import os
-import zipfile
 
 import numpy as np
 import pytest
@@ -35,13 +34,12 @@ def file(name, content):
 
 
 def of_run(name, content):
-    """A file of the run's folder that holds something else; a FIFO or a folder in its place."""
+    """A file of the run's folder that holds something else, or a folder in its place."""
 
     def prepare(place):
         (place.run / name).unlink(missing_ok=True)
-        make = {"FIFO": os.mkfifo, "folder": os.mkdir}.get(content)
         path = place.run / name
-        make(path) if make else place.file(str(path), content)
+        path.mkdir() if content == "folder" else place.file(str(path), content)
 
     return prepare
 
@@ -60,32 +58,12 @@ def shaped(kind, shape):
     return array(f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}")
 
 
-def bomb(place):
-    """Six MB that unfold to six GiB."""
-    head = shaped("<f4", (1610612736,))[:-64]
-    with zipfile.ZipFile(
-        place.here / "x.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1
-    ) as packed:
-        with packed.open("q.npy", "w", force_zip64=True) as member:
-            member.write(head)
-            for _ in range(64):
-                member.write(bytes(1 << 24))
-        for name in "kv":
-            packed.writestr(f"{name}.npy", head)
-
-
-def arrays(offset=0, value=0, **changes):
-    """Good inputs but for what is changed, or a byte of each member's two headers."""
+def arrays(**changes):
+    """Good inputs but for what is changed."""
 
     def prepare(place):
         good = {name: np.ones((1, 1, 16, 8), np.float32) for name in "qkv"}
         np.savez(place.here / "x.npz", **{**good, **changes})
-        data = bytearray((place.here / "x.npz").read_bytes())
-        for mark, start in ((b"PK\x03\x04", offset), (b"PK\x01\x02", offset + 2)):
-            at = -1
-            while offset and (at := data.find(mark, at + 1)) >= 0:
-                data[at + start] = value
-        (place.here / "x.npz").write_bytes(data)
 
     return prepare
 
@@ -96,9 +74,9 @@ STRANGE = {
 }  # fmt: skip
 HEADERS = {
     "tables that are a number": {"tables": 3}, "a machine without a name": {"machine": {"cpu": 1}},
-    "a budget of NaN": {"budget_s": float("nan")}, "problems that are numbers": {"problems": [1]},
+    "problems that are numbers": {"problems": [1]},
     "variants that are text": {"variants": "x"}, "settings that are a list": {"settings": [1]},
-    "code that is text": {"code": "abc"}, "nodes that are numbers": {"nodes": {"x": 3}},
+    "code that is text": {"code": "abc"},
     "a device that is a list": {"grid__device": ["cpu"]},
     "heads of 10^13": {"grid__heads": [10**13]}, "a mask that is a number": {"grid__mask": [3]},
 }  # fmt: skip
@@ -136,16 +114,13 @@ FAULTS = [
     *(Fault(f"a record with {name}", COMPARE, record(**changes), (0, 1, 2))
       for name, changes in RECORDS.items()),
     Fault("a record nested deep", REPORT, of_run("records.jsonl", f"{DEEP}\n{{}}\n"), (1, 2)),
-    *(Fault(f"{name} is a {kind}", REPORT, of_run(name, kind))
-      for name, kind in (("run.json", "folder"), ("records.jsonl", "FIFO"))),
+    Fault("a header that is a folder", REPORT, of_run("run.json", "folder")),
     Fault("the facts of the machine nested deep", COMPARE, of_run("../env.json", DEEP), (0, 1)),
     *(Fault(name, words) for name, words in WORDS.items()),
     *(Fault(f"a mask's file that {name}", MASKED, file("m.npy", data))
       for name, data in MASKS.items()),
     Fault("a mask's file that is a FIFO", MASKED, fifo("m.npy")),
     Fault("inputs that are a FIFO", CAPTURED, fifo("x.npz"), says="no file"),
-    Fault("inputs that are encrypted", CAPTURED, arrays(6, 1)),
-    Fault("inputs that unfold to gigabytes", CAPTURED, bomb, says="larger"),
     Fault("inputs that hold objects", CAPTURED, arrays(v=np.array([{}] * 2, object)),
           says="can't be read"),
     Fault("inputs that are complex", CAPTURED, arrays(q=np.ones((1, 1, 16, 8), complex)),

@@ -171,11 +171,6 @@ def link(name, target="victim", of_run=True):
     return prepare
 
 
-def torn_link(place):
-    link("torn.txt")(place)
-    place.records(lambda lines: [*lines, b'{"status":"mea'])
-
-
 def nasty_rows(place):
     place.file("mine.py", ROW)
 
@@ -223,8 +218,6 @@ FAULTS += [
     Fault("what is exported to is no file", (*CHOOSE[:3], "--export", "{here}/fifo"),
           lambda place: os.mkfifo(place.here / "fifo"), says="it is there, and no file",
           holds=lambda place, ended: (place.here / "fifo").is_fifo()),
-    Fault("a run's records are a link to a file outside", RESUME, link("records.jsonl"), (0, 1, 2)),
-    Fault("what is torn goes to a link", RESUME, torn_link),
     Fault("a picture's name is a link", ("show", "einsum", "--text", "a b", "--out", "map.png"),
           link("map.png", of_run=False), (0, 2)),
     Fault("escapes in a plugin's row, in a terminal", ("list", *TABLE), nasty_rows, (0,), "mine",

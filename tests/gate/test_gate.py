@@ -3,16 +3,14 @@
 import itertools
 import re
 from contextlib import nullcontext
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
-from attnbench.gate import hygiene, mask_probe, plant_calls, plant_effects
+from attnbench.gate import hygiene, mask_probe, plant_code
 from attnbench.gate.findings import Wrong
 from attnbench.gate.gate import gate
-from attnbench.gate.hygiene import WAIT_S
 from attnbench.gate.inputs import Call, make, other_set
 from impls.lowrank import mean_v
 from impls.operators import QKV
@@ -48,32 +46,6 @@ def test_honest_rows_pass(truth, names, mask, changes):
         assert all(e.ratio is None or 0 <= e.ratio <= 4 for e in verdict.error.values())
 
 
-def test_who_is_wrong_is_looked_at_again_for_work_put_off(truth, monkeypatch):
-    def first(problem, attend, inputs, **_):
-        call = Call(problem, attend, inputs)
-        return call, call.forward()
-
-    for second, said in (
-        (Wrong("work was put off"), "work was put off"),
-        (RuntimeError("it is spent"), "row 0 (batch 0, head 0) did not move"),
-        (None, "row 0 (batch 0, head 0) did not move"),
-    ):
-        looks = iter([first, Mock(side_effect=second)])
-        look = Mock(side_effect=lambda *given, looks=looks, **more: next(looks)(*given, **more))
-        monkeypatch.setattr("attnbench.gate.hygiene.check_nothing_goes_on", look)
-        reason = truth.verdict(truth.problem(), lambda problem: lambda q, k, v: q * 0.0).reason
-        assert reason.startswith(said) and look.call_count == 2
-
-
-def test_work_put_off_that_comes_late_on_a_busy_machine_is_named_all_the_same(truth, monkeypatch):
-    """A look may come too soon on a busy machine: one of three has to see it."""
-    monkeypatch.setattr(plant_effects, "LATE_S", 5 * WAIT_S)
-    build = plant_effects.build_standing_thread
-    verdicts = (truth.verdict(truth.problem(), build) for _ in range(3))
-    put_off = "its output changed after it had been returned: work was put off"
-    assert put_off in (verdict.reason for verdict in verdicts)
-
-
 @pytest.mark.parametrize("buffers", [1, 2])
 def test_outputs_that_later_calls_overwrite_are_wrong_unless_the_row_says_so(truth, buffers):
     problem = truth.problem()
@@ -88,7 +60,7 @@ def test_outputs_that_later_calls_overwrite_are_wrong_unless_the_row_says_so(tru
     assert "declare reuses_output" in verdict.reason
     assert gate(judged(problem), attend, None, 0, reuses_output=True).reason is None
     problem = problem.with_(phase="train")
-    workspace = plant_calls.build_one_workspace(problem)
+    workspace = plant_code.build_one_workspace(problem)
     reason = gate(judged(problem), workspace, None, 0, reuses_output=True).reason
     assert re.search("a later call changed what its d[qkv] is made from", reason)
 

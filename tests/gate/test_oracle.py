@@ -175,11 +175,6 @@ def test_heads_computed_together_are_those_computed_one_by_one(truth, monkeypatc
             torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
 
 
-def test_a_gpu_computes_all_the_heads_of_sampled_rows_in_few_steps():
-    problem = Problem(batch=2, heads=16, kv_heads=16, q_len=8192, kv_len=8192, device="cuda")
-    assert oracle._heads_at_once(problem, 256, "cuda") >= 16
-
-
 def test_the_upstream_gradient_is_zero_outside_the_judged_rows(truth, monkeypatch):
     monkeypatch.setattr(reference, "EVERY_SCORES", 0)
     problem = truth.problem(q_len=400, kv_len=16, phase="train", dtype="bfloat16")

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import types
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,9 +18,17 @@ import torch.nn.functional as F
 
 from attnbench.core import settings
 from attnbench.core.settings import KEPT, Settings, environment
-from attnbench.gate import budget, process_state, watch
+from attnbench.gate import budget, watch
 from attnbench.gate.findings import Wrong
-from attnbench.gate.watch import changes, check, said, sealed, snapshot, still
+from attnbench.gate.watch import (
+    check,
+    disturbed,
+    left_changed,
+    process_state,
+    sealed,
+    snapshot,
+    still,
+)
 from attnbench.meter import clocks
 from impls import masks
 
@@ -34,63 +43,93 @@ def test_nothing_has_changed_where_nothing_was_done():
     np.random.default_rng(1).random()
     torch.set_num_threads(2)
     torch.set_num_threads(1)
-    assert changes(before) == []
+    assert left_changed(before) == ""
 
 
-def test_a_setting_that_was_changed_is_named_with_both_values():
-    before = snapshot()
-    for change, to, back, words in (
+@pytest.mark.parametrize(
+    ("change", "to", "back", "words"),
+    [
         (torch.set_grad_enabled, False, True, "gradient mode (True → False)"),
-        (torch.set_float32_matmul_precision, "medium", "highest",
-         "float32 product precision (highest → medium)"),
+        (
+            torch.set_float32_matmul_precision,
+            "medium",
+            "highest",
+            "float32 product precision (highest → medium)",
+        ),
         # what torch.use_deterministic_algorithms calls after an import that takes seconds
         (torch._C._set_deterministic_algorithms, True, False, "deterministic mode (False → True)"),
-    ):  # fmt: skip
-        change(to)
-        try:
-            assert changes(before) == [words]
-        finally:
-            change(back)
+    ],
+)
+def test_a_setting_that_was_changed_is_named_with_both_values(change, to, back, words):
+    before = snapshot()
+    change(to)
+    try:
+        assert left_changed(before) == f"{SHARED} {words}"
+    finally:
+        change(back)
 
 
 def nan(*_, **__):
     return math.nan
 
 
+SHARED = "it left changed what other variants share:"
 REPLACED = [  # of what, which name, by what, and how it is named
-    (F, "softmax", nan, "torch.nn.functional.softmax"), (builtins, "max", nan, "builtins.max"),
-    (torch.Tensor, "softmax", nan, "torch.Tensor.softmax"), (np, "allclose", nan, "numpy.allclose"),
+    (F, "softmax", nan, "torch.nn.functional.softmax"),
+    (builtins, "max", nan, "builtins.max"),
+    (torch.Tensor, "softmax", nan, "torch.Tensor.softmax"),
+    (np, "allclose", nan, "numpy.allclose"),
     (masks.Mask, "visible", nan, "impls.masks.Mask.visible"),
     (clocks.HostClock, "samples", nan, "attnbench.meter.clocks.HostClock.samples"),
-    (budget.check_unsampled, "__defaults__", (1e9,),
-     "the inside of attnbench.gate.budget.check_unsampled"),
-    (budget.FLOOR_EPSILONS, "float32", 1e9, "attnbench.gate.budget.FLOOR_EPSILONS"),
-    (budget, "min", max, "attnbench.gate.budget.min"),  # it hides a builtin
+    (
+        budget.check_unsampled,
+        "__defaults__",
+        (1e9,),
+        "the inside of attnbench.gate.budget.check_unsampled",
+    ),
     (sys.modules, "time", types.ModuleType("time"), "time"),
     (torch, "equal", torch._disable_dynamo(torch.allclose), "torch.equal"),
-]  # fmt: skip
+]
 SEALED = [
-    (watch, "changes", lambda before: [], "attnbench.gate.watch.changes"),
+    (watch, "left_changed", lambda before: "", "attnbench.gate.watch.left_changed"),
     (watch, "OTHERS", (), "attnbench.gate.watch.OTHERS"),
-    (watch, "_EVERY", lambda found: True, "attnbench.gate.watch._EVERY"),
     (watch.check, "__code__", (lambda before: None).__code__, "attnbench.gate.watch.check"),
 ]
 
 
-@pytest.mark.parametrize("seals", [False, True])
-def test_what_was_replaced_is_named_and_nothing_else(seals):
-    """A seal sees who replaces what would notice, or what that goes by."""
-    before, broken = snapshot(), sealed()
-    look = broken if seals else lambda: changes(before)
-    for owner, name, value, full in SEALED if seals else REPLACED:
-        with pytest.MonkeyPatch.context() as patch:
-            if isinstance(owner, dict):
-                patch.setitem(owner, name, value)
-            else:
-                patch.setattr(owner, name, value, raising=False)
-            found = look()
-        assert found == [full]
-        assert look() == []
+@contextmanager
+def replaced(owner, name, value):
+    with pytest.MonkeyPatch.context() as patch:
+        if isinstance(owner, dict):
+            patch.setitem(owner, name, value)
+        else:
+            patch.setattr(owner, name, value, raising=False)
+        yield
+
+
+@pytest.mark.parametrize(("owner", "name", "value", "full"), REPLACED)
+def test_what_was_replaced_is_named_and_nothing_else(owner, name, value, full):
+    before = snapshot()
+    with replaced(owner, name, value):
+        message = left_changed(before)
+    assert message == f"it replaced {full}"
+    assert left_changed(before) == ""
+
+
+def test_a_number_of_the_ruler_that_was_changed_is_named():
+    before = snapshot()
+    with replaced(budget.FLOOR_EPSILONS, "float32", 1e9):
+        message = left_changed(before)
+    assert message == f"{SHARED} attnbench.gate.budget.FLOOR_EPSILONS"
+
+
+@pytest.mark.parametrize(("owner", "name", "value", "full"), SEALED)
+def test_a_seal_sees_who_replaces_what_would_notice(owner, name, value, full):
+    broken = sealed()
+    with replaced(owner, name, value):
+        names = broken()
+    assert names == [full]
+    assert broken() == []
 
 
 def test_names_that_came_and_what_torchs_compiler_puts_around_a_function_are_no_fault(monkeypatch):
@@ -99,7 +138,7 @@ def test_names_that_came_and_what_torchs_compiler_puts_around_a_function_are_no_
     monkeypatch.setattr(torch, "new_function", len, raising=False)
     monkeypatch.setitem(sys.modules, "attnbench.new", types.ModuleType("attnbench.new"))
     monkeypatch.setattr(torch, "manual_seed", torch._disable_dynamo(torch.manual_seed))
-    assert changes(before) == []
+    assert left_changed(before) == ""
 
 
 def test_a_copy_of_this_process_that_runs_on_is_named():
@@ -109,13 +148,12 @@ def test_a_copy_of_this_process_that_runs_on_is_named():
         time.sleep(30)
         os._exit(0)
     try:
-        assert changes(before) == [f"a copy of its process left running ({child})"]
-        assert said(before) == f"it left a copy of its process running: {child}"
-        assert changes(snapshot()) == []
+        assert left_changed(before) == f"it left a copy of its process running: {child}"
+        assert left_changed(snapshot()) == ""
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
-    assert changes(before) == []
+    assert left_changed(before) == ""
 
 
 def test_the_sentence_tells_what_was_replaced_and_what_was_changed():
@@ -131,7 +169,7 @@ def test_the_sentence_tells_what_was_replaced_and_what_was_changed():
         "it left changed what other variants share: threads (1 → 2)"
     )
     torch.set_num_threads(1)
-    assert said(before) is None
+    assert left_changed(before) == ""
     check(before)
 
 
@@ -166,9 +204,9 @@ def test_another_current_gpu_or_stream_is_noticed(monkeypatch, gpu, stream):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: at[0])
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=at[1]))
     before = snapshot()
-    assert changes(before) == []
+    assert left_changed(before) == ""
     at[:] = gpu, stream
-    assert changes(before) == [f"current GPU and stream ((0, 0) → ({gpu}, {stream}))"]
+    assert left_changed(before) == f"{SHARED} current GPU and stream ((0, 0) → ({gpu}, {stream}))"
 
 
 AT = {
@@ -178,57 +216,67 @@ AT = {
 }  # fmt: skip
 
 
-def test_the_next_cell_suffers_beyond_the_bound_of_each(monkeypatch):
-    assert set(process_state.now()) == set(AT)
-    monkeypatch.setattr(process_state, "now", lambda: AT)
-    for name, before, suffers in (
-        ("folder", "/b", True), ("folder", "/a", False),
-        ("signals", [2], True), ("limits", [(2, 2)], True), ("streams", [(2, None)], True),
-        ("variables", {("A", "1"), ("B", "2")}, True), ("variables", set(), False),
-        ("import path", {"/a", "/b"}, True), ("import path", set(), False),
-        ("threads", set(), True), ("threads", {"one", "two"}, False),
-        ("children", {8}, True), ("children", {7, 8}, False),
-        ("recursion", 1001, True), ("recursion", 999, False),
-        ("warnings", 1, True), ("warnings", 3, False),
-        ("files", 35, True), ("files", 36, False),
-        ("memory", 0.3749, True), ("memory", 0.375, False),
-    ):  # fmt: skip
-        assert process_state.disturbed(AT | {name: before}) == [name] * suffers
+@pytest.mark.parametrize(
+    ("name", "before", "suffers"),
+    [
+        ("folder", "/b", True),
+        ("folder", "/a", False),
+        ("signals", [2], True),
+        ("limits", [(2, 2)], True),
+        ("streams", [(2, None)], True),
+        ("variables", {("A", "1"), ("B", "2")}, True),
+        ("variables", set(), False),
+        ("import path", {"/a", "/b"}, True),
+        ("import path", set(), False),
+        ("threads", set(), True),
+        ("threads", {"one", "two"}, False),
+        ("children", {8}, True),
+        ("children", {7, 8}, False),
+        ("recursion", 1001, True),
+        ("recursion", 999, False),
+        ("warnings", 1, True),
+        ("warnings", 3, False),
+        ("files", 35, True),
+        ("files", 36, False),
+        ("memory", 0.3749, True),
+        ("memory", 0.375, False),
+    ],
+)
+def test_the_next_cell_suffers_beyond_the_bound_of_each(monkeypatch, name, before, suffers):
+    assert set(process_state()) == set(AT)
+    monkeypatch.setattr(watch, "process_state", lambda: AT)
+    assert disturbed(AT | {name: before}) == ([name] if suffers else [])
 
 
 def test_a_thread_that_stays_is_noticed_but_for_those_of_torchs_compiler():
-    before, over = process_state.now(), threading.Event()
+    before, over = process_state(), threading.Event()
     monitor = type("Monitor", (threading.Thread,), {"__module__": "tqdm._monitor"})
     try:
         for kind, suffers in ((monitor, []), (threading.Thread, ["threads"])):
             kind(target=over.wait, daemon=True).start()
-            assert process_state.disturbed(before) == suffers
+            assert disturbed(before) == suffers
     finally:
         over.set()
 
 
 def test_a_stream_that_lies_elsewhere_is_noticed(tmp_path):
-    kept, before = os.dup(0), process_state.now()
+    own, before = os.dup(0), process_state()
     try:
         with (tmp_path / "other").open("w") as other:
             os.dup2(other.fileno(), 0)
-            assert "streams" in process_state.disturbed(before)
+            assert "streams" in disturbed(before)
     finally:
-        os.dup2(kept, 0)
-        os.close(kept)
-    assert "streams" not in process_state.disturbed(before)
+        os.dup2(own, 0)
+        os.close(own)
+    assert "streams" not in disturbed(before)
 
 
-def test_memory_is_what_is_in_use_as_a_share_of_the_limit(monkeypatch):
+def test_memory_is_what_is_held_as_a_share_of_the_limit(monkeypatch):
     limit = [1 << 30]
     monkeypatch.setattr(resource, "getrlimit", lambda which: (limit[0], limit[0]))
-    before = process_state._memory()
+    before = watch._memory()
     held = bytearray(64 << 20)
-    assert process_state._memory() - before == pytest.approx(1 / 16, abs=0.01)
+    assert watch._memory() - before == pytest.approx(1 / 16, abs=0.01)
     del held
-    assert process_state._memory() == pytest.approx(before, abs=0.01)
-    with monkeypatch.context() as patch:
-        patch.setattr(process_state.ctypes, "CDLL", lambda name: None)  # another C library
-        assert before - 0.01 <= process_state._memory() < 99  # with what that holds free
     limit[0] = resource.RLIM_INFINITY
-    assert process_state._memory() == 0.0
+    assert watch._memory() == 0.0

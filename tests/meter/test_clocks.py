@@ -122,12 +122,6 @@ def test_the_clock_under_load_is_that_of_a_sleep_right_after_the_calls():
     assert clock.mhz[-1] == pytest.approx(1545)
 
 
-def test_the_flush_is_the_clocks_own_or_another(monkeypatch):
-    gpu, log = FakeGpu(), []
-    EventClock(gpu, lambda: log.append("other")).samples(int, kernels(gpu, 1, 1e-5), 3)
-    assert len(log) >= 3 and "flush" not in gpu.log
-
-
 def test_a_call_is_timed_back_to_back_where_its_clocks_have_fallen():
     gpu = FakeGpu(cold=1.0)
     gpu.slow = [(0.3, 9.0, 1.2, "SwPowerCap")]

@@ -98,7 +98,7 @@ def test_what_a_variant_holds_from_call_to_call_is_found_and_counted_once():
     by_closure = lambda thing: lambda q, k, v: (thing, v)[1]  # noqa: E731
     held = Holding({"by name": (thing, thing[0], thing.T)})
     for attend in (by_closure(thing), lambda q, k, v, thing=thing: v, by_closure(held)):
-        assert memory._held(Call(SMALL, attend, inputs)) == 4 * 512 * 512
+        assert memory._held_bytes(Call(SMALL, attend, inputs)) == 4 * 512 * 512
     attend = Holding(None)
     attend.weights = {"w": torch.zeros(64)}
     call = Call(SMALL, attend, inputs)
@@ -107,9 +107,9 @@ def test_what_a_variant_holds_from_call_to_call_is_found_and_counted_once():
         call.leaves["q"][:, :, :2],
         attend.weights["w"].view(8, 8),
     ]
-    assert memory._held(call) == 0  # neither its inputs nor its weights
+    assert memory._held_bytes(call) == 0  # neither its inputs nor its weights
     attend.thing = inputs["q"]
-    assert memory._held(call) == inputs["q"].untyped_storage().nbytes()
+    assert memory._held_bytes(call) == inputs["q"].untyped_storage().nbytes()
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def seen(monkeypatch):
         monkeypatch.setattr(memory, "_replay", lambda events: (peak, between))
         monkeypatch.setattr(memory, "_reset_high_water", lambda: 1000)
         monkeypatch.setattr(memory, "_kernel_bytes", lambda field: 1000 + high)
-        monkeypatch.setattr(memory, "_held", lambda call: held)
+        monkeypatch.setattr(memory, "_held_bytes", lambda call: held)
         dout = torch.ones(problem.output_shape) if problem.gradients else None
         return memory.observe(problem, build(problem), make(problem, 0), dout, None).memory
 

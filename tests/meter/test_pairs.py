@@ -159,16 +159,18 @@ def looked(monkeypatch):
 
     monkeypatch.setattr(pairs, "compare", compare)
     monkeypatch.setattr(ReadyCalls, "audit", lambda side, s: seen.append((side.label, s)))
-    monkeypatch.setattr(pairs.watch, "said", lambda shared: seen.append(shared))
+    monkeypatch.setattr(pairs.watch, "left_changed", seen.append)
     return looked
 
 
 def test_both_sides_are_audited_on_demand_with_the_medians_of_their_pairs(looked, monkeypatch):
     assert looked() == ["a", ("a", 0.003), ("b", 0.005), "a"]
     assert looked(audit=False) == []
-    for before in ([], [None]):  # what both share is changed before they are audited, and after
+    for before in ([], [""]):  # what both share is changed before they are audited, and after
         reports = iter([*before, "it replaced time.time"])
-        monkeypatch.setattr(pairs.watch, "said", lambda shared, reports=reports: next(reports))
+        monkeypatch.setattr(
+            pairs.watch, "left_changed", lambda shared, reports=reports: next(reports)
+        )
         with pytest.raises(Wrong, match=r"^a or b: it replaced time\.time$"):
             looked()
 

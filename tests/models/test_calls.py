@@ -38,22 +38,25 @@ def test_calls_come_back_from_their_file(tmp_path):
     assert json.loads(file.read_text())["calls"] == 1
 
 
-def test_what_holds_no_calls_or_figures_that_can_not_be_is_a_sentence(tmp_path):
-    values = SOME.to_dict()
-    first, *rest = values["sites"]
-    for written, said in (
+FIRST = SOME.sites[0].to_dict()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
         ("", "no captured calls"),
         ("[" * 100_000, "no captured calls"),
-        ('{"calls": 1, "sites": [{"site": 3}]}', "are damaged"),
         ({"step_s": "fast"}, "are damaged: .*step_s"),
         ({"step_share": float("nan")}, "are damaged: .*step_share"),
-        ({"sites": [{**first, "calls": 0}, *rest]}, "are damaged: calls of model.py:5 is 0"),
-        ({"sites": [{**first, "problem": {"batch": 2}}]}, "'heads' is missing"),  # no default
-    ):
-        written = written if isinstance(written, str) else json.dumps({**values, **written})
-        (tmp_path / "calls.json").write_text(written)
-        with pytest.raises(CantBeDone, match=said):
-            SeenCalls.read(tmp_path / "calls.json")
+        ({"sites": [{**FIRST, "calls": 0}]}, "are damaged: calls of model.py:5 is 0"),
+        ({"sites": [{**FIRST, "problem": {"batch": 2}}]}, "'heads' is missing"),  # no default
+    ],
+)
+def test_what_holds_no_calls_or_figures_that_can_not_be_is_a_sentence(tmp_path, content, message):
+    text = content if isinstance(content, str) else json.dumps({**SOME.to_dict(), **content})
+    (tmp_path / "calls.json").write_text(text)
+    with pytest.raises(CantBeDone, match=message):
+        SeenCalls.read(tmp_path / "calls.json")
 
 
 def test_problems_are_each_once_those_of_most_seconds_first():
@@ -98,21 +101,29 @@ def test_a_steps_share_is_of_what_trains_alone():
     assert frozen.sites[0].share == pytest.approx(0.3)
 
 
-def test_calls_that_overlap_have_no_share_of_the_time():
-    steps = {"steps": 3, "step_s": 1.0, "step_share": 1.2}
-    for seconds, wall_s, more in ((5.0, 2.0, {}), (5.0, 9.0, steps), (1.0, 1.0, {})):
-        sites, share = [site(seconds=seconds)], 1.0 if wall_s == 1.0 else None
-        whole = merged([SeenCalls(sites, wall_s=wall_s, attention_s=seconds, **more)])
-        assert whole.share == whole.sites[0].share == share
-        assert any("calls overlap" in line for line in whole.unseen) == (share is None)
+STEPS = {"steps": 4, "step_s": 10.0, "step_share": 0.6}
 
 
-def test_a_call_takes_what_it_takes_in_a_median_step_and_the_first_calls_don_t_count():
-    for told, takes in (
+@pytest.mark.parametrize(
+    ("seconds", "wall_s", "more", "share"),
+    [(5.0, 2.0, {}, None), (5.0, 9.0, {**STEPS, "step_share": 1.2}, None), (1.0, 1.0, {}, 1.0)],
+)
+def test_calls_that_overlap_have_no_share_of_the_time(seconds, wall_s, more, share):
+    calls = SeenCalls([site(seconds=seconds)], wall_s=wall_s, attention_s=seconds, **more)
+    whole = merged([calls])
+    assert whole.share == whole.sites[0].share == share
+    assert any("calls overlap" in line for line in whole.unseen) == (share is None)
+
+
+@pytest.mark.parametrize(
+    ("more", "seconds"),
+    [
         ({}, 2.0),  # no step: the mean of all
-        ({"steps": 4, "step_s": 10.0, "step_share": 0.6}, 1.5),  # 6 s of a step, 4 calls in each
-        ({"steps": 4, "step_s": 10.0, "step_share": 0.6, "header": {"processes": 2}}, 2.0),
-    ):
-        trained = site(calls=20, seconds=30.0, backward_s=10.0, share=0.6)
-        calls = SeenCalls(**{"header": {"processes": 1}, **told})
-        assert calls.a_call_s(trained) == pytest.approx(takes)
+        (STEPS, 1.5),  # 6 s of a step, 4 calls in each
+        ({**STEPS, "header": {"processes": 2}}, 2.0),
+    ],
+)
+def test_a_call_takes_what_it_takes_in_a_median_step_and_the_first_calls_don_t_count(more, seconds):
+    trained = site(calls=20, seconds=30.0, backward_s=10.0, share=0.6)
+    calls = SeenCalls(**{"header": {"processes": 1}, **more})
+    assert calls.a_call_s(trained) == pytest.approx(seconds)

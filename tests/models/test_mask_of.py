@@ -130,14 +130,18 @@ def test_a_number_that_a_row_adds_to_all_its_keys_hides_and_weighs_nothing(tmp_p
     assert mask_of(by_key * 1.01, False, SQUARE, tmp_path).kinds == ("bias",)
 
 
-def test_what_is_no_mask_at_all_is_a_sentence():
-    for mask, sentence in (
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
         (ONES.long(), r"a mask of torch.int64 is neither boolean .*give mask\.bool\(\)"),
         (ONES[:, :7], r"a mask of shape \(12, 7\) does not broadcast to \(2, 4"),
         (ONES.to("meta"), "has no values"),
-    ):
-        with pytest.raises(CantBeDone, match=sentence):
-            mask_of(mask, False, SQUARE)
+    ],
+    ids=["integers", "another shape", "no values"],
+)
+def test_what_is_no_mask_at_all_is_a_sentence(mask, message):
+    with pytest.raises(CantBeDone, match=message):
+        mask_of(mask, False, SQUARE)
 
 
 def test_the_folder_of_a_process_goes_with_it_and_not_with_a_fork_of_it(tmp_path):

@@ -13,7 +13,7 @@ from attnbench.core.machine import this_machine, why_not
 from attnbench.core.record import Record, Status
 from attnbench.core.stats import Pairs, Verdict, paired
 from attnbench.features.selfcheck.selfcheck import BUDGET_S, judge, judge_slow_down, run_slow_downs
-from attnbench.gate.plant_calls import SLICES, build_slices
+from attnbench.gate.plant_code import SLICES, build_slices
 from attnbench.gate.plants import PLANTS, SLICES_PROBLEM, SLOW_DOWNS, slices
 from attnbench.meter.cell import Bench
 from attnbench.sweep.compare import Compared

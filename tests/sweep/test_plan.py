@@ -74,9 +74,6 @@ def test_captured_inputs_that_can_not_be_read_are_a_sentence(tmp_path):
     np.savez(file, q=np.ones((1, 4, 16, 8)), k=np.ones((1, 2, 16, 8)), v=np.ones((1, 2, 16, 24)))
     assert len(plan(row("a"), **grid).to_run) == 1
     whole = file.read_bytes()
-    np.savez_compressed(file, q=np.zeros(1 << 20))  # few bytes that unfold to many
-    with pytest.raises(InvalidProblem, match="q is larger than"):
-        plan(row("a"), **grid)
     np.savez(file, k=np.zeros(3))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # NumPy leaves a broken .npz open

@@ -107,7 +107,6 @@ def test_a_run_that_ctrl_c_stopped_goes_on_with_every_cell_once(tmp_path, monkey
         ({"grid": None}, "damaged"),
         ({"tables": 3}, "damaged"),
         ({"machine": {"cpu": 1}}, "damaged"),
-        ({"budget_s": float("nan")}, "damaged"),
         ({"problems": [1]}, "damaged"),
         ({"grid__mask": [3]}, "damaged"),
         ({"grid__heads": [10**13]}, "heads"),

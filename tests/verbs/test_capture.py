@@ -10,7 +10,6 @@ import pytest
 from attnbench import cli
 from attnbench.models.capture import program
 from attnbench.models.capture.calls import SeenCalls
-from attnbench.models.capture.child import isolated
 from impls.errors import CantBeDone
 from tests.processes import until
 
@@ -217,13 +216,6 @@ def test_a_compiled_call_has_its_line_and_its_kernel_where_the_program_loads_the
             "torch.nn.functional.scaled_dot_product_attention by __main__.own",
         ),
         (
-            "import subprocess\nattend(3)\n"
-            "subprocess.run([sys.executable, '-I', '-c', '0'])\n"
-            "subprocess.run([sys.executable, '-c', '0'], env={})",
-            {CAUSAL: 3},
-            "-I -c 0",
-        ),
-        (
             "def work(n):\n"
             "    for m in range(300): attend(1, torch.randn(1, 2, 1 + m, 8))\n"
             "some = [threading.Thread(target=work, args=(n,)) for n in range(3)]\n"
@@ -232,7 +224,7 @@ def test_a_compiled_call_has_its_line_and_its_kernel_where_the_program_loads_the
             "stands for",
         ),
     ],
-    ids=["compiled", "vmapped", "nested", "replaced", "isolated", "other shapes at every step"],
+    ids=["compiled", "vmapped", "nested", "replaced", "other shapes at every step"],
 )
 def test_what_is_met_is_said_and_what_is_called_is_counted(capture, text, sites, words):
     status, calls, said = capture(text)
@@ -268,20 +260,3 @@ def test_a_program_that_runs_on_is_ended_after_its_seconds(capture, monkeypatch,
     )
     assert status == 0 and counted(calls) == {CAUSAL: 20} and not calls.complete
     assert any("ended 2 s after its first call" in line for line in calls.unseen)
-
-
-@pytest.mark.parametrize(
-    ("words", "watched"),
-    [
-        (["-I", "x.py"], False),
-        (["-u", "-S", "-c", "0"], False),
-        (["-uE", "x.py"], False),
-        (["-c", "import SIE"], True),
-        (["-m", "IES", "-I"], True),
-        (["-X", "dev", "x.py"], True),
-        (["--version"], True),
-        (["x.py", "-I"], True),
-    ],
-)
-def test_flags_of_python_that_leave_nothing_to_watch_by(words, watched):
-    assert isolated(["python", *words]) != watched

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from attnbench.core.store import read_records
-from proofs.gpu_visit import ROOT, Kept
+from proofs.gpu_visit import ROOT, VisitFolder
 from proofs.visit_steps import Room, steps
 from tests.processes import alive, until
 
@@ -90,7 +90,7 @@ def test_the_command_of_a_step_works(both, step):
 
 def test_what_a_visit_left_is_few_files_that_the_next_one_reads(both, tmp_path):
     assert len(list((both / "even").iterdir())) <= 8
-    kept = Kept(tmp_path / "new", tmp_path / "room", "cpu", before=both / "even")
+    kept = VisitFolder(tmp_path / "new", tmp_path / "room", "cpu", before=both / "even")
     runs = {name: Room("cpu", kept.results, name).run_of(name) for name in ("quick", "again")}
     # a cell that a busy machine disturbed may have been measured again
     keys = [{record.key for record in read_records(run)} for run in runs.values()]
@@ -123,7 +123,7 @@ def test_a_step_that_is_killed_goes_on_where_it_was(trial, tmp_path):
     assert "signal 9 ended it" in first.said()
     second = trial(out, "--steps", "h200")
     assert second.wait(120) == 0, second.said()
-    kept = Kept(out, tmp_path / "room", "cpu")
+    kept = VisitFolder(out, tmp_path / "room", "cpu")
     runs = list((kept.results / "h200").glob("*/*/run.json"))
     assert len(runs) == 1, "the run that was killed went on"
     keys = [record.key for record in read_records(runs[0].parent)]

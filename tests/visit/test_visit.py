@@ -10,6 +10,7 @@ import tarfile
 import zipfile
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from attnbench.core.gpu import Absent, Board
 from attnbench.core.record import Energy
 from proofs import gpu_visit, visit_steps
-from proofs.gpu_visit import Kept, NoVisit, Stopped, called, main, visit
+from proofs.gpu_visit import NoVisit, Stopped, VisitFolder, main, run_command, visit
 from proofs.visit_steps import Room, Step, queue, steps
 from tests.machines import BOX, WITH_GPU
 from tests.processes import gone, handling
@@ -66,7 +67,7 @@ def visited(tmp_path):
     number = iter(range(9))
 
     def go(todo, seconds, **answers):
-        kept = Kept(tmp_path / "out", tmp_path / f"room{next(number)}", "cuda")
+        kept = VisitFolder(tmp_path / "out", tmp_path / f"room{next(number)}", "cuda")
         machine = Machine(kept.results, **answers)
         own, more = queue(todo, {name: one["status"] for name, one in kept.steps.items()}, None)
         with suppress(KeyboardInterrupt):
@@ -80,7 +81,7 @@ def visited(tmp_path):
 
 def archived(folder, name="results.tar.gz"):
     with tarfile.open(folder / name) as archive:
-        return {member.rpartition("/")[2] for member in archive.getnames()}
+        return {Path(member.name).name for member in archive if member.isfile()}
 
 
 def test_every_step_is_run_in_turn_and_shown_by_the_line_that_counts(visited):
@@ -144,7 +145,7 @@ def test_a_sweep_that_its_limit_stopped_is_partly_done_and_goes_on(visited):
 
 def test_a_run_that_can_not_go_on_here_begins_anew_and_the_old_one_stays(tmp_path):
     refusal = "it was measured on an A100, and this is an H100; start a new run"
-    kept, asked = Kept(tmp_path / "out", tmp_path / "room", "cpu"), []
+    kept, asked = VisitFolder(tmp_path / "out", tmp_path / "room", "cpu"), []
     for run in ("nvidia-h100/20261126-110511", "nvidia-a100/20261127-110511"):
         (kept.results / "quick" / run).mkdir(parents=True)
         (kept.results / "quick" / run / "run.json").write_text("{}")
@@ -197,7 +198,7 @@ def test_the_exit_status_is_that_of_the_calls_own_steps(tmp_path, monkeypatch):
 
 def test_large_results_are_kept_in_pieces_and_read_back(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_visit, "PIECE_BYTES", 400)
-    kept, data = Kept(tmp_path / "out", tmp_path / "one", "cuda"), bytes(range(256)) * 4
+    kept, data = VisitFolder(tmp_path / "out", tmp_path / "one", "cuda"), bytes(range(256)) * 4
     (kept.results / "run" / "report").mkdir(parents=True)
     (kept.results / "run" / "records.jsonl").write_bytes(data)
     (kept.results / "run" / "report" / "index.html").write_text("a page")
@@ -206,7 +207,7 @@ def test_large_results_are_kept_in_pieces_and_read_back(tmp_path, monkeypatch):
     assert 1 < len(files) <= gpu_visit.MOST_PIECES
     assert all(p.stat().st_size <= 400 for p in files)
     assert len(list(kept.folder.iterdir())) <= 8
-    back = Kept(tmp_path / "other", tmp_path / "two", "cuda", before=kept.folder)
+    back = VisitFolder(tmp_path / "other", tmp_path / "two", "cuda", before=kept.folder)
     assert (back.results / "run" / "records.jsonl").read_bytes() == data
     assert not (back.results / "run" / "report").exists(), "a page can be rendered again"
     (back.results / "run" / "records.jsonl").write_bytes(b"")
@@ -220,11 +221,11 @@ def summary(seconds=2.0, **changes):
     return json.dumps({"device": "cuda", "steps": {"env": one}, **changes}).encode()
 
 
-def test_a_trial_on_a_cpu_is_not_gone_on_with_on_a_gpu(tmp_path):
+@pytest.mark.parametrize("where", ["", "new"])
+def test_a_trial_on_a_cpu_is_not_gone_on_with_on_a_gpu(tmp_path, where):
     (tmp_path / "summary.json").write_bytes(summary(device="cpu"))
-    for where in ([tmp_path], [tmp_path / "new"]):
-        with pytest.raises(NoVisit, match=f"{tmp_path} holds a visit with --device cpu"):
-            Kept(where[0], tmp_path / "room", "cuda", tmp_path)
+    with pytest.raises(NoVisit, match=f"{tmp_path} holds a visit with --device cpu"):
+        VisitFolder(tmp_path / where, tmp_path / "room", "cuda", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +247,7 @@ def test_a_damaged_archive_is_refused(tmp_path):
     (tmp_path / "summary.json").write_bytes(summary())
     (tmp_path / "results.tar.gz").write_bytes(b"nonsense")
     with pytest.raises(NoVisit, match=r"results.tar.gz can't be unpacked"):
-        Kept(tmp_path, tmp_path / "room", "cuda")
+        VisitFolder(tmp_path, tmp_path / "room", "cuda")
 
 
 def test_a_machine_without_a_gpu_is_refused_with_the_reason(tmp_path, capsys):
@@ -305,11 +306,11 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_a_cache_of_the_same_triton_is_used_and_packed_for_the_next_visit(cache, tmp_path):
-    kept = Kept(tmp_path / "out", tmp_path / "one", "cuda")
+    kept = VisitFolder(tmp_path / "out", tmp_path / "one", "cuda")
     assert gpu_visit.fill_cache(cache("3.6.0"), kept.cache) == []
     kept.write()
     assert archived(kept.folder, "caches.tar.gz") == {"k.json", "k.autotune.json"}
-    back = Kept(tmp_path / "out", tmp_path / "two", "cuda")
+    back = VisitFolder(tmp_path / "out", tmp_path / "two", "cuda")
     assert {p.name for p in back.brought.rglob("*.json")} == {"k.json", "k.autotune.json"}
 
 
@@ -398,15 +399,16 @@ def test_options_that_are_on_or_off_are_tried_both_ways(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("last", "status", "line"),
+    ("repeats", "status", "line"),
     [
-        (1.04, 0, "energy: 2 of 2 variants within 5 %; the widest 4.0 % (a)"),
-        (1.2, 1, "energy: 1 of 2 variants within 5 %; the widest 20.0 % (a)"),
-        (None, 2, "energy: nothing to compare: each was measured once"),
+        ([1.02, 1.0, 1.04], 0, "energy: 2 of 2 variants within 5 %; the widest 4.0 % (a)"),
+        ([1.02, 1.0, 1.2], 1, "energy: 1 of 2 variants within 5 %; the widest 20.0 % (a)"),
+        ([1.0], 2, "energy: nothing to compare: each was measured once"),
+        ([], 2, "energy: nothing to compare: no run with energy lies here"),
     ],
 )
-def test_joules_of_repeats_that_lie_apart_are_shown(tmp_path, capsys, last, status, line):
-    for number, joules in enumerate([1.02, 1.0, last] if last else [1.0], 1):
+def test_joules_of_repeats_that_lie_apart_are_shown(tmp_path, capsys, repeats, status, line):
+    for number, joules in enumerate(repeats, 1):
         folder = tmp_path / f"energy-{number}" / "box" / "run"
         folder.mkdir(parents=True)
         (folder / "run.json").write_text(json.dumps(runs.HEADER))
@@ -415,11 +417,6 @@ def test_joules_of_repeats_that_lie_apart_are_shown(tmp_path, capsys, last, stat
         (folder / "records.jsonl").write_text("".join(f"{r.line()}\n" for r in records))
     assert visit_steps.energies(tmp_path) == status
     assert capsys.readouterr().out.splitlines()[-1] == line
-
-
-def test_no_energy_says_why(tmp_path, capsys):
-    assert visit_steps.energies(tmp_path) == 2
-    assert "nothing to compare: no run with energy" in capsys.readouterr().out
 
 
 # ---- a step's process ----
@@ -439,12 +436,12 @@ def test_a_process_that_hangs_or_is_interrupted_is_ended_with_all_it_started(mon
         if len(kept) == 4:
             raise KeyboardInterrupt
 
-    status, output = called([sys.executable, "-c", code], 1.0, keep)
+    status, output = run_command([sys.executable, "-c", code], 1.0, keep)
     assert status is None
     assert len(kept) >= 2
     assert gone(output.strip())
     with pytest.raises(Stopped) as stopped:
-        called([sys.executable, "-c", code], 60.0, keep)
+        run_command([sys.executable, "-c", code], 60.0, keep)
     assert gone(stopped.value.output.strip())
 
 
@@ -455,4 +452,4 @@ def test_a_process_that_is_cut_off_may_still_say_what_it_has():
         "except KeyboardInterrupt:\n    print('kept')"
     )
     with handling(signal.SIG_IGN, signal.SIGINT):
-        assert called([sys.executable, "-c", code], 3.0, list) == (None, "begun\nkept\n")
+        assert run_command([sys.executable, "-c", code], 3.0, list) == (None, "begun\nkept\n")

@@ -12,7 +12,7 @@ from typing import Any
 
 from attnbench.core.process_child import Answers, serve
 from attnbench.core.settings import Settings, apply
-from attnbench.gate import process_state, watch
+from attnbench.gate import watch
 from attnbench.meter.cell import poisoned
 from impls.errors import CantBeDone
 from impls.loading import load_function
@@ -25,7 +25,7 @@ ANSWERS = {
 }
 """By what a question names as ``do``: recall needs no transformers, which the others load."""
 
-first_state = cache(process_state.now)
+first_state = cache(watch.process_state)
 """The state of this process at its first question, for what variants leave there adds up."""
 
 
@@ -43,7 +43,7 @@ def respond(question: dict[str, Any], answers: Answers) -> dict[str, Any]:
         first_line = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
         answers.stage({"status": "failed", "reason": first_line})
     try:
-        left = broken() or watch.said(before) or process_state.disturbed(state)
+        left = broken() or watch.left_changed(before) or watch.disturbed(state)
         return {"spoiled": bool(left) or poisoned(question["device"])}
     except Exception:  # it left nothing to look with
         return {"spoiled": True}

@@ -111,8 +111,8 @@ def run_plants(
     differed too much to be believed: noise, and nothing that escaped. ``on_gpu`` measures those
     that are planted on a GPU, where that is another engine.
     """
-    asked = {"ceilings": ["float32"], "device": "cpu"}
-    ceilings = engine.ask(asked, START_LIMIT_S)["ceilings"]
+    question = {"ceilings": ["float32"], "device": "cpu"}
+    ceilings = engine.ask(question, START_LIMIT_S)["ceilings"]
     header = {"seed": seed, "budget_s": BUDGET_S, "ceilings": ceilings}
     start = monotonic()
     for number, plant in enumerate(plants, 1):
@@ -134,24 +134,24 @@ def run_plants(
 
 def judge(plant: Plant, record: Record, spent_s: float = 0.0) -> PlantOutcome:
     """What became of a plant: whether its record shows that its fault was caught."""
-    said, wanted = record.reason or record.wrong_on, f"{plant.status}, matching {plant.said!r}"
-    good = record.status is plant.status and re.search(plant.said, said) is not None
+    message, expected = record.reason or record.wrong_on, f"{plant.status}, matching {plant.said!r}"
+    good = record.status is plant.status and re.search(plant.said, message) is not None
     if plant.shows is not None:
         where, least = plant.shows
-        shown: Any = record.to_dict()
+        value: Any = record.to_dict()
         for name in where.split("."):
-            shown = shown.get(name) if isinstance(shown, Mapping) else None
-        wanted = f"{plant.status}, with {where} at least {least:g}"
-        good = good and shown is not None and shown >= least
-        said = record.reason or f"{where} is {shown if shown is None else format(shown, '.4g')}"
-    wanted, status = "" if good else wanted, str(record.status)
-    return PlantOutcome(plant.deed, plant.kind, good, status, said, wanted, round(spent_s, 3))
+            value = value.get(name) if isinstance(value, Mapping) else None
+        expected = f"{plant.status}, with {where} at least {least:g}"
+        good = good and value is not None and value >= least
+        message = record.reason or f"{where} is {value if value is None else format(value, '.4g')}"
+    expected, status = "" if good else expected, str(record.status)
+    return PlantOutcome(plant.deed, plant.kind, good, status, message, expected, round(spent_s, 3))
 
 
 def _again(first: PlantOutcome, second: PlantOutcome) -> PlantOutcome:
     """What was asked twice: the second outcome, which tells of the first."""
-    said = f"{second.said}; asked again, at first {first.status}: {first.said}"
-    return replace(second, said=said, spent_s=round(first.spent_s + second.spent_s, 3))
+    message = f"{second.said}; asked again, at first {first.status}: {first.said}"
+    return replace(second, said=message, spent_s=round(first.spent_s + second.spent_s, 3))
 
 
 def run_slow_downs(engine: LocalEngine, seed: int) -> Iterator[PlantOutcome]:
@@ -163,22 +163,22 @@ def run_slow_downs(engine: LocalEngine, seed: int) -> Iterator[PlantOutcome]:
     none = Cell(slices(0), SLICES_PROBLEM, left_out=None, guess_s=1.0)
     how: dict[str, Any] = {"seed": seed, "margin": None, "floors": [], "budget_s": SLOW_DOWN_S}
 
-    def asked(extra: int) -> tuple[PlantOutcome, bool]:
+    def ask(extra: int) -> tuple[PlantOutcome, bool]:
         """An outcome, and whether it is one of a comparison that was made."""
         began, more = monotonic(), replace(none, variant=slices(extra))
-        (found,) = compare_cells([more], [none], engine, watch=lambda _: None, **how)
-        if found.comparison is not None:
-            how["margin"] = found.comparison.margin
-        return judge_slow_down(extra, found, monotonic() - began), found.comparison is not None
+        (cell,) = compare_cells([more], [none], engine, watch=lambda _: None, **how)
+        if cell.comparison is not None:
+            how["margin"] = cell.comparison.margin
+        return judge_slow_down(extra, cell, monotonic() - began), cell.comparison is not None
 
     for extra in SLOW_DOWNS:
-        outcome, compared = asked(extra)
+        outcome, compared = ask(extra)
         if compared and outcome.caught is False:
-            outcome = _again(outcome, asked(extra)[0])
+            outcome = _again(outcome, ask(extra)[0])
         yield outcome
 
 
-def judge_slow_down(extra: int, found: Compared, spent_s: float = 0.0) -> PlantOutcome:
+def judge_slow_down(extra: int, cell: Compared, spent_s: float = 0.0) -> PlantOutcome:
     """What became of a slow-down: whether the verdict is right at its margin.
 
     More than the margin is SLOWER. It may be INCONCLUSIVE only where so little could not have been
@@ -186,23 +186,23 @@ def judge_slow_down(extra: int, found: Compared, spent_s: float = 0.0) -> PlantO
     way. Less than the margin is no difference. FASTER is always wrong.
     """
     deed = f"{extra} % more work" if extra else "no more work"
-    if (c := found.comparison) is None:
-        return PlantOutcome(deed, SLOW, False, str(found.status), found.why, "a verdict", spent_s)
+    if (c := cell.comparison) is None:
+        return PlantOutcome(deed, SLOW, False, str(cell.status), cell.why, "a verdict", spent_s)
     may = {Verdict.EQUIVALENT, Verdict.INCONCLUSIVE}
-    seen = c.smallest_effect <= extra / 100
+    clear = c.smallest_effect <= extra / 100
     if extra / 100 > c.margin:
         may = {Verdict.SLOWER}
-        if not seen or c.low <= 1 + extra / 100 <= c.high:
+        if not clear or c.low <= 1 + extra / 100 <= c.high:
             may.add(Verdict.INCONCLUSIVE)
-    said = f"{c.ratio:.3f} of the time [{c.low:.3f}, {c.high:.3f}], {c.n} pairs, "
-    said += f"margin {percent(c.margin)}"
+    message = f"{c.ratio:.3f} of the time [{c.low:.3f}, {c.high:.3f}], {c.n} pairs, "
+    message += f"margin {percent(c.margin)}"
     good = c.verdict in may
-    wanted = "" if good else " or ".join(sorted(may))
-    told = None if good and c.verdict is Verdict.INCONCLUSIVE else good
-    if told is None:
+    expected = "" if good else " or ".join(sorted(may))
+    caught = None if good and c.verdict is Verdict.INCONCLUSIVE else good
+    if caught is None:
         only = f"the smallest detectable difference was {percent(c.smallest_effect)}"
-        said += f"; {'its interval holds what was injected, and the margin' if seen else only}"
-    return PlantOutcome(deed, SLOW, told, str(c.verdict), said, wanted, round(spent_s, 3))
+        message += f"; {'its interval holds what was injected, and the margin' if clear else only}"
+    return PlantOutcome(deed, SLOW, caught, str(c.verdict), message, expected, round(spent_s, 3))
 
 
 def save(result: SelfCheck, out: Path) -> Path:

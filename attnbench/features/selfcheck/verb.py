@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
-def selfcheck(given: argparse.Namespace) -> int:
+def selfcheck(options: argparse.Namespace) -> int:
     """``attnbench selfcheck``: plant every fault, and keep the result beside the runs."""
     from attnbench.core.evidence import check_writable
     from attnbench.core.machine import this_machine
@@ -32,13 +32,13 @@ def selfcheck(given: argparse.Namespace) -> int:
     from attnbench.features.selfcheck.selfcheck import save
     from attnbench.report import tidy
 
-    machine, out = this_machine(), Path(given.out)
+    machine, out = this_machine(), Path(options.out)
     check_writable(out, machine)
-    result = _checked(machine, given.seed or 0, out)
+    result = _checked(machine, options.seed or 0, out)
     say(f"kept in {save(result, out)}")
-    if given.json:
+    if options.json:
         print(json.dumps(result.to_dict(), indent=1))
-    elif given.csv:
+    elif options.csv:
         tidy.show(map(tidy.flat, result.outcomes))
     else:
         view.table(result)
@@ -63,8 +63,8 @@ def _checked(machine: Machine, seed: int, out: Path) -> SelfCheck:
         )
 
     try:
-        with closing(_outcomes(machine, seed)) as found:
-            for outcome in found:
+        with closing(_outcomes(machine, seed)) as results:
+            for outcome in results:
                 outcomes.append(outcome)
                 save(result(stopped=True), out)
     except KeyboardInterrupt:

@@ -27,15 +27,15 @@ def table(result: SelfCheck) -> None:
 
 
 def _row(outcome: PlantOutcome) -> tuple[str | Styled, ...]:
-    deed, said = f"  {outcome.deed}", outcome.said or "nothing"
+    deed, message = f"  {outcome.deed}", outcome.said or "nothing"
     if outcome.caught is None:
-        told = "not told" if outcome.kind == SLOW else "not injected"
+        answer = "not told" if outcome.kind == SLOW else "not injected"
         status = outcome.status if outcome.kind == SLOW else "–"
-        return deed, *(Styled(text, FAINT) for text in (status, told, said))
+        return deed, *(Styled(text, FAINT) for text in (status, answer, message))
     if outcome.caught:
-        return deed, outcome.status, Styled("yes", GOOD), said
-    wanted = f" (it should be {outcome.wanted})" if outcome.wanted else ""
-    return deed, outcome.status, Styled("ESCAPED", f"bold {BAD}"), said + wanted
+        return deed, outcome.status, Styled("yes", GOOD), message
+    expected = f" (it should be {outcome.wanted})" if outcome.wanted else ""
+    return deed, outcome.status, Styled("ESCAPED", f"bold {BAD}"), message + expected
 
 
 def show_check(records: Sequence[Record]) -> None:
@@ -45,16 +45,16 @@ def show_check(records: Sequence[Record]) -> None:
     for record in records:
         by_variant.setdefault(record.variant, []).append(record)
     for name, some in by_variant.items():
-        asked = [r for r in some if r.status not in NOT_TRIED]
-        right = [r for r in asked if r.status is Status.MEASURED]
-        bad = [r for r in asked if r.status is not Status.MEASURED]
+        tries = [r for r in some if r.status not in NOT_TRIED]
+        right = [r for r in tries if r.status is Status.MEASURED]
+        bad = [r for r in tries if r.status is not Status.MEASURED]
         ratios = [e.ratio for r in right for e in (r.error or {}).values() if e.ratio is not None]
         worst = f"{ratio(max(ratios))} plain" if ratios else ""
-        count = f"{len(right)} of {len(asked)}" if asked else "–"
-        style = BAD if bad else GOOD if asked else FAINT
-        why = "; ".join(dict.fromkeys(r.reason for r in some if r not in asked))
+        count = f"{len(right)} of {len(tries)}" if tries else "–"
+        style = BAD if bad else GOOD if tries else FAINT
+        why = "; ".join(dict.fromkeys(r.reason for r in some if r not in tries))
         bits = _bits(right)
-        rows.append((name, Styled(count, style), worst, bits, "" if asked else why))
+        rows.append((name, Styled(count, style), worst, bits, "" if tries else why))
         reasons: dict[tuple[str, str], list[Record]] = {}
         for record in bad:
             reasons.setdefault((record.status, record.reason), []).append(record)
@@ -85,18 +85,18 @@ def check_row(record: Record) -> tidy.Row:
 
 def _bits(records: Sequence[Record]) -> str:
     """Whether the same values gave the same bits, wherever that was tried."""
-    tried = [r.determinism for r in records if r.determinism is not None]
-    facts = [(d.repeats, d.batch, d.place) for d in tried]
+    results = [r.determinism for r in records if r.determinism is not None]
+    facts = [(d.repeats, d.batch, d.place) for d in results]
     if not facts:
         return ""
     words = ("over repeats", "across batches", "across places")
-    said = []
+    parts = []
     for word, column in zip(words, zip(*facts, strict=True), strict=True):
         if False in column:
-            said.append(f"not {word}")
+            parts.append(f"not {word}")
         elif True not in column:
-            said.append(f"{word} not tried")
-    return ", ".join(said) or "yes"
+            parts.append(f"{word} not tried")
+    return ", ".join(parts) or "yes"
 
 
 def _where(problem: Problem) -> str:

@@ -26,7 +26,7 @@ Arguments = dict[str, Any]
 
 
 class Advice:
-    """What to do with the calls of each place."""
+    """The changes to make to the calls of each place."""
 
     def __init__(self, places: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         """``places``: by a place's text its entries: the keys of mends, the mask that they are for
@@ -41,7 +41,7 @@ class Advice:
         return cls(json.loads(path.read_text()))
 
     def needs_no_weights(self, place: str) -> bool:
-        """Whether nn.MultiheadAttention is to return none there."""
+        """True where nn.MultiheadAttention is to return none."""
         return any("need_weights" in entry["keys"] for entry in self._places.get(place, ()))
 
     def changed(
@@ -49,8 +49,8 @@ class Advice:
     ) -> tuple[Function, Arguments]:
         """The function and the arguments with which a call is made there."""
         entries = self._places.get(place, ())
-        seen = cache(mask_of)
-        entry = next((e for e in entries if not e["mask"] or e["mask"] == seen()), None)
+        current = cache(mask_of)
+        entry = next((e for e in entries if not e["mask"] or e["mask"] == current()), None)
         if entry is None:
             return original, arguments
         arguments = dict(arguments)
@@ -66,8 +66,8 @@ BOOLEAN = WhileAlive()
 
 def _boolean(original: Function, a: Arguments, _: Entry) -> Changed:
     mask: Tensor = a["attn_mask"]
-    seen = BOOLEAN.get(mask, "seen", lambda: mask > hides(mask.dtype))
-    return original, {**a, "attn_mask": seen}
+    visible = BOOLEAN.get(mask, "visible", lambda: mask > hides(mask.dtype))
+    return original, {**a, "attn_mask": visible}
 
 
 def _grouped(original: Function, a: Arguments, entry: Entry) -> Changed:
@@ -75,7 +75,7 @@ def _grouped(original: Function, a: Arguments, entry: Entry) -> Changed:
     return original, {**a, **few, "enable_gqa": True}
 
 
-def _taken(_: Function, a: Arguments, entry: Entry) -> Changed:
+def _replace_function(_: Function, a: Arguments, entry: Entry) -> Changed:
     return partial(_variant, attention(entry["variant"], entry["tables"]), entry["named"]), a
 
 
@@ -92,9 +92,9 @@ CHANGES: dict[str, Callable[[Function, Arguments, Entry], Changed]] = {
     "backend": lambda f, a, entry: (partial(_with_backends, f, entry["backends"]), a),
     "no_grad": lambda f, a, _: (partial(_without_gradient, f), a),
     "need_weights": lambda f, a, _: (f, a),  # nn.MultiheadAttention was told already
-    "variant": _taken,
+    "variant": _replace_function,
 }
-"""What is made of a call's function and arguments, by the mend's name."""
+"""Changes of a call's function and arguments, by the mend's name."""
 
 
 def _first(original: Function, **arguments: Any) -> Any:
@@ -111,10 +111,10 @@ def _without_gradient(original: Function, **arguments: Any) -> Any:
         return original(**arguments)
 
 
-def _variant(function: Function, named: str, **a: Any) -> Any:
+def _variant(function: Function, mask: str, **a: Any) -> Any:
     """The variant, as the lines to paste call it: a mask of the data stays a tensor."""
     qkv = (a[name] for name in QKV)
     some = {"scale": a["scale"], "dropout_p": a["dropout_p"]}
-    if named:
-        return function(*qkv, mask=named, **some)
+    if mask:
+        return function(*qkv, mask=mask, **some)
     return function(*qkv, a["attn_mask"], is_causal=a["is_causal"], **some)

@@ -58,11 +58,11 @@ class Site(msgspec.Struct, frozen=True):
     samples: str = ""  # a file of the q, k and v of one call
     note: str = ""
     call: CallForm | None = None
-    """How it is called; None where that could not be seen."""
+    """The form of the call; None where it could not be seen."""
     new_masks: Count = 0  # calls whose mask was a tensor that was not seen before
     changes: bool = False  # whether the mask hides other keys in other calls of the place
     faithful: bool = True
-    """Whether the problem describes all that the call computes, but for dropout and scale."""
+    """True where the problem describes all that the call computes, but for dropout and scale."""
 
     @property
     def total_s(self) -> float:
@@ -79,8 +79,8 @@ class Site(msgspec.Struct, frozen=True):
         """Back from :meth:`to_dict`; fields that a later version added are ignored. Raises
         KeyError, TypeError, AttributeError or ValueError for what is none.
         """
-        named = {name: values["problem"][name] for name in Problem.__dataclass_fields__}
-        site = msgspec.convert({**values, "problem": Problem.from_dict(named)}, cls)
+        fields = {name: values["problem"][name] for name in Problem.__dataclass_fields__}
+        site = msgspec.convert({**values, "problem": Problem.from_dict(fields)}, cls)
         if site.calls < 1 and not site.via.endswith("compiled"):  # those were met, not counted
             raise ValueError(f"calls of {site.site} is {site.calls}")
         return site
@@ -98,7 +98,7 @@ class Site(msgspec.Struct, frozen=True):
 
 
 class SeenCalls(msgspec.Struct):
-    """What was seen of a program's attention, and what was not."""
+    """A program's attention calls, and sentences about what was not seen."""
 
     sites: list[Site] = field(default_factory=list)
     header: dict[str, Any] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class SeenCalls(msgspec.Struct):
         )
 
     def sentence(self) -> str:
-        """What attention takes of a step, or of the window."""
+        """A sentence: attention's share of a step, or of the window."""
         if self.step_share is not None and self.step_s is not None:
             return (
                 f"attention takes {percent(self.step_share)} of a training step of "
@@ -153,7 +153,7 @@ class SeenCalls(msgspec.Struct):
         from attnbench.report import tidy
 
         # of calls that overlap, a sentence about what could not be seen says so
-        lines = [*[self.sentence()] * (not self.overlap), *self.unseen]
+        lines = self.unseen if self.overlap else [self.sentence(), *self.unseen]
         below = "".join(f"<p>{escape(line)}</p>" for line in lines)
         return (tidy.html(self.to_frame()) if self.sites else "") + below
 
@@ -167,13 +167,13 @@ class SeenCalls(msgspec.Struct):
 
     @property
     def share(self) -> float | None:
-        """What attention takes of a step, or of the window where there are no steps."""
+        """Attention's share of a step, or of the window where there are no steps."""
         part = self._part_of_time
         return min(part, 1.0) if part is not None and part <= 1.0 + 1e-6 else None
 
     @property
     def overlap(self) -> bool:
-        """Whether calls took more seconds together than there were."""
+        """True where calls took more seconds together than there were."""
         return self._part_of_time is not None and self.share is None
 
     @property
@@ -183,7 +183,7 @@ class SeenCalls(msgspec.Struct):
         return self.attention_s / self.wall_s if self.wall_s > 0 < self.attention_s else None
 
     def a_call_s(self, site: Site) -> float | None:
-        """What a call of a site took, forward and backward; None where no time could be taken.
+        """Seconds of a call of a site, forward and backward; None where no time could be taken.
 
         The first calls, which warm up, would move the mean of few. So where the site's calls are
         few, of one process that trains, the time is that of a median step; there is one step more
@@ -288,7 +288,7 @@ class Gathered:
 
 
 def octave(problem: Problem) -> tuple[int, int]:
-    """Which one its lengths are in."""
+    """The powers of two that its lengths are within."""
     return (problem.q_len - 1).bit_length(), (problem.kv_len - 1).bit_length()
 
 
@@ -298,15 +298,15 @@ def _one_of(some: dict[Problem, Site]) -> Site:
     until = list(accumulate(site.calls for site in ordered))
     at = next(n for n, calls in enumerate(until) if calls >= until[-1] / 2)
     sampled = [n for n, site in enumerate(ordered) if site.samples] or [at]
-    chosen = ordered[min(sampled, key=lambda n: abs(n - at))]
+    middle = ordered[min(sampled, key=lambda n: abs(n - at))]
     first, last = ordered[0].problem.kv_len, ordered[-1].problem.kv_len
     span = f"{first} to {last} keys" if first < last else f"{first} keys"
     more = " and more" if len(some) >= MOST else ""
     note = f"stands for {len(some)} problems of {span}{more}"
-    total = reduce(Site.plus, (site for site in ordered if site is not chosen), chosen)
-    notes = "; ".join(filter(None, (chosen.note, note)))
+    total = reduce(Site.plus, (site for site in ordered if site is not middle), middle)
+    notes = "; ".join(filter(None, (middle.note, note)))
     several = len({str(site.problem.mask) for site in ordered}) > 1
-    return replace(total, note=notes, samples=chosen.samples, changes=several or total.changes)
+    return replace(total, note=notes, samples=middle.samples, changes=several or total.changes)
 
 
 def merged(parts: Sequence[SeenCalls]) -> SeenCalls:
@@ -332,20 +332,20 @@ def merged(parts: Sequence[SeenCalls]) -> SeenCalls:
             "calls overlap, so that together they took longer than the time in which they were "
             "made: attention's share of the time is not known"
         )
-    found = Gathered().add_all(site for part in parts for site in part.sites).sites()
+    sites = Gathered().add_all(site for part in parts for site in part.sites).sites()
     masks: dict[tuple[str, str], set[str]] = {}
-    for site in found:
+    for site in sites:
         masks.setdefault((site.site, site.via), set()).add(str(site.problem.mask))
-    found = [replace(s, changes=len(masks[s.site, s.via]) > 1 or s.changes) for s in found]
-    trains = [site for site in found if site.problem.phase == "train"]
+    sites = [replace(s, changes=len(masks[s.site, s.via]) > 1 or s.changes) for s in sites]
+    trains = [site for site in sites if site.problem.phase == "train"]
     of_training = whole.step_share is not None and bool(trains)
     total = sum(site.total_s for site in trains) if of_training else whole.attention_s
-    known, whole.sites = whole.share if total > 0 else None, []
-    for site in found:
+    share_of_all, whole.sites = whole.share if total > 0 else None, []
+    for site in sites:
         problem, share = site.problem, None
         counts = site.total_s > 0 and (problem.phase == "train" or not of_training)
-        if known is not None and counts:
-            share = known * site.total_s / total
+        if share_of_all is not None and counts:
+            share = share_of_all * site.total_s / total
         if site.samples:
             problem = problem.with_(inputs=f"captured:{site.samples}")
         whole.sites.append(replace(site, share=share, problem=problem))

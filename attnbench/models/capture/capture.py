@@ -22,13 +22,12 @@ from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from attnbench.models.capture import functions, linear
+from attnbench.models.capture import functions
 from attnbench.models.capture.calls import SeenCalls, merged
 from attnbench.models.capture.child import AfterImport
-from attnbench.models.capture.compiled import put_inductor
 from attnbench.models.capture.libraries import LIBRARIES, put_library
-from attnbench.models.capture.linear import put_linear
 from attnbench.models.capture.recorder import NOW, Recorder
+from attnbench.models.capture.stands import Stands
 from impls.errors import CantBeDone
 
 
@@ -51,18 +50,17 @@ def capture(samples: bool | str | Path = False) -> Iterator[SeenCalls]:
         session.end()
         recorded = merged([session.recorder.calls(complete=True)])
         if not recorded.sites and not recorded.header.get("met"):
-            recorded.unseen.insert(0, HELD)
+            recorded.unseen.insert(0, UNWATCHED)
         for name in SeenCalls.__struct_fields__:
             setattr(calls, name, getattr(recorded, name))
 
 
-HELD = (
+UNWATCHED = (
     "no call was seen; a function that the program had before in an object, a closure or a list of "
     "its own, and not among the names of a module, is not watched: 'attnbench capture -- PROGRAM' "
     "sees it"
 )
 RULES = "torch._dynamo"  # whole: the rules name functions that it defines last
-INDUCTOR = "torch._inductor.output_code"
 FLEX = "torch.nn.attention.flex_attention"
 
 
@@ -71,17 +69,15 @@ class Session:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self._stands = functions.Stands()
+        self._stands = Stands()
         self._optimizers: Any = None
         actions = {
             FLEX: lambda: functions.put_flex(self._stands),
             RULES: self._load_rules,
-            INDUCTOR: lambda: put_inductor(self._stands),
             functions.MODULE: lambda: functions.put_transformers(self._stands),
         }
         actions |= {name: partial(put_library, self._stands, name) for name in LIBRARIES}
-        each = partial(put_linear, self._stands)
-        self._imports = AfterImport(actions, recorder.failed, linear.PACKAGES, each)
+        self._imports = AfterImport(actions, recorder.report_failure)
 
     def begin(self, *, running: bool) -> None:
         """Record from now on; raises CantBeDone where this process is being captured already.

@@ -35,18 +35,13 @@ class AfterImport(MetaPathFinder):
         self,
         actions: dict[str, Callable[[], None]],
         failed: Callable[[Exception], None],
-        within: tuple[str, ...] = (),
-        each: Callable[[ModuleType], None] = lambda _: None,
     ) -> None:
-        """``failed`` gets what goes wrong in an action, which the importing code never sees.
-        ``each`` gets every module whose name begins with one of ``within``.
-        """
+        """``failed`` gets what goes wrong in an action, which the importing code never sees."""
         self._actions, self._failed = actions, failed
-        self._within, self._each = within, each
 
     def begin(self) -> None:
         """Act for modules that are there already; wait for the others."""
-        for name in [n for n in sys.modules if self._waits_for(n)]:
+        for name in [n for n in sys.modules if n in self._actions]:
             self._imported(name)
         sys.meta_path.insert(0, self)
 
@@ -55,16 +50,11 @@ class AfterImport(MetaPathFinder):
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
-    def _waits_for(self, name: str) -> bool:
-        return name in self._actions or name.startswith(self._within)
-
     def _imported(self, name: str) -> None:
         action = self._actions.pop(name, None)
         try:
             if action is not None:
                 action()
-            if name.startswith(self._within):
-                self._each(sys.modules[name])
         except Exception as error:
             self._failed(error)
 
@@ -72,12 +62,12 @@ class AfterImport(MetaPathFinder):
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The spec of a module that is waited for, its loader watched; a spec may go unused."""
-        if not self._waits_for(name):
+        if name not in self._actions:
             return None
         finders = (finder for finder in sys.meta_path if finder is not self)
-        found = next((spec for x in finders if (spec := x.find_spec(name, path, target))), None)
+        own = next((spec for x in finders if (spec := x.find_spec(name, path, target))), None)
         with suppress(AttributeError, TypeError):  # a loader that can't be watched loads
-            loader: Any = found and found.loader
+            loader: Any = own and own.loader
             load = loader.exec_module
 
             def watched(module: ModuleType) -> None:
@@ -85,7 +75,7 @@ class AfterImport(MetaPathFinder):
                 self._imported(name)
 
             loader.exec_module = watched
-        return found
+        return own
 
 
 FOLDER, MASKS = "ATTNBENCH_CAPTURE", "ATTNBENCH_CAPTURE_MASKS"
@@ -94,7 +84,7 @@ SAMPLES, ADVICE = "ATTNBENCH_CAPTURE_SAMPLES", "ATTNBENCH_CAPTURE_ADVICE"
 where there are such.
 """
 SOON_S, EVERY_S = 0.05, 1.0
-"""How long after the first call it is written again, and how often later."""
+"""Seconds after the first call until it is written again, and between later writes."""
 
 
 def begin(why_not: Callable[[], str | None]) -> None:
@@ -119,44 +109,11 @@ def begin(why_not: Callable[[], str | None]) -> None:
         Session(recorder).begin(running=False)
         writer = Writer(folder, recorder)
         atexit.register(writer.end)
-        os.register_at_fork(after_in_child=writer.forked)
+        os.register_at_fork(after_in_child=writer.restart)
         for name in ("_exit", "execv", "execve"):  # by which a process ends without exit functions
             setattr(os, name, writer.before(getattr(os, name)))
 
-    actions = {"torch": imported, "subprocess": lambda: _notice_starts(folder)}
-    AfterImport(actions, lambda error: failed(folder, error)).begin()
-
-
-def _notice_starts(folder: Path) -> None:
-    """Leave a note where this process starts a Python that can't be watched."""
-    module: Any = sys.modules["subprocess"]
-    start = module._fork_exec
-
-    @wraps(start)
-    def noticed(args: Sequence[str | bytes], *rest: Any) -> Any:
-        with suppress(Exception):
-            words = [os.fsdecode(x) for x in args]
-            cleared = rest[4] is not None and not any(
-                os.fsencode(x).startswith(f"{FOLDER}=".encode()) for x in rest[4]
-            )
-            if Path(words[0]).name.startswith("python") and (cleared or isolated(words)):
-                mark(folder, f"{time.time_ns()}.unwatched", " ".join(words)[:160])
-        return start(args, *rest)
-
-    module._fork_exec = noticed
-
-
-def isolated(command: Sequence[str]) -> bool:
-    """Whether a command starts Python with -I, -E or -S, so that nothing can watch it."""
-    for word in command[1:]:
-        if not word.startswith("-") or word.startswith("--") or word == "-":
-            return False
-        flags = word[1:].partition("c")[0].partition("m")[0].partition("X")[0].partition("W")[0]
-        if set(flags) & set("IES"):
-            return True
-        if flags != word[1:]:
-            return False
-    return False
+    AfterImport({"torch": imported}, lambda error: note_failure(folder, error)).begin()
 
 
 def mark(folder: Path, kind: str, text: str = "") -> None:
@@ -165,7 +122,7 @@ def mark(folder: Path, kind: str, text: str = "") -> None:
         (folder / f"{os.getpid()}.{kind}").write_text(text)
 
 
-def failed(folder: Path, error: Exception) -> None:
+def note_failure(folder: Path, error: Exception) -> None:
     """Note that something went wrong."""
     mark(folder, "error", f"{type(error).__name__}: {error}")
 
@@ -209,7 +166,7 @@ class Writer:
                     calls.header["command"] = list(sys.orig_argv)
                     calls.write(self._file)
             except Exception as error:
-                failed(self._folder, error)
+                note_failure(self._folder, error)
 
     def before(self, leave: Callable[..., Any]) -> Callable[..., Any]:
         """A function by which the process leaves, with all that was recorded written first."""
@@ -226,7 +183,7 @@ class Writer:
         self._done.set()
         self.write(complete=True)
 
-    def forked(self) -> None:
+    def restart(self) -> None:
         """Begin anew in a forked process: nothing has been called yet."""
         self._recorder.restart()
         self._begin()

@@ -1,4 +1,4 @@
-"""What is counted: calls, and their seconds forward and backward, on a host or a GPU.
+"""Counts of calls, and of their seconds forward and backward, on a host or a GPU.
 
 Seconds of a gradient are added by the thread that its hooks run in, which on a GPU is another than
 the one that called.
@@ -21,35 +21,35 @@ from torch import Tensor
 from attnbench.core.stats import median_interval
 from attnbench.models.capture.calls import Gathered, Site
 
-KEPT = 1024  # entries that are counted before they are gathered
+ENTRIES = 1024  # entries that are counted before they are gathered
 WITHIN = 256  # calls inside of one gradient, at most, that are taken off it
 
 
 class Entry:
-    """What calls that are alike are counted under: a site, or the reason why they have none."""
+    """A site under which calls are counted that are alike, or the reason why they have none."""
 
-    __slots__ = ("asked", "site", "unasked", "weights_kept", "why")
+    __slots__ = ("asked", "site", "unasked", "weights_used", "why")
 
     def __init__(self, site: Site | None = None, why: str = "") -> None:
         self.site, self.why = site, why
         self.unasked: Site | None = None
-        """Where torch notes what a gradient needs: the site if nobody asks for one."""
+        """The site if nobody asks for a gradient, though torch notes what one needs."""
         self.asked = False  # whether a gradient was asked for
-        self.weights_kept = False  # whether the program was seen to use the weights it wrote out
+        self.weights_used = False  # whether the program was seen to use the weights it wrote out
 
 
 class Span(NamedTuple):
-    """The time of one call, on the clock that takes it, and the host's when it began."""
+    """The time of one call, from start to end on its clock, and since when on the host's."""
 
     clock: SpanClock
-    begun: Any
-    ended: Any = None
+    start: Any
+    end: Any = None
     since: float = 0.0
     looked: float = 0.0  # what looking had taken when it began
 
 
 class ThreadState(threading.local):
-    """What a thread is in the middle of."""
+    """The state of a thread within calls."""
 
     def __init__(self) -> None:
         self.worked = False  # whether it has made a call
@@ -83,7 +83,7 @@ class Tally:
         self._looked = 0.0  # what the thread that looked longest had spent on it by then
         self._before = 0.0  # and before the first call
 
-    def called(self, entry: Entry, span: Span, until: float, *, new_mask: bool = False) -> None:
+    def count(self, entry: Entry, span: Span, until: float, *, new_mask: bool = False) -> None:
         """One more call, until then."""
         with self._lock:
             if self.first is None:
@@ -91,13 +91,13 @@ class Tally:
             self.first = span.since if self.first is None else min(self.first, span.since)
             self.threads += not self.mine.worked
             self.mine.worked = True
-            if len(self.by_entry) > KEPT:
+            if len(self.by_entry) > ENTRIES:
                 self._gathered.add_all(self._counted())
                 self.by_entry.clear()
             counts = self.by_entry.setdefault(entry, [0.0, 0.0, 0.0, 0.0])
             counts[0] += 1
             counts[3] += new_mask
-        self.ended(until)
+        self.note_end(until)
 
     def add(self, entry: Entry, seconds: float, *, backward: bool) -> None:
         """Seconds of a call, or of its gradient."""
@@ -105,7 +105,7 @@ class Tally:
             self.by_entry.setdefault(entry, [0.0, 0.0, 0.0, 0.0])[1 + backward] += seconds
             self.attention_s += seconds
 
-    def ended(self, at: float) -> None:
+    def note_end(self, at: float) -> None:
         """A call, or its gradient, ended then."""
         with self._lock:
             self.last, self._looked = max(self.last, at), max(self._looked, self.mine.looked)
@@ -117,7 +117,7 @@ class Tally:
         return self.last - self.first - (0.0 if looking else self._looked - self._before)
 
     def sites(self) -> list[Site]:
-        """What was counted so far, as sites that are still to be gathered."""
+        """The counts so far, as sites that are still to be gathered."""
         with self._lock:
             return Gathered().add_all(self._gathered.each()).add_all(self._counted()).each()
 
@@ -125,7 +125,7 @@ class Tally:
         sites = []
         for entry, (calls, seconds, backward_s, new_masks) in self.by_entry.items():
             site = entry.unasked if entry.unasked and not entry.asked else entry.site
-            if site is not None and site.call is not None and entry.weights_kept:
+            if site is not None and site.call is not None and entry.weights_used:
                 site = replace(site, call=replace(site.call, returns="weights"))
             if site is not None:
                 counts = {"calls": int(calls), "new_masks": int(new_masks)}
@@ -144,7 +144,7 @@ class SpanClock:
         self, span: Span, tally: Tally, entry: Entry, *, sign: float = 1.0, backward: bool
     ) -> None:
         """Add the seconds between a span's marks, or take them off where ``sign`` is -1."""
-        tally.add(entry, sign * (span.ended - span.begun), backward=backward)
+        tally.add(entry, sign * (span.end - span.start), backward=backward)
 
 
 class NoClock(SpanClock):
@@ -177,7 +177,7 @@ class GpuClock(SpanClock):
         self, span: Span, tally: Tally, entry: Entry, *, sign: float = 1.0, backward: bool
     ) -> None:
         """Add the seconds between both events to an entry, once they have passed."""
-        if span.begun is None or span.ended is None:
+        if span.start is None or span.end is None:
             return
         self.used = True
         with self._lock:
@@ -189,12 +189,12 @@ class GpuClock(SpanClock):
         """Add what has passed, or all of it; returns when it had passed if it had to wait."""
         waited = False
         with self._lock:
-            while self._pending and (self._pending[0][0].ended.query() or wait):
+            while self._pending and (self._pending[0][0].end.query() or wait):
                 span, tally, entry, sign, backward = self._pending.popleft()
-                if not span.ended.query():
-                    span.ended.synchronize()
+                if not span.end.query():
+                    span.end.synchronize()
                     waited = True
-                seconds = span.begun.elapsed_time(span.ended) / 1e3
+                seconds = span.start.elapsed_time(span.end) / 1e3
                 tally.add(entry, sign * seconds, backward=backward)
         return perf_counter() if waited else None
 
@@ -208,33 +208,32 @@ def watch_gradient(
     entry: Entry,
     tally: Tally,
     clock: SpanClock,
-    most: int = MOST_NODES,
 ) -> None:
     """Time the backward pass from ``out`` to ``ends``, less calls, and looking at them, in it."""
-    nodes = _nodes_between(out, {x.grad_fn for x in ends if x is not None}, most)
+    nodes = _nodes_between(out, {x.grad_fn for x in ends if x is not None})
     if out.grad_fn is None:
         return
-    if not 0 < len(nodes) <= most:
+    if not 0 < len(nodes) <= MOST_NODES:
         out.grad_fn.register_prehook(lambda _: setattr(entry, "asked", True))
         return
-    begun: Any = None
+    start: Any = None
     looked, within = 0.0, list[Span]()
 
     def begin(_: Any) -> None:
-        nonlocal begun, looked, within
+        nonlocal start, looked, within
         entry.asked = True
         looked, within = tally.mine.looked, []
-        tally.mine.within, begun = within, clock.now()
+        tally.mine.within, start = within, clock.now()
 
     def end(*_: Any) -> None:
-        nonlocal begun
-        if begun is None:
+        nonlocal start
+        if start is None:
             return
-        clock.add(Span(clock, begun, clock.now()), tally, entry, backward=True)
-        begun = None
+        clock.add(Span(clock, start, clock.now()), tally, entry, backward=True)
+        start = None
         if type(clock) is SpanClock:  # a GPU goes on meanwhile
             tally.add(entry, looked - tally.mine.looked, backward=True)
-        tally.ended(perf_counter())
+        tally.note_end(perf_counter())
         for span in within:
             span.clock.add(span, tally, entry, sign=-1.0, backward=True)
         if tally.mine.within is within:
@@ -244,9 +243,9 @@ def watch_gradient(
     min(nodes, key=lambda n: n._sequence_nr()).register_hook(end)
 
 
-def _nodes_between(out: Tensor, stop: set[Any], most: int) -> set[Any]:
+def _nodes_between(out: Tensor, stop: set[Any]) -> set[Any]:
     nodes, todo = set[Any](), list[Any]([out.grad_fn])
-    while todo and len(nodes) <= most:
+    while todo and len(nodes) <= MOST_NODES:
         node = todo.pop()
         left_out = node is None or node in stop or type(node).__name__ == "AccumulateGrad"
         if not left_out and node not in nodes:
@@ -256,7 +255,7 @@ def _nodes_between(out: Tensor, stop: set[Any], most: int) -> set[Any]:
 
 
 class Steps:
-    """How long training steps took, and how much of them was attention."""
+    """The seconds of training steps, and of attention in them."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
@@ -282,10 +281,10 @@ class Steps:
         if not steps:
             return {}
         shares = [part / took for took, part in steps]
-        known = by_host and any(shares)
+        has_share = by_host and any(shares)
         return {
             "steps": len(steps),
             "step_s": median(took for took, _ in steps),
-            "step_share": median(shares) if known else None,
-            "step_share_between": list(median_interval(shares)) if known else None,
+            "step_share": median(shares) if has_share else None,
+            "step_share_between": list(median_interval(shares)) if has_share else None,
         }

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from attnbench.models.capture.captured_call import CapturedCall
 from attnbench.models.capture.masks import FoundMask, Masks
-from attnbench.models.capture.met import Place
-from attnbench.models.capture.recorder import NOW, CapturedCall, first_of
+from attnbench.models.capture.places import locate_traced
+from attnbench.models.capture.recorder import NOW
+from attnbench.models.capture.stands import Function, Stands
 from attnbench.models.mask_of import FULL, causal_of
 from impls.errors import CantBeDone
 from impls.masks import Shape
 
-if TYPE_CHECKING:
-    from attnbench.models.capture.functions import Stands
-
-Function = Callable[..., Any]
 COMPILED_NOTE = "compiled into larger code: how often it ran, and for how long, is not known"
 
 
@@ -40,27 +37,6 @@ def _compile(original: Function) -> Function:
     return compile
 
 
-def put_inductor(stands: Stands) -> None:
-    """Stand for the calls of what torch's own backend has made, a graph each."""
-    from torch._inductor.output_code import CompiledFxGraph
-
-    stands.put(CompiledFxGraph, "__call__", _graph)
-
-
-def _graph(original: Function) -> Function:
-
-    def __call__(self: Any, inputs: Any) -> Any:
-        if (recorder := NOW.recorder) is None:
-            return original(self, inputs)
-        began = perf_counter()
-        out = original(self, inputs)
-        by_host = set(self.device_types) <= {"cpu"}  # a GPU goes on meanwhile
-        recorder.compiled.took(perf_counter() - began if by_host else 0.0)
-        return out
-
-    return __call__
-
-
 def _script(stands: Stands, original: Function) -> Function:
 
     def script(*args: Any, **more: Any) -> Any:
@@ -71,17 +47,17 @@ def _script(stands: Stands, original: Function) -> Function:
     return script
 
 
-def met_sdpa(context: Any) -> None:
+def meet_sdpa(context: Any) -> None:
     """Note ``F.scaled_dot_product_attention``, whose frame torch's compiler is in."""
-    _met(context, "sdpa, compiled", ("attn_mask",))
+    _meet(context, "sdpa, compiled", ("attn_mask",))
 
 
-def met_flex(context: Any) -> None:
+def meet_flex(context: Any) -> None:
     """Note ``flex_attention``, whose frame torch's compiler is in."""
-    _met(context, "flex, compiled", ("block_mask", "score_mod"))
+    _meet(context, "flex, compiled", ("block_mask", "score_mod"))
 
 
-def _met(context: Any, via: str, masks: tuple[str, ...]) -> None:
+def _meet(context: Any, via: str, masks: tuple[str, ...]) -> None:
     if (recorder := NOW.recorder) is None:
         return
 
@@ -97,7 +73,7 @@ def _met(context: Any, via: str, masks: tuple[str, ...]) -> None:
             return FoundMask(FULL, "its mask has no values while it is compiled")
         return FoundMask(causal_of(shape) if constant("is_causal") is True else FULL)
 
-    site, where = None, first_of(_traced_places(context))
+    site, where = None, locate_traced(context)
     try:
         q, k, v = (_sized(context.get_local(name).as_fake()) for name in ("query", "key", "value"))
         scale, dropout = (constant(name) for name in ("scale", "dropout_p"))
@@ -106,16 +82,17 @@ def _met(context: Any, via: str, masks: tuple[str, ...]) -> None:
             scale=scale if isinstance(scale, float) else None,
             dropout=dropout if isinstance(dropout, float) else 0.0,
         )
-        site = call.request(where, recorder.masks)[0].site()
+        mask, _ = call.look(where, recorder.masks)
+        site = call.site(where, mask, call.full_form())
     except CantBeDone as error:
-        recorder.refused(str(error))
+        recorder.refuse(str(error))
     except Exception as error:  # how the compiler keeps its values may change with its version
-        recorder.refused(f"torch.compile did not say what it is: {error!r:.120}")
-    recorder.met_compiled(site, where)
+        recorder.refuse(f"torch.compile did not say what it is: {error!r:.120}")
+    recorder.meet_compiled(site, where)
 
 
 class _Sized:
-    """What a problem takes of a tensor, its lengths as they are in this call.
+    """The facts of a tensor that a problem needs, its lengths as they are in this call.
 
     To ask a length of the compiler's own for its value would tie the code to that value.
     """
@@ -123,14 +100,7 @@ class _Sized:
     def __init__(self, fake: Any) -> None:
         self.shape = tuple(n if isinstance(n, int) else n.node.hint for n in fake.shape)
         self.dtype, self.device, self.requires_grad = fake.dtype, fake.device, fake.requires_grad
-        self.dim = fake.dim
+        self.dim, self.stride = fake.dim, tuple
 
 
 _sized: Callable[[Any], Any] = _Sized
-
-
-def _traced_places(context: Any) -> Iterator[Place]:
-    frame = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
-    while frame is not None:
-        yield frame.f_code.co_filename, frame.lineno, frame.f_code.co_qualname
-        frame = getattr(frame, "parent", None)

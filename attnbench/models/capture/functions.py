@@ -1,121 +1,34 @@
 """Stand-ins for the functions of torch, FlexAttention and transformers that compute attention.
 
-A stand-in calls the function that it stands for, and takes notes. Attention that is written out as
-products and a softmax has no site: its place alone is noted.
+A stand-in calls the function that it stands for, and takes notes.
 """
 
 from __future__ import annotations
 
 import sys
-import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
+from functools import lru_cache, partial
 from time import perf_counter
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from msgspec.structs import replace
 from torch import Tensor
-from torch.overrides import handle_torch_function, has_torch_function
 
 from attnbench.core.call import Api
 from attnbench.models.capture import products
-from attnbench.models.capture.compiled import met_flex, met_sdpa, put_compilers
-from attnbench.models.capture.kernels import QKV, how_called
-from attnbench.models.capture.layouts import band
+from attnbench.models.capture.captured_call import CapturedCall, form_of
+from attnbench.models.capture.compiled import meet_flex, meet_sdpa, put_compilers
+from attnbench.models.capture.kernels import QKV
+from attnbench.models.capture.libraries import Window, inexpressible
 from attnbench.models.capture.masks import FoundMask, Masks
-from attnbench.models.capture.operators import put_operators, stopped, watched
+from attnbench.models.capture.operators import put_operators
+from attnbench.models.capture.places import locate, place_text
 from attnbench.models.capture.readers import weights_unread
-from attnbench.models.capture.recorder import NOW, CapturedCall, place_text, where
+from attnbench.models.capture.recorder import NOW, call_recorded
+from attnbench.models.capture.stands import Function, Stands, as_itself
 from impls.masks import Shape
-
-Function = Callable[..., Any]
-
-
-class Stands:
-    """Functions in the place of others, until :meth:`close`."""
-
-    def __init__(self) -> None:
-        self._placed: list[tuple[Any, str, Function, Any]] = []
-        """Owner, name, original and what stands for it."""
-        self._away: list[tuple[Any, str, Function, Any]] = []
-        self._pauses = 0
-
-    def put(self, owner: Any, name: str, make: Callable[[Function], Function]) -> None:
-        """Let what is made of the original stand for it from now on.
-
-        It is named as it is found, so that a model that holds it is pickled with that name. A
-        class's attribute is looked up there and nowhere else, and may be of a class above it.
-        """
-        original = getattr(owner, name)
-        function: Any = make(original)
-        if not hasattr(function, "__attnbench__"):  # else it stands elsewhere too
-            for word in ("__module__", "__name__", "__qualname__", "__doc__"):
-                if (value := getattr(original, word, None)) is not None:
-                    setattr(function, word, value)
-            if isinstance(owner, types.ModuleType):
-                function.__module__, function.__qualname__ = owner.__name__, name
-            function.__attnbench__ = original, make
-            function.inherited = isinstance(owner, type) and name not in vars(owner)
-        self._placed.append((owner, name, original, function))
-        setattr(owner, name, function)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Put the originals back for a moment; pauses may be nested."""
-        self._pauses += 1
-        self._away += self._take_out()
-        try:
-            yield
-        finally:
-            self._pauses -= 1
-            while self._away and not self._pauses:
-                owner, name, original, function = self._away.pop()
-                if getattr(owner, name, None) is original:
-                    setattr(owner, name, function)
-
-    def _take_out(self) -> list[tuple[Any, str, Function, Any]]:
-        there = [x for x in self._placed if getattr(x[0], x[1], None) is x[3]]
-        for owner, name, original, function in there:
-            setattr(owner, name, original)
-            if function.inherited:
-                delattr(owner, name)
-        return there
-
-    def replaced(self) -> list[str]:
-        """Those in whose place something else is now, and what."""
-        if self._pauses:
-            return []
-        found = [(x, getattr(x[0], x[1], None)) for x in list(self._placed)]
-        return [
-            f"{owner.__name__}.{name} by {getattr(now, '__module__', '')}.{_named(now)}"
-            for (owner, name, original, function), now in found
-            if now is not function and now is not original and hasattr(owner, "__name__")
-        ]
-
-    def spread(self) -> None:
-        """Put stand-ins wherever else a module has the originals among its names."""
-        _rename({id(old): new for _, _, old, new in self._placed if not new.inherited})
-
-    def close(self) -> None:
-        """Put the originals back, under whatever names of modules they are used by now."""
-        self._take_out()
-        _rename({id(new): old for _, _, old, new in self._placed})
-        self._placed.clear()
-
-
-def _named(x: Any) -> str:
-    return str(getattr(x, "__qualname__", type(x).__name__))
-
-
-def _rename(new: dict[int, Function]) -> None:
-    for module, found in list(sys.modules.items()):
-        if module.partition(".")[0] != "torch":
-            names = getattr(found, "__dict__", {})
-            for name, value in list(names.items()):
-                if id(value) in new:
-                    names[name] = new[id(value)]
 
 
 def put_torch(stands: Stands) -> None:
@@ -131,51 +44,12 @@ def put_torch(stands: Stands) -> None:
     put_operators(stands)
     recent = products.Recent()
     for name in ("matmul", "einsum", "bmm", "baddbmm"):
-        stands.put(torch, name, as_itself(partial(products.noting, recent, name)))
+        stands.put(torch, name, as_itself(partial(products.note_product, recent, name)))
     for name in ("matmul", "bmm", "baddbmm", "__matmul__"):
-        stands.put(Tensor, name, partial(products.noting, recent, name.strip("_")))
-    softmax = partial(products.noting_softmax, recent)
+        stands.put(Tensor, name, partial(products.note_product, recent, name.strip("_")))
+    softmax = partial(products.note_softmax, recent)
     stands.put(torch, "softmax", as_itself(softmax))
     stands.put(Tensor, "softmax", softmax)
-
-
-def as_itself(make: Callable[[Function], Function]) -> Callable[[Function], Function]:
-    """What makes a stand-in that ``__torch_function__`` gets where torch would give the original.
-
-    A tensor's class or a mode compares what it gets with the function as the module has it.
-    """
-
-    def outer(original: Function) -> Function:
-        inner = make(original)
-
-        def function(*args: Any, **more: Any) -> Any:
-            if torch.compiler.is_dynamo_compiling():
-                return inner(*args, **more)
-            values = (*args, *more.values()) if more else args
-            if has_torch_function(values) and not any(map(_nested, values)):
-                state = NOW.state()
-                before = state.bias
-                state.bias = next(filter(None, map(_bias_class, values)), before)
-                try:
-                    return handle_torch_function(function, values, *args, **more)
-                finally:
-                    state.bias = before
-            return inner(*args, **more)
-
-        return function
-
-    return outer
-
-
-def _bias_class(x: Any) -> str:
-    """The class of a bias of torch's, which calls the function with what it stands for."""
-    of_torch = type(x).__module__.startswith("torch.nn.attention.")
-    return type(x).__name__ if of_torch and isinstance(x, Tensor) else ""
-
-
-def _nested(x: Any) -> bool:
-    """Whether its class, torch's own, compares with what is in ``torch._C``."""
-    return isinstance(x, Tensor) and x.is_nested
 
 
 WORDS = (*QKV, "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
@@ -197,14 +71,14 @@ def sdpa(original: Function) -> Function:
         if torch.compiler.is_dynamo_compiling():  # the values that it looks at are this frame's
             from torch._dynamo.comptime import comptime
 
-            comptime(met_sdpa)
+            comptime(meet_sdpa)
         values = query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
         arguments: dict[str, Any] = dict(zip(WORDS, values, strict=True))
         recorder, state = NOW.recorder, NOW.state()
         inside = state.outer is not None  # of a call that can be recorded
         if not inside:
             compiling = torch.compiler.is_compiling()
-            recorder = None if compiling else NOW.taking(query)
+            recorder = None if compiling else NOW.recorder_for(query)
         if recorder is None:
             return original(**arguments)
         since = perf_counter()
@@ -216,24 +90,17 @@ def sdpa(original: Function) -> Function:
             query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa = (
                 arguments.values()
             )
-        more = is_causal, scale, dropout_p, enable_gqa
-        how = how_called(via, query, key, value, attn_mask, *more)
+        words = query, key, value, attn_mask, is_causal, scale, dropout_p
+        form = form_of(via, *words, enable_gqa)
         if state.bias:
-            how = how._replace(mask_type=state.bias)
-        passed = via, query, key, value, attn_mask, is_causal, scale, dropout_p
-        made = partial(CapturedCall, *passed, how=how)
+            form = replace(form, mask_type=state.bias)
+        captured = partial(CapturedCall, via, *words, form=form)
         state.looked += perf_counter() - since
+        run = partial(recorder.run, form, call, arguments)
         if inside:
-            state.inner.append(made)
-            return recorder.run(how, call, arguments)
-        begun = recorder.begin(query)
-        try:
-            out: Tensor = recorder.run(how, call, arguments)
-        except Exception as error:
-            if stopped(error):
-                recorder.made(made, None, begun)
-            raise
-        recorder.made(made, out, begun)
+            state.inner.append(captured)
+            return run()
+        out: Tensor = call_recorded(run, query, captured)
         return out
 
     return scaled_dot_product_attention
@@ -249,7 +116,7 @@ def _mha(original: Function) -> Function:
         state.heads = args[4] if len(args) > 4 else more["num_heads"]
         state.unread = more.get("need_weights", True) and weights_unread(sys._getframe(1))
         advice = NOW.recorder.advice
-        if advice is not None and advice.needs_no_weights(place_text(where())):
+        if advice is not None and advice.needs_no_weights(place_text(locate())):
             more["need_weights"] = False
         try:
             return original(*args, **more)
@@ -285,12 +152,12 @@ def _fast_path(via: str, tensors: int, places: tuple[int, int], original: Functi
         if mask is not None:
             mask = ~mask if mask.dtype == torch.bool else mask
             mask = mask[:, None, None] if kind == 1 else mask
-        how = how_called("fast path", q, k, v, mask)
-        return CapturedCall(via, q, k, v, mask, note=WHOLE_NOTE, whole=True, how=how)
+        form = form_of("fast path", q, k, v, mask)
+        return CapturedCall(via, q, k, v, mask, note=WHOLE_NOTE, whole=True, form=form)
 
     def fast_path(*args: Any, **more: Any) -> Any:
         run = partial(original, *args, **more)
-        return watched(run, args[0], partial(read, args, more), nested=True)
+        return call_recorded(run, args[0], partial(read, args, more), nested=True)
 
     return fast_path
 
@@ -328,20 +195,19 @@ def _flex(original: Function) -> Function:
         if torch.compiler.is_dynamo_compiling():
             from torch._dynamo.comptime import comptime
 
-            comptime(met_flex)
-        passed = query, key, value, score_mod, block_mask, scale, enable_gqa
+            comptime(meet_flex)
+        words = query, key, value, score_mod, block_mask, scale, enable_gqa
         lse = bool(more.get("return_lse") or more.get("return_aux") or any(args[:1]))
 
         def call() -> CapturedCall:
-            how = how_called(api, query, key, value, scale=scale, enable_gqa=enable_gqa,
-                             returns="lse" * lse)  # fmt: skip
-            words = ("block_mask", block_mask), ("score_mod", score_mod)
-            kinds = " and ".join(word for word, x in words if x is not None)
-            how = how._replace(mask_type=kinds)
-            return CapturedCall("flex", query, key, value, scale=scale, find_mask=find, how=how)
+            functions = ("block_mask", block_mask), ("score_mod", score_mod)
+            kinds = " and ".join(word for word, x in functions if x is not None)
+            facts = {"returns": "lse" if lse else "", "mask_type": kinds}
+            form = form_of(api, query, key, value, None, False, scale, 0.0, enable_gqa, **facts)
+            return CapturedCall("flex", query, key, value, scale=scale, find_mask=find, form=form)
 
         # its own products are no other attention
-        return watched(partial(original, *passed, *args, **more), query, call, heads=-1)
+        return call_recorded(partial(original, *words, *args, **more), query, call, heads=-1)
 
     return flex_attention
 
@@ -354,21 +220,21 @@ def put_transformers(stands: Stands) -> None:
 
 
 def _get_interface(original: Function) -> Function:
-    observed: dict[Any, Function] = {}
+    stand_ins: dict[Any, Function] = {}
 
     def get_interface(self: Any, attn_implementation: Any, default: Any) -> Any:
         function = original(self, attn_implementation, default)
         if torch.compiler.is_compiling() or NOW.recorder is None:
             return function
         key = function, str(attn_implementation)
-        if key not in observed:
-            observed[key] = _observed(*key)
-        return observed[key]
+        if key not in stand_ins:
+            stand_ins[key] = _stand_in(*key)
+        return stand_ins[key]
 
     return get_interface
 
 
-def _observed(original: Function, name: str) -> Function:
+def _stand_in(original: Function, name: str) -> Function:
     via = f"transformers {name}"
 
     def attention(
@@ -382,18 +248,12 @@ def _observed(original: Function, name: str) -> Function:
     ) -> Any:
         run = partial(original, module, query, key, value, attention_mask, *args, **more)
         inner: list[Function] = []
-        given = via, module, (query, key, value), attention_mask, inner, more
-        return watched(run, query, partial(layer_call, *given), outer=via, inner=inner)
+        words = via, module, (query, key, value), attention_mask, inner, more
+        return call_recorded(run, query, partial(layer_call, *words), outer=via, inner=inner)
 
     return attention
 
 
-INEXPRESSIBLE = {
-    "softcap": "its scores are capped",
-    "s_aux": "it has attention sinks",
-    "sinks": "it has attention sinks",
-}
-"""What a problem can't describe, by the name under which models pass it."""
 NO_TENSOR = "its mask is no tensor, and what it hides is not known"
 
 
@@ -406,7 +266,7 @@ def layer_call(
     more: dict[str, Any],
 ) -> CapturedCall:
     """A layer's call, by what it called of torch's or else by its arguments."""
-    notes = [note for word, note in INEXPRESSIBLE.items() if more.get(word) is not None]
+    notes = inexpressible(more)
     note, faithful = "; ".join(notes), not notes
     tensor = mask if isinstance(mask, Tensor) else None
     its = inner[0]() if len(inner) == 1 else None
@@ -420,12 +280,11 @@ def layer_call(
         qkv = q, k, v
     scale, dropout, bias = (more.get(word) for word in ("scaling", "dropout", "position_bias"))
     api: Api = "eager" if via.endswith(" eager") else "other"
-    plain = scale if isinstance(scale, float) else None
-    how = how_called(api, *qkv, tensor, scale=plain, dropout=dropout or 0.0)
+    form = form_of(api, *qkv, tensor, scale=scale, dropout=dropout or 0.0)
     call = CapturedCall(via, *qkv, scale=scale, dropout=dropout or 0.0, bias=bias)
-    call = call._replace(note=note, faithful=faithful, how=how)
+    call = call._replace(note=note, faithful=faithful, form=form)
     if its is not None and not packed:
-        return call._replace(attn_mask=tensor, how=its.how)
+        return call._replace(attn_mask=tensor, form=its.form)
     causal = more.get("is_causal")
     causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
     if via.startswith("transformers flash"):
@@ -433,10 +292,10 @@ def layer_call(
         window = None if width is None else width - 1, 0 if causal else None
 
         def find(masks: Masks, shape: Shape) -> FoundMask:
-            seen = band(shape.q_len, shape.kv_len, window)
+            visible = _band(shape.q_len, shape.kv_len, window)
             if tensor is not None and tensor.dim() == 2:
-                seen = seen & tensor.bool().cpu()[:, None, None, -shape.kv_len :]
-            return masks.of(seen, False, shape)
+                visible = visible & tensor.bool().cpu()[:, None, None, -shape.kv_len :]
+            return masks.of(visible, False, shape)
 
         return call._replace(find_mask=find)
     if mask is None:
@@ -445,3 +304,14 @@ def layer_call(
     if tensor is not None:
         return call._replace(attn_mask=tensor)
     return call._replace(note="; ".join([*notes, NO_TENSOR]), faithful=False)
+
+
+@lru_cache(maxsize=16)
+def _band(n: int, m: int, window: Window) -> Tensor:
+    """The pairs that may see each other, the last query at the last key."""
+    away = torch.arange(m) - (torch.arange(n)[:, None] + m - n)
+    left, right = window
+    visible = torch.ones(n, m, dtype=torch.bool)
+    if left is not None:
+        visible &= away >= -left
+    return visible if right is None else visible & (away <= right)

@@ -1,4 +1,4 @@
-"""What ran in a call of torch's attention, and what keeps a faster kernel from it.
+"""The kernel that ran in a call of torch's attention, and the reasons why no faster one did.
 
 The first call of each form is made under a dispatch mode that sees torch's operators, so the kernel
 is read from what ran; the results are the same to the last bit. Which one torch chooses follows
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,8 +22,7 @@ from torch.utils._python_dispatch import (
     _push_mode,
 )
 
-from attnbench.core.call import BACKENDS, Api, CallForm, TensorForm
-from impls.spec import DEVICES
+from attnbench.core.call import BACKENDS
 
 WHICH = {"flash": "flash", "efficient": "efficient", "cudnn": "cudnn", "overrideable": "device"}
 """Kernels, by a word of their operators' names."""
@@ -37,109 +36,10 @@ FLAGS: dict[str, Callable[[], bool]] = {
 ON_CPU = {name: FLAGS[name] for name in ("flash", "math")}
 
 
-class HowCalled(NamedTuple):
-    """All that a call's form follows from; it can be compared quickly."""
-
-    api: Api
-    q: Any
-    k: Any
-    v: Any
-    mask: Any
-    mask_type: str
-    is_causal: bool
-    scale: Any
-    dropout: float
-    enable_gqa: bool
-    disabled: tuple[str, ...]
-    autocast: torch.dtype | None
-    device: torch.device
-    gradient: bool
-    returns: str = ""
-    unread: bool = False
-
-    def form(self, kernel: str, why: tuple[str, ...], repeated: int) -> CallForm:
-        """The form, with what was found out about it."""
-        q, k, v = (_form(x) for x in (self.q, self.k, self.v))
-        return CallForm(
-            api=self.api,
-            q=q,
-            k=k,
-            v=v,
-            mask=None if self.mask is None else _form(self.mask),
-            mask_type=self.mask_type,
-            is_causal=bool(self.is_causal),
-            scale=self.scale if isinstance(self.scale, float) else None,
-            dropout=float(self.dropout),
-            enable_gqa=bool(self.enable_gqa),
-            repeated=repeated,
-            disabled=self.disabled,
-            autocast="" if self.autocast is None else str(self.autocast).removeprefix("torch."),
-            returns=self.returns,
-            unread=self.unread,
-            gradient=self.gradient,
-            kernel=kernel,
-            why=why,
-        )
-
-
-def _of(x: Tensor) -> tuple[Any, ...]:
-    return x.shape, x.stride(), x.dtype, x.requires_grad
-
-
-def _form(x: tuple[Any, ...]) -> TensorForm:
-    shape, strides, dtype, gradient = x
-    return TensorForm(tuple(shape), tuple(strides), str(dtype).removeprefix("torch."), gradient)
-
-
-def how_called(
-    api: Api,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Any = None,
-    is_causal: bool = False,
-    scale: Any = None,
-    dropout: float = 0.0,
-    enable_gqa: bool = False,
-    returns: str = "",
-    unread: bool = False,
-) -> HowCalled:
-    """How a call is about to be made."""
-    device = q.device
-    kind, mask_form, mask_type = device.type, None, ""
-    if mask is not None:
-        if isinstance(mask, Tensor):
-            mask_form = _of(mask)
-        if type(mask) not in PLAIN:
-            mask_type = type(mask).__name__
-    asked = q.requires_grad, k.requires_grad, v.requires_grad
-    flags = ON_CPU if kind == "cpu" else FLAGS
-    on = [flag() for flag in flags.values()]
-    return HowCalled(
-        api,
-        (q.shape, q.stride(), q.dtype, asked[0]),
-        (k.shape, k.stride(), k.dtype, asked[1]),
-        (v.shape, v.stride(), v.dtype, asked[2]),
-        mask_form,
-        mask_type,
-        is_causal,
-        scale,
-        dropout,
-        enable_gqa,
-        () if all(on) else tuple(name for name, each in zip(flags, on, strict=True) if not each),
-        torch.get_autocast_dtype(kind)
-        if torch._C._is_any_autocast_enabled()
-        and kind in DEVICES
-        and torch.is_autocast_enabled(kind)
-        else None,
-        device,
-        True in asked and torch.is_grad_enabled(),
-        returns,
-        unread,
-    )
-
-
-PLAIN = (Tensor, torch.nn.Parameter)
+def disabled_kernels(device: str) -> tuple[str, ...]:
+    """The kernels that are switched off, by sdpa_kernel or torch.backends.cuda."""
+    flags = ON_CPU if device == "cpu" else FLAGS
+    return tuple(name for name, enabled in flags.items() if not enabled())
 
 
 class _Operators(TorchDispatchMode):
@@ -159,17 +59,17 @@ class _Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def observed(run: Callable[[], Any], q: Tensor) -> tuple[Any, str]:
-    """What ``run()`` returns, and the kernel that ran; empty where that can't be seen."""
+def observe(run: Callable[[], Any], q: Tensor) -> tuple[Any, str]:
+    """Call ``run``: its result, and the kernel that ran; empty where that can't be seen."""
     if type(q) not in (Tensor, torch.nn.Parameter) or _get_current_dispatch_mode() is not None:
         return run(), ""
-    _push_mode(seen := _Operators())
+    _push_mode(operators := _Operators())
     try:
         out = run()
     finally:
         _pop_mode()
-    fused = next(filter(None, map(kernel_of, seen.names)), "")
-    if not fused and any("softmax" in name for name in seen.names):
+    fused = next(filter(None, map(kernel_of, operators.names)), "")
+    if not fused and any("softmax" in name for name in operators.names):
         fused = "math"
     return out, fused
 
@@ -185,7 +85,7 @@ def kernel_of(operator: str) -> str:
 Arguments = dict[str, Any]
 
 
-def chosen(arguments: Arguments) -> str:
+def torch_choice(arguments: Arguments) -> str:
     """The kernel that torch would choose for a call; empty where it won't say."""
     try:
         return CHOICES.get(torch._fused_sdp_choice(**arguments), "")
@@ -194,21 +94,23 @@ def chosen(arguments: Arguments) -> str:
 
 
 def why_math(arguments: Arguments) -> tuple[str, ...]:
-    """What keeps the fused kernels from a call for which torch chose its plain mathematics."""
+    """The reasons why torch chose its plain mathematics for a call, and no fused kernel."""
     if arguments["query"].is_cuda:
-        return tuple(_said_by_torch(arguments))
+        return tuple(_reasons_of_torch(arguments))
     if not FLAGS["flash"]():
         return ("FLASH_ATTENTION is switched off, by sdpa_kernel or torch.backends.cuda",)
     changes = dict(_changes(arguments))
-    alone = [why for why, change in changes.items() if chosen({**arguments, **change}) != "math"]
+    alone = [
+        why for why, change in changes.items() if torch_choice({**arguments, **change}) != "math"
+    ]
     if alone:
         return tuple(alone)
     needed = dict(changes)
-    if chosen(_with(arguments, needed)) == "math":
+    if torch_choice(_with(arguments, needed)) == "math":
         return ()
     for why in changes:  # what can stay as it is, once the others are changed, is no reason
         fewer = {each: change for each, change in needed.items() if each != why}
-        if chosen(_with(arguments, fewer)) != "math":
+        if torch_choice(_with(arguments, fewer)) != "math":
             needed = fewer
     return tuple(needed)
 
@@ -247,9 +149,6 @@ def _changes(a: Arguments) -> Iterator[tuple[str, Arguments]]:
         wide = {n: _empty(x, (*q.shape[:-2], *x.shape[-2:])) for n, x in (("key", k), ("value", v))}
         why = "enable_gqa=True" if a["enable_gqa"] else "key and value are broadcast to the query"
         yield why, {**wide, "enable_gqa": False}
-    if q.dtype not in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
-        floats = {n: _empty(x, x.shape, torch.float32) for n, x in zip(QKV, (q, k, v), strict=True)}
-        yield f"{q.dtype}", floats
 
 
 QKV = ("query", "key", "value")
@@ -259,12 +158,12 @@ def _four(x: Tensor) -> Tensor:
     return x.reshape((1,) * (4 - x.dim()) + tuple(x.shape)) if x.dim() < 4 else x.flatten(0, -4)
 
 
-def _empty(x: Tensor, shape: Any, dtype: torch.dtype | None = None) -> Tensor:
-    return torch.empty(tuple(shape), dtype=dtype or x.dtype, device=x.device)
+def _empty(x: Tensor, shape: Any) -> Tensor:
+    return torch.empty(tuple(shape), dtype=x.dtype, device=x.device)
 
 
-def _said_by_torch(a: Arguments) -> Iterator[str]:
-    """Why each kernel of a GPU does not take a call, as torch itself says."""
+def _reasons_of_torch(a: Arguments) -> Iterator[str]:
+    """Torch's own reasons why the kernels of a GPU don't take a call."""
     params = cuda.SDPAParams(
         *(a[name] for name in (*QKV, "attn_mask", "dropout_p", "is_causal", "enable_gqa"))
     )
@@ -277,15 +176,15 @@ def _said_by_torch(a: Arguments) -> Iterator[str]:
         if not FLAGS[name]():
             yield f"{name}: switched off, by sdpa_kernel or torch.backends.cuda"
             continue
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as messages:
             warnings.simplefilter("always")
             ask(params, debug=True)
-        said = [str(w.message).split(" (Triggered internally")[0] for w in told]
-        yield from (f"{name}: {text}" for text in said if "not used because" not in text)
+        texts = [str(w.message).split(" (Triggered internally")[0] for w in messages]
+        yield from (f"{name}: {text}" for text in texts if "not used because" not in text)
 
 
 def repeated_heads(k: Tensor, v: Tensor) -> int:
-    """How often each head of k and v stands there, one copy beside the other."""
+    """The number of copies of each head of k and v, one beside the other."""
     if k.dim() != 4 or k.shape[1] < 2 or k.shape[:3] != v.shape[:3] or k.numel() == 0:
         return 1
     heads = k.shape[1]

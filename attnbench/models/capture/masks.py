@@ -1,7 +1,7 @@
 """The masks that a program hands over, each looked at once.
 
-A tensor that is still the one that was looked at, and was not written to since, is known. A new one
-with the content of an old one is known by its digest. Where a program makes masks faster than they
+A tensor that was not written to since it was looked at is known. A new one with the content of an
+old one is known by its digest. Where a program makes masks faster than they
 can be looked at without slowing it down, the last one of a place and shape stands for the next. A
 bias that is learned changes at every step: the first one of a place and shape stands for all, and
 of two that hide the same keys the first is kept. At most ``MOST`` masks without a name are kept as
@@ -14,15 +14,22 @@ import hashlib
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
-from attnbench.models.mask_of import FULL, WhileAlive, causal_of, has_data, kept, recognised
+from attnbench.models.mask_of import (
+    FULL,
+    WhileAlive,
+    causal_of,
+    has_data,
+    mask_in_file,
+    recognised,
+)
 from impls.errors import CantBeDone
 from impls.masks import Mask, Shape
 
@@ -44,20 +51,18 @@ class FoundMask(NamedTuple):
 
 
 class Masks:
-    """What is known of the masks of a program."""
+    """The masks of a program, as far as they are known."""
 
     def __init__(
         self, folder: Path | None = None, affordable: Callable[[], bool] = lambda: True
     ) -> None:
         """``affordable``: whether the program has time for another look."""
         self._folder, self._affordable = folder, affordable
-        self._tensors: Any = WeakIdKeyDictionary()
-        """Of tensors that live: their version, their digest, and the masks by shape."""
-        self._functions_known = WhileAlive()
+        self._tensors, self._functions = WhileAlive(), WhileAlive()
         self._contents: dict[Any, FoundMask] = {}
         self._last: dict[Any, FoundMask] = {}
         self._looks: Counter[Any] = Counter()
-        self._files = self._functions = 0
+        self._files = self._flex_looks = 0
         self.passed_over = 0  # masks that were taken for the last one's without a look
 
     def of(
@@ -69,49 +74,39 @@ class Masks:
         bias: Tensor | None = None,
     ) -> FoundMask:
         """The mask of a call; ``bias`` is added to it. ``place`` is where the call comes from."""
-        return self.look(attn_mask, is_causal, shape, place, bias)[0]
-
-    def look(
-        self,
-        attn_mask: Tensor | None,
-        is_causal: bool,
-        shape: Shape,
-        place: Any = None,
-        bias: Tensor | None = None,
-    ) -> tuple[FoundMask, bool]:
-        """The mask of a call, and whether its tensor is one that was not seen before."""
         terms = [x for x in (attn_mask, bias) if x is not None]
         default = causal_of(shape) if is_causal else FULL
         if not terms:
-            return FoundMask(default), False
+            return FoundMask(default)
         if not all(map(has_data, terms)):
-            return FoundMask(
-                default, "its mask is a tensor without values, so what it hides is not known"
-            ), False
-        meaning = (is_causal, shape, len(terms))
-        known = self._tensors.get(terms[0]) if len(terms) == 1 else None
-        if known is not None and known[0] == _version(terms[0]) and meaning in known[2]:
-            if not self._affordable() or known[1] == _digest(terms[0]):
-                return known[2][meaning], False
-            known = None  # it was written to in a way that torch does not count
-        forms = tuple((tuple(x.shape), x.dtype) for x in terms)
-        alike = (place, forms, meaning)
+            note = "its mask is a tensor without values, so what it hides is not known"
+            return FoundMask(default, note)
+        look = partial(self._look, terms, is_causal, shape, place)
+        if len(terms) > 1:
+            return look()
+        result: FoundMask = self._tensors.get(terms[0], (is_causal, shape), look)
+        return result
+
+    def is_new(self, tensor: Tensor) -> bool:
+        """True for a mask that was not seen before."""
+        return has_data(tensor) and tensor not in self._tensors
+
+    def _look(self, terms: list[Tensor], is_causal: bool, shape: Shape, place: Any) -> FoundMask:
+        """The mask that the terms are together, unless the program has no time for that."""
+        meaning = *((tuple(x.shape), x.dtype) for x in terms), is_causal, shape
+        alike = (place, meaning)
         self._looks[alike] += 1
         if self._looks[alike] > FIRST and alike in self._last and not self._affordable():
             self.passed_over += 1
-            return self._last[alike], True
+            return self._last[alike]
         learned = any(x.requires_grad for x in terms)
-        digests = tuple(map(_digest, terms))
-        key = (*(("learned", place) if learned else digests), forms, *meaning)
-        found = self._contents.get(key) or self._know(key, self._found(terms, is_causal, shape))
+        key = ("learned", place) if learned else tuple(map(_digest, terms)), meaning
+        result = self._contents.get(key) or self._remember(key, self._name(terms, is_causal, shape))
         if len(self._last) >= REMEMBERED:
             self._last.clear()
             self._looks.clear()
-        self._last[alike] = found
-        if len(terms) == 1:
-            by_meaning = {} if known is None or known[1] != digests[0] else known[2]
-            self._tensors[terms[0]] = _version(terms[0]), digests[0], {**by_meaning, meaning: found}
-        return found, True
+        self._last[alike] = result
+        return result
 
     def of_flex(
         self, block_mask: Any, score_mod: Any, shape: Shape, device: torch.device
@@ -119,36 +114,36 @@ class Masks:
         """The mask that FlexAttention's block mask and score function are together."""
 
         def call() -> FoundMask:
-            if self._functions >= FLEX_MOST:
+            if self._flex_looks >= FLEX_MOST:
                 return FoundMask(
                     FULL, f"its mask was not asked about: {FLEX_MOST} others were before it"
                 )
-            self._functions += 1
+            self._flex_looks += 1
             if device.type == "meta" or prod(shape) > FLEX_LARGEST:
                 return FoundMask(FULL, "its mask is too large to be asked about every pair")
             with torch.no_grad():
-                seen = None if block_mask is None else _seen(block_mask, shape, device)
+                table = None if block_mask is None else _visible(block_mask, shape, device)
                 added = None if score_mod is None else _added(score_mod, shape, device)
             if added is not None:
-                seen = added if seen is None else torch.where(seen, added, -torch.inf)
-            found = self.of(seen, False, shape)
+                table = added if table is None else torch.where(table, added, -torch.inf)
+            result = self.of(table, False, shape)
             if added is None and score_mod is not None:
-                return FoundMask(found.mask, "its score_mod does more than add to the scores")
-            return found
+                return FoundMask(result.mask, "its score_mod does more than add to the scores")
+            return result
 
         if (thing := score_mod if block_mask is None else block_mask) is None:
             return FoundMask(FULL)
-        asked: FoundMask = self._functions_known.get(thing, (score_mod, shape), call)
-        return asked
+        result: FoundMask = self._functions.get(thing, (score_mod, shape), call)
+        return result
 
-    def _know(self, key: Any, found: FoundMask) -> FoundMask:
+    def _remember(self, key: Any, result: FoundMask) -> FoundMask:
         if len(self._contents) >= REMEMBERED:
             self._contents.clear()
-        self._contents[key] = found
-        return found
+        self._contents[key] = result
+        return result
 
-    def _found(self, terms: list[Tensor], is_causal: bool, shape: Shape) -> FoundMask:
-        """What the terms are together; a boolean mask hides where it is false."""
+    def _name(self, terms: list[Tensor], is_causal: bool, shape: Shape) -> FoundMask:
+        """The terms together; a boolean mask hides where it is false."""
         mask, *more = (x.detach() for x in terms)
         for bias in more:
             boolean = mask.dtype == torch.bool
@@ -157,10 +152,10 @@ class Masks:
         if batch * shape.q_len * shape.kv_len > LARGEST:
             return FoundMask(FULL, "its mask is too large to be looked at")
         try:
-            found = recognised(mask, is_causal, shape)
-            if isinstance(found, Mask):
-                return FoundMask(found)
-            kind, table = found
+            name = recognised(mask, is_causal, shape)
+            if isinstance(name, Mask):
+                return FoundMask(name)
+            kind, table = name
             hides = table if kind == "dense" else table == -torch.inf
             digest = hashlib.blake2b(hides.tobytes(), digest_size=16).digest()
             key = (kind, digest, hides.shape, shape)
@@ -169,27 +164,22 @@ class Masks:
             if self._files >= MOST:
                 return FoundMask(FULL, f"its mask has no name, and {MOST} such were kept before it")
             self._files += 1
-            return self._know(key, FoundMask(kept(kind, table, shape, self._folder)))
+            return self._remember(key, FoundMask(mask_in_file(kind, table, shape, self._folder)))
         except (CantBeDone, OSError) as error:
             return FoundMask(FULL, f"its mask can't be put: {error}")
 
 
-def _version(x: Tensor) -> int:
-    """How often torch has seen it written to, which it does not count of inference tensors."""
-    return 0 if x.is_inference() else x._version
-
-
 def _digest(x: Tensor) -> int:
-    """Of what a tensor holds; what is repeated by a stride of zero is read once."""
+    """A checksum of a tensor; what is repeated by a stride of zero is read once."""
     x = x.detach()
     for axis, stride in enumerate(x.stride()):
         if stride == 0 and x.shape[axis] > 1:
             x = x.narrow(axis, 0, 1)
-    held = x.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return zlib.crc32(held.data)
+    numbers = x.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return zlib.crc32(numbers.data)
 
 
-def _seen(block_mask: Any, shape: Shape, device: torch.device) -> Tensor:
+def _visible(block_mask: Any, shape: Shape, device: torch.device) -> Tensor:
     from torch.nn.attention.flex_attention import create_mask
 
     batch, heads = block_mask.shape[:2]
@@ -200,7 +190,7 @@ def _seen(block_mask: Any, shape: Shape, device: torch.device) -> Tensor:
 
 
 def _added(score_mod: Any, shape: Shape, device: torch.device) -> Tensor | None:
-    """What it adds to a score, the same to any; None where it does something else."""
+    """The number that it adds to any score; None where it does something else."""
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
     from torch.nn.attention.flex_attention import _vmap_for_bhqkv
 

@@ -7,28 +7,25 @@ own calls, or those of code that torch.compile or torch.export made, which are c
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from attnbench.models.capture.kernels import how_called, kernel_of
-from attnbench.models.capture.layouts import call_of
-from attnbench.models.capture.masks import Masks
-from attnbench.models.capture.recorder import NOW, CapturedCall, SiteRequest, Where
+from attnbench.models.capture.captured_call import CapturedCall, form_of
+from attnbench.models.capture.kernels import kernel_of
+from attnbench.models.capture.libraries import call_of
+from attnbench.models.capture.recorder import NOW, call_recorded
+from attnbench.models.capture.stands import Function, Stands
 from attnbench.models.mask_of import has_data
 
-if TYPE_CHECKING:
-    from attnbench.models.capture.functions import Stands
-
-Function = Callable[..., Any]
-HEADS_FIRST = (
+OPERATORS = (
     "scaled_dot_product_attention",
     "_scaled_dot_product_attention_math",
     "_scaled_dot_product_flash_attention",
@@ -37,23 +34,19 @@ HEADS_FIRST = (
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_fused_attention_overrideable",
 )
-LENGTH_FIRST = ("_flash_attention_forward", "_efficient_attention_forward")
-LOWER_RIGHT = ("_scaled_dot_product_flash_attention", "_flash_attention_forward")
-"""Those that put the last query at the last key where they are causal."""
-RECORDING = (str(Path(__file__).with_name("functions.py")), __file__)
-HANDING_ON = "as_itself."  # to a tensor's class or a mode, whose calls are its own
+LOWER_RIGHT = "_scaled_dot_product_flash_attention"
+"""The one that puts the last query at the last key where it is causal."""
+RECORDING = tuple(str(Path(__file__).with_name(name)) for name in ("functions.py", "recorder.py"))
 
 
 def put_operators(stands: Stands) -> None:
     """Stand for the operators, and for what computes their gradients in compiled code."""
-    for name in (*HEADS_FIRST, *LENGTH_FIRST):
+    for name in OPERATORS:
         if (packet := getattr(torch.ops.aten, name, None)) is None:
             continue
         words = _words(packet)
         for owner in (packet, packet.default):
             stands.put(owner, "_op", partial(_operator, name, words))
-        if hasattr(torch, name):
-            stands.put(torch, name, partial(_function, name, words))
         if (packet := getattr(torch.ops.aten, f"{name}_backward", None)) is not None:
             stands.put(packet.default, "_op", partial(_gradient, _words(packet)))
 
@@ -95,119 +88,51 @@ def _operator(name: str, words: list[str], original: Function) -> Function:
     return _Entered(original, call)
 
 
-def _function(name: str, words: list[str], original: Function) -> Function:
-    """One of the operators as ``torch`` has it."""
-
-    def function(*args: Any, **more: Any) -> Any:
-        query = args[0] if args else more.get("query")
-        if torch.compiler.is_compiling() or NOW.recorder is None or not _computes(query):
-            return original(*args, **more)
-        return _recorded(name, words, False, partial(original, *args, **more))
-
-    return function
-
-
 def _computes(query: Any) -> bool:
-    """Whether a call computes something, and no compiler only asks for its form."""
+    """True for a call that computes something, and no compiler only asks for its form."""
     return isinstance(query, Tensor) and has_data(query) and not isinstance(query, FunctionalTensor)
 
 
 def _trains() -> bool | None:
-    """Whether it is called by compiled code whose gradient may be asked for; None where it is
-    called within what is recorded already.
+    """True where compiled code calls it whose gradient may be asked for; None where it is called
+    within what is recorded already.
     """
     trains = False
     frame: FrameType | None = sys._getframe(3)  # past the stand-in
     while frame is not None:
-        code = frame.f_code
-        if code.co_filename in RECORDING and not code.co_qualname.startswith(HANDING_ON):
+        if frame.f_code.co_filename in RECORDING:
             return None
-        trains = trains or ".CompiledFunction." in code.co_qualname
+        trains = trains or ".CompiledFunction." in frame.f_code.co_qualname
         frame = frame.f_back
     return trains
 
 
-class _CompiledCall(CapturedCall):
-    """A call in compiled code, where the tensors don't say that a gradient may be asked for."""
-
-    __slots__ = ()
-
-    def request(self, where: Where, masks: Masks) -> tuple[SiteRequest, bool]:
-        """What its site follows from, and whether its mask was not seen before."""
-        request, new = super().request(where, masks)
-        return request._replace(gradients=True), new
-
-
 def _recorded(name: str, words: list[str], trains: bool, run: partial[Any]) -> Any:
-    """What ``run()`` returns, recorded."""
+    """Call an operator, and record it."""
     values = {**dict(zip(words, run.args, strict=False)), **run.keywords}
-
-    def call() -> CapturedCall:
-        made = _read(name, values, trains)
-        return _CompiledCall(*made) if trains else made
-
-    return watched(run, values["query"], call, outer=name, inner=[])
-
-
-def watched(
-    run: Function,
-    query: Any,
-    read: Callable[[], CapturedCall],
-    *,
-    nested: bool = False,
-    **meanwhile: Any,
-) -> Any:
-    """What ``run()`` returns, recorded as ``read()``; the thread's state is ``meanwhile``."""
-    begun = None if torch.compiler.is_compiling() else NOW.begin(query, nested=nested)
-    if begun is None:
-        return run()
-    state = NOW.state()
-    before = {name: getattr(state, name) for name in meanwhile}
-    vars(state).update(meanwhile)
-    out = None
-    try:
-        out = run()
-    except Exception as error:
-        out = error if stopped(error) else None
-        raise
-    finally:
-        vars(state).update(before)
-        NOW.made(read, out, begun)
-    return out
-
-
-def stopped(error: Exception) -> bool:
-    """Whether a checkpoint has all that it wanted, and stops a call that has computed it."""
-    return type(error).__name__ == "_StopRecomputationError"
+    read = partial(_read, name, values, trains)
+    return call_recorded(run, values["query"], read, outer=name, inner=[])
 
 
 def _read(name: str, values: dict[str, Any], trains: bool) -> CapturedCall:
     via, causal = f"aten {name}", bool(values.get("is_causal", False))
     mask = values.get("attn_mask", values.get("attn_bias", values.get("bias")))
-    if name in LENGTH_FIRST:
-        kind = values.get("custom_mask_type", 0)  # 1: the first query at the first key
-        sides = values.get("window_size_left"), values.get("window_size_right")
-        values = {**values, "window_size": sides, "causal": causal or kind == 2}
-        call = call_of(via, values)
-        if mask is not None or kind == 1:
-            call = call._replace(attn_mask=mask, is_causal=kind == 1, find_mask=None)
-        return call
-    if name in LOWER_RIGHT:
-        return call_of(via, values, heads_first=True)
+    if name == LOWER_RIGHT:
+        return call_of(via, values, heads_first=True)._replace(gradient=trains)
     q, k, v = (values[x] for x in ("query", "key", "value"))
     dropout, scale = values.get("dropout_p") or 0.0, values.get("scale")
     grouped = bool(values.get("enable_gqa"))
-    how = how_called("sdpa", q, k, v, mask, causal, scale, dropout, grouped)
-    how = how._replace(gradient=how.gradient or trains)
-    if (recorder := NOW.recorder) is not None and how not in recorder.kernels:
-        named = ("query", q), ("key", k), ("value", v), ("attn_mask", mask)
+    form = form_of("sdpa", q, k, v, mask, causal, scale, dropout, grouped)
+    form = replace(form, gradient=form.gradient or trains)
+    if (recorder := NOW.recorder) is not None and (form, q.device) not in recorder.kernels:
+        tensors = {"query": q, "key": k, "value": v, "attn_mask": mask}
         more = {"dropout_p": dropout, "is_causal": causal, "scale": scale, "enable_gqa": grouped}
-        recorder.know(how, kernel_of(name), {**dict(named), **more})
-    return CapturedCall(via, q, k, v, mask, causal, scale, dropout, how=how)
+        recorder.note_kernel(form, kernel_of(name), {**tensors, **more})
+    return CapturedCall(via, q, k, v, mask, causal, scale, dropout, form=form)
 
 
 def _gradient(words: list[str], original: Function) -> Function:
-    """What computes a gradient in compiled code: its seconds are those of the call before."""
+    """The stand-in for a gradient in compiled code: its seconds are those of the call before."""
 
     def call(*args: Any, **more: Any) -> Any:
         if (recorder := NOW.recorder) is None:
@@ -219,9 +144,9 @@ def _gradient(words: list[str], original: Function) -> Function:
             return original(*args, **more)
         span = recorder.begin(out)
         gradients = original(*args, **more)
-        span = span._replace(ended=span.clock.now())
+        span = span._replace(end=span.clock.now())
         span.clock.add(span, recorder.tally, entry, backward=True)
-        recorder.tally.ended(perf_counter())
+        recorder.tally.note_end(perf_counter())
         entry.asked = True
         return gradients
 

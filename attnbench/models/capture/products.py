@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
@@ -20,22 +20,23 @@ import torch
 from torch import Tensor
 from torch._guards import TracingContext
 
+from attnbench.models.capture.captured_call import CapturedCall, form_of
 from attnbench.models.capture.clocks import Span
-from attnbench.models.capture.kernels import how_called
+from attnbench.models.capture.places import locate
 from attnbench.models.capture.readers import may_use
-from attnbench.models.capture.recorder import NOW, CapturedCall, Recorder, where
+from attnbench.models.capture.recorder import NOW, Recorder
 from attnbench.models.mask_of import hides
 
 Function = Callable[..., Any]
 OTHERS = "ABCDEFGH"  # einsum's letters for the axes that an ellipsis stands for
 ACTIVATION = 3  # dimensions of an activation, at least
 BACK, ON = 4, 2
-"""How many products before a softmax may have made its scores, and how many after it may use it."""
-FIRST = 4  # calls of a place that are looked at whatever that takes
+"""Products before a softmax that may have made its scores, and after it that may use it."""
+FIRST = 4  # calls of a place that are looked at however long that takes
 REMEMBERED = 1024
 CLOSE, ROUNDED = 2e-2, 64
-"""How far rounding may take a score from its parts: a share of the largest score, and no more than
-so many times what the dtype tells apart."""
+"""Largest distance of a score from its parts: a share of the largest score, and no more than so
+many times what the dtype tells apart."""
 ENOUGH = 64  # scores, at the least, of which it is said how they are bent
 PROXY = torch._C._TorchDispatchModeKey.PROXY
 
@@ -48,54 +49,61 @@ class Product(NamedTuple):
     columns: Tensor
     order: tuple[int, ...]  # the axes of the result, as [..., n, m] has them
     numbers: int
-    begun: Span
-
-
-class Weights(NamedTuple):
-    """A softmax of a product, and what was read off its scores."""
-
-    product: Product
-    values: Tensor
-    scores: Scores
-    key: Any  # of calls that are taken to be alike
-    checked: bool
-    heads: int  # where batch and heads are one axis of the product, and are two of its scores
+    span: Span
 
 
 class Scores(NamedTuple):
-    """How the scores follow from the plain product; ``note``: what could not be read."""
+    """The scale and the mask between scores and the plain product; ``note``: what was not read."""
 
     scale: float
     mask: Tensor | None = None
     note: str = ""
 
 
+class HandWritten:
+    """A place where attention is written out, and what was read of its calls."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.scores: Scores | None = None
+        self.dropout = 0.0
+        self.note: str | None = None  # what is done to the weights; None before it was looked at
+        self.weights: list[weakref.ref[Tensor]] = []
+        """Those of the last call, which are alive at the next one if they are used."""
+        self.weights_used = False
+
+
+class Weights(NamedTuple):
+    """A softmax of a product."""
+
+    product: Product
+    values: Tensor
+    place: HandWritten
+    look: bool  # whether this call is looked at
+    heads: int  # where batch and heads are one axis of the product, and are two of its scores
+
+
 class Recent(threading.local):
-    """What a thread has just computed."""
+    """The latest products and softmax of a thread."""
 
     def __init__(self) -> None:
         self.products: deque[Product] = deque(maxlen=BACK)
         self.weights: Weights | None = None
         self.left = 0
-        self.looks: Counter[Any] = Counter()
-        self.known: dict[Any, Scores] = {}
-        self.after: dict[Any, tuple[float, str]] = {}
-        self.later: dict[Any, list[weakref.ref[Tensor]]] = {}
-        """Weights of the last call of a place, which are alive at the next one if they are used."""
-        self.kept: set[Any] = set()
+        self.places: dict[Any, HandWritten] = {}
 
-    def product(self, name: str, operands: Any, out: Tensor, begun: Span, ended: Any) -> None:
+    def product(self, name: str, operands: Any, out: Tensor, span: Span) -> None:
         """A product of queries and keys, of weights and values, or of anything else."""
         if (parts := _parts(name, operands)) is None:
             return
         if self.weights is not None:
             weights, self.weights = self.weights, None
-            if self._records(weights, parts, out, ended):
+            if _record(weights, parts, out, span.end):
                 self.products.clear()
                 return
             self.left -= 1
             self.weights = weights if self.left else None
-        self.products.append(Product(name, *parts, out.numel(), begun))
+        self.products.append(Product(name, *parts, out.numel(), span))
 
     def softmax(self, recorder: Recorder, scores: Tensor, dim: int, out: Tensor) -> None:
         """A softmax of scores, or of anything else."""
@@ -103,75 +111,67 @@ class Recent(threading.local):
         product = next(alike, None)
         self.products.clear()
         self.weights = None
-        if product is None or (turned := _along(product, scores, dim)) is None:
+        apart = product is not None and scores.dim() != len(product.order)  # heads and batch
+        if product is None or (apart and dim not in (-1, scores.dim() - 1)):
             return
-        key = where(), tuple(turned.rows.shape), tuple(turned.columns.shape)
-        self.looks[key] += 1
-        if any(x() is not None for x in self.later.pop(key, ())):
-            self.kept.add(key)
-        look = self.looks[key] <= FIRST or recorder.affordable()
+        if len(self.places) > REMEMBERED:
+            self.places.clear()
+        key = locate(), tuple(product.rows.shape), tuple(product.columns.shape)
+        place = self.places.setdefault(key, HandWritten())
+        place.looks += 1
+        place.weights_used |= any(x() is not None for x in place.weights)
+        place.weights = []
+        look = place.looks <= FIRST or recorder.affordable()
         if look:
-            if len(self.known) > REMEMBERED:
-                self.known.clear()
-                self.after.clear()
-                self.looks.clear()
-                self.later.clear()
-                self.kept.clear()
             state = NOW.state()
             state.outer = "a look"  # what looking computes is no attention of the program's
             try:
-                with torch.no_grad():
-                    self.known[key] = read_scores(turned, scores.detach())
+                if apart or product.order[dim] == len(product.order) - 1:
+                    with torch.no_grad():
+                        place.scores = read_scores(product, scores.detach())
+                else:
+                    place.scores = Scores(1.0, None, "its softmax is not taken over the keys")
             finally:
                 state.outer = None
-        if key in self.known:  # which it is not where looking failed
-            apart = scores.dim() == 4 and product.rows.dim() == 3
-            heads = scores.shape[1] if apart else 0
-            self.weights = Weights(turned, out, self.known[key], key, look, heads)
+        if place.scores is not None:  # which it is where looking failed
+            heads = scores.shape[1] if scores.dim() == 4 and product.rows.dim() == 3 else 0
+            self.weights = Weights(product, out, place, look, heads)
             self.left = ON
-
-    def _records(self, weights: Weights, parts: Parts, out: Tensor, ended: Any) -> bool:
-        """Record the call, if the second product takes the softmax's result."""
-        rows, columns, _ = parts
-        product, values, scores, key, checked, heads = weights
-        n, m = product.rows.shape[-2], product.columns.shape[-2]
-        if rows.numel() != values.numel():
-            if columns.numel() != values.numel():
-                return False
-            rows, columns = columns, rows  # values first, as in einsum("bhkd,bhqk->bhqd")
-        if rows.shape[-2:] != (n, m) or columns.shape[-1] != m:
-            return False
-        ends = product.rows, product.columns, columns.mT
-        q, k, v = (x.unflatten(0, (-1, heads)) if heads and x.dim() == 3 else x for x in ends)
-        if (mask := scores.mask) is not None and product.rows.dim() == 3:
-            by_head = heads and mask.dim() == 3 and mask.shape[0] > 1
-            mask = (
-                _fewest(mask.unflatten(0, (-1, heads))) if by_head else mask.expand(1, -1, -1, -1)
-            )
-            scores = scores._replace(mask=mask)
-        if checked and key not in self.after:
-            self.after[key] = _after(values.detach(), rows.detach(), product)
-        dropout, after = self.after.get(key, (0.0, ""))
-        note = scores.note or after
-        if checked and not out.requires_grad:  # else what computes gradients holds them too
-            self.later[key] = [weakref.ref(x) for x in (values, rows) if may_use(x)]
-        kept = key in self.kept
-
-        def call() -> CapturedCall:
-            how = how_called("products", q, k, v, scores.mask, scale=scores.scale, dropout=dropout)
-            made = CapturedCall(product.name, q, k, v, scores.mask, False, scores.scale, dropout)
-            made = made._replace(note=note, faithful=not note, how=how, ends=ends)
-            return made._replace(weights_kept=kept)
-
-        looked = NOW.state().looked - product.begun.looked
-        begun = product.begun._replace(ended=ended)
-        if isinstance(begun.begun, float):
-            begun = begun._replace(begun=begun.begun + looked)
-        NOW.made(call, out, begun)
-        return True
 
 
 Parts = tuple[Tensor, Tensor, tuple[int, ...]]
+
+
+def _record(weights: Weights, parts: Parts, out: Tensor, end: Any) -> bool:
+    """Record the call, if the second product takes the softmax's result."""
+    rows, columns, _ = parts
+    product, values, place, look, heads = weights
+    n, m = product.rows.shape[-2], product.columns.shape[-2]
+    if rows.numel() != values.numel() or rows.shape[-2:] != (n, m) or columns.shape[-1] != m:
+        return False
+    assert place.scores is not None
+    (scale, mask, note), ends = place.scores, (product.rows, product.columns, columns.mT)
+    q, k, v = (x.unflatten(0, (-1, heads)) if heads and x.dim() == 3 else x for x in ends)
+    if mask is not None and product.rows.dim() == 3:
+        by_head = heads and mask.dim() == 3 and mask.shape[0] > 1
+        mask = _fewest(mask.unflatten(0, (-1, heads))) if by_head else mask.expand(1, -1, -1, -1)
+    if look and place.note is None:
+        place.dropout, place.note = _after(values.detach(), rows.detach(), product)
+    note = note or place.note or ""
+    dropout, used = place.dropout, place.weights_used
+    if look and not out.requires_grad:  # else what computes gradients holds them too
+        place.weights = [weakref.ref(x) for x in (values, rows) if may_use(x)]
+
+    def call() -> CapturedCall:
+        form = form_of("products", q, k, v, mask, scale=scale, dropout=dropout)
+        captured = CapturedCall(product.name, q, k, v, mask, False, scale, dropout, form=form)
+        return captured._replace(note=note, faithful=not note, ends=ends, weights_used=used)
+
+    span = product.span._replace(end=end)
+    if isinstance(span.start, float):
+        span = span._replace(start=span.start + NOW.state().looked - span.looked)
+    NOW.record(call, out, span)
+    return True
 
 
 def _parts(name: str, operands: Sequence[Any]) -> Parts | None:
@@ -219,25 +219,12 @@ def _activation(x: Any) -> bool:
     return isinstance(x, Tensor) and x.dim() >= ACTIVATION and not x.is_nested
 
 
-def _along(product: Product, scores: Tensor, dim: int) -> Product | None:
-    """The product with its columns along the softmax; None where that runs along neither."""
-    if scores.dim() != len(product.order):  # reshaped: heads apart or together
-        return product if dim in (-1, scores.dim() - 1) else None
-    axis, last = product.order[dim], len(product.order) - 1
-    if axis == last:
-        return product
-    if axis != last - 1:
-        return None
-    order = tuple({last: last - 1, last - 1: last}.get(x, x) for x in product.order)
-    return product._replace(rows=product.columns, columns=product.rows, order=order)
-
-
 def _as_scores(x: Tensor, product: Product) -> Tensor:
     """A tensor that lies as the product's result does, as [..., n, m]."""
     if x.dim() == len(product.order):
         return x.permute([product.order.index(axis) for axis in range(x.dim())])
-    return x.reshape(*torch.broadcast_shapes(product.rows.shape[:-2], product.columns.shape[:-2]),
-                     product.rows.shape[-2], product.columns.shape[-2])  # fmt: skip
+    rows, columns = product.rows.shape, product.columns.shape
+    return x.reshape(*torch.broadcast_shapes(rows[:-2], columns[:-2]), rows[-2], columns[-2])
 
 
 def read_scores(product: Product, scores: Tensor) -> Scores:
@@ -246,22 +233,22 @@ def read_scores(product: Product, scores: Tensor) -> Scores:
     width, dtype = rows.shape[-1], scores.dtype
     eps = max(torch.finfo(x.dtype).eps for x in (rows, scores))
     plain = (rows @ columns.mT).float()
-    seen_scores = _as_scores(scores, product).float()
-    seen = seen_scores > hides(dtype)
-    if not bool(seen.any()):
+    actual = _as_scores(scores, product).float()
+    visible = actual > hides(dtype)
+    if not bool(visible.any()):
         return Scores(width**-0.5, None, "its mask hides everything")
-    x, y = plain[seen], seen_scores[seen]
+    x, y = plain[visible], actual[visible]
     off = min(CLOSE, ROUNDED * eps) * float(x.abs().max())
     usual = (width**-0.5, 1.0)  # queries may have been scaled before
     free = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
     for scale in (*usual, free):
         if bool(((y - scale * x).abs() <= off * max(abs(scale), 1e-6)).all()):
-            return Scores(_before(scale, width), None if bool(seen.all()) else _fewest(seen))
+            return Scores(_before(scale, width), None if bool(visible.all()) else _fewest(visible))
     near = [s for s in usual if abs(free / s - 1) < 0.1]
     scale = near[0] if near else free
     if y.numel() >= ENOUGH and abs(_correlation(y - scale * x, x**3)) > 0.5:
         return Scores(scale, None, "its scores are capped, or bent in another way")
-    bias = _fewest(torch.where(seen, seen_scores - scale * plain, -torch.inf))
+    bias = _fewest(torch.where(visible, actual - scale * plain, -torch.inf))
     if bias.dim() == 4 and bias.shape[0] > 1:
         return Scores(scale, None, "what is done to its scores is more than a scale and a mask")
     return Scores(_before(scale, width), bias.to(dtype))
@@ -289,19 +276,19 @@ def _fewest(x: Tensor) -> Tensor:
 
 def _after(values: Tensor, used: Tensor, product: Product) -> tuple[float, str]:
     """The share of weights that is dropped, and a note where more is done to them."""
-    wanted = _as_scores(values, product).float()
-    used = used.reshape(wanted.shape).float()
-    if torch.allclose(wanted, used, atol=1e-2):
+    plain = _as_scores(values, product).float()
+    used = used.reshape(plain.shape).float()
+    if torch.allclose(plain, used, atol=1e-2):
         return 0.0, ""
-    kept = (used != 0) & (wanted > 0)
-    if bool(kept.any()):  # what is kept is divided by the share that is
-        more = float((used[kept] / wanted[kept]).median())
-        if more > 1 and torch.allclose(used[kept], more * wanted[kept], 0.1, 0.02):
+    left = (used != 0) & (plain > 0)
+    if bool(left.any()):  # what is left is divided by its share
+        more = float((used[left] / plain[left]).median())
+        if more > 1 and torch.allclose(used[left], more * plain[left], 0.1, 0.02):
             return round(1 - 1 / more, 3), ""
     return 0.0, "its weights are changed between the softmax and the product"
 
 
-def noting(recent: Recent, name: str, original: Function) -> Function:
+def note_product(recent: Recent, name: str, original: Function) -> Function:
     """A product, noted unless a compiler only learns what it returns.
 
     In nn.MultiheadAttention the first product is its scores, and the second ends it.
@@ -320,21 +307,22 @@ def noting(recent: Recent, name: str, original: Function) -> Function:
             last = last[0]
         if not _activation(last) or state.outer or state.heads or _traced():
             return original(*args, **more)
-        begun = recorder.begin(last)
+        span = recorder.begin(last)
         out = original(*args, **more)
-        ended, since, before = begun.clock.now(), perf_counter(), state.looked
+        span = span._replace(end=span.clock.now())
+        since, before = perf_counter(), state.looked
         if _activation(out):
             try:
-                recent.product(name, operands, out, begun, ended)
+                recent.product(name, operands, out, span)
             except Exception as error:
-                recorder.failed(error)
+                recorder.report_failure(error)
         state.looked = before + perf_counter() - since
         return out
 
     return product
 
 
-def noting_softmax(recent: Recent, original: Function) -> Function:
+def note_softmax(recent: Recent, original: Function) -> Function:
     """A softmax, noted likewise."""
 
     def softmax(*args: Any, **more: Any) -> Any:
@@ -349,7 +337,7 @@ def noting_softmax(recent: Recent, original: Function) -> Function:
             try:
                 recent.softmax(recorder, scores, -1 if dim is None else int(dim), out)
             except Exception as error:
-                recorder.failed(error)
+                recorder.report_failure(error)
         state.looked += perf_counter() - since
         return out
 
@@ -362,14 +350,14 @@ def _traced() -> bool:
 
 def _of_mha(state: Any, original: Function, args: tuple[Any, ...], more: dict[str, Any]) -> Any:
     if state.scores is None:
-        begun = NOW.begin(args[-2])
-        state.scores = begun, *args[-2:], args[0] if len(args) > 2 else None
+        span = NOW.begin(args[-2])
+        state.scores = span, *args[-2:], args[0] if len(args) > 2 else None
         return original(*args, **more)
-    (begun, q, k, mask), state.scores = state.scores, None
+    (span, q, k, mask), state.scores = state.scores, None
     heads, scale, out = state.heads, q.shape[-1] ** -0.5, original(*args, **more)
-    if begun is not None:
-        k = k.mT
-        how = how_called("mha", q, k, args[-1], mask, returns="weights", unread=state.unread)
-        call = partial(CapturedCall, "mha", q, k, args[-1], mask, scale=scale, heads=heads)
-        NOW.made(partial(call, how=how), out, begun)
+    if span is not None:
+        words = q, k.mT, args[-1], mask
+        form = form_of("mha", *words, returns="weights", unread=state.unread)
+        call = partial(CapturedCall, "mha", *words, scale=scale, heads=heads, form=form)
+        NOW.record(call, out, span)
     return out

@@ -38,28 +38,31 @@ EVERY_S, POLL_S = 2.0, 0.05
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 BY_TERMINAL = 0x80  # ``SI_KERNEL``: a signal from the terminal, which all of its programs have got
 WAIT_S, GRACE_S = 0.5, 10.0
-"""How long a program may take to end by itself before it is sent the signal, and after that before
+"""Seconds in which a program may end by itself before it is sent the signal, and after that before
 it is killed."""
-SHOWN = 40  # sites that are shown; the file has all
-UNWATCHED = 3  # commands that are named
+SITES = 40  # sites that are shown; the file has all
 EXAMPLE = "as in: attnbench capture -- python train.py"
 
 
-def capture(given: argparse.Namespace) -> int:
+def capture(arguments: argparse.Namespace) -> int:
     """``attnbench capture -- PROGRAM``"""
-    if not given.program:
+    if not arguments.program:
         raise CantBeDone(f"capture needs a program after --, {EXAMPLE}")
-    out = Path(given.out)
+    out = Path(arguments.out)
     status, calls = run_program(
-        given.program, out, samples=given.samples, quiet=given.json, seconds=given.seconds
+        arguments.program,
+        out,
+        samples=arguments.samples,
+        quiet=arguments.json,
+        seconds=arguments.seconds,
     )
-    if given.json:
+    if arguments.json:
         print(json.dumps(calls.to_dict()))
     else:
         show(calls, out)
     if status:
-        said = _ending(status)
-        say(f"attnbench: the program ended with {said}; what it called until then is in {out}")
+        ending = _ending(status)
+        say(f"attnbench: the program ended with {ending}; what it called until then is in {out}")
         return INTERRUPTED if status in (-2, INTERRUPTED) else 2
     return 0
 
@@ -73,8 +76,8 @@ def show(calls: SeenCalls, path: Path) -> None:
 
     names = ("site", "problem", "via", "calls", "forward", "backward", "share")
     rows = []
-    for s in calls.sites[:SHOWN]:
-        problem = str(s.problem.with_(inputs="normal")) + "*" * bool(s.note)
+    for s in calls.sites[:SITES]:
+        problem = str(s.problem.with_(inputs="normal")) + ("*" if s.note else "")
         times = (duration(x) if x else "" for x in (s.seconds, s.backward_s))
         share = "" if s.share is None else percent(s.share)
         rows.append((s.site, problem, s.via, f"{s.calls:,}" if s.calls else "?", *times, share))
@@ -83,11 +86,11 @@ def show(calls: SeenCalls, path: Path) -> None:
     out = console()
     # of calls that overlap, a sentence about what could not be seen says so
     out.print("" if calls.overlap else escape(f"\n{calls.sentence()}"))
-    for s in calls.sites[:SHOWN]:
-        out.print(escape(f"{s.site}: {how(s)}"))
+    for s in calls.sites[:SITES]:
+        out.print(escape(f"{s.site}: {describe_call(s)}"))
     lines = [f"* {note}" for note in dict.fromkeys(s.note for s in calls.sites if s.note)]
-    if len(calls.sites) > SHOWN:
-        lines.append(f"{len(calls.sites) - SHOWN} more sites are in the file")
+    if len(calls.sites) > SITES:
+        lines.append(f"{len(calls.sites) - SITES} more sites are in the file")
     for line in (*lines, *calls.unseen):
         out.print(escape(line), style=FAINT)
     if problems := len(calls.problems()):
@@ -96,15 +99,15 @@ def show(calls: SeenCalls, path: Path) -> None:
         out.print(escape(run), soft_wrap=True)
 
 
-def how(site: Site) -> str:
-    """What ran at a place, and how it is called."""
+def describe_call(site: Site) -> str:
+    """The kernel that ran at a place, and the form of its calls, in words."""
     if site.call is None:
         return f"{site.via}, of which no more is known"
     kernel = site.call.kernel or "a kernel that could not be seen"
     why = f", since {' and '.join(site.call.why)}" if site.call.why else ""
     mask = site.call.mask_words()
     if site.call.mask is not None or site.call.mask_type:
-        holds = ["hides nothing" if site.problem.mask.plain else holding(site.problem)]
+        holds = ["hides nothing" if site.problem.mask.plain else describe_mask(site.problem)]
         if site.changes:
             holds.append("other keys in other calls")
         if site.calls > 1 and site.new_masks == site.calls:
@@ -113,11 +116,12 @@ def how(site: Site) -> str:
     return "; ".join([f"{kernel}{why}", mask, *site.call.words()])
 
 
-def holding(problem: Problem) -> str:
-    """What a mask holds, without the name of a file."""
+def describe_mask(problem: Problem) -> str:
+    """The conditions of a mask in words, without the name of a file."""
     words = {"dense": "a mask without a name", "bias": "numbers that are added"}
     kinds = [words.get(part.kind, str(part)) for part in problem.mask.parts]
-    return " and ".join(kinds) + ", the first query at the first key" * problem.mask.upper_left
+    corner = ", the first query at the first key" if problem.mask.upper_left else ""
+    return " and ".join(kinds) + corner
 
 
 def run_program(
@@ -135,7 +139,7 @@ def run_program(
     ``seconds``: it is ended so long after its first call, as an interrupt would, and its status is
     then 0.
 
-    Raises CantBeDone where ``out`` can't be written, or the program can't be run or calls nothing.
+    Raises CantBeDone where ``out`` can't be write_at, or the program can't be run or calls nothing.
     """
     out = out.resolve()
     if set("+@") & set(str(out)):
@@ -199,27 +203,27 @@ def _run(
             stdout=sys.stderr.fileno() if quiet else None,
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
         )
-        written, over_at = time.monotonic(), inf
+        write_at, over_at = time.monotonic(), inf
         while program.poll() is None:
             if seconds is not None and over_at == inf and any(parts.glob("*.json")):
                 over_at = time.monotonic() + seconds
             if time.monotonic() > over_at:
                 _end(program)
                 return program.returncode, True
-            found = signal.sigtimedwait(ENDING, POLL_S)
-            if found is not None and found.si_code != BY_TERMINAL:
+            received = signal.sigtimedwait(ENDING, POLL_S)
+            if received is not None and received.si_code != BY_TERMINAL:
                 with suppress(subprocess.TimeoutExpired):
                     program.wait(WAIT_S)
-                program.send_signal(found.si_signo)  # nothing where it has ended
-                if found.si_signo != signal.SIGINT:
+                program.send_signal(received.si_signo)  # nothing where it has ended
+                if received.si_signo != signal.SIGINT:
                     with suppress(subprocess.TimeoutExpired):
                         program.wait(GRACE_S)
                     program.kill()
-            if time.monotonic() > written + EVERY_S:
+            if time.monotonic() > write_at + EVERY_S:
                 with suppress(CantBeDone, OSError):  # which is reported when it is written last
                     if (calls := _gathered(parts, command, over=False)).sites:
                         calls.write(out)
-                written = time.monotonic()
+                write_at = time.monotonic()
         return program.returncode, False
     except (OSError, subprocess.SubprocessError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
@@ -240,7 +244,7 @@ def _end(program: subprocess.Popen[bytes]) -> None:
 
 
 def _gathered(parts: Path, command: Sequence[str], *, over: bool, status: int = 0) -> SeenCalls:
-    found: list[SeenCalls] = []
+    parts_read: list[SeenCalls] = []
     for file in sorted(parts.glob("*.json"), key=lambda f: [*map(int, f.stem.split("-"))]):
         calls = SeenCalls.read(file)
         if over and not calls.complete:
@@ -248,20 +252,13 @@ def _gathered(parts: Path, command: Sequence[str], *, over: bool, status: int = 
                 f"process {file.stem.split('-')[0]} was killed, or left without its exit being "
                 "noticed: the last second of its calls may be missing"
             )
-        found.append(calls)
-    whole = merged(found)
+        parts_read.append(calls)
+    whole = merged(parts_read)
     whole.header = {**whole.header, "command": shlex.join(command), "status": status}
     whole.unseen += [
         f"process {file.stem} could not be watched: {file.read_text()}"
         for file in sorted(parts.glob("*.error"))
     ]
-    unwatched = sorted({file.read_text() for file in parts.glob("*.unwatched")})
-    if unwatched:
-        whole.unseen.append(
-            "it started Python that can't be watched, with -I, -E, -S or an environment of its "
-            f"own: {', '.join(unwatched[:UNWATCHED])}"
-            + (f" and {len(unwatched) - UNWATCHED} more" if len(unwatched) > UNWATCHED else "")
-        )
     if status:
         whole.unseen.append(f"the program ended with {_ending(status)}: later calls are not here")
     whole.complete = over and whole.complete and status == 0

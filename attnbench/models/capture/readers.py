@@ -1,4 +1,4 @@
-"""Whether a program's code goes on to read what a call gave it, as its bytecode shows."""
+"""Does a program's code go on to read what a call returned? Its bytecode shows that."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PASSED = HERE, str(Path(torch.__file__).parent)
 
 
 def weights_unread(frame: types.FrameType | None) -> bool:
-    """Whether the code that called nn.MultiheadAttention never reads the second of its results.
+    """True where the code that called nn.MultiheadAttention never reads the second of its results.
 
     It is read off the code that follows the call: ``[0]``, or two names of which the second is
     never used.
@@ -27,7 +27,7 @@ def weights_unread(frame: types.FrameType | None) -> bool:
 
 
 def may_use(x: Any) -> bool:
-    """Whether the code that is calling now has no name for it, or one that it reads afterwards."""
+    """True where the code that is calling now has no name for it, or one that it reads later."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(PASSED):
         frame = frame.f_back
@@ -45,7 +45,7 @@ def _reads(code: types.CodeType, last: int, name: str) -> bool:
 
 
 def _in_torch(frame: types.FrameType) -> bool:
-    """Whether a frame is of a module's own machinery, and not of a layer that calls another."""
+    """True for a frame of a module's own machinery, not of a layer that calls another."""
     name = frame.f_code.co_filename
     return name.endswith(("/nn/modules/module.py", "/nn/modules/activation.py", "/functional.py"))
 

@@ -1,4 +1,4 @@
-"""What is recorded of a program while it runs: one recorder a process, and at most one at a time.
+"""The recorder of a program's calls while it runs: one a process, and at most one at a time.
 
 A call is looked at after it was made, outside of its clock, and the time that looking takes is
 taken off what the program took. Whatever goes wrong in looking is counted and reported, never
@@ -13,13 +13,11 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from math import prod
 from pathlib import Path
 from time import perf_counter, time_ns
-from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,212 +26,27 @@ from torch import Tensor
 from torch._C import _functorch as functorch
 
 from attnbench.core.call import CallForm
-from attnbench.meter.audit import owner_of
 from attnbench.models.capture import clocks
 from attnbench.models.capture.calls import SeenCalls, Site, octave
+from attnbench.models.capture.captured_call import CapturedCall
 from attnbench.models.capture.clocks import Entry, Span, Steps, Tally, ThreadState, watch_gradient
-from attnbench.models.capture.kernels import (
-    HowCalled,
-    chosen,
-    observed,
-    repeated_heads,
-    why_math,
-)
+from attnbench.models.capture.kernels import QKV, observe, repeated_heads, torch_choice, why_math
 from attnbench.models.capture.masks import FoundMask, Masks
-from attnbench.models.capture.met import CompiledCalls, Place, in_generated, is_generated
-from attnbench.models.mask_of import has_data, phase_of, problem_of
+from attnbench.models.capture.places import (
+    CompiledCalls,
+    Place,
+    Where,
+    in_generated,
+    locate,
+    of_user,
+    place_text,
+)
+from attnbench.models.mask_of import has_data
 from impls.errors import CantBeDone
-from impls.masks import Shape
-from impls.problem import Problem, is_usual
+from impls.problem import Problem
 
 if TYPE_CHECKING:
     from attnbench.models.capture.advice import Advice
-
-Where = tuple[Place | None, Place | None]
-"""The model's line and the user's; None where there is no such, or it is the same."""
-
-
-def where() -> Where:
-    """Where the call comes from that is being recorded."""
-    model: Place | None = None
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        kind = KINDS.get(file) or _kind_of(file)
-        if kind == "other" or (kind == "library" and model is None):
-            place = file, frame.f_lineno, frame.f_code.co_qualname
-            if kind == "other":
-                return model, place
-            model = place
-        frame = frame.f_back
-    return model, None
-
-
-def first_of(places: Iterable[Place]) -> Where:
-    """The first line of a model among these, the innermost first, and the first of the user's."""
-    model: Place | None = None
-    for place in places:
-        kind = _kind_of(place[0])
-        if kind == "other":
-            return model, place
-        if kind == "library" and model is None:
-            model = place
-    return model, None
-
-
-KINDS: dict[str, str] = {}
-"""Of each file that was asked about: whose it is."""
-
-
-def _kind_of(file: str) -> str:
-    """Whose file it is; of transformers, its models alone count as a library's."""
-    if file not in KINDS:
-        generated = file.startswith("<") and not file.startswith(OWN_WORDS)
-        of_transformers = "/transformers/" in file and "/diffusers/" not in file
-        passed = of_transformers and "/transformers/models/" not in file
-        if generated or passed or is_generated(file):
-            KINDS[file] = "torch"
-        else:
-            KINDS[file] = "library" if of_transformers else owner_of(file)
-    return KINDS[file]
-
-
-OWN_WORDS = ("<stdin>", "<ipython", "<string>")
-"""How files begin that hold a user's own code, and are none."""
-
-
-def place_text(found: Where) -> str:
-    """``modeling_llama.py:262 LlamaAttention.forward from train.py:30``"""
-    lines = [f"{Path(place[0]).name}:{place[1]}" for place in found if place is not None]
-    if not lines:
-        return "nowhere that could be told"
-    name = next(place[2] for place in found if place is not None).replace("<locals>.", "")
-    named = lines[0] + (f" {name}" if name != "<module>" else "")
-    return " from ".join([named, *lines[1:]])
-
-
-Form = tuple[int, ...]
-
-
-class SiteRequest(NamedTuple):
-    """All that the site of a call follows from."""
-
-    where: Where
-    via: str
-    q: Form
-    k: Form
-    v: Form
-    dtype: torch.dtype
-    device: torch.device
-    gradients: bool
-    found: FoundMask
-    scale: float | None = None
-    dropout: float = 0.0
-    note: str = ""
-    faithful: bool = True
-    how: HowCalled | None = None
-
-    def phase(self, *, gradient: bool) -> str:
-        """The phase of the call; ``gradient``: whether a backward pass follows."""
-        shape = Shape(self.q[0], self.q[1], self.q[2], self.v[2])
-        return phase_of(shape, self.found.mask, gradient=gradient)
-
-    def site(self) -> Site:
-        """A site without calls; raises CantBeDone where there is no such problem."""
-        meta = self.device.type == "meta"
-        mask = self.found.mask
-        phase = self.phase(gradient=self.gradients)
-        device = "cpu" if meta else self.device.type
-        problem = problem_of(self.q, self.v, self.dtype, device, mask, phase)
-        scaled = self.scale is not None and not is_usual(self.scale, problem.head_dim)
-        notes = {
-            self.found.note: True,
-            self.note: True,
-            f"it drops {self.dropout:g} of the weights, and the problem none": self.dropout > 0,
-            f"its scores are scaled by {self.scale or 0:.4g}, and not as the problem's": scaled,
-            "on the meta device: nothing was computed": meta,
-        }
-        return Site(
-            problem,
-            place_text(self.where),
-            self.via,
-            calls=0,
-            seconds=0.0,
-            scale=problem.scale if self.scale is None else float(self.scale),
-            note="; ".join(note for note, so in notes.items() if note and so),
-            faithful=self.faithful and not self.found.note,
-        )
-
-
-class CapturedCall(NamedTuple):
-    """The arguments of one call, as it was made."""
-
-    via: str
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    attn_mask: Tensor | None = None
-    is_causal: bool = False
-    scale: float | None = None
-    dropout: float = 0.0
-    bias: Tensor | None = None
-    find_mask: Callable[[Masks, Shape], FoundMask] | None = None
-    """What finds the mask, where it isn't a tensor."""
-    note: str = ""
-    faithful: bool = True
-    heads: int = 0  # where batch and heads are one axis: how many heads
-    whole: bool = False  # whether it does more than attention, so that its seconds say nothing
-    how: HowCalled | None = None
-    ends: tuple[Tensor, ...] = ()
-    """Where the gradient ends, if not at q, k and v: those are then views in another layout."""
-    most_nodes: int = clocks.MOST_NODES  # of its gradient, where that is to be timed
-    weights_kept: bool = False  # whether the program was seen to use the weights it wrote out
-
-    def request(self, where: Where, masks: Masks) -> tuple[SiteRequest, bool]:
-        """What its site follows from, in the dtype that attention runs in under autocast; and
-        whether its mask is a tensor that was not seen before.
-        """
-        q, k, v = (_four(x, self.heads) for x in (self.q, self.k, self.v))
-        gradients = any(x.requires_grad for x in self.ends or (self.q, self.k, self.v))
-        gradients = torch.is_grad_enabled() and gradients
-        new = False
-        if self.find_mask is not None:
-            found = self.find_mask(masks, Shape(q[0], q[1], q[2], k[2]))
-        else:
-            seen, new = self.look(where, masks)
-            found = seen or masks.of(None, self.is_causal, Shape(q[0], q[1], q[2], k[2]))
-        dtype, device = self.q.dtype, self.q.device
-        known = device.type in ("cpu", "cuda") and dtype != torch.float64
-        if known and torch.is_autocast_enabled(device.type):
-            dtype = torch.get_autocast_dtype(device.type)
-        more = self.scale, self.dropout, self.note, self.faithful, self.how
-        request = SiteRequest(where, self.via, q, k, v, dtype, device, gradients, found, *more)
-        return request, new
-
-    def look(self, where: Where, masks: Masks) -> tuple[FoundMask | None, bool]:
-        """Its mask, and whether that is a tensor that was not seen before; None for no tensor."""
-        mask = self.attn_mask
-        if mask is None and self.bias is None:
-            return None, False
-        q, k = _four(self.q, self.heads), _four(self.k, self.heads)
-        if mask is not None and len(self.q.shape) == 3 and mask.dim() == 3:
-            heads = self.heads if mask.shape[0] > 1 else 0
-            mask = mask.unflatten(0, (-1, heads)) if heads else mask[:, None]
-        shape = Shape(q[0], q[1], q[2], k[2])
-        return masks.look(mask, self.is_causal, shape, where, self.bias)
-
-
-def _four(x: Tensor, heads: int) -> Form:
-    """[batch, heads, length, width] of what may have fewer axes, or more."""
-    shape = tuple(x.shape)
-    if len(shape) == 4:
-        return shape
-    if heads:
-        return (shape[0] // heads, heads, *shape[1:])
-    if len(shape) == 3:
-        return (shape[0], 1, *shape[1:])
-    return (prod(shape[:-3]), *shape[-3:]) if len(shape) > 3 else (1, 1, *shape)
-
 
 SAMPLES_MOST = 32
 SAMPLES_BYTES = 2**30
@@ -281,7 +94,7 @@ RUNS = {
     "flex": "flex, not compiled",
     "flex compiled": "flex",
 }
-"""What runs, by the function that is called, where torch chooses no kernel."""
+"""The kernel by the function that is called, where torch chooses none."""
 LOOKING = 0.01
 """The part of a program's time that looking at masks again may take."""
 HOST, NONE = clocks.SpanClock(), clocks.NoClock()
@@ -302,12 +115,12 @@ class Recorder:
         self.steps = Steps(self.tally)
         self.compiled = CompiledCalls()
         self.outputs: dict[int, Entry] = {}
-        """What computed an output in compiled code, where its gradient is a call of its own."""
+        """Entries by an output of compiled code, where its gradient is a call of its own."""
         self.failures: Counter[str] = Counter()  # calls that could not be recorded, by reason
         self.graphs = compiled_graphs()  # what had been compiled before
         self.whole = 0  # calls that do more than attention
-        self.kernels: dict[HowCalled, tuple[str, tuple[str, ...]]] = {}
-        """What ran in calls of a form, and what kept a fused kernel from it."""
+        self.kernels: dict[tuple[CallForm, torch.device], tuple[str, tuple[str, ...]]] = {}
+        """The kernel of calls of a form, and the reasons why it is no fused one."""
         self._entries: dict[Any, Entry] = {}
         self._lock = threading.Lock()
         self.replaced: Callable[[], list[str]] = list
@@ -316,7 +129,7 @@ class Recorder:
         """Called once, as soon as there is anything to report."""
 
     def affordable(self) -> bool:
-        """Whether the program has time for another look at a mask."""
+        """True while the program has time for another look at a mask."""
         first = self.tally.first
         spent = self.tally.mine.looked
         return first is None or spent < LOOKING * (perf_counter() - first)
@@ -326,15 +139,13 @@ class Recorder:
     ) -> tuple[Callable[..., Any], dict[str, Any]]:
         """The function and the arguments with which a call is made where there is advice."""
         assert self.advice is not None
-        place = where()
+        where, (q, k, v) = locate(), (arguments[name] for name in QKV)
+        call = CapturedCall("", q, k, v, arguments["attn_mask"], arguments["is_causal"])
 
         def mask() -> str:
-            q, k = (_four(arguments[name], 0) for name in ("query", "key"))
-            mask, causal = arguments["attn_mask"], arguments["is_causal"]
-            shape = Shape(q[0], q[1], q[2], k[2])
-            return str(self.masks.of(mask, causal, shape, place).mask)
+            return str(call.look(where, self.masks)[0].mask)
 
-        return self.advice.changed(place_text(place), mask, original, arguments)
+        return self.advice.changed(place_text(where), mask, original, arguments)
 
     def begin(self, x: Tensor) -> Span:
         """Just before a call on this tensor."""
@@ -342,49 +153,44 @@ class Recorder:
         since = perf_counter()
         return Span(clock, clock.now(), since=since, looked=self.tally.mine.looked)
 
-    def run(self, how: HowCalled, call: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-        """What a call of torch's function returns; the first of a form is watched."""
-        if how in self.kernels or self.advice is not None:  # which may compile, unwatched
+    def run(self, form: CallForm, call: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        """Call torch's function, and watch the first call of a form."""
+        query = arguments["query"]
+        if (form, query.device) in self.kernels or self.advice is not None:  # it may compile
             return call(**arguments)
-        out, kernel = observed(partial(call, **arguments), arguments["query"])
-        self.know(how, kernel, arguments)
+        out, kernel = observe(partial(call, **arguments), query)
+        self.note_kernel(form, kernel, arguments)
         return out
 
-    def know(self, how: HowCalled, kernel: str, arguments: dict[str, Any]) -> None:
+    def note_kernel(self, form: CallForm, kernel: str, arguments: dict[str, Any]) -> None:
         """Keep what ran in calls of a form; where that could not be seen, what torch chooses."""
         try:
-            kernel = kernel or chosen(arguments)
+            kernel = kernel or torch_choice(arguments)
             why = why_math(arguments) if kernel == "math" else ()
         except Exception as error:
-            self.failed(error)
+            self.report_failure(error)
             why = ()
         if len(self.kernels) >= ENTRIES:
             self.kernels.clear()
-        self.kernels[how] = kernel, why
+        self.kernels[form, arguments["query"].device] = kernel, why
 
-    def made(self, call: Callable[[], CapturedCall], out: Any, begun: Span) -> None:
+    def record(self, call: Callable[[], CapturedCall], out: Any, span: Span) -> None:
         """Record a call that was made; ``call`` returns which."""
         until = perf_counter()
         try:
-            span = begun
-            if span.ended is None:
-                span = begun._replace(ended=begun.clock.now())
+            if span.end is None:
+                span = span._replace(end=span.clock.now())
             until = perf_counter()  # the call's seconds lie within its window
             self._record(call(), out, until, span)
         except Exception as error:
-            self.failed(error)
+            self.report_failure(error)
         self.tally.mine.looked += perf_counter() - until
 
     def _record(self, call: CapturedCall, out: Any, until: float, span: Span) -> None:
-        place, how = where(), call.how
-        if how is None or call.find_mask is not None or call.bias is not None:
-            request, new = call.request(place, self.masks)
-            entry = self._entries.get(request) or self._entry(request, call, request)
-        else:  # what nearly all calls are: their site is known by what costs little to compare
-            found, new = call.look(place, self.masks)
-            key = place, call.via, how, found, call.note, call.heads, call.k.shape
-            known = self._entries.get(key)
-            entry = known or self._entry(call.request(place, self.masks)[0], call, key)
+        where, form = locate(), call.full_form()
+        mask, new = call.look(where, self.masks)
+        key = where, call.via, form, call.q.device, mask, call.note, call.heads, call.k.shape
+        entry = self._entries.get(key) or self._add_entry(key, call, where, mask, form)
         self._watch_weights(entry, call, out)
         if call.whole:
             self.whole += 1
@@ -395,14 +201,14 @@ class Recorder:
                 within.append(span)
             if entry.site is None:
                 self.failures[entry.why] += 1
-        self.tally.called(entry, span, until, new_mask=new)
-        self.noticed()
+        self.tally.count(entry, span, until, new_mask=new)
+        self.notice()
         out = out[0] if isinstance(out, tuple) else out
         if not isinstance(out, Tensor):
             return
         if out.requires_grad:
             ends = (*(call.ends or (call.q, call.k, call.v)), call.attn_mask, call.bias)
-            watch_gradient(out, ends, entry, self.tally, span.clock, call.most_nodes)
+            watch_gradient(out, ends, entry, self.tally, span.clock)
         elif entry.unasked is not None and has_data(out):
             if len(self.outputs) >= ENTRIES:
                 self.outputs.clear()
@@ -410,79 +216,82 @@ class Recorder:
 
     def _watch_weights(self, entry: Entry, call: CapturedCall, out: Any) -> None:
         """See whether those of the last such call are still alive, as they are if they are used."""
-        known = self.tally.mine.weights
-        alive = known.pop(entry, None)
-        entry.weights_kept |= call.weights_kept or (alive is not None and alive() is not None)
-        eager = call.how is not None and call.how.api == "eager" and isinstance(out, tuple)
-        weights = next(iter(out[1:2]), None) if eager and len(known) < ENTRIES else None
+        weights_of = self.tally.mine.weights
+        last = weights_of.pop(entry, None)
+        entry.weights_used |= call.weights_used or (last is not None and last() is not None)
+        eager = call.form is not None and call.form.api == "eager" and isinstance(out, tuple)
+        weights = next(iter(out[1:2]), None) if eager and len(weights_of) < ENTRIES else None
         if isinstance(weights, Tensor) and not weights.requires_grad:  # gradients hold them too
-            known[entry] = weakref.ref(weights)
+            weights_of[entry] = weakref.ref(weights)
 
-    def _entry(self, request: SiteRequest, call: CapturedCall, key: Any) -> Entry:
+    def _add_entry(
+        self, key: Any, call: CapturedCall, where: Where, mask: FoundMask, form: CallForm
+    ) -> Entry:
         try:
-            site = request.site()
-            of_torch = call.via == "sdpa" or call.via.startswith("aten ")
-            if of_torch and self.compiled.met and in_generated(sys._getframe(1)):
-                place = self.compiled.ran(site.problem)
-                where = request.where if place is None else (place, request.where[1])
-                if place is not None and _kind_of(place[0]) == "other":  # the user's own line
-                    where = None, place
-                site = replace(site, site=place_text(where), via="sdpa, compiled")
+            site = call.site(where, mask, form)
         except CantBeDone as error:
             entry = Entry(why=str(error))
         else:
+            of_torch = call.via == "sdpa" or call.via.startswith("aten ")
+            if of_torch and self.compiled.met and in_generated(sys._getframe(1)):
+                place = self.compiled.ran(site.problem)
+                where = where if place is None else (place, where[1])
+                if place is not None and of_user(place):
+                    where = None, place
+                site = replace(site, site=place_text(where), via="sdpa, compiled")
             qkv = (call.q, call.k, call.v)
             if self.samples and all(map(has_data, qkv)) and call.q.dim() == 4:
                 file = self.samples.keep(site.site, site.problem, qkv)
                 site = replace(site, samples=file)
-            entry = Entry(replace(site, call=self._form(call)))
-            if request.gradients:
-                unasked = site.problem.with_(phase=request.phase(gradient=False))
-                form = entry.site and entry.site.call
-                form = form and replace(form, asked=False)
-                entry.unasked = replace(site, problem=unasked, call=form)
+            site = replace(site, call=self._completed_form(call))
+            entry = Entry(site)
+            if form.gradient:
+                problem = site.problem.with_(phase=call.phase(mask, gradient=False))
+                unasked = site.call and replace(site.call, asked=False)
+                entry.unasked = replace(site, problem=problem, call=unasked)
         with self._lock:
             if len(self._entries) >= ENTRIES:
                 self._entries.clear()
             self._entries[key] = entry
         return entry
 
-    def _form(self, call: CapturedCall) -> CallForm | None:
-        if (how := call.how) is None:
+    def _completed_form(self, call: CapturedCall) -> CallForm | None:
+        """Its form, with what was found out about it."""
+        if (form := call.form) is None:
             return None
-        kernel, why = self.kernels.get(how, (RUNS.get(how.api, ""), ()))
-        if how.api == "fast path" and call.q.is_cuda:  # where it may take a fused one
+        kernel, why = self.kernels.get((form, call.q.device), (RUNS.get(form.api, ""), ()))
+        if form.api == "fast path" and call.q.is_cuda:  # where it may take a fused one
             kernel = ""
         repeated = repeated_heads(call.k, call.v) if has_data(call.k) else 1
-        return how.form(kernel, why, repeated)
+        return replace(form, kernel=kernel, why=why, repeated=repeated)
 
-    def noticed(self) -> None:
+    def notice(self) -> None:
         """There is something to report."""
         if self.on_first is not None:
             first, self.on_first = self.on_first, None
             first()
 
-    def failed(self, error: Exception) -> None:
+    def report_failure(self, error: Exception) -> None:
         """Something went wrong in recording."""
         first = (str(error) or "no more is known").splitlines()[0]
-        self.refused(f"{type(error).__name__}: {first[:160]}")
+        self.refuse(f"{type(error).__name__}: {first[:160]}")
 
-    def refused(self, why: str) -> None:
+    def refuse(self, why: str) -> None:
         """A call was met that is not recorded."""
         more = why not in self.failures and len(self.failures) >= CAUSES
         self.failures["for more reasons than are kept" if more else why] += 1
-        self.noticed()
+        self.notice()
 
-    def met_compiled(self, site: Site | None = None, where: Where = (None, None)) -> None:
+    def meet_compiled(self, site: Site | None = None, where: Where = (None, None)) -> None:
         """Torch's compiler met a call; ``site`` and ``where`` as far as they are known."""
         self.compiled.meet(site, where[0] or where[1])
-        self.noticed()
+        self.notice()
 
     def calls(self, *, complete: bool) -> SeenCalls:
-        """What was recorded so far, its sites still to be gathered."""
-        passed = self.gpu.read(wait=complete) if self.gpu.used else None
-        if passed is not None:
-            self.tally.last = max(self.tally.last, passed)
+        """The record so far, its sites still to be gathered."""
+        end = self.gpu.read(wait=complete) if self.gpu.used else None
+        if end is not None:
+            self.tally.last = max(self.tally.last, end)
         versions = {"torch": torch.__version__, "python": platform.python_version()}
         sites = [*self.tally.sites(), *self.compiled.sites()]
         met = self.compiled.met + sum(self.failures.values())
@@ -510,16 +319,16 @@ class Now:
     recorder: Recorder | None = None
 
     def state(self) -> ThreadState:
-        """What this thread is in the middle of, also where recording has ended meanwhile."""
+        """The state of this thread, also where recording has ended meanwhile."""
         recorder = self.recorder
         return ThreadState() if recorder is None else recorder.tally.mine
 
     def begin(self, query: Any, *, nested: bool = False) -> Span | None:
         """Just before a call; None where it will not be recorded."""
-        recorder = self.taking(query, nested=nested)
+        recorder = self.recorder_for(query, nested=nested)
         return None if recorder is None else recorder.begin(query)
 
-    def taking(self, query: Any, *, nested: bool = False) -> Recorder | None:
+    def recorder_for(self, query: Any, *, nested: bool = False) -> Recorder | None:
         """The recorder, where a call on this tensor can be recorded; else it notes why not."""
         recorder = self.recorder
         if recorder is None or not isinstance(query, Tensor):
@@ -535,10 +344,10 @@ class Now:
             why = "a CUDA graph holds it, and how often that is replayed is not known"
         else:
             return recorder
-        recorder.refused(why)
+        recorder.refuse(why)
         return None
 
-    def made(self, call: Callable[[], CapturedCall], out: Any, begun: Span) -> None:
+    def record(self, call: Callable[[], CapturedCall], out: Any, span: Span) -> None:
         """Just after a call; ``call`` returns which it was. Inside a library's it is a part.
 
         A function that returns nothing has left the work to another.
@@ -549,14 +358,42 @@ class Now:
         if state.outer is not None:
             state.inner.append(call)
         else:
-            recorder.made(call, out, begun)
+            recorder.record(call, out, span)
 
 
 NOW = Now()
 
 
+def call_recorded(
+    run: Callable[..., Any],
+    query: Any,
+    read: Callable[[], CapturedCall],
+    *,
+    nested: bool = False,
+    **meanwhile: Any,
+) -> Any:
+    """Call ``run``, and record it as ``read()``; the thread's state is ``meanwhile``."""
+    span = None if torch.compiler.is_compiling() else NOW.begin(query, nested=nested)
+    if span is None:
+        return run()
+    state = NOW.state()
+    before = {name: getattr(state, name) for name in meanwhile}
+    vars(state).update(meanwhile)
+    out = None
+    try:
+        out = run()
+    except Exception as error:
+        if type(error).__name__ == "_StopRecomputationError":  # of a checkpoint: it is computed
+            out = error
+        raise
+    finally:
+        vars(state).update(before)
+        NOW.record(read, out, span)
+    return out
+
+
 def compiled_graphs() -> int:
-    """How many graphs torch's compiler has made in this process."""
+    """The number of graphs that torch's compiler has made in this process."""
     # which another thread may be importing just now
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
     return int(counters["stats"]["unique_graphs"]) if counters else 0
@@ -568,30 +405,22 @@ PLACES, REASONS = 3, 5
 """Places of calls, and reasons for failures, that are named at most."""
 
 
-def _places(met: Counter[Place | None]) -> str:
+def _most_frequent(places: Counter[Place | None]) -> str:
     """Those with most calls."""
-    named = ", ".join(place_text((place, None)) for place, _ in met.most_common(PLACES))
-    return named + (f" and {len(met) - PLACES} more places" if len(met) > PLACES else "")
-
-
-def _of_graphs(compiled: CompiledCalls) -> str:
-    """What all compiled code took, which is the most that they can have taken."""
-    if not compiled.seconds:
-        return ""
-    return f" (all that was compiled ran {compiled.runs:,} times and took {compiled.seconds:.3g} s)"
+    names = ", ".join(place_text((place, None)) for place, _ in places.most_common(PLACES))
+    return names + (f" and {len(places) - PLACES} more places" if len(places) > PLACES else "")
 
 
 def _unseen(recorder: Recorder) -> list[str]:
     graphs, unknown = compiled_graphs() - recorder.graphs, recorder.compiled.unknown
     imported = ", ".join(name for name in KERNELS if name in sys.modules)
     replaced = ", ".join(recorder.replaced())
-    told = {
+    sentences = {
         f"torch.compile compiled graphs: {graphs:,}; nn.MultiheadAttention in them, and attention "
         "that is written out, has no site; the former is recorded without compiling": graphs,
         f"attention calls that torch.compile compiled into larger code: {unknown.total():,} "
-        f"({_places(unknown)}); how often they ran, and for how long, is not known"
-        + _of_graphs(recorder.compiled)
-        + "; run without compiling to have their share": unknown,
+        f"({_most_frequent(unknown)}); how often they ran, and for how long, is not known; run "
+        "without compiling to have their share": unknown,
         f"calls of torch's fast path for nn.MultiheadAttention and TransformerEncoder: "
         f"{recorder.whole:,}; they computed projections, or a whole layer, in the same operator: "
         "counted, but their seconds are not in the share": recorder.whole,
@@ -609,4 +438,4 @@ def _unseen(recorder: Recorder) -> list[str]:
             recorder.samples is not None and recorder.samples.skipped
         ),
     }
-    return [sentence for sentence, so in told.items() if so]
+    return [sentence for sentence, so in sentences.items() if so]

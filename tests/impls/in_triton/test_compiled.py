@@ -3,7 +3,7 @@
 import pytest
 
 from proofs.compiled import compile_rows, our_rows
-from proofs.kernel_bounds import broken, described
+from proofs.kernel_facts import broken, described
 from tests.impls.in_triton import interpreted
 
 interpreted.start()

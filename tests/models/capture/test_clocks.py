@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from attnbench.models.capture import clocks, recorder
-from attnbench.models.capture.recorder import CapturedCall, Recorder
+from attnbench.models.capture.captured_call import CapturedCall
+from attnbench.models.capture.recorder import Recorder
 
 
 class Does(torch.autograd.Function):
@@ -77,9 +78,9 @@ def test_looking_at_calls_is_taken_off_the_window_and_the_steps(clock):
         return CapturedCall("sdpa", x, x, x)
 
     for _ in range(3):
-        begun = some.begin(x)
+        span = some.begin(x)
         clock.now += 1.0
-        some.made(looked_at, x, begun)
+        some.record(looked_at, x, span)
         clock.now += 3.0
         some.steps.stepped(optimizer)
     calls = some.calls(complete=True)

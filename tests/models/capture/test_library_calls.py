@@ -1,6 +1,7 @@
 """Other libraries' functions, recorded: modules of their names, with the signatures they have."""
 
 import inspect
+import re
 import sys
 from importlib import import_module
 
@@ -9,7 +10,7 @@ import torch
 
 import attnbench
 from attnbench.models.capture.functions import layer_call
-from attnbench.models.capture.layouts import call_of
+from attnbench.models.capture.libraries import call_of
 from attnbench.models.capture.masks import Masks
 from impls.masks import Shape
 from tests.models.build import only
@@ -39,13 +40,6 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     alibi_slopes=None, num_splits=0, return_softmax_lse=False):
     return q * 2
 """,
-    # its hopper/
-    "flash_attn_interface.py": """
-def flash_attn_qkvpacked_func(qkv, softmax_scale=None, causal=False, q_descale=None,
-    k_descale=None, v_descale=None, window_size=(-1, -1), attention_chunk=0, softcap=0.0,
-    deterministic=False, num_heads_q=None, sm_margin=0, return_attn_probs=False):
-    return qkv[:, :, :num_heads_q] * 2
-""",
     # its flash_attn/cute/
     "flash_attn/cute/__init__.py": "from .interface import flash_attn_func",
     "flash_attn/cute/interface.py": """
@@ -61,12 +55,7 @@ def flash_attn_func(q, k, v, qv=None, gather_kv_indices=None, softmax_scale=None
     "xformers/ops/fmha/__init__.py": """
 import torch
 class LowerTriangularMask: pass
-class LowerTriangularFromBottomRightMask:
-    def materialize(self, shape, dtype=torch.float32, device="cpu"):
-        return torch.ones(shape).tril(shape[-1] - shape[-2]).log().to(device, dtype)
-class BlockDiagonalMask:
-    def materialize(self, shape, dtype=torch.float32, device="cpu"):
-        return torch.block_diag(torch.ones(5, 5), torch.ones(7, 7)).log().expand(shape).to(dtype)
+class BlockDiagonalMask: pass
 def memory_efficient_attention(query, key, value, attn_bias=None, p=0.0, scale=None, *, op=None,
     output_dtype=None):
     return query * 2
@@ -82,21 +71,6 @@ def sageattn_qk_int8_pv_fp16_cuda(q, k, v, tensor_layout="HND", is_causal=False,
     smooth_v=False, return_lse=False, **kwargs):
     return q * 2
 """,
-    # fla-org/flash-linear-attention 0.6
-    "fla/__init__.py": "",
-    "fla/ops/__init__.py": "from .gla import chunk_gla\nfrom .attn import parallel_attn",
-    "fla/ops/gla/__init__.py": "from .chunk import chunk_gla\n__all__ = ['chunk_gla']",
-    "fla/ops/gla/chunk.py": """
-def chunk_gla(q, k, v, g, scale=None, initial_state=None, output_final_state=False,
-    state_v_first=False, cu_seqlens=None, cu_seqlens_cpu=None):
-    return v * 2, None
-""",
-    "fla/ops/attn/__init__.py": "from .parallel import parallel_attn\n__all__ = ['parallel_attn']",
-    "fla/ops/attn/parallel.py": """
-def parallel_attn(q, k, v, g=None, scale=None, window_size=None, cu_seqlens=None,
-    chunk_indices=None, *, sink_bias=None):
-    return q * 2
-""",
     # huggingface/diffusers 0.42
     "diffusers/__init__.py": "",
     "diffusers/models/__init__.py": "",
@@ -109,14 +83,6 @@ class _AttentionBackendRegistry:
 def dispatch_attention_fn(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
     scale=None, enable_gqa=False, attention_kwargs=None, *, backend=None, parallel_config=None):
     return sdpa(*(x.transpose(1, 2) for x in (query, key, value)), enable_gqa=True).transpose(1, 2)
-""",
-    # state-spaces/mamba
-    "mamba_ssm/__init__.py": "",
-    "mamba_ssm/ops/__init__.py": "",
-    "mamba_ssm/ops/selective_scan_interface.py": """
-def selective_scan_fn(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False,
-    return_last_state=False):
-    return u * 2
 """,
 }
 
@@ -143,217 +109,75 @@ def x(*shape, **more):
 
 Q, K = x(2, 12, 4), x(2, 12, 2)  # [batch, length, heads, width]
 STARTS = torch.tensor([0, 5, 12], dtype=torch.int32)
-OTHERS = torch.tensor([0, 4, 12], dtype=torch.int32)
 SLOPES = torch.tensor([2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8])
-CAUSAL = "b2 h4/2 n12 d8 f32 causal forward"
-flash = "flash_attn"
-ops = "xformers.ops"
-CALLS = {
-    "causal": (flash, "flash_attn_func", (Q, K, K), {"causal": True}, CAUSAL),
-    "window": (
-        flash,
-        "flash_attn_func",
-        (Q, K, K),
-        {"causal": True, "window_size": (3, -1)},
-        "b2 h4/2 n12 d8 f32 window:3,0 forward",
-    ),
-    "alibi": (
-        flash,
-        "flash_attn_func",
-        (Q, K, K),
-        {"causal": True, "alibi_slopes": SLOPES},
-        "b2 h4/2 n12 d8 f32 causal+alibi forward",
-    ),
-    "last query at the last key": (
-        flash,
-        "flash_attn_func",
-        (Q[:, :3], K, K),
-        {"causal": True},
-        "b2 h4/2 n3x12 d8 f32 causal decode",
-    ),
-    "all packed": (
-        flash,
-        "flash_attn_qkvpacked_func",
-        (x(2, 12, 3, 4),),
-        {},
-        "b2 h4/4 n12 d8 f32 none forward",
-    ),
-    "keys packed": (
-        flash,
-        "flash_attn_kvpacked_func",
-        (Q, x(2, 9, 2, 2)),
-        {},
-        "b2 h4/2 n12x9 d8 f32 none forward",
-    ),
-    "documents": (
-        flash,
-        "flash_attn_varlen_func",
-        (x(12, 4), x(12, 2), x(12, 2), STARTS, STARTS, 7, 7),
-        {"causal": True},
-        "b1 h4/2 n12 d8 f32 causal+document:5,7 forward",
-    ),
-    "cache": (
-        flash,
-        "flash_attn_with_kvcache",
-        (x(2, 1, 4), x(2, 32, 2), x(2, 32, 2), x(2, 1, 2), x(2, 1, 2)),
-        {"causal": True, "cache_seqlens": torch.tensor([10, 7], dtype=torch.int32)},
-        "b2 h4/2 n1x11 d8 f32 padding:11,8 decode",
-    ),
-    "pages": (
-        flash,
-        "flash_attn_with_kvcache",
-        (x(2, 1, 4), x(6, 4, 2), x(6, 4, 2)),
-        {"cache_seqlens": 11, "block_table": torch.arange(6).reshape(2, 3)},
-        "b2 h4/2 n1x11 d8 f32 none decode",
-    ),
-    "version 3": (
-        "flash_attn_interface",
-        "flash_attn_qkvpacked_func",
-        (x(2, 12, 8),),
-        {"causal": True, "num_heads_q": 4},
-        CAUSAL,
-    ),
-    "version 4": (
-        "flash_attn.cute",
-        "flash_attn_func",
-        (Q, K, K),
-        {"window_size": (2, 1)},
-        "b2 h4/2 n12 d8 f32 window:2,1 forward",
-    ),
-    "xformers": (
-        ops,
-        "memory_efficient_attention",
-        (Q, Q[:, :9], Q[:, :9], "LowerTriangularMask"),
-        {},
-        "b2 h4/4 n12x9 d8 f32 causal@upper-left forward",
-    ),
-    "xformers, last query at the last key": (
-        ops,
-        "memory_efficient_attention",
-        (Q[:, :3], Q, Q, "LowerTriangularFromBottomRightMask"),
-        {},
-        "b2 h4/4 n3x12 d8 f32 causal decode",
-    ),
-    "xformers, documents": (
-        ops,
-        "memory_efficient_attention",
-        (x(1, 12, 4), x(1, 12, 4), x(1, 12, 4), "BlockDiagonalMask"),
-        {},
-        "b1 h4/4 n12 d8 f32 document:5,7 forward",
-    ),
-    "xformers, shared heads": (
-        ops,
-        "memory_efficient_attention",
-        (x(2, 12, 2, 2), *(x(2, 12, 2, 1).expand(-1, -1, -1, 2, -1),) * 2),
-        {},
-        "b2 h4/2 n12 d8 f32 none forward",
-    ),
-    "xformers, no heads": (
-        ops,
-        "memory_efficient_attention",
-        (x(2, 12), x(2, 12), x(2, 12)),
-        {"attn_bias": torch.ones(2, 12, 12).tril().log()},
-        "b2 h1/1 n12 d8 f32 causal forward",
-    ),
-    "sage": (
-        "sageattention",
-        "sageattn",
-        (Q.transpose(1, 2), K.transpose(1, 2), K.transpose(1, 2)),
-        {"is_causal": True},
-        CAUSAL,
-    ),
-    "sage, length first": (
-        "sageattention",
-        "sageattn",
-        (Q, K, K),
-        {"tensor_layout": "NHD"},
-        "b2 h4/2 n12 d8 f32 none forward",
-    ),
-    "diffusers": (
-        "diffusers.models.attention_dispatch",
-        "dispatch_attention_fn",
-        (Q, K, K),
-        {"attn_mask": torch.arange(12) < torch.tensor([[12], [7]]), "scale": 8**-0.5},
-        "b2 h4/2 n12 d8 f32 padding:12,7 forward",
-    ),
-    "fla": (
-        "fla.ops",
-        "parallel_attn",
-        (Q, K, K),
-        {"window_size": 4},
-        "b2 h4/2 n12 d8 f32 window:3,0 forward",
-    ),
-}  # fmt: skip
-LIBRARY = {
-    "flash_attn": "flash_attn",
-    "flash_attn.cute": "flash_attn",
-    "flash_attn_interface": "flash_attn_interface",
-    "xformers.ops": "xformers",
-    "sageattention": "sageattention",
-    "fla.ops": "fla",
-}
-UNLIKE = {
-    "capped": (flash, "flash_attn_func", (Q, K, K), {"softcap": 30.0}, "are capped"),
-    "log-sum-exp": (
-        flash,
-        "flash_attn_func",
-        (Q, K, K),
-        {"return_attn_probs": True},
-        "log-sum-exp",
-    ),
-    "slopes": (flash, "flash_attn_func", (Q, K, K), {"alibi_slopes": SLOPES * 3}, "of its own"),
-    "sinks": ("flash_attn.cute", "flash_attn_func", (Q, K, K), {"learnable_sink": SLOPES}, "sinks"),
-    "gla": ("fla.ops", "chunk_gla", (Q, Q, Q, Q), {}, "its kin in the table is gla"),
-    "state space": (
-        "mamba_ssm.ops.selective_scan_interface",
-        "selective_scan_fn",
-        (x(2, 16), x(2, 16), x(16), x(2, 4), x(2, 4)),
-        {},
-        "its kin in the table is ssd",
-    ),
-}
+X, PACKED = x(2, 12), x(12, 4)
+ENDS = torch.arange(12) < torch.tensor([[12], [7]])
+CALLS = """
+flash_attn: flash_attn_func(Q, K, K, causal=True) -> b2 h4/2 n12 d8 f32 causal
+flash_attn: flash_attn_func(Q, K, K, causal=True, window_size=(3, -1)) \\
+    -> b2 h4/2 n12 d8 f32 window:3,0
+flash_attn: flash_attn_qkvpacked_func(x(2, 12, 3, 4)) -> b2 h4/4 n12 d8 f32 none
+flash_attn: flash_attn_kvpacked_func(Q, x(2, 9, 2, 2)) -> b2 h4/2 n12x9 d8 f32 none
+flash_attn: flash_attn_varlen_func(PACKED, PACKED, PACKED, STARTS, STARTS, 7, 7, causal=True) \
+    -> b1 h4/4 n12 d8 f32 causal+document:5,7
+flash_attn.cute: flash_attn_func(Q, K, K, window_size=(2, 1)) -> b2 h4/2 n12 d8 f32 window:2,1
+xformers.ops: memory_efficient_attention(Q, Q[:, :9], Q[:, :9], fmha.LowerTriangularMask()) \
+    -> b2 h4/4 n12x9 d8 f32 causal@upper-left
+xformers.ops: memory_efficient_attention(X, X, X, torch.ones(2, 12, 12).tril().log()) \
+    -> b2 h1/1 n12 d8 f32 causal
+sageattention: sageattn(Q.transpose(1, 2), *[K.transpose(1, 2)] * 2, is_causal=True) \
+    -> b2 h4/2 n12 d8 f32 causal
+sageattention: sageattn(Q, K, K, tensor_layout="NHD") -> b2 h4/2 n12 d8 f32 none
+diffusers.models.attention_dispatch: dispatch_attention_fn(Q, K, K, ENDS, scale=8**-0.5) \
+    -> b2 h4/2 n12 d8 f32 padding:12,7
+"""
+UNLIKE = """
+flash_attn: flash_attn_func(Q, K, K, softcap=30.0) -> are capped
+flash_attn: flash_attn_func(Q, K, K, return_attn_probs=True) -> log-sum-exp
+flash_attn: flash_attn_func(Q, K, K, alibi_slopes=SLOPES) -> ALiBi
+flash_attn: flash_attn_with_kvcache(Q[:, :1], K, K, cache_seqlens=STARTS[1:]) -> fill a part
+flash_attn: flash_attn_varlen_func(PACKED, PACKED, PACKED, STARTS, STARTS // 2, 7, 7) \\
+    -> unlike lengths
+xformers.ops: memory_efficient_attention(Q, Q, Q, fmha.BlockDiagonalMask()) -> Mask was not read
+flash_attn.cute: flash_attn_func(Q, K, K, learnable_sink=SLOPES) -> sinks
+"""
 
 
-def called(module, name, args, more):
-    """What the function returns, and what was captured of it."""
+def cases(text):
+    """The module, the call and what follows from it, of each line."""
+    lines = text.replace("\\\n   ", "").strip().splitlines()
+    return [re.fullmatch(r"(.*?): (.*) -> (.*)", line).groups() for line in lines]
+
+
+def run(module, call):
+    """What was captured of a call, which gives what it gives uncaptured."""
     with attnbench.capture() as calls:
-        found = import_module(module)
-        masks = sys.modules.get(f"{module}.fmha")
-        args = [getattr(masks, a)() if isinstance(a, str) else a for a in args]
-        out = getattr(found, name)(*args, **more)
-    original = getattr(found, name)
-    assert not hasattr(original, "__attnbench__")
-    again = original(*args, **more)
-    first, second = (o[0] if isinstance(o, tuple) else o for o in (out, again))
-    assert torch.equal(first, second)
-    return calls
+        names = globals() | vars(import_module(module))
+        out = eval(call, dict(names))
+    again = eval(call, globals() | vars(import_module(module)))
+    assert torch.equal(out, again)
+    return only(calls), calls
 
 
-@pytest.mark.parametrize("case", CALLS, ids=lambda case: case.replace(" ", "-"))
-def test_a_call_is_the_problem_that_its_arguments_say(installed, case):
-    module, name, args, more, slug = CALLS[case]
-    site = only(called(module, name, args, more))
-    assert str(site.problem) == slug and site.calls == 1
+@pytest.mark.parametrize(("module", "call", "problem"), cases(CALLS))
+def test_a_call_is_the_problem_that_its_arguments_say(installed, module, call, problem):
+    site, _ = run(module, call)
+    assert str(site.problem) == f"{problem} forward" and site.calls == 1
     assert site.faithful and not site.note
-    assert site.via == ("diffusers native" if case == "diffusers" else f"{LIBRARY[module]} {name}")
+    library, name = module.partition(".")[0], call.partition("(")[0]
+    assert site.via == ("diffusers native" if library == "diffusers" else f"{library} {name}")
 
 
-@pytest.mark.parametrize("case", UNLIKE)
-def test_what_a_problem_can_not_describe_counts_and_says_why(installed, case):
-    module, name, args, more, why = UNLIKE[case]
-    calls = called(module, name, args, more)
-    assert only(calls).calls == 1 and why in only(calls).note and calls.problems() == []
-    assert only(calls).share is not None
+def test_few_queries_are_the_last_of_the_keys(installed):
+    site, _ = run("flash_attn", "flash_attn_func(Q[:, :3], K, K, causal=True)")
+    assert str(site.problem) == "b2 h4/2 n3x12 d8 f32 causal decode"
 
 
-def test_packed_queries_and_keys_of_unlike_lengths_are_a_table(installed):
-    args = (x(12, 4), x(12, 2), x(12, 2), STARTS, OTHERS, 7, 8)
-    calls = called(flash, "flash_attn_varlen_func", args, {"causal": True})
-    seen = only(calls).problem.mask.visible(Shape(1, 4, 12, 12))[0, 0]
-    expected = torch.zeros(12, 12, dtype=torch.bool)
-    expected[:5, :4] = torch.ones(5, 4).tril(-1)  # the first of five may see none of four
-    expected[5:, 4:] = torch.ones(7, 8).tril(1)
-    assert torch.equal(torch.from_numpy(seen), expected)
+@pytest.mark.parametrize(("module", "call", "why"), cases(UNLIKE))
+def test_what_a_problem_can_not_describe_counts_and_says_why(installed, module, call, why):
+    site, calls = run(module, call)
+    assert site.calls == 1 and why in site.note and calls.problems() == []
+    assert site.share is not None
 
 
 def test_a_gradient_ends_at_what_the_program_gave(installed):

@@ -112,18 +112,3 @@ def test_an_operator_that_a_tensors_class_calls_is_seen():
             1,
         )
     ]
-
-
-def test_a_function_of_the_programs_own_in_torchs_place_is_said(monkeypatch):
-    def mine(query, *rest, **more):
-        return query
-
-    # what is there before is put back afterwards
-    monkeypatch.setattr(F, "scaled_dot_product_attention", F.scaled_dot_product_attention)
-    with attnbench.capture() as calls:
-        F.scaled_dot_product_attention = mine
-        F.scaled_dot_product_attention(*qkv())
-    assert F.scaled_dot_product_attention is mine
-    (line,) = calls.unseen
-    assert "functions of its own" in line and "mine" in line
-    assert "torch.nn.functional.scaled_dot_product_attention" in line

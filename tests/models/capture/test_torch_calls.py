@@ -187,7 +187,7 @@ def test_errors_are_the_programs_own_and_what_can_not_begin_leaves_all_as_it_was
             attnbench.capture().__enter__()
         raise ZeroDivisionError
     assert only(calls).calls == 1 and before == patched()
-    monkeypatch.setattr("attnbench.models.capture.products.noting", lambda *_: 1 / 0)
+    monkeypatch.setattr("attnbench.models.capture.products.note_product", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError), attnbench.capture():
         pass
     assert before == patched()

@@ -15,7 +15,16 @@ from attnbench.answer.paste import spelled
 from attnbench.models.attention import attention
 from attnbench.models.transformers import register
 from proofs import models
-from tests.models.transformers.small import CLASSES, asked, by, made, same
+from tests.models.transformers.small import (
+    CLASSES,
+    asked,
+    by,
+    forward,
+    gradients,
+    made,
+    same,
+    tokens,
+)
 
 QUIET = pytest.mark.filterwarnings("ignore")
 """Models of all kinds warn of all kinds of things."""
@@ -116,8 +125,8 @@ def test_a_variant_writes_what_eager_writes_to_short_texts_too(model_type, varia
     assert name == spelled(variant)
     short = {"input_ids": question["input_ids"][:, -3:]}
     same(model, name, short)
-    more = (models.gradients,) if model_type != "llama" else ()
-    same(model, name, question, (models.forward, models.tokens, *more))
+    more = (gradients,) if model_type != "llama" else ()
+    same(model, name, question, (forward, tokens, *more))
 
 
 def test_dropout_drops_the_weights_that_transformers_own_attention_drops():
@@ -128,9 +137,9 @@ def test_dropout_drops_the_weights_that_transformers_own_attention_drops():
     ):
         model, plain, mine = made(name, **dropping).train(), made(name).train(), spelled(mine)
         question = asked(model)
-        expected, given = (by(model, one, models.gradients, question) for one in (own, mine))
+        expected, given = (by(model, one, gradients, question) for one in (own, mine))
         torch.testing.assert_close(given, expected, rtol=1e-3, atol=1e-5)
-        without = by(plain, mine, models.gradients, question)
+        without = by(plain, mine, gradients, question)
         assert float((without[0] - given[0]).norm()) > 1e-3
 
 

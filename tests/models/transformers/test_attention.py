@@ -14,8 +14,7 @@ from attnbench.models import mask_of as known_masks
 from attnbench.models import transformers as ours
 from attnbench.models.attention import NotServed, attention
 from impls.masks import Mask, Shape
-from proofs.models import forward, tokens
-from tests.models.transformers.small import asked, by, logits, made, same
+from tests.models.transformers.small import asked, by, forward, logits, made, same, tokens
 
 EINSUM, CHUNKED = "attnbench:einsum", "attnbench:chunked"
 
@@ -62,10 +61,10 @@ def test_such_a_mask_shares_no_memory_with_what_the_user_passes(kind):
         batch_size=2, q_length=6, kv_length=6, mask_function=rule, attention_mask=padded,
         allow_is_bidirectional_skip="bi" in kind,
     )  # fmt: skip
-    before = mask.seen.clone()
+    before = mask.visible.clone()
     assert not before.all()
     padded[:] = True
-    assert torch.equal(mask.seen, before)
+    assert torch.equal(mask.visible, before)
 
 
 def test_without_a_mask_every_key_is_seen_unless_the_call_says_causal():

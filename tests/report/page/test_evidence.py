@@ -103,6 +103,6 @@ def test_whatever_a_file_holds_the_page_and_the_summary_say_so(beside):
     page, names = html.render(contents), [found["file"] for found in contents.model_cost]
     assert sorted(names) == ["1-model.json", "1-real.json", "1-recall.json"]
     for found in contents.model_cost:
-        assert "is no evidence" in found["source"] or "can't" in found["source"]
+        assert "is not an evidence" in found["source"] or "can't" in found["source"]
         assert found["file"] in page
     assert "## What a variant costs a model" in summary(contents)

@@ -27,8 +27,8 @@ class _Ours:
 
 def _its_own(name: str) -> str | None:
     finders = [x for x in sys.meta_path if x is not _Ours and hasattr(x, "find_spec")]
-    found = next((spec for x in finders if (spec := x.find_spec(name, None))), None)
-    some = [*(found.submodule_search_locations or ()), found.origin] if found else []
+    spec = next((spec for x in finders if (spec := x.find_spec(name, None))), None)
+    some = [*(spec.submodule_search_locations or ()), spec.origin] if spec else []
     places = [place for place in some if place]
     ours = any((Path(place) / _KNOWN_BY[name]).is_file() for place in places)
     return None if ours or not places else places[0]

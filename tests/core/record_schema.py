@@ -1,6 +1,6 @@
 """The JSON Schema of a record, made of its types.
 
-``python -m proofs.record_schema > attnbench/record.schema.json`` writes it anew.
+``python -m tests.core.record_schema > attnbench/record.schema.json`` writes it anew.
 """
 
 from __future__ import annotations

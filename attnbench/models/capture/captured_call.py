@@ -1,0 +1,160 @@
+"""One call of a program: its tensors, its form, and the site that it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+
+from attnbench.core.call import Api, CallForm, TensorForm
+from attnbench.models.capture.calls import Site
+from attnbench.models.capture.kernels import disabled_kernels
+from attnbench.models.capture.masks import FoundMask, Masks
+from attnbench.models.capture.places import Where, place_text
+from attnbench.models.mask_of import phase_of, problem_of
+from impls.masks import Shape
+from impls.problem import is_usual
+from impls.spec import DEVICES
+
+PLAIN = (Tensor, torch.nn.Parameter)
+
+
+@cache
+def dtype_name(dtype: torch.dtype | None) -> str:
+    """``bfloat16``; empty for none."""
+    return "" if dtype is None else str(dtype).removeprefix("torch.")
+
+
+def _tensor_form(x: Tensor) -> TensorForm:
+    return TensorForm(tuple(x.shape), x.stride(), dtype_name(x.dtype), x.requires_grad)
+
+
+def form_of(
+    api: Api,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Any = None,
+    is_causal: bool = False,
+    scale: Any = None,
+    dropout: float = 0.0,
+    enable_gqa: bool = False,
+    **more: Any,
+) -> CallForm:
+    """The form of a call that is about to be made; what ran in it is not known yet."""
+    kind = q.device.type
+    autocast = kind in DEVICES and torch.is_autocast_enabled(kind)
+    words = {
+        "mask": _tensor_form(mask) if isinstance(mask, Tensor) else None,
+        "mask_type": "" if mask is None or type(mask) in PLAIN else type(mask).__name__,
+        "autocast": dtype_name(torch.get_autocast_dtype(kind)) if autocast else "",
+        "gradient": torch.is_grad_enabled()
+        and (q.requires_grad or k.requires_grad or v.requires_grad),
+    }
+    return CallForm(
+        api,
+        _tensor_form(q),
+        _tensor_form(k),
+        _tensor_form(v),
+        is_causal=bool(is_causal),
+        scale=scale if isinstance(scale, float) else None,
+        dropout=float(dropout),
+        enable_gqa=bool(enable_gqa),
+        disabled=disabled_kernels(kind),
+        **{**words, **more},
+    )
+
+
+class CapturedCall(NamedTuple):
+    """The arguments of one call, as it was made."""
+
+    via: str
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    attn_mask: Tensor | None = None
+    is_causal: bool = False
+    scale: float | None = None
+    dropout: float = 0.0
+    bias: Tensor | None = None
+    find_mask: Callable[[Masks, Shape], FoundMask] | None = None
+    """The function that finds the mask, where it isn't a tensor."""
+    note: str = ""
+    faithful: bool = True
+    heads: int = 0  # where batch and heads are one axis: how many heads
+    whole: bool = False  # whether it does more than attention, so that its seconds say nothing
+    form: CallForm | None = None  # None where how it is called says nothing of what could be mended
+    ends: tuple[Tensor, ...] = ()
+    """The tensors at which the gradient ends, if not q, k and v, which are then views of these."""
+    gradient: bool = False  # whether compiled code may ask for one, which its tensors don't say
+    weights_used: bool = False  # whether the program was seen to use the weights it wrote out
+
+    def full_form(self) -> CallForm:
+        """Its form, or what is alike in calls of one problem where it has none."""
+        if self.form is not None:
+            return self.form
+        form = form_of("other", self.q, self.k, self.v, scale=self.scale, dropout=self.dropout)
+        gradient = torch.is_grad_enabled() and any(x.requires_grad for x in self.ends)
+        return replace(form, gradient=form.gradient or self.gradient or gradient)
+
+    def look(self, where: Where, masks: Masks) -> tuple[FoundMask, bool]:
+        """Its mask, and whether that is a tensor that was not seen before."""
+        q, k = _four(self.q, self.heads), _four(self.k, self.heads)
+        shape, mask = Shape(q[0], q[1], q[2], k[2]), self.attn_mask
+        if self.find_mask is not None:
+            return self.find_mask(masks, shape), False
+        if mask is not None and len(self.q.shape) == 3 and mask.dim() == 3:
+            heads = self.heads if mask.shape[0] > 1 else 0
+            mask = mask.unflatten(0, (-1, heads)) if heads else mask[:, None]
+        new = mask is not None and masks.is_new(mask)
+        return masks.of(mask, self.is_causal, shape, where, self.bias), new
+
+    def phase(self, mask: FoundMask, *, gradient: bool) -> str:
+        """Its phase; ``gradient``: whether a backward pass follows."""
+        q, v = _four(self.q, self.heads), _four(self.v, self.heads)
+        return phase_of(Shape(q[0], q[1], q[2], v[2]), mask.mask, gradient=gradient)
+
+    def site(self, where: Where, mask: FoundMask, form: CallForm) -> Site:
+        """A site without calls; raises CantBeDone where there is no such problem."""
+        device, dtype = self.q.device.type, dtype_name(self.q.dtype)
+        if form.autocast and dtype != "float64":
+            dtype = form.autocast
+        shapes = _four(self.q, self.heads), _four(self.v, self.heads)
+        phase = self.phase(mask, gradient=form.gradient)
+        on = "cpu" if device == "meta" else device
+        problem = problem_of(*shapes, dtype, on, mask.mask, phase)
+        scaled = self.scale is not None and not is_usual(self.scale, problem.head_dim)
+        notes = {
+            mask.note: True,
+            self.note: True,
+            f"it drops {self.dropout:g} of the weights, and the problem none": self.dropout > 0,
+            f"its scores are scaled by {self.scale or 0:.4g}, and not as the problem's": scaled,
+            "on the meta device: nothing was computed": device == "meta",
+        }
+        return Site(
+            problem,
+            place_text(where),
+            self.via,
+            calls=0,
+            seconds=0.0,
+            scale=problem.scale if self.scale is None else float(self.scale),
+            note="; ".join(note for note, so in notes.items() if note and so),
+            faithful=self.faithful and not mask.note,
+        )
+
+
+def _four(x: Tensor, heads: int) -> tuple[int, ...]:
+    """[batch, heads, length, width] of what may have fewer axes, or more."""
+    shape = tuple(x.shape)
+    if len(shape) == 4:
+        return shape
+    if heads:
+        return (shape[0] // heads, heads, *shape[1:])
+    if len(shape) == 3:
+        return (shape[0], 1, *shape[1:])
+    return (prod(shape[:-3]), *shape[-3:]) if len(shape) > 3 else (1, 1, *shape)
