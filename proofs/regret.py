@@ -275,7 +275,7 @@ def _forced(
         own = [r for r in own if mask_kinds(r.problem) == mask_kinds(problem)]
         times = [r.time.median_s for r in own if r.time]
         if own:
-            predictions[name] = predict([r.problem for r in own], times, problem).middle
+            predictions[name] = predict([r.problem for r in own], times, problem).value
     return predictions
 
 

@@ -16,7 +16,6 @@ from attnbench.answer.ranking import (
     EXACT,
     MARGIN,
     Candidate,
-    Lead,
     Ranking,
     is_ahead,
     margin_of,
@@ -25,7 +24,7 @@ from attnbench.answer.ranking import (
 )
 from attnbench.core.format import name_and_kind, percent, size, time_interval
 from attnbench.core.record import FINDINGS
-from attnbench.core.stats import Verdict
+from attnbench.core.stats import Interval, Verdict
 from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ class Why(StrEnum):
     MEMORY = "memory"
     ERROR = "error"
     INPUTS = "wrong on other inputs"
-    STATUS = "came to grief"
+    STATUS = "failed elsewhere"
     SLOW = "far behind"
     UNKNOWN = "not known"
     ABSENT = "not in the run"
@@ -165,13 +164,13 @@ class Choice:
             return f"{where}: no answer: {'; '.join(filter(None, [self.why_not, self.relax]))}"
         w = r.winner
         time = time_interval(w.median_s, w.low_s, w.high_s)
-        text = f"{where}: use {_named(w)}, {'' if w.measured else 'predicted at '}{time}"
+        text = f"{where}: use {_name(w)}, {'' if w.measured else 'predicted at '}{time}"
         if w.memory_bytes is not None:
             text += f" and {size(w.memory_bytes)}"
         if r.equal:
-            text += f"; tied with {', '.join(map(_named, r.equal))}"
+            text += f"; tied with {', '.join(map(_name, r.equal))}"
         if r.next:
-            text += f"; {r.lead} ahead of {_named(r.next)}{', in pairs' if self.pairs else ''}"
+            text += f"; {r.lead} ahead of {_name(r.next)}{', in pairs' if self.pairs else ''}"
         if len(r.all) == 1:
             text += "; the only one that is known"
         if w.flags:
@@ -182,8 +181,9 @@ class Choice:
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
         r = self.ranking
-        of = {name: getattr(r, name, None) for name in ("winner", "equal", "next", "lead")}
-        of |= {"equal": r.equal if r else (), "slower": r.slower[1:] if r else ()}
+        of = {name: getattr(r, name, None) for name in ("winner", "equal", "next")}
+        lead = r and r.lead and {"factor": r.lead.value, "low": r.lead.low, "high": r.lead.high}
+        of |= {"equal": r.equal if r else (), "lead": lead, "slower": r.slower[1:] if r else ()}
         names = ("excluded", "why_not", "relax", "margin")
         return {
             "problem": self.problem.to_dict(),
@@ -196,7 +196,7 @@ class Choice:
         }
 
 
-def _named(candidate: Candidate) -> str:
+def _name(candidate: Candidate) -> str:
     return name_and_kind(candidate.name, candidate.computes)
 
 
@@ -228,7 +228,7 @@ def choose(
     by_variant: dict[str, list[Record]] = {}
     for record in alike:
         by_variant.setdefault(record.variant, []).append(record)
-    found: list[Candidate | Excluded] = []
+    results: list[Candidate | Excluded] = []
     able: list[Candidate] = []
     near: dict[str, Record] = {}
     margin = margin_of(alike)
@@ -237,56 +237,56 @@ def choose(
             row = table.find(label)
         except CantBeDone:  # the table has none of that name
             row = None
-        known = VariantRecords(row, some, problem)
-        judged = _judge(label, known, wants)
+        evidence = VariantRecords(row, some, problem)
+        judged = _judge(label, evidence, wants)
         if isinstance(judged, Candidate):
             able.append(judged)
-            near[label] = known.beside[0]
+            near[label] = evidence.beside[0]
         else:
-            found.append(judged)
-    found += one_a_kernel(able, near, margin)
-    found += [each for each in left_out if each.variant not in by_variant]
-    there = {each.variant for each in found} | near.keys()
-    found += [
+            results.append(judged)
+    results += one_a_kernel(able, near, margin)
+    results += [each for each in left_out if each.variant not in by_variant]
+    there = {each.variant for each in results} | near.keys()
+    results += [
         Excluded(name, Why.ABSENT, "the run has nothing of it")
         for name, row in table.rows.items()
         if name not in there and row.computes in wants.computes and not row.ranks
         if row.supports(problem) is None
     ]
-    return make_choice(problem, wants, found, margin=margin, source=source)
+    return make_choice(problem, wants, results, margin=margin, source=source)
 
 
-def _judge(label: str, known: VariantRecords, wants: Wants) -> Candidate | Excluded:
-    computes = known.row.computes if known.row else known.seen[0].computes
+def _judge(label: str, evidence: VariantRecords, wants: Wants) -> Candidate | Excluded:
+    computes = evidence.row.computes if evidence.row else evidence.seen[0].computes
     if computes not in wants.computes:
         return Excluded(label, Why.COMPUTES, f"it computes {computes}")
-    for why, said in _ruled_out(known):
-        return Excluded(label, why, said)
-    memory, error = known.memory(), known.error()
+    for why, reason in _ruled_out(evidence):
+        return Excluded(label, why, reason)
+    memory, error = evidence.memory(), evidence.error()
     if (broken := _breaks(label, memory, error, wants)) is not None:
         return broken
-    time = known.time()
+    time = evidence.time()
     if isinstance(time, str):
         return Excluded(label, Why.UNKNOWN, time)
-    if not time.measured and known.row is not None and known.row.untried:
-        said = "it is untried, and was not measured on this problem"
-        return Excluded(label, Why.UNKNOWN, said, at_best_s=time.low)
+    if not time.measured and evidence.row is not None and evidence.row.untried:
+        reason = "it is untried, and was not measured on this problem"
+        return Excluded(label, Why.UNKNOWN, reason, at_best_s=time.low)
     if not time.measured and time.off > TRUSTED:
-        said = f"its time there is known to within {percent(time.off)} only"
-        return Excluded(label, Why.UNKNOWN, said, about_s=time.middle, at_best_s=time.low)
-    near = known.beside[0]
+        reason = f"its time there is known to within {percent(time.off)} only"
+        return Excluded(label, Why.UNKNOWN, reason, about_s=time.value, at_best_s=time.low)
+    near = evidence.beside[0]
     return Candidate(
         label,
         computes,
-        time.middle,
+        time.value,
         time.low,
         time.high,
         time.measured,
-        memory_bytes=None if memory is None else round(memory.middle),
+        memory_bytes=None if memory is None else round(memory.value),
         error=error,
         skill=near.distance.skill if near.distance and computes != EXACT else None,
         setup_s=near.setup_s,
-        flags=tuple(known.own.time.doubts) if known.own and known.own.time else (),
+        flags=tuple(evidence.own.time.doubts) if evidence.own and evidence.own.time else (),
     )
 
 
@@ -294,36 +294,36 @@ def _breaks(
     label: str, memory: Estimate | None, error: float | None, wants: Wants
 ) -> Excluded | None:
     """Out, where it breaks a limit or is not known to keep it."""
-    needs, said = {}, []
+    needs, reasons = {}, []
     if wants.max_memory is not None:
         if memory is None:
             return Excluded(label, Why.UNKNOWN, "how much memory it needs there is not known")
         if memory.high > wants.max_memory:
             about = "about " if memory.high > 1.01 * memory.low else ""
             needs["memory"] = memory.high
-            said.append(f"it needs {about}{size(memory.middle)}")
+            reasons.append(f"it needs {about}{size(memory.value)}")
     if wants.max_error is not None:
         if error is None:
             return Excluded(label, Why.UNKNOWN, "its error there is not known")
         if error > wants.max_error:
             needs["error"] = error
-            said.append(f"its error is {error:.2g}")
+            reasons.append(f"its error is {error:.2g}")
     why = Why.MEMORY if "memory" in needs else Why.ERROR
-    return Excluded(label, why, " and ".join(said), needs) if needs else None
+    return Excluded(label, why, " and ".join(reasons), needs) if needs else None
 
 
-def _ruled_out(known: VariantRecords) -> Iterator[tuple[Why, str]]:
+def _ruled_out(evidence: VariantRecords) -> Iterator[tuple[Why, str]]:
     """Why it doesn't take the problem, by its row, by its own word, or by where it was tried; and
     the results elsewhere that rule it out.
     """
-    problem = known.problem
-    if known.row is not None and (said := known.row.supports(problem)):
-        yield Why.SUPPORT, said
-    for record in known.seen:
+    problem = evidence.problem
+    if evidence.row is not None and (reason := evidence.row.supports(problem)):
+        yield Why.SUPPORT, reason
+    for record in evidence.seen:
         own = record.status == "unsupported" and record.problem == problem
         if (own or record.status == "unavailable") and record.reason:
             yield Why.SUPPORT, record.reason
-    for record in known.seen:
+    for record in evidence.seen:
         p, where = record.problem, f"{record.problem}: {record.reason}"
         if record.wrong_on:
             yield Why.INPUTS, record.wrong_on
@@ -339,14 +339,14 @@ def _ruled_out(known: VariantRecords) -> Iterator[tuple[Why, str]]:
 def make_choice(
     problem: Problem,
     wants: Wants,
-    found: Sequence[Candidate | Excluded],
+    results: Sequence[Candidate | Excluded],
     *,
     margin: float,
     source: str = "",
 ) -> Choice:
     """The winner among the candidates; none where one of unknown time may be faster."""
-    candidates = [c for c in found if isinstance(c, Candidate)]
-    excluded = tuple(e for e in found if isinstance(e, Excluded))
+    candidates = [c for c in results if isinstance(c, Candidate)]
+    excluded = tuple(e for e in results if isinstance(e, Excluded))
     choice = Choice(problem, wants, excluded=excluded, margin=margin, source=source)
     if not candidates:
         why, relax = _why_none(excluded, wants)
@@ -366,8 +366,8 @@ def _why_none(excluded: Sequence[Excluded], wants: Wants) -> tuple[str, str]:
     if not whys:
         kinds = "phase, dtype, kind of mask, inputs, level and device"
         return f"nothing of this {kinds} was measured", ""
-    if said := [e.said for e in excluded if e.why is Why.UNKNOWN]:
-        return f"outside what was measured ({max(said, key=said.count)})", ""
+    if reasons := [e.said for e in excluded if e.why is Why.UNKNOWN]:
+        return f"outside what was measured ({max(reasons, key=reasons.count)})", ""
     if broken := [e for e in excluded if e.needs]:
         limits = dict.fromkeys(name for e in broken for name in e.needs)
         most = {"memory": wants.max_memory or 1, "error": wants.max_error or 1}
@@ -385,7 +385,7 @@ def _why_none(excluded: Sequence[Excluded], wants: Wants) -> tuple[str, str]:
     return f"no variant takes it ({max(whys, key=whys.count)})", relax if others else ""
 
 
-def settle(choice: Choice, taken: Sequence[ContestResult]) -> Choice:
+def settle(choice: Choice, contests: Sequence[ContestResult]) -> Choice:
     """The choice again, where those that were near each other were compared in pairs.
 
     Each was compared with the same one. The fastest is the one that is faster than that one, or
@@ -394,10 +394,10 @@ def settle(choice: Choice, taken: Sequence[ContestResult]) -> Choice:
     """
     ranked = choice.ranking.all if choice.ranking else ()
     by_name = {c.variant: c for c in ranked}
-    over = {pair.judged: pair.comparison for pair in taken if pair.judged in by_name}
-    if choice.ranking is None or not over or taken[0].against not in by_name:
+    over = {pair.judged: pair.comparison for pair in contests if pair.judged in by_name}
+    if choice.ranking is None or not over or contests[0].against not in by_name:
         return choice
-    base = taken[0].against
+    base = contests[0].against
     spans = {base: (1.0, 1.0, 1.0)} | {n: (c.ratio, c.low, c.high) for n, c in over.items()}
     faster = [name for name, c in over.items() if c.verdict is Verdict.FASTER]
     first = min(faster, key=spans.__getitem__) if faster else base
@@ -418,5 +418,5 @@ def settle(choice: Choice, taken: Sequence[ContestResult]) -> Choice:
     winner, after = ranking.winner.variant, ranking.next
     if after is not None and {winner, after.variant} <= spans.keys():
         (one, low, high), (other, least, most) = spans[winner], spans[after.variant]
-        ranking = replace(ranking, lead=Lead(other / one, least / high, most / low))
-    return replace(choice, ranking=ranking, pairs=tuple(pair.to_dict() for pair in taken))
+        ranking = replace(ranking, lead=Interval(other / one, least / high, most / low))
+    return replace(choice, ranking=ranking, pairs=tuple(pair.to_dict() for pair in contests))

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnbench.core.format import percent, ratio
-from attnbench.core.stats import LEAST_MARGIN
+from attnbench.core.stats import LEAST_MARGIN, Interval
 from impls.errors import CantBeDone
 
 if TYPE_CHECKING:
@@ -48,20 +48,6 @@ class NoGain(CantBeDone):
 
 
 @dataclass(frozen=True)
-class GainInterval:
-    """A figure and its interval."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def exactly(cls, value: float) -> GainInterval:
-        """Without an interval."""
-        return cls(value, value, value)
-
-
-@dataclass(frozen=True)
 class SiteTimes:
     """A site's share of a step, what it uses now and what it would take, with the times of calls
     alone; ``over`` is their ratio in pairs; ``inside_s`` is what a call took in the program.
@@ -69,14 +55,14 @@ class SiteTimes:
     """
 
     site: str
-    share: GainInterval | None
+    share: Interval | None
     uses: str
-    now_s: GainInterval | None
+    now_s: Interval | None
     takes: str = ""
-    then_s: GainInterval | None = None
+    then_s: Interval | None = None
     why: str = ""
     inside_s: float | None = None
-    over: GainInterval | None = None
+    over: Interval | None = None
     besides: float = 1.0
     """What is saved, over what is saved of the share: more than one where a mend also saves what
     the program does before the call, as repeating heads."""
@@ -84,7 +70,7 @@ class SiteTimes:
     code: tuple[str, ...] = ()
 
     @property
-    def ratio(self) -> GainInterval | None:
+    def ratio(self) -> Interval | None:
         """Its time then over its time now, in the program; None where nothing would change."""
         now, then = self.now_s, self.then_s
         if now is None or then is None or self.takes == self.uses:
@@ -97,21 +83,21 @@ class SiteTimes:
 
         if (over := self.over) is not None:
             # what makes it longer there, as pages that its scores fault in, may be gone by the mend
-            gone = over.low * now.value / max(now.value, self.inside_s or 0.0)
+            least = over.low * now.value / max(now.value, self.inside_s or 0.0)
             most = max(either(now.value, over.high * now.value))
-            return GainInterval(over.value, min(over.low, gone), most)
+            return Interval(over.value, min(over.low, least), most)
         low, high = min(either(now.high, then.low)), max(either(now.low, then.high))
-        return GainInterval(sum(either(now.value, then.value)) / 2, low, high)
+        return Interval(sum(either(now.value, then.value)) / 2, low, high)
 
     @property
-    def saved(self) -> GainInterval:
+    def saved(self) -> Interval:
         """Of a step."""
         share, ratio = self.share, self.ratio
         if share is None or ratio is None:
-            return GainInterval.exactly(0.0)
+            return Interval.exactly(0.0)
         ends = [s * (1 - r) for s in (share.low, share.high) for r in (ratio.low, ratio.high)]
         most = share.value * (1 - ratio.value) * self.besides
-        return GainInterval(most, min(ends), max(ends) * self.besides)
+        return Interval(most, min(ends), max(ends) * self.besides)
 
     def unchanged(self) -> str:
         """Why it stays as it is; empty where it does not."""
@@ -130,14 +116,14 @@ class Gain:
     of: str
 
     @property
-    def share(self) -> GainInterval:
+    def share(self) -> Interval:
         """What attention takes of a step now."""
         some = [site.share for site in self.sites if site.share is not None]
         value, low, high = (sum(getattr(s, x) for s in some) for x in ("value", "low", "high"))
-        return GainInterval(value, low, min(1.0, high))
+        return Interval(value, low, min(1.0, high))
 
     @property
-    def factor(self) -> GainInterval:
+    def factor(self) -> Interval:
         """A step's time then over its time now; no less than what attention itself takes then."""
         saved = [site.saved for site in self.sites]
         least = sum(
@@ -148,10 +134,10 @@ class Gain:
         value, low, high = (1 - sum(getattr(s, x) for s in saved) for x in ("value", "high", "low"))
         if any(site.besides > 1 for site in self.sites):
             least = 0.0
-        return GainInterval(max(least, value), max(least, low), high)
+        return Interval(max(least, value), max(least, low), high)
 
     @property
-    def told(self) -> bool:
+    def is_clear(self) -> bool:
         """Whether it can be told from nothing."""
         return not self.factor.low <= 1 <= self.factor.high
 
@@ -163,17 +149,17 @@ class Gain:
         s, f = self.share, self.factor
         interval = f" [{percent(s.low)}, {percent(s.high)}]" if s.low < s.high else ""
         text = f"attention is {percent(s.value)}{interval} of {self.of}; "
-        taken = f"taking these, {self.of} takes {f.value:.2f} [{f.low:.2f}, {f.high:.2f}]"
+        change = f"taking these, {self.of} takes {f.value:.2f} [{f.low:.2f}, {f.high:.2f}]"
         if not any(site.ratio and site.share for site in self.sites):
             text += "no site would take another variant"
-        elif not self.told:
-            text += f"no gain is shown: {taken} of its time"
+        elif not self.is_clear:
+            text += f"no gain is shown: {change} of its time"
         else:
             way = f"{ratio(f.value)} slower" if f.value > 1 else f"{ratio(1 / f.value)} faster"
             if abs(f.value - 1) < LEAST_MARGIN:
                 way = "less than a hundredth apart"
             free = f"were attention free it would take {1 - s.value:.2f}"
-            text += f"{taken} of its time ({way}; {free})"
+            text += f"{change} of its time ({way}; {free})"
         stay, many = sum(bool(site.unchanged()) for site in self.sites), len(self.sites)
         if 0 < stay < many:
             how = "stays as it is" if stay == 1 else "stay as they are"
@@ -197,7 +183,7 @@ class Gain:
             "of": self.of,
             "share": asdict(self.share),
             "factor": asdict(self.factor),
-            "told": self.told,
+            "told": self.is_clear,
             "sentence": self.sentence(),
             "sites": sites,
         }
@@ -208,9 +194,9 @@ def gain(sites: Sequence[SiteTimes], of: str = "a step") -> Gain:
     shares = [site.share for site in sites if site.share is not None]
     whole = sum(s.value for s in shares)
     if not all(0 <= s.low <= s.value <= s.high < math.inf for s in shares) or whole > 1 + 1e-6:
-        said = ", ".join(f"{s.value:.3g} [{s.low:.3g}, {s.high:.3g}]" for s in shares)
+        spans = ", ".join(f"{s.value:.3g} [{s.low:.3g}, {s.high:.3g}]" for s in shares)
         raise NoGain(
-            f"the shares {said} can't be parts of {of}: each lies in its interval, and together "
+            f"the shares {spans} can't be parts of {of}: each lies in its interval, and together "
             f"they are 1 at the most, not {whole:.3g}; capture the program again"
         )
     return Gain(tuple(sorted(sites, key=lambda site: -site.saved.value)), of)
@@ -237,26 +223,26 @@ def site_times(
         why = why or (choice.why_not if choice else "nothing was asked of it")
         return SiteTimes(site, part, uses or via, None, why=why)
 
-    def span(c: Candidate) -> GainInterval:
+    def span(c: Candidate) -> Interval:
         """Its time, and half of what may lie between two that were timed one after the other."""
         each = math.sqrt(1 + choice.margin)
-        return GainInterval(c.median_s, c.low_s / each, c.high_s * each)
+        return Interval(c.median_s, c.low_s / each, c.high_s * each)
 
     ranking, winner = choice.ranking, choice.ranking.winner
     now = ranking.by_name.get(uses)
     if now is None:
         why_not = {e.variant: e.said for e in choice.excluded}.get(uses, "it was not measured")
-        said = f"how long what it takes now ({uses or via}) would take is not known: {why_not}"
-        return SiteTimes(site, part, uses or via, None, winner.variant, span(winner), said)
+        reason = f"how long what it takes now ({uses or via}) would take is not known: {why_not}"
+        return SiteTimes(site, part, uses or via, None, winner.variant, span(winner), reason)
     takes = now if now in ranking.equal else winner  # a change that gains nothing is none
     name = uses if takes is now else takes.variant
     return SiteTimes(site, part, uses, span(now), name, span(takes), inside_s=inside_s)
 
 
-def _share(share: float | None, off: tuple[float, float]) -> GainInterval | None:
+def _share(share: float | None, off: tuple[float, float]) -> Interval | None:
     if share is None:
         return None
-    return GainInterval(share, share * off[0], min(1.0, share * off[1]))
+    return Interval(share, share * off[0], min(1.0, share * off[1]))
 
 
 ELSEWHERE = 0.03
@@ -275,7 +261,7 @@ def priced_times(
     """A place with its call as it is made, and as it would be with what gains there."""
     part = _share(share, off)
     uses = ", ".join([form.kernel or form.api, form.mask_words(), *form.words()])
-    now = None if priced.now_s is None else GainInterval.exactly(priced.now_s)
+    now = None if priced.now_s is None else Interval.exactly(priced.now_s)
     if priced.ratio is None or priced.low is None or priced.high is None or priced.then_s is None:
         return SiteTimes(site, part, uses, now, why=priced.why, inside_s=inside_s)
     copies = form.repeated > 1 and "enable_gqa" in priced.keys
@@ -285,11 +271,9 @@ def priced_times(
         uses,
         now,
         priced.variant or "; ".join(priced.words),
-        GainInterval.exactly(priced.then_s),
+        Interval.exactly(priced.then_s),
         inside_s=inside_s,
-        over=GainInterval(
-            priced.ratio, priced.low * (1 - ELSEWHERE), priced.high * (1 + ELSEWHERE)
-        ),
+        over=Interval(priced.ratio, priced.low * (1 - ELSEWHERE), priced.high * (1 + ELSEWHERE)),
         besides=max(1.0, priced.now_s / inside_s) if priced.now_s and inside_s and copies else 1.0,
         mend=priced.words,
         code=priced.code,

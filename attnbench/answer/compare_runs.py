@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbench.answer.ranking import MARGIN, problem_and_device
+from attnbench.answer.ranking import MARGIN
 from attnbench.core.disk import HEADER, RECORDS, StoreError
 from attnbench.core.format import doubt_words, key_values
 from attnbench.core.lock import collector_off
@@ -183,11 +183,7 @@ def compared(
     cells_a, cells_b = map(by_cell, records)
     common = [key for key in cells_b if key in cells_a]
     only_a, only_b = (
-        tuple(
-            f"{r.variant} on {problem_and_device(r.problem)}"
-            for key, r in some.items()
-            if key not in other
-        )
+        tuple(f"{r.variant} on {r.problem}" for key, r in some.items() if key not in other)
         for some, other in ((cells_a, cells_b), (cells_b, cells_a))
     )
     if not common:
@@ -198,8 +194,8 @@ def compared(
         )
     noise = chain.from_iterable(header.get("noise") or () for header in headers)
     margin = max([MARGIN, *(each["floor"] for each in noise)])
-    found = [_compared(cells_a[key], cells_b[key], headers, margin) for key in common]
-    telling = [c for c in found if c.status_b is not c.status_a or c.status_b is Status.MEASURED]
+    cells = [_compared(cells_a[key], cells_b[key], headers, margin) for key in common]
+    telling = [c for c in cells if c.status_b is not c.status_a or c.status_b is Status.MEASURED]
     corrected = iter(holm([c.comparison for c in telling if c.comparison is not None]))
     return RunsComparison(
         *names,
@@ -207,7 +203,7 @@ def compared(
         tuple(
             c if c.comparison is None else replace(c, comparison=next(corrected)) for c in telling
         ),
-        alike=len(found) - len(telling),
+        alike=len(cells) - len(telling),
         margin=margin,
         only_a=only_a,
         only_b=only_b,
@@ -248,24 +244,24 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 def _refuse_unlike_methods(
     names: Sequence[str], headers: Sequence[Header], records: Sequence[Sequence[Record]]
 ) -> None:
-    found, said = set(), {}
+    protocols, sentences = set(), {}
     for name, header, some in zip(names, headers, records, strict=True):
         headed, timed = header.get("protocol"), {r.protocol for r in some if r.time}
-        found |= {headed, *timed}
+        protocols |= {headed, *timed}
         words = f"{name} was measured with protocol {headed or 'none'}"
         if timed - {headed}:
             words += f" by {HEADER}, and with {' and '.join(map(str, sorted(timed)))} by {RECORDS}"
-        said[name] = words
-    if len(found) > 1:
+        sentences[name] = words
+    if len(protocols) > 1:
         raise Incomparable(
-            f"{'; '.join(said.values())}: numbers of unlike protocols are never compared; measure "
-            "again with one attnbench"
+            f"{'; '.join(sentences.values())}: numbers of unlike protocols are never compared; "
+            "measure again with one attnbench"
         )
     allocators = [allocator_of(header) for header in headers]
     if len(set(allocators)) > 1:
-        told = map("{} was measured with --allocator {}".format, names, allocators)
+        runs = map("{} was measured with --allocator {}".format, names, allocators)
         raise Incomparable(
-            f"{'; '.join(told)}: a dense variant may take half as long with freed pages kept, so "
+            f"{'; '.join(runs)}: a dense variant may take half as long with freed pages kept, so "
             "the two are never compared; measure one of them again"
         )
 
@@ -290,7 +286,7 @@ def _compared(a: Record, b: Record, headers: Sequence[Header], margin: float) ->
             each = (key_values({k: r.options[k] for k in differ}) for r in (a, b))
             notes.append(f"the options are not the same: {' and '.join(each)}")
     peaks = [r.memory.peak_bytes if r.memory else None for r in (a, b)]
-    said = (f"{side}: {r.reason}" for side, r in zip("ab", (a, b), strict=True) if r.reason)
+    reasons = (f"{side}: {r.reason}" for side, r in zip("ab", (a, b), strict=True) if r.reason)
     return ComparedCell(
         b.variant,
         b.problem,
@@ -299,7 +295,7 @@ def _compared(a: Record, b: Record, headers: Sequence[Header], margin: float) ->
         comparison,
         memory_ratio=peaks[1] / peaks[0] if peaks[0] and peaks[1] is not None else None,
         across_devices=_device(a, headers[0]) != _device(b, headers[1]),
-        reason="; ".join(said),
+        reason="; ".join(reasons),
         notes=tuple(notes),
         computes=b.computes or a.computes,
     )

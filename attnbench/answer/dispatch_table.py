@@ -65,7 +65,7 @@ class Range(
     queries: Count | Literal["same"]
     variant: Annotated[str, Meta(min_length=1)]
 
-    def asked(self, length: int) -> int:
+    def query_count(self, length: int) -> int:
         """How many queries a call of this length has."""
         return length if self.queries == SAME else int(self.queries)
 
@@ -107,7 +107,7 @@ class DispatchEntry(Struct, frozen=True, forbid_unknown_fields=True):
         """The variant for a call of this size; None where nothing was measured near it."""
         if self.batch[0] <= batch <= self.batch[1]:
             for each in self.ranges:
-                if each.first <= length <= each.last and queries == each.asked(length):
+                if each.first <= length <= each.last and queries == each.query_count(length):
                     return each.variant
         return None
 
@@ -118,7 +118,7 @@ class DispatchEntry(Struct, frozen=True, forbid_unknown_fields=True):
         fixed |= {"mask": Mask.parse(self.mask), "device": device}
         for each in self.ranges:
             for batch, length in zip(self.batch, (each.first, each.last), strict=True):
-                q_len = each.asked(length)
+                q_len = each.query_count(length)
                 yield each.variant, Problem(batch=batch, q_len=q_len, kv_len=length, **fixed)
 
 
@@ -156,12 +156,12 @@ class DispatchTable(Struct, frozen=True, forbid_unknown_fields=True):
         if not self.entries:
             raise InvalidTable("it has no entries")
 
-    def rows(self, known: Table) -> dict[str, Variant]:
+    def rows(self, table: Table) -> dict[str, Variant]:
         """The rows that it names, by label; raises InvalidTable for what may not stand here."""
-        found = {}
+        rows = {}
         for label in dict.fromkeys(r.variant for e in self.entries for r in e.ranges):
             try:
-                row = known.find(label)
+                row = table.find(label)
             except (CantBeDone, InvalidRow) as error:
                 raise InvalidTable(
                     f"{error}; if it is of a file of your own, name that file too: tables=[FILE]"
@@ -171,8 +171,8 @@ class DispatchTable(Struct, frozen=True, forbid_unknown_fields=True):
                     f"{label} is not exactly softmax attention (it computes {row.computes!r}), and "
                     "a program that calls scaled_dot_product_attention asked for no other"
                 )
-            found[label] = row
-        return found
+            rows[label] = row
+        return rows
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -223,7 +223,7 @@ def made_of(header: Mapping[str, Any]) -> dict[str, Any]:
     """What a table says of where it was made, from the header of the run behind it."""
     machine = header["machine"]
     kind = header.get("grid", {}).get("device", "cpu").split(":")[0]
-    made = {
+    origin = {
         "device": kind,
         "torch": machine["versions"].get("torch"),
         "machine": machine["name"],
@@ -233,5 +233,5 @@ def made_of(header: Mapping[str, Any]) -> dict[str, Any]:
         "run": header.get("run", ""),
     }
     if kind == "cuda" and machine.get("gpus"):
-        made["driver"] = machine["gpus"][0]["driver"]
-    return made
+        origin["driver"] = machine["gpus"][0]["driver"]
+    return origin

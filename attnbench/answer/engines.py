@@ -21,9 +21,10 @@ from attnbench.answer.paste import (
     find_row,
     in_transformers,
 )
-from attnbench.answer.ranking import Candidate, Lead
-from attnbench.core.format import counted, ratio, ratio_interval
+from attnbench.answer.ranking import Candidate
+from attnbench.core.format import counted, ratio
 from attnbench.core.machine import pace
+from attnbench.core.stats import Interval
 
 if TYPE_CHECKING:
     from impls.problem import Problem
@@ -55,13 +56,13 @@ class EngineAnswer:
     variant: str = ""
     lines: list[str] = field(default_factory=list)
     why: str = ""
-    ratio: Lead | None = None
+    ratio: Interval | None = None
     """What all calls take then over what they take now, where that is known."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        return {"name": self.engine, "takes": self.variant or None, "lines": self.lines,
-                "why": self.why}  # fmt: skip
+        answer = {"name": self.engine, "takes": self.variant or None}
+        return {**answer, "lines": self.lines, "why": self.why}
 
 
 def in_engine(engine: str, sites: Sequence[TimedSite], tables: Sequence[str] = ()) -> EngineAnswer:
@@ -104,18 +105,18 @@ def _in_model_s(sites: Sequence[TimedSite], what: str = "median_s") -> Seconds:
 
 def _serves(variant: str, site: TimedSite, tables: Sequence[str]) -> bool:
     """Whether it was timed there, or predicted, and can do what the call asks for."""
-    known = variant in site.times
-    return known and can_serve(find_row(variant, tables), site.details) is None
+    timed = variant in site.times
+    return timed and can_serve(find_row(variant, tables), site.details) is None
 
 
 def _for_all(sites: Sequence[TimedSite], tables: Sequence[str], seconds: Seconds) -> list[str]:
     """The variants that serve every call, those that take least first."""
     names = dict.fromkeys(name for site in sites for name in site.times)
     able = [n for n in names if all(_serves(n, site, tables) for site in sites)]
-    return sorted(able, key=lambda name: (name != _taken(sites), seconds(name)))
+    return sorted(able, key=lambda name: (name != _common_choice(sites), seconds(name)))
 
 
-def _taken(sites: Sequence[TimedSite]) -> str:
+def _common_choice(sites: Sequence[TimedSite]) -> str:
     """The variant that all sites take, if it is one; of those that tie it need not be fastest."""
     names = {site.takes for site in sites}
     return names.pop() if len(names) == 1 else ""
@@ -164,7 +165,7 @@ def for_whole_model(sites: Sequence[TimedSite], tables: Sequence[str] = ()) -> E
     def then_s(what: str) -> float:
         return _in_model_s(sites, what)(best)
 
-    gain = Lead(
+    gain = Interval(
         then_s("median_s") / now_s("median_s"),
         then_s("low_s") / now_s("high_s"),
         then_s("high_s") / now_s("low_s"),
@@ -174,7 +175,7 @@ def for_whole_model(sites: Sequence[TimedSite], tables: Sequence[str] = ()) -> E
     why = (
         f"set_attn_implementation would set {best} for all {counted(len(sites), 'site')}, and with "
         "what attnbench does at each call and for each new mask or length they would take "
-        f"{ratio_interval(gain.factor, gain.low, gain.high)} what they take now"
+        f"{gain} what they take now"
     )
     return EngineAnswer(engine, why=why, ratio=gain)
 
@@ -194,7 +195,7 @@ def _one_for_all(
     sites: Sequence[TimedSite],
     tables: Sequence[str],
     refused: Callable[[str, TimedSite], str | None],
-    written: Callable[[str], list[str]],
+    lines_of: Callable[[str], list[str]],
 ) -> EngineAnswer:
     """The lines for the best, if the engine can take it everywhere; else what else it could."""
     seconds = _calls_s(sites)
@@ -207,10 +208,10 @@ def _one_for_all(
 
     best = able[0]
     if (why := refusal(best)) is None:
-        return EngineAnswer(engine, best, written(best))
+        return EngineAnswer(engine, best, lines_of(best))
     if other := next((name for name in able[1:] if refusal(name) is None), None):
         longer = ratio(seconds(other) / seconds(best))
-        why += f". It can take {other}, {longer} as long: {'; '.join(written(other))}"
+        why += f". It can take {other}, {longer} as long: {'; '.join(lines_of(other))}"
     return EngineAnswer(engine, why=why)
 
 
@@ -304,19 +305,19 @@ def _for_sdpa_kernel(sites: Sequence[TimedSite], tables: Sequence[str]) -> Engin
     order = _backends_in_order(sites, tables)
     if not order:
         return EngineAnswer(engine, why="no order of torch's backends was timed on all these calls")
-    written = _kernel_lines(order)
+    code = _kernel_lines(order)
     foreign = [s for s in sites if s.takes not in ("", "sdpa") and not engine_name(engine, s.takes)]
     if foreign:
-        taken, first = foreign[0].takes, order[0]
-        why = f"sdpa_kernel chooses among torch's backends, and {taken} is none of them"
+        variant, first = foreign[0].takes, order[0]
+        why = f"sdpa_kernel chooses among torch's backends, and {variant} is none of them"
         if len(sites) == 1:
-            longer = ratio(sites[0].times[first].median_s / sites[0].times[taken].median_s)
-            why += f". Of these {first} takes {longer} as long: {written[1]}"
+            longer = ratio(sites[0].times[first].median_s / sites[0].times[variant].median_s)
+            why += f". Of these {first} takes {longer} as long: {code[1]}"
         return EngineAnswer(engine, why=why)
     if _torch_chooses_as_well(sites, order, tables):
         why = "torch chooses the fastest of its backends by itself: no sdpa_kernel is needed"
         return EngineAnswer(engine, "sdpa", why=why)
-    return EngineAnswer(engine, ", then ".join(order), written)
+    return EngineAnswer(engine, ", then ".join(order), code)
 
 
 def _backends_in_order(sites: Sequence[TimedSite], tables: Sequence[str]) -> list[str]:
@@ -326,13 +327,14 @@ def _backends_in_order(sites: Sequence[TimedSite], tables: Sequence[str]) -> lis
     names = dict.fromkeys(n for site in sites for n in site.times if engine_name(KERNEL, n))
 
     def behind(name: str) -> float:
-        known = [site.times for site in sites if name in site.times]
-        best = [min(c.median_s for n, c in times.items() if n in names) for times in known]
-        times = [each[name].median_s for each in known]
-        return sum(t / b for t, b in zip(times, best, strict=True)) / len(known)
+        timed = [site.times for site in sites if name in site.times]
+        best = [min(c.median_s for n, c in times.items() if n in names) for times in timed]
+        times = [each[name].median_s for each in timed]
+        return sum(t / b for t, b in zip(times, best, strict=True)) / len(timed)
 
     orders = permutations(sorted(names, key=behind))
-    best = min(orders, key=lambda o: (o[:1] != (_taken(sites),), _by_order_s(o, sites, tables)))
+    first = (_common_choice(sites),)
+    best = min(orders, key=lambda o: (o[:1] != first, _by_order_s(o, sites, tables)))
     if _by_order_s(best, sites, tables) == inf:
         return []
     return [*best, MATH][: [*best, MATH].index(MATH) + 1]
@@ -358,8 +360,8 @@ def _torch_chooses_as_well(
     sites: Sequence[TimedSite], order: Sequence[str], tables: Sequence[str]
 ) -> bool:
     """Whether torch's own choice takes no longer, for all that is known."""
-    if _taken(sites) or not all("sdpa" in site.times for site in sites):
-        return _taken(sites) == "sdpa"
+    if _common_choice(sites) or not all("sdpa" in site.times for site in sites):
+        return _common_choice(sites) == "sdpa"
     return _calls_s(sites, "low_s")("sdpa") <= _by_order_s(order, sites, tables, "high_s")
 
 

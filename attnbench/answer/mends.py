@@ -57,8 +57,8 @@ def mends(
                 "" if all(_holds(mend.key, *call) for call in unlike) else ONLY[problem.q_len > 1]
             )
             masks.append(dataclasses.replace(mend, words=mend.words + only))
-    found = (_products(form, problem), masks, _tensors(form, problem), _kernels(form, problem))
-    return [mend for some in found for mend in some]
+    groups = (_products(form, problem), masks, _tensors(form, problem), _kernels(form, problem))
+    return [mend for some in groups for mend in some]
 
 
 ONLY = ", where q has one token", ", where q has more than one token"
@@ -319,11 +319,11 @@ class Pricer:
         """
         mended = priced.form or self._form
         takings = [{"variant": name, **how} for name in names]
-        ratios = [_ratio(self._asked(mended, mended, taking)) for taking in takings]
+        ratios = [_ratio(self._compared(mended, mended, taking)) for taking in takings]
         ratio, taking = min(zip(ratios, takings, strict=True), key=itemgetter(0))
         if ratio > ENOUGH:
             return priced
-        name, answer = taking["variant"], self._asked(self._form, self._form, taking)
+        name, answer = taking["variant"], self._compared(self._form, self._form, taking)
         judged = self._judged((name,), (f"take {name}",), answer, None)
         return judged if judged.gains else priced
 
@@ -336,39 +336,39 @@ class Pricer:
         some = [m for m in some if m not in alternatives]
         best = self._best_of(some)
         for each in alternatives:  # one kernel or another, not both
-            found = self._best_of([*some, each])
-            if found.ratio is not None and (best.ratio is None or found.ratio < best.ratio):
-                best = found
+            candidate = self._best_of([*some, each])
+            if candidate.ratio is not None and (best.ratio is None or candidate.ratio < best.ratio):
+                best = candidate
         return best
 
     def _best_of(self, some: Sequence[Mend]) -> Priced:
         """All of them together, but for those without which the call is as fast."""
         if not some:
             return Priced(why=NOTHING)
-        kept = list(some)
-        answer = self._pairs(self._form, kept)
-        while not _faster(answer) and len(kept) > 1:
+        remaining = list(some)
+        answer = self._pairs(self._form, remaining)
+        while not _faster(answer) and len(remaining) > 1:
             # one of them may cost more than another gains, or change the output
-            fewer = [[m for m in kept if m is not each] for each in kept]
+            fewer = [[m for m in remaining if m is not each] for each in remaining]
             answers = [self._pairs(self._form, some) for some in fewer]
             best = min(range(len(fewer)), key=lambda n: _ratio(answers[n]))
-            kept, answer = fewer[best], answers[best]
+            remaining, answer = fewer[best], answers[best]
         if not _faster(answer):
             return self._no_gain(some, answer)
-        for each in list(kept):
-            without = [m for m in kept if m is not each]
+        for each in list(remaining):
+            without = [m for m in remaining if m is not each]
             if without and _as_fast(self._pairs(_changed(self._form, without), [each])):
-                kept = without
-        if len(kept) < len(some):
-            answer = self._pairs(self._form, kept)
-        keys, words = tuple(m.key for m in kept), tuple(m.words for m in kept)
-        return self._judged(keys, words, answer, _changed(self._form, kept))
+                remaining = without
+        if len(remaining) < len(some):
+            answer = self._pairs(self._form, remaining)
+        keys, words = tuple(m.key for m in remaining), tuple(m.words for m in remaining)
+        return self._judged(keys, words, answer, _changed(self._form, remaining))
 
     def _no_gain(self, some: Sequence[Mend], answer: Mapping[str, Any]) -> Priced:
-        tried = "; ".join(mend.words for mend in some)
+        words = "; ".join(mend.words for mend in some)
         why = answer.get("why")
-        said = f"not done, since {why}" if why else "no gain is shown"
-        return Priced(why=f"{tried}: {said}", **_seconds(answer))
+        result = f"not done, since {why}" if why else "no gain is shown"
+        return Priced(why=f"{words}: {result}", **_seconds(answer))
 
     def _judged(
         self,
@@ -396,7 +396,7 @@ class Pricer:
 
     def _copied_or_not(self, copied: Comparison, form: CallForm) -> Comparison:
         """What copies gain, widened to what the layout gains where it costs nothing."""
-        free = self._asked(self._form, _without_copies(form))
+        free = self._compared(self._form, _without_copies(form))
         if not _faster(free) or free["comparison"]["ratio"] > copied.ratio:
             return copied
         low, ratio = free["comparison"]["low"], free["comparison"]["ratio"]
@@ -410,9 +410,9 @@ class Pricer:
 
     def _pairs(self, form: CallForm, some: Sequence[Mend]) -> dict[str, Any]:
         """Pairs of a form and the form with these mends."""
-        return self._asked(form, _changed(form, some))
+        return self._compared(form, _changed(form, some))
 
-    def _asked(
+    def _compared(
         self, form: CallForm, against: CallForm, taking: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         from attnbench.core.process import WorkerLost

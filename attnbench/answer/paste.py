@@ -31,7 +31,8 @@ def words_of(p: Problem) -> list[str]:
         if alike is None or getattr(p, name) != getattr(p, alike):
             words += [f"--{name.replace('_', '-')}", getattr(p, name)]
     words += ["--dtype", p.dtype, "--mask", p.mask, "--phase", p.phase]
-    words += ["--inputs", p.inputs] * (p.inputs != "normal") + ["--device", p.device]
+    words += ["--inputs", p.inputs] if p.inputs != "normal" else []
+    words += ["--device", p.device]
     return [str(word) for word in words]
 
 
@@ -107,7 +108,6 @@ NAMES: dict[str, dict[str, str]] = {
     },
 }
 """What each engine calls a variant."""
-ENGINES = tuple(NAMES)
 PREFIX = "attnbench:"
 OWN = "its own operator"
 CAUSAL = Mask.parse("causal")
@@ -165,7 +165,7 @@ def lines(
         words = ["q, k, v", mask, *more]
         return [
             "import attnbench",
-            f"attend = attnbench.attention({_named(variant, tables)})",
+            f"attend = attnbench.attention({_arguments(variant, tables)})",
             f"out = attend({', '.join(words)}){comment}",
         ]
     words = ["q, k, v", *torchs, *more, *["enable_gqa=True"] * (problem.group > 1)]
@@ -204,8 +204,8 @@ def _mask_for_attnbench(problem: Problem) -> tuple[str, str]:
 def find_row(variant: str, tables: Sequence[str] = ()) -> Variant:
     """Its row: built in, or of an installed distribution or these files."""
     own = own_rows()
-    known = Table(dict(own)) if variant.partition("?")[0] in own else impls.table(tables)
-    return known.find(variant)
+    table = Table(dict(own)) if variant.partition("?")[0] in own else impls.table(tables)
+    return table.find(variant)
 
 
 def in_transformers(variant: str, tables: Sequence[str] = ()) -> list[str]:
@@ -214,11 +214,11 @@ def in_transformers(variant: str, tables: Sequence[str] = ()) -> list[str]:
         return [f'model.set_attn_implementation("{own}")']
     start = ["import attnbench.models.transformers"]
     if "?" in variant or variant not in own_rows():
-        start.append(f"attnbench.models.transformers.register({_named(variant, tables)})")
+        start.append(f"attnbench.models.transformers.register({_arguments(variant, tables)})")
     return [*start, f'model.set_attn_implementation("{spelled(variant)}")']
 
 
-def _named(variant: str, tables: Sequence[str]) -> str:
+def _arguments(variant: str, tables: Sequence[str]) -> str:
     """The arguments that name a variant: with the files of rows, where it isn't built in."""
     built_in = variant.partition("?")[0] in own_rows()
     words = [variant] if built_in or not tables else [variant, list(tables)]
@@ -236,12 +236,12 @@ def proof(choice: Choice) -> str:
 
 def pasted(choice: Choice, details: CallDetails = PLAIN) -> dict[str, Any]:
     """All of it; of a choice without a winner nothing."""
-    found: dict[str, Any] = {"code": [], "transformers": [], "proof": proof(choice)}
+    parts: dict[str, Any] = {"code": [], "transformers": [], "proof": proof(choice)}
     if choice.ranking and choice.problem.level == "core":  # others have weights: a module
         name, tables = choice.ranking.winner.variant, tables_of(choice)
         code = lines(name, choice.problem, details, tables)
-        found |= {"code": code, "transformers": in_transformers(name, tables) if code else []}
-    return found
+        parts |= {"code": code, "transformers": in_transformers(name, tables) if code else []}
+    return parts
 
 
 def tables_of(choice: Choice) -> list[str]:

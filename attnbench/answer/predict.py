@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attnbench.answer.regimes import time_of
-from attnbench.core.stats import student_quantile
+from attnbench.core.stats import Interval, student_quantile
 from impls.loading import load_function
 
 if TYPE_CHECKING:
@@ -50,14 +50,11 @@ BESIDE = 2
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Seconds or bytes: a figure and the interval that nine of ten such figures lie in; of this
-    very problem if it was ``measured``.
+class Estimate(Interval):
+    """Seconds or bytes, with the interval that nine of ten such figures lie in; of this very
+    problem if it was ``measured``.
     """
 
-    middle: float
-    low: float
-    high: float
     measured: bool = False
 
     @property
@@ -163,19 +160,19 @@ class Smoothed(NamedTuple):
     variance: float
 
 
-def predict(problems: Sequence[Problem], figures: Sequence[float], asked: Problem) -> Estimate:
+def predict(problems: Sequence[Problem], figures: Sequence[float], target: Problem) -> Estimate:
     """The figure of a problem from those of measured ones, by the law above."""
-    nearest = np.argsort(squared_distances([asked], problems)[0], kind="stable")[:NEAREST]
-    some, known = [problems[i] for i in nearest], np.array([figures[i] for i in nearest])
+    nearest = np.argsort(squared_distances([target], problems)[0], kind="stable")[:NEAREST]
+    some, values = [problems[i] for i in nearest], np.array([figures[i] for i in nearest])
     amounts = np.array([terms(p) for p in some])
-    weights = fit_weights(amounts, known)
-    leftover = np.log(known / (amounts @ weights))
+    weights = fit_weights(amounts, values)
+    leftover = np.log(values / (amounts @ weights))
     free = max(1, len(some) - int(np.count_nonzero(weights)))
     among, to_asked = (
-        np.exp(squared_distances(ones, some) / (-2 * REACH**2)) for ones in (some, [asked])
+        np.exp(squared_distances(ones, some) / (-2 * REACH**2)) for ones in (some, [target])
     )
     best = min(_smooth(leftover, among, to_asked[0], noise, free) for noise in NOISES)
-    middle = math.log(terms(asked) @ weights) + best.mean
+    middle = math.log(terms(target) @ weights) + best.mean
     half = student_quantile(0.95, free) * max(LEAST_OFF, math.sqrt(best.variance))
     return Estimate(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
@@ -267,15 +264,15 @@ class VariantRecords:
         problems = [p for p, _ in sound]
         if outside(self.problem, problems) is not None:
             return None
-        found = predict(problems, [m.peak_bytes for _, m in sound], self.problem)
-        return None if found.off > TRUSTED else found
+        estimate = predict(problems, [m.peak_bytes for _, m in sound], self.problem)
+        return None if estimate.off > TRUSTED else estimate
 
     def error(self) -> float | None:
         """To exact softmax, relative, the worst of output and gradients; None if not measured."""
-        found = []
+        errors = []
         for s in self.beside:
             if s.computes == "softmax":
-                found += [e.relative for e in (s.error or {}).values()]
+                errors += [e.relative for e in (s.error or {}).values()]
             elif s.distance:
-                found.append(s.distance.relative)
-        return max((e for e in found if e is not None), default=None)
+                errors.append(s.distance.relative)
+        return max((e for e in errors if e is not None), default=None)

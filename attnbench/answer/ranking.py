@@ -17,8 +17,9 @@ from itertools import combinations
 from typing import Any
 
 from attnbench.answer.regimes import time_of
-from attnbench.core.format import percent, ratio, ratio_interval, size, time_interval
+from attnbench.core.format import percent, ratio, size, time_interval
 from attnbench.core.record import FINDINGS, Record, Status, Time
+from attnbench.core.stats import Interval
 from impls import own_rows
 from impls.masks import Mask
 from impls.problem import Problem
@@ -69,30 +70,18 @@ def with_same(variant: str, same: Sequence[str]) -> str:
     return f"{variant} ({others})" if others else variant
 
 
-@dataclass(frozen=True)
-class Lead:
-    """By how much one candidate is ahead of another: a factor and its interval."""
-
-    factor: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return ratio_interval(self.factor, self.low, self.high)
-
-
-def lead_over(best: Candidate, other: Candidate) -> Lead:
+def lead_over(best: Candidate, other: Candidate) -> Interval:
     """How far ahead one is of another: for measured times, from the ends of both intervals.
 
     Errors of predicted times are independent, so their intervals add as squares.
     """
     if best.measured and other.measured:
         low, high = other.low_s / best.high_s, other.high_s / best.low_s
-        return Lead(other.median_s / best.median_s, low, high)
+        return Interval(other.median_s / best.median_s, low, high)
     middle = math.log(other.median_s / best.median_s)
     down = math.hypot(math.log(other.median_s / other.low_s), math.log(best.high_s / best.median_s))
     up = math.hypot(math.log(other.high_s / other.median_s), math.log(best.median_s / best.low_s))
-    return Lead(*(math.exp(x) for x in (middle, middle - down, middle + up)))
+    return Interval(*(math.exp(x) for x in (middle, middle - down, middle + up)))
 
 
 def beats(one: Time | Candidate, other: Time | Candidate, margin: float) -> bool:
@@ -117,7 +106,7 @@ class Ranking:
     equal: tuple[Candidate, ...]
     slower: tuple[Candidate, ...]
     next: Candidate | None
-    lead: Lead | None
+    lead: Interval | None
 
     @classmethod
     def of(
@@ -224,12 +213,12 @@ def one_a_kernel(
             groups.append([c])
         else:
             own.append(c)
-    found = []
+    merged = []
     for group in groups:
         near = [c for c in group if c.median_s <= group[0].median_s * (1 + margin)]
         first = min(near, key=lambda c: torch_rank(c.variant))
-        found.append(replace(first, same=tuple(c.variant for c in group if c is not first)))
-    return found
+        merged.append(replace(first, same=tuple(c.variant for c in group if c is not first)))
+    return merged
 
 
 # ---- the margin of a run -------------------------------------------------------------------------
@@ -321,7 +310,7 @@ class Answer:
     time: Time
     equal: tuple[str, ...]
     next: str | None
-    lead: Lead | None
+    lead: Interval | None
     memory_bytes: int | None = None
     frugal: tuple[str, int, float] | None = None
     world: int | None = None
@@ -362,14 +351,14 @@ class Answer:
             text += f" (noisy: {'; '.join(self.flags)})"
         over = f", over {self.world} processes" if self.world else ""
         where = f", on {self.node}" if self.node else ""
-        return f"{problem_in_words(self.problem)}{over}{where}: {text}"
+        return f"{self.problem}{over}{where}: {text}"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, without the samples."""
         names, lead = ("winner", "next", "memory_bytes", "world", "node", "margin"), self.lead
         return {
             **{name: getattr(self, name) for name in names},
-            "lead": lead and lead.factor,
+            "lead": lead and lead.value,
             "lead_low": lead and lead.low,
             "lead_high": lead and lead.high,
             **{name: getattr(self.time, name) for name in ("median_s", "low_s", "high_s")},
@@ -380,24 +369,6 @@ class Answer:
             "flags": list(self.flags),
             "sentence": self.sentence(),
         }
-
-
-def problem_in_words(p: Problem) -> str:
-    """A problem in the words of a sentence: ``forward, mask causal, 1024 tokens, …``."""
-    length = f"{p.kv_len} tokens"
-    if p.q_len != p.kv_len:
-        length = f"{p.q_len} queries on {p.kv_len} keys"
-    width = f"d{p.head_dim}" + (f"/{p.v_head_dim}" if p.v_head_dim != p.head_dim else "")
-    words = [p.level] if p.level != "core" else []
-    words += [p.phase, f"mask {p.mask}", length]
-    words += [f"{p.inputs} inputs"] if p.inputs != "normal" else []
-    return ", ".join([*words, f"b{p.batch} h{p.heads}/{p.kv_heads} {width} {p.dtype}"])
-
-
-def problem_and_device(problem: Problem) -> str:
-    """The same with the device, where it isn't the CPU."""
-    where = f" on {problem.device}" if problem.device != "cpu" else ""
-    return problem_in_words(problem) + where
 
 
 def answers(
@@ -414,8 +385,8 @@ def answers(
     failures: dict[tuple[Any, str], str] = {}
     failed = [r for r in (records if among is None else among) if r.status in FINDINGS]
     for r in sorted(failed, key=lambda r: -r.problem.kv_len):  # the shortest is named
-        said = f"{r.variant} {FAILURES[r.status]} at {r.problem.kv_len:,} tokens"
-        failures[_without_length(r.problem), r.variant] = said
+        failure = f"{r.variant} {FAILURES[r.status]} at {r.problem.kv_len:,} tokens"
+        failures[_without_length(r.problem), r.variant] = failure
     groups: dict[tuple[Problem, int | None, str], list[Record]] = {}
     for record in records:
         world = record.ranks.world if record.ranks else None
@@ -425,8 +396,8 @@ def answers(
         exact = [r for r in group if r.computes == EXACT and r.time and not r.wrong_on]
         if exact:
             answer = _answer(problem, exact, margin)
-            known = [failures.get((_without_length(problem), v)) for v in answer.leaders]
-            flags = (*answer.flags, *filter(None, known))
+            failed_elsewhere = [failures.get((_without_length(problem), v)) for v in answer.leaders]
+            flags = (*answer.flags, *filter(None, failed_elsewhere))
             yield replace(answer, world=world, node=node if several > 1 else "", flags=flags)
 
 
@@ -441,20 +412,22 @@ def _answer(problem: Problem, exact: list[Record], margin: float) -> Answer:
     """Of those timed by the most common clock; the others are named and not ranked."""
     clock = statistics.mode(r.time.clock for r in exact if r.time)
     times: dict[str, Time] = {}
-    known: dict[str, Candidate] = {}
+    by_name: dict[str, Candidate] = {}
     ran: dict[str, Record] = {}
     other_clocks = []
     for r in exact:
         if (t := r.time) is not None and t.clock == clock:
             ends, peak = (t.median_s, t.low_s, t.high_s), _peak(r)
-            known[r.variant] = Candidate(r.variant, EXACT, *ends, measured=True, memory_bytes=peak)
+            by_name[r.variant] = Candidate(
+                r.variant, EXACT, *ends, measured=True, memory_bytes=peak
+            )
             times[r.variant] = t
             ran[r.variant] = r
         elif t is not None:
             other_clocks.append(
                 f"{r.variant} is not ranked: it is timed by the clock {t.clock}, others by {clock}"
             )
-    order = sorted(one_a_kernel([*known.values()], ran, margin), key=lambda c: c.median_s)
+    order = sorted(one_a_kernel([*by_name.values()], ran, margin), key=lambda c: c.median_s)
     ranking = rank(order, margin)
     winner, after, doubts = ranking.winner, ranking.next, []
     for c in order:  # where its fastest call could not have won, a slow one's doubts are nothing

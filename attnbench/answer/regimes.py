@@ -74,18 +74,18 @@ class Regime:
     def words(self) -> list[str]:
         """Everything that tells it from another, most telling first."""
         p = self.fixed
-        found = [self.phase]
-        found += [f"a {p['level']}"] * (p["level"] != "core")
+        parts = [self.phase]
+        parts += [f"a {p['level']}"] if p["level"] != "core" else []
         if "q_len" in p:
             queries = "one query" if p["q_len"] == 1 else f"{p['q_len']} queries"
-            found += [f"{queries} a call"] * (self.phase != "decode" or p["q_len"] != 1)
-        found += ["no mask" if self.mask == "none" else self.mask, self.dtype]
+            parts += [f"{queries} a call"] if (self.phase, p["q_len"]) != ("decode", 1) else []
+        parts += ["no mask" if self.mask == "none" else self.mask, self.dtype]
         inputs = FOLDERS.sub(r"\1", str(p["inputs"]))
-        found += [f"{inputs} inputs"] * (inputs != "normal")
-        found += [self.shape, f"on {p['device']}"]
-        found += [f"over {self.world} processes"] * bool(self.world)
-        found += [self.node] * (bool(self.node) and self.several_nodes)
-        return found
+        parts += [f"{inputs} inputs"] if inputs != "normal" else []
+        parts += [self.shape, f"on {p['device']}"]
+        parts += [f"over {self.world} processes"] if self.world else []
+        parts += [self.node] if self.node and self.several_nodes else []
+        return parts
 
     def __str__(self) -> str:
         return ", ".join(self.words())
@@ -109,8 +109,8 @@ class Regime:
 def time_of(record: Record | None) -> Time | None:
     """Its time; None where that is none, or no number above zero."""
     time = record.time if record else None
-    said = (time.median_s, time.low_s, time.high_s) if time else (None,)
-    return time if all(x is not None and math.isfinite(x) and x > 0 for x in said) else None
+    values = (time.median_s, time.low_s, time.high_s) if time else (None,)
+    return time if all(x is not None and math.isfinite(x) and x > 0 for x in values) else None
 
 
 Places = dict[tuple[int, int], list[Record]]
@@ -127,24 +127,26 @@ def regimes(records: Iterable[Record]) -> list[Regime]:
         alike.setdefault(key, []).append(record)
     on_devices: list[tuple[Key, int | None, str, list[Record]]] = []
     for key, some in alike.items():
-        tried: dict[tuple[int | None, str], list[Record]] = {}
+        by_device: dict[tuple[int | None, str], list[Record]] = {}
         rest: list[Record] = []  # what was never tried is missing on each device alike
         for record in some:
             world = record.ranks.world if record.ranks else None
-            known = record.node or record.ranks or record.time  # older runs name no node
-            (tried.setdefault((world, record.node), []) if known else rest).append(record)
-        on_devices += [(key, *on, own + rest) for on, own in (tried or {(None, ""): []}).items()]
+            has_device = record.node or record.ranks or record.time  # older runs name no node
+            (by_device.setdefault((world, record.node), []) if has_device else rest).append(record)
+        by_device = by_device or {(None, ""): []}
+        on_devices += [(key, *on, own + rest) for on, own in by_device.items()]
     nodes = {node for _, _, node, some in on_devices if any(map(time_of, some))}
-    found = []
+    results = []
     for key, world, node, some in on_devices:
         for tokens, places in _lines(some):
             cells: dict[int, dict[str, Record]] = {}
             for (_, length), here in sorted(places.items(), key=lambda each: each[0][1]):
                 cells[length] = {record.variant: record for record in here}
             batch = {} if tokens else {"batch": next(iter(places))[0]}
-            found.append(Regime({**batch, **dict(key)}, cells, world, node, tokens, len(nodes) > 1))
+            several = len(nodes) > 1
+            results.append(Regime({**batch, **dict(key)}, cells, world, node, tokens, several))
     order = {phase: number for number, phase in enumerate(PHASES)}
-    return sorted(found, key=lambda r: (r.fixed["level"] != "core", order.get(r.phase, 9)))
+    return sorted(results, key=lambda r: (r.fixed["level"] != "core", order.get(r.phase, 9)))
 
 
 def _lines(records: Sequence[Record]) -> Iterable[tuple[int | None, Places]]:
@@ -177,12 +179,12 @@ def frontier(points: Mapping[str, tuple[float, float]]) -> list[str]:
     In the order of the first coordinate; points that lie on each other are kept together. What
     is no number in either stands nowhere.
     """
-    kept: list[str] = []
+    names: list[str] = []
     best = float("inf")
-    known = [name for name, point in points.items() if all(map(math.isfinite, point))]
-    for name in sorted(known, key=lambda name: (*points[name], name)):
+    finite = [name for name, point in points.items() if all(map(math.isfinite, point))]
+    for name in sorted(finite, key=lambda name: (*points[name], name)):
         y = points[name][1]
-        if y < best or (kept and points[name] == points[kept[-1]]):
-            kept.append(name)
+        if y < best or (names and points[name] == points[names[-1]]):
+            names.append(name)
             best = y
-    return kept
+    return names

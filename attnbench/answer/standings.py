@@ -57,8 +57,8 @@ class Standing:
     @property
     def nearest(self) -> Faster | None:
         """The inexact variant that keeps most of what softmax does, be it little."""
-        known = [f for f in self.faster if f.skill is not None]
-        return max(known, key=lambda f: f.skill or 0.0, default=None)
+        rated = [f for f in self.faster if f.skill is not None]
+        return max(rated, key=lambda f: f.skill or 0.0, default=None)
 
     @property
     def leaders(self) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ class Stretch:
 
 def standings(regime: Regime, margin: float = MARGIN) -> list[Standing]:
     """One for each length, the shortest first."""
-    found = []
+    results = []
     for length in regime.cells:
         timed = list(regime.timed(length).values())
         answer = next(answers(timed, margin, regime.records), None)
@@ -112,18 +112,18 @@ def standings(regime: Regime, margin: float = MARGIN) -> list[Standing]:
                 continue
             best, t, far = answer.time, r.time, r.distance
             if t.clock == best.clock and beats(t, best, margin):
-                known = (far.relative, far.skill) if far else (None, None)
-                faster.append(Faster(r.variant, r.computes, best.median_s / t.median_s, *known))
+                quality = (far.relative, far.skill) if far else (None, None)
+                faster.append(Faster(r.variant, r.computes, best.median_s / t.median_s, *quality))
         faster.sort(key=lambda f: -f.speedup)
-        found.append(Standing(length, answer, len(timed), tuple(faster)))
-    return found
+        results.append(Standing(length, answer, len(timed), tuple(faster)))
+    return results
 
 
-def stretches(found: Sequence[Standing]) -> list[Stretch]:
+def stretches(ranked: Sequence[Standing]) -> list[Stretch]:
     """The standings, grouped where the same variants lead at neighbouring lengths, and the same
     one of them is advised.
     """
-    groups = groupby(found, key=lambda s: (frozenset(s.leaders), s.leaders[:1]))
+    groups = groupby(ranked, key=lambda s: (frozenset(s.leaders), s.leaders[:1]))
     return [Stretch(tuple(group)) for _, group in groups]
 
 
@@ -145,9 +145,9 @@ class Crossing:
         )
 
 
-def crossings(regime: Regime, found: list[Standing], margin: float = MARGIN) -> list[Crossing]:
+def crossings(regime: Regime, ranked: list[Standing], margin: float = MARGIN) -> list[Crossing]:
     """Each change of place between two variants that win at some length."""
-    winners = dict.fromkeys(s.answer.winner for s in found if s.answer)
+    winners = dict.fromkeys(s.answer.winner for s in ranked if s.answer)
     crossed = []
     for a, b in combinations(winners, 2):
         leader, last = "", 0
@@ -218,30 +218,30 @@ class Closeness:
 def closeness(regimes: Iterable[Regime]) -> list[Closeness]:
     """The exact variants, the nearest to the best over all first; of problems with two or more."""
     ratios: dict[str, list[float]] = {}
-    seen: set[tuple[int, ...]] = set()
+    problems: set[tuple[int, ...]] = set()
     for regime in regimes:
         for length in regime.cells:
             exact = regime.exact(length)
             problem = tuple(map(id, regime.timed(length).values()))  # it may lie on two lines
-            if len(exact) < 2 or problem in seen:
+            if len(exact) < 2 or problem in problems:
                 continue
-            seen.add(problem)
+            problems.add(problem)
             best = min(exact.values())
             for name, median in exact.items():
                 ratios.setdefault(name, []).append(median / best)
-    found = [Closeness(name, tuple(sorted(some)), len(seen)) for name, some in ratios.items()]
-    return sorted(found, key=lambda c: (c.cost, c.variant))
+    results = [Closeness(name, tuple(sorted(some)), len(problems)) for name, some in ratios.items()]
+    return sorted(results, key=lambda c: (c.cost, c.variant))
 
 
-def advised(found: Sequence[Closeness], ranked: Iterable[Standing]) -> Closeness:
+def advised(nearest: Sequence[Closeness], ranked: Iterable[Standing]) -> Closeness:
     """Which to use, if only one; ``ranked``: all standings. Raises IndexError if there is none.
 
     Torch's own, if it leads or ties everywhere, or keeps to the factor of the nearest of all on
     most problems, or on as many; else that nearest.
     """
-    factor, _ = found[0].mostly()
-    near = [c for c in found if c.share(factor) >= min(MOSTLY, found[0].share(factor))]
+    factor, _ = nearest[0].mostly()
+    near = [c for c in nearest if c.share(factor) >= min(MOSTLY, nearest[0].share(factor))]
     first = min(near, key=lambda c: torch_rank(c.variant))
     tied = [set(s.leaders) for s in ranked if s.answer]
-    everywhere = [c for c in found if tied and all(c.variant in leaders for leaders in tied)]
+    everywhere = [c for c in nearest if tied and all(c.variant in leaders for leaders in tied)]
     return min([first, *everywhere], key=lambda c: torch_rank(c.variant))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from textwrap import wrap
@@ -421,11 +420,11 @@ class Parser(argparse.ArgumentParser):
         """Leave it to the form that the first word names, if it names one."""
         if args and args[0] in self.forms:
             return self.forms[args[0]].parse_known_args(args[1:], namespace)
-        found, rest = super().parse_known_args(args, namespace)
+        values, rest = super().parse_known_args(args, namespace)
         if rest and self.part:
             kind = "option" if rest[0].startswith("-") else "argument"
             self.error(f"{self.prog} takes no {kind} {rest[0]}{self._near(rest[0])}")
-        return found, rest
+        return values, rest
 
     def _near(self, word: str) -> str:
         """``; did you mean --seq?``, or nothing where no option or verb is like it."""
@@ -435,18 +434,10 @@ class Parser(argparse.ArgumentParser):
         near = get_close_matches(word.partition("=")[0], options, 1)
         return f"; did you mean {near[0]}?" if near else ""
 
-    def print_help(self, file: Any = None) -> None:
-        """Print the options, on a terminal with headings in bold and options in colour."""
-        text, file = self.format_help(), format.Unchecked(file or sys.stdout)
-        if sys.stdout.isatty():
-            text = re.sub(r"^(\w.*:)$", "\033[1m\\1\033[0m", text, flags=re.MULTILINE)
-            text = re.sub(r"(?<=[ \[])(--?[a-z][\w-]*)", "\033[36m\\1\033[0m", text)
-        print(text, end="", file=file)
-
     def error(self, message: str) -> NoReturn:
         """Raise :class:`BadWord`, with one sentence."""
-        if found := re.match("argument VERB: invalid choice: '(.*?)' ", message):
-            message = f"there is no verb {found[1]!r}{self._near(found[1])}"
+        if match := re.match("argument VERB: invalid choice: '(.*?)' ", message):
+            message = f"there is no verb {match[1]!r}{self._near(match[1])}"
         raise BadWord(f"{message} ('{self.prog} --help' shows what there is)")
 
 
@@ -497,9 +488,9 @@ GRID = (*(name[2:].replace("-", "_") for name in AXES), "world", "budget")
 """The options that are values of a grid."""
 
 
-def grid_changes(given: argparse.Namespace) -> dict[str, Any]:
+def grid_changes(arguments: argparse.Namespace) -> dict[str, Any]:
     """The values of a grid that the command line sets."""
-    changes = {name: getattr(given, name, None) for name in GRID}
+    changes = {name: getattr(arguments, name, None) for name in GRID}
     if changes["mask"] is not None:
         changes["mask"] = tuple(changes["mask"])
     return {name: value for name, value in changes.items() if value is not None}

@@ -23,7 +23,7 @@ EVERY_S, TENTHS = 10.0, 10
 """Where there is no terminal, a line so often, or after each tenth of the whole."""
 BOARD = 6
 LATE = 0.1
-"""What has taken longer than was thought is thought to take this share of its time yet."""
+"""Once overdue, a tenth of the time so far is assumed to remain."""
 
 
 class Bar(Protocol):
@@ -166,15 +166,15 @@ class Progress:
         from rich.text import Text
 
         lengths = sorted({n for _, n in self._best})[-4:]
-        made = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-        made.add_column("fastest so far, ms")
+        table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+        table.add_column("fastest so far, ms")
         for n in lengths:
-            made.add_column(f"{n:,}")
+            table.add_column(f"{n:,}")
         for regime in list(dict.fromkeys(regime for regime, _ in self._best))[-BOARD:]:
             cells = (self._best.get((regime, n)) for n in lengths)
             row = (regime, *(f"{c[1]} {ms(c[0])}" if c else "" for c in cells))
-            made.add_row(*(Text(for_terminal(text)) for text in row))
-        return made
+            table.add_row(*(Text(for_terminal(text)) for text in row))
+        return table
 
 
 class _Bar:
@@ -187,12 +187,15 @@ class _Bar:
         self._console = Console(file=cast(IO[str], Unchecked(sys.stderr)))
         self._now, self._below = now, below
         self._live = Live(
-            get_renderable=self._shown, console=self._console, transient=True, refresh_per_second=4
+            get_renderable=self._renderable,
+            console=self._console,
+            transient=True,
+            refresh_per_second=4,
         )
         self.start, self.stop = self._live.start, self._live.stop
         self.refresh = self._live.refresh
 
-    def _shown(self) -> RenderableType:
+    def _renderable(self) -> RenderableType:
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table

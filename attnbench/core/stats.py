@@ -10,11 +10,11 @@ from enum import StrEnum
 from functools import lru_cache
 from math import atan, comb, cos, pi, sin, sqrt
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from attnbench.core.format import percent
+from attnbench.core.format import percent, ratio_interval
 
 CONFIDENCE = 0.95
 
@@ -28,6 +28,23 @@ class Summary(NamedTuple):
     q25: float
     q75: float
     least: float
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A figure and the interval that it lies in; as text, a ratio."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def exactly(cls, value: float) -> Self:
+        """Without an interval."""
+        return cls(value, value, value)
+
+    def __str__(self) -> str:
+        return ratio_interval(self.value, self.low, self.high)
 
 
 @lru_cache(maxsize=1024)

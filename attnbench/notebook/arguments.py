@@ -41,26 +41,28 @@ def text(value: Any) -> str:
     return str(value).removeprefix("torch.")
 
 
-def words(verb: str, given: Mapping[str, Any]) -> list[str]:
+def words(verb: str, options: Mapping[str, Any]) -> list[str]:
     """The command that asks the same; None stands for what is not given. Raises BadWord."""
-    found = [verb, *several("variants", given["variants"])] if given.get("variants") else [verb]
-    for name, value in given.items():
+    command = [verb]
+    if options.get("variants"):
+        command += several("variants", options["variants"])
+    for name, value in options.items():
         option = f"--{AGAIN.get(name, name).replace('_', '-')}"
         if name in ASIDE or value is None or value is False or value == ():
             continue
         if value is True:
-            found.append(option)
+            command.append(option)
         elif name in AGAIN and (value or name == "mask"):
-            found += [word for each in several(name, value) for word in (option, each)]
+            command += [word for each in several(name, value) for word in (option, each)]
         elif name not in AGAIN:
-            found += [option, text(value)]
-    return found
+            command += [option, text(value)]
+    return command
 
 
-def asked(verb: str, given: Mapping[str, Any]) -> argparse.Namespace:
+def parse(verb: str, options: Mapping[str, Any]) -> argparse.Namespace:
     """What the verb is asked for, as the command line gives it; raises :class:`BadWord`."""
-    given = {name: plain(value) for name, value in given.items()}
-    command = words(verb, given)
-    found: argparse.Namespace = parser().parse_args(command)
-    found.out, found.command = str(given["out"]), shlex.join(["attnbench", *command])
-    return found
+    options = {name: plain(value) for name, value in options.items()}
+    command = words(verb, options)
+    arguments: argparse.Namespace = parser().parse_args(command)
+    arguments.out, arguments.command = str(options["out"]), shlex.join(["attnbench", *command])
+    return arguments

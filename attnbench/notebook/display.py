@@ -109,7 +109,7 @@ def show(what: Any = "results", figures: str | Iterable[str] = "time") -> Shown:
     timed = [scene for scene in all_scenes if scene.timed]
     several_runs = len(runs) > 1
     look, base = looks(record for run in runs for record in run.records), baseline(all_scenes)
-    drawn = [lines.draw(scene, look, base, name) for name in names for scene in timed[:REGIMES]]
+    plots = [lines.draw(scene, look, base, name) for name in names for scene in timed[:REGIMES]]
     of = {run.name: f"{run.name}: " if several_runs else "" for run in runs}
     notes = []
     for run in runs:
@@ -122,7 +122,7 @@ def show(what: Any = "results", figures: str | Iterable[str] = "time") -> Shown:
             for line in sentences(scene)
         ],
         winners(timed),
-        [Picture(**vars(each)) for each in drawn if each],
+        [Picture(**vars(each)) for each in plots if each],
         [
             f"{', '.join(each.variants)} ({each.cells}): {each.reason}"
             for each in missing(all_scenes)

@@ -78,15 +78,15 @@ def load(*runs: str | Path, samples: bool = False) -> Measurements:
     if "q_len" in several and all(p.q_len in (1, p.kv_len) for p in problems):
         several.remove("q_len")  # the phase says which
     rows = [row for run in gathered for row in tidy.measurements(run)]
-    found = Measurements(tidy.frame(rows))
-    found = found.drop(columns=[name for name in VARYING if name not in several], errors="ignore")
+    table = Measurements(tidy.frame(rows))
+    table = table.drop(columns=[name for name in VARYING if name not in several], errors="ignore")
     if len(folders) > 1:
-        found.insert(0, "run", [str(run.path) for run in gathered for _ in run.records])
-    found._raw = raw
-    found.attrs["runs"] = [str(path) for path in folders]
+        table.insert(0, "run", [str(run.path) for run in gathered for _ in run.records])
+    table._raw = raw
+    table.attrs["runs"] = [str(path) for path in folders]
     if len(folders) == 1:
-        found.attrs["run"] = str(folders[0])
-    return found
+        table.attrs["run"] = str(folders[0])
+    return table
 
 
 def behind(what: Any) -> list[ReportRun]:
@@ -110,11 +110,11 @@ def behind(what: Any) -> list[ReportRun]:
         cells[str(folder)].add(tuple(cell))
     runs = []
     for run in gather([Path(folder) for folder in cells]):
-        wanted = cells[str(run.path)]
-        kept = [
+        wanted_cells = cells[str(run.path)]
+        pairs = [
             (record, line)
             for record, line in zip(run.records, run.lines, strict=True)
-            if (record.variant, *record.problem.to_dict().values()) in wanted
+            if (record.variant, *record.problem.to_dict().values()) in wanted_cells
         ]
-        runs.append(replace(run, records=[r for r, _ in kept], lines=[n for _, n in kept]))
+        runs.append(replace(run, records=[r for r, _ in pairs], lines=[n for _, n in pairs]))
     return runs

@@ -20,8 +20,8 @@ from attnbench.command.progress import Progress
 from attnbench.core.format import roughly
 from attnbench.features.choose import view
 from attnbench.features.choose.verb import answer, answer_calls
-from attnbench.features.run.verb import begun, measure, measuring_s, places_of
-from attnbench.notebook.arguments import asked
+from attnbench.features.run.verb import measure, measuring_s, places_of, start_run
+from attnbench.notebook.arguments import parse
 from attnbench.notebook.display import cell_output
 from attnbench.notebook.frames import Measurements, load
 from attnbench.report import tidy
@@ -38,14 +38,14 @@ Numbers = int | Iterable[int] | str | None
 Lengths = int | str | Iterable[int | str] | None
 
 
-def _asked(verb: str, words: Mapping[str, Any]) -> Namespace:
+def _parse(verb: str, words: Mapping[str, Any]) -> Namespace:
     """What the verb is asked for; what a capture gave is handed on as it is."""
     problems = words["problems"]
     captured = not isinstance(problems, str | Path | None)
-    given = asked(verb, {**words, "problems": "CALLS.json" if captured else problems})
+    arguments = parse(verb, {**words, "problems": "CALLS.json" if captured else problems})
     if captured:
-        given.problems = problems
-    return given
+        arguments.problems = problems
+    return arguments
 
 
 def run(
@@ -94,9 +94,9 @@ def run(
     >>> df.pivot_table("ms", "seq", "variant")                                   # doctest: +SKIP
     """
     words, start = dict(locals()), monotonic()
-    given = _asked("run", words)
-    with cell_output(quiet=quiet), places_of(given) as places:
-        path = _measured(begun(given, places), places)
+    arguments = _parse("run", words)
+    with cell_output(quiet=quiet), places_of(arguments) as places:
+        path = _measured(start_run(arguments, places), places)
         took = roughly(monotonic() - start)
         print(f"measured in {took}; the run is {path}", file=sys.stderr, flush=True)
     return load(path)
@@ -236,9 +236,9 @@ def choose(  # type: ignore[misc]  # the limits above are these, which editors s
     words = dict(locals())
     if max_memory is not None and not isinstance(max_memory, str):
         words["max_memory"] = f"{max_memory}B"
-    given = _asked("choose", words)
+    arguments = _parse("choose", words)
     with cell_output(quiet=quiet):
         if problems is None:
-            return Chosen(answer(given))
-        found = answer_calls(given)
-        return ChosenCalls(found.calls, list(map(Chosen, found.choices.values())), found.gained)
+            return Chosen(answer(arguments))
+        result = answer_calls(arguments)
+        return ChosenCalls(result.calls, list(map(Chosen, result.choices.values())), result.gained)

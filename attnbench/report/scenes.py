@@ -157,7 +157,7 @@ def gather(paths: Sequence[Path]) -> list[ReportRun]:
     empty: list[Path] = []
     for path in some_runs(paths):
         with collector_off():
-            run = _read(len(read), path, read_header(path))
+            run = read_run(path, len(read))
         if run.records:
             read.append(run)
         else:
@@ -173,9 +173,11 @@ def gather(paths: Sequence[Path]) -> list[ReportRun]:
     return read
 
 
-def _read(number: int, path: Path, header: Mapping[str, Any]) -> ReportRun:
-    """A run; its records are without control characters in their names and reasons."""
-    checked = Checked(path)
+def read_run(path: Path, number: int = 0) -> ReportRun:
+    """A run; its records are without control characters in their names and reasons. Raises
+    StoreError for what is no run.
+    """
+    header, checked = read_header(path), Checked(path)
     lines, records = list[int](), list[Record]()
     for line, record in checked.records():
         if CONTROL.search(record.variant + record.reason):

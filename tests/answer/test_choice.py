@@ -38,8 +38,9 @@ def out(choice, name):
     return found
 
 
-def test_on_a_measured_problem_it_is_the_fastest_with_its_own_interval():
-    for records, ranked, said in (
+@pytest.mark.parametrize(
+    ("records", "ranked", "said"),
+    [
         (
             [seen("matmul", ONE, 2.0), seen("sdpa", ONE, 1.0)],
             [["sdpa"], "matmul"],
@@ -67,12 +68,14 @@ def test_on_a_measured_problem_it_is_the_fastest_with_its_own_interval():
             [["sdpa"], None],
             "",
         ),
-    ):
-        found = chosen(records, records[-1].problem)
-        r = found.ranking
-        leaders = [r.winner.variant, *(c.variant for c in r.equal)]
-        assert [leaders, r.next and r.next.variant] == ranked
-        assert said in found.sentence() and r.winner.measured
+    ],
+)
+def test_on_a_measured_problem_it_is_the_fastest_with_its_own_interval(records, ranked, said):
+    found = chosen(records, records[-1].problem)
+    r = found.ranking
+    leaders = [r.winner.variant, *(c.variant for c in r.equal)]
+    assert [leaders, r.next and r.next.variant] == ranked
+    assert said in found.sentence() and r.winner.measured
 
 
 def test_one_query_is_told_by_what_was_measured_without_a_mask_too():
@@ -99,7 +102,7 @@ def test_between_measured_lengths_it_is_predicted_with_an_interval():
     assert r.winner.median_s == pytest.approx(dense(problem(700)), rel=0.05)
     assert r.lead.low < 2 < r.lead.high and "predicted" in found.sentence()
     sent = json.loads(json.dumps(found.to_dict()))
-    assert sent["winner"]["variant"] == "sdpa" and sent["lead"]["factor"] == r.lead.factor
+    assert sent["winner"]["variant"] == "sdpa" and sent["lead"]["factor"] == r.lead.value
     records = lines(sdpa=dense, matmul=lambda p: linear(p, once=5e-3))
     assert [winner(chosen(records, problem(n))) for n in (300, 1800)] == ["sdpa", "matmul"]
 
@@ -115,16 +118,19 @@ def test_what_is_untried_is_advised_where_it_was_measured_alone(monkeypatch):
     assert "sdpa" in [e.variant for e in found.unknown]
 
 
-def test_where_too_little_is_known_nothing_is_said():
-    for asked, why in (
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
         (problem(heads=64), "outside what was measured (heads 64, and 4 was measured)"),
         (problem(mask="window:64,0"), "nothing of this phase, dtype, kind of mask, inputs, level"),
         (problem(700), "matmul may be faster than sdpa, and its time there is known to within"),
-    ):
-        noisy = lines(matmul=lambda p: dense(p) / 20 * (9.0 if p.kv_len in (256, 1024) else 1.0))
-        found = chosen([*lines(sdpa=dense), *noisy], asked)
-        assert (found.ranking, found.relax) == (None, "")
-        assert found.why_not.startswith(why) and why in found.sentence()
+    ],
+)
+def test_where_too_little_is_known_nothing_is_said(asked, why):
+    noisy = lines(matmul=lambda p: dense(p) / 20 * (9.0 if p.kv_len in (256, 1024) else 1.0))
+    found = chosen([*lines(sdpa=dense), *noisy], asked)
+    assert (found.ranking, found.relax) == (None, "")
+    assert found.why_not.startswith(why) and why in found.sentence()
 
 
 def test_a_rival_of_uncertain_time_is_faster_for_all_that_is_known():
@@ -142,24 +148,28 @@ def test_a_rival_of_uncertain_time_is_faster_for_all_that_is_known():
         assert (choice.ranking is not None, choice.unknown) == (answered, [rival] * unknown)
 
 
-def test_after_so_many_calls_the_setup_has_paid():
-    for setup_s, other_s, other_setup_s, calls in (
+@pytest.mark.parametrize(
+    ("setup_s", "other_s", "other_setup_s", "calls"),
+    [
         (1.0, 1.5, 0.25, 2),  # 0.75 s at once, and half a second a call
         (1.0, 1.5, None, 2),
         (0.1, 1.5, 0.25, 0),
         (None, 1.5, 0.25, None),
         (1.0, 1.0, 0.25, None),
-    ):
-        found = [
-            Candidate(v, "softmax", s, s, s, measured=True, setup_s=once)
-            for v, s, once in (("a", 1.0, setup_s), ("b", other_s, other_setup_s))
-        ]
-        assert make_choice(ONE, Wants(), found, margin=0.05).to_dict()["pays_after_calls"] == calls
-        assert make_choice(ONE, Wants(), found[:1], margin=0.05).pays_after is None
+    ],
+)
+def test_after_so_many_calls_the_setup_has_paid(setup_s, other_s, other_setup_s, calls):
+    found = [
+        Candidate(v, "softmax", s, s, s, measured=True, setup_s=once)
+        for v, s, once in (("a", 1.0, setup_s), ("b", other_s, other_setup_s))
+    ]
+    assert make_choice(ONE, Wants(), found, margin=0.05).to_dict()["pays_after_calls"] == calls
+    assert make_choice(ONE, Wants(), found[:1], margin=0.05).pays_after is None
 
 
-def test_limits_are_said_as_they_are_and_what_contradicts_itself_is_refused():
-    for wants, words in (
+@pytest.mark.parametrize(
+    ("wants", "words"),
+    [
         ({}, ["exact"]),
         (
             {"allow": ["other", "pattern", "other"], "max_memory": 3 << 30, "max_error": 0.5},
@@ -168,17 +178,20 @@ def test_limits_are_said_as_they_are_and_what_contradicts_itself_is_refused():
         ({"exact": True, "allow": ["other"]}, "--exact and --allow other contradict each other"),
         ({"allow": ["others"]}, "--allow 'others' is not one of pattern, approximate, other"),
         ({"max_error": 0.0}, "an error of 0 or less can't be kept"),
-    ):
-        given = {"exact": False, "allow": [], "max_memory": None, "max_error": None, **wants}
-        if isinstance(words, list):
-            assert Wants.of(**given).words() == words
-        else:
-            with pytest.raises(Contradiction, match=words):
-                Wants.of(**given)
+    ],
+)
+def test_limits_are_said_as_they_are_and_what_contradicts_itself_is_refused(wants, words):
+    given = {"exact": False, "allow": [], "max_memory": None, "max_error": None, **wants}
+    if isinstance(words, list):
+        assert Wants.of(**given).words() == words
+    else:
+        with pytest.raises(Contradiction, match=words):
+            Wants.of(**given)
 
 
-def test_limits_leave_out_and_name_what_would_do():
-    for wants, best, why, relax in (
+@pytest.mark.parametrize(
+    ("wants", "best", "why", "relax"),
+    [
         ({"max_memory": 50 << 20}, "matmul", "", ""),
         (
             {"max_memory": 10 << 20},
@@ -195,17 +208,19 @@ def test_limits_leave_out_and_name_what_would_do():
         ({"allowed": ("other",)}, "linear.elu", "", ""),
         ({"allowed": ("other",), "max_error": 0.6}, "linear.elu", "", ""),
         ({"allowed": ("other",), "max_error": 0.5}, "sdpa", "", ""),
-    ):
-        records = [seen("sdpa", ONE, 1.0, peak=100 << 20), seen("matmul", ONE, 2.0, peak=50 << 20)]
-        other = seen("linear.elu", ONE, 0.1, computes="its own operator", error=0.6)
-        found = chosen([*records, other], **wants)
-        assert winner(found) == best
-        assert (found.why_not, found.relax) == (why, relax)
-        if "allowed" not in wants:
-            assert out(found, "linear.elu").why is Why.COMPUTES
-            assert out(found, "sdpa").said.startswith("it needs 100 MiB")
-        said = "--allow pattern,approximate,other would let those in that are not exact (1)"
-        assert chosen([other]).relax == said
+    ],
+)
+def test_limits_leave_out_and_name_what_would_do(wants, best, why, relax):
+    records = [seen("sdpa", ONE, 1.0, peak=100 << 20), seen("matmul", ONE, 2.0, peak=50 << 20)]
+    other = seen("linear.elu", ONE, 0.1, computes="its own operator", error=0.6)
+    found = chosen([*records, other], **wants)
+    assert winner(found) == best
+    assert (found.why_not, found.relax) == (why, relax)
+    if "allowed" not in wants:
+        assert out(found, "linear.elu").why is Why.COMPUTES
+        assert out(found, "sdpa").said.startswith("it needs 100 MiB")
+    said = "--allow pattern,approximate,other would let those in that are not exact (1)"
+    assert chosen([other]).relax == said
 
 
 def test_memory_that_was_not_measured_there_is_the_rows_formula_where_that_held():
@@ -241,8 +256,9 @@ def test_an_error_that_was_not_measured_there_is_the_larger_of_the_lengths_besid
     assert chosen(records, problem(512)).ranking.winner.error == pytest.approx(5.12e-7)
 
 
-def test_how_it_ended_there_or_elsewhere_leaves_a_variant_out():
-    for status, where, why, said in (
+@pytest.mark.parametrize(
+    ("status", "where", "why", "said"),
+    [
         ("wrong", problem(512), Why.STATUS, f"wrong on {problem(512)}: the reason"),
         ("crashed", problem(2048), Why.STATUS, f"crashed on {problem(2048)}: the reason"),
         ("out_of_memory", ONE, Why.STATUS, f"out of memory already on {ONE}: the reason"),
@@ -251,12 +267,14 @@ def test_how_it_ended_there_or_elsewhere_leaves_a_variant_out():
         ("unsupported", ONE, Why.SUPPORT, "the reason"),
         ("out_of_memory", problem(2048), None, ""),  # which says nothing of a smaller one
         ("unsupported", problem(512), None, ""),
-    ):
-        faster = [seen("matmul", ONE, 0.1)] * (where != ONE)
-        found = chosen([seen("sdpa", ONE, 1.0), *faster, ended("matmul", where, status)])
-        assert winner(found) == ("sdpa" if why else "matmul")
-        left_out = [(e.why, e.said) for e in found.excluded if e.variant == "matmul"]
-        assert left_out == [(why, said)] * bool(why)
+    ],
+)
+def test_how_it_ended_there_or_elsewhere_leaves_a_variant_out(status, where, why, said):
+    faster = [seen("matmul", ONE, 0.1)] * (where != ONE)
+    found = chosen([seen("sdpa", ONE, 1.0), *faster, ended("matmul", where, status)])
+    assert winner(found) == ("sdpa" if why else "matmul")
+    left_out = [(e.why, e.said) for e in found.excluded if e.variant == "matmul"]
+    assert left_out == [(why, said)] * bool(why)
 
 
 def test_who_ran_out_of_memory_on_a_smaller_problem_is_not_tried_on_this():
@@ -273,8 +291,9 @@ def held(judged, against, ratio):
     return ContestResult(judged, against, paired(logs, 0.01))
 
 
-def test_pairs_say_who_wins_who_ties_and_who_comes_next():
-    for seconds, pairs, leaders, slower, lead in (
+@pytest.mark.parametrize(
+    ("seconds", "pairs", "leaders", "slower", "lead"),
+    [
         # a tie of medians that pairs tell apart is none
         ((1.0, 1.03, 2.0), [("b", "a", 1.03)], "a", "bc", 1.03),
         ((1.0, 1.03, 2.0), [("b", "a", 0.95)], "b", "ac", 1 / 0.95),
@@ -291,16 +310,18 @@ def test_pairs_say_who_wins_who_ties_and_who_comes_next():
         ((1.0, 1.03), [("x", "a", 0.5)], "ab", "", None),
         ((1.0, 1.03), [("b", "x", 0.5)], "ab", "", None),
         ((1.0, 1.03), [], "ab", "", None),
-    ):
-        names = ("a", "sdpa") if pairs and pairs[0][0] == "sdpa" else "abcde"
-        each = zip(names, seconds, strict=False)
-        known = [Candidate(n, "softmax", s, s * 0.99, s * 1.01, measured=True) for n, s in each]
-        start = make_choice(ONE, Wants(), known, margin=0.05)
-        found = settle(start, [held(*pair) for pair in pairs])
-        r = found.ranking
-        assert [r.winner.variant, *(c.variant for c in r.equal)] == list(leaders)
-        assert [c.variant for c in r.slower] == list(slower)
-        assert (r.lead and r.lead.factor) == (lead and pytest.approx(lead, rel=1e-3))
-        assert lead is None or r.lead.low <= r.lead.factor <= r.lead.high
-        kept = [(pair["judged"], pair["against"]) for pair in found.to_dict()["pairs"]]
-        assert kept in ([], [pair[:2] for pair in pairs])
+    ],
+)
+def test_pairs_say_who_wins_who_ties_and_who_comes_next(seconds, pairs, leaders, slower, lead):
+    names = ("a", "sdpa") if pairs and pairs[0][0] == "sdpa" else "abcde"
+    each = zip(names, seconds, strict=False)
+    known = [Candidate(n, "softmax", s, s * 0.99, s * 1.01, measured=True) for n, s in each]
+    start = make_choice(ONE, Wants(), known, margin=0.05)
+    found = settle(start, [held(*pair) for pair in pairs])
+    r = found.ranking
+    assert [r.winner.variant, *(c.variant for c in r.equal)] == list(leaders)
+    assert [c.variant for c in r.slower] == list(slower)
+    assert (r.lead and r.lead.value) == (lead and pytest.approx(lead, rel=1e-3))
+    assert lead is None or r.lead.low <= r.lead.value <= r.lead.high
+    kept = [(pair["judged"], pair["against"]) for pair in found.to_dict()["pairs"]]
+    assert kept in ([], [pair[:2] for pair in pairs])

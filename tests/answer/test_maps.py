@@ -59,14 +59,17 @@ def cosine(a, b):
     return sum(x * y for x, y in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
 
 
-def test_words_and_marks_in_small_letters():
-    for text, found in (
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
         ("The cat sat.", ["the", "cat", "sat", "."]),
         ("Don't, don\u2019t", ["don't", ",", "don\u2019t"]),
-    ):
-        assert tokens_of(text) == found
-        with pytest.raises(BadEmbeddings, match="there is no word in"):
-            tokens_of(" \n")
+    ],
+)
+def test_words_and_marks_in_small_letters(text, found):
+    assert tokens_of(text) == found
+    with pytest.raises(BadEmbeddings, match="there is no word in"):
+        tokens_of(" \n")
 
 
 def test_hashed_vectors_of_words_that_look_alike_lie_near():

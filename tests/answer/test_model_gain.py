@@ -5,15 +5,16 @@ import random
 
 import pytest
 
-from attnbench.answer.choose_calls import GainInterval, NoGain, SiteTimes, gain
+from attnbench.answer.choose_calls import NoGain, SiteTimes, gain
+from attnbench.core.stats import Interval
 
-EXACT = GainInterval.exactly
+EXACT = Interval.exactly
 
 
 def site(share=0.3, now=2.0, then=1.0, name="one", **more):
     """Figures without intervals, unless they are spans."""
     share, now, then = (
-        x if isinstance(x, GainInterval) or x is None else EXACT(x) for x in (share, now, then)
+        x if isinstance(x, Interval) or x is None else EXACT(x) for x in (share, now, then)
     )
     given = {"site": name, "share": share, "uses": "matmul", "now_s": now, "takes": "sdpa"}
     return SiteTimes(**{**given, "then_s": then, **more})
@@ -24,7 +25,7 @@ def test_a_step_is_shorter_by_what_its_sites_save():
     found = gain([site(0.3, 2.0, 1.0), site(0.2, 4.0, 1.0, "two")])
     factor, step = found.factor, 50 + 30 / 2 + 20 / 4
     assert [factor.value, factor.low, factor.high] == pytest.approx([step / 100] * 3)
-    assert math.isclose(found.share.value, 0.5) and found.told
+    assert math.isclose(found.share.value, 0.5) and found.is_clear
 
 
 def test_no_draw_within_the_intervals_leaves_the_factors_and_their_worst_corners_reach_it():
@@ -32,7 +33,7 @@ def test_no_draw_within_the_intervals_leaves_the_factors_and_their_worst_corners
 
     def span(low, high):
         a, b, c = sorted(chance.uniform(low, high) for _ in range(3))
-        return GainInterval(b, a, c)
+        return Interval(b, a, c)
 
     for _ in range(30):
         sites = [site(span(0.01, 0.2), span(1.0, 2.0), span(0.3, 2.5), str(n)) for n in range(4)]
@@ -45,7 +46,7 @@ def test_no_draw_within_the_intervals_leaves_the_factors_and_their_worst_corners
             kept = [drawn(s.then_s) / drawn(s.now_s) for s in sites]
             step = 1 - sum(drawn(s.share) * (1 - x) for s, x in zip(sites, kept, strict=True))
             assert factor.low - 1e-12 <= step <= factor.high + 1e-12
-    spans = GainInterval(0.3, 0.2, 0.4), GainInterval(2.0, 1.9, 2.1), GainInterval(1.0, 0.9, 1.1)
+    spans = Interval(0.3, 0.2, 0.4), Interval(2.0, 1.9, 2.1), Interval(1.0, 0.9, 1.1)
     factor = gain([site(*spans)]).factor
     assert math.isclose(factor.low, 1 - 0.4 * (1 - 0.9 / 2.1))
     assert math.isclose(factor.high, 1 - 0.2 * (1 - 1.1 / 1.9))
@@ -60,11 +61,12 @@ def test_what_a_call_takes_longer_in_the_program_is_paid_in_proportion_or_in_sec
         assert math.isclose(gain([site(0.4, 2.0, 1.0, inside_s=inside)]).factor.value, 0.8)
 
 
-WIDE = GainInterval(0.31, 0.29, 0.33), GainInterval(2.0, 1.95, 2.05), GainInterval(1.2, 1.15, 1.25)
+WIDE = Interval(0.31, 0.29, 0.33), Interval(2.0, 1.95, 2.05), Interval(1.2, 1.15, 1.25)
 
 
-def test_the_sentence_says_the_share_the_step_and_the_bound():
-    for sites, said in (
+@pytest.mark.parametrize(
+    ("sites", "said"),
+    [
         (
             [site(*WIDE)],
             "attention is 31\u00a0% [29\u00a0%, 33\u00a0%] of a step; taking these, a step "
@@ -78,8 +80,10 @@ def test_the_sentence_says_the_share_the_step_and_the_bound():
         ([site(0.3, 1.0, 2.0)], "a step takes 1.30 [1.30, 1.30] of its time (1.30× slower"),
         ([site(then=None)], "attention is 30\u00a0% of a step; no site would take another variant"),
         ([site(None)], "what a step gains can't be said: no site's share"),
-    ):
-        assert said in gain(sites).sentence()
+    ],
+)
+def test_the_sentence_says_the_share_the_step_and_the_bound(sites, said):
+    assert said in gain(sites).sentence()
 
 
 def test_sites_without_an_answer_stay_as_they_are_and_say_why():
@@ -99,14 +103,17 @@ def test_sites_without_an_answer_stay_as_they_are_and_say_why():
     assert found.sites[0].site == "one"  # what saves most comes first
 
 
-def test_shares_that_can_not_be_are_refused():
-    for sites in (
+@pytest.mark.parametrize(
+    "sites",
+    [
         [site(1.2)],
         [site(math.nan)],
         [site(-0.1)],
-        [site(GainInterval(0.3, 0.4, 0.5))],
+        [site(Interval(0.3, 0.4, 0.5))],
         [site(0.6), site(0.6, name="two")],
-    ):
-        with pytest.raises(NoGain, match="can't be parts of a step"):
-            gain(sites)
-        gain([site(0.1 + 1e-9, name=str(n)) for n in range(10)])  # but for rounding
+    ],
+)
+def test_shares_that_can_not_be_are_refused(sites):
+    with pytest.raises(NoGain, match="can't be parts of a step"):
+        gain(sites)
+    gain([site(0.1 + 1e-9, name=str(n)) for n in range(10)])

@@ -172,17 +172,28 @@ def test_a_scale_that_is_the_problem_s_own_is_nothing_to_write():
     assert CallDetails.of(p, 0.05, dropout=0.5) == CallDetails(0.05, 0.5)
 
 
-def test_a_problem_is_said_whole():
-    for p, words in (
-        (problem(24), "24 --batch 1 --heads 4 --head-dim 64 --dtype float32 --mask causal --phase "
-         "forward --device cpu"),
-        (problem(24, phase="decode", heads=6, kv_heads=2, v_head_dim=32, inputs="peaky"),
-         "24 --batch 1 --heads 6 --kv-heads 2 --head-dim 64 --v-head-dim 32 --dtype float32 --mask "
-         "causal --phase decode --inputs peaky --device cpu"),
-        (problem(24, q_len=7, batch=3), "7x24 --batch 3 --heads 4 --head-dim 64 --dtype float32 "
-         "--mask causal --phase forward --device cpu"),
-    ):  # fmt: skip
-        assert " ".join(words_of(p)) == f"--seq {words}"
+@pytest.mark.parametrize(
+    ("p", "words"),
+    [
+        (
+            problem(24),
+            "24 --batch 1 --heads 4 --head-dim 64 --dtype float32 --mask causal --phase "
+            "forward --device cpu",
+        ),
+        (
+            problem(24, phase="decode", heads=6, kv_heads=2, v_head_dim=32, inputs="peaky"),
+            "24 --batch 1 --heads 6 --kv-heads 2 --head-dim 64 --v-head-dim 32 --dtype float32 "
+            "--mask causal --phase decode --inputs peaky --device cpu",
+        ),
+        (
+            problem(24, q_len=7, batch=3),
+            "7x24 --batch 3 --heads 4 --head-dim 64 --dtype float32 "
+            "--mask causal --phase forward --device cpu",
+        ),
+    ],
+)
+def test_a_problem_is_said_whole(p, words):
+    assert " ".join(words_of(p)) == f"--seq {words}"
 
 
 def test_torch_s_own_function_is_called_by_its_own_name_where_that_says_all():

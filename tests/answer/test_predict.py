@@ -30,7 +30,7 @@ def test_a_problem_in_numbers_is_counted_by_hand():
 def test_a_sum_of_terms_is_found_again_between_and_beyond_what_was_measured(time, length):
     asked = problem(length, heads=5, width=80)
     found = predict(GRID, [time(p) for p in GRID], asked)
-    assert found.middle == pytest.approx(time(asked), rel=0.03)
+    assert found.value == pytest.approx(time(asked), rel=0.03)
     assert found.low < time(asked) < found.high
     assert length != 700 or found.off < 0.05  # noise of 0.02, and Student's quantile of 0.95
 
@@ -44,7 +44,7 @@ def test_what_a_cache_or_a_block_that_is_not_full_bends_is_followed_where_it_was
     ):
         for p in (problem(n, heads=4, width=64) for n in asked):
             found = predict(known, [time(x) for x in known], p)
-            assert found.middle == pytest.approx(time(p), rel=near)
+            assert found.value == pytest.approx(time(p), rel=near)
 
 
 def test_nine_of_ten_lie_in_their_interval_where_times_are_noisy():
@@ -79,8 +79,9 @@ FAR = 2 * [problem(n, heads=4) for n in (128, 2048)]
 CORNERS = 2 * [problem(128, heads=64, width=256), problem(8192, heads=1, width=16)]
 
 
-def test_where_a_problem_is_too_far_it_says_what_was_measured():
-    for asked, measured, said in (
+@pytest.mark.parametrize(
+    ("asked", "measured", "said"),
+    [
         *((problem(length, heads=4), NEAR, None) for length in (128, 300, 2048)),
         *((problem(512, heads=heads), NEAR, None) for heads in (1, 12, 16)),
         (problem(4096, heads=4), NEAR, "queries 4,096, and 256 to 1,024 was measured"),
@@ -93,9 +94,11 @@ def test_where_a_problem_is_too_far_it_says_what_was_measured():
         (problem(256, heads=4), FAR, None),  # one of each
         (problem(300, heads=4), NEAR[: FEWEST - 1], "only 3 problems near it were measured"),
         (problem(), [], "nothing like it was measured"),
-    ):
-        found = outside(asked, measured)
-        assert found is None if said is None else found.startswith(said)
+    ],
+)
+def test_where_a_problem_is_too_far_it_says_what_was_measured(asked, measured, said):
+    found = outside(asked, measured)
+    assert found is None if said is None else found.startswith(said)
 
 
 @pytest.mark.slow

@@ -33,15 +33,15 @@ def test_the_fastest_is_the_winner_with_its_lead_over_the_next():
     mid = one("mid", 2e-3, flags=["drifted: x"])
     answer = only(one("slow", 3e-3), one("fast", 1e-3, 0.9e-3, 1.1e-3), mid)
     lead = answer.lead
-    assert (lead.factor, lead.low, lead.high) == pytest.approx((2.0, 2 / 1.1, 2 / 0.9))
+    assert (lead.value, lead.low, lead.high) == pytest.approx((2.0, 2 / 1.1, 2 / 0.9))
     assert answer.sentence() == (
-        "forward, mask none, 64 tokens, b1 h8/8 d64 float32: fast is the fastest exact variant, "
+        "b1 h8/8 n64 d64 f32 none forward: fast is the fastest exact variant, "
         "at 1.00 ms [0.900, 1.10]; 2.00× [1.82, 2.22] ahead of mid (noisy: mid drifted)"
     )
     plain = answer.to_dict()
     assert (plain["winner"], plain["next"], plain["equal"]) == ("fast", "mid", [])
     assert (plain["median_s"], plain["low_s"], plain["high_s"]) == (1e-3, 0.9e-3, 1.1e-3)
-    assert (plain["lead"], plain["sentence"]) == (lead.factor, answer.sentence())
+    assert (plain["lead"], plain["sentence"]) == (lead.value, answer.sentence())
     assert plain["problem"] == answer.problem.to_dict()
 
 
@@ -49,7 +49,7 @@ def test_what_is_said_to_be_slower_is_slower_than_what_is_advised_and_not_than_t
     some = [one("fast", 1e-3), one("sdpa", 1.04e-3), one("mid", 1.07e-3), one("slow", 2e-3)]
     answer = only(*some)
     assert (answer.winner, answer.equal, answer.next) == ("sdpa", ("fast",), "slow")
-    assert answer.lead.factor == pytest.approx(2 / 1.04)
+    assert answer.lead.value == pytest.approx(2 / 1.04)
     assert only(*some[:3]).next is None
 
 
@@ -65,23 +65,28 @@ def test_lengths_are_one_stretch_where_the_same_lead_and_the_same_one_is_advised
     assert spans == [("64", "a"), ("128 to 256", "b")]
 
 
-def test_the_sentence_says_the_problem_the_time_and_the_memory():
-    for record, said in (
-        (one("a", 1), "float32: a is the only exact variant measured, at 1,000 ms [1,000, 1,000]"),
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (one("a", 1), "forward: a is the only exact variant measured, at 1,000 ms [1,000, 1,000]"),
         (one("a", 0.9994, peak=3 << 20), "at 999 ms [999, 999] and 3 MiB"),
-        (timed("a", 64, 1.0, level="layer"), "layer, forward, mask none, 64 tokens"),
-        (timed("a", 64, 1.0, v_head_dim=32, inputs="peaky"), "peaky inputs, b1 h8/8 d64/32 float"),
-        (timed("a", 64, 1.0, q_len=4, phase="decode"), "decode, mask none, 4 queries on 64 keys"),
-    ):
-        answer = only(record)
-        assert said in answer.sentence() and answer.to_dict()["lead"] is None
+        (timed("a", 64, 1.0, level="layer"), "none forward layer: "),
+        (timed("a", 64, 1.0, v_head_dim=32, inputs="peaky"), "d64/32 f32 none forward peaky: "),
+        (timed("a", 64, 1.0, q_len=4, phase="decode"), "n4x64 d64 f32 none decode: "),
+    ],
+)
+def test_the_sentence_says_the_problem_the_time_and_the_memory(record, words):
+    answer = only(record)
+    assert words in answer.sentence() and answer.to_dict()["lead"] is None
 
 
-def test_what_needs_half_of_the_winners_memory_is_named():
-    for a, b, frugal in ((10, 5, ("b", 5, 2.0)), (10, 6, None), (10, None, None), (None, 5, None)):
-        answer = only(one("a", 1.0, peak=a), one("b", 2.0, peak=b))
-        assert answer.frugal == frugal and answer.to_dict()["frugal"] == (frugal and "b")
-        assert ("b needs least memory, 5 B, at 2.00×" in answer.sentence()) == bool(frugal)
+@pytest.mark.parametrize(
+    ("a", "b", "frugal"), [(10, 5, ("b", 5, 2.0)), (10, 6, None), (10, None, None), (None, 5, None)]
+)
+def test_what_needs_half_of_the_winners_memory_is_named(a, b, frugal):
+    answer = only(one("a", 1.0, peak=a), one("b", 2.0, peak=b))
+    assert answer.frugal == frugal and answer.to_dict()["frugal"] == (frugal and "b")
+    assert ("b needs least memory, 5 B, at 2.00×" in answer.sentence()) == bool(frugal)
 
 
 def test_errors_of_predicted_times_add_as_squares():
@@ -89,12 +94,13 @@ def test_errors_of_predicted_times_add_as_squares():
     b = ranking.Candidate("b", "softmax", 2.0, 2 / 1.1, 2 * 1.3, measured=True)
     down, up = (math.exp(math.hypot(*map(math.log, each))) for each in ((1.1, 1.5), (1.3, 1.2)))
     lead = ranking.lead_over(a, b)
-    assert (lead.factor, lead.low, lead.high) == pytest.approx((2.0, 2 / down, 2 * up))
+    assert (lead.value, lead.low, lead.high) == pytest.approx((2.0, 2 / down, 2 * up))
     assert [ranking.is_ahead(a, b, margin) for margin in (0.31, 0.33)] == [True, False]  # 1.319
 
 
-def test_what_ties_with_the_fastest_and_what_is_next():
-    for others, winner, equal, after, lead in (
+@pytest.mark.parametrize(
+    ("others", "winner", "equal", "after", "lead"),
+    [
         # (variant, seconds, low, high) beside a: 1.0 [0.95, 1.05]
         ([("b", 1.2, 1.1, 1.3)], "a", ("b",), None, None),
         ([("b", 1.2, 1.11, 1.3)], "a", (), "b", 1.2),
@@ -103,16 +109,19 @@ def test_what_ties_with_the_fastest_and_what_is_next():
         ([("b", 2.0), ("wide", 2.1, 0.9, 4.0)], "a", (), "b", 2.0),  # ties end at b
         ([("wide", 1.9, 0.9, 4.0), ("b", 2.0)], "a", ("wide",), "b", 2.0),
         ([("sdpa", 1.02), ("bmm", 2.0)], "sdpa", ("a",), "bmm", 2.0 / 1.02),
-    ):
-        others = [(v, s, *(ends or (s, s))) for v, s, *ends in others]
-        answer = only(one("a", 1.0, 0.95, 1.05), *(one(*each) for each in others))
-        assert (answer.winner, answer.equal, answer.next) == (winner, equal, after)
-        assert (answer.lead and answer.lead.factor) == (lead and pytest.approx(lead))
-        assert bool(equal) == (f"the one to use of {1 + len(equal)} that tie" in answer.sentence())
+    ],
+)
+def test_what_ties_with_the_fastest_and_what_is_next(others, winner, equal, after, lead):
+    others = [(v, s, *(ends or (s, s))) for v, s, *ends in others]
+    answer = only(one("a", 1.0, 0.95, 1.05), *(one(*each) for each in others))
+    assert (answer.winner, answer.equal, answer.next) == (winner, equal, after)
+    assert (answer.lead and answer.lead.value) == (lead and pytest.approx(lead))
+    assert bool(equal) == (f"the one to use of {1 + len(equal)} that tie" in answer.sentence())
 
 
-def test_among_ties_torchs_own_is_preferred_then_memory_then_time():
-    for some, use in (
+@pytest.mark.parametrize(
+    ("some", "use"),
+    [
         # (variant, seconds, peak, half of the interval): neither the fastest nor the first is used
         ([("chunked", 1.0, 8), ("sdpa", 1.014, 9)], "sdpa"),
         ([("sdpa.flash", 1.0, 1), ("sdpa", 1.01, 9)], "sdpa"),
@@ -123,12 +132,14 @@ def test_among_ties_torchs_own_is_preferred_then_memory_then_time():
         ([("chunked", 1.0, 8), ("sdpa", 1.2, 1)], "chunked"),  # no tie
         ([("chunked", 1.0, 8, 0.2), ("sdpa", 1.2, 1, 0.2)], "sdpa"),  # by wide intervals
         ([("chunked", 1.0, 8, 0.2), ("mine", 1.2, 1, 0.2)], "chunked"),
-    ):
-        records = [
-            one(name, s, s * (1 - wide), s * (1 + wide), peak=peak)
-            for name, s, peak, wide in ((*each, 0.01)[:4] for each in some)
-        ]
-        assert only(*records).winner == only(*records[::-1]).winner == use
+    ],
+)
+def test_among_ties_torchs_own_is_preferred_then_memory_then_time(some, use):
+    records = [
+        one(name, s, s * (1 - wide), s * (1 + wide), peak=peak)
+        for name, s, peak, wide in ((*each, 0.01)[:4] for each in some)
+    ]
+    assert only(*records).winner == only(*records[::-1]).winner == use
 
 
 def test_only_exact_variants_with_a_time_by_the_common_clock_are_ranked():
@@ -162,18 +173,21 @@ def test_unlike_problems_nodes_and_worlds_are_ranked_apart():
 DRIFTING, DRIFTED, WAITED = "drifting: x", "drifted: the canary", "it waited: 20% of each call"
 
 
-def test_flags_that_might_change_the_answer_cast_doubt_on_it():
-    for doubted, least, flags, said in (
+@pytest.mark.parametrize(
+    ("doubted", "least", "flags", "said"),
+    [
         ("a", None, [DRIFTING, WAITED, DRIFTING], "a drifting and waited"),
         ("b", None, [DRIFTING, WAITED], "b drifting and waited"),
         ("c", None, [DRIFTING, WAITED], ""),
         ("c", 1e-3, [DRIFTING, WAITED], "c drifting and waited"),  # its fastest call might have won
         ("a", None, [DRIFTING, DRIFTED, WAITED], "a drifted and waited"),
-    ):
-        times = {"a": 1e-3, "b": 2e-3, "c": 3e-3}
-        more = {doubted: {"flags": flags, "least": least}}
-        answer = only(*(one(name, t, **more.get(name, {})) for name, t in times.items()))
-        assert answer.flags == ((said,) if said else ())
+    ],
+)
+def test_flags_that_might_change_the_answer_cast_doubt_on_it(doubted, least, flags, said):
+    times = {"a": 1e-3, "b": 2e-3, "c": 3e-3}
+    more = {doubted: {"flags": flags, "least": least}}
+    answer = only(*(one(name, t, **more.get(name, {})) for name, t in times.items()))
+    assert answer.flags == ((said,) if said else ())
 
 
 def failed(variant, length, status=Status.WRONG, **changes):
@@ -255,16 +269,19 @@ def standing(*records):
     return standings.standings(found)
 
 
-def test_how_sure_an_answer_is_has_a_word():
-    for records, sure in (
+@pytest.mark.parametrize(
+    ("records", "sure"),
+    [
         ([one("a", 1.0), one("b", 2.0)], "clear"),
         ([one("a", 1.0), one("b", 1.01), one("c", 1.02)], "tie of 3"),
         ([one("a", 1.0, flags=["drifted"]), one("b", 2.0)], "noisy"),
         ([one("a", 1.0)], "the only one measured"),
         ([one("a", 1.0, computes="other")], "nothing exact was measured"),
-    ):
-        (found,) = standing(*records)
-        assert (found.sure, found.timed) == (sure, len(records))
+    ],
+)
+def test_how_sure_an_answer_is_has_a_word(records, sure):
+    (found,) = standing(*records)
+    assert (found.sure, found.timed) == (sure, len(records))
 
 
 def test_faster_inexact_variants_and_the_best_substitute():
@@ -299,33 +316,39 @@ def test_powers_cross_where_they_are_equal():
     ]
 
 
-def test_where_a_ratio_passes_one_is_read_off_logarithms():
-    for ratios, at in (
+@pytest.mark.parametrize(
+    ("ratios", "at"),
+    [
         ({100: 0.5, 400: 2.0}, 200),
         ({100: 0.5, 200: 0.25, 800: 4.0}, 400),
         ({100: 1.0, 400: 2.0}, 100),
         ({100: 2.0, 300: 5.0, 400: 3.0}, 200),  # it passes one nowhere: the middle
-    ):
-        assert standings.equal_at(ratios) == pytest.approx(at)
+    ],
+)
+def test_where_a_ratio_passes_one_is_read_off_logarithms(ratios, at):
+    assert standings.equal_at(ratios) == pytest.approx(at)
 
 
-def test_brackets_of_crossings():
-    for a, b, brackets in (
+@pytest.mark.parametrize(
+    ("a", "b", "brackets"),
+    [
         # the medians at 128, 256, 512, 1024; None: not measured; below nought: flagged
         ((1.0, 1.0, 1.0, 1.0), (2.0, 1.02, 0.99, 0.5), [("a", "b", 128, 1024)]),  # ties within
         ((1.0, 1.04), (1.04, 1.0), []),  # no lead beyond the margin
         ((1.0, 1.0, 1.0), (2.0, 0.5, 2.0), [("a", "b", 128, 256), ("b", "a", 256, 512)]),
         ((1.0, None, 4.0, None), (2.0, 2.0, 2.0, 2.0), [("a", "b", 128, 512)]),
         ((1.0, -4.0, 16.0), (2.0, 2.0, 2.0), [("a", "b", 128, 512)]),
-    ):
-        records = [
-            timed(name, n, median and abs(median), flags=["drifted"] * ((median or 0) < 0))
-            for name, medians in (("a", a), ("b", b))
-            for n, median in zip(LENGTHS, medians, strict=False)
-        ]
-        found = crossed(*records)
-        assert [(c.before, c.after, c.low, c.high) for c in found] == brackets
-        assert all(c.low < c.estimate < c.high for c in found)
+    ],
+)
+def test_brackets_of_crossings(a, b, brackets):
+    records = [
+        timed(name, n, median and abs(median), flags=["drifted"] * ((median or 0) < 0))
+        for name, medians in (("a", a), ("b", b))
+        for n, median in zip(LENGTHS, medians, strict=False)
+    ]
+    found = crossed(*records)
+    assert [(c.before, c.after, c.low, c.high) for c in found] == brackets
+    assert all(c.low < c.estimate < c.high for c in found)
 
 
 def near(*records):
@@ -394,7 +417,7 @@ def test_names_under_which_one_kernel_ran_are_one_answer_and_no_tie():
     answer = only(*some, ran("matmul", 2e-3, "aten::bmm", "aten::_softmax"))
     assert (answer.winner, answer.same) == ("sdpa", ("sdpa.flash",))
     assert (answer.equal, answer.next) == ((), "matmul")
-    assert "float32: sdpa (flash) is the fastest exact variant, at 1.02 ms" in answer.sentence()
+    assert "forward: sdpa (flash) is the fastest exact variant, at 1.02 ms" in answer.sentence()
 
 
 @pytest.mark.parametrize(

@@ -23,20 +23,27 @@ def test_problems_alike_in_all_but_their_length_are_one_regime():
     assert "4 queries a call" in str(found)
 
 
-def test_a_regime_is_said_by_all_that_tells_it_from_another():
-    for more, words in (
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
         ({}, "forward, no mask, float32, batch 1, 8 heads of 64, on cpu"),
         (
             {"kv_heads": 2, "v_head_dim": 32, "inputs": "captured:/a/b.npz", "q_len": 1},
             "forward, one query a call, no mask, float32, captured:b.npz inputs, batch 1, 8 heads "
             "on 2 of 64/32, on cpu",
         ),
-        ({"level": "layer", "world": 2}, "forward, a layer, no mask, float32, batch 1, 8 heads of "
-         "64, on cpu, over 2 processes"),
-        ({"q_len": 4, "phase": "decode", "node": "x"}, "decode, 4 queries a call, no mask, "
-         "float32, batch 1, 8 heads of 64, on cpu"),
-    ):  # fmt: skip
-        assert [str(r) for r in regimes([timed("a", 128, 1.0, **more)])] == [words]
+        (
+            {"level": "layer", "world": 2},
+            "forward, a layer, no mask, float32, batch 1, 8 heads of 64, on cpu, over 2 processes",
+        ),
+        (
+            {"q_len": 4, "phase": "decode", "node": "x"},
+            "decode, 4 queries a call, no mask, float32, batch 1, 8 heads of 64, on cpu",
+        ),
+    ],
+)
+def test_a_regime_is_said_by_all_that_tells_it_from_another(more, words):
+    assert [str(r) for r in regimes([timed("a", 128, 1.0, **more)])] == [words]
 
 
 OTHER = {"kv_heads": 2, "v_head_dim": 32, "inputs": "peaky", "device": "cuda", "world": 2}
@@ -49,8 +56,9 @@ def test_what_differs_otherwise_is_another_regime(other):
     assert len({str(r) for r in found}) == 2
 
 
-def test_lines_are_of_one_batch_or_of_as_many_tokens():
-    for places, expected in (
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
         # (batch, length); the batch, the tokens and the lengths of each line
         ([(1, 128), (1, 256), (4, 128), (4, 256)], [(1, None, [128, 256]), (4, None, [128, 256])]),
         ([(8, 128), (4, 256), (2, 512), (1, 1024)], [(None, 1024, [128, 256, 512, 1024])]),
@@ -60,9 +68,11 @@ def test_lines_are_of_one_batch_or_of_as_many_tokens():
         ),
         ([(1, 256), (2, 256)], [(1, None, [256]), (2, None, [256])]),
         ([], []),
-    ):
-        found = regimes([timed("a", n, 1.0, batch=b) for b, n in places])
-        assert [(r.fixed.get("batch"), r.tokens, r.lengths) for r in found] == expected
+    ],
+)
+def test_lines_are_of_one_batch_or_of_as_many_tokens(places, expected):
+    found = regimes([timed("a", n, 1.0, batch=b) for b, n in places])
+    assert [(r.fixed.get("batch"), r.tokens, r.lengths) for r in found] == expected
 
 
 @pytest.mark.parametrize("median", [None, math.nan, math.inf, 0.0, -1.0])

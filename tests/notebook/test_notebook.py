@@ -24,7 +24,7 @@ from attnbench.core.machine import this_machine
 from attnbench.core.store import read_header, read_records
 from attnbench.models.capture.calls import SeenCalls, Site
 from attnbench.notebook.arguments import BadWord
-from attnbench.notebook.arguments import asked as told
+from attnbench.notebook.arguments import parse as told
 from attnbench.sweep import start
 from attnbench.sweep.sweep import Stopped
 from impls.errors import CantBeDone
@@ -36,8 +36,9 @@ from tests.sweep.build import Answering
 from tests.verbs import chosen_runs as made
 
 
-def test_words_become_what_the_command_line_makes_of_them():
-    for asked, changed in (
+@pytest.mark.parametrize(
+    ("asked", "changed"),
+    [
         ({"seq": [256, "1x4096"]}, {"seq": ("256", "1x4096")}),
         ({"seq": range(64, 257, 64)}, {"seq": ("64", "128", "192", "256")}),
         ({"batch": [1, 2], "kv_heads": "1,2"}, {"batch": (1, 2), "kv_heads": (1, 2)}),
@@ -46,13 +47,15 @@ def test_words_become_what_the_command_line_makes_of_them():
         ({"dtype": [torch.float32, "bf16"]}, {"dtype": ("float32", "bf16")}),
         ({"budget": 1, "world": 2, "device": "cpu"}, {"budget": 1.0, "world": 2, "device": "cpu"}),
         ({"seq": None}, {}),
-    ):
-        found = told("run", {"variants": "sdpa", **asked, "tables": ["a b.py"], "out": "here"})
-        again = arguments.parser().parse_args(shlex.split(found.command)[1:])
-        for given in (found, again):
-            assert arguments.grid_changes(given) == changed
-            assert (given.variants, given.table) == (["sdpa"], ["a b.py"])
-        assert found.out == "here"
+    ],
+)
+def test_words_become_what_the_command_line_makes_of_them(asked, changed):
+    found = told("run", {"variants": "sdpa", **asked, "tables": ["a b.py"], "out": "here"})
+    again = arguments.parser().parse_args(shlex.split(found.command)[1:])
+    for given in (found, again):
+        assert arguments.grid_changes(given) == changed
+        assert (given.variants, given.table) == (["sdpa"], ["a b.py"])
+    assert found.out == "here"
 
 
 def test_what_can_not_be_asked_is_a_sentence_and_leaves_no_folder(tmp_path):

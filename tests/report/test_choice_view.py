@@ -1,15 +1,16 @@
 """The answers for a captured program on the terminal."""
 
 from attnbench.answer.choose import Choice, Wants
-from attnbench.answer.choose_calls import GainInterval, SiteTimes, gain
+from attnbench.answer.choose_calls import SiteTimes, gain
 from attnbench.answer.ranking import Candidate, Ranking
+from attnbench.core.stats import Interval
 from attnbench.features.choose import view
 from attnbench.features.choose.calls import ProgramAnswer
 from attnbench.models.capture.calls import SeenCalls
 from impls.masks import Mask
 from impls.problem import Problem
 
-EXACTLY = GainInterval.exactly
+EXACTLY = Interval.exactly
 
 
 BEST = Candidate("chunked", "softmax", 1e-3, 0.9e-3, 1.1e-3, measured=True)
@@ -18,7 +19,7 @@ FASTER = SiteTimes(
 )
 LONGER = SiteTimes(
     *("b.py:2 · [long]", EXACTLY(0.2), "matmul", EXACTLY(8e-3)),
-    *("chunked", GainInterval(2e-3, 1e-3, 4e-3)),
+    *("chunked", Interval(2e-3, 1e-3, 4e-3)),
 )
 UNKNOWN = SiteTimes("d.py:4", None, "flex", None, "sdpa", EXACTLY(1e-3), "how long is not [known]")
 SILENT = SiteTimes("e.py:5", EXACTLY(0.05), "mha", None, why="nobody serves it")

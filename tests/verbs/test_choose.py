@@ -2,13 +2,13 @@
 
 import json
 from dataclasses import astuple
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
 import impls
-from attnbench.answer import choose_runs
 from attnbench.answer.choose import Wants, make_choice
 from attnbench.answer.choose_calls import site_times
 from attnbench.answer.dispatch_table import DispatchTable
@@ -16,7 +16,7 @@ from attnbench.answer.ranking import Candidate
 from attnbench.core.call import CallForm, TensorForm
 from attnbench.core.machine import this_machine
 from attnbench.core.record import Record
-from attnbench.features.choose import calls
+from attnbench.features.choose import calls, runs
 from attnbench.models.capture.calls import SeenCalls, Site
 from attnbench.sweep.start import as_recorded
 from impls.errors import CantBeDone
@@ -47,11 +47,11 @@ def measures(monkeypatch):
     """Instead of measuring, the problem that would have been is noted."""
     noted = []
 
-    def measured(problem, wants, table, means):
+    def measured(problem, wants, table, arguments):
         noted.append(problem)
-        return choose_runs.best_of([means.out], problem, wants, table)
+        return runs.best_of([Path(arguments.out)], problem, wants, table)
 
-    monkeypatch.setattr(choose_runs, "measured", measured)
+    monkeypatch.setattr(runs, "measured", measured)
     return noted
 
 
@@ -77,25 +77,6 @@ def test_a_run_whose_variants_were_tuned_since_answers_only_by_its_name(
     keep()
     chooses(*words, "--out", whole.parents[1])
     assert len(measures) == 1
-
-
-def test_before_it_measures_the_nearest_run_is_named_and_what_differs(chooses, whole, measures):
-    words = ("--seq", 512, *SHAPE, "--out", whole.parents[1])
-    for another, said in (
-        ("--heads 8", "4 heads, not 8: --heads 4"),
-        ("--phase train", "phase forward, not train: --phase forward"),
-        ("--mask none", "mask causal, not none: --mask causal"),
-        ("--head-dim 128", "head-dim 64, not 128: --head-dim 64"),
-        ("--seq 1000000", "length 2048, not 1000000: --seq 2048"),
-        ("--seq 2", "length 128, not 2: --seq 128"),
-    ):
-        measures.clear()
-        _, _, err = chooses(*words, *another.split())
-        assert f"the nearest run, {whole}, has {said} answers from it\n" in err
-        _, out, _ = chooses(*words, *said.split(": ")[1].split(), "--json")
-        assert json.loads(out)["source"] == str(whole) and len(measures) == 1
-        _, _, err = chooses(*words, "--batch", 2, *another.split())
-        assert "nearest run" not in err and len(measures) == 2  # it differs in two
 
 
 def test_one_that_measured_the_problem_comes_before_a_newer_one_that_did_not(chooses, whole):
@@ -196,15 +177,15 @@ def test_only_a_run_of_this_machine_as_it_is_now_is_used_without_its_name(tmp_pa
         ("machine__gpus", [{"name": "another"}]),
         *((f"machine__versions__{name}", "0.1") for name in ("torch", "triton")),
     ):
-        assert list(choose_runs.measured_here(tmp_path / "results", None)) == [run]
+        assert list(runs.measured_here(tmp_path / "results", None)) == [run]
         told(run, **{path: value})
-        assert list(choose_runs.measured_here(tmp_path / "results", None)) == [], path
+        assert list(runs.measured_here(tmp_path / "results", None)) == [], path
         (run / "run.json").write_text(header)
 
 
 def test_a_run_with_pages_kept_answers_where_that_is_asked_for(tmp_path, run):
     told(run, settings__allocator="kept")
-    found = choose_runs.measured_here(tmp_path / "results", None, allocator="kept")
+    found = runs.measured_here(tmp_path / "results", None, allocator="kept")
     assert list(found) == [run]
 
 
@@ -346,11 +327,11 @@ def test_a_mask_without_a_name_is_found_in_a_run_whichever_way_its_file_is_spell
 def test_a_program_is_answered_with_its_own_number_of_threads(chooses, tmp_path, monkeypatch):
     seen = []
 
-    def measured(problem, wants, table, means):
-        seen.append(means.threads)
+    def measured(problem, wants, table, arguments):
+        seen.append(arguments.threads)
         raise CantBeDone("enough was seen")
 
-    monkeypatch.setattr(choose_runs, "measured", measured)
+    monkeypatch.setattr(runs, "measured", measured)
     site = (problem(512), "sdpa", 0.3, {})
     for words, threads in (((), 2), (("--threads", 1), 1)):
         file = captured(tmp_path, site, header={"torch_threads": 2})

@@ -17,7 +17,7 @@ from attnbench.command import arguments
 from attnbench.command.progress import EVERY_S, Progress
 from attnbench.core.record import Record, Status
 from attnbench.core.store import read_records
-from attnbench.features.run.verb import begun
+from attnbench.features.run.verb import start_run
 from attnbench.features.selfcheck import selfcheck
 from attnbench.features.selfcheck.selfcheck import PlantOutcome
 from attnbench.sweep.places import Local
@@ -104,7 +104,7 @@ def test_ctrl_c_ends_a_run_with_the_answer_from_what_there_is(tmp_path, monkeypa
 def test_naming_lengths_or_masks_measures_these_alone(tmp_path):
     def asked(*words):
         words = ["run", "sdpa", "window.blocked", *words, "--threads", "1", "--out", str(tmp_path)]
-        made = begun(arguments.parser().parse_args(words), Local())
+        made = start_run(arguments.parser().parse_args(words), Local())
         made.folder.close()
         found = [(str(c.problem.mask), c.problem.kv_len, c.problem.phase) for c in made.plan.cells]
         assert len(found) == 2 * len(set(found))  # once for each of the two

@@ -6,10 +6,11 @@ from contextlib import nullcontext
 import pytest
 
 from attnbench import cli
-from attnbench.core.store import read_header, read_records
+from attnbench.core.store import Checked, read_header, read_records
 from attnbench.features.report import build
 from attnbench.features.report.verb import report_of
 from attnbench.models.capture.calls import SeenCalls, Site
+from attnbench.report.scenes import read_run
 from attnbench.sweep.engine import WorkerLost
 from impls.masks import Mask
 from impls.problem import Problem
@@ -43,6 +44,21 @@ def test_the_problems_of_a_program_are_measured_and_gone_on_with(tmp_path, capsy
     assert len(list(read_records(folder))) == 2
 
 
+@pytest.mark.parametrize("words", [[], ["--json"], ["--csv"], ["--all"], ["--no-report"]])
+def test_a_run_and_its_report_read_the_records_once(tmp_path, monkeypatch, words):
+    monkeypatch.setattr("attnbench.sweep.places.LocalEngine", lambda *_, **__: Answering())
+    read, checked_records = [], Checked.records
+
+    def records(checked, *wanted):
+        read.append(checked.path)
+        return checked_records(checked, *wanted)
+
+    monkeypatch.setattr(Checked, "records", records)
+    grid = ["--seq", "16", "--phase", "forward", "--mask", "none", "--out", str(tmp_path)]
+    assert cli.main(["run", "sdpa", *grid, *words]) == 0
+    assert read == [only_run(tmp_path)]
+
+
 def test_a_check_that_finds_something_wrong_ends_with_1(monkeypatch):
     engine = Answering(WorkerLost("it wrote", "", timed_out=False, wrong=True))
     monkeypatch.setattr("attnbench.sweep.engine.LocalEngine", lambda *_, **__: nullcontext(engine))
@@ -73,7 +89,7 @@ def test_a_report_that_fails_costs_a_run_nothing(monkeypatch, capsys, run):
         raise MemoryError
 
     monkeypatch.setattr(build, "headlines", fail)
-    report_of(run)
+    report_of(read_run(run))
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "MemoryError" in said
     assert f"'attnbench report {run}' tries again" in said

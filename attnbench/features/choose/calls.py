@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +24,7 @@ from attnbench.answer.mends import Priced, Pricer
 from attnbench.answer.paste import PLAIN, CallDetails, can_serve, find_row, lines
 from attnbench.command.terminal import say
 from attnbench.core.machine import this_machine
-from attnbench.features.choose import view
+from attnbench.features.choose import runs, view
 from attnbench.features.choose.verify import Verified, verify
 from attnbench.features.choose.view import site_label
 from attnbench.models.capture.calls import SeenCalls, Site
@@ -35,7 +35,7 @@ from impls.errors import CantBeDone
 if TYPE_CHECKING:
     import argparse
 
-    from attnbench.answer.choose import Choice
+    from attnbench.answer.choose import Choice, Wants
     from impls import Table
     from impls.problem import Problem
 
@@ -58,50 +58,43 @@ class ProgramAnswer(NamedTuple):
     verified: Verified | None = None
 
 
-def show_answer(
-    given: argparse.Namespace, table: Table, answer: Callable[[Problem], Choice]
-) -> int:
+def show_answer(arguments: argparse.Namespace, wants: Wants, table: Table) -> int:
     """``attnbench choose --problems calls.json``, printed."""
     from attnbench.report import tidy
 
-    found = answers(given, table, answer)
-    if given.json:
-        choices = found.choices.values()
+    result = answers(arguments, wants, table)
+    if arguments.json:
+        choices = result.choices.values()
         plain: dict[str, Any] = {"answers": [{**c.to_dict(), **paste.pasted(c)} for c in choices]}
-        plain["gain"] = found.gained.to_dict()
+        plain["gain"] = result.gained.to_dict()
         for name in ("engine", "whole_model", "verified"):
-            if (part := getattr(found, name)) is not None:
+            if (part := getattr(result, name)) is not None:
                 plain[name] = part.to_dict()
         print(json.dumps(plain))
-    elif given.csv:
-        tidy.show(view.site_rows(found.calls, found.choices, found.gained))
+    elif arguments.csv:
+        tidy.show(view.site_rows(result.calls, result.choices, result.gained))
     else:
-        view.show_calls(found)
-    silent = all(choice.ranking is None for choice in found.choices.values())
-    return int(silent or (given.verify and found.verified is None))
+        view.show_calls(result)
+    silent = all(choice.ranking is None for choice in result.choices.values())
+    return int(silent or (arguments.verify and result.verified is None))
 
 
-def answers(
-    given: argparse.Namespace, table: Table, answer: Callable[[Problem], Choice]
-) -> ProgramAnswer:
-    """What to change in a program; ``answer``: the table's, of a problem alone.
-
-    Raises CantBeDone where no call can be put as a problem.
-    """
-    calls = given.problems
+def answers(arguments: argparse.Namespace, wants: Wants, table: Table) -> ProgramAnswer:
+    """What to change in a program; raises CantBeDone where no call can be put as a problem."""
+    calls = arguments.problems
     if not isinstance(calls, SeenCalls):
         calls = SeenCalls.read(Path(calls))
     for sentence in calls.unseen:
         say(f"note: {sentence}")
     if not calls.problems():
-        what = "the capture" if calls is given.problems else given.problems
+        what = "the capture" if calls is arguments.problems else arguments.problems
         notes = "; ".join(dict.fromkeys(site.note for site in calls.sites if site.note))
         raise CantBeDone(f"{what} holds no call that can be put as a problem: {notes}")
-    if given.threads is None:  # as many as the program had
-        given.threads = calls.header.get("torch_threads")
-    choices = {problem: answer(problem) for problem in calls.problems()}
-    priced = _priced(given, calls, choices, table)
-    tables = given.table or ()
+    if arguments.threads is None:  # as many as the program had
+        arguments.threads = calls.header.get("torch_threads")
+    choices = {p: runs.answer(arguments, p, wants, table) for p in calls.problems()}
+    priced = _priced(arguments, calls, choices, table)
+    tables = arguments.table or ()
     times = [_times(calls, s, choices, priced.get(n), tables) for n, s in enumerate(calls.sites)]
     gained = gain(times, "a step" if calls.step_share is not None else "the program's time")
     places = [
@@ -109,21 +102,21 @@ def answers(
         for n, (s, each) in enumerate(zip(calls.sites, times, strict=True))
     ]
     of_a_model = [p for p, s in zip(places, calls.sites, strict=True) if BY_MODEL in s.via]
-    found = ProgramAnswer(
+    result = ProgramAnswer(
         calls,
         choices,
         gained,
-        in_engine(given.engine, places, tables) if given.engine else None,
+        in_engine(arguments.engine, places, tables) if arguments.engine else None,
         for_whole_model(of_a_model, tables) if of_a_model else None,
     )
-    if not given.verify:
-        return found
+    if not arguments.verify:
+        return result
     advised = [(calls.sites[n], each) for n, each in priced.items() if each.gains]
     try:
-        return found._replace(verified=verify(given.program, advised, tables, say))
+        return result._replace(verified=verify(arguments.program, advised, tables, say))
     except CantBeDone as error:  # the answer stands, unchecked
         say(f"not checked: {error}")
-        return found
+        return result
 
 
 BY_MODEL = "transformers"
@@ -133,14 +126,14 @@ BY_MODEL = "transformers"
 def _timed(site: Site, choice: Choice | None, times: SiteTimes, priced: Priced | None) -> TimedSite:
     """What is known of the variants at a place, for an engine that takes one for all."""
     ranking = choice.ranking if choice else None
-    known = ranking.by_name if ranking else {}
+    timed = ranking.by_name if ranking else {}
     uses = variant_of(site.via)
-    takes = times.takes if times.takes in known else uses
+    takes = times.takes if times.takes in timed else uses
     if priced is not None and "sdpa" in priced.keys:
         takes = "sdpa"
     details = details_of(site)
     return TimedSite(
-        site_label(site), site.problem, known, takes, uses, details, site.calls, site.new_masks or 1
+        site_label(site), site.problem, timed, takes, uses, details, site.calls, site.new_masks or 1
     )
 
 
@@ -155,25 +148,26 @@ def details_of(site: Site) -> CallDetails:
 
 
 def _priced(
-    given: argparse.Namespace, calls: SeenCalls, choices: Mapping[Problem, Choice], table: Table
+    arguments: argparse.Namespace, calls: SeenCalls, choices: Mapping[Problem, Choice], table: Table
 ) -> dict[int, Priced]:
     """What would be faster at each place, by the place's number."""
     from attnbench.command.progress import Progress
 
     some = [(n, s, s.call) for n, s in enumerate(calls.sites) if s.problem in choices]
-    found: dict[int, Priced] = {}
-    settings = settings_of(given, this_machine())
+    prices: dict[int, Priced] = {}
+    settings = settings_of(arguments, this_machine())
     device = next(iter(choices)).device
-    with engine_on(device, settings) as engine, Progress(len(some)) as watcher:
-        for done, (number, site, form) in enumerate(some):
-            watcher.at(done, len(some), A_PLACE_S * (len(some) - done), site.site)
+    with engine_on(device, settings) as engine, Progress() as progress:
+        progress.expect([A_PLACE_S] * len(some))
+        for number, site, form in some:
+            progress.step(site.site)
             if form is None or not site.faithful or (site.share or 1.0) < LEAST_SHARE:
                 continue
             others = calls.others_at(site)
             pricer = Pricer(engine, site.problem, form, others)
-            found[number] = pricer.price()
+            prices[number] = pricer.price()
             how = {
-                "tables": given.table or [],
+                "tables": arguments.table or [],
                 "by_model": BY_MODEL in site.via,
                 "calls_a_mask": round(site.calls / site.new_masks) if site.new_masks else 0,
             }
@@ -181,11 +175,12 @@ def _priced(
             if any(p.mask != site.problem.mask for _, p in others if p.q_len == site.problem.q_len):
                 continue  # a line for this mask would be wrong for the others
             if rivals := _rivals(choices[site.problem], site, table, trains=trains):
-                best = pricer.best_variant(rivals, found[number], **how)
-                if best is not found[number]:
-                    code = lines(best.keys[0], site.problem, details_of(site), given.table or ())
-                    found[number] = replace(best, code=tuple(code))
-    return found
+                best = pricer.best_variant(rivals, prices[number], **how)
+                if best is not prices[number]:
+                    tables = arguments.table or ()
+                    code = lines(best.keys[0], site.problem, details_of(site), tables)
+                    prices[number] = replace(best, code=tuple(code))
+    return prices
 
 
 LEAST_SHARE = 0.005

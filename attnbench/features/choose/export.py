@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.choose import choose
-from attnbench.answer.choose_runs import measured_here
 from attnbench.answer.dispatch_table import (
     PHASES,
     DispatchEntry,
@@ -27,6 +26,7 @@ from attnbench.command.terminal import say
 from attnbench.core.disk import StoreError
 from attnbench.core.record import FINDINGS, PROTOCOL, Record
 from attnbench.core.store import find_runs, named_run, read_header, read_records
+from attnbench.features.choose.runs import measured_here
 from attnbench.report import tidy
 from impls.errors import CantBeDone
 from impls.problem import INPUTS, Problem
@@ -42,42 +42,43 @@ MASKS = ("none", "causal")
 """The masks that a call of torch's function can have without a tensor."""
 
 
-def export(given: argparse.Namespace, wants: Wants, table: Table) -> int:
+def export(arguments: argparse.Namespace, wants: Wants, table: Table) -> int:
     """Write the dispatch table of the run named, or of the newest of this machine as it is now; the
     exit status. Raises CantBeDone where there is no one run, or no table can be made of it.
     """
     if wants.allowed:
         raise CantBeDone("a dispatch table holds exact variants alone: leave --allow out")
-    named = [named_run(x) for x in given.source or ()]
-    runs = list(find_runs(named))
-    if not named:
-        here = measured_here(Path(given.out), given.threads, given.table, given.allocator)
+    sources = [named_run(x) for x in arguments.source or ()]
+    runs = list(find_runs(sources))
+    if not sources:
+        settings = arguments.threads, arguments.table, arguments.allocator
+        here = measured_here(Path(arguments.out), *settings)
         runs = [run for run in here if "contest" not in read_header(run)]
-    if not runs or (named and len(runs) != 1):
+    if not runs or (sources and len(runs) != 1):
         which = "several runs" if runs else "no run"
         raise CantBeDone(
             f"a dispatch table is of one run, and there is {which}: name one with --from RUN, or "
             "make one with 'attnbench run'"
         )
-    made = table_of(runs[0], wants, table)
-    made.write(given.export)
-    if given.json:
-        print(json.dumps(made.to_dict()))
+    result = table_of(runs[0], wants, table)
+    result.write(arguments.export)
+    if arguments.json:
+        print(json.dumps(result.to_dict()))
         return 0
-    if given.csv:
-        tidy.show(_rows(made))
+    if arguments.csv:
+        tidy.show(_rows(result))
         return 0
-    kinds, ranges = len(made.entries), sum(len(entry.ranges) for entry in made.entries)
+    kinds, ranges = len(result.entries), sum(len(entry.ranges) for entry in result.entries)
     say(f"from {runs[0]}: kinds of call: {kinds}; ranges of lengths: {ranges}")
-    print(given.export)
-    print(f'use it:  attend = attnbench.dispatch("{given.export}")')
+    print(arguments.export)
+    print(f'use it:  attend = attnbench.dispatch("{arguments.export}")')
     return 0
 
 
-def _rows(made: DispatchTable) -> Iterator[tidy.Row]:
+def _rows(table: DispatchTable) -> Iterator[tidy.Row]:
     """A row a range of lengths of a kind of call, and the variant that takes it."""
     names = ("phase", "mask", "dtype", "heads", "kv_heads", "head_dim", "v_head_dim")
-    for entry in made.entries:
+    for entry in table.entries:
         about = {name: getattr(entry, name) for name in names}
         about |= {"first_batch": entry.batch[0], "last_batch": entry.batch[1]}
         for each in entry.ranges:
@@ -102,11 +103,11 @@ def table_of(run: Path, wants: Wants, rows: Table) -> DispatchTable:
             "is of one: measure it again in one go"
         )
     core = read_records(run, lambda problem: problem.level == "core")
-    seen = [s for s in core if s.ranks is None]
-    seen = [s for s in seen if s.problem.inputs == "normal" or s.status in FINDINGS]
+    records = [s for s in core if s.ranks is None]
+    records = [s for s in records if s.problem.inputs == "normal" or s.status in FINDINGS]
     made = made_of(header) | {"inputs": list(INPUTS)}
     groups: dict[Any, list[Record]] = {}
-    for each in seen:
+    for each in records:
         p = each.problem
         queries = "same" if p.q_len == p.kv_len and p.phase != "decode" else p.q_len
         if str(p.mask) in MASKS and p.phase in PHASES and p.device.split(":")[0] == made["device"]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnbench.command import arguments
-from attnbench.command.terminal import say
 from attnbench.core.machine import this_machine
 from impls.errors import CantBeDone
 
@@ -26,117 +24,100 @@ class NoProblem(CantBeDone):
     """The words on the command line are not one problem."""
 
 
-def choose(given: argparse.Namespace) -> int:
+def choose(args: argparse.Namespace) -> int:
     """``attnbench choose --seq N …``, or ``--problems calls.json``, or ``--export table.json``"""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # many small matrices: threads only wait
-    from attnbench.features.choose import view
+    from attnbench.answer import paste
+    from attnbench.features.choose import runs, view
     from attnbench.report import tidy
 
-    wants, table = _wants(given)
-    if given.export is not None:
+    wants, table = _wants(args)
+    if args.export is not None:
         from attnbench.features.choose.export import export
 
-        return export(given, wants, table)
-    if given.problems is not None:
+        return export(args, wants, table)
+    if args.problems is not None:
         from attnbench.features.choose.calls import show_answer
 
-        return show_answer(given, table, lambda problem: _answer(given, problem, wants, table))
-    choice = _answer(given, _one_problem(given), wants, table)
-    engine = _in_engine(given, choice)
-    if given.json:
-        print(json.dumps(_plain(choice) | ({"engine": engine.to_dict()} if engine else {})))
-    elif given.csv:
+        return show_answer(args, wants, table)
+    choice = runs.answer(args, _one_problem(args), wants, table)
+    engine = _in_engine(args, choice)
+    if args.json:
+        values = {**choice.to_dict(), **paste.pasted(choice)}
+        print(json.dumps(values | ({"engine": engine.to_dict()} if engine else {})))
+    elif args.csv:
         tidy.show(view.rows(choice))
     else:
         view.show(choice, engine)
     return int(choice.ranking is None)
 
 
-def answer(given: argparse.Namespace) -> Choice:
+def answer(args: argparse.Namespace) -> Choice:
     """The choice for one problem; raises CantBeDone where there can be none."""
-    wants, table = _wants(given)
-    return _answer(given, _one_problem(given), wants, table)
+    from attnbench.features.choose import runs
+
+    return runs.answer(args, _one_problem(args), *_wants(args))
 
 
-def _wants(given: argparse.Namespace) -> tuple[Wants, Table]:
+def _wants(args: argparse.Namespace) -> tuple[Wants, Table]:
     """What will do, and the table; raises :class:`NoProblem` for options that contradict."""
     import impls
     from attnbench.answer.choose import Wants
 
     wants = Wants.of(
-        exact=given.exact,
-        allow=given.allow or (),
-        max_memory=given.max_memory,
-        max_error=given.max_error,
+        exact=args.exact,
+        allow=args.allow or (),
+        max_memory=args.max_memory,
+        max_error=args.max_error,
     )
-    table = impls.table(given.table)
-    _refuse_contradictions(given)
+    table = impls.table(args.table)
+    _refuse_contradictions(args)
     return wants, table
 
 
-def _plain(choice: Choice) -> dict[str, Any]:
-    """As plain values, with what can be pasted."""
-    from attnbench.answer import paste
-
-    return {**choice.to_dict(), **paste.pasted(choice)}
-
-
-def _in_engine(given: argparse.Namespace, choice: Choice) -> EngineAnswer | None:
+def _in_engine(args: argparse.Namespace, choice: Choice) -> EngineAnswer | None:
     """The answer in the words of the engine that was asked for, if one was."""
     from attnbench.answer.engines import TimedSite, in_engine
 
-    if not given.engine or choice.ranking is None:
+    if not args.engine or choice.ranking is None:
         return None
     ranking = choice.ranking
     site = TimedSite(str(choice.problem), choice.problem, ranking.by_name, ranking.winner.variant)
-    return in_engine(given.engine, [site], given.table)
+    return in_engine(args.engine, [site], args.table)
 
 
-def _refuse_contradictions(given: argparse.Namespace) -> None:
+def _refuse_contradictions(args: argparse.Namespace) -> None:
     """Raise :class:`NoProblem` for options that would be ignored."""
-    if given.source and given.measure:
+    if args.source and args.measure:
         raise NoProblem("--from answers from runs and --measure measures: leave one of them out")
-    measuring = [name for name in ("threads", "allocator") if getattr(given, name)]
-    if given.source and measuring:
-        raise NoProblem(f"--{measuring[0]} is of measuring; a run that --from names has its own")
-    asked = ["--" + name.replace("_", "-") for name in arguments.grid_changes(given)]
-    if given.verify != bool(given.program) or (given.verify and given.problems is None):
+    measuring = [name for name in ("threads", "allocator") if getattr(args, name)]
+    if args.source and measuring:
+        raise NoProblem(
+            f"--{measuring[0]} conflicts with --from: a run has its own; leave one of them out"
+        )
+    beside = ["--" + name.replace("_", "-") for name in arguments.grid_changes(args)]
+    if args.verify != bool(args.program) or (args.verify and args.problems is None):
         raise NoProblem(
             "--verify runs a program whose calls were captured: attnbench choose --problems "
             "calls.json --verify -- python train.py"
         )
-    if given.export is not None:
-        asked += [f"--{name}" for name in ("problems", "measure") if getattr(given, name)]
-        asked += ["--for"] * bool(given.engine)
-        if asked:
-            raise NoProblem(f"--export is of all that a run measured: leave {', '.join(asked)} out")
-    elif given.problems is not None and asked:
-        raise NoProblem(f"--problems says what is asked about: leave {', '.join(asked)} out")
+    if args.export is not None:
+        beside += [f"--{name}" for name in ("problems", "measure") if getattr(args, name)]
+        beside += ["--for"] if args.engine else []
+        if beside:
+            raise NoProblem(
+                f"--export takes all that a run measured: leave {', '.join(beside)} out"
+            )
+    elif args.problems is not None and beside:
+        raise NoProblem(f"--problems says what is asked about: leave {', '.join(beside)} out")
 
 
-def _answer(given: argparse.Namespace, problem: Problem, wants: Wants, table: Table) -> Choice:
-    """From the runs named, from one that was measured here, or measured now."""
-    from attnbench.answer import choose_runs
-    from attnbench.command.progress import Progress
-    from attnbench.core.store import named_run
-    from attnbench.sweep.sweep import Stopped
-
-    of_worker = given.threads, given.allocator
-    how = given.table, given.seed or 0, *of_worker, getattr(given, "command", None)
-    means = choose_runs.Means(say, Progress, Path(given.out), *how)
-    named = [named_run(x) for x in given.source or ()]
-    try:
-        return choose_runs.answer(problem, wants, table, means, named=named, anew=given.measure)
-    except Stopped:
-        raise KeyboardInterrupt from None
-
-
-def _one_problem(given: argparse.Namespace) -> Problem:
+def _one_problem(args: argparse.Namespace) -> Problem:
     """The one problem that the options describe."""
     from attnbench.sweep.plan import problems
     from attnbench.sweep.presets import one_problem
 
-    changes = arguments.grid_changes(given)
+    changes = arguments.grid_changes(args)
     if "seq" not in changes:
         raise NoProblem(
             "choose answers for a problem: say --seq at the least, such as --seq 4096, or give "
@@ -146,14 +127,13 @@ def _one_problem(given: argparse.Namespace) -> Problem:
     if several:
         options = ", ".join("--" + name.replace("_", "-") for name in several)
         raise NoProblem(f"choose answers for one problem, and {options} has several values")
-    start = one_problem(given.device or this_machine().devices[-1])
-    (problem,) = problems(start.with_(**changes), given.level or ("core",))
+    start = one_problem(args.device or this_machine().devices[-1])
+    (problem,) = problems(start.with_(**changes), args.level or ("core",))
     return problem
 
 
-def answer_calls(given: argparse.Namespace) -> ProgramAnswer:
+def answer_calls(args: argparse.Namespace) -> ProgramAnswer:
     """What to change in a captured program; raises CantBeDone where there can be no answer."""
     from attnbench.features.choose.calls import answers
 
-    wants, table = _wants(given)
-    return answers(given, table, lambda problem: _answer(given, problem, wants, table))
+    return answers(args, *_wants(args))

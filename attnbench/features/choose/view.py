@@ -73,9 +73,9 @@ def _beside(choice: Choice, ranking: Ranking) -> Iterator[str]:
             paid = f"; against {other.variant} that has paid after {counted(after, 'call')}"
         yield f"setup: {duration(w.setup_s)}{paid}"
     if w.error is not None:
-        kept = "" if w.skill is None else f"; {format.percent(w.skill)} fidelity to softmax"
+        fidelity = "" if w.skill is None else f"; {format.percent(w.skill)} fidelity to softmax"
         where = "" if w.measured else ", at the worst where it was checked: not on this problem"
-        yield f"error to exact softmax: {w.error:.1e}{kept}{where}"
+        yield f"error to exact softmax: {w.error:.1e}{fidelity}{where}"
     if choice.unknown:
         names = ", ".join(e.variant for e in choice.unknown[:NAMES])
         yield f"too little is known of {names}: they might be faster"
@@ -139,8 +139,8 @@ def _left_out(choice: Choice) -> Iterator[str]:
         reasons: dict[str, list[str]] = {}
         for each in (e for e in choice.excluded if e.why is why):
             reasons.setdefault("" if why in BRIEF else each.said, []).append(each.variant)
-        for said, names in reasons.items():
-            yield f"left out, {why}: {first_few(names, NAMES)}" + (f": {said}" if said else "")
+        for reason, names in reasons.items():
+            yield f"left out, {why}: {first_few(names, NAMES)}" + (f": {reason}" if reason else "")
 
 
 def show_calls(answer: ProgramAnswer) -> None:

@@ -10,7 +10,7 @@ from itertools import chain
 from rich.markup import escape
 
 from attnbench.answer.compare_runs import UNDECIDED, ComparedCell, RunsComparison
-from attnbench.answer.ranking import EXACT, problem_and_device
+from attnbench.answer.ranking import EXACT
 from attnbench.core.format import (
     NOT_SOFTMAX,
     OTHER,
@@ -171,7 +171,7 @@ def runs(both: RunsComparison, whole: bool) -> None:
             verdict = Styled(f"{cell.status_a} → {cell.status_b}{across}", style)
         memory = None if cell.memory_ratio is None else f"{cell.memory_ratio:.3g}"
         name = name_with_star(cell.variant, cell.computes)
-        rows.append((name, problem_and_device(cell.problem), verdict, *_figures(c), memory))
+        rows.append((name, str(cell.problem), verdict, *_figures(c), memory))
     right = ("ratio", "99 % interval", "samples", "could be seen", "memory")
     wrap = ("problem", "verdict")
     tables.show(
@@ -196,7 +196,7 @@ def _run_remarks(both: RunsComparison, cells: Sequence[ComparedCell]) -> Iterato
         yield f"{rest} more are not shown, those that differ least: --csv has them all"
     for cell in cells:
         if cell.reason:
-            yield f"{cell.variant} on {problem_and_device(cell.problem)}: {cell.reason}"
+            yield f"{cell.variant} on {cell.problem}: {cell.reason}"
     noisy = [{n.split(": ")[1] for n in c.notes if n[:3] in SIDES} for c in both.cells]
     if any(noisy):
         kinds = Counter(chain.from_iterable(noisy))
@@ -249,7 +249,7 @@ def _commits_table(
     rows = []
     for cell, verdict, _ in cells:
         head_is = Styled(str(verdict), styles.get(verdict, FAINT))
-        problem = problem_and_device(cell.problem)
+        problem = str(cell.problem)
         name = name_with_star(cell.variant, cell.computes)
         rows.append((name, problem, head_is, *_pairs_figures(cell.pairs)))
     wrap = ("problem", "head is", "pairs")
@@ -297,7 +297,7 @@ def _commits_remarks(both: CommitsComparison) -> Iterator[str]:
             yield f"{word}: {', '.join(names)}"
     for cell, _, why in both.judged():
         if why:
-            yield f"{cell.variant} on {problem_and_device(cell.problem)}: {why}"
+            yield f"{cell.variant} on {cell.problem}: {why}"
 
 
 def history_rows(histories: Sequence[CommitHistory]) -> Iterator[tidy.Row]:

@@ -140,7 +140,7 @@ def _answer(scene: Scene, standing: Standing, place: Mapping[str, int]) -> dict[
         "use": place[answer.winner],
         "ties": [place[name] for name in answer.equal],
         "next": place[answer.next] if answer.next else -1,
-        "lead": shorten(answer.lead.factor) if answer.lead else None,
+        "lead": shorten(answer.lead.value) if answer.lead else None,
         "noisy": int(bool(answer.flags)),
     }
 

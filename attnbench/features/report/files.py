@@ -44,19 +44,23 @@ def make(runs: Sequence[Path], out: Path) -> Report:
     """A report of these runs in a folder; raises StoreError where there is nothing to report, or
     nothing can be written.
     """
-    records = gather(runs)
+    return report_on(gather(runs), out)
+
+
+def report_on(runs: Sequence[ReportRun], out: Path) -> Report:
+    """The same, of runs that were read."""
     with _writing(out):  # before the work: where nothing can be written, it need not be done
         writable_folder(out)
     try:
-        contents = contents_of(records, out)
+        contents = contents_of(runs, out)
         return Report(out / INDEX, write(contents, out), contents)
     except CantBeDone:
         raise
     except Exception as error:  # a file may hold what no run of ours ever wrote
         first = f"{type(error).__name__}: {error}".splitlines()[0]
         raise StoreError(
-            f"no report can be made of {', '.join(str(path) for path in runs)}: something in it is "
-            f"not what it should be ({first}); if attnbench wrote it, that is a fault of attnbench"
+            f"no report can be made of {', '.join(str(run.path) for run in runs)}: something in it "
+            f"is not what it should be ({first}); if attnbench wrote it, that is its own fault"
         ) from error
 
 

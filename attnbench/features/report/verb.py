@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import argparse
 
     from attnbench.features.report.files import Report
+    from attnbench.report.scenes import ReportRun
 
 
 BESIDE = "report"
@@ -61,16 +62,16 @@ def report(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def report_of(run: Path) -> Report | None:
+def report_of(run: ReportRun) -> Report | None:
     """A run's own report, at its end; None where it could not be made: the run has lost nothing."""
-    from attnbench.features.report.files import make
+    from attnbench.features.report.files import report_on
 
     try:
-        return make([run], run / BESIDE)
+        return report_on([run], run.path / BESIDE)
     except Exception as error:  # anything: what was measured is kept, and is what counts
         first = f"{type(error).__name__}: {error}".splitlines()[0]
         say(
             f"note: the report could not be made ({first}); the records are whole: 'attnbench "
-            f"report {run}' tries again"
+            f"report {run.path}' tries again"
         )
         return None

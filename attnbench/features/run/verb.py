@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
 
-    from attnbench.core.record import Record
-    from attnbench.core.run_folder import RunFolder
     from attnbench.models.capture.calls import SeenCalls
+    from attnbench.report.scenes import ReportRun
     from attnbench.sweep.places import Places
     from attnbench.sweep.start import Run
     from attnbench.sweep.sweep import Watcher
@@ -32,49 +31,49 @@ REPORT_S = 3.0
 """A guess at the seconds of the report."""
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """``attnbench run [VARIANT …]``"""
     from attnbench.command.progress import Progress
     from attnbench.core.record import NOT_TRIED
-    from attnbench.core.store import read_records
+    from attnbench.report.scenes import read_run
     from attnbench.sweep.sweep import Stopped
 
     start = monotonic()
-    until = inf if given.limit is None else start + given.limit
-    stopped, unbegun = False, 0
-    with places_of(given) as places:
-        new = begun(given, places)
+    until = inf if args.limit is None else start + args.limit
+    stopped, left_over = False, 0
+    with places_of(args) as places:
+        new = start_run(args, places)
         folder = new.folder
         try:
-            after_s = 0.0 if given.no_report else REPORT_S
-            with Progress(new.left, every=given.all, best=True, after_s=after_s) as progress:
+            after_s = 0.0 if args.no_report else REPORT_S
+            with Progress(new.left, every=args.all, best=True, after_s=after_s) as progress:
                 progress.at(0, new.left, measuring_s(new), "the worker starts")
-                unbegun = measure(new, places, progress, until, after_s)
+                left_over = measure(new, places, progress, until, after_s)
             folder.check_in_place()
         except (Stopped, KeyboardInterrupt):
             stopped = True
         finally:
             folder.close()
-    records = list(read_records(folder.path))
+    result = read_run(folder.path)
     left = ""
     if stopped:
         left = f"stopped; what was measured is kept. Go on with: {folder.resumed_by}"
-    elif unbegun:
+    elif left_over:
         left = (
-            f"the limit of {duration(given.limit)} is reached: {unbegun} of {new.left} "
+            f"the limit of {duration(args.limit)} is reached: {left_over} of {new.left} "
             f"measurements were not begun. Go on with: {folder.resumed_by}"
         )
-    if left and all(r.status in NOT_TRIED for r in records):
+    if left and all(r.status in NOT_TRIED for r in result.records):
         say(left)
         return INTERRUPTED if stopped else 2  # no results to conclude from
-    status = _conclude(records, folder, given, monotonic() - start)
+    status = _conclude(result, args, monotonic() - start)
     if left:
         say(left)
     return INTERRUPTED if stopped else status
 
 
 def measure(
-    begun: Run, places: Places, watcher: Watcher, until: float = inf, after_s: float = 0.0
+    run: Run, places: Places, watcher: Watcher, until: float = inf, after_s: float = 0.0
 ) -> int:
     """Tell what will be measured, and measure it: how many cells have no record then.
 
@@ -83,10 +82,10 @@ def measure(
     from attnbench.core.machine import gpu_warnings
     from attnbench.sweep.sweep import Interrupt, sweep
 
-    plan, folder, done, tell = begun.plan, begun.folder, begun.done, watcher.tell
+    plan, folder, done, tell = run.plan, run.folder, run.done, watcher.tell
     device = next((c.problem.device for c in plan.to_run), "cpu")
-    sentence = plan.sentence(measuring_s(begun) + after_s)
-    tell(sentence + f"; {len(done)} done before" * bool(len(done)))
+    sentence = plan.sentence(measuring_s(run) + after_s)
+    tell(f"{sentence}; {len(done)} done before" if len(done) else sentence)
     notes = [
         f"this is another leg of the run, ranked apart: {'; '.join(leg['changes'])}"
         for leg in folder.header.get("legs", ())[-1:]
@@ -98,31 +97,31 @@ def measure(
             "commit they are of"
         )
     notes += gpu_warnings(places.machine) if device.startswith("cuda") else ()
-    for said in [places.note, *(f"note: {note}" for note in notes), *plan.warnings()]:
-        if said:
-            tell(said)
+    for line in [places.note, *(f"note: {note}" for note in notes), *plan.warnings()]:
+        if line:
+            tell(line)
     tell(f"records go to {folder.path}")
-    with places.slots(begun.settings, device) as slots:
+    with places.slots(run.settings, device) as slots:
         return sweep(plan, done, folder, slots, watcher, Interrupt(tell), until)
 
 
 @contextmanager
-def places_of(given: argparse.Namespace) -> Iterator[Places]:
+def places_of(args: argparse.Namespace) -> Iterator[Places]:
     """Where cells can be measured: this machine, or a cluster."""
     from attnbench.sweep.places import Local, NoCluster, connected
 
-    if given.engine != "ray":
-        if given.address or given.kind:
-            raise CantBeDone("--address and --kind are of a cluster: give --engine ray with them")
-        yield Local(given.devices or ())
+    if args.engine != "ray":
+        if args.address or args.kind:
+            raise CantBeDone("--address and --kind require --engine ray")
+        yield Local(args.devices or ())
         return
-    if given.devices:
+    if args.devices:
         raise NoCluster("--devices are of this machine; --engine ray takes those of its nodes")
-    with connected(given.address, given.device, given.kind) as cluster:
+    with connected(args.address, args.device, args.kind) as cluster:
         yield cluster
 
 
-def begun(given: argparse.Namespace, places: Places) -> Run:
+def start_run(args: argparse.Namespace, places: Places) -> Run:
     """The run that goes on, or a new one over a preset's grid, or over problems in its place.
 
     Raises CantBeDone for what can't be asked, as all that makes a run does.
@@ -130,35 +129,33 @@ def begun(given: argparse.Namespace, places: Places) -> Run:
     from attnbench.sweep import start
     from attnbench.sweep.plan import grid_of
 
-    if given.resume is not None:
-        return _resumed(given, places)
-    if given.anyway:
-        raise CantBeDone("--anyway is of a run that goes on: give --resume RUN with it")
-    changes = arguments.grid_changes(given)
+    if args.resume is not None:
+        return _resumed(args, places)
+    if args.anyway:
+        raise CantBeDone("--anyway requires --resume RUN")
+    changes = arguments.grid_changes(args)
     beside = [f"--{name}".replace("_", "-") for name in changes]
-    problems = problems_of(
-        given.problems, [*beside, *["--preset"] * (given.preset is not None)], say
-    )
+    problems = problems_of(args.problems, [*beside, *["--preset"] * (args.preset is not None)], say)
     if problems:
         grid = grid_of(problems, "the problems of a program").with_(budget=changes.get("budget"))
     else:
-        grid = start.find_preset(given.preset, places.machine)
-        if given.preset is None and "seq" in changes:
+        grid = start.find_preset(args.preset, places.machine)
+        if args.preset is None and "seq" in changes:
             phases = tuple(dict.fromkeys(chain(*(part.phase for part in grid.products))))
             # the first part's mask alone: what has another has lengths of its own
             grid = grid.products[0].with_(title=grid.title, phase=phases)
         grid = grid.with_(**changes).with_(device=places.kind)
     return start.begin(
-        given.variants,
+        args.variants,
         grid,
-        given.table,
-        Path(given.out),
-        seed=given.seed or 0,
-        threads=given.threads,
-        allocator=given.allocator,
-        energy=given.energy,
+        args.table,
+        Path(args.out),
+        seed=args.seed or 0,
+        threads=args.threads,
+        allocator=args.allocator,
+        energy=args.energy,
         machine=places.machine,
-        command=getattr(given, "command", None),
+        command=getattr(args, "command", None),
         problems=problems,
     )
 
@@ -177,78 +174,71 @@ def problems_of(
 
     if more := [name for name in beside if "budget" not in name]:
         raise CantBeDone(f"a program's calls say which problems; leave out {', '.join(more)}")
-    seen = calls if isinstance(calls, SeenCalls) else SeenCalls.read(Path(calls))
-    if not (found := seen.problems()):
-        why = "; ".join(dict.fromkeys(s.note for s in seen.sites if s.note)) or "there are none"
+    captured = calls if isinstance(calls, SeenCalls) else SeenCalls.read(Path(calls))
+    if not (problems := captured.problems()):
+        why = "; ".join(dict.fromkeys(s.note for s in captured.sites if s.note)) or "there are none"
         raise CantBeDone(f"of the program's calls none can be put as a problem: {why}")
-    if not seen.complete:
-        tell(f"note: the calls are not complete; {' '.join(seen.unseen)}")
-    return found
+    if not captured.complete:
+        tell(f"note: the calls are not complete; {' '.join(captured.unseen)}")
+    return problems
 
 
-def _resumed(given: argparse.Namespace, places: Places) -> Run:
+def _resumed(args: argparse.Namespace, places: Places) -> Run:
     from attnbench.core.disk import StoreError
     from attnbench.core.store import named_run
     from attnbench.sweep import start
 
     rest = (
-        given.variants,
-        given.preset,
-        given.seed,
-        given.threads,
-        given.allocator,
-        given.problems,
+        args.variants,
+        args.preset,
+        args.seed,
+        args.threads,
+        args.allocator,
+        args.problems,
     )
-    if arguments.grid_changes(given) or any(x not in (None, []) for x in rest):
+    if arguments.grid_changes(args) or any(x not in (None, []) for x in rest):
         raise StoreError("--resume takes the grid of the run it names; leave the rest out")
     return start.resume(
-        named_run(given.resume, Path(given.out)), places.machine, given.table, anyway=given.anyway
+        named_run(args.resume, Path(args.out)), places.machine, args.table, anyway=args.anyway
     )
 
 
-def measuring_s(begun: Run) -> float:
+def measuring_s(run: Run) -> float:
     """A guess at the seconds of the start, the ceilings, and the cells that have no record."""
     from attnbench.sweep.plan import ceilings_s
 
-    return ceilings_s() + sum(c.guess_s for c in begun.plan.to_run if c.key not in begun.done)
+    return ceilings_s() + sum(c.guess_s for c in run.plan.to_run if c.key not in run.done)
 
 
-def _conclude(
-    records: list[Record], folder: RunFolder, given: argparse.Namespace, took_s: float
-) -> int:
+def _conclude(run: ReportRun, arguments: argparse.Namespace, took_s: float) -> int:
     """The report, and the answer: as data, or on the screen."""
     from attnbench.answer.ranking import answers, margin_reason
     from attnbench.core.evidence import selfcheck_said
     from attnbench.core.record import NOT_TRIED
     from attnbench.features.run import view
     from attnbench.report import tidy
-    from attnbench.report.scenes import gather
 
-    records = sorted(records, key=lambda r: r.status in NOT_TRIED)  # measured cells first
-    made = None if given.no_report else report_of(folder.path)
-    every = given.all or given.tables
-    if given.csv:
-        (ran,) = made.contents.runs if made else gather([folder.path])
-        tidy.show(tidy.measurements(ran))
+    records = sorted(run.records, key=lambda r: r.status in NOT_TRIED)  # measured cells first
+    report = None if arguments.no_report else report_of(run)
+    if arguments.csv:
+        tidy.show(tidy.measurements(run))
         return finding(records)
-    if given.json or every:
-        found, trust = list(answers(records)), selfcheck_said(folder.header)
-    if given.json:
-        sent = {
-            "run": str(folder.path),
+    trust = selfcheck_said(run.header)
+    if arguments.json:
+        values = {
+            "run": str(run.path),
             "selfcheck": trust,
-            "records": [r.to_dict() for r in records],
-            "answers": [a.to_dict() for a in found],
+            "records": [record.to_dict() for record in records],
+            "answers": [answer.to_dict() for answer in answers(records)],
         }
-        print(json.dumps(sent))
+        print(json.dumps(values))
         return finding(records)
-    if every:
+    if arguments.all or arguments.tables:
         view.show_results(records)
-        said = [answer.sentence() for answer in found]
+        lines = [answer.sentence() for answer in answers(records)]
         none = "nothing exact was measured, so none is fastest"
-        said += [margin_reason(records) if found else none]
-        print("", *filter(None, [*said, trust]), "", sep="\n")
-    if not given.tables:
-        (ran,) = made.contents.runs if made else gather([folder.path])
-        view.show_answer(ran, roughly(took_s), made.index if made else None)
+        lines += [margin_reason(records) if lines else none, trust]
+        print("", *filter(None, lines), "", sep="\n")
+    if not arguments.tables:
+        view.show_answer(run, roughly(took_s), report.index if report else None)
     return finding(records)

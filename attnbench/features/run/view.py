@@ -14,6 +14,7 @@ from rich.text import Text
 
 from attnbench.answer.paste import lines_for, words_beside_default
 from attnbench.answer.ranking import EXACT
+from attnbench.answer.regimes import Regime, regimes
 from attnbench.answer.standings import Standing
 from attnbench.core.format import NONE, figures, first_few, mib, ms, percent, ratio, short
 from attnbench.core.record import FINDINGS, Record, Status
@@ -50,20 +51,20 @@ def show_answer(run: ReportRun, took: str, page: Path | None) -> None:
     ``took``: how long the run was. ``page``: its report.
     """
     out = console(min(WIDTH, console().width))
-    found = [scene for scene in scenes([run]) if scene.timed]
-    words = [scene.regime.words() for scene in found]
-    alike = [w for w in words[0] if all(w in each for each in words)] if found else []
+    timed = [scene for scene in scenes([run]) if scene.timed]
+    words = [scene.regime.words() for scene in timed]
+    alike = [w for w in words[0] if all(w in each for each in words)] if timed else []
     out.print(Text(_heading(run, [took, *alike], out.width), BOLD))
-    below, links = list(_notes(run, found)), list(_links(found, page))
-    if found:
-        answers, (*advice, code) = _answers(run, found), _advice(run, found, out.width)
+    below, links = list(_notes(run, timed)), list(_links(timed, page))
+    if timed:
+        answers, (*advice, code) = _answers(run, timed), _advice(run, timed, out.width)
         prose = sum(len(Text(line).wrap(out, out.width)) for line in [*advice, *below])
         used = 1 + 3 + len(answers.rows) + 1 + prose + 1 + 4 + len(links)
         show(answers)
         for line in ["", *advice]:
             out.print(Text(line))
         out.print(Text(code), soft_wrap=True)
-        show(_fastest(run, found[0], max(FEWEST, LINES - used)))
+        show(_fastest(run, timed[0], max(FEWEST, LINES - used)))
     else:
         out.print("Nothing was measured, so there is no answer.")
     for line in below:
@@ -84,11 +85,11 @@ def _heading(run: ReportRun, words: Sequence[str], width: int) -> str:
     return " · ".join([", ".join(names), *rest])
 
 
-def _answers(run: ReportRun, found: Sequence[Scene]) -> Table:
+def _answers(run: ReportRun, timed: Sequence[Scene]) -> Table:
     """For each regime and length the variant to use."""
-    lengths = sorted({n for scene in found for n in scene.regime.lengths})[-LENGTHS:]
-    names, rows = distinct_words(found), list[list[Any]]()
-    for scene in found[:REGIMES]:
+    lengths = sorted({n for scene in timed for n in scene.regime.lengths})[-LENGTHS:]
+    names, rows = distinct_words(timed), list[list[Any]]()
+    for scene in timed[:REGIMES]:
         at = {standing.length: standing for standing in scene.standings}
         rows.append([names[scene.number], *(_answer(at.get(n)) for n in lengths)])
     if _wide(rows) > WIDTH:
@@ -128,10 +129,10 @@ def _brief(cell: Styled | None) -> Styled | None:
     return cell and replace(cell, value=short(cell.value, NAME))
 
 
-def _advice(run: ReportRun, found: Sequence[Scene], width: int) -> list[str]:
+def _advice(run: ReportRun, timed: Sequence[Scene], width: int) -> list[str]:
     """The one variant to take, and in the last line the code that calls it."""
-    advised = only(run, found)
-    answers = [s.answer for scene in found for s in scene.standings[::-1] if s.answer]
+    advised = only(run, timed)
+    answers = [s.answer for scene in timed for s in scene.standings[::-1] if s.answer]
     if not answers:
         return ["Nothing exact was measured, so there is no fastest to name."]
     name = advised.variant if advised else answers[0].winner
@@ -164,8 +165,8 @@ def _fastest(run: ReportRun, scene: Scene, most: int) -> Table:
     exact = sorted((r for r in timed if r.computes == EXACT), key=_median)
     best = min(scene.regime.exact(length).values(), default=nan)
     rows: list[list[Any]] = []
-    shown = sorted(exact, key=lambda r: r.variant != use)[:most]
-    for record in sorted(shown, key=_median):
+    top = sorted(exact, key=lambda r: r.variant != use)[:most]
+    for record in sorted(top, key=_median):
         t = _median(record)
         leads = record.variant in standing.leaders
         name = Styled(record.variant, BEST if leads else "")
@@ -175,16 +176,16 @@ def _fastest(run: ReportRun, scene: Scene, most: int) -> Table:
         mark = "wrong on other inputs" if record.wrong_on else mark
         low, high = (record.time.low_s, record.time.high_s) if record.time else (None, None)
         rows.append([name, ms(t), f"[{ms(low)}, {ms(high)}]", ratio(t / best), peak, mark])
-    said = str(beside(standing) or "")
+    note = str(beside(standing) or "")
     heads = ("ms", "95 %", "× best", "MiB")
     mask = "no mask" if scene.regime.mask == "none" else scene.regime.mask
     unit = "keys" if "q_len" in scene.regime.fixed else "tokens"
     title = f"{scene.regime.phase}, {mask}, {length:,} {unit}"
     more = f"{len(rows)} of {len(exact)} exact variants{_so_far(run)}; all: --all"
-    return Table(title, columns("", *heads, "", right=heads), rows, [said] if said else [], more)
+    return Table(title, columns("", *heads, "", right=heads), rows, [note] if note else [], more)
 
 
-def _notes(run: ReportRun, found: Sequence[Scene]) -> Iterator[str]:
+def _notes(run: ReportRun, timed: Sequence[Scene]) -> Iterator[str]:
     """What is wrong, what is noisy and what is missing, each in a line."""
     bad = [r for r in run.records if r.status in FINDINGS]
     for record in bad[:FAULTS]:
@@ -200,15 +201,15 @@ def _notes(run: ReportRun, found: Sequence[Scene]) -> Iterator[str]:
     counts = Counter(r.status for r in run.records if r.time is None and r.status not in FINDINGS)
     variants = {s: len({r.variant for r in run.records if r.status is s}) for s in counts}
     if counts:
-        said = ", ".join(f"{variants[s]} {str(s).replace('_', ' ')}" for s in counts)
-        yield f"variants without a time: {said} · why: attnbench list --why, or --all"
+        words = ", ".join(f"{variants[s]} {str(s).replace('_', ' ')}" for s in counts)
+        yield f"variants without a time: {words} · why: attnbench list --why, or --all"
 
 
-def _links(found: Sequence[Scene], page: Path | None) -> Iterator[Text]:
+def _links(timed: Sequence[Scene], page: Path | None) -> Iterator[Text]:
     """The page to open, and a command for the first answer."""
     if page:
         yield Text("Report: ").append(str(page), f"link {page.resolve().as_uri()}")
-    answers = [s.answer for scene in found for s in scene.standings[::-1] if s.answer]
+    answers = [s.answer for scene in timed for s in scene.standings[::-1] if s.answer]
     for answer in answers:
         if other := next(iter(answer.equal), answer.next):
             words = ["compare", answer.winner, other, *words_beside_default(answer.problem)]
@@ -237,57 +238,39 @@ ABOVE_MEANS = "above the measured ceiling: that is a measurement too, and may be
 
 def show_results(records: Sequence[Record]) -> None:
     """Print all: for each regime the times by length, then memory and error at the longest."""
-    regimes: dict[str, list[Record]] = {}
-    several = len({record.node for record in records if record.time}) > 1
-    for record in records:
-        p, node = record.problem, f" · {record.node}" if several and record.node else ""
-        width = f"d{p.head_dim}" + f"/{p.v_head_dim}" * (p.v_head_dim != p.head_dim)
-        heads = f"b{p.batch} h{p.heads}/{p.kv_heads} {width} {p.dtype} {p.device}"
-        level = f"{p.level} · " * (p.level != "core")
-        regime = f"{level}{p.phase} · mask {p.mask} · {p.inputs} inputs · {heads}{node}"
-        regimes.setdefault(regime, []).append(record)
-    for regime, some in regimes.items():
-        show(_table(regime, some))
+    for regime in regimes(records):
+        show(_table(regime))
     out = console()
     for line in _footnotes(records):
         out.print(Text(line), style=FAINT)
 
 
-def _length(record: Record) -> str:
-    q, k = record.problem.q_len, record.problem.kv_len
-    return str(k) if q == k else f"{q}x{k}"
-
-
-def _table(regime: str, records: Sequence[Record]) -> Table:
-    by_length: dict[str, dict[str, Record]] = {}
-    for record in sorted(records, key=lambda r: (r.problem.kv_len, r.problem.q_len)):
-        by_length.setdefault(_length(record), {})[record.variant] = record
-    exact = [r for r in records if r.computes == "softmax" and r.ranks is None]
-    best = {
-        n: min((r.time.median_s for r in exact if r.time and _length(r) == n), default=None)
-        for n in by_length
-    }
-    last, at_last = list(by_length.items())[-1]
+def _table(regime: Regime) -> Table:
+    best = {length: min(regime.exact(length).values(), default=None) for length in regime.lengths}
+    last = regime.lengths[-1]
+    at_last = regime.cells[last]
     joules = {
         name: figures(r.energy.joules * 1e3)
         for name, r in at_last.items()
         if r.energy is not None and r.energy.joules is not None
     }
-    tail = [f"peak MiB at {last}", f"worst error at {last}", "of ceiling"]
     sustained = {n: r.time.sustained_words() for n, r in at_last.items() if r.time}
-    tail += ["back to back"] * any(sustained.values())
-    tail += [f"mJ at {last}"] * bool(joules)
-    timed = [r.variant for r in records if r.time is not None]
+    tail = [f"peak MiB at {last}", f"worst error at {last}", "of ceiling"]
+    tail += ["back to back"] if any(sustained.values()) else []
+    tail += [f"mJ at {last}"] if joules else []
+    timed = [r.variant for r in regime.records if r.time is not None]
     rows: list[list[Any]] = []
-    for name in dict.fromkeys([*timed, *(r.variant for r in records)]):
-        times = [_time_cell(some.get(name), best[n]) for n, some in by_length.items()]
-        energy = [joules.get(name)] if joules else []
-        beside = [sustained.get(name, "").removeprefix("back to back ")] * any(sustained.values())
-        rows.append([name, *times, *_tail_cells(at_last.get(name)), *beside, *energy])
+    for name in dict.fromkeys([*timed, *(r.variant for r in regime.records)]):
+        row = [name, *(_time_cell(regime.cells[n].get(name), best[n]) for n in regime.lengths)]
+        row += _tail_cells(at_last.get(name))
+        if any(sustained.values()):
+            row.append(sustained.get(name, "").removeprefix("back to back "))
+        rows.append([*row, joules.get(name)] if joules else row)
+    lengths = [str(length) for length in regime.lengths]
     above = any((r.share_of_ceiling or 0) > 1 for r in at_last.values())
     return Table(
-        regime,
-        columns("variant", *by_length, *tail, right=(*by_length, *tail)),
+        str(regime),
+        columns("variant", *lengths, *tail, right=(*lengths, *tail)),
         rows,
         [f"{ABOVE} {ABOVE_MEANS}"] if above else [],
         caption="median ms ± % to the far end of its interval",
@@ -324,16 +307,16 @@ def _footnotes(records: Sequence[Record]) -> Iterator[str]:
     cells: dict[tuple[str, str], list[str]] = {}
     for record in records:
         flags, doubts = (record.time.flags, record.time.doubts) if record.time else ((), ())
-        found = [(f"{'! ' * (flag in doubts)}{flag.split(':')[0]}: ", "") for flag in flags]
+        remarks = [(f"{'! ' * (flag in doubts)}{flag.split(':')[0]}: ", "") for flag in flags]
         d, energy = record.determinism, record.energy
         if d is not None and False in (d.repeats, d.batch, d.place):
-            found.append(("", f": {d.words()}"))
+            remarks.append(("", f": {d.words()}"))
         if energy is not None and energy.why:
-            found.append(("no energy: ", f": {energy.why}"))
+            remarks.append(("no energy: ", f": {energy.why}"))
         if record.status is not Status.MEASURED:
             remedy = f" → {record.remedy}" * bool(record.remedy)
-            found.append((f"{record.status}: ", f": {record.reason}{remedy}"))
-        for each in found:
+            remarks.append((f"{record.status}: ", f": {record.reason}{remedy}"))
+        for each in remarks:
             cells.setdefault(each, []).append(f"{record.variant} on {record.problem}")
     for (before, after), some in cells.items():
         yield f"{before}{first_few(some, 1)}{after}"

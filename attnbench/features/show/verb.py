@@ -28,19 +28,19 @@ def _availability(reason: str | None, remedy: str) -> dict[str, Any]:
     return {"available": reason is None, "reason": reason or "", "remedy": remedy}
 
 
-def show_list(given: argparse.Namespace) -> int:
+def show_list(arguments: argparse.Namespace) -> int:
     """``attnbench list``"""
     import impls
     from attnbench.features.show import view
     from attnbench.report import tidy
 
-    table = impls.table(given.table)
+    table = impls.table(arguments.table)
     rows = [(row, *_missing(row)) for row in table.rows.values()]
-    if given.csv:
+    if arguments.csv:
         tidy.show(view.rows(rows, table.broken))
         return 0
-    if not given.json:
-        view.table(rows, table.broken, why=given.why)
+    if not arguments.json:
+        view.table(rows, table.broken, why=arguments.why)
         return 0
     listed = [{**row.to_dict(), **_availability(why, remedy)} for row, why, remedy in rows]
     for row in table.broken:
@@ -50,7 +50,7 @@ def show_list(given: argparse.Namespace) -> int:
     return 0
 
 
-def show(given: argparse.Namespace) -> int:
+def show(arguments: argparse.Namespace) -> int:
     """``attnbench show NAME``"""
     import impls
     from attnbench.answer import maps
@@ -58,45 +58,45 @@ def show(given: argparse.Namespace) -> int:
     from attnbench.report import tidy
     from impls.loading import mathematics
 
-    row = impls.table(given.table).find(given.name)
-    if given.text is not None:
-        return _show_map(given, row)
-    if given.out or given.embeddings or given.mask:
+    row = impls.table(arguments.table).find(arguments.name)
+    if arguments.text is not None:
+        return _show_map(arguments, row)
+    if arguments.out or arguments.embeddings or arguments.mask:
         raise maps.BadEmbeddings(
             "--out, --embeddings and --mask go with --text: a map needs a sentence"
         )
     missing, text = _missing(row), mathematics(row.build)
-    if given.json:
+    if arguments.json:
         about = {"mathematics": text, **_availability(*missing)}
         print(json.dumps({**row.to_dict(), **about}, indent=1))
-    elif given.csv:
+    elif arguments.csv:
         tidy.show(view.rows([(row, *missing)]))
     else:
         view.show_variant(row, text, *missing)
     return 0
 
 
-def _show_map(given: argparse.Namespace, row: Variant) -> int:
+def _show_map(arguments: argparse.Namespace, row: Variant) -> int:
     from attnbench.answer import maps
     from attnbench.core.settings import Settings
     from attnbench.features.show import view
     from attnbench.report import tidy
     from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
 
-    if given.out:
-        view.check_picture(Path(given.out))
-    words = maps.tokens_of(given.text)
-    vectors = maps.vectors_of(words, given.embeddings)
+    if arguments.out:
+        view.check_picture(Path(arguments.out))
+    words = maps.tokens_of(arguments.text)
+    vectors = maps.vectors_of(words, arguments.embeddings)
     masks = row.on("cpu", "masks") or ("none",)
-    mask = given.mask or ("none" if "none" in masks else masks[0])
+    mask = arguments.mask or ("none" if "none" in masks else masks[0])
     with LocalEngine(Settings()) as engine:
         weights = maps.ask(engine, row, mask, vectors, START_LIMIT_S)
-    if given.out:
-        view.draw_map(words, weights, row.label, Path(given.out))
-        say(f"drawn in {given.out}")
-    if given.json:
+    if arguments.out:
+        view.draw_map(words, weights, row.label, Path(arguments.out))
+        say(f"drawn in {arguments.out}")
+    if arguments.json:
         print(json.dumps({"variant": row.label, "words": words, "weights": weights}))
-    elif given.csv:
+    elif arguments.csv:
         tidy.show(view.weights(row.label, words, weights))
     else:
         view.show(words, weights)
@@ -107,7 +107,7 @@ CEILINGS_S, NOISE_S = 14.0, 30.0
 """Of a dtype; and of the three lengths of call whose noise is measured."""
 
 
-def env(given: argparse.Namespace) -> int:
+def env(arguments: argparse.Namespace) -> int:
     """``attnbench env``: the facts, kept beside the results of this machine."""
     from attnbench.command.progress import Progress
     from attnbench.core.evidence import check_writable, save_machine
@@ -121,15 +121,15 @@ def env(given: argparse.Namespace) -> int:
     from impls.problem import Problem
 
     machine = this_machine()
-    settings = settings_of(given, machine)
+    settings = settings_of(arguments, machine)
     observed, notes = vitals(machine), gpu_warnings(machine) if machine.gpus else []
     for sentence in notes:
         say(f"note: {sentence}")
-    device = given.device or machine.devices[-1]
-    dtypes = [LONG.get(dtype, dtype) for dtype in given.dtype]
+    device = arguments.device or machine.devices[-1]
+    dtypes = [LONG.get(dtype, dtype) for dtype in arguments.dtype]
     for dtype in dtypes:
         here(Problem(dtype=dtype, device=device).device, machine)  # raises for what can't be
-    check_writable(Path(given.out), machine)
+    check_writable(Path(arguments.out), machine)
     facts: dict[str, Any] = {
         "taken": datetime.now(UTC).isoformat(timespec="seconds"),
         "protocol": PROTOCOL,
@@ -148,8 +148,8 @@ def env(given: argparse.Namespace) -> int:
         progress.step("the noise floor: one variant against itself")
         question = {"noise": dtypes[0], "device": device}
         facts |= engine.ask(question, START_LIMIT_S)
-    path = save_machine(Path(given.out), machine, facts)
-    if given.json:
+    path = save_machine(Path(arguments.out), machine, facts)
+    if arguments.json:
         print(json.dumps(facts, indent=1))
     else:
         view.show_env(facts)

@@ -141,7 +141,7 @@ def show_variant(row: Variant, mathematics: str, reason: str | None, remedy: str
         ("v_head_dim ≠ head_dim", row.value_dim),
         ("dropout of weights", row.dropout),
     ]
-    said = {True: "yes", False: "no", "decode": "in decode alone"}
+    words = {True: "yes", False: "no", "decode": "in decode alone"}
     options = {
         k: str(v).lower() if isinstance(v, bool) else str(v) or "''"  # as on the command line
         for k, v in {**row.options, **row.given}.items()
@@ -152,7 +152,7 @@ def show_variant(row: Variant, mathematics: str, reason: str | None, remedy: str
         for device in row.devices
     }
     facts |= {
-        "shapes": ", ".join(f"{what}: {said[can]}" for what, can in limits),
+        "shapes": ", ".join(f"{what}: {words[can]}" for what, can in limits),
         "head_dim": f"{row.head_dims[0]} to {row.head_dims[1]}" if row.head_dims else "",
         "options": ", ".join(f"{k}={v}" for k, v in options.items()),
         "can be tuned": ", ".join(sorted(row.tunable)),
@@ -172,7 +172,7 @@ def show_variant(row: Variant, mathematics: str, reason: str | None, remedy: str
     show_facts(facts.items())
 
 
-def _said(value: object) -> str:
+def _in_words(value: object) -> str:
     """What a driver answered, in words."""
     if isinstance(value, list | tuple):
         return " and ".join(value) or "nothing"
@@ -191,7 +191,7 @@ def show_env(facts: Mapping[str, Any]) -> None:
     lines = [
         ("machine", m["name"]),
         ("cpu", f"{m['cpu']}, {counted(m['cores'], 'core')}, {size(m['memory_bytes'])}"),
-        *(("gpu", said) for said in gpus or ["none that NVIDIA's driver library shows"]),
+        *(("gpu", line) for line in gpus or ["none that NVIDIA's driver library shows"]),
         ("system", f"{m['system']}, Python {m['python']}"),
         ("versions", ", ".join(f"{k} {v}" for k, v in m["versions"].items())),
         ("torch's CUDA", m["torch_cuda"] or "none: a CPU build"),
@@ -202,15 +202,15 @@ def show_env(facts: Mapping[str, Any]) -> None:
         ("load", "{:.2f} over a minute, {:.2f} over five".format(*load)),
     ]
     for gpu in now["gpus"]:
-        told = [f"{name.replace('_', ' ')} {_said(value)}" for name, value in gpu.items()]
-        lines.append(("gpu now", ", ".join(told)))
+        details = [f"{name.replace('_', ' ')} {_in_words(value)}" for name, value in gpu.items()]
+        lines.append(("gpu now", ", ".join(details)))
     for dtype, rate in reach["flops"].items():
         lines.append((f"product {dtype}", flop_rate(rate)))
     for copied, rate in reach["copy"].items():
         lines.append((f"copy of {size(int(copied))}", f"{rate / 1e9:.1f} GB/s"))
     for floor in facts["noise"]:
         beyond = percent(floor["floor"]) if floor["floor"] > 0 else "none beyond sampling noise"
-        said = f"{beyond} ({floor['trials']} comparisons of a variant with itself, of "
-        said += f"{floor['pairs']:.0f} pairs; ratios up to {percent(floor['apart'])} off one)"
-        lines.append((f"noise at {duration(floor['call_s'])}", said))
+        line = f"{beyond} ({floor['trials']} comparisons of a variant with itself, of "
+        line += f"{floor['pairs']:.0f} pairs; ratios up to {percent(floor['apart'])} off one)"
+        lines.append((f"noise at {duration(floor['call_s'])}", line))
     show_facts(lines)

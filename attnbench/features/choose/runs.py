@@ -1,56 +1,43 @@
-"""The run that a choice rests on: one that was measured before, or a new one."""
+"""The run that a choice rests on: one measured before, or a new one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, suppress
-from dataclasses import dataclass, replace
-from itertools import count
-from math import log
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnbench.answer.choose import Choice, Excluded, Wants, Why, choose, make_choice, settle
 from attnbench.answer.ranking import MARGIN
+from attnbench.command.progress import Progress
+from attnbench.command.terminal import say
 from attnbench.core.disk import StoreError, short, table_words
 from attnbench.core.format import first_few, size
 from attnbench.core.machine import pace, this_machine, why_not
 from attnbench.core.record import PROTOCOL
 from attnbench.core.settings import KEPT, PLAIN, allocator_of
-from attnbench.core.store import find_runs, read_header, read_records, some_runs
+from attnbench.core.store import find_runs, named_run, read_header, read_records, some_runs
 from attnbench.core.tuned import TunedOptions
 from attnbench.sweep import compare, start
 from attnbench.sweep.compare import ContestResult
 from attnbench.sweep.engine import engine_on
 from attnbench.sweep.places import Local
 from attnbench.sweep.plan import grid_of, make_plan
-from attnbench.sweep.sweep import Interrupt, sweep
+from attnbench.sweep.sweep import Interrupt, Stopped, sweep
 from impls.errors import CantBeDone
-from impls.problem import InvalidProblem, Problem
+from impls.problem import Problem
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from attnbench.core.record import Record
     from attnbench.sweep.start import Run
-    from attnbench.sweep.sweep import Watcher
     from impls import Table
 
 ALIKE = ("phase", "dtype", "inputs", "level", "device")
 """What a record must share with a problem to say anything about it."""
-ONE_OFF = (
-    "batch",
-    "heads",
-    "kv_heads",
-    "head_dim",
-    "v_head_dim",
-    "dtype",
-    "mask",
-    "phase",
-    "inputs",
-)
-"""The axes, one of which may be another in the run that comes nearest."""
-FOLLOWS = {"heads": "kv_heads", "head_dim": "v_head_dim"}
-"""Axes, and those that are as they are if they are not given."""
-NAMED = 4
+MOST_NAMES = 4
 """So many of the variants that a run lacks are named."""
 NEWEST = 12
 """So many runs of this machine are looked at."""
@@ -58,47 +45,21 @@ SCOUT_S, SAMPLING_S = 0.05, 0.3
 """Seconds of sampling on the shorter sequence, and on the problem itself."""
 
 
-@dataclass(frozen=True)
-class Means:
-    """What measuring needs to know, and where it reports."""
+def answer(arguments: Namespace, problem: Problem, wants: Wants, table: Table) -> Choice:
+    """The choice for a problem: from the runs named, one that was measured here, or a new one.
 
-    say: Callable[[str], None]
-    watching: Callable[[int], AbstractContextManager[Watcher]]
-    """Shows the progress of so many cells."""
-    out: Path = Path("results")
-    tables: Sequence[str] = ()
-    seed: int = 0
-    threads: int | None = None
-    allocator: str | None = None
-    command: str | None = None
-
-
-def answer(
-    problem: Problem,
-    wants: Wants,
-    table: Table,
-    means: Means,
-    *,
-    named: Sequence[Path] = (),
-    anew: bool = False,
-) -> Choice:
-    """The choice, from runs that there are or from one that is made for it.
-
-    ``named``: runs to answer from, and nothing else. ``anew``: measure, whatever there is.
     Raises CantBeDone where these hold no run, or it can't be measured.
     """
     problem = start.as_recorded(problem)
-    if named:
-        return best_of(named, problem, wants, table)
-    if not anew:
-        here = measured_here(means.out, means.threads, means.tables, means.allocator)
-        if (choice := first_answer(here, problem, wants, table, means.say)) is not None:
-            means.say(f"from {choice.source}, which was measured here; to measure anew: --measure")
+    if arguments.source:
+        return best_of(list(map(named_run, arguments.source)), problem, wants, table)
+    if not arguments.measure:
+        settings = arguments.threads, arguments.table, arguments.allocator
+        here = measured_here(Path(arguments.out), *settings)
+        if (choice := first_answer(here, problem, wants, table)) is not None:
+            say(f"from {choice.source}, which was measured here; to measure anew: --measure")
             return choice
-        here = measured_here(means.out, means.threads, means.tables, means.allocator)
-        if (near := nearest(here, problem, wants, table)) is not None:
-            means.say(near)
-    return measured(problem, wants, table, means)
+    return measured(problem, wants, table, arguments)
 
 
 # ---- from runs that there are --------------------------------------------------------------------
@@ -150,26 +111,26 @@ def _tuned_as_now(record: Record, table: Table, tuned: TunedOptions) -> bool:
 
 def _left_out(contest: Mapping[str, Any], wants: Wants) -> list[Excluded]:
     """The variants that a run made for a choice did not measure, with the reasons."""
-    most, found = wants.max_memory, []
+    most, excluded = wants.max_memory, []
     for name, peak in contest.get("too_large", {}).items():
         if most is not None and peak > most:
-            said = f"by its own formula it needs {size(peak)}"
-            found.append(Excluded(name, Why.MEMORY, said, {"memory": peak}))
+            reason = f"by its own formula it needs {size(peak)}"
+            excluded.append(Excluded(name, Why.MEMORY, reason, {"memory": peak}))
     for name, times in contest.get("behind", {}).items():
-        said = f"on {contest['shorter']} it took {times:.0f} times as long as the best"
-        found.append(Excluded(name, Why.SLOW, said))
-    return found
+        reason = f"on {contest['shorter']} it took {times:.0f} times as long as the best"
+        excluded.append(Excluded(name, Why.SLOW, reason))
+    return excluded
 
 
 def best_of(paths: Sequence[Path], problem: Problem, wants: Wants, table: Table) -> Choice:
     """The choice of the run that knows most; raises :class:`StoreError` if there is no run."""
     choices = [from_run(run, problem, wants, table) for run in some_runs(paths)]
-    known = [(c.ranking.winner.measured, len(c.ranking.all)) if c.ranking else () for c in choices]
-    return choices[known.index(max(known))]
+    ranks = [(c.ranking.winner.measured, len(c.ranking.all)) if c.ranking else () for c in choices]
+    return choices[ranks.index(max(ranks))]
 
 
 def first_answer(
-    runs: Iterable[Path], problem: Problem, wants: Wants, table: Table, say: Callable[[str], None]
+    runs: Iterable[Path], problem: Problem, wants: Wants, table: Table
 ) -> Choice | None:
     """Of the runs that lack no variant that could win here: the choice of the first that measured
     the problem itself, else of the first that has an answer. Names a run that is passed over.
@@ -191,54 +152,10 @@ def first_answer(
             predicted = predicted or choice
         elif choice.ranking.winner.measured:
             say(
-                f"not from {run}, which measured this without {first_few(missing, NAMED)}, "
-                f"who might win; to rest on it alone: --from {run}"
+                f"not from {run}, which measured this without {first_few(missing, MOST_NAMES)}, "
+                f"which may be faster; to use it anyway: --from {run}"
             )
     return predicted
-
-
-def nearest(runs: Iterable[Path], problem: Problem, wants: Wants, table: Table) -> str | None:
-    """A sentence of the first run that answers a problem which is another in one axis alone: which
-    axis, and the option that asks it.
-    """
-    for run in runs:
-        with suppress(StoreError):
-            timed = dict.fromkeys(r.problem for r in read_records(run) if r.time is not None)
-            for said, option, other in _one_off(problem, timed):
-                if first_answer([run], other, wants, table, lambda _: None) is not None:
-                    return f"the nearest run, {run}, has {said}: {option} answers from it"
-    return None
-
-
-def _one_off(problem: Problem, others: Iterable[Problem]) -> Iterator[tuple[str, str, Problem]]:
-    """What is another, the option for it, and the problem with it: each once, lengths last."""
-    axes, lengths = dict[tuple[str, Any], Problem](), list[Problem]()
-    for other in others:
-        apart = {name for name in ONE_OFF if getattr(other, name) != getattr(problem, name)}
-        for name, follows in FOLLOWS.items():
-            if all(getattr(p, name) == getattr(p, follows) for p in (problem, other)):
-                apart -= {follows}  # which is as the other, if it is not given
-        if not apart and other.device == problem.device and other.level == problem.level:
-            lengths.append(other)
-        if len(apart) == 1:
-            axes.setdefault((*apart, getattr(other, *apart)), other)
-    for (name, theirs), other in axes.items():
-        values = {each: getattr(other, each) for each in (name, FOLLOWS.get(name, name))}
-        with suppress(InvalidProblem):  # a mask of one length, or decoding
-            ours, option = getattr(problem, name), name.replace("_", "-")
-            said = (
-                f"{theirs} {name}, not {ours}"
-                if name == "heads"
-                else f"{option} {theirs}, not {ours}"
-            )
-            yield said, f"--{option} {theirs}", problem.with_(**values)
-    for other in sorted(lengths, key=lambda p: abs(log(p.kv_len / problem.kv_len)))[:1]:
-        text = (
-            str(other.kv_len)
-            if other.q_len in (1, other.kv_len)
-            else f"{other.q_len}x{other.kv_len}"
-        )
-        yield f"length {text}, not {problem.kv_len}", f"--seq {text}", other
 
 
 def measured_here(
@@ -260,8 +177,8 @@ def measured_here(
         alike = [versions.get("torch"), versions.get("triton"), list(map(short, tables))]
         return protocol, threads, machine, alike
 
-    named = [str(Path(table).resolve()) for table in tables]
-    now = facts(PROTOCOL, named, threads or machine.threads, machine.to_dict())
+    files_now = [str(Path(table).resolve()) for table in tables]
+    now = facts(PROTOCOL, files_now, threads or machine.threads, machine.to_dict())
     for run in sorted(find_runs([out / machine.name]), reverse=True)[:NEWEST]:
         try:
             header = read_header(run)
@@ -277,7 +194,7 @@ def measured_here(
 # ---- a new run -----------------------------------------------------------------------------------
 
 
-def measured(problem: Problem, wants: Wants, table: Table, means: Means) -> Choice:
+def measured(problem: Problem, wants: Wants, table: Table, arguments: Namespace) -> Choice:
     """The choice of a new run of this problem alone, with pairs of what its medians leave near.
 
     The run's header keeps what was left out, why, and the pairs, for the next time it is read.
@@ -291,53 +208,57 @@ def measured(problem: Problem, wants: Wants, table: Table, means: Means) -> Choi
     grid = grid_of([problem], "one problem").with_(budget=SAMPLING_S)
     plan = make_plan(table, names, grid, this_machine(), [problem], tuned=True)
     names, too_large = compare.within(plan, wants.max_memory)
-    contest: dict[str, Any] = {"problem": problem.to_dict(), "too_large": too_large, "pairs": []}
+    contest: dict[str, Any] = {"problem": problem.to_dict(), "too_large": too_large}
     if (less := compare.shorter(plan)) is not None:
-        means.say(f"first a shorter sequence, {less}, to see who could win")
-        scout = _run(names, less, SCOUT_S, means, pairs=False)
+        say(f"first a shorter sequence, {less}, to see who could win")
+        scout = _run(names, less, SCOUT_S, arguments, pairs=False)
         names, behind = compare.hopeful(list(read_records(scout.folder.path)))
         contest |= {"shorter": str(less), "behind": behind}
     if not names:
         return make_choice(problem, wants, _left_out(contest, wants), margin=MARGIN)
-    run = _run(names, problem, SAMPLING_S, means, pairs=True)
+    run = _run(names, problem, SAMPLING_S, arguments, pairs=True)
     choice = from_run(run.folder.path, problem, wants, table, contest)
-    contest["pairs"] = [held.to_dict() for held in _pairs(choice, run, means)]
-    run.folder.header["contest"] = contest
+    pairs = _pairs(choice, run)
+    run.folder.header["contest"] = contest | {"pairs": [pair.to_dict() for pair in pairs]}
     run.folder.save_header()
-    return from_run(run.folder.path, problem, wants, table)
+    return settle(choice, pairs)
 
 
 def _run(
-    names: Sequence[str], problem: Problem, budget_s: float, means: Means, *, pairs: bool
+    names: Sequence[str], problem: Problem, budget_s: float, arguments: Namespace, *, pairs: bool
 ) -> Run:
     """A run of some variants on one problem, kept like any other; ``pairs`` come after it."""
     run = start.begin(
         names,
         grid_of([problem], "one problem").with_(budget=budget_s),
-        means.tables,
-        means.out,
-        seed=means.seed,
-        threads=means.threads,
-        allocator=means.allocator,
+        arguments.table,
+        Path(arguments.out),
+        seed=arguments.seed or 0,
+        threads=arguments.threads,
+        allocator=arguments.allocator,
         problems=[problem],
-        command=means.command,
+        command=getattr(arguments, "command", None),
     )
     cells = run.plan.to_run
     about_s = run.plan.about_s
     about_s += compare.contest_s(cells[0], this_machine()) if cells and pairs else 0.0
-    means.say(f"{run.plan.sentence(about_s)}; records go to {run.folder.path}")
+    say(f"{run.plan.sentence(about_s)}; records go to {run.folder.path}")
     for note in run.plan.tuned_notes():
-        means.say(note)
+        say(note)
+
     with (
         closing(run.folder),
         Local().slots(run.settings, problem.device) as slots,
-        means.watching(len(cells)) as watcher,
+        Progress(len(cells)) as progress,
     ):
-        sweep(run.plan, run.done, run.folder, slots, watcher, Interrupt(means.say))
+        try:
+            sweep(run.plan, run.done, run.folder, slots, progress, Interrupt(say))
+        except Stopped:
+            raise KeyboardInterrupt from None
     return run
 
 
-def _pairs(choice: Choice, run: Run, means: Means) -> list[ContestResult]:
+def _pairs(choice: Choice, run: Run) -> list[ContestResult]:
     """Comparisons in pairs of those that the medians leave near each other."""
     if choice.ranking is None:
         return []
@@ -345,21 +266,13 @@ def _pairs(choice: Choice, run: Run, means: Means) -> list[ContestResult]:
     near = compare.near_the_best(list(read_records(run.folder.path)), names)
     if len(near) < 2:
         return []
-    means.say(f"in pairs: {', '.join(near)}")
+    say(f"in pairs: {', '.join(near)}")
     cells = {c.variant.label: c for c in run.plan.to_run}
     some, seconds = [cells[name] for name in near], choice.ranking.winner.median_s
     guesses = [
         compare.pairs_guess_s(cell, some[0], this_machine(), compare.PAIRS_S) for cell in some[1:]
     ]
     guesses[0] += compare.CONTEST_S * pace()
-    with (
-        engine_on(choice.problem.device, run.settings) as engine,
-        means.watching(len(guesses)) as watcher,
-    ):
-        begun = count()
-
-        def begin(what: str) -> None:
-            done = next(begun)
-            watcher.at(done, len(guesses), sum(guesses[done:]), what)
-
-        return compare.in_pairs(some, seconds, engine, run.folder.header, means.say, begin)
+    with engine_on(choice.problem.device, run.settings) as engine, Progress() as progress:
+        progress.expect(guesses)
+        return compare.in_pairs(some, seconds, engine, run.folder.header, say, progress.step)
