@@ -28,7 +28,7 @@ PROCESSORS = 4
 """Of a device that has no count of its own, as under the interpreter."""
 WIDE = 8
 """Numbers of two bytes that a thread loads at once."""
-Called = TypeVar("Called", bound=Callable[..., Any])
+Launcher = TypeVar("Launcher", bound=Callable[..., Any])
 
 
 def kernels(module: str, variant: str, problem: Problem) -> ModuleType:
@@ -51,16 +51,16 @@ def kernels(module: str, variant: str, problem: Problem) -> ModuleType:
         raise Unavailable(reason, REMEDY) from None
 
 
-def fitting(variant: str) -> Callable[[Called], Called]:
+def fitting(variant: str) -> Callable[[Launcher], Launcher]:
     """Around what launches kernels: blocks that a GPU has no room for are no failure, but
     :class:`Unsupported` there.
     """
 
-    def around(launch: Called) -> Called:
+    def around(launch: Launcher) -> Launcher:
         @functools.wraps(launch)
-        def launched(*given: Any) -> Any:
+        def launched(*arguments: Any) -> Any:
             try:
-                return launch(*given)
+                return launch(*arguments)
             except Exception as error:
                 if type(error).__name__ != "OutOfResources":  # triton's, which is not imported here
                     raise

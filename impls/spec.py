@@ -158,10 +158,10 @@ class Variant:
 
     def __post_init__(self) -> None:
         for name in ("dtypes", "masks", "phases"):
-            given = getattr(self, name)
-            if not isinstance(given, Mapping):
-                given = dict.fromkeys(self.devices, tuple(given))
-            object.__setattr__(self, name, {d: tuple(v) for d, v in given.items()})
+            names = getattr(self, name)
+            if not isinstance(names, Mapping):
+                names = dict.fromkeys(self.devices, tuple(names))
+            object.__setattr__(self, name, {d: tuple(v) for d, v in names.items()})
         for name in ("devices", "requires", "swaps"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         self._check()
@@ -293,21 +293,21 @@ class Variant:
             untried=self.untried or core.untried, swaps=core.swaps,
         )  # fmt: skip
 
-    def with_options(self, given: Mapping[str, str]) -> Variant:
+    def with_options(self, texts: Mapping[str, str]) -> Variant:
         """This row with some options set from text; raises InvalidRow for what it doesn't take.
 
         A default that is asked for counts as asked for only where tuning could change it.
         """
         values = dict(self.given)
-        for key, text in given.items():
+        for key, text in texts.items():
             if key not in self.options:
                 valid = ", ".join(sorted(self.options)) or "none"
                 raise InvalidRow(f"{self.name} has no option {key!r} (its options: {valid})")
             values[key] = typed(self.name, key, text, self.options[key])
-        kept = self.tunable
-        changed = {k: v for k, v in values.items() if v != self.options[k] or k in kept}
-        named = (self.operators.get(f"{key}={value}") for key, value in changed.items())
-        return replace(self, given=changed, operator=next(filter(None, named), self.operator))
+        tunable = self.tunable
+        changed = {k: v for k, v in values.items() if v != self.options[k] or k in tunable}
+        operators = (self.operators.get(f"{key}={value}") for key, value in changed.items())
+        return replace(self, given=changed, operator=next(filter(None, operators), self.operator))
 
     def supports(self, problem: Problem) -> str | None:
         """None where this variant takes the problem, else a sentence that says why not."""
@@ -320,8 +320,8 @@ class Variant:
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Variant:
         """The row back from :meth:`to_dict`; raises :class:`InvalidRow` for what is none."""
-        known = {f.name for f in fields(cls)}
-        unknown = sorted(set(row) - known)
+        names = {f.name for f in fields(cls)}
+        unknown = sorted(set(row) - names)
         if unknown:
             raise InvalidRow(f"a row has no field {listed(unknown)}")
         values = dict(row)
@@ -375,9 +375,9 @@ def listed(words: Iterable[str]) -> str:
     return ", ".join(words) or "nothing"
 
 
-def one_of(row: str, what: str, given: Sequence[str], valid: Sequence[str]) -> None:
+def one_of(row: str, what: str, names: Sequence[str], valid: Sequence[str]) -> None:
     """Raise :class:`InvalidRow` for what is not among the valid words."""
-    wrong = [g for g in given if g not in valid]
+    wrong = [g for g in names if g not in valid]
     if wrong:
         raise InvalidRow(f"{row}: {what} {wrong[0]!r} is not one of {listed(valid)}")
 
@@ -450,12 +450,12 @@ def check_tunes(row: str, tunes: Any, options: Mapping[str, Any]) -> None:
                 )
 
 
-def operator_on(device: str, runs: Mapping[str, str], chosen: Mapping[str, Any]) -> str | None:
+def operator_on(device: str, runs: Mapping[str, str], options: Mapping[str, Any]) -> str | None:
     """The operator that a row's ``runs`` names for a device under the options chosen."""
     for where, operator in runs.items():
         on, _, choice = where.partition("?")
         key, _, text = choice.partition("=")
-        if on == device and (not choice or chosen[key] == typed("", key, text, chosen[key])):
+        if on == device and (not choice or options[key] == typed("", key, text, options[key])):
             return operator
     return None
 
@@ -473,14 +473,14 @@ def refusal(row: Variant, problem: Problem) -> str | None:
     if device not in row.devices:
         return f"{row.label} runs on {listed(row.devices)}, not on {device}"
     if problem.dtype not in row.on(device, "dtypes"):
-        taken = listed(row.on(device, "dtypes"))
-        return f"{row.label} takes {taken} on {device}, not {problem.dtype}"
+        accepted = listed(row.on(device, "dtypes"))
+        return f"{row.label} takes {accepted} on {device}, not {problem.dtype}"
     if problem.phase not in row.on(device, "phases"):
         return _no_such_phase(row, device, problem.phase)
     refused = [kind for kind in problem.mask.kinds if kind not in row.on(device, "masks")]
     if refused:
-        taken = listed(row.on(device, "masks"))
-        return f"{row.label} takes the masks {taken} on {device}, not {listed(refused)}"
+        accepted = listed(row.on(device, "masks"))
+        return f"{row.label} takes the masks {accepted} on {device}, not {listed(refused)}"
     return _refused_shape(row, problem)
 
 

@@ -115,7 +115,7 @@ def of_queries(OWN: gl.constexpr,  # noqa: PLR0915 - one loop
         query = first + OWN * ROWS + gl.arange(0, ROWS, ROW)
         log_sum = gl.load(log_sums + before + query)
         gl.store(delta + before + query, lost)
-        made = gl.zeros([ROWS, WIDTH], gl.float32, SUMS)
+        gradient = gl.zeros([ROWS, WIDTH], gl.float32, SUMS)
         mbarrier.wait(k_ready.index(used % STAGES), used // STAGES & 1)
         for step in range(steps):
             slot = used % STAGES
@@ -135,10 +135,10 @@ def of_queries(OWN: gl.constexpr,  # noqa: PLR0915 - one loop
             dp = warpgroup_mma_wait(0, deps=(dp,))
             mbarrier.arrive(v_free.index(slot), count=1)
             ds = gl.convert_layout((p * (dp - lost[:, None])).to(dtype), WEIGHTS)
-            made = warpgroup_mma(ds, k, made, is_async=True)
-            made = warpgroup_mma_wait(0, deps=(made,))
+            gradient = warpgroup_mma(ds, k, gradient, is_async=True)
+            gradient = warpgroup_mma_wait(0, deps=(gradient,))
             mbarrier.arrive(k_free.index(slot), count=1)
-        q.store((made * ends_scale).to(dtype))  # where the queries were
+        q.store((gradient * ends_scale).to(dtype))  # where the queries were
         fence_async_shared()
         send(dq, [element, head, first + OWN * ROWS, 0], q_ring.index(OWN))
         tma.store_wait(0)

@@ -96,7 +96,7 @@ class Memory(NamedTuple):
     A step writes past the places that count, so what counts stays as it is.
     """
 
-    kept: Any
+    state: Any
     tokens: int
 
 
@@ -140,16 +140,16 @@ class Layer:
     @torch.no_grad()
     def step(self, x_bne: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """The new tokens, which are the last of all."""
-        kept, before = memory
+        state, before = memory
         q, k, v = self.project(x_bne, None)
         tokens = before + k.shape[2]
         if hasattr(self.mix, "step"):
-            out, kept = self.mix.step(q, k, v, kept)
+            out, state = self.mix.step(q, k, v, state)
         else:
-            for cache, values in zip(kept, (k, v), strict=True):
+            for cache, values in zip(state, (k, v), strict=True):
                 cache[:, :, before:tokens] = values
-            out = self.mix(q, kept[0], kept[1])
-        return self.join(out), Memory(kept, tokens)
+            out = self.mix(q, state[0], state[1])
+        return self.join(out), Memory(state, tokens)
 
 
 def around(problem: Problem, weights: Weights, core: Variant) -> Layer:

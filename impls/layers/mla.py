@@ -37,7 +37,7 @@ from impls.layers.common import (
 )
 from impls.layers.cost import latent_sizes
 from impls.layers.plain import LayerDefine, softmax_define
-from impls.layers.weights import Weights, made
+from impls.layers.weights import Weights, draw_weights
 from impls.problem import Problem
 from impls.score_mask import grouped_mask, sdpa_arguments
 from impls.spec import Unsupported
@@ -64,7 +64,7 @@ class _Latent:
 
     def __init__(self, problem: Problem, latent: int, rope: int, absorbed: bool) -> None:
         self.problem, self.latent, self.rope, self.absorbed = problem, latent, rope, absorbed
-        self.weights = made(_shapes(problem, latent, rope), problem)
+        self.weights = draw_weights(_shapes(problem, latent, rope), problem)
         for weight in self.weights.values():
             weight.requires_grad_()
         angles = _angles(torch.arange(problem.kv_len), rope)
@@ -79,7 +79,7 @@ class _Latent:
     def __call__(self, x_bme: Tensor) -> Tensor:
         """Tokens to tokens."""
         new, _ = ends(self.problem, x_bme, None)
-        return self._attended(new, self._kept(x_bme, 0))
+        return self._attended(new, self._latents(x_bme, 0))
 
     @torch.no_grad()
     def remember(self, x_bme: Tensor) -> Memory:
@@ -87,7 +87,7 @@ class _Latent:
         before = x_bme.shape[1]
         width = self.latent + self.rope
         cache = x_bme.new_empty(x_bme.shape[0], self.problem.kv_len, width)
-        cache[:, :before] = self._kept(x_bme, 0)
+        cache[:, :before] = self._latents(x_bme, 0)
         return Memory(cache, before)
 
     @torch.no_grad()
@@ -95,7 +95,7 @@ class _Latent:
         """The new tokens, which are the last of all."""
         cache, before = memory
         tokens = before + x_bne.shape[1]
-        cache[:, before:tokens] = self._kept(x_bne, before)
+        cache[:, before:tokens] = self._latents(x_bne, before)
         return self._attended(x_bne, cache), Memory(cache, tokens)
 
     def _turned(self, x: Tensor, start: int) -> Tensor:
@@ -105,7 +105,7 @@ class _Latent:
         turned = torch.cat((one * cos - other * sin, one * sin + other * cos), -1)
         return turned.to(x.dtype)
 
-    def _kept(self, x_bme: Tensor, start: int) -> Tensor:
+    def _latents(self, x_bme: Tensor, start: int) -> Tensor:
         """[b, m, z]."""
         down = F.linear(x_bme, self.weights["down_weight"])
         latent, key = down.split((self.latent, self.rope), -1)
@@ -184,4 +184,4 @@ def definition(problem: Problem, latent: int, rope: int, absorbed: bool) -> Laye
         q, k, v = (torch.stack(parts, 1) for parts in zip(*outs, strict=True))
         return inside(q, k, v, rows).transpose(1, 2).flatten(2) @ weights["out_weight"].T
 
-    return LayerDefine(problem, made(_shapes(problem, latent, rope), problem), of_rows)
+    return LayerDefine(problem, draw_weights(_shapes(problem, latent, rope), problem), of_rows)

@@ -249,10 +249,10 @@ class Linear:
         return out / total if torch.is_grad_enabled() else out.div_(total)
 
     def _count_inverse(self, before: int, new: int) -> Tensor:
-        seen = torch.arange(before + 1, before + new + 1, device=self.problem.device)
+        counts = torch.arange(before + 1, before + new + 1, device=self.problem.device)
         if not self.causal:
-            seen = torch.full_like(seen, before + new)
-        return (1.0 / seen.double()).to(self.wide)[:, None]
+            counts = torch.full_like(counts, before + new)
+        return (1.0 / counts.double()).to(self.wide)[:, None]
 
     # ---- a token, or few, at a time ------------------------------------------------------------
 

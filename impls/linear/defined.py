@@ -13,7 +13,7 @@ from impls.linear.common import nonzero
 from impls.problem import Problem
 
 
-def seen(problem: Problem, rows: Tensor) -> Tensor:
+def visible_pairs(problem: Problem, rows: Tensor) -> Tensor:
     """True where a row may see a key: [b|1, h|1, rows, m]."""
     return torch.from_numpy(problem.mask.visible(problem.shape, rows.cpu().numpy())).to(rows.device)
 
@@ -30,7 +30,7 @@ def plain(
 
     The weights come in float32 at the least and are cast to the values' dtype once divided.
     """
-    visible = seen(problem, rows)
+    visible = visible_pairs(problem, rows)
     weights = weights_bhrm.masked_fill(~visible, 0.0)
     if divide == "weights":
         weights = weights / nonzero(weights.sum(-1, keepdim=True))

@@ -122,8 +122,8 @@ class FeatureAttention:
         n, m = q_bhnd.shape[2], k_bcmd.shape[2]
         blind, past = max(0, n - m), max(0, m - n)
         memory = self.remember(k_bcmd[:, :, :past], v_bcme[:, :, :past]) if past else None
-        seen = (q_bhnd[:, :, blind:], k_bcmd[:, :, past:], v_bcme[:, :, past:])
-        out_bhne = self._causal(*seen, memory)[0]
+        rest = (q_bhnd[:, :, blind:], k_bcmd[:, :, past:], v_bcme[:, :, past:])
+        out_bhne = self._causal(*rest, memory)[0]
         return F.pad(out_bhne, (0, 0, blind, 0)) if blind else out_bhne
 
     def remember(self, k_bcmd: Tensor, v_bcme: Tensor) -> Memory:

@@ -80,8 +80,8 @@ def definition(problem: Problem, features: int, seed: int, chunk: int) -> Define
         top_q, top_k = (x.detach().amax(-1, keepdim=True) for x in (x_q, x_k))
         kernel = (x_q - top_q).exp() @ (x_k - top_k).exp().mT
         log = (top_k - k.square().sum(-1, keepdim=True) * (problem.scale / 2)).mT
-        seen = problem.mask.visible(problem.shape, rows.cpu().numpy())
-        log = log.masked_fill(~torch.from_numpy(seen).to(q.device), -torch.inf)
+        visible = problem.mask.visible(problem.shape, rows.cpu().numpy())
+        log = log.masked_fill(~torch.from_numpy(visible).to(q.device), -torch.inf)
         top = log.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(log.dtype).min)
         weights = kernel * (log - top).exp()
         return (weights @ v / divisor(weights.sum(-1, keepdim=True))).to(q_bhnd.dtype)

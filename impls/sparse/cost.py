@@ -58,10 +58,10 @@ def _new_rows(problem: Problem, keys_n: NDArray[np.int64], sees: Sees) -> Cost:
     if problem.phase != "decode":
         return on_pairs(problem, pairs)
     key = np.arange(problem.kv_len)
-    seen = np.zeros(problem.kv_len, bool)
+    keys_read = np.zeros(problem.kv_len, bool)
     for row in range(max(problem.kv_len - problem.q_len, 0), problem.kv_len):
-        seen |= sees(row, key) & ((key <= row) | (not _causal(problem)))
-    return on_pairs(problem, pairs, int(seen.sum()))
+        keys_read |= sees(row, key) & ((key <= row) | (not _causal(problem)))
+    return on_pairs(problem, pairs, int(keys_read.sum()))
 
 
 def _sides(problem: Problem, left: Callable[[NDArray[np.int64]], NDArray[np.int64]],
@@ -174,14 +174,14 @@ def topk(problem: Problem, k: int) -> Cost:
         first, past = problem.mask.spans(problem.shape)
         in_sight = (past - first)[:, None]
     each = problem.batch * problem.heads
-    chosen = int(np.minimum(in_sight, max(k, 0)).sum()) * each
-    chosen //= in_sight.shape[0] * in_sight.shape[1]
+    pairs = int(np.minimum(in_sight, max(k, 0)).sum()) * each
+    pairs //= in_sight.shape[0] * in_sight.shape[1]
     scores = 2 * problem.mask.pairs(problem.shape) * problem.head_dim
-    forward = scores + 2 * chosen * problem.v_head_dim
-    backward = 4 * chosen * (problem.head_dim + problem.v_head_dim)
+    forward = scores + 2 * pairs * problem.v_head_dim
+    backward = 4 * pairs * (problem.head_dim + problem.v_head_dim)
     work = {"backward": backward, "train": forward + backward}.get(problem.phase, forward)
     in_all = problem.mask.keys_seen(problem.shape) * problem.kv_heads
-    values = min(chosen // problem.group, in_all)  # the heads of a group may choose alike
+    values = min(pairs // problem.group, in_all)  # the heads of a group may choose alike
     return Cost(work, end_bytes(problem, values=values))
 
 
@@ -253,10 +253,10 @@ def blocksparse(problem: Problem, layout: str, block: int) -> Cost:
         rows = np.arange(row_block * size, min((row_block + 1) * size, problem.q_len))
         allowed = table[:, row_block]
         if by_pair:
-            seen = problem.mask.visible(problem.shape, rows) & allowed[None, :, None, key // size]
-            share = problem.batch * problem.heads // (seen.shape[0] * seen.shape[1])
-            pairs += int(seen.sum()) * share
-            read_bhm = read_bhm | seen.any(2)
+            mask = problem.mask.visible(problem.shape, rows) & allowed[None, :, None, key // size]
+            share = problem.batch * problem.heads // (mask.shape[0] * mask.shape[1])
+            pairs += int(mask.sum()) * share
+            read_bhm = read_bhm | mask.any(2)
             continue
         first, past = (x[..., None] for x in problem.mask.spans(problem.shape, rows))
         start = np.arange(table.shape[2]) * size

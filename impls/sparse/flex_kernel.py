@@ -57,9 +57,9 @@ def _table_blocks(problem: Problem, block: int) -> tuple[Blocks, Blocks]:
     touched, whole = [], []
     for start in range(0, problem.q_len, block):
         rows = np.arange(start, min(start + block, problem.q_len))
-        seen = problem.mask.visible(problem.shape, rows)
+        visible = problem.mask.visible(problem.shape, rows)
         edges = ((0, 0), (0, 0), (0, block - len(rows)), (0, k_blocks * block - problem.kv_len))
-        tiles = np.pad(seen, edges).reshape(*seen.shape[:2], block, k_blocks, block)
+        tiles = np.pad(visible, edges).reshape(*visible.shape[:2], block, k_blocks, block)
         touched.append(tiles.any((2, 4)))
         whole.append(tiles.all((2, 4)))
     return np.stack(touched, 2), np.stack(whole, 2)

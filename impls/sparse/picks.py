@@ -17,6 +17,6 @@ def largest(x: Tensor, count: int) -> Tensor:
         rows, level = x[crowded], least[crowded]
         above, equal = rows > level, rows == level
         room = count - above.sum(-1, keepdim=True)
-        kept = above | (equal & (equal.cumsum(-1, dtype=torch.int32) <= room))
-        where[crowded] = kept.nonzero()[:, 1].view(-1, count)
+        winners = above | (equal & (equal.cumsum(-1, dtype=torch.int32) <= room))
+        where[crowded] = winners.nonzero()[:, 1].view(-1, count)
     return where

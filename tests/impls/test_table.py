@@ -299,7 +299,7 @@ def install(folder, name, code):
 
 def test_what_is_installed_meanwhile_is_found(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(outside, "_asked", lambda *_: ["a row"])
+    monkeypatch.setattr(outside, "_child_rows", lambda *_: ["a row"])
     assert not list(outside.entry_point_rows())
     (info := tmp_path / "own-1.dist-info").mkdir()
     write(info / "entry_points.txt", "[attnbench.variants]", "a = b:ROWS")

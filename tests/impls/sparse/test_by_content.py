@@ -51,7 +51,7 @@ def test_blocks_of_queries_do_not_change_what_is_chosen(monkeypatch):
     problem = problem_of("causal+document:20,17", 37)
     tensors = inputs(problem)
     whole = build(problem, k=5)(*tensors)
-    monkeypatch.setattr("impls.sparse.topk.HELD", 2 * 4 * 37 * 3)  # three rows
+    monkeypatch.setattr("impls.sparse.topk.SCORES", 2 * 4 * 37 * 3)  # three rows
     assert torch.allclose(build(problem, k=5)(*tensors), whole, rtol=0, atol=1e-14)
 
 
