@@ -1,4 +1,4 @@
-"""What is measured: the plugin table and one file a variant. Nothing here imports attnbench.
+"""The variants to measure: the plugin table and one file a variant. Nothing here imports attnbench.
 
 ``table()`` takes the rows that each family's ``__init__.py`` lists, the entry points of other
 distributions in the group ``attnbench.variants``, and the files named on the command line. No

@@ -1,4 +1,4 @@
-"""What a problem costs: the work of the mathematics and the bytes of the ends.
+"""Cost of a problem: the work of the mathematics and the bytes of the ends.
 
 ``flops`` counts the matrix products that the definition needs on the pairs its mask lets meet: two
 forward (scores, output), four more backward (dq, dk, dv and the gradient of the weights). What an

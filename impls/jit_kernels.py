@@ -1,4 +1,4 @@
-"""What the kernels written in Triton share."""
+"""Shared by the kernels written in Triton."""
 
 from __future__ import annotations
 

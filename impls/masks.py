@@ -61,7 +61,7 @@ _NUMBERS = {
     "leftpad": None,
 }
 MOST = 1 << 40
-"""Of a mask's numbers: positions are added to them in 64 bits."""
+"""The largest number in a mask: positions are added to it in 64 bits."""
 
 
 class Shape(NamedTuple):
@@ -110,7 +110,7 @@ class Mask:
 
     def __str__(self) -> str:
         text = "+".join(str(p) for p in self.parts) or "none"
-        return text + "@upper-left" * self.upper_left
+        return text + ("@upper-left" if self.upper_left else "")
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -194,7 +194,7 @@ class Mask:
     def bias(
         self, shape: Shape, rows: NDArray[np.int64] | None = None
     ) -> NDArray[np.float64] | None:
-        """What is added to the scores, [batch or 1, heads or 1, rows, kv_len]; None for nothing."""
+        """The bias of the scores, [batch or 1, heads or 1, rows, kv_len]; None for nothing."""
         import numpy as np
 
         total: NDArray[np.float64] | None = None

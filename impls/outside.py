@@ -37,7 +37,7 @@ from impls.spec import Variant
 
 GROUP = "attnbench.variants"
 PATIENCE_S = 60
-"""How long reading rows may take; importing torch takes one or two seconds."""
+"""Time limit for reading rows; importing torch takes one or two seconds."""
 
 
 class BrokenTable(CantBeDone):
@@ -88,7 +88,7 @@ def _changed_ns(folder: str) -> int:
 
 @cache
 def _any_installed(path: tuple[tuple[str, int], ...]) -> bool:
-    """Whether a distribution on the path has rows: every one's file has to be read for it."""
+    """True if a distribution on the path has rows: every one's file has to be read for it."""
     return bool(importlib.metadata.entry_points(group=GROUP))
 
 

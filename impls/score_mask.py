@@ -15,7 +15,7 @@ from impls.problem import Problem
 
 
 def grouped_mask(bias: Tensor, problem: Problem) -> Tensor:
-    """What is added to scores, [b|1, h|1, n, m], as grouped ones need it: [b|1, c|1, g n, m]."""
+    """The bias of scores, [b|1, h|1, n, m], as grouped ones need it: [b|1, c|1, g n, m]."""
     if problem.group == 1:
         return bias
     b, heads, n, m = bias.shape

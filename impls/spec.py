@@ -1,4 +1,4 @@
-"""What a row of the table says: one way to compute attention, as data.
+"""A row of the table: one way to compute attention, as data.
 
 A row names its code by dotted path, so that reading the table imports no kernel. The code behind
 it is two functions deep: ``build(problem, **options) -> attend`` does once what is done once, and
@@ -56,9 +56,9 @@ DEVICES = ("cpu", "cuda")
 NO_GRADIENT = ("forward", "decode")
 """The phases of a variant that has no backward."""
 CROSSES = (False, "decode", True)
-"""What a row may say of unequal lengths, the least first."""
+"""Values of ``cross``, for unequal lengths, the least first."""
 COMPILED = "Torch-Compiled Region"
-"""What torch's profiler calls code that its compiler made, with numbers after a colon."""
+"""torch's profiler's name for code that its compiler made, with numbers after a colon."""
 
 MOST = 2.0**63
 """Numbers beyond this are no option's."""
@@ -121,9 +121,9 @@ class Variant:
     """Distributions (``flash-attn>=2.6``), ``sm>=80`` or ``sm=90`` (capability),
     ``c++``, ``cc`` (compilers)."""
     install: str = ""
-    """How to install what it requires, where that is not ``pip install`` of the requirement."""
+    """The command that installs its requirements, where that is not ``pip install`` of them."""
     options: Mapping[str, bool | int | float | str] = field(default_factory=dict)
-    """What ``build`` can be told, with the defaults."""
+    """Options of ``build``, with the defaults."""
     operators: Mapping[str, str] = field(default_factory=dict)
     """By ``option=value``: what the row computes under that option."""
     tunes: Mapping[str, Sequence[Any] | str] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class Variant:
     ranks: bool = False
     """Runs over several processes, as many as its option ``world`` says."""
     shares: str | None = None
-    """Of a row of ranks: ``shares(problem, world) -> places of each rank's tokens``, in a module
+    """For a row of ranks, ``shares(problem, world) -> places of each rank's tokens``, in a module
     without torch; raises :class:`Unsupported` for what can't be split."""
     paper: str = ""
     origin: str = "attnbench"
@@ -152,9 +152,9 @@ class Variant:
     given: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """The options that were asked for, where they differ from the defaults or could be tuned."""
     tuned: Mapping[str, bool | int | float | str] = field(default_factory=dict)
-    """What ``attnbench tune`` put in place of defaults on this device."""
+    """Options that ``attnbench tune`` put in place of defaults on this device."""
     core: Variant | None = None
-    """Of a layer around another variant: that one, as the option ``core`` names it."""
+    """The variant inside a layer, as the option ``core`` names it."""
 
     def __post_init__(self) -> None:
         for name in ("dtypes", "masks", "phases"):
@@ -220,7 +220,7 @@ class Variant:
             )
 
     def on(self, device: str, what: Literal["dtypes", "masks", "phases"]) -> tuple[str, ...]:
-        """What this variant takes on a device (``cuda:1`` counts as ``cuda``)."""
+        """The field's value on a device (``cuda:1`` counts as ``cuda``)."""
         table: Mapping[str, tuple[str, ...]] = getattr(self, what)
         return tuple(table.get(device.split(":")[0], ()))
 
@@ -487,7 +487,8 @@ def refusal(row: Variant, problem: Problem) -> str | None:
 def _no_such_phase(row: Variant, device: str, phase: str) -> str:
     phases = row.on(device, "phases")
     why = "it has no backward" if set(phases) <= set(NO_GRADIENT) else "see its row"
-    here = f" on {device}" * (len({row.on(each, "phases") for each in row.devices}) > 1)
+    differs = len({row.on(each, "phases") for each in row.devices}) > 1
+    here = f" on {device}" if differs else ""
     return f"{row.label}{here} is for {listed(phases)} only: {why}"
 
 
@@ -496,7 +497,7 @@ def _refused_shape(row: Variant, problem: Problem) -> str | None:
         return f"{row.label} has no grouped-query form: it needs as many kv_heads as heads"
     crosses = problem.phase == "decode" if row.cross == "decode" else row.cross
     if problem.q_len != problem.kv_len and not crosses:
-        but = ", but in decode" * (row.cross == "decode")
+        but = ", but in decode" if row.cross == "decode" else ""
         return f"{row.label} needs q_len equal to kv_len{but}"
     if problem.v_head_dim != problem.head_dim and not row.value_dim:
         return f"{row.label} needs v_head_dim equal to head_dim"
@@ -506,7 +507,7 @@ def _refused_shape(row: Variant, problem: Problem) -> str | None:
 
 
 def _refused_split(row: Variant, problem: Problem) -> str | None:
-    """What the process that deals out the shares says of a problem that can't be split."""
+    """The message about a problem that can't be split, from the process that deals out shares."""
     assert row.shares is not None
     try:
         load_function(row.shares)(problem, row.world)

@@ -1,4 +1,4 @@
-"""What the dense variants that work block by block share: the scores cut into tiles.
+"""Shared by the dense variants that work block by block: the scores cut into tiles.
 
 Legend in :mod:`impls.heads`.
 """

@@ -1,4 +1,4 @@
-"""What the dense variants cost: the work of softmax attention, and the memory each form needs.
+"""Cost of the dense variants: the work of softmax attention, and the memory each form needs.
 
 S is one matrix of scores (batch x heads x q_len x kv_len numbers), O the output. Peaks are in the
 worst instant above the inputs. Forward, the plain forms hold the scores while the softmax writes
@@ -186,7 +186,7 @@ def unknown(problem: Problem) -> Cost:
 
 
 def _threads() -> int:
-    """How many threads torch will take: as OpenMP is told, else one a core."""
+    """The number of threads that torch will take: as OpenMP is told, else one a core."""
     setting = re.match(r"\s*(\d+)", os.environ.get("OMP_NUM_THREADS", ""))
     return int(setting[1]) if setting else len(os.sched_getaffinity(0))
 

@@ -21,7 +21,7 @@ from impls.jit_kernels import align
 @triton.jit
 def deltas(out, dout, delta, out_steps, dout_steps, heads,
            queries, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr):  # fmt: skip
-    """What a row's weights lose to their sum being one."""
+    """The gradient that a row's weights lose as their sum is one."""
     blocks = tl.cdiv(queries, BLOCK)
     which, first = tl.program_id(0) // blocks, (tl.program_id(0) % blocks) * BLOCK
     batch, head = which // heads, which % heads
@@ -40,7 +40,7 @@ def add_queries(dk, dv, k, v, q, dout, dq, log_sums, delta, q_steps, dout_steps,
                 left, right, scale, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr,
                 D: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, EDGE: tl.constexpr,
                 PRECISION: tl.constexpr, TMA: tl.constexpr, FUSED: tl.constexpr):  # fmt: skip
-    """What the queries from ``begin`` to ``end`` give to a block of keys and values, head by head.
+    """Adds the gradients of the queries from ``begin`` to ``end`` to a block's keys and values.
 
     One loop over all of it: a loop over the heads around it would cost registers.
     """
@@ -144,7 +144,7 @@ def add_to_queries(dq, q, do, log_sum, delta, k_at, v_at,
                    HEAD_DIM: tl.constexpr, D: tl.constexpr, LEFT: tl.constexpr,
                    RIGHT: tl.constexpr, EDGE: tl.constexpr, PRECISION: tl.constexpr,
                    TMA: tl.constexpr):  # fmt: skip
-    """What the keys from ``begin`` to ``end`` give to a block of queries."""
+    """Adds the gradients of the keys from ``begin`` to ``end`` to a block of queries."""
     for at in tl.range(begin, end, BLOCK):
         start = at + tl.where(at < whole, 0, rest - whole) if EDGE else at
         k = tokens(k_at, start, k_step, keys, BLOCK, HEAD_DIM, D, EDGE, TMA)

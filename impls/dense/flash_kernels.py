@@ -56,13 +56,13 @@ def put(base, block, first, step, count, BLOCK: tl.constexpr,
 
 @triton.jit
 def head_at(base, steps, batch, head, HEAD_DIM: tl.constexpr, TMA: tl.constexpr):
-    """Where a head's tokens begin: a pointer, or a descriptor of all heads and its place there."""
+    """The start of a head's tokens: a pointer, or a descriptor of all heads and its place there."""
     return (base, batch, head) if TMA else pointer(base, steps, batch, head, HEAD_DIM)
 
 
 @triton.jit
 def pointer(base, steps, batch, head, HEAD_DIM: tl.constexpr):
-    """Where a head's tokens begin."""
+    """A pointer to the start of a head's tokens."""
     across, on = align(steps[0], HEAD_DIM), align(steps[1], HEAD_DIM)
     return base + batch * tl.cast(across, tl.int64) + head * tl.cast(on, tl.int64)
 

@@ -35,13 +35,13 @@ from impls.spec import Unsupported
 
 MODULE, BACKWARD = "impls.dense.gluon_kernels", "impls.dense.gluon_backward_kernels"
 ROWS, BLOCK = 128, 128
-"""Of a tile: queries, keys."""
+"""Queries and keys of a tile."""
 BACKWARD_BLOCK = 64
-"""Of the other side, backward: two products of it are in registers at a time."""
+"""Rows of the other side, backward: two products of it are in registers at a time."""
 REGISTERS, LAUNCHED_WITH = 240, 168
-"""Of a thread that makes products, after it took the producer's; of each when a program starts."""
+"""Registers of a thread that makes products, after it took the producer's; of each at the start."""
 L2_BYTES = 32 << 20
-"""Of the keys and values that programs read at a time: of Hopper's 50 MB, what surely stays."""
+"""Bytes of keys and values that programs read at a time: of Hopper's 50 MB, what surely stays."""
 
 
 class Flash:
@@ -107,13 +107,13 @@ class Flash:
 
     @property
     def section(self) -> int:
-        """How many heads are read at a time, so that their keys and values stay in the L2 cache."""
+        """Heads that are read at a time, so that their keys and values stay in the L2 cache."""
         p = self.problem
         each = 2 * p.kv_len * p.head_dim * p.item_bytes
         return max(1, min(L2_BYTES // each, p.batch * p.kv_heads)) * p.group
 
     def note(self) -> str:
-        """How the kernel is launched."""
+        """The kernel's launch."""
         return f"tiles of {ROWS} queries by {BLOCK} keys, {self.stages} stages, lazy {self.lazy:g}"
 
 

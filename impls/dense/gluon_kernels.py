@@ -25,12 +25,12 @@ except ImportError:
     from triton.experimental.gluon.nvidia.blackwell import TensorDescriptor
 
 ROWS = gl.constexpr(64)
-"""Of a group of warps: what its product has at the least."""
+"""Rows of a product of a group of warps, at the least."""
 UNSEEN = gl.constexpr(-1e30)
 """The maximum of a row that has seen nothing: finite, so that differences of two are numbers."""
 bring = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 send = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
-"""What Triton 3.9 calls what was async_copy_… in 3.6."""
+"""Triton 3.9's names for async_copy_… of 3.6."""
 
 
 def described(x_bhnd: Tensor, rows: int) -> TensorDescriptor:
@@ -46,7 +46,7 @@ def described(x_bhnd: Tensor, rows: int) -> TensorDescriptor:
 
 @gluon.constexpr_function
 def of_product(columns):
-    """How a group's 64 rows of a product lie in its registers."""
+    """The layout of a group's 64 rows of a product in its registers."""
     return gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 16]
     )
@@ -54,7 +54,7 @@ def of_product(columns):
 
 @gluon.jit
 def share(tiles):
-    """How many of the tiles are this program's: one a round, every other round in reverse."""
+    """The number of this program's tiles: one a round, every other round in reverse."""
     programs, own = gl.num_programs(0), gl.program_id(0)
     rounds = tiles // programs
     place = own
@@ -132,7 +132,7 @@ def ring_of(x, BLOCK: gl.constexpr, COUNT: gl.constexpr):
 
 @gluon.jit
 def barriers_of(COUNT: gl.constexpr, READERS: gl.constexpr):
-    """Of a ring: ready, free."""
+    """The barriers of a ring: ready, free."""
     ready = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(COUNT):

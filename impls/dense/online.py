@@ -23,7 +23,7 @@ from impls.spec import Unsupported
 
 
 class Running(NamedTuple):
-    """What the tiles so far have made of a block of rows."""
+    """The sums of a block of rows over the tiles so far."""
 
     top_bcr1: Tensor
     total_bcr1: Tensor

@@ -140,14 +140,14 @@ class _Mask:
         self._zero = torch.zeros((), dtype=dtype, device=problem.device)
 
     def added(self) -> Tensor | None:
-        """What is added to the scores; booleans become numbers at each call, as in torch."""
+        """The bias of the scores; booleans become numbers at each call, as in torch."""
         if self.mask is None or self.mask.dtype != torch.bool:
             return self.mask
         return torch.where(self.mask.logical_not(), -torch.inf, self._zero)
 
 
 class _BackendCheck:
-    """What torch asks before it hands a call to a backend on CUDA, asked once for each layout.
+    """torch's check before it hands a call to a backend on CUDA, made once for each layout.
 
     The answer counts the backend's flag in, which another thread may switch off at any time.
     """
@@ -178,5 +178,5 @@ class _BackendCheck:
 
 
 def _trained(*inputs: Tensor) -> bool:
-    """Whether backward will want the log-sums."""
+    """True if backward will need the log-sums."""
     return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)

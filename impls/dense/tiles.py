@@ -15,15 +15,15 @@ from impls.problem import Problem
 
 SHARED_BYTES = 227 << 10
 REGISTERS = 192
-"""Of a thread, for the sums and the scores."""
+"""Registers of a thread for the sums and the scores."""
 WARP_ROWS = 16
-"""Of a tile that tensor cores multiply."""
+"""Rows of a tile that tensor cores multiply."""
 Launch = tuple[int, int, int, int]
 """Queries and keys of a tile, warps, stages."""
 
 
 def forward(problem: Problem) -> list[Launch]:
-    """Of the forward kernel: queries stay, keys and values come."""
+    """Launches of the forward kernel: queries stay, keys and values come."""
     if problem.phase == "backward":
         return []
     fit = _fit(problem, own_tiles=1, sums=1, scores=1)
@@ -31,13 +31,13 @@ def forward(problem: Problem) -> list[Launch]:
 
 
 def keys(problem: Problem) -> list[str]:
-    """Of the kernel of dk and dv: keys and values stay, queries and upstream gradients come."""
+    """Launches for dk and dv: keys and values stay, queries and upstream gradients come."""
     fit = _fit(problem, own_tiles=2, sums=2, scores=2) if problem.gradients else ()
     return [f"{comes}x{stays}x{warps}x{stages}" for stays, comes, warps, stages in fit]
 
 
 def queries(problem: Problem) -> list[str]:
-    """Of the kernel of dq: queries and upstream gradients stay, keys and values come."""
+    """Launches for dq: queries and upstream gradients stay, keys and values come."""
     fit = _fit(problem, own_tiles=2, sums=1, scores=2) if problem.gradients else ()
     return [f"{stays}x{comes}x{warps}x{stages}" for stays, comes, warps, stages in fit]
 

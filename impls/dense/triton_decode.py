@@ -56,7 +56,7 @@ MOST_SPLITS = 128
 SIDE_BY_SIDE = 3
 """Programs on a processor: what a block's shared memory lets in."""
 BEGINNING = 4
-"""What a program's beginning and end take, in blocks of keys."""
+"""The time of a program's beginning and end, in blocks of keys."""
 CACHE_DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 LARGEST = {"int8": 127.0, "fp8": 448.0}
 LEAST_FP8 = 89
@@ -103,7 +103,7 @@ class Decode:
         return min(range(1, min(blocks, MOST_SPLITS) + 1), key=time_of)
 
     def _span(self, keys: int) -> tuple[int, int, int]:
-        """Of so many keys the first and past the last that are seen; where the queries stand."""
+        """The first visible key of so many, and past the last; the place of the queries."""
         n, (_, left, right) = self.problem.q_len, self.band
         shift = 0 if self.problem.mask.upper_left else keys - n
         begin = max(shift - left, 0) if left >= 0 else 0
@@ -115,7 +115,7 @@ class Decode:
         return self._read(q_bhnd, rows_of(k_bcmd), rows_of(v_bcmd), self.problem.kv_len)
 
     def note(self) -> str:
-        """How the keys are dealt out."""
+        """The shares of the keys."""
         return f"{self.parts} shares of {self.share} keys"
 
     def _read(self, q_bhnd: Tensor, k: Tensor, v: Tensor, keys: int,

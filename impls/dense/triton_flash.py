@@ -96,7 +96,7 @@ FUSED_ON_HOPPER = dict.fromkeys((64, 128), Launch(64, 128, 8, 2))
 FUSED_ON_BLACKWELL = {64: Launch(64, 128, 8, 2), 128: Launch(64, 64, 8, 2)}
 FUSED_ELSEWHERE = dict.fromkeys((64, 128), Launch(32, 64, 8, 2))
 FUSED_FLOAT32 = {64: Launch(32, 32, 8, 1), 128: Launch(16, 32, 8, 1)}
-"""Of dk and dv where dq is added to: by head_dim, up to."""
+"""Launches for dk and dv where dq is added to, by the largest head_dim."""
 ROOMY = (90, 100, 103)
 """Compute capabilities with a tensor memory accelerator, and with the 227 KiB of shared memory and
 the registers that two tables take."""
@@ -146,7 +146,7 @@ class Flash:
         return out
 
     def note(self) -> str:
-        """How the kernels are launched."""
+        """The kernels' launches."""
         own = self.by_tma or self.by_pointers
         words = f"{own.forward}, {'by TMA' if self.by_tma else 'by pointers'}"
         if not self.problem.gradients:
@@ -156,7 +156,7 @@ class Flash:
         return f"{words}; backward, dk and dv: {own.keys}; dq: {own.queries}"
 
     def options(self, launch: Launch, dtype: torch.dtype, tma: bool) -> dict[str, Any]:
-        """What every kernel is told by name."""
+        """The named arguments of every kernel."""
         d = self.problem.head_dim
         return {
             **self.mask, "Q_BLOCK": launch.q_block, "K_BLOCK": launch.k_block, "HEAD_DIM": d,
@@ -181,7 +181,7 @@ class Flash:
 
     @property
     def scale(self) -> float:
-        """Of scores whose exponentials are powers of two."""
+        """The scale of scores whose exponentials are powers of two."""
         return self.problem.scale * math.log2(math.e)
 
 

@@ -1,4 +1,4 @@
-"""What the adapters share: finding the library, reading the mask, laying tensors out.
+"""Shared by the adapters: finding the library, reading the mask, laying tensors out.
 
 Legend in :mod:`impls.heads`; t tokens of packed documents (t = n), and h and c stand for b h and
 b c where heads of all batch elements lie side by side.
@@ -151,7 +151,7 @@ def first(result: Any) -> Tensor:
 
 
 def offsets(lengths: tuple[int, ...], device: str) -> Tensor:
-    """Where each sequence begins, and the end: int32 [sequences + 1]."""
+    """The start of each sequence, and the end: int32 [sequences + 1]."""
     edges = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     return torch.from_numpy(edges).to(device)
 

@@ -69,7 +69,7 @@ def forget(x: Tensor) -> Tensor:
 
 
 def features(x: Tensor) -> Tensor:
-    """What stands for queries and keys in linear attention: positive."""
+    """The positive features of queries and keys in linear attention."""
     return F.elu(x) + 1.0
 
 

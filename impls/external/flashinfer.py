@@ -64,7 +64,7 @@ class _Prefill:
         return unpack(out_nhe, self.problem)
 
     def note(self) -> str:
-        """What ran."""
+        """The backend."""
         return f"single_prefill_with_kv_cache, backend {self.backend}"
 
 
@@ -84,7 +84,7 @@ class _Decode:
         return unpack(out_he[None], self.problem)
 
     def note(self) -> str:
-        """What ran."""
+        """The backend."""
         cores = "with" if self.tensor_cores else "without"
         return f"single_decode_with_kv_cache {cores} tensor cores"
 
@@ -108,5 +108,5 @@ class _Ragged:
         return unpack(self.wrapper.run(pack(q_bhnd), pack(k_bcmd), pack(v_bcme)), self.problem)
 
     def note(self) -> str:
-        """What ran."""
+        """The backend."""
         return f"BatchPrefillWithRaggedKVCacheWrapper, backend {self.backend}"

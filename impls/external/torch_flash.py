@@ -38,7 +38,7 @@ class Swapped:
     """``attend`` with another kernel active until the last of its kind is dropped."""
 
     standing: ClassVar[Counter[str]] = Counter()
-    """How many there are of each kernel."""
+    """The number of live users of each kernel."""
 
     def __init__(self, problem: Problem, kernel: str, variant: str) -> None:
         self.problem, self.kernel = problem, kernel
@@ -71,7 +71,7 @@ class Swapped:
         return out[..., : self.problem.v_head_dim] if more else out
 
     def note(self) -> str:
-        """What ran."""
+        """The backend."""
         return f"{self.kernel} under torch's FLASH_ATTENTION"
 
 

@@ -145,6 +145,6 @@ class _Engine:
         return unpack(out, self.problem) if self.mask.documents else swap(out)
 
     def note(self) -> str:
-        """What the library says that it chose."""
+        """The library's own choice of backend."""
         backends = [key for key in SWITCHES if self.state.get(f"use_{key}_attention")]
         return f"backend {', '.join(backends) or self.backend}"

@@ -170,7 +170,7 @@ def from_torch(module: nn.MultiheadAttention, key_bias: bool = True) -> MultiHea
 
 
 def torch_parameters(ours: MultiHeadAttention, theirs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What torch's layer has, or its gradients by name, under our names."""
+    """The parameters of torch's layer, or its gradients by name, under our names."""
     names = {"in_proj_weight": "in_weight", "q_proj_weight": "q_weight", "k_proj_weight":
              "k_weight", "v_proj_weight": "v_weight", "out_proj.weight": "out_weight",
              "out_proj.bias": "out_bias"}  # fmt: skip

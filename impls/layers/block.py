@@ -43,11 +43,11 @@ class Block:
         return self._rest(new + self.attention(self._first(x_bme)))
 
     def note(self) -> str:
-        """What the core says of itself."""
+        """The core's own note."""
         return self.attention.note()
 
     def remember(self, x_bme: Tensor) -> Memory:
-        """Of all tokens but the new ones."""
+        """The memory of all tokens but the new ones."""
         with torch.no_grad():
             return self.attention.remember(self._first(x_bme))
 

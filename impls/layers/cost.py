@@ -1,4 +1,4 @@
-"""What layers cost: a product for each projection, and the core's own work.
+"""Cost of layers: a product for each projection, and the core's own work.
 
 A projection of T tokens from E numbers to w is 2 T E w FLOPs, twice that backward. In a decoder
 only the new tokens are projected. Bytes are tokens and weights read once and the output written

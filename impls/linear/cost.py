@@ -1,4 +1,4 @@
-"""What the linear variants cost: a state of D features by e, made of the keys and read by queries.
+"""Cost of the linear variants: a state of D features by e, made of the keys and read by queries.
 
 Forward, each key adds an outer product, D e multiplications and additions, to its head's state, and
 each query reads the state, as many. Where the weights of all visible pairs are less work, as for
@@ -99,7 +99,7 @@ def ssd(problem: Problem, chunk: int, seed: int, gates: str) -> Cost:
 
 
 def delta(problem: Problem, chunk: int, seed: int, gates: str) -> Cost:
-    """What the key holds is read as well, before it is written; a product for b."""
+    """The state under the key is read as well, before it is written; a product for b."""
     return _recurrence(problem, 4, 0, 1) if gates == "input" else _of_keys(problem, 4)
 
 

@@ -1,4 +1,4 @@
-"""What the recurrences with a decay share: chunks of tokens, the scan over them, their memory.
+"""Shared by the recurrences with a decay: chunks of tokens, the scan over them, their memory.
 
 Every one keeps a state S [d, e] for each key/value head, changes it at every token and reads it by
 o = s q S, s the problem's scale. Its gates are inputs, by name, or made of the keys. A fast form
@@ -80,7 +80,7 @@ class Recurrent:
         return self.state(k_bcmd, v_bcme, *self.gates(k_bcmd, gates))
 
     def query(self, q_bcgd: Tensor) -> Tensor:
-        """What reads the state; a variant may change it."""
+        """The queries that read the state; a variant may change them."""
         return q_bcgd
 
     def step(
@@ -107,7 +107,7 @@ class Recurrent:
         return self.step(q_bhnd, k_bcmd[:, :, past:], v_bcme[:, :, past:], memory, **new)[0]
 
     def note(self) -> str:
-        """What ran."""
+        """The note on how it runs."""
         if self.problem.phase == "decode":
             return "one token after another, from a state"
         why = ""

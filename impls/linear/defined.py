@@ -1,4 +1,4 @@
-"""What the linear variants' definitions share: weights written out, hidden, divided, times v.
+"""Shared by the linear variants' definitions: weights written out, hidden, divided, times v.
 
 Legend in :mod:`impls.heads`; r some rows of queries.
 """
@@ -19,7 +19,7 @@ def visible_pairs(problem: Problem, rows: Tensor) -> Tensor:
 
 
 def positions(problem: Problem, rows: Tensor) -> Tensor:
-    """Where rows stand among the keys: the last query stands at the last key."""
+    """The places of rows among the keys: the last query stands at the last key."""
     return rows + (problem.kv_len - problem.q_len)
 
 

@@ -182,7 +182,7 @@ def _steps(q: Tensor, k: Tensor, total: Tensor) -> list[tuple[int, Tensor, Tenso
 
 
 def _sizes(k_bctld: Tensor) -> list[int]:
-    """Of halves, from the smallest."""
+    """Sizes of halves, from the smallest."""
     return [1 << i for i in range(k_bctld.shape[3].bit_length() - 1)]
 
 

@@ -65,7 +65,7 @@ class Part(NamedTuple):
 
     tensor: Tensor
     role: str
-    """Of q or k "features" are made; v is "plain"; "upstream" is over the sum of its row."""
+    """A role: "features" of q or k; v is "plain"; "upstream" is over the sum of its row."""
     group: int
 
     @property
@@ -104,11 +104,11 @@ class Walk:
         return out
 
     def note(self) -> str:
-        """How the tokens are cut."""
+        """The cut of the tokens."""
         return f"chunks of {self.chunk} tokens, segments: {self.segments}"
 
     def states(self, y: Part, w: Part, over: Tensor, terms: Tensor | None = None) -> Tensor:
-        """What lies before each segment: y's features by w. With ``terms``, what lies after it."""
+        """The state before each segment: y's features by w. With ``terms``, the state after it."""
         heads = y.tensor.shape[0] * y.tensor.shape[1]
         sums = over.new_empty(heads, self.segments, self.numbers)
         if self.segments == 1:
@@ -155,12 +155,12 @@ class Walk:
         )  # fmt: skip
 
     def _columns(self, x: Part, w: Part) -> int:
-        """Of a state: as many as there is room for."""
+        """Columns of a state: as many as there is room for."""
         return min(w.columns, max(16, self.state // x.columns))
 
     @property
     def shared_arguments(self) -> dict[str, Any]:
-        """What every kernel with products is told by name."""
+        """The named arguments of every kernel with products."""
         dtype = getattr(torch, self.problem.dtype)
         return {"CHUNK": self.chunk, "HALF": self.half, "PRECISION": precision(dtype),
                 "num_warps": WARPS, "num_stages": STAGES}  # fmt: skip

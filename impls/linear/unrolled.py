@@ -50,9 +50,9 @@ BLOCK = 128
 SOLVED, STRETCH = 64, 64
 """Tokens of one triangular system, and how many of them backward goes over again at a time."""
 CACHE_BYTES = 1 << 20
-"""What the states of a stretch should fit into."""
+"""Bytes that the states of a stretch should fit into."""
 KEPT_BYTES = 128 << 20
-"""What the states at the ends of stretches may take."""
+"""Bytes that the states at the ends of stretches may take."""
 
 
 def unrolled(
@@ -112,7 +112,7 @@ def _blocks(x_bcmd: Tensor, size: int) -> Tensor:
 
 
 def _rest(log_bcrly: Tensor) -> Tensor:
-    """Of each the sum of those after it, along the last axis but one."""
+    """The sum of those after each, along the last axis but one."""
     sums = log_bcrly[..., 1:, :].flip(-2).cumsum(-2).flip(-2)
     return pad(sums, (0, 0, 0, 1))
 

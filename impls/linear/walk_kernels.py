@@ -19,7 +19,7 @@ from impls.jit_kernels import align
 
 @triton.jit
 def start_of(base, steps, which, heads, group, WIDTH: tl.constexpr):
-    """Where the tokens of a head begin: of head ``which // group``, seen from a query head."""
+    """The start of a head's tokens: of head ``which // group``, seen from a query head."""
     batch, head = tl.cast(which // heads, tl.int64), tl.cast(which % heads // group, tl.int64)
     return base + batch * align(steps[0], WIDTH) + head * align(steps[1], WIDTH)
 
@@ -56,7 +56,7 @@ def rounded(x, HALF: tl.constexpr, PRECISION: tl.constexpr):
 
 @triton.jit
 def left(x, HALF: tl.constexpr, PRECISION: tl.constexpr):
-    """What rounding takes off, as a product takes it: a second product brings the digits back."""
+    """The digits that rounding takes off, for a second product that brings them back."""
     return rounded(x - rounded(x, HALF, PRECISION).to(tl.float32), HALF, PRECISION)
 
 
@@ -81,7 +81,7 @@ def sums(y, w, over, terms, states, y_steps, w_steps, heads, count, segments, le
          W_WIDTH: tl.constexpr, W_COLUMNS: tl.constexpr, Y_ROLE: tl.constexpr,
          W_ROLE: tl.constexpr, TERM: tl.constexpr, HALF: tl.constexpr,
          PRECISION: tl.constexpr):  # fmt: skip
-    """Of one segment the state, sum y_j w_j^T, and after it the total, sum b_j y_j."""
+    """One segment's state, sum y_j w_j^T, and after it the total, sum b_j y_j."""
     blocks = tl.cdiv(W_WIDTH, W_COLUMNS)
     column, rest = (tl.program_id(0) % blocks) * W_COLUMNS, tl.program_id(0) // blocks
     segment, which = rest % segments, rest // segments
@@ -174,7 +174,7 @@ def with_term(pairs, rows, total, w_block, term, TERM: tl.constexpr):
 @triton.jit
 def of_state(x_block, state, rows, CANCELS: tl.constexpr, HALF: tl.constexpr,
              PRECISION: tl.constexpr):  # fmt: skip
-    """What the tokens before the chunk give its rows."""
+    """Adds the part of the tokens before the chunk to its rows."""
     rows = tl.dot(x_block, rounded(state, HALF, PRECISION), rows, input_precision=PRECISION)
     if CANCELS:
         rows = tl.dot(x_block, left(state, HALF, PRECISION), rows, input_precision=PRECISION)
@@ -195,7 +195,7 @@ def met(x, y, over, first, x_step, y_step, count, channel, w_block, pairs, rows,
         total, WIDTH: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr, X_ROLE: tl.constexpr,
         Y_ROLE: tl.constexpr, TERM: tl.constexpr, CANCELS: tl.constexpr, HALF: tl.constexpr,
         PRECISION: tl.constexpr):  # fmt: skip
-    """What TILE channels of x and y add to a chunk's pairs and rows; their state after the chunk.
+    """Adds TILE channels of x and y to a chunk's pairs and rows, and to the state after it.
 
     A tile of them at a time, since all at once would not fit the registers.
     """
@@ -216,7 +216,7 @@ def met(x, y, over, first, x_step, y_step, count, channel, w_block, pairs, rows,
 @triton.jit
 def slopes(start, first, steps, count, column, W_WIDTH: tl.constexpr, CHUNK: tl.constexpr,
            W_COLUMNS: tl.constexpr):  # fmt: skip
-    """How fast features rise with their channels."""
+    """The derivative of features by their channels."""
     at, there = places(first, steps[2], count, column, W_WIDTH, CHUNK, W_COLUMNS)
     channel = tl.load(start + at, mask=there, other=0.0).to(tl.float32)
     return tl.minimum(feature(channel), 1.0)
@@ -305,7 +305,7 @@ def walk(x, y, w, out, unrounded, slope, over, terms, states, x_steps, y_steps, 
 def losses(unrounded, dout, over, lost, dout_steps, heads, count, CHUNK: tl.constexpr,
            WIDTH: tl.constexpr, COLUMNS: tl.constexpr, HALF: tl.constexpr,
            PRECISION: tl.constexpr):  # fmt: skip
-    """What a row's weights lose to its sum, -(o . u): of u as rounded as in the products.
+    """The gradient that a row's weights lose to its sum, -(o . u): u as rounded in the products.
 
     Where keys are alike, what a row loses is nearly all that it had: o must not be rounded.
     """

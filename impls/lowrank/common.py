@@ -1,4 +1,4 @@
-"""What the low-rank variants share: means of segments, and attention through kernel features.
+"""Shared by the low-rank variants: means of segments, attention through kernel features.
 
 Legend in :mod:`impls.heads`; f features, t chunks of s tokens, r = g s rows of a chunk, and
 z = e + 1 columns of sums: those of the values, and the one that they are divided by.
@@ -19,7 +19,7 @@ from impls.spec import Unsupported
 
 
 def wide(problem: Problem) -> torch.dtype:
-    """What sums are kept in: float32 at the least."""
+    """The dtype of sums: float32 at the least."""
     return torch.float64 if problem.dtype == "float64" else torch.float32
 
 
@@ -127,7 +127,7 @@ class FeatureAttention:
         return F.pad(out_bhne, (0, 0, blind, 0)) if blind else out_bhne
 
     def remember(self, k_bcmd: Tensor, v_bcme: Tensor) -> Memory:
-        """What a decoder keeps of these tokens."""
+        """A decoder's memory of these tokens."""
         keys, values_bcmz = self._keys(k_bcmd), with_ones(v_bcme, wide(self.problem))
         if keys.log_bcm1 is None:
             return Memory(keys.phi_bcmf.mT @ values_bcmz)

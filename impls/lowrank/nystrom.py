@@ -62,7 +62,7 @@ class Nystrom:
         return iterated_inverse(a_bhru, start_bhur, self.iterations)
 
     def note(self) -> str:
-        """How many landmarks there are, where fewer than were asked for."""
+        """The number of landmarks, where fewer than were asked for."""
         if self.of_queries == self.of_keys == self.asked:
             return ""
         return f"landmarks: {self.of_queries} of the queries, {self.of_keys} of the keys"

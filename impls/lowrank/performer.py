@@ -40,7 +40,7 @@ def directions(features: int, head_dim: int, seed: int) -> Tensor:
 
 
 def projection(problem: Problem, features: int, seed: int) -> Tensor:
-    """What makes exponents of queries and keys, d^-1/4 w_r: [d, f], on the problem's device."""
+    """The projection of queries and keys to exponents, d^-1/4 w_r: [d, f], on the device."""
     w_fd = directions(features, problem.head_dim, seed) * problem.scale**0.5
     return w_fd.mT.to(problem.device, wide(problem)).contiguous()
 

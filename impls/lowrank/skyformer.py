@@ -86,7 +86,7 @@ class Skyformer:
         return root_bhr1 * (inverse @ (root_bhr1 * summary_bhre))
 
     def note(self) -> str:
-        """How many landmarks there are, and of what."""
+        """The number and kind of landmarks."""
         return f"landmarks: {len(self.at_q)} queries, {len(self.at_k)} keys"
 
 

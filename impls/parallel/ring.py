@@ -47,7 +47,7 @@ class Tile(NamedTuple):
     rows: slice
     keys: slice
     hidden: Tensor | None
-    """What is added to the scores, where a mask cuts through; by grouped rows."""
+    """The bias of the scores, where a mask cuts through; by grouped rows."""
 
 
 class Block:
@@ -72,7 +72,7 @@ class Ring:
         self._own = list(self._cut_by_the_mask()) if self.causal else []
 
     def tiles(self, source: int) -> list[Tile]:
-        """Of the keys that come from a rank: the tiles that are seen."""
+        """The visible tiles among the keys that come from a rank."""
         half, length = self.length // 2, self.length
         if not self.causal:
             return list(self._tiles(0, length, slice(0, length)))
@@ -103,7 +103,7 @@ class Ring:
         return Block(flat, self.problem, self.length)
 
     def arrived(self, flat: Tensor) -> Block:
-        """What came round the ring."""
+        """The block of keys and values that came round the ring."""
         return Block(flat, self.problem, self.length)
 
     def scores(self, q_bcrd: Tensor, block: Block, tile: Tile) -> Tensor:
@@ -139,7 +139,7 @@ class Ring:
         return self.ranks.rotate(block.flat) if step < self.ranks.world - 1 else None
 
     def _add(self, out: Tensor, lse: Tensor, q_bhnd: Tensor, block: Block, tile: Tile) -> None:
-        """What a tile makes of its rows, added to what was there."""
+        """Adds a tile's part to its rows."""
         scores = self.scores(self.rows(q_bhnd, tile.rows), block, tile)
         sums = scores.logsumexp(-1, keepdim=True)
         weights = scores.sub_(sums).exp_().to(q_bhnd.dtype)

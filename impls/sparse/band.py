@@ -53,7 +53,7 @@ class Band:
 
     def _biases(self, first: Tensor, past: Tensor, extra_past: Tensor | None,
                 slopes_h: Tensor | None) -> list[Tensor]:  # fmt: skip
-        """What is added to the scores of each slab: [b|1, c|1, t|1, g block, extra + span]."""
+        """The bias of each slab's scores: [b|1, c|1, t|1, g block, extra + span]."""
         filler = (0, self.count * self.block - self.rows)
         start = torch.arange(self.count)[:, None] * self.block + self.offset - self.left
         opened = past <= first if self.extra == 0 else torch.zeros_like(past, dtype=torch.bool)
@@ -89,7 +89,7 @@ class Band:
         return bias.to(self.problem.device, getattr(torch, self.problem.dtype))
 
     def note(self) -> str:
-        """How the rows are cut."""
+        """The cut of the rows."""
         return f"blocks of {self.block} queries against spans of {self.span} keys"
 
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the sparse variants share: softmax attention on a pattern, defined, and decoded.
+"""Shared by the sparse variants: softmax attention on a pattern, defined, and decoded.
 
 Legend in :mod:`impls.heads`; r some rows of queries.
 """
@@ -96,5 +96,5 @@ class Noted:
         return self.attend(q_bhnd, k_bcmd, v_bcme)
 
     def note(self) -> str:
-        """What ran."""
+        """The note on how it runs."""
         return self.text

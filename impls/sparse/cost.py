@@ -1,4 +1,4 @@
-"""What the sparse variants cost: two products on the pairs that each one's pattern lets meet.
+"""Cost of the sparse variants: two products on the pairs that each one's pattern lets meet.
 
 Over a whole sequence every key that the mask shows counts as read. In decode the few rows leave
 most of the cache unread: there only the keys that one of them sees count as bytes.
@@ -51,7 +51,7 @@ def stride_of(problem: Problem, stride: int, summary: int = 1) -> int:
 
 
 def _new_rows(problem: Problem, keys_n: NDArray[np.int64], sees: Sees) -> Cost:
-    """Of so many keys to each row, those of the rows that are asked: in decode the last ones."""
+    """Cost of the rows asked for, of so many keys to each row: in decode the last ones."""
     import numpy as np
 
     pairs = int(keys_n[-problem.q_len :].sum())
@@ -186,7 +186,7 @@ def topk(problem: Problem, k: int) -> Cost:
 
 
 def hash_widths(length: int, bucket: int) -> tuple[int, ...]:
-    """How many buckets are hashed to: even; above 128 the product of two."""
+    """The number of buckets: even; above 128 the product of two."""
     chunks = -(-length // max(bucket, 1))
     buckets = 2 * -(-chunks // 2)
     if buckets <= 128:
@@ -210,7 +210,7 @@ def lsh(problem: Problem, rounds: int, bucket: int, seed: int, shared: bool) -> 
 
 
 def routes(problem: Problem, clusters: int, window: int) -> tuple[int, int, int]:
-    """How many clusters there are, and how many queries and keys each takes."""
+    """The number of clusters, and the queries and keys that each takes."""
     many = clusters if clusters > 0 else root(problem.kv_len)
     asks, gives = (
         min(window if window > 0 else -(-length // many), length)

@@ -122,7 +122,7 @@ class Flex:
         return out
 
     def note(self) -> str:
-        """How many blocks the kernel visits."""
+        """The number of blocks that the kernel visits."""
         if self._touched is None:
             return "FlexAttention without a block mask: every block is visited"
         visited, all_ = int(self._touched.sum()), self._touched.size
@@ -133,7 +133,7 @@ class Flex:
 def _plan(problem: Problem, touched: Blocks, whole: Blocks, block: int,
           may_see: Callable[..., Any] | None) -> Any:  # fmt: skip
     def listed(some: Blocks) -> tuple[Tensor, Tensor]:
-        """How many, and which: those first, in order."""
+        """The number of blocks in a row, and their places: those first, in order."""
         table = torch.from_numpy(some.copy()).to(problem.device)
         order = table.int().argsort(dim=-1, descending=True, stable=True)
         return table.sum(-1, dtype=torch.int32), order.int().contiguous()

@@ -220,7 +220,7 @@ class Lsh:
         return out
 
     def note(self) -> str:
-        """How the tokens were cut up."""
+        """The cut of the tokens."""
         plan = self._plan
         all_ = " (all there are)" if plan.wanted >= plan.problem.kv_len else ""
         hashed_to = " x ".join(str(width) for width in plan.widths)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def largest(x: Tensor, count: int) -> Tensor:
-    """Where the largest of the last dimension are; of equal ones, those that come first.
+    """The places of the largest in the last dimension; of equal ones, those that come first.
 
     torch.topk leaves open which of several equal numbers it takes; only rows where that matters
     are looked at again. Of -inf any will do.

@@ -87,7 +87,7 @@ class Routing:
         return taken_bhuw + start.view(*taken_bhuw.shape[:2], 1, 1)
 
     def note(self) -> str:
-        """How many tokens each cluster takes."""
+        """The number of tokens in each cluster."""
         problem = self._problem
         return (
             f"{self._clusters} clusters, each takes {self._asks} of {problem.q_len} queries "

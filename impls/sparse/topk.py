@@ -169,7 +169,7 @@ class TopK:
         return out.to(v_bcme.dtype)
 
     def note(self) -> str:
-        """How many keys a row attends."""
+        """The number of keys that a row attends."""
         all_ = " (all there are)" if self._select.wanted >= self._problem.kv_len else ""
         return f"{self._select.count} of {self._problem.kv_len} keys a row{all_}"
 

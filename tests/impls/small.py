@@ -59,12 +59,12 @@ def made(label, given):
 
 @lru_cache(maxsize=64)
 def judged(given, seed=0):
-    """What the gate holds every variant of a problem against."""
+    """The reference that the gate holds every variant of a problem against."""
     return judge(given, make(given, seed), seed)
 
 
 def verdict(label, given, seed=0):
-    """What the ruler's gate finds of a row: its ``reason`` is None where it holds."""
+    """The verdict of the ruler's gate on a row: its ``reason`` is None where it holds."""
     assert TABLE.find(label).supports(given) is None
     return gate(judged(given, seed), *made(label, given), seed)
 
@@ -106,7 +106,7 @@ def differentiated(function, tensors, seed=1):
 
 
 def kept_bytes(function, tensors):
-    """What autograd keeps between forward and backward, each storage once."""
+    """Bytes that autograd keeps between forward and backward, each storage counted once."""
     kept = {}
 
     def keep(x):

@@ -1,4 +1,4 @@
-"""What attention costs: the FLOPs and bytes of impls/cost.py, by torch's count and by hand."""
+"""Cost of attention: the FLOPs and bytes of impls/cost.py, by torch's count and by hand."""
 
 import pytest
 from torch.utils.flop_counter import FlopCounterMode

@@ -26,7 +26,7 @@ LABELS = {
     for name in NAMES
     for number, options in enumerate(OPTIONS.get(name, [""]))
 }
-"""Of each the cells that it has to pass."""
+"""The cells that each has to pass."""
 DRAWN, GROUPS = 240, 2
 
 AXES = {

@@ -1,4 +1,4 @@
-"""How tokens lie for kernels written in Triton."""
+"""The layout of tokens for kernels written in Triton."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What must hold of every row, whatever the shape; options out of range."""
+"""Properties of every row, whatever the shape; options out of range."""
 
 import pytest
 import torch
@@ -131,7 +131,7 @@ COMPILED = [r.name for r in TABLE.rows.values() if "c++" in r.requires]
 
 
 def values(row, name):
-    """What to try for an option: numbers out of any range, words that mean nothing."""
+    """Values to try for an option: numbers out of any range, words that mean nothing."""
     default = row.options[name]
     if isinstance(default, bool):
         return []

@@ -62,7 +62,7 @@ def test_a_forced_backend_gives_to_the_bit_what_torch_gives_under_its_flag(name)
 
 @pytest.fixture
 def on_cuda(monkeypatch):
-    """What torch's operators for CUDA were given; each computes as MATH does."""
+    """Records the calls of torch's operators for CUDA; each computes as MATH does."""
     given = {}
 
     def flash(q, k, v, dropout_p, is_causal, return_debug_mask=False, *, scale=None):

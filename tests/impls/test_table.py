@@ -40,7 +40,7 @@ def rows_of(file):
 
 
 def python(code, *paths, cwd=ROOT):
-    """What a fresh interpreter, with these folders on its path, prints as JSON."""
+    """The JSON that a fresh interpreter prints, with these folders on its path."""
     path = os.pathsep.join(str(p) for p in (ROOT, *paths))
     told = {"cwd": cwd, "env": {**os.environ, "PYTHONPATH": path}, "timeout": 60}
     command = [sys.executable, "-c", textwrap.dedent(code)]
@@ -308,7 +308,7 @@ def test_what_is_installed_meanwhile_is_found(tmp_path, monkeypatch):
 
 
 def test_an_entry_point_that_fails_costs_its_own_rows(tmp_path):
-    """Whether it exits, or ends its process."""
+    """An import that exits, or ends its process."""
     exits, dies = "import sys\nsys.exit(0)", "import os\nos._exit(0)"
     good, exits, dies = (
         install(tmp_path / name, name, code)

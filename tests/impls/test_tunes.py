@@ -1,4 +1,4 @@
-"""What tuning may set never changes what is computed."""
+"""Options that tuning may set never change the result."""
 
 import pytest
 import torch

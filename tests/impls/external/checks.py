@@ -1,4 +1,4 @@
-"""What the tests of the adapters share: problems, inputs, and an output held against the truth."""
+"""Shared by the tests of the adapters: problems, inputs, and an output held against the truth."""
 
 import torch
 

@@ -187,7 +187,7 @@ READERS = {name: flash_attn for name in READ if name.startswith("flash_attn")} |
 
 
 class Unserved(Exception):
-    """What cuDNN raises where it has no engine."""
+    """The error that cuDNN raises where it has no engine."""
 
 
 CUDNN = {
@@ -292,7 +292,7 @@ class Library:
     """All stand-ins, put in place for one test; ``calls`` are what they were called with."""
 
     with_lse = False
-    """Whether flash-attn gives its log-sum too."""
+    """True if flash-attn gives its log-sum too."""
 
     def __init__(self, monkeypatch):
         self.monkeypatch, self.calls, self.backends = monkeypatch, [], {}

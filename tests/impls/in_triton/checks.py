@@ -1,4 +1,4 @@
-"""What the tests of the Triton rows share: a problem, the row built, and it against the truth."""
+"""Shared by the tests of the Triton rows: a problem, the row built, and it against the truth."""
 
 import torch
 
@@ -30,14 +30,14 @@ def build(row, p, **options):
 
 
 def judged(row, p, attend, seed=3, **options):
-    """What the ruler's own gate finds, in float64, with every gradient."""
+    """The verdict of the ruler's own gate, in float64, with every gradient."""
     found = impls.table().rows[row]
     define = found.definition and load_function(found.definition)(p, **{**found.options, **options})
     return gate(judge(p, make(p, seed), seed), attend, define or None, seed)
 
 
 def failing(row, p, attend, seed=3):
-    """Why the gate refuses it: None where all holds."""
+    """The gate's reason to refuse it: None where all holds."""
     return judged(row, p, attend, seed).reason
 
 

@@ -25,7 +25,7 @@ NAN = math.nan
 
 
 class Fault(AssertionError):
-    """What a GPU would do wrong, or never end doing."""
+    """A fault: a GPU would go wrong, or never end."""
 
 
 class Ended(BaseException):
@@ -121,7 +121,7 @@ class Descriptor:
         self.block_type = SimpleNamespace(shape=list(block_shape), nbytes=nbytes)
 
     def part(self, coord):
-        """What lies inside, and where in the block that goes."""
+        """The part that lies inside, and its place in the block."""
         ends = zip(coord, self.block_type.shape, self.base.shape, strict=True)
         inside = [(max(c, 0), max(min(c + b, n), max(c, 0))) for c, b, n in ends]
         here = tuple(slice(*ends) for ends in inside)

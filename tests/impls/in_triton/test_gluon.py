@@ -39,7 +39,7 @@ def problem(mask="causal", length=300, **changes):
 
 
 def off(p, inputs=None, **options):
-    """Of the output by the norm, and of the log-sums at the most."""
+    """The distance of the output by the norm, and of the log-sums at the most."""
     q, k, v = inputs or checks.draw(p)
     out, log_sums = checks.build("gluon.flash", p, **options).forward(q, k, v)
     log_sums = log_sums[..., : p.q_len]

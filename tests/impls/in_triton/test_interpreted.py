@@ -219,7 +219,7 @@ def test_linear_is_the_sum_over_pairs_however_it_is_cut(changes, options):
 
 @pytest.mark.parametrize(("heads", "length", "segments"), [(1, 999, 4), (32, 999, 1), (1, 37, 1)])
 def test_linear_fills_the_device_with_segments_of_some_chunks(heads, length, segments):
-    """Of a device of four processors 32 programs are eight rounds."""
+    """On a device of four processors 32 programs are eight rounds."""
     dtype = "bfloat16" if heads < length == 999 else "float32"
     p = problem("causal", length, heads=heads, dtype=dtype)
     assert build("triton.linear", p).note().endswith(f"segments: {segments}")

@@ -74,7 +74,7 @@ CASES += [(label, m, (19, 19)) for label in FORMS if "cosine" in label for m in 
 
 
 def own(label, given, h):
-    """What else the weights of a head need: the variant's own parameters."""
+    """The variant's own parameters, which the weights of a head need too."""
     if label == "linear.taylor?features=3":
         return {"down": taylor.projection(given, 3, torch.float64).numpy()}
     if label == "hedgehog?init=random":

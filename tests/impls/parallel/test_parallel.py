@@ -23,7 +23,7 @@ PATIENCE_S = 20
 
 
 class Post:
-    """What is under way between threads, by whom it is for and which exchange it belongs to."""
+    """Messages between threads, by receiver and by exchange."""
 
     def __init__(self):
         self._parcels, self._changed = {}, threading.Condition()
