@@ -142,13 +142,13 @@ def keep_rows(x, cache, scales, which, first, x_steps, kv_heads, tokens, start, 
 
 
 @triton.jit
-def keep(k, v, kept_k, kept_v, k_scales, v_scales, k_steps, v_steps, kv_heads, tokens, start, room,
-         TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, LARGEST: tl.constexpr,
-         WHOLE: tl.constexpr):  # fmt: skip
+def keep(k, v, cache_k, cache_v, k_scales, v_scales, k_steps, v_steps, kv_heads, tokens, start,
+         room, TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
+         LARGEST: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
     """Tokens of one head's keys and values into the cache, from ``start`` on."""
     blocks = tl.cdiv(tokens, TOKENS)
     first, which = (tl.program_id(0) % blocks) * TOKENS, tl.program_id(0) // blocks
-    keep_rows(k, kept_k, k_scales, which, first, k_steps, kv_heads, tokens, start, room, TOKENS,
+    keep_rows(k, cache_k, k_scales, which, first, k_steps, kv_heads, tokens, start, room, TOKENS,
               HEAD_DIM, D, LARGEST, WHOLE)  # fmt: skip
-    keep_rows(v, kept_v, v_scales, which, first, v_steps, kv_heads, tokens, start, room, TOKENS,
+    keep_rows(v, cache_v, v_scales, which, first, v_steps, kv_heads, tokens, start, room, TOKENS,
               HEAD_DIM, D, LARGEST, WHOLE)  # fmt: skip

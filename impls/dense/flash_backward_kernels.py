@@ -115,25 +115,25 @@ def backward_keys(q, k, v, dout, log_sums, delta, dk, dv, dq,
     )
     if first + K_BLOCK > keys:  # places past the last key are hidden, or their weights overflow
         rest = whole
-    dk_made = tl.zeros([K_BLOCK, D], tl.float32)
-    dv_made = tl.zeros([K_BLOCK, D], tl.float32)
+    dk_sums = tl.zeros([K_BLOCK, D], tl.float32)
+    dv_sums = tl.zeros([K_BLOCK, D], tl.float32)
     row = (batch * tl.cast(kv_heads, tl.int64) + kv_head) * group * queries
     log_sums, delta = log_sums + row, delta + row
-    dk_made, dv_made = add_queries(
-        dk_made, dv_made, k_block, v_block, q, dout, dq, log_sums, delta, q_steps, dout_steps,
+    dk_sums, dv_sums = add_queries(
+        dk_sums, dv_sums, k_block, v_block, q, dout, dq, log_sums, delta, q_steps, dout_steps,
         dq_steps, batch, kv_head, group, key, whole, rest, whole, rest, queries, keys,
         shift, left, right, scale, Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False,
         PRECISION, TMA, FUSED,
     )  # fmt: skip
-    dk_made, dv_made = add_queries(
-        dk_made, dv_made, k_block, v_block, q, dout, dq, log_sums, delta, q_steps, dout_steps,
+    dk_sums, dv_sums = add_queries(
+        dk_sums, dv_sums, k_block, v_block, q, dout, dq, log_sums, delta, q_steps, dout_steps,
         dq_steps, batch, kv_head, group, key, begin, end - rest + whole, whole, rest,
         queries, keys, shift, left, right, scale, Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT,
         True, PRECISION, TMA, FUSED,
     )  # fmt: skip
-    put(pointer(dk, dk_steps, batch, kv_head, HEAD_DIM), dk_made * ends_scale, first, dk_steps[2],
+    put(pointer(dk, dk_steps, batch, kv_head, HEAD_DIM), dk_sums * ends_scale, first, dk_steps[2],
         keys, K_BLOCK, HEAD_DIM, D)  # fmt: skip
-    put(pointer(dv, dv_steps, batch, kv_head, HEAD_DIM), dv_made, first, dv_steps[2], keys, K_BLOCK,
+    put(pointer(dv, dv_steps, batch, kv_head, HEAD_DIM), dv_sums, first, dv_steps[2], keys, K_BLOCK,
         HEAD_DIM, D)  # fmt: skip
 
 

@@ -57,8 +57,8 @@ class MultiHeadAttention(nn.Module):
             setattr(self, name, nn.Parameter(nn.init.xavier_uniform_(torch.empty(shape))))
         sizes = {"q": embed_dim, "k": keys if key_bias else 0, "v": keys, "out": embed_dim}
         for name, size in sizes.items():
-            made_of = nn.Parameter(torch.zeros(size)) if bias and size else None
-            self.register_parameter(f"{name}_bias", made_of)
+            parameter = nn.Parameter(torch.zeros(size)) if bias and size else None
+            self.register_parameter(f"{name}_bias", parameter)
 
     def project(
         self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None

@@ -111,18 +111,18 @@ class _Latent:
         latent, key = down.split((self.latent, self.rope), -1)
         return torch.cat((latent, self._turned(key, start)), -1)
 
-    def _attended(self, x_bne: Tensor, kept_bmz: Tensor) -> Tensor:
+    def _attended(self, x_bne: Tensor, latents_bmz: Tensor) -> Tensor:
         d, start = self.problem.head_dim, self.problem.kv_len - self.problem.q_len
         q_bhnu = by_heads(F.linear(x_bne, self.weights["query_weight"]), d + self.rope)
         plain, turning = q_bhnu.split((d, self.rope), -1)
         queries = plain, self._turned(turning, start)
         form = self._by_latents if self.absorbed else self._by_heads
-        out_bhnd = form(*queries, kept_bmz)
+        out_bhnd = form(*queries, latents_bmz)
         return F.linear(side_by_side(out_bhnd), self.weights["out_weight"])
 
-    def _by_heads(self, q_bhnd: Tensor, turned_bhnr: Tensor, kept_bmz: Tensor) -> Tensor:
+    def _by_heads(self, q_bhnd: Tensor, turned_bhnr: Tensor, latents_bmz: Tensor) -> Tensor:
         h, d = self.problem.heads, self.problem.head_dim
-        latent, key_bmr = kept_bmz.split((self.latent, self.rope), -1)
+        latent, key_bmr = latents_bmz.split((self.latent, self.rope), -1)
         up = F.linear(latent, self.weights["up_weight"].flatten(0, 2))
         k_bhmd, v_bhmd = by_heads(up, d).split(h, 1)
         k_bhmu = torch.cat((k_bhmd, key_bmr[:, None].expand(-1, h, -1, -1)), -1)
@@ -132,11 +132,11 @@ class _Latent:
         out = F.scaled_dot_product_attention(q_bhnu, k_bhmu, v_bhmu, **self.mask, scale=self.scale)
         return out[..., :d]
 
-    def _by_latents(self, q_bhnd: Tensor, turned_bhnr: Tensor, kept_bmz: Tensor) -> Tensor:
+    def _by_latents(self, q_bhnd: Tensor, turned_bhnr: Tensor, latents_bmz: Tensor) -> Tensor:
         up_hdL, down_hdL = self.weights["up_weight"].unbind()
         q_bhnz = torch.cat((q_bhnd @ up_hdL, turned_bhnr), -1)
         b, h, n, z = q_bhnz.shape
-        keys = kept_bmz[:, None]
+        keys = latents_bmz[:, None]
         if self.mask.get("is_causal"):
             keys = keys.expand(-1, h, -1, -1)
         else:

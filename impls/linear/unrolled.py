@@ -151,10 +151,10 @@ def _stretch(
     solved = torch.promote_types(v_xme.dtype, torch.float32)
     blocks = (x.split(SOLVED, 1) for x in (write_xmd, v_xme, read_xmd))
     for number, (write_xld, v_xle, read_xld) in enumerate(zip(*blocks, strict=True)):
-        told_xle = v_xle - read_xld @ state_xde
+        change_xle = v_xle - read_xld @ state_xde
         overlap_xll = read_xld @ write_xld.mT  # only what is below its diagonal is read
         new_xle = torch.linalg.solve_triangular(
-            overlap_xll.to(solved), told_xle.to(solved), upper=False, unitriangular=True
+            overlap_xll.to(solved), change_xle.to(solved), upper=False, unitriangular=True
         ).to(v_xle.dtype)
         some = [p - number * SOLVED for p in places[done:] if p < (number + 1) * SOLVED]
         if some:

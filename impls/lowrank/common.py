@@ -197,7 +197,7 @@ class _Tops:
         self.row_bcts1 = run[:, :, 1:].unflatten(2, log_bcts1.shape[2:4])
         self.end_bct11 = self.row_bcts1[:, :, :, -1:]
         self.start_bct11 = torch.cat((before_bc11[:, :, None], self.end_bct11[:, :, :-1]), 2)
-        self.kept_bct11 = (self.start_bct11 - self.end_bct11).exp()
+        self.decay_bct11 = (self.start_bct11 - self.end_bct11).exp()
 
 
 def with_ones(v_bcme: Tensor, dtype: torch.dtype) -> Tensor:
@@ -219,7 +219,7 @@ def _running(added_bctfz: Tensor, tops: _Tops | None,
     starts = []
     for t, added_bcfz in enumerate(added_bctfz.unbind(2)):
         starts.append(now)
-        now = added_bcfz + (now if tops is None else now * tops.kept_bct11[:, :, t])
+        now = added_bcfz + (now if tops is None else now * tops.decay_bct11[:, :, t])
     top = None if tops is None else tops.end_bct11[:, :, -1]
     return torch.stack(starts, 2), Memory(now, top)
 

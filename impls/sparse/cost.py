@@ -268,10 +268,10 @@ def blocksparse(problem: Problem, layout: str, block: int) -> Cost:
     return Cost(by_phase(problem, work), end_bytes(problem, read, read))
 
 
-def _of_kv_heads(problem: Problem, seen_bhm: NDArray[np.bool_]) -> int:
+def _of_kv_heads(problem: Problem, visible_bhm: NDArray[np.bool_]) -> int:
     """Keys that some query head reads, over the batch and the key/value heads."""
-    b, h, m = seen_bhm.shape
+    b, h, m = visible_bhm.shape
     if h > 1:
-        by_group = seen_bhm.reshape(b, problem.kv_heads, -1, m)
+        by_group = visible_bhm.reshape(b, problem.kv_heads, -1, m)
         return int(by_group.any(2).sum()) * problem.batch // b
-    return int(seen_bhm.sum()) * problem.batch * problem.kv_heads // b
+    return int(visible_bhm.sum()) * problem.batch * problem.kv_heads // b

@@ -15,7 +15,7 @@ from attnbench.gate.inputs import Call, make, turned
 from attnbench.gate.oracle import Plain, within
 from impls.masks import Mask
 from impls.problem import Problem
-from tests.impls.small import made
+from tests.impls.small import both_forms
 
 MANY = 10**12
 """So many rows that the factors are not widened."""
@@ -147,7 +147,7 @@ def own():
     """A row with a definition of its own, that definition, and its problem."""
     small = {"heads": 2, "kv_heads": 2, "q_len": 40, "kv_len": 40, "head_dim": 8, "v_head_dim": 8}
     problem = Problem(**small, phase="train")
-    return reference.judge(problem, make(problem, 0), 0), *made("linear.elu", problem)
+    return reference.judge(problem, make(problem, 0), 0), *both_forms("linear.elu", problem)
 
 
 def test_all_inputs_are_as_bad_as_the_worst_of_them(own):
@@ -189,7 +189,7 @@ PROBLEM = Problem(heads=2, kv_heads=2, q_len=320, kv_len=320, mask=Mask.parse("c
 
 def called(name, problem, rows, seed=0):
     """What a variant makes of a problem, and what it should make of some rows."""
-    inputs, (attend, define) = make(problem, seed), made(name, problem)
+    inputs, (attend, define) = make(problem, seed), both_forms(name, problem)
     call, dout = Call(problem, attend, inputs), None
     out = call.forward()
     got = {"forward": out.detach()}

@@ -86,10 +86,10 @@ def test_flash_is_softmax_attention(mask, changes, dtype, fused):
 )
 def test_a_descriptor_is_made_where_steps_are_multiples_of_16_bytes(steps, can):
     x = torch.zeros(4096, dtype=torch.float16).as_strided((2, 3, 10, 16), steps)
-    made = described(x, 32, 16)
-    assert (made is not None) == can
+    descriptor = described(x, 32, 16)
+    assert (descriptor is not None) == can
     if can:
-        assert (made.shape, made.strides, made.block_shape) == (
+        assert (descriptor.shape, descriptor.strides, descriptor.block_shape) == (
             [2, 3, 10, 16], list(steps), [1, 1, 32, 16],
         )  # fmt: skip
     assert described(x[..., 1:], 32, 16) is None, "it begins at 2 bytes"
