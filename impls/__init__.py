@@ -1,4 +1,4 @@
-"""What is measured: the plugin table and one file a variant. Nothing here imports attnbench.
+"""The variants to measure: the plugin table and one file a variant. Nothing here imports attnbench.
 
 ``table()`` takes the rows that each family's ``__init__.py`` lists, the entry points of other
 distributions in the group ``attnbench.variants``, and the files named on the command line. No
@@ -57,13 +57,13 @@ class Table:
         name, _, options = text.partition("?")
         if name not in self.rows or any(row.name == name for row in self.broken):
             raise UnknownVariant(self._unknown(name))
-        given = {}
+        texts = {}
         for pair in re.findall(r"(?:\([^()]*\)|[^&])+", options):
             key, _, value = pair.partition("=")
-            if key in given:
+            if key in texts:
                 raise InvalidRow(f"{text}: the option {key} is given twice")
-            given[key] = value
-        row = self.rows[name].with_options(given)
+            texts[key] = value
+        row = self.rows[name].with_options(texts)
         if "core" in row.options:
             row = row.over(self.find(_inner(str(row.chosen["core"]))))
         return row
@@ -123,16 +123,16 @@ def table(files: Sequence[str | Path] = ()) -> Table:
 
     Raises :class:`impls.outside.BrokenTable` for a file that can't be read at all.
     """
-    found = Table()
+    result = Table()
     for family in FAMILIES:
         for row in importlib.import_module(f"impls.{family}").ROWS:
-            found.add(row)
+            result.add(row)
     from impls import outside
 
     for rows in (outside.entry_point_rows(), outside.file_rows(files)):
         for row in rows:
             if isinstance(row, BrokenRow):
-                found.broken.append(row)
+                result.broken.append(row)
             else:
-                found.add(row)
-    return found
+                result.add(row)
+    return result

@@ -1,4 +1,4 @@
-"""What a problem costs: the work of the mathematics and the bytes of the ends.
+"""Cost of a problem: the work of the mathematics and the bytes of the ends.
 
 ``flops`` counts the matrix products that the definition needs on the pairs its mask lets meet: two
 forward (scores, output), four more backward (dq, dk, dv and the gradient of the weights). What an
@@ -62,8 +62,8 @@ def end_bytes(problem: Problem, keys: int | None = None, values: int | None = No
     where the variant itself leaves some of those in sight unread.
     """
     rows = problem.batch * problem.heads * problem.q_len
-    seen = problem.mask.keys_seen(problem.shape) * problem.kv_heads
-    keys, values = (seen if x is None else x for x in (keys, values))
+    visible = problem.mask.keys_seen(problem.shape) * problem.kv_heads
+    keys, values = (visible if x is None else x for x in (keys, values))
     inputs = rows * problem.head_dim + keys * problem.head_dim + values * problem.v_head_dim
     outputs = rows * problem.v_head_dim
     if problem.phase == "train":  # and reads dout, writes dq, dk, dv

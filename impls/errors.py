@@ -1,4 +1,4 @@
-"""What was asked can't be done."""
+"""Errors for requests that can't be met."""
 
 
 class CantBeDone(Exception):

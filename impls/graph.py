@@ -1,4 +1,4 @@
-"""What variants in torch.compile share: a function compiled apart from every other use of it.
+"""Shared by variants in torch.compile: a function compiled apart from every other use of it.
 
 torch keeps what it compiled by code object, and fails a function of which it compiled more than
 ``torch._dynamo.config.recompile_limit`` forms. A :class:`Graph` has a code object of its own: it
@@ -35,7 +35,7 @@ class Graph:
         self._run = self._fresh()
 
     def __call__(self, *inputs: Any) -> Any:
-        """What the function returns; compiles where nothing that was compiled fits."""
+        """The function's result; compiles where nothing that was compiled fits."""
         run = self._run
         try:
             return run(*inputs)

@@ -1,4 +1,4 @@
-"""What the variants written in Triton share: whether it can run here, and the mask as a band.
+"""Shared by the variants in Triton: whether it can run here, and the mask as a band.
 
 Triton is imported by the modules of kernels, and those by :func:`kernels` when a variant is built.
 Its interpreter, TRITON_INTERPRET=1, runs the same kernels with NumPy on the CPU, so that they can
@@ -25,10 +25,10 @@ REMEDY = "pip install 'attnbench[triton]'"
 SWITCH = "TRITON_INTERPRET"
 HOPPER = 90
 PROCESSORS = 4
-"""Of a device that has no count of its own, as under the interpreter."""
+"""Processors of a device that has no count of its own, as under the interpreter."""
 WIDE = 8
 """Numbers of two bytes that a thread loads at once."""
-Called = TypeVar("Called", bound=Callable[..., Any])
+Launcher = TypeVar("Launcher", bound=Callable[..., Any])
 
 
 def kernels(module: str, variant: str, problem: Problem) -> ModuleType:
@@ -51,16 +51,16 @@ def kernels(module: str, variant: str, problem: Problem) -> ModuleType:
         raise Unavailable(reason, REMEDY) from None
 
 
-def fitting(variant: str) -> Callable[[Called], Called]:
+def fitting(variant: str) -> Callable[[Launcher], Launcher]:
     """Around what launches kernels: blocks that a GPU has no room for are no failure, but
     :class:`Unsupported` there.
     """
 
-    def around(launch: Called) -> Called:
+    def around(launch: Launcher) -> Launcher:
         @functools.wraps(launch)
-        def launched(*given: Any) -> Any:
+        def launched(*arguments: Any) -> Any:
             try:
-                return launch(*given)
+                return launch(*arguments)
             except Exception as error:
                 if type(error).__name__ != "OutOfResources":  # triton's, which is not imported here
                     raise
@@ -142,12 +142,12 @@ def power(count: int, least: int = 16) -> int:
 
 
 def precision(dtype: torch.dtype) -> str:
-    """Of products: float32 keeps its 24 bits, which tensor cores would cut to 11."""
+    """The precision of products: float32 keeps its 24 bits, which tensor cores would cut to 11."""
     return "ieee" if dtype == torch.float32 else "tf32"
 
 
 def processors(device: str) -> int:
-    """How many programs run side by side at the least."""
+    """Programs that run side by side, at the least."""
     if not device.startswith("cuda"):
         return PROCESSORS
     return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -1,4 +1,4 @@
-"""What the kernels written in Triton share."""
+"""Shared by the kernels written in Triton."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import triton.language as tl
 
 
 @triton.jit
-def known(step, WIDTH: tl.constexpr):
+def align(step, WIDTH: tl.constexpr):
     """The same step. Of tokens that are a multiple of eight numbers wide ``rows_of`` makes it a
     multiple of eight, and says so here: without that a load would be a number at a time.
     """

@@ -42,7 +42,7 @@ def load_file(file: Path) -> ModuleType:
 
 
 def import_roots(folder: Path) -> tuple[Path, Path]:
-    """Where a project in a folder has its modules: in ``src``, or at its top."""
+    """The folders that may hold a project's modules: ``src``, and the top."""
     return folder / "src", folder
 
 

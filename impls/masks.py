@@ -61,7 +61,7 @@ _NUMBERS = {
     "leftpad": None,
 }
 MOST = 1 << 40
-"""Of a mask's numbers: positions are added to them in 64 bits."""
+"""The largest number in a mask: positions are added to it in 64 bits."""
 
 
 class Shape(NamedTuple):
@@ -110,7 +110,7 @@ class Mask:
 
     def __str__(self) -> str:
         text = "+".join(str(p) for p in self.parts) or "none"
-        return text + "@upper-left" * self.upper_left
+        return text + ("@upper-left" if self.upper_left else "")
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -177,12 +177,12 @@ class Mask:
 
         first, past = self.spans(shape, rows)
         key = np.arange(shape.kv_len)
-        seen = ((key >= first[..., None]) & (key < past[..., None]))[:, None]
+        open_pairs = ((key >= first[..., None]) & (key < past[..., None]))[:, None]
         for part in self.parts:
             if part.file:
                 table = file_table(part, shape, rows)
-                seen = seen & (table if part.kind == "dense" else table != -np.inf)
-        return seen
+                open_pairs = open_pairs & (table if part.kind == "dense" else table != -np.inf)
+        return open_pairs
 
     def sees(self, shape: Shape, key: int) -> NDArray[np.bool_]:
         """True for the rows that may see one key: [batch or 1, heads or 1, q_len]."""
@@ -194,7 +194,7 @@ class Mask:
     def bias(
         self, shape: Shape, rows: NDArray[np.int64] | None = None
     ) -> NDArray[np.float64] | None:
-        """What is added to the scores, [batch or 1, heads or 1, rows, kv_len]; None for nothing."""
+        """The bias of the scores, [batch or 1, heads or 1, rows, kv_len]; None for nothing."""
         import numpy as np
 
         total: NDArray[np.float64] | None = None
@@ -224,16 +224,16 @@ class Mask:
         """Pairs of query and key that may meet, over the batch and the heads."""
         each = shape.batch * shape.heads
         if any(p.file for p in self.parts):
-            seen = self.visible(shape)
-            return int(seen.sum()) * each // (seen.shape[0] * seen.shape[1])
+            visible = self.visible(shape)
+            return int(visible.sum()) * each // (visible.shape[0] * visible.shape[1])
         first, past = self.spans(shape)
         return int((past - first).sum()) * each // first.shape[0]
 
     def keys_seen(self, shape: Shape) -> int:
         """Keys that at least one row sees, over the batch: what any implementation must read."""
         if any(p.file for p in self.parts):
-            seen = self.visible(shape).any((1, 2))
-            return int(seen.sum()) * shape.batch // seen.shape[0]
+            visible = self.visible(shape).any((1, 2))
+            return int(visible.sum()) * shape.batch // visible.shape[0]
         import numpy as np
 
         first, past = self.spans(shape)
@@ -325,9 +325,11 @@ def parse_part(text: str, word: str) -> Part:
         numbers = tuple(int(n) for n in tail.split(",")) if tail else ()
     except ValueError:
         raise InvalidMask(f"mask {text!r}: {tail!r} is not whole numbers split by commas") from None
-    wanted = _NUMBERS[kind]
-    if (wanted is None and not numbers) or (wanted is not None and len(numbers) != wanted):
-        count = "at least one number" if wanted is None else f"{wanted} numbers"
+    count_of_kind = _NUMBERS[kind]
+    if (count_of_kind is None and not numbers) or (
+        count_of_kind is not None and len(numbers) != count_of_kind
+    ):
+        count = "at least one number" if count_of_kind is None else f"{count_of_kind} numbers"
         raise InvalidMask(f"mask {text!r}: {kind} takes {count}; the masks are {SPELLINGS}")
     least = 1 if kind in ("document", "prefix") else 0
     if any(n < least for n in numbers):

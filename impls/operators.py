@@ -90,13 +90,13 @@ class Signs:
 
 @dataclass(frozen=True)
 class Operator:
-    """What a row computes."""
+    """An operator: the mathematics that rows compute, and its inputs."""
 
     name: str
     computes: Computes
     inputs: Mapping[str, TensorSpec]
     signs: tuple[Signs, ...] = ()
-    """What leaves the truth known, so that every timed call can have values of its own."""
+    """Changes that keep the truth known, so that every timed call has values of its own."""
     definition: str | None = None
     """``definition(problem, **options) -> define``, for rows that have no other."""
     cost: str | None = None

@@ -37,7 +37,7 @@ from impls.spec import Variant
 
 GROUP = "attnbench.variants"
 PATIENCE_S = 60
-"""How long reading rows may take; importing torch takes one or two seconds."""
+"""Time limit for reading rows; importing torch takes one or two seconds."""
 
 
 class BrokenTable(CantBeDone):
@@ -52,7 +52,7 @@ def file_rows(files: Sequence[str | Path]) -> Iterator[Variant | BrokenRow]:
             raise BrokenTable(f"there is no table file {file}")
         if path.suffix != ".py":
             raise BrokenTable(f"{file} is no Python file: a table file's name ends in .py")
-        yield from _asked(str(file), ["file", str(path.resolve())])
+        yield from _child_rows(str(file), ["file", str(path.resolve())])
 
 
 def entry_point_rows() -> Iterator[Variant | BrokenRow]:
@@ -60,7 +60,7 @@ def entry_point_rows() -> Iterator[Variant | BrokenRow]:
     if not _any_installed(tuple((p, _changed_ns(p)) for p in sys.path)):
         return
     try:
-        yield from _asked(f"the entry points in {GROUP}", ["entry-points"])
+        yield from _child_rows(f"the entry points in {GROUP}", ["entry-points"])
     except BrokenTable as broken:
         remedy = "uninstall the distributions in that group one by one to find which"
         yield BrokenRow(GROUP, str(broken), remedy)
@@ -74,8 +74,8 @@ def python_path(*folders: Path) -> str:
     path = os.environ.get("PYTHONPATH", "")
     there = [sysconfig.get_paths()[kind] for kind in ("purelib", "platlib")]
     there += [site.getusersitepackages(), *filter(None, path.split(os.pathsep))]
-    known = {os.path.realpath(folder) for folder in there}
-    first = [str(folder) for folder in folders if os.path.realpath(folder) not in known]
+    present = {os.path.realpath(folder) for folder in there}
+    first = [str(folder) for folder in folders if os.path.realpath(folder) not in present]
     return os.pathsep.join(filter(None, [*first, path]))
 
 
@@ -88,11 +88,11 @@ def _changed_ns(folder: str) -> int:
 
 @cache
 def _any_installed(path: tuple[tuple[str, int], ...]) -> bool:
-    """Whether a distribution on the path has rows: every one's file has to be read for it."""
+    """True if a distribution on the path has rows: every one's file has to be read for it."""
     return bool(importlib.metadata.entry_points(group=GROUP))
 
 
-def _asked(what: str, arguments: list[str]) -> list[Variant | BrokenRow]:
+def _child_rows(what: str, arguments: list[str]) -> list[Variant | BrokenRow]:
     """Rows as the child process sent them."""
     path = python_path(Path(__file__).resolve().parent.parent)
     with (
@@ -114,22 +114,22 @@ def _asked(what: str, arguments: list[str]) -> list[Variant | BrokenRow]:
                     os.killpg(child.pid, signal.SIGKILL)
         text = answer.read()
         chatter.seek(0)
-        said = chatter.read()
+        output = chatter.read()
     if not text:
-        last = said.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+        last = output.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
         raise BrokenTable(
             f"{what} could not be read: it ended with status {child.returncode} at import "
             f"({last[0]}); a table file defines ROWS, a list of impls.spec.Variant"
         )
     try:
-        sent = json.loads(text)
-        rows = [Variant.from_dict(row) for row in sent.get("rows", ())]
-        broken = [BrokenRow(**row) for row in sent.get("broken", ())]
+        reply = json.loads(text)
+        rows = [Variant.from_dict(row) for row in reply.get("rows", ())]
+        broken = [BrokenRow(**row) for row in reply.get("broken", ())]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BrokenTable(f"{what} could not be read: it sent no rows ({error})") from None
-    if "error" in sent:
+    if "error" in reply:
         raise BrokenTable(
-            f"{what} could not be read: {sent['error']}; "
+            f"{what} could not be read: {reply['error']}; "
             "a table file defines ROWS, a list of impls.spec.Variant"
         )
     return [*rows, *broken]
@@ -153,7 +153,7 @@ def _send(source: str, where: str) -> dict[str, Any]:
 
 
 def _entry_points() -> dict[str, Any]:
-    sent: dict[str, Any] = {"rows": [], "broken": []}
+    reply: dict[str, Any] = {"rows": [], "broken": []}
     for point in importlib.metadata.entry_points(group=GROUP):
         origin = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
         try:
@@ -167,30 +167,30 @@ def _entry_points() -> dict[str, Any]:
         except (Exception, SystemExit) as error:
             reason = f"the entry point {point.value} raised {type(error).__name__}: {error}"
             remedy = f"update or uninstall {origin}"
-            said = {"name": point.name, "reason": reason, "remedy": remedy, "origin": origin}
-            sent["broken"].append(said)
+            row = {"name": point.name, "reason": reason, "remedy": remedy, "origin": origin}
+            reply["broken"].append(row)
             continue
         part = _plain(rows, origin, "")
-        sent["rows"] += part["rows"]
-        sent["broken"] += part["broken"]
-    return sent
+        reply["rows"] += part["rows"]
+        reply["broken"] += part["broken"]
+    return reply
 
 
 def _plain(rows: Sequence[Any], origin: str, file: str) -> dict[str, Any]:
     """Rows as data. A path that begins with a colon is in the file itself."""
-    sent: dict[str, Any] = {"rows": [], "broken": []}
+    reply: dict[str, Any] = {"rows": [], "broken": []}
     for number, row in enumerate(rows):
         if not isinstance(row, Variant):
             reason = f"row {number} of {origin} is {type(row).__name__}, not a Variant"
-            said = {"name": f"{origin}[{number}]", "reason": reason, "origin": origin}
-            sent["broken"].append(said)
+            problem_row = {"name": f"{origin}[{number}]", "reason": reason, "origin": origin}
+            reply["broken"].append(problem_row)
             continue
         paths = {w: getattr(row, w) for w in ("build", "definition", "cost")}
         if not file and any(path and path.startswith(":") for path in paths.values()):
             reason = f"row {row.name} of {origin} has a path that begins with a colon"
             remedy = "name the module: package.module:function"
-            said = {"name": row.name, "reason": reason, "remedy": remedy, "origin": origin}
-            sent["broken"].append(said)
+            problem_row = {"name": row.name, "reason": reason, "remedy": remedy, "origin": origin}
+            reply["broken"].append(problem_row)
             continue
         own = {w: file + path for w, path in paths.items() if path and path.startswith(":")}
         row = replace(row, origin=origin, **own)
@@ -198,10 +198,10 @@ def _plain(rows: Sequence[Any], origin: str, file: str) -> dict[str, Any]:
             json.dumps(row.to_dict())
         except (TypeError, ValueError) as error:
             reason = f"row {row.name} of {origin} is not plain data: {error}"
-            sent["broken"].append({"name": row.name, "reason": reason, "origin": origin})
+            reply["broken"].append({"name": row.name, "reason": reason, "origin": origin})
             continue
-        sent["rows"].append(row.to_dict())
-    return sent
+        reply["rows"].append(row.to_dict())
+    return reply
 
 
 if __name__ == "__main__":

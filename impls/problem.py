@@ -95,12 +95,12 @@ class Problem:
 
     @property
     def shape(self) -> Shape:
-        """What a mask needs to know."""
+        """The shape that a mask needs."""
         return Shape(self.batch, self.heads, self.q_len, self.kv_len)
 
     @property
     def scale(self) -> float:
-        """What the scores are multiplied by before the softmax."""
+        """The factor of the scores before the softmax."""
         return float(self.head_dim**-0.5)
 
     @property
@@ -120,12 +120,12 @@ class Problem:
 
     @property
     def crosses(self) -> bool:
-        """Of a layer: whether its keys and values come from other tokens than its queries."""
+        """True for a layer whose keys and values come from other tokens than its queries."""
         return self.level != "core" and self.phase != "decode" and self.q_len != self.kv_len
 
     @property
     def output_shape(self) -> tuple[int, int, int, int]:
-        """Of a core's output by heads; a layer's is one head as wide as the model."""
+        """The shape of a core's output by heads; a layer's is one head as wide as the model."""
         if self.level == "core":
             return (self.batch, self.heads, self.q_len, self.v_head_dim)
         return (self.batch, 1, self.q_len, self.width)
@@ -167,5 +167,5 @@ class Problem:
 
 
 def is_usual(scale: float, head_dim: int) -> bool:
-    """Whether scores are scaled as a problem's are; ``1 / math.sqrt(d)`` is ``d**-0.5`` too."""
+    """True if scores are scaled as a problem's are; ``1 / math.sqrt(d)`` is ``d**-0.5`` too."""
     return isclose(scale, head_dim**-0.5, rel_tol=1e-6)

@@ -15,7 +15,7 @@ from impls.problem import Problem
 
 
 def grouped_mask(bias: Tensor, problem: Problem) -> Tensor:
-    """What is added to scores, [b|1, h|1, n, m], as grouped ones need it: [b|1, c|1, g n, m]."""
+    """The bias of scores, [b|1, h|1, n, m], as grouped ones need it: [b|1, c|1, g n, m]."""
     if problem.group == 1:
         return bias
     b, heads, n, m = bias.shape
@@ -40,13 +40,13 @@ class ScoreMask:
         if mask.plain:
             return
         blind = blind_rows(problem)
-        seen = torch.from_numpy(mask.visible(shape)).to(problem.device)
+        visible = torch.from_numpy(mask.visible(shape)).to(problem.device)
         if blind is not None:
-            self.blind, seen = blind, seen | blind
+            self.blind, visible = blind, visible | blind
         added = mask.bias(shape)
         base = torch.zeros(()) if added is None else torch.from_numpy(added)
         base = base.to(problem.device, getattr(torch, problem.dtype))
-        base = torch.where(seen, base.nan_to_num(neginf=0.0), -torch.inf)
+        base = torch.where(visible, base.nan_to_num(neginf=0.0), -torch.inf)
         self.bias = grouped_mask(base, problem)
 
     def add_(self, scores_bcrm: Tensor) -> Tensor:
@@ -72,9 +72,9 @@ def sdpa_arguments(problem: Problem) -> dict[str, Any]:
         return {}
     if mask.is_causal(shape):
         return {"is_causal": True}
-    seen = torch.from_numpy(mask.visible(shape)).to(problem.device)
+    visible = torch.from_numpy(mask.visible(shape)).to(problem.device)
     added = mask.bias(shape)
     if added is None:
-        return {} if bool(seen.all()) else {"attn_mask": seen}
+        return {} if bool(visible.all()) else {"attn_mask": visible}
     bias = torch.from_numpy(added).to(problem.device, getattr(torch, problem.dtype))
-    return {"attn_mask": bias.masked_fill(~seen, -torch.inf)}
+    return {"attn_mask": bias.masked_fill(~visible, -torch.inf)}

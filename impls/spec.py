@@ -1,4 +1,4 @@
-"""What a row of the table says: one way to compute attention, as data.
+"""A row of the table: one way to compute attention, as data.
 
 A row names its code by dotted path, so that reading the table imports no kernel. The code behind
 it is two functions deep: ``build(problem, **options) -> attend`` does once what is done once, and
@@ -56,9 +56,9 @@ DEVICES = ("cpu", "cuda")
 NO_GRADIENT = ("forward", "decode")
 """The phases of a variant that has no backward."""
 CROSSES = (False, "decode", True)
-"""What a row may say of unequal lengths, the least first."""
+"""Values of ``cross``, for unequal lengths, the least first."""
 COMPILED = "Torch-Compiled Region"
-"""What torch's profiler calls code that its compiler made, with numbers after a colon."""
+"""torch's profiler's name for code that its compiler made, with numbers after a colon."""
 
 MOST = 2.0**63
 """Numbers beyond this are no option's."""
@@ -121,9 +121,9 @@ class Variant:
     """Distributions (``flash-attn>=2.6``), ``sm>=80`` or ``sm=90`` (capability),
     ``c++``, ``cc`` (compilers)."""
     install: str = ""
-    """How to install what it requires, where that is not ``pip install`` of the requirement."""
+    """The command that installs its requirements, where that is not ``pip install`` of them."""
     options: Mapping[str, bool | int | float | str] = field(default_factory=dict)
-    """What ``build`` can be told, with the defaults."""
+    """Options of ``build``, with the defaults."""
     operators: Mapping[str, str] = field(default_factory=dict)
     """By ``option=value``: what the row computes under that option."""
     tunes: Mapping[str, Sequence[Any] | str] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class Variant:
     ranks: bool = False
     """Runs over several processes, as many as its option ``world`` says."""
     shares: str | None = None
-    """Of a row of ranks: ``shares(problem, world) -> places of each rank's tokens``, in a module
+    """For a row of ranks, ``shares(problem, world) -> places of each rank's tokens``, in a module
     without torch; raises :class:`Unsupported` for what can't be split."""
     paper: str = ""
     origin: str = "attnbench"
@@ -152,16 +152,16 @@ class Variant:
     given: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """The options that were asked for, where they differ from the defaults or could be tuned."""
     tuned: Mapping[str, bool | int | float | str] = field(default_factory=dict)
-    """What ``attnbench tune`` put in place of defaults on this device."""
+    """Options that ``attnbench tune`` put in place of defaults on this device."""
     core: Variant | None = None
-    """Of a layer around another variant: that one, as the option ``core`` names it."""
+    """The variant inside a layer, as the option ``core`` names it."""
 
     def __post_init__(self) -> None:
         for name in ("dtypes", "masks", "phases"):
-            given = getattr(self, name)
-            if not isinstance(given, Mapping):
-                given = dict.fromkeys(self.devices, tuple(given))
-            object.__setattr__(self, name, {d: tuple(v) for d, v in given.items()})
+            names = getattr(self, name)
+            if not isinstance(names, Mapping):
+                names = dict.fromkeys(self.devices, tuple(names))
+            object.__setattr__(self, name, {d: tuple(v) for d, v in names.items()})
         for name in ("devices", "requires", "swaps"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         self._check()
@@ -220,7 +220,7 @@ class Variant:
             )
 
     def on(self, device: str, what: Literal["dtypes", "masks", "phases"]) -> tuple[str, ...]:
-        """What this variant takes on a device (``cuda:1`` counts as ``cuda``)."""
+        """The field's value on a device (``cuda:1`` counts as ``cuda``)."""
         table: Mapping[str, tuple[str, ...]] = getattr(self, what)
         return tuple(table.get(device.split(":")[0], ()))
 
@@ -293,21 +293,21 @@ class Variant:
             untried=self.untried or core.untried, swaps=core.swaps,
         )  # fmt: skip
 
-    def with_options(self, given: Mapping[str, str]) -> Variant:
+    def with_options(self, texts: Mapping[str, str]) -> Variant:
         """This row with some options set from text; raises InvalidRow for what it doesn't take.
 
         A default that is asked for counts as asked for only where tuning could change it.
         """
         values = dict(self.given)
-        for key, text in given.items():
+        for key, text in texts.items():
             if key not in self.options:
                 valid = ", ".join(sorted(self.options)) or "none"
                 raise InvalidRow(f"{self.name} has no option {key!r} (its options: {valid})")
             values[key] = typed(self.name, key, text, self.options[key])
-        kept = self.tunable
-        changed = {k: v for k, v in values.items() if v != self.options[k] or k in kept}
-        named = (self.operators.get(f"{key}={value}") for key, value in changed.items())
-        return replace(self, given=changed, operator=next(filter(None, named), self.operator))
+        tunable = self.tunable
+        changed = {k: v for k, v in values.items() if v != self.options[k] or k in tunable}
+        operators = (self.operators.get(f"{key}={value}") for key, value in changed.items())
+        return replace(self, given=changed, operator=next(filter(None, operators), self.operator))
 
     def supports(self, problem: Problem) -> str | None:
         """None where this variant takes the problem, else a sentence that says why not."""
@@ -320,8 +320,8 @@ class Variant:
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Variant:
         """The row back from :meth:`to_dict`; raises :class:`InvalidRow` for what is none."""
-        known = {f.name for f in fields(cls)}
-        unknown = sorted(set(row) - known)
+        names = {f.name for f in fields(cls)}
+        unknown = sorted(set(row) - names)
         if unknown:
             raise InvalidRow(f"a row has no field {listed(unknown)}")
         values = dict(row)
@@ -375,9 +375,9 @@ def listed(words: Iterable[str]) -> str:
     return ", ".join(words) or "nothing"
 
 
-def one_of(row: str, what: str, given: Sequence[str], valid: Sequence[str]) -> None:
+def one_of(row: str, what: str, names: Sequence[str], valid: Sequence[str]) -> None:
     """Raise :class:`InvalidRow` for what is not among the valid words."""
-    wrong = [g for g in given if g not in valid]
+    wrong = [g for g in names if g not in valid]
     if wrong:
         raise InvalidRow(f"{row}: {what} {wrong[0]!r} is not one of {listed(valid)}")
 
@@ -450,12 +450,12 @@ def check_tunes(row: str, tunes: Any, options: Mapping[str, Any]) -> None:
                 )
 
 
-def operator_on(device: str, runs: Mapping[str, str], chosen: Mapping[str, Any]) -> str | None:
+def operator_on(device: str, runs: Mapping[str, str], options: Mapping[str, Any]) -> str | None:
     """The operator that a row's ``runs`` names for a device under the options chosen."""
     for where, operator in runs.items():
         on, _, choice = where.partition("?")
         key, _, text = choice.partition("=")
-        if on == device and (not choice or chosen[key] == typed("", key, text, chosen[key])):
+        if on == device and (not choice or options[key] == typed("", key, text, options[key])):
             return operator
     return None
 
@@ -473,21 +473,22 @@ def refusal(row: Variant, problem: Problem) -> str | None:
     if device not in row.devices:
         return f"{row.label} runs on {listed(row.devices)}, not on {device}"
     if problem.dtype not in row.on(device, "dtypes"):
-        taken = listed(row.on(device, "dtypes"))
-        return f"{row.label} takes {taken} on {device}, not {problem.dtype}"
+        accepted = listed(row.on(device, "dtypes"))
+        return f"{row.label} takes {accepted} on {device}, not {problem.dtype}"
     if problem.phase not in row.on(device, "phases"):
         return _no_such_phase(row, device, problem.phase)
     refused = [kind for kind in problem.mask.kinds if kind not in row.on(device, "masks")]
     if refused:
-        taken = listed(row.on(device, "masks"))
-        return f"{row.label} takes the masks {taken} on {device}, not {listed(refused)}"
+        accepted = listed(row.on(device, "masks"))
+        return f"{row.label} takes the masks {accepted} on {device}, not {listed(refused)}"
     return _refused_shape(row, problem)
 
 
 def _no_such_phase(row: Variant, device: str, phase: str) -> str:
     phases = row.on(device, "phases")
     why = "it has no backward" if set(phases) <= set(NO_GRADIENT) else "see its row"
-    here = f" on {device}" * (len({row.on(each, "phases") for each in row.devices}) > 1)
+    differs = len({row.on(each, "phases") for each in row.devices}) > 1
+    here = f" on {device}" if differs else ""
     return f"{row.label}{here} is for {listed(phases)} only: {why}"
 
 
@@ -496,7 +497,7 @@ def _refused_shape(row: Variant, problem: Problem) -> str | None:
         return f"{row.label} has no grouped-query form: it needs as many kv_heads as heads"
     crosses = problem.phase == "decode" if row.cross == "decode" else row.cross
     if problem.q_len != problem.kv_len and not crosses:
-        but = ", but in decode" * (row.cross == "decode")
+        but = ", but in decode" if row.cross == "decode" else ""
         return f"{row.label} needs q_len equal to kv_len{but}"
     if problem.v_head_dim != problem.head_dim and not row.value_dim:
         return f"{row.label} needs v_head_dim equal to head_dim"
@@ -506,7 +507,7 @@ def _refused_shape(row: Variant, problem: Problem) -> str | None:
 
 
 def _refused_split(row: Variant, problem: Problem) -> str | None:
-    """What the process that deals out the shares says of a problem that can't be split."""
+    """The message about a problem that can't be split, from the process that deals out shares."""
     assert row.shares is not None
     try:
         load_function(row.shares)(problem, row.world)

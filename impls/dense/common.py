@@ -1,4 +1,4 @@
-"""What the dense variants that work block by block share: the scores cut into tiles.
+"""Shared by the dense variants that work block by block: the scores cut into tiles.
 
 Legend in :mod:`impls.heads`.
 """
@@ -59,15 +59,15 @@ class Tiles:
         added = problem.mask.only("bias").bias(problem.shape, picked)
         open_rows = None if self.blind is None else self.blind[:, :, rows].cpu()
         for keys in blocks:
-            seen = visible[..., keys]
-            if not bool(seen.any()):
+            open_pairs = visible[..., keys]
+            if not bool(open_pairs.any()):
                 continue
-            seen = seen if open_rows is None else seen | open_rows
-            if added is None and bool(seen.all()):
+            open_pairs = open_pairs if open_rows is None else open_pairs | open_rows
+            if added is None and bool(open_pairs.all()):
                 yield Tile(keys, None)
                 continue
             base = torch.zeros(()) if added is None else torch.from_numpy(added[..., keys].copy())
-            base = torch.where(seen, base.nan_to_num(neginf=0.0), -torch.inf)
+            base = torch.where(open_pairs, base.nan_to_num(neginf=0.0), -torch.inf)
             base = base.to(problem.device, getattr(torch, problem.dtype))
             yield Tile(keys, grouped_mask(base, problem))
 

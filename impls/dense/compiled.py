@@ -49,14 +49,14 @@ class Compiled:
         return self._mask.close(out)
 
     def note(self) -> str:
-        """Whether inductor rewrote the chain into fused attention."""
+        """Tells if inductor rewrote the chain into fused attention."""
         if self._fused:
             return f"inductor rewrote it into fused attention (fuse_attention={self._fused})"
         return "inductor did not recognise it: the scores are materialised"
 
 
 def _fused() -> int:
-    """How many chains inductor has rewritten in this process."""
+    """The number of chains that inductor has rewritten in this process."""
     return counters["inductor"]["fuse_attention"]
 
 

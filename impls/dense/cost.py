@@ -1,4 +1,4 @@
-"""What the dense variants cost: the work of softmax attention, and the memory each form needs.
+"""Cost of the dense variants: the work of softmax attention, and the memory each form needs.
 
 S is one matrix of scores (batch x heads x q_len x kv_len numbers), O the output. Peaks are in the
 worst instant above the inputs. Forward, the plain forms hold the scores while the softmax writes
@@ -132,8 +132,8 @@ def triton_decode8(problem: Problem, splits: int, cache: str) -> Cost:
     tokens = problem.mask.keys_seen(problem.shape) * problem.kv_heads
     new = problem.batch * problem.kv_heads * problem.q_len
     width = problem.head_dim + problem.v_head_dim
-    given = _query_bytes(problem) + output_bytes(problem) + new * width * problem.item_bytes
-    return softmax(problem)._replace(bytes=given + (tokens + new) * (width + 2 * 4))
+    ends = _query_bytes(problem) + output_bytes(problem) + new * width * problem.item_bytes
+    return softmax(problem)._replace(bytes=ends + (tokens + new) * (width + 2 * 4))
 
 
 def chunked(problem: Problem, block: int) -> Cost:
@@ -141,7 +141,7 @@ def chunked(problem: Problem, block: int) -> Cost:
     return _blocked(problem, block, lambda rows, keys: 2 * rows * keys)
 
 
-HELD = 1 << 28
+MOST = 1 << 28
 """Scores of a tile of ``online`` on a GPU, over the batch and the heads, at the most."""
 
 
@@ -149,7 +149,7 @@ def online_tile(problem: Problem, q_block: int, k_block: int) -> tuple[int, int]
     """Queries and keys of a tile. On a GPU, where a launch is dear, it grows on both sides."""
     scores = problem.batch * problem.heads * q_block * k_block
     longest = max(problem.q_len, problem.kv_len)
-    while problem.device != "cpu" and 4 * scores <= HELD and min(q_block, k_block) < longest:
+    while problem.device != "cpu" and 4 * scores <= MOST and min(q_block, k_block) < longest:
         q_block, k_block, scores = 2 * q_block, 2 * k_block, 4 * scores
     return q_block, k_block
 
@@ -186,9 +186,9 @@ def unknown(problem: Problem) -> Cost:
 
 
 def _threads() -> int:
-    """How many threads torch will take: as OpenMP is told, else one a core."""
-    told = re.match(r"\s*(\d+)", os.environ.get("OMP_NUM_THREADS", ""))
-    return int(told[1]) if told else len(os.sched_getaffinity(0))
+    """The number of threads that torch will take: as OpenMP is told, else one a core."""
+    setting = re.match(r"\s*(\d+)", os.environ.get("OMP_NUM_THREADS", ""))
+    return int(setting[1]) if setting else len(os.sched_getaffinity(0))
 
 
 def _column_bytes(problem: Problem) -> int:

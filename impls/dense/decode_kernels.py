@@ -8,19 +8,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from impls.jit_kernels import known
+from impls.jit_kernels import align
 
 
 @triton.jit
 def visible(scores, place, past, at, left, right, LEFT: tl.constexpr,
             RIGHT: tl.constexpr):  # fmt: skip
     """Scores of keys that the queries, which stand at ``at``, may see."""
-    seen = (place < past)[None, :]
+    inside = (place < past)[None, :]
     if LEFT:
-        seen &= place[None, :] >= at[:, None] - left
+        inside &= place[None, :] >= at[:, None] - left
     if RIGHT:
-        seen &= place[None, :] <= at[:, None] + right
-    return tl.where(seen, scores, float("-inf"))
+        inside &= place[None, :] <= at[:, None] + right
+    return tl.where(inside, scores, float("-inf"))
 
 
 @triton.jit
@@ -49,16 +49,16 @@ def read_keys(q, k, v, k_scales, v_scales, parts, tops, totals, q_steps, k_steps
     batch, kv_head = tl.cast(which // kv_heads, tl.int64), tl.cast(which % kv_heads, tl.int64)
     row, d = first + tl.arange(0, ROWS), tl.arange(0, D)
     query, head = row % queries, kv_head * group + row // queries
-    k_step = HEAD_DIM if SCALED else known(k_steps[2], HEAD_DIM)
-    v_step = HEAD_DIM if SCALED else known(v_steps[2], HEAD_DIM)
-    q_at = batch * known(q_steps[0], HEAD_DIM) + head * known(q_steps[1], HEAD_DIM)
-    q_at += query * tl.cast(known(q_steps[2], HEAD_DIM), tl.int64)
+    k_step = HEAD_DIM if SCALED else align(k_steps[2], HEAD_DIM)
+    v_step = HEAD_DIM if SCALED else align(v_steps[2], HEAD_DIM)
+    q_at = batch * align(q_steps[0], HEAD_DIM) + head * align(q_steps[1], HEAD_DIM)
+    q_at += query * tl.cast(align(q_steps[2], HEAD_DIM), tl.int64)
     own = (row < rows)[:, None] & (d < HEAD_DIM)[None, :]
     block = tl.load(q + q_at[:, None] + d[None, :], mask=own, other=0.0)
-    k_at = k + batch * known(k_steps[0], HEAD_DIM) + kv_head * known(k_steps[1], HEAD_DIM)
-    v_at = v + batch * known(v_steps[0], HEAD_DIM) + kv_head * known(v_steps[1], HEAD_DIM)
+    k_at = k + batch * align(k_steps[0], HEAD_DIM) + kv_head * align(k_steps[1], HEAD_DIM)
+    v_at = v + batch * align(v_steps[0], HEAD_DIM) + kv_head * align(v_steps[1], HEAD_DIM)
     scales_at = (batch * kv_heads + kv_head) * keys
-    made = tl.zeros([ROWS, D], tl.float32)
+    output = tl.zeros([ROWS, D], tl.float32)
     total, top = tl.zeros([ROWS], tl.float32), tl.full([ROWS], float("-inf"), tl.float32)
     here, past = begin + split * share, tl.minimum(begin + split * share + share, end)
     key = tl.arange(0, K_BLOCK)
@@ -77,21 +77,21 @@ def read_keys(q, k, v, k_scales, v_scales, parts, tops, totals, q_steps, k_steps
         higher = tl.maximum(top, tl.max(scores, 1))
         base = tl.where(higher == float("-inf"), 0.0, higher)  # nothing seen yet
         p = tl.math.exp2(scores - base[:, None])
-        kept = tl.math.exp2(top - base)
+        decay = tl.math.exp2(top - base)
         at = key[:, None] * v_step + d[None, :]
         v_block = tl.load(v_at + start * tl.cast(v_step, tl.int64) + at, mask=there, other=0.0)
         v_block = v_block.to(block.dtype)
-        total = total * kept + tl.sum(p, 1)
-        made *= kept[:, None]
+        total = total * decay + tl.sum(p, 1)
+        output *= decay[:, None]
         if SCALED:
-            made += scaled(p, v_block, v_scale, PRECISION)
+            output += scaled(p, v_block, v_scale, PRECISION)
         else:
-            made = tl.dot(p.to(block.dtype), v_block, made, input_precision=PRECISION)
+            output = tl.dot(p.to(block.dtype), v_block, output, input_precision=PRECISION)
         top = higher
     at = (tl.cast(which, tl.int64) * rows + row) * splits + split
     tl.store(tops + at, top, mask=row < rows)
     tl.store(totals + at, total, mask=row < rows)
-    tl.store(parts + at[:, None] * HEAD_DIM + d[None, :], made, mask=own)
+    tl.store(parts + at[:, None] * HEAD_DIM + d[None, :], output, mask=own)
 
 
 @triton.jit
@@ -106,7 +106,7 @@ def put_together(parts, tops, totals, out, splits, SPLITS: tl.constexpr, TILE: t
     highest = tl.max(top, 0)
     highest = tl.where(highest == float("-inf"), 0.0, highest)
     whole = tl.sum(total * tl.math.exp2(top - highest), 0)
-    made = tl.zeros([D], tl.float32)
+    output = tl.zeros([D], tl.float32)
     for first in tl.range(0, splits, TILE):
         one = first + tl.arange(0, TILE)
         here = row * splits + one
@@ -114,21 +114,21 @@ def put_together(parts, tops, totals, out, splits, SPLITS: tl.constexpr, TILE: t
         weight = tl.math.exp2(weight - highest)
         own = (one < splits)[:, None] & (d < HEAD_DIM)[None, :]
         part = tl.load(parts + here[:, None] * HEAD_DIM + d[None, :], mask=own, other=0.0)
-        made += tl.sum(part * weight[:, None], 0)
-    made /= tl.where(whole == 0.0, 1.0, whole)
-    tl.store(out + row * HEAD_DIM + d, made.to(out.dtype.element_ty), mask=d < HEAD_DIM)
+        output += tl.sum(part * weight[:, None], 0)
+    output /= tl.where(whole == 0.0, 1.0, whole)
+    tl.store(out + row * HEAD_DIM + d, output.to(out.dtype.element_ty), mask=d < HEAD_DIM)
 
 
 @triton.jit
-def keep_rows(x, kept, scales, which, first, x_steps, kv_heads, tokens, start, room,
+def keep_rows(x, cache, scales, which, first, x_steps, kv_heads, tokens, start, room,
               TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, LARGEST: tl.constexpr,
               WHOLE: tl.constexpr):  # fmt: skip
     """Some rows of one head in 8 bits, and their scales."""
     batch, head = tl.cast(which // kv_heads, tl.int64), tl.cast(which % kv_heads, tl.int64)
     row, d = first + tl.arange(0, TOKENS), tl.arange(0, D)
     inside = (row < tokens)[:, None] & (d < HEAD_DIM)[None, :]
-    at = batch * known(x_steps[0], HEAD_DIM) + head * known(x_steps[1], HEAD_DIM)
-    at += row[:, None] * tl.cast(known(x_steps[2], HEAD_DIM), tl.int64) + d[None, :]
+    at = batch * align(x_steps[0], HEAD_DIM) + head * align(x_steps[1], HEAD_DIM)
+    at += row[:, None] * tl.cast(align(x_steps[2], HEAD_DIM), tl.int64) + d[None, :]
     block = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     scale = tl.math.div_rn(tl.max(tl.abs(block), 1), tl.full([TOKENS], LARGEST, tl.float32))
     scale = tl.where(scale == 0.0, 1.0, scale)
@@ -136,19 +136,19 @@ def keep_rows(x, kept, scales, which, first, x_steps, kv_heads, tokens, start, r
     if WHOLE:  # to the nearest: at this size float32 holds no fractions
         block = (block + 12582912.0) - 12582912.0
     place = (batch * kv_heads + head) * room + start + row
-    tl.store(kept + place[:, None] * HEAD_DIM + d[None, :], block.to(kept.dtype.element_ty),
+    tl.store(cache + place[:, None] * HEAD_DIM + d[None, :], block.to(cache.dtype.element_ty),
              mask=inside)  # fmt: skip
     tl.store(scales + place, scale, mask=row < tokens)
 
 
 @triton.jit
-def keep(k, v, kept_k, kept_v, k_scales, v_scales, k_steps, v_steps, kv_heads, tokens, start, room,
-         TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, LARGEST: tl.constexpr,
-         WHOLE: tl.constexpr):  # fmt: skip
+def keep(k, v, cache_k, cache_v, k_scales, v_scales, k_steps, v_steps, kv_heads, tokens, start,
+         room, TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
+         LARGEST: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
     """Tokens of one head's keys and values into the cache, from ``start`` on."""
     blocks = tl.cdiv(tokens, TOKENS)
     first, which = (tl.program_id(0) % blocks) * TOKENS, tl.program_id(0) // blocks
-    keep_rows(k, kept_k, k_scales, which, first, k_steps, kv_heads, tokens, start, room, TOKENS,
+    keep_rows(k, cache_k, k_scales, which, first, k_steps, kv_heads, tokens, start, room, TOKENS,
               HEAD_DIM, D, LARGEST, WHOLE)  # fmt: skip
-    keep_rows(v, kept_v, v_scales, which, first, v_steps, kv_heads, tokens, start, room, TOKENS,
+    keep_rows(v, cache_v, v_scales, which, first, v_steps, kv_heads, tokens, start, room, TOKENS,
               HEAD_DIM, D, LARGEST, WHOLE)  # fmt: skip

@@ -15,13 +15,13 @@ import triton
 import triton.language as tl
 
 from impls.dense.flash_kernels import head_at, loaded, pointer, put, sees, stretch, tokens
-from impls.jit_kernels import known
+from impls.jit_kernels import align
 
 
 @triton.jit
 def deltas(out, dout, delta, out_steps, dout_steps, heads,
            queries, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr):  # fmt: skip
-    """What a row's weights lose to their sum being one."""
+    """The gradient that a row's weights lose as their sum is one."""
     blocks = tl.cdiv(queries, BLOCK)
     which, first = tl.program_id(0) // blocks, (tl.program_id(0) % blocks) * BLOCK
     batch, head = which // heads, which % heads
@@ -30,8 +30,8 @@ def deltas(out, dout, delta, out_steps, dout_steps, heads,
     do = loaded(pointer(dout, dout_steps, batch, head, HEAD_DIM), first, dout_steps[2], queries,
                 BLOCK, HEAD_DIM, D, True)  # fmt: skip
     query = first + tl.arange(0, BLOCK)
-    made = tl.sum(o.to(tl.float32) * do.to(tl.float32), 1)
-    tl.store(delta + tl.cast(which, tl.int64) * queries + query, made, mask=query < queries)
+    sums = tl.sum(o.to(tl.float32) * do.to(tl.float32), 1)
+    tl.store(delta + tl.cast(which, tl.int64) * queries + query, sums, mask=query < queries)
 
 
 @triton.jit
@@ -40,7 +40,7 @@ def add_queries(dk, dv, k, v, q, dout, dq, log_sums, delta, q_steps, dout_steps,
                 left, right, scale, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr,
                 D: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, EDGE: tl.constexpr,
                 PRECISION: tl.constexpr, TMA: tl.constexpr, FUSED: tl.constexpr):  # fmt: skip
-    """What the queries from ``begin`` to ``end`` give to a block of keys and values, head by head.
+    """Adds the gradients of the queries from ``begin`` to ``end`` to a block's keys and values.
 
     One loop over all of it: a loop over the heads around it would cost registers.
     """
@@ -62,8 +62,8 @@ def add_queries(dk, dv, k, v, q, dout, dq, log_sums, delta, q_steps, dout_steps,
             log_sum = tl.load(log_sums + row)
         p = tl.math.exp2(scores * scale - log_sum[None, :])
         if EDGE:
-            seen = sees(query[None, :], key[:, None], keys, shift, left, right, LEFT, RIGHT)
-            p = tl.where(seen, p, 0.0)
+            visible = sees(query[None, :], key[:, None], keys, shift, left, right, LEFT, RIGHT)
+            p = tl.where(visible, p, 0.0)
         dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
         dp = tl.dot(v, tl.trans(do), input_precision=PRECISION)
         if EDGE:
@@ -87,7 +87,7 @@ def add(base, block, first, step, count, BLOCK: tl.constexpr, HEAD_DIM: tl.const
         base[0].atomic_add([base[1], base[2], first, 0], block.reshape(1, 1, BLOCK, D))
     else:
         row, d = tl.arange(0, BLOCK)[:, None], tl.arange(0, D)[None, :]
-        step = known(step, HEAD_DIM)
+        step = align(step, HEAD_DIM)
         at = base + first * tl.cast(step, tl.int64) + row * step + d
         tl.atomic_add(at, block, mask=(first + row < count) & (d < HEAD_DIM), sem="relaxed")
 
@@ -115,25 +115,25 @@ def backward_keys(q, k, v, dout, log_sums, delta, dk, dv, dq,
     )
     if first + K_BLOCK > keys:  # places past the last key are hidden, or their weights overflow
         rest = whole
-    dk_made = tl.zeros([K_BLOCK, D], tl.float32)
-    dv_made = tl.zeros([K_BLOCK, D], tl.float32)
+    dk_sums = tl.zeros([K_BLOCK, D], tl.float32)
+    dv_sums = tl.zeros([K_BLOCK, D], tl.float32)
     row = (batch * tl.cast(kv_heads, tl.int64) + kv_head) * group * queries
     log_sums, delta = log_sums + row, delta + row
-    dk_made, dv_made = add_queries(
-        dk_made, dv_made, k_block, v_block, q, dout, dq, log_sums, delta, q_steps, dout_steps,
+    dk_sums, dv_sums = add_queries(
+        dk_sums, dv_sums, k_block, v_block, q, dout, dq, log_sums, delta, q_steps, dout_steps,
         dq_steps, batch, kv_head, group, key, whole, rest, whole, rest, queries, keys,
         shift, left, right, scale, Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False,
         PRECISION, TMA, FUSED,
     )  # fmt: skip
-    dk_made, dv_made = add_queries(
-        dk_made, dv_made, k_block, v_block, q, dout, dq, log_sums, delta, q_steps, dout_steps,
+    dk_sums, dv_sums = add_queries(
+        dk_sums, dv_sums, k_block, v_block, q, dout, dq, log_sums, delta, q_steps, dout_steps,
         dq_steps, batch, kv_head, group, key, begin, end - rest + whole, whole, rest,
         queries, keys, shift, left, right, scale, Q_BLOCK, HEAD_DIM, D, LEFT, RIGHT,
         True, PRECISION, TMA, FUSED,
     )  # fmt: skip
-    put(pointer(dk, dk_steps, batch, kv_head, HEAD_DIM), dk_made * ends_scale, first, dk_steps[2],
+    put(pointer(dk, dk_steps, batch, kv_head, HEAD_DIM), dk_sums * ends_scale, first, dk_steps[2],
         keys, K_BLOCK, HEAD_DIM, D)  # fmt: skip
-    put(pointer(dv, dv_steps, batch, kv_head, HEAD_DIM), dv_made, first, dv_steps[2], keys, K_BLOCK,
+    put(pointer(dv, dv_steps, batch, kv_head, HEAD_DIM), dv_sums, first, dv_steps[2], keys, K_BLOCK,
         HEAD_DIM, D)  # fmt: skip
 
 
@@ -144,7 +144,7 @@ def add_to_queries(dq, q, do, log_sum, delta, k_at, v_at,
                    HEAD_DIM: tl.constexpr, D: tl.constexpr, LEFT: tl.constexpr,
                    RIGHT: tl.constexpr, EDGE: tl.constexpr, PRECISION: tl.constexpr,
                    TMA: tl.constexpr):  # fmt: skip
-    """What the keys from ``begin`` to ``end`` give to a block of queries."""
+    """Adds the gradients of the keys from ``begin`` to ``end`` to a block of queries."""
     for at in tl.range(begin, end, BLOCK):
         start = at + tl.where(at < whole, 0, rest - whole) if EDGE else at
         k = tokens(k_at, start, k_step, keys, BLOCK, HEAD_DIM, D, EDGE, TMA)
@@ -153,8 +153,8 @@ def add_to_queries(dq, q, do, log_sum, delta, k_at, v_at,
         power = scores * scale - log_sum[:, None]
         if EDGE:
             key = start + tl.arange(0, BLOCK)[None, :]
-            seen = sees(query[:, None], key, keys, shift, left, right, LEFT, RIGHT)
-            power = tl.where(seen, power, float("-inf"))
+            visible = sees(query[:, None], key, keys, shift, left, right, LEFT, RIGHT)
+            power = tl.where(visible, power, float("-inf"))
         p = tl.math.exp2(power)
         dp = tl.dot(do, tl.trans(v), input_precision=PRECISION)
         ds = p * (dp - delta[:, None])
@@ -187,16 +187,16 @@ def backward_queries(q, k, v, dout, log_sums, delta, dq,
     v_at = head_at(v, v_steps, batch, head // group, HEAD_DIM, TMA)
     last = tl.minimum(first + Q_BLOCK, queries) - 1
     begin, whole, rest, end = stretch(first, last, shift, left, right, keys, K_BLOCK, LEFT, RIGHT)
-    made = tl.zeros([Q_BLOCK, D], tl.float32)
-    made = add_to_queries(
-        made, q_block, do, log_sum, lost, k_at, v_at, k_steps[2], v_steps[2], query, whole, rest,
-        whole, rest, keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False,
-        PRECISION, TMA,
+    gradient = tl.zeros([Q_BLOCK, D], tl.float32)
+    gradient = add_to_queries(
+        gradient, q_block, do, log_sum, lost, k_at, v_at, k_steps[2], v_steps[2], query, whole,
+        rest, whole, rest, keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D, LEFT, RIGHT,
+        False, PRECISION, TMA,
     )  # fmt: skip
-    made = add_to_queries(
-        made, q_block, do, log_sum, lost, k_at, v_at, k_steps[2], v_steps[2], query, begin,
+    gradient = add_to_queries(
+        gradient, q_block, do, log_sum, lost, k_at, v_at, k_steps[2], v_steps[2], query, begin,
         end - rest + whole, whole, rest, keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D,
         LEFT, RIGHT, True, PRECISION, TMA,
     )  # fmt: skip
-    put(pointer(dq, dq_steps, batch, head, HEAD_DIM), made * ends_scale, first, dq_steps[2],
+    put(pointer(dq, dq_steps, batch, head, HEAD_DIM), gradient * ends_scale, first, dq_steps[2],
         queries, Q_BLOCK, HEAD_DIM, D)  # fmt: skip

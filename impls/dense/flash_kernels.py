@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from impls.jit_kernels import known
+from impls.jit_kernels import align
 
 
 @triton.jit
@@ -31,7 +31,7 @@ def loaded(base, first, step, count, BLOCK: tl.constexpr, HEAD_DIM: tl.constexpr
            D: tl.constexpr, EDGE: tl.constexpr):  # fmt: skip
     """The same through pointers."""
     row, d = tl.arange(0, BLOCK)[:, None], tl.arange(0, D)[None, :]
-    step = known(step, HEAD_DIM)
+    step = align(step, HEAD_DIM)
     at = base + first * tl.cast(step, tl.int64) + row * step + d
     if EDGE and D != HEAD_DIM:
         block = tl.load(at, mask=(first + row < count) & (d < HEAD_DIM), other=0.0)
@@ -49,21 +49,21 @@ def put(base, block, first, step, count, BLOCK: tl.constexpr,
         HEAD_DIM: tl.constexpr, D: tl.constexpr):  # fmt: skip
     """A block of tokens into its place."""
     row, d = tl.arange(0, BLOCK)[:, None], tl.arange(0, D)[None, :]
-    step = known(step, HEAD_DIM)
+    step = align(step, HEAD_DIM)
     at = base + first * tl.cast(step, tl.int64) + row * step + d
     tl.store(at, block.to(base.dtype.element_ty), mask=(first + row < count) & (d < HEAD_DIM))
 
 
 @triton.jit
 def head_at(base, steps, batch, head, HEAD_DIM: tl.constexpr, TMA: tl.constexpr):
-    """Where a head's tokens begin: a pointer, or a descriptor of all heads and its place there."""
+    """The start of a head's tokens: a pointer, or a descriptor of all heads and its place there."""
     return (base, batch, head) if TMA else pointer(base, steps, batch, head, HEAD_DIM)
 
 
 @triton.jit
 def pointer(base, steps, batch, head, HEAD_DIM: tl.constexpr):
-    """Where a head's tokens begin."""
-    across, on = known(steps[0], HEAD_DIM), known(steps[1], HEAD_DIM)
+    """A pointer to the start of a head's tokens."""
+    across, on = align(steps[0], HEAD_DIM), align(steps[1], HEAD_DIM)
     return base + batch * tl.cast(across, tl.int64) + head * tl.cast(on, tl.int64)
 
 
@@ -90,12 +90,12 @@ def stretch(first, last, shift, before, after, count,
 def sees(place, key, keys, shift, left, right,
          LEFT: tl.constexpr, RIGHT: tl.constexpr):  # fmt: skip
     """True where a query may see a key."""
-    seen = key < keys
+    visible = key < keys
     if LEFT:
-        seen &= key >= place + shift - left
+        visible &= key >= place + shift - left
     if RIGHT:
-        seen &= key <= place + shift + right
-    return seen
+        visible &= key <= place + shift + right
+    return visible
 
 
 @triton.jit
@@ -113,17 +113,17 @@ def add_keys(out, total, top, q, k_at, v_at, k_step,
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
         if EDGE:
             key = start + tl.arange(0, BLOCK)[None, :]
-            seen = sees(query[:, None], key, keys, shift, left, right, LEFT, RIGHT)
-            scores = tl.where(seen, scores, float("-inf"))
+            visible = sees(query[:, None], key, keys, shift, left, right, LEFT, RIGHT)
+            scores = tl.where(visible, scores, float("-inf"))
         higher = tl.maximum(top, tl.max(scores, 1) * scale)
         base = higher
         if EDGE:
             base = tl.where(higher == float("-inf"), 0.0, higher)  # nothing seen yet
         p = tl.math.exp2(scores * scale - base[:, None])
-        kept = tl.math.exp2(top - base)
+        decay = tl.math.exp2(top - base)
         v = tokens(v_at, start, v_step, keys, BLOCK, HEAD_DIM, D, EDGE, TMA)
-        total = total * kept + tl.sum(p, 1)
-        out = tl.dot(p.to(v.dtype), v, out * kept[:, None], input_precision=PRECISION)
+        total = total * decay + tl.sum(p, 1)
+        out = tl.dot(p.to(v.dtype), v, out * decay[:, None], input_precision=PRECISION)
         top = higher
     return out, total, top
 
@@ -150,23 +150,23 @@ def forward(q, k, v, out, log_sums, q_steps, k_steps,
     v_at = head_at(v, v_steps, batch, head // group, HEAD_DIM, TMA)
     last = tl.minimum(first + Q_BLOCK, queries) - 1
     begin, whole, rest, end = stretch(first, last, shift, left, right, keys, K_BLOCK, LEFT, RIGHT)
-    made = tl.zeros([Q_BLOCK, D], tl.float32)
+    output = tl.zeros([Q_BLOCK, D], tl.float32)
     total = tl.zeros([Q_BLOCK], tl.float32)
     top = tl.full([Q_BLOCK], float("-inf"), tl.float32)
-    made, total, top = add_keys(
-        made, total, top, block, k_at, v_at, k_steps[2], v_steps[2], query, whole, rest, whole,
+    output, total, top = add_keys(
+        output, total, top, block, k_at, v_at, k_steps[2], v_steps[2], query, whole, rest, whole,
         rest, keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D, LEFT, RIGHT, False, PRECISION,
         TMA,
     )  # fmt: skip
-    made, total, top = add_keys(
-        made, total, top, block, k_at, v_at, k_steps[2], v_steps[2], query, begin,
+    output, total, top = add_keys(
+        output, total, top, block, k_at, v_at, k_steps[2], v_steps[2], query, begin,
         end - rest + whole, whole, rest, keys, shift, left, right, scale, K_BLOCK, HEAD_DIM, D,
         LEFT, RIGHT, True, PRECISION, TMA,
     )  # fmt: skip
     blind = total == 0.0
-    made = made / tl.where(blind, 1.0, total)[:, None]
-    put(pointer(out, out_steps, batch, head, HEAD_DIM), made, first, out_steps[2], queries, Q_BLOCK,
-        HEAD_DIM, D)  # fmt: skip
+    output = output / tl.where(blind, 1.0, total)[:, None]
+    put(pointer(out, out_steps, batch, head, HEAD_DIM), output, first, out_steps[2], queries,
+        Q_BLOCK, HEAD_DIM, D)  # fmt: skip
     # of a row that sees nothing the log-sum is +inf, so that backward its weights are zero
     log_sum = tl.where(blind, float("inf"), top + tl.math.log2(tl.where(blind, 1.0, total)))
     at = tl.cast(which, tl.int64) * queries + query

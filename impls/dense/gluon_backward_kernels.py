@@ -115,7 +115,7 @@ def of_queries(OWN: gl.constexpr,  # noqa: PLR0915 - one loop
         query = first + OWN * ROWS + gl.arange(0, ROWS, ROW)
         log_sum = gl.load(log_sums + before + query)
         gl.store(delta + before + query, lost)
-        made = gl.zeros([ROWS, WIDTH], gl.float32, SUMS)
+        gradient = gl.zeros([ROWS, WIDTH], gl.float32, SUMS)
         mbarrier.wait(k_ready.index(used % STAGES), used // STAGES & 1)
         for step in range(steps):
             slot = used % STAGES
@@ -135,10 +135,10 @@ def of_queries(OWN: gl.constexpr,  # noqa: PLR0915 - one loop
             dp = warpgroup_mma_wait(0, deps=(dp,))
             mbarrier.arrive(v_free.index(slot), count=1)
             ds = gl.convert_layout((p * (dp - lost[:, None])).to(dtype), WEIGHTS)
-            made = warpgroup_mma(ds, k, made, is_async=True)
-            made = warpgroup_mma_wait(0, deps=(made,))
+            gradient = warpgroup_mma(ds, k, gradient, is_async=True)
+            gradient = warpgroup_mma_wait(0, deps=(gradient,))
             mbarrier.arrive(k_free.index(slot), count=1)
-        q.store((made * ends_scale).to(dtype))  # where the queries were
+        q.store((gradient * ends_scale).to(dtype))  # where the queries were
         fence_async_shared()
         send(dq, [element, head, first + OWN * ROWS, 0], q_ring.index(OWN))
         tma.store_wait(0)
@@ -176,8 +176,8 @@ def of_keys(OWN: gl.constexpr,  # noqa: PLR0915 - one loop
         past = gl.minimum(first + 2 * ROWS, keys)
         begin, steps, whole, rest = stretch(first, past, low, high, queries, BLOCK, LOW, HIGH)
         key = first + OWN * ROWS + gl.arange(0, ROWS, ROW)
-        made_k = gl.zeros([ROWS, WIDTH], gl.float32, SUMS)
-        made_v = gl.zeros([ROWS, WIDTH], gl.float32, SUMS)
+        gradient_k = gl.zeros([ROWS, WIDTH], gl.float32, SUMS)
+        gradient_v = gl.zeros([ROWS, WIDTH], gl.float32, SUMS)
         mbarrier.wait(ready.index(OWN), turn & 1)
         for step in range(group * steps):
             slot = used % STAGES
@@ -198,17 +198,17 @@ def of_keys(OWN: gl.constexpr,  # noqa: PLR0915 - one loop
             log_sum = gl.load(log_sums + before + query)
             p = gl.exp2(scores * scale - log_sum[None, :])
             weights = gl.convert_layout(p.to(dtype), WEIGHTS)
-            made_v = warpgroup_mma(weights, do, made_v, is_async=True)
-            dp, made_v = warpgroup_mma_wait(0, deps=(dp, made_v))
+            gradient_v = warpgroup_mma(weights, do, gradient_v, is_async=True)
+            dp, gradient_v = warpgroup_mma_wait(0, deps=(dp, gradient_v))
             mbarrier.arrive(do_free.index(slot), count=1)
             lost = gl.load(delta + before + query)
             ds = gl.convert_layout((p * (dp - lost[None, :])).to(dtype), WEIGHTS)
-            made_k = warpgroup_mma(ds, q, made_k, is_async=True)
-            made_k = warpgroup_mma_wait(0, deps=(made_k,))
+            gradient_k = warpgroup_mma(ds, q, gradient_k, is_async=True)
+            gradient_k = warpgroup_mma_wait(0, deps=(gradient_k,))
             mbarrier.arrive(q_free.index(slot), count=1)
             used += 1
-        k.store((made_k * ends_scale).to(dtype))  # where the keys and the values were
-        v.store(made_v.to(dtype))
+        k.store((gradient_k * ends_scale).to(dtype))  # where the keys and the values were
+        v.store(gradient_v.to(dtype))
         fence_async_shared()
         send(dk, [element, kv_head, first + OWN * ROWS, 0], k_ring.index(OWN))
         send(dv, [element, kv_head, first + OWN * ROWS, 0], v_ring.index(OWN))

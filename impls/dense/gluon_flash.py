@@ -35,20 +35,20 @@ from impls.spec import Unsupported
 
 MODULE, BACKWARD = "impls.dense.gluon_kernels", "impls.dense.gluon_backward_kernels"
 ROWS, BLOCK = 128, 128
-"""Of a tile: queries, keys."""
+"""Queries and keys of a tile."""
 BACKWARD_BLOCK = 64
-"""Of the other side, backward: two products of it are in registers at a time."""
+"""Rows of the other side, backward: two products of it are in registers at a time."""
 REGISTERS, LAUNCHED_WITH = 240, 168
-"""Of a thread that makes products, after it took the producer's; of each when a program starts."""
+"""Registers of a thread that makes products, after it took the producer's; of each at the start."""
 L2_BYTES = 32 << 20
-"""Of the keys and values that programs read at a time: of Hopper's 50 MB, what surely stays."""
+"""Bytes of keys and values that programs read at a time: of Hopper's 50 MB, what surely stays."""
 
 
 class Flash:
     """``attend``: the kernel, and what it is launched with."""
 
     def __init__(self, problem: Problem, stages: int, lazy: float) -> None:
-        self.made = kernels(MODULE, "gluon.flash", problem)
+        self.kernels = kernels(MODULE, "gluon.flash", problem)
         self.back = kernels(BACKWARD, "gluon.flash", problem)
         self.problem, self.stages, self.lazy = problem, stages, lazy
         self.programs = processors(problem.device)
@@ -68,8 +68,8 @@ class Flash:
         blocks, all_heads = -(-p.q_len // ROWS), p.batch * p.heads
         rows = (p.batch, p.heads, blocks * ROWS)
         log_sums = torch.empty(rows, dtype=torch.float32, device=q.device)
-        described = self.made.described
-        self.made.forward[(min(self.programs, blocks * all_heads),)](
+        described = self.kernels.described
+        self.kernels.forward[(min(self.programs, blocks * all_heads),)](
             described(q, ROWS // 2), described(k, BLOCK), described(v, BLOCK),
             described(out, ROWS // 2), log_sums, p.batch, p.heads, blocks, self.section, p.group,
             p.q_len, p.kv_len, *self.band, p.scale * math.log2(math.e), BLOCK=BLOCK,
@@ -80,19 +80,19 @@ class Flash:
 
     def backward(self, read: Sequence[Tensor], out: Tensor, log_sums: Tensor) -> tuple[Tensor, ...]:
         """dq, dk and dv, by what was read (q, k, v and the output's gradient)."""
-        p, described = self.problem, self.made.described
+        p, described = self.problem, self.kernels.described
         dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in read[:3])
         delta = torch.empty_like(log_sums)
         block = BACKWARD_BLOCK
-        told = {"BLOCK": block, "STAGES": 2, "REGISTERS": REGISTERS, "num_warps": 4,
-                "maxnreg": LAUNCHED_WITH}  # fmt: skip
+        shared = {"BLOCK": block, "STAGES": 2, "REGISTERS": REGISTERS, "num_warps": 4,
+                  "maxnreg": LAUNCHED_WITH}  # fmt: skip
         scales = (p.scale * math.log2(math.e), p.scale)
         blocks = -(-p.q_len // ROWS)
         rows = (ROWS // 2, block, block, ROWS // 2)
         self.back.backward_queries[(min(self.programs, blocks * p.batch * p.heads),)](
             *map(described, read, rows), described(dq, ROWS // 2), out, log_sums, delta, p.batch,
-            p.heads, blocks, self.section, p.group, p.q_len, p.kv_len, *self.band, *scales, **told,
-            **self.mask,
+            p.heads, blocks, self.section, p.group, p.q_len, p.kv_len, *self.band, *scales,
+            **shared, **self.mask,
         )  # fmt: skip
         low, high = self.band
         blocks = -(-p.kv_len // ROWS)
@@ -100,20 +100,20 @@ class Flash:
         self.back.backward_keys[(min(self.programs, blocks * p.batch * p.kv_heads),)](
             *map(described, read, rows), described(dk, ROWS // 2), described(dv, ROWS // 2),
             log_sums, delta, p.batch, p.kv_heads, blocks, max(1, self.section // p.group), p.group,
-            p.q_len, p.kv_len, 1 - high, 1 - low, *scales, **told, LOW=self.mask["HIGH"],
+            p.q_len, p.kv_len, 1 - high, 1 - low, *scales, **shared, LOW=self.mask["HIGH"],
             HIGH=self.mask["LOW"],
         )  # fmt: skip
         return dq, dk, dv
 
     @property
     def section(self) -> int:
-        """How many heads are read at a time, so that their keys and values stay in the L2 cache."""
+        """Heads that are read at a time, so that their keys and values stay in the L2 cache."""
         p = self.problem
         each = 2 * p.kv_len * p.head_dim * p.item_bytes
         return max(1, min(L2_BYTES // each, p.batch * p.kv_heads)) * p.group
 
     def note(self) -> str:
-        """How the kernel is launched."""
+        """The kernel's launch."""
         return f"tiles of {ROWS} queries by {BLOCK} keys, {self.stages} stages, lazy {self.lazy:g}"
 
 
@@ -143,10 +143,10 @@ def aligned(x_bhnd: Tensor) -> Tensor:
 
 def build(problem: Problem, stages: int, lazy: float) -> Attend:
     """``stages`` tiles of keys and as many of values are in shared memory."""
-    if (found := capability(problem.device)) != HOPPER:
+    if (device := capability(problem.device)) != HOPPER:
         raise Unsupported(
             f"gluon.flash is written for Hopper's instructions, compute capability 9.0, and the "
-            f"device has {found / 10}"
+            f"device has {device / 10}"
         )
     if problem.head_dim not in (64, 128):
         raise Unsupported(f"gluon.flash takes head_dim 64 and 128, not {problem.head_dim}")

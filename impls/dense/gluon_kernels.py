@@ -25,12 +25,12 @@ except ImportError:
     from triton.experimental.gluon.nvidia.blackwell import TensorDescriptor
 
 ROWS = gl.constexpr(64)
-"""Of a group of warps: what its product has at the least."""
+"""Rows of a product of a group of warps, at the least."""
 UNSEEN = gl.constexpr(-1e30)
 """The maximum of a row that has seen nothing: finite, so that differences of two are numbers."""
 bring = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 send = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
-"""What Triton 3.9 calls what was async_copy_… in 3.6."""
+"""Triton 3.9's names for async_copy_… of 3.6."""
 
 
 def described(x_bhnd: Tensor, rows: int) -> TensorDescriptor:
@@ -46,7 +46,7 @@ def described(x_bhnd: Tensor, rows: int) -> TensorDescriptor:
 
 @gluon.constexpr_function
 def of_product(columns):
-    """How a group's 64 rows of a product lie in its registers."""
+    """The layout of a group's 64 rows of a product in its registers."""
     return gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 16]
     )
@@ -54,7 +54,7 @@ def of_product(columns):
 
 @gluon.jit
 def share(tiles):
-    """How many of the tiles are this program's: one a round, every other round in reverse."""
+    """The number of this program's tiles: one a round, every other round in reverse."""
     programs, own = gl.num_programs(0), gl.program_id(0)
     rounds = tiles // programs
     place = own
@@ -108,12 +108,12 @@ def hidden(scores, query, start, edges, band, keys, KEY_LAYOUT: gl.constexpr,
     low, high = band
     if (start < whole) | (start + BLOCK > rest):
         key = start + gl.arange(0, BLOCK, KEY_LAYOUT)[None, :]
-        seen = key < keys
+        visible = key < keys
         if LOW:
-            seen = seen & (key >= query[:, None] + low)
+            visible = visible & (key >= query[:, None] + low)
         if HIGH:
-            seen = seen & (key < query[:, None] + high)
-        scores = gl.where(seen, scores, float("-inf"))
+            visible = visible & (key < query[:, None] + high)
+        scores = gl.where(visible, scores, float("-inf"))
     return scores
 
 
@@ -132,7 +132,7 @@ def ring_of(x, BLOCK: gl.constexpr, COUNT: gl.constexpr):
 
 @gluon.jit
 def barriers_of(COUNT: gl.constexpr, READERS: gl.constexpr):
-    """Of a ring: ready, free."""
+    """The barriers of a ring: ready, free."""
     ready = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(COUNT):
@@ -232,7 +232,7 @@ def consume(OWN: gl.constexpr,  # noqa: PLR0915 - one loop
         p = gl.exp2(scores * scale - top[:, None])
         total = gl.sum(p, 1)
         weights = gl.convert_layout(p.to(dtype), WEIGHTS)
-        made = gl.zeros([ROWS, WIDTH], gl.float32, SUMS)
+        output = gl.zeros([ROWS, WIDTH], gl.float32, SUMS)
         if steps > 1:
             mbarrier.wait(k_ready.index((used + 1) % STAGES), (used + 1) // STAGES & 1)
         for step in range(1, steps):
@@ -242,7 +242,7 @@ def consume(OWN: gl.constexpr,  # noqa: PLR0915 - one loop
             scores = warpgroup_mma(q, flat(k_ring.index(slot)).permute((1, 0)), nothing,
                                    use_acc=False, is_async=True)  # fmt: skip
             mbarrier.wait(v_ready.index(behind), its_phase)
-            made = warpgroup_mma(weights, flat(v_ring.index(behind)), made, is_async=True)
+            output = warpgroup_mma(weights, flat(v_ring.index(behind)), output, is_async=True)
             scores = warpgroup_mma_wait(1, deps=(scores,))
             mbarrier.arrive(k_free.index(slot), count=1)
             start -= BLOCK
@@ -251,26 +251,26 @@ def consume(OWN: gl.constexpr,  # noqa: PLR0915 - one loop
             grew = gl.max(most - top, 0) > LAZY
             higher = gl.where(grew, gl.maximum(top, most), top)
             p = gl.exp2(scores * scale - higher[:, None])
-            kept = gl.exp2(top - higher)
-            total = total * kept + gl.sum(p, 1)
+            decay = gl.exp2(top - higher)
+            total = total * decay + gl.sum(p, 1)
             top = higher
             weights = gl.convert_layout(p.to(dtype), WEIGHTS)
             if step + 1 < steps:
                 mbarrier.wait(k_ready.index((used + 1) % STAGES), (used + 1) // STAGES & 1)
-            made = warpgroup_mma_wait(0, deps=(made,))
+            output = warpgroup_mma_wait(0, deps=(output,))
             mbarrier.arrive(v_free.index(behind), count=1)
             if grew:
-                made = made * gl.convert_layout(kept, ROW_OF_SUMS)[:, None]
+                output = output * gl.convert_layout(decay, ROW_OF_SUMS)[:, None]
         slot = used % STAGES
         mbarrier.wait(v_ready.index(slot), used // STAGES & 1)
-        made = warpgroup_mma(weights, flat(v_ring.index(slot)), made, is_async=True)
-        made = warpgroup_mma_wait(0, deps=(made,))
+        output = warpgroup_mma(weights, flat(v_ring.index(slot)), output, is_async=True)
+        output = warpgroup_mma_wait(0, deps=(output,))
         mbarrier.arrive(v_free.index(slot), count=1)
         used += 1
         blind = total == 0.0
         total = gl.where(blind, 1.0, total)
-        made = made / gl.convert_layout(total, ROW_OF_SUMS)[:, None]
-        q.store(made.to(dtype))  # where the queries were: no product reads them any more
+        output = output / gl.convert_layout(total, ROW_OF_SUMS)[:, None]
+        q.store(output.to(dtype))  # where the queries were: no product reads them any more
         fence_async_shared()
         send(out, [element, head, first + OWN * ROWS, 0], q_ring.index(OWN))
         # of a row that sees nothing the log-sum is +inf, so that backward its weights are zero

@@ -23,7 +23,7 @@ from impls.spec import Unsupported
 
 
 class Running(NamedTuple):
-    """What the tiles so far have made of a block of rows."""
+    """The sums of a block of rows over the tiles so far."""
 
     top_bcr1: Tensor
     total_bcr1: Tensor
@@ -49,8 +49,8 @@ def build(problem: Problem, q_block: int, k_block: int) -> Attend:
         total = p_bcrm.sum(-1, keepdim=True, dtype=wide)
         out = (p_bcrm @ v_bcme[:, :, tile.keys]).to(wide)
         if so_far is not None:
-            kept = (so_far.top_bcr1 - shift).exp().to(wide)
-            total, out = total + so_far.total_bcr1 * kept, out + so_far.out_bcre * kept
+            decay = (so_far.top_bcr1 - shift).exp().to(wide)
+            total, out = total + so_far.total_bcr1 * decay, out + so_far.out_bcre * decay
         return Running(top, total, out)
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:

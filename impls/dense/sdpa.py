@@ -76,12 +76,12 @@ def build_flash(problem: Problem) -> Attend:
 
 def _flash_on_cuda(problem: Problem) -> Attend:
     mask, scale = _Mask(problem), problem.scale
-    taken = _Taken(
+    backend = _BackendCheck(
         problem, "FLASH_ATTENTION", cuda.can_use_flash_attention, cuda.flash_sdp_enabled, mask
     )
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        taken.check(q_bhnd, k_bcmd, v_bcme)
+        backend.check(q_bhnd, k_bcmd, v_bcme)
         more = -q_bhnd.shape[-1] % WIDE
         q, k, v = (F.pad(x, (0, more)) if more else x for x in (q_bhnd, k_bcmd, v_bcme))
         out = torch._scaled_dot_product_flash_attention(q, k, v, 0.0, mask.causal, scale=scale)[0]
@@ -93,13 +93,13 @@ def _flash_on_cuda(problem: Problem) -> Attend:
 def build_efficient(problem: Problem) -> Attend:
     """Memory-efficient attention, from xFormers."""
     mask = _Mask(problem)
-    taken = _Taken(
+    backend = _BackendCheck(
         problem, "EFFICIENT_ATTENTION", cuda.can_use_efficient_attention,
         cuda.mem_efficient_sdp_enabled, mask,
     )  # fmt: skip
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        taken.check(q_bhnd, k_bcmd, v_bcme)
+        backend.check(q_bhnd, k_bcmd, v_bcme)
         added, keys = mask.added(), problem.kv_len
         if added is not None:
             if more := -keys % ALIGNED:
@@ -115,12 +115,12 @@ def build_efficient(problem: Problem) -> Attend:
 def build_cudnn(problem: Problem) -> Attend:
     """cuDNN's attention."""
     mask = _Mask(problem)
-    taken = _Taken(
+    backend = _BackendCheck(
         problem, "CUDNN_ATTENTION", cuda.can_use_cudnn_attention, cuda.cudnn_sdp_enabled, mask
     )
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        taken.check(q_bhnd, k_bcmd, v_bcme)
+        backend.check(q_bhnd, k_bcmd, v_bcme)
         return torch._scaled_dot_product_cudnn_attention(
             q_bhnd, k_bcmd, v_bcme, mask.added(), _trained(q_bhnd, k_bcmd, v_bcme), 0.0,
             mask.causal,
@@ -135,19 +135,19 @@ class _Mask:
     def __init__(self, problem: Problem) -> None:
         arguments = sdpa_arguments(problem)
         self.causal = bool(arguments.get("is_causal"))
-        self.given: Tensor | None = arguments.get("attn_mask")
+        self.mask: Tensor | None = arguments.get("attn_mask")
         dtype = getattr(torch, problem.dtype)
         self._zero = torch.zeros((), dtype=dtype, device=problem.device)
 
     def added(self) -> Tensor | None:
-        """What is added to the scores; booleans become numbers at each call, as in torch."""
-        if self.given is None or self.given.dtype != torch.bool:
-            return self.given
-        return torch.where(self.given.logical_not(), -torch.inf, self._zero)
+        """The bias of the scores; booleans become numbers at each call, as in torch."""
+        if self.mask is None or self.mask.dtype != torch.bool:
+            return self.mask
+        return torch.where(self.mask.logical_not(), -torch.inf, self._zero)
 
 
-class _Taken:
-    """What torch asks before it hands a call to a backend on CUDA, asked once for each layout.
+class _BackendCheck:
+    """torch's check before it hands a call to a backend on CUDA, made once for each layout.
 
     The answer counts the backend's flag in, which another thread may switch off at any time.
     """
@@ -158,25 +158,25 @@ class _Taken:
     ) -> None:  # fmt: skip
         self._problem, self._name, self._mask = problem, name, mask
         self._can_use, self._enabled = can_use, enabled
-        self._known: set[tuple[tuple[int, ...], ...]] = set()
+        self._checked: set[tuple[tuple[int, ...], ...]] = set()
 
     def check(self, q: Tensor, k: Tensor, v: Tensor) -> None:
         """Raise :class:`Unsupported` where the backend doesn't take the call."""
         layout = (q.stride(), k.stride(), v.stride())
-        if layout in self._known:
+        if layout in self._checked:
             return
         mask, grouped = self._mask, self._problem.group > 1
-        asked = cuda.SDPAParams(q, k, v, mask.given, 0.0, mask.causal, grouped)
-        if not self._can_use(asked):
+        parameters = cuda.SDPAParams(q, k, v, mask.mask, 0.0, mask.causal, grouped)
+        if not self._can_use(parameters):
             if not self._enabled():
                 raise Unsupported(
                     f"torch's {self._name} is switched off in this process, by torch.backends.cuda "
                     "or by sdpa_kernel in another thread: switch it on"
                 )
             raise Unsupported(f"torch's {self._name} has no kernel for {self._problem}")
-        self._known.add(layout)
+        self._checked.add(layout)
 
 
 def _trained(*inputs: Tensor) -> bool:
-    """Whether backward will want the log-sums."""
+    """True if backward will need the log-sums."""
     return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)

@@ -15,35 +15,35 @@ from impls.problem import Problem
 
 SHARED_BYTES = 227 << 10
 REGISTERS = 192
-"""Of a thread, for the sums and the scores."""
+"""Registers of a thread for the sums and the scores."""
 WARP_ROWS = 16
-"""Of a tile that tensor cores multiply."""
+"""Rows of a tile that tensor cores multiply."""
 Launch = tuple[int, int, int, int]
 """Queries and keys of a tile, warps, stages."""
 
 
 def forward(problem: Problem) -> list[Launch]:
-    """Of the forward kernel: queries stay, keys and values come."""
+    """Launches of the forward kernel: queries stay, keys and values come."""
     if problem.phase == "backward":
         return []
-    fit = _fit(problem, held=1, sums=1, scores=1)
+    fit = _fit(problem, own_tiles=1, sums=1, scores=1)
     return list(fit)
 
 
 def keys(problem: Problem) -> list[str]:
-    """Of the kernel of dk and dv: keys and values stay, queries and upstream gradients come."""
-    fit = _fit(problem, held=2, sums=2, scores=2) if problem.gradients else ()
+    """Launches for dk and dv: keys and values stay, queries and upstream gradients come."""
+    fit = _fit(problem, own_tiles=2, sums=2, scores=2) if problem.gradients else ()
     return [f"{comes}x{stays}x{warps}x{stages}" for stays, comes, warps, stages in fit]
 
 
 def queries(problem: Problem) -> list[str]:
-    """Of the kernel of dq: queries and upstream gradients stay, keys and values come."""
-    fit = _fit(problem, held=2, sums=1, scores=2) if problem.gradients else ()
+    """Launches for dq: queries and upstream gradients stay, keys and values come."""
+    fit = _fit(problem, own_tiles=2, sums=1, scores=2) if problem.gradients else ()
     return [f"{stays}x{comes}x{warps}x{stages}" for stays, comes, warps, stages in fit]
 
 
-def _fit(problem: Problem, *, held: int, sums: int, scores: int) -> Iterator[Launch]:
-    """Rows that stay and rows that come, warps and stages: ``held`` tiles of those that stay lie in
+def _fit(problem: Problem, *, own_tiles: int, sums: int, scores: int) -> Iterator[Launch]:
+    """Rows that stay and rows that come, warps and stages: ``own_tiles`` of those that stay lie in
     shared memory, and two of those that come in each stage; ``sums`` as wide as a head and
     ``scores`` are in registers.
     """
@@ -52,7 +52,7 @@ def _fit(problem: Problem, *, held: int, sums: int, scores: int) -> Iterator[Lau
     for stays, comes, warps, stages in product(sizes, sizes, (4, 8), depths):
         if half and stays < WARP_ROWS * warps:
             continue
-        shared = (held * stays + 2 * stages * comes) * width * problem.item_bytes
+        shared = (own_tiles * stays + 2 * stages * comes) * width * problem.item_bytes
         numbers = sums * stays * width + scores * stays * comes
         if shared <= SHARED_BYTES and numbers <= REGISTERS * 32 * warps:
             yield stays, comes, warps, stages

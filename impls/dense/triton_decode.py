@@ -56,8 +56,8 @@ MOST_SPLITS = 128
 SIDE_BY_SIDE = 3
 """Programs on a processor: what a block's shared memory lets in."""
 BEGINNING = 4
-"""What a program's beginning and end take, in blocks of keys."""
-KEPT = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
+"""The time of a program's beginning and end, in blocks of keys."""
+CACHE_DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 LARGEST = {"int8": 127.0, "fp8": 448.0}
 LEAST_FP8 = 89
 """The capability from which a GPU widens e4m3 in one instruction."""
@@ -76,34 +76,34 @@ class Cache(NamedTuple):
 class Decode:
     """``attend``, and how its kernels are launched."""
 
-    def __init__(self, problem: Problem, splits: int, row: str, held: int | str) -> None:
+    def __init__(self, problem: Problem, splits: int, row: str, storage: int | str) -> None:
         if splits < 0 or splits > MOST_SPLITS:
             raise Unsupported(f"splits={splits} must be 1 to {MOST_SPLITS}, or 0 for what fits")
-        self.made = kernels("impls.dense.decode_kernels", row, problem)
+        self.kernels = kernels("impls.dense.decode_kernels", row, problem)
         self.problem, self.band = problem, band(problem)
         rows, d = problem.group * problem.q_len, problem.head_dim
-        self.k_block = next(b for most, b in K_BLOCK[held].items() if d <= most)
+        self.k_block = next(b for most, b in K_BLOCK[storage].items() if d <= most)
         self.row_block = min(power(rows), 64 if problem.item_bytes == 2 else 16)
         self.heads = problem.batch * problem.kv_heads * -(-rows // self.row_block)
         begin, end, _ = self._span(problem.kv_len)
         blocks = -(-max(end - begin, 1) // self.k_block)
         share = -(-blocks // min(splits or self._splits(blocks), blocks))
         self.share, self.parts = share * self.k_block, -(-blocks // share)
-        self.told = {"HEAD_DIM": d, "D": power(d)}
+        self.widths = {"HEAD_DIM": d, "D": power(d)}
 
     def _splits(self, blocks: int) -> int:
         """Into how many shares: what ends first, in rounds of the device by the longest share."""
         room = SIDE_BY_SIDE * processors(self.problem.device)
 
-        def taken(splits: int) -> int:
+        def time_of(splits: int) -> int:
             share = -(-blocks // splits)
             rounds = -(-self.heads * -(-blocks // share) // room)
             return rounds * (share + BEGINNING)
 
-        return min(range(1, min(blocks, MOST_SPLITS) + 1), key=taken)
+        return min(range(1, min(blocks, MOST_SPLITS) + 1), key=time_of)
 
     def _span(self, keys: int) -> tuple[int, int, int]:
-        """Of so many keys the first and past the last that are seen; where the queries stand."""
+        """The first visible key of so many, and past the last; the place of the queries."""
         n, (_, left, right) = self.problem.q_len, self.band
         shift = 0 if self.problem.mask.upper_left else keys - n
         begin = max(shift - left, 0) if left >= 0 else 0
@@ -115,7 +115,7 @@ class Decode:
         return self._read(q_bhnd, rows_of(k_bcmd), rows_of(v_bcmd), self.problem.kv_len)
 
     def note(self) -> str:
-        """How the keys are dealt out."""
+        """The shares of the keys."""
         return f"{self.parts} shares of {self.share} keys"
 
     def _read(self, q_bhnd: Tensor, k: Tensor, v: Tensor, keys: int,
@@ -126,16 +126,16 @@ class Decode:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         parts_rsd = q.new_empty((*q.shape[:3], parts, d), dtype=torch.float32)
         tops, totals = q.new_empty((2, *q.shape[:3], parts), dtype=torch.float32)
-        self.made.read_keys[(self.heads * parts,)](
+        self.kernels.read_keys[(self.heads * parts,)](
             q, k, v, *(scales or (tops, tops)), parts_rsd, tops, totals, steps(q), steps(k),
             steps(v), problem.kv_heads, problem.group, n, problem.kv_len, begin, end, shift,
             self.band.left, self.band.right, problem.scale * math.log2(math.e), parts, self.share,
             ROWS=self.row_block, K_BLOCK=self.k_block, LEFT=self.band.left >= 0,
             RIGHT=self.band.right >= 0, SCALED=scales is not None, PRECISION=precision(q.dtype),
-            num_warps=4, num_stages=3, **self.told,
+            num_warps=4, num_stages=3, **self.widths,
         )  # fmt: skip
-        self.made.put_together[(problem.batch * problem.heads * n,)](
-            parts_rsd, tops, totals, out, parts, SPLITS=power(parts, 1), TILE=16, **self.told
+        self.kernels.put_together[(problem.batch * problem.heads * n,)](
+            parts_rsd, tops, totals, out, parts, SPLITS=power(parts, 1), TILE=16, **self.widths
         )
         return out
 
@@ -144,8 +144,8 @@ class Decode8(Decode):
     """The same over a cache in 8 bits."""
 
     def __init__(self, problem: Problem, splits: int, cache: str) -> None:
-        if cache not in KEPT:
-            raise Unsupported(f"cache={cache} must be one of {', '.join(KEPT)}")
+        if cache not in CACHE_DTYPES:
+            raise Unsupported(f"cache={cache} must be one of {', '.join(CACHE_DTYPES)}")
         if cache == "fp8" and capability(problem.device) < LEAST_FP8:
             raise Unsupported("cache=fp8 needs compute capability 8.9 or more; int8 runs from 8.0")
         if problem.q_len > problem.kv_len:
@@ -163,29 +163,29 @@ class Decode8(Decode):
     def remember(self, k_bcmd: Tensor, v_bcmd: Tensor) -> Cache:
         """These tokens in 8 bits, with room for all."""
         p = self.problem
-        room, dtype = (p.batch, p.kv_heads, p.kv_len), KEPT[self.cache]
+        room, dtype = (p.batch, p.kv_heads, p.kv_len), CACHE_DTYPES[self.cache]
         k, v = k_bcmd.new_zeros((2, *room, p.head_dim), dtype=dtype)
         scales = torch.ones(2, *room, device=k.device)
-        return self._kept(k_bcmd, v_bcmd, Cache(k, v, scales[0], scales[1], 0))
+        return self._append(k_bcmd, v_bcmd, Cache(k, v, scales[0], scales[1], 0))
 
     @torch.no_grad()
     @fitting("triton.decode8")
     def step(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcmd: Tensor,
              memory: Cache) -> tuple[Tensor, Cache]:  # fmt: skip
         """Round the new tokens into the cache's room, and attend."""
-        after = self._kept(k_bcmd, v_bcmd, memory)
+        after = self._append(k_bcmd, v_bcmd, memory)
         scales = after.k_scales_bcm, after.v_scales_bcm
         return self._read(q_bhnd, after.k_bcmd, after.v_bcmd, after.tokens, scales), after
 
-    def _kept(self, k_bcmd: Tensor, v_bcmd: Tensor, memory: Cache) -> Cache:
+    def _append(self, k_bcmd: Tensor, v_bcmd: Tensor, memory: Cache) -> Cache:
         k, v, tokens = rows_of(k_bcmd), rows_of(v_bcmd), k_bcmd.shape[2]
         heads = self.problem.batch * self.problem.kv_heads
         if tokens:
             block = min(power(tokens, 1), 16)
-            self.made.keep[(heads * -(-tokens // block),)](
+            self.kernels.keep[(heads * -(-tokens // block),)](
                 k, v, *memory[:4], steps(k), steps(v), self.problem.kv_heads, tokens,
                 memory.tokens, self.problem.kv_len, TOKENS=block, LARGEST=LARGEST[self.cache],
-                WHOLE=self.cache == "int8", **self.told,
+                WHOLE=self.cache == "int8", **self.widths,
             )  # fmt: skip
         return memory._replace(tokens=memory.tokens + tokens)
 
@@ -203,20 +203,20 @@ def build8(problem: Problem, splits: int, cache: str) -> Decode8:
 def definition8(problem: Problem, splits: int, cache: str) -> Define:
     """Softmax attention over keys and values that were rounded to 8 bits and widened again."""
 
-    def kept(x_bcmd: Tensor) -> Tensor:
+    def rounded(x_bcmd: Tensor) -> Tensor:
         x = x_bcmd.float()
         scale = x.abs().amax(-1, keepdim=True) / LARGEST[cache]
         scale = torch.where(scale == 0, 1.0, scale)
-        x = (x / scale).round() if cache == "int8" else (x / scale).to(KEPT[cache]).float()
+        x = (x / scale).round() if cache == "int8" else (x / scale).to(CACHE_DTYPES[cache]).float()
         return (x.double() * scale.double()).to(x_bcmd.dtype)
 
     def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcmd: Tensor, rows: Tensor) -> Tensor:
-        seen = torch.from_numpy(problem.mask.visible(problem.shape, rows.cpu().numpy()))
-        seen = seen.to(q_bhnd.device)
-        blind = ~seen.any(-1, keepdim=True)
-        k, v = (to_query_heads(kept(x), problem) for x in (k_bcmd, v_bcmd))
+        visible = torch.from_numpy(problem.mask.visible(problem.shape, rows.cpu().numpy()))
+        visible = visible.to(q_bhnd.device)
+        blind = ~visible.any(-1, keepdim=True)
+        k, v = (to_query_heads(rounded(x), problem) for x in (k_bcmd, v_bcmd))
         scores = q_bhnd[:, :, rows] @ k.mT * problem.scale
-        weights = scores.masked_fill(~(seen | blind), -torch.inf).softmax(-1)
+        weights = scores.masked_fill(~(visible | blind), -torch.inf).softmax(-1)
         return (weights @ v).masked_fill(blind, 0.0)
 
     return define

@@ -96,7 +96,7 @@ FUSED_ON_HOPPER = dict.fromkeys((64, 128), Launch(64, 128, 8, 2))
 FUSED_ON_BLACKWELL = {64: Launch(64, 128, 8, 2), 128: Launch(64, 64, 8, 2)}
 FUSED_ELSEWHERE = dict.fromkeys((64, 128), Launch(32, 64, 8, 2))
 FUSED_FLOAT32 = {64: Launch(32, 32, 8, 1), 128: Launch(16, 32, 8, 1)}
-"""Of dk and dv where dq is added to: by head_dim, up to."""
+"""Launches for dk and dv where dq is added to, by the largest head_dim."""
 ROOMY = (90, 100, 103)
 """Compute capabilities with a tensor memory accelerator, and with the 227 KiB of shared memory and
 the registers that two tables take."""
@@ -132,7 +132,7 @@ class Flash:
 
     def __init__(self, problem: Problem, by_tma: Launches | None, by_pointers: Launches,
                  fused: bool) -> None:  # fmt: skip
-        self.made = kernels("impls.dense.flash_kernels", "triton.flash", problem)
+        self.kernels = kernels("impls.dense.flash_kernels", "triton.flash", problem)
         self.back = kernels("impls.dense.flash_backward_kernels", "triton.flash", problem)
         self.problem, self.by_tma, self.by_pointers = problem, by_tma, by_pointers
         self.fused = fused
@@ -146,7 +146,7 @@ class Flash:
         return out
 
     def note(self) -> str:
-        """How the kernels are launched."""
+        """The kernels' launches."""
         own = self.by_tma or self.by_pointers
         words = f"{own.forward}, {'by TMA' if self.by_tma else 'by pointers'}"
         if not self.problem.gradients:
@@ -156,7 +156,7 @@ class Flash:
         return f"{words}; backward, dk and dv: {own.keys}; dq: {own.queries}"
 
     def options(self, launch: Launch, dtype: torch.dtype, tma: bool) -> dict[str, Any]:
-        """What every kernel is told by name."""
+        """The named arguments of every kernel."""
         d = self.problem.head_dim
         return {
             **self.mask, "Q_BLOCK": launch.q_block, "K_BLOCK": launch.k_block, "HEAD_DIM": d,
@@ -173,15 +173,15 @@ class Flash:
         if self.by_tma is not None:
             launch: Launch = getattr(self.by_tma, kernel)
             d = power(self.problem.head_dim)
-            found = [described(x, getattr(launch, size), d)
+            descriptors = [described(x, getattr(launch, size), d)
                      for x, size in zip(tensors, rows, strict=True)]  # fmt: skip
-            if all(x is not None for x in found):
-                return found, launch, True
+            if all(x is not None for x in descriptors):
+                return descriptors, launch, True
         return list(tensors), getattr(self.by_pointers, kernel), False
 
     @property
     def scale(self) -> float:
-        """Of scores whose exponentials are powers of two."""
+        """The scale of scores whose exponentials are powers of two."""
         return self.problem.scale * math.log2(math.e)
 
 
@@ -194,13 +194,15 @@ def build(problem: Problem, q_block: int, k_block: int, warps: int, stages: int,
         raise Unsupported(
             f"fused=true has no blocks for head_dim={problem.head_dim}: {widest} is the widest"
         )
-    asked = (q_block, k_block, warps, stages)
+    sizes_of_forward = (q_block, k_block, warps, stages)
 
     def own(tma: bool) -> Launches:
         table = launches(problem, tma, fused)
-        forward = Launch(*(n or m for n, m in zip(asked, table.forward, strict=True)))
+        forward = Launch(*(n or m for n, m in zip(sizes_of_forward, table.forward, strict=True)))
         return Launches(
-            forward, _asked("keys", keys, table.keys), _asked("queries", queries, table.queries)
+            forward,
+            _parse_launch("keys", keys, table.keys),
+            _parse_launch("queries", queries, table.queries),
         )
 
     by_pointers = own(False)
@@ -215,14 +217,14 @@ def build(problem: Problem, q_block: int, k_block: int, warps: int, stages: int,
     return Flash(problem, own(True) if tma else None, by_pointers, fused)
 
 
-def _asked(option: str, text: str, own: Launch) -> Launch:
+def _parse_launch(option: str, text: str, own: Launch) -> Launch:
     if not text:
         return own
-    if (told := SHAPE.fullmatch(text)) is None:
+    if (match := SHAPE.fullmatch(text)) is None:
         raise Unsupported(
             f"{option}={text} is not like 64x64x4x2: blocks of queries and of keys, warps, stages"
         )
-    return Launch(*map(int, told.groups()))
+    return Launch(*map(int, match.groups()))
 
 
 Q, K = "q_block", "k_block"
@@ -238,7 +240,7 @@ class _Attention(torch.autograd.Function):
         log_sums = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
         ends, launch, tma = flash.read([q, k, v], (Q, K, K), "forward")
         blocks = -(-problem.q_len // launch.q_block)
-        flash.made.forward[(blocks * problem.batch * problem.heads,)](
+        flash.kernels.forward[(blocks * problem.batch * problem.heads,)](
             *ends, out, log_sums, steps(q), steps(k), steps(v), steps(out), problem.heads,
             problem.group, problem.q_len, problem.kv_len, *flash.band, flash.scale,
             **flash.options(launch, q.dtype, tma),

@@ -1,4 +1,4 @@
-"""What the adapters share: finding the library, reading the mask, laying tensors out.
+"""Shared by the adapters: finding the library, reading the mask, laying tensors out.
 
 Legend in :mod:`impls.heads`; t tokens of packed documents (t = n), and h and c stand for b h and
 b c where heads of all batch elements lie side by side.
@@ -26,14 +26,14 @@ def load(module: str, variant: str, remedy: str) -> Any:
 
     Some draw from Python's random numbers while they are imported; the numbers are put back.
     """
-    drawn = random.getstate()
+    dice = random.getstate()
     try:
         return importlib.import_module(module)
     except (ImportError, OSError, RuntimeError) as error:  # built for another torch or CUDA
         reason = f"{variant} needs the module {module}, which can't be imported: {error}"
         raise Unavailable(reason, remedy) from None
     finally:
-        random.setstate(drawn)
+        random.setstate(dice)
 
 
 def cached_kernel(repository: str, version: int, variant: str) -> Any:
@@ -144,19 +144,19 @@ def unpack(out_nhe: Tensor, problem: Problem) -> Tensor:
     return out_nhe.transpose(0, 1).unflatten(0, (problem.batch, problem.heads))
 
 
-def first(made: Any) -> Tensor:
+def first(result: Any) -> Tensor:
     """The output, of a function that in some of its versions gives its log-sum too."""
-    out: Tensor = made[0] if isinstance(made, tuple) else made
+    out: Tensor = result[0] if isinstance(result, tuple) else result
     return out
 
 
 def offsets(lengths: tuple[int, ...], device: str) -> Tensor:
-    """Where each sequence begins, and the end: int32 [sequences + 1]."""
+    """The start of each sequence, and the end: int32 [sequences + 1]."""
     edges = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     return torch.from_numpy(edges).to(device)
 
 
 def slopes(problem: Problem, copies: int = 1) -> Tensor:
     """The slopes of ALiBi, float32 [h], or [b h] where heads lie side by side."""
-    found = torch.from_numpy(alibi_slopes(problem.heads)).float()
-    return found.repeat(copies).to(problem.device)
+    per_head = torch.from_numpy(alibi_slopes(problem.heads)).float()
+    return per_head.repeat(copies).to(problem.device)

@@ -1,4 +1,4 @@
-"""What the operators of other libraries cost where they are not softmax over the problem's mask."""
+"""Cost of other libraries' operators where they are not softmax over the problem's mask."""
 
 from __future__ import annotations
 

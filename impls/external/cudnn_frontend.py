@@ -39,7 +39,7 @@ class Plan(NamedTuple):
 class Cudnn:
     """``attend``: a plan for each layout that came, forward and backward."""
 
-    def __init__(self, problem: Problem, library: Any, seen: Pattern) -> None:
+    def __init__(self, problem: Problem, library: Any, mask: Pattern) -> None:
         self.problem, self.library = problem, library
         self.handle = library.create_handle()
         alignment = library.diagonal_alignment
@@ -47,8 +47,8 @@ class Cudnn:
         self.mask = {
             "attn_scale": problem.scale,
             "diagonal_alignment": alignment.TOP_LEFT if equal else alignment.BOTTOM_RIGHT,
-            "diagonal_band_left_bound": seen.left + 1 if seen.left >= 0 else None,
-            "diagonal_band_right_bound": 0 if seen.causal else None,
+            "diagonal_band_left_bound": mask.left + 1 if mask.left >= 0 else None,
+            "diagonal_band_right_bound": 0 if mask.causal else None,
         }
         self.plans: dict[tuple[Any, ...], Plan] = {}
 
@@ -129,12 +129,12 @@ def build(problem: Problem) -> Attend:
     """The graph is built at the first call."""
     library = load("cudnn", "cudnn_frontend", REMEDY)
     need_multiple(problem, "cudnn_frontend")
-    seen = pattern(problem, "cudnn_frontend")
+    mask = pattern(problem, "cudnn_frontend")
     need(
-        seen.causal or not seen.local,
+        mask.causal or not mask.local,
         f"cudnn_frontend's windows stand with a causal mask alone, so {problem.mask} needs it too",
     )
-    return Cudnn(problem, library, seen)
+    return Cudnn(problem, library, mask)
 
 
 class _Attention(torch.autograd.Function):

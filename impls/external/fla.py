@@ -46,9 +46,9 @@ Gate = Callable[[Tensor], Tensor]
 def projection(problem: Problem, columns: int) -> Tensor:
     """Random numbers [d, columns] of variance 1 / d in the problem's dtype; the same each time."""
     dice = torch.Generator().manual_seed(SEED)
-    made = torch.randn(problem.head_dim, columns, generator=dice, dtype=torch.float64)
-    made = made / math.sqrt(problem.head_dim)
-    return made.to(getattr(torch, problem.dtype)).to(problem.device)
+    matrix = torch.randn(problem.head_dim, columns, generator=dice, dtype=torch.float64)
+    matrix = matrix / math.sqrt(problem.head_dim)
+    return matrix.to(getattr(torch, problem.dtype)).to(problem.device)
 
 
 def gates(problem: Problem, columns: int, to_gate: Gate) -> Gate:
@@ -57,8 +57,8 @@ def gates(problem: Problem, columns: int, to_gate: Gate) -> Gate:
 
     def gate(k: Tensor) -> Tensor:
         wide = torch.promote_types(k.dtype, torch.float32)
-        made = to_gate(k.to(wide) @ w.to(wide))
-        return made.squeeze(-1) if columns == 1 else made
+        logits = to_gate(k.to(wide) @ w.to(wide))
+        return logits.squeeze(-1) if columns == 1 else logits
 
     return gate
 
@@ -69,7 +69,7 @@ def forget(x: Tensor) -> Tensor:
 
 
 def features(x: Tensor) -> Tensor:
-    """What stands for queries and keys in linear attention: positive."""
+    """The positive features of queries and keys in linear attention."""
     return F.elu(x) + 1.0
 
 
@@ -112,16 +112,16 @@ def build_retention(problem: Problem) -> Attend:
     return attend
 
 
-def _gated(problem: Problem, kernel: Any, unit: bool, **made: Gate) -> Attend:
+def _gated(problem: Problem, kernel: Any, unit: bool, **gate_of: Gate) -> Attend:
     more = {"use_qk_l2norm_in_kernel": True} if unit else {}
 
     def attend(q_bhnd: Tensor, k_bhnd: Tensor, v_bhne: Tensor) -> Tensor:
         k_bnhd = swap(k_bhnd)
-        named = {name: gate(k_bnhd) for name, gate in made.items()}
-        if "beta" in named:
-            named["beta"] = named["beta"].to(v_bhne.dtype)
+        gate_values = {name: gate(k_bnhd) for name, gate in gate_of.items()}
+        if "beta" in gate_values:
+            gate_values["beta"] = gate_values["beta"].to(v_bhne.dtype)
         out = kernel(
-            swap(q_bhnd), k_bnhd, swap(v_bhne), scale=problem.scale, **named, **more
+            swap(q_bhnd), k_bnhd, swap(v_bhne), scale=problem.scale, **gate_values, **more
         )[0]  # fmt: skip
         return swap(out)
 
@@ -149,13 +149,13 @@ def build_delta(problem: Problem) -> Attend:
 # ---- the definitions -----------------------------------------------------------------------------
 
 
-def _pairs(q_bhrd: Tensor, k_bhnd: Tensor, rows: Tensor, kept: Tensor | None) -> Tensor:
+def _pairs(q_bhrd: Tensor, k_bhnd: Tensor, rows: Tensor, decays: Tensor | None) -> Tensor:
     """q . k of each row with the tokens up to it, faded by exp(kept); 0 for later ones."""
     key = torch.arange(k_bhnd.shape[2], device=rows.device)
     later = key > rows[:, None]
     scores = q_bhrd @ k_bhnd.transpose(-1, -2)
-    if kept is not None:
-        scores = scores * kept.masked_fill(later, 0.0).exp().to(scores.dtype)
+    if decays is not None:
+        scores = scores * decays.masked_fill(later, 0.0).exp().to(scores.dtype)
     return scores.masked_fill(later, 0.0)
 
 
@@ -186,8 +186,8 @@ def define_simple_gla(problem: Problem) -> Define:
 
     def define(q: Tensor, k: Tensor, v: Tensor, rows: Tensor) -> Tensor:
         sums = gate(k).cumsum(-1)
-        kept = sums[:, :, rows, None] - sums[:, :, None]
-        return _pairs(q[:, :, rows] * problem.scale, k, rows, kept) @ v
+        decays = sums[:, :, rows, None] - sums[:, :, None]
+        return _pairs(q[:, :, rows] * problem.scale, k, rows, decays) @ v
 
     return define
 
@@ -198,19 +198,19 @@ def _recurrence(problem: Problem, unit: bool, g: Gate | None, beta: Gate | None)
         write = None if beta is None else beta(k).to(v.dtype)
         q = q * (q.square().sum(-1, keepdim=True) + UNIT_TINY).rsqrt() if unit else q
         k = k * (k.square().sum(-1, keepdim=True) + UNIT_TINY).rsqrt() if unit else k
-        wanted = {int(row) for row in rows.tolist()}
+        outputs = {int(row) for row in rows.tolist()}
         state = v.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1])
         out: dict[int, Tensor] = {}
-        for n in range(max(wanted) + 1):
+        for n in range(max(outputs) + 1):
             k_bhd, v_bhe = k[:, :, n], v[:, :, n]
             if keep is not None:
                 fade = keep[:, :, n]
                 state = state * (fade[..., None] if fade.ndim == 3 else fade[..., None, None])
             if write is not None:
-                known = (k_bhd[..., None] * state).sum(-2)
-                v_bhe = write[:, :, n, None] * (v_bhe - known)
+                old_bhe = (k_bhd[..., None] * state).sum(-2)
+                v_bhe = write[:, :, n, None] * (v_bhe - old_bhe)
             state = state + k_bhd[..., None] * v_bhe[..., None, :]
-            if n in wanted:
+            if n in outputs:
                 out[n] = ((q[:, :, n] * problem.scale)[..., None] * state).sum(-2)
         return torch.stack([out[int(row)] for row in rows.tolist()], 2)
 

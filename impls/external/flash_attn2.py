@@ -46,10 +46,10 @@ def build_hub(problem: Problem) -> Attend:
 
 def _call(problem: Problem, library: Any) -> Attend:
     """The function that fits the mask and the phase."""
-    seen = pattern(problem, "flash_attn2")
-    if seen.documents:
-        return _packed(problem, library, seen)
-    more: dict[str, Any] = {"alibi_slopes": slopes(problem) if seen.alibi else None}
+    mask = pattern(problem, "flash_attn2")
+    if mask.documents:
+        return _packed(problem, library, mask)
+    more: dict[str, Any] = {"alibi_slopes": slopes(problem) if mask.alibi else None}
     function = library.flash_attn_func
     if problem.phase == "decode":
         function = library.flash_attn_with_kvcache
@@ -58,21 +58,21 @@ def _call(problem: Problem, library: Any) -> Attend:
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         out_bnhe = function(
             swap(q_bhnd), swap(k_bcmd), swap(v_bcme), softmax_scale=problem.scale,
-            causal=seen.causal, window_size=seen.window, **more,
+            causal=mask.causal, window_size=mask.window, **more,
         )  # fmt: skip
         return swap(out_bnhe)
 
     return attend
 
 
-def _packed(problem: Problem, library: Any, seen: Pattern) -> Attend:
-    edges, longest = offsets(seen.documents, problem.device), max(seen.documents)
-    alibi = slopes(problem, problem.batch) if seen.alibi else None
+def _packed(problem: Problem, library: Any, mask: Pattern) -> Attend:
+    edges, longest = offsets(mask.documents, problem.device), max(mask.documents)
+    alibi = slopes(problem, problem.batch) if mask.alibi else None
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         out_nhe = library.flash_attn_varlen_func(
             pack(q_bhnd), pack(k_bcmd), pack(v_bcme), edges, edges, longest, longest,
-            softmax_scale=problem.scale, causal=seen.causal, window_size=seen.window,
+            softmax_scale=problem.scale, causal=mask.causal, window_size=mask.window,
             alibi_slopes=alibi,
         )  # fmt: skip
         return unpack(out_nhe, problem)

@@ -58,18 +58,18 @@ def build_hub(problem: Problem) -> Attend:
 
 
 def _check_device(problem: Problem, variant: str) -> None:
-    found = capability(problem)
-    if found is not None and found[0] != 9:
-        reason = f"{variant} runs on compute capability 9.x, not on {found[0]}.{found[1]}"
+    version = capability(problem)
+    if version is not None and version[0] != 9:
+        reason = f"{variant} runs on compute capability 9.x, not on {version[0]}.{version[1]}"
         raise Unavailable(reason, "run it on a Hopper GPU (H100, H200)")
 
 
 def _call(problem: Problem, library: Any) -> Attend:
     """The function that fits the mask and the phase."""
     _check_widths(problem)
-    seen = pattern(problem, "flash_attn3")
-    if seen.documents:
-        return _packed(problem, library, seen)
+    mask = pattern(problem, "flash_attn3")
+    if mask.documents:
+        return _packed(problem, library, mask)
     function, more = library.flash_attn_func, dict[str, Any]()
     if problem.phase == "decode":
         function, more = (
@@ -78,11 +78,11 @@ def _call(problem: Problem, library: Any) -> Attend:
         )  # as many as it finds best
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        made = function(
+        result = function(
             swap(q_bhnd), swap(k_bcmd), swap(v_bcme), softmax_scale=problem.scale,
-            causal=seen.causal, window_size=seen.window, **more,
+            causal=mask.causal, window_size=mask.window, **more,
         )  # fmt: skip
-        return swap(first(made))
+        return swap(first(result))
 
     return attend
 
@@ -99,14 +99,14 @@ def _check_widths(problem: Problem) -> None:
     )
 
 
-def _packed(problem: Problem, library: Any, seen: Pattern) -> Attend:
-    edges, longest = offsets(seen.documents, problem.device), max(seen.documents)
+def _packed(problem: Problem, library: Any, mask: Pattern) -> Attend:
+    edges, longest = offsets(mask.documents, problem.device), max(mask.documents)
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        made = library.flash_attn_varlen_func(
+        result = library.flash_attn_varlen_func(
             pack(q_bhnd), pack(k_bcmd), pack(v_bcme), edges, edges, longest, longest,
-            softmax_scale=problem.scale, causal=seen.causal, window_size=seen.window,
+            softmax_scale=problem.scale, causal=mask.causal, window_size=mask.window,
         )  # fmt: skip
-        return unpack(first(made), problem)
+        return unpack(first(result), problem)
 
     return attend

@@ -40,15 +40,15 @@ def build(problem: Problem) -> Attend:
     _check_device(problem)
     library = load("flash_attn.cute", "flash_attn4", REMEDY)
     need_multiple(problem, "flash_attn4")
-    seen = pattern(problem, "flash_attn4")
-    window = tuple(None if side < 0 else side for side in seen.window)
-    if seen.documents:
-        return _packed(problem, library, seen, window)
+    mask = pattern(problem, "flash_attn4")
+    window = tuple(None if side < 0 else side for side in mask.window)
+    if mask.documents:
+        return _packed(problem, library, mask, window)
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         out = library.flash_attn_func(
             swap(q_bhnd), swap(k_bcmd), swap(v_bcme), softmax_scale=problem.scale,
-            causal=seen.causal, window_size=window,
+            causal=mask.causal, window_size=window,
         )  # fmt: skip
         return swap(first(out))
 
@@ -56,29 +56,29 @@ def build(problem: Problem) -> Attend:
 
 
 def _check_device(problem: Problem) -> None:
-    found = capability(problem) or (9, 0)
-    if found[0] not in (9, 10, 11):
-        reason = f"flash_attn4 has no forward and backward for capability {found[0]}.{found[1]}"
+    version = capability(problem) or (9, 0)
+    if version[0] not in (9, 10, 11):
+        reason = f"flash_attn4 has no forward and backward for capability {version[0]}.{version[1]}"
         raise Unavailable(reason, "run it on a Hopper or Blackwell GPU (H100, H200, B200)")
     d, e = problem.head_dim, problem.v_head_dim
     wide = {(192, 128), (256, 256)}
     need(
-        max(d, e) <= (256 if found[0] == 9 else 128) or (found[0] > 9 and (d, e) in wide),
+        max(d, e) <= (256 if version[0] == 9 else 128) or (version[0] > 9 and (d, e) in wide),
         f"flash_attn4 takes widths up to 256 on Hopper, on Blackwell up to 128, 192 with 128 or "
         f"256 with 256, not head_dim {d} with v_head_dim {e}",
     )
 
 
 def _packed(
-    problem: Problem, library: Any, seen: Pattern, window: tuple[int | None, ...]
+    problem: Problem, library: Any, mask: Pattern, window: tuple[int | None, ...]
 ) -> Attend:
-    edges, longest = offsets(seen.documents, problem.device), max(seen.documents)
+    edges, longest = offsets(mask.documents, problem.device), max(mask.documents)
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         out = library.flash_attn_varlen_func(
             pack(q_bhnd), pack(k_bcmd), pack(v_bcme), cu_seqlens_q=edges, cu_seqlens_k=edges,
             max_seqlen_q=longest, max_seqlen_k=longest, softmax_scale=problem.scale,
-            causal=seen.causal, window_size=window,
+            causal=mask.causal, window_size=window,
         )  # fmt: skip
         return unpack(first(out), problem)
 

@@ -98,9 +98,9 @@ def definition(problem: Problem, threshold: float) -> Define:
             weight = decided.amax(-1) - top[..., 0].float() - total[..., 0].float().log2()
             stays = ((weight - least).amax(-1) >= 0.0)[..., None, None]
             higher = torch.maximum(top, scores.amax(-1, keepdim=True))
-            p, kept = (scores - higher).exp2(), (top - higher).exp2()
-            out = torch.where(stays, out * kept + p @ v_bhme[:, :, keys], out)
-            total = torch.where(stays, total * kept + p.sum(-1, keepdim=True), total)
+            p, decay = (scores - higher).exp2(), (top - higher).exp2()
+            out = torch.where(stays, out * decay + p @ v_bhme[:, :, keys], out)
+            total = torch.where(stays, total * decay + p.sum(-1, keepdim=True), total)
             top = torch.where(stays, higher, top)
         return out / total
 

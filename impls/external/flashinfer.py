@@ -39,68 +39,68 @@ def build(problem: Problem, backend: str = "fa2") -> Attend:
         f"flashinfer takes head_dim 64, 128 or 256 with the same v_head_dim, not {d} and {e}",
     )
     library = load("flashinfer", "flashinfer", REMEDY)
-    seen = pattern(problem, "flashinfer")
+    mask = pattern(problem, "flashinfer")
     need(
-        seen.causal or not seen.local or seen.right >= problem.kv_len,
+        mask.causal or not mask.local or mask.right >= problem.kv_len,
         f"flashinfer's windows have a left side only, so {problem.mask} needs causal too",
     )
-    if seen.documents:
-        return _Ragged(problem, library, seen, backend)
+    if mask.documents:
+        return _Ragged(problem, library, mask, backend)
     if problem.phase == "decode" and problem.q_len == 1:
-        return _Decode(problem, library, seen)
-    return _Prefill(problem, library, seen, backend)
+        return _Decode(problem, library, mask)
+    return _Prefill(problem, library, mask, backend)
 
 
 class _Prefill:
-    def __init__(self, problem: Problem, library: Any, seen: Pattern, backend: str) -> None:
-        self.problem, self.library, self.seen, self.backend = problem, library, seen, backend
+    def __init__(self, problem: Problem, library: Any, mask: Pattern, backend: str) -> None:
+        self.problem, self.library, self.mask, self.backend = problem, library, mask, backend
 
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         out_nhe = self.library.single_prefill_with_kv_cache(
-            pack(q_bhnd), k_bcmd.flatten(0, 1), v_bcme.flatten(0, 1), causal=self.seen.causal,
-            kv_layout="HND", sm_scale=self.problem.scale, window_left=self.seen.left,
+            pack(q_bhnd), k_bcmd.flatten(0, 1), v_bcme.flatten(0, 1), causal=self.mask.causal,
+            kv_layout="HND", sm_scale=self.problem.scale, window_left=self.mask.left,
             backend=self.backend,
         )  # fmt: skip
         return unpack(out_nhe, self.problem)
 
     def note(self) -> str:
-        """What ran."""
+        """The backend."""
         return f"single_prefill_with_kv_cache, backend {self.backend}"
 
 
 class _Decode:
     """One query sees every key it may by standing at the last: causal says nothing more."""
 
-    def __init__(self, problem: Problem, library: Any, seen: Pattern) -> None:
-        self.problem, self.library, self.seen = problem, library, seen
+    def __init__(self, problem: Problem, library: Any, mask: Pattern) -> None:
+        self.problem, self.library, self.mask = problem, library, mask
         self.tensor_cores = problem.group >= TENSOR_CORES_FROM
 
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         out_he = self.library.single_decode_with_kv_cache(
             q_bhnd.flatten(0, 2), k_bcmd.flatten(0, 1), v_bcme.flatten(0, 1),
             kv_layout="HND", use_tensor_cores=self.tensor_cores,
-            window_left=self.seen.left, sm_scale=self.problem.scale,
+            window_left=self.mask.left, sm_scale=self.problem.scale,
         )  # fmt: skip
         return unpack(out_he[None], self.problem)
 
     def note(self) -> str:
-        """What ran."""
+        """The backend."""
         cores = "with" if self.tensor_cores else "without"
         return f"single_decode_with_kv_cache {cores} tensor cores"
 
 
 class _Ragged:
-    def __init__(self, problem: Problem, library: Any, seen: Pattern, backend: str) -> None:
+    def __init__(self, problem: Problem, library: Any, mask: Pattern, backend: str) -> None:
         self.problem, self.backend = problem, backend
         dtype = getattr(torch, problem.dtype)
         space = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=problem.device)
-        edges = offsets(seen.documents, problem.device)
+        edges = offsets(mask.documents, problem.device)
         self.wrapper = library.BatchPrefillWithRaggedKVCacheWrapper(
             space, kv_layout="NHD", backend=backend
         )
         self.wrapper.plan(
             edges, edges, problem.batch * problem.heads, problem.batch * problem.kv_heads,
-            problem.head_dim, causal=seen.causal, window_left=seen.left, sm_scale=problem.scale,
+            problem.head_dim, causal=mask.causal, window_left=mask.left, sm_scale=problem.scale,
             q_data_type=dtype, kv_data_type=dtype,
         )  # fmt: skip
 
@@ -108,5 +108,5 @@ class _Ragged:
         return unpack(self.wrapper.run(pack(q_bhnd), pack(k_bcmd), pack(v_bcme)), self.problem)
 
     def note(self) -> str:
-        """What ran."""
+        """The backend."""
         return f"BatchPrefillWithRaggedKVCacheWrapper, backend {self.backend}"

@@ -76,13 +76,14 @@ class _Near:
         return swap(out_bnhe)
 
     def note(self) -> str:
-        """What ran, and where the window was cut."""
+        """The backend, and where the window was cut."""
         whole = self.window == self.problem.q_len
         text = f"backend {self.dense if whole else self.backend}"
-        text += ", uncompiled: the whole matrix of scores" * (self.problem.device == "cpu")
-        return text + (f"; window {self.asked} is all {self.window} keys") * (
-            self.asked > self.window
-        )
+        if self.problem.device == "cpu":
+            text += ", uncompiled: the whole matrix of scores"
+        if self.asked > self.window:
+            text += f"; window {self.asked} is all {self.window} keys"
+        return text
 
 
 def definition(problem: Problem, window: int = 128, backend: str = "") -> Define:

@@ -38,7 +38,7 @@ class Swapped:
     """``attend`` with another kernel active until the last of its kind is dropped."""
 
     standing: ClassVar[Counter[str]] = Counter()
-    """How many there are of each kernel."""
+    """The number of live users of each kernel."""
 
     def __init__(self, problem: Problem, kernel: str, variant: str) -> None:
         self.problem, self.kernel = problem, kernel
@@ -71,7 +71,7 @@ class Swapped:
         return out[..., : self.problem.v_head_dim] if more else out
 
     def note(self) -> str:
-        """What ran."""
+        """The backend."""
         return f"{self.kernel} under torch's FLASH_ATTENTION"
 
 
@@ -83,10 +83,10 @@ def _drop(registry: Any, kernel: str) -> None:
 
 
 def _build(problem: Problem, kernel: str, variant: str, module: str, remedy: str) -> Attend:
-    found = capability(problem)
-    if found is not None and found[0] not in MAJORS[kernel]:
+    version = capability(problem)
+    if version is not None and version[0] not in MAJORS[kernel]:
         runs = " or ".join(f"{major}.x" for major in MAJORS[kernel])
-        reason = f"{variant} runs on compute capability {runs}, not on {found[0]}.{found[1]}"
+        reason = f"{variant} runs on compute capability {runs}, not on {version[0]}.{version[1]}"
         raise Unavailable(reason, "run it on a Hopper GPU (H100, H200)")
     load(module, variant, remedy)
     mask = problem.mask

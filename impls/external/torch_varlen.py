@@ -39,8 +39,8 @@ def build(problem: Problem) -> Attend:
         raise Unavailable(reason + f"; that of torch {torch.__version__} does not", REMEDY)
     _check_kernel()
     need_multiple(problem, "torch.varlen")
-    seen = pattern(problem, "torch.varlen")
-    ends = [seen.documents or (length,) for length in (problem.q_len, problem.kv_len)]
+    mask = pattern(problem, "torch.varlen")
+    ends = [mask.documents or (length,) for length in (problem.q_len, problem.kv_len)]
     edges = [offsets(lengths, problem.device) for lengths in ends]
     longest = [max(lengths) for lengths in ends]
     asks = "enable_gqa" in takes and problem.group > 1  # before, groups needed no asking
@@ -49,7 +49,7 @@ def build(problem: Problem) -> Attend:
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         out_nhe = function(
             pack(q_bhnd), pack(k_bcmd), pack(v_bcme), *edges, *longest, scale=problem.scale,
-            window_size=seen.window, **more,
+            window_size=mask.window, **more,
         )  # fmt: skip
         return unpack(out_nhe, problem)
 

@@ -55,27 +55,27 @@ def build(problem: Problem, backend: str = "fused") -> Attend:
     need_multiple(problem, "transformer_engine")
     library = load("transformer_engine.pytorch", "transformer_engine", REMEDY)
     make = find(library, "DotProductAttention", "transformer_engine", REMEDY)
-    seen = pattern(problem, "transformer_engine")
-    copies = problem.batch if seen.documents else 1
+    mask = pattern(problem, "transformer_engine")
+    copies = problem.batch if mask.documents else 1
     widths = (problem.head_dim, problem.v_head_dim)
     module = make(
         num_attention_heads=problem.heads * copies,
         kv_channels=widths[0] if widths[0] == widths[1] else widths,
         num_gqa_groups=problem.kv_heads * copies,
         attention_dropout=0.0,
-        qkv_format="thd" if seen.documents else "bshd",
-        attn_mask_type=_mask_type(problem, seen),
-        window_size=seen.window,
+        qkv_format="thd" if mask.documents else "bshd",
+        attn_mask_type=_mask_type(problem, mask),
+        window_size=mask.window,
         softmax_scale=problem.scale,
         attention_type="self" if problem.q_len == problem.kv_len else "cross",
     )
-    return _Engine(problem, module, seen, backend)
+    return _Engine(problem, module, mask, backend)
 
 
-def _mask_type(problem: Problem, seen: Pattern) -> str:
-    if seen.documents:
-        return "padding_causal" if seen.causal else "padding"
-    if not seen.causal:
+def _mask_type(problem: Problem, mask: Pattern) -> str:
+    if mask.documents:
+        return "padding_causal" if mask.causal else "padding"
+    if not mask.causal:
         return "no_mask"
     return "causal" if problem.q_len == problem.kv_len else "causal_bottom_right"
 
@@ -116,19 +116,19 @@ def _same_chance(device: torch.device) -> Iterator[None]:
 
 
 class _Engine:
-    def __init__(self, problem: Problem, module: Any, seen: Pattern, backend: str) -> None:
-        self.problem, self.module, self.seen, self.backend = problem, module, seen, backend
+    def __init__(self, problem: Problem, module: Any, mask: Pattern, backend: str) -> None:
+        self.problem, self.module, self.mask, self.backend = problem, module, mask, backend
         self.state: dict[str, Any] = getattr(
             load(CHOICE, "transformer_engine", REMEDY), "_attention_backends", {}
         )
         self.state["backend_selection_requires_update"] = True  # it keeps the last one's choice
-        if seen.documents:
-            self.edges = offsets(seen.documents, problem.device)
+        if mask.documents:
+            self.edges = offsets(mask.documents, problem.device)
 
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         lay, more = swap, {}
-        if self.seen.documents:
-            longest = max(self.seen.documents)
+        if self.mask.documents:
+            longest = max(self.mask.documents)
             lay, more = pack, {
                 "cu_seqlens_q": self.edges, "cu_seqlens_kv": self.edges,
                 "max_seqlen_q": longest, "max_seqlen_kv": longest,
@@ -142,9 +142,9 @@ class _Engine:
                 raise Unsupported(reason) from None
             raise
         out = flat.unflatten(-1, (-1, self.problem.v_head_dim))  # the heads come laid end to end
-        return unpack(out, self.problem) if self.seen.documents else swap(out)
+        return unpack(out, self.problem) if self.mask.documents else swap(out)
 
     def note(self) -> str:
-        """What the library says that it chose."""
-        chosen = [key for key in SWITCHES if self.state.get(f"use_{key}_attention")]
-        return f"backend {', '.join(chosen) or self.backend}"
+        """The library's own choice of backend."""
+        backends = [key for key in SWITCHES if self.state.get(f"use_{key}_attention")]
+        return f"backend {', '.join(backends) or self.backend}"

@@ -40,11 +40,11 @@ def build(problem: Problem, op: str = "fa2") -> Attend:
         f"xformers' fa3 takes head_dim {least} or more in phase {problem.phase}, "
         f"not {problem.head_dim}",
     )
-    seen = pattern(problem, "xformers")
-    bias = _bias(problem, fmha.attn_bias, seen)
+    mask = pattern(problem, "xformers")
+    bias = _bias(problem, fmha.attn_bias, mask)
     module = fmha.flash if op == "fa2" else fmha.flash3
     operator = (module.FwOp, module.BwOp)
-    batch = 1 if seen.documents else problem.batch
+    batch = 1 if mask.documents else problem.batch
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         laid_out = _laid_out(problem, batch, q_bhnd, k_bcmd, v_bcme)
@@ -56,29 +56,29 @@ def build(problem: Problem, op: str = "fa2") -> Attend:
             if "does not support inputs" not in str(error):
                 raise
             why = str(error).partition("is not supported because:")[2].split("\n")
-            told = "; ".join(filter(None, map(str.strip, why)))
-            raise Unsupported(f"xformers refuses: {told}") from None
+            reasons = "; ".join(filter(None, map(str.strip, why)))
+            raise Unsupported(f"xformers refuses: {reasons}") from None
         return _back(out, problem)
 
     return attend
 
 
-def _bias(problem: Problem, kinds: Any, seen: Pattern) -> Any:
+def _bias(problem: Problem, kinds: Any, mask: Pattern) -> Any:
     """The bias object that means the problem's mask; a window counts its own place too."""
-    if seen.documents:
+    if mask.documents:
         device = torch.device(problem.device)
-        blocks = kinds.BlockDiagonalMask.from_seqlens(list(seen.documents), device=device)
-        if not seen.causal:
-            need(not seen.local, "xformers has windows in documents only together with causal")
+        blocks = kinds.BlockDiagonalMask.from_seqlens(list(mask.documents), device=device)
+        if not mask.causal:
+            need(not mask.local, "xformers has windows in documents only together with causal")
             return blocks
-        return blocks.make_local_attention(seen.left + 1) if seen.local else blocks.make_causal()
-    if seen.local and not seen.causal:
-        return kinds.LocalAttentionFromBottomRightMask(seen.left, seen.right)
-    if not seen.causal:
+        return blocks.make_local_attention(mask.left + 1) if mask.local else blocks.make_causal()
+    if mask.local and not mask.causal:
+        return kinds.LocalAttentionFromBottomRightMask(mask.left, mask.right)
+    if not mask.causal:
         return None
-    if seen.local:
+    if mask.local:
         corner = kinds.LowerTriangularFromBottomRightMask()
-        return corner.make_local_attention(seen.left + 1)
+        return corner.make_local_attention(mask.left + 1)
     square = problem.q_len == problem.kv_len
     return kinds.LowerTriangularMask() if square else kinds.LowerTriangularFromBottomRightMask()
 

@@ -18,7 +18,7 @@ def _row(name: str, title: str, place: str, cost: str, **more: Any) -> Variant:
 
 
 def _fast(operator: str) -> dict[str, str]:
-    """What must run where torch's inference fast path is asked for."""
+    """The operators that must run where torch's inference fast path is asked for."""
     return {f"{device}?fastpath=true": operator for device in DEVICES}
 
 

@@ -57,8 +57,8 @@ class MultiHeadAttention(nn.Module):
             setattr(self, name, nn.Parameter(nn.init.xavier_uniform_(torch.empty(shape))))
         sizes = {"q": embed_dim, "k": keys if key_bias else 0, "v": keys, "out": embed_dim}
         for name, size in sizes.items():
-            made_of = nn.Parameter(torch.zeros(size)) if bias and size else None
-            self.register_parameter(f"{name}_bias", made_of)
+            parameter = nn.Parameter(torch.zeros(size)) if bias and size else None
+            self.register_parameter(f"{name}_bias", parameter)
 
     def project(
         self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None
@@ -162,20 +162,20 @@ def from_torch(module: nn.MultiheadAttention, key_bias: bool = True) -> MultiHea
         module.embed_dim, module.num_heads, kdim=module.kdim, vdim=module.vdim, bias=bias,
         key_bias=key_bias, dropout=module.dropout,
     ).to(module.out_proj.weight)  # fmt: skip
-    given = torch_parameters(ours, {n: p.detach() for n, p in module.named_parameters()})
+    values = torch_parameters(ours, {n: p.detach() for n, p in module.named_parameters()})
     with torch.no_grad():
         for name, parameter in ours.named_parameters():
-            parameter.copy_(given[name])
+            parameter.copy_(values[name])
     return ours.train(module.training)
 
 
 def torch_parameters(ours: MultiHeadAttention, theirs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What torch's layer has, or its gradients by name, under our names."""
+    """The parameters of torch's layer, or its gradients by name, under our names."""
     names = {"in_proj_weight": "in_weight", "q_proj_weight": "q_weight", "k_proj_weight":
              "k_weight", "v_proj_weight": "v_weight", "out_proj.weight": "out_weight",
              "out_proj.bias": "out_bias"}  # fmt: skip
-    found = {ours: theirs[name] for name, ours in names.items() if name in theirs}
+    parameters = {ours: theirs[name] for name, ours in names.items() if name in theirs}
     if "in_proj_bias" in theirs:
         parts = zip("qkv", theirs["in_proj_bias"].chunk(3), strict=True)
-        found |= {f"{letter}_bias": part for letter, part in parts}
-    return {name: found[name] for name, _ in ours.named_parameters()}
+        parameters |= {f"{letter}_bias": part for letter, part in parts}
+    return {name: parameters[name] for name, _ in ours.named_parameters()}

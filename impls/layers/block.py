@@ -20,7 +20,7 @@ from torch import Tensor
 
 from impls.layers.common import NORM_EPS, Memory, around, ends, refuse_context
 from impls.layers.plain import LayerDefine, block_of_rows
-from impls.layers.weights import Weights, block_shapes, made, refuse_block_options
+from impls.layers.weights import Weights, block_shapes, draw_weights, refuse_block_options
 from impls.problem import Problem
 from impls.spec import Variant
 
@@ -43,11 +43,11 @@ class Block:
         return self._rest(new + self.attention(self._first(x_bme)))
 
     def note(self) -> str:
-        """What the core says of itself."""
+        """The core's own note."""
         return self.attention.note()
 
     def remember(self, x_bme: Tensor) -> Memory:
-        """Of all tokens but the new ones."""
+        """The memory of all tokens but the new ones."""
         with torch.no_grad():
             return self.attention.remember(self._first(x_bme))
 
@@ -83,10 +83,10 @@ def build(problem: Problem, core: Variant, norm: str, activation: str, ff: int) 
     """Legend in :mod:`impls.layers.common`."""
     refuse_block_options(norm, activation, ff)
     refuse_context(problem)
-    return Block(problem, made(block_shapes(problem, ff), problem), core, norm, activation)
+    return Block(problem, draw_weights(block_shapes(problem, ff), problem), core, norm, activation)
 
 
 def definition(problem: Problem, core: Variant, norm: str, activation: str, ff: int) -> LayerDefine:
     """Every step written out, around the core's definition."""
-    weights = made(block_shapes(problem, max(ff, 1)), problem)
+    weights = draw_weights(block_shapes(problem, max(ff, 1)), problem)
     return LayerDefine(problem, weights, block_of_rows(problem, core, norm, activation))

@@ -1,4 +1,4 @@
-"""What the layers share: projections, the core inside, and the tokens' way through it.
+"""Shared by the layers: projections, the core inside, and the tokens' way through it.
 
     q = x W_q^T + b_q,  k = y W_k^T + b_k,  v = y W_v^T + b_v,  out = heads W_o^T + b_o
 
@@ -66,7 +66,7 @@ def core_attend(core: Variant, problem: Problem) -> Attend:
 
 
 def ends(problem: Problem, x_bme: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Where queries come from, and keys where from elsewhere: a decoder's new tokens are last."""
+    """The tokens of queries and of keys, where they differ: a decoder's new tokens are last."""
     if context is None and problem.phase == "decode":
         return x_bme[:, problem.kv_len - problem.q_len :], x_bme
     return x_bme, context
@@ -91,12 +91,12 @@ def refuse_context(problem: Problem) -> None:
 
 
 class Memory(NamedTuple):
-    """What a decoder keeps: the first ``tokens`` places of a cache, or what the core remembers.
+    """A decoder's memory: the first ``tokens`` places of a cache, or the core's own memory.
 
     A step writes past the places that count, so what counts stays as it is.
     """
 
-    kept: Any
+    state: Any
     tokens: int
 
 
@@ -122,13 +122,13 @@ class Layer:
         return self.join(self.mix(*self.project(*ends(self.problem, x_bne, context_bme))))
 
     def note(self) -> str:
-        """What the core says of itself."""
+        """The core's own note."""
         note = getattr(self.mix, "note", None)
         return str(note()) if callable(note) else ""
 
     @torch.no_grad()
     def remember(self, x_bme: Tensor) -> Memory:
-        """Of all tokens but the new ones."""
+        """The memory of all tokens but the new ones."""
         _, k, v = self.project(x_bme[:, :0], x_bme)
         if hasattr(self.mix, "remember"):
             return Memory(self.mix.remember(k, v), k.shape[2])
@@ -140,16 +140,16 @@ class Layer:
     @torch.no_grad()
     def step(self, x_bne: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """The new tokens, which are the last of all."""
-        kept, before = memory
+        state, before = memory
         q, k, v = self.project(x_bne, None)
         tokens = before + k.shape[2]
         if hasattr(self.mix, "step"):
-            out, kept = self.mix.step(q, k, v, kept)
+            out, state = self.mix.step(q, k, v, state)
         else:
-            for cache, values in zip(kept, (k, v), strict=True):
+            for cache, values in zip(state, (k, v), strict=True):
                 cache[:, :, before:tokens] = values
-            out = self.mix(q, kept[0], kept[1])
-        return self.join(out), Memory(kept, tokens)
+            out = self.mix(q, state[0], state[1])
+        return self.join(out), Memory(state, tokens)
 
 
 def around(problem: Problem, weights: Weights, core: Variant) -> Layer:

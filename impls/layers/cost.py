@@ -1,4 +1,4 @@
-"""What layers cost: a product for each projection, and the core's own work.
+"""Cost of layers: a product for each projection, and the core's own work.
 
 A projection of T tokens from E numbers to w is 2 T E w FLOPs, twice that backward. In a decoder
 only the new tokens are projected. Bytes are tokens and weights read once and the output written
@@ -70,10 +70,10 @@ def mixed(problem: Problem, form: str, edges: int, hidden: int, seed: int) -> Co
         more = 4 * edges * pairs + 2 * h * d * edges * (keys + queries)
         more += once * edges * (edges + 1) * (form == "full")
         weights = (h + problem.kv_heads) * d * edges
-    seen = problem.q_len * problem.kv_len * edges * problem.item_bytes
+    score_bytes = problem.q_len * problem.kv_len * edges * problem.item_bytes
     inside = Cost(softmax.flops + by_phase(problem, more), softmax.bytes)
     whole = _whole(problem, _projecting(problem), _attention_weights(problem) + weights, inside)
-    return Cost(whole.flops, whole.bytes + seen * (2 if problem.phase == "train" else 1))
+    return Cost(whole.flops, whole.bytes + score_bytes * (2 if problem.phase == "train" else 1))
 
 
 def latent_sizes(problem: Problem, latent: int, rope: int) -> tuple[int, int]:
@@ -128,8 +128,8 @@ def _of_core(problem: Problem, core: Variant) -> Cost:
     """The core's work and bytes by its own row."""
     if core.cost is None:
         return _softmax(problem)
-    made: Cost = load_function(core.cost)(problem.with_(level="core"), **core.chosen)
-    return made
+    cost: Cost = load_function(core.cost)(problem.with_(level="core"), **core.chosen)
+    return cost
 
 
 def _whole(problem: Problem, forward: int, weights: int, inside: Cost) -> Cost:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from impls.layers.attention import MultiHeadAttention
 from impls.layers.common import Heads, Layer, core_attend
 from impls.layers.plain import LayerDefine, attention_of_rows
-from impls.layers.weights import Weights, attention_shapes, made
+from impls.layers.weights import Weights, attention_shapes, draw_weights
 from impls.problem import Problem
 from impls.spec import Variant
 
@@ -32,7 +32,7 @@ def build(problem: Problem, core: Variant, key_bias: bool, bias: bool) -> Layer:
         module = MultiHeadAttention(
             problem.width, problem.heads, problem.kv_heads, bias=bias, key_bias=key_bias
         )
-    weights = made(attention_shapes(problem, bias=bias, key_bias=key_bias), problem)
+    weights = draw_weights(attention_shapes(problem, bias=bias, key_bias=key_bias), problem)
     for name, values in weights.items():
         setattr(module, name, nn.Parameter(values))
 
@@ -45,5 +45,5 @@ def build(problem: Problem, core: Variant, key_bias: bool, bias: bool) -> Layer:
 
 def definition(problem: Problem, core: Variant, key_bias: bool, bias: bool) -> LayerDefine:
     """Three projections one after the other, the core's definition, and a fourth."""
-    weights = made(attention_shapes(problem, bias=bias, key_bias=key_bias), problem)
+    weights = draw_weights(attention_shapes(problem, bias=bias, key_bias=key_bias), problem)
     return LayerDefine(problem, weights, attention_of_rows(problem, core))

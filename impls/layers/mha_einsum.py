@@ -18,7 +18,7 @@ from torch import Tensor
 from impls.heads import Attend, grouped
 from impls.layers.common import Heads, Layer
 from impls.layers.plain import LayerDefine, softmax_define
-from impls.layers.weights import Weights, made
+from impls.layers.weights import Weights, draw_weights
 from impls.problem import Problem
 from impls.score_mask import ScoreMask
 
@@ -47,7 +47,7 @@ def _softmax(problem: Problem) -> Attend:
 
 def build(problem: Problem) -> Layer:
     """Legend in :mod:`impls.layers.common`."""
-    weights = made(_shapes(problem), problem)
+    weights = draw_weights(_shapes(problem), problem)
     d = problem.head_dim
 
     def heads(x_bne: Tensor, name: str) -> Tensor:
@@ -79,4 +79,4 @@ def definition(problem: Problem) -> LayerDefine:
         joined = [out[:, i] @ w for i, w in enumerate(weights["out_weight"].unbind())]
         return torch.stack(joined).sum(0) + weights["out_bias"]
 
-    return LayerDefine(problem, made(_shapes(problem), problem), of_rows)
+    return LayerDefine(problem, draw_weights(_shapes(problem), problem), of_rows)

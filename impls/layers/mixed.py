@@ -34,7 +34,7 @@ from torch.utils.checkpoint import checkpoint
 from impls.heads import grouped, to_query_heads
 from impls.layers.common import Heads, Layer, by_heads, in_bias, projected, side_by_side
 from impls.layers.plain import LayerDefine, masked_softmax
-from impls.layers.weights import Weights, attention_shapes, made
+from impls.layers.weights import Weights, attention_shapes, draw_weights
 from impls.problem import Problem
 from impls.score_mask import ScoreMask
 from impls.spec import Unsupported
@@ -86,8 +86,8 @@ class _MatNet(torch.autograd.Function):
             dw.append(_dot(through, s) * a.flatten())
             db.append(through.sum(0).flatten(1) @ z_Rp.mT * a[:, 0])
             ds.addcmul_(through, w * a)
-        grown = (torch.stack(parts, 1) for parts in (dw, db, da))
-        weights = (x.to(w.dtype) for x, w in zip(grown, (w_hj, b_hjR, a_hj), strict=True))
+        gradients = (torch.stack(parts, 1) for parts in (dw, db, da))
+        weights = (x.to(w.dtype) for x, w in zip(gradients, (w_hj, b_hjR, a_hj), strict=True))
         return (ds.to(s_bhnm.dtype), None, *weights)
 
 
@@ -137,8 +137,8 @@ class _Scores:
         weights, wide = self.weights, self.z_Rp.dtype
         own_hj = weights["score_weight"].to(wide) * self.problem.scale
         edge_hjR = torch.cat((weights["edge_weight"], weights["mix1_bias"][..., None]), -1)
-        given = scores_bhnm, self.z_Rp, own_hj, edge_hjR, weights["mix_weight"]
-        mixed: Tensor = _MatNet.apply(*given)  # type: ignore[no-untyped-call]
+        arguments = scores_bhnm, self.z_Rp, own_hj, edge_hjR, weights["mix_weight"]
+        mixed: Tensor = _MatNet.apply(*arguments)  # type: ignore[no-untyped-call]
         return mixed.to(scores_bhnm.dtype)
 
     def _with_edges(self, scores_bhnm: Tensor, q_bhnd: Tensor, k_bcmd: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ def build(problem: Problem, form: str, edges: int, hidden: int, seed: int) -> La
         raise Unsupported(f"form={form!r} is not one of {', '.join(FORMS)}")
     if edges < 1 or hidden < 1:
         raise Unsupported(f"edges={edges} and hidden={hidden} must both be 1 or more")
-    weights = made(_shapes(problem, form, edges, hidden), problem)
+    weights = draw_weights(_shapes(problem, form, edges, hidden), problem)
 
     def project(x_bne: Tensor, y_bme: Tensor | None) -> Heads:
         return projected(x_bne, y_bme, weights["in_weight"], in_bias(weights), problem.head_dim)
@@ -196,8 +196,8 @@ def definition(problem: Problem, form: str, edges: int, hidden: int, seed: int) 
 
     def of_rows(x: Tensor, y: Tensor, rows: Tensor, weights: Weights) -> Tensor:
         widths = (problem.width, *[problem.kv_heads * d] * 2)
-        named = zip("qkv", (x, y, y), weights["in_weight"].split(widths), strict=True)
-        q, k, v = (by_heads(t @ w.T + weights[f"{name}_bias"], d) for name, t, w in named)
+        inputs = zip("qkv", (x, y, y), weights["in_weight"].split(widths), strict=True)
+        q, k, v = (by_heads(t @ w.T + weights[f"{name}_bias"], d) for name, t, w in inputs)
         z = z_nmR[rows].to(x)
         scores = [
             checkpoint(head, q[:, i, rows], k[:, i // group], z, i, weights, use_reentrant=False)
@@ -208,4 +208,4 @@ def definition(problem: Problem, form: str, edges: int, hidden: int, seed: int) 
         return out @ weights["out_weight"].T + weights["out_bias"]
 
     shapes = _shapes(problem, form, max(edges, 1), max(hidden, 1))
-    return LayerDefine(problem, made(shapes, problem), of_rows)
+    return LayerDefine(problem, draw_weights(shapes, problem), of_rows)

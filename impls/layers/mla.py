@@ -37,7 +37,7 @@ from impls.layers.common import (
 )
 from impls.layers.cost import latent_sizes
 from impls.layers.plain import LayerDefine, softmax_define
-from impls.layers.weights import Weights, made
+from impls.layers.weights import Weights, draw_weights
 from impls.problem import Problem
 from impls.score_mask import grouped_mask, sdpa_arguments
 from impls.spec import Unsupported
@@ -64,7 +64,7 @@ class _Latent:
 
     def __init__(self, problem: Problem, latent: int, rope: int, absorbed: bool) -> None:
         self.problem, self.latent, self.rope, self.absorbed = problem, latent, rope, absorbed
-        self.weights = made(_shapes(problem, latent, rope), problem)
+        self.weights = draw_weights(_shapes(problem, latent, rope), problem)
         for weight in self.weights.values():
             weight.requires_grad_()
         angles = _angles(torch.arange(problem.kv_len), rope)
@@ -79,7 +79,7 @@ class _Latent:
     def __call__(self, x_bme: Tensor) -> Tensor:
         """Tokens to tokens."""
         new, _ = ends(self.problem, x_bme, None)
-        return self._attended(new, self._kept(x_bme, 0))
+        return self._attended(new, self._latents(x_bme, 0))
 
     @torch.no_grad()
     def remember(self, x_bme: Tensor) -> Memory:
@@ -87,7 +87,7 @@ class _Latent:
         before = x_bme.shape[1]
         width = self.latent + self.rope
         cache = x_bme.new_empty(x_bme.shape[0], self.problem.kv_len, width)
-        cache[:, :before] = self._kept(x_bme, 0)
+        cache[:, :before] = self._latents(x_bme, 0)
         return Memory(cache, before)
 
     @torch.no_grad()
@@ -95,7 +95,7 @@ class _Latent:
         """The new tokens, which are the last of all."""
         cache, before = memory
         tokens = before + x_bne.shape[1]
-        cache[:, before:tokens] = self._kept(x_bne, before)
+        cache[:, before:tokens] = self._latents(x_bne, before)
         return self._attended(x_bne, cache), Memory(cache, tokens)
 
     def _turned(self, x: Tensor, start: int) -> Tensor:
@@ -105,24 +105,24 @@ class _Latent:
         turned = torch.cat((one * cos - other * sin, one * sin + other * cos), -1)
         return turned.to(x.dtype)
 
-    def _kept(self, x_bme: Tensor, start: int) -> Tensor:
+    def _latents(self, x_bme: Tensor, start: int) -> Tensor:
         """[b, m, z]."""
         down = F.linear(x_bme, self.weights["down_weight"])
         latent, key = down.split((self.latent, self.rope), -1)
         return torch.cat((latent, self._turned(key, start)), -1)
 
-    def _attended(self, x_bne: Tensor, kept_bmz: Tensor) -> Tensor:
+    def _attended(self, x_bne: Tensor, latents_bmz: Tensor) -> Tensor:
         d, start = self.problem.head_dim, self.problem.kv_len - self.problem.q_len
         q_bhnu = by_heads(F.linear(x_bne, self.weights["query_weight"]), d + self.rope)
         plain, turning = q_bhnu.split((d, self.rope), -1)
         queries = plain, self._turned(turning, start)
         form = self._by_latents if self.absorbed else self._by_heads
-        out_bhnd = form(*queries, kept_bmz)
+        out_bhnd = form(*queries, latents_bmz)
         return F.linear(side_by_side(out_bhnd), self.weights["out_weight"])
 
-    def _by_heads(self, q_bhnd: Tensor, turned_bhnr: Tensor, kept_bmz: Tensor) -> Tensor:
+    def _by_heads(self, q_bhnd: Tensor, turned_bhnr: Tensor, latents_bmz: Tensor) -> Tensor:
         h, d = self.problem.heads, self.problem.head_dim
-        latent, key_bmr = kept_bmz.split((self.latent, self.rope), -1)
+        latent, key_bmr = latents_bmz.split((self.latent, self.rope), -1)
         up = F.linear(latent, self.weights["up_weight"].flatten(0, 2))
         k_bhmd, v_bhmd = by_heads(up, d).split(h, 1)
         k_bhmu = torch.cat((k_bhmd, key_bmr[:, None].expand(-1, h, -1, -1)), -1)
@@ -132,11 +132,11 @@ class _Latent:
         out = F.scaled_dot_product_attention(q_bhnu, k_bhmu, v_bhmu, **self.mask, scale=self.scale)
         return out[..., :d]
 
-    def _by_latents(self, q_bhnd: Tensor, turned_bhnr: Tensor, kept_bmz: Tensor) -> Tensor:
+    def _by_latents(self, q_bhnd: Tensor, turned_bhnr: Tensor, latents_bmz: Tensor) -> Tensor:
         up_hdL, down_hdL = self.weights["up_weight"].unbind()
         q_bhnz = torch.cat((q_bhnd @ up_hdL, turned_bhnr), -1)
         b, h, n, z = q_bhnz.shape
-        keys = kept_bmz[:, None]
+        keys = latents_bmz[:, None]
         if self.mask.get("is_causal"):
             keys = keys.expand(-1, h, -1, -1)
         else:
@@ -184,4 +184,4 @@ def definition(problem: Problem, latent: int, rope: int, absorbed: bool) -> Laye
         q, k, v = (torch.stack(parts, 1) for parts in zip(*outs, strict=True))
         return inside(q, k, v, rows).transpose(1, 2).flatten(2) @ weights["out_weight"].T
 
-    return LayerDefine(problem, made(_shapes(problem, latent, rope), problem), of_rows)
+    return LayerDefine(problem, draw_weights(_shapes(problem, latent, rope), problem), of_rows)

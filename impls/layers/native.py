@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from impls.layers.common import NORM_EPS
 from impls.layers.operators import operators
 from impls.layers.plain import LayerDefine, attention_of_rows, block_of_rows
-from impls.layers.weights import Weights, made, refuse_block_options
+from impls.layers.weights import Weights, draw_weights, refuse_block_options
 from impls.problem import Problem
 from impls.score_mask import blind_rows
 from impls.spec import Unsupported
@@ -51,15 +51,15 @@ def _block_shapes(width: int, ff: int) -> dict[str, tuple[int, ...]]:
 
 def _ours(theirs: Weights) -> Weights:
     """torch's weights under the names that the definitions know."""
-    found: Weights = {}
+    weights: Weights = {}
     for name, weight in theirs.items():
         short = name.removeprefix("self_attn.").replace("linear", "ff").replace("out_proj", "out")
         if short == "in_proj_bias":
             parts = zip("qkv", weight.chunk(3), strict=True)
-            found |= {f"{letter}_bias": part for letter, part in parts}
+            weights |= {f"{letter}_bias": part for letter, part in parts}
         else:
-            found[short.replace("in_proj", "in").replace(".", "_")] = weight
-    return found
+            weights[short.replace("in_proj", "in").replace(".", "_")] = weight
+    return weights
 
 
 def _masks(problem: Problem, fastpath: bool) -> dict[str, Any]:
@@ -71,15 +71,15 @@ def _masks(problem: Problem, fastpath: bool) -> dict[str, Any]:
     mask, shape = problem.mask, problem.shape
     if mask.plain:
         return {}
-    seen = torch.from_numpy(mask.visible(shape)).to(problem.device)
+    visible = torch.from_numpy(mask.visible(shape)).to(problem.device)
     added = mask.bias(shape)
     if mask.kinds == ("padding",):
-        hidden = ~seen[:, 0, 0].expand(shape.batch, -1)
+        hidden = ~visible[:, 0, 0].expand(shape.batch, -1)
         return {"key_padding_mask": hidden if fastpath else _numbers(hidden, problem)}
-    where = ~seen if fastpath else _numbers(~seen, problem)
+    where = ~visible if fastpath else _numbers(~visible, problem)
     if added is not None:
         bias = torch.from_numpy(added).to(problem.device, getattr(torch, problem.dtype))
-        where = bias.masked_fill(~seen, -torch.inf)
+        where = bias.masked_fill(~visible, -torch.inf)
     one = where.shape[:2] == (1, 1)
     full = where[0, 0] if one else where.expand(shape.batch, shape.heads, -1, -1).flatten(0, 1)
     return {"attn_mask": full.contiguous(), "is_causal": mask.is_causal(shape)}
@@ -150,14 +150,14 @@ def build(problem: Problem, need_weights: bool, fastpath: bool) -> _Native:
         out: Tensor = module(x_bne, y, y, need_weights=need_weights, **masks)[0]
         return out
 
-    weights = made(_attention_shapes(problem.width), problem)
+    weights = draw_weights(_attention_shapes(problem.width), problem)
     return _Native(problem, module, weights, MHA_FAST, call)
 
 
 def definition(problem: Problem, need_weights: bool, fastpath: bool) -> LayerDefine:
     """Projections one after the other around plain softmax."""
     of_rows = attention_of_rows(problem, None)
-    weights = made(_attention_shapes(problem.width), problem)
+    weights = draw_weights(_attention_shapes(problem.width), problem)
     return LayerDefine(problem, weights, lambda x, y, rows, w: of_rows(x, y, rows, _ours(w)))
 
 
@@ -172,13 +172,13 @@ def build_block(problem: Problem, norm: str, activation: str, ff: int, fastpath:
         )
     masks = _masks(problem, fastpath)
     names = {"attn_mask": "src_mask", "key_padding_mask": "src_key_padding_mask"}
-    given = {names.get(name, name): value for name, value in masks.items()}
+    arguments = {names.get(name, name): value for name, value in masks.items()}
     module = nn.TransformerEncoderLayer(
         problem.width, problem.heads, ff * problem.width, dropout=0.0, activation=activation,
         layer_norm_eps=NORM_EPS, batch_first=True, norm_first=norm == "pre", device="meta",
     ).train(not fastpath)  # fmt: skip
-    weights = made(_block_shapes(problem.width, ff), problem)
-    return _Native(problem, module, weights, BLOCK_FAST, lambda x_bne: module(x_bne, **given))
+    weights = draw_weights(_block_shapes(problem.width, ff), problem)
+    return _Native(problem, module, weights, BLOCK_FAST, lambda x_bne: module(x_bne, **arguments))
 
 
 def definition_block(
@@ -186,5 +186,5 @@ def definition_block(
 ) -> LayerDefine:
     """Every step written out, around plain softmax."""
     of_rows = block_of_rows(problem, None, norm, activation)
-    weights = made(_block_shapes(problem.width, max(ff, 1)), problem)
+    weights = draw_weights(_block_shapes(problem.width, max(ff, 1)), problem)
     return LayerDefine(problem, weights, lambda x, y, rows, w: of_rows(x, y, rows, _ours(w)))

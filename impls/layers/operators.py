@@ -18,6 +18,6 @@ class _Recorder(TorchDispatchMode):
 
 def operators(call: Callable[[], object]) -> set[str]:
     """The names of torch's operators that a call reaches."""
-    with _Recorder() as seen:
+    with _Recorder() as recorder:
         call()
-    return seen.names
+    return recorder.names

@@ -1,4 +1,4 @@
-"""What the layers' definitions share: softmax, attention and a block, every step written out.
+"""Shared by the layers' definitions: softmax, attention and a block, every step written out.
 
 Legend in :mod:`impls.layers.common`; r rows asked for.
 """
@@ -39,7 +39,7 @@ def masked_softmax(scores_bhrm: Tensor, problem: Problem, rows: Tensor) -> Tenso
 
 
 def mask_of_rows(problem: Problem, rows: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    """What is added to the scores of some rows, and true where a key is hidden."""
+    """The bias of the scores of some rows, and true where a key is hidden."""
     picked = rows.cpu().numpy()
     hidden = ~torch.from_numpy(problem.mask.visible(problem.shape, picked)).to(like.device)
     added = problem.mask.bias(problem.shape, picked)

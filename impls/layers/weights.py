@@ -17,7 +17,7 @@ from impls.spec import Unsupported
 Weights = dict[str, Tensor]
 
 
-def made(shapes: Mapping[str, tuple[int, ...]], problem: Problem, seed: int = 0) -> Weights:
+def draw_weights(shapes: Mapping[str, tuple[int, ...]], problem: Problem, seed: int = 0) -> Weights:
     """Weights drawn from a seed, the same everywhere, rounded to the problem's dtype.
 
     All are uniform. Matrices lie within sqrt(6 / (rows + columns)), the rows counted over all
@@ -27,14 +27,14 @@ def made(shapes: Mapping[str, tuple[int, ...]], problem: Problem, seed: int = 0)
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, shape in shapes.items():
-        drawn = torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu") * 2 - 1
+        values = torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu") * 2 - 1
         if name.endswith("bias"):
-            drawn = drawn / math.sqrt(problem.width)
+            values = values / math.sqrt(problem.width)
         elif len(shape) > 1:
-            drawn = drawn * math.sqrt(6 / (math.prod(shape[:-1]) + shape[-1]))
+            values = values * math.sqrt(6 / (math.prod(shape[:-1]) + shape[-1]))
         else:
-            drawn = 1 + drawn / 4
-        weights[name] = drawn.to(problem.device, getattr(torch, problem.dtype))
+            values = 1 + values / 4
+        weights[name] = values.to(problem.device, getattr(torch, problem.dtype))
     return weights
 
 

@@ -1,4 +1,4 @@
-"""What the linear variants share: a sum over keys factorised as a running state.
+"""Shared by the linear variants: a sum over keys factorised as a running state.
 
     out_n = sum over the visible m of w_nm v_m / z_n,    w_nm = phi(q_n) . phi(k_m)
           = phi(q_n) S_n / z_n,                          S_n = sum over them of phi(k_m) v_m^T
@@ -29,12 +29,12 @@ from impls.spec import Unsupported
 
 
 def wide_dtype(problem: Problem) -> torch.dtype:
-    """What sums are taken in."""
+    """The dtype of sums."""
     return torch.float64 if problem.dtype == "float64" else torch.float32
 
 
 def work_dtype(problem: Problem) -> torch.dtype:
-    """What products are taken in. Float16 has too short a range for sums of thousands of terms."""
+    """The dtype of products. Float16 has too short a range for sums of thousands of terms."""
     if problem.dtype == "bfloat16" and problem.device != "cpu":
         return torch.bfloat16
     return wide_dtype(problem)
@@ -50,7 +50,7 @@ STRETCH = 2048
 
 
 class FeatureMap:
-    """What phi is. As it stands, the identity; keys are treated as queries are.
+    """The feature map phi: here the identity; keys are treated as queries are.
 
     Base features come from :meth:`queries` and :meth:`keys`, of tokens that stand one after the
     other from ``start`` on; :meth:`weights` are those of pairs of base features. What the state
@@ -58,11 +58,11 @@ class FeatureMap:
     """
 
     needs_wide = False
-    """Whether its terms cancel, or grow, too much for products of bfloat16."""
+    """True if its terms cancel, or grow, too much for products of bfloat16."""
 
     def __init__(self, problem: Problem) -> None:
         self.width = problem.head_dim
-        """How many features the state has."""
+        """The number of features of the state."""
 
     def queries(self, q_bhnd: Tensor, start: int) -> Tensor:
         """Base features of queries."""
@@ -73,7 +73,7 @@ class FeatureMap:
         return self.queries(k_bcmd, start)
 
     def weights(self, q_prd: Tensor, k_pmd: Tensor) -> Tensor:
-        """Of every pair, [..., r, m], from base features."""
+        """The weight of every pair, [..., r, m], from base features."""
         return q_prd @ k_pmd.mT
 
     def expand(self, x_bcmd: Tensor) -> Tensor:
@@ -81,12 +81,12 @@ class FeatureMap:
         return x_bcmd
 
     def note(self) -> str:
-        """What is worth saying of the options; nothing, mostly."""
+        """A note on the options; mostly empty."""
         return ""
 
 
 class Memory(NamedTuple):
-    """What a decoder keeps of the tokens before."""
+    """A decoder's memory of the tokens before."""
 
     state_bcDe: Tensor
     total_bcD1: Tensor
@@ -94,7 +94,7 @@ class Memory(NamedTuple):
 
 
 State = tuple[Tensor, Tensor]
-"""Of each key/value head: the sum of phi(k) v^T, [b, c, D, e], and of phi(k), [b, c, D, 1]."""
+"""For each key/value head the sum of phi(k) v^T, [b, c, D, e], and of phi(k), [b, c, D, 1]."""
 
 
 class Linear:
@@ -142,7 +142,7 @@ class Linear:
         return F.pad(out_bhne, (0, 0, self.blind, 0)) if self.blind else out_bhne
 
     def note(self) -> str:
-        """What the feature map says of its options."""
+        """The feature map's note on its options."""
         return self.features.note()
 
     # ---- whole sequences -----------------------------------------------------------------------
@@ -154,7 +154,7 @@ class Linear:
         return self.features.keys(k_bcmd.to(self.wide), start).to(self.work)
 
     def _few(self, q_bcrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> bool:
-        """Whether the weights of all pairs are less work than states, and no more memory."""
+        """True if the weights of all pairs are less work than states, and no more memory."""
         r, m = q_bcrd.shape[2], k_bcmd.shape[2]
         width, e = self.features.width, v_bcme.shape[3]
         if self.causal and m <= self.chunk:
@@ -224,7 +224,7 @@ class Linear:
 
     def _running(self, each_pDe: Tensor, first_bcDe: Tensor | None,
                  heads: int) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """What every chunk sees of those before it, and what is left after the last."""
+        """The state before every chunk, and the one after the last."""
         each_xtDe = each_pDe.view(heads, -1, *each_pDe.shape[1:])
         zero = torch.zeros_like(each_xtDe[:, :1])
         start = zero if first_bcDe is None else first_bcDe.reshape(zero.shape)
@@ -249,10 +249,10 @@ class Linear:
         return out / total if torch.is_grad_enabled() else out.div_(total)
 
     def _count_inverse(self, before: int, new: int) -> Tensor:
-        seen = torch.arange(before + 1, before + new + 1, device=self.problem.device)
+        counts = torch.arange(before + 1, before + new + 1, device=self.problem.device)
         if not self.causal:
-            seen = torch.full_like(seen, before + new)
-        return (1.0 / seen.double()).to(self.wide)[:, None]
+            counts = torch.full_like(counts, before + new)
+        return (1.0 / counts.double()).to(self.wide)[:, None]
 
     # ---- a token, or few, at a time ------------------------------------------------------------
 

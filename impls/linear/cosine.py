@@ -19,7 +19,7 @@ from torch import Tensor
 
 from impls.heads import Attend, Define, grouped, to_query_heads, ungrouped
 from impls.linear.common import FeatureMap, Linear, nonzero, wide_dtype, widened
-from impls.linear.defined import plain, seen
+from impls.linear.defined import plain, visible_pairs
 from impls.problem import Problem
 from impls.score_mask import ScoreMask, grouped_mask
 from impls.spec import Unsupported
@@ -51,7 +51,7 @@ class _Pairs:
             self.mask = ScoreMask(problem)
         elif not problem.mask.plain:
             rows = torch.arange(problem.q_len, device=problem.device)
-            self.hidden = grouped_mask(~seen(problem, rows), problem)
+            self.hidden = grouped_mask(~visible_pairs(problem, rows), problem)
 
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         q, k = unit(q_bhnd.to(self.wide)), unit(k_bcmd.to(self.wide))
@@ -94,7 +94,7 @@ def definition(problem: Problem, normalise: str, temperature: float, chunk: int)
         cosines_bhrm = (q @ k.mT / nonzero(lengths)).masked_fill(lengths == 0, 0.0)
         if normalise != "softmax":
             return plain(cosines_bhrm, v_bcme, problem, rows, "none")
-        hidden = ~seen(problem, rows)
+        hidden = ~visible_pairs(problem, rows)
         top = cosines_bhrm.detach().masked_fill(hidden, -1.0).amax(-1, keepdim=True)
         weights = ((cosines_bhrm - top).masked_fill(hidden, 0.0) / temperature).exp()
         return plain(weights, v_bcme, problem, rows, "weights")

@@ -1,4 +1,4 @@
-"""What the linear variants cost: a state of D features by e, made of the keys and read by queries.
+"""Cost of the linear variants: a state of D features by e, made of the keys and read by queries.
 
 Forward, each key adds an outer product, D e multiplications and additions, to its head's state, and
 each query reads the state, as many. Where the weights of all visible pairs are less work, as for
@@ -99,16 +99,16 @@ def ssd(problem: Problem, chunk: int, seed: int, gates: str) -> Cost:
 
 
 def delta(problem: Problem, chunk: int, seed: int, gates: str) -> Cost:
-    """What the key holds is read as well, before it is written; a product for b."""
+    """The state under the key is read as well, before it is written; a product for b."""
     return _recurrence(problem, 4, 0, 1) if gates == "input" else _of_keys(problem, 4)
 
 
-def _of_keys(problem: Problem, written: int) -> Cost:
-    return _recurrence(problem, written, 2 * problem.head_dim)
+def _of_keys(problem: Problem, operations: int) -> Cost:
+    return _recurrence(problem, operations, 2 * problem.head_dim)
 
 
-def _recurrence(problem: Problem, written: int, gate: int, inputs: int = 0) -> Cost:
-    """``written`` operations a number of the state for each key, 2 for each query; ``gate`` a key,
+def _recurrence(problem: Problem, operations: int, gate: int, inputs: int = 0) -> Cost:
+    """``operations`` a number of the state for each key, 2 for each query; ``gate`` a key,
     which brings ``inputs`` numbers of gates with it, in float32.
 
     The state is the definition: weights of pairs are no smaller form of all of these.
@@ -117,7 +117,7 @@ def _recurrence(problem: Problem, written: int, gate: int, inputs: int = 0) -> C
     decodes = problem.phase == "decode"
     keys = problem.batch * problem.kv_heads * (problem.q_len if decodes else problem.kv_len)
     queries = problem.batch * problem.heads * problem.q_len
-    forward = keys * (written * numbers + gate) + queries * 2 * numbers
+    forward = keys * (operations * numbers + gate) + queries * 2 * numbers
     moved = _step_bytes(problem, numbers) if decodes else end_bytes(problem)
     moved += keys * inputs * max(4, problem.item_bytes) * (2 if problem.gradients else 1)
     return Cost(by_phase(problem, forward), moved)

@@ -1,4 +1,4 @@
-"""What the recurrences with a decay share: chunks of tokens, the scan over them, their memory.
+"""Shared by the recurrences with a decay: chunks of tokens, the scan over them, their memory.
 
 Every one keeps a state S [d, e] for each key/value head, changes it at every token and reads it by
 o = s q S, s the problem's scale. Its gates are inputs, by name, or made of the keys. A fast form
@@ -80,7 +80,7 @@ class Recurrent:
         return self.state(k_bcmd, v_bcme, *self.gates(k_bcmd, gates))
 
     def query(self, q_bcgd: Tensor) -> Tensor:
-        """What reads the state; a variant may change it."""
+        """The queries that read the state; a variant may change them."""
         return q_bcgd
 
     def step(
@@ -107,7 +107,7 @@ class Recurrent:
         return self.step(q_bhnd, k_bcmd[:, :, past:], v_bcme[:, :, past:], memory, **new)[0]
 
     def note(self) -> str:
-        """What ran."""
+        """The note on how it runs."""
         if self.problem.phase == "decode":
             return "one token after another, from a state"
         why = ""
@@ -157,63 +157,63 @@ def _check(problem: Problem, chunk: int) -> None:
 # ---- the scan over chunks ----------------------------------------------------------------------
 
 
-def states_before(added_bctde: Tensor, kept_bctdx: Tensor) -> Tensor:
-    """The state at each chunk's beginning: S_0 = 0, S_(t+1) = kept_t S_t + added_t.
+def states_before(added_bctde: Tensor, decay_bctdx: Tensor) -> Tensor:
+    """The state at each chunk's beginning: S_0 = 0, S_(t+1) = decay_t S_t + added_t.
 
-    ``kept`` broadcasts to ``added`` in its last two axes.
+    ``decay`` broadcasts to ``added`` in its last two axes.
     """
-    return _Scan.apply(added_bctde, kept_bctdx)  # type: ignore[no-untyped-call]
+    return _Scan.apply(added_bctde, decay_bctdx)  # type: ignore[no-untyped-call]
 
 
 class _Scan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, added_bctde: Tensor, kept_bctdx: Tensor) -> Tensor:
-        states = _scan(added_bctde, kept_bctdx)
-        ctx.save_for_backward(states, kept_bctdx)
+    def forward(ctx: Any, added_bctde: Tensor, decay_bctdx: Tensor) -> Tensor:
+        states = _scan(added_bctde, decay_bctdx)
+        ctx.save_for_backward(states, decay_bctdx)
         return states
 
     @staticmethod
     def backward(ctx: Any, grad_bctde: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        states, kept = ctx.saved_tensors
-        d_added = _scan(grad_bctde, kept, backward=True)
-        d_kept = None
+        states, decay = ctx.saved_tensors
+        d_added = _scan(grad_bctde, decay, backward=True)
+        d_decay = None
         if ctx.needs_input_grad[1]:
-            d_kept = (d_added * states).sum_to_size(kept.shape)
-        return d_added, d_kept
+            d_decay = (d_added * states).sum_to_size(decay.shape)
+        return d_added, d_decay
 
 
-def _scan(added: Tensor, kept: Tensor, *, backward: bool = False) -> Tensor:
+def _scan(added: Tensor, decay: Tensor, *, backward: bool = False) -> Tensor:
     """Each state before what its own chunk adds; from the last chunk to the first if backward."""
     if added.is_cuda and added.shape[2] >= MANY:
         if backward:
-            return _two_steps(added.flip(2), kept.flip(2)).flip(2)
-        return _two_steps(added, kept)
+            return _two_steps(added.flip(2), decay.flip(2)).flip(2)
+        return _two_steps(added, decay)
     states = torch.empty(added.shape, dtype=added.dtype, device=added.device)
     order = range(added.shape[2])[:: -1 if backward else 1]
     states[:, :, order[0]] = 0.0
-    a, w, s = added.unbind(2), kept.unbind(2), states.unbind(2)
+    a, w, s = added.unbind(2), decay.unbind(2), states.unbind(2)
     for here, after in itertools.pairwise(order):
         torch.addcmul(a[here], w[here], s[here], out=s[after])
     return states
 
 
-def _two_steps(added: Tensor, kept: Tensor) -> Tensor:
+def _two_steps(added: Tensor, decay: Tensor) -> Tensor:
     """The same in about 2 √t launches: within runs of chunks, all runs at once, then over them."""
     count = added.shape[2]
     run = math.isqrt(count - 1) + 1
     missing = -count % run
     added = F.pad(added, (0, 0, 0, 0, 0, missing)).unflatten(2, (-1, run))
-    kept = F.pad(kept, (0, 0, 0, 0, 0, missing)).unflatten(2, (-1, run))
-    inner, through = torch.empty_like(added), torch.empty_like(kept)
+    decay = F.pad(decay, (0, 0, 0, 0, 0, missing)).unflatten(2, (-1, run))
+    inner, through = torch.empty_like(added), torch.empty_like(decay)
     inner[:, :, :, 0], through[:, :, :, 0] = 0.0, 1.0
     for i in range(1, run):
-        w = kept[:, :, :, i - 1]
+        w = decay[:, :, :, i - 1]
         torch.addcmul(added[:, :, :, i - 1], w, inner[:, :, :, i - 1], out=inner[:, :, :, i])
         torch.mul(w, through[:, :, :, i - 1], out=through[:, :, :, i])
-    last = added[:, :, :, -1] + kept[:, :, :, -1] * inner[:, :, :, -1]
+    last = added[:, :, :, -1] + decay[:, :, :, -1] * inner[:, :, :, -1]
     start = torch.zeros_like(last)
     for i in range(1, start.shape[2]):
-        whole = kept[:, :, i - 1, -1] * through[:, :, i - 1, -1]
+        whole = decay[:, :, i - 1, -1] * through[:, :, i - 1, -1]
         start[:, :, i] = last[:, :, i - 1] + whole * start[:, :, i - 1]
     inner.addcmul_(through, start[:, :, :, None])
     return inner.flatten(2, 3)[:, :, :count]

@@ -1,4 +1,4 @@
-"""What the linear variants' definitions share: weights written out, hidden, divided, times v.
+"""Shared by the linear variants' definitions: weights written out, hidden, divided, times v.
 
 Legend in :mod:`impls.heads`; r some rows of queries.
 """
@@ -13,13 +13,13 @@ from impls.linear.common import nonzero
 from impls.problem import Problem
 
 
-def seen(problem: Problem, rows: Tensor) -> Tensor:
+def visible_pairs(problem: Problem, rows: Tensor) -> Tensor:
     """True where a row may see a key: [b|1, h|1, rows, m]."""
     return torch.from_numpy(problem.mask.visible(problem.shape, rows.cpu().numpy())).to(rows.device)
 
 
 def positions(problem: Problem, rows: Tensor) -> Tensor:
-    """Where rows stand among the keys: the last query stands at the last key."""
+    """The places of rows among the keys: the last query stands at the last key."""
     return rows + (problem.kv_len - problem.q_len)
 
 
@@ -30,7 +30,7 @@ def plain(
 
     The weights come in float32 at the least and are cast to the values' dtype once divided.
     """
-    visible = seen(problem, rows)
+    visible = visible_pairs(problem, rows)
     weights = weights_bhrm.masked_fill(~visible, 0.0)
     if divide == "weights":
         weights = weights / nonzero(weights.sum(-1, keepdim=True))

@@ -82,8 +82,8 @@ class Delta(Recurrent):
         if k_bctld.shape[2] == 1:
             return self.back(scores_bctrl @ wu_bctlx[..., d:])
         inside_bctrx = scores_bctrl @ wu_bctlx
-        added, kept = self._chunk_steps(k_bctld, wu_bctlx)
-        states = _Chain.apply(added, kept)  # type: ignore[no-untyped-call]
+        added, decay = self._chunk_steps(k_bctld, wu_bctlx)
+        states = _Chain.apply(added, decay)  # type: ignore[no-untyped-call]
         reading_bctrd = q_bctrd - inside_bctrx[..., :d]
         return self.back(inside_bctrx[..., d:] + reading_bctrd @ states)
 
@@ -112,9 +112,9 @@ class Delta(Recurrent):
         state = k_bcmd.new_zeros(p.batch, p.kv_heads, p.head_dim, p.v_head_dim, dtype=self.wide)
         if k_bcmd.shape[2] == 0:
             return state
-        added, kept = self._chunk_steps(*self._corrections(k_bcmd, v_bcme, gates[0]))
-        for added_bcde, kept_bcdd in zip(added.unbind(2), kept.unbind(2), strict=True):
-            state = kept_bcdd @ state + added_bcde
+        added, decay = self._chunk_steps(*self._corrections(k_bcmd, v_bcme, gates[0]))
+        for added_bcde, decay_bcdd in zip(added.unbind(2), decay.unbind(2), strict=True):
+            state = decay_bcdd @ state + added_bcde
         return state
 
     def query(self, q_bcgd: Tensor) -> Tensor:
@@ -131,25 +131,25 @@ class _Chain(torch.autograd.Function):
     """S_0 = 0, S_(t+1) = M_t S_t + X_t of each chunk: the states before each."""
 
     @staticmethod
-    def forward(ctx: Any, added_bctde: Tensor, kept_bctdd: Tensor) -> Tensor:
-        added, kept = (x.flatten(0, 1).unbind(1) for x in (added_bctde, kept_bctdd))
+    def forward(ctx: Any, added_bctde: Tensor, decay_bctdd: Tensor) -> Tensor:
+        added, decay = (x.flatten(0, 1).unbind(1) for x in (added_bctde, decay_bctdd))
         states = torch.empty(added_bctde.shape, dtype=added_bctde.dtype, device=added_bctde.device)
         states[:, :, 0] = 0.0
         s = states.flatten(0, 1).unbind(1)
         for t in range(len(s) - 1):
-            torch.baddbmm(added[t], kept[t], s[t], out=s[t + 1])
-        ctx.save_for_backward(kept_bctdd, states)
+            torch.baddbmm(added[t], decay[t], s[t], out=s[t + 1])
+        ctx.save_for_backward(decay_bctdd, states)
         return states
 
     @staticmethod
     def backward(ctx: Any, grad_bctde: Tensor) -> tuple[Tensor, Tensor]:
-        kept_bctdd, states = ctx.saved_tensors
-        grad, kept = (x.flatten(0, 1).unbind(1) for x in (grad_bctde, kept_bctdd.mT))
+        decay_bctdd, states = ctx.saved_tensors
+        grad, decay = (x.flatten(0, 1).unbind(1) for x in (grad_bctde, decay_bctdd.mT))
         d_added = torch.empty_like(states)
         d_added[:, :, -1] = 0.0
         g = d_added.flatten(0, 1).unbind(1)
         for t in range(len(g) - 1, 0, -1):
-            torch.baddbmm(grad[t], kept[t], g[t], out=g[t - 1])
+            torch.baddbmm(grad[t], decay[t], g[t], out=g[t - 1])
         return d_added, d_added @ states.mT
 
 
@@ -166,13 +166,13 @@ def build(problem: Problem, chunk: int, seed: int, gates: str) -> Attend:
 
 def definition(problem: Problem, chunk: int, seed: int, gates: str) -> Define:
     """The recurrence: see :mod:`impls.linear.unrolled`."""
-    made = of_keys(problem, seed) if gates == "key" else None
+    gates_of = of_keys(problem, seed) if gates == "key" else None
 
     def define(
         q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor, beta: Tensor | None = None
     ) -> Tensor:
-        if made:
-            beta = made(k_bcmd)[0]
+        if gates_of:
+            beta = gates_of(k_bcmd)[0]
             q_bhnd, k_bcmd = (
                 x / (x.square().sum(-1, True) + TINY).sqrt() for x in (q_bhnd, k_bcmd)
             )

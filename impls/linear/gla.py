@@ -100,15 +100,15 @@ class Gla(Recurrent):
         v_bctle = self._halvable(self.keys(v_bcme.to(self.wide)))
         q_bctgld = self.queries(q_bhnd.to(self.wide) * self.problem.scale)
         q_bctgld = self._halvable(q_bctgld.unflatten(3, (-1, self.length)))
-        made = _Halved.apply(q_bctgld, k_bctld, alpha_bctld)  # type: ignore[no-untyped-call]
-        scores_bctgll, q_bctgld, k_bctld, kept_bctxd = made
+        parts = _Halved.apply(q_bctgld, k_bctld, alpha_bctld)  # type: ignore[no-untyped-call]
+        scores_bctgll, q_bctgld, k_bctld, decay_bctxd = parts
         out_bctre = scores_bctgll.flatten(3, 4) @ v_bctle
-        added, kept = k_bctld.mT @ v_bctle, kept_bctxd.mT
+        added, decay = k_bctld.mT @ v_bctle, decay_bctxd.mT
         if first_bcde is not None:
             added = torch.cat((first_bcde[:, :, None], added), 2)
-            kept = torch.cat((torch.zeros_like(kept[:, :, :1]), kept), 2)
-        states = states_before(added, kept)
-        last = added[:, :, -1] + kept[:, :, -1] * states[:, :, -1]
+            decay = torch.cat((torch.zeros_like(decay[:, :, :1]), decay), 2)
+        states = states_before(added, decay)
+        last = added[:, :, -1] + decay[:, :, -1] * states[:, :, -1]
         if states.shape[2] > 1:
             here = states[:, :, -k_bctld.shape[2] :]
             out_bctre = out_bctre + q_bctgld.flatten(3, 4) @ here
@@ -182,7 +182,7 @@ def _steps(q: Tensor, k: Tensor, total: Tensor) -> list[tuple[int, Tensor, Tenso
 
 
 def _sizes(k_bctld: Tensor) -> list[int]:
-    """Of halves, from the smallest."""
+    """Sizes of halves, from the smallest."""
     return [1 << i for i in range(k_bctld.shape[3].bit_length() - 1)]
 
 
@@ -211,12 +211,12 @@ def build(problem: Problem, chunk: int, seed: int, gates: str) -> Attend:
 
 def definition(problem: Problem, chunk: int, seed: int, gates: str) -> Define:
     """The recurrence: see :mod:`impls.linear.unrolled`."""
-    made = of_keys(problem, seed) if gates == "key" else None
+    gates_of = of_keys(problem, seed) if gates == "key" else None
 
     def define(
         q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor, g: Tensor | None = None
     ) -> Tensor:
-        log_bcmd = made(k_bcmd)[0] if made else g
-        return unrolled(problem, q_bhnd, rows, k_bcmd, v_bcme, log_kept_bcmy=log_bcmd)
+        log_bcmd = gates_of(k_bcmd)[0] if gates_of else g
+        return unrolled(problem, q_bhnd, rows, k_bcmd, v_bcme, log_decay_bcmy=log_bcmd)
 
     return define

@@ -60,8 +60,8 @@ class Retention(Recurrent):
         count = k_bctld.shape[2]
         if count > 1:
             added_bctde = (k_bctld * self.left_clx).mT @ v_bctle
-            kept = self.chunk_cxx.to(self.wide).expand(*added_bctde.shape[:3], 1, 1)
-            out_bctre = out_bctre + (q_bctrd * self.begun_crx) @ states_before(added_bctde, kept)
+            decay = self.chunk_cxx.to(self.wide).expand(*added_bctde.shape[:3], 1, 1)
+            out_bctre = out_bctre + (q_bctrd * self.begun_crx) @ states_before(added_bctde, decay)
         return self.back(out_bctre)
 
     def state(self, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
@@ -95,6 +95,6 @@ def definition(problem: Problem, chunk: int, gates: str) -> Define:
         q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor, g: Tensor | None = None
     ) -> Tensor:
         log_bcm1 = log_c11.expand(*k_bcmd.shape[:3], 1) if g is None else g[..., None]
-        return unrolled(problem, q_bhnd, rows, k_bcmd, v_bcme, log_kept_bcmy=log_bcm1)
+        return unrolled(problem, q_bhnd, rows, k_bcmd, v_bcme, log_decay_bcmy=log_bcm1)
 
     return define

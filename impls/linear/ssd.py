@@ -90,13 +90,13 @@ def build(problem: Problem, chunk: int, seed: int, gates: str) -> Attend:
 
 def definition(problem: Problem, chunk: int, seed: int, gates: str) -> Define:
     """The recurrence: see :mod:`impls.linear.unrolled`."""
-    made = of_keys(problem, seed) if gates == "key" else None
+    gates_of = of_keys(problem, seed) if gates == "key" else None
 
     def define(
         q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor, **inputs: Tensor
     ) -> Tensor:
-        log_bcm, dt_bcm = made(k_bcmd) if made else (inputs["g"], inputs["dt"])
+        log_bcm, dt_bcm = gates_of(k_bcmd) if gates_of else (inputs["g"], inputs["dt"])
         step_bcme = dt_bcm.to(v_bcme.dtype)[..., None] * v_bcme
-        return unrolled(problem, q_bhnd, rows, k_bcmd, step_bcme, log_kept_bcmy=log_bcm[..., None])
+        return unrolled(problem, q_bhnd, rows, k_bcmd, step_bcme, log_decay_bcmy=log_bcm[..., None])
 
     return define

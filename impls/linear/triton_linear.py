@@ -65,7 +65,7 @@ class Part(NamedTuple):
 
     tensor: Tensor
     role: str
-    """Of q or k "features" are made; v is "plain"; "upstream" is over the sum of its row."""
+    """A role: "features" of q or k; v is "plain"; "upstream" is over the sum of its row."""
     group: int
 
     @property
@@ -83,11 +83,11 @@ class Walk:
     """``attend``, and how its kernels are launched."""
 
     def __init__(self, problem: Problem, chunk: int, segments: int) -> None:
-        self.made = kernels("impls.linear.walk_kernels", "triton.linear", problem)
+        self.kernels = kernels("impls.linear.walk_kernels", "triton.linear", problem)
         self.problem, self.half = problem, problem.dtype == "bfloat16"
         widest = max(problem.head_dim, problem.v_head_dim)
         table = TABLES[problem.dtype]
-        own = next(found for most, found in table.items() if widest <= most)
+        own = next(choice for most, choice in table.items() if widest <= most)
         self.chunk, self.state = chunk or own.chunk, own.state
         chunks = -(-problem.kv_len // self.chunk)
         heads = problem.batch * problem.heads
@@ -104,63 +104,63 @@ class Walk:
         return out
 
     def note(self) -> str:
-        """How the tokens are cut."""
+        """The cut of the tokens."""
         return f"chunks of {self.chunk} tokens, segments: {self.segments}"
 
     def states(self, y: Part, w: Part, over: Tensor, terms: Tensor | None = None) -> Tensor:
-        """What lies before each segment: y's features by w. With ``terms``, what lies after it."""
+        """The state before each segment: y's features by w. With ``terms``, the state after it."""
         heads = y.tensor.shape[0] * y.tensor.shape[1]
-        made = over.new_empty(heads, self.segments, self.numbers)
+        sums = over.new_empty(heads, self.segments, self.numbers)
         if self.segments == 1:
-            return made
-        states = torch.empty_like(made)
+            return sums
+        states = torch.empty_like(sums)
         columns = self._columns(y, w)
-        self.made.sums[(heads * self.segments * -(-w.width // columns),)](
-            y.tensor, w.tensor, over, over if terms is None else terms, made, steps(y.tensor),
+        self.kernels.sums[(heads * self.segments * -(-w.width // columns),)](
+            y.tensor, w.tensor, over, over if terms is None else terms, sums, steps(y.tensor),
             steps(w.tensor), y.tensor.shape[1], self.problem.kv_len, self.segments, self.length,
             self.numbers, Y_WIDTH=y.width, Y_COLUMNS=y.columns, W_WIDTH=w.width,
             W_COLUMNS=columns, Y_ROLE=y.role, W_ROLE=w.role,
-            TERM="sum" if terms is None else "keys", **self.told,
+            TERM="sum" if terms is None else "keys", **self.shared_arguments,
         )  # fmt: skip
-        self.made.before[(heads * -(-self.numbers // 128),)](
-            made, states, self.segments, self.used, self.numbers, REVERSED=terms is not None,
+        self.kernels.before[(heads * -(-self.numbers // 128),)](
+            sums, states, self.segments, self.used, self.numbers, REVERSED=terms is not None,
             TILE=16, BLOCK=128,
         )  # fmt: skip
         return states
 
     def walk(self, x: Part, y: Part, w: Part, out: Tensor, over: Tensor, states: Tensor, *,
              group: int = 1, term: str = "none", terms: Tensor | None = None,
-             slope: Part | None = None, kept: Tensor | None = None,
+             slope: Part | None = None, unrounded: Tensor | None = None,
              reverse: bool = False) -> None:  # fmt: skip
         """Write ``out``; ``group`` query heads share each of the states."""
         features = x.role == "features"
-        cancels = self.problem.dtype != "float32" and (term == "rows" or kept is not None)
+        cancels = self.problem.dtype != "float32" and (term == "rows" or unrounded is not None)
         columns = self._columns(x, w)
         if x.columns > TILE and term != "none":  # else registers would be spilled
             columns = max(16, columns // 2)
         slope = slope or x
         blocks = -(-w.width // columns)
-        self.made.walk[(self.problem.batch * self.problem.heads * self.segments * blocks,)](
-            x.tensor, y.tensor, w.tensor, out, over if kept is None else kept, slope.tensor, over,
-            over if terms is None else terms, states,
+        self.kernels.walk[(self.problem.batch * self.problem.heads * self.segments * blocks,)](
+            x.tensor, y.tensor, w.tensor, out, over if unrounded is None else unrounded,
+            slope.tensor, over, over if terms is None else terms, states,
             *map(steps, (x.tensor, y.tensor, w.tensor, out, slope.tensor)),
             x.group, y.group, w.group, slope.group, group, self.problem.heads, self.problem.kv_len,
             self.segments, self.length, self.numbers, w.width if features else 1,
             1 if features else x.width, X_WIDTH=x.width, X_COLUMNS=x.columns,
             TILE=TILE if self.half and x.columns == 2 * TILE else x.columns, W_WIDTH=w.width,
             W_COLUMNS=columns, X_ROLE=x.role, Y_ROLE=y.role, W_ROLE=w.role, TERM=term,
-            SLOPED=slope is not x, KEEPS=kept is not None, CANCELS=cancels,
+            SLOPED=slope is not x, KEEPS=unrounded is not None, CANCELS=cancels,
             REVERSED=reverse, CARRIED=self.segments > 1,
-            **self.told,
+            **self.shared_arguments,
         )  # fmt: skip
 
     def _columns(self, x: Part, w: Part) -> int:
-        """Of a state: as many as there is room for."""
+        """Columns of a state: as many as there is room for."""
         return min(w.columns, max(16, self.state // x.columns))
 
     @property
-    def told(self) -> dict[str, Any]:
-        """What every kernel with products is told by name."""
+    def shared_arguments(self) -> dict[str, Any]:
+        """The named arguments of every kernel with products."""
         dtype = getattr(torch, self.problem.dtype)
         return {"CHUNK": self.chunk, "HALF": self.half, "PRECISION": precision(dtype),
                 "num_warps": WARPS, "num_stages": STAGES}  # fmt: skip
@@ -191,23 +191,27 @@ class _Attention(torch.autograd.Function):
         keys, values = Part(k, "features", group), Part(v, "plain", group)
         states = walk.states(keys, values, over)
         queries = Part(q, "features", 1)
-        kept = None
+        unrounded = None
         if q.dtype != torch.float32 and any(ctx.needs_input_grad):
-            kept = torch.empty_like(out, dtype=torch.float32, memory_format=torch.contiguous_format)
-        walk.walk(queries, keys, values, out, over, states, group=group, term="sum", kept=kept)
-        ctx.save_for_backward(q, k, v, out if kept is None else kept, over, states)
+            unrounded = torch.empty_like(
+                out, dtype=torch.float32, memory_format=torch.contiguous_format
+            )
+        walk.walk(
+            queries, keys, values, out, over, states, group=group, term="sum", unrounded=unrounded
+        )
+        ctx.save_for_backward(q, k, v, out if unrounded is None else unrounded, over, states)
         ctx.walk = walk
         return out
 
     @staticmethod
     @fitting("triton.linear")
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, kept, over, before = ctx.saved_tensors
+        q, k, v, unrounded, over, before = ctx.saved_tensors
         walk, dout = ctx.walk, rows_of(upstream[0])
         problem, lost = walk.problem, torch.empty_like(over)
         group, width = problem.group, v.shape[-1]
-        walk.made.losses[(-(-problem.q_len // 64) * problem.batch * problem.heads,)](
-            kept, dout, over, lost, steps(dout), problem.heads, problem.q_len, CHUNK=64,
+        walk.kernels.losses[(-(-problem.q_len // 64) * problem.batch * problem.heads,)](
+            unrounded, dout, over, lost, steps(dout), problem.heads, problem.q_len, CHUNK=64,
             WIDTH=width, COLUMNS=power(width), HALF=walk.half,
             PRECISION=precision(q.dtype),
         )  # fmt: skip

@@ -50,14 +50,14 @@ BLOCK = 128
 SOLVED, STRETCH = 64, 64
 """Tokens of one triangular system, and how many of them backward goes over again at a time."""
 CACHE_BYTES = 1 << 20
-"""What the states of a stretch should fit into."""
+"""Bytes that the states of a stretch should fit into."""
 KEPT_BYTES = 128 << 20
-"""What the states at the ends of stretches may take."""
+"""Bytes that the states at the ends of stretches may take."""
 
 
 def unrolled(
     problem: Problem, q_bhnd: Tensor, rows: Tensor, write_bcmd: Tensor, v_bcme: Tensor,
-    *, log_kept_bcmy: Tensor | None = None, read_bcmd: Tensor | None = None,
+    *, log_decay_bcmy: Tensor | None = None, read_bcmd: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """o of some rows. A state may fade or be read for what is taken back, not both at length."""
     p = problem
@@ -65,15 +65,15 @@ def unrolled(
     last = int(at[-1]) + 1
     q_bcgrd = q_bhnd.index_select(2, at - (p.kv_len - p.q_len)).unflatten(1, (p.kv_heads, -1))
     write_bcmd, v_bcme = write_bcmd[:, :, :last], v_bcme[:, :, :last]
-    if log_kept_bcmy is not None:
-        log_kept_bcmy = log_kept_bcmy[:, :, :last]
+    if log_decay_bcmy is not None:
+        log_decay_bcmy = log_decay_bcmy[:, :, :last]
     if p.kv_len <= WALKED:
-        out_bcgre = _walked(at, q_bcgrd, write_bcmd, v_bcme, log_kept_bcmy, read_bcmd)
+        out_bcgre = _walked(at, q_bcgrd, write_bcmd, v_bcme, log_decay_bcmy, read_bcmd)
     elif read_bcmd is not None:
         out_bcgre = _corrected(at, q_bcgrd, write_bcmd, v_bcme, read_bcmd[:, :, :last])
     else:
-        assert log_kept_bcmy is not None
-        out_bcgre = _weighed(at, q_bcgrd, write_bcmd, v_bcme, log_kept_bcmy)
+        assert log_decay_bcmy is not None
+        out_bcgre = _weighed(at, q_bcgrd, write_bcmd, v_bcme, log_decay_bcmy)
     out_bhre: Tensor = out_bcgre.flatten(1, 2).index_select(2, back)
     return out_bhre * p.scale
 
@@ -82,10 +82,10 @@ def unrolled(
 
 
 def _weighed(
-    at: Tensor, q_bcgrd: Tensor, write_bcmd: Tensor, v_bcme: Tensor, log_kept_bcmy: Tensor
+    at: Tensor, q_bcgrd: Tensor, write_bcmd: Tensor, v_bcme: Tensor, log_decay_bcmy: Tensor
 ) -> Tensor:
     """The weights of all the tokens for each row, times what they wrote: [b, c, g, r, e]."""
-    write_bctld, log_bctly = _blocks(write_bcmd, BLOCK), _blocks(log_kept_bcmy.double(), BLOCK)
+    write_bctld, log_bctly = _blocks(write_bcmd, BLOCK), _blocks(log_decay_bcmy.double(), BLOCK)
     own, place = at // BLOCK, at % BLOCK
     inside = (torch.arange(BLOCK, device=at.device) <= place[:, None])[..., None]
     own_bcrly = log_bctly[:, :, own].masked_fill(~inside, 0.0)
@@ -93,9 +93,9 @@ def _weighed(
     before = (number < own[:, None])[..., None]
     between_bcrty = log_bctly.sum(3)[:, :, None].masked_fill(~before, 0.0)
     between_bcrty = _rest(between_bcrty) + own_bcrly.sum(3, keepdim=True)
-    kept_bcrty = between_bcrty.exp().masked_fill(~before, 0.0).to(q_bcgrd.dtype)
+    decay_bcrty = between_bcrty.exp().masked_fill(~before, 0.0).to(q_bcgrd.dtype)
     to_end_bctld = write_bctld * _rest(log_bctly).exp().to(write_bctld.dtype)
-    q_bctgrd = (q_bcgrd[:, :, :, :, None] * kept_bcrty[:, :, None]).movedim(4, 2)
+    q_bctgrd = (q_bcgrd[:, :, :, :, None] * decay_bcrty[:, :, None]).movedim(4, 2)
     weights_bctgrl = (q_bctgrd.flatten(3, 4) @ to_end_bctld.mT).unflatten(3, q_bcgrd.shape[2:4])
     to_row_bcrly = _rest(own_bcrly).exp().masked_fill(~inside, 0.0)
     to_row_bcrld = write_bctld[:, :, own] * to_row_bcrly.to(write_bctld.dtype)
@@ -112,7 +112,7 @@ def _blocks(x_bcmd: Tensor, size: int) -> Tensor:
 
 
 def _rest(log_bcrly: Tensor) -> Tensor:
-    """Of each the sum of those after it, along the last axis but one."""
+    """The sum of those after each, along the last axis but one."""
     sums = log_bcrly[..., 1:, :].flip(-2).cumsum(-2).flip(-2)
     return pad(sums, (0, 0, 0, 1))
 
@@ -131,12 +131,12 @@ def _corrected(
         q_here = q_xgrd[:, :, done : done + len(places)]
         done += len(places)
         w, v, x = (part[:, :, here].flatten(0, 1) for part in (write_bcmd, v_bcme, read_bcmd))
-        given = places.tolist(), state_xde, q_here, w, v, x
+        arguments = places.tolist(), state_xde, q_here, w, v, x
         if trained:  # backward goes over it again, and all that is kept are the states between
-            made = checkpoint(_stretch, *given, use_reentrant=False, preserve_rng_state=False)
+            result = checkpoint(_stretch, *arguments, use_reentrant=False, preserve_rng_state=False)
         else:
-            made = _stretch(*given)
-        state_xde, out_xgre = made
+            result = _stretch(*arguments)
+        state_xde, out_xgre = result
         outs.append(out_xgre)
     return torch.cat(outs, 2).unflatten(0, (b, c))
 
@@ -151,10 +151,10 @@ def _stretch(
     solved = torch.promote_types(v_xme.dtype, torch.float32)
     blocks = (x.split(SOLVED, 1) for x in (write_xmd, v_xme, read_xmd))
     for number, (write_xld, v_xle, read_xld) in enumerate(zip(*blocks, strict=True)):
-        told_xle = v_xle - read_xld @ state_xde
+        change_xle = v_xle - read_xld @ state_xde
         overlap_xll = read_xld @ write_xld.mT  # only what is below its diagonal is read
         new_xle = torch.linalg.solve_triangular(
-            overlap_xll.to(solved), told_xle.to(solved), upper=False, unitriangular=True
+            overlap_xll.to(solved), change_xle.to(solved), upper=False, unitriangular=True
         ).to(v_xle.dtype)
         some = [p - number * SOLVED for p in places[done:] if p < (number + 1) * SOLVED]
         if some:
@@ -174,10 +174,10 @@ def _stretch(
 
 def _walked(
     at: Tensor, q_bcgrd: Tensor, write_bcmd: Tensor, v_bcme: Tensor,
-    log_kept_bcmy: Tensor | None, read_bcmd: Tensor | None,
+    log_decay_bcmy: Tensor | None, read_bcmd: Tensor | None,
 ) -> Tensor:  # fmt: skip
     q_rxgd = q_bcgrd.permute(3, 0, 1, 2, 4).flatten(1, 2)
-    kept_bcmy = None if log_kept_bcmy is None else log_kept_bcmy.exp().to(v_bcme.dtype)
+    decay_bcmy = None if log_decay_bcmy is None else log_decay_bcmy.exp().to(v_bcme.dtype)
 
     def tokens(x_bcmd: Tensor | None) -> Tensor | None:
         return (
@@ -186,8 +186,8 @@ def _walked(
             else x_bcmd[:, :, : v_bcme.shape[2]].flatten(0, 1).transpose(0, 1)
         )
 
-    given = (tokens(part) for part in (write_bcmd, v_bcme, kept_bcmy, read_bcmd))
-    out_rxge = _Loop.apply(at.tolist(), q_rxgd, *given)  # type: ignore[no-untyped-call]
+    inputs = (tokens(part) for part in (write_bcmd, v_bcme, decay_bcmy, read_bcmd))
+    out_rxge = _Loop.apply(at.tolist(), q_rxgd, *inputs)  # type: ignore[no-untyped-call]
     out_bcgre: Tensor = out_rxge.unflatten(1, v_bcme.shape[:2]).permute(1, 2, 3, 0, 4)
     return out_bcgre
 
@@ -196,9 +196,9 @@ class _Tokens:
     """Some tokens one after the other; ``at``: which of them are read, counted from the first."""
 
     def __init__(self, at: Sequence[int], q_rxgd: Tensor, write_mxd: Tensor, v_mxe: Tensor,
-                 kept_mxy: Tensor | None, read_mxd: Tensor | None) -> None:  # fmt: skip
+                 decay_mxy: Tensor | None, read_mxd: Tensor | None) -> None:  # fmt: skip
         self.at, self.q_rxgd, self.write_mxd, self.v_mxe = at, q_rxgd, write_mxd, v_mxe
-        self.kept_mxy, self.read_mxd = kept_mxy, read_mxd
+        self.decay_mxy, self.read_mxd = decay_mxy, read_mxd
 
     def __len__(self) -> int:
         return len(self.v_mxe)
@@ -209,14 +209,14 @@ class _Tokens:
         states[0] = first_xde
         s, new_mxe = states.unbind(0), self.v_mxe.clone()
         new, write = _each(new_mxe, 2), _each(self.write_mxd, 3)
-        read, kept = _each(self.read_mxd, 3), _each(self.kept_mxy, 3)
+        read, decay = _each(self.read_mxd, 3), _each(self.decay_mxy, 3)
         for t, after in enumerate(s[1:]):
             if self.read_mxd is not None:
                 new[t].sub_((read[t] * s[t]).sum(-2, keepdim=True))
-            if self.kept_mxy is None:
+            if self.decay_mxy is None:
                 after.copy_(s[t])
             else:
-                torch.mul(s[t], kept[t], out=after)
+                torch.mul(s[t], decay[t], out=after)
             after.addcmul_(write[t], new[t])
         return states, new_mxe
 
@@ -232,15 +232,17 @@ class _Tokens:
         ``fades``: whether that of what is kept is asked for, too.
         """
         grads, dv_mxe = self._of_states(after_xde, dout_rxge)
-        made = {"v": dv_mxe, "write": (grads[1:] * new_mxe[:, :, None]).sum(-1)}
+        gradients = {"v": dv_mxe, "write": (grads[1:] * new_mxe[:, :, None]).sum(-1)}
         dq = [torch.bmm(d, states[t + 1].mT) for t, d in zip(self.at, dout_rxge, strict=True)]
-        made["q"] = torch.stack(dq) if dq else torch.empty_like(self.q_rxgd)
-        if fades and self.kept_mxy is not None:
+        gradients["q"] = torch.stack(dq) if dq else torch.empty_like(self.q_rxgd)
+        if fades and self.decay_mxy is not None:
             over_e = (grads[1:] * states[:-1]).sum(-1)
-            made["kept"] = over_e if self.kept_mxy.shape[-1] > 1 else over_e.sum(-1, keepdim=True)
+            gradients["decay"] = (
+                over_e if self.decay_mxy.shape[-1] > 1 else over_e.sum(-1, keepdim=True)
+            )
         if self.read_mxd is not None:
-            made["read"] = (states[:-1] * dv_mxe[:, :, None]).sum(-1).neg_()
-        return grads[0], made
+            gradients["read"] = (states[:-1] * dv_mxe[:, :, None]).sum(-1).neg_()
+        return grads[0], gradients
 
     def _of_states(self, after_xde: Tensor, dout_rxge: Tensor) -> tuple[Tensor, Tensor]:
         """The gradient of each state, the first as it was given, and of what is written."""
@@ -248,16 +250,16 @@ class _Tokens:
         grads[-1] = after_xde
         g, dv_mxe = grads.unbind(0), torch.empty_like(self.v_mxe)
         write, dv = _each(self.write_mxd, 3), _each(dv_mxe, 2)
-        read, kept = _each(self.read_mxd, 3), _each(self.kept_mxy, 3)
+        read, decay = _each(self.read_mxd, 3), _each(self.decay_mxy, 3)
         reads = dict(zip(self.at, zip(self.q_rxgd.mT, dout_rxge, strict=True), strict=True))
         for t in reversed(range(len(self))):
             here, before = g[t + 1], g[t]
             if t in reads:
                 here.baddbmm_(*reads[t])
-            if self.kept_mxy is None:
+            if self.decay_mxy is None:
                 before.copy_(here)
             else:
-                torch.mul(here, kept[t], out=before)
+                torch.mul(here, decay[t], out=before)
             if self.read_mxd is not None:
                 dv[t].copy_((write[t] * here).sum(-2, keepdim=True))
                 before.addcmul_(read[t], dv[t], value=-1)
@@ -273,49 +275,51 @@ def _each(x_mxd: Tensor | None, axis: int) -> Sequence[Tensor]:
 
 class _Loop(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, at: Sequence[int], q_rxgd: Tensor, *given: Tensor | None) -> Tensor:
-        write_mxd, v_mxe = given[0], given[1]
+    def forward(ctx: Any, at: Sequence[int], q_rxgd: Tensor, *inputs: Tensor | None) -> Tensor:
+        write_mxd, v_mxe = inputs[0], inputs[1]
         assert write_mxd is not None and v_mxe is not None
         state = write_mxd.new_zeros(*write_mxd.shape[1:], v_mxe.shape[-1])
         state_bytes = state.numel() * state.element_size()
         least = math.ceil(len(v_mxe) * state_bytes / KEPT_BYTES)
         ctx.at, ctx.stretch = at, max(least, CACHE_BYTES // state_bytes, 1)
         firsts, outs = [], []
-        for stretch in _stretches(ctx.stretch, at, q_rxgd, given):
+        for stretch in _stretches(ctx.stretch, at, q_rxgd, inputs):
             firsts.append(state)
             states, _ = stretch.states(state)
             outs.append(stretch.out(states))
             state = states[-1].clone()
-        ctx.save_for_backward(q_rxgd, *given, *firsts)
+        ctx.save_for_backward(q_rxgd, *inputs, *firsts)
         return torch.cat([out for out in outs if len(out)])
 
     @staticmethod
     def backward(ctx: Any, dout_rxge: Tensor) -> tuple[Tensor | None, ...]:
         q_rxgd, *saved = ctx.saved_tensors
-        given, firsts = saved[:4], saved[4:]
-        stretches = list(_stretches(ctx.stretch, ctx.at, q_rxgd, given))
+        inputs, firsts = saved[:4], saved[4:]
+        stretches = list(_stretches(ctx.stretch, ctx.at, q_rxgd, inputs))
         carried, past, pieces = torch.zeros_like(firsts[0]), len(dout_rxge), []
         for stretch, first in zip(reversed(stretches), reversed(firsts), strict=True):
             douts = dout_rxge[past - len(stretch.at) : past]
             past -= len(stretch.at)
             states, new_mxe = stretch.states(first)
-            carried, made = stretch.backward(
+            carried, gradients = stretch.backward(
                 states, new_mxe, carried, douts, fades=ctx.needs_input_grad[4]
             )
-            pieces.append(made)
-        names = ("q", "write", "v", "kept", "read")
+            pieces.append(gradients)
+        names = ("q", "write", "v", "decay", "read")
         joined = (
-            torch.cat([made[name] for made in reversed(pieces)]) if name in pieces[0] else None
+            torch.cat([gradients[name] for gradients in reversed(pieces)])
+            if name in pieces[0]
+            else None
             for name in names
         )
         return None, *joined
 
 
 def _stretches(
-    size: int, at: Sequence[int], q_rxgd: Tensor, given: Sequence[Tensor | None]
+    size: int, at: Sequence[int], q_rxgd: Tensor, inputs: Sequence[Tensor | None]
 ) -> Iterator[_Tokens]:
     """The tokens in stretches, each with the rows that are read in it."""
-    write_mxd, v_mxe, kept_mxy, read_mxd = given
+    write_mxd, v_mxe, decay_mxy, read_mxd = inputs
     assert write_mxd is not None and v_mxe is not None
     done = 0
     for start in range(0, len(write_mxd), size):
@@ -323,7 +327,7 @@ def _stretches(
         some = [t - start for t in at if start <= t < start + size]
         yield _Tokens(
             some, q_rxgd[done : done + len(some)], write_mxd[here], v_mxe[here],
-            None if kept_mxy is None else kept_mxy[here],
+            None if decay_mxy is None else decay_mxy[here],
             None if read_mxd is None else read_mxd[here],
         )  # fmt: skip
         done += len(some)

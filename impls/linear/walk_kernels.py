@@ -14,14 +14,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from impls.jit_kernels import known
+from impls.jit_kernels import align
 
 
 @triton.jit
 def start_of(base, steps, which, heads, group, WIDTH: tl.constexpr):
-    """Where the tokens of a head begin: of head ``which // group``, seen from a query head."""
+    """The start of a head's tokens: of head ``which // group``, seen from a query head."""
     batch, head = tl.cast(which // heads, tl.int64), tl.cast(which % heads // group, tl.int64)
-    return base + batch * known(steps[0], WIDTH) + head * known(steps[1], WIDTH)
+    return base + batch * align(steps[0], WIDTH) + head * align(steps[1], WIDTH)
 
 
 @triton.jit
@@ -29,7 +29,7 @@ def places(first, step, count, column, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
            COLUMNS: tl.constexpr):  # fmt: skip
     """A block's offsets, and which of them are of a token and of a channel."""
     row, column = tl.arange(0, CHUNK)[:, None], column + tl.arange(0, COLUMNS)[None, :]
-    step = known(step, WIDTH)
+    step = align(step, WIDTH)
     at = first * tl.cast(step, tl.int64) + row * step + column
     return at, (first + row < count) & (column < WIDTH)
 
@@ -56,7 +56,7 @@ def rounded(x, HALF: tl.constexpr, PRECISION: tl.constexpr):
 
 @triton.jit
 def left(x, HALF: tl.constexpr, PRECISION: tl.constexpr):
-    """What rounding takes off, as a product takes it: a second product brings the digits back."""
+    """The digits that rounding takes off, for a second product that brings them back."""
     return rounded(x - rounded(x, HALF, PRECISION).to(tl.float32), HALF, PRECISION)
 
 
@@ -81,7 +81,7 @@ def sums(y, w, over, terms, states, y_steps, w_steps, heads, count, segments, le
          W_WIDTH: tl.constexpr, W_COLUMNS: tl.constexpr, Y_ROLE: tl.constexpr,
          W_ROLE: tl.constexpr, TERM: tl.constexpr, HALF: tl.constexpr,
          PRECISION: tl.constexpr):  # fmt: skip
-    """Of one segment the state, sum y_j w_j^T, and after it the total, sum b_j y_j."""
+    """One segment's state, sum y_j w_j^T, and after it the total, sum b_j y_j."""
     blocks = tl.cdiv(W_WIDTH, W_COLUMNS)
     column, rest = (tl.program_id(0) % blocks) * W_COLUMNS, tl.program_id(0) // blocks
     segment, which = rest % segments, rest // segments
@@ -133,7 +133,7 @@ def before(sums, states, segments, used, numbers, REVERSED: tl.constexpr, TILE: 
 
 
 @triton.jit
-def begun(states, which, segment, channel, column, heads, group, segments, numbers, x_state,
+def start_state(states, which, segment, channel, column, heads, group, segments, numbers, x_state,
           w_state, X_WIDTH: tl.constexpr, TILE: tl.constexpr, W_WIDTH: tl.constexpr,
           W_COLUMNS: tl.constexpr, TERM: tl.constexpr, CARRIED: tl.constexpr):  # fmt: skip
     """The state and the total that a segment begins with, of TILE channels from ``channel`` on."""
@@ -157,45 +157,45 @@ def begun(states, which, segment, channel, column, heads, group, segments, numbe
 
 
 @triton.jit
-def with_term(pairs, made, total, w_block, term, TERM: tl.constexpr):
+def with_term(pairs, rows, total, w_block, term, TERM: tl.constexpr):
     """a_i b_j: of the chunk's pairs, of what lies before, and of what the next chunk sees."""
     w_wide = w_block.to(tl.float32)
     if TERM == "rows":
         pairs += term[:, None]
-        made += term[:, None] * total[None, :]
+        rows += term[:, None] * total[None, :]
         total += tl.sum(w_wide, 0)
     else:
         pairs += term[None, :]
-        made += total[None, :]
+        rows += total[None, :]
         total += tl.sum(w_wide * term[:, None], 0)
-    return pairs, made, total
+    return pairs, rows, total
 
 
 @triton.jit
-def of_state(x_block, state, made, CANCELS: tl.constexpr, HALF: tl.constexpr,
+def of_state(x_block, state, rows, CANCELS: tl.constexpr, HALF: tl.constexpr,
              PRECISION: tl.constexpr):  # fmt: skip
-    """What the tokens before the chunk give its rows."""
-    made = tl.dot(x_block, rounded(state, HALF, PRECISION), made, input_precision=PRECISION)
+    """Adds the part of the tokens before the chunk to its rows."""
+    rows = tl.dot(x_block, rounded(state, HALF, PRECISION), rows, input_precision=PRECISION)
     if CANCELS:
-        made = tl.dot(x_block, left(state, HALF, PRECISION), made, input_precision=PRECISION)
-    return made
+        rows = tl.dot(x_block, left(state, HALF, PRECISION), rows, input_precision=PRECISION)
+    return rows
 
 
 @triton.jit
-def of_pairs(pairs, w_block, made, CANCELS: tl.constexpr, HALF: tl.constexpr,
+def of_pairs(pairs, w_block, rows, CANCELS: tl.constexpr, HALF: tl.constexpr,
              PRECISION: tl.constexpr):  # fmt: skip
     """The same, and what the chunk's own tokens give them."""
     if CANCELS:
-        made = tl.dot(left(pairs, HALF, PRECISION), w_block, made, input_precision=PRECISION)
-    return tl.dot(rounded(pairs, HALF, PRECISION), w_block, made, input_precision=PRECISION)
+        rows = tl.dot(left(pairs, HALF, PRECISION), w_block, rows, input_precision=PRECISION)
+    return tl.dot(rounded(pairs, HALF, PRECISION), w_block, rows, input_precision=PRECISION)
 
 
 @triton.jit
-def met(x, y, over, first, x_step, y_step, count, channel, w_block, pairs, made, state, whole,
+def met(x, y, over, first, x_step, y_step, count, channel, w_block, pairs, rows, state, whole,
         total, WIDTH: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr, X_ROLE: tl.constexpr,
         Y_ROLE: tl.constexpr, TERM: tl.constexpr, CANCELS: tl.constexpr, HALF: tl.constexpr,
         PRECISION: tl.constexpr):  # fmt: skip
-    """What TILE channels of x and y add to a chunk's pairs and rows; their state after the chunk.
+    """Adds TILE channels of x and y to a chunk's pairs and rows, and to the state after it.
 
     A tile of them at a time, since all at once would not fit the registers.
     """
@@ -204,26 +204,26 @@ def met(x, y, over, first, x_step, y_step, count, channel, w_block, pairs, made,
     y_block = read(y, over, first, y_step, count, channel, WIDTH, CHUNK, TILE, Y_ROLE, HALF,
                    PRECISION)  # fmt: skip
     pairs = tl.dot(x_block, tl.trans(y_block), pairs, input_precision=PRECISION)
-    made = of_state(x_block, state, made, CANCELS, HALF, PRECISION)
+    rows = of_state(x_block, state, rows, CANCELS, HALF, PRECISION)
     if TERM == "sum":
         whole = of_state(x_block, total, whole, PRECISION != "ieee", HALF, PRECISION)
         ones = tl.full([CHUNK, 16], 1.0, y_block.dtype)
         total = tl.dot(tl.trans(y_block), ones, total, input_precision=PRECISION)
     state = tl.dot(tl.trans(y_block), w_block, state, input_precision=PRECISION)
-    return pairs, made, state, whole, total
+    return pairs, rows, state, whole, total
 
 
 @triton.jit
 def slopes(start, first, steps, count, column, W_WIDTH: tl.constexpr, CHUNK: tl.constexpr,
            W_COLUMNS: tl.constexpr):  # fmt: skip
-    """How fast features rise with their channels."""
+    """The derivative of features by their channels."""
     at, there = places(first, steps[2], count, column, W_WIDTH, CHUNK, W_COLUMNS)
     channel = tl.load(start + at, mask=there, other=0.0).to(tl.float32)
     return tl.minimum(feature(channel), 1.0)
 
 
 @triton.jit
-def walk(x, y, w, out, kept, slope, over, terms, states, x_steps, y_steps, w_steps, out_steps,
+def walk(x, y, w, out, unrounded, slope, over, terms, states, x_steps, y_steps, w_steps, out_steps,
          slope_steps, x_group, y_group, w_group, slope_group, state_group, heads, count, segments,
          length, numbers, x_state, w_state, CHUNK: tl.constexpr, X_WIDTH: tl.constexpr,
          X_COLUMNS: tl.constexpr, TILE: tl.constexpr, W_WIDTH: tl.constexpr,
@@ -248,13 +248,13 @@ def walk(x, y, w, out, kept, slope, over, terms, states, x_steps, y_steps, w_ste
     out_at = start_of(out, out_steps, which, heads, 1, W_WIDTH)
     slope_at = start_of(slope, slope_steps, which, heads, slope_group, W_WIDTH)
     row_at = tl.cast(which, tl.int64) * count
-    state, total = begun(
+    state, total = start_state(
         states, which, segment, 0, column, heads, state_group, segments, numbers, x_state, w_state,
         X_WIDTH, TILE, W_WIDTH, W_COLUMNS, TERM, CARRIED,
     )  # fmt: skip
     state_2, total_2 = state, total
     if X_COLUMNS > TILE:
-        state_2, total_2 = begun(
+        state_2, total_2 = start_state(
             states, which, segment, TILE, column, heads, state_group, segments, numbers, x_state,
             w_state, X_WIDTH, TILE, W_WIDTH, W_COLUMNS, TERM, CARRIED,
         )  # fmt: skip
@@ -266,46 +266,46 @@ def walk(x, y, w, out, kept, slope, over, terms, states, x_steps, y_steps, w_ste
         w_block = read(w_at, over + row_at, first, w_steps[2], count, column, W_WIDTH, CHUNK,
                        W_COLUMNS, W_ROLE, HALF, PRECISION)  # fmt: skip
         pairs = tl.zeros([CHUNK, CHUNK], tl.float32)
-        made = tl.zeros([CHUNK, W_COLUMNS], tl.float32)
+        rows = tl.zeros([CHUNK, W_COLUMNS], tl.float32)
         whole = tl.zeros([CHUNK, 16], tl.float32)
-        pairs, made, state, whole, total = met(
+        pairs, rows, state, whole, total = met(
             x_at, y_at, over + row_at, first, x_steps[2], y_steps[2], count, 0, w_block, pairs,
-            made, state, whole, total, X_WIDTH, CHUNK, TILE, X_ROLE, Y_ROLE, TERM, CANCELS, HALF,
+            rows, state, whole, total, X_WIDTH, CHUNK, TILE, X_ROLE, Y_ROLE, TERM, CANCELS, HALF,
             PRECISION,
         )  # fmt: skip
         if X_COLUMNS > TILE:
-            pairs, made, state_2, whole, total_2 = met(
+            pairs, rows, state_2, whole, total_2 = met(
                 x_at, y_at, over + row_at, first, x_steps[2], y_steps[2], count, TILE, w_block,
-                pairs, made, state_2, whole, total_2, X_WIDTH, CHUNK, TILE, X_ROLE, Y_ROLE, TERM,
+                pairs, rows, state_2, whole, total_2, X_WIDTH, CHUNK, TILE, X_ROLE, Y_ROLE, TERM,
                 CANCELS, HALF, PRECISION,
             )  # fmt: skip
         if TERM == "rows" or TERM == "keys":
             term = tl.load(terms + row_at + first + row, mask=first + row < count, other=0.0)
-            pairs, made, total = with_term(pairs, made, total, w_block, term, TERM)
-        seen = row[:, None] <= row[None, :] if REVERSED else row[:, None] >= row[None, :]
-        pairs = tl.where(seen, pairs, 0.0)
-        made = of_pairs(pairs, w_block, made, CANCELS and TERM == "rows", HALF, PRECISION)
+            pairs, rows, total = with_term(pairs, rows, total, w_block, term, TERM)
+        visible = row[:, None] <= row[None, :] if REVERSED else row[:, None] >= row[None, :]
+        pairs = tl.where(visible, pairs, 0.0)
+        rows = of_pairs(pairs, w_block, rows, CANCELS and TERM == "rows", HALF, PRECISION)
         if TERM == "sum":
             weights = tl.sum(rounded(pairs, HALF, PRECISION).to(tl.float32), 1)
             weights += tl.sum(whole, 1) / 16
             inverse = 1.0 / tl.where(weights == 0.0, 1.0, weights)
-            made *= inverse[:, None]
+            rows *= inverse[:, None]
             if column == 0:
                 tl.store(over + row_at + first + row, inverse, mask=first + row < count)
         if SLOPED:
-            made *= slopes(slope_at, first, slope_steps, count, column, W_WIDTH, CHUNK, W_COLUMNS)
+            rows *= slopes(slope_at, first, slope_steps, count, column, W_WIDTH, CHUNK, W_COLUMNS)
         at, there = places(first, out_steps[2], count, column, W_WIDTH, CHUNK, W_COLUMNS)
-        tl.store(out_at + at, made.to(out.dtype.element_ty), mask=there)
+        tl.store(out_at + at, rows.to(out.dtype.element_ty), mask=there)
         if KEEPS:
             at, there = places(first, W_WIDTH, count, column, W_WIDTH, CHUNK, W_COLUMNS)
-            tl.store(kept + row_at * W_WIDTH + at, made, mask=there)
+            tl.store(unrounded + row_at * W_WIDTH + at, rows, mask=there)
 
 
 @triton.jit
-def losses(kept, dout, over, made, dout_steps, heads, count, CHUNK: tl.constexpr,
+def losses(unrounded, dout, over, lost, dout_steps, heads, count, CHUNK: tl.constexpr,
            WIDTH: tl.constexpr, COLUMNS: tl.constexpr, HALF: tl.constexpr,
            PRECISION: tl.constexpr):  # fmt: skip
-    """What a row's weights lose to its sum, -(o . u): of u as rounded as in the products.
+    """The gradient that a row's weights lose to its sum, -(o . u): u as rounded in the products.
 
     Where keys are alike, what a row loses is nearly all that it had: o must not be rounded.
     """
@@ -316,6 +316,6 @@ def losses(kept, dout, over, made, dout_steps, heads, count, CHUNK: tl.constexpr
     u = read(dout_at, over + row_at, first, dout_steps[2], count, 0, WIDTH, CHUNK, COLUMNS,
              "upstream", HALF, PRECISION)  # fmt: skip
     at, there = places(first, WIDTH, count, 0, WIDTH, CHUNK, COLUMNS)
-    o = tl.load(kept + row_at * WIDTH + at, mask=there, other=0.0).to(tl.float32)
+    o = tl.load(unrounded + row_at * WIDTH + at, mask=there, other=0.0).to(tl.float32)
     row = first + tl.arange(0, CHUNK)
-    tl.store(made + row_at + row, -tl.sum(o * u.to(tl.float32), 1), mask=row < count)
+    tl.store(lost + row_at + row, -tl.sum(o * u.to(tl.float32), 1), mask=row < count)

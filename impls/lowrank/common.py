@@ -1,4 +1,4 @@
-"""What the low-rank variants share: means of segments, and attention through kernel features.
+"""Shared by the low-rank variants: means of segments, attention through kernel features.
 
 Legend in :mod:`impls.heads`; f features, t chunks of s tokens, r = g s rows of a chunk, and
 z = e + 1 columns of sums: those of the values, and the one that they are divided by.
@@ -19,7 +19,7 @@ from impls.spec import Unsupported
 
 
 def wide(problem: Problem) -> torch.dtype:
-    """What sums are kept in: float32 at the least."""
+    """The dtype of sums: float32 at the least."""
     return torch.float64 if problem.dtype == "float64" else torch.float32
 
 
@@ -122,12 +122,12 @@ class FeatureAttention:
         n, m = q_bhnd.shape[2], k_bcmd.shape[2]
         blind, past = max(0, n - m), max(0, m - n)
         memory = self.remember(k_bcmd[:, :, :past], v_bcme[:, :, :past]) if past else None
-        seen = (q_bhnd[:, :, blind:], k_bcmd[:, :, past:], v_bcme[:, :, past:])
-        out_bhne = self._causal(*seen, memory)[0]
+        rest = (q_bhnd[:, :, blind:], k_bcmd[:, :, past:], v_bcme[:, :, past:])
+        out_bhne = self._causal(*rest, memory)[0]
         return F.pad(out_bhne, (0, 0, blind, 0)) if blind else out_bhne
 
     def remember(self, k_bcmd: Tensor, v_bcme: Tensor) -> Memory:
-        """What a decoder keeps of these tokens."""
+        """A decoder's memory of these tokens."""
         keys, values_bcmz = self._keys(k_bcmd), with_ones(v_bcme, wide(self.problem))
         if keys.log_bcm1 is None:
             return Memory(keys.phi_bcmf.mT @ values_bcmz)
@@ -197,7 +197,7 @@ class _Tops:
         self.row_bcts1 = run[:, :, 1:].unflatten(2, log_bcts1.shape[2:4])
         self.end_bct11 = self.row_bcts1[:, :, :, -1:]
         self.start_bct11 = torch.cat((before_bc11[:, :, None], self.end_bct11[:, :, :-1]), 2)
-        self.kept_bct11 = (self.start_bct11 - self.end_bct11).exp()
+        self.decay_bct11 = (self.start_bct11 - self.end_bct11).exp()
 
 
 def with_ones(v_bcme: Tensor, dtype: torch.dtype) -> Tensor:
@@ -219,7 +219,7 @@ def _running(added_bctfz: Tensor, tops: _Tops | None,
     starts = []
     for t, added_bcfz in enumerate(added_bctfz.unbind(2)):
         starts.append(now)
-        now = added_bcfz + (now if tops is None else now * tops.kept_bct11[:, :, t])
+        now = added_bcfz + (now if tops is None else now * tops.decay_bct11[:, :, t])
     top = None if tops is None else tops.end_bct11[:, :, -1]
     return torch.stack(starts, 2), Memory(now, top)
 

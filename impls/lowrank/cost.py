@@ -1,4 +1,4 @@
-"""What the low-rank variants cost: the products of thin matrices, and the bytes of the ends.
+"""Cost of the low-rank variants: the products of thin matrices, and the bytes of the ends.
 
 A decoder with sums over its keys is given the new tokens and the sums alone: that is its work and
 its traffic, however many keys there were.

@@ -58,14 +58,14 @@ class Linformer:
         return segment_means(x_bcmd, self.rank) if self.r_rm is None else self.r_rm @ x_bcmd
 
     def note(self) -> str:
-        """How many mixtures there are, where fewer than were asked for."""
+        """The number of mixtures, where fewer than were asked for."""
         if self.rank == self.asked:
             return ""
         return f"rank {self.rank}: there are no more keys ({self.asked} asked for)"
 
 
 def build(problem: Problem, rank: int, projection: str, seed: int) -> Linformer:
-    """What mixes the keys is made once."""
+    """Makes the mixture of keys once."""
     at_least("rank", rank, 1)
     if projection not in PROJECTIONS:
         raise Unsupported(f"projection={projection!r} is not one of {', '.join(PROJECTIONS)}")

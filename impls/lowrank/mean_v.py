@@ -53,8 +53,8 @@ def _product(problem: Problem) -> Attend:
 
 
 def _weights(problem: Problem, rows: Tensor, dtype: torch.dtype) -> Tensor:
-    seen = torch.from_numpy(problem.mask.visible(problem.shape, rows.cpu().numpy()))
-    return (seen.double() / seen.sum(-1, keepdim=True).clamp(min=1)).to(rows.device, dtype)
+    visible = torch.from_numpy(problem.mask.visible(problem.shape, rows.cpu().numpy()))
+    return (visible.double() / visible.sum(-1, keepdim=True).clamp(min=1)).to(rows.device, dtype)
 
 
 def definition(problem: Problem) -> Define:

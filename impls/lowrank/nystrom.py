@@ -40,7 +40,7 @@ class Nystrom:
 
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         """The output."""
-        problem, given = self.problem, q_bhnd.dtype
+        problem, dtype = self.problem, q_bhnd.dtype
         q_bhnd, k_bcmd, v_bcme = (x.to(self.dtype) for x in (q_bhnd, k_bcmd, v_bcme))
         ql_bcxd = grouped(segment_means(q_bhnd, self.of_queries) * problem.scale, problem)
         kl_bcud = segment_means(k_bcmd, self.of_keys)
@@ -52,7 +52,7 @@ class Nystrom:
         def rows(q_bhnd: Tensor) -> Tensor:
             return (q_bhnd @ kl_bhdu).softmax(-1) @ values_bhue
 
-        return by_blocks(rows, q_bhnd, self.of_keys).to(given)
+        return by_blocks(rows, q_bhnd, self.of_keys).to(dtype)
 
     def _inverse(self, a_bhru: Tensor) -> Tensor:
         if self.iterations == 0:
@@ -62,7 +62,7 @@ class Nystrom:
         return iterated_inverse(a_bhru, start_bhur, self.iterations)
 
     def note(self) -> str:
-        """How many landmarks there are, where fewer than were asked for."""
+        """The number of landmarks, where fewer than were asked for."""
         if self.of_queries == self.of_keys == self.asked:
             return ""
         return f"landmarks: {self.of_queries} of the queries, {self.of_keys} of the keys"

@@ -40,7 +40,7 @@ def directions(features: int, head_dim: int, seed: int) -> Tensor:
 
 
 def projection(problem: Problem, features: int, seed: int) -> Tensor:
-    """What makes exponents of queries and keys, d^-1/4 w_r: [d, f], on the problem's device."""
+    """The projection of queries and keys to exponents, d^-1/4 w_r: [d, f], on the device."""
     w_fd = directions(features, problem.head_dim, seed) * problem.scale**0.5
     return w_fd.mT.to(problem.device, wide(problem)).contiguous()
 
@@ -80,8 +80,8 @@ def definition(problem: Problem, features: int, seed: int, chunk: int) -> Define
         top_q, top_k = (x.detach().amax(-1, keepdim=True) for x in (x_q, x_k))
         kernel = (x_q - top_q).exp() @ (x_k - top_k).exp().mT
         log = (top_k - k.square().sum(-1, keepdim=True) * (problem.scale / 2)).mT
-        seen = problem.mask.visible(problem.shape, rows.cpu().numpy())
-        log = log.masked_fill(~torch.from_numpy(seen).to(q.device), -torch.inf)
+        visible = problem.mask.visible(problem.shape, rows.cpu().numpy())
+        log = log.masked_fill(~torch.from_numpy(visible).to(q.device), -torch.inf)
         top = log.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(log.dtype).min)
         weights = kernel * (log - top).exp()
         return (weights @ v / divisor(weights.sum(-1, keepdim=True))).to(q_bhnd.dtype)

@@ -80,8 +80,8 @@ def definition(problem: Problem, features: int, sigma: float, floor: float, seed
         a_q, a_k = angles(q), angles(to_query_heads(k, problem))
         kernel = (a_q.cos() @ a_k.cos().mT + a_q.sin() @ a_k.sin().mT) / features
         picked = rows.cpu().numpy()
-        seen = torch.from_numpy(problem.mask.visible(problem.shape, picked)).to(kernel.device)
-        kernel = kernel.masked_fill(~seen, 0.0)
+        visible = torch.from_numpy(problem.mask.visible(problem.shape, picked)).to(kernel.device)
+        kernel = kernel.masked_fill(~visible, 0.0)
         total = kernel.sum(-1, keepdim=True).clamp(min=floor)
         return (kernel / total @ to_query_heads(v, problem)).to(q_bhnd.dtype)
 

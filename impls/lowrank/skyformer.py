@@ -50,7 +50,7 @@ class Skyformer:
 
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         """The output."""
-        problem, given = self.problem, q_bhnd.dtype
+        problem, dtype = self.problem, q_bhnd.dtype
         q_bhnd, k_bcmd, v_bcme = (x.to(self.dtype) for x in (q_bhnd, k_bcmd, v_bcme))
         k_bhrd = to_query_heads(k_bcmd.index_select(2, self.at_k), problem)
         z_bhrd = torch.cat((q_bhnd.index_select(2, self.at_q), k_bhrd), 2)
@@ -61,7 +61,7 @@ class Skyformer:
         def rows(q_bhnd: Tensor) -> Tensor:
             return self._kernel(q_bhnd, z_bhrd) @ values_bhre
 
-        return by_blocks(rows, q_bhnd, z_bhrd.shape[2]).to(given)
+        return by_blocks(rows, q_bhnd, z_bhrd.shape[2]).to(dtype)
 
     def _kernel(self, x_bhnd: Tensor, y_bhmd: Tensor) -> Tensor:
         """Products first: no difference of each pair is ever held."""
@@ -86,7 +86,7 @@ class Skyformer:
         return root_bhr1 * (inverse @ (root_bhr1 * summary_bhre))
 
     def note(self) -> str:
-        """How many landmarks there are, and of what."""
+        """The number and kind of landmarks."""
         return f"landmarks: {len(self.at_q)} queries, {len(self.at_k)} keys"
 
 

@@ -1,4 +1,4 @@
-"""What attention costs that several processes share: the same work, on more devices.
+"""Cost of attention that several processes share: the same work, on more devices.
 
 The work and the bytes are of the whole problem, however it is shared out; what a rank needs
 above its share has no formula here.

@@ -17,8 +17,8 @@ from torch import Tensor
 class Coming:
     """A tensor on its way from another rank."""
 
-    def __init__(self, given: Tensor, coming: Tensor, works: list[Any]) -> None:
-        self._given, self._coming, self._works = given, coming, works
+    def __init__(self, outgoing: Tensor, coming: Tensor, works: list[Any]) -> None:
+        self._outgoing, self._coming, self._works = outgoing, coming, works
 
     def wait(self) -> Tensor:
         """The tensor, once it is there and what was given has left."""
@@ -43,18 +43,20 @@ class Ranks:
         Nothing is waited for, so that there can be work meanwhile; what was given must stay as it
         is until the other has come.
         """
-        given, coming = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
+        outgoing = x.contiguous()
+        coming = torch.empty_like(x, memory_format=torch.contiguous_format)
         after, before = (self.rank + 1) % self.world, (self.rank - 1) % self.world
         self._exchanges += 1  # as often on every rank: several tensors under way are not confused
         tag = self._exchanges
-        send = dist.P2POp(dist.isend, given, after, self.group, tag)
+        send = dist.P2POp(dist.isend, outgoing, after, self.group, tag)
         receive = dist.P2POp(dist.irecv, coming, before, self.group, tag)
-        self.sent += given.numel() * given.element_size()
-        return Coming(given, coming, dist.batch_isend_irecv([send, receive]))
+        self.sent += outgoing.numel() * outgoing.element_size()
+        return Coming(outgoing, coming, dist.batch_isend_irecv([send, receive]))
 
     def all_to_all(self, x: Tensor) -> Tensor:
         """Part r of a tensor [world, …] to rank r, and from each rank the part for this one."""
-        given, coming = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
-        dist.all_to_all_single(coming, given, group=self.group)
-        self.sent += given.numel() * given.element_size() * (self.world - 1) // self.world
+        outgoing = x.contiguous()
+        coming = torch.empty_like(x, memory_format=torch.contiguous_format)
+        dist.all_to_all_single(coming, outgoing, group=self.group)
+        self.sent += outgoing.numel() * outgoing.element_size() * (self.world - 1) // self.world
         return coming

@@ -47,7 +47,7 @@ class Tile(NamedTuple):
     rows: slice
     keys: slice
     hidden: Tensor | None
-    """What is added to the scores, where a mask cuts through; by grouped rows."""
+    """The bias of the scores, where a mask cuts through; by grouped rows."""
 
 
 class Block:
@@ -72,7 +72,7 @@ class Ring:
         self._own = list(self._cut_by_the_mask()) if self.causal else []
 
     def tiles(self, source: int) -> list[Tile]:
-        """Of the keys that come from a rank: the tiles that are seen."""
+        """The visible tiles among the keys that come from a rank."""
         half, length = self.length // 2, self.length
         if not self.causal:
             return list(self._tiles(0, length, slice(0, length)))
@@ -103,7 +103,7 @@ class Ring:
         return Block(flat, self.problem, self.length)
 
     def arrived(self, flat: Tensor) -> Block:
-        """What came round the ring."""
+        """The block of keys and values that came round the ring."""
         return Block(flat, self.problem, self.length)
 
     def scores(self, q_bcrd: Tensor, block: Block, tile: Tile) -> Tensor:
@@ -139,14 +139,14 @@ class Ring:
         return self.ranks.rotate(block.flat) if step < self.ranks.world - 1 else None
 
     def _add(self, out: Tensor, lse: Tensor, q_bhnd: Tensor, block: Block, tile: Tile) -> None:
-        """What a tile makes of its rows, added to what was there."""
+        """Adds a tile's part to its rows."""
         scores = self.scores(self.rows(q_bhnd, tile.rows), block, tile)
         sums = scores.logsumexp(-1, keepdim=True)
         weights = scores.sub_(sums).exp_().to(q_bhnd.dtype)
-        seen = self.heads((weights @ block.v_bcme[:, :, tile.keys]).to(self.wide))
+        values = self.heads((weights @ block.v_bcme[:, :, tile.keys]).to(self.wide))
         more = self.heads(sums)
         both = torch.logaddexp(lse, more)
-        out.mul_((lse - both).exp_()).add_(seen.mul_((more - both).exp_()))
+        out.mul_((lse - both).exp_()).add_(values.mul_((more - both).exp_()))
         lse.copy_(both)
 
     def backward(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, out: Tensor, lse: Tensor,
@@ -157,29 +157,29 @@ class Ring:
         block, home = self.block_of(k_bcmd, v_bcme), None
         for step in range(self.ranks.world):
             coming = self._next(block, step)
-            made = self.arrived(torch.zeros_like(block.flat, dtype=self.wide))
+            gradients = self.arrived(torch.zeros_like(block.flat, dtype=self.wide))
             for tile in self.tiles((self.ranks.rank - step) % self.ranks.world):
-                self._differentiate(tile, block, made, dq, q_bhnd, dout_bhne, lse, delta)
+                self._differentiate(tile, block, gradients, dq, q_bhnd, dout_bhne, lse, delta)
             if home is not None:
-                made.flat.add_(home.wait())
-            home = self.ranks.rotate(made.flat)
+                gradients.flat.add_(home.wait())
+            home = self.ranks.rotate(gradients.flat)
             if coming is not None:
                 block = self.arrived(coming.wait())
         assert home is not None
         own = self.arrived(home.wait())
         return dq.to(q_bhnd.dtype), own.k_bcmd.to(k_bcmd.dtype), own.v_bcme.to(v_bcme.dtype)
 
-    def _differentiate(self, tile: Tile, block: Block, made: Block, dq: Tensor, q_bhnd: Tensor,
+    def _differentiate(self, tile: Tile, block: Block, gradients: Block, dq: Tensor, q_bhnd: Tensor,
                        dout_bhne: Tensor, lse: Tensor, delta: Tensor) -> None:  # fmt: skip
         """A tile's part of dq, and of the dk and dv that travel."""
         q, dout, sums, dots = (self.rows(x, tile.rows) for x in (q_bhnd, dout_bhne, lse, delta))
         keys = block.k_bcmd[:, :, tile.keys]
         weights = self.scores(q, block, tile).sub_(sums).exp_()
-        made.v_bcme[:, :, tile.keys] += weights.to(q.dtype).mT @ dout
+        gradients.v_bcme[:, :, tile.keys] += weights.to(q.dtype).mT @ dout
         steps = (dout @ block.v_bcme[:, :, tile.keys].mT).to(self.wide)
         steps = steps.sub_(dots).mul_(weights).mul_(self.problem.scale).to(q.dtype)
         dq[:, :, tile.rows] += self.heads(steps @ keys)
-        made.k_bcmd[:, :, tile.keys] += steps.mT @ q
+        gradients.k_bcmd[:, :, tile.keys] += steps.mT @ q
 
 
 class _Attention(torch.autograd.Function):
@@ -204,8 +204,8 @@ def build(problem: Problem, ranks: Ranks, block: int) -> Attend:
     ring = Ring(problem, ranks, block)
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        given = (q_bhnd, k_bcmd, v_bcme)
-        out: Tensor = _Attention.apply(ring, *given)  # type: ignore[no-untyped-call]
+        inputs = (q_bhnd, k_bcmd, v_bcme)
+        out: Tensor = _Attention.apply(ring, *inputs)  # type: ignore[no-untyped-call]
         return out
 
     return attend

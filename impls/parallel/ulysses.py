@@ -72,12 +72,12 @@ def build(problem: Problem, ranks: Ranks) -> Attend:
         arguments["enable_gqa"] = True
 
     def exchanged(x: Tensor, there: Way, back: Way) -> Tensor:
-        made: Tensor = _Exchange.apply(x, ranks, there, back)  # type: ignore[no-untyped-call]
-        return made
+        shares: Tensor = _Exchange.apply(x, ranks, there, back)  # type: ignore[no-untyped-call]
+        return shares
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
-        given = (q_bhnd, k_bcmd, v_bcme)
-        q, k, v = (exchanged(x, to_heads, to_tokens) for x in given)
+        inputs = (q_bhnd, k_bcmd, v_bcme)
+        q, k, v = (exchanged(x, to_heads, to_tokens) for x in inputs)
         out = F.scaled_dot_product_attention(q, k, v, **arguments)
         return exchanged(out, to_tokens, to_heads)
 

@@ -53,7 +53,7 @@ class Band:
 
     def _biases(self, first: Tensor, past: Tensor, extra_past: Tensor | None,
                 slopes_h: Tensor | None) -> list[Tensor]:  # fmt: skip
-        """What is added to the scores of each slab: [b|1, c|1, t|1, g block, extra + span]."""
+        """The bias of each slab's scores: [b|1, c|1, t|1, g block, extra + span]."""
         filler = (0, self.count * self.block - self.rows)
         start = torch.arange(self.count)[:, None] * self.block + self.offset - self.left
         opened = past <= first if self.extra == 0 else torch.zeros_like(past, dtype=torch.bool)
@@ -65,20 +65,20 @@ class Band:
         beyond = self.count * self.block + self.span + abs(self.offset)
         low, high = by_block(first, -beyond), by_block(past, 2 * beyond)
         low, high = low.clamp(0, self.span), high.clamp(0, self.span)
-        shown = torch.zeros(1, 1, self.count, self.block, dtype=torch.int64)
+        extra_counts = torch.zeros(1, 1, self.count, self.block, dtype=torch.int64)
         if extra_past is not None:
-            shown = F.pad(extra_past, filler, value=self.extra).reshape(shown.shape)
+            extra_counts = F.pad(extra_past, filler, value=self.extra).reshape(extra_counts.shape)
         biases = []
         for slab in self.slabs:
-            parts = [x[:, :, slab, :, None] for x in (low, high, shown)]
+            parts = [x[:, :, slab, :, None] for x in (low, high, extra_counts)]
             if all(bool((x == x[:, :, :1]).all()) for x in parts):
                 parts = [x[:, :, :1] for x in parts]
             at = torch.arange(self.span)
-            seen = (at >= parts[0]) & (at < parts[1])
+            visible = (at >= parts[0]) & (at < parts[1])
             if self.extra:
                 head = torch.arange(self.extra) < parts[2]
-                seen = torch.cat([head.expand(*seen.shape[:-1], -1), seen], -1)
-            biases.append(hide(seen, self.problem))
+                visible = torch.cat([head.expand(*visible.shape[:-1], -1), visible], -1)
+            biases.append(hide(visible, self.problem))
         return biases if slopes_h is None else [b + self._slope(slopes_h) for b in biases]
 
     def _slope(self, slopes_h: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class Band:
         return bias.to(self.problem.device, getattr(torch, self.problem.dtype))
 
     def note(self) -> str:
-        """How the rows are cut."""
+        """The cut of the rows."""
         return f"blocks of {self.block} queries against spans of {self.span} keys"
 
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:

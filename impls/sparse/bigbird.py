@@ -46,7 +46,7 @@ def build(problem: Problem, block: int, globals: int, random: int, seed: int) ->
     n, causal = problem.kv_len, "causal" in problem.mask.kinds
     apart = 0 if causal else min(top * size, n)  # a causal global row sees but global keys
     table = torch.from_numpy(bigbird_layout(count, top, random, seed, causal))
-    bias = hide(_seen(problem, size, table), problem)
+    bias = hide(_visible(problem, size, table), problem)
     picks = table.clamp(min=0).to(problem.device)
 
     def gathered(x_bcxy: Tensor, slab: slice) -> Tensor:
@@ -79,15 +79,15 @@ def build(problem: Problem, block: int, globals: int, random: int, seed: int) ->
     return Noted(attend, f"{count} blocks of {size}, {top} of them global")
 
 
-def _seen(problem: Problem, size: int, table: Tensor) -> Tensor:
+def _visible(problem: Problem, size: int, table: Tensor) -> Tensor:
     """True where a row sees a gathered key: [t, B or 1, K B]."""
     inside = torch.arange(size)
     key = table[:, :, None] * size + inside
-    seen = ((table >= 0)[:, :, None] & (key < problem.kv_len)).flatten(1)[:, None]
+    visible = ((table >= 0)[:, :, None] & (key < problem.kv_len)).flatten(1)[:, None]
     if "causal" not in problem.mask.kinds:
-        return seen
+        return visible
     row = torch.arange(len(table))[:, None] * size + inside
-    return seen & (key.flatten(1)[:, None] <= row[:, :, None])
+    return visible & (key.flatten(1)[:, None] <= row[:, :, None])
 
 
 def definition(problem: Problem, block: int, globals: int, random: int, seed: int) -> Define:

@@ -111,9 +111,9 @@ def columns(x_bctrd: Tensor, group: int) -> Tensor:
     return x.reshape(b, c, r // group, group * t, d)
 
 
-def hide(seen: Tensor, problem: Problem) -> Tensor:
+def hide(visible: Tensor, problem: Problem) -> Tensor:
     """0 where a pair may meet and -inf elsewhere, for the rows of grouped heads: [..., g r, s]."""
-    bias = torch.where(seen, 0.0, -torch.inf).to(problem.device, getattr(torch, problem.dtype))
+    bias = torch.where(visible, 0.0, -torch.inf).to(problem.device, getattr(torch, problem.dtype))
     if problem.group == 1 or bias.shape[-2] == 1:
         return bias
     return torch.cat([bias] * problem.group, -2)

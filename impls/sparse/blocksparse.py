@@ -31,7 +31,7 @@ from impls.sparse.layouts import block_layout
 from impls.spec import Unsupported
 
 TILE = 128
-"""What the tiles of the kernels generated for CUDA divide."""
+"""A multiple of the tiles of the kernels generated for CUDA."""
 
 
 def build(problem: Problem, layout: str, block: int, graph: Graph | None = None) -> Flex:

@@ -1,4 +1,4 @@
-"""What the sparse variants share: softmax attention on a pattern, defined, and decoded.
+"""Shared by the sparse variants: softmax attention on a pattern, defined, and decoded.
 
 Legend in :mod:`impls.heads`; r some rows of queries.
 """
@@ -53,11 +53,11 @@ def need_one_sequence(problem: Problem, name: str) -> None:
 def decoder(problem: Problem, pattern: Pattern) -> Noted:
     """Few new queries on a cache: of its keys only those are read that one of them may see."""
     place = torch.arange(problem.kv_len - problem.q_len, problem.kv_len)
-    seen = pattern(place)[0, 0]
+    visible = pattern(place)[0, 0]
     if "causal" in problem.mask.kinds:
-        seen = seen & (torch.arange(problem.kv_len) <= place[:, None])
-    keys = seen.any(0).nonzero()[:, 0]
-    bias = None if bool(seen[:, keys].all()) else hide(seen[:, keys], problem)
+        visible = visible & (torch.arange(problem.kv_len) <= place[:, None])
+    keys = visible.any(0).nonzero()[:, 0]
+    bias = None if bool(visible[:, keys].all()) else hide(visible[:, keys], problem)
     picks = keys.to(problem.device)
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
@@ -74,14 +74,14 @@ def softmax_rows(problem: Problem, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tenso
                  chosen_bhrm: Tensor) -> Tensor:  # fmt: skip
     """The output of some rows; zeros where a row may see nothing."""
     picked = rows.cpu().numpy()
-    seen = torch.from_numpy(problem.mask.visible(problem.shape, picked)).to(q_bhnd.device)
-    seen = seen & chosen_bhrm
+    visible = torch.from_numpy(problem.mask.visible(problem.shape, picked)).to(q_bhnd.device)
+    visible = visible & chosen_bhrm
     scores = (q_bhnd[:, :, rows] @ to_query_heads(k_bcmd, problem).mT) * problem.scale
     if (added := problem.mask.bias(problem.shape, picked)) is not None:
         finite = torch.from_numpy(added).nan_to_num(neginf=0.0)  # hidden below, gradients too
         scores = scores + finite.to(q_bhnd.device, q_bhnd.dtype)
-    blind = ~seen.any(-1, keepdim=True)
-    weights = scores.masked_fill(~(seen | blind), -torch.inf).softmax(-1)
+    blind = ~visible.any(-1, keepdim=True)
+    weights = scores.masked_fill(~(visible | blind), -torch.inf).softmax(-1)
     return (weights @ to_query_heads(v_bcme, problem)).masked_fill(blind, 0.0)
 
 
@@ -96,5 +96,5 @@ class Noted:
         return self.attend(q_bhnd, k_bcmd, v_bcme)
 
     def note(self) -> str:
-        """What ran."""
+        """The note on how it runs."""
         return self.text

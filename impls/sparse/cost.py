@@ -1,4 +1,4 @@
-"""What the sparse variants cost: two products on the pairs that each one's pattern lets meet.
+"""Cost of the sparse variants: two products on the pairs that each one's pattern lets meet.
 
 Over a whole sequence every key that the mask shows counts as read. In decode the few rows leave
 most of the cache unread: there only the keys that one of them sees count as bytes.
@@ -51,17 +51,17 @@ def stride_of(problem: Problem, stride: int, summary: int = 1) -> int:
 
 
 def _new_rows(problem: Problem, keys_n: NDArray[np.int64], sees: Sees) -> Cost:
-    """Of so many keys to each row, those of the rows that are asked: in decode the last ones."""
+    """Cost of the rows asked for, of so many keys to each row: in decode the last ones."""
     import numpy as np
 
     pairs = int(keys_n[-problem.q_len :].sum())
     if problem.phase != "decode":
         return on_pairs(problem, pairs)
     key = np.arange(problem.kv_len)
-    seen = np.zeros(problem.kv_len, bool)
+    keys_read = np.zeros(problem.kv_len, bool)
     for row in range(max(problem.kv_len - problem.q_len, 0), problem.kv_len):
-        seen |= sees(row, key) & ((key <= row) | (not _causal(problem)))
-    return on_pairs(problem, pairs, int(seen.sum()))
+        keys_read |= sees(row, key) & ((key <= row) | (not _causal(problem)))
+    return on_pairs(problem, pairs, int(keys_read.sum()))
 
 
 def _sides(problem: Problem, left: Callable[[NDArray[np.int64]], NDArray[np.int64]],
@@ -174,19 +174,19 @@ def topk(problem: Problem, k: int) -> Cost:
         first, past = problem.mask.spans(problem.shape)
         in_sight = (past - first)[:, None]
     each = problem.batch * problem.heads
-    chosen = int(np.minimum(in_sight, max(k, 0)).sum()) * each
-    chosen //= in_sight.shape[0] * in_sight.shape[1]
+    pairs = int(np.minimum(in_sight, max(k, 0)).sum()) * each
+    pairs //= in_sight.shape[0] * in_sight.shape[1]
     scores = 2 * problem.mask.pairs(problem.shape) * problem.head_dim
-    forward = scores + 2 * chosen * problem.v_head_dim
-    backward = 4 * chosen * (problem.head_dim + problem.v_head_dim)
+    forward = scores + 2 * pairs * problem.v_head_dim
+    backward = 4 * pairs * (problem.head_dim + problem.v_head_dim)
     work = {"backward": backward, "train": forward + backward}.get(problem.phase, forward)
     in_all = problem.mask.keys_seen(problem.shape) * problem.kv_heads
-    values = min(chosen // problem.group, in_all)  # the heads of a group may choose alike
+    values = min(pairs // problem.group, in_all)  # the heads of a group may choose alike
     return Cost(work, end_bytes(problem, values=values))
 
 
 def hash_widths(length: int, bucket: int) -> tuple[int, ...]:
-    """How many buckets are hashed to: even; above 128 the product of two."""
+    """The number of buckets: even; above 128 the product of two."""
     chunks = -(-length // max(bucket, 1))
     buckets = 2 * -(-chunks // 2)
     if buckets <= 128:
@@ -210,7 +210,7 @@ def lsh(problem: Problem, rounds: int, bucket: int, seed: int, shared: bool) -> 
 
 
 def routes(problem: Problem, clusters: int, window: int) -> tuple[int, int, int]:
-    """How many clusters there are, and how many queries and keys each takes."""
+    """The number of clusters, and the queries and keys that each takes."""
     many = clusters if clusters > 0 else root(problem.kv_len)
     asks, gives = (
         min(window if window > 0 else -(-length // many), length)
@@ -253,10 +253,10 @@ def blocksparse(problem: Problem, layout: str, block: int) -> Cost:
         rows = np.arange(row_block * size, min((row_block + 1) * size, problem.q_len))
         allowed = table[:, row_block]
         if by_pair:
-            seen = problem.mask.visible(problem.shape, rows) & allowed[None, :, None, key // size]
-            share = problem.batch * problem.heads // (seen.shape[0] * seen.shape[1])
-            pairs += int(seen.sum()) * share
-            read_bhm = read_bhm | seen.any(2)
+            mask = problem.mask.visible(problem.shape, rows) & allowed[None, :, None, key // size]
+            share = problem.batch * problem.heads // (mask.shape[0] * mask.shape[1])
+            pairs += int(mask.sum()) * share
+            read_bhm = read_bhm | mask.any(2)
             continue
         first, past = (x[..., None] for x in problem.mask.spans(problem.shape, rows))
         start = np.arange(table.shape[2]) * size
@@ -268,10 +268,10 @@ def blocksparse(problem: Problem, layout: str, block: int) -> Cost:
     return Cost(by_phase(problem, work), end_bytes(problem, read, read))
 
 
-def _of_kv_heads(problem: Problem, seen_bhm: NDArray[np.bool_]) -> int:
+def _of_kv_heads(problem: Problem, visible_bhm: NDArray[np.bool_]) -> int:
     """Keys that some query head reads, over the batch and the key/value heads."""
-    b, h, m = seen_bhm.shape
+    b, h, m = visible_bhm.shape
     if h > 1:
-        by_group = seen_bhm.reshape(b, problem.kv_heads, -1, m)
+        by_group = visible_bhm.reshape(b, problem.kv_heads, -1, m)
         return int(by_group.any(2).sum()) * problem.batch // b
-    return int(seen_bhm.sum()) * problem.batch * problem.kv_heads // b
+    return int(visible_bhm.sum()) * problem.batch * problem.kv_heads // b

@@ -39,7 +39,7 @@ def build(problem: Problem, stride: int, summary: int) -> Noted:
         return decoder(problem, pattern_of(problem, stride, summary))
     n, step = problem.q_len, stride_of(problem, stride, summary)
     last = min(summary, step)
-    bias = hide(_seen(problem, step, last), problem)
+    bias = hide(_visible(problem, step, last), problem)
 
     def blocks_out(q_bctrd: Tensor, own: tuple[Tensor, Tensor], far: tuple[Tensor, Tensor],
                    bias: Tensor) -> Tensor:  # fmt: skip
@@ -66,7 +66,7 @@ def build(problem: Problem, stride: int, summary: int) -> Noted:
     return Noted(attend, f"stride {step}, the last {last} columns of each block")
 
 
-def _seen(problem: Problem, step: int, last: int) -> Tensor:
+def _visible(problem: Problem, step: int, last: int) -> Tensor:
     """True where a row sees its own block, then the summaries: [t, s, s + t c]."""
     n, causal = problem.q_len, "causal" in problem.mask.kinds
     count = -(-n // step)

@@ -32,7 +32,7 @@ from impls.sparse.flex_kernel import Flex
 from impls.spec import Unavailable, Unsupported
 
 BLOCK = 128
-"""What torch takes where nothing is said."""
+"""torch's default block."""
 SMALLEST, MOST_BLOCKS = 16, 2048
 WIDE = 8
 """Numbers of two bytes that FlashAttention-4 loads at once."""

@@ -57,9 +57,9 @@ def _table_blocks(problem: Problem, block: int) -> tuple[Blocks, Blocks]:
     touched, whole = [], []
     for start in range(0, problem.q_len, block):
         rows = np.arange(start, min(start + block, problem.q_len))
-        seen = problem.mask.visible(problem.shape, rows)
+        visible = problem.mask.visible(problem.shape, rows)
         edges = ((0, 0), (0, 0), (0, block - len(rows)), (0, k_blocks * block - problem.kv_len))
-        tiles = np.pad(seen, edges).reshape(*seen.shape[:2], block, k_blocks, block)
+        tiles = np.pad(visible, edges).reshape(*visible.shape[:2], block, k_blocks, block)
         touched.append(tiles.any((2, 4)))
         whole.append(tiles.all((2, 4)))
     return np.stack(touched, 2), np.stack(whole, 2)
@@ -122,7 +122,7 @@ class Flex:
         return out
 
     def note(self) -> str:
-        """How many blocks the kernel visits."""
+        """The number of blocks that the kernel visits."""
         if self._touched is None:
             return "FlexAttention without a block mask: every block is visited"
         visited, all_ = int(self._touched.sum()), self._touched.size
@@ -133,7 +133,7 @@ class Flex:
 def _plan(problem: Problem, touched: Blocks, whole: Blocks, block: int,
           may_see: Callable[..., Any] | None) -> Any:  # fmt: skip
     def listed(some: Blocks) -> tuple[Tensor, Tensor]:
-        """How many, and which: those first, in order."""
+        """The number of blocks in a row, and their places: those first, in order."""
         table = torch.from_numpy(some.copy()).to(problem.device)
         order = table.int().argsort(dim=-1, descending=True, stable=True)
         return table.sum(-1, dtype=torch.int32), order.int().contiguous()

@@ -36,8 +36,8 @@ def bigbird_layout(count: int, globals: int, random: int, seed: int,
         free = stop - len(sure)
         more = max(min(random, free), 0)
         picked: list[int] = draw.choice(free, more, replace=False).tolist() if more else []
-        for taken in sure:  # from a number among the free ones to a block's own
-            picked = [x + (x >= taken) for x in picked]
+        for own in sure:  # from a number among the free ones to a block's own
+            picked = [x + (x >= own) for x in picked]
         table.append([*sure, *sorted(picked)])
     width = max(map(len, table), default=0)
     rows = [line + [-1] * (width - len(line)) for line in table]
@@ -63,12 +63,12 @@ def block_layout(problem: Problem, layout: str, block: int) -> NDArray[np.bool_]
         table = np.load(layout)
     except (OSError, ValueError, EOFError) as why:
         raise Unsupported(f"layout={layout} can't be read as an .npy file: {why}") from None
-    wanted = f"booleans [{q_blocks}, {k_blocks}] or [{problem.heads}, {q_blocks}, {k_blocks}]"
+    form = f"booleans [{q_blocks}, {k_blocks}] or [{problem.heads}, {q_blocks}, {k_blocks}]"
     if not isinstance(table, np.ndarray) or table.dtype != np.bool_:
-        held = table.dtype if isinstance(table, np.ndarray) else "several arrays"
-        raise Unsupported(f"layout={layout} holds {held}; with block={block} it must be {wanted}")
+        content = table.dtype if isinstance(table, np.ndarray) else "several arrays"
+        raise Unsupported(f"layout={layout} holds {content}; with block={block} it must be {form}")
     shapes = (q_blocks, k_blocks), (problem.heads, q_blocks, k_blocks)
     if table.shape not in shapes:
-        held = list(table.shape)
-        raise Unsupported(f"layout={layout} is {held}; with block={block} it must be {wanted}")
+        content = list(table.shape)
+        raise Unsupported(f"layout={layout} is {content}; with block={block} it must be {form}")
     return table.reshape(-1, q_blocks, k_blocks)

@@ -55,8 +55,8 @@ def rotations(problem: Problem, rounds: int, bucket: int, seed: int) -> Tensor:
     """The random matrices of every round, in the problem's dtype: [rounds, d, columns]."""
     columns = sum(hash_widths(problem.kv_len, bucket)) // 2
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randn(rounds, problem.head_dim, columns, generator=generator)
-    return drawn.to(problem.device, getattr(torch, problem.dtype))
+    matrices = torch.randn(rounds, problem.head_dim, columns, generator=generator)
+    return matrices.to(problem.device, getattr(torch, problem.dtype))
 
 
 def hashed(x_bhnd: Tensor, rotation_dx: Tensor, widths: tuple[int, ...]) -> Tensor:
@@ -166,9 +166,9 @@ class Attention(torch.autograd.Function):
                 out, total, top = part, added, most
                 continue
             both = torch.maximum(top, most)
-            kept, added = total * (top - both).exp(), added * (most - both).exp()
-            total, top = kept + added, both
-            out = out.mul_(kept / total).add_(part.mul_(added / total))
+            old, added = total * (top - both).exp(), added * (most - both).exp()
+            total, top = old + added, both
+            out = out.mul_(old / total).add_(part.mul_(added / total))
         ctx.plan, ctx.rounds = plan, rounds
         ctx.save_for_backward(q, k, v, total, top)
         return out.to(q.dtype).view(*q.shape[:3], -1)
@@ -180,7 +180,7 @@ class Attention(torch.autograd.Function):
         q, k, v, total, top = ctx.saved_tensors
         dout, wide = above[0].contiguous(), total.dtype
         dq, dk, dv = (torch.zeros_like(x, dtype=wide).flatten(0, 2) for x in (q, k, v))
-        mean, kept = torch.zeros_like(total), []
+        mean, steps = torch.zeros_like(total), []
         for at in ctx.rounds:
             weights = plan.scores(plan.tiles(q, at.queries), plan.tiles(k, at.keys))
             column = (*weights.shape[:-1], 1)
@@ -192,14 +192,14 @@ class Attention(torch.autograd.Function):
             dv.index_add_(0, at.values, (weights.to(v.dtype).mT @ douts).to(wide).flatten(0, 3))
             ds = (douts @ plan.tiles(v, at.values).mT).to(wide)
             mean += (weights * ds).sum(-1).view(-1, 1)[at.back]
-            kept.append((weights, ds))
-        for at, (weights, ds) in zip(ctx.rounds, kept, strict=True):
+            steps.append((weights, ds))
+        for at, (weights, ds) in zip(ctx.rounds, steps, strict=True):
             ds = ds.sub_(mean[at.queries].view(*ds.shape[:-1], 1)).mul_(weights)
             ds = ds.mul_(plan.problem.scale).to(q.dtype)
             dq.index_add_(0, at.queries, (ds @ plan.tiles(k, at.keys)).to(wide).flatten(0, 3))
             dk.index_add_(0, at.keys, (ds.mT @ plan.tiles(q, at.queries)).to(wide).flatten(0, 3))
-        made = ((dq, q), (dk, k), (dv, v))
-        return (*(x.to(like.dtype).view(like.shape) for x, like in made), None)
+        gradients = ((dq, q), (dk, k), (dv, v))
+        return (*(x.to(like.dtype).view(like.shape) for x, like in gradients), None)
 
 
 def _wide(x: Tensor) -> torch.dtype:
@@ -215,12 +215,12 @@ class Lsh:
     def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         """One call."""
         keys = normalize(q_bhnd, dim=-1) if self._plan.shared else k_bcmd
-        given = q_bhnd, keys, v_bcme, self._plan
-        out: Tensor = Attention.apply(*given)  # type: ignore[no-untyped-call]
+        inputs = q_bhnd, keys, v_bcme, self._plan
+        out: Tensor = Attention.apply(*inputs)  # type: ignore[no-untyped-call]
         return out
 
     def note(self) -> str:
-        """How the tokens were cut up."""
+        """The cut of the tokens."""
         plan = self._plan
         all_ = " (all there are)" if plan.wanted >= plan.problem.kv_len else ""
         hashed_to = " x ".join(str(width) for width in plan.widths)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def largest(x: Tensor, count: int) -> Tensor:
-    """Where the largest of the last dimension are; of equal ones, those that come first.
+    """The places of the largest in the last dimension; of equal ones, those that come first.
 
     torch.topk leaves open which of several equal numbers it takes; only rows where that matters
     are looked at again. Of -inf any will do.
@@ -17,6 +17,6 @@ def largest(x: Tensor, count: int) -> Tensor:
         rows, level = x[crowded], least[crowded]
         above, equal = rows > level, rows == level
         room = count - above.sum(-1, keepdim=True)
-        kept = above | (equal & (equal.cumsum(-1, dtype=torch.int32) <= room))
-        where[crowded] = kept.nonzero()[:, 1].view(-1, count)
+        winners = above | (equal & (equal.cumsum(-1, dtype=torch.int32) <= room))
+        where[crowded] = winners.nonzero()[:, 1].view(-1, count)
     return where

@@ -36,11 +36,11 @@ def centroids(problem: Problem, clusters: int, seed: int) -> Tensor:
     """Unit vectors for each key/value head, in the problem's dtype: [c, clusters, d]."""
     generator = torch.Generator().manual_seed(seed)
     shape = (problem.kv_heads, clusters, problem.head_dim)
-    drawn = normalize(torch.randn(shape, generator=generator, dtype=torch.float64), dim=-1)
-    return drawn.to(problem.device, getattr(torch, problem.dtype))
+    vectors = normalize(torch.randn(shape, generator=generator, dtype=torch.float64), dim=-1)
+    return vectors.to(problem.device, getattr(torch, problem.dtype))
 
 
-def taken(x_bhnd: Tensor, centroids_cud: Tensor, window: int) -> Tensor:
+def members(x_bhnd: Tensor, centroids_cud: Tensor, window: int) -> Tensor:
     """The tokens that each centroid takes: [b, h, clusters, window]."""
     group = x_bhnd.shape[1] // centroids_cud.shape[0]
     unit = normalize(x_bhnd.detach(), dim=-1).contiguous().unflatten(1, (-1, group))
@@ -64,8 +64,8 @@ class Routing:
         """One call."""
         problem, clusters = self._problem, self._clusters
         b, h, c, g = problem.batch, problem.heads, problem.kv_heads, problem.group
-        asks = self._rows(taken(q_bhnd, self._centroids, self._asks), problem.q_len)
-        gives = self._rows(taken(k_bcmd, self._centroids, self._gives), problem.kv_len)
+        asks = self._rows(members(q_bhnd, self._centroids, self._asks), problem.q_len)
+        gives = self._rows(members(k_bcmd, self._centroids, self._gives), problem.kv_len)
         # the queries of a group meet the keys of their head together: [b c, u, g w, d]
         asks = asks.view(b, c, g, clusters, -1).transpose(2, 3).reshape(b * c, clusters, -1)
         gives = gives.view(b * c, clusters, -1)
@@ -87,7 +87,7 @@ class Routing:
         return taken_bhuw + start.view(*taken_bhuw.shape[:2], 1, 1)
 
     def note(self) -> str:
-        """How many tokens each cluster takes."""
+        """The number of tokens in each cluster."""
         problem = self._problem
         return (
             f"{self._clusters} clusters, each takes {self._asks} of {problem.q_len} queries "
@@ -108,18 +108,18 @@ def definition(problem: Problem, clusters: int, window: int, seed: int) -> Defin
 
     def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
         def member(x: Tensor, window: int, length: int) -> Tensor:
-            chosen = taken(x.to(own), means, window)
-            empty = torch.zeros(*chosen.shape[:3], length, dtype=torch.bool, device=x.device)
-            return empty.scatter(-1, chosen, True)
+            places = members(x.to(own), means, window)
+            empty = torch.zeros(*places.shape[:3], length, dtype=torch.bool, device=x.device)
+            return empty.scatter(-1, places, True)
 
-        asked = member(q_bhnd, asks, problem.q_len)[..., rows]
-        given = to_query_heads(member(k_bcmd, gives, problem.kv_len), problem)
+        queries = member(q_bhnd, asks, problem.q_len)[..., rows]
+        keys_of = to_query_heads(member(k_bcmd, gives, problem.kv_len), problem)
         keys, values = (to_query_heads(x, problem) for x in (k_bcmd, v_bcme))
         scores = (q_bhnd[:, :, rows] @ keys.mT) * problem.scale
         total = torch.zeros_like(q_bhnd[:, :, rows, :1] * values[:, :, :1])
         for u in range(clusters):
-            weights = scores.masked_fill(~given[:, :, u, None], -torch.inf).softmax(-1)
-            total = total + (weights @ values).masked_fill(~asked[:, :, u, :, None], 0.0)
-        return total / asked.sum(2)[..., None].clamp(min=1)
+            weights = scores.masked_fill(~keys_of[:, :, u, None], -torch.inf).softmax(-1)
+            total = total + (weights @ values).masked_fill(~queries[:, :, u, :, None], 0.0)
+        return total / queries.sum(2)[..., None].clamp(min=1)
 
     return define

@@ -52,7 +52,7 @@ def build(problem: Problem, stride: int) -> Noted:
     lines = -(-n // step)
     before, after = step - 1, 0 if "causal" in problem.mask.kinds else step - 1
     near = before + step + after
-    bias = hide(_seen(problem, step, lines), problem)
+    bias = hide(_visible(problem, step, lines), problem)
 
     def lines_out(q_bctrd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, far: tuple[Tensor, Tensor],
                   slab: slice) -> Tensor:  # fmt: skip
@@ -84,7 +84,7 @@ def _lines(x_bcsre: Tensor, group: int) -> Tensor:
     return x.reshape(b, c, r // group, group * s, e)
 
 
-def _seen(problem: Problem, step: int, lines: int) -> Tensor:
+def _visible(problem: Problem, step: int, lines: int) -> Tensor:
     """True where a row of a line sees its near keys, then its column: [t, s, near + t]."""
     causal = "causal" in problem.mask.kinds
     line, place = torch.arange(lines)[:, None, None], torch.arange(step)[:, None]

@@ -32,7 +32,7 @@ from impls.sparse.common import softmax_rows
 from impls.sparse.picks import largest
 from impls.spec import Unsupported
 
-HELD, HELD_ON_GPU = 1 << 23, 1 << 28
+SCORES, SCORES_ON_GPU = 1 << 23, 1 << 28
 """Scores of one block of queries, over the batch and the heads: few blocks are few launches."""
 
 
@@ -57,8 +57,8 @@ class Selector:
             raise Unsupported(f"k={k} must be 1 or more: each row attends its k largest scores")
         self.problem, self.wanted = problem, k
         self.count = min(k, problem.kv_len)
-        held = HELD if problem.device == "cpu" else HELD_ON_GPU
-        step = max(1, held // (problem.batch * problem.heads * problem.kv_len))
+        room = SCORES if problem.device == "cpu" else SCORES_ON_GPU
+        step = max(1, room // (problem.batch * problem.heads * problem.kv_len))
         first, past = (torch.from_numpy(x.copy()) for x in problem.mask.spans(problem.shape))
         self.blocks: list[Block] = []
         for start in range(0, problem.q_len, step):
@@ -85,9 +85,9 @@ class Selector:
         self._mask_(scores, block)
         count = min(self.count, scores.shape[-1])
         where = largest(scores, count)
-        chosen, short = scores.gather(-1, where), self.count - count
+        best, short = scores.gather(-1, where), self.count - count
         where = pad(where + block.keys.start, (0, short))
-        return pad(chosen, (0, short), value=-torch.inf), where
+        return pad(best, (0, short), value=-torch.inf), where
 
     def _mask_(self, scores_bhrm: Tensor, block: Block) -> None:
         mask, shape = self.problem.mask, self.problem.shape
@@ -96,11 +96,11 @@ class Selector:
         if {"dense", "bias"} & {*mask.kinds}:
             rows = torch.arange(shape.q_len)[block.rows].numpy()
             files = mask.only("dense", "bias")
-            seen = torch.from_numpy(files.visible(shape, rows)[..., start:stop])
+            visible = torch.from_numpy(files.visible(shape, rows)[..., start:stop])
             if (added := files.bias(shape, rows)) is not None:
                 table = torch.from_numpy(added[..., start:stop]).nan_to_num(neginf=0.0)
                 scores_bhrm.add_(table.to(scores_bhrm))
-            scores_bhrm.masked_fill_(~seen.to(scores_bhrm.device), -torch.inf)
+            scores_bhrm.masked_fill_(~visible.to(scores_bhrm.device), -torch.inf)
         if "alibi" in mask.kinds:
             offset = 0 if mask.upper_left else shape.kv_len - shape.q_len
             rows_r = torch.arange(block.rows.start, block.rows.stop, device=scores_bhrm.device)
@@ -161,15 +161,15 @@ class TopK:
         problem, select = self._problem, self._select
         picked = [select(q_bhnd, k_bcmd, block) for block in select.blocks]
         values, places = (torch.cat(parts, 2) for parts in zip(*picked, strict=True))
-        given = q_bhnd, k_bcmd, places, values, problem.scale, problem.group
-        scores: Tensor = Scores.apply(*given)  # type: ignore[no-untyped-call]
+        inputs = q_bhnd, k_bcmd, places, values, problem.scale, problem.group
+        scores: Tensor = Scores.apply(*inputs)  # type: ignore[no-untyped-call]
         blind = values.amax(-1, keepdim=True) == -torch.inf
         weights = scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
         out = weigh(weights, places, v_bcme.to(weights.dtype), problem.group)
         return out.to(v_bcme.dtype)
 
     def note(self) -> str:
-        """How many keys a row attends."""
+        """The number of keys that a row attends."""
         all_ = " (all there are)" if self._select.wanted >= self._problem.kv_len else ""
         return f"{self._select.count} of {self._problem.kv_len} keys a row{all_}"
 
@@ -187,13 +187,13 @@ def definition(problem: Problem, k: int) -> Define:
     def define(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor) -> Tensor:
         q, k_ = (x.detach().to(own).contiguous() for x in (q_bhnd, k_bcmd))
         grid = (problem.batch, problem.heads, problem.q_len, problem.kv_len)
-        chosen = torch.zeros((*grid[:2], len(rows), grid[3]), dtype=torch.bool, device=rows.device)
+        picks = torch.zeros((*grid[:2], len(rows), grid[3]), dtype=torch.bool, device=rows.device)
         for block in select.blocks:
             here = (rows >= block.rows.start) & (rows < block.rows.stop)
             if bool(here.any()):
                 places = select(q, k_, block)[1][:, :, rows[here] - block.rows.start]
-                part = torch.zeros_like(chosen[:, :, here]).scatter_(-1, places, True)
-                chosen[:, :, here] = part
-        return softmax_rows(problem, q_bhnd, k_bcmd, v_bcme, rows, chosen)
+                part = torch.zeros_like(picks[:, :, here]).scatter_(-1, places, True)
+                picks[:, :, here] = part
+        return softmax_rows(problem, q_bhnd, k_bcmd, v_bcme, rows, picks)
 
     return define

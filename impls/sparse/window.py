@@ -41,7 +41,7 @@ class Windowed:
         return self.band(q_bhnd, k_bcmd, v_bcme)
 
     def note(self) -> str:
-        """How the rows were cut."""
+        """The cut of the rows."""
         return self.band.note()
 
 

@@ -14,7 +14,7 @@ from attnbench.gate.findings import Wrong
 from attnbench.gate.inputs import make, turned
 from attnbench.gate.oracle import Plain, within
 from impls.problem import Problem
-from tests.impls.small import made
+from tests.impls.small import both_forms
 
 MANY = 10**12
 """So many rows that the factors are not widened."""
@@ -146,7 +146,7 @@ def own():
     """A row with a definition of its own, that definition, and its problem."""
     small = {"heads": 2, "kv_heads": 2, "q_len": 40, "kv_len": 40, "head_dim": 8, "v_head_dim": 8}
     problem = Problem(**small, phase="train")
-    return reference.judge(problem, make(problem, 0), 0), *made("linear.elu", problem)
+    return reference.judge(problem, make(problem, 0), 0), *both_forms("linear.elu", problem)
 
 
 def test_all_inputs_are_as_bad_as_the_worst_of_them(own):

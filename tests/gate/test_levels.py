@@ -11,7 +11,7 @@ from attnbench.gate.oracle import sample_rows
 from attnbench.gate.reference import judge
 from impls.masks import Mask
 from impls.problem import Problem
-from tests.impls.small import TABLE, made
+from tests.impls.small import TABLE, both_forms
 
 LAYER = Problem(
     batch=2, heads=2, kv_heads=2, q_len=19, kv_len=19, head_dim=8, v_head_dim=8, level="layer",
@@ -42,10 +42,10 @@ class Layer:
     def __init__(self, problem, edit=None):
         self.problem, self.edit, e = problem, edit, problem.width
         generator = torch.Generator().manual_seed(5)
-        made = {name: torch.randn(e, e, generator=generator) / e**0.5 for name in "qkv"}
-        made["k_bias"] = torch.randn(e, generator=generator)
+        both_forms = {name: torch.randn(e, e, generator=generator) / e**0.5 for name in "qkv"}
+        both_forms["k_bias"] = torch.randn(e, generator=generator)
         dtype = getattr(torch, problem.dtype)
-        self.weights = {n: w.to(dtype).requires_grad_() for n, w in made.items()}
+        self.weights = {n: w.to(dtype).requires_grad_() for n, w in both_forms.items()}
 
     def right(self, x, context=None, rows=None, **weights):
         source = x if context is None else context
@@ -266,7 +266,7 @@ DECODERS = [
 @pytest.mark.parametrize("name", DECODERS)
 def test_what_a_decoder_of_ours_remembers_stays_at_its_address(name):
     problem = DECODE.with_(level=TABLE.find(name).level, q_len=1)
-    call = Call(problem, made(name, problem)[0], make(problem, 0))
+    call = Call(problem, both_forms(name, problem)[0], make(problem, 0))
     first, before = places(call.memory), call.forward()
     assert bool(first) == call.steps
     call.load(make(problem, 1))

@@ -50,50 +50,50 @@ def problem(mask="none", length=45, **changes):
     return Problem(**{**extent, **changes}, mask=Mask.parse(mask))
 
 
-def made(label, given):
+def both_forms(label, p):
     """``(attend, define)`` of a row and a problem; None for what it computes as softmax does."""
     row = TABLE.find(label)
     paths = (row.build, row.definition)
-    return tuple(load_function(path)(given, **row.chosen) if path else None for path in paths)
+    return tuple(load_function(path)(p, **row.chosen) if path else None for path in paths)
 
 
 @lru_cache(maxsize=64)
-def judged(given, seed=0):
-    """What the gate holds every variant of a problem against."""
-    return judge(given, make(given, seed), seed)
+def judged(p, seed=0):
+    """The reference that the gate holds every variant of a problem against."""
+    return judge(p, make(p, seed), seed)
 
 
-def verdict(label, given, seed=0):
-    """What the ruler's gate finds of a row: its ``reason`` is None where it holds."""
-    assert TABLE.find(label).supports(given) is None
-    return gate(judged(given, seed), *made(label, given), seed)
+def verdict(label, p, seed=0):
+    """The verdict of the ruler's gate on a row: its ``reason`` is None where it holds."""
+    assert TABLE.find(label).supports(p) is None
+    return gate(judged(p, seed), *both_forms(label, p), seed)
 
 
-def both_give(label, given, tensors, want, *, head=(), **close):
+def both_give(label, p, tensors, want, *, head=(), **close):
     """Both forms of a row give what was computed by hand; of one head, where one is named."""
-    attend, define = made(label, given)
-    rows, want = torch.tensor([given.q_len - 1, 0, given.q_len // 2]), torch.as_tensor(want)
+    attend, define = both_forms(label, p)
+    rows, want = torch.tensor([p.q_len - 1, 0, p.q_len // 2]), torch.as_tensor(want)
     torch.testing.assert_close(attend(*tensors)[head], want, **close)
     torch.testing.assert_close(define(*tensors, rows)[head], want[..., rows, :], **close)
 
 
-def cost(label, given):
+def cost(label, p):
     row = TABLE.find(label)
-    return load_function(row.cost)(given, **row.chosen)
+    return load_function(row.cost)(p, **row.chosen)
 
 
-def inputs(given, factor=1.0, seed=0):
+def inputs(p, factor=1.0, seed=0):
     """q, k, v, standard normal; queries and keys times a factor."""
     generator = torch.Generator().manual_seed(seed)
 
-    def drawn(heads, length, width):
-        shape = (given.batch, heads, length, width)
+    def normal(heads, length, width):
+        shape = (p.batch, heads, length, width)
         x = torch.randn(shape, generator=generator, dtype=torch.float64)
-        return x.to(getattr(torch, given.dtype))
+        return x.to(getattr(torch, p.dtype))
 
-    q = drawn(given.heads, given.q_len, given.head_dim)
-    k = drawn(given.kv_heads, given.kv_len, given.head_dim)
-    return q * factor, k * factor, drawn(given.kv_heads, given.kv_len, given.v_head_dim)
+    q = normal(p.heads, p.q_len, p.head_dim)
+    k = normal(p.kv_heads, p.kv_len, p.head_dim)
+    return q * factor, k * factor, normal(p.kv_heads, p.kv_len, p.v_head_dim)
 
 
 def differentiated(function, tensors, seed=1):
@@ -106,21 +106,21 @@ def differentiated(function, tensors, seed=1):
 
 
 def kept_bytes(function, tensors):
-    """What autograd keeps between forward and backward, each storage once."""
-    kept = {}
+    """Bytes that autograd keeps between forward and backward, each storage counted once."""
+    storages = {}
 
     def keep(x):
-        kept[x.untyped_storage().data_ptr()] = x.untyped_storage()  # alive: no address twice
+        storages[x.untyped_storage().data_ptr()] = x.untyped_storage()  # alive: no address twice
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         function(*(x.detach().requires_grad_() for x in tensors))
-    return sum(storage.nbytes() for storage in kept.values())
+    return sum(storage.nbytes() for storage in storages.values())
 
 
-def softmax(given, q, k, v, mask=None):
+def softmax(p, q, k, v, mask=None):
     """Exact attention by torch; ``mask`` as torch takes it."""
-    k, v = (x.repeat_interleave(given.group, 1) for x in (k, v))
+    k, v = (x.repeat_interleave(p.group, 1) for x in (k, v))
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
 
 

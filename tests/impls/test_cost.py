@@ -1,4 +1,4 @@
-"""What attention costs: the FLOPs and bytes of impls/cost.py, by torch's count and by hand."""
+"""Cost of attention: the FLOPs and bytes of impls/cost.py, by torch's count and by hand."""
 
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
@@ -7,25 +7,25 @@ from impls import cost as costs
 from impls.dense.cost import online_tile
 from impls.masks import Mask
 from impls.problem import Problem
-from tests.impls.small import TABLE, cost, inputs, made, problem
+from tests.impls.small import TABLE, both_forms, cost, inputs, problem
 
 SMALL = {"q_len": 5, "kv_len": 9, "head_dim": 4, "v_head_dim": 3}
 
 
 @pytest.mark.parametrize("changes", [{}, {"kv_heads": 1, "q_len": 5}, {"v_head_dim": 24}], ids=str)
 def test_flops_are_those_that_torch_counts_for_its_own_plain_form(changes):
-    given = problem(phase="train", **changes)
-    leaves = [x.requires_grad_() for x in inputs(given)]
+    p = problem(phase="train", **changes)
+    leaves = [x.requires_grad_() for x in inputs(p)]
     with FlopCounterMode(display=False) as counter:
-        out = made("sdpa.math", given)[0](*leaves)
+        out = both_forms("sdpa.math", p)[0](*leaves)
         forward = counter.get_total_flops()
         out.sum().backward()
     both = counter.get_total_flops()
     assert forward > 0
-    assert costs.softmax(given).flops == both == 3 * forward
-    assert costs.softmax(given.with_(phase="backward")).flops == both - forward
+    assert costs.softmax(p).flops == both == 3 * forward
+    assert costs.softmax(p.with_(phase="backward")).flops == both - forward
     for phase in ("forward", "decode"):
-        assert costs.softmax(given.with_(phase=phase)).flops == forward
+        assert costs.softmax(p.with_(phase=phase)).flops == forward
 
 
 def test_bytes_are_every_end_that_is_seen_once_and_a_causal_square_is_counted_by_hand():
@@ -33,24 +33,24 @@ def test_bytes_are_every_end_that_is_seen_once_and_a_causal_square_is_counted_by
     numbers = {"forward": ends + out, "train": 2 * (ends + out), "backward": 2 * ends + out}
     for phase, many in numbers.items():
         for dtype, size in (("float64", 8), ("bfloat16", 2)):
-            given = Problem(1, 1, 1, 5, 4, 4, 3, phase=phase, dtype=dtype)
-            assert costs.softmax(given).bytes == many * size
-    given = Problem(batch=2, heads=4, kv_heads=2, **SMALL, mask=Mask.parse("padding:0,6"))
+            p = Problem(1, 1, 1, 5, 4, 4, 3, phase=phase, dtype=dtype)
+            assert costs.softmax(p).bytes == many * size
+    p = Problem(batch=2, heads=4, kv_heads=2, **SMALL, mask=Mask.parse("padding:0,6"))
     ends = 2 * 4 * 5 * (4 + 3)
-    assert costs.softmax(given).bytes == 4 * (ends + 6 * 2 * (4 + 3))
-    given = Problem(batch=2, heads=3, kv_heads=3, q_len=4, kv_len=4, mask=Mask.parse("causal"))
-    assert costs.softmax(given).flops == 2 * 3 * (1 + 2 + 3 + 4) * 4 * 64
+    assert costs.softmax(p).bytes == 4 * (ends + 6 * 2 * (4 + 3))
+    p = Problem(batch=2, heads=3, kv_heads=3, q_len=4, kv_len=4, mask=Mask.parse("causal"))
+    assert costs.softmax(p).flops == 2 * 3 * (1 + 2 + 3 + 4) * 4 * 64
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward", "train", "decode"])
 def test_the_mean_costs_an_addition_for_each_value_and_reads_no_queries_or_keys(phase):
     padding = Mask.parse("padding:0,6")
-    given = Problem(batch=2, heads=4, kv_heads=2, **SMALL, phase=phase, mask=padding)
+    p = Problem(batch=2, heads=4, kv_heads=2, **SMALL, phase=phase, mask=padding)
     values, outputs = 6 * 2 * 3, 2 * 4 * 5 * 3
     adds = {"backward": outputs, "train": values + outputs}.get(phase, values)
-    found = costs.mean(given)
-    assert found.flops == adds
-    assert found.bytes == 4 * (values + outputs) * (2 if phase == "train" else 1)
+    work = costs.mean(p)
+    assert work.flops == adds
+    assert work.bytes == 4 * (values + outputs) * (2 if phase == "train" else 1)
 
 
 def test_every_exact_row_is_charged_the_work_of_the_mathematics(monkeypatch):
@@ -58,9 +58,9 @@ def test_every_exact_row_is_charged_the_work_of_the_mathematics(monkeypatch):
     exact = [row.name for row in TABLE.rows.values() if row.family == "dense" and row.exact]
     for phase, threads in (("forward", "4,2"), ("train", "")):
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
-        given = Problem(q_len=33, mask=Mask.parse("causal"), phase=phase)
+        p = Problem(q_len=33, mask=Mask.parse("causal"), phase=phase)
         for name in exact:
-            assert cost(name, given)[:2] == costs.softmax(given)[:2], name
+            assert cost(name, p)[:2] == costs.softmax(p)[:2], name
 
 
 @pytest.mark.parametrize(

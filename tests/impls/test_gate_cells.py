@@ -13,7 +13,7 @@ from impls.masks import InvalidMask, Mask
 from impls.problem import InvalidProblem, Problem
 from impls.spec import Unsupported
 from tests.brute import saved
-from tests.impls.small import OPTIONS, TABLE, made, verdict
+from tests.impls.small import OPTIONS, TABLE, both_forms, verdict
 from tests.impls.small import problem as problem_of
 
 NAMES = [
@@ -26,8 +26,8 @@ LABELS = {
     for name in NAMES
     for number, options in enumerate(OPTIONS.get(name, [""]))
 }
-"""Of each the cells that it has to pass."""
-DRAWN, GROUPS = 240, 2
+"""The cells that each has to pass."""
+CELLS, GROUPS = 240, 2
 
 AXES = {
     "mask": (
@@ -62,9 +62,9 @@ def spelled(kind, shape):
 @cache
 def pool(level):
     """Problems that all rows choose from, each with the pairs of values that it has."""
-    drawn, found = random.Random(level), []
-    while len(found) < DRAWN:
-        cell = {axis: drawn.choice(values) for axis, values in AXES.items()}
+    dice, result = random.Random(level), []
+    while len(result) < CELLS:
+        cell = {axis: dice.choice(values) for axis, values in AXES.items()}
         (n, m), (b, h, c), (d, e) = cell["lengths"], cell["heads"], cell["widths"]
         n = min(n, 3) if cell["phase"] == "decode" else n
         extent = {"batch": b, "heads": h, "kv_heads": c, "q_len": n, "kv_len": m}
@@ -75,8 +75,8 @@ def pool(level):
         with suppress(InvalidProblem, InvalidMask):
             mask = Mask.parse(spelled(cell["mask"], (b, h, n, m)))
             problem = Problem(**extent, **rest, mask=mask, level=level)
-            found.append((set(itertools.combinations(cell.items(), 2)), problem))
-    return found
+            result.append((set(itertools.combinations(cell.items(), 2)), problem))
+    return result
 
 
 def fits(row, problem):
@@ -89,11 +89,11 @@ def fits(row, problem):
 def cells(label):
     """Problems that the row may take, each chosen for the pairs of values that none before has."""
     row, covered = TABLE.find(label), set()
-    order = random.Random(list(LABELS).index(label) % GROUPS).sample(pool(row.level), DRAWN)
-    tried = [cell for cell in order if fits(row, cell[1])]
-    while tried:
-        best = max(tried, key=lambda x: len(x[0] - covered))
-        tried.remove(best)
+    order = random.Random(list(LABELS).index(label) % GROUPS).sample(pool(row.level), CELLS)
+    candidates = [cell for cell in order if fits(row, cell[1])]
+    while candidates:
+        best = max(candidates, key=lambda x: len(x[0] - covered))
+        candidates.remove(best)
         covered |= best[0]
         yield best[1]
 
@@ -113,9 +113,9 @@ def test_the_gate_holds_on_cells_of_every_kind(label):
 
 
 def test_naive_exponentials_overflow_just_where_they_say():
-    given = Problem(heads=1, kv_heads=1, q_len=1, kv_len=1, head_dim=1, v_head_dim=1)
+    p = Problem(heads=1, kv_heads=1, q_len=1, kv_len=1, head_dim=1, v_head_dim=1)
     for dtype, right, over in (("float32", 88, 89), ("bfloat16", 88, 89), ("float16", 11, 12)):
-        attend, _ = made("exp.naive", given.with_(dtype=dtype))
+        attend, _ = both_forms("exp.naive", p.with_(dtype=dtype))
         one = torch.ones(1, 1, 1, 1, dtype=getattr(torch, dtype))
         assert attend(one * right, one, one).item() == 1.0
         assert not attend(one * over, one, one).isfinite().all()
@@ -125,6 +125,6 @@ def test_naive_exponentials_overflow_just_where_they_say():
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.parametrize("mask", ["causal+alibi", "padding:0,11"])
 def test_compiled_is_exact_forward_and_backward(mask):
-    asked = problem_of(mask, 17, dtype="float32", phase="train")
-    verdict("compiled", asked)  # the compiler starts a thread, as in a cell before its gate
-    assert verdict("compiled", asked).reason is None
+    p = problem_of(mask, 17, dtype="float32", phase="train")
+    verdict("compiled", p)  # the compiler starts a thread, as in a cell before its gate
+    assert verdict("compiled", p).reason is None

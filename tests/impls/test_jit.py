@@ -1,4 +1,4 @@
-"""How tokens lie for kernels written in Triton."""
+"""The layout of tokens for kernels written in Triton."""
 
 import pytest
 import torch
@@ -25,14 +25,16 @@ def test_blocks_that_a_gpu_has_no_room_for_are_not_supported_there():
     class OutOfResources(Exception):
         """As triton's, by name and words."""
 
-    said = "out of resource: shared memory, Required: 102400, Hardware limit: 101376."
+    message = "out of resource: shared memory, Required: 102400, Hardware limit: 101376."
 
     @fitting("some.row")
     def launch(error):
         raise error
 
     with pytest.raises(Unsupported) as refused:
-        launch(OutOfResources(f"{said} Reducing block sizes or `num_stages` may help."))
-    assert str(refused.value) == f"some.row was told blocks that this GPU has no room for: {said}"
+        launch(OutOfResources(f"{message} Reducing block sizes or `num_stages` may help."))
+    assert (
+        str(refused.value) == f"some.row was told blocks that this GPU has no room for: {message}"
+    )
     with pytest.raises(RuntimeError, match="another"):
         launch(RuntimeError("another"))

@@ -54,12 +54,12 @@ def worlds(draw):
     shape = Shape(draw(st.integers(1, 3)), draw(st.integers(1, 4)), q_len, kv_len)
     kinds = ["causal", "window", "prefix", "padding", "leftpad", "alibi"]
     kinds += ["document"] * (q_len == kv_len) + ["dense", "bias"]
-    chosen = draw(st.lists(st.sampled_from(kinds), unique=True, max_size=3))
-    text = "+".join(_spelled(draw, kind, shape) for kind in chosen) or "none"
+    picks = draw(st.lists(st.sampled_from(kinds), unique=True, max_size=3))
+    text = "+".join(_spelled(draw, kind, shape) for kind in picks) or "none"
     text += draw(st.sampled_from(["", "@upper-left"]))
     mask = Mask.parse(text)
     assert str(mask) == text and hash(mask) == hash(Mask.parse(text))
-    assert mask.kinds == (tuple(chosen) or ("none",))
+    assert mask.kinds == (tuple(picks) or ("none",))
     assert mask.wrong_for(shape) is None
     return mask, shape, visible(text, shape)
 
@@ -74,24 +74,24 @@ def _full(array, shape):
 @settings(max_examples=80)
 @given(world=worlds(), data=st.data())
 def test_a_mask_sees_and_adds_what_each_pair_does_and_its_spans_enclose_what_it_sees(world, data):
-    mask, shape, seen = world
+    mask, shape, pairs = world
     assert mask.visible(shape).dtype == bool
-    np.testing.assert_array_equal(_full(mask.visible(shape), shape), seen)
+    np.testing.assert_array_equal(_full(mask.visible(shape), shape), pairs)
     key = data.draw(st.integers(0, shape.kv_len - 1))
-    np.testing.assert_array_equal(_full(mask.sees(shape, key), shape), seen[..., key])
-    np.testing.assert_array_equal(_full(mask.blind_rows(shape), shape), ~seen.any(-1))
-    assert mask.pairs(shape) == int(seen.sum())
-    assert mask.keys_seen(shape) == int(seen.any((1, 2)).sum())
+    np.testing.assert_array_equal(_full(mask.sees(shape, key), shape), pairs[..., key])
+    np.testing.assert_array_equal(_full(mask.blind_rows(shape), shape), ~pairs.any(-1))
+    assert mask.pairs(shape) == int(pairs.sum())
+    assert mask.keys_seen(shape) == int(pairs.any((1, 2)).sum())
     added, total = mask.bias(shape), bias(str(mask), shape)
     assert (added is None) == (not {"alibi", "bias"} & set(mask.kinds))
     if added is not None:
         np.testing.assert_allclose(_full(added, shape), total, rtol=1e-14, atol=0)
     rows = np.array(data.draw(st.lists(st.integers(0, shape.q_len - 1), min_size=1, max_size=5)))
-    np.testing.assert_array_equal(_full(mask.visible(shape, rows), shape), seen[:, :, rows])
+    np.testing.assert_array_equal(_full(mask.visible(shape, rows), shape), pairs[:, :, rows])
     if added is not None:
         some = _full(mask.bias(shape, rows), shape)
         np.testing.assert_allclose(some, total[:, :, rows], rtol=1e-14, atol=0)
-    for some, sees in ((None, seen), (rows, seen[:, :, rows])):
+    for some, sees in ((None, pairs), (rows, pairs[:, :, rows])):
         spans, extent = mask.spans(shape, some), (shape.batch, sees.shape[2])
         assert all(x.shape[0] in (1, shape.batch) and x.shape[1:] == extent[1:] for x in spans)
         first, past = (np.broadcast_to(x, extent)[:, None, :, None] for x in spans)
@@ -105,12 +105,12 @@ def test_a_mask_sees_and_adds_what_each_pair_does_and_its_spans_enclose_what_it_
 @settings(max_examples=25)
 @given(world=worlds())
 def test_the_flex_mask_is_the_visible_pairs_and_the_flex_score_adds_the_bias(world):
-    mask, shape, seen = world
+    mask, shape, pairs = world
     modifier = mask.flex_mask(shape, "cpu")
     if modifier is None:
-        assert seen.all()
+        assert pairs.all()
     else:
-        np.testing.assert_array_equal(create_mask(modifier, *shape, device="cpu").numpy(), seen)
+        np.testing.assert_array_equal(create_mask(modifier, *shape, device="cpu").numpy(), pairs)
     modifier = mask.flex_score(shape, "cpu")
     assert (modifier is None) == (not {"alibi", "bias"} & set(mask.kinds))
     if modifier is None:
@@ -135,8 +135,8 @@ def test_a_mask_looks_as_drawn():
         ("causal+document:1,2", 3, 3, "x.. .x. .xx"),
         ("padding:2", 2, 3, "xx. xx."),
     ):
-        seen = Mask.parse(text).visible(Shape(1, 1, q_len, kv_len))[0, 0]
-        assert " ".join("".join("x" if s else "." for s in row) for row in seen) == picture
+        pairs = Mask.parse(text).visible(Shape(1, 1, q_len, kv_len))[0, 0]
+        assert " ".join("".join("x" if s else "." for s in row) for row in pairs) == picture
 
 
 def test_counting_at_a_million_tokens_needs_no_square():
@@ -190,9 +190,9 @@ def test_a_mask_keeps_the_kinds_asked_for_and_is_causal_where_both_corners_read_
     mask = Mask.parse("causal+window:1,2+alibi@upper-left")
     assert str(mask.only("window", "causal")) == "causal+window:1,2@upper-left"
     assert str(mask.only("bias")) == "none@upper-left"
-    given = (("causal", 4), ("causal", 5), ("causal@upper-left", 5), ("causal+alibi", 4))
-    said = [Mask.parse(text).is_causal(Shape(1, 1, 4, kv_len)) for text, kv_len in given]
-    assert said == [True, False, True, False]
+    texts = (("causal", 4), ("causal", 5), ("causal@upper-left", 5), ("causal+alibi", 4))
+    causal = [Mask.parse(text).is_causal(Shape(1, 1, 4, kv_len)) for text, kv_len in texts]
+    assert causal == [True, False, True, False]
 
 
 def test_a_mask_that_does_not_fit_says_why_and_a_bias_of_whole_numbers_fits():

@@ -1,4 +1,4 @@
-"""What must hold of every row, whatever the shape; options out of range."""
+"""Properties of every row, whatever the shape; options out of range."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from impls.loading import load_function
 from impls.masks import Mask
 from impls.problem import Problem
 from impls.spec import Unsupported
-from tests.impls.small import OPTIONS, TABLE, inputs, made, problem, verdict
+from tests.impls.small import OPTIONS, TABLE, both_forms, inputs, problem, verdict
 
 ROWS = {
     row.name: TABLE.find("?".join([row.name, *[o for o in OPTIONS.get(row.name, []) if o][:1]]))
@@ -60,7 +60,7 @@ searched = settings(max_examples=6)
 
 def built(row, problem):
     assert row.supports(problem) is None
-    return made(row.label, problem)[0]
+    return both_forms(row.label, problem)[0]
 
 
 def near(got, want, most=1e-9):
@@ -119,7 +119,7 @@ def test_with_all_that_there_is_it_is_softmax_attention(label, shape, seed):
     near(built(row, problem)(q, k, v), built(exact, problem)(q, k, v), LIMITS[label])
 
 
-ASKED = [
+TUNABLE_ROWS = [
     row
     for row in TABLE.rows.values()
     if "cpu" in row.devices
@@ -131,7 +131,7 @@ COMPILED = [r.name for r in TABLE.rows.values() if "c++" in r.requires]
 
 
 def values(row, name):
-    """What to try for an option: numbers out of any range, words that mean nothing."""
+    """Values to try for an option: numbers out of any range, words that mean nothing."""
     default = row.options[name]
     if isinstance(default, bool):
         return []
@@ -143,7 +143,7 @@ def values(row, name):
     return [] if name == "core" else ["nonsense", "/nowhere/to/be/found.npy"]
 
 
-CASES = [(r.name, name, v) for r in ASKED for name in r.options for v in values(r, name)]
+CASES = [(r.name, name, v) for r in TUNABLE_ROWS for name in r.options for v in values(r, name)]
 
 
 @pytest.mark.parametrize(("name", "option", "value"), CASES)
@@ -154,15 +154,15 @@ def test_an_option_out_of_range_is_refused_or_served_rightly(name, option, value
     mask = "window:9,0" if name.startswith("window.") else mask
     phase = "train" if "train" in row.on("cpu", "phases") else "forward"
     extent = {"batch": 1, "heads": 2, "kv_heads": 2, "v_head_dim": 16, "dtype": "float32"}
-    given = problem(mask, 37, phase=phase, level=row.level, **extent)
+    p = problem(mask, 37, phase=phase, level=row.level, **extent)
     try:
-        found = verdict(row.label, given)
+        result = verdict(row.label, p)
     except Unsupported as refusal:
-        said = str(refusal)
-        assert value in said, said
-        assert len(said.split()) >= 4, said
+        message = str(refusal)
+        assert value in message, message
+        assert len(message.split()) >= 4, message
         if row.definition and row.level == "core":  # it is build alone that refuses
-            load_function(row.definition)(given, **row.chosen)
-        load_function(row.cost)(given, **row.chosen)
+            load_function(row.definition)(p, **row.chosen)
+        load_function(row.cost)(p, **row.chosen)
     else:
-        assert found.reason is None
+        assert result.reason is None

@@ -48,7 +48,7 @@ def test_a_row_that_no_row_may_be_is_refused_with_a_sentence():
 
 
 def test_a_refusal_is_a_sentence_and_without_the_limit_there_is_none():
-    for changes, asked, sentence in (
+    for changes, extents, sentence in (
         # what the row says, what is asked, and the sentence
         ({"level": "layer", "definition": "a:b"}, {}, "works at level layer, not core"),
         ({"devices": ("cuda",)}, {}, "runs on cuda, not on cpu"),
@@ -68,8 +68,8 @@ def test_a_refusal_is_a_sentence_and_without_the_limit_there_is_none():
         ({"head_dims": (16, 63)}, {}, "takes head_dim 16 to 63"),
         ({"head_dims": (65, 128)}, {}, "takes head_dim 65 to 128"),
     ):  # fmt: skip
-        assert row(**changes).supports(Problem(**asked)) == f"some.row {sentence}"
-        assert row().supports(Problem(**asked)) is None
+        assert row(**changes).supports(Problem(**extents)) == f"some.row {sentence}"
+        assert row().supports(Problem(**extents)) is None
 
 
 OPTIONS = {"block": 256, "ratio": 0.5, "sorted": True, "kernel": "relu"}
@@ -121,8 +121,8 @@ def test_a_device_an_option_and_a_core_decide_which_operator_must_run():
 def test_a_default_that_tuning_could_change_is_asked_for_by_name():
     tuned = row(options=OPTIONS, tunes={"block": (64, 128)}, tuned={"block": 64})
     assert (tuned.label, tuned.chosen["block"]) == ("some.row", 64)
-    asked = tuned.with_options({"block": "256", "ratio": "0.5"})
-    assert (asked.label, asked.chosen["block"]) == ("some.row?block=256", 256)
+    changed = tuned.with_options({"block": "256", "ratio": "0.5"})
+    assert (changed.label, changed.chosen["block"]) == ("some.row?block=256", 256)
 
 
 FULL = row(
@@ -139,9 +139,9 @@ FULL = row(
 def test_a_row_survives_json_with_every_field():
     changed = FULL.with_options({"block": "8"})
     several = row(ranks=True, shares="some.module:shares", options={"world": 1})
-    for written in (row(), FULL, changed, several):
-        read = Variant.from_dict(json.loads(json.dumps(written.to_dict())))
-        assert (read, read.label) == (written, written.label)
+    for variant in (row(), FULL, changed, several):
+        read = Variant.from_dict(json.loads(json.dumps(variant.to_dict())))
+        assert (read, read.label) == (variant, variant.label)
     same = {name for name, x in row().to_dict().items() if x == changed.to_dict()[name]}
     assert same == {"name", "title", "family", "build", "ranks", "shares", "operators"}
     with pytest.raises(InvalidRow, match="a row has no field color, speed"):

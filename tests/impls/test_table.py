@@ -40,11 +40,11 @@ def rows_of(file):
 
 
 def python(code, *paths, cwd=ROOT):
-    """What a fresh interpreter, with these folders on its path, prints as JSON."""
+    """The JSON that a fresh interpreter prints, with these folders on its path."""
     path = os.pathsep.join(str(p) for p in (ROOT, *paths))
-    told = {"cwd": cwd, "env": {**os.environ, "PYTHONPATH": path}, "timeout": 60}
+    options = {"cwd": cwd, "env": {**os.environ, "PYTHONPATH": path}, "timeout": 60}
     command = [sys.executable, "-c", textwrap.dedent(code)]
-    done = subprocess.run(command, capture_output=True, text=True, **told)
+    done = subprocess.run(command, capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -53,11 +53,11 @@ def test_the_code_that_a_row_names_exists_and_takes_its_options():
     assert impls.table().broken == []
     for row in ROWS.values():
         for path in filter(None, (row.build, row.definition, row.cost)):
-            given, options = ["the problem"], row.chosen
+            arguments, options = ["the problem"], row.chosen
             if row.ranks and path == row.build:  # the others say how many there are
-                given.append("the others")
+                arguments.append("the others")
                 options = {name: value for name, value in options.items() if name != "world"}
-            inspect.signature(load_function(path)).bind(*given, **options)
+            inspect.signature(load_function(path)).bind(*arguments, **options)
 
 
 def test_the_table_and_its_costs_are_read_without_torch_and_without_a_kernel():
@@ -91,15 +91,15 @@ def test_a_row_is_found_with_the_options_asked_for():
 
 def test_an_unknown_name_suggests_the_nearest_and_a_broken_row_says_why_it_is_broken():
     table = impls.table()
-    for asked, near in (
+    for name, near in (
         ("einsun", "einsum"), ("sdpa.flsh", "sdpa.flash"), ("flash", "sdpa.flash"),
         ("prescal", "matmul.prescale"),
     ):  # fmt: skip
         with pytest.raises(impls.UnknownVariant) as caught:
-            table.find(f"{asked}?block=3")
-        said, _, rest = str(caught.value).partition("; did you mean ")
+            table.find(f"{name}?block=3")
+        message, _, rest = str(caught.value).partition("; did you mean ")
         suggested = rest.partition("?")[0].split(" or ")
-        assert said == f"there is no variant {asked!r}"
+        assert message == f"there is no variant {name!r}"
         assert near in suggested and set(suggested) <= set(ROWS)
     table = impls.Table(broken=[impls.BrokenRow("far", "its module is gone")])
     with pytest.raises(impls.UnknownVariant, match="the row 'far' is broken: its module is gone"):
@@ -128,7 +128,7 @@ def test_what_a_file_imports_is_not_imported_in_the_parent_wherever_it_stands(tm
     well = write(tmp_path / "my_rows.py", HEAD, WELL)
     (tmp_path / "impls").mkdir()
     write(tmp_path / "impls" / "__init__.py", "raise ImportError('this is not the package')")
-    said = python(
+    output = python(
         f"""
         import sys
         sys.path = [p for p in sys.path if p]  # as an installed command is started
@@ -140,7 +140,7 @@ def test_what_a_file_imports_is_not_imported_in_the_parent_wherever_it_stands(tm
         cwd=tmp_path,
     )
     ours = {"mine.plain": str(well), "mine.own": str(well)}
-    assert said == [ours, len(impls.table().rows) + 2, 0, False]
+    assert output == [ours, len(impls.table().rows) + 2, 0, False]
 
 
 def test_a_row_of_a_file_is_built_from_the_file_as_any_other(tmp_path):
@@ -190,14 +190,14 @@ def test_rows_come_in_the_order_of_the_files_and_a_taken_name_costs_its_row(tmp_
     table = impls.table([one, two])
     assert list(table.rows)[-2:] == ["zeta", "alpha"]
     assert (table.rows["einsum"].origin, table.rows["zeta"].origin) == ("attnbench", str(one))
-    said = (
+    messages = (
         f"row 0 of {one} is int, not",
         f"row bad of {one} is not plain data",
         "the name einsum is taken by a row of attnbench",
         f"the name zeta is taken by a row of {one}",
     )
-    assert len(table.broken) == len(said)
-    assert all(any(says in broken.reason for broken in table.broken) for says in said)
+    assert len(table.broken) == len(messages)
+    assert all(any(says in broken.reason for broken in table.broken) for says in messages)
 
 
 def test_a_file_by_a_relative_path_may_name_what_lies_elsewhere_and_import_what_lies_beside_it(
@@ -226,13 +226,13 @@ def test_a_file_that_prints_and_reads_its_input_is_read_all_the_same(tmp_path, m
         """
     file = write(tmp_path / "loud.py", HEAD, code)
     monkeypatch.setattr(outside, "PATIENCE_S", 5)
-    kept, (read, write_end) = os.dup(0), os.pipe()
+    stdin, (read, write_end) = os.dup(0), os.pipe()
     os.dup2(read, 0)  # an input that stays open and silent, as a terminal does
     try:
         assert [row.name for row in rows_of(file)] == ["loud"]
     finally:
-        os.dup2(kept, 0)
-        for end in (kept, read, write_end):
+        os.dup2(stdin, 0)
+        for end in (stdin, read, write_end):
             os.close(end)
 
 
@@ -277,8 +277,8 @@ def test_a_file_that_hangs_is_ended(tmp_path, monkeypatch):
     with pytest.raises(BrokenTable, match=r"slow\.py was still importing after 1 s"):
         rows_of(write(tmp_path / "slow.py", code))
     assert time.monotonic() - began < 20
-    said = note.read_text() if note.exists() else ""  # a busy machine may not have come so far
-    assert not said or not alive(int(said))
+    process = note.read_text() if note.exists() else ""  # a busy machine may not have come so far
+    assert not process or not alive(int(process))
 
 
 GOOD = """
@@ -299,7 +299,7 @@ def install(folder, name, code):
 
 def test_what_is_installed_meanwhile_is_found(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(outside, "_asked", lambda *_: ["a row"])
+    monkeypatch.setattr(outside, "_child_rows", lambda *_: ["a row"])
     assert not list(outside.entry_point_rows())
     (info := tmp_path / "own-1.dist-info").mkdir()
     write(info / "entry_points.txt", "[attnbench.variants]", "a = b:ROWS")
@@ -308,7 +308,7 @@ def test_what_is_installed_meanwhile_is_found(tmp_path, monkeypatch):
 
 
 def test_an_entry_point_that_fails_costs_its_own_rows(tmp_path):
-    """Whether it exits, or ends its process."""
+    """An import that exits, or ends its process."""
     exits, dies = "import sys\nsys.exit(0)", "import os\nos._exit(0)"
     good, exits, dies = (
         install(tmp_path / name, name, code)

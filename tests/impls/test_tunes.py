@@ -1,11 +1,11 @@
-"""What tuning may set never changes what is computed."""
+"""Options that tuning may set never change the result."""
 
 import pytest
 import torch
 
 from impls.dense import tiles
 from impls.problem import Problem
-from tests.impls.small import TABLE, inputs, made, problem
+from tests.impls.small import TABLE, both_forms, inputs, problem
 
 SLOW_TO_COMPILE = ("window.flex",)  # test_flex has blocks of several sizes
 CASES = [
@@ -21,9 +21,9 @@ CASES = [
 def test_a_tuned_option_changes_nothing_but_rounding(label):
     row = TABLE.find(label)
     mask = "window:30,0" if row.name == "window.blocked" else "causal"
-    given = problem(mask, length=150)
-    tensors = inputs(given)
-    (attend, _), (plain, _) = made(label, given), made(row.name, given)
+    p = problem(mask, length=150)
+    tensors = inputs(p)
+    (attend, _), (plain, _) = both_forms(label, p), both_forms(row.name, p)
     torch.testing.assert_close(attend(*tensors), plain(*tensors), rtol=1e-9, atol=1e-9)
 
 
@@ -33,14 +33,12 @@ def test_a_tuned_option_changes_nothing_but_rounding(label):
 def test_launches_to_try_are_what_the_row_takes_and_of_the_kernels_that_run(
     head_dim, dtype, least, phase
 ):
-    asked = Problem(head_dim=head_dim, v_head_dim=head_dim, dtype=dtype, phase=phase)
-    forward = tiles.forward(asked)
-    backward = [
-        tuple(map(int, x.split("x"))) for f in (tiles.keys, tiles.queries) for x in f(asked)
-    ]
+    p = Problem(head_dim=head_dim, v_head_dim=head_dim, dtype=dtype, phase=phase)
+    forward = tiles.forward(p)
+    backward = [tuple(map(int, x.split("x"))) for f in (tiles.keys, tiles.queries) for x in f(p)]
     assert bool(forward) == (phase != "backward") and bool(backward) == (phase != "forward")
     for queries, keys, warps, stages in [*forward, *backward]:
         assert {queries.bit_count(), keys.bit_count(), warps.bit_count()} == {1}
         assert min(queries, keys) >= least and stages >= 1
-        held = (queries + 2 * stages * keys, keys + 2 * stages * queries)
-        assert min(held) * head_dim * asked.item_bytes <= 227 * 1024
+        rows = (queries + 2 * stages * keys, keys + 2 * stages * queries)
+        assert min(rows) * head_dim * p.item_bytes <= 227 * 1024

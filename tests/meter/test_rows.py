@@ -10,14 +10,14 @@ from attnbench.gate.inputs import Call, make
 from attnbench.meter.probe import check_rows, expected_of, secret_rows
 from impls.masks import Mask
 from impls.problem import Problem
-from tests.impls.small import made
+from tests.impls.small import both_forms
 
 PROBLEM = Problem(heads=2, kv_heads=2, q_len=320, kv_len=320, mask=Mask.parse("causal"))
 
 
 def called(name, problem, rows, seed=0):
     """What a variant makes of a problem, and what it should make of some rows."""
-    inputs, (attend, define) = make(problem, seed), made(name, problem)
+    inputs, (attend, define) = make(problem, seed), both_forms(name, problem)
     call, dout = Call(problem, attend, inputs), None
     out = call.forward()
     got = {"forward": out.detach()}

@@ -258,7 +258,7 @@ def test_what_becomes_of_a_cell_whose_context_is_gone_or_that_left_what_is_unrea
         with monkeypatch.context() as patch:
             patch.setattr(cell, "poisoned", lambda device, gone=gone: gone)
             if not readable:
-                patch.setattr(watch, "said", lambda before: 1 / 0)
+                patch.setattr(watch, "left_changed", lambda before: 1 / 0)
             told = worker._measured(
                 bench, SimpleNamespace(problem=Problem(), variant=SimpleNamespace(swaps=()))
             )

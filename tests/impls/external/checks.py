@@ -1,4 +1,4 @@
-"""What the tests of the adapters share: problems, inputs, and an output held against the truth."""
+"""Shared by the tests of the adapters: problems, inputs, and an output held against the truth."""
 
 import torch
 
@@ -20,8 +20,8 @@ DECODE = {"q_len": 1, "kv_len": 13, "phase": "decode"}
 
 
 def build(row, p, what="build", **options):
-    found = small.TABLE.rows[row]
-    return load_function(getattr(found, what))(p, **{**found.options, **options})
+    variant = small.TABLE.rows[row]
+    return load_function(getattr(variant, what))(p, **{**variant.options, **options})
 
 
 def problem(mask="none", **changes):

@@ -29,14 +29,14 @@ def signature(name):
 def sees(n, m, causal=False, left=-1, right=-1):
     """Lower-right: query i stands at key i + m - n. -1 or None leaves a side open."""
     away = torch.arange(n)[:, None] + m - n - torch.arange(m)
-    seen = torch.ones(n, m, dtype=torch.bool)
+    visible = torch.ones(n, m, dtype=torch.bool)
     if causal:
-        seen &= away >= 0
+        visible &= away >= 0
     if left is not None and left >= 0:
-        seen &= away <= left
+        visible &= away <= left
     if right is not None and right >= 0:
-        seen &= -away <= right
-    return seen
+        visible &= -away <= right
+    return visible
 
 
 def blocks(edges):
@@ -46,22 +46,22 @@ def blocks(edges):
     return owner[:, None] == owner
 
 
-def attention(q, k, v, scale, seen, slopes=None):
+def attention(q, k, v, scale, visible, slopes=None):
     """Softmax attention, tokens before heads; rows that see nothing give zeros."""
     if q.ndim == 3:
-        return attention(q[None], k[None], v[None], scale, seen, slopes)[0]
+        return attention(q[None], k[None], v[None], scale, visible, slopes)[0]
     group = q.shape[2] // k.shape[2]
     assert q.shape[2] == group * k.shape[2]
     assert all(x.stride(-1) == 1 for x in (q, k, v))
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    blind, scores = ~seen.any(-1, keepdim=True), q @ k.transpose(-1, -2) * scale
+    blind, scores = ~visible.any(-1, keepdim=True), q @ k.transpose(-1, -2) * scale
     if slopes is not None:
         assert slopes.dtype == torch.float32
         n, m = scores.shape[-2:]
         away = torch.arange(n)[:, None] + m - n - torch.arange(m)
         scores = scores - slopes[:, None, None] * away.abs()
-    weights = scores.masked_fill(~(seen | blind), -torch.inf).softmax(-1)
+    weights = scores.masked_fill(~(visible | blind), -torch.inf).softmax(-1)
     return (weights @ v).masked_fill(blind, 0.0).transpose(1, 2).contiguous()
 
 
@@ -70,22 +70,22 @@ def flash_attn(call):
     k, v = (call.k_cache, call.v_cache) if cached else (call.k, call.v)
     n, m = call.q.shape[-3], k.shape[-3]
     assert all(side is call.open or side >= 0 for side in call.window_size)
-    seen = sees(n, m, call.causal, *call.window_size)
+    visible = sees(n, m, call.causal, *call.window_size)
     if "varlen" in call.function:
         longest = int(call.cu_seqlens_q.diff().max())
         assert call.max_seqlen_q == longest == call.max_seqlen_k
-        seen &= blocks(call.cu_seqlens_q) & blocks(call.cu_seqlens_k)
-    return call.q, k, v, call.softmax_scale, seen, getattr(call, "alibi_slopes", None)
+        visible &= blocks(call.cu_seqlens_q) & blocks(call.cu_seqlens_k)
+    return call.q, k, v, call.softmax_scale, visible, getattr(call, "alibi_slopes", None)
 
 
 def torch_varlen(call):
     edges = call.cu_seq_q, call.cu_seq_k
     assert (call.max_q, call.max_k) == tuple(int(x.diff().max()) for x in edges)
     assert call.enable_gqa == (call.query.shape[1] != call.key.shape[1])
-    seen = sees(call.query.shape[0], call.key.shape[0], False, *call.window_size)
+    visible = sees(call.query.shape[0], call.key.shape[0], False, *call.window_size)
     if len(call.cu_seq_q) > 2:
-        seen &= blocks(call.cu_seq_q) & blocks(call.cu_seq_k)
-    return call.query, call.key, call.value, call.scale, seen
+        visible &= blocks(call.cu_seq_q) & blocks(call.cu_seq_k)
+    return call.query, call.key, call.value, call.scale, visible
 
 
 def xformers(call):
@@ -98,18 +98,24 @@ def xformers(call):
     else:
         assert q.shape[2] == k.shape[2], "it does not repeat heads by itself"
     n, m = q.shape[1], k.shape[1]
-    return q, k, v, call.scale, sees(n, m) if call.attn_bias is None else call.attn_bias.seen(n, m)
+    return (
+        q,
+        k,
+        v,
+        call.scale,
+        sees(n, m) if call.attn_bias is None else call.attn_bias.visible(n, m),
+    )
 
 
-def bias(seen):
+def bias(sight):
     """A bias object of xformers, by what it lets a query see: windows and corners as
     ``materialize`` of xformers 0.0.35 gave them on a CPU."""
 
     def narrowed(*more):
-        return bias(lambda n, m: seen(n, m) & sees(n, m, True, *more))
+        return bias(lambda n, m: sight(n, m) & sees(n, m, True, *more))
 
     return types.SimpleNamespace(
-        seen=seen,
+        visible=sight,
         make_local_attention=lambda window_size: narrowed(window_size - 1),
         make_causal=narrowed,
     )
@@ -133,8 +139,8 @@ BIASES = types.SimpleNamespace(  # that from the upper left is for equal lengths
 def flashinfer_prefill(call):
     assert call.kv_layout == "HND" and call.backend in ("fa2", "fa3")
     k, v = (x.transpose(0, 1) for x in (call.k, call.v))
-    seen = sees(call.q.shape[0], k.shape[0], call.causal, call.window_left)
-    return call.q, k, v, call.sm_scale, seen
+    visible = sees(call.q.shape[0], k.shape[0], call.causal, call.window_left)
+    return call.q, k, v, call.sm_scale, visible
 
 
 def flashinfer_decode(call):
@@ -142,8 +148,8 @@ def flashinfer_decode(call):
     assert call.kv_layout == "HND" and q.ndim == 2
     assert all(x.is_contiguous() for x in (q, k, v))
     assert call.use_tensor_cores == (q.shape[0] >= 4 * k.shape[0])
-    seen = sees(1, k.shape[1], False, call.window_left)
-    return q[None], k.transpose(0, 1), v.transpose(0, 1), call.sm_scale, seen
+    visible = sees(1, k.shape[1], False, call.window_left)
+    return q[None], k.transpose(0, 1), v.transpose(0, 1), call.sm_scale, visible
 
 
 def flashinfer_ragged(call):
@@ -152,8 +158,8 @@ def flashinfer_ragged(call):
     assert (call.q.shape[1], call.k.shape[1]) == (call.num_qo_heads, call.num_kv_heads)
     assert call.q_data_type == call.kv_data_type == call.q.dtype
     n = call.q.shape[0]
-    seen = sees(n, n, call.causal, call.window_left) & blocks(call.qo_indptr)
-    return call.q, call.k, call.v, call.sm_scale, seen & blocks(call.kv_indptr)
+    visible = sees(n, n, call.causal, call.window_left) & blocks(call.qo_indptr)
+    return call.q, call.k, call.v, call.sm_scale, visible & blocks(call.kv_indptr)
 
 
 def transformer_engine(call):
@@ -163,15 +169,15 @@ def transformer_engine(call):
     assert (q.shape[-2], k.shape[-2]) == (call.num_attention_heads, call.num_gqa_groups)
     assert call.attention_type == ("self" if n == m else "cross")
     assert "bottom_right" in kind or "causal" not in kind or n == m
-    seen = sees(n, m, "causal" in kind, *call.window_size)
+    visible = sees(n, m, "causal" in kind, *call.window_size)
     if "padding" in kind:
-        seen &= blocks(call.cu_seqlens_q) & blocks(call.cu_seqlens_kv)
-    return q, k, v, call.softmax_scale, seen
+        visible &= blocks(call.cu_seqlens_q) & blocks(call.cu_seqlens_kv)
+    return q, k, v, call.softmax_scale, visible
 
 
 def flash_sparse(call):
-    seen = sees(call.query.shape[1], call.key.shape[1], call.is_causal)
-    return call.query, call.key, call.value, call.softmax_scale, seen
+    visible = sees(call.query.shape[1], call.key.shape[1], call.is_causal)
+    return call.query, call.key, call.value, call.softmax_scale, visible
 
 
 READERS = {name: flash_attn for name in READ if name.startswith("flash_attn")} | {
@@ -187,7 +193,7 @@ READERS = {name: flash_attn for name in READ if name.startswith("flash_attn")} |
 
 
 class Unserved(Exception):
-    """What cuDNN raises where it has no engine."""
+    """The error that cuDNN raises where it has no engine."""
 
 
 CUDNN = {
@@ -251,12 +257,12 @@ class Graph:
         return self.results
 
     def __getattr__(self, step):
-        def taken(*_):
+        def operation(*_):
             if step == "check_support" and Graph.refuses:
                 raise Unserved(Graph.refuses)
             self.steps.append(step)
 
-        return taken
+        return operation
 
     def get_workspace_size(self):
         return 0
@@ -274,17 +280,19 @@ class Graph:
         n, m, left = q.shape[1], k.shape[1], call.diagonal_band_left_bound
         assert call.diagonal_alignment == ("TOP_LEFT" if n == m else "BOTTOM_RIGHT")
         assert call.diagonal_band_right_bound == 0 or left is None, "cuDNN's windows are causal"
-        seen = sees(n, m, call.diagonal_band_right_bound == 0, None if left is None else left - 1)
+        visible = sees(
+            n, m, call.diagonal_band_right_bound == 0, None if left is None else left - 1
+        )
         with torch.enable_grad():
             ends = [x.detach().requires_grad_() for x in (q, k, v)]
-            out = attention(*ends, call.attn_scale, seen).transpose(1, 2)
+            out = attention(*ends, call.attn_scale, visible).transpose(1, 2)
         if call.function == "sdpa":
             assert self.results[0].output and self.results[1].output == bool(call.generate_stats)
             pack[self.results[0]].copy_(out.detach())
             return
         assert torch.equal(pack[call.o], out.detach())
-        found = torch.autograd.grad(out, ends, pack[call.dO])
-        for symbol, gradient in zip(self.results, found, strict=True):
+        gradients = torch.autograd.grad(out, ends, pack[call.dO])
+        for symbol, gradient in zip(self.results, gradients, strict=True):
             pack[symbol].copy_(gradient.transpose(1, 2))
 
 
@@ -292,7 +300,7 @@ class Library:
     """All stand-ins, put in place for one test; ``calls`` are what they were called with."""
 
     with_lse = False
-    """Whether flash-attn gives its log-sum too."""
+    """True if flash-attn gives its log-sum too."""
 
     def __init__(self, monkeypatch):
         self.monkeypatch, self.calls, self.backends = monkeypatch, [], {}
@@ -360,9 +368,9 @@ class Library:
         self.calls.append(call)
         if compute is not None:
             return compute(call)
-        told = READERS[name](call)
-        call.ends = told[:3]
-        q, out = getattr(call, "query", told[0]), attention(*told)
+        arguments = READERS[name](call)
+        call.ends = arguments[:3]
+        q, out = getattr(call, "query", arguments[0]), attention(*arguments)
         if name.startswith("transformer_engine"):
             return out.flatten(-2)
         if name.startswith("flashinfer.single_decode"):
@@ -376,24 +384,24 @@ class Library:
 
         class Object:
             def __init__(self, *args, **kwargs):
-                self.known = {}
-                self.told("__init__", args, kwargs)
+                self.arguments = {}
+                self.record("__init__", args, kwargs)
 
-            def told(self, method, args, kwargs):
+            def record(self, method, args, kwargs):
                 bound = signature(f"{base}.{method}").bind(*args, **kwargs)
                 bound.apply_defaults()
                 more = {name: x for name, x in bound.arguments.items() if x is not None}
-                self.known = {**bound.arguments, **self.known, **more}
+                self.arguments = {**bound.arguments, **self.arguments, **more}
                 if method == methods[-1]:
-                    call = types.SimpleNamespace(**self.known)
+                    call = types.SimpleNamespace(**self.arguments)
                     return library.computed(f"{base}.{method}", call)
 
             def __call__(self, *args, **kwargs):
-                return self.told(methods[-1], args, kwargs)
+                return self.record(methods[-1], args, kwargs)
 
             def __getattr__(self, method):
                 if method not in methods:
                     raise AttributeError(method)
-                return lambda *args, **kwargs: self.told(method, args, kwargs)
+                return lambda *args, **kwargs: self.record(method, args, kwargs)
 
         return Object

@@ -123,8 +123,8 @@ def test_transformer_engine_is_told_one_backend_for_the_call_alone(backend, libr
     assert library.backends == {"backend_selection_requires_update": True}
     check(p, attend)
     for key in ("FLASH", "FUSED", "UNFUSED"):
-        told = library.calls[-1].environment[f"NVTE_{key}_ATTN"]
-        assert told == str(int(key.lower() == backend))
+        value = library.calls[-1].environment[f"NVTE_{key}_ATTN"]
+        assert value == str(int(key.lower() == backend))
     assert os.environ["NVTE_FLASH_ATTN"] == "before"
     assert "NVTE_FUSED_ATTN" not in os.environ
 
@@ -189,8 +189,8 @@ REFUSED = [  # rows, what else of the problem, options, and what is said
 
 
 def test_what_a_library_does_not_serve_is_refused_in_a_sentence(library):
-    for row, changes, options, said in REFUSED:
-        with pytest.raises(Unsupported, match=said):
+    for row, changes, options, message in REFUSED:
+        with pytest.raises(Unsupported, match=message):
             build(row, problem(**changes), **options)
 
 
@@ -264,13 +264,13 @@ def test_the_signatures_read_are_those_of_what_is_installed():
     for name in READ:
         module, _, function = name.rpartition(".")
         try:
-            found = getattr(importlib.import_module(module), function)
+            theirs = getattr(importlib.import_module(module), function)
         except (ImportError, AttributeError):
             continue
         compared += 1
         installed, read = (
             [(p.name, p.kind) for p in each.parameters.values()]
-            for each in (inspect.signature(found), stand_ins.signature(name))
+            for each in (inspect.signature(theirs), stand_ins.signature(name))
         )
         assert installed == read, name
     assert compared  # torch's own, at the least

@@ -10,7 +10,7 @@ from impls.external import fla
 from impls.external.sageattention import rounded
 from impls.spec import Unavailable
 from tests.impls.external import checks
-from tests.impls.external.checks import build as made
+from tests.impls.external.checks import build
 from tests.impls.external.stand_ins import attention
 from tests.impls.small import inputs
 
@@ -78,8 +78,8 @@ def test_a_kernel_and_a_definition_are_the_recurrence_of_the_paper(operator, lib
     p = problem()
     leaves = kernel(library, operator, p)
     wide = [x.detach().double().requires_grad_() for x in leaves]
-    out = made(f"fla.{operator}", p)(*leaves)
-    define = made(f"fla.{operator}", p, "definition")
+    out = build(f"fla.{operator}", p)(*leaves)
+    define = build(f"fla.{operator}", p, "definition")
     want = define(*wide, torch.arange(p.q_len))
     torch.testing.assert_close(out.double(), want, atol=2e-5, rtol=2e-5)
     rows = torch.tensor([10, 0, 4])
@@ -109,34 +109,34 @@ def test_flash_sparse_attn_leaves_out_the_tiles_whose_weights_are_small_in_every
     q, k, v = (x.double().detach() for x in inputs(p))
     k[:, :, 64:128] *= 0.05
     q[:, :, :, 0], k[:, :, :, 0], k[:, :, 64:128, 0] = 4.0, 4.0, -4.0
-    define = made("fsa.sparse", p, "definition", threshold=1.0)
+    define = build("fsa.sparse", p, "definition", threshold=1.0)
     left_out, got = 0, define(q, k, v, torch.arange(p.q_len))
     for head in range(p.heads):
         scores = (q[0, head] @ k[0, head // p.group].T * p.scale).numpy()
         for first in range(0, p.q_len, 64):
             ends = range(first + 65, first + 129) if mask == "causal" else [p.kv_len] * 64
-            kept = [[] for _ in range(64)]
+            places = [[] for _ in range(64)]
             for start in range(p.kv_len - 64, -1, -64):
-                seen = [[j for j in range(start, start + 64) if j < ends[i]] for i in range(64)]
-                if not any(seen):
+                visible = [[j for j in range(start, start + 64) if j < ends[i]] for i in range(64)]
+                if not any(visible):
                     continue
                 large = False
                 for i in range(64):
                     row = scores[first + i]
-                    top = max((row[j] for j in kept[i]), default=-math.inf)
-                    total = sum(math.exp(row[j] - top) for j in kept[i])
-                    most = max((row[j] for j in seen[i]), default=-math.inf)
+                    top = max((row[j] for j in places[i]), default=-math.inf)
+                    total = sum(math.exp(row[j] - top) for j in places[i])
+                    most = max((row[j] for j in visible[i]), default=-math.inf)
                     weight = math.exp(most - top) / total if total else math.inf
                     large |= weight >= 1.0 / ends[i]
                 left_out += not large
                 for i in range(64) if large else ():
-                    kept[i] += seen[i]
+                    places[i] += visible[i]
             for i in range(64):
-                weights = torch.tensor(scores[first + i][kept[i]]).softmax(-1)
-                want = weights @ v[0, head // p.group][kept[i]]
+                weights = torch.tensor(scores[first + i][places[i]]).softmax(-1)
+                want = weights @ v[0, head // p.group][places[i]]
                 torch.testing.assert_close(got[0, head, first + i], want, atol=1e-10, rtol=1e-10)
     assert left_out
-    whole = made("fsa.sparse", p, "definition", threshold=0.0)(q, k, v, torch.arange(p.q_len))
+    whole = build("fsa.sparse", p, "definition", threshold=0.0)(q, k, v, torch.arange(p.q_len))
     assert (whole - got).abs().max() > 1e-9
 
 
@@ -144,20 +144,20 @@ def test_sageattention_is_given_smoothed_keys_and_leaves_the_callers_alone(libra
     def compute(call):
         assert call.tensor_layout == "HND" and not call.is_causal and not call.smooth_k
         q, k, v = (x.transpose(1, 2) for x in (call.q, call.k, call.v))
-        seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool)
-        return attention(q, k, v, call.sm_scale, seen).transpose(1, 2)
+        visible = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool)
+        return attention(q, k, v, call.sm_scale, visible).transpose(1, 2)
 
     library.computes("sageattention.sageattn", compute)
     p = problem("none", head_dim=64, v_head_dim=64, kv_heads=1, q_len=5, kv_len=64, phase="forward")
     q, k, v = inputs(p)
     k += 7.0
-    kept = k.clone()
-    out = made("sageattention", p)(q, k, v)
-    assert torch.equal(k, kept)
+    before = k.clone()
+    out = build("sageattention", p)(q, k, v)
+    assert torch.equal(k, before)
     assert library.calls[-1].k.mean(2).abs().max() < 1e-5
     want = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
     torch.testing.assert_close(out, want, atol=1e-5, rtol=1e-5)  # a shift of the keys is nothing
-    got = made("sageattention", p, "definition")(q, k, v, torch.tensor([4, 2]))
+    got = build("sageattention", p, "definition")(q, k, v, torch.tensor([4, 2]))
     off = float((got - want[:, :, [4, 2]]).norm() / want[:, :, [4, 2]].norm())
     assert 1e-4 < off < 2e-2, "the definition is near softmax and not equal"
 
@@ -167,7 +167,7 @@ def test_sageattention_2_is_refused_since_it_rounds_otherwise(library, monkeypat
     monkeypatch.setattr("importlib.metadata.version", lambda name: "2.2.0")
     p = problem("none", head_dim=64, v_head_dim=64, kv_len=64, phase="forward")
     with pytest.raises(Unavailable, match="rounds otherwise") as refusal:
-        made("sageattention", p)
+        build("sageattention", p)
     assert "<2" in refusal.value.remedy
 
 
@@ -177,23 +177,23 @@ def test_natten_sees_a_window_pushed_inwards(window, causal, library):
     n, w = p.q_len, min(window, p.q_len)
     row, key = torch.arange(n)[:, None], torch.arange(n)
     first = row - w + 1 if causal else (row - w // 2).clamp(0, n - w)
-    seen = (first <= key) & (key < first + w)  # of each query, the w nearest keys that exist
+    visible = (first <= key) & (key < first + w)  # of each query, the w nearest keys that exist
 
     def compute(call):
         assert call.kernel_size == w and call.backend == "cutlass-fna"
         assert call.attention_kwargs == {"backend": "cutlass-fmha"}
         assert call.is_causal == causal
-        return attention(call.query, call.key, call.value, call.scale, seen)
+        return attention(call.query, call.key, call.value, call.scale, visible)
 
     library.computes("natten.na1d", compute)
-    attend = made("natten", p, window=window, backend="cutlass-fna")
+    attend = build("natten", p, window=window, backend="cutlass-fna")
     leaves = inputs(p)
     wide = [x.double() for x in leaves]
-    define = made("natten", p, "definition", window=window)
+    define = build("natten", p, "definition", window=window)
     want = define(*wide, key)
     torch.testing.assert_close(attend(*leaves).double(), want, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(define(*wide, key[3:5]), want[:, :, 3:5], atol=1e-12, rtol=0)
     assert ("fmha" in attend.note()) == (w == n)
     assert ("is all 11 keys" in attend.note()) == (window > n)
-    cost = made("natten", p.with_(phase="forward"), "cost", window=window)
-    assert cost.flops == 2 * int(seen.sum()) * p.batch * p.heads * (16 + 24)
+    cost = build("natten", p.with_(phase="forward"), "cost", window=window)
+    assert cost.flops == 2 * int(visible.sum()) * p.batch * p.heads * (16 + 24)

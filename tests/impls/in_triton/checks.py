@@ -1,4 +1,4 @@
-"""What the tests of the Triton rows share: a problem, the row built, and it against the truth."""
+"""Shared by the tests of the Triton rows: a problem, the row built, and it against the truth."""
 
 import torch
 
@@ -18,26 +18,28 @@ FAR = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1e-2}
 
 def problem(mask="none", length=37, **changes):
     """Extents that no block divides, unless the test says otherwise."""
-    given = {**SHAPE, "q_len": length, "kv_len": length, "phase": "train", **changes}
-    return Problem(**{"v_head_dim": given["head_dim"], **given}, mask=Mask.parse(mask))
+    extents = {**SHAPE, "q_len": length, "kv_len": length, "phase": "train", **changes}
+    return Problem(**{"v_head_dim": extents["head_dim"], **extents}, mask=Mask.parse(mask))
 
 
 def build(row, p, **options):
     """Built directly: a run would refuse the row on a CPU, as it should."""
-    found = impls.table().rows[row]
-    assert found.supports(p.with_(device="cuda")) is None
-    return load_function(found.build)(p, **{**found.options, **options})
+    variant = impls.table().rows[row]
+    assert variant.supports(p.with_(device="cuda")) is None
+    return load_function(variant.build)(p, **{**variant.options, **options})
 
 
 def judged(row, p, attend, seed=3, **options):
-    """What the ruler's own gate finds, in float64, with every gradient."""
-    found = impls.table().rows[row]
-    define = found.definition and load_function(found.definition)(p, **{**found.options, **options})
+    """The verdict of the ruler's own gate, in float64, with every gradient."""
+    variant = impls.table().rows[row]
+    define = variant.definition and load_function(variant.definition)(
+        p, **{**variant.options, **options}
+    )
     return gate(judge(p, make(p, seed), seed), attend, define or None, seed)
 
 
 def failing(row, p, attend, seed=3):
-    """Why the gate refuses it: None where all holds."""
+    """The gate's reason to refuse it: None where all holds."""
     return judged(row, p, attend, seed).reason
 
 
@@ -48,9 +50,9 @@ def draw(p, seed=7):
 
 def softmax(p, q, k, v):
     """By the mask's own dense form; rows that see nothing give zeros."""
-    seen = torch.from_numpy(p.mask.visible(p.shape))
-    blind = ~seen.any(-1, keepdim=True)
-    scores = (q @ k.mT * p.scale).masked_fill(~(seen | blind), -torch.inf)
+    visible = torch.from_numpy(p.mask.visible(p.shape))
+    blind = ~visible.any(-1, keepdim=True)
+    scores = (q @ k.mT * p.scale).masked_fill(~(visible | blind), -torch.inf)
     return (scores.softmax(-1) @ v).masked_fill(blind, 0.0)
 
 
@@ -76,11 +78,11 @@ def read_in_place(p, attend):
     leaves = draw(p)
     want = attend(*leaves)
     dout = torch.ones(()).expand(want.shape)  # no two numbers at different places
-    wanted = torch.autograd.grad(want, leaves, dout.contiguous())
+    gradients = torch.autograd.grad(want, leaves, dout.contiguous())
     by_token = [x.detach().transpose(1, 2).contiguous().transpose(1, 2) for x in leaves]
     sliced = [torch.stack([x.detach(), x.detach()], -1)[..., 0] for x in leaves]
     for others in (by_token, sliced):
         others = [x.requires_grad_() for x in others]
         out = attend(*others)
         assert torch.equal(out, want)
-        assert all(map(torch.equal, torch.autograd.grad(out, others, dout), wanted))
+        assert all(map(torch.equal, torch.autograd.grad(out, others, dout), gradients))

@@ -106,9 +106,9 @@ def _rounding(cast_impl):
             return cast_impl(self, x, dtype)
         values = torch.from_numpy(np.ascontiguousarray(x.data, np.float32))
         if to == tl.float8e4nv:
-            kept = values.to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+            bits = values.to(torch.float8_e4m3fn).view(torch.uint8).numpy()
         else:
-            kept = values.bfloat16().view(torch.int16).numpy().view(np.uint16)
-        return TensorHandle(kept, to)
+            bits = values.bfloat16().view(torch.int16).numpy().view(np.uint16)
+        return TensorHandle(bits, to)
 
     return cast

@@ -1,4 +1,4 @@
-"""What the rows in Triton and Gluon would launch on a GPU: it compiles and keeps its bounds."""
+"""The launches of the rows in Triton and Gluon on a GPU compile and keep their bounds."""
 
 import pytest
 

@@ -86,10 +86,10 @@ def test_flash_is_softmax_attention(mask, changes, dtype, fused):
 )
 def test_a_descriptor_is_made_where_steps_are_multiples_of_16_bytes(steps, can):
     x = torch.zeros(4096, dtype=torch.float16).as_strided((2, 3, 10, 16), steps)
-    made = described(x, 32, 16)
-    assert (made is not None) == can
+    descriptor = described(x, 32, 16)
+    assert (descriptor is not None) == can
     if can:
-        assert (made.shape, made.strides, made.block_shape) == (
+        assert (descriptor.shape, descriptor.strides, descriptor.block_shape) == (
             [2, 3, 10, 16], list(steps), [1, 1, 32, 16],
         )  # fmt: skip
     assert described(x[..., 1:], 32, 16) is None, "it begins at 2 bytes"
@@ -219,7 +219,7 @@ def test_linear_is_the_sum_over_pairs_however_it_is_cut(changes, options):
 
 @pytest.mark.parametrize(("heads", "length", "segments"), [(1, 999, 4), (32, 999, 1), (1, 37, 1)])
 def test_linear_fills_the_device_with_segments_of_some_chunks(heads, length, segments):
-    """Of a device of four processors 32 programs are eight rounds."""
+    """On a device of four processors 32 programs are eight rounds."""
     dtype = "bfloat16" if heads < length == 999 else "float32"
     p = problem("causal", length, heads=heads, dtype=dtype)
     assert build("triton.linear", p).note().endswith(f"segments: {segments}")

@@ -14,11 +14,11 @@ from attnbench.gate.watch import changes, snapshot
 from impls.layers.attention import MultiHeadAttention, from_torch, torch_parameters
 from impls.layers.mixed import _edges
 from impls.spec import Unsupported
-from tests.impls.small import TABLE, cost, layer, made, verdict
+from tests.impls.small import TABLE, both_forms, cost, layer, verdict
 
 
 def test_weights_by_einsum_are_torchs_by_heads():
-    attend, define = made("mha.einsum", layer(dtype="float64"))
+    attend, define = both_forms("mha.einsum", layer(dtype="float64"))
     w = {name: value.detach() for name, value in define.weights.items()}
     theirs = nn.MultiheadAttention(32, 4, batch_first=True, dtype=torch.float64)
     torchs = {
@@ -60,8 +60,8 @@ def latent_of_paper(x, weights, heads, d, latent, rope, causal):
 @pytest.mark.parametrize("mask", ["none", "causal"])
 @pytest.mark.parametrize("name", ["mla?latent=5&rope=6", "mla?latent=5&rope=6&absorbed=true"])
 def test_both_forms_and_the_definition_are_the_papers(name, mask):
-    asked = layer(mask, dtype="float64", q_len=9, kv_len=9, heads=2, kv_heads=2, head_dim=4)
-    attend, define = made(name, asked)
+    p = layer(mask, dtype="float64", q_len=9, kv_len=9, heads=2, kv_heads=2, head_dim=4)
+    attend, define = both_forms(name, p)
     x = torch.randn(1, 9, 8, generator=torch.Generator().manual_seed(1)).double()
     want = latent_of_paper(x[0], define.weights, 2, 4, 5, 6, mask == "causal")
     rows = torch.tensor([8, 2, 0])
@@ -91,9 +91,9 @@ def edges_of_paper(form, x, z, weights, heads, d):
 
 @pytest.mark.parametrize("form", ["graph", "full", "matnet"])
 def test_the_definition_and_the_fast_form_are_the_formulas(form):
-    asked = layer(dtype="float64", q_len=7, kv_len=7, heads=2, kv_heads=2, head_dim=4)
-    attend, define = made(f"mixed?form={form}&edges=3&hidden=5", asked)
-    x, z = torch.randn(1, 7, 8).double(), _edges(asked, 3, 0)
+    p = layer(dtype="float64", q_len=7, kv_len=7, heads=2, kv_heads=2, head_dim=4)
+    attend, define = both_forms(f"mixed?form={form}&edges=3&hidden=5", p)
+    x, z = torch.randn(1, 7, 8).double(), _edges(p, 3, 0)
     want = edges_of_paper(form, x[0], z, define.weights, 2, 4)
     rows = torch.tensor([6, 1])
     torch.testing.assert_close(define(x, rows, define.weights)[0], want[rows], atol=1e-12, rtol=0)
@@ -101,7 +101,7 @@ def test_the_definition_and_the_fast_form_are_the_formulas(form):
         torch.testing.assert_close(attend(x)[0], want, atol=1e-12, rtol=0)
 
 
-def asked(name, phase="forward", length=32, **more):
+def layer_of(name, phase="forward", length=32, **more):
     return layer(phase=phase, length=length, level=TABLE.find(name).level, **more)
 
 
@@ -111,8 +111,8 @@ def asked(name, phase="forward", length=32, **more):
      "mla?absorbed=true", "block?core=matmul&ff=3", "mixed?edges=3"],
 )  # fmt: skip
 def test_the_flops_are_those_that_run(name):
-    for problem in (asked(name), asked(name, q_len=16, kv_len=16, batch=3)):
-        attend, x = made(name, problem)[0], torch.randn(problem.batch, problem.q_len, 32)
+    for problem in (layer_of(name), layer_of(name, q_len=16, kv_len=16, batch=3)):
+        attend, x = both_forms(name, problem)[0], torch.randn(problem.batch, problem.q_len, 32)
         counter = FlopCounterMode(display=False)
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter as counted:
             attend(x)
@@ -128,14 +128,14 @@ def test_the_flops_are_those_that_run(name):
      "mixed?form=matnet", "block?norm=post&ff=1", "block.native"],
 )  # fmt: skip
 def test_the_bytes_are_those_of_tokens_weights_and_output(name):
-    problem = asked(name, batch=2)
-    weights = sum(w.numel() for w in made(name, problem)[0].weights.values())
+    problem = layer_of(name, batch=2)
+    weights = sum(w.numel() for w in both_forms(name, problem)[0].weights.values())
     edges = 32 * 32 * 8 if name.startswith("mixed") else 0
     assert cost(name, problem).bytes == (2 * 2 * 32 * 32 + weights + edges) * 4
 
 
 def test_a_decoder_projects_new_tokens_alone_and_reads_its_cache():
-    short, long = (cost("mha", asked("mha", "decode", q_len=1, kv_len=n)) for n in (1001, 2001))
+    short, long = (cost("mha", layer_of("mha", "decode", q_len=1, kv_len=n)) for n in (1001, 2001))
     assert long.flops - short.flops == 1000 * 4 * 32
     assert long.bytes - short.bytes == 1000 * 2 * 32 * 4
 
@@ -153,19 +153,21 @@ def test_the_gate_takes_the_fast_path(name):
         {"mask": "causal+padding:37,20", "batch": 2, "inputs": "peaky"},
         {"q_len": 1, "kv_len": 1},
     ):
-        assert verdict(f"{name}&fastpath=true", asked(name, length=37, **cell)).reason is None, cell
+        assert verdict(f"{name}&fastpath=true", layer_of(name, length=37, **cell)).reason is None, (
+            cell
+        )
 
 
 @pytest.mark.parametrize("name", ["mha.native", "block.native"])
 def test_the_note_says_which_path_the_profiler_sees(name):
     for mask, fastpath in (("none", True), ("padding:20", True), ("causal", False)):
-        problem = asked(name, length=37, mask=mask)
+        problem = layer_of(name, length=37, mask=mask)
         before = snapshot(), torch.backends.mha.get_fastpath_enabled(), torch.get_rng_state()
-        attend, _ = made(f"{name}?fastpath={fastpath}", problem)
+        attend, _ = both_forms(f"{name}?fastpath={fastpath}", problem)
         x = torch.randn(1, 37, 32, generator=torch.Generator().manual_seed(0))
-        with torch.no_grad(), profile() as seen:
+        with torch.no_grad(), profile() as profiler:
             attend(x)
-        ran = FAST[problem.level] in {event.key for event in seen.key_averages()}
+        ran = FAST[problem.level] in {event.key for event in profiler.key_averages()}
         assert ran == fastpath
         assert attend.note().startswith("the fast path ran" if fastpath else "no fast path ran")
         assert not changes(before[0])
@@ -174,12 +176,12 @@ def test_the_note_says_which_path_the_profiler_sees(name):
 
 
 def test_where_torchs_own_is_wrong_is_refused():
-    for name, more, said in (
+    for name, more, message in (
         ("mha.native?need_weights=true", {"mask": "padding:0"}, "makes NaN of them"),
         ("block.native", {"phase": "train", "dtype": "bfloat16"}, "torch's layer norm"),
     ):
-        with pytest.raises(Unsupported, match=said):
-            made(name, asked(name, **more))
+        with pytest.raises(Unsupported, match=message):
+            both_forms(name, layer_of(name, **more))
 
 
 B, N, M, E, H = 2, 7, 9, 24, 4
@@ -227,8 +229,8 @@ def test_a_converted_layer_gives_the_same_output_and_every_gradient(options, key
     ours = from_torch(theirs, key_bias)
     widths = (options.get(name, E) for name in ("kdim", "vdim"))
     tokens = torch.randn(B, N, E), *(torch.randn(B, M, width) for width in widths)
-    (wanted, by_their_name), (got, by_our_name) = (ran(x, tokens, masks) for x in (theirs, ours))
-    torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-4)
+    (want, by_their_name), (got, by_our_name) = (ran(x, tokens, masks) for x in (theirs, ours))
+    torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-4)
     assert ("k_bias" in by_our_name) == (options.get("bias", True) and key_bias)
     torch.testing.assert_close(
         by_our_name, torch_parameters(ours, by_their_name), atol=2e-5, rtol=1e-4
@@ -254,10 +256,10 @@ def test_dropout_drops_the_share_asked_and_keeps_the_mean(share):
         want = module.eval()(*tokens)
         module.train()
         got = torch.stack([module(*tokens) for _ in range(draws)])
-    kept = got != 0
-    error = math.sqrt(share * (1 - share) / kept.numel())
-    assert abs(float((~kept).float().mean()) - share) < 4 * error
-    torch.testing.assert_close(got[kept], (want / (1 - share)).expand_as(got)[kept])
+    stays = got != 0
+    error = math.sqrt(share * (1 - share) / stays.numel())
+    assert abs(float((~stays).float().mean()) - share) < 4 * error
+    torch.testing.assert_close(got[stays], (want / (1 - share)).expand_as(got)[stays])
     away = (got.mean(0) - want) / (got.std(0) / math.sqrt(draws))
     assert float(away.abs().max()) < 5
     assert abs(float(away.square().mean()) - 1) < 0.5

@@ -13,7 +13,7 @@ from impls.linear import common, cosformer, cosine, elu, hedgehog, taylor
 from impls.problem import Problem
 from tests.brute import visible
 from tests.impls import small
-from tests.impls.small import both_give, cost, inputs, made, problem, verdict
+from tests.impls.small import both_forms, both_give, cost, inputs, problem, verdict
 
 EYE = np.eye(5)
 
@@ -73,30 +73,30 @@ HIDING = ("window:3,1", "causal+document:5,6,8", "padding:0,11", "prefix:4")
 CASES += [(label, m, (19, 19)) for label in FORMS if "cosine" in label for m in HIDING]
 
 
-def own(label, given, h):
-    """What else the weights of a head need: the variant's own parameters."""
+def own(label, p, h):
+    """The variant's own parameters, which the weights of a head need too."""
     if label == "linear.taylor?features=3":
-        return {"down": taylor.projection(given, 3, torch.float64).numpy()}
+        return {"down": taylor.projection(p, 3, torch.float64).numpy()}
     if label == "hedgehog?init=random":
-        q, k = hedgehog.maps(given, "random", torch.float64)
-        return {"maps": (q[h].numpy(), k[h // given.group].numpy())}
+        q, k = hedgehog.maps(p, "random", torch.float64)
+        return {"maps": (q[h].numpy(), k[h // p.group].numpy())}
     return {"temperature": 0.3} if "softmax" in label else {}
 
 
 @pytest.mark.parametrize(("label", "mask", "lengths"), CASES)
 def test_chunks_and_definition_are_the_sum_over_pairs(label, mask, lengths):
-    given = problem(mask, q_len=lengths[0], kv_len=lengths[1], head_dim=5, v_head_dim=3)
-    tensors = inputs(given)
+    p = problem(mask, q_len=lengths[0], kv_len=lengths[1], head_dim=5, v_head_dim=3)
+    tensors = inputs(p)
     q, k, v = (x.numpy() for x in tensors)
-    seen = visible(mask, (2, 4, *lengths))
+    sight = visible(mask, (2, 4, *lengths))
     (weight, divided), want = FORMS[label], np.zeros((2, 4, lengths[0], 3))
     place = {"at": np.arange(-lengths[0], 0)[:, None] + lengths[1], "longest": max(lengths)}
     for b, h in np.ndindex(2, 4):
-        w = weight(q[b, h], k[b, h // 2], **place, **own(label, given, h)) * seen[b, h]
-        total = {SUM: 1, MEAN: w, COUNT: seen[b, h]}[divided]
+        w = weight(q[b, h], k[b, h // 2], **place, **own(label, p, h)) * sight[b, h]
+        total = {SUM: 1, MEAN: w, COUNT: sight[b, h]}[divided]
         total = total if divided == SUM else total.sum(-1, keepdims=True)
         want[b, h] = w @ v[b, h // 2] / np.where(total == 0, 1, total)
-    both_give(f"{label}{'&' if '?' in label else '?'}chunk=4", given, tensors, want)
+    both_give(f"{label}{'&' if '?' in label else '?'}chunk=4", p, tensors, want)
 
 
 def test_features_of_elu_keep_their_digits_and_their_gradient_far_below_zero():
@@ -115,11 +115,11 @@ def test_features_of_elu_keep_their_digits_and_their_gradient_far_below_zero():
 
 
 def test_no_weight_of_cosformer_is_lost_at_the_far_end():
-    given = Problem(1, 1, 1, 4096, 4096, 2, 1)
+    p = Problem(1, 1, 1, 4096, 4096, 2, 1)
     q, k, v = (torch.zeros(1, 1, 4096, width) for width in (2, 2, 1))
     q[0, 0, -1] = k[0, 0, 0] = torch.tensor([1.0, 0.0])  # the one pair with a weight
     v[0, 0, 0] = 7.0
-    out = cosformer.build(given, 128)(q, k, v)
+    out = cosformer.build(p, 128)(q, k, v)
     assert out[0, 0, -1].item() == pytest.approx(7.0, rel=1e-6)
     assert not out[0, 0, :-1].any()
 
@@ -132,15 +132,15 @@ def test_features_of_taylor_are_counted_once_and_a_projection_is_of_unit_size():
 
 @pytest.mark.parametrize("mask", ["none", "causal", "window:3,1"])
 def test_cosines_know_no_lengths_and_zeros_have_none_and_no_gradient(mask):
-    given = problem(mask, phase="train")
-    q, k, v = inputs(given)
+    p = problem(mask, phase="train")
+    q, k, v = inputs(p)
     for normalise in ("none", "softmax"):
-        attend = cosine.build(given, normalise, 0.1, 4)
+        attend = cosine.build(p, normalise, 0.1, 4)
         torch.testing.assert_close(attend(q * 1e3, k * 1e-3, v), attend(q, k, v))
     q[:, :, 4], k[:, :, 6] = 0.0, 0.0
     leaves, rows = [x.requires_grad_() for x in (q, k, v)], torch.arange(45)
-    define = cosine.definition(given, "none", 0.1, 4)
-    for function in (cosine.build(given, "none", 0.1, 4), lambda *x: define(*x, rows)):
+    define = cosine.definition(p, "none", 0.1, 4)
+    for function in (cosine.build(p, "none", 0.1, 4), lambda *x: define(*x, rows)):
         out = function(*leaves)
         dq, dk, dv = torch.autograd.grad(out.square().sum(), leaves)
         assert not out[:, :, 4].any() and not dq[:, :, 4].any() and not dk[:, :, 6].any()
@@ -155,9 +155,9 @@ def test_long_sequences_are_done_a_stretch_at_a_time_where_nothing_is_kept(name)
     unequal = [(2500, 3100), (2600, 2100)] if name in ("linear.elu", "cosformer") else []
     for n, m in [(2049, 2049), *unequal]:
         assert min(n, m) > common.STRETCH
-        given = problem("causal", batch=1, q_len=n, kv_len=m, head_dim=8)
-        attend, _ = made(name, given)
-        q, k, v = inputs(given)
+        p = problem("causal", batch=1, q_len=n, kv_len=m, head_dim=8)
+        attend, _ = both_forms(name, p)
+        q, k, v = inputs(p)
         with torch.no_grad():
             cut = attend(q, k, v).clone()
         whole = attend(*(x.clone().requires_grad_() for x in (q, k, v)))
@@ -175,9 +175,9 @@ def test_products_in_bfloat16_as_on_a_gpu_pass_the_gate(monkeypatch):
         *product(("linear.elu", "hedgehog", "cosine"), ("forward", "train"), ("outliers",)),
         *product(("linear.elu", "cosformer"), ("train",), ("equal_keys",)),
     ):
-        given = problem("causal", 300, dtype="bfloat16", phase=phase, inputs=kind)
-        given = given.with_(head_dim=64, v_head_dim=64)
-        assert verdict(f"{name}?chunk=32", given).reason is None, (name, given)
+        p = problem("causal", 300, dtype="bfloat16", phase=phase, inputs=kind)
+        p = p.with_(head_dim=64, v_head_dim=64)
+        assert verdict(f"{name}?chunk=32", p).reason is None, (name, p)
 
 
 class Largest(TorchDispatchMode):
@@ -197,22 +197,22 @@ class Largest(TorchDispatchMode):
     ("name", "mask"), [("linear.elu", "none"), *((n, "causal") for n in NAMES)]
 )
 def test_memory_grows_with_the_length_forward_and_backward(name, mask):
-    held = []
+    sizes = []
     for length in (512, 2048):
-        given = problem(mask, length, dtype="float32", batch=1, phase="train")
-        attend, _ = made(name, given)
+        p = problem(mask, length, dtype="float32", batch=1, phase="train")
+        attend, _ = both_forms(name, p)
         with Largest() as largest:
-            kept = small.kept_bytes(attend, inputs(given))
-            small.differentiated(attend, inputs(given))
-        held.append((largest.most, kept))
-    (most, kept), (more, kept_more) = held
-    assert more <= 4.01 * most and kept_more <= 4.1 * kept
+            saved = small.kept_bytes(attend, inputs(p))
+            small.differentiated(attend, inputs(p))
+        sizes.append((largest.most, saved))
+    (most, saved), (more, kept_more) = sizes
+    assert more <= 4.01 * most and kept_more <= 4.1 * saved
 
 
 @pytest.mark.parametrize("name", [*NAMES, "hedgehog?init=random"])
 def test_the_cost_is_what_is_counted(name):
-    given = problem("none", 2048, dtype="float32", head_dim=32, v_head_dim=32)
+    p = problem("none", 2048, dtype="float32", head_dim=32, v_head_dim=32)
     with FlopCounterMode(display=False) as counter:
-        made(name, given)[0](*inputs(given))
-    said = cost(name, given).flops
-    assert said <= counter.get_total_flops() <= 1.05 * said
+        both_forms(name, p)[0](*inputs(p))
+    flops = cost(name, p).flops
+    assert flops <= counter.get_total_flops() <= 1.05 * flops

@@ -14,20 +14,20 @@ from impls.errors import CantBeDone
 from impls.linear import decay, delta, gla, retention, ssd, unrolled
 from impls.spec import InvalidRow
 from tests.impls import small
-from tests.impls.small import cost, differentiated, made, verdict
+from tests.impls.small import both_forms, cost, differentiated, verdict
 
 
 def problem(mask="causal", length=75, **changes):
     return small.problem(mask, length, **{"phase": "train", **changes})
 
 
-def walked(q, k, v, asked, step):
+def walked(q, k, v, p, step):
     """o of every token; ``step(state, t)`` is the state of each key's head after it."""
     (b, c, _, d), (h, n, e) = k.shape, (q.shape[1], q.shape[2], v.shape[3])
     state, out, q = np.zeros((b, c, d, e)), [], q.reshape(b, c, -1, n, d)
     for t in range(n):
         state = step(state, t)
-        out.append(asked.scale * q[:, :, :, t] @ state)
+        out.append(p.scale * q[:, :, :, t] @ state)
     return np.stack(out, 3).reshape(b, h, n, e)
 
 
@@ -35,65 +35,65 @@ def outer(x, y, t):
     return x[:, :, t, :, None] * y[:, :, t, None]
 
 
-def faded(q, k, v, asked, g):
+def faded(q, k, v, p, g):
     """S = exp(g) S + k v^T, g a number a token."""
-    kept = np.exp(g)[..., None, None]
-    return walked(q, k, v, asked, lambda state, t: kept[:, :, t] * state + outer(k, v, t))
+    alpha = np.exp(g)[..., None, None]
+    return walked(q, k, v, p, lambda state, t: alpha[:, :, t] * state + outer(k, v, t))
 
 
-def of_retention(q, k, v, asked):
+def of_retention(q, k, v, p):
     """S = g S + k v^T (arXiv:2307.08621)."""
     rates = np.log(1 - 2.0 ** (-5 - np.arange(k.shape[1])))
-    return faded(q, k, v, asked, np.broadcast_to(rates[:, None], k.shape[:3]))
+    return faded(q, k, v, p, np.broadcast_to(rates[:, None], k.shape[:3]))
 
 
-def log_alphas(k, asked):
+def log_alphas(k, p):
     """log sigmoid(k W1 W2 + bias) / 16 of every token, from the same parameters."""
-    first, second, bias = (x.double().numpy() for x in gla.parameters(asked, 0))
+    first, second, bias = (x.double().numpy() for x in gla.parameters(p, 0))
     return -np.logaddexp(0, -((k @ first) @ second + bias[:, None])) / 16
 
 
-def of_gla(q, k, v, asked):
+def of_gla(q, k, v, p):
     """The same of gates that keys make."""
-    return faded_by_channel(q, k, v, asked, log_alphas(k, asked))
+    return faded_by_channel(q, k, v, p, log_alphas(k, p))
 
 
-def faded_by_channel(q, k, v, asked, g):
+def faded_by_channel(q, k, v, p, g):
     """S = diag(exp g) S + k v^T (arXiv:2312.06635)."""
     alpha = np.exp(g)[..., None]
-    return walked(q, k, v, asked, lambda state, t: alpha[:, :, t] * state + outer(k, v, t))
+    return walked(q, k, v, p, lambda state, t: alpha[:, :, t] * state + outer(k, v, t))
 
 
-def of_delta(q, k, v, asked):
+def of_delta(q, k, v, p):
     """S = (I - b k k^T) S + b k v^T, of keys and queries of length one (arXiv:2406.06484), with
     b = sigmoid(k . w) from the same parameters."""
-    w = delta.parameters(asked, 0).double().numpy()
+    w = delta.parameters(p, 0).double().numpy()
     share = np.exp(-np.logaddexp(0, -(k * w[:, None]).sum(-1)))
     q, k = (x / np.sqrt(np.sum(x**2, -1, keepdims=True) + 1e-6) for x in (q, k))
-    return corrected(q, k, v, asked, share)
+    return corrected(q, k, v, p, share)
 
 
-def corrected(q, k, v, asked, beta):
+def corrected(q, k, v, p, beta):
     """S = (I - b k k^T) S + b k v^T."""
     share = beta[..., None]
 
     def step(state, t):
-        kept = np.eye(k.shape[-1]) - outer(share * k, k, t)
-        return kept @ state + outer(share * k, v, t)
+        transition = np.eye(k.shape[-1]) - outer(share * k, k, t)
+        return transition @ state + outer(share * k, v, t)
 
-    return walked(q, k, v, asked, step)
+    return walked(q, k, v, p, step)
 
 
-def steps(k, asked):
+def steps(k, p):
     """dt = softplus(k . w + bias) of every token, and a of every head, from the parameters."""
-    w, bias, a = (x.double().numpy() for x in ssd.parameters(asked, 0))
+    w, bias, a = (x.double().numpy() for x in ssd.parameters(p, 0))
     return np.logaddexp(0, (k * w[:, None]).sum(-1) + bias[:, None]), a
 
 
-def of_ssd(q, k, v, asked):
+def of_ssd(q, k, v, p):
     """S = exp(dt a) S + k (dt v)^T (arXiv:2405.21060)."""
-    dt, a = steps(k, asked)
-    return faded(q, k, dt[..., None] * v, asked, dt * a[:, None])
+    dt, a = steps(k, p)
+    return faded(q, k, dt[..., None] * v, p, dt * a[:, None])
 
 
 PAPERS = {"retention": of_retention, "gla": of_gla, "delta": of_delta, "ssd": of_ssd}
@@ -101,7 +101,7 @@ GATED = {
     "retention": faded,
     "gla": faded_by_channel,
     "delta": corrected,
-    "ssd": lambda q, k, v, asked, g, dt: faded(q, k, dt[..., None] * v, asked, g),
+    "ssd": lambda q, k, v, p, g, dt: faded(q, k, dt[..., None] * v, p, g),
 }
 
 
@@ -110,19 +110,19 @@ GATED = {
 @pytest.mark.parametrize("new", [0, 3])
 def test_gates_that_are_inputs_are_those_of_the_recurrence(name, chunk, new):
     phase = {"phase": "decode", "q_len": new} if new else {"phase": "train"}
-    asked = problem(length=75).with_(**phase)
-    inputs = make(asked, 0, operators.inputs(name, asked))
-    attend, define = made(f"{name}?gates=input&chunk={chunk}", asked)
+    p = problem(length=75).with_(**phase)
+    inputs = make(p, 0, operators.inputs(name, p))
+    attend, define = both_forms(f"{name}?gates=input&chunk={chunk}", p)
     leaves = inputs.map(lambda x: x.requires_grad_(not new))
     by_place, gates = leaves.arguments
-    rows = torch.arange(asked.q_len)
+    rows = torch.arange(p.q_len)
     arrays = [x.detach().numpy() for x in by_place]
-    missing = [(0, 0), (0, 0), (75 - asked.q_len, 0), (0, 0)]
+    missing = [(0, 0), (0, 0), (75 - p.q_len, 0), (0, 0)]
     arrays[0] = np.pad(arrays[0], missing)
-    want = GATED[name](*arrays, asked, **{n: x.detach().numpy() for n, x in gates.items()})
+    want = GATED[name](*arrays, p, **{n: x.detach().numpy() for n, x in gates.items()})
     got, plain = attend(*by_place, **gates), define(*by_place, rows, **gates)
     for out in (got, plain):
-        np.testing.assert_allclose(out.detach().numpy(), want[:, :, -asked.q_len :], **CLOSE)
+        np.testing.assert_allclose(out.detach().numpy(), want[:, :, -p.q_len :], **CLOSE)
     if not new:
         upstream = torch.randn(got.shape, dtype=got.dtype)
         both = (torch.autograd.grad(out, leaves.values(), upstream) for out in (got, plain))
@@ -142,8 +142,8 @@ def test_a_layer_or_a_program_has_no_gates_to_give(name):
 CLOSE = {"rtol": 1e-10, "atol": 1e-11}
 
 
-def by_hand(name, leaves, asked):
-    return PAPERS[name](*(x.detach().double().numpy() for x in leaves), asked)
+def by_hand(name, leaves, p):
+    return PAPERS[name](*(x.detach().double().numpy() for x in leaves), p)
 
 
 SIZES = [(1, "peaky", 1 << 20), (7, "normal", 300), (64, "equal_keys", 5000), (1000, "normal", 0)]
@@ -154,10 +154,10 @@ def test_chunks_of_any_size_and_the_definition_give_the_recurrence_of_the_paper(
     """However many states of its loop the definition keeps for its gradient."""
     for chunk, inputs, fits in SIZES:
         monkeypatch.setattr(unrolled, "CACHE_BYTES", fits)
-        asked = problem(inputs=inputs)
-        leaves, rows = make(asked, 0).qkv, torch.tensor([74, 0, 31, 31])
-        attend, define = made(f"{name}?chunk={chunk}", asked)
-        want = by_hand(name, leaves, asked)
+        p = problem(inputs=inputs)
+        leaves, rows = make(p, 0).qkv, torch.tensor([74, 0, 31, 31])
+        attend, define = both_forms(f"{name}?chunk={chunk}", p)
+        want = by_hand(name, leaves, p)
         np.testing.assert_allclose(attend(*leaves).numpy(), want, **CLOSE)
         np.testing.assert_allclose(define(*leaves, rows).numpy(), want[:, :, rows], **CLOSE)
         of_all = differentiated(lambda *qkv, define=define: define(*qkv, torch.arange(75)), leaves)
@@ -168,35 +168,35 @@ def test_chunks_of_any_size_and_the_definition_give_the_recurrence_of_the_paper(
 @pytest.mark.parametrize("inputs", ["normal", "peaky", "equal_keys"])
 @pytest.mark.parametrize("name", PAPERS)
 def test_the_direct_form_is_the_walk_token_by_token(monkeypatch, name, inputs):
-    asked = problem(inputs=inputs, length=300)
-    rows, found = torch.tensor([299, 0, 63, 64, 127, 128, 31, 31]), []
+    p = problem(inputs=inputs, length=300)
+    rows, results = torch.tensor([299, 0, 63, 64, 127, 128, 31, 31]), []
     monkeypatch.setattr(unrolled, "STRETCH", 2)
     for walked_to in (300, 0):
         monkeypatch.setattr(unrolled, "WALKED", walked_to)
-        define = made(name, asked)[1]
+        define = both_forms(name, p)[1]
         of_rows = functools.partial(lambda define, *qkv: define(*qkv, rows), define)
-        leaves = make(asked, 0).qkv
-        found.append((define(*leaves, rows), *differentiated(of_rows, leaves)))
-    for walked_one, direct in zip(*found, strict=True):
+        leaves = make(p, 0).qkv
+        results.append((define(*leaves, rows), *differentiated(of_rows, leaves)))
+    for walked_one, direct in zip(*results, strict=True):
         torch.testing.assert_close(direct, walked_one, **CLOSE)
 
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_no_token_is_walked_above_a_thousand(monkeypatch, name):
     monkeypatch.setattr(unrolled, "_walked", None)
-    asked = problem(length=1025, phase="forward")
+    p = problem(length=1025, phase="forward")
     rows = torch.tensor([1024])
-    attend, define = made(name, asked)
-    leaves = make(asked, 0).qkv
+    attend, define = both_forms(name, p)
+    leaves = make(p, 0).qkv
     torch.testing.assert_close(define(*leaves, rows), attend(*leaves)[:, :, rows], **CLOSE)
 
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_the_cost_is_that_of_the_recurrence(name):
     keys, queries, numbers = 2 * 2 * 75, 2 * 4 * 75, 16 * 12  # batch, heads, tokens; d e
-    written = {"delta": 4}.get(name, 2)
+    operations = {"delta": 4}.get(name, 2)
     gate = {"retention": 0, "gla": 64 * 16}.get(name, 2 * 16)
-    forward = keys * (written * numbers + gate) + queries * 2 * numbers
+    forward = keys * (operations * numbers + gate) + queries * 2 * numbers
     assert cost(name, problem(phase="forward")).flops == forward
     assert cost(name, problem(phase="train")).flops == 3 * forward
     step = problem(phase="decode", q_len=1)
@@ -206,20 +206,20 @@ def test_the_cost_is_that_of_the_recurrence(name):
 
 def test_gates_start_in_the_ranges_of_their_papers():
     np.testing.assert_allclose(retention.log_rates(3).exp(), [31 / 32, 63 / 64, 127 / 128])
-    asked = problem(head_dim=64, heads=8, kv_heads=8)
-    first, second, bias = gla.parameters(asked, 0)
+    p = problem(head_dim=64, heads=8, kv_heads=8)
+    first, second, bias = gla.parameters(p, 0)
     assert first.shape == (8, 64, 16) and second.shape == (8, 16, 64) and bias.shape == (8, 64)
     for x, most in ((first, 1 / 8), (second, 1 / 4), (bias, 1 / 4)):
         assert 0.95 * most < float(x.abs().max()) <= most
         assert abs(float(x.std()) - most / 3**0.5) < 0.05 * most
-    asked = problem(heads=512, kv_heads=512)
-    w, bias, a = ssd.parameters(asked, 0)
+    p = problem(heads=512, kv_heads=512)
+    w, bias, a = ssd.parameters(p, 0)
     dt = np.log1p(np.exp(bias.double().numpy()))
     assert dt.min() > 0.99e-3 and dt.max() < 0.101
     assert abs(np.log(dt).mean() - np.log(0.01)) < 0.2  # the middle of log-uniform
     assert -16 <= a.min() < -15.5 and -1.5 < a.max() <= -1
-    for drawn in (w, delta.parameters(asked, 0)):
-        assert drawn.shape == (512, 16) and 0.24 < float(drawn.abs().max()) <= 0.25
+    for weights in (w, delta.parameters(p, 0)):
+        assert weights.shape == (512, 16) and 0.24 < float(weights.abs().max()) <= 0.25
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -227,48 +227,48 @@ def test_gates_start_in_the_ranges_of_their_papers():
 def test_the_scan_in_two_steps_is_the_scan(backward, chunks, rates):
     generator = torch.Generator().manual_seed(0)
     added = torch.randn(2, 3, chunks, 5, 4, generator=generator, dtype=torch.float64)
-    kept = torch.rand(2, 3, chunks, *rates, generator=generator, dtype=torch.float64)
+    fade = torch.rand(2, 3, chunks, *rates, generator=generator, dtype=torch.float64)
     want = torch.zeros_like(added)
     order = list(range(chunks))[:: -1 if backward else 1]
     for here, after in itertools.pairwise(order):
-        want[:, :, after] = kept[:, :, here] * want[:, :, here] + added[:, :, here]
+        want[:, :, after] = fade[:, :, here] * want[:, :, here] + added[:, :, here]
     turned = (lambda x: x.flip(2)) if backward else (lambda x: x)
-    two = turned(decay._two_steps(turned(added), turned(kept)))
+    two = turned(decay._two_steps(turned(added), turned(fade)))
     torch.testing.assert_close(two, want, rtol=1e-12, atol=1e-13)
-    one = decay._scan(added, kept, backward=backward)
+    one = decay._scan(added, fade, backward=backward)
     torch.testing.assert_close(one, want, rtol=1e-12, atol=1e-13)
 
 
 def test_gates_that_close_to_nothing_overflow_nowhere():
-    asked = problem(dtype="float32", length=130)
-    q, k, v = make(asked, 0).values()
+    p = problem(dtype="float32", length=130)
+    q, k, v = make(p, 0).values()
     leaves = [x.requires_grad_() for x in (q, k * 1e4, v)]
-    out = gla.build(asked, chunk=64, seed=0, gates="key")(*leaves)
+    out = gla.build(p, chunk=64, seed=0, gates="key")(*leaves)
     gradients = torch.autograd.grad(out.sum(), leaves)
     assert all(x.isfinite().all() for x in (out, *gradients))
-    want = by_hand("gla", leaves, asked)
-    assert log_alphas(leaves[1].detach().double().numpy(), asked).min() < -140
+    want = by_hand("gla", leaves, p)
+    assert log_alphas(leaves[1].detach().double().numpy(), p).min() < -140
     np.testing.assert_allclose(out.detach().numpy(), want, rtol=1e-4, atol=1e-5 * abs(want).max())
 
 
 @pytest.mark.parametrize(("width", "inputs"), [(1, "normal"), (4, "equal_keys")])
 def test_chunks_end_where_their_rounding_would_be_more_than_the_recurrence_s(width, inputs):
-    asked = problem(head_dim=width, dtype="float32", inputs=inputs, length=300)
-    note = made("delta?chunk=1000", asked)[0].note()
+    p = problem(head_dim=width, dtype="float32", inputs=inputs, length=300)
+    note = both_forms("delta?chunk=1000", p)[0].note()
     assert note.startswith(f"chunks of {16 * width} tokens: the")
-    assert verdict("delta?chunk=1000", asked).reason is None
+    assert verdict("delta?chunk=1000", p).reason is None
 
 
 def test_a_short_sum_after_long_ones_keeps_its_digits():
     """Decays of e^-70 a token, then gentle ones: a difference of running sums would be off."""
-    asked = problem(batch=1, heads=1, kv_heads=1, length=64, dtype="float32")
-    w, _, a = ssd.parameters(asked, 0)
-    q, k, v = make(asked, 0).values()
+    p = problem(batch=1, heads=1, kv_heads=1, length=64, dtype="float32")
+    w, _, a = ssd.parameters(p, 0)
+    q, k, v = make(p, 0).values()
     direction = (w[0] / (w[0] @ w[0]))[None, None, None]
     k -= (k @ w[0])[..., None] * direction
     k[:, :, :32] += (90 / -a[0]) * direction  # k . w makes dt there
-    dt, rate = steps(k.double().numpy(), asked)
+    dt, rate = steps(k.double().numpy(), p)
     assert (dt * rate)[0, 0, :32].sum() < -2000
-    want = by_hand("ssd", (q, k, v), asked)
-    got = ssd.build(asked, chunk=64, seed=0, gates="key")(q, k, v).double().numpy()
+    want = by_hand("ssd", (q, k, v), p)
+    got = ssd.build(p, chunk=64, seed=0, gates="key")(q, k, v).double().numpy()
     assert np.linalg.norm((got - want)[:, :, 33:]) < 1e-6 * np.linalg.norm(want[:, :, 33:])

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from impls.lowrank import rfa
 from impls.lowrank.performer import directions
 from impls.lowrank.skyformer import places
-from tests.impls.small import both_give, cost, inputs, made, problem
+from tests.impls.small import both_forms, both_give, cost, inputs, problem
 
 
 def head_of(tensors):
@@ -17,8 +17,8 @@ def head_of(tensors):
     return q[1, 3].numpy(), k[1, 1].numpy(), v[1, 1].numpy()
 
 
-def check(label, given, want, **close):
-    both_give(label, given, inputs(given), want, head=(1, 3), **close)
+def check(label, p, want, **close):
+    both_give(label, p, inputs(p), want, head=(1, 3), **close)
 
 
 def newton(a, z, rounds):
@@ -40,15 +40,15 @@ def test_both_forms_of_nystrom_are_the_papers():
         return x / x.sum(1, keepdims=True)
 
     for landmarks, iterations, n in ((7, 6, 45), (7, 0, 13), (9, 3, 13), (20, 6, 45)):
-        given = problem(q_len=n)
-        q, k, v = head_of(inputs(given))
+        p = problem(q_len=n)
+        q, k, v = head_of(inputs(p))
         ql, kl, s = cut_as_numpy(q, landmarks), cut_as_numpy(k, landmarks), 0.25
         a = soft(s * ql @ kl.T)
         z = a.T / (abs(a).sum(0).max() * abs(a).sum(1).max())
         z = newton(a, z, iterations) if iterations else np.linalg.pinv(a)
         want = soft(s * q @ kl.T) @ z @ soft(s * ql @ k.T) @ v
         label = f"nystrom?landmarks={landmarks}&iterations={iterations}"
-        check(label, given, want, rtol=1e-8, atol=1e-9)
+        check(label, p, want, rtol=1e-8, atol=1e-9)
 
 
 def kappa(x, y):
@@ -58,9 +58,9 @@ def kappa(x, y):
 
 @pytest.mark.parametrize("iterations", [0, 2, 6])
 def test_both_forms_of_skyformer_are_the_papers(iterations):
-    given = problem(q_len=13)
-    x, y, values = head_of(inputs(given))
-    at_q, at_k = (at.numpy() for at in places(given, 9, 0))
+    p = problem(q_len=13)
+    x, y, values = head_of(inputs(p))
+    at_q, at_k = (at.numpy() for at in places(p, 9, 0))
     z = np.concatenate((x[at_q], y[at_k]))
     w = kappa(z, z) + 0.1 * np.eye(9)
     root = np.diag(w.sum(1) ** -0.5)
@@ -68,41 +68,41 @@ def test_both_forms_of_skyformer_are_the_papers(iterations):
     inverse = newton(a, a / a.sum(0).max(), iterations) if iterations else np.linalg.inv(a)
     want = kappa(x, z) @ root @ inverse @ root @ kappa(z, y) @ values
     label = f"skyformer?landmarks=9&iterations={iterations}"
-    check(label, given, want, rtol=1e-9, atol=1e-11)
+    check(label, p, want, rtol=1e-9, atol=1e-11)
 
 
 def test_all_rows_as_landmarks_make_the_kernel_exact():
-    given = problem(q_len=13)
-    x, y, values = head_of(inputs(given))
+    p = problem(q_len=13)
+    x, y, values = head_of(inputs(p))
     label = "skyformer?landmarks=99&iterations=0&gamma=0"
-    check(label, given, kappa(x, y) @ values, rtol=1e-7, atol=1e-9)
-    assert "13 queries, 45 keys" in made(label, given)[0].note()
+    check(label, p, kappa(x, y) @ values, rtol=1e-7, atol=1e-9)
+    assert "13 queries, 45 keys" in both_forms(label, p)[0].note()
 
 
 def test_both_forms_of_linformer_average_segments_cut_as_numpy_cuts():
-    given = problem()
-    q, k, v = head_of(inputs(given))
+    p = problem()
+    q, k, v = head_of(inputs(p))
     scores = np.exp(q @ cut_as_numpy(k, 7).T / 4)
     want = scores @ cut_as_numpy(v, 7) / scores.sum(1, keepdims=True)
-    check("linformer?rank=7", given, want, rtol=1e-11, atol=1e-13)
+    check("linformer?rank=7", p, want, rtol=1e-11, atol=1e-13)
 
 
 def test_landmarks_come_from_both_ends_and_none_twice():
-    given = problem(q_len=300, kv_len=100)
-    at_q, at_k = places(given, 200, 0)
+    p = problem(q_len=300, kv_len=100)
+    at_q, at_k = places(p, 200, 0)
     assert len(at_q) + len(at_k) == 200
     assert len(set(at_q.tolist())) == len(at_q) and len(set(at_k.tolist())) == len(at_k)
     assert int(at_q.max()) < 300 and int(at_k.max()) < 100
     assert 130 < len(at_q) < 170  # three quarters of them, on average
-    assert not torch.equal(places(given, 200, 1)[0], at_q)
+    assert not torch.equal(places(p, 200, 1)[0], at_q)
 
 
-def of_performer(q, k, v, w, seen):
+def of_performer(q, k, v, w, visible):
     """One head: every pair's kernel from its logarithm, in loops over queries."""
     s = q.shape[1] ** -0.25
     q, k, out = q * s, k * s, np.zeros((len(q), v.shape[1]))
     for i in range(len(q)):
-        keys = np.flatnonzero(seen[i])
+        keys = np.flatnonzero(visible[i])
         if not len(keys):
             continue
         logs = (q[i] + k[keys]) @ w.T - (q[i] @ q[i] + (k[keys] ** 2).sum(1))[:, None] / 2
@@ -113,28 +113,28 @@ def of_performer(q, k, v, w, seen):
 
 def test_both_forms_of_performer_are_the_papers():
     for mask, factor, n, m in (("none", 8, 45, 45), ("causal", 1, 13, 45), ("causal", 8, 45, 13)):
-        given = problem(mask, q_len=n, kv_len=m)
-        tensors = inputs(given, factor)
-        seen = np.ones((n, m)) if mask == "none" else np.tri(n, m, m - n)
-        want = of_performer(*head_of(tensors), directions(20, 16, 0).numpy(), seen)
+        p = problem(mask, q_len=n, kv_len=m)
+        tensors = inputs(p, factor)
+        visible = np.ones((n, m)) if mask == "none" else np.tri(n, m, m - n)
+        want = of_performer(*head_of(tensors), directions(20, 16, 0).numpy(), visible)
         label = "performer?features=20&chunk=7"
-        both_give(label, given, tensors, want, head=(1, 3), rtol=1e-9, atol=1e-10)
+        both_give(label, p, tensors, want, head=(1, 3), rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize(("variant", "new"), [("performer?features=40", 1), ("rfa?features=40", 3)])
 def test_decoding_costs_a_step_however_long_the_cache(variant, new):
-    given = problem(phase="decode", q_len=new, v_head_dim=24, dtype="float32")
-    said = cost(variant, given)
-    assert said == cost(variant, given.with_(kv_len=10_000))
-    q, k, v = inputs(given)
-    attend, _ = made(variant, given)
+    p = problem(phase="decode", q_len=new, v_head_dim=24, dtype="float32")
+    work = cost(variant, p)
+    assert work == cost(variant, p.with_(kv_len=10_000))
+    q, k, v = inputs(p)
+    attend, _ = both_forms(variant, p)
     memory = attend.remember(k[:, :, new:], v[:, :, new:])
     with FlopCounterMode(display=False) as counted:
         out, after = attend.step(q, k[:, :, :new], v[:, :, :new], memory)
     # the sum that is divided by is a column more
-    assert said.flops == pytest.approx(counted.get_total_flops(), rel=1 / 24)
+    assert work.flops == pytest.approx(counted.get_total_flops(), rel=1 / 24)
     ends = (q, k[:, :, :new], v[:, :, :new], out, memory.sums_bcfz, after.sums_bcfz)
-    assert said.bytes == sum(x.numel() for x in ends) * 4
+    assert work.bytes == sum(x.numel() for x in ends) * 4
 
 
 def test_rows_are_orthogonal_in_blocks():
@@ -149,21 +149,21 @@ def test_the_kernels_are_unbiased_over_seeds_and_performer_s_gets_nearer_with_fe
     spread = {}
     for features in (8, 64):
         w = torch.stack([directions(features, 8, s) for s in range(1000)])
-        drawn = (w @ (x + y) - (x @ x + y @ y) / 2).exp().mean(1)
-        spread[features] = float(drawn.std())
-        assert abs(float(drawn.mean() - (x @ y).exp())) < 4 * spread[features] / 1000**0.5
+        samples = (w @ (x + y) - (x @ x + y @ y) / 2).exp().mean(1)
+        spread[features] = float(samples.std())
+        assert abs(float(samples.mean() - (x @ y).exp())) < 4 * spread[features] / 1000**0.5
     assert spread[64] < 0.5 * spread[8]
     x, y = (z / z.norm() for z in (x, y))
     w = torch.stack([rfa.directions(16, 8, s) for s in range(1000)])
-    drawn = (w @ (x - y)).cos().mean(1)  # cos a cos b + sin a sin b
+    samples = (w @ (x - y)).cos().mean(1)  # cos a cos b + sin a sin b
     want = float((-(x - y).square().sum() / 2).exp())
-    assert abs(float(drawn.mean()) - want) < 4 * float(drawn.std()) / 1000**0.5
+    assert abs(float(samples.mean()) - want) < 4 * float(samples.std()) / 1000**0.5
 
 
 @pytest.mark.parametrize(("features", "sigma"), [(20, 1.0), (3, 0.5)])
 def test_both_causal_forms_are_the_papers_recurrence(features, sigma):
     """One head, token by token, as a decoder with the paper's two sums."""
-    given = problem("causal")
+    p = problem("causal")
     label = f"rfa?features={features}&sigma={sigma}&chunk=7"
     w = rfa.directions(features, 16, 0).numpy() / sigma
 
@@ -172,9 +172,9 @@ def test_both_causal_forms_are_the_papers_recurrence(features, sigma):
         return np.concatenate((np.sin(a), np.cos(a))) / len(w) ** 0.5
 
     s, z, want = 0.0, 0.0, []
-    for q_n, k_n, v_n in zip(*head_of(inputs(given)), strict=True):
+    for q_n, k_n, v_n in zip(*head_of(inputs(p)), strict=True):
         s, z = s + np.outer(phi(k_n), v_n), z + phi(k_n)
         want.append(phi(q_n) @ s / max(phi(q_n) @ z, 0.01))
-    check(label, given, np.array(want), rtol=1e-9, atol=1e-10)
-    (q, k, v), attend = inputs(given), made(label, given)[0]
+    check(label, p, np.array(want), rtol=1e-9, atol=1e-10)
+    (q, k, v), attend = inputs(p), both_forms(label, p)[0]
     torch.testing.assert_close(attend(q * 7, k / 3, v), attend(q, k, v))  # lengths say nothing

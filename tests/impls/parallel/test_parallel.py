@@ -23,7 +23,7 @@ PATIENCE_S = 20
 
 
 class Post:
-    """What is under way between threads, by whom it is for and which exchange it belongs to."""
+    """Messages between threads, by receiver and by exchange."""
 
     def __init__(self):
         self._parcels, self._changed = {}, threading.Condition()
@@ -99,16 +99,16 @@ def test_all_ranks_together_have_the_output_and_gradients_of_the_oracle(label, m
         attend = load_function(row.build)(p, Ranks(rank, row.world, post), **options)
         leaves = [x[:, :, places[rank]].clone().requires_grad_() for x in inputs]
         out = attend(*leaves)
-        made = (out, *torch.autograd.grad(out, leaves, dout[:, :, places[rank]]))
-        for end, share in zip(whole, made, strict=True):
+        results = (out, *torch.autograd.grad(out, leaves, dout[:, :, places[rank]]))
+        for end, share in zip(whole, results, strict=True):
             assert share.dtype == dout.dtype
             end[:, :, places[rank]] = share.detach()
 
     with ThreadPoolExecutor(row.world) as pool:
         list(pool.map(one, range(row.world)))
-    found = exact(p, *inputs, torch.arange(p.q_len), dout)
+    truth = exact(p, *inputs, torch.arange(p.q_len), dout)
     for name, x in zip(("out", "dq", "dk", "dv"), whole, strict=True):
-        want = getattr(found, name)
+        want = getattr(truth, name)
         assert float((x.double() - want).norm() / want.norm()) < most, name
 
 
@@ -116,7 +116,7 @@ def test_all_ranks_together_have_the_output_and_gradients_of_the_oracle(label, m
 @given(st.integers(2, 5), st.integers(1, 4), st.integers(1, 9))
 def test_all_ranks_of_a_ring_have_as_much_work_and_see_each_visible_pair_once(world, size, block):
     p = problem(2 * world * size)
-    places, seen, work = shares.ring(p, world), torch.zeros(p.q_len, p.q_len, dtype=torch.int), []
+    places, times, work = shares.ring(p, world), torch.zeros(p.q_len, p.q_len, dtype=torch.int), []
     for rank in range(world):
         ring = Ring(p, Ranks(rank, world, None), block)
         tiles = [(source, tile) for source in range(world) for tile in ring.tiles(source)]
@@ -125,9 +125,9 @@ def test_all_ranks_of_a_ring_have_as_much_work_and_see_each_visible_pair_once(wo
             rows = torch.tensor(places[rank])[tile.rows]
             keys = torch.tensor(places[source])[tile.keys]
             hidden = torch.zeros(()) if tile.hidden is None else tile.hidden
-            seen[rows[:, None], keys] += (hidden == 0).int()
+            times[rows[:, None], keys] += (hidden == 0).int()
             work[-1] += len(rows) * len(keys)
-    assert torch.equal(seen, torch.ones_like(seen).tril())
+    assert torch.equal(times, torch.ones_like(times).tril())
     assert len(set(work)) == 1
 
 

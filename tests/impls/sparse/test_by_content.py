@@ -12,21 +12,21 @@ from impls.sparse.lsh import Plan, rotations
 from impls.sparse.routing import centroids
 from impls.sparse.topk import build
 from tests.brute import bias, saved, visible
-from tests.impls.small import both_give, inputs, made
+from tests.impls.small import both_forms, both_give, inputs
 from tests.impls.small import problem as problem_of
 
 CLOSE = {"rtol": 0, "atol": 1e-12}
 ONE = {"batch": 1, "heads": 1, "kv_heads": 1, "v_head_dim": 16}
 
 
-def sorted_loop(q, k, v, seen, bias, scale, count):
+def sorted_loop(q, k, v, sight, bias, scale, count):
     """Row by row: sort by score, then by place; softmax over the first ones."""
     q, k, v = (x.double().numpy() for x in (q, k, v))
     out = np.zeros((*q.shape[:3], v.shape[-1]))
     group = q.shape[1] // k.shape[1]
     for b, h, i in np.ndindex(q.shape[:3]):
         scores = k[b, h // group] @ q[b, h, i] * scale + bias[b, h, i]
-        order = sorted(np.flatnonzero(seen[b, h, i]), key=lambda j: (-scores[j], j))[:count]
+        order = sorted(np.flatnonzero(sight[b, h, i]), key=lambda j: (-scores[j], j))[:count]
         if order:
             weights = np.exp(scores[order] - scores[order].max())
             out[b, h, i] = weights @ v[b, h // group, order] / weights.sum()
@@ -36,14 +36,14 @@ def sorted_loop(q, k, v, seen, bias, scale, count):
 @pytest.mark.parametrize("count", [1, 4])
 def test_it_is_the_softmax_over_the_first_when_sorted_by_score_then_place(count):
     # scale 1/2 and halves in the bias: every score is exact, so equal ones are truly equal
-    drawn = np.random.default_rng(0)
-    dense = saved("dense", drawn.random((4, 37, 37)) < 0.2)
-    halves = saved("bias", drawn.choice([-np.inf, 0.5, -2.0], (37, 37)))
+    dice = np.random.default_rng(0)
+    dense = saved("dense", dice.random((4, 37, 37)) < 0.2)
+    halves = saved("bias", dice.choice([-np.inf, 0.5, -2.0], (37, 37)))
     for mask in ("none", "causal", "padding:0,25", "causal+alibi", dense, halves):
         bare = problem_of(mask, 37, head_dim=4)
         tensors = [x.round() for x in inputs(bare)]
-        seen, added = (see(mask, (2, 4, 37, 37)) for see in (visible, bias))
-        want = sorted_loop(*tensors, seen, np.where(seen, added, 0.0), bare.scale, count)
+        sight, added = (see(mask, (2, 4, 37, 37)) for see in (visible, bias))
+        want = sorted_loop(*tensors, sight, np.where(sight, added, 0.0), bare.scale, count)
         both_give(f"topk?k={count}", bare, tensors, want, **CLOSE)
 
 
@@ -51,7 +51,7 @@ def test_blocks_of_queries_do_not_change_what_is_chosen(monkeypatch):
     problem = problem_of("causal+document:20,17", 37)
     tensors = inputs(problem)
     whole = build(problem, k=5)(*tensors)
-    monkeypatch.setattr("impls.sparse.topk.HELD", 2 * 4 * 37 * 3)  # three rows
+    monkeypatch.setattr("impls.sparse.topk.SCORES", 2 * 4 * 37 * 3)  # three rows
     assert torch.allclose(build(problem, k=5)(*tensors), whole, rtol=0, atol=1e-14)
 
 
@@ -135,8 +135,8 @@ def test_the_cost_of_lsh_counts_hashing_and_two_chunks_a_token():
         ("forward", True, attend + hashing // 2),
         ("train", False, 3 * attend + hashing),
     ):
-        given = problem.with_(phase=phase)
-        assert costs.lsh(given, rounds=3, bucket=8, seed=0, shared=shared).flops == flops
+        p = problem.with_(phase=phase)
+        assert costs.lsh(p, rounds=3, bucket=8, seed=0, shared=shared).flops == flops
 
 
 def nearest(x, mean, count):
@@ -168,12 +168,14 @@ def test_it_is_the_mean_of_softmaxes_inside_clusters():
         ({"q_len": 1, "kv_len": 1}, 0, 0, 1, 1),
     ):
         problem = problem_of(**{"length": 77, **changes})
-        given = inputs(problem)
+        tensors = inputs(problem)
         many = clusters or costs.root(problem.kv_len)
-        want, times = cluster_loop(problem, *given, many, ask, give, 1)
+        want, times = cluster_loop(problem, *tensors, many, ask, give, 1)
         label = f"routing?clusters={clusters}&window={window}&seed=1"
-        assert not made(label, problem)[0](*given).numpy()[times == 0].any(), "no cluster takes it"
-        both_give(label, problem, given, want, **CLOSE)
+        assert not both_forms(label, problem)[0](*tensors).numpy()[times == 0].any(), (
+            "no cluster takes it"
+        )
+        both_give(label, problem, tensors, want, **CLOSE)
 
 
 def test_the_cost_of_routing_is_ranking_and_attention_inside_the_clusters():
@@ -186,6 +188,6 @@ def test_the_cost_of_routing_is_ranking_and_attention_inside_the_clusters():
 
 def test_topk_takes_a_few_large_blocks_on_a_gpu():
     size = {"batch": 2, "heads": 16, "kv_heads": 16, "q_len": 8192, "kv_len": 8192}
-    asked = Problem(**size, mask=Mask.parse("none"))
+    p = Problem(**size, mask=Mask.parse("none"))
     for device, blocks in (("cpu", 256), ("cuda", 8)):
-        assert len(topk.Selector(asked.with_(device=device), 64).blocks) == blocks
+        assert len(topk.Selector(p.with_(device=device), 64).blocks) == blocks

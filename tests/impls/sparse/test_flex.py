@@ -22,24 +22,24 @@ SMALL = {
     "batch": 2, "heads": 4, "kv_heads": 2, "q_len": 77, "kv_len": 77, "head_dim": 16,
     "v_head_dim": 16,
 }  # fmt: skip
-DRAWN = np.random.default_rng(0)
-BIAS = DRAWN.choice([-np.inf, 0.5, -1.25, 2.0], (2, 4, 77, 77))
+DICE = np.random.default_rng(0)
+BIAS = DICE.choice([-np.inf, 0.5, -1.25, 2.0], (2, 4, 77, 77))
 BIAS[:, :, 3] = -np.inf
-FILES = {"bias": BIAS, "dense": DRAWN.random((4, 77, 77)) < 0.1}
+FILES = {"bias": BIAS, "dense": DICE.random((4, 77, 77)) < 0.1}
 
-BY_HEAD = DRAWN.random((4, 10, 10)) < 0.4
+BY_HEAD = DICE.random((4, 10, 10)) < 0.4
 """A layout of blocks for each of 4 heads, one row of which sees nothing."""
 BY_HEAD[:, 4] = False
 
 
 def test_the_flash_backend_is_forced_where_it_was_asked_for(monkeypatch):
-    asked = []
+    calls = []
     monkeypatch.setattr(flex_kernel, "Graph", lambda function, **_: function)
-    monkeypatch.setattr(flex_kernel, "flex_attention", lambda *_, **named: asked.append(named))
+    monkeypatch.setattr(flex_kernel, "flex_attention", lambda *_, **options: calls.append(options))
     problem = Problem(**SMALL, mask=Mask.parse("causal"))
     for build in (flex.build_flash, flex.build):
         build(problem)(*torch.zeros(3, 1))
-    assert [named["kernel_options"] for named in asked] == [{"BACKEND": "FLASH"}, None]
+    assert [options["kernel_options"] for options in calls] == [{"BACKEND": "FLASH"}, None]
 
 
 @pytest.mark.parametrize("mask", ["causal", "window:5,2", "prefix:9", "padding:0,10", *FILES])
@@ -49,9 +49,9 @@ def test_blocks_visited_are_those_with_a_visible_pair_and_whole_ones_have_no_oth
     for block, (n, m) in [(8, (77, 77))] if mask in FILES else sizes:
         problem = Problem(**{**SMALL, "q_len": n, "kv_len": m}, mask=Mask.parse(text))
         touched, whole = mask_blocks(problem, block)
-        seen = problem.mask.visible(problem.shape)
+        sight = problem.mask.visible(problem.shape)
         for b, h, i, j in np.ndindex(*touched.shape):
-            tile = seen[b, h, i * block : (i + 1) * block, j * block : (j + 1) * block]
+            tile = sight[b, h, i * block : (i + 1) * block, j * block : (j + 1) * block]
             assert touched[b, h, i, j] == tile.any()
             assert whole[b, h, i, j] == (tile.all() and tile.size == block * block)
 
@@ -135,13 +135,13 @@ def test_a_layout_by_head_under_a_causal_mask_is_the_plain_loop(tmp_path):
     problem = Problem(**SMALL, mask=Mask.parse("causal"))
     q, k, v = (torch.randn(2, h, 77, 16, dtype=torch.float64) for h in (4, 2, 2))
     place = np.arange(77) // 8  # of each token, its block
-    seen = visible("causal", (2, 4, 77, 77)) & BY_HEAD[:, place[:, None], place]
-    want = softmax(problem, q, k, v, torch.from_numpy(seen))
+    sight = visible("causal", (2, 4, 77, 77)) & BY_HEAD[:, place[:, None], place]
+    want = softmax(problem, q, k, v, torch.from_numpy(sight))
     layout = str(tmp_path / "by_head.npy")
     got = blocksparse.definition(problem, layout=layout, block=8)(q, k, v, torch.arange(77))
     torch.testing.assert_close(got, want, rtol=0, atol=1e-13)
     assert not got[:, :, 32:40].any()
-    assert costs.blocksparse(problem, layout, 8).flops == 4 * 16 * int(seen.sum())
+    assert costs.blocksparse(problem, layout, 8).flops == 4 * 16 * int(sight.sum())
 
 
 def test_the_default_is_its_own_block_the_one_before_and_the_first():
@@ -170,9 +170,9 @@ def test_decoding_costs_the_keys_that_the_layout_lets_a_group_see(tmp_path):
     np.save(file, BY_HEAD[:, :1])
     step = Problem(**{**SMALL, "q_len": 3}, phase="decode", mask=Mask.parse("causal"))
     places = np.arange(77) <= np.arange(74, 77)[:, None]
-    seen = BY_HEAD[:, 0, np.arange(77) // 8][:, None] & places
-    read = int(seen.reshape(2, 2, 3, 77).any((1, 2)).sum()) * 2
-    found = costs.blocksparse(step, str(file), 8)
-    assert found.flops == 4 * 16 * 2 * int(seen.sum())
-    assert found.bytes == 4 * (2 * 4 * 3 + read) * (16 + 16)
-    assert found.bytes < costs.window(step).bytes
+    sight = BY_HEAD[:, 0, np.arange(77) // 8][:, None] & places
+    read = int(sight.reshape(2, 2, 3, 77).any((1, 2)).sum()) * 2
+    work = costs.blocksparse(step, str(file), 8)
+    assert work.flops == 4 * 16 * 2 * int(sight.sum())
+    assert work.bytes == 4 * (2 * 4 * 3 + read) * (16 + 16)
+    assert work.bytes < costs.window(step).bytes

@@ -8,7 +8,7 @@ from attnbench.gate.inputs import make
 from impls.masks import Mask
 from impls.problem import Problem
 from impls.sparse.layouts import bigbird_layout as layout
-from tests.impls.small import cost, made
+from tests.impls.small import both_forms, cost
 
 
 def problem(length, mask="none", **more):
@@ -17,11 +17,11 @@ def problem(length, mask="none", **more):
     return Problem(**{**shape, **more})
 
 
-def seen_by(variant, given):
+def seen_by(variant, p):
     """The pairs that the definition lets meet: bool [n, n], read off the gradient of the values."""
-    define, n = made(variant, given)[1], given.q_len
-    q = torch.zeros(1, given.heads, n, given.head_dim, dtype=torch.float64)
-    v = torch.eye(n, dtype=torch.float64).expand(1, given.heads, n, n)
+    define, n = both_forms(variant, p)[1], p.q_len
+    q = torch.zeros(1, p.heads, n, p.head_dim, dtype=torch.float64)
+    v = torch.eye(n, dtype=torch.float64).expand(1, p.heads, n, n)
     return (define(q, q, v, torch.arange(n))[0, 0] > 0).numpy()
 
 
@@ -38,11 +38,11 @@ def test_a_few_blocks_at_a_time_give_what_all_at_once_give():
         *((name, mask, 2101) for name in ROWS for mask in ("none", "causal")),
         ("window.blocked", "window:40,17", 4200),
     ):
-        given = problem(length, mask, heads=8, kv_heads=4, phase="train")
-        inputs = make(given, 0).qkv
-        few = made(name, given.with_(phase="forward"))[0]
+        p = problem(length, mask, heads=8, kv_heads=4, phase="train")
+        inputs = make(p, 0).qkv
+        few = both_forms(name, p.with_(phase="forward"))[0]
         assert name != "window.blocked" or len(few.band.slabs) > 2
-        torch.testing.assert_close(few(*inputs), made(name, given)[0](*inputs))
+        torch.testing.assert_close(few(*inputs), both_forms(name, p)[0](*inputs))
 
 
 def strided_set(i, l):  # noqa: E741
@@ -104,12 +104,12 @@ def test_bigbird_has_its_own_neighbouring_global_and_that_many_other_blocks(caus
 
 
 def test_bigbird_without_causality_lets_global_rows_see_all_and_all_see_global_keys():
-    seen = seen_by(SMALL["bigbird"], problem(50))
-    assert seen[:8].all()
-    assert seen[:, :8].all()
+    visible = seen_by(SMALL["bigbird"], problem(50))
+    assert visible[:8].all()
+    assert visible[:, :8].all()
     blocks = layout(7, 1, 2, 0, False).tolist()
     for i in range(8, 50):
-        assert set(np.flatnonzero(seen[i]) // 8) == {x for x in blocks[i // 8 - 1] if x >= 0}
+        assert set(np.flatnonzero(visible[i]) // 8) == {x for x in blocks[i // 8 - 1] if x >= 0}
 
 
 WORK = [("none", 1, 0), ("none", 64, 0), ("causal", 64, 0), ("none", 301, 1), ("causal", 301, 5)]
@@ -118,12 +118,12 @@ WORK = [("none", 1, 0), ("none", 64, 0), ("causal", 64, 0), ("none", 301, 1), ("
 @pytest.mark.parametrize("name", ROWS)
 def test_the_work_is_counted_on_the_pairs_and_a_step_reads_the_keys_it_needs(name):
     for mask, length, new in WORK:
-        seen = seen_by(SMALL[name], problem(length, mask))[-new:]
-        given = problem(length, mask, heads=4, kv_heads=2)
-        step = given.with_(q_len=new, phase="decode") if new else given
-        found = cost(SMALL[name], step)
-        assert found.flops == 2 * int(seen.sum()) * 4 * (16 + 16)
+        visible = seen_by(SMALL[name], problem(length, mask))[-new:]
+        p = problem(length, mask, heads=4, kv_heads=2)
+        step = p.with_(q_len=new, phase="decode") if new else p
+        work = cost(SMALL[name], step)
+        assert work.flops == 2 * int(visible.sum()) * 4 * (16 + 16)
         if new:
-            read = int(seen.any(0).sum())
-            assert made(SMALL[name], step)[0].note().startswith(f"{read} of 301 keys")
-            assert found.bytes == 4 * (4 * new + 2 * read) * (16 + 16)
+            read = int(visible.any(0).sum())
+            assert both_forms(SMALL[name], step)[0].note().startswith(f"{read} of 301 keys")
+            assert work.bytes == 4 * (4 * new + 2 * read) * (16 + 16)
