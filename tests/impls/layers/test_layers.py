@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnbench.gate.watch import changes, snapshot
+from attnbench.gate.watch import left_changed, snapshot
 from impls.layers.attention import MultiHeadAttention, from_torch, torch_parameters
 from impls.layers.mixed import _edges
 from impls.spec import Unsupported
@@ -170,7 +170,7 @@ def test_the_note_says_which_path_the_profiler_sees(name):
         ran = FAST[problem.level] in {event.key for event in profiler.key_averages()}
         assert ran == fastpath
         assert attend.note().startswith("the fast path ran" if fastpath else "no fast path ran")
-        assert not changes(before[0])
+        assert not left_changed(before[0])
         assert torch.backends.mha.get_fastpath_enabled() == before[1]
         assert torch.equal(torch.get_rng_state(), before[2])
 
