@@ -42,7 +42,10 @@ def show_list(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         view.table(rows, table.broken, why=arguments.why)
         return 0
-    listed = [{**row.to_dict(), **_availability(why, remedy)} for row, why, remedy in rows]
+    listed = [
+        {**row.to_dict(), "computes": row.computes, **_availability(why, remedy)}
+        for row, why, remedy in rows
+    ]
     for row in table.broken:
         why = _availability(f"the row is broken: {row.reason}", row.remedy)
         listed.append({"name": row.name, "family": "", "computes": "", "level": "", **why})
@@ -68,7 +71,7 @@ def show(arguments: argparse.Namespace) -> int:
     missing, text = _missing(row), mathematics(row.build)
     if arguments.json:
         about = {"mathematics": text, **_availability(*missing)}
-        print(json.dumps({**row.to_dict(), **about}, indent=1))
+        print(json.dumps({**row.to_dict(), "computes": row.computes, **about}, indent=1))
     elif arguments.csv:
         tidy.show(view.rows([(row, *missing)]))
     else:
