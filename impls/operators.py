@@ -38,7 +38,8 @@ DRAWS = ("normal", "unit", "log decay", "rate")
 """Standard normal; that divided by its length; the logarithm of a share that is kept; a share
 between 0 and 1.
 """
-OUTPUT = "out"
+OUTPUT, OUTPUT_AXES = "out", ("batch", "heads", "q_len", "v_head_dim")
+"""A core's output."""
 
 
 class InvalidOperator(CantBeDone, ValueError):
@@ -97,9 +98,6 @@ class Operator:
     inputs: Mapping[str, TensorSpec]
     signs: tuple[Signs, ...] = ()
     """Changes that keep the truth known, so that every timed call has values of its own."""
-    definition: str | None = None
-    """``definition(problem, **options) -> define``, for rows that have no other."""
-    cost: str | None = None
 
     def __post_init__(self) -> None:
         if self.computes not in get_args(Computes):

@@ -189,6 +189,8 @@ class Variant:
                 raise InvalidRow(
                     f"{self.name}: option {key}={default!r} is no number, text or yes-or-no"
                 )
+        options = [choice.partition("=")[0] for choice in self.operators]
+        one_of(self.name, "option of operators", options, list(self.options))
         check_tunes(self.name, self.tunes, self.options)
         if self.cross not in CROSSES:
             raise InvalidRow(f"{self.name}: cross={self.cross!r} is not true, false or 'decode'")

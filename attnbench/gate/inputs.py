@@ -55,10 +55,14 @@ class Inputs(dict[str, Tensor]):
                 changed[name] = change(x, place)
         return Inputs(changed, self.specs)
 
-    @property
-    def free(self) -> Inputs:
-        """Those that may hold any numbers, as gates may not."""
-        return self.only(name for name in self if self.specs[name].draw == "normal")
+    def drawn_as(self, *draws: str) -> Inputs:
+        """Those that are drawn in one of these ways."""
+        return self.only(name for name in self if self.specs[name].draw in draws)
+
+    def size(self, axis: str) -> int:
+        """The size of an axis; 1 where no input has it."""
+        sizes = (x.shape[at] for n, x in self.items() if (at := self.axis(n, axis)) is not None)
+        return next(sizes, 1)
 
     def axis(self, name: str, *axes: str) -> int | None:
         """The place of the first of these axes that an input has."""
@@ -129,7 +133,11 @@ def _first(problem: Problem, seed: int, specs: Mapping[str, TensorSpec]) -> Inpu
     if kind.startswith("captured:"):
         with np.load(captured_file(kind)) as arrays:
             return Inputs(
-                {name: cast(torch.from_numpy(arrays[name]), problem) for name in specs}, specs
+                {
+                    name: cast(DRAW_AS[spec.draw](torch.from_numpy(arrays[name])), problem)
+                    for name, spec in specs.items()
+                },
+                specs,
             )
     generator = torch.Generator(problem.device).manual_seed(seed)
     at: Any = {"generator": generator, "device": generator.device}
@@ -168,12 +176,11 @@ def other_set(inputs: Inputs) -> Inputs:
     """Other values of the same kind: heads shifted by one; with one head, batch elements; with one
     of those, all reversed.
     """
-    q, k = inputs.get("q"), inputs.get("k")
-    if q is not None and k is not None and k.shape[1] > 1:
-        group = q.shape[1] // k.shape[1]
+    if (kv_heads := inputs.size("kv_heads")) > 1:
+        group = inputs.size("heads") // kv_heads
         shifted = inputs.along(lambda x, at: x.roll(group, at), "heads")
         return shifted.along(lambda x, at: x.roll(1, at), "kv_heads")
-    if q is not None and q.shape[0] > 1:
+    if inputs.size("batch") > 1 and "q" in inputs:
         return inputs.along(lambda x, at: x.roll(1, at), "batch")
     turned = inputs.along(lambda x, at: x.flip(at), *TOKENS)
     return turned.along(lambda x, at: x.flip(at), "v_head_dim")

@@ -126,11 +126,11 @@ def _deals(
 def _check_keys(call: Call, base: Tensor, inputs: Inputs, deal: Deal, *, exact: bool) -> None:
     """Change one key of each unit and see which rows move."""
     problem, changed = call.problem, deal.at(deal.of_units.shape[1])
-    *_, by_place = (n for n in call.leaves if not call.leaves.specs[n].keyword)
+    *_, last = (n for n in call.leaves if not call.leaves.specs[n].keyword)
     with torch.no_grad():
         for name, leaf in call.leaves.items():
             at = changed if problem.level == "core" else (changed[0], changed[2])
-            if name == by_place:  # the values, or a layer's tokens
+            if name == last:  # the values, or a layer's tokens
                 leaf[at] += 4.0 * math.sqrt(problem.kv_len) + 8.0
             elif "kv_len" in call.leaves.specs[name].axes:
                 leaf[at] = CHANGED[call.leaves.specs[name].draw](leaf[at])

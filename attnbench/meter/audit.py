@@ -316,7 +316,7 @@ def unseen(inputs: Inputs) -> Inputs:
         return (x * by.view([-1 if at == axis else 1 for at in range(x.dim())])).to(x.dtype)
 
     moved = inputs.along(lambda x, axis: x.roll(chance.randrange(x.shape[axis]), axis), *TOKENS)
-    return Inputs({**moved, **moved.free.along(scaled, *CHANNELS)}, inputs.specs)
+    return Inputs({**moved, **moved.drawn_as("normal").along(scaled, *CHANNELS)}, inputs.specs)
 
 
 def check_remembers_nothing(

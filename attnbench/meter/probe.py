@@ -206,7 +206,7 @@ class Fresh(Repeated):
         self._out, self._gradients = None, ()
         with torch.no_grad():
             upstream = [] if self._dout is None else [self._dout]
-            for x in [*self.call.leaves.free.values(), *upstream]:
+            for x in [*self.call.leaves.drawn_as("normal", "unit").values(), *upstream]:
                 x.mul_(signs_like(x[(0,) * (x.dim() - 1)], self._chance))
         self.call.remember()
         self._forward_first()

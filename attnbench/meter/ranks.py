@@ -29,7 +29,7 @@ from attnbench.gate.inputs import Attend, Inputs
 from attnbench.meter.clocks import Clock, Step
 from attnbench.meter.memory import HIGH_WATER, SURE, Observed
 from impls.loading import load_function
-from impls.operators import QKV, size
+from impls.operators import OUTPUT, OUTPUT_AXES, QKV, size
 from impls.problem import Problem
 from impls.spec import Unavailable, Unsupported, Variant
 
@@ -104,12 +104,11 @@ def silent(words: Mapping[int, str], doing: str, limit_s: float) -> RankLost:
 
 ALIGNED = 64  # bytes: where a tensor may begin
 GRADIENTS = tuple(f"d{name}" for name in QKV)
-OUT_AXES = ("batch", "heads", "q_len", "v_head_dim")
 PAGE_AXES: dict[str, tuple[str, ...]] = {
     **{name: spec.axes for name, spec in QKV.items()},
     **{f"d{name}": spec.axes for name, spec in QKV.items()},
-    "out": OUT_AXES,
-    "dout": OUT_AXES,
+    OUTPUT: OUTPUT_AXES,
+    f"d{OUTPUT}": OUTPUT_AXES,
 }
 """The axes of the inputs and results that ranks share."""
 

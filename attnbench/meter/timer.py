@@ -30,7 +30,7 @@ from attnbench.gate.reference import Defines, Judged
 from attnbench.meter.clocks import LEAST, Clock, GraphClock, clock_for, cuda_gpu
 from attnbench.meter.ranks import RanksClock, Together
 from impls.cost import Cost
-from impls.operators import OUTPUT, Signs, operator
+from impls.operators import OUTPUT, OUTPUT_AXES, Signs, operator
 from impls.problem import Problem
 
 WORDS = {"forward": "output"}
@@ -83,7 +83,7 @@ class FreshValues:
         self.signed, self._turn = exact, 0
         self._chance = secret_generator(values.inputs.device)
         self._drawn: dict[str, Tensor] = {}
-        """The present signs of each input and of the output, for their last axis."""
+        """The present signs of each input and of the output, as they multiply it."""
 
     def draw(self) -> Values:
         """The next set, under new signs."""
@@ -93,9 +93,11 @@ class FreshValues:
         if not self.signed:
             return Values(inputs, dout)
         for each in self.signs:
-            first = inputs[each.names[0]]
-            drawn = signs_like(first[(0,) * (first.dim() - 1)], self._chance)
-            self._drawn |= dict.fromkeys(each.names, drawn)
+            row = inputs[each.names[0]].new_empty(inputs.size(each.axis))
+            drawn = signs_like(row, self._chance)
+            for name in each.names:
+                axes = OUTPUT_AXES if name == OUTPUT else inputs.specs[name].axes
+                self._drawn[name] = drawn.view([-1 if a == each.axis else 1 for a in axes])
         signed = {n: x * self._drawn[n] if n in self._drawn else x for n, x in inputs.items()}
         if dout is not None and OUTPUT in self._drawn:
             dout = dout * self._drawn[OUTPUT]

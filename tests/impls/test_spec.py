@@ -28,6 +28,7 @@ def test_a_row_that_no_row_may_be_is_refused_with_a_sentence():
         ({"runs": {"cpu?fast=true": "aten::bmm"}}, "runs names an option 'fast', which it has not"),
         ({"options": {"fast": False}, "runs": {"cpu?fast=maybe": "aten::bmm"}}, "neither true nor"),
         ({"options": {"s": [1, 2]}}, "option s=[1, 2] is no number, text or yes-or-no"),
+        ({"operators": {"gates=input": "gla"}}, "option of operators 'gates' is not one of"),
         ({"operator": "its own operator"}, "needs a definition"),
         ({"definition": "some.module:definition"}, "the oracle is its definition"),
         ({"cross": "forward"}, "cross='forward' is not true, false or 'decode'"),
