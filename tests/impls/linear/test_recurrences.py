@@ -204,6 +204,16 @@ def test_the_cost_is_that_of_the_recurrence(name):
     assert cost(name, step) == cost(name, step.with_(kv_len=5000))
 
 
+@pytest.mark.parametrize(
+    ("name", "numbers"), [("gla", 16), ("retention", 1), ("delta", 1), ("ssd", 2)]
+)
+def test_gates_that_are_inputs_are_read_and_cost_no_products(name, numbers):
+    asked = problem(phase="forward", dtype="bfloat16")
+    own, read = cost(name, asked), cost(f"{name}?gates=input", asked)
+    assert read.bytes - own.bytes == 2 * 2 * 75 * numbers * 4
+    assert read.flops <= own.flops
+
+
 def test_gates_start_in_the_ranges_of_their_papers():
     np.testing.assert_allclose(retention.log_rates(3).exp(), [31 / 32, 63 / 64, 127 / 128])
     p = problem(head_dim=64, heads=8, kv_heads=8)

@@ -1,0 +1,134 @@
+"""Operators with inputs of their own: drawn, checked, timed and compared by the names of axes."""
+
+import math
+
+import pytest
+import torch
+
+from attnbench.core.job import Job
+from attnbench.core.record import Status
+from attnbench.gate.inputs import make, other_set, turned
+from attnbench.gate.other_inputs import OtherInputs
+from attnbench.meter.audit import unseen
+from attnbench.meter.cell import _built
+from attnbench.meter.probe import Fresh, probe
+from impls import table
+from impls.masks import Mask
+from impls.operators import OPERATORS, QKV, Operator, TensorSpec
+from impls.operators import inputs as inputs_of
+from impls.problem import Problem
+
+CAUSAL = Problem(
+    batch=2, heads=4, kv_heads=2, q_len=40, kv_len=40, head_dim=8, v_head_dim=8,
+    mask=Mask.parse("causal"),
+)  # fmt: skip
+GATED = {"gla": "g", "retention": "g", "delta": "beta", "ssd": "g dt"}
+FORMS = {
+    "forward": {},
+    "train": {"phase": "train"},
+    "bfloat16": {"phase": "train", "dtype": "bfloat16"},
+    "peaky": {"inputs": "peaky"},
+    "one head": {"heads": 1, "kv_heads": 1, "batch": 1},
+    "decode": {"phase": "decode", "q_len": 2},
+}
+
+
+def valid(name, x):
+    """Whether a gate holds what such a gate may: a decay, or a share."""
+    return bool((x <= 0).all() if name == "g" else ((x > 0) & (x < 1)).all())
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", GATED)
+def test_a_row_whose_gates_are_inputs_is_measured_in_every_form(cells, name, form):
+    problem = CAUSAL.with_(**FORMS[form])
+    record = cells.measure(table().find(f"{name}?gates=input"), problem, bits=True)
+    assert (record.status, record.reason, record.wrong_on) == (Status.MEASURED, "", "")
+    gradients = [f"d{n}" for n in ("q", "k", "v", *GATED[name].split())] * problem.gradients
+    assert sorted(record.error) == sorted(["forward", *gradients])
+    assert record.determinism.repeats and record.determinism.why == ""
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_a_row_whose_gates_are_inputs_is_right_on_other_kinds_and_can_be_probed(name):
+    row = table().find(f"{name}?gates=input")
+    assert OtherInputs().wrong_on(row, CAUSAL, 0, lambda short: _built(row, short)) == ""
+    assert probe(Job(row, CAUSAL), 10.0).status is Status.MEASURED
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_whatever_is_drawn_in_place_of_gates_is_a_gate(name):
+    inputs = make(CAUSAL, 0, inputs_of(name, CAUSAL))
+    fresh = Fresh(CAUSAL, lambda q, k, v, **_: v.repeat(1, 2, 1, 1), inputs)
+    fresh.before()
+    sets = [inputs, other_set(inputs), *turned(inputs), unseen(inputs), fresh.inputs]
+    for each in sets:
+        assert all(valid(gate, each[gate]) for gate in GATED[name].split())
+        if name == "delta":
+            lengths = each["k"].norm(dim=-1)
+            torch.testing.assert_close(lengths, torch.ones_like(lengths))
+    for some in sets[1:]:
+        assert not torch.equal(some["v"], inputs["v"])
+
+
+def test_inputs_of_one_name_are_the_same_for_all_rows_and_those_of_others_differ():
+    ssd, retention = (make(CAUSAL, 0, inputs_of(name, CAUSAL)) for name in ("ssd", "retention"))
+    assert torch.equal(ssd["g"], retention["g"]) and torch.equal(ssd["q"], make(CAUSAL, 0)["q"])
+    rates = ssd["dt"].logit() / ssd["dt"].logit().std()
+    assert not torch.allclose(rates, torch.special.logit((16 * ssd["g"]).exp()), atol=0.5)
+    assert ssd["g"].dtype == torch.float32
+    half = make(CAUSAL.with_(dtype="bfloat16"), 0, inputs_of("ssd", CAUSAL))
+    assert (half["q"].dtype, half["g"].dtype) == (torch.bfloat16, torch.float32)
+
+
+def test_queries_go_with_their_key_head_in_the_other_set():
+    inputs = make(CAUSAL, 0)
+    other = other_set(inputs)
+    assert torch.equal(other["q"], inputs["q"].roll(2, 1))
+    assert torch.equal(other["k"], inputs["k"].roll(1, 1))
+
+
+SUNK = """
+def attention(problem, q, k, v, sinks, rows):
+    hidden = ~torch.from_numpy(problem.mask.visible(problem.shape).copy())[:, :, rows]
+    k, v = (x.repeat_interleave(problem.group, 1) for x in (k, v))
+    scores = (q[:, :, rows] @ k.mT * problem.scale).masked_fill(hidden, -torch.inf)
+    sink = {sink}.to(q.dtype)[None, :, None, None].expand(*scores.shape[:3], 1)
+    return torch.cat([scores, sink], -1).softmax(-1)[..., :-1] @ v
+def build(problem):
+    rows = torch.arange(problem.q_len)
+    return lambda q, k, v, sinks: attention(problem, q, k, v, sinks, rows)
+def definition(problem):
+    def define(q, k, v, rows, sinks):
+        hidden = ~torch.from_numpy(problem.mask.visible(problem.shape).copy())[:, :, rows]
+        k, v = (x.repeat_interleave(problem.group, 1) for x in (k, v))
+        scores = (q[:, :, rows] @ k.mT * problem.scale).masked_fill(hidden, -torch.inf)
+        weights, sink = scores.exp(), sinks.to(q.dtype).exp()[:, None, None]
+        return weights @ v / (weights.sum(-1, keepdim=True) + sink)
+    return define
+"""
+
+
+@pytest.mark.parametrize(
+    ("sink", "reason"),
+    [
+        ("sinks", ""),
+        ("sinks.detach()", "the relative error of dsinks is 1"),
+        ("(sinks * 0)", "the relative error of forward"),
+        ("sinks.roll(1)", "the relative error of forward"),
+        (f"(sinks * {math.log(2)})", "the relative error of forward"),
+    ],
+)
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_number_a_head_is_an_operator_and_a_row(cells, monkeypatch, sink, reason, batch):
+    specs = {**QKV, "sinks": TensorSpec(("heads",), dtype="float32", keyword=True)}
+    monkeypatch.setitem(OPERATORS, "sunk", Operator("sunk", "its own operator", specs))
+    row = cells.variant(SUNK.format(sink=sink), computes="sunk", definition=True)
+    problem = CAUSAL.with_(phase="train", batch=batch)
+    record = cells.measure(row, problem, bits=True)
+    if reason:
+        assert record.status is Status.WRONG and record.reason.startswith(reason)
+        return
+    assert (record.status, record.reason) == (Status.MEASURED, "")
+    assert sorted(record.error) == ["dk", "dq", "dsinks", "dv", "forward"]
+    assert record.determinism.words() == "same bits"
