@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, Literal, get_args
 
 from impls.errors import CantBeDone
@@ -96,6 +97,8 @@ class Operator:
     name: str
     computes: Computes
     inputs: Mapping[str, TensorSpec]
+    parameters: tuple[str, ...] = ()
+    """What problems may set, of :data:`PARAMETERS`."""
     signs: tuple[Signs, ...] = ()
     """Changes that keep the truth known, so that every timed call has values of its own."""
 
@@ -107,6 +110,26 @@ class Operator:
             )
 
 
+@dataclass(frozen=True)
+class Parameter:
+    """A number that a problem may set of its operator, or an input that it may have."""
+
+    about: str
+    input: TensorSpec | None = None
+    """The input that it adds; None where it is a number above 0."""
+
+    def fault(self, value: object) -> str | None:
+        """None for a value that it takes, else what it must be."""
+        if self.input is not None:
+            return None if value is True else "given or left out"
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return None if number and 0 < value < inf else "a number above 0"
+
+
+PARAMETERS = {
+    "scale": Parameter("the factor of the scores; head_dim**-0.5 if not given"),
+}
+"""By name, as the command line, a problem, its records and keywords of calls have it."""
 QKV = {
     "q": TensorSpec(("batch", "heads", "q_len", "head_dim")),
     "k": TensorSpec(("batch", "kv_heads", "kv_len", "head_dim")),
@@ -122,13 +145,14 @@ _ON_VALUES = Signs("v_head_dim", ("v", OUTPUT))
 
 def _of_values(name: Computes) -> Operator:
     """An operator whose rows have definitions of their own; its output is linear in v."""
-    return Operator(name, name, QKV, (_ON_VALUES,))
+    parameters = () if name == "its own operator" else ("scale",)
+    return Operator(name, name, QKV, parameters, (_ON_VALUES,))
 
 
 def _recurrent(name: str, draw: str = "normal", **gates: TensorSpec) -> Operator:
     """A state that is written and read token by token, under gates that come by keyword."""
     qk = {n: replace(QKV[n], draw=draw) for n in ("q", "k")}
-    return Operator(name, "its own operator", {**QKV, **qk, **gates}, (_ON_VALUES,))
+    return Operator(name, "its own operator", {**QKV, **qk, **gates}, (), (_ON_VALUES,))
 
 
 def _gate(draw: str, *axes: str) -> TensorSpec:
@@ -139,7 +163,7 @@ def _gate(draw: str, *axes: str) -> TensorSpec:
 OPERATORS = {
     operator.name: operator
     for operator in (
-        Operator("softmax", "softmax", QKV, (_ON_SCORES, _ON_VALUES)),
+        Operator("softmax", "softmax", QKV, tuple(PARAMETERS), (_ON_SCORES, _ON_VALUES)),
         _of_values("softmax on its own pattern"),
         _of_values("approximates softmax"),
         _of_values("its own operator"),
@@ -166,5 +190,6 @@ def further(name: str) -> tuple[str, ...]:
 def inputs(name: str, problem: Problem) -> Mapping[str, TensorSpec]:
     """The inputs of an operator's rows on a problem; a layer's are tokens."""
     if problem.level == "core":
-        return operator(name).inputs
+        added = {name: PARAMETERS[name].input for name in problem.parameters}
+        return {**operator(name).inputs, **{n: spec for n, spec in added.items() if spec}}
     return CROSSED if problem.crosses else TOKENS

@@ -66,15 +66,16 @@ def blind_rows(problem: Problem) -> Tensor | None:
 
 
 def sdpa_arguments(problem: Problem) -> dict[str, Any]:
-    """The problem's mask as scaled_dot_product_attention wants it."""
+    """The problem's mask, and a scale that it sets, as scaled_dot_product_attention wants them."""
     mask, shape = problem.mask, problem.shape
+    scale = {"scale": problem.scale} if "scale" in problem.parameters else {}
     if mask.plain:
-        return {}
+        return scale
     if mask.is_causal(shape):
-        return {"is_causal": True}
+        return {"is_causal": True, **scale}
     visible = torch.from_numpy(mask.visible(shape)).to(problem.device)
     added = mask.bias(shape)
     if added is None:
-        return {} if bool(visible.all()) else {"attn_mask": visible}
+        return scale if bool(visible.all()) else {"attn_mask": visible, **scale}
     bias = torch.from_numpy(added).to(problem.device, getattr(torch, problem.dtype))
-    return {"attn_mask": bias.masked_fill(~visible, -torch.inf)}
+    return {"attn_mask": bias.masked_fill(~visible, -torch.inf), **scale}

@@ -49,8 +49,9 @@ def build_math(problem: Problem, dropout: float = 0.0) -> Attend:
 
     def attend(q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor) -> Tensor:
         return torch._scaled_dot_product_attention_math(
-            q_bhnd, k_bcmd, v_bcme, mask.added(), dropout, mask.causal, enable_gqa=grouped
-        )[0]
+            q_bhnd, k_bcmd, v_bcme, mask.added(), dropout, mask.causal, scale=mask.scale,
+            enable_gqa=grouped,
+        )[0]  # fmt: skip
 
     return attend
 
@@ -68,7 +69,7 @@ def build_flash(problem: Problem) -> Attend:
                 "token don't lie next to each other; call .contiguous() on q, k and v"
             )
         return torch._scaled_dot_product_flash_attention_for_cpu(
-            q_bhnd, k_bcmd, v_bcme, 0.0, mask.causal, attn_mask=mask.added()
+            q_bhnd, k_bcmd, v_bcme, 0.0, mask.causal, attn_mask=mask.added(), scale=mask.scale
         )[0]
 
     return attend
@@ -106,8 +107,9 @@ def build_efficient(problem: Problem) -> Attend:
                 added = F.pad(added, (0, more))[..., :keys]
             added = added.expand(problem.batch, problem.heads, problem.q_len, keys)
         return torch._scaled_dot_product_efficient_attention(
-            q_bhnd, k_bcmd, v_bcme, added, _trained(q_bhnd, k_bcmd, v_bcme), 0.0, mask.causal
-        )[0]
+            q_bhnd, k_bcmd, v_bcme, added, _trained(q_bhnd, k_bcmd, v_bcme), 0.0, mask.causal,
+            scale=mask.scale,
+        )[0]  # fmt: skip
 
     return attend
 
@@ -123,7 +125,7 @@ def build_cudnn(problem: Problem) -> Attend:
         backend.check(q_bhnd, k_bcmd, v_bcme)
         return torch._scaled_dot_product_cudnn_attention(
             q_bhnd, k_bcmd, v_bcme, mask.added(), _trained(q_bhnd, k_bcmd, v_bcme), 0.0,
-            mask.causal,
+            mask.causal, scale=mask.scale,
         )[0]  # fmt: skip
 
     return attend
@@ -136,6 +138,7 @@ class _Mask:
         arguments = sdpa_arguments(problem)
         self.causal = bool(arguments.get("is_causal"))
         self.mask: Tensor | None = arguments.get("attn_mask")
+        self.scale: float | None = arguments.get("scale")
         dtype = getattr(torch, problem.dtype)
         self._zero = torch.zeros((), dtype=dtype, device=problem.device)
 
