@@ -128,6 +128,7 @@ class Parameter:
 
 PARAMETERS = {
     "scale": Parameter("the factor of the scores; head_dim**-0.5 if not given"),
+    "softcap": Parameter("scores s become N tanh(s / N), before the mask"),
 }
 """By name, as the command line, a problem, its records and keywords of calls have it."""
 QKV = {

@@ -50,13 +50,22 @@ class ScoreMask:
         self.bias = grouped_mask(base, problem)
 
     def add_(self, scores_bcrm: Tensor) -> Tensor:
-        """The scores with the mask added in place."""
+        """The scores under the soft cap, with the mask added, in place."""
+        scores_bcrm = cap_(scores_bcrm, self.problem)
         return scores_bcrm if self.bias is None else scores_bcrm.add_(self.bias)
 
     def close(self, out_bcre: Tensor) -> Tensor:
         """The output by query heads, zero where a row may see nothing."""
         out = ungrouped(out_bcre, self.problem)
         return out if self.blind is None else out.masked_fill(self.blind, 0.0)
+
+
+def cap_(scores: Tensor, problem: Problem) -> Tensor:
+    """Scaled scores under the problem's soft cap, in place where no gradient flows."""
+    if problem.softcap is None:
+        return scores
+    scores = scores.div_(problem.softcap).tanh_()
+    return scores * problem.softcap if scores.requires_grad else scores.mul_(problem.softcap)
 
 
 def blind_rows(problem: Problem) -> Tensor | None:

@@ -6,6 +6,7 @@ gradient zero outside those rows, dk and dv are exact too, over all keys:
     p = softmax(s)   out = p v   dv = p^T dout   ds = p (dout v^T - sum(dout out))
     dq = scale ds k  dk = scale ds^T q
 
+Under a soft cap s is c tanh(x / c) of the scaled scores x, and ds becomes ds (1 - (s / c)^2).
 One block of rows at a time, keys only as far as the mask lets those rows see; one key/value head at
 a time on a CPU, as many as fit on a GPU. Legend: x key/value heads over the batch, g query heads to
 each, r rows, m keys in sight, d head_dim, e v_head_dim.
@@ -95,7 +96,9 @@ def exact(
             )
             seen = _own(problem, block.seen, some)
             bias = None if block.bias is None else _own(problem, block.bias, some)
-            p = _weights(q_in @ k_in.mT * problem.scale, seen, bias)
+            scores = cap(problem, q_in @ k_in.mT * problem.scale)
+            slope = None if problem.softcap is None else 1 - (scores / problem.softcap).square()
+            p = _weights(scores, seen, bias)
             out_x[own, :, block.at] = o = p @ v_in
             counts = seen.sum(-1).expand(p.shape[:3])  # as a share of that of as many alike
             shares = torch.special.entr(p).sum(-1) / counts.double().log()
@@ -106,6 +109,7 @@ def exact(
             do = do_x[own, :, block.at].double()
             dv_x[own, block.keys] += p.flatten(1, 2).mT @ do.flatten(1, 2)
             ds = (do @ v_in.mT).sub_((do * o).sum(-1, keepdim=True)).mul_(p)
+            ds = ds if slope is None else ds.mul_(slope)
             dq_x[own, :, block.at] = (ds @ k_in).mul_(problem.scale)
             dk_x[own, block.keys] += ds.flatten(1, 2).mT @ q_in.flatten(1, 2) * problem.scale
     mean = float(entropy / counted.clamp(min=1))
@@ -146,6 +150,13 @@ def _own(problem: Problem, table: Tensor, heads: Tensor) -> Tensor:
     by_head = table.unflatten(1, (problem.kv_heads, -1) if h > 1 else (1, 1))
     element, head = heads // problem.kv_heads, heads % problem.kv_heads
     return by_head[element if b > 1 else 0 * element, head if h > 1 else 0 * head]
+
+
+def cap(problem: Problem, scores: Tensor) -> Tensor:
+    """Scaled scores under the problem's soft cap."""
+    if problem.softcap is None:
+        return scores
+    return (scores / problem.softcap).tanh() * problem.softcap
 
 
 def _weights(scores: Tensor, visible: Tensor, bias: Tensor | None) -> Tensor:
@@ -201,6 +212,8 @@ def recomputed(
     if dout is not None:
         dout = dout.to(inside)
         ds = weights * (dout @ v_bhme.mT - (dout * out).sum(-1, keepdim=True))
+        if problem.softcap is not None:
+            ds *= 1 - ((q[:, :, rows] @ k_bhmd.mT) * (problem.scale / problem.softcap)).tanh() ** 2
         tensors["dq"] = (ds @ k_bhmd) * problem.scale
         heads = (problem.kv_heads, problem.group)
         tensors["dk"] = ((ds.mT @ q[:, :, rows]) * problem.scale).unflatten(1, heads).sum(2)
@@ -221,6 +234,7 @@ def _scores(
         scores = (even + odd) * problem.scale
     else:
         scores = (q_bhrd @ k_bhmd.mT) * problem.scale
+    scores = cap(problem, scores)
     if added is not None:
         scores = scores + torch.from_numpy(added).to(q.device, q.dtype)
     blind = ~seen.any(-1, keepdim=True)

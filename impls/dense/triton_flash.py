@@ -21,7 +21,8 @@ kernel's; ``keys=64x64x4x2`` for those of dk and dv, and ``queries`` for dq's.
 seven, and dq is not the same to the last bit from call to call. It has no use for ``queries``.
 
 Legend of the kernels: first, last places of a block; begin, whole, rest, end as in ``stretch``;
-scale includes log2(e), since exponentials are powers of two.
+scale includes log2(e), since exponentials are powers of two; CAP, scores are a tanh of themselves
+times inner, and scale is that of the soft cap.
 
 Cost: 4 n m d FLOPs a head forward over the blocks read, 14 backward (10 where fused) for the 8 that
 are needed and 2 made again; memory: the output, a float32 a row, and backward another, and dq in
@@ -160,7 +161,8 @@ class Flash:
         d = self.problem.head_dim
         return {
             **self.mask, "Q_BLOCK": launch.q_block, "K_BLOCK": launch.k_block, "HEAD_DIM": d,
-            "D": power(d), "PRECISION": precision(dtype), "TMA": tma, "num_warps": launch.warps,
+            "D": power(d), "PRECISION": precision(dtype), "TMA": tma,
+            "CAP": self.problem.softcap is not None, "num_warps": launch.warps,
             "num_stages": launch.stages,
         }  # fmt: skip
 
@@ -180,9 +182,10 @@ class Flash:
         return list(tensors), getattr(self.by_pointers, kernel), False
 
     @property
-    def scale(self) -> float:
-        """The scale of scores whose exponentials are powers of two."""
-        return self.problem.scale * math.log2(math.e)
+    def scales(self) -> tuple[float, float]:
+        """The scale of scores whose exponentials are powers of two, and the one inside a tanh."""
+        scale, cap = self.problem.scale, self.problem.softcap
+        return math.log2(math.e) * (cap or scale), scale / cap if cap else 1.0
 
 
 def build(problem: Problem, q_block: int, k_block: int, warps: int, stages: int, keys: str = "",
@@ -242,7 +245,7 @@ class _Attention(torch.autograd.Function):
         blocks = -(-problem.q_len // launch.q_block)
         flash.kernels.forward[(blocks * problem.batch * problem.heads,)](
             *ends, out, log_sums, steps(q), steps(k), steps(v), steps(out), problem.heads,
-            problem.group, problem.q_len, problem.kv_len, *flash.band, flash.scale,
+            problem.group, problem.q_len, problem.kv_len, *flash.band, *flash.scales,
             **flash.options(launch, q.dtype, tma),
         )  # fmt: skip
         ctx.save_for_backward(q, k, v, out, log_sums)
@@ -261,7 +264,7 @@ class _Attention(torch.autograd.Function):
             out, dout, delta, steps(out), steps(dout), problem.heads, problem.q_len, BLOCK=64,
             HEAD_DIM=d, D=power(d),
         )  # fmt: skip
-        numbers = (problem.q_len, problem.kv_len, *flash.band, flash.scale, problem.scale)
+        numbers = (problem.q_len, problem.kv_len, *flash.band, *flash.scales, problem.scale)
         over = torch.zeros(q.shape, dtype=torch.float32, device=q.device) if flash.fused else q
         ends, launch, tma = flash.read([q, k, v, dout, over], (Q, K, K, Q, Q), "keys")
         blocks = -(-problem.kv_len // launch.k_block)

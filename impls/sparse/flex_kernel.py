@@ -104,7 +104,7 @@ class Flex:
         self.alike = partial(build, graph=Graph(_flex_attention, lengths=True, options=ALONE))
         self._problem, self._block = problem, block
         self._kernel = {"BACKEND": backend} if backend else None
-        self._score = problem.mask.flex_score(problem.shape, problem.device)
+        self._score = _score(problem)
         may_see = problem.mask.flex_mask(problem.shape, problem.device)
         self._touched: Blocks | None = None
         self._plan = None
@@ -128,6 +128,19 @@ class Flex:
         visited, all_ = int(self._touched.sum()), self._touched.size
         share = f"{visited / all_:.1%}"
         return f"FlexAttention visits {visited} of {all_} blocks of {self._block} ({share})"
+
+
+def _score(problem: Problem) -> Callable[..., Any] | None:
+    """A ``score_mod`` with the problem's soft cap and what its mask adds; None for neither."""
+    added, cap = problem.mask.flex_score(problem.shape, problem.device), problem.softcap
+    if cap is None:
+        return added
+
+    def capped(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        score = cap * torch.tanh(score / cap)
+        return score if added is None else added(score, b, h, q, k)
+
+    return capped
 
 
 def _plan(problem: Problem, touched: Blocks, whole: Blocks, block: int,
