@@ -334,9 +334,9 @@ def _parts() -> tuple[dict[str, dict[str, str]], Lines]:
                 verbs[name] = about.strip()
         else:
             at.append(line)
-    parts["parameters"] = ["of softmax attention"]
+    parts["parameters"] = ["of operators"]
     for name, parameter in PARAMETERS.items():
-        form = f"--{name} N,… figures" if parameter.input is None else f"--{name}"
+        form = f"--{name} N,… figures" if not parameter.is_input else f"--{name}"
         parts["parameters"].append(f"{form}: {parameter.about}")
     return groups, parts
 
