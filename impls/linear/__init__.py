@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from impls.masks import HIDING
 from impls.spec import Variant
 
 _CAUSAL = ("none", "causal")
 _CHUNKS = {"chunk": (16, 32, 64, 128, 256, 512)}
-_HIDING = (*_CAUSAL, "window", "prefix", "document", "padding", "leftpad", "dense")
 
 
 def _row(name: str, title: str, module: str, **more: Any) -> Variant:
@@ -40,7 +40,7 @@ ROWS = [
         options={"init": "identity", "chunk": 128}, paper="arXiv:2402.04347",
     ),
     _row(
-        "cosine", "cosines of queries and keys as scores, no softmax", "cosine", masks=_HIDING,
+        "cosine", "cosines of queries and keys as scores, no softmax", "cosine", masks=HIDING,
         options={"normalise": "none", "temperature": 0.1, "chunk": 128},
     ),
     _row(

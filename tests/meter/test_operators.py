@@ -75,7 +75,9 @@ def test_whatever_is_drawn_in_place_of_gates_is_a_gate(name):
 
 
 def test_inputs_of_one_name_are_the_same_for_all_rows_and_those_of_others_differ():
-    ssd, retention = (make(CAUSAL, 0, inputs_of(name.partition("?")[0], CAUSAL)) for name in ("ssd", "retention"))
+    ssd, retention = (
+        make(CAUSAL, 0, inputs_of(name.partition("?")[0], CAUSAL)) for name in ("ssd", "retention")
+    )
     assert torch.equal(ssd["g"], retention["g"]) and torch.equal(ssd["q"], make(CAUSAL, 0)["q"])
     rates = ssd["dt"].logit() / ssd["dt"].logit().std()
     assert not torch.allclose(rates, torch.special.logit((16 * ssd["g"]).exp()), atol=0.5)
