@@ -61,6 +61,25 @@ class Recurrent:
         """The output of every token."""
         raise NotImplementedError
 
+    def from_state(
+        self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, first_bcde: Tensor | None,
+        *gates: Tensor,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """The output of every token and the state after them, from one before them: a state that
+        only fades adds what is left of it.
+        """
+        out_bhne = self.whole(q_bhnd, k_bcmd, v_bcme, *gates)
+        after_bcde = self.state(k_bcmd, v_bcme, *gates)
+        if first_bcde is None:
+            return out_bhne, after_bcde
+        left = gates[0].double().cumsum(2).exp().to(self.wide)
+        left_bcmy = left if left.dim() == 4 else left[..., None]
+        q_bcgnd = q_bhnd.to(self.wide).unflatten(1, (self.problem.kv_heads, -1))
+        q_bcgnd = q_bcgnd * left_bcmy[:, :, None] * self.problem.scale
+        added_bhne = (q_bcgnd @ first_bcde.to(self.wide)[:, :, None]).flatten(1, 2)
+        out_bhne = (out_bhne.to(self.wide) + added_bhne).to(out_bhne.dtype)
+        return out_bhne, after_bcde + left_bcmy[:, :, -1, :, None] * first_bcde
+
     def state(self, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
         """The state after these tokens, [b, c, d, e]: float32 at the least."""
         raise NotImplementedError
@@ -96,10 +115,19 @@ class Recurrent:
             outs.append((q_bcgd @ memory).flatten(1, 2))
         return (torch.stack(outs, 2) * p.scale).to(q_bhnd.dtype), memory
 
-    def __call__(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, **gates: Tensor) -> Tensor:
-        """Every token, or in phase decode the last ones from the state of those before."""
+    def __call__(
+        self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, state: Tensor | None = None,
+        return_state: bool = False, **gates: Tensor,
+    ) -> Any:  # fmt: skip
+        """Every token, with the state after them if asked; in phase decode the last ones, from the
+        state of those before.
+        """
         if self.problem.phase != "decode":
-            return self.whole(q_bhnd, k_bcmd, v_bcme, *self.gates(k_bcmd, gates))
+            parts = self.gates(k_bcmd, gates)
+            if state is None and not return_state:
+                return self.whole(q_bhnd, k_bcmd, v_bcme, *parts)
+            out, after = self.from_state(q_bhnd, k_bcmd, v_bcme, state, *parts)
+            return (out, after) if return_state else out
         past = self.problem.kv_len - self.problem.q_len
         before = {name: x[:, :, :past] for name, x in gates.items()}
         memory = self.remember(k_bcmd[:, :, :past], v_bcme[:, :, :past], **before)

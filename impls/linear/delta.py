@@ -75,17 +75,21 @@ class Delta(Recurrent):
 
     def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
         """Within the chunks, and from the states at their beginnings."""
+        return self.from_state(q_bhnd, k_bcmd, v_bcme, None, *gates)[0]
+
+    def from_state(
+        self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, first_bcde: Tensor | None,
+        *gates: Tensor,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """The state before them goes through the corrections too."""
         k_bctld, wu_bctlx = self._corrections(k_bcmd, v_bcme, gates[0])
         q_bctrd = self.queries(self.unit(q_bhnd.to(self.wide)) * self.problem.scale)
         scores_bctrl = (q_bctrd @ k_bctld.mT).masked_fill(self.above_rl, 0.0)
-        d = self.problem.head_dim
-        if k_bctld.shape[2] == 1:
-            return self.back(scores_bctrl @ wu_bctlx[..., d:])
-        inside_bctrx = scores_bctrl @ wu_bctlx
+        inside_bctrx, d = scores_bctrl @ wu_bctlx, self.problem.head_dim
         added, decay = self._chunk_steps(k_bctld, wu_bctlx)
-        states = _Chain.apply(added, decay)  # type: ignore[no-untyped-call]
+        states, last_bcde = states_of(added, decay, first_bcde)
         reading_bctrd = q_bctrd - inside_bctrx[..., :d]
-        return self.back(inside_bctrx[..., d:] + reading_bctrd @ states)
+        return self.back(inside_bctrx[..., d:] + reading_bctrd @ states), last_bcde
 
     def _corrections(self, k_bcmd: Tensor, v_bcme: Tensor, b_bcm: Tensor) -> tuple[Tensor, Tensor]:
         """The keys in chunks, and W beside U: [b, c, t, l, d + e]."""
@@ -125,6 +129,20 @@ class Delta(Recurrent):
         """S = S + b k (v - k S)."""
         b_bcxx, k_bcxd = gates[0][..., None, None], self.unit(k_bcd)[:, :, None]
         return state_bcde + k_bcxd.mT @ (b_bcxx * (v_bce[:, :, None] - k_bcxd @ state_bcde))
+
+
+def states_of(
+    added_bctde: Tensor, decay_bctdd: Tensor, first_bcde: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The states at the chunks' beginnings, from one before them or zeros, and that at the end."""
+    count = added_bctde.shape[2]
+    if first_bcde is not None:
+        first_bcde = first_bcde.to(added_bctde.dtype)
+        added_bctde = torch.cat((first_bcde[:, :, None], added_bctde), 2)
+        decay_bctdd = torch.cat((torch.zeros_like(decay_bctdd[:, :, :1]), decay_bctdd), 2)
+    states = _Chain.apply(added_bctde, decay_bctdd)  # type: ignore[no-untyped-call]
+    last = added_bctde[:, :, -1] + decay_bctdd[:, :, -1] @ states[:, :, -1]
+    return states[:, :, -count:], last
 
 
 class _Chain(torch.autograd.Function):
@@ -169,8 +187,9 @@ def definition(problem: Problem, chunk: int, seed: int, gates: str) -> Define:
     gates_of = of_keys(problem, seed) if gates == "key" else None
 
     def define(
-        q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor, beta: Tensor | None = None
-    ) -> Tensor:
+        q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor, beta: Tensor | None = None,
+        state: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         if gates_of:
             beta = gates_of(k_bcmd)[0]
             q_bhnd, k_bcmd = (
@@ -178,6 +197,8 @@ def definition(problem: Problem, chunk: int, seed: int, gates: str) -> Define:
             )
         assert beta is not None
         write_bcmd = beta.to(k_bcmd.dtype)[..., None] * k_bcmd
-        return unrolled(problem, q_bhnd, rows, write_bcmd, v_bcme, read_bcmd=k_bcmd)
+        return unrolled(
+            problem, q_bhnd, rows, write_bcmd, v_bcme, read_bcmd=k_bcmd, first_bcde=state
+        )
 
     return define

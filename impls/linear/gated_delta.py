@@ -25,15 +25,13 @@ Cost: 6 d e FLOPs a token and head of values; the chunks do l (d + e) + 2 l (2 d
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from impls.heads import Attend, Define
 from impls.linear.decay import Recurrent
-from impls.linear.delta import LONGEST, _Chain
+from impls.linear.delta import LONGEST, states_of
 from impls.linear.gla import _Halved
 from impls.linear.unrolled import unrolled
 from impls.problem import Problem
@@ -51,19 +49,17 @@ class GatedDelta(Recurrent):
         ones = torch.ones(self.length, self.length, device=problem.device, dtype=torch.bool)
         self.above_ll = ones.triu(1)
 
-    def __call__(
-        self, q_bcnd: Tensor, k_bcmd: Tensor, v_bhme: Tensor, state: Tensor | None = None,
-        return_state: bool = False, **gates: Tensor,
-    ) -> Any:  # fmt: skip
-        """Every token, or in phase decode the last ones from the state of those before; with the
-        state after them if asked.
-        """
-        if self.problem.phase == "decode":
-            return super().__call__(q_bcnd, k_bcmd, v_bhme, **gates)
+    def from_state(
+        self, q_bcnd: Tensor, k_bcmd: Tensor, v_bhme: Tensor, first_bhde: Tensor | None,
+        *gates: Tensor,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """The output of every token and the state after them, from one before them."""
         q_bhnd, k_bhmd = self.of_values(q_bcnd), self.of_values(k_bcmd)
-        parts = self.gates(k_bcmd, gates)
-        out, after = self._after(q_bhnd, k_bhmd, v_bhme, *parts, first_bhde=state)
-        return (out, after) if return_state else out
+        return self._after(q_bhnd, k_bhmd, v_bhme, *gates, first_bhde=first_bhde)
+
+    def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
+        """The output of every token."""
+        return self.from_state(q_bhnd, k_bcmd, v_bcme, None, *gates)[0]
 
     def of_values(self, x_bcnd: Tensor) -> Tensor:
         """Queries or keys repeated for the heads of values that share them."""
@@ -102,13 +98,8 @@ class GatedDelta(Recurrent):
         inside_bhtlx, moved_bhtdx = scores_bhtll @ wu_bhtlx, k_left.mT @ wu_bhtlx
         eye = torch.eye(d, dtype=self.wide, device=q_bhnd.device)
         added, decay = moved_bhtdx[..., d:], eye * whole_bhtdx - moved_bhtdx[..., :d]
-        if first_bhde is not None:
-            added = torch.cat((first_bhde.to(self.wide)[:, :, None], added), 2)
-            decay = torch.cat((torch.zeros_like(decay[:, :, :1]), decay), 2)
-        states = _Chain.apply(added, decay)  # type: ignore[no-untyped-call]
-        last = added[:, :, -1] + decay[:, :, -1] @ states[:, :, -1]
-        here = states[:, :, -q_bhtld.shape[2] :]
-        out_bhtle = inside_bhtlx[..., d:] + (q_faded - inside_bhtlx[..., :d]) @ here
+        states, last = states_of(added, decay, first_bhde)
+        out_bhtle = inside_bhtlx[..., d:] + (q_faded - inside_bhtlx[..., :d]) @ states
         return self.back(out_bhtle)[:, :, : q_bhnd.shape[2]], last
 
     def _pairs(self, q_bhtld: Tensor, k_bhtld: Tensor, g_bhm: Tensor) -> tuple[Tensor, ...]:

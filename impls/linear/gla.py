@@ -91,6 +91,14 @@ class Gla(Recurrent):
             outs.append(out)
         return torch.cat(outs, 2)
 
+    def from_state(
+        self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, first_bcde: Tensor | None,
+        *gates: Tensor,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """The output of every token and the state after them, from one before them."""
+        first_bcde = None if first_bcde is None else first_bcde.to(self.wide)
+        return self._after(q_bhnd, k_bcmd, v_bcme, gates[0], first_bcde)
+
     def _after(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, g_bcmd: Tensor,
                first_bcde: Tensor | None) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Within the chunks, and from the states at their beginnings; and the state at the end."""
@@ -214,9 +222,12 @@ def definition(problem: Problem, chunk: int, seed: int, gates: str) -> Define:
     gates_of = of_keys(problem, seed) if gates == "key" else None
 
     def define(
-        q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor, g: Tensor | None = None
-    ) -> Tensor:
+        q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor, g: Tensor | None = None,
+        state: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         log_bcmd = gates_of(k_bcmd)[0] if gates_of else g
-        return unrolled(problem, q_bhnd, rows, k_bcmd, v_bcme, log_decay_bcmy=log_bcmd)
+        return unrolled(
+            problem, q_bhnd, rows, k_bcmd, v_bcme, log_decay_bcmy=log_bcmd, first_bcde=state
+        )
 
     return define

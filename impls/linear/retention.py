@@ -92,9 +92,12 @@ def definition(problem: Problem, chunk: int, gates: str) -> Define:
     log_c11 = (1.0 - 2.0 ** (-5.0 - heads)).log()[:, None, None]
 
     def define(
-        q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor, g: Tensor | None = None
-    ) -> Tensor:
+        q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, rows: Tensor, g: Tensor | None = None,
+        state: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         log_bcm1 = log_c11.expand(*k_bcmd.shape[:3], 1) if g is None else g[..., None]
-        return unrolled(problem, q_bhnd, rows, k_bcmd, v_bcme, log_decay_bcmy=log_bcm1)
+        return unrolled(
+            problem, q_bhnd, rows, k_bcmd, v_bcme, log_decay_bcmy=log_bcm1, first_bcde=state
+        )
 
     return define

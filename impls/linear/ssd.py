@@ -97,6 +97,9 @@ def definition(problem: Problem, chunk: int, seed: int, gates: str) -> Define:
     ) -> Tensor:
         log_bcm, dt_bcm = gates_of(k_bcmd) if gates_of else (inputs["g"], inputs["dt"])
         step_bcme = dt_bcm.to(v_bcme.dtype)[..., None] * v_bcme
-        return unrolled(problem, q_bhnd, rows, k_bcmd, step_bcme, log_decay_bcmy=log_bcm[..., None])
+        return unrolled(
+            problem, q_bhnd, rows, k_bcmd, step_bcme, log_decay_bcmy=log_bcm[..., None],
+            first_bcde=inputs.get("state"),
+        )  # fmt: skip
 
     return define

@@ -33,6 +33,8 @@ FORMS = {
     "peaky": {"inputs": "peaky"},
     "one head": {"heads": 1, "kv_heads": 1, "batch": 1},
     "decode": {"phase": "decode", "q_len": 2},
+    "a state": {"phase": "train", "state": True},
+    "another scale": {"phase": "train", "scale": 0.6},
 }
 
 
@@ -47,7 +49,8 @@ def test_a_row_whose_gates_are_inputs_is_measured_in_every_form(cells, name, for
     problem = CAUSAL.with_(**FORMS[form])
     record = cells.measure(table().find(name), problem, bits=True)
     assert (record.status, record.reason, record.wrong_on) == (Status.MEASURED, "", "")
-    gradients = [f"d{n}" for n in ("q", "k", "v", *GATED[name].split())] * problem.gradients
+    names = ["q", "k", "v", *GATED[name].split(), *["state"] * (problem.state is True)]
+    gradients = [f"d{n}" for n in names] * problem.gradients
     assert sorted(record.error) == sorted(["forward", *gradients])
     assert record.determinism.repeats and record.determinism.why == ""
 
