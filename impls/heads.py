@@ -14,7 +14,7 @@ from impls.problem import Problem
 
 Attend = Callable[..., Tensor]
 """``attend(q, k, v) -> out``, and further inputs by name"""
-Define = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+Define = Callable[..., Tensor]
 """``define(q, k, v, rows) -> out`` of those rows, in whatever dtype comes."""
 
 

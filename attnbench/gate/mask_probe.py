@@ -130,7 +130,7 @@ def _check_keys(call: Call, base: Tensor, inputs: Inputs, deal: Deal, *, exact: 
     with torch.no_grad():
         for name, leaf in call.leaves.items():
             axes = call.leaves.specs[name].axes
-            at = (changed[0], changed[2])
+            at: tuple[np.ndarray, ...] = (changed[0], changed[2])
             if "heads" in axes or "kv_heads" in axes:
                 at = deal.at(call.leaves.size("heads" if "heads" in axes else "kv_heads"))
             if name == last:  # the values, or a layer's tokens

@@ -55,7 +55,8 @@ class GatedDelta(Recurrent):
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """The output of every token and the state after them, from one before them."""
         q_bhnd, k_bhmd = self.of_values(q_bcnd), self.of_values(k_bcmd)
-        return self._after(q_bhnd, k_bhmd, v_bhme, *gates, first_bhde=first_bhde)
+        g_bhm, b_bhm = gates
+        return self._after(q_bhnd, k_bhmd, v_bhme, g_bhm, b_bhm, first_bhde)
 
     def whole(self, q_bhnd: Tensor, k_bcmd: Tensor, v_bcme: Tensor, *gates: Tensor) -> Tensor:
         """The output of every token."""
@@ -65,13 +66,13 @@ class GatedDelta(Recurrent):
         """Queries or keys repeated for the heads of values that share them."""
         return x_bcnd if self.shared == 1 else x_bcnd.repeat_interleave(self.shared, 1)
 
-    def remember(self, k_bcmd: Tensor, v_bhme: Tensor, **gates: Tensor) -> Tensor:
+    def remember(self, k_bcmd: Tensor, v_bcme: Tensor, **gates: Tensor) -> Tensor:
         """The state after these tokens."""
         p, k_bhmd = self.problem, self.of_values(k_bcmd)
         if k_bcmd.shape[2] == 0:
             shape = (p.batch, p.heads, p.head_dim, p.v_head_dim)
             return torch.zeros(shape, dtype=self.wide, device=k_bcmd.device)
-        return self._after(k_bhmd, k_bhmd, v_bhme, *self.gates(k_bcmd, gates))[1]
+        return self._after(k_bhmd, k_bhmd, v_bcme, *self.gates(k_bcmd, gates))[1]
 
     def step(
         self, q_bhnd: Tensor, k_bcnd: Tensor, v_bcne: Tensor, memory: Tensor, **gates: Tensor
