@@ -58,6 +58,9 @@ class TensorSpec:
     """Empty: the problem's."""
     keyword: bool = False
     """Passed to ``attend`` by its name, after the inputs that are passed by place."""
+    least: float = -inf
+    most: float = inf
+    """What its values lie between, ends included."""
 
     def __post_init__(self) -> None:
         for word, words, what in (
@@ -176,9 +179,16 @@ def _recurrent(name: str, draw: str = "normal", states: str = "kv_heads",
     return Operator(name, "its own operator", inputs, ("scale",), {"state": state}, signs)
 
 
-def _gate(draw: str, *axes: str) -> TensorSpec:
+def _gate(draw: str, *axes: str, least: float = -inf, most: float = inf) -> TensorSpec:
     """A number a token and state, or one for each channel; float32 as models have it."""
-    return TensorSpec(axes, draw, dtype="float32", keyword=True)
+    return TensorSpec(axes, draw, dtype="float32", keyword=True, least=least, most=most)
+
+
+DECAY = _gate("log decay", most=0.0)
+DECAYS = _gate("log decay", "head_dim", most=0.0)
+"""One for each channel."""
+BETA = _gate("rate", least=0.0, most=2.0)
+DT = _gate("rate", least=0.0)
 
 
 SINKS = {"sinks": TensorSpec(("heads",), keyword=True)}
@@ -189,12 +199,12 @@ OPERATORS = {
         _of_values("softmax on its own pattern"),
         _of_values("approximates softmax"),
         _of_values("its own operator"),
-        _recurrent("gla", g=_gate("log decay", "head_dim")),
-        _recurrent("retention", g=_gate("log decay")),
-        _recurrent("delta", "unit", beta=_gate("rate")),
-        _recurrent("ssd", g=_gate("log decay"), dt=_gate("rate")),
-        _recurrent("gated_delta", "unit", "heads", g=_gate("log decay"), beta=_gate("rate")),
-        _recurrent("kda", "unit", "heads", g=_gate("log decay", "head_dim"), beta=_gate("rate")),
+        _recurrent("gla", g=DECAYS),
+        _recurrent("retention", g=DECAY),
+        _recurrent("delta", "unit", beta=BETA),
+        _recurrent("ssd", g=DECAY, dt=DT),
+        _recurrent("gated_delta", "unit", "heads", g=DECAY, beta=BETA),
+        _recurrent("kda", "unit", "heads", g=DECAYS, beta=BETA),
     )
 }
 
