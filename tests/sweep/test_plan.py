@@ -11,7 +11,7 @@ import pytest
 import impls
 from attnbench.core import machine
 from attnbench.core.record import Status
-from attnbench.sweep.plan import HALF, STARTING_S, call_s, checks_s, make_plan, problems
+from attnbench.sweep.plan import CPU_FLOPS, STARTING_S, call_s, checks_s, make_plan, problems
 from attnbench.sweep.presets import PRESETS, Preset
 from impls.problem import InvalidProblem
 from tests.machines import BOX, WITH_GPU
@@ -136,13 +136,12 @@ def test_what_takes_as_long_as_many_others_to_compile_comes_last_and_is_guessed_
 
 
 def test_a_guess_is_the_work_at_a_threads_speed_and_what_is_compiled_takes_longer(monkeypatch):
-    monkeypatch.setattr("attnbench.sweep.plan._thread_flops", lambda: 1e9)
     monkeypatch.setattr("attnbench.sweep.plan.pace", lambda: 2.0)  # a slow machine
     two = replace(BOX, cores=3)  # all but one measure
     grid = Preset("", seq=("64",), heads=(2,), phase=("forward", "train"))
     forward, train = problems(grid)
     flops = 2 * 64 * 64 * 2 * (forward.head_dim + forward.v_head_dim)
-    assert call_s(forward, two) == pytest.approx(flops / (HALF * 2e9))
+    assert call_s(forward, two) == pytest.approx(flops / CPU_FLOPS)
     assert call_s(train, two) == pytest.approx(3 * call_s(forward, two))
     rows = [impls.table().find(name) for name in ("sdpa", "compiled")]
     plain, compiled = (checks_s(row, train, two) for row in rows)

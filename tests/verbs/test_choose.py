@@ -165,28 +165,24 @@ def test_what_is_measured_anew_is_settled_in_pairs_and_kept(chooses, tmp_path, w
     assert len(asked) == len(set(asked))
 
 
-def test_only_a_run_of_this_machine_as_it_is_now_is_used_without_its_name(tmp_path, run):
-    header = (run / "run.json").read_text()
-    for path, value in (
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
         ("protocol", 1),
         ("settings__threads", 99),
-        ("settings__allocator", "kept"),
         ("tables", ["mine.py"]),
         ("legs", []),
         *((f"machine__{name}", 99) for name in ("cpu", "cores", "torch_cuda")),
         ("machine__gpus", [{"name": "another"}]),
         *((f"machine__versions__{name}", "0.1") for name in ("torch", "triton")),
-    ):
-        assert list(runs.measured_here(tmp_path / "results", None)) == [run]
-        told(run, **{path: value})
-        assert list(runs.measured_here(tmp_path / "results", None)) == [], path
-        (run / "run.json").write_text(header)
-
-
-def test_a_run_with_pages_kept_answers_where_that_is_asked_for(tmp_path, run):
-    told(run, settings__allocator="kept")
-    found = runs.measured_here(tmp_path / "results", None, allocator="kept")
-    assert list(found) == [run]
+    ],
+)
+def test_only_a_run_of_this_machine_as_it_is_now_is_used_without_its_name(
+    tmp_path, run, path, value
+):
+    assert list(runs.measured_here(tmp_path / "results", None)) == [run]
+    told(run, **{path: value})
+    assert list(runs.measured_here(tmp_path / "results", None)) == []
 
 
 def test_a_run_of_another_protocol_is_a_sentence(chooses, run):
