@@ -181,6 +181,8 @@ def started(words, env=os.environ, **more):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait()
+        for stream in filter(None, (process.stdout, process.stderr)):
+            stream.close()
     assert not left, f"processes left behind: {left}"
 
 
