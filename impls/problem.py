@@ -9,6 +9,7 @@ from typing import Any
 
 from impls.errors import CantBeDone
 from impls.masks import Mask, Shape
+from impls.operators import PARAMETERS
 from impls.spec import DEVICES, DTYPES, PHASES
 
 INPUTS = ("normal", "peaky", "outliers", "equal_keys")
@@ -45,6 +46,14 @@ class Problem:
     inputs: str = "normal"
     level: str = "core"
     device: str = "cpu"
+    scale: float = None  # type: ignore[assignment]
+    """The factor of the scores; where none is set, head_dim**-0.5."""
+    softcap: float | None = None
+    """Scaled scores s become softcap * tanh(s / softcap), before the mask."""
+    sinks: bool | None = None
+    """True where each head has a learned logit beside its scores, that no value follows."""
+    state: bool | None = None
+    """True where a recurrence begins with a state that is an input."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "v_head_dim"):
@@ -65,6 +74,7 @@ class Problem:
                 f"must be one of {', '.join(divisors)}"
             )
         self._check_words()
+        self._check_parameters()
         if self.level != "core" and self.v_head_dim != self.head_dim:
             raise InvalidProblem(
                 f"level {self.level} with v_head_dim={self.v_head_dim} and head_dim="
@@ -76,6 +86,17 @@ class Problem:
             )
         if (wrong := self.mask.wrong_for(self.shape)) is not None:
             raise InvalidProblem(wrong)
+
+    def _check_parameters(self) -> None:
+        for name, value in self.parameters.items():
+            if (need := PARAMETERS[name].fault(value)) is not None:
+                raise InvalidProblem(f"{name} is {value!r}; it must be {need}")
+        if self.state and self.phase == "decode":
+            raise InvalidProblem(
+                "state with phase=decode: a step begins with the state of the tokens before it"
+            )
+        if self.scale is None or is_usual(self.scale, self.head_dim):
+            object.__setattr__(self, "scale", self.head_dim**-0.5)
 
     def _check_words(self) -> None:
         choices = (("dtype", DTYPES), ("phase", PHASES), ("level", ("core", "layer", "block")))
@@ -99,9 +120,12 @@ class Problem:
         return Shape(self.batch, self.heads, self.q_len, self.kv_len)
 
     @property
-    def scale(self) -> float:
-        """The factor of the scores before the softmax."""
-        return float(self.head_dim**-0.5)
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of its operator that it sets, by name."""
+        values = {name: getattr(self, name) for name in PARAMETERS}
+        if values["scale"] == self.head_dim**-0.5:
+            del values["scale"]
+        return {name: value for name, value in values.items() if value is not None}
 
     @property
     def group(self) -> int:
@@ -146,6 +170,7 @@ class Problem:
         words += [SHORT[self.dtype], str(self.mask), self.phase]
         words += [self.inputs] * (self.inputs != "normal")
         words += [self.level] * (self.level != "core")
+        words += setting_words(self.parameters)
         words += [self.device] * (self.device != "cpu")
         return " ".join(words)
 
@@ -154,16 +179,24 @@ class Problem:
 
     def with_(self, **changes: Any) -> Problem:
         """This problem with some fields changed."""
-        return replace(self, **changes)
+        usual = {} if "scale" in self.parameters else {"scale": None}
+        return replace(self, **{**usual, **changes})
 
     def to_dict(self) -> dict[str, Any]:
-        """The problem as plain JSON values; the mask as its text."""
-        return {**{f.name: getattr(self, f.name) for f in fields(self)}, "mask": str(self.mask)}
+        """The problem as plain JSON values, the mask as its text; of parameters those it sets."""
+        names = [f.name for f in fields(self) if f.name not in PARAMETERS]
+        values = {name: getattr(self, name) for name in names}
+        return {**values, "mask": str(self.mask), **self.parameters}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Problem:
         """The problem back from :meth:`to_dict`."""
         return cls(**{**values, "mask": Mask.parse(values["mask"])})
+
+
+def setting_words(parameters: Mapping[str, Any]) -> list[str]:
+    """``softcap 50``, ``sinks``: parameters in words."""
+    return [name if value is True else f"{name} {value:g}" for name, value in parameters.items()]
 
 
 def is_usual(scale: float, head_dim: int) -> bool:

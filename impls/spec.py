@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from impls.errors import CantBeDone
 from impls.loading import load_function
 from impls.masks import MASK_KINDS as MASK_KINDS
-from impls.operators import OPERATORS, further
+from impls.operators import OPERATORS, PARAMETERS, further
 from impls.operators import Computes as Computes
 
 if TYPE_CHECKING:
@@ -113,6 +113,8 @@ class Variant:
     """Takes q_len different from kv_len; ``"decode"``: in that phase alone."""
     value_dim: bool = True
     """Takes v_head_dim different from head_dim."""
+    parameters: tuple[str, ...] = ("scale",)
+    """The parameters of its operator that it takes, of :data:`impls.operators.PARAMETERS`."""
     dropout: bool = False
     """``build`` takes ``dropout``, the probability with which a weight is dropped in training."""
     head_dims: tuple[int, int] | None = None
@@ -162,7 +164,9 @@ class Variant:
             if not isinstance(names, Mapping):
                 names = dict.fromkeys(self.devices, tuple(names))
             object.__setattr__(self, name, {d: tuple(v) for d, v in names.items()})
-        for name in ("devices", "requires", "swaps"):
+        if self.level != "core":
+            object.__setattr__(self, "parameters", ())
+        for name in ("devices", "requires", "swaps", "parameters"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         self._check()
         object.__setattr__(self, "tunes", {n: _values(v) for n, v in self.tunes.items()})
@@ -175,6 +179,7 @@ class Variant:
         operators = [self.operator, *self.operators.values()]
         one_of(self.name, "operator", operators, list(OPERATORS))
         one_of(self.name, "level", [self.level], get_args(Level))
+        one_of(self.name, "parameters", self.parameters, list(PARAMETERS))
         one_of(self.name, "devices", self.devices, DEVICES)
         for what in ("dtypes", "masks", "phases"):
             one_of(self.name, f"device of {what}", tuple(getattr(self, what)), DEVICES)
@@ -483,6 +488,9 @@ def refusal(row: Variant, problem: Problem) -> str | None:
     if refused:
         accepted = listed(row.on(device, "masks"))
         return f"{row.label} takes the masks {accepted} on {device}, not {listed(refused)}"
+    taken = [name for name in OPERATORS[row.operator].parameters if name in row.parameters]
+    if refused := [name for name in problem.parameters if name not in taken]:
+        return f"{row.label} takes no {listed(refused)}"
     return _refused_shape(row, problem)
 
 

@@ -24,16 +24,25 @@ if TYPE_CHECKING:
 
 def words_of(p: Problem) -> list[str]:
     """A problem as the command line says it, whole, so that no preset may change it."""
+    return [word for option in _options_of(p) for word in option]
+
+
+def _options_of(p: Problem) -> list[tuple[str, ...]]:
+    """Each option with its value, if it takes one."""
     ordinary = 1 if p.phase == "decode" else p.kv_len
-    words: list[Any] = ["--seq", p.kv_len if p.q_len == ordinary else f"{p.q_len}x{p.kv_len}"]
+    options: list[tuple[Any, ...]] = [
+        ("--seq", p.kv_len if p.q_len == ordinary else f"{p.q_len}x{p.kv_len}")
+    ]
     for name in ("batch", "heads", "kv_heads", "head_dim", "v_head_dim"):
         alike = {"kv_heads": "heads", "v_head_dim": "head_dim"}.get(name)
         if alike is None or getattr(p, name) != getattr(p, alike):
-            words += [f"--{name.replace('_', '-')}", getattr(p, name)]
-    words += ["--dtype", p.dtype, "--mask", p.mask, "--phase", p.phase]
-    words += ["--inputs", p.inputs] if p.inputs != "normal" else []
-    words += ["--device", p.device]
-    return [str(word) for word in words]
+            options += [(f"--{name.replace('_', '-')}", getattr(p, name))]
+    options += [("--dtype", p.dtype), ("--mask", p.mask), ("--phase", p.phase)]
+    options += [("--inputs", p.inputs)] if p.inputs != "normal" else []
+    for name, value in p.parameters.items():
+        options += [(f"--{name}",) if value is True else (f"--{name}", f"{value:g}")]
+    options += [("--device", p.device)]
+    return [tuple(map(str, option)) for option in options]
 
 
 def words_beside_default(p: Problem) -> list[str]:
@@ -41,10 +50,9 @@ def words_beside_default(p: Problem) -> list[str]:
     from attnbench.sweep.plan import problems
     from attnbench.sweep.presets import one_problem
 
-    default, own = words_of(next(problems(one_problem(p.device)))), words_of(p)
-    usual = set(zip(default[::2], default[1::2], strict=True))
-    pairs = zip(own[::2], own[1::2], strict=True)
-    return [w for pair in pairs if pair[0] == "--seq" or pair not in usual for w in pair]
+    usual = _options_of(next(problems(one_problem(p.device))))
+    own = [each for each in _options_of(p) if each[0] == "--seq" or each not in usual]
+    return [word for option in own for word in option]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnbench.core.record import Record, Time
+from impls.operators import PARAMETERS
+from impls.problem import setting_words
 
 Key = tuple[tuple[str, Any], ...]
 FOLDERS = re.compile(r"((?:dense|bias|captured):)\S*/")
@@ -82,6 +84,7 @@ class Regime:
         parts += ["no mask" if self.mask == "none" else self.mask, self.dtype]
         inputs = FOLDERS.sub(r"\1", str(p["inputs"]))
         parts += [f"{inputs} inputs"] if inputs != "normal" else []
+        parts += setting_words({name: p[name] for name in PARAMETERS if name in p})
         parts += [self.shape, f"on {p['device']}"]
         parts += [f"over {self.world} processes"] if self.world else []
         parts += [self.node] if self.node and self.several_nodes else []

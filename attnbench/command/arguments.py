@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from attnbench.core import format
 from impls.errors import CantBeDone
+from impls.operators import PARAMETERS
 
 Reader = Callable[[str], Any]
 
@@ -47,6 +48,7 @@ above_zero = _reader("a number above 0, such as 1e-2", float, lambda x: 0 < x < 
 TYPES: dict[str, Reader] = {
     "words": words,
     "numbers": _reader("whole numbers split by commas", lambda t: tuple(map(int, t.split(",")))),
+    "figures": _reader("numbers split by commas", lambda t: tuple(map(float, t.split(",")))),
     "count": _reader("a whole number, 1 or more", int, lambda n: n > 0),
     "seed": _reader("a whole number from 0 to 2**62", int, lambda n: 0 <= n < 2**62),
     "seconds": _reader("a number of seconds between 0 and a day", float, lambda x: 0 < x < 86400),
@@ -73,6 +75,7 @@ TABLE = """
   again for more
 --phase P,… words: forward, train, backward, decode
 --inputs KIND,… words: normal, peaky, outliers, equal_keys, captured:FILE.npz
++ parameters
 --level L,… words: core, layer, block; those of the variants named if not given
 --device DEVICE: cpu, cuda or cuda:1
 [variants]
@@ -327,6 +330,10 @@ def _parts() -> tuple[dict[str, dict[str, str]], Lines]:
                 verbs[name] = about.strip()
         else:
             at.append(line)
+    parts["parameters"] = ["of operators"]
+    for name, parameter in PARAMETERS.items():
+        form = f"--{name} N,… figures" if not parameter.is_input else f"--{name}"
+        parts["parameters"].append(f"{form}: {parameter.about}")
     return groups, parts
 
 
@@ -489,4 +496,6 @@ def grid_changes(arguments: argparse.Namespace) -> dict[str, Any]:
     changes = {name: getattr(arguments, name, None) for name in GRID}
     if changes["mask"] is not None:
         changes["mask"] = tuple(changes["mask"])
-    return {name: value for name, value in changes.items() if value is not None}
+    inputs = {name: (True,) for name in PARAMETERS if changes.get(name) is True}
+    changes = {name: value for name, value in changes.items() if value not in (None, False)}
+    return changes | inputs

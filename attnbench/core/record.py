@@ -24,6 +24,7 @@ from attnbench.core.protocol import PROTOCOL as PROTOCOL
 from attnbench.core.protocol import Status as Status
 from impls.errors import CantBeDone
 from impls.masks import Mask
+from impls.operators import PARAMETERS
 from impls.problem import Problem
 from impls.spec import Computes
 
@@ -373,9 +374,9 @@ def recorded_problem(values: Any) -> Problem:
     object.
     """
     try:
-        if odd := set(map(type, values.values())) - {str, int}:
-            name = next(name for name, value in values.items() if type(value) in odd)
-            raise InvalidRecord(f"its problem's {name} is {values[name]!r}")
+        for name, value in values.items():
+            if type(value) not in (str, int) and name not in PARAMETERS:
+                raise InvalidRecord(f"its problem's {name} is {value!r}")
         return _problem(tuple(values.items()))
     except KeyError as missing:
         raise InvalidRecord(f"its problem has no {missing.args[0]}") from None
@@ -386,7 +387,8 @@ def recorded_problem(values: Any) -> Problem:
 @lru_cache(maxsize=4096)
 def _problem(items: tuple[tuple[str, Any], ...]) -> Problem:
     values = dict(items)
-    values = {name: values.pop(name) for name in Problem.__dataclass_fields__} | values
+    names = [name for name in Problem.__dataclass_fields__ if name not in PARAMETERS]
+    values = {name: values.pop(name) for name in names} | values
     mask = Mask.parse(values["mask"])
     in_no_file = replace(mask, parts=tuple(part for part in mask.parts if not part.file))
     problem = Problem(**{**values, "mask": in_no_file})

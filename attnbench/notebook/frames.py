@@ -13,17 +13,18 @@ from attnbench.command.arguments import BadWord
 from attnbench.core.store import each_run
 from attnbench.report import tidy
 from attnbench.report.scenes import ReportRun, gather, read_run
+from impls.operators import PARAMETERS
 from impls.problem import Problem
 
 PARTS = ("time", "memory", "error", "distance", "cost", "energy", "determinism", "ranks")
 """Parts of a record that get an empty column of their own where a record lacks them."""
 SAMPLES = "time.samples_s"
-PROBLEM = tuple(f"problem.{name}" for name in Problem.__dataclass_fields__)
+PROBLEM = tuple(f"problem.{name}" for name in Problem().to_dict())
 CELL = ("variant", *PROBLEM)
 """The columns that identify a measurement of a run."""
 VARYING = (
     "batch", "heads", "kv_heads", "q_len", "head_dim", "v_head_dim", "dtype", "inputs", "level",
-    "device",
+    "device", *PARAMETERS,
 )  # fmt: skip
 """Parts of a problem that have a column of their own only where not all rows agree."""
 
@@ -108,16 +109,18 @@ def behind(what: Any) -> list[ReportRun]:
         )
     if not len(what):
         raise BadWord("the table has no rows, so there is nothing to show")
+    names = [*Problem().to_dict(), *(name for name in PARAMETERS if f"problem.{name}" in what)]
+    columns = ["folder", "variant", *(f"problem.{name}" for name in names)]
     cells = defaultdict[str, set[tuple[Any, ...]]](set)
-    for folder, *cell in what[["folder", *CELL]].itertuples(index=False, name=None):
-        cells[str(folder)].add(tuple(cell))
+    for folder, *cell in what[columns].itertuples(index=False, name=None):
+        cells[str(folder)].add(tuple(None if pd.isna(value) else value for value in cell))
     runs = []
     for run in gather([Path(folder) for folder in cells]):
         wanted_cells = cells[str(run.path)]
         pairs = [
             (record, line)
             for record, line in zip(run.records, run.lines, strict=True)
-            if (record.variant, *record.problem.to_dict().values()) in wanted_cells
+            if (record.variant, *map(record.problem.to_dict().get, names)) in wanted_cells
         ]
         runs.append(replace(run, records=[r for r, _ in pairs], lines=[n for _, n in pairs]))
     return runs

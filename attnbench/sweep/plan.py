@@ -18,6 +18,7 @@ from attnbench.sweep.presets import Preset
 from impls import Table
 from impls.loading import load_function
 from impls.masks import Mask
+from impls.operators import PARAMETERS
 from impls.problem import SHORT, InvalidProblem, Problem
 from impls.spec import Variant
 
@@ -169,8 +170,8 @@ def problems(grid: Preset, levels: Sequence[str] = ("core",)) -> Iterator[Proble
             q_len, kv_len = _lengths(seq, phase)
             axes = (each.batches(kv_len), each.heads, each.head_dim, each.dtype, each.inputs)
             for batch, heads, width, dtype, inputs in product(*axes):
-                for kv_heads, v_width in product(
-                    each.kv_heads or (heads,), each.v_head_dim or (width,)
+                for kv_heads, v_width, settings in product(
+                    each.kv_heads or (heads,), each.v_head_dim or (width,), each.settings()
                 ):
                     yield Problem(
                         batch=batch,
@@ -186,6 +187,7 @@ def problems(grid: Preset, levels: Sequence[str] = ("core",)) -> Iterator[Proble
                         inputs=inputs,
                         level=level,
                         device=each.device,
+                        **settings,
                     )
 
 
@@ -267,7 +269,12 @@ def grid_of(problems: Sequence[Problem], title: str) -> Preset:
     axes["seq"], axes["mask"] = (
         tuple(dict.fromkeys(each)) for each in (seq, [str(p.mask) for p in problems])
     )
-    return Preset(title, device=problems[0].device, **axes)
+    parameters = {
+        name: tuple(dict.fromkeys(p.parameters.get(name) for p in problems))
+        for name in PARAMETERS
+        if any(name in p.parameters for p in problems)
+    }
+    return Preset(title, device=problems[0].device, parameters=parameters, **axes)
 
 
 def make_plan(

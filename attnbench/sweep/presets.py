@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from itertools import product
 from typing import Any
+
+from impls.operators import PARAMETERS
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class Preset:
     world: int = 1
     """Over how many processes those run that can."""
     budget: float = 0.3
+    parameters: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """The values of the operator's parameters that are set."""
     parts: tuple[Preset, ...] = ()
 
     def with_(self, **changes: Any) -> Preset:
@@ -48,7 +53,9 @@ class Preset:
         for name, as_many in (("heads", "kv_heads"), ("head_dim", "v_head_dim")):
             if name in values:
                 values.setdefault(as_many, ())
-        return replace(self, **values, parts=tuple(part.with_(**values) for part in self.parts))
+        parts = tuple(part.with_(**values) for part in self.parts)
+        own = {name: values.pop(name) for name in PARAMETERS if name in values}
+        return replace(self, **values, parameters={**self.parameters, **own}, parts=parts)
 
     def but(self, text: str) -> Preset:
         """The same in words: ``seq=128,256 heads=4``, of masks ``mask=none;causal``."""
@@ -72,6 +79,11 @@ class Preset:
             replace(part, **alike, variants=part.variants or self.variants) for part in self.parts
         ) or (self,)
 
+    def settings(self) -> Iterator[dict[str, Any]]:
+        """Every combination of its parameters' values."""
+        for values in product(*self.parameters.values()):
+            yield dict(zip(self.parameters, values, strict=True))
+
     def batches(self, length: int) -> tuple[int, ...]:
         """The batches at a length; at least one sequence, though it be longer than the tokens."""
         return self.batch if self.tokens is None else (max(1, self.tokens // length),)
@@ -84,6 +96,8 @@ class Preset:
         axes: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
         }
+        parameters = {name: tuple(each) for name, each in axes.get("parameters", {}).items()}
+        axes["parameters"] = parameters
         return cls(**axes | {"parts": tuple(map(cls.from_dict, values.get("parts", ())))})
 
 

@@ -68,6 +68,17 @@ ROWS = [
         operators={"gates=input": "ssd"}, paper="arXiv:2405.21060",
     ),
     _row(
+        "gated_delta", "a state that fades and is corrected, a rate a head", "gated_delta",
+        operator="gated_delta", masks=("causal",), cross="decode", options={"chunk": 64},
+        parameters=("scale", "state"), paper="arXiv:2412.06464",
+    ),
+    _row(
+        "kda", "a state whose channels fade, and that is corrected", "gated_delta",
+        build="impls.linear.gated_delta:build_kda", operator="kda", masks=("causal",),
+        cross="decode", options={"chunk": 64}, cost="impls.linear.cost:kda",
+        parameters=("scale", "state"), paper="arXiv:2510.26692",
+    ),
+    _row(
         "triton.linear", "linear.elu in Triton: the state stays on the chip", "triton_linear",
         definition="impls.linear.elu:definition", cost="impls.linear.cost:elu",
         masks=("causal",), cross=False, devices=("cuda",),

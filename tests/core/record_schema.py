@@ -15,6 +15,7 @@ from typing import Any, get_args
 import msgspec
 
 from attnbench.core.record import SCHEMA, Part, Record, Status
+from impls.operators import PARAMETERS
 from impls.problem import INPUTS, LONGEST, MOST, Problem
 from impls.spec import DTYPES, PHASES, Level
 
@@ -67,7 +68,12 @@ def _problem() -> dict[str, Any]:
         "level": {"enum": list(get_args(Level))},
         "device": {"pattern": "^(cpu|cuda(:[0-9]+)?)$"},
     }
-    names = [field.name for field in fields(Problem)]
+    names = [field.name for field in fields(Problem) if field.name not in PARAMETERS]
+    positive = {"type": "number", "exclusiveMinimum": 0}
+    parameters = {
+        name: {**({"const": True} if each.is_input else positive), "description": each.about}
+        for name, each in PARAMETERS.items()
+    }
     return {
         "type": "object",
         "properties": {
@@ -79,7 +85,8 @@ def _problem() -> dict[str, Any]:
                 "maximum": LONGEST if name.endswith("_len") else MOST,
             }
             for name in names
-        },
+        }
+        | parameters,
         "required": names,
         "additionalProperties": False,
     }

@@ -32,6 +32,7 @@ from attnbench.core.call import CallForm
 from attnbench.core.disk import from_json, write_whole
 from attnbench.core.format import counted, duration, percent
 from impls.errors import CantBeDone
+from impls.operators import PARAMETERS
 from impls.problem import Problem
 
 if TYPE_CHECKING:
@@ -79,7 +80,9 @@ class Site(msgspec.Struct, frozen=True):
         """Back from :meth:`to_dict`; fields that a later version added are ignored. Raises
         KeyError, TypeError, AttributeError or ValueError for what is none.
         """
-        fields = {name: values["problem"][name] for name in Problem.__dataclass_fields__}
+        fields = {name: values["problem"][name] for name in Problem().to_dict()}
+        set_ones = PARAMETERS.keys() & values["problem"].keys()
+        fields |= {name: values["problem"][name] for name in set_ones}
         site = msgspec.convert({**values, "problem": Problem.from_dict(fields)}, cls)
         if site.calls < 1 and not site.via.endswith("compiled"):  # those were met, not counted
             raise ValueError(f"calls of {site.site} is {site.calls}")
