@@ -105,6 +105,7 @@ if __name__ == "__main__":
     assert trained.backward_s > 0
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_the_calls_though_the_disk_was_full(capture, tmp_path, monkeypatch):
     monkeypatch.setattr(program, "EVERY_S", 0.1)
     writes, before = [], SeenCalls.write
@@ -190,6 +191,7 @@ def test_a_compiled_call_has_its_line_and_its_kernel_where_the_program_loads_the
     assert (site.via, site.call.kernel, site.call.gradient) == ("sdpa, compiled", "flash", False)
 
 
+@pytest.mark.slow
 def test_calls_of_other_shapes_at_every_step_are_counted_and_share_sites(capture):
     status, calls, said = capture("""
 def work(n):
@@ -217,6 +219,7 @@ def test_however_a_program_ends_what_it_called_is_kept(capture, end, words):
     assert counted(calls) == {CAUSAL: 20} and not calls.complete
 
 
+@pytest.mark.slow
 def test_a_program_that_runs_on_is_ended_after_its_seconds(capture, monkeypatch):
     monkeypatch.setattr(program, "GRACE_S", 2.0)
     ignored = "import signal\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\n"
