@@ -23,7 +23,7 @@ from statistics import median
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from attnbench.core.settings import ALLOCATORS, LARGE, PLAIN, Settings  # noqa: E402
+from attnbench.core.settings import LARGE, Settings  # noqa: E402
 from attnbench.sweep.engine import HoldingWorker, LocalEngine  # noqa: E402
 from impls.masks import Mask  # noqa: E402
 from impls.problem import Problem  # noqa: E402
@@ -83,9 +83,8 @@ def main() -> int:
     parser.add_argument("--seq", default="512,1024,2048")
     parser.add_argument("--processes", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--allocator", choices=ALLOCATORS, default=PLAIN)
     options = parser.parse_args()
-    beyond, settings = 0, Settings(threads=options.threads, allocator=options.allocator)
+    beyond, settings = 0, Settings(threads=options.threads)
     with LocalEngine(settings) as engine:
         worker = HoldingWorker(engine, 0, 0.3, ROOT)
         for length in map(int, options.seq.split(",")):

@@ -91,7 +91,7 @@ class Growth:
         self.bytes: list[int] = []
         self.busy_s: list[float] = []
 
-    def cell(self, record: object, done: int, total: int, left_s: float) -> None:
+    def cell(self, record: object, done: int, total: int, guess_s: float, ahead_s: float) -> None:
         """Note it."""
         if done == FIRST:
             gc.collect()
@@ -114,7 +114,6 @@ def endurance() -> Iterator[Figure]:
     from attnbench.sweep.places import Local
     from attnbench.sweep.plan import make_plan
     from attnbench.sweep.presets import Preset
-    from attnbench.sweep.start import RunRecords
 
     lengths = tuple(str(n) for n in range(1, CELLS // (2 * len(TRIVIAL)) + 1))
     grid = Preset("trivial", seq=lengths, heads=(1,), head_dim=(8,), mask=("none",), budget=1e-3)
@@ -124,9 +123,9 @@ def endurance() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as out:
         folder = RunFolder.create(Path(out), "here", header)
         with places.slots(Settings(), "cpu") as slots:
-            sweep.sweep(plan, RunRecords(), folder, slots, watcher, sweep.Interrupt(print))
+            sweep.sweep(plan, folder, slots, watcher, sweep.Interrupt(print))
         folder.close()
-        records = list(read_records(folder.path))
+        records = read_records(folder.path)
     keys = {record.key for record in records}
     yield f"of {len(plan.cells)} cells, missing", len(plan.cells) - len(keys), 0, ""
     yield "cells twice", len(records) - len(keys), 0, ""

@@ -25,7 +25,7 @@ from attnbench.sweep.engine import LocalEngine
 from attnbench.command.progress import Progress
 from attnbench.gate.plants import PLANTS
 some = [p for p in PLANTS if p.kind == "nothing" or p.deed in DEEDS]
-with LocalEngine(Settings(threads=1)) as engine, Progress(len(some)) as watching:
+with LocalEngine(Settings(threads=1)) as engine, Progress() as watching:
     found = list(run_plants(this_machine(), engine, 0, watching, some))
 print(json.dumps([[o.deed, o.caught, o.said] for o in found]))
 """

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from attnbench.core.disk import is_no_file
 from attnbench.core.machine import this_machine, why_not
 from attnbench.sweep.engine import Engine
 from impls.errors import CantBeDone
@@ -42,7 +41,7 @@ def vectors_of(words: list[str], file: str | None) -> list[list[float]]:
     """
     if file is None:
         return _hashed(words)
-    if is_no_file(Path(file)):
+    if Path(file).exists() and not Path(file).is_file():
         raise BadEmbeddings(f"can't read {file}: it is no file")
     try:
         with Path(file).open(encoding="utf-8") as lines:

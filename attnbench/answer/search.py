@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 from attnbench.sweep.engine import LocalEngine, engine_on
 from attnbench.sweep.plan import here
 from attnbench.sweep.start import find_preset
-from attnbench.sweep.sweep import Eta, Interrupt
+from attnbench.sweep.sweep import Interrupt
 from impls.problem import InvalidProblem, Problem
 
 if TYPE_CHECKING:
@@ -250,25 +250,6 @@ def take_looks(
         if (look := ask(search, size, left_s)) is not None:
             search.looks.append(replace(look, took_s=now() - start))
         yield search
-
-
-class LooksLeft:
-    """Seconds that a search still takes, no more than its limit leaves: the guesses of the looks to
-    come, corrected by how earlier guesses fared.
-    """
-
-    def __init__(self, ahead: Callable[[], float], limit_s: float) -> None:
-        """``ahead``: the guesses of the looks to come, as things stand."""
-        self._ahead, self._eta, self._guess_s = ahead, Eta(()), 0.0
-        self.left_s = min(ahead(), limit_s)
-
-    def begin(self, guess_s: float, limit_s: float) -> float:
-        """A look begins that should take so long; the seconds left, this one included."""
-        self._eta.begin()
-        ended, self._guess_s = self._guess_s, guess_s
-        self._eta.left = self._ahead() + ended
-        self.left_s = min(self._eta.after(ended), limit_s)
-        return self.left_s
 
 
 def until_stopped(

@@ -86,7 +86,6 @@ variants VARIANT *: all of the table if none
 + tables
 --seed N seed: of the inputs; 0 if not given
 --threads N count: all cores but one if not given
---allocator - plain|kept: freed pages on a CPU: plain, as in a program of its own; or kept
 [search]
 --budget S seconds =240: seconds of the whole search; 240 if not given
 + settings
@@ -121,7 +120,6 @@ name NAME: a variant, as 'list' names it
 --text SENTENCE: draw the attention map of a sentence
 --embeddings FILE: word vectors in GloVe's format; without it, hashed ones
 --mask MASK: none, or the first that the variant takes
---out FILE: also draw the map into a .png or .svg
 + tables
 [env] the machine: fingerprint, clocks, measured ceilings, noise floor
 $ attnbench env
@@ -129,7 +127,6 @@ $ attnbench env
 --device DEVICE
 --out DIR =results: where the facts are kept, by machine
 --threads N count
---allocator - plain|kept: as of run
 == trust
 [check] is each variant computing what it says?
 $ attnbench check sdpa flex --mask causal --mask window:255,0
@@ -153,7 +150,6 @@ $ attnbench run --resume latest
 --energy: joules a call too, where the device counts them: seconds more a measurement
 --engine - =local local|ray: where: this machine, or the nodes of a Ray cluster
 --address HOST:PORT: of the cluster's head node; the one that this machine belongs to if not given
---kind KIND: of the cluster's machines, where they are not alike; the most common if not given
 --devices D,… words: measure on several GPUs of this machine at once: cuda:0,cuda:1
 --resume RUN: go on with a run folder (or latest), with the same --table FILE, if any
 --anyway: with --resume: though the code, a file or a version has changed; ranked apart

@@ -8,48 +8,28 @@ from contextlib import contextmanager
 from math import inf
 from threading import Event, Thread
 from time import monotonic
-from typing import IO, TYPE_CHECKING, Any, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
-from attnbench.answer.ranking import EXACT
-from attnbench.core.format import Unchecked, for_terminal, ms, roughly, size, time_interval
+from attnbench.core.format import Unchecked, for_terminal, roughly, size, time_interval
 from attnbench.core.record import FINDINGS, Record, Status
-from attnbench.sweep.sweep import Eta
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
 
 EVERY_S, TENTHS = 10.0, 10
 """Where there is no terminal, a line so often, or after each tenth of the whole."""
-BOARD = 6
 LATE = 0.1
 """Once overdue, a tenth of the time so far is assumed to remain."""
-
-
-class Bar(Protocol):
-    """What draws where a verb is, over and over in one place."""
-
-    def start(self) -> None:
-        """Draw from now on."""
-
-    def refresh(self) -> None:
-        """Draw what is so now."""
-
-    def stop(self) -> None:
-        """Take it away."""
-
-    def say(self, sentence: str, style: str) -> None:
-        """Put a sentence above it."""
-
-
+PRIOR_S = 15.0
+"""How long the guesses are trusted before what was measured counts for as much."""
 Now = Callable[[], tuple[float, str]]
 """The share of the time that is over, and the words beside it."""
-_bars: list[Callable[[Now, Any], Bar]] = []
+_bars: list[Callable[[Now], Any]] = []
 
 
 @contextmanager
-def draw_with(make: Callable[[Now, Any], Bar]) -> Iterator[None]:
-    """Draw progress by this for a while, and not on the terminal."""
+def draw_with(make: Callable[[Now], Any]) -> Iterator[None]:
+    """Draw progress by this for a while, as by :class:`_Bar`, and not on the terminal."""
     _bars.append(make)
     try:
         yield
@@ -60,25 +40,23 @@ def draw_with(make: Callable[[Now, Any], Bar]) -> Iterator[None]:
 class Progress:
     """What a verb does now, how far it is, and about how long is left, until the block ends.
 
-    It is told how far it is (:meth:`at`), or how long each step takes (:meth:`expect`) and which
-    begins (:meth:`step`). With ``every`` it prints a line for each measurement.
+    It is told the guesses of what is to come, and corrects them by how earlier ones fared. With
+    ``every`` it prints a line for each measurement.
     """
 
-    def __init__(
-        self, total: int = 0, *, every: bool = False, best: bool = False, after_s: float = 0.0
-    ) -> None:
-        """``best``: show what is fastest so far, too. ``after_s``: what follows the last of all."""
-        self._after_s = after_s
+    def __init__(self, *, every: bool = False) -> None:
         self._every = every
         self._start = self._last = monotonic()
         self._tenth = 0
-        self._best: dict[tuple[str, int], tuple[float, str]] = {}
-        self._known = (0, total, inf, self._start, "starting")
+        self._known = (0, 0, inf, self._start, "starting")
         """What is done, of how many, when all is, and since when; and what begins."""
-        self._guesses, self._begun, self._eta = list[float](), 0, Eta(())
-        self._over = Event()
+        self._first: float | None = None
+        self._over_s = self._begun_s = 0.0
+        """The guesses of what is over, and of what is under way."""
+        self._guesses, self._steps = list[float](), 0
+        self._ended = Event()
         make = _bars[-1] if _bars else _Bar if sys.stderr.isatty() else None
-        self._bar = make(self._now, self._table if best else None) if make else None
+        self._bar = make(self._now) if make else None
 
     def __enter__(self) -> Progress:
         if self._bar:
@@ -88,46 +66,60 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
+        self._ended.set()
         if self._bar:
             self._bar.stop()
 
     def _beat(self) -> None:
-        while not self._over.wait(1.0):
+        while not self._ended.wait(1.0):
             if (now := monotonic()) - self._last >= EVERY_S:
                 self._line(now)
 
-    def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
-        """A measurement has ended; about so many seconds are left."""
-        p, what = record.problem, f"{record.variant} {record.problem}"
-        if record.time is not None and record.computes == EXACT:
-            at, this = (f"{p.phase}, {p.mask}", p.kv_len), (record.time.median_s, record.variant)
-            self._best[at] = min(self._best.get(at, this), this)
-        if self._every or record.status in FINDINGS:
-            style = "" if record.status is Status.MEASURED else "yellow"
-            self.tell(f"[{done}/{total}] {what}: {described(record)}", style)
-        self.at(done, total, left_s, what)
+    def at(
+        self,
+        done: int,
+        total: int,
+        ahead_s: float,
+        what: str,
+        *,
+        begins_s: float = 0.0,
+        most_s: float = inf,
+    ) -> None:
+        """So much is done, and this begins. A search has no total: 0.
 
-    def at(self, done: int, total: int, left_s: float, what: str) -> None:
-        """So much is done; the rest takes about so many seconds. A search has no total: 0."""
+        ``ahead_s``: the guess of all that is to come; ``begins_s``: of what begins, which is over
+        when this is called again; ``most_s``: what is left cannot take longer.
+        """
         now, tenth = monotonic(), TENTHS * done // max(total, 1) if total else 0
-        self._known = (done, total, now + left_s + self._after_s, now, what)
+        self._first = now if self._first is None else self._first
+        self._over_s, self._begun_s = self._over_s + self._begun_s, begins_s
+        slower = (now - self._first + PRIOR_S) / (self._over_s + PRIOR_S)
+        left_s = min(max(0.0, ahead_s) * slower, most_s)
+        self._known = (done, total, now + left_s, now, what)
         if self._bar:
             self._bar.refresh()
         if now - self._last >= EVERY_S or tenth != self._tenth or 0 < total <= done:
             self._tenth = tenth
             self._line(now)
 
+    def cell(self, record: Record, done: int, total: int, guess_s: float, ahead_s: float) -> None:
+        """A measurement has ended that was to take ``guess_s``, and others take ``ahead_s``."""
+        what = f"{record.variant} {record.problem}"
+        if self._every or record.status in FINDINGS:
+            style = "" if record.status is Status.MEASURED else "yellow"
+            self.tell(f"[{done}/{total}] {what}: {described(record)}", style)
+        self._over_s += guess_s
+        self.at(done, total, ahead_s, what)
+
     def expect(self, guesses: Sequence[float]) -> None:
         """So many seconds for each of the steps that come now."""
-        self._guesses, self._begun, self._eta = list(guesses), 0, Eta(guesses)
+        self._guesses, self._steps = list(guesses), 0
 
     def step(self, what: str) -> None:
         """The next of the steps that were expected begins, and the one before has ended."""
-        self._eta.begin()
-        ended, self._begun = self._begun, min(self._begun + 1, len(self._guesses))
-        left_s = self._eta.after(self._guesses[ended - 1]) if ended else self._eta.left
-        self.at(ended, len(self._guesses), left_s, what)
+        done, left = self._steps, self._guesses[self._steps :]
+        self._steps = min(done + 1, len(self._guesses))
+        self.at(done, len(self._guesses), sum(left), what, begins_s=left[0] if left else 0.0)
 
     def _left(self, now: float) -> tuple[float, str]:
         """About so many seconds are left, and the same in words."""
@@ -160,32 +152,15 @@ class Progress:
         else:
             print(sentence, file=sys.stderr, flush=True)
 
-    def _table(self) -> Table:
-        """The fastest exact variants so far, a row for a phase and a mask."""
-        from rich.table import Table
-        from rich.text import Text
-
-        lengths = sorted({n for _, n in self._best})[-4:]
-        table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-        table.add_column("fastest so far, ms")
-        for n in lengths:
-            table.add_column(f"{n:,}")
-        for regime in list(dict.fromkeys(regime for regime, _ in self._best))[-BOARD:]:
-            cells = (self._best.get((regime, n)) for n in lengths)
-            row = (regime, *(f"{c[1]} {ms(c[0])}" if c else "" for c in cells))
-            table.add_row(*(Text(for_terminal(text)) for text in row))
-        return table
-
 
 class _Bar:
-    """The bar, what is done now and the time left, redrawn in place; a table below."""
+    """The bar, what is done now and the time left, redrawn in place."""
 
-    def __init__(self, now: Now, below: Any) -> None:
+    def __init__(self, now: Now) -> None:
         from rich.console import Console
         from rich.live import Live
 
-        self._console = Console(file=cast(IO[str], Unchecked(sys.stderr)))
-        self._now, self._below = now, below
+        self._console, self._now = Console(file=cast(IO[str], Unchecked(sys.stderr))), now
         self._live = Live(
             get_renderable=self._renderable,
             console=self._console,
@@ -196,7 +171,6 @@ class _Bar:
         self.refresh = self._live.refresh
 
     def _renderable(self) -> RenderableType:
-        from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
@@ -205,7 +179,7 @@ class _Bar:
         line = Table.grid(padding=(0, 1))
         text = Text(words, no_wrap=True, overflow="ellipsis")
         line.add_row(ProgressBar(1.0, share, width=30), text)
-        return Group(line, self._below()) if self._below else line
+        return line
 
     def say(self, sentence: str, style: str) -> None:
         self._console.print(

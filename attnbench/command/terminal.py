@@ -7,8 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -58,8 +57,9 @@ class Stream:
     which a plugin's message or a record's text may hold, are removed.
     """
 
-    def __init__(self, stream: TextIO, *, prose: bool = False) -> None:
-        self._stream, self._prose = stream, prose
+    def __init__(self, stream: TextIO | None, *, prose: bool = False) -> None:
+        """``stream``: None is one that was closed before the program began."""
+        self._stream, self._prose = stream or io.StringIO(), prose
         self._dropping = False
 
     def write(self, text: str) -> int:
@@ -94,33 +94,19 @@ class Stream:
 @contextmanager
 def kept_open() -> Iterator[None]:
     """Wrap the standard streams while a verb runs, and flush its data at the end."""
-    with ExitStack() as opened:
-        _open_closed(opened)
-        out, error = sys.stdout, sys.stderr
-        for stream in (out, error):
-            if isinstance(stream, io.TextIOWrapper) and stream.errors in RAISING:
-                opened.callback(stream.reconfigure, errors=stream.errors)
-                stream.reconfigure(errors="replace")  # a mark for what the terminal lacks
-        sys.stdout, sys.stderr = wrapped, _ = Stream(out), Stream(error, prose=True)
-        try:
-            yield
-            wrapped.flush()
-        finally:
-            sys.stdout, sys.stderr = out, error
-
-
-def _open_closed(opened: ExitStack) -> None:
-    """Open /dev/null in place of a closed stream, or the next file opened gets its number."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # it gets the lowest number that is free: this one
-            os.set_inheritable(number, True)
-        if getattr(sys, name) is None:
-            opened.callback(setattr, sys, name, None)
-            mode = "w" if number else "r"
-            setattr(sys, name, opened.enter_context(Path(os.devnull).open(mode)))  # noqa: SIM115
+    while (number := os.open(os.devnull, os.O_RDWR)) < 3:  # of a closed one, which a file would get
+        os.set_inheritable(number, True)
+    os.close(number)
+    out, error = sys.stdout, sys.stderr
+    for stream in (out, error):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in RAISING:
+            stream.reconfigure(errors="replace")  # a mark for what the terminal lacks
+    sys.stdout, sys.stderr = wrapped, _ = Stream(out), Stream(error, prose=True)
+    try:
+        yield
+        wrapped.flush()
+    finally:
+        sys.stdout, sys.stderr = out, error
 
 
 @contextmanager

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import io
-import json
 import os
 import re
 import shutil
 import subprocess
 import tempfile
 import tomllib
-import urllib.parse
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -204,31 +201,21 @@ class Repository:
                 _declare(name, commit.sha[:7], points, folder)
 
     def _entry_points(self, commit: Commit, folder: Path) -> dict[str, dict[str, str]]:
-        """By each distribution of this repository its entry points of rows, as a commit has them.
-
-        A commit's own pyproject.toml says them; where it doesn't, as with setup.py, what is
-        installed does, as far as the commit has the modules.
+        """By its distribution the entry points of rows that a commit's own pyproject.toml has; of
+        the name that the checkout has now none, where the commit has another.
         """
         there, here = (_project(each / "pyproject.toml") for each in (folder, self.root))
         names = {_plain_name(str(each["name"])) for each in (there, here) if "name" in each}
-        points_of: dict[str, dict[str, str]] = {name: {} for name in names}
-        for dist in importlib.metadata.distributions():
-            points = {x.name: x.value for x in dist.entry_points if x.group == GROUP}
-            name = _plain_name(dist.name) if points else ""
-            if points and (name in names or _installed_from(dist) == self.root.resolve()):
-                has = {k: v for k, v in points.items() if _module_in(folder, v)}
-                points_of[name] = points_of.get(name) or has
-        declared = there.get("entry-points", {}).get(GROUP)
-        if declared is not None:
-            for value in declared.values():
-                if not _module_in(folder, value):
-                    raise BadCommit(
-                        f"commit {commit} declares rows in {value}, and has no such module at its "
-                        "top or in src, where attnbench looks; lay the package out in one of them, "
-                        "or name its row file with --table FILE"
-                    )
-            points_of[_plain_name(str(there["name"]))] = dict(declared)
-        return points_of
+        points: dict[str, str] = there.get("entry-points", {}).get(GROUP, {})
+        for value in points.values():
+            if not _module_in(folder, value):
+                raise BadCommit(
+                    f"commit {commit} declares rows in {value}, and has no such module at its "
+                    "top or in src, where attnbench looks; lay the package out in one of them, "
+                    "or name its row file with --table FILE"
+                )
+        own = _plain_name(str(there.get("name")))
+        return {name: dict(points) if name == own else {} for name in names}
 
 
 def _project(file: Path) -> dict[str, Any]:
@@ -242,28 +229,6 @@ def _project(file: Path) -> dict[str, Any]:
 def _plain_name(name: str) -> str:
     """A distribution's name as the names of two are compared."""
     return re.sub(r"[-_.]+", "_", name).lower()
-
-
-def _installed_from(dist: importlib.metadata.Distribution) -> Path | None:
-    """The folder on this machine that pip installed a distribution from, editable or not."""
-    url = str(_direct_url(dist).get("url", ""))
-    if not url.startswith("file://"):
-        return None
-    return Path(urllib.parse.unquote(url.removeprefix("file://"))).resolve()
-
-
-def commit_installed(dist: importlib.metadata.Distribution) -> dict[str, Any]:
-    """As of :func:`code`: the commit of a distribution that pip had from git."""
-    commit = _direct_url(dist).get("vcs_info", {}).get("commit_id")
-    return {"commit": commit, "dirty": None if commit is None else False}
-
-
-def _direct_url(dist: importlib.metadata.Distribution) -> dict[str, Any]:
-    """Where pip had a distribution from, if it was no package index."""
-    with suppress(ValueError, TypeError):
-        values = json.loads(dist.read_text("direct_url.json") or "{}")
-        return values if isinstance(values, dict) else {}
-    return {}
 
 
 def _module_in(folder: Path, value: str) -> bool:
@@ -304,12 +269,8 @@ def top(where: Path) -> Path:
     """The top of the checkout that a folder lies in; raises BadCommit where there is none."""
     if root := _git_text(where, "rev-parse", "--show-toplevel"):
         return Path(root)
-    try:
-        message = run_git(where, "rev-parse", "--git-dir").stderr.decode(errors="replace")
-        why = f" ({(message.strip().splitlines() or ['git says nothing'])[0]})"
-        why = "" if "not a git repository" in why else why
-    except (OSError, subprocess.SubprocessError) as error:
-        why = f" (git can't be run: {error})"
+    why = run_git(where, "rev-parse", "--git-dir").stderr.decode(errors="replace").strip()
+    why = "" if "not a git repository" in why else f" ({why})"
     raise BadCommit(
         f"{where} is in no git checkout{why}, so it has no history; go into the repository that "
         "holds your kernels, or into a clone of attnbench"

@@ -1,7 +1,4 @@
-"""What is written stays: whole or not at all, and on the disk itself, not on its way there.
-
-A name is in its folder, and a folder in the one above, only once those folders are synced too.
-"""
+"""Files that are written whole or not at all, and the paths in them as they are kept and shown."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -20,11 +16,8 @@ from impls.errors import CantBeDone
 HEADER, RECORDS = "run.json", "records.jsonl"
 MACHINE, SELFCHECK = "env.json", "selfcheck.json"
 """Beside a machine's runs: its own facts, and what the ruler's self-check found there."""
-TORN, SPOILED = "torn.txt", "spoiled.jsonl"
 NAME_SHOWN = 100
 """Characters of a file's name that its draft's name begins with."""
-NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
-"""What file systems say that can't sync a folder, or not for us."""
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
@@ -40,37 +33,11 @@ def from_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deep to be read") from None
 
 
-def is_no_file(path: Path) -> bool:
-    """Whether something is there that is no file, such as a FIFO, which may never end."""
-    return path.exists() and not path.is_file()
-
-
 def unwritable(
     what: str, error: OSError, remedy: str = "give another folder with --out"
 ) -> StoreError:
     """Why something can't be written, and what to do."""
     return StoreError(f"can't write {what}: {error.strerror}; {remedy}")
-
-
-def sync_folder(path: Path) -> None:
-    """The names in a folder, on disk when this returns."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        if error.errno not in NO_SYNC:
-            raise
-
-
-def make_folder(path: Path, *, exist_ok: bool = False) -> None:
-    """A folder and those above it, on disk when this returns."""
-    new = [path, *(above for above in path.parents if not above.exists())]
-    path.mkdir(parents=True, exist_ok=exist_ok)
-    for each in [*new, new[-1].parent]:
-        sync_folder(each)
 
 
 def writable_folder(path: Path) -> None:
@@ -106,7 +73,7 @@ def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
 
     ``sync``: whether to wait for the disk; what can be made again need not.
     """
-    if is_no_file(path):
+    if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is there, and no file", str(path))
     descriptor, draft = open_draft(path)
     try:
@@ -118,8 +85,6 @@ def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
     except OSError:
         draft.unlink(missing_ok=True)  # it may be what filled the disk
         raise
-    if sync:
-        sync_folder(path.parent)
 
 
 # ---- paths as they are kept and shown ------------------------------------------------------------
@@ -127,8 +92,12 @@ def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 def short(text: str) -> str:
     """A text in which paths are relative to this checkout, or else begin with ``~``."""
-    for pattern, instead in _long_forms(home()):
-        text = pattern.sub(instead, text)
+    places = {f"{CHECKOUT}/": "", str(CHECKOUT): "."}
+    if own := home():
+        places |= {str(Path(own).resolve()): "~", own: "~"}
+    for place, instead in places.items():
+        end = "" if place.endswith("/") else r"(?![\w.-])"
+        text = re.sub(r"(?<![\w.~-])" + re.escape(place) + end, instead, text)
     return text
 
 
@@ -166,18 +135,3 @@ def name_from_here(path: str) -> str:
         if folder and Path(path).is_relative_to(folder):
             return str(before / Path(path).relative_to(folder))
     return path
-
-
-@cache
-def _long_forms(own: str) -> list[tuple[re.Pattern[str], str]]:
-    """What to look for, the longest first, and what to put there."""
-    shorter = {own: "~", str(Path(own).resolve()): "~"} if own else {}
-    if (CHECKOUT / ".git").exists():
-        shorter[str(CHECKOUT)] = ""
-    pairs = []
-    for place in sorted(shorter, key=len, reverse=True):
-        start = r"(?<![\w.~-])" + re.escape(place)
-        if not shorter[place]:
-            pairs.append((re.compile(start + "/"), ""))
-        pairs.append((re.compile(start + r"(?![\w.-])"), shorter[place] or "."))
-    return pairs

@@ -7,15 +7,15 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 from attnbench.core import disk
 from attnbench.core.disk import MACHINE, SELFCHECK, StoreError, from_json, unwritable
 from attnbench.core.record import PROTOCOL
-from attnbench.core.settings import allocator_of
 from attnbench.core.stats import LEAST_MARGIN
 
 if TYPE_CHECKING:
@@ -38,16 +38,11 @@ def save_beside(out: Path, machine: str, file: str, facts: Mapping[str, Any]) ->
     """
     path = out / machine / file
     try:
-        disk.make_folder(path.parent, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         disk.write_whole(path, (json.dumps(disk.short_in(facts), indent=1) + "\n").encode())
     except OSError as error:
         raise unwritable(str(path), error) from None
     return path
-
-
-def save_machine(out: Path, machine: Machine, facts: Mapping[str, Any]) -> Path:
-    """Keep what was measured of the machine itself, as :func:`save_beside` does; its file."""
-    return save_beside(out, machine.name, MACHINE, facts)
 
 
 def stored_floors(out: Path, machine: Machine, settings: Settings) -> list[dict[str, Any]]:
@@ -56,12 +51,8 @@ def stored_floors(out: Path, machine: Machine, settings: Settings) -> list[dict[
         facts = from_json((out / machine.name / MACHINE).read_text())
         was = facts["machine"]
         then = facts["protocol"], was["versions"], was["cpu"], facts["settings"]["threads"]
-        now = PROTOCOL, machine.versions, machine.cpu, settings.threads
-        if then == now and allocator_of(facts) == settings.allocator:
-            floors = [
-                {name: float(f[name]) for name in ("call_s", "floor")} for f in facts["noise"]
-            ]
-            return floors if all(f["call_s"] > 0 <= f["floor"] < 1 for f in floors) else []
+        if then == (PROTOCOL, machine.versions, machine.cpu, settings.threads):
+            return [{name: float(f[name]) for name in ("call_s", "floor")} for f in facts["noise"]]
     return []
 
 
@@ -100,20 +91,19 @@ def selfcheck_said(header: Mapping[str, Any]) -> str:
 
 
 FOLDER = "evidence"
-KINDS = ("reproduce", "recall", "model", "real")
+Kind = Literal["reproduce", "recall", "model", "real"]
 SCHEMA = 1
 STAMP = "%Y%m%d-%H%M%S-%f"
 """Of a name: to the microsecond, for two processes may end within a second."""
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True):
     """One file of it."""
 
-    kind: str
+    kind: Kind
     made: Mapping[str, Any]
     """The machine, the versions, the command, when, and what the kind needs to be made again."""
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[dict[str, Any]]
     schema: int = SCHEMA
 
     @property
@@ -136,7 +126,7 @@ def made_here(machine: Machine, **more: Any) -> dict[str, Any]:
 def save_evidence(out: Path, evidence: Evidence) -> Path:
     """A file of its own, named by its time and its kind; raises as :func:`save_beside`."""
     name = f"{FOLDER}/{datetime.now(UTC):{STAMP}}-{evidence.kind}.json"
-    return save_beside(out, evidence.made["machine"]["name"], name, asdict(evidence))
+    return save_beside(out, evidence.made["machine"]["name"], name, msgspec.to_builtins(evidence))
 
 
 def evidence_of(machine: Path, kind: str) -> Iterator[Path]:
@@ -146,21 +136,15 @@ def evidence_of(machine: Path, kind: str) -> Iterator[Path]:
 
 def read_evidence(path: Path) -> Evidence:
     """One file; raises StoreError for what is none, is damaged, or is of a newer form."""
-    none = StoreError(f"{path} is not an evidence file, or is damaged")
     try:
-        values = from_json(path.read_text())
-        evidence = Evidence(*(values[name] for name in ("kind", "made", "rows", "schema")))
-        of_a_kind = evidence.kind in KINDS and isinstance(evidence.made["machine"]["name"], str)
-        whole = of_a_kind and all(isinstance(row, dict) for row in evidence.rows)
+        evidence = msgspec.json.decode(path.read_bytes(), type=Evidence)
     except OSError as error:
         raise StoreError(f"can't read {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
-        raise none from None
-    if not isinstance(evidence.schema, int) or evidence.schema > SCHEMA:
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        raise StoreError(f"{path} is not an evidence file, or is damaged") from None
+    if evidence.schema > SCHEMA:
         raise StoreError(
             f"{path} was written with schema {evidence.schema}, newer than the {SCHEMA} this "
             "attnbench reads: update attnbench"
         )
-    if not whole:
-        raise none
     return evidence

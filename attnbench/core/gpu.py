@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -26,14 +25,10 @@ SLOWDOWNS = frozenset({"HwSlowdown", "HwThermal", "HwPowerBrake", "SwThermal"})
 POWER_CAP = "SwPowerCap"
 """A long attention may well draw all that the board allows: this is flagged, and kept."""
 
-SM, MEMORY = 1, 2
-"""NVML_CLOCK_SM and NVML_CLOCK_MEM."""
-POLICIES = {"power": 0, "thermal": 1, "board": 3}
+SM = 1
+"""NVML_CLOCK_SM."""
+POLICIES = {"power": 0, "thermal": 1}
 """NVML_PERF_POLICY_…: what held the clocks down, and for how long in all."""
-POWER_INSTANT = 186
-"""NVML_FI_DEV_POWER_INSTANT. The older question is answered with the mean of a second."""
-UNSIGNED = 1
-"""NVML_VALUE_TYPE_UNSIGNED_INT."""
 PREFIXES = ("", "GPU-", "MIG-")
 """torch says a UUID without what NVML puts before it."""
 
@@ -72,24 +67,8 @@ def _question(what: str, read: Callable[[Any, Any], T]) -> Callable[[Board], T |
 
 
 def _reasons(nvml: Any, handle: Any) -> frozenset[str]:
-    ask = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-    older: Any = getattr(nvml, "NVMLError_FunctionNotFound", ())  # a driver before 535
-    with suppress(older):
-        if ask is not None:
-            return _names_of_bits(ask(handle))
-    return _names_of_bits(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-
-
-def _names_of_bits(bits: int) -> frozenset[str]:
+    bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)  # all drivers know this name
     return frozenset(name for name, bit in REASONS.items() if bits & bit)
-
-
-def _power_w(nvml: Any, handle: Any) -> float:
-    with suppress(nvml.NVMLError, AttributeError):
-        field = nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT])[0]
-        if field.nvmlReturn == 0 and field.valueType == UNSIGNED:
-            return float(field.value.uiVal) * 1e-3
-    return float(nvml.nvmlDeviceGetPowerUsage(handle)) * 1e-3
 
 
 def _mig(nvml: Any, handle: Any) -> bool:
@@ -117,15 +96,9 @@ class Board:
     most_sm_mhz = _question(
         "its highest SM clock", lambda n, h: int(n.nvmlDeviceGetMaxClockInfo(h, SM))
     )
-    memory_mhz = _question(
-        "its memory clock", lambda n, h: int(n.nvmlDeviceGetClockInfo(h, MEMORY))
-    )
-    most_memory_mhz = _question(
-        "its highest memory clock", lambda n, h: int(n.nvmlDeviceGetMaxClockInfo(h, MEMORY))
-    )
     reasons = _question("what holds its clocks down", _reasons)
-    power_w = _question("its power", _power_w)
-    """At this instant, or where it can't say that, over the last second."""
+    power_w = _question("its power", lambda n, h: n.nvmlDeviceGetPowerUsage(h) * 1e-3)
+    """Over the last second."""
     power_limit_w = _question(
         "its power limit", lambda n, h: n.nvmlDeviceGetEnforcedPowerLimit(h) * 1e-3
     )

@@ -205,9 +205,6 @@ def version_of(distribution: str) -> str | None:
     return None
 
 
-NEEDED_DRIVER = {13: 580, 12: 525, 11: 450}
-"""By the CUDA that torch was built for, the oldest driver: the release notes of the CUDA Toolkit,
-table "CUDA Toolkit and Minimum Required Driver Version for CUDA Minor Version Compatibility"."""
 MUCH_TAKEN = 0.05
 """The share of a GPU's memory that others may hold without a word."""
 
@@ -227,14 +224,7 @@ def gpu_warnings(machine: Machine) -> list[str]:
         library = nvml.library()
         why = library.reason if isinstance(library, Absent) else "its driver shows none"
         return [f"there is no GPU to measure on: {why}"]
-    driver, cuda = machine.gpus[0].driver, machine.torch_cuda or ""
-    has, needed = _numbers(driver)[:1], NEEDED_DRIVER.get(*_numbers(cuda)[:1] or (0,))
     warnings = [idle_gpu(machine)] if idle_gpu(machine) else []
-    if has and needed and has[0] < needed:
-        warnings.append(
-            f"the driver {driver} is too old for torch's CUDA {cuda}, which needs {needed} or "
-            "later: update the driver, or install a torch built for an older CUDA"
-        )
     for gpu in machine.gpus:
         board = nvml.board(gpu.uuid)
         if isinstance(board, Absent):
@@ -271,8 +261,8 @@ def energy_counters() -> list[Path]:
 
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 VITALS = (
-    "sm_mhz", "most_sm_mhz", "memory_mhz", "most_memory_mhz", "power_w", "power_limit_w",
-    "temperature_c", "mig", "reasons", "other_processes",
+    "sm_mhz", "most_sm_mhz", "power_w", "power_limit_w", "temperature_c", "mig", "reasons",
+    "other_processes",
 )  # fmt: skip
 """Questions to each GPU."""
 

@@ -24,10 +24,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-MOST_PROCESSES = 512
-"""More than this at once is no compiler at work."""
-LOOK_S = 1.0
-"""Between two counts of the processes."""
 KEEPER_END_S = 10.0
 """For killed processes to go."""
 DIE_WITH_PARENT, ADOPT = 1, 36
@@ -86,7 +82,7 @@ def keep(life: int, report: int, passed: Sequence[int], command: Sequence[str]) 
     """Run a command until it has ended or the parent has, and then end all that it started.
 
     ``life`` ends when the parent does. To ``report`` go two lines: the process's number; its exit
-    status, and a sentence where it was ended. ``passed`` are the command's alone.
+    status, and a sentence where it could not be started. ``passed`` are the command's alone.
     """
     prctl = ctypes.CDLL(None).prctl
     prctl(ADOPT, 1)
@@ -125,23 +121,15 @@ def keep(life: int, report: int, passed: Sequence[int], command: Sequence[str]) 
 
 
 def _wait(worker: int, life: int, wake: int) -> str:
-    """Wait until a process has ended or has to be; its exit status, and why it has to end."""
-    look = time.monotonic() + LOOK_S
+    """Wait until a process has ended or has to be; its exit status."""
     while True:
-        ready, _, _ = select.select([life, wake], [], [], LOOK_S)
+        ready, _, _ = select.select([life, wake], [], [])
         if wake in ready:
             os.read(wake, 1 << 12)
         if worker in (ended := _ended_children() or {}):
             return str(ended[worker])
         if life in ready:
             return str(-signal.SIGKILL)
-        if time.monotonic() >= look:
-            look, processes = time.monotonic() + LOOK_S, _children(worker)
-            for process in processes:  # the list grows meanwhile
-                if len(processes) >= MOST_PROCESSES:
-                    words = f"it had started more than {MOST_PROCESSES} processes, and was ended"
-                    return f"{-signal.SIGKILL} {words}"
-                processes += _children(process)
 
 
 def _ended_children() -> dict[int, int] | None:

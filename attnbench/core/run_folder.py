@@ -6,27 +6,25 @@ import fcntl
 import json
 import os
 import shlex
-from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from attnbench.core import disk
-from attnbench.core.disk import HEADER, RECORDS, SPOILED, TORN, StoreError, append_whole
-from attnbench.core.lock import holder
+from attnbench.core.disk import HEADER, RECORDS, StoreError, append_whole
 from attnbench.core.record import SCHEMA, Record
-from attnbench.core.store import Checked, numbered, numbered_lines, read_header
+from attnbench.core.store import StoredRecords, read_header
 
 APPENDING = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
 class RunFolder:
-    """One run on disk, open for appending by one process at a time."""
+    """One run on disk, and the records in it, open for appending by one process at a time."""
 
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         self.path, self.header = path, header
-        self.set_aside = ""
-        """What was taken out when the run was reopened: a sentence, or nothing."""
+        self.stored = StoredRecords(path, self.name)
+        self._keys = set[str]()
         self._descriptor = -1
 
     @property
@@ -49,7 +47,7 @@ class RunFolder:
         for attempt in range(100):
             path = out / machine / (stamp + f"-{attempt}" * bool(attempt))
             try:
-                disk.make_folder(path)
+                path.mkdir(parents=True)
             except FileExistsError:
                 if out.exists() and not out.is_dir():
                     raise StoreError(f"{out} is a file; --out takes a folder") from None
@@ -64,21 +62,22 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
-        """An earlier run: what a death left behind, if anything, is set aside.
-
-        Raises StoreError where another process writes to it, or it can't be read or written.
+        """An earlier run with its records. Raises StoreError where another process writes to it, or
+        it can't be read or written.
         """
         folder = cls(path, read_header(path))
         folder._open()
         try:
-            folder._set_aside()
-        except OSError as error:
-            folder.close()
-            raise folder._cant_write(error) from None
+            folder.stored = StoredRecords.read(path)
         except StoreError:
             folder.close()
             raise
+        folder._keys = {record.key for record in folder.stored.records}
         return folder
+
+    def __contains__(self, key: str) -> bool:
+        """Whether a cell has a record."""
+        return key in self._keys
 
     def save_header(self) -> None:
         """Write the header whole, or not at all; raises StoreError where it can't be written."""
@@ -89,35 +88,31 @@ class RunFolder:
             raise self._cant_write(error) from None
 
     def append(self, record: Record) -> None:
-        """One record, on disk when this returns.
+        """One record, on disk when this returns; it replaces an earlier one of its measurement.
 
         Raises :class:`StoreError` where it has no room, and nothing of it is left; and where the
         folder was moved or deleted.
         """
         self.check_in_place()
         with_paths = ("reason", "remedy", "note", "detail")
-        texts = {name: disk.short(getattr(record, name)) for name in with_paths}
-        line = record.with_(**texts).line().encode() + b"\n"
+        record = record.with_(**{name: disk.short(getattr(record, name)) for name in with_paths})
         try:
-            append_whole(self._descriptor, line)
+            append_whole(self._descriptor, record.line().encode() + b"\n")
         except OSError as error:
-            raise self._no_room(RECORDS, error) from None
-
-    def supersede(self, keys: Collection[str]) -> int:
-        """Take these cells' lines out, for the cells are measured again; how many lines it was.
-
-        They go to ``spoiled.jsonl`` as they are. Raises StoreError where there is no room.
-        """
-        numbers = [line for line, record in Checked(self.path).records() if record.key in keys]
-        try:
-            self._move(numbers, SPOILED)
-        except OSError as error:
-            raise self._no_room(SPOILED, error) from None
-        return len(numbers)
+            raise StoreError(
+                f"can't write to {self.path / RECORDS}: {error.strerror}; what was measured before "
+                f"is kept: make room, then {self.resumed_by}"
+            ) from None
+        self.stored.add(record)
+        self._keys.add(record.key)
 
     def check_in_place(self) -> None:
         """Raise :class:`StoreError` where the records are not under the run's path any more."""
-        if not _still_names(self.path / RECORDS, self._descriptor):
+        try:
+            there = os.path.samestat((self.path / RECORDS).stat(), os.fstat(self._descriptor))
+        except OSError:
+            there = False
+        if not there:
             raise StoreError(
                 f"{self.path / RECORDS} was moved or deleted while the run went on; if it was "
                 "moved, 'attnbench run --resume' with its new folder goes on with it"
@@ -130,85 +125,28 @@ class RunFolder:
             self._descriptor = -1
 
     def _open(self) -> None:
-        """Lock the run, or name the holder."""
-        path = self.path / RECORDS
+        """Lock the run; what a death left of its last line goes, or only lacked its end."""
         try:
-            self._descriptor = os.open(path, APPENDING, 0o666)
+            self._descriptor = os.open(self.path / RECORDS, APPENDING, 0o666)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            disk.sync_folder(self.path)
+            if size := os.fstat(self._descriptor).st_size:
+                start = (self.path / RECORDS).read_bytes().rfind(b"\n") + 1
+                tail = os.pread(self._descriptor, size - start, start)
+                if tail.endswith(b"}"):
+                    append_whole(self._descriptor, b"\n")
+                else:
+                    os.ftruncate(self._descriptor, start)
         except OSError as error:
             self.close()
             if isinstance(error, BlockingIOError):
                 raise StoreError(
-                    f"{holder(path)} is writing to {self.path}; wait until that one ends, or start "
-                    "a run of your own"
+                    f"another process is writing to {self.path}; wait until it ends, or start a "
+                    "run of your own"
                 ) from None
             raise self._cant_write(error) from None
-
-    def _set_aside(self) -> None:
-        """Take out damaged lines, and all but the first record of a measurement.
-
-        What a death left unfinished becomes a line, and is damaged like any other; or else only
-        its end was missing.
-        """
-        _end_line(self._descriptor)
-        checked = Checked(self.path)
-        for _ in checked.records():
-            pass
-        kinds = ("damaged", "repeated")
-        if numbers := {number for kind in kinds for number in checked.faults[kind]}:
-            self._move(numbers, TORN)
-            self.set_aside = (
-                f"{numbered(numbers)} of {self.path / RECORDS} was left unfinished when the run "
-                f"died, is damaged, or is of the same measurement as another: set aside in "
-                f"{TORN}, and what is missing is measured again"
-            )
-
-    def _move(self, numbers: Collection[int], file: str) -> None:
-        """Take lines out of the records and put them at the end of another file.
-
-        A death at any moment leaves each line in at least one of the two, and no cell twice among
-        the records.
-        """
-        if not numbers:
-            return
-        path = self.path / RECORDS
-        lines = [(number in numbers, line) for number, line in numbered_lines(self.path)]
-        other = os.open(self.path / file, APPENDING, 0o666)
-        try:
-            _end_line(other)
-            append_whole(other, b"".join(line for moves, line in lines if moves))
-        finally:
-            os.close(other)
-        try:
-            disk.write_whole(path, b"".join(line for moves, line in lines if not moves))
-        finally:  # what is appended goes to the file that has the name, whatever stopped it
-            self.close()
-            self._open()
-
-    def _no_room(self, file: str, error: OSError) -> StoreError:
-        return StoreError(
-            f"can't write to {self.path / file}: {error.strerror}; what was measured before is "
-            f"kept: make room, then {self.resumed_by}"
-        )
 
     def _cant_write(self, error: OSError) -> StoreError:
         return StoreError(
             f"can't write to {self.path}: {error.strerror}; make it writable, or start a new run "
             "elsewhere with --out"
         )
-
-
-def _end_line(descriptor: int) -> None:
-    """End the last line of a file, which a death may have cut off."""
-    size = os.fstat(descriptor).st_size
-    if size and os.pread(descriptor, 1, size - 1) != b"\n":
-        append_whole(descriptor, b"\n")
-
-
-def _still_names(path: Path, descriptor: int) -> bool:
-    """Whether a name still stands for what was opened under it."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except OSError:
-        return False

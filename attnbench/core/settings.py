@@ -6,14 +6,9 @@ the rest is set by :func:`apply` inside it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-HUGE = 1 << 33
-ALLOCATORS = PLAIN, KEPT = "plain", "kept"
-"""What becomes of freed pages on a CPU: the C library does with them what it does in any program
-that is started plainly, or a worker keeps them."""
 LARGE = (32 << 20) - (64 << 10)
 """glibc takes pieces of more than 32 MiB from the system and gives them back at once; of smaller
 ones it keeps as much as twice the largest that was freed before."""
@@ -24,8 +19,6 @@ class Settings:
     """What a worker is told."""
 
     threads: int = 1
-    allocator: str = PLAIN
-    """One of :data:`ALLOCATORS`."""
     tf32: bool = False
     """Float32 products keep float32; attention in TF32 would be another dtype."""
     reduced_precision_reduction: bool = True
@@ -35,10 +28,10 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """For the run's header."""
-        return {**asdict(self), "environment": environment(self.threads, self.allocator)}
+        return {**asdict(self), "environment": environment(self.threads)}
 
 
-def environment(threads: int, allocator: str = PLAIN) -> dict[str, str]:
+def environment(threads: int) -> dict[str, str]:
     """Variables that count only before the process starts.
 
     Waiting threads sleep: on a shared machine a spinning one takes the core from the one at work.
@@ -52,26 +45,7 @@ def environment(threads: int, allocator: str = PLAIN) -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": count,
         "OMP_WAIT_POLICY": "passive",
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-        **allocator_variables(allocator),
     }
-
-
-def allocator_variables(allocator: str) -> dict[str, str]:
-    """What tells glibc to give no page back, where that is asked for: returning a score matrix at
-    every call and faulting it in again is half of a dense variant's time.
-    """
-    if allocator != KEPT:
-        return {}
-    return {
-        "MALLOC_MMAP_THRESHOLD_": str(HUGE),
-        "MALLOC_TRIM_THRESHOLD_": str(HUGE * 2),
-        "MALLOC_TOP_PAD_": str(1 << 26),
-    }
-
-
-def allocator_of(header: Mapping[str, Any]) -> str:
-    """The allocator that a header of this protocol names."""
-    return str((header.get("settings") or {}).get("allocator", PLAIN))
 
 
 def apply(settings: Settings) -> None:
@@ -84,5 +58,4 @@ def apply(settings: Settings) -> None:
     matmul = torch.backends.cuda.matmul
     matmul.allow_fp16_reduced_precision_reduction = settings.reduced_precision_reduction
     matmul.allow_bf16_reduced_precision_reduction = settings.reduced_precision_reduction
-    if settings.allocator == PLAIN:  # as after a program's first large tensor, whatever came before
-        torch.empty(LARGE, dtype=torch.uint8)
+    torch.empty(LARGE, dtype=torch.uint8)  # as after a program's first one, whatever came before

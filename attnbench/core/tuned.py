@@ -24,7 +24,7 @@ from msgspec import Meta
 from attnbench.core import disk
 from attnbench.core import gpu as nvml
 from attnbench.core.disk import short, unwritable
-from attnbench.core.format import first_few, key_values
+from attnbench.core.format import key_values
 from attnbench.core.record import DamagedRun
 
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ FORM = 1
 DEPENDS_ON = ("torch", "triton")
 """The distributions whose version a line is for."""
 ELSEWHERE = "set XDG_DATA_HOME to a folder that you can write to"
-SHOWN = 5
-"""Lines that are named of those that are not used for one reason."""
 Kind = tuple[Any, ...]
 Length = Annotated[int, Meta(ge=1)]
 
@@ -154,9 +152,7 @@ def _ignore(what: str, why: str) -> None:
 
 
 def read_lines(path: Path, versions: Mapping[str, str]) -> list[TunedLine]:
-    """The lines of a file that count under these versions; each reason for which others do not is
-    a warning.
-    """
+    """The lines of a file that count under these versions; others are warned of."""
     where = f"tuned options in {short(str(path))}"
     try:
         texts = path.read_bytes().splitlines()
@@ -165,39 +161,29 @@ def read_lines(path: Path, versions: Mapping[str, str]) -> list[TunedLine]:
     except OSError as error:
         _ignore(where, str(error.strerror))
         return []
-    good, whys = [], dict[str, list[str]]()
-    for number, text in enumerate(texts, 1):
-        line = _line(text) if text.strip() else None
-        if isinstance(line, str):
-            whys.setdefault(line, []).append(str(number))
-        elif line is None:
-            continue
-        elif line.versions != versions:
-            whys.setdefault(_other_versions(line.versions, versions), []).append(str(number))
-        else:
-            good.append(line)
-    for why, numbers in whys.items():
-        lines = f"line{'s' if len(numbers) > 1 else ''} {first_few(numbers, SHOWN)}"
-        _ignore(f"{where}, {lines},", why)
-    return good
+    lines = [_line(text) for text in texts if text.strip()]
+    if None in lines:
+        _ignore(f"some {where}", "they can't be read as what this 'attnbench tune' writes")
+    good = [line for line in lines if line is not None]
+    if others := [line for line in good if line.versions != versions]:
+        _ignore(f"some {where}", _other_versions(others[-1].versions, versions))
+    return [line for line in good if line.versions == versions]
 
 
-def _line(text: bytes) -> TunedLine | str:
-    """A line, or why it is none."""
+def _line(text: bytes) -> TunedLine | None:
+    """A line; None for what is none, or of a newer form."""
     try:
-        values = disk.from_json(text)
-        form = values["tuned"]
-        if isinstance(form, int) and form > FORM:
-            return f"a newer attnbench wrote them, in form {form}, and this one reads {FORM}"
-        return msgspec.convert(values, TunedLine)
-    except (ValueError, KeyError, TypeError):  # msgspec's errors are ValueErrors
-        return "they can't be read as what 'attnbench tune' writes"
+        line = msgspec.json.decode(text, type=TunedLine)
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        return None
+    return line if line.tuned <= FORM else None
 
 
 def _other_versions(then: Mapping[str, str], now: Mapping[str, str]) -> str:
     names = [name for name in DEPENDS_ON if then.get(name) != now.get(name)]
-    each = (f"{name} was {then.get(name, 'absent')}" for name in names)
-    return f"{' and '.join(each)}, and is {' and '.join(now.get(name, 'absent') for name in names)}"
+    return "; ".join(
+        f"{n} was {then.get(n, 'absent')}, and is {now.get(n, 'absent')}" for n in names
+    )
 
 
 def save_lines(path: Path, new: Sequence[TunedLine], instead_of: Sequence[Kind]) -> None:
@@ -209,12 +195,12 @@ def save_lines(path: Path, new: Sequence[TunedLine], instead_of: Sequence[Kind])
         lines = []
         for text in texts:
             line = _line(text)
-            if isinstance(line, str) or line.kind not in instead_of:
+            if line is None or line.kind not in instead_of:
                 lines.append(text)
         lines += map(msgspec.json.encode, new)
         if lines == texts:
             return
-        disk.make_folder(path.parent, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         disk.write_whole(path, b"".join(text + b"\n" for text in lines))
     except OSError as error:
         raise unwritable(f"the tuned options {path}", error, ELSEWHERE) from None

@@ -151,7 +151,7 @@ class CellOutput(io.TextIOBase):
             self.refresh()
         return len(text)
 
-    def draw(self, now: Now, below: object) -> CellOutput:
+    def draw(self, now: Now) -> CellOutput:
         """The progress that is shown from now on."""
         self._now = now
         return self

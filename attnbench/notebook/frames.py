@@ -11,9 +11,8 @@ import pandas as pd
 
 from attnbench.command.arguments import BadWord
 from attnbench.core.store import each_run
-from attnbench.core.store import load as read_frames
 from attnbench.report import tidy
-from attnbench.report.scenes import ReportRun, gather
+from attnbench.report.scenes import ReportRun, gather, read_run
 from impls.operators import PARAMETERS
 from impls.problem import Problem
 
@@ -69,11 +68,15 @@ def load(*runs: str | Path, samples: bool = False) -> Measurements:
     >>> df[df.verdict == "use"].pivot_table("ms", "seq", "variant")       # doctest: +SKIP
     """
     folders = each_run(map(Path, runs or ("results",)))
-    raw = read_frames(folders)
-    counts = raw.attrs.pop("rows")
-    raw["folder"] = [str(p) for p, n in zip(folders, counts, strict=True) for _ in range(n)]
+    gathered = [read_run(folder, number) for number, folder in enumerate(folders)]
+    raw = pd.json_normalize(
+        [
+            {**record.to_dict(), "machine": run.machine, "folder": str(run.path)}
+            for run in gathered
+            for record in run.records
+        ]
+    )
     raw = raw.drop(columns=[*PARTS, *([] if samples else [SAMPLES])], errors="ignore")
-    gathered = gather(folders) if len(raw) else []
     problems = [record.problem for run in gathered for record in run.records]
     several = [name for name in VARYING if len({getattr(p, name) for p in problems}) > 1]
     if "q_len" in several and all(p.q_len in (1, p.kv_len) for p in problems):

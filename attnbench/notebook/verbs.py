@@ -20,7 +20,7 @@ from attnbench.command.progress import Progress
 from attnbench.core.format import roughly
 from attnbench.features.choose import view
 from attnbench.features.choose.verb import answer, answer_calls
-from attnbench.features.run.verb import measure, measuring_s, places_of, start_run
+from attnbench.features.run.verb import measure, places_of, start_run
 from attnbench.notebook.arguments import parse
 from attnbench.notebook.display import cell_output
 from attnbench.notebook.frames import Measurements, load
@@ -69,7 +69,6 @@ def run(
     budget: float | None = None,
     tables: str | Path | Iterable[str | Path] = (),
     threads: int | None = None,
-    allocator: str | None = None,
     seed: int | None = None,
     energy: bool = False,
     out: str | Path = "results",
@@ -106,8 +105,7 @@ def _measured(new: Run, places: Places) -> Path:
     """Measure a run; its folder. Raises KeyboardInterrupt that says how to go on."""
     path = new.folder.path
     try:
-        with closing(new.folder), Progress(new.left) as progress:
-            progress.at(0, new.left, measuring_s(new), "the worker starts")
+        with closing(new.folder), Progress() as progress:
             measure(new, places, progress)
     except (Stopped, KeyboardInterrupt):
         raise KeyboardInterrupt(
@@ -215,7 +213,6 @@ def choose(  # type: ignore[misc]  # the limits above are these, which editors s
     measure: bool = False,
     tables: str | Path | Iterable[str | Path] = (),
     threads: int | None = None,
-    allocator: str | None = None,
     seed: int | None = None,
     out: str | Path = "results",
     quiet: bool = False,

@@ -14,12 +14,11 @@ from typing import Any
 from attnbench.answer.ranking import margin_of, ran_the_same, torch_rank
 from attnbench.answer.regimes import Regime, regimes
 from attnbench.answer.standings import Crossing, Standing, Stretch, crossings, standings, stretches
-from attnbench.core.disk import RECORDS, StoreError
+from attnbench.core.disk import StoreError
 from attnbench.core.format import counted, size
 from attnbench.core.lock import collector_off
 from attnbench.core.record import Record
-from attnbench.core.settings import KEPT, allocator_of
-from attnbench.core.store import Checked, read_header, some_runs
+from attnbench.core.store import StoredRecords, read_header, some_runs
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,9 @@ class ReportRun:
     lines: Sequence[int]
     """The line of each record in the run's file, counted from 1."""
     notes: Sequence[str] = ()
-    """Sentences on the run as a whole: it was cut off, or has numbers that aren't finite."""
+    """Sentences on the run as a whole: lines that can't be read, measurements that are missing."""
+    again: int = 0
+    """Measurements that were repeated, as the machine had drifted."""
 
     @cached_property
     def margin(self) -> float:
@@ -67,8 +68,6 @@ def machine_line(run: ReportRun) -> str:
         words.append(f"torch {version}")
     if threads := settings.get("threads"):
         words.append(counted(threads, "thread"))
-    if allocator_of(run.header) == KEPT:
-        words.append("freed pages kept")
     if started := run.header.get("started"):
         day = datetime.fromisoformat(started)
         words.append(f"{day.day} {day:%B %Y}")
@@ -173,25 +172,25 @@ def gather(paths: Sequence[Path]) -> list[ReportRun]:
     return read
 
 
-def read_run(path: Path, number: int = 0) -> ReportRun:
+def read_run(path: Path, number: int = 0, stored: StoredRecords | None = None) -> ReportRun:
     """A run; its records are without control characters in their names and reasons. Raises
     StoreError for what is no run.
+
+    ``stored``: its records, where they were read before.
     """
-    header, checked = read_header(path), Checked(path)
-    lines, records = list[int](), list[Record]()
-    for line, record in checked.records():
+    header, stored = read_header(path), stored or StoredRecords.read(path)
+    records = []
+    for record in stored.records:
         if CONTROL.search(record.variant + record.reason):
             variant, reason = (CONTROL.sub("\ufffd", x) for x in (record.variant, record.reason))
             record = record.with_(variant=variant, reason=reason)
-        lines.append(line)
         records.append(record)
-    torn = checked.cut_off()  # which has a note of its own
-    run = ReportRun(number, path, header, records, lines)
+    run = ReportRun(number, path, header, records, stored.lines, again=stored.again)
     legs = (
         f"leg {n} of the run, whose measurements are ranked apart: {'; '.join(leg['changes'])}"
         for n, leg in enumerate(header.get("legs", ()), 2)
     )
-    return replace(run, notes=(*_notes(run, torn=torn), *checked.sentences(), *legs))
+    return replace(run, notes=(*_notes(run), *stored.faults(), *legs))
 
 
 def not_advised(records: Iterable[Record]) -> Iterator[str]:
@@ -204,13 +203,8 @@ def not_advised(records: Iterable[Record]) -> Iterator[str]:
         yield f"never advised: {name}, wrong on other inputs, {why}"
 
 
-def _notes(run: ReportRun, *, torn: bool) -> Iterator[str]:
+def _notes(run: ReportRun) -> Iterator[str]:
     """Sentences on what a run lacks, and on what torch chose."""
-    if torn:
-        yield (
-            f"the run was cut off: the end of its {RECORDS} was left unfinished; what came before "
-            "is shown"
-        )
     if run.coverage:
         there, cells = run.coverage
         yield (

@@ -19,7 +19,7 @@ from attnbench.core.process import START_LIMIT_S as START_LIMIT_S
 from attnbench.core.process import Worker
 from attnbench.core.process import WorkerLost as WorkerLost
 from attnbench.core.record import InvalidRecord, Record, Status
-from attnbench.core.settings import Settings, allocator_variables
+from attnbench.core.settings import Settings
 from attnbench.sweep.plan import Cell
 from impls.problem import Problem
 
@@ -56,9 +56,8 @@ class LocalEngine(Worker):
         **more: Any,
     ) -> None:
         """As of :class:`Worker`."""
-        own = {**allocator_variables(settings.allocator), **(variables or {})}
         module = "attnbench.sweep.worker"
-        super().__init__(module, settings.threads, path=path, variables=own, **more)
+        super().__init__(module, settings.threads, path=path, variables=variables, **more)
         self.settings = settings
 
     def _start(self) -> None:
@@ -117,10 +116,9 @@ def _record_of(cell: Cell, answer: Mapping[str, Any], engine: Engine) -> Record:
     why = "the worker answered about another measurement"
     try:
         record = _printable(Record.from_dict(answer["record"]))
-        record.line()
         if record.key == cell.key:
             return record
-    except (InvalidRecord, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (InvalidRecord, KeyError, TypeError) as error:
         why = f"the worker's answer is no record: {error}"
     engine.close()
     raise WorkerLost(why, "")

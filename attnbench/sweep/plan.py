@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from attnbench.core import gpu as nvml
@@ -69,11 +67,9 @@ REASONS = 3
 """Why measurements are left out is said of so few reasons."""
 DIGITS = 12
 """A length has fewer."""
-HALF = 1.2
-"""The speed of attention over that of a small product, where all rows are taken together: many
-work on half of the pairs."""
-GPU_FLOPS = 1e14
-"""A guess at the same of one kernel on a GPU, until the run itself has shown better."""
+CPU_FLOPS, GPU_FLOPS = 1.2e11, 1e14
+"""Guesses at attention's speed, of all rows together: of a thread where :func:`pace` is 1, and of
+one kernel on a GPU."""
 TWO_BYTES = 4
 """How many times as fast a GPU works on numbers of two bytes: a guess too."""
 SEVERAL_KERNELS = 20
@@ -122,13 +118,8 @@ class Plan:
         """The cells that a worker will see."""
         return [c for c in self.cells if c.left_out is None]
 
-    @property
-    def about_s(self) -> float:
-        """A guess at the seconds of the worker's start, the ceilings, and all cells."""
-        return ceilings_s() + sum(c.guess_s for c in self.to_run)
-
-    def sentence(self, about_s: float | None = None) -> str:
-        """One line: how many cells, how many are left out and why, about how long: ``about_s``."""
+    def sentence(self, about_s: float) -> str:
+        """One line: how many cells, how many are left out and why, and about how long."""
         runs, left = self.to_run, [c.left_out for c in self.cells if c.left_out is not None]
         variants, problems = len({c.variant.label for c in runs}), len({c.problem for c in runs})
         text = f"{counted(len(runs), 'measurement')}: {counted(variants, 'variant')} on "
@@ -138,7 +129,7 @@ class Plan:
             reasons = "; ".join(f"{n} × {reason}" for reason, n in why.most_common())
             reasons = reasons if len(why) <= REASONS else "'attnbench list --why' says why"
             text += f"; {len(left)} left out ({reasons})"
-        return f"{text}; about {roughly(self.about_s if about_s is None else about_s)}"
+        return f"{text}; about {roughly(about_s)}"
 
     def warnings(self) -> Iterator[str]:
         """What may not be meant: rows that no key is visible to."""
@@ -226,24 +217,23 @@ def _check_captured(problem: Problem) -> None:
         if file.exists() and not file.is_file():
             raise OSError("it is no file")
         with file.open("rb") as opened, np.load(opened) as arrays:
-            for part, shape in shapes.items():
-                if arrays[part].shape != shape:
-                    raise InvalidProblem(
-                        f"{file}: {part} has the shape {arrays[part].shape}, and the problem "
-                        f"{problem} needs {shape}; set --seq, --heads, --head-dim to fit the file"
-                    )
-                if arrays[part].dtype.kind not in "fiu":
-                    raise InvalidProblem(f"{file}: {part} is of {arrays[part].dtype}, no numbers")
-                if not np.isfinite(arrays[part].astype(np.float64)).all():
-                    raise InvalidProblem(
-                        f"{file}: {part} holds numbers that are not finite; nothing can be said"
-                    )
-    except InvalidProblem:
-        raise
+            parts = {part: arrays[part] for part in shapes}
     except Exception as error:  # cut off, or nothing of the kind
         raise InvalidProblem(
             f"captured inputs {file} can't be read as an .npz of q, k and v: {error}"
         ) from None
+    for part, array in parts.items():
+        if array.dtype.kind not in "fiu":
+            raise InvalidProblem(f"{file}: {part} is of {array.dtype}, no numbers")
+        if array.shape != shapes[part]:
+            raise InvalidProblem(
+                f"{file}: {part} has the shape {array.shape}, and the problem {problem} needs "
+                f"{shapes[part]}; set --seq, --heads, --head-dim to fit the file"
+            )
+        if not np.isfinite(array.astype(np.float64)).all():
+            raise InvalidProblem(
+                f"{file}: {part} holds numbers that are not finite; nothing can be said"
+            )
 
 
 def here(device: str, machine: Machine) -> Gpu | None:
@@ -348,25 +338,6 @@ def _cells(
                 yield _cell(row, problem, grid, machine)
 
 
-@lru_cache
-def _thread_flops() -> float:
-    """What a thread of this machine does a second in a product of 64 x 64, by numpy.
-
-    A larger one is shared out among threads that wait for each other: where others are busy, it
-    seems up to a hundred times as slow.
-    """
-    import numpy as np
-
-    square = np.ones((64, 64), np.float32)
-    spent = []
-    for _ in range(50):
-        start = perf_counter()
-        for _ in range(10):
-            square @ square
-        spent.append(perf_counter() - start)
-    return float(10 * 2 * 64**3 / min(spent))
-
-
 def _cell(variant: Variant, problem: Problem, grid: Preset, machine: Machine) -> Cell:
     if (missing := why_not(variant, machine)) is not None:
         more = {"remedy": missing.remedy}
@@ -382,7 +353,7 @@ def _cell(variant: Variant, problem: Problem, grid: Preset, machine: Machine) ->
 def call_s(problem: Problem, machine: Machine) -> float:
     """A guess at the seconds of a call: the work of dense attention at this machine's speed."""
     if problem.device == "cpu":
-        rate = HALF * machine.threads * _thread_flops()
+        rate = CPU_FLOPS * machine.threads / pace()
     else:
         rate = GPU_FLOPS * (TWO_BYTES if problem.dtype in ("bfloat16", "float16") else 1)
     return _dense_work(problem) / rate

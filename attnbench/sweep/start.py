@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import attnbench
 import impls
 from attnbench.core.checkout import code
 from attnbench.core.disk import StoreError, long, name_from_here, short, table_words
 from attnbench.core.evidence import stored_floors, stored_selfcheck
-from attnbench.core.format import counted, duration
+from attnbench.core.format import counted
 from attnbench.core.machine import Machine, this_machine, version_of
-from attnbench.core.record import PROTOCOL, Record, Status, Time
+from attnbench.core.record import PROTOCOL
 from attnbench.core.run_folder import RunFolder
-from attnbench.core.settings import PLAIN, Settings
-from attnbench.core.store import read_header, read_records
-from attnbench.sweep.outside import code_files, origins, outside_rows
-from attnbench.sweep.plan import Plan, make_plan
+from attnbench.core.settings import Settings
+from attnbench.core.store import read_header
+from attnbench.sweep.plan import Cell, Plan, ceilings_s, make_plan
 from attnbench.sweep.presets import PRESETS, Preset
+from impls import own_rows
 from impls.errors import CantBeDone
+from impls.loading import file_of
 from impls.masks import Mask
 from impls.problem import InvalidProblem, Problem
+from impls.spec import Variant
 
 if TYPE_CHECKING:
     import argparse
@@ -62,20 +64,12 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     code = then["code"]
     if "files" not in then or "ruler" not in code:
         return ["an earlier attnbench measured it, which didn't write down with which code"]
-    commit = f"commit {code['commit'][:8]}" if code.get("commit") else "an unknown commit"
-    commit += " with changes" * bool(code.get("commit") and code.get("dirty"))
     what = {"impls": "the code of the variants", "ruler": "the code that measures"}
-    changes = [
-        f"{what[name]} is not that of {commit}" for name in what if code[name] != now["code"][name]
-    ]
-    before, after = then["files"], now["files"]
-    same = {*before.values()} & {*after.values()}  # the file may have moved
-    for file in dict.fromkeys([*before, *after]):
-        if file in before and before[file] not in same:
-            change = "holds something else" if file in after else "is not read any more"
-            changes.append(f"{file} {change}")
-        elif file not in before and after[file] not in same:
-            changes.append(f"{file} is read too")
+    changes = [f"{what[name]} has changed" for name in what if code[name] != now["code"][name]]
+    before, after = (  # by their names alone, for they may have moved
+        {(Path(file).name, digest) for file, digest in leg["files"].items()} for leg in (then, now)
+    )
+    changes += [f"{name} has changed" for name in sorted({name for name, _ in before ^ after})]
     tuned, tuned_now = (leg.get("tuned") or {} for leg in (then, now))
     for label in dict.fromkeys([*tuned, *tuned_now]):
         if tuned.get(label) != tuned_now.get(label):
@@ -98,34 +92,21 @@ def _versions(leg: Mapping[str, Any]) -> dict[str, str]:
     return versions
 
 
-class Unchanged:
-    """Notices changes to what a leg depends on while the leg is measured, by the files' times."""
+def latest_leg(header: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of what was measured last."""
+    return {**header, **[{}, *header.get("legs", ())][-1]}
 
-    def __init__(self, folder: RunFolder) -> None:
-        leg = {**folder.header, **[{}, *folder.header.get("legs", ())][-1]}
-        self._folder = folder
-        self._files = [long(file) for file in leg.get("files") or ()]
-        if leg.get("code"):
-            self._files += chain.from_iterable(sources().values())
-        self._stamps = self._now()
 
-    def _now(self) -> dict[Path, tuple[int, int]]:
-        stamps = dict.fromkeys(self._files, (0, 0))
-        for file in stamps:
-            with suppress(OSError):
-                status = file.stat()
-                stamps[file] = status.st_mtime_ns, status.st_size
-        return stamps
-
-    def check(self) -> None:
-        """Raise CantBeDone for a change."""
-        now = self._now()
-        if changed := [str(file) for file in now if now[file] != self._stamps[file]]:
+def check_unchanged(folder: RunFolder, since: float) -> None:
+    """Raise CantBeDone where a file that the run's leg depends on was changed since a moment."""
+    leg = latest_leg(folder.header)
+    code = chain.from_iterable(sources().values()) if leg.get("code") else ()
+    for file in (*map(long, leg.get("files", ())), *code):
+        if not file.exists() or file.stat().st_mtime > since:
             raise CantBeDone(
-                f"{', '.join(map(short, changed[:3]))} was changed while the run went "
-                "on, so the measurement at hand may be of either and is dropped; what was "
-                f"measured before is kept. Put it back, then {self._folder.resumed_by}, or add "
-                "--anyway to go on apart"
+                f"{short(str(file))} was changed while the run went on, so the measurement at hand "
+                "may be of either and is dropped; what was measured before is kept. Put it back, "
+                f"then {folder.resumed_by}, or add --anyway to go on apart"
             )
 
 
@@ -134,6 +115,74 @@ def sources() -> dict[str, list[Path]]:
     variants, own = (Path(str(package.__file__)).parent for package in (impls, attnbench))
     ruler = [*own.glob("*.py"), *(f for room in MEASURING for f in (own / room).rglob("*.py"))]
     return {"impls": sorted(variants.rglob("*.py")), "ruler": sorted(ruler)}
+
+
+CODE = frozenset(
+    ".py .so .c .cc .cpp .cxx .h .hpp .cu .cuh .cl .hip .metal .ptx .cubin".split()  # noqa: SIM905
+)
+"""Files of a package that are code, though it be compiled when it is first called."""
+
+
+def outside_rows(variants: Iterable[Variant]) -> list[Variant]:
+    """The rows among some variants, and their cores, that are not attnbench's, one a name."""
+    both = (row for variant in variants for row in (variant, variant.core) if row is not None)
+    return list({row.name: row for row in both if row.name not in own_rows()}.values())
+
+
+def origins(rows: Iterable[Variant]) -> dict[str, dict[str, Any]]:
+    """By distribution or row file: its rows, and its commit where that can be told."""
+    by_origin: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        if row.origin not in by_origin:
+            file = file_of(row.origin if row.origin.endswith(".py") else row.build)
+            facts = code(file.resolve().parent) if file else {"commit": None, "dirty": None}
+            by_origin[row.origin] = {"rows": [], **facts}
+        by_origin[row.origin]["rows"].append(row.name)
+    return by_origin
+
+
+def code_files(rows: Sequence[Variant], tables: Sequence[str | Path]) -> list[Path]:
+    """The files of rows' code: the row files, the packages that hold what rows name, and what
+    files beside the row files these import in turn.
+    """
+    left = [Path(table).resolve() for table in tables]
+    beside = sorted({table.parent for table in left})
+    paths = [x for row in rows for x in (row.build, row.definition, row.cost, row.shares) if x]
+    for place in dict.fromkeys(path.rpartition(":")[0] for path in paths):
+        left += [Path(place).resolve()] if place.endswith(".py") else _package(place)
+    files = dict.fromkeys(left)
+    while left:
+        for top in sorted(_imports(left.pop())):
+            new = [f for folder in beside for f in _modules(folder, top) if f not in files]
+            files.update(dict.fromkeys(new))
+            left += new
+    return list(files)
+
+
+def _imports(file: Path) -> set[str]:
+    """The first words of all that a file imports."""
+    try:
+        nodes = [*ast.walk(ast.parse(file.read_bytes()))] if file.suffix == ".py" else []
+    except (OSError, SyntaxError, ValueError):
+        return set()
+    names = [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    return {name.partition(".")[0] for name in names} - {""}
+
+
+def _modules(folder: Path, top: str) -> list[Path]:
+    """The files of a module or a package that lies in a folder."""
+    if (module := folder / f"{top}.py").is_file():
+        return [module]
+    return sorted(f for f in (folder / top).rglob("*") if f.suffix in CODE and f.is_file())
+
+
+def _package(place: str) -> list[Path]:
+    """The files of the package that a module belongs to."""
+    if (file := file_of(place)) is None:
+        return []
+    file, deep = file.resolve(), place.count(".") + (file.name == "__init__.py")
+    return _modules(file.parents[deep], place.partition(".")[0])
 
 
 def _files_of_leg(plan: Plan) -> Iterator[Path]:
@@ -162,95 +211,23 @@ def digest(files: Iterable[Path]) -> str:
     return hasher.hexdigest()[:16]
 
 
-LESS = 0.9
-"""Of a forward pass's least sample: the whole interval of a training step may not be under it."""
-WORK_GROWS, TIME_STANDS = 3.0, 1.05
-"""Work that grows by so much, in a time that grows by less than so much."""
-OVERHEAD_S = {"cpu": 1e-3, "cuda": 1e-4}
-"""A call as long as this is not all overhead."""
-
-
-class _TimeSoFar(NamedTuple):
-    """What is kept of a record to hold others against: a long run has many thousands."""
-
-    problem: Problem
-    time: Time
-    """Without its samples."""
-    flops: float | None
-    """None too where ranks wait for each other, which is no work."""
-
-
-class RunRecords:
-    """What a run has so far: which cells, and the times that others are held against."""
-
-    def __init__(self, records: Iterable[Record] = ()) -> None:
-        self._cells: set[str] = set()
-        self._times: dict[tuple[Any, ...], list[_TimeSoFar]] = {}
-        for record in records:
-            self._cells.add(record.key)
-            self.doubt(record)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._cells
-
-    def __len__(self) -> int:
-        return len(self._cells)
-
-    def doubt(self, record: Record) -> Record:
-        """The record as it is, whose time is kept; or as one that contradicts another's time, and
-        is not believed.
-        """
-        if record.time is None:
-            return record
-        p, flops = record.problem, record.cost.flops if record.cost and not record.ranks else None
-        entry = _TimeSoFar(p, record.time.with_(samples_s=[]), flops)
-        # its mask may fit one length alone
-        alike = p.with_(phase="forward", q_len=1, kv_len=1, mask=Mask())
-        others = self._times.setdefault((record.variant, record.node, str(p.mask), alike), [])
-        if why := next(filter(None, (_contradiction(entry, other) for other in others)), ""):
-            return record.with_(status=Status.IMPLAUSIBLE, reason=why, time=None)
-        others.append(entry)
-        return record
-
-
-def _contradiction(one: _TimeSoFar, other: _TimeSoFar) -> str:
-    """Why two times can't both be true; empty where they can."""
-    less, more = sorted((one, other), key=lambda entry: entry.problem.kv_len)
-    p, q, short_s, long_s = less.problem, more.problem, less.time, more.time
-    if (p.q_len, p.kv_len) == (q.q_len, q.kv_len):
-        times = {p.phase: short_s, q.phase: long_s}
-        train, forward = times.get("train"), times.get("forward")
-        if train and forward and train.high_s < LESS * forward.min_s:
-            return (
-                f"a training step took {duration(train.median_s)} and its forward pass alone "
-                f"{duration(forward.median_s)}"
-            )
-        return ""
-    if p.phase != q.phase or short_s.median_s < OVERHEAD_S[p.device.split(":")[0]]:
-        return ""
-    grows = more.flops / max(less.flops, 1) if less.flops is not None and more.flops else 0.0
-    if grows < WORK_GROWS or long_s.high_s >= TIME_STANDS * short_s.low_s:
-        return ""
-    return (
-        f"its time stands still from {p.kv_len} to {q.kv_len} tokens "
-        f"({duration(short_s.median_s)}, {duration(long_s.median_s)}) while its work grows "
-        f"{grows:.2g}-fold"
-    )
-
-
 @dataclass
 class Run:
-    """A plan, the folder its records go to, and what that folder already holds."""
+    """A plan, and the folder that its records go to."""
 
     plan: Plan
     folder: RunFolder
-    done: RunRecords
     settings: Settings
 
     @property
-    def left(self) -> int:
-        """How many cells are to be measured."""
-        return sum(cell.key not in self.done for cell in self.plan.to_run)
+    def left(self) -> list[Cell]:
+        """The cells that are to be measured."""
+        return [cell for cell in self.plan.to_run if cell.key not in self.folder]
+
+    @property
+    def about_s(self) -> float:
+        """A guess at the seconds of the worker's start, the ceilings, and these cells."""
+        return ceilings_s() + sum(cell.guess_s for cell in self.left)
 
 
 def find_preset(name: str | None, machine: Machine) -> Preset:
@@ -272,9 +249,8 @@ def pinned(threads: int | None, machine: Machine) -> int:
 
 
 def settings_of(arguments: argparse.Namespace, machine: Machine) -> Settings:
-    """What ``--threads`` and ``--allocator`` ask for."""
-    threads, allocator = pinned(arguments.threads, machine), arguments.allocator or PLAIN
-    return Settings(threads=threads, allocator=allocator)
+    """What ``--threads`` asks for."""
+    return Settings(threads=pinned(arguments.threads, machine))
 
 
 def _now(command: str | None = None) -> dict[str, str]:
@@ -291,7 +267,6 @@ def begin(
     *,
     seed: int,
     threads: int | None,
-    allocator: str | None = None,
     energy: bool = False,
     machine: Machine | None = None,
     command: str | None = None,
@@ -304,7 +279,7 @@ def begin(
     only says in short what they are.
     """
     machine = machine or this_machine()
-    settings = Settings(threads=pinned(threads, machine), allocator=allocator or PLAIN)
+    settings = Settings(threads=pinned(threads, machine))
     grid = _with_files_named(grid)
     problems = [as_recorded(p) for p in problems]
     plan = make_plan(impls.table(tables), names, grid, machine, problems, tuned=True)
@@ -323,10 +298,9 @@ def begin(
         "tables": [str(Path(t).resolve()) for t in tables],
         "settings": settings.to_dict(),
         **leg_facts(plan, tables, machine),
-        "folder": str(Path.cwd()) if _files(asdict(grid)) else "",
         **_now(command),
     }
-    return Run(plan, RunFolder.create(out, machine.name, header), RunRecords(), settings)
+    return Run(plan, RunFolder.create(out, machine.name, header), settings)
 
 
 def resume(
@@ -341,51 +315,47 @@ def resume(
     """
     header, machine = read_header(path), machine or this_machine()
     try:
-        if header["protocol"] != PROTOCOL:
-            raise StoreError(
-                f"{path} was measured with protocol {header['protocol']} and this attnbench has "
-                f"{PROTOCOL}: numbers of unlike protocols can't share a run; start a new one"
-            )
-        if header["machine"]["name"] != machine.name:
-            raise StoreError(
-                f"{path} was measured on {header['machine']['name']}, and this is {machine.name}; "
-                "start a new run"
-            )
-        _check_same(path, header, tables)
+        _check_same(path, header, machine, tables)
         problems = [Problem.from_dict(values) for values in header.get("problems", ())]
         grid = Preset.from_dict(header["grid"])
         table = impls.table(tables)
         plan = make_plan(table, header["variants"], grid, machine, problems, tuned=True)
-        settings = Settings(**{k: v for k, v in header["settings"].items() if k != "environment"})
-        pinned(settings.threads, machine)
+        settings = Settings(threads=pinned(header["settings"]["threads"], machine))
         now = leg_facts(plan, tables, machine)
-        changed = differences({**header, **[{}, *header.get("legs", ())][-1]}, now)
+        changed = differences(latest_leg(header), now)
     except (KeyError, TypeError, AttributeError) as error:
         raise StoreError(f"the header of {path} is damaged ({error}); start a new run") from None
-    done = RunRecords(read_records(path)) if changed else RunRecords()
-    if all(cell.key in done for cell in plan.cells):
+    run = Run(plan, RunFolder.reopen(path), settings)
+    if not run.left:
         changed = []  # nothing is left to be measured, so nothing is mixed
     if changed and not anyway:
+        run.folder.close()
         raise StoreError(
             f"{path} can't go on as it began: {'; '.join(changed)}. Put that back, start a new "
             "run, or add --anyway, which measures the rest as another leg of this run, ranked apart"
         )
-    folder = RunFolder.reopen(path)
     if changed:
-        folder.header.setdefault("legs", []).append({**now, "changes": changed, **_now()})
-        folder.save_header()
-    return Run(plan, folder, RunRecords(read_records(path)), settings)
+        run.folder.header.setdefault("legs", []).append({**now, "changes": changed, **_now()})
+        run.folder.save_header()
+    return run
 
 
-def _check_same(path: Path, header: Mapping[str, Any], tables: Sequence[str]) -> None:
-    """Raise where a header lacks something, other files of rows are named, or masks' and inputs'
-    files would be looked for in another folder.
-    """
+def _check_same(
+    path: Path, header: Mapping[str, Any], machine: Machine, tables: Sequence[str]
+) -> None:
+    """Raise where a header lacks something, or is of another protocol, machine or files of rows."""
     for needed in ("seed", "budget_s"):
         header[needed]
-    files = _files(header["grid"])
-    if files and long(header["folder"]) != Path.cwd():
-        raise StoreError(f"the run reads {files[0]}: resume it from {header['folder']}")
+    if header["protocol"] != PROTOCOL:
+        raise StoreError(
+            f"{path} was measured with protocol {header['protocol']} and this attnbench has "
+            f"{PROTOCOL}: numbers of unlike protocols can't share a run; start a new one"
+        )
+    if header["machine"]["name"] != machine.name:
+        raise StoreError(
+            f"{path} was measured on {header['machine']['name']}, and this is {machine.name}; "
+            "start a new run"
+        )
     before = header["tables"]
     if sorted(Path(table).name for table in before) != sorted(Path(table).name for table in tables):
         again = shlex.join(table_words(header))
@@ -398,7 +368,7 @@ def _check_same(path: Path, header: Mapping[str, Any], tables: Sequence[str]) ->
 
 
 def _with_files_named(grid: Preset) -> Preset:
-    """The grid, with its masks' and inputs' files as :func:`name_from_here` spells them."""
+    """The grid, with its masks' and inputs' files as records name them."""
     return replace(
         grid,
         mask=tuple(str(_mask_named(Mask.parse(text))) for text in grid.mask),
@@ -422,10 +392,3 @@ def _mask_named(mask: Mask) -> Mask:
 def _inputs_named(inputs: str) -> str:
     kind, colon, file = inputs.partition(":")
     return f"{kind}:{name_from_here(file)}" if colon else inputs
-
-
-def _files(grid: Mapping[str, Any]) -> list[str]:
-    """What a grid reads: masks and inputs that are files."""
-    each = grid.get("parts") or [grid]
-    masks = [x for one in each for x in one["mask"] if "dense:" in x or "bias:" in x]
-    return masks + [x for one in each for x in one["inputs"] if x.startswith("captured:")]

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from math import inf
-from queue import SimpleQueue
-from time import monotonic
+from time import monotonic, time
 from types import FrameType
 from typing import Protocol
 
-from attnbench.core.format import percent
-from attnbench.core.record import Record
+from attnbench.core.format import duration, percent
+from attnbench.core.record import Record, Status, Time
 from attnbench.core.run_folder import RunFolder
-from attnbench.core.settings import allocator_of
 from attnbench.sweep.engine import START_LIMIT_S, Engine, measure
-from attnbench.sweep.places import Canary, Slot, SlotLost
+from attnbench.sweep.places import Slot, SlotLost
 from attnbench.sweep.plan import Cell, Plan
-from attnbench.sweep.start import APART, RunRecords, Unchanged
+from attnbench.sweep.start import APART, check_unchanged
 from impls.errors import CantBeDone
+from impls.masks import Mask
 
 EVERY_CELLS, EVERY_S = 8, 20.0
 """A reading of the canary after so many cells, or so long, whichever comes first."""
@@ -63,85 +61,52 @@ class Interrupt:
         self._say("stopping after this measurement; Ctrl-C again stops at once")
 
 
-# ---- progress ------------------------------------------------------------------------------------
-
-
 class Watcher(Protocol):
-    """Shows the progress."""
+    """Shows the progress. Seconds are guesses; how earlier ones fared is the watcher's to see."""
 
-    def cell(self, record: Record, done: int, total: int, left_s: float) -> None:
-        """A cell has ended; about so many seconds are left."""
+    def cell(self, record: Record, done: int, total: int, guess_s: float, ahead_s: float) -> None:
+        """A cell that was to take ``guess_s`` has ended, and others are to take ``ahead_s``."""
 
-    def at(self, done: int, total: int, left_s: float, what: str) -> None:
-        """So much of something else is done, and this begins; about so many seconds are left."""
+    def at(self, done: int, total: int, ahead_s: float, what: str) -> None:
+        """So much is done; this begins, and all that is to come is to take ``ahead_s``."""
 
     def tell(self, sentence: str) -> None:
         """Something that is not about one cell."""
 
 
-PRIOR_S = 15.0
-"""How long the guesses are trusted before what was measured counts for as much."""
-
-
-class Eta:
-    """Seconds left: the guesses of what is to come, corrected by how the guesses fared."""
-
-    def __init__(self, guesses: Iterable[float]) -> None:
-        self.left, self._guessed = sum(guesses), 0.0
-        self._start: float | None = None
-
-    def begin(self) -> None:
-        """The first one begins, the worker having started."""
-        self._start = self._start or monotonic()
-
-    def after(self, guess_s: float) -> float:
-        """The estimate when what was guessed to take so long has just ended."""
-        self.left -= guess_s
-        self._guessed += guess_s
-        took = monotonic() - (self._start or monotonic())
-        return max(0.0, self.left) * (took + PRIOR_S) / (self._guessed + PRIOR_S)
-
-
-# ---- the sweep -----------------------------------------------------------------------------------
-
-
 def sweep(
     plan: Plan,
-    done: RunRecords,
     folder: RunFolder,
     slots: Sequence[Slot],
     watcher: Watcher,
     interrupt: Interrupt,
     until: float = inf,
 ) -> int:
-    """Measure what is not done. ``folder`` holds every record when this returns or raises.
+    """Measure what has no record. ``folder`` holds every record when this returns or raises.
 
     ``until``: by the monotonic clock, when no more cells are begun; how many are left then. Raises
     as :meth:`Sweep.run`.
     """
     for cell in plan.cells:
-        if cell.left_out is not None and cell.key not in done:
+        if cell.left_out is not None and cell.key not in folder:
             folder.append(cell.left_out.with_(run=folder.name))
-    whole = Sweep(plan, done, folder, watcher)
+    whole = Sweep(plan, folder, watcher, interrupt, until)
     if not whole.todo:
         return 0
     with interrupt.watching():
-        there = list(_described(slots, plan, folder, watcher))
-        return whole.run(there, interrupt, until)
+        return whole.run(_described(slots, plan, folder, watcher))
 
 
 def check_cells(plan: Plan, engine: Engine, seed: int, watcher: Watcher) -> list[Record]:
     """The record of every cell, through the gate alone."""
-    header = {"seed": seed, "budget_s": 0.0}
-    eta, total = Eta(cell.guess_s for cell in plan.to_run), len(plan.to_run)
-    eta.begin()
-    records, done, bits = [], 0, first_of_each(plan.to_run)
+    header, bits = {"seed": seed, "budget_s": 0.0}, first_of_each(plan.to_run)
+    records, done, ahead_s = list[Record](), 0, sum(cell.guess_s for cell in plan.to_run)
     for cell in plan.cells:
         record = cell.left_out or measure(cell, header, engine, timed=False, bits=cell.key in bits)
         records.append(record)
         if cell.left_out is None:
-            done += 1
-            watcher.cell(record, done, total, eta.after(cell.guess_s))
+            done, ahead_s = done + 1, ahead_s - cell.guess_s
+            watcher.cell(record, done, len(plan.to_run), cell.guess_s, ahead_s)
     return records
 
 
@@ -155,12 +120,12 @@ def first_of_each(cells: Iterable[Cell]) -> frozenset[str]:
 
 def _described(
     slots: Sequence[Slot], plan: Plan, folder: RunFolder, watcher: Watcher
-) -> Iterator[Slot]:
+) -> list[Slot]:
     """The slots that are not lost by then: each kind of machine is written down with the ceilings
     measured on it, once a leg.
     """
     nodes, leg = folder.header.setdefault("nodes", {}), len(folder.header.get("legs", ())) + 1
-    dtypes = sorted({c.problem.dtype for c in plan.to_run})
+    dtypes, there = sorted({c.problem.dtype for c in plan.to_run}), []
     for slot in slots:
         slot.node += f"{APART}{leg}" * (leg > 1)
         if slot.node not in nodes:
@@ -175,53 +140,50 @@ def _described(
             folder.header.setdefault("ceilings", ceilings)
             folder.save_header()
         slot.ceilings = nodes[slot.node]["ceilings"]
-        yield slot
-
-
-Event = Callable[[], None]
-"""What the main thread does about something that a lane reports."""
+        there.append(slot)
+    return there
 
 
 class Sweep:
-    """What is done, what is to do again, and the folder that it all goes to.
+    """Cells that are to be measured, by slots side by side, into one folder.
 
-    Each slot has a lane, which measures cells from one queue and reads its canary between them.
-    Lanes run side by side in threads; what they report is handled in the main thread.
+    Each slot has a lane, in a thread of its own where there are several: it takes cells from one
+    queue, and reads its canary between them.
     """
 
-    def __init__(self, plan: Plan, done: RunRecords, folder: RunFolder, watcher: Watcher) -> None:
-        self._known, self._folder, self._watcher = done, folder, watcher
-        self.todo = [c for c in plan.to_run if c.key not in done]
+    def __init__(
+        self, plan: Plan, folder: RunFolder, watcher: Watcher, interrupt: Interrupt, until: float
+    ) -> None:
+        self._folder, self._watcher = folder, watcher
+        self._interrupt, self._until = interrupt, until
+        self.todo = [c for c in plan.to_run if c.key not in folder]
         self._cells, self._bits = deque(self.todo), first_of_each(self.todo)
-        self._eta, self._total = Eta(c.guess_s for c in self.todo), len(self.todo)
+        self._ahead_s, self._total = sum(c.guess_s for c in self.todo), len(self.todo)
         self._ended = self._marked = 0
         self._recorded: set[str] = set()
         self._again: dict[str, Cell] = {}
         self._repeated: set[str] = set()
         """Cells that are measured a second time because the machine drifted."""
         self._worst = 0.0
-        self._left: list[Slot] = []
-        self._unchanged = Unchanged(folder)
+        self._slots: list[Slot] = []
+        self._began = time()
+        self._lock, self._failed = threading.Lock(), False
 
-    def run(self, slots: Sequence[Slot], interrupt: Interrupt, until: float) -> int:
+    def run(self, slots: Sequence[Slot]) -> int:
         """Measure what is to do, and what has to be done again, until there is nothing, or no
         time is left: how many cells have no record then. Raises :class:`Stopped` after Ctrl-C, and
         CantBeDone where a file of the run was changed, or every place is lost.
         """
-        self._left = list(slots)
-        while self._cells and monotonic() < until:
-            if not self._left:
+        self._slots = list(slots)
+        self._watcher.at(0, self._total, self._ahead_s, "measuring")
+        while self._cells and monotonic() < self._until:
+            if not self._slots:
                 raise CantBeDone(
                     "every place that measured is lost; what was measured is kept: "
                     f"{self._folder.resumed_by}"
                 )
-            lanes = [self._lane(slot) for slot in self._left]
-            with closing(_side_by_side(lanes, self._stop)) as events:
-                for handle in events:
-                    handle()
-                    if interrupt.asked or monotonic() >= until:
-                        self._cells.clear()
-            if interrupt.asked:
+            self._side_by_side()
+            if self._interrupt.asked:
                 raise Stopped
             self._cells, self._again = deque(self._again.values()), {}
         if self._worst:
@@ -231,61 +193,71 @@ class Sweep:
             )
         return len(self.todo) - len(self._recorded)
 
-    def _stop(self) -> None:
-        """End what every lane is doing, from another thread."""
-        self._cells.clear()
-        for slot in self._left:
-            slot.engine.stop()
+    def _side_by_side(self) -> None:
+        """Every lane to its end; where one fails the others are ended, and none goes on."""
+        first, *others = self._slots
+        if not others:  # here, where Ctrl-C arrives
+            self._lane(first)
+            return
+        with ThreadPoolExecutor(len(self._slots)) as threads:
+            try:
+                for lane in as_completed([threads.submit(self._lane, x) for x in self._slots]):
+                    lane.result()
+            except BaseException:
+                self._failed = True
+                for slot in self._slots:
+                    slot.engine.stop()
+                raise
 
-    def _lane(self, slot: Slot) -> Iterator[Event]:
-        header = {**self._folder.header, "ceilings": slot.ceilings}
-        canary = slot.canary = slot.canary or Canary(slot.canary_s, header.get("noise", ()))
-        since: list[Cell] = []
-        while self._cells:
+    def _next(self) -> Cell | None:
+        """The cell to be measured now; None where none is to be begun."""
+        with self._lock:
+            over = self._failed or self._interrupt.asked or monotonic() >= self._until
+            return None if over or not self._cells else self._cells.popleft()
+
+    def _lane(self, slot: Slot) -> None:
+        header, since = {**self._folder.header, "ceilings": slot.ceilings}, list[Cell]()
+        while (cell := self._next()) is not None:
             try:
-                cell = self._cells.popleft()
-            except IndexError:  # another lane took the last one
-                return
-            try:
-                if not canary.readings:
-                    canary.look()
-                self._eta.begin()
+                if not slot.readings:
+                    slot.look(header.get("noise", ()))
                 record = measure(cell, header, slot.engine, bits=cell.key in self._bits)
             except SlotLost as lost:
-                yield partial(self._lose, slot, cell, str(lost))
+                with self._lock:
+                    self._slots.remove(slot)
+                    self._again[cell.key] = cell
+                    self._watcher.tell(f"{lost}; what it was at is measured elsewhere")
                 return
-            record = record.with_(
-                run=self._folder.name,
-                allocator=allocator_of(header),
-                node=slot.node,
-                canary_s=canary.readings[-1],
-            )
-            yield partial(self._end, cell, record, canary.off)
+            where = {"run": self._folder.name, "node": slot.node, "canary_s": slot.readings[-1]}
+            with self._lock:
+                self._end(cell, record.with_(**where), slot.off)
             since.append(cell)
-            due = len(since) >= EVERY_CELLS or time.monotonic() - canary.since > EVERY_S
+            due = len(since) >= EVERY_CELLS or slot.looked_s() > EVERY_S
             if due or not self._cells:
                 try:
-                    off = canary.look()
+                    off = slot.look(header.get("noise", ()))
                 except SlotLost:
                     return  # what it measured stands
                 if off:
-                    yield partial(self._spoil, since, off)
+                    with self._lock:
+                        self._spoil(since, off)
                 since = []
 
     def _end(self, cell: Cell, record: Record, off: float) -> None:
         """A cell has its record. ``off``: the share by which the canary before it was off."""
-        self._unchanged.check()
+        if self._failed:
+            return
+        check_unchanged(self._folder, self._began)
         if off and record.time is not None:
             flag = f"{DRIFTED}: the drift check before it was {percent(off, '+')} off"
             record = record.with_(time=record.time.with_(flags=[*record.time.flags, flag]))
             self._marked += 1
-        record = self._known.doubt(record)
-        if cell.key in self._repeated:
-            self._folder.supersede({cell.key})
+        record = check_times(record, self._folder.stored.records)
         self._folder.append(record)
         self._recorded.add(cell.key)
         self._ended += 1
-        self._watcher.cell(record, self._ended, self._total, self._eta.after(cell.guess_s))
+        self._ahead_s -= cell.guess_s
+        self._watcher.cell(record, self._ended, self._total, cell.guess_s, self._ahead_s)
 
     def _spoil(self, cells: Sequence[Cell], off: float) -> None:
         """While these were measured the machine changed by that share: measure some again."""
@@ -296,53 +268,61 @@ class Sweep:
                 self._again[cell.key] = cell
                 self._repeated.add(cell.key)
                 self._total += 1
-                self._eta.left += cell.guess_s
-
-    def _lose(self, slot: Slot, cell: Cell, why: str) -> None:
-        self._left.remove(slot)
-        self._again[cell.key] = cell
-        self._watcher.tell(f"{why}; what it was at is measured elsewhere")
+                self._ahead_s += cell.guess_s
 
 
-Inbox = SimpleQueue[Event | BaseException | None]
-"""Of what lanes report; None from one that has ended."""
+# ---- times of one run that contradict each other -------------------------------------------------
+
+LESS = 0.9
+"""Training can't take less than this share of the forward pass's least sample."""
+WORK_GROWS, TIME_STANDS = 3.0, 1.05
+"""Work that grows by so much, in a time that grows by less than so much."""
+OVERHEAD_S = {"cpu": 1e-3, "cuda": 1e-4}
+"""A call as long as this is not all overhead."""
 
 
-def _follow(lane: Iterator[Event], inbox: Inbox) -> None:
-    try:
-        for event in lane:
-            inbox.put(event)
-        inbox.put(None)
-    except BaseException as error:
-        inbox.put(error)
+def check_times(record: Record, others: Iterable[Record]) -> Record:
+    """The record as it is; or as one that contradicts another's time, and is not believed."""
+    if record.time is None:
+        return record
+    alike = _alike(record)
+    for other in others:
+        if other.variant != record.variant or not other.time or _alike(other) != alike:
+            continue
+        if why := _contradiction((record, record.time), (other, other.time)):
+            return record.with_(status=Status.IMPLAUSIBLE, reason=why, time=None)
+    return record
 
 
-def _side_by_side(
-    lanes: Sequence[Iterator[Event]], stop: Callable[[], None]
-) -> Generator[Event, None, None]:
-    """The events of all lanes as they come; an exception in a lane is raised here.
+def _alike(record: Record) -> tuple[object, ...]:
+    """What two records share that say something about each other's time."""
+    p = record.problem
+    rest = p.with_(phase="forward", q_len=1, kv_len=1, mask=Mask())  # it may fit one length alone
+    return record.node, str(p.mask), rest
 
-    ``stop`` ends the lanes where this is left early: none goes on when it has returned.
-    """
-    if len(lanes) == 1:
-        yield from lanes[0]
-        return
-    inbox: Inbox = SimpleQueue()
-    threads = [threading.Thread(target=_follow, args=(x, inbox), daemon=True) for x in lanes]
-    ended = 0
-    try:
-        for thread in threads:
-            thread.start()
-        while ended < len(lanes):
-            event = inbox.get()
-            if isinstance(event, BaseException):
-                raise event
-            if event is None:
-                ended += 1
-            else:
-                yield event
-    except BaseException:
-        stop()
-        for thread in filter(threading.Thread.is_alive, threads):
-            thread.join()
-        raise
+
+def _contradiction(one: tuple[Record, Time], other: tuple[Record, Time]) -> str:
+    """Why two times can't both be true; empty where they can."""
+    (less, short_s), (more, long_s) = sorted((one, other), key=lambda each: each[0].problem.kv_len)
+    p, q = less.problem, more.problem
+    if (p.q_len, p.kv_len) == (q.q_len, q.kv_len):
+        times = {p.phase: short_s, q.phase: long_s}
+        train, forward = times.get("train"), times.get("forward")
+        if train and forward and train.high_s < LESS * forward.min_s:
+            return (
+                f"a training step took {duration(train.median_s)} and its forward pass alone "
+                f"{duration(forward.median_s)}"
+            )
+        return ""
+    if p.phase != q.phase or short_s.median_s < OVERHEAD_S[p.device.split(":")[0]]:
+        return ""
+    if less.cost is None or more.cost is None or less.ranks:  # ranks wait, which is no work
+        return ""
+    grows = more.cost.flops / max(less.cost.flops, 1)
+    if grows < WORK_GROWS or long_s.high_s >= TIME_STANDS * short_s.low_s:
+        return ""
+    return (
+        f"its time stands still from {p.kv_len} to {q.kv_len} tokens "
+        f"({duration(short_s.median_s)}, {duration(long_s.median_s)}) while its work grows "
+        f"{grows:.2g}-fold"
+    )

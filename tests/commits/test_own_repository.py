@@ -140,10 +140,12 @@ def test_a_repository_without_rows_is_refused_and_attnbenchs_own_is_not_measured
 
 @pytest.mark.parametrize("kernels", ["flat"], indirect=True)
 def test_rows_that_a_commit_lacks_are_not_those_that_are_installed(kernels, site):
-    """The first of these commits has neither code nor entry point; both are installed."""
+    """The first of these commits has neither code nor entry point; both are installed, under the
+    name that the checkout has."""
     site(kernels)
     git(kernels.root, "rm", "-rq", "mykernels", "pyproject.toml")
     git(kernels.root, "commit", "-qm", "nothing")
+    git(kernels.root, "checkout", "-q", "HEAD~1", "--", "pyproject.toml")
     where = Repository(kernels.root)
     before, after = (rows_of(find_commit(n, kernels.root), where) for n in ("HEAD", "HEAD~1"))
     assert (before.own, after.own) == ([], ["my.good"])

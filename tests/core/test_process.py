@@ -87,28 +87,31 @@ def test_stages_and_answers_come_in_order_whatever_is_printed(worker):
     assert one.ask({"do": ""}, 20)["pid"] == one.pid, "the next one is asked"
 
 
-def test_how_it_ended_is_reported_with_its_last_words(worker):
-    for does, reason, last in (
+LOUD = r"os.write(2, b'USDT: a\n' + b'x' * 9000000 + b'\nthe end\nUSDT: b'); os._exit(3)"
+
+
+@pytest.mark.parametrize(
+    ("does", "reason", "last"),
+    [
         ('print("last\\x1b\\twords\\n", flush=True); os._exit(3)', "ended with status 3", "words"),
         ("raise ValueError('no ' + 'x' * 600)", "ended with status 1", "no " + "x" * 385),
         ("os.kill(os.getpid(), 42)", "died of signal 42", ""),
         ("os._exit(0)", "ended with status 0", ""),
-        (
-            "os.write(2, b'USDT: a\\n' + b'x' * 9000000 + b'\\nthe end\\nUSDT: b'); os._exit(3)",
-            "ended with status 3",
-            "the end",
-        ),
+        (LOUD, "ended with status 3", "the end"),
         # the orphan holds the pipe
         ("if os.fork(): os._exit(5)\nelse: time.sleep(600)", "ended with status 5", ""),
         ("sys.exit('MISSING' * ('' not in sys.path))", "ended with status 1", "MISSING"),
-    ):
-        one = worker(SERVING)
-        one.ask({"do": 'os.write(2, b"of the first question\\n")'}, 20)
-        found = lost(one, do=does)
-        assert found.reason == f"the worker {reason}"
-        assert str(found).endswith(last) and "\x1b" not in str(found)
-        assert len(found.output) <= LAST_WORDS and "first question" not in found.output
-        assert not found.timed_out and not found.wrong
+    ],
+    ids=range(7),
+)
+def test_how_it_ended_is_reported_with_its_last_words(worker, does, reason, last):
+    one = worker(SERVING)
+    one.ask({"do": 'os.write(2, b"of the first question\\n")'}, 20)
+    gone = lost(one, do=does)
+    assert gone.reason == f"the worker {reason}"
+    assert str(gone).endswith(last) and "\x1b" not in str(gone)
+    assert len(gone.output) <= LAST_WORDS and "first question" not in gone.output
+    assert not gone.timed_out and not gone.wrong
 
 
 @pytest.mark.parametrize("does", ["time.sleep(600)", "while True: answers.send({'doing': 'x'})"])
@@ -119,38 +122,49 @@ def test_what_is_not_done_in_time_is_ended(worker, does):
     assert time.monotonic() - started < 15
 
 
-def test_a_death_means_what_the_worker_announced_for_that_question(worker):
-    for doing, number, reason, wrong in (
+@pytest.mark.parametrize(
+    ("doing", "number", "reason", "wrong"),
+    [
         (["it wrote"], 11, "it wrote", True),
         (["it wrote"], 7, "it wrote", True),
         (["it wrote", ""], 11, "the worker died of SIGSEGV", False),
         (["it wrote"], 9, "the worker died of SIGKILL", False),
         ([], 11, "the worker died of SIGSEGV", False),
-    ):
-        one = worker(SERVING)
-        one.ask({"do": "", "doing": ["it wrote"]}, 20)
-        found = lost(one, do=f"os.kill(os.getpid(), {number})", doing=doing)
-        assert (found.reason, found.wrong) == (reason, wrong)
+    ],
+)
+def test_a_death_means_what_the_worker_announced_for_that_question(
+    worker, doing, number, reason, wrong
+):
+    one = worker(SERVING)
+    one.ask({"do": "", "doing": ["it wrote"]}, 20)
+    gone = lost(one, do=f"os.kill(os.getpid(), {number})", doing=doing)
+    assert (gone.reason, gone.wrong) == (reason, wrong)
 
 
 ANSWER = b'{"record": {}, "asked": 1}\n'
 FORGED = "it answered twice: one of the answers is forged"
 
 
-def test_a_line_that_is_no_answer_loses_the_worker(worker):
-    for line, reason in (
-        *((each + b"\n", "no JSON") for each in (b"\xff\xfe", b"[" * 10_000)),
-        *((each + b"\n", "another question") for each in (b"NaN", b'{"record": {}, "asked": 2}')),
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"\xff\xfe\n", "no JSON"),
+        (b"[" * 10_000 + b"\n", "no JSON"),
+        (b"NaN\n", "another question"),
+        (b'{"record": {}, "asked": 2}\n', "another question"),
         (b'{"record": {}, "asked": "1"}\n', "another question"),
         (b'{"stage": 5, "asked": 1}\n', "no JSON object"),
         (b'{"record": "' + b"x" * (1 << 22) + b'", "asked": 1}\n', "does not end"),
         (ANSWER * 2, FORGED),
         (ANSWER + b'{"settled": "guessed", "asked": 1}\n', FORGED),
         (ANSWER + b'{"record": {}, "settled": 1, "asked": 1}\n', FORGED),
-    ):
-        found = lost(worker(RAW), line=line.hex(), job={})
-        assert found.reason.endswith(reason), line[:20]
-        assert (found.timed_out, found.wrong) == (False, reason == FORGED)
+    ],
+    ids=range(10),
+)
+def test_a_line_that_is_no_answer_loses_the_worker(worker, line, reason):
+    gone = lost(worker(RAW), line=line.hex(), job={})
+    assert gone.reason.endswith(reason)
+    assert (gone.timed_out, gone.wrong) == (False, reason == FORGED)
 
 
 def test_an_answer_to_an_earlier_question_is_passed_over_and_a_spoiled_one_is_the_last(worker):
@@ -209,13 +223,6 @@ def _sleeps(entry):
         return b"import time; time.sleep(600)" in (entry / "cmdline").read_bytes()
     except OSError:
         return False
-
-
-@pytest.mark.slow
-def test_more_processes_than_any_compiler_starts_end_it(worker, mark):
-    found = lost(worker(SERVING), 60.0, do="while True: os.fork()")
-    assert found.reason == "it had started more than 512 processes, and was ended"
-    until(lambda: not marked(mark), 30)
 
 
 def test_all_of_it_ends_when_the_parent_is_killed(worker, tmp_path, mark):

@@ -3,7 +3,7 @@
 A row of a table is a :class:`Fault`. :func:`run` prepares a folder for it, calls ``attnbench`` as a
 user does, and checks what no fault may bring about: a traceback, an exit status that means nothing,
 a hang, a process or a temporary file left behind, a file written elsewhere, a control character
-sent to the terminal, a socket that other machines can reach.
+sent to the terminal.
 """
 
 import json
@@ -16,7 +16,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,12 +27,12 @@ STATUSES = {0, 1, 2, 130, 143}
 CACHE = "torchinductor_"
 """A folder of torch's own that it makes in TMPDIR for all later processes."""
 MARK = "ATTNBENCH_FAULT"
+"""In the environment of everything that is started here."""
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x80-\x9f\u202a-\u202e\u2066-\u2069]")
 """What moves the cursor, changes colours, or turns a line round."""
-TINY = (
-    "--seq", "16", "--batch", "1", "--heads", "1", "--head-dim", "8", "--phase", "forward",
-    "--mask", "none", "--dtype", "float32", "--budget", "0.01", "--threads", "1", "--no-report",
-)  # fmt: skip
+SMALL = ("--heads", "1", "--head-dim", "8", "--phase", "forward", "--mask", "none")
+SMALL += ("--budget", "0.01", "--threads", "1", "--no-report")
+TINY = ("--seq", "16", "--batch", "1", "--dtype", "float32", *SMALL)
 """The options of the smallest run."""
 IN_A_TERMINAL = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"
 
@@ -61,20 +61,8 @@ class Place:
         """A file in the folder where the command is called, and those above it."""
         path = self.here / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = isinstance(content, str)
-        path.write_bytes(content.encode(errors="surrogateescape") if text else content)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
         return path
-
-    def told(self, **changes) -> None:
-        """Change what the run's header says, by the way in it: ``machine__python``."""
-        found = json.loads((self.run / "run.json").read_text())
-        for way, value in changes.items():
-            *outer, last = way.split("__")
-            inner = found
-            for name in outer:
-                inner = inner[name]
-            inner[last] = value
-        (self.run / "run.json").write_text(json.dumps(found))
 
     def records(self, change: Callable[[list[bytes]], list[bytes]]) -> None:
         """Change the lines of the run's records."""
@@ -131,13 +119,12 @@ def run(fault: Fault, place: Place) -> None:
     """Bring the fault about, and assert what must hold."""
     fault.prepare(place)
     names, before = {each.name for each in place.here.iterdir()}, _elsewhere(place)
-    ended, listening = _called(fault, place)
+    ended = _called(fault, place)
     both = ended.out + ended.said
     assert "Traceback" not in both, both[-3000:]
     assert ended.status in STATUSES & set(fault.status), (ended.status, both[-3000:])
     assert re.search(fault.says, both), both[-3000:]
     assert fault.terminal or not CONTROLS.search(both), ascii(both[-3000:])
-    assert not listening, f"listens beyond the loopback: {listening}"
     left = [each.name for each in place.temporary.iterdir() if not each.name.startswith(CACHE)]
     assert not left, f"left in TMPDIR: {left}"
     assert _elsewhere(place) == before, "a file outside or in HOME was changed"
@@ -152,9 +139,8 @@ def _elsewhere(place: Place) -> dict[Path, bytes]:
     return {path: path.read_bytes() if path.is_file() else b"" for path in paths}
 
 
-def _called(fault: Fault, place: Place) -> tuple[Ended, set[str]]:
-    """How it ended, and the addresses at which it listened that others can reach."""
-    mark = uuid.uuid4().hex
+def _called(fault: Fault, place: Place) -> Ended:
+    """How it ended, with nothing left of it."""
 
     def filled(text: str) -> str:
         for name in ("run", "here", "outside"):
@@ -162,7 +148,7 @@ def _called(fault: Fault, place: Place) -> tuple[Ended, set[str]]:
         return text
 
     env = {k: v for k, v in os.environ.items() if not k.startswith(("GIT_", "PYTEST_", "COV_"))}
-    env |= {"HOME": str(place.home), "TMPDIR": str(place.temporary), MARK: mark}
+    env |= {"HOME": str(place.home), "TMPDIR": str(place.temporary)}
     env |= {"MPLCONFIGDIR": str(place.fonts), "PYTHONDONTWRITEBYTECODE": "1"}
     env = {k: v for k, v in {**env, **fault.env}.items() if v is not None}
     words = [str(COMMAND), *map(filled, fault.words)]
@@ -170,35 +156,39 @@ def _called(fault: Fault, place: Place) -> tuple[Ended, set[str]]:
         words = [sys.executable, "-c", IN_A_TERMINAL, *words]
     if fault.shell:
         words = ["sh", "-c", filled(fault.shell), "sh", *words]
+    env = {name: filled(value) for name, value in env.items()}
     with (place.top / "out").open("wb") as out, (place.top / "said").open("wb") as said:
-        # whatever the tests were started with
-        with processes.handling(lambda *_: None, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            process = subprocess.Popen(
-                words,
-                cwd=place.here,
-                env={name: filled(value) for name, value in env.items()},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=said,
-                start_new_session=True,
-            )
-        try:
-            listening = _watched(fault, place, process, mark)
-            left = [pid for pid in processes.marked(mark) if not processes.gone(pid, 3.0)]
-        finally:
-            for pid in processes.marked(mark):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            process.wait()
-    assert not left, f"processes left behind: {left}"
+        streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": said}
+        with started(words, cwd=place.here, env=env, **streams) as process:
+            _wait(fault, place, process)
     texts = [(place.top / n).read_text("utf-8", "backslashreplace") for n in ("out", "said")]
     status = process.returncode if process.returncode >= 0 else 128 - process.returncode
-    return Ended(status, *texts), listening
+    return Ended(status, *texts)
 
 
-def _watched(fault: Fault, place: Place, process: subprocess.Popen, mark: str) -> set[str]:
-    """Wait for its end, sending signals on the way; the addresses at which it listened."""
-    begun, waiting, listening = time.monotonic(), list(fault.signals), set[str]()
+@contextmanager
+def started(words, env=os.environ, **more):
+    """A process; when the block is over, it and all that it started must have ended."""
+    mark = uuid.uuid4().hex
+    # whatever the tests were started with
+    with processes.handling(lambda *_: None, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        process = subprocess.Popen(words, env={**env, MARK: mark}, start_new_session=True, **more)
+    try:
+        yield process
+        left = [pid for pid in processes.marked(mark) if not processes.gone(pid, 20.0)]
+    finally:
+        for pid in processes.marked(mark):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+        for stream in filter(None, (process.stdout, process.stderr)):
+            stream.close()
+    assert not left, f"processes left behind: {left}"
+
+
+def _wait(fault: Fault, place: Place, process: subprocess.Popen) -> None:
+    """Wait for its end, sending signals on the way."""
+    begun, waiting = time.monotonic(), list(fault.signals)
     while process.poll() is None:
         assert time.monotonic() - begun < fault.within_s, (
             f"still running after {fault.within_s} s: {(place.top / 'said').read_text()[-2000:]}"
@@ -206,38 +196,11 @@ def _watched(fault: Fault, place: Place, process: subprocess.Popen, mark: str) -
         if waiting and waiting[0].when(place):
             each = waiting.pop(0)
             (os.killpg if each.group else os.kill)(process.pid, each.number)
-        listening |= _reachable(mark)
-        time.sleep(0.01 if waiting else 0.04)
-    return listening
+        time.sleep(0.02)
 
 
-def _reachable(mark: str) -> set[str]:
-    """The addresses at which a marked process listens for other machines."""
-    found: dict[str, str] = {}
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in Path(table).read_text().splitlines()[1:]:
-            words = line.split()
-            address = words[1].partition(":")[0]
-            if words[3] == "0A" and not address.endswith(("7F", "0" * 24 + "01000000")):
-                found[f"socket:[{words[9]}]"] = words[1]
-    held = set()
-    for pid in processes.marked(mark) if found else ():
-        with suppress(OSError):
-            for each in Path(f"/proc/{pid}/fd").iterdir():
-                with suppress(OSError):
-                    held.add(str(each.readlink()))
-    return {found[name] for name in held & found.keys()}
-
-
-def make_run(folder: Path) -> Path:
-    """A run of two cells by the installed command; its folder."""
-    done = subprocess.run(
-        [COMMAND, "run", "einsum", "matmul", *TINY, "--out", "results"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode in (0, 1), done.stderr[-3000:]
-    (path,) = folder.glob("results/*/*/run.json")
-    return path.parent
+def records(run: Path) -> list[dict]:
+    """The records of a run's whole lines, as JSON has them."""
+    file = run / "records.jsonl"
+    data = file.read_bytes() if file.exists() else b""
+    return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from attnbench.core import settings
-from attnbench.core.settings import KEPT, Settings, environment
+from attnbench.core.settings import Settings, environment
 from attnbench.gate import budget, watch
 from attnbench.gate.findings import Wrong
 from attnbench.gate.watch import (
@@ -185,11 +185,10 @@ def test_what_was_taken_down_serves_again_until_a_name_or_a_module_comes(monkeyp
 
 
 def test_every_library_is_told_the_threads_and_torch_the_precision_of_products():
-    for given, precision in ((Settings(2, tf32=True), "high"), (Settings(1, KEPT), "highest")):
-        told, names = environment(given.threads, given.allocator), ("OMP", "MKL", "OPENBLAS")
+    for given, precision in ((Settings(2, tf32=True), "high"), (Settings(1), "highest")):
+        told, names = environment(given.threads), ("OMP", "MKL", "OPENBLAS")
         assert {told[f"{name}_NUM_THREADS"] for name in names} == {str(given.threads)}
         assert told["OMP_WAIT_POLICY"] == "passive"
-        assert ("MALLOC_TOP_PAD_" in told) == (given.allocator == KEPT)
         settings.apply(given)
         assert torch.get_num_threads() == given.threads
         assert torch.get_float32_matmul_precision() == precision

@@ -137,7 +137,7 @@ def test_a_thread_beside_the_main_one_can_measure_too(tmp_path, monkeypatch):
     """Only the main thread can hear Ctrl-C, and Python says so to any other that tries."""
     heard, failed = [], []
 
-    def listens(plan, done, folder, slots, watcher, interrupt, until):
+    def listens(plan, folder, slots, watcher, interrupt, until):
         with interrupt.watching():
             heard.append(interrupt)
 

@@ -11,7 +11,6 @@ from attnbench.sweep import sweep
 from attnbench.sweep.places import Slot
 from attnbench.sweep.plan import make_plan
 from attnbench.sweep.presets import Preset
-from attnbench.sweep.start import RunRecords
 from impls import Table
 from impls.problem import Problem
 from impls.spec import Variant
@@ -108,11 +107,14 @@ class Answering:
 class Watched:
     """A watcher that keeps what it is shown; stops the sweep after the first cell if it can."""
 
+    def at(self, *_):
+        pass
+
     def __init__(self, interrupt=None):
         self.cells, self.interrupt, self.told = [], interrupt, []
 
-    def cell(self, record, done, total, left_s):
-        self.cells.append((record.variant, done, total, left_s))
+    def cell(self, record, done, total, guess_s, ahead_s):
+        self.cells.append((record.variant, done, total, ahead_s))
         if self.interrupt is not None:
             self.interrupt.asked = True
 
@@ -124,10 +126,12 @@ def sweep_of(plan, folder, *engines, done=(), watcher=None, interrupt=None, unti
     """How many cells a sweep left; an engine may be a slot."""
     slots = [each if isinstance(each, Slot) else Slot(each) for each in engines]
     watcher, interrupt = watcher or Watched(), interrupt or sweep.Interrupt(print)
-    return sweep.sweep(plan, RunRecords(done), folder, slots, watcher, interrupt, until)
+    for record in done:
+        folder.append(record)
+    return sweep.sweep(plan, folder, slots, watcher, interrupt, until)
 
 
 def swept(plan, folder, *engines, **more):
-    """The records that a sweep has written down."""
+    """The records of the run after a sweep."""
     sweep_of(plan, folder, *engines, **more)
-    return list(read_records(folder.path))
+    return read_records(folder.path)

@@ -11,7 +11,7 @@ import pytest
 import impls
 from attnbench.core import machine
 from attnbench.core.record import Status
-from attnbench.sweep.plan import HALF, STARTING_S, call_s, checks_s, make_plan, problems
+from attnbench.sweep.plan import CPU_FLOPS, STARTING_S, call_s, checks_s, make_plan, problems
 from attnbench.sweep.presets import PRESETS, Preset
 from impls.problem import InvalidProblem
 from tests.machines import BOX, WITH_GPU
@@ -41,10 +41,10 @@ def test_every_combination_is_there_once():
     assert len(plan(row("a"), seq=("16", "16", "16x16"), heads=(2, 2)).cells) == 1
 
 
-def test_a_length_is_one_query_where_it_decodes_but_queries_x_keys_says_both():
-    for seq, lengths in (("64", [(1, 64), (64, 64)]), ("4X64", [(4, 64)] * 2)):
-        made = problems(PLAIN.with_(seq=(seq,), phase=("decode", "forward"), mask=("none",)))
-        assert [(p.q_len, p.kv_len) for p in made] == lengths
+@pytest.mark.parametrize(("seq", "lengths"), [("64", [(1, 64), (64, 64)]), ("4X64", [(4, 64)] * 2)])
+def test_a_length_is_one_query_where_it_decodes_but_queries_x_keys_says_both(seq, lengths):
+    made = problems(PLAIN.with_(seq=(seq,), phase=("decode", "forward"), mask=("none",)))
+    assert [(p.q_len, p.kv_len) for p in made] == lengths
 
 
 def test_what_a_row_does_not_take_is_left_out_as_unsupported():
@@ -112,9 +112,9 @@ def test_what_the_command_line_changes_is_changed_in_every_part():
     assert BOTH.with_(seq=None, budget=None) == BOTH
 
 
-def test_a_grid_comes_back_from_a_header_as_it_was():
-    for grid in PRESETS.values():
-        assert Preset.from_dict(json.loads(json.dumps(asdict(grid)))) == grid
+@pytest.mark.parametrize("grid", PRESETS.values(), ids=PRESETS)
+def test_a_grid_comes_back_from_a_header_as_it_was(grid):
+    assert Preset.from_dict(json.loads(json.dumps(asdict(grid)))) == grid
 
 
 def test_torchs_own_come_first_but_among_variants_that_are_named():
@@ -136,13 +136,12 @@ def test_what_takes_as_long_as_many_others_to_compile_comes_last_and_is_guessed_
 
 
 def test_a_guess_is_the_work_at_a_threads_speed_and_what_is_compiled_takes_longer(monkeypatch):
-    monkeypatch.setattr("attnbench.sweep.plan._thread_flops", lambda: 1e9)
     monkeypatch.setattr("attnbench.sweep.plan.pace", lambda: 2.0)  # a slow machine
     two = replace(BOX, cores=3)  # all but one measure
     grid = Preset("", seq=("64",), heads=(2,), phase=("forward", "train"))
     forward, train = problems(grid)
     flops = 2 * 64 * 64 * 2 * (forward.head_dim + forward.v_head_dim)
-    assert call_s(forward, two) == pytest.approx(flops / (HALF * 2e9))
+    assert call_s(forward, two) == pytest.approx(flops / CPU_FLOPS)
     assert call_s(train, two) == pytest.approx(3 * call_s(forward, two))
     rows = [impls.table().find(name) for name in ("sdpa", "compiled")]
     plain, compiled = (checks_s(row, train, two) for row in rows)
@@ -178,14 +177,17 @@ def test_without_a_world_those_rows_are_left_out_with_a_sentence():
     assert (ring.guess_s, sdpa.left_out) == (0.0, None)
 
 
-def test_what_cannot_be_or_says_nothing_is_refused():
-    for names, grid, says in (
+@pytest.mark.parametrize(
+    ("names", "grid", "says"),
+    [
         (["ring"], {"world": 5}, "has 4: use --world 4 at the most"),
         (["ring"], {"world": 3, "device": "cuda"}, "has 2: use --world 2 at the most"),
         (["sdpa", "einsum"], {"world": 2}, "says nothing of sdpa, einsum: each runs in one"),
-    ):
-        with pytest.raises(InvalidProblem, match=says):
-            make_plan(impls.table(), names, GRID.with_(**grid), TWO_GPUS)
+    ],
+)
+def test_what_cannot_be_or_says_nothing_is_refused(names, grid, says):
+    with pytest.raises(InvalidProblem, match=says):
+        make_plan(impls.table(), names, GRID.with_(**grid), TWO_GPUS)
 
 
 def test_the_pace_is_the_best_of_some_times_over_that_of_a_slow_machine(monkeypatch):

@@ -88,7 +88,6 @@ def test_a_run_that_ctrl_c_stopped_goes_on_with_every_cell_once(tmp_path, monkey
         file.write('{"status":"measured","vari')
     resume = ["run", "--no-report", "--json", "--resume", path, "--table", table]
     done = well(*resume)
-    assert (path / "torn.txt").read_text() == '{"status":"measured","vari\n'
     assert cells(path) == dict.fromkeys(CELLS, 1)
     for record in read_records(path):
         left_out = record.variant == "sdpa.cudnn"
@@ -121,10 +120,9 @@ def test_a_run_that_ctrl_c_stopped_goes_on_with_every_cell_once(tmp_path, monkey
         ({"machine__versions__torch": "2.0.0"}, r"torch was 2\.0\.0 and is"),
         ({"machine__gpus": [GPU]}, r"GPU 0 was H with driver 570\.1"),
         ({"requires": {"xformers": "0.1"}}, r"xformers was 0\.1"),
-        ({"code__impls": "0" * 16}, "code of the variants is not that"),
-        ({"code__ruler": "0" * 16}, "code that measures is not that"),
+        ({"code__impls": "0" * 16}, "code of the variants has changed"),
+        ({"code__ruler": "0" * 16}, "code that measures has changed"),
         ({"settings__threads": 64}, "64 on [0-9]+ cores?"),
-        ({"grid__mask": ["dense:m.npy"], "folder": "/far/away"}, "resume it from /far/away"),
     ],
     ids=str,
 )
@@ -149,13 +147,14 @@ def test_files_that_hold_something_else_are_named_at_once_and_before_it_goes_on(
     aid.write_text("")
     grid, rows = ONE.with_(mask=(f"dense:{mask}",)), [str(table)]
     run = begun(tmp_path / "out", grid, rows, ["h.waits"])
-    unchanged = start.Unchanged(run)
-    unchanged.check()
+    start.check_unchanged(run, now := time.time())
     for file in (mask, aid):
         file.write_bytes(file.read_bytes() + b"#")
-    with pytest.raises(CantBeDone, match=r"aid\.py, .*m\.npy was changed while the run went on"):
-        unchanged.check()
-    with pytest.raises(StoreError, match=r"aid\.py holds something .*m\.npy holds something else"):
+        os.utime(file, (now + 1, now + 1))
+        with pytest.raises(CantBeDone, match=rf"{file.name} was changed while the run went on"):
+            start.check_unchanged(run, now)
+        os.utime(file, (now - 1, now - 1))
+    with pytest.raises(StoreError, match=r"aid\.py has changed; m\.npy has changed"):
         start.resume(run.path, tables=rows)
 
 
@@ -180,7 +179,7 @@ def test_an_installed_plugins_files_are_code(tmp_path, monkeypatch, file):
     assert not list(compare_runs.differences(run.header, again.header))
     assert run.header["outside"]["mine 1"]["rows"] == ["my.good"]
     (package / file).write_text((package / file).read_text() + "\n")
-    with pytest.raises(StoreError, match=rf"{file} holds something else"):
+    with pytest.raises(StoreError, match=rf"{file} has changed"):
         start.resume(run.path)
     later = begun(tmp_path / "c", ONE, [], ["my.good"])
     (one,) = compare_runs.differences(run.header, later.header)
@@ -197,7 +196,7 @@ def test_what_a_row_files_rows_are_built_by_is_code_wherever_it_lies(tmp_path, m
     rows = [str(kernels.root / "kernels.py")]
     run = begun(tmp_path / "out", ONE, rows, ["my.good"])
     kernels.commit("nine times", times=9)
-    with pytest.raises(StoreError, match=r"src/mykernels/core\.py holds something else"):
+    with pytest.raises(StoreError, match=r"core\.py has changed"):
         start.resume(run.path, tables=rows)
     (outside,) = run.header["outside"].values()
     assert outside["commit"] == git(kernels.root, "rev-parse", "HEAD~1")
@@ -212,7 +211,7 @@ def test_what_is_measured_with_other_code_is_another_leg_and_ranked_apart(tmp_pa
     told(path, code__impls="0" * 16)
     resume = ["run", "--resume", path, "--no-report", "--json"]
     assert "--anyway" in well(*resume, status=2).stderr
-    assert len(list(read_records(path))) == 1 and "legs" not in read_header(path)
+    assert len(read_records(path)) == 1 and "legs" not in read_header(path)
     answers = json.loads(well(*resume, "--anyway").stdout)["answers"]
     first, second = (r.node for r in read_records(path))
     assert read_header(path)["legs"][0]["changes"] and second == f"{first}#2"
@@ -228,7 +227,7 @@ def test_a_run_whose_variants_are_tuned_otherwise_by_now_does_not_go_on(tmp_path
     assert run.header["tuned"] == {"chunked": {"block=64": [str(problem)]}}
     same = start.resume(run.path)
     same.folder.close()
-    assert same.left == 2
+    assert len(same.left) == 2
     keep(line(problem, block=128), line(problem.with_(phase="train"), block=32))
     with pytest.raises(StoreError, match="the options tuned for chunked are others"):
         start.resume(run.path)

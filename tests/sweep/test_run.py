@@ -17,7 +17,6 @@ from attnbench.sweep import engine as engines
 from attnbench.sweep import places, sweep, worker
 from attnbench.sweep.engine import WorkerLost
 from attnbench.sweep.places import Slot, SlotLost
-from attnbench.sweep.start import RunRecords
 from impls.errors import CantBeDone
 from impls.problem import Problem
 from tests.sweep import build
@@ -52,7 +51,7 @@ def test_what_has_a_record_is_not_asked_again_but_others_are_held_against_it(fol
     forward, train = plan.to_run
     done = Record.of(forward.variant, forward.problem, Status.MEASURED, seed=0)
     engine = Answering(train=0.005)
-    (found,) = swept(plan, folder, engine, done=[done.with_(time=timed(0.010))])
+    _, found = swept(plan, folder, engine, done=[done.with_(time=timed(0.010))])
     assert [job["problem"] for job in engine.jobs] == [train.problem.to_dict()]
     assert (found.key, found.status) == (train.key, Status.IMPLAUSIBLE)
 
@@ -76,19 +75,25 @@ def test_a_cell_whose_worker_dies_is_tried_once_more_alone_in_a_new_one(folder):
     assert {r.note for r in rest} == {""}
 
 
-def test_an_answer_that_is_no_record_of_the_cell_is_a_crash():
-    cell, other = plan_of("bmm", grid=build.GRID.with_(seq=("16",))).to_run
-    other = Record.of(other.variant, other.problem, Status.FAILED, "it was slow").to_dict()
-    for answer, said in (
+CELL, OTHER = plan_of("bmm", grid=build.GRID.with_(seq=("16",))).to_run
+OTHERS = Record.of(OTHER.variant, OTHER.problem, Status.FAILED, "it was slow").to_dict()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
         ({}, "no record"),
         ({"record": 5}, "no record"),
         ({"record": {"schema": 1, "variant": 5, "status": [], "problem": 5}}, "no record"),
-        ({"record": other}, "the worker answered about another measurement"),
-    ):
-        engine = Answering(answer, answer)
-        record = engines.measure(cell, {"seed": 0, "budget_s": 0.1}, engine)
-        assert (record.status, record.note) == (Status.CRASHED, engines.TWICE)
-        assert said in record.reason and record.key == cell.key and engine.closed
+        ({"record": OTHERS}, "the worker answered about another measurement"),
+    ],
+    ids=range(4),
+)
+def test_an_answer_that_is_no_record_of_the_cell_is_a_crash(answer, said):
+    engine = Answering(answer, answer)
+    record = engines.measure(CELL, {"seed": 0, "budget_s": 0.1}, engine)
+    assert (record.status, record.note) == (Status.CRASHED, engines.TWICE)
+    assert said in record.reason and record.key == CELL.key and engine.closed
 
 
 def slow(*said):
@@ -128,7 +133,7 @@ def test_the_cell_of_a_place_that_is_lost_is_measured_elsewhere_while_there_is_o
     done = list(read_records(folder.path))
     assert len(done) == 6
     gone = slow(SlotLost("node n1 is lost"))
-    found = swept(plan, folder, gone, slow(), done=done, watcher=watched)
+    found = swept(plan, folder, gone, slow(), watcher=watched)
     assert sorted(r.key for r in found) == sorted(c.key for c in plan.to_run)
     assert watched.told == ["node n1 is lost; what it was at is measured elsewhere"]
 
@@ -243,28 +248,30 @@ def test_no_more_than_a_share_of_a_run_is_measured_again_and_no_cell_a_third_tim
     assert (len(engine.jobs), len(found)) == (16 + 2, 16)
 
 
-def test_what_becomes_of_a_cell_whose_context_is_gone_or_that_left_what_is_unreadable(monkeypatch):
-    for status, gone, readable, ends, reason in (
+@pytest.mark.parametrize(
+    ("status", "gone", "readable", "ends", "reason"),
+    [
         (Status.MEASURED, True, True, "failed", "no call to the GPU works any more"),
         (Status.MEASURED, True, False, "failed", "no call to the GPU works any more"),
         (Status.FAILED, True, True, "failed", "own"),  # what had failed already keeps its reason
         (Status.MEASURED, False, True, "measured", ""),
         (Status.MEASURED, False, False, "wrong", "what it left could not be looked at"),
-    ):
-        well = status is Status.MEASURED
-        more = {"time": timed(1.0)} if well else {"reason": "own"}
-        made = Record(status=status, variant="v", problem=Problem().to_dict(), **more)
-        bench = SimpleNamespace(shared=None, measure=lambda job, before, made=made: made)
-        with monkeypatch.context() as patch:
-            patch.setattr(cell, "poisoned", lambda device, gone=gone: gone)
-            if not readable:
-                patch.setattr(watch, "left_changed", lambda before: 1 / 0)
-            told = worker._measured(
-                bench, SimpleNamespace(problem=Problem(), variant=SimpleNamespace(swaps=()))
-            )
-        assert told["spoiled"] is (gone or not readable)
-        assert told["record"]["status"] == ends and reason in told["record"].get("reason", "")
-        assert (told["record"].get("time") is None) == (ends != "measured")
+    ],
+)
+def test_what_becomes_of_a_cell_whose_context_is_gone_or_that_left_what_is_unreadable(
+    monkeypatch, status, gone, readable, ends, reason
+):
+    more = {"time": timed(1.0)} if status is Status.MEASURED else {"reason": "own"}
+    made = Record(status=status, variant="v", problem=Problem().to_dict(), **more)
+    bench = SimpleNamespace(shared=None, measure=lambda job, before: made)
+    monkeypatch.setattr(cell, "poisoned", lambda device: gone)
+    if not readable:
+        monkeypatch.setattr(watch, "left_changed", lambda before: 1 / 0)
+    job = SimpleNamespace(problem=Problem(), variant=SimpleNamespace(swaps=()))
+    told = worker._measured(bench, job)
+    assert told["spoiled"] is (gone or not readable)
+    assert told["record"]["status"] == ends and reason in told["record"].get("reason", "")
+    assert (told["record"].get("time") is None) == (ends != "measured")
 
 
 def test_the_live_bar_shows_reasons_as_they_are(monkeypatch, capsys):
@@ -272,13 +279,12 @@ def test_the_live_bar_shows_reasons_as_they_are(monkeypatch, capsys):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
     reasons = ["it needs [bold] text", "it raised ValueError: [/x]"]
-    with Progress(2, best=True) as shown:
+    with Progress() as shown:
         for number, reason in enumerate(reasons, 1):
             record = Record(status="failed", reason=reason, variant="mine", problem=Problem())
-            shown.cell(record, number, 2, 1.0)
+            shown.cell(record, number, 2, 1.0, 1.0)
     said = capsys.readouterr().err
-    assert all(reason in said for reason in reasons)
-    assert "1/2" in said and "fastest so far" in said
+    assert all(reason in said for reason in reasons) and "1/2" in said
 
 
 def record(s, phase="forward", n=512, flops=None, variant="a", **more):
@@ -289,8 +295,11 @@ def record(s, phase="forward", n=512, flops=None, variant="a", **more):
 
 
 def doubted(*records):
-    known = RunRecords()
-    return [known.doubt(r) for r in records]
+    """Each record as it is believed beside those before it."""
+    known = []
+    for each in records:
+        known.append(sweep.check_times(each, known))
+    return known
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -304,9 +313,12 @@ def test_what_contradicts_an_earlier_record_is_not_believed(order):
     assert "while its work grows 4-fold" in last.reason
 
 
-def test_what_can_be_true_is_believed():
-    two = Ranks(world=2, time_s=[1.0] * 2, peak_bytes=[0] * 2, sent_bytes=[0] * 2, backend="gloo")
-    for first, second in (
+TWO = Ranks(world=2, time_s=[1.0] * 2, peak_bytes=[0] * 2, sent_bytes=[0] * 2, backend="gloo")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
         *((record(0.010), record(s, "train")) for s in (0.00875, 0.0095, 0.010, 0.030)),
         (record(0.010, variant="b"), record(0.005, "train")),
         (record(0.010, n=256, flops=512 * 512), record(0.005, "train")),
@@ -320,9 +332,12 @@ def test_what_can_be_true_is_believed():
         (record(0.00005, device="cuda"), record(0.00005, n=1024, device="cuda")),
         (record(0.010).with_(cost=None), record(0.010, n=1024)),  # nobody knows of its work
         (record(0.010), record(0.010, n=1024).with_(cost=None)),
-        [each.with_(ranks=two) for each in (record(0.010), record(0.010, n=1024))],  # they wait
-    ):
-        assert doubted(first, second)[-1].status is Status.MEASURED
+        [each.with_(ranks=TWO) for each in (record(0.010), record(0.010, n=1024))],  # they wait
+    ],
+    ids=range(17),
+)
+def test_what_can_be_true_is_believed(first, second):
+    assert doubted(first, second)[-1].status is Status.MEASURED
 
 
 def test_a_record_without_a_time_or_that_is_not_believed_contradicts_nobody():

@@ -90,13 +90,8 @@ def test_one_that_measured_the_problem_comes_before_a_newer_one_that_did_not(cho
 
 def test_what_a_run_made_for_a_choice_left_out_is_left_out_again(chooses, tmp_path, measures):
     folder = tmp_path / "results" / this_machine().name
-    about = {
-        "problem": problem(512).to_dict(),
-        "too_large": {"einsum": 1 << 30},
-        "shorter": "n128",
-        "behind": {"online": 9.4},
-        "pairs": [],
-    }
+    about = {"problem": problem(512).to_dict(), "too_large": {"einsum": 1 << 30}, "pairs": []}
+    about |= {"shorter": "n128", "behind": {"online": 9.4}}
     written(folder / "one", made.everybody(sdpa=1.0, but=("einsum", "online")), contest=about)
     words = ("--seq", 512, *SHAPE, "--out", folder.parent)
     _, out, _ = chooses(*words, "--max-memory", "512MiB")
@@ -165,28 +160,24 @@ def test_what_is_measured_anew_is_settled_in_pairs_and_kept(chooses, tmp_path, w
     assert len(asked) == len(set(asked))
 
 
-def test_only_a_run_of_this_machine_as_it_is_now_is_used_without_its_name(tmp_path, run):
-    header = (run / "run.json").read_text()
-    for path, value in (
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
         ("protocol", 1),
         ("settings__threads", 99),
-        ("settings__allocator", "kept"),
         ("tables", ["mine.py"]),
         ("legs", []),
         *((f"machine__{name}", 99) for name in ("cpu", "cores", "torch_cuda")),
         ("machine__gpus", [{"name": "another"}]),
         *((f"machine__versions__{name}", "0.1") for name in ("torch", "triton")),
-    ):
-        assert list(runs.measured_here(tmp_path / "results", None)) == [run]
-        told(run, **{path: value})
-        assert list(runs.measured_here(tmp_path / "results", None)) == [], path
-        (run / "run.json").write_text(header)
-
-
-def test_a_run_with_pages_kept_answers_where_that_is_asked_for(tmp_path, run):
-    told(run, settings__allocator="kept")
-    found = runs.measured_here(tmp_path / "results", None, allocator="kept")
-    assert list(found) == [run]
+    ],
+)
+def test_only_a_run_of_this_machine_as_it_is_now_is_used_without_its_name(
+    tmp_path, run, path, value
+):
+    assert list(runs.measured_here(tmp_path / "results", None)) == [run]
+    told(run, **{path: value})
+    assert list(runs.measured_here(tmp_path / "results", None)) == []
 
 
 def test_a_run_of_another_protocol_is_a_sentence(chooses, run):
@@ -261,12 +252,8 @@ def test_a_program_s_lines_are_the_whole_call_and_one_for_the_model_only_where_a
     status, out, _ = chooses("--problems", captured(tmp_path, one), "--from", halved)
     assert status == 0 and "to use matmul in all layers of the model:" in out
     assert 'model.set_attn_implementation("eager")' in out
-    away = (
-        problem(512),
-        "transformers flex",
-        0.1,
-        {"faithful": False, "note": "a score_mod of its own"},
-    )
+    own = {"faithful": False, "note": "a score_mod of its own"}
+    away = (problem(512), "transformers flex", 0.1, own)
     file = captured(tmp_path, one, away)
     _, out, _ = chooses("--problems", file, "--from", halved)
     assert 'out = attend(q, k, v, mask="causal", scale=0.05)' in out
@@ -303,11 +290,6 @@ def test_a_sites_figures_are_its_variants_with_half_of_the_margin_on_each_side()
     assert (away.share, away.now_s, away.takes) == (None, None, "flex")
     assert "(of his own) would take is not known: it was not measured" in away.why
     assert site_times("a.py:1", 0.4, "sdpa", None).why == "nothing was asked of it"
-
-
-def test_what_a_call_uses_now_is_the_variant_that_does_the_same():
-    alike = {"sdpa": "sdpa", "mha fast path": "sdpa", "transformers eager": "matmul", "his": "his"}
-    assert {via: site_times("a.py:1", 0.1, via, None).uses for via in alike} == alike
 
 
 def test_a_mask_without_a_name_is_found_in_a_run_whichever_way_its_file_is_spelled(

@@ -14,19 +14,18 @@ import pytest
 import impls
 from attnbench import cli
 from attnbench.command import arguments
-from attnbench.command.progress import EVERY_S, Progress
+from attnbench.command.progress import EVERY_S, PRIOR_S, Progress
 from attnbench.core.record import Record, Status
 from attnbench.core.store import read_records
 from attnbench.features.run.verb import start_run
 from attnbench.features.selfcheck import selfcheck
 from attnbench.features.selfcheck.selfcheck import PlantOutcome
 from attnbench.sweep.places import Local
-from attnbench.sweep.sweep import PRIOR_S, Eta
 from impls.masks import Mask
 from impls.problem import Problem
 from tests.calling import asked, only_run
 from tests.report.page import runs
-from tests.sweep.build import Answering, plan_of
+from tests.sweep.build import Answering
 
 
 def test_data_alone_goes_to_stdout_as_csv_or_markdown():
@@ -96,7 +95,7 @@ def test_ctrl_c_ends_a_run_with_the_answer_from_what_there_is(tmp_path, monkeypa
     words = ["run", "sdpa", "matmul", "--seq", "16,32", "--phase", "forward", "--no-report"]
     assert cli.main([*words, *more, "--out", str(tmp_path)]) == 130
     out, err = capsys.readouterr()
-    assert len(list(read_records(only_run(tmp_path)))) == 3
+    assert len(read_records(only_run(tmp_path))) == 3
     assert "→ Use " in out and "--resume" in err
     assert ("median ms ±" in out) == bool(more)
 
@@ -121,33 +120,40 @@ def test_naming_lengths_or_masks_measures_these_alone(tmp_path):
     assert asked("--phase", "train") == train
 
 
-def test_where_nobody_watches_a_line_comes_each_tenth_or_ten_seconds(capsys, monkeypatch):
+@pytest.fixture
+def clock(monkeypatch):
+    """Of progress, as a list of one number."""
     now = [0.0]
     monkeypatch.setattr("attnbench.command.progress.monotonic", lambda: now[0])
-    with Progress(100, after_s=4.0) as progress:
+    return now
+
+
+def test_where_nobody_watches_a_line_comes_each_tenth_or_ten_seconds(capsys, clock):
+    with Progress() as progress:
         for number in range(1, 101):
-            now[0] += EVERY_S if number == 55 else 0.1
+            clock[0] += EVERY_S if number == 55 else 0.1
             status = Status.WRONG if number == 33 else Status.MEASURED
             why = "so" * (number == 33)
             record = Record(status=status, reason=why, variant="a", problem=Problem())
-            progress.cell(record, number, 100, 10.0)
+            progress.cell(record, number, 100, 0.1, 10.0)
     lines = capsys.readouterr().err.splitlines()
     told = [line.split()[0] for line in lines]
     assert told == ["10", "20", "30", "[33/100]", "40", "50", "55", "60", "70", "80", "90", "100"]
-    assert "about 14 s left" in lines[0] and "wrong: so" in lines[3]
+    assert "about 10 s left" in lines[0] and "wrong: so" in lines[3]
 
 
-def test_the_time_left_is_the_guess_until_much_was_measured(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr("attnbench.sweep.sweep.monotonic", lambda: now[0])
-    cells = plan_of("sdpa", "matmul").to_run
-    first, guess = cells[0], sum(cell.guess_s for cell in cells)
-    eta = Eta(cell.guess_s for cell in cells)
-    now[0] = 200.0  # the worker starts meanwhile, which is no measure of cells
-    eta.begin()
-    now[0] += 10 * first.guess_s
-    slower = (10 * first.guess_s + PRIOR_S) / (first.guess_s + PRIOR_S)
-    assert eta.after(first.guess_s) == pytest.approx((guess - first.guess_s) * slower)
+def test_the_time_left_is_the_guess_until_much_was_measured(capsys, clock):
+    """By the mean of how slow the guesses turned out to be, and of no slowness for 15 s."""
+    progress = Progress()
+    progress.at(0, 0, 100.0, "the first", begins_s=20.0)
+    assert progress._left(0.0)[0] == 100.0
+    clock[0] = 40.0  # twice as long as it was thought to take
+    progress.at(0, 0, 80.0, "the second", begins_s=5.0)
+    assert progress._left(40.0)[0] == pytest.approx(80 * (40 + PRIOR_S) / (20 + PRIOR_S))
+    assert progress._left(50.0)[0] == pytest.approx(80 * (40 + PRIOR_S) / (20 + PRIOR_S) - 10)
+    progress.at(0, 0, 80.0, "the last", most_s=30.0)
+    assert progress._left(40.0)[0] == 30.0
+    assert progress._left(440.0)[0] == pytest.approx(40.0)  # overdue: a tenth of what it took
 
 
 SHOWN = {

@@ -6,7 +6,7 @@ import pytest
 
 from attnbench import cli
 from attnbench.core import checkout
-from attnbench.core.evidence import save_machine
+from attnbench.core.evidence import save_beside
 from attnbench.core.machine import this_machine
 from attnbench.core.record import PROTOCOL
 from attnbench.core.stats import LEAST_MARGIN
@@ -92,6 +92,6 @@ def test_commits_are_held_to_the_largest_floor_or_the_margin_given(margins, tmp_
     asked = ["compare", "one", "other", "--device", "cpu", "--json", "--out", str(tmp_path)]
     for floors, words in (((0.002,), []), ((0.02, 0.03), []), ((0.02,), ["--margin", "0.015"])):
         noise = [{"call_s": 1e-3, "floor": floor} for floor in floors]
-        save_machine(tmp_path, machine, {**facts, "noise": noise})
+        save_beside(tmp_path, machine.name, "env.json", {**facts, "noise": noise})
         assert cli.main([*asked, *words]) == 1  # what the comparison ends with
     assert margins == [LEAST_MARGIN, 0.03, 0.015]

@@ -13,18 +13,8 @@ from attnbench.core.store import read_header, read_records
 from attnbench.core.tuned import file_of
 from tests.calling import attnbench_, only_run, well
 
-SMALL = [
-    "--device",
-    "cpu",
-    "--heads",
-    "2",
-    "--head-dim",
-    "16",
-    "--threads",
-    "1",
-    "--margin",
-    "0.05",
-]
+SMALL = ("--device", "cpu", "--heads", "2", "--head-dim", "16", "--threads", "1")
+SMALL += ("--margin", "0.05")
 ONLINE = ["tune", "online", "--device", "cpu", "--seq", "512"]
 ROWS = """
 from impls.spec import Variant
@@ -81,18 +71,16 @@ def test_less_work_is_kept_and_a_later_run_does_less_and_says_so(kept, table, tm
     assert verdicts == {1: "FASTER", 18: "SLOWER"}
     assert len(kept()) == 1 and "kept in " in done.stderr
 
-    rest = [
+    rest = (
+        *SMALL[:2],
+        *SMALL[6:8],
         "--phase",
         "forward",
-        "--threads",
-        "1",
-        "--device",
-        "cpu",
         "--no-report",
         "--budget",
         "0.01",
         "--out",
-    ]
+    )
     run = well("run", "slow", "slow?work=6", *grid, *rest, tmp_path / "out")
     tuned, default = read_records(only_run(tmp_path / "out"))
     assert (tuned.variant, tuned.note) == ("slow", "tuned: work=1")
@@ -174,18 +162,8 @@ NO_ROOM = {"stopped": {"status": "unsupported", "why": "online: there is no room
     ("answers", "words", "lines", "status"),
     [
         ([pairs_of(1.0, 1.0)] * 9, "keeps its defaults: of 8 candidates none is 1 % faster", 0, 0),
-        (
-            [pairs_of(1.0, 0.5), *[pairs_of(1.0, 1.0)] * 8],
-            "seemed faster, and was not when tried again",
-            0,
-            0,
-        ),
-        (
-            [NO_ROOM] * 8,
-            "online: there is no room on the GPU",
-            1,
-            2,
-        ),  # says nothing of what is kept
+        ([pairs_of(1.0, 0.5), *[pairs_of(1.0, 1.0)] * 8], "and was not when tried again", 0, 0),
+        ([NO_ROOM] * 8, "online: there is no room on the GPU", 1, 2),  # says nothing of what is
     ],
 )
 def test_what_was_kept_goes_where_all_was_tried_and_nothing_is_faster(

@@ -16,7 +16,6 @@ from attnbench.core.disk import StoreError, short, table_words
 from attnbench.core.format import first_few, size
 from attnbench.core.machine import pace, this_machine, why_not
 from attnbench.core.record import PROTOCOL
-from attnbench.core.settings import KEPT, PLAIN, allocator_of
 from attnbench.core.store import find_runs, named_run, read_header, read_records, some_runs
 from attnbench.core.tuned import TunedOptions
 from attnbench.sweep import compare, start
@@ -54,7 +53,7 @@ def answer(arguments: Namespace, problem: Problem, wants: Wants, table: Table) -
     if arguments.source:
         return best_of(list(map(named_run, arguments.source)), problem, wants, table)
     if not arguments.measure:
-        settings = arguments.threads, arguments.table, arguments.allocator
+        settings = arguments.threads, arguments.table
         here = measured_here(Path(arguments.out), *settings)
         if (choice := first_answer(here, problem, wants, table)) is not None:
             say(f"from {choice.source}, which was measured here; to measure anew: --measure")
@@ -90,12 +89,11 @@ def from_run(
     records = read_records(run, lambda p: all(getattr(p, x) == getattr(problem, x) for x in ALIKE))
     left_out = _left_out(contest, wants)
     if tuned is not None:
-        records = (r for r in records if _tuned_as_now(r, table, tuned))
-    choice = choose(list(records), problem, wants, table, left_out=left_out, source=str(run))
+        records = [r for r in records if _tuned_as_now(r, table, tuned)]
+    choice = choose(records, problem, wants, table, left_out=left_out, source=str(run))
     pairs = [ContestResult.from_dict(values) for values in contest.get("pairs", ())]
     threads = (header.get("settings") or {}).get("threads")
     settings = ["--threads", str(threads)] if threads else []
-    settings += ["--allocator", KEPT] if allocator_of(header) == KEPT else []
     return replace(settle(choice, pairs), settings=(*settings, *table_words(header)))
 
 
@@ -158,9 +156,7 @@ def first_answer(
     return predicted
 
 
-def measured_here(
-    out: Path, threads: int | None, tables: Sequence[str] = (), allocator: str | None = None
-) -> Iterator[Path]:
+def measured_here(out: Path, threads: int | None, tables: Sequence[str] = ()) -> Iterator[Path]:
     """The runs of this machine as it is now, with these tables and settings and this protocol, the
     newest first.
 
@@ -187,7 +183,7 @@ def measured_here(
         used = (header.get("settings") or {}).get("threads")
         of, files = header.get("machine") or {}, header.get("tables", [])
         same = facts(header.get("protocol"), files, used, of) == now
-        if same and allocator_of(header) == (allocator or PLAIN) and "legs" not in header:
+        if same and "legs" not in header:
             yield run
 
 
@@ -212,7 +208,7 @@ def measured(problem: Problem, wants: Wants, table: Table, arguments: Namespace)
     if (less := compare.shorter(plan)) is not None:
         say(f"first a shorter sequence, {less}, to see who could win")
         scout = _run(names, less, SCOUT_S, arguments, pairs=False)
-        names, behind = compare.hopeful(list(read_records(scout.folder.path)))
+        names, behind = compare.hopeful(scout.folder.stored.records)
         contest |= {"shorter": str(less), "behind": behind}
     if not names:
         return make_choice(problem, wants, _left_out(contest, wants), margin=MARGIN)
@@ -235,12 +231,10 @@ def _run(
         Path(arguments.out),
         seed=arguments.seed or 0,
         threads=arguments.threads,
-        allocator=arguments.allocator,
         problems=[problem],
         command=getattr(arguments, "command", None),
     )
-    cells = run.plan.to_run
-    about_s = run.plan.about_s
+    cells, about_s = run.plan.to_run, run.about_s
     about_s += compare.contest_s(cells[0], this_machine()) if cells and pairs else 0.0
     say(f"{run.plan.sentence(about_s)}; records go to {run.folder.path}")
     for note in run.plan.tuned_notes():
@@ -249,10 +243,10 @@ def _run(
     with (
         closing(run.folder),
         Local().slots(run.settings, problem.device) as slots,
-        Progress(len(cells)) as progress,
+        Progress() as progress,
     ):
         try:
-            sweep(run.plan, run.done, run.folder, slots, progress, Interrupt(say))
+            sweep(run.plan, run.folder, slots, progress, Interrupt(say))
         except Stopped:
             raise KeyboardInterrupt from None
     return run
@@ -263,7 +257,7 @@ def _pairs(choice: Choice, run: Run) -> list[ContestResult]:
     if choice.ranking is None:
         return []
     names = [c.variant for c in choice.ranking.all]
-    near = compare.near_the_best(list(read_records(run.folder.path)), names)
+    near = compare.near_the_best(run.folder.stored.records, names)
     if len(near) < 2:
         return []
     say(f"in pairs: {', '.join(near)}")

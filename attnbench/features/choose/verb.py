@@ -90,11 +90,8 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
     """Raise :class:`NoProblem` for options that would be ignored."""
     if args.source and args.measure:
         raise NoProblem("--from answers from runs and --measure measures: leave one of them out")
-    measuring = [name for name in ("threads", "allocator") if getattr(args, name)]
-    if args.source and measuring:
-        raise NoProblem(
-            f"--{measuring[0]} conflicts with --from: a run has its own; leave one of them out"
-        )
+    if args.source and args.threads:
+        raise NoProblem("--threads conflicts with --from: a run has its own; leave one of them out")
     beside = ["--" + name.replace("_", "-") for name in arguments.grid_changes(args)]
     if args.verify != bool(args.program) or (args.verify and args.problems is None):
         raise NoProblem(

@@ -33,7 +33,8 @@ from attnbench.features.commits.rows import rows_in
 from attnbench.sweep.engine import HoldingWorker, LocalEngine, Refused, measure, open_worker
 from attnbench.sweep.plan import Cell, make_plan
 from attnbench.sweep.presets import PRESETS, Preset
-from attnbench.sweep.start import RunRecords, pinned
+from attnbench.sweep.start import pinned
+from attnbench.sweep.sweep import check_times
 from impls import Table, UnknownVariant
 from impls.errors import CantBeDone
 from impls.problem import Problem
@@ -226,16 +227,17 @@ def _measured(
     cells: Mapping[Key, Cell], device: str, settings: Settings, folder: Path
 ) -> dict[Key, SuiteRow]:
     """The cells' records, by one worker; a line each, which asv shows where the set-up fails."""
-    rows, earlier = dict[Key, SuiteRow](), RunRecords()
+    rows, earlier = dict[Key, SuiteRow](), list[Record]()
     limited = device == "cpu"  # of a GPU's memory the address space is no measure
     with lock_for([device]), LocalEngine(settings, path=folder, limited=limited) as engine:
         dtypes = sorted({cell.problem.dtype for cell in cells.values()})
         question = {"ceilings": dtypes, "device": device}
         header = {"seed": 0, "budget_s": QUICK_S, **engine.ask(question, START_LIMIT_S)}
         for key, cell in cells.items():
-            record = cell.left_out or earlier.doubt(measure(cell, header, engine))
+            record = cell.left_out or check_times(measure(cell, header, engine), earlier)
             if record.status is Status.IMPLAUSIBLE:  # a busy machine can look like it, once
-                record = earlier.doubt(measure(cell, header, engine))
+                record = check_times(measure(cell, header, engine), earlier)
+            earlier.append(record)
             print(f"{key[0]} at {key[1]}, {key[2]}: {record.status}", flush=True)
             rows[key] = suite_row(record)
     return rows

@@ -15,7 +15,7 @@ from attnbench.answer.crossover import (
     medians_of,
     pairs_by,
 )
-from attnbench.answer.search import LooksLeft, grid_for, refuse_several, take_looks, until_stopped
+from attnbench.answer.search import grid_for, refuse_several, take_looks, until_stopped
 from attnbench.command import arguments
 from attnbench.command.progress import Progress
 from attnbench.command.terminal import INTERRUPTED, say, status_of
@@ -117,22 +117,24 @@ def _run(command: argparse.Namespace, search: CrossoverSearch, machine: Machine)
             return search.guess_s(length, machine)
         return starting_s() + search.guess_s(length, machine, floor=measures_floor)
 
-    left = LooksLeft(lambda: sum(map(guess_s, search.ahead())), command.budget)
+    def ahead_s() -> float:
+        return sum(map(guess_s, search.ahead()))
+
+    about_s = min(ahead_s(), command.budget)
     words = " ".join(w for w in str(search.problem).split() if w[:1] != "n")
     say(
         f"where {search.a.label} and {search.b.label} overtake each other, from {first:,} to "
-        f"{search.rungs[-1]:,} ({words}); about {roughly(left.left_s)}, "
+        f"{search.rungs[-1]:,} ({words}); about {roughly(about_s)}, "
         f"{duration(command.budget)} at the most"
     )
     if measures_floor:
         say(floor_first("at the first length"))
     with Progress() as progress:
-        progress.at(0, 0, left.left_s, "the worker starts")
+        progress.at(0, 0, about_s, "the worker starts")
 
         def watch(_: CrossoverSearch, length: int, limit_s: float) -> None:
-            left_s = left.begin(guess_s(length), limit_s)
-            number = len(search.looks) + 1
-            progress.at(0, 0, left_s, f"look {number}, at {length:,} {search.what}")
+            what = f"look {len(search.looks) + 1}, at {length:,} {search.what}"
+            progress.at(0, 0, ahead_s(), what, begins_s=guess_s(length), most_s=limit_s)
 
         def hear(_: CrossoverSearch) -> None:
             if search.looks and (result := search.looks[-1].result).pairs is None:

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnbench.answer.search import LooksLeft, grid_for, take_looks, until_stopped
+from attnbench.answer.search import grid_for, take_looks, until_stopped
 from attnbench.command import arguments
 from attnbench.command.progress import Progress
 from attnbench.command.terminal import INTERRUPTED, say
 from attnbench.core.evidence import STAMP, check_writable, made_here, save_beside
 from attnbench.core.format import duration, roughly, size
-from attnbench.core.machine import Machine, pace, this_machine
+from attnbench.core.machine import Machine, this_machine
 from attnbench.features.limits import view
 from attnbench.features.limits.search import (
     BATCH_SEQ,
@@ -45,7 +45,6 @@ GPU_SHARE = 0.5
 """The share of a GPU's memory: the inputs, and the checks of the outputs, need the rest."""
 DEFAULT_TIME_S = 0.2
 """A longer one leaves more brackets of the whole table open when the time below is over."""
-DRAWING_S = 1.5
 
 
 def limits(command: argparse.Namespace) -> int:
@@ -101,21 +100,24 @@ def _run(
 ) -> bool:
     """Look at all limits in turn, and save what is known after each; True if Ctrl-C ended it."""
     by, total = command.by, len(searches)
-    left = LooksLeft(lambda: sum(search.ahead_s() for search in searches), command.budget)
-    about_s = min(starting_s() + left.left_s, command.budget)
+
+    def ahead_s() -> float:
+        return sum(search.ahead_s() for search in searches)
+
+    about_s = min(starting_s() + ahead_s(), command.budget)
     say(
         f"the {'longest sequence' if by == 'seq' else 'largest batch'} of "
         f"{len({search.variant.label for search in searches})} variants in "
         f"{size(budget.peak_bytes)} and {duration(budget.seconds)} a call, {total} searches; about "
-        f"{roughly(about_s + DRAWING_S * pace())}, {duration(command.budget)} at the most"
+        f"{roughly(about_s)}, {duration(command.budget)} at the most"
     )
 
     def watch(search: LimitSearch, tokens: int, limit_s: float) -> None:
         gate_s = search.gate.guess_s if search.gated is None else 0.0
-        left_s = left.begin(gate_s or search.guess_s(), limit_s)
+        begins_s = gate_s or search.guess_s()
         over = sum(each.next() is None for each in searches)
         what = f"{search.variant.label} {search.problem.phase}, {by} {tokens:,}"
-        progress.at(over, total, left_s, what)
+        progress.at(over, total, ahead_s(), what, begins_s=begins_s, most_s=limit_s)
 
     def hear(search: LimitSearch) -> None:
         if search.cut is not None:
@@ -123,8 +125,8 @@ def _run(
             progress.tell(f"{search.variant.label} {search.problem.phase}: {why}", "yellow")
         save(stopped=False, ended=False)  # on disk when the next look begins
 
-    with Progress(after_s=DRAWING_S) as progress:
-        progress.at(0, total, about_s, "the worker starts")
+    with Progress() as progress:
+        progress.at(0, total, about_s, "the worker starts", begins_s=starting_s())
         return until_stopped(
             searches[0].problem.device if searches else "cpu",
             settings,

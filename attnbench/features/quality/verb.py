@@ -54,7 +54,7 @@ from attnbench.sweep.sweep import Interrupt
 from impls.errors import CantBeDone
 from impls.problem import InvalidProblem, Problem
 
-ORIGINAL_S, CAPTURE_S, DRAWING_S = 28.0, 8.0, 1.5
+ORIGINAL_S, CAPTURE_S = 28.0, 8.0
 """For the original model, before its variants; for the inputs of its layers; for the end."""
 VIEWS: Mapping[str, Any] = {"recall": recall_view, "model": model_view, "real": real_view}
 """Each form's module with ``conclusions``, ``tables``, ``notes``, ``csv_rows`` and ``draw``."""
@@ -98,7 +98,7 @@ def _collect(
     try:
         with (
             lock_for([device]),
-            Progress(after_s=DRAWING_S) as progress,
+            Progress() as progress,
             (interrupt := Interrupt(progress.tell)).watching(),
             closing(steps(progress)) as remaining,
         ):
@@ -332,7 +332,7 @@ def recall(arguments: argparse.Namespace) -> int:
     say(
         f"{plan.count} trainings: variants {len(plan.variants[setting])}, seeds "
         f"{len(plan.seeds)}, threads {plan.threads}; {', '.join(s.slug for s in settings)}; pairs "
-        f"{setting.pairs}; about {roughly(left_s + DRAWING_S)}"
+        f"{setting.pairs}; about {roughly(left_s)}"
     )
     rows, stopped = _collect(plan.steps, setting.device)
     header = made_here(

@@ -11,7 +11,6 @@ from typing import Any
 from attnbench.answer.paste import words_of
 from attnbench.core import format
 from attnbench.core.record import Record
-from attnbench.core.settings import KEPT, allocator_of
 from attnbench.features.report.build import Contents
 from attnbench.report.figures.style import Look
 from attnbench.report.scenes import ReportRun, Scene
@@ -133,7 +132,6 @@ def repeats(record: Record, header: Mapping[str, Any]) -> str:
         "--world": record.ranks and record.ranks.world,
         "--seed": record.seed,
         "--threads": (header.get("settings") or {}).get("threads"),
-        "--allocator": KEPT if allocator_of(header) == KEPT else None,
         "--budget": budget,
     }
     words: list[Any] = ["attnbench", "run", record.variant, *words_of(p)]

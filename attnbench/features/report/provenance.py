@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from attnbench.answer.ranking import margin_reason
-from attnbench.core.disk import RECORDS, SPOILED
+from attnbench.core.disk import RECORDS
 from attnbench.core.evidence import selfcheck_said
 from attnbench.core.format import counted, duration, percent, size
 from attnbench.core.record import FINDINGS
@@ -22,6 +22,8 @@ from attnbench.report.scenes import ReportRun, hardware, machine_line, part
 FOLDERS = re.compile(r"(^|[=:])/(?:[^/]*/)*")
 """The folders of an absolute path, alone or behind the name of an option."""
 UNKNOWN = "not said"
+SPOILED = "spoiled.jsonl"
+"""Where an earlier attnbench put what it measured again."""
 
 
 class About(NamedTuple):
@@ -101,7 +103,7 @@ def _drift(run: ReportRun) -> Iterator[str]:
             f"it was off by more than {percent(margin)}"
         )
     spoiled = run.path / SPOILED
-    again = spoiled.read_bytes().count(b"\n") if spoiled.is_file() else 0
+    again = run.again + (spoiled.read_bytes().count(b"\n") if spoiled.is_file() else 0)
     if again:
         yield f"{counted(again, 'measurement')} made while the machine drifted were repeated"
 

@@ -20,15 +20,12 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
 
+    from attnbench.command.progress import Progress
     from attnbench.models.capture.calls import SeenCalls
     from attnbench.report.scenes import ReportRun
     from attnbench.sweep.places import Places
     from attnbench.sweep.start import Run
-    from attnbench.sweep.sweep import Watcher
     from impls.problem import Problem
-
-REPORT_S = 3.0
-"""A guess at the seconds of the report."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,24 +40,22 @@ def run(args: argparse.Namespace) -> int:
     stopped, left_over = False, 0
     with places_of(args) as places:
         new = start_run(args, places)
-        folder = new.folder
+        folder, count = new.folder, len(new.left)
         try:
-            after_s = 0.0 if args.no_report else REPORT_S
-            with Progress(new.left, every=args.all, best=True, after_s=after_s) as progress:
-                progress.at(0, new.left, measuring_s(new), "the worker starts")
-                left_over = measure(new, places, progress, until, after_s)
+            with Progress(every=args.all) as progress:
+                left_over = measure(new, places, progress, until)
             folder.check_in_place()
         except (Stopped, KeyboardInterrupt):
             stopped = True
         finally:
             folder.close()
-    result = read_run(folder.path)
+    result = read_run(folder.path, stored=folder.stored)
     left = ""
     if stopped:
         left = f"stopped; what was measured is kept. Go on with: {folder.resumed_by}"
     elif left_over:
         left = (
-            f"the limit of {duration(args.limit)} is reached: {left_over} of {new.left} "
+            f"the limit of {duration(args.limit)} is reached: {left_over} of {count} "
             f"measurements were not begun. Go on with: {folder.resumed_by}"
         )
     if left and all(r.status in NOT_TRIED for r in result.records):
@@ -72,25 +67,21 @@ def run(args: argparse.Namespace) -> int:
     return INTERRUPTED if stopped else status
 
 
-def measure(
-    run: Run, places: Places, watcher: Watcher, until: float = inf, after_s: float = 0.0
-) -> int:
-    """Tell what will be measured, and measure it: how many cells have no record then.
-
-    ``after_s``: what the caller does then takes about so long.
-    """
+def measure(run: Run, places: Places, progress: Progress, until: float = inf) -> int:
+    """Tell what will be measured, and measure it: how many cells have no record then."""
     from attnbench.core.machine import gpu_warnings
+    from attnbench.sweep.plan import ceilings_s
     from attnbench.sweep.sweep import Interrupt, sweep
 
-    plan, folder, done, tell = run.plan, run.folder, run.done, watcher.tell
+    plan, folder, tell = run.plan, run.folder, progress.tell
     device = next((c.problem.device for c in plan.to_run), "cpu")
-    sentence = plan.sentence(measuring_s(run) + after_s)
-    tell(f"{sentence}; {len(done)} done before" if len(done) else sentence)
+    before = len(folder.stored.records)
+    tell(plan.sentence(run.about_s) + (f"; {before} done before" if before else ""))
     notes = [
         f"this is another leg of the run, ranked apart: {'; '.join(leg['changes'])}"
         for leg in folder.header.get("legs", ())[-1:]
     ]
-    notes += [folder.set_aside] if folder.set_aside else []
+    notes += folder.stored.faults()
     if folder.header.get("code", {}).get("commit") is None:
         notes.append(
             "this attnbench lies in no git checkout of its own, so the records can't say which "
@@ -101,23 +92,27 @@ def measure(
         if line:
             tell(line)
     tell(f"records go to {folder.path}")
+    starts_s = ceilings_s()
+    progress.at(0, len(run.left), run.about_s, "the worker starts", begins_s=starts_s)
     with places.slots(run.settings, device) as slots:
-        return sweep(plan, done, folder, slots, watcher, Interrupt(tell), until)
+        return sweep(plan, folder, slots, progress, Interrupt(tell), until)
 
 
 @contextmanager
 def places_of(args: argparse.Namespace) -> Iterator[Places]:
     """Where cells can be measured: this machine, or a cluster."""
-    from attnbench.sweep.places import Local, NoCluster, connected
+    from attnbench.sweep.places import Local
 
     if args.engine != "ray":
-        if args.address or args.kind:
-            raise CantBeDone("--address and --kind require --engine ray")
+        if args.address:
+            raise CantBeDone("--address requires --engine ray")
         yield Local(args.devices or ())
         return
     if args.devices:
-        raise NoCluster("--devices are of this machine; --engine ray takes those of its nodes")
-    with connected(args.address, args.device, args.kind) as cluster:
+        raise CantBeDone("--devices are of this machine; --engine ray takes those of its nodes")
+    from attnbench.sweep.cluster import connected
+
+    with connected(args.address, args.device) as cluster:
         yield cluster
 
 
@@ -152,7 +147,6 @@ def start_run(args: argparse.Namespace, places: Places) -> Run:
         Path(args.out),
         seed=args.seed or 0,
         threads=args.threads,
-        allocator=args.allocator,
         energy=args.energy,
         machine=places.machine,
         command=getattr(args, "command", None),
@@ -188,26 +182,12 @@ def _resumed(args: argparse.Namespace, places: Places) -> Run:
     from attnbench.core.store import named_run
     from attnbench.sweep import start
 
-    rest = (
-        args.variants,
-        args.preset,
-        args.seed,
-        args.threads,
-        args.allocator,
-        args.problems,
-    )
+    rest = (args.variants, args.preset, args.seed, args.threads, args.problems)
     if arguments.grid_changes(args) or any(x not in (None, []) for x in rest):
         raise StoreError("--resume takes the grid of the run it names; leave the rest out")
     return start.resume(
         named_run(args.resume, Path(args.out)), places.machine, args.table, anyway=args.anyway
     )
-
-
-def measuring_s(run: Run) -> float:
-    """A guess at the seconds of the start, the ceilings, and the cells that have no record."""
-    from attnbench.sweep.plan import ceilings_s
-
-    return ceilings_s() + sum(c.guess_s for c in run.plan.to_run if c.key not in run.done)
 
 
 def _conclude(run: ReportRun, arguments: argparse.Namespace, took_s: float) -> int:

@@ -16,7 +16,7 @@ from attnbench.answer.paste import lines_for, words_beside_default
 from attnbench.answer.ranking import EXACT
 from attnbench.answer.regimes import Regime, regimes
 from attnbench.answer.standings import Standing
-from attnbench.core.format import NONE, figures, first_few, mib, ms, percent, ratio, short
+from attnbench.core.format import first_few, mib, ms, percent, ratio, short
 from attnbench.core.record import FINDINGS, Record, Status
 from attnbench.report.scenes import ReportRun, Scene, machine_line, not_advised, scenes
 from attnbench.report.sentences import beside, distinct_words, only
@@ -231,13 +231,10 @@ def _spread(record: Record) -> float:
 
 WIDE_SHARE = 20
 """Per cent of half-width from which an interval is marked like a flag."""
-ABOVE = "*"
-"""Marks a share of more than the whole ceiling."""
-ABOVE_MEANS = "above the measured ceiling: that is a measurement too, and may be a little low"
 
 
 def show_results(records: Sequence[Record]) -> None:
-    """Print all: for each regime the times by length, then memory and error at the longest."""
+    """Print all: for each regime the times by length, doubts, and why others have none."""
     for regime in regimes(records):
         show(_table(regime))
     out = console()
@@ -247,34 +244,16 @@ def show_results(records: Sequence[Record]) -> None:
 
 def _table(regime: Regime) -> Table:
     best = {length: min(regime.exact(length).values(), default=None) for length in regime.lengths}
-    last = regime.lengths[-1]
-    at_last = regime.cells[last]
-    joules = {
-        name: figures(r.energy.joules * 1e3)
-        for name, r in at_last.items()
-        if r.energy is not None and r.energy.joules is not None
-    }
-    sustained = {n: r.time.sustained_words() for n, r in at_last.items() if r.time}
-    tail = [f"peak MiB at {last}", f"worst error at {last}", "of ceiling"]
-    tail += ["back to back"] if any(sustained.values()) else []
-    tail += [f"mJ at {last}"] if joules else []
     timed = [r.variant for r in regime.records if r.time is not None]
-    rows: list[list[Any]] = []
-    for name in dict.fromkeys([*timed, *(r.variant for r in regime.records)]):
-        row = [name, *(_time_cell(regime.cells[n].get(name), best[n]) for n in regime.lengths)]
-        row += _tail_cells(at_last.get(name))
-        if any(sustained.values()):
-            row.append(sustained.get(name, "").removeprefix("back to back "))
-        rows.append([*row, joules.get(name)] if joules else row)
+    names = dict.fromkeys([*timed, *(r.variant for r in regime.records)])
+    rows = [
+        [name, *(_time_cell(regime.cells[n].get(name), best[n]) for n in regime.lengths)]
+        for name in names
+    ]
     lengths = [str(length) for length in regime.lengths]
-    above = any((r.share_of_ceiling or 0) > 1 for r in at_last.values())
-    return Table(
-        str(regime),
-        columns("variant", *lengths, *tail, right=(*lengths, *tail)),
-        rows,
-        [f"{ABOVE} {ABOVE_MEANS}"] if above else [],
-        caption="median ms ± % to the far end of its interval",
-    )
+    heads = columns("variant", *lengths, right=lengths)
+    caption = "median ms ± % to the far end of its interval; memory and errors: --csv"
+    return Table(str(regime), heads, rows, caption=caption)
 
 
 def _time_cell(record: Record | None, best: float | None) -> Styled:
@@ -286,19 +265,6 @@ def _time_cell(record: Record | None, best: float | None) -> Styled:
     doubt = "!" if t.doubts or spread > WIDE_SHARE else ""
     text = f"{ms(t.median_s)} ±{spread:.1f}{doubt}"
     return Styled(text, BEST if t.median_s == best else "")
-
-
-def _tail_cells(record: Record | None) -> tuple[str | None, str | None, str | None]:
-    """Memory, error and share of the ceiling."""
-    if record is None or record.memory is None:
-        return None, None, None
-    error = NONE if record.worst_error is None else f"{record.worst_error:.1e}"
-    if record.distance is not None and record.distance.relative is not None:
-        error += f" (softmax: {record.distance.relative:.2f})"
-    elif record.computes != "softmax":
-        error += " (not softmax)"
-    of_ceiling = percent(record.share_of_ceiling) + ABOVE * ((record.share_of_ceiling or 0) > 1)
-    return mib(record.memory.peak_bytes), error, of_ceiling
 
 
 def _footnotes(records: Sequence[Record]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from typing import Any
 from attnbench.core.disk import SELFCHECK
 from attnbench.core.evidence import save_beside
 from attnbench.core.format import percent
-from attnbench.core.machine import Machine, why_not
+from attnbench.core.machine import Machine, pace, why_not
 from attnbench.core.record import PROTOCOL, Record, Status
 from attnbench.core.stats import Verdict
 from attnbench.gate.plants import PLANTS, SLICES_PROBLEM, SLOW_DOWNS, Plant, slices
@@ -114,7 +114,7 @@ def run_plants(
     question = {"ceilings": ["float32"], "device": "cpu"}
     ceilings = engine.ask(question, START_LIMIT_S)["ceilings"]
     header = {"seed": seed, "budget_s": BUDGET_S, "ceilings": ceilings}
-    start = monotonic()
+    guess_s = PLANT_S * pace()
     for number, plant in enumerate(plants, 1):
         if (missing := why_not(plant.row, machine)) is not None:
             yield PlantOutcome(plant.deed, plant.kind, None, Status.UNAVAILABLE, missing.reason)
@@ -127,8 +127,7 @@ def run_plants(
         if plant.shows is not None and record.status is Status.IMPLAUSIBLE:
             record = measure(cell, header, own, limit_s=plant.limit_s)
             outcome = _again(outcome, judge(plant, record, monotonic() - began - outcome.spent_s))
-        left_s = (monotonic() - start) / number * (len(plants) - number)
-        watcher.cell(record, number, len(plants), left_s)
+        watcher.cell(record, number, len(plants), guess_s, guess_s * (len(plants) - number))
         yield outcome
 
 

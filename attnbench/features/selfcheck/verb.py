@@ -100,7 +100,7 @@ def _outcomes(machine: Machine, seed: int) -> Generator[PlantOutcome]:
         LocalEngine(settings, variables=NO_GPU) as engine,
         LocalEngine(settings, limited=False) as on_gpu,
     ):
-        with Progress(len(PLANTS), after_s=sum(slow_downs_s)) as progress:
+        with Progress() as progress:
             progress.at(0, len(PLANTS), plants_s, "the worker starts")
             yield from these.run_plants(machine, engine, seed, progress, on_gpu=on_gpu)
         with Progress() as progress:
@@ -138,10 +138,10 @@ def check(given: argparse.Namespace) -> int:
     settings = settings_of(given, machine)
     with (
         engine_on(grid.device, settings) as engine,
-        Progress(len(plan.to_run)) as progress,
+        Progress() as progress,
     ):
         guess_s = starting_s() + sum(cell.guess_s for cell in plan.to_run)
-        progress.at(0, len(plan.to_run), guess_s, "the worker starts")
+        progress.at(0, len(plan.to_run), guess_s, "the worker starts", begins_s=starting_s())
         records = sweep.check_cells(plan, engine, given.seed or 0, progress)
     if given.json:
         print(json.dumps([r.to_dict() for r in records], indent=1))

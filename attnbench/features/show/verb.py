@@ -64,10 +64,8 @@ def show(arguments: argparse.Namespace) -> int:
     row = impls.table(arguments.table).find(arguments.name)
     if arguments.text is not None:
         return _show_map(arguments, row)
-    if arguments.out or arguments.embeddings or arguments.mask:
-        raise maps.BadEmbeddings(
-            "--out, --embeddings and --mask go with --text: a map needs a sentence"
-        )
+    if arguments.embeddings or arguments.mask:
+        raise maps.BadEmbeddings("--embeddings and --mask go with --text: a map needs a sentence")
     missing, text = _missing(row), mathematics(row.build)
     if arguments.json:
         about = {"mathematics": text, **_availability(*missing)}
@@ -86,17 +84,12 @@ def _show_map(arguments: argparse.Namespace, row: Variant) -> int:
     from attnbench.report import tidy
     from attnbench.sweep.engine import START_LIMIT_S, LocalEngine
 
-    if arguments.out:
-        view.check_picture(Path(arguments.out))
     words = maps.tokens_of(arguments.text)
     vectors = maps.vectors_of(words, arguments.embeddings)
     masks = row.on("cpu", "masks") or ("none",)
     mask = arguments.mask or ("none" if "none" in masks else masks[0])
     with LocalEngine(Settings()) as engine:
         weights = maps.ask(engine, row, mask, vectors, START_LIMIT_S)
-    if arguments.out:
-        view.draw_map(words, weights, row.label, Path(arguments.out))
-        say(f"drawn in {arguments.out}")
     if arguments.json:
         print(json.dumps({"variant": row.label, "words": words, "weights": weights}))
     elif arguments.csv:
@@ -113,7 +106,8 @@ CEILINGS_S, NOISE_S = 14.0, 30.0
 def env(arguments: argparse.Namespace) -> int:
     """``attnbench env``: the facts, kept beside the results of this machine."""
     from attnbench.command.progress import Progress
-    from attnbench.core.evidence import check_writable, save_machine
+    from attnbench.core.disk import MACHINE
+    from attnbench.core.evidence import check_writable, save_beside
     from attnbench.core.machine import gpu_warnings, pace, this_machine, vitals
     from attnbench.core.record import PROTOCOL
     from attnbench.features.show import view
@@ -151,7 +145,7 @@ def env(arguments: argparse.Namespace) -> int:
         progress.step("the noise floor: one variant against itself")
         question = {"noise": dtypes[0], "device": device}
         facts |= engine.ask(question, START_LIMIT_S)
-    path = save_machine(Path(arguments.out), machine, facts)
+    path = save_beside(Path(arguments.out), machine.name, MACHINE, facts)
     if arguments.json:
         print(json.dumps(facts, indent=1))
     else:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import nan
-from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
@@ -14,7 +12,6 @@ from attnbench.report import tidy
 from attnbench.report.tables import BAD, BOLD, GOOD, Styled, Table, columns, console, show_facts
 from attnbench.report.tables import show as show_table
 from impls import BrokenRow
-from impls.errors import CantBeDone
 from impls.spec import Variant
 
 
@@ -42,36 +39,6 @@ def weights(
         for key, weight in enumerate(row):
             pair = {"query_word": words[query], "key_word": words[key]}
             yield {"variant": variant, "query": query, "key": key, **pair, "weight": weight}
-
-
-def check_picture(file: Path) -> None:
-    """Raise :class:`CantBeDone` where no picture can be written under this name."""
-    if file.suffix not in (".png", ".svg"):
-        raise CantBeDone(f"--out {file}: a picture ends in .png or .svg")
-    if not file.parent.is_dir():
-        raise CantBeDone(f"can't write {file}: there is no folder {file.parent}")
-
-
-def draw_map(
-    words: Sequence[str], weights: Sequence[Sequence[float | None]], title: str, file: Path
-) -> None:
-    """Write a map, with a scale of its weights, as a .png or .svg."""
-    from attnbench.report.figures.sheet import save, sheet
-
-    side = 1.6 + 0.42 * len(words)
-    with sheet(side, side, "constrained") as figure:
-        axes = figure.subplots()
-        image = axes.imshow(
-            [[nan if w is None else w for w in row] for row in weights], cmap="cividis"
-        )
-        axes.set_xticks(range(len(words)), words, rotation=60, ha="left", rotation_mode="anchor")
-        axes.set_yticks(range(len(words)), words)
-        axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
-        axes.grid(visible=False)
-        axes.set_ylabel("this word")
-        axes.set_xlabel(f"looks at · {title}")
-        figure.colorbar(image, shrink=0.7)
-        save(figure, [file])
 
 
 UNTRIED = "untested"

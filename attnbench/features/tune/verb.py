@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnbench.answer.search import LooksLeft, grid_for, until_stopped
+from attnbench.answer.search import grid_for, until_stopped
 from attnbench.command import arguments
 from attnbench.command.progress import Progress
 from attnbench.command.terminal import INTERRUPTED, say, status_of
@@ -93,17 +93,17 @@ def _run(
         begins = not any(each.trials for each in tunings)
         return sum(each.ahead for each in tunings) * trial_s + (start_s if begins else 0.0)
 
-    left, left_s = LooksLeft(ahead_s, command.budget), search.countdown(command.budget)
+    about_s, left_s = min(ahead_s(), command.budget), search.countdown(command.budget)
     most = max(sum(map(len, tuning.groups)) for tuning in tunings)
     say(
         f"tuning {tunings[0].row.label} on {counted(len(tunings), 'problem')}, "
-        f"{counted(most, 'candidate')} each; about {roughly(left.left_s)}, "
+        f"{counted(most, 'candidate')} each; about {roughly(about_s)}, "
         f"{duration(command.budget)} at the most"
     )
     if measures_floor:
         say(floor_first("first for each problem"))
     with Progress() as progress:
-        progress.at(0, 0, left.left_s, "the worker starts")
+        progress.at(0, 0, about_s, "the worker starts")
 
         def hear(event: tuple[Tuning, CandidateTrial | None]) -> None:
             tuning, trial = event
@@ -116,9 +116,9 @@ def _run(
             pairs = search.pairs_by(engine, command.seed or 0, command.margin, floors, left_s)
 
             def ask(tuning: Tuning, options: Options, *more: Any) -> Compared:
-                seconds = left.begin(trial_s, max(left_s(), 1.0))
-                label = search.cell_of(tuning, options).variant.label
-                progress.at(0, 0, seconds, f"{label} {tuning.problem}")
+                what = f"{search.cell_of(tuning, options).variant.label} {tuning.problem}"
+                most_s = max(left_s(), 1.0)
+                progress.at(0, 0, ahead_s(), what, begins_s=trial_s, most_s=most_s)
                 return pairs(tuning, options, *more)
 
             return search.tune(tunings, ask, command.budget)

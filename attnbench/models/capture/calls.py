@@ -29,7 +29,7 @@ from msgspec import Meta, field
 from msgspec.structs import replace
 
 from attnbench.core.call import CallForm
-from attnbench.core.disk import from_json, is_no_file, write_whole
+from attnbench.core.disk import from_json, write_whole
 from attnbench.core.format import counted, duration, percent
 from impls.errors import CantBeDone
 from impls.operators import PARAMETERS
@@ -227,7 +227,7 @@ class SeenCalls(msgspec.Struct):
     @classmethod
     def read(cls, path: Path) -> SeenCalls:
         """The calls of a file; raises :class:`CantBeDone` for any other."""
-        if is_no_file(path):
+        if path.exists() and not path.is_file():
             raise CantBeDone(f"can't read calls from {path}: it is no file")
         try:
             values = from_json(path.read_text())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from impls.spec import Variant
 
-MARK = "ATTNBENCH_CAMPAIGN"
+MARK = "ATTNBENCH_FAULT"
 """In the environment of everything that a sweep starts."""
 
 
