@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from attnbench.answer.predict import TRUSTED, Estimate, VariantRecords, mask_kinds
+from attnbench.answer.predict import TRUSTED, Estimate, VariantRecords
 from attnbench.answer.ranking import (
     EXACT,
     MARGIN,
@@ -22,6 +22,7 @@ from attnbench.answer.ranking import (
     one_a_kernel,
     rank,
 )
+from attnbench.answer.regimes import line_of
 from attnbench.core.format import name_and_kind, percent, size, time_interval
 from attnbench.core.record import FINDINGS
 from attnbench.core.stats import Interval, Verdict
@@ -219,11 +220,12 @@ def choose(
     nodes = Counter(r.node for r in records if r.time is not None)
     (node, _), *_ = nodes.most_common(1) or [("", 0)]  # of the kind of machine that measured most
     latest = {(r.variant, r.problem): r for r in records if not r.ranks and r.node in (node, "")}
+    line = line_of(problem)
     alike = [
         r
         for r in latest.values()
         if r.problem.mask.kinds == problem.mask.kinds
-        or (r.time is not None and mask_kinds(r.problem) == mask_kinds(problem))
+        or (r.time is not None and line_of(r.problem) == line)
     ]
     by_variant: dict[str, list[Record]] = {}
     for record in alike:
@@ -257,7 +259,7 @@ def choose(
 
 
 def _judge(label: str, evidence: VariantRecords, wants: Wants) -> Candidate | Excluded:
-    computes = evidence.row.computes if evidence.row else evidence.seen[0].computes
+    computes = evidence.row.computes if evidence.row else evidence.records[0].computes
     if computes not in wants.computes:
         return Excluded(label, Why.COMPUTES, f"it computes {computes}")
     for why, reason in _ruled_out(evidence):
@@ -319,11 +321,11 @@ def _ruled_out(evidence: VariantRecords) -> Iterator[tuple[Why, str]]:
     problem = evidence.problem
     if evidence.row is not None and (reason := evidence.row.supports(problem)):
         yield Why.SUPPORT, reason
-    for record in evidence.seen:
+    for record in evidence.records:
         own = record.status == "unsupported" and record.problem == problem
         if (own or record.status == "unavailable") and record.reason:
             yield Why.SUPPORT, record.reason
-    for record in evidence.seen:
+    for record in evidence.records:
         p, where = record.problem, f"{record.problem}: {record.reason}"
         if record.wrong_on:
             yield Why.INPUTS, record.wrong_on

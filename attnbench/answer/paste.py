@@ -22,9 +22,16 @@ if TYPE_CHECKING:
     from impls.spec import Variant
 
 
-def words_of(p: Problem) -> list[str]:
-    """A problem as the command line says it, whole, so that no preset may change it."""
-    return [word for option in _options_of(p) for word in option]
+def command_words(p: Problem, *, whole: bool = True) -> list[str]:
+    """A problem as the command line says it: whole, so that no preset may change it; or its length
+    and all that is not the default.
+    """
+    from attnbench.sweep.plan import problems
+    from attnbench.sweep.presets import one_problem
+
+    usual = [] if whole else _options_of(next(problems(one_problem(p.device))))
+    options = [each for each in _options_of(p) if each[0] == "--seq" or each not in usual]
+    return [word for option in options for word in option]
 
 
 def _options_of(p: Problem) -> list[tuple[str, ...]]:
@@ -43,16 +50,6 @@ def _options_of(p: Problem) -> list[tuple[str, ...]]:
         options += [(f"--{name}",) if value is True else (f"--{name}", f"{value:g}")]
     options += [("--device", p.device)]
     return [tuple(map(str, option)) for option in options]
-
-
-def words_beside_default(p: Problem) -> list[str]:
-    """What the command line must say of a problem: its length, and all that is not the default."""
-    from attnbench.sweep.plan import problems
-    from attnbench.sweep.presets import one_problem
-
-    usual = _options_of(next(problems(one_problem(p.device))))
-    own = [each for each in _options_of(p) if each[0] == "--seq" or each not in usual]
-    return [word for option in own for word in option]
 
 
 @dataclass(frozen=True)
@@ -91,31 +88,12 @@ def can_serve(row: Variant, details: CallDetails) -> str | None:
     return None
 
 
-# read from transformers 5.23.0, torch 2.13.0, vllm 0.33.0 and diffusers 0.42.1
-NAMES: dict[str, dict[str, str]] = {
-    "transformers": {
-        "sdpa": "sdpa",
-        "matmul": "eager",  # flex_attention is left out: many models refuse it
-        **{f"flash_attn{number}": f"flash_attention_{number}" for number in (2, 3, 4)},
-    },
-    "sdpa_kernel": {f"sdpa.{kernel}": name for kernel, name in BACKENDS.items()},
-    "vllm": {
-        "flex": "FLEX_ATTENTION",
-        "flashinfer": "FLASHINFER",
-        **dict.fromkeys(("flash_attn2", "flash_attn3", "flash_attn4"), "FLASH_ATTN"),
-    },
-    "diffusers": {
-        "sdpa": "native",
-        **{f"sdpa.{kernel}": f"_native_{kernel}" for kernel in BACKENDS},
-        "flex": "flex",
-        "flash_attn2": "flash",
-        "flash_attn3": "_flash_3",
-        "flash_attn4": "flash_4_hub",
-        "sageattention": "sage",
-        "xformers": "xformers",
-    },
+TRANSFORMERS = {
+    "sdpa": "sdpa",
+    "matmul": "eager",  # flex_attention is left out: many models refuse it
+    **{f"flash_attn{number}": f"flash_attention_{number}" for number in (2, 3, 4)},
 }
-"""What each engine calls a variant."""
+"""The names that transformers (5.23) has for variants."""
 PREFIX = "attnbench:"
 OWN = "its own operator"
 CAUSAL = Mask.parse("causal")
@@ -124,9 +102,9 @@ FILES = {"dense", "bias"}
 OF_A_BATCH = {"padding", "document"}
 
 
-def engine_name(engine: str, variant: str) -> str:
-    """What an engine calls a variant; empty where it has none of it, or not with these options."""
-    return NAMES[engine].get(variant, "")
+def transformers_name(variant: str) -> str:
+    """The name that transformers itself has for a variant; empty where it has none."""
+    return TRANSFORMERS.get(variant, "")
 
 
 def lines_for(variant: str, problems: Iterable[Problem]) -> list[str]:
@@ -164,7 +142,7 @@ def lines(
     more = [] if details.scale is None else [f"scale={details.scale!r}"]
     more += [f"dropout_p={details.dropout!r}"] if details.dropout else []
     notes = ["dropout_p: 0.0 outside training"] if details.dropout else []
-    backend = engine_name("sdpa_kernel", variant)
+    backend = BACKENDS.get(variant.removeprefix("sdpa."), "") if variant != "sdpa" else ""
     torchs = _mask_for_torch(problem) if backend or variant == "sdpa" else None
     mask, note = ("mask=mask", "") if any_mask else _mask_for_attnbench(problem)
     comment = "; ".join(filter(None, [note, *notes]))
@@ -218,7 +196,7 @@ def find_row(variant: str, tables: Sequence[str] = ()) -> Variant:
 
 def in_transformers(variant: str, tables: Sequence[str] = ()) -> list[str]:
     """Python by which all layers of a transformers model use this variant."""
-    if own := engine_name("transformers", variant):
+    if own := transformers_name(variant):
         return [f'model.set_attn_implementation("{own}")']
     start = ["import attnbench.models.transformers"]
     if "?" in variant or variant not in own_rows():
@@ -239,7 +217,7 @@ def proof(choice: Choice) -> str:
         return ""
     verb = "run" if r.runner_up is None else "compare"
     names = [c.variant for c in (r.winner, r.runner_up) if c]
-    return shlex.join(["attnbench", verb, *names, *words_of(choice.problem), *choice.settings])
+    return shlex.join(["attnbench", verb, *names, *command_words(choice.problem), *choice.settings])
 
 
 def pasted(choice: Choice, details: CallDetails = PLAIN) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnbench.core.record import Record, Time
+from impls.masks import Mask
 from impls.operators import PARAMETERS
-from impls.problem import setting_words
+from impls.problem import Problem, setting_words
 
 Key = tuple[tuple[str, Any], ...]
 FOLDERS = re.compile(r"((?:dense|bias|captured):)\S*/")
@@ -107,6 +108,15 @@ class Regime:
         counts = {length: len(self.timed(length)) for length in self.cells}
         enough = [n for n, count in counts.items() if count and count * 2 >= max(counts.values())]
         return max(enough, default=None)
+
+
+def line_of(p: Problem) -> tuple[Problem, str, int]:
+    """All of a problem but its length, alike for those that a line can be drawn through; and how
+    many queries, 0 for as many as keys. One query sees all keys under a causal mask too.
+    """
+    queries = 0 if p.q_len == p.kv_len and p.phase != "decode" else p.q_len
+    mask = "none" if queries == 1 and str(p.mask) == "causal" else str(p.mask)
+    return p.with_(q_len=1, kv_len=1, mask=Mask()), mask, queries
 
 
 def time_of(record: Record | None) -> Time | None:

@@ -9,10 +9,10 @@ import impls
 from attnbench.answer.paste import (
     CallDetails,
     can_serve,
+    command_words,
     in_transformers,
     lines,
     lines_for,
-    words_of,
 )
 from impls.masks import Mask
 from tests import brute
@@ -193,7 +193,7 @@ def test_a_scale_that_is_the_problem_s_own_is_nothing_to_write():
     ],
 )
 def test_a_problem_is_said_whole(p, words):
-    assert " ".join(words_of(p)) == f"--seq {words}"
+    assert " ".join(command_words(p)) == f"--seq {words}"
 
 
 def test_torch_s_own_function_is_called_by_its_own_name_where_that_says_all():

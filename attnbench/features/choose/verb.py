@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import argparse
 
     from attnbench.answer.choose import Choice, Wants
-    from attnbench.answer.engines import EngineAnswer
     from attnbench.features.choose.calls import ProgramAnswer
     from impls import Table
     from impls.problem import Problem
@@ -41,14 +40,12 @@ def choose(args: argparse.Namespace) -> int:
 
         return show_answer(args, wants, table)
     choice = runs.answer(args, _one_problem(args), wants, table)
-    engine = _in_engine(args, choice)
     if args.json:
-        values = {**choice.to_dict(), **paste.pasted(choice)}
-        print(json.dumps(values | ({"engine": engine.to_dict()} if engine else {})))
+        print(json.dumps({**choice.to_dict(), **paste.pasted(choice)}))
     elif args.csv:
         tidy.show(view.rows(choice))
     else:
-        view.show(choice, engine)
+        view.show(choice)
     return int(choice.ranking is None)
 
 
@@ -75,17 +72,6 @@ def _wants(args: argparse.Namespace) -> tuple[Wants, Table]:
     return wants, table
 
 
-def _in_engine(args: argparse.Namespace, choice: Choice) -> EngineAnswer | None:
-    """The answer in the words of the engine that was asked for, if one was."""
-    from attnbench.answer.engines import TimedSite, in_engine
-
-    if not args.engine or choice.ranking is None:
-        return None
-    ranking = choice.ranking
-    site = TimedSite(str(choice.problem), choice.problem, ranking.by_name, ranking.winner.variant)
-    return in_engine(args.engine, [site], args.table)
-
-
 def _refuse_contradictions(args: argparse.Namespace) -> None:
     """Raise :class:`NoProblem` for options that would be ignored."""
     if args.source and args.measure:
@@ -103,7 +89,6 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
         )
     if args.export is not None:
         beside += [f"--{name}" for name in ("problems", "measure") if getattr(args, name)]
-        beside += ["--for"] if args.engine else []
         if beside:
             raise NoProblem(
                 f"--export takes all that a run measured: leave {', '.join(beside)} out"
