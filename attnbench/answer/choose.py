@@ -17,7 +17,7 @@ from attnbench.answer.ranking import (
     MARGIN,
     Candidate,
     Ranking,
-    is_ahead,
+    beats,
     margin_of,
     one_a_kernel,
     rank,
@@ -47,10 +47,6 @@ AMPLE = 1.02
 """A limit is proposed a little above what is needed."""
 
 
-class Contradiction(CantBeDone):
-    """Limits that nothing can meet together."""
-
-
 @dataclass(frozen=True)
 class Wants:
     """Limits, and what may be used besides exact softmax: words of :data:`KINDS`."""
@@ -61,25 +57,12 @@ class Wants:
     """Relative to exact softmax: of an exact variant its rounding, of another its distance."""
     allowed: tuple[str, ...] = ()
 
-    @classmethod
-    def of(
-        cls, *, exact: bool, allow: Sequence[str], max_memory: int | None, max_error: float | None
-    ) -> Wants:
-        """What the command line says; raises :class:`Contradiction`."""
-        if exact and allow:
-            raise Contradiction(
-                f"--exact and --allow {','.join(allow)} contradict each other: leave one out"
-            )
-        if unknown := [word for word in allow if word not in KINDS]:
-            raise Contradiction(
+    def __post_init__(self) -> None:
+        if unknown := [word for word in self.allowed if word not in KINDS]:
+            raise CantBeDone(
                 f"--allow {unknown[0]!r} is not one of {', '.join(KINDS)} (exact softmax is always "
                 "allowed)"
             )
-        if max_error is not None and max_error <= 0:
-            raise Contradiction(
-                f"an error of {max_error:g} or less can't be kept: give one above 0"
-            )
-        return cls(max_memory, max_error, tuple(dict.fromkeys(allow)))
 
     @property
     def computes(self) -> tuple[str, ...]:
@@ -104,6 +87,7 @@ class Why(StrEnum):
     INPUTS = "wrong on other inputs"
     STATUS = "failed elsewhere"
     SLOW = "far behind"
+    UNTRIED = "untried"
     UNKNOWN = "not known"
     ABSENT = "not in the run"
 
@@ -111,15 +95,14 @@ class Why(StrEnum):
 @dataclass(frozen=True)
 class Excluded:
     """A variant that can't be chosen. ``needs``: what the limits that it breaks would have to be,
-    bytes of ``memory`` or an ``error``; a time that is too uncertain to rank, and at its best.
+    bytes of ``memory`` or an ``error``; ``time``: one that is too uncertain to rank.
     """
 
     variant: str
     why: Why
     said: str
     needs: Mapping[str, float] = field(default_factory=dict)
-    about_s: float | None = None
-    at_best_s: float | None = None
+    time: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -143,19 +126,10 @@ class Choice:
     @property
     def unknown(self) -> list[Excluded]:
         """The variants that might be faster, for all that is known."""
-        unknown = [e for e in self.excluded if e.why in (Why.UNKNOWN, Why.ABSENT)]
+        unknown = (Why.UNKNOWN, Why.ABSENT, Why.UNTRIED)
         slowest = self.ranking.winner.high_s if self.ranking else math.inf
-        return [e for e in unknown if e.at_best_s is None or e.at_best_s < slowest]
-
-    @property
-    def pays_after(self) -> int | None:
-        """Calls after which the winner's setup has paid, against the runner-up."""
-        r = self.ranking
-        if r is None or (other := r.runner_up) is None or r.winner.setup_s is None:
-            return None
-        once = r.winner.setup_s - (other.setup_s or 0.0)
-        each = other.median_s - r.winner.median_s
-        return None if each <= 0 else max(0, math.ceil(once / each))
+        some = [e for e in self.excluded if e.why in unknown]
+        return [e for e in some if e.time is None or e.time.low < slowest]
 
     def sentence(self) -> str:
         """The answer."""
@@ -190,7 +164,6 @@ class Choice:
             "problem": self.problem.to_dict(),
             "wants": self.wants.words(),
             **msgspec.to_builtins(of | {name: getattr(self, name) for name in names}),
-            "pays_after_calls": self.pays_after,
             "source": self.source,
             "pairs": list(self.pairs),
             "sentence": self.sentence(),
@@ -271,11 +244,10 @@ def _judge(label: str, evidence: VariantRecords, wants: Wants) -> Candidate | Ex
     if isinstance(time, str):
         return Excluded(label, Why.UNKNOWN, time)
     if not time.measured and evidence.row is not None and evidence.row.untried:
-        reason = "it is untried, and was not measured on this problem"
-        return Excluded(label, Why.UNKNOWN, reason, at_best_s=time.low)
+        return Excluded(label, Why.UNTRIED, "it was not measured on this problem", time=time)
     if not time.measured and time.off > TRUSTED:
         reason = f"its time there is known to within {percent(time.off)} only"
-        return Excluded(label, Why.UNKNOWN, reason, about_s=time.value, at_best_s=time.low)
+        return Excluded(label, Why.UNKNOWN, reason, time=time)
     near = evidence.beside[0]
     return Candidate(
         label,
@@ -354,10 +326,10 @@ def make_choice(
         why, relax = _why_none(excluded, wants)
         return replace(choice, why_not=why, relax=relax)
     best = min(candidates, key=lambda c: c.median_s)
-    rivals = [e for e in excluded if e.about_s and e.about_s < best.high_s]
-    if rivals:
-        first = min(rivals, key=lambda e: e.about_s or 0.0)
-        why = f"{first.variant} may be faster than {best.variant}, and {first.said}"
+    uncertain = [(e.time.value, e) for e in excluded if e.why is Why.UNKNOWN and e.time]
+    seconds, rival = min(uncertain, key=lambda each: each[0], default=(math.inf, None))
+    if rival is not None and seconds < best.high_s:
+        why = f"{rival.variant} may be faster than {best.variant}, and {rival.said}"
         return replace(choice, why_not=why)
     return replace(choice, ranking=rank(candidates, margin))
 
@@ -414,7 +386,7 @@ def settle(choice: Choice, contests: Sequence[ContestResult]) -> Choice:
         (slower if behind else leaders).append(by_name[name])
     for c in ranked:
         if c.variant not in spans:
-            tied = c in choice.ranking.equal and not is_ahead(leaders[0], c, choice.margin)
+            tied = c in choice.ranking.equal and not beats(leaders[0], c, choice.margin)
             (leaders if tied else slower).append(c)
     ranking = Ranking.of(leaders, slower, choice.margin)
     winner, after = ranking.winner.variant, ranking.next

@@ -17,7 +17,7 @@ from itertools import combinations
 from typing import Any
 
 from attnbench.answer.regimes import line_of, time_of
-from attnbench.core.format import percent, ratio, size, time_interval
+from attnbench.core.format import percent
 from attnbench.core.record import FINDINGS, Record, Status, Time
 from attnbench.core.stats import Interval
 from impls import own_rows
@@ -70,29 +70,14 @@ def with_same(variant: str, same: Sequence[str]) -> str:
 
 
 def lead_over(best: Candidate, other: Candidate) -> Interval:
-    """How far ahead one is of another: for measured times, from the ends of both intervals.
-
-    Errors of predicted times are independent, so their intervals add as squares.
-    """
-    if best.measured and other.measured:
-        low, high = other.low_s / best.high_s, other.high_s / best.low_s
-        return Interval(other.median_s / best.median_s, low, high)
-    middle = math.log(other.median_s / best.median_s)
-    down = math.hypot(math.log(other.median_s / other.low_s), math.log(best.high_s / best.median_s))
-    up = math.hypot(math.log(other.high_s / other.median_s), math.log(best.median_s / best.low_s))
-    return Interval(*(math.exp(x) for x in (middle, middle - down, middle + up)))
+    """How far ahead one is of another, from the ends of both intervals."""
+    low, high = other.low_s / best.high_s, other.high_s / best.low_s
+    return Interval(other.median_s / best.median_s, low, high)
 
 
 def beats(one: Time | Candidate, other: Time | Candidate, margin: float) -> bool:
-    """Whether one measured time is below another by more than the margin."""
+    """True where one time is below another by more than the margin."""
     return one.high_s * (1 + margin) < other.low_s
-
-
-def is_ahead(best: Candidate, other: Candidate, margin: float) -> bool:
-    """Whether the first leads by more than the margin."""
-    if best.measured and other.measured:
-        return beats(best, other, margin)
-    return lead_over(best, other).low > 1 + margin
 
 
 @dataclass(frozen=True)
@@ -127,7 +112,7 @@ class Ranking:
         )
         beaten = slower  # by the fastest, which may be more than by the one to use
         if winner is not leaders[0]:
-            beaten = [c for c in slower if is_ahead(winner, c, margin)]
+            beaten = [c for c in slower if beats(winner, c, margin)]
         after = beaten[0] if beaten else None
         lead = lead_over(winner, after) if after else None
         equal = tuple(c for c in leaders if c is not winner)
@@ -154,7 +139,7 @@ def rank(candidates: Iterable[Candidate], margin: float) -> Ranking:
     what is slower than that one and no better known is no choice.
     """
     order = sorted(candidates, key=lambda c: c.median_s)
-    first = next((i for i, c in enumerate(order) if is_ahead(order[0], c, margin)), len(order))
+    first = next((i for i, c in enumerate(order) if beats(order[0], c, margin)), len(order))
     return Ranking.of(order[:first], order[first:], margin)
 
 
@@ -325,32 +310,15 @@ class Answer:
         return with_same(self.winner, self.same)
 
     @property
+    def where(self) -> str:
+        """The problem, over how many processes, and on which kind of machine."""
+        over = f", over {self.world} processes" if self.world else ""
+        return f"{self.problem}{over}{f', on {self.node}' if self.node else ''}"
+
+    @property
     def leaders(self) -> tuple[str, ...]:
         """The winner and what ties with it."""
         return (self.winner, *self.equal)
-
-    def sentence(self) -> str:
-        """The answer with its interval."""
-        t, place = self.time, "the fastest exact variant"
-        if self.equal:
-            place = f"the one to use of {len(self.leaders)} that tie"
-        elif self.next is None:
-            place = "the only exact variant measured"
-        text = f"{self.name} is {place}, at {time_interval(t.median_s, t.low_s, t.high_s)}"
-        if self.memory_bytes is not None:
-            text += f" and {size(self.memory_bytes)}"
-        if self.equal:
-            text += f", tied with {', '.join(self.equal)}"
-        if self.lead:
-            text += f"; {self.lead} ahead of {self.next}"
-        if self.frugal:
-            name, peak, slower = self.frugal
-            text += f"; {name} needs least memory, {size(peak)}, at {ratio(slower)} the time"
-        if self.flags:
-            text += f" (noisy: {'; '.join(self.flags)})"
-        over = f", over {self.world} processes" if self.world else ""
-        where = f", on {self.node}" if self.node else ""
-        return f"{self.problem}{over}{where}: {text}"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, without the samples."""
@@ -366,7 +334,6 @@ class Answer:
             "same": list(self.same),
             "frugal": self.frugal and self.frugal[0],
             "flags": list(self.flags),
-            "sentence": self.sentence(),
         }
 
 

@@ -227,7 +227,6 @@ program PROGRAM *: after --, for --verify: python train.py --epochs 1
 # what will do
 --max-memory SIZE size: bytes above the inputs, such as 8GiB
 --max-error E above_zero: to exact softmax, relative: 1e-2
---exact: exact softmax alone, as without it
 --allow KIND,… words: besides: pattern (softmax on its own pattern), approximate, other (operators)
 # what it rests on
 --from RUN append as:source: a run folder, or a folder of them; this machine's if not given

@@ -120,7 +120,7 @@ def test_what_is_wrong_on_other_inputs_than_the_runs_is_not_exported(chooses, tm
     status, _, _ = chooses("--export", tmp_path / "table.json", "--from", overflows)
     table = DispatchTable.read(tmp_path / "table.json")
     assert status == 0 and [r.variant for e in table.entries for r in e.ranges] == ["matmul"]
-    assert table.made["inputs"] == ["normal", "peaky", "outliers", "equal_keys"]
+    assert table.made.inputs == ["normal", "peaky", "outliers", "equal_keys"]
 
 
 @pytest.mark.parametrize("tokens", [512, 700])

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from impls.problem import Problem
 
 
-class NoProblem(CantBeDone):
-    """The words on the command line are not one problem."""
-
-
 def choose(args: argparse.Namespace) -> int:
     """``attnbench choose --seq N …``, or ``--problems calls.json``, or ``--export table.json``"""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # many small matrices: threads only wait
@@ -57,44 +53,41 @@ def answer(args: argparse.Namespace) -> Choice:
 
 
 def _wants(args: argparse.Namespace) -> tuple[Wants, Table]:
-    """What will do, and the table; raises :class:`NoProblem` for options that contradict."""
+    """What will do, and the table; raises CantBeDone for options that contradict."""
     import impls
     from attnbench.answer.choose import Wants
 
-    wants = Wants.of(
-        exact=args.exact,
-        allow=args.allow or (),
-        max_memory=args.max_memory,
-        max_error=args.max_error,
-    )
+    wants = Wants(args.max_memory, args.max_error, tuple(dict.fromkeys(args.allow or ())))
     table = impls.table(args.table)
     _refuse_contradictions(args)
     return wants, table
 
 
 def _refuse_contradictions(args: argparse.Namespace) -> None:
-    """Raise :class:`NoProblem` for options that would be ignored."""
+    """Raise CantBeDone for options that would be ignored."""
     if args.source and args.measure:
-        raise NoProblem("--from answers from runs and --measure measures: leave one of them out")
+        raise CantBeDone("--from answers from runs and --measure measures: leave one of them out")
     measuring = [name for name in ("threads", "allocator") if getattr(args, name)]
     if args.source and measuring:
-        raise NoProblem(
+        raise CantBeDone(
             f"--{measuring[0]} conflicts with --from: a run has its own; leave one of them out"
         )
     beside = ["--" + name.replace("_", "-") for name in arguments.grid_changes(args)]
     if args.verify != bool(args.program) or (args.verify and args.problems is None):
-        raise NoProblem(
+        raise CantBeDone(
             "--verify runs a program whose calls were captured: attnbench choose --problems "
             "calls.json --verify -- python train.py"
         )
     if args.export is not None:
-        beside += [f"--{name}" for name in ("problems", "measure") if getattr(args, name)]
+        beside += [
+            f"--{name}" for name in ("problems", "measure", "json", "csv") if getattr(args, name)
+        ]
         if beside:
-            raise NoProblem(
+            raise CantBeDone(
                 f"--export takes all that a run measured: leave {', '.join(beside)} out"
             )
     elif args.problems is not None and beside:
-        raise NoProblem(f"--problems says what is asked about: leave {', '.join(beside)} out")
+        raise CantBeDone(f"--problems says what is asked about: leave {', '.join(beside)} out")
 
 
 def _one_problem(args: argparse.Namespace) -> Problem:
@@ -104,14 +97,14 @@ def _one_problem(args: argparse.Namespace) -> Problem:
 
     changes = arguments.grid_changes(args)
     if "seq" not in changes:
-        raise NoProblem(
+        raise CantBeDone(
             "choose answers for a problem: say --seq at the least, such as --seq 4096, or give "
             "--problems calls.json as 'attnbench capture' wrote it"
         )
     several = [name for name, x in changes.items() if isinstance(x, tuple) and len(x) > 1]
     if several:
         options = ", ".join("--" + name.replace("_", "-") for name in several)
-        raise NoProblem(f"choose answers for one problem, and {options} has several values")
+        raise CantBeDone(f"choose answers for one problem, and {options} has several values")
     start = one_problem(args.device or this_machine().devices[-1])
     (problem,) = problems(start.with_(**changes), args.level or ("core",))
     return problem

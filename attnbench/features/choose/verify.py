@@ -85,13 +85,9 @@ def verify(
             }
         )
     if not places:
-        where = (
-            f"; change these places yourself and time it: {'; '.join(dict.fromkeys(left))}"
-            if left
-            else ""
-        )
         raise CantBeDone(
-            f"nothing that is advised can be put in place from outside of the program{where}"
+            "nothing that is advised can be put in place from outside of the program; change "
+            f"{'; '.join(dict.fromkeys(left)) or 'it'} yourself and time it"
         )
     with tempfile.TemporaryDirectory(prefix="attnbench-verify-") as folder:
         file = Path(folder) / "advice.json"

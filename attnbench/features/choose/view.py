@@ -11,7 +11,7 @@ from attnbench.answer import paste
 from attnbench.answer.choose import Choice, Why
 from attnbench.answer.ranking import EXACT
 from attnbench.core import format
-from attnbench.core.format import counted, duration, first_few, ms, ratio, size
+from attnbench.core.format import duration, first_few, ms, ratio, size
 from attnbench.report import tidy
 from attnbench.report.tables import FAINT, GOOD, Styled, Table, columns, console
 from attnbench.report.tables import show as show_table
@@ -55,7 +55,7 @@ def show(choice: Choice) -> None:
 
 def _beside(choice: Choice, ranking: Ranking) -> Iterator[str]:
     """What must be known besides: what it costs once, what it is off by, what it rests on."""
-    w, other = ranking.winner, ranking.runner_up
+    w = ranking.winner
     if choice.source:
         yield f"from {choice.source}"
     if not w.measured:
@@ -64,10 +64,7 @@ def _beside(choice: Choice, ranking: Ranking) -> Iterator[str]:
             "interval; --measure measures it"
         )
     if w.setup_s is not None:
-        paid = ""
-        if other and (after := choice.pays_after):
-            paid = f"; against {other.variant} that has paid after {counted(after, 'call')}"
-        yield f"setup: {duration(w.setup_s)}{paid}"
+        yield f"setup: {duration(w.setup_s)}"
     if w.error is not None:
         fidelity = "" if w.skill is None else f"; {format.percent(w.skill)} fidelity to softmax"
         where = "" if w.measured else ", at the worst where it was checked: not on this problem"
