@@ -117,7 +117,6 @@ class Choice:
     ranking: Ranking | None = None
     excluded: tuple[Excluded, ...] = ()
     why_not: str = ""
-    relax: str = ""
     margin: float = MARGIN
     source: str = ""
     pairs: tuple[dict[str, Any], ...] = ()
@@ -136,7 +135,7 @@ class Choice:
         where = f"{self.problem} ({', '.join(self.wants.words())})"
         r = self.ranking
         if r is None:
-            return f"{where}: no answer: {'; '.join(filter(None, [self.why_not, self.relax]))}"
+            return f"{where}: no answer: {self.why_not}"
         w = r.winner
         time = time_interval(w.median_s, w.low_s, w.high_s)
         text = f"{where}: use {_name(w)}, {'' if w.measured else 'predicted at '}{time}"
@@ -159,7 +158,7 @@ class Choice:
         of = {name: getattr(r, name, None) for name in ("winner", "equal", "next")}
         lead = r and r.lead and {"factor": r.lead.value, "low": r.lead.low, "high": r.lead.high}
         of |= {"equal": r.equal if r else (), "lead": lead, "slower": r.slower[1:] if r else ()}
-        names = ("excluded", "why_not", "relax", "margin")
+        names = ("excluded", "why_not", "margin")
         return {
             "problem": self.problem.to_dict(),
             "wants": self.wants.words(),
@@ -323,8 +322,7 @@ def make_choice(
     excluded = tuple(e for e in results if isinstance(e, Excluded))
     choice = Choice(problem, wants, excluded=excluded, margin=margin, source=source)
     if not candidates:
-        why, relax = _why_none(excluded, wants)
-        return replace(choice, why_not=why, relax=relax)
+        return replace(choice, why_not=_why_none(excluded, wants))
     best = min(candidates, key=lambda c: c.median_s)
     uncertain = [(e.time.value, e) for e in excluded if e.why is Why.UNKNOWN and e.time]
     seconds, rival = min(uncertain, key=lambda each: each[0], default=(math.inf, None))
@@ -334,29 +332,28 @@ def make_choice(
     return replace(choice, ranking=rank(candidates, margin))
 
 
-def _why_none(excluded: Sequence[Excluded], wants: Wants) -> tuple[str, str]:
+def _why_none(excluded: Sequence[Excluded], wants: Wants) -> str:
     """Why there is no candidate, and the least that would have to give way to let one in."""
     whys = [e.why for e in excluded if e.why is not Why.ABSENT]
     if not whys:
-        kinds = "phase, dtype, kind of mask, inputs, level and device"
-        return f"nothing of this {kinds} was measured", ""
+        return "nothing of this phase, dtype, kind of mask, inputs, level and device was measured"
     if reasons := [e.said for e in excluded if e.why is Why.UNKNOWN]:
-        return f"outside what was measured ({max(reasons, key=reasons.count)})", ""
+        return f"outside what was measured ({max(reasons, key=reasons.count)})"
     if broken := [e for e in excluded if e.needs]:
-        limits = dict.fromkeys(name for e in broken for name in e.needs)
         most = {"memory": wants.max_memory or 1, "error": wants.max_error or 1}
         # by what factors, in all, the limits would have to be relaxed for it
         nearest = min(broken, key=lambda e: sum(math.log(e.needs[x] / most[x]) for x in e.needs))
-        enough = {name: f"{need * AMPLE:.1e}" for name, need in nearest.needs.items()}
-        if "memory" in enough:  # in hundredths of a MiB, rounded up
-            hundredths = math.ceil(nearest.needs["memory"] * AMPLE / 2**20 * 100)
-            enough["memory"] = f"{hundredths / 100:g}MiB"
-        give = " and ".join(f"--max-{name} {limit}" for name, limit in enough.items())
-        broke = f"no variant keeps the limit of {' and '.join(limits)}"
-        return broke, f"{give} would let {nearest.variant} in"
-    others, words = whys.count(Why.COMPUTES), [word for word in KINDS if word not in wants.allowed]
-    relax = f"--allow {','.join(words)} would let those in that are not exact ({others})"
-    return f"no variant takes it ({max(whys, key=whys.count)})", relax if others else ""
+        options = {
+            "memory": lambda need: f"--max-memory {math.ceil(need / 2**20)}MiB",
+            "error": lambda need: f"--max-error {need * AMPLE:.1e}",
+        }
+        enough = " and ".join(options[name](need) for name, need in nearest.needs.items())
+        return f"no variant keeps the limits; {enough} would let {nearest.variant} in"
+    text = f"no variant takes it ({max(whys, key=whys.count)})"
+    words = [word for word in KINDS if word not in wants.allowed]
+    if others := whys.count(Why.COMPUTES):
+        text += f"; --allow {','.join(words)} would let those in that are not exact ({others})"
+    return text
 
 
 def settle(choice: Choice, contests: Sequence[ContestResult]) -> Choice:

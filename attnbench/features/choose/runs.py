@@ -74,7 +74,7 @@ def from_run(
 ) -> Choice:
     """What one run says; raises StoreError where it can't be read, or has another protocol.
 
-    ``tuned``: the options that hold now; records of variants that were tuned otherwise are left out.
+    ``tuned``: the options that hold now; records of variants with others are left out.
     """
     header = read_header(run)
     if header.get("protocol") != PROTOCOL:
