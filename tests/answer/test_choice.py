@@ -125,6 +125,7 @@ def test_what_is_untried_is_advised_where_it_was_measured_alone(monkeypatch):
             problem(4096),
             "outside what was measured (of its shape 128 to 2,048 tokens were measured)",
         ),
+        (problem(mask="causal@upper-left"), "outside what was measured (its shape was not"),
         (problem(mask="window:64,0"), "nothing of this phase, dtype, kind of mask, inputs, level"),
         (problem(700), "matmul may be faster than sdpa, and its time there is known to within"),
     ],

@@ -115,14 +115,10 @@ def table_of(run: Path, wants: Wants, rows: Table) -> DispatchTable:
 
 def _entry(row: Sequence[tuple[Problem, Ranking]], queries: Any) -> DispatchEntry:
     """One variant a length; a leader stays for as long as it ties with the others."""
-    leaders = [[n for c in (r.winner, *r.equal) for n in c.names] for _, r in row]
     names: list[str] = []
-    for at, some in enumerate(leaders):
-        if names and names[-1] in some:
-            names.append(names[-1])
-            continue
-        lasts = {name: [name in each for each in (*leaders[at:], ())].index(False) for name in some}
-        names.append(max(lasts, key=lasts.__getitem__))
+    for _, r in row:
+        leaders = [name for c in (r.winner, *r.equal) for name in c.names]
+        names.append(names[-1] if names and names[-1] in leaders else leaders[0])
     first = row[0][0]
     starts = [(first.kv_len, names[0])]
     for ends, (before, after) in zip(pairwise(row), pairwise(names), strict=True):

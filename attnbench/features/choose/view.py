@@ -37,13 +37,13 @@ def show(choice: Choice) -> None:
     """``choose``: one problem's answer, with what to paste."""
     out, r = console(), choice.ranking
     out.print(escape(choice.sentence()), style=f"bold {GOOD}" if r else "bold")
-    if r is None and choice.source:
-        out.print(escape(f"looked at: {choice.source}"))
     if r is not None:
         for line in _beside(choice, r):
             out.print(escape(line))
         out.print()
         _candidates(r)
+    elif choice.source:
+        out.print(escape(f"looked at: {choice.source}"))
     for line in _left_out(choice):
         out.print(escape(line), style=FAINT)
     if r is not None:
@@ -60,8 +60,8 @@ def _beside(choice: Choice, ranking: Ranking) -> Iterator[str]:
         yield f"from {choice.source}"
     if not w.measured:
         yield (
-            "predicted from the run's other problems: nine of ten such times lie in their "
-            "interval; --measure measures it"
+            "predicted from the lengths around it: nine of ten such times lie in their interval; "
+            "--measure measures it"
         )
     if w.setup_s is not None:
         yield f"setup: {duration(w.setup_s)}"
