@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from msgspec import to_builtins
+
 from attnbench.answer.paste import (
     PLAIN,
     CallDetails,
@@ -179,7 +181,7 @@ class Gain:
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
         sites = [
-            {**asdict(site), "saved": asdict(site.saved), "unchanged": site.unchanged()}
+            {**to_builtins(site), "saved": asdict(site.saved), "unchanged": site.unchanged()}
             for site in self.sites
         ]
         return {

@@ -59,9 +59,9 @@ class CallDetails:
     scale: float | None = None
     """What its scores are multiplied by, where that is not the problem's head_dim**-0.5."""
     dropout: float = 0.0
-    returns_lse: bool = False
-    """Whether it must return the log-sum-exp of each row's scores too."""
-    returns_weights: bool = False
+    returns: str = ""
+    """A second value that it must return: ``lse``, the log-sum-exp of each row's scores, or
+    ``weights``."""
 
     @classmethod
     def of(cls, problem: Problem, scale: float | None = None, **more: Any) -> CallDetails:
@@ -75,9 +75,9 @@ PLAIN = CallDetails()
 
 def can_serve(row: Variant, details: CallDetails) -> str | None:
     """None where the variant can do what the call asks for, else a sentence."""
-    returned = ["the log-sum-exp"] * details.returns_lse + ["the weights"] * details.returns_weights
-    if returned:
-        return f"{row.label} returns the output alone, and the call needs {' and '.join(returned)}"
+    if details.returns:
+        words = {"lse": "log-sum-exp"}.get(details.returns, details.returns)
+        return f"{row.label} returns the output alone, and the call needs the {words}"
     if details.dropout and not row.dropout:
         return f"{row.label} does no dropout, and the call drops {details.dropout:g} of the weights"
     if details.scale is not None and row.computes == OWN:
@@ -220,13 +220,13 @@ def proof(choice: Choice) -> str:
     return shlex.join(["attnbench", verb, *names, *command_words(choice.problem), *choice.settings])
 
 
-def pasted(choice: Choice, details: CallDetails = PLAIN) -> dict[str, Any]:
+def pasted(choice: Choice) -> dict[str, Any]:
     """All of it; of a choice without a winner nothing."""
     parts: dict[str, Any] = {"code": [], "transformers": [], "proof": proof(choice)}
     if choice.ranking and choice.problem.level == "core":  # others have weights: a module
         name, tables = choice.ranking.winner.variant, tables_of(choice)
-        code = lines(name, choice.problem, details, tables)
-        parts |= {"code": code, "transformers": in_transformers(name, tables) if code else []}
+        parts["code"] = lines(name, choice.problem, tables=tables)
+        parts["transformers"] = in_transformers(name, tables)
     return parts
 
 

@@ -66,15 +66,12 @@ def test_words_and_marks_in_small_letters():
         tokens_of(" \n")
 
 
-@pytest.mark.parametrize(
-    ("one", "alike"), [("running", "runner"), ("national", "nation"), ("teacher", "teaching")]
-)
-def test_hashed_vectors_of_words_that_look_alike_lie_near(one, alike):
-    first = vectors_of(["the", "cat", "the", "\N{SNOWMAN}", "0"], None)
+def test_hashed_vectors_of_words_that_look_alike_lie_near():
+    words = ["the", "cat", "the", "\N{SNOWMAN}", "0", "running", "runner", "mud"]
+    first = vectors_of(words, None)
     assert {len(v) for v in first} == {WIDTH} and all(math.isfinite(x) for v in first for x in v)
     assert first[0] == first[2] != first[1] == vectors_of(["cat"], None)[0]
-    a, b, far = vectors_of([one, alike, "mud"], None)
-    assert cosine(a, b) > cosine(a, far) + 0.1
+    assert cosine(first[5], first[6]) > cosine(first[5], first[7]) + 0.1
 
 
 @pytest.mark.parametrize(

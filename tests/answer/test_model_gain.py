@@ -165,7 +165,7 @@ def test_one_that_gains_on_all_of_the_model_s_calls_is_set_for_the_whole_model(c
         # so short that the way into a layer is all they take
         (call({"sdpa": 20e-6, "chunked": 10e-6}, calls=10**6), "what attnbench does at each call"),
         (call({"sdpa": 1.0}), "no other variant serves all 2 sites"),
-        (call(FASTER, details=CallDetails(returns_weights=True)), "no other variant serves"),
+        (call(FASTER, details=CallDetails(returns="weights")), "no other variant serves"),
         (call({}), "how long the calls of here take now is not known"),
         (call(FASTER, uses="flex"), "how long the calls of here take now is not known"),
     ],

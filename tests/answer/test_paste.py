@@ -129,9 +129,9 @@ def test_weights_are_dropped_as_often_as_the_call_says(variant):
     ("variant", "details", "why"),
     [
         ("window.flex", CallDetails(dropout=0.1), "does no dropout, and the call drops 0.1"),
-        ("sdpa", CallDetails(returns_lse=True), "returns the output alone, and the call needs the "
+        ("sdpa", CallDetails(returns="lse"), "returns the output alone, and the call needs the "
          "log-sum-exp"),
-        ("matmul", CallDetails(returns_weights=True), "needs the weights"),
+        ("matmul", CallDetails(returns="weights"), "needs the weights"),
         ("linear.elu", CallDetails(scale=0.5), "has no scores to scale"),
     ],
 )  # fmt: skip
@@ -140,28 +140,13 @@ def test_where_a_variant_cannot_do_the_call_there_are_no_lines_but_a_reason(vari
     assert lines(variant, problem(24, mask="none"), details) == []
 
 
-@pytest.mark.parametrize(
-    ("p", "words"),
-    [
-        (
-            problem(24),
-            "24 --batch 1 --heads 4 --head-dim 64 --dtype float32 --mask causal --phase "
-            "forward --device cpu",
-        ),
-        (
-            problem(24, phase="decode", heads=6, kv_heads=2, v_head_dim=32, inputs="peaky"),
-            "24 --batch 1 --heads 6 --kv-heads 2 --head-dim 64 --v-head-dim 32 --dtype float32 "
-            "--mask causal --phase decode --inputs peaky --device cpu",
-        ),
-        (
-            problem(24, q_len=7, batch=3),
-            "7x24 --batch 3 --heads 4 --head-dim 64 --dtype float32 "
-            "--mask causal --phase forward --device cpu",
-        ),
-    ],
-)
-def test_a_problem_is_said_whole(p, words):
-    assert " ".join(command_words(p)) == f"--seq {words}"
+def test_a_problem_is_said_whole_or_beside_what_is_the_default():
+    p = problem(24, phase="decode", heads=6, kv_heads=2, v_head_dim=32, inputs="peaky")
+    words = "--seq 24 --batch 1 --heads 6 --kv-heads 2 --head-dim 64 --v-head-dim 32"
+    rest = "--dtype float32 --mask causal --phase decode --inputs peaky --device cpu"
+    assert " ".join(command_words(p)) == f"{words} {rest}"
+    cross = problem(24, q_len=7, batch=3)
+    assert command_words(cross, whole=False) == ["--seq", "7x24", "--batch", "3"]
 
 
 def test_torch_s_own_function_is_called_by_its_own_name_where_that_says_all():

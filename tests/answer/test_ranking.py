@@ -2,7 +2,6 @@
 
 import math
 import random
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,6 @@ from attnbench.answer import ranking, standings
 from attnbench.answer.ranking import MARGIN, answers, margin_of, margin_reason, twins_apart, unrest
 from attnbench.answer.regimes import regimes
 from attnbench.core.record import FINDINGS, Status
-from attnbench.core.store import read_records
 from tests.answer.build import line, memory, timed, untimed
 
 nan, inf = math.nan, math.inf
@@ -230,13 +228,11 @@ def test_unrest_is_two_deviations_of_the_canarys_readings_on_each_node():
     repeated = [1.0, 1.0, 1.0, 1.0, 1.2, 0.8, 1.1, 0.9]
     assert unrest(canaries(repeated)) == unrest(canaries(sorted(set(repeated))))
     assert unrest(canaries([1.0 + n for n in range(ranking.LEAST_READINGS - 1)])) == 0.0
-    assert unrest(canaries([None] * 9)) == 0.0
     nodes = [canaries([base + n * 1e-3 for n in range(9)], f"n{base}") for base in (1.0, 2.0)]
     assert unrest([*nodes[0], *nodes[1]]) == max(map(unrest, nodes)) < 0.01
+    assert margin_of(nodes[0]) == MARGIN and "by that much" in margin_reason(nodes[0])
     restless = canaries([0.8, 0.9, 1.0, 1.1, 1.2])
     assert margin_of(restless) == pytest.approx(0.2965, rel=1e-3)  # 2 · 1.4826 · 0.1
-    assert "intervals less than 30\u00a0% apart count as ties" in margin_reason(restless)
-    assert margin_of(nodes[0]) == MARGIN and "by that much" in margin_reason(nodes[0])
 
 
 def standing(*records):
@@ -405,9 +401,3 @@ def test_what_ran_something_else_is_a_tie(own, other):
 def test_a_kernel_has_the_name_of_its_faster_run_where_torch_s_own_came_out_far_behind():
     answer = only(ran("sdpa", 1.6e-3, *KERNELS, flags=["drifted: x"]), ran("my", 1e-3, *KERNELS))
     assert (answer.winner, answer.same, answer.next) == ("my", ("sdpa",), None)
-
-
-def test_seven_of_seven_answers_of_the_h200_are_clear(recwarn):
-    run = Path(__file__).parents[2] / "results/nvidia-h200/20261126-164647"
-    found = list(answers(list(read_records(run))))
-    assert [(a.equal, bool(a.next)) for a in found] == [((), True)] * 7

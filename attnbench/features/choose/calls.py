@@ -138,9 +138,8 @@ def details_of(site: Site) -> CallDetails:
     form = site.call
     if form is None:
         return CallDetails.of(site.problem, site.scale) if site.scale else PLAIN
-    read = "" if form.unread else form.returns
-    more = {"returns_lse": read == "lse", "returns_weights": read == "weights"}
-    return CallDetails.of(site.problem, form.scale, dropout=form.dropout, **more)
+    returns = "" if form.unread else form.returns
+    return CallDetails.of(site.problem, form.scale, dropout=form.dropout, returns=returns)
 
 
 def _prices(
